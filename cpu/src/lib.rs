@@ -1,1 +1,48 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! A full-system x86-64 CPU in software that sees every branch, so it can store every branch.
+//!
+//! # Map
+//!
+//! | module | what it models |
+//! |---|---|
+//! | [`state`] | the architectural state, in the one form that every accelerator exchanges |
+//! | [`platform`] | what the CPU needs from the machine around it: physical bus and local APIC |
+//! | [`ram`] | guest-physical RAM |
+//! | `cpu` | [`Cpu`]: registers and the helpers that instructions are written with |
+//! | `flags` | RFLAGS, the arithmetic ones evaluated lazily |
+//! | `tlb`, `paging`, `mem` | linear memory: software TLB, page walk, loads and stores |
+//! | `op`, `lower`, `block` | decoded operations, decoding with iced-x86, the cache of decoded blocks |
+//! | `engine` | [`SoftCpu`]: the run loop |
+//! | `exec` | the instructions, a file a family |
+//! | `exception`, `interrupt`, `segment` | delivery of events and protected-mode structures |
+//! | `cpuid`, `msr` | the CPU models as data |
+//! | `record` | where a taken branch meets the Branch Trace Store |
+//!
+//! # How an instruction runs
+//!
+//! A block of guest code is decoded once into [`op::Op`]s and cached by physical address. Running it is
+//! a loop over function pointers: each handler gets `&mut Cpu` and its `&Op`, and returns [`op::Flow`],
+//! or [`op::Abort`] after it has put the reason into the CPU. A handler either completes or leaves no trace:
+//! it computes first, stores to memory next, and commits registers and flags last, so that a
+//! faulting instruction can be restarted (SDM Vol. 3A 6.5).
+
+pub mod cpu;
+pub mod engine;
+pub mod flags;
+pub mod op;
+pub mod platform;
+pub mod ram;
+pub mod state;
+
+mod block;
+mod exec;
+mod lower;
+mod mem;
+mod paging;
+mod record;
+mod tlb;
+
+pub use cpu::Cpu;
+pub use engine::{Exit, SoftCpu};
+pub use platform::{Platform, Signals};
+pub use ram::GuestRam;
+pub use state::CpuState;

@@ -1,0 +1,111 @@
+//! The decoded operation: what the CPU runs.
+
+use crate::cpu::Cpu;
+
+/// What a handler tells the run loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flow {
+    /// Go on with the next operation of the block.
+    Next,
+    /// The block ends here; the handler has set [`Cpu::rip`].
+    Jump,
+}
+
+/// The instruction did not complete; [`Cpu::fault`] says why. Architectural state is as before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abort;
+
+/// What a handler returns.
+pub type Exec = Result<Flow, Abort>;
+
+/// A handler executes one operation.
+pub type Handler = fn(&mut Cpu, &Op) -> Exec;
+
+/// Register numbers beyond the sixteen general registers, for operand fields of [`Op`].
+pub mod reg {
+    /// Always reads as zero: the absent base or index.
+    pub const ZERO: u8 = 16;
+    /// Linear address of the first byte of the block: the base of RIP-relative operands.
+    pub const BLOCK: u8 = 17;
+    /// Effective address that an [`address-size`](super::Op) operation left for the next operation.
+    pub const TMP: u8 = 18;
+    /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
+    pub const HIGH8: u8 = 20;
+}
+
+/// Segment numbers for [`Op::seg`]: 0-5 are ES, CS, SS, DS, FS, GS as the instruction encodes them.
+pub mod seg {
+    #![allow(missing_docs)]
+    pub const ES: u8 = 0;
+    pub const CS: u8 = 1;
+    pub const SS: u8 = 2;
+    pub const DS: u8 = 3;
+    pub const FS: u8 = 4;
+    pub const GS: u8 = 5;
+    /// 64-bit mode: base zero, #GP if not canonical (ES, CS, DS).
+    pub const FLAT: u8 = 6;
+    /// 64-bit mode: base zero, #SS if not canonical (SS).
+    pub const FLAT_SS: u8 = 7;
+}
+
+/// One decoded operation: usually a whole instruction.
+///
+/// An instruction whose address size is not 64 bits becomes two operations: the first computes the
+/// effective address into [`reg::TMP`], so that the others need not ask. Both carry the same `off`, `len` and `idx`.
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// Executes it.
+    pub run: Handler,
+    /// Immediate, sign-extended; for a direct near branch the target's offset from the block's start.
+    pub imm: u64,
+    /// Displacement of the memory operand.
+    pub disp: i64,
+    /// Base register of the memory operand ([`reg::ZERO`] if none).
+    pub base: u8,
+    /// Index register of the memory operand ([`reg::ZERO`] if none).
+    pub index: u8,
+    /// Left shift of the index: 0 to 3.
+    pub scale: u8,
+    /// Segment of the memory operand, see [`seg`].
+    pub seg: u8,
+    /// Destination register.
+    pub dst: u8,
+    /// Source register.
+    pub src: u8,
+    /// A third register, or what else the handler needs.
+    pub aux: u8,
+    /// Length of the instruction in bytes, 1 to 15.
+    pub len: u8,
+    /// Offset of the instruction's first byte from the start of the block.
+    pub off: u16,
+    /// Ordinal of the instruction in its block.
+    pub idx: u8,
+    /// Prefixes, see the constants.
+    pub prefix: u8,
+}
+
+impl Op {
+    /// [`Op::prefix`]: F3 (REP/REPE).
+    pub const REP: u8 = 1 << 0;
+    /// [`Op::prefix`]: F2 (REPNE).
+    pub const REPNE: u8 = 1 << 1;
+    /// [`Op::prefix`]: F0 (LOCK).
+    pub const LOCK: u8 = 1 << 2;
+    /// [`Op::prefix`]: the instruction has a memory operand.
+    pub const MEM: u8 = 1 << 3;
+    /// [`Op::prefix`]: effective operand size is 64 bits (REX.W or by default).
+    pub const O64: u8 = 1 << 4;
+    /// [`Op::prefix`]: effective operand size is 16 bits.
+    pub const O16: u8 = 1 << 5;
+    /// [`Op::prefix`]: effective address size is 32 bits.
+    pub const A32: u8 = 1 << 6;
+    /// [`Op::prefix`]: effective address size is 16 bits.
+    pub const A16: u8 = 1 << 7;
+
+    /// Offset of the next instruction from the start of the block.
+    #[inline(always)]
+    pub fn next_off(&self) -> u64 {
+        u64::from(self.off) + u64::from(self.len)
+    }
+}

@@ -1,0 +1,70 @@
+//! What the CPU needs from the machine around it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The machine as one logical processor sees it: the physical bus behind RAM, and its local APIC.
+///
+/// `now` is the time in nanoseconds of the caller's time line, which is also its TSC.
+/// Methods take `&self`: on a machine with several processors they are called from several threads.
+pub trait Platform: Send + Sync {
+    /// Reads `data.len()` (1 to 8) bytes at guest-physical address `gpa`, which is not RAM.
+    fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]);
+    /// Writes `data` (1 to 8 bytes) at guest-physical address `gpa`, which is not RAM.
+    fn mmio_write(&self, now: u64, gpa: u64, data: &[u8]);
+    /// Reads 1, 2 or 4 bytes from an I/O port.
+    fn pio_read(&self, now: u64, port: u16, data: &mut [u8]);
+    /// Writes 1, 2 or 4 bytes to an I/O port.
+    fn pio_write(&self, now: u64, port: u16, data: &[u8]);
+
+    /// The interrupt-acknowledge cycle: the vector of the interrupt that [`Signals::INTR`]
+    /// announced, or `None` if it has gone away (a spurious wake-up).
+    fn acknowledge_interrupt(&self, now: u64) -> Option<u8>;
+    /// Takes the pending non-maskable interrupt that [`Signals::NMI`] announced, if it is still there.
+    fn take_nmi(&self) -> bool;
+    /// The performance-monitoring interrupt: delivered as the local APIC's LVTPC entry says.
+    fn performance_interrupt(&self, now: u64);
+
+    /// The task-priority class: bits 3:0 of CR8.
+    fn cr8(&self) -> u64;
+    /// Writes CR8; the value has only bits 3:0 set.
+    fn set_cr8(&self, now: u64, value: u64);
+    /// Reads an MSR that belongs to the local APIC (0x1B, 0x6E0, 0x800-0x8FF). `None`: it has no such MSR (#GP).
+    fn apic_rdmsr(&self, now: u64, msr: u32) -> Option<u64>;
+    /// Writes an MSR that belongs to the local APIC. `None`: no such MSR or a reserved bit is set (#GP).
+    fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()>;
+}
+
+/// Lines into a processor that anything in the machine may raise, from any thread; the processor looks
+/// at them once a block.
+#[derive(Debug, Default)]
+pub struct Signals(AtomicU32);
+
+impl Signals {
+    /// A maskable interrupt is deliverable (the INTR pin, after the local APIC's priority logic).
+    pub const INTR: u32 = 1 << 0;
+    /// A non-maskable interrupt is pending.
+    pub const NMI: u32 = 1 << 1;
+    /// The VMM wants the processor to return from its run loop.
+    pub const KICK: u32 = 1 << 2;
+
+    /// Raises the lines in `bits`.
+    pub fn raise(&self, bits: u32) {
+        self.0.fetch_or(bits, Ordering::Release);
+    }
+
+    /// Lowers the lines in `bits`.
+    pub fn lower(&self, bits: u32) {
+        self.0.fetch_and(!bits, Ordering::Release);
+    }
+
+    /// Raises or lowers the lines in `bits`.
+    pub fn set(&self, bits: u32, level: bool) {
+        if level { self.raise(bits) } else { self.lower(bits) }
+    }
+
+    /// The lines that are raised now.
+    #[inline(always)]
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

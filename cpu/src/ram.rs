@@ -1,0 +1,71 @@
+//! Guest-physical RAM: where the CPU finds the host memory behind a guest-physical address.
+
+use std::ptr::NonNull;
+
+/// One contiguous range of guest RAM.
+#[derive(Debug, Clone, Copy)]
+struct Region {
+    start: u64,
+    len: u64,
+    host: NonNull<u8>,
+}
+
+/// The guest's RAM as the CPU sees it: a few ranges of host memory, found by address.
+#[derive(Debug, Clone)]
+pub struct GuestRam {
+    regions: Vec<Region>,
+    /// First guest-physical address above all RAM.
+    end: u64,
+}
+
+// SAFETY: the pointers are to guest memory, which `new` requires to outlive this value and which is
+// accessed by address only; no Rust reference to it is ever formed.
+unsafe impl Send for GuestRam {}
+// SAFETY: as above.
+unsafe impl Sync for GuestRam {}
+
+impl GuestRam {
+    /// Describes RAM as ranges `(guest-physical start, length in bytes, host address)`, each page-aligned.
+    ///
+    /// # Safety
+    /// Each host range must be valid for reads and writes for as long as the result or a clone of it
+    /// lives, and no Rust reference may be held to it meanwhile.
+    pub unsafe fn new(ranges: &[(u64, u64, NonNull<u8>)]) -> Self {
+        let regions: Vec<Region> =
+            ranges.iter().map(|&(start, len, host)| Region { start, len, host }).collect();
+        let end = regions.iter().map(|r| r.start + r.len).max().unwrap_or(0);
+        Self { regions, end }
+    }
+
+    /// First guest-physical address above all RAM.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The host address of the RAM page that holds `gpa`, or `None` if `gpa` is not RAM.
+    #[inline]
+    pub fn page(&self, gpa: u64) -> Option<NonNull<u8>> {
+        let page = gpa & !0xFFF;
+        self.regions.iter().find(|r| page.wrapping_sub(r.start) < r.len).map(|r| {
+            // SAFETY: `page` lies inside the region, by the test above.
+            unsafe { r.host.add((page - r.start) as usize) }
+        })
+    }
+
+    /// Reads the 8-byte-aligned quadword at `gpa`; `None` if it is not RAM.
+    #[inline]
+    pub fn read_u64(&self, gpa: u64) -> Option<u64> {
+        let page = self.page(gpa)?;
+        // SAFETY: an aligned quadword does not leave its page, and the page is RAM.
+        Some(unsafe { page.add((gpa & 0xFF8) as usize).cast::<u64>().read_volatile() })
+    }
+
+    /// Writes the 8-byte-aligned quadword at `gpa`; `None` if it is not RAM.
+    #[inline]
+    pub fn write_u64(&self, gpa: u64, value: u64) -> Option<()> {
+        let page = self.page(gpa)?;
+        // SAFETY: an aligned quadword does not leave its page, and the page is RAM.
+        unsafe { page.add((gpa & 0xFF8) as usize).cast::<u64>().write_volatile(value) };
+        Some(())
+    }
+}
