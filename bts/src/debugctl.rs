@@ -1,0 +1,117 @@
+//! IA32_DEBUGCTL (MSR 0x1D9): what its bits mean and which of them a processor generation has.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// IA32_DEBUGCTL of the P6 family from Core Solo on (SDM Vol. 3B 17.4.1 "IA32_DEBUGCTL MSR").
+    ///
+    /// NetBurst places the same controls at other bits: see [`Layout`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct DebugCtl: u64 {
+        /// Record branches in the LBR stack. The processor clears it when it generates #DB (17.4.2).
+        const LBR = 1 << 0;
+        /// RFLAGS.TF steps on branches. The processor clears it when it generates #DB (17.4.3).
+        const BTF = 1 << 1;
+        /// Send branch trace messages (17.4.4). #DB does not clear it.
+        const TR = 1 << 6;
+        /// Messages go to the BTS buffer instead of the bus (17.4.5).
+        const BTS = 1 << 7;
+        /// Clear: the buffer is circular. Set: interrupt at the threshold, and no wrap (17.4.5).
+        const BTINT = 1 << 8;
+        /// No messages at CPL 0 (17.4.5); needs DS-CPL.
+        const BTS_OFF_OS = 1 << 9;
+        /// No messages at CPL 1 to 3 (17.4.5); needs DS-CPL.
+        const BTS_OFF_USR = 1 << 10;
+        /// Stop the LBR stack on a performance-monitoring interrupt (17.4.7).
+        const FREEZE_LBRS_ON_PMI = 1 << 11;
+        /// Stop the counters on a performance-monitoring interrupt (17.4.7).
+        const FREEZE_PERFMON_ON_PMI = 1 << 12;
+        /// Let the uncore signal its counter overflows (17.4.1; Nehalem).
+        const ENABLE_UNCORE_PMI = 1 << 13;
+        /// Stop tracing and counting inside SMM (17.4.1).
+        const FREEZE_WHILE_SMM = 1 << 14;
+    }
+}
+
+/// A processor generation, by what its DEBUGCTL can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Generation {
+    /// Pentium 4 and its Xeons: MSR_DEBUGCTLA (17.11.1).
+    NetBurst,
+    /// Pentium M and Core Solo/Duo: MSR_DEBUGCTLB, no filter by CPL (17.13).
+    PentiumM,
+    /// Core 2, the processor of the first Linux BTS code.
+    Core2,
+    /// Nehalem and Westmere.
+    Nehalem,
+}
+
+/// Where a generation keeps the trace controls, and which bits a write may set. A mask of 0 means that the
+/// generation has no such control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Send branch trace messages.
+    pub tr: u64,
+    /// Messages go to the BTS buffer.
+    pub bts: u64,
+    /// Interrupt at the threshold instead of a circular buffer.
+    pub btint: u64,
+    /// Nothing at CPL 0.
+    pub bts_off_os: u64,
+    /// Nothing at CPL 1 to 3.
+    pub bts_off_usr: u64,
+    /// What #DB clears: LBR and BTF.
+    pub cleared_by_db: u64,
+    /// Every bit that is not reserved; a write of any other raises #GP(0).
+    pub writable: u64,
+}
+
+impl Layout {
+    const NETBURST: Self = Self {
+        tr: 1 << 2,
+        bts: 1 << 3,
+        btint: 1 << 4,
+        bts_off_os: 1 << 5,
+        bts_off_usr: 1 << 6,
+        cleared_by_db: 0x3,
+        writable: 0x7F,
+    };
+
+    /// Bits 2 to 5 are the performance-monitoring pins PB0 to PB3.
+    const PENTIUM_M: Self = Self {
+        bts_off_os: 0,
+        bts_off_usr: 0,
+        writable: 0x1FF,
+        ..Self::CORE2
+    };
+
+    const CORE2: Self = Self {
+        tr: DebugCtl::TR.bits(),
+        bts: DebugCtl::BTS.bits(),
+        btint: DebugCtl::BTINT.bits(),
+        bts_off_os: DebugCtl::BTS_OFF_OS.bits(),
+        bts_off_usr: DebugCtl::BTS_OFF_USR.bits(),
+        cleared_by_db: DebugCtl::LBR.union(DebugCtl::BTF).bits(),
+        writable: DebugCtl::all()
+            .difference(DebugCtl::ENABLE_UNCORE_PMI)
+            .bits(),
+    };
+
+    const NEHALEM: Self = Self {
+        writable: DebugCtl::all().bits(),
+        ..Self::CORE2
+    };
+}
+
+impl Generation {
+    /// The generation's DEBUGCTL.
+    #[must_use]
+    pub const fn layout(self) -> &'static Layout {
+        match self {
+            Self::NetBurst => &Layout::NETBURST,
+            Self::PentiumM => &Layout::PENTIUM_M,
+            Self::Core2 => &Layout::CORE2,
+            Self::Nehalem => &Layout::NEHALEM,
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The recorder: what the processor does with a branch when IA32_DEBUGCTL says that it is to be stored.
+//!
+//! Three things the manual leaves undefined are decided here, always in the way that loses a record rather than
+//! writes where software did not ask:
+//!
+//! * A record is stored iff all of it lies below the absolute maximum. That is right for a maximum of `base + n * 24`
+//!   (Linux) and for the manual's "plus 1" (17.4.9.2).
+//! * A DS area that is inconsistent, or that faults, drops the record. A processor cannot take a fault here.
+//! * The index moves only after its record is in the buffer, and the record is written only if the index can be:
+//!   a dropped record leaves the buffer and the DS area as they were.
+
+use thiserror::Error;
+
+use crate::debugctl::Generation;
+use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
+
+/// Access to linear addresses with supervisor privilege through the guest's page tables.
+///
+/// Accesses set the accessed and dirty flags and may cross a page. They are all or nothing: one that fails anywhere
+/// has changed no byte. They never raise an exception in the guest. The recorder passes canonical ranges that don't
+/// wrap around.
+pub trait DsMemory {
+    /// Reads `N` bytes at `la` that the recorder is about to update: fails where a write would fail, and sets dirty.
+    fn read<const N: usize>(&mut self, la: u64) -> Result<[u8; N], DsFault>;
+
+    /// Writes `N` bytes at `la`.
+    fn write<const N: usize>(&mut self, la: u64, bytes: &[u8; N]) -> Result<(), DsFault>;
+}
+
+/// Why [`DsMemory`] could not make an access.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum DsFault {
+    /// No translation, or one that faults for another reason than write protection.
+    #[error("not mapped")]
+    Unmapped,
+    /// The page may not be written.
+    #[error("write-protected")]
+    ReadOnly,
+    /// Translated to an address that is not RAM.
+    #[error("not backed by memory")]
+    NotRam,
+}
+
+/// An MSR write that raises #GP(0).
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("general protection")]
+pub struct Gp;
+
+/// Why a record was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum DropReason {
+    /// BTINT is set and no room is left before the absolute maximum.
+    Full,
+    /// The buffer does not hold one record.
+    TooSmall,
+    /// The index is below the base or above the absolute maximum.
+    IndexOutside,
+    /// The base or the index is not on a dword boundary.
+    Misaligned,
+    /// The DS area or the slot lies at least partly outside the canonical addresses.
+    NonCanonical,
+    /// The DS area wraps around the end of the address space.
+    WrapAround,
+    /// The DS area or the slot is not mapped.
+    Unmapped,
+    /// The DS area or the slot is write-protected.
+    ReadOnly,
+    /// The DS area or the slot is not backed by memory.
+    NotRam,
+}
+
+impl DropReason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Full,
+        Self::TooSmall,
+        Self::IndexOutside,
+        Self::Misaligned,
+        Self::NonCanonical,
+        Self::WrapAround,
+        Self::Unmapped,
+        Self::ReadOnly,
+        Self::NotRam,
+    ];
+}
+
+impl From<DsFault> for DropReason {
+    fn from(fault: DsFault) -> Self {
+        match fault {
+            DsFault::Unmapped => Self::Unmapped,
+            DsFault::ReadOnly => Self::ReadOnly,
+            DsFault::NotRam => Self::NotRam,
+        }
+    }
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Stored {
+    /// It is in the buffer.
+    Stored,
+    /// It is in the buffer and took the index across the threshold with BTINT set: signal a performance-monitoring
+    /// interrupt through LVTPC.
+    StoredAndPmi,
+    /// It is lost.
+    Dropped(DropReason),
+}
+
+/// How many records were stored and how many were lost, since reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Records written to the buffer.
+    pub stored: u64,
+    dropped: [u64; DropReason::ALL.len()],
+}
+
+impl Counters {
+    /// Records lost for one reason.
+    #[must_use]
+    pub const fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    /// Records lost for any reason.
+    #[must_use]
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+}
+
+/// IA32_DEBUGCTL, IA32_DS_AREA and what they do to a branch. One per logical processor.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    generation: Generation,
+    debugctl: u64,
+    ds_area: u64,
+    /// Bit 0: store what arrives at CPL 0. Bit 1: store what arrives at CPL 1 to 3.
+    armed: u8,
+    /// BTINT is set.
+    btint: bool,
+    /// Set when no record can be stored at this `ds_area`.
+    ds_area_unusable: Option<DropReason>,
+    counters: Counters,
+}
+
+impl Recorder {
+    /// The recorder after RESET or INIT: everything off, DS area at 0.
+    #[must_use]
+    pub fn new(generation: Generation) -> Self {
+        Self {
+            generation,
+            debugctl: 0,
+            ds_area: 0,
+            armed: 0,
+            btint: false,
+            ds_area_unusable: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The processor generation, which says what IA32_DEBUGCTL accepts.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// IA32_DEBUGCTL.
+    #[must_use]
+    pub const fn debugctl(&self) -> u64 {
+        self.debugctl
+    }
+
+    /// Writes IA32_DEBUGCTL.
+    ///
+    /// # Errors
+    /// [`Gp`] if `value` has a bit that the generation reserves; the register keeps its value.
+    pub fn set_debugctl(&mut self, value: u64) -> Result<(), Gp> {
+        let layout = self.generation.layout();
+        if value & !layout.writable != 0 {
+            return Err(Gp);
+        }
+        let has = |mask: u64| value & mask != 0;
+        let tracing = has(layout.tr) && has(layout.bts);
+        self.debugctl = value;
+        self.btint = has(layout.btint);
+        self.armed = u8::from(tracing && !has(layout.bts_off_os))
+            | u8::from(tracing && !has(layout.bts_off_usr)) << 1;
+        Ok(())
+    }
+
+    /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). Tracing goes on.
+    pub fn clear_on_debug_exception(&mut self) {
+        self.debugctl &= !self.generation.layout().cleared_by_db;
+    }
+
+    /// IA32_DS_AREA: linear address of the DS management area.
+    #[must_use]
+    pub const fn ds_area(&self) -> u64 {
+        self.ds_area
+    }
+
+    /// Writes IA32_DS_AREA. A value that can hold no DS area is only found when a branch is to be stored.
+    ///
+    /// # Errors
+    /// [`Gp`] if `la` is not canonical (48 bits); the register keeps its value.
+    pub fn set_ds_area(&mut self, la: u64) -> Result<(), Gp> {
+        if !is_canonical(la) {
+            return Err(Gp);
+        }
+        self.ds_area = la;
+        self.ds_area_unusable = match la.checked_add(BtsFields::SIZE as u64 - 1) {
+            None => Some(DropReason::WrapAround),
+            Some(last) if !is_canonical(last) => Some(DropReason::NonCanonical),
+            Some(_) => None,
+        };
+        Ok(())
+    }
+
+    /// Whether a transfer of control that ends at `cpl` is to be stored. The filter looks at the CPL *after* the
+    /// transfer: with BTS_OFF_OS a return to user code is stored and an entry into the kernel is not.
+    #[inline]
+    #[must_use]
+    pub const fn enabled(&self, cpl: u8) -> bool {
+        self.armed & (if cpl == 0 { 1 } else { 2 }) != 0
+    }
+
+    /// What was stored and lost since reset.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Stores a branch, for which [`Self::enabled`] said yes. Both addresses are linear; outside 64-bit mode the
+    /// caller zero-extends them.
+    #[inline]
+    pub fn store<M: DsMemory>(&mut self, mem: &mut M, from: u64, to: u64) -> Stored {
+        match self.try_store(mem, BranchRecord { from, to }) {
+            Ok(stored) => {
+                self.counters.stored += 1;
+                stored
+            }
+            Err(reason) => self.count_dropped(reason),
+        }
+    }
+
+    #[inline]
+    fn try_store<M: DsMemory>(
+        &self,
+        mem: &mut M,
+        record: BranchRecord,
+    ) -> Result<Stored, DropReason> {
+        if let Some(reason) = self.ds_area_unusable {
+            return Err(reason);
+        }
+        let BtsFields {
+            base,
+            index,
+            absolute_maximum,
+            threshold,
+        } = BtsFields::from_bytes(&mem.read(self.ds_area)?);
+
+        if (base | index) & 3 != 0 {
+            return Err(DropReason::Misaligned);
+        }
+        if absolute_maximum < base || absolute_maximum - base < RECORD_SIZE {
+            return Err(DropReason::TooSmall);
+        }
+        if index < base || index > absolute_maximum {
+            return Err(DropReason::IndexOutside);
+        }
+        // No addition below overflows: what fits ends at or below the absolute maximum.
+        let slot = if absolute_maximum - index >= RECORD_SIZE {
+            index
+        } else if self.btint {
+            return Err(DropReason::Full);
+        } else {
+            // Software cleared BTINT on a full buffer and left the index where it was.
+            base
+        };
+        let end = slot + RECORD_SIZE;
+        if !is_canonical(slot) || !is_canonical(end - 1) {
+            return Err(DropReason::NonCanonical);
+        }
+        let wrap = !self.btint && absolute_maximum - end < RECORD_SIZE;
+        let next = if wrap { base } else { end };
+
+        mem.write(slot, &record.to_bytes())?;
+        // Cannot fail after the read above, unless the guest maps the buffer over its own page tables.
+        mem.write(self.ds_area + DS_INDEX_OFFSET, &next.to_le_bytes())?;
+        Ok(if self.btint && slot < threshold && threshold <= end {
+            Stored::StoredAndPmi
+        } else {
+            Stored::Stored
+        })
+    }
+
+    #[cold]
+    fn count_dropped(&mut self, reason: DropReason) -> Stored {
+        self.counters.dropped[reason as usize] += 1;
+        Stored::Dropped(reason)
+    }
+}
+
+/// Whether bits 63 to 47 of a linear address are equal.
+#[inline]
+const fn is_canonical(la: u64) -> bool {
+    (((la << 16) as i64) >> 16) as u64 == la
+}
