@@ -1,1 +1,77 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! What the `vbts` command and the agent inside its guest say to each other.
+//!
+//! Both directions of one virtio-console port carry a stream of frames: an 8-byte header {type `u8`, three zero bytes,
+//! payload length `u32` little-endian} and the payload. The host sends [`ToGuest`], the guest sends [`ToHost`]:
+//!
+//! ```text
+//! guest                                host
+//!   Ready(VERSION)            ->
+//!                             <-       Job
+//!   Started{pid}              ->
+//!   Maps, Records, Stdout, …  ->
+//!   StdinWant(n)              ->
+//!                             <-       Stdin(at most n bytes) or StdinEof
+//!   Exit or Error             ->       (and the agent ends the machine)
+//! ```
+//!
+//! The host sends standard input only in answer to [`ToHost::StdinWant`], so that the guest and not the host's
+//! scheduler decides when input arrives: that keeps runs reproducible. [`ToGuest::Signal`] is the one exception.
+//!
+//! Neither side trusts the other: [`Decoder`] holds at most one frame of [`MAX_PAYLOAD`] bytes beyond what one
+//! [`Decoder::push`] added, and malformed bytes are an [`Error`], after which the stream stays unusable.
+
+mod decoder;
+mod job;
+mod message;
+
+pub use decoder::{Decoder, Frame};
+pub use job::{Bytes, Job, Scope, Share, Trace};
+pub use message::{ErrorKind, ExitStatus, RECORD_SIZE, ToGuest, ToHost};
+
+/// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
+pub const PORT_NAME: &str = "vbts.agent";
+
+/// 9P mount tag of the file system that becomes the guest's root.
+pub const ROOT_TAG: &str = "root";
+
+/// I/O port that ends the machine: the low byte written is the status.
+pub const EXIT_PORT: u16 = 0xf4;
+
+/// Status written to [`EXIT_PORT`] when the agent itself failed.
+pub const EXIT_FAILURE: u8 = 125;
+
+/// What the agent says in [`ToHost::Ready`]; changes with the protocol.
+pub const VERSION: &str = "vbts-agent 1";
+
+/// Bytes of a frame header.
+pub const HEADER_SIZE: usize = 8;
+
+/// The longest payload of a frame, in bytes.
+pub const MAX_PAYLOAD: usize = 4 << 20;
+
+/// Why bytes are not a frame, or a frame is not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The payload is longer than [`MAX_PAYLOAD`].
+    #[error("frame of type {kind:#04x} has {len} bytes, more than {MAX_PAYLOAD}")]
+    TooLong {
+        /// Frame type.
+        kind: u8,
+        /// Payload length in bytes.
+        len: usize,
+    },
+    /// One of the three reserved header bytes is not zero.
+    #[error("frame header {0:02x?} has a non-zero reserved byte")]
+    Reserved([u8; HEADER_SIZE]),
+    /// No message of this direction has that type.
+    #[error("unknown frame type {0:#04x}")]
+    UnknownType(u8),
+    /// The payload does not fit its type.
+    #[error("malformed {name} frame: {why}")]
+    Malformed {
+        /// Name of the message.
+        name: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}

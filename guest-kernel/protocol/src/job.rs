@@ -1,0 +1,110 @@
+//! The job: the program that the guest runs, and how.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Arguments, paths and environment entries: bytes that need not be UTF-8.
+///
+/// In JSON a string whose characters U+0000 to U+00FF each stand for one byte: ASCII reads as itself.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl From<&str> for Bytes {
+    fn from(text: &str) -> Self {
+        Self(text.as_bytes().to_vec())
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = self.0.iter().map(|&byte| char::from(byte)).collect();
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes: Result<Vec<u8>, _> = text.chars().map(u8::try_from).collect();
+        bytes
+            .map(Self)
+            .map_err(|_| de::Error::custom("a character above U+00FF does not stand for a byte"))
+    }
+}
+
+/// The program to run and the world it runs in.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Program and arguments. A program without `/` is looked up in the `PATH` of `envp`.
+    pub argv: Vec<Bytes>,
+    /// The whole environment, `NAME=value` each.
+    pub envp: Vec<Bytes>,
+    /// Working directory, absolute, inside the new root.
+    pub cwd: Bytes,
+    /// User id; `None` is 0.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Group id; `None` is 0. There are no supplementary groups.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// Record branches; `None` runs the program as it is.
+    #[serde(default)]
+    pub trace: Option<Trace>,
+    /// Directories mounted read-write over the throw-away root, in this order.
+    #[serde(default)]
+    pub shares: Vec<Share>,
+    /// Host name; `None` leaves the kernel's.
+    #[serde(default)]
+    pub hostname: Option<Bytes>,
+    /// Sets the wall clock, in seconds since 1970; `None` leaves the one that the kernel read from the RTC.
+    #[serde(default)]
+    pub epoch: Option<i64>,
+}
+
+/// How to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// Size of the kernel's trace buffer in bytes; cut to the largest that the kernel grants.
+    pub buffer_size: u64,
+    /// Also record when the task arrives on and departs from a processor.
+    pub sched: bool,
+    /// Which branches.
+    pub scope: Scope,
+}
+
+/// Privilege level of the branches to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// CPL 3.
+    User,
+    /// CPL 0.
+    Kernel,
+    /// Both.
+    All,
+}
+
+/// A host directory that the guest may write to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// 9P mount tag.
+    pub tag: String,
+    /// Absolute path inside the new root where it is mounted; created when missing.
+    pub path: Bytes,
+}

@@ -1,0 +1,247 @@
+//! Round trips, arbitrary cuts of the stream, and bytes from a hostile peer.
+
+use proptest::prelude::*;
+use vbts_protocol::{
+    Bytes, Decoder, Error, ErrorKind, ExitStatus, Frame, HEADER_SIZE, Job, MAX_PAYLOAD,
+    RECORD_SIZE, Scope, Share, ToGuest, ToHost, Trace,
+};
+
+fn frame(bytes: &[u8]) -> Frame<'_> {
+    Frame {
+        kind: bytes[0],
+        payload: &bytes[HEADER_SIZE..],
+    }
+}
+
+fn job() -> Job {
+    Job {
+        argv: vec![
+            "/bin/echo".into(),
+            Bytes(vec![0x00, b'a', 0x7f, 0x80, 0xff]),
+        ],
+        envp: vec!["PATH=/bin".into()],
+        cwd: "/tmp".into(),
+        uid: Some(1000),
+        gid: None,
+        trace: Some(Trace {
+            buffer_size: 1 << 20,
+            sched: true,
+            scope: Scope::User,
+        }),
+        shares: vec![Share {
+            tag: "share0".into(),
+            path: "/srv".into(),
+        }],
+        hostname: Some("guest".into()),
+        epoch: Some(-1),
+    }
+}
+
+fn every_to_host() -> Vec<ToHost<'static>> {
+    vec![
+        ToHost::Ready("vbts-agent 1"),
+        ToHost::Started { pid: 0x0102_0304 },
+        ToHost::Stdout(b"out"),
+        ToHost::Stderr(b""),
+        ToHost::StdinWant(u32::MAX),
+        ToHost::Records {
+            pid: 7,
+            records: &[0x5a; 2 * RECORD_SIZE],
+        },
+        ToHost::Maps {
+            pid: 7,
+            text: b"00400000-00401000 r-xp\n",
+        },
+        ToHost::Lost(0x0102_0304_0506_0708),
+        ToHost::Exit(ExitStatus::Code(255)),
+        ToHost::Exit(ExitStatus::Signal(9)),
+        ToHost::Error {
+            kind: ErrorKind::NotFound,
+            errno: 2,
+            text: "no such program",
+        },
+    ]
+}
+
+#[test]
+fn a_frame_has_the_documented_layout() {
+    let mut bytes = Vec::new();
+    ToHost::Started { pid: 0x0102_0304 }
+        .encode(&mut bytes)
+        .unwrap();
+    assert_eq!(bytes, [0x82, 0, 0, 0, 4, 0, 0, 0, 0x04, 0x03, 0x02, 0x01]);
+}
+
+#[test]
+fn every_message_of_the_guest_survives_a_cut_at_every_byte() {
+    let mut stream = Vec::new();
+    for message in every_to_host() {
+        message.encode(&mut stream).unwrap();
+    }
+    for cut in 0..=stream.len() {
+        let mut decoder = Decoder::new();
+        let mut expected = every_to_host().into_iter();
+        for part in [&stream[..cut], &stream[cut..]] {
+            decoder.push(part);
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                assert_eq!(ToHost::parse(frame).unwrap(), expected.next().unwrap());
+            }
+        }
+        assert_eq!(expected.next(), None);
+        assert!(decoder.is_at_boundary());
+    }
+}
+
+#[test]
+fn every_message_of_the_host_survives() {
+    let messages = [
+        ToGuest::Job(Box::new(job())),
+        ToGuest::Stdin(&[0, 1, 2]),
+        ToGuest::StdinEof,
+        ToGuest::Signal(15),
+    ];
+    for message in messages {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes).unwrap();
+        assert_eq!(ToGuest::parse(frame(&bytes)).unwrap(), message);
+    }
+}
+
+#[test]
+fn ascii_is_readable_in_a_job() {
+    let mut bytes = Vec::new();
+    ToGuest::Job(Box::new(job())).encode(&mut bytes).unwrap();
+    let text = std::str::from_utf8(&bytes[HEADER_SIZE..]).unwrap();
+    assert!(text.contains(r#""argv":["/bin/echo","#), "{text}");
+}
+
+#[test]
+fn a_frame_that_is_too_long_is_refused_on_both_sides() {
+    let long = vec![0; MAX_PAYLOAD + 1];
+    let expected = Error::TooLong {
+        kind: 0x83,
+        len: long.len(),
+    };
+    assert_eq!(
+        ToHost::Stdout(&long).encode(&mut Vec::new()),
+        Err(expected.clone())
+    );
+
+    let mut decoder = Decoder::new();
+    decoder.push(&[0x83, 0, 0, 0]);
+    decoder.push(&(long.len() as u32).to_le_bytes());
+    assert_eq!(decoder.next_frame(), Err(expected.clone()));
+    // The position in the stream is lost: nothing that follows may be taken for a frame.
+    decoder.push(&[0x83, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(decoder.next_frame(), Err(expected));
+    assert!(!decoder.is_at_boundary());
+}
+
+#[test]
+fn malformed_frames_are_errors() {
+    let mut decoder = Decoder::new();
+    decoder.push(&[0x83, 0, 1, 0, 0, 0, 0, 0]);
+    assert!(matches!(decoder.next_frame(), Err(Error::Reserved(_))));
+
+    let host: &[(u8, &[u8])] = &[
+        (0x00, b""),
+        (0x01, b""),
+        (0x8b, b""),
+        (0x81, b"\xff"),
+        (0x82, b"123"),
+        (0x82, b"12345"),
+        (0x86, b"pid"),
+        (0x86, &[0; 4 + RECORD_SIZE + 1]),
+        (0x89, &[0, 0, 0, 0, 0, 1, 0, 0]),
+        (0x89, &[1, 0, 0, 0, 0, 0, 0, 0]),
+        (0x89, &[2, 0, 0, 0, 0, 0, 0, 0]),
+        (0x8a, &[0; 8]),
+        (0x8a, &[10, 0, 0, 0, 0, 0, 0, 0]),
+        (0x8a, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]),
+    ];
+    for &(kind, payload) in host {
+        ToHost::parse(Frame { kind, payload }).unwrap_err();
+    }
+    let guest: &[(u8, &[u8])] = &[
+        (0x00, b""),
+        (0x81, b""),
+        (0x03, b"x"),
+        (0x04, b""),
+        (0x01, b"{}"),
+        (0x01, b"not json"),
+        (
+            0x01,
+            "{\"argv\":[\"\u{100}\"],\"envp\":[],\"cwd\":\"/\"}".as_bytes(),
+        ),
+    ];
+    for &(kind, payload) in guest {
+        ToGuest::parse(Frame { kind, payload }).unwrap_err();
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_job_survives(
+        argv in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
+        cwd in prop::collection::vec(any::<u8>(), 0..40),
+        uid in any::<Option<u32>>(),
+        buffer_size in any::<u64>(),
+        sched in any::<bool>(),
+    ) {
+        let job = Job {
+            argv: argv.into_iter().map(Bytes).collect(),
+            cwd: Bytes(cwd),
+            uid,
+            trace: Some(Trace { buffer_size, sched, scope: Scope::All }),
+            ..Job::default()
+        };
+        let mut bytes = Vec::new();
+        ToGuest::Job(Box::new(job.clone())).encode(&mut bytes).unwrap();
+        prop_assert_eq!(ToGuest::parse(frame(&bytes)).unwrap(), ToGuest::Job(Box::new(job)));
+    }
+
+    #[test]
+    fn output_survives_any_chunking(
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..10),
+        read in 1usize..64,
+    ) {
+        let mut stream = Vec::new();
+        for chunk in &chunks {
+            ToHost::Stdout(chunk).encode(&mut stream).unwrap();
+        }
+        let mut decoder = Decoder::new();
+        let mut seen = Vec::new();
+        for part in stream.chunks(read) {
+            decoder.push(part);
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                seen.push(frame.payload.to_vec());
+            }
+        }
+        prop_assert_eq!(seen, chunks);
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16),
+    ) {
+        let mut decoder = Decoder::new();
+        for chunk in chunks {
+            decoder.push(&chunk);
+            while let Ok(Some(frame)) = decoder.next_frame() {
+                let _ = ToHost::parse(frame);
+                let _ = ToGuest::parse(frame);
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_payloads_never_panic(kind in any::<u8>(), payload in prop::collection::vec(any::<u8>(), 0..200)) {
+        let frame = Frame { kind, payload: &payload };
+        if let Ok(message) = ToHost::parse(frame) {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes).unwrap();
+            prop_assert_eq!(&bytes[HEADER_SIZE..], &payload[..]);
+        }
+        let _ = ToGuest::parse(frame);
+    }
+}
