@@ -26,9 +26,9 @@ pub type Handler = fn(&mut Cpu, &Op) -> Exec;
 pub mod reg {
     /// Always reads as zero: the absent base or index.
     pub const ZERO: u8 = 16;
-    /// Linear address of the first byte of the block: the base of RIP-relative operands.
+    /// RIP of the first byte of the block: the base of RIP-relative operands.
     pub const BLOCK: u8 = 17;
-    /// Effective address that an [`address-size`](super::Op) operation left for the next operation.
+    /// Linear address that an address operation has left for the operation after it.
     pub const TMP: u8 = 18;
     /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
     pub const HIGH8: u8 = 20;

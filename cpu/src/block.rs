@@ -1,0 +1,202 @@
+//! Decoded blocks, cached by guest-physical address, and what is known about code in guest memory.
+
+use crate::op::Op;
+
+/// Bytes a granule of [`CodeMap`].
+const GRANULE: u64 = 64;
+
+/// Which guest-physical bytes have been decoded: one word a page, one bit for each 64 bytes.
+#[derive(Debug)]
+pub(crate) struct CodeMap {
+    pages: Vec<u64>,
+}
+
+impl CodeMap {
+    pub fn new(ram_end: u64) -> Self {
+        Self { pages: vec![0; (ram_end >> 12) as usize] }
+    }
+
+    /// Whether any code was decoded from the page of `gpa`.
+    pub fn is_code(&self, gpa: u64) -> bool {
+        self.pages.get((gpa >> 12) as usize).is_some_and(|&p| p != 0)
+    }
+
+    /// Whether code was decoded from near the `len` bytes at `gpa`, which do not leave their page.
+    pub fn overlaps(&self, gpa: u64, len: usize) -> bool {
+        self.pages.get((gpa >> 12) as usize).is_some_and(|&p| p & Self::mask(gpa, len) != 0)
+    }
+
+    fn mask(gpa: u64, len: usize) -> u64 {
+        let first = (gpa & 0xFFF) / GRANULE;
+        let last = ((gpa & 0xFFF) + len.max(1) as u64 - 1).min(0xFFF) / GRANULE;
+        (u64::MAX >> (63 - (last - first))) << first
+    }
+
+    /// Marks bytes as decoded; tells whether they are the first of their page.
+    fn add(&mut self, gpa: u64, len: usize) -> bool {
+        match self.pages.get_mut((gpa >> 12) as usize) {
+            Some(p) => {
+                let first = *p == 0;
+                *p |= Self::mask(gpa, len);
+                first
+            }
+            None => false,
+        }
+    }
+
+    fn clear(&mut self, gpa: u64) {
+        if let Some(p) = self.pages.get_mut((gpa >> 12) as usize) {
+            *p = 0;
+        }
+    }
+}
+
+/// What decoding depends on besides the bytes: the code segment's L and D flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CodeSize {
+    Bits16,
+    Bits32,
+    Bits64,
+}
+
+/// A run of instructions that were decoded together.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub ops: Box<[Op]>,
+    /// Number of instructions.
+    pub count: u8,
+    /// Length in bytes.
+    pub len: u16,
+}
+
+/// Index of a block in the cache.
+pub(crate) type BlockId = u32;
+
+/// The blocks that begin in one guest-physical page, sorted by offset and size of code.
+type PageBlocks = Vec<((u16, CodeSize), BlockId)>;
+
+/// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
+const MAX_BLOCKS: usize = 1 << 19;
+
+const JUMPS: usize = 1 << 14;
+
+/// A remembered lookup by linear address.
+#[derive(Debug, Clone, Copy)]
+struct Jump {
+    rip: u64,
+    key: u64,
+    block: BlockId,
+}
+
+/// The cache of decoded blocks.
+#[derive(Debug)]
+pub(crate) struct BlockCache {
+    blocks: Vec<Option<Block>>,
+    free: Vec<BlockId>,
+    pages: Vec<Option<Box<PageBlocks>>>,
+    jumps: Box<[Jump]>,
+}
+
+impl BlockCache {
+    pub fn new(ram_end: u64) -> Self {
+        let mut pages = Vec::new();
+        pages.resize_with((ram_end >> 12) as usize, || None);
+        Self {
+            blocks: Vec::new(),
+            free: Vec::new(),
+            pages,
+            jumps: vec![Jump { rip: 0, key: 0, block: 0 }; JUMPS].into(),
+        }
+    }
+
+    #[inline(always)]
+    fn jump_slot(rip: u64) -> usize {
+        (rip ^ (rip >> 12)) as usize % JUMPS
+    }
+
+    /// The block that a jump to `rip` led to before, if `key` (the generation and mode) is still the same.
+    #[inline(always)]
+    pub fn jump(&self, rip: u64, key: u64) -> Option<&Block> {
+        let j = &self.jumps[Self::jump_slot(rip)];
+        if j.rip == rip && j.key == key {
+            self.blocks.get(j.block as usize)?.as_ref()
+        } else {
+            None
+        }
+    }
+
+    /// Remembers where a jump to `rip` leads. `key` is never zero.
+    pub fn remember(&mut self, rip: u64, key: u64, block: BlockId) {
+        self.jumps[Self::jump_slot(rip)] = Jump { rip, key, block };
+    }
+
+    /// The block at `gpa`, if it has been decoded.
+    pub fn find(&self, gpa: u64, size: CodeSize) -> Option<BlockId> {
+        let page = self.pages.get((gpa >> 12) as usize)?.as_ref()?;
+        let key = ((gpa & 0xFFF) as u16, size);
+        page.binary_search_by_key(&key, |e| e.0).ok().map(|i| page[i].1)
+    }
+
+    /// The block with this index.
+    pub fn get(&self, id: BlockId) -> Option<&Block> {
+        self.blocks.get(id as usize)?.as_ref()
+    }
+
+    /// Enters a block that was decoded from `gpa`; tells its index and whether its page held no code before.
+    /// Returns `None` when the cache is full: forget everything first.
+    pub fn insert(
+        &mut self,
+        map: &mut CodeMap,
+        gpa: u64,
+        size: CodeSize,
+        block: Block,
+    ) -> Option<(BlockId, bool)> {
+        if self.blocks.len() >= MAX_BLOCKS && self.free.is_empty() {
+            return None;
+        }
+        let first = map.add(gpa, usize::from(block.len));
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.blocks[id as usize] = Some(block);
+                id
+            }
+            None => {
+                self.blocks.push(Some(block));
+                (self.blocks.len() - 1) as BlockId
+            }
+        };
+        let page = self.pages.get_mut((gpa >> 12) as usize)?.get_or_insert_default();
+        let key = ((gpa & 0xFFF) as u16, size);
+        match page.binary_search_by_key(&key, |e| e.0) {
+            Ok(i) => {
+                let old = std::mem::replace(&mut page[i].1, id);
+                self.blocks[old as usize] = None;
+                self.free.push(old);
+            }
+            Err(i) => page.insert(i, (key, id)),
+        }
+        Some((id, first))
+    }
+
+    /// Forgets the code of the page of `gpa`; tells whether there was any.
+    pub fn invalidate(&mut self, map: &mut CodeMap, gpa: u64) -> bool {
+        map.clear(gpa);
+        let Some(page) = self.pages.get_mut((gpa >> 12) as usize).and_then(Option::take) else {
+            return false;
+        };
+        for (_, id) in page.iter() {
+            self.blocks[*id as usize] = None;
+            self.free.push(*id);
+        }
+        true
+    }
+
+    /// Forgets all code.
+    pub fn clear(&mut self, map: &mut CodeMap) {
+        map.pages.fill(0);
+        self.blocks.clear();
+        self.free.clear();
+        self.pages.fill_with(|| None);
+        self.jumps.fill(Jump { rip: 0, key: 0, block: 0 });
+    }
+}

@@ -1,0 +1,477 @@
+//! The processor: its registers, and the helpers that instructions are written with.
+
+use std::sync::Arc;
+
+use bitflags::bitflags;
+use vbts_bts::Recorder;
+
+use crate::block::{CodeMap, CodeSize};
+use crate::cpuid::Model;
+use crate::flags::{Int, Lazy};
+use crate::mem::Privilege;
+use crate::op::{Abort, Exec, Flow, Op, reg};
+use crate::platform::{Platform, Signals};
+use crate::ram::GuestRam;
+use crate::state::{CpuState, MsrState, SegAttr, SystemState, X87State, cr0, efer, rflags};
+use crate::tlb::Tlb;
+
+/// Exception vectors (SDM Vol. 3A table 6-1).
+pub mod vector {
+    #![allow(missing_docs)]
+    pub const DE: u8 = 0;
+    pub const DB: u8 = 1;
+    pub const NMI: u8 = 2;
+    pub const BP: u8 = 3;
+    pub const OF: u8 = 4;
+    pub const BR: u8 = 5;
+    pub const UD: u8 = 6;
+    pub const NM: u8 = 7;
+    pub const DF: u8 = 8;
+    pub const TS: u8 = 10;
+    pub const NP: u8 = 11;
+    pub const SS: u8 = 12;
+    pub const GP: u8 = 13;
+    pub const PF: u8 = 14;
+    pub const MF: u8 = 16;
+    pub const AC: u8 = 17;
+    pub const XM: u8 = 19;
+}
+
+/// Why an instruction did not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fault {
+    /// Nothing: the last instruction completed.
+    #[default]
+    None,
+    /// An exception, with its error code if it has one.
+    Exception {
+        /// Vector.
+        vector: u8,
+        /// Error code.
+        error: Option<u32>,
+    },
+    /// A page fault.
+    Page {
+        /// Linear address, for CR2.
+        la: u64,
+        /// Error code.
+        error: u32,
+    },
+    /// A linear address is not canonical: #SS(0) if it was relative to SS, else #GP(0).
+    NonCanonical,
+    /// The write would change code that has been decoded: forget it, then run the instruction again.
+    CodeWrite {
+        /// Guest-physical address of the write.
+        gpa: u64,
+    },
+    /// An instruction fetch from an address that is not RAM.
+    Unexecutable,
+    /// An event could not be delivered and a double fault could not either: shutdown.
+    TripleFault,
+}
+
+bitflags! {
+    /// Reasons to leave the fast path between two blocks.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Special: u32 {
+        /// RFLAGS.TF: trap after each instruction.
+        const TRAP = 1 << 8;
+        /// STI, MOV SS or POP SS: hold interrupts for one instruction.
+        const SHADOW = 1 << 9;
+        /// A debug exception is pending (`pending_db`).
+        const DEBUG = 1 << 10;
+        /// An instruction breakpoint is enabled.
+        const BREAKPOINT = 1 << 11;
+        /// HLT.
+        const HALTED = 1 << 12;
+        /// Decoded code was overwritten by something that is not an instruction's own store.
+        const OVERWRITTEN = 1 << 13;
+        /// Shutdown after a triple fault.
+        const SHUTDOWN = 1 << 14;
+        /// The machine may have changed: deadlines, DMA.
+        const BUS = 1 << 15;
+        /// RFLAGS.RF: no instruction breakpoint for one instruction.
+        const RESUME = 1 << 16;
+    }
+}
+
+/// A logical processor.
+///
+/// Handlers use its fields directly; whoever changes CS, CPL, CR0, CR4, EFER, RFLAGS.AC, DEBUGCTL or a segment
+/// calls [`Cpu::update_mode`] afterwards.
+pub struct Cpu {
+    /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`].
+    pub gpr: [u64; 32],
+    /// Instruction pointer; within a block, that of the block's end or of the jump that left it.
+    pub rip: u64,
+    /// Arithmetic flags.
+    pub flags: Lazy,
+    /// RFLAGS but for the arithmetic flags.
+    pub(crate) eflags: u64,
+    /// Segment bases as [`Op::seg`] numbers them: in 64-bit mode only FS and GS differ from zero.
+    pub(crate) seg_base: [u64; 8],
+    /// Privilege of data accesses now.
+    pub(crate) privilege: Privilege,
+    /// Current privilege level.
+    pub cpl: u8,
+    /// 64-bit mode (CS.L), else compatibility mode.
+    pub(crate) code64: bool,
+    /// Branches at this CPL are to be recorded.
+    pub(crate) recording: bool,
+    /// [`Signals`] that can be taken now.
+    pub(crate) signal_mask: u32,
+    /// Instructions retired up to the start of the current block.
+    pub(crate) icount: u64,
+    /// The run loop returns at the first block boundary at which `icount` has reached this.
+    pub(crate) limit: u64,
+    /// See [`Special`].
+    pub(crate) special: Special,
+    /// Default operand and address size of the code segment.
+    pub(crate) code_size: CodeSize,
+    /// Bumped whenever a linear address may lead to other code than before.
+    generation: u64,
+    /// See `update_jump_key`; never zero.
+    pub(crate) jump_key: u64,
+    /// Why the last [`Abort`] happened.
+    pub fault: Fault,
+    pub(crate) tlb: Tlb,
+    pub(crate) ram: GuestRam,
+    pub(crate) code_map: CodeMap,
+    pub(crate) recorder: Recorder,
+    /// Segments, tables, control and debug registers.
+    pub sys: SystemState,
+    /// MSRs.
+    pub msr: MsrState,
+    /// x87 and MMX registers.
+    pub x87: X87State,
+    /// XMM0-XMM15.
+    pub xmm: [u128; 16],
+    /// MXCSR.
+    pub mxcsr: u32,
+    /// TSC minus virtual time.
+    pub(crate) tsc_offset: u64,
+    /// Virtual time minus instructions retired: what HLT has skipped.
+    pub(crate) skipped: u64,
+    pub(crate) nmi_blocked: bool,
+    /// Bits of DR6 for the debug exception that is due at the next instruction boundary.
+    pub(crate) pending_db: u64,
+    /// Guest-physical pages whose decoded code has to be forgotten (see [`Special::OVERWRITTEN`]).
+    pub(crate) overwritten: Vec<u64>,
+    pub(crate) platform: Arc<dyn Platform>,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) model: &'static Model,
+    /// Values of the MSRs that are only stored, by position in the MSR table.
+    pub(crate) msr_store: Vec<u64>,
+}
+
+impl std::fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cpu")
+            .field("gpr", &format_args!("{:x?}", &self.gpr[..16]))
+            .field("rip", &format_args!("{:#x}", self.rip))
+            .field("rflags", &format_args!("{:#x}", self.rflags()))
+            .field("cpl", &self.cpl)
+            .field("fault", &self.fault)
+            .field("sys", &self.sys)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cpu {
+    /// A processor of `model` in the state `CpuState::default()`, which is no architectural reset state: load
+    /// one with [`Cpu::load_state`].
+    pub fn new(
+        model: &'static Model,
+        ram: GuestRam,
+        platform: Arc<dyn Platform>,
+        signals: Arc<Signals>,
+    ) -> Self {
+        let code_map = CodeMap::new(ram.end());
+        let mut cpu = Self {
+            gpr: [0; 32],
+            rip: 0,
+            flags: Lazy::default(),
+            eflags: 0,
+            seg_base: [0; 8],
+            privilege: Privilege::Supervisor,
+            cpl: 0,
+            code64: true,
+            recording: false,
+            signal_mask: 0,
+            icount: 0,
+            limit: 0,
+            special: Special::empty(),
+            code_size: CodeSize::Bits64,
+            generation: 1,
+            jump_key: 0,
+            fault: Fault::None,
+            tlb: Tlb::new(),
+            ram,
+            code_map,
+            recorder: Recorder::new(model.generation),
+            sys: SystemState::default(),
+            msr: MsrState::default(),
+            x87: X87State::default(),
+            xmm: [0; 16],
+            mxcsr: 0x1F80,
+            tsc_offset: 0,
+            skipped: 0,
+            nmi_blocked: false,
+            pending_db: 0,
+            overwritten: Vec::new(),
+            platform,
+            signals,
+            model,
+            msr_store: crate::msr::reset_values(model),
+        };
+        cpu.load_state(&CpuState { mxcsr: 0x1F80, ..CpuState::default() });
+        cpu
+    }
+
+    // Time
+
+    /// Virtual time in nanoseconds at the start of the current block.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.icount + self.skipped
+    }
+
+    /// The time-stamp counter as `op` sees it.
+    pub fn tsc(&self, op: &Op) -> u64 {
+        (self.now() + u64::from(op.idx)).wrapping_add(self.tsc_offset)
+    }
+
+    /// Instructions retired since the processor was made.
+    pub fn instructions(&self) -> u64 {
+        self.icount
+    }
+
+    // Registers
+
+    /// Reads a general register (for `u8` also [`reg::HIGH8`]).
+    #[inline(always)]
+    pub fn r<T: Int>(&self, id: u8) -> T {
+        if T::BYTES == 1 && id >= reg::HIGH8 {
+            return T::from_u64(self.gpr[(id & 3) as usize] >> 8);
+        }
+        T::from_u64(self.gpr[(id & 31) as usize])
+    }
+
+    /// Writes a general register: 32-bit writes clear the upper half, narrower ones keep the rest.
+    #[inline(always)]
+    pub fn w<T: Int>(&mut self, id: u8, value: T) {
+        let v = value.zext();
+        if T::BYTES == 1 && id >= reg::HIGH8 {
+            let r = &mut self.gpr[(id & 3) as usize];
+            *r = (*r & !0xFF00) | v << 8;
+            return;
+        }
+        let r = &mut self.gpr[(id & 31) as usize];
+        *r = match T::BYTES {
+            1 => (*r & !0xFF) | v,
+            2 => (*r & !0xFFFF) | v,
+            _ => v,
+        };
+    }
+
+    /// Linear address of the memory operand.
+    #[inline(always)]
+    pub fn ea(&self, op: &Op) -> u64 {
+        self.offset(op).wrapping_add(self.seg_base[(op.seg & 7) as usize])
+    }
+
+    /// Effective address (offset within the segment) of the memory operand.
+    #[inline(always)]
+    pub fn offset(&self, op: &Op) -> u64 {
+        self.gpr[(op.base & 31) as usize]
+            .wrapping_add(self.gpr[(op.index & 31) as usize] << (op.scale & 3))
+            .wrapping_add(op.disp as u64)
+    }
+
+    /// RIP of the instruction itself.
+    #[inline(always)]
+    pub fn this_rip(&self, op: &Op) -> u64 {
+        self.gpr[reg::BLOCK as usize].wrapping_add(u64::from(op.off))
+    }
+
+    /// RIP of the next instruction.
+    #[inline(always)]
+    pub fn next_rip(&self, op: &Op) -> u64 {
+        self.gpr[reg::BLOCK as usize].wrapping_add(op.next_off())
+    }
+
+    /// Ends the block after `op`, which does not branch: what follows must be decoded or checked anew.
+    #[inline]
+    pub fn end_block(&mut self, op: &Op) -> Exec {
+        self.rip = self.next_rip(op);
+        Ok(Flow::Jump)
+    }
+
+    // Flags
+
+    /// RFLAGS.
+    pub fn rflags(&self) -> u64 {
+        self.eflags | self.flags.bits() | rflags::FIXED
+    }
+
+    /// Writes the bits of RFLAGS that are in `mask`.
+    pub fn set_rflags(&mut self, value: u64, mask: u64) {
+        let new = ((self.rflags() & !mask) | (value & mask)) & rflags::ALL;
+        self.flags = Lazy::from_bits(new);
+        let changed = self.eflags ^ new;
+        self.eflags = new & !rflags::ARITH;
+        if changed & (rflags::IF | rflags::TF | rflags::AC | rflags::RF) != 0 {
+            self.update_mode();
+        }
+    }
+
+    // Events
+
+    /// Records why an instruction does not complete.
+    #[cold]
+    pub fn abort(&mut self, fault: Fault) -> Abort {
+        self.fault = fault;
+        Abort
+    }
+
+    /// An exception that the instruction raises as a fault.
+    #[cold]
+    pub fn exception(&mut self, vector: u8, error: Option<u32>) -> Abort {
+        self.abort(Fault::Exception { vector, error })
+    }
+
+    /// #GP with an error code.
+    #[cold]
+    pub fn gp(&mut self, error: u32) -> Abort {
+        self.exception(vector::GP, Some(error))
+    }
+
+    /// #UD.
+    #[cold]
+    pub fn ud(&mut self) -> Abort {
+        self.exception(vector::UD, None)
+    }
+
+    /// #GP(0) unless the processor is at CPL 0.
+    #[inline]
+    pub fn require_cpl0(&mut self) -> Result<(), Abort> {
+        if self.cpl == 0 { Ok(()) } else { Err(self.gp(0)) }
+    }
+
+    /// The machine may have changed under the processor: look at it after this block.
+    pub(crate) fn after_bus(&mut self) {
+        self.special |= Special::BUS;
+    }
+
+    // Mode
+
+    /// Recomputes everything that is derived from CS, CPL, CR0, CR4, EFER, RFLAGS and DEBUGCTL.
+    pub fn update_mode(&mut self) {
+        let cs = &self.sys.seg[1];
+        self.code64 = self.sys.efer & efer::LMA != 0 && cs.attr.contains(SegAttr::L);
+        for i in 0..6 {
+            let flat = self.code64 && i < 4;
+            self.seg_base[i] = if flat { 0 } else { self.sys.seg[i].base };
+        }
+        self.privilege = match (self.cpl == 3, self.eflags & rflags::AC, self.sys.cr0 & cr0::AM) {
+            (false, ..) => Privilege::Supervisor,
+            (true, 0, _) | (true, _, 0) => Privilege::User,
+            _ => Privilege::UserAligned,
+        };
+        self.recording = self.recorder.enabled(self.cpl);
+        self.signal_mask = Signals::KICK
+            | if self.eflags & rflags::IF != 0 { Signals::INTR } else { 0 }
+            | if self.nmi_blocked { 0 } else { Signals::NMI };
+        self.special.set(Special::TRAP, self.eflags & rflags::TF != 0);
+        self.special.set(Special::RESUME, self.eflags & rflags::RF != 0);
+        self.code_size = match (self.code64, cs.attr.contains(SegAttr::DB)) {
+            (true, _) => CodeSize::Bits64,
+            (false, true) => CodeSize::Bits32,
+            (false, false) => CodeSize::Bits16,
+        };
+        self.update_jump_key();
+        self.update_breakpoints();
+    }
+
+    /// What a remembered jump depends on: generation, size of code, and whether fetches are the user's.
+    fn update_jump_key(&mut self) {
+        self.jump_key =
+            self.generation << 3 | (self.code_size as u64) << 1 | u64::from(self.cpl == 3);
+    }
+
+    /// Linear addresses may lead to other code than before.
+    pub(crate) fn new_generation(&mut self) {
+        self.generation += 1;
+        self.update_jump_key();
+    }
+
+    /// Changes the privilege level, and with it what depends on it.
+    pub(crate) fn set_cpl(&mut self, cpl: u8) {
+        self.cpl = cpl;
+        self.update_mode();
+    }
+
+    /// Forgets translations of linear addresses.
+    pub fn flush_tlb(&mut self, keep_global: bool) {
+        self.tlb.flush(keep_global);
+        self.new_generation();
+    }
+
+    /// Forgets the translation of one page.
+    pub fn flush_tlb_page(&mut self, la: u64) {
+        self.tlb.flush_page(la);
+        self.new_generation();
+    }
+
+    // State
+
+    /// The architectural state, at an instruction boundary.
+    pub fn state(&self) -> CpuState {
+        let mut gpr = [0; 16];
+        gpr.copy_from_slice(&self.gpr[..16]);
+        CpuState {
+            gpr,
+            rip: self.rip,
+            rflags: self.rflags(),
+            sys: self.sys.clone(),
+            msr: MsrState {
+                debugctl: self.recorder.debugctl().bits(),
+                ds_area: self.recorder.ds_area(),
+                ..self.msr.clone()
+            },
+            x87: self.x87,
+            xmm: self.xmm,
+            mxcsr: self.mxcsr,
+            tsc: self.now().wrapping_add(self.tsc_offset),
+            nmi_blocked: self.nmi_blocked,
+            interrupt_shadow: self.special.contains(Special::SHADOW),
+            halted: self.special.contains(Special::HALTED),
+        }
+    }
+
+    /// Loads the architectural state. DEBUGCTL and DS_AREA values that this processor would not accept are
+    /// loaded as zero.
+    pub fn load_state(&mut self, s: &CpuState) {
+        self.gpr[..16].copy_from_slice(&s.gpr);
+        self.rip = s.rip;
+        self.sys = s.sys.clone();
+        self.msr = s.msr.clone();
+        if self.recorder.set_debugctl(s.msr.debugctl).is_err() {
+            let _ = self.recorder.set_debugctl(0);
+        }
+        if self.recorder.set_ds_area(s.msr.ds_area).is_err() {
+            let _ = self.recorder.set_ds_area(0);
+        }
+        self.x87 = s.x87;
+        self.xmm = s.xmm;
+        self.mxcsr = s.mxcsr;
+        self.tsc_offset = s.tsc.wrapping_sub(self.now());
+        self.nmi_blocked = s.nmi_blocked;
+        self.special.set(Special::SHADOW, s.interrupt_shadow);
+        self.special.set(Special::HALTED, s.halted);
+        self.set_rflags(s.rflags, !0);
+        self.cpl = s.sys.seg[2].dpl();
+        self.flush_tlb(false);
+        self.update_mode();
+    }
+}

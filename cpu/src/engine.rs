@@ -1,0 +1,332 @@
+//! The run loop.
+
+use crate::block::{Block, BlockCache, BlockId};
+use crate::cpu::{Cpu, Fault, Special};
+use crate::lower;
+use crate::op::{Abort, Flow, Op, reg, seg};
+use crate::platform::Signals;
+use crate::state::rflags;
+
+/// Why [`SoftCpu::run`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// The time limit was reached.
+    Deadline,
+    /// The machine was accessed: deadlines may have changed, and memory may have been written by a device.
+    Bus,
+    /// HLT with nothing to wake the processor: advance the time to the next event, if any can come.
+    Halt {
+        /// Maskable interrupts are off: only an NMI can wake it.
+        interrupts_off: bool,
+    },
+    /// [`Signals::KICK`] was raised.
+    Kick,
+    /// Triple fault.
+    Shutdown,
+}
+
+/// How an attempt to run operations ended, if not well.
+struct Stopped {
+    /// The memory operand was relative to SS: a non-canonical address is #SS.
+    stack: bool,
+}
+
+/// The software CPU: a processor and its decoded code.
+#[derive(Debug)]
+pub struct SoftCpu {
+    /// The processor.
+    pub cpu: Cpu,
+    cache: BlockCache,
+}
+
+impl SoftCpu {
+    /// Runs `cpu` in software.
+    pub fn new(cpu: Cpu) -> Self {
+        let cache = BlockCache::new(cpu.ram.end());
+        Self { cpu, cache }
+    }
+
+    /// Skips time that passes while the processor is halted, up to virtual time `now` in nanoseconds.
+    pub fn advance_to(&mut self, now: u64) {
+        self.cpu.skipped += now.saturating_sub(self.cpu.now());
+    }
+
+    /// A device has written the guest-physical page at `gpa`: code in it is stale.
+    pub fn invalidate_page(&mut self, gpa: u64) {
+        if self.cache.invalidate(&mut self.cpu.code_map, gpa) {
+            self.cpu.tlb.set_code(gpa, false);
+            self.cpu.new_generation();
+        }
+    }
+
+    /// Whether code was decoded from the guest-physical page at `gpa`.
+    pub fn is_code_page(&self, gpa: u64) -> bool {
+        self.cpu.code_map.is_code(gpa)
+    }
+
+    /// Runs until virtual time `deadline` in nanoseconds, or until something needs the caller.
+    pub fn run(&mut self, deadline: u64) -> Exit {
+        self.cpu.limit = deadline.saturating_sub(self.cpu.skipped);
+        loop {
+            let cpu = &mut self.cpu;
+            if cpu.icount >= cpu.limit
+                || cpu.signals.get() & cpu.signal_mask != 0
+                || !cpu.special.is_empty()
+            {
+                if let Some(exit) = self.boundary() {
+                    return exit;
+                }
+                continue;
+            }
+            let stopped = match self.cache.jump(self.cpu.rip, self.cpu.jump_key) {
+                Some(block) => run_block(&mut self.cpu, block),
+                None => match self.look_up() {
+                    Ok(Found::Cached(id)) => match self.cache.get(id) {
+                        Some(block) => run_block(&mut self.cpu, block),
+                        None => continue,
+                    },
+                    Ok(Found::Single(block)) => run_block(&mut self.cpu, &block),
+                    Err(stopped) => Some(stopped),
+                },
+            };
+            if let Some(stopped) = stopped {
+                self.fault(stopped);
+            }
+        }
+    }
+
+    /// What has to be seen to between two instructions (SDM Vol. 3A table 6-2, in order of priority).
+    /// Runs at most one instruction.
+    #[cold]
+    #[inline(never)]
+    fn boundary(&mut self) -> Option<Exit> {
+        let special = self.cpu.special;
+        if special.contains(Special::SHUTDOWN) {
+            return Some(Exit::Shutdown);
+        }
+        if special.contains(Special::OVERWRITTEN) {
+            self.cpu.special.remove(Special::OVERWRITTEN);
+            for gpa in std::mem::take(&mut self.cpu.overwritten) {
+                self.invalidate_page(gpa);
+            }
+            return None;
+        }
+        if special.contains(Special::BUS) {
+            self.cpu.special.remove(Special::BUS);
+            return Some(Exit::Bus);
+        }
+        let signals = self.cpu.signals.get() & self.cpu.signal_mask;
+        if signals & Signals::KICK != 0 {
+            self.cpu.signals.lower(Signals::KICK);
+            return Some(Exit::Kick);
+        }
+        if special.contains(Special::DEBUG) {
+            self.cpu.special.remove(Special::DEBUG);
+            self.cpu.raise_debug_trap();
+            return None;
+        }
+        if !special.contains(Special::SHADOW) {
+            if signals & Signals::NMI != 0 {
+                self.cpu.special.remove(Special::HALTED);
+                if self.cpu.platform.take_nmi() {
+                    self.cpu.raise_nmi();
+                }
+                return None;
+            }
+            if signals & Signals::INTR != 0 {
+                self.cpu.special.remove(Special::HALTED);
+                let now = self.cpu.now();
+                if let Some(vector) = self.cpu.platform.acknowledge_interrupt(now) {
+                    self.cpu.raise_interrupt(vector);
+                }
+                return None;
+            }
+        }
+        if special.contains(Special::HALTED) {
+            let interrupts_off = self.cpu.eflags & rflags::IF == 0;
+            return Some(Exit::Halt { interrupts_off });
+        }
+        if self.cpu.icount >= self.cpu.limit {
+            return Some(Exit::Deadline);
+        }
+        self.step();
+        None
+    }
+
+    /// Runs one instruction with everything that [`Special`] may ask for.
+    fn step(&mut self) {
+        let before = self.cpu.special;
+        if before.contains(Special::BREAKPOINT)
+            && !before.contains(Special::RESUME)
+            && self.cpu.at_breakpoint()
+        {
+            self.cpu.raise_breakpoint_fault();
+            return;
+        }
+        let result = match self.look_up() {
+            Ok(Found::Cached(id)) => match self.cache.get(id) {
+                Some(block) => run_one(&mut self.cpu, block),
+                None => return,
+            },
+            Ok(Found::Single(block)) => run_one(&mut self.cpu, &block),
+            Err(stopped) => Some(stopped),
+        };
+        if let Some(stopped) = result {
+            // The shadow ends with the instruction even if that faults.
+            self.cpu.special.remove(Special::SHADOW & before);
+            self.fault(stopped);
+            return;
+        }
+        self.after_step(before);
+    }
+
+    /// An instruction that was run by itself has completed.
+    fn after_step(&mut self, before: Special) {
+        let cpu = &mut self.cpu;
+        // A second STI or MOV SS in the shadow of a first does not prolong it (SDM Vol. 2B, STI).
+        cpu.special.remove(Special::SHADOW & before);
+        if before.contains(Special::RESUME) {
+            cpu.eflags &= !rflags::RF;
+            cpu.special.remove(Special::RESUME);
+        }
+        // TF counts as it was when the instruction began (SDM Vol. 3B 17.3.1.4).
+        if before.contains(Special::TRAP) && !cpu.trap_suppressed() {
+            cpu.pending_db |= crate::debug::DR6_BS;
+            cpu.special |= Special::DEBUG;
+        }
+    }
+
+    /// An instruction did not complete.
+    #[cold]
+    fn fault(&mut self, stopped: Stopped) {
+        match self.cpu.fault {
+            Fault::CodeWrite { gpa } => {
+                // Once the code is forgotten the write is an ordinary one. The instruction itself may lie in
+                // that page: run it from a block of its own, which is not cached.
+                self.invalidate_page(gpa & !0xFFF);
+                let before = self.cpu.special;
+                match self.decode_single() {
+                    Ok(block) => match run_one(&mut self.cpu, &block) {
+                        None => self.after_step(before),
+                        Some(stopped) => self.fault(stopped),
+                    },
+                    Err(stopped) => self.fault(stopped),
+                }
+            }
+            _ => self.cpu.raise_fault(stopped.stack),
+        }
+    }
+
+    /// The block at RIP.
+    fn look_up(&mut self) -> Result<Found, Stopped> {
+        let hit = self.fetch()?;
+        if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size) {
+            self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
+            return Ok(Found::Cached(id));
+        }
+        let Some(block) = lower::block(&self.cpu, hit.host, hit.gpa) else {
+            return self.decode_single().map(Found::Single);
+        };
+        let size = self.cpu.code_size;
+        let inserted = match self.cache.insert(&mut self.cpu.code_map, hit.gpa, size, block) {
+            Some(inserted) => inserted,
+            None => {
+                self.cache.clear(&mut self.cpu.code_map);
+                self.cpu.flush_tlb(false);
+                return self.decode_single().map(Found::Single);
+            }
+        };
+        let (id, first) = inserted;
+        if first {
+            self.cpu.tlb.set_code(hit.gpa, true);
+        }
+        self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
+        Ok(Found::Cached(id))
+    }
+
+    /// Decodes the one instruction at RIP, which may cross into another page.
+    fn decode_single(&mut self) -> Result<Block, Stopped> {
+        let hit = self.fetch()?;
+        let mut bytes = [0u8; lower::MAX_INSTRUCTION];
+        let here = (0x1000 - (hit.gpa & 0xFFF) as usize).min(bytes.len());
+        // SAFETY: `hit.host` is RAM with at least `here` bytes left in its page.
+        unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), here) };
+        if let Some(block) = lower::single(&self.cpu, &bytes[..here]) {
+            return Ok(block);
+        }
+        let next = self.linear_rip().wrapping_add(here as u64);
+        let more = self.cpu.translate_fetch(next).map_err(|Abort| Stopped { stack: false })?;
+        let rest = bytes.len() - here;
+        // SAFETY: `more.host` is the first byte of a page of RAM.
+        unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
+        Ok(lower::single(&self.cpu, &bytes).unwrap_or_else(lower::too_long))
+    }
+
+    fn linear_rip(&self) -> u64 {
+        self.cpu.rip.wrapping_add(self.cpu.seg_base[seg::CS as usize])
+    }
+
+    fn fetch(&mut self) -> Result<crate::tlb::Hit, Stopped> {
+        let la = self.linear_rip();
+        if !self.cpu.code64 && self.cpu.rip > u64::from(self.cpu.sys.seg[1].limit) {
+            let _ = self.cpu.gp(0);
+            return Err(Stopped { stack: false });
+        }
+        self.cpu.translate_fetch(la).map_err(|Abort| Stopped { stack: false })
+    }
+}
+
+/// A block that can be run now.
+enum Found {
+    Cached(BlockId),
+    /// Crosses a page, so it belongs to no one page's code: not cached.
+    Single(Block),
+}
+
+impl Stopped {
+    fn at(op: &Op) -> Option<Self> {
+        Some(Self { stack: matches!(op.seg, seg::SS | seg::FLAT_SS) })
+    }
+}
+
+/// Runs the operations of a block to its end, or to where they jump or stop.
+#[inline(always)]
+fn run_block(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
+    let start = cpu.rip;
+    cpu.gpr[reg::BLOCK as usize] = start;
+    for op in &block.ops {
+        match (op.run)(cpu, op) {
+            Ok(Flow::Next) => {}
+            Ok(Flow::Jump) => {
+                cpu.icount += u64::from(op.idx) + 1;
+                return None;
+            }
+            Err(Abort) => {
+                cpu.rip = start.wrapping_add(u64::from(op.off));
+                cpu.icount += u64::from(op.idx);
+                return Stopped::at(op);
+            }
+        }
+    }
+    cpu.rip = start.wrapping_add(u64::from(block.len));
+    cpu.icount += u64::from(block.count);
+    None
+}
+
+/// Runs the first instruction of a block.
+fn run_one(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
+    let start = cpu.rip;
+    cpu.gpr[reg::BLOCK as usize] = start;
+    for op in block.ops.iter().take_while(|op| op.idx == 0) {
+        match (op.run)(cpu, op) {
+            Ok(Flow::Next) => cpu.rip = start.wrapping_add(op.next_off()),
+            Ok(Flow::Jump) => break,
+            Err(Abort) => {
+                cpu.rip = start;
+                return Stopped::at(op);
+            }
+        }
+    }
+    cpu.icount += 1;
+    None
+}

@@ -1,0 +1,103 @@
+//! Address operations: memory operands outside 64-bit addressing, where the effective address is truncated,
+//! and outside 64-bit mode, where segments have limits and types (SDM Vol. 3A 5.3, 5.5).
+
+use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, OpKind};
+
+use crate::block::CodeSize;
+use crate::cpu::{Cpu, vector};
+use crate::op::{Exec, Flow, Handler, Op, reg, seg};
+use crate::state::{SegAttr, Segment};
+
+/// [`access`]: the instruction writes its memory operand.
+const WRITE: u32 = 1 << 16;
+
+/// Size of the memory operand in bytes, and [`WRITE`] if it is written: the `imm` of an address operation.
+pub(crate) fn access(insn: &Instruction) -> u32 {
+    let size = insn.memory_size().size().max(1) as u32;
+    let mut factory = InstructionInfoFactory::new();
+    let info = factory.info(insn);
+    let written = (0..insn.op_count()).any(|n| {
+        insn.op_kind(n) == OpKind::Memory
+            && matches!(
+                info.op_access(n),
+                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+            )
+    });
+    size | if written { WRITE } else { 0 }
+}
+
+/// The address operation for a memory operand.
+pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
+    let lea = insn.mnemonic() == iced_x86::Mnemonic::Lea;
+    match (code, lea) {
+        (_, true) => effective,
+        (CodeSize::Bits64, _) => long,
+        _ => segmented,
+    }
+}
+
+fn truncated(cpu: &Cpu, op: &Op) -> u64 {
+    let offset = cpu.offset(op);
+    if op.prefix & Op::A16 != 0 { offset & 0xFFFF } else { offset & 0xFFFF_FFFF }
+}
+
+/// LEA: the offset alone.
+fn effective(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.gpr[reg::TMP as usize] = truncated(cpu, op);
+    Ok(Flow::Next)
+}
+
+/// 32-bit addressing in 64-bit mode.
+fn long(cpu: &mut Cpu, op: &Op) -> Exec {
+    let base = cpu.seg_base[(op.seg & 7) as usize];
+    cpu.gpr[reg::TMP as usize] = truncated(cpu, op).wrapping_add(base);
+    Ok(Flow::Next)
+}
+
+/// Compatibility mode: the segment must allow the access.
+fn segmented(cpu: &mut Cpu, op: &Op) -> Exec {
+    let offset = truncated(cpu, op);
+    let la = cpu.segment_address(op.seg, offset, op.imm as u32 & !WRITE, op.imm as u32 & WRITE != 0)?;
+    cpu.gpr[reg::TMP as usize] = la;
+    Ok(Flow::Next)
+}
+
+/// Whether a segment in compatibility mode allows an access.
+fn allows(s: &Segment, offset: u64, size: u32, write: bool) -> bool {
+    if s.attr.intersects(SegAttr::UNUSABLE) {
+        return false;
+    }
+    let code = s.attr.contains(SegAttr::CODE);
+    let rw = s.attr.contains(SegAttr::RW);
+    // Code segments are never writable; data segments are always readable.
+    if (write && (code || !rw)) || (!write && code && !rw) {
+        return false;
+    }
+    let last = offset + u64::from(size) - 1;
+    let limit = u64::from(s.limit);
+    if !code && s.attr.contains(SegAttr::CONFORMING) {
+        let top = if s.attr.contains(SegAttr::DB) { 0xFFFF_FFFF } else { 0xFFFF };
+        offset > limit && last <= top
+    } else {
+        last <= limit
+    }
+}
+
+impl Cpu {
+    /// Linear address of `size` bytes at an offset in a segment outside 64-bit mode; #SS(0) or #GP(0) if the
+    /// segment does not allow the access.
+    pub(crate) fn segment_address(
+        &mut self,
+        segment: u8,
+        offset: u64,
+        size: u32,
+        write: bool,
+    ) -> Result<u64, crate::op::Abort> {
+        let s = self.sys.seg[usize::from(segment.min(seg::GS))];
+        if !allows(&s, offset, size, write) {
+            let vector = if segment == seg::SS { vector::SS } else { vector::GP };
+            return Err(self.exception(vector, Some(0)));
+        }
+        Ok(s.base.wrapping_add(offset) & 0xFFFF_FFFF)
+    }
+}

@@ -1,0 +1,210 @@
+//! Binary and unary arithmetic and logic: ADD to CMP, TEST, INC, DEC, NEG, NOT.
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::{by_size, operand_size};
+use crate::cpu::Cpu;
+use crate::flags::{Int, Lazy};
+use crate::op::{Exec, Flow, Handler, Op};
+
+/// An operation on two operands that sets the flags.
+trait Binary {
+    /// Whether the result is written to the first operand.
+    const WRITES: bool = true;
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T;
+}
+
+/// Defines a [`Binary`]: result of two 64-bit operands (and the old CF), and how the flags come from it.
+macro_rules! binary {
+    ($name:ident, |$cpu:ident, $a:ident, $b:ident| $result:expr, $flags:ident) => {
+        struct $name;
+        impl Binary for $name {
+            #[inline(always)]
+            fn apply<T: Int>($cpu: &mut Cpu, a: T, b: T) -> T {
+                let ($a, $b) = (a.zext(), b.zext());
+                let r = T::from_u64($result);
+                $cpu.flags = flags!($flags, a, b, r);
+                r
+            }
+        }
+    };
+}
+macro_rules! flags {
+    (logic, $a:expr, $b:expr, $r:expr) => {
+        Lazy::logic($r)
+    };
+    ($f:ident, $a:expr, $b:expr, $r:expr) => {
+        Lazy::$f($a, $b, $r)
+    };
+}
+
+binary!(Add, |cpu, a, b| a.wrapping_add(b), add);
+binary!(Adc, |cpu, a, b| a.wrapping_add(b).wrapping_add(u64::from(cpu.flags.cf())), add);
+binary!(Sub, |cpu, a, b| a.wrapping_sub(b), sub);
+binary!(Sbb, |cpu, a, b| a.wrapping_sub(b).wrapping_sub(u64::from(cpu.flags.cf())), sub);
+binary!(And, |cpu, a, b| a & b, logic);
+binary!(Or, |cpu, a, b| a | b, logic);
+binary!(Xor, |cpu, a, b| a ^ b, logic);
+
+struct Cmp;
+impl Binary for Cmp {
+    const WRITES: bool = false;
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        Sub::apply(cpu, a, b)
+    }
+}
+
+struct Test;
+impl Binary for Test {
+    const WRITES: bool = false;
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        And::apply(cpu, a, b)
+    }
+}
+
+/// An operation on one operand.
+trait Unary {
+    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T;
+}
+
+struct Inc;
+impl Unary for Inc {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
+        let one = T::from_u64(1);
+        let r = T::from_u64(a.zext().wrapping_add(1));
+        cpu.flags = Lazy::add(a, one, r).keep_cf(cpu.flags);
+        r
+    }
+}
+
+struct Dec;
+impl Unary for Dec {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
+        let one = T::from_u64(1);
+        let r = T::from_u64(a.zext().wrapping_sub(1));
+        cpu.flags = Lazy::sub(a, one, r).keep_cf(cpu.flags);
+        r
+    }
+}
+
+struct Neg;
+impl Unary for Neg {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
+        Sub::apply(cpu, T::default(), a)
+    }
+}
+
+struct Not;
+impl Unary for Not {
+    #[inline(always)]
+    fn apply<T: Int>(_: &mut Cpu, a: T) -> T {
+        T::from_u64(!a.zext())
+    }
+}
+
+fn reg_reg<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
+    let r = O::apply(cpu, a, b);
+    if O::WRITES {
+        cpu.w(op.dst, r);
+    }
+    Ok(Flow::Next)
+}
+
+fn reg_imm<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let a = cpu.r::<T>(op.dst);
+    let r = O::apply(cpu, a, T::from_u64(op.imm));
+    if O::WRITES {
+        cpu.w(op.dst, r);
+    }
+    Ok(Flow::Next)
+}
+
+fn reg_mem<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = cpu.load::<T>(cpu.ea(op))?;
+    let a = cpu.r::<T>(op.dst);
+    let r = O::apply(cpu, a, b);
+    if O::WRITES {
+        cpu.w(op.dst, r);
+    }
+    Ok(Flow::Next)
+}
+
+#[inline(always)]
+fn mem_value<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, b: T) -> Exec {
+    let la = cpu.ea(op);
+    if O::WRITES {
+        cpu.modify(la, |cpu, a| O::apply(cpu, a, b))?;
+    } else {
+        let a = cpu.load(la)?;
+        O::apply(cpu, a, b);
+    }
+    Ok(Flow::Next)
+}
+
+fn mem_reg<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = cpu.r::<T>(op.src);
+    mem_value::<O, T>(cpu, op, b)
+}
+
+fn mem_imm<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    mem_value::<O, T>(cpu, op, T::from_u64(op.imm))
+}
+
+fn unary_reg<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let a = cpu.r::<T>(op.dst);
+    let r = O::apply(cpu, a);
+    cpu.w(op.dst, r);
+    Ok(Flow::Next)
+}
+
+fn unary_mem<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.modify(cpu.ea(op), |cpu, a: T| O::apply(cpu, a))?;
+    Ok(Flow::Next)
+}
+
+fn binary<O: Binary>(i: &Instruction) -> Handler {
+    let size = operand_size(i, 0);
+    let mem0 = i.op0_kind() == OpKind::Memory;
+    match (mem0, i.op1_kind()) {
+        (false, OpKind::Register) => by_size!(size, reg_reg::<O>),
+        (false, OpKind::Memory) => by_size!(size, reg_mem::<O>),
+        (false, _) => by_size!(size, reg_imm::<O>),
+        (true, OpKind::Register) => by_size!(size, mem_reg::<O>),
+        (true, _) => by_size!(size, mem_imm::<O>),
+    }
+}
+
+fn unary<O: Unary>(i: &Instruction) -> Handler {
+    let size = operand_size(i, 0);
+    if i.op0_kind() == OpKind::Memory {
+        by_size!(size, unary_mem::<O>)
+    } else {
+        by_size!(size, unary_reg::<O>)
+    }
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Add => binary::<Add>(i),
+        Mnemonic::Adc => binary::<Adc>(i),
+        Mnemonic::Sub => binary::<Sub>(i),
+        Mnemonic::Sbb => binary::<Sbb>(i),
+        Mnemonic::And => binary::<And>(i),
+        Mnemonic::Or => binary::<Or>(i),
+        Mnemonic::Xor => binary::<Xor>(i),
+        Mnemonic::Cmp => binary::<Cmp>(i),
+        Mnemonic::Test => binary::<Test>(i),
+        Mnemonic::Inc => unary::<Inc>(i),
+        Mnemonic::Dec => unary::<Dec>(i),
+        Mnemonic::Neg => unary::<Neg>(i),
+        Mnemonic::Not => unary::<Not>(i),
+        _ => return None,
+    })
+}

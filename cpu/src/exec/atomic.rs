@@ -1,0 +1,122 @@
+//! XADD, CMPXCHG, CMPXCHG8B, CMPXCHG16B.
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::{by_size, operand_size};
+use crate::cpu::Cpu;
+use crate::flags::{Int, Lazy};
+use crate::op::{Exec, Flow, Handler, Op};
+use crate::state::gpr::{RAX, RBX, RCX, RDX};
+
+const AX: u8 = RAX as u8;
+
+#[inline(always)]
+fn sum<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+    let r = T::from_u64(a.zext().wrapping_add(b.zext()));
+    cpu.flags = Lazy::add(a, b, r);
+    r
+}
+
+fn xadd_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
+    let r = sum(cpu, a, b);
+    // The source first: if both name one register, the sum remains.
+    cpu.w(op.src, a);
+    cpu.w(op.dst, r);
+    Ok(Flow::Next)
+}
+
+fn xadd_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = cpu.r::<T>(op.src);
+    let mut old = b;
+    cpu.modify(cpu.ea(op), |cpu, a: T| {
+        old = a;
+        sum(cpu, a, b)
+    })?;
+    cpu.w(op.src, old);
+    Ok(Flow::Next)
+}
+
+/// Compares the accumulator with `old`; the flags are those of CMP.
+#[inline(always)]
+fn compare<T: Int>(cpu: &mut Cpu, old: T) -> bool {
+    let acc = cpu.r::<T>(AX);
+    cpu.flags = Lazy::sub(acc, old, T::from_u64(acc.zext().wrapping_sub(old.zext())));
+    acc == old
+}
+
+fn cmpxchg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let old = cpu.r::<T>(op.dst);
+    if compare(cpu, old) {
+        let new = cpu.r::<T>(op.src);
+        cpu.w(op.dst, new);
+    } else {
+        cpu.w(AX, old);
+    }
+    Ok(Flow::Next)
+}
+
+/// The destination is written in either case, as on the bus (SDM Vol. 2A, CMPXCHG).
+fn cmpxchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let new = cpu.r::<T>(op.src);
+    let mut found = new;
+    let mut equal = false;
+    cpu.modify(cpu.ea(op), |cpu, old: T| {
+        found = old;
+        equal = compare(cpu, old);
+        if equal { new } else { old }
+    })?;
+    if !equal {
+        cpu.w(AX, found);
+    }
+    Ok(Flow::Next)
+}
+
+fn cmpxchg8b(cpu: &mut Cpu, op: &Op) -> Exec {
+    let want = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
+    let new = cpu.gpr[RCX] << 32 | cpu.gpr[RBX] & 0xFFFF_FFFF;
+    let mut found = 0u64;
+    cpu.modify(cpu.ea(op), |_, old: u64| {
+        found = old;
+        if old == want { new } else { old }
+    })?;
+    cpu.flags = cpu.flags.with_zf(found == want);
+    if found != want {
+        cpu.gpr[RAX] = found & 0xFFFF_FFFF;
+        cpu.gpr[RDX] = found >> 32;
+    }
+    Ok(Flow::Next)
+}
+
+fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Exec {
+    let la = cpu.ea(op);
+    if la & 15 != 0 {
+        return Err(cpu.gp(0));
+    }
+    cpu.check_writable(la, 16)?;
+    let found = cpu.load128(la)?;
+    let want = u128::from(cpu.gpr[RDX]) << 64 | u128::from(cpu.gpr[RAX]);
+    let new = u128::from(cpu.gpr[RCX]) << 64 | u128::from(cpu.gpr[RBX]);
+    cpu.store128(la, if found == want { new } else { found })?;
+    cpu.flags = cpu.flags.with_zf(found == want);
+    if found != want {
+        cpu.gpr[RAX] = found as u64;
+        cpu.gpr[RDX] = (found >> 64) as u64;
+    }
+    Ok(Flow::Next)
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+    let memory = i.op0_kind() == OpKind::Memory;
+    let size = || operand_size(i, 0);
+    Some(match (i.mnemonic(), memory) {
+        (Mnemonic::Xadd, false) => by_size!(size(), xadd_reg),
+        (Mnemonic::Xadd, true) => by_size!(size(), xadd_mem),
+        (Mnemonic::Cmpxchg, false) => by_size!(size(), cmpxchg_reg),
+        (Mnemonic::Cmpxchg, true) => by_size!(size(), cmpxchg_mem),
+        (Mnemonic::Cmpxchg8b, _) => cmpxchg8b,
+        (Mnemonic::Cmpxchg16b, _) => cmpxchg16b,
+        _ => return None,
+    })
+}

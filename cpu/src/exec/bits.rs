@@ -1,0 +1,128 @@
+//! Bit tests and scans (SDM Vol. 2A: BT, BTS, BTR, BTC, BSF, BSR).
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::{by_size, operand_size};
+use crate::cpu::Cpu;
+use crate::flags::Int;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+
+const BT: u8 = 0;
+const BTS: u8 = 1;
+const BTR: u8 = 2;
+const BTC: u8 = 3;
+
+/// The operand after the test of bit `n`, whose old value goes to CF. The other flags are undefined or kept: they
+/// stay.
+#[inline(always)]
+fn test<const KIND: u8, T: Int>(cpu: &mut Cpu, a: T, n: u64) -> T {
+    let mask = 1u64 << (n & u64::from(T::BITS - 1));
+    let a = a.zext();
+    cpu.flags = cpu.flags.with_cf(a & mask != 0);
+    T::from_u64(match KIND {
+        BTS => a | mask,
+        BTR => a & !mask,
+        BTC => a ^ mask,
+        _ => a,
+    })
+}
+
+#[inline(always)]
+fn in_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> Exec {
+    let r = test::<KIND, T>(cpu, cpu.r::<T>(op.dst), n);
+    if KIND != BT {
+        cpu.w(op.dst, r);
+    }
+    Ok(Flow::Next)
+}
+
+#[inline(always)]
+fn in_mem<const KIND: u8, T: Int>(cpu: &mut Cpu, la: u64, n: u64) -> Exec {
+    if KIND == BT {
+        let a = cpu.load::<T>(la)?;
+        test::<KIND, T>(cpu, a, n);
+    } else {
+        cpu.modify(la, |cpu, a: T| test::<KIND, T>(cpu, a, n))?;
+    }
+    Ok(Flow::Next)
+}
+
+fn reg_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    in_reg::<KIND, T>(cpu, op, op.imm)
+}
+
+fn reg_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    in_reg::<KIND, T>(cpu, op, cpu.r::<T>(op.src).zext())
+}
+
+fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    in_mem::<KIND, T>(cpu, cpu.ea(op), op.imm)
+}
+
+/// The bit number is signed and reaches beyond the operand: the address moves with it.
+fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let n = cpu.r::<T>(op.src).sext() as i64;
+    let words = n >> T::BITS.trailing_zeros();
+    let la = cpu.ea(op).wrapping_add((words as u64).wrapping_mul(T::BYTES as u64));
+    in_mem::<KIND, T>(cpu, la, n as u64)
+}
+
+#[inline(always)]
+fn source<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
+    if op.prefix & Op::MEM != 0 { cpu.load(cpu.ea(op)) } else { Ok(cpu.r(op.src)) }
+}
+
+/// BSF and BSR. With a source of zero the destination is undefined by the manual; processors keep it (and do
+/// clear the upper half for 32-bit operands on some models only: it is kept here).
+#[inline(always)]
+fn scan<T: Int>(cpu: &mut Cpu, op: &Op, position: fn(u64) -> u32) -> Exec {
+    let v = source::<T>(cpu, op)?.zext();
+    if v != 0 {
+        cpu.w(op.dst, T::from_u64(u64::from(position(v))));
+    }
+    cpu.flags = cpu.flags.with_zf(v == 0);
+    Ok(Flow::Next)
+}
+
+fn bsf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    scan::<T>(cpu, op, u64::trailing_zeros)
+}
+
+fn bsr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    scan::<T>(cpu, op, |v| 63 - v.leading_zeros())
+}
+
+/// By kind, form and size.
+macro_rules! bit {
+    ($i:expr, $kind:ident) => {{
+        let memory = $i.op0_kind() == OpKind::Memory;
+        let register = $i.op1_kind() == OpKind::Register;
+        match (memory, register, operand_size($i, 0)) {
+            (false, false, 2) => reg_imm::<$kind, u16>,
+            (false, false, 4) => reg_imm::<$kind, u32>,
+            (false, false, _) => reg_imm::<$kind, u64>,
+            (false, true, 2) => reg_reg::<$kind, u16>,
+            (false, true, 4) => reg_reg::<$kind, u32>,
+            (false, true, _) => reg_reg::<$kind, u64>,
+            (true, false, 2) => mem_imm::<$kind, u16>,
+            (true, false, 4) => mem_imm::<$kind, u32>,
+            (true, false, _) => mem_imm::<$kind, u64>,
+            (true, true, 2) => mem_reg::<$kind, u16>,
+            (true, true, 4) => mem_reg::<$kind, u32>,
+            (true, true, _) => mem_reg::<$kind, u64>,
+        }
+    }};
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Bt => bit!(i, BT),
+        Mnemonic::Bts => bit!(i, BTS),
+        Mnemonic::Btr => bit!(i, BTR),
+        Mnemonic::Btc => bit!(i, BTC),
+        Mnemonic::Bsf => by_size!(operand_size(i, 0), bsf),
+        Mnemonic::Bsr => by_size!(operand_size(i, 0), bsr),
+        _ => return None,
+    })
+}

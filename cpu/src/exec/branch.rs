@@ -1,0 +1,205 @@
+//! Near branches: JMP, Jcc, CALL, RET, LOOP, JCXZ.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+
+use super::{by_condition, condition};
+use crate::cpu::Cpu;
+use crate::flags::Int;
+use crate::mem::canonical;
+use crate::op::{Abort, Exec, Flow, Handler, Op, reg, seg};
+use crate::state::gpr::RCX;
+
+/// Takes a near branch to `target`, which has been checked.
+#[inline(always)]
+fn take(cpu: &mut Cpu, op: &Op, target: u64) -> Exec {
+    cpu.rip = target;
+    if cpu.recording {
+        let base = cpu.seg_base[seg::CS as usize];
+        cpu.record(cpu.this_rip(op).wrapping_add(base), target.wrapping_add(base));
+    }
+    Ok(Flow::Jump)
+}
+
+/// The target of a direct branch, truncated to the operand size. Direct branches in 64-bit mode stay within
+/// 2 GBytes of canonical code; one that leaves the canonical range is caught like any other.
+#[inline(always)]
+fn direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
+    let target = T::from_u64(cpu.gpr[reg::BLOCK as usize].wrapping_add(op.imm)).zext();
+    check::<T>(cpu, target)
+}
+
+/// #GP(0) for a target that is not canonical or lies outside the code segment (SDM Vol. 2A, JMP).
+#[inline(always)]
+fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
+    let good = if T::BITS == 64 {
+        canonical(target)
+    } else {
+        target <= u64::from(cpu.sys.seg[1].limit)
+    };
+    if good { Ok(target) } else { Err(cpu.gp(0)) }
+}
+
+fn jmp<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = direct::<T>(cpu, op)?;
+    take(cpu, op, target)
+}
+
+fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    if !cpu.flags.cond::<C>() {
+        return Ok(Flow::Next);
+    }
+    let target = direct::<T>(cpu, op)?;
+    take(cpu, op, target)
+}
+
+fn call<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = direct::<T>(cpu, op)?;
+    cpu.push(T::from_u64(cpu.next_rip(op)))?;
+    take(cpu, op, target)
+}
+
+#[inline(always)]
+fn operand<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
+    let target = if op.prefix & Op::MEM != 0 {
+        cpu.load::<T>(cpu.ea(op))?.zext()
+    } else {
+        cpu.r::<T>(op.dst).zext()
+    };
+    check::<T>(cpu, target)
+}
+
+fn jmp_indirect<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = operand::<T>(cpu, op)?;
+    take(cpu, op, target)
+}
+
+fn call_indirect<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = operand::<T>(cpu, op)?;
+    cpu.push(T::from_u64(cpu.next_rip(op)))?;
+    take(cpu, op, target)
+}
+
+fn ret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = cpu.peek::<T>(0)?.zext();
+    let target = check::<T>(cpu, target)?;
+    cpu.drop_stack(T::BYTES as u64 + (op.imm & 0xFFFF));
+    take(cpu, op, target)
+}
+
+/// The counter of LOOP and JCXZ: as wide as the address size (`aux`, in bits).
+#[inline(always)]
+fn counter(cpu: &Cpu, op: &Op) -> u64 {
+    match op.aux {
+        16 => cpu.gpr[RCX] & 0xFFFF,
+        32 => cpu.gpr[RCX] & 0xFFFF_FFFF,
+        _ => cpu.gpr[RCX],
+    }
+}
+
+/// LOOP, LOOPE (`Z` = 1), LOOPNE (`Z` = 0): any other `Z` does not look at ZF.
+fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let n = counter(cpu, op).wrapping_sub(1);
+    let left = match op.aux {
+        16 => n & 0xFFFF,
+        32 => n & 0xFFFF_FFFF,
+        _ => n,
+    };
+    let again = left != 0
+        && match Z {
+            0 => !cpu.flags.zf(),
+            1 => cpu.flags.zf(),
+            _ => true,
+        };
+    let target = if again { Some(direct::<T>(cpu, op)?) } else { None };
+    match op.aux {
+        16 => cpu.w(RCX as u8, n as u16),
+        32 => cpu.w(RCX as u8, n as u32),
+        _ => cpu.gpr[RCX] = n,
+    }
+    match target {
+        Some(target) => take(cpu, op, target),
+        None => Ok(Flow::Next),
+    }
+}
+
+fn jcxz<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    if counter(cpu, op) != 0 {
+        return Ok(Flow::Next);
+    }
+    let target = direct::<T>(cpu, op)?;
+    take(cpu, op, target)
+}
+
+/// By the size of a direct branch's target.
+macro_rules! by_target {
+    ($i:expr, $f:ident $(, $c:expr)?) => {
+        match $i.op0_kind() {
+            OpKind::NearBranch16 => $f::<$($c,)? u16> as Handler,
+            OpKind::NearBranch32 => $f::<$($c,)? u32>,
+            _ => $f::<$($c,)? u64>,
+        }
+    };
+}
+
+fn counted(i: &Instruction, op: &mut Op) -> Handler {
+    op.aux = match i.code() {
+        Code::Loop_rel8_16_CX
+        | Code::Loop_rel8_32_CX
+        | Code::Loope_rel8_16_CX
+        | Code::Loope_rel8_32_CX
+        | Code::Loopne_rel8_16_CX
+        | Code::Loopne_rel8_32_CX
+        | Code::Jcxz_rel8_16
+        | Code::Jcxz_rel8_32 => 16,
+        Code::Loop_rel8_16_ECX
+        | Code::Loop_rel8_32_ECX
+        | Code::Loop_rel8_64_ECX
+        | Code::Loope_rel8_16_ECX
+        | Code::Loope_rel8_32_ECX
+        | Code::Loope_rel8_64_ECX
+        | Code::Loopne_rel8_16_ECX
+        | Code::Loopne_rel8_32_ECX
+        | Code::Loopne_rel8_64_ECX
+        | Code::Jecxz_rel8_16
+        | Code::Jecxz_rel8_32
+        | Code::Jecxz_rel8_64 => 32,
+        _ => 64,
+    };
+    match i.mnemonic() {
+        Mnemonic::Loop => by_target!(i, loop_, 2),
+        Mnemonic::Loope => by_target!(i, loop_, 1),
+        Mnemonic::Loopne => by_target!(i, loop_, 0),
+        _ => by_target!(i, jcxz),
+    }
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    Some(match i.code() {
+        Code::Jmp_rm16 => jmp_indirect::<u16>,
+        Code::Jmp_rm32 => jmp_indirect::<u32>,
+        Code::Jmp_rm64 => jmp_indirect::<u64>,
+        Code::Call_rm16 => call_indirect::<u16>,
+        Code::Call_rm32 => call_indirect::<u32>,
+        Code::Call_rm64 => call_indirect::<u64>,
+        Code::Retnw | Code::Retnw_imm16 => ret::<u16>,
+        Code::Retnd | Code::Retnd_imm16 => ret::<u32>,
+        Code::Retnq | Code::Retnq_imm16 => ret::<u64>,
+        _ if i.is_jcc_short_or_near() => match i.op0_kind() {
+            OpKind::NearBranch16 => by_condition!(condition(i), jcc, u16),
+            OpKind::NearBranch32 => by_condition!(condition(i), jcc, u32),
+            _ => by_condition!(condition(i), jcc, u64),
+        },
+        _ if i.is_jmp_short_or_near() => by_target!(i, jmp),
+        _ if i.is_call_near() => by_target!(i, call),
+        _ => match i.mnemonic() {
+            Mnemonic::Loop
+            | Mnemonic::Loope
+            | Mnemonic::Loopne
+            | Mnemonic::Jcxz
+            | Mnemonic::Jecxz
+            | Mnemonic::Jrcxz => counted(i, op),
+            _ => return None,
+        },
+    })
+}

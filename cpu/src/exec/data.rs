@@ -1,0 +1,326 @@
+//! Data transfer: MOV and its relatives, conversions, flag bits, no-operations.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use super::{by_condition, by_size, condition, operand_size};
+use crate::cpu::Cpu;
+use crate::flags::Int;
+use crate::op::{Exec, Flow, Handler, Op};
+use crate::state::{gpr, rflags};
+
+const AX: u8 = gpr::RAX as u8;
+const DX: u8 = gpr::RDX as u8;
+const AH: u8 = crate::op::reg::HIGH8;
+
+fn mov_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.r::<T>(op.src);
+    cpu.w(op.dst, v);
+    Ok(Flow::Next)
+}
+
+fn mov_reg_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.w(op.dst, T::from_u64(op.imm));
+    Ok(Flow::Next)
+}
+
+fn mov_reg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load::<T>(cpu.ea(op))?;
+    cpu.w(op.dst, v);
+    Ok(Flow::Next)
+}
+
+fn mov_mem_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.store(cpu.ea(op), cpu.r::<T>(op.src))?;
+    Ok(Flow::Next)
+}
+
+fn mov_mem_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.store(cpu.ea(op), T::from_u64(op.imm))?;
+    Ok(Flow::Next)
+}
+
+fn movzx_reg<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.r::<S>(op.src);
+    cpu.w(op.dst, T::from_u64(v.zext()));
+    Ok(Flow::Next)
+}
+
+fn movzx_mem<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load::<S>(cpu.ea(op))?;
+    cpu.w(op.dst, T::from_u64(v.zext()));
+    Ok(Flow::Next)
+}
+
+fn movsx_reg<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.r::<S>(op.src);
+    cpu.w(op.dst, T::from_u64(v.sext()));
+    Ok(Flow::Next)
+}
+
+fn movsx_mem<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load::<S>(cpu.ea(op))?;
+    cpu.w(op.dst, T::from_u64(v.sext()));
+    Ok(Flow::Next)
+}
+
+fn lea<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.offset(op);
+    cpu.w(op.dst, T::from_u64(v));
+    Ok(Flow::Next)
+}
+
+fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
+    cpu.w(op.dst, b);
+    cpu.w(op.src, a);
+    Ok(Flow::Next)
+}
+
+/// XCHG with memory; the register is `dst` or `src`, whichever operand it is (`aux`).
+fn xchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.r::<T>(op.aux);
+    let mut old = T::default();
+    cpu.modify(cpu.ea(op), |_, m| {
+        old = m;
+        v
+    })?;
+    cpu.w(op.aux, old);
+    Ok(Flow::Next)
+}
+
+fn bswap<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.r::<T>(op.dst).zext();
+    let r = match T::BITS {
+        // Undefined by the manual; processors give zero.
+        16 => 0,
+        32 => u64::from((v as u32).swap_bytes()),
+        _ => v.swap_bytes(),
+    };
+    cpu.w(op.dst, T::from_u64(r));
+    Ok(Flow::Next)
+}
+
+fn cmov_reg<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
+    let v = if cpu.flags.cond::<C>() { cpu.r::<T>(op.src) } else { cpu.r::<T>(op.dst) };
+    cpu.w(op.dst, v);
+    Ok(Flow::Next)
+}
+
+fn cmov_mem<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let m = cpu.load::<T>(cpu.ea(op))?;
+    let v = if cpu.flags.cond::<C>() { m } else { cpu.r::<T>(op.dst) };
+    cpu.w(op.dst, v);
+    Ok(Flow::Next)
+}
+
+fn set_reg<const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = u8::from(cpu.flags.cond::<C>());
+    cpu.w(op.dst, v);
+    Ok(Flow::Next)
+}
+
+fn set_mem<const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = u8::from(cpu.flags.cond::<C>());
+    cpu.store(cpu.ea(op), v)?;
+    Ok(Flow::Next)
+}
+
+/// CBW, CWDE, CDQE: the accumulator's lower half, sign-extended into all of it.
+fn widen_ax<S: Int, T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let v = cpu.r::<S>(AX);
+    cpu.w(AX, T::from_u64(v.sext()));
+    Ok(Flow::Next)
+}
+
+/// CWD, CDQ, CQO: the accumulator's sign into rDX.
+fn sign_to_dx<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let sign = cpu.r::<T>(AX).msb();
+    cpu.w(DX, T::from_u64(if sign { !0 } else { 0 }));
+    Ok(Flow::Next)
+}
+
+fn lahf(cpu: &mut Cpu, _: &Op) -> Exec {
+    let f = cpu.rflags() as u8;
+    cpu.w(AH, f);
+    Ok(Flow::Next)
+}
+
+fn sahf(cpu: &mut Cpu, _: &Op) -> Exec {
+    let low = rflags::SF | rflags::ZF | rflags::AF | rflags::PF | rflags::CF;
+    let ah = cpu.r::<u8>(AH);
+    let bits = (cpu.flags.bits() & !low) | (u64::from(ah) & low);
+    cpu.flags = crate::flags::Lazy::from_bits(bits);
+    Ok(Flow::Next)
+}
+
+fn clc(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.flags = cpu.flags.with_cf(false);
+    Ok(Flow::Next)
+}
+
+fn stc(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.flags = cpu.flags.with_cf(true);
+    Ok(Flow::Next)
+}
+
+fn cmc(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.flags = cpu.flags.with_cf(!cpu.flags.cf());
+    Ok(Flow::Next)
+}
+
+fn cld(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.eflags &= !rflags::DF;
+    Ok(Flow::Next)
+}
+
+fn std(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.eflags |= rflags::DF;
+    Ok(Flow::Next)
+}
+
+fn xlat(cpu: &mut Cpu, op: &Op) -> Exec {
+    let al = cpu.r::<u8>(AX);
+    let v = cpu.load::<u8>(cpu.ea(op).wrapping_add(u64::from(al)))?;
+    cpu.w(AX, v);
+    Ok(Flow::Next)
+}
+
+/// NOP, PAUSE, and the hints that this processor ignores.
+fn nop(_: &mut Cpu, _: &Op) -> Exec {
+    Ok(Flow::Next)
+}
+
+fn mov(i: &Instruction) -> Option<Handler> {
+    let size = operand_size(i, 0);
+    let general = |r: Register| r.is_gpr();
+    Some(match (i.op0_kind(), i.op1_kind()) {
+        (OpKind::Register, OpKind::Register)
+            if general(i.op0_register()) && general(i.op1_register()) =>
+        {
+            by_size!(size, mov_reg_reg)
+        }
+        (OpKind::Register, OpKind::Memory) if general(i.op0_register()) => {
+            by_size!(size, mov_reg_mem)
+        }
+        (OpKind::Memory, OpKind::Register) if general(i.op1_register()) => {
+            by_size!(size, mov_mem_reg)
+        }
+        (OpKind::Register, OpKind::Register | OpKind::Memory) => return None,
+        (OpKind::Memory, OpKind::Register) => return None,
+        (OpKind::Register, _) => by_size!(size, mov_reg_imm),
+        _ => by_size!(size, mov_mem_imm),
+    })
+}
+
+/// MOVZX, MOVSX and MOVSXD by source and destination size.
+macro_rules! extend {
+    ($i:expr, $reg:ident, $mem:ident) => {{
+        let memory = $i.op1_kind() == OpKind::Memory;
+        match (operand_size($i, 1), memory) {
+            (1, false) => by_size!(operand_size($i, 0), $reg::<u8>),
+            (1, true) => by_size!(operand_size($i, 0), $mem::<u8>),
+            (2, false) => by_size!(operand_size($i, 0), $reg::<u16>),
+            (2, true) => by_size!(operand_size($i, 0), $mem::<u16>),
+            (_, false) => by_size!(operand_size($i, 0), $reg::<u32>),
+            (_, true) => by_size!(operand_size($i, 0), $mem::<u32>),
+        }
+    }};
+}
+
+fn cmov(i: &Instruction) -> Handler {
+    let cc = condition(i);
+    match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
+        (2, false) => by_condition!(cc, cmov_reg, u16),
+        (2, true) => by_condition!(cc, cmov_mem, u16),
+        (4, false) => by_condition!(cc, cmov_reg, u32),
+        (4, true) => by_condition!(cc, cmov_mem, u32),
+        (_, false) => by_condition!(cc, cmov_reg, u64),
+        (_, true) => by_condition!(cc, cmov_mem, u64),
+    }
+}
+
+fn xchg(i: &Instruction, op: &mut Op) -> Handler {
+    let size = operand_size(i, 0);
+    if i.op0_kind() == OpKind::Memory {
+        op.aux = op.src;
+        by_size!(size, xchg_mem)
+    } else if i.op1_kind() == OpKind::Memory {
+        op.aux = op.dst;
+        by_size!(size, xchg_mem)
+    } else {
+        by_size!(size, xchg_reg_reg)
+    }
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Mov => return mov(i),
+        Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
+        Mnemonic::Movsx | Mnemonic::Movsxd => extend!(i, movsx_reg, movsx_mem),
+        Mnemonic::Lea => by_size!(operand_size(i, 0), lea),
+        Mnemonic::Xchg => xchg(i, op),
+        Mnemonic::Bswap => by_size!(operand_size(i, 0), bswap),
+        Mnemonic::Cbw => widen_ax::<u8, u16>,
+        Mnemonic::Cwde => widen_ax::<u16, u32>,
+        Mnemonic::Cdqe => widen_ax::<u32, u64>,
+        Mnemonic::Cwd => sign_to_dx::<u16>,
+        Mnemonic::Cdq => sign_to_dx::<u32>,
+        Mnemonic::Cqo => sign_to_dx::<u64>,
+        Mnemonic::Lahf => lahf,
+        Mnemonic::Sahf => sahf,
+        Mnemonic::Clc => clc,
+        Mnemonic::Stc => stc,
+        Mnemonic::Cmc => cmc,
+        Mnemonic::Cld => cld,
+        Mnemonic::Std => std,
+        Mnemonic::Xlatb => {
+            op.prefix |= Op::MEM;
+            xlat
+        }
+        Mnemonic::Nop | Mnemonic::Pause | Mnemonic::Reservednop => {
+            op.prefix &= !Op::MEM;
+            nop
+        }
+        Mnemonic::Cmovo
+        | Mnemonic::Cmovno
+        | Mnemonic::Cmovb
+        | Mnemonic::Cmovae
+        | Mnemonic::Cmove
+        | Mnemonic::Cmovne
+        | Mnemonic::Cmovbe
+        | Mnemonic::Cmova
+        | Mnemonic::Cmovs
+        | Mnemonic::Cmovns
+        | Mnemonic::Cmovp
+        | Mnemonic::Cmovnp
+        | Mnemonic::Cmovl
+        | Mnemonic::Cmovge
+        | Mnemonic::Cmovle
+        | Mnemonic::Cmovg => cmov(i),
+        Mnemonic::Seto
+        | Mnemonic::Setno
+        | Mnemonic::Setb
+        | Mnemonic::Setae
+        | Mnemonic::Sete
+        | Mnemonic::Setne
+        | Mnemonic::Setbe
+        | Mnemonic::Seta
+        | Mnemonic::Sets
+        | Mnemonic::Setns
+        | Mnemonic::Setp
+        | Mnemonic::Setnp
+        | Mnemonic::Setl
+        | Mnemonic::Setge
+        | Mnemonic::Setle
+        | Mnemonic::Setg => {
+            if i.op0_kind() == OpKind::Memory {
+                by_condition!(condition(i), set_mem)
+            } else {
+                by_condition!(condition(i), set_reg)
+            }
+        }
+        _ => return None,
+    })
+}

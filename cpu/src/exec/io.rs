@@ -1,0 +1,174 @@
+//! Port I/O: IN, OUT, INS, OUTS (SDM Vol. 1 chapter 19).
+
+use iced_x86::{Instruction, Mnemonic};
+
+use super::string::source_segment;
+use crate::cpu::Cpu;
+use crate::flags::Int;
+use crate::lower::address_size;
+use crate::mem::Privilege;
+use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
+use crate::state::rflags;
+
+const AX: u8 = RAX as u8;
+
+/// Offset of the I/O map base in a TSS (SDM Vol. 3A 7.7).
+const IO_MAP_BASE: u64 = 102;
+
+impl Cpu {
+    /// Whether the current task may use `size` ports from `port` (SDM Vol. 1 19.5.2).
+    fn check_port(&mut self, port: u16, size: usize) -> Result<(), Abort> {
+        let iopl = (self.eflags & rflags::IOPL) >> 12;
+        if u64::from(self.cpl) <= iopl {
+            return Ok(());
+        }
+        let tr = self.sys.tr;
+        if u64::from(tr.limit) < IO_MAP_BASE + 1 {
+            return Err(self.gp(0));
+        }
+        let map: u16 = self.load_as(tr.base.wrapping_add(IO_MAP_BASE), Privilege::Supervisor)?;
+        let at = u64::from(map) + u64::from(port >> 3);
+        // Two bytes are read, so that a map needs a byte of ones after its end.
+        if at + 1 > u64::from(tr.limit) {
+            return Err(self.gp(0));
+        }
+        let bits: u16 = self.load_as(tr.base.wrapping_add(at), Privilege::Supervisor)?;
+        let mask = ((1u16 << size) - 1) << (port & 7);
+        if bits & mask != 0 { Err(self.gp(0)) } else { Ok(()) }
+    }
+
+    fn port_in<T: Int>(&mut self, port: u16) -> T {
+        let mut bytes = [0; 8];
+        self.platform.pio_read(self.now(), port, &mut bytes[..T::BYTES]);
+        self.after_bus();
+        T::from_u64(u64::from_le_bytes(bytes))
+    }
+
+    fn port_out<T: Int>(&mut self, port: u16, value: T) {
+        let bytes = value.zext().to_le_bytes();
+        self.platform.pio_write(self.now(), port, &bytes[..T::BYTES]);
+        self.after_bus();
+    }
+}
+
+/// The port: an immediate byte or DX.
+#[inline(always)]
+fn port<const DX: bool>(cpu: &Cpu, op: &Op) -> u16 {
+    if DX { cpu.gpr[RDX] as u16 } else { op.imm as u8 as u16 }
+}
+
+fn in_<const DX: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let port = port::<DX>(cpu, op);
+    cpu.check_port(port, T::BYTES)?;
+    let v = cpu.port_in::<T>(port);
+    cpu.w(AX, v);
+    cpu.end_block(op)
+}
+
+fn out<const DX: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let port = port::<DX>(cpu, op);
+    cpu.check_port(port, T::BYTES)?;
+    cpu.port_out(port, cpu.r::<T>(AX));
+    cpu.end_block(op)
+}
+
+fn mask(op: &Op) -> u64 {
+    match op.aux {
+        16 => 0xFFFF,
+        32 => 0xFFFF_FFFF,
+        _ => u64::MAX,
+    }
+}
+
+fn step_index<T: Int>(cpu: &mut Cpu, op: &Op, id: usize) {
+    let delta =
+        if cpu.eflags & rflags::DF != 0 { (T::BYTES as u64).wrapping_neg() } else { T::BYTES as u64 };
+    set(cpu, op, id, cpu.gpr[id].wrapping_add(delta));
+}
+
+fn set(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
+    match op.aux {
+        16 => cpu.w(id as u8, v as u16),
+        32 => cpu.w(id as u8, v as u32),
+        _ => cpu.gpr[id] = v,
+    }
+}
+
+/// One iteration of INS (`IN`) or OUTS; a repeated instruction is restarted for each.
+fn string<const IN: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let repeated = op.prefix & (Op::REP | Op::REPNE) != 0;
+    let count = cpu.gpr[RCX] & mask(op);
+    if repeated && count == 0 {
+        return Ok(Flow::Next);
+    }
+    let port = cpu.gpr[RDX] as u16;
+    cpu.check_port(port, T::BYTES)?;
+    let id = if IN { RDI } else { RSI };
+    let segment = if IN { seg::ES } else { op.seg };
+    let offset = cpu.gpr[id] & mask(op);
+    let la = if cpu.code64 {
+        cpu.seg_base[(segment & 7) as usize].wrapping_add(offset)
+    } else {
+        cpu.segment_address(segment, offset, T::BYTES as u32, IN)?
+    };
+    if IN {
+        // The port must not be read if the store would fault.
+        cpu.check_writable(la, T::BYTES)?;
+        let v = cpu.port_in::<T>(port);
+        cpu.store(la, v)?;
+    } else {
+        let v = cpu.load::<T>(la)?;
+        cpu.port_out(port, v);
+    }
+    step_index::<T>(cpu, op, id);
+    if repeated {
+        set(cpu, op, RCX, count - 1);
+        if count > 1 {
+            cpu.rip = cpu.this_rip(op);
+            return Ok(Flow::Jump);
+        }
+    }
+    cpu.end_block(op)
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let dx = i.op_register(if i.mnemonic() == Mnemonic::In { 1 } else { 0 }) == iced_x86::Register::DX;
+    Some(match i.mnemonic() {
+        Mnemonic::In => match (i.op0_register().size(), dx) {
+            (1, false) => in_::<false, u8>,
+            (1, true) => in_::<true, u8>,
+            (2, false) => in_::<false, u16>,
+            (2, true) => in_::<true, u16>,
+            (_, false) => in_::<false, u32>,
+            (_, true) => in_::<true, u32>,
+        },
+        Mnemonic::Out => match (i.op1_register().size(), dx) {
+            (1, false) => out::<false, u8>,
+            (1, true) => out::<true, u8>,
+            (2, false) => out::<false, u16>,
+            (2, true) => out::<true, u16>,
+            (_, false) => out::<false, u32>,
+            (_, true) => out::<true, u32>,
+        },
+        Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => {
+            op.aux = address_size(i) as u8;
+            match i.memory_size().size() {
+                1 => string::<true, u8>,
+                2 => string::<true, u16>,
+                _ => string::<true, u32>,
+            }
+        }
+        Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => {
+            op.aux = address_size(i) as u8;
+            op.seg = source_segment(i);
+            match i.memory_size().size() {
+                1 => string::<false, u8>,
+                2 => string::<false, u16>,
+                _ => string::<false, u32>,
+            }
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,209 @@
+//! Multiplication and division, and the decimal adjustments of compatibility mode.
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::{by_size, operand_size};
+use crate::cpu::{Cpu, vector};
+use crate::flags::{Int, Lazy};
+use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::state::{gpr, rflags};
+
+const AX: u8 = gpr::RAX as u8;
+const DX: u8 = gpr::RDX as u8;
+/// AH, where the upper half of byte products and the remainder of byte quotients go.
+const AH: u8 = reg::HIGH8;
+
+/// Where the upper half of a product or dividend is: AH for bytes, else rDX.
+#[inline(always)]
+fn upper<T: Int>() -> u8 {
+    if T::BITS == 8 { AH } else { DX }
+}
+
+#[inline(always)]
+fn operand<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
+    if op.prefix & Op::MEM != 0 { cpu.load(cpu.ea(op)) } else { Ok(cpu.r(op.dst)) }
+}
+
+fn mul<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = operand::<T>(cpu, op)?;
+    let wide = u128::from(cpu.r::<T>(AX).zext()) * u128::from(b.zext());
+    let (low, high) = (T::from_u64(wide as u64), T::from_u64((wide >> T::BITS) as u64));
+    cpu.w(AX, low);
+    cpu.w(upper::<T>(), high);
+    let over = high != T::default();
+    cpu.flags = Lazy::result(low, over, over);
+    Ok(Flow::Next)
+}
+
+/// The signed product of two operands, and whether its lower half does not hold it.
+#[inline(always)]
+fn signed<T: Int>(a: T, b: T) -> (T, T, bool) {
+    let wide = i128::from(a.sext() as i64) * i128::from(b.sext() as i64);
+    let low = T::from_u64(wide as u64);
+    let high = T::from_u64((wide >> T::BITS) as u64);
+    (low, high, i128::from(low.sext() as i64) != wide)
+}
+
+fn imul1<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = operand::<T>(cpu, op)?;
+    let (low, high, over) = signed(cpu.r::<T>(AX), b);
+    cpu.w(AX, low);
+    cpu.w(upper::<T>(), high);
+    cpu.flags = Lazy::result(low, over, over);
+    Ok(Flow::Next)
+}
+
+#[inline(always)]
+fn imul_into<T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T) -> Exec {
+    let (low, _, over) = signed(a, b);
+    cpu.w(op.dst, low);
+    cpu.flags = Lazy::result(low, over, over);
+    Ok(Flow::Next)
+}
+
+fn imul2_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    imul_into(cpu, op, cpu.r::<T>(op.dst), cpu.r::<T>(op.src))
+}
+
+fn imul2_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = cpu.load::<T>(cpu.ea(op))?;
+    imul_into(cpu, op, cpu.r::<T>(op.dst), b)
+}
+
+fn imul3_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    imul_into(cpu, op, cpu.r::<T>(op.src), T::from_u64(op.imm))
+}
+
+fn imul3_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let a = cpu.load::<T>(cpu.ea(op))?;
+    imul_into(cpu, op, a, T::from_u64(op.imm))
+}
+
+#[cold]
+fn divide_error(cpu: &mut Cpu) -> Abort {
+    cpu.exception(vector::DE, None)
+}
+
+/// DIV. The flags are undefined: they stay.
+fn div<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let d = operand::<T>(cpu, op)?.zext();
+    let (hi, lo) = (cpu.r::<T>(upper::<T>()).zext(), cpu.r::<T>(AX).zext());
+    // The quotient fits iff the upper half is below the divisor, which also rules out zero.
+    if hi >= d {
+        return Err(divide_error(cpu));
+    }
+    let (q, r) = if T::BITS < 64 || hi == 0 {
+        let n = if T::BITS < 64 { hi << T::BITS | lo } else { lo };
+        (n / d, n % d)
+    } else {
+        let n = u128::from(hi) << 64 | u128::from(lo);
+        ((n / u128::from(d)) as u64, (n % u128::from(d)) as u64)
+    };
+    cpu.w(AX, T::from_u64(q));
+    cpu.w(upper::<T>(), T::from_u64(r));
+    Ok(Flow::Next)
+}
+
+/// IDIV. The flags are undefined: they stay.
+fn idiv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let d = i128::from(operand::<T>(cpu, op)?.sext() as i64);
+    let hi = i128::from(cpu.r::<T>(upper::<T>()).sext() as i64);
+    let lo = i128::from(cpu.r::<T>(AX).zext());
+    let n = hi << T::BITS | lo;
+    let (Some(q), Some(r)) = (n.checked_div(d), n.checked_rem(d)) else {
+        return Err(divide_error(cpu));
+    };
+    let half = 1i128 << (T::BITS - 1);
+    if !(-half..half).contains(&q) {
+        return Err(divide_error(cpu));
+    }
+    cpu.w(AX, T::from_u64(q as u64));
+    cpu.w(upper::<T>(), T::from_u64(r as u64));
+    Ok(Flow::Next)
+}
+
+/// DAA and DAS (SDM Vol. 2A).
+fn decimal<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let old = cpu.r::<u8>(AX);
+    let old_cf = cpu.flags.cf();
+    let mut al = old;
+    let mut cf = false;
+    let af = old & 15 > 9 || cpu.flags.af();
+    let step = |v: u8, n: u8| if SUB { v.overflowing_sub(n) } else { v.overflowing_add(n) };
+    if af {
+        let (v, carry) = step(al, 6);
+        al = v;
+        cf = old_cf || carry;
+    }
+    if old > 0x99 || old_cf {
+        al = step(al, 0x60).0;
+        cf = true;
+    }
+    cpu.w(AX, al);
+    let bits = Lazy::result(al, cf, false).bits() | if af { rflags::AF } else { 0 };
+    cpu.flags = Lazy::from_bits(bits);
+    Ok(Flow::Next)
+}
+
+/// AAA and AAS (SDM Vol. 2A).
+fn ascii<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let adjust = cpu.r::<u8>(AX) & 15 > 9 || cpu.flags.af();
+    let mut ax = cpu.r::<u16>(AX);
+    if adjust {
+        ax = if SUB { ax.wrapping_sub(0x106) } else { ax.wrapping_add(0x106) };
+    }
+    ax &= 0xFF0F;
+    cpu.w(AX, ax);
+    let kept = Lazy::result(ax as u8, adjust, false).bits();
+    cpu.flags = Lazy::from_bits(kept | if adjust { rflags::AF } else { 0 });
+    Ok(Flow::Next)
+}
+
+fn aam(cpu: &mut Cpu, op: &Op) -> Exec {
+    let base = op.imm as u8;
+    let al = cpu.r::<u8>(AX);
+    let (Some(q), Some(r)) = (al.checked_div(base), al.checked_rem(base)) else {
+        return Err(divide_error(cpu));
+    };
+    cpu.w(AX, u16::from(q) << 8 | u16::from(r));
+    cpu.flags = Lazy::logic(r);
+    Ok(Flow::Next)
+}
+
+fn aad(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (al, ah) = (cpu.r::<u8>(AX), cpu.r::<u8>(AH));
+    let r = al.wrapping_add(ah.wrapping_mul(op.imm as u8));
+    cpu.w(AX, u16::from(r));
+    cpu.flags = Lazy::logic(r);
+    Ok(Flow::Next)
+}
+
+fn imul(i: &Instruction) -> Handler {
+    let size = operand_size(i, 0);
+    let memory = |n| i.op_kind(n) == OpKind::Memory;
+    match (i.op_count(), memory(1)) {
+        (1, _) => by_size!(size, imul1),
+        (2, false) => by_size!(size, imul2_reg),
+        (2, true) => by_size!(size, imul2_mem),
+        (_, false) => by_size!(size, imul3_reg),
+        (_, true) => by_size!(size, imul3_mem),
+    }
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+    let size = || operand_size(i, 0);
+    Some(match i.mnemonic() {
+        Mnemonic::Mul => by_size!(size(), mul),
+        Mnemonic::Imul => imul(i),
+        Mnemonic::Div => by_size!(size(), div),
+        Mnemonic::Idiv => by_size!(size(), idiv),
+        Mnemonic::Daa => decimal::<false>,
+        Mnemonic::Das => decimal::<true>,
+        Mnemonic::Aaa => ascii::<false>,
+        Mnemonic::Aas => ascii::<true>,
+        Mnemonic::Aam => aam,
+        Mnemonic::Aad => aad,
+        _ => return None,
+    })
+}

@@ -1,0 +1,289 @@
+//! The stack: PUSH, POP, PUSHF, POPF, ENTER, LEAVE.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+
+use super::operand_size;
+use crate::cpu::{Cpu, Fault, vector};
+use crate::flags::Int;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::gpr::{RBP, RSP};
+use crate::state::{SegAttr, rflags};
+
+impl Cpu {
+    /// Bits of RSP that address the stack: all in 64-bit mode, else as SS.B says (SDM Vol. 1 6.2.3).
+    #[inline(always)]
+    fn stack_mask(&self) -> u64 {
+        if self.code64 {
+            u64::MAX
+        } else if self.sys.seg[2].attr.contains(SegAttr::DB) {
+            0xFFFF_FFFF
+        } else {
+            0xFFFF
+        }
+    }
+
+    /// Linear address of stack offset `sp`.
+    #[inline(always)]
+    fn stack_address(&self, sp: u64) -> u64 {
+        if self.code64 {
+            sp
+        } else {
+            (sp & self.stack_mask()).wrapping_add(self.sys.seg[2].base) & 0xFFFF_FFFF
+        }
+    }
+
+    /// The stack pointer moved by `delta` bytes.
+    #[inline(always)]
+    fn stack_moved(&self, delta: u64) -> u64 {
+        let mask = self.stack_mask();
+        let sp = self.gpr[RSP];
+        // A 16-bit stack pointer wraps and keeps the upper bits of ESP.
+        (sp & !mask & 0xFFFF_FFFF) | (sp.wrapping_add(delta) & mask)
+    }
+
+    /// Non-canonical stack addresses are #SS(0).
+    #[cold]
+    fn stack_fault(&mut self, Abort: Abort) -> Abort {
+        if self.fault == Fault::NonCanonical {
+            self.exception(vector::SS, Some(0))
+        } else {
+            Abort
+        }
+    }
+
+    /// Pushes a value; the stack pointer moves only if that succeeds.
+    #[inline(always)]
+    pub(crate) fn push<T: Int>(&mut self, value: T) -> Result<(), Abort> {
+        let sp = self.stack_moved((T::BYTES as u64).wrapping_neg());
+        match self.store(self.stack_address(sp), value) {
+            Ok(()) => {
+                self.gpr[RSP] = sp;
+                Ok(())
+            }
+            Err(e) => Err(self.stack_fault(e)),
+        }
+    }
+
+    /// The value `at` bytes above the top of the stack.
+    #[inline(always)]
+    pub(crate) fn peek<T: Int>(&mut self, at: u64) -> Result<T, Abort> {
+        let sp = self.gpr[RSP].wrapping_add(at);
+        match self.load(self.stack_address(sp)) {
+            Ok(v) => Ok(v),
+            Err(e) => Err(self.stack_fault(e)),
+        }
+    }
+
+    /// Drops `bytes` from the stack.
+    #[inline(always)]
+    pub(crate) fn drop_stack(&mut self, bytes: u64) {
+        self.gpr[RSP] = self.stack_moved(bytes);
+    }
+
+    /// Pops a value.
+    #[inline(always)]
+    pub(crate) fn pop<T: Int>(&mut self) -> Result<T, Abort> {
+        let v = self.peek::<T>(0)?;
+        self.drop_stack(T::BYTES as u64);
+        Ok(v)
+    }
+}
+
+fn push_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.push(cpu.r::<T>(op.dst))?;
+    Ok(Flow::Next)
+}
+
+fn push_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.push(T::from_u64(op.imm))?;
+    Ok(Flow::Next)
+}
+
+fn push_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load::<T>(cpu.ea(op))?;
+    cpu.push(v)?;
+    Ok(Flow::Next)
+}
+
+fn pop_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.pop::<T>()?;
+    cpu.w(op.dst, v);
+    Ok(Flow::Next)
+}
+
+/// POP to memory: an address relative to RSP uses its value after the pop (SDM Vol. 2B, POP).
+fn pop_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let before = cpu.gpr[RSP];
+    let v = cpu.pop::<T>()?;
+    let la = cpu.ea(op);
+    if let Err(e) = cpu.store(la, v) {
+        cpu.gpr[RSP] = before;
+        return Err(e);
+    }
+    Ok(Flow::Next)
+}
+
+fn pusha<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let before = cpu.gpr[RSP];
+    for id in 0..8u8 {
+        let v = if usize::from(id) == RSP { T::from_u64(before) } else { cpu.r::<T>(id) };
+        if let Err(e) = cpu.push(v) {
+            cpu.gpr[RSP] = before;
+            return Err(e);
+        }
+    }
+    Ok(Flow::Next)
+}
+
+fn popa<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let mut values = [T::default(); 8];
+    for (i, v) in values.iter_mut().enumerate() {
+        *v = cpu.peek((i * T::BYTES) as u64)?;
+    }
+    cpu.drop_stack(8 * T::BYTES as u64);
+    for (id, v) in (0..8u8).rev().zip(values) {
+        if usize::from(id) != RSP {
+            cpu.w(id, v);
+        }
+    }
+    Ok(Flow::Next)
+}
+
+/// PUSHF: VM and RF read as clear.
+fn pushf<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let f = cpu.rflags() & !(rflags::VM | rflags::RF);
+    cpu.push(T::from_u64(f))?;
+    Ok(Flow::Next)
+}
+
+/// POPF: IOPL changes at CPL 0 only, IF if CPL <= IOPL (SDM Vol. 2B, POPF).
+fn popf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let image = cpu.pop::<T>()?.zext();
+    let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT | rflags::AC | rflags::ID;
+    let iopl = (cpu.eflags & rflags::IOPL) >> 12;
+    if cpu.cpl == 0 {
+        mask |= rflags::IOPL;
+    }
+    if u64::from(cpu.cpl) <= iopl {
+        mask |= rflags::IF;
+    }
+    if T::BITS == 16 {
+        mask &= 0xFFFF;
+    }
+    cpu.set_rflags(image, mask | rflags::RF);
+    // IF and TF matter from the next instruction on.
+    cpu.end_block(op)
+}
+
+/// LEAVE.
+fn leave<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    let before = cpu.gpr[RSP];
+    let mask = cpu.stack_mask();
+    cpu.gpr[RSP] = (before & !mask) | (cpu.gpr[RBP] & mask);
+    match cpu.pop::<T>() {
+        Ok(v) => {
+            cpu.w(RBP as u8, v);
+            Ok(Flow::Next)
+        }
+        Err(e) => {
+            cpu.gpr[RSP] = before;
+            Err(e)
+        }
+    }
+}
+
+/// ENTER: `imm` is the size of the frame, `aux` the nesting level, 0 to 31 (SDM Vol. 2A, ENTER).
+fn enter<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let before = cpu.gpr[RSP];
+    match build_frame::<T>(cpu, op) {
+        Ok(frame) => {
+            cpu.w(RBP as u8, frame);
+            Ok(Flow::Next)
+        }
+        Err(e) => {
+            cpu.gpr[RSP] = before;
+            Err(e)
+        }
+    }
+}
+
+fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
+    let mut bp = cpu.gpr[RBP];
+    cpu.push(cpu.r::<T>(RBP as u8))?;
+    let frame = cpu.gpr[RSP];
+    for _ in 1..op.aux {
+        bp = bp.wrapping_sub(T::BYTES as u64);
+        let v = cpu.load::<T>(cpu.stack_address(bp))?;
+        cpu.push(v)?;
+    }
+    if op.aux > 0 {
+        cpu.push(T::from_u64(frame))?;
+    }
+    cpu.drop_stack((op.imm & 0xFFFF).wrapping_neg());
+    // The new top of the stack must be writable.
+    let la = cpu.stack_address(cpu.gpr[RSP]);
+    cpu.check_writable(la, T::BYTES)?;
+    Ok(T::from_u64(frame))
+}
+
+/// By operand size in bytes: 2, 4 or 8.
+macro_rules! by_width {
+    ($size:expr, $f:ident) => {
+        match $size {
+            2 => $f::<u16> as Handler,
+            4 => $f::<u32>,
+            _ => $f::<u64>,
+        }
+    };
+}
+
+fn push(i: &Instruction) -> Option<Handler> {
+    Some(match i.op0_kind() {
+        OpKind::Register if i.op0_register().is_gpr() => {
+            by_width!(operand_size(i, 0), push_reg)
+        }
+        OpKind::Register => return None,
+        OpKind::Memory => by_width!(operand_size(i, 0), push_mem),
+        _ => by_width!(i.stack_pointer_increment().unsigned_abs(), push_imm),
+    })
+}
+
+fn pop(i: &Instruction) -> Option<Handler> {
+    Some(match i.op0_kind() {
+        OpKind::Register if i.op0_register().is_gpr() => by_width!(operand_size(i, 0), pop_reg),
+        OpKind::Memory => by_width!(operand_size(i, 0), pop_mem),
+        _ => return None,
+    })
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    Some(match i.code() {
+        Code::Pushaw => pusha::<u16>,
+        Code::Pushad => pusha::<u32>,
+        Code::Popaw => popa::<u16>,
+        Code::Popad => popa::<u32>,
+        Code::Pushfw => pushf::<u16>,
+        Code::Pushfd => pushf::<u32>,
+        Code::Pushfq => pushf::<u64>,
+        Code::Popfw => popf::<u16>,
+        Code::Popfd => popf::<u32>,
+        Code::Popfq => popf::<u64>,
+        Code::Leavew => leave::<u16>,
+        Code::Leaved => leave::<u32>,
+        Code::Leaveq => leave::<u64>,
+        Code::Enterw_imm16_imm8 | Code::Enterd_imm16_imm8 | Code::Enterq_imm16_imm8 => {
+            op.aux = i.immediate8_2nd() & 31;
+            match i.code() {
+                Code::Enterw_imm16_imm8 => enter::<u16>,
+                Code::Enterd_imm16_imm8 => enter::<u32>,
+                _ => enter::<u64>,
+            }
+        }
+        _ => match i.mnemonic() {
+            Mnemonic::Push => return push(i),
+            Mnemonic::Pop => return pop(i),
+            _ => return None,
+        },
+    })
+}

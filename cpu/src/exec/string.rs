@@ -1,0 +1,292 @@
+//! String instructions: MOVS, STOS, LODS, CMPS, SCAS, with REP.
+//!
+//! A repeated instruction is one operation, but it gives way to interrupts: after [`CHUNK`] iterations it
+//! stops with RIP still on itself, as the manual allows between any two (SDM Vol. 2B, REP).
+
+use iced_x86::{Instruction, Mnemonic, Register};
+
+use super::by_size;
+use crate::cpu::{Cpu, Special};
+use crate::flags::{Int, Lazy};
+use crate::lower::{address_size, number};
+use crate::mem::Access;
+use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::state::gpr::{RAX, RCX, RDI, RSI};
+use crate::state::rflags;
+
+/// Iterations of a repeated instruction between two looks at what is pending.
+const CHUNK: u64 = 1 << 16;
+
+/// What one iteration does; `false` ends the repetition early (CMPS and SCAS).
+trait Step {
+    /// Whether the destination, ES:rDI, is stepped.
+    const DI: bool;
+    /// Whether the source, rSI, is stepped.
+    const SI: bool;
+    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort>;
+    /// As many iterations as can be done at once, at most `n`; 0 if none can.
+    #[inline(always)]
+    fn bulk<T: Int>(_: &mut Cpu, _: &Op, _: u64) -> u64 {
+        0
+    }
+}
+
+/// An index or count register at the address size of the instruction.
+#[inline(always)]
+fn index(cpu: &Cpu, op: &Op, id: usize) -> u64 {
+    let v = cpu.gpr[id];
+    match op.aux {
+        16 => v & 0xFFFF,
+        32 => v & 0xFFFF_FFFF,
+        _ => v,
+    }
+}
+
+#[inline(always)]
+fn set_index(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
+    match op.aux {
+        16 => cpu.w(id as u8, v as u16),
+        32 => cpu.w(id as u8, v as u32),
+        _ => cpu.gpr[id] = v,
+    }
+}
+
+/// Linear address of an offset in a segment.
+#[inline(always)]
+fn linear<T: Int>(
+    cpu: &mut Cpu,
+    segment: u8,
+    offset: u64,
+    write: bool,
+) -> Result<u64, Abort> {
+    if cpu.code64 {
+        Ok(cpu.seg_base[(segment & 7) as usize].wrapping_add(offset))
+    } else {
+        cpu.segment_address(segment, offset, T::BYTES as u32, write)
+    }
+}
+
+#[inline(always)]
+fn source<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
+    let offset = index(cpu, op, RSI);
+    linear::<T>(cpu, op.seg, offset, false)
+}
+
+#[inline(always)]
+fn destination<T: Int>(cpu: &mut Cpu, op: &Op, write: bool) -> Result<u64, Abort> {
+    let offset = index(cpu, op, RDI);
+    linear::<T>(cpu, seg::ES, offset, write)
+}
+
+/// Iterations that stay in the page of `la`, ascending.
+#[inline(always)]
+fn in_page<T: Int>(la: u64) -> u64 {
+    (0x1000 - (la & 0xFFF)) / T::BYTES as u64
+}
+
+struct Movs;
+impl Step for Movs {
+    const DI: bool = true;
+    const SI: bool = true;
+
+    #[inline(always)]
+    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
+        let from = source::<T>(cpu, op)?;
+        let to = destination::<T>(cpu, op, true)?;
+        let v = cpu.load::<T>(from)?;
+        cpu.store(to, v)?;
+        Ok(true)
+    }
+
+    fn bulk<T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> u64 {
+        let from = index(cpu, op, RSI).wrapping_add(cpu.seg_base[(op.seg & 7) as usize]);
+        let to = index(cpu, op, RDI);
+        let n = n.min(in_page::<T>(from)).min(in_page::<T>(to));
+        let p = cpu.privilege;
+        let (Some(src), Some(dst)) =
+            (cpu.tlb.fast(from, 1, Access::Read, p), cpu.tlb.fast(to, 1, Access::Write, p))
+        else {
+            return 0;
+        };
+        let len = n as usize * T::BYTES;
+        // A destination that begins inside the source repeats what was just written.
+        if (dst as usize).wrapping_sub(src as usize) < len {
+            return 0;
+        }
+        // SAFETY: both ranges lie in one page of guest RAM each. A destination below the source may overlap it.
+        unsafe { std::ptr::copy(src, dst, len) };
+        n
+    }
+}
+
+struct Stos;
+impl Step for Stos {
+    const DI: bool = true;
+    const SI: bool = false;
+
+    #[inline(always)]
+    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
+        let to = destination::<T>(cpu, op, true)?;
+        cpu.store(to, cpu.r::<T>(RAX as u8))?;
+        Ok(true)
+    }
+
+    fn bulk<T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> u64 {
+        let to = index(cpu, op, RDI);
+        let n = n.min(in_page::<T>(to));
+        let Some(dst) = cpu.tlb.fast(to, 1, Access::Write, cpu.privilege) else {
+            return 0;
+        };
+        let v = cpu.r::<T>(RAX as u8);
+        for i in 0..n as usize {
+            // SAFETY: `n` elements from `dst` lie in one page of writable guest RAM.
+            unsafe { dst.cast::<T>().add(i).write_unaligned(v) };
+        }
+        n
+    }
+}
+
+struct Lods;
+impl Step for Lods {
+    const DI: bool = false;
+    const SI: bool = true;
+
+    #[inline(always)]
+    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
+        let from = source::<T>(cpu, op)?;
+        let v = cpu.load::<T>(from)?;
+        cpu.w(RAX as u8, v);
+        Ok(true)
+    }
+}
+
+/// Compares, sets the flags, and tells whether REPE or REPNE goes on.
+#[inline(always)]
+fn compare<T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T) -> bool {
+    cpu.flags = Lazy::sub(a, b, T::from_u64(a.zext().wrapping_sub(b.zext())));
+    (a == b) == (op.prefix & Op::REPNE == 0)
+}
+
+struct Cmps;
+impl Step for Cmps {
+    const DI: bool = true;
+    const SI: bool = true;
+
+    #[inline(always)]
+    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
+        let from = source::<T>(cpu, op)?;
+        let to = destination::<T>(cpu, op, false)?;
+        let a = cpu.load::<T>(from)?;
+        let b = cpu.load::<T>(to)?;
+        Ok(compare(cpu, op, a, b))
+    }
+}
+
+struct Scas;
+impl Step for Scas {
+    const DI: bool = true;
+    const SI: bool = false;
+
+    #[inline(always)]
+    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
+        let to = destination::<T>(cpu, op, false)?;
+        let b = cpu.load::<T>(to)?;
+        Ok(compare(cpu, op, cpu.r::<T>(RAX as u8), b))
+    }
+}
+
+/// Moves the index registers by `n` elements.
+#[inline(always)]
+fn advance<S: Step, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) {
+    let bytes = n.wrapping_mul(T::BYTES as u64);
+    let delta = if cpu.eflags & rflags::DF != 0 { bytes.wrapping_neg() } else { bytes };
+    if S::SI {
+        let v = index(cpu, op, RSI).wrapping_add(delta);
+        set_index(cpu, op, RSI, v);
+    }
+    if S::DI {
+        let v = index(cpu, op, RDI).wrapping_add(delta);
+        set_index(cpu, op, RDI, v);
+    }
+}
+
+fn once<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    S::step::<T>(cpu, op)?;
+    advance::<S, T>(cpu, op, 1);
+    Ok(Flow::Next)
+}
+
+fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
+    let chunk = if cpu.special.contains(Special::TRAP) { 1 } else { CHUNK };
+    let mut done = 0;
+    while done < chunk {
+        let count = index(cpu, op, RCX);
+        if count == 0 {
+            return Ok(Flow::Next);
+        }
+        let bulk = if cpu.code64 && op.aux == 64 && cpu.eflags & rflags::DF == 0 {
+            S::bulk::<T>(cpu, op, count.min(chunk - done))
+        } else {
+            0
+        };
+        if bulk > 0 {
+            advance::<S, T>(cpu, op, bulk);
+            set_index(cpu, op, RCX, count - bulk);
+            done += bulk;
+            continue;
+        }
+        // Each iteration commits: a fault in the next restarts from there.
+        let more = S::step::<T>(cpu, op)?;
+        advance::<S, T>(cpu, op, 1);
+        set_index(cpu, op, RCX, count - 1);
+        done += 1;
+        if !more {
+            return Ok(Flow::Next);
+        }
+    }
+    if index(cpu, op, RCX) == 0 {
+        return Ok(Flow::Next);
+    }
+    cpu.rip = cpu.this_rip(op);
+    Ok(Flow::Jump)
+}
+
+fn select<S: Step>(op: &Op, size: usize) -> Handler {
+    if op.prefix & (Op::REP | Op::REPNE) != 0 {
+        by_size!(size, repeat::<S>)
+    } else {
+        by_size!(size, once::<S>)
+    }
+}
+
+/// The segment of the source: DS or the override, as [`Op::seg`] has it.
+pub(super) fn source_segment(i: &Instruction) -> u8 {
+    let segment = match i.segment_prefix() {
+        Register::None => seg::DS,
+        prefix => number(prefix),
+    };
+    match (i.code_size() == iced_x86::CodeSize::Code64, segment) {
+        (true, seg::SS) => seg::FLAT_SS,
+        (true, s) if s < seg::FS => seg::FLAT,
+        (_, s) => s,
+    }
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    if !i.is_string_instruction() {
+        return None;
+    }
+    let select: fn(&Op, usize) -> Handler = match i.mnemonic() {
+        Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq => select::<Movs>,
+        Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => select::<Stos>,
+        Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => select::<Lods>,
+        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq => select::<Cmps>,
+        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => select::<Scas>,
+        _ => return None,
+    };
+    op.aux = address_size(i) as u8;
+    op.seg = source_segment(i);
+    Some(select(op, i.memory_size().size()))
+}

@@ -1,0 +1,273 @@
+//! RFLAGS. The six arithmetic flags are kept as two words and evaluated when somebody looks.
+//!
+//! `res` is the sign-extended result: ZF, SF and PF follow from it. `aux` holds what does not: the carry
+//! out of the most significant bit (CF, bit 63), the carry into it XORed out of CF to give OF (bit 62), the carry out of bit 3
+//! (AF, bit 3), and corrections to PF (bits 15:8, XORed into the low byte of the result) and SF (bit 0), for
+//! flags that no result could give, as after POPF.
+
+use crate::state::rflags;
+
+/// Unsigned integers of the four operand sizes.
+pub trait Int:
+    Copy + Eq + Ord + Default + std::fmt::Debug + Into<u64> + 'static
+{
+    /// Width in bits.
+    const BITS: u32;
+    /// Width in bytes.
+    const BYTES: usize = Self::BITS as usize / 8;
+    /// Truncates.
+    fn from_u64(v: u64) -> Self;
+    /// Sign-extends to 64 bits.
+    fn sext(self) -> u64;
+    /// Zero-extends to 64 bits.
+    #[inline(always)]
+    fn zext(self) -> u64 {
+        self.into()
+    }
+    /// The most significant bit.
+    #[inline(always)]
+    fn msb(self) -> bool {
+        self.zext() >> (Self::BITS - 1) & 1 != 0
+    }
+}
+
+macro_rules! int {
+    ($($t:ty, $s:ty);*) => {$(
+        impl Int for $t {
+            const BITS: u32 = <$t>::BITS;
+            #[inline(always)]
+            fn from_u64(v: u64) -> Self { v as $t }
+            #[inline(always)]
+            fn sext(self) -> u64 { self as $s as i64 as u64 }
+        }
+    )*};
+}
+int!(u8, i8; u16, i16; u32, i32; u64, i64);
+
+const CF: u64 = 1 << 63;
+/// Carry into the most significant bit: OF is its XOR with CF.
+const PO: u64 = 1 << 62;
+const AF: u64 = 1 << 3;
+const SD: u64 = 1;
+
+/// The arithmetic flags, not yet evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lazy {
+    res: u64,
+    aux: u64,
+}
+
+impl Lazy {
+    /// From a result and the vector of carries out of each bit.
+    #[inline(always)]
+    fn from_carries<T: Int>(r: T, carries: u64) -> Self {
+        Self { res: r.sext(), aux: ((carries << (64 - T::BITS)) & (CF | PO)) | (carries & AF) }
+    }
+
+    /// After `r = a + b (+ carry)`.
+    #[inline(always)]
+    pub fn add<T: Int>(a: T, b: T, r: T) -> Self {
+        let (a, b) = (a.zext(), b.zext());
+        Self::from_carries(r, (a & b) | ((a | b) & !r.zext()))
+    }
+
+    /// After `r = a - b (- borrow)`.
+    #[inline(always)]
+    pub fn sub<T: Int>(a: T, b: T, r: T) -> Self {
+        let (a, b) = (a.zext(), b.zext());
+        Self::from_carries(r, (!a & b) | ((!a | b) & r.zext()))
+    }
+
+    /// After a logical instruction: CF, OF and (undefined) AF are clear.
+    #[inline(always)]
+    pub fn logic<T: Int>(r: T) -> Self {
+        Self { res: r.sext(), aux: 0 }
+    }
+
+    /// As `self`, but with CF taken from `old`: INC and DEC keep it.
+    #[inline(always)]
+    pub fn keep_cf(self, old: Lazy) -> Self {
+        // OF is CF ^ PO: flipping CF must flip PO with it.
+        let flip = (self.aux ^ old.aux) & CF;
+        Self { res: self.res, aux: self.aux ^ flip ^ (flip >> 1) }
+    }
+
+    /// SF, ZF and PF of a result, with CF and OF given; AF (undefined) clear: shifts and multiplications.
+    #[inline(always)]
+    pub fn result<T: Int>(r: T, cf: bool, of: bool) -> Self {
+        Self { res: r.sext(), aux: (u64::from(cf) << 63) | (u64::from(cf ^ of) << 62) }
+    }
+
+    /// As `self`, but with CF and OF given: rotates.
+    #[inline(always)]
+    pub fn with_cf_of(self, cf: bool, of: bool) -> Self {
+        Self {
+            res: self.res,
+            aux: (self.aux & !(CF | PO)) | (u64::from(cf) << 63) | (u64::from(cf ^ of) << 62),
+        }
+    }
+
+    /// As `self`, but with CF given and OF kept.
+    #[inline(always)]
+    pub fn with_cf(self, cf: bool) -> Self {
+        self.with_cf_of(cf, self.of())
+    }
+
+    /// As `self`, but with ZF given and the others kept.
+    pub fn with_zf(self, zf: bool) -> Self {
+        let bits = self.bits() & !rflags::ZF;
+        Self::from_bits(bits | if zf { rflags::ZF } else { 0 })
+    }
+
+    /// From the arithmetic bits of an RFLAGS image.
+    #[inline]
+    pub fn from_bits(f: u64) -> Self {
+        let bit = |mask: u64| u64::from(f & mask != 0);
+        // A result that is zero or, for ZF = 0, 0x100: positive and with even parity either way.
+        let res = (1 - bit(rflags::ZF)) << 8;
+        let cf = bit(rflags::CF);
+        let po = cf ^ bit(rflags::OF);
+        let aux = (cf << 63)
+            | (po << 62)
+            | (bit(rflags::AF) << 3)
+            | ((1 - bit(rflags::PF)) << 8)
+            | bit(rflags::SF);
+        Self { res, aux }
+    }
+
+    /// CF.
+    #[inline(always)]
+    pub fn cf(self) -> bool {
+        (self.aux as i64) < 0
+    }
+    /// ZF.
+    #[inline(always)]
+    pub fn zf(self) -> bool {
+        self.res == 0
+    }
+    /// SF.
+    #[inline(always)]
+    pub fn sf(self) -> bool {
+        ((self.res >> 63) ^ self.aux) & SD != 0
+    }
+    /// OF.
+    #[inline(always)]
+    pub fn of(self) -> bool {
+        ((self.aux ^ (self.aux << 1)) as i64) < 0
+    }
+    /// AF.
+    #[inline(always)]
+    pub fn af(self) -> bool {
+        self.aux & AF != 0
+    }
+    /// PF.
+    #[inline(always)]
+    pub fn pf(self) -> bool {
+        ((self.res ^ (self.aux >> 8)) as u8).count_ones() & 1 == 0
+    }
+
+    /// The arithmetic bits of RFLAGS.
+    #[inline]
+    pub fn bits(self) -> u64 {
+        u64::from(self.cf())
+            | u64::from(self.pf()) << 2
+            | u64::from(self.af()) << 4
+            | u64::from(self.zf()) << 6
+            | u64::from(self.sf()) << 7
+            | u64::from(self.of()) << 11
+    }
+
+    /// Condition `C` as Jcc, SETcc and CMOVcc encode it in four bits (SDM Vol. 1 appendix B).
+    #[inline(always)]
+    pub fn cond<const C: u8>(self) -> bool {
+        let v = match C >> 1 {
+            0 => self.of(),
+            1 => self.cf(),
+            2 => self.zf(),
+            3 => self.cf() | self.zf(),
+            4 => self.sf(),
+            5 => self.pf(),
+            6 => self.sf() != self.of(),
+            _ => self.zf() | (self.sf() != self.of()),
+        };
+        v != (C & 1 != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_survives_a_round_trip() {
+        for i in 0..64u64 {
+            let f = (i & 1) | (i & 2) << 1 | (i & 4) << 2 | (i & 8) << 3 | (i & 16) << 3 | (i & 32) << 6;
+            assert_eq!(Lazy::from_bits(f).bits(), f);
+        }
+    }
+
+    /// The textbook definitions, evaluated eagerly in 128 bits.
+    fn expect(sub: bool, a: u8, b: u8, c: u8) -> (u8, u64) {
+        let (wide, signed, nibble) = if sub {
+            (
+                i32::from(a) - i32::from(b) - i32::from(c),
+                i32::from(a as i8) - i32::from(b as i8) - i32::from(c),
+                i32::from(a & 15) - i32::from(b & 15) - i32::from(c),
+            )
+        } else {
+            (
+                i32::from(a) + i32::from(b) + i32::from(c),
+                i32::from(a as i8) + i32::from(b as i8) + i32::from(c),
+                i32::from(a & 15) + i32::from(b & 15) + i32::from(c),
+            )
+        };
+        let r = wide as u8;
+        let mut f = 0;
+        if !(0..256).contains(&wide) {
+            f |= rflags::CF;
+        }
+        if r.count_ones() % 2 == 0 {
+            f |= rflags::PF;
+        }
+        if !(0..16).contains(&nibble) {
+            f |= rflags::AF;
+        }
+        if r == 0 {
+            f |= rflags::ZF;
+        }
+        if r & 0x80 != 0 {
+            f |= rflags::SF;
+        }
+        if !(-128..128).contains(&signed) {
+            f |= rflags::OF;
+        }
+        (r, f)
+    }
+
+    #[test]
+    fn byte_addition_and_subtraction_are_exact() {
+        for a in 0..=255u8 {
+            for b in 0..=255u8 {
+                for c in 0..=1 {
+                    let (r, f) = expect(false, a, b, c);
+                    assert_eq!(Lazy::add(a, b, r).bits(), f, "{a} + {b} + {c}");
+                    let (r, f) = expect(true, a, b, c);
+                    assert_eq!(Lazy::sub(a, b, r).bits(), f, "{a} - {b} - {c}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keeping_the_carry_keeps_overflow() {
+        for old in [0, rflags::CF, rflags::CF | rflags::OF] {
+            for a in 0..=255u8 {
+                let inc = Lazy::add(a, 1, a.wrapping_add(1));
+                let kept = inc.keep_cf(Lazy::from_bits(old));
+                assert_eq!(kept.cf(), old & rflags::CF != 0);
+                assert_eq!(kept.of(), inc.of());
+                assert_eq!(kept.zf(), inc.zf());
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! From bytes to operations: decoding with iced-x86, and filling [`Op`] from the decoded instruction.
+
+use iced_x86::{
+    CodeSize as IcedCodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, OpKind, Register,
+};
+
+use crate::block::{Block, CodeSize};
+use crate::cpu::Cpu;
+use crate::exec;
+use crate::op::{Op, reg, seg};
+
+/// Longest instruction in bytes (SDM Vol. 2A 2.3.11).
+pub(crate) const MAX_INSTRUCTION: usize = 15;
+/// Longest block in instructions.
+const MAX_BLOCK: u8 = 48;
+
+fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
+    let bits = match size {
+        CodeSize::Bits16 => 16,
+        CodeSize::Bits32 => 32,
+        CodeSize::Bits64 => 64,
+    };
+    // Encodings that later processors gave a meaning keep the one they had before: 0F 0D and 0F 18-1F are hints,
+    // and F3 means nothing before BSF and BSR.
+    const OPTIONS: u32 = DecoderOptions::FORCE_RESERVED_NOP
+        | DecoderOptions::NO_MPFX_0FBC
+        | DecoderOptions::NO_MPFX_0FBD
+        | DecoderOptions::NO_WBNOINVD;
+    // Addresses count from the start of the block: see `Op::imm` and `reg::BLOCK`.
+    Decoder::with_ip(bits, bytes, 0, OPTIONS)
+}
+
+/// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes. `None` if its first
+/// instruction crosses the page.
+pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
+    let mut bytes = [0u8; 0x1000];
+    let left = (0x1000 - (gpa & 0xFFF) as usize).min(usize::from(MAX_BLOCK) * MAX_INSTRUCTION);
+    // SAFETY: `host` is RAM, and `left` does not leave its page.
+    unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), left) };
+    let mut decoder = decoder(cpu.code_size, &bytes[..left]);
+    let mut ops = Vec::with_capacity(16);
+    let mut insn = Instruction::default();
+    let mut count = 0;
+    let mut len = 0;
+    while count < MAX_BLOCK && decoder.can_decode() {
+        decoder.decode_out(&mut insn);
+        if decoder.last_error() == DecoderError::NoMoreBytes {
+            break;
+        }
+        push(cpu, &insn, len, count, &mut ops);
+        count += 1;
+        len = decoder.ip() as u16;
+        if ends_block(&insn) {
+            break;
+        }
+    }
+    (count > 0).then(|| Block { ops: ops.into(), count, len })
+}
+
+/// Decodes one instruction; `None` if `bytes` do not hold all of it.
+pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
+    let mut decoder = decoder(cpu.code_size, bytes);
+    let insn = decoder.decode();
+    if decoder.last_error() == DecoderError::NoMoreBytes {
+        return None;
+    }
+    let mut ops = Vec::with_capacity(2);
+    push(cpu, &insn, 0, 0, &mut ops);
+    Some(Block { ops: ops.into(), count: 1, len: decoder.ip() as u16 })
+}
+
+/// The block for an instruction of more than 15 bytes: #GP(0) (SDM Vol. 3A 6.15, vector 13).
+pub(crate) fn too_long() -> Block {
+    let op = Op { run: exec::too_long, ..BLANK };
+    Block { ops: [op].into(), count: 1, len: MAX_INSTRUCTION as u16 }
+}
+
+/// Nothing after this instruction runs without a jump. Conditional branches do not end a block: not taken, they
+/// go on in it.
+fn ends_block(insn: &Instruction) -> bool {
+    !matches!(
+        insn.flow_control(),
+        FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend
+    )
+}
+
+const BLANK: Op = Op {
+    run: exec::undefined,
+    imm: 0,
+    disp: 0,
+    base: reg::ZERO,
+    index: reg::ZERO,
+    scale: 0,
+    seg: seg::FLAT,
+    dst: 0,
+    src: 0,
+    aux: 0,
+    len: 0,
+    off: 0,
+    idx: 0,
+    prefix: 0,
+};
+
+/// Appends the operations of one instruction.
+fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>) {
+    let mut op = Op { off, idx, len: insn.len() as u8, ..BLANK };
+    op.prefix = prefixes(insn);
+    let known = !insn.is_invalid() && insn.cpuid_features().iter().all(|f| cpu.model.executes(*f));
+    if !known {
+        ops.push(op);
+        return;
+    }
+    operands(insn, &mut op);
+    let Some(run) = exec::lower(insn, &mut op) else {
+        op.run = exec::undefined;
+        ops.push(op);
+        return;
+    };
+    op.run = run;
+    if op.prefix & Op::MEM != 0 {
+        memory(cpu, insn, &mut op, ops);
+    }
+    ops.push(op);
+}
+
+fn prefixes(insn: &Instruction) -> u8 {
+    let mut p = 0;
+    if insn.has_rep_prefix() {
+        p |= Op::REP;
+    }
+    if insn.has_repne_prefix() {
+        p |= Op::REPNE;
+    }
+    if insn.has_lock_prefix() {
+        p |= Op::LOCK;
+    }
+    let code = insn.op_code();
+    match code.operand_size() {
+        64 => p |= Op::O64,
+        16 => p |= Op::O16,
+        _ => {}
+    }
+    p
+}
+
+/// Fills registers and immediates. The first register operand in position 0 is `dst`, in position 1 `src`, in
+/// position 2 `aux`.
+fn operands(insn: &Instruction, op: &mut Op) {
+    for i in 0..insn.op_count() {
+        match insn.op_kind(i) {
+            OpKind::Register => {
+                let n = number(insn.op_register(i));
+                match i {
+                    0 => op.dst = n,
+                    1 => op.src = n,
+                    _ => op.aux = n,
+                }
+            }
+            OpKind::NearBranch16 => op.imm = insn.near_branch16() as i16 as u64,
+            OpKind::NearBranch32 => op.imm = insn.near_branch32() as i32 as u64,
+            OpKind::NearBranch64 => op.imm = insn.near_branch64(),
+            // ENTER and EXTRQ have a second immediate; their lowering fetches it.
+            OpKind::Immediate8_2nd => {}
+            OpKind::FarBranch16 | OpKind::FarBranch32 => {}
+            OpKind::Memory
+            | OpKind::MemorySegSI
+            | OpKind::MemorySegESI
+            | OpKind::MemorySegRSI
+            | OpKind::MemorySegDI
+            | OpKind::MemorySegEDI
+            | OpKind::MemorySegRDI
+            | OpKind::MemoryESDI
+            | OpKind::MemoryESEDI
+            | OpKind::MemoryESRDI => op.prefix |= if insn.op_kind(i) == OpKind::Memory { Op::MEM } else { 0 },
+            _ => op.imm = insn.immediate(i),
+        }
+    }
+}
+
+/// The number by which instructions encode a register.
+pub(crate) fn number(r: Register) -> u8 {
+    match r {
+        Register::AH | Register::CH | Register::DH | Register::BH => {
+            reg::HIGH8 + (r as u8 - Register::AH as u8)
+        }
+        Register::None => reg::ZERO,
+        _ => r.number() as u8,
+    }
+}
+
+/// Fills the memory operand: directly for 64-bit addressing, else through an address operation.
+fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
+    let base = insn.memory_base();
+    let index = insn.memory_index();
+    let segment = number(insn.memory_segment());
+    let size = address_size(insn);
+    let stack = segment == seg::SS;
+    op.scale = insn.memory_index_scale().trailing_zeros() as u8;
+    // XLAT adds AL, not RAX: its handler does.
+    op.index = if index == Register::AL { reg::ZERO } else { number(index) };
+    if insn.is_ip_rel_memory_operand() {
+        // The decoder counts from the block's start, and so does `reg::BLOCK`.
+        op.base = reg::BLOCK;
+        op.disp = insn.ip_rel_memory_address() as i64;
+    } else {
+        op.base = number(base);
+        op.disp = insn.memory_displacement64() as i64;
+    }
+    let flat = cpu.code_size == CodeSize::Bits64 && segment < seg::FS;
+    op.seg = match (flat, stack) {
+        (true, false) => seg::FLAT,
+        (true, true) => seg::FLAT_SS,
+        _ => segment,
+    };
+    if cpu.code_size == CodeSize::Bits64 && size == 64 {
+        return;
+    }
+    op.prefix |= if size == 16 { Op::A16 } else { Op::A32 };
+    let mut address = *op;
+    address.run = exec::address::select(insn, cpu.code_size);
+    address.imm = u64::from(exec::address::access(insn));
+    ops.push(address);
+    op.base = reg::TMP;
+    op.index = reg::ZERO;
+    op.disp = 0;
+    op.scale = 0;
+    op.seg = if stack { seg::FLAT_SS } else { seg::FLAT };
+}
+
+/// Address size of the memory operand, or of the implicit one of a string instruction, in bits.
+pub(crate) fn address_size(insn: &Instruction) -> u32 {
+    for i in 0..insn.op_count() {
+        match insn.op_kind(i) {
+            OpKind::MemorySegSI | OpKind::MemorySegDI | OpKind::MemoryESDI => return 16,
+            OpKind::MemorySegESI | OpKind::MemorySegEDI | OpKind::MemoryESEDI => return 32,
+            OpKind::MemorySegRSI | OpKind::MemorySegRDI | OpKind::MemoryESRDI => return 64,
+            OpKind::Memory => {
+                let by = |r: Register| match r {
+                    Register::None => None,
+                    Register::EIP => Some(32),
+                    Register::RIP => Some(64),
+                    _ => Some(r.size() as u32 * 8),
+                };
+                return by(insn.memory_base()).or_else(|| by(insn.memory_index())).unwrap_or(
+                    match insn.memory_displ_size() {
+                        2 => 16,
+                        4 => 32,
+                        8 => 64,
+                        _ => match insn.code_size() {
+                            IcedCodeSize::Code64 => 64,
+                            IcedCodeSize::Code32 => 32,
+                            _ => 16,
+                        },
+                    },
+                );
+            }
+            _ => {}
+        }
+    }
+    match insn.code_size() {
+        IcedCodeSize::Code64 => 64,
+        IcedCodeSize::Code32 => 32,
+        _ => 16,
+    }
+}

@@ -1,0 +1,385 @@
+//! Loads and stores of linear memory.
+
+use vbts_bts::{DsFault, DsMemory};
+
+use crate::cpu::{Cpu, Fault, Special};
+use crate::flags::Int;
+use crate::op::Abort;
+use crate::paging;
+use crate::tlb::Hit;
+
+/// What an access does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Data read.
+    Read = 0,
+    /// Data write, or the read of a read-modify-write.
+    Write = 1,
+    /// Instruction fetch.
+    Execute = 2,
+}
+
+/// On whose behalf an access is made (SDM Vol. 3A 4.6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// CPL 0-2, and implicit accesses to system structures.
+    Supervisor = 0,
+    /// CPL 3.
+    User = 1,
+    /// CPL 3 with alignment checking on (CR0.AM and RFLAGS.AC).
+    UserAligned = 2,
+}
+
+/// Where a linear address leads.
+enum Target {
+    Ram(Hit),
+    Mmio(u64),
+}
+
+/// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).
+#[inline(always)]
+pub fn canonical(la: u64) -> bool {
+    (((la as i64) << 16) >> 16) as u64 == la
+}
+
+impl Cpu {
+    /// Loads from linear address `la` with the privilege of the current CPL.
+    #[inline(always)]
+    pub fn load<T: Int>(&mut self, la: u64) -> Result<T, Abort> {
+        self.load_as(la, self.privilege)
+    }
+
+    /// Loads with a given privilege.
+    #[inline(always)]
+    pub fn load_as<T: Int>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
+        match self.tlb.fast(la, T::BYTES, Access::Read, privilege) {
+            // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the page.
+            Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
+            None => {
+                let mut bytes = [0; 8];
+                self.load_slow(la, &mut bytes[..T::BYTES], privilege)?;
+                Ok(T::from_u64(u64::from_le_bytes(bytes)))
+            }
+        }
+    }
+
+    /// Stores to linear address `la` with the privilege of the current CPL.
+    #[inline(always)]
+    pub fn store<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
+        match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
+            // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes left in the page.
+            Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
+            None => {
+                let bytes = value.zext().to_le_bytes();
+                self.store_slow(la, &bytes[..T::BYTES], self.privilege)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads, lets `f` compute the new value, and writes it back; faults before `f` runs, or not at all.
+    #[inline(always)]
+    pub fn modify<T: Int>(
+        &mut self,
+        la: u64,
+        f: impl FnOnce(&mut Self, T) -> T,
+    ) -> Result<(), Abort> {
+        match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
+            Some(p) => {
+                // SAFETY: as in `store`; a page writable for a privilege is readable for it.
+                let old = unsafe { p.cast::<T>().read_unaligned() };
+                let new = f(self, old);
+                // SAFETY: `f` computes; it cannot unmap guest RAM.
+                unsafe { p.cast::<T>().write_unaligned(new) };
+                Ok(())
+            }
+            None => {
+                self.check_writable(la, T::BYTES)?;
+                let old = self.load(la)?;
+                let new = f(self, old);
+                self.store(la, new)
+            }
+        }
+    }
+
+    /// Loads 16 bytes. Alignment, where an instruction demands it, is the caller's to check.
+    #[inline(always)]
+    pub fn load128(&mut self, la: u64) -> Result<u128, Abort> {
+        match self.tlb.fast(la, 16, Access::Read, self.privilege) {
+            // SAFETY: as in `load_as`.
+            Some(p) => Ok(unsafe { p.cast::<u128>().read_unaligned() }),
+            None => {
+                let mut bytes = [0; 16];
+                self.load_slow(la, &mut bytes, self.privilege)?;
+                Ok(u128::from_le_bytes(bytes))
+            }
+        }
+    }
+
+    /// Stores 16 bytes. Alignment, where an instruction demands it, is the caller's to check.
+    #[inline(always)]
+    pub fn store128(&mut self, la: u64, value: u128) -> Result<(), Abort> {
+        match self.tlb.fast(la, 16, Access::Write, self.privilege) {
+            // SAFETY: as in `store`.
+            Some(p) => unsafe { p.cast::<u128>().write_unaligned(value) },
+            None => self.store_slow(la, &value.to_le_bytes(), self.privilege)?,
+        }
+        Ok(())
+    }
+
+    /// Loads any number of bytes (up to a page) with the privilege of the current CPL.
+    pub fn load_bytes(&mut self, la: u64, bytes: &mut [u8]) -> Result<(), Abort> {
+        self.load_slow(la, bytes, self.privilege)
+    }
+
+    /// Stores any number of bytes (up to a page), all or none, with the privilege of the current CPL.
+    pub fn store_bytes(&mut self, la: u64, bytes: &[u8]) -> Result<(), Abort> {
+        self.store_slow(la, bytes, self.privilege)
+    }
+
+    /// Implicit load of a system structure (descriptor tables, TSS): supervisor privilege whatever the CPL.
+    #[inline]
+    pub fn load_system<T: Int>(&mut self, la: u64) -> Result<T, Abort> {
+        self.load_as(la, Privilege::Supervisor)
+    }
+
+    /// Implicit store to a system structure or, while an event is delivered, to the inner stack.
+    pub fn store_system<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
+        match self.tlb.fast(la, T::BYTES, Access::Write, Privilege::Supervisor) {
+            // SAFETY: as in `store`.
+            Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
+            None => {
+                let bytes = value.zext().to_le_bytes();
+                self.store_implicit(la, &bytes[..T::BYTES])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A store that is not part of an instruction that could be restarted: code that it overwrites is
+    /// forgotten before the next block instead.
+    fn store_implicit(&mut self, la: u64, bytes: &[u8]) -> Result<(), Abort> {
+        let r = self.store_slow(la, bytes, Privilege::Supervisor);
+        if let (Err(Abort), Fault::CodeWrite { .. }) = (&r, &self.fault) {
+            for (i, &b) in bytes.iter().enumerate() {
+                let la = la.wrapping_add(i as u64);
+                if let Target::Ram(hit) = self.translate(la, Access::Write, Privilege::Supervisor)? {
+                    if hit.code {
+                        self.overwritten.push(hit.gpa & !0xFFF);
+                        self.special |= Special::OVERWRITTEN;
+                    }
+                    // SAFETY: `translate` found RAM for this byte.
+                    unsafe { hit.host.write(b) };
+                }
+            }
+            return Ok(());
+        }
+        r
+    }
+
+    /// Faults as a write of `size` bytes at `la` would, without writing.
+    pub fn check_writable(&mut self, la: u64, size: usize) -> Result<(), Abort> {
+        self.check_aligned(la, size)?;
+        for part in pages(la, size) {
+            if let Target::Ram(hit) = self.translate(part.la, Access::Write, self.privilege)? {
+                self.check_code(&hit, part.len)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_slow(&mut self, la: u64, bytes: &mut [u8], privilege: Privilege) -> Result<(), Abort> {
+        if privilege == Privilege::UserAligned {
+            self.check_aligned(la, bytes.len())?;
+        }
+        // Both pages before either is read: a read of a device register must not be repeated.
+        let parts = pages(la, bytes.len());
+        for part in parts.clone().skip(1) {
+            self.translate(part.la, Access::Read, privilege)?;
+        }
+        let mut done = 0;
+        for part in parts {
+            let dst = &mut bytes[done..done + part.len];
+            match self.translate(part.la, Access::Read, privilege)? {
+                // SAFETY: `translate` found RAM, and a part does not leave its page. Guest memory and
+                // `dst` are distinct.
+                Target::Ram(hit) => unsafe {
+                    std::ptr::copy_nonoverlapping(hit.host, dst.as_mut_ptr(), part.len);
+                },
+                Target::Mmio(gpa) => {
+                    let now = self.now();
+                    for (i, chunk) in dst.chunks_mut(8).enumerate() {
+                        self.platform.mmio_read(now, gpa + 8 * i as u64, chunk);
+                    }
+                    self.after_bus();
+                }
+            }
+            done += part.len;
+        }
+        self.watch(la, bytes.len(), Access::Read);
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_slow(&mut self, la: u64, bytes: &[u8], privilege: Privilege) -> Result<(), Abort> {
+        if privilege == Privilege::UserAligned {
+            self.check_aligned(la, bytes.len())?;
+        }
+        let parts = pages(la, bytes.len());
+        for part in parts.clone() {
+            if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)? {
+                self.check_code(&hit, part.len)?;
+            }
+        }
+        let mut done = 0;
+        for part in parts {
+            let src = &bytes[done..done + part.len];
+            match self.translate(part.la, Access::Write, privilege)? {
+                // SAFETY: `translate` found writable RAM, and a part does not leave its page. Guest memory
+                // and `src` are distinct.
+                Target::Ram(hit) => unsafe {
+                    std::ptr::copy_nonoverlapping(src.as_ptr(), hit.host, part.len);
+                },
+                Target::Mmio(gpa) => {
+                    let now = self.now();
+                    for (i, chunk) in src.chunks(8).enumerate() {
+                        self.platform.mmio_write(now, gpa + 8 * i as u64, chunk);
+                    }
+                    self.after_bus();
+                }
+            }
+            done += part.len;
+        }
+        self.watch(la, bytes.len(), Access::Write);
+        Ok(())
+    }
+
+    /// #AC for an unaligned access at CPL 3 while CR0.AM and RFLAGS.AC are set (SDM Vol. 3A 6.15, vector 17).
+    fn check_aligned(&mut self, la: u64, size: usize) -> Result<(), Abort> {
+        if self.privilege == Privilege::UserAligned
+            && size.is_power_of_two()
+            && la & (size as u64 - 1) != 0
+        {
+            return Err(self.exception(crate::cpu::vector::AC, Some(0)));
+        }
+        Ok(())
+    }
+
+    /// A write of `len` bytes at `hit` must not meet code that has been decoded.
+    fn check_code(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
+        if hit.code && self.code_map.overlaps(hit.gpa, len) {
+            return Err(self.abort(Fault::CodeWrite { gpa: hit.gpa }));
+        }
+        Ok(())
+    }
+
+    /// Where an instruction fetch at `la` leads: host address of the byte, and guest-physical address.
+    pub(crate) fn translate_fetch(&mut self, la: u64) -> Result<Hit, Abort> {
+        let privilege =
+            if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
+        match self.translate(la, Access::Execute, privilege)? {
+            Target::Ram(hit) => Ok(hit),
+            // No hardware executes device registers usefully; a machine check would be the closest match.
+            Target::Mmio(_) => Err(self.abort(Fault::Unexecutable)),
+        }
+    }
+
+    /// The guest-physical address behind `la`, for a privileged reader such as a debugger; sets no fault.
+    pub fn translate_quietly(&mut self, la: u64) -> Option<u64> {
+        if !canonical(la) {
+            return None;
+        }
+        paging::walk(&self.ram, &self.sys, la, Access::Read, Privilege::Supervisor)
+            .ok()
+            .map(|w| w.gpa)
+    }
+
+    fn translate(&mut self, la: u64, access: Access, privilege: Privilege) -> Result<Target, Abort> {
+        let class =
+            if privilege == Privilege::UserAligned { Privilege::User } else { privilege };
+        if let Some(hit) = self.tlb.find(la, access, class) {
+            return Ok(Target::Ram(hit));
+        }
+        if !canonical(la) {
+            return Err(self.abort(Fault::NonCanonical));
+        }
+        let walk = match paging::walk(&self.ram, &self.sys, la, access, class) {
+            Ok(w) => w,
+            Err(error) => return Err(self.abort(Fault::Page { la, error })),
+        };
+        let Some(page) = self.ram.page(walk.gpa) else {
+            return Ok(Target::Mmio(walk.gpa));
+        };
+        let hit = Hit {
+            // SAFETY: `page` is the start of a page of RAM.
+            host: unsafe { page.as_ptr().add((la & 0xFFF) as usize) },
+            gpa: walk.gpa,
+            code: access == Access::Write && self.code_map.is_code(walk.gpa),
+        };
+        if !self.watched(la, access) {
+            self.tlb.insert(la, access, class, hit, walk.global);
+        }
+        Ok(Target::Ram(hit))
+    }
+}
+
+/// The part of an access that lies in one page.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    la: u64,
+    len: usize,
+}
+
+/// Splits an access at page boundaries: into one part, or two.
+fn pages(la: u64, len: usize) -> impl Iterator<Item = Part> + Clone {
+    let first = len.min(0x1000 - (la & 0xFFF) as usize);
+    let parts =
+        [Part { la, len: first }, Part { la: la.wrapping_add(first as u64), len: len - first }];
+    parts.into_iter().filter(|p| p.len > 0)
+}
+
+impl DsMemory for Cpu {
+    #[inline(always)]
+    fn read<const N: usize>(&mut self, la: u64) -> Result<[u8; N], DsFault> {
+        match self.tlb.fast(la, N, Access::Read, Privilege::Supervisor) {
+            // SAFETY: the TLB only gives addresses of guest RAM with `N` bytes left in the page.
+            Some(p) => Ok(unsafe { p.cast::<[u8; N]>().read() }),
+            None => {
+                let mut bytes = [0; N];
+                self.ds_ram(la, N, Access::Read)?;
+                self.load_slow(la, &mut bytes, Privilege::Supervisor).map_err(|Abort| DsFault)?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, la: u64, bytes: &[u8; N]) -> Result<(), DsFault> {
+        match self.tlb.fast(la, N, Access::Write, Privilege::Supervisor) {
+            // SAFETY: the TLB only gives addresses of writable guest RAM with `N` bytes left in the page.
+            Some(p) => unsafe { p.cast::<[u8; N]>().write(*bytes) },
+            None => {
+                self.ds_ram(la, N, Access::Write)?;
+                self.store_implicit(la, bytes).map_err(|Abort| DsFault)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cpu {
+    /// The DS save area must be in RAM: a record must not reach a device register.
+    #[cold]
+    fn ds_ram(&mut self, la: u64, len: usize, access: Access) -> Result<(), DsFault> {
+        for part in pages(la, len) {
+            match self.translate(part.la, access, Privilege::Supervisor) {
+                Ok(Target::Ram(_)) => {}
+                Ok(Target::Mmio(_)) | Err(Abort) => return Err(DsFault),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! The software TLB: from a linear page to the host memory behind it.
+//!
+//! Direct-mapped, one table for each kind of access in each privilege class, so that a hit needs one
+//! comparison and no permission test. Only RAM is entered, and only for what the
+//! page tables allow at once: a write entry exists only if the dirty flag is already set.
+
+use crate::mem::{Access, Privilege};
+
+const ENTRIES: usize = 512;
+const KINDS: usize = 3;
+/// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow path.
+const CLASSES: usize = 3;
+
+/// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
+const INVALID: u64 = u64::MAX;
+/// The page holds decoded code: writes must look before they leap.
+const CODE: u64 = 1;
+/// Mapped with the G flag while CR4.PGE was set: survives a write to CR3.
+const GLOBAL_BIT: u64 = 1;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Linear page address, plus [`CODE`] for a page that the fast path must not hit.
+    tag: u64,
+    /// Host address minus linear address, modulo 2^64.
+    addend: u64,
+    /// Guest-physical page address, plus [`GLOBAL_BIT`].
+    phys: u64,
+}
+
+const EMPTY: Entry = Entry { tag: INVALID, addend: 0, phys: 0 };
+
+/// A translation found by the slow path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hit {
+    /// Host address of the byte asked for.
+    pub host: *mut u8,
+    /// Guest-physical address of the byte asked for.
+    pub gpa: u64,
+    /// The page holds decoded code.
+    pub code: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tlb {
+    entries: Box<[Entry; ENTRIES * KINDS * CLASSES]>,
+}
+
+impl Tlb {
+    pub fn new() -> Self {
+        Self { entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]) }
+    }
+
+    #[inline(always)]
+    fn slot(la: u64, kind: Access, class: Privilege) -> usize {
+        let set = (kind as usize) * CLASSES + class as usize;
+        set * ENTRIES + (la >> 12) as usize % ENTRIES
+    }
+
+    /// The host address of `la`, if the fast path may go there: the whole access of `size` bytes lies in one page of
+    /// plain RAM.
+    #[inline(always)]
+    pub fn fast(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
+        let e = &self.entries[Self::slot(la, kind, class)];
+        if e.tag == la & !0xFFF && la & 0xFFF <= 0x1000 - size as u64 {
+            Some(e.addend.wrapping_add(la) as *mut u8)
+        } else {
+            None
+        }
+    }
+
+    /// Like [`Tlb::fast`] for one byte, but also finds pages that hold code, and tells so.
+    #[inline]
+    pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
+        let e = &self.entries[Self::slot(la, kind, class)];
+        (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
+            host: e.addend.wrapping_add(la) as *mut u8,
+            gpa: (e.phys & !0xFFF) | (la & 0xFFF),
+            code: e.tag & CODE != 0,
+        })
+    }
+
+    /// Whether the page of `la`, cached for `kind`, is global.
+    pub fn is_global(&self, la: u64, kind: Access, class: Privilege) -> bool {
+        let e = &self.entries[Self::slot(la, kind, class)];
+        e.tag & !0xFFF == la & !0xFFF && e.phys & GLOBAL_BIT != 0
+    }
+
+    /// Enters a translation.
+    pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit, global: bool) {
+        let page = la & !0xFFF;
+        let slot = &mut self.entries[Self::slot(la, kind, class)];
+        *slot = Entry {
+            tag: page | if hit.code { CODE } else { 0 },
+            addend: (hit.host as u64).wrapping_sub(la),
+            phys: (hit.gpa & !0xFFF) | if global { GLOBAL_BIT } else { 0 },
+        };
+    }
+
+    /// Forgets everything, or everything that is not global.
+    pub fn flush(&mut self, keep_global: bool) {
+        for e in self.entries.iter_mut() {
+            if !(keep_global && e.phys & GLOBAL_BIT != 0) {
+                *e = EMPTY;
+            }
+        }
+    }
+
+    /// Forgets one linear page.
+    pub fn flush_page(&mut self, la: u64) {
+        for kind in [Access::Read, Access::Write, Access::Execute] {
+            for class in [Privilege::Supervisor, Privilege::User] {
+                let e = &mut self.entries[Self::slot(la, kind, class)];
+                if e.tag & !0xFFF == la & !0xFFF {
+                    *e = EMPTY;
+                }
+            }
+        }
+    }
+
+    /// A guest-physical page has got its first decoded code, or has lost its last: writes to it take the
+    /// slow path from now on, or need not any more.
+    pub fn set_code(&mut self, gpa: u64, code: bool) {
+        for class in [Privilege::Supervisor, Privilege::User] {
+            let first = Self::slot(0, Access::Write, class);
+            for e in &mut self.entries[first..first + ENTRIES] {
+                if e.tag != INVALID && e.phys & !0xFFF == gpa & !0xFFF {
+                    e.tag = (e.tag & !CODE) | if code { CODE } else { 0 };
+                }
+            }
+        }
+    }
+}
