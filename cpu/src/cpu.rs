@@ -435,7 +435,7 @@ impl Cpu {
             rflags: self.rflags(),
             sys: self.sys.clone(),
             msr: MsrState {
-                debugctl: self.recorder.debugctl().bits(),
+                debugctl: self.recorder.debugctl(),
                 ds_area: self.recorder.ds_area(),
                 ..self.msr.clone()
             },

@@ -344,13 +344,14 @@ fn pages(la: u64, len: usize) -> impl Iterator<Item = Part> + Clone {
 impl DsMemory for Cpu {
     #[inline(always)]
     fn read<const N: usize>(&mut self, la: u64) -> Result<[u8; N], DsFault> {
-        match self.tlb.fast(la, N, Access::Read, Privilege::Supervisor) {
+        match self.tlb.fast(la, N, Access::Write, Privilege::Supervisor) {
             // SAFETY: the TLB only gives addresses of guest RAM with `N` bytes left in the page.
             Some(p) => Ok(unsafe { p.cast::<[u8; N]>().read() }),
             None => {
                 let mut bytes = [0; N];
-                self.ds_ram(la, N, Access::Read)?;
-                self.load_slow(la, &mut bytes, Privilege::Supervisor).map_err(|Abort| DsFault)?;
+                self.ds_check(la, N)?;
+                self.load_slow(la, &mut bytes, Privilege::Supervisor)
+                    .map_err(|Abort| DsFault::Unmapped)?;
                 Ok(bytes)
             }
         }
@@ -362,8 +363,8 @@ impl DsMemory for Cpu {
             // SAFETY: the TLB only gives addresses of writable guest RAM with `N` bytes left in the page.
             Some(p) => unsafe { p.cast::<[u8; N]>().write(*bytes) },
             None => {
-                self.ds_ram(la, N, Access::Write)?;
-                self.store_implicit(la, bytes).map_err(|Abort| DsFault)?;
+                self.ds_check(la, N)?;
+                self.store_implicit(la, bytes).map_err(|Abort| DsFault::Unmapped)?;
             }
         }
         Ok(())
@@ -371,13 +372,23 @@ impl DsMemory for Cpu {
 }
 
 impl Cpu {
-    /// The DS save area must be in RAM: a record must not reach a device register.
+    /// The DS save area must be writable RAM: a record must not reach a device register.
     #[cold]
-    fn ds_ram(&mut self, la: u64, len: usize, access: Access) -> Result<(), DsFault> {
+    fn ds_check(&mut self, la: u64, len: usize) -> Result<(), DsFault> {
         for part in pages(la, len) {
-            match self.translate(part.la, access, Privilege::Supervisor) {
+            match self.translate(part.la, Access::Write, Privilege::Supervisor) {
                 Ok(Target::Ram(_)) => {}
-                Ok(Target::Mmio(_)) | Err(Abort) => return Err(DsFault),
+                Ok(Target::Mmio(_)) => return Err(DsFault::NotRam),
+                Err(Abort) => {
+                    return Err(match self.fault {
+                        Fault::Page { error, .. }
+                            if error & (paging::pf::P | paging::pf::RSVD) == paging::pf::P =>
+                        {
+                            DsFault::ReadOnly
+                        }
+                        _ => DsFault::Unmapped,
+                    });
+                }
             }
         }
         Ok(())
