@@ -1,1 +1,46 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! The devices of the vbts machine.
+//!
+//! Plain models: no threads, no host clock, nothing random. Every call that depends on time takes `now`, the
+//! virtual time in nanoseconds, and devices with timers say when they want to be called next:
+//!
+//! ```text
+//! let next = min(chip.next_deadline(), pit.next_deadline(), rtc.next_deadline());   // run the CPU until then
+//! chip.tick(now); pit.tick(now); rtc.tick(now);
+//! ```
+//!
+//! # Putting a machine together
+//!
+//! Devices live in [`Shared`] (an `Arc<Mutex<_>>`), so that the [`Bus`] and the VMM reach the same one. A device
+//! that interrupts owns an [`irqchip::IrqLine`]. Locks nest in one direction only: device, then interrupt
+//! controllers. So never call a device while holding the lock of the [`irqchip::IrqChip`].
+//!
+//! | what | type | where |
+//! |---|---|---|
+//! | interrupt controllers | [`irqchip::IrqChip`] | local APIC page: `lapic_read`/`lapic_write` for the accessing CPU |
+//! | I/O APIC | [`irqchip::IoApicWindow`] | memory 0xFEC0_0000, 0x1000 bytes |
+//! | 8259A pair, ELCR | [`irqchip::PicPorts`] | ports 0x20, 0xA0, 0x4D0; 2 bytes each |
+//! | 8254 | [`pit::Pit`], [`pit::SystemControlPort`] | ports 0x40 (4 bytes), 0x61; IRQ 0 |
+//! | clock | [`rtc::Rtc`] | port 0x70, 2 bytes; IRQ 8 |
+//! | serial port | [`uart::Uart`] | port 0x3F8, 8 bytes; IRQ 4 |
+//! | reset | [`reset::I8042`], [`reset::ResetControl`], [`reset::SystemControlPortA`] | ports 0x64, 0xCF9, 0x92 |
+//! | exit | [`exit_port::ExitPort`] | port 0xF4, 4 bytes |
+//!
+//! After anything that can change interrupts (any device access, host input, `tick`) the VMM asks
+//! [`irqchip::IrqChip::intr_pending`] and [`irqchip::IrqChip::nmi_pending`].
+//!
+//! Ports and addresses that no device claims read as ones; that includes POST port 0x80.
+
+mod bus;
+pub mod exit_port;
+pub mod ioapic;
+pub mod irqchip;
+pub mod lapic;
+pub mod pic;
+pub mod pit;
+pub mod reset;
+pub mod rtc;
+mod sink;
+pub mod uart;
+
+pub use bus::{Bus, BusDevice, BusError, ByteDevice, Shared, lock, shared};
+pub use sink::{ByteSink, OutputBuffer};

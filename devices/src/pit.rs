@@ -1,0 +1,573 @@
+//! The 8254 programmable interval timer and its system control port 0x61.
+//!
+//! Channel 0 drives IRQ 0, channel 2 the speaker gate; channel 1 (memory refresh) only counts. Counts are not
+//! stored: they follow from the time at which they were loaded.
+
+use crate::bus::ByteDevice;
+use crate::irqchip::IrqLine;
+
+/// Input clock in Hz: a twelfth of the 14.31818 MHz oscillator.
+pub const PIT_HZ: u64 = 1_193_182;
+
+const NS_PER_SECOND: u128 = 1_000_000_000;
+
+/// Input clocks since reset at `now` ns.
+fn clocks(now: u64) -> u64 {
+    (u128::from(now) * u128::from(PIT_HZ) / NS_PER_SECOND) as u64
+}
+
+/// The first ns at which [`clocks`] is `clock`.
+fn time_of(clock: u64) -> u64 {
+    (u128::from(clock) * NS_PER_SECOND)
+        .div_ceil(u128::from(PIT_HZ))
+        .try_into()
+        .unwrap_or(u64::MAX)
+}
+
+/// Bits 5:4 of the control word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Low,
+    High,
+    LowHigh,
+}
+
+#[derive(Debug)]
+struct Channel {
+    /// 0 to 5.
+    mode: u8,
+    access: Access,
+    bcd: bool,
+    /// The count register: 0 stands for 65536, or 10000 in BCD.
+    reload: u16,
+    /// Low byte of a two-byte write under way.
+    low: Option<u8>,
+    /// The next read of a two-byte read gives the high byte.
+    read_high: bool,
+    latched_count: Option<u16>,
+    latched_status: Option<u8>,
+    gate: bool,
+    /// The clock at which counting began. `None`: waiting for a count or a trigger.
+    start: Option<u64>,
+    /// Clocks counted when the gate went low.
+    paused: Option<u64>,
+}
+
+impl Channel {
+    fn new(gate: bool) -> Self {
+        Self {
+            mode: 0,
+            access: Access::LowHigh,
+            bcd: false,
+            reload: 0,
+            low: None,
+            read_high: false,
+            latched_count: None,
+            latched_status: None,
+            gate,
+            start: None,
+            paused: None,
+        }
+    }
+
+    /// True for the modes in which a rising gate loads the counter and starts it.
+    fn gate_triggers(&self) -> bool {
+        matches!(self.mode, 1 | 5)
+    }
+
+    fn periodic(&self) -> bool {
+        matches!(self.mode, 2 | 3)
+    }
+
+    /// The initial count, 1 to 65536.
+    fn period(&self) -> u64 {
+        let count = if self.bcd {
+            (0..4).rev().fold(0, |n, digit| {
+                n * 10 + u64::from(self.reload >> (digit * 4) & 0xF)
+            })
+        } else {
+            u64::from(self.reload)
+        };
+        match count {
+            0 if self.bcd => 10_000,
+            0 => 65_536,
+            // A count of 1 is illegal in modes 2 and 3; 2 is the least that divides.
+            1 if self.periodic() => 2,
+            n => n,
+        }
+    }
+
+    fn elapsed(&self, clock: u64) -> Option<u64> {
+        self.paused
+            .or_else(|| Some(clock.saturating_sub(self.start?)))
+    }
+
+    /// The counting element as a read shows it.
+    fn count(&self, clock: u64) -> u16 {
+        let Some(elapsed) = self.elapsed(clock) else {
+            return self.reload;
+        };
+        let period = self.period();
+        let modulus = if self.bcd { 10_000 } else { 65_536 };
+        let count = match self.mode {
+            2 => period - elapsed % period,
+            // Counts down by two, twice a period.
+            3 => {
+                let phase = elapsed % period;
+                let half = period.div_ceil(2);
+                let into = if phase < half { phase } else { phase - half };
+                (period & !1).saturating_sub(into * 2)
+            }
+            _ => (period + modulus - elapsed % modulus) % modulus,
+        } % modulus;
+        if self.bcd {
+            (0..4).fold(0, |bcd, digit| {
+                bcd | ((count / 10u64.pow(digit) % 10) as u16) << (digit * 4)
+            })
+        } else {
+            count as u16
+        }
+    }
+
+    /// The OUT pin.
+    fn out(&self, clock: u64) -> bool {
+        let Some(elapsed) = self.elapsed(clock) else {
+            // Mode 0 starts low, the others idle high.
+            return self.mode != 0;
+        };
+        let period = self.period();
+        if self.periodic() && !self.gate {
+            return true;
+        }
+        match self.mode {
+            0 | 1 => elapsed >= period,
+            2 => elapsed % period != period - 1,
+            3 => elapsed % period < period.div_ceil(2),
+            _ => elapsed != period,
+        }
+    }
+
+    /// The next clock after `clock` at which OUT rises.
+    fn next_rise(&self, clock: u64) -> Option<u64> {
+        let start = self.start.filter(|_| self.paused.is_none())?;
+        let period = self.period();
+        let rise = match self.mode {
+            0 | 1 => start.checked_add(period)?,
+            2 | 3 => start
+                .checked_add((clock.saturating_sub(start) / period + 1).checked_mul(period)?)?,
+            _ => start.checked_add(period + 1)?,
+        };
+        (rise > clock).then_some(rise)
+    }
+
+    fn set_control(&mut self, value: u8) {
+        self.access = match value >> 4 & 3 {
+            1 => Access::Low,
+            2 => Access::High,
+            _ => Access::LowHigh,
+        };
+        self.mode = match value >> 1 & 7 {
+            mode @ 0..=5 => mode,
+            // Bit 2 is "don't care" in modes 2 and 3.
+            mode => mode & 3,
+        };
+        self.bcd = value & 1 != 0;
+        self.reload = 0;
+        self.low = None;
+        self.read_high = false;
+        self.latched_count = None;
+        self.latched_status = None;
+        self.start = None;
+        self.paused = None;
+    }
+
+    fn write(&mut self, clock: u64, value: u8) {
+        self.reload = match (self.access, self.low.take()) {
+            (Access::Low, _) => u16::from(value),
+            (Access::High, _) => u16::from(value) << 8,
+            (Access::LowHigh, Some(low)) => u16::from_le_bytes([low, value]),
+            (Access::LowHigh, None) => {
+                self.low = Some(value);
+                if self.mode == 0 {
+                    // The first byte stops the count.
+                    self.start = None;
+                    self.paused = None;
+                }
+                return;
+            }
+        };
+        if !self.gate_triggers() {
+            self.start = Some(clock);
+            self.paused = (!self.gate).then_some(0);
+        }
+    }
+
+    fn read(&mut self, clock: u64) -> u8 {
+        if let Some(status) = self.latched_status.take() {
+            return status;
+        }
+        let [low, high] = self
+            .latched_count
+            .unwrap_or_else(|| self.count(clock))
+            .to_le_bytes();
+        let (value, done) = match self.access {
+            Access::Low => (low, true),
+            Access::High => (high, true),
+            Access::LowHigh if self.read_high => (high, true),
+            Access::LowHigh => (low, false),
+        };
+        self.read_high = !done;
+        if done {
+            self.latched_count = None;
+        }
+        value
+    }
+
+    fn latch_count(&mut self, clock: u64) {
+        if self.latched_count.is_none() {
+            self.latched_count = Some(self.count(clock));
+        }
+    }
+
+    /// Latches the status byte: OUT, null count, and the control word (8254 data sheet, "Read-Back Command").
+    fn latch_status(&mut self, clock: u64) {
+        let access = match self.access {
+            Access::Low => 1,
+            Access::High => 2,
+            Access::LowHigh => 3,
+        };
+        let null_count = self.start.is_none();
+        let status = u8::from(self.out(clock)) << 7
+            | u8::from(null_count) << 6
+            | access << 4
+            | self.mode << 1
+            | u8::from(self.bcd);
+        self.latched_status.get_or_insert(status);
+    }
+
+    fn set_gate(&mut self, clock: u64, gate: bool) {
+        if gate == self.gate {
+            return;
+        }
+        self.gate = gate;
+        if !gate {
+            if !self.gate_triggers() {
+                self.paused = self.elapsed(clock);
+            }
+        } else if self.gate_triggers() || (self.periodic() && self.start.is_some()) {
+            self.start = Some(clock);
+            self.paused = None;
+        } else if let Some(counted) = self.paused.take() {
+            self.start = Some(clock.saturating_sub(counted));
+        }
+    }
+}
+
+const PORT_CONTROL: u64 = 3;
+
+/// Ports 0x40 to 0x43.
+#[derive(Debug)]
+pub struct Pit {
+    channels: [Channel; 3],
+    irq: IrqLine,
+    speaker: bool,
+    /// Up to which clock the edges of channel 0 have been delivered.
+    seen: u64,
+}
+
+impl Pit {
+    /// A timer that counts nothing yet. `irq` is IRQ 0.
+    pub fn new(irq: IrqLine) -> Self {
+        let channels = [Channel::new(true), Channel::new(true), Channel::new(false)];
+        Self {
+            channels,
+            irq,
+            speaker: false,
+            seen: 0,
+        }
+    }
+
+    /// When [`tick`](Self::tick) has to be called next, in ns: the next rising edge of channel 0.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.channels[0].next_rise(self.seen).map(time_of)
+    }
+
+    /// Delivers the IRQ 0 edge that is due at `now`; several missed ones are one.
+    pub fn tick(&mut self, now: u64) {
+        let clock = clocks(now);
+        if self.channels[0]
+            .next_rise(self.seen)
+            .is_some_and(|at| at <= clock)
+        {
+            self.irq.pulse();
+        }
+        self.seen = self.seen.max(clock);
+    }
+
+    fn write_control(&mut self, clock: u64, value: u8) {
+        let select = value >> 6;
+        if let Some(channel) = self.channels.get_mut(usize::from(select)) {
+            if value >> 4 & 3 == 0 {
+                channel.latch_count(clock);
+            } else {
+                channel.set_control(value);
+            }
+            return;
+        }
+        for (i, channel) in self.channels.iter_mut().enumerate() {
+            if value & 2 << i != 0 {
+                if value & 0x20 == 0 {
+                    channel.latch_count(clock);
+                }
+                if value & 0x10 == 0 {
+                    channel.latch_status(clock);
+                }
+            }
+        }
+    }
+
+    /// Reads system control port B (0x61): gate and speaker bits, refresh toggle, OUT of channel 2.
+    pub fn read_port61(&self, now: u64) -> u8 {
+        // The refresh request toggles every 15.085 us (18 clocks).
+        let clock = clocks(now);
+        let refresh = (clock / 18) & 1;
+        u8::from(self.channels[2].gate)
+            | u8::from(self.speaker) << 1
+            | (refresh as u8) << 4
+            | u8::from(self.channels[2].out(clock)) << 5
+    }
+
+    /// Writes system control port B: bit 0 is the gate of channel 2, bit 1 the speaker.
+    pub fn write_port61(&mut self, now: u64, value: u8) {
+        self.channels[2].set_gate(clocks(now), value & 1 != 0);
+        self.speaker = value & 2 != 0;
+    }
+}
+
+impl ByteDevice for Pit {
+    fn read_byte(&mut self, now: u64, offset: u64) -> u8 {
+        self.tick(now);
+        let channel = usize::try_from(offset)
+            .ok()
+            .and_then(|i| self.channels.get_mut(i));
+        // The control word register cannot be read.
+        channel.map_or(0xFF, |c| c.read(clocks(now)))
+    }
+
+    fn write_byte(&mut self, now: u64, offset: u64, value: u8) {
+        self.tick(now);
+        let clock = clocks(now);
+        if offset == PORT_CONTROL {
+            self.write_control(clock, value);
+        } else if let Some(c) = usize::try_from(offset)
+            .ok()
+            .and_then(|i| self.channels.get_mut(i))
+        {
+            c.write(clock, value);
+        }
+    }
+}
+
+/// Port 0x61 on the port bus, next to its [`Pit`] at 0x40.
+#[derive(Debug)]
+pub struct SystemControlPort(crate::Shared<Pit>);
+
+impl SystemControlPort {
+    /// The port that belongs to `pit`.
+    pub fn new(pit: crate::Shared<Pit>) -> Self {
+        Self(pit)
+    }
+}
+
+impl ByteDevice for SystemControlPort {
+    fn read_byte(&mut self, now: u64, _offset: u64) -> u8 {
+        crate::lock(&self.0).read_port61(now)
+    }
+
+    fn write_byte(&mut self, now: u64, _offset: u64, value: u8) {
+        crate::lock(&self.0).write_port61(now, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::irqchip::{IrqChip, PicPorts};
+    use crate::{Shared, lock, shared};
+
+    fn pit() -> (Pit, Shared<IrqChip>) {
+        let chip = shared(IrqChip::new(1, false));
+        PicPorts::master(chip.clone()).write_byte(0, 1, 0xFE);
+        (Pit::new(IrqLine::new(chip.clone(), 0)), chip)
+    }
+
+    /// True if IRQ 0 came; acknowledges it and ends it.
+    fn took_irq(chip: &Shared<IrqChip>) -> bool {
+        let taken = lock(chip).acknowledge(0).is_some();
+        PicPorts::master(chip.clone()).write_byte(0, 0, 0x20);
+        taken
+    }
+
+    fn program(p: &mut Pit, now: u64, control: u8, count: u16) {
+        p.write_byte(now, 3, control);
+        for byte in count.to_le_bytes() {
+            p.write_byte(now, u64::from(control >> 6), byte);
+        }
+    }
+
+    fn read16(p: &mut Pit, now: u64, channel: u64) -> u16 {
+        u16::from_le_bytes([p.read_byte(now, channel), p.read_byte(now, channel)])
+    }
+
+    #[test]
+    fn clocks_and_times_agree() {
+        for clock in [0, 1, 2, 11_932, PIT_HZ, PIT_HZ * 86_400 * 365] {
+            assert_eq!(clocks(time_of(clock)), clock);
+            assert!(clock == 0 || clocks(time_of(clock) - 1) == clock - 1);
+        }
+        assert_eq!(time_of(PIT_HZ), 1_000_000_000);
+    }
+
+    #[test]
+    fn mode_2_interrupts_without_drift() {
+        let (mut p, chip) = pit();
+        assert_eq!(p.next_deadline(), None);
+        program(&mut p, 0, 0x34, 11_932);
+        for n in 1..200 {
+            let at = p.next_deadline().unwrap();
+            assert_eq!(at, time_of(n * 11_932));
+            p.tick(at - 1);
+            assert!(!took_irq(&chip));
+            p.tick(at);
+            assert!(took_irq(&chip));
+        }
+        p.tick(time_of(10_000_000));
+        assert!(took_irq(&chip));
+        assert!(!took_irq(&chip), "missed edges are one interrupt");
+    }
+
+    #[test]
+    fn mode_0_and_4_interrupt_once() {
+        for (control, delay) in [(0x30, 1000), (0x38, 1001)] {
+            let (mut p, chip) = pit();
+            program(&mut p, 0, control, 1000);
+            let at = p.next_deadline().unwrap();
+            assert_eq!(at, time_of(delay));
+            p.tick(at);
+            assert!(took_irq(&chip));
+            assert_eq!(p.next_deadline(), None);
+            p.tick(at + 1_000_000_000);
+            assert!(!took_irq(&chip));
+        }
+    }
+
+    #[test]
+    fn reprogramming_stops_the_old_count() {
+        let (mut p, _chip) = pit();
+        program(&mut p, 0, 0x34, 1000);
+        p.write_byte(0, 3, 0x30);
+        assert_eq!(p.next_deadline(), None, "no count yet");
+        p.write_byte(0, 0, 0);
+        assert_eq!(p.next_deadline(), None, "half a count");
+        p.write_byte(0, 0, 1);
+        assert_eq!(p.next_deadline(), Some(time_of(256)));
+    }
+
+    #[test]
+    fn counts_latch_and_read_back() {
+        let (mut p, _chip) = pit();
+        program(&mut p, 0, 0x34, 1000);
+        assert_eq!(read16(&mut p, time_of(10), 0), 990);
+        p.write_byte(time_of(10), 3, 0x00);
+        assert_eq!(read16(&mut p, time_of(500), 0), 990, "latched");
+        assert_eq!(read16(&mut p, time_of(500), 0), 500);
+        p.write_byte(time_of(20), 3, 0xC2);
+        assert_eq!(
+            p.read_byte(0, 0),
+            0xB4,
+            "status: OUT high, low/high, mode 2"
+        );
+        assert_eq!(read16(&mut p, time_of(999), 0), 980);
+        p.write_byte(0, 3, 0x34);
+        p.write_byte(0, 3, 0xE2);
+        assert_eq!(p.read_byte(0, 0), 0xF4, "null count");
+        assert_eq!(p.read_byte(0, 3), 0xFF);
+    }
+
+    #[test]
+    fn square_wave_and_bcd() {
+        let (mut p, _chip) = pit();
+        program(&mut p, 0, 0x36, 1000);
+        for (clock, count, out) in [
+            (0, 1000, true),
+            (100, 800, true),
+            (500, 1000, false),
+            (999, 2, false),
+        ] {
+            assert_eq!(
+                (p.channels[0].count(clock), p.channels[0].out(clock)),
+                (count, out)
+            );
+        }
+        program(&mut p, 0, 0x31, 0x1000);
+        assert_eq!(p.channels[0].count(1), 0x0999);
+        assert_eq!(p.channels[0].count(1001), 0x9999);
+    }
+
+    #[test]
+    fn channel_2_calibrates_as_linux_does_it() {
+        let (mut p, _chip) = pit();
+        p.write_port61(0, 0x01);
+        program(&mut p, 0, 0xB0, 59_659);
+        assert_eq!(p.read_port61(time_of(59_658)) & 0x20, 0);
+        assert_eq!(p.read_port61(time_of(59_659)) & 0x21, 0x21);
+        // The fast way looks at the high byte alone.
+        program(&mut p, 0, 0xB0, 0xFFFF);
+        let high = |p: &mut Pit, clock| read16(p, time_of(clock), 2) >> 8;
+        assert_eq!(
+            (high(&mut p, 255), high(&mut p, 256), high(&mut p, 512)),
+            (0xFF, 0xFE, 0xFD)
+        );
+    }
+
+    #[test]
+    fn the_gate_pauses_mode_0_and_restarts_mode_2() {
+        let (mut p, _chip) = pit();
+        p.write_port61(0, 1);
+        program(&mut p, 0, 0xB0, 1000);
+        p.write_port61(time_of(100), 0);
+        assert_eq!(read16(&mut p, time_of(5000), 2), 900);
+        p.write_port61(time_of(5000), 1);
+        assert_eq!(read16(&mut p, time_of(5100), 2), 800);
+        program(&mut p, 0, 0xB4, 1000);
+        p.write_port61(time_of(100), 0);
+        p.write_port61(time_of(200), 1);
+        assert_eq!(read16(&mut p, time_of(201), 2), 999);
+    }
+
+    #[test]
+    fn the_refresh_bit_toggles() {
+        let (p, _chip) = pit();
+        assert_ne!(
+            p.read_port61(time_of(0)) & 0x10,
+            p.read_port61(time_of(18)) & 0x10
+        );
+    }
+
+    #[test]
+    fn no_control_word_or_count_panics() {
+        let (mut p, _chip) = pit();
+        for control in 0..=255 {
+            p.write_byte(u64::MAX, 3, control);
+            for channel in 0..3 {
+                for value in [0, 1, 0xFF] {
+                    p.write_byte(u64::MAX, channel, value);
+                    p.read_byte(u64::MAX, channel);
+                }
+            }
+            p.next_deadline();
+            p.read_port61(u64::MAX);
+            p.write_port61(u64::MAX, control);
+        }
+    }
+}
