@@ -1,1 +1,10 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! What the whole-system tests share: test programs and how they are built, the native oracle, and how `vbts` is
+//! found and run.
+//!
+//! The tests need a `vbts` binary and a guest kernel; without them they report themselves as ignored and say why.
+
+pub mod branches;
+pub mod oracle;
+pub mod programs;
+
+pub use branches::{Branch, Symbols};

@@ -1,0 +1,131 @@
+//! The test programs: static executables without a C library, at fixed addresses, built when a test needs them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// No C library and no start files; fixed addresses; nothing that differs between machines.
+const FLAGS: &[&str] = &[
+    "-nostdlib",
+    "-static",
+    "-no-pie",
+    "-fno-pie",
+    "-ffreestanding",
+    "-fno-builtin",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-mno-red-zone",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wl,--build-id=none",
+];
+
+/// A program of `tests/programs`.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Name of the source file.
+    pub source: &'static str,
+    /// What it exits with.
+    pub status: i32,
+}
+
+/// Every test program.
+pub const ALL: &[Program] = &[
+    Program {
+        source: "recursion.c",
+        status: 0,
+    },
+    Program {
+        source: "dispatch.c",
+        status: 3,
+    },
+    Program {
+        source: "strings.S",
+        status: 0,
+    },
+    Program {
+        source: "signal.c",
+        status: 7,
+    },
+    Program {
+        source: "long_loop.S",
+        status: 0,
+    },
+    Program {
+        source: "displacement.S",
+        status: 0,
+    },
+    Program {
+        source: "compat.S",
+        status: 0,
+    },
+    Program {
+        source: "syscalls.c",
+        status: 0,
+    },
+    Program {
+        source: "faults.c",
+        status: 0,
+    },
+    Program {
+        source: "self_modifying.c",
+        status: 0,
+    },
+    Program {
+        source: "floating.c",
+        status: 0,
+    },
+    Program {
+        source: "straight.S",
+        status: 131,
+    },
+];
+
+impl Program {
+    /// The name without the language.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.source.split('.').next().unwrap_or(self.source)
+    }
+
+    /// Compiles the program into `directory`.
+    ///
+    /// # Errors
+    /// If there is no `gcc`, or it does not like the program.
+    pub fn build(&self, directory: &Path) -> Result<PathBuf> {
+        compile(&source(self.source), &directory.join(self.name()))
+    }
+}
+
+/// Path of a file of `tests/programs`.
+#[must_use]
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("programs")
+        .join(name)
+}
+
+/// Compiles one source file into a static executable.
+///
+/// # Errors
+/// If there is no `gcc`, or it does not like the source.
+pub fn compile(source: &Path, output: &Path) -> Result<PathBuf> {
+    let result = Command::new("gcc")
+        .args(FLAGS)
+        .arg("-o")
+        .args([output, source])
+        .output()
+        .context("cannot start gcc (install the gcc package)")?;
+    if !result.status.success() {
+        bail!(
+            "gcc failed on {}:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&result.stderr)
+        );
+    }
+    Ok(output.to_owned())
+}
