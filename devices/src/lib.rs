@@ -24,9 +24,16 @@
 //! | serial port | [`uart::Uart`] | port 0x3F8, 8 bytes; IRQ 4 |
 //! | reset | [`reset::I8042`], [`reset::ResetControl`], [`reset::SystemControlPortA`] | ports 0x64, 0xCF9, 0x92 |
 //! | exit | [`exit_port::ExitPort`] | port 0xF4, 4 bytes |
+//! | console and agent port | [`virtio::console::Console`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
+//! | shared directories | [`virtio::fs9p::Fs9p`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //!
 //! After anything that can change interrupts (any device access, host input, `tick`) the VMM asks
 //! [`irqchip::IrqChip::intr_pending`] and [`irqchip::IrqChip::nmi_pending`].
+//!
+//! Devices write guest memory through [`GuestRam`] only, which marks what they wrote in its dirty bitmap.
+//!
+//! Output of the guest goes to a [`ByteSink`] at once; [`OutputBuffer`] is one that can be emptied from outside. When
+//! a console port's sink was full and has room again, call [`virtio::mmio::MmioTransport::poll`].
 //!
 //! Ports and addresses that no device claims read as ones; that includes POST port 0x80.
 
@@ -35,12 +42,17 @@ pub mod exit_port;
 pub mod ioapic;
 pub mod irqchip;
 pub mod lapic;
+pub mod ninep;
 pub mod pic;
 pub mod pit;
 pub mod reset;
 pub mod rtc;
 mod sink;
 pub mod uart;
+pub mod virtio;
 
 pub use bus::{Bus, BusDevice, BusError, ByteDevice, Shared, lock, shared};
+/// Guest RAM as the devices see it. The bitmap tells the processor which pages devices have written.
+pub type GuestRam = vm_memory::GuestMemoryMmap<vm_memory::bitmap::AtomicBitmap>;
+
 pub use sink::{ByteSink, OutputBuffer};

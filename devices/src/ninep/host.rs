@@ -1,0 +1,315 @@
+//! What the server does to the host's file system. Nothing here follows a symbolic link or looks at a path of
+//! more than one component, so nothing leaves the exported tree.
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatFs};
+use rustix::io::Errno;
+
+use super::wire::Qid;
+
+/// File systems whose files are windows into the host's kernel: some never end, some block, some are other
+/// processes' memory (Linux: include/uapi/linux/magic.h).
+const KERNEL_FILE_SYSTEMS: [u32; 16] = [
+    0x0000_9FA0, // proc
+    0x6265_6572, // sysfs
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0x0027_E0EB, // cgroup
+    0x6367_7270, // cgroup2
+    0xCAFE_4A11, // bpf
+    0x6165_676C, // pstore
+    0xDE5E_81E4, // efivarfs
+    0x6265_6570, // configfs
+    0x1980_0202, // mqueue
+    0x6573_5543, // fusectl
+    0x0000_1CD1, // devpts
+    0x4249_4E4D, // binfmt_misc
+    0xF97C_FF8C, // selinuxfs
+];
+
+/// A place in the tree, held by an `O_PATH` descriptor.
+#[derive(Debug)]
+pub(super) struct Node {
+    fd: OwnedFd,
+    pub kind: FileType,
+}
+
+/// The file system seen from the root of the share.
+#[derive(Debug)]
+pub(super) struct Host {
+    root: OwnedFd,
+    /// /proc/self/fd, the way to open an `O_PATH` descriptor for reading or writing.
+    proc_fds: OwnedFd,
+    /// Device numbers met so far; the position is part of a qid.
+    devices: Vec<u64>,
+    /// Whether times and free space that change without the guest's doing are shown.
+    stable: bool,
+}
+
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A file name: one component, not a way up or out.
+pub(super) fn name(bytes: &[u8]) -> Result<CString, Errno> {
+    match bytes {
+        b"" | b"." | b".." => return Err(Errno::INVAL),
+        _ if bytes.contains(&b'/') => return Err(Errno::INVAL),
+        _ if bytes.len() > 255 => return Err(Errno::NAMETOOLONG),
+        _ => {}
+    }
+    CString::new(bytes).map_err(|_| Errno::INVAL)
+}
+
+fn is_kernel_file_system(stat: &StatFs) -> bool {
+    KERNEL_FILE_SYSTEMS.contains(&(stat.f_type as u32))
+}
+
+impl Host {
+    /// Exports the directory `root`. With `stable`, access times and free space are hidden, which the guest's own
+    /// reading or the host's other users change.
+    pub(super) fn new(root: &Path, stable: bool) -> Result<Self, Errno> {
+        let root = fs::openat(
+            CWD,
+            root,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let proc_fds = fs::openat(
+            CWD,
+            c"/proc/self/fd",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            root,
+            proc_fds,
+            devices: Vec::new(),
+            stable,
+        })
+    }
+
+    pub(super) fn root(&self) -> Result<Node, Errno> {
+        Ok(Node {
+            fd: self.root.try_clone().map_err(|_| Errno::MFILE)?,
+            kind: FileType::Directory,
+        })
+    }
+
+    /// The entry `name` of the directory `parent`, itself if it is a symbolic link.
+    pub(super) fn lookup(&self, parent: &Node, name: &CStr) -> Result<(Node, Stat), Errno> {
+        let fd = fs::openat(&parent.fd, name, PATH_FLAGS, Mode::empty())?;
+        let stat = fs::fstat(&fd)?;
+        Ok((
+            Node {
+                fd,
+                kind: FileType::from_raw_mode(stat.st_mode),
+            },
+            stat,
+        ))
+    }
+
+    pub(super) fn stat(&self, node: &Node) -> Result<Stat, Errno> {
+        let mut stat = fs::fstat(&node.fd)?;
+        if self.stable {
+            stat.st_atime = stat.st_mtime;
+            stat.st_atime_nsec = stat.st_mtime_nsec;
+        }
+        Ok(stat)
+    }
+
+    pub(super) fn statfs(&self, node: &Node) -> Result<StatFs, Errno> {
+        let mut stat = fs::fstatfs(&node.fd)?;
+        if self.stable {
+            stat.f_bfree = 0;
+            stat.f_bavail = 0;
+            stat.f_ffree = 0;
+        }
+        Ok(stat)
+    }
+
+    /// Inode numbers are unique on one file system only, and a tree can hold several: the number of the file
+    /// system goes into the upper bits.
+    fn qid_path(&mut self, device: u64, inode: u64) -> u64 {
+        let known = self.devices.iter().position(|d| *d == device);
+        let index = known.unwrap_or_else(|| {
+            self.devices.push(device);
+            self.devices.len() - 1
+        });
+        inode ^ (index as u64) << 48
+    }
+
+    pub(super) fn qid(&mut self, stat: &Stat) -> Qid {
+        Qid {
+            kind: qid_kind(FileType::from_raw_mode(stat.st_mode)),
+            version: stat.st_mtime as u32,
+            path: self.qid_path(stat.st_dev, stat.st_ino),
+        }
+    }
+
+    /// The qid of a directory entry, which a client uses as inode number only.
+    pub(super) fn entry_qid(&mut self, directory: &Stat, kind: FileType, inode: u64) -> Qid {
+        let path = self.qid_path(directory.st_dev, inode);
+        Qid {
+            kind: qid_kind(kind),
+            version: 0,
+            path,
+        }
+    }
+
+    /// Opens a regular file or a directory. Everything else could block, or talk to a device.
+    pub(super) fn open(&self, node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match node.kind {
+            FileType::RegularFile | FileType::Directory => {}
+            FileType::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::ACCESS),
+        }
+        if is_kernel_file_system(&fs::fstatfs(&node.fd)?) {
+            return Err(Errno::ACCESS);
+        }
+        // Non-blocking: a lease or a lock on the host must not stop the machine.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        fs::openat(&self.proc_fds, self.proc_name(node), flags, Mode::empty())
+    }
+
+    fn proc_name(&self, node: &Node) -> String {
+        node.fd.as_raw_fd().to_string()
+    }
+
+    pub(super) fn readlink(&self, node: &Node) -> Result<CString, Errno> {
+        fs::readlinkat(&node.fd, c"", Vec::new())
+    }
+
+    // What follows serves writable shares only.
+
+    /// Creates and opens a regular file.
+    pub(super) fn create(
+        &self,
+        parent: &Node,
+        name: &CStr,
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<(Node, Stat, OwnedFd), Errno> {
+        let flags = flags
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC
+            | OFlags::NOCTTY
+            | OFlags::NONBLOCK;
+        let file = fs::openat(&parent.fd, name, flags, permissions(mode))?;
+        // By the file's own descriptor, not by name again: the name may be another file by now.
+        let path = fs::openat(
+            &self.proc_fds,
+            file.as_raw_fd().to_string(),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let stat = fs::fstat(&path)?;
+        Ok((
+            Node {
+                fd: path,
+                kind: FileType::RegularFile,
+            },
+            stat,
+            file,
+        ))
+    }
+
+    pub(super) fn mkdir(&self, parent: &Node, name: &CStr, mode: u32) -> Result<(), Errno> {
+        fs::mkdirat(&parent.fd, name, permissions(mode))
+    }
+
+    pub(super) fn symlink(&self, parent: &Node, name: &CStr, target: &CStr) -> Result<(), Errno> {
+        fs::symlinkat(target, &parent.fd, name)
+    }
+
+    pub(super) fn link(&self, node: &Node, parent: &Node, name: &CStr) -> Result<(), Errno> {
+        if node.kind != FileType::RegularFile {
+            return Err(Errno::PERM);
+        }
+        fs::linkat(
+            &self.proc_fds,
+            self.proc_name(node),
+            &parent.fd,
+            name,
+            AtFlags::SYMLINK_FOLLOW,
+        )
+    }
+
+    pub(super) fn unlink(&self, parent: &Node, name: &CStr, directory: bool) -> Result<(), Errno> {
+        let flags = if directory {
+            AtFlags::REMOVEDIR
+        } else {
+            AtFlags::empty()
+        };
+        fs::unlinkat(&parent.fd, name, flags)
+    }
+
+    pub(super) fn rename(
+        &self,
+        from: &Node,
+        name: &CStr,
+        to: &Node,
+        new_name: &CStr,
+    ) -> Result<(), Errno> {
+        fs::renameat(&from.fd, name, &to.fd, new_name)
+    }
+
+    pub(super) fn chmod(&self, node: &Node, mode: u32) -> Result<(), Errno> {
+        if node.kind == FileType::Symlink {
+            return Err(Errno::OPNOTSUPP);
+        }
+        fs::chmodat(
+            &self.proc_fds,
+            self.proc_name(node),
+            permissions(mode),
+            AtFlags::empty(),
+        )
+    }
+
+    pub(super) fn chown(
+        &self,
+        node: &Node,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(), Errno> {
+        let (uid, gid) = (uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw));
+        fs::chownat(&node.fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+    }
+
+    pub(super) fn truncate(&self, node: &Node, size: u64) -> Result<(), Errno> {
+        if node.kind == FileType::Directory {
+            return Err(Errno::ISDIR);
+        }
+        fs::ftruncate(self.open(node, OFlags::WRONLY)?, size)
+    }
+
+    pub(super) fn set_times(&self, node: &Node, times: &fs::Timestamps) -> Result<(), Errno> {
+        if node.kind == FileType::Symlink {
+            return Err(Errno::OPNOTSUPP);
+        }
+        fs::utimensat(
+            &self.proc_fds,
+            self.proc_name(node),
+            times,
+            AtFlags::empty(),
+        )
+    }
+}
+
+/// Permission bits without set-user-ID and set-group-ID: a guest must not leave programs on the host that run
+/// with the rights of whoever started the VMM.
+fn permissions(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o1777)
+}
+
+fn qid_kind(kind: FileType) -> u8 {
+    match kind {
+        FileType::Directory => Qid::DIRECTORY,
+        FileType::Symlink => Qid::SYMLINK,
+        _ => Qid::FILE,
+    }
+}

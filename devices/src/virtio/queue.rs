@@ -1,0 +1,205 @@
+//! Split virtqueues as the devices use them.
+
+use std::sync::atomic::Ordering;
+
+use thiserror::Error;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::GuestRam;
+
+/// Most descriptors of one chain that a device looks at.
+const MAX_SEGMENTS: usize = 1024;
+/// Most bytes of one chain, readable and writable together. Descriptors can name the same memory many times, so
+/// the size of RAM bounds nothing.
+const MAX_CHAIN_BYTES: u64 = 4 << 20;
+
+const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
+
+/// Why a queue is unusable until the driver resets the device.
+#[derive(Debug, Error)]
+pub enum QueueError {
+    /// The rings or a buffer are not in RAM, or the available index makes no sense.
+    #[error("Virtqueue is broken")]
+    Queue(#[from] virtio_queue::Error),
+    /// A buffer is not in RAM.
+    #[error("Virtqueue buffer is not in RAM")]
+    Buffer(#[from] vm_memory::GuestMemoryError),
+    /// A chain is longer than any driver needs.
+    #[error("Virtqueue chain has more than {MAX_CHAIN_BYTES} bytes")]
+    ChainTooLong,
+}
+
+/// One queue and whether it owes the driver an interrupt.
+#[derive(Debug)]
+pub struct VirtQueue {
+    queue: Queue,
+    interrupt: bool,
+    /// Chains that may still be taken before the driver runs again.
+    budget: u16,
+}
+
+impl VirtQueue {
+    pub(super) fn new(max_size: u16) -> Result<Self, QueueError> {
+        Ok(Self {
+            queue: Queue::new(max_size)?,
+            interrupt: false,
+            budget: 0,
+        })
+    }
+
+    pub(super) fn inner(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(super) fn inner_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    /// Allows one ring's worth of chains. No honest driver has more outstanding, but one that lays its rings over
+    /// each other or over its buffers could make the device itself add to them for ever.
+    pub(super) fn grant_budget(&mut self) {
+        self.budget = self.queue.size();
+    }
+
+    pub(super) fn take_interrupt(&mut self) -> bool {
+        std::mem::take(&mut self.interrupt)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.queue.reset();
+        self.interrupt = false;
+    }
+
+    /// Takes the next chain that the driver has made available.
+    pub fn pop(&mut self, ram: &GuestRam) -> Result<Option<Chain>, QueueError> {
+        if !self.queue.ready() || self.budget == 0 {
+            return Ok(None);
+        }
+        let Some(descriptors) = self.queue.iter(ram)?.next() else {
+            return Ok(None);
+        };
+        self.budget -= 1;
+        let mut chain = Chain {
+            head: descriptors.head_index(),
+            readable: vec![],
+            writable: vec![],
+        };
+        let mut bytes = 0;
+        for d in descriptors.take(MAX_SEGMENTS) {
+            bytes += u64::from(d.len());
+            if bytes > MAX_CHAIN_BYTES {
+                return Err(QueueError::ChainTooLong);
+            }
+            let list = if d.is_write_only() {
+                &mut chain.writable
+            } else {
+                &mut chain.readable
+            };
+            list.push((d.addr(), d.len() as usize));
+        }
+        Ok(Some(chain))
+    }
+
+    /// Gives a chain back to the driver, with `written` bytes in its writable part.
+    pub fn complete(
+        &mut self,
+        ram: &GuestRam,
+        chain: &Chain,
+        written: usize,
+    ) -> Result<(), QueueError> {
+        self.queue
+            .add_used(ram, chain.head, u32::try_from(written).unwrap_or(u32::MAX))?;
+        let flags = ram.load::<u16>(GuestAddress(self.queue.avail_ring()), Ordering::Acquire)?;
+        if u16::from_le(flags) & VRING_AVAIL_F_NO_INTERRUPT == 0 {
+            self.interrupt = true;
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor chain: buffers to read from, then buffers to write to.
+#[derive(Debug)]
+pub struct Chain {
+    head: u16,
+    readable: Vec<(GuestAddress, usize)>,
+    writable: Vec<(GuestAddress, usize)>,
+}
+
+impl Chain {
+    /// Bytes that the driver provides.
+    pub fn readable_len(&self) -> usize {
+        self.readable.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Bytes that the device may write.
+    pub fn writable_len(&self) -> usize {
+        self.writable.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Fills `data` from the readable bytes, starting at byte `offset` of them; returns how many there were.
+    pub fn read(
+        &self,
+        ram: &GuestRam,
+        offset: usize,
+        data: &mut [u8],
+    ) -> Result<usize, QueueError> {
+        let mut done = 0;
+        for (address, len) in pieces(&self.readable, offset, data.len()) {
+            ram.read_slice(&mut data[done..done + len], address)?;
+            done += len;
+        }
+        Ok(done)
+    }
+
+    /// Stores `data` in the writable bytes; returns how many fitted.
+    pub fn write(&self, ram: &GuestRam, data: &[u8]) -> Result<usize, QueueError> {
+        let mut done = 0;
+        for (address, len) in pieces(&self.writable, 0, data.len()) {
+            ram.write_slice(&data[done..done + len], address)?;
+            done += len;
+        }
+        Ok(done)
+    }
+}
+
+/// The parts of `segments` that hold bytes `skip..skip + want`.
+fn pieces(
+    segments: &[(GuestAddress, usize)],
+    mut skip: usize,
+    mut want: usize,
+) -> impl Iterator<Item = (GuestAddress, usize)> {
+    segments.iter().filter_map(move |&(address, len)| {
+        let skipped = skip.min(len);
+        skip -= skipped;
+        let n = (len - skipped).min(want);
+        want -= n;
+        // An address that wraps around is not RAM either.
+        let start = GuestAddress(address.0.saturating_add(skipped as u64));
+        (n > 0).then_some((start, n))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cut_segments() {
+        let segments = [
+            (GuestAddress(100), 10),
+            (GuestAddress(200), 0),
+            (GuestAddress(300), 5),
+        ];
+        let cut = |skip, want| {
+            pieces(&segments, skip, want)
+                .map(|(a, n)| (a.0, n))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(cut(0, 4), [(100, 4)]);
+        assert_eq!(cut(8, 4), [(108, 2), (300, 2)]);
+        assert_eq!(cut(10, 99), [(300, 5)]);
+        assert_eq!(cut(15, 1), []);
+        assert_eq!(cut(usize::MAX, usize::MAX), []);
+    }
+}
