@@ -7,6 +7,7 @@ use vbts_bts::Recorder;
 
 use crate::block::{CodeMap, CodeSize};
 use crate::cpuid::Model;
+use crate::debug::Breakpoints;
 use crate::flags::{Int, Lazy};
 use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
@@ -92,6 +93,8 @@ bitflags! {
         const BUS = 1 << 15;
         /// RFLAGS.RF: no instruction breakpoint for one instruction.
         const RESUME = 1 << 16;
+        /// MOV SS, POP SS, or a SYSCALL that has cleared TF: no debug trap after this instruction.
+        const HOLD_TRAP = 1 << 17;
     }
 }
 
@@ -116,7 +119,7 @@ pub struct Cpu {
     pub cpl: u8,
     /// 64-bit mode (CS.L), else compatibility mode.
     pub(crate) code64: bool,
-    /// Branches at this CPL are to be recorded.
+    /// Taken branches at this CPL have to be seen: to be recorded, or to be stepped on.
     pub(crate) recording: bool,
     /// [`Signals`] that can be taken now.
     pub(crate) signal_mask: u32,
@@ -155,6 +158,10 @@ pub struct Cpu {
     pub(crate) nmi_blocked: bool,
     /// Bits of DR6 for the debug exception that is due at the next instruction boundary.
     pub(crate) pending_db: u64,
+    /// The breakpoint conditions that DR7 enables.
+    pub(crate) breakpoints: Breakpoints,
+    /// A branch was taken since the last look: kept while `recording`.
+    pub(crate) branched: bool,
     /// Guest-physical pages whose decoded code has to be forgotten (see [`Special::OVERWRITTEN`]).
     pub(crate) overwritten: Vec<u64>,
     pub(crate) platform: Arc<dyn Platform>,
@@ -218,6 +225,8 @@ impl Cpu {
             skipped: 0,
             nmi_blocked: false,
             pending_db: 0,
+            breakpoints: Breakpoints::default(),
+            branched: false,
             overwritten: Vec::new(),
             platform,
             signals,
@@ -378,7 +387,7 @@ impl Cpu {
             (true, 0, _) | (true, _, 0) => Privilege::User,
             _ => Privilege::UserAligned,
         };
-        self.recording = self.recorder.enabled(self.cpl);
+        self.recording = self.wants_branches();
         self.signal_mask = Signals::KICK
             | if self.eflags & rflags::IF != 0 { Signals::INTR } else { 0 }
             | if self.nmi_blocked { 0 } else { Signals::NMI };
@@ -403,12 +412,6 @@ impl Cpu {
     pub(crate) fn new_generation(&mut self) {
         self.generation += 1;
         self.update_jump_key();
-    }
-
-    /// Changes the privilege level, and with it what depends on it.
-    pub(crate) fn set_cpl(&mut self, cpl: u8) {
-        self.cpl = cpl;
-        self.update_mode();
     }
 
     /// Forgets translations of linear addresses.

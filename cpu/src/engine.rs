@@ -120,7 +120,7 @@ impl SoftCpu {
             self.cpu.signals.lower(Signals::KICK);
             return Some(Exit::Kick);
         }
-        if special.contains(Special::DEBUG) {
+        if special.contains(Special::DEBUG) && !special.contains(Special::HOLD_TRAP) {
             self.cpu.special.remove(Special::DEBUG);
             self.cpu.raise_debug_trap();
             return None;
@@ -173,7 +173,7 @@ impl SoftCpu {
         };
         if let Some(stopped) = result {
             // The shadow ends with the instruction even if that faults.
-            self.cpu.special.remove(Special::SHADOW & before);
+            self.cpu.special.remove((Special::SHADOW | Special::HOLD_TRAP) & before);
             self.fault(stopped);
             return;
         }
@@ -184,7 +184,7 @@ impl SoftCpu {
     fn after_step(&mut self, before: Special) {
         let cpu = &mut self.cpu;
         // A second STI or MOV SS in the shadow of a first does not prolong it (SDM Vol. 2B, STI).
-        cpu.special.remove(Special::SHADOW & before);
+        cpu.special.remove((Special::SHADOW | Special::HOLD_TRAP) & before);
         if before.contains(Special::RESUME) {
             cpu.eflags &= !rflags::RF;
             cpu.special.remove(Special::RESUME);
@@ -194,6 +194,7 @@ impl SoftCpu {
             cpu.pending_db |= crate::debug::DR6_BS;
             cpu.special |= Special::DEBUG;
         }
+        cpu.branched = false;
     }
 
     /// An instruction did not complete.

@@ -34,14 +34,22 @@ pub mod ram;
 pub mod state;
 
 mod block;
+mod cpuid;
+mod debug;
+mod exception;
 mod exec;
+mod frame;
+mod interrupt;
 mod lower;
 mod mem;
+mod msr;
 mod paging;
 mod record;
+mod segment;
 mod tlb;
 
 pub use cpu::Cpu;
+pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, model};
 pub use engine::{Exit, SoftCpu};
 pub use platform::{Platform, Signals};
 pub use ram::GuestRam;

@@ -181,7 +181,7 @@ pub struct SystemState {
 }
 
 /// MSRs that the CPU itself consults (the rest live in the MSR table).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MsrState {
     /// IA32_STAR.
     pub star: u64,
@@ -209,6 +209,27 @@ pub struct MsrState {
     pub debugctl: u64,
     /// IA32_DS_AREA.
     pub ds_area: u64,
+}
+
+impl Default for MsrState {
+    /// As after reset.
+    fn default() -> Self {
+        Self {
+            star: 0,
+            lstar: 0,
+            cstar: 0,
+            fmask: 0,
+            kernel_gs_base: 0,
+            sysenter_cs: 0,
+            sysenter_esp: 0,
+            sysenter_eip: 0,
+            tsc_aux: 0,
+            pat: crate::msr::PAT_RESET,
+            misc_enable: crate::msr::MISC_ENABLE_RESET,
+            debugctl: 0,
+            ds_area: 0,
+        }
+    }
 }
 
 /// x87 FPU, in the layout of FXSAVE (SDM Vol. 1 10.5.1), registers in stack order.

@@ -13,12 +13,17 @@ mod alu;
 mod atomic;
 mod bits;
 mod branch;
+mod control;
 mod data;
+mod far;
 mod io;
 mod muldiv;
+mod segreg;
 mod shift;
 mod stack;
 mod string;
+mod syscall;
+mod system;
 
 /// The instance of a handler for an operand size in bytes; the size is its last generic parameter.
 macro_rules! by_size {
@@ -87,6 +92,11 @@ const FAMILIES: &[Lower] = &[
     bits::lower,
     muldiv::lower,
     io::lower,
+    segreg::lower,
+    far::lower,
+    syscall::lower,
+    control::lower,
+    system::lower,
 ];
 
 /// The handler of an instruction; `None` if it is not implemented.

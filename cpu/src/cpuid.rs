@@ -1,0 +1,350 @@
+//! The CPU models as data, and the CPUID instruction.
+//!
+//! Sections are those of SDM Vol. 2A, "CPUID—CPU Identification", and of Vol. 3B for what a leaf enumerates.
+
+use iced_x86::CpuidFeature;
+use vbts_bts::Generation;
+
+use crate::cpu::Cpu;
+use crate::msr::{APIC_BASE, APIC_BASE_ENABLE};
+use crate::paging::PHYS_BITS;
+
+/// What CPUID returns for one leaf and sub-leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// EAX on entry.
+    pub leaf: u32,
+    /// ECX on entry, for the leaves that have sub-leaves; else 0.
+    pub subleaf: u32,
+    /// EAX.
+    pub eax: u32,
+    /// EBX.
+    pub ebx: u32,
+    /// ECX.
+    pub ecx: u32,
+    /// EDX.
+    pub edx: u32,
+}
+
+/// A CPU model: what a guest can find out about its processor, on every accelerator.
+#[derive(Debug)]
+pub struct Model {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What its DEBUGCTL can do.
+    pub generation: Generation,
+    /// CPUID, sorted by leaf and sub-leaf, as processor 0 sees it with its local APIC enabled. Leaves that
+    /// are absent below the maximum read as zero.
+    pub leaves: &'static [Leaf],
+    /// Instruction-set extensions that it has.
+    features: &'static [CpuidFeature],
+}
+
+/// The names of all models; the first is the default.
+pub const MODELS: &[&str] = &["core2"];
+
+/// Finds a model by name.
+#[must_use]
+pub fn model(name: &str) -> Option<&'static Model> {
+    [&CORE2].into_iter().find(|m| m.name == name)
+}
+
+/// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a nanosecond a tick.
+pub const TSC_HZ: u32 = 1_000_000_000;
+
+const fn leaf(leaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
+    Leaf {
+        leaf,
+        subleaf: 0,
+        eax,
+        ebx,
+        ecx,
+        edx,
+    }
+}
+
+const fn subleaf(leaf: u32, subleaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
+    Leaf {
+        leaf,
+        subleaf,
+        eax,
+        ebx,
+        ecx,
+        edx,
+    }
+}
+
+/// Four characters as a register holds them.
+const fn text(s: &[u8; 4]) -> u32 {
+    u32::from_le_bytes(*s)
+}
+
+/// Feature flags of leaf 1, ECX.
+mod ecx1 {
+    pub const SSE3: u32 = 1 << 0;
+    pub const DTES64: u32 = 1 << 2;
+    pub const DS_CPL: u32 = 1 << 4;
+    pub const SSSE3: u32 = 1 << 9;
+    pub const CMPXCHG16B: u32 = 1 << 13;
+    pub const TSC_DEADLINE: u32 = 1 << 24;
+    pub const HYPERVISOR: u32 = 1 << 31;
+}
+
+/// Feature flags of leaf 1, EDX.
+mod edx1 {
+    pub const FPU: u32 = 1 << 0;
+    pub const DE: u32 = 1 << 2;
+    pub const PSE: u32 = 1 << 3;
+    pub const TSC: u32 = 1 << 4;
+    pub const MSR: u32 = 1 << 5;
+    pub const PAE: u32 = 1 << 6;
+    pub const MCE: u32 = 1 << 7;
+    pub const CX8: u32 = 1 << 8;
+    pub const APIC: u32 = 1 << 9;
+    pub const SEP: u32 = 1 << 11;
+    pub const MTRR: u32 = 1 << 12;
+    pub const PGE: u32 = 1 << 13;
+    pub const MCA: u32 = 1 << 14;
+    pub const CMOV: u32 = 1 << 15;
+    pub const PAT: u32 = 1 << 16;
+    pub const PSE36: u32 = 1 << 17;
+    pub const CLFSH: u32 = 1 << 19;
+    pub const DS: u32 = 1 << 21;
+    pub const MMX: u32 = 1 << 23;
+    pub const FXSR: u32 = 1 << 24;
+    pub const SSE: u32 = 1 << 25;
+    pub const SSE2: u32 = 1 << 26;
+    pub const SELF_SNOOP: u32 = 1 << 27;
+}
+
+/// What every processor with Intel 64 executes.
+const BASE: &[CpuidFeature] = &[
+    CpuidFeature::INTEL8086,
+    CpuidFeature::INTEL186,
+    CpuidFeature::INTEL286,
+    CpuidFeature::INTEL386,
+    CpuidFeature::INTEL486,
+    CpuidFeature::X64,
+    CpuidFeature::CPUID,
+    CpuidFeature::FPU,
+    CpuidFeature::FPU287,
+    CpuidFeature::FPU387,
+    CpuidFeature::CMOV,
+    CpuidFeature::CX8,
+    CpuidFeature::MSR,
+    CpuidFeature::TSC,
+    CpuidFeature::RDPMC,
+    CpuidFeature::SEP,
+    CpuidFeature::SYSCALL,
+    CpuidFeature::CLFSH,
+    CpuidFeature::FXSR,
+    CpuidFeature::MMX,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::PAUSE,
+    CpuidFeature::MULTIBYTENOP,
+];
+
+/// Intel Core 2 Duo (Merom), the processor of the first Linux code for BTS, with the few later features that a virtual
+/// machine needs.
+static CORE2: Model = Model {
+    name: "core2",
+    generation: Generation::Core2,
+    features: &[
+        CpuidFeature::SSE3,
+        CpuidFeature::SSSE3,
+        CpuidFeature::CMPXCHG16B,
+    ],
+    leaves: &[
+        // Highest basic leaf, and vendor.
+        leaf(0, 0x15, text(b"Genu"), text(b"ntel"), text(b"ineI")),
+        // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64 and
+        // DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES, is absent.
+        leaf(
+            1,
+            0x0000_06FB,
+            0x0001_0800,
+            ecx1::SSE3
+                | ecx1::DTES64
+                | ecx1::DS_CPL
+                | ecx1::SSSE3
+                | ecx1::CMPXCHG16B
+                // The timer needs no calibration: see leaf 15H.
+                | ecx1::TSC_DEADLINE
+                | ecx1::HYPERVISOR,
+            edx1::FPU
+                | edx1::DE
+                | edx1::PSE
+                | edx1::TSC
+                | edx1::MSR
+                | edx1::PAE
+                | edx1::MCE
+                | edx1::CX8
+                | edx1::APIC
+                | edx1::SEP
+                | edx1::MTRR
+                | edx1::PGE
+                | edx1::MCA
+                | edx1::CMOV
+                | edx1::PAT
+                | edx1::PSE36
+                | edx1::CLFSH
+                | edx1::DS
+                | edx1::MMX
+                | edx1::FXSR
+                | edx1::SSE
+                | edx1::SSE2
+                | edx1::SELF_SNOOP,
+        ),
+        // Cache and TLB descriptors: 05H B1H B0H 56H 57H F0H 2CH B4H 30H 7DH (2 MB L2), as this part reports.
+        leaf(2, 0x05B0_B101, 0x0056_57F0, 0, 0x2CB4_307D),
+        // Deterministic cache parameters: L1D and L1I 32 KB, 8 ways; L2 2 MB, 8 ways. Lines of 64 bytes.
+        subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0x0000_0001),
+        subleaf(4, 1, 0x0000_0122, 0x01C0_003F, 63, 0x0000_0001),
+        subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 4095, 0x0000_0001),
+        // ARAT: the local APIC timer runs whatever the processor idles in.
+        leaf(6, 0x0000_0004, 0, 0, 0),
+        // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has no BTS.
+        leaf(7, 0, 0, 0, 1 << 29),
+        // Architectural performance monitoring version 2: 2 counters of 40 bits, all 7 events, 3 fixed counters of
+        // 40 bits (Vol. 3B 18.2.2).
+        leaf(0xA, 0x0728_0202, 0, 0, 0x0000_0503),
+        // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
+        leaf(0x15, 1, 1, TSC_HZ, 0),
+        // Hypervisor leaves: a signature, and nothing paravirtual behind it.
+        leaf(
+            0x4000_0000,
+            0x4000_0000,
+            text(b"vbts"),
+            text(b"vbts"),
+            text(b"vbts"),
+        ),
+        leaf(0x8000_0000, 0x8000_0008, 0, 0, 0),
+        // LAHF in 64-bit mode; SYSCALL, execute disable, Intel 64.
+        leaf(0x8000_0001, 0, 0, 1 << 0, 1 << 11 | 1 << 20 | 1 << 29),
+        // Brand string.
+        leaf(
+            0x8000_0002,
+            text(b"Inte"),
+            text(b"l(R)"),
+            text(b" Cor"),
+            text(b"e(TM"),
+        ),
+        leaf(
+            0x8000_0003,
+            text(b")2 D"),
+            text(b"uo C"),
+            text(b"PU  "),
+            text(b"   @"),
+        ),
+        leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+        // L2: 2 MB, 8 ways, lines of 64 bytes.
+        leaf(0x8000_0006, 0, 0, 0x0800_6040, 0),
+        // Invariant TSC.
+        leaf(0x8000_0007, 0, 0, 0, 1 << 8),
+        // Physical and linear address widths.
+        leaf(0x8000_0008, PHYS_BITS | 48 << 8, 0, 0, 0),
+    ],
+};
+
+/// First leaves of the three ranges; the first entry of each tells its last leaf in EAX.
+const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
+
+impl Model {
+    /// Whether the model has this instruction-set extension.
+    #[must_use]
+    pub fn executes(&self, feature: CpuidFeature) -> bool {
+        BASE.contains(&feature) || self.features.contains(&feature)
+    }
+
+    /// What CPUID returns for EAX = `leaf` and ECX = `subleaf`, for processor 0 with its local APIC enabled.
+    #[must_use]
+    pub fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
+        let find = |leaf, subleaf| {
+            let key = (leaf, subleaf);
+            let found = self
+                .leaves
+                .binary_search_by_key(&key, |l| (l.leaf, l.subleaf));
+            found.ok().map(|i| self.leaves[i])
+        };
+        let range = RANGES.into_iter().rev().find(|first| leaf >= *first);
+        let last = range.and_then(|first| find(first, 0)).map_or(0, |l| l.eax);
+        // Beyond the end of a range the highest basic leaf answers.
+        let basic = find(0, 0).map_or(0, |l| l.eax);
+        let leaf = if leaf > last { basic } else { leaf };
+        let has_subleaves =
+            self.leaves.iter().any(|l| l.leaf == leaf && l.subleaf != 0) || leaf == 7;
+        let subleaf = if has_subleaves { subleaf } else { 0 };
+        let absent = Leaf {
+            leaf,
+            subleaf,
+            eax: 0,
+            ebx: 0,
+            ecx: 0,
+            edx: 0,
+        };
+        find(leaf, subleaf).unwrap_or(absent)
+    }
+}
+
+impl Cpu {
+    /// CPUID as this processor executes it.
+    pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
+        let mut l = self.model.cpuid(leaf, subleaf);
+        if l.leaf == 1 {
+            let base = self.platform.apic_rdmsr(self.now(), APIC_BASE).unwrap_or(0);
+            if base & APIC_BASE_ENABLE == 0 {
+                // Vol. 3A 10.4.3: a disabled local APIC is not there.
+                l.edx &= !edx1::APIC;
+            }
+        }
+        l
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_model_has_the_branch_trace_store() {
+        let m = model(MODELS[0]).unwrap();
+        let l = m.cpuid(1, 0);
+        assert_ne!(l.edx & edx1::DS, 0);
+        assert_eq!(
+            l.ecx & (ecx1::DTES64 | ecx1::DS_CPL),
+            ecx1::DTES64 | ecx1::DS_CPL
+        );
+        assert_eq!(m.cpuid(0xA, 0).eax & 0xFF, 2);
+    }
+
+    #[test]
+    fn leaves_are_sorted() {
+        for name in MODELS {
+            let m = model(name).unwrap();
+            assert!(m.leaves.is_sorted_by_key(|l| (l.leaf, l.subleaf)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_beyond_its_range_gives_the_highest_basic_leaf() {
+        let m = model("core2").unwrap();
+        let highest = m.cpuid(0x15, 0);
+        for leaf in [0x16, 0x3FFF_FFFF, 0x4000_0001, 0x8000_0009, u32::MAX] {
+            assert_eq!(m.cpuid(leaf, 7), highest, "{leaf:#x}");
+        }
+    }
+
+    #[test]
+    fn leaves_inside_a_range_that_mean_nothing_are_zero() {
+        let m = model("core2").unwrap();
+        for (leaf, subleaf) in [(3, 0), (0xB, 0), (0xD, 1), (4, 3), (7, 1)] {
+            let l = m.cpuid(leaf, subleaf);
+            assert_eq!(
+                (l.eax, l.ebx, l.ecx, l.edx),
+                (0, 0, 0, 0),
+                "{leaf:#x}.{subleaf}"
+            );
+        }
+    }
+}

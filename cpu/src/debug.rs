@@ -1,0 +1,225 @@
+//! Debug registers: breakpoints, watchpoints, single-stepping (SDM Vol. 3B 17.2, 17.3).
+
+use crate::cpu::{Cpu, Special, vector};
+use crate::interrupt::{Event, Source};
+use crate::mem::Access;
+use crate::op::Abort;
+use crate::state::{SystemState, cr4};
+
+/// DR6: a MOV to or from a debug register was stopped by DR7.GD.
+pub(crate) const DR6_BD: u64 = 1 << 13;
+/// DR6: single step.
+pub(crate) const DR6_BS: u64 = 1 << 14;
+/// Bits of DR6 that software can clear and set.
+const DR6_WRITABLE: u64 = 0xE00F;
+/// Bits of DR6 that always read as 1.
+const DR6_ONES: u64 = 0xFFFF_0FF0;
+
+/// DR7: general detect.
+const DR7_GD: u64 = 1 << 13;
+const DR7_WRITABLE: u64 = 0xFFFF_23FF;
+/// Bit 10 always reads as 1.
+const DR7_ONES: u64 = 1 << 10;
+
+/// DEBUGCTL: single-step on branches. At bit 1 in every generation.
+pub(crate) const DEBUGCTL_BTF: u64 = 1 << 1;
+
+/// What a breakpoint condition is about: the R/W field of DR7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Execute,
+    Write,
+    ReadWrite,
+}
+
+/// An enabled breakpoint condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Breakpoint {
+    la: u64,
+    len: u64,
+    kind: Kind,
+}
+
+impl Breakpoint {
+    fn overlaps(&self, la: u64, len: u64) -> bool {
+        la < self.la.saturating_add(self.len) && self.la < la.saturating_add(len)
+    }
+
+    fn hit_by(&self, access: Access) -> bool {
+        match self.kind {
+            Kind::Execute => false,
+            Kind::Write => access == Access::Write,
+            Kind::ReadWrite => access != Access::Execute,
+        }
+    }
+}
+
+/// The enabled breakpoint conditions, by register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Breakpoints([Option<Breakpoint>; 4]);
+
+impl Breakpoints {
+    fn new(sys: &SystemState) -> Self {
+        let mut result = Self::default();
+        for (i, slot) in result.0.iter_mut().enumerate() {
+            // Local and global enables differ only in task switches.
+            if sys.dr7 >> (2 * i) & 3 == 0 {
+                continue;
+            }
+            let control = sys.dr7 >> (16 + 4 * i);
+            let len = [1, 2, 8, 4][(control >> 2 & 3) as usize];
+            let kind = match control & 3 {
+                0 => Kind::Execute,
+                1 => Kind::Write,
+                3 => Kind::ReadWrite,
+                // I/O breakpoints: no model has them on with CR4.DE clear, and with it they match no memory.
+                _ => continue,
+            };
+            // The low bits of an address that is not aligned to its length are ignored (17.2.5).
+            *slot = Some(Breakpoint {
+                la: sys.dr[i] & !(len - 1),
+                len,
+                kind,
+            });
+        }
+        result
+    }
+
+    fn data(&self) -> [Option<Breakpoint>; 4] {
+        self.0.map(|b| b.filter(|b| b.kind != Kind::Execute))
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Cpu {
+    /// Follows a change of the debug registers.
+    #[inline]
+    pub(crate) fn update_breakpoints(&mut self) {
+        if self.sys.dr7 & 0xFF != 0 || !self.breakpoints.is_empty() {
+            self.set_breakpoints(Breakpoints::new(&self.sys));
+        }
+    }
+
+    #[cold]
+    fn set_breakpoints(&mut self, new: Breakpoints) {
+        let old = std::mem::replace(&mut self.breakpoints, new);
+        let execute = new.0.iter().flatten().any(|b| b.kind == Kind::Execute);
+        self.special.set(Special::BREAKPOINT, execute);
+        if old.data() != new.data() {
+            // A watched page is never entered into the TLB, so that each access to it is seen.
+            self.flush_tlb(false);
+        }
+    }
+
+    /// Whether RIP is at an instruction breakpoint.
+    pub(crate) fn at_breakpoint(&self) -> bool {
+        self.instruction_hits() != 0
+    }
+
+    fn instruction_hits(&self) -> u64 {
+        let la = self.linear_ip(self.rip);
+        self.hits(|b| b.kind == Kind::Execute && b.la == la)
+    }
+
+    fn hits(&self, f: impl Fn(&Breakpoint) -> bool) -> u64 {
+        let bits = self.breakpoints.0.iter().enumerate();
+        bits.filter(|(_, b)| b.as_ref().is_some_and(&f))
+            .map(|(i, _)| 1 << i)
+            .sum()
+    }
+
+    /// Whether accesses to the page of `la` have to be compared with breakpoints.
+    pub(crate) fn watched(&self, la: u64, access: Access) -> bool {
+        self.hits(|b| b.hit_by(access) && b.overlaps(la & !0xFFF, 0x1000)) != 0
+    }
+
+    /// Compares an access of `len` bytes at `la` with the breakpoints. A match traps after the instruction (17.3.1.2).
+    pub(crate) fn watch(&mut self, la: u64, len: usize, access: Access) {
+        let hits = self.hits(|b| b.hit_by(access) && b.overlaps(la, len as u64));
+        if hits != 0 {
+            self.pending_db |= hits;
+            self.special |= Special::DEBUG;
+        }
+    }
+
+    /// Whether RFLAGS.TF does not trap after the instruction that has just completed: it was MOV SS or POP SS (SDM
+    /// Vol. 3A 6.8.3), a SYSCALL that cleared TF, or no branch while DEBUGCTL.BTF is set.
+    pub(crate) fn trap_suppressed(&self) -> bool {
+        self.special.contains(Special::HOLD_TRAP)
+            || (!self.branched && self.recorder.debugctl() & DEBUGCTL_BTF != 0)
+    }
+
+    /// Delivers the debug exceptions in `pending_db` as a trap.
+    pub(crate) fn raise_debug_trap(&mut self) {
+        let causes = std::mem::take(&mut self.pending_db);
+        self.raise_debug(causes, false);
+    }
+
+    /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is clear; the handler sets
+    /// it to go on (17.3.1.1).
+    pub(crate) fn raise_breakpoint_fault(&mut self) {
+        self.raise_debug(self.instruction_hits(), false);
+    }
+
+    /// What the processor does when it generates #DB, whatever for: tells why, and lets the handler use the debug
+    /// facilities itself. TR, and with it branch tracing, stays on (17.4.2).
+    pub(crate) fn enter_debug_exception(&mut self, causes: u64) {
+        self.sys.dr6 |= causes;
+        self.sys.dr7 &= !DR7_GD;
+        self.recorder.clear_on_debug_exception();
+    }
+
+    fn raise_debug(&mut self, causes: u64, resume: bool) {
+        self.enter_debug_exception(causes);
+        self.raise(Event {
+            vector: vector::DB,
+            error: None,
+            source: Source::Exception,
+            resume,
+            return_ip: self.rip,
+            from: self.rip,
+        });
+    }
+
+    /// Resolves the number of a debug register, and checks that the program may have it.
+    fn debug_register(&mut self, n: u8) -> Result<usize, Abort> {
+        let n = match n {
+            4 | 5 if self.sys.cr4 & cr4::DE == 0 => n + 2,
+            0..=3 | 6 | 7 => n,
+            _ => return Err(self.ud()),
+        };
+        self.require_cpl0()?;
+        if self.sys.dr7 & DR7_GD != 0 {
+            self.enter_debug_exception(DR6_BD);
+            return Err(self.exception(vector::DB, None));
+        }
+        Ok(n.into())
+    }
+
+    /// MOV from a debug register.
+    pub(crate) fn read_dr(&mut self, n: u8) -> Result<u64, Abort> {
+        Ok(match self.debug_register(n)? {
+            6 => self.sys.dr6 & DR6_WRITABLE | DR6_ONES,
+            7 => self.sys.dr7 & DR7_WRITABLE | DR7_ONES,
+            n => self.sys.dr[n & 3],
+        })
+    }
+
+    /// MOV to a debug register.
+    pub(crate) fn write_dr(&mut self, n: u8, value: u64) -> Result<(), Abort> {
+        let n = self.debug_register(n)?;
+        if n >= 6 && value >> 32 != 0 {
+            return Err(self.gp(0));
+        }
+        match n {
+            6 => self.sys.dr6 = value & DR6_WRITABLE | DR6_ONES,
+            7 => self.sys.dr7 = value & DR7_WRITABLE | DR7_ONES,
+            n => self.sys.dr[n & 3] = value,
+        }
+        self.update_breakpoints();
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Exceptions: from the reason why an instruction stopped to the event, and what happens if that cannot be delivered
+//! (SDM Vol. 3A 6.15, interrupt 8).
+
+use crate::cpu::{Cpu, Fault, Special, vector};
+use crate::interrupt::{Event, Source};
+use crate::op::Abort;
+
+/// The classes of SDM Vol. 3A table 6-4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Benign,
+    Contributory,
+    PageFault,
+    DoubleFault,
+}
+
+fn class(event: &Event) -> Class {
+    if event.source != Source::Exception {
+        return Class::Benign;
+    }
+    match event.vector {
+        vector::DE | vector::TS | vector::NP | vector::SS | vector::GP => Class::Contributory,
+        vector::PF => Class::PageFault,
+        vector::DF => Class::DoubleFault,
+        _ => Class::Benign,
+    }
+}
+
+impl Cpu {
+    /// Delivers what stopped the instruction at RIP. `stack`: its memory operand was relative to SS.
+    pub(crate) fn raise_fault(&mut self, stack: bool) {
+        // A trap that the instruction had earned, such as by a data breakpoint, goes with it.
+        self.pending_db = 0;
+        self.special.remove(Special::DEBUG);
+        // A guest that only faults must not stop the clock: an exception takes a tick.
+        self.icount += 1;
+        match self.fault_event(stack) {
+            Some(event) => self.raise(event),
+            None => self.special |= Special::SHUTDOWN,
+        }
+    }
+
+    /// The exception for `self.fault`; `None` if there is none but shutdown.
+    fn fault_event(&mut self, stack: bool) -> Option<Event> {
+        let (vector, error) = match self.fault {
+            Fault::Exception { vector, error } => (vector, error),
+            Fault::Page { la, error } => {
+                self.sys.cr2 = la;
+                (vector::PF, Some(error))
+            }
+            Fault::NonCanonical if stack => (vector::SS, Some(0)),
+            // Hardware leaves a fetch from a device to the platform. #GP is what the program can be told
+            // precisely; a machine check would be imprecise, and fatal while CR4.MCE is clear.
+            Fault::NonCanonical | Fault::Unexecutable => (vector::GP, Some(0)),
+            // A code write never gets here; the run loop has its own answer to it.
+            Fault::None | Fault::CodeWrite { .. } | Fault::TripleFault => return None,
+        };
+        Some(Event {
+            vector,
+            error,
+            source: Source::Exception,
+            // Faults push RF so that an instruction breakpoint does not hit twice; #DF is an abort
+            // (SDM Vol. 3B 17.3.1.1).
+            resume: vector != vector::DF,
+            return_ip: self.rip,
+            from: self.rip,
+        })
+    }
+
+    /// Delivers an event and, should that fail, what follows from the failure (SDM Vol. 3A table 6-5).
+    pub(crate) fn raise(&mut self, mut event: Event) {
+        while let Err(Abort) = self.deliver(&event) {
+            let Some(second) = self.fault_event(false) else {
+                self.special |= Special::SHUTDOWN;
+                return;
+            };
+            event = match (class(&event), class(&second)) {
+                (Class::DoubleFault, Class::Contributory | Class::PageFault) => {
+                    self.special |= Special::SHUTDOWN;
+                    return;
+                }
+                (Class::Contributory, Class::Contributory)
+                | (Class::PageFault, Class::Contributory | Class::PageFault) => Event {
+                    vector: vector::DF,
+                    error: Some(0),
+                    resume: false,
+                    ..second
+                },
+                _ => second,
+            };
+        }
+    }
+}

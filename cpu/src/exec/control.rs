@@ -1,0 +1,199 @@
+//! Control and debug registers (SDM Vol. 3A 2.5, Vol. 2B "MOV—Move to/from Control Registers").
+
+use iced_x86::{Code, Instruction};
+
+use crate::cpu::Cpu;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::paging::PHYS_BITS;
+use crate::state::{cr0, cr4};
+
+/// The bits of CR0 that exist; writes to others in the lower half are ignored.
+const CR0_BITS: u64 = cr0::PE
+    | cr0::MP
+    | cr0::EM
+    | cr0::TS
+    | cr0::ET
+    | cr0::NE
+    | cr0::WP
+    | cr0::AM
+    | cr0::NW
+    | cr0::CD
+    | cr0::PG;
+
+/// The bits of CR4 that the CPU models have. VME and PVI, which matter to virtual-8086 mode, are not among them.
+const CR4_BITS: u64 = cr4::TSD
+    | cr4::DE
+    | cr4::PSE
+    | cr4::PAE
+    | cr4::MCE
+    | cr4::PGE
+    | cr4::PCE
+    | cr4::OSFXSR
+    | cr4::OSXMMEXCPT;
+
+/// Bits of CR3 between MAXPHYADDR and 63 are reserved.
+const CR3_BITS: u64 = (1 << PHYS_BITS) - 1;
+
+fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
+    let has = |bit| value & bit != 0;
+    let impossible =
+        value >> 32 != 0 || (has(cr0::PG) && !has(cr0::PE)) || (has(cr0::NW) && !has(cr0::CD));
+    // Paging cannot be turned off in 64-bit mode. Compatibility mode could leave IA-32e mode that way, but there is no
+    // legacy mode to go to.
+    if impossible || !has(cr0::PG) {
+        return Err(cpu.gp(0));
+    }
+    let new = value & CR0_BITS | cr0::ET;
+    let changed = cpu.sys.cr0 ^ new;
+    cpu.sys.cr0 = new;
+    if changed & (cr0::WP | cr0::PG) != 0 {
+        cpu.flush_tlb(false);
+    }
+    cpu.update_mode();
+    Ok(())
+}
+
+fn write_cr3(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
+    if value & !CR3_BITS != 0 {
+        return Err(cpu.gp(0));
+    }
+    cpu.sys.cr3 = value;
+    cpu.flush_tlb(true);
+    Ok(())
+}
+
+fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
+    // PAE is what IA-32e paging is built on.
+    if value & !CR4_BITS != 0 || value & cr4::PAE == 0 {
+        return Err(cpu.gp(0));
+    }
+    let changed = cpu.sys.cr4 ^ value;
+    cpu.sys.cr4 = value;
+    // SDM Vol. 3A 4.10.4.1.
+    if changed & (cr4::PGE | cr4::PSE | cr4::PAE) != 0 {
+        cpu.flush_tlb(false);
+    }
+    Ok(())
+}
+
+/// MOV to a control register.
+fn to_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let value = source(cpu, op);
+    match N {
+        0 => write_cr0(cpu, value)?,
+        2 => cpu.sys.cr2 = value,
+        3 => write_cr3(cpu, value)?,
+        4 => write_cr4(cpu, value)?,
+        _ => {
+            if value >> 4 != 0 {
+                return Err(cpu.gp(0));
+            }
+            cpu.platform.set_cr8(cpu.now(), value);
+        }
+    }
+    cpu.end_block(op)
+}
+
+/// MOV from a control register.
+fn from_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let value = match N {
+        0 => cpu.sys.cr0,
+        2 => cpu.sys.cr2,
+        3 => cpu.sys.cr3,
+        4 => cpu.sys.cr4,
+        _ => cpu.platform.cr8(),
+    };
+    destination(cpu, op, value);
+    Ok(Flow::Next)
+}
+
+/// The operand is 64 bits wide in 64-bit mode and 32 elsewhere, whatever the prefixes say.
+fn source(cpu: &Cpu, op: &Op) -> u64 {
+    if cpu.code64 {
+        cpu.r(op.src)
+    } else {
+        cpu.r::<u32>(op.src).into()
+    }
+}
+
+fn destination(cpu: &mut Cpu, op: &Op, value: u64) {
+    if cpu.code64 {
+        cpu.w(op.dst, value)
+    } else {
+        cpu.w(op.dst, value as u32)
+    }
+}
+
+fn to_dr(cpu: &mut Cpu, op: &Op) -> Exec {
+    let value = source(cpu, op);
+    cpu.write_dr(op.dst, value)?;
+    cpu.end_block(op)
+}
+
+fn from_dr(cpu: &mut Cpu, op: &Op) -> Exec {
+    let value = cpu.read_dr(op.src)?;
+    destination(cpu, op, value);
+    Ok(Flow::Next)
+}
+
+/// LMSW: bits 3:0 of CR0, of which PE can only be set.
+fn lmsw(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let value: u16 = if op.prefix & Op::MEM != 0 {
+        cpu.load(cpu.ea(op))?
+    } else {
+        cpu.r(op.dst)
+    };
+    let loaded = cr0::PE | cr0::MP | cr0::EM | cr0::TS;
+    let new = cpu.sys.cr0 & !(loaded & !cr0::PE) | u64::from(value) & loaded;
+    write_cr0(cpu, new)?;
+    cpu.end_block(op)
+}
+
+/// SMSW: 16 bits to memory, the operand size to a register.
+fn smsw<T: crate::flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let value = cpu.sys.cr0;
+    if op.prefix & Op::MEM != 0 {
+        cpu.store(cpu.ea(op), value as u16)?;
+    } else {
+        cpu.w(op.dst, T::from_u64(value));
+    }
+    Ok(Flow::Next)
+}
+
+fn clts(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    cpu.sys.cr0 &= !cr0::TS;
+    cpu.end_block(op)
+}
+
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    Some(match i.code() {
+        Code::Mov_cr_r32 | Code::Mov_cr_r64 => match op.dst {
+            0 => to_cr::<0>,
+            2 => to_cr::<2>,
+            3 => to_cr::<3>,
+            4 => to_cr::<4>,
+            8 => to_cr::<8>,
+            _ => return None,
+        },
+        Code::Mov_r32_cr | Code::Mov_r64_cr => match op.src {
+            0 => from_cr::<0>,
+            2 => from_cr::<2>,
+            3 => from_cr::<3>,
+            4 => from_cr::<4>,
+            8 => from_cr::<8>,
+            _ => return None,
+        },
+        Code::Mov_dr_r32 | Code::Mov_dr_r64 => to_dr,
+        Code::Mov_r32_dr | Code::Mov_r64_dr => from_dr,
+        Code::Lmsw_rm16 | Code::Lmsw_r32m16 | Code::Lmsw_r64m16 => lmsw,
+        Code::Smsw_rm16 => smsw::<u16>,
+        Code::Smsw_r32m16 => smsw::<u32>,
+        Code::Smsw_r64m16 => smsw::<u64>,
+        Code::Clts => clts,
+        _ => return None,
+    })
+}

@@ -1,0 +1,344 @@
+//! Far transfers: JMP, CALL and RET to another segment, call gates, IRET, and software interrupts.
+
+use iced_x86::{Code, Instruction};
+
+use crate::cpu::{Cpu, vector};
+use crate::flags::Int;
+use crate::frame::Frame;
+use crate::interrupt::Source;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::segment::{Descriptor, is_null, null_segment, rpl, sreg, system};
+use crate::state::{SegAttr, Segment, gpr, rflags};
+
+/// Where a far JMP or CALL goes.
+struct Target {
+    /// CS after the transfer.
+    cs: Segment,
+    /// Descriptor privilege level of a nonconforming segment behind a gate: the CPL after a CALL.
+    cpl: u8,
+    ip: u64,
+    /// Through a call gate: the return address is pushed as 64-bit words.
+    gate: bool,
+}
+
+/// Finds the target of a far JMP or CALL (SDM Vol. 2A, JMP and CALL, "IA-32e mode").
+fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, Abort> {
+    if is_null(selector) {
+        return Err(cpu.gp(0));
+    }
+    let d = cpu.descriptor(selector, vector::GP)?;
+    match d.system_type() {
+        // Call gates are the only system descriptors that can be jumped to: IA-32e mode has no task switches.
+        Some(system::CALL_GATE) => through_gate(cpu, selector, call),
+        Some(_) => Err(cpu.selector_fault(vector::GP, selector)),
+        None => {
+            if !d.is_code() || !may_enter(cpu, selector, d) {
+                return Err(cpu.selector_fault(vector::GP, selector));
+            }
+            cpu.check_code_segment(selector, d)?;
+            cpu.check_target(d.attr(), d.limit(), ip)?;
+            let cs = with_rpl(cpu.accessed(selector, d)?, cpu.cpl);
+            Ok(Target {
+                cs,
+                cpl: cpu.cpl,
+                ip,
+                gate: false,
+            })
+        }
+    }
+}
+
+/// The privilege rules for entering a code segment directly (SDM Vol. 3A 5.8.1).
+fn may_enter(cpu: &Cpu, selector: u16, d: Descriptor) -> bool {
+    if d.is_conforming_code() {
+        d.dpl() <= cpu.cpl
+    } else {
+        d.dpl() == cpu.cpl && rpl(selector) <= cpu.cpl
+    }
+}
+
+fn through_gate(cpu: &mut Cpu, selector: u16, call: bool) -> Result<Target, Abort> {
+    let gate = cpu.system_descriptor(selector, vector::GP)?;
+    if gate.dpl() < cpu.cpl.max(rpl(selector)) {
+        return Err(cpu.selector_fault(vector::GP, selector));
+    }
+    if !gate.has(SegAttr::P) {
+        return Err(cpu.selector_fault(vector::NP, selector));
+    }
+    let code = gate.gate_selector();
+    if is_null(code) {
+        return Err(cpu.gp(0));
+    }
+    let d = cpu.descriptor(code, vector::GP)?;
+    // Only a CALL can gain privilege (5.8.4), and only 64-bit code can be behind a 64-bit gate (5.8.3.1).
+    let inward = call && !d.is_conforming_code();
+    let privileged = if d.is_conforming_code() || inward {
+        d.dpl() <= cpu.cpl
+    } else {
+        d.dpl() == cpu.cpl
+    };
+    if !d.is_code() || !privileged || !d.has(SegAttr::L) {
+        return Err(cpu.selector_fault(vector::GP, code));
+    }
+    cpu.check_code_segment(code, d)?;
+    let ip = gate.gate_offset();
+    cpu.check_target(d.attr(), 0, ip)?;
+    let cpl = if inward { d.dpl() } else { cpu.cpl };
+    let cs = with_rpl(cpu.accessed(code, d)?, cpl);
+    Ok(Target {
+        cs,
+        cpl,
+        ip,
+        gate: true,
+    })
+}
+
+/// A segment as CS holds it: the selector's RPL is the CPL.
+fn with_rpl(mut segment: Segment, cpl: u8) -> Segment {
+    segment.selector = (segment.selector & !3) | u16::from(cpl);
+    segment
+}
+
+/// Goes to `ip` in `cs`.
+fn enter(cpu: &mut Cpu, op: &Op, cs: Segment, cpl: u8, ip: u64) -> Exec {
+    let from = cpu.linear_ip(cpu.this_rip(op));
+    cpu.sys.seg[sreg::CS] = cs;
+    cpu.cpl = cpl;
+    cpu.rip = ip;
+    cpu.update_mode();
+    cpu.record_far(from);
+    Ok(Flow::Jump)
+}
+
+fn jump(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
+    let t = target(cpu, selector, ip, false)?;
+    enter(cpu, op, t.cs, t.cpl, t.ip)
+}
+
+fn call<T: Int>(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
+    let t = target(cpu, selector, ip, true)?;
+    let return_cs = u64::from(cpu.sys.seg[sreg::CS].selector);
+    let return_ip = cpu.next_rip(op);
+    if t.cpl < cpu.cpl {
+        let rsp = cpu.inner_stack(t.cpl)?;
+        let mut frame = Frame::supervisor(rsp);
+        frame.push::<u64>(cpu, cpu.sys.seg[sreg::SS].selector.into())?;
+        frame.push::<u64>(cpu, cpu.gpr[gpr::RSP])?;
+        frame.push::<u64>(cpu, return_cs)?;
+        frame.push::<u64>(cpu, return_ip)?;
+        cpu.sys.seg[sreg::SS] = null_segment(t.cpl.into(), t.cpl);
+        cpu.gpr[gpr::RSP] = frame.sp;
+    } else {
+        let mut frame = Frame::current(cpu);
+        if t.gate {
+            frame.push::<u64>(cpu, return_cs)?;
+            frame.push::<u64>(cpu, return_ip)?;
+        } else {
+            frame.push(cpu, T::from_u64(return_cs))?;
+            frame.push(cpu, T::from_u64(return_ip))?;
+        }
+        frame.commit(cpu);
+    }
+    enter(cpu, op, t.cs, t.cpl, t.ip)
+}
+
+/// The far pointer in memory: an offset of the operand size, then a selector.
+fn pointer<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(u16, u64), Abort> {
+    let la = cpu.ea(op);
+    let ip = cpu.load::<T>(la)?.zext();
+    let selector = cpu.load::<u16>(la.wrapping_add(T::BYTES as u64))?;
+    Ok((selector, ip))
+}
+
+fn jmp_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (selector, ip) = pointer::<T>(cpu, op)?;
+    jump(cpu, op, selector, ip)
+}
+
+fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (selector, ip) = pointer::<T>(cpu, op)?;
+    call::<T>(cpu, op, selector, ip)
+}
+
+/// `imm` is the offset, `disp` the selector.
+fn jmp_direct(cpu: &mut Cpu, op: &Op) -> Exec {
+    jump(cpu, op, op.disp as u16, op.imm)
+}
+
+fn call_direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    call::<T>(cpu, op, op.disp as u16, op.imm)
+}
+
+/// The code segment that a far return or IRET goes back to (SDM Vol. 2B, RET).
+fn return_segment(cpu: &mut Cpu, selector: u16, ip: u64) -> Result<Segment, Abort> {
+    if is_null(selector) {
+        return Err(cpu.gp(0));
+    }
+    let d = cpu.descriptor(selector, vector::GP)?;
+    let level = rpl(selector);
+    let privilege = if d.is_conforming_code() {
+        d.dpl() <= level
+    } else {
+        d.dpl() == level
+    };
+    if level < cpu.cpl || !d.is_code() || !privilege {
+        return Err(cpu.selector_fault(vector::GP, selector));
+    }
+    cpu.check_code_segment(selector, d)?;
+    cpu.check_target(d.attr(), d.limit(), ip)?;
+    cpu.accessed(selector, d)
+}
+
+/// Takes over the stack that was popped from a frame.
+fn switch_stack(cpu: &mut Cpu, ss: Segment, code64: bool, rsp: u64) {
+    let sp = &mut cpu.gpr[gpr::RSP];
+    *sp = match (code64, ss.attr.contains(SegAttr::DB)) {
+        (true, _) => rsp,
+        (false, true) => rsp & 0xFFFF_FFFF,
+        (false, false) => (*sp & !0xFFFF) | (rsp & 0xFFFF),
+    };
+    cpu.sys.seg[sreg::SS] = ss;
+}
+
+/// Data segments of the inner level must not stay loaded at the outer one (SDM Vol. 3A 5.8.6).
+fn drop_inner_segments(cpu: &mut Cpu, cpl: u8) {
+    for register in [0, 3, sreg::FS, sreg::GS] {
+        let s = &mut cpu.sys.seg[register];
+        let conforming = s.attr.contains(SegAttr::CODE | SegAttr::CONFORMING);
+        if !s.attr.contains(SegAttr::UNUSABLE) && s.dpl() < cpl && !conforming {
+            *s = null_segment(0, 0);
+        }
+    }
+}
+
+/// RETF; `imm` is the number of bytes to release on both stacks.
+fn retf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let mut frame = Frame::current(cpu);
+    let ip = frame.pop::<T>(cpu)?.zext();
+    let selector = frame.pop::<T>(cpu)?.zext() as u16;
+    let cs = return_segment(cpu, selector, ip)?;
+    frame.skip(op.imm);
+    let cpl = rpl(selector);
+    if cpl > cpu.cpl {
+        let rsp = frame.pop::<T>(cpu)?.zext();
+        let ss_selector = frame.pop::<T>(cpu)?.zext() as u16;
+        let code64 = cs.attr.contains(SegAttr::L);
+        let ss = cpu.stack_segment(ss_selector, cpl, code64, vector::GP)?;
+        switch_stack(cpu, ss, code64, rsp.wrapping_add(op.imm));
+        drop_inner_segments(cpu, cpl);
+    } else {
+        frame.commit(cpu);
+    }
+    enter(cpu, op, cs, cpl, ip)
+}
+
+/// IRET (SDM Vol. 2A, IRET, "IA-32e-MODE").
+fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    // NMIs are unblocked even if the instruction faults (SDM Vol. 3A 6.7.1).
+    if cpu.nmi_blocked {
+        cpu.nmi_blocked = false;
+        cpu.update_mode();
+    }
+    if cpu.eflags & rflags::NT != 0 {
+        return Err(cpu.gp(0));
+    }
+    let mut frame = Frame::current(cpu);
+    let ip = frame.pop::<T>(cpu)?.zext();
+    let selector = frame.pop::<T>(cpu)?.zext() as u16;
+    let image = frame.pop::<T>(cpu)?.zext();
+    let cpl = rpl(selector);
+    let stack = if cpu.code64 || cpl > cpu.cpl {
+        let rsp = frame.pop::<T>(cpu)?.zext();
+        Some((rsp, frame.pop::<T>(cpu)?.zext() as u16))
+    } else {
+        None
+    };
+    let cs = return_segment(cpu, selector, ip)?;
+    match stack {
+        Some((rsp, selector)) => {
+            let code64 = cs.attr.contains(SegAttr::L);
+            let ss = cpu.stack_segment(selector, cpl, code64, vector::GP)?;
+            switch_stack(cpu, ss, code64, rsp);
+        }
+        None => frame.commit(cpu),
+    }
+    // What may change depends on the level that executes IRET, not on the one it returns to.
+    let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT;
+    if T::BYTES > 2 {
+        mask |= rflags::RF | rflags::AC | rflags::ID;
+    }
+    if u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3 {
+        mask |= rflags::IF;
+    }
+    if cpu.cpl == 0 {
+        mask |= rflags::IOPL;
+        if T::BYTES > 2 {
+            mask |= rflags::VIF | rflags::VIP;
+        }
+    }
+    if cpl > cpu.cpl {
+        drop_inner_segments(cpu, cpl);
+    }
+    cpu.set_rflags(image, mask);
+    enter(cpu, op, cs, cpl, ip)
+}
+
+fn int(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.software_interrupt(op, op.imm as u8, Source::Software)
+}
+
+fn int3(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.software_interrupt(op, vector::BP, Source::Software)
+}
+
+fn into(cpu: &mut Cpu, op: &Op) -> Exec {
+    if cpu.flags.of() {
+        cpu.software_interrupt(op, vector::OF, Source::Software)
+    } else {
+        Ok(Flow::Next)
+    }
+}
+
+/// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is.
+fn int1(cpu: &mut Cpu, op: &Op) -> Exec {
+    let flow = cpu.software_interrupt(op, vector::DB, Source::Exception)?;
+    cpu.enter_debug_exception(0);
+    Ok(flow)
+}
+
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.code() {
+        Code::Jmp_ptr1616 | Code::Call_ptr1616 => {
+            op.imm = i.far_branch16().into();
+            op.disp = i.far_branch_selector().into();
+        }
+        Code::Jmp_ptr1632 | Code::Call_ptr1632 => {
+            op.imm = i.far_branch32().into();
+            op.disp = i.far_branch_selector().into();
+        }
+        Code::Retfw_imm16 | Code::Retfd_imm16 | Code::Retfq_imm16 => op.imm &= 0xFFFF,
+        _ => {}
+    }
+    Some(match i.code() {
+        Code::Jmp_ptr1616 | Code::Jmp_ptr1632 => jmp_direct,
+        Code::Call_ptr1616 => call_direct::<u16>,
+        Code::Call_ptr1632 => call_direct::<u32>,
+        Code::Jmp_m1616 => jmp_memory::<u16>,
+        Code::Jmp_m1632 => jmp_memory::<u32>,
+        Code::Jmp_m1664 => jmp_memory::<u64>,
+        Code::Call_m1616 => call_memory::<u16>,
+        Code::Call_m1632 => call_memory::<u32>,
+        Code::Call_m1664 => call_memory::<u64>,
+        Code::Retfw | Code::Retfw_imm16 => retf::<u16>,
+        Code::Retfd | Code::Retfd_imm16 => retf::<u32>,
+        Code::Retfq | Code::Retfq_imm16 => retf::<u64>,
+        Code::Iretw => iret::<u16>,
+        Code::Iretd => iret::<u32>,
+        Code::Iretq => iret::<u64>,
+        Code::Int_imm8 => int,
+        Code::Int3 => int3,
+        Code::Into => into,
+        Code::Int1 => int1,
+        _ => return None,
+    })
+}

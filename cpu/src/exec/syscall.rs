@@ -1,0 +1,124 @@
+//! Fast system calls: SYSCALL, SYSRET, SYSENTER, SYSEXIT, and SWAPGS (SDM Vol. 3A 5.8.7, 5.8.8).
+
+use iced_x86::{Code, Instruction};
+
+use crate::cpu::{Cpu, Special};
+use crate::mem::canonical;
+use crate::op::{Exec, Flow, Handler, Op};
+use crate::segment::{flat_code, flat_stack, is_null, sreg};
+use crate::state::{efer, gpr, rflags};
+
+/// What SYSRET takes from R11: everything but RF and VM (SDM Vol. 2B, SYSRET).
+const SYSRET_FLAGS: u64 = 0x3C_7FD7;
+
+/// Goes to `rip` at `cpl`; the stack selector follows the code selector at a distance of 8.
+fn enter(cpu: &mut Cpu, op: &Op, cs: u16, ss: u16, cpl: u8, long: bool, rip: u64) -> Exec {
+    let from = cpu.linear_ip(cpu.this_rip(op));
+    let cs = (cs & !3) | u16::from(cpl);
+    let ss = (ss & !3) | u16::from(cpl);
+    cpu.sys.seg[sreg::CS] = flat_code(cs, cpl, long);
+    cpu.sys.seg[sreg::SS] = flat_stack(ss, cpl);
+    cpu.cpl = cpl;
+    cpu.rip = rip;
+    cpu.update_mode();
+    cpu.record_far(from);
+    Ok(Flow::Jump)
+}
+
+fn syscall(cpu: &mut Cpu, op: &Op) -> Exec {
+    // Intel has it in 64-bit mode only.
+    if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
+        return Err(cpu.ud());
+    }
+    let flags = cpu.rflags();
+    cpu.gpr[gpr::RCX] = cpu.next_rip(op);
+    cpu.gpr[gpr::R11] = flags & !rflags::RF;
+    cpu.set_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
+    // A trap is due after SYSCALL only if TF is still set.
+    if flags & rflags::TF != 0 && cpu.eflags & rflags::TF == 0 {
+        cpu.special |= Special::HOLD_TRAP;
+    }
+    let cs = (cpu.msr.star >> 32) as u16;
+    let lstar = cpu.msr.lstar;
+    enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, true, lstar)
+}
+
+fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
+    if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
+        return Err(cpu.ud());
+    }
+    cpu.require_cpl0()?;
+    let rcx = cpu.gpr[gpr::RCX];
+    // Intel checks the target while still at CPL 0.
+    if LONG && !canonical(rcx) {
+        return Err(cpu.gp(0));
+    }
+    let flags = cpu.gpr[gpr::R11] & SYSRET_FLAGS;
+    cpu.set_rflags(flags, !0);
+    // Unlike IRET, SYSRET to a program that is being stepped traps at once.
+    if flags & rflags::TF != 0 {
+        cpu.pending_db |= crate::debug::DR6_BS;
+        cpu.special |= Special::DEBUG;
+    }
+    let base = (cpu.msr.star >> 48) as u16;
+    let (cs, rip) = if LONG {
+        (base.wrapping_add(16), rcx)
+    } else {
+        (base, rcx & 0xFFFF_FFFF)
+    };
+    enter(cpu, op, cs, base.wrapping_add(8), 3, LONG, rip)
+}
+
+fn sysenter(cpu: &mut Cpu, op: &Op) -> Exec {
+    let cs = cpu.msr.sysenter_cs as u16;
+    if is_null(cs) {
+        return Err(cpu.gp(0));
+    }
+    cpu.set_rflags(0, rflags::VM | rflags::IF | rflags::RF);
+    cpu.gpr[gpr::RSP] = cpu.msr.sysenter_esp;
+    let rip = cpu.msr.sysenter_eip;
+    enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, true, rip)
+}
+
+fn sysexit<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let base = cpu.msr.sysenter_cs as u16 & !3;
+    if base == 0 {
+        return Err(cpu.gp(0));
+    }
+    cpu.require_cpl0()?;
+    let (rip, rsp) = (cpu.gpr[gpr::RDX], cpu.gpr[gpr::RCX]);
+    if LONG && !(canonical(rip) && canonical(rsp)) {
+        return Err(cpu.gp(0));
+    }
+    let (cs, mask) = if LONG {
+        (base.wrapping_add(32), u64::MAX)
+    } else {
+        (base.wrapping_add(16), 0xFFFF_FFFF)
+    };
+    cpu.gpr[gpr::RSP] = rsp & mask;
+    enter(cpu, op, cs, cs.wrapping_add(8), 3, LONG, rip & mask)
+}
+
+fn swapgs(cpu: &mut Cpu, _: &Op) -> Exec {
+    if !cpu.code64 {
+        return Err(cpu.ud());
+    }
+    cpu.require_cpl0()?;
+    let base = cpu.sys.seg[sreg::GS].base;
+    let kernel = std::mem::replace(&mut cpu.msr.kernel_gs_base, base);
+    cpu.set_segment_base(sreg::GS, kernel);
+    Ok(Flow::Next)
+}
+
+pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+    Some(match i.code() {
+        Code::Syscall => syscall,
+        Code::Sysretd => sysret::<false>,
+        Code::Sysretq => sysret::<true>,
+        Code::Sysenter => sysenter,
+        Code::Sysexitd => sysexit::<false>,
+        Code::Sysexitq => sysexit::<true>,
+        Code::Swapgs => swapgs,
+        _ => return None,
+    })
+}

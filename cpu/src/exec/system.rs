@@ -1,0 +1,216 @@
+//! System instructions: descriptor tables, TLB and caches, HLT, CLI and STI, MSRs, counters, CPUID.
+
+use iced_x86::{Code, Instruction, Mnemonic};
+
+use crate::cpu::{Cpu, Special};
+use crate::mem::canonical;
+use crate::op::{Exec, Flow, Handler, Op};
+use crate::platform::Signals;
+use crate::state::gpr::{RAX, RBX, RCX, RDX};
+use crate::state::{TableRegister, cr4, rflags};
+
+/// Which of the two registers that describe a table in linear memory.
+const GDT: u8 = 0;
+const IDT: u8 = 1;
+
+fn table<const T: u8>(cpu: &mut Cpu) -> &mut TableRegister {
+    if T == GDT {
+        &mut cpu.sys.gdtr
+    } else {
+        &mut cpu.sys.idtr
+    }
+}
+
+/// SGDT, SIDT in 64-bit mode.
+fn store_table<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let la = cpu.ea(op);
+    let TableRegister { base, limit } = *table::<T>(cpu);
+    let mut image = [0; 10];
+    image[..2].copy_from_slice(&limit.to_le_bytes());
+    image[2..].copy_from_slice(&base.to_le_bytes());
+    cpu.store_bytes(la, &image)?;
+    Ok(Flow::Next)
+}
+
+/// SGDT, SIDT outside 64-bit mode.
+fn store_table_32<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let la = cpu.ea(op);
+    let TableRegister { base, limit } = *table::<T>(cpu);
+    let mut image = [0; 6];
+    image[..2].copy_from_slice(&limit.to_le_bytes());
+    image[2..].copy_from_slice(&(base as u32).to_le_bytes());
+    cpu.store_bytes(la, &image)?;
+    Ok(Flow::Next)
+}
+
+fn load_table<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let la = cpu.ea(op);
+    let limit = cpu.load::<u16>(la)?;
+    let base = cpu.load::<u64>(la.wrapping_add(2))?;
+    if !canonical(base) {
+        return Err(cpu.gp(0));
+    }
+    *table::<T>(cpu) = TableRegister { base, limit };
+    Ok(Flow::Next)
+}
+
+/// LGDT, LIDT outside 64-bit mode: with a 16-bit operand size (`O16`) the base has 24 bits.
+fn load_table_32<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let la = cpu.ea(op);
+    let limit = cpu.load::<u16>(la)?;
+    let base = cpu.load::<u32>(la.wrapping_add(2))?;
+    let mask = if op.prefix & Op::O16 != 0 {
+        0xFF_FFFF
+    } else {
+        u32::MAX
+    };
+    *table::<T>(cpu) = TableRegister {
+        base: (base & mask).into(),
+        limit,
+    };
+    Ok(Flow::Next)
+}
+
+fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let la = cpu.ea(op);
+    cpu.flush_tlb_page(la);
+    cpu.end_block(op)
+}
+
+/// INVD, WBINVD: memory is coherent, there is no cache to write back.
+fn privileged_nop(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    Ok(Flow::Next)
+}
+
+fn nop(_: &mut Cpu, _: &Op) -> Exec {
+    Ok(Flow::Next)
+}
+
+/// CLFLUSH faults as a load would.
+fn clflush(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.load::<u8>(cpu.ea(op))?;
+    Ok(Flow::Next)
+}
+
+fn hlt(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    cpu.special |= Special::HALTED;
+    cpu.end_block(op)
+}
+
+/// Whether the program may change IF: CPL is not above IOPL.
+fn may_change_if(cpu: &Cpu) -> bool {
+    u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3
+}
+
+fn cli(cpu: &mut Cpu, _: &Op) -> Exec {
+    if !may_change_if(cpu) {
+        return Err(cpu.gp(0));
+    }
+    cpu.eflags &= !rflags::IF;
+    cpu.signal_mask &= !Signals::INTR;
+    Ok(Flow::Next)
+}
+
+fn sti(cpu: &mut Cpu, op: &Op) -> Exec {
+    if !may_change_if(cpu) {
+        return Err(cpu.gp(0));
+    }
+    if cpu.eflags & rflags::IF != 0 {
+        return Ok(Flow::Next);
+    }
+    cpu.eflags |= rflags::IF;
+    cpu.signal_mask |= Signals::INTR;
+    // The instruction after STI runs before any interrupt (SDM Vol. 2B, STI).
+    cpu.special |= Special::SHADOW;
+    cpu.end_block(op)
+}
+
+/// Returns a 64-bit value in EDX:EAX.
+fn return_pair(cpu: &mut Cpu, value: u64) -> Exec {
+    cpu.gpr[RAX] = value & 0xFFFF_FFFF;
+    cpu.gpr[RDX] = value >> 32;
+    Ok(Flow::Next)
+}
+
+fn rdmsr(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let value = cpu.rdmsr(op, cpu.gpr[RCX] as u32)?;
+    return_pair(cpu, value)
+}
+
+fn wrmsr(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_cpl0()?;
+    let value = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
+    cpu.wrmsr(op, cpu.gpr[RCX] as u32, value)?;
+    cpu.end_block(op)
+}
+
+/// Whether a CR4 flag keeps an unprivileged program from an instruction.
+fn forbidden(cpu: &Cpu, forbidden: bool) -> bool {
+    forbidden && cpu.cpl != 0
+}
+
+fn rdtsc(cpu: &mut Cpu, op: &Op) -> Exec {
+    if forbidden(cpu, cpu.sys.cr4 & cr4::TSD != 0) {
+        return Err(cpu.gp(0));
+    }
+    let tsc = cpu.tsc(op);
+    return_pair(cpu, tsc)
+}
+
+fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec {
+    if forbidden(cpu, cpu.sys.cr4 & cr4::PCE == 0) {
+        return Err(cpu.gp(0));
+    }
+    match cpu.performance_counter(cpu.gpr[RCX] as u32) {
+        Some(value) => return_pair(cpu, value),
+        None => Err(cpu.gp(0)),
+    }
+}
+
+fn cpuid(cpu: &mut Cpu, _: &Op) -> Exec {
+    let l = cpu.cpuid(cpu.gpr[RAX] as u32, cpu.gpr[RCX] as u32);
+    for (register, value) in [(RAX, l.eax), (RBX, l.ebx), (RCX, l.ecx), (RDX, l.edx)] {
+        cpu.gpr[register] = value.into();
+    }
+    Ok(Flow::Next)
+}
+
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    if matches!(
+        i.mnemonic(),
+        Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence
+    ) {
+        return Some(nop);
+    }
+    if matches!(i.code(), Code::Lgdt_m1632_16 | Code::Lidt_m1632_16) {
+        op.prefix |= Op::O16;
+    }
+    Some(match i.code() {
+        Code::Sgdt_m1632_16 | Code::Sgdt_m1632 => store_table_32::<GDT>,
+        Code::Sidt_m1632_16 | Code::Sidt_m1632 => store_table_32::<IDT>,
+        Code::Sgdt_m1664 => store_table::<GDT>,
+        Code::Sidt_m1664 => store_table::<IDT>,
+        Code::Lgdt_m1632_16 | Code::Lgdt_m1632 => load_table_32::<GDT>,
+        Code::Lidt_m1632_16 | Code::Lidt_m1632 => load_table_32::<IDT>,
+        Code::Lgdt_m1664 => load_table::<GDT>,
+        Code::Lidt_m1664 => load_table::<IDT>,
+        Code::Invlpg_m => invlpg,
+        Code::Invd | Code::Wbinvd => privileged_nop,
+        Code::Clflush_m8 => clflush,
+        Code::Hlt => hlt,
+        Code::Cli => cli,
+        Code::Sti => sti,
+        Code::Rdmsr => rdmsr,
+        Code::Wrmsr => wrmsr,
+        Code::Rdtsc => rdtsc,
+        Code::Rdpmc => rdpmc,
+        Code::Cpuid => cpuid,
+        _ => return None,
+    })
+}

@@ -1,0 +1,104 @@
+//! The stack as far transfers use it: several words are pushed or popped, and the stack pointer moves only when
+//! the transfer is certain.
+
+use crate::cpu::{Cpu, Fault, vector};
+use crate::flags::Int;
+use crate::mem::Privilege;
+use crate::op::Abort;
+use crate::segment::{sreg, within_limit};
+use crate::state::{SegAttr, Segment, gpr};
+
+/// A stack, with a pointer that is not yet RSP.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Offset in the stack segment.
+    pub sp: u64,
+    mask: u64,
+    /// The stack segment, where it has a base and a limit: outside 64-bit mode.
+    segment: Option<Segment>,
+    privilege: Privilege,
+}
+
+impl Frame {
+    /// The stack that the current code uses.
+    pub fn current(cpu: &Cpu) -> Self {
+        let ss = cpu.sys.seg[sreg::SS];
+        let (mask, segment) = match (cpu.code64, ss.attr.contains(SegAttr::DB)) {
+            (true, _) => (u64::MAX, None),
+            (false, true) => (0xFFFF_FFFF, Some(ss)),
+            (false, false) => (0xFFFF, Some(ss)),
+        };
+        Self {
+            sp: cpu.gpr[gpr::RSP] & mask,
+            mask,
+            segment,
+            privilege: cpu.privilege,
+        }
+    }
+
+    /// The stack at `rsp` that 64-bit supervisor code is about to use.
+    pub fn supervisor(rsp: u64) -> Self {
+        Self {
+            sp: rsp,
+            mask: u64::MAX,
+            segment: None,
+            privilege: Privilege::Supervisor,
+        }
+    }
+
+    /// Pushes a word.
+    pub fn push<T: Int>(&mut self, cpu: &mut Cpu, value: T) -> Result<(), Abort> {
+        let sp = self.sp.wrapping_sub(T::BYTES as u64) & self.mask;
+        let la = self.linear(cpu, sp, T::BYTES)?;
+        let stored = if self.privilege == Privilege::Supervisor {
+            cpu.store_system(la, value)
+        } else {
+            cpu.store(la, value)
+        };
+        stack_fault(cpu, stored)?;
+        self.sp = sp;
+        Ok(())
+    }
+
+    /// Pops a word.
+    pub fn pop<T: Int>(&mut self, cpu: &mut Cpu) -> Result<T, Abort> {
+        let la = self.linear(cpu, self.sp, T::BYTES)?;
+        let loaded = cpu.load_as(la, self.privilege);
+        let value = stack_fault(cpu, loaded)?;
+        self.skip(T::BYTES as u64);
+        Ok(value)
+    }
+
+    /// Releases `bytes`.
+    pub fn skip(&mut self, bytes: u64) {
+        self.sp = self.sp.wrapping_add(bytes) & self.mask;
+    }
+
+    /// Makes this the stack pointer of the code that uses the stack now.
+    pub fn commit(&self, cpu: &mut Cpu) {
+        let rsp = &mut cpu.gpr[gpr::RSP];
+        *rsp = if self.mask == 0xFFFF {
+            (*rsp & !0xFFFF) | self.sp
+        } else {
+            self.sp
+        };
+    }
+
+    fn linear(&self, cpu: &mut Cpu, sp: u64, len: usize) -> Result<u64, Abort> {
+        match &self.segment {
+            None => Ok(sp),
+            Some(ss) if within_limit(ss, sp, len as u64) => {
+                Ok(ss.base.wrapping_add(sp) & 0xFFFF_FFFF)
+            }
+            Some(_) => Err(cpu.exception(vector::SS, Some(0))),
+        }
+    }
+}
+
+/// A non-canonical stack address is #SS(0), not #GP(0).
+fn stack_fault<T>(cpu: &mut Cpu, result: Result<T, Abort>) -> Result<T, Abort> {
+    if result.is_err() && cpu.fault == Fault::NonCanonical {
+        return Err(cpu.exception(vector::SS, Some(0)));
+    }
+    result
+}

@@ -1,0 +1,485 @@
+//! Model-specific registers: one table of numbers and behaviours, and RDMSR and WRMSR (SDM Vol. 4, and Vol. 3 where
+//! a row says so).
+//!
+//! A register that is not in the table does not exist: #GP(0). Performance counters hold what software writes into
+//! them, and do not count.
+
+use crate::cpu::Cpu;
+use crate::cpuid::Model;
+use crate::mem::canonical;
+use crate::op::{Abort, Op};
+use crate::paging::PHYS_BITS;
+use crate::segment::sreg;
+use crate::state::{MsrState, cr0, efer};
+
+/// IA32_APIC_BASE.
+pub(crate) const APIC_BASE: u32 = 0x1B;
+/// IA32_APIC_BASE: the local APIC is enabled.
+pub(crate) const APIC_BASE_ENABLE: u64 = 1 << 11;
+
+/// IA32_PAT after reset (Vol. 3A 11.12.4).
+pub(crate) const PAT_RESET: u64 = 0x0007_0406_0007_0406;
+
+/// IA32_MISC_ENABLE: fast strings, performance monitoring available; BTS available, PEBS not.
+const MISC_ENABLE_FAST_STRINGS: u64 = 1 << 0;
+const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_PERFMON | MISC_ENABLE_PEBS_UNAVAILABLE;
+const MISC_ENABLE_PERFMON: u64 = 1 << 7;
+const MISC_ENABLE_BTS_UNAVAILABLE: u64 = 1 << 11;
+const MISC_ENABLE_PEBS_UNAVAILABLE: u64 = 1 << 12;
+
+/// IA32_MISC_ENABLE after reset.
+pub(crate) const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;
+
+/// How a register behaves.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// Holds what is written, as far as the bits exist; others raise #GP.
+    Stored {
+        reset: u64,
+        writable: u64,
+    },
+    /// Reads as a constant; writing raises #GP.
+    ReadOnly(u64),
+    /// Reads as a constant; writes are accepted and have no effect.
+    Ignored {
+        reads: u64,
+        writable: u64,
+    },
+    /// A counter of so many bits: a write gives its low 32, sign-extended (Vol. 3B 18.2.1.1).
+    Counter {
+        width: u32,
+    },
+    /// Eight memory types (Vol. 3A 11.11.2.2).
+    FixedMtrr,
+    /// Base and type of a variable range (Vol. 3A 11.11.2.3).
+    MtrrBase,
+    /// The default memory type and the enable flags (Vol. 3A 11.11.2.1).
+    MtrrDefault,
+    /// A field of [`MsrState`] that holds any value of these bits.
+    Field {
+        field: Field,
+        writable: u64,
+    },
+    /// A field of [`MsrState`] that holds a canonical address.
+    Address(Field),
+    Pat,
+    MiscEnable,
+    Efer,
+    FsBase,
+    GsBase,
+    Tsc,
+    TscDeadline,
+    Apic,
+    DebugCtl,
+    DsArea,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Field {
+    Star,
+    Lstar,
+    Cstar,
+    Fmask,
+    KernelGsBase,
+    SysenterCs,
+    SysenterEsp,
+    SysenterEip,
+}
+
+impl Field {
+    fn of(self, msr: &mut MsrState) -> &mut u64 {
+        match self {
+            Self::Star => &mut msr.star,
+            Self::Lstar => &mut msr.lstar,
+            Self::Cstar => &mut msr.cstar,
+            Self::Fmask => &mut msr.fmask,
+            Self::KernelGsBase => &mut msr.kernel_gs_base,
+            Self::SysenterCs => &mut msr.sysenter_cs,
+            Self::SysenterEsp => &mut msr.sysenter_esp,
+            Self::SysenterEip => &mut msr.sysenter_eip,
+        }
+    }
+}
+
+/// Registers `first..=last`, which behave alike.
+#[derive(Debug)]
+struct Row {
+    first: u32,
+    last: u32,
+    kind: Kind,
+}
+
+const fn row(number: u32, kind: Kind) -> Row {
+    Row {
+        first: number,
+        last: number,
+        kind,
+    }
+}
+
+const fn rows(first: u32, last: u32, kind: Kind) -> Row {
+    Row { first, last, kind }
+}
+
+const fn stored(writable: u64) -> Kind {
+    Kind::Stored { reset: 0, writable }
+}
+
+const PHYS_PAGES: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
+const PMC: u32 = 0xC1;
+const FIXED_CTR: u32 = 0x309;
+
+/// Enable bits of the two programmable and three fixed counters in the global registers (Vol. 3B 18.2.2.2).
+const GLOBAL_COUNTERS: u64 = 0x3 | 0x7 << 32;
+
+/// All registers, by number.
+static TABLE: &[Row] = &[
+    // IA32_P5_MC_ADDR, IA32_P5_MC_TYPE: machine checks of the Pentium, never any.
+    rows(0x0, 0x1, Kind::ReadOnly(0)),
+    // IA32_TIME_STAMP_COUNTER (Vol. 3B 17.17).
+    row(0x10, Kind::Tsc),
+    // IA32_PLATFORM_ID: slot 0, for microcode updates.
+    row(0x17, Kind::ReadOnly(0)),
+    // IA32_APIC_BASE (Vol. 3A 10.4.4).
+    row(APIC_BASE, Kind::Apic),
+    // MSR_EBL_CR_POWERON: bus ratio and straps of the Core microarchitecture.
+    row(
+        0x2A,
+        Kind::Ignored {
+            reads: 0,
+            writable: u64::MAX,
+        },
+    ),
+    // IA32_FEATURE_CONTROL: locked, with VMX and SMX off.
+    row(0x3A, Kind::ReadOnly(1)),
+    // IA32_BIOS_SIGN_ID: software writes 0, executes CPUID and reads the microcode revision in the upper half. It is
+    // always there, the last one of this part.
+    row(
+        0x8B,
+        Kind::Ignored {
+            reads: 0xBC << 32,
+            writable: u64::MAX,
+        },
+    ),
+    // IA32_PMC0, 1.
+    rows(PMC, PMC + 1, Kind::Counter { width: 40 }),
+    // MSR_FSB_FREQ: 133 MHz.
+    row(0xCD, Kind::ReadOnly(1)),
+    // IA32_MTRRCAP: 8 variable ranges, fixed ranges, write combining (Vol. 3A 11.11.1).
+    row(0xFE, Kind::ReadOnly(0x508)),
+    // IA32_ARCH_CAPABILITIES. A processor that does not speculate has none of the flaws: RDCL_NO, SKIP_L1DFL,
+    // SSB_NO, MDS_NO, PSCHANGE_MC_NO, TAA_NO, SBDR_SSDP_NO, FBSDP_NO, PSDP_NO, BHI_NO, PBRSB_NO, GDS_NO, RFDS_NO, ITS_NO.
+    row(
+        0x10A,
+        Kind::ReadOnly(
+            1 << 0
+                | 1 << 3
+                | 1 << 4
+                | 1 << 5
+                | 1 << 6
+                | 1 << 8
+                | 1 << 13
+                | 1 << 14
+                | 1 << 15
+                | 1 << 20
+                | 1 << 24
+                | 1 << 26
+                | 1 << 27
+                | 1 << 62,
+        ),
+    ),
+    // IA32_SYSENTER_CS, _ESP, _EIP (Vol. 3A 5.8.7).
+    row(
+        0x174,
+        Kind::Field {
+            field: Field::SysenterCs,
+            writable: 0xFFFF_FFFF,
+        },
+    ),
+    row(0x175, Kind::Address(Field::SysenterEsp)),
+    row(0x176, Kind::Address(Field::SysenterEip)),
+    // IA32_MCG_CAP: no banks, no MCG_CTL. IA32_MCG_STATUS (Vol. 3B 15.3.1).
+    row(0x179, Kind::ReadOnly(0)),
+    row(0x17A, stored(0x7)),
+    // IA32_PERFEVTSEL0, 1: version 2 has no "any thread" bit (Vol. 3B 18.2.1.1).
+    rows(0x186, 0x187, stored(0xFFDF_FFFF)),
+    // IA32_MISC_ENABLE.
+    row(0x1A0, Kind::MiscEnable),
+    // IA32_DEBUGCTL (Vol. 3B 17.4.1).
+    row(0x1D9, Kind::DebugCtl),
+    // IA32_MTRR_PHYSBASEn and IA32_MTRR_PHYSMASKn, in turn.
+    rows(0x200, 0x20F, Kind::MtrrBase),
+    // IA32_MTRR_FIX64K_00000, FIX16K_80000, FIX16K_A0000, FIX4K_C0000 to FIX4K_F8000.
+    row(0x250, Kind::FixedMtrr),
+    rows(0x258, 0x259, Kind::FixedMtrr),
+    rows(0x268, 0x26F, Kind::FixedMtrr),
+    // IA32_PAT (Vol. 3A 11.12.2).
+    row(0x277, Kind::Pat),
+    // IA32_MTRR_DEF_TYPE.
+    row(0x2FF, Kind::MtrrDefault),
+    // IA32_FIXED_CTR0 to 2.
+    rows(FIXED_CTR, FIXED_CTR + 2, Kind::Counter { width: 40 }),
+    // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B 18.2.2.1).
+    row(0x38D, stored(0xBBB)),
+    // IA32_PERF_GLOBAL_STATUS: nothing ever overflows. BTS has no bit here.
+    row(0x38E, Kind::ReadOnly(0)),
+    // IA32_PERF_GLOBAL_CTRL: the programmable counters are enabled after reset.
+    row(
+        0x38F,
+        Kind::Stored {
+            reset: 0x3,
+            writable: GLOBAL_COUNTERS,
+        },
+    ),
+    // IA32_PERF_GLOBAL_OVF_CTRL: clears bits of the status: also the DS buffer's (62) and the condition changed (63).
+    row(
+        0x390,
+        Kind::Ignored {
+            reads: 0,
+            writable: GLOBAL_COUNTERS | 3 << 62,
+        },
+    ),
+    // IA32_DS_AREA (Vol. 3B 17.4.9).
+    row(0x600, Kind::DsArea),
+    // IA32_TSC_DEADLINE (Vol. 3A 10.5.4.1).
+    row(0x6E0, Kind::TscDeadline),
+    // x2APIC registers: there iff the local APIC says so (Vol. 3A 10.12).
+    rows(0x800, 0x8FF, Kind::Apic),
+    // IA32_EFER (Vol. 3A 2.2.1).
+    row(0xC000_0080, Kind::Efer),
+    // IA32_STAR, LSTAR, CSTAR, FMASK (Vol. 3A 5.8.8).
+    row(
+        0xC000_0081,
+        Kind::Field {
+            field: Field::Star,
+            writable: u64::MAX,
+        },
+    ),
+    row(0xC000_0082, Kind::Address(Field::Lstar)),
+    row(0xC000_0083, Kind::Address(Field::Cstar)),
+    row(
+        0xC000_0084,
+        Kind::Field {
+            field: Field::Fmask,
+            writable: 0xFFFF_FFFF,
+        },
+    ),
+    // IA32_FS_BASE, GS_BASE, KERNEL_GS_BASE (Vol. 3A 3.4.4.1).
+    row(0xC000_0100, Kind::FsBase),
+    row(0xC000_0101, Kind::GsBase),
+    row(0xC000_0102, Kind::Address(Field::KernelGsBase)),
+];
+
+/// The row of a register, and its place in [`Cpu::msr_store`].
+fn find(number: u32) -> Option<(&'static Row, usize)> {
+    let i = TABLE.partition_point(|r| r.last < number);
+    let r = TABLE.get(i).filter(|r| r.first <= number)?;
+    let before: u32 = TABLE[..i].iter().map(|r| r.last - r.first + 1).sum();
+    Some((r, (before + number - r.first) as usize))
+}
+
+/// The values of all registers after reset, as [`Cpu::msr_store`] holds them. Those of the registers that live elsewhere
+/// are unused.
+pub(crate) fn reset_values(_: &Model) -> Vec<u64> {
+    let reset = |r: &Row| match r.kind {
+        Kind::Stored { reset, .. } => reset,
+        _ => 0,
+    };
+    TABLE
+        .iter()
+        .flat_map(|r| (r.first..=r.last).map(move |_| reset(r)))
+        .collect()
+}
+
+/// Whether `t` is a memory type that an MTRR can hold: UC, WC, WT, WP, WB (Vol. 3A table 11-8).
+fn is_mtrr_type(t: u8) -> bool {
+    matches!(t, 0 | 1 | 4 | 5 | 6)
+}
+
+impl Cpu {
+    /// Reads an MSR for `op`.
+    pub(crate) fn rdmsr(&mut self, op: &Op, number: u32) -> Result<u64, Abort> {
+        let Some((row, at)) = find(number) else {
+            return Err(self.gp(0));
+        };
+        Ok(match row.kind {
+            Kind::ReadOnly(value) | Kind::Ignored { reads: value, .. } => value,
+            Kind::Stored { .. }
+            | Kind::Counter { .. }
+            | Kind::FixedMtrr
+            | Kind::MtrrBase
+            | Kind::MtrrDefault => self.msr_store[at],
+            Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr),
+            Kind::Pat => self.msr.pat,
+            Kind::MiscEnable => self.msr.misc_enable & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED,
+            Kind::Efer => self.sys.efer,
+            Kind::FsBase => self.sys.seg[sreg::FS].base,
+            Kind::GsBase => self.sys.seg[sreg::GS].base,
+            Kind::Tsc => self.tsc(op),
+            Kind::DebugCtl => self.recorder.debugctl(),
+            Kind::DsArea => self.recorder.ds_area(),
+            Kind::TscDeadline => match self.apic_rdmsr(number)? {
+                0 => 0,
+                deadline => deadline.wrapping_add(self.tsc_offset),
+            },
+            Kind::Apic => self.apic_rdmsr(number)?,
+        })
+    }
+
+    fn apic_rdmsr(&mut self, number: u32) -> Result<u64, Abort> {
+        match self.platform.apic_rdmsr(self.now(), number) {
+            Some(value) => Ok(value),
+            None => Err(self.gp(0)),
+        }
+    }
+
+    /// Writes an MSR for `op`, which ends its block.
+    pub(crate) fn wrmsr(&mut self, op: &Op, number: u32, value: u64) -> Result<(), Abort> {
+        let Some((row, at)) = find(number) else {
+            return Err(self.gp(0));
+        };
+        let good = match row.kind {
+            Kind::ReadOnly(_) => false,
+            Kind::Stored { writable, .. }
+            | Kind::Ignored { writable, .. }
+            | Kind::Field { writable, .. } => value & !writable == 0,
+            Kind::Address(_) | Kind::FsBase | Kind::GsBase => canonical(value),
+            Kind::FixedMtrr => value.to_le_bytes().into_iter().all(is_mtrr_type),
+            // Odd numbers are masks: with a valid flag instead of a type.
+            Kind::MtrrBase if number & 1 != 0 => value & !(PHYS_PAGES | 1 << 11) == 0,
+            Kind::MtrrBase => value & !(PHYS_PAGES | 0xFF) == 0 && is_mtrr_type(value as u8),
+            Kind::MtrrDefault => value & !0xCFF == 0 && is_mtrr_type(value as u8),
+            Kind::Pat => value
+                .to_le_bytes()
+                .into_iter()
+                .all(|t| is_mtrr_type(t) || t == 7),
+            Kind::MiscEnable => {
+                let known =
+                    MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
+                value & !known == 0
+            }
+            Kind::Efer => self.efer_accepts(value),
+            Kind::Counter { .. }
+            | Kind::Tsc
+            | Kind::TscDeadline
+            | Kind::Apic
+            | Kind::DebugCtl
+            | Kind::DsArea => true,
+        };
+        if !good {
+            return Err(self.gp(0));
+        }
+        match row.kind {
+            Kind::ReadOnly(_) | Kind::Ignored { .. } => {}
+            Kind::Stored { .. } | Kind::FixedMtrr | Kind::MtrrBase | Kind::MtrrDefault => {
+                self.msr_store[at] = value;
+            }
+            Kind::Counter { width } => {
+                self.msr_store[at] = value as u32 as i32 as u64 & ((1 << width) - 1);
+            }
+            Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr) = value,
+            Kind::Pat => self.msr.pat = value,
+            // The flags that tell what is available are read-only.
+            Kind::MiscEnable => {
+                self.msr.misc_enable = value & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED
+            }
+            Kind::Efer => self.write_efer(value),
+            Kind::FsBase => self.set_segment_base(sreg::FS, value),
+            Kind::GsBase => self.set_segment_base(sreg::GS, value),
+            Kind::Tsc => {
+                self.tsc_offset = self
+                    .tsc_offset
+                    .wrapping_add(value.wrapping_sub(self.tsc(op)));
+            }
+            Kind::TscDeadline => {
+                let deadline = self.deadline(op, value);
+                self.apic_wrmsr(op, number, deadline)?;
+            }
+            Kind::Apic => self.apic_wrmsr(op, number, value)?,
+            Kind::DebugCtl => {
+                if self.recorder.set_debugctl(value).is_err() {
+                    return Err(self.gp(0));
+                }
+                self.update_mode();
+            }
+            Kind::DsArea => {
+                if self.recorder.set_ds_area(value).is_err() {
+                    return Err(self.gp(0));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Virtual time at which the TSC reaches `tsc`; 0 disarms the timer.
+    fn deadline(&self, op: &Op, tsc: u64) -> u64 {
+        let now = self.now() + u64::from(op.idx);
+        match tsc {
+            0 => 0,
+            _ => now.saturating_add(tsc.saturating_sub(self.tsc(op))).max(1),
+        }
+    }
+
+    fn apic_wrmsr(&mut self, op: &Op, number: u32, value: u64) -> Result<(), Abort> {
+        let now = self.now() + u64::from(op.idx);
+        if self.platform.apic_wrmsr(now, number, value).is_none() {
+            return Err(self.gp(0));
+        }
+        self.after_bus();
+        Ok(())
+    }
+
+    /// Changes the base of FS or GS.
+    pub(crate) fn set_segment_base(&mut self, register: usize, base: u64) {
+        self.sys.seg[register].base = base;
+        self.seg_base[register] = base;
+    }
+
+    /// LMA is read-only, and LME cannot change while paging is on (Vol. 3A 2.2.1).
+    fn efer_accepts(&self, value: u64) -> bool {
+        let known = efer::SCE | efer::LME | efer::LMA | efer::NXE;
+        let lme_changes = (value ^ self.sys.efer) & efer::LME != 0;
+        value & !known == 0 && !(lme_changes && self.sys.cr0 & cr0::PG != 0)
+    }
+
+    fn write_efer(&mut self, value: u64) {
+        let changed = self.sys.efer ^ value;
+        self.sys.efer = value & !efer::LMA | self.sys.efer & efer::LMA;
+        if changed & efer::NXE != 0 {
+            self.flush_tlb(false);
+        }
+        self.update_mode();
+    }
+
+    /// RDPMC: a programmable counter, or with bit 30 a fixed one (Vol. 2B). `None` if there is no such counter.
+    pub(crate) fn performance_counter(&self, index: u32) -> Option<u64> {
+        let number = match index {
+            0..=1 => PMC + index,
+            0x4000_0000..=0x4000_0002 => FIXED_CTR + (index & 3),
+            _ => return None,
+        };
+        find(number).map(|(_, at)| self.msr_store[at])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_does_not_overlap() {
+        for pair in TABLE.windows(2) {
+            assert!(pair[0].last < pair[1].first, "{:#x}", pair[1].first);
+        }
+    }
+
+    #[test]
+    fn every_register_has_its_own_place() {
+        let places: Vec<usize> = TABLE
+            .iter()
+            .flat_map(|r| (r.first..=r.last).map(|n| find(n).unwrap().1))
+            .collect();
+        assert_eq!(places, (0..places.len()).collect::<Vec<_>>());
+        assert!(find(0x2).is_none() && find(u32::MAX).is_none());
+    }
+}

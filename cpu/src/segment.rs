@@ -1,0 +1,379 @@
+//! Selectors, descriptors and the checks that loading a segment register makes (SDM Vol. 3A chapters 3.4 and 5).
+
+use crate::cpu::{Cpu, vector};
+use crate::mem::canonical;
+use crate::op::Abort;
+use crate::state::{SegAttr, Segment};
+
+/// Types of system descriptors in IA-32e mode (SDM Vol. 3A table 3-2).
+pub(crate) mod system {
+    pub const LDT: u8 = 0x2;
+    pub const TSS_AVAILABLE: u8 = 0x9;
+    pub const TSS_BUSY: u8 = 0xB;
+    pub const CALL_GATE: u8 = 0xC;
+    pub const INTERRUPT_GATE: u8 = 0xE;
+    pub const TRAP_GATE: u8 = 0xF;
+}
+
+/// Numbers of the segment registers, as instructions encode them.
+pub(crate) mod sreg {
+    pub const CS: usize = 1;
+    pub const SS: usize = 2;
+    pub const FS: usize = 4;
+    pub const GS: usize = 5;
+}
+
+/// Whether a selector is null: index 0 of the GDT, whatever its RPL.
+pub(crate) fn is_null(selector: u16) -> bool {
+    selector & !3 == 0
+}
+
+/// Requested privilege level of a selector.
+pub(crate) fn rpl(selector: u16) -> u8 {
+    (selector & 3) as u8
+}
+
+/// The segment register contents after a null selector was loaded. The DPL matters for SS: the processor
+/// keeps the CPL there.
+pub(crate) fn null_segment(selector: u16, dpl: u8) -> Segment {
+    let attr = SegAttr::UNUSABLE | SegAttr::from_bits_retain(u32::from(dpl) << 5);
+    Segment {
+        selector,
+        attr,
+        ..Segment::default()
+    }
+}
+
+/// A flat code segment as SYSCALL and its relatives load it, without a look at the descriptor table.
+pub(crate) fn flat_code(selector: u16, dpl: u8, long: bool) -> Segment {
+    let size = if long { SegAttr::L } else { SegAttr::DB };
+    flat(selector, dpl, SegAttr::CODE | size)
+}
+
+/// A flat stack segment as SYSCALL and its relatives load it.
+pub(crate) fn flat_stack(selector: u16, dpl: u8) -> Segment {
+    flat(selector, dpl, SegAttr::DB)
+}
+
+fn flat(selector: u16, dpl: u8, more: SegAttr) -> Segment {
+    let attr = SegAttr::ACCESSED
+        | SegAttr::RW
+        | SegAttr::S
+        | SegAttr::P
+        | SegAttr::G
+        | SegAttr::from_bits_retain(u32::from(dpl) << 5)
+        | more;
+    Segment {
+        selector,
+        base: 0,
+        limit: u32::MAX,
+        attr,
+    }
+}
+
+/// Whether `len` bytes at `offset` lie inside a segment (SDM Vol. 3A 5.3). `len` is not zero.
+pub(crate) fn within_limit(segment: &Segment, offset: u64, len: u64) -> bool {
+    let last = offset + len - 1;
+    let limit = u64::from(segment.limit);
+    if segment.attr.contains(SegAttr::CODE) || !segment.attr.contains(SegAttr::CONFORMING) {
+        last <= limit
+    } else {
+        let top = if segment.attr.contains(SegAttr::DB) {
+            0xFFFF_FFFF
+        } else {
+            0xFFFF
+        };
+        offset > limit && last <= top
+    }
+}
+
+/// A descriptor of 8 bytes, or of 16: IA-32e mode widens system descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    pub low: u64,
+    /// Zero for a descriptor of 8 bytes.
+    pub high: u64,
+}
+
+impl Descriptor {
+    pub fn attr(self) -> SegAttr {
+        SegAttr::from_bits_retain((self.low >> 40) as u32 & 0xF0FF)
+    }
+
+    pub fn has(self, attr: SegAttr) -> bool {
+        self.attr().contains(attr)
+    }
+
+    pub fn dpl(self) -> u8 {
+        (self.low >> 45 & 3) as u8
+    }
+
+    pub fn is_code(self) -> bool {
+        self.has(SegAttr::S.union(SegAttr::CODE))
+    }
+
+    pub fn is_conforming_code(self) -> bool {
+        self.has(SegAttr::S.union(SegAttr::CODE).union(SegAttr::CONFORMING))
+    }
+
+    pub fn is_data(self) -> bool {
+        self.has(SegAttr::S) && !self.has(SegAttr::CODE)
+    }
+
+    pub fn is_writable(self) -> bool {
+        self.is_data() && self.has(SegAttr::RW)
+    }
+
+    pub fn is_readable(self) -> bool {
+        self.is_data() || (self.is_code() && self.has(SegAttr::RW))
+    }
+
+    /// The type, if it is a system descriptor.
+    pub fn system_type(self) -> Option<u8> {
+        (!self.has(SegAttr::S)).then_some((self.low >> 40 & 15) as u8)
+    }
+
+    pub fn base(self) -> u64 {
+        (self.low >> 16 & 0xFF_FFFF) | (self.low >> 32 & 0xFF00_0000) | self.high << 32
+    }
+
+    pub fn limit(self) -> u32 {
+        let raw = (self.low & 0xFFFF) as u32 | (self.low >> 32) as u32 & 0xF_0000;
+        if self.has(SegAttr::G) {
+            raw << 12 | 0xFFF
+        } else {
+            raw
+        }
+    }
+
+    /// Offset of a gate's target.
+    pub fn gate_offset(self) -> u64 {
+        (self.low & 0xFFFF) | (self.low >> 32 & 0xFFFF_0000) | self.high << 32
+    }
+
+    /// Code segment of a gate's target.
+    pub fn gate_selector(self) -> u16 {
+        (self.low >> 16) as u16
+    }
+
+    /// Interrupt stack table entry of an interrupt or trap gate; 0 for none.
+    pub fn gate_ist(self) -> u8 {
+        (self.low >> 32 & 7) as u8
+    }
+
+    pub fn segment(self, selector: u16) -> Segment {
+        Segment {
+            selector,
+            base: self.base(),
+            limit: self.limit(),
+            attr: self.attr(),
+        }
+    }
+}
+
+impl Cpu {
+    /// A fault with a selector as its error code.
+    #[cold]
+    pub(crate) fn selector_fault(&mut self, vector: u8, selector: u16) -> Abort {
+        self.exception(vector, Some(u32::from(selector & !3)))
+    }
+
+    /// Linear address of a descriptor of `size` bytes; `None` if it does not lie inside its table.
+    fn descriptor_la(&self, selector: u16, size: u64) -> Option<u64> {
+        let offset = u64::from(selector & !7);
+        let (base, limit) = if selector & 4 == 0 {
+            (self.sys.gdtr.base, u64::from(self.sys.gdtr.limit))
+        } else if self.sys.ldtr.attr.contains(SegAttr::UNUSABLE) {
+            return None;
+        } else {
+            (self.sys.ldtr.base, u64::from(self.sys.ldtr.limit))
+        };
+        (offset + size - 1 <= limit).then(|| base.wrapping_add(offset))
+    }
+
+    /// Reads a descriptor of 8 bytes; `None` if the selector points outside its table.
+    pub(crate) fn find_descriptor(&mut self, selector: u16) -> Result<Option<Descriptor>, Abort> {
+        let Some(la) = self.descriptor_la(selector, 8) else {
+            return Ok(None);
+        };
+        Ok(Some(Descriptor {
+            low: self.load_system(la)?,
+            high: 0,
+        }))
+    }
+
+    /// Reads a code or data descriptor, or the first half of a system descriptor; `fault`(selector) if it is outside
+    /// its table.
+    pub(crate) fn descriptor(&mut self, selector: u16, fault: u8) -> Result<Descriptor, Abort> {
+        match self.find_descriptor(selector)? {
+            Some(d) => Ok(d),
+            None => Err(self.selector_fault(fault, selector)),
+        }
+    }
+
+    /// Reads a system descriptor of 16 bytes; `fault`(selector) if it is outside its table, or if its upper half has
+    /// a type of its own (SDM Vol. 3A 3.5.2).
+    pub(crate) fn system_descriptor(
+        &mut self,
+        selector: u16,
+        fault: u8,
+    ) -> Result<Descriptor, Abort> {
+        let Some(la) = self.descriptor_la(selector, 16) else {
+            return Err(self.selector_fault(fault, selector));
+        };
+        let d = Descriptor {
+            low: self.load_system(la)?,
+            high: self.load_system(la.wrapping_add(8))?,
+        };
+        if d.high >> 40 & 0x1F != 0 {
+            return Err(self.selector_fault(fault, selector));
+        }
+        Ok(d)
+    }
+
+    /// Sets type bits of a descriptor in memory: "accessed", or a TSS's "busy". They are bits 40 and up.
+    pub(crate) fn set_type_bits(
+        &mut self,
+        selector: u16,
+        d: Descriptor,
+        bits: u8,
+    ) -> Result<(), Abort> {
+        let old = (d.low >> 40) as u8;
+        match self.descriptor_la(selector, 8) {
+            Some(la) if old & bits != bits => {
+                self.store_system::<u8>(la.wrapping_add(5), old | bits)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Marks a checked descriptor as accessed; the segment register contents.
+    pub(crate) fn accessed(&mut self, selector: u16, d: Descriptor) -> Result<Segment, Abort> {
+        self.set_type_bits(selector, d, SegAttr::ACCESSED.bits() as u8)?;
+        let mut segment = d.segment(selector);
+        segment.attr |= SegAttr::ACCESSED;
+        Ok(segment)
+    }
+
+    /// Loads ES, SS, DS, FS or GS (SDM Vol. 2B, MOV "Loading a segment register").
+    pub(crate) fn load_segment(&mut self, register: usize, selector: u16) -> Result<(), Abort> {
+        let segment = if register == sreg::SS {
+            self.stack_segment(selector, self.cpl, self.code64, vector::GP)?
+        } else {
+            self.data_segment(selector)?
+        };
+        self.sys.seg[register] = segment;
+        let flat = self.code64 && register < sreg::FS;
+        self.seg_base[register] = if flat { 0 } else { segment.base };
+        Ok(())
+    }
+
+    fn data_segment(&mut self, selector: u16) -> Result<Segment, Abort> {
+        if is_null(selector) {
+            return Ok(null_segment(selector, 0));
+        }
+        let d = self.descriptor(selector, vector::GP)?;
+        let privileged = self.cpl.max(rpl(selector)) > d.dpl() && !d.is_conforming_code();
+        if !d.is_readable() || privileged {
+            return Err(self.selector_fault(vector::GP, selector));
+        }
+        if !d.has(SegAttr::P) {
+            return Err(self.selector_fault(vector::NP, selector));
+        }
+        self.accessed(selector, d)
+    }
+
+    /// What SS would hold at privilege level `cpl`. `fault` is the exception for a selector that does not suit: #GP,
+    /// or #TS if it came from a TSS. Null is good enough for 64-bit code that is not the user's.
+    pub(crate) fn stack_segment(
+        &mut self,
+        selector: u16,
+        cpl: u8,
+        code64: bool,
+        fault: u8,
+    ) -> Result<Segment, Abort> {
+        if is_null(selector) {
+            if code64 && cpl < 3 && rpl(selector) == cpl {
+                return Ok(null_segment(selector, cpl));
+            }
+            return Err(self.exception(fault, Some(0)));
+        }
+        let d = self.descriptor(selector, fault)?;
+        if rpl(selector) != cpl || d.dpl() != cpl || !d.is_writable() {
+            return Err(self.selector_fault(fault, selector));
+        }
+        if !d.has(SegAttr::P) {
+            return Err(self.selector_fault(vector::SS, selector));
+        }
+        self.accessed(selector, d)
+    }
+
+    /// A code segment must be present, and not be both 64-bit and 32-bit (SDM Vol. 3A 5.2.1).
+    pub(crate) fn check_code_segment(&mut self, selector: u16, d: Descriptor) -> Result<(), Abort> {
+        if d.has(SegAttr::L.union(SegAttr::DB)) {
+            return Err(self.selector_fault(vector::GP, selector));
+        }
+        if !d.has(SegAttr::P) {
+            return Err(self.selector_fault(vector::NP, selector));
+        }
+        Ok(())
+    }
+
+    /// A jump target must be inside its code segment, or canonical in 64-bit code.
+    pub(crate) fn check_target(&mut self, attr: SegAttr, limit: u32, ip: u64) -> Result<(), Abort> {
+        let good = if attr.contains(SegAttr::L) {
+            canonical(ip)
+        } else {
+            ip <= u64::from(limit)
+        };
+        if good { Ok(()) } else { Err(self.gp(0)) }
+    }
+
+    /// The linear address of offset `ip` in the code segment.
+    pub(crate) fn linear_ip(&self, ip: u64) -> u64 {
+        if self.code64 {
+            ip
+        } else {
+            ip.wrapping_add(self.seg_base[sreg::CS]) & 0xFFFF_FFFF
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flat_code_descriptor_is_taken_apart() {
+        let d = Descriptor {
+            low: 0x00AF_9B12_3456_FFFF,
+            high: 0,
+        };
+        assert!(d.is_code() && !d.is_data() && d.is_readable() && !d.is_writable());
+        assert!(d.has(SegAttr::L) && !d.has(SegAttr::DB));
+        assert_eq!((d.base(), d.limit(), d.dpl()), (0x12_3456, 0xFFFF_FFFF, 0));
+        assert_eq!(d.system_type(), None);
+    }
+
+    #[test]
+    fn a_system_descriptor_has_a_64_bit_base() {
+        let d = Descriptor {
+            low: 0xAB00_8923_4567_0067,
+            high: 0xFFFF_FE00,
+        };
+        assert_eq!(d.system_type(), Some(system::TSS_AVAILABLE));
+        assert_eq!((d.base(), d.limit()), (0xFFFF_FE00_AB23_4567, 0x67));
+    }
+
+    #[test]
+    fn limits_are_inclusive_and_expand_down_turns_them_over() {
+        let mut s = Segment {
+            limit: 0xFFF,
+            ..Segment::default()
+        };
+        assert!(within_limit(&s, 0xFF8, 8) && !within_limit(&s, 0xFF9, 8));
+        s.attr = SegAttr::CONFORMING;
+        assert!(!within_limit(&s, 0xFFF, 1) && within_limit(&s, 0x1000, 8));
+        assert!(within_limit(&s, 0xFFFE, 2) && !within_limit(&s, 0xFFFF, 2));
+    }
+}
