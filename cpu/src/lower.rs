@@ -184,6 +184,8 @@ pub(crate) fn number(r: Register) -> u8 {
             reg::HIGH8 + (r as u8 - Register::AH as u8)
         }
         Register::None => reg::ZERO,
+        // iced numbers the byte registers in one row: AL..BL, AH..BH, then SPL..R15L.
+        _ if r.is_gpr8() => r.full_register().number() as u8,
         _ => r.number() as u8,
     }
 }
