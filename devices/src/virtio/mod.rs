@@ -4,6 +4,8 @@ pub mod console;
 pub mod fs9p;
 pub mod mmio;
 pub mod queue;
+#[cfg(test)]
+mod testing;
 
 use crate::GuestRam;
 use queue::{QueueError, VirtQueue};
