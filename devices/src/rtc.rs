@@ -9,6 +9,8 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 /// The update-in-progress bit is set this long before the registers change.
 const UIP_NS: u64 = 244_000;
 const DAY: i64 = 86_400;
+/// The end of the year 9999, the last that two pairs of digits can show.
+const LAST_EPOCH: u64 = 253_402_300_799;
 
 const SECONDS: u8 = 0x00;
 const SECONDS_ALARM: u8 = 0x01;
@@ -107,13 +109,14 @@ pub struct Rtc {
 }
 
 impl Rtc {
-    /// A clock that shows `epoch` seconds since 1970 at virtual time zero. `irq` is IRQ 8.
+    /// A clock that shows `epoch` seconds since 1970 (no later than the year 9999) at virtual time zero. `irq` is
+    /// IRQ 8.
     pub fn new(irq: IrqLine, epoch: u64) -> Self {
         Self {
             irq,
             index: 0,
             memory: [0; 128],
-            epoch: i64::try_from(epoch).unwrap_or(0),
+            epoch: epoch.min(LAST_EPOCH) as i64,
             stopped: None,
             status_a: A_RESET,
             status_b: B_24_HOURS,

@@ -1,7 +1,8 @@
 //! A 16550A serial port (National Semiconductor PC16550D data sheet).
 //!
 //! Transmission takes no time: a byte written to THR has been sent before the next instruction. Reception is
-//! paced by the guest: the host's bytes wait in a bounded queue behind the 16-byte FIFO.
+//! paced by the guest: the host's bytes wait in a bounded queue behind the 16-byte FIFO, and the host honours
+//! hardware flow control, so that nothing is lost to a driver that clears the FIFO before it asserts RTS.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -109,6 +110,11 @@ impl Uart {
         taken
     }
 
+    /// True while the guest listens (its received-data interrupt is on) and has read all input so far.
+    pub fn wants_input(&self) -> bool {
+        self.ier & IER_RECEIVED != 0 && self.input.is_empty() && self.fifo.is_empty()
+    }
+
     fn depth(&self) -> usize {
         if self.fcr & FCR_ENABLE != 0 {
             FIFO_DEPTH
@@ -122,8 +128,9 @@ impl Uart {
     }
 
     fn fill_fifo(&mut self) {
-        // In loopback the receiver listens to the transmitter instead of the line.
-        while !self.looped_back() && self.fifo.len() < self.depth() {
+        // In loopback the RTS pin is inactive, and the receiver listens to the transmitter instead of the line.
+        let clear_to_send = self.mcr & (MCR_RTS | MCR_LOOP) == MCR_RTS;
+        while clear_to_send && self.fifo.len() < self.depth() {
             let Some(byte) = self.input.pop_front() else {
                 break;
             };
@@ -419,6 +426,9 @@ mod tests {
         p.set(IER, IER_RECEIVED);
         p.set(MCR, MCR_OUT2);
         assert_eq!(p.uart.push_input(&[7; 20]), 20);
+        p.set(IIR_FCR, 0x83);
+        assert_eq!(p.get(LSR), LSR_EMPTY, "RTS is not asserted");
+        p.set(MCR, MCR_OUT2 | MCR_RTS);
         assert!(p.irq());
         assert_eq!(p.get(IIR_FCR) & 0xF, IIR_RECEIVED);
         for left in (0..20).rev() {
@@ -453,7 +463,7 @@ mod tests {
         assert_eq!(p.get(LSR), LSR_EMPTY | LSR_DATA_READY);
         assert!(lock(&p.output).take().is_empty());
         p.get(DATA);
-        p.set(MCR, 0);
+        p.set(MCR, MCR_RTS);
         assert_eq!(p.get(DATA), b'h', "the line is back");
     }
 
