@@ -81,7 +81,7 @@ bitflags! {
         const SHADOW = 1 << 9;
         /// A debug exception is pending (`pending_db`).
         const DEBUG = 1 << 10;
-        /// An instruction breakpoint is enabled.
+        /// A breakpoint or watchpoint is enabled.
         const BREAKPOINT = 1 << 11;
         /// HLT.
         const HALTED = 1 << 12;
@@ -325,13 +325,18 @@ impl Cpu {
 
     /// Writes the bits of RFLAGS that are in `mask`.
     pub fn set_rflags(&mut self, value: u64, mask: u64) {
-        let new = ((self.rflags() & !mask) | (value & mask)) & rflags::ALL;
-        self.flags = Lazy::from_bits(new);
-        let changed = self.eflags ^ new;
-        self.eflags = new & !rflags::ARITH;
-        if changed & (rflags::IF | rflags::TF | rflags::AC | rflags::RF) != 0 {
+        let old = self.eflags;
+        self.put_rflags(value, mask);
+        if (old ^ self.eflags) & (rflags::IF | rflags::TF | rflags::AC | rflags::RF) != 0 {
             self.update_mode();
         }
+    }
+
+    /// As [`Cpu::set_rflags`], for a caller that is about to call [`Cpu::update_mode`] anyway.
+    pub(crate) fn put_rflags(&mut self, value: u64, mask: u64) {
+        let new = ((self.rflags() & !mask) | (value & mask)) & rflags::ALL;
+        self.flags = Lazy::from_bits(new);
+        self.eflags = new & !rflags::ARITH;
     }
 
     // Events

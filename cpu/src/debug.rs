@@ -106,8 +106,8 @@ impl Cpu {
     #[cold]
     fn set_breakpoints(&mut self, new: Breakpoints) {
         let old = std::mem::replace(&mut self.breakpoints, new);
-        let execute = new.0.iter().flatten().any(|b| b.kind == Kind::Execute);
-        self.special.set(Special::BREAKPOINT, execute);
+        // One instruction at a time: a watchpoint traps right after the instruction that hits it.
+        self.special.set(Special::BREAKPOINT, !new.is_empty());
         if old.data() != new.data() {
             // A watched page is never entered into the TLB, so that each access to it is seen.
             self.flush_tlb(false);
@@ -155,13 +155,13 @@ impl Cpu {
     /// Delivers the debug exceptions in `pending_db` as a trap.
     pub(crate) fn raise_debug_trap(&mut self) {
         let causes = std::mem::take(&mut self.pending_db);
-        self.raise_debug(causes, false);
+        self.raise_debug(causes);
     }
 
     /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is clear; the handler sets
     /// it to go on (17.3.1.1).
     pub(crate) fn raise_breakpoint_fault(&mut self) {
-        self.raise_debug(self.instruction_hits(), false);
+        self.raise_debug(self.instruction_hits());
     }
 
     /// What the processor does when it generates #DB, whatever for: tells why, and lets the handler use the debug
@@ -172,13 +172,15 @@ impl Cpu {
         self.recorder.clear_on_debug_exception();
     }
 
-    fn raise_debug(&mut self, causes: u64, resume: bool) {
+    fn raise_debug(&mut self, causes: u64) {
         self.enter_debug_exception(causes);
+        // As an interrupt does, it wakes a processor that executes HLT.
+        self.special.remove(Special::HALTED);
         self.raise(Event {
             vector: vector::DB,
             error: None,
             source: Source::Exception,
-            resume,
+            resume: false,
             return_ip: self.rip,
             from: self.rip,
         });

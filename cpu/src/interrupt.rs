@@ -3,7 +3,7 @@
 //!
 //! Real mode and legacy protected mode have no delivery yet: an event outside IA-32e mode shuts the processor down.
 
-use crate::cpu::{Cpu, Fault, vector};
+use crate::cpu::{Cpu, Fault, Special, vector};
 use crate::frame::Frame;
 use crate::op::{Abort, Exec, Flow, Op};
 use crate::segment::{Descriptor, is_null, null_segment, sreg, system};
@@ -180,6 +180,7 @@ impl Cpu {
 
     /// INT n, INT3, INTO and INT1: `source` tells INT1 from the others.
     pub(crate) fn software_interrupt(&mut self, op: &Op, vector: u8, source: Source) -> Exec {
+        let stepping = self.eflags & rflags::TF != 0;
         self.deliver(&Event {
             vector,
             error: None,
@@ -188,6 +189,10 @@ impl Cpu {
             return_ip: self.next_rip(op),
             from: self.this_rip(op),
         })?;
+        // The instruction clears TF, and does not trap (SDM Vol. 3B 17.3.1.4).
+        if stepping {
+            self.special |= Special::HOLD_TRAP;
+        }
         Ok(Flow::Jump)
     }
 }

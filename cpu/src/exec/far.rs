@@ -279,7 +279,7 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     if cpl > cpu.cpl {
         drop_inner_segments(cpu, cpl);
     }
-    cpu.set_rflags(image, mask);
+    cpu.put_rflags(image, mask);
     enter(cpu, op, cs, cpl, ip)
 }
 

@@ -33,7 +33,7 @@ fn syscall(cpu: &mut Cpu, op: &Op) -> Exec {
     let flags = cpu.rflags();
     cpu.gpr[gpr::RCX] = cpu.next_rip(op);
     cpu.gpr[gpr::R11] = flags & !rflags::RF;
-    cpu.set_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
+    cpu.put_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
     // A trap is due after SYSCALL only if TF is still set.
     if flags & rflags::TF != 0 && cpu.eflags & rflags::TF == 0 {
         cpu.special |= Special::HOLD_TRAP;
@@ -54,7 +54,7 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
         return Err(cpu.gp(0));
     }
     let flags = cpu.gpr[gpr::R11] & SYSRET_FLAGS;
-    cpu.set_rflags(flags, !0);
+    cpu.put_rflags(flags, !0);
     // Unlike IRET, SYSRET to a program that is being stepped traps at once.
     if flags & rflags::TF != 0 {
         cpu.pending_db |= crate::debug::DR6_BS;
@@ -74,7 +74,7 @@ fn sysenter(cpu: &mut Cpu, op: &Op) -> Exec {
     if is_null(cs) {
         return Err(cpu.gp(0));
     }
-    cpu.set_rflags(0, rflags::VM | rflags::IF | rflags::RF);
+    cpu.put_rflags(0, rflags::VM | rflags::IF | rflags::RF);
     cpu.gpr[gpr::RSP] = cpu.msr.sysenter_esp;
     let rip = cpu.msr.sysenter_eip;
     enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, true, rip)
