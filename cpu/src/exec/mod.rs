@@ -16,14 +16,17 @@ mod branch;
 mod control;
 mod data;
 mod far;
+mod fxsave;
 mod io;
 mod muldiv;
 mod segreg;
 mod shift;
+mod simd;
 mod stack;
 mod string;
 mod syscall;
 mod system;
+mod x87;
 
 /// The instance of a handler for an operand size in bytes; the size is its last generic parameter.
 macro_rules! by_size {
@@ -97,6 +100,9 @@ const FAMILIES: &[Lower] = &[
     syscall::lower,
     control::lower,
     system::lower,
+    simd::lower,
+    x87::lower,
+    fxsave::lower,
 ];
 
 /// The handler of an instruction; `None` if it is not implemented.

@@ -1,0 +1,227 @@
+//! MMX and SSE to SSSE3: the registers, who may use them, and the shapes that instructions come in.
+//!
+//! An instruction is a *kernel*, a function of one or two vectors, and a *shape*, which fetches operands and puts
+//! the result away. An integer kernel serves the XMM and the MMX form.
+
+mod convert;
+mod float;
+mod integer;
+mod mxcsr;
+mod shuffle;
+mod sse2;
+mod ssse3;
+mod transfer;
+
+use std::arch::x86_64::__m128i;
+
+use iced_x86::{Instruction, OpKind};
+
+use crate::cpu::{Cpu, vector};
+use crate::flags::Int;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::{cr0, cr4};
+
+pub(super) use mxcsr::MXCSR_MASK;
+
+/// The contents of an XMM register.
+type V = __m128i;
+
+/// Types of 16 bytes for which every pattern of bits is a value.
+///
+/// # Safety
+/// The type must be just that.
+unsafe trait Bits128: Copy {}
+
+macro_rules! bits128 {
+    ($($t:ty),*) => {$(
+        // SAFETY: 16 bytes of integers without padding.
+        unsafe impl Bits128 for $t {}
+    )*};
+}
+bits128!(
+    u128, V, [u8; 16], [i8; 16], [u16; 8], [i16; 8], [u32; 4], [i32; 4], [u64; 2]
+);
+
+/// The same 16 bytes as another type.
+#[inline(always)]
+fn cast<A: Bits128, B: Bits128>(a: A) -> B {
+    // SAFETY: both have 16 bytes, and any bits are a value of `B`.
+    unsafe { std::mem::transmute_copy(&a) }
+}
+
+/// A packed integer operation.
+trait Packed {
+    /// On 128 bits. `a` is the destination operand.
+    fn full(a: V, b: V, imm: u8) -> V;
+    /// On the low 64 bits of the operands; what it leaves in the upper half does not matter.
+    #[inline(always)]
+    fn half(a: V, b: V, imm: u8) -> V {
+        Self::full(a, b, imm)
+    }
+}
+
+/// Defines kernels: by what they do to 128 bits and, where that is not the same thing, to 64.
+macro_rules! packed {
+    ($($(#[$doc:meta])* $name:ident($a:pat, $b:pat, $i:pat) => $full:expr $(; half => $half:expr)?,)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $name;
+        impl $crate::exec::simd::Packed for $name {
+            #[inline(always)]
+            fn full(a: V, b: V, imm: u8) -> V {
+                let ($a, $b, $i) = (a, b, imm);
+                $full
+            }
+            $(
+                #[inline(always)]
+                fn half(a: V, b: V, imm: u8) -> V {
+                    let ($a, $b, $i) = (a, b, imm);
+                    $half
+                }
+            )?
+        }
+    )*};
+}
+use packed;
+
+impl Cpu {
+    /// SSE instructions: #UD or #NM unless the system has them on (SDM Vol. 3A 13.1.3).
+    #[inline(always)]
+    pub(super) fn need_sse(&mut self) -> Result<(), Abort> {
+        if self.sys.cr0 & (cr0::EM | cr0::TS) != 0 || self.sys.cr4 & cr4::OSFXSR == 0 {
+            return Err(self.no_sse());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn no_sse(&mut self) -> Abort {
+        if self.sys.cr0 & cr0::EM != 0 || self.sys.cr4 & cr4::OSFXSR == 0 {
+            self.ud()
+        } else {
+            self.exception(vector::NM, None)
+        }
+    }
+
+    /// MMX instructions: #UD or #NM unless the system has them on, #MF if an x87 exception is pending (SDM Vol.
+    /// 3A 12.1, 12.5).
+    #[inline(always)]
+    pub(super) fn need_mmx(&mut self) -> Result<(), Abort> {
+        if self.sys.cr0 & (cr0::EM | cr0::TS) != 0 || self.x87.pending() {
+            return Err(self.no_mmx());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn no_mmx(&mut self) -> Abort {
+        if self.sys.cr0 & cr0::EM != 0 {
+            self.ud()
+        } else if self.sys.cr0 & cr0::TS != 0 {
+            self.exception(vector::NM, None)
+        } else {
+            self.exception(vector::MF, None)
+        }
+    }
+
+    #[inline(always)]
+    fn xmm(&self, n: u8) -> u128 {
+        self.xmm[usize::from(n & 15)]
+    }
+
+    #[inline(always)]
+    fn set_xmm(&mut self, n: u8, value: u128) {
+        self.xmm[usize::from(n & 15)] = value;
+    }
+
+    #[inline(always)]
+    fn v(&self, n: u8) -> V {
+        cast(self.xmm(n))
+    }
+
+    /// Loads a memory operand of 16 bytes, which must be aligned: #GP(0).
+    #[inline(always)]
+    fn load_aligned(&mut self, op: &Op) -> Result<u128, Abort> {
+        let la = self.ea(op);
+        if la & 15 != 0 {
+            return Err(self.gp(0));
+        }
+        self.load128(la)
+    }
+}
+
+fn xmm_xmm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let r = K::full(cpu.v(op.dst), cpu.v(op.src), op.imm as u8);
+    cpu.set_xmm(op.dst, cast(r));
+    Ok(Flow::Next)
+}
+
+fn xmm_mem<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let b = cpu.load_aligned(op)?;
+    let r = K::full(cpu.v(op.dst), cast(b), op.imm as u8);
+    cpu.set_xmm(op.dst, cast(r));
+    Ok(Flow::Next)
+}
+
+/// Shifts by an immediate: the count is the second operand.
+fn xmm_imm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let r = K::full(cpu.v(op.dst), cast(u128::from(op.imm as u8)), op.imm as u8);
+    cpu.set_xmm(op.dst, cast(r));
+    Ok(Flow::Next)
+}
+
+#[inline(always)]
+fn mmx_result<K: Packed>(cpu: &mut Cpu, op: &Op, b: u64) -> Exec {
+    let a = cpu.x87.mm(op.dst);
+    let r: u128 = cast(K::half(
+        cast(u128::from(a)),
+        cast(u128::from(b)),
+        op.imm as u8,
+    ));
+    cpu.x87.set_mm(op.dst, r as u64);
+    Ok(Flow::Next)
+}
+
+fn mm_mm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_mmx()?;
+    let b = cpu.x87.mm(op.src);
+    mmx_result::<K>(cpu, op, b)
+}
+
+/// The operand has the size of `T`: PUNPCKLBW and its kin read only 32 bits.
+fn mm_mem<K: Packed, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_mmx()?;
+    let b = cpu.load::<T>(cpu.ea(op))?.zext();
+    mmx_result::<K>(cpu, op, b)
+}
+
+fn mm_imm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_mmx()?;
+    mmx_result::<K>(cpu, op, op.imm & 0xFF)
+}
+
+/// The handler of a packed integer instruction.
+fn shape<K: Packed>(i: &Instruction) -> Handler {
+    match (i.op0_register().is_mm(), i.op1_kind()) {
+        (false, OpKind::Register) => xmm_xmm::<K>,
+        (false, OpKind::Memory) => xmm_mem::<K>,
+        (false, _) => xmm_imm::<K>,
+        (true, OpKind::Register) => mm_mm::<K>,
+        (true, OpKind::Memory) if i.memory_size().size() == 4 => mm_mem::<K, u32>,
+        (true, OpKind::Memory) => mm_mem::<K, u64>,
+        (true, _) => mm_imm::<K>,
+    }
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    integer::lower(i)
+        .or_else(|| float::lower(i))
+        .or_else(|| transfer::lower(i, op))
+        .or_else(|| shuffle::lower(i))
+        .or_else(|| convert::lower(i))
+        .or_else(|| ssse3::lower(i))
+        .or_else(|| mxcsr::lower(i))
+}

@@ -1,0 +1,121 @@
+//! MXCSR, and SIMD floating-point exceptions (SDM Vol. 1 11.5).
+//!
+//! Arithmetic runs on the host's SSE unit, so that rounding, NaNs, denormals and flags are those of the hardware.
+
+use iced_x86::{Instruction, Mnemonic};
+
+use crate::cpu::{Cpu, vector};
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::cr4;
+
+/// The flags: IE, DE, ZE, OE, UE, PE.
+const FLAGS: u32 = 0x3F;
+/// Flags of exceptions that are found in the operands, before anything is computed: IE, DE, ZE.
+const PRE: u32 = 0x7;
+const UE: u32 = 1 << 4;
+/// Flags to the left by this are masks.
+const MASK_SHIFT: u32 = 7;
+const MASKS: u32 = FLAGS << MASK_SHIFT;
+/// Flush to zero.
+const FTZ: u32 = 1 << 15;
+/// The bits that exist, which include DAZ: MXCSR_MASK of FXSAVE.
+pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
+
+/// MXCSR as Rust expects it: no flag, everything masked, to nearest.
+pub(super) static HOST_MXCSR: u32 = 0x1F80;
+
+/// `a = insn(a, b)` on the host; the result and MXCSR after it. The block is `unsafe` to expand: every exception
+/// must be masked in `csr`.
+macro_rules! host {
+    ($insn:expr, $csr:expr, $a:expr, $b:expr $(, $name:ident = const $value:expr)*) => {{
+        let (mut csr, mut a): (u32, V) = ($csr, $a);
+        std::arch::asm!(
+            "ldmxcsr [{csr}]",
+            $insn,
+            "stmxcsr [{csr}]",
+            "ldmxcsr [rip + {host}]",
+            csr = in(reg) &raw mut csr,
+            a = inout(xmm_reg) a,
+            b = in(xmm_reg) $b,
+            $($name = const $value,)*
+            host = sym $crate::exec::simd::mxcsr::HOST_MXCSR,
+            options(nostack, preserves_flags),
+        );
+        (a, csr)
+    }};
+}
+pub(super) use host;
+
+impl Cpu {
+    /// Runs a floating-point operation, which gets MXCSR with every exception masked and no flag set, and returns
+    /// its result and MXCSR after it. Merges the flags, or raises the exception.
+    #[inline(always)]
+    pub(super) fn float<R>(&mut self, f: impl Fn(u32) -> (R, u32)) -> Result<R, Abort> {
+        let (r, csr) = f(self.mxcsr & !FLAGS | MASKS);
+        let flags = csr & FLAGS;
+        let unmasked = !self.mxcsr >> MASK_SHIFT;
+        if (flags | UE) & unmasked != 0 {
+            return self.unmasked(r, flags, f);
+        }
+        self.mxcsr |= flags;
+        Ok(r)
+    }
+
+    /// As [`Cpu::float`] goes on where an exception is not masked, or might not be.
+    #[cold]
+    #[inline(never)]
+    fn unmasked<R>(
+        &mut self,
+        mut r: R,
+        mut flags: u32,
+        f: impl Fn(u32) -> (R, u32),
+    ) -> Result<R, Abort> {
+        let unmasked = !self.mxcsr >> MASK_SHIFT & FLAGS;
+        if unmasked & UE != 0 {
+            // Unmasked, underflow is reported for every tiny result; masked, only for an inexact one, or if
+            // flushing to zero would make it so (11.5.2.5). And unmasked, there is no flushing.
+            let masked = self.mxcsr & !FLAGS | MASKS;
+            let tiny = f(masked | FTZ).1 & UE;
+            let (exact, csr) = f(masked & !FTZ);
+            r = exact;
+            flags = csr & (FLAGS & !UE) | tiny;
+        }
+        if flags & unmasked & PRE != 0 {
+            // Nothing is computed, so nothing else is found out (11.5.4).
+            flags &= PRE;
+        }
+        self.mxcsr |= flags;
+        if flags & unmasked == 0 {
+            return Ok(r);
+        }
+        if self.sys.cr4 & cr4::OSXMMEXCPT == 0 {
+            return Err(self.ud());
+        }
+        Err(self.exception(vector::XM, None))
+    }
+}
+
+fn ldmxcsr(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let v = cpu.load::<u32>(cpu.ea(op))?;
+    if v & !MXCSR_MASK != 0 {
+        return Err(cpu.gp(0));
+    }
+    cpu.mxcsr = v;
+    Ok(Flow::Next)
+}
+
+fn stmxcsr(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    cpu.store(cpu.ea(op), cpu.mxcsr)?;
+    Ok(Flow::Next)
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Ldmxcsr => ldmxcsr,
+        Mnemonic::Stmxcsr => stmxcsr,
+        _ => return None,
+    })
+}

@@ -1,0 +1,111 @@
+//! Shuffles whose pattern is an immediate, and duplications.
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::{V, cast, packed, shape};
+use crate::cpu::Cpu;
+use crate::op::{Exec, Flow, Handler, Op};
+
+/// The element of `v` that two bits of the immediate select.
+macro_rules! pick {
+    ($v:expr, $imm:expr, $n:literal) => {
+        $v[usize::from($imm >> (2 * $n) & 3)]
+    };
+}
+
+#[inline(always)]
+fn pshufd(b: V, imm: u8) -> V {
+    let b: [u32; 4] = cast(b);
+    cast([
+        pick!(b, imm, 0),
+        pick!(b, imm, 1),
+        pick!(b, imm, 2),
+        pick!(b, imm, 3),
+    ])
+}
+
+#[inline(always)]
+fn shufps(a: V, b: V, imm: u8) -> V {
+    let (a, b): ([u32; 4], [u32; 4]) = (cast(a), cast(b));
+    cast([
+        pick!(a, imm, 0),
+        pick!(a, imm, 1),
+        pick!(b, imm, 2),
+        pick!(b, imm, 3),
+    ])
+}
+
+#[inline(always)]
+fn shufpd(a: V, b: V, imm: u8) -> V {
+    let (a, b): ([u64; 2], [u64; 2]) = (cast(a), cast(b));
+    cast([a[usize::from(imm & 1)], b[usize::from(imm >> 1 & 1)]])
+}
+
+#[inline(always)]
+fn words(w: [u16; 4], imm: u8) -> [u16; 4] {
+    [
+        pick!(w, imm, 0),
+        pick!(w, imm, 1),
+        pick!(w, imm, 2),
+        pick!(w, imm, 3),
+    ]
+}
+
+#[inline(always)]
+fn pshuflw(b: V, imm: u8) -> V {
+    let [w0, w1, w2, w3, h @ ..]: [u16; 8] = cast(b);
+    let l = words([w0, w1, w2, w3], imm);
+    cast([l[0], l[1], l[2], l[3], h[0], h[1], h[2], h[3]])
+}
+
+#[inline(always)]
+fn pshufhw(b: V, imm: u8) -> V {
+    let [l @ .., w4, w5, w6, w7]: [u16; 8] = cast(b);
+    let h = words([w4, w5, w6, w7], imm);
+    cast([l[0], l[1], l[2], l[3], h[0], h[1], h[2], h[3]])
+}
+
+packed! {
+    Pshufd(_, b, imm) => pshufd(b, imm),
+    Pshuflw(_, b, imm) => pshuflw(b, imm),
+    Pshufhw(_, b, imm) => pshufhw(b, imm),
+    Shufps(a, b, imm) => shufps(a, b, imm),
+    Shufpd(a, b, imm) => shufpd(a, b, imm),
+    Movsldup(_, b, _) => pshufd(b, 0b10_10_00_00),
+    Movshdup(_, b, _) => pshufd(b, 0b11_11_01_01),
+}
+
+#[inline(always)]
+fn twice(v: u64) -> u128 {
+    u128::from(v) | u128::from(v) << 64
+}
+
+fn movddup_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    cpu.set_xmm(op.dst, twice(cpu.xmm(op.src) as u64));
+    Ok(Flow::Next)
+}
+
+fn movddup_mem(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let v = cpu.load::<u64>(cpu.ea(op))?;
+    cpu.set_xmm(op.dst, twice(v));
+    Ok(Flow::Next)
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Pshufd => shape::<Pshufd>(i),
+        // On four words the same as the shuffle of the lower ones.
+        Mnemonic::Pshuflw | Mnemonic::Pshufw => shape::<Pshuflw>(i),
+        Mnemonic::Pshufhw => shape::<Pshufhw>(i),
+        Mnemonic::Shufps => shape::<Shufps>(i),
+        Mnemonic::Shufpd => shape::<Shufpd>(i),
+        Mnemonic::Movsldup => shape::<Movsldup>(i),
+        Mnemonic::Movshdup => shape::<Movshdup>(i),
+        Mnemonic::Movddup if i.op1_kind() == OpKind::Memory => movddup_mem,
+        Mnemonic::Movddup => movddup_reg,
+        _ => return None,
+    })
+}

@@ -1,0 +1,211 @@
+//! The x87 FPU: instructions D8-DF, and the MMX registers that alias it.
+//!
+//! Computation is the host's (see [`host`]); what is done here is who may use the FPU, memory operands,
+//! and the control instructions. FCS and FDS are stored as zero, as by processors that have given them up, and
+//! the opcode in FOP has a plain ModRM byte for a memory operand.
+
+mod control;
+mod host;
+
+use iced_x86::{Code, Instruction, Mnemonic, OpCodeOperandKind, OpKind};
+
+use crate::cpu::{Cpu, vector};
+use crate::flags::Lazy;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::{X87State, cr0, rflags};
+
+pub(super) use control::{load_control, load_status};
+
+/// Status word: exception flags, and in the control word the masks.
+const EXCEPTIONS: u16 = 0x3F;
+/// Flag of an inexact result.
+const PE: u16 = 1 << 5;
+/// TOP in the status word.
+const TOP: u16 = 7 << 11;
+
+impl X87State {
+    /// Whether an unmasked exception waits to be raised.
+    #[inline(always)]
+    pub(super) fn pending(&self) -> bool {
+        self.unmasked() != 0
+    }
+
+    /// Flags of unmasked exceptions.
+    #[inline(always)]
+    fn unmasked(&self) -> u16 {
+        self.fsw & !self.fcw & EXCEPTIONS
+    }
+
+    /// MMX register `n` (SDM Vol. 1 9.2.2).
+    #[inline(always)]
+    pub(super) fn mm(&self, n: u8) -> u64 {
+        self.r[usize::from(n & 7)] as u64
+    }
+
+    /// Writes an MMX register, as an MMX instruction does (see [`X87State::enter_mmx`]): its exponent becomes all ones.
+    #[inline(always)]
+    pub(super) fn set_mm(&mut self, n: u8, value: u64) {
+        self.enter_mmx();
+        self.r[usize::from(n & 7)] = 0xFFFF << 64 | u128::from(value);
+    }
+
+    /// What every MMX instruction but EMMS does: TOP is 0, and no register is empty (SDM Vol. 1 9.5.1).
+    #[inline(always)]
+    pub(super) fn enter_mmx(&mut self) {
+        self.fsw &= !TOP;
+        self.ftw = 0xFF;
+    }
+
+    /// EMMS: all registers are empty.
+    pub(super) fn leave_mmx(&mut self) {
+        self.fsw &= !TOP;
+        self.ftw = 0;
+    }
+}
+
+impl Cpu {
+    /// #NM unless the FPU is there and its contents are the program's (SDM Vol. 3A 2.5).
+    #[inline(always)]
+    pub(super) fn need_fpu(&mut self) -> Result<(), Abort> {
+        if self.sys.cr0 & (cr0::EM | cr0::TS) != 0 {
+            return Err(self.exception(vector::NM, None));
+        }
+        Ok(())
+    }
+
+    /// What a waiting instruction begins with: #MF if an exception is pending. CR0.NE is taken to be set: no FERR# is
+    /// wired to an interrupt controller.
+    #[inline(always)]
+    fn wait_fpu(&mut self) -> Result<(), Abort> {
+        self.need_fpu()?;
+        if self.x87.pending() {
+            return Err(self.exception(vector::MF, None));
+        }
+        Ok(())
+    }
+
+    /// Notes where the last instruction that was not a control one is, for the exception handler.
+    #[inline(always)]
+    fn set_fip(&mut self, op: &Op, modrm: u8) {
+        self.x87.fip = self.this_rip(op);
+        self.x87.fop = u16::from(op.aux & 7) << 8 | u16::from(modrm);
+    }
+}
+
+// `aux` is the low three bits of the opcode, `src` ModRM or its reg field, `dst` the size of the operand.
+
+fn register(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.wait_fpu()?;
+    host::run_register(&mut cpu.x87, op.aux, op.src, 0);
+    cpu.set_fip(op, op.src);
+    Ok(Flow::Next)
+}
+
+/// FCMOVcc, which reads RFLAGS.
+fn conditional(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.wait_fpu()?;
+    host::run_register(&mut cpu.x87, op.aux, op.src, cpu.flags.bits());
+    cpu.set_fip(op, op.src);
+    Ok(Flow::Next)
+}
+
+/// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI).
+fn compare(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.wait_fpu()?;
+    let flags = host::run_register(&mut cpu.x87, op.aux, op.src, 0);
+    if cpu.x87.unmasked() & !PE == 0 {
+        cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
+    }
+    cpu.set_fip(op, op.src);
+    Ok(Flow::Next)
+}
+
+fn memory(cpu: &mut Cpu, op: &Op, operand: &mut host::Operand, la: u64) {
+    host::run_memory(&mut cpu.x87, op.aux, op.src, operand);
+    cpu.set_fip(op, op.src << 3);
+    cpu.x87.fdp = la;
+}
+
+fn load(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.wait_fpu()?;
+    let la = cpu.ea(op);
+    let mut operand = [0; 16];
+    match op.dst {
+        2 => operand[..2].copy_from_slice(&cpu.load::<u16>(la)?.to_le_bytes()),
+        4 => operand[..4].copy_from_slice(&cpu.load::<u32>(la)?.to_le_bytes()),
+        8 => operand[..8].copy_from_slice(&cpu.load::<u64>(la)?.to_le_bytes()),
+        _ => cpu.load_bytes(la, &mut operand[..10])?,
+    }
+    memory(cpu, op, &mut operand, la);
+    Ok(Flow::Next)
+}
+
+fn store(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.wait_fpu()?;
+    let la = cpu.ea(op);
+    let size = usize::from(op.dst).min(10);
+    cpu.check_writable(la, size)?;
+    let mut operand = [0; 16];
+    memory(cpu, op, &mut operand, la);
+    // Unmasked, only an inexact result is stored before the exception (SDM Vol. 1 8.5).
+    if cpu.x87.unmasked() & !PE == 0 {
+        cpu.store_bytes(la, &operand[..size])?;
+    }
+    Ok(Flow::Next)
+}
+
+/// The handler of a computing instruction.
+fn compute(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let info = i.op_code();
+    let opcode = info.op_code();
+    if i.op0_kind() == OpKind::Memory && i.op_count() == 1
+        || i.op_kind(i.op_count().max(1) - 1) == OpKind::Memory
+    {
+        op.aux = opcode as u8 & 7;
+        op.src = u8::try_from(info.group_index()).ok()?;
+        op.dst = i.memory_size().size() as u8;
+        return Some(match i.mnemonic() {
+            Mnemonic::Fst
+            | Mnemonic::Fstp
+            | Mnemonic::Fist
+            | Mnemonic::Fistp
+            | Mnemonic::Fisttp
+            | Mnemonic::Fbstp => store,
+            _ => load,
+        });
+    }
+    let st = (0..i.op_count())
+        .find(|&n| info.op_kind(n) == OpCodeOperandKind::sti_opcode)
+        .map_or(0, |n| i.op_register(n).number() as u8);
+    op.aux = (opcode >> 8) as u8 & 7;
+    op.src = opcode as u8 + st;
+    Some(match i.mnemonic() {
+        Mnemonic::Fcmovb
+        | Mnemonic::Fcmove
+        | Mnemonic::Fcmovbe
+        | Mnemonic::Fcmovu
+        | Mnemonic::Fcmovnb
+        | Mnemonic::Fcmovne
+        | Mnemonic::Fcmovnbe
+        | Mnemonic::Fcmovnu => conditional,
+        Mnemonic::Fcomi | Mnemonic::Fcomip | Mnemonic::Fucomi | Mnemonic::Fucomip => compare,
+        _ => register,
+    })
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    if i.code() == Code::Wait {
+        return Some(control::fwait);
+    }
+    // D8-DF without a mandatory prefix or FWAIT.
+    let opcode = i.op_code().op_code();
+    let escape = if opcode > 0xFF { opcode >> 8 } else { opcode };
+    if !i.op_code().is_instruction()
+        || !(0xD8..=0xDF).contains(&escape)
+        || i.op_code().table() != iced_x86::OpCodeTableKind::Normal
+    {
+        return None;
+    }
+    control::lower(i).or_else(|| compute(i, op))
+}
