@@ -1,2 +1,7 @@
-//! Placeholder, replaced by the first commit of this crate.
-fn main() {}
+//! The `vbts` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    vbts::cli::main(std::env::args_os())
+}

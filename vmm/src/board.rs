@@ -1,0 +1,364 @@
+//! The devices of the machine on their buses, as the processor reaches them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use thiserror::Error;
+use vbts_cpu::{Platform, Signals};
+use vbts_devices::exit_port::{ExitPort, ExitStatus};
+use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
+use vbts_devices::ninep::Access;
+use vbts_devices::pit::{Pit, SystemControlPort};
+use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
+use vbts_devices::rtc::Rtc;
+use vbts_devices::uart::Uart;
+use vbts_devices::virtio::VirtioDevice;
+use vbts_devices::virtio::console::{Console, ConsolePort};
+use vbts_devices::virtio::fs9p::Fs9p;
+use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN};
+use vbts_devices::virtio::queue::QueueError;
+use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Shared, lock, shared};
+
+use crate::layout::{self, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
+use crate::memory::GuestMemory;
+
+/// Wires of the ISA bus.
+const PIT_IRQ: u32 = 0;
+const COM1_IRQ: u32 = 4;
+const RTC_IRQ: u32 = 8;
+
+/// The processor that this board carries.
+const CPU: usize = 0;
+
+/// Why a board cannot be put together.
+#[derive(Debug, Error)]
+pub enum BoardError {
+    /// Two devices at one address.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A virtio device has impossible queues.
+    #[error("Cannot attach a virtio device: {0}")]
+    Queue(#[from] QueueError),
+    /// No place for one more device.
+    #[error("the machine has room for {max} virtio devices: --share at most {shares} directories", max = VIRTIO_GSI.len(), shares = VIRTIO_GSI.len() - 2)]
+    NoRoom,
+    /// A directory cannot be shared.
+    #[error("Cannot share {directory}: {source}")]
+    Share {
+        /// Which.
+        directory: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Everything around the processor.
+#[derive(Debug)]
+pub struct Board {
+    signals: Arc<Signals>,
+    chip: Shared<IrqChip>,
+    ports: Bus,
+    mmio: Bus,
+    pit: Shared<Pit>,
+    rtc: Shared<Rtc>,
+    uart: Shared<Uart>,
+    exit: ExitStatus,
+    reset: ResetLine,
+    memory: GuestMemory,
+    virtio_devices: usize,
+    /// A virtio device has been told to work: it may have written memory.
+    dma: AtomicBool,
+}
+
+impl Board {
+    /// A board with the devices that every machine has. What the guest writes to its serial port goes to `serial`; its
+    /// clock begins at `epoch` seconds since 1970.
+    ///
+    /// # Errors
+    /// Two devices claim one address.
+    pub fn new(
+        memory: GuestMemory,
+        tsc_deadline: bool,
+        epoch: u64,
+        serial: Box<dyn ByteSink>,
+    ) -> Result<Self, BoardError> {
+        let chip = shared(IrqChip::new(1, tsc_deadline));
+        let line = |irq| IrqLine::new(chip.clone(), irq);
+        let (reset, exit) = (ResetLine::new(), ExitStatus::new());
+        let pit = shared(Pit::new(line(PIT_IRQ)));
+        let rtc = shared(Rtc::new(line(RTC_IRQ), epoch));
+        let uart = shared(Uart::new(line(COM1_IRQ), serial));
+
+        let mut ports = Bus::new();
+        ports.insert(0x20, 2, shared(PicPorts::master(chip.clone())))?;
+        ports.insert(0x40, 4, pit.clone())?;
+        ports.insert(0x61, 1, shared(SystemControlPort::new(pit.clone())))?;
+        ports.insert(0x64, 1, shared(I8042::new(reset.clone())))?;
+        ports.insert(0x70, 2, rtc.clone())?;
+        ports.insert(0x92, 1, shared(SystemControlPortA::new(reset.clone())))?;
+        ports.insert(0xA0, 2, shared(PicPorts::slave(chip.clone())))?;
+        ports.insert(vbts_protocol::EXIT_PORT.into(), 4, shared(ExitPort::new(exit.clone())))?;
+        ports.insert(layout::COM1.into(), 8, uart.clone())?;
+        ports.insert(0x4D0, 2, shared(PicPorts::elcr(chip.clone())))?;
+        ports.insert(0xCF9, 1, shared(ResetControl::new(reset.clone())))?;
+
+        let mut mmio = Bus::new();
+        mmio.insert(layout::IOAPIC, 0x1000, shared(IoApicWindow::new(chip.clone())))?;
+        Ok(Self {
+            signals: Arc::default(),
+            chip,
+            ports,
+            mmio,
+            pit,
+            rtc,
+            uart,
+            exit,
+            reset,
+            memory,
+            virtio_devices: 0,
+            dma: AtomicBool::new(false),
+        })
+    }
+
+    /// Puts a virtio device at the next place.
+    fn attach<D>(&mut self, device: D) -> Result<Shared<MmioTransport<D>>, BoardError>
+    where
+        D: VirtioDevice + 'static,
+        MmioTransport<D>: BusDevice,
+    {
+        let n = self.virtio_devices;
+        let gsi = *VIRTIO_GSI.get(n).ok_or(BoardError::NoRoom)?;
+        let irq = IrqLine::new(self.chip.clone(), gsi.into());
+        let transport = shared(MmioTransport::new(device, self.memory.clone(), irq)?);
+        self.mmio.insert(VIRTIO_BASE + n as u64 * VIRTIO_STRIDE, VIRTIO_MMIO_LEN, transport.clone())?;
+        self.virtio_devices += 1;
+        Ok(transport)
+    }
+
+    /// Adds a console device with these ports.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn add_console(
+        &mut self,
+        ports: Vec<ConsolePort>,
+    ) -> Result<Shared<MmioTransport<Console>>, BoardError> {
+        self.attach(Console::new(ports))
+    }
+
+    /// Shares a directory of the host under a 9P mount tag.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or there is no room.
+    pub fn add_share(&mut self, tag: &str, directory: &Path, access: Access) -> Result<(), BoardError> {
+        let device = Fs9p::new(tag, directory, access).map_err(|source| BoardError::Share {
+            directory: directory.display().to_string(),
+            source,
+        })?;
+        self.attach(device).map(drop)
+    }
+
+    /// How many virtio devices the board has.
+    pub fn virtio_devices(&self) -> usize {
+        self.virtio_devices
+    }
+
+    /// The lines into the processor.
+    pub fn signals(&self) -> Arc<Signals> {
+        self.signals.clone()
+    }
+
+    /// The status that the guest has ended with.
+    pub fn exit_status(&self) -> Option<u8> {
+        self.exit.get()
+    }
+
+    /// The guest has asked for a reset.
+    pub fn reset_requested(&self) -> bool {
+        self.reset.requested()
+    }
+
+    /// The guest listens on its serial port and has read everything.
+    pub fn serial_wants_input(&self) -> bool {
+        lock(&self.uart).wants_input()
+    }
+
+    /// Offers bytes to the serial port; returns how many it took.
+    pub fn push_serial_input(&self, bytes: &[u8]) -> usize {
+        let taken = lock(&self.uart).push_input(bytes);
+        self.update_signals();
+        taken
+    }
+
+    /// When a device wants to be called next, in virtual ns.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let deadlines = [
+            lock(&self.chip).next_deadline(),
+            lock(&self.pit).next_deadline(),
+            lock(&self.rtc).next_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Brings all devices up to `now`.
+    pub fn tick(&self, now: u64) {
+        lock(&self.pit).tick(now);
+        lock(&self.rtc).tick(now);
+        lock(&self.chip).tick(now);
+        self.update_signals();
+    }
+
+    /// Whether devices may have written memory since the last call.
+    pub fn take_dma(&self) -> bool {
+        self.dma.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says that a device has been given something from outside, for which it may write memory.
+    pub fn host_input_pushed(&self) {
+        self.dma.store(true, Ordering::Relaxed);
+        self.update_signals();
+    }
+
+    /// Shows the processor what the interrupt controllers have for it.
+    fn update_signals(&self) {
+        let chip = lock(&self.chip);
+        self.signals.set(Signals::INTR, chip.intr_pending(CPU));
+        self.signals.set(Signals::NMI, chip.nmi_pending(CPU));
+    }
+
+    /// The offset in the local APIC's page, if `gpa` lies in it.
+    fn lapic_offset(&self, gpa: u64) -> Option<u64> {
+        let base = lock(&self.chip).lapic_base(CPU)?;
+        Some(gpa.wrapping_sub(base)).filter(|offset| *offset < 0x1000)
+    }
+}
+
+impl Platform for Board {
+    fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]) {
+        match self.lapic_offset(gpa) {
+            Some(offset) => lock(&self.chip).lapic_read(CPU, now, offset, data),
+            None => self.mmio.read(now, gpa, data),
+        }
+        self.update_signals();
+    }
+
+    fn mmio_write(&self, now: u64, gpa: u64, data: &[u8]) {
+        match self.lapic_offset(gpa) {
+            Some(offset) => lock(&self.chip).lapic_write(CPU, now, offset, data),
+            None => {
+                if gpa >= VIRTIO_BASE && gpa < VIRTIO_BASE + VIRTIO_GSI.len() as u64 * VIRTIO_STRIDE {
+                    self.dma.store(true, Ordering::Relaxed);
+                }
+                self.mmio.write(now, gpa, data);
+            }
+        }
+        self.update_signals();
+    }
+
+    fn pio_read(&self, now: u64, port: u16, data: &mut [u8]) {
+        self.ports.read(now, port.into(), data);
+        self.update_signals();
+    }
+
+    fn pio_write(&self, now: u64, port: u16, data: &[u8]) {
+        self.ports.write(now, port.into(), data);
+        self.update_signals();
+    }
+
+    fn acknowledge_interrupt(&self, _now: u64) -> Option<u8> {
+        let vector = lock(&self.chip).acknowledge(CPU);
+        self.update_signals();
+        vector
+    }
+
+    fn take_nmi(&self) -> bool {
+        let taken = lock(&self.chip).take_nmi(CPU);
+        self.update_signals();
+        taken
+    }
+
+    fn performance_interrupt(&self, _now: u64) {
+        lock(&self.chip).pmi(CPU);
+        self.update_signals();
+    }
+
+    fn cr8(&self) -> u64 {
+        lock(&self.chip).cr8(CPU)
+    }
+
+    fn set_cr8(&self, _now: u64, value: u64) {
+        lock(&self.chip).set_cr8(CPU, value);
+        self.update_signals();
+    }
+
+    fn apic_rdmsr(&self, now: u64, msr: u32) -> Option<u64> {
+        lock(&self.chip).rdmsr(CPU, now, msr)
+    }
+
+    fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()> {
+        let done = lock(&self.chip).wrmsr(CPU, now, msr, value);
+        self.update_signals();
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Size, allocate};
+    use vbts_devices::OutputBuffer;
+
+    fn board() -> (Board, Shared<OutputBuffer>) {
+        let output = shared(OutputBuffer::new(1024));
+        let memory = allocate(Size(16 << 20)).unwrap();
+        (Board::new(memory, true, 0, Box::new(output.clone())).unwrap(), output)
+    }
+
+    #[test]
+    fn ports_reach_their_devices() {
+        let (board, output) = board();
+        board.pio_write(0, 0x3F8, b"A");
+        assert_eq!(lock(&output).take(), b"A");
+        assert_eq!(board.exit_status(), None);
+        board.pio_write(0, 0xF4, &7u32.to_le_bytes());
+        assert_eq!(board.exit_status(), Some(7));
+        assert!(!board.reset_requested());
+        board.pio_write(0, 0x64, &[0xFE]);
+        assert!(board.reset_requested());
+        let mut float = [0; 2];
+        board.pio_read(0, 0x1234, &mut float);
+        assert_eq!(float, [0xFF, 0xFF]);
+    }
+
+    #[test]
+    fn a_local_apic_timer_raises_intr_at_its_deadline() {
+        let (board, _) = board();
+        let lapic = |offset, value: u32| board.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+        lapic(0xF0, 0x1FF);
+        lapic(0x320, 0x40);
+        lapic(0x3E0, 0xB);
+        lapic(0x380, 1000);
+        assert_eq!(board.next_deadline(), Some(1000));
+        board.tick(999);
+        assert_eq!(board.signals().get() & Signals::INTR, 0);
+        board.tick(1000);
+        assert_eq!(board.signals().get() & Signals::INTR, Signals::INTR);
+        assert_eq!(board.acknowledge_interrupt(1000), Some(0x40));
+        assert_eq!(board.signals().get() & Signals::INTR, 0);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_devices() {
+        let (mut board, _) = board();
+        for _ in VIRTIO_GSI {
+            board.add_share("t", Path::new("/"), Access::ReadOnly).unwrap();
+        }
+        let error = board.add_share("t", Path::new("/"), Access::ReadOnly).unwrap_err();
+        assert!(error.to_string().contains("10 virtio devices"), "{error}");
+        assert!(!board.take_dma());
+        board.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
+        assert!(board.take_dma());
+        assert!(!board.take_dma());
+    }
+}

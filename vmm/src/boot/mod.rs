@@ -1,0 +1,236 @@
+//! From a kernel file to a machine that is about to run its first instruction.
+//!
+//! Both kinds of kernel enter by the 64-bit boot protocol of Linux (Documentation/arch/x86/boot.rst, "64-bit Boot
+//! Protocol"): long mode, the first 4 GiB mapped to themselves, RSI pointing to `boot_params`.
+
+pub mod bzimage;
+pub mod cmdline;
+pub mod cpio;
+pub mod elf;
+pub mod mptable;
+pub mod params;
+pub mod registers;
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::layout;
+use crate::memory::{self, GuestMemory, Size};
+use params::BootParams;
+
+/// What to boot.
+#[derive(Debug)]
+pub struct BootSource<'a> {
+    /// Contents of the kernel file.
+    pub kernel: &'a [u8],
+    /// Contents of the initial RAM disk.
+    pub initrd: Option<&'a [u8]>,
+    /// Kernel command line.
+    pub cmdline: &'a str,
+    /// Logical processors to announce.
+    pub processors: u8,
+    /// Interrupt inputs that are level-triggered.
+    pub level_gsis: &'a [u8],
+}
+
+/// Why a machine cannot be booted.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// A file cannot be read.
+    #[error("Cannot read {path}: {source}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Neither an ELF file nor a bzImage.
+    #[error("not a kernel: neither an ELF vmlinux nor a bzImage (it begins with {0})")]
+    NotAKernel(String),
+    /// An ELF file, but none that can be booted.
+    #[error("not a kernel: {0}")]
+    UnsuitableElf(&'static str),
+    /// The file ends before its contents do.
+    #[error("truncated kernel: {part} ends at byte {end}, but the file has only {len}")]
+    Truncated {
+        /// What is missing.
+        part: &'static str,
+        /// Where it would end.
+        end: u64,
+        /// File length in bytes.
+        len: u64,
+    },
+    /// A bzImage that has no 64-bit entry point.
+    #[error("bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: it needs a 64-bit kernel since Linux 3.8")]
+    No64BitEntry {
+        /// Version, high byte.
+        major: u8,
+        /// Version, low byte.
+        minor: u8,
+    },
+    /// The kernel's address range is not RAM that is free for it.
+    #[error("kernel needs memory from {start:#x} to {end:#x}, but it may use {from:#x} to {to:#x}: give --memory more")]
+    KernelDoesNotFit {
+        /// First byte.
+        start: u64,
+        /// First byte after it.
+        end: u64,
+        /// First byte of the memory for it.
+        from: u64,
+        /// First byte after the memory for it.
+        to: u64,
+    },
+    /// The initrd does not fit between the kernel and the end of low memory.
+    #[error("initrd of {size} bytes does not fit into the {room} bytes of memory beside the kernel: give --memory more than {memory}")]
+    InitrdDoesNotFit {
+        /// Its size in bytes.
+        size: u64,
+        /// Bytes that are free.
+        room: u64,
+        /// Memory of the machine.
+        memory: Size,
+    },
+    /// The command line is too long.
+    #[error("kernel command line of {0} bytes is longer than {max}", max = layout::COMMAND_LINE_SIZE - 1)]
+    CommandLineTooLong(usize),
+    /// The command line contains a zero byte or a line end.
+    #[error("kernel command line contains a control character")]
+    CommandLineControl,
+    /// Writing guest memory failed.
+    #[error("Cannot write guest memory: {0}")]
+    Memory(#[from] vm_memory::GuestMemoryError),
+}
+
+/// A kernel that lies in guest memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadedKernel {
+    /// Guest-physical address of the first instruction.
+    pub entry: u64,
+    /// First guest-physical address after everything that the kernel uses while it starts.
+    pub end: u64,
+    /// The kernel's own setup header, for a bzImage.
+    pub setup_header: Option<Vec<u8>>,
+    /// Highest address that the initrd may touch.
+    pub initrd_max: u64,
+}
+
+/// Loads everything into `memory` and returns the state in which the boot processor starts.
+///
+/// # Errors
+/// The kernel, the initrd or the command line is unsuitable; messages say why.
+pub fn load(memory: &GuestMemory, source: &BootSource<'_>) -> Result<vbts_cpu::CpuState, BootError> {
+    let kernel = load_kernel(memory, source.kernel)?;
+    let initrd = source.initrd.map(|data| load_initrd(memory, &kernel, data)).transpose()?;
+    cmdline::check(source.cmdline)?;
+    memory.write_slice(source.cmdline.as_bytes(), GuestAddress(layout::COMMAND_LINE))?;
+    memory.write_slice(&params::rng_seed_setup_data(), GuestAddress(layout::SETUP_DATA))?;
+    let table = mptable::build(source.processors, source.level_gsis);
+    memory.write_slice(&table, GuestAddress(layout::MP_TABLE))?;
+
+    let mut params = BootParams::new(kernel.setup_header.as_deref());
+    params.set_command_line(layout::COMMAND_LINE, source.cmdline.len());
+    params.set_setup_data(layout::SETUP_DATA);
+    if let Some((address, len)) = initrd {
+        params.set_initrd(address, len);
+    }
+    params.set_memory_map(&memory::ranges(memory));
+    memory.write_slice(params.as_bytes(), GuestAddress(layout::BOOT_PARAMS))?;
+
+    registers::write_tables(memory)?;
+    Ok(registers::initial_state(kernel.entry))
+}
+
+fn load_kernel(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+    if image.starts_with(&object::elf::ELFMAG) {
+        elf::load(memory, image)
+    } else if bzimage::is_bzimage(image) {
+        bzimage::load(memory, image)
+    } else {
+        Err(BootError::NotAKernel(describe_start(image)))
+    }
+}
+
+/// The first bytes of a file, for a message.
+fn describe_start(image: &[u8]) -> String {
+    match image.get(..image.len().min(8)) {
+        None | Some([]) => "nothing: the file is empty".into(),
+        Some(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+/// Checks that `start..end` is RAM above 1 MiB and below the hole.
+fn check_kernel_range(memory: &GuestMemory, start: u64, end: u64) -> Result<(), BootError> {
+    let (from, to) = (layout::EXTENDED_MEMORY, memory::low_end(memory));
+    if start < from || end > to || start > end {
+        return Err(BootError::KernelDoesNotFit { start, end, from, to });
+    }
+    Ok(())
+}
+
+/// Places the initrd as high in low memory as it may lie; returns its address and length.
+fn load_initrd(
+    memory: &GuestMemory,
+    kernel: &LoadedKernel,
+    data: &[u8],
+) -> Result<(u64, u64), BootError> {
+    let size = data.len() as u64;
+    let top = memory::low_end(memory).min(kernel.initrd_max.saturating_add(1));
+    let bottom = kernel.end.next_multiple_of(4096);
+    let total = memory::ranges(memory).iter().map(|r| r.1).sum();
+    let error = BootError::InitrdDoesNotFit {
+        size,
+        room: top.saturating_sub(bottom),
+        memory: Size(total),
+    };
+    match top.checked_sub(size).map(|start| start & !0xFFF) {
+        Some(start) if start >= bottom => {
+            memory.write_slice(data, GuestAddress(start))?;
+            Ok((start, size))
+        }
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::allocate;
+
+    fn kernel(end: u64, initrd_max: u64) -> LoadedKernel {
+        LoadedKernel { entry: 0x10_0000, end, setup_header: None, initrd_max }
+    }
+
+    #[test]
+    fn an_initrd_lies_as_high_as_it_may() {
+        let memory = allocate(Size(32 << 20)).unwrap();
+        let data = [7; 5000];
+        let (start, len) = load_initrd(&memory, &kernel(0x20_0000, u64::MAX), &data).unwrap();
+        assert_eq!((start, len), ((32 << 20) - 8192, 5000));
+        assert_eq!(memory.read_obj::<u8>(GuestAddress(start + 4999)).unwrap(), 7);
+        let (start, _) = load_initrd(&memory, &kernel(0x20_0000, 0xFF_FFFF), &data).unwrap();
+        assert_eq!(start, 0x100_0000 - 8192);
+    }
+
+    #[test]
+    fn an_initrd_that_does_not_fit_is_refused() {
+        let memory = allocate(Size(16 << 20)).unwrap();
+        let data = vec![0; 8 << 20];
+        let error = load_initrd(&memory, &kernel(9 << 20, u64::MAX), &data).unwrap_err();
+        assert!(error.to_string().contains("8388608 bytes"), "{error}");
+        let data = vec![0; 17 << 20];
+        assert!(load_initrd(&memory, &kernel(1 << 20, u64::MAX), &data).is_err());
+    }
+
+    #[test]
+    fn what_is_no_kernel_is_named_so() {
+        let memory = allocate(Size(16 << 20)).unwrap();
+        for (image, start) in
+            [(&b"#!/bin/sh\n"[..], "\"#!/bin/s\""), (&[][..], "empty"), (&[0; 4096][..], "\\x00")]
+        {
+            let error = load_kernel(&memory, image).unwrap_err().to_string();
+            assert!(error.contains("not a kernel") && error.contains(start), "{error}");
+        }
+    }
+}

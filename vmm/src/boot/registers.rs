@@ -1,0 +1,105 @@
+//! The processor as the 64-bit boot protocol wants it: long mode, flat segments, the first 4 GiB mapped to themselves.
+
+use vbts_cpu::CpuState;
+use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer, gpr, rflags};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
+
+use crate::layout::{BOOT_PARAMS, BOOT_STACK, GDT, PAGE_TABLES};
+use crate::memory::GuestMemory;
+
+/// `__BOOT_CS` and `__BOOT_DS` (boot.rst, "64-bit Boot Protocol"), and a task-state segment, which long mode needs.
+const BOOT_CS: u16 = 0x10;
+const BOOT_DS: u16 = 0x18;
+const BOOT_TSS: u16 = 0x20;
+
+/// Null, null, 64-bit code, data, and the two halves of a busy 64-bit TSS at address 0 (SDM Vol. 3A 3.4.5, 7.2.3).
+const DESCRIPTORS: [u64; 6] =
+    [0, 0, 0x00AF_9B00_0000_FFFF, 0x00CF_9300_0000_FFFF, 0x0000_8B00_0000_0067, 0];
+
+/// Page-table entry: present, writable; page-directory entry: a 2 MiB page.
+const PRESENT_WRITABLE: u64 = 0b11;
+const LARGE: u64 = 1 << 7;
+
+/// Page directories, each for 1 GiB.
+const DIRECTORIES: u64 = 4;
+
+/// Power-on value of IA32_PAT (SDM Vol. 3A table 11-12).
+const PAT_RESET: u64 = 0x0007_0406_0007_0406;
+
+/// Writes the GDT and the page tables.
+///
+/// # Errors
+/// `memory` has no RAM there.
+pub fn write_tables(memory: &GuestMemory) -> Result<(), GuestMemoryError> {
+    let put = |address: u64, entry: u64| memory.write_obj(entry.to_le(), GuestAddress(address));
+    for (i, descriptor) in (0..).zip(DESCRIPTORS) {
+        put(GDT + i * 8, descriptor)?;
+    }
+    let (pml4, pdpt, first_pd) = (PAGE_TABLES, PAGE_TABLES + 0x1000, PAGE_TABLES + 0x2000);
+    put(pml4, pdpt | PRESENT_WRITABLE)?;
+    for i in 0..DIRECTORIES {
+        put(pdpt + i * 8, (first_pd + i * 0x1000) | PRESENT_WRITABLE)?;
+    }
+    for i in 0..DIRECTORIES * 512 {
+        put(first_pd + i * 8, i << 21 | LARGE | PRESENT_WRITABLE)?;
+    }
+    Ok(())
+}
+
+/// The state in which the boot processor enters the kernel at `entry`.
+pub fn initial_state(entry: u64) -> CpuState {
+    let flat = SegAttr::ACCESSED | SegAttr::RW | SegAttr::S | SegAttr::P | SegAttr::G;
+    let segment = |selector, attr, limit| Segment { selector, base: 0, limit, attr };
+    let code = segment(BOOT_CS, flat | SegAttr::CODE | SegAttr::L, u32::MAX);
+    let data = segment(BOOT_DS, flat | SegAttr::DB, u32::MAX);
+    let busy_tss = SegAttr::from_bits_retain(0xB) | SegAttr::P;
+
+    let mut state = CpuState { mxcsr: 0x1F80, rip: entry, rflags: rflags::FIXED, ..Default::default() };
+    state.gpr[gpr::RSI] = BOOT_PARAMS;
+    state.gpr[gpr::RSP] = BOOT_STACK;
+    state.sys.seg = [data, code, data, data, data, data];
+    state.sys.tr = segment(BOOT_TSS, busy_tss, 0x67);
+    state.sys.ldtr = segment(0, SegAttr::UNUSABLE, 0);
+    state.sys.gdtr = TableRegister { base: GDT, limit: (size_of_val(&DESCRIPTORS) - 1) as u16 };
+    state.sys.cr0 = cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::PG;
+    state.sys.cr3 = PAGE_TABLES;
+    state.sys.cr4 = cr4::PAE;
+    state.sys.efer = efer::LME | efer::LMA;
+    state.sys.dr6 = 0xFFFF_0FF0;
+    state.sys.dr7 = 0x400;
+    state.msr.pat = PAT_RESET;
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::SETUP_DATA;
+    use crate::memory::{Size, allocate};
+
+    #[test]
+    fn the_first_4_gib_are_mapped_to_themselves() {
+        let memory = allocate(Size(16 << 20)).unwrap();
+        write_tables(&memory).unwrap();
+        let entry = |a| u64::from_le(memory.read_obj(GuestAddress(a)).unwrap());
+        for address in [0u64, 0x20_0000, 0x7654_3210, 0xFFFF_FFFF] {
+            let pdpt = entry(PAGE_TABLES) & !0xFFF;
+            let pd = entry(pdpt + (address >> 30) * 8) & !0xFFF;
+            let page = entry(pd + (address >> 21 & 511) * 8);
+            assert_eq!(page, (address & !0x1F_FFFF) | 0x83);
+        }
+        assert!(PAGE_TABLES + (2 + DIRECTORIES) * 0x1000 <= SETUP_DATA);
+    }
+
+    #[test]
+    fn segments_agree_with_their_descriptors() {
+        let memory = allocate(Size(16 << 20)).unwrap();
+        write_tables(&memory).unwrap();
+        let state = initial_state(0x100_0000);
+        for segment in [state.sys.seg[1], state.sys.seg[2]] {
+            let address = GDT + u64::from(segment.selector);
+            let descriptor: u64 = memory.read_obj(GuestAddress(address)).unwrap();
+            assert_eq!((descriptor >> 40) as u32 & 0xF0FF, segment.attr.bits(), "{segment:x?}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Options of the machine, which every command that starts a guest takes.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+
+
+use crate::exit::Failure;
+use crate::memory::Size;
+
+/// What executes the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Accelerator {
+    /// The best that this host offers
+    Auto,
+    /// The host's KVM
+    Kvm,
+    /// The software CPU
+    Soft,
+}
+
+/// Who implements the Branch Trace Store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BtsMode {
+    /// `passthrough` if the host can, else `emulate`
+    Auto,
+    /// vbts
+    Emulate,
+    /// The host's processor
+    Passthrough,
+    /// Nobody: the guest's processor has none
+    Off,
+}
+
+/// Machine options.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Machine options")]
+pub struct MachineArgs {
+    /// What executes the guest's instructions
+    #[arg(long, value_enum, value_name = "ACCEL", default_value = "auto")]
+    pub accel: Accelerator,
+    /// Who implements the Branch Trace Store
+    #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
+    pub bts: BtsMode,
+    /// Processor model
+    #[arg(long, value_name = "MODEL", default_value = vbts_cpu::MODELS[0])]
+    pub cpu: String,
+    /// Guest memory, in bytes or with a suffix K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub memory: Size,
+    /// Number of processors
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub smp: u32,
+    /// End the guest after so many seconds of the host's time (fractions are allowed)
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub timeout: Option<Seconds>,
+    /// What vbts reports about itself on standard error
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "warn")]
+    pub log: LogLevel,
+    /// Also write what the guest prints on its serial console to FILE
+    #[arg(long, value_name = "FILE")]
+    pub console: Option<PathBuf>,
+    /// Directory of the host that is the guest's root
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Show DIR of the host at the same place in the guest, read-only, or writable with :rw
+    #[arg(long, value_name = "DIR[:rw]")]
+    pub share: Vec<ShareArg>,
+}
+
+/// Levels of `--log`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Nothing
+    Off,
+    /// Errors
+    Error,
+    /// And warnings
+    Warn,
+    /// And what was chosen
+    Info,
+    /// And what happens
+    Debug,
+    /// And every exit of the processor
+    Trace,
+}
+
+/// A number of seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seconds(pub Duration);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<f64>()
+            .ok()
+            .filter(|seconds| *seconds > 0.0)
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .map(Self)
+            .ok_or_else(|| "write a positive number of seconds".into())
+    }
+}
+
+/// A directory that the guest shares with the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareArg {
+    /// On the host.
+    pub directory: PathBuf,
+    /// The guest may write.
+    pub writable: bool,
+}
+
+impl FromStr for ShareArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (directory, writable) = match text.strip_suffix(":rw") {
+            Some(directory) => (directory, true),
+            None => (text.strip_suffix(":ro").unwrap_or(text), false),
+        };
+        if directory.is_empty() {
+            return Err("write a directory, optionally followed by :rw".into());
+        }
+        Ok(Self { directory: directory.into(), writable })
+    }
+}
+
+impl MachineArgs {
+    /// Starts reporting to standard error at the chosen level.
+    pub fn start_logging(&self) {
+        use tracing_subscriber::filter::LevelFilter;
+        let level = match self.log {
+            LogLevel::Off => LevelFilter::OFF,
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        };
+        // A second call (in tests) keeps the first subscriber.
+        let _ = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .without_time()
+            .with_target(false)
+            .try_init();
+    }
+
+    /// Refuses what no machine of this build can be, and returns the processor model.
+    ///
+    /// # Errors
+    /// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for the rest.
+    pub fn check(&self) -> Result<&'static vbts_cpu::Model, Failure> {
+        if self.accel == Accelerator::Kvm {
+            return Err(Failure::Host(
+                "--accel kvm: this build has no KVM accelerator yet; --accel soft runs everywhere".into(),
+            ));
+        }
+        if self.bts == BtsMode::Passthrough {
+            return Err(Failure::Host(
+                "--bts passthrough needs a KVM that accepts the Branch Trace Store bits of IA32_DEBUGCTL, and this \
+                 build has no KVM accelerator yet; --bts emulate works everywhere"
+                    .into(),
+            ));
+        }
+        if self.smp != 1 {
+            let n = self.smp;
+            return Err(anyhow::anyhow!("--smp {n}: the software CPU has one processor; use --smp 1").into());
+        }
+        let model = vbts_cpu::model(&self.cpu).ok_or_else(|| {
+            let known = vbts_cpu::MODELS.join(", ");
+            anyhow::anyhow!("--cpu {}: unknown model; the models are: {known}", self.cpu)
+        })?;
+        if self.accel == Accelerator::Auto {
+            tracing::info!("accelerator: soft (this build has no other)");
+        }
+        Ok(model)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_positive() {
+        assert_eq!("1.5".parse(), Ok(Seconds(Duration::from_millis(1500))));
+        for bad in ["0", "-1", "nan", "inf", "1e400", "x", ""] {
+            assert!(bad.parse::<Seconds>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn shares_are_read_only_unless_told_otherwise() {
+        let share = |text: &str| text.parse::<ShareArg>().map(|s| (s.directory, s.writable));
+        assert_eq!(share("/a/b"), Ok(("/a/b".into(), false)));
+        assert_eq!(share("/a/b:rw"), Ok(("/a/b".into(), true)));
+        assert_eq!(share("a:b:ro"), Ok(("a:b".into(), false)));
+        assert!(share(":rw").is_err());
+        assert!(share("").is_err());
+    }
+}

@@ -1,0 +1,185 @@
+//! `vbts run`: boots a guest, with its console on standard input and output.
+
+use std::collections::VecDeque;
+use std::io::IsTerminal;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::options::MachineArgs;
+use crate::board::Board;
+use crate::exit::Failure;
+use crate::host::input::Offer;
+use crate::host::{Event, Input, RawTerminal};
+use crate::launch::{self, Launch};
+use crate::machine::{Attendant, End};
+
+/// Control-A: the next key is for vbts.
+const ESCAPE: u8 = 0x01;
+/// After [`ESCAPE`]: end the guest.
+const QUIT: u8 = b'x';
+/// Input is handed to the serial port in pieces of so many bytes.
+const PIECE: usize = 4096;
+/// While input is awaited it is looked for this often in virtual time, in ns.
+const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
+
+/// Arguments of `vbts run`.
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_STATUS)]
+pub struct RunArgs {
+    /// Machine options.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Kernel: an uncompressed vmlinux or a bzImage
+    #[arg(long, value_name = "FILE")]
+    pub kernel: PathBuf,
+    /// Initial RAM disk
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// Words to add to the kernel's command line
+    #[arg(long, value_name = "STRING", default_value = "", allow_hyphen_values = true)]
+    pub append: String,
+    /// Disk image (this build has no disks yet)
+    #[arg(long, value_name = "FILE")]
+    pub disk: Vec<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn main(args: &RunArgs) -> Result<u8, Failure> {
+    let mut launch = Launch::new(&args.machine, true)?;
+    if let Some(disk) = args.disk.first() {
+        let disk = disk.display();
+        return Err(anyhow::anyhow!("--disk {disk}: this build has no disks yet; use --initrd").into());
+    }
+    if let Some(root) = &args.machine.root {
+        launch.share_root(root)?;
+    }
+    launch.share_directories()?;
+    let initrd = args.initrd.as_deref().map(launch::read).transpose()?;
+    let mut machine = launch.boot(&args.kernel, initrd.as_deref(), &args.append)?;
+
+    let mut operator = Operator::new(Input::stdin()?, std::io::stdin().is_terminal());
+    let terminal = RawTerminal::enter()?;
+    let outcome = machine.run(&mut operator);
+    drop(terminal);
+    tracing::debug!(instructions = machine.instructions(), virtual_ns = machine.now(), "end");
+    match outcome? {
+        End::Status(status) => Ok(status),
+        End::Reset => Ok(0),
+    }
+}
+
+/// Who sits at the guest's serial console.
+#[derive(Debug)]
+struct Operator {
+    input: Input,
+    /// Ctrl-A is a command to vbts.
+    interactive: bool,
+    escaped: bool,
+    /// Input on its way to the serial port.
+    pending: VecDeque<u8>,
+    /// The guest has read everything and listens for more.
+    wanted: bool,
+    next_check: u64,
+}
+
+impl Operator {
+    fn new(input: Input, interactive: bool) -> Self {
+        Self {
+            input,
+            interactive,
+            escaped: false,
+            pending: VecDeque::new(),
+            wanted: false,
+            next_check: 0,
+        }
+    }
+
+    /// Takes what has been typed; the escape key and the key after it are not the guest's.
+    fn type_in(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        for &byte in bytes {
+            match byte {
+                QUIT if self.escaped => return Err(Failure::Left),
+                ESCAPE if self.interactive && !self.escaped => {
+                    self.escaped = true;
+                    continue;
+                }
+                byte => self.pending.push_back(byte),
+            }
+            self.escaped = false;
+        }
+        Ok(())
+    }
+}
+
+impl Attendant for Operator {
+    fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
+        let wanted = board.serial_wants_input();
+        let due = !self.wanted || now >= self.next_check;
+        self.wanted = wanted;
+        if wanted && due && self.pending.is_empty() {
+            self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
+            let mut bytes = [0; PIECE];
+            if let Offer::Bytes(n) = self.input.read(&mut bytes) {
+                self.type_in(bytes.get(..n).unwrap_or_default())?;
+            }
+        }
+        if wanted && !self.pending.is_empty() {
+            let taken = board.push_serial_input(self.pending.make_contiguous());
+            self.pending.drain(..taken);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, _board: &Board, event: Event) -> Result<(), Failure> {
+        match event {
+            Event::Signal(signal) => Err(Failure::Signal(signal)),
+            Event::Timeout => Ok(()),
+        }
+    }
+
+    fn awaited_input(&self) -> Option<BorrowedFd<'_>> {
+        (self.wanted && self.input.is_open()).then(|| self.input.fd())
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        self.next_check = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn operator(interactive: bool) -> Operator {
+        Operator::new(Input::new(File::open("/dev/null").unwrap()), interactive)
+    }
+
+    #[test]
+    fn control_a_x_leaves() {
+        let mut o = operator(true);
+        o.type_in(b"ab\x01").unwrap();
+        assert!(matches!(o.type_in(b"x"), Err(Failure::Left)));
+        assert_eq!(o.pending, b"ab");
+    }
+
+    #[test]
+    fn control_a_twice_is_one_for_the_guest() {
+        let mut o = operator(true);
+        o.type_in(b"\x01\x01x\x01b").unwrap();
+        assert_eq!(o.pending, b"\x01xb");
+    }
+
+    #[test]
+    fn a_file_is_passed_as_it_is() {
+        let mut o = operator(false);
+        o.type_in(b"\x01x").unwrap();
+        assert_eq!(o.pending, b"\x01x");
+    }
+}

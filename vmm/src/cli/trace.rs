@@ -1,0 +1,288 @@
+//! `vbts trace`: runs a program of the host in a guest and prints every branch that it takes.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, stderr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vbts_devices::virtio::console::ConsolePort;
+use vbts_devices::{lock, shared};
+use vbts_protocol::{Bytes, ExitStatus, Job, PORT_NAME, Scope, Share, Trace};
+
+use super::options::{BtsMode, MachineArgs};
+use crate::exit::{Failure, signal_name, status};
+use crate::guest_files::GuestFiles;
+use crate::host::Input;
+use crate::launch::Launch;
+use crate::machine::End;
+use crate::memory::Size;
+use crate::program::{self, Root};
+use crate::trace::format::{Format, Json, Raw};
+use crate::trace::session::{Conductor, SessionError};
+use crate::trace::symbols::Symbolizer;
+use crate::trace::text::Text;
+use crate::trace::{Destination, Ending, Session, Summary};
+
+/// Words for the guest kernel: only what goes wrong is worth a line.
+const APPEND: &str = "quiet";
+
+/// Formats of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TraceFormat {
+    /// One line a branch, with function names, for people
+    Text,
+    /// One JSON object a line
+    Json,
+    /// 24-byte little-endian records: from, to, flags
+    Raw,
+}
+
+/// Which branches to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArg {
+    /// Those of the program
+    User,
+    /// Those of the kernel on the program's behalf
+    Kernel,
+    /// Both
+    All,
+}
+
+/// Arguments of `vbts trace`.
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
+pub struct TraceArgs {
+    /// Machine options.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Guest kernel (default: $VBTS_KERNEL, else the one that was built with vbts)
+    #[arg(long, value_name = "FILE", help_heading = "Machine options")]
+    pub kernel: Option<PathBuf>,
+    /// Format of the trace
+    #[arg(long, value_enum, default_value = "text", help_heading = "Trace options")]
+    pub format: TraceFormat,
+    /// Write the trace to FILE. Without it the trace goes to standard output; as text it is mixed there with what
+    /// the program prints, as json or raw it has standard output to itself and the program's goes to standard error
+    #[arg(long, value_name = "FILE", help_heading = "Trace options")]
+    pub output: Option<PathBuf>,
+    /// Which branches to record
+    #[arg(long, value_enum, default_value = "user", help_heading = "Trace options")]
+    pub scope: ScopeArg,
+    /// Size of the guest kernel's trace buffer
+    #[arg(long, value_name = "SIZE", default_value = "1M", help_heading = "Trace options")]
+    pub buffer: Size,
+    /// Also record when the program arrives on a processor and departs from it
+    #[arg(long, help_heading = "Trace options")]
+    pub sched: bool,
+    /// Program to run, and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
+    let began = Instant::now();
+    let mut launch = Launch::new(&args.machine, false)?;
+    check(args)?;
+    let root_directory = args.machine.root.as_deref().unwrap_or(Path::new("/"));
+    let root = Root::open(root_directory)
+        .with_context(|| format!("--root: cannot open {}", root_directory.display()))?;
+    let cwd = working_directory(&root)?;
+    let name = args.program.first().context("no program given")?;
+    let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())?;
+    tracing::info!(program = %path.display(), cwd = %cwd.display());
+    let files = GuestFiles::find(args.kernel.as_deref())?;
+
+    let readable = args.format == TraceFormat::Text;
+    let mut destination = Destination::new(args.output.as_deref(), readable)?;
+    let progress = progress_bar(&destination);
+    destination.keep_clear_of(progress.clone());
+    let to_stdout = destination.trace_is_stdout();
+    let root_path = root.path().to_owned();
+    let format: Box<dyn Format> = match args.format {
+        TraceFormat::Text => Box::new(Text::new(Symbolizer::new(root, &cwd))),
+        TraceFormat::Json => Box::new(Json::new()),
+        TraceFormat::Raw => Box::new(Raw),
+    };
+    let session = shared(Session::new(format, destination));
+    let port = launch
+        .board
+        .add_console(vec![ConsolePort::named(PORT_NAME, Box::new(session.clone()))])?;
+    launch.share_root(&root_path)?;
+    let shares = launch.share_directories()?;
+    let shares = shares
+        .into_iter()
+        .map(|share| Share {
+            tag: share.tag,
+            path: bytes(share.path.strip_prefix(&root_path).map_or(&*share.path, |p| p).as_os_str()),
+        })
+        .collect();
+    let job = job(args, &cwd, shares);
+    let mut machine = launch.boot(&files.kernel, Some(&files.initramfs()?), APPEND)?;
+
+    let mut conductor = Conductor::new(session.clone(), port, job, Input::stdin()?);
+    conductor.show_progress(progress.clone());
+    let outcome = machine.run(&mut conductor);
+    progress.finish_and_clear();
+    tracing::debug!(instructions = machine.instructions(), virtual_ns = machine.now(), "end");
+    let mut session = lock(&session);
+    let end = match outcome {
+        Ok(end) => end,
+        Err(failure) => {
+            // What was recorded is worth having, whatever ended the run; the first error is the one to report.
+            let _ = session.finish();
+            return Err(failure);
+        }
+    };
+    let summary = session.finish().map_err(SessionError::into_failure)?;
+    let Some(ending) = session.ending() else {
+        let how = match end {
+            End::Status(status) => format!("with status {status}"),
+            End::Reset => "by a reset".into(),
+        };
+        return Err(machine.crashed(&format!("the guest ended {how} before the program did")));
+    };
+    report(args, name, ending, &summary, to_stdout, began.elapsed());
+    Ok(ending.code())
+}
+
+/// Refuses what cannot be traced.
+fn check(args: &TraceArgs) -> Result<(), Failure> {
+    if args.machine.bts == BtsMode::Off {
+        return Err(anyhow::anyhow!("--bts off: nothing can be traced without a Branch Trace Store").into());
+    }
+    if args.scope != ScopeArg::User {
+        return Err(anyhow::anyhow!(
+            "--scope {}: this build records the branches of the program only; use --scope user",
+            if args.scope == ScopeArg::Kernel { "kernel" } else { "all" }
+        )
+        .into());
+    }
+    let record = vbts_protocol::RECORD_SIZE as u64;
+    if args.buffer.0 < record {
+        return Err(anyhow::anyhow!("--buffer {}: a record takes {record} bytes", args.buffer).into());
+    }
+    Ok(())
+}
+
+/// The working directory as the guest sees it: the same, or `/` if that lies outside the guest's root.
+fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
+    let cwd = std::env::current_dir().context("Cannot find the working directory")?;
+    Ok(root.guest_path(&cwd).unwrap_or_else(|| {
+        tracing::info!(cwd = %cwd.display(), "outside --root: the program starts in /");
+        PathBuf::from("/")
+    }))
+}
+
+fn bytes(text: &std::ffi::OsStr) -> Bytes {
+    Bytes(text.as_bytes().to_vec())
+}
+
+fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
+    let entry = |(name, value): (OsString, OsString)| {
+        let mut entry = name.into_vec();
+        entry.push(b'=');
+        entry.extend_from_slice(value.as_bytes());
+        Bytes(entry)
+    };
+    Job {
+        argv: args.program.iter().map(|arg| bytes(arg)).collect(),
+        envp: std::env::vars_os().map(entry).collect(),
+        cwd: bytes(cwd.as_os_str()),
+        uid: Some(rustix::process::geteuid().as_raw()),
+        gid: Some(rustix::process::getegid().as_raw()),
+        trace: Some(Trace { buffer_size: args.buffer.0, sched: args.sched, scope: Scope::User }),
+        shares,
+        hostname: Some(Bytes(rustix::system::uname().nodename().to_bytes().to_vec())),
+        epoch: None,
+    }
+}
+
+/// Progress on standard error, if a person sees it there and it does not run into the trace.
+fn progress_bar(destination: &Destination) -> ProgressBar {
+    if !stderr().is_terminal() || destination.trace_is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records, {per_sec}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+/// What remains to be said at the end, on standard error.
+fn report(
+    args: &TraceArgs,
+    name: &std::ffi::OsStr,
+    ending: Ending,
+    summary: &Summary,
+    to_stdout: bool,
+    took: Duration,
+) {
+    let name = name.display();
+    match ending.status {
+        ExitStatus::Signal(signal) => {
+            eprintln!("vbts: {name} was killed by {}", signal_name(signal.into()));
+        }
+        ExitStatus::Code(
+            code @ (status::TIMEOUT | status::ERROR | status::HOST | status::GUEST),
+        ) => eprintln!("vbts: {name} itself ended with status {code}"),
+        ExitStatus::Code(_) => {}
+    }
+    if summary.lost > 0 {
+        eprintln!("vbts: {} branches were lost; a larger --buffer may help", summary.lost);
+    }
+    // On standard output, text and JSON have said this already.
+    if !to_stdout || args.format == TraceFormat::Raw {
+        eprintln!("vbts: {summary} ({:.1} s)", took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> TraceArgs {
+        let words = ["vbts", "trace"].iter().chain(words);
+        match super::super::Cli::try_parse_from(words).unwrap().command {
+            super::super::Command::Trace(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_options() {
+        for words in [&["--sched", "--", "ls", "--format", "x"][..], &["--sched", "ls", "--format", "x"]] {
+            let args = args(words);
+            assert!(args.sched);
+            assert_eq!(args.program, ["ls", "--format", "x"]);
+            assert_eq!(args.format, TraceFormat::Text);
+        }
+    }
+
+    #[test]
+    fn the_job_is_what_was_asked_for() {
+        let args = args(&["--buffer", "64K", "--sched", "--", "ls", "-l"]);
+        let job = job(&args, Path::new("/tmp"), Vec::new());
+        assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
+        assert_eq!(job.cwd, Bytes::from("/tmp"));
+        let trace = job.trace.unwrap();
+        assert_eq!((trace.buffer_size, trace.sched), (65536, true));
+        assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
+    }
+
+    #[test]
+    fn a_buffer_holds_a_record() {
+        assert!(check(&args(&["--buffer", "23", "x"])).is_err());
+        assert!(check(&args(&["--buffer", "24", "x"])).is_ok());
+    }
+}

@@ -1,0 +1,156 @@
+//! The guest's serial console as the host watches it.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use vbts_devices::ByteSink;
+
+/// What Linux prints first when it panics.
+const PANIC: &[u8] = b"Kernel panic - not syncing";
+/// What it prints last, if it was told not to reset after that.
+const PANIC_END: &[u8] = b"[ end Kernel panic";
+
+/// Bytes of the console that are kept for messages.
+const TAIL: usize = 8 << 10;
+/// Lines of the console that a message shows.
+const TAIL_LINES: usize = 30;
+
+/// Looks for a text in a stream of bytes. Its first byte must not repeat within the text but at its start.
+#[derive(Debug, Default)]
+struct Pattern {
+    /// Bytes of the text that the stream ends with.
+    matched: usize,
+    seen: bool,
+}
+
+impl Pattern {
+    fn push(&mut self, text: &[u8], byte: u8) {
+        self.matched = match self.matched {
+            n if text.get(n) == Some(&byte) => n + 1,
+            _ => usize::from(text.first() == Some(&byte)),
+        };
+        if self.matched == text.len() {
+            self.seen = true;
+            self.matched = 0;
+        }
+    }
+}
+
+/// Remembers the end of a console and whether a panic went over it, and copies it to where it is wanted.
+#[derive(Debug, Default)]
+pub struct Console {
+    tail: Vec<u8>,
+    panic: Pattern,
+    panic_end: Pattern,
+    file: Option<File>,
+    /// Copy to standard output.
+    echo: bool,
+    error: Option<io::Error>,
+}
+
+impl ByteSink for Console {
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        self.write(bytes);
+        bytes.len()
+    }
+}
+
+impl Console {
+    /// A console that is copied to `file`, and to standard output if `echo`.
+    pub fn new(file: Option<File>, echo: bool) -> Self {
+        Self { file, echo, ..Self::default() }
+    }
+
+    /// Takes what the guest has written.
+    pub fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.panic.push(PANIC, byte);
+            self.panic_end.push(PANIC_END, byte);
+        }
+        let keep = TAIL.saturating_sub(bytes.len());
+        self.tail.drain(..self.tail.len().saturating_sub(keep));
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        let copied = self.copy(bytes);
+        if let Err(error) = copied {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes)?;
+        }
+        if self.echo {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(bytes)?;
+            stdout.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The guest kernel has panicked.
+    pub fn panicked(&self) -> bool {
+        self.panic.seen
+    }
+
+    /// The guest kernel has panicked and will do nothing more.
+    pub fn is_dead(&self) -> bool {
+        self.panic_end.seen
+    }
+
+    /// The first error of a copy, once.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// The last lines, without what could confuse a terminal.
+    pub fn tail(&self) -> String {
+        let text = String::from_utf8_lossy(&self.tail);
+        let lines: Vec<&str> = text.lines().collect();
+        let shown = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        let mut tail = String::new();
+        for line in shown {
+            tail.extend(line.chars().filter(|c| !c.is_control() || *c == '\t'));
+            tail.push('\n');
+        }
+        tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_found_across_writes() {
+        let mut console = Console::default();
+        for part in [&b"ok KKernel pan"[..], b"ic - not ", b"sync"] {
+            console.write(part);
+            assert!(!console.panicked());
+        }
+        console.write(b"ing: no init\r\n");
+        assert!(console.panicked() && !console.is_dead());
+        console.write(b"---[ end Kernel panic - not syncing: no init ]---\r\n");
+        assert!(console.is_dead());
+    }
+
+    #[test]
+    fn the_tail_is_the_end() {
+        let mut console = Console::default();
+        for i in 0..10_000 {
+            console.write(format!("line {i}\x1b[0m\r\n").as_bytes());
+        }
+        let tail = console.tail();
+        assert_eq!(tail.lines().count(), TAIL_LINES);
+        assert!(tail.ends_with("line 9999[0m\n"), "{tail:?}");
+        console.write(&[b'x'; 3 * TAIL]);
+        assert_eq!(console.tail().len(), TAIL + 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_not_silent() {
+        let mut console = Console::new(Some(File::create("/dev/full").unwrap()), false);
+        console.write(b"x");
+        assert_eq!(console.take_error().unwrap().kind(), io::ErrorKind::StorageFull);
+    }
+}

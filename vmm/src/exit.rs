@@ -1,0 +1,150 @@
+//! How `vbts` ends: the exit status contract.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Exit statuses that are not the guest's own.
+pub mod status {
+    /// The guest did not end within `--timeout`.
+    pub const TIMEOUT: u8 = 124;
+    /// Bad usage, or an error of the VMM itself.
+    pub const ERROR: u8 = 125;
+    /// The host cannot do what was asked for.
+    pub const HOST: u8 = 126;
+    /// Guest panic, triple fault, or a guest that can never go on.
+    pub const GUEST: u8 = 255;
+}
+
+/// Why a command did not end with a status of the guest's own.
+///
+/// Not an `std::error::Error` itself, so that `?` makes one of any error.
+#[derive(Debug)]
+pub enum Failure {
+    /// Bad usage or an error of the VMM.
+    Error(anyhow::Error),
+    /// The host cannot do what was asked for.
+    Host(String),
+    /// `--timeout` was reached.
+    Timeout {
+        /// How long it was allowed to run.
+        after: Duration,
+        /// The end of its console.
+        console: String,
+    },
+    /// The guest crashed.
+    Guest {
+        /// How.
+        reason: String,
+        /// The end of its console.
+        console: String,
+    },
+    /// The person at the console left.
+    Left,
+    /// A signal ended `vbts`.
+    Signal(i32),
+}
+
+impl Failure {
+    /// The exit status of `vbts`.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Error(_) => status::ERROR,
+            Self::Host(_) => status::HOST,
+            Self::Timeout { .. } => status::TIMEOUT,
+            Self::Guest { .. } => status::GUEST,
+            Self::Left => killed_by(signal_hook::consts::SIGINT),
+            Self::Signal(signal) => killed_by(*signal),
+        }
+    }
+
+    /// The end of the guest's console, where that helps to see what happened.
+    fn console(&self) -> Option<&str> {
+        match self {
+            Self::Timeout { console, .. } | Self::Guest { console, .. } => Some(console),
+            _ => None,
+        }
+    }
+
+    /// Prints the error, and the end of the guest's console if there is one, to standard error.
+    pub fn report(&self) {
+        // Whoever closed our output does not want to hear about it, as with other programs in a pipe.
+        if matches!(self, Self::Signal(signal_hook::consts::SIGPIPE)) {
+            return;
+        }
+        if let Some(console) = self.console() {
+            if console.trim().is_empty() {
+                eprintln!("vbts: the guest has written nothing to its console");
+            } else {
+                eprintln!("vbts: the end of the guest's console:");
+                for line in console.lines() {
+                    eprintln!("  | {line}");
+                }
+            }
+        }
+        eprintln!("vbts: {self}");
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => write!(f, "{error:#}"),
+            Self::Host(message) => f.write_str(message),
+            Self::Timeout { after, .. } => {
+                write!(f, "timeout: the guest was still running after {} s", after.as_secs_f64())
+            }
+            Self::Guest { reason, .. } => f.write_str(reason),
+            Self::Left => f.write_str("ended by Ctrl-A x"),
+            Self::Signal(signal) => write!(f, "interrupted by {}", signal_name(*signal)),
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// The status that shells report for a process that `signal` has killed.
+pub fn killed_by(signal: i32) -> u8 {
+    128u8.wrapping_add(signal as u8 & 0x7F)
+}
+
+/// The name of a signal, such as `SIGINT`.
+pub fn signal_name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), String::from)
+}
+
+/// The exit code for a command's outcome, after having reported a failure.
+pub fn conclude(outcome: Result<u8, Failure>) -> ExitCode {
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            failure.report();
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_follow_the_contract() {
+        let guest = Failure::Guest { reason: "kernel panic".into(), console: String::new() };
+        let timeout = Failure::Timeout { after: Duration::from_millis(1500), console: String::new() };
+        assert_eq!(timeout.to_string(), "timeout: the guest was still running after 1.5 s");
+        let failures =
+            [Failure::Error(anyhow::anyhow!("x")), Failure::Host("x".into()), timeout, guest, Failure::Signal(2)];
+        assert_eq!(failures.map(|f| f.status()), [125, 126, 124, 255, 130]);
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(2), "SIGINT");
+        assert_eq!(Failure::Signal(15).to_string(), "interrupted by SIGTERM");
+    }
+}

@@ -1,0 +1,132 @@
+//! What every command that starts a guest does: the board from the machine options, then the kernel into it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use vbts_cpu::Model;
+use vbts_devices::ninep::Access;
+use vbts_devices::{Shared, shared};
+use vbts_protocol::ROOT_TAG;
+
+use crate::board::Board;
+use crate::boot::{self, BootError, BootSource, cmdline};
+use crate::cli::options::{MachineArgs, ShareArg};
+use crate::console::Console;
+use crate::exit::Failure;
+use crate::layout::VIRTIO_GSI;
+use crate::machine::Machine;
+use crate::memory::{self, GuestMemory};
+
+/// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says otherwise: the same on
+/// every run (2026-01-01 00:00:00 UTC).
+const EPOCH: u64 = 1_767_225_600;
+
+/// CPUID.1:ECX.TSC_DEADLINE.
+const CPUID_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
+
+/// A machine that is still being put together.
+#[derive(Debug)]
+pub struct Launch {
+    model: &'static Model,
+    memory: GuestMemory,
+    console: Shared<Console>,
+    /// The board.
+    pub board: Board,
+    options: MachineArgs,
+}
+
+/// A directory that is shared with the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedDirectory {
+    /// 9P mount tag.
+    pub tag: String,
+    /// Absolute path on the host.
+    pub path: PathBuf,
+}
+
+impl Launch {
+    /// Checks the options and puts a board together. The guest's serial console is copied to standard output if `echo`.
+    ///
+    /// # Errors
+    /// An option cannot be satisfied.
+    pub fn new(options: &MachineArgs, echo: bool) -> Result<Self, Failure> {
+        options.start_logging();
+        let model = options.check()?;
+        let memory = memory::allocate(options.memory).context("--memory")?;
+        let log = options
+            .console
+            .as_ref()
+            .map(|path| File::create(path).with_context(|| format!("--console: cannot create {}", path.display())))
+            .transpose()?;
+        let console = shared(Console::new(log, echo));
+        let tsc_deadline =
+            model.leaves.iter().any(|l| l.leaf == 1 && l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0);
+        let board = Board::new(memory.clone(), tsc_deadline, epoch()?, Box::new(console.clone()))?;
+        Ok(Self { model, memory, console, board, options: options.clone() })
+    }
+
+    /// Shares `directory` as the guest's root, read-only.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn share_root(&mut self, directory: &Path) -> Result<(), Failure> {
+        Ok(self.board.add_share(ROOT_TAG, directory, Access::ReadOnly)?)
+    }
+
+    /// Shares the directories of `--share`.
+    ///
+    /// # Errors
+    /// One cannot be opened, or they are too many.
+    pub fn share_directories(&mut self) -> Result<Vec<SharedDirectory>, Failure> {
+        let mut shared = Vec::new();
+        for (n, ShareArg { directory, writable }) in self.options.share.clone().iter().enumerate() {
+            let path = directory
+                .canonicalize()
+                .with_context(|| format!("--share: cannot open {}", directory.display()))?;
+            let access = if *writable { Access::ReadWrite } else { Access::ReadOnly };
+            let tag = format!("share{n}");
+            self.board.add_share(&tag, &path, access)?;
+            shared.push(SharedDirectory { tag, path });
+        }
+        debug_assert!(self.board.virtio_devices() <= VIRTIO_GSI.len());
+        Ok(shared)
+    }
+
+    /// Loads the kernel; the machine is then ready to run.
+    ///
+    /// # Errors
+    /// The kernel, the initrd or the command line is unsuitable.
+    pub fn boot(self, kernel: &Path, initrd: Option<&[u8]>, append: &str) -> Result<Machine, Failure> {
+        let image = read(kernel)?;
+        let devices = self.board.virtio_devices();
+        let cmdline = cmdline::build(devices, append);
+        tracing::debug!(kernel = %kernel.display(), memory = %self.options.memory, cmdline, "boot");
+        let source = BootSource {
+            kernel: &image,
+            initrd,
+            cmdline: &cmdline,
+            processors: 1,
+            level_gsis: VIRTIO_GSI.get(..devices).unwrap_or_default(),
+        };
+        let state = boot::load(&self.memory, &source)
+            .with_context(|| format!("Cannot boot {}", kernel.display()))?;
+        let limit = self.options.timeout.map(|seconds| seconds.0);
+        Ok(Machine::new(self.model, self.board, self.memory, &state, self.console, limit)?)
+    }
+}
+
+/// The contents of a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, BootError> {
+    std::fs::read(path).map_err(|source| BootError::Read { path: path.into(), source })
+}
+
+fn epoch() -> anyhow::Result<u64> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text.parse().with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is not a number of seconds")),
+        Err(_) => Ok(EPOCH),
+    }
+}

@@ -1,0 +1,229 @@
+//! The machine: processor, board and memory, and the loop that runs them on virtual time.
+//!
+//! Nothing that reaches the guest depends on the host's clock, but for input that was not there when the guest asked
+//! for it, and signals.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vbts_cpu::Model;
+use vbts_cpu::{Cpu, CpuState, Exit, SoftCpu};
+use vbts_devices::{Shared, lock};
+use vm_memory::bitmap::AtomicBitmap;
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MmapRegion};
+
+use crate::board::Board;
+use crate::console::Console;
+use crate::exit::Failure;
+use crate::host::{Alarm, Event, input};
+use crate::memory::{self, GuestMemory};
+
+/// Timer expiries that a processor with interrupts off may sleep through, waiting for an NMI, before it counts as dead.
+const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
+
+const PAGE: u64 = 4096;
+
+/// How a guest has ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It wrote this status to the exit port.
+    Status(u8),
+    /// It reset the machine.
+    Reset,
+}
+
+/// The host's part in a run: what reads the guest's output and gives it input.
+pub trait Attendant {
+    /// Called after each exit of the processor that is determined by virtual time.
+    ///
+    /// # Errors
+    /// The run has to end.
+    fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure>;
+
+    /// Something happened outside.
+    ///
+    /// # Errors
+    /// The run has to end.
+    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure>;
+
+    /// The input that the guest waits for, if it may still come.
+    fn awaited_input(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The guest is idle and waits for input.
+    ///
+    /// # Errors
+    /// The run has to end.
+    fn idle(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// A machine with a guest in it.
+#[derive(Debug)]
+pub struct Machine {
+    soft: SoftCpu,
+    board: Arc<Board>,
+    memory: GuestMemory,
+    console: Shared<Console>,
+    alarm: Alarm,
+    limit: Option<Duration>,
+}
+
+impl Machine {
+    /// A machine whose processor is in `state`. `console` is where the board's serial port goes. The run ends after
+    /// `limit` of the host's time.
+    ///
+    /// # Errors
+    /// The host cannot catch signals.
+    pub fn new(
+        model: &'static Model,
+        board: Board,
+        memory: GuestMemory,
+        state: &CpuState,
+        console: Shared<Console>,
+        limit: Option<Duration>,
+    ) -> std::io::Result<Self> {
+        let signals = board.signals();
+        let alarm = Alarm::new(signals.clone())?;
+        let board = Arc::new(board);
+        let mut cpu = Cpu::new(model, memory::cpu_view(&memory), board.clone(), signals);
+        cpu.load_state(state);
+        Ok(Self { soft: SoftCpu::new(cpu), board, memory, console, alarm, limit })
+    }
+
+    /// The board.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Instructions that the guest has retired.
+    pub fn instructions(&self) -> u64 {
+        self.soft.cpu.instructions()
+    }
+
+    /// Virtual time in ns.
+    pub fn now(&self) -> u64 {
+        self.soft.cpu.now()
+    }
+
+    /// Runs the guest until it ends.
+    ///
+    /// # Errors
+    /// It crashed, its time was up, or `attendant` ended it.
+    pub fn run(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
+        if let Some(limit) = self.limit {
+            self.alarm.set_timeout(limit)?;
+        }
+        let mut sleeps_with_interrupts_off = 0;
+        loop {
+            let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
+            let exit = self.soft.run(deadline);
+            let now = self.now();
+            tracing::trace!(now, ?exit, rip = format_args!("{:#x}", self.soft.cpu.rip));
+            match exit {
+                Exit::Shutdown => return Err(self.crashed("the guest's processor shut down (triple fault)")),
+                Exit::Kick => self.take_events(attendant)?,
+                Exit::Halt { interrupts_off } => {
+                    if interrupts_off {
+                        sleeps_with_interrupts_off += 1;
+                        if sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
+                            return Err(self.crashed("the guest has halted for ever, with interrupts off"));
+                        }
+                    }
+                    self.sleep(attendant, interrupts_off)?;
+                }
+                Exit::Deadline | Exit::Bus => sleeps_with_interrupts_off = 0,
+            }
+            let now = self.now();
+            self.board.tick(now);
+            if exit != Exit::Kick {
+                attendant.attend(&self.board, now)?;
+            }
+            if self.board.take_dma() {
+                self.forget_overwritten_code();
+            }
+            if let Some(end) = self.ended()? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Whether the guest has ended or cannot go on.
+    fn ended(&self) -> Result<Option<End>, Failure> {
+        if let Some(status) = self.board.exit_status() {
+            return Ok(Some(End::Status(status)));
+        }
+        let mut console = lock(&self.console);
+        if let Some(error) = console.take_error() {
+            return Err(anyhow::Error::new(error).context("Cannot write the guest's console").into());
+        }
+        let (dead, panicked) = (console.is_dead(), console.panicked());
+        drop(console);
+        if dead || panicked && self.board.reset_requested() {
+            return Err(self.crashed("the guest's kernel panicked"));
+        }
+        Ok(self.board.reset_requested().then_some(End::Reset))
+    }
+
+    /// A guest that crashed.
+    pub fn crashed(&self, reason: &str) -> Failure {
+        Failure::Guest { reason: reason.into(), console: lock(&self.console).tail() }
+    }
+
+    fn take_events(&self, attendant: &mut dyn Attendant) -> Result<(), Failure> {
+        while let Some(event) = self.alarm.take() {
+            if event == Event::Timeout {
+                let console = lock(&self.console).tail();
+                return Err(Failure::Timeout { after: self.limit.unwrap_or_default(), console });
+            }
+            attendant.event(&self.board, event)?;
+        }
+        Ok(())
+    }
+
+    /// The processor halts: time passes until the next deadline, or until input comes that the guest waits for.
+    fn sleep(&mut self, attendant: &mut dyn Attendant, interrupts_off: bool) -> Result<(), Failure> {
+        let (now, deadline) = (self.now(), self.board.next_deadline());
+        let awaited = attendant.awaited_input().is_some() && !interrupts_off;
+        match deadline {
+            Some(deadline) if !awaited => self.soft.advance_to(deadline),
+            None if !awaited => {
+                return Err(self.crashed("the guest has halted and nothing can wake it"));
+            }
+            _ => {
+                attendant.idle()?;
+                let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+                let began = Instant::now();
+                let woken = match attendant.awaited_input() {
+                    Some(fd) => input::wait(&[fd, self.alarm.fd()], limit)?,
+                    None => true,
+                };
+                self.take_events(attendant)?;
+                let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                let until = if woken { now.saturating_add(slept) } else { u64::MAX };
+                self.soft.advance_to(until.min(deadline.unwrap_or(now.saturating_add(slept))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Devices have written memory: decoded code in those pages is stale.
+    fn forget_overwritten_code(&mut self) {
+        for region in self.memory.iter() {
+            let start = region.start_addr().0;
+            // The mapping's own bitmap, not the trait's view of it, can be taken as a whole.
+            let mapping: &MmapRegion<AtomicBitmap> = region;
+            for (word, bits) in (0u64..).zip(mapping.bitmap().get_and_reset()) {
+                let mut bits = bits;
+                while bits != 0 {
+                    let page = start + (word * 64 + u64::from(bits.trailing_zeros())) * PAGE;
+                    if self.soft.is_code_page(page) {
+                        self.soft.invalidate_page(page);
+                    }
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+}

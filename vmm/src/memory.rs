@@ -1,0 +1,171 @@
+//! Guest memory: how much, where, and the views of it that loaders, devices and the CPU take.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::str::FromStr;
+
+use thiserror::Error;
+use vm_memory::bitmap::AtomicBitmap;
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+
+use crate::layout::{HIGH_RAM_START, LOW_RAM_END, PHYSICAL_END};
+
+/// Guest memory that remembers which pages devices have written.
+pub type GuestMemory = GuestMemoryMmap<AtomicBitmap>;
+
+/// The least memory that a machine may have, in bytes: less holds no Linux.
+pub const MIN_MEMORY: u64 = 16 << 20;
+/// The most memory that a machine may have, in bytes.
+pub const MAX_MEMORY: u64 = PHYSICAL_END - (HIGH_RAM_START - LOW_RAM_END);
+
+/// Granularity of guest memory, in bytes.
+const PAGE: u64 = 4096;
+
+/// Why there is no guest memory.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum MemoryError {
+    /// Too little.
+    #[error("{0} of memory is too little: a guest needs at least {min}", min = Size(MIN_MEMORY))]
+    TooSmall(Size),
+    /// Too much.
+    #[error("{0} of memory is too much: the processor can address {max}", max = Size(MAX_MEMORY))]
+    TooLarge(Size),
+    /// Not whole pages.
+    #[error("{0} of memory is not a multiple of 4K")]
+    Unaligned(Size),
+    /// The host refused.
+    #[error("The host cannot map {0} of guest memory: {1}")]
+    Map(Size, String),
+}
+
+/// Guest memory of `size` bytes, all zero, with the hole for devices below 4 GiB.
+///
+/// # Errors
+/// The size is out of range, or the host cannot map that much.
+pub fn allocate(size: Size) -> Result<GuestMemory, MemoryError> {
+    let bytes = size.0;
+    if bytes < MIN_MEMORY {
+        return Err(MemoryError::TooSmall(size));
+    }
+    if bytes > MAX_MEMORY {
+        return Err(MemoryError::TooLarge(size));
+    }
+    if bytes % PAGE != 0 {
+        return Err(MemoryError::Unaligned(size));
+    }
+    let low = bytes.min(LOW_RAM_END);
+    let mut ranges = vec![(GuestAddress(0), low as usize)];
+    if bytes > low {
+        ranges.push((GuestAddress(HIGH_RAM_START), (bytes - low) as usize));
+    }
+    GuestMemory::from_ranges(&ranges).map_err(|error| MemoryError::Map(size, error.to_string()))
+}
+
+/// The RAM ranges of `memory` as (guest-physical start, length), lowest first.
+pub fn ranges(memory: &GuestMemory) -> Vec<(u64, u64)> {
+    memory.iter().map(|r| (r.start_addr().0, r.len())).collect()
+}
+
+/// First guest-physical address above the RAM below 4 GiB.
+pub fn low_end(memory: &GuestMemory) -> u64 {
+    memory.iter().next().map_or(0, |r| r.start_addr().0 + r.len())
+}
+
+/// The software CPU's view of `memory`. The caller keeps `memory` (or a clone) alive as long as the view.
+pub(crate) fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
+    let ranges: Vec<(u64, u64, NonNull<u8>)> = memory
+        .iter()
+        .filter_map(|r| Some((r.start_addr().0, r.len(), NonNull::new(r.as_ptr())?)))
+        .collect();
+    // SAFETY: each range is a live mapping of that length, which `Machine` keeps as long as its CPU; all
+    // accesses to guest memory in this process go through pointers or `VolatileSlice`s, never references.
+    unsafe { vbts_cpu::GuestRam::new(&ranges) }
+}
+
+/// A number of bytes, written with a suffix: `256M`, `1G`, `64K`, `4096`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Why a text is no size.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0:?} is not a size: write a whole number with an optional suffix K, M, G or T, such as 256M")]
+pub struct SizeError(String);
+
+/// Suffixes and their powers of two, largest first.
+const SUFFIXES: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let error = || SizeError(text.to_owned());
+        let upper = text.trim().to_ascii_uppercase();
+        let short = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
+        let (digits, shift) = SUFFIXES
+            .iter()
+            .find_map(|&(suffix, shift)| Some((short.strip_suffix(suffix)?, shift)))
+            .unwrap_or((short, 0));
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(error());
+        }
+        let number: u64 = digits.parse().map_err(|_| error())?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match SUFFIXES.iter().find(|&&(_, shift)| self.0 != 0 && self.0 % (1 << shift) == 0) {
+            Some((suffix, shift)) => write!(f, "{}{suffix}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_suffixes() {
+        for (text, bytes) in [
+            ("256M", 256 << 20),
+            ("1g", 1 << 30),
+            ("64KiB", 64 << 10),
+            ("2MB", 2 << 20),
+            ("4096", 4096),
+            ("0", 0),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "M", "-1M", "1.5G", "12Q", "0x10", "99999999999T", "１M"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_as_they_are_written() {
+        for text in ["256M", "3G", "64K", "4097", "0"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn memory_has_limits() {
+        assert_eq!(allocate(Size(1 << 20)).unwrap_err(), MemoryError::TooSmall(Size(1 << 20)));
+        let huge = Size(MAX_MEMORY + PAGE);
+        assert_eq!(allocate(huge).unwrap_err(), MemoryError::TooLarge(huge));
+        let odd = Size(MIN_MEMORY + 1);
+        assert_eq!(allocate(odd).unwrap_err(), MemoryError::Unaligned(odd));
+    }
+
+    #[test]
+    fn large_memory_leaves_the_hole_for_devices() {
+        let small = allocate(Size(64 << 20)).unwrap();
+        assert_eq!(ranges(&small), [(0, 64 << 20)]);
+        let large = allocate(Size(4 << 30)).unwrap();
+        assert_eq!(ranges(&large), [(0, LOW_RAM_END), (HIGH_RAM_START, 1 << 30)]);
+        assert_eq!(low_end(&large), LOW_RAM_END);
+    }
+}

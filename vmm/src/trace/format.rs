@@ -1,0 +1,239 @@
+//! The formats that machines read, and what all formats have in common.
+
+use vbts_protocol::RECORD_SIZE;
+
+/// `enum bts_qualifier` of the kernel's `struct bts_struct`.
+mod qualifier {
+    pub const BRANCH: u64 = 1;
+    pub const ARRIVES: u64 = 2;
+    pub const DEPARTS: u64 = 3;
+}
+
+/// One record of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    /// A branch was taken.
+    Branch {
+        /// Address of the branch instruction.
+        from: u64,
+        /// Where it went.
+        to: u64,
+    },
+    /// The task came onto a processor.
+    Arrive {
+        /// The kernel's clock.
+        jiffies: u64,
+    },
+    /// The task left its processor.
+    Depart {
+        /// The kernel's clock.
+        jiffies: u64,
+    },
+    /// The kernel found no valid record here.
+    Invalid,
+}
+
+/// Reads records as the guest's kernel writes them.
+pub fn decode(records: &[u8]) -> impl Iterator<Item = Record> + '_ {
+    records.as_chunks::<RECORD_SIZE>().0.iter().map(|record| {
+        let word = |i: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        match word(0) {
+            qualifier::BRANCH => Record::Branch { from: word(1), to: word(2) },
+            qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
+            qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
+            _ => Record::Invalid,
+        }
+    })
+}
+
+/// What a trace amounts to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Branches recorded.
+    pub records: u64,
+    /// Branches that were taken but not recorded.
+    pub lost: u64,
+    /// Exit status of the program, 128+n if signal n killed it.
+    pub exit: u8,
+}
+
+/// Turns records into bytes of an output.
+pub trait Format: Send {
+    /// Appends the records of process `pid` to `out`. They are as many as fit into a piece of [`PIECE`] bytes.
+    fn records(&mut self, pid: u32, records: &[u8], out: &mut Vec<u8>);
+    /// The mappings of process `pid` (the text of `/proc/PID/maps`), valid for the records that follow.
+    fn maps(&mut self, _pid: u32, _text: &[u8]) {}
+    /// Appends the end of the trace to `out`.
+    fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}
+}
+
+/// Records are formatted in pieces of so many bytes, which bounds the memory for their text.
+pub const PIECE: usize = RECORD_SIZE * 4096;
+
+/// 24-byte little-endian records {from, to, flags}, nothing else.
+#[derive(Debug, Default)]
+pub struct Raw;
+
+impl Format for Raw {
+    fn records(&mut self, _pid: u32, records: &[u8], out: &mut Vec<u8>) {
+        for record in records.as_chunks::<RECORD_SIZE>().0 {
+            if record[..8] == qualifier::BRANCH.to_le_bytes() {
+                out.extend_from_slice(&record[8..]);
+                out.extend_from_slice(&[0; 8]);
+            }
+        }
+    }
+}
+
+/// One JSON object a line.
+#[derive(Debug)]
+pub struct Json {
+    /// The program's own process; records of others say whose they are.
+    main: Option<u32>,
+}
+
+impl Json {
+    /// An empty trace.
+    pub fn new() -> Self {
+        Self { main: None }
+    }
+}
+
+impl Default for Json {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Format for Json {
+    fn records(&mut self, pid: u32, records: &[u8], out: &mut Vec<u8>) {
+        let main = *self.main.get_or_insert(pid);
+        for record in decode(records) {
+            let (kind, jiffies) = match record {
+                Record::Branch { from, to } => {
+                    out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
+                    push_hex(out, from);
+                    out.extend_from_slice(b"\",\"to\":\"0x");
+                    push_hex(out, to);
+                    out.push(b'"');
+                    (None, 0)
+                }
+                Record::Arrive { jiffies } => (Some("arrive"), jiffies),
+                Record::Depart { jiffies } => (Some("depart"), jiffies),
+                Record::Invalid => continue,
+            };
+            if let Some(kind) = kind {
+                out.extend_from_slice(b"{\"kind\":\"");
+                out.extend_from_slice(kind.as_bytes());
+                out.extend_from_slice(b"\",\"jiffies\":");
+                push_decimal(out, jiffies);
+            }
+            if pid != main {
+                out.extend_from_slice(b",\"pid\":");
+                push_decimal(out, pid.into());
+            }
+            out.extend_from_slice(b"}\n");
+        }
+    }
+
+    fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
+        let line = format!(
+            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{},\"exit\":{},\"accel\":\"soft\"}}\n",
+            s.records, s.lost, s.exit
+        );
+        out.extend_from_slice(line.as_bytes());
+    }
+}
+
+/// Appends `value` in hexadecimal without leading zeros.
+pub fn push_hex(out: &mut Vec<u8>, value: u64) {
+    let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
+    push_hex_digits(out, value, digits);
+}
+
+/// Appends the low `digits` hexadecimal digits of `value`.
+pub fn push_hex_digits(out: &mut Vec<u8>, value: u64, digits: u32) {
+    for i in (0..digits.min(16)).rev() {
+        let digit = (value >> (i * 4)) as usize & 15;
+        out.push(b"0123456789abcdef"[digit]);
+    }
+}
+
+/// Appends `value` in decimal.
+pub fn push_decimal(out: &mut Vec<u8>, mut value: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Records as the kernel writes them.
+    pub(crate) fn records(words: &[[u64; 3]]) -> Vec<u8> {
+        words.iter().flatten().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    const SAMPLE: &[[u64; 3]] =
+        &[[2, 4_294_937_296, 0], [1, 0x40_1000, 0xFFFF_8000_0000_0000], [0, 1, 2], [3, 7, 0], [1, 0, 0xA]];
+
+    #[test]
+    fn raw_is_branches_and_nothing_else() {
+        let mut out = Vec::new();
+        Raw.records(1, &records(SAMPLE), &mut out);
+        Raw.summary(&Summary::default(), &mut out);
+        let words: Vec<u64> =
+            out.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect();
+        assert_eq!(words, [0x40_1000, 0xFFFF_8000_0000_0000, 0, 0, 0xA, 0]);
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let mut out = Vec::new();
+        let mut json = Json::new();
+        json.records(7, &records(SAMPLE), &mut out);
+        json.records(8, &records(&[[1, 1, 2], [2, 3, 0]]), &mut out);
+        json.summary(&Summary { records: 3, lost: 1, exit: 200 }, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                r#"{"kind":"arrive","jiffies":4294937296}"#,
+                r#"{"kind":"branch","from":"0x401000","to":"0xffff800000000000"}"#,
+                r#"{"kind":"depart","jiffies":7}"#,
+                r#"{"kind":"branch","from":"0x0","to":"0xa"}"#,
+                r#"{"kind":"branch","from":"0x1","to":"0x2","pid":8}"#,
+                r#"{"kind":"arrive","jiffies":3,"pid":8}"#,
+                r#"{"kind":"summary","records":3,"lost":1,"exit":200,"accel":"soft"}"#,
+            ]
+        );
+        for line in lines {
+            serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_standard_library_does() {
+        for value in [0, 9, 10, 0xF, 0x10, 12_345_678_901, u64::MAX] {
+            let mut out = Vec::new();
+            push_decimal(&mut out, value);
+            out.push(b' ');
+            push_hex(&mut out, value);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{value} {value:x}"));
+        }
+    }
+}

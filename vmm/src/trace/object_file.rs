@@ -1,0 +1,284 @@
+//! What an ELF file says about its code: functions, stubs of the procedure linkage table, and source lines.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{
+    Endianness, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache, RelocationTarget,
+    SymbolKind, elf,
+};
+
+use crate::program::Root;
+
+/// Where separate debug files lie, by build ID.
+const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";
+
+/// A function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Function {
+    start: u64,
+    /// First address after it.
+    end: u64,
+    /// Range of its name in `names`.
+    name: (u32, u32),
+}
+
+/// A loaded segment, by which an offset in the file becomes an address.
+#[derive(Debug)]
+struct Segment {
+    offset: u64,
+    size: u64,
+    address: u64,
+}
+
+/// The symbols of one ELF file.
+pub struct ObjectFile {
+    segments: Vec<Segment>,
+    /// By start address, disjoint where their sizes say so.
+    functions: Vec<Function>,
+    names: String,
+    lines: Option<addr2line::Loader>,
+}
+
+impl std::fmt::Debug for ObjectFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectFile").field("functions", &self.functions.len()).finish_non_exhaustive()
+    }
+}
+
+impl ObjectFile {
+    /// Reads the ELF file at `path` inside `root`; `None` if there is none.
+    pub fn open(root: &Root, path: &Path) -> Option<Self> {
+        let file = root.open_file(path).ok().filter(is_regular)?;
+        let mut this = Self { segments: Vec::new(), functions: Vec::new(), names: String::new(), lines: None };
+        let build_id = this.read(&file, true)?;
+        let debug_file = build_id
+            .and_then(|id| debug_file_path(&id))
+            .and_then(|path| root.open_file(&path).ok())
+            .filter(is_regular);
+        if let Some(debug_file) = &debug_file {
+            this.read(debug_file, false);
+        }
+        this.finish();
+        this.lines = debug_file.iter().chain([&file]).find_map(load_lines);
+        Some(this)
+    }
+
+    /// Adds the symbols of `file`, and its segments if it is the one that is mapped. Returns the build ID.
+    fn read(&mut self, file: &File, mapped: bool) -> Option<Option<Vec<u8>>> {
+        let cache = ReadCache::new(file);
+        let object = object::File::parse(&cache).ok()?;
+        if mapped {
+            self.segments = segments(&cache)?;
+        }
+        for symbol in object.symbols().chain(object.dynamic_symbols()) {
+            let code = match symbol.kind() {
+                SymbolKind::Text => true,
+                // Hand-written entry points often have no type.
+                SymbolKind::Unknown | SymbolKind::Label => symbol
+                    .section_index()
+                    .and_then(|index| object.section_by_index(index).ok())
+                    .is_some_and(|section| section.kind() == object::SectionKind::Text),
+                _ => false,
+            };
+            if let Ok(name) = symbol.name()
+                && code
+                && symbol.is_definition()
+                && !name.is_empty()
+            {
+                self.add(symbol.address(), symbol.size(), name);
+            }
+        }
+        if mapped {
+            self.add_linkage_stubs(&object);
+        }
+        Some(object.build_id().ok().flatten().map(<[u8]>::to_vec))
+    }
+
+    fn add(&mut self, start: u64, size: u64, name: &str) {
+        let Ok(from) = u32::try_from(self.names.len()) else { return };
+        self.names.push_str(name);
+        let Ok(to) = u32::try_from(self.names.len()) else { return };
+        self.functions.push(Function { start, end: start.saturating_add(size), name: (from, to) });
+    }
+
+    /// Names the stubs through which calls into other objects go, `puts@plt`: each jumps through a slot of the global
+    /// offset table, and the slot's relocation names the function.
+    fn add_linkage_stubs<'a>(&mut self, object: &impl Object<'a>) {
+        let Some(table) = object.dynamic_symbol_table() else { return };
+        let slots: std::collections::HashMap<u64, String> = object
+            .dynamic_relocations()
+            .into_iter()
+            .flatten()
+            .filter_map(|(slot, relocation)| {
+                let RelocationTarget::Symbol(index) = relocation.target() else { return None };
+                Some((slot, table.symbol_by_index(index).ok()?.name().ok()?.to_owned()))
+            })
+            .collect();
+        for name in [".plt", ".plt.sec", ".plt.got"] {
+            let Some(section) = object.section_by_name(name) else { continue };
+            let Ok(code) = section.data() else { continue };
+            let (start, stub) = (section.address(), if name == ".plt.got" { 8 } else { 16 });
+            for (slot, at) in linkage_jumps(code, start) {
+                if let Some(function) = slots.get(&slot) {
+                    let entry = start + (at - start) / stub * stub;
+                    self.add(entry, stub, &format!("{function}@plt"));
+                }
+            }
+        }
+    }
+
+    /// Sorts, and lets functions without a size reach to the next one.
+    fn finish(&mut self) {
+        // Of several names for one address the one with a size is best, then the first by name.
+        let names = &self.names;
+        let name = |f: &Function| names.get(f.name.0 as usize..f.name.1 as usize).unwrap_or_default();
+        self.functions
+            .sort_by(|a, b| (a.start, b.end, name(a)).cmp(&(b.start, a.end, name(b))));
+        self.functions.dedup_by_key(|f| f.start);
+        let starts: Vec<u64> = self.functions.iter().skip(1).map(|f| f.start).chain([u64::MAX]).collect();
+        for (function, next) in self.functions.iter_mut().zip(starts) {
+            if function.end == function.start {
+                function.end = next;
+            }
+        }
+    }
+
+    /// The address, as the file counts, of what lies at `offset` in the file.
+    pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
+        let segment = self.segments.iter().find(|s| offset.wrapping_sub(s.offset) < s.size)?;
+        Some(offset - segment.offset + segment.address)
+    }
+
+    /// The function that holds `address`: its name as the compiler made it, and the offset inside it.
+    pub fn function(&self, address: u64) -> Option<(&str, u64)> {
+        let after = self.functions.partition_point(|f| f.start <= address);
+        let function = self.functions.get(after.checked_sub(1)?).filter(|f| address < f.end)?;
+        let name = self.names.get(function.name.0 as usize..function.name.1 as usize)?;
+        Some((name, address - function.start))
+    }
+
+    /// Source file and line of `address`.
+    pub fn line(&self, address: u64) -> Option<(String, u32)> {
+        let location = self.lines.as_ref()?.find_location(address).ok()??;
+        Some((location.file?.to_owned(), location.line.filter(|line| *line != 0)?))
+    }
+}
+
+fn is_regular(file: &File) -> bool {
+    file.metadata().is_ok_and(|m| m.is_file())
+}
+
+fn segments<'a>(data: impl object::ReadRef<'a>) -> Option<Vec<Segment>> {
+    let header = elf::FileHeader64::<Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let headers = header.program_headers(endian, data).ok()?;
+    let loaded = headers.iter().filter(|h| h.p_type(endian) == elf::PT_LOAD);
+    Some(
+        loaded
+            .map(|h| Segment {
+                offset: h.p_offset(endian),
+                size: h.p_filesz(endian),
+                address: h.p_vaddr(endian),
+            })
+            .collect(),
+    )
+}
+
+fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    Some(PathBuf::from(format!("{DEBUG_FILES}/{first:02x}/{}.debug", hex(rest))))
+}
+
+/// The source lines of `file`, if it has any.
+fn load_lines(file: &File) -> Option<addr2line::Loader> {
+    let cache = ReadCache::new(file);
+    let object = object::File::parse(&cache).ok()?;
+    object.section_by_name(".debug_line").or_else(|| object.section_by_name(".zdebug_line"))?;
+    addr2line::Loader::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+/// The `jmp *slot(%rip)` instructions in `code` at `start`: slot and address of the jump.
+fn linkage_jumps(code: &[u8], start: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    code.windows(6).enumerate().filter_map(move |(i, bytes)| {
+        let displacement = bytes.strip_prefix(&[0xFF, 0x25])?.first_chunk()?;
+        let at = start.wrapping_add(i as u64);
+        let slot = at.wrapping_add(6).wrapping_add_signed(i32::from_le_bytes(*displacement).into());
+        Some((slot, at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> ObjectFile {
+        let root = Root::open(Path::new("/")).unwrap();
+        ObjectFile::open(&root, &std::env::current_exe().unwrap()).unwrap()
+    }
+
+    #[inline(never)]
+    fn a_function_of_this_test() -> u32 {
+        std::hint::black_box(line!())
+    }
+
+    #[test]
+    fn functions_and_lines_of_this_very_program() {
+        let line = a_function_of_this_test();
+        let file = own();
+        let index = file
+            .functions
+            .iter()
+            .position(|f| file.names[f.name.0 as usize..f.name.1 as usize].contains("a_function_of_this_test"))
+            .unwrap();
+        let address = file.functions[index].start;
+        let (name, offset) = file.function(address).unwrap();
+        assert!(name.contains("a_function_of_this_test"));
+        assert_eq!(offset, 0);
+        assert_eq!(file.function(address + 1).unwrap().1, 1);
+        // Some instruction of it is on the line that it returned; others may be inlined from elsewhere.
+        let function = file.functions[index].clone();
+        let mut lines = (function.start..function.end).filter_map(|a| file.line(a));
+        assert!(lines.any(|(path, n)| path.ends_with("object_file.rs") && n.abs_diff(line) <= 2));
+    }
+
+    #[test]
+    fn functions_of_a_stripped_library_have_linkage_stubs() {
+        // `malloc@plt` or its like: every dynamic program calls something of the C library.
+        let file = own();
+        let stubs = file.names.contains("@plt");
+        let root = Root::open(Path::new("/")).unwrap();
+        let shell = ObjectFile::open(&root, Path::new("/bin/sh")).unwrap();
+        assert!(stubs || shell.names.contains("@plt"));
+    }
+
+    #[test]
+    fn files_that_are_not_elf_have_no_symbols() {
+        let root = Root::open(Path::new("/")).unwrap();
+        for path in ["/etc/passwd", "/dev/null", "/nonexistent", "/"] {
+            assert!(ObjectFile::open(&root, Path::new(path)).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn jumps_of_linkage_stubs_are_found() {
+        let code = [0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0x10, 0, 0, 0, 0x90];
+        assert_eq!(linkage_jumps(&code, 0x1000).collect::<Vec<_>>(), [(0x101B, 0x1005)]);
+    }
+
+    #[test]
+    fn offsets_become_addresses() {
+        let file = ObjectFile {
+            segments: vec![Segment { offset: 0x1000, size: 0x500, address: 0x40_1000 }],
+            functions: Vec::new(),
+            names: String::new(),
+            lines: None,
+        };
+        assert_eq!(file.address_of_offset(0x1234), Some(0x40_1234));
+        assert_eq!(file.address_of_offset(0x1500), None);
+        assert_eq!(file.address_of_offset(0xFFF), None);
+    }
+}

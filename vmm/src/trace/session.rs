@@ -1,0 +1,397 @@
+//! The conversation with the agent inside the guest.
+
+use std::os::fd::BorrowedFd;
+
+use thiserror::Error;
+use vbts_devices::virtio::console::Console;
+use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_devices::{ByteSink, Shared, lock};
+use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Job, RECORD_SIZE, ToGuest, ToHost, VERSION};
+
+use super::format::{Format, PIECE, Record, Summary, decode};
+use super::output::{Destination, OutputError};
+use crate::board::Board;
+use crate::exit::{Failure, killed_by};
+use crate::host::input::Offer;
+use crate::host::{Event, Input};
+use crate::machine::Attendant;
+
+/// The most standard input that one answer carries, in bytes.
+const MAX_INPUT: usize = 64 << 10;
+/// While input is awaited it is looked for this often in virtual time, in ns.
+const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
+/// Index of the agent's port on its console device.
+const AGENT_PORT: usize = 0;
+
+/// Why a session ended early.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// Output could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The agent said something that is not in the protocol.
+    #[error("the guest's agent does not follow the protocol: {0}")]
+    Protocol(#[from] vbts_protocol::Error),
+    /// The agent is of another version.
+    #[error("the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again")]
+    Version(String),
+    /// The agent could not run the job.
+    #[error("{text}")]
+    Agent {
+        /// What kind of error.
+        kind: ErrorKind,
+        /// In the agent's words.
+        text: String,
+    },
+}
+
+impl SessionError {
+    /// What this means for the command.
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::Output(OutputError::Closed(_)) => Failure::Signal(signal_hook::consts::SIGPIPE),
+            error => Failure::Error(error.into()),
+        }
+    }
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// As the guest's kernel says.
+    pub status: ExitStatus,
+}
+
+impl Ending {
+    /// The exit status that a shell would see.
+    pub fn code(self) -> u8 {
+        match self.status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(signal) => killed_by(signal.into()),
+        }
+    }
+}
+
+/// What the agent says, as it comes out of the guest's console port.
+pub struct Session {
+    decoder: Decoder,
+    format: Box<dyn Format>,
+    destination: Destination,
+    /// Formatted records on their way to the destination.
+    buffer: Vec<u8>,
+    summary: Summary,
+    ready: bool,
+    started: bool,
+    /// Standard input that the agent has asked for since it was last looked at, in bytes.
+    wanted: u64,
+    ending: Option<Ending>,
+    error: Option<SessionError>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("summary", &self.summary)
+            .field("started", &self.started)
+            .field("ending", &self.ending)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A session whose trace becomes `format` and goes to `destination`.
+    pub fn new(format: Box<dyn Format>, destination: Destination) -> Self {
+        Self {
+            decoder: Decoder::new(),
+            format,
+            destination,
+            buffer: Vec::new(),
+            summary: Summary::default(),
+            ready: false,
+            started: false,
+            wanted: 0,
+            ending: None,
+            error: None,
+        }
+    }
+
+    /// The numbers so far.
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// How the program ended, if it has.
+    pub fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// Where the trace and the program's output go.
+    pub fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
+    /// Writes the end of the trace.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn finish(&mut self) -> Result<Summary, SessionError> {
+        self.destination.end_line()?;
+        self.buffer.clear();
+        self.format.summary(&self.summary, &mut self.buffer);
+        self.destination.write_trace(&self.buffer)?;
+        Ok(self.summary)
+    }
+
+    fn take_frames(&mut self) -> Result<(), SessionError> {
+        let Self { decoder, format, destination, buffer, summary, .. } = self;
+        while let Some(frame) = decoder.next_frame()? {
+            match ToHost::parse(frame)? {
+                ToHost::Ready(version) if version == VERSION => self.ready = true,
+                ToHost::Ready(version) => return Err(SessionError::Version(version.into())),
+                ToHost::Started { .. } => self.started = true,
+                ToHost::Stdout(bytes) => destination.write_stdout(bytes)?,
+                ToHost::Stderr(bytes) => destination.write_stderr(bytes)?,
+                ToHost::StdinWant(n) => self.wanted = self.wanted.saturating_add(n.into()),
+                ToHost::Maps { pid, text } => format.maps(pid, text),
+                ToHost::Lost(n) => summary.lost = summary.lost.saturating_add(n),
+                ToHost::Records { pid, records } => {
+                    for piece in records.chunks(PIECE) {
+                        count(piece, summary);
+                        buffer.clear();
+                        format.records(pid, piece, buffer);
+                        destination.write_trace(buffer)?;
+                    }
+                }
+                ToHost::Exit(status) => {
+                    let ending = Ending { status };
+                    summary.exit = ending.code();
+                    self.ending = Some(ending);
+                }
+                ToHost::Error { kind, text, .. } => {
+                    return Err(SessionError::Agent { kind, text: text.into() });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the branches in `records` to `summary`; a record that the kernel marks invalid is a lost one.
+fn count(records: &[u8], summary: &mut Summary) {
+    for record in decode(records) {
+        match record {
+            Record::Branch { .. } => summary.records += 1,
+            Record::Invalid => summary.lost += 1,
+            Record::Arrive { .. } | Record::Depart { .. } => {}
+        }
+    }
+    debug_assert_eq!(records.len() % RECORD_SIZE, 0);
+}
+
+impl ByteSink for Session {
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        if self.error.is_none() {
+            self.decoder.push(bytes);
+            self.error = self.take_frames().err();
+        }
+        bytes.len()
+    }
+}
+
+/// The host's part in a session: sends the job, standard input and signals.
+#[derive(Debug)]
+pub struct Conductor {
+    session: Shared<Session>,
+    port: Shared<MmioTransport<Console>>,
+    /// Until it is sent.
+    job: Option<Job>,
+    input: Input,
+    /// Bytes of standard input that the agent still waits for.
+    wanted: u64,
+    /// Virtual time at which to look for input that was not there.
+    next_check: u64,
+    /// Frames that wait for room in the port.
+    outbox: Vec<u8>,
+    interrupted: bool,
+    progress: Option<indicatif::ProgressBar>,
+}
+
+impl Conductor {
+    /// Conducts `session` over `port`: runs `job` with `input` as its standard input.
+    pub fn new(
+        session: Shared<Session>,
+        port: Shared<MmioTransport<Console>>,
+        job: Job,
+        input: Input,
+    ) -> Self {
+        Self {
+            session,
+            port,
+            job: Some(job),
+            input,
+            wanted: 0,
+            next_check: 0,
+            outbox: Vec::new(),
+            interrupted: false,
+            progress: None,
+        }
+    }
+
+    /// Shows the numbers on `progress` as they grow.
+    pub fn show_progress(&mut self, progress: indicatif::ProgressBar) {
+        self.progress = Some(progress);
+    }
+
+    fn send(&mut self, message: &ToGuest<'_>) -> Result<(), Failure> {
+        message.encode(&mut self.outbox)?;
+        Ok(())
+    }
+
+    fn flush(&mut self, board: &Board) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let taken = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
+        self.outbox.drain(..taken);
+        board.host_input_pushed();
+    }
+
+    fn send_input(&mut self) -> Result<(), Failure> {
+        let mut bytes = vec![0; usize::try_from(self.wanted).unwrap_or(usize::MAX).min(MAX_INPUT)];
+        match self.input.read(&mut bytes) {
+            Offer::Bytes(n) => {
+                self.wanted -= n as u64;
+                self.send(&ToGuest::Stdin(bytes.get(..n).unwrap_or_default()))
+            }
+            Offer::End => {
+                self.wanted = 0;
+                self.send(&ToGuest::StdinEof)
+            }
+            Offer::NotReady => Ok(()),
+        }
+    }
+}
+
+impl Attendant for Conductor {
+    fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
+        let mut session = lock(&self.session);
+        if let Some(error) = session.error.take() {
+            return Err(error.into_failure());
+        }
+        let (ready, wanted) = (session.ready, std::mem::take(&mut session.wanted));
+        if let Some(progress) = &self.progress {
+            progress.set_position(session.summary.records);
+        }
+        drop(session);
+        if ready && let Some(job) = self.job.take() {
+            self.send(&ToGuest::Job(Box::new(job)))?;
+        }
+        self.wanted = self.wanted.saturating_add(wanted);
+        if self.wanted > 0 && (wanted > 0 || now >= self.next_check) {
+            self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
+            self.send_input()?;
+        }
+        self.flush(board);
+        Ok(())
+    }
+
+    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
+        match event {
+            // The first interrupt is the program's: it may want to end in its own way.
+            Event::Signal(signal_hook::consts::SIGINT) if !self.interrupted && lock(&self.session).started => {
+                self.interrupted = true;
+                self.send(&ToGuest::Signal(signal_hook::consts::SIGINT as u32))?;
+                self.flush(board);
+                Ok(())
+            }
+            Event::Signal(signal) => Err(Failure::Signal(signal)),
+            Event::Timeout => Ok(()),
+        }
+    }
+
+    fn awaited_input(&self) -> Option<BorrowedFd<'_>> {
+        (self.wanted > 0 && self.input.is_open()).then(|| self.input.fd())
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        // What looks like an unfinished line may be a prompt.
+        self.next_check = 0;
+        lock(&self.session).destination.flush_line().map_err(|error| SessionError::from(error).into_failure())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::format::Json;
+    use crate::trace::format::tests::records;
+
+    fn session(directory: &std::path::Path) -> Session {
+        let destination = Destination::new(Some(&directory.join("trace")), false).unwrap();
+        Session::new(Box::new(Json::new()), destination)
+    }
+
+    fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|m| m.encode(&mut bytes).unwrap());
+        bytes
+    }
+
+    #[test]
+    fn a_session_becomes_a_trace() {
+        let directory = std::env::temp_dir().join(format!("vbts-session-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut session = session(&directory);
+        let records = records(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
+        let bytes = frames(&[
+            ToHost::Ready(VERSION),
+            ToHost::Started { pid: 5 },
+            ToHost::Maps { pid: 5, text: b"" },
+            ToHost::StdinWant(10),
+            ToHost::StdinWant(20),
+            ToHost::Records { pid: 5, records: &records },
+            ToHost::Lost(2),
+            ToHost::Exit(ExitStatus::Signal(11)),
+        ]);
+        for piece in bytes.chunks(7) {
+            assert_eq!(session.put(piece), piece.len());
+        }
+        assert!(session.error.is_none() && session.ready && session.started);
+        assert_eq!(session.wanted, 30);
+        assert_eq!(session.ending().unwrap().code(), 139);
+        assert_eq!(session.finish().unwrap(), Summary { records: 2, lost: 3, exit: 139 });
+        let text = std::fs::read_to_string(directory.join("trace")).unwrap();
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.ends_with("\"records\":2,\"lost\":3,\"exit\":139,\"accel\":\"soft\"}\n"), "{text}");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_hostile_agent_ends_the_session() {
+        for (bytes, message) in [
+            (frames(&[ToHost::Ready("another 9")]), "build the guest again"),
+            (vec![0xFF; 8], "does not follow the protocol"),
+            (
+                frames(&[ToHost::Error { kind: ErrorKind::NotFound, errno: 2, text: "no such thing" }]),
+                "no such thing",
+            ),
+        ] {
+            let destination = Destination::new(Some(std::path::Path::new("/dev/null")), false).unwrap();
+            let mut session = Session::new(Box::new(Json::new()), destination);
+            session.put(&bytes);
+            session.put(&[1; 100_000]);
+            let error = session.error.take().unwrap().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_session() {
+        let destination = Destination::new(Some(std::path::Path::new("/dev/full")), false).unwrap();
+        let mut session = Session::new(Box::new(Json::new()), destination);
+        session.put(&frames(&[ToHost::Records { pid: 1, records: &records(&[[1, 2, 3]]) }]));
+        let failure = session.error.take().unwrap().into_failure();
+        assert_eq!(failure.status(), 125);
+        assert!(failure.to_string().contains("No space left"), "{failure}");
+    }
+}

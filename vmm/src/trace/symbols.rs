@@ -1,0 +1,205 @@
+//! From an address in a process to words for it.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::maps::{self, Mapping};
+use super::object_file::ObjectFile;
+use crate::program::Root;
+
+/// Where the kernel's half of the address space begins.
+const KERNEL: u64 = 1 << 63;
+/// Processes whose labels are kept, and labels that are kept for each: beyond, they are made anew.
+const MAX_PROCESSES: usize = 16;
+const MAX_LABELS: usize = 1 << 18;
+
+/// Hashes an address by multiplication: the keys are not chosen by an adversary that gains from collisions.
+#[derive(Debug, Default, Clone, Copy)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// What is known of one process.
+#[derive(Debug, Default)]
+struct Process {
+    mappings: Vec<Mapping>,
+    /// Range in `text` of the label of an address.
+    labels: HashMap<u64, (u32, u32), BuildHasherDefault<AddressHasher>>,
+    text: String,
+}
+
+impl Process {
+    fn forget_labels(&mut self) {
+        self.labels.clear();
+        self.text.clear();
+    }
+}
+
+/// Names the addresses of the guest's processes.
+#[derive(Debug)]
+pub struct Symbolizer {
+    root: Root,
+    /// Source files below it are named relative to it.
+    cwd: PathBuf,
+    /// Files by their path in the guest; `None` if they have no symbols.
+    files: HashMap<String, Option<ObjectFile>>,
+    processes: HashMap<u32, Process>,
+}
+
+impl Symbolizer {
+    /// Looks files up below `root`, for a program that was started in `cwd`.
+    pub fn new(root: Root, cwd: &Path) -> Self {
+        Self { root, cwd: cwd.into(), files: HashMap::new(), processes: HashMap::new() }
+    }
+
+    /// Learns the mappings of process `pid` from the text of its `/proc/PID/maps`.
+    pub fn set_maps(&mut self, pid: u32, text: &[u8]) {
+        let process = self.process(pid);
+        let mappings = maps::parse(text);
+        // Labels stay valid when mappings are only added: what had no mapping has no label.
+        if !process.mappings.iter().all(|old| mappings.contains(old)) {
+            process.forget_labels();
+        }
+        process.mappings = mappings;
+    }
+
+    fn process(&mut self, pid: u32) -> &mut Process {
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
+            self.processes.clear();
+        }
+        self.processes.entry(pid).or_default()
+    }
+
+    /// The words for `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if there are none.
+    pub fn label(&mut self, pid: u32, address: u64) -> &str {
+        if address >= KERNEL {
+            return "[kernel]";
+        }
+        let process = self.process(pid);
+        let known = process.labels.get(&address).copied();
+        let range = match known {
+            Some(range) => range,
+            None => self.make_label(pid, address),
+        };
+        let Range { start, end } = range.0 as usize..range.1 as usize;
+        self.processes.get(&pid).and_then(|p| p.text.get(start..end)).unwrap_or_default()
+    }
+
+    #[cold]
+    fn make_label(&mut self, pid: u32, address: u64) -> (u32, u32) {
+        let Some(process) = self.processes.get_mut(&pid) else { return (0, 0) };
+        let Some(mapping) = maps::find(&process.mappings, address) else { return (0, 0) };
+        if process.labels.len() >= MAX_LABELS {
+            process.labels.clear();
+            process.text.clear();
+        }
+        if !self.files.contains_key(&mapping.name) {
+            let path = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+            let file = path.starts_with('/').then(|| ObjectFile::open(&self.root, Path::new(path))).flatten();
+            self.files.insert(mapping.name.clone(), file);
+        }
+        let file = self.files.get(&mapping.name).and_then(Option::as_ref);
+        let start = process.text.len();
+        describe(&mut process.text, mapping, file, address, &self.cwd);
+        let range = (start as u32, process.text.len() as u32);
+        process.labels.insert(address, range);
+        range
+    }
+}
+
+/// Appends the words for `address`, which lies in `mapping` of `file`.
+fn describe(out: &mut String, mapping: &Mapping, file: Option<&ObjectFile>, address: u64, cwd: &Path) {
+    let offset = address - mapping.start + mapping.offset;
+    let module = mapping.name.rsplit('/').next().unwrap_or_default();
+    let in_file = file.and_then(|f| Some((f, f.address_of_offset(offset)?)));
+    let function = in_file.and_then(|(f, at)| f.function(at));
+    // Writing to a `String` does not fail.
+    let _ = match function {
+        Some((name, distance)) => write!(out, "{}+{distance:#x}", demangle(name)),
+        None if module.is_empty() => write!(out, "[anonymous]+{:#x}", address - mapping.start),
+        None => write!(out, "{module}+{offset:#x}"),
+    };
+    match in_file.and_then(|(f, at)| f.line(at)) {
+        Some((path, line)) => {
+            let path = Path::new(&path);
+            let _ = write!(out, " ({}:{line})", path.strip_prefix(cwd).unwrap_or(path).display());
+        }
+        None if function.is_some() => {
+            let _ = write!(out, " ({module})");
+        }
+        None => {}
+    }
+}
+
+/// The name as it stands in the source, for Rust and C++.
+fn demangle(name: &str) -> String {
+    let (name, suffix) = match name.strip_suffix("@plt") {
+        Some(name) => (name, "@plt"),
+        None => (name, ""),
+    };
+    format!("{}{suffix}", addr2line::demangle_auto(name.into(), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_maps() -> Vec<u8> {
+        std::fs::read("/proc/self/maps").unwrap()
+    }
+
+    fn symbolizer() -> Symbolizer {
+        Symbolizer::new(Root::open(Path::new("/")).unwrap(), Path::new("/"))
+    }
+
+    #[test]
+    fn this_test_finds_itself() {
+        let mut symbols = symbolizer();
+        symbols.set_maps(1, &own_maps());
+        let address = this_test_finds_itself as fn() as usize as u64;
+        let label = symbols.label(1, address).to_owned();
+        assert!(label.contains("this_test_finds_itself+0x0"), "{label}");
+        assert!(label.contains("symbols.rs:"), "{label}");
+        assert_eq!(symbols.label(1, address), label, "from the cache");
+    }
+
+    #[test]
+    fn a_library_function_is_found_in_its_library() {
+        let mut symbols = symbolizer();
+        symbols.set_maps(1, &own_maps());
+        let label = symbols.label(1, libc::getpid as *const () as usize as u64).to_owned();
+        assert!(label.contains("getpid"), "{label}");
+    }
+
+    #[test]
+    fn unknown_addresses_have_no_label_until_they_are_mapped() {
+        let mut symbols = symbolizer();
+        assert_eq!(symbols.label(1, 0x1234), "");
+        symbols.set_maps(1, b"1000-2000 r-xp 00000000 00:00 0\n");
+        assert_eq!(symbols.label(1, 0x1234), "[anonymous]+0x234");
+        symbols.set_maps(1, b"1000-2000 r-xp 00005000 00:01 9 /nonexistent\n");
+        assert_eq!(symbols.label(1, 0x1234), "nonexistent+0x5234");
+        symbols.set_maps(2, b"1000-2000 r-xp 00000000 00:00 0 [vdso]\n");
+        assert_eq!(symbols.label(2, 0x1234), "[vdso]+0x234");
+        assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
+    }
+
+    #[test]
+    fn names_are_demangled() {
+        assert_eq!(demangle("_ZN3foo3barEv"), "foo::bar()");
+        assert_eq!(demangle("memcpy@plt"), "memcpy@plt");
+    }
+}

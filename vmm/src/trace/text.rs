@@ -1,0 +1,106 @@
+//! The format that people read.
+
+use std::io::Write as _;
+
+use super::format::{Format, Record, Summary, decode, push_decimal, push_hex_digits};
+use super::symbols::Symbolizer;
+
+/// Hexadecimal digits of a user-mode address.
+const ADDRESS_DIGITS: u32 = 12;
+
+/// One branch a line: from and to, each as address and words.
+#[derive(Debug)]
+pub struct Text {
+    symbols: Symbolizer,
+    /// The process whose records were the last.
+    pid: Option<u32>,
+}
+
+impl Text {
+    /// A trace of processes that `symbols` names.
+    pub fn new(symbols: Symbolizer) -> Self {
+        Self { symbols, pid: None }
+    }
+
+    fn place(&mut self, pid: u32, address: u64, out: &mut Vec<u8>) {
+        let digits = if address >> (ADDRESS_DIGITS * 4) == 0 { ADDRESS_DIGITS } else { 16 };
+        push_hex_digits(out, address, digits);
+        let label = self.symbols.label(pid, address);
+        if !label.is_empty() {
+            out.push(b' ');
+            out.extend_from_slice(label.as_bytes());
+        }
+    }
+}
+
+impl Format for Text {
+    fn records(&mut self, pid: u32, records: &[u8], out: &mut Vec<u8>) {
+        if self.pid.is_some_and(|last| last != pid) {
+            out.extend_from_slice(b"[process ");
+            push_decimal(out, pid.into());
+            out.extend_from_slice(b"]\n");
+        }
+        self.pid = Some(pid);
+        for record in decode(records) {
+            match record {
+                Record::Branch { from, to } => {
+                    self.place(pid, from, out);
+                    out.extend_from_slice(b" -> ");
+                    self.place(pid, to, out);
+                }
+                Record::Arrive { jiffies } => {
+                    out.extend_from_slice(b"arrives at jiffy ");
+                    push_decimal(out, jiffies);
+                }
+                Record::Depart { jiffies } => {
+                    out.extend_from_slice(b"departs at jiffy ");
+                    push_decimal(out, jiffies);
+                }
+                Record::Invalid => continue,
+            }
+            out.push(b'\n');
+        }
+    }
+
+    fn maps(&mut self, pid: u32, text: &[u8]) {
+        self.symbols.set_maps(pid, text);
+    }
+
+    fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
+        // Writing to a `Vec` does not fail.
+        let _ = writeln!(out, "{s}");
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "records: {}, lost: {}, exit: {}", self.records, self.lost, self.exit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::Root;
+    use crate::trace::format::tests::records;
+    use std::path::Path;
+
+    #[test]
+    fn a_branch_is_a_line() {
+        let root = Root::open(Path::new("/")).unwrap();
+        let mut text = Text::new(Symbolizer::new(root, Path::new("/")));
+        text.maps(1, b"401000-402000 r-xp 00001000 00:00 0 /nonexistent/prog\n");
+        let mut out = Vec::new();
+        text.records(1, &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]), &mut out);
+        text.records(2, &records(&[[1, u64::MAX, 0x40_1000]]), &mut out);
+        text.summary(&Summary { records: 2, lost: 0, exit: 3 }, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "000000401000 prog+0x1000 -> 000000005000\n\
+             departs at jiffy 42\n\
+             [process 2]\n\
+             ffffffffffffffff [kernel] -> 000000401000\n\
+             records: 2, lost: 0, exit: 3\n"
+        );
+    }
+}
