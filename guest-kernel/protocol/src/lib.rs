@@ -26,7 +26,10 @@ mod message;
 
 pub use decoder::{Decoder, Frame};
 pub use job::{Bytes, Job, Scope, Share, Trace};
-pub use message::{ErrorKind, ExitStatus, RECORD_SIZE, ToGuest, ToHost};
+pub use message::{
+    ErrorKind, ExitStatus, MAX_RECORDS, RECORD_SIZE, RECORDS_PREFIX_SIZE, ToGuest, ToHost,
+    records_prefix,
+};
 
 /// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
 pub const PORT_NAME: &str = "vbts.agent";

@@ -1,10 +1,24 @@
 //! The messages of both directions.
 
 use crate::decoder::encode;
-use crate::{Error, Frame, Job};
+use crate::{Error, Frame, HEADER_SIZE, Job, MAX_PAYLOAD};
 
 /// Bytes of one record in [`ToHost::Records`]: the kernel's `struct bts_struct`.
 pub const RECORD_SIZE: usize = 24;
+
+/// Bytes of a [`ToHost::Records`] frame before its records: the header and the process id.
+pub const RECORDS_PREFIX_SIZE: usize = HEADER_SIZE + 4;
+
+/// Records in the longest [`ToHost::Records`] frame.
+pub const MAX_RECORDS: usize = (MAX_PAYLOAD - 4) / RECORD_SIZE;
+
+/// What precedes `count` records in a [`ToHost::Records`] frame, for a sender that has the records in place already.
+/// `count` is at most [`MAX_RECORDS`].
+pub fn records_prefix(pid: u32, count: usize) -> [u8; RECORDS_PREFIX_SIZE] {
+    let [p0, p1, p2, p3] = pid.to_le_bytes();
+    let [l0, l1, l2, l3] = ((4 + count * RECORD_SIZE) as u32).to_le_bytes();
+    [RECORDS, 0, 0, 0, l0, l1, l2, l3, p0, p1, p2, p3]
+}
 
 const JOB: u8 = 0x01;
 const STDIN: u8 = 0x02;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use vbts_protocol::{
     Bytes, Decoder, Error, ErrorKind, ExitStatus, Frame, HEADER_SIZE, Job, MAX_PAYLOAD,
-    RECORD_SIZE, Scope, Share, ToGuest, ToHost, Trace,
+    MAX_RECORDS, RECORD_SIZE, Scope, Share, ToGuest, ToHost, Trace, records_prefix,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -90,6 +90,31 @@ fn every_message_of_the_guest_survives_a_cut_at_every_byte() {
         assert_eq!(expected.next(), None);
         assert!(decoder.is_at_boundary());
     }
+}
+
+#[test]
+fn a_records_frame_made_in_place_is_what_the_encoder_makes() {
+    for count in [0, 3, MAX_RECORDS] {
+        let records = vec![7; count * RECORD_SIZE];
+        let mut expected = Vec::new();
+        ToHost::Records {
+            pid: 42,
+            records: &records,
+        }
+        .encode(&mut expected)
+        .unwrap();
+        assert_eq!(
+            [&records_prefix(42, count)[..], &records].concat(),
+            expected
+        );
+    }
+    let one_more = vec![7; (MAX_RECORDS + 1) * RECORD_SIZE];
+    ToHost::Records {
+        pid: 42,
+        records: &one_more,
+    }
+    .encode(&mut Vec::new())
+    .unwrap_err();
 }
 
 #[test]

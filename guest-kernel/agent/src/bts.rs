@@ -1,0 +1,230 @@
+//! Recording the job's branches with the kernel's `PTRACE_BTS_*` requests.
+
+use std::fs;
+use std::io;
+
+use libc::{c_int, pid_t};
+use vbts_protocol::{
+    ErrorKind, ExitStatus, MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, RECORDS_PREFIX_SIZE, Scope,
+    ToHost, Trace, records_prefix,
+};
+
+use crate::failure::Failure;
+use crate::port::Port;
+use crate::ptrace::{self, BtsConfig};
+
+/// The signal of a full buffer: the last real-time one, so that hardly any program uses it. The kernel's own stop for
+/// it is told from a program's use by `BTS_O_PAUSED`, and never enters the program's signal queue.
+const OVERFLOW_SIGNAL: c_int = 64;
+
+/// The recorder of one traced task.
+#[derive(Debug)]
+pub struct Recorder {
+    pid: pid_t,
+    trace: Trace,
+    started: bool,
+    /// `RECORDS_PREFIX_SIZE` bytes, then room for as many records as the kernel's buffer holds.
+    frame: Vec<u8>,
+    /// The mappings that the host has been told.
+    maps: Vec<u8>,
+    /// The records up to the task's end have been sent.
+    finished: bool,
+}
+
+impl Recorder {
+    /// A recorder for a seized task that has not reached its program yet.
+    pub fn new(pid: pid_t, trace: Trace) -> Result<Self, Failure> {
+        if trace.scope != Scope::User {
+            return Err(Failure {
+                kind: ErrorKind::Trace,
+                errno: libc::EOPNOTSUPP.unsigned_abs(),
+                text: "the guest kernel records user-mode branches only".to_string(),
+            });
+        }
+        Ok(Self {
+            pid,
+            trace,
+            started: false,
+            frame: Vec::new(),
+            maps: Vec::new(),
+            finished: false,
+        })
+    }
+
+    /// Deals with a stop of the task and lets it run on.
+    pub fn stopped(&mut self, port: &mut Port, signal: c_int, event: c_int) -> Result<(), Failure> {
+        match event {
+            libc::PTRACE_EVENT_EXEC if !self.started => {
+                self.start()?;
+                port.send(&ToHost::Started {
+                    pid: self.pid.unsigned_abs(),
+                })?;
+                self.send_maps(port)?;
+                self.resume(0)
+            }
+            // The records are of the program before, whose mappings are gone: they must precede the new ones.
+            libc::PTRACE_EVENT_EXEC => {
+                self.drain(port)?;
+                self.send_maps(port)?;
+                self.resume(0)
+            }
+            // The last stop that can still see the mappings.
+            libc::PTRACE_EVENT_EXIT => {
+                if self.started {
+                    self.send_maps(port)?;
+                    self.drain(port)?;
+                    self.finished = true;
+                }
+                self.resume(0)
+            }
+            libc::PTRACE_EVENT_STOP
+                if matches!(
+                    signal,
+                    libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU
+                ) =>
+            {
+                self.alive(ptrace::listen(self.pid), "PTRACE_LISTEN")
+            }
+            0 if signal == OVERFLOW_SIGNAL && self.is_paused() => {
+                self.send_maps(port)?;
+                self.drain(port)?;
+                self.resume(0)
+            }
+            0 => self.resume(signal),
+            _ => self.resume(0),
+        }
+    }
+
+    /// The task is gone. Tells the host if its last records could not be had.
+    pub fn ended(&self, port: &mut Port, how: ExitStatus) -> Result<(), Failure> {
+        if self.finished {
+            return Ok(());
+        }
+        if !self.started {
+            return Err(Failure::new(
+                ErrorKind::Start,
+                format_args!("the program ended before it started: {how:?}"),
+            ));
+        }
+        // It was killed without its exit stop. How many records went with the buffer, nobody knows: at least one.
+        port.send(&ToHost::Lost(1))
+    }
+
+    fn start(&mut self) -> Result<(), Failure> {
+        let sched = if self.trace.sched {
+            ptrace::BTS_O_SCHED
+        } else {
+            0
+        };
+        let signal = u64::from(OVERFLOW_SIGNAL.unsigned_abs()) << ptrace::BTS_O_SIGNR_SHIFT;
+        let config = BtsConfig {
+            size: self.trace.buffer_size,
+            flags: ptrace::BTS_O_TRACE
+                | ptrace::BTS_O_SIGNAL
+                | ptrace::BTS_O_CUT_SIZE
+                | sched
+                | signal,
+        };
+        let trace = |what: &str, error: io::Error| {
+            let text = match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP) => {
+                    "the guest's processor has no usable Branch Trace Store".to_string()
+                }
+                Some(libc::EIO) => "the guest's kernel has no PTRACE_BTS_CONFIG".to_string(),
+                Some(libc::EINVAL) => format!(
+                    "a trace buffer of {} bytes is too small",
+                    self.trace.buffer_size
+                ),
+                _ => format!("{what}: {error}"),
+            };
+            Failure {
+                text,
+                ..Failure::os(ErrorKind::Trace, what, error)
+            }
+        };
+        ptrace::bts_config(self.pid, &config).map_err(|error| trace("PTRACE_BTS_CONFIG", error))?;
+        let status =
+            ptrace::bts_status(self.pid).map_err(|error| trace("PTRACE_BTS_STATUS", error))?;
+        let size = usize::try_from(status.size).unwrap_or(usize::MAX);
+        self.frame = vec![0; RECORDS_PREFIX_SIZE.saturating_add(size)];
+        self.started = true;
+        Ok(())
+    }
+
+    fn is_paused(&self) -> bool {
+        ptrace::bts_status(self.pid).is_ok_and(|status| status.flags & ptrace::BTS_O_PAUSED != 0)
+    }
+
+    /// Sends all records of the buffer and empties it.
+    fn drain(&mut self, port: &mut Port) -> Result<(), Failure> {
+        let Some((_, records)) = self.frame.split_at_mut_checked(RECORDS_PREFIX_SIZE) else {
+            return Ok(());
+        };
+        let capacity = records.len() / RECORD_SIZE;
+        let count = match ptrace::bts_drain(self.pid, records) {
+            Ok(count) => count,
+            // Killed meanwhile; `ended` deals with it.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            Err(error) => return Err(Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error)),
+        };
+        let mut sent = 0;
+        while sent < count {
+            // Each frame's prefix goes over the end of the records already sent, so that one write does.
+            let now = MAX_RECORDS.min(count - sent);
+            let start = sent * RECORD_SIZE;
+            let frame = self
+                .frame
+                .get_mut(start..start + RECORDS_PREFIX_SIZE + now * RECORD_SIZE)
+                .unwrap_or_default();
+            if let Some((prefix, _)) = frame.split_at_mut_checked(RECORDS_PREFIX_SIZE) {
+                prefix.copy_from_slice(&records_prefix(self.pid.unsigned_abs(), now));
+            }
+            port.send_encoded(frame)?;
+            sent += now;
+        }
+        // The stop comes long before the buffer is full. If it is full all the same, records may be missing.
+        if count == capacity {
+            port.send(&ToHost::Lost(1))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Tells the host the mappings if they are not what they were.
+    fn send_maps(&mut self, port: &mut Port) -> Result<(), Failure> {
+        let Ok(mut maps) = fs::read(format!("/proc/{}/maps", self.pid)) else {
+            return Ok(());
+        };
+        if maps.len() > MAX_PAYLOAD - size_of::<u32>() {
+            maps.truncate(MAX_PAYLOAD - size_of::<u32>());
+            let whole_lines = maps
+                .iter()
+                .rposition(|&byte| byte == b'\n')
+                .map_or(0, |at| at + 1);
+            maps.truncate(whole_lines);
+        }
+        if maps == self.maps {
+            return Ok(());
+        }
+        port.send(&ToHost::Maps {
+            pid: self.pid.unsigned_abs(),
+            text: &maps,
+        })?;
+        self.maps = maps;
+        Ok(())
+    }
+
+    fn resume(&self, signal: c_int) -> Result<(), Failure> {
+        self.alive(ptrace::cont(self.pid, signal), "PTRACE_CONT")
+    }
+
+    /// A task may be killed at any time; its end is then reported by `wait`.
+    fn alive(&self, result: io::Result<()>, what: &str) -> Result<(), Failure> {
+        match result {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+                Err(Failure::os(ErrorKind::Trace, what, error))
+            }
+            _ => Ok(()),
+        }
+    }
+}

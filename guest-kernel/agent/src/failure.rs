@@ -1,0 +1,42 @@
+//! Why the agent gives up: what the host is told.
+
+use std::fmt;
+use std::io;
+
+use vbts_protocol::ErrorKind;
+
+/// A failure of the agent, in the terms of [`vbts_protocol::ToHost::Error`].
+#[derive(Debug)]
+pub struct Failure {
+    pub kind: ErrorKind,
+    /// `errno`, or 0.
+    pub errno: u32,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(kind: ErrorKind, text: impl fmt::Display) -> Self {
+        Self {
+            kind,
+            errno: 0,
+            text: text.to_string(),
+        }
+    }
+
+    /// The system refused `what`.
+    pub fn os(kind: ErrorKind, what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        let errno = error.raw_os_error().unwrap_or(0).unsigned_abs();
+        Self {
+            kind,
+            errno,
+            text: format!("{what}: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

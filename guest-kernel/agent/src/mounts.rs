@@ -1,0 +1,148 @@
+//! File systems: the agent's own, then the host's root under a throw-away writable layer.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::mount::{MountFlags, mount, mount_move};
+use vbts_protocol::{Bytes, ErrorKind, Job, ROOT_TAG};
+
+use crate::failure::Failure;
+
+/// What the agent needs before it knows the job, in the initramfs.
+pub fn early() -> Result<(), Failure> {
+    mount_at("/proc", c"proc", c"proc", MountFlags::empty(), None)?;
+    mount_at("/sys", c"sysfs", c"sysfs", MountFlags::empty(), None)?;
+    mount_at("/dev", c"devtmpfs", c"devtmpfs", MountFlags::empty(), None)
+}
+
+/// Builds the job's root and makes it this process's root.
+pub fn enter_root(job: &Job) -> Result<(), Failure> {
+    mount_at(
+        "/layer",
+        c"tmpfs",
+        c"tmpfs",
+        MountFlags::empty(),
+        Some(c"mode=0755"),
+    )?;
+    for name in ["upper", "work"] {
+        make_dir(&Path::new("/layer").join(name))?;
+    }
+    // cache=loose: nobody else changes the host's files as far as this guest is concerned, and msize is the most that
+    // the transport takes (128 descriptors less the headers'). access=any: one attach as root, the overlay checks.
+    let tag = CString::new(ROOT_TAG).map_err(|_| Failure::new(ErrorKind::Internal, "root tag"))?;
+    let options = c"trans=virtio,version=9p2000.L,cache=loose,access=any,msize=512000";
+    mount_at("/lower", &tag, c"9p", MountFlags::RDONLY, Some(options))?;
+    // volatile: the layer dies with the machine, there is nothing to sync.
+    let options = c"lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work,volatile";
+    mount_at(
+        "/root",
+        c"root",
+        c"overlay",
+        MountFlags::empty(),
+        Some(options),
+    )?;
+
+    mount_at("/root/proc", c"proc", c"proc", MountFlags::empty(), None)?;
+    mount_at("/root/sys", c"sysfs", c"sysfs", MountFlags::empty(), None)?;
+    mount_at(
+        "/root/dev",
+        c"devtmpfs",
+        c"devtmpfs",
+        MountFlags::empty(),
+        None,
+    )?;
+    mount_at(
+        "/root/dev/pts",
+        c"devpts",
+        c"devpts",
+        MountFlags::empty(),
+        Some(c"ptmxmode=0666"),
+    )?;
+    mount_at(
+        "/root/dev/shm",
+        c"tmpfs",
+        c"tmpfs",
+        MountFlags::empty(),
+        Some(c"mode=1777"),
+    )?;
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        let path = Path::new("/root/dev").join(name);
+        if !path.is_symlink() {
+            std::os::unix::fs::symlink(target, &path)
+                .map_err(|error| Failure::os(ErrorKind::Mount, path.display(), error))?;
+        }
+    }
+
+    for share in &job.shares {
+        let tag = CString::new(share.tag.as_str()).map_err(|_| {
+            Failure::new(ErrorKind::Mount, format_args!("share tag {:?}", share.tag))
+        })?;
+        // cache=mmap: what the job has written is on the host at once, also if the machine is stopped.
+        let options = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
+        mount_at(
+            &inside(&share.path)?,
+            &tag,
+            c"9p",
+            MountFlags::empty(),
+            Some(options),
+        )?;
+    }
+
+    let switch = || -> rustix::io::Result<()> {
+        rustix::process::chdir("/root")?;
+        mount_move(".", "/")?;
+        rustix::process::chroot(".")?;
+        rustix::process::chdir("/")
+    };
+    switch().map_err(|error| Failure::os(ErrorKind::Mount, "cannot switch to the new root", error))
+}
+
+/// Where an absolute path of the job is before the switch.
+fn inside(path: &Bytes) -> Result<std::path::PathBuf, Failure> {
+    let path = Path::new(OsStr::from_bytes(&path.0));
+    path.strip_prefix("/")
+        .map(|relative| Path::new("/root").join(relative))
+        .map_err(|_| {
+            Failure::new(
+                ErrorKind::Mount,
+                format_args!("{}: not an absolute path", path.display()),
+            )
+        })
+}
+
+fn make_dir(path: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(path).map_err(|error| {
+        Failure::os(
+            ErrorKind::Mount,
+            format_args!("cannot create {}", path.display()),
+            error,
+        )
+    })
+}
+
+fn mount_at(
+    target: impl AsRef<Path>,
+    source: &CStr,
+    kind: &CStr,
+    flags: MountFlags,
+    options: Option<&CStr>,
+) -> Result<(), Failure> {
+    let target = target.as_ref();
+    make_dir(target)?;
+    mount(source, target, kind, flags, options).map_err(|error| {
+        let what = format!(
+            "cannot mount {} {} at {}",
+            kind.to_string_lossy(),
+            source.to_string_lossy(),
+            target.display()
+        );
+        Failure::os(ErrorKind::Mount, what, error)
+    })
+}

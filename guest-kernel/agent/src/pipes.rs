@@ -1,0 +1,165 @@
+//! The job's standard input, output and error.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use vbts_protocol::{ErrorKind, ToHost};
+
+use crate::failure::Failure;
+use crate::port::Port;
+
+/// Bytes read from the job or asked of the host at a time: what a pipe holds.
+const CHUNK: usize = 64 << 10;
+
+/// Which output of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The reading end of an output of the job.
+#[derive(Debug)]
+pub struct Output {
+    pipe: Option<OwnedFd>,
+    stream: Stream,
+    chunk: Box<[u8]>,
+}
+
+impl Output {
+    pub fn new(pipe: OwnedFd, stream: Stream) -> Result<Self, Failure> {
+        set_nonblocking(&pipe)?;
+        Ok(Self {
+            pipe: Some(pipe),
+            stream,
+            chunk: vec![0; CHUNK].into(),
+        })
+    }
+
+    /// The pipe, while it is open.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Forwards one chunk. Says whether there was one.
+    pub fn forward(&mut self, port: &mut Port) -> Result<bool, Failure> {
+        let Some(pipe) = &self.pipe else {
+            return Ok(false);
+        };
+        match rustix::io::read(pipe, &mut *self.chunk) {
+            Ok(0) => {
+                self.pipe = None;
+                Ok(false)
+            }
+            Ok(n) => {
+                let bytes = self.chunk.get(..n).unwrap_or_default();
+                port.send(&match self.stream {
+                    Stream::Stdout => ToHost::Stdout(bytes),
+                    Stream::Stderr => ToHost::Stderr(bytes),
+                })?;
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(error) => Err(Failure::os(ErrorKind::Internal, "output of the job", error)),
+        }
+    }
+}
+
+/// The writing end of the job's standard input.
+///
+/// The host is asked for as much as the pipe can take, once everything it sent before is in the pipe.
+#[derive(Debug)]
+pub struct Input {
+    pipe: Option<OwnedFd>,
+    /// Received and not yet written.
+    pending: Vec<u8>,
+    /// The host may send that many more.
+    wanted: usize,
+    ended: bool,
+}
+
+impl Input {
+    pub fn new(pipe: OwnedFd) -> Result<Self, Failure> {
+        set_nonblocking(&pipe)?;
+        Ok(Self {
+            pipe: Some(pipe),
+            pending: Vec::new(),
+            wanted: 0,
+            ended: false,
+        })
+    }
+
+    /// The pipe, while the job has it open.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// There are bytes to be written when the pipe has room.
+    pub fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The host sent bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let Some(wanted) = self.wanted.checked_sub(bytes.len()) else {
+            let text = format!(
+                "{} bytes of standard input where {} were wanted",
+                bytes.len(),
+                self.wanted
+            );
+            return Err(Failure::new(ErrorKind::Protocol, text));
+        };
+        self.wanted = wanted;
+        if self.pipe.is_some() && !self.ended {
+            self.pending.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// The host has no more.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// The job has closed its end.
+    pub fn close(&mut self) {
+        self.pipe = None;
+        self.pending = Vec::new();
+    }
+
+    /// Writes what the pipe takes, then asks for more or passes the end on.
+    pub fn pump(&mut self, port: &mut Port) -> Result<(), Failure> {
+        let Some(pipe) = &self.pipe else {
+            return Ok(());
+        };
+        while !self.pending.is_empty() {
+            match rustix::io::write(pipe, &self.pending) {
+                Ok(n) => drop(self.pending.drain(..n)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::PIPE) => {
+                    self.close();
+                    return Ok(());
+                }
+                Err(error) => {
+                    return Err(Failure::os(ErrorKind::Internal, "input of the job", error));
+                }
+            }
+        }
+        if self.ended {
+            self.close();
+        } else if self.wanted == 0 {
+            self.wanted = CHUNK;
+            port.send(&ToHost::StdinWant(CHUNK as u32))?;
+        }
+        Ok(())
+    }
+}
+
+fn set_nonblocking(pipe: &OwnedFd) -> Result<(), Failure> {
+    let set =
+        || -> rustix::io::Result<()> { fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK) };
+    set().map_err(|error| Failure::os(ErrorKind::Internal, "pipe", io::Error::from(error)))
+}

@@ -1,0 +1,133 @@
+//! The ptrace requests that the agent uses, and waiting.
+
+use std::io;
+use std::ptr;
+
+use libc::{c_int, c_void, pid_t};
+use vbts_protocol::{ExitStatus, RECORD_SIZE};
+
+pub const BTS_O_TRACE: u64 = 0x1;
+pub const BTS_O_SCHED: u64 = 0x2;
+pub const BTS_O_SIGNAL: u64 = 0x4;
+pub const BTS_O_CUT_SIZE: u64 = 0x8;
+pub const BTS_O_PAUSED: u64 = 0x20;
+pub const BTS_O_SIGNR_SHIFT: u32 = 8;
+
+const PTRACE_BTS_CONFIG: u32 = 40;
+const PTRACE_BTS_STATUS: u32 = 41;
+const PTRACE_BTS_SIZE: u32 = 42;
+const PTRACE_BTS_DRAIN: u32 = 45;
+
+/// `struct ptrace_bts_config`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct BtsConfig {
+    /// Buffer size in bytes.
+    pub size: u64,
+    /// `BTS_O_*`.
+    pub flags: u64,
+}
+
+/// What became of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// It is gone.
+    Ended(ExitStatus),
+    /// A tracee stopped, with this signal and this `PTRACE_EVENT_*` or 0.
+    Stopped { signal: c_int, event: c_int },
+}
+
+/// Becomes the tracer of `pid`, which dies with us, and stops at its execs and its exit.
+pub fn seize(pid: pid_t) -> io::Result<()> {
+    let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT;
+    // SAFETY: SEIZE takes no pointers.
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_SEIZE,
+            pid,
+            ptr::null_mut::<c_void>(),
+            options as usize,
+        )
+    })
+}
+
+/// Lets a stopped tracee run, with `signal` or none (0).
+pub fn cont(pid: pid_t, signal: c_int) -> io::Result<()> {
+    // SAFETY: CONT takes no pointers.
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_CONT,
+            pid,
+            ptr::null_mut::<c_void>(),
+            signal as usize,
+        )
+    })
+}
+
+/// Leaves a tracee in its group-stop until SIGCONT.
+pub fn listen(pid: pid_t) -> io::Result<()> {
+    // SAFETY: LISTEN takes no pointers.
+    check(unsafe { libc::ptrace(libc::PTRACE_LISTEN, pid, ptr::null_mut::<c_void>(), 0usize) })
+}
+
+/// Configures the branch trace of a stopped tracee.
+pub fn bts_config(pid: pid_t, config: &BtsConfig) -> io::Result<()> {
+    // SAFETY: CONFIG reads a struct ptrace_bts_config.
+    check(unsafe { libc::ptrace(PTRACE_BTS_CONFIG, pid, ptr::from_ref(config), 0usize) })
+}
+
+/// The configuration in force.
+pub fn bts_status(pid: pid_t) -> io::Result<BtsConfig> {
+    let mut config = BtsConfig::default();
+    // SAFETY: STATUS writes a struct ptrace_bts_config.
+    check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut config, 0usize) })?;
+    Ok(config)
+}
+
+/// Number of records in the buffer.
+pub fn bts_size(pid: pid_t) -> io::Result<usize> {
+    // SAFETY: SIZE takes no pointers.
+    let count = unsafe { libc::ptrace(PTRACE_BTS_SIZE, pid, ptr::null_mut::<c_void>(), 0usize) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Moves all records to `out`, oldest first, and says how many there were.
+///
+/// `out` must hold as many records as the buffer of the tracee, or the call is refused.
+pub fn bts_drain(pid: pid_t, out: &mut [u8]) -> io::Result<usize> {
+    if bts_size(pid)?.saturating_mul(RECORD_SIZE) > out.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: DRAIN writes SIZE records; the tracee is stopped, so that the number cannot grow in between.
+    let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN, pid, out.as_mut_ptr(), 0usize) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// The next child with news, without waiting for any.
+pub fn wait_any() -> Option<(pid_t, Wait)> {
+    let mut status = 0;
+    // SAFETY: writes one int.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
+    if pid <= 0 {
+        return None;
+    }
+    let wait = if libc::WIFEXITED(status) {
+        Wait::Ended(ExitStatus::Code(libc::WEXITSTATUS(status) as u8))
+    } else if libc::WIFSIGNALED(status) {
+        Wait::Ended(ExitStatus::Signal(libc::WTERMSIG(status) as u8))
+    } else {
+        Wait::Stopped {
+            signal: libc::WSTOPSIG(status),
+            event: status >> 16,
+        }
+    };
+    Some((pid, wait))
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! One job from its start to its end: children, output, the host, input, in this order whenever there is news.
+
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use vbts_protocol::{ErrorKind, ExitStatus, Job, ToGuest, ToHost};
+
+use crate::bts::Recorder;
+use crate::failure::Failure;
+use crate::pipes::{Input, Output, Stream};
+use crate::port::Port;
+use crate::ptrace::{self, Wait};
+use crate::spawn::{Child, spawn};
+
+/// Runs the job and says how it ended.
+pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
+    let children =
+        child_events().map_err(|error| Failure::os(ErrorKind::Internal, "signalfd", error))?;
+    let Child {
+        pid,
+        stdin,
+        stdout,
+        stderr,
+    } = spawn(job, job.trace.is_some())?;
+    let mut recorder = job
+        .trace
+        .map(|trace| Recorder::new(pid, trace))
+        .transpose()?;
+    if recorder.is_none() {
+        port.send(&ToHost::Started {
+            pid: pid.unsigned_abs(),
+        })?;
+    }
+    let mut outputs = [
+        Output::new(stdout, Stream::Stdout)?,
+        Output::new(stderr, Stream::Stderr)?,
+    ];
+    let mut input = Input::new(stdin)?;
+
+    loop {
+        discard_events(&children);
+        while let Some((child, wait)) = ptrace::wait_any() {
+            // Others are orphans that fell to PID 1.
+            if child != pid {
+                continue;
+            }
+            match (wait, &mut recorder) {
+                (Wait::Stopped { signal, event }, Some(recorder)) => {
+                    recorder.stopped(port, signal, event)?
+                }
+                (Wait::Stopped { .. }, None) => {}
+                (Wait::Ended(status), recorder) => {
+                    if let Some(recorder) = recorder {
+                        recorder.ended(port, status)?;
+                    }
+                    for output in &mut outputs {
+                        while output.forward(port)? {}
+                    }
+                    return Ok(status);
+                }
+            }
+        }
+        for output in &mut outputs {
+            output.forward(port)?;
+        }
+        while let Some(message) = port.next_message()? {
+            match message {
+                ToGuest::Stdin(bytes) => input.push(bytes)?,
+                ToGuest::StdinEof => input.end(),
+                ToGuest::Signal(signal) => send_signal(pid, signal),
+                ToGuest::Job(_) => return Err(Failure::new(ErrorKind::Protocol, "a second job")),
+            }
+        }
+        input.pump(port)?;
+
+        let ready = wait_for_news(port, &children, &outputs, &input)?;
+        if ready.host {
+            port.fill()?;
+        }
+        if ready.input_closed {
+            input.close();
+        }
+    }
+}
+
+/// What [`wait_for_news`] found, of that which the loop does not find by itself.
+struct Ready {
+    host: bool,
+    input_closed: bool,
+}
+
+fn wait_for_news(
+    port: &Port,
+    children: &OwnedFd,
+    outputs: &[Output; 2],
+    input: &Input,
+) -> Result<Ready, Failure> {
+    let mut fds = vec![
+        PollFd::new(port, PollFlags::IN),
+        PollFd::new(children, PollFlags::IN),
+    ];
+    let input_at = input.fd().map(|fd| {
+        // Without a request poll still tells that the reader has gone.
+        let flags = if input.is_pending() {
+            PollFlags::OUT
+        } else {
+            PollFlags::empty()
+        };
+        fds.push(PollFd::from_borrowed_fd(fd, flags));
+        fds.len() - 1
+    });
+    fds.extend(
+        outputs
+            .iter()
+            .filter_map(Output::fd)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+    );
+    loop {
+        match poll(&mut fds, None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Failure::os(ErrorKind::Internal, "poll", error)),
+        }
+    }
+    let events = |at: usize| fds.get(at).map_or(PollFlags::empty(), PollFd::revents);
+    Ok(Ready {
+        host: !events(0).is_empty(),
+        input_closed: input_at.is_some_and(|at| events(at).contains(PollFlags::ERR)),
+    })
+}
+
+/// SIGCHLD as a file descriptor.
+fn child_events() -> io::Result<OwnedFd> {
+    // SAFETY: a signal set on the stack, passed to calls that read it; signalfd's result is a new descriptor.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        if libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Several ends of children are one event, so the events themselves say nothing.
+fn discard_events(children: &OwnedFd) {
+    let mut events = [0u8; 8 * size_of::<libc::signalfd_siginfo>()];
+    while rustix::io::read(children.as_fd(), &mut events).is_ok() {}
+}
+
+/// Sends a signal to the job's process group, as a terminal would.
+fn send_signal(pid: libc::pid_t, signal: u32) {
+    let Ok(signal) = libc::c_int::try_from(signal) else {
+        return;
+    };
+    // SAFETY: takes no pointers. It fails if the signal is invalid or everybody has gone: then there is nothing to do.
+    unsafe { libc::kill(-pid, signal) };
+}

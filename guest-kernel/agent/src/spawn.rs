@@ -1,0 +1,293 @@
+//! Starting the job's program.
+
+use std::ffi::CString;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use vbts_protocol::{Bytes, ErrorKind, Job};
+
+use crate::failure::Failure;
+use crate::ptrace;
+
+/// Where `execvp` looks when there is no `PATH`.
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+
+/// A process that has become the job's program.
+#[derive(Debug)]
+pub struct Child {
+    pub pid: libc::pid_t,
+    /// Its standard input, for writing.
+    pub stdin: OwnedFd,
+    /// Its standard output, for reading.
+    pub stdout: OwnedFd,
+    /// Its standard error, for reading.
+    pub stderr: OwnedFd,
+}
+
+/// Steps of the child before `execve` succeeds, as it reports them.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+enum Step {
+    Prepare = 0,
+    WorkingDirectory = 1,
+    Execute = 2,
+}
+
+/// Everything the child needs, made before `fork`.
+struct Plan {
+    programs: Vec<CString>,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    cwd: CString,
+    uid: libc::uid_t,
+    gid: libc::gid_t,
+}
+
+/// Starts the job. If `seize`, it is stopped in `PTRACE_EVENT_EXEC` when this returns, or about to be.
+pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
+    let plan = Plan::new(job)?;
+    let pipe = || {
+        pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|error| Failure::os(ErrorKind::Internal, "pipe", error))
+    };
+    let (child_in, stdin) = pipe()?;
+    let (stdout, child_out) = pipe()?;
+    let (stderr, child_err) = pipe()?;
+    // The child waits for the end of `go`; the end of `failed`, closed by a successful execve, tells its success.
+    let (go, going) = pipe()?;
+    let (failed, failing) = pipe()?;
+
+    // SAFETY: this process has one thread, so the child may do whatever the parent could.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(going);
+        let (step, error) = plan.execute([&child_in, &child_out, &child_err], &go);
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        let [e0, e1, e2, e3] = errno.to_le_bytes();
+        // A parent that does not hear this waits for an exit status and gets it.
+        let _ = rustix::io::write(&failing, &[step as u8, e0, e1, e2, e3]);
+        // SAFETY: leaves without running the parent's destructors.
+        unsafe { libc::_exit(127) };
+    }
+    if pid < 0 {
+        return Err(Failure::os(
+            ErrorKind::Internal,
+            "fork",
+            io::Error::last_os_error(),
+        ));
+    }
+    drop((child_in, child_out, child_err, go, failing));
+    if seize {
+        ptrace::seize(pid)
+            .map_err(|error| Failure::os(ErrorKind::Trace, "ptrace(PTRACE_SEIZE)", error))?;
+    }
+    drop(going);
+
+    let mut report = Vec::new();
+    std::fs::File::from(failed)
+        .read_to_end(&mut report)
+        .map_err(|error| Failure::os(ErrorKind::Internal, "pipe of the child", error))?;
+    match *report {
+        [] => Ok(Child {
+            pid,
+            stdin,
+            stdout,
+            stderr,
+        }),
+        [step, e0, e1, e2, e3] => {
+            let error = io::Error::from_raw_os_error(i32::from_le_bytes([e0, e1, e2, e3]));
+            Err(plan.failure(step, error))
+        }
+        _ => Err(Failure::new(
+            ErrorKind::Internal,
+            "the child's report is garbled",
+        )),
+    }
+}
+
+impl Plan {
+    fn new(job: &Job) -> Result<Self, Failure> {
+        let strings = |list: &[Bytes]| list.iter().map(string).collect::<Result<Vec<_>, _>>();
+        let program = job
+            .argv
+            .first()
+            .ok_or_else(|| Failure::new(ErrorKind::Protocol, "the job has no program"))?;
+        Ok(Self {
+            programs: candidates(&program.0, &job.envp)
+                .into_iter()
+                .map(|path| string(&Bytes(path)))
+                .collect::<Result<_, _>>()?,
+            argv: strings(&job.argv)?,
+            envp: strings(&job.envp)?,
+            cwd: string(&job.cwd)?,
+            uid: job.uid.unwrap_or(0),
+            gid: job.gid.unwrap_or(0),
+        })
+    }
+
+    /// In the child: becomes the program, or says at which step that failed.
+    fn execute(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> (Step, io::Error) {
+        if let Err(error) = self.prepare(stdio, go) {
+            return (Step::Prepare, error);
+        }
+        // SAFETY: a NUL-terminated path.
+        if unsafe { libc::chdir(self.cwd.as_ptr()) } != 0 {
+            return (Step::WorkingDirectory, io::Error::last_os_error());
+        }
+        let argv = pointers(&self.argv);
+        let envp = pointers(&self.envp);
+        // As execvp does it: go on after "not here", and a permission problem matters more than "not here".
+        let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
+        for program in &self.programs {
+            // SAFETY: NUL-terminated strings and null-terminated arrays of them.
+            unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                Some(libc::EACCES) => worst = error,
+                _ => return (Step::Execute, error),
+            }
+        }
+        (Step::Execute, worst)
+    }
+
+    fn prepare(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> io::Result<()> {
+        for (target, fd) in (0..).zip(stdio) {
+            // SAFETY: the pipes are above 2: PID 1 has the console on 0, 1 and 2.
+            check(unsafe { libc::dup2(fd.as_raw_fd(), target) })?;
+        }
+        // SAFETY: these change attributes of this process only; every pointer is to a live value of the right type.
+        unsafe {
+            // A group of its own, so that the host's Ctrl-C reaches it and what it starts, and not us.
+            check(libc::setsid())?;
+            // Addresses then do not depend on how much randomness the boot used up.
+            check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
+            limit(libc::RLIMIT_NOFILE, 1024, 1 << 20)?;
+            limit(libc::RLIMIT_CORE, 0, libc::RLIM_INFINITY)?;
+            check(libc::setgroups(0, ptr::null()))?;
+            check(libc::setgid(self.gid))?;
+            check(libc::setuid(self.uid))?;
+            libc::umask(0o022);
+            // The Rust run time ignores SIGPIPE, and the agent blocks SIGCHLD.
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            let mut none = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            check(libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()))?;
+        }
+        // Until the parent has seized this process.
+        rustix::io::read(go, &mut [0u8; 1])
+            .map(drop)
+            .map_err(io::Error::from)
+    }
+
+    fn failure(&self, step: u8, error: io::Error) -> Failure {
+        let program = self
+            .argv
+            .first()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        if step == Step::WorkingDirectory as u8 {
+            let what = format!("working directory {}", self.cwd.to_string_lossy());
+            return Failure::os(ErrorKind::WorkingDirectory, what, error);
+        }
+        if step != Step::Execute as u8 {
+            return Failure::os(
+                ErrorKind::Start,
+                format_args!("cannot prepare {program}"),
+                error,
+            );
+        }
+        let kind = match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => ErrorKind::NotFound,
+            Some(libc::EACCES | libc::EPERM) => ErrorKind::PermissionDenied,
+            Some(libc::ENOEXEC | libc::ELIBBAD) => ErrorKind::NotExecutable,
+            _ => ErrorKind::Start,
+        };
+        Failure::os(kind, program, error)
+    }
+}
+
+/// The paths to try for a program, as a shell would.
+fn candidates(program: &[u8], envp: &[Bytes]) -> Vec<Vec<u8>> {
+    if program.contains(&b'/') {
+        return vec![program.to_vec()];
+    }
+    let path = envp
+        .iter()
+        .find_map(|entry| entry.0.strip_prefix(b"PATH="))
+        .unwrap_or(DEFAULT_PATH);
+    path.split(|&byte| byte == b':')
+        .map(|dir| match dir {
+            // POSIX: an empty entry is the working directory.
+            b"" => program.to_vec(),
+            _ => [dir, b"/", program].concat(),
+        })
+        .collect()
+}
+
+fn string(bytes: &Bytes) -> Result<CString, Failure> {
+    CString::new(bytes.0.clone()).map_err(|_| {
+        Failure::new(
+            ErrorKind::Protocol,
+            format_args!("{bytes:?} has a NUL byte"),
+        )
+    })
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings
+        .iter()
+        .map(|text| text.as_ptr())
+        .chain([ptr::null()])
+        .collect()
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn limit(
+    resource: libc::__rlimit_resource_t,
+    soft: libc::rlim_t,
+    hard: libc::rlim_t,
+) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    // SAFETY: reads a live rlimit.
+    check(unsafe { libc::setrlimit(resource, &limit) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(program: &str, envp: &[&str]) -> Vec<String> {
+        let envp: Vec<Bytes> = envp.iter().map(|&entry| entry.into()).collect();
+        candidates(program.as_bytes(), &envp)
+            .into_iter()
+            .map(|path| String::from_utf8(path).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_program_with_a_slash_is_not_looked_up() {
+        assert_eq!(paths("./a", &["PATH=/bin"]), ["./a"]);
+    }
+
+    #[test]
+    fn the_path_of_the_job_counts_and_an_empty_entry_is_the_working_directory() {
+        assert_eq!(
+            paths("a", &["HOME=/", "PATH=/x::/y/z"]),
+            ["/x/a", "a", "/y/z/a"]
+        );
+        assert_eq!(paths("a", &[]), ["/bin/a", "/usr/bin/a"]);
+    }
+}
