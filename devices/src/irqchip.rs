@@ -120,7 +120,7 @@ impl IrqChip {
         read_le32(value, offset & 0xF, data);
     }
 
-    /// Writes to the local APIC page of `cpu`. Only aligned 32-bit writes have an effect (SDM Vol. 3A 11.4.1).
+    /// Writes to the local APIC page of `cpu`. Only aligned 32-bit writes have an effect (SDM Vol. 3A 10.4.1).
     pub fn lapic_write(&mut self, cpu: usize, now: u64, offset: u64, data: &[u8]) {
         let Ok(value) = <[u8; 4]>::try_from(data) else {
             return;

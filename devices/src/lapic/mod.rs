@@ -1,4 +1,6 @@
-//! The local APIC in xAPIC mode (SDM Vol. 3A chapter 11, "Advanced Programmable Interrupt Controller").
+//! The local APIC in xAPIC mode (SDM Vol. 3A chapter 10, "Advanced Programmable Interrupt Controller").
+//!
+//! Section numbers are those of the editions up to 2022; later ones call the chapter 11.
 
 mod message;
 mod timer;
@@ -6,7 +8,7 @@ mod timer;
 pub use message::{Action, DeliveryMode, Destination, Message, StartupEvent};
 use timer::{Mode, Timer};
 
-/// Where the register page is after reset (SDM Vol. 3A 11.4.1).
+/// Where the register page is after reset (SDM Vol. 3A 10.4.1).
 pub const LAPIC_BASE: u64 = 0xFEE0_0000;
 /// Length of the register page in bytes.
 pub const LAPIC_LEN: u64 = 0x1000;
@@ -23,7 +25,7 @@ const APIC_BASE_ADDRESS: u64 = 0x000F_FFFF_FFFF_F000;
 /// Version 0x14 with six LVT entries (the largest index is 5), without EOI-broadcast suppression.
 const VERSION: u32 = 0x0005_0014;
 
-/// Register offsets (SDM Vol. 3A table 11-1).
+/// Register offsets (SDM Vol. 3A table 10-1).
 mod reg {
     pub const ID: u64 = 0x020;
     pub const VERSION: u64 = 0x030;
@@ -78,7 +80,7 @@ impl Lvt {
         Self::Error,
     ];
 
-    /// The bits that software can write (SDM Vol. 3A figure 11-8).
+    /// The bits that software can write (SDM Vol. 3A figure 10-8).
     fn writable(self, tsc_deadline: bool) -> u32 {
         match self {
             Self::Timer if tsc_deadline => 0x0007_00FF,
@@ -172,7 +174,7 @@ impl LocalApic {
         }
     }
 
-    /// The state after INIT: everything but the ID and IA32_APIC_BASE (SDM Vol. 3A 11.4.7.3).
+    /// The state after INIT: everything but the ID and IA32_APIC_BASE (SDM Vol. 3A 10.4.7.3).
     fn reset(&mut self) {
         *self = Self {
             apic_base: self.apic_base,
@@ -304,7 +306,7 @@ impl LocalApic {
         let vector = low as u8;
         let (assert, level_triggered) = (low & 1 << 14 != 0, low & LVT_TRIGGER_LEVEL != 0);
         match mode {
-            // INIT level de-assert is not supported since the Pentium 4 (SDM Vol. 3A 11.6.1).
+            // INIT level de-assert is not supported since the Pentium 4 (SDM Vol. 3A 10.6.1).
             DeliveryMode::Init if level_triggered && !assert => return None,
             DeliveryMode::Fixed | DeliveryMode::LowestPriority if vector < 16 => {
                 self.error(ESR_SEND_ILLEGAL_VECTOR);
@@ -345,7 +347,7 @@ impl LocalApic {
         }
     }
 
-    /// True if a message to `destination` (physical or logical) is for this APIC (SDM Vol. 3A 11.6.2).
+    /// True if a message to `destination` (physical or logical) is for this APIC (SDM Vol. 3A 10.6.2).
     pub(crate) fn matches(&self, destination: Destination) -> bool {
         match destination {
             Destination::Physical(id) => id == 0xFF || id == self.id,
@@ -373,7 +375,7 @@ impl LocalApic {
                     return false;
                 }
                 if vector < 16 {
-                    // Reported to software and otherwise taken as delivered (SDM Vol. 3A 11.5.3).
+                    // Reported to software and otherwise taken as delivered (SDM Vol. 3A 10.5.3).
                     self.error(ESR_RECEIVE_ILLEGAL_VECTOR);
                     return true;
                 }
@@ -412,7 +414,7 @@ impl LocalApic {
         true
     }
 
-    /// The performance-monitoring interrupt. Delivery masks the LVT entry (SDM Vol. 3A 11.5.1).
+    /// The performance-monitoring interrupt. Delivery masks the LVT entry (SDM Vol. 3A 10.5.1).
     pub fn pmi(&mut self) {
         if self.deliver_local(Lvt::PerformanceCounter) {
             *self.lvt_mut(Lvt::PerformanceCounter) |= LVT_MASKED;
@@ -420,7 +422,7 @@ impl LocalApic {
     }
 
     /// True if LINT0 passes the 8259A's INTR to the processor: as ExtINT, or because the APIC is disabled and
-    /// the pin is INTR (SDM Vol. 3A 11.4.3).
+    /// the pin is INTR (SDM Vol. 3A 10.4.3).
     pub(crate) fn takes_extint(&self) -> bool {
         !self.globally_enabled() || self.lvt(Lvt::Lint0) & (LVT_MASKED | 0x700) == 0x700
     }
@@ -432,7 +434,7 @@ impl LocalApic {
         }
     }
 
-    /// Processor-priority register (SDM Vol. 3A 11.8.3.1).
+    /// Processor-priority register (SDM Vol. 3A 10.8.3.1).
     fn ppr(&self) -> u8 {
         let in_service = self.isr.highest().unwrap_or(0);
         if self.tpr >> 4 >= in_service >> 4 {
@@ -442,7 +444,7 @@ impl LocalApic {
         }
     }
 
-    /// Arbitration-priority register, by which lowest-priority delivery chooses (SDM Vol. 3A 11.6.2.4).
+    /// Arbitration-priority register, by which lowest-priority delivery chooses (SDM Vol. 3A 10.6.2.4).
     pub(crate) fn arbitration_priority(&self) -> u8 {
         let requested = self.irr.highest().unwrap_or(0) >> 4;
         let in_service = self.isr.highest().unwrap_or(0) >> 4;

@@ -1,4 +1,4 @@
-//! The local APIC timer (SDM Vol. 3A 11.5.4): one-shot, periodic and TSC-deadline.
+//! The local APIC timer (SDM Vol. 3A 10.5.4): one-shot, periodic and TSC-deadline.
 //!
 //! The timer's input clock runs at 1 GHz, so one tick at divide-by-1 is one nanosecond of virtual time, which
 //! is also one tick of the TSC.
@@ -32,13 +32,13 @@ impl Timer {
         }
     }
 
-    /// The divisor of the input clock: 0b0000 is 2, 0b1010 is 128, 0b1011 is 1 (SDM Vol. 3A figure 11-10).
+    /// The divisor of the input clock: 0b0000 is 2, 0b1010 is 128, 0b1011 is 1 (SDM Vol. 3A figure 10-10).
     fn divisor(&self) -> u64 {
         let code = (self.divide_configuration & 3) | ((self.divide_configuration >> 1) & 4);
         1 << ((code + 1) & 7)
     }
 
-    /// Sets the mode. Going into or out of TSC-deadline mode disarms the timer (SDM Vol. 3A 11.5.4.1).
+    /// Sets the mode. Going into or out of TSC-deadline mode disarms the timer (SDM Vol. 3A 10.5.4.1).
     pub(super) fn set_mode(&mut self, mode: Mode) {
         if (mode == Mode::TscDeadline) != (self.mode == Mode::TscDeadline) {
             self.expiry = None;
