@@ -1,0 +1,393 @@
+//! The records that each kind of transfer leaves, under each CPL filter. One rule: a transfer is recorded if the level it
+//! leads to is traced.
+
+mod common;
+
+use common::{Gate, Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler, selector};
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+use vbts_bts::DebugCtl;
+use vbts_cpu::cpu::vector::{BP, DB, GP, PF, UD};
+use vbts_cpu::state::rflags;
+
+const ALL: DebugCtl = DebugCtl::TR.union(DebugCtl::BTS);
+const USER_ONLY: DebugCtl = ALL.union(DebugCtl::BTS_OFF_OS);
+const KERNEL_ONLY: DebugCtl = ALL.union(DebugCtl::BTS_OFF_USR);
+const NONE: DebugCtl = USER_ONLY.union(DebugCtl::BTS_OFF_USR);
+
+/// A transfer that the processor makes, and the CPL it leads to.
+type Transfer = (u64, u64, u8);
+
+/// Runs what `make` gives under each filter, and compares the records with those of `transfers` that the filter lets
+/// through.
+fn check(make: impl Fn() -> Guest, transfers: &[Transfer]) {
+    let filters: [(DebugCtl, fn(u8) -> bool); 6] = [
+        (ALL, |_| true),
+        (USER_ONLY, |cpl| cpl == 3),
+        (KERNEL_ONLY, |cpl| cpl == 0),
+        (NONE, |_| false),
+        (DebugCtl::TR, |_| false),
+        (DebugCtl::BTS, |_| false),
+    ];
+    for (debugctl, passes) in filters {
+        let mut g = make();
+        g.trace(debugctl.bits(), 64);
+        g.run();
+        let expected: Vec<_> = transfers
+            .iter()
+            .filter(|t| passes(t.2))
+            .map(|t| (t.0, t.1))
+            .collect();
+        assert_eq!(g.records(), expected, "{debugctl:?}");
+    }
+}
+
+fn user(program: fn(&mut CodeAssembler) -> Result<(), IcedError>) -> impl Fn() -> Guest {
+    move || Guest::user(program)
+}
+
+#[test]
+fn near_branches_and_the_fault_that_ends_the_program() {
+    let make = user(|a| {
+        let mut skip = a.create_label();
+        let mut function = a.create_label();
+        a.xor(eax, eax)?; // +0
+        a.jnz(skip)?; // +2, not taken
+        a.jz(skip)?; // +4
+        a.nop()?; // +6
+        a.set_label(&mut skip)?;
+        a.call(function)?; // +7
+        a.hlt()?; // +12
+        a.set_label(&mut function)?;
+        a.ret() // +13
+    });
+    check(
+        make,
+        &[
+            (USER + 4, USER + 7, 3),
+            (USER + 7, USER + 13, 3),
+            (USER + 13, USER + 12, 3),
+            (USER + 12, handler(GP), 0),
+        ],
+    );
+}
+
+#[test]
+fn a_loop_records_each_round_and_a_branch_to_the_next_instruction_counts() {
+    let make = user(|a| {
+        let mut again = a.create_label();
+        let mut next = a.create_label();
+        a.mov(ecx, 3)?; // +0
+        a.set_label(&mut again)?;
+        a.loop_(again)?; // +5
+        a.jmp(next)?; // +7
+        a.set_label(&mut next)?;
+        a.ud2() // +9
+    });
+    let round = (USER + 5, USER + 5, 3);
+    check(
+        make,
+        &[
+            round,
+            round,
+            (USER + 7, USER + 9, 3),
+            (USER + 9, handler(UD), 0),
+        ],
+    );
+}
+
+#[test]
+fn software_interrupts_and_iret() {
+    let make = || {
+        let mut g = Guest::user(|a| {
+            a.nop()?;
+            a.int(0x21)?;
+            a.int3()?;
+            a.hlt()
+        });
+        for vector in [0x21, BP] {
+            g.gate(
+                vector,
+                Gate {
+                    dpl: 3,
+                    ..Gate::default()
+                },
+            );
+            g.assemble(handler(vector), |a| a.iretq());
+        }
+        g
+    };
+    check(
+        make,
+        &[
+            (USER + 1, handler(0x21), 0),
+            (handler(0x21), USER + 3, 3),
+            (USER + 3, handler(BP), 0),
+            (handler(BP), USER + 4, 3),
+            (USER + 4, handler(GP), 0),
+        ],
+    );
+}
+
+#[test]
+fn an_interrupt_comes_from_the_next_instruction_and_follows_the_branch_before_it() {
+    let make = || {
+        let mut g = Guest::user(|a| {
+            let mut next = a.create_label();
+            a.out(common::INTERRUPT_PORT, al)?; // +0
+            a.jmp(next)?; // +2, not reached before the interrupt
+            a.nop()?;
+            a.set_label(&mut next)?;
+            a.ud2() // +5
+        });
+        g.assemble(handler(0x21), |a| a.iretq());
+        g.update(|s| {
+            s.gpr[0] = 0x21;
+            s.rflags |= rflags::IF | rflags::IOPL;
+        });
+        g
+    };
+    check(
+        make,
+        &[
+            (USER + 2, handler(0x21), 0),
+            (handler(0x21), USER + 2, 3),
+            (USER + 2, USER + 5, 3),
+            (USER + 5, handler(UD), 0),
+        ],
+    );
+}
+
+#[test]
+fn an_interrupt_that_waits_for_sti_after_a_branch() {
+    let make = || {
+        let mut g = Guest::kernel(|a| {
+            let mut next = a.create_label();
+            a.out(common::INTERRUPT_PORT, al)?; // +0
+            a.sti()?; // +2
+            a.jmp(next)?; // +3
+            a.nop()?; // +5
+            a.set_label(&mut next)?;
+            a.cli()?; // +6
+            a.hlt()
+        });
+        g.assemble(handler(0x21), |a| a.iretq());
+        g.update(|s| s.gpr[0] = 0x21);
+        g
+    };
+    check(
+        make,
+        &[
+            (KERNEL + 3, KERNEL + 6, 0),
+            (KERNEL + 6, handler(0x21), 0),
+            (handler(0x21), KERNEL + 6, 0),
+        ],
+    );
+}
+
+#[test]
+fn syscall_and_sysret() {
+    let make = || {
+        let mut g = Guest::user(|a| {
+            a.nop()?;
+            a.syscall()?;
+            a.ud2()
+        });
+        g.assemble(KERNEL, |a| {
+            a.nop()?;
+            a.sysretq()
+        });
+        g.update(|s| s.msr.lstar = KERNEL);
+        g
+    };
+    check(
+        make,
+        &[
+            (USER + 1, KERNEL, 0),
+            (KERNEL + 1, USER + 3, 3),
+            (USER + 3, handler(UD), 0),
+        ],
+    );
+}
+
+#[test]
+fn sysenter_and_sysexit() {
+    let make = || {
+        let mut g = Guest::user(|a| a.sysenter());
+        g.assemble(KERNEL, |a| a.sysexitq());
+        g.assemble(USER + 0x100, |a| a.ud2());
+        g.update(|s| {
+            s.gpr[2] = USER + 0x100;
+            s.gpr[1] = USER_STACK;
+            s.msr.sysenter_eip = KERNEL;
+            s.msr.sysenter_esp = KERNEL_STACK;
+        });
+        g
+    };
+    check(
+        make,
+        &[
+            (USER, KERNEL, 0),
+            (KERNEL, USER + 0x100, 3),
+            (USER + 0x100, handler(UD), 0),
+        ],
+    );
+}
+
+#[test]
+fn call_gates_and_far_returns() {
+    let make = || {
+        let mut g = Guest::user(|a| {
+            a.mov(eax, USER as u32 + 0x200)?; // +0
+            a.call(fword_ptr(rax))?; // +5
+            a.ud2() // +7
+        });
+        g.write(USER + 0x200, u64::from(selector::CALL_GATE | 3) << 32);
+        g.call_gate(selector::KERNEL_CS, 3, KERNEL);
+        g.assemble(KERNEL, |a| a.db(&[0x48, 0xCB])); // RETFQ
+        g
+    };
+    check(
+        make,
+        &[
+            (USER + 5, KERNEL, 0),
+            (KERNEL, USER + 7, 3),
+            (USER + 7, handler(UD), 0),
+        ],
+    );
+}
+
+#[test]
+fn compatibility_mode_has_linear_addresses_of_32_bits() {
+    const BASE: u64 = 0x1_0000;
+    let make = || {
+        let mut g = Guest::user(|a| a.db(&[0xEB, 12]))
+        g.assemble(USER + 14, |a| a.ud2());
+        g.update(|s| {
+            s.sys.seg[1] = common::segment(selector::USER_CS32);
+            s.sys.seg[1].base = BASE;
+            s.rip = USER - BASE;
+        });
+        g
+    };
+    check(make, &[(USER, USER + 14, 3), (USER + 14, handler(UD), 0)]);
+}
+
+#[test]
+fn a_fault_in_the_delivery_of_an_event_leaves_one_record() {
+    let make = || {
+        let mut g = Guest::user(|a| {
+            a.nop()?;
+            a.hlt()
+        });
+        g.page(RSP0 - 0x1000, 0);
+        g.gate(
+            PF,
+            Gate {
+                ist: 1,
+                ..Gate::default()
+            },
+        );
+        g
+    };
+    check(make, &[(USER + 1, handler(PF), 0)]);
+}
+
+#[test]
+fn a_debug_trap_is_recorded_and_leaves_tracing_on() {
+    let make = || {
+        let mut g = Guest::user(|a| {
+            let mut next = a.create_label();
+            a.jmp(next)?;
+            a.set_label(&mut next)?;
+            a.ud2()
+        });
+        g.assemble(handler(DB), |a| {
+            a.and(dword_ptr(rsp + 16), -0x101)?;
+            a.iretq()
+        });
+        g.update(|s| s.rflags |= rflags::TF);
+        g
+    };
+    let iret = handler(DB) + 8;
+    check(
+        make,
+        &[
+            (USER, USER + 2, 3),
+            (USER + 2, handler(DB), 0),
+            (iret, USER + 2, 3),
+            (USER + 2, handler(UD), 0),
+        ],
+    );
+}
+
+#[test]
+fn tracing_starts_and_stops_with_wrmsr() {
+    let mut g = Guest::kernel(|a| {
+        let mut one = a.create_label();
+        let mut two = a.create_label();
+        let mut three = a.create_label();
+        a.mov(ecx, 0x1D9)?; // +0
+        a.xor(edx, edx)?; // +5
+        a.jmp(one)?; // +7
+        a.set_label(&mut one)?;
+        a.mov(eax, ALL.bits() as u32)?; // +9
+        a.wrmsr()?; // +14
+        a.jmp(two)?; // +16
+        a.set_label(&mut two)?;
+        a.xor(eax, eax)?; // +18
+        a.wrmsr()?; // +20
+        a.jmp(three)?; // +22
+        a.set_label(&mut three)?;
+        a.hlt()
+    });
+    g.trace(0, 64);
+    g.run();
+    assert_eq!(g.records(), [(KERNEL + 16, KERNEL + 18)]);
+}
+
+#[test]
+fn crossing_the_threshold_signals_once_and_a_full_buffer_keeps_its_records() {
+    let make = || {
+        Guest::user(|a| {
+            let mut again = a.create_label();
+            a.mov(ecx, 10)?; // +0
+            a.set_label(&mut again)?;
+            a.loop_(again)?; // +5
+            a.ud2()
+        })
+    };
+    let round = (USER + 5, USER + 5);
+
+    let mut g = make();
+    g.trace((ALL | DebugCtl::BTINT).bits(), 4);
+    g.write(common::DS_AREA + 0x18, common::BTS_BUFFER + 2 * 24);
+    g.run();
+    assert_eq!(g.records(), [round; 4]);
+    let interrupts = g
+        .platform
+        .performance_interrupts
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(interrupts, 1);
+
+    // Circular: 10 transfers in a buffer of 4 records leave the index at the third.
+    let mut g = make();
+    g.trace(ALL.bits(), 4);
+    g.run();
+    assert_eq!(g.records(), [round, (USER + 7, handler(UD))]);
+}
+
+#[test]
+fn a_ds_area_that_is_not_mapped_harms_nobody() {
+    let mut g = Guest::user(|a| {
+        let mut next = a.create_label();
+        a.jmp(next)?;
+        a.set_label(&mut next)?;
+        a.ud2()
+    });
+    g.trace(ALL.bits(), 64);
+    g.page(common::DS_AREA, 0);
+    let frame = g.run_to_exception(UD, None);
+    assert_eq!(frame.rip, USER + 2);
+    assert!(g.records().is_empty());
+}
