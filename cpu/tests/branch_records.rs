@@ -261,7 +261,7 @@ fn call_gates_and_far_returns() {
 fn compatibility_mode_has_linear_addresses_of_32_bits() {
     const BASE: u64 = 0x1_0000;
     let make = || {
-        let mut g = Guest::user(|a| a.db(&[0xEB, 12]))
+        let mut g = Guest::user(|a| a.db(&[0xEB, 12]));
         g.assemble(USER + 14, |a| a.ud2());
         g.update(|s| {
             s.sys.seg[1] = common::segment(selector::USER_CS32);
