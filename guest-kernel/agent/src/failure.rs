@@ -27,6 +27,9 @@ impl Failure {
     pub fn os(kind: ErrorKind, what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let errno = error.raw_os_error().unwrap_or(0).unsigned_abs();
+        // The number has a field of its own.
+        let error = error.to_string();
+        let error = error.split(" (os error").next().unwrap_or_default();
         Self {
             kind,
             errno,

@@ -75,8 +75,8 @@ pub struct Input {
     pipe: Option<OwnedFd>,
     /// Received and not yet written.
     pending: Vec<u8>,
-    /// The host may send that many more.
-    wanted: usize,
+    /// The host owes an answer.
+    asked: bool,
     ended: bool,
 }
 
@@ -86,7 +86,7 @@ impl Input {
         Ok(Self {
             pipe: Some(pipe),
             pending: Vec::new(),
-            wanted: 0,
+            asked: false,
             ended: false,
         })
     }
@@ -103,15 +103,14 @@ impl Input {
 
     /// The host sent bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let Some(wanted) = self.wanted.checked_sub(bytes.len()) else {
+        if !self.asked || bytes.len() > CHUNK {
             let text = format!(
-                "{} bytes of standard input where {} were wanted",
-                bytes.len(),
-                self.wanted
+                "{} bytes of standard input that were not asked for",
+                bytes.len()
             );
             return Err(Failure::new(ErrorKind::Protocol, text));
-        };
-        self.wanted = wanted;
+        }
+        self.asked = false;
         if self.pipe.is_some() && !self.ended {
             self.pending.extend_from_slice(bytes);
         }
@@ -150,8 +149,8 @@ impl Input {
         }
         if self.ended {
             self.close();
-        } else if self.wanted == 0 {
-            self.wanted = CHUNK;
+        } else if !self.asked {
+            self.asked = true;
             port.send(&ToHost::StdinWant(CHUNK as u32))?;
         }
         Ok(())

@@ -41,9 +41,9 @@ const ERROR: u8 = 0x8a;
 pub enum ToGuest<'a> {
     /// What to run; sent once, after [`ToHost::Ready`].
     Job(Box<Job>),
-    /// Standard input of the job: at most as many bytes as [`ToHost::StdinWant`] asked for.
+    /// Standard input of the job: answers one [`ToHost::StdinWant`], with at most as many bytes as it asked for.
     Stdin(&'a [u8]),
-    /// Standard input has ended.
+    /// Standard input has ended: answers a [`ToHost::StdinWant`] for good.
     StdinEof,
     /// Send this signal number to the job.
     Signal(u32),
@@ -151,7 +151,8 @@ pub enum ToHost<'a> {
     Stdout(&'a [u8]),
     /// The job wrote to its standard error.
     Stderr(&'a [u8]),
-    /// The host may send up to this many more bytes of standard input.
+    /// Answer with one [`ToGuest::Stdin`] of at most this many bytes, or with [`ToGuest::StdinEof`]. There is at most one
+    /// such question without an answer.
     StdinWant(u32),
     /// Records as `PTRACE_BTS_DRAIN` returned them, oldest first: {qualifier, from or jiffies, to}, `u64` little-endian
     /// each, [`RECORD_SIZE`] bytes a record.
