@@ -73,6 +73,12 @@ impl BranchRecord {
     /// The record as it lies in memory.
     #[inline]
     #[must_use]
+    pub const fn to_words(self) -> [u64; 3] {
+        [self.from, self.to, 0]
+    }
+
+    /// The record as it lies in memory, in bytes.
+    #[must_use]
     pub fn to_bytes(self) -> [u8; RECORD_SIZE as usize] {
         let mut bytes = [0; RECORD_SIZE as usize];
         bytes[..8].copy_from_slice(&self.from.to_le_bytes());

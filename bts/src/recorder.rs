@@ -20,11 +20,15 @@ use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
 /// has changed no byte. They never raise an exception in the guest. The recorder passes canonical ranges that don't
 /// wrap around.
 pub trait DsMemory {
-    /// Reads `N` bytes at `la` that the recorder is about to update: fails where a write would fail, and sets dirty.
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u8; N], DsFault>;
+    /// Reads `N` 64-bit words at `la`, which need not be aligned, that the recorder is about to update: fails where a
+    /// write would fail, and sets dirty.
+    ///
+    /// Word by word: a wider load that covers the index, which the record before has just stored, waits for that
+    /// store to reach the cache.
+    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault>;
 
-    /// Writes `N` bytes at `la`.
-    fn write<const N: usize>(&mut self, la: u64, bytes: &[u8; N]) -> Result<(), DsFault>;
+    /// Writes `N` 64-bit words at `la`, which need not be aligned.
+    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault>;
 }
 
 /// Why [`DsMemory`] could not make an access.
@@ -135,13 +139,9 @@ impl Counters {
 pub struct Recorder {
     generation: Generation,
     debugctl: u64,
-    ds_area: u64,
+    area: DsArea,
     /// Bit 0: store what arrives at CPL 0. Bit 1: store what arrives at CPL 1 to 3.
     armed: u8,
-    /// BTINT is set.
-    btint: bool,
-    /// Set when no record can be stored at this `ds_area`.
-    ds_area_unusable: Option<DropReason>,
     counters: Counters,
 }
 
@@ -152,10 +152,12 @@ impl Recorder {
         Self {
             generation,
             debugctl: 0,
-            ds_area: 0,
+            area: DsArea {
+                la: 0,
+                btint: false,
+                unusable: None,
+            },
             armed: 0,
-            btint: false,
-            ds_area_unusable: None,
             counters: Counters::default(),
         }
     }
@@ -184,7 +186,7 @@ impl Recorder {
         let has = |mask: u64| value & mask != 0;
         let tracing = has(layout.tr) && has(layout.bts);
         self.debugctl = value;
-        self.btint = has(layout.btint);
+        self.area.btint = has(layout.btint);
         self.armed = u8::from(tracing && !has(layout.bts_off_os))
             | u8::from(tracing && !has(layout.bts_off_usr)) << 1;
         Ok(())
@@ -198,7 +200,7 @@ impl Recorder {
     /// IA32_DS_AREA: linear address of the DS management area.
     #[must_use]
     pub const fn ds_area(&self) -> u64 {
-        self.ds_area
+        self.area.la
     }
 
     /// Writes IA32_DS_AREA. A value that can hold no DS area is only found when a branch is to be stored.
@@ -209,8 +211,8 @@ impl Recorder {
         if !is_canonical(la) {
             return Err(Gp);
         }
-        self.ds_area = la;
-        self.ds_area_unusable = match la.checked_add(BtsFields::SIZE as u64 - 1) {
+        self.area.la = la;
+        self.area.unusable = match la.checked_add(BtsFields::SIZE as u64 - 1) {
             None => Some(DropReason::WrapAround),
             Some(last) if !is_canonical(last) => Some(DropReason::NonCanonical),
             Some(_) => None,
@@ -232,11 +234,18 @@ impl Recorder {
         &self.counters
     }
 
-    /// Stores a branch, for which [`Self::enabled`] said yes. Both addresses are linear; outside 64-bit mode the
-    /// caller zero-extends them.
+    /// Where branches go now: what [`DsArea::store`] needs, without the rest of the recorder, so that the owner of
+    /// both the recorder and the memory can use them together.
     #[inline]
-    pub fn store<M: DsMemory>(&mut self, mem: &mut M, from: u64, to: u64) -> Stored {
-        match self.try_store(mem, BranchRecord { from, to }) {
+    #[must_use]
+    pub const fn area(&self) -> DsArea {
+        self.area
+    }
+
+    /// Counts what became of a branch.
+    #[inline]
+    pub fn count(&mut self, result: Result<Stored, DropReason>) -> Stored {
+        match result {
             Ok(stored) => {
                 self.counters.stored += 1;
                 stored
@@ -245,21 +254,47 @@ impl Recorder {
         }
     }
 
+    /// Counts a record that was stored by other means than [`DsArea::store`], to the same effect.
+    #[inline(always)]
+    pub const fn count_stored(&mut self) {
+        self.counters.stored += 1;
+    }
+
+    /// Stores a branch, for which [`Self::enabled`] said yes, and counts it.
     #[inline]
-    fn try_store<M: DsMemory>(
-        &self,
-        mem: &mut M,
-        record: BranchRecord,
-    ) -> Result<Stored, DropReason> {
-        if let Some(reason) = self.ds_area_unusable {
+    pub fn store<M: DsMemory>(&mut self, mem: &mut M, from: u64, to: u64) -> Stored {
+        let result = self.area.store(mem, from, to);
+        self.count(result)
+    }
+
+    #[cold]
+    fn count_dropped(&mut self, reason: DropReason) -> Stored {
+        self.counters.dropped[reason as usize] += 1;
+        Stored::Dropped(reason)
+    }
+}
+
+/// The DS area as IA32_DS_AREA and IA32_DEBUGCTL select it.
+#[derive(Clone, Copy, Debug)]
+pub struct DsArea {
+    la: u64,
+    /// BTINT is set.
+    btint: bool,
+    /// Set when no record can be stored at `la`.
+    unusable: Option<DropReason>,
+}
+
+impl DsArea {
+    /// Stores a branch. Both addresses are linear; outside 64-bit mode the caller zero-extends them.
+    ///
+    /// # Errors
+    /// Why there is no record.
+    #[inline]
+    pub fn store<M: DsMemory>(self, mem: &mut M, from: u64, to: u64) -> Result<Stored, DropReason> {
+        if let Some(reason) = self.unusable {
             return Err(reason);
         }
-        let BtsFields {
-            base,
-            index,
-            absolute_maximum,
-            threshold,
-        } = BtsFields::from_bytes(&mem.read(self.ds_area)?);
+        let [base, index, absolute_maximum, threshold] = mem.read(self.la)?;
 
         if (base | index) & 3 != 0 {
             return Err(DropReason::Misaligned);
@@ -286,20 +321,14 @@ impl Recorder {
         let wrap = !self.btint && absolute_maximum - end < RECORD_SIZE;
         let next = if wrap { base } else { end };
 
-        mem.write(slot, &record.to_bytes())?;
+        mem.write(slot, &BranchRecord { from, to }.to_words())?;
         // Cannot fail after the read above, unless the guest maps the buffer over its own page tables.
-        mem.write(self.ds_area + DS_INDEX_OFFSET, &next.to_le_bytes())?;
+        mem.write(self.la + DS_INDEX_OFFSET, &[next])?;
         Ok(if self.btint && slot < threshold && threshold <= end {
             Stored::StoredAndPmi
         } else {
             Stored::Stored
         })
-    }
-
-    #[cold]
-    fn count_dropped(&mut self, reason: DropReason) -> Stored {
-        self.counters.dropped[reason as usize] += 1;
-        Stored::Dropped(reason)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
 use crate::platform::{Platform, Signals};
 use crate::ram::GuestRam;
+use crate::record::Window;
 use crate::state::{CpuState, MsrState, SegAttr, SystemState, X87State, cr0, efer, rflags};
 use crate::tlb::Tlb;
 
@@ -132,7 +133,7 @@ pub struct Cpu {
     /// Default operand and address size of the code segment.
     pub(crate) code_size: CodeSize,
     /// Bumped whenever a linear address may lead to other code than before.
-    generation: u64,
+    pub(crate) generation: u64,
     /// See `update_jump_key`; never zero.
     pub(crate) jump_key: u64,
     /// Why the last [`Abort`] happened.
@@ -141,6 +142,8 @@ pub struct Cpu {
     pub(crate) ram: GuestRam,
     pub(crate) code_map: CodeMap,
     pub(crate) recorder: Recorder,
+    /// See [`Window`].
+    pub(crate) window: Window,
     /// Segments, tables, control and debug registers.
     pub sys: SystemState,
     /// MSRs.
@@ -216,6 +219,7 @@ impl Cpu {
             ram,
             code_map,
             recorder: Recorder::new(model.generation),
+            window: Window::default(),
             sys: SystemState::default(),
             msr: MsrState::default(),
             x87: X87State::default(),
@@ -233,7 +237,10 @@ impl Cpu {
             model,
             msr_store: crate::msr::reset_values(model),
         };
-        cpu.load_state(&CpuState { mxcsr: 0x1F80, ..CpuState::default() });
+        cpu.load_state(&CpuState {
+            mxcsr: 0x1F80,
+            ..CpuState::default()
+        });
         cpu
     }
 
@@ -286,7 +293,8 @@ impl Cpu {
     /// Linear address of the memory operand.
     #[inline(always)]
     pub fn ea(&self, op: &Op) -> u64 {
-        self.offset(op).wrapping_add(self.seg_base[(op.seg & 7) as usize])
+        self.offset(op)
+            .wrapping_add(self.seg_base[(op.seg & 7) as usize])
     }
 
     /// Effective address (offset within the segment) of the memory operand.
@@ -369,7 +377,11 @@ impl Cpu {
     /// #GP(0) unless the processor is at CPL 0.
     #[inline]
     pub fn require_cpl0(&mut self) -> Result<(), Abort> {
-        if self.cpl == 0 { Ok(()) } else { Err(self.gp(0)) }
+        if self.cpl == 0 {
+            Ok(())
+        } else {
+            Err(self.gp(0))
+        }
     }
 
     /// The machine may have changed under the processor: look at it after this block.
@@ -381,23 +393,34 @@ impl Cpu {
 
     /// Recomputes everything that is derived from CS, CPL, CR0, CR4, EFER, RFLAGS and DEBUGCTL.
     pub fn update_mode(&mut self) {
+        self.window.close();
         let cs = &self.sys.seg[1];
         self.code64 = self.sys.efer & efer::LMA != 0 && cs.attr.contains(SegAttr::L);
         for i in 0..6 {
             let flat = self.code64 && i < 4;
             self.seg_base[i] = if flat { 0 } else { self.sys.seg[i].base };
         }
-        self.privilege = match (self.cpl == 3, self.eflags & rflags::AC, self.sys.cr0 & cr0::AM) {
+        self.privilege = match (
+            self.cpl == 3,
+            self.eflags & rflags::AC,
+            self.sys.cr0 & cr0::AM,
+        ) {
             (false, ..) => Privilege::Supervisor,
             (true, 0, _) | (true, _, 0) => Privilege::User,
             _ => Privilege::UserAligned,
         };
         self.recording = self.wants_branches();
         self.signal_mask = Signals::KICK
-            | if self.eflags & rflags::IF != 0 { Signals::INTR } else { 0 }
+            | if self.eflags & rflags::IF != 0 {
+                Signals::INTR
+            } else {
+                0
+            }
             | if self.nmi_blocked { 0 } else { Signals::NMI };
-        self.special.set(Special::TRAP, self.eflags & rflags::TF != 0);
-        self.special.set(Special::RESUME, self.eflags & rflags::RF != 0);
+        self.special
+            .set(Special::TRAP, self.eflags & rflags::TF != 0);
+        self.special
+            .set(Special::RESUME, self.eflags & rflags::RF != 0);
         self.code_size = match (self.code64, cs.attr.contains(SegAttr::DB)) {
             (true, _) => CodeSize::Bits64,
             (false, true) => CodeSize::Bits32,

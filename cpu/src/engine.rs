@@ -173,7 +173,9 @@ impl SoftCpu {
         };
         if let Some(stopped) = result {
             // The shadow ends with the instruction even if that faults.
-            self.cpu.special.remove((Special::SHADOW | Special::HOLD_TRAP) & before);
+            self.cpu
+                .special
+                .remove((Special::SHADOW | Special::HOLD_TRAP) & before);
             self.fault(stopped);
             return;
         }
@@ -184,7 +186,8 @@ impl SoftCpu {
     fn after_step(&mut self, before: Special) {
         let cpu = &mut self.cpu;
         // A second STI or MOV SS in the shadow of a first does not prolong it (SDM Vol. 2B, STI).
-        cpu.special.remove((Special::SHADOW | Special::HOLD_TRAP) & before);
+        cpu.special
+            .remove((Special::SHADOW | Special::HOLD_TRAP) & before);
         if before.contains(Special::RESUME) {
             cpu.eflags &= !rflags::RF;
             cpu.special.remove(Special::RESUME);
@@ -229,7 +232,10 @@ impl SoftCpu {
             return self.decode_single().map(Found::Single);
         };
         let size = self.cpu.code_size;
-        let inserted = match self.cache.insert(&mut self.cpu.code_map, hit.gpa, size, block) {
+        let inserted = match self
+            .cache
+            .insert(&mut self.cpu.code_map, hit.gpa, size, block)
+        {
             Some(inserted) => inserted,
             None => {
                 self.cache.clear(&mut self.cpu.code_map);
@@ -240,6 +246,7 @@ impl SoftCpu {
         let (id, first) = inserted;
         if first {
             self.cpu.tlb.set_code(hit.gpa, true);
+            self.cpu.window.close();
         }
         self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
         Ok(Found::Cached(id))
@@ -256,7 +263,10 @@ impl SoftCpu {
             return Ok(block);
         }
         let next = self.linear_rip().wrapping_add(here as u64);
-        let more = self.cpu.translate_fetch(next).map_err(|Abort| Stopped { stack: false })?;
+        let more = self
+            .cpu
+            .translate_fetch(next)
+            .map_err(|Abort| Stopped { stack: false })?;
         let rest = bytes.len() - here;
         // SAFETY: `more.host` is the first byte of a page of RAM.
         unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
@@ -264,7 +274,9 @@ impl SoftCpu {
     }
 
     fn linear_rip(&self) -> u64 {
-        self.cpu.rip.wrapping_add(self.cpu.seg_base[seg::CS as usize])
+        self.cpu
+            .rip
+            .wrapping_add(self.cpu.seg_base[seg::CS as usize])
     }
 
     fn fetch(&mut self) -> Result<crate::tlb::Hit, Stopped> {
@@ -273,7 +285,9 @@ impl SoftCpu {
             let _ = self.cpu.gp(0);
             return Err(Stopped { stack: false });
         }
-        self.cpu.translate_fetch(la).map_err(|Abort| Stopped { stack: false })
+        self.cpu
+            .translate_fetch(la)
+            .map_err(|Abort| Stopped { stack: false })
     }
 }
 
@@ -286,7 +300,9 @@ enum Found {
 
 impl Stopped {
     fn at(op: &Op) -> Option<Self> {
-        Some(Self { stack: matches!(op.seg, seg::SS | seg::FLAT_SS) })
+        Some(Self {
+            stack: matches!(op.seg, seg::SS | seg::FLAT_SS),
+        })
     }
 }
 

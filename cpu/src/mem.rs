@@ -145,7 +145,10 @@ impl Cpu {
 
     /// Implicit store to a system structure or, while an event is delivered, to the inner stack.
     pub fn store_system<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
-        match self.tlb.fast(la, T::BYTES, Access::Write, Privilege::Supervisor) {
+        match self
+            .tlb
+            .fast(la, T::BYTES, Access::Write, Privilege::Supervisor)
+        {
             // SAFETY: as in `store`.
             Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
             None => {
@@ -163,7 +166,9 @@ impl Cpu {
         if let (Err(Abort), Fault::CodeWrite { .. }) = (&r, &self.fault) {
             for (i, &b) in bytes.iter().enumerate() {
                 let la = la.wrapping_add(i as u64);
-                if let Target::Ram(hit) = self.translate(la, Access::Write, Privilege::Supervisor)? {
+                if let Target::Ram(hit) =
+                    self.translate(la, Access::Write, Privilege::Supervisor)?
+                {
                     if hit.code {
                         self.overwritten.push(hit.gpa & !0xFFF);
                         self.special |= Special::OVERWRITTEN;
@@ -180,6 +185,7 @@ impl Cpu {
     /// Faults as a write of `size` bytes at `la` would, without writing.
     pub fn check_writable(&mut self, la: u64, size: usize) -> Result<(), Abort> {
         self.check_aligned(la, size)?;
+        self.check_canonical_end(la, size)?;
         for part in pages(la, size) {
             if let Target::Ram(hit) = self.translate(part.la, Access::Write, self.privilege)? {
                 self.check_code(&hit, part.len)?;
@@ -194,10 +200,14 @@ impl Cpu {
         if privilege == Privilege::UserAligned {
             self.check_aligned(la, bytes.len())?;
         }
-        // Both pages before either is read: a read of a device register must not be repeated.
+        // Both pages before either is read: a read of a device register must not be repeated. The first one
+        // that faults gives CR2.
         let parts = pages(la, bytes.len());
-        for part in parts.clone().skip(1) {
-            self.translate(part.la, Access::Read, privilege)?;
+        if parts.clone().nth(1).is_some() {
+            self.check_canonical_end(la, bytes.len())?;
+            for part in parts.clone() {
+                self.translate(part.la, Access::Read, privilege)?;
+            }
         }
         let mut done = 0;
         for part in parts {
@@ -228,6 +238,7 @@ impl Cpu {
         if privilege == Privilege::UserAligned {
             self.check_aligned(la, bytes.len())?;
         }
+        self.check_canonical_end(la, bytes.len())?;
         let parts = pages(la, bytes.len());
         for part in parts.clone() {
             if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)? {
@@ -268,6 +279,15 @@ impl Cpu {
         Ok(())
     }
 
+    /// An operand that only ends outside the canonical addresses faults for that before any page of it does.
+    fn check_canonical_end(&mut self, la: u64, len: usize) -> Result<(), Abort> {
+        if canonical(la.wrapping_add(len as u64 - 1)) {
+            Ok(())
+        } else {
+            Err(self.abort(Fault::NonCanonical))
+        }
+    }
+
     /// A write of `len` bytes at `hit` must not meet code that has been decoded.
     fn check_code(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
         if hit.code && self.code_map.overlaps(hit.gpa, len) {
@@ -278,8 +298,11 @@ impl Cpu {
 
     /// Where an instruction fetch at `la` leads: host address of the byte, and guest-physical address.
     pub(crate) fn translate_fetch(&mut self, la: u64) -> Result<Hit, Abort> {
-        let privilege =
-            if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
+        let privilege = if self.cpl == 3 {
+            Privilege::User
+        } else {
+            Privilege::Supervisor
+        };
         match self.translate(la, Access::Execute, privilege)? {
             Target::Ram(hit) => Ok(hit),
             // No hardware executes device registers usefully; a machine check would be the closest match.
@@ -292,14 +315,28 @@ impl Cpu {
         if !canonical(la) {
             return None;
         }
-        paging::walk(&self.ram, &self.sys, la, Access::Read, Privilege::Supervisor)
-            .ok()
-            .map(|w| w.gpa)
+        paging::walk(
+            &self.ram,
+            &self.sys,
+            la,
+            Access::Read,
+            Privilege::Supervisor,
+        )
+        .ok()
+        .map(|w| w.gpa)
     }
 
-    fn translate(&mut self, la: u64, access: Access, privilege: Privilege) -> Result<Target, Abort> {
-        let class =
-            if privilege == Privilege::UserAligned { Privilege::User } else { privilege };
+    fn translate(
+        &mut self,
+        la: u64,
+        access: Access,
+        privilege: Privilege,
+    ) -> Result<Target, Abort> {
+        let class = if privilege == Privilege::UserAligned {
+            Privilege::User
+        } else {
+            privilege
+        };
         if let Some(hit) = self.tlb.find(la, access, class) {
             return Ok(Target::Ram(hit));
         }
@@ -336,35 +373,59 @@ struct Part {
 /// Splits an access at page boundaries: into one part, or two.
 fn pages(la: u64, len: usize) -> impl Iterator<Item = Part> + Clone {
     let first = len.min(0x1000 - (la & 0xFFF) as usize);
-    let parts =
-        [Part { la, len: first }, Part { la: la.wrapping_add(first as u64), len: len - first }];
+    let parts = [
+        Part { la, len: first },
+        Part {
+            la: la.wrapping_add(first as u64),
+            len: len - first,
+        },
+    ];
     parts.into_iter().filter(|p| p.len > 0)
 }
 
 impl DsMemory for Cpu {
     #[inline(always)]
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u8; N], DsFault> {
-        match self.tlb.fast(la, N, Access::Write, Privilege::Supervisor) {
-            // SAFETY: the TLB only gives addresses of guest RAM with `N` bytes left in the page.
-            Some(p) => Ok(unsafe { p.cast::<[u8; N]>().read() }),
+    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
+        match self
+            .tlb
+            .fast(la, 8 * N, Access::Write, Privilege::Supervisor)
+        {
+            // SAFETY: the TLB only gives addresses of guest RAM with `8 * N` bytes left in the page.
+            Some(p) => Ok(std::array::from_fn(|i| unsafe {
+                p.cast::<u64>().add(i).read_unaligned()
+            })),
             None => {
-                let mut bytes = [0; N];
-                self.ds_check(la, N)?;
-                self.load_slow(la, &mut bytes, Privilege::Supervisor)
-                    .map_err(|Abort| DsFault::Unmapped)?;
-                Ok(bytes)
+                self.ds_check(la, 8 * N)?;
+                let mut words = [0; N];
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word = self
+                        .load_system(la.wrapping_add(8 * i as u64))
+                        .map_err(|Abort| DsFault::Unmapped)?;
+                }
+                Ok(words)
             }
         }
     }
 
     #[inline(always)]
-    fn write<const N: usize>(&mut self, la: u64, bytes: &[u8; N]) -> Result<(), DsFault> {
-        match self.tlb.fast(la, N, Access::Write, Privilege::Supervisor) {
-            // SAFETY: the TLB only gives addresses of writable guest RAM with `N` bytes left in the page.
-            Some(p) => unsafe { p.cast::<[u8; N]>().write(*bytes) },
+    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
+        match self
+            .tlb
+            .fast(la, 8 * N, Access::Write, Privilege::Supervisor)
+        {
+            Some(p) => {
+                for (i, word) in words.iter().enumerate() {
+                    // SAFETY: the TLB only gives addresses of writable guest RAM with `8 * N` bytes left in
+                    // the page.
+                    unsafe { p.cast::<u64>().add(i).write_unaligned(*word) };
+                }
+            }
             None => {
-                self.ds_check(la, N)?;
-                self.store_implicit(la, bytes).map_err(|Abort| DsFault::Unmapped)?;
+                self.ds_check(la, 8 * N)?;
+                for (i, word) in words.iter().enumerate() {
+                    self.store_system(la.wrapping_add(8 * i as u64), *word)
+                        .map_err(|Abort| DsFault::Unmapped)?;
+                }
             }
         }
         Ok(())
@@ -372,6 +433,15 @@ impl DsMemory for Cpu {
 }
 
 impl Cpu {
+    /// Host address of linear address `la`, if a supervisor may write `len` bytes there directly: they lie in one
+    /// page of RAM that holds no code. Valid for this generation.
+    pub(crate) fn pin(&self, la: u64, len: usize) -> Option<u64> {
+        let host = self
+            .tlb
+            .fast(la, len, Access::Write, Privilege::Supervisor)?;
+        Some(host as u64)
+    }
+
     /// The DS save area must be writable RAM: a record must not reach a device register.
     #[cold]
     fn ds_check(&mut self, la: u64, len: usize) -> Result<(), DsFault> {

@@ -406,6 +406,7 @@ impl Cpu {
                 if self.recorder.set_ds_area(value).is_err() {
                     return Err(self.gp(0));
                 }
+                self.window.close();
             }
         }
         Ok(())

@@ -36,8 +36,6 @@ pub(crate) struct Walk {
     pub gpa: u64,
     /// G flag, with CR4.PGE set.
     pub global: bool,
-    /// The translation may be cached for writing: writable for this privilege, dirty flag set.
-    pub writable: bool,
 }
 
 /// Translates canonical linear address `la`, setting accessed and dirty flags; on a page fault, its error code.
@@ -103,7 +101,11 @@ pub(crate) fn walk(
     }
 
     for (i, &(at, value)) in path.iter().enumerate().skip(level) {
-        let want = A | if i == level && access == Access::Write { D } else { 0 };
+        let want = A | if i == level && access == Access::Write {
+            D
+        } else {
+            0
+        };
         if value & want != want {
             // The entry was read from RAM above.
             let _ = ram.write_u64(at, value | want);
@@ -112,6 +114,5 @@ pub(crate) fn walk(
     Ok(Walk {
         gpa: (entry & ADDR & !page_mask) | (la & page_mask),
         global: entry & G != 0 && sys.cr4 & cr4::PGE != 0,
-        writable: writable && (access == Access::Write || entry & D != 0),
     })
 }

@@ -28,7 +28,11 @@ struct Entry {
     phys: u64,
 }
 
-const EMPTY: Entry = Entry { tag: INVALID, addend: 0, phys: 0 };
+const EMPTY: Entry = Entry {
+    tag: INVALID,
+    addend: 0,
+    phys: 0,
+};
 
 /// A translation found by the slow path.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +52,9 @@ pub(crate) struct Tlb {
 
 impl Tlb {
     pub fn new() -> Self {
-        Self { entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]) }
+        Self {
+            entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]),
+        }
     }
 
     #[inline(always)]
@@ -78,12 +84,6 @@ impl Tlb {
             gpa: (e.phys & !0xFFF) | (la & 0xFFF),
             code: e.tag & CODE != 0,
         })
-    }
-
-    /// Whether the page of `la`, cached for `kind`, is global.
-    pub fn is_global(&self, la: u64, kind: Access, class: Privilege) -> bool {
-        let e = &self.entries[Self::slot(la, kind, class)];
-        e.tag & !0xFFF == la & !0xFFF && e.phys & GLOBAL_BIT != 0
     }
 
     /// Enters a translation.

@@ -107,16 +107,19 @@ impl Memory {
 }
 
 impl DsMemory for Memory {
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u8; N], DsFault> {
-        self.log.push(Access::Read(la, N));
-        self.check(la, N)?;
-        Ok(self.peek(la))
+    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
+        self.log.push(Access::Read(la, 8 * N));
+        self.check(la, 8 * N)?;
+        let word = |i| u64::from_le_bytes(self.peek(la + 8 * i as u64));
+        Ok(std::array::from_fn(word))
     }
 
-    fn write<const N: usize>(&mut self, la: u64, bytes: &[u8; N]) -> Result<(), DsFault> {
-        self.log.push(Access::Write(la, N));
-        self.check(la, N)?;
-        self.poke(la, bytes);
+    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
+        self.log.push(Access::Write(la, 8 * N));
+        self.check(la, 8 * N)?;
+        for (i, word) in words.iter().enumerate() {
+            self.poke(la + 8 * i as u64, &word.to_le_bytes());
+        }
         Ok(())
     }
 }

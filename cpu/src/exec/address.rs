@@ -20,7 +20,10 @@ pub(crate) fn access(insn: &Instruction) -> u32 {
         insn.op_kind(n) == OpKind::Memory
             && matches!(
                 info.op_access(n),
-                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
             )
     });
     size | if written { WRITE } else { 0 }
@@ -38,7 +41,11 @@ pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
 
 fn truncated(cpu: &Cpu, op: &Op) -> u64 {
     let offset = cpu.offset(op);
-    if op.prefix & Op::A16 != 0 { offset & 0xFFFF } else { offset & 0xFFFF_FFFF }
+    if op.prefix & Op::A16 != 0 {
+        offset & 0xFFFF
+    } else {
+        offset & 0xFFFF_FFFF
+    }
 }
 
 /// LEA: the offset alone.
@@ -57,7 +64,12 @@ fn long(cpu: &mut Cpu, op: &Op) -> Exec {
 /// Compatibility mode: the segment must allow the access.
 fn segmented(cpu: &mut Cpu, op: &Op) -> Exec {
     let offset = truncated(cpu, op);
-    let la = cpu.segment_address(op.seg, offset, op.imm as u32 & !WRITE, op.imm as u32 & WRITE != 0)?;
+    let la = cpu.segment_address(
+        op.seg,
+        offset,
+        op.imm as u32 & !WRITE,
+        op.imm as u32 & WRITE != 0,
+    )?;
     cpu.gpr[reg::TMP as usize] = la;
     Ok(Flow::Next)
 }
@@ -70,13 +82,18 @@ fn allows(s: &Segment, offset: u64, size: u32, write: bool) -> bool {
     let code = s.attr.contains(SegAttr::CODE);
     let rw = s.attr.contains(SegAttr::RW);
     // Code segments are never writable; data segments are always readable.
-    if (write && (code || !rw)) || (!write && code && !rw) {
+    let allowed = if write { rw && !code } else { rw || !code };
+    if !allowed {
         return false;
     }
     let last = offset + u64::from(size) - 1;
     let limit = u64::from(s.limit);
     if !code && s.attr.contains(SegAttr::CONFORMING) {
-        let top = if s.attr.contains(SegAttr::DB) { 0xFFFF_FFFF } else { 0xFFFF };
+        let top = if s.attr.contains(SegAttr::DB) {
+            0xFFFF_FFFF
+        } else {
+            0xFFFF
+        };
         offset > limit && last <= top
     } else {
         last <= limit
@@ -95,7 +112,11 @@ impl Cpu {
     ) -> Result<u64, crate::op::Abort> {
         let s = self.sys.seg[usize::from(segment.min(seg::GS))];
         if !allows(&s, offset, size, write) {
-            let vector = if segment == seg::SS { vector::SS } else { vector::GP };
+            let vector = if segment == seg::SS {
+                vector::SS
+            } else {
+                vector::GP
+            };
             return Err(self.exception(vector, Some(0)));
         }
         Ok(s.base.wrapping_add(offset) & 0xFFFF_FFFF)
