@@ -193,7 +193,7 @@ fn a_far_call_and_return_at_one_level() {
     });
     g.write(
         KERNEL + 0x200,
-        KERNEL + 0x100 | u64::from(selector::CONFORMING_CS) << 32,
+        (KERNEL + 0x100) | u64::from(selector::CONFORMING_CS) << 32,
     );
     let after = g.assemble(KERNEL + 0x100, |a| {
         a.mov(ebx, cs)?;
