@@ -358,6 +358,9 @@ impl Cpu {
         };
         if !self.watched(la, access) {
             self.tlb.insert(la, access, class, hit, walk.global);
+            if walk.large {
+                self.tlb.insert_large(la);
+            }
         }
         Ok(Target::Ram(hit))
     }

@@ -36,6 +36,8 @@ pub(crate) struct Walk {
     pub gpa: u64,
     /// G flag, with CR4.PGE set.
     pub global: bool,
+    /// The page has 2 MBytes.
+    pub large: bool,
 }
 
 /// Translates canonical linear address `la`, setting accessed and dirty flags; on a page fault, its error code.
@@ -114,5 +116,6 @@ pub(crate) fn walk(
     Ok(Walk {
         gpa: (entry & ADDR & !page_mask) | (la & page_mask),
         global: entry & G != 0 && sys.cr4 & cr4::PGE != 0,
+        large: level > 0,
     })
 }

@@ -8,6 +8,9 @@ use crate::mem::{Access, Privilege};
 
 const ENTRIES: usize = 512;
 const KINDS: usize = 3;
+/// log2 of the size of a large page in bytes.
+const LARGE_SHIFT: u32 = 21;
+const LARGE_SETS: usize = 1024;
 /// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow path.
 const CLASSES: usize = 3;
 
@@ -48,12 +51,15 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Tlb {
     entries: Box<[Entry; ENTRIES * KINDS * CLASSES]>,
+    /// Which 2-MByte regions may have entries that are parts of a large page, by hash.
+    large: [u64; LARGE_SETS / 64],
 }
 
 impl Tlb {
     pub fn new() -> Self {
         Self {
             entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]),
+            large: [0; LARGE_SETS / 64],
         }
     }
 
@@ -104,10 +110,33 @@ impl Tlb {
                 *e = EMPTY;
             }
         }
+        if !keep_global {
+            self.large.fill(0);
+        }
     }
 
-    /// Forgets one linear page.
+    fn large_bit(la: u64) -> (usize, u64) {
+        let set = (la >> LARGE_SHIFT) as usize % LARGE_SETS;
+        (set / 64, 1 << (set % 64))
+    }
+
+    /// The page of `la`, which has just been entered, is part of a large page.
+    pub fn insert_large(&mut self, la: u64) {
+        let (word, bit) = Self::large_bit(la);
+        self.large[word] |= bit;
+    }
+
+    /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A 4.10.4.1, INVLPG).
     pub fn flush_page(&mut self, la: u64) {
+        let (word, bit) = Self::large_bit(la);
+        if self.large[word] & bit != 0 {
+            for e in self.entries.iter_mut() {
+                if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
+                    *e = EMPTY;
+                }
+            }
+            return;
+        }
         for kind in [Access::Read, Access::Write, Access::Execute] {
             for class in [Privilege::Supervisor, Privilege::User] {
                 let e = &mut self.entries[Self::slot(la, kind, class)];
