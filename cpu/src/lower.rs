@@ -1,7 +1,8 @@
 //! From bytes to operations: decoding with iced-x86, and filling [`Op`] from the decoded instruction.
 
 use iced_x86::{
-    CodeSize as IcedCodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, OpKind, Register,
+    CodeSize as IcedCodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction,
+    OpKind, Register,
 };
 
 use crate::block::{Block, CodeSize};
@@ -54,7 +55,11 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
             break;
         }
     }
-    (count > 0).then(|| Block { ops: ops.into(), count, len })
+    (count > 0).then(|| Block {
+        ops: ops.into(),
+        count,
+        len,
+    })
 }
 
 /// Decodes one instruction; `None` if `bytes` do not hold all of it.
@@ -66,13 +71,24 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     }
     let mut ops = Vec::with_capacity(2);
     push(cpu, &insn, 0, 0, &mut ops);
-    Some(Block { ops: ops.into(), count: 1, len: decoder.ip() as u16 })
+    Some(Block {
+        ops: ops.into(),
+        count: 1,
+        len: decoder.ip() as u16,
+    })
 }
 
 /// The block for an instruction of more than 15 bytes: #GP(0) (SDM Vol. 3A 6.15, vector 13).
 pub(crate) fn too_long() -> Block {
-    let op = Op { run: exec::too_long, ..BLANK };
-    Block { ops: [op].into(), count: 1, len: MAX_INSTRUCTION as u16 }
+    let op = Op {
+        run: exec::too_long,
+        ..BLANK
+    };
+    Block {
+        ops: [op].into(),
+        count: 1,
+        len: MAX_INSTRUCTION as u16,
+    }
 }
 
 /// Nothing after this instruction runs without a jump. Conditional branches do not end a block: not taken, they
@@ -103,7 +119,12 @@ const BLANK: Op = Op {
 
 /// Appends the operations of one instruction.
 fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>) {
-    let mut op = Op { off, idx, len: insn.len() as u8, ..BLANK };
+    let mut op = Op {
+        off,
+        idx,
+        len: insn.len() as u8,
+        ..BLANK
+    };
     op.prefix = prefixes(insn);
     let known = !insn.is_invalid() && insn.cpuid_features().iter().all(|f| cpu.model.executes(*f));
     if !known {
@@ -171,7 +192,13 @@ fn operands(insn: &Instruction, op: &mut Op) {
             | OpKind::MemorySegRDI
             | OpKind::MemoryESDI
             | OpKind::MemoryESEDI
-            | OpKind::MemoryESRDI => op.prefix |= if insn.op_kind(i) == OpKind::Memory { Op::MEM } else { 0 },
+            | OpKind::MemoryESRDI => {
+                op.prefix |= if insn.op_kind(i) == OpKind::Memory {
+                    Op::MEM
+                } else {
+                    0
+                }
+            }
             _ => op.imm = insn.immediate(i),
         }
     }
@@ -190,16 +217,33 @@ pub(crate) fn number(r: Register) -> u8 {
     }
 }
 
+/// Segment of the memory operand. In 64-bit mode the prefixes of ES, CS, SS and DS are ignored, so that an address
+/// relative to RSP or RBP stays in SS and no other is (SDM Vol. 1 3.4.2.1, Vol. 2A 2.1.1).
+fn segment(code_size: CodeSize, insn: &Instruction) -> Register {
+    match (code_size, insn.memory_segment()) {
+        (_, register @ (Register::FS | Register::GS)) => register,
+        (CodeSize::Bits64, _) => match insn.memory_base() {
+            Register::RSP | Register::RBP | Register::ESP | Register::EBP => Register::SS,
+            _ => Register::DS,
+        },
+        (_, register) => register,
+    }
+}
+
 /// Fills the memory operand: directly for 64-bit addressing, else through an address operation.
 fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
     let base = insn.memory_base();
     let index = insn.memory_index();
-    let segment = number(insn.memory_segment());
+    let segment = number(segment(cpu.code_size, insn));
     let size = address_size(insn);
     let stack = segment == seg::SS;
     op.scale = insn.memory_index_scale().trailing_zeros() as u8;
     // XLAT adds AL, not RAX: its handler does.
-    op.index = if index == Register::AL { reg::ZERO } else { number(index) };
+    op.index = if index == Register::AL {
+        reg::ZERO
+    } else {
+        number(index)
+    };
     if insn.is_ip_rel_memory_operand() {
         // The decoder counts from the block's start, and so does `reg::BLOCK`.
         op.base = reg::BLOCK;
@@ -243,8 +287,9 @@ pub(crate) fn address_size(insn: &Instruction) -> u32 {
                     Register::RIP => Some(64),
                     _ => Some(r.size() as u32 * 8),
                 };
-                return by(insn.memory_base()).or_else(|| by(insn.memory_index())).unwrap_or(
-                    match insn.memory_displ_size() {
+                return by(insn.memory_base())
+                    .or_else(|| by(insn.memory_index()))
+                    .unwrap_or(match insn.memory_displ_size() {
                         2 => 16,
                         4 => 32,
                         8 => 64,
@@ -253,8 +298,7 @@ pub(crate) fn address_size(insn: &Instruction) -> u32 {
                             IcedCodeSize::Code32 => 32,
                             _ => 16,
                         },
-                    },
-                );
+                    });
             }
             _ => {}
         }

@@ -126,7 +126,11 @@ fn pop_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 fn pusha<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
     let before = cpu.gpr[RSP];
     for id in 0..8u8 {
-        let v = if usize::from(id) == RSP { T::from_u64(before) } else { cpu.r::<T>(id) };
+        let v = if usize::from(id) == RSP {
+            T::from_u64(before)
+        } else {
+            cpu.r::<T>(id)
+        };
         if let Err(e) = cpu.push(v) {
             cpu.gpr[RSP] = before;
             return Err(e);
@@ -213,7 +217,9 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     let frame = cpu.gpr[RSP];
     for _ in 1..op.aux {
         bp = bp.wrapping_sub(T::BYTES as u64);
-        let v = cpu.load::<T>(cpu.stack_address(bp))?;
+        let v = cpu
+            .load::<T>(cpu.stack_address(bp))
+            .map_err(|e| cpu.stack_fault(e))?;
         cpu.push(v)?;
     }
     if op.aux > 0 {
@@ -222,7 +228,8 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     cpu.drop_stack((op.imm & 0xFFFF).wrapping_neg());
     // The new top of the stack must be writable.
     let la = cpu.stack_address(cpu.gpr[RSP]);
-    cpu.check_writable(la, T::BYTES)?;
+    cpu.check_writable(la, T::BYTES)
+        .map_err(|e| cpu.stack_fault(e))?;
     Ok(T::from_u64(frame))
 }
 

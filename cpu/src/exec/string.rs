@@ -53,12 +53,7 @@ fn set_index(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
 
 /// Linear address of an offset in a segment.
 #[inline(always)]
-fn linear<T: Int>(
-    cpu: &mut Cpu,
-    segment: u8,
-    offset: u64,
-    write: bool,
-) -> Result<u64, Abort> {
+fn linear<T: Int>(cpu: &mut Cpu, segment: u8, offset: u64, write: bool) -> Result<u64, Abort> {
     if cpu.code64 {
         Ok(cpu.seg_base[(segment & 7) as usize].wrapping_add(offset))
     } else {
@@ -103,9 +98,10 @@ impl Step for Movs {
         let to = index(cpu, op, RDI);
         let n = n.min(in_page::<T>(from)).min(in_page::<T>(to));
         let p = cpu.privilege;
-        let (Some(src), Some(dst)) =
-            (cpu.tlb.fast(from, 1, Access::Read, p), cpu.tlb.fast(to, 1, Access::Write, p))
-        else {
+        let (Some(src), Some(dst)) = (
+            cpu.tlb.fast(from, 1, Access::Read, p),
+            cpu.tlb.fast(to, 1, Access::Write, p),
+        ) else {
             return 0;
         };
         let len = n as usize * T::BYTES;
@@ -199,7 +195,11 @@ impl Step for Scas {
 #[inline(always)]
 fn advance<S: Step, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) {
     let bytes = n.wrapping_mul(T::BYTES as u64);
-    let delta = if cpu.eflags & rflags::DF != 0 { bytes.wrapping_neg() } else { bytes };
+    let delta = if cpu.eflags & rflags::DF != 0 {
+        bytes.wrapping_neg()
+    } else {
+        bytes
+    };
     if S::SI {
         let v = index(cpu, op, RSI).wrapping_add(delta);
         set_index(cpu, op, RSI, v);
@@ -218,7 +218,11 @@ fn once<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
-    let chunk = if cpu.special.contains(Special::TRAP) { 1 } else { CHUNK };
+    let chunk = if cpu.special.contains(Special::TRAP) {
+        1
+    } else {
+        CHUNK
+    };
     let mut done = 0;
     while done < chunk {
         let count = index(cpu, op, RCX);
@@ -260,14 +264,13 @@ fn select<S: Step>(op: &Op, size: usize) -> Handler {
     }
 }
 
-/// The segment of the source: DS or the override, as [`Op::seg`] has it.
+/// The segment of the source: DS or the override, as [`Op::seg`] has it. 64-bit mode only knows FS and GS as overrides.
 pub(super) fn source_segment(i: &Instruction) -> u8 {
     let segment = match i.segment_prefix() {
         Register::None => seg::DS,
         prefix => number(prefix),
     };
     match (i.code_size() == iced_x86::CodeSize::Code64, segment) {
-        (true, seg::SS) => seg::FLAT_SS,
         (true, s) if s < seg::FS => seg::FLAT,
         (_, s) => s,
     }
