@@ -13,17 +13,23 @@ pub(crate) struct CodeMap {
 
 impl CodeMap {
     pub fn new(ram_end: u64) -> Self {
-        Self { pages: vec![0; (ram_end >> 12) as usize] }
+        Self {
+            pages: vec![0; (ram_end >> 12) as usize],
+        }
     }
 
     /// Whether any code was decoded from the page of `gpa`.
     pub fn is_code(&self, gpa: u64) -> bool {
-        self.pages.get((gpa >> 12) as usize).is_some_and(|&p| p != 0)
+        self.pages
+            .get((gpa >> 12) as usize)
+            .is_some_and(|&p| p != 0)
     }
 
     /// Whether code was decoded from near the `len` bytes at `gpa`, which do not leave their page.
     pub fn overlaps(&self, gpa: u64, len: usize) -> bool {
-        self.pages.get((gpa >> 12) as usize).is_some_and(|&p| p & Self::mask(gpa, len) != 0)
+        self.pages
+            .get((gpa >> 12) as usize)
+            .is_some_and(|&p| p & Self::mask(gpa, len) != 0)
     }
 
     fn mask(gpa: u64, len: usize) -> u64 {
@@ -105,7 +111,15 @@ impl BlockCache {
             blocks: Vec::new(),
             free: Vec::new(),
             pages,
-            jumps: vec![Jump { rip: 0, key: 0, block: 0 }; JUMPS].into(),
+            jumps: vec![
+                Jump {
+                    rip: 0,
+                    key: 0,
+                    block: 0
+                };
+                JUMPS
+            ]
+            .into(),
         }
     }
 
@@ -134,7 +148,9 @@ impl BlockCache {
     pub fn find(&self, gpa: u64, size: CodeSize) -> Option<BlockId> {
         let page = self.pages.get((gpa >> 12) as usize)?.as_ref()?;
         let key = ((gpa & 0xFFF) as u16, size);
-        page.binary_search_by_key(&key, |e| e.0).ok().map(|i| page[i].1)
+        page.binary_search_by_key(&key, |e| e.0)
+            .ok()
+            .map(|i| page[i].1)
     }
 
     /// The block with this index.
@@ -165,7 +181,10 @@ impl BlockCache {
                 (self.blocks.len() - 1) as BlockId
             }
         };
-        let page = self.pages.get_mut((gpa >> 12) as usize)?.get_or_insert_default();
+        let page = self
+            .pages
+            .get_mut((gpa >> 12) as usize)?
+            .get_or_insert_default();
         let key = ((gpa & 0xFFF) as u16, size);
         match page.binary_search_by_key(&key, |e| e.0) {
             Ok(i) => {
@@ -181,7 +200,11 @@ impl BlockCache {
     /// Forgets the code of the page of `gpa`; tells whether there was any.
     pub fn invalidate(&mut self, map: &mut CodeMap, gpa: u64) -> bool {
         map.clear(gpa);
-        let Some(page) = self.pages.get_mut((gpa >> 12) as usize).and_then(Option::take) else {
+        let Some(page) = self
+            .pages
+            .get_mut((gpa >> 12) as usize)
+            .and_then(Option::take)
+        else {
             return false;
         };
         for (_, id) in page.iter() {
@@ -197,6 +220,10 @@ impl BlockCache {
         self.blocks.clear();
         self.free.clear();
         self.pages.fill_with(|| None);
-        self.jumps.fill(Jump { rip: 0, key: 0, block: 0 });
+        self.jumps.fill(Jump {
+            rip: 0,
+            key: 0,
+            block: 0,
+        });
     }
 }

@@ -8,9 +8,7 @@
 use crate::state::rflags;
 
 /// Unsigned integers of the four operand sizes.
-pub trait Int:
-    Copy + Eq + Ord + Default + std::fmt::Debug + Into<u64> + 'static
-{
+pub trait Int: Copy + Eq + Ord + Default + std::fmt::Debug + Into<u64> + 'static {
     /// Width in bits.
     const BITS: u32;
     /// Width in bytes.
@@ -61,7 +59,10 @@ impl Lazy {
     /// From a result and the vector of carries out of each bit.
     #[inline(always)]
     fn from_carries<T: Int>(r: T, carries: u64) -> Self {
-        Self { res: r.sext(), aux: ((carries << (64 - T::BITS)) & (CF | PO)) | (carries & AF) }
+        Self {
+            res: r.sext(),
+            aux: ((carries << (64 - T::BITS)) & (CF | PO)) | (carries & AF),
+        }
     }
 
     /// After `r = a + b (+ carry)`.
@@ -81,7 +82,10 @@ impl Lazy {
     /// After a logical instruction: CF, OF and (undefined) AF are clear.
     #[inline(always)]
     pub fn logic<T: Int>(r: T) -> Self {
-        Self { res: r.sext(), aux: 0 }
+        Self {
+            res: r.sext(),
+            aux: 0,
+        }
     }
 
     /// As `self`, but with CF taken from `old`: INC and DEC keep it.
@@ -89,13 +93,19 @@ impl Lazy {
     pub fn keep_cf(self, old: Lazy) -> Self {
         // OF is CF ^ PO: flipping CF must flip PO with it.
         let flip = (self.aux ^ old.aux) & CF;
-        Self { res: self.res, aux: self.aux ^ flip ^ (flip >> 1) }
+        Self {
+            res: self.res,
+            aux: self.aux ^ flip ^ (flip >> 1),
+        }
     }
 
     /// SF, ZF and PF of a result, with CF and OF given; AF (undefined) clear: shifts and multiplications.
     #[inline(always)]
     pub fn result<T: Int>(r: T, cf: bool, of: bool) -> Self {
-        Self { res: r.sext(), aux: (u64::from(cf) << 63) | (u64::from(cf ^ of) << 62) }
+        Self {
+            res: r.sext(),
+            aux: (u64::from(cf) << 63) | (u64::from(cf ^ of) << 62),
+        }
     }
 
     /// As `self`, but with CF and OF given: rotates.
@@ -201,7 +211,12 @@ mod tests {
     #[test]
     fn every_combination_survives_a_round_trip() {
         for i in 0..64u64 {
-            let f = (i & 1) | (i & 2) << 1 | (i & 4) << 2 | (i & 8) << 3 | (i & 16) << 3 | (i & 32) << 6;
+            let f = (i & 1)
+                | (i & 2) << 1
+                | (i & 4) << 2
+                | (i & 8) << 3
+                | (i & 16) << 3
+                | (i & 32) << 6;
             assert_eq!(Lazy::from_bits(f).bits(), f);
         }
     }

@@ -59,7 +59,11 @@ impl Signals {
 
     /// Raises or lowers the lines in `bits`.
     pub fn set(&self, bits: u32, level: bool) {
-        if level { self.raise(bits) } else { self.lower(bits) }
+        if level {
+            self.raise(bits)
+        } else {
+            self.lower(bits)
+        }
     }
 
     /// The lines that are raised now.

@@ -31,8 +31,10 @@ impl GuestRam {
     /// Each host range must be valid for reads and writes for as long as the result or a clone of it
     /// lives, and no Rust reference may be held to it meanwhile.
     pub unsafe fn new(ranges: &[(u64, u64, NonNull<u8>)]) -> Self {
-        let regions: Vec<Region> =
-            ranges.iter().map(|&(start, len, host)| Region { start, len, host }).collect();
+        let regions: Vec<Region> = ranges
+            .iter()
+            .map(|&(start, len, host)| Region { start, len, host })
+            .collect();
         let end = regions.iter().map(|r| r.start + r.len).max().unwrap_or(0);
         Self { regions, end }
     }
@@ -46,10 +48,13 @@ impl GuestRam {
     #[inline]
     pub fn page(&self, gpa: u64) -> Option<NonNull<u8>> {
         let page = gpa & !0xFFF;
-        self.regions.iter().find(|r| page.wrapping_sub(r.start) < r.len).map(|r| {
-            // SAFETY: `page` lies inside the region, by the test above.
-            unsafe { r.host.add((page - r.start) as usize) }
-        })
+        self.regions
+            .iter()
+            .find(|r| page.wrapping_sub(r.start) < r.len)
+            .map(|r| {
+                // SAFETY: `page` lies inside the region, by the test above.
+                unsafe { r.host.add((page - r.start) as usize) }
+            })
     }
 
     /// Reads the 8-byte-aligned quadword at `gpa`; `None` if it is not RAM.
@@ -57,7 +62,11 @@ impl GuestRam {
     pub fn read_u64(&self, gpa: u64) -> Option<u64> {
         let page = self.page(gpa)?;
         // SAFETY: an aligned quadword does not leave its page, and the page is RAM.
-        Some(unsafe { page.add((gpa & 0xFF8) as usize).cast::<u64>().read_volatile() })
+        Some(unsafe {
+            page.add((gpa & 0xFF8) as usize)
+                .cast::<u64>()
+                .read_volatile()
+        })
     }
 
     /// Writes the 8-byte-aligned quadword at `gpa`; `None` if it is not RAM.
@@ -65,7 +74,11 @@ impl GuestRam {
     pub fn write_u64(&self, gpa: u64, value: u64) -> Option<()> {
         let page = self.page(gpa)?;
         // SAFETY: an aligned quadword does not leave its page, and the page is RAM.
-        unsafe { page.add((gpa & 0xFF8) as usize).cast::<u64>().write_volatile(value) };
+        unsafe {
+            page.add((gpa & 0xFF8) as usize)
+                .cast::<u64>()
+                .write_volatile(value)
+        };
         Some(())
     }
 }

@@ -275,7 +275,15 @@ impl X87State {
 impl Default for X87State {
     /// As after FNINIT.
     fn default() -> Self {
-        Self { r: [0; 8], fcw: 0x37F, fsw: 0, ftw: 0, fop: 0, fip: 0, fdp: 0 }
+        Self {
+            r: [0; 8],
+            fcw: 0x37F,
+            fsw: 0,
+            ftw: 0,
+            fop: 0,
+            fip: 0,
+            fdp: 0,
+        }
     }
 }
 

@@ -39,9 +39,17 @@ macro_rules! flags {
 }
 
 binary!(Add, |cpu, a, b| a.wrapping_add(b), add);
-binary!(Adc, |cpu, a, b| a.wrapping_add(b).wrapping_add(u64::from(cpu.flags.cf())), add);
+binary!(
+    Adc,
+    |cpu, a, b| a.wrapping_add(b).wrapping_add(u64::from(cpu.flags.cf())),
+    add
+);
 binary!(Sub, |cpu, a, b| a.wrapping_sub(b), sub);
-binary!(Sbb, |cpu, a, b| a.wrapping_sub(b).wrapping_sub(u64::from(cpu.flags.cf())), sub);
+binary!(
+    Sbb,
+    |cpu, a, b| a.wrapping_sub(b).wrapping_sub(u64::from(cpu.flags.cf())),
+    sub
+);
 binary!(And, |cpu, a, b| a & b, logic);
 binary!(Or, |cpu, a, b| a | b, logic);
 binary!(Xor, |cpu, a, b| a ^ b, logic);

@@ -63,13 +63,19 @@ fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let n = cpu.r::<T>(op.src).sext() as i64;
     let words = n >> T::BITS.trailing_zeros();
-    let la = cpu.ea(op).wrapping_add((words as u64).wrapping_mul(T::BYTES as u64));
+    let la = cpu
+        .ea(op)
+        .wrapping_add((words as u64).wrapping_mul(T::BYTES as u64));
     in_mem::<KIND, T>(cpu, la, n as u64)
 }
 
 #[inline(always)]
 fn source<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
-    if op.prefix & Op::MEM != 0 { cpu.load(cpu.ea(op)) } else { Ok(cpu.r(op.src)) }
+    if op.prefix & Op::MEM != 0 {
+        cpu.load(cpu.ea(op))
+    } else {
+        Ok(cpu.r(op.src))
+    }
 }
 
 /// BSF and BSR. With a source of zero the destination is undefined by the manual; processors keep it (and do

@@ -15,7 +15,10 @@ fn take(cpu: &mut Cpu, op: &Op, target: u64) -> Exec {
     cpu.rip = target;
     if cpu.recording {
         let base = cpu.seg_base[seg::CS as usize];
-        cpu.record(cpu.this_rip(op).wrapping_add(base), target.wrapping_add(base));
+        cpu.record(
+            cpu.this_rip(op).wrapping_add(base),
+            target.wrapping_add(base),
+        );
     }
     Ok(Flow::Jump)
 }
@@ -110,7 +113,11 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
             1 => cpu.flags.zf(),
             _ => true,
         };
-    let target = if again { Some(direct::<T>(cpu, op)?) } else { None };
+    let target = if again {
+        Some(direct::<T>(cpu, op)?)
+    } else {
+        None
+    };
     match op.aux {
         16 => cpu.w(RCX as u8, n as u16),
         32 => cpu.w(RCX as u8, n as u32),

@@ -102,14 +102,22 @@ fn bswap<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 fn cmov_reg<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
-    let v = if cpu.flags.cond::<C>() { cpu.r::<T>(op.src) } else { cpu.r::<T>(op.dst) };
+    let v = if cpu.flags.cond::<C>() {
+        cpu.r::<T>(op.src)
+    } else {
+        cpu.r::<T>(op.dst)
+    };
     cpu.w(op.dst, v);
     Ok(Flow::Next)
 }
 
 fn cmov_mem<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let m = cpu.load::<T>(cpu.ea(op))?;
-    let v = if cpu.flags.cond::<C>() { m } else { cpu.r::<T>(op.dst) };
+    let v = if cpu.flags.cond::<C>() {
+        m
+    } else {
+        cpu.r::<T>(op.dst)
+    };
     cpu.w(op.dst, v);
     Ok(Flow::Next)
 }

@@ -35,19 +35,25 @@ impl Cpu {
         }
         let bits: u16 = self.load_as(tr.base.wrapping_add(at), Privilege::Supervisor)?;
         let mask = ((1u16 << size) - 1) << (port & 7);
-        if bits & mask != 0 { Err(self.gp(0)) } else { Ok(()) }
+        if bits & mask != 0 {
+            Err(self.gp(0))
+        } else {
+            Ok(())
+        }
     }
 
     fn port_in<T: Int>(&mut self, port: u16) -> T {
         let mut bytes = [0; 8];
-        self.platform.pio_read(self.now(), port, &mut bytes[..T::BYTES]);
+        self.platform
+            .pio_read(self.now(), port, &mut bytes[..T::BYTES]);
         self.after_bus();
         T::from_u64(u64::from_le_bytes(bytes))
     }
 
     fn port_out<T: Int>(&mut self, port: u16, value: T) {
         let bytes = value.zext().to_le_bytes();
-        self.platform.pio_write(self.now(), port, &bytes[..T::BYTES]);
+        self.platform
+            .pio_write(self.now(), port, &bytes[..T::BYTES]);
         self.after_bus();
     }
 }
@@ -55,7 +61,11 @@ impl Cpu {
 /// The port: an immediate byte or DX.
 #[inline(always)]
 fn port<const DX: bool>(cpu: &Cpu, op: &Op) -> u16 {
-    if DX { cpu.gpr[RDX] as u16 } else { op.imm as u8 as u16 }
+    if DX {
+        cpu.gpr[RDX] as u16
+    } else {
+        op.imm as u8 as u16
+    }
 }
 
 fn in_<const DX: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
@@ -82,8 +92,11 @@ fn mask(op: &Op) -> u64 {
 }
 
 fn step_index<T: Int>(cpu: &mut Cpu, op: &Op, id: usize) {
-    let delta =
-        if cpu.eflags & rflags::DF != 0 { (T::BYTES as u64).wrapping_neg() } else { T::BYTES as u64 };
+    let delta = if cpu.eflags & rflags::DF != 0 {
+        (T::BYTES as u64).wrapping_neg()
+    } else {
+        T::BYTES as u64
+    };
     set(cpu, op, id, cpu.gpr[id].wrapping_add(delta));
 }
 
@@ -134,7 +147,8 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// Selects handlers.
 pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    let dx = i.op_register(if i.mnemonic() == Mnemonic::In { 1 } else { 0 }) == iced_x86::Register::DX;
+    let dx =
+        i.op_register(if i.mnemonic() == Mnemonic::In { 1 } else { 0 }) == iced_x86::Register::DX;
     Some(match i.mnemonic() {
         Mnemonic::In => match (i.op0_register().size(), dx) {
             (1, false) => in_::<false, u8>,

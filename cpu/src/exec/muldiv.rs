@@ -21,13 +21,20 @@ fn upper<T: Int>() -> u8 {
 
 #[inline(always)]
 fn operand<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
-    if op.prefix & Op::MEM != 0 { cpu.load(cpu.ea(op)) } else { Ok(cpu.r(op.dst)) }
+    if op.prefix & Op::MEM != 0 {
+        cpu.load(cpu.ea(op))
+    } else {
+        Ok(cpu.r(op.dst))
+    }
 }
 
 fn mul<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let b = operand::<T>(cpu, op)?;
     let wide = u128::from(cpu.r::<T>(AX).zext()) * u128::from(b.zext());
-    let (low, high) = (T::from_u64(wide as u64), T::from_u64((wide >> T::BITS) as u64));
+    let (low, high) = (
+        T::from_u64(wide as u64),
+        T::from_u64((wide >> T::BITS) as u64),
+    );
     cpu.w(AX, low);
     cpu.w(upper::<T>(), high);
     let over = high != T::default();
@@ -129,7 +136,13 @@ fn decimal<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
     let mut al = old;
     let mut cf = false;
     let af = old & 15 > 9 || cpu.flags.af();
-    let step = |v: u8, n: u8| if SUB { v.overflowing_sub(n) } else { v.overflowing_add(n) };
+    let step = |v: u8, n: u8| {
+        if SUB {
+            v.overflowing_sub(n)
+        } else {
+            v.overflowing_add(n)
+        }
+    };
     if af {
         let (v, carry) = step(al, 6);
         al = v;
@@ -150,7 +163,11 @@ fn ascii<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
     let adjust = cpu.r::<u8>(AX) & 15 > 9 || cpu.flags.af();
     let mut ax = cpu.r::<u16>(AX);
     if adjust {
-        ax = if SUB { ax.wrapping_sub(0x106) } else { ax.wrapping_add(0x106) };
+        ax = if SUB {
+            ax.wrapping_sub(0x106)
+        } else {
+            ax.wrapping_add(0x106)
+        };
     }
     ax &= 0xFF0F;
     cpu.w(AX, ax);

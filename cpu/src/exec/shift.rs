@@ -59,7 +59,11 @@ impl Shift for Rol {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let (a, k) = (a.zext(), n % T::BITS);
-        let r = if k == 0 { a } else { a << k | a >> (T::BITS - k) };
+        let r = if k == 0 {
+            a
+        } else {
+            a << k | a >> (T::BITS - k)
+        };
         let r = T::from_u64(r);
         let cf = bit(r.zext(), 0);
         cpu.flags = cpu.flags.with_cf_of(cf, r.msb() != cf);
@@ -72,7 +76,11 @@ impl Shift for Ror {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let (a, k) = (a.zext(), n % T::BITS);
-        let r = if k == 0 { a } else { a >> k | a << (T::BITS - k) };
+        let r = if k == 0 {
+            a
+        } else {
+            a >> k | a << (T::BITS - k)
+        };
         let r = T::from_u64(r);
         let next = bit(r.zext(), T::BITS - 2);
         cpu.flags = cpu.flags.with_cf_of(r.msb(), r.msb() != next);
@@ -87,7 +95,11 @@ impl Shift for Rcl {
         let k = n % (T::BITS + 1);
         // The operand with the carry above it, rotated as one number of BITS + 1 bits.
         let wide = u128::from(a.zext()) | u128::from(cpu.flags.cf()) << T::BITS;
-        let turned = if k == 0 { wide } else { wide << k | wide >> (T::BITS + 1 - k) };
+        let turned = if k == 0 {
+            wide
+        } else {
+            wide << k | wide >> (T::BITS + 1 - k)
+        };
         let r = T::from_u64(turned as u64);
         let cf = turned >> T::BITS & 1 != 0;
         cpu.flags = cpu.flags.with_cf_of(cf, r.msb() != cf);
@@ -101,10 +113,16 @@ impl Shift for Rcr {
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let k = n % (T::BITS + 1);
         let wide = u128::from(a.zext()) | u128::from(cpu.flags.cf()) << T::BITS;
-        let turned = if k == 0 { wide } else { wide >> k | wide << (T::BITS + 1 - k) };
+        let turned = if k == 0 {
+            wide
+        } else {
+            wide >> k | wide << (T::BITS + 1 - k)
+        };
         let r = T::from_u64(turned as u64);
         let cf = turned >> T::BITS & 1 != 0;
-        cpu.flags = cpu.flags.with_cf_of(cf, r.msb() != bit(r.zext(), T::BITS - 2));
+        cpu.flags = cpu
+            .flags
+            .with_cf_of(cf, r.msb() != bit(r.zext(), T::BITS - 2));
         r
     }
 }
@@ -126,7 +144,10 @@ fn reg<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
 
 #[inline(always)]
 fn mem<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
-    cpu.modify(cpu.ea(op), |cpu, a: T| if n == 0 { a } else { O::apply(cpu, a, n) })?;
+    cpu.modify(
+        cpu.ea(op),
+        |cpu, a: T| if n == 0 { a } else { O::apply(cpu, a, n) },
+    )?;
     Ok(Flow::Next)
 }
 
@@ -148,7 +169,10 @@ fn mem_cl<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 fn shift<O: Shift>(i: &Instruction) -> Handler {
     let size = operand_size(i, 0);
-    match (i.op0_kind() == OpKind::Memory, i.op1_kind() == OpKind::Register) {
+    match (
+        i.op0_kind() == OpKind::Memory,
+        i.op1_kind() == OpKind::Register,
+    ) {
         (false, false) => by_size!(size, reg_imm::<O>),
         (false, true) => by_size!(size, reg_cl::<O>),
         (true, false) => by_size!(size, mem_imm::<O>),
@@ -165,12 +189,20 @@ fn double<const LEFT: bool, T: Int>(cpu: &mut Cpu, a: T, b: T, n: u32) -> T {
     }
     let (wa, wb) = (u128::from(a.zext()), u128::from(b.zext()));
     let (r, cf) = if LEFT {
-        let wide = if T::BITS == 16 { wa << 32 | wb << 16 | wa } else { wa << T::BITS | wb };
+        let wide = if T::BITS == 16 {
+            wa << 32 | wb << 16 | wa
+        } else {
+            wa << T::BITS | wb
+        };
         let top = if T::BITS == 16 { 32 } else { T::BITS };
         let cf = wide >> (top + T::BITS - n) & 1 != 0;
         (T::from_u64((wide << n >> top) as u64), cf)
     } else {
-        let wide = if T::BITS == 16 { wa << 32 | wb << 16 | wa } else { wb << T::BITS | wa };
+        let wide = if T::BITS == 16 {
+            wa << 32 | wb << 16 | wa
+        } else {
+            wb << T::BITS | wa
+        };
         let cf = wide >> (n - 1) & 1 != 0;
         (T::from_u64((wide >> n) as u64), cf)
     };
@@ -195,7 +227,11 @@ fn double_mem<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, op: &Op) 
 
 fn double_shift<const LEFT: bool>(i: &Instruction) -> Handler {
     let size = operand_size(i, 0);
-    match (i.op0_kind() == OpKind::Memory, i.op2_kind() == OpKind::Register, size) {
+    match (
+        i.op0_kind() == OpKind::Memory,
+        i.op2_kind() == OpKind::Register,
+        size,
+    ) {
         (false, false, 2) => double_reg::<LEFT, false, u16>,
         (false, false, 4) => double_reg::<LEFT, false, u32>,
         (false, false, _) => double_reg::<LEFT, false, u64>,

@@ -165,18 +165,6 @@ fn xmm_mm<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// CVTPI2PS from memory is an MMX instruction all the same; CVTPI2PD from memory is none.
-fn cvtpi2ps_mem(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.need_sse()?;
-    cpu.need_mmx()?;
-    let b = cpu.load::<u64>(cpu.ea(op))?;
-    let (a, b) = (cpu.v(op.dst), cast(u128::from(b)));
-    let r = cpu.float(|csr| Cvtpi2ps::run(csr, a, b))?;
-    cpu.x87.enter_mmx();
-    cpu.set_xmm(op.dst, cast(r));
-    Ok(Flow::Next)
-}
-
 #[inline(always)]
 fn to_mm<K: Float>(cpu: &mut Cpu, op: &Op, b: u128) -> Exec {
     let r = cpu.float(|csr| K::run(csr, cast(0u128), cast(b)))?;
@@ -234,7 +222,8 @@ pub(super) fn lower(i: &Instruction) -> Option<Handler> {
         Code::Cvttsd2si_r64_xmmm64 => {
             form!(to_int_reg::<Cvttsd2si64>, to_int_mem::<Cvttsd2si64, u64>)
         }
-        Code::Cvtpi2ps_xmm_mmm64 => form!(xmm_mm::<Cvtpi2ps>, cvtpi2ps_mem),
+        // From memory they touch no MMX register, and leave the x87 FPU alone.
+        Code::Cvtpi2ps_xmm_mmm64 => form!(xmm_mm::<Cvtpi2ps>, shape::<Cvtpi2ps>(i)),
         Code::Cvtpi2pd_xmm_mmm64 => form!(xmm_mm::<Cvtdq2pd>, shape::<Cvtdq2pd>(i)),
         Code::Cvtps2pi_mm_xmmm64 => {
             form!(mm_xmm::<LowerHalf<Cvtps2dq>>, mm_mem64::<Cvtps2dq>)
