@@ -13,7 +13,8 @@
 //! | `op`, `lower`, `block` | decoded operations, decoding with iced-x86, the cache of decoded blocks |
 //! | `engine` | [`SoftCpu`]: the run loop |
 //! | `exec` | the instructions, a file a family |
-//! | `exception`, `interrupt`, `segment` | delivery of events and protected-mode structures |
+//! | `exception`, `interrupt`, `debug` | events and their delivery |
+//! | `segment`, `frame` | protected-mode structures: descriptors, and the stack as far transfers use it |
 //! | `cpuid`, `msr` | the CPU models as data |
 //! | `record` | where a taken branch meets the Branch Trace Store |
 //!

@@ -30,6 +30,10 @@ const MISC_ENABLE_PEBS_UNAVAILABLE: u64 = 1 << 12;
 /// IA32_MISC_ENABLE after reset.
 pub(crate) const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;
 
+/// IA32_MTRR_DEF_TYPE: enabled, everything write-back. After RESET it is all clear, but no kernel ever sees that: it
+/// expects what firmware sets up, and takes a processor without any write-back memory for a broken one.
+const MTRR_DEFAULT_RESET: u64 = 1 << 11 | 6;
+
 /// How a register behaves.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -283,6 +287,7 @@ fn find(number: u32) -> Option<(&'static Row, usize)> {
 pub(crate) fn reset_values(_: &Model) -> Vec<u64> {
     let reset = |r: &Row| match r.kind {
         Kind::Stored { reset, .. } => reset,
+        Kind::MtrrDefault => MTRR_DEFAULT_RESET,
         _ => 0,
     };
     TABLE

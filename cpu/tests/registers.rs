@@ -117,6 +117,7 @@ fn msrs_after_reset() {
     let mut g = Guest::new();
     assert_eq!(read(&mut g, 0x1A0), Some(0x1081));
     assert_eq!(read(&mut g, 0x277), Some(0x0007_0406_0007_0406));
+    assert_eq!(read(&mut g, 0x2FF), Some(0x806));
     assert_eq!(read(&mut g, 0x10A).map(|v| v & 1), Some(1));
     assert_eq!(read(&mut g, 0x1B), Some(0xFEE0_0900));
     assert_eq!(read(&mut g, 0x802), None);
