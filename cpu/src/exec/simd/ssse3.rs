@@ -61,7 +61,7 @@ fn palignr(high: u128, low: u128, bytes: u32) -> u128 {
 /// PMULHRSW: the product's bits 30:15, rounded. It fits but for (-1) * (-1), which wraps.
 #[inline(always)]
 fn mulhrs(a: i16, b: i16) -> i16 {
-    (((i32::from(a) * i32::from(b) >> 14) + 1) >> 1) as i16
+    ((((i32::from(a) * i32::from(b)) >> 14) + 1) >> 1) as i16
 }
 
 /// PMADDUBSW.

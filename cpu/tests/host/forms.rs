@@ -1,0 +1,121 @@
+//! Every instruction of a set of CPUID features, in its forms, made from the decoder's tables.
+
+use iced_x86::{
+    Code, CpuidFeature, Encoder, Instruction, MemoryOperand, OpCodeOperandKind as Kind, OpKind,
+    Register,
+};
+
+use crate::random::Random;
+
+/// General registers that an operand may be: neither RSP, nor RDI and R15, which have other uses here.
+const GPRS: [Register; 13] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RBX,
+    Register::RBP,
+    Register::RSI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+];
+
+const FEATURES: [CpuidFeature; 9] = [
+    CpuidFeature::FPU,
+    CpuidFeature::FPU287,
+    CpuidFeature::FPU387,
+    CpuidFeature::MMX,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::FXSR,
+];
+
+/// The instructions that vector and floating-point features add. Left out are those that begin with FWAIT: to a
+/// processor they are two.
+pub fn all() -> impl Iterator<Item = Code> {
+    Code::values().filter(|c| {
+        let features = c.cpuid_features();
+        let info = c.op_code();
+        info.is_instruction()
+            && !info.fwait()
+            && features.iter().any(|f| FEATURES.contains(f))
+            && features
+                .iter()
+                .all(|f| FEATURES.contains(f) || *f == CpuidFeature::CMOV)
+    })
+}
+
+/// An instruction and its bytes.
+#[derive(Debug, Clone)]
+pub struct Form {
+    pub instruction: Instruction,
+    pub bytes: Vec<u8>,
+}
+
+impl Form {
+    /// `code` with random registers and immediate; memory operands are at RDI.
+    pub fn new(code: Code, memory: bool, random: &mut Random) -> Option<Self> {
+        let mut i = Instruction::default();
+        i.set_code(code);
+        let at_rdi = MemoryOperand::with_base(Register::RDI);
+        for (n, &kind) in code.op_code().op_kinds().iter().enumerate() {
+            let n = n as u32;
+            let register = match kind {
+                Kind::mem => None,
+                Kind::xmm_or_mem | Kind::mm_or_mem | Kind::r32_or_mem | Kind::r64_or_mem
+                    if memory =>
+                {
+                    None
+                }
+                Kind::xmm_reg | Kind::xmm_rm | Kind::xmm_or_mem => {
+                    Some(Register::XMM0 + random.below(16) as u32)
+                }
+                Kind::mm_reg | Kind::mm_rm | Kind::mm_or_mem => {
+                    Some(Register::MM0 + random.below(8) as u32)
+                }
+                Kind::r64_reg | Kind::r64_or_mem => Some(*random.pick(&GPRS)),
+                Kind::r32_reg | Kind::r32_or_mem => Some(random.pick(&GPRS).full_register32()),
+                Kind::st0 => Some(Register::ST0),
+                Kind::sti_opcode => Some(Register::ST0 + random.below(8) as u32),
+                Kind::ax => Some(Register::AX),
+                Kind::imm8 => {
+                    i.set_op_kind(n, OpKind::Immediate8);
+                    i.set_immediate8(random.next() as u8);
+                    continue;
+                }
+                Kind::seg_rDI => {
+                    i.set_op_kind(n, OpKind::MemorySegRDI);
+                    continue;
+                }
+                other => panic!("{code:?}: operand {other:?}"),
+            };
+            match register {
+                Some(r) => {
+                    i.set_op_kind(n, OpKind::Register);
+                    i.set_op_register(n, r);
+                }
+                None => {
+                    i.set_op_kind(n, OpKind::Memory);
+                    i.set_memory_base(at_rdi.base);
+                }
+            }
+        }
+        let mut encoder = Encoder::new(64);
+        // Not every form exists in 64-bit mode.
+        encoder.encode(&i, 0).ok()?;
+        Some(Self {
+            instruction: i,
+            bytes: encoder.take_buffer(),
+        })
+    }
+
+    pub fn has_memory(&self) -> bool {
+        (0..self.instruction.op_count()).any(|n| self.instruction.op_kind(n) == OpKind::Memory)
+    }
+}

@@ -1,0 +1,408 @@
+//! The vector and floating-point instructions of the software CPU against the host's processor, bit for bit.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod forms;
+mod native;
+mod random;
+
+use common::{DATA, Guest, KERNEL};
+use forms::Form;
+use iced_x86::code_asm::{xmm0, xmm1};
+use iced_x86::{Code, CpuidFeature, Mnemonic};
+use native::{FXSAVE, Native, Registers};
+use random::Random;
+use vbts_cpu::cpu::vector::{GP, XM};
+use vbts_cpu::state::{X87State, cr4, rflags};
+
+/// Choices of registers for each form of each instruction.
+const VARIANTS: usize = 8;
+/// States that each starts from.
+const STATES: usize = 10;
+
+/// Memory that an instruction may access.
+#[repr(C, align(64))]
+#[derive(Debug, Clone)]
+struct Memory([u8; FXSAVE]);
+
+/// Everything an instruction depends on and may change.
+#[derive(Debug, Clone)]
+struct State {
+    gpr: [u64; 16],
+    flags: u64,
+    xmm: [u128; 16],
+    mxcsr: u32,
+    x87: X87State,
+    memory: Memory,
+}
+
+impl State {
+    fn random(random: &mut Random) -> Self {
+        let mut x87 = X87State::default();
+        for r in &mut x87.r {
+            *r = random.f80();
+        }
+        // Precision 01 is reserved.
+        let precision = *random.pick(&[0, 2, 3]) << 8;
+        let masks = if random.below(2) == 0 {
+            0x3F
+        } else {
+            random.next() as u16 & 0x3F
+        };
+        x87.fcw = 0x40 | precision | (random.below(4) as u16) << 10 | masks;
+        // TOP and the condition codes; flags only of what is masked.
+        let stack_fault = if masks & 1 != 0 { 0x40 } else { 0 };
+        x87.fsw = random.next() as u16 & (0x7F00 | masks | stack_fault);
+        x87.ftw = match random.below(4) {
+            0 => random.next() as u8,
+            1 => 0,
+            _ => 0xFF,
+        };
+        let mut memory = Memory([0; FXSAVE]);
+        for chunk in memory.0.chunks_mut(16) {
+            let value = if random.below(4) == 0 {
+                random.f80()
+            } else {
+                random.u128()
+            };
+            chunk.copy_from_slice(&value.to_le_bytes());
+        }
+        let control = (random.below(4) as u32) << 13
+            | if random.below(3) == 0 {
+                random.next() as u32 & 0x8040
+            } else {
+                0
+            };
+        Self {
+            gpr: std::array::from_fn(|_| random.u64()),
+            flags: random.next() & rflags::ARITH,
+            xmm: std::array::from_fn(|_| random.u128()),
+            mxcsr: 0x1F80 | control | random.next() as u32 & 0x3F,
+            x87,
+            memory,
+        }
+    }
+
+    fn native(&mut self, code: &Native) {
+        let mut r = Registers::new();
+        r.gpr = self.gpr;
+        r.gpr[7] = self.memory.0.as_mut_ptr() as u64;
+        r.rflags = self.flags | rflags::FIXED | rflags::IF;
+        let mut put =
+            |at: usize, bytes: &[u8]| r.fxsave[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &self.x87.fcw.to_le_bytes());
+        put(2, &self.x87.fsw.to_le_bytes());
+        put(4, &[self.x87.ftw]);
+        put(24, &self.mxcsr.to_le_bytes());
+        for i in 0..8 {
+            put(32 + 16 * i, &self.x87.st(i).to_le_bytes());
+        }
+        for (i, xmm) in self.xmm.iter().enumerate() {
+            put(160 + 16 * i, &xmm.to_le_bytes());
+        }
+        code.run(&mut r);
+        let get = |at: usize, len: usize| {
+            let mut wide = [0; 16];
+            wide[..len].copy_from_slice(&r.fxsave[at..at + len]);
+            u128::from_le_bytes(wide)
+        };
+        self.gpr = r.gpr;
+        self.flags = r.rflags & rflags::ARITH;
+        self.mxcsr = get(24, 4) as u32;
+        self.x87.fcw = get(0, 2) as u16;
+        self.x87.fsw = get(2, 2) as u16;
+        self.x87.ftw = get(4, 1) as u8;
+        for i in 0..8 {
+            self.x87.set_st(i, get(32 + 16 * i, 10));
+        }
+        self.xmm = std::array::from_fn(|i| get(160 + 16 * i, 16));
+    }
+
+    /// Loads it into the guest, which goes on at its program.
+    fn load(&self, guest: &mut Guest) {
+        guest.write_bytes(DATA, &self.memory.0);
+        guest.update(|s| {
+            let rsp = s.gpr[4];
+            s.gpr = self.gpr;
+            s.gpr[4] = rsp;
+            s.gpr[7] = DATA;
+            s.rip = KERNEL;
+            s.halted = false;
+            s.rflags = self.flags | rflags::FIXED;
+            s.sys.cr4 |= cr4::OSXMMEXCPT;
+            s.xmm = self.xmm;
+            s.mxcsr = self.mxcsr;
+            s.x87 = self.x87;
+        });
+    }
+
+    fn store(guest: &Guest) -> Self {
+        let s = guest.soft.cpu.state();
+        let mut memory = Memory([0; FXSAVE]);
+        for (i, chunk) in memory.0.chunks_mut(8).enumerate() {
+            chunk.copy_from_slice(&guest.read(DATA + 8 * i as u64).to_le_bytes());
+        }
+        Self {
+            gpr: s.gpr,
+            flags: s.rflags & rflags::ARITH,
+            xmm: s.xmm,
+            mxcsr: s.mxcsr,
+            x87: s.x87,
+            memory,
+        }
+    }
+
+    /// Panics where `self`, the guest's, differs from what the host did.
+    fn check(&mut self, host: &mut Self, form: &Form, before: &Self) {
+        for state in [&mut *self, &mut *host] {
+            state.gpr[4] = 0;
+            state.gpr[7] = 0;
+            state.gpr[15] = 0;
+            // Where and what the last instruction was: processors differ in when they tell.
+            (state.x87.fop, state.x87.fip, state.x87.fdp) = (0, 0, 0);
+            for &(start, end) in pointers(form.instruction.code()) {
+                state.memory.0[start..end].fill(0);
+            }
+        }
+        // AMD processors change flags even if the comparison raises an unmasked exception (SDM Vol. 2A, FCOMI).
+        let comparison = form.bytes[0] & !4 == 0xDB && form.bytes[1] >= 0xE8;
+        if comparison && host.x87.fsw & !host.x87.fcw & 0x3F != 0 {
+            host.flags = self.flags;
+        }
+        let context = || {
+            format!(
+                "{} {:02x?}\nbefore {before:x?}",
+                form.instruction, form.bytes
+            )
+        };
+        assert_eq!(self.gpr, host.gpr, "registers: {}", context());
+        assert_eq!(self.flags, host.flags, "flags: {}", context());
+        assert_eq!(
+            format!("{:x?}", self.xmm),
+            format!("{:x?}", host.xmm),
+            "{}",
+            context()
+        );
+        assert_eq!(
+            self.mxcsr,
+            host.mxcsr,
+            "MXCSR {:x} {:x}: {}",
+            self.mxcsr,
+            host.mxcsr,
+            context()
+        );
+        assert_eq!(
+            format!("{:x?}", self.x87),
+            format!("{:x?}", host.x87),
+            "{}",
+            context()
+        );
+        assert_eq!(self.memory.0, host.memory.0, "memory: {}", context());
+    }
+}
+
+/// What of an image that an instruction stores depends on the processor: pointers to the last instruction, MXCSR_MASK, and
+/// what is reserved.
+fn pointers(code: Code) -> &'static [(usize, usize)] {
+    match code {
+        Code::Fnstenv_m14byte | Code::Fnsave_m94byte => &[(6, 14)],
+        Code::Fnstenv_m28byte | Code::Fnsave_m108byte => &[(12, 28)],
+        Code::Fxsave_m512byte | Code::Fxsave64_m512byte => &[(6, 24), (28, 32), (416, 512)],
+        _ => &[],
+    }
+}
+
+fn host_has(code: Code) -> bool {
+    code.cpuid_features().iter().all(|f| match f {
+        CpuidFeature::SSE3 => is_x86_feature_detected!("sse3"),
+        CpuidFeature::SSSE3 => is_x86_feature_detected!("ssse3"),
+        _ => true,
+    })
+}
+
+/// Both forms of every instruction, with random operands each time.
+fn every_form(random: &mut Random, mut f: impl FnMut(&Form, &mut Random)) {
+    let mut count = 0;
+    for code in forms::all().filter(|&c| host_has(c)) {
+        for memory in [false, true] {
+            let Some(form) = Form::new(code, memory, random) else {
+                continue;
+            };
+            if memory && !form.has_memory() {
+                continue;
+            }
+            count += 1;
+            f(&form, random);
+        }
+    }
+    assert!(count > 400, "only {count} forms");
+}
+
+/// Operands that would fault on the host are made valid.
+fn fit(form: &Form, state: &mut State) {
+    let at = match form.instruction.mnemonic() {
+        Mnemonic::Ldmxcsr => 0,
+        Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => 24,
+        _ => return,
+    };
+    state.memory.0[at + 2..at + 4].fill(0);
+}
+
+#[test]
+fn every_instruction_does_what_the_host_does() {
+    let mut random = Random::new(1);
+    let mut guest = Guest::new();
+    every_form(&mut random, |first, random| {
+        for _ in 0..VARIANTS {
+            // Other registers and immediates each time.
+            let form = Form::new(first.instruction.code(), first.has_memory(), random).unwrap();
+            let native = Native::new(&form.bytes);
+            let end = put(&mut guest, &form);
+            for _ in 0..STATES {
+                let mut before = State::random(random);
+                fit(&form, &mut before);
+                let mut expected = before.clone();
+                expected.native(&native);
+                before.load(&mut guest);
+                guest.run_to(end);
+                State::store(&guest).check(&mut expected, &form, &before);
+            }
+        }
+    });
+}
+
+/// Masks of MXCSR.
+const MASKS: u32 = 0x1F80;
+const UM: u32 = 1 << 11;
+
+#[test]
+fn unmasked_exceptions_of_sse_fault_and_leave_the_destination_alone() {
+    let mut random = Random::new(2);
+    let mut guest = Guest::new();
+    let mut faults = 0;
+    every_form(&mut random, |form, random| {
+        if !raises(form.instruction.mnemonic()) {
+            return;
+        }
+        let native = Native::new(&form.bytes);
+        let end = put(&mut guest, form);
+        for _ in 0..4 * STATES {
+            let mut before = State::random(random);
+            before.mxcsr &= !0x3F;
+            let mut expected = before.clone();
+            expected.native(&native);
+            // Underflow has a test of its own: unmasked it is another condition.
+            let masks = random.next() as u32 & MASKS | UM;
+            before.mxcsr = before.mxcsr & !MASKS | masks;
+            expected.mxcsr = expected.mxcsr & !MASKS | masks;
+            before.load(&mut guest);
+            let flags = expected.mxcsr & 0x3F;
+            let unmasked = flags & !masks >> 7;
+            if unmasked == 0 {
+                guest.run_to(end);
+            } else {
+                // Flags of the operands, and those of the result only if the operands raise nothing unmasked.
+                let flags = if unmasked & 7 != 0 { flags & 7 } else { flags };
+                expected = before.clone();
+                expected.mxcsr |= flags;
+                let frame = guest.run_to_exception(XM, None);
+                assert_eq!(frame.rip, KERNEL);
+                faults += 1;
+            }
+            State::store(&guest).check(&mut expected, form, &before);
+        }
+    });
+    assert!(faults > 1000, "only {faults} faults");
+}
+
+/// Whether an instruction raises SIMD floating-point exceptions.
+fn raises(m: Mnemonic) -> bool {
+    let name = format!("{m:?}");
+    let arithmetic = [
+        "Add", "Sub", "Mul", "Div", "Sqrt", "Min", "Max", "Cmp", "Com", "Ucom", "Cvt", "Hadd",
+        "Hsub",
+    ];
+    arithmetic.iter().any(|a| name.starts_with(a))
+}
+
+#[test]
+fn unmasked_underflow_is_raised_for_exact_results_too() {
+    let mut guest = Guest::kernel(|a| {
+        a.mulsd(xmm0, xmm1)?;
+        a.hlt()
+    });
+    let mut run = |a: u64, b: f64, mxcsr: u32| {
+        guest.update(|s| {
+            s.rip = KERNEL;
+            s.halted = false;
+            s.sys.cr4 |= cr4::OSXMMEXCPT;
+            (s.xmm[0], s.xmm[1], s.mxcsr) = (a.into(), b.to_bits().into(), mxcsr);
+        });
+        guest.run();
+        let cpu = &guest.soft.cpu;
+        let fault = cpu.rip == common::handler(XM) + 1;
+        (fault, cpu.xmm[0] as u64, cpu.mxcsr & 0x3F)
+    };
+    const FTZ: u32 = 1 << 15;
+    let smallest = f64::MIN_POSITIVE.to_bits();
+    // Tiny and exact: masked it is no underflow, unmasked it is.
+    assert_eq!(run(smallest, 0.5, MASKS), (false, smallest / 2, 0));
+    assert_eq!(run(smallest, 0.5, MASKS & !UM), (true, smallest, 0x10));
+    // Flushing to zero is for masked underflow only.
+    assert_eq!(run(smallest, 0.5, MASKS | FTZ), (false, 0, 0x30));
+    assert_eq!(
+        run(smallest, 0.5, MASKS & !UM | FTZ),
+        (true, smallest, 0x10)
+    );
+    // Not tiny.
+    assert_eq!(
+        run(smallest, 2.0, MASKS & !UM),
+        (false, smallest + (1 << 52), 0)
+    );
+}
+
+#[test]
+fn sse_operands_of_16_bytes_are_aligned() {
+    let mut random = Random::new(3);
+    let mut guest = Guest::new();
+    let mut faults = 0;
+    every_form(&mut random, |form, random| {
+        let size = form.instruction.memory_size().size();
+        if !form.has_memory() {
+            return;
+        }
+        let end = put(&mut guest, form);
+        let mut before = State::random(random);
+        fit(form, &mut before);
+        before.memory.0.copy_within(0..FXSAVE - 8, 8);
+        before.load(&mut guest);
+        guest.update(|s| s.gpr[7] += 8);
+        let free = matches!(
+            form.instruction.mnemonic(),
+            Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu | Mnemonic::Lddqu
+        );
+        let area = form.instruction.code().cpuid_features() == [CpuidFeature::FXSR];
+        if size == 16 && !free || area {
+            assert_eq!(
+                guest.run_to_exception(GP, Some(0)).rip,
+                KERNEL,
+                "{}",
+                form.instruction
+            );
+            faults += 1;
+        } else {
+            guest.run_to(end);
+        }
+    });
+    assert!(faults > 100, "only {faults} faults");
+}
+
+/// Puts an instruction where the guest starts, and tells where it will have halted.
+fn put(guest: &mut Guest, form: &Form) -> u64 {
+    let mut code = form.bytes.clone();
+    code.push(0xF4);
+    guest.write_bytes(KERNEL, &code);
+    KERNEL + code.len() as u64
+}
