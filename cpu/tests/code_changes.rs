@@ -1,0 +1,246 @@
+//! Code that changes under the processor, and instructions that stop half-way: self-modifying code, code that a device
+//! writes or a new mapping brings, instructions across pages, repeated strings that fault or are interrupted.
+
+mod common;
+
+use common::{DATA, Guest, KERNEL, USER, handler};
+use iced_x86::code_asm::*;
+use vbts_cpu::cpu::vector::PF;
+use vbts_cpu::state::gpr::{RAX, RCX, RDI, RSI};
+
+/// A page of kernel memory for a second piece of code.
+const OTHER: u64 = 0x3_0000;
+
+/// `mov eax, value; ret`.
+fn function(value: u32) -> Vec<u8> {
+    let mut code = vec![0xB8];
+    code.extend(value.to_le_bytes());
+    code.push(0xC3);
+    code
+}
+
+#[test]
+fn a_store_to_the_next_instruction_takes_effect_at_once() {
+    let mut g = Guest::new();
+    // mov dword [rip + 1], 0x12345678: the immediate of the instruction behind it.
+    let mut code = vec![0xC7, 0x05, 1, 0, 0, 0, 0x78, 0x56, 0x34, 0x12];
+    code.extend([0xB8, 0, 0, 0, 0, 0xF4]);
+    g.write_bytes(KERNEL, &code);
+    g.run_to(KERNEL + code.len() as u64);
+    assert_eq!(g.soft.cpu.gpr[RAX], 0x1234_5678);
+}
+
+#[test]
+fn code_that_has_run_can_be_rewritten() {
+    let mut g = Guest::kernel(|a| {
+        let (mut again, mut done) = (a.create_label(), a.create_label());
+        a.mov(rbx, 1000u64)?;
+        a.xor(r8d, r8d)?;
+        a.set_label(&mut again)?;
+        a.mov(rcx, OTHER)?;
+        a.call(rcx)?;
+        a.add(r8d, eax)?;
+        // The function returns one more each time.
+        a.inc(dword_ptr(rcx + 1))?;
+        a.dec(rbx)?;
+        a.jz(done)?;
+        a.jmp(again)?;
+        a.set_label(&mut done)?;
+        a.hlt()
+    });
+    g.write_bytes(OTHER, &function(1));
+    g.run();
+    assert_eq!(g.soft.cpu.gpr[8], (1..=1000).sum::<u64>());
+}
+
+#[test]
+fn data_beside_code_can_be_written() {
+    let mut g = Guest::kernel(|a| {
+        let mut again = a.create_label();
+        a.mov(rcx, 100u64)?;
+        a.mov(rdi, KERNEL + 0x800)?;
+        a.set_label(&mut again)?;
+        a.add(qword_ptr(rdi), rcx)?;
+        a.dec(rcx)?;
+        a.jnz(again)?;
+        a.hlt()
+    });
+    g.run();
+    assert_eq!(g.read(KERNEL + 0x800), (1..=100).sum::<u64>());
+}
+
+#[test]
+fn a_repeated_store_may_run_over_code_that_has_run() {
+    let mut g = Guest::kernel(|a| {
+        a.mov(rdx, OTHER)?;
+        a.call(rdx)?;
+        a.mov(r8d, eax)?;
+        a.mov(rsi, DATA)?;
+        a.mov(rdi, OTHER - 8)?;
+        a.mov(ecx, 32)?;
+        a.rep().movsb()?;
+        a.call(rdx)?;
+        a.hlt()
+    });
+    g.write_bytes(OTHER, &function(1));
+    g.write_bytes(DATA + 8, &function(2));
+    g.run();
+    assert_eq!((g.soft.cpu.gpr[8], g.soft.cpu.gpr[RAX]), (1, 2));
+    assert_eq!((g.soft.cpu.gpr[RCX], g.soft.cpu.gpr[RDI]), (0, OTHER + 24));
+}
+
+#[test]
+fn an_instruction_across_two_pages_sees_changes_in_both() {
+    let at = OTHER + 0xFFD;
+    for patched in [at + 1, at + 4] {
+        let mut g = Guest::kernel(|a| {
+            a.mov(rdx, at)?;
+            a.call(rdx)?;
+            a.mov(r8d, eax)?;
+            a.mov(rcx, patched)?;
+            a.inc(byte_ptr(rcx))?;
+            a.call(rdx)?;
+            a.hlt()
+        });
+        g.write_bytes(at, &function(0x0102_0304));
+        g.run();
+        let change = 1 << (8 * (patched - at - 1));
+        assert_eq!(g.soft.cpu.gpr[8], 0x0102_0304);
+        assert_eq!(g.soft.cpu.gpr[RAX], 0x0102_0304 + change);
+    }
+}
+
+#[test]
+fn an_instruction_that_reaches_into_a_missing_page_faults_there() {
+    let at = USER + 0xFFD;
+    let mut g = Guest::user(|a| {
+        a.mov(rdx, at)?;
+        a.jmp(rdx)
+    });
+    g.write_bytes(at, &function(1));
+    g.page(USER + 0x1000, 0);
+    let frame = g.run_to_exception(PF, Some(0x14));
+    assert_eq!((frame.rip, g.soft.cpu.sys.cr2), (at, USER + 0x1000));
+}
+
+#[test]
+fn code_that_a_device_has_written_is_decoded_anew() {
+    let program = |value| {
+        let mut code = vec![0xB8];
+        code.extend(u32::to_le_bytes(value));
+        code.push(0xF4);
+        code
+    };
+    let mut g = Guest::new();
+    g.write_bytes(KERNEL, &program(1));
+    g.run_to(KERNEL + 6);
+    g.write_bytes(KERNEL, &program(2));
+    g.update(|s| {
+        s.rip = KERNEL;
+        s.halted = false;
+    });
+    g.run_to(KERNEL + 6);
+    assert_eq!(g.soft.cpu.gpr[RAX], 2);
+}
+
+#[test]
+fn a_new_mapping_brings_its_own_code() {
+    const WINDOW: u64 = 0x3_8000;
+    let mut g = Guest::kernel(|a| {
+        a.mov(rdx, WINDOW)?;
+        a.call(rdx)?;
+        a.mov(r8d, eax)?;
+        // The page-table entry's value is in RDI, its address in RSI.
+        a.mov(qword_ptr(rsi), rdi)?;
+        a.invlpg(byte_ptr(rdx))?;
+        a.call(rdx)?;
+        a.hlt()
+    });
+    g.write_bytes(WINDOW, &function(1));
+    g.write_bytes(OTHER, &function(2));
+    let entry = (g.page_entry(WINDOW) & 0xFFF) | OTHER;
+    // The harness maps linear page n by word n of the page table at 0x7000.
+    let slot = 0x7000 + (WINDOW >> 12) * 8;
+    g.update(|s| {
+        s.gpr[RDI] = entry;
+        s.gpr[RSI] = slot;
+    });
+    g.run();
+    assert_eq!((g.soft.cpu.gpr[8], g.soft.cpu.gpr[RAX]), (1, 2));
+}
+
+#[test]
+fn a_repeated_string_that_faults_has_done_what_came_before() {
+    let mut g = Guest::user(|a| {
+        a.mov(rsi, DATA)?;
+        a.mov(rdi, DATA + 0x1FF0)?;
+        a.mov(ecx, 0x40)?;
+        a.rep().movsb()?;
+        a.ud2()
+    });
+    g.write(DATA, 0x8877_6655_4433_2211);
+    g.page(DATA + 0x2000, 0);
+    let frame = g.run_to_exception(PF, Some(0x6));
+    let cpu = &g.soft.cpu;
+    assert_eq!(cpu.sys.cr2, DATA + 0x2000);
+    assert_eq!(cpu.gpr[RCX], 0x30);
+    assert_eq!(cpu.gpr[RSI], DATA + 0x10);
+    assert_eq!(cpu.gpr[RDI], DATA + 0x2000);
+    // mov rsi, mov rdi (10 bytes each), mov ecx (5).
+    assert_eq!(frame.rip, USER + 25);
+    assert_eq!(g.read(DATA + 0x1FF0), 0x8877_6655_4433_2211);
+}
+
+#[test]
+fn a_repeated_string_gives_way_to_an_interrupt_and_goes_on() {
+    const VECTOR: u8 = 0x50;
+    const COUNT: u64 = 200_000;
+    let mut g = Guest::kernel(|a| {
+        a.mov(rdi, DATA)?;
+        a.mov(rsi, DATA)?;
+        a.mov(ecx, COUNT as u32)?;
+        a.mov(al, i32::from(VECTOR))?;
+        a.out(0x80, al)?;
+        a.sti()?;
+        // A source equal to the destination can't be done a page at a time.
+        a.rep().movsb()?;
+        a.hlt()
+    });
+    g.run();
+    let cpu = &g.soft.cpu;
+    assert_eq!(cpu.rip, handler(VECTOR) + 1);
+    let left = cpu.gpr[RCX];
+    assert!(left > 0 && left < COUNT, "{left} iterations left");
+    assert_eq!(cpu.gpr[RDI], DATA + (COUNT - left));
+}
+
+#[test]
+fn an_overlapping_copy_repeats_what_it_has_written() {
+    let mut g = Guest::kernel(|a| {
+        a.mov(rsi, DATA)?;
+        a.mov(rdi, DATA + 1)?;
+        a.mov(ecx, 0x1800)?;
+        a.rep().movsb()?;
+        a.hlt()
+    });
+    g.write(DATA, 0xAB);
+    g.run();
+    for at in (0..0x1800).step_by(8) {
+        assert_eq!(g.read(DATA + at), 0xABAB_ABAB_ABAB_ABAB);
+    }
+}
+
+#[test]
+fn a_store_across_pages_is_made_whole_or_not_at_all() {
+    let mut g = Guest::user(|a| {
+        a.mov(rdi, DATA + 0xFFC)?;
+        a.mov(rax, u64::MAX)?;
+        a.mov(qword_ptr(rdi), rax)?;
+        a.ud2()
+    });
+    let read_only = 0x5;
+    g.page(DATA + 0x1000, read_only);
+    g.run_to_exception(PF, Some(0x7));
+    assert_eq!(g.soft.cpu.sys.cr2, DATA + 0x1000);
+    assert_eq!(g.read(DATA + 0xFF8), 0);
+}
