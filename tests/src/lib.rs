@@ -4,6 +4,7 @@
 //! The tests need a `vbts` binary and a guest kernel; without them they report themselves as ignored and say why.
 
 pub mod branches;
+pub mod differential;
 pub mod oracle;
 pub mod programs;
 

@@ -104,6 +104,7 @@ pub fn trace(program: &Path) -> Result<Trace> {
 
 /// Keeps this thread, and so the child, on one CPU: a step is then a context switch and not a wake-up of another CPU,
 /// which makes it several times faster.
+#[derive(Debug)]
 pub(crate) struct Pinned {
     before: CpuSet,
 }

@@ -97,7 +97,7 @@ impl Program {
     /// # Errors
     /// If there is no `gcc`, or it does not like the program.
     pub fn build(&self, directory: &Path) -> Result<PathBuf> {
-        compile(&source(self.source), &directory.join(self.name()))
+        compile(&source(self.source), &directory.join(self.name()), &[])
     }
 }
 
@@ -109,13 +109,14 @@ pub fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Compiles one source file into a static executable.
+/// Compiles one source file into a static executable, with `flags` besides the usual ones.
 ///
 /// # Errors
 /// If there is no `gcc`, or it does not like the source.
-pub fn compile(source: &Path, output: &Path) -> Result<PathBuf> {
+pub fn compile(source: &Path, output: &Path, flags: &[&str]) -> Result<PathBuf> {
     let result = Command::new("gcc")
         .args(FLAGS)
+        .args(flags)
         .arg("-o")
         .args([output, source])
         .output()

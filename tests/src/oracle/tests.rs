@@ -13,7 +13,7 @@ fn check(body: &str, expected: &[(u64, u64)]) -> Trace {
         format!(".globl _start\n_start:\n{body}\n.section .note.GNU-stack, \"\", @progbits\n"),
     )
     .unwrap();
-    let program = programs::compile(&source, &directory.path().join("program")).unwrap();
+    let program = programs::compile(&source, &directory.path().join("program"), &[]).unwrap();
     let trace = trace(&program).unwrap();
     let start = object_entry(&program);
     let expected: Vec<Branch> = expected
@@ -161,7 +161,7 @@ fn a_jump_into_nowhere_is_taken_before_it_faults() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("program.S");
     std::fs::write(&source, ".globl _start\n_start: mov $64, %eax\njmp *%rax\n").unwrap();
-    let program = programs::compile(&source, &directory.path().join("program")).unwrap();
+    let program = programs::compile(&source, &directory.path().join("program"), &[]).unwrap();
     let error = format!("{:#}", trace(&program).unwrap_err());
     assert!(error.contains("SIGSEGV"), "{error}");
 }

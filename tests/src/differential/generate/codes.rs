@@ -1,0 +1,216 @@
+//! The instructions that the software CPU has and that two processors can be compared on, from iced's tables.
+
+use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind};
+
+/// A part of the instruction set that is tested by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// General registers and flags.
+    Integer,
+    /// MMX and SSE to SSSE3.
+    Vector,
+    /// x87.
+    X87,
+}
+
+const INTEGER_FEATURES: &[CpuidFeature] = &[
+    CpuidFeature::INTEL8086,
+    CpuidFeature::INTEL186,
+    CpuidFeature::INTEL286,
+    CpuidFeature::INTEL386,
+    CpuidFeature::INTEL486,
+    CpuidFeature::X64,
+    CpuidFeature::CMOV,
+    CpuidFeature::CX8,
+    CpuidFeature::CMPXCHG16B,
+    CpuidFeature::MULTIBYTENOP,
+    CpuidFeature::PAUSE,
+];
+
+const VECTOR_FEATURES: &[CpuidFeature] = &[
+    CpuidFeature::MMX,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+];
+
+const X87_FEATURES: &[CpuidFeature] = &[
+    CpuidFeature::FPU,
+    CpuidFeature::FPU287,
+    CpuidFeature::FPU387,
+];
+
+/// What is left out: instructions that depend on the operating system or the model, that go to the kernel, or whose
+/// result no two processors agree on.
+const EXCLUDED: &[Mnemonic] = &[
+    // To the kernel, or reserved to it.
+    Mnemonic::Int,
+    Mnemonic::Int1,
+    Mnemonic::Int3,
+    Mnemonic::Syscall,
+    Mnemonic::Sysenter,
+    Mnemonic::Sysexit,
+    Mnemonic::Sysret,
+    Mnemonic::Iret,
+    Mnemonic::Iretd,
+    Mnemonic::Iretq,
+    Mnemonic::Hlt,
+    Mnemonic::Cli,
+    Mnemonic::Sti,
+    Mnemonic::In,
+    Mnemonic::Out,
+    Mnemonic::Insb,
+    Mnemonic::Insw,
+    Mnemonic::Insd,
+    Mnemonic::Outsb,
+    Mnemonic::Outsw,
+    Mnemonic::Outsd,
+    Mnemonic::Lgdt,
+    Mnemonic::Lidt,
+    Mnemonic::Lldt,
+    Mnemonic::Ltr,
+    Mnemonic::Lmsw,
+    Mnemonic::Clts,
+    Mnemonic::Invd,
+    Mnemonic::Wbinvd,
+    Mnemonic::Invlpg,
+    // Segments and descriptor tables.
+    Mnemonic::Lar,
+    Mnemonic::Lsl,
+    Mnemonic::Verr,
+    Mnemonic::Verw,
+    Mnemonic::Sgdt,
+    Mnemonic::Sidt,
+    Mnemonic::Sldt,
+    Mnemonic::Str,
+    Mnemonic::Smsw,
+    Mnemonic::Lfs,
+    Mnemonic::Lgs,
+    Mnemonic::Lss,
+    Mnemonic::Retf,
+    Mnemonic::Swapgs,
+    // Invalid in 64-bit mode or reserved.
+    Mnemonic::Loadall,
+    Mnemonic::Ud0,
+    Mnemonic::Ud1,
+    Mnemonic::Reservednop,
+    // The 16-bit forms are undefined, or truncate RIP on one vendor's processors alone.
+    Mnemonic::Xbegin,
+    Mnemonic::Xabort,
+    // Environments with pointers that vendors save differently.
+    Mnemonic::Fldenv,
+    Mnemonic::Fnstenv,
+    Mnemonic::Fnsave,
+    Mnemonic::Frstor,
+    Mnemonic::Fstenv,
+    Mnemonic::Fsave,
+    Mnemonic::Fxsave,
+    Mnemonic::Fxsave64,
+    Mnemonic::Fxrstor,
+    Mnemonic::Fxrstor64,
+];
+
+/// Forms that are left out for the same reasons.
+const EXCLUDED_CODES: &[Code] = &[
+    Code::Bswap_r16,
+    // AMD's reads 32 bits.
+    Code::Movsxd_r16_rm16,
+    Code::Call_rm16,
+    Code::Jmp_rm16,
+    Code::Call_m1616,
+    Code::Call_m1632,
+    Code::Call_m1664,
+    Code::Jmp_m1616,
+    Code::Jmp_m1632,
+    Code::Jmp_m1664,
+    Code::Popw_FS,
+    Code::Popq_FS,
+    Code::Popw_GS,
+    Code::Popq_GS,
+];
+
+/// Every instruction of a group.
+#[must_use]
+pub(super) fn codes(group: Group) -> Vec<Code> {
+    Code::values()
+        .filter(|&code| belongs(code, group))
+        .collect()
+}
+
+fn belongs(code: Code, group: Group) -> bool {
+    let features = code.cpuid_features();
+    let among = |set: &[CpuidFeature]| features.iter().any(|feature| set.contains(feature));
+    let only = |sets: &[&[CpuidFeature]]| {
+        features
+            .iter()
+            .all(|feature| sets.iter().any(|set| set.contains(feature)))
+    };
+    let in_group = match group {
+        Group::Integer => only(&[INTEGER_FEATURES]),
+        Group::Vector => among(VECTOR_FEATURES) && only(&[VECTOR_FEATURES, INTEGER_FEATURES]),
+        Group::X87 => among(X87_FEATURES) && only(&[X87_FEATURES, INTEGER_FEATURES]),
+    };
+    let op_code = code.op_code();
+    in_group
+        && op_code.mode64()
+        && op_code.is_instruction()
+        && op_code.encoding() == EncodingKind::Legacy
+        && !op_code.is_privileged()
+        && !EXCLUDED.contains(&code.mnemonic())
+        && !(code.is_jcc_short_or_near()
+            || code.is_jmp_short_or_near()
+            || code.is_call_near()
+            || is_ret(code))
+            | has_64_bit_target(code)
+        && !op_code.op_kinds().iter().any(|&kind| is_unsupported(kind))
+        && !EXCLUDED_CODES.contains(&code)
+}
+
+pub(super) fn is_ret(code: Code) -> bool {
+    code.mnemonic() == Mnemonic::Ret
+}
+
+/// Near branches with a 16-bit operand size truncate RIP on some processors and not on others.
+fn has_64_bit_target(code: Code) -> bool {
+    let kinds = code.op_code().op_kinds();
+    kinds
+        .iter()
+        .any(|kind| matches!(kind, OpCodeOperandKind::br64_1 | OpCodeOperandKind::br64_4))
+        || matches!(code, Code::Retnq | Code::Retnq_imm16)
+}
+
+fn is_unsupported(kind: OpCodeOperandKind) -> bool {
+    use OpCodeOperandKind as K;
+    matches!(
+        kind,
+        K::seg_reg
+            | K::cr_reg
+            | K::dr_reg
+            | K::tr_reg
+            | K::es
+            | K::ss
+            | K::ds
+            | K::br16_1
+            | K::br32_1
+            | K::br16_2
+            | K::br32_4
+            | K::farbr2_2
+            | K::farbr4_2
+            | K::xbegin_2
+            | K::xbegin_4
+            | K::brdisp_2
+            | K::brdisp_4
+    )
+}
+
+/// Whether an instruction is only defined, or only harmless, with the values that the case starts from.
+pub(super) fn needs_initial_state(code: Code) -> bool {
+    use Mnemonic as M;
+    let indirect = code.is_jmp_near_indirect() || code.is_call_near_indirect() || is_ret(code);
+    let bit = matches!(code.mnemonic(), M::Bt | M::Bts | M::Btr | M::Btc);
+    let control = matches!(code.mnemonic(), M::Popf | M::Popfq | M::Fldcw);
+    let count = matches!(code, Code::Shld_rm16_r16_CL | Code::Shrd_rm16_r16_CL);
+    let masked = matches!(code.mnemonic(), M::Maskmovq | M::Maskmovdqu);
+    indirect || bit || control || count || masked
+}

@@ -1,0 +1,183 @@
+//! Random cases: instructions, and states in which they have something to do.
+
+use iced_x86::{Code, Instruction};
+
+use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN};
+use super::random::Random;
+use super::{FloatState, State};
+
+mod codes;
+mod operands;
+
+pub use codes::Group;
+use codes::needs_initial_state;
+use operands::Draft;
+
+/// Instructions, and the state they start from.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The instructions, as decoded from `code`.
+    pub instructions: Vec<Instruction>,
+    /// The code page: the instructions at its start, INT3 everywhere else.
+    pub code: Box<[u8; CODE_LEN]>,
+    /// The state before the first instruction.
+    pub state: State,
+}
+
+/// Makes cases of one group.
+#[derive(Debug)]
+pub struct Generator {
+    random: Random,
+    codes: Vec<Code>,
+    next: usize,
+    memory: Vec<u8>,
+}
+
+/// How long the code of a case may get, in bytes.
+const MAX_CODE: usize = 0x60;
+
+impl Generator {
+    /// The cases that `seed` gives.
+    #[must_use]
+    pub fn new(group: Group, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let codes = codes::codes(group);
+        let next = random.below(codes.len() as u64) as usize;
+        let mut memory = Vec::with_capacity(MEMORY_LEN);
+        while memory.len() < MEMORY_LEN {
+            memory.extend(random.integer().to_le_bytes());
+        }
+        Self {
+            random,
+            codes,
+            next,
+            memory,
+        }
+    }
+
+    /// Makes a case whose first instruction is the next of the group's.
+    pub fn case(&mut self) -> Case {
+        loop {
+            let first = self.codes[self.next % self.codes.len()];
+            self.next += 1;
+            if let Some(case) = self.try_case(first) {
+                return case;
+            }
+        }
+    }
+
+    fn try_case(&mut self, first: Code) -> Option<Case> {
+        let length = if self.random.chance(60) {
+            1
+        } else {
+            2 + self.random.below(3)
+        };
+        let picks: Vec<Code> = (1..length).map(|_| self.random.pick(&self.codes)).collect();
+        let state = initial_state(&mut self.random, &self.memory);
+        let mut draft = Draft {
+            random: &mut self.random,
+            state,
+            fixed: 1 << 4,
+        };
+        let mut bytes = Vec::new();
+        let mut instructions = Vec::new();
+        let mut undefined = 0;
+        for code in std::iter::once(first).chain(picks) {
+            if !instructions.is_empty() && needs_initial_state(code) {
+                break;
+            }
+            let Some((instruction, encoded)) = draft.instruction(code, CODE + bytes.len() as u64)
+            else {
+                break;
+            };
+            if instruction.rflags_read() & undefined != 0 || bytes.len() + encoded.len() > MAX_CODE
+            {
+                break;
+            }
+            undefined = super::compare::undefined_after(&instruction, undefined);
+            bytes.extend(encoded);
+            instructions.push(instruction);
+        }
+        if instructions.is_empty() {
+            return None;
+        }
+        let state = draft.state;
+        let mut code = Box::new([0xCC; CODE_LEN]);
+        code[..bytes.len()].copy_from_slice(&bytes);
+        Some(Case {
+            instructions,
+            code,
+            state,
+        })
+    }
+}
+
+fn initial_state(random: &mut Random, memory: &[u8]) -> State {
+    let mut gpr = std::array::from_fn(|_| random.integer());
+    // Enough of the stack on both sides.
+    gpr[4] = DATA
+        + 0x1000
+        + random.below(64) * 8
+        + if random.chance(15) {
+            random.below(8)
+        } else {
+            0
+        };
+    let arithmetic = 0x8D5;
+    let direction = if random.chance(30) { 1 << 10 } else { 0 };
+    State {
+        gpr,
+        rip: CODE,
+        rflags: random.bits() & arithmetic | direction | 0x202,
+        float: float_state(random),
+        memory: memory.to_vec(),
+    }
+}
+
+fn float_state(random: &mut Random) -> FloatState {
+    let mut float = FloatState::default();
+    for xmm in &mut float.xmm {
+        *xmm = vector(random);
+    }
+    for st in &mut float.st {
+        *st = random.extended();
+    }
+    // Rounding and precision at random; the exceptions masked, mostly. Precision control 01 is reserved.
+    let precision = random.pick(&[0u16, 2, 3, 3]);
+    let unmasked = if random.chance(10) {
+        random.below(64) as u16
+    } else {
+        0
+    };
+    float.fcw = 0x40 | (0x3F & !unmasked) | precision << 8 | (random.below(4) as u16) << 10;
+    // Condition codes, TOP, and flags of masked exceptions alone: none is pending.
+    float.fsw = (random.bits() as u16) & (0x7F00 | 0x3F & float.fcw);
+    float.ftw = if random.chance(70) {
+        0xFF
+    } else {
+        random.bits() as u8
+    };
+    let unmasked = if random.chance(10) {
+        random.below(64) as u32
+    } else {
+        0
+    };
+    let mode = if random.chance(30) {
+        (random.bits() as u32) & 0x8040
+    } else {
+        0
+    };
+    float.mxcsr =
+        (0x3F & !unmasked) << 7 | (random.below(4) as u32) << 13 | mode | (random.below(64) as u32);
+    float
+}
+
+/// A vector register's worth of singles, doubles or integers.
+fn vector(random: &mut Random) -> u128 {
+    match random.below(4) {
+        0 => (0..4).fold(0, |wide, _| wide << 32 | u128::from(random.single())),
+        1 => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.double())),
+        2 => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.bits())),
+        _ => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.integer())),
+    }
+}

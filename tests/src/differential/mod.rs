@@ -1,0 +1,99 @@
+//! The software CPU against the host CPU: the same few instructions, from the same state, must leave the same state.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`generate`] | random instructions of the software CPU's instruction set, and states that make them interesting |
+//! | [`native`] | runs them on the host, in a traced process |
+//! | [`soft`] | runs them on the software CPU, at CPL 3 in 64-bit mode |
+//! | [`compare`] | what may differ, and what differs |
+//! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
+
+pub mod compare;
+pub mod generate;
+pub mod native;
+pub mod random;
+pub mod soft;
+
+/// Linear addresses on both sides.
+pub mod layout {
+    /// The code page: execute and read. Filled with INT3 behind the code.
+    pub const CODE: u64 = 0x20_0000;
+    /// Size of the code page.
+    pub const CODE_LEN: usize = 0x1000;
+    /// Data, writable; the page below is not mapped.
+    pub const DATA: u64 = 0x21_0000;
+    /// Size of the writable data.
+    pub const DATA_LEN: usize = 0x3000;
+    /// A read-only page right above the data; the page above it is not mapped.
+    pub const READ_ONLY: u64 = 0x21_3000;
+    /// Size of all data.
+    pub const MEMORY_LEN: usize = DATA_LEN + 0x1000;
+}
+
+/// x87 and SSE registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FloatState {
+    /// x87 control word.
+    pub fcw: u16,
+    /// x87 status word.
+    pub fsw: u16,
+    /// Abridged tag word: bit *i* is set if physical register *i* is not empty.
+    pub ftw: u8,
+    /// ST(0) to ST(7), 80 bits each.
+    pub st: [[u8; 10]; 8],
+    /// XMM0 to XMM15.
+    pub xmm: [u128; 16],
+    /// SSE control and status.
+    pub mxcsr: u32,
+}
+
+/// What instructions can see and change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
+    pub gpr: [u64; 16],
+    /// Instruction pointer.
+    pub rip: u64,
+    /// RFLAGS.
+    pub rflags: u64,
+    /// x87 and SSE.
+    pub float: FloatState,
+    /// The data from [`layout::DATA`] on, [`layout::MEMORY_LEN`] bytes.
+    pub memory: Vec<u8>,
+}
+
+/// How the instructions ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// At the INT3 behind the code: all completed.
+    Completed,
+    /// #DE.
+    Divide,
+    /// #DB.
+    Debug,
+    /// #UD.
+    InvalidOpcode,
+    /// #GP.
+    GeneralProtection,
+    /// #SS.
+    Stack,
+    /// #PF with CR2.
+    Page(u64),
+    /// #AC.
+    Alignment,
+    /// #MF.
+    X87,
+    /// #XM.
+    Simd,
+    /// Anything else: an exception by its vector, or a signal by its number.
+    Other(u32),
+}
+
+/// How the instructions ended, and the state they left. RIP is that of the instruction that faulted, or of the INT3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// How they ended.
+    pub event: Event,
+    /// What they left.
+    pub state: State,
+}

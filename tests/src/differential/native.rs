@@ -1,0 +1,265 @@
+//! The host side: a traced process whose registers and memory are set before each run. It stops at the INT3 behind the
+//! code or at the signal of an exception.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::libc::{self, user_fpregs_struct, user_regs_struct};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::ptrace::{self, regset};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::layout::{self, CODE, CODE_LEN, MEMORY_LEN};
+use super::{Event, FloatState, Outcome, State};
+use crate::oracle::Pinned;
+use crate::programs;
+
+/// Where the stub expects the shared memory.
+const SHARED_FD: i32 = 3;
+
+/// RFLAGS.ID.
+const ID: u64 = 1 << 21;
+
+/// The traced process.
+#[derive(Debug)]
+pub struct Host {
+    child: Child,
+    pid: Pid,
+    shared: File,
+    base: user_regs_struct,
+    _pinned: Pinned,
+}
+
+impl Host {
+    /// Builds and starts the process. The calling thread becomes its tracer and is the only one that may use it.
+    ///
+    /// # Errors
+    /// If it cannot be built, started or traced.
+    pub fn new(directory: &Path) -> Result<Self> {
+        // Far from the addresses that random registers give.
+        let stub = programs::compile(
+            &programs::source("stub.S"),
+            &directory.join("stub"),
+            &["-Wl,-Ttext-segment=0x600000000000"],
+        )?;
+        let pinned = Pinned::new()?;
+        let shared = File::from(memfd_create("vbts-differential", MFdFlags::empty())?);
+        shared.set_len((CODE_LEN + MEMORY_LEN) as u64)?;
+        let fd = shared.as_raw_fd();
+        let mut command = Command::new(stub);
+        command.env_clear().stdin(Stdio::null());
+        // SAFETY: both calls are bare system calls, which may be made between fork and exec; `shared` is still open.
+        unsafe {
+            command.pre_exec(move || {
+                if fd == SHARED_FD {
+                    libc::fcntl(fd, libc::F_SETFD, 0);
+                } else if libc::dup2(fd, SHARED_FD) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(ptrace::traceme()?)
+            });
+        }
+        let child = command.spawn().context("cannot start the stub")?;
+        let pid = Pid::from_raw(i32::try_from(child.id())?);
+        waitpid(pid, None)?;
+        ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)?;
+        ptrace::cont(pid, None)?;
+        let stop = waitpid(pid, None)?;
+        ensure!(
+            stop == WaitStatus::Stopped(pid, Signal::SIGTRAP),
+            "the stub did not map its memory: {stop:?}"
+        );
+        let base = ptrace::getregs(pid)?;
+        Ok(Self {
+            child,
+            pid,
+            shared,
+            base,
+            _pinned: pinned,
+        })
+    }
+
+    /// Runs `code` from `state`; `state.rip` is not used.
+    ///
+    /// # Errors
+    /// If the process is lost.
+    pub fn run(&mut self, code: &[u8; CODE_LEN], state: &State) -> Result<Outcome> {
+        self.shared.write_all_at(code, 0)?;
+        self.shared.write_all_at(&state.memory, CODE_LEN as u64)?;
+        ptrace::setregs(self.pid, self.registers(state))?;
+        ptrace::setregset::<regset::NT_PRFPREG>(self.pid, to_fxsave(&state.float))?;
+        let signal = self.resume()?;
+        let info = ptrace::getsiginfo(self.pid)?;
+        let regs = ptrace::getregs(self.pid)?;
+        let mut memory = vec![0; MEMORY_LEN];
+        self.shared.read_exact_at(&mut memory, CODE_LEN as u64)?;
+        let event = match (signal, info.si_code) {
+            (Signal::SIGTRAP, libc::SI_KERNEL) => Event::Completed,
+            (Signal::SIGTRAP, _) => Event::Debug,
+            (Signal::SIGFPE, 1) => Event::Divide, // FPE_INTDIV
+            // #MF and #XM share their codes; compare.rs knows.
+            (Signal::SIGFPE, _) => Event::X87,
+            (Signal::SIGILL, _) => Event::InvalidOpcode,
+            (Signal::SIGSEGV, libc::SI_KERNEL) => Event::GeneralProtection,
+            // SAFETY: SIGSEGV from a page fault carries an address.
+            (Signal::SIGSEGV, _) => Event::Page(unsafe { info.si_addr() } as u64),
+            (Signal::SIGBUS, libc::BUS_ADRALN) => Event::Alignment,
+            (Signal::SIGBUS, _) => Event::Stack,
+            (other, _) => Event::Other(other as u32),
+        };
+        let state = self.state(&regs, memory)?;
+        if regs.eflags & ID != 0 {
+            self.clear_id()?;
+        }
+        Ok(Outcome { event, state })
+    }
+
+    fn resume(&self) -> Result<Signal> {
+        ptrace::cont(self.pid, None)?;
+        match waitpid(self.pid, None)? {
+            WaitStatus::Stopped(_, signal) => Ok(signal),
+            other => bail!("the stub is gone: {other:?}"),
+        }
+    }
+
+    /// Clears RFLAGS.ID, which ptrace leaves alone: a POPF would show in the cases after it.
+    fn clear_id(&mut self) -> Result<()> {
+        // pushfq; andl $~(1 << 21), (%rsp); popfq; int3
+        const CODE: [u8; 10] = [0x9C, 0x81, 0x24, 0x24, 0xFF, 0xFF, 0xDF, 0xFF, 0x9D, 0xCC];
+        self.shared.write_all_at(&CODE, 0)?;
+        ptrace::setregs(
+            self.pid,
+            user_regs_struct {
+                rip: layout::CODE,
+                orig_rax: u64::MAX,
+                ..self.base
+            },
+        )?;
+        let signal = self.resume()?;
+        ensure!(
+            signal == Signal::SIGTRAP,
+            "cannot clear RFLAGS.ID: {signal}"
+        );
+        Ok(())
+    }
+
+    fn registers(&self, state: &State) -> user_regs_struct {
+        let [
+            rax,
+            rcx,
+            rdx,
+            rbx,
+            rsp,
+            rbp,
+            rsi,
+            rdi,
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+        ] = state.gpr;
+        user_regs_struct {
+            rax,
+            rcx,
+            rdx,
+            rbx,
+            rsp,
+            rbp,
+            rsi,
+            rdi,
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rip: CODE,
+            eflags: state.rflags,
+            // No system call to restart.
+            orig_rax: u64::MAX,
+            ..self.base
+        }
+    }
+
+    fn state(&self, regs: &user_regs_struct, memory: Vec<u8>) -> Result<State> {
+        let r = regs;
+        // INT3 is a trap: RIP is behind it.
+        Ok(State {
+            gpr: [
+                r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11,
+                r.r12, r.r13, r.r14, r.r15,
+            ],
+            rip: r.rip,
+            rflags: r.eflags,
+            float: from_fxsave(&ptrace::getregset::<regset::NT_PRFPREG>(self.pid)?),
+            memory,
+        })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The FXSAVE image that ptrace exchanges.
+fn to_fxsave(float: &FloatState) -> user_fpregs_struct {
+    // SAFETY: a plain structure of integers, for which zero is a value.
+    let mut image: user_fpregs_struct = unsafe { std::mem::zeroed() };
+    image.cwd = float.fcw;
+    image.swd = float.fsw;
+    image.ftw = u16::from(float.ftw);
+    image.mxcsr = float.mxcsr;
+    for (slot, st) in image.st_space.chunks_exact_mut(4).zip(&float.st) {
+        let mut bytes = [0; 16];
+        bytes[..10].copy_from_slice(st);
+        for (word, bytes) in slot.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+    }
+    for (slot, xmm) in image.xmm_space.chunks_exact_mut(4).zip(&float.xmm) {
+        for (word, bytes) in slot.iter_mut().zip(xmm.to_le_bytes().as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+    }
+    image
+}
+
+fn from_fxsave(image: &user_fpregs_struct) -> FloatState {
+    let mut float = FloatState {
+        fcw: image.cwd,
+        fsw: image.swd,
+        ftw: image.ftw as u8,
+        mxcsr: image.mxcsr,
+        ..FloatState::default()
+    };
+    let wide = |words: &[u32]| {
+        words
+            .iter()
+            .rev()
+            .fold(0u128, |wide, &word| wide << 32 | u128::from(word))
+    };
+    for (st, words) in float.st.iter_mut().zip(image.st_space.chunks_exact(4)) {
+        st.copy_from_slice(&wide(words).to_le_bytes()[..10]);
+    }
+    for (xmm, words) in float.xmm.iter_mut().zip(image.xmm_space.chunks_exact(4)) {
+        *xmm = wide(words);
+    }
+    float
+}
