@@ -38,13 +38,13 @@ pub enum BoardError {
     #[error(transparent)]
     Bus(#[from] BusError),
     /// A virtio device has impossible queues.
-    #[error("Cannot attach a virtio device: {0}")]
+    #[error("Cannot attach a virtio device")]
     Queue(#[from] QueueError),
     /// No place for one more device.
     #[error("the machine has room for {max} virtio devices: --share at most {shares} directories", max = VIRTIO_GSI.len(), shares = VIRTIO_GSI.len() - 2)]
     NoRoom,
     /// A directory cannot be shared.
-    #[error("Cannot share {directory}: {source}")]
+    #[error("Cannot share {directory}")]
     Share {
         /// Which.
         directory: String,
@@ -98,13 +98,21 @@ impl Board {
         ports.insert(0x70, 2, rtc.clone())?;
         ports.insert(0x92, 1, shared(SystemControlPortA::new(reset.clone())))?;
         ports.insert(0xA0, 2, shared(PicPorts::slave(chip.clone())))?;
-        ports.insert(vbts_protocol::EXIT_PORT.into(), 4, shared(ExitPort::new(exit.clone())))?;
+        ports.insert(
+            vbts_protocol::EXIT_PORT.into(),
+            4,
+            shared(ExitPort::new(exit.clone())),
+        )?;
         ports.insert(layout::COM1.into(), 8, uart.clone())?;
         ports.insert(0x4D0, 2, shared(PicPorts::elcr(chip.clone())))?;
         ports.insert(0xCF9, 1, shared(ResetControl::new(reset.clone())))?;
 
         let mut mmio = Bus::new();
-        mmio.insert(layout::IOAPIC, 0x1000, shared(IoApicWindow::new(chip.clone())))?;
+        mmio.insert(
+            layout::IOAPIC,
+            0x1000,
+            shared(IoApicWindow::new(chip.clone())),
+        )?;
         Ok(Self {
             signals: Arc::default(),
             chip,
@@ -131,7 +139,11 @@ impl Board {
         let gsi = *VIRTIO_GSI.get(n).ok_or(BoardError::NoRoom)?;
         let irq = IrqLine::new(self.chip.clone(), gsi.into());
         let transport = shared(MmioTransport::new(device, self.memory.clone(), irq)?);
-        self.mmio.insert(VIRTIO_BASE + n as u64 * VIRTIO_STRIDE, VIRTIO_MMIO_LEN, transport.clone())?;
+        self.mmio.insert(
+            VIRTIO_BASE + n as u64 * VIRTIO_STRIDE,
+            VIRTIO_MMIO_LEN,
+            transport.clone(),
+        )?;
         self.virtio_devices += 1;
         Ok(transport)
     }
@@ -151,7 +163,12 @@ impl Board {
     ///
     /// # Errors
     /// The directory cannot be opened, or there is no room.
-    pub fn add_share(&mut self, tag: &str, directory: &Path, access: Access) -> Result<(), BoardError> {
+    pub fn add_share(
+        &mut self,
+        tag: &str,
+        directory: &Path,
+        access: Access,
+    ) -> Result<(), BoardError> {
         let device = Fs9p::new(tag, directory, access).map_err(|source| BoardError::Share {
             directory: directory.display().to_string(),
             source,
@@ -247,7 +264,8 @@ impl Platform for Board {
         match self.lapic_offset(gpa) {
             Some(offset) => lock(&self.chip).lapic_write(CPU, now, offset, data),
             None => {
-                if gpa >= VIRTIO_BASE && gpa < VIRTIO_BASE + VIRTIO_GSI.len() as u64 * VIRTIO_STRIDE {
+                if gpa >= VIRTIO_BASE && gpa < VIRTIO_BASE + VIRTIO_GSI.len() as u64 * VIRTIO_STRIDE
+                {
                     self.dma.store(true, Ordering::Relaxed);
                 }
                 self.mmio.write(now, gpa, data);
@@ -312,7 +330,10 @@ mod tests {
     fn board() -> (Board, Shared<OutputBuffer>) {
         let output = shared(OutputBuffer::new(1024));
         let memory = allocate(Size(16 << 20)).unwrap();
-        (Board::new(memory, true, 0, Box::new(output.clone())).unwrap(), output)
+        (
+            Board::new(memory, true, 0, Box::new(output.clone())).unwrap(),
+            output,
+        )
     }
 
     #[test]
@@ -334,7 +355,8 @@ mod tests {
     #[test]
     fn a_local_apic_timer_raises_intr_at_its_deadline() {
         let (board, _) = board();
-        let lapic = |offset, value: u32| board.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+        let lapic =
+            |offset, value: u32| board.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
         lapic(0xF0, 0x1FF);
         lapic(0x320, 0x40);
         lapic(0x3E0, 0xB);
@@ -352,9 +374,13 @@ mod tests {
     fn there_is_room_for_so_many_devices() {
         let (mut board, _) = board();
         for _ in VIRTIO_GSI {
-            board.add_share("t", Path::new("/"), Access::ReadOnly).unwrap();
+            board
+                .add_share("t", Path::new("/"), Access::ReadOnly)
+                .unwrap();
         }
-        let error = board.add_share("t", Path::new("/"), Access::ReadOnly).unwrap_err();
+        let error = board
+            .add_share("t", Path::new("/"), Access::ReadOnly)
+            .unwrap_err();
         assert!(error.to_string().contains("10 virtio devices"), "{error}");
         assert!(!board.take_dma());
         board.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);

@@ -58,7 +58,11 @@ impl ByteSink for Console {
 impl Console {
     /// A console that is copied to `file`, and to standard output if `echo`.
     pub fn new(file: Option<File>, echo: bool) -> Self {
-        Self { file, echo, ..Self::default() }
+        Self {
+            file,
+            echo,
+            ..Self::default()
+        }
     }
 
     /// Takes what the guest has written.
@@ -69,7 +73,8 @@ impl Console {
         }
         let keep = TAIL.saturating_sub(bytes.len());
         self.tail.drain(..self.tail.len().saturating_sub(keep));
-        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        self.tail
+            .extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
         let copied = self.copy(bytes);
         if let Err(error) = copied {
             self.error.get_or_insert(error);
@@ -151,6 +156,9 @@ mod tests {
     fn a_full_disk_is_not_silent() {
         let mut console = Console::new(Some(File::create("/dev/full").unwrap()), false);
         console.write(b"x");
-        assert_eq!(console.take_error().unwrap().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(
+            console.take_error().unwrap().kind(),
+            io::ErrorKind::StorageFull
+        );
     }
 }

@@ -92,7 +92,11 @@ impl fmt::Display for Failure {
             Self::Error(error) => write!(f, "{error:#}"),
             Self::Host(message) => f.write_str(message),
             Self::Timeout { after, .. } => {
-                write!(f, "timeout: the guest was still running after {} s", after.as_secs_f64())
+                write!(
+                    f,
+                    "timeout: the guest was still running after {} s",
+                    after.as_secs_f64()
+                )
             }
             Self::Guest { reason, .. } => f.write_str(reason),
             Self::Left => f.write_str("ended by Ctrl-A x"),
@@ -114,7 +118,8 @@ pub fn killed_by(signal: i32) -> u8 {
 
 /// The name of a signal, such as `SIGINT`.
 pub fn signal_name(signal: i32) -> String {
-    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), String::from)
+    signal_hook::low_level::signal_name(signal)
+        .map_or_else(|| format!("signal {signal}"), String::from)
 }
 
 /// The exit code for a command's outcome, after having reported a failure.
@@ -134,11 +139,25 @@ mod tests {
 
     #[test]
     fn statuses_follow_the_contract() {
-        let guest = Failure::Guest { reason: "kernel panic".into(), console: String::new() };
-        let timeout = Failure::Timeout { after: Duration::from_millis(1500), console: String::new() };
-        assert_eq!(timeout.to_string(), "timeout: the guest was still running after 1.5 s");
-        let failures =
-            [Failure::Error(anyhow::anyhow!("x")), Failure::Host("x".into()), timeout, guest, Failure::Signal(2)];
+        let guest = Failure::Guest {
+            reason: "kernel panic".into(),
+            console: String::new(),
+        };
+        let timeout = Failure::Timeout {
+            after: Duration::from_millis(1500),
+            console: String::new(),
+        };
+        assert_eq!(
+            timeout.to_string(),
+            "timeout: the guest was still running after 1.5 s"
+        );
+        let failures = [
+            Failure::Error(anyhow::anyhow!("x")),
+            Failure::Host("x".into()),
+            timeout,
+            guest,
+            Failure::Signal(2),
+        ];
         assert_eq!(failures.map(|f| f.status()), [125, 126, 124, 255, 130]);
     }
 

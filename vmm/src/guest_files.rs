@@ -58,7 +58,9 @@ fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf,
     if let Some(path) = given.or_else(|| std::env::var_os(variable).map(PathBuf::from)) {
         return Ok(path);
     }
-    let own = std::env::current_exe().and_then(std::fs::canonicalize).unwrap_or_default();
+    let own = std::env::current_exe()
+        .and_then(std::fs::canonicalize)
+        .unwrap_or_default();
     let directory = own.parent().unwrap_or(Path::new("."));
     let candidates = DIRECTORIES.map(|d| directory.join(d).join(name));
     candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {

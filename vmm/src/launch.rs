@@ -43,6 +43,8 @@ pub struct SharedDirectory {
     pub tag: String,
     /// Absolute path on the host.
     pub path: PathBuf,
+    /// The guest may write.
+    pub writable: bool,
 }
 
 impl Launch {
@@ -57,13 +59,29 @@ impl Launch {
         let log = options
             .console
             .as_ref()
-            .map(|path| File::create(path).with_context(|| format!("--console: cannot create {}", path.display())))
+            .map(|path| {
+                File::create(path)
+                    .with_context(|| format!("--console: cannot create {}", path.display()))
+            })
             .transpose()?;
         let console = shared(Console::new(log, echo));
-        let tsc_deadline =
-            model.leaves.iter().any(|l| l.leaf == 1 && l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0);
-        let board = Board::new(memory.clone(), tsc_deadline, epoch()?, Box::new(console.clone()))?;
-        Ok(Self { model, memory, console, board, options: options.clone() })
+        let tsc_deadline = model
+            .leaves
+            .iter()
+            .any(|l| l.leaf == 1 && l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0);
+        let board = Board::new(
+            memory.clone(),
+            tsc_deadline,
+            epoch()?,
+            Box::new(console.clone()),
+        )?;
+        Ok(Self {
+            model,
+            memory,
+            console,
+            board,
+            options: options.clone(),
+        })
     }
 
     /// Shares `directory` as the guest's root, read-only.
@@ -71,33 +89,66 @@ impl Launch {
     /// # Errors
     /// It cannot be opened.
     pub fn share_root(&mut self, directory: &Path) -> Result<(), Failure> {
-        Ok(self.board.add_share(ROOT_TAG, directory, Access::ReadOnly)?)
+        Ok(self
+            .board
+            .add_share(ROOT_TAG, directory, Access::ReadOnly)?)
     }
 
-    /// Shares the directories of `--share`.
+    /// The directories of `--share`.
     ///
     /// # Errors
-    /// One cannot be opened, or they are too many.
-    pub fn share_directories(&mut self) -> Result<Vec<SharedDirectory>, Failure> {
-        let mut shared = Vec::new();
-        for (n, ShareArg { directory, writable }) in self.options.share.clone().iter().enumerate() {
+    /// One is not there.
+    pub fn shares(&self) -> Result<Vec<SharedDirectory>, Failure> {
+        let share = |(
+            n,
+            ShareArg {
+                directory,
+                writable,
+            },
+        ): (usize, &ShareArg)| {
             let path = directory
                 .canonicalize()
                 .with_context(|| format!("--share: cannot open {}", directory.display()))?;
-            let access = if *writable { Access::ReadWrite } else { Access::ReadOnly };
-            let tag = format!("share{n}");
-            self.board.add_share(&tag, &path, access)?;
-            shared.push(SharedDirectory { tag, path });
+            Ok(SharedDirectory {
+                tag: format!("share{n}"),
+                path,
+                writable: *writable,
+            })
+        };
+        self.options.share.iter().enumerate().map(share).collect()
+    }
+
+    /// Shares `directories`.
+    ///
+    /// # Errors
+    /// One cannot be opened, or they are too many.
+    pub fn share(&mut self, directories: &[SharedDirectory]) -> Result<(), Failure> {
+        for SharedDirectory {
+            tag,
+            path,
+            writable,
+        } in directories
+        {
+            let access = if *writable {
+                Access::ReadWrite
+            } else {
+                Access::ReadOnly
+            };
+            self.board.add_share(tag, path, access)?;
         }
-        debug_assert!(self.board.virtio_devices() <= VIRTIO_GSI.len());
-        Ok(shared)
+        Ok(())
     }
 
     /// Loads the kernel; the machine is then ready to run.
     ///
     /// # Errors
     /// The kernel, the initrd or the command line is unsuitable.
-    pub fn boot(self, kernel: &Path, initrd: Option<&[u8]>, append: &str) -> Result<Machine, Failure> {
+    pub fn boot(
+        self,
+        kernel: &Path,
+        initrd: Option<&[u8]>,
+        append: &str,
+    ) -> Result<Machine, Failure> {
         let image = read(kernel)?;
         let devices = self.board.virtio_devices();
         let cmdline = cmdline::build(devices, append);
@@ -112,7 +163,14 @@ impl Launch {
         let state = boot::load(&self.memory, &source)
             .with_context(|| format!("Cannot boot {}", kernel.display()))?;
         let limit = self.options.timeout.map(|seconds| seconds.0);
-        Ok(Machine::new(self.model, self.board, self.memory, &state, self.console, limit)?)
+        Ok(Machine::new(
+            self.model,
+            self.board,
+            self.memory,
+            &state,
+            self.console,
+            limit,
+        )?)
     }
 }
 
@@ -121,12 +179,17 @@ impl Launch {
 /// # Errors
 /// It cannot be read.
 pub fn read(path: &Path) -> Result<Vec<u8>, BootError> {
-    std::fs::read(path).map_err(|source| BootError::Read { path: path.into(), source })
+    std::fs::read(path).map_err(|source| BootError::Read {
+        path: path.into(),
+        source,
+    })
 }
 
 fn epoch() -> anyhow::Result<u64> {
     match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(text) => text.parse().with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is not a number of seconds")),
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is not a number of seconds")),
         Err(_) => Ok(EPOCH),
     }
 }

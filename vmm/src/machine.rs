@@ -89,7 +89,14 @@ impl Machine {
         let board = Arc::new(board);
         let mut cpu = Cpu::new(model, memory::cpu_view(&memory), board.clone(), signals);
         cpu.load_state(state);
-        Ok(Self { soft: SoftCpu::new(cpu), board, memory, console, alarm, limit })
+        Ok(Self {
+            soft: SoftCpu::new(cpu),
+            board,
+            memory,
+            console,
+            alarm,
+            limit,
+        })
     }
 
     /// The board.
@@ -122,13 +129,17 @@ impl Machine {
             let now = self.now();
             tracing::trace!(now, ?exit, rip = format_args!("{:#x}", self.soft.cpu.rip));
             match exit {
-                Exit::Shutdown => return Err(self.crashed("the guest's processor shut down (triple fault)")),
+                Exit::Shutdown => {
+                    return Err(self.crashed("the guest's processor shut down (triple fault)"));
+                }
                 Exit::Kick => self.take_events(attendant)?,
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {
                         sleeps_with_interrupts_off += 1;
                         if sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
-                            return Err(self.crashed("the guest has halted for ever, with interrupts off"));
+                            return Err(
+                                self.crashed("the guest has halted for ever, with interrupts off")
+                            );
                         }
                     }
                     self.sleep(attendant, interrupts_off)?;
@@ -156,7 +167,9 @@ impl Machine {
         }
         let mut console = lock(&self.console);
         if let Some(error) = console.take_error() {
-            return Err(anyhow::Error::new(error).context("Cannot write the guest's console").into());
+            return Err(anyhow::Error::new(error)
+                .context("Cannot write the guest's console")
+                .into());
         }
         let (dead, panicked) = (console.is_dead(), console.panicked());
         drop(console);
@@ -168,14 +181,20 @@ impl Machine {
 
     /// A guest that crashed.
     pub fn crashed(&self, reason: &str) -> Failure {
-        Failure::Guest { reason: reason.into(), console: lock(&self.console).tail() }
+        Failure::Guest {
+            reason: reason.into(),
+            console: lock(&self.console).tail(),
+        }
     }
 
     fn take_events(&self, attendant: &mut dyn Attendant) -> Result<(), Failure> {
         while let Some(event) = self.alarm.take() {
             if event == Event::Timeout {
                 let console = lock(&self.console).tail();
-                return Err(Failure::Timeout { after: self.limit.unwrap_or_default(), console });
+                return Err(Failure::Timeout {
+                    after: self.limit.unwrap_or_default(),
+                    console,
+                });
             }
             attendant.event(&self.board, event)?;
         }
@@ -183,7 +202,11 @@ impl Machine {
     }
 
     /// The processor halts: time passes until the next deadline, or until input comes that the guest waits for.
-    fn sleep(&mut self, attendant: &mut dyn Attendant, interrupts_off: bool) -> Result<(), Failure> {
+    fn sleep(
+        &mut self,
+        attendant: &mut dyn Attendant,
+        interrupts_off: bool,
+    ) -> Result<(), Failure> {
         let (now, deadline) = (self.now(), self.board.next_deadline());
         let awaited = attendant.awaited_input().is_some() && !interrupts_off;
         match deadline {
@@ -201,8 +224,13 @@ impl Machine {
                 };
                 self.take_events(attendant)?;
                 let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let until = if woken { now.saturating_add(slept) } else { u64::MAX };
-                self.soft.advance_to(until.min(deadline.unwrap_or(now.saturating_add(slept))));
+                let until = if woken {
+                    now.saturating_add(slept)
+                } else {
+                    u64::MAX
+                };
+                self.soft
+                    .advance_to(until.min(deadline.unwrap_or(now.saturating_add(slept))));
             }
         }
         Ok(())

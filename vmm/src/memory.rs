@@ -50,7 +50,7 @@ pub fn allocate(size: Size) -> Result<GuestMemory, MemoryError> {
     if bytes > MAX_MEMORY {
         return Err(MemoryError::TooLarge(size));
     }
-    if bytes % PAGE != 0 {
+    if !bytes.is_multiple_of(PAGE) {
         return Err(MemoryError::Unaligned(size));
     }
     let low = bytes.min(LOW_RAM_END);
@@ -68,7 +68,10 @@ pub fn ranges(memory: &GuestMemory) -> Vec<(u64, u64)> {
 
 /// First guest-physical address above the RAM below 4 GiB.
 pub fn low_end(memory: &GuestMemory) -> u64 {
-    memory.iter().next().map_or(0, |r| r.start_addr().0 + r.len())
+    memory
+        .iter()
+        .next()
+        .map_or(0, |r| r.start_addr().0 + r.len())
 }
 
 /// The software CPU's view of `memory`. The caller keeps `memory` (or a clone) alive as long as the view.
@@ -88,7 +91,9 @@ pub struct Size(pub u64);
 
 /// Why a text is no size.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0:?} is not a size: write a whole number with an optional suffix K, M, G or T, such as 256M")]
+#[error(
+    "{0:?} is not a size: write a whole number with an optional suffix K, M, G or T, such as 256M"
+)]
 pub struct SizeError(String);
 
 /// Suffixes and their powers of two, largest first.
@@ -100,7 +105,10 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let error = || SizeError(text.to_owned());
         let upper = text.trim().to_ascii_uppercase();
-        let short = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
+        let short = upper
+            .strip_suffix("IB")
+            .or(upper.strip_suffix('B'))
+            .unwrap_or(&upper);
         let (digits, shift) = SUFFIXES
             .iter()
             .find_map(|&(suffix, shift)| Some((short.strip_suffix(suffix)?, shift)))
@@ -115,7 +123,10 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match SUFFIXES.iter().find(|&&(_, shift)| self.0 != 0 && self.0 % (1 << shift) == 0) {
+        match SUFFIXES
+            .iter()
+            .find(|&&(_, shift)| self.0 != 0 && self.0.is_multiple_of(1 << shift))
+        {
             Some((suffix, shift)) => write!(f, "{}{suffix}", self.0 >> shift),
             None => write!(f, "{}", self.0),
         }
@@ -153,7 +164,10 @@ mod tests {
 
     #[test]
     fn memory_has_limits() {
-        assert_eq!(allocate(Size(1 << 20)).unwrap_err(), MemoryError::TooSmall(Size(1 << 20)));
+        assert_eq!(
+            allocate(Size(1 << 20)).unwrap_err(),
+            MemoryError::TooSmall(Size(1 << 20))
+        );
         let huge = Size(MAX_MEMORY + PAGE);
         assert_eq!(allocate(huge).unwrap_err(), MemoryError::TooLarge(huge));
         let odd = Size(MIN_MEMORY + 1);
@@ -165,7 +179,10 @@ mod tests {
         let small = allocate(Size(64 << 20)).unwrap();
         assert_eq!(ranges(&small), [(0, 64 << 20)]);
         let large = allocate(Size(4 << 30)).unwrap();
-        assert_eq!(ranges(&large), [(0, LOW_RAM_END), (HIGH_RAM_START, 1 << 30)]);
+        assert_eq!(
+            ranges(&large),
+            [(0, LOW_RAM_END), (HIGH_RAM_START, 1 << 30)]
+        );
         assert_eq!(low_end(&large), LOW_RAM_END);
     }
 }

@@ -14,15 +14,27 @@ const ENTRY_64: u64 = 0x200;
 const VERSION_XLOADFLAGS: u16 = 0x020C;
 
 fn u16_at(image: &[u8], at: usize) -> Option<u16> {
-    image.get(at..)?.first_chunk().copied().map(u16::from_le_bytes)
+    image
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u16::from_le_bytes)
 }
 
 fn u32_at(image: &[u8], at: usize) -> Option<u32> {
-    image.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)
+    image
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u32::from_le_bytes)
 }
 
 fn u64_at(image: &[u8], at: usize) -> Option<u64> {
-    image.get(at..)?.first_chunk().copied().map(u64::from_le_bytes)
+    image
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u64::from_le_bytes)
 }
 
 /// Whether `image` has the boot sector signature and the setup header's magic.
@@ -48,9 +60,12 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
             u32_at(image, setup::INIT_SIZE)?,
         ))
     })();
-    let (version, xloadflags, syssize, initrd_max, start, init_size) = fields.ok_or(
-        BootError::Truncated { part: "setup header", end: header_end as u64, len },
-    )?;
+    let (version, xloadflags, syssize, initrd_max, start, init_size) =
+        fields.ok_or(BootError::Truncated {
+            part: "setup header",
+            end: header_end as u64,
+            len,
+        })?;
     if version < VERSION_XLOADFLAGS || xloadflags & XLF_KERNEL_64 == 0 {
         let [minor, major] = version.to_le_bytes();
         return Err(BootError::No64BitEntry { major, minor });
@@ -65,13 +80,18 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     let code = image
         .get(code_start as usize..code_end.min(len) as usize)
         .filter(|_| len + 16 > code_end)
-        .ok_or(BootError::Truncated { part: "protected-mode code", end: code_end, len })?;
+        .ok_or(BootError::Truncated {
+            part: "protected-mode code",
+            end: code_end,
+            len,
+        })?;
     let end = start.saturating_add(u64::from(init_size).max(code.len() as u64));
     check_kernel_range(memory, start, end)?;
     memory.write_slice(code, GuestAddress(start))?;
 
     // The header's length is in the jump instruction at its start (boot.rst, "jump").
-    let header_len = usize::from(image.get(0x201).copied().unwrap_or(0)) + 0x202 - SETUP_HEADER.start;
+    let header_len =
+        usize::from(image.get(0x201).copied().unwrap_or(0)) + 0x202 - SETUP_HEADER.start;
     let header = image
         .get(SETUP_HEADER.start..SETUP_HEADER.start + header_len.min(SETUP_HEADER.len()))
         .unwrap_or_default();
@@ -115,7 +135,9 @@ mod tests {
         assert_eq!(loaded.initrd_max, 0x7FFF_FFFF);
         assert_eq!(loaded.setup_header.unwrap().len(), 0x26C - 0x1F1);
         let mut code = [0; 5];
-        memory.read_slice(&mut code, GuestAddress(loaded.entry)).unwrap();
+        memory
+            .read_slice(&mut code, GuestAddress(loaded.entry))
+            .unwrap();
         assert_eq!(&code, b"entry");
     }
 
@@ -125,13 +147,25 @@ mod tests {
         let image = image();
         for len in [0x206, 0x230, 1023, image.len() - 16] {
             let error = load(&memory, &image[..len]).unwrap_err();
-            assert!(matches!(error, BootError::Truncated { .. }), "{len}: {error}");
+            assert!(
+                matches!(error, BootError::Truncated { .. }),
+                "{len}: {error}"
+            );
         }
         let mut old = image.clone();
         old[setup::XLOADFLAGS] = 0;
-        assert!(matches!(load(&memory, &old), Err(BootError::No64BitEntry { major: 2, minor: 15 })));
+        assert!(matches!(
+            load(&memory, &old),
+            Err(BootError::No64BitEntry {
+                major: 2,
+                minor: 15
+            })
+        ));
         let mut big = image;
         big[setup::INIT_SIZE + 3] = 0x10;
-        assert!(matches!(load(&memory, &big), Err(BootError::KernelDoesNotFit { .. })));
+        assert!(matches!(
+            load(&memory, &big),
+            Err(BootError::KernelDoesNotFit { .. })
+        ));
     }
 }

@@ -14,7 +14,10 @@ pub fn build(devices: usize, append: &str) -> String {
     let mut line = BASE.to_owned();
     for (n, gsi) in (0..).zip(VIRTIO_GSI.iter().take(devices)) {
         let base = VIRTIO_BASE + n * VIRTIO_STRIDE;
-        let _ = write!(line, " virtio_mmio.device={VIRTIO_STRIDE:#x}@{base:#x}:{gsi}");
+        let _ = write!(
+            line,
+            " virtio_mmio.device={VIRTIO_STRIDE:#x}@{base:#x}:{gsi}"
+        );
     }
     if !append.is_empty() {
         line.push(' ');

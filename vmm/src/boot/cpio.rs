@@ -62,7 +62,8 @@ impl Cpio {
         self.entries += 1;
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08X}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.push(0);
@@ -80,8 +81,10 @@ impl Cpio {
 mod tests {
     use super::*;
 
-    /// Name, mode, device and contents of each entry.
-    fn entries(mut bytes: &[u8]) -> Vec<(String, u32, (u32, u32), Vec<u8>)> {
+    /// Name, mode, device and contents.
+    type Entry = (String, u32, (u32, u32), Vec<u8>);
+
+    fn entries(mut bytes: &[u8]) -> Vec<Entry> {
         let mut found = Vec::new();
         while !bytes.is_empty() {
             assert_eq!(&bytes[..6], b"070701");

@@ -26,7 +26,10 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     check_header(header)?;
     let segments = program_headers(image, header)
         .ok_or_else(|| truncated("program header table", header.e_phoff.get(Le)))?;
-    if segments.iter().any(|s| matches!(s.p_type.get(Le), elf::PT_INTERP | elf::PT_TLS)) {
+    if segments
+        .iter()
+        .any(|s| matches!(s.p_type.get(Le), elf::PT_INTERP | elf::PT_TLS))
+    {
         return Err(BootError::UnsuitableElf("an ELF program for user mode"));
     }
 
@@ -38,9 +41,16 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
         entered |= (start..stop).contains(&entry);
     }
     if !entered {
-        return Err(BootError::UnsuitableElf("its entry point is not a physical address inside it"));
+        return Err(BootError::UnsuitableElf(
+            "its entry point is not a physical address inside it",
+        ));
     }
-    Ok(LoadedKernel { entry, end, setup_header: None, initrd_max: INITRD_MAX })
+    Ok(LoadedKernel {
+        entry,
+        end,
+        setup_header: None,
+        initrd_max: INITRD_MAX,
+    })
 }
 
 fn check_header(header: &Header) -> Result<(), BootError> {
@@ -65,7 +75,9 @@ fn program_headers<'a>(image: &'a [u8], header: &Header) -> Option<&'a [Segment]
     if usize::from(header.e_phentsize.get(Le)) != size_of::<Segment>() {
         return None;
     }
-    pod::slice_from_bytes(image.get(offset..)?, count).ok().map(|(headers, _)| headers)
+    pod::slice_from_bytes(image.get(offset..)?, count)
+        .ok()
+        .map(|(headers, _)| headers)
 }
 
 /// Copies one segment; returns the physical range that it occupies, zero-filled tail included.
@@ -79,9 +91,14 @@ fn load_segment(
     let stop = start.saturating_add(segment.p_memsz.get(Le).max(filesz));
     check_kernel_range(memory, start, stop)?;
     let file_end = offset.saturating_add(filesz);
-    let data = image.get(offset as usize..).and_then(|rest| rest.get(..filesz as usize)).ok_or(
-        BootError::Truncated { part: "a segment", end: file_end, len: image.len() as u64 },
-    )?;
+    let data = image
+        .get(offset as usize..)
+        .and_then(|rest| rest.get(..filesz as usize))
+        .ok_or(BootError::Truncated {
+            part: "a segment",
+            end: file_end,
+            len: image.len() as u64,
+        })?;
     memory.write_slice(data, GuestAddress(start))?;
     Ok((start, stop))
 }
@@ -120,7 +137,9 @@ pub(crate) mod tests {
         let loaded = load(&memory, &kernel(0x100_0000, b"code", 100)).unwrap();
         assert_eq!((loaded.entry, loaded.end), (0x100_0000, 0x100_0000 + 104));
         let mut code = [0; 4];
-        memory.read_slice(&mut code, GuestAddress(0x100_0000)).unwrap();
+        memory
+            .read_slice(&mut code, GuestAddress(0x100_0000))
+            .unwrap();
         assert_eq!(&code, b"code");
     }
 
@@ -130,16 +149,27 @@ pub(crate) mod tests {
         let image = kernel(0x100_0000, b"code", 0);
         for len in 4..image.len() {
             let error = load(&memory, &image[..len]).unwrap_err();
-            assert!(matches!(error, BootError::Truncated { .. }), "{len}: {error}");
+            assert!(
+                matches!(error, BootError::Truncated { .. }),
+                "{len}: {error}"
+            );
         }
     }
 
     #[test]
     fn a_kernel_must_fit() {
         let memory = allocate(Size(16 << 20)).unwrap();
-        for (paddr, bss) in [(0x100_0000, 0), (0x80_0000, 9 << 20), (0x1000, 0), (u64::MAX - 8, 0)] {
+        for (paddr, bss) in [
+            (0x100_0000, 0),
+            (0x80_0000, 9 << 20),
+            (0x1000, 0),
+            (u64::MAX - 8, 0),
+        ] {
             let error = load(&memory, &kernel(paddr, b"code", bss)).unwrap_err();
-            assert!(matches!(error, BootError::KernelDoesNotFit { .. }), "{error}");
+            assert!(
+                matches!(error, BootError::KernelDoesNotFit { .. }),
+                "{error}"
+            );
         }
     }
 
@@ -147,15 +177,27 @@ pub(crate) mod tests {
     fn other_elf_files_are_no_kernels() {
         let memory = allocate(Size(32 << 20)).unwrap();
         let good = kernel(0x100_0000, b"code", 0);
-        for (at, byte, part) in
-            [(4, 1, "32-bit"), (18, 40, "architecture"), (16, 3, "user mode"), (16, 1, "object file"), (64, 0, "entry")]
-        {
+        for (at, byte, part) in [
+            (4, 1, "32-bit"),
+            (18, 40, "architecture"),
+            (16, 3, "user mode"),
+            (16, 1, "object file"),
+            (64, 0, "entry"),
+        ] {
             let mut image = good.clone();
             image[at] = byte;
             let error = load(&memory, &image).unwrap_err().to_string();
-            assert!(error.contains("not a kernel") && error.contains(part), "{error}");
+            assert!(
+                error.contains("not a kernel") && error.contains(part),
+                "{error}"
+            );
         }
         let own = std::fs::read("/proc/self/exe").unwrap();
-        assert!(load(&memory, &own).unwrap_err().to_string().contains("user mode"));
+        assert!(
+            load(&memory, &own)
+                .unwrap_err()
+                .to_string()
+                .contains("user mode")
+        );
     }
 }

@@ -39,7 +39,7 @@ pub struct BootSource<'a> {
 #[derive(Debug, Error)]
 pub enum BootError {
     /// A file cannot be read.
-    #[error("Cannot read {path}: {source}")]
+    #[error("Cannot read {}", .path.display())]
     Read {
         /// Which.
         path: PathBuf,
@@ -63,7 +63,9 @@ pub enum BootError {
         len: u64,
     },
     /// A bzImage that has no 64-bit entry point.
-    #[error("bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: it needs a 64-bit kernel since Linux 3.8")]
+    #[error(
+        "bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: it needs a 64-bit kernel since Linux 3.8"
+    )]
     No64BitEntry {
         /// Version, high byte.
         major: u8,
@@ -71,7 +73,9 @@ pub enum BootError {
         minor: u8,
     },
     /// The kernel's address range is not RAM that is free for it.
-    #[error("kernel needs memory from {start:#x} to {end:#x}, but it may use {from:#x} to {to:#x}: give --memory more")]
+    #[error(
+        "kernel needs memory from {start:#x} to {end:#x}, but it may use {from:#x} to {to:#x}: give --memory more"
+    )]
     KernelDoesNotFit {
         /// First byte.
         start: u64,
@@ -83,7 +87,9 @@ pub enum BootError {
         to: u64,
     },
     /// The initrd does not fit between the kernel and the end of low memory.
-    #[error("initrd of {size} bytes does not fit into the {room} bytes of memory beside the kernel: give --memory more than {memory}")]
+    #[error(
+        "initrd of {size} bytes does not fit into the {room} bytes of memory beside the kernel: give --memory more than {memory}"
+    )]
     InitrdDoesNotFit {
         /// Its size in bytes.
         size: u64,
@@ -99,7 +105,7 @@ pub enum BootError {
     #[error("kernel command line contains a control character")]
     CommandLineControl,
     /// Writing guest memory failed.
-    #[error("Cannot write guest memory: {0}")]
+    #[error("Cannot write guest memory")]
     Memory(#[from] vm_memory::GuestMemoryError),
 }
 
@@ -120,12 +126,24 @@ pub struct LoadedKernel {
 ///
 /// # Errors
 /// The kernel, the initrd or the command line is unsuitable; messages say why.
-pub fn load(memory: &GuestMemory, source: &BootSource<'_>) -> Result<vbts_cpu::CpuState, BootError> {
+pub fn load(
+    memory: &GuestMemory,
+    source: &BootSource<'_>,
+) -> Result<vbts_cpu::CpuState, BootError> {
     let kernel = load_kernel(memory, source.kernel)?;
-    let initrd = source.initrd.map(|data| load_initrd(memory, &kernel, data)).transpose()?;
+    let initrd = source
+        .initrd
+        .map(|data| load_initrd(memory, &kernel, data))
+        .transpose()?;
     cmdline::check(source.cmdline)?;
-    memory.write_slice(source.cmdline.as_bytes(), GuestAddress(layout::COMMAND_LINE))?;
-    memory.write_slice(&params::rng_seed_setup_data(), GuestAddress(layout::SETUP_DATA))?;
+    memory.write_slice(
+        source.cmdline.as_bytes(),
+        GuestAddress(layout::COMMAND_LINE),
+    )?;
+    memory.write_slice(
+        &params::rng_seed_setup_data(),
+        GuestAddress(layout::SETUP_DATA),
+    )?;
     let table = mptable::build(source.processors, source.level_gsis);
     memory.write_slice(&table, GuestAddress(layout::MP_TABLE))?;
 
@@ -164,7 +182,12 @@ fn describe_start(image: &[u8]) -> String {
 fn check_kernel_range(memory: &GuestMemory, start: u64, end: u64) -> Result<(), BootError> {
     let (from, to) = (layout::EXTENDED_MEMORY, memory::low_end(memory));
     if start < from || end > to || start > end {
-        return Err(BootError::KernelDoesNotFit { start, end, from, to });
+        return Err(BootError::KernelDoesNotFit {
+            start,
+            end,
+            from,
+            to,
+        });
     }
     Ok(())
 }
@@ -199,7 +222,12 @@ mod tests {
     use crate::memory::allocate;
 
     fn kernel(end: u64, initrd_max: u64) -> LoadedKernel {
-        LoadedKernel { entry: 0x10_0000, end, setup_header: None, initrd_max }
+        LoadedKernel {
+            entry: 0x10_0000,
+            end,
+            setup_header: None,
+            initrd_max,
+        }
     }
 
     #[test]
@@ -208,7 +236,10 @@ mod tests {
         let data = [7; 5000];
         let (start, len) = load_initrd(&memory, &kernel(0x20_0000, u64::MAX), &data).unwrap();
         assert_eq!((start, len), ((32 << 20) - 8192, 5000));
-        assert_eq!(memory.read_obj::<u8>(GuestAddress(start + 4999)).unwrap(), 7);
+        assert_eq!(
+            memory.read_obj::<u8>(GuestAddress(start + 4999)).unwrap(),
+            7
+        );
         let (start, _) = load_initrd(&memory, &kernel(0x20_0000, 0xFF_FFFF), &data).unwrap();
         assert_eq!(start, 0x100_0000 - 8192);
     }
@@ -226,11 +257,16 @@ mod tests {
     #[test]
     fn what_is_no_kernel_is_named_so() {
         let memory = allocate(Size(16 << 20)).unwrap();
-        for (image, start) in
-            [(&b"#!/bin/sh\n"[..], "\"#!/bin/s\""), (&[][..], "empty"), (&[0; 4096][..], "\\x00")]
-        {
+        for (image, start) in [
+            (&b"#!/bin/sh\n"[..], "\"#!/bin/s\""),
+            (&[][..], "empty"),
+            (&[0; 4096][..], "\\x00"),
+        ] {
             let error = load_kernel(&memory, image).unwrap_err().to_string();
-            assert!(error.contains("not a kernel") && error.contains(start), "{error}");
+            assert!(
+                error.contains("not a kernel") && error.contains(start),
+                "{error}"
+            );
         }
     }
 }

@@ -58,12 +58,25 @@ pub fn build(processors: u8, level_gsis: &[u8]) -> Vec<u8> {
     let [a0, a1, a2, a3] = (IOAPIC as u32).to_le_bytes();
     add(&[IO_APIC, ioapic_id, IOAPIC_VERSION, 1, a0, a1, a2, a3]);
     for irq in (0..ISA_IRQS.min(IOAPIC_PINS)).filter(|irq| *irq != CASCADE) {
-        let flags = if level_gsis.contains(&irq) { LEVEL_HIGH } else { CONFORMING };
+        let flags = if level_gsis.contains(&irq) {
+            LEVEL_HIGH
+        } else {
+            CONFORMING
+        };
         let [f0, f1] = flags.to_le_bytes();
         add(&[IO_INTERRUPT, INT, f0, f1, ISA_BUS, irq, ioapic_id, irq]);
     }
     for (lint, kind) in [(0, EXTINT), (1, NMI)] {
-        add(&[LOCAL_INTERRUPT, kind, 0, 0, ISA_BUS, 0, ALL_LOCAL_APICS, lint]);
+        add(&[
+            LOCAL_INTERRUPT,
+            kind,
+            0,
+            0,
+            ISA_BUS,
+            0,
+            ALL_LOCAL_APICS,
+            lint,
+        ]);
     }
 
     let mut table = Vec::with_capacity(HEADER + entries.len());
@@ -112,7 +125,10 @@ mod tests {
             assert!(bytes.len() as u64 <= BASE_MEMORY_END - MP_TABLE);
             let (pointer, table) = bytes.split_at(16);
             assert_eq!((sum(pointer), sum(table)), (0, 0));
-            assert_eq!(usize::from(u16::from_le_bytes([table[4], table[5]])), table.len());
+            assert_eq!(
+                usize::from(u16::from_le_bytes([table[4], table[5]])),
+                table.len()
+            );
             let (mut at, mut count) = (44, 0);
             while at < table.len() {
                 at += if table[at] == PROCESSOR { 20 } else { 8 };
@@ -128,7 +144,10 @@ mod tests {
         let bytes = build(1, &[5]);
         let irq = |n: u8| {
             let at = 16 + 44 + 20 + 8 + 8;
-            bytes[at..].chunks(8).find(|e| e[0] == IO_INTERRUPT && e[5] == n).unwrap()
+            bytes[at..]
+                .chunks(8)
+                .find(|e| e[0] == IO_INTERRUPT && e[5] == n)
+                .unwrap()
         };
         assert_eq!(irq(5)[2], 0b1101);
         assert_eq!(irq(4)[2], 0);

@@ -102,7 +102,11 @@ impl BootParams {
     pub fn set_memory_map(&mut self, ranges: &[(u64, u64)]) {
         let mut entries = vec![
             (0, layout::MP_TABLE, RAM),
-            (layout::MP_TABLE, layout::BASE_MEMORY_END - layout::MP_TABLE, RESERVED),
+            (
+                layout::MP_TABLE,
+                layout::BASE_MEMORY_END - layout::MP_TABLE,
+                RESERVED,
+            ),
         ];
         for &(start, len) in ranges {
             let from = start.max(layout::EXTENDED_MEMORY);
@@ -149,7 +153,11 @@ mod tests {
         let entries: Vec<_> = (0..4)
             .map(|i| {
                 let at = E820_TABLE + i * E820_ENTRY;
-                (u64_at(&params, at), u64_at(&params, at + 8), params.as_bytes()[at + 16])
+                (
+                    u64_at(&params, at),
+                    u64_at(&params, at + 8),
+                    params.as_bytes()[at + 16],
+                )
             })
             .collect();
         assert_eq!(

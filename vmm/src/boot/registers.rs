@@ -13,8 +13,14 @@ const BOOT_DS: u16 = 0x18;
 const BOOT_TSS: u16 = 0x20;
 
 /// Null, null, 64-bit code, data, and the two halves of a busy 64-bit TSS at address 0 (SDM Vol. 3A 3.4.5, 7.2.3).
-const DESCRIPTORS: [u64; 6] =
-    [0, 0, 0x00AF_9B00_0000_FFFF, 0x00CF_9300_0000_FFFF, 0x0000_8B00_0000_0067, 0];
+const DESCRIPTORS: [u64; 6] = [
+    0,
+    0,
+    0x00AF_9B00_0000_FFFF,
+    0x00CF_9300_0000_FFFF,
+    0x0000_8B00_0000_0067,
+    0,
+];
 
 /// Page-table entry: present, writable; page-directory entry: a 2 MiB page.
 const PRESENT_WRITABLE: u64 = 0b11;
@@ -49,18 +55,31 @@ pub fn write_tables(memory: &GuestMemory) -> Result<(), GuestMemoryError> {
 /// The state in which the boot processor enters the kernel at `entry`.
 pub fn initial_state(entry: u64) -> CpuState {
     let flat = SegAttr::ACCESSED | SegAttr::RW | SegAttr::S | SegAttr::P | SegAttr::G;
-    let segment = |selector, attr, limit| Segment { selector, base: 0, limit, attr };
+    let segment = |selector, attr, limit| Segment {
+        selector,
+        base: 0,
+        limit,
+        attr,
+    };
     let code = segment(BOOT_CS, flat | SegAttr::CODE | SegAttr::L, u32::MAX);
     let data = segment(BOOT_DS, flat | SegAttr::DB, u32::MAX);
     let busy_tss = SegAttr::from_bits_retain(0xB) | SegAttr::P;
 
-    let mut state = CpuState { mxcsr: 0x1F80, rip: entry, rflags: rflags::FIXED, ..Default::default() };
+    let mut state = CpuState {
+        mxcsr: 0x1F80,
+        rip: entry,
+        rflags: rflags::FIXED,
+        ..Default::default()
+    };
     state.gpr[gpr::RSI] = BOOT_PARAMS;
     state.gpr[gpr::RSP] = BOOT_STACK;
     state.sys.seg = [data, code, data, data, data, data];
     state.sys.tr = segment(BOOT_TSS, busy_tss, 0x67);
     state.sys.ldtr = segment(0, SegAttr::UNUSABLE, 0);
-    state.sys.gdtr = TableRegister { base: GDT, limit: (size_of_val(&DESCRIPTORS) - 1) as u16 };
+    state.sys.gdtr = TableRegister {
+        base: GDT,
+        limit: (size_of_val(&DESCRIPTORS) - 1) as u16,
+    };
     state.sys.cr0 = cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::PG;
     state.sys.cr3 = PAGE_TABLES;
     state.sys.cr4 = cr4::PAE;
@@ -88,7 +107,7 @@ mod tests {
             let page = entry(pd + (address >> 21 & 511) * 8);
             assert_eq!(page, (address & !0x1F_FFFF) | 0x83);
         }
-        assert!(PAGE_TABLES + (2 + DIRECTORIES) * 0x1000 <= SETUP_DATA);
+        const { assert!(PAGE_TABLES + (2 + DIRECTORIES) * 0x1000 <= SETUP_DATA) };
     }
 
     #[test]
@@ -99,7 +118,11 @@ mod tests {
         for segment in [state.sys.seg[1], state.sys.seg[2]] {
             let address = GDT + u64::from(segment.selector);
             let descriptor: u64 = memory.read_obj(GuestAddress(address)).unwrap();
-            assert_eq!((descriptor >> 40) as u32 & 0xF0FF, segment.attr.bits(), "{segment:x?}");
+            assert_eq!(
+                (descriptor >> 40) as u32 & 0xF0FF,
+                segment.attr.bits(),
+                "{segment:x?}"
+            );
         }
     }
 }

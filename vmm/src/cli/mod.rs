@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit::{conclude, status};
+use crate::exit::{Failure, conclude, status};
 
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
 #[derive(Debug, Parser)]
@@ -48,14 +48,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(status::ERROR) } else { ExitCode::SUCCESS };
+            return ExitCode::from(parse_status(&error));
         }
     };
-    conclude(match &cli.command {
+    conclude(run(&cli.command))
+}
+
+fn run(command: &Command) -> Result<u8, Failure> {
+    match command {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
         Command::Trace(args) => trace::main(args),
-    })
+    }
+}
+
+/// The exit status for what is no command: an error, or a request for help.
+fn parse_status(error: &clap::Error) -> u8 {
+    if error.use_stderr() { status::ERROR } else { 0 }
 }
 
 #[cfg(test)]
@@ -68,23 +77,39 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The exit status of a command line that does not get as far as a guest.
+    fn status_of(args: &[&str]) -> u8 {
+        match Cli::try_parse_from(["vbts"].iter().chain(args)) {
+            Err(error) => parse_status(&error),
+            Ok(cli) => match run(&cli.command) {
+                Ok(status) => status,
+                Err(failure) => failure.status(),
+            },
+        }
+    }
+
     #[test]
-    fn bad_usage_is_125_and_help_is_0() {
-        let exit = |args: &[&str]| {
-            let args = std::iter::once("vbts").chain(args.iter().copied()).map(OsString::from);
-            format!("{:?}", main(args))
-        };
-        let code = |n: u8| format!("{:?}", ExitCode::from(n));
-        assert_eq!(exit(&["--help"]), code(0));
-        assert_eq!(exit(&["trace", "--help"]), code(0));
-        assert_eq!(exit(&["--version"]), code(0));
-        for bad in [
+    fn help_is_success() {
+        for args in [
+            &["--help"][..],
+            &["trace", "--help"],
+            &["help", "run"],
+            &["--version"],
+        ] {
+            assert_eq!(status_of(args), 0, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn bad_usage_is_125() {
+        for args in [
             &[][..],
             &["frobnicate"],
             &["trace"],
             &["run"],
             &["run", "--kernel"],
             &["trace", "--memory", "lots", "--", "true"],
+            &["trace", "--memory", "1M", "--", "true"],
             &["trace", "--smp", "2", "--", "true"],
             &["trace", "--smp", "0", "--", "true"],
             &["trace", "--cpu", "z80", "--", "true"],
@@ -92,16 +117,26 @@ mod tests {
             &["trace", "--bts", "off", "--", "true"],
             &["trace", "--scope", "kernel", "--", "true"],
             &["trace", "--timeout", "-1", "--", "true"],
-            &["trace", "--memory", "1M", "--", "true"],
+            &["trace", "--root", "/nonexistent", "--", "true"],
+            &["trace", "--share", "/nonexistent", "--", "true"],
+            &["trace", "--", "/nonexistent"],
             &["run", "--kernel", "/nonexistent"],
             &["run", "--kernel", "/dev/null"],
             &["run", "--kernel", "/etc/passwd"],
             &["run", "--kernel", "/etc/passwd", "--disk", "/dev/null"],
         ] {
-            assert_eq!(exit(bad), code(125), "{bad:?}");
+            assert_eq!(status_of(args), 125, "{args:?}");
         }
-        for host in [&["trace", "--accel", "kvm", "--", "true"][..], &["trace", "--bts", "passthrough", "--", "true"]] {
-            assert_eq!(exit(host), code(126), "{host:?}");
+    }
+
+    #[test]
+    fn what_the_host_cannot_do_is_126() {
+        for args in [
+            &["trace", "--accel", "kvm", "--", "true"][..],
+            &["run", "--accel", "kvm", "--kernel", "/nonexistent"],
+            &["trace", "--bts", "passthrough", "--", "true"],
+        ] {
+            assert_eq!(status_of(args), 126, "{args:?}");
         }
     }
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-
-
 use crate::exit::Failure;
 use crate::memory::Size;
 
@@ -125,7 +123,10 @@ impl FromStr for ShareArg {
         if directory.is_empty() {
             return Err("write a directory, optionally followed by :rw".into());
         }
-        Ok(Self { directory: directory.into(), writable })
+        Ok(Self {
+            directory: directory.into(),
+            writable,
+        })
     }
 }
 
@@ -158,7 +159,8 @@ impl MachineArgs {
     pub fn check(&self) -> Result<&'static vbts_cpu::Model, Failure> {
         if self.accel == Accelerator::Kvm {
             return Err(Failure::Host(
-                "--accel kvm: this build has no KVM accelerator yet; --accel soft runs everywhere".into(),
+                "--accel kvm: this build has no KVM accelerator yet; --accel soft runs everywhere"
+                    .into(),
             ));
         }
         if self.bts == BtsMode::Passthrough {
@@ -170,7 +172,10 @@ impl MachineArgs {
         }
         if self.smp != 1 {
             let n = self.smp;
-            return Err(anyhow::anyhow!("--smp {n}: the software CPU has one processor; use --smp 1").into());
+            return Err(anyhow::anyhow!(
+                "--smp {n}: the software CPU has one processor; use --smp 1"
+            )
+            .into());
         }
         let model = vbts_cpu::model(&self.cpu).ok_or_else(|| {
             let known = vbts_cpu::MODELS.join(", ");

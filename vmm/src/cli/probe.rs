@@ -85,9 +85,13 @@ fn probe_kvm() -> Result<(), String> {
 /// The vendor string of the host's processor.
 fn host_vendor() -> String {
     let leaf = std::arch::x86_64::__cpuid(0);
-    let bytes: Vec<u8> =
-        [leaf.ebx, leaf.edx, leaf.ecx].iter().flat_map(|r| r.to_le_bytes()).collect();
-    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+    let bytes: Vec<u8> = [leaf.ebx, leaf.edx, leaf.ecx]
+        .iter()
+        .flat_map(|r| r.to_le_bytes())
+        .collect();
+    String::from_utf8_lossy(&bytes)
+        .trim_end_matches('\0')
+        .to_owned()
 }
 
 /// Instructions a second that the software CPU retires in a small loop.
@@ -95,10 +99,21 @@ fn measure_soft() -> Result<u64, Failure> {
     let memory = memory::allocate(Size(MIN_MEMORY))?;
     registers::write_tables(&memory)?;
     memory.write_slice(LOOP, GuestAddress(layout::EXTENDED_MEMORY))?;
-    let board = Board::new(memory.clone(), false, 0, Box::new(shared(OutputBuffer::new(0))))?;
+    let board = Board::new(
+        memory.clone(),
+        false,
+        0,
+        Box::new(shared(OutputBuffer::new(0))),
+    )?;
     let signals = board.signals();
-    let model = vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
-    let mut cpu = Cpu::new(model, memory::cpu_view(&memory), std::sync::Arc::new(board), signals);
+    let model =
+        vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
+    let mut cpu = Cpu::new(
+        model,
+        memory::cpu_view(&memory),
+        std::sync::Arc::new(board),
+        signals,
+    );
     cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));
     let mut soft = SoftCpu::new(cpu);
     let began = Instant::now();

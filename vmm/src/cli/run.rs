@@ -38,7 +38,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
     /// Words to add to the kernel's command line
-    #[arg(long, value_name = "STRING", default_value = "", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "STRING",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
     pub append: String,
     /// Disk image (this build has no disks yet)
     #[arg(long, value_name = "FILE")]
@@ -53,12 +58,14 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     let mut launch = Launch::new(&args.machine, true)?;
     if let Some(disk) = args.disk.first() {
         let disk = disk.display();
-        return Err(anyhow::anyhow!("--disk {disk}: this build has no disks yet; use --initrd").into());
+        return Err(
+            anyhow::anyhow!("--disk {disk}: this build has no disks yet; use --initrd").into(),
+        );
     }
     if let Some(root) = &args.machine.root {
         launch.share_root(root)?;
     }
-    launch.share_directories()?;
+    launch.share(&launch.shares()?)?;
     let initrd = args.initrd.as_deref().map(launch::read).transpose()?;
     let mut machine = launch.boot(&args.kernel, initrd.as_deref(), &args.append)?;
 
@@ -66,7 +73,11 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     let terminal = RawTerminal::enter()?;
     let outcome = machine.run(&mut operator);
     drop(terminal);
-    tracing::debug!(instructions = machine.instructions(), virtual_ns = machine.now(), "end");
+    tracing::debug!(
+        instructions = machine.instructions(),
+        virtual_ns = machine.now(),
+        "end"
+    );
     match outcome? {
         End::Status(status) => Ok(status),
         End::Reset => Ok(0),

@@ -17,7 +17,7 @@ use super::options::{BtsMode, MachineArgs};
 use crate::exit::{Failure, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Input;
-use crate::launch::Launch;
+use crate::launch::{Launch, SharedDirectory};
 use crate::machine::End;
 use crate::memory::Size;
 use crate::program::{self, Root};
@@ -63,23 +63,43 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FILE", help_heading = "Machine options")]
     pub kernel: Option<PathBuf>,
     /// Format of the trace
-    #[arg(long, value_enum, default_value = "text", help_heading = "Trace options")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "text",
+        help_heading = "Trace options"
+    )]
     pub format: TraceFormat,
     /// Write the trace to FILE. Without it the trace goes to standard output; as text it is mixed there with what
     /// the program prints, as json or raw it has standard output to itself and the program's goes to standard error
     #[arg(long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
     /// Which branches to record
-    #[arg(long, value_enum, default_value = "user", help_heading = "Trace options")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "user",
+        help_heading = "Trace options"
+    )]
     pub scope: ScopeArg,
     /// Size of the guest kernel's trace buffer
-    #[arg(long, value_name = "SIZE", default_value = "1M", help_heading = "Trace options")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1M",
+        help_heading = "Trace options"
+    )]
     pub buffer: Size,
     /// Also record when the program arrives on a processor and departs from it
     #[arg(long, help_heading = "Trace options")]
     pub sched: bool,
     /// Program to run, and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     pub program: Vec<OsString>,
 }
 
@@ -106,32 +126,31 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     destination.keep_clear_of(progress.clone());
     let to_stdout = destination.trace_is_stdout();
     let root_path = root.path().to_owned();
+    let shares = launch.shares()?;
+    let job = job(args, &cwd, guest_shares(&shares, &root));
     let format: Box<dyn Format> = match args.format {
         TraceFormat::Text => Box::new(Text::new(Symbolizer::new(root, &cwd))),
         TraceFormat::Json => Box::new(Json::new()),
         TraceFormat::Raw => Box::new(Raw),
     };
     let session = shared(Session::new(format, destination));
-    let port = launch
-        .board
-        .add_console(vec![ConsolePort::named(PORT_NAME, Box::new(session.clone()))])?;
+    let port = launch.board.add_console(vec![ConsolePort::named(
+        PORT_NAME,
+        Box::new(session.clone()),
+    )])?;
     launch.share_root(&root_path)?;
-    let shares = launch.share_directories()?;
-    let shares = shares
-        .into_iter()
-        .map(|share| Share {
-            tag: share.tag,
-            path: bytes(share.path.strip_prefix(&root_path).map_or(&*share.path, |p| p).as_os_str()),
-        })
-        .collect();
-    let job = job(args, &cwd, shares);
+    launch.share(&shares)?;
     let mut machine = launch.boot(&files.kernel, Some(&files.initramfs()?), APPEND)?;
 
     let mut conductor = Conductor::new(session.clone(), port, job, Input::stdin()?);
     conductor.show_progress(progress.clone());
     let outcome = machine.run(&mut conductor);
     progress.finish_and_clear();
-    tracing::debug!(instructions = machine.instructions(), virtual_ns = machine.now(), "end");
+    tracing::debug!(
+        instructions = machine.instructions(),
+        virtual_ns = machine.now(),
+        "end"
+    );
     let mut session = lock(&session);
     let end = match outcome {
         Ok(end) => end,
@@ -156,18 +175,27 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
 /// Refuses what cannot be traced.
 fn check(args: &TraceArgs) -> Result<(), Failure> {
     if args.machine.bts == BtsMode::Off {
-        return Err(anyhow::anyhow!("--bts off: nothing can be traced without a Branch Trace Store").into());
+        return Err(anyhow::anyhow!(
+            "--bts off: nothing can be traced without a Branch Trace Store"
+        )
+        .into());
     }
     if args.scope != ScopeArg::User {
         return Err(anyhow::anyhow!(
             "--scope {}: this build records the branches of the program only; use --scope user",
-            if args.scope == ScopeArg::Kernel { "kernel" } else { "all" }
+            if args.scope == ScopeArg::Kernel {
+                "kernel"
+            } else {
+                "all"
+            }
         )
         .into());
     }
     let record = vbts_protocol::RECORD_SIZE as u64;
     if args.buffer.0 < record {
-        return Err(anyhow::anyhow!("--buffer {}: a record takes {record} bytes", args.buffer).into());
+        return Err(
+            anyhow::anyhow!("--buffer {}: a record takes {record} bytes", args.buffer).into(),
+        );
     }
     Ok(())
 }
@@ -179,6 +207,18 @@ fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
         tracing::info!(cwd = %cwd.display(), "outside --root: the program starts in /");
         PathBuf::from("/")
     }))
+}
+
+/// Where the guest mounts the directories: at the same place, as far as that is inside its root.
+fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Vec<Share> {
+    let place = |path: &Path| root.guest_path(path).unwrap_or_else(|| path.into());
+    shares
+        .iter()
+        .map(|share| Share {
+            tag: share.tag.clone(),
+            path: bytes(place(&share.path).as_os_str()),
+        })
+        .collect()
 }
 
 fn bytes(text: &std::ffi::OsStr) -> Bytes {
@@ -198,9 +238,15 @@ fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
         cwd: bytes(cwd.as_os_str()),
         uid: Some(rustix::process::geteuid().as_raw()),
         gid: Some(rustix::process::getegid().as_raw()),
-        trace: Some(Trace { buffer_size: args.buffer.0, sched: args.sched, scope: Scope::User }),
+        trace: Some(Trace {
+            buffer_size: args.buffer.0,
+            sched: args.sched,
+            scope: Scope::User,
+        }),
         shares,
-        hostname: Some(Bytes(rustix::system::uname().nodename().to_bytes().to_vec())),
+        hostname: Some(Bytes(
+            rustix::system::uname().nodename().to_bytes().to_vec(),
+        )),
         epoch: None,
     }
 }
@@ -211,7 +257,9 @@ fn progress_bar(destination: &Destination) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records, {per_sec}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records, {per_sec}")
+    {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(250));
@@ -238,7 +286,10 @@ fn report(
         ExitStatus::Code(_) => {}
     }
     if summary.lost > 0 {
-        eprintln!("vbts: {} branches were lost; a larger --buffer may help", summary.lost);
+        eprintln!(
+            "vbts: {} branches were lost; a larger --buffer may help",
+            summary.lost
+        );
     }
     // On standard output, text and JSON have said this already.
     if !to_stdout || args.format == TraceFormat::Raw {
@@ -261,7 +312,10 @@ mod tests {
 
     #[test]
     fn the_program_keeps_its_own_options() {
-        for words in [&["--sched", "--", "ls", "--format", "x"][..], &["--sched", "ls", "--format", "x"]] {
+        for words in [
+            &["--sched", "--", "ls", "--format", "x"][..],
+            &["--sched", "ls", "--format", "x"],
+        ] {
             let args = args(words);
             assert!(args.sched);
             assert_eq!(args.program, ["ls", "--format", "x"]);

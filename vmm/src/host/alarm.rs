@@ -69,9 +69,13 @@ impl Alarm {
                 kick.raise(Signals::KICK);
             };
             // SAFETY: the handler only touches atomics, which is async-signal-safe.
-            alarm.handlers.push(unsafe { signal_hook::low_level::register(signal, handler) }?);
+            alarm
+                .handlers
+                .push(unsafe { signal_hook::low_level::register(signal, handler) }?);
             let waker = alarm.waker.try_clone()?;
-            alarm.handlers.push(signal_hook::low_level::pipe::register(signal, waker)?);
+            alarm
+                .handlers
+                .push(signal_hook::low_level::pipe::register(signal, waker)?);
         }
         Ok(alarm)
     }
@@ -82,15 +86,20 @@ impl Alarm {
     /// The host cannot start a thread.
     pub fn set_timeout(&self, limit: Duration) -> io::Result<()> {
         let (cancel, cancelled) = channel();
-        let (pending, kick, waker) =
-            (self.pending.clone(), self.kick.clone(), self.waker.try_clone()?);
-        let thread = std::thread::Builder::new().name("timeout".into()).spawn(move || {
-            if cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                pending.timeout.store(true, Ordering::Relaxed);
-                kick.raise(Signals::KICK);
-                let _ = io::Write::write(&mut &waker, &[0]);
-            }
-        })?;
+        let (pending, kick, waker) = (
+            self.pending.clone(),
+            self.kick.clone(),
+            self.waker.try_clone()?,
+        );
+        let thread = std::thread::Builder::new()
+            .name("timeout".into())
+            .spawn(move || {
+                if cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                    pending.timeout.store(true, Ordering::Relaxed);
+                    kick.raise(Signals::KICK);
+                    let _ = io::Write::write(&mut &waker, &[0]);
+                }
+            })?;
         if let Ok(mut timer) = self.timer.lock() {
             *timer = Some((cancel, thread));
         }
@@ -107,7 +116,9 @@ impl Alarm {
             return None;
         }
         let signal = signals.trailing_zeros();
-        self.pending.signals.fetch_and(!(1 << signal), Ordering::Relaxed);
+        self.pending
+            .signals
+            .fetch_and(!(1 << signal), Ordering::Relaxed);
         let mut sink = [0; 64];
         let _ = io::Read::read(&mut &self.woken, &mut sink);
         Some(Event::Signal(signal as i32))
@@ -143,7 +154,10 @@ mod tests {
         let alarm = Alarm::new(signals.clone()).unwrap();
         assert_eq!(alarm.take(), None);
         alarm.set_timeout(Duration::from_millis(1)).unwrap();
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(alarm.fd(), rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            alarm.fd(),
+            rustix::event::PollFlags::IN,
+        )];
         rustix::event::poll(&mut fds, None).unwrap();
         assert_eq!(alarm.take(), Some(Event::Timeout));
         assert_eq!(signals.get() & Signals::KICK, Signals::KICK);

@@ -54,7 +54,11 @@ impl Input {
     /// Reads from `file`.
     pub fn new(file: File) -> Self {
         let terminal = rustix::termios::isatty(&file);
-        Self { file, terminal, ended: false }
+        Self {
+            file,
+            terminal,
+            ended: false,
+        }
     }
 
     /// Whether bytes can still come.
@@ -114,8 +118,10 @@ fn readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
 /// # Errors
 /// `poll` failed.
 pub fn wait(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
-    let mut polled: Vec<PollFd<'_>> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(&mut polled, limit.as_ref()) {
         Ok(ready) => Ok(ready > 0),

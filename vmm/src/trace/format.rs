@@ -42,7 +42,10 @@ pub fn decode(records: &[u8]) -> impl Iterator<Item = Record> + '_ {
             u64::from_le_bytes(bytes)
         };
         match word(0) {
-            qualifier::BRANCH => Record::Branch { from: word(1), to: word(2) },
+            qualifier::BRANCH => Record::Branch {
+                from: word(1),
+                to: word(2),
+            },
             qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
             qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
             _ => Record::Invalid,
@@ -184,19 +187,32 @@ pub(crate) mod tests {
 
     /// Records as the kernel writes them.
     pub(crate) fn records(words: &[[u64; 3]]) -> Vec<u8> {
-        words.iter().flatten().flat_map(|w| w.to_le_bytes()).collect()
+        words
+            .iter()
+            .flatten()
+            .flat_map(|w| w.to_le_bytes())
+            .collect()
     }
 
-    const SAMPLE: &[[u64; 3]] =
-        &[[2, 4_294_937_296, 0], [1, 0x40_1000, 0xFFFF_8000_0000_0000], [0, 1, 2], [3, 7, 0], [1, 0, 0xA]];
+    const SAMPLE: &[[u64; 3]] = &[
+        [2, 4_294_937_296, 0],
+        [1, 0x40_1000, 0xFFFF_8000_0000_0000],
+        [0, 1, 2],
+        [3, 7, 0],
+        [1, 0, 0xA],
+    ];
 
     #[test]
     fn raw_is_branches_and_nothing_else() {
         let mut out = Vec::new();
         Raw.records(1, &records(SAMPLE), &mut out);
         Raw.summary(&Summary::default(), &mut out);
-        let words: Vec<u64> =
-            out.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect();
+        let words: Vec<u64> = out
+            .as_chunks()
+            .0
+            .iter()
+            .map(|w| u64::from_le_bytes(*w))
+            .collect();
         assert_eq!(words, [0x40_1000, 0xFFFF_8000_0000_0000, 0, 0, 0xA, 0]);
     }
 
@@ -206,7 +222,14 @@ pub(crate) mod tests {
         let mut json = Json::new();
         json.records(7, &records(SAMPLE), &mut out);
         json.records(8, &records(&[[1, 1, 2], [2, 3, 0]]), &mut out);
-        json.summary(&Summary { records: 3, lost: 1, exit: 200 }, &mut out);
+        json.summary(
+            &Summary {
+                records: 3,
+                lost: 1,
+                exit: 200,
+            },
+            &mut out,
+        );
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -233,7 +256,10 @@ pub(crate) mod tests {
             push_decimal(&mut out, value);
             out.push(b' ');
             push_hex(&mut out, value);
-            assert_eq!(String::from_utf8(out).unwrap(), format!("{value} {value:x}"));
+            assert_eq!(
+                String::from_utf8(out).unwrap(),
+                format!("{value} {value:x}")
+            );
         }
     }
 }

@@ -41,7 +41,9 @@ fn parse_line(line: &str) -> Option<Mapping> {
 /// The mapping that holds `address`.
 pub fn find(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = mappings.partition_point(|m| m.start <= address);
-    mappings.get(after.checked_sub(1)?).filter(|m| address < m.end)
+    mappings
+        .get(after.checked_sub(1)?)
+        .filter(|m| address < m.end)
 }
 
 #[cfg(test)]

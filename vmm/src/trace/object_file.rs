@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{
-    Endianness, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache, RelocationTarget,
-    SymbolKind, elf,
+    Endianness, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache,
+    RelocationTarget, SectionFlags, SymbolKind, elf,
 };
 
 use crate::program::Root;
@@ -44,7 +44,9 @@ pub struct ObjectFile {
 
 impl std::fmt::Debug for ObjectFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ObjectFile").field("functions", &self.functions.len()).finish_non_exhaustive()
+        f.debug_struct("ObjectFile")
+            .field("functions", &self.functions.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -52,7 +54,12 @@ impl ObjectFile {
     /// Reads the ELF file at `path` inside `root`; `None` if there is none.
     pub fn open(root: &Root, path: &Path) -> Option<Self> {
         let file = root.open_file(path).ok().filter(is_regular)?;
-        let mut this = Self { segments: Vec::new(), functions: Vec::new(), names: String::new(), lines: None };
+        let mut this = Self {
+            segments: Vec::new(),
+            functions: Vec::new(),
+            names: String::new(),
+            lines: None,
+        };
         let build_id = this.read(&file, true)?;
         let debug_file = build_id
             .and_then(|id| debug_file_path(&id))
@@ -80,7 +87,7 @@ impl ObjectFile {
                 SymbolKind::Unknown | SymbolKind::Label => symbol
                     .section_index()
                     .and_then(|index| object.section_by_index(index).ok())
-                    .is_some_and(|section| section.kind() == object::SectionKind::Text),
+                    .is_some_and(|section| is_code(&section)),
                 _ => false,
             };
             if let Ok(name) = symbol.name()
@@ -98,27 +105,44 @@ impl ObjectFile {
     }
 
     fn add(&mut self, start: u64, size: u64, name: &str) {
-        let Ok(from) = u32::try_from(self.names.len()) else { return };
+        let Ok(from) = u32::try_from(self.names.len()) else {
+            return;
+        };
         self.names.push_str(name);
-        let Ok(to) = u32::try_from(self.names.len()) else { return };
-        self.functions.push(Function { start, end: start.saturating_add(size), name: (from, to) });
+        let Ok(to) = u32::try_from(self.names.len()) else {
+            return;
+        };
+        self.functions.push(Function {
+            start,
+            end: start.saturating_add(size),
+            name: (from, to),
+        });
     }
 
     /// Names the stubs through which calls into other objects go, `puts@plt`: each jumps through a slot of the global
     /// offset table, and the slot's relocation names the function.
     fn add_linkage_stubs<'a>(&mut self, object: &impl Object<'a>) {
-        let Some(table) = object.dynamic_symbol_table() else { return };
+        let Some(table) = object.dynamic_symbol_table() else {
+            return;
+        };
         let slots: std::collections::HashMap<u64, String> = object
             .dynamic_relocations()
             .into_iter()
             .flatten()
             .filter_map(|(slot, relocation)| {
-                let RelocationTarget::Symbol(index) = relocation.target() else { return None };
-                Some((slot, table.symbol_by_index(index).ok()?.name().ok()?.to_owned()))
+                let RelocationTarget::Symbol(index) = relocation.target() else {
+                    return None;
+                };
+                Some((
+                    slot,
+                    table.symbol_by_index(index).ok()?.name().ok()?.to_owned(),
+                ))
             })
             .collect();
         for name in [".plt", ".plt.sec", ".plt.got"] {
-            let Some(section) = object.section_by_name(name) else { continue };
+            let Some(section) = object.section_by_name(name) else {
+                continue;
+            };
             let Ok(code) = section.data() else { continue };
             let (start, stub) = (section.address(), if name == ".plt.got" { 8 } else { 16 });
             for (slot, at) in linkage_jumps(code, start) {
@@ -134,11 +158,21 @@ impl ObjectFile {
     fn finish(&mut self) {
         // Of several names for one address the one with a size is best, then the first by name.
         let names = &self.names;
-        let name = |f: &Function| names.get(f.name.0 as usize..f.name.1 as usize).unwrap_or_default();
+        let name = |f: &Function| {
+            names
+                .get(f.name.0 as usize..f.name.1 as usize)
+                .unwrap_or_default()
+        };
         self.functions
             .sort_by(|a, b| (a.start, b.end, name(a)).cmp(&(b.start, a.end, name(b))));
         self.functions.dedup_by_key(|f| f.start);
-        let starts: Vec<u64> = self.functions.iter().skip(1).map(|f| f.start).chain([u64::MAX]).collect();
+        let starts: Vec<u64> = self
+            .functions
+            .iter()
+            .skip(1)
+            .map(|f| f.start)
+            .chain([u64::MAX])
+            .collect();
         for (function, next) in self.functions.iter_mut().zip(starts) {
             if function.end == function.start {
                 function.end = next;
@@ -148,22 +182,41 @@ impl ObjectFile {
 
     /// The address, as the file counts, of what lies at `offset` in the file.
     pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|s| offset.wrapping_sub(s.offset) < s.size)?;
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| offset.wrapping_sub(s.offset) < s.size)?;
         Some(offset - segment.offset + segment.address)
     }
 
     /// The function that holds `address`: its name as the compiler made it, and the offset inside it.
     pub fn function(&self, address: u64) -> Option<(&str, u64)> {
         let after = self.functions.partition_point(|f| f.start <= address);
-        let function = self.functions.get(after.checked_sub(1)?).filter(|f| address < f.end)?;
-        let name = self.names.get(function.name.0 as usize..function.name.1 as usize)?;
+        let function = self
+            .functions
+            .get(after.checked_sub(1)?)
+            .filter(|f| address < f.end)?;
+        let name = self
+            .names
+            .get(function.name.0 as usize..function.name.1 as usize)?;
         Some((name, address - function.start))
     }
 
     /// Source file and line of `address`.
     pub fn line(&self, address: u64) -> Option<(String, u32)> {
         let location = self.lines.as_ref()?.find_location(address).ok()??;
-        Some((location.file?.to_owned(), location.line.filter(|line| *line != 0)?))
+        Some((
+            location.file?.to_owned(),
+            location.line.filter(|line| *line != 0)?,
+        ))
+    }
+}
+
+/// By its flags: in a separate debug file the section has no contents, but still these.
+fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
+    match section.flags() {
+        SectionFlags::Elf { sh_flags, .. } => sh_flags.contains(elf::SHF_EXECINSTR),
+        _ => false,
     }
 }
 
@@ -190,14 +243,19 @@ fn segments<'a>(data: impl object::ReadRef<'a>) -> Option<Vec<Segment>> {
 fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    Some(PathBuf::from(format!("{DEBUG_FILES}/{first:02x}/{}.debug", hex(rest))))
+    Some(PathBuf::from(format!(
+        "{DEBUG_FILES}/{first:02x}/{}.debug",
+        hex(rest)
+    )))
 }
 
 /// The source lines of `file`, if it has any.
 fn load_lines(file: &File) -> Option<addr2line::Loader> {
     let cache = ReadCache::new(file);
     let object = object::File::parse(&cache).ok()?;
-    object.section_by_name(".debug_line").or_else(|| object.section_by_name(".zdebug_line"))?;
+    object
+        .section_by_name(".debug_line")
+        .or_else(|| object.section_by_name(".zdebug_line"))?;
     addr2line::Loader::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
@@ -206,7 +264,9 @@ fn linkage_jumps(code: &[u8], start: u64) -> impl Iterator<Item = (u64, u64)> + 
     code.windows(6).enumerate().filter_map(move |(i, bytes)| {
         let displacement = bytes.strip_prefix(&[0xFF, 0x25])?.first_chunk()?;
         let at = start.wrapping_add(i as u64);
-        let slot = at.wrapping_add(6).wrapping_add_signed(i32::from_le_bytes(*displacement).into());
+        let slot = at
+            .wrapping_add(6)
+            .wrapping_add_signed(i32::from_le_bytes(*displacement).into());
         Some((slot, at))
     })
 }
@@ -232,7 +292,9 @@ mod tests {
         let index = file
             .functions
             .iter()
-            .position(|f| file.names[f.name.0 as usize..f.name.1 as usize].contains("a_function_of_this_test"))
+            .position(|f| {
+                file.names[f.name.0 as usize..f.name.1 as usize].contains("a_function_of_this_test")
+            })
             .unwrap();
         let address = file.functions[index].start;
         let (name, offset) = file.function(address).unwrap();
@@ -265,14 +327,23 @@ mod tests {
 
     #[test]
     fn jumps_of_linkage_stubs_are_found() {
-        let code = [0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0x10, 0, 0, 0, 0x90];
-        assert_eq!(linkage_jumps(&code, 0x1000).collect::<Vec<_>>(), [(0x101B, 0x1005)]);
+        let code = [
+            0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0x10, 0, 0, 0, 0x90,
+        ];
+        assert_eq!(
+            linkage_jumps(&code, 0x1000).collect::<Vec<_>>(),
+            [(0x101B, 0x1005)]
+        );
     }
 
     #[test]
     fn offsets_become_addresses() {
         let file = ObjectFile {
-            segments: vec![Segment { offset: 0x1000, size: 0x500, address: 0x40_1000 }],
+            segments: vec![Segment {
+                offset: 0x1000,
+                size: 0x500,
+                address: 0x40_1000,
+            }],
             functions: Vec::new(),
             names: String::new(),
             lines: None,

@@ -18,7 +18,7 @@ pub enum OutputError {
     #[error("nobody reads {0} any more")]
     Closed(String),
     /// Anything else: a full disk, for example.
-    #[error("Cannot write to {name}: {source}")]
+    #[error("Cannot write to {name}")]
     Write {
         /// Where.
         name: String,
@@ -26,7 +26,7 @@ pub enum OutputError {
         source: io::Error,
     },
     /// A file cannot be created.
-    #[error("Cannot create {}: {source}", .path.display())]
+    #[error("Cannot create {}", .path.display())]
     Create {
         /// Which.
         path: PathBuf,
@@ -61,8 +61,14 @@ impl Output {
 
     fn duplicate(fd: io::Result<std::os::fd::OwnedFd>, name: &str) -> Result<Self, OutputError> {
         match fd {
-            Ok(fd) => Ok(Self { file: fd.into(), name: name.into() }),
-            Err(source) => Err(OutputError::Write { name: name.into(), source }),
+            Ok(fd) => Ok(Self {
+                file: fd.into(),
+                name: name.into(),
+            }),
+            Err(source) => Err(OutputError::Write {
+                name: name.into(),
+                source,
+            }),
         }
     }
 
@@ -71,8 +77,14 @@ impl Output {
     /// # Errors
     /// It cannot be created.
     pub fn create(path: &Path) -> Result<Self, OutputError> {
-        let file = File::create(path).map_err(|source| OutputError::Create { path: path.into(), source })?;
-        Ok(Self { file, name: path.display().to_string() })
+        let file = File::create(path).map_err(|source| OutputError::Create {
+            path: path.into(),
+            source,
+        })?;
+        Ok(Self {
+            file,
+            name: path.display().to_string(),
+        })
     }
 
     /// Writes all of `bytes`.
@@ -88,8 +100,15 @@ impl Output {
                     io::ErrorKind::Interrupted => {}
                     // Somebody else made our end of the pipe non-blocking: wait for room.
                     io::ErrorKind::WouldBlock => self.wait_for_room(),
-                    io::ErrorKind::BrokenPipe => return Err(OutputError::Closed(self.name.clone())),
-                    _ => return Err(OutputError::Write { name: self.name.clone(), source: error }),
+                    io::ErrorKind::BrokenPipe => {
+                        return Err(OutputError::Closed(self.name.clone()));
+                    }
+                    _ => {
+                        return Err(OutputError::Write {
+                            name: self.name.clone(),
+                            source: error,
+                        });
+                    }
                 },
             }
         }
@@ -128,9 +147,19 @@ impl Destination {
     pub fn new(file: Option<&Path>, readable: bool) -> Result<Self, OutputError> {
         let file = file.filter(|path| *path != Path::new("-"));
         let trace = file.map_or_else(Output::stdout, Output::create)?;
-        let stdout = if file.is_none() && !readable { Output::stderr()? } else { Output::stdout()? };
+        let stdout = if file.is_none() && !readable {
+            Output::stderr()?
+        } else {
+            Output::stdout()?
+        };
         let mixed = (file.is_none() && readable).then(Vec::new);
-        Ok(Self { trace, stdout, stderr: Output::stderr()?, mixed, progress: ProgressBar::hidden() })
+        Ok(Self {
+            trace,
+            stdout,
+            stderr: Output::stderr()?,
+            mixed,
+            progress: ProgressBar::hidden(),
+        })
     }
 
     /// Whatever the program prints, it does not run into `progress`.
@@ -222,15 +251,29 @@ mod tests {
     fn scratch() -> (Output, File) {
         let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let file = File::from(fd);
-        (Output { file: file.try_clone().unwrap(), name: "test".into() }, file)
+        (
+            Output {
+                file: file.try_clone().unwrap(),
+                name: "test".into(),
+            },
+            file,
+        )
     }
 
     #[test]
     fn lines_of_the_program_stay_whole() {
         let (out, mut file) = scratch();
-        let again = Output { file: file.try_clone().unwrap(), name: "test".into() };
-        let mut d =
-            Destination { trace: out, stdout: again, stderr: scratch().0, mixed: Some(Vec::new()), progress: ProgressBar::hidden() };
+        let again = Output {
+            file: file.try_clone().unwrap(),
+            name: "test".into(),
+        };
+        let mut d = Destination {
+            trace: out,
+            stdout: again,
+            stderr: scratch().0,
+            mixed: Some(Vec::new()),
+            progress: ProgressBar::hidden(),
+        };
         d.write_stdout(b"one\ntw").unwrap();
         d.write_trace(b"A -> B\n").unwrap();
         d.write_stdout(b"o\n> ").unwrap();
@@ -247,8 +290,11 @@ mod tests {
     #[test]
     fn a_full_disk_is_an_error() {
         let mut full = Output::create(Path::new("/dev/full")).unwrap();
-        let error = full.write(b"x").unwrap_err().to_string();
-        assert!(error.contains("/dev/full") && error.contains("No space left"), "{error}");
+        let error = format!("{:#}", anyhow::Error::from(full.write(b"x").unwrap_err()));
+        assert!(
+            error.contains("/dev/full") && error.contains("No space left"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -256,7 +302,10 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut out = Output { file, name: "pipe".into() };
+        let mut out = Output {
+            file,
+            name: "pipe".into(),
+        };
         assert!(matches!(out.write(b"x"), Err(OutputError::Closed(_))));
         assert!(matches!(
             Output::create(Path::new("/nonexistent/x")),

@@ -30,10 +30,12 @@ pub enum SessionError {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The agent said something that is not in the protocol.
-    #[error("the guest's agent does not follow the protocol: {0}")]
+    #[error("the guest's agent does not follow the protocol")]
     Protocol(#[from] vbts_protocol::Error),
     /// The agent is of another version.
-    #[error("the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again")]
+    #[error(
+        "the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again"
+    )]
     Version(String),
     /// The agent could not run the job.
     #[error("{text}")]
@@ -143,7 +145,14 @@ impl Session {
     }
 
     fn take_frames(&mut self) -> Result<(), SessionError> {
-        let Self { decoder, format, destination, buffer, summary, .. } = self;
+        let Self {
+            decoder,
+            format,
+            destination,
+            buffer,
+            summary,
+            ..
+        } = self;
         while let Some(frame) = decoder.next_frame()? {
             match ToHost::parse(frame)? {
                 ToHost::Ready(version) if version == VERSION => self.ready = true,
@@ -168,7 +177,10 @@ impl Session {
                     self.ending = Some(ending);
                 }
                 ToHost::Error { kind, text, .. } => {
-                    return Err(SessionError::Agent { kind, text: text.into() });
+                    return Err(SessionError::Agent {
+                        kind,
+                        text: text.into(),
+                    });
                 }
             }
         }
@@ -257,7 +269,12 @@ impl Conductor {
     }
 
     fn send_input(&mut self) -> Result<(), Failure> {
-        let mut bytes = vec![0; usize::try_from(self.wanted).unwrap_or(usize::MAX).min(MAX_INPUT)];
+        let mut bytes = vec![
+            0;
+            usize::try_from(self.wanted)
+                .unwrap_or(usize::MAX)
+                .min(MAX_INPUT)
+        ];
         match self.input.read(&mut bytes) {
             Offer::Bytes(n) => {
                 self.wanted -= n as u64;
@@ -298,7 +315,9 @@ impl Attendant for Conductor {
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
         match event {
             // The first interrupt is the program's: it may want to end in its own way.
-            Event::Signal(signal_hook::consts::SIGINT) if !self.interrupted && lock(&self.session).started => {
+            Event::Signal(signal_hook::consts::SIGINT)
+                if !self.interrupted && lock(&self.session).started =>
+            {
                 self.interrupted = true;
                 self.send(&ToGuest::Signal(signal_hook::consts::SIGINT as u32))?;
                 self.flush(board);
@@ -316,7 +335,10 @@ impl Attendant for Conductor {
     fn idle(&mut self) -> Result<(), Failure> {
         // What looks like an unfinished line may be a prompt.
         self.next_check = 0;
-        lock(&self.session).destination.flush_line().map_err(|error| SessionError::from(error).into_failure())
+        lock(&self.session)
+            .destination
+            .flush_line()
+            .map_err(|error| SessionError::from(error).into_failure())
     }
 }
 
@@ -349,7 +371,10 @@ mod tests {
             ToHost::Maps { pid: 5, text: b"" },
             ToHost::StdinWant(10),
             ToHost::StdinWant(20),
-            ToHost::Records { pid: 5, records: &records },
+            ToHost::Records {
+                pid: 5,
+                records: &records,
+            },
             ToHost::Lost(2),
             ToHost::Exit(ExitStatus::Signal(11)),
         ]);
@@ -359,24 +384,42 @@ mod tests {
         assert!(session.error.is_none() && session.ready && session.started);
         assert_eq!(session.wanted, 30);
         assert_eq!(session.ending().unwrap().code(), 139);
-        assert_eq!(session.finish().unwrap(), Summary { records: 2, lost: 3, exit: 139 });
+        assert_eq!(
+            session.finish().unwrap(),
+            Summary {
+                records: 2,
+                lost: 3,
+                exit: 139
+            }
+        );
         let text = std::fs::read_to_string(directory.join("trace")).unwrap();
         assert_eq!(text.lines().count(), 3);
-        assert!(text.ends_with("\"records\":2,\"lost\":3,\"exit\":139,\"accel\":\"soft\"}\n"), "{text}");
+        assert!(
+            text.ends_with("\"records\":2,\"lost\":3,\"exit\":139,\"accel\":\"soft\"}\n"),
+            "{text}"
+        );
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
     fn a_hostile_agent_ends_the_session() {
         for (bytes, message) in [
-            (frames(&[ToHost::Ready("another 9")]), "build the guest again"),
+            (
+                frames(&[ToHost::Ready("another 9")]),
+                "build the guest again",
+            ),
             (vec![0xFF; 8], "does not follow the protocol"),
             (
-                frames(&[ToHost::Error { kind: ErrorKind::NotFound, errno: 2, text: "no such thing" }]),
+                frames(&[ToHost::Error {
+                    kind: ErrorKind::NotFound,
+                    errno: 2,
+                    text: "no such thing",
+                }]),
                 "no such thing",
             ),
         ] {
-            let destination = Destination::new(Some(std::path::Path::new("/dev/null")), false).unwrap();
+            let destination =
+                Destination::new(Some(std::path::Path::new("/dev/null")), false).unwrap();
             let mut session = Session::new(Box::new(Json::new()), destination);
             session.put(&bytes);
             session.put(&[1; 100_000]);
@@ -389,7 +432,10 @@ mod tests {
     fn a_full_disk_ends_the_session() {
         let destination = Destination::new(Some(std::path::Path::new("/dev/full")), false).unwrap();
         let mut session = Session::new(Box::new(Json::new()), destination);
-        session.put(&frames(&[ToHost::Records { pid: 1, records: &records(&[[1, 2, 3]]) }]));
+        session.put(&frames(&[ToHost::Records {
+            pid: 1,
+            records: &records(&[[1, 2, 3]]),
+        }]));
         let failure = session.error.take().unwrap().into_failure();
         assert_eq!(failure.status(), 125);
         assert!(failure.to_string().contains("No space left"), "{failure}");

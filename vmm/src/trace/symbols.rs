@@ -62,7 +62,12 @@ pub struct Symbolizer {
 impl Symbolizer {
     /// Looks files up below `root`, for a program that was started in `cwd`.
     pub fn new(root: Root, cwd: &Path) -> Self {
-        Self { root, cwd: cwd.into(), files: HashMap::new(), processes: HashMap::new() }
+        Self {
+            root,
+            cwd: cwd.into(),
+            files: HashMap::new(),
+            processes: HashMap::new(),
+        }
     }
 
     /// Learns the mappings of process `pid` from the text of its `/proc/PID/maps`.
@@ -95,20 +100,33 @@ impl Symbolizer {
             None => self.make_label(pid, address),
         };
         let Range { start, end } = range.0 as usize..range.1 as usize;
-        self.processes.get(&pid).and_then(|p| p.text.get(start..end)).unwrap_or_default()
+        self.processes
+            .get(&pid)
+            .and_then(|p| p.text.get(start..end))
+            .unwrap_or_default()
     }
 
     #[cold]
     fn make_label(&mut self, pid: u32, address: u64) -> (u32, u32) {
-        let Some(process) = self.processes.get_mut(&pid) else { return (0, 0) };
-        let Some(mapping) = maps::find(&process.mappings, address) else { return (0, 0) };
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return (0, 0);
+        };
+        let Some(mapping) = maps::find(&process.mappings, address) else {
+            return (0, 0);
+        };
         if process.labels.len() >= MAX_LABELS {
             process.labels.clear();
             process.text.clear();
         }
         if !self.files.contains_key(&mapping.name) {
-            let path = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
-            let file = path.starts_with('/').then(|| ObjectFile::open(&self.root, Path::new(path))).flatten();
+            let path = mapping
+                .name
+                .strip_suffix(" (deleted)")
+                .unwrap_or(&mapping.name);
+            let file = path
+                .starts_with('/')
+                .then(|| ObjectFile::open(&self.root, Path::new(path)))
+                .flatten();
             self.files.insert(mapping.name.clone(), file);
         }
         let file = self.files.get(&mapping.name).and_then(Option::as_ref);
@@ -121,7 +139,13 @@ impl Symbolizer {
 }
 
 /// Appends the words for `address`, which lies in `mapping` of `file`.
-fn describe(out: &mut String, mapping: &Mapping, file: Option<&ObjectFile>, address: u64, cwd: &Path) {
+fn describe(
+    out: &mut String,
+    mapping: &Mapping,
+    file: Option<&ObjectFile>,
+    address: u64,
+    cwd: &Path,
+) {
     let offset = address - mapping.start + mapping.offset;
     let module = mapping.name.rsplit('/').next().unwrap_or_default();
     let in_file = file.and_then(|f| Some((f, f.address_of_offset(offset)?)));
@@ -135,7 +159,11 @@ fn describe(out: &mut String, mapping: &Mapping, file: Option<&ObjectFile>, addr
     match in_file.and_then(|(f, at)| f.line(at)) {
         Some((path, line)) => {
             let path = Path::new(&path);
-            let _ = write!(out, " ({}:{line})", path.strip_prefix(cwd).unwrap_or(path).display());
+            let _ = write!(
+                out,
+                " ({}:{line})",
+                path.strip_prefix(cwd).unwrap_or(path).display()
+            );
         }
         None if function.is_some() => {
             let _ = write!(out, " ({module})");
@@ -180,7 +208,9 @@ mod tests {
     fn a_library_function_is_found_in_its_library() {
         let mut symbols = symbolizer();
         symbols.set_maps(1, &own_maps());
-        let label = symbols.label(1, libc::getpid as *const () as usize as u64).to_owned();
+        let label = symbols
+            .label(1, libc::getpid as *const () as usize as u64)
+            .to_owned();
         assert!(label.contains("getpid"), "{label}");
     }
 

@@ -23,7 +23,11 @@ impl Text {
     }
 
     fn place(&mut self, pid: u32, address: u64, out: &mut Vec<u8>) {
-        let digits = if address >> (ADDRESS_DIGITS * 4) == 0 { ADDRESS_DIGITS } else { 16 };
+        let digits = if address >> (ADDRESS_DIGITS * 4) == 0 {
+            ADDRESS_DIGITS
+        } else {
+            16
+        };
         push_hex_digits(out, address, digits);
         let label = self.symbols.label(pid, address);
         if !label.is_empty() {
@@ -74,7 +78,11 @@ impl Format for Text {
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "records: {}, lost: {}, exit: {}", self.records, self.lost, self.exit)
+        write!(
+            f,
+            "records: {}, lost: {}, exit: {}",
+            self.records, self.lost, self.exit
+        )
     }
 }
 
@@ -89,11 +97,25 @@ mod tests {
     fn a_branch_is_a_line() {
         let root = Root::open(Path::new("/")).unwrap();
         let mut text = Text::new(Symbolizer::new(root, Path::new("/")));
-        text.maps(1, b"401000-402000 r-xp 00001000 00:00 0 /nonexistent/prog\n");
+        text.maps(
+            1,
+            b"401000-402000 r-xp 00001000 00:00 0 /nonexistent/prog\n",
+        );
         let mut out = Vec::new();
-        text.records(1, &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]), &mut out);
+        text.records(
+            1,
+            &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]),
+            &mut out,
+        );
         text.records(2, &records(&[[1, u64::MAX, 0x40_1000]]), &mut out);
-        text.summary(&Summary { records: 2, lost: 0, exit: 3 }, &mut out);
+        text.summary(
+            &Summary {
+                records: 2,
+                lost: 0,
+                exit: 3,
+            },
+            &mut out,
+        );
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "000000401000 prog+0x1000 -> 000000005000\n\
