@@ -42,7 +42,10 @@ const NEITHER: &[Program] = &[
     |a| a.movnti(dword_ptr(rdi), eax),
     |a| a.mfence(),
     |a| a.sfence(),
-    |a| a.prefetcht0(byte_ptr(rdi)),
+    // Nothing is mapped there.
+    |a| a.prefetcht0(byte_ptr(rdi + 0x7000_0000)),
+    // A hint to later processors, and to this one nothing.
+    |a| a.prefetchw(byte_ptr(rdi)),
 ];
 
 /// Runs each program with CR0 and CR4 changed; it must raise `fault`, or complete.

@@ -1,4 +1,6 @@
 //! Floating-point arithmetic and comparison of SSE, SSE2 and SSE3.
+//!
+//! RCPPS and RSQRTPS approximate: their last bits are those of the host's maker.
 
 use std::arch::asm;
 

@@ -18,6 +18,8 @@ const MASK_SHIFT: u32 = 7;
 const MASKS: u32 = FLAGS << MASK_SHIFT;
 /// Flush to zero.
 const FTZ: u32 = 1 << 15;
+/// DAZ, rounding control and FTZ.
+const CONTROL: u32 = 0xE040;
 /// The bits that exist, which include DAZ: MXCSR_MASK of FXSAVE.
 pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 
@@ -51,7 +53,7 @@ impl Cpu {
     /// its result and MXCSR after it. Merges the flags, or raises the exception.
     #[inline(always)]
     pub(super) fn float<R>(&mut self, f: impl Fn(u32) -> (R, u32)) -> Result<R, Abort> {
-        let (r, csr) = f(self.mxcsr & !FLAGS | MASKS);
+        let (r, csr) = f(self.mxcsr & CONTROL | MASKS);
         let flags = csr & FLAGS;
         let unmasked = !self.mxcsr >> MASK_SHIFT;
         if (flags | UE) & unmasked != 0 {
@@ -74,7 +76,7 @@ impl Cpu {
         if unmasked & UE != 0 {
             // Unmasked, underflow is reported for every tiny result; masked, only for an inexact one, or if
             // flushing to zero would make it so (11.5.2.5). And unmasked, there is no flushing.
-            let masked = self.mxcsr & !FLAGS | MASKS;
+            let masked = self.mxcsr & CONTROL | MASKS;
             let tiny = f(masked | FTZ).1 & UE;
             let (exact, csr) = f(masked & !FTZ);
             r = exact;

@@ -110,9 +110,12 @@ pub(super) fn run_register(x87: &mut X87State, opcode: u8, modrm: u8, flags: u64
     run(x87, stub, &mut [0; 16], flags)
 }
 
-/// Runs the form with a memory operand with `reg` in ModRM of opcode D8 + `opcode` (0-7), on `operand`; the instruction
-/// must not access more than 16 bytes. Otherwise as [`run_register`].
-pub(super) fn run_memory(x87: &mut X87State, opcode: u8, reg: u8, operand: &mut Operand) {
+/// Runs the form with a memory operand with `reg` in ModRM of opcode D8 + `opcode` (0-7), on `operand`. Otherwise as
+/// [`run_register`].
+///
+/// # Safety
+/// It must not be an instruction that accesses more than 16 bytes: FLDENV, FNSTENV, FRSTOR, FNSAVE.
+pub(super) unsafe fn run_memory(x87: &mut X87State, opcode: u8, reg: u8, operand: &mut Operand) {
     let n = usize::from(opcode & 7) << 3 | usize::from(reg & 7);
     // SAFETY: `n` is below 64.
     let stub = unsafe { (&raw const MEMORY_FORMS).cast::<[u8; 4]>().add(n) };

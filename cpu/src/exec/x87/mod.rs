@@ -121,7 +121,8 @@ fn compare(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 fn memory(cpu: &mut Cpu, op: &Op, operand: &mut host::Operand, la: u64) {
-    host::run_memory(&mut cpu.x87, op.aux, op.src, operand);
+    // SAFETY: `lower` leaves the instructions with longer operands to `control`.
+    unsafe { host::run_memory(&mut cpu.x87, op.aux, op.src, operand) };
     cpu.set_fip(op, op.src << 3);
     cpu.x87.fdp = la;
 }
