@@ -205,7 +205,9 @@ static CORE2: Model = Model {
         // ARAT: the local APIC timer runs whatever the processor idles in.
         leaf(6, 0x0000_0004, 0, 0, 0),
         // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has no BTS.
-        leaf(7, 0, 0, 0, 1 << 29),
+        // ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever length. They are no
+        // instructions of their own, so that a guest may have them on any processor.
+        leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
         // Architectural performance monitoring version 2: 2 counters of 40 bits, all 7 events, 3 fixed counters of
         // 40 bits (Vol. 3B 18.2.2).
         leaf(0xA, 0x0728_0202, 0, 0, 0x0000_0503),
