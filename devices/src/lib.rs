@@ -38,6 +38,7 @@
 //! Ports and addresses that no device claims read as ones; that includes POST port 0x80.
 
 mod bus;
+mod dirty;
 pub mod exit_port;
 pub mod ioapic;
 pub mod irqchip;
@@ -52,7 +53,8 @@ pub mod uart;
 pub mod virtio;
 
 pub use bus::{Bus, BusDevice, BusError, ByteDevice, Shared, lock, shared};
+pub use dirty::DirtyPages;
 /// Guest RAM as the devices see it. The bitmap tells the processor which pages devices have written.
-pub type GuestRam = vm_memory::GuestMemoryMmap<vm_memory::bitmap::AtomicBitmap>;
+pub type GuestRam = vm_memory::GuestMemoryMmap<DirtyPages>;
 
 pub use sink::{ByteSink, OutputBuffer};

@@ -116,7 +116,7 @@ fn a_request_is_served_and_interrupts() {
 fn writes_are_marked_in_the_dirty_bitmap() {
     let mut d = driver();
     let request = d.submit(0, b"x", 1);
-    d.ram.iter().for_each(|r| r.get_mmap().bitmap().reset());
+    d.ram.iter().for_each(|r| r.get_mmap().bitmap().take(drop));
     d.notify(0);
     let bitmap = d.ram.find_region(GuestAddress(0)).unwrap().bitmap();
     assert!(bitmap.dirty_at(request.reply.0 as usize));
