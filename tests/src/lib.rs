@@ -5,7 +5,9 @@
 
 pub mod branches;
 pub mod differential;
+pub mod machine;
 pub mod oracle;
 pub mod programs;
 
 pub use branches::{Branch, Symbols};
+pub use machine::{Machine, Run, Test};

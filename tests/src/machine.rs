@@ -1,0 +1,230 @@
+//! Running `vbts` and looking at what it did.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// No test needs longer than this, on a slow and busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A `vbts` binary with a guest kernel and agent.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    binary: PathBuf,
+    kernel: PathBuf,
+    agent: PathBuf,
+}
+
+/// What a run of `vbts` did.
+#[derive(Debug)]
+pub struct Run {
+    /// Exit status; `None` if a signal killed it.
+    pub status: Option<i32>,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// The build directory that this test belongs to.
+fn target_directory() -> PathBuf {
+    let from_test = std::env::current_exe()
+        .ok()
+        // target/PROFILE/deps/TEST
+        .and_then(|test| Some(test.ancestors().nth(3)?.to_owned()));
+    from_test.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"))
+}
+
+/// The first of: what the environment says, a file below this test's build directory, one below the workspace's.
+fn find(variable: &str, below: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    [target_directory(), workspace]
+        .iter()
+        .map(|directory| directory.join(below))
+        .find(|path| path.exists())
+        .with_context(|| {
+            format!(
+                "no {below} in a target directory (ci/setup builds it; {variable} names another)"
+            )
+        })
+}
+
+impl Machine {
+    /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`).
+    ///
+    /// # Errors
+    /// What is missing: the reason to skip a test.
+    pub fn find() -> Result<Self> {
+        Ok(Self {
+            binary: find("VBTS_BIN", "release/vbts")?,
+            kernel: find("VBTS_KERNEL", "guest/vmlinux")?,
+            agent: find("VBTS_AGENT", "guest/agent")?,
+        })
+    }
+
+    /// The guest kernel.
+    #[must_use]
+    pub fn kernel(&self) -> &Path {
+        &self.kernel
+    }
+
+    /// A command line of `vbts`, in a process group of its own.
+    #[must_use]
+    pub fn command<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(&self, arguments: I) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(arguments)
+            .env("VBTS_KERNEL", &self.kernel)
+            .env("VBTS_AGENT", &self.agent)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `vbts` to its end.
+    ///
+    /// # Errors
+    /// If it cannot be started or does not end in time.
+    pub fn run<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(&self, arguments: I) -> Result<Run> {
+        finish(self.command(arguments))
+    }
+
+    /// Runs `vbts trace` with `options` on `program`; the trace goes to `output`.
+    ///
+    /// # Errors
+    /// As [`Machine::run`].
+    pub fn trace<S: AsRef<OsStr>>(
+        &self,
+        format: &str,
+        output: &Path,
+        options: &[&str],
+        program: &[S],
+    ) -> Result<Run> {
+        let mut command =
+            self.command(["trace", "--accel", "soft", "--format", format, "--output"]);
+        command.arg(output).args(options).arg("--").args(program);
+        finish(command)
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// If it cannot be started or does not end in time.
+pub fn finish(mut command: Command) -> Result<Run> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    let stdout = drain(child.stdout.take());
+    let stderr = drain(child.stderr.take());
+    let status = wait(&mut child, LIMIT).with_context(|| format!("{command:?}"));
+    if status.is_err() {
+        // It may have ended just now.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let collect = |reader: JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
+    let (stdout, stderr) = (collect(stdout), collect(stderr));
+    Ok(Run {
+        status: status?,
+        stdout,
+        stderr: String::from_utf8_lossy(&stderr).into_owned(),
+    })
+}
+
+/// Waits for a child, but not for ever.
+///
+/// # Errors
+/// If it has not ended after `limit`.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<i32>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code());
+        }
+        if start.elapsed() > limit {
+            bail!("still running after {} s", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn drain<R: Read + Send + 'static>(pipe: Option<R>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What has arrived before an error is still worth showing.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+impl Run {
+    /// Checks the exit status.
+    ///
+    /// # Errors
+    /// If it is another; the message has what was printed.
+    pub fn expect(self, status: i32) -> Result<Self> {
+        ensure!(
+            self.status == Some(status),
+            "exit status {:?} instead of {status}\n--- stdout\n{}\n--- stderr\n{}",
+            self.status,
+            String::from_utf8_lossy(&self.stdout),
+            self.stderr
+        );
+        Ok(self)
+    }
+}
+
+/// Runs named tests that need a [`Machine`], under the command line of Rust's own test harness. Without a machine they
+/// are reported as ignored, with the reason.
+pub fn main(tests: Vec<(String, Test)>) -> ! {
+    let arguments = Arguments::from_args();
+    let machine = Machine::find();
+    if let (Err(error), false) = (&machine, arguments.list) {
+        println!("skipped: {error:#}");
+    }
+    let trials = tests
+        .into_iter()
+        .map(|(name, test)| {
+            let machine = machine
+                .as_ref()
+                .map(Machine::clone)
+                .map_err(|error| format!("{error:#}"));
+            Trial::ignorable_test(name, move || match machine {
+                Ok(machine) => match test(&machine) {
+                    Ok(()) => Ok(Completion::Completed),
+                    Err(error) => Err(Failed::from(format!("{error:#}"))),
+                },
+                Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+            })
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+/// A test of the whole system.
+pub type Test = Box<dyn Fn(&Machine) -> Result<()> + Send>;
+
+/// A test that needs nothing but a machine.
+pub type TestFunction = fn(&Machine) -> Result<()>;
+
+/// [`main`] for tests that are functions.
+pub fn main_of(tests: &[(&str, TestFunction)]) -> ! {
+    main(
+        tests
+            .iter()
+            .map(|&(name, test)| (name.to_owned(), Box::new(test) as Test))
+            .collect(),
+    )
+}

@@ -1,0 +1,99 @@
+//! Two identical runs are identical, byte for byte: console, output and trace.
+
+use anyhow::{Result, ensure};
+use vbts_tests::machine::{self, Machine, Run, Test};
+
+fn main() {
+    let tests: [(&str, &'static [&'static str]); 3] = [
+        (
+            "shell",
+            &[
+                "/bin/sh",
+                "-c",
+                "for i in 1 2 3; do echo $i $$ $(date +%N); done",
+            ],
+        ),
+        (
+            "clocks_and_random_numbers",
+            &[
+                "/bin/sh",
+                "-c",
+                "date +%s.%N; od -An -tx8 -N32 /dev/urandom; cat /proc/uptime",
+            ],
+        ),
+        (
+            "processes",
+            &[
+                "/bin/sh",
+                "-c",
+                "(sleep 0.01; echo a) & (sleep 0.02; echo b) & wait; ls /proc | head -50",
+            ],
+        ),
+    ];
+    let tests = tests.map(|(name, program)| {
+        (
+            name.to_owned(),
+            Box::new(move |machine: &Machine| twice(machine, program)) as Test,
+        )
+    });
+    machine::main(tests.into());
+}
+
+struct Everything {
+    run: Run,
+    console: Vec<u8>,
+    trace: Vec<u8>,
+}
+
+fn once(machine: &Machine, program: &[&str]) -> Result<Everything> {
+    let directory = tempfile::tempdir()?;
+    let (console, trace) = (
+        directory.path().join("console"),
+        directory.path().join("trace"),
+    );
+    let mut command = machine.command(["trace", "--accel", "soft", "--format", "raw", "--console"]);
+    command
+        .arg(&console)
+        .arg("--output")
+        .arg(&trace)
+        .arg("--")
+        .args(program);
+    // Where the host's files lie is part of the input.
+    command.current_dir("/");
+    let run = machine::finish(command)?.expect(0)?;
+    Ok(Everything {
+        run,
+        console: std::fs::read(console)?,
+        trace: std::fs::read(trace)?,
+    })
+}
+
+fn twice(machine: &Machine, program: &[&str]) -> Result<()> {
+    let (a, b) = (once(machine, program)?, once(machine, program)?);
+    ensure!(
+        a.run.stdout == b.run.stdout,
+        "standard output differs:\n{}\n---\n{}",
+        String::from_utf8_lossy(&a.run.stdout),
+        String::from_utf8_lossy(&b.run.stdout)
+    );
+    ensure!(
+        a.console == b.console,
+        "the console differs:\n{}\n---\n{}",
+        String::from_utf8_lossy(&a.console),
+        String::from_utf8_lossy(&b.console)
+    );
+    ensure!(!a.trace.is_empty(), "no branch was recorded");
+    let differs = a.trace.iter().zip(&b.trace).position(|(a, b)| a != b);
+    ensure!(
+        differs.is_none(),
+        "the traces differ from byte {} on",
+        differs.unwrap_or_default()
+    );
+    ensure!(
+        a.trace.len() == b.trace.len(),
+        "traces of {} and {} bytes",
+        a.trace.len(),
+        b.trace.len()
+    );
+    Ok(())
+}
