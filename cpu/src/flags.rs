@@ -212,11 +212,11 @@ mod tests {
     fn every_combination_survives_a_round_trip() {
         for i in 0..64u64 {
             let f = (i & 1)
-                | (i & 2) << 1
-                | (i & 4) << 2
-                | (i & 8) << 3
-                | (i & 16) << 3
-                | (i & 32) << 6;
+                | ((i & 2) << 1)
+                | ((i & 4) << 2)
+                | ((i & 8) << 3)
+                | ((i & 16) << 3)
+                | ((i & 32) << 6);
             assert_eq!(Lazy::from_bits(f).bits(), f);
         }
     }
