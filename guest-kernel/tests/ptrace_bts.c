@@ -592,6 +592,41 @@ static int test_perf(void)
 	return 0;
 }
 
+/* ptrace as a 32-bit program calls it. Static data of this program is below 4 GiB. */
+static int bts32(int request, pid_t pid, void *addr, unsigned int data)
+{
+	int ret;
+
+	asm volatile("int $0x80" : "=a"(ret)
+		     : "a"(26), "b"(request), "c"(pid), "d"((unsigned int)(uintptr_t)addr), "S"(data)
+		     : "memory", "r8", "r9", "r10", "r11");
+	return ret;
+}
+
+static int test_compat(void)
+{
+	static struct { uint32_t size, flags; } cfg = { 1 << 16, O_TRACE | O_SIGNAL };
+	static struct record r[4096];
+	pid_t pid = start(work_a);
+	int n;
+
+	CHECK(pid > 0);
+	CHECK(bts32(CONFIG, pid, &cfg, 0) == 0);
+	memset(&cfg, 0, sizeof(cfg));
+	CHECK(bts32(STATUS, pid, &cfg, 0) == sizeof(cfg));
+	CHECK(cfg.size == RECORDS((1 << 16) / sizeof(struct record)) && cfg.flags == (O_TRACE | O_SIGNAL));
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts32(SIZE, pid, NULL, 0);
+	CHECK(n > 999);
+	CHECK(bts32(GET, pid, r, 0) == sizeof(*r));
+	CHECK(bts32(GET, pid, r, (unsigned int)n) == -EINVAL);
+	CHECK(bts32(DRAIN, pid, r, 0) == n);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999);
+	CHECK(bts32(CLEAR, pid, NULL, 0) == 0);
+	stop(pid);
+	return 0;
+}
+
 static int unprivileged(void)
 {
 	static struct record r[4096];
@@ -664,6 +699,7 @@ static const struct {
 	{ "detach", test_detach },
 	{ "tracer_death", test_tracer_death },
 	{ "perf", test_perf },
+	{ "compat", test_compat },
 	{ "unprivileged", test_unprivileged },
 };
 
