@@ -17,6 +17,7 @@ use crate::exit::Failure;
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
+use crate::sandbox::{self, Sandbox};
 
 /// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says otherwise: the same on
 /// every run (2026-01-01 00:00:00 UTC).
@@ -55,6 +56,9 @@ impl Launch {
     pub fn new(options: &MachineArgs, echo: bool) -> Result<Self, Failure> {
         options.start_logging();
         let model = options.check()?;
+        if !options.no_sandbox {
+            sandbox::drop_capabilities().context("Cannot give up capabilities")?;
+        }
         let memory = memory::allocate(options.memory).context("--memory")?;
         let log = options
             .console
@@ -163,6 +167,14 @@ impl Launch {
         let state = boot::load(&self.memory, &source)
             .with_context(|| format!("Cannot boot {}", kernel.display()))?;
         let limit = self.options.timeout.map(|seconds| seconds.0);
+        let writable = self.options.share.iter().any(|share| share.writable);
+        let sandbox = (!self.options.no_sandbox).then(|| {
+            Sandbox::new(if writable {
+                Access::ReadWrite
+            } else {
+                Access::ReadOnly
+            })
+        });
         Ok(Machine::new(
             self.model,
             self.board,
@@ -170,6 +182,7 @@ impl Launch {
             &state,
             self.console,
             limit,
+            sandbox,
         )?)
     }
 }

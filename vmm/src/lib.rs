@@ -10,7 +10,8 @@
 //! | [`console`] | the guest's serial console: its end, and whether it shows a panic |
 //! | [`host`] | standard input, the terminal and signals of the host |
 //! | [`launch`], [`guest_files`] | from options to a machine; our own guest kernel and agent |
-//! | [`program`] | the program to trace, as `execvp` would find it |
+//! | [`program`], [`walk`] | the program to trace, as `execvp` would find it; paths inside the guest's root |
+//! | [`sandbox`] | the system calls that a running machine is left with |
 //! | [`trace`] | the conversation with the guest's agent, and the formats of a trace |
 //! | [`cli`], [`exit`] | the command line and its exit status |
 
@@ -26,4 +27,6 @@ pub mod layout;
 pub mod machine;
 pub mod memory;
 pub mod program;
+pub mod sandbox;
 pub mod trace;
+pub mod walk;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use vbts_cpu::Model;
 use vbts_cpu::{Cpu, CpuState, Exit, SoftCpu};
-use vbts_devices::{Shared, lock};
-use vm_memory::bitmap::AtomicBitmap;
+use vbts_devices::{DirtyPages, Shared, lock};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MmapRegion};
 
 use crate::board::Board;
@@ -18,6 +17,7 @@ use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Event, input};
 use crate::memory::{self, GuestMemory};
+use crate::sandbox::Sandbox;
 
 /// Timer expiries that a processor with interrupts off may sleep through, waiting for an NMI, before it counts as dead.
 const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
@@ -68,11 +68,12 @@ pub struct Machine {
     console: Shared<Console>,
     alarm: Alarm,
     limit: Option<Duration>,
+    sandbox: Option<Sandbox>,
 }
 
 impl Machine {
     /// A machine whose processor is in `state`. `console` is where the board's serial port goes. The run ends after
-    /// `limit` of the host's time.
+    /// `limit` of the host's time. The whole process enters `sandbox` as the run begins.
     ///
     /// # Errors
     /// The host cannot catch signals.
@@ -83,6 +84,7 @@ impl Machine {
         state: &CpuState,
         console: Shared<Console>,
         limit: Option<Duration>,
+        sandbox: Option<Sandbox>,
     ) -> std::io::Result<Self> {
         let signals = board.signals();
         let alarm = Alarm::new(signals.clone())?;
@@ -96,6 +98,7 @@ impl Machine {
             console,
             alarm,
             limit,
+            sandbox,
         })
     }
 
@@ -121,6 +124,10 @@ impl Machine {
     pub fn run(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
         if let Some(limit) = self.limit {
             self.alarm.set_timeout(limit)?;
+        }
+        // The last file is open and the last thread has been started.
+        if let Some(sandbox) = self.sandbox.take() {
+            sandbox.enter()?;
         }
         let mut sleeps_with_interrupts_off = 0;
         loop {
@@ -239,19 +246,15 @@ impl Machine {
     /// Devices have written memory: decoded code in those pages is stale.
     fn forget_overwritten_code(&mut self) {
         for region in self.memory.iter() {
-            let start = region.start_addr().0;
-            // The mapping's own bitmap, not the trait's view of it, can be taken as a whole.
-            let mapping: &MmapRegion<AtomicBitmap> = region;
-            for (word, bits) in (0u64..).zip(mapping.bitmap().get_and_reset()) {
-                let mut bits = bits;
-                while bits != 0 {
-                    let page = start + (word * 64 + u64::from(bits.trailing_zeros())) * PAGE;
-                    if self.soft.is_code_page(page) {
-                        self.soft.invalidate_page(page);
-                    }
-                    bits &= bits - 1;
+            let first = region.start_addr().0 / PAGE;
+            // The mapping's own bitmap; the trait has a view of it only, which cannot be taken as a whole.
+            let mapping: &MmapRegion<DirtyPages> = region;
+            mapping.bitmap().take(|page| {
+                let gpa = (first + page) * PAGE;
+                if self.soft.is_code_page(gpa) {
+                    self.soft.invalidate_page(gpa);
                 }
-            }
+            });
         }
     }
 }

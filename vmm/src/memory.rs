@@ -5,13 +5,12 @@ use std::ptr::NonNull;
 use std::str::FromStr;
 
 use thiserror::Error;
-use vm_memory::bitmap::AtomicBitmap;
-use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 
 use crate::layout::{HIGH_RAM_START, LOW_RAM_END, PHYSICAL_END};
 
 /// Guest memory that remembers which pages devices have written.
-pub type GuestMemory = GuestMemoryMmap<AtomicBitmap>;
+pub type GuestMemory = vbts_devices::GuestRam;
 
 /// The least memory that a machine may have, in bytes: less holds no Linux.
 pub const MIN_MEMORY: u64 = 16 << 20;

@@ -3,17 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use object::LittleEndian as Le;
 use object::{elf, pod};
-use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, accessat, fstat, open, openat2,
-};
-use rustix::io::Errno;
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fstat, open};
 use thiserror::Error;
+
+use crate::walk;
 
 /// Where `execvp` looks when the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -116,15 +115,7 @@ impl Root {
     }
 
     fn open_with(&self, path: &Path, flags: OFlags) -> io::Result<File> {
-        let flags = flags | OFlags::CLOEXEC;
-        match openat2(&self.fd, path, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
-            Ok(fd) => Ok(File::from(fd)),
-            // A kernel before 5.6, or a sandbox that does not know the call.
-            Err(Errno::NOSYS | Errno::PERM) if self.path == Path::new("/") => {
-                Ok(File::from(open(path, flags, Mode::empty())?))
-            }
-            Err(error) => Err(error.into()),
-        }
+        Ok(walk::open(self.fd.as_fd(), path, flags)?.into())
     }
 
     /// `path` of the host as the guest sees it, or `None` if it lies outside the root.

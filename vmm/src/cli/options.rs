@@ -67,6 +67,9 @@ pub struct MachineArgs {
     /// Show DIR of the host at the same place in the guest, read-only, or writable with :rw
     #[arg(long, value_name = "DIR[:rw]")]
     pub share: Vec<ShareArg>,
+    /// Do not confine vbts to the system calls that it needs while the guest runs (for debugging vbts)
+    #[arg(long)]
+    pub no_sandbox: bool,
 }
 
 /// Levels of `--log`.

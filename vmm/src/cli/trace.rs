@@ -27,9 +27,6 @@ use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
 use crate::trace::{Destination, Ending, Session, Summary};
 
-/// Words for the guest kernel: only what goes wrong is worth a line.
-const APPEND: &str = "quiet";
-
 /// Formats of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
@@ -140,7 +137,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     )])?;
     launch.share_root(&root_path)?;
     launch.share(&shares)?;
-    let mut machine = launch.boot(&files.kernel, Some(&files.initramfs()?), APPEND)?;
+    let mut machine = launch.boot(&files.kernel, Some(&files.initramfs()?), "")?;
 
     let mut conductor = Conductor::new(session.clone(), port, job, Input::stdin()?);
     conductor.show_progress(progress.clone());
@@ -257,9 +254,7 @@ fn progress_bar(destination: &Destination) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
-    if let Ok(style) =
-        ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records, {per_sec}")
-    {
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records") {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(250));

@@ -158,12 +158,13 @@ pub fn push_hex(out: &mut Vec<u8>, value: u64) {
     push_hex_digits(out, value, digits);
 }
 
-/// Appends the low `digits` hexadecimal digits of `value`.
+/// Appends the low `digits` hexadecimal digits of `value`, at most 16.
 pub fn push_hex_digits(out: &mut Vec<u8>, value: u64, digits: u32) {
-    for i in (0..digits.min(16)).rev() {
-        let digit = (value >> (i * 4)) as usize & 15;
-        out.push(b"0123456789abcdef"[digit]);
+    let mut text = [0; 16];
+    for (i, digit) in text.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(value >> (60 - 4 * i)) as usize & 15];
     }
+    out.extend_from_slice(&text[16 - digits.min(16) as usize..]);
 }
 
 /// Appends `value` in decimal.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::maps::{self, Mapping};
@@ -12,7 +11,7 @@ use crate::program::Root;
 
 /// Where the kernel's half of the address space begins.
 const KERNEL: u64 = 1 << 63;
-/// Processes whose labels are kept, and labels that are kept for each: beyond, they are made anew.
+/// Processes whose mappings are kept, and labels that are kept for each: beyond, they are made anew.
 const MAX_PROCESSES: usize = 16;
 const MAX_LABELS: usize = 1 << 18;
 
@@ -35,6 +34,7 @@ impl Hasher for AddressHasher {
 /// What is known of one process.
 #[derive(Debug, Default)]
 struct Process {
+    pid: u32,
     mappings: Vec<Mapping>,
     /// Range in `text` of the label of an address.
     labels: HashMap<u64, (u32, u32), BuildHasherDefault<AddressHasher>>,
@@ -56,7 +56,9 @@ pub struct Symbolizer {
     cwd: PathBuf,
     /// Files by their path in the guest; `None` if they have no symbols.
     files: HashMap<String, Option<ObjectFile>>,
-    processes: HashMap<u32, Process>,
+    /// The process whose addresses were asked for last.
+    current: Process,
+    others: HashMap<u32, Process>,
 }
 
 impl Symbolizer {
@@ -66,13 +68,14 @@ impl Symbolizer {
             root,
             cwd: cwd.into(),
             files: HashMap::new(),
-            processes: HashMap::new(),
+            current: Process::default(),
+            others: HashMap::new(),
         }
     }
 
     /// Learns the mappings of process `pid` from the text of its `/proc/PID/maps`.
     pub fn set_maps(&mut self, pid: u32, text: &[u8]) {
-        let process = self.process(pid);
+        let process = self.enter(pid);
         let mappings = maps::parse(text);
         // Labels stay valid when mappings are only added: what had no mapping has no label.
         if !process.mappings.iter().all(|old| mappings.contains(old)) {
@@ -81,36 +84,42 @@ impl Symbolizer {
         process.mappings = mappings;
     }
 
-    fn process(&mut self, pid: u32) -> &mut Process {
-        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
-            self.processes.clear();
+    /// Makes process `pid` the current one.
+    fn enter(&mut self, pid: u32) -> &mut Process {
+        if self.current.pid != pid {
+            let next = self.others.remove(&pid).unwrap_or_else(|| Process {
+                pid,
+                ..Process::default()
+            });
+            let last = std::mem::replace(&mut self.current, next);
+            if self.others.len() >= MAX_PROCESSES {
+                self.others.clear();
+            }
+            self.others.insert(last.pid, last);
         }
-        self.processes.entry(pid).or_default()
+        &mut self.current
     }
 
     /// The words for `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if there are none.
+    #[inline]
     pub fn label(&mut self, pid: u32, address: u64) -> &str {
         if address >= KERNEL {
             return "[kernel]";
         }
-        let process = self.process(pid);
-        let known = process.labels.get(&address).copied();
-        let range = match known {
-            Some(range) => range,
-            None => self.make_label(pid, address),
+        let process = self.enter(pid);
+        let (start, end) = match process.labels.get(&address) {
+            Some(range) => *range,
+            None => self.make_label(address),
         };
-        let Range { start, end } = range.0 as usize..range.1 as usize;
-        self.processes
-            .get(&pid)
-            .and_then(|p| p.text.get(start..end))
+        self.current
+            .text
+            .get(start as usize..end as usize)
             .unwrap_or_default()
     }
 
     #[cold]
-    fn make_label(&mut self, pid: u32, address: u64) -> (u32, u32) {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return (0, 0);
-        };
+    fn make_label(&mut self, address: u64) -> (u32, u32) {
+        let process = &mut self.current;
         let Some(mapping) = maps::find(&process.mappings, address) else {
             return (0, 0);
         };

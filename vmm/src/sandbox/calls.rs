@@ -1,0 +1,159 @@
+//! The system calls of a running machine, each with its reason.
+
+use libc::c_long;
+
+/// A system call that stays allowed.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// As in `<sys/syscall.h>`.
+    pub number: c_long,
+    pub check: Check,
+    /// For people: `docs/security.md` has the same table.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "read by people, and compared with the document")
+    )]
+    pub name: &'static str,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "read by people, and compared with the document")
+    )]
+    pub why: &'static str,
+}
+
+/// What has to be true of a call's arguments, which count from 0.
+#[derive(Debug)]
+pub(super) enum Check {
+    Any,
+    /// None of these bits of the argument's lower half.
+    Clear(u8, u32),
+    /// A null pointer.
+    Null(u8),
+    /// The argument's lower half is one of these.
+    OneOf(u8, &'static [u32]),
+    /// The ID of this process.
+    OwnProcess(u8),
+}
+
+use Check::{Any, Clear, Null, OneOf, OwnProcess};
+
+macro_rules! calls {
+    ($($number:ident, $check:expr, $why:literal;)*) => {
+        &[$(Call { number: libc::$number, check: $check, name: stringify!($number), why: $why }),*]
+    };
+}
+
+/// Flags of `openat` that create, empty or write a file. O_TRUNC empties one that is open for reading only.
+const OPEN_WRITES: u32 =
+    (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND) as u32 | TMPFILE;
+/// O_TMPFILE without the O_DIRECTORY that is part of it.
+const TMPFILE: u32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
+
+const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
+
+/// Reading and restoring the settings of a terminal, and asking for its size. Above all not TIOCSTI, which types.
+const TERMINAL: &[u32] = &[
+    libc::TCGETS as u32,
+    libc::TCSETS as u32,
+    libc::TCSETSW as u32,
+    libc::TCSETSF as u32,
+    libc::TCGETS2 as u32,
+    libc::TCSETS2 as u32,
+    libc::TCSETSW2 as u32,
+    libc::TCSETSF2 as u32,
+    libc::TIOCGWINSZ as u32,
+];
+
+const FCNTL: &[u32] = &[
+    libc::F_DUPFD_CLOEXEC as u32,
+    libc::F_GETFD as u32,
+    libc::F_GETFL as u32,
+];
+
+const ADVICE: &[u32] = &[
+    libc::MADV_DONTNEED as u32,
+    libc::MADV_FREE as u32,
+    libc::MADV_HUGEPAGE as u32,
+];
+
+/// What every machine needs. Only a call that is here may be made once the guest runs.
+#[rustfmt::skip]
+pub(super) const CALLS: &[Call] = calls! {
+    // Descriptors. What can be written is open already: the trace, the console's copy, standard output and error.
+    SYS_read, Any, "standard input, files while they are symbolised";
+    SYS_pread64, Any, "files for the guest";
+    SYS_write, Any, "the trace, the program's output, messages";
+    SYS_writev, Any, "the C library's last words";
+    SYS_lseek, Any, "directories for the guest, files while they are symbolised";
+    SYS_close, Any, "files that the guest has closed";
+    SYS_fcntl, OneOf(1, FCNTL), "a duplicate of the root when the guest mounts it";
+    SYS_ioctl, OneOf(1, TERMINAL), "the terminal as it was before; its width, for a line of progress";
+
+    // Files for the guest and for symbols, below the shared directories: read-only.
+    SYS_openat, Clear(2, OPEN_WRITES), "files for the guest and for symbols: to read only";
+    SYS_fstat, Any, "files for the guest";
+    SYS_newfstatat, Any, "what newer C libraries make of fstat";
+    SYS_statx, Any, "what Rust's library makes of it";
+    SYS_fstatfs, Any, "file systems for the guest, and which of them are off limits";
+    SYS_getdents64, Any, "directories for the guest";
+    SYS_readlinkat, Any, "symbolic links for the guest";
+    SYS_readlink, Any, "/proc/self/exe, for a backtrace";
+    SYS_getcwd, Any, "file names in a backtrace";
+
+    // Memory: nothing that can be executed comes to it.
+    SYS_brk, Any, "the heap";
+    SYS_mmap, Clear(2, EXECUTABLE), "memory, and files while they are symbolised: nothing to execute";
+    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps: nothing to execute";
+    SYS_mremap, Any, "growing buffers";
+    SYS_munmap, Any, "memory and files that are no longer needed";
+    SYS_madvise, OneOf(2, ADVICE), "memory goes back to the host";
+    SYS_getrandom, Any, "keys of hash tables";
+
+    // Time and waiting. The clocks are calls where the vDSO has none.
+    SYS_clock_gettime, Any, "the clock, where the vDSO has none";
+    SYS_clock_nanosleep, Any, "pauses";
+    SYS_nanosleep, Any, "pauses, in older C libraries";
+    SYS_futex, Any, "locks, and the wait for the time limit";
+    SYS_poll, Any, "waiting for input, or for room in a pipe";
+    SYS_ppoll, Any, "the same";
+    SYS_sched_yield, Any, "locks";
+    SYS_restart_syscall, Any, "a wait that was stopped (Ctrl-Z) and goes on";
+
+    // Signals. A handler wakes the loop through a socket pair: no other address can be sent to.
+    SYS_rt_sigreturn, Any, "the end of a signal handler";
+    SYS_rt_sigaction, Any, "abort()";
+    SYS_rt_sigprocmask, Any, "abort(), the end of a thread";
+    SYS_sigaltstack, Any, "the beginning and the end of a thread";
+    SYS_sendto, Null(4), "a signal handler wakes the run loop through a socket pair: no other address";
+    SYS_recvfrom, Null(4), "the other end of it";
+
+    // Threads that were started before: their first and last steps.
+    SYS_set_robust_list, Any, "the beginning of a thread";
+    SYS_rseq, Any, "the beginning of a thread";
+    SYS_prctl, OneOf(0, &[libc::PR_SET_NAME as u32]), "the name of a thread";
+    SYS_sched_getaffinity, Any, "how many heaps malloc() should have";
+    SYS_exit, Any, "the end of a thread";
+
+    // The end, also by abort().
+    SYS_getpid, Any, "abort()";
+    SYS_gettid, Any, "abort()";
+    SYS_tgkill, OwnProcess(0), "abort(): no other process";
+    SYS_exit_group, Any, "the end";
+};
+
+/// What a machine needs besides if the guest may write to a directory of the host.
+#[rustfmt::skip]
+pub(super) const WRITING_CALLS: &[Call] = calls! {
+    SYS_openat, Any, "files of the guest, also to write";
+    SYS_pwrite64, Any, "their contents";
+    SYS_ftruncate, Any, "their size";
+    SYS_fsync, Any, "on the disk";
+    SYS_mkdirat, Any, "new directories";
+    SYS_symlinkat, Any, "new symbolic links";
+    SYS_linkat, Any, "new names";
+    SYS_unlinkat, Any, "names that go";
+    SYS_renameat, Any, "names that change";
+    SYS_fchmodat, Any, "permissions";
+    SYS_fchownat, Any, "owners";
+    SYS_utimensat, Any, "times";
+};

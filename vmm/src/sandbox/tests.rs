@@ -1,0 +1,265 @@
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::*;
+
+/// Names the case for [`in_a_process_of_its_own`].
+const CASE: &str = "VBTS_SANDBOX_CASE";
+/// What a case prints that got to its end.
+const SURVIVED: &str = "survived";
+
+/// What somebody who has broken into the process would try.
+const FORBIDDEN: &[(&str, fn())] = &[
+    ("socket", || {
+        call(
+            libc::SYS_socket,
+            [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0],
+        )
+    }),
+    ("execve", || {
+        call(
+            libc::SYS_execve,
+            [c"/bin/true".as_ptr() as u64, 0, 0, 0, 0, 0],
+        )
+    }),
+    ("fork", || call(libc::SYS_fork, [0; 6])),
+    ("clone", || {
+        call(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0])
+    }),
+    ("ptrace", || {
+        call(
+            libc::SYS_ptrace,
+            [u64::from(libc::PTRACE_TRACEME), 0, 0, 0, 0, 0],
+        )
+    }),
+    ("executable memory", || {
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        call(
+            libc::SYS_mmap,
+            [0, 4096, protection as u64, flags as u64, u64::MAX, 0],
+        );
+    }),
+    ("memory made executable", || {
+        call(
+            libc::SYS_mprotect,
+            [0x1000, 4096, libc::PROT_EXEC as u64, 0, 0, 0],
+        );
+    }),
+    ("a file to write", || open(libc::O_WRONLY)),
+    ("a file to empty", || open(libc::O_TRUNC)),
+    ("a file without a name", || open(libc::O_TMPFILE)),
+    ("openat2", || call(libc::SYS_openat2, [0; 6])),
+    ("a new directory", || {
+        call(
+            libc::SYS_mkdirat,
+            [u64::MAX, c"/tmp/x".as_ptr() as u64, 0, 0, 0, 0],
+        )
+    }),
+    ("typing into the terminal", || {
+        call(libc::SYS_ioctl, [0, libc::TIOCSTI, 0, 0, 0, 0])
+    }),
+    ("a datagram to somewhere", || {
+        call(libc::SYS_sendto, [0, 0, 0, 0, 0x1000, 16])
+    }),
+    ("killing", || call(libc::SYS_kill, [1, 0, 0, 0, 0, 0])),
+    ("killing a thread of another process", || {
+        call(libc::SYS_tgkill, [1, 1, 0, 0, 0, 0])
+    }),
+    ("a call of the x32 ABI", || {
+        call(0x4000_0000 + libc::SYS_getpid, [0; 6])
+    }),
+];
+
+/// What all machines do.
+const ALLOWED: &[(&str, fn())] = &[
+    ("a file", || {
+        assert!(!std::fs::read("/proc/self/status").unwrap().is_empty())
+    }),
+    ("memory", || drop(std::hint::black_box(vec![1u8; 64 << 20]))),
+    ("a backtrace", || {
+        let trace = std::backtrace::Backtrace::force_capture().to_string();
+        assert!(trace.contains("sandbox"), "{trace}");
+    }),
+    ("a panic", || {
+        std::panic::catch_unwind(|| panic!("on purpose")).unwrap_err();
+    }),
+    ("a pause", || std::thread::sleep(Duration::from_millis(1))),
+    ("a hash table", || {
+        assert!(std::collections::HashSet::from([1]).contains(&1));
+    }),
+    ("a terminal's size", || {
+        let _ = rustix::termios::tcgetattr(std::io::stdin());
+        let _ = rustix::termios::tcgetwinsize(std::io::stderr());
+    }),
+];
+
+/// What machines do whose guest may write.
+const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
+    let directory = std::env::temp_dir().join(format!("vbts-sandbox-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("file"), "x").unwrap();
+    std::fs::remove_file(directory.join("file")).unwrap();
+    rustix::fs::unlinkat(rustix::fs::CWD, &directory, rustix::fs::AtFlags::REMOVEDIR).unwrap();
+})];
+
+fn call(number: i64, a: [u64; 6]) {
+    // SAFETY: the kernel must not get as far as the arguments; if it does, the test fails for that, and none of
+    // them lets it write to memory of this process that is in use.
+    unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
+}
+
+fn open(flags: i32) {
+    let path = c"/dev/null".as_ptr() as u64;
+    call(
+        libc::SYS_openat,
+        [libc::AT_FDCWD as u64, path, flags as u64, 0, 0, 0],
+    );
+}
+
+fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
+    let writing = if access == Access::ReadWrite {
+        ALLOWED_TO_WRITE
+    } else {
+        &[]
+    };
+    ALLOWED.iter().chain(writing).copied()
+}
+
+#[test]
+#[ignore = "the other tests run it, each case in a process of its own"]
+fn in_a_process_of_its_own() {
+    let case = std::env::var(CASE).unwrap();
+    let (access, name) = match case.strip_prefix("rw:") {
+        Some(name) => (Access::ReadWrite, name),
+        None => (Access::ReadOnly, case.as_str()),
+    };
+    // A thread that has been started before, that works and ends in the sandbox, and may not do more than this one.
+    let (ask, asked) = channel::<()>();
+    let (answer, answered) = channel();
+    let name = name.to_owned();
+    let thread = std::thread::spawn(move || {
+        answer.send(()).unwrap();
+        asked.recv().unwrap();
+        let mut all = FORBIDDEN.iter().copied().chain(cases(Access::ReadWrite));
+        all.find(|(n, _)| *n == name).unwrap().1();
+    });
+    answered.recv().unwrap();
+    Sandbox::new(access).enter().unwrap();
+    ask.send(()).unwrap();
+    thread.join().unwrap();
+    let mut stdout = std::io::stdout();
+    stdout.write_all(SURVIVED.as_bytes()).unwrap();
+    stdout.flush().unwrap();
+}
+
+fn run(case: &str) -> Output {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "sandbox::tests::in_a_process_of_its_own",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(CASE, case)
+        .env("RUST_BACKTRACE", "full")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn other_calls_kill_the_process() {
+    for (name, _) in FORBIDDEN {
+        let output = run(name);
+        assert_eq!(
+            output.status.signal(),
+            Some(libc::SIGSYS),
+            "{name}: {output:?}"
+        );
+    }
+}
+
+#[test]
+fn its_own_calls_do_not() {
+    for (prefix, access) in [("", Access::ReadOnly), ("rw:", Access::ReadWrite)] {
+        for (name, _) in cases(access) {
+            let output = run(&format!("{prefix}{name}"));
+            assert!(output.status.success(), "{name}: {output:?}");
+            assert!(
+                String::from_utf8_lossy(&output.stdout).contains(SURVIVED),
+                "{name}: {output:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn writing_needs_a_directory_to_write_to() {
+    for (name, _) in ALLOWED_TO_WRITE {
+        assert_eq!(run(name).status.signal(), Some(libc::SIGSYS), "{name}");
+    }
+}
+
+#[test]
+fn a_crash_is_still_a_crash() {
+    // No case has this name.
+    let output = run("nothing");
+    assert_eq!(output.status.code(), Some(101), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("sandbox/tests.rs"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn root_keeps_its_say_over_files_only() {
+    // Capabilities belong to the thread.
+    drop_capabilities().unwrap();
+    let left = capabilities(None).unwrap();
+    assert_eq!(left.permitted - KEPT_CAPABILITIES, CapabilitySet::empty());
+    assert_eq!(left.effective - KEPT_CAPABILITIES, CapabilitySet::empty());
+    assert_eq!(left.inheritable, CapabilitySet::empty());
+}
+
+#[test]
+fn the_document_has_the_same_table() {
+    let mut table = String::from("| call | arguments | what for |\n|---|---|---|\n");
+    for call in CALLS {
+        table += &row(call);
+    }
+    let mut writing = String::from("| call | arguments | what for |\n|---|---|---|\n");
+    for call in WRITING_CALLS {
+        writing += &row(call);
+    }
+    let document = include_str!("../../../docs/security.md");
+    assert!(
+        document.contains(&table),
+        "docs/security.md should have:\n{table}"
+    );
+    assert!(
+        document.contains(&writing),
+        "docs/security.md should have:\n{writing}"
+    );
+}
+
+fn row(call: &Call) -> String {
+    let name = call.name.trim_start_matches("SYS_");
+    let arguments = match (name, &call.check) {
+        (_, Check::Any) => "",
+        ("openat", Check::Clear(..)) => "no flag that writes or creates",
+        (_, Check::Clear(..)) => "without PROT_EXEC",
+        (_, Check::Null(_)) => "no address",
+        ("ioctl", Check::OneOf(..)) => {
+            "TCGETS, TCSETS, TCSETSW, TCSETSF, the same with 2, TIOCGWINSZ"
+        }
+        ("fcntl", Check::OneOf(..)) => "F_DUPFD_CLOEXEC, F_GETFD, F_GETFL",
+        ("madvise", Check::OneOf(..)) => "MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE",
+        ("prctl", Check::OneOf(..)) => "PR_SET_NAME",
+        (_, Check::OneOf(..)) => panic!("{name}: what are its arguments?"),
+        (_, Check::OwnProcess(_)) => "this process",
+    };
+    format!("| `{name}` | {arguments} | {} |\n", call.why)
+}
