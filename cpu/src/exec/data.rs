@@ -141,6 +141,13 @@ fn widen_ax<S: Int, T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
+/// SALC: AL is all ones if CF is set, else zero. No manual has it, every processor does.
+fn salc(cpu: &mut Cpu, _: &Op) -> Exec {
+    let v = if cpu.flags.cf() { 0xFF } else { 0 };
+    cpu.w::<u8>(AX, v);
+    Ok(Flow::Next)
+}
+
 /// CWD, CDQ, CQO: the accumulator's sign into rDX.
 fn sign_to_dx<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
     let sign = cpu.r::<T>(AX).msb();
@@ -270,6 +277,7 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Mnemonic::Lea => by_size!(operand_size(i, 0), lea),
         Mnemonic::Xchg => xchg(i, op),
         Mnemonic::Bswap => by_size!(operand_size(i, 0), bswap),
+        Mnemonic::Salc => salc,
         Mnemonic::Cbw => widen_ax::<u8, u16>,
         Mnemonic::Cwde => widen_ax::<u16, u32>,
         Mnemonic::Cdqe => widen_ax::<u32, u64>,

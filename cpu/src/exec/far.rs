@@ -299,6 +299,20 @@ fn into(cpu: &mut Cpu, op: &Op) -> Exec {
     }
 }
 
+/// BOUND: #BR if the signed index in the register is not between the two bounds in memory, both inclusive.
+fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let la = cpu.ea(op);
+    let lower = cpu.load::<T>(la)?.sext() as i64;
+    let upper = cpu
+        .load::<T>(la.wrapping_add(T::BYTES as u64) & 0xFFFF_FFFF)?
+        .sext() as i64;
+    if (lower..=upper).contains(&(cpu.r::<T>(op.dst).sext() as i64)) {
+        Ok(Flow::Next)
+    } else {
+        Err(cpu.exception(vector::BR, None))
+    }
+}
+
 /// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is.
 fn int1(cpu: &mut Cpu, op: &Op) -> Exec {
     let flow = cpu.software_interrupt(op, vector::DB, Source::Exception)?;
@@ -338,6 +352,8 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Code::Int_imm8 => int,
         Code::Int3 => int3,
         Code::Into => into,
+        Code::Bound_r16_m1616 => bound::<u16>,
+        Code::Bound_r32_m3232 => bound::<u32>,
         Code::Int1 => int1,
         _ => return None,
     })

@@ -5,7 +5,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 use super::operand_size;
 use crate::cpu::{Cpu, Fault, vector};
 use crate::flags::Int;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
 use crate::state::gpr::{RBP, RSP};
 use crate::state::{SegAttr, rflags};
 
@@ -22,13 +22,13 @@ impl Cpu {
         }
     }
 
-    /// Linear address of stack offset `sp`.
+    /// Linear address of `T` at stack offset `sp`, which the stack segment must allow.
     #[inline(always)]
-    fn stack_address(&self, sp: u64) -> u64 {
+    fn stack_address<T: Int>(&mut self, sp: u64, write: bool) -> Result<u64, Abort> {
         if self.code64 {
-            sp
+            Ok(sp)
         } else {
-            (sp & self.stack_mask()).wrapping_add(self.sys.seg[2].base) & 0xFFFF_FFFF
+            self.segment_address(seg::SS, sp & self.stack_mask(), T::BYTES as u32, write)
         }
     }
 
@@ -55,7 +55,8 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn push<T: Int>(&mut self, value: T) -> Result<(), Abort> {
         let sp = self.stack_moved((T::BYTES as u64).wrapping_neg());
-        match self.store(self.stack_address(sp), value) {
+        let la = self.stack_address::<T>(sp, true)?;
+        match self.store(la, value) {
             Ok(()) => {
                 self.gpr[RSP] = sp;
                 Ok(())
@@ -68,7 +69,8 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn peek<T: Int>(&mut self, at: u64) -> Result<T, Abort> {
         let sp = self.gpr[RSP].wrapping_add(at);
-        match self.load(self.stack_address(sp)) {
+        let la = self.stack_address::<T>(sp, false)?;
+        match self.load(la) {
             Ok(v) => Ok(v),
             Err(e) => Err(self.stack_fault(e)),
         }
@@ -217,9 +219,8 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     let frame = cpu.gpr[RSP];
     for _ in 1..op.aux {
         bp = bp.wrapping_sub(T::BYTES as u64);
-        let v = cpu
-            .load::<T>(cpu.stack_address(bp))
-            .map_err(|e| cpu.stack_fault(e))?;
+        let la = cpu.stack_address::<T>(bp, false)?;
+        let v = cpu.load::<T>(la).map_err(|e| cpu.stack_fault(e))?;
         cpu.push(v)?;
     }
     if op.aux > 0 {
@@ -227,7 +228,7 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     }
     cpu.drop_stack((op.imm & 0xFFFF).wrapping_neg());
     // The new top of the stack must be writable.
-    let la = cpu.stack_address(cpu.gpr[RSP]);
+    let la = cpu.stack_address::<T>(cpu.gpr[RSP], true)?;
     cpu.check_writable(la, T::BYTES)
         .map_err(|e| cpu.stack_fault(e))?;
     Ok(T::from_u64(frame))
