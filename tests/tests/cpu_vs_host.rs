@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use vbts_tests::differential::Mode;
 use vbts_tests::differential::compare::{describe, difference};
 use vbts_tests::differential::generate::{Generator, Group};
 use vbts_tests::differential::native::Host;
@@ -24,13 +25,13 @@ fn setting(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-fn compare(group: Group) {
+fn compare(group: Group, mode: Mode) {
     let directory = tempfile::tempdir().unwrap();
     let mut host = Host::new(directory.path()).unwrap();
     let mut soft = Soft::new().unwrap();
     let time = Duration::from_secs(setting("VBTS_FUZZ_SECONDS", 2));
     let seed = setting("VBTS_FUZZ_SEED", 1);
-    let mut generator = Generator::new(group, seed);
+    let mut generator = Generator::new(group, mode, seed);
     let start = Instant::now();
     let mut cases = 0u64;
     // By the last instruction of the case: one example each.
@@ -57,7 +58,7 @@ fn compare(group: Group) {
             entry.0 += 1;
         }
     }
-    println!("{group:?}: {cases} cases, {} differ", found.len());
+    println!("{group:?} {mode:?}: {cases} cases, {} differ", found.len());
     if found.is_empty() {
         return;
     }
@@ -69,7 +70,7 @@ fn compare(group: Group) {
         let _ = writeln!(all, "{name}: {count}\n{report}");
     }
     if let Ok(path) = std::env::var("VBTS_FUZZ_REPORT") {
-        std::fs::write(format!("{path}.{group:?}"), &all).unwrap();
+        std::fs::write(format!("{path}.{group:?}.{mode:?}"), &all).unwrap();
     }
     let shown: Vec<String> = sorted
         .iter()
@@ -85,15 +86,30 @@ fn compare(group: Group) {
 
 #[test]
 fn integer() {
-    compare(Group::Integer);
+    compare(Group::Integer, Mode::Bits64);
+}
+
+#[test]
+fn integer_32() {
+    compare(Group::Integer, Mode::Bits32);
 }
 
 #[test]
 fn vector() {
-    compare(Group::Vector);
+    compare(Group::Vector, Mode::Bits64);
+}
+
+#[test]
+fn vector_32() {
+    compare(Group::Vector, Mode::Bits32);
 }
 
 #[test]
 fn x87() {
-    compare(Group::X87);
+    compare(Group::X87, Mode::Bits64);
+}
+
+#[test]
+fn x87_32() {
+    compare(Group::X87, Mode::Bits32);
 }

@@ -110,18 +110,21 @@ pub fn difference(case: &Case, host: &Outcome, soft: &Outcome) -> Option<String>
         );
     }
     let (h, s) = (&host.state, &soft.state);
+    let mask = case.state.mode.mask();
     if h.rip != s.rip {
         let _ = writeln!(text, "    rip: host {:#x}, soft {:#x}", h.rip, s.rip);
     }
     for (name, (h, s)) in GPR_NAMES.iter().zip(h.gpr.iter().zip(&s.gpr)) {
-        if h != s {
+        if (h ^ s) & mask != 0 {
             let _ = writeln!(text, "    {name}: host {h:#x}, soft {s:#x}");
         }
     }
     let undefined = undefined_flags(case, h);
     let mut flags = FLAGS & !rflags(undefined);
-    // FCOMI with an unmasked invalid operation leaves the flags alone on Intel's processors (SDM Vol. 2A, FCOMI).
-    if s.float.fsw & 0x80 != 0 && case.instructions.iter().any(compares_to_flags) {
+    // FCOMI with an unmasked invalid or denormal operand leaves the flags alone on Intel's processors (SDM Vol. 2A, FCOMI).
+    if case.state.float.fcw & s.float.fcw & 3 != 3
+        && case.instructions.iter().any(compares_to_flags)
+    {
         flags &= !0x8D5;
     }
     if (h.rflags ^ s.rflags) & flags != 0 {

@@ -47,9 +47,49 @@ pub struct FloatState {
     pub mxcsr: u32,
 }
 
+/// The size of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// 64-bit mode.
+    Bits64,
+    /// Compatibility mode with 32-bit code.
+    Bits32,
+}
+
+impl Mode {
+    /// As iced counts it.
+    #[must_use]
+    pub const fn bitness(self) -> u32 {
+        match self {
+            Self::Bits64 => 64,
+            Self::Bits32 => 32,
+        }
+    }
+
+    /// How many general and vector registers there are.
+    #[must_use]
+    pub const fn registers(self) -> u64 {
+        match self {
+            Self::Bits64 => 16,
+            Self::Bits32 => 8,
+        }
+    }
+
+    /// The part of a general register that exists.
+    #[must_use]
+    pub const fn mask(self) -> u64 {
+        match self {
+            Self::Bits64 => u64::MAX,
+            Self::Bits32 => 0xFFFF_FFFF,
+        }
+    }
+}
+
 /// What instructions can see and change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
+    /// The size of the code.
+    pub mode: Mode,
     /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
     pub gpr: [u64; 16],
     /// Instruction pointer.

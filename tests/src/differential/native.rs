@@ -9,20 +9,26 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
 use nix::libc::{self, user_fpregs_struct, user_regs_struct};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::ptrace::{self, regset};
+use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::layout::{self, CODE, CODE_LEN, MEMORY_LEN};
-use super::{Event, FloatState, Outcome, State};
+use super::{Event, FloatState, Mode, Outcome, State};
 use crate::oracle::Pinned;
 use crate::programs;
 
 /// Where the stub expects the shared memory.
 const SHARED_FD: i32 = 3;
+
+/// Linux's user segments.
+const USER_CS: u64 = 0x33;
+const USER32_CS: u64 = 0x23;
+const USER_DS: u64 = 0x2B;
 
 /// RFLAGS.ID.
 const ID: u64 = 1 << 21;
@@ -94,7 +100,7 @@ impl Host {
         self.shared.write_all_at(code, 0)?;
         self.shared.write_all_at(&state.memory, CODE_LEN as u64)?;
         ptrace::setregs(self.pid, self.registers(state))?;
-        ptrace::setregset::<regset::NT_PRFPREG>(self.pid, to_fxsave(&state.float))?;
+        self.set_float(&to_fxsave(&state.float))?;
         let signal = self.resume()?;
         let info = ptrace::getsiginfo(self.pid)?;
         let regs = ptrace::getregs(self.pid)?;
@@ -114,7 +120,7 @@ impl Host {
             (Signal::SIGBUS, _) => Event::Stack,
             (other, _) => Event::Other(other as u32),
         };
-        let state = self.state(&regs, memory)?;
+        let state = self.state(state.mode, &regs, memory)?;
         if regs.eflags & ID != 0 {
             self.clear_id()?;
         }
@@ -147,6 +153,37 @@ impl Host {
             signal == Signal::SIGTRAP,
             "cannot clear RFLAGS.ID: {signal}"
         );
+        Ok(())
+    }
+
+    /// The FXSAVE image. Not as a register set, whose layout is another while the process runs 32-bit code.
+    fn float(&self) -> Result<user_fpregs_struct> {
+        // SAFETY: a plain structure of integers, for which zero is a value.
+        let mut image: user_fpregs_struct = unsafe { std::mem::zeroed() };
+        // SAFETY: the request writes one such structure to its last argument.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_GETFPREGS,
+                self.pid.as_raw(),
+                std::ptr::null_mut::<libc::c_void>(),
+                &raw mut image,
+            )
+        };
+        Errno::result(result)?;
+        Ok(image)
+    }
+
+    fn set_float(&self, image: &user_fpregs_struct) -> Result<()> {
+        // SAFETY: the request reads one such structure from its last argument.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_SETFPREGS,
+                self.pid.as_raw(),
+                std::ptr::null_mut::<libc::c_void>(),
+                &raw const *image,
+            )
+        };
+        Errno::result(result)?;
         Ok(())
     }
 
@@ -188,23 +225,31 @@ impl Host {
             r15,
             rip: CODE,
             eflags: state.rflags,
+            cs: match state.mode {
+                Mode::Bits64 => USER_CS,
+                Mode::Bits32 => USER32_CS,
+            },
+            // Only 32-bit code looks at them.
+            ds: USER_DS,
+            es: USER_DS,
             // No system call to restart.
             orig_rax: u64::MAX,
             ..self.base
         }
     }
 
-    fn state(&self, regs: &user_regs_struct, memory: Vec<u8>) -> Result<State> {
+    fn state(&self, mode: Mode, regs: &user_regs_struct, memory: Vec<u8>) -> Result<State> {
         let r = regs;
         // INT3 is a trap: RIP is behind it.
         Ok(State {
+            mode,
             gpr: [
                 r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11,
                 r.r12, r.r13, r.r14, r.r15,
             ],
             rip: r.rip,
             rflags: r.eflags,
-            float: from_fxsave(&ptrace::getregset::<regset::NT_PRFPREG>(self.pid)?),
+            float: from_fxsave(&self.float()?),
             memory,
         })
     }

@@ -10,7 +10,7 @@ use vbts_cpu::state::{CpuState, SegAttr, Segment, SystemState, TableRegister, cr
 use vbts_cpu::{Cpu, Exit, GuestRam, Platform, Signals, SoftCpu};
 
 use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN, READ_ONLY};
-use super::{Event, FloatState, Outcome, State};
+use super::{Event, FloatState, Mode, Outcome, State};
 
 /// Guest-physical addresses, which are the linear ones too.
 const PML4: u64 = 0x1000;
@@ -29,7 +29,8 @@ const RAM_LEN: usize = 0x40_0000;
 /// Linux's selectors, so that a selector reads the same on both sides.
 const KERNEL_CS: u16 = 0x10;
 const USER_CS: u16 = 0x33;
-const USER_SS: u16 = 0x2B;
+const USER32_CS: u16 = 0x23;
+const USER_DS: u16 = 0x2B;
 
 /// Page-table bits.
 const PRESENT: u64 = 1;
@@ -170,11 +171,15 @@ impl Soft {
         self.ram.write(CODE, code);
         self.ram.write(DATA, &state.memory);
         self.cpu.invalidate_page(CODE);
+        let mut sys = self.sys.clone();
+        if state.mode == Mode::Bits32 {
+            sys.seg[1] = flat(USER32_CS, 0xC0FB);
+        }
         let mut start = CpuState {
             gpr: state.gpr,
             rip: CODE,
             rflags: state.rflags,
-            sys: self.sys.clone(),
+            sys,
             xmm: state.float.xmm,
             mxcsr: state.float.mxcsr,
             ..CpuState::default()
@@ -197,11 +202,11 @@ impl Soft {
             },
             "the software CPU did not halt: {exit:?}"
         );
-        self.outcome()
+        self.outcome(state.mode)
     }
 
     /// Reads the exception's frame and what it left.
-    fn outcome(&self) -> Result<Outcome> {
+    fn outcome(&self, mode: Mode) -> Result<Outcome> {
         let end = self.cpu.cpu.state();
         let vector = end.rip.wrapping_sub(HANDLERS) / 2;
         let has_error = matches!(vector, 8 | 10..=14 | 17);
@@ -219,6 +224,8 @@ impl Soft {
             1 => Event::Debug,
             3 => Event::Completed,
             6 => Event::InvalidOpcode,
+            // Linux has the same signal for #OF, #BR and #GP.
+            4 | 5 => Event::GeneralProtection,
             12 => Event::Stack,
             13 => Event::GeneralProtection,
             14 => Event::Page(end.sys.cr2),
@@ -242,6 +249,7 @@ impl Soft {
         let mut memory = vec![0; MEMORY_LEN];
         self.ram.read(DATA, &mut memory);
         let state = State {
+            mode,
             gpr,
             rip: self.ram.read_u64(frame),
             rflags: self.ram.read_u64(frame + 16),
@@ -271,8 +279,9 @@ fn page_tables(ram: &Ram) {
 }
 
 fn descriptor_tables(ram: &Ram) {
-    // Kernel code, user data, user code, as Linux has them (SDM Vol. 3A 3.4.5); all accessed.
+    // Kernel code, 32-bit user code, user data, user code, as Linux has them (SDM Vol. 3A 3.4.5); all accessed.
     ram.write_u64(GDT + 0x10, 0x00AF_9B00_0000_FFFF);
+    ram.write_u64(GDT + 0x20, 0x00CF_FB00_0000_FFFF);
     ram.write_u64(GDT + 0x28, 0x00CF_F300_0000_FFFF);
     ram.write_u64(GDT + 0x30, 0x00AF_FB00_0000_FFFF);
     // RSP0; no I/O permission bitmap.
@@ -282,8 +291,8 @@ fn descriptor_tables(ram: &Ram) {
         let handler = HANDLERS + vector * 2;
         // HLT; RIP is then at the spare byte, which keeps two handlers apart.
         ram.write(handler, &[0xF4]);
-        // A 64-bit interrupt gate; INT3 comes from CPL 3.
-        let dpl = if vector == 3 { 3 } else { 0 };
+        // A 64-bit interrupt gate; INT3 and INTO come from CPL 3.
+        let dpl = if matches!(vector, 3 | 4) { 3 } else { 0 };
         let gate = (handler & 0xFFFF)
             | u64::from(KERNEL_CS) << 16
             | (0x8E | dpl << 5) << 40
@@ -292,23 +301,26 @@ fn descriptor_tables(ram: &Ram) {
     }
 }
 
-fn system_state() -> SystemState {
-    let flat = |selector: u16, attr: u32| Segment {
+fn flat(selector: u16, attr: u32) -> Segment {
+    Segment {
         selector,
         base: 0,
         limit: u32::MAX,
         attr: SegAttr::from_bits_retain(attr),
-    };
+    }
+}
+
+fn system_state() -> SystemState {
     let null = Segment {
         attr: SegAttr::UNUSABLE,
         ..Segment::default()
     };
     SystemState {
         seg: [
-            null,
+            flat(USER_DS, 0xC0F3),
             flat(USER_CS, 0xA0FB),
-            flat(USER_SS, 0xC0F3),
-            null,
+            flat(USER_DS, 0xC0F3),
+            flat(USER_DS, 0xC0F3),
             null,
             null,
         ],

@@ -2,6 +2,8 @@
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind};
 
+use super::super::Mode;
+
 /// A part of the instruction set that is tested by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
@@ -85,6 +87,8 @@ const EXCLUDED: &[Mnemonic] = &[
     Mnemonic::Sldt,
     Mnemonic::Str,
     Mnemonic::Smsw,
+    Mnemonic::Lds,
+    Mnemonic::Les,
     Mnemonic::Lfs,
     Mnemonic::Lgs,
     Mnemonic::Lss,
@@ -114,6 +118,9 @@ const EXCLUDED: &[Mnemonic] = &[
 /// Forms that are left out for the same reasons.
 const EXCLUDED_CODES: &[Code] = &[
     Code::Bswap_r16,
+    // Whether it needs a writable segment when it does not write.
+    Code::Arpl_rm16_r16,
+    Code::Arpl_r32m16_r32,
     // AMD's reads 32 bits.
     Code::Movsxd_r16_rm16,
     Code::Call_rm16,
@@ -125,6 +132,8 @@ const EXCLUDED_CODES: &[Code] = &[
     Code::Jmp_m1632,
     Code::Jmp_m1664,
     Code::Popw_FS,
+    Code::Popd_FS,
+    Code::Popd_GS,
     Code::Popq_FS,
     Code::Popw_GS,
     Code::Popq_GS,
@@ -132,13 +141,13 @@ const EXCLUDED_CODES: &[Code] = &[
 
 /// Every instruction of a group.
 #[must_use]
-pub(super) fn codes(group: Group) -> Vec<Code> {
+pub(super) fn codes(group: Group, mode: Mode) -> Vec<Code> {
     Code::values()
-        .filter(|&code| belongs(code, group))
+        .filter(|&code| belongs(code, group, mode))
         .collect()
 }
 
-fn belongs(code: Code, group: Group) -> bool {
+fn belongs(code: Code, group: Group, mode: Mode) -> bool {
     let features = code.cpuid_features();
     let among = |set: &[CpuidFeature]| features.iter().any(|feature| set.contains(feature));
     let only = |sets: &[&[CpuidFeature]]| {
@@ -153,7 +162,10 @@ fn belongs(code: Code, group: Group) -> bool {
     };
     let op_code = code.op_code();
     in_group
-        && op_code.mode64()
+        && match mode {
+            Mode::Bits64 => op_code.mode64(),
+            Mode::Bits32 => op_code.mode32() && op_code.compatibility_mode(),
+        }
         && op_code.is_instruction()
         && op_code.encoding() == EncodingKind::Legacy
         && !op_code.is_privileged()
@@ -162,26 +174,49 @@ fn belongs(code: Code, group: Group) -> bool {
             || code.is_jmp_short_or_near()
             || code.is_call_near()
             || is_ret(code))
-            | has_64_bit_target(code)
-        && !op_code.op_kinds().iter().any(|&kind| is_unsupported(kind))
+            | has_full_target(code, mode)
+        && !op_code
+            .op_kinds()
+            .iter()
+            .any(|&kind| is_unsupported(kind, mode))
         && !EXCLUDED_CODES.contains(&code)
+}
+
+pub(super) fn is_x87(code: Code) -> bool {
+    code.cpuid_features()
+        .iter()
+        .any(|feature| X87_FEATURES.contains(feature))
 }
 
 pub(super) fn is_ret(code: Code) -> bool {
     code.mnemonic() == Mnemonic::Ret
 }
 
-/// Near branches with a 16-bit operand size truncate RIP on some processors and not on others.
-fn has_64_bit_target(code: Code) -> bool {
+/// Near branches with a 16-bit operand size truncate RIP, in 64-bit mode on some processors and not on others.
+fn has_full_target(code: Code, mode: Mode) -> bool {
+    use OpCodeOperandKind as K;
     let kinds = code.op_code().op_kinds();
-    kinds
-        .iter()
-        .any(|kind| matches!(kind, OpCodeOperandKind::br64_1 | OpCodeOperandKind::br64_4))
-        || matches!(code, Code::Retnq | Code::Retnq_imm16)
+    match mode {
+        Mode::Bits64 => {
+            matches!(code, Code::Retnq | Code::Retnq_imm16)
+                || kinds
+                    .iter()
+                    .any(|kind| matches!(kind, K::br64_1 | K::br64_4))
+        }
+        Mode::Bits32 => {
+            matches!(code, Code::Retnd | Code::Retnd_imm16)
+                || kinds
+                    .iter()
+                    .any(|kind| matches!(kind, K::br32_1 | K::br32_4))
+        }
+    }
 }
 
-fn is_unsupported(kind: OpCodeOperandKind) -> bool {
+fn is_unsupported(kind: OpCodeOperandKind, mode: Mode) -> bool {
     use OpCodeOperandKind as K;
+    if mode == Mode::Bits32 && matches!(kind, K::br32_1 | K::br32_4) {
+        return false;
+    }
     matches!(
         kind,
         K::seg_reg
@@ -209,7 +244,7 @@ pub(super) fn needs_initial_state(code: Code) -> bool {
     use Mnemonic as M;
     let indirect = code.is_jmp_near_indirect() || code.is_call_near_indirect() || is_ret(code);
     let bit = matches!(code.mnemonic(), M::Bt | M::Bts | M::Btr | M::Btc);
-    let control = matches!(code.mnemonic(), M::Popf | M::Popfq | M::Fldcw);
+    let control = matches!(code.mnemonic(), M::Popf | M::Popfd | M::Popfq | M::Fldcw);
     let count = matches!(code, Code::Shld_rm16_r16_CL | Code::Shrd_rm16_r16_CL);
     let masked = matches!(code.mnemonic(), M::Maskmovq | M::Maskmovdqu);
     indirect || bit || control || count || masked

@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction};
 
 use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN};
 use super::random::Random;
-use super::{FloatState, State};
+use super::{FloatState, Mode, State};
 
 mod codes;
 mod operands;
@@ -24,9 +24,10 @@ pub struct Case {
     pub state: State,
 }
 
-/// Makes cases of one group.
+/// Makes cases of one group, for one size of code.
 #[derive(Debug)]
 pub struct Generator {
+    mode: Mode,
     random: Random,
     codes: Vec<Code>,
     next: usize,
@@ -39,15 +40,16 @@ const MAX_CODE: usize = 0x60;
 impl Generator {
     /// The cases that `seed` gives.
     #[must_use]
-    pub fn new(group: Group, seed: u64) -> Self {
+    pub fn new(group: Group, mode: Mode, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let codes = codes::codes(group);
+        let codes = codes::codes(group, mode);
         let next = random.below(codes.len() as u64) as usize;
         let mut memory = Vec::with_capacity(MEMORY_LEN);
         while memory.len() < MEMORY_LEN {
             memory.extend(random.integer().to_le_bytes());
         }
         Self {
+            mode,
             random,
             codes,
             next,
@@ -73,11 +75,15 @@ impl Generator {
             2 + self.random.below(3)
         };
         let picks: Vec<Code> = (1..length).map(|_| self.random.pick(&self.codes)).collect();
-        let state = initial_state(&mut self.random, &self.memory);
+        let state = initial_state(&mut self.random, self.mode, &self.memory);
         let mut draft = Draft {
             random: &mut self.random,
             state,
-            fixed: 1 << 4,
+            // RSP, and what the mode does not have.
+            fixed: 1 << 4
+                | u16::MAX
+                    .checked_shl(self.mode.registers() as u32)
+                    .unwrap_or(0),
         };
         let mut bytes = Vec::new();
         let mut instructions = Vec::new();
@@ -112,8 +118,8 @@ impl Generator {
     }
 }
 
-fn initial_state(random: &mut Random, memory: &[u8]) -> State {
-    let mut gpr = std::array::from_fn(|_| random.integer());
+fn initial_state(random: &mut Random, mode: Mode, memory: &[u8]) -> State {
+    let mut gpr = std::array::from_fn(|_| random.integer() & mode.mask());
     // Enough of the stack on both sides.
     gpr[4] = DATA
         + 0x1000
@@ -126,6 +132,7 @@ fn initial_state(random: &mut Random, memory: &[u8]) -> State {
     let arithmetic = 0x8D5;
     let direction = if random.chance(30) { 1 << 10 } else { 0 };
     State {
+        mode,
         gpr,
         rip: CODE,
         rflags: random.bits() & arithmetic | direction | 0x202,

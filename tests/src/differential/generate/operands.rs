@@ -5,9 +5,10 @@ use iced_x86::{
     OpCodeOperandKind, OpKind, Register,
 };
 
-use super::super::State;
 use super::super::layout::{CODE, DATA, DATA_LEN, MEMORY_LEN};
 use super::super::random::Random;
+use super::super::{Mode, State};
+use super::codes::is_x87;
 use super::{MAX_CODE, float_state, vector};
 
 /// Where branches go: INT3, like all that follows the code.
@@ -51,10 +52,11 @@ impl Draft<'_> {
         }
         self.prefixes(&mut instruction);
         self.implicit(&instruction)?;
-        let mut encoder = Encoder::new(64);
+        let mut encoder = Encoder::new(self.state.mode.bitness());
         encoder.encode(&instruction, ip).ok()?;
         let bytes = encoder.take_buffer();
-        let decoded = Decoder::with_ip(64, &bytes, ip, DecoderOptions::NONE).decode();
+        let decoded =
+            Decoder::with_ip(self.state.mode.bitness(), &bytes, ip, DecoderOptions::NONE).decode();
         (decoded.len() == bytes.len()).then_some((decoded, bytes))
     }
 
@@ -96,7 +98,9 @@ impl Draft<'_> {
                 self.register(Register::RAX)
             }
             K::mm_or_mem | K::mm_reg | K::mm_rm => Register::MM0 + self.random.below(8) as u32,
-            K::xmm_or_mem | K::xmm_reg | K::xmm_rm => Register::XMM0 + self.random.below(16) as u32,
+            K::xmm_or_mem | K::xmm_reg | K::xmm_rm => {
+                Register::XMM0 + self.random.below(self.state.mode.registers()) as u32
+            }
             K::sti_opcode => Register::ST0 + self.random.below(8) as u32,
             K::al => Register::AL,
             K::cl => Register::CL,
@@ -127,14 +131,25 @@ impl Draft<'_> {
                 if !self.set(7, address) {
                     return None;
                 }
-                instruction.set_op_kind(n, OpKind::MemorySegRDI);
+                let wide = self.state.mode == Mode::Bits64;
+                instruction.set_op_kind(
+                    n,
+                    if wide {
+                        OpKind::MemorySegRDI
+                    } else {
+                        OpKind::MemorySegEDI
+                    },
+                );
                 return Some(());
             }
             K::seg_rBX_al => {
                 let address = self.random_address(1);
                 self.set(3, address);
                 instruction.set_op_kind(n, OpKind::Memory);
-                instruction.set_memory_base(Register::RBX);
+                instruction.set_memory_base(match self.state.mode {
+                    Mode::Bits64 => Register::RBX,
+                    Mode::Bits32 => Register::EBX,
+                });
                 instruction.set_memory_index(Register::AL);
                 return Some(());
             }
@@ -142,6 +157,12 @@ impl Draft<'_> {
                 // A short branch reaches 127 bytes: behind the code, but before `TARGETS`.
                 instruction.set_op_kind(n, OpKind::NearBranch64);
                 instruction.set_near_branch64(CODE + MAX_CODE as u64 + self.random.below(16));
+                return Some(());
+            }
+            K::br32_1 | K::br32_4 => {
+                instruction.set_op_kind(n, OpKind::NearBranch32);
+                let target = CODE + MAX_CODE as u64 + self.random.below(16);
+                instruction.set_near_branch32(target as u32);
                 return Some(());
             }
             _ => return self.immediate(instruction, n, kind),
@@ -198,6 +219,9 @@ impl Draft<'_> {
     }
 
     fn byte_register(&mut self) -> Register {
+        if self.state.mode == Mode::Bits32 {
+            return Register::AL + self.random.below(8) as u32;
+        }
         let n = self.random.below(20) as u32;
         // AL.. R15L without the four that need REX, then AH, CH, DH, BH.
         match n {
@@ -209,7 +233,7 @@ impl Draft<'_> {
 
     /// A register of the class that starts at `first`; RSP seldom.
     fn register(&mut self, first: Register) -> Register {
-        let n = self.random.below(16);
+        let n = self.random.below(self.state.mode.registers());
         let n = if n == 4 && self.random.chance(80) {
             0
         } else {
@@ -222,7 +246,7 @@ impl Draft<'_> {
     fn set(&mut self, n: usize, value: u64) -> bool {
         let free = self.fixed >> n & 1 == 0;
         if free {
-            self.state.gpr[n] = value;
+            self.state.gpr[n] = value & self.state.mode.mask();
             self.fixed |= 1 << n;
         }
         free
@@ -268,12 +292,16 @@ impl Draft<'_> {
     fn string_kind(&mut self, wide: OpKind, narrow: OpKind, register: usize) -> OpKind {
         let address = self.random_address(16);
         self.set(register, address);
-        if self.random.chance(90) { wide } else { narrow }
+        if self.state.mode == Mode::Bits64 && self.random.chance(90) {
+            wide
+        } else {
+            narrow
+        }
     }
 
     fn absolute_operand(&mut self, instruction: &mut Instruction, n: u32) {
         instruction.set_op_kind(n, OpKind::Memory);
-        instruction.set_memory_displ_size(8);
+        instruction.set_memory_displ_size(self.state.mode.bitness() / 8);
         let address = self.random_address(8);
         instruction.set_memory_displacement64(address);
     }
@@ -281,7 +309,8 @@ impl Draft<'_> {
     fn memory_operand(&mut self, instruction: &mut Instruction, n: u32) -> Option<()> {
         let size = 16;
         let target = self.random_address(size);
-        let narrow = self.random.chance(10);
+        let wide_mode = self.state.mode == Mode::Bits64;
+        let narrow = !wide_mode || self.random.chance(10);
         let class = if narrow { Register::EAX } else { Register::RAX };
         let displacement = match self.random.below(4) {
             0 | 1 => 0,
@@ -290,8 +319,15 @@ impl Draft<'_> {
         };
         let operand = match self.random.below(10) {
             // Absolute, and relative to RIP.
-            0 => MemoryOperand::with_displ(target, if self.random.chance(50) { 4 } else { 8 }),
-            1 => MemoryOperand::with_base_displ(Register::RIP, target as i64),
+            0 => {
+                let size = if wide_mode && self.random.chance(50) {
+                    8
+                } else {
+                    4
+                };
+                MemoryOperand::with_displ(target, size)
+            }
+            1 if wide_mode => MemoryOperand::with_base_displ(Register::RIP, target as i64),
             kind => {
                 let free: Vec<usize> = (0..16).filter(|n| self.fixed >> n & 1 == 0).collect();
                 if free.len() < 2 {
@@ -308,7 +344,11 @@ impl Draft<'_> {
                     self.set(index, value);
                     address = address.wrapping_sub(value.wrapping_mul(u64::from(scale)));
                 }
-                let garbage = if narrow { self.random.bits() << 32 } else { 0 };
+                let garbage = if narrow && wide_mode {
+                    self.random.bits() << 32
+                } else {
+                    0
+                };
                 self.set(
                     base,
                     if narrow {
@@ -337,14 +377,16 @@ impl Draft<'_> {
         instruction.set_memory_index_scale(operand.scale);
         instruction.set_memory_displ_size(operand.displ_size);
         instruction.set_memory_displacement64(operand.displacement as u64);
+        // Which of a pending x87 exception and a segment that forbids the access comes first is not compared.
+        let any = self.state.mode == Mode::Bits64 || !is_x87(instruction.code());
         if self.random.chance(5) {
             let segment = self.random.pick(&[
                 Register::ES,
-                Register::CS,
                 Register::SS,
                 Register::DS,
-                Register::FS,
-                Register::GS,
+                if any { Register::CS } else { Register::ES },
+                if any { Register::FS } else { Register::DS },
+                if any { Register::GS } else { Register::SS },
             ]);
             instruction.set_segment_prefix(segment);
         }
