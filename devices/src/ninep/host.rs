@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::path::Path;
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatFs};
 use rustix::io::Errno;
 
@@ -63,8 +63,21 @@ pub(super) fn name(bytes: &[u8]) -> Result<CString, Errno> {
     CString::new(bytes).map_err(|_| Errno::INVAL)
 }
 
-fn is_kernel_file_system(stat: &StatFs) -> bool {
-    KERNEL_FILE_SYSTEMS.contains(&(stat.f_type as u32))
+/// Refuses to open for a guest what is neither a regular file nor a directory, which could block or talk to a device,
+/// and the files through which the host's kernel shows itself. `place` is of kind `kind`.
+///
+/// # Errors
+/// ELOOP for a symbolic link, EACCES for the rest.
+pub fn check_openable(place: impl AsFd, kind: FileType) -> Result<(), Errno> {
+    match kind {
+        FileType::RegularFile | FileType::Directory => {}
+        FileType::Symlink => return Err(Errno::LOOP),
+        _ => return Err(Errno::ACCESS),
+    }
+    if KERNEL_FILE_SYSTEMS.contains(&(fs::fstatfs(place)?.f_type as u32)) {
+        return Err(Errno::ACCESS);
+    }
+    Ok(())
 }
 
 impl Host {
@@ -159,16 +172,9 @@ impl Host {
         }
     }
 
-    /// Opens a regular file or a directory. Everything else could block, or talk to a device.
+    /// Opens a regular file or a directory.
     pub(super) fn open(&self, node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
-        match node.kind {
-            FileType::RegularFile | FileType::Directory => {}
-            FileType::Symlink => return Err(Errno::LOOP),
-            _ => return Err(Errno::ACCESS),
-        }
-        if is_kernel_file_system(&fs::fstatfs(&node.fd)?) {
-            return Err(Errno::ACCESS);
-        }
+        check_openable(&node.fd, node.kind)?;
         // Non-blocking: a lease or a lock on the host must not stop the machine.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         fs::openat(&self.proc_fds, self.proc_name(node), flags, Mode::empty())

@@ -20,6 +20,8 @@ use rustix::fs::{FileType, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
+pub use host::check_openable;
+
 use host::{Host, Node};
 use wire::{Encode, HEADER_LEN, Qid, RLERROR, Reader, t};
 
