@@ -241,7 +241,7 @@ mod tests {
         if !(0..256).contains(&wide) {
             f |= rflags::CF;
         }
-        if r.count_ones() % 2 == 0 {
+        if r.count_ones().is_multiple_of(2) {
             f |= rflags::PF;
         }
         if !(0..16).contains(&nibble) {
