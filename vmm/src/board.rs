@@ -72,13 +72,14 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board with the devices that every machine has. What the guest writes to its serial port goes to `serial`; its
+    /// A board with the devices that every machine has, which raises `signals`. What the guest writes to its serial port goes to `serial`; its
     /// clock begins at `epoch` seconds since 1970.
     ///
     /// # Errors
     /// Two devices claim one address.
     pub fn new(
         memory: GuestMemory,
+        signals: Arc<Signals>,
         tsc_deadline: bool,
         epoch: u64,
         serial: Box<dyn ByteSink>,
@@ -114,7 +115,7 @@ impl Board {
             shared(IoApicWindow::new(chip.clone())),
         )?;
         Ok(Self {
-            signals: Arc::default(),
+            signals,
             chip,
             ports,
             mmio,
@@ -331,7 +332,7 @@ mod tests {
         let output = shared(OutputBuffer::new(1024));
         let memory = allocate(Size(16 << 20)).unwrap();
         (
-            Board::new(memory, true, 0, Box::new(output.clone())).unwrap(),
+            Board::new(memory, Arc::default(), true, 0, Box::new(output.clone())).unwrap(),
             output,
         )
     }

@@ -1,9 +1,8 @@
 //! The guest's serial console as the host watches it.
 
-use std::fs::File;
-use std::io::{self, Write};
-
 use vbts_devices::ByteSink;
+
+use crate::host::{Output, OutputError};
 
 /// What Linux prints first when it panics.
 const PANIC: &[u8] = b"Kernel panic - not syncing";
@@ -12,6 +11,8 @@ const PANIC_END: &[u8] = b"[ end Kernel panic";
 
 /// Bytes of the console that are kept for messages.
 const TAIL: usize = 8 << 10;
+/// A line that is not finished is copied when it is so long, in bytes.
+const MAX_PARTIAL_LINE: usize = 4 << 10;
 /// Lines of the console that a message shows.
 const TAIL_LINES: usize = 30;
 
@@ -42,10 +43,11 @@ pub struct Console {
     tail: Vec<u8>,
     panic: Pattern,
     panic_end: Pattern,
-    file: Option<File>,
-    /// Copy to standard output.
-    echo: bool,
-    error: Option<io::Error>,
+    /// Where it is copied to.
+    copies: Vec<Output>,
+    /// What is still to be copied.
+    line: Vec<u8>,
+    error: Option<OutputError>,
 }
 
 impl ByteSink for Console {
@@ -56,11 +58,10 @@ impl ByteSink for Console {
 }
 
 impl Console {
-    /// A console that is copied to `file`, and to standard output if `echo`.
-    pub fn new(file: Option<File>, echo: bool) -> Self {
+    /// A console that is copied to each of `copies`.
+    pub fn new(copies: Vec<Output>) -> Self {
         Self {
-            file,
-            echo,
+            copies,
             ..Self::default()
         }
     }
@@ -75,22 +76,25 @@ impl Console {
         self.tail.drain(..self.tail.len().saturating_sub(keep));
         self.tail
             .extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
-        let copied = self.copy(bytes);
-        if let Err(error) = copied {
-            self.error.get_or_insert(error);
+        if !self.copies.is_empty() {
+            self.line.extend_from_slice(bytes);
+            if bytes.contains(&b'\n') || self.line.len() >= MAX_PARTIAL_LINE {
+                self.flush();
+            }
         }
     }
 
-    fn copy(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Some(file) = &mut self.file {
-            file.write_all(bytes)?;
+    /// Copies the unfinished line as well: the guest has paused.
+    pub fn flush(&mut self) {
+        if self.line.is_empty() {
+            return;
         }
-        if self.echo {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(bytes)?;
-            stdout.flush()?;
+        for copy in &mut self.copies {
+            if let Err(error) = copy.write(&self.line) {
+                self.error.get_or_insert(error);
+            }
         }
-        Ok(())
+        self.line.clear();
     }
 
     /// The guest kernel has panicked.
@@ -104,7 +108,7 @@ impl Console {
     }
 
     /// The first error of a copy, once.
-    pub fn take_error(&mut self) -> Option<io::Error> {
+    pub fn take_error(&mut self) -> Option<OutputError> {
         self.error.take()
     }
 
@@ -154,11 +158,12 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_not_silent() {
-        let mut console = Console::new(Some(File::create("/dev/full").unwrap()), false);
+        let full = Output::create(std::path::Path::new("/dev/full")).unwrap();
+        let mut console = Console::new(vec![full]);
         console.write(b"x");
-        assert_eq!(
-            console.take_error().unwrap().kind(),
-            io::ErrorKind::StorageFull
-        );
+        assert!(console.take_error().is_none(), "an unfinished line waits");
+        console.flush();
+        let failure = console.take_error().unwrap().into_failure();
+        assert!(failure.to_string().contains("No space left"), "{failure}");
     }
 }

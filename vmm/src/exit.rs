@@ -1,6 +1,7 @@
 //! How `vbts` ends: the exit status contract.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub enum Failure {
     },
     /// The person at the console left.
     Left,
+    /// A signal or the time limit came while output was waiting for its reader.
+    Interrupted,
     /// A signal ended `vbts`.
     Signal(i32),
 }
@@ -49,7 +52,7 @@ impl Failure {
     /// The exit status of `vbts`.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Error(_) => status::ERROR,
+            Self::Error(_) | Self::Interrupted => status::ERROR,
             Self::Host(_) => status::HOST,
             Self::Timeout { .. } => status::TIMEOUT,
             Self::Guest { .. } => status::GUEST,
@@ -74,15 +77,16 @@ impl Failure {
         }
         if let Some(console) = self.console() {
             if console.trim().is_empty() {
-                eprintln!("vbts: the guest has written nothing to its console");
+                say("the guest has written nothing to its console");
             } else {
-                eprintln!("vbts: the end of the guest's console:");
-                for line in console.lines() {
-                    eprintln!("  | {line}");
-                }
+                let lines: String = console
+                    .lines()
+                    .map(|line| format!("\n  | {line}"))
+                    .collect();
+                say(format_args!("the end of the guest's console:{lines}"));
             }
         }
-        eprintln!("vbts: {self}");
+        say(self);
     }
 }
 
@@ -100,6 +104,7 @@ impl fmt::Display for Failure {
             }
             Self::Guest { reason, .. } => f.write_str(reason),
             Self::Left => f.write_str("ended by Ctrl-A x"),
+            Self::Interrupted => f.write_str("interrupted while writing"),
             Self::Signal(signal) => write!(f, "interrupted by {}", signal_name(*signal)),
         }
     }
@@ -120,6 +125,11 @@ pub fn killed_by(signal: i32) -> u8 {
 pub fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal)
         .map_or_else(|| format!("signal {signal}"), String::from)
+}
+
+/// Says something on standard error. If nobody listens there, that is no reason to fail.
+pub fn say(message: impl fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "vbts: {message}");
 }
 
 /// The exit code for a command's outcome, after having reported a failure.

@@ -1,10 +1,10 @@
 //! What every command that starts a guest does: the board from the machine options, then the kernel into it.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
-use vbts_cpu::Model;
+use vbts_cpu::{Model, Signals};
 use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, shared};
 use vbts_protocol::ROOT_TAG;
@@ -14,6 +14,7 @@ use crate::boot::{self, BootError, BootSource, cmdline};
 use crate::cli::options::{MachineArgs, ShareArg};
 use crate::console::Console;
 use crate::exit::Failure;
+use crate::host::{Alarm, Output};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
@@ -34,6 +35,7 @@ pub struct Launch {
     console: Shared<Console>,
     /// The board.
     pub board: Board,
+    alarm: Arc<Alarm>,
     options: MachineArgs,
 }
 
@@ -60,21 +62,26 @@ impl Launch {
             sandbox::drop_capabilities().context("Cannot give up capabilities")?;
         }
         let memory = memory::allocate(options.memory).context("--memory")?;
-        let log = options
-            .console
-            .as_ref()
-            .map(|path| {
-                File::create(path)
-                    .with_context(|| format!("--console: cannot create {}", path.display()))
-            })
-            .transpose()?;
-        let console = shared(Console::new(log, echo));
+        // The alarm needs the board's lines to the processor, the board needs the console, and that the alarm.
+        let signals = Arc::new(Signals::default());
+        let limit = options.timeout.map(|seconds| seconds.0);
+        let alarm = Arc::new(Alarm::new(signals.clone(), limit)?);
+        let mut copies = Vec::new();
+        if echo {
+            copies.push(Output::stdout()?.interruptible(alarm.clone()));
+        }
+        if let Some(path) = &options.console {
+            let file = Output::create(path).context("--console")?;
+            copies.push(file.interruptible(alarm.clone()));
+        }
+        let console = shared(Console::new(copies));
         let tsc_deadline = model
             .leaves
             .iter()
             .any(|l| l.leaf == 1 && l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0);
         let board = Board::new(
             memory.clone(),
+            signals,
             tsc_deadline,
             epoch()?,
             Box::new(console.clone()),
@@ -84,8 +91,14 @@ impl Launch {
             memory,
             console,
             board,
+            alarm,
             options: options.clone(),
         })
+    }
+
+    /// What may interrupt the run.
+    pub fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
     }
 
     /// Shares `directory` as the guest's root, read-only.
@@ -166,7 +179,6 @@ impl Launch {
         };
         let state = boot::load(&self.memory, &source)
             .with_context(|| format!("Cannot boot {}", kernel.display()))?;
-        let limit = self.options.timeout.map(|seconds| seconds.0);
         let writable = self.options.share.iter().any(|share| share.writable);
         let sandbox = (!self.options.no_sandbox).then(|| {
             Sandbox::new(if writable {
@@ -181,9 +193,9 @@ impl Launch {
             self.memory,
             &state,
             self.console,
-            limit,
+            self.alarm,
             sandbox,
-        )?)
+        ))
     }
 }
 

@@ -66,40 +66,34 @@ pub struct Machine {
     board: Arc<Board>,
     memory: GuestMemory,
     console: Shared<Console>,
-    alarm: Alarm,
-    limit: Option<Duration>,
+    alarm: Arc<Alarm>,
     sandbox: Option<Sandbox>,
 }
 
 impl Machine {
-    /// A machine whose processor is in `state`. `console` is where the board's serial port goes. The run ends after
-    /// `limit` of the host's time. The whole process enters `sandbox` as the run begins.
-    ///
-    /// # Errors
-    /// The host cannot catch signals.
+    /// A machine whose processor is in `state`. `console` is where the board's serial port goes. `alarm` may end the
+    /// run. The whole process enters `sandbox` as the run begins.
     pub fn new(
         model: &'static Model,
         board: Board,
         memory: GuestMemory,
         state: &CpuState,
         console: Shared<Console>,
-        limit: Option<Duration>,
+        alarm: Arc<Alarm>,
         sandbox: Option<Sandbox>,
-    ) -> std::io::Result<Self> {
+    ) -> Self {
         let signals = board.signals();
-        let alarm = Alarm::new(signals.clone())?;
         let board = Arc::new(board);
         let mut cpu = Cpu::new(model, memory::cpu_view(&memory), board.clone(), signals);
         cpu.load_state(state);
-        Ok(Self {
+        Self {
             soft: SoftCpu::new(cpu),
             board,
             memory,
             console,
             alarm,
-            limit,
             sandbox,
-        })
+        }
     }
 
     /// The board.
@@ -122,13 +116,24 @@ impl Machine {
     /// # Errors
     /// It crashed, its time was up, or `attendant` ended it.
     pub fn run(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
-        if let Some(limit) = self.limit {
-            self.alarm.set_timeout(limit)?;
-        }
+        self.alarm.start_timer()?;
         // The last file is open and the last thread has been started.
         if let Some(sandbox) = self.sandbox.take() {
             sandbox.enter()?;
         }
+        let outcome = self.run_until_the_end(attendant);
+        let mut console = lock(&self.console);
+        console.flush();
+        let error = console.take_error();
+        drop(console);
+        match (outcome, error) {
+            (Ok(_), Some(error)) => Err(self.name_interruption(error.into_failure())),
+            (Ok(end), None) => Ok(end),
+            (Err(failure), _) => Err(self.name_interruption(failure)),
+        }
+    }
+
+    fn run_until_the_end(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
         let mut sleeps_with_interrupts_off = 0;
         loop {
             let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
@@ -153,6 +158,9 @@ impl Machine {
                 }
                 Exit::Deadline | Exit::Bus => sleeps_with_interrupts_off = 0,
             }
+            if exit != Exit::Bus {
+                lock(&self.console).flush();
+            }
             let now = self.now();
             self.board.tick(now);
             if exit != Exit::Kick {
@@ -174,9 +182,7 @@ impl Machine {
         }
         let mut console = lock(&self.console);
         if let Some(error) = console.take_error() {
-            return Err(anyhow::Error::new(error)
-                .context("Cannot write the guest's console")
-                .into());
+            return Err(error.into_failure());
         }
         let (dead, panicked) = (console.is_dead(), console.panicked());
         drop(console);
@@ -194,14 +200,29 @@ impl Machine {
         }
     }
 
+    fn timed_out(&self) -> Failure {
+        Failure::Timeout {
+            after: self.alarm.limit().unwrap_or_default(),
+            console: lock(&self.console).tail(),
+        }
+    }
+
+    /// Says what it was that interrupted a wait for the reader of some output.
+    fn name_interruption(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Interrupted => match self.alarm.take() {
+                Some(Event::Timeout) => self.timed_out(),
+                Some(Event::Signal(signal)) => Failure::Signal(signal),
+                None => failure,
+            },
+            failure => failure,
+        }
+    }
+
     fn take_events(&self, attendant: &mut dyn Attendant) -> Result<(), Failure> {
         while let Some(event) = self.alarm.take() {
             if event == Event::Timeout {
-                let console = lock(&self.console).tail();
-                return Err(Failure::Timeout {
-                    after: self.limit.unwrap_or_default(),
-                    console,
-                });
+                return Err(self.timed_out());
             }
             attendant.event(&self.board, event)?;
         }
@@ -258,3 +279,6 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

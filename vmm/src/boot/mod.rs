@@ -269,4 +269,35 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn damaged_kernels_are_survived() {
+        let memory = allocate(Size(16 << 20)).unwrap();
+        let seeds = [
+            elf::tests::kernel(0x10_0000, &[0; 64], 64),
+            bzimage::tests::image(),
+        ];
+        let mut random = 1u64;
+        let mut next = || {
+            // Knuth's MMIX generator; the high bits are the good ones.
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            random >> 33
+        };
+        for i in 0..40_000usize {
+            let mut image = seeds[i % 2].clone();
+            for _ in 0..=next() % 4 {
+                // Headers are where damage does something.
+                let at = next() as usize % image.len().min(0x280);
+                image[at] = [0, 1, 0x7F, 0x80, 0xFF, next() as u8][next() as usize % 6];
+            }
+            image.truncate(
+                image.len() - (next() as usize % 3) * (next() as usize % image.len()) / 2,
+            );
+            if let Ok(kernel) = load_kernel(&memory, &image) {
+                assert!(kernel.end <= memory::low_end(&memory));
+            }
+        }
+    }
 }

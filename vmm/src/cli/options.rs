@@ -173,6 +173,12 @@ impl MachineArgs {
                     .into(),
             ));
         }
+        if self.bts == BtsMode::Off {
+            return Err(anyhow::anyhow!(
+                "--bts off: every processor model of this build has a Branch Trace Store"
+            )
+            .into());
+        }
         if self.smp != 1 {
             let n = self.smp;
             return Err(anyhow::anyhow!(

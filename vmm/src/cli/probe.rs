@@ -68,7 +68,7 @@ pub fn main(args: &ProbeArgs) -> Result<u8, Failure> {
             speed / 1_000_000
         )
     };
-    let mut out = crate::trace::Output::stdout()?;
+    let mut out = crate::host::Output::stdout()?;
     out.write(format!("{report}\n").as_bytes())?;
     Ok(0)
 }
@@ -101,6 +101,7 @@ fn measure_soft() -> Result<u64, Failure> {
     memory.write_slice(LOOP, GuestAddress(layout::EXTENDED_MEMORY))?;
     let board = Board::new(
         memory.clone(),
+        std::sync::Arc::default(),
         false,
         0,
         Box::new(shared(OutputBuffer::new(0))),

@@ -13,8 +13,8 @@ use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{lock, shared};
 use vbts_protocol::{Bytes, ExitStatus, Job, PORT_NAME, Scope, Share, Trace};
 
-use super::options::{BtsMode, MachineArgs};
-use crate::exit::{Failure, signal_name, status};
+use super::options::MachineArgs;
+use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Input;
 use crate::launch::{Launch, SharedDirectory};
@@ -118,7 +118,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let files = GuestFiles::find(args.kernel.as_deref())?;
 
     let readable = args.format == TraceFormat::Text;
-    let mut destination = Destination::new(args.output.as_deref(), readable)?;
+    let mut destination = Destination::new(args.output.as_deref(), readable, launch.alarm())?;
     let progress = progress_bar(&destination);
     destination.keep_clear_of(progress.clone());
     let to_stdout = destination.trace_is_stdout();
@@ -171,12 +171,6 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
 
 /// Refuses what cannot be traced.
 fn check(args: &TraceArgs) -> Result<(), Failure> {
-    if args.machine.bts == BtsMode::Off {
-        return Err(anyhow::anyhow!(
-            "--bts off: nothing can be traced without a Branch Trace Store"
-        )
-        .into());
-    }
     if args.scope != ScopeArg::User {
         return Err(anyhow::anyhow!(
             "--scope {}: this build records the branches of the program only; use --scope user",
@@ -273,22 +267,25 @@ fn report(
     let name = name.display();
     match ending.status {
         ExitStatus::Signal(signal) => {
-            eprintln!("vbts: {name} was killed by {}", signal_name(signal.into()));
+            say(format_args!(
+                "{name} was killed by {}",
+                signal_name(signal.into())
+            ));
         }
         ExitStatus::Code(
             code @ (status::TIMEOUT | status::ERROR | status::HOST | status::GUEST),
-        ) => eprintln!("vbts: {name} itself ended with status {code}"),
+        ) => say(format_args!("{name} itself ended with status {code}")),
         ExitStatus::Code(_) => {}
     }
     if summary.lost > 0 {
-        eprintln!(
-            "vbts: {} branches were lost; a larger --buffer may help",
-            summary.lost
-        );
+        let lost = summary.lost;
+        say(format_args!(
+            "{lost} branches were lost; a larger --buffer may help"
+        ));
     }
     // On standard output, text and JSON have said this already.
     if !to_stdout || args.format == TraceFormat::Raw {
-        eprintln!("vbts: {summary} ({:.1} s)", took.as_secs_f64());
+        say(format_args!("{summary} ({:.1} s)", took.as_secs_f64()));
     }
 }
 

@@ -41,15 +41,16 @@ pub struct Alarm {
     woken: UnixStream,
     waker: UnixStream,
     handlers: Vec<SigId>,
+    limit: Option<Duration>,
     timer: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
 impl Alarm {
-    /// Catches signals from now on, until the result is dropped.
+    /// Catches signals from now on, until the result is dropped; `limit` counts from [`Self::start_timer`].
     ///
     /// # Errors
     /// The host is out of file descriptors.
-    pub fn new(kick: Arc<Signals>) -> io::Result<Self> {
+    pub fn new(kick: Arc<Signals>, limit: Option<Duration>) -> io::Result<Self> {
         let pending = Arc::new(Pending::default());
         let (woken, waker) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -60,6 +61,7 @@ impl Alarm {
             woken,
             waker,
             handlers: Vec::new(),
+            limit,
             timer: Mutex::new(None),
         };
         for signal in SIGNALS {
@@ -80,11 +82,19 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// Lets [`Event::Timeout`] happen after `limit`.
+    /// The time limit.
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Lets [`Event::Timeout`] happen when the time limit, if there is one, has passed from now.
     ///
     /// # Errors
     /// The host cannot start a thread.
-    pub fn set_timeout(&self, limit: Duration) -> io::Result<()> {
+    pub fn start_timer(&self) -> io::Result<()> {
+        let Some(limit) = self.limit else {
+            return Ok(());
+        };
         let (cancel, cancelled) = channel();
         let (pending, kick, waker) = (
             self.pending.clone(),
@@ -119,12 +129,24 @@ impl Alarm {
         self.pending
             .signals
             .fetch_and(!(1 << signal), Ordering::Relaxed);
-        let mut sink = [0; 64];
-        let _ = io::Read::read(&mut &self.woken, &mut sink);
+        self.drain();
         Some(Event::Signal(signal as i32))
     }
 
-    /// Becomes readable when something is pending.
+    /// Whether something has happened that nobody has taken.
+    pub fn is_pending(&self) -> bool {
+        // What was written before the flags are looked at need not wake anybody again.
+        self.drain();
+        self.pending.timeout.load(Ordering::Relaxed)
+            || self.pending.signals.load(Ordering::Relaxed) != 0
+    }
+
+    fn drain(&self) {
+        let mut sink = [0; 64];
+        let _ = io::Read::read(&mut &self.woken, &mut sink);
+    }
+
+    /// Becomes readable when something happens.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
@@ -151,14 +173,16 @@ mod tests {
     #[test]
     fn a_timeout_kicks_the_processor() {
         let signals = Arc::new(Signals::default());
-        let alarm = Alarm::new(signals.clone()).unwrap();
+        let limit = Some(Duration::from_millis(1));
+        let alarm = Alarm::new(signals.clone(), limit).unwrap();
         assert_eq!(alarm.take(), None);
-        alarm.set_timeout(Duration::from_millis(1)).unwrap();
+        alarm.start_timer().unwrap();
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(
             alarm.fd(),
             rustix::event::PollFlags::IN,
         )];
         rustix::event::poll(&mut fds, None).unwrap();
+        assert!(alarm.is_pending());
         assert_eq!(alarm.take(), Some(Event::Timeout));
         assert_eq!(signals.get() & Signals::KICK, Signals::KICK);
         assert_eq!(alarm.take(), None);
@@ -167,7 +191,7 @@ mod tests {
     #[test]
     fn a_signal_is_an_event() {
         let signals = Arc::new(Signals::default());
-        let alarm = Alarm::new(signals.clone()).unwrap();
+        let alarm = Alarm::new(signals.clone(), None).unwrap();
         signal_hook::low_level::raise(SIGHUP).unwrap();
         assert_eq!(alarm.take(), Some(Event::Signal(SIGHUP)));
         assert_eq!(alarm.take(), None);

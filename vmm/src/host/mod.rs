@@ -2,8 +2,10 @@
 
 pub mod alarm;
 pub mod input;
+pub mod output;
 pub mod terminal;
 
 pub use alarm::{Alarm, Event};
 pub use input::Input;
+pub use output::{Output, OutputError};
 pub use terminal::RawTerminal;

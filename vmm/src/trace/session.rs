@@ -8,12 +8,12 @@ use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{ByteSink, Shared, lock};
 use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Job, RECORD_SIZE, ToGuest, ToHost, VERSION};
 
+use super::destination::Destination;
 use super::format::{Format, PIECE, Record, Summary, decode};
-use super::output::{Destination, OutputError};
 use crate::board::Board;
 use crate::exit::{Failure, killed_by};
 use crate::host::input::Offer;
-use crate::host::{Event, Input};
+use crate::host::{Event, Input, OutputError};
 use crate::machine::Attendant;
 
 /// The most standard input that one answer carries, in bytes.
@@ -51,7 +51,7 @@ impl SessionError {
     /// What this means for the command.
     pub fn into_failure(self) -> Failure {
         match self {
-            Self::Output(OutputError::Closed(_)) => Failure::Signal(signal_hook::consts::SIGPIPE),
+            Self::Output(error) => error.into_failure(),
             error => Failure::Error(error.into()),
         }
     }
@@ -348,8 +348,13 @@ mod tests {
     use crate::trace::format::Json;
     use crate::trace::format::tests::records;
 
+    fn destination(file: &std::path::Path) -> Destination {
+        let alarm = std::sync::Arc::new(crate::host::Alarm::new(Default::default(), None).unwrap());
+        Destination::new(Some(file), false, &alarm).unwrap()
+    }
+
     fn session(directory: &std::path::Path) -> Session {
-        let destination = Destination::new(Some(&directory.join("trace")), false).unwrap();
+        let destination = destination(&directory.join("trace"));
         Session::new(Box::new(Json::new()), destination)
     }
 
@@ -418,8 +423,7 @@ mod tests {
                 "no such thing",
             ),
         ] {
-            let destination =
-                Destination::new(Some(std::path::Path::new("/dev/null")), false).unwrap();
+            let destination = destination("/dev/null".as_ref());
             let mut session = Session::new(Box::new(Json::new()), destination);
             session.put(&bytes);
             session.put(&[1; 100_000]);
@@ -430,7 +434,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_session() {
-        let destination = Destination::new(Some(std::path::Path::new("/dev/full")), false).unwrap();
+        let destination = destination("/dev/full".as_ref());
         let mut session = Session::new(Box::new(Json::new()), destination);
         session.put(&frames(&[ToHost::Records {
             pid: 1,

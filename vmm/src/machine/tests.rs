@@ -1,0 +1,168 @@
+//! Tiny guests that end in each of the ways in which a guest can end.
+
+use super::*;
+use crate::boot::elf::tests::kernel;
+use crate::boot::{BootSource, load};
+use crate::layout::EXTENDED_MEMORY;
+use crate::memory::{Size, allocate};
+use std::fs::File;
+use vbts_devices::shared;
+
+/// A host that only listens.
+struct Nobody {
+    input: File,
+    awaits: bool,
+    attended: u32,
+}
+
+impl Attendant for Nobody {
+    fn attend(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
+        self.attended += 1;
+        Ok(())
+    }
+    fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
+        panic!("{event:?}")
+    }
+    fn awaited_input(&self) -> Option<BorrowedFd<'_>> {
+        self.awaits.then(|| std::os::fd::AsFd::as_fd(&self.input))
+    }
+}
+
+fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
+    let memory = allocate(Size(16 << 20)).unwrap();
+    let image = kernel(EXTENDED_MEMORY, code, 0);
+    let source = BootSource {
+        kernel: &image,
+        initrd: None,
+        cmdline: "",
+        processors: 1,
+        level_gsis: &[],
+    };
+    let state = load(&memory, &source).unwrap();
+    let signals = Arc::new(vbts_cpu::Signals::default());
+    let alarm = Arc::new(Alarm::new(signals.clone(), limit).unwrap());
+    let console = shared(Console::default());
+    let board = Board::new(memory.clone(), signals, true, 0, Box::new(console.clone())).unwrap();
+    let model = vbts_cpu::model(vbts_cpu::MODELS[0]).unwrap();
+    Machine::new(model, board, memory, &state, console, alarm, None)
+}
+
+fn run(code: &[u8]) -> Result<End, Failure> {
+    let input = File::open("/dev/null").unwrap();
+    machine(code, None).run(&mut Nobody {
+        input,
+        awaits: false,
+        attended: 0,
+    })
+}
+
+fn reason(outcome: Result<End, Failure>) -> String {
+    match outcome {
+        Err(failure @ Failure::Guest { .. }) => failure.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `mov al, 0xFE; out 0x64, al; hlt`
+const RESET: &[u8] = &[0xB0, 0xFE, 0xE6, 0x64, 0xF4];
+
+/// Code that writes `text` to COM1.
+fn print(text: &str) -> Vec<u8> {
+    // mov dx, 0x3F8
+    let mut code = vec![0x66, 0xBA, 0xF8, 0x03];
+    // mov al, byte; out dx, al
+    text.bytes()
+        .for_each(|byte| code.extend([0xB0, byte, 0xEE]));
+    code
+}
+
+#[test]
+fn a_status_at_the_exit_port() {
+    // mov eax, 42; out 0xF4, eax; jmp $
+    let code = [0xB8, 42, 0, 0, 0, 0xE7, 0xF4, 0xEB, 0xFE];
+    assert_eq!(run(&code).unwrap(), End::Status(42));
+}
+
+#[test]
+fn a_reset() {
+    assert_eq!(run(RESET).unwrap(), End::Reset);
+}
+
+#[test]
+fn a_reset_after_a_panic_is_no_success() {
+    let code = [print("Kernel panic - not syncing: x\n"), RESET.into()].concat();
+    match run(&code) {
+        Err(Failure::Guest { reason, console }) => {
+            assert!(reason.contains("panicked"), "{reason}");
+            assert_eq!(console, "Kernel panic - not syncing: x\n");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_panic_without_reset() {
+    let code = [
+        print("---[ end Kernel panic - not syncing: x ]---\n"),
+        vec![0xEB, 0xFE],
+    ]
+    .concat();
+    assert!(reason(run(&code)).contains("panicked"));
+}
+
+#[test]
+fn a_triple_fault() {
+    // ud2, and no IDT
+    assert!(reason(run(&[0x0F, 0x0B])).contains("triple fault"));
+}
+
+#[test]
+fn a_halt_that_nothing_ends() {
+    // cli; hlt
+    assert!(reason(run(&[0xFA, 0xF4])).contains("halted"));
+    // sti; hlt; jmp to the hlt
+    assert!(reason(run(&[0xFB, 0xF4, 0xEB, 0xFD])).contains("halted"));
+}
+
+#[test]
+fn the_time_limit() {
+    let input = File::open("/dev/null").unwrap();
+    let limit = Duration::from_millis(50);
+    let mut nobody = Nobody {
+        input,
+        awaits: false,
+        attended: 0,
+    };
+    let outcome = machine(&[0xEB, 0xFE], Some(limit)).run(&mut nobody);
+    assert!(matches!(outcome, Err(Failure::Timeout { after, .. }) if after == limit));
+}
+
+#[test]
+fn the_time_limit_while_the_guest_waits_for_input() {
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let input = File::from(std::os::fd::OwnedFd::from(reader));
+    let mut nobody = Nobody {
+        input,
+        awaits: true,
+        attended: 0,
+    };
+    let limit = Some(Duration::from_millis(50));
+    let outcome = machine(&[0xFB, 0xF4, 0xEB, 0xFD], limit).run(&mut nobody);
+    assert!(
+        matches!(outcome, Err(Failure::Timeout { .. })),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn the_host_is_asked_after_each_access_to_the_machine() {
+    let input = File::open("/dev/null").unwrap();
+    let mut nobody = Nobody {
+        input,
+        awaits: false,
+        attended: 0,
+    };
+    let code = [print("hello"), RESET.into()].concat();
+    machine(&code, None).run(&mut nobody).unwrap();
+    assert!(nobody.attended >= 1);
+}

@@ -1,0 +1,166 @@
+//! Where a trace and the program's own output go.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+
+use crate::host::Alarm;
+use crate::host::output::{Output, OutputError};
+
+/// A partial line of the program is held back at most this long, in bytes.
+const MAX_PARTIAL_LINE: usize = 64 << 10;
+
+/// Where the trace goes, and where the program's standard output goes because of that.
+#[derive(Debug)]
+pub struct Destination {
+    trace: Output,
+    stdout: Output,
+    stderr: Output,
+    /// The trace and the program's standard output are one stream of lines: the program's last, unfinished line.
+    mixed: Option<Vec<u8>>,
+    progress: ProgressBar,
+}
+
+impl Destination {
+    /// The trace goes to `file`, or to standard output. There it is mixed with the program's standard output if it
+    /// is `readable` text; a format for machines has standard output to itself, and the program's goes to
+    /// standard error. `alarm` interrupts a wait for a slow reader.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn new(
+        file: Option<&Path>,
+        readable: bool,
+        alarm: &Arc<Alarm>,
+    ) -> Result<Self, OutputError> {
+        let file = file.filter(|path| *path != Path::new("-"));
+        let open = |output: Output| output.interruptible(alarm.clone());
+        let trace = open(file.map_or_else(Output::stdout, Output::create)?);
+        let stdout = if file.is_none() && !readable {
+            open(Output::stderr()?)
+        } else {
+            open(Output::stdout()?)
+        };
+        let mixed = (file.is_none() && readable).then(Vec::new);
+        Ok(Self {
+            trace,
+            stdout,
+            stderr: open(Output::stderr()?),
+            mixed,
+            progress: ProgressBar::hidden(),
+        })
+    }
+
+    /// Whatever the program prints, it does not run into `progress`.
+    pub fn keep_clear_of(&mut self, progress: ProgressBar) {
+        self.progress = progress;
+    }
+
+    /// Writes a piece of the trace: whole lines, or whole records.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+        self.trace.write(bytes)
+    }
+
+    /// Writes what the program has written to its standard output. Lines stay whole when the trace goes there as well.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_stdout(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+        let Some(partial) = &mut self.mixed else {
+            let stdout = &mut self.stdout;
+            return self.progress.suspend(|| stdout.write(bytes));
+        };
+        partial.extend_from_slice(bytes);
+        let whole = match partial.iter().rposition(|b| *b == b'\n') {
+            Some(at) => at + 1,
+            None if partial.len() > MAX_PARTIAL_LINE => partial.len(),
+            None => return Ok(()),
+        };
+        self.stdout.write(&partial[..whole])?;
+        partial.drain(..whole);
+        Ok(())
+    }
+
+    /// Writes what the program has written to its standard error.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_stderr(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+        let stderr = &mut self.stderr;
+        self.progress.suspend(|| stderr.write(bytes))
+    }
+
+    /// Writes the program's unfinished line, because it waits for input (it may be a prompt) or has ended.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush_line(&mut self) -> Result<(), OutputError> {
+        if let Some(partial) = &mut self.mixed
+            && !partial.is_empty()
+        {
+            self.stdout.write(partial)?;
+            partial.clear();
+        }
+        Ok(())
+    }
+
+    /// Ends the program's unfinished line with a line break of ours, so that the trace can go on.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn end_line(&mut self) -> Result<(), OutputError> {
+        match &mut self.mixed {
+            Some(partial) if !partial.is_empty() => {
+                partial.push(b'\n');
+                self.flush_line()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the trace goes to standard output.
+    pub fn trace_is_stdout(&self) -> bool {
+        self.trace.is_stdout()
+    }
+
+    /// Whether the trace goes to a terminal, where progress would disturb it.
+    pub fn trace_is_terminal(&self) -> bool {
+        self.trace.is_terminal()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Seek};
+
+    #[test]
+    fn lines_of_the_program_stay_whole() {
+        let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = File::from(fd);
+        let output = || Output::new(file.try_clone().unwrap(), "test");
+        let mut d = Destination {
+            trace: output(),
+            stdout: output(),
+            stderr: output(),
+            mixed: Some(Vec::new()),
+            progress: ProgressBar::hidden(),
+        };
+        d.write_stdout(b"one\ntw").unwrap();
+        d.write_trace(b"A -> B\n").unwrap();
+        d.write_stdout(b"o\n> ").unwrap();
+        d.flush_line().unwrap();
+        d.write_stdout(b"end").unwrap();
+        d.end_line().unwrap();
+        d.write_trace(b"C -> D\n").unwrap();
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "one\nA -> B\ntwo\n> end\nC -> D\n");
+    }
+}
