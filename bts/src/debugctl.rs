@@ -67,6 +67,12 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// All flags of the branch trace: TR, BTS, BTINT and the filters.
+    #[must_use]
+    pub const fn tracing(&self) -> u64 {
+        self.tr | self.bts | self.btint | self.bts_off_os | self.bts_off_usr
+    }
+
     const NETBURST: Self = Self {
         tr: 1 << 2,
         bts: 1 << 3,

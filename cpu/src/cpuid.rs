@@ -33,6 +33,8 @@ pub struct Model {
     pub name: &'static str,
     /// What its DEBUGCTL can do.
     pub generation: Generation,
+    /// It has a Branch Trace Store.
+    pub bts: bool,
     /// CPUID, sorted by leaf and sub-leaf, as processor 0 sees it with its local APIC enabled. Leaves that
     /// are absent below the maximum read as zero.
     pub leaves: &'static [Leaf],
@@ -47,6 +49,12 @@ pub const MODELS: &[&str] = &["core2"];
 #[must_use]
 pub fn model(name: &str) -> Option<&'static Model> {
     [&CORE2].into_iter().find(|m| m.name == name)
+}
+
+/// Finds a model by name, in its variant without a Branch Trace Store: no DS area, and BTS_UNAVAILABLE set.
+#[must_use]
+pub fn model_without_bts(name: &str) -> Option<&'static Model> {
+    [&CORE2_WITHOUT_BTS].into_iter().find(|m| m.name == name)
 }
 
 /// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a nanosecond a tick.
@@ -150,21 +158,49 @@ const BASE: &[CpuidFeature] = &[
 static CORE2: Model = Model {
     name: "core2",
     generation: Generation::Core2,
-    features: &[
-        CpuidFeature::SSE3,
-        CpuidFeature::SSSE3,
-        CpuidFeature::CMPXCHG16B,
-    ],
-    leaves: &[
-        // Highest basic leaf, and vendor.
-        leaf(0, 0x15, text(b"Genu"), text(b"ntel"), text(b"ineI")),
-        // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64 and
-        // DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES, is absent.
-        leaf(
-            1,
-            0x0000_06FB,
-            0x0001_0800,
-            ecx1::SSE3
+    bts: true,
+    features: CORE2_FEATURES,
+    leaves: &CORE2_LEAVES,
+};
+
+/// [`CORE2`] without a Branch Trace Store.
+static CORE2_WITHOUT_BTS: Model = Model {
+    name: CORE2.name,
+    generation: CORE2.generation,
+    bts: false,
+    features: CORE2_FEATURES,
+    leaves: &without_bts(CORE2_LEAVES),
+};
+
+/// The leaves without the flags of the Debug Store.
+const fn without_bts<const N: usize>(mut leaves: [Leaf; N]) -> [Leaf; N] {
+    let mut i = 0;
+    while i < N {
+        if leaves[i].leaf == 1 {
+            leaves[i].ecx &= !(ecx1::DTES64 | ecx1::DS_CPL);
+            leaves[i].edx &= !edx1::DS;
+        }
+        i += 1;
+    }
+    leaves
+}
+
+const CORE2_FEATURES: &[CpuidFeature] = &[
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::CMPXCHG16B,
+];
+
+const CORE2_LEAVES: [Leaf; 19] = [
+    // Highest basic leaf, and vendor.
+    leaf(0, 0x15, text(b"Genu"), text(b"ntel"), text(b"ineI")),
+    // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64 and
+    // DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES, is absent.
+    leaf(
+        1,
+        0x0000_06FB,
+        0x0001_0800,
+        ecx1::SSE3
                 | ecx1::DTES64
                 | ecx1::DS_CPL
                 | ecx1::SSSE3
@@ -172,82 +208,81 @@ static CORE2: Model = Model {
                 // The timer needs no calibration: see leaf 15H.
                 | ecx1::TSC_DEADLINE
                 | ecx1::HYPERVISOR,
-            edx1::FPU
-                | edx1::DE
-                | edx1::PSE
-                | edx1::TSC
-                | edx1::MSR
-                | edx1::PAE
-                | edx1::MCE
-                | edx1::CX8
-                | edx1::APIC
-                | edx1::SEP
-                | edx1::MTRR
-                | edx1::PGE
-                | edx1::MCA
-                | edx1::CMOV
-                | edx1::PAT
-                | edx1::PSE36
-                | edx1::CLFSH
-                | edx1::DS
-                | edx1::MMX
-                | edx1::FXSR
-                | edx1::SSE
-                | edx1::SSE2
-                | edx1::SELF_SNOOP,
-        ),
-        // Cache and TLB descriptors: 05H B1H B0H 56H 57H F0H 2CH B4H 30H 7DH (2 MB L2), as this part reports.
-        leaf(2, 0x05B0_B101, 0x0056_57F0, 0, 0x2CB4_307D),
-        // Deterministic cache parameters: L1D and L1I 32 KB, 8 ways; L2 2 MB, 8 ways. Lines of 64 bytes.
-        subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0x0000_0001),
-        subleaf(4, 1, 0x0000_0122, 0x01C0_003F, 63, 0x0000_0001),
-        subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 4095, 0x0000_0001),
-        // ARAT: the local APIC timer runs whatever the processor idles in.
-        leaf(6, 0x0000_0004, 0, 0, 0),
-        // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has no BTS.
-        // ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever length. They are no
-        // instructions of their own, so that a guest may have them on any processor.
-        leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
-        // Architectural performance monitoring version 2: 2 counters of 40 bits, all 7 events, 3 fixed counters of
-        // 40 bits (Vol. 3B 18.2.2).
-        leaf(0xA, 0x0728_0202, 0, 0, 0x0000_0503),
-        // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
-        leaf(0x15, 1, 1, TSC_HZ, 0),
-        // Hypervisor leaves: a signature, and nothing paravirtual behind it.
-        leaf(
-            0x4000_0000,
-            0x4000_0000,
-            text(b"vbts"),
-            text(b"vbts"),
-            text(b"vbts"),
-        ),
-        leaf(0x8000_0000, 0x8000_0008, 0, 0, 0),
-        // LAHF in 64-bit mode; SYSCALL, execute disable, Intel 64.
-        leaf(0x8000_0001, 0, 0, 1 << 0, 1 << 11 | 1 << 20 | 1 << 29),
-        // Brand string.
-        leaf(
-            0x8000_0002,
-            text(b"Inte"),
-            text(b"l(R)"),
-            text(b" Cor"),
-            text(b"e(TM"),
-        ),
-        leaf(
-            0x8000_0003,
-            text(b")2 D"),
-            text(b"uo C"),
-            text(b"PU  "),
-            text(b"   @"),
-        ),
-        leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
-        // L2: 2 MB, 8 ways, lines of 64 bytes.
-        leaf(0x8000_0006, 0, 0, 0x0800_6040, 0),
-        // Invariant TSC.
-        leaf(0x8000_0007, 0, 0, 0, 1 << 8),
-        // Physical and linear address widths.
-        leaf(0x8000_0008, PHYS_BITS | 48 << 8, 0, 0, 0),
-    ],
-};
+        edx1::FPU
+            | edx1::DE
+            | edx1::PSE
+            | edx1::TSC
+            | edx1::MSR
+            | edx1::PAE
+            | edx1::MCE
+            | edx1::CX8
+            | edx1::APIC
+            | edx1::SEP
+            | edx1::MTRR
+            | edx1::PGE
+            | edx1::MCA
+            | edx1::CMOV
+            | edx1::PAT
+            | edx1::PSE36
+            | edx1::CLFSH
+            | edx1::DS
+            | edx1::MMX
+            | edx1::FXSR
+            | edx1::SSE
+            | edx1::SSE2
+            | edx1::SELF_SNOOP,
+    ),
+    // Cache and TLB descriptors: 05H B1H B0H 56H 57H F0H 2CH B4H 30H 7DH (2 MB L2), as this part reports.
+    leaf(2, 0x05B0_B101, 0x0056_57F0, 0, 0x2CB4_307D),
+    // Deterministic cache parameters: L1D and L1I 32 KB, 8 ways; L2 2 MB, 8 ways. Lines of 64 bytes.
+    subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0x0000_0001),
+    subleaf(4, 1, 0x0000_0122, 0x01C0_003F, 63, 0x0000_0001),
+    subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 4095, 0x0000_0001),
+    // ARAT: the local APIC timer runs whatever the processor idles in.
+    leaf(6, 0x0000_0004, 0, 0, 0),
+    // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has no BTS.
+    // ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever length. They are no
+    // instructions of their own, so that a guest may have them on any processor.
+    leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
+    // Architectural performance monitoring version 2: 2 counters of 40 bits, all 7 events, 3 fixed counters of
+    // 40 bits (Vol. 3B 18.2.2).
+    leaf(0xA, 0x0728_0202, 0, 0, 0x0000_0503),
+    // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
+    leaf(0x15, 1, 1, TSC_HZ, 0),
+    // Hypervisor leaves: a signature, and nothing paravirtual behind it.
+    leaf(
+        0x4000_0000,
+        0x4000_0000,
+        text(b"vbts"),
+        text(b"vbts"),
+        text(b"vbts"),
+    ),
+    leaf(0x8000_0000, 0x8000_0008, 0, 0, 0),
+    // LAHF in 64-bit mode; SYSCALL, execute disable, Intel 64.
+    leaf(0x8000_0001, 0, 0, 1 << 0, 1 << 11 | 1 << 20 | 1 << 29),
+    // Brand string.
+    leaf(
+        0x8000_0002,
+        text(b"Inte"),
+        text(b"l(R)"),
+        text(b" Cor"),
+        text(b"e(TM"),
+    ),
+    leaf(
+        0x8000_0003,
+        text(b")2 D"),
+        text(b"uo C"),
+        text(b"PU  "),
+        text(b"   @"),
+    ),
+    leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+    // L2: 2 MB, 8 ways, lines of 64 bytes.
+    leaf(0x8000_0006, 0, 0, 0x0800_6040, 0),
+    // Invariant TSC.
+    leaf(0x8000_0007, 0, 0, 0, 1 << 8),
+    // Physical and linear address widths.
+    leaf(0x8000_0008, PHYS_BITS | 48 << 8, 0, 0, 0),
+];
 
 /// First leaves of the three ranges; the first entry of each tells its last leaf in EAX.
 const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];

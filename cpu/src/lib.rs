@@ -50,7 +50,7 @@ mod segment;
 mod tlb;
 
 pub use cpu::Cpu;
-pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, model};
+pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, model, model_without_bts};
 pub use engine::{Exit, SoftCpu};
 pub use platform::{Platform, Signals};
 pub use ram::GuestRam;

@@ -32,7 +32,7 @@ fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
 }
 
 /// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes. `None` if its first
-/// instruction crosses the page.
+/// instruction crosses the page or is none.
 pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     let mut bytes = [0u8; 0x1000];
     let left = (0x1000 - (gpa & 0xFFF) as usize).min(usize::from(MAX_BLOCK) * MAX_INSTRUCTION);
@@ -45,7 +45,8 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     let mut len = 0;
     while count < MAX_BLOCK && decoder.can_decode() {
         decoder.decode_out(&mut insn);
-        if decoder.last_error() == DecoderError::NoMoreBytes {
+        // What is no instruction may be one of more than 15 bytes: `single` tells them apart.
+        if decoder.last_error() != DecoderError::None {
             break;
         }
         push(cpu, &insn, len, count, &mut ops);
@@ -62,12 +63,16 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     })
 }
 
-/// Decodes one instruction; `None` if `bytes` do not hold all of it.
+/// Decodes one instruction; `None` if `bytes`, at most 15, do not hold all of it.
 pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     let mut decoder = decoder(cpu.code_size, bytes);
     let insn = decoder.decode();
     if decoder.last_error() == DecoderError::NoMoreBytes {
         return None;
+    }
+    // The decoder calls it invalid, but only gets that far in an instruction that goes on.
+    if insn.is_invalid() && insn.len() == MAX_INSTRUCTION {
+        return Some(too_long());
     }
     let mut ops = Vec::with_capacity(2);
     push(cpu, &insn, 0, 0, &mut ops);

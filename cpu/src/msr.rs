@@ -316,12 +316,21 @@ impl Cpu {
             | Kind::MtrrDefault => self.msr_store[at],
             Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr),
             Kind::Pat => self.msr.pat,
-            Kind::MiscEnable => self.msr.misc_enable & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED,
+            Kind::MiscEnable => {
+                let bts = if self.model.bts {
+                    0
+                } else {
+                    MISC_ENABLE_BTS_UNAVAILABLE
+                };
+                self.msr.misc_enable & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED | bts
+            }
             Kind::Efer => self.sys.efer,
             Kind::FsBase => self.sys.seg[sreg::FS].base,
             Kind::GsBase => self.sys.seg[sreg::GS].base,
             Kind::Tsc => self.tsc(op),
             Kind::DebugCtl => self.recorder.debugctl(),
+            // It exists with DS only (Vol. 3B 17.4.9).
+            Kind::DsArea if !self.model.bts => return Err(self.gp(0)),
             Kind::DsArea => self.recorder.ds_area(),
             Kind::TscDeadline => match self.apic_rdmsr(number)? {
                 0 => 0,
@@ -364,12 +373,10 @@ impl Cpu {
                 value & !known == 0
             }
             Kind::Efer => self.efer_accepts(value),
-            Kind::Counter { .. }
-            | Kind::Tsc
-            | Kind::TscDeadline
-            | Kind::Apic
-            | Kind::DebugCtl
-            | Kind::DsArea => true,
+            Kind::Counter { .. } | Kind::Tsc | Kind::TscDeadline | Kind::Apic | Kind::DebugCtl => {
+                true
+            }
+            Kind::DsArea => self.model.bts,
         };
         if !good {
             return Err(self.gp(0));
@@ -402,7 +409,10 @@ impl Cpu {
             }
             Kind::Apic => self.apic_wrmsr(op, number, value)?,
             Kind::DebugCtl => {
-                if self.recorder.set_debugctl(value).is_err() {
+                // Without a Branch Trace Store its flags cannot be set (Vol. 3B 17.4.9).
+                let absent =
+                    !self.model.bts && value & self.model.generation.layout().tracing() != 0;
+                if absent || self.recorder.set_debugctl(value).is_err() {
                     return Err(self.gp(0));
                 }
                 self.update_mode();

@@ -114,8 +114,15 @@ pub fn source(name: &str) -> PathBuf {
 /// # Errors
 /// If there is no `gcc`, or it does not like the source.
 pub fn compile(source: &Path, output: &Path, flags: &[&str]) -> Result<PathBuf> {
+    gcc(source, output, &[&FLAGS[..], flags].concat())
+}
+
+/// Compiles one source file with exactly these flags.
+///
+/// # Errors
+/// As [`compile`].
+pub fn gcc(source: &Path, output: &Path, flags: &[&str]) -> Result<PathBuf> {
     let result = Command::new("gcc")
-        .args(FLAGS)
         .args(flags)
         .arg("-o")
         .args([output, source])

@@ -195,8 +195,15 @@ fn std(cpu: &mut Cpu, _: &Op) -> Exec {
 }
 
 fn xlat(cpu: &mut Cpu, op: &Op) -> Exec {
-    let al = cpu.r::<u8>(AX);
-    let v = cpu.load::<u8>(cpu.ea(op).wrapping_add(u64::from(al)))?;
+    let al = u64::from(cpu.r::<u8>(AX));
+    let mut la = cpu.ea(op).wrapping_add(al);
+    // The sum wraps around at the address size, before the segment's base is added.
+    let bits = if op.prefix & Op::A16 != 0 { 16 } else { 32 };
+    let mask = (1u64 << bits) - 1;
+    if op.prefix & (Op::A32 | Op::A16) != 0 && (cpu.gpr[gpr::RBX] & mask) + al > mask {
+        la = la.wrapping_sub(1 << bits);
+    }
+    let v = cpu.load::<u8>(la)?;
     cpu.w(AX, v);
     Ok(Flow::Next)
 }

@@ -87,8 +87,8 @@ impl Step for Movs {
     #[inline(always)]
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
         let from = source::<T>(cpu, op)?;
-        let to = destination::<T>(cpu, op, true)?;
         let v = cpu.load::<T>(from)?;
+        let to = destination::<T>(cpu, op, true)?;
         cpu.store(to, v)?;
         Ok(true)
     }
@@ -171,8 +171,8 @@ impl Step for Cmps {
     #[inline(always)]
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
         let from = source::<T>(cpu, op)?;
-        let to = destination::<T>(cpu, op, false)?;
         let a = cpu.load::<T>(from)?;
+        let to = destination::<T>(cpu, op, false)?;
         let b = cpu.load::<T>(to)?;
         Ok(compare(cpu, op, a, b))
     }

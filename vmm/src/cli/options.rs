@@ -173,12 +173,6 @@ impl MachineArgs {
                     .into(),
             ));
         }
-        if self.bts == BtsMode::Off {
-            return Err(anyhow::anyhow!(
-                "--bts off: every processor model of this build has a Branch Trace Store"
-            )
-            .into());
-        }
         if self.smp != 1 {
             let n = self.smp;
             return Err(anyhow::anyhow!(
@@ -186,7 +180,12 @@ impl MachineArgs {
             )
             .into());
         }
-        let model = vbts_cpu::model(&self.cpu).ok_or_else(|| {
+        let find = if self.bts == BtsMode::Off {
+            vbts_cpu::model_without_bts
+        } else {
+            vbts_cpu::model
+        };
+        let model = find(&self.cpu).ok_or_else(|| {
             let known = vbts_cpu::MODELS.join(", ");
             anyhow::anyhow!("--cpu {}: unknown model; the models are: {known}", self.cpu)
         })?;

@@ -41,7 +41,7 @@ pub enum TraceFormat {
 /// Which branches to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ScopeArg {
-    /// Those of the program
+    /// Those that the program makes itself; not the kernel's returns to it
     User,
     /// Those of the kernel on the program's behalf
     Kernel,

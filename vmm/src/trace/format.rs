@@ -33,24 +33,36 @@ pub enum Record {
     Invalid,
 }
 
-/// Reads records as the guest's kernel writes them.
+/// Whether a record is a return from the kernel to the program.
+///
+/// The processor's filter looks at where a branch leads, so it lets these through. They are no branches of the
+/// program, and how many there are depends on interrupts, page faults and the size of the trace buffer: they are left out.
+fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
+    // The upper half of the address space; `from` is the second word.
+    record[15] >= 0x80 && record[..8] == qualifier::BRANCH.to_le_bytes()
+}
+
+/// Reads records as the guest's kernel writes them; without the returns from the kernel.
 pub fn decode(records: &[u8]) -> impl Iterator<Item = Record> + '_ {
-    records.as_chunks::<RECORD_SIZE>().0.iter().map(|record| {
-        let word = |i: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(bytes)
-        };
-        match word(0) {
-            qualifier::BRANCH => Record::Branch {
-                from: word(1),
-                to: word(2),
-            },
-            qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
-            qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
-            _ => Record::Invalid,
-        }
-    })
+    let records = records.as_chunks::<RECORD_SIZE>().0.iter();
+    records
+        .filter(|record| !is_return_from_kernel(record))
+        .map(|record| {
+            let word = |i: usize| {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
+                u64::from_le_bytes(bytes)
+            };
+            match word(0) {
+                qualifier::BRANCH => Record::Branch {
+                    from: word(1),
+                    to: word(2),
+                },
+                qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
+                qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
+                _ => Record::Invalid,
+            }
+        })
 }
 
 /// What a trace amounts to.
@@ -84,7 +96,7 @@ pub struct Raw;
 impl Format for Raw {
     fn records(&mut self, _pid: u32, records: &[u8], out: &mut Vec<u8>) {
         for record in records.as_chunks::<RECORD_SIZE>().0 {
-            if record[..8] == qualifier::BRANCH.to_le_bytes() {
+            if record[..8] == qualifier::BRANCH.to_le_bytes() && !is_return_from_kernel(record) {
                 out.extend_from_slice(&record[8..]);
                 out.extend_from_slice(&[0; 8]);
             }
@@ -200,6 +212,7 @@ pub(crate) mod tests {
         [1, 0x40_1000, 0xFFFF_8000_0000_0000],
         [0, 1, 2],
         [3, 7, 0],
+        [1, 0xFFFF_FFFF_8100_0000, 0x40_1000],
         [1, 0, 0xA],
     ];
 
