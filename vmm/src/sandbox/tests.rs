@@ -4,6 +4,8 @@ use std::process::{Command, Output};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, CWD, Mode, mkdirat, unlinkat};
+
 use super::*;
 
 /// Names the case for [`in_a_process_of_its_own`].
@@ -99,11 +101,13 @@ const ALLOWED: &[(&str, fn())] = &[
 
 /// What machines do whose guest may write.
 const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
-    let directory = std::env::temp_dir().join(format!("vbts-sandbox-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    std::fs::write(directory.join("file"), "x").unwrap();
-    std::fs::remove_file(directory.join("file")).unwrap();
-    rustix::fs::unlinkat(rustix::fs::CWD, &directory, rustix::fs::AtFlags::REMOVEDIR).unwrap();
+    let name = format!("vbts-sandbox-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    mkdirat(CWD, &path, Mode::RWXU).unwrap();
+    let file = path.join("file");
+    std::fs::write(&file, "x").unwrap();
+    unlinkat(CWD, &file, AtFlags::empty()).unwrap();
+    unlinkat(CWD, &path, AtFlags::REMOVEDIR).unwrap();
 })];
 
 fn call(number: i64, a: [u64; 6]) {
