@@ -2,6 +2,7 @@
 
 pub mod destination;
 pub mod format;
+pub mod lines;
 pub mod maps;
 pub mod object_file;
 pub mod session;

@@ -1,7 +1,6 @@
 //! What an ELF file says about its code: functions, stubs of the procedure linkage table, and source lines.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -10,10 +9,14 @@ use object::{
     RelocationTarget, SectionFlags, SymbolKind, elf,
 };
 
+use super::lines::Lines;
 use crate::program::Root;
 
 /// Where separate debug files lie, by build ID.
 const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";
+
+/// Files that are larger, in bytes, have no symbols for us: a symbol table could take as much memory.
+const MAX_FILE: u64 = 4 << 30;
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct ObjectFile {
     /// By start address, disjoint where their sizes say so.
     functions: Vec<Function>,
     names: String,
-    lines: Option<addr2line::Loader>,
+    lines: Option<Lines>,
 }
 
 impl std::fmt::Debug for ObjectFile {
@@ -53,7 +56,7 @@ impl std::fmt::Debug for ObjectFile {
 impl ObjectFile {
     /// Reads the ELF file at `path` inside `root`; `None` if there is none.
     pub fn open(root: &Root, path: &Path) -> Option<Self> {
-        let file = root.open_file(path).ok().filter(is_regular)?;
+        let file = root.open_file(path).ok().filter(is_suitable)?;
         let mut this = Self {
             segments: Vec::new(),
             functions: Vec::new(),
@@ -64,12 +67,12 @@ impl ObjectFile {
         let debug_file = build_id
             .and_then(|id| debug_file_path(&id))
             .and_then(|path| root.open_file(&path).ok())
-            .filter(is_regular);
+            .filter(is_suitable);
         if let Some(debug_file) = &debug_file {
             this.read(debug_file, false);
         }
         this.finish();
-        this.lines = debug_file.iter().chain([&file]).find_map(load_lines);
+        this.lines = debug_file.iter().chain([&file]).find_map(Lines::read);
         Some(this)
     }
 
@@ -186,7 +189,9 @@ impl ObjectFile {
             .segments
             .iter()
             .find(|s| offset.wrapping_sub(s.offset) < s.size)?;
-        Some(offset - segment.offset + segment.address)
+        // A file can say anything: a segment that wraps around wraps around.
+        let distance = offset.wrapping_sub(segment.offset);
+        Some(segment.address.wrapping_add(distance))
     }
 
     /// The function that holds `address`: its name as the compiler made it, and the offset inside it.
@@ -204,11 +209,7 @@ impl ObjectFile {
 
     /// Source file and line of `address`.
     pub fn line(&self, address: u64) -> Option<(String, u32)> {
-        let location = self.lines.as_ref()?.find_location(address).ok()??;
-        Some((
-            location.file?.to_owned(),
-            location.line.filter(|line| *line != 0)?,
-        ))
+        self.lines.as_ref()?.find(address)
     }
 }
 
@@ -220,8 +221,9 @@ fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
     }
 }
 
-fn is_regular(file: &File) -> bool {
-    file.metadata().is_ok_and(|m| m.is_file())
+fn is_suitable(file: &File) -> bool {
+    file.metadata()
+        .is_ok_and(|m| m.is_file() && m.len() <= MAX_FILE)
 }
 
 fn segments<'a>(data: impl object::ReadRef<'a>) -> Option<Vec<Segment>> {
@@ -247,16 +249,6 @@ fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
         "{DEBUG_FILES}/{first:02x}/{}.debug",
         hex(rest)
     )))
-}
-
-/// The source lines of `file`, if it has any.
-fn load_lines(file: &File) -> Option<addr2line::Loader> {
-    let cache = ReadCache::new(file);
-    let object = object::File::parse(&cache).ok()?;
-    object
-        .section_by_name(".debug_line")
-        .or_else(|| object.section_by_name(".zdebug_line"))?;
-    addr2line::Loader::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// The `jmp *slot(%rip)` instructions in `code` at `start`: slot and address of the jump.
