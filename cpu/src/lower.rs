@@ -2,7 +2,7 @@
 
 use iced_x86::{
     CodeSize as IcedCodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction,
-    OpKind, Register,
+    Mnemonic, OpKind, Register,
 };
 
 use crate::block::{Block, CodeSize};
@@ -16,6 +16,10 @@ pub(crate) const MAX_INSTRUCTION: usize = 15;
 const MAX_BLOCK: u8 = 48;
 
 fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
+    decoder_with(size, bytes, DecoderOptions::NONE)
+}
+
+fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a> {
     let bits = match size {
         CodeSize::Bits16 => 16,
         CodeSize::Bits32 => 32,
@@ -28,7 +32,7 @@ fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
         | DecoderOptions::NO_MPFX_0FBD
         | DecoderOptions::NO_WBNOINVD;
     // Addresses count from the start of the block: see `Op::imm` and `reg::BLOCK`.
-    Decoder::with_ip(bits, bytes, 0, OPTIONS)
+    Decoder::with_ip(bits, bytes, 0, OPTIONS | options)
 }
 
 /// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes. `None` if its first
@@ -70,8 +74,13 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     if decoder.last_error() == DecoderError::NoMoreBytes {
         return None;
     }
-    // The decoder calls it invalid, but only gets that far in an instruction that goes on.
-    if insn.is_invalid() && insn.len() == MAX_INSTRUCTION {
+    // Its answer for what goes on behind the 15th byte is the same as for a LOCK prefix out of place.
+    if insn.is_invalid()
+        && insn.len() == MAX_INSTRUCTION
+        && decoder_with(cpu.code_size, bytes, DecoderOptions::NO_INVALID_CHECK)
+            .decode()
+            .is_invalid()
+    {
         return Some(too_long());
     }
     let mut ops = Vec::with_capacity(2);
@@ -268,6 +277,10 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
     }
     op.prefix |= if size == 16 { Op::A16 } else { Op::A32 };
     let mut address = *op;
+    if insn.mnemonic() == Mnemonic::Pop && insn.memory_base() == Register::ESP {
+        // The address counts from the stack pointer after the pop (SDM Vol. 2B, POP), the address operation runs before.
+        address.disp += insn.memory_size().size() as i64;
+    }
     address.run = exec::address::select(insn, cpu.code_size);
     address.imm = u64::from(exec::address::access(insn));
     ops.push(address);
