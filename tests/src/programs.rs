@@ -114,7 +114,7 @@ pub fn source(name: &str) -> PathBuf {
 /// # Errors
 /// If there is no `gcc`, or it does not like the source.
 pub fn compile(source: &Path, output: &Path, flags: &[&str]) -> Result<PathBuf> {
-    gcc(source, output, &[&FLAGS[..], flags].concat())
+    gcc(source, output, &[FLAGS, flags].concat())
 }
 
 /// Compiles one source file with exactly these flags.

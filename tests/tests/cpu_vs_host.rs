@@ -113,3 +113,13 @@ fn x87() {
 fn x87_32() {
     compare(Group::X87, Mode::Bits32);
 }
+
+#[test]
+fn bytes() {
+    compare(Group::Bytes, Mode::Bits64);
+}
+
+#[test]
+fn bytes_32() {
+    compare(Group::Bytes, Mode::Bits32);
+}

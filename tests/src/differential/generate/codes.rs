@@ -13,6 +13,8 @@ pub enum Group {
     Vector,
     /// x87.
     X87,
+    /// All of them, one at a time, with bytes changed: odd prefixes, and what is no instruction.
+    Bytes,
 }
 
 const INTEGER_FEATURES: &[CpuidFeature] = &[
@@ -159,6 +161,7 @@ fn belongs(code: Code, group: Group, mode: Mode) -> bool {
         Group::Integer => only(&[INTEGER_FEATURES]),
         Group::Vector => among(VECTOR_FEATURES) && only(&[VECTOR_FEATURES, INTEGER_FEATURES]),
         Group::X87 => among(X87_FEATURES) && only(&[X87_FEATURES, INTEGER_FEATURES]),
+        Group::Bytes => only(&[INTEGER_FEATURES, VECTOR_FEATURES, X87_FEATURES]),
     };
     let op_code = code.op_code();
     in_group
@@ -244,7 +247,10 @@ pub(super) fn needs_initial_state(code: Code) -> bool {
     use Mnemonic as M;
     let indirect = code.is_jmp_near_indirect() || code.is_call_near_indirect() || is_ret(code);
     let bit = matches!(code.mnemonic(), M::Bt | M::Bts | M::Btr | M::Btc);
-    let control = matches!(code.mnemonic(), M::Popf | M::Popfd | M::Popfq | M::Fldcw);
+    let control = matches!(
+        code.mnemonic(),
+        M::Popf | M::Popfd | M::Popfq | M::Fldcw | M::Ldmxcsr
+    );
     let count = matches!(code, Code::Shld_rm16_r16_CL | Code::Shrd_rm16_r16_CL);
     let masked = matches!(code.mnemonic(), M::Maskmovq | M::Maskmovdqu);
     indirect || bit || control || count || masked

@@ -7,6 +7,7 @@ use super::random::Random;
 use super::{FloatState, Mode, State};
 
 mod codes;
+mod mutate;
 mod operands;
 
 pub use codes::Group;
@@ -27,6 +28,7 @@ pub struct Case {
 /// Makes cases of one group, for one size of code.
 #[derive(Debug)]
 pub struct Generator {
+    group: Group,
     mode: Mode,
     random: Random,
     codes: Vec<Code>,
@@ -49,6 +51,7 @@ impl Generator {
             memory.extend(random.integer().to_le_bytes());
         }
         Self {
+            group,
             mode,
             random,
             codes,
@@ -62,14 +65,18 @@ impl Generator {
         loop {
             let first = self.codes[self.next % self.codes.len()];
             self.next += 1;
-            if let Some(case) = self.try_case(first) {
+            let case = match self.group {
+                Group::Bytes => self.try_case(first).and_then(|case| self.mutate(case)),
+                _ => self.try_case(first),
+            };
+            if let Some(case) = case {
                 return case;
             }
         }
     }
 
     fn try_case(&mut self, first: Code) -> Option<Case> {
-        let length = if self.random.chance(60) {
+        let length = if self.group == Group::Bytes || self.random.chance(60) {
             1
         } else {
             2 + self.random.below(3)

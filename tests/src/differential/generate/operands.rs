@@ -490,10 +490,15 @@ impl Draft<'_> {
                 bytes[at..at + 8].copy_from_slice(&high.to_le_bytes());
                 self.poke(address, &bytes);
             }
-            // Reserved bits fault; that is worth a try, but not every time.
-            Mnemonic::Ldmxcsr if self.random.chance(70) => {
+            // Reserved bits fault; that is worth a try, but not every time. Bit 17 is AMD's.
+            Mnemonic::Ldmxcsr => {
                 let address = self.effective_address(instruction);
-                let value = (self.random.bits() as u32) & 0xFFFF;
+                let mask = if self.random.chance(70) {
+                    0xFFFF
+                } else {
+                    !0x2_0000
+                };
+                let value = (self.random.bits() as u32) & mask;
                 self.poke(address, &value.to_le_bytes());
             }
             // Precision control 01 is reserved, and an unmasked exception may be pending at once.

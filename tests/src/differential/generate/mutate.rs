@@ -1,0 +1,94 @@
+//! Changed bytes: prefixes that mean nothing, or something else, and byte sequences that are no instruction.
+
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+
+use super::super::Mode;
+use super::super::layout::{CODE, CODE_LEN};
+use super::codes::needs_initial_state;
+use super::{Case, Generator};
+
+const PREFIXES: [u8; 11] = [
+    0x66, 0x67, 0xF2, 0xF3, 0xF0, 0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65,
+];
+
+/// Longest instruction, in bytes.
+const MAX_INSTRUCTION: usize = 15;
+
+impl Generator {
+    /// Changes the bytes of a case's only instruction; `None` if what comes out is not to be compared.
+    pub(super) fn mutate(&mut self, mut case: Case) -> Option<Case> {
+        let length = case.instructions.first()?.len();
+        let mut bytes = case.code[..length].to_vec();
+        for _ in 0..=self.random.below(2) {
+            self.change(&mut bytes);
+        }
+        bytes.truncate(MAX_INSTRUCTION + 2);
+        case.code.fill(0xCC);
+        case.code[..bytes.len()].copy_from_slice(&bytes);
+
+        // What the bytes are: INT3s follow, as in memory.
+        let mut decoder = Decoder::with_ip(
+            self.mode.bitness(),
+            &case.code[..MAX_INSTRUCTION + 1],
+            CODE,
+            DecoderOptions::NONE,
+        );
+        let instruction = decoder.decode();
+        let invalid = instruction.code() == Code::INVALID;
+        let known = invalid && !is_other_processors(&bytes)
+            || self.codes.contains(&instruction.code())
+                && !needs_initial_state(instruction.code())
+                && !is_left_out(&instruction, &bytes);
+        if !invalid {
+            case.code[instruction.len()..bytes.len().max(instruction.len())].fill(0xCC);
+        }
+        case.instructions = vec![instruction];
+        known.then_some(case)
+    }
+
+    fn change(&mut self, bytes: &mut Vec<u8>) {
+        let at = self.random.below(bytes.len() as u64) as usize;
+        match self.random.below(8) {
+            0..=3 => bytes.insert(0, self.random.pick(&PREFIXES)),
+            // REX, if it is next to the opcode.
+            4 if self.mode == Mode::Bits64 => bytes.insert(0, 0x40 | self.random.below(16) as u8),
+            5 => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = self.random.bits() as u8;
+                }
+            }
+            6 => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << self.random.below(8);
+                }
+            }
+            _ => {
+                bytes.remove(at);
+                bytes.push(self.random.bits() as u8);
+            }
+        }
+    }
+}
+
+/// AMD's MOV to and from CR8, which LOCK encodes, and what virtualisation extensions may make of 0F 01.
+fn is_other_processors(bytes: &[u8]) -> bool {
+    bytes
+        .windows(2)
+        .any(|pair| matches!(pair, [0x0F, 0x01 | 0x20..=0x23]))
+}
+
+/// Branches that do not lead to the INT3s, and where Intel's and AMD's processors differ: the operand-size prefix on a
+/// near branch in 64-bit mode, repeat prefixes on LOOPE and LOOPNE, REX.B on PAUSE, and 16-bit shifts beyond the operand.
+fn is_left_out(instruction: &Instruction, bytes: &[u8]) -> bool {
+    let branch = instruction.flow_control() != FlowControl::Next;
+    let ends = CODE + bytes.len() as u64..CODE + CODE_LEN as u64;
+    let astray = branch && !ends.contains(&instruction.near_branch_target());
+    let wide_shift = matches!(
+        instruction.code(),
+        Code::Shld_rm16_r16_imm8 | Code::Shrd_rm16_r16_imm8
+    ) && instruction.immediate8() & 31 > 16;
+    let repeat = bytes.contains(&0xF2) || bytes.contains(&0xF3);
+    let loops = matches!(instruction.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) && repeat;
+    let pause = instruction.mnemonic() == Mnemonic::Pause;
+    astray || loops || pause || branch && bytes.contains(&0x66) || wide_shift
+}
