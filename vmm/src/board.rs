@@ -31,6 +31,10 @@ const RTC_IRQ: u32 = 8;
 /// The processor that this board carries.
 const CPU: usize = 0;
 
+/// A device that wants to be called at this virtual time or later, in ns, is not called: 292 years after the start, and
+/// sums of two times that are both earlier do not overflow.
+pub const END_OF_TIME: u64 = 1 << 63;
+
 /// Why a board cannot be put together.
 #[derive(Debug, Error)]
 pub enum BoardError {
@@ -216,7 +220,8 @@ impl Board {
             lock(&self.pit).next_deadline(),
             lock(&self.rtc).next_deadline(),
         ];
-        deadlines.into_iter().flatten().min()
+        let earliest = deadlines.into_iter().flatten().min();
+        earliest.filter(|at| *at < END_OF_TIME)
     }
 
     /// Brings all devices up to `now`.
@@ -369,6 +374,19 @@ mod tests {
         assert_eq!(board.signals().get() & Signals::INTR, Signals::INTR);
         assert_eq!(board.acknowledge_interrupt(1000), Some(0x40));
         assert_eq!(board.signals().get() & Signals::INTR, 0);
+    }
+
+    #[test]
+    fn nobody_sleeps_until_the_end_of_time() {
+        let (board, _) = board();
+        let lapic =
+            |offset, value: u32| board.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+        lapic(0xF0, 0x1FF);
+        lapic(0x320, 0x4_0040);
+        board.apic_wrmsr(0, 0x6E0, END_OF_TIME - 1);
+        assert_eq!(board.next_deadline(), Some(END_OF_TIME - 1));
+        board.apic_wrmsr(0, 0x6E0, u64::MAX);
+        assert_eq!(board.next_deadline(), None);
     }
 
     #[test]

@@ -13,6 +13,9 @@ pub struct Mapping {
     pub name: String,
 }
 
+/// Longer names are no paths (`PATH_MAX` of Linux).
+const MAX_NAME: usize = 4096;
+
 /// The executable mappings in the text of `/proc/PID/maps`, by address. Lines that make no sense are left out.
 pub fn parse(text: &[u8]) -> Vec<Mapping> {
     let text = String::from_utf8_lossy(text);
@@ -35,7 +38,8 @@ fn parse_line(line: &str) -> Option<Mapping> {
         offset: number(offset)?,
         name: name.to_owned(),
     };
-    (permissions.contains('x') && mapping.start < mapping.end).then_some(mapping)
+    let executable = permissions.contains('x') && mapping.start < mapping.end;
+    (executable && name.len() <= MAX_NAME).then_some(mapping)
 }
 
 /// The mapping that holds `address`.
@@ -68,5 +72,12 @@ junk
         assert_eq!(find(&mappings, 0x402000), None);
         assert_eq!(find(&mappings, 0), None);
         assert_eq!(find(&[], 5), None);
+    }
+
+    #[test]
+    fn a_name_is_a_path_at_most() {
+        let line = |len| format!("1000-2000 r-xp 0 0:0 0 /{}", "x".repeat(len));
+        assert_eq!(parse(line(MAX_NAME - 1).as_bytes()).len(), 1);
+        assert_eq!(parse(line(MAX_NAME).as_bytes()), []);
     }
 }

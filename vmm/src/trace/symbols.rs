@@ -14,6 +14,9 @@ const KERNEL: u64 = 1 << 63;
 /// Processes whose mappings are kept, and labels that are kept for each: beyond, they are made anew.
 const MAX_PROCESSES: usize = 16;
 const MAX_LABELS: usize = 1 << 18;
+/// The same for the bytes of a process's labels, and for the files whose symbols are kept.
+const MAX_TEXT: usize = 64 << 20;
+const MAX_FILES: usize = 1 << 10;
 
 /// Hashes an address by multiplication: the keys are not chosen by an adversary that gains from collisions.
 #[derive(Debug, Default, Clone, Copy)]
@@ -78,7 +81,8 @@ impl Symbolizer {
         let process = self.enter(pid);
         let mappings = maps::parse(text);
         // Labels stay valid when mappings are only added: what had no mapping has no label.
-        if !process.mappings.iter().all(|old| mappings.contains(old)) {
+        let kept = |old: &Mapping| maps::find(&mappings, old.start) == Some(old);
+        if !process.mappings.iter().all(kept) {
             process.forget_labels();
         }
         process.mappings = mappings;
@@ -123,7 +127,7 @@ impl Symbolizer {
         let Some(mapping) = maps::find(&process.mappings, address) else {
             return (0, 0);
         };
-        if process.labels.len() >= MAX_LABELS {
+        if process.labels.len() >= MAX_LABELS || process.text.len() >= MAX_TEXT {
             process.labels.clear();
             process.text.clear();
         }
@@ -136,6 +140,9 @@ impl Symbolizer {
                 .starts_with('/')
                 .then(|| ObjectFile::open(&self.root, Path::new(path)))
                 .flatten();
+            if self.files.len() >= MAX_FILES {
+                self.files.clear();
+            }
             self.files.insert(mapping.name.clone(), file);
         }
         let file = self.files.get(&mapping.name).and_then(Option::as_ref);
@@ -155,7 +162,8 @@ fn describe(
     address: u64,
     cwd: &Path,
 ) {
-    let offset = address - mapping.start + mapping.offset;
+    // The guest says where its mappings are: an offset can be anything.
+    let offset = (address - mapping.start).wrapping_add(mapping.offset);
     let module = mapping.name.rsplit('/').next().unwrap_or_default();
     let in_file = file.and_then(|f| Some((f, f.address_of_offset(offset)?)));
     let function = in_file.and_then(|(f, at)| f.function(at));
@@ -224,6 +232,26 @@ mod tests {
     }
 
     #[test]
+    fn a_hostile_guest_has_bounds() {
+        let mut symbols = symbolizer();
+        for n in 0..MAX_FILES * 2 {
+            symbols.set_maps(
+                1,
+                format!("1000-2000 r-xp 0 0:0 0 /nonexistent/{n}\n").as_bytes(),
+            );
+            assert_eq!(symbols.label(1, 0x1000), format!("{n}+0x0"));
+            assert!(symbols.files.len() <= MAX_FILES);
+        }
+        // As many mappings as a message holds, twice: in no more than linear time.
+        let many: String = (0..200_000)
+            .map(|n| format!("{n:x}-{:x} r-xp 0 0 0\n", n + 1))
+            .collect();
+        symbols.set_maps(1, many.as_bytes());
+        symbols.set_maps(1, many.as_bytes());
+        assert_eq!(symbols.label(1, 199_999), "[anonymous]+0x0");
+    }
+
+    #[test]
     fn unknown_addresses_have_no_label_until_they_are_mapped() {
         let mut symbols = symbolizer();
         assert_eq!(symbols.label(1, 0x1234), "");
@@ -231,6 +259,8 @@ mod tests {
         assert_eq!(symbols.label(1, 0x1234), "[anonymous]+0x234");
         symbols.set_maps(1, b"1000-2000 r-xp 00005000 00:01 9 /nonexistent\n");
         assert_eq!(symbols.label(1, 0x1234), "nonexistent+0x5234");
+        symbols.set_maps(1, b"1000-2000 r-xp ffffffffffffffff 00:01 9 /nonexistent\n");
+        assert_eq!(symbols.label(1, 0x1234), "nonexistent+0x233");
         symbols.set_maps(2, b"1000-2000 r-xp 00000000 00:00 0 [vdso]\n");
         assert_eq!(symbols.label(2, 0x1234), "[vdso]+0x234");
         assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
