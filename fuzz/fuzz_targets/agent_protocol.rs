@@ -1,0 +1,97 @@
+//! What the agent inside the guest says to the host: frames, messages, and what a trace session makes of them in each
+//! format. The executable whose symbols the text format looks up is part of the input as well.
+#![no_main]
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
+use vbts::host::Alarm;
+use vbts::program::Root;
+use vbts::trace::destination::Destination;
+use vbts::trace::format::{Format, Json, Raw};
+use vbts::trace::session::Session;
+use vbts::trace::symbols::Symbolizer;
+use vbts::trace::text::Text;
+use vbts_devices::ByteSink;
+use vbts_fuzz::input::Input;
+use vbts_fuzz::tree::Tree;
+use vbts_protocol::{Decoder, Frame, RECORD_SIZE, ToGuest, ToHost, VERSION};
+
+static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);
+static ALARM: LazyLock<Arc<Alarm>> =
+    LazyLock::new(|| Arc::new(Alarm::new(Arc::default(), None).expect("descriptors")));
+
+/// A destination that keeps nothing: the descriptors are taken while all of them lead to /dev/null.
+fn destination(readable: bool) -> Destination {
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null");
+    let null = null.expect("/dev/null");
+    let (out, err) = (rustix::io::dup(stdout()), rustix::io::dup(stderr()));
+    let (out, err) = (out.expect("a descriptor"), err.expect("a descriptor"));
+    dup2_stdout(&null).expect("standard output");
+    dup2_stderr(&null).expect("standard error");
+    let destination = Destination::new(None, readable, &ALARM);
+    dup2_stdout(&out).expect("standard output");
+    dup2_stderr(&err).expect("standard error");
+    destination.expect("/dev/null")
+}
+
+/// What is read from a frame and written again is the same frame.
+fn check_messages(stream: &[u8]) {
+    let mut decoder = Decoder::new();
+    decoder.push(stream);
+    while let Ok(Some(frame)) = decoder.next_frame() {
+        let Frame { kind, payload } = frame;
+        let _ = ToGuest::parse(frame);
+        if let Ok(message) = ToHost::parse(frame) {
+            let mut again = Vec::new();
+            message.encode(&mut again).expect("it was no longer before");
+            assert_eq!((again[0], &again[8..]), (kind, payload));
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input::new(data);
+    let flags = input.u8();
+    let program = input.u16();
+    let program = input.bytes(program.into());
+    let format: Box<dyn Format> = match flags & 3 {
+        0 => Box::new(Raw),
+        1 => Box::new(Json::new()),
+        _ => {
+            std::fs::write(TREE.empty().join("prog"), program).expect("a file can be written");
+            let root = Root::open(&TREE.empty()).expect("a directory");
+            Box::new(Text::new(Symbolizer::new(root, Path::new("/"))))
+        }
+    };
+    let mut session = Session::new(format, destination(flags & 4 != 0));
+
+    let mut stream = Vec::new();
+    if flags & 8 == 0 {
+        ToHost::Ready(VERSION)
+            .encode(&mut stream)
+            .expect("a short message");
+    }
+    while !input.is_empty() {
+        let kind = input.u8();
+        let len = input.u16();
+        let payload = input.bytes(len.into());
+        if kind == 0 {
+            stream.extend(payload);
+        } else {
+            stream.extend([kind, 0, 0, 0]);
+            stream.extend((payload.len() as u32).to_le_bytes());
+            stream.extend(payload);
+        }
+    }
+    check_messages(&stream);
+    let piece = usize::from(flags >> 4) * 16 + 1;
+    for piece in stream.chunks(piece) {
+        assert_eq!(session.put(piece), piece.len());
+    }
+    assert!(session.summary().records <= (stream.len() / RECORD_SIZE) as u64);
+    let _ = session.ending().map(|ending| ending.code());
+    session.finish().expect("/dev/null takes everything");
+});

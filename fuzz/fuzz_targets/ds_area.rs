@@ -1,0 +1,140 @@
+//! Any DS area and any sequence of IA32_DEBUGCTL and IA32_DS_AREA, while branches of every kind run.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use vbts_bts::{BtsFields, RECORD_SIZE};
+use vbts_fuzz::guest::{BTS_BUFFER, CODE, DATA, DS_AREA, Guest, Mode, PT, RAM, ds_fields};
+use vbts_fuzz::input::Input;
+
+/// Calls, returns, jumps, an interrupt, a loop: for ever. In every mode.
+const BRANCHES: &[u8] = b"\xE8\x05\x00\x00\x00\xCD\x30\xEB\xF7\x90\xB9\x04\x00\x00\x00\xE2\xFE\xC3";
+/// WRMSR, then the branches.
+const WRITE_MSR: u64 = CODE + 0x100;
+
+const IA32_DEBUGCTL: u64 = 0x1D9;
+const IA32_DS_AREA: u64 = 0x600;
+
+/// A page that nothing here has a reason to write.
+const UNTOUCHED: u64 = RAM as u64 - 0x1000;
+const OPERATIONS: usize = 200;
+
+/// An address: where the DS area is, anywhere in RAM, near the ends of the address space, or any.
+fn address(input: &mut Input<'_>) -> u64 {
+    let near = u64::from(input.u16());
+    match near & 7 {
+        0..=2 => BTS_BUFFER + (near >> 3) % 0x1000,
+        3 => DS_AREA - 0x20 + (near >> 3) % 0x40,
+        4 => BTS_BUFFER + (near >> 3) * RECORD_SIZE,
+        5 => (1 << 47) - 0x40 + (near >> 3) % 0x80,
+        6 => (near >> 3).wrapping_sub(0x1000),
+        _ => input.u64(),
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input::new(data);
+    let mode = input.choose(&[Mode::Kernel64, Mode::User64, Mode::Kernel32, Mode::User32]);
+    let mut guest = Guest::new(mode);
+    let mut fields = ds_fields();
+    // Whether the records have gone where they should: not once they may have overwritten what decides that.
+    let mut orderly = true;
+    let untouched = guest.ram().read(UNTOUCHED as usize, 0x1000);
+    for _ in 0..OPERATIONS {
+        if input.is_empty() {
+            break;
+        }
+        let operation = input.u8();
+        match operation % 8 {
+            0 => {
+                let value = address(&mut input);
+                let field = match operation >> 3 & 3 {
+                    0 => &mut fields.base,
+                    1 => &mut fields.index,
+                    2 => &mut fields.absolute_maximum,
+                    _ => &mut fields.threshold,
+                };
+                *field = value;
+                guest.write(DS_AREA, &fields.to_bytes());
+            }
+            1 => {
+                for field in [
+                    &mut fields.base,
+                    &mut fields.index,
+                    &mut fields.absolute_maximum,
+                    &mut fields.threshold,
+                ] {
+                    *field = address(&mut input);
+                }
+                guest.write(DS_AREA, &fields.to_bytes());
+            }
+            2 => {
+                let (value, ds_area) = (u64::from(input.u16()), operation & 0x80 != 0);
+                let ds_area = if ds_area {
+                    address(&mut input)
+                } else {
+                    DS_AREA
+                };
+                orderly &= ds_area == DS_AREA;
+                guest.update(|s| {
+                    s.msr.debugctl = value;
+                    s.msr.ds_area = ds_area;
+                });
+            }
+            // By the instruction, which checks the value.
+            3 => {
+                let (msr, value) = if operation & 0x80 != 0 {
+                    (IA32_DS_AREA, address(&mut input))
+                } else {
+                    (IA32_DEBUGCTL, input.u32().into())
+                };
+                orderly &= msr != IA32_DS_AREA || value == DS_AREA;
+                guest.update(|s| {
+                    s.rip = WRITE_MSR;
+                    (s.gpr[1], s.gpr[0], s.gpr[2]) = (msr, value & 0xFFFF_FFFF, value >> 32);
+                });
+            }
+            // The pages of the DS area and of the buffer: absent, read-only, not RAM, somewhere else.
+            4 => {
+                let page = DS_AREA / 0x1000 + u64::from(operation >> 3 & 3);
+                let entry = match operation >> 5 {
+                    0 => 0,
+                    1 => page << 12 | 1,
+                    2 => (RAM as u64) | 3,
+                    3 => 0xF_FFFF_F000 | 3,
+                    4 => DATA | 3,
+                    _ => page << 12 | 3,
+                };
+                guest.write(PT + page * 8, &entry.to_le_bytes());
+                guest.update(|_| {}); // flushes the TLB
+            }
+            _ => {
+                guest.write(CODE, BRANCHES);
+                guest.write(WRITE_MSR, b"\x0F\x30");
+                guest.write(WRITE_MSR + 2, BRANCHES);
+                orderly &= is_orderly(&fields);
+                let steps = u64::from(operation >> 3) * 8;
+                if !guest.run(steps) {
+                    guest.update(|s| {
+                        s.halted = false;
+                        s.rip = CODE;
+                    });
+                }
+            }
+        }
+        if orderly {
+            assert_eq!(guest.ram().read(UNTOUCHED as usize, 0x1000), untouched);
+        }
+        // Shut down for good, or lost: start again with the same fields.
+        let state = guest.soft.cpu.state();
+        if state.sys.cr3 != vbts_fuzz::guest::PML4 {
+            break;
+        }
+    }
+    let recorder = guest.soft.cpu.state().msr;
+    assert_eq!(recorder.debugctl & !0xFFFF, 0, "reserved bits are kept out");
+});
+
+/// Whether the buffer lies where records can overwrite neither the DS area, nor tables, nor code.
+fn is_orderly(f: &BtsFields) -> bool {
+    f.base >= BTS_BUFFER && f.absolute_maximum <= BTS_BUFFER + 0x2000
+}

@@ -1,0 +1,37 @@
+//! Any file as a kernel: ELF and bzImage.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use vbts::boot::{BootSource, load};
+use vbts::layout;
+use vbts_devices::GuestRam;
+use vbts_fuzz::memory::GuardedRam;
+
+const SIZE: usize = 2 << 20;
+
+static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
+    let ram = GuardedRam::new(SIZE);
+    let view = ram.for_devices();
+    (ram, view)
+});
+
+fuzz_target!(|image: &[u8]| {
+    let (ram, memory) = &*MEMORY;
+    // The video memory of a PC, between base memory with its tables and the kernel, is nobody's.
+    let hole = layout::BASE_MEMORY_END as usize;
+    ram.write(hole, &[0xA5; 4096]);
+    let source = BootSource {
+        kernel: image,
+        initrd: Some(b"initrd"),
+        cmdline: "console=ttyS0",
+        processors: 1,
+        level_gsis: &[5],
+    };
+    match load(memory, &source) {
+        Ok(state) => assert!((layout::EXTENDED_MEMORY..=SIZE as u64 + 0x200).contains(&state.rip)),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    assert!(ram.read(hole, 4096).iter().all(|b| *b == 0xA5));
+});

@@ -1,0 +1,124 @@
+//! Any page tables, and accesses through them: loads, stores, fetches, descriptor and stack accesses, branch records.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use vbts_bts::BtsFields;
+use vbts_cpu::state::{cr0, efer, rflags};
+use vbts_fuzz::guest::{CODE, Guest, Mode, PML4, RAM};
+use vbts_fuzz::input::Input;
+
+/// Instructions that reach memory at RBX, each followed by HLT.
+const ACCESSES: [&[u8]; 14] = [
+    b"\x48\x8B\x03",         // mov rax, [rbx]
+    b"\x48\x89\x03",         // mov [rbx], rax
+    b"\x0F\x10\x03",         // movups xmm0, [rbx]
+    b"\x0F\x11\x03",         // movups [rbx], xmm0
+    b"\xF0\x48\x01\x03",     // lock add [rbx], rax
+    b"\x48\x0F\xC7\x0B",     // cmpxchg16b [rbx]
+    b"\xF3\x48\xA5",         // rep movsq
+    b"\xF3\xAA",             // rep stosb
+    b"\xFF\xE3",             // jmp rbx
+    b"\xFF\x13",             // call [rbx]
+    b"\x48\x89\xDC\x6A\x01", // mov rsp, rbx; push 1
+    b"\x0F\xAE\x03",         // fxsave [rbx]
+    b"\x0F\x01\x13",         // lgdt [rbx]
+    b"\x0F\x01\x3B",         // invlpg [rbx]
+];
+
+/// Bits of the first byte.
+const NO_WRITE_PROTECT: u8 = 1;
+const NO_EXECUTE_DISABLE: u8 = 2;
+const USER: u8 = 4;
+const RECORD: u8 = 8;
+
+const OPERATIONS: usize = 64;
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input::new(data);
+    let flags = input.u8();
+    let mode = if flags & USER != 0 {
+        Mode::User64
+    } else {
+        Mode::Kernel64
+    };
+    let mut guest = Guest::new(mode);
+    guest.update(|s| {
+        if flags & NO_WRITE_PROTECT != 0 {
+            s.sys.cr0 &= !cr0::WP;
+        }
+        if flags & NO_EXECUTE_DISABLE != 0 {
+            s.sys.efer &= !efer::NXE;
+        }
+    });
+    for n in 0..OPERATIONS {
+        if input.is_empty() {
+            break;
+        }
+        let operation = input.u8();
+        // The four pages of tables are next to each other; an entry may make any page a table.
+        let entry = |input: &mut Input<'_>| PML4 + u64::from(input.u16() % (4 * 512)) * 8;
+        match operation % 8 {
+            // An entry for a page of RAM, or for one just above it.
+            0..=1 => {
+                let at = entry(&mut input);
+                let page = u64::from(input.u8()) % (RAM as u64 / 0x1000 + 4);
+                let low = u64::from(input.u16());
+                let value = page << 12 | low & 0xFFF | low >> 15 << 63;
+                guest.write(at, &value.to_le_bytes());
+            }
+            2 => {
+                let at = entry(&mut input);
+                let value = input.u64();
+                guest.write(at, &value.to_le_bytes());
+            }
+            3 => {
+                let cr3 = input.u64();
+                guest.update(|s| {
+                    s.sys.cr3 = if operation & 8 != 0 {
+                        cr3
+                    } else {
+                        cr3 & 0x3_F000
+                    }
+                });
+            }
+            // An access: indices into the tables, then the offset.
+            _ => {
+                let indices = [input.u8(), input.u8(), input.u8(), input.u8()];
+                let mut la = indices.iter().fold(0, |la, i| {
+                    // Small indices, and the last ones of a table.
+                    la << 9 | (u64::from(*i) ^ if i & 0x80 != 0 { 0x100 } else { 0 })
+                }) << 12
+                    | u64::from(input.u16() & 0xFFF);
+                if la >> 47 & 1 != 0 && operation & 0x80 == 0 {
+                    la |= !0 << 48;
+                }
+                let code = CODE + n as u64 * 16;
+                guest.write(code, input.choose(&ACCESSES));
+                guest.write(code + 8, &[0xF4]);
+                if flags & RECORD != 0 {
+                    // The DS area is where the access goes.
+                    let fields = BtsFields {
+                        base: la,
+                        index: la,
+                        absolute_maximum: la.wrapping_add(96),
+                        threshold: la.wrapping_add(48),
+                    };
+                    guest.write(vbts_fuzz::guest::DS_AREA, &fields.to_bytes());
+                }
+                guest.update(|s| {
+                    s.rip = code;
+                    s.rflags = rflags::FIXED;
+                    s.halted = false;
+                    s.gpr = [la; 16];
+                    s.gpr[1] = 300;
+                    s.gpr[4] = vbts_fuzz::guest::KERNEL_STACK;
+                    s.msr.debugctl = if flags & RECORD != 0 { 0x1C0 } else { 0 };
+                    if operation & 0x40 != 0 {
+                        s.msr.ds_area = la;
+                    }
+                });
+                guest.run(200);
+            }
+        }
+    }
+});

@@ -1,0 +1,168 @@
+//! Directories to share with a guest, beside a file that it must never see.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is in the file outside the shares: 8 random bytes, again and again.
+static CANARY: LazyLock<Canary> = LazyLock::new(Canary::new);
+const CANARY_LEN: usize = 64;
+
+/// The fuzzer watches comparisons and puts what it sees there into inputs. So the canary is never compared itself.
+struct Canary {
+    word: u64,
+    factor: u64,
+}
+
+impl Canary {
+    fn new() -> Self {
+        let random = || RandomState::new().hash_one(());
+        Self {
+            // No zero bytes.
+            word: random() | 0x0101_0101_0101_0101,
+            factor: random() | 1,
+        }
+    }
+
+    fn fingerprint(&self, word: u64) -> u64 {
+        (word ^ word >> 29).wrapping_mul(self.factor)
+    }
+}
+
+/// A directory with a canary file, a share with a few files, and an empty share.
+#[derive(Debug)]
+pub struct Tree {
+    top: PathBuf,
+    before: Vec<(i64, i64, u64)>,
+}
+
+impl Tree {
+    /// Makes it, below the temporary directory of the host; it stays there, `ci/fuzz` gives each run its own.
+    ///
+    /// # Panics
+    /// The host's temporary directory cannot be written.
+    pub fn new() -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH);
+        let name = format!(
+            "vbts-fuzz-{}-{}",
+            std::process::id(),
+            time.map_or(0, |t| t.as_nanos())
+        );
+        let top = std::env::temp_dir().join(name);
+        let share = top.join("share");
+        let make = || -> std::io::Result<()> {
+            fs::create_dir_all(share.join("d/e"))?;
+            fs::create_dir(top.join("empty"))?;
+            fs::write(
+                top.join("canary"),
+                CANARY.word.to_le_bytes().repeat(CANARY_LEN / 8),
+            )?;
+            fs::write(share.join("f"), "contents of f\n".repeat(100))?;
+            fs::write(share.join("d/g"), "g")?;
+            symlink("../canary", share.join("out"))?;
+            symlink("..", share.join("up"))?;
+            symlink(top.join("canary"), share.join("abs"))?;
+            symlink("d/e", share.join("in"))?;
+            symlink("l", share.join("l"))?;
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                share.join("p"),
+                rustix::fs::FileType::Fifo,
+                rustix::fs::Mode::RUSR,
+                0,
+            )?;
+            Ok(())
+        };
+        make().expect("the temporary directory can be written");
+        let mut tree = Self {
+            top,
+            before: Vec::new(),
+        };
+        tree.before = tree.stamps();
+        tree
+    }
+
+    /// The share with files in it.
+    pub fn share(&self) -> PathBuf {
+        self.top.join("share")
+    }
+
+    /// The share that is empty.
+    pub fn empty(&self) -> PathBuf {
+        self.top.join("empty")
+    }
+
+    fn stamps(&self) -> Vec<(i64, i64, u64)> {
+        [
+            "canary",
+            "share",
+            "share/d",
+            "share/d/e",
+            "share/d/g",
+            "share/f",
+            ".",
+        ]
+        .iter()
+        .map(|name| {
+            let m = fs::symlink_metadata(self.top.join(name)).expect("the file is still there");
+            (m.ctime(), m.ctime_nsec(), m.len())
+        })
+        .collect()
+    }
+
+    /// Asserts that neither the canary nor the share with files has changed.
+    ///
+    /// # Panics
+    /// It has.
+    pub fn assert_unchanged(&self) {
+        assert_eq!(self.before, self.stamps(), "a file of the host has changed");
+    }
+
+    /// Removes what has been made in the empty share.
+    ///
+    /// # Panics
+    /// It cannot be removed.
+    pub fn clean(&self) {
+        remove_contents(&self.empty()).expect("what the guest made can be removed");
+    }
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// As a user without privileges it has to be allowed first: a guest may have taken all permissions away.
+fn remove_contents(directory: &Path) -> std::io::Result<()> {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_contents(&entry.path())?;
+            fs::remove_dir(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Asserts that `bytes`, which the guest can see, hold nothing of the canary.
+///
+/// # Panics
+/// They do.
+pub fn assert_no_canary(bytes: &[u8]) {
+    let canary = &*CANARY;
+    let forbidden = canary.fingerprint(canary.word);
+    for window in bytes.windows(8) {
+        let word = window.iter().rfold(0, |w, b| w << 8 | u64::from(*b));
+        assert!(
+            word == 0 || canary.fingerprint(word) != forbidden,
+            "the guest sees a file outside its share"
+        );
+    }
+}
