@@ -107,7 +107,7 @@ mod tests {
             &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]),
             &mut out,
         );
-        text.records(2, &records(&[[1, u64::MAX, 0x40_1000]]), &mut out);
+        text.records(2, &records(&[[1, u64::MAX, 0x40_1000], [1, 0x6000, u64::MAX]]), &mut out);
         text.summary(
             &Summary {
                 records: 2,
@@ -121,7 +121,7 @@ mod tests {
             "000000401000 prog+0x1000 -> 000000005000\n\
              departs at jiffy 42\n\
              [process 2]\n\
-             ffffffffffffffff [kernel] -> 000000401000\n\
+             000000006000 -> ffffffffffffffff [kernel]\n\
              records: 2, lost: 0, exit: 3\n"
         );
     }
