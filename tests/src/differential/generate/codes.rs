@@ -253,5 +253,6 @@ pub(super) fn needs_initial_state(code: Code) -> bool {
     );
     let count = matches!(code, Code::Shld_rm16_r16_CL | Code::Shrd_rm16_r16_CL);
     let masked = matches!(code.mnemonic(), M::Maskmovq | M::Maskmovdqu);
-    indirect || bit || control || count || masked
+    let bound = code.mnemonic() == M::Bound;
+    indirect || bit || control || count || masked || bound
 }

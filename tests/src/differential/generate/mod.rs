@@ -138,11 +138,13 @@ fn initial_state(random: &mut Random, mode: Mode, memory: &[u8]) -> State {
         };
     let arithmetic = 0x8D5;
     let direction = if random.chance(30) { 1 << 10 } else { 0 };
+    // A trap after the first instruction.
+    let trap = if random.chance(5) { 1 << 8 } else { 0 };
     State {
         mode,
         gpr,
         rip: CODE,
-        rflags: random.bits() & arithmetic | direction | 0x202,
+        rflags: random.bits() & arithmetic | direction | trap | 0x202,
         float: float_state(random),
         memory: memory.to_vec(),
     }
