@@ -172,12 +172,15 @@ fn undefined_flags(case: &Case, host: &State) -> u32 {
     undefined
 }
 
-/// A signal does not tell #MF from #XM; and an operand that is misaligned and beyond the limit of the stack segment has
-/// two faults.
+/// What may differ: a signal does not tell #MF from #XM; and which fault comes first is the processor's choice for an
+/// operand that is misaligned and beyond its segment's limit, or that crosses the limit in a page that is not there.
 fn same_event(mode: Mode, host: Event, soft: Event) -> bool {
+    let beyond_limit =
+        mode == Mode::Bits32 && matches!(soft, Event::Stack | Event::GeneralProtection);
     host == soft
         || host == Event::X87 && soft == Event::Simd
-        || mode == Mode::Bits32 && host == Event::GeneralProtection && soft == Event::Stack
+        || host == Event::GeneralProtection && beyond_limit
+        || matches!(host, Event::Page(la) if la >= 0xFFFF_FFF0) && beyond_limit
 }
 
 fn float_difference(case: &Case, host: &Outcome, soft: &Outcome, text: &mut String) {
