@@ -83,6 +83,9 @@ type PageBlocks = Vec<((u16, CodeSize), BlockId)>;
 
 /// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
 const MAX_BLOCKS: usize = 1 << 19;
+/// The same for their operations: 320 MiB. Linux with a few programs stays far below; a guest that jumps to every byte of
+/// its memory does not.
+const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
 
 const JUMPS: usize = 1 << 14;
 
@@ -98,6 +101,8 @@ struct Jump {
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     blocks: Vec<Option<Block>>,
+    /// Operations of all blocks.
+    ops: usize,
     free: Vec<BlockId>,
     pages: Vec<Option<Box<PageBlocks>>>,
     jumps: Box<[Jump]>,
@@ -109,6 +114,7 @@ impl BlockCache {
         pages.resize_with((ram_end >> 12) as usize, || None);
         Self {
             blocks: Vec::new(),
+            ops: 0,
             free: Vec::new(),
             pages,
             jumps: vec![
@@ -167,9 +173,11 @@ impl BlockCache {
         size: CodeSize,
         block: Block,
     ) -> Option<(BlockId, bool)> {
-        if self.blocks.len() >= MAX_BLOCKS && self.free.is_empty() {
+        let full = self.blocks.len() >= MAX_BLOCKS && self.free.is_empty();
+        if full || self.ops + block.ops.len() > MAX_OPS {
             return None;
         }
+        self.ops += block.ops.len();
         let first = map.add(gpa, usize::from(block.len));
         let id = match self.free.pop() {
             Some(id) => {
@@ -189,8 +197,7 @@ impl BlockCache {
         match page.binary_search_by_key(&key, |e| e.0) {
             Ok(i) => {
                 let old = std::mem::replace(&mut page[i].1, id);
-                self.blocks[old as usize] = None;
-                self.free.push(old);
+                self.forget(old);
             }
             Err(i) => page.insert(i, (key, id)),
         }
@@ -208,16 +215,23 @@ impl BlockCache {
             return false;
         };
         for (_, id) in page.iter() {
-            self.blocks[*id as usize] = None;
-            self.free.push(*id);
+            self.forget(*id);
         }
         true
+    }
+
+    fn forget(&mut self, id: BlockId) {
+        if let Some(block) = self.blocks.get_mut(id as usize).and_then(Option::take) {
+            self.ops -= block.ops.len();
+            self.free.push(id);
+        }
     }
 
     /// Forgets all code.
     pub fn clear(&mut self, map: &mut CodeMap) {
         map.pages.fill(0);
         self.blocks.clear();
+        self.ops = 0;
         self.free.clear();
         self.pages.fill_with(|| None);
         self.jumps.fill(Jump {
@@ -225,5 +239,41 @@ impl BlockCache {
             key: 0,
             block: 0,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower;
+
+    /// A block of `n` operations.
+    fn block(n: usize) -> Block {
+        let one = lower::too_long();
+        Block {
+            ops: one.ops.iter().copied().cycle().take(n).collect(),
+            ..one
+        }
+    }
+
+    #[test]
+    fn operations_are_bounded() {
+        const PAGES: u64 = 2;
+        let end = PAGES << 12;
+        let (mut cache, mut map) = (BlockCache::new(end), CodeMap::new(end));
+        let half = MAX_OPS / 2;
+        let mut insert = |gpa, n| {
+            let inserted = cache.insert(&mut map, gpa, CodeSize::Bits64, block(n));
+            (inserted.is_some(), cache.ops)
+        };
+        assert_eq!(insert(0, half), (true, half));
+        assert_eq!(insert(0x1000, half - 1), (true, MAX_OPS - 1));
+        assert_eq!(insert(0x1010, 2), (false, MAX_OPS - 1), "full");
+        assert_eq!(insert(0x1010, 1), (true, MAX_OPS));
+        // What is forgotten makes room.
+        assert!(cache.invalidate(&mut map, 0x1000));
+        assert_eq!(cache.ops, half);
+        cache.clear(&mut map);
+        assert_eq!(cache.ops, 0);
     }
 }
