@@ -107,7 +107,11 @@ mod tests {
             &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]),
             &mut out,
         );
-        text.records(2, &records(&[[1, u64::MAX, 0x40_1000], [1, 0x6000, u64::MAX]]), &mut out);
+        text.records(
+            2,
+            &records(&[[1, u64::MAX, 0x40_1000], [1, 0x6000, u64::MAX]]),
+            &mut out,
+        );
         text.summary(
             &Summary {
                 records: 2,
