@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::{BtsFields, RECORD_SIZE};
+use vbts_cpu::Exit;
 use vbts_fuzz::guest::{BTS_BUFFER, CODE, DATA, DS_AREA, Guest, Mode, PT, RAM, ds_fields};
 use vbts_fuzz::input::Input;
 
@@ -113,21 +114,18 @@ fuzz_target!(|data: &[u8]| {
                 guest.write(WRITE_MSR + 2, BRANCHES);
                 orderly &= is_orderly(&fields);
                 let steps = u64::from(operation >> 3) * 8;
-                if !guest.run(steps) {
-                    guest.update(|s| {
+                match guest.run(steps) {
+                    Exit::Shutdown => break,
+                    Exit::Halt { .. } => guest.update(|s| {
                         s.halted = false;
                         s.rip = CODE;
-                    });
+                    }),
+                    _ => {}
                 }
             }
         }
         if orderly {
             assert_eq!(guest.ram().read(UNTOUCHED as usize, 0x1000), untouched);
-        }
-        // Shut down for good, or lost: start again with the same fields.
-        let state = guest.soft.cpu.state();
-        if state.sys.cr3 != vbts_fuzz::guest::PML4 {
-            break;
         }
     }
     let recorder = guest.soft.cpu.state().msr;

@@ -4,10 +4,12 @@
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::BtsFields;
 use vbts_cpu::state::{cr0, efer, rflags};
+use vbts_cpu::{CpuState, Exit};
 use vbts_fuzz::guest::{CODE, Guest, Mode, PML4, RAM};
 use vbts_fuzz::input::Input;
+use vbts_fuzz::walk::{Purpose, Walker};
 
-/// Instructions that reach memory at RBX, each followed by HLT.
+/// Instructions that reach memory at RBX, each followed by NOPs and HLT. The first is a load into RAX.
 const ACCESSES: [&[u8]; 14] = [
     b"\x48\x8B\x03",         // mov rax, [rbx]
     b"\x48\x89\x03",         // mov [rbx], rax
@@ -92,9 +94,12 @@ fuzz_target!(|data: &[u8]| {
                 if la >> 47 & 1 != 0 && operation & 0x80 == 0 {
                     la |= !0 << 48;
                 }
-                let code = CODE + n as u64 * 16;
-                guest.write(code, input.choose(&ACCESSES));
-                guest.write(code + 8, &[0xF4]);
+                let at = CODE + n as u64 * 16;
+                let access = input.choose(&ACCESSES);
+                let mut code = [0x90; 9];
+                code[..access.len()].copy_from_slice(access);
+                code[8] = 0xF4;
+                guest.write(at, &code);
                 if flags & RECORD != 0 {
                     // The DS area is where the access goes.
                     let fields = BtsFields {
@@ -106,7 +111,7 @@ fuzz_target!(|data: &[u8]| {
                     guest.write(vbts_fuzz::guest::DS_AREA, &fields.to_bytes());
                 }
                 guest.update(|s| {
-                    s.rip = code;
+                    s.rip = at;
                     s.rflags = rflags::FIXED;
                     s.halted = false;
                     s.gpr = [la; 16];
@@ -117,8 +122,36 @@ fuzz_target!(|data: &[u8]| {
                         s.msr.ds_area = la;
                     }
                 });
-                guest.run(200);
+                let state = guest.soft.cpu.state();
+                let expected = (access == ACCESSES[0] && la % 8 == 0 && flags & RECORD == 0)
+                    .then(|| loaded(&guest, &state, at))
+                    .flatten();
+                let exit = guest.run(200);
+                let rax = guest.soft.cpu.state().gpr[0];
+                if let Some(expected) = expected {
+                    assert_eq!(rax, expected, "load from {la:#x}: {state:x?}");
+                }
+                if exit == Exit::Shutdown {
+                    break;
+                }
             }
         }
     }
 });
+
+/// What is in RAX, which is the address now, after the load that lies at `at`, by an independent page walk. `None` if there
+/// is other code at `at`, or no RAM where the load goes.
+fn loaded(guest: &Guest, state: &CpuState, at: u64) -> Option<u64> {
+    let la = state.gpr[0];
+    let user = state.sys.seg[2].dpl() == 3;
+    let mut walker = Walker::new(guest.ram(), state, user);
+    match walker.translate(at, Purpose::Fetch) {
+        None => return Some(la),
+        Some(gpa) if gpa != at => return None,
+        Some(_) => {}
+    }
+    match walker.translate(la, Purpose::Load) {
+        None => Some(la),
+        Some(gpa) => walker.read(gpa),
+    }
+}

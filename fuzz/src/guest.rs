@@ -269,18 +269,17 @@ impl Guest {
         self.soft.cpu.load_state(&state);
     }
 
-    /// Runs up to about `instructions`; tells whether the processor can go on.
+    /// Runs up to about `instructions`, to a HLT, or to a triple fault.
     ///
     /// # Panics
     /// The run loop returns without getting anywhere.
-    pub fn run(&mut self, instructions: u64) -> bool {
+    pub fn run(&mut self, instructions: u64) -> Exit {
         let deadline = self.soft.cpu.now() + instructions;
         // An instruction can leave the loop once; an event between two, once more.
         for _ in 0..4 * instructions + 16 {
             match self.soft.run(deadline) {
                 Exit::Bus | Exit::Kick => {}
-                Exit::Deadline => return true,
-                Exit::Halt { .. } | Exit::Shutdown => return false,
+                exit => return exit,
             }
         }
         panic!("the processor makes no progress: {:?}", self.soft.cpu);
