@@ -88,20 +88,22 @@ impl Shift for Ror {
     }
 }
 
+/// The operand with the carry above it, rotated left by `n` as one number of BITS + 1 bits; and the new carry.
+#[inline(always)]
+fn through_carry<T: Int>(cpu: &Cpu, a: T, n: u32) -> (T, bool) {
+    let wide = u128::from(a.zext()) | u128::from(cpu.flags.cf()) << T::BITS;
+    let turned = match n % (T::BITS + 1) {
+        0 => wide,
+        n => wide << n | wide >> (T::BITS + 1 - n),
+    };
+    (T::from_u64(turned as u64), turned >> T::BITS & 1 != 0)
+}
+
 struct Rcl;
 impl Shift for Rcl {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
-        let k = n % (T::BITS + 1);
-        // The operand with the carry above it, rotated as one number of BITS + 1 bits.
-        let wide = u128::from(a.zext()) | u128::from(cpu.flags.cf()) << T::BITS;
-        let turned = if k == 0 {
-            wide
-        } else {
-            wide << k | wide >> (T::BITS + 1 - k)
-        };
-        let r = T::from_u64(turned as u64);
-        let cf = turned >> T::BITS & 1 != 0;
+        let (r, cf) = through_carry(cpu, a, n);
         cpu.flags = cpu.flags.with_cf_of(cf, r.msb() != cf);
         r
     }
@@ -111,15 +113,8 @@ struct Rcr;
 impl Shift for Rcr {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
-        let k = n % (T::BITS + 1);
-        let wide = u128::from(a.zext()) | u128::from(cpu.flags.cf()) << T::BITS;
-        let turned = if k == 0 {
-            wide
-        } else {
-            wide >> k | wide << (T::BITS + 1 - k)
-        };
-        let r = T::from_u64(turned as u64);
-        let cf = turned >> T::BITS & 1 != 0;
+        let right = n % (T::BITS + 1);
+        let (r, cf) = through_carry(cpu, a, T::BITS + 1 - right);
         cpu.flags = cpu
             .flags
             .with_cf_of(cf, r.msb() != bit(r.zext(), T::BITS - 2));
