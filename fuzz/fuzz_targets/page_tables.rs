@@ -9,7 +9,7 @@ use vbts_fuzz::guest::{CODE, Guest, Mode, PML4, RAM};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::walk::{Purpose, Walker};
 
-/// Instructions that reach memory at RBX, each followed by NOPs and HLT. The first is a load into RAX.
+/// Instructions that reach memory at RBX. The first is a load into RAX.
 const ACCESSES: [&[u8]; 14] = [
     b"\x48\x8B\x03",         // mov rax, [rbx]
     b"\x48\x89\x03",         // mov [rbx], rax
@@ -96,9 +96,11 @@ fuzz_target!(|data: &[u8]| {
                 }
                 let at = CODE + n as u64 * 16;
                 let access = input.choose(&ACCESSES);
-                let mut code = [0x90; 9];
+                let mut code = [0x90; 10];
                 code[..access.len()].copy_from_slice(access);
-                code[8] = 0xF4;
+                // A load that is checked ends in a loop, so that nothing can happen after it; all else in HLT.
+                let checked = access == ACCESSES[0] && la % 8 == 0 && flags & RECORD == 0;
+                code[8..].copy_from_slice(if checked { b"\xEB\xFE" } else { b"\xF4\xF4" });
                 guest.write(at, &code);
                 if flags & RECORD != 0 {
                     // The DS area is where the access goes.
@@ -123,9 +125,7 @@ fuzz_target!(|data: &[u8]| {
                     }
                 });
                 let state = guest.soft.cpu.state();
-                let expected = (access == ACCESSES[0] && la % 8 == 0 && flags & RECORD == 0)
-                    .then(|| loaded(&guest, &state, at))
-                    .flatten();
+                let expected = checked.then(|| loaded(&guest, &state, at)).flatten();
                 let exit = guest.run(200);
                 let rax = guest.soft.cpu.state().gpr[0];
                 if let Some(expected) = expected {
@@ -139,19 +139,20 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// What is in RAX, which is the address now, after the load that lies at `at`, by an independent page walk. `None` if there
-/// is other code at `at`, or no RAM where the load goes.
+/// What is in RAX, which is the address now, after the load that lies at `at`, by an independent page walk. `None` if that
+/// cannot be told: there is other code at `at`, there is no RAM where the load goes, or a fault leads to who knows what.
 fn loaded(guest: &Guest, state: &CpuState, at: u64) -> Option<u64> {
     let la = state.gpr[0];
     let user = state.sys.seg[2].dpl() == 3;
     let mut walker = Walker::new(guest.ram(), state, user);
+    let fault = || guest.handlers_are_intact(state).then_some(la);
     match walker.translate(at, Purpose::Fetch) {
-        None => return Some(la),
+        None => return fault(),
         Some(gpa) if gpa != at => return None,
         Some(_) => {}
     }
     match walker.translate(la, Purpose::Load) {
-        None => Some(la),
+        None => fault(),
         Some(gpa) => walker.read(gpa),
     }
 }

@@ -15,6 +15,7 @@ use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer};
 use vbts_cpu::{Cpu, CpuState, Exit, Platform, Signals, SoftCpu};
 
 use crate::memory::GuardedRam;
+use crate::walk::{Purpose, Walker};
 
 /// Size of RAM in bytes.
 pub const RAM: usize = 0x4_0000;
@@ -252,6 +253,16 @@ impl Guest {
     /// Its memory.
     pub fn ram(&self) -> &'static GuardedRam {
         &MEMORY
+    }
+
+    /// Whether a fault in `state` leads to the handler that halts, by the page tables as they are now.
+    pub fn handlers_are_intact(&self, state: &CpuState) -> bool {
+        let mut walker = Walker::new(&MEMORY, state, false);
+        [GDT, IDT, TSS, HANDLERS].into_iter().all(|page| {
+            let at = page as usize;
+            walker.translate(page, Purpose::Fetch) == Some(page)
+                && MEMORY.read(at, 0x1000) == PRISTINE[at..at + 0x1000]
+        }) && (state.sys.gdtr.base, state.sys.idtr.base) == (GDT, IDT)
     }
 
     /// Changes memory as a device would.
