@@ -132,7 +132,11 @@ pub struct Cpu {
     pub(crate) special: Special,
     /// Default operand and address size of the code segment.
     pub(crate) code_size: CodeSize,
-    /// Bumped whenever a linear address may lead to other code than before.
+    /// Bits of a linear address: 32 outside IA-32e mode.
+    pub(crate) linear_mask: u64,
+    /// Base and limit of the last code segment that was not one of 64-bit code.
+    code_segment: (u64, u32),
+    /// Bumped whenever an instruction pointer may lead to other code than before.
     pub(crate) generation: u64,
     /// See `update_jump_key`; never zero.
     pub(crate) jump_key: u64,
@@ -212,6 +216,8 @@ impl Cpu {
             limit: 0,
             special: Special::empty(),
             code_size: CodeSize::Bits64,
+            linear_mask: u64::MAX,
+            code_segment: (0, u32::MAX),
             generation: 1,
             jump_key: 0,
             fault: Fault::None,
@@ -395,7 +401,13 @@ impl Cpu {
     pub fn update_mode(&mut self) {
         self.window.close();
         let cs = &self.sys.seg[1];
-        self.code64 = self.sys.efer & efer::LMA != 0 && cs.attr.contains(SegAttr::L);
+        let ia32e = self.sys.efer & efer::LMA != 0;
+        self.linear_mask = if ia32e { u64::MAX } else { 0xFFFF_FFFF };
+        self.code64 = ia32e && cs.attr.contains(SegAttr::L);
+        if !self.code64 && self.code_segment != (cs.base, cs.limit) {
+            self.code_segment = (cs.base, cs.limit);
+            self.generation += 1;
+        }
         for i in 0..6 {
             let flat = self.code64 && i < 4;
             self.seg_base[i] = if flat { 0 } else { self.sys.seg[i].base };
@@ -501,7 +513,11 @@ impl Cpu {
         self.special.set(Special::SHADOW, s.interrupt_shadow);
         self.special.set(Special::HALTED, s.halted);
         self.set_rflags(s.rflags, !0);
-        self.cpl = s.sys.seg[2].dpl();
+        self.cpl = if s.sys.cr0 & cr0::PE == 0 {
+            0
+        } else {
+            s.sys.seg[2].dpl()
+        };
         self.flush_tlb(false);
         self.update_mode();
     }

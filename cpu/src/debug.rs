@@ -13,13 +13,13 @@ pub(crate) const DR6_BS: u64 = 1 << 14;
 /// Bits of DR6 that software can clear and set.
 const DR6_WRITABLE: u64 = 0xE00F;
 /// Bits of DR6 that always read as 1.
-const DR6_ONES: u64 = 0xFFFF_0FF0;
+pub(crate) const DR6_ONES: u64 = 0xFFFF_0FF0;
 
 /// DR7: general detect.
 const DR7_GD: u64 = 1 << 13;
 const DR7_WRITABLE: u64 = 0xFFFF_23FF;
 /// Bit 10 always reads as 1.
-const DR7_ONES: u64 = 1 << 10;
+pub(crate) const DR7_ONES: u64 = 1 << 10;
 
 /// DEBUGCTL: single-step on branches. At bit 1 in every generation.
 pub(crate) const DEBUGCTL_BTF: u64 = 1 << 1;

@@ -224,11 +224,17 @@ impl SoftCpu {
     /// The block at RIP.
     fn look_up(&mut self) -> Result<Found, Stopped> {
         let hit = self.fetch()?;
-        if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size) {
+        if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size)
+            && let Some(block) = self.cache.get(id)
+        {
+            if !self.cpu.within_code_segment(block.len) {
+                return self.decode_single().map(Found::Single);
+            }
             self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
             return Ok(Found::Cached(id));
         }
-        let Some(block) = lower::block(&self.cpu, hit.host, hit.gpa) else {
+        let block = lower::block(&self.cpu, hit.host, hit.gpa);
+        let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len)) else {
             return self.decode_single().map(Found::Single);
         };
         let size = self.cpu.code_size;
@@ -252,8 +258,17 @@ impl SoftCpu {
         Ok(Found::Cached(id))
     }
 
-    /// Decodes the one instruction at RIP, which may cross into another page.
+    /// Decodes the one instruction at RIP, which may cross into another page, and must not leave its segment.
     fn decode_single(&mut self) -> Result<Block, Stopped> {
+        let block = self.decode_anywhere()?;
+        if self.cpu.within_code_segment(block.len) {
+            return Ok(block);
+        }
+        let _ = self.cpu.gp(0);
+        Err(Stopped { stack: false })
+    }
+
+    fn decode_anywhere(&mut self) -> Result<Block, Stopped> {
         let hit = self.fetch()?;
         let mut bytes = [0u8; lower::MAX_INSTRUCTION];
         let here = (0x1000 - (hit.gpa & 0xFFF) as usize).min(bytes.len());
@@ -281,7 +296,7 @@ impl SoftCpu {
 
     fn fetch(&mut self) -> Result<crate::tlb::Hit, Stopped> {
         let la = self.linear_rip();
-        if !self.cpu.code64 && self.cpu.rip > u64::from(self.cpu.sys.seg[1].limit) {
+        if !self.cpu.within_code_segment(1) {
             let _ = self.cpu.gp(0);
             return Err(Stopped { stack: false });
         }

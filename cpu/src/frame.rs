@@ -9,30 +9,48 @@ use crate::segment::{sreg, within_limit};
 use crate::state::{SegAttr, Segment, gpr};
 
 /// A stack, with a pointer that is not yet RSP.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
     /// Offset in the stack segment.
     pub sp: u64,
     mask: u64,
     /// The stack segment, where it has a base and a limit: outside 64-bit mode.
     segment: Option<Segment>,
+    /// Error code for an access outside the segment: a stack that is only being switched to is named.
+    error: u32,
     privilege: Privilege,
 }
 
 impl Frame {
     /// The stack that the current code uses.
     pub fn current(cpu: &Cpu) -> Self {
-        let ss = cpu.sys.seg[sreg::SS];
-        let (mask, segment) = match (cpu.code64, ss.attr.contains(SegAttr::DB)) {
-            (true, _) => (u64::MAX, None),
-            (false, true) => (0xFFFF_FFFF, Some(ss)),
-            (false, false) => (0xFFFF, Some(ss)),
+        let rsp = cpu.gpr[gpr::RSP];
+        if cpu.code64 {
+            return Self {
+                privilege: cpu.privilege,
+                ..Self::supervisor(rsp)
+            };
+        }
+        Self {
+            error: 0,
+            privilege: cpu.privilege,
+            ..Self::inner(cpu.sys.seg[sreg::SS], rsp)
+        }
+    }
+
+    /// The stack at `sp` of the segment `ss`, which an inner privilege level of protected mode is about to use.
+    pub fn inner(ss: Segment, sp: u64) -> Self {
+        let mask = if ss.attr.contains(SegAttr::DB) {
+            0xFFFF_FFFF
+        } else {
+            0xFFFF
         };
         Self {
-            sp: cpu.gpr[gpr::RSP] & mask,
+            sp: sp & mask,
             mask,
-            segment,
-            privilege: cpu.privilege,
+            segment: Some(ss),
+            error: u32::from(ss.selector & !3),
+            privilege: Privilege::Supervisor,
         }
     }
 
@@ -42,6 +60,7 @@ impl Frame {
             sp: rsp,
             mask: u64::MAX,
             segment: None,
+            error: 0,
             privilege: Privilege::Supervisor,
         }
     }
@@ -90,7 +109,7 @@ impl Frame {
             Some(ss) if within_limit(ss, sp, len as u64) => {
                 Ok(ss.base.wrapping_add(sp) & 0xFFFF_FFFF)
             }
-            Some(_) => Err(cpu.exception(vector::SS, Some(0))),
+            Some(_) => Err(cpu.exception(vector::SS, Some(self.error))),
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Delivery of interrupts and exceptions through the IDT in IA-32e mode (SDM Vol. 3A 6.14), and the instructions that
+//! Delivery of interrupts and exceptions (SDM Vol. 3A 6.12, 6.14; in real-address mode 20.1.4), and the instructions that
 //! ask for it.
 //!
-//! Real mode and legacy protected mode have no delivery yet: an event outside IA-32e mode shuts the processor down.
+//! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
 
 use crate::cpu::{Cpu, Fault, Special, vector};
+use crate::flags::Int;
 use crate::frame::Frame;
 use crate::op::{Abort, Exec, Flow, Op};
-use crate::segment::{Descriptor, is_null, null_segment, sreg, system};
-use crate::state::{SegAttr, efer, gpr, rflags};
+use crate::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
+use crate::state::{SegAttr, Segment, gpr, rflags};
 
 /// What an event is, as far as its delivery differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,9 @@ pub(crate) struct Event {
 /// Offset of RSP0 in a 64-bit TSS; IST1 is at offset 0x24 (SDM Vol. 3A 7.7).
 const TSS_RSP0: u64 = 0x04;
 const TSS_IST0: u64 = 0x1C;
+/// Offset of ESP0 in a 32-bit TSS and of SP0 in one of 16 bits; SS0 follows (SDM Vol. 3A 7.2.1, 7.6).
+const TSS_32_ESP0: u64 = 0x04;
+const TSS_16_SP0: u64 = 0x02;
 
 impl Cpu {
     /// Enters the handler of an event, or changes nothing and says why not.
@@ -56,16 +60,17 @@ impl Cpu {
     }
 
     fn enter_handler(&mut self, event: &Event) -> Result<(), Abort> {
-        if self.sys.efer & efer::LMA == 0 {
-            return Err(self.abort(Fault::TripleFault));
+        if !self.is_protected() {
+            return self.enter_real_handler(event);
         }
+        let ia32e = self.is_ia32e();
         let gate = self.gate(event)?;
         let selector = gate.gate_selector();
         if is_null(selector) {
             return Err(self.gp(0));
         }
         let code = self.descriptor(selector, vector::GP)?;
-        if !code.is_code() || code.dpl() > self.cpl || !code.has(SegAttr::L) {
+        if !code.is_code() || code.dpl() > self.cpl || (ia32e && !code.has(SegAttr::L)) {
             return Err(self.selector_fault(vector::GP, selector));
         }
         self.check_code_segment(selector, code)?;
@@ -75,25 +80,29 @@ impl Cpu {
             code.dpl()
         };
         let ip = gate.gate_offset();
-        self.check_target(code.attr(), 0, ip)?;
+        self.check_target(code.attr(), code.limit(), ip)?;
 
-        let rsp = match gate.gate_ist() {
-            0 if cpl == self.cpl => self.gpr[gpr::RSP],
-            0 => self.tss_stack(TSS_RSP0 + 8 * u64::from(cpl))?,
-            ist => self.tss_stack(TSS_IST0 + 8 * u64::from(ist))?,
+        let (stack, mut frame) = match gate.gate_ist() {
+            ist @ 1.. if ia32e => {
+                let rsp = self.tss_word::<u64>(TSS_IST0 + 8 * u64::from(ist))?;
+                (None, Frame::supervisor(rsp & !0xF))
+            }
+            _ if cpl != self.cpl => {
+                let (ss, mut frame) = self.inner_stack(cpl)?;
+                if ia32e {
+                    frame.sp &= !0xF;
+                }
+                (Some(ss), frame)
+            }
+            _ if ia32e => (None, Frame::supervisor(self.gpr[gpr::RSP] & !0xF)),
+            _ => (None, Frame::current(self)),
         };
-        let mut image = self.rflags();
-        if event.resume {
-            image |= rflags::RF;
-        }
-        let mut frame = Frame::supervisor(rsp & !0xF);
-        frame.push::<u64>(self, self.sys.seg[sreg::SS].selector.into())?;
-        frame.push::<u64>(self, self.gpr[gpr::RSP])?;
-        frame.push::<u64>(self, image)?;
-        frame.push::<u64>(self, self.sys.seg[sreg::CS].selector.into())?;
-        frame.push::<u64>(self, event.return_ip)?;
-        if let Some(error) = event.error {
-            frame.push::<u64>(self, error.into())?;
+        // IA-32e mode pushes the stack pointer even if it keeps the stack.
+        let whole = ia32e || stack.is_some();
+        match gate.is_16_bit() {
+            _ if ia32e => self.push_event::<u64>(&mut frame, event, whole)?,
+            true => self.push_event::<u16>(&mut frame, event, whole)?,
+            false => self.push_event::<u32>(&mut frame, event, whole)?,
         }
         let mut cs = self.accessed(selector, code)?;
 
@@ -101,13 +110,16 @@ impl Cpu {
         cs.selector = (selector & !3) | u16::from(cpl);
         self.sys.seg[sreg::CS] = cs;
         if cpl != self.cpl {
-            self.sys.seg[sreg::SS] = null_segment(cpl.into(), cpl);
+            self.sys.seg[sreg::SS] = stack.unwrap_or(null_segment(cpl.into(), cpl));
             self.cpl = cpl;
         }
-        self.gpr[gpr::RSP] = frame.sp;
+        frame.commit(self);
         self.rip = ip;
         let mut cleared = rflags::TF | rflags::NT | rflags::RF | rflags::VM;
-        if gate.system_type() == Some(system::INTERRUPT_GATE) {
+        if matches!(
+            gate.system_type(),
+            Some(system::INTERRUPT_GATE | system::INTERRUPT_GATE_16)
+        ) {
             cleared |= rflags::IF;
         }
         self.eflags &= !cleared;
@@ -116,23 +128,80 @@ impl Cpu {
         Ok(())
     }
 
+    /// Pushes what a handler returns to in words of `T`; `whole`: the stack pointer as well.
+    fn push_event<T: Int>(
+        &mut self,
+        frame: &mut Frame,
+        event: &Event,
+        whole: bool,
+    ) -> Result<(), Abort> {
+        let mut image = self.rflags();
+        if event.resume {
+            image |= rflags::RF;
+        }
+        if whole {
+            frame.push(self, T::from_u64(self.sys.seg[sreg::SS].selector.into()))?;
+            frame.push(self, T::from_u64(self.gpr[gpr::RSP]))?;
+        }
+        frame.push(self, T::from_u64(image))?;
+        frame.push(self, T::from_u64(self.sys.seg[sreg::CS].selector.into()))?;
+        frame.push(self, T::from_u64(event.return_ip))?;
+        if let Some(error) = event.error {
+            frame.push(self, T::from_u64(error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Real-address mode: a far pointer at four bytes a vector, and no error codes (SDM Vol. 3A 20.1.4).
+    fn enter_real_handler(&mut self, event: &Event) -> Result<(), Abort> {
+        let offset = u64::from(event.vector) * 4;
+        if offset + 3 > u64::from(self.sys.idtr.limit) {
+            return Err(self.gp(0));
+        }
+        let pointer: u32 = self.load_system(self.sys.idtr.base.wrapping_add(offset))?;
+        let (ip, selector) = (u64::from(pointer & 0xFFFF), (pointer >> 16) as u16);
+        let cs = real_segment(self.sys.seg[sreg::CS], selector);
+        let mut frame = Frame::current(self);
+        let unerring = Event {
+            error: None,
+            ..*event
+        };
+        self.push_event::<u16>(&mut frame, &unerring, false)?;
+        self.check_target(cs.attr, cs.limit, ip)?;
+
+        let from = self.linear_ip(event.from);
+        self.sys.seg[sreg::CS] = cs;
+        frame.commit(self);
+        self.rip = ip;
+        self.eflags &= !(rflags::TF | rflags::RF | rflags::AC | rflags::IF);
+        self.update_mode();
+        self.record_far(from);
+        Ok(())
+    }
+
     /// The IDT's gate for an event.
     fn gate(&mut self, event: &Event) -> Result<Descriptor, Abort> {
-        let offset = u64::from(event.vector) * 16;
+        let ia32e = self.is_ia32e();
+        let size = if ia32e { 16 } else { 8 };
+        let offset = u64::from(event.vector) * size;
         // Bit 1 of the error code: the index is one of the IDT (SDM Vol. 3A 6.13).
         let error = u32::from(event.vector) << 3 | 2;
-        if offset + 15 > u64::from(self.sys.idtr.limit) {
+        if offset + size - 1 > u64::from(self.sys.idtr.limit) {
             return Err(self.gp(error));
         }
         let la = self.sys.idtr.base.wrapping_add(offset);
-        let gate = Descriptor {
+        let mut gate = Descriptor {
             low: self.load_system(la)?,
-            high: self.load_system(la.wrapping_add(8))?,
+            high: 0,
         };
-        let valid = matches!(
-            gate.system_type(),
-            Some(system::INTERRUPT_GATE | system::TRAP_GATE)
-        );
+        if ia32e {
+            gate.high = self.load_system(la.wrapping_add(8))?;
+        }
+        let valid = match gate.system_type() {
+            Some(system::INTERRUPT_GATE | system::TRAP_GATE) => true,
+            Some(system::INTERRUPT_GATE_16 | system::TRAP_GATE_16) => !ia32e,
+            _ => false,
+        };
         if !valid || (event.source == Source::Software && gate.dpl() < self.cpl) {
             return Err(self.gp(error));
         }
@@ -142,18 +211,36 @@ impl Cpu {
         Ok(gate)
     }
 
-    /// A stack pointer from the 64-bit TSS.
-    pub(crate) fn tss_stack(&mut self, offset: u64) -> Result<u64, Abort> {
+    /// A word of the TSS, or #TS if it is not all there.
+    fn tss_word<T: Int>(&mut self, offset: u64) -> Result<T, Abort> {
         let tr = self.sys.tr;
-        if tr.attr.contains(SegAttr::UNUSABLE) || offset + 7 > u64::from(tr.limit) {
+        let last = offset + T::BYTES as u64 - 1;
+        if tr.attr.contains(SegAttr::UNUSABLE) || last > u64::from(tr.limit) {
             return Err(self.selector_fault(vector::TS, tr.selector));
         }
         self.load_system(tr.base.wrapping_add(offset))
     }
 
-    /// The stack pointer for privilege level `cpl`.
-    pub(crate) fn inner_stack(&mut self, cpl: u8) -> Result<u64, Abort> {
-        self.tss_stack(TSS_RSP0 + 8 * u64::from(cpl))
+    /// The stack segment and the stack that a transfer to privilege level `cpl` switches to.
+    pub(crate) fn inner_stack(&mut self, cpl: u8) -> Result<(Segment, Frame), Abort> {
+        let level = u64::from(cpl);
+        if self.is_ia32e() {
+            let rsp = self.tss_word::<u64>(TSS_RSP0 + 8 * level)?;
+            return Ok((null_segment(cpl.into(), cpl), Frame::supervisor(rsp)));
+        }
+        let (sp, selector) = match self.sys.tr.ty() {
+            system::TSS_16_AVAILABLE | system::TSS_16_BUSY => {
+                let both: u32 = self.tss_word(TSS_16_SP0 + 4 * level)?;
+                (u64::from(both & 0xFFFF), (both >> 16) as u16)
+            }
+            _ => {
+                let selector: u16 = self.tss_word(TSS_32_ESP0 + 8 * level + 4)?;
+                let esp: u32 = self.tss_word(TSS_32_ESP0 + 8 * level)?;
+                (esp.into(), selector)
+            }
+        };
+        let ss = self.stack_segment(selector, cpl, false, vector::TS)?;
+        Ok((ss, Frame::inner(ss, sp)))
     }
 
     /// Delivers an interrupt from the local APIC between two instructions.

@@ -46,6 +46,7 @@ mod mem;
 mod msr;
 mod paging;
 mod record;
+mod reset;
 mod segment;
 mod tlb;
 

@@ -312,6 +312,7 @@ impl Cpu {
 
     /// The guest-physical address behind `la`, for a privileged reader such as a debugger; sets no fault.
     pub fn translate_quietly(&mut self, la: u64) -> Option<u64> {
+        let la = la & self.linear_mask;
         if !canonical(la) {
             return None;
         }
@@ -337,6 +338,7 @@ impl Cpu {
         } else {
             privilege
         };
+        let la = la & self.linear_mask;
         if let Some(hit) = self.tlb.find(la, access, class) {
             return Ok(Target::Ram(hit));
         }

@@ -1,4 +1,4 @@
-//! 4-level paging (SDM Vol. 3A 4.5): the page walk.
+//! Paging (SDM Vol. 3A chapter 4): one walk for 32-bit paging, PAE paging and 4-level paging.
 
 use crate::ram::GuestRam;
 use crate::state::{SystemState, cr0, cr4, efer};
@@ -17,7 +17,7 @@ const NX: u64 = 1 << 63;
 /// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
 pub(crate) const PHYS_BITS: u32 = 40;
 const ADDR: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
-/// Bits MAXPHYADDR to 51 are reserved in every entry.
+/// Bits MAXPHYADDR to 51 are reserved in every 64-bit entry.
 const RSVD_ADDR: u64 = ((1 << 52) - 1) & !((1 << PHYS_BITS) - 1);
 
 /// Page-fault error code bits (SDM Vol. 3A 4.7).
@@ -36,11 +36,85 @@ pub(crate) struct Walk {
     pub gpa: u64,
     /// G flag, with CR4.PGE set.
     pub global: bool,
-    /// The page has 2 MBytes.
+    /// The page has 2 or 4 MBytes.
     pub large: bool,
 }
 
-/// Translates canonical linear address `la`, setting accessed and dirty flags; on a page fault, its error code.
+/// What the paging modes differ in.
+#[derive(Debug)]
+struct Structures {
+    /// Tables that a walk visits; level 0 is the page table.
+    levels: usize,
+    /// Bits of the linear address that select an entry of a table.
+    index_bits: u32,
+    /// Bytes an entry, as a power of two.
+    entry_shift: u32,
+    /// Bits that are reserved in every entry.
+    reserved: u64,
+    /// Bits that are reserved in an entry of level 1 that maps a page.
+    reserved_large: u64,
+}
+
+/// 32-bit paging (4.3), with PSE-36.
+const BITS_32: Structures = Structures {
+    levels: 2,
+    index_bits: 10,
+    entry_shift: 2,
+    reserved: 0,
+    reserved_large: 1 << 21,
+};
+
+/// PAE paging (4.4), below the registers that hold the page-directory-pointer table.
+const PAE: Structures = Structures {
+    levels: 2,
+    index_bits: 9,
+    entry_shift: 3,
+    reserved: RSVD_ADDR | 0x7FF << 52,
+    reserved_large: 0x1F_E000,
+};
+
+/// 4-level paging (4.5).
+const LEVELS_4: Structures = Structures {
+    levels: 4,
+    index_bits: 9,
+    entry_shift: 3,
+    reserved: RSVD_ADDR,
+    reserved_large: 0x1F_E000,
+};
+
+/// Whether translations go through the four PDPTE registers (SDM Vol. 3A 4.1.1).
+pub(crate) fn is_pae(sys: &SystemState) -> bool {
+    sys.cr0 & cr0::PG != 0 && sys.cr4 & cr4::PAE != 0 && sys.efer & efer::LMA == 0
+}
+
+/// The page-directory-pointer table that `cr3` leads to, for the PDPTE registers; `None` if a present entry has a
+/// reserved bit set (SDM Vol. 3A 4.4.1).
+pub(crate) fn pdptes(ram: &GuestRam, cr3: u64) -> Option<[u64; 4]> {
+    const RESERVED: u64 = 0x1E6 | !((1 << PHYS_BITS) - 1);
+    let table = cr3 & 0xFFFF_FFE0;
+    let entries = [0, 8, 16, 24].map(|at| ram.read_u64(table + at).unwrap_or(0));
+    let good = |e: &u64| e & P == 0 || e & RESERVED == 0;
+    entries.iter().all(good).then_some(entries)
+}
+
+/// Reads the entry at `at`. Tables outside RAM read as not present: there is nothing behind them.
+fn read(ram: &GuestRam, at: u64, s: &Structures) -> u64 {
+    let word = ram.read_u64(at & !7).unwrap_or(0);
+    match s.entry_shift {
+        3 => word,
+        _ => word >> (8 * (at & 4)) & 0xFFFF_FFFF,
+    }
+}
+
+/// Sets flags, all in the low 32 bits, of the entry at `at`, which was read from RAM.
+fn set_flags(ram: &GuestRam, at: u64, flags: u64) {
+    if let Some(word) = ram.read_u64(at & !7) {
+        let _ = ram.write_u64(at & !7, word | flags << (8 * (at & 4)));
+    }
+}
+
+/// Translates linear address `la`, canonical and outside IA-32e mode below 4 GBytes, setting accessed and dirty flags;
+/// on a page fault, its error code.
 pub(crate) fn walk(
     ram: &GuestRam,
     sys: &SystemState,
@@ -48,35 +122,53 @@ pub(crate) fn walk(
     access: Access,
     privilege: Privilege,
 ) -> Result<Walk, u32> {
-    let nxe = sys.efer & efer::NXE != 0;
+    if sys.cr0 & cr0::PG == 0 {
+        return Ok(Walk {
+            gpa: la,
+            global: false,
+            large: false,
+        });
+    }
+    let has_nx = sys.efer & efer::NXE != 0 && sys.cr4 & cr4::PAE != 0;
     let user = privilege != Privilege::Supervisor;
     let code = |rest: u32| {
         rest | if access == Access::Write { pf::W } else { 0 }
             | if user { pf::U } else { 0 }
             // The I/D flag is reported only where execute-disable can fault.
-            | if access == Access::Execute && nxe { pf::ID } else { 0 }
+            | if access == Access::Execute && has_nx { pf::ID } else { 0 }
     };
 
-    let mut table = sys.cr3 & ADDR;
+    let (s, mut table) = if sys.efer & efer::LMA != 0 {
+        (&LEVELS_4, sys.cr3 & ADDR)
+    } else if sys.cr4 & cr4::PAE != 0 {
+        let pdpte = sys.pdpte[(la >> 30 & 3) as usize];
+        if pdpte & P == 0 {
+            return Err(code(0));
+        }
+        (&PAE, pdpte & ADDR)
+    } else {
+        (&BITS_32, sys.cr3 & 0xFFFF_F000)
+    };
+    let has_large = s.entry_shift == 3 || sys.cr4 & cr4::PSE != 0;
     let mut rights = RW | US;
     let mut nx = 0;
     // (address of the entry, its value) at each level visited, for the accessed flags.
     let mut path = [(0u64, 0u64); 4];
-    let mut level = 3;
-    let (entry, page_mask) = loop {
-        let at = table | (la >> (12 + 9 * level) & 0x1FF) << 3;
-        // Page tables outside RAM read as not present: there is nothing behind them.
-        let entry = ram.read_u64(at).unwrap_or(0);
+    let mut level = s.levels - 1;
+    let (entry, large, page_mask) = loop {
+        let shift = 12 + s.index_bits * level as u32;
+        let at = table | (la >> shift & ((1 << s.index_bits) - 1)) << s.entry_shift;
+        let entry = read(ram, at, s);
         if entry & P == 0 {
             return Err(code(0));
         }
-        let large = entry & PS != 0 && level > 0;
-        let reserved = RSVD_ADDR
-            | if nxe { 0 } else { NX }
+        let large = entry & PS != 0 && level > 0 && has_large;
+        let reserved = s.reserved
+            | if has_nx { 0 } else { NX }
             | match (level, large) {
                 // PML4E, and PDPTE: the CPU models have no 1-GByte pages.
                 (2.., true) => PS,
-                (1, true) => 0x1F_E000,
+                (1, true) => s.reserved_large,
                 _ => 0,
             };
         if entry & reserved != 0 {
@@ -86,7 +178,7 @@ pub(crate) fn walk(
         nx |= entry & NX;
         path[level] = (at, entry);
         if large || level == 0 {
-            break (entry, (1u64 << (12 + 9 * level)) - 1);
+            break (entry, large, (1u64 << shift) - 1);
         }
         table = entry & ADDR;
         level -= 1;
@@ -102,20 +194,25 @@ pub(crate) fn walk(
         return Err(code(pf::P));
     }
 
-    for (i, &(at, value)) in path.iter().enumerate().skip(level) {
+    for (i, &(at, value)) in path.iter().enumerate().take(s.levels).skip(level) {
         let want = A | if i == level && access == Access::Write {
             D
         } else {
             0
         };
         if value & want != want {
-            // The entry was read from RAM above.
-            let _ = ram.write_u64(at, value | want);
+            set_flags(ram, at, want);
         }
     }
+    // PSE-36: a 4-MByte page has bits 39:32 of its address in bits 20:13 of its entry.
+    let high = if large && s.entry_shift == 2 {
+        (entry >> 13 & 0xFF) << 32
+    } else {
+        0
+    };
     Ok(Walk {
-        gpa: (entry & ADDR & !page_mask) | (la & page_mask),
+        gpa: high | (entry & ADDR & !page_mask) | (la & page_mask),
         global: entry & G != 0 && sys.cr4 & cr4::PGE != 0,
-        large: level > 0,
+        large,
     })
 }

@@ -3,11 +3,17 @@
 use crate::cpu::{Cpu, vector};
 use crate::mem::canonical;
 use crate::op::Abort;
-use crate::state::{SegAttr, Segment};
+use crate::state::{SegAttr, Segment, cr0, efer};
 
-/// Types of system descriptors in IA-32e mode (SDM Vol. 3A table 3-2).
+/// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode knows those without `_16`, and widens them.
 pub(crate) mod system {
+    pub const TSS_16_AVAILABLE: u8 = 0x1;
     pub const LDT: u8 = 0x2;
+    pub const TSS_16_BUSY: u8 = 0x3;
+    pub const CALL_GATE_16: u8 = 0x4;
+    pub const TASK_GATE: u8 = 0x5;
+    pub const INTERRUPT_GATE_16: u8 = 0x6;
+    pub const TRAP_GATE_16: u8 = 0x7;
     pub const TSS_AVAILABLE: u8 = 0x9;
     pub const TSS_BUSY: u8 = 0xB;
     pub const CALL_GATE: u8 = 0xC;
@@ -41,6 +47,18 @@ pub(crate) fn null_segment(selector: u16, dpl: u8) -> Segment {
         selector,
         attr,
         ..Segment::default()
+    }
+}
+
+/// What a segment register holds after it was loaded in real-address mode: a base. Limit and attributes stay as they
+/// were in protected mode, or at reset (SDM Vol. 3A 9.9.2, 20.1.1).
+pub(crate) fn real_segment(old: Segment, selector: u16) -> Segment {
+    let attr = (old.attr - SegAttr::UNUSABLE) | SegAttr::P | SegAttr::S;
+    Segment {
+        selector,
+        base: u64::from(selector) << 4,
+        limit: old.limit,
+        attr,
     }
 }
 
@@ -146,9 +164,22 @@ impl Descriptor {
         }
     }
 
+    /// Whether this, a gate or a TSS, is one of 16 bits.
+    pub fn is_16_bit(self) -> bool {
+        self.low >> 43 & 1 == 0
+    }
+
     /// Offset of a gate's target.
     pub fn gate_offset(self) -> u64 {
+        if self.is_16_bit() {
+            return self.low & 0xFFFF;
+        }
         (self.low & 0xFFFF) | (self.low >> 32 & 0xFFFF_0000) | self.high << 32
+    }
+
+    /// Words that a call gate copies from stack to stack; IA-32e mode copies none.
+    pub fn gate_parameters(self) -> u64 {
+        self.low >> 32 & 0x1F
     }
 
     /// Code segment of a gate's target.
@@ -172,6 +203,30 @@ impl Descriptor {
 }
 
 impl Cpu {
+    /// Protected mode or IA-32e mode, not real-address mode.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.sys.cr0 & cr0::PE != 0
+    }
+
+    /// IA-32e mode: 64-bit or compatibility mode.
+    pub(crate) fn is_ia32e(&self) -> bool {
+        self.sys.efer & efer::LMA != 0
+    }
+
+    /// Whether a code segment with these attributes is one of 64-bit code. Outside IA-32e mode L means nothing.
+    pub(crate) fn is_code64(&self, attr: SegAttr) -> bool {
+        self.is_ia32e() && attr.contains(SegAttr::L)
+    }
+
+    /// #UD in real-address mode, which has no descriptors to work on.
+    pub(crate) fn require_protected(&mut self) -> Result<(), Abort> {
+        if self.is_protected() {
+            Ok(())
+        } else {
+            Err(self.ud())
+        }
+    }
+
     /// A fault with a selector as its error code.
     #[cold]
     pub(crate) fn selector_fault(&mut self, vector: u8, selector: u16) -> Abort {
@@ -211,13 +266,16 @@ impl Cpu {
         }
     }
 
-    /// Reads a system descriptor of 16 bytes; `fault`(selector) if it is outside its table, or if its upper half has
-    /// a type of its own (SDM Vol. 3A 3.5.2).
+    /// Reads a system descriptor, which in IA-32e mode has 16 bytes; `fault`(selector) if it is outside its table, or if
+    /// its upper half has a type of its own (SDM Vol. 3A 3.5.2).
     pub(crate) fn system_descriptor(
         &mut self,
         selector: u16,
         fault: u8,
     ) -> Result<Descriptor, Abort> {
+        if !self.is_ia32e() {
+            return self.descriptor(selector, fault);
+        }
         let Some(la) = self.descriptor_la(selector, 16) else {
             return Err(self.selector_fault(fault, selector));
         };
@@ -257,7 +315,9 @@ impl Cpu {
 
     /// Loads ES, SS, DS, FS or GS (SDM Vol. 2B, MOV "Loading a segment register").
     pub(crate) fn load_segment(&mut self, register: usize, selector: u16) -> Result<(), Abort> {
-        let segment = if register == sreg::SS {
+        let segment = if !self.is_protected() {
+            real_segment(self.sys.seg[register], selector)
+        } else if register == sreg::SS {
             self.stack_segment(selector, self.cpl, self.code64, vector::GP)?
         } else {
             self.data_segment(selector)?
@@ -308,9 +368,9 @@ impl Cpu {
         self.accessed(selector, d)
     }
 
-    /// A code segment must be present, and not be both 64-bit and 32-bit (SDM Vol. 3A 5.2.1).
+    /// A code segment must be present, and in IA-32e mode not be both 64-bit and 32-bit (SDM Vol. 3A 5.2.1).
     pub(crate) fn check_code_segment(&mut self, selector: u16, d: Descriptor) -> Result<(), Abort> {
-        if d.has(SegAttr::L.union(SegAttr::DB)) {
+        if self.is_ia32e() && d.has(SegAttr::L.union(SegAttr::DB)) {
             return Err(self.selector_fault(vector::GP, selector));
         }
         if !d.has(SegAttr::P) {
@@ -321,12 +381,18 @@ impl Cpu {
 
     /// A jump target must be inside its code segment, or canonical in 64-bit code.
     pub(crate) fn check_target(&mut self, attr: SegAttr, limit: u32, ip: u64) -> Result<(), Abort> {
-        let good = if attr.contains(SegAttr::L) {
+        let good = if self.is_code64(attr) {
             canonical(ip)
         } else {
             ip <= u64::from(limit)
         };
         if good { Ok(()) } else { Err(self.gp(0)) }
+    }
+
+    /// Whether `len` bytes of code at RIP are inside the code segment; 64-bit code has no limit.
+    pub(crate) fn within_code_segment(&self, len: u16) -> bool {
+        let last = self.rip.wrapping_add(u64::from(len)).wrapping_sub(1);
+        self.code64 || last <= u64::from(self.sys.seg[sreg::CS].limit)
     }
 
     /// The linear address of offset `ip` in the code segment.

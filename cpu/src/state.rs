@@ -170,6 +170,8 @@ pub struct SystemState {
     pub cr3: u64,
     /// CR4.
     pub cr4: u64,
+    /// The page-directory-pointer table as MOV to CR3 has loaded it: used in PAE paging only (SDM Vol. 3A 4.4.1).
+    pub pdpte: [u64; 4],
     /// IA32_EFER.
     pub efer: u64,
     /// DR0-DR3.

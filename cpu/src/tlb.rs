@@ -8,8 +8,8 @@ use crate::mem::{Access, Privilege};
 
 const ENTRIES: usize = 512;
 const KINDS: usize = 3;
-/// log2 of the size of a large page in bytes.
-const LARGE_SHIFT: u32 = 21;
+/// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
+const LARGE_SHIFT: u32 = 22;
 const LARGE_SETS: usize = 1024;
 /// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow path.
 const CLASSES: usize = 3;
@@ -51,7 +51,7 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Tlb {
     entries: Box<[Entry; ENTRIES * KINDS * CLASSES]>,
-    /// Which 2-MByte regions may have entries that are parts of a large page, by hash.
+    /// Which 4-MByte regions may have entries that are parts of a large page, by hash.
     large: [u64; LARGE_SETS / 64],
 }
 

@@ -4,8 +4,9 @@ use iced_x86::{Code, Instruction};
 
 use crate::cpu::Cpu;
 use crate::op::{Abort, Exec, Flow, Handler, Op};
-use crate::paging::PHYS_BITS;
-use crate::state::{cr0, cr4};
+use crate::paging::{self, PHYS_BITS};
+use crate::segment::{sreg, system};
+use crate::state::{SegAttr, SystemState, cr0, cr4, efer};
 
 /// The bits of CR0 that exist; writes to others in the lower half are ignored.
 const CR0_BITS: u64 = cr0::PE
@@ -34,18 +35,38 @@ const CR4_BITS: u64 = cr4::TSD
 /// Bits of CR3 between MAXPHYADDR and 63 are reserved.
 const CR3_BITS: u64 = (1 << PHYS_BITS) - 1;
 
+/// Writes CR0, and with PE and PG changes the mode (SDM Vol. 3A 4.1.2, 9.8.5, 9.9).
 fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     let has = |bit| value & bit != 0;
     let impossible =
         value >> 32 != 0 || (has(cr0::PG) && !has(cr0::PE)) || (has(cr0::NW) && !has(cr0::CD));
-    // Paging cannot be turned off in 64-bit mode. Compatibility mode could leave IA-32e mode that way, but there is no
-    // legacy mode to go to.
-    if impossible || !has(cr0::PG) {
+    if impossible {
         return Err(cpu.gp(0));
     }
-    let new = value & CR0_BITS | cr0::ET;
-    let changed = cpu.sys.cr0 ^ new;
-    cpu.sys.cr0 = new;
+    let mut sys = cpu.sys.clone();
+    sys.cr0 = value & CR0_BITS | cr0::ET;
+    let changed = cpu.sys.cr0 ^ sys.cr0;
+    if changed & cr0::PG != 0 {
+        let entering = has(cr0::PG) && sys.efer & efer::LME != 0;
+        // 9.8.5: IA-32e mode is entered from 32-bit code with PAE on and a TSS that it can use, and left from
+        // compatibility mode.
+        let good = if entering {
+            let code = sys.seg[sreg::CS].attr;
+            sys.cr4 & cr4::PAE != 0
+                && !code.contains(SegAttr::L)
+                && !matches!(sys.tr.ty(), system::TSS_16_AVAILABLE | system::TSS_16_BUSY)
+        } else {
+            !cpu.code64
+        };
+        if !good {
+            return Err(cpu.gp(0));
+        }
+        sys.efer = sys.efer & !efer::LMA | if entering { efer::LMA } else { 0 };
+    }
+    if changed & (cr0::PG | cr0::CD | cr0::NW) != 0 {
+        load_pdptes(cpu, &mut sys)?;
+    }
+    cpu.sys = sys;
     if changed & (cr0::WP | cr0::PG) != 0 {
         cpu.flush_tlb(false);
     }
@@ -57,21 +78,41 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     if value & !CR3_BITS != 0 {
         return Err(cpu.gp(0));
     }
-    cpu.sys.cr3 = value;
+    let mut sys = cpu.sys.clone();
+    sys.cr3 = value;
+    load_pdptes(cpu, &mut sys)?;
+    cpu.sys = sys;
     cpu.flush_tlb(true);
     Ok(())
 }
 
 fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     // PAE is what IA-32e paging is built on.
-    if value & !CR4_BITS != 0 || value & cr4::PAE == 0 {
+    if value & !CR4_BITS != 0 || (cpu.is_ia32e() && value & cr4::PAE == 0) {
         return Err(cpu.gp(0));
     }
-    let changed = cpu.sys.cr4 ^ value;
-    cpu.sys.cr4 = value;
-    // SDM Vol. 3A 4.10.4.1.
-    if changed & (cr4::PGE | cr4::PSE | cr4::PAE) != 0 {
+    // SDM Vol. 3A 4.10.4.1, 4.4.1.
+    let paging = (cpu.sys.cr4 ^ value) & (cr4::PGE | cr4::PSE | cr4::PAE) != 0;
+    let mut sys = cpu.sys.clone();
+    sys.cr4 = value;
+    if paging {
+        load_pdptes(cpu, &mut sys)?;
+    }
+    cpu.sys = sys;
+    if paging {
         cpu.flush_tlb(false);
+    }
+    Ok(())
+}
+
+/// Loads the PDPTE registers if `sys`, the state after the instruction, is one of PAE paging; #GP(0) for reserved bits
+/// (SDM Vol. 3A 4.4.1).
+fn load_pdptes(cpu: &mut Cpu, sys: &mut SystemState) -> Result<(), Abort> {
+    if paging::is_pae(sys) {
+        sys.pdpte = match paging::pdptes(&cpu.ram, sys.cr3) {
+            Some(entries) => entries,
+            None => return Err(cpu.gp(0)),
+        };
     }
     Ok(())
 }

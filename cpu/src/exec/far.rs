@@ -7,7 +7,7 @@ use crate::flags::Int;
 use crate::frame::Frame;
 use crate::interrupt::Source;
 use crate::op::{Abort, Exec, Flow, Handler, Op};
-use crate::segment::{Descriptor, is_null, null_segment, rpl, sreg, system};
+use crate::segment::{Descriptor, is_null, null_segment, real_segment, rpl, sreg, system};
 use crate::state::{SegAttr, Segment, gpr, rflags};
 
 /// Where a far JMP or CALL goes.
@@ -17,19 +17,28 @@ struct Target {
     /// Descriptor privilege level of a nonconforming segment behind a gate: the CPL after a CALL.
     cpl: u8,
     ip: u64,
-    /// Through a call gate: the return address is pushed as 64-bit words.
-    gate: bool,
+    /// The call gate that it goes through.
+    gate: Option<Descriptor>,
 }
 
-/// Finds the target of a far JMP or CALL (SDM Vol. 2A, JMP and CALL, "IA-32e mode").
+/// Finds the target of a far JMP or CALL (SDM Vol. 2A, JMP and CALL).
 fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, Abort> {
+    if !cpu.is_protected() {
+        return Ok(Target {
+            cs: real_target(cpu, selector, ip)?,
+            cpl: 0,
+            ip,
+            gate: None,
+        });
+    }
     if is_null(selector) {
         return Err(cpu.gp(0));
     }
     let d = cpu.descriptor(selector, vector::GP)?;
     match d.system_type() {
-        // Call gates are the only system descriptors that can be jumped to: IA-32e mode has no task switches.
+        // Call gates are the only system descriptors that can be jumped to: there are no task switches.
         Some(system::CALL_GATE) => through_gate(cpu, selector, call),
+        Some(system::CALL_GATE_16) if !cpu.is_ia32e() => through_gate(cpu, selector, call),
         Some(_) => Err(cpu.selector_fault(vector::GP, selector)),
         None => {
             if !d.is_code() || !may_enter(cpu, selector, d) {
@@ -42,10 +51,17 @@ fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, A
                 cs,
                 cpl: cpu.cpl,
                 ip,
-                gate: false,
+                gate: None,
             })
         }
     }
+}
+
+/// CS after a transfer to `selector` in real-address mode, where only the limit that CS already has is checked.
+fn real_target(cpu: &mut Cpu, selector: u16, ip: u64) -> Result<Segment, Abort> {
+    let cs = real_segment(cpu.sys.seg[sreg::CS], selector);
+    cpu.check_target(cs.attr, cs.limit, ip)?;
+    Ok(cs)
 }
 
 /// The privilege rules for entering a code segment directly (SDM Vol. 3A 5.8.1).
@@ -70,26 +86,26 @@ fn through_gate(cpu: &mut Cpu, selector: u16, call: bool) -> Result<Target, Abor
         return Err(cpu.gp(0));
     }
     let d = cpu.descriptor(code, vector::GP)?;
-    // Only a CALL can gain privilege (5.8.4), and only 64-bit code can be behind a 64-bit gate (5.8.3.1).
+    // Only a CALL can gain privilege (5.8.4), and IA-32e mode has only 64-bit code behind gates (5.8.3.1).
     let inward = call && !d.is_conforming_code();
     let privileged = if d.is_conforming_code() || inward {
         d.dpl() <= cpu.cpl
     } else {
         d.dpl() == cpu.cpl
     };
-    if !d.is_code() || !privileged || !d.has(SegAttr::L) {
+    if !d.is_code() || !privileged || (cpu.is_ia32e() && !d.has(SegAttr::L)) {
         return Err(cpu.selector_fault(vector::GP, code));
     }
     cpu.check_code_segment(code, d)?;
     let ip = gate.gate_offset();
-    cpu.check_target(d.attr(), 0, ip)?;
+    cpu.check_target(d.attr(), d.limit(), ip)?;
     let cpl = if inward { d.dpl() } else { cpu.cpl };
     let cs = with_rpl(cpu.accessed(code, d)?, cpl);
     Ok(Target {
         cs,
         cpl,
         ip,
-        gate: true,
+        gate: Some(gate),
     })
 }
 
@@ -117,29 +133,42 @@ fn jump(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
 
 fn call<T: Int>(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
     let t = target(cpu, selector, ip, true)?;
-    let return_cs = u64::from(cpu.sys.seg[sreg::CS].selector);
-    let return_ip = cpu.next_rip(op);
-    if t.cpl < cpu.cpl {
-        let rsp = cpu.inner_stack(t.cpl)?;
-        let mut frame = Frame::supervisor(rsp);
-        frame.push::<u64>(cpu, cpu.sys.seg[sreg::SS].selector.into())?;
-        frame.push::<u64>(cpu, cpu.gpr[gpr::RSP])?;
-        frame.push::<u64>(cpu, return_cs)?;
-        frame.push::<u64>(cpu, return_ip)?;
-        cpu.sys.seg[sreg::SS] = null_segment(t.cpl.into(), t.cpl);
-        cpu.gpr[gpr::RSP] = frame.sp;
-    } else {
-        let mut frame = Frame::current(cpu);
-        if t.gate {
-            frame.push::<u64>(cpu, return_cs)?;
-            frame.push::<u64>(cpu, return_ip)?;
-        } else {
-            frame.push(cpu, T::from_u64(return_cs))?;
-            frame.push(cpu, T::from_u64(return_ip))?;
+    match t.gate {
+        None => push_return::<T>(cpu, op, &t, 0)?,
+        Some(_) if cpu.is_ia32e() => push_return::<u64>(cpu, op, &t, 0)?,
+        Some(gate) if gate.is_16_bit() => {
+            push_return::<u16>(cpu, op, &t, gate.gate_parameters())?;
         }
-        frame.commit(cpu);
+        Some(gate) => push_return::<u32>(cpu, op, &t, gate.gate_parameters())?,
     }
     enter(cpu, op, t.cs, t.cpl, t.ip)
+}
+
+/// Pushes the return address of a far CALL in words of `T`. An inner level has a stack of its own, to which the old stack
+/// pointer and so many `parameters` go first.
+fn push_return<T: Int>(cpu: &mut Cpu, op: &Op, t: &Target, parameters: u64) -> Result<(), Abort> {
+    let old = Frame::current(cpu);
+    let (stack, mut frame) = if t.cpl < cpu.cpl {
+        let (ss, mut frame) = cpu.inner_stack(t.cpl)?;
+        frame.push(cpu, T::from_u64(cpu.sys.seg[sreg::SS].selector.into()))?;
+        frame.push(cpu, T::from_u64(cpu.gpr[gpr::RSP]))?;
+        for n in (0..parameters).rev() {
+            let mut from = old;
+            from.skip(n * T::BYTES as u64);
+            let word: T = from.pop(cpu)?;
+            frame.push(cpu, word)?;
+        }
+        (Some(ss), frame)
+    } else {
+        (None, old)
+    };
+    frame.push(cpu, T::from_u64(cpu.sys.seg[sreg::CS].selector.into()))?;
+    frame.push(cpu, T::from_u64(cpu.next_rip(op)))?;
+    if let Some(ss) = stack {
+        cpu.sys.seg[sreg::SS] = ss;
+    }
+    frame.commit(cpu);
+    Ok(())
 }
 
 /// The far pointer in memory: an offset of the operand size, then a selector.
@@ -216,13 +245,19 @@ fn retf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let mut frame = Frame::current(cpu);
     let ip = frame.pop::<T>(cpu)?.zext();
     let selector = frame.pop::<T>(cpu)?.zext() as u16;
+    if !cpu.is_protected() {
+        let cs = real_target(cpu, selector, ip)?;
+        frame.skip(op.imm);
+        frame.commit(cpu);
+        return enter(cpu, op, cs, 0, ip);
+    }
     let cs = return_segment(cpu, selector, ip)?;
     frame.skip(op.imm);
     let cpl = rpl(selector);
     if cpl > cpu.cpl {
         let rsp = frame.pop::<T>(cpu)?.zext();
         let ss_selector = frame.pop::<T>(cpu)?.zext() as u16;
-        let code64 = cs.attr.contains(SegAttr::L);
+        let code64 = cpu.is_code64(cs.attr);
         let ss = cpu.stack_segment(ss_selector, cpl, code64, vector::GP)?;
         switch_stack(cpu, ss, code64, rsp.wrapping_add(op.imm));
         drop_inner_segments(cpu, cpl);
@@ -232,20 +267,33 @@ fn retf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     enter(cpu, op, cs, cpl, ip)
 }
 
-/// IRET (SDM Vol. 2A, IRET, "IA-32e-MODE").
+/// IRET (SDM Vol. 2A, IRET). Virtual-8086 mode and tasks to return to are not there: #GP(0), as for NT in IA-32e mode.
 fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     // NMIs are unblocked even if the instruction faults (SDM Vol. 3A 6.7.1).
     if cpu.nmi_blocked {
         cpu.nmi_blocked = false;
         cpu.update_mode();
     }
-    if cpu.eflags & rflags::NT != 0 {
+    let protected = cpu.is_protected();
+    if protected && cpu.eflags & rflags::NT != 0 {
         return Err(cpu.gp(0));
     }
     let mut frame = Frame::current(cpu);
     let ip = frame.pop::<T>(cpu)?.zext();
     let selector = frame.pop::<T>(cpu)?.zext() as u16;
     let image = frame.pop::<T>(cpu)?.zext();
+    if !protected {
+        let cs = real_target(cpu, selector, ip)?;
+        frame.commit(cpu);
+        cpu.put_rflags(
+            image,
+            returned_flags::<T>(cpu) & !(rflags::VIF | rflags::VIP),
+        );
+        return enter(cpu, op, cs, 0, ip);
+    }
+    if image & rflags::VM != 0 && !cpu.is_ia32e() && cpu.cpl == 0 {
+        return Err(cpu.gp(0));
+    }
     let cpl = rpl(selector);
     let stack = if cpu.code64 || cpl > cpu.cpl {
         let rsp = frame.pop::<T>(cpu)?.zext();
@@ -256,13 +304,21 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let cs = return_segment(cpu, selector, ip)?;
     match stack {
         Some((rsp, selector)) => {
-            let code64 = cs.attr.contains(SegAttr::L);
+            let code64 = cpu.is_code64(cs.attr);
             let ss = cpu.stack_segment(selector, cpl, code64, vector::GP)?;
             switch_stack(cpu, ss, code64, rsp);
         }
         None => frame.commit(cpu),
     }
-    // What may change depends on the level that executes IRET, not on the one it returns to.
+    if cpl > cpu.cpl {
+        drop_inner_segments(cpu, cpl);
+    }
+    cpu.put_rflags(image, returned_flags::<T>(cpu));
+    enter(cpu, op, cs, cpl, ip)
+}
+
+/// The flags that IRET loads: what may change depends on the level that executes it, not on the one it returns to.
+fn returned_flags<T: Int>(cpu: &Cpu) -> u64 {
     let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT;
     if T::BYTES > 2 {
         mask |= rflags::RF | rflags::AC | rflags::ID;
@@ -276,11 +332,7 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
             mask |= rflags::VIF | rflags::VIP;
         }
     }
-    if cpl > cpu.cpl {
-        drop_inner_segments(cpu, cpl);
-    }
-    cpu.put_rflags(image, mask);
-    enter(cpu, op, cs, cpl, ip)
+    mask
 }
 
 fn int(cpu: &mut Cpu, op: &Op) -> Exec {

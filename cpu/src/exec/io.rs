@@ -8,6 +8,7 @@ use crate::flags::Int;
 use crate::lower::address_size;
 use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::segment::system;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
 use crate::state::rflags;
 
@@ -24,7 +25,10 @@ impl Cpu {
             return Ok(());
         }
         let tr = self.sys.tr;
-        if u64::from(tr.limit) < IO_MAP_BASE + 1 {
+        // A 16-bit TSS has no map.
+        if matches!(tr.ty(), system::TSS_16_AVAILABLE | system::TSS_16_BUSY)
+            || u64::from(tr.limit) < IO_MAP_BASE + 1
+        {
             return Err(self.gp(0));
         }
         let map: u16 = self.load_as(tr.base.wrapping_add(IO_MAP_BASE), Privilege::Supervisor)?;

@@ -96,13 +96,23 @@ fn set_zf(cpu: &mut Cpu, zf: bool) -> Exec {
     Ok(Flow::Next)
 }
 
+/// Whether a descriptor is one of a segment: code, data, LDT or TSS.
+fn has_limit(ty: Option<u8>, ia32e: bool) -> bool {
+    match ty {
+        None | Some(system::LDT | system::TSS_AVAILABLE | system::TSS_BUSY) => true,
+        Some(system::TSS_16_AVAILABLE | system::TSS_16_BUSY) => !ia32e,
+        _ => false,
+    }
+}
+
 fn lar<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     let selector = operand(cpu, op, op.src)?;
-    let found = visible(cpu, selector)?.filter(|d| {
-        matches!(
-            d.system_type(),
-            None | Some(system::LDT | system::TSS_AVAILABLE | system::TSS_BUSY | system::CALL_GATE)
-        )
+    let ia32e = cpu.is_ia32e();
+    let found = visible(cpu, selector)?.filter(|d| match d.system_type() {
+        Some(system::CALL_GATE) => true,
+        Some(system::CALL_GATE_16 | system::TASK_GATE) => !ia32e,
+        ty => has_limit(ty, ia32e),
     });
     if let Some(d) = found {
         cpu.w(op.dst, T::from_u64(d.low >> 32 & 0x00F0_FF00));
@@ -111,13 +121,10 @@ fn lar<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 fn lsl<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     let selector = operand(cpu, op, op.src)?;
-    let found = visible(cpu, selector)?.filter(|d| {
-        matches!(
-            d.system_type(),
-            None | Some(system::LDT | system::TSS_AVAILABLE | system::TSS_BUSY)
-        )
-    });
+    let ia32e = cpu.is_ia32e();
+    let found = visible(cpu, selector)?.filter(|d| has_limit(d.system_type(), ia32e));
     if let Some(d) = found {
         cpu.w(op.dst, T::from_u64(d.limit().into()));
     }
@@ -125,12 +132,14 @@ fn lsl<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 fn verr(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     let selector = operand(cpu, op, op.dst)?;
     let found = visible(cpu, selector)?;
     set_zf(cpu, found.is_some_and(Descriptor::is_readable))
 }
 
 fn verw(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     let selector = operand(cpu, op, op.dst)?;
     let found = visible(cpu, selector)?;
     set_zf(cpu, found.is_some_and(Descriptor::is_writable))
@@ -138,6 +147,7 @@ fn verw(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// ARPL: raises the RPL of a selector to that of its caller's.
 fn arpl(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     let caller = cpu.r::<u16>(op.src) & 3;
     let selector = operand(cpu, op, op.dst)?;
     let raise = selector & 3 < caller;
@@ -154,6 +164,7 @@ fn arpl(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// SLDT and STR: `aux` selects. 16 bits to memory, zero-extended to a register.
 fn store_system<T: Int, const TASK: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     let selector = if TASK {
         cpu.sys.tr.selector
     } else {
@@ -168,38 +179,46 @@ fn store_system<T: Int, const TASK: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 fn lldt(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     cpu.require_cpl0()?;
     let selector = operand(cpu, op, op.dst)?;
     if is_null(selector) {
         cpu.sys.ldtr = crate::segment::null_segment(selector, 0);
         return Ok(Flow::Next);
     }
-    let d = system_segment(cpu, selector, system::LDT)?;
+    let d = system_segment(cpu, selector, &[system::LDT])?;
     cpu.sys.ldtr = d.segment(selector);
     Ok(Flow::Next)
 }
 
 fn ltr(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.require_protected()?;
     cpu.require_cpl0()?;
     let selector = operand(cpu, op, op.dst)?;
     if is_null(selector) {
         return Err(cpu.gp(0));
     }
-    let d = system_segment(cpu, selector, system::TSS_AVAILABLE)?;
-    cpu.set_type_bits(selector, d, system::TSS_BUSY)?;
+    let types: &[u8] = if cpu.is_ia32e() {
+        &[system::TSS_AVAILABLE]
+    } else {
+        &[system::TSS_AVAILABLE, system::TSS_16_AVAILABLE]
+    };
+    let d = system_segment(cpu, selector, types)?;
+    const BUSY: u8 = system::TSS_BUSY & !system::TSS_AVAILABLE;
+    cpu.set_type_bits(selector, d, BUSY)?;
     let mut tr = d.segment(selector);
-    tr.attr |= SegAttr::from_bits_retain(system::TSS_BUSY.into());
+    tr.attr |= SegAttr::from_bits_retain(BUSY.into());
     cpu.sys.tr = tr;
     Ok(Flow::Next)
 }
 
-/// The descriptor of an LDT or TSS, which must be in the GDT.
-fn system_segment(cpu: &mut Cpu, selector: u16, ty: u8) -> Result<Descriptor, Abort> {
+/// The descriptor of an LDT or TSS of one of these types, which must be in the GDT.
+fn system_segment(cpu: &mut Cpu, selector: u16, types: &[u8]) -> Result<Descriptor, Abort> {
     if selector & 4 != 0 {
         return Err(cpu.selector_fault(vector::GP, selector));
     }
     let d = cpu.system_descriptor(selector, vector::GP)?;
-    if d.system_type() != Some(ty) {
+    if !d.system_type().is_some_and(|ty| types.contains(&ty)) {
         return Err(cpu.selector_fault(vector::GP, selector));
     }
     if !d.has(SegAttr::P) {

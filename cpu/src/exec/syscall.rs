@@ -71,18 +71,19 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 fn sysenter(cpu: &mut Cpu, op: &Op) -> Exec {
     let cs = cpu.msr.sysenter_cs as u16;
-    if is_null(cs) {
+    if is_null(cs) || !cpu.is_protected() {
         return Err(cpu.gp(0));
     }
     cpu.put_rflags(0, rflags::VM | rflags::IF | rflags::RF);
-    cpu.gpr[gpr::RSP] = cpu.msr.sysenter_esp;
-    let rip = cpu.msr.sysenter_eip;
-    enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, true, rip)
+    let long = cpu.is_ia32e();
+    cpu.gpr[gpr::RSP] = cpu.msr.sysenter_esp & cpu.linear_mask;
+    let rip = cpu.msr.sysenter_eip & cpu.linear_mask;
+    enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, long, rip)
 }
 
 fn sysexit<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
     let base = cpu.msr.sysenter_cs as u16 & !3;
-    if base == 0 {
+    if base == 0 || !cpu.is_protected() {
         return Err(cpu.gp(0));
     }
     cpu.require_cpl0()?;

@@ -92,6 +92,8 @@ const DESCRIPTORS: &[(u16, u64)] = &[
 pub const INTERRUPT_PORT: i32 = 0x80;
 /// A port that raises an NMI.
 pub const NMI_PORT: i32 = 0x81;
+/// A port that keeps the bytes that are written: Bochs and QEMU print them.
+pub const REPORT_PORT: i32 = 0xE9;
 
 /// The machine around the processor.
 #[derive(Debug, Default)]
@@ -99,6 +101,7 @@ pub struct TestPlatform {
     pub signals: Arc<Signals>,
     vectors: Mutex<VecDeque<u8>>,
     nmi: AtomicBool,
+    reported: Mutex<Vec<u8>>,
     pub performance_interrupts: AtomicU64,
     pub cr8: AtomicU64,
     pub apic_base: AtomicU64,
@@ -109,6 +112,11 @@ impl TestPlatform {
     pub fn interrupt(&self, vector: u8) {
         self.vectors.lock().unwrap().push_back(vector);
         self.signals.raise(Signals::INTR);
+    }
+
+    /// The bytes that were written to [`REPORT_PORT`].
+    pub fn reported(&self) -> Vec<u8> {
+        self.reported.lock().unwrap().clone()
     }
 
     pub fn nmi(&self) {
@@ -129,6 +137,7 @@ impl Platform for TestPlatform {
         match i32::from(port) {
             INTERRUPT_PORT => self.interrupt(data[0]),
             NMI_PORT => self.nmi(),
+            REPORT_PORT => self.reported.lock().unwrap().extend_from_slice(data),
             _ => {}
         }
     }
@@ -260,6 +269,13 @@ impl Guest {
         for vector in 0..=255 {
             self.gate(vector, Gate::default());
             self.assemble(handler(vector), |a| a.hlt());
+        }
+    }
+
+    /// Clears memory.
+    pub fn clear(&mut self) {
+        for page in (0..RAM).step_by(0x1000) {
+            self.write_bytes(page, &[0; 0x1000]);
         }
     }
 

@@ -1,0 +1,163 @@
+//! The states that a processor starts from: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1 and table 9-1, 8.4).
+
+use crate::cpuid::Model;
+use crate::debug::{DR6_ONES, DR7_ONES};
+use crate::segment::system;
+use crate::state::{
+    CpuState, MsrState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0, gpr, rflags,
+};
+
+/// Where a processor without a start-up IPI begins: the last 16 bytes below 4 GBytes.
+const RESET_CS: Segment = Segment {
+    selector: 0xF000,
+    base: 0xFFFF_0000,
+    ..DATA
+};
+const RESET_IP: u64 = 0xFFF0;
+
+/// A segment register in real-address mode: 64 KBytes that can be read and written, in CS too.
+const DATA: Segment = Segment {
+    selector: 0,
+    base: 0,
+    limit: 0xFFFF,
+    attr: SegAttr::P
+        .union(SegAttr::S)
+        .union(SegAttr::RW)
+        .union(SegAttr::ACCESSED),
+};
+
+/// LDTR and TR: nothing that could be used, but of the right type.
+const fn system_segment(ty: u8) -> Segment {
+    Segment {
+        attr: SegAttr::P.union(SegAttr::from_bits_retain(ty as u32)),
+        ..DATA
+    }
+}
+
+const TABLE: TableRegister = TableRegister {
+    base: 0,
+    limit: 0xFFFF,
+};
+
+impl CpuState {
+    /// After RESET, without a built-in self-test.
+    #[must_use]
+    pub fn after_reset(model: &Model) -> Self {
+        let before = Self {
+            sys: SystemState {
+                cr0: cr0::CD | cr0::NW,
+                ..SystemState::default()
+            },
+            x87: X87State {
+                fcw: 0x40,
+                // Every register holds +0.0.
+                ftw: 0xFF,
+                ..X87State::default()
+            },
+            mxcsr: 0x1F80,
+            ..Self::default()
+        };
+        before.after_init(model)
+    }
+
+    /// After an INIT in this state: the caches (CR0.CD and NW), the x87 and SSE registers, the time-stamp counter and
+    /// most MSRs keep what they hold. The local APIC, which has state of its own, is not part of this.
+    #[must_use]
+    pub fn after_init(&self, model: &Model) -> Self {
+        let mut seg = [DATA; 6];
+        seg[1] = RESET_CS;
+        let mut state = Self {
+            rip: RESET_IP,
+            rflags: rflags::FIXED,
+            sys: SystemState {
+                seg,
+                ldtr: system_segment(system::LDT),
+                tr: system_segment(system::TSS_BUSY),
+                gdtr: TABLE,
+                idtr: TABLE,
+                cr0: cr0::ET | self.sys.cr0 & (cr0::CD | cr0::NW),
+                dr6: DR6_ONES,
+                dr7: DR7_ONES,
+                ..SystemState::default()
+            },
+            msr: MsrState {
+                // Vol. 3B 17.4.9: tracing and its buffer are off.
+                debugctl: 0,
+                ds_area: 0,
+                ..self.msr.clone()
+            },
+            x87: self.x87,
+            xmm: self.xmm,
+            mxcsr: self.mxcsr,
+            tsc: self.tsc,
+            ..Self::default()
+        };
+        // Family, model and stepping, as CPUID returns them.
+        state.gpr[gpr::RDX] = model.cpuid(1, 0).eax.into();
+        state
+    }
+
+    /// What a start-up IPI does to a processor that waits for it after INIT: it begins at the page that `vector` names
+    /// (SDM Vol. 3A 8.4.3).
+    pub fn start_up(&mut self, vector: u8) {
+        let cs = &mut self.sys.seg[1];
+        cs.selector = u16::from(vector) << 8;
+        cs.base = u64::from(vector) << 12;
+        self.rip = 0;
+        self.halted = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model;
+
+    fn core2() -> &'static Model {
+        model("core2").unwrap()
+    }
+
+    #[test]
+    fn reset_leads_to_the_reset_vector() {
+        let s = CpuState::after_reset(core2());
+        assert_eq!(s.sys.cr0, 0x6000_0010);
+        assert_eq!((s.sys.cr3, s.sys.cr4, s.sys.efer), (0, 0, 0));
+        assert_eq!(s.sys.seg[1].base + s.rip, 0xFFFF_FFF0);
+        assert_eq!((s.rflags, s.sys.dr6, s.sys.dr7), (2, 0xFFFF_0FF0, 0x400));
+        assert_eq!((s.sys.idtr.base, s.sys.idtr.limit), (0, 0xFFFF));
+        assert_eq!(s.gpr[gpr::RDX], 0x6FB);
+        assert_eq!((s.x87.fcw, s.x87.ftw, s.mxcsr), (0x40, 0xFF, 0x1F80));
+    }
+
+    #[test]
+    fn init_keeps_what_belongs_to_programs_and_caches() {
+        let mut before = CpuState::after_reset(core2());
+        before.sys.cr0 = cr0::PE | cr0::PG | cr0::NE;
+        before.sys.efer = 0xD01;
+        before.sys.cr3 = 0x1000;
+        before.gpr = [7; 16];
+        before.xmm[3] = 5;
+        before.x87.fcw = 0x37F;
+        before.tsc = 99;
+        before.msr.lstar = 0x1234;
+        before.msr.debugctl = 0xC0;
+        before.msr.ds_area = 0x9000;
+        before.halted = true;
+        before.nmi_blocked = true;
+        let s = before.after_init(core2());
+        assert_eq!((s.sys.cr0, s.sys.efer, s.sys.cr3), (cr0::ET, 0, 0));
+        assert_eq!((s.xmm[3], s.x87.fcw, s.tsc), (5, 0x37F, 99));
+        assert_eq!((s.msr.lstar, s.msr.debugctl, s.msr.ds_area), (0x1234, 0, 0));
+        assert!(!s.halted && !s.nmi_blocked);
+        assert_eq!(s.gpr.iter().sum::<u64>(), 0x6FB);
+    }
+
+    #[test]
+    fn a_start_up_ipi_names_a_page() {
+        let mut s = CpuState::after_reset(core2());
+        s.start_up(0x9A);
+        let cs = s.sys.seg[1];
+        assert_eq!((cs.selector, cs.base, cs.limit), (0x9A00, 0x9_A000, 0xFFFF));
+        assert_eq!(s.rip, 0);
+    }
+}
