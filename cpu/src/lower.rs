@@ -252,7 +252,7 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
     let size = address_size(insn);
     let stack = segment == seg::SS;
     op.scale = insn.memory_index_scale().trailing_zeros() as u8;
-    // XLAT adds AL, not RAX: its handler does.
+    // XLAT adds AL, not RAX: see `address::addend`.
     op.index = if index == Register::AL {
         reg::ZERO
     } else {
@@ -272,6 +272,10 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         (true, true) => seg::FLAT_SS,
         _ => segment,
     };
+    if let Some(run) = exec::address::addend(insn) {
+        ops.push(Op { run, ..*op });
+        at_tmp(op);
+    }
     if cpu.code_size == CodeSize::Bits64 && size == 64 {
         return;
     }
@@ -281,14 +285,22 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         // The address counts from the stack pointer after the pop (SDM Vol. 2B, POP), the address operation runs before.
         address.disp += insn.memory_size().size() as i64;
     }
+    if let Some(run) = exec::before_address(insn) {
+        ops.push(Op { run, ..*op });
+    }
     address.run = exec::address::select(insn, cpu.code_size);
     address.imm = u64::from(exec::address::access(insn));
     ops.push(address);
+    at_tmp(op);
+    op.seg = if stack { seg::FLAT_SS } else { seg::FLAT };
+}
+
+/// The memory operand is where an operation before this one has left in [`reg::TMP`].
+fn at_tmp(op: &mut Op) {
     op.base = reg::TMP;
     op.index = reg::ZERO;
     op.disp = 0;
     op.scale = 0;
-    op.seg = if stack { seg::FLAT_SS } else { seg::FLAT };
 }
 
 /// Address size of the memory operand, or of the implicit one of a string instruction, in bits.

@@ -51,8 +51,9 @@ pub mod seg {
 
 /// One decoded operation: usually a whole instruction.
 ///
-/// An instruction whose address size is not 64 bits becomes two operations: the first computes the
-/// effective address into [`reg::TMP`], so that the others need not ask. Both carry the same `off`, `len` and `idx`.
+/// An instruction whose address size is not 64 bits, or whose address has more parts than an operation has room for,
+/// becomes several: those before the last compute the address into [`reg::TMP`], so that the others need not ask. All
+/// carry the same `off`, `len` and `idx`.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
     /// Executes it.

@@ -1,12 +1,14 @@
 //! Address operations: memory operands outside 64-bit addressing, where the effective address is truncated,
 //! and outside 64-bit mode, where segments have limits and types (SDM Vol. 3A 5.3, 5.5).
 
-use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, OpKind};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
+use super::{by_size, operand_size};
 use crate::block::CodeSize;
 use crate::cpu::{Cpu, vector};
+use crate::flags::Int;
 use crate::op::{Exec, Flow, Handler, Op, reg, seg};
-use crate::state::{SegAttr, Segment};
+use crate::state::{SegAttr, Segment, gpr};
 
 /// [`access`]: the instruction writes its memory operand.
 const WRITE: u32 = 1 << 16;
@@ -29,9 +31,37 @@ pub(crate) fn access(insn: &Instruction) -> u32 {
     size | if written { WRITE } else { 0 }
 }
 
+/// The operation that adds what no addressing form has to an effective address, and leaves it in [`reg::TMP`], to be
+/// truncated and checked like any other.
+pub(crate) fn addend(insn: &Instruction) -> Option<Handler> {
+    match insn.mnemonic() {
+        Mnemonic::Xlatb => Some(add_al),
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+            if insn.op1_kind() == OpKind::Register =>
+        {
+            Some(by_size!(operand_size(insn, 1), add_bit_offset))
+        }
+        _ => None,
+    }
+}
+
+fn add_al(cpu: &mut Cpu, op: &Op) -> Exec {
+    let al = u64::from(cpu.r::<u8>(gpr::RAX as u8));
+    cpu.gpr[reg::TMP as usize] = cpu.offset(op).wrapping_add(al);
+    Ok(Flow::Next)
+}
+
+/// A bit string's bit number is signed and reaches beyond the operand (SDM Vol. 2A, BT): by whole words.
+fn add_bit_offset<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let words = cpu.r::<T>(op.src).sext() as i64 >> T::BITS.trailing_zeros();
+    let bytes = (words as u64).wrapping_mul(T::BYTES as u64);
+    cpu.gpr[reg::TMP as usize] = cpu.offset(op).wrapping_add(bytes);
+    Ok(Flow::Next)
+}
+
 /// The address operation for a memory operand.
 pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
-    let lea = insn.mnemonic() == iced_x86::Mnemonic::Lea;
+    let lea = insn.mnemonic() == Mnemonic::Lea;
     match (code, lea) {
         (_, true) => effective,
         (CodeSize::Bits64, _) => long,

@@ -59,14 +59,10 @@ fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     in_mem::<KIND, T>(cpu, cpu.ea(op), op.imm)
 }
 
-/// The bit number is signed and reaches beyond the operand: the address moves with it.
+/// A bit string: an operation before this one has moved the address to the word that has the bit.
 fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let n = cpu.r::<T>(op.src).sext() as i64;
-    let words = n >> T::BITS.trailing_zeros();
-    let la = cpu
-        .ea(op)
-        .wrapping_add((words as u64).wrapping_mul(T::BYTES as u64));
-    in_mem::<KIND, T>(cpu, la, n as u64)
+    let n = cpu.r::<T>(op.src).zext();
+    in_mem::<KIND, T>(cpu, cpu.ea(op), n)
 }
 
 #[inline(always)]

@@ -194,16 +194,9 @@ fn std(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
+/// XLAT. An operation before it has added AL to the address.
 fn xlat(cpu: &mut Cpu, op: &Op) -> Exec {
-    let al = u64::from(cpu.r::<u8>(AX));
-    let mut la = cpu.ea(op).wrapping_add(al);
-    // The sum wraps around at the address size, before the segment's base is added.
-    let bits = if op.prefix & Op::A16 != 0 { 16 } else { 32 };
-    let mask = (1u64 << bits) - 1;
-    if op.prefix & (Op::A32 | Op::A16) != 0 && (cpu.gpr[gpr::RBX] & mask) + al > mask {
-        la = la.wrapping_sub(1 << bits);
-    }
-    let v = cpu.load::<u8>(la)?;
+    let v = cpu.load::<u8>(cpu.ea(op))?;
     cpu.w(AX, v);
     Ok(Flow::Next)
 }

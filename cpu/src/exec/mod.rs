@@ -110,6 +110,12 @@ pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> Option<Handler> {
     FAMILIES.iter().find_map(|f| f(insn, op))
 }
 
+/// What an instruction does before its memory operand's segment is looked at: outside 64-bit mode the address operation does
+/// that.
+pub(crate) fn before_address(insn: &Instruction) -> Option<Handler> {
+    stack::before_address(insn).or_else(|| x87::before_address(insn))
+}
+
 /// Not an instruction of this processor.
 pub(crate) fn undefined(cpu: &mut Cpu, _: &Op) -> Exec {
     Err(cpu.ud())

@@ -50,7 +50,12 @@ fn store<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 fn push<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let selector = cpu.sys.seg[usize::from(op.dst) % 6].selector;
-    cpu.push(T::from_u64(selector.into()))?;
+    if T::BITS == 64 {
+        cpu.push(u64::from(selector))?;
+    } else {
+        // A 32-bit slot keeps its upper half on Intel's processors (SDM Vol. 2B, PUSH).
+        cpu.push_into::<T, u16>(selector)?;
+    }
     Ok(Flow::Next)
 }
 

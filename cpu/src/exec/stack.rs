@@ -9,6 +9,17 @@ use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
 use crate::state::gpr::{RBP, RSP};
 use crate::state::{SegAttr, rflags};
 
+/// By operand size in bytes: 2, 4 or 8.
+macro_rules! by_width {
+    ($size:expr, $f:ident) => {
+        match $size {
+            2 => $f::<u16> as Handler,
+            4 => $f::<u32>,
+            _ => $f::<u64>,
+        }
+    };
+}
+
 impl Cpu {
     /// Bits of RSP that address the stack: all in 64-bit mode, else as SS.B says (SDM Vol. 1 6.2.3).
     #[inline(always)]
@@ -54,7 +65,13 @@ impl Cpu {
     /// Pushes a value; the stack pointer moves only if that succeeds.
     #[inline(always)]
     pub(crate) fn push<T: Int>(&mut self, value: T) -> Result<(), Abort> {
-        let sp = self.stack_moved((T::BYTES as u64).wrapping_neg());
+        self.push_into::<T, T>(value)
+    }
+
+    /// Pushes a value into the low bytes of a slot of another size.
+    #[inline(always)]
+    pub(crate) fn push_into<S: Int, T: Int>(&mut self, value: T) -> Result<(), Abort> {
+        let sp = self.stack_moved((S::BYTES as u64).wrapping_neg());
         let la = self.stack_address::<T>(sp, true)?;
         match self.store(la, value) {
             Ok(()) => {
@@ -123,6 +140,17 @@ fn pop_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         return Err(e);
     }
     Ok(Flow::Next)
+}
+
+/// Faults as the read of the top of the stack does.
+fn top<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.peek::<T>(0)?;
+    Ok(Flow::Next)
+}
+
+/// The operation that precedes the address operation, if one does: POP reads the stack first.
+pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
+    (i.mnemonic() == Mnemonic::Pop).then(|| by_width!(i.memory_size().size(), top))
 }
 
 fn pusha<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
@@ -232,17 +260,6 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     cpu.check_writable(la, T::BYTES)
         .map_err(|e| cpu.stack_fault(e))?;
     Ok(T::from_u64(frame))
-}
-
-/// By operand size in bytes: 2, 4 or 8.
-macro_rules! by_width {
-    ($size:expr, $f:ident) => {
-        match $size {
-            2 => $f::<u16> as Handler,
-            4 => $f::<u32>,
-            _ => $f::<u64>,
-        }
-    };
 }
 
 fn push(i: &Instruction) -> Option<Handler> {

@@ -23,6 +23,9 @@ trait Step {
     const DI: bool;
     /// Whether the source, rSI, is stepped.
     const SI: bool;
+    /// Whether 32-bit addressing in 64-bit mode clears the upper halves of the index registers even if no iteration
+    /// completes.
+    const CLEARS: bool = false;
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort>;
     /// As many iterations as can be done at once, at most `n`; 0 if none can.
     #[inline(always)]
@@ -83,6 +86,7 @@ struct Movs;
 impl Step for Movs {
     const DI: bool = true;
     const SI: bool = true;
+    const CLEARS: bool = true;
 
     #[inline(always)]
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
@@ -119,6 +123,7 @@ struct Stos;
 impl Step for Stos {
     const DI: bool = true;
     const SI: bool = false;
+    const CLEARS: bool = true;
 
     #[inline(always)]
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
@@ -168,12 +173,13 @@ impl Step for Cmps {
     const DI: bool = true;
     const SI: bool = true;
 
+    // Intel's processors load the second operand first, which shows if both fault.
     #[inline(always)]
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
-        let from = source::<T>(cpu, op)?;
-        let a = cpu.load::<T>(from)?;
         let to = destination::<T>(cpu, op, false)?;
         let b = cpu.load::<T>(to)?;
+        let from = source::<T>(cpu, op)?;
+        let a = cpu.load::<T>(from)?;
         Ok(compare(cpu, op, a, b))
     }
 }
@@ -216,7 +222,25 @@ fn once<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
+/// 32-bit addressing clears the upper halves of the registers that it counts with, as any write of 32 bits does. Intel's
+/// processors do so before the first iteration.
+fn clear_upper<S: Step>(cpu: &mut Cpu, op: &Op) {
+    let si = S::CLEARS && S::SI;
+    let di = S::CLEARS && S::DI;
+    for (id, clears) in [(RCX, true), (RSI, si), (RDI, di)] {
+        if clears {
+            let v = index(cpu, op, id);
+            set_index(cpu, op, id, v);
+        }
+    }
+}
+
 fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    if op.aux == 32 {
+        clear_upper::<S>(cpu, op);
+    }
+    // CMPS and SCAS write the flags when they complete: a fault or trap finds what they were before (SDM Vol. 2B, REP).
+    let flags = cpu.flags;
     // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
     let chunk = if cpu.special.contains(Special::TRAP) {
         1
@@ -241,7 +265,13 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
             continue;
         }
         // Each iteration commits: a fault in the next restarts from there.
-        let more = S::step::<T>(cpu, op)?;
+        let more = match S::step::<T>(cpu, op) {
+            Ok(more) => more,
+            Err(Abort) => {
+                cpu.flags = flags;
+                return Err(Abort);
+            }
+        };
         advance::<S, T>(cpu, op, 1);
         set_index(cpu, op, RCX, count - 1);
         done += 1;
@@ -252,6 +282,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     if index(cpu, op, RCX) == 0 {
         return Ok(Flow::Next);
     }
+    cpu.flags = flags;
     cpu.rip = cpu.this_rip(op);
     Ok(Flow::Jump)
 }

@@ -166,11 +166,6 @@ impl State {
                 state.memory.0[start..end].fill(0);
             }
         }
-        // AMD processors change flags even if the comparison raises an unmasked exception (SDM Vol. 2A, FCOMI).
-        let comparison = form.bytes[0] & !4 == 0xDB && form.bytes[1] >= 0xE8;
-        if comparison && host.x87.fsw & !host.x87.fcw & 0x3F != 0 {
-            host.flags = self.flags;
-        }
         let context = || {
             format!(
                 "{} {:02x?}\nbefore {before:x?}",

@@ -109,17 +109,17 @@ fn conditional(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI).
+/// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI). Not so with an invalid
+/// operand whose exception is unmasked, the manual says; but processors do it then, too.
 fn compare(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.wait_fpu()?;
     let flags = host::run_register(&mut cpu.x87, op.aux, op.src, 0);
-    if cpu.x87.unmasked() & !PE == 0 {
-        cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
-    }
+    cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
     cpu.set_fip(op, op.src);
     Ok(Flow::Next)
 }
 
+/// Computes with a memory operand, which a store fills.
 fn memory(cpu: &mut Cpu, op: &Op, operand: &mut host::Operand, la: u64) {
     // SAFETY: `lower` leaves the instructions with longer operands to `control`.
     unsafe { host::run_memory(&mut cpu.x87, op.aux, op.src, operand) };
@@ -141,18 +141,54 @@ fn load(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
+/// Stores. With an unmasked exception other than an inexact result there is nothing to store (SDM Vol. 1 8.5), and memory is
+/// not accessed.
 fn store(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.wait_fpu()?;
     let la = cpu.ea(op);
-    let size = usize::from(op.dst).min(10);
-    cpu.check_writable(la, size)?;
+    let before = cpu.x87;
     let mut operand = [0; 16];
     memory(cpu, op, &mut operand, la);
-    // Unmasked, only an inexact result is stored before the exception (SDM Vol. 1 8.5).
     if cpu.x87.unmasked() & !PE == 0 {
-        cpu.store_bytes(la, &operand[..size])?;
+        let size = usize::from(op.dst).min(10);
+        if let Err(Abort) = cpu.store_bytes(la, &operand[..size]) {
+            cpu.x87 = before;
+            return Err(Abort);
+        }
     }
     Ok(Flow::Next)
+}
+
+/// What comes before the address operation of a store: if there is nothing to store, the segment does not matter.
+fn try_store(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.wait_fpu()?;
+    let before = cpu.x87;
+    let la = cpu.ea(op);
+    memory(cpu, op, &mut [0; 16], la);
+    if cpu.x87.unmasked() & !PE != 0 {
+        return cpu.end_block(op);
+    }
+    cpu.x87 = before;
+    Ok(Flow::Next)
+}
+
+/// Whether an instruction stores a register to memory.
+fn stores(i: &Instruction) -> bool {
+    i.op0_kind() == OpKind::Memory
+        && matches!(
+            i.mnemonic(),
+            Mnemonic::Fst
+                | Mnemonic::Fstp
+                | Mnemonic::Fist
+                | Mnemonic::Fistp
+                | Mnemonic::Fisttp
+                | Mnemonic::Fbstp
+        )
+}
+
+/// The operation that precedes the address operation, if one does.
+pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
+    stores(i).then_some(try_store)
 }
 
 /// The handler of a computing instruction.
@@ -165,15 +201,7 @@ fn compute(i: &Instruction, op: &mut Op) -> Option<Handler> {
         op.aux = opcode as u8 & 7;
         op.src = u8::try_from(info.group_index()).ok()?;
         op.dst = i.memory_size().size() as u8;
-        return Some(match i.mnemonic() {
-            Mnemonic::Fst
-            | Mnemonic::Fstp
-            | Mnemonic::Fist
-            | Mnemonic::Fistp
-            | Mnemonic::Fisttp
-            | Mnemonic::Fbstp => store,
-            _ => load,
-        });
+        return Some(if stores(i) { store } else { load });
     }
     let st = (0..i.op_count())
         .find(|&n| info.op_kind(n) == OpCodeOperandKind::sti_opcode)
