@@ -14,6 +14,7 @@ use vbts_tests::differential::compare::{describe, difference};
 use vbts_tests::differential::generate::{Generator, Group};
 use vbts_tests::differential::native::Host;
 use vbts_tests::differential::soft::Soft;
+use vbts_tests::differential::vendor::Vendor;
 
 /// Differences shown by name; the rest is counted.
 const SHOWN: usize = 12;
@@ -27,11 +28,12 @@ fn setting(name: &str, default: u64) -> u64 {
 
 fn compare(group: Group, mode: Mode) {
     let directory = tempfile::tempdir().unwrap();
+    let vendor = Vendor::host().unwrap();
     let mut host = Host::new(directory.path()).unwrap();
     let mut soft = Soft::new().unwrap();
     let time = Duration::from_secs(setting("VBTS_FUZZ_SECONDS", 2));
     let seed = setting("VBTS_FUZZ_SEED", 1);
-    let mut generator = Generator::new(group, mode, seed);
+    let mut generator = Generator::new(group, mode, vendor, seed);
     let start = Instant::now();
     let mut cases = 0u64;
     // By the last instruction of the case: one example each.
@@ -41,7 +43,7 @@ fn compare(group: Group, mode: Mode) {
         cases += 1;
         let theirs = host.run(&case.code, &case.state).unwrap();
         let text = match soft.run(&case.code, &case.state) {
-            Ok(ours) => difference(&case, &theirs, &ours),
+            Ok(ours) => difference(vendor, &case, &theirs, &ours),
             Err(error) => {
                 soft = Soft::new().unwrap();
                 Some(format!("    {error:#}\n"))
@@ -58,7 +60,10 @@ fn compare(group: Group, mode: Mode) {
             entry.0 += 1;
         }
     }
-    println!("{group:?} {mode:?}: {cases} cases, {} differ", found.len());
+    println!(
+        "{group:?} {mode:?} ({vendor:?}): {cases} cases, {} differ",
+        found.len()
+    );
     if found.is_empty() {
         return;
     }

@@ -6,6 +6,7 @@ use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
 
 use super::generate::Case;
 use super::layout::{CODE, DATA};
+use super::vendor::{Behaviour, Vendor};
 use super::{Event, FloatState, Mode, Outcome, State};
 
 /// The flags that are compared: the arithmetic ones, DF, NT and AC.
@@ -98,11 +99,18 @@ fn operand_bits(instruction: &Instruction) -> u32 {
     size as u32 * 8
 }
 
-/// What differs between the host's outcome and ours, or `None`.
+/// What differs between the outcome on a host of `vendor` and ours, or `None`.
 #[must_use]
-pub fn difference(case: &Case, host: &Outcome, soft: &Outcome) -> Option<String> {
+pub fn difference(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> Option<String> {
+    if vendor.may_differ(Behaviour::CancelledStore)
+        && case.state.float.fcw & 0x3F != 0x3F
+        && host.event.is_memory_fault()
+        && stopped_at(case, host).is_some_and(stores_x87)
+    {
+        return None;
+    }
     let mut text = String::new();
-    if !same_event(case.state.mode, host.event, soft.event) {
+    if !same_event(vendor, case, host, soft) {
         let _ = writeln!(
             text,
             "    event: host {:x?}, soft {:x?}",
@@ -111,19 +119,26 @@ pub fn difference(case: &Case, host: &Outcome, soft: &Outcome) -> Option<String>
     }
     let (h, s) = (&host.state, &soft.state);
     let mask = case.state.mode.mask();
+    let counters = [1, 6, 7];
+    let halves = vendor.may_differ(Behaviour::UpperHalvesOfRepeat)
+        && case.instructions.iter().any(repeats_with_32_bits);
     if h.rip != s.rip {
         let _ = writeln!(text, "    rip: host {:#x}, soft {:#x}", h.rip, s.rip);
     }
-    for (name, (h, s)) in GPR_NAMES.iter().zip(h.gpr.iter().zip(&s.gpr)) {
+    for (n, (name, (h, s))) in (0..).zip(GPR_NAMES.iter().zip(h.gpr.iter().zip(&s.gpr))) {
+        let mask = if halves && counters.contains(&n) {
+            0xFFFF_FFFF
+        } else {
+            mask
+        };
         if (h ^ s) & mask != 0 {
             let _ = writeln!(text, "    {name}: host {h:#x}, soft {s:#x}");
         }
     }
     let undefined = undefined_flags(case, h);
     let mut flags = FLAGS & !rflags(undefined);
-    // FCOMI with an unmasked invalid or denormal operand leaves the flags alone on Intel's processors (SDM Vol. 2A, FCOMI).
-    if case.state.float.fcw & s.float.fcw & 3 != 3
-        && case.instructions.iter().any(compares_to_flags)
+    if vendor.may_differ(Behaviour::FlagsInsideRepeat)
+        && stopped_at(case, host).is_some_and(repeats_a_comparison)
     {
         flags &= !0x8D5;
     }
@@ -136,13 +151,23 @@ pub fn difference(case: &Case, host: &Outcome, soft: &Outcome) -> Option<String>
             flag_names(flags)
         );
     }
-    float_difference(case, host, soft, &mut text);
+    float_difference(vendor, case, host, soft, &mut text);
+    let partial = match (soft.event, stopped_at(case, soft)) {
+        (Event::Page(la), Some(instruction))
+            if vendor.may_differ(Behaviour::PartialStore)
+                && stores_x87(instruction)
+                && instruction.memory_size().size() == 10 =>
+        {
+            la - 10..la
+        }
+        _ => 0..0,
+    };
     for (at, (h, s)) in h
         .memory
         .iter()
         .zip(&s.memory)
         .enumerate()
-        .filter(|(_, (h, s))| h != s)
+        .filter(|(at, (h, s))| h != s && !partial.contains(&(DATA + *at as u64)))
         .take(16)
     {
         let _ = writeln!(
@@ -172,27 +197,99 @@ fn undefined_flags(case: &Case, host: &State) -> u32 {
     undefined
 }
 
-/// What may differ: a signal does not tell #MF from #XM; and which fault comes first is the processor's choice for an
-/// operand that is misaligned and beyond its segment's limit, or that crosses the limit in a page that is not there.
-fn same_event(mode: Mode, host: Event, soft: Event) -> bool {
-    let beyond_limit =
-        mode == Mode::Bits32 && matches!(soft, Event::Stack | Event::GeneralProtection);
-    host == soft
-        || host == Event::X87 && soft == Event::Simd
-        || host == Event::GeneralProtection && beyond_limit
-        || matches!(host, Event::Page(la) if la >= 0xFFFF_FFF0) && beyond_limit
+/// A signal does not tell #MF from #XM.
+fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bool {
+    let beyond_limit = vendor.may_differ(Behaviour::LimitOf4GBytes)
+        && case.state.mode == Mode::Bits32
+        && matches!(soft.event, Event::Stack | Event::GeneralProtection);
+    let cmps = vendor.may_differ(Behaviour::CmpsOrder)
+        && host.event.is_memory_fault()
+        && soft.event.is_memory_fault()
+        && stopped_at(case, host).is_some_and(compares_strings);
+    host.event == soft.event
+        || host.event == Event::X87 && soft.event == Event::Simd
+        || host.event == Event::GeneralProtection && beyond_limit
+        || matches!(host.event, Event::Page(la) if la >= 0xFFFF_FFF0) && beyond_limit
+        || cmps
 }
 
-fn float_difference(case: &Case, host: &Outcome, soft: &Outcome, text: &mut String) {
+/// The instruction before which the case ended, if it did not complete.
+fn stopped_at<'a>(case: &'a Case, outcome: &Outcome) -> Option<&'a Instruction> {
+    let mut instructions = case.instructions.iter();
+    instructions.find(|instruction| instruction.ip() == outcome.state.rip)
+}
+
+fn compares_strings(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    instruction.is_string_instruction()
+        && matches!(
+            instruction.mnemonic(),
+            M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Cmpsq
+        )
+}
+
+fn is_repeated(instruction: &Instruction) -> bool {
+    instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+fn repeats_a_comparison(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    is_repeated(instruction)
+        && (compares_strings(instruction)
+            || matches!(
+                instruction.mnemonic(),
+                M::Scasb | M::Scasw | M::Scasd | M::Scasq
+            ))
+}
+
+fn repeats_with_32_bits(instruction: &Instruction) -> bool {
+    use OpKind as K;
+    is_repeated(instruction)
+        && instruction
+            .op_kinds()
+            .any(|kind| matches!(kind, K::MemorySegESI | K::MemorySegEDI | K::MemoryESEDI))
+}
+
+fn stores_x87(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    instruction.op0_kind() == OpKind::Memory
+        && matches!(
+            instruction.mnemonic(),
+            M::Fst | M::Fstp | M::Fist | M::Fistp | M::Fisttp | M::Fbstp
+        )
+}
+
+fn stores_mmx(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory && instruction.op1_register().is_mm()
+}
+
+fn float_difference(
+    vendor: Vendor,
+    case: &Case,
+    host: &Outcome,
+    soft: &Outcome,
+    text: &mut String,
+) {
     let (h, mut s) = (&host.state.float, soft.state.float);
-    if soft.event == Event::Simd && case.instructions.iter().any(converts_to_mmx) {
-        // Whether the x87 registers have become MMX registers when the conversion faults is the processor's choice.
+    if vendor.may_differ(Behaviour::FaultingMmxStore)
+        && soft.event.is_memory_fault()
+        && stopped_at(case, soft).is_some_and(stores_mmx)
+    {
+        let by = (top(h) + 8 - top(&s)) % 8;
+        s.st.rotate_left(by);
+        s.fsw = s.fsw & !TOP | h.fsw & TOP;
+    }
+    if vendor.may_differ(Behaviour::FaultingMmxConversion)
+        && soft.event == Event::Simd
+        && case.instructions.iter().any(converts_to_mmx)
+    {
         s.fsw = s.fsw & !TOP | h.fsw & TOP;
         (s.ftw, s.st) = (h.ftw, h.st);
     }
-    // With an unmasked overflow or underflow, whether the result that is not delivered counts as inexact differs.
     const UE_OE_PE: u32 = 0x38;
-    if soft.event == Event::Simd
+    if vendor.may_differ(Behaviour::SuppressedInexact)
+        && soft.event == Event::Simd
         && (h.mxcsr ^ s.mxcsr) == UE_OE_PE & 0x20
         && h.mxcsr & UE_OE_PE & !0x20 != 0
     {
@@ -242,14 +339,6 @@ fn converts_to_mmx(instruction: &Instruction) -> bool {
     matches!(
         instruction.mnemonic(),
         M::Cvtpd2pi | M::Cvttpd2pi | M::Cvtps2pi | M::Cvttps2pi | M::Cvtpi2ps | M::Cvtpi2pd
-    )
-}
-
-fn compares_to_flags(instruction: &Instruction) -> bool {
-    use Mnemonic as M;
-    matches!(
-        instruction.mnemonic(),
-        M::Fcomi | M::Fcomip | M::Fucomi | M::Fucomip
     )
 }
 

@@ -6,6 +6,7 @@
 //! | [`native`] | runs them on the host, in a traced process |
 //! | [`soft`] | runs them on the software CPU, at CPL 3 in 64-bit mode |
 //! | [`compare`] | what may differ, and what differs |
+//! | [`vendor`] | where processors differ, by vendor |
 //! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
 
 pub mod compare;
@@ -13,6 +14,7 @@ pub mod generate;
 pub mod native;
 pub mod random;
 pub mod soft;
+pub mod vendor;
 
 /// Linear addresses on both sides.
 pub mod layout {
@@ -127,6 +129,17 @@ pub enum Event {
     Simd,
     /// Anything else: an exception by its vector, or a signal by its number.
     Other(u32),
+}
+
+impl Event {
+    /// Whether it is a fault of a memory access.
+    #[must_use]
+    pub const fn is_memory_fault(self) -> bool {
+        matches!(
+            self,
+            Self::GeneralProtection | Self::Stack | Self::Page(_) | Self::Alignment
+        )
+    }
 }
 
 /// How the instructions ended, and the state they left. RIP is that of the instruction that faulted, or of the INT3.

@@ -3,6 +3,7 @@
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind};
 
 use super::super::Mode;
+use super::super::vendor::{Behaviour, Vendor};
 
 /// A part of the instruction set that is tested by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +124,6 @@ const EXCLUDED_CODES: &[Code] = &[
     // Whether it needs a writable segment when it does not write.
     Code::Arpl_rm16_r16,
     Code::Arpl_r32m16_r32,
-    // AMD's reads 32 bits.
-    Code::Movsxd_r16_rm16,
     Code::Call_rm16,
     Code::Jmp_rm16,
     Code::Call_m1616,
@@ -141,11 +140,32 @@ const EXCLUDED_CODES: &[Code] = &[
     Code::Popq_GS,
 ];
 
+/// Forms that only some vendors' processors are compared on.
+const BY_VENDOR: &[(Behaviour, &[Code])] = &[
+    (
+        Behaviour::PushSegment,
+        &[
+            Code::Pushd_ES,
+            Code::Pushd_CS,
+            Code::Pushd_SS,
+            Code::Pushd_DS,
+            Code::Pushd_FS,
+            Code::Pushd_GS,
+        ],
+    ),
+    (Behaviour::Movsxd16, &[Code::Movsxd_r16_rm16]),
+];
+
 /// Every instruction of a group.
 #[must_use]
-pub(super) fn codes(group: Group, mode: Mode) -> Vec<Code> {
+pub(super) fn codes(group: Group, mode: Mode, vendor: Vendor) -> Vec<Code> {
+    let differs = |code| {
+        BY_VENDOR
+            .iter()
+            .any(|(behaviour, codes)| codes.contains(&code) && vendor.may_differ(*behaviour))
+    };
     Code::values()
-        .filter(|&code| belongs(code, group, mode))
+        .filter(|&code| belongs(code, group, mode) && !differs(code))
         .collect()
 }
 

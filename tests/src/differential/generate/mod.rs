@@ -4,6 +4,7 @@ use iced_x86::{Code, Instruction};
 
 use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN};
 use super::random::Random;
+use super::vendor::Vendor;
 use super::{FloatState, Mode, State};
 
 mod codes;
@@ -30,6 +31,7 @@ pub struct Case {
 pub struct Generator {
     group: Group,
     mode: Mode,
+    vendor: Vendor,
     random: Random,
     codes: Vec<Code>,
     next: usize,
@@ -40,11 +42,11 @@ pub struct Generator {
 const MAX_CODE: usize = 0x60;
 
 impl Generator {
-    /// The cases that `seed` gives.
+    /// The cases that `seed` gives, for a host of a vendor.
     #[must_use]
-    pub fn new(group: Group, mode: Mode, seed: u64) -> Self {
+    pub fn new(group: Group, mode: Mode, vendor: Vendor, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let codes = codes::codes(group, mode);
+        let codes = codes::codes(group, mode, vendor);
         let next = random.below(codes.len() as u64) as usize;
         let mut memory = Vec::with_capacity(MEMORY_LEN);
         while memory.len() < MEMORY_LEN {
@@ -53,6 +55,7 @@ impl Generator {
         Self {
             group,
             mode,
+            vendor,
             random,
             codes,
             next,
@@ -85,6 +88,7 @@ impl Generator {
         let state = initial_state(&mut self.random, self.mode, &self.memory);
         let mut draft = Draft {
             random: &mut self.random,
+            vendor: self.vendor,
             state,
             // RSP, and what the mode does not have.
             fixed: 1 << 4

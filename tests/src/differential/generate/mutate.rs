@@ -4,6 +4,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic
 
 use super::super::Mode;
 use super::super::layout::{CODE, CODE_LEN};
+use super::super::vendor::{Behaviour, Vendor};
 use super::codes::needs_initial_state;
 use super::{Case, Generator};
 
@@ -35,10 +36,10 @@ impl Generator {
         );
         let instruction = decoder.decode();
         let invalid = instruction.code() == Code::INVALID;
-        let known = invalid && !is_other_processors(&bytes)
+        let known = invalid && !is_other_processors(self.vendor, &bytes)
             || self.codes.contains(&instruction.code())
                 && !needs_initial_state(instruction.code())
-                && !is_left_out(&instruction, &bytes);
+                && !is_left_out(self.vendor, &instruction, &bytes);
         if !invalid {
             case.code[instruction.len()..bytes.len().max(instruction.len())].fill(0xCC);
         }
@@ -70,16 +71,16 @@ impl Generator {
     }
 }
 
-/// AMD's MOV to and from CR8, which LOCK encodes, and what virtualisation extensions may make of 0F 01.
-fn is_other_processors(bytes: &[u8]) -> bool {
+/// What virtualisation extensions may make of 0F 01, and MOV to and from a control register.
+fn is_other_processors(vendor: Vendor, bytes: &[u8]) -> bool {
+    let lock_mov = vendor.may_differ(Behaviour::LockMovCr);
     bytes
         .windows(2)
-        .any(|pair| matches!(pair, [0x0F, 0x01 | 0x20..=0x23]))
+        .any(|pair| matches!(pair, [0x0F, 0x01]) || lock_mov && matches!(pair, [0x0F, 0x20..=0x23]))
 }
 
-/// Branches that do not lead to the INT3s, and where Intel's and AMD's processors differ: the operand-size prefix on a
-/// near branch in 64-bit mode, repeat prefixes on LOOPE and LOOPNE, REX.B on PAUSE, and 16-bit shifts beyond the operand.
-fn is_left_out(instruction: &Instruction, bytes: &[u8]) -> bool {
+/// Branches that do not lead to the INT3s, 16-bit shifts beyond the operand, and where vendors differ.
+fn is_left_out(vendor: Vendor, instruction: &Instruction, bytes: &[u8]) -> bool {
     let branch = instruction.flow_control() != FlowControl::Next;
     let ends = CODE + bytes.len() as u64..CODE + CODE_LEN as u64;
     let astray = branch && !ends.contains(&instruction.near_branch_target());
@@ -87,8 +88,12 @@ fn is_left_out(instruction: &Instruction, bytes: &[u8]) -> bool {
         instruction.code(),
         Code::Shld_rm16_r16_imm8 | Code::Shrd_rm16_r16_imm8
     ) && instruction.immediate8() & 31 > 16;
+    let mnemonic = instruction.mnemonic();
     let repeat = bytes.contains(&0xF2) || bytes.contains(&0xF3);
-    let loops = matches!(instruction.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) && repeat;
-    let pause = instruction.mnemonic() == Mnemonic::Pause;
-    astray || loops || pause || branch && bytes.contains(&0x66) || wide_shift
+    let differs = vendor.may_differ(Behaviour::RepeatedLoop)
+        && matches!(mnemonic, Mnemonic::Loope | Mnemonic::Loopne)
+        && repeat
+        || vendor.may_differ(Behaviour::PauseR8) && mnemonic == Mnemonic::Pause
+        || vendor.may_differ(Behaviour::NarrowBranch) && branch && bytes.contains(&0x66);
+    astray || wide_shift || differs
 }

@@ -7,6 +7,7 @@ use iced_x86::{
 
 use super::super::layout::{CODE, DATA, DATA_LEN, MEMORY_LEN};
 use super::super::random::Random;
+use super::super::vendor::{Behaviour, Vendor};
 use super::super::{Mode, State};
 use super::codes::is_x87;
 use super::{MAX_CODE, float_state, vector};
@@ -36,6 +37,7 @@ const GPR64: [Register; 16] = [
 /// One case under construction.
 pub(super) struct Draft<'a> {
     pub(super) random: &'a mut Random,
+    pub(super) vendor: Vendor,
     pub(super) state: State,
     /// General registers whose value an earlier operand depends on.
     pub(super) fixed: u16,
@@ -291,10 +293,16 @@ impl Draft<'_> {
 
     fn string_kind(&mut self, wide: OpKind, narrow: OpKind, register: usize) -> OpKind {
         let address = self.random_address(16);
-        self.set(register, address);
         if self.state.mode == Mode::Bits64 && self.random.chance(90) {
+            self.set(register, address);
             wide
         } else {
+            let garbage = if self.random.chance(50) {
+                self.random.bits() << 32
+            } else {
+                0
+            };
+            self.set(register, garbage | address & 0xFFFF_FFFF);
             narrow
         }
     }
@@ -399,9 +407,12 @@ impl Draft<'_> {
             let repne = op_code.can_use_repne_prefix() && self.random.chance(50);
             instruction.set_has_repne_prefix(repne);
             instruction.set_has_rep_prefix(!repne && op_code.can_use_rep_prefix());
+            // Only the lower half counts with 32-bit addressing.
             let count = match self.random.below(20) {
                 0 => self.random.integer(),
                 1 => 0,
+                2 => self.random.bits() << 32,
+                3 => self.random.bits() << 32 | 3,
                 n => n,
             };
             self.set(1, count);
@@ -490,13 +501,15 @@ impl Draft<'_> {
                 bytes[at..at + 8].copy_from_slice(&high.to_le_bytes());
                 self.poke(address, &bytes);
             }
-            // Reserved bits fault; that is worth a try, but not every time. Bit 17 is AMD's.
+            // Reserved bits fault; that is worth a try, but not every time.
             Mnemonic::Ldmxcsr => {
                 let address = self.effective_address(instruction);
                 let mask = if self.random.chance(70) {
                     0xFFFF
-                } else {
+                } else if self.vendor.may_differ(Behaviour::MisalignedMode) {
                     !0x2_0000
+                } else {
+                    u32::MAX
                 };
                 let value = (self.random.bits() as u32) & mask;
                 self.poke(address, &value.to_le_bytes());

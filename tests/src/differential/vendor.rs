@@ -1,0 +1,181 @@
+//! Where processors differ, as data. The software CPU models one of Intel's, so a host of another vendor is not asked about what
+//! Intel's do differently, and no host is asked about what the manual leaves to the processor.
+
+use std::arch::x86_64::__cpuid;
+
+use anyhow::{Result, bail};
+
+/// Who made a processor (CPUID.0: EBX, EDX, ECX).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    /// "GenuineIntel".
+    Intel,
+    /// "AuthenticAMD".
+    Amd,
+}
+
+impl Vendor {
+    /// The vendor of the host's processor.
+    ///
+    /// # Errors
+    /// If the table has no column for it.
+    pub fn host() -> Result<Self> {
+        let id = __cpuid(0);
+        match [id.ebx, id.edx, id.ecx]
+            .map(u32::to_le_bytes)
+            .as_flattened()
+        {
+            b"GenuineIntel" => Ok(Self::Intel),
+            b"AuthenticAMD" => Ok(Self::Amd),
+            other => bail!(
+                "no table of differences for a processor of '{}'",
+                String::from_utf8_lossy(other)
+            ),
+        }
+    }
+
+    /// Whether a processor of this vendor may do something else than the software CPU.
+    #[must_use]
+    pub fn may_differ(self, behaviour: Behaviour) -> bool {
+        DIFFERENCES
+            .iter()
+            .any(|d| d.behaviour == behaviour && d.vendors.contains(&self))
+    }
+}
+
+/// Something that processors do differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Flags after a fault or trap in the middle of REP CMPS or SCAS.
+    FlagsInsideRepeat,
+    /// Which operand's fault CMPS raises if both fault.
+    CmpsOrder,
+    /// Upper halves of RCX, RSI and RDI where a repeated string instruction with 32-bit addressing completes no iteration.
+    UpperHalvesOfRepeat,
+    /// Upper half of the stack slot when a 32-bit PUSH stores a segment register.
+    PushSegment,
+    /// Whether an x87 store that an unmasked exception cancels accesses memory.
+    CancelledStore,
+    /// Bytes that a store of ten bytes leaves in its first page if it faults in the second.
+    PartialStore,
+    /// TOP after an MMX store that faults.
+    FaultingMmxStore,
+    /// x87 registers after a conversion to or from MMX that raises #XM.
+    FaultingMmxConversion,
+    /// Whether a result that an unmasked overflow or underflow suppresses counts as inexact.
+    SuppressedInexact,
+    /// Accesses across the limit of a segment of 4 GBytes, and which fault they raise if something else forbids them, too.
+    LimitOf4GBytes,
+    /// Near branches with an operand-size prefix, in 64-bit mode.
+    NarrowBranch,
+    /// LOOPE and LOOPNE with a repeat prefix.
+    RepeatedLoop,
+    /// PAUSE with REX.B.
+    PauseR8,
+    /// MOVSXD with a 16-bit operand size.
+    Movsxd16,
+    /// Which bits of MXCSR exist.
+    MisalignedMode,
+    /// MOV to and from a control register with LOCK.
+    LockMovCr,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Difference {
+    /// What differs.
+    pub behaviour: Behaviour,
+    /// On which hosts it is not compared.
+    pub vendors: &'static [Vendor],
+    /// Where the software CPU's way, or the freedom of choice, is written. "Observed": no manual says it; the software CPU does
+    /// as the vendor's processors that are not listed do.
+    pub source: &'static str,
+}
+
+const AMD: &[Vendor] = &[Vendor::Amd];
+const INTEL: &[Vendor] = &[Vendor::Intel];
+const BOTH: &[Vendor] = &[Vendor::Intel, Vendor::Amd];
+
+/// The table. SDM is Intel's manual, APM is AMD's.
+pub const DIFFERENCES: &[Difference] = &[
+    Difference {
+        behaviour: Behaviour::FlagsInsideRepeat,
+        vendors: AMD,
+        source: "SDM Vol. 2B, REP: EFLAGS is restored to the state prior to the execution of the instruction",
+    },
+    Difference {
+        behaviour: Behaviour::CmpsOrder,
+        vendors: AMD,
+        source: "observed: Intel's load ES:rDI first, AMD's the other operand",
+    },
+    Difference {
+        behaviour: Behaviour::UpperHalvesOfRepeat,
+        vendors: AMD,
+        source: "observed: Intel's write the registers before the first iteration",
+    },
+    Difference {
+        behaviour: Behaviour::PushSegment,
+        vendors: AMD,
+        source: "SDM Vol. 2B, PUSH: Core processors move 16 bits; APM Vol. 3, PUSH: zero-extended",
+    },
+    Difference {
+        behaviour: Behaviour::CancelledStore,
+        vendors: AMD,
+        source: "SDM Vol. 1 8.5.1: the destination operand is unchanged; observed: AMD's check that it is writable",
+    },
+    Difference {
+        behaviour: Behaviour::PartialStore,
+        vendors: INTEL,
+        source: "SDM Vol. 3A 8.1.1: accesses larger than a quadword may complete in part",
+    },
+    Difference {
+        behaviour: Behaviour::FaultingMmxStore,
+        vendors: INTEL,
+        source: "SDM Vol. 1 9.5.1: TOP is 0 after an MMX instruction; observed: also after one that faulted",
+    },
+    Difference {
+        behaviour: Behaviour::FaultingMmxConversion,
+        vendors: BOTH,
+        source: "SDM Vol. 1 11.5.2 does not order the transition to MMX and #XM",
+    },
+    Difference {
+        behaviour: Behaviour::SuppressedInexact,
+        vendors: BOTH,
+        source: "SDM Vol. 1 11.5.2.4 and 11.5.2.5 do not say",
+    },
+    Difference {
+        behaviour: Behaviour::LimitOf4GBytes,
+        vendors: BOTH,
+        source: "SDM Vol. 3A 5.3: with a limit of FFFFFFFFH, whether accesses across it fault is implementation-specific",
+    },
+    Difference {
+        behaviour: Behaviour::NarrowBranch,
+        vendors: AMD,
+        source: "SDM Vol. 2A, JMP and 2.2.1.7: near branches have 64 bits; APM Vol. 3, JMP: the prefix truncates RIP",
+    },
+    Difference {
+        behaviour: Behaviour::RepeatedLoop,
+        vendors: AMD,
+        source: "SDM Vol. 2A 2.1.1: reserved; observed: Intel's ignore the prefix",
+    },
+    Difference {
+        behaviour: Behaviour::PauseR8,
+        vendors: AMD,
+        source: "SDM Vol. 2B, PAUSE and XCHG; observed: XCHG on Intel's",
+    },
+    Difference {
+        behaviour: Behaviour::Movsxd16,
+        vendors: AMD,
+        source: "SDM Vol. 2B, MOVSXD: 16 bits are read; APM Vol. 3, MOVSXD: 32 bits",
+    },
+    Difference {
+        behaviour: Behaviour::MisalignedMode,
+        vendors: AMD,
+        source: "SDM Vol. 1 10.2.3: bit 17 is reserved; APM Vol. 1 4.2.2: MM",
+    },
+    Difference {
+        behaviour: Behaviour::LockMovCr,
+        vendors: AMD,
+        source: "SDM Vol. 2A, LOCK: #UD; APM Vol. 3, MOV CRn: CR8",
+    },
+];
