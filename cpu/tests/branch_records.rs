@@ -3,44 +3,13 @@
 
 mod common;
 
+use common::records::{ALL, check};
 use common::{Gate, Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
 use vbts_cpu::cpu::vector::{BP, DB, GP, PF, UD};
 use vbts_cpu::state::rflags;
-
-const ALL: DebugCtl = DebugCtl::TR.union(DebugCtl::BTS);
-const USER_ONLY: DebugCtl = ALL.union(DebugCtl::BTS_OFF_OS);
-const KERNEL_ONLY: DebugCtl = ALL.union(DebugCtl::BTS_OFF_USR);
-const NONE: DebugCtl = USER_ONLY.union(DebugCtl::BTS_OFF_USR);
-
-/// A transfer that the processor makes, and the CPL it leads to.
-type Transfer = (u64, u64, u8);
-
-/// Runs what `make` gives under each filter, and compares the records with those of `transfers` that the filter lets
-/// through.
-fn check(make: impl Fn() -> Guest, transfers: &[Transfer]) {
-    let filters: [(DebugCtl, &[u8]); 6] = [
-        (ALL, &[0, 3]),
-        (USER_ONLY, &[3]),
-        (KERNEL_ONLY, &[0]),
-        (NONE, &[]),
-        (DebugCtl::TR, &[]),
-        (DebugCtl::BTS, &[]),
-    ];
-    for (debugctl, levels) in filters {
-        let mut g = make();
-        g.trace(debugctl.bits(), 64);
-        g.run();
-        let expected: Vec<_> = transfers
-            .iter()
-            .filter(|t| levels.contains(&t.2))
-            .map(|t| (t.0, t.1))
-            .collect();
-        assert_eq!(g.records(), expected, "{debugctl:?}");
-    }
-}
 
 fn user(program: fn(&mut CodeAssembler) -> Result<(), IcedError>) -> impl Fn() -> Guest {
     move || Guest::user(program)

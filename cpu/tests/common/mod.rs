@@ -11,6 +11,8 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
 
+pub mod records;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
