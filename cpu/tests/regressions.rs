@@ -231,6 +231,29 @@ const CASES: &[Case] = &[
         after: &[],
     },
     Case {
+        name: "BOUND below the lower bound does not load the upper one",
+        mode: Bits32,
+        // bound eax, [ebx]
+        code: &[0x62, 0x03],
+        before: |s| s.gpr[RBX] = ISLAND + 0xFFC,
+        memory: &[(ISLAND + 0xFF8, 5 << 32)],
+        end: Faults(BR, None),
+        after: &[],
+    },
+    Case {
+        name: "BOUND not below the lower bound does",
+        mode: Bits32,
+        // bound eax, [ebx]
+        code: &[0x62, 0x03],
+        before: |s| {
+            s.gpr[RAX] = 5;
+            s.gpr[RBX] = ISLAND + 0xFFC;
+        },
+        memory: &[(ISLAND + 0xFF8, 5 << 32)],
+        end: PageFaults(READ, ISLAND + 0x1000),
+        after: &[],
+    },
+    Case {
         name: "SALC with CF",
         mode: Bits32,
         code: &[0xD6],

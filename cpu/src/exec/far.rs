@@ -351,18 +351,19 @@ fn into(cpu: &mut Cpu, op: &Op) -> Exec {
     }
 }
 
-/// BOUND: #BR if the signed index in the register is not between the two bounds in memory, both inclusive.
+/// BOUND: #BR if the signed index in the register is not between the two bounds in memory, both inclusive. Intel's
+/// processors load the upper one only if the index is not below the lower one.
 fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let la = cpu.ea(op);
-    let lower = cpu.load::<T>(la)?.sext() as i64;
-    let upper = cpu
-        .load::<T>(la.wrapping_add(T::BYTES as u64) & 0xFFFF_FFFF)?
-        .sext() as i64;
-    if (lower..=upper).contains(&(cpu.r::<T>(op.dst).sext() as i64)) {
-        Ok(Flow::Next)
-    } else {
-        Err(cpu.exception(vector::BR, None))
+    let index = cpu.r::<T>(op.dst).sext() as i64;
+    if index < cpu.load::<T>(la)?.sext() as i64 {
+        return Err(cpu.exception(vector::BR, None));
     }
+    let upper = cpu.load::<T>(la.wrapping_add(T::BYTES as u64) & 0xFFFF_FFFF)?;
+    if index > upper.sext() as i64 {
+        return Err(cpu.exception(vector::BR, None));
+    }
+    Ok(Flow::Next)
 }
 
 /// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is.

@@ -206,7 +206,13 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
         && host.event.is_memory_fault()
         && soft.event.is_memory_fault()
         && stopped_at(case, host).is_some_and(compares_strings);
+    // #BR is the same signal as #GP.
+    let bound = vendor.may_differ(Behaviour::BoundOrder)
+        && host.event.is_memory_fault()
+        && soft.event == Event::GeneralProtection
+        && stopped_at(case, host).is_some_and(|i| i.mnemonic() == Mnemonic::Bound);
     host.event == soft.event
+        || bound
         || host.event == Event::X87 && soft.event == Event::Simd
         || host.event == Event::GeneralProtection && beyond_limit
         || matches!(host.event, Event::Page(la) if la >= 0xFFFF_FFF0) && beyond_limit

@@ -50,6 +50,8 @@ pub enum Behaviour {
     FlagsInsideRepeat,
     /// Which operand's fault CMPS raises if both fault.
     CmpsOrder,
+    /// Whether BOUND loads the upper bound if the index is below the lower one.
+    BoundOrder,
     /// Upper halves of RCX, RSI and RDI where a repeated string instruction with 32-bit addressing completes no iteration.
     UpperHalvesOfRepeat,
     /// Upper half of the stack slot when a 32-bit PUSH stores a segment register.
@@ -107,6 +109,11 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::CmpsOrder,
         vendors: AMD,
         source: "observed: Intel's load ES:rDI first, AMD's the other operand",
+    },
+    Difference {
+        behaviour: Behaviour::BoundOrder,
+        vendors: AMD,
+        source: "observed: Intel's do not",
     },
     Difference {
         behaviour: Behaviour::UpperHalvesOfRepeat,
