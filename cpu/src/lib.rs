@@ -15,8 +15,14 @@
 //! | `exec` | the instructions, a file a family |
 //! | `exception`, `interrupt`, `debug` | events and their delivery |
 //! | `segment`, `frame` | protected-mode structures: descriptors, and the stack as far transfers use it |
+//! | `reset` | RESET, INIT and the start-up IPI |
 //! | `cpuid`, `msr` | the CPU models as data |
 //! | `record` | where a taken branch meets the Branch Trace Store |
+//!
+//! # What is left out
+//!
+//! Virtual-8086 mode and hardware task switches. IRET to a frame with VM set, IRET with NT set, a far transfer to a TSS or a
+//! task gate, and a task gate in the IDT are #GP in protected mode, as most of them are in IA-32e mode (SDM Vol. 3A 7.7).
 //!
 //! # How an instruction runs
 //!

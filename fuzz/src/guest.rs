@@ -2,6 +2,7 @@
 //!
 //! | linear = physical | what |
 //! |---|---|
+//! | 0x00000 - 0x00FFF | a page directory for 32-bit paging |
 //! | 0x01000 - 0x0FFFF | supervisor pages: tables, handlers, DS area and its buffer, stacks |
 //! | 0x10000 - 0x3FFFF | user pages: code and data |
 //!
@@ -34,6 +35,18 @@ const HALT: u64 = HANDLERS;
 const RETURN: u64 = HANDLERS + 0x10;
 const SYSRET: u64 = HANDLERS + 0x20;
 const SYSEXIT: u64 = HANDLERS + 0x30;
+/// Those of protected mode and of real-address mode.
+const LEGACY_HALT: u64 = HANDLERS + 0x40;
+const LEGACY_RETURN: u64 = HANDLERS + 0x50;
+/// What other modes than IA-32e mode use, beside the structures of that: TSS, IDT, and the interrupt vectors of
+/// real-address mode.
+const TSS32: u64 = TSS + 0x100;
+const IDT32: u64 = TSS + 0x400;
+const VECTORS: u64 = TSS + 0xC00;
+/// The page directory of 32-bit paging: one page of 4 MBytes.
+const DIRECTORY32: u64 = 0;
+/// The page-directory-pointer table of PAE paging, which leads to the same page table.
+const POINTERS: u64 = PDPT + 0x800;
 /// The DS management area.
 pub const DS_AREA: u64 = 0x9000;
 /// The BTS buffer.
@@ -58,7 +71,11 @@ const USER_CS: u16 = 0x33;
 const TSS_SELECTOR: u16 = 0x40;
 const KERNEL_CS32: u16 = 0x60;
 const USER_CS16: u16 = 0x6B;
-const GDT_END: u16 = 0x70;
+const KERNEL_CS16: u16 = 0x70;
+const KERNEL_SS16: u16 = 0x78;
+const TSS32_SELECTOR: u16 = 0x80;
+const CALL_GATE32: u16 = 0x88;
+const GDT_END: u16 = 0x90;
 
 const DESCRIPTORS: &[(u16, u64)] = &[
     (KERNEL_CS, 0x00AF_9B00_0000_FFFF),
@@ -70,6 +87,11 @@ const DESCRIPTORS: &[(u16, u64)] = &[
     (TSS_SELECTOR, 0x0000_8B00_0000_0067 | TSS << 16),
     (KERNEL_CS32, 0x00CF_9B00_0000_FFFF),
     (USER_CS16, 0x000F_FB00_0000_FFFF),
+    (KERNEL_CS16, 0x0000_9B01_0000_FFFF),
+    (KERNEL_SS16, 0x0000_9301_0000_FFFF),
+    (TSS32_SELECTOR, 0x0000_8B00_0000_0067 | TSS32 << 16),
+    // Two parameters.
+    (CALL_GATE32, 0x0000_EC02_0060_0000 | LEGACY_HALT),
 ];
 /// The selector of a call gate to the handler that halts.
 const CALL_GATE: u16 = 0x50;
@@ -87,20 +109,46 @@ pub enum Mode {
     User32,
     /// Compatibility mode with 16-bit operands and addresses, CPL 3.
     User16,
+    /// Real-address mode.
+    Real,
+    /// Protected mode without paging, CPL 0.
+    Protected,
+    /// Protected mode with 32-bit paging, CPL 3.
+    Paged,
+    /// Protected mode with PAE paging, CPL 3.
+    Pae,
+    /// Protected mode with PAE paging, 16-bit code at CPL 0.
+    Pae16,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 10] = [
         Self::Kernel64,
         Self::User64,
         Self::Kernel32,
         Self::User32,
         Self::User16,
+        Self::Real,
+        Self::Protected,
+        Self::Paged,
+        Self::Pae,
+        Self::Pae16,
     ];
+
+    /// IA-32e mode.
+    pub fn is_ia32e(self) -> bool {
+        matches!(
+            self,
+            Self::Kernel64 | Self::User64 | Self::Kernel32 | Self::User32 | Self::User16
+        )
+    }
 
     fn selectors(self) -> (u16, u16) {
         match self {
+            Self::Protected => (KERNEL_CS32, KERNEL_SS),
+            Self::Paged | Self::Pae => (USER_CS32, USER_SS),
+            Self::Real | Self::Pae16 => (KERNEL_CS16, KERNEL_SS16),
             Self::Kernel64 => (KERNEL_CS, KERNEL_SS),
             Self::User64 => (USER_CS, USER_SS),
             Self::Kernel32 => (KERNEL_CS32, KERNEL_SS),
@@ -196,6 +244,12 @@ fn pristine() -> Vec<u8> {
     put(RETURN, &[0x48, 0xCF]); // IRETQ
     put(SYSRET, &[0x48, 0x0F, 0x07]);
     put(SYSEXIT, &[0x48, 0x0F, 0x35]);
+    put(LEGACY_HALT, &[0xF4]);
+    put(LEGACY_RETURN, &[0xCF]);
+    put(TSS32 + 4, &RSP0.to_le_bytes()[..4]);
+    put(TSS32 + 8, &KERNEL_SS.to_le_bytes());
+    put(DIRECTORY32, &0x87u32.to_le_bytes());
+    put(POINTERS, &(PD | 1).to_le_bytes());
     for vector in 0..256u64 {
         let handler = match vector {
             1..=3 | 32.. => RETURN,
@@ -205,6 +259,17 @@ fn pristine() -> Vec<u8> {
         let ist = u64::from(vector == 2 || vector == 8);
         let low = handler | u64::from(KERNEL_CS) << 16 | ist << 32 | 0xEE << 40;
         put(IDT + 16 * vector, &low.to_le_bytes());
+        let handler = if handler == RETURN {
+            LEGACY_RETURN
+        } else {
+            LEGACY_HALT
+        };
+        // Of 16 bits for some.
+        let kind = if vector % 7 == 5 { 0xE6 } else { 0xEE };
+        let gate = handler | u64::from(KERNEL_CS32) << 16 | kind << 40;
+        put(IDT32 + 8 * vector, &gate.to_le_bytes());
+        let pointer = (handler & 0xF) | (handler >> 4) << 16;
+        put(VECTORS + 4 * vector, &(pointer as u32).to_le_bytes());
     }
     put(DS_AREA, &ds_fields().to_bytes());
     for (i, word) in (0u64..).zip(ram[DATA as usize..].chunks_exact_mut(8)) {
@@ -334,20 +399,57 @@ fn state(mode: Mode) -> CpuState {
         s.rip = 0;
         s.gpr[4] = 0x8000;
     }
-    s.sys.tr = segment(TSS_SELECTOR);
+    if matches!(mode, Mode::Real | Mode::Pae16) {
+        // 64 KBytes of code and stack, and of data.
+        s.rip = 0;
+        s.gpr[4] = 0x8000;
+        if mode == Mode::Real {
+            for (n, s) in s.sys.seg.iter_mut().enumerate() {
+                let at = if n == 1 || n == 2 { CODE } else { DATA };
+                (s.selector, s.base) = ((at >> 4) as u16, at);
+            }
+        }
+    }
+    s.sys.tr = segment(if mode.is_ia32e() {
+        TSS_SELECTOR
+    } else {
+        TSS32_SELECTOR
+    });
     s.sys.ldtr.attr = SegAttr::UNUSABLE;
     s.sys.gdtr = TableRegister {
         base: GDT,
         limit: GDT_END - 1,
     };
-    s.sys.idtr = TableRegister {
-        base: IDT,
-        limit: 0xFFF,
+    let (base, limit) = match mode {
+        Mode::Real => (VECTORS, 0x3FF),
+        _ if mode.is_ia32e() => (IDT, 0xFFF),
+        _ => (IDT32, 0x7FF),
     };
-    s.sys.cr0 = cr0::PE | cr0::PG | cr0::WP | cr0::NE | cr0::ET;
-    s.sys.cr3 = PML4;
-    s.sys.cr4 = cr4::PAE | cr4::PGE | cr4::DE | cr4::OSFXSR | cr4::OSXMMEXCPT;
-    s.sys.efer = efer::LME | efer::LMA | efer::SCE | efer::NXE;
+    s.sys.idtr = TableRegister { base, limit };
+    s.sys.cr0 = cr0::WP | cr0::NE | cr0::ET;
+    s.sys.cr4 = cr4::PGE | cr4::DE | cr4::OSFXSR | cr4::OSXMMEXCPT;
+    s.sys.efer = efer::SCE | efer::NXE;
+    match mode {
+        Mode::Real => {}
+        Mode::Protected => s.sys.cr0 |= cr0::PE,
+        Mode::Paged => {
+            s.sys.cr0 |= cr0::PE | cr0::PG;
+            s.sys.cr3 = DIRECTORY32;
+            s.sys.cr4 |= cr4::PSE;
+        }
+        Mode::Pae | Mode::Pae16 => {
+            s.sys.cr0 |= cr0::PE | cr0::PG;
+            s.sys.cr3 = POINTERS;
+            s.sys.cr4 |= cr4::PAE;
+            s.sys.pdpte[0] = PD | 1;
+        }
+        _ => {
+            s.sys.cr0 |= cr0::PE | cr0::PG;
+            s.sys.cr3 = PML4;
+            s.sys.cr4 |= cr4::PAE;
+            s.sys.efer |= efer::LME | efer::LMA;
+        }
+    }
     s.sys.dr6 = 0xFFFF_0FF0;
     s.sys.dr7 = 0x400;
     s.msr.star = u64::from(USER_CS32) << 48 | u64::from(KERNEL_CS) << 32;

@@ -36,7 +36,7 @@ pub const CODE32: u32 = 0x9000;
 pub const CODE64: u32 = 0xA000;
 const HANDLERS16: u32 = 0xB000;
 const HANDLERS32: u32 = 0xB400;
-const HANDLERS64: u32 = 0xB800;
+const HANDLERS64: u32 = 0xBA00;
 /// Exceptions, and some vectors for INT n.
 const VECTORS: u32 = 0x40;
 pub const USER: u32 = 0xC000;
@@ -45,6 +45,10 @@ pub const USER_STACK: u32 = 0xD000;
 const COPIED: u32 = 0xE000;
 const START: u32 = 0xFF00;
 const RESET: u32 = 0xFFF0;
+
+/// What a report begins and ends with.
+const BEGIN: [u8; 4] = *b"vbts";
+const END: [u8; 4] = *b"stbv";
 
 /// A report of an exception begins with this and the vector.
 pub const EXCEPTION: u32 = 0xE000_0000;
@@ -80,6 +84,10 @@ pub mod sel {
     pub const END: u16 = 0xC8;
 }
 
+pub const CS: u32 = sel::CODE32 as u32;
+pub const USER_CS: u32 = sel::USER_CODE as u32;
+pub const USER_SS: u32 = sel::USER_DATA as u32;
+
 const DESCRIPTORS: &[(u16, u64)] = &[
     (sel::CODE32, 0x00CF_9A00_0000_FFFF),
     (sel::DATA32, 0x00CF_9200_0000_FFFF),
@@ -106,16 +114,6 @@ const DESCRIPTORS: &[(u16, u64)] = &[
 
 pub type Emit = Result<(), IcedError>;
 
-/// What the reference machines cannot be asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Oracle {
-    /// Everybody must agree.
-    #[default]
-    All,
-    /// Not QEMU, for this reason.
-    NotQemu(&'static str),
-}
-
 /// A program and what is known of it.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -124,7 +122,8 @@ pub struct Image {
     pub expected: Vec<u32>,
     /// It ends in shutdown.
     pub shutdown: bool,
-    pub oracle: Oracle,
+    /// Machines that are known to do something else, and what.
+    deviations: Vec<(&'static str, &'static str)>,
 }
 
 impl Image {
@@ -134,12 +133,14 @@ impl Image {
             rom: vec![0; ROM],
             expected: Vec::new(),
             shutdown: false,
-            oracle: Oracle::All,
+            deviations: Vec::new(),
         };
         for &(selector, descriptor) in DESCRIPTORS {
             image.descriptor(selector, descriptor);
         }
         image.put32(TSS + 4, &[STACK0, sel::DATA32.into()]);
+        // No I/O map.
+        image.put(TSS + 0x66, &0x68u16.to_le_bytes());
         image.put(TSS16 + 2, &STACK0.to_le_bytes()[..2]);
         image.put(TSS16 + 4, &sel::DATA32.to_le_bytes());
         image.handlers16();
@@ -158,6 +159,7 @@ impl Image {
             a.cld()?;
             a.rep().movsw()?;
             a.mov(ds, cx)?;
+            say(a, BEGIN)?;
             ljmp16(a, 0, CODE16)
         });
         // JMP FAR F000:FF00
@@ -230,12 +232,57 @@ impl Image {
         self.assemble(bits, USER, program);
     }
 
+    pub fn expect_all(&mut self, outcomes: &[&[u32]]) {
+        for words in outcomes {
+            self.expect(words);
+        }
+    }
+
+    /// A machine that does not do as the manual says, and how.
+    pub fn deviates(&mut self, machine: &'static str, how: &'static str) {
+        self.deviations.push((machine, how));
+    }
+
+    /// Why a machine cannot be asked about this program.
+    pub fn excuse(&self, machine: &str) -> Option<&'static str> {
+        let found = self.deviations.iter().find(|d| d.0 == machine);
+        found.map(|d| d.1)
+    }
+
+    /// What is wrong with a report, if anything is.
+    pub fn check(&self, words: &[u32], shutdown: bool) -> Result<(), String> {
+        let n = words.iter().zip(&self.expected).take_while(|(a, b)| a == b);
+        let n = n.count();
+        if n == words.len() && n == self.expected.len() && shutdown == self.shutdown {
+            return Ok(());
+        }
+        let rest = |words: &[u32]| words[n..].iter().take(8).copied().collect::<Vec<_>>();
+        Err(format!(
+            "from word {n}: expected {:x?}, shutdown {}; reported {:x?}, shutdown {shutdown}",
+            rest(&self.expected),
+            self.shutdown,
+            rest(words)
+        ))
+    }
+
     pub fn expect(&mut self, words: &[u32]) {
         self.expected.extend_from_slice(words);
     }
 
     /// Each reports its vector, and IP, CS and FLAGS from the stack.
     fn handlers16(&mut self) {
+        self.stubs16(|a| {
+            a.mov(bp, sp)?;
+            for n in 0..3 {
+                a.movzx(eax, word_ptr(bp + 2 * n))?;
+                report(a)?;
+            }
+            exit(a)
+        });
+    }
+
+    /// A handler for each vector that reports it and goes on with `then`.
+    fn stubs16(&mut self, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
         let common = HANDLERS16 + 8 * VECTORS;
         for vector in 0..VECTORS {
             let at = HANDLERS16 + 8 * vector;
@@ -250,22 +297,36 @@ impl Image {
             a.movzx(eax, al)?;
             a.or(eax, EXCEPTION as i32)?;
             report(a)?;
-            a.mov(bp, sp)?;
-            for n in 0..3 {
-                a.movzx(eax, word_ptr(bp + 2 * n))?;
+            then(a)
+        });
+    }
+
+    /// Each reports its vector and six words from the stack.
+    fn handlers32(&mut self) {
+        self.stubs32(false, |a| {
+            a.mov(ebp, esp)?;
+            for n in 0..6 {
+                a.mov(eax, dword_ptr(ebp + 4 * n))?;
+                // RF, which not every machine pushes; there are no addresses above.
+                a.btr(eax, 16)?;
                 report(a)?;
             }
             exit(a)
         });
     }
 
-    /// Each reports its vector and six words from the stack.
-    fn handlers32(&mut self) {
-        let common = HANDLERS32 + 8 * VECTORS;
+    /// A handler for each vector that reports it and goes on with `then`, if `errors` with an error code on the stack
+    /// for each.
+    fn stubs32(&mut self, errors: bool, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
+        let common = HANDLERS32 + 16 * VECTORS;
         for vector in 0..VECTORS {
-            let at = HANDLERS32 + 8 * vector;
-            self.interrupt(vector as u8, 0x8E, sel::CODE32, at);
+            let at = HANDLERS32 + 16 * vector;
+            let kind = if vector < 0x30 { 0x8E } else { 0xEE };
+            self.interrupt(vector as u8, kind, sel::CODE32, at);
             self.assemble(32, at, |a| {
+                if errors && !matches!(vector, 8 | 10..=14 | 17) {
+                    a.push(0)?;
+                }
                 a.push(vector as i32)?;
                 a.jmp(u64::from(common))
             });
@@ -274,13 +335,77 @@ impl Image {
             a.pop(eax)?;
             a.or(eax, EXCEPTION as i32)?;
             report(a)?;
-            a.mov(ebp, esp)?;
-            for n in 0..6 {
-                a.mov(eax, dword_ptr(ebp + 4 * n))?;
-                report(a)?;
-            }
-            exit(a)
+            then(a)
         });
+    }
+
+    /// Real-address mode: tries instructions one after the other. Each reports its vector if it faults, and else
+    /// [`COMPLETED`].
+    pub fn attempts16(&mut self, rows: &[fn(&mut CodeAssembler) -> Emit]) {
+        const SLOT: u32 = 0x40;
+        self.stubs16(|a| {
+            a.xor(ax, ax)?;
+            a.mov(ss, ax)?;
+            a.mov(sp, STACK as i32)?;
+            a.mov(ds, ax)?;
+            a.mov(es, ax)?;
+            a.push(ax)?;
+            a.push(bx)?;
+            a.retf()
+        });
+        for (n, row) in (0..).zip(rows) {
+            let next = CODE16 + SLOT * (n + 1);
+            self.assemble(16, CODE16 + SLOT * n, |a| {
+                a.mov(bx, next as i32)?;
+                row(a)?;
+                mark(a, COMPLETED)?;
+                a.jmp(u64::from(next))
+            });
+        }
+        self.assemble(16, CODE16 + SLOT * rows.len() as u32, exit);
+    }
+
+    /// Protected mode: as [`Image::attempts16`], and reports the error code as well; 0 if there is none.
+    pub fn attempts32(&mut self, setup: impl FnOnce(&mut CodeAssembler) -> Emit, rows: &[Attempt]) {
+        const SLOT: u32 = 0x80;
+        self.stubs32(true, |a| {
+            a.pop(eax)?;
+            report(a)?;
+            a.mov(eax, i32::from(sel::DATA32))?;
+            for s in [ds, es, ss] {
+                a.mov(s, ax)?;
+            }
+            a.mov(esp, STACK as i32)?;
+            a.jmp(ebx)
+        });
+        let first = CODE32 + 0x200;
+        self.code32(|a| {
+            setup(a)?;
+            a.jmp(u64::from(first))
+        });
+        for (n, row) in (0..).zip(rows) {
+            let (at, next) = (first + SLOT * n, first + SLOT * (n + 1));
+            match row {
+                Attempt::Kernel(f) => self.assemble(32, at, |a| {
+                    a.mov(ebx, next as i32)?;
+                    f(a)?;
+                    mark(a, COMPLETED)?;
+                    a.jmp(u64::from(next))
+                }),
+                Attempt::User(f) => {
+                    let user = USER + SLOT * n;
+                    self.assemble(32, at, |a| {
+                        a.mov(ebx, next as i32)?;
+                        to_user(a, user)
+                    });
+                    self.assemble(32, user, |a| {
+                        f(a)?;
+                        a.int(COMPLETED_VECTOR)
+                    });
+                }
+            }
+        }
+        self.assemble(32, first + SLOT * rows.len() as u32, exit);
     }
 
     /// As those of 32 bits, with the lower halves of the words.
@@ -306,9 +431,63 @@ impl Image {
     }
 }
 
+/// An instruction to try.
+#[derive(Debug, Clone, Copy)]
+pub enum Attempt {
+    /// At CPL 0.
+    Kernel(fn(&mut CodeAssembler) -> Emit),
+    /// At CPL 3; [`COMPLETED_VECTOR`] is reported if it completes.
+    User(fn(&mut CodeAssembler) -> Emit),
+}
+
+/// Reported of an instruction that does not fault.
+pub const COMPLETED: u32 = 0x600D_600D;
+pub const COMPLETED_VECTOR: i32 = 0x30;
+
+/// IRET to 32-bit user code with EFLAGS = 2, in flat 32-bit code.
+pub fn to_user(a: &mut CodeAssembler, at: u32) -> Emit {
+    a.push(i32::from(sel::USER_DATA))?;
+    a.push(USER_STACK as i32)?;
+    a.push(2)?;
+    a.push(i32::from(sel::USER_CODE))?;
+    a.push(at as i32)?;
+    a.iretd()
+}
+
+/// What [`Image::attempts32`] reports of an instruction at CPL 3 that completes, and of faults.
+pub const DONE: [u32; 2] = [EXCEPTION | COMPLETED_VECTOR as u32, 0];
+pub const GP: [u32; 2] = [EXCEPTION | 13, 0];
+pub const UD: [u32; 2] = [EXCEPTION | 6, 0];
+
+pub fn gp(selector: u16) -> [u32; 2] {
+    [EXCEPTION | 13, u32::from(selector & !3)]
+}
+
+pub fn np(selector: u16) -> [u32; 2] {
+    [EXCEPTION | 11, u32::from(selector & !3)]
+}
+
 /// Address of the 64-bit handler of a vector, for an IDT of IA-32e mode.
 pub fn handler64(vector: u32) -> u32 {
     HANDLERS64 + 8 * vector
+}
+
+/// Writes a constant to the port that reports.
+fn say(a: &mut CodeAssembler, text: [u8; 4]) -> Emit {
+    mark(a, u32::from_le_bytes(text))
+}
+
+/// Finds in what a machine has printed the report of a program. `None` without a beginning; the flag tells that there is
+/// no end.
+pub fn reported(printed: &[u8]) -> Option<(Vec<u32>, bool)> {
+    let find = |text: [u8; 4], bytes: &[u8]| bytes.windows(4).position(|w| w == text);
+    let rest = &printed[find(BEGIN, printed)? + 4..];
+    let end = (0..rest.len())
+        .step_by(4)
+        .find(|at| rest[*at..].starts_with(&END));
+    let words = rest[..end.unwrap_or(rest.len())].chunks_exact(4);
+    let words = words.map(|w| w.iter().rfold(0, |n, b| n << 8 | u32::from(*b)));
+    Some((words.collect(), end.is_none()))
 }
 
 /// Reports EAX.
@@ -328,6 +507,7 @@ pub fn mark(a: &mut CodeAssembler, value: u32) -> Emit {
 
 /// Ends the program: isa-debug-exit on QEMU, the shutdown port on Bochs, and HLT.
 pub fn exit(a: &mut CodeAssembler) -> Emit {
+    say(a, END)?;
     a.xor(eax, eax)?;
     a.out(0xF4, al)?;
     a.mov(dx, 0x8900)?;

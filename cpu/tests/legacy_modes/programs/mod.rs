@@ -4,20 +4,35 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test ends here")]
 
+mod gates;
 pub mod image;
+mod paging;
+mod protected;
+mod real;
+mod segments;
 mod switches;
 
 use image::Image;
 
 /// All programs.
-pub fn all() -> Vec<(&'static str, Image)> {
-    let rows: [&[Row]; 1] = [switches::PROGRAMS];
+pub fn all() -> Vec<(String, Image)> {
+    let rows = [
+        real::PROGRAMS,
+        protected::PROGRAMS,
+        gates::PROGRAMS,
+        segments::PROGRAMS,
+        switches::PROGRAMS,
+    ];
     let build = |&(name, build): &Row| {
         let mut image = Image::new();
         build(&mut image);
-        (name, image)
+        (name.to_owned(), image)
     };
-    rows.into_iter().flatten().map(build).collect()
+    let mut all: Vec<_> = rows.into_iter().flatten().map(build).collect();
+    all.extend(protected::faults());
+    all.extend(gates::inner_stacks());
+    all.extend(paging::programs());
+    all
 }
 
 /// Name, and what makes a program of an empty image.

@@ -1,0 +1,523 @@
+//! 16- and 32-bit protected mode without paging (SDM Vol. 3A chapters 3, 5, 6, 7).
+
+use iced_x86::code_asm::*;
+
+use super::Row;
+use super::image::*;
+
+pub const PROGRAMS: &[Row] = &[
+    ("user_and_back", user_and_back),
+    ("user_is_unprivileged", user_is_unprivileged),
+    ("io_map", io_map),
+    ("resume_flag", resume_flag),
+    ("double_fault", double_fault),
+    ("protected_triple_fault", triple_fault),
+    ("conforming_code", conforming_code),
+    ("code_of_16_bits", code_of_16_bits),
+    ("returns_outward", returns_outward),
+    ("fast_system_call", fast_system_call),
+    ("control_registers", control_registers),
+    ("lmsw_keeps_protection", lmsw_keeps_protection),
+    ("left_out", left_out),
+];
+
+/// Where each of [`FAULTS`] has its instruction.
+const AT: u32 = CODE32 + 0x200;
+
+/// Name, instruction, vector, and error code, which goes to the stack first.
+type Fault = (
+    &'static str,
+    fn(&mut CodeAssembler) -> Emit,
+    u32,
+    Option<u32>,
+);
+
+/// What faults at CPL 0, with the whole frame.
+const FAULTS: &[Fault] = &[
+    ("ud", |a| a.ud2(), 6, None),
+    (
+        "gp_limit",
+        |a| a.db(&[0x8E, 0xD8 + 1]), // MOV DS, CX
+        13,
+        Some(0x1FF8),
+    ),
+    (
+        "np_data",
+        |a| a.mov(es, dx),
+        11,
+        Some(sel::ABSENT_DATA as u32),
+    ),
+    (
+        "ss_absent",
+        |a| a.mov(ss, dx),
+        12,
+        Some(sel::ABSENT_DATA as u32),
+    ),
+    ("ss_null", |a| a.mov(ss, di), 13, Some(0)),
+    ("jmp_null", |a| ljmp32(a, false, 3, 0), 13, Some(0)),
+    (
+        "jmp_data",
+        |a| ljmp32(a, false, sel::DATA32, 0),
+        13,
+        Some(sel::DATA32 as u32),
+    ),
+    (
+        "jmp_absent",
+        |a| ljmp32(a, false, sel::ABSENT_CODE, 0),
+        11,
+        Some(sel::ABSENT_CODE as u32),
+    ),
+    (
+        "jmp_user",
+        |a| ljmp32(a, false, sel::USER_CODE, USER),
+        13,
+        Some(sel::USER_CODE as u32 & !3),
+    ),
+    (
+        "jmp_limit",
+        |a| ljmp32(a, false, sel::CODE16, 0x1_0000),
+        13,
+        Some(0),
+    ),
+    ("int_absent", |a| a.int(0x3F), 11, Some(0x3F * 8 + 2)),
+    ("int_limit", |a| a.int(0x80), 13, Some(0x80 * 8 + 2)),
+    ("ltr_busy", |a| a.ltr(si), 13, Some(sel::TSS as u32)),
+    ("lldt_data", |a| a.lldt(bp), 13, Some(sel::DATA32 as u32)),
+    ("cr4_reserved", |a| a.mov(cr4, eax), 13, Some(0)),
+];
+
+/// IRET to CPL 3; INT through an interrupt gate and a trap gate back to the stack of the TSS.
+fn user_and_back(i: &mut Image) {
+    i.interrupt(0x31, 0xEF, sel::CODE32, CODE32 + 0x200);
+    i.code32(|a| {
+        a.mov(ax, i32::from(sel::USER_DATA))?;
+        a.mov(fs, ax)?;
+        a.push(i32::from(sel::USER_DATA))?;
+        a.push(USER_STACK as i32)?;
+        a.push(0x202)?;
+        a.push(i32::from(sel::USER_CODE))?;
+        a.push(USER as i32)?;
+        a.iretd()
+    });
+    i.user(32, |a| {
+        // The kernel's data segments are gone, the user's is there.
+        a.mov(ax, ds)?;
+        a.movzx(edi, ax)?;
+        a.mov(ax, fs)?;
+        a.movzx(esi, ax)?;
+        a.push(0x55)?;
+        a.int(0x31)?;
+        a.int(0x30)
+    });
+    i.assemble(32, CODE32 + 0x200, |a| {
+        a.mov(eax, edi)?;
+        report(a)?;
+        a.mov(eax, esi)?;
+        report(a)?;
+        a.mov(ebp, esp)?;
+        for n in 0..5 {
+            a.mov(eax, dword_ptr(ebp + 4 * n))?;
+            report(a)?;
+        }
+        a.pushfd()?;
+        a.pop(eax)?;
+        // A trap gate leaves IF.
+        a.and(eax, 0x200)?;
+        report(a)?;
+        a.iretd()
+    });
+    let after = USER + 3 + 3 + 3 + 3 + 2 + 2;
+    i.expect(&[
+        0,
+        USER_SS,
+        after,
+        USER_CS,
+        0x202,
+        USER_STACK - 4,
+        USER_SS,
+        0x200,
+    ]);
+    i.interrupt(0x30, 0xEE, sel::CODE32, CODE32 + 0x300);
+    i.assemble(32, CODE32 + 0x300, |a| {
+        a.pushfd()?;
+        a.pop(eax)?;
+        a.and(eax, 0x200)?;
+        report(a)?;
+        a.mov(eax, esp)?;
+        report(a)?;
+        exit(a)
+    });
+    i.expect(&[0, STACK0 - 20]);
+}
+
+fn user_is_unprivileged(i: &mut Image) {
+    use Attempt::User;
+    i.attempts32(
+        |_| Ok(()),
+        &[
+            User(|a| a.nop()),
+            User(|a| a.cli()),
+            User(|a| a.hlt()),
+            User(|a| a.in_(al, 0x80)),
+            User(|a| a.mov(eax, cr0)),
+            User(|a| a.mov(eax, dr7)),
+            User(|a| a.clts()),
+            User(|a| a.invlpg(byte_ptr(0))),
+            User(|a| a.lgdt(ptr(DATA))),
+            User(|a| a.lldt(ax)),
+            User(|a| a.rdmsr()),
+            User(|a| a.wbinvd()),
+            User(|a| a.smsw(ax)),
+            User(|a| a.sldt(ax)),
+            // A gate of DPL 0; the kernel's data; its code.
+            User(|a| a.int(0x20)),
+            User(|a| {
+                a.mov(eax, i32::from(sel::DATA32))?;
+                a.mov(ds, ax)
+            }),
+            User(|a| ljmp32(a, false, sel::CODE32, CODE32)),
+            // POPF changes neither IF nor IOPL.
+            User(|a| {
+                a.push(0x3202)?;
+                a.popfd()?;
+                a.pushfd()?;
+                a.pop(eax)?;
+                a.cmp(eax, 2)?;
+                let mut good = a.create_label();
+                a.je(good)?;
+                a.ud2()?;
+                a.set_label(&mut good)?;
+                a.nop()
+            }),
+            User(|a| a.syscall()),
+            User(|a| a.push(0i32)),
+        ],
+    );
+    i.expect_all(&[
+        &DONE, &GP, &GP, &GP, &GP, &GP, &GP, &GP, &GP, &GP, &GP, &GP, &DONE, &DONE,
+    ]);
+    let int = [EXCEPTION | 13, 0x20 * 8 + 2];
+    i.expect_all(&[&int, &gp(sel::DATA32), &gp(sel::CODE32), &DONE, &UD, &DONE]);
+    i.deviates("qemu", "SYSCALL outside 64-bit mode, as AMD has it");
+}
+
+/// The I/O permission map of a 32-bit TSS.
+fn io_map(i: &mut Image) {
+    use Attempt::User;
+    i.put(TSS + 0x66, &0x68u16.to_le_bytes());
+    // Port 0x20 is free, 0x21 is not; a byte of ones ends the map, which covers ports to 0x27.
+    i.put(TSS + 0x68, &[0xFF, 0xFF, 0xFF, 0xFF, 0xFE, 0xFF]);
+    i.descriptor(sel::TSS, 0x8900_0000_006D | u64::from(TSS) << 16);
+    i.attempts32(
+        |_| Ok(()),
+        &[
+            User(|a| a.in_(al, 0x20)),
+            User(|a| a.in_(al, 0x21)),
+            User(|a| a.in_(ax, 0x20)),
+            User(|a| a.in_(al, 0x28)),
+        ],
+    );
+    i.expect_all(&[&DONE, &GP, &GP, &GP]);
+}
+
+/// Faults push RF, and INT does not (SDM Vol. 3B 17.3.1.1).
+fn resume_flag(i: &mut Image) {
+    i.interrupt(6, 0x8E, sel::CODE32, CODE32 + 0x300);
+    i.code32(|a| {
+        a.push(2)?;
+        a.popfd()?;
+        a.int(6)?;
+        a.ud2()
+    });
+    i.assemble(32, CODE32 + 0x300, |a| {
+        a.mov(eax, dword_ptr(esp + 8))?;
+        report(a)?;
+        let mut done = a.create_label();
+        a.test(eax, eax)?;
+        a.bt(eax, 16)?;
+        a.jc(done)?;
+        a.iretd()?;
+        a.set_label(&mut done)?;
+        exit(a)
+    });
+    i.expect(&[2, 0x1_0002]);
+    i.deviates("qemu", "before 8.0 pushed no RF");
+}
+
+/// #GP whose handler is not present, and then a double fault.
+fn double_fault(i: &mut Image) {
+    i.interrupt(13, 0x0E, sel::CODE32, 0);
+    i.code32(|a| {
+        a.push(2)?;
+        a.popfd()?;
+        ljmp32(a, false, sel::CODE32, AT)
+    });
+    i.assemble(32, AT, |a| {
+        a.db(&[0x8E, 0xD8])?; // MOV DS, AX: the TSS.
+        a.hlt()
+    });
+    i.expect(&[EXCEPTION | 8, 0, AT, CS, 2, 0, 0]);
+}
+
+fn triple_fault(i: &mut Image) {
+    i.interrupt(13, 0x0E, sel::CODE32, 0);
+    i.interrupt(8, 0x8E, sel::DATA32, 0);
+    i.code32(|a| {
+        mark(a, 3)?;
+        a.mov(eax, 0x1FF0)?;
+        a.mov(ds, ax)
+    });
+    i.expect(&[3]);
+    i.shutdown = true;
+}
+
+/// Conforming code runs at the level of its caller.
+fn conforming_code(i: &mut Image) {
+    i.interrupt(0x31, 0xEE, sel::CODE32, CODE32 + 0x300);
+    i.code32(|a| to_user(a, USER));
+    i.user(32, |a| {
+        lcall32(a, sel::CONFORMING, CODE32 + 0x200)?;
+        a.int(0x31)
+    });
+    i.assemble(32, CODE32 + 0x200, |a| {
+        a.mov(cx, cs)?;
+        a.retf()
+    });
+    i.assemble(32, CODE32 + 0x300, |a| {
+        a.movzx(eax, cx)?;
+        report(a)?;
+        a.mov(eax, dword_ptr(esp + 4))?;
+        report(a)?;
+        exit(a)
+    });
+    i.expect(&[u32::from(sel::CONFORMING | 3), sel::USER_CODE.into()]);
+}
+
+/// 16-bit code at CPL 3.
+fn code_of_16_bits(i: &mut Image) {
+    i.interrupt(0x31, 0xEE, sel::CODE32, CODE32 + 0x300);
+    i.code32(|a| {
+        a.push(i32::from(sel::USER_DATA))?;
+        a.push(USER_STACK as i32)?;
+        a.push(2)?;
+        a.push(i32::from(sel::USER_CODE16))?;
+        a.push(USER as i32)?;
+        a.iretd()
+    });
+    i.user(16, |a| {
+        a.mov(eax, 0x1234_5678)?;
+        a.push(ax)?;
+        a.mov(bx, 0x1111)?;
+        a.int(0x31)
+    });
+    i.assemble(32, CODE32 + 0x300, |a| {
+        a.movzx(eax, bx)?;
+        report(a)?;
+        for n in [0, 1, 3] {
+            a.mov(eax, dword_ptr(esp + 4 * n))?;
+            report(a)?;
+        }
+        exit(a)
+    });
+    i.expect(&[0x1111, USER + 6 + 1 + 3 + 2, sel::USER_CODE16.into()]);
+    i.expect(&[USER_STACK - 2]);
+}
+
+/// IRET and RET to CPL 3 check where they lead.
+fn returns_outward(i: &mut Image) {
+    use Attempt::Kernel;
+    macro_rules! iret {
+        ($cs:expr, $ss:expr) => {
+            Kernel(|a| {
+                a.push(i32::from($ss))?;
+                a.push(USER_STACK as i32)?;
+                a.push(2)?;
+                a.push(i32::from($cs))?;
+                a.push(USER as i32 + 0xF00)?;
+                a.iretd()
+            })
+        };
+    }
+    i.attempts32(
+        |_| Ok(()),
+        &[
+            iret!(sel::USER_CODE, sel::USER_DATA),
+            iret!(sel::USER_CODE, 0u16),
+            iret!(sel::USER_CODE, sel::DATA32),
+            iret!(sel::USER_CODE, sel::USER_CODE),
+            iret!(sel::USER_CODE & !3, sel::USER_DATA),
+            iret!(sel::CODE32 | 3, sel::USER_DATA),
+            iret!(0u16, sel::USER_DATA),
+            iret!(sel::ABSENT_CODE, sel::USER_DATA),
+            iret!(sel::USER_DATA, sel::USER_DATA),
+        ],
+    );
+    i.assemble(32, USER + 0xF00, |a| a.int(COMPLETED_VECTOR));
+    i.expect_all(&[
+        &DONE,
+        &GP,
+        &gp(sel::DATA32),
+        &gp(sel::USER_CODE),
+        &gp(sel::USER_CODE),
+        &gp(sel::CODE32),
+        &GP,
+        &[EXCEPTION | 11, sel::ABSENT_CODE.into()],
+        &gp(sel::USER_DATA),
+    ]);
+}
+
+/// SYSENTER and SYSEXIT, whose segments are flat whatever the descriptors say.
+fn fast_system_call(i: &mut Image) {
+    i.interrupt(0x31, 0xEE, sel::CODE32, CODE32 + 0x300);
+    i.code32(|a| {
+        for (msr, value) in [(0x174, 0x23), (0x175, STACK0), (0x176, CODE32 + 0x200)] {
+            a.mov(ecx, msr)?;
+            a.mov(eax, value)?;
+            a.xor(edx, edx)?;
+            a.wrmsr()?;
+        }
+        to_user(a, USER)
+    });
+    i.user(32, |a| a.sysenter());
+    i.assemble(32, CODE32 + 0x200, |a| {
+        for s in [cs, ss] {
+            a.mov(ax, s)?;
+            a.movzx(eax, ax)?;
+            report(a)?;
+        }
+        a.mov(eax, esp)?;
+        report(a)?;
+        a.mov(edx, USER as i32 + 0x100)?;
+        a.mov(ecx, USER_STACK as i32)?;
+        a.sysexit()
+    });
+    i.assemble(32, USER + 0x100, |a| a.int(0x31));
+    i.assemble(32, CODE32 + 0x300, |a| {
+        for n in [0, 1, 3, 4] {
+            a.mov(eax, dword_ptr(esp + 4 * n))?;
+            report(a)?;
+        }
+        exit(a)
+    });
+    i.expect(&[0x20, 0x28, STACK0]);
+    i.expect(&[USER + 0x102, 0x33, USER_STACK, 0x3B]);
+}
+
+/// What MOV to CR0 and CR4 refuses, without paging.
+fn control_registers(i: &mut Image) {
+    use Attempt::Kernel;
+    i.attempts32(
+        |_| Ok(()),
+        &[
+            // NW without CD.
+            Kernel(|a| {
+                a.mov(eax, 0x2000_0011)?;
+                a.mov(cr0, eax)
+            }),
+            // PG with LME but without PAE; LME is taken back.
+            Kernel(|a| {
+                a.mov(ecx, 0xC000_0080u32)?;
+                a.mov(eax, 0x100)?;
+                a.xor(edx, edx)?;
+                a.wrmsr()?;
+                a.mov(eax, 0x8000_0011u32)?;
+                a.mov(cr0, eax)
+            }),
+            Kernel(|a| {
+                a.mov(ecx, 0xC000_0080u32)?;
+                a.xor(eax, eax)?;
+                a.xor(edx, edx)?;
+                a.wrmsr()
+            }),
+        ],
+    );
+    i.expect_all(&[&GP, &GP, &[COMPLETED]]);
+    i.deviates("qemu", "checks none of this");
+}
+
+fn lmsw_keeps_protection(i: &mut Image) {
+    i.code32(|a| {
+        a.mov(eax, 0xA)?;
+        a.lmsw(ax)?;
+        a.smsw(eax)?;
+        report(a)?;
+        a.xor(eax, eax)?;
+        a.lmsw(ax)?;
+        a.smsw(eax)?;
+        report(a)?;
+        exit(a)
+    });
+    i.expect(&[0x6000_001B, 0x6000_0011]);
+}
+
+/// Where QEMU does something else.
+const QEMU: &[(&str, &str)] = &[("cr4_reserved", "accepts reserved bits of CR4")];
+
+pub fn faults() -> Vec<(String, Image)> {
+    let build = |&(name, fault, vector, error): &Fault| {
+        let mut i = Image::new();
+        i.interrupt(0x3F, 0x0E, sel::CODE32, 0);
+        i.code32(|a| {
+            a.mov(eax, 0x8000_0000u32)?;
+            a.mov(ecx, 0x1FFB)?;
+            a.mov(edx, i32::from(sel::ABSENT_DATA))?;
+            a.mov(esi, i32::from(sel::TSS))?;
+            a.mov(ebp, i32::from(sel::DATA32))?;
+            a.xor(edi, edi)?;
+            a.push(2)?;
+            a.popfd()?;
+            ljmp32(a, false, sel::CODE32, AT)
+        });
+        i.assemble(32, AT, fault);
+        let mut words = vec![EXCEPTION | vector];
+        words.extend(error);
+        words.extend([AT, CS, 2]);
+        words.resize(7, 0);
+        i.expect(&words);
+        if let Some((_, how)) = QEMU.iter().find(|d| d.0 == name) {
+            i.deviates("qemu", how);
+        }
+        (format!("fault_{name}"), i)
+    };
+    FAULTS.iter().map(build).collect()
+}
+
+/// Task switches and virtual-8086 mode, which other machines have: #GP, as IA-32e mode has it.
+fn left_out(i: &mut Image) {
+    use Attempt::Kernel;
+    i.gate(GDT + u32::from(sel::GATE), 0xE5, sel::TSS16, 0, 0);
+    i.attempts32(
+        |_| Ok(()),
+        &[
+            Kernel(|a| ljmp32(a, false, sel::TSS16, 0)),
+            Kernel(|a| lcall32(a, sel::TSS16, 0)),
+            Kernel(|a| ljmp32(a, false, sel::GATE, 0)),
+            Kernel(|a| a.int(0x3F)),
+            // IRET with NT.
+            Kernel(|a| {
+                a.push(0x4002)?;
+                a.popfd()?;
+                a.iretd()
+            }),
+            // IRET to a frame with VM.
+            Kernel(|a| {
+                a.push(0x2_0002)?;
+                a.push(0)?;
+                a.push(0)?;
+                a.iretd()
+            }),
+        ],
+    );
+    i.interrupt(0x3F, 0xE5, sel::TSS16, 0);
+    i.expect_all(&[
+        &gp(sel::TSS16),
+        &gp(sel::TSS16),
+        &gp(sel::GATE),
+        &[EXCEPTION | 13, 0x3F * 8 + 2],
+        &GP,
+        &GP,
+    ]);
+    for machine in ["qemu", "bochs"] {
+        i.deviates(machine, "has tasks and virtual-8086 mode");
+    }
+}

@@ -1,0 +1,135 @@
+//! The programs of `cpu/tests/legacy_modes` on other machines, as a BIOS: what they report on QEMU's software CPU and on
+//! Bochs must be what they are expected to report on ours. Bochs knows segment limits, which QEMU ignores.
+
+#[path = "../../cpu/tests/legacy_modes/programs/mod.rs"]
+mod programs;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use programs::image::{Image, reported};
+
+/// No program needs longer than this on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A machine to compare with.
+struct Reference {
+    name: &'static str,
+    program: &'static str,
+    /// Arguments for a machine whose BIOS is `rom.bin` in a directory, where it may put files of its own.
+    arguments: fn(&Path) -> std::io::Result<Vec<String>>,
+}
+
+const REFERENCES: &[Reference] = &[
+    Reference {
+        name: "qemu",
+        program: "qemu-system-x86_64",
+        arguments: qemu,
+    },
+    Reference {
+        name: "bochs",
+        program: "bochs",
+        arguments: bochs,
+    },
+];
+
+fn qemu(directory: &Path) -> std::io::Result<Vec<String>> {
+    let line = "-accel tcg -cpu max -M pc -m 16 -nodefaults -display none -no-reboot \
+                -debugcon stdio -device isa-debug-exit,iobase=0xf4,iosize=1 -bios";
+    let mut arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    arguments.push(directory.join("rom.bin").display().to_string());
+    Ok(arguments)
+}
+
+fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
+    // It wants a VGA BIOS, and a display; this one waits for nobody. Its debugger must be told to go on.
+    let mut vga = vec![0; 512];
+    vga[..3].copy_from_slice(&[0x55, 0xAA, 1]);
+    fs::write(directory.join("vga.bin"), vga)?;
+    fs::write(directory.join("commands"), "c\n")?;
+    let at = directory.display();
+    let settings = format!(
+        "romimage: file={at}/rom.bin, address=0xffff0000\n\
+         vgaromimage: file={at}/vga.bin\n\
+         cpu: model=core2_penryn_t9600, reset_on_triple_fault=0\n\
+         megs: 16\n\
+         display_library: rfb, options=\"timeout=0\"\n\
+         port_e9_hack: enabled=1\n\
+         log: {at}/log\n\
+         panic: action=fatal\n\
+         error: action=ignore\n\
+         info: action=ignore\n"
+    );
+    fs::write(directory.join("bochsrc"), settings)?;
+    Ok(vec![
+        "-q".into(),
+        "-f".into(),
+        format!("{at}/bochsrc"),
+        "-rc".into(),
+        format!("{at}/commands"),
+    ])
+}
+
+fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
+    let directory = tempfile::tempdir()?;
+    fs::write(directory.path().join("rom.bin"), &image.rom)?;
+    let output = directory.path().join("output");
+    let mut child = Command::new(reference.program)
+        .args((reference.arguments)(directory.path())?)
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&output)?)
+        .stderr(Stdio::null())
+        .spawn()?;
+    let start = Instant::now();
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            return Err("it does not end".into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let printed = fs::read(&output)?;
+    let Some((mut words, unfinished)) = reported(&printed) else {
+        return Err("it has reported nothing".into());
+    };
+    if unfinished {
+        // What the machine itself prints at its end.
+        words.truncate(image.expected.len());
+    }
+    Ok(image.check(&words, unfinished)?)
+}
+
+/// Why a reference machine cannot be asked, if it cannot.
+fn missing(reference: &Reference) -> Option<String> {
+    let found = Command::new(reference.program)
+        .arg("--help")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    found
+        .err()
+        .map(|error| format!("{}: {error}", reference.program))
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for reference in REFERENCES {
+        let missing = missing(reference);
+        for (name, image) in programs::all() {
+            let excuse = image.excuse(reference.name).map(str::to_owned);
+            let skipped = missing.clone().or(excuse);
+            let title = format!("{}::{name}", reference.name);
+            trials.push(Trial::ignorable_test(title, move || match &skipped {
+                Some(why) => Ok(Completion::ignored_with(format!("skipped: {why}"))),
+                None => run(reference, &image).map(|()| Completion::Completed),
+            }));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
