@@ -94,8 +94,10 @@ bitflags! {
         const BUS = 1 << 15;
         /// RFLAGS.RF: no instruction breakpoint for one instruction.
         const RESUME = 1 << 16;
-        /// MOV SS, POP SS, or a SYSCALL that has cleared TF: no debug trap after this instruction.
+        /// MOV SS or POP SS: no debug trap after it, and no instruction breakpoint on the next instruction.
         const HOLD_TRAP = 1 << 17;
+        /// SYSCALL or INT n has cleared TF: no single-step trap after it.
+        const NO_STEP = 1 << 18;
     }
 }
 

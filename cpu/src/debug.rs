@@ -146,9 +146,10 @@ impl Cpu {
     }
 
     /// Whether RFLAGS.TF does not trap after the instruction that has just completed: it was MOV SS or POP SS (SDM
-    /// Vol. 3A 6.8.3), a SYSCALL that cleared TF, or no branch while DEBUGCTL.BTF is set.
+    /// Vol. 3A 6.8.3), SYSCALL or INT n, which cleared TF, or no branch while DEBUGCTL.BTF is set.
     pub(crate) fn trap_suppressed(&self) -> bool {
-        self.special.contains(Special::HOLD_TRAP)
+        self.special
+            .intersects(Special::HOLD_TRAP | Special::NO_STEP)
             || (!self.branched && self.recorder.debugctl() & DEBUGCTL_BTF != 0)
     }
 
@@ -156,6 +157,13 @@ impl Cpu {
     pub(crate) fn raise_debug_trap(&mut self) {
         let causes = std::mem::take(&mut self.pending_db);
         self.raise_debug(causes);
+    }
+
+    /// Forgets a debug trap that was to be delivered after this instruction: delivery of an exception ends it, that of
+    /// INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
+    pub(crate) fn drop_debug_trap(&mut self) {
+        self.pending_db = 0;
+        self.special.remove(Special::DEBUG);
     }
 
     /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is clear; the handler sets

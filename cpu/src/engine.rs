@@ -157,7 +157,7 @@ impl SoftCpu {
     fn step(&mut self) {
         let before = self.cpu.special;
         if before.contains(Special::BREAKPOINT)
-            && !before.contains(Special::RESUME)
+            && !before.intersects(Special::RESUME | Special::HOLD_TRAP)
             && self.cpu.at_breakpoint()
         {
             self.cpu.raise_breakpoint_fault();
@@ -197,6 +197,7 @@ impl SoftCpu {
             cpu.pending_db |= crate::debug::DR6_BS;
             cpu.special |= Special::DEBUG;
         }
+        cpu.special.remove(Special::NO_STEP);
         cpu.branched = false;
     }
 

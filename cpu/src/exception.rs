@@ -30,8 +30,7 @@ impl Cpu {
     /// Delivers what stopped the instruction at RIP. `stack`: its memory operand was relative to SS.
     pub(crate) fn raise_fault(&mut self, stack: bool) {
         // A trap that the instruction had earned, such as by a data breakpoint, goes with it.
-        self.pending_db = 0;
-        self.special.remove(Special::DEBUG);
+        self.drop_debug_trap();
         // A guest that only faults must not stop the clock: an exception takes a tick.
         self.icount += 1;
         match self.fault_event(stack) {

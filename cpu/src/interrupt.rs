@@ -278,7 +278,7 @@ impl Cpu {
         })?;
         // The instruction clears TF, and does not trap (SDM Vol. 3B 17.3.1.4).
         if stepping {
-            self.special |= Special::HOLD_TRAP;
+            self.special |= Special::NO_STEP;
         }
         Ok(Flow::Jump)
     }

@@ -94,6 +94,52 @@ fn mov_ss_holds_the_trap_until_after_the_next_instruction() {
 }
 
 #[test]
+fn an_instruction_after_mov_ss_that_clears_tf_does_not_trap() {
+    let (mut g, start) = step(|a| {
+        a.mov(eax, u32::from(selector::USER_SS))?;
+        a.mov(ss, eax)?;
+        a.syscall()?;
+        a.mov(ss, eax)?;
+        a.int(0x21)?;
+        a.hlt()
+    });
+    let user = Gate {
+        dpl: 3,
+        ..Gate::default()
+    };
+    g.gate(0x21, user);
+    g.assemble(handler(0x21), |a| a.iretq());
+    g.assemble(KERNEL, |a| a.sysretq());
+    g.update(|s| {
+        s.msr.lstar = KERNEL;
+        s.msr.fmask = rflags::TF;
+    });
+    g.run_to_exception(GP, Some(0));
+    // MOV to EAX, and SYSRET, which sets TF, but nothing in the kernel.
+    assert_eq!(traps(&g), [start + 5, start + 9]);
+}
+
+#[test]
+fn no_instruction_breakpoint_right_after_mov_ss() {
+    let mut g = Guest::user(|a| {
+        a.mov(ss, word_ptr(DATA + 0x800))?;
+        a.nop()?;
+        a.hlt()
+    });
+    g.write(DATA + 0x800, selector::USER_SS.into());
+    collect_traps(&mut g);
+    g.update(|s| {
+        s.sys.dr[0] = DATA + 0x800;
+        s.sys.dr[1] = USER + 7;
+        s.sys.dr7 = dr7(3, 1) | 1 << 2;
+    });
+    g.run_to_exception(GP, Some(0));
+    // The data breakpoint of MOV SS, after NOP.
+    assert_eq!(traps(&g), [USER + 8]);
+    assert_eq!(g.soft.cpu.sys.dr6 & 0xE00F, 1);
+}
+
+#[test]
 fn syscall_that_clears_tf_does_not_trap_and_sysret_that_sets_it_does() {
     let (mut g, start) = step(|a| {
         a.syscall()?;
@@ -250,6 +296,43 @@ fn watchpoints_trap_after_the_access() {
             g.run();
             assert_eq!(g.soft.cpu.gpr[3], 1, "case {i}");
         }
+    }
+}
+
+#[test]
+fn what_follows_mov_ss_decides_what_becomes_of_its_watchpoint() {
+    // The instruction after MOV SS; the RIP that each #DB is for.
+    let trap = |length| USER + 7 + length;
+    let cases: [(&[u8], Vec<u64>); 4] = [
+        (&[0x90], vec![trap(1)]),
+        // INT3 and INT n are done first: the trap is at the first instruction of their handler.
+        (&[0xCC], vec![handler(BP)]),
+        (&[0xCD, 3], vec![handler(BP)]),
+        // INT1 is itself a #DB, and the only one.
+        (&[0xF1], vec![trap(1)]),
+    ];
+    for (bytes, expected) in cases {
+        let mut g = Guest::user(|a| {
+            a.mov(ss, word_ptr(DATA + 0x800))?;
+            a.db(bytes)?;
+            a.hlt()
+        });
+        g.write(DATA + 0x800, selector::USER_SS.into());
+        g.gate(
+            BP,
+            Gate {
+                dpl: 3,
+                ..Gate::default()
+            },
+        );
+        g.assemble(handler(BP), |a| a.iretq());
+        collect_traps(&mut g);
+        g.update(|s| {
+            s.sys.dr[0] = DATA + 0x800;
+            s.sys.dr7 = dr7(3, 1);
+        });
+        g.run_to_exception(GP, Some(0));
+        assert_eq!(traps(&g), expected, "{bytes:x?}");
     }
 }
 

@@ -366,9 +366,11 @@ fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is.
+/// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is. A trap that MOV SS has left
+/// must not follow it: that would be a second #DB, at the first instruction of the handler.
 fn int1(cpu: &mut Cpu, op: &Op) -> Exec {
     let flow = cpu.software_interrupt(op, vector::DB, Source::Exception)?;
+    cpu.drop_debug_trap();
     cpu.enter_debug_exception(0);
     Ok(flow)
 }

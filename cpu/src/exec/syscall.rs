@@ -36,7 +36,7 @@ fn syscall(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.put_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
     // A trap is due after SYSCALL only if TF is still set.
     if flags & rflags::TF != 0 && cpu.eflags & rflags::TF == 0 {
-        cpu.special |= Special::HOLD_TRAP;
+        cpu.special |= Special::NO_STEP;
     }
     let cs = (cpu.msr.star >> 32) as u16;
     let lstar = cpu.msr.lstar;
