@@ -228,6 +228,13 @@ impl Recorder {
         self.armed & (if cpl == 0 { 1 } else { 2 }) != 0
     }
 
+    /// Whether branches are recorded at any CPL.
+    #[inline]
+    #[must_use]
+    pub const fn tracing(&self) -> bool {
+        self.armed != 0
+    }
+
     /// What was stored and lost since reset.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

@@ -71,8 +71,18 @@ pub(crate) struct Block {
     pub ops: Box<[Op]>,
     /// Number of instructions.
     pub count: u8,
+    /// The code that it was decoded from.
+    pub bytes: Box<[u8]>,
+    /// See [`BlockCache::revalidate`].
+    pub epoch: u64,
+}
+
+impl Block {
     /// Length in bytes.
-    pub len: u16,
+    #[inline(always)]
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
 }
 
 /// Index of a block in the cache.
@@ -106,6 +116,8 @@ pub(crate) struct BlockCache {
     free: Vec<BlockId>,
     pages: Vec<Option<Box<PageBlocks>>>,
     jumps: Box<[Jump]>,
+    /// Blocks of an earlier one may be stale.
+    epoch: u64,
 }
 
 impl BlockCache {
@@ -126,7 +138,13 @@ impl BlockCache {
                 JUMPS
             ]
             .into(),
+            epoch: 0,
         }
+    }
+
+    /// Code may have changed unseen: each block is compared with memory before it is found again.
+    pub fn revalidate(&mut self) {
+        self.epoch += 1;
     }
 
     #[inline(always)]
@@ -150,13 +168,25 @@ impl BlockCache {
         self.jumps[Self::jump_slot(rip)] = Jump { rip, key, block };
     }
 
-    /// The block at `gpa`, if it has been decoded.
-    pub fn find(&self, gpa: u64, size: CodeSize) -> Option<BlockId> {
+    /// The block at `gpa`, if it has been decoded and `unchanged` says of its code that it is still there.
+    pub fn find(
+        &mut self,
+        gpa: u64,
+        size: CodeSize,
+        unchanged: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<BlockId> {
         let page = self.pages.get((gpa >> 12) as usize)?.as_ref()?;
         let key = ((gpa & 0xFFF) as u16, size);
-        page.binary_search_by_key(&key, |e| e.0)
-            .ok()
-            .map(|i| page[i].1)
+        let i = page.binary_search_by_key(&key, |e| e.0).ok()?;
+        let id = page[i].1;
+        let block = self.blocks.get_mut(id as usize)?.as_mut()?;
+        if block.epoch != self.epoch {
+            if !unchanged(&block.bytes) {
+                return None;
+            }
+            block.epoch = self.epoch;
+        }
+        Some(id)
     }
 
     /// The block with this index.
@@ -171,14 +201,15 @@ impl BlockCache {
         map: &mut CodeMap,
         gpa: u64,
         size: CodeSize,
-        block: Block,
+        mut block: Block,
     ) -> Option<(BlockId, bool)> {
         let full = self.blocks.len() >= MAX_BLOCKS && self.free.is_empty();
         if full || self.ops + block.ops.len() > MAX_OPS {
             return None;
         }
         self.ops += block.ops.len();
-        let first = map.add(gpa, usize::from(block.len));
+        block.epoch = self.epoch;
+        let first = map.add(gpa, block.bytes.len());
         let id = match self.free.pop() {
             Some(id) => {
                 self.blocks[id as usize] = Some(block);

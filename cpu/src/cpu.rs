@@ -6,15 +6,18 @@ use bitflags::bitflags;
 use vbts_bts::Recorder;
 
 use crate::block::{CodeMap, CodeSize};
-use crate::cpuid::Model;
-use crate::debug::Breakpoints;
+use crate::clock::{Clock, HostClock};
+use crate::cpuid::{Model, Topology};
+use crate::debug::{Breakpoints, DEBUGCTL_BTF};
 use crate::flags::{Int, Lazy};
 use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
 use crate::platform::{Platform, Signals};
 use crate::ram::GuestRam;
 use crate::record::Window;
-use crate::state::{CpuState, MsrState, SegAttr, SystemState, X87State, cr0, efer, rflags};
+use crate::state::{
+    CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
+};
 use crate::tlb::Tlb;
 
 /// Exception vectors (SDM Vol. 3A table 6-1).
@@ -98,6 +101,10 @@ bitflags! {
         const HOLD_TRAP = 1 << 17;
         /// SYSCALL or INT n has cleared TF: no single-step trap after it.
         const NO_STEP = 1 << 18;
+        /// An interrupt or NMI has been accepted and is to be delivered (`accepted`).
+        const ACCEPTED = 1 << 19;
+        /// Other processors and devices may have changed code, and the processor has to notice (SDM Vol. 3A 8.1.3).
+        const SERIALIZE = 1 << 20;
     }
 }
 
@@ -160,11 +167,14 @@ pub struct Cpu {
     pub xmm: [u128; 16],
     /// MXCSR.
     pub mxcsr: u32,
-    /// TSC minus virtual time.
+    pub(crate) clock: Clock,
+    /// The time-stamp counter minus what [`Clock`] counts: virtual time, or the host's time-stamp counter.
     pub(crate) tsc_offset: u64,
     /// Virtual time minus instructions retired: what HLT has skipped.
     pub(crate) skipped: u64,
     pub(crate) nmi_blocked: bool,
+    /// See [`Special::ACCEPTED`].
+    pub(crate) accepted: Option<PendingEvent>,
     /// Bits of DR6 for the debug exception that is due at the next instruction boundary.
     pub(crate) pending_db: u64,
     /// The breakpoint conditions that DR7 enables.
@@ -176,6 +186,7 @@ pub struct Cpu {
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) model: &'static Model,
+    pub(crate) topology: Topology,
     /// Values of the MSRs that are only stored, by position in the MSR table.
     pub(crate) msr_store: Vec<u64>,
 }
@@ -233,9 +244,11 @@ impl Cpu {
             x87: X87State::default(),
             xmm: [0; 16],
             mxcsr: 0x1F80,
+            clock: Clock::Instructions,
             tsc_offset: 0,
             skipped: 0,
             nmi_blocked: false,
+            accepted: None,
             pending_db: 0,
             breakpoints: Breakpoints::default(),
             branched: false,
@@ -243,6 +256,7 @@ impl Cpu {
             platform,
             signals,
             model,
+            topology: Topology::default(),
             msr_store: crate::msr::reset_values(model),
         };
         cpu.load_state(&CpuState {
@@ -252,17 +266,61 @@ impl Cpu {
         cpu
     }
 
-    // Time
-
-    /// Virtual time in nanoseconds at the start of the current block.
-    #[inline]
-    pub fn now(&self) -> u64 {
-        self.icount + self.skipped
+    /// Makes this one of several processors.
+    pub fn set_topology(&mut self, topology: Topology) {
+        self.topology = topology;
     }
 
-    /// The time-stamp counter as `op` sees it.
-    pub fn tsc(&self, op: &Op) -> u64 {
-        (self.now() + u64::from(op.idx)).wrapping_add(self.tsc_offset)
+    // Time
+
+    /// Lets time come from `clock`. The time-stamp counter starts anew, from the clock's value.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+        self.tsc_offset = 0;
+    }
+
+    /// Time in nanoseconds: on [`Clock::Instructions`] that of the start of the current block.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        match self.clock {
+            Clock::Instructions => self.icount + self.skipped,
+            Clock::Host(clock) => clock.now(),
+        }
+    }
+
+    /// The time-stamp counter, `ahead` instructions into the current block.
+    pub(crate) fn tsc(&self, ahead: u8) -> u64 {
+        match self.clock {
+            Clock::Instructions => self.now() + u64::from(ahead),
+            Clock::Host(_) => HostClock::tsc(),
+        }
+        .wrapping_add(self.tsc_offset)
+    }
+
+    /// What [`Clock::Host`]'s guests read as time-stamp counter, minus the host's.
+    pub fn tsc_offset(&self) -> u64 {
+        self.tsc_offset
+    }
+
+    /// Sets [`Self::tsc_offset`].
+    pub fn set_tsc_offset(&mut self, offset: u64) {
+        self.tsc_offset = offset;
+    }
+
+    /// Nanoseconds in so many ticks of the time-stamp counter.
+    pub(crate) fn nanoseconds(&self, ticks: u64) -> u64 {
+        match self.clock {
+            Clock::Instructions => ticks,
+            Clock::Host(clock) => clock.nanoseconds(ticks),
+        }
+    }
+
+    /// Ticks of the time-stamp counter in so many nanoseconds.
+    pub(crate) fn ticks(&self, nanoseconds: u64) -> u64 {
+        match self.clock {
+            Clock::Instructions => nanoseconds,
+            Clock::Host(clock) => clock.ticks(nanoseconds),
+        }
     }
 
     /// Instructions retired since the processor was made.
@@ -392,6 +450,15 @@ impl Cpu {
         }
     }
 
+    /// Says that the instruction is a serializing one (SDM Vol. 3A 8.3): code that others have changed is seen after
+    /// it. Alone, a processor sees all changes at once.
+    #[inline]
+    pub(crate) fn serialize(&mut self) {
+        if self.topology.count > 1 {
+            self.special |= Special::SERIALIZE;
+        }
+    }
+
     /// The machine may have changed under the processor: look at it after this block.
     pub(crate) fn after_bus(&mut self) {
         self.special |= Special::BUS;
@@ -425,6 +492,7 @@ impl Cpu {
         };
         self.recording = self.wants_branches();
         self.signal_mask = Signals::KICK
+            | Signals::INIT
             | if self.eflags & rflags::IF != 0 {
                 Signals::INTR
             } else {
@@ -468,6 +536,27 @@ impl Cpu {
         self.new_generation();
     }
 
+    /// Whether IA32_DEBUGCTL asks for something at branches: that they are recorded, or single-stepping from one to the
+    /// next.
+    pub fn watches_branches(&self) -> bool {
+        self.recorder.tracing() || self.recorder.debugctl() & DEBUGCTL_BTF != 0
+    }
+
+    /// Whether the processor executes HLT, and nothing has come to end that.
+    pub fn asleep(&self) -> bool {
+        self.special.contains(Special::HALTED) && self.signals.get() & self.signal_mask == 0
+    }
+
+    /// Whether maskable interrupts are taken (RFLAGS.IF).
+    pub fn interrupts_on(&self) -> bool {
+        self.eflags & rflags::IF != 0
+    }
+
+    /// The model.
+    pub fn model(&self) -> &'static Model {
+        self.model
+    }
+
     // State
 
     /// The architectural state, at an instruction boundary.
@@ -487,10 +576,15 @@ impl Cpu {
             x87: self.x87,
             xmm: self.xmm,
             mxcsr: self.mxcsr,
-            tsc: self.now().wrapping_add(self.tsc_offset),
+            tsc: self.tsc(0),
             nmi_blocked: self.nmi_blocked,
             interrupt_shadow: self.special.contains(Special::SHADOW),
             halted: self.special.contains(Special::HALTED),
+            pending: if self.special.contains(Special::DEBUG) {
+                Some(PendingEvent::Debug(self.pending_db))
+            } else {
+                self.accepted
+            },
         }
     }
 
@@ -510,10 +604,26 @@ impl Cpu {
         self.x87 = s.x87;
         self.xmm = s.xmm;
         self.mxcsr = s.mxcsr;
-        self.tsc_offset = s.tsc.wrapping_sub(self.now());
+        // The host's counter goes on by itself.
+        if matches!(self.clock, Clock::Instructions) {
+            self.tsc_offset = s.tsc.wrapping_sub(self.now());
+        }
         self.nmi_blocked = s.nmi_blocked;
+        self.special &= Special::OVERWRITTEN;
         self.special.set(Special::SHADOW, s.interrupt_shadow);
         self.special.set(Special::HALTED, s.halted);
+        (self.pending_db, self.accepted) = (0, None);
+        match s.pending {
+            Some(PendingEvent::Debug(causes)) => {
+                self.pending_db = causes;
+                self.special |= Special::DEBUG;
+            }
+            Some(event) => {
+                self.accepted = Some(event);
+                self.special |= Special::ACCEPTED;
+            }
+            None => {}
+        }
         self.set_rflags(s.rflags, !0);
         self.cpl = if s.sys.cr0 & cr0::PE == 0 {
             0

@@ -5,6 +5,7 @@
 use iced_x86::CpuidFeature;
 use vbts_bts::Generation;
 
+use crate::clock::Clock;
 use crate::cpu::Cpu;
 use crate::msr::{APIC_BASE, APIC_BASE_ENABLE};
 use crate::paging::PHYS_BITS;
@@ -24,6 +25,22 @@ pub struct Leaf {
     pub ecx: u32,
     /// EDX.
     pub edx: u32,
+}
+
+/// Where a processor is among those of its machine. They are the cores of one package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Topology {
+    /// Number of the processor, which is also its local APIC's ID.
+    pub id: u8,
+    /// Number of processors.
+    pub count: u8,
+}
+
+impl Default for Topology {
+    /// Alone.
+    fn default() -> Self {
+        Self { id: 0, count: 1 }
+    }
 }
 
 /// A CPU model: what a guest can find out about its processor, on every accelerator.
@@ -123,6 +140,7 @@ mod edx1 {
     pub const SSE: u32 = 1 << 25;
     pub const SSE2: u32 = 1 << 26;
     pub const SELF_SNOOP: u32 = 1 << 27;
+    pub const HTT: u32 = 1 << 28;
 }
 
 /// What every processor with Intel 64 executes.
@@ -325,9 +343,41 @@ impl Model {
 }
 
 impl Cpu {
+    /// What CPUID returns on this processor for each leaf that its model has, as it is now.
+    pub fn cpuid_leaves(&self) -> impl Iterator<Item = Leaf> {
+        let leaves = self.model.leaves.iter();
+        leaves.map(|l| self.cpuid(l.leaf, l.subleaf))
+    }
+
     /// CPUID as this processor executes it.
     pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
         let mut l = self.model.cpuid(leaf, subleaf);
+        let Topology { id, count } = self.topology;
+        // The number of IDs that the package sets aside: a power of two (Vol. 3A 8.9.1).
+        let ids = u32::from(count).next_power_of_two();
+        match l.leaf {
+            1 => {
+                l.ebx |= u32::from(id) << 24;
+                if count > 1 {
+                    l.ebx = l.ebx & !(0xFF << 16) | ids << 16;
+                    l.edx |= edx1::HTT;
+                }
+            }
+            // Each core has caches of its own, but for the last level.
+            4 if l.eax != 0 => {
+                l.eax |= (ids - 1) << 26;
+                if l.eax >> 5 & 7 == 2 {
+                    l.eax |= (ids - 1) << 14;
+                }
+            }
+            0x15 => {
+                if let Clock::Host(clock) = self.clock {
+                    // The crystal stays that of the local APIC timer, a nanosecond a tick.
+                    (l.eax, l.ebx) = (1_000_000, clock.tsc_khz());
+                }
+            }
+            _ => {}
+        }
         if l.leaf == 1 {
             let base = self.platform.apic_rdmsr(self.now(), APIC_BASE).unwrap_or(0);
             if base & APIC_BASE_ENABLE == 0 {

@@ -1,16 +1,20 @@
 //! The run loop.
 
 use crate::block::{Block, BlockCache, BlockId};
+use crate::clock::Clock;
 use crate::cpu::{Cpu, Fault, Special};
 use crate::lower;
 use crate::op::{Abort, Flow, Op, reg, seg};
 use crate::platform::Signals;
 use crate::state::rflags;
 
+/// Instructions that [`SoftCpu::run`] executes at most when time is the host's: some 50 µs.
+const SLICE: u64 = 20_000;
+
 /// Why [`SoftCpu::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The time limit was reached.
+    /// The time limit was reached; when time is the host's, at times before it.
     Deadline,
     /// The machine was accessed: deadlines may have changed, and memory may have been written by a device.
     Bus,
@@ -21,6 +25,8 @@ pub enum Exit {
     },
     /// [`Signals::KICK`] was raised.
     Kick,
+    /// [`Signals::INIT`] is raised.
+    Init,
     /// Triple fault.
     Shutdown,
 }
@@ -64,9 +70,24 @@ impl SoftCpu {
         self.cpu.code_map.is_code(gpa)
     }
 
-    /// Runs until virtual time `deadline` in nanoseconds, or until something needs the caller.
+    /// Code may have changed unseen, as while another accelerator ran the processor.
+    pub fn revalidate(&mut self) {
+        self.cache.revalidate();
+        self.cpu.new_generation();
+    }
+
+    /// Takes an event, or runs one instruction.
+    pub fn step(&mut self) -> Option<Exit> {
+        self.cpu.limit = u64::MAX;
+        self.boundary()
+    }
+
+    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller.
     pub fn run(&mut self, deadline: u64) -> Exit {
-        self.cpu.limit = deadline.saturating_sub(self.cpu.skipped);
+        self.cpu.limit = match self.cpu.clock {
+            Clock::Instructions => deadline.saturating_sub(self.cpu.skipped),
+            Clock::Host(_) => self.cpu.icount + SLICE,
+        };
         loop {
             let cpu = &mut self.cpu;
             if cpu.icount >= cpu.limit
@@ -111,6 +132,11 @@ impl SoftCpu {
             }
             return None;
         }
+        if special.contains(Special::SERIALIZE) {
+            self.cpu.special.remove(Special::SERIALIZE);
+            self.revalidate();
+            return None;
+        }
         if special.contains(Special::BUS) {
             self.cpu.special.remove(Special::BUS);
             return Some(Exit::Bus);
@@ -119,6 +145,13 @@ impl SoftCpu {
         if signals & Signals::KICK != 0 {
             self.cpu.signals.lower(Signals::KICK);
             return Some(Exit::Kick);
+        }
+        if signals & Signals::INIT != 0 {
+            return Some(Exit::Init);
+        }
+        if special.contains(Special::ACCEPTED) {
+            self.cpu.raise_accepted();
+            return None;
         }
         if special.contains(Special::DEBUG) && !special.contains(Special::HOLD_TRAP) {
             self.cpu.special.remove(Special::DEBUG);
@@ -149,12 +182,12 @@ impl SoftCpu {
         if self.cpu.icount >= self.cpu.limit {
             return Some(Exit::Deadline);
         }
-        self.step();
+        self.run_instruction();
         None
     }
 
     /// Runs one instruction with everything that [`Special`] may ask for.
-    fn step(&mut self) {
+    fn run_instruction(&mut self) {
         let before = self.cpu.special;
         if before.contains(Special::BREAKPOINT)
             && !before.intersects(Special::RESUME | Special::HOLD_TRAP)
@@ -225,17 +258,24 @@ impl SoftCpu {
     /// The block at RIP.
     fn look_up(&mut self) -> Result<Found, Stopped> {
         let hit = self.fetch()?;
-        if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size)
+        let unchanged = |bytes: &[u8]| {
+            let mut now = [0; 0x1000];
+            let now = &mut now[..bytes.len()];
+            // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
+            unsafe { std::ptr::copy_nonoverlapping(hit.host, now.as_mut_ptr(), now.len()) };
+            bytes == now
+        };
+        if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size, unchanged)
             && let Some(block) = self.cache.get(id)
         {
-            if !self.cpu.within_code_segment(block.len) {
+            if !self.cpu.within_code_segment(block.len()) {
                 return self.decode_single().map(Found::Single);
             }
             self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
             return Ok(Found::Cached(id));
         }
         let block = lower::block(&self.cpu, hit.host, hit.gpa);
-        let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len)) else {
+        let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
             return self.decode_single().map(Found::Single);
         };
         let size = self.cpu.code_size;
@@ -262,7 +302,7 @@ impl SoftCpu {
     /// Decodes the one instruction at RIP, which may cross into another page, and must not leave its segment.
     fn decode_single(&mut self) -> Result<Block, Stopped> {
         let block = self.decode_anywhere()?;
-        if self.cpu.within_code_segment(block.len) {
+        if self.cpu.within_code_segment(block.len()) {
             return Ok(block);
         }
         let _ = self.cpu.gp(0);
@@ -341,7 +381,7 @@ fn run_block(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
             }
         }
     }
-    cpu.rip = start.wrapping_add(u64::from(block.len));
+    cpu.rip = start.wrapping_add(block.len());
     cpu.icount += u64::from(block.count);
     None
 }

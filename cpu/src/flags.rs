@@ -5,6 +5,8 @@
 //! (AF, bit 3), and corrections to PF (bits 15:8, XORed into the low byte of the result) and SF (bit 0), for
 //! flags that no result could give, as after POPF.
 
+use std::arch::asm;
+
 use crate::state::rflags;
 
 /// Unsigned integers of the four operand sizes.
@@ -22,6 +24,11 @@ pub trait Int: Copy + Eq + Ord + Default + std::fmt::Debug + Into<u64> + 'static
     fn zext(self) -> u64 {
         self.into()
     }
+    /// Stores `new` at `p` if `old` is there, atomically; returns what was there.
+    ///
+    /// # Safety
+    /// `p` is valid for reads and writes by atomic instructions. It need not be aligned.
+    unsafe fn compare_exchange(p: *mut Self, old: Self, new: Self) -> Self;
     /// The most significant bit.
     #[inline(always)]
     fn msb(self) -> bool {
@@ -30,17 +37,33 @@ pub trait Int: Copy + Eq + Ord + Default + std::fmt::Debug + Into<u64> + 'static
 }
 
 macro_rules! int {
-    ($($t:ty, $s:ty);*) => {$(
+    ($($t:ty, $s:ty, $class:ident, $a:tt, $modifier:literal);*) => {$(
         impl Int for $t {
             const BITS: u32 = <$t>::BITS;
             #[inline(always)]
             fn from_u64(v: u64) -> Self { v as $t }
             #[inline(always)]
             fn sext(self) -> u64 { self as $s as i64 as u64 }
+            #[inline(always)]
+            unsafe fn compare_exchange(p: *mut Self, old: Self, new: Self) -> Self {
+                let found;
+                // The library's atomic types want aligned addresses; the instruction, as the guest's, does not.
+                // SAFETY: the caller's promise.
+                unsafe {
+                    asm!(
+                        concat!("lock cmpxchg [{p}], {new", $modifier, "}"),
+                        p = in(reg) p,
+                        new = in($class) new,
+                        inout($a) old => found,
+                        options(nostack)
+                    );
+                }
+                found
+            }
         }
     )*};
 }
-int!(u8, i8; u16, i16; u32, i32; u64, i64);
+int!(u8, i8, reg_byte, "al", ""; u16, i16, reg, "ax", ":x"; u32, i32, reg, "eax", ":e"; u64, i64, reg, "rax", "");
 
 const CF: u64 = 1 << 63;
 /// Carry into the most significant bit: OF is its XOR with CF.

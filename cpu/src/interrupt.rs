@@ -8,7 +8,7 @@ use crate::flags::Int;
 use crate::frame::Frame;
 use crate::op::{Abort, Exec, Flow, Op};
 use crate::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
-use crate::state::{SegAttr, Segment, gpr, rflags};
+use crate::state::{PendingEvent, SegAttr, Segment, gpr, rflags};
 
 /// What an event is, as far as its delivery differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,6 +252,16 @@ impl Cpu {
     pub(crate) fn raise_nmi(&mut self) {
         self.nmi_blocked = true;
         self.raise_external(vector::NMI);
+    }
+
+    /// Delivers what another accelerator had accepted.
+    pub(crate) fn raise_accepted(&mut self) {
+        self.special.remove(Special::ACCEPTED | Special::HALTED);
+        match self.accepted.take() {
+            Some(PendingEvent::Interrupt(vector)) => self.raise_interrupt(vector),
+            Some(PendingEvent::Nmi) => self.raise_nmi(),
+            Some(PendingEvent::Debug(_)) | None => {}
+        }
     }
 
     fn raise_external(&mut self, vector: u8) {

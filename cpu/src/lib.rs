@@ -7,6 +7,7 @@
 //! | [`state`] | the architectural state, in the one form that every accelerator exchanges |
 //! | [`platform`] | what the CPU needs from the machine around it: physical bus and local APIC |
 //! | [`ram`] | guest-physical RAM |
+//! | [`clock`] | where time comes from: instructions, or the host |
 //! | `cpu` | [`Cpu`]: registers and the helpers that instructions are written with |
 //! | `flags` | RFLAGS, the arithmetic ones evaluated lazily |
 //! | `tlb`, `paging`, `mem` | linear memory: software TLB, page walk, loads and stores |
@@ -32,6 +33,7 @@
 //! it computes first, stores to memory next, and commits registers and flags last, so that a
 //! faulting instruction can be restarted (SDM Vol. 3A 6.5).
 
+pub mod clock;
 pub mod cpu;
 pub mod engine;
 pub mod flags;
@@ -56,8 +58,9 @@ mod reset;
 mod segment;
 mod tlb;
 
+pub use clock::{Clock, HostClock};
 pub use cpu::Cpu;
-pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, model, model_without_bts};
+pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};
 pub use engine::{Exit, SoftCpu};
 pub use platform::{Platform, Signals};
 pub use ram::GuestRam;

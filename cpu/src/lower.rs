@@ -63,7 +63,8 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     (count > 0).then(|| Block {
         ops: ops.into(),
         count,
-        len,
+        bytes: bytes[..usize::from(len)].into(),
+        epoch: 0,
     })
 }
 
@@ -88,7 +89,8 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     Some(Block {
         ops: ops.into(),
         count: 1,
-        len: decoder.ip() as u16,
+        bytes: bytes[..decoder.ip() as usize].into(),
+        epoch: 0,
     })
 }
 
@@ -101,7 +103,8 @@ pub(crate) fn too_long() -> Block {
     Block {
         ops: [op].into(),
         count: 1,
-        len: MAX_INSTRUCTION as u16,
+        bytes: [0; MAX_INSTRUCTION].into(),
+        epoch: 0,
     }
 }
 

@@ -1,10 +1,12 @@
 //! Loads and stores of linear memory.
 
+use std::arch::asm;
+
 use vbts_bts::{DsFault, DsMemory};
 
 use crate::cpu::{Cpu, Fault, Special};
 use crate::flags::Int;
-use crate::op::Abort;
+use crate::op::{Abort, Op};
 use crate::paging;
 use crate::tlb::Hit;
 
@@ -77,13 +79,18 @@ impl Cpu {
         Ok(())
     }
 
-    /// Reads, lets `f` compute the new value, and writes it back; faults before `f` runs, or not at all.
+    /// Reads, lets `f` compute the new value, and writes it back, atomically for an `op` with LOCK; faults before `f`
+    /// runs, or not at all. `f` may run more than once.
     #[inline(always)]
     pub fn modify<T: Int>(
         &mut self,
+        op: &Op,
         la: u64,
-        f: impl FnOnce(&mut Self, T) -> T,
+        mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
+        if op.prefix & Op::LOCK != 0 {
+            return self.modify_locked(la, f);
+        }
         match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
             Some(p) => {
                 // SAFETY: as in `store`; a page writable for a privilege is readable for it.
@@ -99,6 +106,82 @@ impl Cpu {
                 let new = f(self, old);
                 self.store(la, new)
             }
+        }
+    }
+
+    #[inline(never)]
+    fn modify_locked<T: Int>(
+        &mut self,
+        la: u64,
+        mut f: impl FnMut(&mut Self, T) -> T,
+    ) -> Result<(), Abort> {
+        let fast = self.tlb.fast(la, T::BYTES, Access::Write, self.privilege);
+        let host = match fast {
+            Some(p) => p,
+            None => match self.lockable(la, T::BYTES)? {
+                Some(p) => p,
+                None => {
+                    let old = self.load(la)?;
+                    let new = f(self, old);
+                    return self.store(la, new);
+                }
+            },
+        };
+        let flags = self.flags;
+        // SAFETY: `host` is writable guest RAM with `T::BYTES` bytes left in the page.
+        let mut old = unsafe { host.cast::<T>().read_unaligned() };
+        loop {
+            // What `f` reads of the flags is what they were before the instruction.
+            self.flags = flags;
+            let new = f(self, old);
+            // SAFETY: as above.
+            match unsafe { T::compare_exchange(host.cast(), old, new) } {
+                found if found == old => break,
+                found => old = found,
+            }
+        }
+        if fast.is_none() {
+            self.watch(la, T::BYTES, Access::Write);
+        }
+        Ok(())
+    }
+
+    /// Checks a write of `size` bytes at `la`. Gives the host's address if the bytes are RAM and lie in one page:
+    /// across two, and on device registers, there is no atomic access.
+    pub(crate) fn lockable(&mut self, la: u64, size: usize) -> Result<Option<*mut u8>, Abort> {
+        self.check_writable(la, size)?;
+        if pages(la, size).nth(1).is_some() {
+            return Ok(None);
+        }
+        Ok(match self.translate(la, Access::Write, self.privilege)? {
+            Target::Ram(hit) => Some(hit.host),
+            Target::Mmio(_) => None,
+        })
+    }
+
+    /// Stores `new` at the 16-byte-aligned `la` if `old` is there, atomically if the host can; returns what was there.
+    pub(crate) fn compare_exchange128(
+        &mut self,
+        la: u64,
+        old: u128,
+        new: u128,
+    ) -> Result<u128, Abort> {
+        let Some(host) = self.lockable(la, 16)? else {
+            let found = self.load128(la)?;
+            self.store128(la, if found == old { new } else { found })?;
+            return Ok(found);
+        };
+        self.watch(la, 16, Access::Write);
+        let p = host.cast::<u128>();
+        if is_x86_feature_detected!("cmpxchg16b") {
+            // SAFETY: `p` is writable guest RAM, aligned as `la` is, and the host has the instruction.
+            return Ok(unsafe { exchange128(p, old, new) });
+        }
+        // SAFETY: as above. A host without the instruction has no KVM, and runs one processor at a time.
+        unsafe {
+            let found = p.read();
+            p.write(if found == old { new } else { found });
+            Ok(found)
         }
     }
 
@@ -366,6 +449,29 @@ impl Cpu {
         }
         Ok(Target::Ram(hit))
     }
+}
+
+/// LOCK CMPXCHG16B: stores `new` at `p` if `old` is there; returns what was there.
+///
+/// # Safety
+/// `p` is aligned, and valid for reads and writes by atomic instructions; the host has the instruction.
+unsafe fn exchange128(p: *mut u128, old: u128, new: u128) -> u128 {
+    let (low, high): (u64, u64);
+    // SAFETY: the caller's promise. RBX, which the compiler keeps for itself, has its value again.
+    unsafe {
+        asm!(
+            "xchg rsi, rbx",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, rsi",
+            in("rdi") p,
+            inout("rsi") new as u64 => _,
+            in("rcx") (new >> 64) as u64,
+            inout("rax") old as u64 => low,
+            inout("rdx") (old >> 64) as u64 => high,
+            options(nostack)
+        );
+    }
+    u128::from(high) << 64 | u128::from(low)
 }
 
 /// The part of an access that lies in one page.

@@ -7,7 +7,7 @@
 use crate::cpu::Cpu;
 use crate::cpuid::Model;
 use crate::mem::canonical;
-use crate::op::{Abort, Op};
+use crate::op::Abort;
 use crate::paging::PHYS_BITS;
 use crate::segment::sreg;
 use crate::state::{MsrState, cr0, efer};
@@ -302,8 +302,18 @@ fn is_mtrr_type(t: u8) -> bool {
 }
 
 impl Cpu {
-    /// Reads an MSR for `op`.
-    pub(crate) fn rdmsr(&mut self, op: &Op, number: u32) -> Result<u64, Abort> {
+    /// Reads an MSR for an accelerator on which the guest has executed RDMSR; `None`: #GP(0).
+    pub fn read_msr(&mut self, number: u32) -> Option<u64> {
+        self.rdmsr(0, number).ok()
+    }
+
+    /// Writes an MSR for an accelerator on which the guest has executed WRMSR; `None`: #GP(0).
+    pub fn write_msr(&mut self, number: u32, value: u64) -> Option<()> {
+        self.wrmsr(0, number, value).ok()
+    }
+
+    /// RDMSR, `ahead` instructions into its block.
+    pub(crate) fn rdmsr(&mut self, ahead: u8, number: u32) -> Result<u64, Abort> {
         let Some((row, at)) = find(number) else {
             return Err(self.gp(0));
         };
@@ -327,14 +337,17 @@ impl Cpu {
             Kind::Efer => self.sys.efer,
             Kind::FsBase => self.sys.seg[sreg::FS].base,
             Kind::GsBase => self.sys.seg[sreg::GS].base,
-            Kind::Tsc => self.tsc(op),
+            Kind::Tsc => self.tsc(ahead),
             Kind::DebugCtl => self.recorder.debugctl(),
             // It exists with DS only (Vol. 3B 17.4.9).
             Kind::DsArea if !self.model.bts => return Err(self.gp(0)),
             Kind::DsArea => self.recorder.ds_area(),
             Kind::TscDeadline => match self.apic_rdmsr(number)? {
                 0 => 0,
-                deadline => deadline.wrapping_add(self.tsc_offset),
+                deadline => {
+                    let left = deadline.saturating_sub(self.now());
+                    self.tsc(ahead).wrapping_add(self.ticks(left))
+                }
             },
             Kind::Apic => self.apic_rdmsr(number)?,
         })
@@ -347,8 +360,8 @@ impl Cpu {
         }
     }
 
-    /// Writes an MSR for `op`, which ends its block.
-    pub(crate) fn wrmsr(&mut self, op: &Op, number: u32, value: u64) -> Result<(), Abort> {
+    /// WRMSR, `ahead` instructions into its block, which it ends.
+    pub(crate) fn wrmsr(&mut self, ahead: u8, number: u32, value: u64) -> Result<(), Abort> {
         let Some((row, at)) = find(number) else {
             return Err(self.gp(0));
         };
@@ -401,13 +414,13 @@ impl Cpu {
             Kind::Tsc => {
                 self.tsc_offset = self
                     .tsc_offset
-                    .wrapping_add(value.wrapping_sub(self.tsc(op)));
+                    .wrapping_add(value.wrapping_sub(self.tsc(ahead)));
             }
             Kind::TscDeadline => {
-                let deadline = self.deadline(op, value);
-                self.apic_wrmsr(op, number, deadline)?;
+                let deadline = self.deadline(ahead, value);
+                self.apic_wrmsr(ahead, number, deadline)?;
             }
-            Kind::Apic => self.apic_wrmsr(op, number, value)?,
+            Kind::Apic => self.apic_wrmsr(ahead, number, value)?,
             Kind::DebugCtl => {
                 // Without a Branch Trace Store its flags cannot be set (Vol. 3B 17.4.9).
                 let absent =
@@ -415,6 +428,8 @@ impl Cpu {
                 if absent || self.recorder.set_debugctl(value).is_err() {
                     return Err(self.gp(0));
                 }
+                // Which accelerator is to run may depend on it.
+                self.after_bus();
                 self.update_mode();
             }
             Kind::DsArea => {
@@ -427,17 +442,20 @@ impl Cpu {
         Ok(())
     }
 
-    /// Virtual time at which the TSC reaches `tsc`; 0 disarms the timer.
-    fn deadline(&self, op: &Op, tsc: u64) -> u64 {
-        let now = self.now() + u64::from(op.idx);
+    /// Time at which the TSC reaches `tsc`; 0 disarms the timer.
+    fn deadline(&self, ahead: u8, tsc: u64) -> u64 {
+        let now = self.now() + u64::from(ahead);
         match tsc {
             0 => 0,
-            _ => now.saturating_add(tsc.saturating_sub(self.tsc(op))).max(1),
+            _ => {
+                let ticks = tsc.saturating_sub(self.tsc(ahead));
+                now.saturating_add(self.nanoseconds(ticks)).max(1)
+            }
         }
     }
 
-    fn apic_wrmsr(&mut self, op: &Op, number: u32, value: u64) -> Result<(), Abort> {
-        let now = self.now() + u64::from(op.idx);
+    fn apic_wrmsr(&mut self, ahead: u8, number: u32, value: u64) -> Result<(), Abort> {
+        let now = self.now() + u64::from(ahead);
         if self.platform.apic_wrmsr(now, number, value).is_none() {
             return Err(self.gp(0));
         }

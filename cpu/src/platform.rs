@@ -1,5 +1,7 @@
 //! What the CPU needs from the machine around it.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The machine as one logical processor sees it: the physical bus behind RAM, and its local APIC.
@@ -34,10 +36,19 @@ pub trait Platform: Send + Sync {
     fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()>;
 }
 
+/// Something that stops a processor that does not look at its [`Signals`] by itself, or ends its sleep.
+pub trait Wake: Send + Sync {
+    /// Makes the processor look. Called from any thread.
+    fn wake(&self);
+}
+
 /// Lines into a processor that anything in the machine may raise, from any thread; the processor looks
 /// at them once a block.
-#[derive(Debug, Default)]
-pub struct Signals(AtomicU32);
+#[derive(Default)]
+pub struct Signals {
+    lines: AtomicU32,
+    wake: OnceLock<Box<dyn Wake>>,
+}
 
 impl Signals {
     /// A maskable interrupt is deliverable (the INTR pin, after the local APIC's priority logic).
@@ -46,15 +57,29 @@ impl Signals {
     pub const NMI: u32 = 1 << 1;
     /// The VMM wants the processor to return from its run loop.
     pub const KICK: u32 = 1 << 2;
+    /// An INIT or start-up IPI waits for the processor.
+    pub const INIT: u32 = 1 << 3;
+
+    /// Has `wake` called whenever a line is raised that was not.
+    pub fn set_wake(&self, wake: Box<dyn Wake>) {
+        // A second one has nothing to say: a processor has one place to sleep.
+        let _ = self.wake.set(wake);
+    }
 
     /// Raises the lines in `bits`.
     pub fn raise(&self, bits: u32) {
-        self.0.fetch_or(bits, Ordering::Release);
+        // Sequentially consistent: whoever is about to sleep says so first, and looks at the lines then.
+        let before = self.lines.fetch_or(bits, Ordering::SeqCst);
+        if before & bits != bits
+            && let Some(wake) = self.wake.get()
+        {
+            wake.wake();
+        }
     }
 
     /// Lowers the lines in `bits`.
     pub fn lower(&self, bits: u32) {
-        self.0.fetch_and(!bits, Ordering::Release);
+        self.lines.fetch_and(!bits, Ordering::Release);
     }
 
     /// Raises or lowers the lines in `bits`.
@@ -69,6 +94,12 @@ impl Signals {
     /// The lines that are raised now.
     #[inline(always)]
     pub fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.lines.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signals({:#x})", self.get())
     }
 }

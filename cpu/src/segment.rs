@@ -390,8 +390,8 @@ impl Cpu {
     }
 
     /// Whether `len` bytes of code at RIP are inside the code segment; 64-bit code has no limit.
-    pub(crate) fn within_code_segment(&self, len: u16) -> bool {
-        let last = self.rip.wrapping_add(u64::from(len)).wrapping_sub(1);
+    pub(crate) fn within_code_segment(&self, len: u64) -> bool {
+        let last = self.rip.wrapping_add(len).wrapping_sub(1);
         self.code64 || last <= u64::from(self.sys.seg[sreg::CS].limit)
     }
 

@@ -289,6 +289,19 @@ impl Default for X87State {
     }
 }
 
+/// An event that has been accepted, and is delivered before the next instruction.
+///
+/// Faults and software interrupts are not among them: the instruction that RIP is at raises them again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PendingEvent {
+    /// An interrupt, with the vector that its acknowledgement gave.
+    Interrupt(u8),
+    /// A non-maskable interrupt.
+    Nmi,
+    /// A debug trap, with the bits that it sets in DR6.
+    Debug(u64),
+}
+
 /// Everything that has to move with a logical processor from one accelerator to another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuState {
@@ -316,4 +329,6 @@ pub struct CpuState {
     pub interrupt_shadow: bool,
     /// In HLT.
     pub halted: bool,
+    /// What comes before the next instruction.
+    pub pending: Option<PendingEvent>,
 }

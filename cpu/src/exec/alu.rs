@@ -147,7 +147,7 @@ fn reg_mem<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 fn mem_value<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, b: T) -> Exec {
     let la = cpu.ea(op);
     if O::WRITES {
-        cpu.modify(la, |cpu, a| O::apply(cpu, a, b))?;
+        cpu.modify(op, la, |cpu, a| O::apply(cpu, a, b))?;
     } else {
         let a = cpu.load(la)?;
         O::apply(cpu, a, b);
@@ -172,7 +172,7 @@ fn unary_reg<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 fn unary_mem<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.modify(cpu.ea(op), |cpu, a: T| O::apply(cpu, a))?;
+    cpu.modify(op, cpu.ea(op), |cpu, a: T| O::apply(cpu, a))?;
     Ok(Flow::Next)
 }
 

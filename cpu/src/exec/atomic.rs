@@ -29,7 +29,7 @@ fn xadd_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 fn xadd_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let b = cpu.r::<T>(op.src);
     let mut old = b;
-    cpu.modify(cpu.ea(op), |cpu, a: T| {
+    cpu.modify(op, cpu.ea(op), |cpu, a: T| {
         old = a;
         sum(cpu, a, b)
     })?;
@@ -61,7 +61,7 @@ fn cmpxchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let new = cpu.r::<T>(op.src);
     let mut found = new;
     let mut equal = false;
-    cpu.modify(cpu.ea(op), |cpu, old: T| {
+    cpu.modify(op, cpu.ea(op), |cpu, old: T| {
         found = old;
         equal = compare(cpu, old);
         if equal { new } else { old }
@@ -76,7 +76,7 @@ fn cmpxchg8b(cpu: &mut Cpu, op: &Op) -> Exec {
     let want = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
     let new = cpu.gpr[RCX] << 32 | cpu.gpr[RBX] & 0xFFFF_FFFF;
     let mut found = 0u64;
-    cpu.modify(cpu.ea(op), |_, old: u64| {
+    cpu.modify(op, cpu.ea(op), |_, old: u64| {
         found = old;
         if old == want { new } else { old }
     })?;
@@ -93,11 +93,9 @@ fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Exec {
     if la & 15 != 0 {
         return Err(cpu.gp(0));
     }
-    cpu.check_writable(la, 16)?;
-    let found = cpu.load128(la)?;
     let want = u128::from(cpu.gpr[RDX]) << 64 | u128::from(cpu.gpr[RAX]);
     let new = u128::from(cpu.gpr[RCX]) << 64 | u128::from(cpu.gpr[RBX]);
-    cpu.store128(la, if found == want { new } else { found })?;
+    let found = cpu.compare_exchange128(la, want, new)?;
     cpu.flags = cpu.flags.with_zf(found == want);
     if found != want {
         cpu.gpr[RAX] = found as u64;

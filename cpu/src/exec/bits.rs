@@ -37,12 +37,12 @@ fn in_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> Exec {
 }
 
 #[inline(always)]
-fn in_mem<const KIND: u8, T: Int>(cpu: &mut Cpu, la: u64, n: u64) -> Exec {
+fn in_mem<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op, la: u64, n: u64) -> Exec {
     if KIND == BT {
         let a = cpu.load::<T>(la)?;
         test::<KIND, T>(cpu, a, n);
     } else {
-        cpu.modify(la, |cpu, a: T| test::<KIND, T>(cpu, a, n))?;
+        cpu.modify(op, la, |cpu, a: T| test::<KIND, T>(cpu, a, n))?;
     }
     Ok(Flow::Next)
 }
@@ -56,13 +56,13 @@ fn reg_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    in_mem::<KIND, T>(cpu, cpu.ea(op), op.imm)
+    in_mem::<KIND, T>(cpu, op, cpu.ea(op), op.imm)
 }
 
 /// A bit string: an operation before this one has moved the address to the word that has the bit.
 fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let n = cpu.r::<T>(op.src).zext();
-    in_mem::<KIND, T>(cpu, cpu.ea(op), n)
+    in_mem::<KIND, T>(cpu, op, cpu.ea(op), n)
 }
 
 #[inline(always)]

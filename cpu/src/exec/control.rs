@@ -131,8 +131,10 @@ fn to_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
                 return Err(cpu.gp(0));
             }
             cpu.platform.set_cr8(cpu.now(), value);
+            return cpu.end_block(op);
         }
     }
+    cpu.serialize();
     cpu.end_block(op)
 }
 
@@ -170,6 +172,7 @@ fn destination(cpu: &mut Cpu, op: &Op, value: u64) {
 fn to_dr(cpu: &mut Cpu, op: &Op) -> Exec {
     let value = source(cpu, op);
     cpu.write_dr(op.dst, value)?;
+    cpu.serialize();
     cpu.end_block(op)
 }
 

@@ -76,11 +76,11 @@ fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// XCHG with memory; the register is `dst` or `src`, whichever operand it is (`aux`).
+/// XCHG with memory, which is always locked; the register is `dst` or `src`, whichever operand it is (`aux`).
 fn xchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let v = cpu.r::<T>(op.aux);
     let mut old = T::default();
-    cpu.modify(cpu.ea(op), |_, m| {
+    cpu.modify(op, cpu.ea(op), |_, m| {
         old = m;
         v
     })?;
@@ -259,9 +259,11 @@ fn xchg(i: &Instruction, op: &mut Op) -> Handler {
     let size = operand_size(i, 0);
     if i.op0_kind() == OpKind::Memory {
         op.aux = op.src;
+        op.prefix |= Op::LOCK;
         by_size!(size, xchg_mem)
     } else if i.op1_kind() == OpKind::Memory {
         op.aux = op.dst;
+        op.prefix |= Op::LOCK;
         by_size!(size, xchg_mem)
     } else {
         by_size!(size, xchg_reg_reg)

@@ -274,6 +274,7 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         cpu.nmi_blocked = false;
         cpu.update_mode();
     }
+    cpu.serialize();
     let protected = cpu.is_protected();
     if protected && cpu.eflags & rflags::NT != 0 {
         return Err(cpu.gp(0));

@@ -140,6 +140,7 @@ fn reg<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
 #[inline(always)]
 fn mem<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
     cpu.modify(
+        op,
         cpu.ea(op),
         |cpu, a: T| if n == 0 { a } else { O::apply(cpu, a, n) },
     )?;
@@ -216,7 +217,7 @@ fn double_reg<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, op: &Op) 
 fn double_mem<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { op.imm });
     let b = cpu.r::<T>(op.src);
-    cpu.modify(cpu.ea(op), |cpu, a: T| double::<LEFT, T>(cpu, a, b, n))?;
+    cpu.modify(op, cpu.ea(op), |cpu, a: T| double::<LEFT, T>(cpu, a, b, n))?;
     Ok(Flow::Next)
 }
 

@@ -77,6 +77,7 @@ fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.require_cpl0()?;
     let la = cpu.ea(op);
     cpu.flush_tlb_page(la);
+    cpu.serialize();
     cpu.end_block(op)
 }
 
@@ -139,14 +140,15 @@ fn return_pair(cpu: &mut Cpu, value: u64) -> Exec {
 
 fn rdmsr(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.require_cpl0()?;
-    let value = cpu.rdmsr(op, cpu.gpr[RCX] as u32)?;
+    let value = cpu.rdmsr(op.idx, cpu.gpr[RCX] as u32)?;
     return_pair(cpu, value)
 }
 
 fn wrmsr(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.require_cpl0()?;
     let value = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
-    cpu.wrmsr(op, cpu.gpr[RCX] as u32, value)?;
+    cpu.wrmsr(op.idx, cpu.gpr[RCX] as u32, value)?;
+    cpu.serialize();
     cpu.end_block(op)
 }
 
@@ -159,7 +161,7 @@ fn rdtsc(cpu: &mut Cpu, op: &Op) -> Exec {
     if forbidden(cpu, cpu.sys.cr4 & cr4::TSD != 0) {
         return Err(cpu.gp(0));
     }
-    let tsc = cpu.tsc(op);
+    let tsc = cpu.tsc(op.idx);
     return_pair(cpu, tsc)
 }
 
@@ -173,12 +175,13 @@ fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec {
     }
 }
 
-fn cpuid(cpu: &mut Cpu, _: &Op) -> Exec {
+fn cpuid(cpu: &mut Cpu, op: &Op) -> Exec {
     let l = cpu.cpuid(cpu.gpr[RAX] as u32, cpu.gpr[RCX] as u32);
     for (register, value) in [(RAX, l.eax), (RBX, l.ebx), (RCX, l.ecx), (RDX, l.edx)] {
         cpu.gpr[register] = value.into();
     }
-    Ok(Flow::Next)
+    cpu.serialize();
+    cpu.end_block(op)
 }
 
 pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {

@@ -308,6 +308,12 @@ impl Guest {
 
     /// Writes memory, as a device would.
     pub fn write_bytes(&mut self, gpa: u64, bytes: &[u8]) {
+        self.write_unseen(gpa, bytes);
+        self.soft.invalidate_page(gpa);
+    }
+
+    /// Writes memory, as another processor does: nobody tells this one.
+    pub fn write_unseen(&mut self, gpa: u64, bytes: &[u8]) {
         assert!(gpa + bytes.len() as u64 <= RAM);
         // SAFETY: the bytes lie inside the allocation.
         unsafe {
@@ -317,7 +323,18 @@ impl Guest {
                 bytes.len(),
             );
         }
-        self.soft.invalidate_page(gpa);
+    }
+
+    /// Another processor in the same state, with the same memory, which this guest has to outlive.
+    pub fn second_processor(&self) -> SoftCpu {
+        let platform = Arc::new(TestPlatform::default());
+        let signals = platform.signals.clone();
+        // SAFETY: the memory lives as long as `self`, and is only accessed through raw pointers.
+        let ram = unsafe { GuestRam::new(&[(0, RAM, self.memory.0)]) };
+        let model = vbts_cpu::model("core2").unwrap();
+        let mut cpu = Cpu::new(model, ram, platform, signals);
+        cpu.load_state(&self.soft.cpu.state());
+        SoftCpu::new(cpu)
     }
 
     /// Puts a program at `at`, and tells its end.

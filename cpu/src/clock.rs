@@ -1,0 +1,85 @@
+//! Where the processor's time comes from.
+
+use std::time::Instant;
+
+/// What advances the time of a processor.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Clock {
+    /// Instructions: each takes a nanosecond, and the time-stamp counter counts nanoseconds.
+    #[default]
+    Instructions,
+    /// The host, as for a processor that the host's own executes at times.
+    Host(HostClock),
+}
+
+/// The host's clock and time-stamp counter.
+#[derive(Debug, Clone, Copy)]
+pub struct HostClock {
+    start: Instant,
+    /// Frequency of the time-stamp counter in Hz.
+    tsc_hz: u64,
+}
+
+impl HostClock {
+    /// A clock that begins now; the host's time-stamp counter has a frequency of `tsc_khz`.
+    pub fn new(tsc_khz: u32) -> Self {
+        Self {
+            start: Instant::now(),
+            tsc_hz: u64::from(tsc_khz.max(1)) * 1000,
+        }
+    }
+
+    /// Nanoseconds since the beginning.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The host's time-stamp counter.
+    pub fn tsc() -> u64 {
+        // SAFETY: every x86-64 processor has RDTSC.
+        unsafe { std::arch::x86_64::_rdtsc() }
+    }
+
+    /// Frequency of the time-stamp counter in kHz.
+    pub fn tsc_khz(&self) -> u32 {
+        (self.tsc_hz / 1000) as u32
+    }
+
+    fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
+        let product = u128::from(value) * u128::from(numerator) / u128::from(denominator);
+        u64::try_from(product).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds in so many ticks of the time-stamp counter.
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        Self::scaled(ticks, 1_000_000_000, self.tsc_hz)
+    }
+
+    /// Ticks of the time-stamp counter in so many nanoseconds.
+    pub fn ticks(&self, nanoseconds: u64) -> u64 {
+        Self::scaled(nanoseconds, self.tsc_hz, 1_000_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_and_nanoseconds() {
+        let clock = HostClock::new(2_000_000);
+        assert_eq!(clock.ticks(10), 20);
+        assert_eq!(clock.nanoseconds(20), 10);
+        assert_eq!(clock.nanoseconds(u64::MAX), u64::MAX / 2);
+        assert_eq!(clock.ticks(u64::MAX), u64::MAX);
+        assert!(HostClock::new(0).nanoseconds(1) > 0);
+    }
+
+    #[test]
+    fn time_passes() {
+        let clock = HostClock::new(1_000_000);
+        let (now, tsc) = (clock.now(), HostClock::tsc());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(clock.now() >= now + 1_000_000 && HostClock::tsc() > tsc);
+    }
+}

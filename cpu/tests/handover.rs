@@ -1,0 +1,262 @@
+//! What happens to a processor that another accelerator executes at times, or that is one of several: events that were
+//! accepted elsewhere, code that changes unseen, time and CPUID.
+
+mod common;
+
+use common::{DATA, Guest, KERNEL, handler};
+use iced_x86::code_asm::*;
+use vbts_cpu::cpu::vector::{DB, NMI};
+use vbts_cpu::state::PendingEvent;
+use vbts_cpu::state::gpr::{RAX, RBX, RDX};
+use vbts_cpu::{Clock, Exit, HostClock, Signals, Topology};
+
+/// A page of kernel memory for a second piece of code.
+const OTHER: u64 = 0x3_0000;
+
+/// `mov eax, value; ret`.
+fn function(value: u32) -> Vec<u8> {
+    let mut code = vec![0xB8];
+    code.extend(value.to_le_bytes());
+    code.push(0xC3);
+    code
+}
+
+#[test]
+fn an_accepted_event_comes_before_the_next_instruction() {
+    for (event, vector) in [
+        (PendingEvent::Interrupt(0x41), 0x41),
+        (PendingEvent::Nmi, NMI),
+        (PendingEvent::Debug(1), DB),
+    ] {
+        let mut g = Guest::kernel(|a| a.ud2());
+        g.update(|s| s.pending = Some(event));
+        assert_eq!(g.soft.cpu.state().pending, Some(event));
+        let frame = g.run_to_exception(vector, None);
+        assert_eq!(frame.rip, KERNEL);
+        let state = g.soft.cpu.state();
+        assert_eq!(state.pending, None);
+        assert_eq!(state.nmi_blocked, event == PendingEvent::Nmi);
+        assert_eq!(state.sys.dr6 & 1 != 0, event == PendingEvent::Debug(1));
+    }
+}
+
+#[test]
+fn an_accepted_interrupt_ends_a_halt() {
+    let mut g = Guest::kernel(|a| a.hlt());
+    g.update(|s| {
+        s.halted = true;
+        s.pending = Some(PendingEvent::Interrupt(0x41));
+    });
+    g.run_to(handler(0x41) + 1);
+}
+
+/// Calls the function, waits for a HLT to be ended, does `between`, and calls it again: RBX, then RAX.
+fn call_twice(
+    between: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
+) -> Guest {
+    let mut g = Guest::kernel(|a| {
+        a.mov(rsi, OTHER)?;
+        a.call(rsi)?;
+        a.mov(ebx, eax)?;
+        a.hlt()?;
+        between(a)?;
+        a.call(rsi)?;
+        a.hlt()
+    });
+    g.write_bytes(OTHER, &function(1));
+    assert!(matches!(g.run(), Exit::Halt { .. }));
+    g.update(|s| s.halted = false);
+    g.write_unseen(OTHER, &function(2));
+    g
+}
+
+#[test]
+fn code_that_changed_elsewhere_is_seen_after_revalidation() {
+    let mut g = call_twice(|_| Ok(()));
+    g.soft.revalidate();
+    g.run();
+    assert_eq!((g.soft.cpu.gpr[RBX], g.soft.cpu.gpr[RAX]), (1, 2));
+}
+
+#[test]
+fn unchanged_code_survives_revalidation() {
+    let mut g = call_twice(|_| Ok(()));
+    g.write_unseen(OTHER, &function(1));
+    g.soft.revalidate();
+    g.run();
+    assert_eq!((g.soft.cpu.gpr[RBX], g.soft.cpu.gpr[RAX]), (1, 1));
+}
+
+#[test]
+fn one_of_several_processors_sees_changed_code_after_a_serializing_instruction() {
+    type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
+    let table: [(&str, Program); 4] = [
+        ("CPUID", |a| {
+            a.push(rbx)?;
+            a.cpuid()?;
+            a.pop(rbx)
+        }),
+        ("MOV CR3", |a| {
+            a.mov(rax, cr3)?;
+            a.mov(cr3, rax)
+        }),
+        ("IRETQ", |a| {
+            let mut next = a.create_label();
+            a.mov(rax, rsp)?;
+            a.push(0x18)?;
+            a.push(rax)?;
+            a.pushfq()?;
+            a.push(0x10)?;
+            a.lea(rax, ptr(next))?;
+            a.push(rax)?;
+            a.iretq()?;
+            a.set_label(&mut next)?;
+            a.nop()
+        }),
+        ("INVLPG", |a| a.invlpg(byte_ptr(DATA))),
+    ];
+    for (name, program) in table {
+        let mut g = call_twice(program);
+        g.soft.cpu.set_topology(Topology { id: 0, count: 2 });
+        g.run();
+        assert_eq!((g.soft.cpu.gpr[RBX], g.soft.cpu.gpr[RAX]), (1, 2), "{name}");
+    }
+}
+
+#[test]
+fn init_leaves_the_run_loop() {
+    let mut g = Guest::kernel(|a| {
+        let mut here = a.create_label();
+        a.set_label(&mut here)?;
+        a.jmp(here)
+    });
+    g.platform.signals.raise(Signals::INIT);
+    assert_eq!(g.soft.run(1000), Exit::Init);
+}
+
+#[test]
+fn a_step_is_an_event_or_an_instruction() {
+    let mut g = Guest::kernel(|a| {
+        a.inc(rbx)?;
+        a.inc(rbx)?;
+        a.hlt()
+    });
+    g.update(|s| s.pending = None);
+    let start = g.soft.cpu.instructions();
+    for n in 1..=2 {
+        assert_eq!(g.soft.step(), None);
+        assert_eq!(g.soft.cpu.gpr[RBX], n);
+        assert_eq!(g.soft.cpu.instructions(), start + n);
+    }
+    assert_eq!(g.soft.step(), None);
+    assert!(matches!(g.soft.step(), Some(Exit::Halt { .. })));
+}
+
+#[test]
+fn on_the_hosts_time_the_counter_is_the_hosts() {
+    let mut g = Guest::kernel(|a| {
+        a.rdtsc()?;
+        a.hlt()
+    });
+    g.soft.cpu.set_clock(Clock::Host(HostClock::new(2_000_000)));
+    g.soft.cpu.set_tsc_offset(1 << 40);
+    let before = HostClock::tsc() + (1 << 40);
+    g.run();
+    let seen = g.soft.cpu.gpr[RDX] << 32 | g.soft.cpu.gpr[RAX];
+    assert!((before..HostClock::tsc() + (1 << 40)).contains(&seen));
+    // The state can come and go without moving it.
+    let state = g.soft.cpu.state();
+    g.soft.cpu.load_state(&state);
+    assert_eq!(g.soft.cpu.tsc_offset(), 1 << 40);
+    // CPUID.15H: the crystal's nanoseconds times 2.
+    let leaf = g.soft.cpu.cpuid_leaves().find(|l| l.leaf == 0x15).unwrap();
+    assert_eq!(
+        u64::from(leaf.ecx) * u64::from(leaf.ebx) / u64::from(leaf.eax),
+        2_000_000_000
+    );
+}
+
+#[test]
+fn on_the_hosts_time_a_run_comes_back_soon() {
+    let mut g = Guest::kernel(|a| {
+        let mut here = a.create_label();
+        a.set_label(&mut here)?;
+        a.jmp(here)
+    });
+    g.soft.cpu.set_clock(Clock::Host(HostClock::new(1_000_000)));
+    assert_eq!(g.soft.run(u64::MAX), Exit::Deadline);
+}
+
+#[test]
+fn cpuid_tells_processors_apart() {
+    let mut g = Guest::new();
+    g.soft.cpu.set_topology(Topology { id: 2, count: 3 });
+    let leaf = |g: &Guest, n| g.soft.cpu.cpuid_leaves().find(|l| l.leaf == n).unwrap();
+    let one = leaf(&g, 1);
+    assert_eq!(one.ebx >> 24, 2, "initial APIC ID");
+    assert_eq!(one.ebx >> 16 & 0xFF, 4, "IDs in the package");
+    assert_eq!(one.edx >> 28 & 1, 1, "HTT");
+    assert_eq!(leaf(&g, 4).eax >> 26, 3, "cores in the package, minus one");
+    g.soft.cpu.set_topology(Topology::default());
+    assert_eq!(leaf(&g, 1).edx >> 28 & 1, 0);
+}
+
+/// Several threads add with LOCK to one cell, each on a processor of its own: nothing is lost.
+#[test]
+fn locked_instructions_are_atomic() {
+    const TIMES: u64 = 20_000;
+    type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
+    let table: [(&str, u64, Program); 5] = [
+        ("ADD", 0, |a| a.lock().add(qword_ptr(rdi), 1)),
+        ("XADD, not aligned", 3, |a| {
+            a.mov(eax, 1)?;
+            a.lock().xadd(dword_ptr(rdi), eax)
+        }),
+        ("ADC", 0, |a| {
+            a.stc()?;
+            a.lock().adc(qword_ptr(rdi), 0)
+        }),
+        ("CMPXCHG", 2, |a| {
+            let mut again = a.create_label();
+            // An instruction takes one label.
+            a.nop()?;
+            a.set_label(&mut again)?;
+            a.mov(ax, word_ptr(rdi))?;
+            a.lea(edx, ptr(rax + 1))?;
+            a.lock().cmpxchg(word_ptr(rdi), dx)?;
+            a.jnz(again)
+        }),
+        ("CMPXCHG16B", 0, |a| {
+            let mut again = a.create_label();
+            a.mov(rax, qword_ptr(rdi))?;
+            a.mov(rdx, qword_ptr(rdi + 8))?;
+            a.set_label(&mut again)?;
+            a.lea(rbx, ptr(rax + 1))?;
+            a.mov(rcx, rdx)?;
+            a.lock().cmpxchg16b(xmmword_ptr(rdi))?;
+            a.jnz(again)
+        }),
+    ];
+    for (name, offset, program) in table {
+        let build = |a: &mut CodeAssembler| {
+            let mut again = a.create_label();
+            a.mov(rdi, DATA + offset)?;
+            a.mov(r8, TIMES)?;
+            a.set_label(&mut again)?;
+            program(a)?;
+            a.dec(r8)?;
+            a.jnz(again)?;
+            a.hlt()
+        };
+        let mut first = Guest::kernel(build);
+        let mut second = first.second_processor();
+        std::thread::scope(|scope| {
+            scope.spawn(|| while !matches!(second.run(u64::MAX), Exit::Halt { .. }) {});
+            first.run();
+        });
+        let sum = first.read(DATA + offset);
+        let expected = 2 * TIMES;
+        let mask = if name == "CMPXCHG" { 0xFFFF } else { u64::MAX };
+        assert_eq!(sum & mask, expected & mask, "{name}");
+    }
+}
