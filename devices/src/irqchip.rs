@@ -206,6 +206,11 @@ impl IrqChip {
         self.lapic_mut(cpu).is_some_and(LocalApic::take_nmi)
     }
 
+    /// True if an INIT or start-up event waits for `cpu`.
+    pub fn startup_pending(&self, cpu: usize) -> bool {
+        self.lapic(cpu).is_some_and(LocalApic::startup_pending)
+    }
+
     /// Hands the next INIT or start-up event to `cpu`.
     pub fn take_startup_event(&mut self, cpu: usize) -> Option<StartupEvent> {
         self.lapic_mut(cpu)?.take_startup_event()

@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use vbts::board::{Board, END_OF_TIME};
+use vbts::board::{Board, END_OF_TIME, Socket};
 use vbts::layout::{COM1, IOAPIC, LAPIC, VIRTIO_BASE};
 use vbts_cpu::Platform;
 use vbts_devices::ninep::Access;
@@ -81,11 +81,13 @@ fuzz_target!(|data: &[u8]| {
     let output = shared(OutputBuffer::new(OUTPUT_LIMIT));
     let sink = || Box::new(output.clone());
     let mut board =
-        Board::new(memory.clone(), Arc::default(), true, 1_700_000_000, sink()).expect("a board");
+        Board::new(memory.clone(), vec![Arc::default()], true, 1_700_000_000, sink()).expect("a board");
     let console = board.add_console(vec![ConsolePort::named("port", sink())]);
     let console = console.expect("a console");
     let share = board.add_share("tag", &TREE.share(), Access::ReadOnly);
     share.expect("the share is there");
+    let socket = Socket::new(Arc::new(board), 0);
+    let board = socket.board();
 
     let mut now = 0u64;
     for _ in 0..OPERATIONS {
@@ -98,24 +100,24 @@ fuzz_target!(|data: &[u8]| {
             0..=2 => {
                 let port = port(&mut input, operation & 0x80 != 0);
                 let value = input.u32().to_le_bytes();
-                board.pio_write(now, port, &value[..size.min(4)]);
+                socket.pio_write(now, port, &value[..size.min(4)]);
             }
             3 | 4 => {
                 let mut value = [0; 4];
                 let port = port(&mut input, operation & 0x80 != 0);
-                board.pio_read(now, port, &mut value[..size.min(4)]);
+                socket.pio_read(now, port, &mut value[..size.min(4)]);
             }
             5..=7 => {
                 let address = address(&mut input);
                 let value = input.u64().to_le_bytes();
                 // Registers are 32 bits wide: mostly access them so.
                 let size = if operation & 0x80 == 0 { 4 } else { size };
-                board.mmio_write(now, address, &value[..size]);
+                socket.mmio_write(now, address, &value[..size]);
             }
             8 => {
                 let mut value = [0; 8];
                 let size = if operation & 0x80 == 0 { 4 } else { size };
-                board.mmio_read(now, address(&mut input), &mut value[..size]);
+                socket.mmio_read(now, address(&mut input), &mut value[..size]);
             }
             // Time passes: a bit, or until the next deadline, as when the processor sleeps.
             9 => {
@@ -124,26 +126,26 @@ fuzz_target!(|data: &[u8]| {
             }
             10 | 11 => now = board.next_deadline().unwrap_or(now).max(now),
             12 => {
-                let taken = board.acknowledge_interrupt(now);
+                let taken = socket.acknowledge_interrupt(now);
                 if taken.is_some() && operation & 0x80 == 0 {
                     // End of interrupt.
-                    board.mmio_write(now, LAPIC + 0xB0, &[0; 4]);
+                    socket.mmio_write(now, LAPIC + 0xB0, &[0; 4]);
                 }
-                board.take_nmi();
+                socket.take_nmi();
             }
             13 => {
                 let msr = input.choose(&APIC_MSRS);
                 let value = input.u64();
-                board.apic_wrmsr(now, msr, value);
-                board.apic_rdmsr(now, msr);
-                board.set_cr8(now, value & 15);
-                assert_eq!(board.cr8() & !15, 0);
+                socket.apic_wrmsr(now, msr, value);
+                socket.apic_rdmsr(now, msr);
+                socket.set_cr8(now, value & 15);
+                assert_eq!(socket.cr8() & !15, 0);
             }
             14 => {
                 let len = input.u8();
                 board.push_serial_input(input.bytes(len.into()));
                 lock(&console).push_input(0, &[len; 3]);
-                board.performance_interrupt(now);
+                socket.performance_interrupt(now);
             }
             _ => {
                 let (at, len) = (input.u16(), input.u8());

@@ -1,13 +1,14 @@
 //! The devices of the machine on their buses, as the processor reaches them.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 use thiserror::Error;
 use vbts_cpu::{Platform, Signals};
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
+use vbts_devices::lapic::StartupEvent;
 use vbts_devices::ninep::Access;
 use vbts_devices::pit::{Pit, SystemControlPort};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
@@ -28,8 +29,10 @@ const PIT_IRQ: u32 = 0;
 const COM1_IRQ: u32 = 4;
 const RTC_IRQ: u32 = 8;
 
-/// The processor that this board carries.
-const CPU: usize = 0;
+/// Whether a port is one of the interrupt controllers' and timers', which have nothing for the host.
+fn is_internal(port: u16) -> bool {
+    matches!(port, 0x20..=0x61 | 0x70..=0x71 | 0xA0..=0xA1 | 0x4D0..=0x4D1)
+}
 
 /// A device that wants to be called at this virtual time or later, in ns, is not called: 292 years after the start, and
 /// sums of two times that are both earlier do not overflow.
@@ -57,10 +60,11 @@ pub enum BoardError {
     },
 }
 
-/// Everything around the processor.
+/// Everything around the processors.
 #[derive(Debug)]
 pub struct Board {
-    signals: Arc<Signals>,
+    /// The lines into each processor.
+    signals: Vec<Arc<Signals>>,
     chip: Shared<IrqChip>,
     ports: Bus,
     mmio: Bus,
@@ -73,22 +77,26 @@ pub struct Board {
     virtio_devices: usize,
     /// A virtio device has been told to work: it may have written memory.
     dma: AtomicBool,
+    /// A device other than an interrupt controller or a timer was accessed: it may have something for the host.
+    news: AtomicBool,
 }
 
 impl Board {
-    /// A board with the devices that every machine has, which raises `signals`. What the guest writes to its serial port goes to `serial`; its
-    /// clock begins at `epoch` seconds since 1970.
+    /// A board with the devices that every machine has, and a processor for each of `signals` (1 to
+    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS)), which it raises. What the guest writes to its serial port goes to
+    /// `serial`; its clock begins at `epoch` seconds since 1970.
     ///
     /// # Errors
     /// Two devices claim one address.
     pub fn new(
         memory: GuestMemory,
-        signals: Arc<Signals>,
+        signals: Vec<Arc<Signals>>,
         tsc_deadline: bool,
         epoch: u64,
         serial: Box<dyn ByteSink>,
     ) -> Result<Self, BoardError> {
-        let chip = shared(IrqChip::new(1, tsc_deadline));
+        let processors = u8::try_from(signals.len()).unwrap_or(layout::MAX_PROCESSORS);
+        let chip = shared(IrqChip::new(processors, tsc_deadline));
         let line = |irq| IrqLine::new(chip.clone(), irq);
         let (reset, exit) = (ResetLine::new(), ExitStatus::new());
         let pit = shared(Pit::new(line(PIT_IRQ)));
@@ -131,6 +139,7 @@ impl Board {
             memory,
             virtio_devices: 0,
             dma: AtomicBool::new(false),
+            news: AtomicBool::new(false),
         })
     }
 
@@ -186,9 +195,16 @@ impl Board {
         self.virtio_devices
     }
 
-    /// The lines into the processor.
-    pub fn signals(&self) -> Arc<Signals> {
-        self.signals.clone()
+    /// The lines into each processor.
+    pub fn signals(&self) -> &[Arc<Signals>] {
+        &self.signals
+    }
+
+    /// Hands the next INIT or start-up event to processor `cpu`.
+    pub fn take_startup_event(&self, cpu: usize) -> Option<StartupEvent> {
+        let event = lock(&self.chip).take_startup_event(cpu);
+        self.update_signals();
+        event
     }
 
     /// The status that the guest has ended with.
@@ -237,92 +253,144 @@ impl Board {
         self.dma.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether a device may have something for the host since the last call.
+    pub fn take_news(&self) -> bool {
+        self.news.swap(false, Ordering::Relaxed)
+    }
+
     /// Says that a device has been given something from outside, for which it may write memory.
     pub fn host_input_pushed(&self) {
         self.dma.store(true, Ordering::Relaxed);
         self.update_signals();
     }
 
-    /// Shows the processor what the interrupt controllers have for it.
+    /// Shows the processors what the interrupt controllers have for them.
     fn update_signals(&self) {
         let chip = lock(&self.chip);
-        self.signals.set(Signals::INTR, chip.intr_pending(CPU));
-        self.signals.set(Signals::NMI, chip.nmi_pending(CPU));
+        for (cpu, signals) in self.signals.iter().enumerate() {
+            signals.set(Signals::INTR, chip.intr_pending(cpu));
+            signals.set(Signals::NMI, chip.nmi_pending(cpu));
+            signals.set(Signals::INIT, chip.startup_pending(cpu));
+        }
+    }
+}
+
+/// Where a processor meets the board.
+#[derive(Debug, Clone)]
+pub struct Socket {
+    board: Arc<Board>,
+    cpu: usize,
+}
+
+impl Socket {
+    /// The place of processor `cpu`.
+    pub fn new(board: Arc<Board>, cpu: usize) -> Self {
+        Self { board, cpu }
+    }
+
+    /// The board.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// The lines into the processor.
+    pub fn signals(&self) -> Arc<Signals> {
+        self.board
+            .signals
+            .get(self.cpu)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Hands the next INIT or start-up event to the processor.
+    pub fn take_startup_event(&self) -> Option<StartupEvent> {
+        self.board.take_startup_event(self.cpu)
+    }
+
+    fn chip(&self) -> MutexGuard<'_, IrqChip> {
+        lock(&self.board.chip)
     }
 
     /// The offset in the local APIC's page, if `gpa` lies in it.
     fn lapic_offset(&self, gpa: u64) -> Option<u64> {
-        let base = lock(&self.chip).lapic_base(CPU)?;
+        let base = self.chip().lapic_base(self.cpu)?;
         Some(gpa.wrapping_sub(base)).filter(|offset| *offset < 0x1000)
     }
 }
 
-impl Platform for Board {
+impl Platform for Socket {
     fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]) {
         match self.lapic_offset(gpa) {
-            Some(offset) => lock(&self.chip).lapic_read(CPU, now, offset, data),
-            None => self.mmio.read(now, gpa, data),
+            Some(offset) => self.chip().lapic_read(self.cpu, now, offset, data),
+            None => self.board.mmio.read(now, gpa, data),
         }
-        self.update_signals();
+        self.board.update_signals();
     }
 
     fn mmio_write(&self, now: u64, gpa: u64, data: &[u8]) {
         match self.lapic_offset(gpa) {
-            Some(offset) => lock(&self.chip).lapic_write(CPU, now, offset, data),
+            Some(offset) => self.chip().lapic_write(self.cpu, now, offset, data),
             None => {
                 if gpa >= VIRTIO_BASE && gpa < VIRTIO_BASE + VIRTIO_GSI.len() as u64 * VIRTIO_STRIDE
                 {
-                    self.dma.store(true, Ordering::Relaxed);
+                    self.board.dma.store(true, Ordering::Relaxed);
+                    self.board.news.store(true, Ordering::Relaxed);
                 }
-                self.mmio.write(now, gpa, data);
+                self.board.mmio.write(now, gpa, data);
             }
         }
-        self.update_signals();
+        self.board.update_signals();
     }
 
     fn pio_read(&self, now: u64, port: u16, data: &mut [u8]) {
-        self.ports.read(now, port.into(), data);
-        self.update_signals();
+        self.board.ports.read(now, port.into(), data);
+        if !is_internal(port) {
+            self.board.news.store(true, Ordering::Relaxed);
+        }
+        self.board.update_signals();
     }
 
     fn pio_write(&self, now: u64, port: u16, data: &[u8]) {
-        self.ports.write(now, port.into(), data);
-        self.update_signals();
+        self.board.ports.write(now, port.into(), data);
+        if !is_internal(port) {
+            self.board.news.store(true, Ordering::Relaxed);
+        }
+        self.board.update_signals();
     }
 
     fn acknowledge_interrupt(&self, _now: u64) -> Option<u8> {
-        let vector = lock(&self.chip).acknowledge(CPU);
-        self.update_signals();
+        let vector = self.chip().acknowledge(self.cpu);
+        self.board.update_signals();
         vector
     }
 
     fn take_nmi(&self) -> bool {
-        let taken = lock(&self.chip).take_nmi(CPU);
-        self.update_signals();
+        let taken = self.chip().take_nmi(self.cpu);
+        self.board.update_signals();
         taken
     }
 
     fn performance_interrupt(&self, _now: u64) {
-        lock(&self.chip).pmi(CPU);
-        self.update_signals();
+        self.chip().pmi(self.cpu);
+        self.board.update_signals();
     }
 
     fn cr8(&self) -> u64 {
-        lock(&self.chip).cr8(CPU)
+        self.chip().cr8(self.cpu)
     }
 
     fn set_cr8(&self, _now: u64, value: u64) {
-        lock(&self.chip).set_cr8(CPU, value);
-        self.update_signals();
+        self.chip().set_cr8(self.cpu, value);
+        self.board.update_signals();
     }
 
     fn apic_rdmsr(&self, now: u64, msr: u32) -> Option<u64> {
-        lock(&self.chip).rdmsr(CPU, now, msr)
+        self.chip().rdmsr(self.cpu, now, msr)
     }
 
     fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()> {
-        let done = lock(&self.chip).wrmsr(CPU, now, msr, value);
-        self.update_signals();
+        let done = self.chip().wrmsr(self.cpu, now, msr, value);
+        self.board.update_signals();
         done
     }
 }
@@ -333,65 +401,73 @@ mod tests {
     use crate::memory::{Size, allocate};
     use vbts_devices::OutputBuffer;
 
-    fn board() -> (Board, Shared<OutputBuffer>) {
+    fn board_of(processors: usize) -> (Board, Shared<OutputBuffer>) {
         let output = shared(OutputBuffer::new(1024));
         let memory = allocate(Size(16 << 20)).unwrap();
-        (
-            Board::new(memory, Arc::default(), true, 0, Box::new(output.clone())).unwrap(),
-            output,
-        )
+        let signals = (0..processors).map(|_| Arc::default()).collect();
+        let board = Board::new(memory, signals, true, 0, Box::new(output.clone())).unwrap();
+        (board, output)
+    }
+
+    /// The socket of a board with one processor.
+    fn socket() -> (Socket, Shared<OutputBuffer>) {
+        let (board, output) = board_of(1);
+        (Socket::new(Arc::new(board), 0), output)
     }
 
     #[test]
     fn ports_reach_their_devices() {
-        let (board, output) = board();
-        board.pio_write(0, 0x3F8, b"A");
+        let (socket, output) = socket();
+        let board = socket.board();
+        socket.pio_write(0, 0x3F8, b"A");
         assert_eq!(lock(&output).take(), b"A");
         assert_eq!(board.exit_status(), None);
-        board.pio_write(0, 0xF4, &7u32.to_le_bytes());
+        socket.pio_write(0, 0xF4, &7u32.to_le_bytes());
         assert_eq!(board.exit_status(), Some(7));
         assert!(!board.reset_requested());
-        board.pio_write(0, 0x64, &[0xFE]);
+        socket.pio_write(0, 0x64, &[0xFE]);
         assert!(board.reset_requested());
         let mut float = [0; 2];
-        board.pio_read(0, 0x1234, &mut float);
+        socket.pio_read(0, 0x1234, &mut float);
         assert_eq!(float, [0xFF, 0xFF]);
     }
 
     #[test]
     fn a_local_apic_timer_raises_intr_at_its_deadline() {
-        let (board, _) = board();
+        let (socket, _) = socket();
+        let board = socket.board();
         let lapic =
-            |offset, value: u32| board.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+            |offset, value: u32| socket.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
         lapic(0xF0, 0x1FF);
         lapic(0x320, 0x40);
         lapic(0x3E0, 0xB);
         lapic(0x380, 1000);
         assert_eq!(board.next_deadline(), Some(1000));
         board.tick(999);
-        assert_eq!(board.signals().get() & Signals::INTR, 0);
+        assert_eq!(socket.signals().get() & Signals::INTR, 0);
         board.tick(1000);
-        assert_eq!(board.signals().get() & Signals::INTR, Signals::INTR);
-        assert_eq!(board.acknowledge_interrupt(1000), Some(0x40));
-        assert_eq!(board.signals().get() & Signals::INTR, 0);
+        assert_eq!(socket.signals().get() & Signals::INTR, Signals::INTR);
+        assert_eq!(socket.acknowledge_interrupt(1000), Some(0x40));
+        assert_eq!(socket.signals().get() & Signals::INTR, 0);
     }
 
     #[test]
     fn nobody_sleeps_until_the_end_of_time() {
-        let (board, _) = board();
+        let (socket, _) = socket();
+        let board = socket.board();
         let lapic =
-            |offset, value: u32| board.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+            |offset, value: u32| socket.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
         lapic(0xF0, 0x1FF);
         lapic(0x320, 0x4_0040);
-        board.apic_wrmsr(0, 0x6E0, END_OF_TIME - 1);
+        socket.apic_wrmsr(0, 0x6E0, END_OF_TIME - 1);
         assert_eq!(board.next_deadline(), Some(END_OF_TIME - 1));
-        board.apic_wrmsr(0, 0x6E0, u64::MAX);
+        socket.apic_wrmsr(0, 0x6E0, u64::MAX);
         assert_eq!(board.next_deadline(), None);
     }
 
     #[test]
     fn there_is_room_for_so_many_devices() {
-        let (mut board, _) = board();
+        let (mut board, _) = board_of(1);
         for _ in VIRTIO_GSI {
             board
                 .add_share("t", Path::new("/"), Access::ReadOnly)
@@ -402,8 +478,28 @@ mod tests {
             .unwrap_err();
         assert!(error.to_string().contains("10 virtio devices"), "{error}");
         assert!(!board.take_dma());
-        board.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
+        let socket = Socket::new(Arc::new(board), 0);
+        let board = socket.board();
+        socket.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
         assert!(board.take_dma());
         assert!(!board.take_dma());
+    }
+
+    #[test]
+    fn a_processor_starts_another() {
+        let (board, _) = board_of(2);
+        let board = Arc::new(board);
+        let [first, second] = [0, 1].map(|cpu| Socket::new(board.clone(), cpu));
+        let icr = |high: u32, low: u32| {
+            first.mmio_write(0, layout::LAPIC + 0x310, &high.to_le_bytes());
+            first.mmio_write(0, layout::LAPIC + 0x300, &low.to_le_bytes());
+        };
+        icr(1 << 24, 0x4500);
+        assert_eq!(second.signals().get(), Signals::INIT);
+        assert_eq!(second.take_startup_event(), Some(StartupEvent::Init));
+        icr(1 << 24, 0x4608);
+        assert_eq!(second.take_startup_event(), Some(StartupEvent::StartUp(8)));
+        assert_eq!(second.signals().get(), 0);
+        assert_eq!(first.signals().get(), 0);
     }
 }

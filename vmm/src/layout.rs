@@ -23,6 +23,9 @@ pub const COMMAND_LINE: u64 = 0x2_0000;
 pub const COMMAND_LINE_SIZE: usize = 2048;
 /// The last KiB of base memory, the second place where Linux looks for the MP floating pointer structure.
 pub const MP_TABLE: u64 = 0x9_FC00;
+/// Processors that a machine has at most: the MP table of so many fits into [`MP_TABLE`]'s KiB, and local APICs in flat mode
+/// know eight.
+pub const MAX_PROCESSORS: u8 = 8;
 /// First byte after base memory.
 pub const BASE_MEMORY_END: u64 = 0xA_0000;
 /// Where RAM goes on after the video and ROM areas of a PC.
@@ -35,6 +38,11 @@ pub const VIRTIO_STRIDE: u64 = 0x1000;
 /// Global system interrupt of virtio-mmio device *n*.
 pub const VIRTIO_GSI: [u8; 10] = [5, 6, 7, 9, 10, 11, 12, 13, 14, 15];
 
+/// Three pages for a task-state segment, and one for a page table, with which KVM runs real mode on some processors. The
+/// guest has no use for these addresses.
+pub const KVM_TSS: u64 = 0xFFFB_D000;
+/// The page table.
+pub const KVM_IDENTITY_MAP: u64 = 0xFFFB_C000;
 /// I/O APIC registers.
 pub const IOAPIC: u64 = 0xFEC0_0000;
 /// Local APIC registers at reset.

@@ -482,6 +482,11 @@ impl LocalApic {
         std::mem::take(&mut self.nmi)
     }
 
+    /// True if an INIT or start-up event waits for the processor.
+    pub fn startup_pending(&self) -> bool {
+        self.init || self.startup.is_some()
+    }
+
     /// Hands the next INIT or start-up event to the processor.
     pub fn take_startup_event(&mut self) -> Option<StartupEvent> {
         if std::mem::take(&mut self.init) {
