@@ -11,10 +11,11 @@ use vbts_protocol::ROOT_TAG;
 
 use crate::board::Board;
 use crate::boot::{self, BootError, BootSource, cmdline};
-use crate::cli::options::{MachineArgs, ShareArg};
+use crate::cli::options::{Accelerator, MachineArgs, ShareArg};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
+use crate::kvm::Vm;
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
@@ -36,6 +37,8 @@ pub struct Launch {
     /// The board.
     pub board: Board,
     alarm: Arc<Alarm>,
+    /// What executes the processors, if it is not the software CPU.
+    vm: Option<Vm>,
     options: MachineArgs,
 }
 
@@ -63,9 +66,22 @@ impl Launch {
         }
         let memory = memory::allocate(options.memory).context("--memory")?;
         // The alarm needs the board's lines to the processor, the board needs the console, and that the alarm.
-        let signals = Arc::new(Signals::default());
+        let processors = u8::try_from(options.smp).unwrap_or(u8::MAX);
+        let signals: Vec<Arc<Signals>> = (0..processors).map(|_| Arc::default()).collect();
+        let vm = match options.accel {
+            Accelerator::Kvm => {
+                let kvm = kvm_ioctls::Kvm::new().context("/dev/kvm")?;
+                Some(Vm::new(&kvm, &memory, processors)?)
+            }
+            Accelerator::Auto | Accelerator::Soft => None,
+        };
+        // On the host's time another thread than the processor's waits for the alarm.
+        let kick = match vm {
+            Some(_) => Arc::default(),
+            None => signals.first().cloned().unwrap_or_default(),
+        };
         let limit = options.timeout.map(|seconds| seconds.0);
-        let alarm = Arc::new(Alarm::new(signals.clone(), limit)?);
+        let alarm = Arc::new(Alarm::new(kick, limit)?);
         let mut copies = Vec::new();
         if echo {
             copies.push(Output::stdout()?.interruptible(alarm.clone()));
@@ -92,6 +108,7 @@ impl Launch {
             console,
             board,
             alarm,
+            vm,
             options: options.clone(),
         })
     }
@@ -168,13 +185,17 @@ impl Launch {
     ) -> Result<Machine, Failure> {
         let image = read(kernel)?;
         let devices = self.board.virtio_devices();
-        let cmdline = cmdline::build(devices, append);
+        let tsc_khz = self
+            .vm
+            .as_ref()
+            .map_or(vbts_cpu::TSC_HZ / 1000, Vm::tsc_khz);
+        let cmdline = cmdline::build(devices, tsc_khz, append);
         tracing::debug!(kernel = %kernel.display(), memory = %self.options.memory, cmdline, "boot");
         let source = BootSource {
             kernel: &image,
             initrd,
             cmdline: &cmdline,
-            processors: 1,
+            processors: self.board.signals().len() as u8,
             level_gsis: VIRTIO_GSI.get(..devices).unwrap_or_default(),
         };
         let state = boot::load(&self.memory, &source)
@@ -187,7 +208,7 @@ impl Launch {
                 Access::ReadOnly
             })
         });
-        Ok(Machine::new(
+        let mut machine = Machine::new(
             self.model,
             self.board,
             self.memory,
@@ -195,7 +216,11 @@ impl Launch {
             self.console,
             self.alarm,
             sandbox,
-        ))
+        );
+        if let Some(vm) = self.vm {
+            machine.accelerate(vm)?;
+        }
+        Ok(machine)
     }
 }
 

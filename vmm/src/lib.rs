@@ -7,6 +7,7 @@
 //! | [`layout`], [`memory`] | the physical address map and the RAM in it |
 //! | [`boot`] | kernel, initrd, command line and tables into memory; the processor at its first instruction |
 //! | [`board`], [`machine`] | the devices on their buses; processor, board and run loop |
+//! | [`vcpu`], [`kvm`] | a processor on either of the two accelerators; the host's KVM |
 //! | [`console`] | the guest's serial console: its end, and whether it shows a panic |
 //! | [`host`] | standard input, the terminal and signals of the host |
 //! | [`launch`], [`guest_files`] | from options to a machine; our own guest kernel and agent |
@@ -22,6 +23,7 @@ pub mod console;
 pub mod exit;
 pub mod guest_files;
 pub mod host;
+pub mod kvm;
 pub mod launch;
 pub mod layout;
 pub mod machine;
@@ -29,4 +31,5 @@ pub mod memory;
 pub mod program;
 pub mod sandbox;
 pub mod trace;
+pub mod vcpu;
 pub mod walk;

@@ -1,28 +1,30 @@
-//! The machine: processor, board and memory, and the loop that runs them on virtual time.
+//! The machine: processors, board and memory, and the loops that run them.
 //!
-//! Nothing that reaches the guest depends on the host's clock, but for input that was not there when the guest asked
-//! for it, and signals.
+//! | module | whose time passes |
+//! |---|---|
+//! | `virtual_time` | the guest's: one thread runs all processors in turn, and two runs are the same |
+//! | `host_time` | the host's: a thread for each processor, which KVM executes |
+
+mod host_time;
+mod virtual_time;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use vbts_cpu::Model;
-use vbts_cpu::{Cpu, CpuState, Exit, SoftCpu};
-use vbts_devices::{DirtyPages, Shared, lock};
-use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MmapRegion};
+use vbts_cpu::{Cpu, CpuState, HostClock, Model, SoftCpu, Topology};
+use vbts_devices::{Shared, lock};
 
-use crate::board::Board;
+use crate::board::{Board, Socket};
 use crate::console::Console;
 use crate::exit::Failure;
-use crate::host::{Alarm, Event, input};
+use crate::host::{Alarm, Event};
+use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
 use crate::sandbox::Sandbox;
+use crate::vcpu::{Moves, Vcpu};
 
-/// Timer expiries that a processor with interrupts off may sleep through, waiting for an NMI, before it counts as dead.
+/// Timer expiries that processors with interrupts off may sleep through, waiting for an NMI, before they count as dead.
 const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
-
-const PAGE: u64 = 4096;
 
 /// How a guest has ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,17 +64,23 @@ pub trait Attendant {
 /// A machine with a guest in it.
 #[derive(Debug)]
 pub struct Machine {
-    soft: SoftCpu,
+    vcpus: Vec<Vcpu>,
     board: Arc<Board>,
     memory: GuestMemory,
     console: Shared<Console>,
     alarm: Arc<Alarm>,
     sandbox: Option<Sandbox>,
+    /// Where KVM executes the processors: the time that they live by.
+    host_clock: Option<HostClock>,
+    vm: Option<Vm>,
+    /// Virtual time in ns.
+    now: u64,
 }
 
 impl Machine {
-    /// A machine whose processor is in `state`. `console` is where the board's serial port goes. `alarm` may end the
-    /// run. The whole process enters `sandbox` as the run begins.
+    /// A machine with a processor for each of the board's sockets, of which the first is in `state` and the others
+    /// wait for a start-up IPI. `console` is where the board's serial port goes. `alarm` may end the run. The whole
+    /// process enters `sandbox` as the run begins.
     pub fn new(
         model: &'static Model,
         board: Board,
@@ -82,18 +90,52 @@ impl Machine {
         alarm: Arc<Alarm>,
         sandbox: Option<Sandbox>,
     ) -> Self {
-        let signals = board.signals();
         let board = Arc::new(board);
-        let mut cpu = Cpu::new(model, memory::cpu_view(&memory), board.clone(), signals);
-        cpu.load_state(state);
+        let count = board.signals().len() as u8;
+        let vcpu = |id: u8| {
+            let socket = Socket::new(board.clone(), id.into());
+            let ram = memory::cpu_view(&memory);
+            let platform = Arc::new(socket.clone());
+            let mut cpu = Cpu::new(model, ram, platform, socket.signals());
+            cpu.set_topology(Topology { id, count });
+            if id == 0 {
+                cpu.load_state(state);
+            } else {
+                cpu.load_state(&CpuState::after_reset(model));
+            }
+            let mut vcpu = Vcpu::new(SoftCpu::new(cpu), socket);
+            if id != 0 {
+                vcpu.wait_for_startup();
+            }
+            vcpu
+        };
         Self {
-            soft: SoftCpu::new(cpu),
-            board,
+            vcpus: (0..count).map(vcpu).collect(),
+            board: board.clone(),
             memory,
             console,
             alarm,
             sandbox,
+            host_clock: None,
+            vm: None,
+            now: 0,
         }
+    }
+
+    /// Lets `vm`, which has this machine's memory and as many processors, execute them, on the host's time.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn accelerate(&mut self, mut vm: Vm) -> Result<(), Failure> {
+        let clock = HostClock::new(vm.tsc_khz());
+        let tsc_offset = HostClock::tsc().wrapping_neg();
+        for (cpu, (vcpu, fd)) in self.vcpus.iter_mut().zip(vm.take_vcpus()).enumerate() {
+            let kvm = KvmVcpu::new(fd, Socket::new(self.board.clone(), cpu));
+            vcpu.accelerate(kvm, clock, tsc_offset)?;
+        }
+        self.host_clock = Some(clock);
+        self.vm = Some(vm);
+        Ok(())
     }
 
     /// The board.
@@ -101,14 +143,22 @@ impl Machine {
         &self.board
     }
 
-    /// Instructions that the guest has retired.
+    /// Instructions that the guest has retired on the software CPU.
     pub fn instructions(&self) -> u64 {
-        self.soft.cpu.instructions()
+        self.vcpus
+            .iter()
+            .map(|vcpu| vcpu.soft().cpu.instructions())
+            .sum()
     }
 
-    /// Virtual time in ns.
+    /// How often processors have moved between accelerators.
+    pub fn moves(&self) -> Moves {
+        self.vcpus.iter().map(Vcpu::moves).sum()
+    }
+
+    /// The machine's time in ns.
     pub fn now(&self) -> u64 {
-        self.soft.cpu.now()
+        self.host_clock.map_or(self.now, |clock| clock.now())
     }
 
     /// Runs the guest until it ends.
@@ -117,11 +167,10 @@ impl Machine {
     /// It crashed, its time was up, or `attendant` ended it.
     pub fn run(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
         self.alarm.start_timer()?;
-        // The last file is open and the last thread has been started.
-        if let Some(sandbox) = self.sandbox.take() {
-            sandbox.enter()?;
-        }
-        let outcome = self.run_until_the_end(attendant);
+        let outcome = match self.host_clock {
+            Some(clock) => self.run_on_host_time(clock, attendant),
+            None => self.run_on_virtual_time(attendant),
+        };
         let mut console = lock(&self.console);
         console.flush();
         let error = console.take_error();
@@ -133,54 +182,47 @@ impl Machine {
         }
     }
 
-    fn run_until_the_end(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
-        let mut sleeps_with_interrupts_off = 0;
-        loop {
-            let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
-            let exit = self.soft.run(deadline);
-            let now = self.now();
-            tracing::trace!(now, ?exit, rip = format_args!("{:#x}", self.soft.cpu.rip));
-            match exit {
-                Exit::Shutdown => {
-                    return Err(self.crashed("the guest's processor shut down (triple fault)"));
-                }
-                Exit::Kick => self.take_events(attendant)?,
-                Exit::Halt { interrupts_off } => {
-                    if interrupts_off {
-                        sleeps_with_interrupts_off += 1;
-                        if sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
-                            return Err(
-                                self.crashed("the guest has halted for ever, with interrupts off")
-                            );
-                        }
-                    }
-                    self.sleep(attendant, interrupts_off)?;
-                }
-                Exit::Deadline | Exit::Bus => sleeps_with_interrupts_off = 0,
-            }
-            if exit != Exit::Bus {
-                lock(&self.console).flush();
-            }
-            let now = self.now();
-            self.board.tick(now);
-            if exit != Exit::Kick {
-                attendant.attend(&self.board, now)?;
-            }
-            if self.board.take_dma() {
-                self.forget_overwritten_code();
-            }
-            if let Some(end) = self.ended()? {
-                return Ok(end);
-            }
+    fn witness(&self) -> Witness<'_> {
+        Witness {
+            board: &self.board,
+            console: &self.console,
+            alarm: &self.alarm,
         }
     }
 
+    /// A guest that crashed.
+    pub fn crashed(&self, reason: &str) -> Failure {
+        self.witness().crashed(reason)
+    }
+
+    /// Says what it was that interrupted a wait for the reader of some output.
+    fn name_interruption(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Interrupted => match self.alarm.take() {
+                Some(Event::Timeout) => self.witness().timed_out(),
+                Some(Event::Signal(signal)) => Failure::Signal(signal),
+                None => failure,
+            },
+            failure => failure,
+        }
+    }
+}
+
+/// What there is to see of a machine while its processors run.
+#[derive(Debug, Clone, Copy)]
+struct Witness<'a> {
+    board: &'a Board,
+    console: &'a Shared<Console>,
+    alarm: &'a Alarm,
+}
+
+impl Witness<'_> {
     /// Whether the guest has ended or cannot go on.
     fn ended(&self) -> Result<Option<End>, Failure> {
         if let Some(status) = self.board.exit_status() {
             return Ok(Some(End::Status(status)));
         }
-        let mut console = lock(&self.console);
+        let mut console = lock(self.console);
         if let Some(error) = console.take_error() {
             return Err(error.into_failure());
         }
@@ -192,30 +234,29 @@ impl Machine {
         Ok(self.board.reset_requested().then_some(End::Reset))
     }
 
-    /// A guest that crashed.
-    pub fn crashed(&self, reason: &str) -> Failure {
+    fn crashed(&self, reason: &str) -> Failure {
         Failure::Guest {
             reason: reason.into(),
-            console: lock(&self.console).tail(),
+            console: lock(self.console).tail(),
         }
+    }
+
+    fn shut_down(&self) -> Failure {
+        self.crashed("the guest's processor shut down (triple fault)")
+    }
+
+    fn halted_for_ever(&self) -> Failure {
+        self.crashed("the guest has halted for ever, with interrupts off")
+    }
+
+    fn nothing_can_wake_it(&self) -> Failure {
+        self.crashed("the guest has halted and nothing can wake it")
     }
 
     fn timed_out(&self) -> Failure {
         Failure::Timeout {
             after: self.alarm.limit().unwrap_or_default(),
-            console: lock(&self.console).tail(),
-        }
-    }
-
-    /// Says what it was that interrupted a wait for the reader of some output.
-    fn name_interruption(&self, failure: Failure) -> Failure {
-        match failure {
-            Failure::Interrupted => match self.alarm.take() {
-                Some(Event::Timeout) => self.timed_out(),
-                Some(Event::Signal(signal)) => Failure::Signal(signal),
-                None => failure,
-            },
-            failure => failure,
+            console: lock(self.console).tail(),
         }
     }
 
@@ -224,59 +265,9 @@ impl Machine {
             if event == Event::Timeout {
                 return Err(self.timed_out());
             }
-            attendant.event(&self.board, event)?;
+            attendant.event(self.board, event)?;
         }
         Ok(())
-    }
-
-    /// The processor halts: time passes until the next deadline, or until input comes that the guest waits for.
-    fn sleep(
-        &mut self,
-        attendant: &mut dyn Attendant,
-        interrupts_off: bool,
-    ) -> Result<(), Failure> {
-        let (now, deadline) = (self.now(), self.board.next_deadline());
-        let awaited = attendant.awaited_input().is_some() && !interrupts_off;
-        match deadline {
-            Some(deadline) if !awaited => self.soft.advance_to(deadline),
-            None if !awaited => {
-                return Err(self.crashed("the guest has halted and nothing can wake it"));
-            }
-            _ => {
-                attendant.idle()?;
-                let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-                let began = Instant::now();
-                let woken = match attendant.awaited_input() {
-                    Some(fd) => input::wait(&[fd, self.alarm.fd()], limit)?,
-                    None => true,
-                };
-                self.take_events(attendant)?;
-                let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let until = if woken {
-                    now.saturating_add(slept)
-                } else {
-                    u64::MAX
-                };
-                self.soft
-                    .advance_to(until.min(deadline.unwrap_or(now.saturating_add(slept))));
-            }
-        }
-        Ok(())
-    }
-
-    /// Devices have written memory: decoded code in those pages is stale.
-    fn forget_overwritten_code(&mut self) {
-        for region in self.memory.iter() {
-            let first = region.start_addr().0 / PAGE;
-            // The mapping's own bitmap; the trait has a view of it only, which cannot be taken as a whole.
-            let mapping: &MmapRegion<DirtyPages> = region;
-            mapping.bitmap().take(|page| {
-                let gpa = (first + page) * PAGE;
-                if self.soft.is_code_page(gpa) {
-                    self.soft.invalidate_page(gpa);
-                }
-            });
-        }
     }
 }
 

@@ -6,12 +6,13 @@ use super::BootError;
 use crate::layout::{COMMAND_LINE_SIZE, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 
 /// What every kernel is told: where its console is, to reset at once on a panic (so that it ends the run), to reset
-/// through the keyboard controller (which ends the run as well), and the clock rate, which it need not measure.
-pub const BASE: &str = "console=ttyS0 panic=-1 reboot=k tsc_early_khz=1000000 tsc=reliable";
+/// through the keyboard controller (which ends the run as well), and that its clock is good.
+pub const BASE: &str = "console=ttyS0 panic=-1 reboot=k tsc=reliable";
 
-/// [`BASE`], where the `devices` virtio-mmio devices are, and what the user adds.
-pub fn build(devices: usize, append: &str) -> String {
-    let mut line = BASE.to_owned();
+/// [`BASE`], the clock's rate, which the kernel need not measure, where the `devices` virtio-mmio devices are, and what
+/// the user adds.
+pub fn build(devices: usize, tsc_khz: u32, append: &str) -> String {
+    let mut line = format!("{BASE} tsc_early_khz={tsc_khz}");
     for (n, gsi) in (0..).zip(VIRTIO_GSI.iter().take(devices)) {
         let base = VIRTIO_BASE + n * VIRTIO_STRIDE;
         let _ = write!(
@@ -46,12 +47,12 @@ mod tests {
 
     #[test]
     fn devices_are_announced_and_the_users_words_come_last() {
-        let line = build(2, "quiet init=/bin/sh");
+        let line = build(2, 1_000_000, "quiet init=/bin/sh");
         assert!(line.starts_with(BASE));
         assert!(line.ends_with(
-            " virtio_mmio.device=0x1000@0xd0000000:5 virtio_mmio.device=0x1000@0xd0001000:6 quiet init=/bin/sh"
+            " tsc_early_khz=1000000 virtio_mmio.device=0x1000@0xd0000000:5 virtio_mmio.device=0x1000@0xd0001000:6 quiet init=/bin/sh"
         ));
-        assert_eq!(build(0, ""), BASE);
+        assert_eq!(build(0, 7, ""), format!("{BASE} tsc_early_khz=7"));
     }
 
     #[test]

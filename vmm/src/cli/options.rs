@@ -40,6 +40,9 @@ pub struct MachineArgs {
     /// What executes the guest's instructions
     #[arg(long, value_enum, value_name = "ACCEL", default_value = "auto")]
     pub accel: Accelerator,
+    /// With --accel kvm: take a KVM that has not passed its checks
+    #[arg(long)]
+    pub kvm_unchecked: bool,
     /// Who implements the Branch Trace Store
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     pub bts: BtsMode,
@@ -160,12 +163,6 @@ impl MachineArgs {
     /// # Errors
     /// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for the rest.
     pub fn check(&self) -> Result<&'static vbts_cpu::Model, Failure> {
-        if self.accel == Accelerator::Kvm {
-            return Err(Failure::Host(
-                "--accel kvm: this build has no KVM accelerator yet; --accel soft runs everywhere"
-                    .into(),
-            ));
-        }
         if self.bts == BtsMode::Passthrough {
             return Err(Failure::Host(
                 "--bts passthrough needs a KVM that accepts the Branch Trace Store bits of IA32_DEBUGCTL, and this \
@@ -173,12 +170,17 @@ impl MachineArgs {
                     .into(),
             ));
         }
-        if self.smp != 1 {
+        if self.accel == Accelerator::Kvm && !self.kvm_unchecked {
+            return Err(Failure::Host(
+                "--accel kvm: this build cannot check the host's KVM yet, and takes it with --kvm-unchecked only; \
+                 --accel soft runs everywhere"
+                    .into(),
+            ));
+        }
+        let most = crate::layout::MAX_PROCESSORS;
+        if !(1..=most.into()).contains(&self.smp) {
             let n = self.smp;
-            return Err(anyhow::anyhow!(
-                "--smp {n}: the software CPU has one processor; use --smp 1"
-            )
-            .into());
+            return Err(anyhow::anyhow!("--smp {n}: a machine has 1 to {most} processors").into());
         }
         let find = if self.bts == BtsMode::Off {
             vbts_cpu::model_without_bts

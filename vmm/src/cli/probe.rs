@@ -11,7 +11,7 @@ use vbts_cpu::{Cpu, Exit, SoftCpu};
 use vbts_devices::{OutputBuffer, shared};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::board::Board;
+use crate::board::{Board, Socket};
 use crate::boot::registers;
 use crate::exit::Failure;
 use crate::layout;
@@ -99,20 +99,20 @@ fn measure_soft() -> Result<u64, Failure> {
     let memory = memory::allocate(Size(MIN_MEMORY))?;
     registers::write_tables(&memory)?;
     memory.write_slice(LOOP, GuestAddress(layout::EXTENDED_MEMORY))?;
+    let signals = std::sync::Arc::<vbts_cpu::Signals>::default();
     let board = Board::new(
         memory.clone(),
-        std::sync::Arc::default(),
+        vec![signals.clone()],
         false,
         0,
         Box::new(shared(OutputBuffer::new(0))),
     )?;
-    let signals = board.signals();
     let model =
         vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
     let mut cpu = Cpu::new(
         model,
         memory::cpu_view(&memory),
-        std::sync::Arc::new(board),
+        std::sync::Arc::new(Socket::new(std::sync::Arc::new(board), 0)),
         signals,
     );
     cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));

@@ -6,6 +6,7 @@ use crate::boot::{BootSource, load};
 use crate::layout::EXTENDED_MEMORY;
 use crate::memory::{Size, allocate};
 use std::fs::File;
+use std::time::Duration;
 use vbts_devices::shared;
 
 /// A host that only listens.
@@ -39,10 +40,11 @@ fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
         level_gsis: &[],
     };
     let state = load(&memory, &source).unwrap();
-    let signals = Arc::new(vbts_cpu::Signals::default());
+    let signals = Arc::<vbts_cpu::Signals>::default();
     let alarm = Arc::new(Alarm::new(signals.clone(), limit).unwrap());
     let console = shared(Console::default());
-    let board = Board::new(memory.clone(), signals, true, 0, Box::new(console.clone())).unwrap();
+    let serial = Box::new(console.clone());
+    let board = Board::new(memory.clone(), vec![signals], true, 0, serial).unwrap();
     let model = vbts_cpu::model(vbts_cpu::MODELS[0]).unwrap();
     Machine::new(model, board, memory, &state, console, alarm, None)
 }

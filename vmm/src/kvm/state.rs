@@ -1,0 +1,422 @@
+//! The state of a processor between [`CpuState`] and KVM's structures.
+
+use kvm_bindings::{
+    KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs,
+    kvm_debugregs, kvm_dtable, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs,
+    kvm_vcpu_events,
+};
+use kvm_ioctls::VcpuFd;
+use vbts_cpu::CpuState;
+use vbts_cpu::cpu::vector;
+use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister};
+
+use super::{KvmError, Named};
+
+/// An MSR that is part of [`CpuState`] and that KVM's processor holds, and the field that it is.
+type MsrField = (u32, fn(&mut MsrState) -> &mut u64);
+
+/// All of them but for those that have a place in `kvm_sregs`.
+pub const MSRS: [MsrField; 8] = [
+    (0x174, |m| &mut m.sysenter_cs),
+    (0x175, |m| &mut m.sysenter_esp),
+    (0x176, |m| &mut m.sysenter_eip),
+    (0xC000_0081, |m| &mut m.star),
+    (0xC000_0082, |m| &mut m.lstar),
+    (0xC000_0083, |m| &mut m.cstar),
+    (0xC000_0084, |m| &mut m.fmask),
+    (0xC000_0102, |m| &mut m.kernel_gs_base),
+];
+
+/// IA32_EFER, IA32_FS_BASE and IA32_GS_BASE, which do.
+pub const SREGS_MSRS: [u32; 3] = [0xC000_0080, 0xC000_0100, 0xC000_0101];
+
+fn to_segment(s: &Segment) -> kvm_segment {
+    let has = |bit| u8::from(s.attr.contains(bit));
+    kvm_segment {
+        base: s.base,
+        limit: s.limit,
+        selector: s.selector,
+        type_: s.ty(),
+        present: has(SegAttr::P),
+        dpl: s.dpl(),
+        db: has(SegAttr::DB),
+        s: has(SegAttr::S),
+        l: has(SegAttr::L),
+        g: has(SegAttr::G),
+        avl: has(SegAttr::AVL),
+        unusable: has(SegAttr::UNUSABLE),
+        padding: 0,
+    }
+}
+
+fn from_segment(s: &kvm_segment) -> Segment {
+    let flags = [
+        (s.present, SegAttr::P),
+        (s.db, SegAttr::DB),
+        (s.s, SegAttr::S),
+        (s.l, SegAttr::L),
+        (s.g, SegAttr::G),
+        (s.avl, SegAttr::AVL),
+        (s.unusable, SegAttr::UNUSABLE),
+    ];
+    let mut attr = SegAttr::from_bits_retain(u32::from(s.type_ & 15) | u32::from(s.dpl & 3) << 5);
+    for (flag, bit) in flags {
+        attr.set(bit, flag != 0);
+    }
+    Segment {
+        selector: s.selector,
+        base: s.base,
+        limit: s.limit,
+        attr,
+    }
+}
+
+fn to_table(t: &TableRegister) -> kvm_dtable {
+    kvm_dtable {
+        base: t.base,
+        limit: t.limit,
+        ..Default::default()
+    }
+}
+
+fn from_table(t: &kvm_dtable) -> TableRegister {
+    TableRegister {
+        base: t.base,
+        limit: t.limit,
+    }
+}
+
+/// General registers. KVM has names where [`CpuState`] has numbers.
+fn to_regs(s: &CpuState) -> kvm_regs {
+    let [
+        rax,
+        rcx,
+        rdx,
+        rbx,
+        rsp,
+        rbp,
+        rsi,
+        rdi,
+        r8,
+        r9,
+        r10,
+        r11,
+        r12,
+        r13,
+        r14,
+        r15,
+    ] = s.gpr;
+    kvm_regs {
+        rax,
+        rbx,
+        rcx,
+        rdx,
+        rsi,
+        rdi,
+        rsp,
+        rbp,
+        r8,
+        r9,
+        r10,
+        r11,
+        r12,
+        r13,
+        r14,
+        r15,
+        rip: s.rip,
+        rflags: s.rflags,
+    }
+}
+
+fn from_regs(r: &kvm_regs, s: &mut CpuState) {
+    s.gpr = [
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12,
+        r.r13, r.r14, r.r15,
+    ];
+    s.rip = r.rip;
+    s.rflags = r.rflags;
+}
+
+fn to_sregs(s: &CpuState, apic_base: u64, cr8: u64) -> kvm_sregs {
+    let sys = &s.sys;
+    let [es, cs, ss, ds, fs, gs] = sys.seg.map(|s| to_segment(&s));
+    kvm_sregs {
+        cs,
+        ds,
+        es,
+        fs,
+        gs,
+        ss,
+        tr: to_segment(&sys.tr),
+        ldt: to_segment(&sys.ldtr),
+        gdt: to_table(&sys.gdtr),
+        idt: to_table(&sys.idtr),
+        cr0: sys.cr0,
+        cr2: sys.cr2,
+        cr3: sys.cr3,
+        cr4: sys.cr4,
+        cr8,
+        efer: sys.efer,
+        // Whether CPUID shows a local APIC depends on it.
+        apic_base,
+        interrupt_bitmap: [0; 4],
+    }
+}
+
+fn from_sregs(r: &kvm_sregs, s: &mut CpuState) {
+    let sys = &mut s.sys;
+    sys.seg = [r.es, r.cs, r.ss, r.ds, r.fs, r.gs].map(|s| from_segment(&s));
+    sys.tr = from_segment(&r.tr);
+    sys.ldtr = from_segment(&r.ldt);
+    sys.gdtr = from_table(&r.gdt);
+    sys.idtr = from_table(&r.idt);
+    (sys.cr0, sys.cr2, sys.cr3, sys.cr4) = (r.cr0, r.cr2, r.cr3, r.cr4);
+    sys.efer = r.efer;
+}
+
+fn to_fpu(s: &CpuState) -> kvm_fpu {
+    let mut fpu = kvm_fpu {
+        fcw: s.x87.fcw,
+        fsw: s.x87.fsw,
+        ftwx: s.x87.ftw,
+        last_opcode: s.x87.fop,
+        last_ip: s.x87.fip,
+        last_dp: s.x87.fdp,
+        xmm: s.xmm.map(u128::to_le_bytes),
+        mxcsr: s.mxcsr,
+        ..Default::default()
+    };
+    for (i, register) in fpu.fpr.iter_mut().enumerate() {
+        *register = s.x87.st(i).to_le_bytes();
+    }
+    fpu
+}
+
+fn from_fpu(fpu: &kvm_fpu, s: &mut CpuState) {
+    s.x87.fcw = fpu.fcw;
+    s.x87.fsw = fpu.fsw;
+    s.x87.ftw = fpu.ftwx;
+    s.x87.fop = fpu.last_opcode;
+    s.x87.fip = fpu.last_ip;
+    s.x87.fdp = fpu.last_dp;
+    for (i, register) in fpu.fpr.iter().enumerate() {
+        s.x87.set_st(i, u128::from_le_bytes(*register));
+    }
+    s.xmm = fpu.xmm.map(u128::from_le_bytes);
+    s.mxcsr = fpu.mxcsr;
+}
+
+fn to_events(s: &CpuState) -> kvm_vcpu_events {
+    let mut events = kvm_vcpu_events {
+        flags: KVM_VCPUEVENT_VALID_SHADOW | KVM_VCPUEVENT_VALID_NMI_PENDING,
+        ..Default::default()
+    };
+    events.nmi.masked = s.nmi_blocked.into();
+    if s.interrupt_shadow {
+        events.interrupt.shadow = KVM_X86_SHADOW_INT_STI as u8;
+    }
+    match s.pending {
+        Some(PendingEvent::Interrupt(vector)) => {
+            events.interrupt.injected = 1;
+            events.interrupt.nr = vector;
+        }
+        Some(PendingEvent::Nmi) => events.nmi.injected = 1,
+        Some(PendingEvent::Debug(_)) => {
+            events.exception.injected = 1;
+            events.exception.nr = vector::DB;
+        }
+        None => {}
+    }
+    events
+}
+
+/// Faults and software interrupts that KVM was about to deliver are left out: RIP is at the instruction that raises
+/// them again.
+fn from_events(events: &kvm_vcpu_events, s: &mut CpuState) {
+    s.nmi_blocked = events.nmi.masked != 0;
+    s.interrupt_shadow = events.interrupt.shadow != 0;
+    let exception = &events.exception;
+    let nmi = events.nmi.injected != 0 || events.nmi.pending != 0 && events.nmi.masked == 0;
+    s.pending = if nmi {
+        Some(PendingEvent::Nmi)
+    } else if events.interrupt.injected != 0 && events.interrupt.soft == 0 {
+        Some(PendingEvent::Interrupt(events.interrupt.nr))
+    } else if (exception.injected != 0 || exception.pending != 0) && exception.nr == vector::DB {
+        // DR6 says why already.
+        Some(PendingEvent::Debug(0))
+    } else {
+        None
+    };
+}
+
+fn msrs(state: &mut MsrState) -> Result<Msrs, KvmError> {
+    let entries = MSRS.map(|(index, field)| kvm_msr_entry {
+        index,
+        data: *field(state),
+        ..Default::default()
+    });
+    Msrs::from_entries(&entries).map_err(|_| KvmError {
+        what: "a list of MSRs",
+        source: std::io::ErrorKind::InvalidInput.into(),
+    })
+}
+
+/// How many of [`MSRS`] were transferred.
+fn all_of_them(done: usize) -> Result<(), KvmError> {
+    match MSRS.get(done) {
+        None => Ok(()),
+        Some((index, _)) => Err(KvmError {
+            what: "KVM_GET_MSRS or KVM_SET_MSRS",
+            source: std::io::Error::other(format!("MSR {index:#x} is refused")),
+        }),
+    }
+}
+
+/// Gives `vcpu` the state `s`. `apic_base` and `cr8` belong to its local APIC.
+///
+/// # Errors
+/// KVM refuses a part of it.
+pub fn load(vcpu: &VcpuFd, s: &CpuState, apic_base: u64, cr8: u64) -> Result<(), KvmError> {
+    vcpu.set_sregs(&to_sregs(s, apic_base, cr8))
+        .named("KVM_SET_SREGS")?;
+    vcpu.set_regs(&to_regs(s)).named("KVM_SET_REGS")?;
+    vcpu.set_fpu(&to_fpu(s)).named("KVM_SET_FPU")?;
+    let causes = match s.pending {
+        Some(PendingEvent::Debug(causes)) => causes,
+        _ => 0,
+    };
+    let debug = kvm_debugregs {
+        db: s.sys.dr,
+        dr6: s.sys.dr6 | causes,
+        dr7: s.sys.dr7,
+        ..Default::default()
+    };
+    vcpu.set_debug_regs(&debug).named("KVM_SET_DEBUGREGS")?;
+    let done = vcpu
+        .set_msrs(&msrs(&mut s.msr.clone())?)
+        .named("KVM_SET_MSRS")?;
+    all_of_them(done)?;
+    // Last: what is pending refers to the registers.
+    vcpu.set_vcpu_events(&to_events(s))
+        .named("KVM_SET_VCPU_EVENTS")
+}
+
+/// Updates `s` with the state of `vcpu`, which is between two instructions. What KVM's processor does not hold is
+/// left alone: the time-stamp counter, whether it is halted, and the MSRs that are not in [`MSRS`].
+///
+/// # Errors
+/// KVM refuses.
+pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<(), KvmError> {
+    from_regs(&vcpu.get_regs().named("KVM_GET_REGS")?, s);
+    from_sregs(&vcpu.get_sregs().named("KVM_GET_SREGS")?, s);
+    from_fpu(&vcpu.get_fpu().named("KVM_GET_FPU")?, s);
+    let debug = vcpu.get_debug_regs().named("KVM_GET_DEBUGREGS")?;
+    s.sys.dr = debug.db;
+    (s.sys.dr6, s.sys.dr7) = (debug.dr6, debug.dr7);
+    let mut list = msrs(&mut s.msr)?;
+    let done = vcpu.get_msrs(&mut list).named("KVM_GET_MSRS")?;
+    all_of_them(done)?;
+    for ((_, field), entry) in MSRS.iter().zip(list.as_slice()) {
+        *field(&mut s.msr) = entry.data;
+    }
+    from_events(&vcpu.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?, s);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A state in which every field has a value of its own.
+    fn state() -> CpuState {
+        let mut s = CpuState {
+            rip: 0x1234,
+            rflags: 0x202,
+            mxcsr: 0x1F80,
+            nmi_blocked: true,
+            interrupt_shadow: true,
+            ..CpuState::default()
+        };
+        for (i, r) in s.gpr.iter_mut().enumerate() {
+            *r = 0x100 + i as u64;
+        }
+        for (i, r) in s.sys.seg.iter_mut().enumerate() {
+            *r = Segment {
+                selector: 8 * i as u16,
+                base: 0x1000 * i as u64,
+                limit: 0xFFFF + i as u32,
+                attr: SegAttr::from_bits_retain(0xA093 | (i as u32 & 3) << 5),
+            };
+        }
+        s.sys.gdtr = TableRegister {
+            base: 0xABC000,
+            limit: 0x7F,
+        };
+        s.sys.cr0 = 0x8005_0033;
+        s.sys.cr3 = 0x9000;
+        s.sys.efer = 0xD01;
+        s.x87.fsw = 3 << 11;
+        for (i, r) in s.x87.r.iter_mut().enumerate() {
+            *r = 0x1_0000_0000_0000_0000 + i as u128;
+        }
+        for (i, r) in s.xmm.iter_mut().enumerate() {
+            *r = u128::MAX - i as u128;
+        }
+        s
+    }
+
+    #[test]
+    fn every_part_goes_there_and_back() {
+        let s = state();
+        let mut back = CpuState {
+            x87: s.x87,
+            ..CpuState::default()
+        };
+        back.x87.r = [0; 8];
+        from_regs(&to_regs(&s), &mut back);
+        from_sregs(&to_sregs(&s, 0xFEE0_0900, 0), &mut back);
+        from_fpu(&to_fpu(&s), &mut back);
+        from_events(&to_events(&s), &mut back);
+        assert_eq!(back, s);
+    }
+
+    #[test]
+    fn pending_events_go_there_and_back() {
+        for pending in [
+            None,
+            Some(PendingEvent::Interrupt(0x41)),
+            Some(PendingEvent::Nmi),
+            Some(PendingEvent::Debug(0)),
+        ] {
+            let s = CpuState {
+                pending,
+                ..CpuState::default()
+            };
+            let mut back = CpuState::default();
+            from_events(&to_events(&s), &mut back);
+            assert_eq!(back.pending, pending);
+        }
+    }
+
+    #[test]
+    fn faults_are_raised_again_instead() {
+        let mut events = kvm_vcpu_events::default();
+        events.exception.injected = 1;
+        events.exception.nr = vector::PF;
+        events.interrupt.injected = 1;
+        events.interrupt.soft = 1;
+        let mut s = CpuState::default();
+        from_events(&events, &mut s);
+        assert_eq!(s.pending, None);
+    }
+
+    #[test]
+    fn each_msr_has_a_field_of_its_own() {
+        let mut m = MsrState::default();
+        for (n, (_, field)) in (1..).zip(MSRS) {
+            *field(&mut m) = n;
+        }
+        let values = MSRS.map(|(_, field)| *field(&mut m));
+        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+}

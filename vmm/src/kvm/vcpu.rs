@@ -1,0 +1,364 @@
+//! A vCPU of KVM's: entering the guest, and what its exits come to.
+//!
+//! An exit for the machine is what the software CPU would have done in its place: the same call of
+//! [`Platform`], the same row of the MSR table. So the two differ in nothing that the guest could see.
+
+use std::sync::Arc;
+
+use kvm_bindings::{
+    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_EXIT_IO_OUT, KVM_INTERNAL_ERROR_EMULATION, Msrs,
+    kvm_cpuid_entry2, kvm_msr_entry, kvm_run,
+};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use vbts_cpu::{Cpu, CpuState, Exit, HostClock, Platform, Signals};
+
+use super::doorbell::{Doorbell, Listening};
+use super::{KvmError, Named, ioctl, state};
+use crate::board::Socket;
+
+const IA32_TSC: u32 = 0x10;
+const IA32_APIC_BASE: u32 = 0x1B;
+const IA32_DEBUGCTL: u32 = 0x1D9;
+
+/// Why [`KvmVcpu::run`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// For a reason that the software CPU might have had.
+    Exit(Exit),
+    /// IA32_DEBUGCTL was written: the branches that follow may have to be recorded.
+    DebugCtl,
+    /// KVM cannot emulate the instruction at RIP.
+    Unemulated,
+}
+
+/// A vCPU.
+#[derive(Debug)]
+pub struct KvmVcpu {
+    fd: VcpuFd,
+    socket: Socket,
+    signals: Arc<Signals>,
+    doorbell: Arc<Doorbell>,
+    /// An interrupt can be injected: IF is set, and nothing is in its way.
+    injectable: bool,
+    /// IF, as of the last exit.
+    interrupts_on: bool,
+    /// In HLT. KVM does not know: without interrupt controllers in the kernel HLT is an exit.
+    halted: bool,
+}
+
+impl KvmVcpu {
+    /// The vCPU `fd`, which is at `socket`.
+    pub fn new(fd: VcpuFd, socket: Socket) -> Self {
+        let signals = socket.signals();
+        Self {
+            fd,
+            doorbell: Doorbell::new(&signals),
+            socket,
+            signals,
+            injectable: false,
+            interrupts_on: false,
+            halted: false,
+        }
+    }
+
+    /// Makes it the twin of `cpu`: with its CPUID, and a time-stamp counter that goes with its own.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn attach(&mut self, cpu: &mut Cpu) -> Result<(), KvmError> {
+        self.set_cpuid(cpu)?;
+        self.set_tsc(cpu)
+    }
+
+    fn set_cpuid(&self, cpu: &Cpu) -> Result<(), KvmError> {
+        let leaves: Vec<_> = cpu.cpuid_leaves().collect();
+        let entries: Vec<_> = leaves
+            .iter()
+            .map(|l| kvm_cpuid_entry2 {
+                function: l.leaf,
+                index: l.subleaf,
+                // A leaf with sub-leaves answers by index.
+                flags: if matches!(l.leaf, 4 | 7) {
+                    KVM_CPUID_FLAG_SIGNIFCANT_INDEX
+                } else {
+                    0
+                },
+                eax: l.eax,
+                ebx: l.ebx,
+                ecx: l.ecx,
+                edx: l.edx,
+                ..Default::default()
+            })
+            .collect();
+        let cpuid = CpuId::from_entries(&entries).map_err(|_| KvmError {
+            what: "a list of CPUID leaves",
+            source: std::io::ErrorKind::InvalidInput.into(),
+        })?;
+        self.fd.set_cpuid2(&cpuid).named("KVM_SET_CPUID2")
+    }
+
+    /// Gives the guest the time-stamp counter that `cpu` shows it, and lets `cpu` go on with what KVM made of that.
+    fn set_tsc(&self, cpu: &mut Cpu) -> Result<(), KvmError> {
+        let offset = cpu.tsc_offset();
+        if ioctl::set_tsc_offset(&self.fd, offset).is_ok() {
+            return Ok(());
+        }
+        let entry = |data| {
+            let entry = kvm_msr_entry {
+                index: IA32_TSC,
+                data,
+                ..Default::default()
+            };
+            Msrs::from_entries(&[entry]).map_err(|_| KvmError {
+                what: "a list of MSRs",
+                source: std::io::ErrorKind::InvalidInput.into(),
+            })
+        };
+        let value = entry(HostClock::tsc().wrapping_add(offset))?;
+        self.fd.set_msrs(&value).named("KVM_SET_MSRS")?;
+        // KVM has its own ideas of what counters of several processors should be: take what it shows.
+        let mut value = entry(0)?;
+        let before = HostClock::tsc();
+        self.fd.get_msrs(&mut value).named("KVM_GET_MSRS")?;
+        let middle = before + (HostClock::tsc() - before) / 2;
+        if let Some(entry) = value.as_slice().first() {
+            cpu.set_tsc_offset(entry.data.wrapping_sub(middle));
+        }
+        Ok(())
+    }
+
+    /// The calling thread is the one that [`Self::run`] is called from, until the result is dropped.
+    pub fn listen(&mut self) -> Listening {
+        let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
+        self.doorbell.listen(flag)
+    }
+
+    /// Takes the processor over in the state `s`.
+    ///
+    /// # Errors
+    /// KVM refuses a part of it.
+    pub fn load(&mut self, s: &CpuState) -> Result<(), KvmError> {
+        let apic_base = self
+            .socket
+            .apic_rdmsr(0, IA32_APIC_BASE)
+            .unwrap_or_default();
+        state::load(&self.fd, s, apic_base, self.socket.cr8())?;
+        self.halted = s.halted;
+        self.interrupts_on = s.rflags & vbts_cpu::state::rflags::IF != 0;
+        self.injectable = self.interrupts_on && !s.interrupt_shadow && s.pending.is_none();
+        Ok(())
+    }
+
+    /// Completes the instruction that has exited, and writes the state to `s`, but for what KVM's processor does not hold.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn save(&mut self, s: &mut CpuState) -> Result<(), KvmError> {
+        // The register that an access to the machine loads, and RIP, are written on the way back into the guest.
+        self.fd.set_kvm_immediate_exit(1);
+        let outcome = self.fd.run().map(drop);
+        self.fd.set_kvm_immediate_exit(0);
+        match outcome {
+            Err(error) if error.errno() == libc::EINTR => {}
+            Err(error) => return Err(error).named("KVM_RUN"),
+            Ok(()) => return Err(failed("an instruction is not complete".into())),
+        }
+        state::save(&self.fd, s)?;
+        s.halted = self.halted;
+        Ok(())
+    }
+
+    /// Runs the guest until something needs the caller. `cpu` answers for the MSRs that KVM's processor does not hold.
+    ///
+    /// # Errors
+    /// KVM cannot go on.
+    pub fn run(&mut self, cpu: &mut Cpu) -> Result<Left, KvmError> {
+        loop {
+            let lines = self.signals.get();
+            if lines & Signals::KICK != 0 {
+                self.signals.lower(Signals::KICK);
+                return Ok(Left::Exit(Exit::Kick));
+            }
+            if lines & Signals::INIT != 0 {
+                return Ok(Left::Exit(Exit::Init));
+            }
+            if self.halted {
+                let wakes = if self.interrupts_on {
+                    Signals::INTR | Signals::NMI
+                } else {
+                    Signals::NMI
+                };
+                if lines & wakes == 0 {
+                    let interrupts_off = !self.interrupts_on;
+                    return Ok(Left::Exit(Exit::Halt { interrupts_off }));
+                }
+                self.halted = false;
+            }
+            self.inject(lines)?;
+            self.doorbell.enter();
+            // What was raised since has rung no bell.
+            if self.signals.get() & !lines != 0 {
+                self.doorbell.leave();
+                continue;
+            }
+            let left = self.enter(cpu);
+            self.doorbell.leave();
+            if let Some(left) = left? {
+                return Ok(left);
+            }
+        }
+    }
+
+    /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take one.
+    fn inject(&mut self, lines: u32) -> Result<(), KvmError> {
+        if lines & Signals::NMI != 0 {
+            // While one is serviced the next waits in the local APIC, where it goes along at a hand-over. There is no
+            // exit for the end of the service: the next one for any reason has to do.
+            let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
+            if events.nmi.masked == 0 && events.nmi.pending == 0 && self.socket.take_nmi() {
+                self.fd.nmi().named("KVM_NMI")?;
+            }
+        }
+        if lines & Signals::INTR != 0 && self.injectable {
+            if let Some(vector) = self.socket.acknowledge_interrupt(0) {
+                ioctl::interrupt(&self.fd, vector).named("KVM_INTERRUPT")?;
+            }
+            self.injectable = false;
+        }
+        let more = self.signals.get() & Signals::INTR != 0;
+        let cr8 = self.socket.cr8();
+        let run = self.fd.get_kvm_run();
+        run.request_interrupt_window = more.into();
+        run.cr8 = cr8;
+        Ok(())
+    }
+
+    /// Enters the guest once.
+    fn enter(&mut self, cpu: &mut Cpu) -> Result<Option<Left>, KvmError> {
+        let socket = &self.socket;
+        let mut halted = false;
+        let mut unemulated = false;
+        let now = cpu.now();
+        let left = match self.fd.run() {
+            Ok(exit) => match exit {
+                VcpuExit::IoIn(..) | VcpuExit::IoOut(..) => {
+                    self.port_io(now);
+                    Some(Left::Exit(Exit::Bus))
+                }
+                VcpuExit::MmioRead(gpa, data) => {
+                    socket.mmio_read(now, gpa, data);
+                    Some(Left::Exit(Exit::Bus))
+                }
+                VcpuExit::MmioWrite(gpa, data) => {
+                    socket.mmio_write(now, gpa, data);
+                    Some(Left::Exit(Exit::Bus))
+                }
+                VcpuExit::X86Rdmsr(access) => {
+                    match cpu.read_msr(access.index) {
+                        Some(value) => {
+                            *access.data = value;
+                            *access.error = 0;
+                        }
+                        None => *access.error = 1,
+                    }
+                    None
+                }
+                VcpuExit::X86Wrmsr(access) => {
+                    let index = access.index;
+                    let done = cpu.write_msr(index, access.data);
+                    *access.error = done.is_none().into();
+                    match index {
+                        IA32_TSC => {
+                            self.set_tsc(cpu)?;
+                            None
+                        }
+                        IA32_APIC_BASE => {
+                            self.update_apic_base()?;
+                            None
+                        }
+                        IA32_DEBUGCTL => Some(Left::DebugCtl),
+                        _ => Some(Left::Exit(Exit::Bus)),
+                    }
+                }
+                VcpuExit::Hlt => {
+                    halted = true;
+                    None
+                }
+                VcpuExit::IrqWindowOpen | VcpuExit::Intr => None,
+                VcpuExit::SetTpr => None,
+                VcpuExit::Shutdown => Some(Left::Exit(Exit::Shutdown)),
+                VcpuExit::InternalError => {
+                    unemulated = true;
+                    None
+                }
+                VcpuExit::FailEntry(reason, _) => {
+                    return Err(failed(format!(
+                        "the processor refuses the guest's state (reason {reason:#x})"
+                    )));
+                }
+                exit => return Err(failed(format!("unexpected exit {exit:?}"))),
+            },
+            Err(error) if error.errno() == libc::EINTR => None,
+            Err(error) => return Err(error).named("KVM_RUN"),
+        };
+        self.halted = halted;
+        let cr8 = self.socket.cr8();
+        let run = self.fd.get_kvm_run();
+        run.immediate_exit = 0;
+        self.injectable = run.ready_for_interrupt_injection != 0 && run.if_flag != 0;
+        self.interrupts_on = run.if_flag != 0;
+        let new_cr8 = run.cr8;
+        if unemulated {
+            // SAFETY: KVM_EXIT_INTERNAL_ERROR fills this member.
+            let suberror = unsafe { run.__bindgen_anon_1.internal.suberror };
+            if suberror != KVM_INTERNAL_ERROR_EMULATION {
+                return Err(failed(format!("internal error {suberror}")));
+            }
+            return Ok(Some(Left::Unemulated));
+        }
+        if new_cr8 != cr8 {
+            self.socket.set_cr8(now, new_cr8 & 15);
+        }
+        Ok(left)
+    }
+
+    /// An access to an I/O port, or the repeated ones of INS and OUTS.
+    fn port_io(&mut self, now: u64) {
+        let run = self.fd.get_kvm_run();
+        // SAFETY: KVM_EXIT_IO fills this member.
+        let io = unsafe { run.__bindgen_anon_1.io };
+        let size = usize::from(io.size).max(1);
+        let start = (run as *mut kvm_run).cast::<u8>();
+        // SAFETY: KVM keeps so many bytes there, in the mapping that begins with `run`, until the next KVM_RUN.
+        let data = unsafe {
+            std::slice::from_raw_parts_mut(
+                start.add(io.data_offset as usize),
+                size * io.count as usize,
+            )
+        };
+        for element in data.chunks_exact_mut(size) {
+            if u32::from(io.direction) == KVM_EXIT_IO_OUT {
+                self.socket.pio_write(now, io.port, element);
+            } else {
+                self.socket.pio_read(now, io.port, element);
+            }
+        }
+    }
+
+    /// CPUID shows a local APIC if it is enabled.
+    fn update_apic_base(&self) -> Result<(), KvmError> {
+        let mut sregs = self.fd.get_sregs().named("KVM_GET_SREGS")?;
+        sregs.apic_base = self
+            .socket
+            .apic_rdmsr(0, IA32_APIC_BASE)
+            .unwrap_or_default();
+        self.fd.set_sregs(&sregs).named("KVM_SET_SREGS")
+    }
+}
+
+fn failed(why: String) -> KvmError {
+    KvmError {
+        what: "KVM_RUN",
+        source: std::io::Error::other(why),
+    }
+}

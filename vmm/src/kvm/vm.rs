@@ -1,0 +1,116 @@
+//! A virtual machine of KVM's: the guest's memory, and MSR accesses that exit.
+
+use kvm_bindings::{
+    KVM_MSR_EXIT_REASON_FILTER, KVM_MSR_EXIT_REASON_INVAL, KVM_MSR_EXIT_REASON_UNKNOWN,
+    kvm_enable_cap, kvm_userspace_memory_region,
+};
+use kvm_ioctls::{
+    Cap, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd,
+};
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
+
+use super::state::{MSRS, SREGS_MSRS};
+use super::{KvmError, Named};
+use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
+use crate::memory::GuestMemory;
+
+/// MSRs from here on are filtered by a second range; below it by a first.
+const EXTENDED: u32 = 0xC000_0000;
+/// MSRs in each range: what differs from the default is below.
+const RANGE: u32 = 0x800;
+
+/// A virtual machine.
+#[derive(Debug)]
+pub struct Vm {
+    /// Its processors, until somebody takes them.
+    vcpus: Vec<VcpuFd>,
+    tsc_khz: u32,
+    _vm: VmFd,
+    /// KVM's memory slots lead to it.
+    _memory: GuestMemory,
+}
+
+impl Vm {
+    /// A virtual machine with `memory` and so many `processors`, in which the guest reads and writes natively only the MSRs that
+    /// [`vbts_cpu::CpuState`] carries.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn new(kvm: &Kvm, memory: &GuestMemory, processors: u8) -> Result<Self, KvmError> {
+        let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
+        // Processors of Intel's without "unrestricted guest" run real mode with the help of these pages.
+        if kvm.check_extension(Cap::SetTssAddr) {
+            vm.set_tss_address(KVM_TSS as usize)
+                .named("KVM_SET_TSS_ADDR")?;
+        }
+        if kvm.check_extension(Cap::SetIdentityMapAddr) {
+            vm.set_identity_map_address(KVM_IDENTITY_MAP)
+                .named("KVM_SET_IDENTITY_MAP_ADDR")?;
+        }
+        for (slot, region) in (0..).zip(memory.iter()) {
+            let region = kvm_userspace_memory_region {
+                slot,
+                flags: 0,
+                guest_phys_addr: region.start_addr().0,
+                memory_size: region.len(),
+                userspace_addr: region.as_ptr() as u64,
+            };
+            // SAFETY: the region is a live mapping of that length, which `_memory` keeps.
+            unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
+        }
+        let exits =
+            KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_INVAL;
+        vm.enable_cap(&kvm_enable_cap {
+            cap: Cap::X86UserSpaceMsr as u32,
+            args: [exits.into(), 0, 0, 0],
+            ..Default::default()
+        })
+        .named("KVM_CAP_X86_USER_SPACE_MSR")?;
+        filter_msrs(&vm)?;
+        let vcpus = (0..processors)
+            .map(|id| vm.create_vcpu(id.into()).named("KVM_CREATE_VCPU"))
+            .collect::<Result<Vec<_>, _>>()?;
+        let tsc_khz = vcpus
+            .first()
+            .map_or(Ok(0), VcpuFd::get_tsc_khz)
+            .named("KVM_GET_TSC_KHZ")?;
+        Ok(Self {
+            vcpus,
+            tsc_khz,
+            _vm: vm,
+            _memory: memory.clone(),
+        })
+    }
+
+    /// Frequency of the processors' time-stamp counters, which is that of the host's, in kHz.
+    pub fn tsc_khz(&self) -> u32 {
+        self.tsc_khz
+    }
+
+    /// Hands out the processors, in the order of their numbers.
+    pub fn take_vcpus(&mut self) -> Vec<VcpuFd> {
+        std::mem::take(&mut self.vcpus)
+    }
+}
+
+/// Lets the accesses to all MSRs exit that are not part of the state that is handed over.
+fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
+    let mut bitmaps = [[0u8; RANGE as usize / 8]; 2];
+    for number in MSRS.iter().map(|m| m.0).chain(SREGS_MSRS) {
+        let (bitmap, n) = match number.checked_sub(EXTENDED) {
+            Some(n) => (1, n),
+            None => (0, number),
+        };
+        if let Some(byte) = bitmaps[bitmap].get_mut(n as usize / 8) {
+            *byte |= 1 << (n % 8);
+        }
+    }
+    let ranges = [(0, &bitmaps[0]), (EXTENDED, &bitmaps[1])].map(|(base, bitmap)| MsrFilterRange {
+        flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
+        base,
+        msr_count: RANGE,
+        bitmap,
+    });
+    vm.set_msr_filter(MsrFilterDefaultAction::DENY, &ranges)
+        .named("KVM_X86_SET_MSR_FILTER")
+}

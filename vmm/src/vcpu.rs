@@ -1,0 +1,286 @@
+//! A processor of the guest: executed by the software CPU, or by KVM for as long as no branch has to be recorded.
+//!
+//! The software CPU is the processor, and KVM a faster way to run it: between any two instructions the state can move
+//! from one to the other. What does not move is what only one of them has, above all the MSRs that are not part of
+//! [`CpuState`]: the software CPU's table answers for them on either.
+
+use vbts_cpu::{Clock, CpuState, Exit, HostClock, SoftCpu};
+use vbts_devices::lapic::StartupEvent;
+
+use crate::board::Socket;
+use crate::exit::Failure;
+use crate::kvm::doorbell::Listening;
+use crate::kvm::{KvmVcpu, Left};
+
+/// Instructions that the software CPU goes on for after tracing has ended. A kernel that switches from a traced task to
+/// another often comes back soon, and each way costs as much as some thousands of instructions (see `ci/bench`).
+const LINGER: u64 = 20_000;
+
+/// How often a processor has moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// From KVM to the software CPU, because tracing was turned on.
+    pub to_soft: u64,
+    /// And back.
+    pub to_kvm: u64,
+    /// Instructions that KVM could not emulate.
+    pub assists: u64,
+}
+
+impl std::iter::Sum for Moves {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            to_soft: a.to_soft + b.to_soft,
+            to_kvm: a.to_kvm + b.to_kvm,
+            assists: a.assists + b.assists,
+        })
+    }
+}
+
+/// A processor.
+#[derive(Debug)]
+pub struct Vcpu {
+    soft: SoftCpu,
+    socket: Socket,
+    kvm: Option<KvmVcpu>,
+    /// KVM has the state now.
+    on_kvm: bool,
+    /// After INIT: nothing but a start-up IPI goes on from here.
+    waits_for_startup: bool,
+    /// Instructions retired when tracing was last seen on.
+    last_traced: u64,
+    moves: Moves,
+}
+
+impl Vcpu {
+    /// A processor that the software CPU executes, at `socket`.
+    pub fn new(soft: SoftCpu, socket: Socket) -> Self {
+        Self {
+            soft,
+            socket,
+            kvm: None,
+            on_kvm: false,
+            waits_for_startup: false,
+            last_traced: 0,
+            moves: Moves::default(),
+        }
+    }
+
+    /// Lets KVM execute the processor whenever possible, on the time of `clock`.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn accelerate(
+        &mut self,
+        mut kvm: KvmVcpu,
+        clock: HostClock,
+        tsc_offset: u64,
+    ) -> Result<(), Failure> {
+        self.soft.cpu.set_clock(Clock::Host(clock));
+        self.soft.cpu.set_tsc_offset(tsc_offset);
+        kvm.attach(&mut self.soft.cpu)?;
+        kvm.load(&self.soft.cpu.state())?;
+        self.kvm = Some(kvm);
+        self.on_kvm = true;
+        Ok(())
+    }
+
+    /// Makes the processor one that waits for a start-up IPI, as all but the first do after RESET.
+    pub fn wait_for_startup(&mut self) {
+        self.waits_for_startup = true;
+    }
+
+    /// The software CPU.
+    pub fn soft(&self) -> &SoftCpu {
+        &self.soft
+    }
+
+    /// The software CPU.
+    pub fn soft_mut(&mut self) -> &mut SoftCpu {
+        &mut self.soft
+    }
+
+    /// How often it has moved.
+    pub fn moves(&self) -> Moves {
+        self.moves
+    }
+
+    /// The calling thread runs this processor until the result is dropped, and is woken by the lines into it.
+    pub fn listen(&mut self) -> Option<Listening> {
+        self.kvm.as_mut().map(KvmVcpu::listen)
+    }
+
+    /// Whether it executes nothing until something happens. Not meant for a processor on KVM.
+    pub fn asleep(&self) -> bool {
+        let lines = self.socket.signals().get();
+        let startup = lines & vbts_cpu::Signals::INIT != 0;
+        !startup && (self.waits_for_startup || self.soft.cpu.asleep())
+    }
+
+    /// Whether only an NMI or INIT can wake it.
+    pub fn deaf(&self) -> bool {
+        self.waits_for_startup || !self.soft.cpu.interrupts_on()
+    }
+
+    /// The state, whoever has it.
+    ///
+    /// # Errors
+    /// KVM does not give it.
+    pub fn state(&mut self) -> Result<CpuState, Failure> {
+        let mut state = self.soft.cpu.state();
+        if self.on_kvm
+            && let Some(kvm) = &mut self.kvm
+        {
+            kvm.save(&mut state)?;
+        }
+        Ok(state)
+    }
+
+    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller. On the host's time it returns at
+    /// any time.
+    ///
+    /// # Errors
+    /// KVM cannot go on.
+    pub fn run(&mut self, deadline: u64) -> Result<Exit, Failure> {
+        loop {
+            if self.waits_for_startup {
+                match self.socket.take_startup_event() {
+                    Some(event) => self.startup(event)?,
+                    None => return Ok(self.wait()),
+                }
+                continue;
+            }
+            let exit = match &mut self.kvm {
+                Some(kvm) if self.on_kvm => match kvm.run(&mut self.soft.cpu)? {
+                    Left::Exit(exit) => exit,
+                    Left::DebugCtl => {
+                        if !self.soft.cpu.watches_branches() {
+                            continue;
+                        }
+                        self.leave_kvm()?;
+                        self.moves.to_soft += 1;
+                        continue;
+                    }
+                    Left::Unemulated => {
+                        self.assist()?;
+                        continue;
+                    }
+                },
+                _ => self.soft.run(deadline),
+            };
+            if exit == Exit::Init {
+                if let Some(event) = self.socket.take_startup_event() {
+                    self.startup(event)?;
+                }
+                continue;
+            }
+            self.rejoin_kvm(exit)?;
+            return Ok(exit);
+        }
+    }
+
+    /// What a processor does that waits for a start-up IPI.
+    fn wait(&self) -> Exit {
+        let signals = self.socket.signals();
+        if signals.get() & vbts_cpu::Signals::KICK != 0 {
+            signals.lower(vbts_cpu::Signals::KICK);
+            return Exit::Kick;
+        }
+        Exit::Halt {
+            interrupts_off: true,
+        }
+    }
+
+    /// INIT, or a start-up IPI, which means something to a processor after INIT only (SDM Vol. 3A 8.4.3).
+    fn startup(&mut self, event: StartupEvent) -> Result<(), Failure> {
+        let mut state = self.state()?;
+        match event {
+            StartupEvent::Init => {
+                state = state.after_init(self.soft.cpu.model());
+                self.waits_for_startup = true;
+            }
+            StartupEvent::StartUp(vector) if self.waits_for_startup => {
+                state.start_up(vector);
+                self.waits_for_startup = false;
+            }
+            StartupEvent::StartUp(_) => return Ok(()),
+        }
+        self.soft.cpu.load_state(&state);
+        if let Some(kvm) = &mut self.kvm {
+            kvm.load(&state)?;
+            self.on_kvm = true;
+        }
+        Ok(())
+    }
+
+    /// The software CPU takes over.
+    fn leave_kvm(&mut self) -> Result<(), Failure> {
+        let state = self.state()?;
+        self.soft.cpu.load_state(&state);
+        // KVM's processor has stored into memory without telling anybody where.
+        self.soft.revalidate();
+        self.on_kvm = false;
+        self.last_traced = self.soft.cpu.instructions();
+        Ok(())
+    }
+
+    /// KVM takes over again once tracing has been off for a while, or at once if there is nothing to execute.
+    fn rejoin_kvm(&mut self, exit: Exit) -> Result<(), Failure> {
+        let Some(kvm) = self.kvm.as_mut().filter(|_| !self.on_kvm) else {
+            return Ok(());
+        };
+        let now = self.soft.cpu.instructions();
+        if self.soft.cpu.watches_branches() {
+            self.last_traced = now;
+            return Ok(());
+        }
+        let idle = matches!(exit, Exit::Halt { .. });
+        if idle || now - self.last_traced >= LINGER {
+            kvm.load(&self.soft.cpu.state())?;
+            self.on_kvm = true;
+            self.moves.to_kvm += 1;
+        }
+        Ok(())
+    }
+
+    /// The software CPU executes the one instruction that KVM could not.
+    fn assist(&mut self) -> Result<(), Failure> {
+        self.leave_kvm()?;
+        self.moves.assists += 1;
+        let (rip, before) = (self.soft.cpu.rip, self.soft.cpu.instructions());
+        tracing::debug!(
+            rip = format_args!("{rip:#x}"),
+            "KVM cannot emulate an instruction"
+        );
+        // Events that come before the instruction are not it.
+        const TRIES: u32 = 16;
+        for _ in 0..TRIES {
+            match self.soft.step() {
+                // The caller gets to see these where they happen next.
+                Some(Exit::Bus) => continue,
+                Some(exit) => {
+                    if exit == Exit::Shutdown || exit == Exit::Init {
+                        return Ok(());
+                    }
+                    break;
+                }
+                None if self.soft.cpu.instructions() != before => break,
+                None => {}
+            }
+        }
+        if self.soft.cpu.instructions() == before && self.soft.cpu.rip == rip {
+            return Err(anyhow::anyhow!(
+                "KVM cannot emulate the instruction at {rip:#x}, and the software CPU makes no progress either: {:?}",
+                self.soft.cpu
+            )
+            .into());
+        }
+        if let Some(kvm) = &mut self.kvm
+            && !self.soft.cpu.watches_branches()
+        {
+            kvm.load(&self.soft.cpu.state())?;
+            self.on_kvm = true;
+        }
+        Ok(())
+    }
+}
