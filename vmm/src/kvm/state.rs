@@ -49,6 +49,22 @@ fn to_segment(s: &Segment) -> kvm_segment {
     }
 }
 
+/// The task register. kvm_amd shows its TSS as busy whatever the processor has there, and the SVM that QEMU emulates
+/// finds an I/O permission bitmap only in one that it does not take for busy; kvm_intel insists on a busy one.
+fn to_task_register(s: &Segment) -> kvm_segment {
+    const BUSY: u8 = 2;
+    let mut tr = to_segment(s);
+    if host_has_svm() {
+        tr.type_ &= !BUSY;
+    }
+    tr
+}
+
+/// CPUID.80000001H:ECX.SVM.
+fn host_has_svm() -> bool {
+    std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0
+}
+
 fn from_segment(s: &kvm_segment) -> Segment {
     let flags = [
         (s.present, SegAttr::P),
@@ -147,7 +163,7 @@ fn to_sregs(s: &CpuState, apic_base: u64, cr8: u64) -> kvm_sregs {
         fs,
         gs,
         ss,
-        tr: to_segment(&sys.tr),
+        tr: to_task_register(&sys.tr),
         ldt: to_segment(&sys.ldtr),
         gdt: to_table(&sys.gdtr),
         idt: to_table(&sys.idtr),
@@ -375,6 +391,8 @@ mod tests {
         back.x87.r = [0; 8];
         from_regs(&to_regs(&s), &mut back);
         from_sregs(&to_sregs(&s, 0xFEE0_0900, 0), &mut back);
+        // What kvm_amd does.
+        back.sys.tr.attr |= s.sys.tr.attr & SegAttr::from_bits_retain(2);
         from_fpu(&to_fpu(&s), &mut back);
         from_events(&to_events(&s), &mut back);
         assert_eq!(back, s);
