@@ -202,11 +202,12 @@ impl Launch {
             .with_context(|| format!("Cannot boot {}", kernel.display()))?;
         let writable = self.options.share.iter().any(|share| share.writable);
         let sandbox = (!self.options.no_sandbox).then(|| {
-            Sandbox::new(if writable {
+            let files = if writable {
                 Access::ReadWrite
             } else {
                 Access::ReadOnly
-            })
+            };
+            Sandbox::new(files, self.vm.is_some())
         });
         let mut machine = Machine::new(
             self.model,

@@ -75,7 +75,8 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     drop(terminal);
     tracing::debug!(
         instructions = machine.instructions(),
-        virtual_ns = machine.now(),
+        ns = machine.now(),
+        moves = ?machine.moves(),
         "end"
     );
     match outcome? {

@@ -145,7 +145,8 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     progress.finish_and_clear();
     tracing::debug!(
         instructions = machine.instructions(),
-        virtual_ns = machine.now(),
+        ns = machine.now(),
+        moves = ?machine.moves(),
         "end"
     );
     let mut session = lock(&session);

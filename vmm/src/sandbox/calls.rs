@@ -2,6 +2,8 @@
 
 use libc::c_long;
 
+use crate::kvm::ioctl::WHILE_RUNNING;
+
 /// A system call that stays allowed.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -70,6 +72,21 @@ const FCNTL: &[u32] = &[
     libc::F_GETFL as u32,
 ];
 
+/// What KVM is asked for, and what [`TERMINAL`] has: a call has one row.
+const TERMINAL_AND_KVM: &[u32] = &{
+    let mut all = [0; TERMINAL.len() + WHILE_RUNNING.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i < TERMINAL.len() {
+            TERMINAL[i]
+        } else {
+            WHILE_RUNNING[i - TERMINAL.len()]
+        };
+        i += 1;
+    }
+    all
+};
+
 const ADVICE: &[u32] = &[
     libc::MADV_DONTNEED as u32,
     libc::MADV_FREE as u32,
@@ -137,8 +154,14 @@ pub(super) const CALLS: &[Call] = calls! {
     // The end, also by abort().
     SYS_getpid, Any, "abort()";
     SYS_gettid, Any, "abort()";
-    SYS_tgkill, OwnProcess(0), "abort(): no other process";
+    SYS_tgkill, OwnProcess(0), "abort(), and to end KVM_RUN: no other process";
     SYS_exit_group, Any, "the end";
+};
+
+/// What a machine needs besides if KVM executes it.
+#[rustfmt::skip]
+pub(super) const KVM_CALLS: &[Call] = calls! {
+    SYS_ioctl, OneOf(1, TERMINAL_AND_KVM), "as above; entering the guest, its processors' state, interrupts";
 };
 
 /// What a machine needs besides if the guest may write to a directory of the host.

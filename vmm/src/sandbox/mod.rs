@@ -16,7 +16,7 @@ use seccompiler::{
 use vbts_devices::ninep::Access;
 
 use crate::exit::Failure;
-use calls::{CALLS, Call, Check, WRITING_CALLS};
+use calls::{CALLS, Call, Check, KVM_CALLS, WRITING_CALLS};
 
 /// What root keeps: its say over files, because the guest sees the files that whoever started the VMM sees.
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
@@ -29,13 +29,14 @@ const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sandbox {
     files: Access,
+    kvm: bool,
 }
 
 impl Sandbox {
     /// A sandbox in which files can be opened for reading, or for writing as well if the guest may write to a
-    /// directory of the host.
-    pub fn new(files: Access) -> Self {
-        Self { files }
+    /// directory of the host, and from which KVM can be used if it executes the guest.
+    pub fn new(files: Access, kvm: bool) -> Self {
+        Self { files, kvm }
     }
 
     /// Confines every thread of this process, for good. Threads cannot be started afterwards.
@@ -63,7 +64,8 @@ impl Sandbox {
             Access::ReadOnly => &[][..],
             Access::ReadWrite => WRITING_CALLS,
         };
-        CALLS.iter().chain(writing)
+        let kvm = if self.kvm { KVM_CALLS } else { &[] };
+        CALLS.iter().chain(kvm).chain(writing)
     }
 
     fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {

@@ -152,7 +152,7 @@ fn in_a_process_of_its_own() {
         all.find(|(n, _)| *n == name).unwrap().1();
     });
     answered.recv().unwrap();
-    Sandbox::new(access).enter().unwrap();
+    Sandbox::new(access, false).enter().unwrap();
     ask.send(()).unwrap();
     thread.join().unwrap();
     let mut stdout = std::io::stdout();
@@ -169,7 +169,7 @@ fn on_a_host_without_seccomp() {
         SeccompFilter::new(rules, SeccompAction::Allow, refuse, TargetArch::x86_64).unwrap();
     let program: BpfProgram = filter.try_into().unwrap();
     seccompiler::apply_filter(&program).unwrap();
-    let failure = Sandbox::new(Access::ReadOnly).enter().unwrap_err();
+    let failure = Sandbox::new(Access::ReadOnly, false).enter().unwrap_err();
     assert_eq!(failure.status(), crate::exit::status::HOST);
     let message = failure.to_string();
     assert!(message.contains("Function not implemented"), "{message}");
@@ -264,10 +264,15 @@ fn the_document_has_the_same_table() {
     for call in WRITING_CALLS {
         writing += &row(call);
     }
+    let kvm: String = KVM_CALLS.iter().map(row).collect();
     let document = include_str!("../../../docs/security.md");
     assert!(
         document.contains(&table),
         "docs/security.md should have:\n{table}"
+    );
+    assert!(
+        document.contains(&kvm),
+        "docs/security.md should have:\n{kvm}"
     );
     assert!(
         document.contains(&writing),
@@ -282,6 +287,9 @@ fn row(call: &Call) -> String {
         ("openat", Check::Clear(..)) => "no flag that writes or creates",
         (_, Check::Clear(..)) => "without PROT_EXEC",
         (_, Check::Null(_)) => "no address",
+        ("ioctl", Check::OneOf(_, values)) if values.len() > 9 => {
+            "those above, and the 16 of KVM that a running virtual machine needs"
+        }
         ("ioctl", Check::OneOf(..)) => {
             "TCGETS, TCSETS, TCSETSW, TCSETSF, the same with 2, TIOCGWINSZ"
         }
