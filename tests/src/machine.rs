@@ -42,7 +42,10 @@ fn target_directory() -> PathBuf {
 }
 
 /// The first of: what the environment says, a file below this test's build directory, one below the workspace's.
-fn find(variable: &str, below: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// If there is none: the reason to skip a test.
+pub fn find(variable: &str, below: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
     }

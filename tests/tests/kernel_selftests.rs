@@ -1,0 +1,161 @@
+//! The kernel's own tests of the x86 entry code (tools/testing/selftests/x86), which see a processor as only system
+//! software does: each runs in a guest of its own, as the only program, and says itself whether it passed.
+//!
+//! `ci/kernel-selftests` builds them from the source of the guest kernel.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use vbts::boot::cpio::Cpio;
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
+
+/// Wall-clock limit of one test, in seconds. Most take one, on a machine that does nothing else; syscall_numbering, with
+/// more than a billion instructions, half a minute.
+const LIMIT: &str = "280";
+
+/// What the kernel says on its console when it finds itself broken. Some tests cannot see more than that.
+const SPLATS: &[&str] = &["WARNING: ", "BUG: ", "Oops: ", "Kernel panic"];
+
+/// What every test needs.
+struct Setup {
+    machine: Machine,
+    /// The directory of the tests.
+    programs: PathBuf,
+    /// The guest's first process.
+    init: Vec<u8>,
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let trials = match trials() {
+        Ok(trials) => trials,
+        Err(error) => {
+            let reason = format!("skipped: {error:#}");
+            if !arguments.list {
+                println!("{reason}");
+            }
+            let skip = move || Ok(Completion::ignored_with(&reason));
+            vec![Trial::ignorable_test("x86", skip)]
+        }
+    };
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A trial for each program that was built.
+fn trials() -> Result<Vec<Trial>> {
+    let machine = Machine::find()?;
+    let programs = machine::find("VBTS_SELFTESTS", "guest/selftests/x86")
+        .context("ci/kernel-selftests builds the kernel's tests")?;
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-kernel/tests/selftest_init.c");
+    let directory = tempfile::tempdir()?;
+    let init = programs::gcc(
+        &source,
+        &directory.path().join("init"),
+        &["-O2", "-Wall", "-Wextra", "-Werror", "-static"],
+    )?;
+    let setup = Arc::new(Setup {
+        machine,
+        init: std::fs::read(init)?,
+        programs,
+    });
+    let mut names = std::fs::read_dir(&setup.programs)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<Vec<String>>>()?;
+    names.sort();
+    ensure!(
+        !names.is_empty(),
+        "no program in {}",
+        setup.programs.display()
+    );
+    Ok(names
+        .into_iter()
+        .map(|name| {
+            let setup = Arc::clone(&setup);
+            Trial::ignorable_test(name.clone(), move || {
+                run(&setup, &name).map_err(|error| Failed::from(format!("{error:#}")))
+            })
+        })
+        .collect())
+}
+
+/// Boots a guest for one program.
+fn run(setup: &Setup, name: &str) -> Result<Completion> {
+    let directory = tempfile::tempdir()?;
+    let mut archive = Cpio::new();
+    archive.file("init", 0o755, &setup.init);
+    archive.file(name, 0o755, &std::fs::read(setup.programs.join(name))?);
+    archive.directory("root", 0o755);
+    archive.directory("dev", 0o755);
+    archive.character_device("dev/console", 0o600, (5, 1));
+    let initrd = directory.path().join("initrd");
+    std::fs::write(&initrd, archive.finish())?;
+
+    let mut command = setup
+        .machine
+        .command(["run", "--accel", "soft", "--timeout", LIMIT]);
+    command
+        .args(["--root", "/", "--append", &format!("quiet -- {name}")])
+        .arg("--kernel")
+        .arg(setup.machine.kernel())
+        .arg("--initrd")
+        .arg(&initrd);
+    let run = machine::finish(command)?;
+    let output = String::from_utf8_lossy(&run.stdout).replace('\r', "");
+    let verdict = match run.status {
+        Some(124) => bail!("{name} did not end in {LIMIT} s\n{output}\n{}", run.stderr),
+        _ => judge(name, &output),
+    };
+    verdict.with_context(|| {
+        let status = run.status;
+        format!(
+            "exit status {status:?}, output:\n{output}\n{}\n{name}",
+            run.stderr
+        )
+    })
+}
+
+/// What a test said of itself: by its exit status, and by what it printed, since older tests do not exit with
+/// `KSFT_SKIP`. The reasons why parts of a test that passed could not run are printed.
+fn judge(name: &str, output: &str) -> Result<Completion> {
+    // What init says last; without it the guest came to another end.
+    let (printed, end) = output
+        .trim_end()
+        .rsplit_once("selftest: ")
+        .context("the guest ended before the test did")?;
+    let find = |word: &str| printed.lines().find(|line| line.contains(word));
+    if let Some(line) = SPLATS.iter().find_map(|word| find(word)) {
+        bail!("{end}, but the kernel said: {line}");
+    }
+    let skip = match end {
+        "exited with 4" => printed.lines().rfind(|line| !line.trim().is_empty()),
+        // Parts were begun, and none could be done.
+        "exited with 0" if find("[OK]").is_none() => find("[SKIP]"),
+        // Nothing was begun.
+        "exited with 1" if find("[RUN]").or(find("[OK]")).is_none() => find("[SKIP]"),
+        _ => None,
+    };
+    if let Some(line) = skip {
+        return Ok(Completion::ignored_with(reason(line)));
+    }
+    ensure!(end == "exited with 0", "{end}");
+    if let Some(line) = find("[FAIL]").or_else(|| find("not ok ")) {
+        bail!("{end}, but the test said: {line}");
+    }
+    let skipped = printed.lines().filter(|line| line.contains("SKIP"));
+    let parts: BTreeSet<_> = skipped.map(reason).collect();
+    for part in parts {
+        println!("     {name}, in part skipped: {part}");
+    }
+    Ok(Completion::Completed)
+}
+
+/// A test's reason without the marks around it.
+fn reason(line: &str) -> &str {
+    let (_, why) = line.split_once("SKIP").unwrap_or(("", line));
+    why.trim_start_matches([']', '#', '\t', ' ']).trim_end()
+}
