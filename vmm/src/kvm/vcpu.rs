@@ -194,10 +194,10 @@ impl KvmVcpu {
                 }
                 self.halted = false;
             }
-            self.inject(lines)?;
+            let seen_to = self.inject(lines)?;
             self.doorbell.enter();
-            // What was raised since has rung no bell.
-            if self.signals.get() & !lines != 0 {
+            // What was raised since has rung no bell, and will ring none while it stays raised.
+            if self.signals.get() & !seen_to != 0 {
                 self.doorbell.leave();
                 continue;
             }
@@ -209,13 +209,17 @@ impl KvmVcpu {
         }
     }
 
-    /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take one.
-    fn inject(&mut self, lines: u32) -> Result<(), KvmError> {
+    /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take one. Returns the lines
+    /// that may be raised now without anybody having to do more.
+    fn inject(&mut self, lines: u32) -> Result<u32, KvmError> {
+        let mut seen_to = 0;
         if lines & Signals::NMI != 0 {
             // While one is serviced the next waits in the local APIC, where it goes along at a hand-over. There is no
             // exit for the end of the service: the next one for any reason has to do.
             let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
-            if events.nmi.masked == 0 && events.nmi.pending == 0 && self.socket.take_nmi() {
+            if events.nmi.masked != 0 || events.nmi.pending != 0 {
+                seen_to |= Signals::NMI;
+            } else if self.socket.take_nmi() {
                 self.fd.nmi().named("KVM_NMI")?;
             }
         }
@@ -230,7 +234,10 @@ impl KvmVcpu {
         let run = self.fd.get_kvm_run();
         run.request_interrupt_window = more.into();
         run.cr8 = cr8;
-        Ok(())
+        if more {
+            seen_to |= Signals::INTR;
+        }
+        Ok(seen_to)
     }
 
     /// Enters the guest once.

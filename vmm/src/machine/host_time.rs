@@ -62,6 +62,7 @@ impl Common<'_> {
                 Ok(exit) => exit,
                 Err(failure) => return self.stop(Stop::Failed(failure)),
             };
+            tracing::trace!(cpu, ?exit);
             match exit {
                 Exit::Shutdown => return self.stop(Stop::ShutDown),
                 Exit::Halt { interrupts_off } => self.sleep(cpu, interrupts_off),
