@@ -12,6 +12,7 @@ use crate::debug::{Breakpoints, DEBUGCTL_BTF};
 use crate::flags::{Int, Lazy};
 use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
+use crate::paging;
 use crate::platform::{Platform, Signals};
 use crate::ram::GuestRam;
 use crate::record::Window;
@@ -550,6 +551,12 @@ impl Cpu {
     /// Whether maskable interrupts are taken (RFLAGS.IF).
     pub fn interrupts_on(&self) -> bool {
         self.eflags & rflags::IF != 0
+    }
+
+    /// What the PDPTE registers hold after a load of CR3 in the state `sys`, for an accelerator that does not tell.
+    pub fn pdptes(&self, sys: &SystemState) -> [u64; 4] {
+        let loaded = paging::is_pae(sys).then(|| paging::pdptes(&self.ram, sys.cr3));
+        loaded.flatten().unwrap_or_default()
     }
 
     /// The model.

@@ -106,10 +106,13 @@ fn read(ram: &GuestRam, at: u64, s: &Structures) -> u64 {
     }
 }
 
-/// Sets flags, all in the low 32 bits, of the entry at `at`, which was read from RAM.
-fn set_flags(ram: &GuestRam, at: u64, flags: u64) {
-    if let Some(word) = ram.read_u64(at & !7) {
-        let _ = ram.write_u64(at & !7, word | flags << (8 * (at & 4)));
+/// Sets flags in the entry at `at`, which was `entry` when it was read from RAM. False if it is something else by now:
+/// another processor may have changed or set it meanwhile (SDM Vol. 3A 4.8, 8.1.2.1).
+fn set_flags(ram: &GuestRam, at: u64, entry: u64, flags: u64, s: &Structures) -> bool {
+    let new = entry | flags;
+    match s.entry_shift {
+        3 => ram.replace(at, entry, new),
+        _ => ram.replace(at, entry as u32, new as u32),
     }
 }
 
@@ -200,8 +203,8 @@ pub(crate) fn walk(
         } else {
             0
         };
-        if value & want != want {
-            set_flags(ram, at, want);
+        if value & want != want && !set_flags(ram, at, value, want, s) {
+            return walk(ram, sys, la, access, privilege);
         }
     }
     // PSE-36: a 4-MByte page has bits 39:32 of its address in bits 20:13 of its entry.

@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 
+use crate::flags::Int;
+
 /// One contiguous range of guest RAM.
 #[derive(Debug, Clone, Copy)]
 struct Region {
@@ -69,16 +71,13 @@ impl GuestRam {
         })
     }
 
-    /// Writes the 8-byte-aligned quadword at `gpa`; `None` if it is not RAM.
-    #[inline]
-    pub fn write_u64(&self, gpa: u64, value: u64) -> Option<()> {
-        let page = self.page(gpa)?;
-        // SAFETY: an aligned quadword does not leave its page, and the page is RAM.
-        unsafe {
-            page.add((gpa & 0xFF8) as usize)
-                .cast::<u64>()
-                .write_volatile(value)
+    /// Writes `new` at `gpa`, which is aligned to its size, if `old` is there; atomically, and false if it is not.
+    pub(crate) fn replace<T: Int>(&self, gpa: u64, old: T, new: T) -> bool {
+        let Some(page) = self.page(gpa) else {
+            return false;
         };
-        Some(())
+        let offset = (gpa & 0xFFF) as usize & !(T::BYTES - 1);
+        // SAFETY: an aligned value does not leave its page, and the page is RAM.
+        unsafe { T::compare_exchange(page.add(offset).cast().as_ptr(), old, new) == old }
     }
 }

@@ -19,6 +19,7 @@ pub struct Machine {
     binary: PathBuf,
     kernel: PathBuf,
     agent: PathBuf,
+    accel: String,
 }
 
 /// What a run of `vbts` did.
@@ -62,7 +63,8 @@ pub fn find(variable: &str, below: &str) -> Result<PathBuf> {
 }
 
 impl Machine {
-    /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`).
+    /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`). `VBTS_ACCEL` tells what
+    /// [`Self::trace`] runs on; else it is `soft`, which every host has.
     ///
     /// # Errors
     /// What is missing: the reason to skip a test.
@@ -71,6 +73,7 @@ impl Machine {
             binary: find("VBTS_BIN", "release/vbts")?,
             kernel: find("VBTS_KERNEL", "guest/vmlinux")?,
             agent: find("VBTS_AGENT", "guest/agent")?,
+            accel: std::env::var("VBTS_ACCEL").unwrap_or_else(|_| "soft".into()),
         })
     }
 
@@ -111,8 +114,14 @@ impl Machine {
         options: &[&str],
         program: &[S],
     ) -> Result<Run> {
-        let mut command =
-            self.command(["trace", "--accel", "soft", "--format", format, "--output"]);
+        let mut command = self.command([
+            "trace",
+            "--accel",
+            &self.accel,
+            "--format",
+            format,
+            "--output",
+        ]);
         command.arg(output).args(options).arg("--").args(program);
         finish(command)
     }

@@ -132,6 +132,7 @@ impl Vcpu {
             && let Some(kvm) = &mut self.kvm
         {
             kvm.save(&mut state)?;
+            state.sys.pdpte = self.soft.cpu.pdptes(&state.sys);
         }
         Ok(state)
     }
