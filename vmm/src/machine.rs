@@ -130,7 +130,8 @@ impl Machine {
         let clock = HostClock::new(vm.tsc_khz());
         let tsc_offset = HostClock::tsc().wrapping_neg();
         for (cpu, (vcpu, fd)) in self.vcpus.iter_mut().zip(vm.take_vcpus()).enumerate() {
-            let kvm = KvmVcpu::new(fd, Socket::new(self.board.clone(), cpu));
+            let socket = Socket::new(self.board.clone(), cpu);
+            let kvm = KvmVcpu::new(fd, socket, vm.passes_bts_through());
             vcpu.accelerate(kvm, clock, tsc_offset)?;
         }
         self.host_clock = Some(clock);

@@ -19,6 +19,7 @@ use crate::board::Socket;
 const IA32_TSC: u32 = 0x10;
 const IA32_APIC_BASE: u32 = 0x1B;
 const IA32_DEBUGCTL: u32 = 0x1D9;
+const IA32_DS_AREA: u32 = 0x600;
 
 /// Why [`KvmVcpu::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +43,16 @@ pub struct KvmVcpu {
     injectable: bool,
     /// IF, as of the last exit.
     interrupts_on: bool,
+    /// IA32_DEBUGCTL and IA32_DS_AREA are KVM's to act on.
+    passes_bts_through: bool,
     /// In HLT. KVM does not know: without interrupt controllers in the kernel HLT is an exit.
     halted: bool,
 }
 
 impl KvmVcpu {
-    /// The vCPU `fd`, which is at `socket`.
-    pub fn new(fd: VcpuFd, socket: Socket) -> Self {
+    /// The vCPU `fd`, which is at `socket`. What the guest writes to IA32_DEBUGCTL and IA32_DS_AREA is forwarded to KVM if
+    /// `passes_bts_through`.
+    pub fn new(fd: VcpuFd, socket: Socket, passes_bts_through: bool) -> Self {
         let signals = socket.signals();
         Self {
             fd,
@@ -57,6 +61,7 @@ impl KvmVcpu {
             signals,
             injectable: false,
             interrupts_on: false,
+            passes_bts_through,
             halted: false,
         }
     }
@@ -103,21 +108,9 @@ impl KvmVcpu {
         if ioctl::set_tsc_offset(&self.fd, offset).is_ok() {
             return Ok(());
         }
-        let entry = |data| {
-            let entry = kvm_msr_entry {
-                index: IA32_TSC,
-                data,
-                ..Default::default()
-            };
-            Msrs::from_entries(&[entry]).map_err(|_| KvmError {
-                what: "a list of MSRs",
-                source: std::io::ErrorKind::InvalidInput.into(),
-            })
-        };
-        let value = entry(HostClock::tsc().wrapping_add(offset))?;
-        self.fd.set_msrs(&value).named("KVM_SET_MSRS")?;
+        self.forward(IA32_TSC, HostClock::tsc().wrapping_add(offset))?;
         // KVM has its own ideas of what counters of several processors should be: take what it shows.
-        let mut value = entry(0)?;
+        let mut value = one_msr(IA32_TSC, 0)?;
         let before = HostClock::tsc();
         self.fd.get_msrs(&mut value).named("KVM_GET_MSRS")?;
         let middle = before + (HostClock::tsc() - before) / 2;
@@ -272,9 +265,16 @@ impl KvmVcpu {
                 }
                 VcpuExit::X86Wrmsr(access) => {
                     let index = access.index;
-                    let done = cpu.write_msr(index, access.data);
+                    let value = access.data;
+                    let done = cpu.write_msr(index, value);
                     *access.error = done.is_none().into();
                     match index {
+                        IA32_DEBUGCTL | IA32_DS_AREA if self.passes_bts_through => {
+                            if done.is_some() {
+                                self.forward(index, value)?;
+                            }
+                            None
+                        }
                         IA32_TSC => {
                             self.set_tsc(cpu)?;
                             None
@@ -352,6 +352,21 @@ impl KvmVcpu {
         }
     }
 
+    /// Writes an MSR of KVM's processor.
+    fn forward(&self, index: u32, data: u64) -> Result<(), KvmError> {
+        match self
+            .fd
+            .set_msrs(&one_msr(index, data)?)
+            .named("KVM_SET_MSRS")?
+        {
+            1 => Ok(()),
+            _ => Err(KvmError {
+                what: "KVM_SET_MSRS",
+                source: std::io::Error::other(format!("MSR {index:#x} does not take {data:#x}")),
+            }),
+        }
+    }
+
     /// CPUID shows a local APIC if it is enabled.
     fn update_apic_base(&self) -> Result<(), KvmError> {
         let mut sregs = self.fd.get_sregs().named("KVM_GET_SREGS")?;
@@ -361,6 +376,18 @@ impl KvmVcpu {
             .unwrap_or_default();
         self.fd.set_sregs(&sregs).named("KVM_SET_SREGS")
     }
+}
+
+fn one_msr(index: u32, data: u64) -> Result<Msrs, KvmError> {
+    let entry = kvm_msr_entry {
+        index,
+        data,
+        ..Default::default()
+    };
+    Msrs::from_entries(&[entry]).map_err(|_| KvmError {
+        what: "a list of MSRs",
+        source: std::io::ErrorKind::InvalidInput.into(),
+    })
 }
 
 fn failed(why: String) -> KvmError {

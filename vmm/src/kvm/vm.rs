@@ -25,6 +25,7 @@ pub struct Vm {
     /// Its processors, until somebody takes them.
     vcpus: Vec<VcpuFd>,
     tsc_khz: u32,
+    passes_bts_through: bool,
     _vm: VmFd,
     /// KVM's memory slots lead to it.
     _memory: GuestMemory,
@@ -77,6 +78,7 @@ impl Vm {
         Ok(Self {
             vcpus,
             tsc_khz,
+            passes_bts_through: false,
             _vm: vm,
             _memory: memory.clone(),
         })
@@ -85,6 +87,16 @@ impl Vm {
     /// Frequency of the processors' time-stamp counters, which is that of the host's, in kHz.
     pub fn tsc_khz(&self) -> u32 {
         self.tsc_khz
+    }
+
+    /// Has the guest use the Branch Trace Store of the host's processor, through KVM.
+    pub fn pass_bts_through(&mut self) {
+        self.passes_bts_through = true;
+    }
+
+    /// Whether it does.
+    pub fn passes_bts_through(&self) -> bool {
+        self.passes_bts_through
     }
 
     /// Hands out the processors, in the order of their numbers.
