@@ -59,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
     let program = input.bytes(program.into());
     let format: Box<dyn Format> = match flags & 3 {
         0 => Box::new(Raw),
-        1 => Box::new(Json::new()),
+        1 => Box::new(Json::new(vbts::accel::Accel::Soft)),
         _ => {
             std::fs::write(TREE.empty().join("prog"), program).expect("a file can be written");
             let root = Root::open(&TREE.empty()).expect("a directory");

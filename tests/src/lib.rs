@@ -5,6 +5,7 @@
 
 pub mod branches;
 pub mod differential;
+pub mod kvm;
 pub mod machine;
 pub mod oracle;
 pub mod programs;

@@ -9,13 +9,14 @@ use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, shared};
 use vbts_protocol::ROOT_TAG;
 
+use crate::accel::Accel;
 use crate::board::Board;
 use crate::boot::{self, BootError, BootSource, cmdline};
-use crate::cli::options::{Accelerator, MachineArgs, ShareArg};
+use crate::cli::options::{MachineArgs, ShareArg};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
-use crate::kvm::Vm;
+use crate::kvm::{Vm, device};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
@@ -60,7 +61,7 @@ impl Launch {
     /// An option cannot be satisfied.
     pub fn new(options: &MachineArgs, echo: bool) -> Result<Self, Failure> {
         options.start_logging();
-        let model = options.check()?;
+        let (model, choice) = options.check()?;
         if !options.no_sandbox {
             sandbox::drop_capabilities().context("Cannot give up capabilities")?;
         }
@@ -68,12 +69,12 @@ impl Launch {
         // The alarm needs the board's lines to the processor, the board needs the console, and that the alarm.
         let processors = u8::try_from(options.smp).unwrap_or(u8::MAX);
         let signals: Vec<Arc<Signals>> = (0..processors).map(|_| Arc::default()).collect();
-        let vm = match options.accel {
-            Accelerator::Kvm => {
-                let kvm = kvm_ioctls::Kvm::new().context("/dev/kvm")?;
+        let vm = match choice.accel {
+            Accel::Kvm => {
+                let kvm = device::open(Path::new(device::DEVICE))?;
                 Some(Vm::new(&kvm, &memory, processors)?)
             }
-            Accelerator::Auto | Accelerator::Soft => None,
+            Accel::Soft => None,
         };
         // On the host's time another thread than the processor's waits for the alarm.
         let kick = match vm {
@@ -111,6 +112,14 @@ impl Launch {
             vm,
             options: options.clone(),
         })
+    }
+
+    /// What executes the guest.
+    pub fn accel(&self) -> Accel {
+        match self.vm {
+            Some(_) => Accel::Kvm,
+            None => Accel::Soft,
+        }
     }
 
     /// What may interrupt the run.

@@ -8,6 +8,7 @@
 //! | [`boot`] | kernel, initrd, command line and tables into memory; the processor at its first instruction |
 //! | [`board`], [`machine`] | the devices on their buses; processor, board and run loop |
 //! | [`vcpu`], [`kvm`] | a processor on either of the two accelerators; the host's KVM |
+//! | [`accel`] | which of them runs the guest, and why |
 //! | [`console`] | the guest's serial console: its end, and whether it shows a panic |
 //! | [`host`] | standard input, the terminal and signals of the host |
 //! | [`launch`], [`guest_files`] | from options to a machine; our own guest kernel and agent |
@@ -16,6 +17,7 @@
 //! | [`trace`] | the conversation with the guest's agent, and the formats of a trace |
 //! | [`cli`], [`exit`] | the command line and its exit status |
 
+pub mod accel;
 pub mod board;
 pub mod boot;
 pub mod cli;

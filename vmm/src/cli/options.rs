@@ -1,12 +1,14 @@
 //! Options of the machine, which every command that starts a guest takes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::accel::{self, Bts, Choice, ThisHost};
 use crate::exit::Failure;
+use crate::kvm::device;
 use crate::memory::Size;
 
 /// What executes the guest's instructions.
@@ -33,6 +35,9 @@ pub enum BtsMode {
     Off,
 }
 
+/// Host time in which the software CPU is measured, if that decides.
+const MEASURE: Duration = Duration::from_millis(5);
+
 /// Machine options.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Machine options")]
@@ -40,7 +45,7 @@ pub struct MachineArgs {
     /// What executes the guest's instructions
     #[arg(long, value_enum, value_name = "ACCEL", default_value = "auto")]
     pub accel: Accelerator,
-    /// With --accel kvm: take a KVM that has not passed its checks
+    /// With --accel kvm: take a KVM that has failed its checks
     #[arg(long)]
     pub kvm_unchecked: bool,
     /// Who implements the Branch Trace Store
@@ -158,25 +163,12 @@ impl MachineArgs {
             .try_init();
     }
 
-    /// Refuses what no machine of this build can be, and returns the processor model.
+    /// Refuses what no machine of this build on this host can be, and returns the processor model, and what executes the
+    /// guest.
     ///
     /// # Errors
     /// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for the rest.
-    pub fn check(&self) -> Result<&'static vbts_cpu::Model, Failure> {
-        if self.bts == BtsMode::Passthrough {
-            return Err(Failure::Host(
-                "--bts passthrough needs a KVM that accepts the Branch Trace Store bits of IA32_DEBUGCTL, and this \
-                 build has no KVM accelerator yet; --bts emulate works everywhere"
-                    .into(),
-            ));
-        }
-        if self.accel == Accelerator::Kvm && !self.kvm_unchecked {
-            return Err(Failure::Host(
-                "--accel kvm: this build cannot check the host's KVM yet, and takes it with --kvm-unchecked only; \
-                 --accel soft runs everywhere"
-                    .into(),
-            ));
-        }
+    pub fn check(&self) -> Result<(&'static vbts_cpu::Model, Choice), Failure> {
         let most = crate::layout::MAX_PROCESSORS;
         if !(1..=most.into()).contains(&self.smp) {
             let n = self.smp;
@@ -191,10 +183,20 @@ impl MachineArgs {
             let known = vbts_cpu::MODELS.join(", ");
             anyhow::anyhow!("--cpu {}: unknown model; the models are: {known}", self.cpu)
         })?;
-        if self.accel == Accelerator::Auto {
-            tracing::info!("accelerator: soft (this build has no other)");
+        let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
+        let mut choice = accel::choose(self.accel, self.bts, self.kvm_unchecked, &mut host)?;
+        if choice.bts == Bts::PassThrough {
+            if self.bts == BtsMode::Passthrough {
+                return Err(Failure::Host(
+                    "--bts passthrough: this host's KVM would do it, but this build does not forward the guest's \
+                     writes yet; --bts emulate works everywhere"
+                        .into(),
+                ));
+            }
+            choice.bts = Bts::Emulate;
         }
-        Ok(model)
+        tracing::info!("accelerator: {} ({})", choice.accel, choice.why);
+        Ok((model, choice))
     }
 }
 

@@ -1,21 +1,19 @@
 //! `vbts probe`: what this host offers.
 
-use std::fs::OpenOptions;
-use std::io;
-use std::time::Instant;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use vbts_cpu::{Cpu, Exit, SoftCpu};
-use vbts_devices::{OutputBuffer, shared};
-use vm_memory::{Bytes, GuestAddress};
-
-use crate::board::{Board, Socket};
-use crate::boot::registers;
+use crate::accel::{self, Choice, Host, Millions, ThisHost};
+use crate::cli::options::{Accelerator, BtsMode};
 use crate::exit::Failure;
-use crate::layout;
-use crate::memory::{self, MIN_MEMORY, Size};
+use crate::kvm::check::Report;
+use crate::kvm::check::speed::Speed;
+use crate::kvm::device;
+use crate::kvm::passthrough::NoPassThrough;
 
 /// Arguments of `vbts probe`.
 #[derive(Debug, Args)]
@@ -25,65 +23,151 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
-/// Host time for each measurement, in ms.
-const MEASURE_MS: u128 = 50;
-/// Virtual time between two looks at the host's clock, in ns.
-const SLICE: u64 = 1_000_000;
-
-/// `1: dec rcx; add rax, rcx; xor rdx, rax; test rcx, rcx; jnz 1b; jmp 1b`
-const LOOP: &[u8] = &[
-    0x48, 0xFF, 0xC9, 0x48, 0x01, 0xC8, 0x48, 0x31, 0xC2, 0x48, 0x85, 0xC9, 0x75, 0xF2, 0xEB, 0xF0,
-];
+/// Host time in which the software CPU is measured.
+const MEASURE: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 ///
 /// # Errors
 /// The software CPU cannot run, or standard output cannot be written.
 pub fn main(args: &ProbeArgs) -> Result<u8, Failure> {
-    let kvm = probe_kvm();
-    let vendor = host_vendor();
-    let speed = measure_soft()?;
-    let why = "this build has no KVM accelerator yet";
+    let findings = Findings::new(&mut ThisHost::new(Path::new(device::DEVICE), MEASURE))?;
     let report = if args.json {
-        json!({
-            "vendor": vendor,
-            "kvm": {"present": kvm.is_ok(), "usable": false, "reason": kvm.clone().err().unwrap_or_else(|| why.into())},
-            "bts_passthrough": {"available": false, "reason": why},
-            "soft": {"instructions_per_second": speed},
-            "auto": {"accel": "soft", "bts": "emulate", "reason": why},
-        })
-        .to_string()
+        format!("{}\n", findings.json())
     } else {
-        let kvm = match kvm {
-            Ok(()) => format!("/dev/kvm can be opened, but {why}"),
-            Err(reason) => format!("no: {reason}"),
-        };
-        format!(
-            "processor:        {vendor}\n\
-             KVM:              {kvm}\n\
-             BTS pass-through: no: {why}\n\
-             soft:             {} million instructions a second\n\
-             --accel auto:     soft ({why})\n\
-             --bts auto:       emulate",
-            speed / 1_000_000
-        )
+        findings.text()
     };
     let mut out = crate::host::Output::stdout()?;
-    out.write(format!("{report}\n").as_bytes())?;
+    out.write(report.as_bytes())?;
     Ok(0)
 }
 
-/// Whether /dev/kvm can be opened, or why not.
-fn probe_kvm() -> Result<(), String> {
-    match OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err("there is no /dev/kvm".into()),
-        Err(error) => Err(format!("/dev/kvm cannot be opened: {error}")),
+/// What a host offers.
+struct Findings {
+    vendor: String,
+    kvm: Result<Report, String>,
+    pass_through: Result<(), NoPassThrough>,
+    soft: Speed,
+    auto: Choice,
+}
+
+impl Findings {
+    fn new(host: &mut dyn Host) -> Result<Self, Failure> {
+        Ok(Self {
+            vendor: vendor(),
+            kvm: host.kvm().cloned(),
+            pass_through: host.pass_through(),
+            soft: host.soft_speed()?,
+            auto: accel::choose(Accelerator::Auto, BtsMode::Auto, false, host)?,
+        })
+    }
+
+    fn json(&self) -> Value {
+        let reason = |outcome: &Result<(), String>| outcome.clone().err();
+        let kvm = match &self.kvm {
+            Err(why) => json!({"present": false, "usable": false, "reason": why}),
+            Ok(report) => {
+                let checks: Vec<Value> = report
+                    .checks
+                    .iter()
+                    .map(|c| {
+                        json!({"name": c.name, "passed": c.outcome.is_ok(), "reason": reason(&c.outcome)})
+                    })
+                    .collect();
+                let failure = report.failure().map(|(name, why)| format!("{name}: {why}"));
+                json!({
+                    "present": true,
+                    "usable": report.passed(),
+                    "reason": failure,
+                    "cpl0_instructions_per_second": report.cpl0,
+                    "cpl3_instructions_per_second": report.cpl3,
+                    "single_step": report.single_step.as_ref().map(|steps| json!({
+                        "cpl0": steps[0].is_ok(),
+                        "cpl3": steps[1].is_ok(),
+                        "reason": steps.iter().find_map(reason),
+                    })),
+                    "checks": checks,
+                })
+            }
+        };
+        json!({
+            "vendor": self.vendor,
+            "kvm": kvm,
+            "bts_passthrough": {
+                "available": self.pass_through.is_ok(),
+                "reason": self.pass_through.as_ref().err().map(ToString::to_string),
+            },
+            "soft": {"instructions_per_second": self.soft},
+            "auto": {
+                "accel": self.auto.accel.to_string(),
+                "bts": self.auto.bts.to_string(),
+                "reason": self.auto.why,
+            },
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(text, "{:17} {value}", format!("{name}:"));
+        };
+        let speed = |speed| format!("{} million instructions a second", Millions(speed));
+        line("processor", &self.vendor);
+        match &self.kvm {
+            Err(why) => line("KVM", &format!("no: {why}")),
+            Ok(report) => {
+                let (all, failed) = (report.checks.len(), failures(report).count());
+                line(
+                    "KVM",
+                    &match failed {
+                        0 => format!("passed all {all} checks"),
+                        _ => format!("would run guests wrongly: failed {failed} of {all} checks"),
+                    },
+                );
+                for (name, why) in failures(report) {
+                    line("  failed", &format!("{name}: {why}"));
+                }
+                let measured =
+                    |s: Option<Speed>| s.map_or_else(|| "cannot be measured".into(), speed);
+                line("  CPL 0", &measured(report.cpl0));
+                line("  CPL 3", &measured(report.cpl3));
+                for (cpl, outcome) in [0, 3].iter().zip(report.single_step.iter().flatten()) {
+                    line(
+                        "  single-step",
+                        &match outcome {
+                            Ok(()) => format!("works at CPL {cpl}"),
+                            Err(why) => format!("does not work at CPL {cpl}: {why}"),
+                        },
+                    );
+                }
+            }
+        }
+        line(
+            "BTS pass-through",
+            &match &self.pass_through {
+                Ok(()) => "yes".to_owned(),
+                Err(why) => format!("no: {why}"),
+            },
+        );
+        line("soft", &speed(self.soft));
+        line(
+            "--accel auto",
+            &format!("{} ({})", self.auto.accel, self.auto.why),
+        );
+        line("--bts auto", &self.auto.bts.to_string());
+        text
     }
 }
 
+fn failures(report: &Report) -> impl Iterator<Item = (&str, &str)> {
+    report
+        .checks
+        .iter()
+        .filter_map(|c| Some((c.name.as_str(), c.outcome.as_ref().err()?.as_str())))
+}
+
 /// The vendor string of the host's processor.
-fn host_vendor() -> String {
+fn vendor() -> String {
     let leaf = std::arch::x86_64::__cpuid(0);
     let bytes: Vec<u8> = [leaf.ebx, leaf.edx, leaf.ecx]
         .iter()
@@ -94,51 +178,36 @@ fn host_vendor() -> String {
         .to_owned()
 }
 
-/// Instructions a second that the software CPU retires in a small loop.
-fn measure_soft() -> Result<u64, Failure> {
-    let memory = memory::allocate(Size(MIN_MEMORY))?;
-    registers::write_tables(&memory)?;
-    memory.write_slice(LOOP, GuestAddress(layout::EXTENDED_MEMORY))?;
-    let signals = std::sync::Arc::<vbts_cpu::Signals>::default();
-    let board = Board::new(
-        memory.clone(),
-        vec![signals.clone()],
-        false,
-        0,
-        Box::new(shared(OutputBuffer::new(0))),
-    )?;
-    let model =
-        vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
-    let mut cpu = Cpu::new(
-        model,
-        memory::cpu_view(&memory),
-        std::sync::Arc::new(Socket::new(std::sync::Arc::new(board), 0)),
-        signals,
-    );
-    cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));
-    let mut soft = SoftCpu::new(cpu);
-    let began = Instant::now();
-    while began.elapsed().as_millis() < MEASURE_MS {
-        let exit = soft.run(soft.cpu.now() + SLICE);
-        if exit != Exit::Deadline {
-            return Err(anyhow::anyhow!("the software CPU left a plain loop: {exit:?}").into());
-        }
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    Ok((soft.cpu.instructions() as f64 / seconds) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What a host with this file for /dev/kvm offers.
+    fn findings(path: &str) -> Findings {
+        let mut host = ThisHost::new(Path::new(path), Duration::from_millis(1));
+        Findings::new(&mut host).unwrap()
+    }
+
     #[test]
-    fn the_software_cpu_runs_the_loop() {
-        assert!(measure_soft().unwrap() > 0);
+    fn a_host_without_kvm_says_why() {
+        for (path, why) in [
+            ("/no/such/kvm", "there is no /no/such/kvm"),
+            ("/dev/null", "is not a KVM"),
+        ] {
+            let findings = findings(path);
+            let text = findings.text();
+            assert!(text.contains("KVM:              no: "), "{text}");
+            assert!(text.contains(why), "{text}");
+            assert!(text.contains("--accel auto:     soft (no KVM: "), "{text}");
+            let json = findings.json();
+            assert_eq!(json["kvm"]["present"], false);
+            assert_eq!(json["auto"]["accel"], "soft");
+            assert!(json["kvm"]["reason"].as_str().unwrap().contains(why));
+        }
     }
 
     #[test]
     fn the_vendor_is_text() {
-        assert_eq!(host_vendor().len(), 12);
+        assert_eq!(vendor().len(), 12);
     }
 }

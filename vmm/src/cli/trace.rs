@@ -127,7 +127,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let job = job(args, &cwd, guest_shares(&shares, &root));
     let format: Box<dyn Format> = match args.format {
         TraceFormat::Text => Box::new(Text::new(Symbolizer::new(root, &cwd))),
-        TraceFormat::Json => Box::new(Json::new()),
+        TraceFormat::Json => Box::new(Json::new(launch.accel())),
         TraceFormat::Raw => Box::new(Raw),
     };
     let session = shared(Session::new(format, destination));

@@ -3,6 +3,9 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`device`] | /dev/kvm: is it there, may it be opened, can it do what is needed |
+//! | [`check`] | does it do that: tiny guests, before a real one runs |
+//! | [`passthrough`] | does it let a guest have the host's Branch Trace Store |
 //! | [`vm`] | a virtual machine: memory, and which MSRs exit |
 //! | [`vcpu`] | a processor, and what happens when it exits |
 //! | [`state`] | its state, as [`vbts_cpu::CpuState`] has it |
@@ -13,8 +16,11 @@
 //! nothing of theirs to hand over. An MSR that is not part of [`vbts_cpu::CpuState`] is filtered: its accesses exit,
 //! and the software CPU's table answers them.
 
+pub mod check;
+pub mod device;
 pub mod doorbell;
 pub mod ioctl;
+pub mod passthrough;
 pub mod state;
 pub mod vcpu;
 pub mod vm;

@@ -1,5 +1,6 @@
 //! The formats that machines read, and what all formats have in common.
 
+use crate::accel::Accel;
 use vbts_protocol::RECORD_SIZE;
 
 /// `enum bts_qualifier` of the kernel's `struct bts_struct`.
@@ -107,20 +108,15 @@ impl Format for Raw {
 /// One JSON object a line.
 #[derive(Debug)]
 pub struct Json {
+    accel: Accel,
     /// The program's own process; records of others say whose they are.
     main: Option<u32>,
 }
 
 impl Json {
-    /// An empty trace.
-    pub fn new() -> Self {
-        Self { main: None }
-    }
-}
-
-impl Default for Json {
-    fn default() -> Self {
-        Self::new()
+    /// An empty trace of a guest on `accel`.
+    pub fn new(accel: Accel) -> Self {
+        Self { accel, main: None }
     }
 }
 
@@ -157,8 +153,8 @@ impl Format for Json {
 
     fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
         let line = format!(
-            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{},\"exit\":{},\"accel\":\"soft\"}}\n",
-            s.records, s.lost, s.exit
+            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{},\"exit\":{},\"accel\":\"{}\"}}\n",
+            s.records, s.lost, s.exit, self.accel
         );
         out.extend_from_slice(line.as_bytes());
     }
@@ -233,7 +229,7 @@ pub(crate) mod tests {
     #[test]
     fn json_is_one_object_a_line() {
         let mut out = Vec::new();
-        let mut json = Json::new();
+        let mut json = Json::new(Accel::Kvm);
         json.records(7, &records(SAMPLE), &mut out);
         json.records(8, &records(&[[1, 1, 2], [2, 3, 0]]), &mut out);
         json.summary(
@@ -255,7 +251,7 @@ pub(crate) mod tests {
                 r#"{"kind":"branch","from":"0x0","to":"0xa"}"#,
                 r#"{"kind":"branch","from":"0x1","to":"0x2","pid":8}"#,
                 r#"{"kind":"arrive","jiffies":3,"pid":8}"#,
-                r#"{"kind":"summary","records":3,"lost":1,"exit":200,"accel":"soft"}"#,
+                r#"{"kind":"summary","records":3,"lost":1,"exit":200,"accel":"kvm"}"#,
             ]
         );
         for line in lines {

@@ -355,7 +355,7 @@ mod tests {
 
     fn session(directory: &std::path::Path) -> Session {
         let destination = destination(&directory.join("trace"));
-        Session::new(Box::new(Json::new()), destination)
+        Session::new(Box::new(Json::new(crate::accel::Accel::Soft)), destination)
     }
 
     fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
@@ -424,7 +424,8 @@ mod tests {
             ),
         ] {
             let destination = destination("/dev/null".as_ref());
-            let mut session = Session::new(Box::new(Json::new()), destination);
+            let mut session =
+                Session::new(Box::new(Json::new(crate::accel::Accel::Soft)), destination);
             session.put(&bytes);
             session.put(&[1; 100_000]);
             let error = session.error.take().unwrap().to_string();
@@ -435,7 +436,7 @@ mod tests {
     #[test]
     fn a_full_disk_ends_the_session() {
         let destination = destination("/dev/full".as_ref());
-        let mut session = Session::new(Box::new(Json::new()), destination);
+        let mut session = Session::new(Box::new(Json::new(crate::accel::Accel::Soft)), destination);
         session.put(&frames(&[ToHost::Records {
             pid: 1,
             records: &records(&[[1, 2, 3]]),

@@ -1,0 +1,174 @@
+//! The host's KVM: its conformance check, and what `vbts` makes of it.
+
+use anyhow::{Context, Result, bail, ensure};
+use kvm_ioctls::Kvm;
+use serde_json::Value;
+use vbts::kvm::check::guests::{Before, Expect, GUESTS, Guest};
+use vbts::kvm::check::scratch::{Mode, Scratch};
+use vbts::kvm::check::{self, Wrong};
+use vbts_tests::kvm::{self, Needs};
+use vbts_tests::machine::Machine;
+
+fn main() {
+    kvm::main(&[
+        ("every_check_passes", Needs::Faithful, every_check_passes),
+        ("another_outcome_is_found", Needs::Kvm, another_outcome),
+        ("a_guest_without_end_is_ended", Needs::Kvm, endless),
+        ("checks_do_not_disturb_each_other", Needs::Faithful, order),
+        ("single_step_works", Needs::Faithful, single_step),
+        ("probe_tells_what_the_check_finds", Needs::Kvm, probe),
+        ("accel_kvm_is_refused_if_a_check_fails", Needs::Kvm, refused),
+        (
+            "pass_through_is_refused_where_it_does_not_work",
+            Needs::Kvm,
+            no_pass_through,
+        ),
+    ]);
+}
+
+fn every_check_passes(kvm: &Kvm) -> Result<()> {
+    let report = check::run(kvm);
+    for check in &report.checks {
+        if let Err(why) = &check.outcome {
+            bail!("{}: {why}", check.name);
+        }
+    }
+    ensure!(
+        report.checks.len() > GUESTS.len(),
+        "no instructions were checked"
+    );
+    ensure!(report.cpl0.is_some() && report.cpl3.is_some(), "no speed");
+    Ok(())
+}
+
+/// A guest at CPL 0 that halts after `mov eax, 1`.
+const ONE: Guest = Guest {
+    name: "one",
+    mode: Mode::Kernel,
+    before: Before::Nothing,
+    code: |a| a.db(&[0xB8, 1, 0, 0, 0, 0xF4]),
+    expect: &[Expect::Halt, Expect::Rax(1)],
+};
+
+fn another_outcome(kvm: &Kvm) -> Result<()> {
+    let mut scratch = Scratch::new(kvm, true)?;
+    check::run_guest(&mut scratch, &ONE).map_err(|wrong| anyhow::anyhow!("{wrong:?}"))?;
+    for (expect, message) in [
+        (
+            &[Expect::Halt, Expect::Rax(2)][..],
+            "RAX is 0x1 instead of 0x2",
+        ),
+        (
+            &[Expect::Out(0x3F8, 1)],
+            "HLT instead of OUT of 0x1 to port 0x3f8",
+        ),
+        (&[Expect::Event(6, None, 3)], "HLT instead of #UD"),
+        (
+            &[Expect::Halt, Expect::PageBits(0x3_0000, 1 << 5)],
+            "accessed",
+        ),
+    ] {
+        let guest = Guest { expect, ..ONE };
+        match check::run_guest(&mut scratch, &guest) {
+            Err(Wrong::Outcome(why)) => ensure!(why.contains(message), "{why}"),
+            other => bail!("{other:?} instead of '{message}'"),
+        }
+    }
+    Ok(())
+}
+
+fn endless(kvm: &Kvm) -> Result<()> {
+    for mode in [Mode::Kernel, Mode::User] {
+        let mut scratch = Scratch::new(kvm, true)?;
+        let guest = Guest {
+            mode,
+            code: |a| a.db(&[0xEB, 0xFE]), // jmp to itself
+            ..ONE
+        };
+        let outcome = check::run_guest(&mut scratch, &guest);
+        ensure!(matches!(outcome, Err(Wrong::Stuck(_))), "{outcome:?}");
+    }
+    Ok(())
+}
+
+/// What one guest leaves behind must not make another one fail.
+fn order(kvm: &Kvm) -> Result<()> {
+    let mut scratch = Scratch::new(kvm, true)?;
+    let fresh = |g: &&Guest| !g.expect.iter().any(|e| matches!(e, Expect::PageBits(..)));
+    let guests = || GUESTS.iter().filter(fresh);
+    // Forwards first: QEMU's SYSENTER sets CS.D beside CS.L, which its VMRUN refuses if there is an exit before the page
+    // that it leads to has been touched.
+    for guest in guests().chain(guests().rev()) {
+        check::run_guest(&mut scratch, guest)
+            .map_err(|wrong| anyhow::anyhow!("{}: {wrong:?}", guest.name))?;
+    }
+    Ok(())
+}
+
+fn single_step(kvm: &Kvm) -> Result<()> {
+    let report = check::run(kvm);
+    let steps = report.single_step.context("not tried")?;
+    for (cpl, outcome) in [0, 3].iter().zip(steps) {
+        ensure!(outcome.is_ok(), "CPL {cpl}: {outcome:?}");
+    }
+    Ok(())
+}
+
+/// `vbts probe --json`.
+fn answer() -> Result<Value> {
+    let run = Machine::find()?.run(["probe", "--json"])?.expect(0)?;
+    Ok(serde_json::from_slice(&run.stdout)?)
+}
+
+fn probe(kvm: &Kvm) -> Result<()> {
+    let answer = answer()?;
+    let report = check::run(kvm);
+    ensure!(answer["kvm"]["present"] == true, "{answer}");
+    ensure!(answer["kvm"]["usable"] == report.passed(), "{answer}");
+    let checks = answer["kvm"]["checks"].as_array().context("no checks")?;
+    ensure!(checks.len() == report.checks.len(), "{answer}");
+    for (told, found) in checks.iter().zip(&report.checks) {
+        ensure!(told["name"] == *found.name, "{told}");
+        ensure!(told["passed"] == found.outcome.is_ok(), "{told}");
+    }
+    if !report.passed() {
+        ensure!(answer["auto"]["accel"] == "soft", "{answer}");
+    }
+    Ok(())
+}
+
+fn refused(kvm: &Kvm) -> Result<()> {
+    let report = check::run(kvm);
+    let run = Machine::find()?.run(["trace", "--accel", "kvm", "--", "/bin/true"])?;
+    let Some((name, _)) = report.failure() else {
+        ensure!(!run.stderr.contains("wrongly"), "{}", run.stderr);
+        return Ok(());
+    };
+    let run = run.expect(126)?;
+    ensure!(run.stderr.contains(name), "no '{name}' in: {}", run.stderr);
+    Ok(())
+}
+
+fn no_pass_through(_: &Kvm) -> Result<()> {
+    let available = answer()?["bts_passthrough"]["available"].clone();
+    ensure!(available.is_boolean());
+    if available == true {
+        return Ok(());
+    }
+    let machine = Machine::find()?;
+    for accel in ["auto", "kvm", "soft"] {
+        let run = machine
+            .run([
+                "trace",
+                "--accel",
+                accel,
+                "--bts",
+                "passthrough",
+                "--",
+                "/bin/true",
+            ])?
+            .expect(126)?;
+        ensure!(run.stderr.lines().count() == 1, "{}", run.stderr);
+    }
+    Ok(())
+}

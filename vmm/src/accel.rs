@@ -1,0 +1,296 @@
+//! Which accelerator runs a guest, and who implements its Branch Trace Store: what was asked for, and what the host offers.
+//!
+//! `auto` takes KVM only if every check of it has passed and it is faster than the software CPU, at CPL 0 and at CPL 3:
+//! a guest spends its time in both. What was asked for by name is done or refused, never replaced.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvm_ioctls::Kvm;
+use vbts_cpu::{Cpu, Exit, Signals, SoftCpu};
+use vbts_devices::{OutputBuffer, shared};
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::board::{Board, Socket};
+use crate::boot::registers;
+use crate::cli::options::{Accelerator, BtsMode};
+use crate::exit::Failure;
+use crate::kvm::check::speed::{LOOP, Speed};
+use crate::kvm::check::{self, Report};
+use crate::kvm::device::{self, NoKvm};
+use crate::kvm::passthrough::{self, NoPassThrough};
+use crate::layout;
+use crate::memory::{self, MIN_MEMORY, Size};
+
+/// What runs the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accel {
+    /// The host's KVM, with the software CPU for what is traced.
+    Kvm,
+    /// The software CPU.
+    Soft,
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "kvm",
+            Self::Soft => "soft",
+        })
+    }
+}
+
+/// Who implements the Branch Trace Store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bts {
+    /// vbts.
+    Emulate,
+    /// The host's processor.
+    PassThrough,
+    /// Nobody.
+    Off,
+}
+
+impl fmt::Display for Bts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Emulate => "emulate",
+            Self::PassThrough => "passthrough",
+            Self::Off => "off",
+        })
+    }
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The accelerator.
+    pub accel: Accel,
+    /// The Branch Trace Store.
+    pub bts: Bts,
+    /// Why this accelerator, in one line.
+    pub why: String,
+}
+
+/// What there is to choose from. Each question is asked only if the answer matters.
+pub trait Host {
+    /// What the checks of the host's KVM have shown, or why there is none.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn kvm(&mut self) -> Result<&Report, String>;
+
+    /// Whether a guest can have the host's Branch Trace Store.
+    ///
+    /// # Errors
+    /// Why not.
+    fn pass_through(&mut self) -> Result<(), NoPassThrough>;
+
+    /// Speed of the software CPU.
+    ///
+    /// # Errors
+    /// It cannot run.
+    fn soft_speed(&mut self) -> Result<Speed, Failure>;
+}
+
+/// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks.
+///
+/// # Errors
+/// [`Failure::Host`]: the host does not offer what was asked for.
+pub fn choose(
+    accel: Accelerator,
+    bts: BtsMode,
+    unchecked: bool,
+    host: &mut dyn Host,
+) -> Result<Choice, Failure> {
+    let (accel, why) = match accel {
+        Accelerator::Soft => (Accel::Soft, "asked for".to_owned()),
+        Accelerator::Kvm => {
+            require_kvm(host, unchecked)?;
+            (Accel::Kvm, "asked for".to_owned())
+        }
+        Accelerator::Auto => automatic(host)?,
+    };
+    let bts = match (bts, accel) {
+        (BtsMode::Off, _) => Bts::Off,
+        (BtsMode::Emulate, _) | (BtsMode::Auto, Accel::Soft) => Bts::Emulate,
+        (BtsMode::Auto, Accel::Kvm) => match host.pass_through() {
+            Ok(()) => Bts::PassThrough,
+            Err(_) => Bts::Emulate,
+        },
+        (BtsMode::Passthrough, Accel::Kvm) => match host.pass_through() {
+            Ok(()) => Bts::PassThrough,
+            Err(no) => return Err(no_pass_through(&no.to_string())),
+        },
+        (BtsMode::Passthrough, Accel::Soft) => {
+            return Err(no_pass_through(&format!(
+                "it needs KVM, and the accelerator is soft: {why}"
+            )));
+        }
+    };
+    Ok(Choice { accel, bts, why })
+}
+
+fn no_pass_through(why: &str) -> Failure {
+    Failure::Host(format!(
+        "--bts passthrough: {why}; --bts emulate works everywhere"
+    ))
+}
+
+fn require_kvm(host: &mut dyn Host, unchecked: bool) -> Result<(), Failure> {
+    let refuse = |why: String| Failure::Host(format!("--accel kvm: {why}"));
+    let report = host
+        .kvm()
+        .map_err(|why| refuse(format!("{why} (--accel soft runs everywhere)")))?;
+    match report.failure() {
+        Some((name, why)) if !unchecked => Err(refuse(format!(
+            "this KVM would run guests wrongly; the check '{name}' failed: {why} (--accel soft runs everywhere; \
+             --kvm-unchecked tries nevertheless)"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What `auto` takes, and why.
+fn automatic(host: &mut dyn Host) -> Result<(Accel, String), Failure> {
+    let (cpl0, cpl3) = match host.kvm() {
+        Err(why) => return Ok((Accel::Soft, format!("no KVM: {why}"))),
+        Ok(report) => match (report.failure(), report.cpl0, report.cpl3) {
+            (Some((name, _)), ..) => {
+                let why =
+                    format!("this KVM would run guests wrongly; it failed the check '{name}'");
+                return Ok((Accel::Soft, why));
+            }
+            (None, Some(cpl0), Some(cpl3)) => (cpl0, cpl3),
+            (None, ..) => return Ok((Accel::Soft, "the speed of KVM cannot be measured".into())),
+        },
+    };
+    let soft = host.soft_speed()?;
+    let kvm = cpl0.min(cpl3);
+    let figures = format!(
+        "{} million instructions a second against {}",
+        Millions(kvm),
+        Millions(soft)
+    );
+    Ok(if kvm > soft {
+        (
+            Accel::Kvm,
+            format!("KVM passed its checks and is faster than soft: {figures}"),
+        )
+    } else {
+        let cpl = if cpl0 < cpl3 { 0 } else { 3 };
+        (
+            Accel::Soft,
+            format!("KVM is slower than soft at CPL {cpl}: {figures}"),
+        )
+    })
+}
+
+/// A speed in millions of instructions a second.
+#[derive(Debug, Clone, Copy)]
+pub struct Millions(pub Speed);
+
+impl fmt::Display for Millions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 as f64 / 1e6 {
+            millions if millions < 10.0 => write!(f, "{millions:.1}"),
+            millions => write!(f, "{millions:.0}"),
+        }
+    }
+}
+
+/// The host that we are on. What has been found out stays so.
+#[derive(Debug)]
+pub struct ThisHost {
+    kvm: Result<Kvm, NoKvm>,
+    report: Option<Report>,
+    pass_through: Option<Result<(), NoPassThrough>>,
+    soft_speed: Option<Speed>,
+    /// How long the software CPU is measured.
+    measure: Duration,
+}
+
+impl ThisHost {
+    /// With the KVM at `path`, and this long to measure the software CPU.
+    pub fn new(path: &Path, measure: Duration) -> Self {
+        Self {
+            kvm: device::open(path),
+            report: None,
+            pass_through: None,
+            soft_speed: None,
+            measure,
+        }
+    }
+}
+
+impl Host for ThisHost {
+    fn kvm(&mut self) -> Result<&Report, String> {
+        let kvm = self.kvm.as_ref().map_err(ToString::to_string)?;
+        Ok(self.report.get_or_insert_with(|| check::run(kvm)))
+    }
+
+    fn pass_through(&mut self) -> Result<(), NoPassThrough> {
+        let kvm = match &self.kvm {
+            Ok(kvm) => kvm,
+            Err(why) => return Err(NoPassThrough::Untried(why.to_string())),
+        };
+        self.pass_through
+            .get_or_insert_with(|| passthrough::probe_kvm(kvm))
+            .clone()
+    }
+
+    fn soft_speed(&mut self) -> Result<Speed, Failure> {
+        if let Some(speed) = self.soft_speed {
+            return Ok(speed);
+        }
+        let speed = measure_soft(self.measure)?;
+        self.soft_speed = Some(speed);
+        Ok(speed)
+    }
+}
+
+/// Virtual time between two looks at the host's clock, in ns.
+const SLICE: u64 = 100_000;
+
+/// Instructions a second that the software CPU retires in the loop in which KVM is measured.
+fn measure_soft(long: Duration) -> Result<Speed, Failure> {
+    let memory = memory::allocate(Size(MIN_MEMORY))?;
+    registers::write_tables(&memory)?;
+    let back = [0xEB, (-(LOOP.len() as i8) - 2) as u8];
+    memory.write_slice(
+        &[LOOP, &back].concat(),
+        GuestAddress(layout::EXTENDED_MEMORY),
+    )?;
+    let signals = Arc::<Signals>::default();
+    let board = Board::new(
+        memory.clone(),
+        vec![signals.clone()],
+        false,
+        0,
+        Box::new(shared(OutputBuffer::new(0))),
+    )?;
+    let model =
+        vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
+    let mut cpu = Cpu::new(
+        model,
+        memory::cpu_view(&memory),
+        Arc::new(Socket::new(Arc::new(board), 0)),
+        signals,
+    );
+    cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));
+    let mut soft = SoftCpu::new(cpu);
+    let began = Instant::now();
+    while began.elapsed() < long {
+        let exit = soft.run(soft.cpu.now() + SLICE);
+        if exit != Exit::Deadline {
+            return Err(anyhow::anyhow!("the software CPU left a plain loop: {exit:?}").into());
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    Ok((soft.cpu.instructions() as f64 / seconds) as Speed)
+}
+
+#[cfg(test)]
+mod tests;

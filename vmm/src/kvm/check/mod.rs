@@ -1,0 +1,381 @@
+//! Is the host's KVM faithful? Tiny guests on a scratch virtual machine, each with an outcome that is known.
+//!
+//! There are KVMs that offer everything that is asked for and then get it wrong: SYSCALL from CPL 3 that stays there, a
+//! CPL 0 that is interpreted, with instructions missing. A guest on one of those fails in ways that nobody finds. So
+//! the guests run before a real one does, and a guest with another outcome names what is wrong.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`guests`], [`instructions`] | the guests, as tables |
+//! | [`scratch`], [`tables`] | the machine that they run on, and what is in its memory |
+//! | [`watchdog`] | what ends a guest that does not end |
+//! | [`speed`] | what is measured, not judged: speed and single-step |
+
+pub mod guests;
+pub mod instructions;
+pub mod scratch;
+pub mod speed;
+pub mod tables;
+pub mod watchdog;
+
+use iced_x86::code_asm::CodeAssembler;
+use iced_x86::code_asm::r8;
+use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
+use kvm_ioctls::{Kvm, VcpuFd};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use self::guests::{Before, Expect, GUESTS, Guest, UD};
+use self::instructions::{DATA, ROWS, Row};
+use self::scratch::{Exit, Mode, Scratch};
+use self::tables::{A, D, KERNEL_STACK, has_error_code, selector};
+use super::{KvmError, Named, ioctl};
+
+/// How long a guest runs before it is interrupted on purpose.
+const KICK: Duration = Duration::from_millis(2);
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// What it shows.
+    pub name: String,
+    /// Or why not.
+    pub outcome: Result<(), String>,
+}
+
+/// What the checks have shown.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// In the order in which they were made.
+    pub checks: Vec<Check>,
+    /// Speed at CPL 0.
+    pub cpl0: Option<speed::Speed>,
+    /// Speed at CPL 3.
+    pub cpl3: Option<speed::Speed>,
+    /// KVM_GUESTDBG_SINGLESTEP at CPL 0 and at CPL 3, or why not. Nothing depends on it.
+    pub single_step: Option<[Result<(), String>; 2]>,
+}
+
+impl Report {
+    /// The first check that failed.
+    pub fn failure(&self) -> Option<(&str, &str)> {
+        self.checks
+            .iter()
+            .find_map(|c| Some((c.name.as_str(), c.outcome.as_ref().err()?.as_str())))
+    }
+
+    /// KVM is faithful, as far as the checks go.
+    pub fn passed(&self) -> bool {
+        !self.checks.is_empty() && self.failure().is_none()
+    }
+}
+
+/// Checks `kvm`, which has the capabilities that [`super::device`] asks for. Takes some milliseconds; no more than a
+/// second if a guest does not come back.
+pub fn run(kvm: &Kvm) -> Report {
+    let mut report = Report::default();
+    let mut scratch = match Scratch::new(kvm, true) {
+        Ok(scratch) => scratch,
+        Err(error) => {
+            report.checks.push(Check {
+                name: "a virtual machine with one processor".into(),
+                outcome: Err(error.to_string()),
+            });
+            return report;
+        }
+    };
+    for guest in GUESTS {
+        let outcome = run_guest(&mut scratch, guest);
+        if !note(&mut report, guest.name, outcome) {
+            return report;
+        }
+    }
+    for mode in [Mode::Kernel, Mode::User] {
+        for row in ROWS
+            .iter()
+            .filter(|row| mode == Mode::Kernel || !row.privileged)
+        {
+            let outcome = run_instructions(&mut scratch, row, mode);
+            let cpl = if mode == Mode::Kernel { 0 } else { 3 };
+            let name = format!("{} at CPL {cpl}", row.name);
+            if !note(&mut report, &name, outcome) {
+                return report;
+            }
+        }
+    }
+    report.cpl0 = speed::measure(&mut scratch, Mode::Kernel).ok();
+    report.cpl3 = speed::measure(&mut scratch, Mode::User).ok();
+    report.single_step =
+        Some([Mode::Kernel, Mode::User].map(|mode| speed::single_step(&mut scratch, mode)));
+    report
+}
+
+/// Why a guest is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong {
+    /// It came to something else.
+    Outcome(String),
+    /// It did not come back: no more guests on this machine.
+    Stuck(String),
+}
+
+impl From<KvmError> for Wrong {
+    fn from(error: KvmError) -> Self {
+        Self::Outcome(error.to_string())
+    }
+}
+
+impl From<iced_x86::IcedError> for Wrong {
+    fn from(error: iced_x86::IcedError) -> Self {
+        Self::Outcome(format!("cannot be assembled: {error}"))
+    }
+}
+
+/// Whether the checks go on.
+fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
+    let (outcome, go_on) = match outcome {
+        Ok(()) => (Ok(()), true),
+        Err(Wrong::Outcome(why)) => (Err(why), true),
+        Err(Wrong::Stuck(why)) => (Err(format!("{why}; no further checks were made")), false),
+    };
+    report.checks.push(Check {
+        name: name.into(),
+        outcome,
+    });
+    go_on
+}
+
+fn assemble(
+    code: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
+    at: u64,
+) -> Result<Vec<u8>, iced_x86::IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    code(&mut a)?;
+    a.assemble(at)
+}
+
+/// Runs one guest.
+///
+/// # Errors
+/// What is wrong with its outcome.
+pub fn run_guest(scratch: &mut Scratch, guest: &Guest) -> Result<(), Wrong> {
+    let code = assemble(guest.code, guest.mode.place().0)?;
+    scratch.start(guest.mode, &code)?;
+    match guest.before {
+        Before::Nothing => {}
+        Before::Interrupt(vector) => {
+            ioctl::interrupt(scratch.vcpu(), vector).named("KVM_INTERRUPT")?;
+        }
+        Before::Nmi => scratch.vcpu().nmi().named("KVM_NMI")?,
+        Before::Window => scratch.request_window(true),
+    }
+    guest
+        .expect
+        .iter()
+        .try_for_each(|expect| meet(scratch, guest, expect))
+}
+
+/// Runs to the next exit, which has to be as expected.
+fn meet(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), Wrong> {
+    let (wanted, answer) = match *expect {
+        Expect::PageBits(address, bits) => {
+            let entry = scratch.page_entry(address) & (A | D);
+            return same("accessed and dirty bits", entry, bits);
+        }
+        Expect::Rax(rax) => return same("RAX", scratch.regs()?.rax, rax),
+        Expect::Halt => (Exit::Halt, None),
+        Expect::Out(port, value) => (Exit::Out(port, value), None),
+        Expect::In(port, value) => (Exit::In(port), Some(value)),
+        Expect::MmioWrite(gpa, size, value) => (Exit::MmioWrite(gpa, size, value), None),
+        Expect::MmioRead(gpa, size, value) => (Exit::MmioRead(gpa, size), Some(value)),
+        Expect::Wrmsr(index, value) => (Exit::Wrmsr(index, value), Some(0)),
+        Expect::WrmsrRefused(index, value) => (Exit::Wrmsr(index, value), None),
+        Expect::Rdmsr(index, value) => (Exit::Rdmsr(index), Some(value)),
+        Expect::TaskPriority(value) => (Exit::TaskPriority(value), None),
+        Expect::Window(_) => (Exit::Window, None),
+        Expect::Kicked(_) => {
+            scratch.interrupt_after(KICK);
+            (Exit::Stuck, None)
+        }
+        Expect::Event(vector, ..) => (Exit::Event(vector), None),
+        Expect::PageFault(..) => (Exit::Event(14), None),
+        Expect::SystemCall(_) => (Exit::SystemCall, None),
+    };
+    let exit = scratch.run(answer)?;
+    if exit != wanted {
+        return Err(other(scratch, &wanted, &exit));
+    }
+    match *expect {
+        Expect::Window(vector) | Expect::Kicked(vector) => {
+            scratch.resume();
+            scratch.request_window(false);
+            ioctl::interrupt(scratch.vcpu(), vector).named("KVM_INTERRUPT")?;
+            Ok(())
+        }
+        Expect::Event(vector, error, cpl) => {
+            let error = has_error_code(vector).then_some(error.unwrap_or_default());
+            frame(scratch, guest, cpl, error)
+        }
+        Expect::PageFault(error, cpl, address) => {
+            same("CR2", scratch.sregs_now()?.cr2, address)?;
+            frame(scratch, guest, cpl, Some(error))
+        }
+        Expect::SystemCall(syscall) => system_call(scratch, guest, syscall),
+        _ => Ok(()),
+    }
+}
+
+/// Another exit than the one that was wanted, and where.
+fn other(scratch: &Scratch, wanted: &Exit, exit: &Exit) -> Wrong {
+    let mut why = format!("{exit} instead of {wanted}");
+    if let (Ok(regs), Ok(sregs)) = (scratch.regs(), scratch.sregs_now()) {
+        let _ = write!(why, ", at CPL {}, RIP {:#x}", sregs.ss.dpl, regs.rip);
+        if let Exit::Event(vector) = *exit {
+            let _ = write!(why, ", {}", describe_frame(scratch, &regs, vector));
+        }
+    }
+    if *exit == Exit::Stuck {
+        Wrong::Stuck(why)
+    } else {
+        Wrong::Outcome(why)
+    }
+}
+
+fn describe_frame(scratch: &Scratch, regs: &kvm_regs, vector: u8) -> String {
+    let mut at = regs.rsp;
+    let mut text = String::new();
+    if has_error_code(vector) {
+        let _ = write!(text, "error code {:#x}, ", scratch.read(at));
+        at += 8;
+    }
+    let _ = write!(
+        text,
+        "from CS {:#x}, RIP {:#x}",
+        scratch.read(at + 8),
+        scratch.read(at)
+    );
+    text
+}
+
+fn same(what: &str, is: u64, should: u64) -> Result<(), Wrong> {
+    if is == should {
+        Ok(())
+    } else {
+        Err(Wrong::Outcome(format!(
+            "{what} is {is:#x} instead of {should:#x}"
+        )))
+    }
+}
+
+/// The processor is at CPL 0 in a handler, with the frame of an event from `cpl` on the stack (SDM Vol. 3A 6.14.2).
+fn frame(scratch: &Scratch, guest: &Guest, cpl: u8, error: Option<u32>) -> Result<(), Wrong> {
+    let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
+    same(
+        "CS in the handler",
+        sregs.cs.selector.into(),
+        selector::KERNEL_CS.into(),
+    )?;
+    same("CPL in the handler", sregs.ss.dpl.into(), 0)?;
+    same(
+        "IF in the handler",
+        regs.rflags & vbts_cpu::state::rflags::IF,
+        0,
+    )?;
+    let size = if error.is_some() { 48 } else { 40 };
+    same("RSP in the handler", regs.rsp, KERNEL_STACK - size)?;
+    let mut at = regs.rsp;
+    if let Some(error) = error {
+        same("the error code", scratch.read(at), error.into())?;
+        at += 8;
+    }
+    let mode = if cpl == 0 { Mode::Kernel } else { guest.mode };
+    let (_, stack, cs, ss) = mode.place();
+    if guest.mode != Mode::Compatibility {
+        same("RIP in the frame", scratch.read(at), regs.r14)?;
+    }
+    same("CS in the frame", scratch.read(at + 8), cs.into())?;
+    same("RSP in the frame", scratch.read(at + 24), stack)?;
+    same("SS in the frame", scratch.read(at + 32), ss.into())
+}
+
+/// The processor is at CPL 0, where SYSCALL or SYSENTER leads (SDM Vol. 2B, both).
+fn system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<(), Wrong> {
+    let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
+    same("CPL after the system call", sregs.ss.dpl.into(), 0)?;
+    same(
+        "CS after the system call",
+        sregs.cs.selector.into(),
+        selector::KERNEL_CS.into(),
+    )?;
+    same(
+        "SS after the system call",
+        sregs.ss.selector.into(),
+        selector::KERNEL_SS.into(),
+    )?;
+    same(
+        "IF after the system call",
+        regs.rflags & vbts_cpu::state::rflags::IF,
+        0,
+    )?;
+    if syscall {
+        same("RCX after SYSCALL", regs.rcx, regs.r14)?;
+        same("R11 after SYSCALL", regs.r11, guest.mode.flags())?;
+        same("RSP after SYSCALL", regs.rsp, guest.mode.place().1)
+    } else {
+        same("RSP after SYSENTER", regs.rsp, KERNEL_STACK)
+    }
+}
+
+/// A row of instructions, at the CPL of `mode`.
+fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), Wrong> {
+    let (data, wanted) = match mode {
+        Mode::Kernel => (DATA[0], Exit::Halt),
+        _ => (DATA[1], Exit::Event(UD)),
+    };
+    let code = assemble(
+        |a| {
+            a.mov(r8, data)?;
+            (row.code)(a)?;
+            match mode {
+                Mode::Kernel => a.hlt(),
+                _ => a.ud2(),
+            }
+        },
+        mode.place().0,
+    )?;
+    let end = mode.place().0 + code.len() as u64 - if mode == Mode::Kernel { 0 } else { 2 };
+    scratch.start(mode, &code)?;
+    let exit = scratch.run(None)?;
+    if exit != wanted {
+        return Err(other(scratch, &wanted, &exit));
+    }
+    let regs = scratch.regs()?;
+    let rip = if mode == Mode::Kernel {
+        regs.rip
+    } else {
+        scratch.read(regs.rsp)
+    };
+    same("RIP at the end", rip, end)?;
+    same("RAX", regs.rax, row.result)
+}
+
+/// Sets an MSR as the VMM.
+pub(super) fn set_msr(vcpu: &VcpuFd, index: u32, data: u64) -> Result<(), KvmError> {
+    let refused = || KvmError {
+        what: "KVM_SET_MSRS",
+        source: std::io::Error::other(format!("not for MSR {index:#x}")),
+    };
+    let entry = kvm_msr_entry {
+        index,
+        data,
+        ..Default::default()
+    };
+    let msrs = Msrs::from_entries(&[entry]).map_err(|_| refused())?;
+    match vcpu.set_msrs(&msrs).named("KVM_SET_MSRS")? {
+        1 => Ok(()),
+        _ => Err(refused()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

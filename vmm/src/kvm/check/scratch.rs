@@ -1,0 +1,504 @@
+//! A virtual machine for tiny guests: 256 KiB of RAM, and a processor that starts in 64-bit or compatibility mode.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use kvm_bindings::{
+    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_VCPUEVENT_VALID_NMI_PENDING,
+    KVM_VCPUEVENT_VALID_SHADOW, kvm_cpuid_entry2, kvm_debugregs, kvm_enable_cap, kvm_fpu, kvm_regs,
+    kvm_segment, kvm_sregs, kvm_userspace_memory_region, kvm_vcpu_events,
+};
+use kvm_ioctls::{
+    Cap, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuExit,
+    VcpuFd, VmFd,
+};
+use vbts_cpu::state::{cr0, cr4, efer, rflags};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+
+use super::tables::{
+    DESCRIPTORS, GDT, IDT, KERNEL_CODE, KERNEL_STACK, PML4, RAM, SYSTEM_CALL, SYSTEM_CALL_PORT,
+    TSS, USER_CODE, USER_STACK, VECTORS, event_name, image, page_entry_address, segment, selector,
+};
+use super::watchdog::Watchdog;
+use crate::kvm::{KvmError, Named};
+use crate::memory::GuestMemory;
+
+/// MSRs.
+pub mod msr {
+    #![allow(missing_docs)]
+    pub const SYSENTER_CS: u32 = 0x174;
+    pub const SYSENTER_ESP: u32 = 0x175;
+    pub const SYSENTER_EIP: u32 = 0x176;
+    pub const DEBUGCTL: u32 = 0x1D9;
+    pub const DS_AREA: u32 = 0x600;
+    pub const STAR: u32 = 0xC000_0081;
+    pub const LSTAR: u32 = 0xC000_0082;
+    pub const FMASK: u32 = 0xC000_0084;
+}
+
+/// Longest that one guest may take. They take microseconds.
+pub const LIMIT: Duration = Duration::from_millis(300);
+/// What it takes of the host's processor by then if it does not end.
+const BUSY: Duration = Duration::from_millis(50);
+/// Longest that one may take that has had no processor: the machine may be busy with other things.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// In which mode a guest starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// 64-bit mode at CPL 0, interrupts off.
+    Kernel,
+    /// 64-bit mode at CPL 3, interrupts on.
+    User,
+    /// Compatibility mode at CPL 3, interrupts on.
+    Compatibility,
+}
+
+impl Mode {
+    /// Where code lies, the top of the stack, CS and SS.
+    pub fn place(self) -> (u64, u64, u16, u16) {
+        use selector::{KERNEL_CS, KERNEL_SS, USER_CS, USER_CS_32, USER_SS};
+        match self {
+            Self::Kernel => (KERNEL_CODE, KERNEL_STACK, KERNEL_CS, KERNEL_SS),
+            Self::User => (USER_CODE, USER_STACK, USER_CS, USER_SS),
+            Self::Compatibility => (USER_CODE, USER_STACK, USER_CS_32, USER_SS),
+        }
+    }
+
+    /// RFLAGS at the start.
+    pub fn flags(self) -> u64 {
+        match self {
+            Self::Kernel => rflags::FIXED,
+            Self::User | Self::Compatibility => rflags::FIXED | rflags::IF,
+        }
+    }
+}
+
+/// Why KVM_RUN returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// HLT.
+    Halt,
+    /// The handler of this vector was entered.
+    Event(u8),
+    /// SYSCALL or SYSENTER has led to where it should.
+    SystemCall,
+    /// OUT to another port, and the value.
+    Out(u16, u64),
+    /// IN from a port.
+    In(u16),
+    /// A write of so many bytes where there is no RAM: address, size, value.
+    MmioWrite(u64, usize, u64),
+    /// A read: address, size.
+    MmioRead(u64, usize),
+    /// WRMSR: index and value.
+    Wrmsr(u32, u64),
+    /// RDMSR.
+    Rdmsr(u32),
+    /// An interrupt can be injected now.
+    Window,
+    /// Guest debugging: DR6.
+    Debug(u64),
+    /// The task-priority register was written.
+    TaskPriority(u8),
+    /// Triple fault.
+    Shutdown,
+    /// KVM cannot emulate an instruction.
+    NoEmulation,
+    /// The time was up.
+    Stuck,
+    /// Another.
+    Other(String),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Halt => f.write_str("HLT"),
+            Self::Event(vector) => f.write_str(&event_name(*vector)),
+            Self::SystemCall => f.write_str("a system call"),
+            Self::Out(port, value) => write!(f, "OUT of {value:#x} to port {port:#x}"),
+            Self::In(port) => write!(f, "IN from port {port:#x}"),
+            Self::MmioWrite(gpa, size, value) => {
+                write!(f, "a write of {value:#x} ({size} bytes) to {gpa:#x}")
+            }
+            Self::MmioRead(gpa, size) => write!(f, "a read of {size} bytes from {gpa:#x}"),
+            Self::Wrmsr(index, value) => write!(f, "WRMSR of {value:#x} to MSR {index:#x}"),
+            Self::Rdmsr(index) => write!(f, "RDMSR of MSR {index:#x}"),
+            Self::Window => f.write_str("an open interrupt window"),
+            Self::Debug(dr6) => write!(f, "a debug exit (DR6 {dr6:#x})"),
+            Self::TaskPriority(tpr) => write!(f, "a write of {tpr} to CR8"),
+            Self::Shutdown => f.write_str("a triple fault"),
+            Self::NoEmulation => f.write_str("KVM's \"emulation failure\""),
+            Self::Stuck => write!(f, "nothing at all for {} ms", LIMIT.as_millis()),
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+/// A virtual machine with one processor.
+#[derive(Debug)]
+pub struct Scratch {
+    vcpu: VcpuFd,
+    _vm: VmFd,
+    memory: GuestMemory,
+    watchdog: Watchdog,
+    /// When the guest's time is over, if this thread's processor time is then what `enough` says.
+    deadline: Instant,
+    enough: Duration,
+    /// When it is over in any case.
+    patience: Instant,
+    /// As KVM made it: what no guest needs otherwise stays so.
+    reset: kvm_sregs,
+}
+
+impl Scratch {
+    /// A machine in which accesses to IA32_DEBUGCTL and IA32_DS_AREA exit, if `filter`.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn new(kvm: &Kvm, filter: bool) -> Result<Self, KvmError> {
+        let host = |what, source| KvmError { what, source };
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), RAM as usize)])
+            .map_err(|e| host("guest memory", std::io::Error::other(e.to_string())))?;
+        let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
+        if kvm.check_extension(Cap::SetTssAddr) {
+            vm.set_tss_address(crate::layout::KVM_TSS as usize)
+                .named("KVM_SET_TSS_ADDR")?;
+        }
+        if kvm.check_extension(Cap::SetIdentityMapAddr) {
+            vm.set_identity_map_address(crate::layout::KVM_IDENTITY_MAP)
+                .named("KVM_SET_IDENTITY_MAP_ADDR")?;
+        }
+        for region in memory.iter() {
+            let region = kvm_userspace_memory_region {
+                slot: 0,
+                flags: 0,
+                guest_phys_addr: region.start_addr().0,
+                memory_size: region.len(),
+                userspace_addr: region.as_ptr() as u64,
+            };
+            // SAFETY: the region is a live mapping of that length, which the result keeps.
+            unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
+        }
+        if filter {
+            filter_msrs(&vm)?;
+        }
+        let vcpu = vm.create_vcpu(0).named("KVM_CREATE_VCPU")?;
+        vcpu.set_cpuid2(&cpuid()?).named("KVM_SET_CPUID2")?;
+        let reset = vcpu.get_sregs().named("KVM_GET_SREGS")?;
+        let watchdog = Watchdog::new().map_err(|e| host("watchdog", e))?;
+        let scratch = Self {
+            vcpu,
+            _vm: vm,
+            memory,
+            watchdog,
+            deadline: Instant::now(),
+            enough: Duration::ZERO,
+            patience: Instant::now(),
+            reset,
+        };
+        for (address, bytes) in image() {
+            scratch.write_memory(address, &bytes)?;
+        }
+        Ok(scratch)
+    }
+
+    /// KVM's handle of the processor.
+    pub fn vcpu(&self) -> &VcpuFd {
+        &self.vcpu
+    }
+
+    /// Puts the machine into its first state, with `code` to run next in `mode`. Its time starts now.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn start(&mut self, mode: Mode, code: &[u8]) -> Result<(), KvmError> {
+        // What the last guest left unfinished must not happen to this one.
+        self.watchdog.set(None);
+        self.vcpu.set_kvm_immediate_exit(1);
+        let _ = self.vcpu.run().map(drop);
+        self.vcpu.set_kvm_immediate_exit(0);
+        self.vcpu.get_kvm_run().request_interrupt_window = 0;
+        self.vcpu.get_kvm_run().cr8 = 0;
+
+        let (place, stack, cs, ss) = mode.place();
+        self.write_memory(place, code)?;
+        self.set_state(cs, ss)?;
+        let regs = kvm_regs {
+            rip: place,
+            rsp: stack,
+            rflags: mode.flags(),
+            // Where a guest starts is where an interrupt before its first instruction comes from.
+            r14: place,
+            ..Default::default()
+        };
+        self.set_regs(&regs)?;
+        self.resume();
+        Ok(())
+    }
+
+    /// The guest has [`LIMIT`] from now; then comes [`Exit::Stuck`].
+    pub fn resume(&mut self) {
+        self.set_limit(LIMIT, BUSY);
+    }
+
+    /// The guest is interrupted after this time from now, which also is [`Exit::Stuck`].
+    pub fn interrupt_after(&mut self, time: Duration) {
+        self.set_limit(time, Duration::ZERO);
+    }
+
+    fn set_limit(&mut self, limit: Duration, busy: Duration) {
+        let now = Instant::now();
+        self.deadline = now + limit;
+        self.patience = now + PATIENCE;
+        self.enough = busy_time() + busy;
+        self.watchdog.set(Some(self.deadline));
+    }
+
+    /// Whether the guest has had its time.
+    fn is_over(&self) -> bool {
+        let now = Instant::now();
+        now >= self.deadline && (busy_time() >= self.enough || now >= self.patience)
+    }
+
+    /// Everything of the processor but its general registers.
+    fn set_state(&mut self, cs: u16, ss: u16) -> Result<(), KvmError> {
+        self.vcpu
+            .set_sregs(&self.sregs(cs, ss))
+            .named("KVM_SET_SREGS")?;
+        let msrs = [
+            (msr::STAR, 0x0023_0010_0000_0000),
+            (msr::LSTAR, SYSTEM_CALL),
+            (msr::FMASK, rflags::IF | rflags::TF),
+            (msr::SYSENTER_CS, selector::KERNEL_CS.into()),
+            (msr::SYSENTER_ESP, KERNEL_STACK),
+            (msr::SYSENTER_EIP, SYSTEM_CALL),
+        ];
+        for (index, value) in msrs {
+            super::set_msr(&self.vcpu, index, value)?;
+        }
+        let fpu = kvm_fpu {
+            fcw: 0x37F,
+            mxcsr: 0x1F80,
+            ..Default::default()
+        };
+        self.vcpu.set_fpu(&fpu).named("KVM_SET_FPU")?;
+        let debug = kvm_debugregs {
+            dr6: 0xFFFF_0FF0,
+            dr7: 0x400,
+            ..Default::default()
+        };
+        self.vcpu
+            .set_debug_regs(&debug)
+            .named("KVM_SET_DEBUGREGS")?;
+        let events = kvm_vcpu_events {
+            flags: KVM_VCPUEVENT_VALID_NMI_PENDING | KVM_VCPUEVENT_VALID_SHADOW,
+            ..Default::default()
+        };
+        self.vcpu
+            .set_vcpu_events(&events)
+            .named("KVM_SET_VCPU_EVENTS")
+    }
+
+    fn sregs(&self, cs: u16, ss: u16) -> kvm_sregs {
+        let mut sregs = self.reset;
+        let flat = |selector: u16| segment(selector, DESCRIPTORS[usize::from(selector >> 3)]);
+        sregs.cs = flat(cs);
+        sregs.ss = flat(ss);
+        [sregs.ds, sregs.es, sregs.fs, sregs.gs] = [flat(ss); 4];
+        sregs.tr = segment(selector::TSS, DESCRIPTORS[8]);
+        sregs.tr.base = TSS;
+        sregs.ldt = kvm_segment {
+            unusable: 1,
+            ..Default::default()
+        };
+        sregs.gdt.base = GDT;
+        sregs.gdt.limit = size_of_val(&DESCRIPTORS) as u16 - 1;
+        sregs.idt.base = IDT;
+        sregs.idt.limit = (VECTORS * 16 - 1) as u16;
+        sregs.cr0 = cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::WP | cr0::PG;
+        sregs.cr3 = PML4;
+        sregs.cr4 = cr4::PAE | cr4::OSFXSR | cr4::OSXMMEXCPT;
+        sregs.efer = efer::LME | efer::LMA | efer::SCE | efer::NXE;
+        sregs.cr8 = 0;
+        sregs
+    }
+
+    /// Runs until the next exit; a read is answered with `answer`, an access to an MSR is refused if that is none.
+    ///
+    /// # Errors
+    /// KVM_RUN failed.
+    pub fn run(&mut self, answer: Option<u64>) -> Result<Exit, KvmError> {
+        loop {
+            let exit = match self.vcpu.run() {
+                Ok(exit) => exit,
+                Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {
+                    if self.is_over() {
+                        return Ok(Exit::Stuck);
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error).named("KVM_RUN"),
+            };
+            let bytes = answer.unwrap_or_default().to_le_bytes();
+            let exit = match exit {
+                VcpuExit::Hlt => Exit::Halt,
+                VcpuExit::IoOut(SYSTEM_CALL_PORT, _) => Exit::SystemCall,
+                VcpuExit::IoOut(port, data) => match u8::try_from(port) {
+                    Ok(vector) if u64::from(vector) < VECTORS => Exit::Event(vector),
+                    _ => Exit::Out(port, number(data)),
+                },
+                VcpuExit::IoIn(port, data) => {
+                    fill(data, &bytes);
+                    Exit::In(port)
+                }
+                VcpuExit::MmioWrite(gpa, data) => Exit::MmioWrite(gpa, data.len(), number(data)),
+                VcpuExit::MmioRead(gpa, data) => {
+                    fill(data, &bytes);
+                    Exit::MmioRead(gpa, data.len())
+                }
+                VcpuExit::X86Wrmsr(access) => {
+                    *access.error = answer.is_none().into();
+                    Exit::Wrmsr(access.index, access.data)
+                }
+                VcpuExit::X86Rdmsr(access) => {
+                    *access.error = answer.is_none().into();
+                    *access.data = answer.unwrap_or_default();
+                    Exit::Rdmsr(access.index)
+                }
+                VcpuExit::IrqWindowOpen => Exit::Window,
+                VcpuExit::Intr => continue,
+                VcpuExit::Debug(debug) => Exit::Debug(debug.dr6),
+                VcpuExit::Shutdown => Exit::Shutdown,
+                VcpuExit::InternalError => Exit::NoEmulation,
+                VcpuExit::SetTpr => Exit::TaskPriority((self.vcpu.get_kvm_run().cr8 & 0xFF) as u8),
+                other => Exit::Other(format!("KVM's exit {other:x?}")),
+            };
+            return Ok(exit);
+        }
+    }
+
+    /// Asks for [`Exit::Window`] as soon as an interrupt can be injected, or no more.
+    pub fn request_window(&mut self, wanted: bool) {
+        self.vcpu.get_kvm_run().request_interrupt_window = wanted.into();
+    }
+
+    /// General registers.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn regs(&self) -> Result<kvm_regs, KvmError> {
+        self.vcpu.get_regs().named("KVM_GET_REGS")
+    }
+
+    /// Sets them.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn set_regs(&self, regs: &kvm_regs) -> Result<(), KvmError> {
+        self.vcpu.set_regs(regs).named("KVM_SET_REGS")
+    }
+
+    /// CS and SS selectors, and CR2.
+    ///
+    /// # Errors
+    /// KVM refuses.
+    pub fn sregs_now(&self) -> Result<kvm_sregs, KvmError> {
+        self.vcpu.get_sregs().named("KVM_GET_SREGS")
+    }
+
+    /// Eight bytes of memory; zero outside.
+    pub fn read(&self, address: u64) -> u64 {
+        self.memory
+            .read_obj(GuestAddress(address))
+            .map_or(0, u64::from_le)
+    }
+
+    /// Writes eight bytes of memory.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn write(&self, address: u64, value: u64) -> Result<(), KvmError> {
+        self.write_memory(address, &value.to_le_bytes())
+    }
+
+    fn write_memory(&self, address: u64, bytes: &[u8]) -> Result<(), KvmError> {
+        self.memory
+            .write_slice(bytes, GuestAddress(address))
+            .map_err(|e| KvmError {
+                what: "guest memory",
+                source: std::io::Error::other(e.to_string()),
+            })
+    }
+
+    /// The page-table entry of a linear address.
+    pub fn page_entry(&self, address: u64) -> u64 {
+        self.read(page_entry_address(address))
+    }
+}
+
+/// Processor time that this thread has had, in a guest or not.
+fn busy_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: it writes a timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn number(data: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    fill(&mut bytes, data);
+    u64::from_le_bytes(bytes)
+}
+
+fn fill(to: &mut [u8], from: &[u8]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+}
+
+/// The processor model's CPUID, which the guests of the accelerator see as well.
+fn cpuid() -> Result<CpuId, KvmError> {
+    let leaves = vbts_cpu::model(vbts_cpu::MODELS[0]).map_or(&[][..], |m| m.leaves);
+    let entries: Vec<_> = leaves
+        .iter()
+        .map(|l| kvm_cpuid_entry2 {
+            function: l.leaf,
+            index: l.subleaf,
+            flags: if matches!(l.leaf, 4 | 7) {
+                KVM_CPUID_FLAG_SIGNIFCANT_INDEX
+            } else {
+                0
+            },
+            eax: l.eax,
+            ebx: l.ebx,
+            ecx: l.ecx,
+            edx: l.edx,
+            ..Default::default()
+        })
+        .collect();
+    CpuId::from_entries(&entries).map_err(|_| KvmError {
+        what: "a list of CPUID leaves",
+        source: std::io::ErrorKind::InvalidInput.into(),
+    })
+}
+
+fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
+    let exits = MsrExitReason::Filter | MsrExitReason::Unknown | MsrExitReason::Inval;
+    vm.enable_cap(&kvm_enable_cap {
+        cap: Cap::X86UserSpaceMsr as u32,
+        args: [exits.bits().into(), 0, 0, 0],
+        ..Default::default()
+    })
+    .named("KVM_CAP_X86_USER_SPACE_MSR")?;
+    let ranges = [msr::DEBUGCTL, msr::DS_AREA].map(|base| MsrFilterRange {
+        flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
+        base,
+        msr_count: 1,
+        bitmap: &[0],
+    });
+    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
+        .named("KVM_X86_SET_MSR_FILTER")
+}

@@ -1,0 +1,98 @@
+//! What is measured and not judged: how fast KVM executes at CPL 0 and CPL 3, and whether it can single-step.
+
+use std::time::{Duration, Instant};
+
+use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
+
+use super::guests::UD;
+use super::scratch::{Exit, Mode, Scratch};
+use crate::kvm::{KvmError, Named};
+
+/// Instructions a second.
+pub type Speed = u64;
+
+/// `1: dec rcx; add rax, rcx; xor rdx, rax; test rcx, rcx; jnz 1b`
+pub const LOOP: &[u8] = &[
+    0x48, 0xFF, 0xC9, 0x48, 0x01, 0xC8, 0x48, 0x31, 0xC2, 0x48, 0x85, 0xC9, 0x75, 0xF2,
+];
+/// Instructions in one round of [`LOOP`].
+const ROUND: u64 = 5;
+/// Rounds of the first try. It grows until the loop takes long enough to be measured.
+const ROUNDS: u64 = 1 << 10;
+/// Long enough.
+const ENOUGH: Duration = Duration::from_millis(2);
+
+/// The speed in a small loop at the CPL of `mode`.
+///
+/// # Errors
+/// KVM does not get to its end.
+pub fn measure(scratch: &mut Scratch, mode: Mode) -> Result<Speed, KvmError> {
+    let mut code = LOOP.to_vec();
+    let end = if mode == Mode::Kernel {
+        code.push(0xF4); // hlt
+        Exit::Halt
+    } else {
+        code.extend([0x0F, 0x0B]); // ud2
+        Exit::Event(UD)
+    };
+    let mut rounds = ROUNDS;
+    loop {
+        scratch.start(mode, &code)?;
+        let mut regs = scratch.regs()?;
+        regs.rcx = rounds;
+        scratch.set_regs(&regs)?;
+        let began = Instant::now();
+        let exit = scratch.run(None)?;
+        let took = began.elapsed();
+        if exit != end {
+            return Err(KvmError {
+                what: "a loop",
+                source: std::io::Error::other(exit.to_string()),
+            });
+        }
+        if took >= ENOUGH {
+            return Ok((ROUND as f64 * rounds as f64 / took.as_secs_f64()) as Speed);
+        }
+        rounds *= 4;
+    }
+}
+
+/// Whether each step of three NOPs at the CPL of `mode` exits where it should.
+///
+/// # Errors
+/// What happens instead.
+pub fn single_step(scratch: &mut Scratch, mode: Mode) -> Result<(), String> {
+    let outcome = step(scratch, mode);
+    let off = kvm_guest_debug::default();
+    let restored = scratch.vcpu().set_guest_debug(&off);
+    outcome?;
+    restored
+        .named("KVM_SET_GUEST_DEBUG")
+        .map_err(|e| e.to_string())
+}
+
+fn step(scratch: &mut Scratch, mode: Mode) -> Result<(), String> {
+    let text = |error: KvmError| error.to_string();
+    let place = mode.place().0;
+    scratch.start(mode, &[0x90; 8]).map_err(text)?;
+    for step in 1..=3 {
+        let debug = kvm_guest_debug {
+            control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP,
+            ..Default::default()
+        };
+        scratch
+            .vcpu()
+            .set_guest_debug(&debug)
+            .named("KVM_SET_GUEST_DEBUG")
+            .map_err(text)?;
+        let exit = scratch.run(None).map_err(text)?;
+        if !matches!(exit, Exit::Debug(_)) {
+            return Err(format!("{exit} instead of a debug exit"));
+        }
+        let rip = scratch.regs().map_err(text)?.rip;
+        if rip != place + step {
+            return Err(format!("at {rip:#x} instead of {:#x}", place + step));
+        }
+    }
+    Ok(())
+}

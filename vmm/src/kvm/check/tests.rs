@@ -1,0 +1,50 @@
+use super::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn every_guest_can_be_assembled_and_fits_its_page() {
+    const PAGE: usize = 4096;
+    for guest in GUESTS {
+        let code = assemble(guest.code, guest.mode.place().0).unwrap();
+        assert!(!code.is_empty() && code.len() <= PAGE, "{}", guest.name);
+    }
+    for row in ROWS {
+        let code = assemble(row.code, Mode::User.place().0).unwrap();
+        assert!(code.len() <= PAGE / 2, "{}", row.name);
+    }
+}
+
+#[test]
+fn every_check_has_a_name_of_its_own() {
+    let names: BTreeSet<_> = GUESTS.iter().map(|g| g.name).collect();
+    assert_eq!(names.len(), GUESTS.len());
+    let names: BTreeSet<_> = ROWS.iter().map(|r| r.name).collect();
+    assert_eq!(names.len(), ROWS.len());
+}
+
+#[test]
+fn the_first_failure_is_the_one_that_is_told() {
+    let mut report = Report::default();
+    assert!(!report.passed(), "nothing has been checked");
+    assert!(note(&mut report, "first", Ok(())));
+    assert!(report.passed());
+    assert!(note(
+        &mut report,
+        "second",
+        Err(Wrong::Outcome("bad".into()))
+    ));
+    assert!(!note(
+        &mut report,
+        "third",
+        Err(Wrong::Stuck("worse".into()))
+    ));
+    assert!(!report.passed());
+    assert_eq!(report.failure(), Some(("second", "bad")));
+    let last = report.checks.last().unwrap();
+    assert!(
+        last.outcome
+            .clone()
+            .unwrap_err()
+            .contains("no further checks")
+    );
+}

@@ -1,0 +1,290 @@
+//! /dev/kvm: is it there, may it be opened, is it a KVM, and has it what the accelerator needs.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use kvm_ioctls::{Cap, Kvm};
+use std::os::fd::FromRawFd;
+use thiserror::Error;
+
+/// Where the kernel puts it.
+pub const DEVICE: &str = "/dev/kvm";
+
+/// The only version of the interface that there is (Documentation/virt/kvm/api.rst, 4.1).
+const API_VERSION: i32 = 12;
+
+/// Capabilities without which there is no accelerator.
+pub const CAPABILITIES: &[(Cap, &str)] = &[
+    (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
+    (Cap::SetTssAddr, "KVM_CAP_SET_TSS_ADDR"),
+    (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
+    (Cap::UserNmi, "KVM_CAP_USER_NMI"),
+    (Cap::VcpuEvents, "KVM_CAP_VCPU_EVENTS"),
+    (Cap::Debugregs, "KVM_CAP_DEBUGREGS"),
+    (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
+    (Cap::X86UserSpaceMsr, "KVM_CAP_X86_USER_SPACE_MSR"),
+    (Cap::X86MsrFilter, "KVM_CAP_X86_MSR_FILTER"),
+];
+
+/// Why there is no KVM to be used.
+#[derive(Debug, Error)]
+pub enum NoKvm {
+    /// No such file.
+    #[error(
+        "there is no {}: load kvm_intel or kvm_amd (modprobe), enable virtualisation in the firmware, or nested \
+         virtualisation if this is a virtual machine", .0.display()
+    )]
+    Missing(PathBuf),
+    /// The file may not be opened.
+    #[error("{} cannot be opened: permission denied; {advice}", .path.display())]
+    Permission {
+        /// Its name.
+        path: PathBuf,
+        /// What to do.
+        advice: String,
+    },
+    /// It cannot be opened for another reason.
+    #[error("{} cannot be opened: {source}", .path.display())]
+    Open {
+        /// Its name.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Something else.
+    #[error("{} is not a KVM: {what}", .path.display())]
+    NotKvm {
+        /// Its name.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// A version that nobody knows.
+    #[error("{}: its interface has version {version}, and {API_VERSION} is needed", .path.display())]
+    Version {
+        /// Its name.
+        path: PathBuf,
+        /// What it says.
+        version: i32,
+    },
+    /// It lacks something.
+    #[error("{}: this KVM lacks {}; a newer kernel (5.10 or later) has it", .path.display(), .missing.join(" and "))]
+    Capabilities {
+        /// Its name.
+        path: PathBuf,
+        /// What it lacks.
+        missing: Vec<&'static str>,
+    },
+}
+
+/// Opens the KVM at `path`, which is [`DEVICE`] but in tests.
+///
+/// # Errors
+/// Why it cannot be used, and what to do.
+pub fn open(path: &Path) -> Result<Kvm, NoKvm> {
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(source) => return Err(cannot_open(path, source)),
+    };
+    let not_kvm = |what: String| NoKvm::NotKvm {
+        path: path.into(),
+        what,
+    };
+    match file.metadata() {
+        Ok(metadata) if metadata.file_type().is_char_device() => {}
+        Ok(metadata) => return Err(not_kvm(kind(&metadata).into())),
+        Err(source) => return Err(cannot_open(path, source)),
+    }
+    let kvm = from_file(file);
+    match kvm.get_api_version() {
+        API_VERSION => {}
+        version if version < 0 => {
+            let error = io::Error::last_os_error();
+            return Err(not_kvm(format!("KVM_GET_API_VERSION: {error}")));
+        }
+        version => {
+            return Err(NoKvm::Version {
+                path: path.into(),
+                version,
+            });
+        }
+    }
+    let missing = missing(|cap| kvm.check_extension(cap));
+    if missing.is_empty() {
+        Ok(kvm)
+    } else {
+        Err(NoKvm::Capabilities {
+            path: path.into(),
+            missing,
+        })
+    }
+}
+
+fn from_file(file: File) -> Kvm {
+    // SAFETY: the descriptor is open, and from here on it is the result's.
+    unsafe { Kvm::from_raw_fd(file.into_raw_fd()) }
+}
+
+/// The names of those of [`CAPABILITIES`] that `has` denies.
+fn missing(has: impl Fn(Cap) -> bool) -> Vec<&'static str> {
+    CAPABILITIES
+        .iter()
+        .filter(|&&(cap, _)| !has(cap))
+        .map(|&(_, name)| name)
+        .collect()
+}
+
+fn kind(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        "a regular file"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else {
+        "not a character device"
+    }
+}
+
+fn cannot_open(path: &Path, source: io::Error) -> NoKvm {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound => NoKvm::Missing(path),
+        io::ErrorKind::PermissionDenied => NoKvm::Permission {
+            advice: std::fs::metadata(&path).map_or_else(
+                |_| "its directory cannot be searched".into(),
+                |m| advice(m.mode(), m.gid(), &group_name(m.gid())),
+            ),
+            path,
+        },
+        io::ErrorKind::IsADirectory => NoKvm::NotKvm {
+            path,
+            what: "a directory".into(),
+        },
+        // The file is there, and nothing behind it.
+        _ if source.raw_os_error() == Some(libc::ENODEV)
+            || source.raw_os_error() == Some(libc::ENXIO) =>
+        {
+            NoKvm::Missing(path)
+        }
+        _ => NoKvm::Open { path, source },
+    }
+}
+
+/// How somebody gets access to a device that has this mode and group.
+fn advice(mode: u32, gid: u32, group: &str) -> String {
+    const GROUP_READ_WRITE: u32 = 0o060;
+    if gid != 0 && mode & GROUP_READ_WRITE == GROUP_READ_WRITE {
+        format!("join its group with 'sudo usermod -aG {group} $USER', and log in again")
+    } else {
+        "only root may: a file /etc/udev/rules.d/65-kvm.rules with the line 'KERNEL==\"kvm\", GROUP=\"kvm\", \
+         MODE=\"0660\"' gives it to the group kvm, which 'sudo usermod -aG kvm $USER' joins"
+            .into()
+    }
+}
+
+/// A group's name, or its number if it has none.
+fn group_name(gid: u32) -> String {
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    groups
+        .lines()
+        .find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (fields.nth(1)?.parse() == Ok(gid)).then(|| name.to_owned())
+        })
+        .unwrap_or_else(|| gid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn refusal(path: &Path) -> String {
+        open(path).map(drop).unwrap_err().to_string()
+    }
+
+    /// A file in a directory of this test's own.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let directory = std::env::temp_dir();
+            let path = directory.join(format!("vbts-device-{name}-{}", std::process::id()));
+            std::fs::write(&path, "no device").unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_missing_device_is_named() {
+        let message = refusal(Path::new("/no/such/kvm"));
+        assert!(message.contains("there is no /no/such/kvm"), "{message}");
+    }
+
+    #[test]
+    fn other_files_are_no_kvm() {
+        let file = Scratch::new("regular");
+        for (path, what) in [
+            (file.0.as_path(), "a regular file"),
+            (Path::new("/dev/null"), "KVM_GET_API_VERSION"),
+            (Path::new("/dev"), "a directory"),
+        ] {
+            let message = refusal(path);
+            assert!(message.contains("is not a KVM"), "{message}");
+            assert!(message.contains(what), "{message}");
+        }
+    }
+
+    #[test]
+    fn who_may_not_open_it_is_told_what_to_do() {
+        let file = Scratch::new("secret");
+        std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o000)).unwrap();
+        let path = file.0.clone();
+        // For root, no permission is ever denied: this thread is nobody's, as far as files go.
+        let message = std::thread::spawn(move || {
+            // SAFETY: it changes the identity of this thread alone.
+            unsafe { libc::setfsuid(65534) };
+            refusal(&path)
+        });
+        let message = message.join().unwrap();
+        assert!(message.contains("permission denied"), "{message}");
+        assert!(message.contains("udev"), "{message}");
+    }
+
+    #[test]
+    fn advice_depends_on_the_group() {
+        assert!(advice(0o660, 107, "kvm").contains("usermod -aG kvm"));
+        assert!(!advice(0o660, 107, "kvm").contains("udev"));
+        for (mode, gid) in [(0o600, 107), (0o660, 0), (0o640, 107)] {
+            assert!(advice(mode, gid, "x").contains("udev"), "{mode:o} {gid}");
+        }
+        assert_eq!(group_name(0), "root");
+        assert_eq!(group_name(4_000_000_000), "4000000000");
+    }
+
+    #[test]
+    fn capabilities_that_are_missing_are_named() {
+        assert_eq!(missing(|_| true), [""; 0]);
+        let lacking = missing(|cap| cap != Cap::X86MsrFilter && cap != Cap::UserNmi);
+        assert_eq!(lacking, ["KVM_CAP_USER_NMI", "KVM_CAP_X86_MSR_FILTER"]);
+        let error = NoKvm::Capabilities {
+            path: DEVICE.into(),
+            missing: lacking,
+        };
+        let message = error.to_string();
+        assert!(
+            message.contains("KVM_CAP_USER_NMI and KVM_CAP_X86_MSR_FILTER"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! Does the host's KVM let a guest have the host processor's own Branch Trace Store? It is tried, never assumed.
+//!
+//! KVM as it comes with Linux does not: on Intel it refuses the bits, elsewhere it refuses or ignores them. One that does
+//! has to take a DS area and TR and BTS, keep them, and store the branches of a small guest.
+
+use kvm_bindings::{Msrs, kvm_msr_entry};
+use kvm_ioctls::Kvm;
+use thiserror::Error;
+
+use super::check::scratch::{Exit, Mode, Scratch, msr};
+use super::check::tables::KERNEL_DATA;
+use super::{KvmError, Named};
+
+/// TR and BTS in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
+pub const TR_BTS: u64 = 0xC0;
+
+/// Where the scratch guest's DS area is, and what it says: a buffer for 64 records behind it.
+const DS_AREA: u64 = KERNEL_DATA;
+const BUFFER: u64 = KERNEL_DATA + 0x100;
+const RECORD: u64 = 24;
+
+/// Why the host's Branch Trace Store cannot be had.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum NoPassThrough {
+    /// There is no virtual machine to try it on.
+    #[error("it cannot be tried: {0}")]
+    Untried(String),
+    /// KVM refuses.
+    #[error("KVM refuses {value:#x} in {}: {why}", name(*.index))]
+    Refused {
+        /// The MSR.
+        index: u32,
+        /// What it should hold.
+        value: u64,
+        /// What KVM says.
+        why: String,
+    },
+    /// KVM takes it for something else.
+    #[error("KVM accepts {value:#x} in {}, but keeps {kept:#x}", name(*.index))]
+    NotKept {
+        /// The MSR.
+        index: u32,
+        /// What it should hold.
+        value: u64,
+        /// What it holds.
+        kept: u64,
+    },
+    /// All is accepted, and nothing comes of it.
+    #[error("KVM accepts and keeps the bits, but no branch is stored")]
+    NothingStored,
+}
+
+fn name(index: u32) -> &'static str {
+    match index {
+        msr::DEBUGCTL => "IA32_DEBUGCTL",
+        _ => "IA32_DS_AREA",
+    }
+}
+
+/// What the question takes of a KVM.
+pub trait HostKvm {
+    /// Sets an MSR of the scratch processor.
+    ///
+    /// # Errors
+    /// What KVM says.
+    fn set_msr(&mut self, index: u32, value: u64) -> Result<(), String>;
+
+    /// An MSR of the scratch processor.
+    ///
+    /// # Errors
+    /// What KVM says.
+    fn msr(&mut self, index: u32) -> Result<u64, String>;
+
+    /// Runs a guest that branches, and returns how many records are in the buffer of the DS area then.
+    ///
+    /// # Errors
+    /// The guest does not get to its end.
+    fn run_branches(&mut self) -> Result<u64, String>;
+}
+
+/// Tries it.
+///
+/// # Errors
+/// Why not.
+pub fn probe(host: &mut dyn HostKvm) -> Result<(), NoPassThrough> {
+    keep(host, msr::DEBUGCTL, TR_BTS)?;
+    keep(host, msr::DS_AREA, DS_AREA)?;
+    match host.run_branches().map_err(NoPassThrough::Untried)? {
+        0 => Err(NoPassThrough::NothingStored),
+        _ => Ok(()),
+    }
+}
+
+fn keep(host: &mut dyn HostKvm, index: u32, value: u64) -> Result<(), NoPassThrough> {
+    let refused = |why| NoPassThrough::Refused { index, value, why };
+    host.set_msr(index, value).map_err(refused)?;
+    let kept = host.msr(index).map_err(refused)?;
+    if kept == value {
+        Ok(())
+    } else {
+        Err(NoPassThrough::NotKept { index, value, kept })
+    }
+}
+
+/// Tries it on a scratch processor of `kvm`.
+///
+/// # Errors
+/// Why not.
+pub fn probe_kvm(kvm: &Kvm) -> Result<(), NoPassThrough> {
+    let untried = |error: KvmError| NoPassThrough::Untried(error.to_string());
+    let mut scratch = Scratch::new(kvm, false).map_err(untried)?;
+    let mut code = [0xEB, 0x00].repeat(16); // jmp to the next instruction
+    code.push(0xF4); // hlt
+    scratch.start(Mode::Kernel, &code).map_err(untried)?;
+    // Management area of the DS area, 64-bit format (SDM Vol. 3B 17.4.9.2): base, index, absolute maximum, threshold.
+    let end = BUFFER + 64 * RECORD;
+    for (i, field) in (0..).zip([BUFFER, BUFFER, end + 1, end + RECORD]) {
+        scratch.write(DS_AREA + i * 8, field).map_err(untried)?;
+    }
+    probe(&mut scratch)
+}
+
+impl HostKvm for Scratch {
+    fn set_msr(&mut self, index: u32, value: u64) -> Result<(), String> {
+        super::check::set_msr(self.vcpu(), index, value).map_err(|e| e.to_string())
+    }
+
+    fn msr(&mut self, index: u32) -> Result<u64, String> {
+        let entry = kvm_msr_entry {
+            index,
+            ..Default::default()
+        };
+        let mut msrs = Msrs::from_entries(&[entry]).map_err(|e| format!("{e:?}"))?;
+        let read = self.vcpu().get_msrs(&mut msrs).named("KVM_GET_MSRS");
+        match (read.map_err(|e| e.to_string())?, msrs.as_slice()) {
+            (1, [entry]) => Ok(entry.data),
+            _ => Err("KVM_GET_MSRS: it cannot be read".into()),
+        }
+    }
+
+    fn run_branches(&mut self) -> Result<u64, String> {
+        match self.run(None).map_err(|e| e.to_string())? {
+            Exit::Halt => Ok(self.read(DS_AREA + 8).saturating_sub(BUFFER) / RECORD),
+            exit => Err(format!("the guest came to {exit}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// A KVM that behaves as it is told to.
+    #[derive(Default)]
+    struct Fake {
+        msrs: BTreeMap<u32, u64>,
+        refuses: Option<u32>,
+        forgets: Option<u32>,
+        stores: bool,
+    }
+
+    impl HostKvm for Fake {
+        fn set_msr(&mut self, index: u32, value: u64) -> Result<(), String> {
+            if self.refuses == Some(index) && value != 0 {
+                return Err("no".into());
+            }
+            if self.forgets != Some(index) {
+                self.msrs.insert(index, value);
+            }
+            Ok(())
+        }
+
+        fn msr(&mut self, index: u32) -> Result<u64, String> {
+            Ok(self.msrs.get(&index).copied().unwrap_or_default())
+        }
+
+        fn run_branches(&mut self) -> Result<u64, String> {
+            let tracing = self.msr(msr::DEBUGCTL)? == TR_BTS && self.msr(msr::DS_AREA)? == DS_AREA;
+            Ok(if self.stores && tracing { 17 } else { 0 })
+        }
+    }
+
+    #[test]
+    fn a_kvm_that_stores_branches_passes() {
+        let mut fake = Fake {
+            stores: true,
+            ..Fake::default()
+        };
+        assert_eq!(probe(&mut fake), Ok(()));
+        assert_eq!(fake.msr(msr::DEBUGCTL), Ok(TR_BTS));
+    }
+
+    #[test]
+    fn a_kvm_that_refuses_does_not() {
+        for (index, value) in [(msr::DEBUGCTL, TR_BTS), (msr::DS_AREA, DS_AREA)] {
+            let mut fake = Fake {
+                refuses: Some(index),
+                stores: true,
+                ..Fake::default()
+            };
+            let refused = NoPassThrough::Refused {
+                index,
+                value,
+                why: "no".into(),
+            };
+            assert_eq!(probe(&mut fake), Err(refused));
+        }
+    }
+
+    #[test]
+    fn a_kvm_that_ignores_the_bits_does_not() {
+        let mut fake = Fake {
+            forgets: Some(msr::DEBUGCTL),
+            stores: true,
+            ..Fake::default()
+        };
+        let not_kept = NoPassThrough::NotKept {
+            index: msr::DEBUGCTL,
+            value: TR_BTS,
+            kept: 0,
+        };
+        assert_eq!(probe(&mut fake), Err(not_kept));
+    }
+
+    #[test]
+    fn a_kvm_that_keeps_the_bits_and_stores_nothing_does_not() {
+        assert_eq!(
+            probe(&mut Fake::default()),
+            Err(NoPassThrough::NothingStored)
+        );
+    }
+}
