@@ -9,7 +9,7 @@ use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, shared};
 use vbts_protocol::ROOT_TAG;
 
-use crate::accel::Accel;
+use crate::accel::{Accel, Bts};
 use crate::board::Board;
 use crate::boot::{self, BootError, BootSource, cmdline};
 use crate::cli::options::{MachineArgs, ShareArg};
@@ -72,7 +72,11 @@ impl Launch {
         let vm = match choice.accel {
             Accel::Kvm => {
                 let kvm = device::open(Path::new(device::DEVICE))?;
-                Some(Vm::new(&kvm, &memory, processors)?)
+                let mut vm = Vm::new(&kvm, &memory, processors)?;
+                if choice.bts == Bts::PassThrough {
+                    vm.pass_bts_through();
+                }
+                Some(vm)
             }
             Accel::Soft => None,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::accel::{self, Bts, Choice, ThisHost};
+use crate::accel::{self, Choice, ThisHost};
 use crate::exit::Failure;
 use crate::kvm::device;
 use crate::memory::Size;
@@ -184,17 +184,7 @@ impl MachineArgs {
             anyhow::anyhow!("--cpu {}: unknown model; the models are: {known}", self.cpu)
         })?;
         let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
-        let mut choice = accel::choose(self.accel, self.bts, self.kvm_unchecked, &mut host)?;
-        if choice.bts == Bts::PassThrough {
-            if self.bts == BtsMode::Passthrough {
-                return Err(Failure::Host(
-                    "--bts passthrough: this host's KVM would do it, but this build does not forward the guest's \
-                     writes yet; --bts emulate works everywhere"
-                        .into(),
-                ));
-            }
-            choice.bts = Bts::Emulate;
-        }
+        let choice = accel::choose(self.accel, self.bts, self.kvm_unchecked, &mut host)?;
         tracing::info!("accelerator: {} ({})", choice.accel, choice.why);
         Ok((model, choice))
     }
