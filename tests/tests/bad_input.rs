@@ -36,7 +36,7 @@ fn main() {
         ("initrd_larger_than_memory", large_initrd),
         ("one_megabyte_of_memory", little_memory),
         ("unknown_cpu_model", unknown_model),
-        ("no_kvm_yet_or_here", no_kvm),
+        ("kvm_or_a_reason", no_kvm),
         ("timeout", timeout),
         ("guest_panic", guest_panic),
         ("interrupted", interrupted),
