@@ -158,7 +158,7 @@ pub fn difference(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -
                 && stores_x87(instruction)
                 && instruction.memory_size().size() == 10 =>
         {
-            la - 10..la
+            la.saturating_sub(10)..la
         }
         _ => 0..0,
     };
