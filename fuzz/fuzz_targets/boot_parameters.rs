@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     let header = input.bytes(usize::from(header));
     let append = String::from_utf8_lossy(input.rest()).into_owned();
 
-    let line = cmdline::build(devices, &append);
+    let line = cmdline::build(devices, 1_000_000, &append);
     let kernel = image(header);
     let source = BootSource {
         kernel: &kernel,
