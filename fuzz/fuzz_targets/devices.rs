@@ -80,8 +80,14 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let output = shared(OutputBuffer::new(OUTPUT_LIMIT));
     let sink = || Box::new(output.clone());
-    let mut board =
-        Board::new(memory.clone(), vec![Arc::default()], true, 1_700_000_000, sink()).expect("a board");
+    let mut board = Board::new(
+        memory.clone(),
+        vec![Arc::default()],
+        true,
+        1_700_000_000,
+        sink(),
+    )
+    .expect("a board");
     let console = board.add_console(vec![ConsolePort::named("port", sink())]);
     let console = console.expect("a console");
     let share = board.add_share("tag", &TREE.share(), Access::ReadOnly);
