@@ -10,6 +10,7 @@
 //! | [`vcpu`] | a processor, and what happens when it exits |
 //! | [`state`] | its state, as [`vbts_cpu::CpuState`] has it |
 //! | [`doorbell`] | how other threads get its attention |
+//! | [`msr`] | one MSR of a vCPU |
 //! | [`ioctl`] | the ioctls that kvm-ioctls lacks |
 //!
 //! Interrupt controllers and timers are the board's, as for the software CPU: KVM's are not created, and so there is
@@ -20,6 +21,7 @@ pub mod check;
 pub mod device;
 pub mod doorbell;
 pub mod ioctl;
+pub mod msr;
 pub mod passthrough;
 pub mod state;
 pub mod vcpu;

@@ -3,13 +3,12 @@
 //! KVM as it comes with Linux does not: on Intel it refuses the bits, elsewhere it refuses or ignores them. One that does
 //! has to take a DS area and TR and BTS, keep them, and store the branches of a small guest.
 
-use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::Kvm;
 use thiserror::Error;
 
+use super::KvmError;
 use super::check::scratch::{Exit, Mode, Scratch, msr};
 use super::check::tables::KERNEL_DATA;
-use super::{KvmError, Named};
 
 /// TR and BTS in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
 pub const TR_BTS: u64 = 0xC0;
@@ -122,20 +121,11 @@ pub fn probe_kvm(kvm: &Kvm) -> Result<(), NoPassThrough> {
 
 impl HostKvm for Scratch {
     fn set_msr(&mut self, index: u32, value: u64) -> Result<(), String> {
-        super::check::set_msr(self.vcpu(), index, value).map_err(|e| e.to_string())
+        super::msr::set(self.vcpu(), index, value).map_err(|e| e.to_string())
     }
 
     fn msr(&mut self, index: u32) -> Result<u64, String> {
-        let entry = kvm_msr_entry {
-            index,
-            ..Default::default()
-        };
-        let mut msrs = Msrs::from_entries(&[entry]).map_err(|e| format!("{e:?}"))?;
-        let read = self.vcpu().get_msrs(&mut msrs).named("KVM_GET_MSRS");
-        match (read.map_err(|e| e.to_string())?, msrs.as_slice()) {
-            (1, [entry]) => Ok(entry.data),
-            _ => Err("KVM_GET_MSRS: it cannot be read".into()),
-        }
+        super::msr::get(self.vcpu(), index).map_err(|e| e.to_string())
     }
 
     fn run_branches(&mut self) -> Result<u64, String> {

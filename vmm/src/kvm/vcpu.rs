@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use kvm_bindings::{
-    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_EXIT_IO_OUT, KVM_INTERNAL_ERROR_EMULATION, Msrs,
-    kvm_cpuid_entry2, kvm_msr_entry, kvm_run,
+    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_EXIT_IO_OUT, KVM_INTERNAL_ERROR_EMULATION,
+    kvm_cpuid_entry2, kvm_run,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
-use vbts_cpu::{Cpu, CpuState, Exit, HostClock, Platform, Signals};
+use vbts_cpu::{Cpu, CpuState, Exit, HostClock, Leaf, Platform, Signals};
 
 use super::doorbell::{Doorbell, Listening};
-use super::{KvmError, Named, ioctl, state};
+use super::{KvmError, Named, ioctl, msr, state};
 use crate::board::Socket;
 
 const IA32_TSC: u32 = 0x10;
@@ -71,35 +71,10 @@ impl KvmVcpu {
     /// # Errors
     /// KVM refuses.
     pub fn attach(&mut self, cpu: &mut Cpu) -> Result<(), KvmError> {
-        self.set_cpuid(cpu)?;
+        self.fd
+            .set_cpuid2(&cpuid(cpu.cpuid_leaves())?)
+            .named("KVM_SET_CPUID2")?;
         self.set_tsc(cpu)
-    }
-
-    fn set_cpuid(&self, cpu: &Cpu) -> Result<(), KvmError> {
-        let leaves: Vec<_> = cpu.cpuid_leaves().collect();
-        let entries: Vec<_> = leaves
-            .iter()
-            .map(|l| kvm_cpuid_entry2 {
-                function: l.leaf,
-                index: l.subleaf,
-                // A leaf with sub-leaves answers by index.
-                flags: if matches!(l.leaf, 4 | 7) {
-                    KVM_CPUID_FLAG_SIGNIFCANT_INDEX
-                } else {
-                    0
-                },
-                eax: l.eax,
-                ebx: l.ebx,
-                ecx: l.ecx,
-                edx: l.edx,
-                ..Default::default()
-            })
-            .collect();
-        let cpuid = CpuId::from_entries(&entries).map_err(|_| KvmError {
-            what: "a list of CPUID leaves",
-            source: std::io::ErrorKind::InvalidInput.into(),
-        })?;
-        self.fd.set_cpuid2(&cpuid).named("KVM_SET_CPUID2")
     }
 
     /// Gives the guest the time-stamp counter that `cpu` shows it, and lets `cpu` go on with what KVM made of that.
@@ -108,15 +83,12 @@ impl KvmVcpu {
         if ioctl::set_tsc_offset(&self.fd, offset).is_ok() {
             return Ok(());
         }
-        self.forward(IA32_TSC, HostClock::tsc().wrapping_add(offset))?;
+        msr::set(&self.fd, IA32_TSC, HostClock::tsc().wrapping_add(offset))?;
         // KVM has its own ideas of what counters of several processors should be: take what it shows.
-        let mut value = one_msr(IA32_TSC, 0)?;
         let before = HostClock::tsc();
-        self.fd.get_msrs(&mut value).named("KVM_GET_MSRS")?;
+        let value = msr::get(&self.fd, IA32_TSC)?;
         let middle = before + (HostClock::tsc() - before) / 2;
-        if let Some(entry) = value.as_slice().first() {
-            cpu.set_tsc_offset(entry.data.wrapping_sub(middle));
-        }
+        cpu.set_tsc_offset(value.wrapping_sub(middle));
         Ok(())
     }
 
@@ -271,7 +243,7 @@ impl KvmVcpu {
                     match index {
                         IA32_DEBUGCTL | IA32_DS_AREA if self.passes_bts_through => {
                             if done.is_some() {
-                                self.forward(index, value)?;
+                                msr::set(&self.fd, index, value)?;
                             }
                             None
                         }
@@ -291,8 +263,7 @@ impl KvmVcpu {
                     halted = true;
                     None
                 }
-                VcpuExit::IrqWindowOpen | VcpuExit::Intr => None,
-                VcpuExit::SetTpr => None,
+                VcpuExit::IrqWindowOpen | VcpuExit::Intr | VcpuExit::SetTpr => None,
                 VcpuExit::Shutdown => Some(Left::Exit(Exit::Shutdown)),
                 VcpuExit::InternalError => {
                     unemulated = true;
@@ -352,21 +323,6 @@ impl KvmVcpu {
         }
     }
 
-    /// Writes an MSR of KVM's processor.
-    fn forward(&self, index: u32, data: u64) -> Result<(), KvmError> {
-        match self
-            .fd
-            .set_msrs(&one_msr(index, data)?)
-            .named("KVM_SET_MSRS")?
-        {
-            1 => Ok(()),
-            _ => Err(KvmError {
-                what: "KVM_SET_MSRS",
-                source: std::io::Error::other(format!("MSR {index:#x} does not take {data:#x}")),
-            }),
-        }
-    }
-
     /// CPUID shows a local APIC if it is enabled.
     fn update_apic_base(&self) -> Result<(), KvmError> {
         let mut sregs = self.fd.get_sregs().named("KVM_GET_SREGS")?;
@@ -378,14 +334,30 @@ impl KvmVcpu {
     }
 }
 
-fn one_msr(index: u32, data: u64) -> Result<Msrs, KvmError> {
-    let entry = kvm_msr_entry {
-        index,
-        data,
-        ..Default::default()
-    };
-    Msrs::from_entries(&[entry]).map_err(|_| KvmError {
-        what: "a list of MSRs",
+/// What CPUID returns, as KVM wants it.
+///
+/// # Errors
+/// There are more leaves than KVM takes.
+pub(super) fn cpuid(leaves: impl Iterator<Item = Leaf>) -> Result<CpuId, KvmError> {
+    let entries: Vec<_> = leaves
+        .map(|l| kvm_cpuid_entry2 {
+            function: l.leaf,
+            index: l.subleaf,
+            // A leaf with sub-leaves answers by index.
+            flags: if matches!(l.leaf, 4 | 7) {
+                KVM_CPUID_FLAG_SIGNIFCANT_INDEX
+            } else {
+                0
+            },
+            eax: l.eax,
+            ebx: l.ebx,
+            ecx: l.ecx,
+            edx: l.edx,
+            ..Default::default()
+        })
+        .collect();
+    CpuId::from_entries(&entries).map_err(|_| KvmError {
+        what: "a list of CPUID leaves",
         source: std::io::ErrorKind::InvalidInput.into(),
     })
 }

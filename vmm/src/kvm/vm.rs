@@ -1,11 +1,9 @@
 //! A virtual machine of KVM's: the guest's memory, and MSR accesses that exit.
 
-use kvm_bindings::{
-    KVM_MSR_EXIT_REASON_FILTER, KVM_MSR_EXIT_REASON_INVAL, KVM_MSR_EXIT_REASON_UNKNOWN,
-    kvm_enable_cap, kvm_userspace_memory_region,
-};
+use kvm_bindings::{kvm_enable_cap, kvm_userspace_memory_region};
 use kvm_ioctls::{
-    Cap, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd,
+    Cap, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd,
+    VmFd,
 };
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
@@ -38,35 +36,7 @@ impl Vm {
     /// # Errors
     /// KVM refuses.
     pub fn new(kvm: &Kvm, memory: &GuestMemory, processors: u8) -> Result<Self, KvmError> {
-        let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
-        // Processors of Intel's without "unrestricted guest" run real mode with the help of these pages.
-        if kvm.check_extension(Cap::SetTssAddr) {
-            vm.set_tss_address(KVM_TSS as usize)
-                .named("KVM_SET_TSS_ADDR")?;
-        }
-        if kvm.check_extension(Cap::SetIdentityMapAddr) {
-            vm.set_identity_map_address(KVM_IDENTITY_MAP)
-                .named("KVM_SET_IDENTITY_MAP_ADDR")?;
-        }
-        for (slot, region) in (0..).zip(memory.iter()) {
-            let region = kvm_userspace_memory_region {
-                slot,
-                flags: 0,
-                guest_phys_addr: region.start_addr().0,
-                memory_size: region.len(),
-                userspace_addr: region.as_ptr() as u64,
-            };
-            // SAFETY: the region is a live mapping of that length, which `_memory` keeps.
-            unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
-        }
-        let exits =
-            KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_INVAL;
-        vm.enable_cap(&kvm_enable_cap {
-            cap: Cap::X86UserSpaceMsr as u32,
-            args: [exits.into(), 0, 0, 0],
-            ..Default::default()
-        })
-        .named("KVM_CAP_X86_USER_SPACE_MSR")?;
+        let vm = create(kvm, memory)?;
         filter_msrs(&vm)?;
         let vcpus = (0..processors)
             .map(|id| vm.create_vcpu(id.into()).named("KVM_CREATE_VCPU"))
@@ -105,6 +75,49 @@ impl Vm {
     }
 }
 
+/// A virtual machine with `memory` and no processors. The caller keeps the memory as long as the result.
+pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> {
+    let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
+    // Processors of Intel's without "unrestricted guest" run real mode with the help of these pages.
+    if kvm.check_extension(Cap::SetTssAddr) {
+        vm.set_tss_address(KVM_TSS as usize)
+            .named("KVM_SET_TSS_ADDR")?;
+    }
+    if kvm.check_extension(Cap::SetIdentityMapAddr) {
+        vm.set_identity_map_address(KVM_IDENTITY_MAP)
+            .named("KVM_SET_IDENTITY_MAP_ADDR")?;
+    }
+    for (slot, region) in (0..).zip(memory.iter()) {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: 0,
+            guest_phys_addr: region.start_addr().0,
+            memory_size: region.len(),
+            userspace_addr: region.as_ptr() as u64,
+        };
+        // SAFETY: the region is a live mapping of that length, which the caller keeps.
+        unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
+    }
+    Ok(vm)
+}
+
+/// Lets accesses to the MSRs exit that `ranges`, and `default` for the others, deny, or that KVM does not know.
+pub(super) fn exit_on_msrs(
+    vm: &VmFd,
+    default: MsrFilterDefaultAction,
+    ranges: &[MsrFilterRange<'_>],
+) -> Result<(), KvmError> {
+    let exits = MsrExitReason::Filter | MsrExitReason::Unknown | MsrExitReason::Inval;
+    vm.enable_cap(&kvm_enable_cap {
+        cap: Cap::X86UserSpaceMsr as u32,
+        args: [exits.bits().into(), 0, 0, 0],
+        ..Default::default()
+    })
+    .named("KVM_CAP_X86_USER_SPACE_MSR")?;
+    vm.set_msr_filter(default, ranges)
+        .named("KVM_X86_SET_MSR_FILTER")
+}
+
 /// Lets the accesses to all MSRs exit that are not part of the state that is handed over.
 fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
     let mut bitmaps = [[0u8; RANGE as usize / 8]; 2];
@@ -123,6 +136,5 @@ fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
         msr_count: RANGE,
         bitmap,
     });
-    vm.set_msr_filter(MsrFilterDefaultAction::DENY, &ranges)
-        .named("KVM_X86_SET_MSR_FILTER")
+    exit_on_msrs(vm, MsrFilterDefaultAction::DENY, &ranges)
 }

@@ -20,8 +20,8 @@ pub mod watchdog;
 
 use iced_x86::code_asm::CodeAssembler;
 use iced_x86::code_asm::r8;
-use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
-use kvm_ioctls::{Kvm, VcpuFd};
+use kvm_bindings::kvm_regs;
+use kvm_ioctls::Kvm;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -357,24 +357,6 @@ fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), 
     };
     same("RIP at the end", rip, end)?;
     same("RAX", regs.rax, row.result)
-}
-
-/// Sets an MSR as the VMM.
-pub(super) fn set_msr(vcpu: &VcpuFd, index: u32, data: u64) -> Result<(), KvmError> {
-    let refused = || KvmError {
-        what: "KVM_SET_MSRS",
-        source: std::io::Error::other(format!("not for MSR {index:#x}")),
-    };
-    let entry = kvm_msr_entry {
-        index,
-        data,
-        ..Default::default()
-    };
-    let msrs = Msrs::from_entries(&[entry]).map_err(|_| refused())?;
-    match vcpu.set_msrs(&msrs).named("KVM_SET_MSRS")? {
-        1 => Ok(()),
-        _ => Err(refused()),
-    }
 }
 
 #[cfg(test)]

@@ -4,23 +4,22 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
-    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_VCPUEVENT_VALID_NMI_PENDING,
-    KVM_VCPUEVENT_VALID_SHADOW, kvm_cpuid_entry2, kvm_debugregs, kvm_enable_cap, kvm_fpu, kvm_regs,
-    kvm_segment, kvm_sregs, kvm_userspace_memory_region, kvm_vcpu_events,
+    KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, kvm_debugregs, kvm_fpu, kvm_regs,
+    kvm_segment, kvm_sregs, kvm_vcpu_events,
 };
 use kvm_ioctls::{
-    Cap, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuExit,
-    VcpuFd, VmFd,
+    Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuExit, VcpuFd, VmFd,
 };
 use vbts_cpu::state::{cr0, cr4, efer, rflags};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+use vm_memory::{Bytes, GuestAddress};
 
 use super::tables::{
     DESCRIPTORS, GDT, IDT, KERNEL_CODE, KERNEL_STACK, PML4, RAM, SYSTEM_CALL, SYSTEM_CALL_PORT,
     TSS, USER_CODE, USER_STACK, VECTORS, event_name, image, page_entry_address, segment, selector,
 };
 use super::watchdog::Watchdog;
-use crate::kvm::{KvmError, Named};
+use crate::kvm::vcpu::cpuid;
+use crate::kvm::{KvmError, Named, vm};
 use crate::memory::GuestMemory;
 
 /// MSRs.
@@ -161,31 +160,15 @@ impl Scratch {
         let host = |what, source| KvmError { what, source };
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), RAM as usize)])
             .map_err(|e| host("guest memory", std::io::Error::other(e.to_string())))?;
-        let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
-        if kvm.check_extension(Cap::SetTssAddr) {
-            vm.set_tss_address(crate::layout::KVM_TSS as usize)
-                .named("KVM_SET_TSS_ADDR")?;
-        }
-        if kvm.check_extension(Cap::SetIdentityMapAddr) {
-            vm.set_identity_map_address(crate::layout::KVM_IDENTITY_MAP)
-                .named("KVM_SET_IDENTITY_MAP_ADDR")?;
-        }
-        for region in memory.iter() {
-            let region = kvm_userspace_memory_region {
-                slot: 0,
-                flags: 0,
-                guest_phys_addr: region.start_addr().0,
-                memory_size: region.len(),
-                userspace_addr: region.as_ptr() as u64,
-            };
-            // SAFETY: the region is a live mapping of that length, which the result keeps.
-            unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
-        }
+        let vm = vm::create(kvm, &memory)?;
         if filter {
             filter_msrs(&vm)?;
         }
         let vcpu = vm.create_vcpu(0).named("KVM_CREATE_VCPU")?;
-        vcpu.set_cpuid2(&cpuid()?).named("KVM_SET_CPUID2")?;
+        // What the guests of the accelerator see as well.
+        let leaves = vbts_cpu::model(vbts_cpu::MODELS[0]).map_or(&[][..], |m| m.leaves);
+        vcpu.set_cpuid2(&cpuid(leaves.iter().copied())?)
+            .named("KVM_SET_CPUID2")?;
         let reset = vcpu.get_sregs().named("KVM_GET_SREGS")?;
         let watchdog = Watchdog::new().map_err(|e| host("watchdog", e))?;
         let scratch = Self {
@@ -276,7 +259,7 @@ impl Scratch {
             (msr::SYSENTER_EIP, SYSTEM_CALL),
         ];
         for (index, value) in msrs {
-            super::set_msr(&self.vcpu, index, value)?;
+            crate::kvm::msr::set(&self.vcpu, index, value)?;
         }
         let fpu = kvm_fpu {
             fcw: 0x37F,
@@ -459,46 +442,12 @@ fn fill(to: &mut [u8], from: &[u8]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
-/// The processor model's CPUID, which the guests of the accelerator see as well.
-fn cpuid() -> Result<CpuId, KvmError> {
-    let leaves = vbts_cpu::model(vbts_cpu::MODELS[0]).map_or(&[][..], |m| m.leaves);
-    let entries: Vec<_> = leaves
-        .iter()
-        .map(|l| kvm_cpuid_entry2 {
-            function: l.leaf,
-            index: l.subleaf,
-            flags: if matches!(l.leaf, 4 | 7) {
-                KVM_CPUID_FLAG_SIGNIFCANT_INDEX
-            } else {
-                0
-            },
-            eax: l.eax,
-            ebx: l.ebx,
-            ecx: l.ecx,
-            edx: l.edx,
-            ..Default::default()
-        })
-        .collect();
-    CpuId::from_entries(&entries).map_err(|_| KvmError {
-        what: "a list of CPUID leaves",
-        source: std::io::ErrorKind::InvalidInput.into(),
-    })
-}
-
 fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
-    let exits = MsrExitReason::Filter | MsrExitReason::Unknown | MsrExitReason::Inval;
-    vm.enable_cap(&kvm_enable_cap {
-        cap: Cap::X86UserSpaceMsr as u32,
-        args: [exits.bits().into(), 0, 0, 0],
-        ..Default::default()
-    })
-    .named("KVM_CAP_X86_USER_SPACE_MSR")?;
     let ranges = [msr::DEBUGCTL, msr::DS_AREA].map(|base| MsrFilterRange {
         flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
         base,
         msr_count: 1,
         bitmap: &[0],
     });
-    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
-        .named("KVM_X86_SET_MSR_FILTER")
+    vm::exit_on_msrs(vm, MsrFilterDefaultAction::ALLOW, &ranges)
 }
