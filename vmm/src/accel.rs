@@ -3,8 +3,9 @@
 //! `auto` takes KVM only if every check of it has passed and it is faster than the software CPU, at CPL 0 and at CPL 3:
 //! a guest spends its time in both. What was asked for by name is done or refused, never replaced.
 
+use std::cell::OnceCell;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -204,7 +205,8 @@ impl fmt::Display for Millions {
 /// The host that we are on. What has been found out stays so.
 #[derive(Debug)]
 pub struct ThisHost {
-    kvm: Result<Kvm, NoKvm>,
+    path: PathBuf,
+    kvm: OnceCell<Result<Kvm, NoKvm>>,
     report: Option<Report>,
     pass_through: Option<Result<(), NoPassThrough>>,
     soft_speed: Option<Speed>,
@@ -216,7 +218,8 @@ impl ThisHost {
     /// With the KVM at `path`, and this long to measure the software CPU.
     pub fn new(path: &Path, measure: Duration) -> Self {
         Self {
-            kvm: device::open(path),
+            path: path.into(),
+            kvm: OnceCell::new(),
             report: None,
             pass_through: None,
             soft_speed: None,
@@ -227,12 +230,13 @@ impl ThisHost {
 
 impl Host for ThisHost {
     fn kvm(&mut self) -> Result<&Report, String> {
-        let kvm = self.kvm.as_ref().map_err(ToString::to_string)?;
+        let kvm = self.kvm.get_or_init(|| device::open(&self.path));
+        let kvm = kvm.as_ref().map_err(ToString::to_string)?;
         Ok(self.report.get_or_insert_with(|| check::run(kvm)))
     }
 
     fn pass_through(&mut self) -> Result<(), NoPassThrough> {
-        let kvm = match &self.kvm {
+        let kvm = match self.kvm.get_or_init(|| device::open(&self.path)) {
             Ok(kvm) => kvm,
             Err(why) => return Err(NoPassThrough::Untried(why.to_string())),
         };

@@ -13,7 +13,7 @@ use crate::kvm::doorbell::Listening;
 use crate::kvm::{KvmVcpu, Left};
 
 /// Instructions that the software CPU goes on for after tracing has ended. A kernel that switches from a traced task to
-/// another often comes back soon, and each way costs as much as some thousands of instructions (see `ci/bench`).
+/// another often comes back soon, and each way costs more than a few instructions. How many has not been measured.
 const LINGER: u64 = 20_000;
 
 /// How often a processor has moved.

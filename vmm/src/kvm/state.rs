@@ -1,5 +1,7 @@
 //! The state of a processor between [`CpuState`] and KVM's structures.
 
+use std::sync::LazyLock;
+
 use kvm_bindings::{
     KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs,
     kvm_debugregs, kvm_dtable, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs,
@@ -54,16 +56,16 @@ fn to_segment(s: &Segment) -> kvm_segment {
 fn to_task_register(s: &Segment) -> kvm_segment {
     const BUSY: u8 = 2;
     let mut tr = to_segment(s);
-    if host_has_svm() {
+    if *HOST_HAS_SVM {
         tr.type_ &= !BUSY;
     }
     tr
 }
 
-/// CPUID.80000001H:ECX.SVM.
-fn host_has_svm() -> bool {
-    std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0
-}
+/// CPUID.80000001H:ECX.SVM. Asked once: where the host is a guest itself, CPUID is an exit, and this is on the way of each
+/// hand-over.
+static HOST_HAS_SVM: LazyLock<bool> =
+    LazyLock::new(|| std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0);
 
 fn from_segment(s: &kvm_segment) -> Segment {
     let flags = [
