@@ -78,10 +78,10 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     if value & !CR3_BITS != 0 {
         return Err(cpu.gp(0));
     }
-    let mut sys = cpu.sys.clone();
-    sys.cr3 = value;
-    load_pdptes(cpu, &mut sys)?;
-    cpu.sys = sys;
+    if paging::is_pae(&cpu.sys) {
+        cpu.sys.pdpte = pdptes(cpu, value)?;
+    }
+    cpu.sys.cr3 = value;
     cpu.flush_tlb(true);
     Ok(())
 }
@@ -109,12 +109,16 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
 /// (SDM Vol. 3A 4.4.1).
 fn load_pdptes(cpu: &mut Cpu, sys: &mut SystemState) -> Result<(), Abort> {
     if paging::is_pae(sys) {
-        sys.pdpte = match paging::pdptes(&cpu.ram, sys.cr3) {
-            Some(entries) => entries,
-            None => return Err(cpu.gp(0)),
-        };
+        sys.pdpte = pdptes(cpu, sys.cr3)?;
     }
     Ok(())
+}
+
+fn pdptes(cpu: &mut Cpu, cr3: u64) -> Result<[u64; 4], Abort> {
+    match paging::pdptes(&cpu.ram, cr3) {
+        Some(entries) => Ok(entries),
+        None => Err(cpu.gp(0)),
+    }
 }
 
 /// MOV to a control register.
