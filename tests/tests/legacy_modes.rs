@@ -7,6 +7,7 @@ mod programs;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -21,18 +22,26 @@ struct Reference {
     program: &'static str,
     /// Arguments for a machine whose BIOS is `rom.bin` in a directory, where it may put files of its own.
     arguments: fn(&Path) -> std::io::Result<Vec<String>>,
+    /// Held while one runs, for a machine of which there can be only one at a time.
+    alone: Option<&'static Mutex<()>>,
 }
+
+/// Two of them that start together can both bind the same port of their display (SO_REUSEADDR), and the second to
+/// listen on it gives up.
+static BOCHS: Mutex<()> = Mutex::new(());
 
 const REFERENCES: &[Reference] = &[
     Reference {
         name: "qemu",
         program: "qemu-system-x86_64",
         arguments: qemu,
+        alone: None,
     },
     Reference {
         name: "bochs",
         program: "bochs",
         arguments: bochs,
+        alone: Some(&BOCHS),
     },
 ];
 
@@ -58,7 +67,7 @@ fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
          megs: 16\n\
          display_library: rfb, options=\"timeout=0\"\n\
          port_e9_hack: enabled=1\n\
-         log: {at}/log\n\
+         log: -\n\
          panic: action=fatal\n\
          error: action=ignore\n\
          info: action=ignore\n"
@@ -73,15 +82,43 @@ fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
     ])
 }
 
+/// How often a machine may fail to start: Bochs shares the host's ports with whatever else runs there.
+const ATTEMPTS: usize = 3;
+
 fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
+    let _alone = reference
+        .alone
+        .map(|alone| alone.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut complaints = String::new();
+    for _ in 0..ATTEMPTS {
+        let printed = attempt(reference, image, &mut complaints)?;
+        let Some((mut words, unfinished)) = reported(&printed) else {
+            continue;
+        };
+        if unfinished {
+            // What the machine itself prints at its end.
+            words.truncate(image.expected.len());
+        }
+        return Ok(image.check(&words, unfinished)?);
+    }
+    Err(format!("it has reported nothing\n{complaints}").into())
+}
+
+/// What the image has printed on `reference`; what that said about itself is added to `complaints`.
+fn attempt(
+    reference: &Reference,
+    image: &Image,
+    complaints: &mut String,
+) -> Result<Vec<u8>, Failed> {
     let directory = tempfile::tempdir()?;
-    fs::write(directory.path().join("rom.bin"), &image.rom)?;
-    let output = directory.path().join("output");
+    let directory = directory.path();
+    fs::write(directory.join("rom.bin"), &image.rom)?;
+    let (stdout, stderr) = (directory.join("stdout"), directory.join("stderr"));
     let mut child = Command::new(reference.program)
-        .args((reference.arguments)(directory.path())?)
+        .args((reference.arguments)(directory)?)
         .stdin(Stdio::null())
-        .stdout(fs::File::create(&output)?)
-        .stderr(Stdio::null())
+        .stdout(fs::File::create(&stdout)?)
+        .stderr(fs::File::create(&stderr)?)
         .spawn()?;
     let start = Instant::now();
     while child.try_wait()?.is_none() {
@@ -92,15 +129,8 @@ fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let printed = fs::read(&output)?;
-    let Some((mut words, unfinished)) = reported(&printed) else {
-        return Err("it has reported nothing".into());
-    };
-    if unfinished {
-        // What the machine itself prints at its end.
-        words.truncate(image.expected.len());
-    }
-    Ok(image.check(&words, unfinished)?)
+    complaints.push_str(&String::from_utf8_lossy(&fs::read(&stderr)?));
+    Ok(fs::read(&stdout)?)
 }
 
 /// Why a reference machine cannot be asked, if it cannot.
