@@ -267,6 +267,16 @@ impl Cpu {
         cpu
     }
 
+    /// The machine around it.
+    pub fn platform(&self) -> &dyn Platform {
+        &*self.platform
+    }
+
+    /// The lines into it.
+    pub fn signals(&self) -> &Arc<Signals> {
+        &self.signals
+    }
+
     /// Makes this one of several processors.
     pub fn set_topology(&mut self, topology: Topology) {
         self.topology = topology;

@@ -62,6 +62,6 @@ pub use clock::{Clock, HostClock};
 pub use cpu::Cpu;
 pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};
 pub use engine::{Exit, SoftCpu};
-pub use platform::{Platform, Signals};
+pub use platform::{Platform, Signals, Startup};
 pub use ram::GuestRam;
 pub use state::CpuState;

@@ -23,6 +23,11 @@ pub trait Platform: Send + Sync {
     fn acknowledge_interrupt(&self, now: u64) -> Option<u8>;
     /// Takes the pending non-maskable interrupt that [`Signals::NMI`] announced, if it is still there.
     fn take_nmi(&self) -> bool;
+    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. On a machine with one
+    /// processor nobody sends any.
+    fn take_startup(&self) -> Option<Startup> {
+        None
+    }
     /// The performance-monitoring interrupt: delivered as the local APIC's LVTPC entry says.
     fn performance_interrupt(&self, now: u64);
 
@@ -34,6 +39,15 @@ pub trait Platform: Send + Sync {
     fn apic_rdmsr(&self, now: u64, msr: u32) -> Option<u64>;
     /// Writes an MSR that belongs to the local APIC. `None`: no such MSR or a reserved bit is set (#GP).
     fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()>;
+}
+
+/// What starts a processor over (SDM Vol. 3A 8.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Startup {
+    /// INIT: it waits for a start-up IPI then.
+    Init,
+    /// A start-up IPI, with its vector: the page of base memory that it starts at.
+    StartUp(u8),
 }
 
 /// Something that stops a processor that does not look at its [`Signals`] by itself, or ends its sleep.

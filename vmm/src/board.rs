@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use thiserror::Error;
-use vbts_cpu::{Platform, Signals};
+use vbts_cpu::{Platform, Signals, Startup};
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
 use vbts_devices::lapic::StartupEvent;
@@ -200,13 +200,6 @@ impl Board {
         &self.signals
     }
 
-    /// Hands the next INIT or start-up event to processor `cpu`.
-    pub fn take_startup_event(&self, cpu: usize) -> Option<StartupEvent> {
-        let event = lock(&self.chip).take_startup_event(cpu);
-        self.update_signals();
-        event
-    }
-
     /// The status that the guest has ended with.
     pub fn exit_status(&self) -> Option<u8> {
         self.exit.get()
@@ -302,11 +295,6 @@ impl Socket {
             .unwrap_or_default()
     }
 
-    /// Hands the next INIT or start-up event to the processor.
-    pub fn take_startup_event(&self) -> Option<StartupEvent> {
-        self.board.take_startup_event(self.cpu)
-    }
-
     fn chip(&self) -> MutexGuard<'_, IrqChip> {
         lock(&self.board.chip)
     }
@@ -368,6 +356,15 @@ impl Platform for Socket {
         let taken = self.chip().take_nmi(self.cpu);
         self.board.update_signals();
         taken
+    }
+
+    fn take_startup(&self) -> Option<Startup> {
+        let event = self.chip().take_startup_event(self.cpu);
+        self.board.update_signals();
+        event.map(|event| match event {
+            StartupEvent::Init => Startup::Init,
+            StartupEvent::StartUp(vector) => Startup::StartUp(vector),
+        })
     }
 
     fn performance_interrupt(&self, _now: u64) {
@@ -496,9 +493,9 @@ mod tests {
         };
         icr(1 << 24, 0x4500);
         assert_eq!(second.signals().get(), Signals::INIT);
-        assert_eq!(second.take_startup_event(), Some(StartupEvent::Init));
+        assert_eq!(second.take_startup(), Some(Startup::Init));
         icr(1 << 24, 0x4608);
-        assert_eq!(second.take_startup_event(), Some(StartupEvent::StartUp(8)));
+        assert_eq!(second.take_startup(), Some(Startup::StartUp(8)));
         assert_eq!(second.signals().get(), 0);
         assert_eq!(first.signals().get(), 0);
     }

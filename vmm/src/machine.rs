@@ -95,15 +95,15 @@ impl Machine {
         let vcpu = |id: u8| {
             let socket = Socket::new(board.clone(), id.into());
             let ram = memory::cpu_view(&memory);
-            let platform = Arc::new(socket.clone());
-            let mut cpu = Cpu::new(model, ram, platform, socket.signals());
+            let signals = socket.signals();
+            let mut cpu = Cpu::new(model, ram, Arc::new(socket), signals);
             cpu.set_topology(Topology { id, count });
             if id == 0 {
                 cpu.load_state(state);
             } else {
                 cpu.load_state(&CpuState::after_reset(model));
             }
-            let mut vcpu = Vcpu::new(SoftCpu::new(cpu), socket);
+            let mut vcpu = Vcpu::new(SoftCpu::new(cpu));
             if id != 0 {
                 vcpu.wait_for_startup();
             }
@@ -129,9 +129,9 @@ impl Machine {
     pub fn accelerate(&mut self, mut vm: Vm) -> Result<(), Failure> {
         let clock = HostClock::new(vm.tsc_khz());
         let tsc_offset = HostClock::tsc().wrapping_neg();
-        for (cpu, (vcpu, fd)) in self.vcpus.iter_mut().zip(vm.take_vcpus()).enumerate() {
-            let socket = Socket::new(self.board.clone(), cpu);
-            let kvm = KvmVcpu::new(fd, socket, vm.passes_bts_through());
+        for (vcpu, fd) in self.vcpus.iter_mut().zip(vm.take_vcpus()) {
+            let signals = vcpu.soft().cpu.signals().clone();
+            let kvm = KvmVcpu::new(fd, signals, vm.passes_bts_through());
             vcpu.accelerate(kvm, clock, tsc_offset)?;
         }
         self.host_clock = Some(clock);

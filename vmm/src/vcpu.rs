@@ -4,10 +4,8 @@
 //! from one to the other. What does not move is what only one of them has, above all the MSRs that are not part of
 //! [`CpuState`]: the software CPU's table answers for them on either.
 
-use vbts_cpu::{Clock, CpuState, Exit, HostClock, SoftCpu};
-use vbts_devices::lapic::StartupEvent;
+use vbts_cpu::{Clock, CpuState, Exit, HostClock, Signals, SoftCpu, Startup};
 
-use crate::board::Socket;
 use crate::exit::Failure;
 use crate::kvm::doorbell::Listening;
 use crate::kvm::{KvmVcpu, Left};
@@ -41,7 +39,6 @@ impl std::iter::Sum for Moves {
 #[derive(Debug)]
 pub struct Vcpu {
     soft: SoftCpu,
-    socket: Socket,
     kvm: Option<KvmVcpu>,
     /// KVM has the state now.
     on_kvm: bool,
@@ -53,11 +50,10 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    /// A processor that the software CPU executes, at `socket`.
-    pub fn new(soft: SoftCpu, socket: Socket) -> Self {
+    /// A processor that the software CPU executes.
+    pub fn new(soft: SoftCpu) -> Self {
         Self {
             soft,
-            socket,
             kvm: None,
             on_kvm: false,
             waits_for_startup: false,
@@ -79,7 +75,7 @@ impl Vcpu {
         self.soft.cpu.set_clock(Clock::Host(clock));
         self.soft.cpu.set_tsc_offset(tsc_offset);
         kvm.attach(&mut self.soft.cpu)?;
-        kvm.load(&self.soft.cpu.state())?;
+        kvm.load(&self.soft.cpu)?;
         self.kvm = Some(kvm);
         self.on_kvm = true;
         Ok(())
@@ -112,8 +108,8 @@ impl Vcpu {
 
     /// Whether it executes nothing until something happens. Not meant for a processor on KVM.
     pub fn asleep(&self) -> bool {
-        let lines = self.socket.signals().get();
-        let startup = lines & vbts_cpu::Signals::INIT != 0;
+        let lines = self.soft.cpu.signals().get();
+        let startup = lines & Signals::INIT != 0;
         !startup && (self.waits_for_startup || self.soft.cpu.asleep())
     }
 
@@ -145,7 +141,7 @@ impl Vcpu {
     pub fn run(&mut self, deadline: u64) -> Result<Exit, Failure> {
         loop {
             if self.waits_for_startup {
-                match self.socket.take_startup_event() {
+                match self.soft.cpu.platform().take_startup() {
                     Some(event) => self.startup(event)?,
                     None => return Ok(self.wait()),
                 }
@@ -170,7 +166,7 @@ impl Vcpu {
                 _ => self.soft.run(deadline),
             };
             if exit == Exit::Init {
-                if let Some(event) = self.socket.take_startup_event() {
+                if let Some(event) = self.soft.cpu.platform().take_startup() {
                     self.startup(event)?;
                 }
                 continue;
@@ -182,9 +178,9 @@ impl Vcpu {
 
     /// What a processor does that waits for a start-up IPI.
     fn wait(&self) -> Exit {
-        let signals = self.socket.signals();
-        if signals.get() & vbts_cpu::Signals::KICK != 0 {
-            signals.lower(vbts_cpu::Signals::KICK);
+        let signals = self.soft.cpu.signals();
+        if signals.get() & Signals::KICK != 0 {
+            signals.lower(Signals::KICK);
             return Exit::Kick;
         }
         Exit::Halt {
@@ -193,22 +189,22 @@ impl Vcpu {
     }
 
     /// INIT, or a start-up IPI, which means something to a processor after INIT only (SDM Vol. 3A 8.4.3).
-    fn startup(&mut self, event: StartupEvent) -> Result<(), Failure> {
+    fn startup(&mut self, event: Startup) -> Result<(), Failure> {
         let mut state = self.state()?;
         match event {
-            StartupEvent::Init => {
+            Startup::Init => {
                 state = state.after_init(self.soft.cpu.model());
                 self.waits_for_startup = true;
             }
-            StartupEvent::StartUp(vector) if self.waits_for_startup => {
+            Startup::StartUp(vector) if self.waits_for_startup => {
                 state.start_up(vector);
                 self.waits_for_startup = false;
             }
-            StartupEvent::StartUp(_) => return Ok(()),
+            Startup::StartUp(_) => return Ok(()),
         }
         self.soft.cpu.load_state(&state);
         if let Some(kvm) = &mut self.kvm {
-            kvm.load(&state)?;
+            kvm.load(&self.soft.cpu)?;
             self.on_kvm = true;
         }
         Ok(())
@@ -237,7 +233,7 @@ impl Vcpu {
         }
         let idle = matches!(exit, Exit::Halt { .. });
         if idle || now - self.last_traced >= LINGER {
-            kvm.load(&self.soft.cpu.state())?;
+            kvm.load(&self.soft.cpu)?;
             self.on_kvm = true;
             self.moves.to_kvm += 1;
         }
@@ -279,7 +275,7 @@ impl Vcpu {
         if let Some(kvm) = &mut self.kvm
             && !self.soft.cpu.watches_branches()
         {
-            kvm.load(&self.soft.cpu.state())?;
+            kvm.load(&self.soft.cpu)?;
             self.on_kvm = true;
         }
         Ok(())

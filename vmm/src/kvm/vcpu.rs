@@ -14,7 +14,6 @@ use vbts_cpu::{Cpu, CpuState, Exit, HostClock, Leaf, Platform, Signals};
 
 use super::doorbell::{Doorbell, Listening};
 use super::{KvmError, Named, ioctl, msr, state};
-use crate::board::Socket;
 
 const IA32_TSC: u32 = 0x10;
 const IA32_APIC_BASE: u32 = 0x1B;
@@ -36,7 +35,6 @@ pub enum Left {
 #[derive(Debug)]
 pub struct KvmVcpu {
     fd: VcpuFd,
-    socket: Socket,
     signals: Arc<Signals>,
     doorbell: Arc<Doorbell>,
     /// An interrupt can be injected: IF is set, and nothing is in its way.
@@ -50,14 +48,12 @@ pub struct KvmVcpu {
 }
 
 impl KvmVcpu {
-    /// The vCPU `fd`, which is at `socket`. What the guest writes to IA32_DEBUGCTL and IA32_DS_AREA is forwarded to KVM if
-    /// `passes_bts_through`.
-    pub fn new(fd: VcpuFd, socket: Socket, passes_bts_through: bool) -> Self {
-        let signals = socket.signals();
+    /// The vCPU `fd`, with the lines into it. What the guest writes to IA32_DEBUGCTL and IA32_DS_AREA is forwarded to KVM
+    /// if `passes_bts_through`.
+    pub fn new(fd: VcpuFd, signals: Arc<Signals>, passes_bts_through: bool) -> Self {
         Self {
             fd,
             doorbell: Doorbell::new(&signals),
-            socket,
             signals,
             injectable: false,
             interrupts_on: false,
@@ -98,16 +94,14 @@ impl KvmVcpu {
         self.doorbell.listen(flag)
     }
 
-    /// Takes the processor over in the state `s`.
+    /// Takes the processor over from `cpu`.
     ///
     /// # Errors
-    /// KVM refuses a part of it.
-    pub fn load(&mut self, s: &CpuState) -> Result<(), KvmError> {
-        let apic_base = self
-            .socket
-            .apic_rdmsr(0, IA32_APIC_BASE)
-            .unwrap_or_default();
-        state::load(&self.fd, s, apic_base, self.socket.cr8())?;
+    /// KVM refuses a part of its state.
+    pub fn load(&mut self, cpu: &Cpu) -> Result<(), KvmError> {
+        let s = &cpu.state();
+        let platform = cpu.platform();
+        state::load(&self.fd, s, apic_base(platform), platform.cr8())?;
         self.halted = s.halted;
         self.interrupts_on = s.rflags & vbts_cpu::state::rflags::IF != 0;
         self.injectable = self.interrupts_on && !s.interrupt_shadow && s.pending.is_none();
@@ -159,7 +153,7 @@ impl KvmVcpu {
                 }
                 self.halted = false;
             }
-            let seen_to = self.inject(lines)?;
+            let seen_to = self.inject(cpu.platform(), lines)?;
             self.doorbell.enter();
             // What was raised since has rung no bell, and will ring none while it stays raised.
             if self.signals.get() & !seen_to != 0 {
@@ -176,7 +170,7 @@ impl KvmVcpu {
 
     /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take one. Returns the lines
     /// that may be raised now without anybody having to do more.
-    fn inject(&mut self, lines: u32) -> Result<u32, KvmError> {
+    fn inject(&mut self, platform: &dyn Platform, lines: u32) -> Result<u32, KvmError> {
         let mut seen_to = 0;
         if lines & Signals::NMI != 0 {
             // While one is serviced the next waits in the local APIC, where it goes along at a hand-over. There is no
@@ -184,18 +178,18 @@ impl KvmVcpu {
             let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
             if events.nmi.masked != 0 || events.nmi.pending != 0 {
                 seen_to |= Signals::NMI;
-            } else if self.socket.take_nmi() {
+            } else if platform.take_nmi() {
                 self.fd.nmi().named("KVM_NMI")?;
             }
         }
         if lines & Signals::INTR != 0 && self.injectable {
-            if let Some(vector) = self.socket.acknowledge_interrupt(0) {
+            if let Some(vector) = platform.acknowledge_interrupt(0) {
                 ioctl::interrupt(&self.fd, vector).named("KVM_INTERRUPT")?;
             }
             self.injectable = false;
         }
         let more = self.signals.get() & Signals::INTR != 0;
-        let cr8 = self.socket.cr8();
+        let cr8 = platform.cr8();
         let run = self.fd.get_kvm_run();
         run.request_interrupt_window = more.into();
         run.cr8 = cr8;
@@ -207,22 +201,21 @@ impl KvmVcpu {
 
     /// Enters the guest once.
     fn enter(&mut self, cpu: &mut Cpu) -> Result<Option<Left>, KvmError> {
-        let socket = &self.socket;
         let mut halted = false;
         let mut unemulated = false;
         let now = cpu.now();
         let left = match self.fd.run() {
             Ok(exit) => match exit {
                 VcpuExit::IoIn(..) | VcpuExit::IoOut(..) => {
-                    self.port_io(now);
+                    self.port_io(cpu.platform(), now);
                     Some(Left::Exit(Exit::Bus))
                 }
                 VcpuExit::MmioRead(gpa, data) => {
-                    socket.mmio_read(now, gpa, data);
+                    cpu.platform().mmio_read(now, gpa, data);
                     Some(Left::Exit(Exit::Bus))
                 }
                 VcpuExit::MmioWrite(gpa, data) => {
-                    socket.mmio_write(now, gpa, data);
+                    cpu.platform().mmio_write(now, gpa, data);
                     Some(Left::Exit(Exit::Bus))
                 }
                 VcpuExit::X86Rdmsr(access) => {
@@ -252,7 +245,7 @@ impl KvmVcpu {
                             None
                         }
                         IA32_APIC_BASE => {
-                            self.update_apic_base()?;
+                            self.update_apic_base(cpu.platform())?;
                             None
                         }
                         IA32_DEBUGCTL => Some(Left::DebugCtl),
@@ -280,7 +273,7 @@ impl KvmVcpu {
             Err(error) => return Err(error).named("KVM_RUN"),
         };
         self.halted = halted;
-        let cr8 = self.socket.cr8();
+        let cr8 = cpu.platform().cr8();
         let run = self.fd.get_kvm_run();
         run.immediate_exit = 0;
         self.injectable = run.ready_for_interrupt_injection != 0 && run.if_flag != 0;
@@ -295,13 +288,13 @@ impl KvmVcpu {
             return Ok(Some(Left::Unemulated));
         }
         if new_cr8 != cr8 {
-            self.socket.set_cr8(now, new_cr8 & 15);
+            cpu.platform().set_cr8(now, new_cr8 & 15);
         }
         Ok(left)
     }
 
     /// An access to an I/O port, or the repeated ones of INS and OUTS.
-    fn port_io(&mut self, now: u64) {
+    fn port_io(&mut self, platform: &dyn Platform, now: u64) {
         let run = self.fd.get_kvm_run();
         // SAFETY: KVM_EXIT_IO fills this member.
         let io = unsafe { run.__bindgen_anon_1.io };
@@ -316,22 +309,23 @@ impl KvmVcpu {
         };
         for element in data.chunks_exact_mut(size) {
             if u32::from(io.direction) == KVM_EXIT_IO_OUT {
-                self.socket.pio_write(now, io.port, element);
+                platform.pio_write(now, io.port, element);
             } else {
-                self.socket.pio_read(now, io.port, element);
+                platform.pio_read(now, io.port, element);
             }
         }
     }
 
     /// CPUID shows a local APIC if it is enabled.
-    fn update_apic_base(&self) -> Result<(), KvmError> {
+    fn update_apic_base(&self, platform: &dyn Platform) -> Result<(), KvmError> {
         let mut sregs = self.fd.get_sregs().named("KVM_GET_SREGS")?;
-        sregs.apic_base = self
-            .socket
-            .apic_rdmsr(0, IA32_APIC_BASE)
-            .unwrap_or_default();
+        sregs.apic_base = apic_base(platform);
         self.fd.set_sregs(&sregs).named("KVM_SET_SREGS")
     }
+}
+
+fn apic_base(platform: &dyn Platform) -> u64 {
+    platform.apic_rdmsr(0, IA32_APIC_BASE).unwrap_or_default()
 }
 
 /// What CPUID returns, as KVM wants it.
