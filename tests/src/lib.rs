@@ -5,6 +5,7 @@
 
 pub mod branches;
 pub mod differential;
+pub mod guest_program;
 pub mod kvm;
 pub mod machine;
 pub mod oracle;

@@ -83,6 +83,12 @@ impl Machine {
         &self.kernel
     }
 
+    /// What [`Self::trace`] runs on.
+    #[must_use]
+    pub fn accel(&self) -> &str {
+        &self.accel
+    }
+
     /// A command line of `vbts`, in a process group of its own.
     #[must_use]
     pub fn command<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(&self, arguments: I) -> Command {
@@ -131,14 +137,22 @@ impl Machine {
 ///
 /// # Errors
 /// If it cannot be started or does not end in time.
-pub fn finish(mut command: Command) -> Result<Run> {
+pub fn finish(command: Command) -> Result<Run> {
+    finish_within(command, LIMIT)
+}
+
+/// Runs a command to its end, for which it has `limit`.
+///
+/// # Errors
+/// If it cannot be started or does not end in time.
+pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start {command:?}"))?;
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = wait(&mut child, LIMIT).with_context(|| format!("{command:?}"));
+    let status = wait(&mut child, limit).with_context(|| format!("{command:?}"));
     if status.is_err() {
         // It may have ended just now.
         let _ = child.kill();

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * A program of many threads, some of which are traced while the others disturb them: is every record there, in order,
+ * and none twice, and does everybody go on?
+ *
+ *	gcc -O2 -Wall -Wextra -static -pthread -o traced_threads traced_threads.c
+ *	traced_threads [SECONDS]
+ *
+ * A thread walks a pseudo-random path of indirect jumps, so that each record tells what the next one has to be. The
+ * traced ones stop with PTRACE_BTS_O_SIGNAL whenever their buffer is nearly full, which is of another size every now and
+ * then. Those that are not traced send signals, and change mappings, which all processors have to hear of.
+ *
+ * Prints KTAP, and how far it is every ten seconds. As PID 1 it reports through the machine's exit port.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/io.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Of the vbts machine: a byte written here ends it, with that status. */
+#define EXIT_PORT	0xf4
+
+#define THREADS		8
+#define TRACED		4
+/* A thread that has not got on for so long hangs: seconds. */
+#define PATIENCE	120
+
+enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN };
+enum { INVALID, BRANCH, ARRIVES, DEPARTS };
+
+#define O_TRACE		0x1ul
+#define O_SCHED		0x2ul
+#define O_SIGNAL	0x4ul
+
+struct config {
+	unsigned long size, flags;
+};
+
+struct record {
+	uint64_t qualifier, from, to;
+};
+
+/*
+ * walk() takes STEPS steps from STATE. The place of a step is the top four bits of the state; each counts in COUNTER,
+ * and is STRIDE bytes long.
+ */
+#define A	6364136223846793005ull
+#define C	1442695040888963407ull
+#define STRIDE	64
+
+struct walk {
+	uint64_t a, c;
+	const void *const *places;
+};
+
+void walk(uint64_t state, uint64_t steps, atomic_ulong *counter, const struct walk *);
+extern const char walk_in[], walk_out[], walk_places[], walk_end[];
+asm(".text\n"
+    "walk:\n"
+    "	mov 0(%rcx), %r8\n"
+    "	mov 8(%rcx), %r9\n"
+    "	mov 16(%rcx), %rcx\n"
+    "	mov %rdi, %rax\n"
+    "	shr $60, %rax\n"
+    "walk_in:\n"
+    "	jmp *(%rcx,%rax,8)\n"
+    "	.balign 64\n"
+    "walk_places:\n"
+    "	.rept 16\n"
+    "	.balign 64\n"
+    "	lock incq (%rdx)\n"
+    "	imul %r8, %rdi\n"
+    "	add %r9, %rdi\n"
+    "	dec %rsi\n"
+    "	{disp32} jz walk_out\n"
+    "	mov %rdi, %rax\n"
+    "	shr $60, %rax\n"
+    "	jmp *(%rcx,%rax,8)\n"
+    "	.endr\n"
+    "	.balign 64\n"
+    "walk_end:\n"
+    "walk_out:\n"
+    "	ret\n");
+/* The branches of a place, from its start: bytes of the instructions before them. */
+#define LAST	(4 + 4 + 3 + 3)
+#define NEXT	(LAST + 6 + 3 + 4)
+
+static const void *places[16];
+static const struct walk constants = { A, C, places };
+
+/* Where the N-th walk of a thread starts, and how long it is. */
+static uint64_t seed(unsigned int thread, uint64_t n)
+{
+	uint64_t x = (n * THREADS + thread + 1) * 0x9e3779b97f4a7c15ull;
+
+	x ^= x >> 29;
+	x *= 0xbf58476d1ce4e5b9ull;
+	return x ^ x >> 32;
+}
+
+static uint64_t length(uint64_t start)
+{
+	return start % 2000 + 1;
+}
+
+/* What both processes see. */
+static struct shared {
+	atomic_ulong counter;
+	atomic_bool go, end;
+	struct {
+		_Alignas(64) atomic_int tid;
+		atomic_ulong steps, signals;
+	} thread[THREADS];
+} *shared;
+
+static _Thread_local unsigned int self;
+
+static void handler(int signal)
+{
+	(void)signal;
+	atomic_fetch_add(&shared->thread[self].signals, 1);
+}
+
+/* What a thread that is not traced does to the others. */
+static void disturb(uint64_t random)
+{
+	size_t size = 4096 * (1 + random % 8);
+	unsigned int other = random / 8 % TRACED;
+	char *page;
+
+	switch (random / 64 % 4) {
+	case 0:
+		page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (page == MAP_FAILED)
+			break;
+		memset(page, 1, size);
+		mprotect(page, size, PROT_READ);
+		munmap(page, size);
+		break;
+	case 1:
+		tgkill(getpid(), shared->thread[other].tid, SIGUSR1);
+		break;
+	case 2:
+		sched_yield();
+		break;
+	case 3:
+		usleep(random / 256 % 512);
+		break;
+	}
+}
+
+static void *thread(void *argument)
+{
+	uint64_t n, start;
+
+	self = (uintptr_t)argument;
+	shared->thread[self].tid = gettid();
+	while (!shared->go)
+		usleep(1000);
+	for (n = 0; !shared->end; n++) {
+		start = seed(self, n);
+		walk(start, length(start), &shared->counter, &constants);
+		atomic_fetch_add(&shared->thread[self].steps, length(start));
+		if (self >= TRACED)
+			disturb(start);
+	}
+	return NULL;
+}
+
+static void program(void)
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+	pthread_t threads[THREADS];
+	uintptr_t i;
+
+	sigaction(SIGUSR1, &action, NULL);
+	for (i = 0; i < THREADS; i++)
+		if (pthread_create(&threads[i], NULL, thread, (void *)i))
+			_exit(1);
+	for (i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	_exit(0);
+}
+
+/*
+ * The tracer
+ */
+
+static char why[256];
+
+#define FAIL(...) do { snprintf(why, sizeof(why), __VA_ARGS__); return -1; } while (0)
+#define CHECK(what) do { if (!(what)) FAIL("line %d: %s (errno %d)", __LINE__, #what, errno); } while (0)
+
+/* What is known of a traced thread. */
+static struct tracee {
+	uint64_t walks, state, steps;
+	/* Where the last record led: a place, or outside. */
+	int place;
+	bool gone;
+	unsigned long capacity, records, stops, signals;
+} tracees[TRACED];
+
+#define OUTSIDE -1
+
+static long bts(int request, pid_t pid, void *addr, unsigned long data)
+{
+	errno = 0;
+	return syscall(SYS_ptrace, request, pid, addr, data);
+}
+
+static int configure(unsigned int i)
+{
+	static const unsigned int capacities[] = { 64, 100, 500, 3000, 10000 };
+	struct tracee *t = &tracees[i];
+	struct config config = { .flags = O_TRACE | O_SCHED | O_SIGNAL };
+
+	t->capacity = capacities[(t->stops / 16 + i) % (sizeof(capacities) / sizeof(capacities[0]))];
+	config.size = t->capacity * sizeof(struct record);
+	CHECK(!bts(CONFIG, shared->thread[i].tid, &config, 0));
+	return 0;
+}
+
+/* Is RECORD what comes next? */
+static int follow(unsigned int i, const struct record *record)
+{
+	struct tracee *t = &tracees[i];
+	uint64_t from = record->from, offset = from - (uintptr_t)walk_places;
+	bool last;
+
+	if (record->qualifier != BRANCH)
+		return 0;
+	if (from == (uintptr_t)walk_in) {
+		if (t->place != OUTSIDE)
+			FAIL("thread %u begins walk %lu inside of another", i, t->walks);
+		t->state = seed(i, t->walks++);
+	} else if (offset < (uintptr_t)walk_end - (uintptr_t)walk_places) {
+		last = offset % STRIDE == LAST;
+		if (offset / STRIDE != (uint64_t)t->place || (!last && offset % STRIDE != NEXT))
+			FAIL("thread %u, walk %lu, step %lu: a record from %#lx, at place %d", i, t->walks, t->steps, offset,
+			     t->place);
+		t->state = t->state * A + C;
+		t->steps++;
+		if (last) {
+			if (record->to != (uintptr_t)walk_out)
+				FAIL("thread %u, walk %lu ends at %#lx", i, t->walks, record->to);
+			t->place = OUTSIDE;
+			return 0;
+		}
+	} else {
+		return 0;
+	}
+	t->place = t->state >> 60;
+	if (record->to != (uintptr_t)places[t->place])
+		FAIL("thread %u, walk %lu, step %lu: a record to %#lx instead of %#lx", i, t->walks, t->steps, record->to,
+		     (uintptr_t)places[t->place]);
+	return 0;
+}
+
+static int drain(unsigned int i)
+{
+	static struct record records[10000];
+	long n = bts(DRAIN, shared->thread[i].tid, records, 0), at;
+
+	CHECK(n >= 0 && n < (long)tracees[i].capacity);
+	for (at = 0; at < n; at++)
+		if (follow(i, &records[at]))
+			return -1;
+	tracees[i].records += n;
+	return 0;
+}
+
+/* Thread I has stopped: what is it to go on with? */
+static int stopped(unsigned int i, int status, int *signal)
+{
+	struct tracee *t = &tracees[i];
+	siginfo_t info;
+
+	*signal = 0;
+	switch (status >> 8) {
+	case SIGIO:
+		CHECK(!ptrace(PTRACE_GETSIGINFO, shared->thread[i].tid, 0, &info) && info.si_code == SI_KERNEL);
+		if (drain(i))
+			return -1;
+		if (++t->stops % 16 == 0)
+			return configure(i);
+		return 0;
+	case SIGUSR1:
+		t->signals++;
+		*signal = SIGUSR1;
+		return 0;
+	case SIGTRAP | PTRACE_EVENT_EXIT << 8:
+		t->gone = true;
+		if (drain(i))
+			return -1;
+		if (t->place != OUTSIDE || t->steps != shared->thread[i].steps)
+			FAIL("thread %u has taken %lu steps, and %lu are recorded", i, shared->thread[i].steps, t->steps);
+		if (t->signals != shared->thread[i].signals)
+			FAIL("thread %u has seen %lu signals of %lu", i, shared->thread[i].signals, t->signals);
+		return 0;
+	}
+	FAIL("thread %u stopped with status %#x", i, status);
+}
+
+static int attach(unsigned int i)
+{
+	pid_t tid = shared->thread[i].tid;
+	int status;
+
+	CHECK(!ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL));
+	CHECK(!ptrace(PTRACE_INTERRUPT, tid, 0, 0));
+	CHECK(waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status));
+	tracees[i].place = OUTSIDE;
+	if (configure(i))
+		return -1;
+	CHECK(!ptrace(PTRACE_CONT, tid, 0, 0));
+	return 0;
+}
+
+static int find(pid_t tid)
+{
+	for (unsigned int i = 0; i < TRACED; i++)
+		if (shared->thread[i].tid == tid)
+			return i;
+	return -1;
+}
+
+/* Milliseconds */
+static long now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+/* Once a second: does everybody go on? */
+static int look(long elapsed)
+{
+	static struct {
+		unsigned long steps;
+		long at;
+	} last[THREADS];
+	static long report;
+	unsigned long records = 0, stops = 0;
+	unsigned int i;
+
+	for (i = 0; i < THREADS; i++) {
+		if (last[i].steps != shared->thread[i].steps || (i < TRACED && tracees[i].gone)) {
+			last[i].steps = shared->thread[i].steps;
+			last[i].at = elapsed;
+		} else if (elapsed - last[i].at > PATIENCE * 1000) {
+			FAIL("thread %u has not got on for %d s", i, PATIENCE);
+		}
+	}
+	for (i = 0; i < TRACED; i++) {
+		records += tracees[i].records;
+		stops += tracees[i].stops;
+	}
+	if (elapsed >= report) {
+		printf("# %ld s: %lu steps, %lu records, %lu stops\n", elapsed / 1000, shared->counter, records, stops);
+		report += 10000;
+	}
+	return 0;
+}
+
+static int test(long duration)
+{
+	/* Wakes waitpid(). */
+	struct sigaction action = { .sa_handler = nothing };
+	struct itimerval second = { { 1, 0 }, { 1, 0 } }, never = {};
+	long start, looked = -1000;
+	unsigned long steps = 0;
+	unsigned int i;
+	int status, signal, of;
+	pid_t pid, child;
+
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	for (i = 0; i < 16; i++)
+		places[i] = walk_places + STRIDE * i;
+	child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		program();
+	for (i = 0; i < THREADS; i++)
+		while (!shared->thread[i].tid)
+			usleep(1000);
+	for (i = 0; i < TRACED; i++)
+		if (attach(i))
+			return -1;
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &second, NULL);
+	start = now();
+	shared->go = true;
+	for (;;) {
+		if (now() - start >= looked + 1000) {
+			looked = now() - start;
+			if (look(looked))
+				return -1;
+		}
+		if (now() - start >= duration)
+			shared->end = true;
+		pid = waitpid(-1, &status, __WALL);
+		if (pid < 0 && errno == EINTR)
+			continue;
+		CHECK(pid > 0);
+		if (pid == child) {
+			CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+			break;
+		}
+		of = find(pid);
+		CHECK(of >= 0);
+		if (!WIFSTOPPED(status))
+			continue;
+		if (stopped(of, status, &signal))
+			return -1;
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, signal));
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	for (i = 0; i < THREADS; i++) {
+		if (i < TRACED && !(tracees[i].gone && tracees[i].stops))
+			FAIL("thread %u was not traced to its end, or never stopped", i);
+		if (i < TRACED)
+			printf("# thread %u: %lu records, %lu stops, %lu signals\n", i, tracees[i].records,
+			       tracees[i].stops, tracees[i].signals);
+		steps += shared->thread[i].steps;
+	}
+	if (steps != shared->counter)
+		FAIL("%lu steps were taken, and %lu counted", steps, shared->counter);
+	return 0;
+}
+
+static int run(int argc, char **argv)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	puts("KTAP version 1\n1..1");
+	if (test(argc > 1 ? atof(argv[1]) * 1000 : 10000)) {
+		printf("not ok 1 traced_threads\n# %s\n", why);
+		return 1;
+	}
+	puts("ok 1 traced_threads");
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	int status;
+
+	if (getpid() != 1)
+		return run(argc, argv);
+	status = run(argc, argv);
+	tcdrain(STDOUT_FILENO);
+	if (ioperm(EXIT_PORT, 1, 1)) {
+		perror("ioperm");
+		return 1;
+	}
+	outb(status, EXIT_PORT);
+	/* The machine has ended. */
+	pause();
+}
