@@ -259,11 +259,20 @@ impl SoftCpu {
     fn look_up(&mut self) -> Result<Found, Stopped> {
         let hit = self.fetch()?;
         let unchanged = |bytes: &[u8]| {
-            let mut now = [0; 0x1000];
-            let now = &mut now[..bytes.len()];
-            // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
-            unsafe { std::ptr::copy_nonoverlapping(hit.host, now.as_mut_ptr(), now.len()) };
-            bytes == now
+            // Little by little: most blocks are short, and there are many after a hand-over.
+            bytes.chunks(32).enumerate().all(|(i, chunk)| {
+                let mut now = [0; 32];
+                let now = &mut now[..chunk.len()];
+                // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        hit.host.add(32 * i),
+                        now.as_mut_ptr(),
+                        now.len(),
+                    );
+                }
+                chunk == now
+            })
         };
         if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size, unchanged)
             && let Some(block) = self.cache.get(id)

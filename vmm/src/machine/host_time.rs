@@ -88,9 +88,10 @@ impl Common<'_> {
             wakes |= Signals::INTR;
         }
         self.deaf.fetch_add(interrupts_off.into(), Ordering::SeqCst);
-        self.asleep.fetch_add(1, Ordering::SeqCst);
-        // The machine's thread looks whether anybody is awake.
-        self.ring();
+        if self.asleep.fetch_add(1, Ordering::SeqCst) + 1 == self.board.signals().len() {
+            // The machine's thread looks whether anything is left that could wake somebody.
+            self.ring();
+        }
         while signals.get() & wakes == 0 {
             // A line that is raised from now on unparks this thread, and a token that is there already does.
             std::thread::park();
