@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * Requests, tracees, and code whose branches are known.
+ */
+#include "bts.h"
+
+char *why;
+
+#define LOOP(name)								\
+	asm(".text\n.globl " #name "\n" #name ":\n"				\
+	    ".globl " #name "_head\n" #name "_head:\n"				\
+	    "dec %rdi\n"							\
+	    ".globl " #name "_branch\n" #name "_branch:\n"			\
+	    "jnz " #name "_head\n"						\
+	    "ret\n")
+LOOP(loop_a);
+LOOP(loop_b);
+
+long bts(int request, pid_t pid, void *addr, unsigned long data)
+{
+	errno = 0;
+	return syscall(SYS_ptrace, request, pid, addr, data);
+}
+
+/* ptrace as a 32-bit program calls it. Static data of this program is below 4 GiB. */
+int bts32(int request, pid_t pid, void *addr, unsigned int data)
+{
+	int ret;
+
+	asm volatile("int $0x80" : "=a"(ret)
+		     : "a"(26), "b"(request), "c"(pid), "d"((unsigned int)(uintptr_t)addr), "S"(data)
+		     : "memory", "r8", "r9", "r10", "r11");
+	return ret;
+}
+
+long config(pid_t pid, unsigned long size, unsigned long flags)
+{
+	return config_virtual(pid, size, flags, 0);
+}
+
+long config_virtual(pid_t pid, unsigned long size, unsigned long flags, unsigned long virtual_size)
+{
+	struct config cfg = { size, flags, virtual_size };
+
+	return bts(CONFIG, pid, &cfg, 0);
+}
+
+unsigned long flags_of(pid_t pid)
+{
+	struct config cfg;
+
+	return bts(STATUS, pid, &cfg, 0) > 0 ? cfg.flags : ~0ul;
+}
+
+pid_t start(void (*work)(void))
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid) {
+		ptrace(PTRACE_TRACEME, 0, 0, 0);
+		raise(SIGSTOP);
+		work();
+		_exit(0);
+	}
+	if (waitpid(pid, &status, __WALL) != pid || !WIFSTOPPED(status))
+		return -1;
+	ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL);
+	return pid;
+}
+
+void stop(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	/* A task in its exit stop does not wake up for that; others get there now. */
+	do
+		ptrace(PTRACE_CONT, pid, 0, 0);
+	while (waitpid(pid, NULL, __WALL) == pid);
+}
+
+int next_stop(pid_t pid, int signal)
+{
+	int status;
+
+	ptrace(PTRACE_CONT, pid, 0, signal);
+	return waitpid(pid, &status, __WALL) == pid ? status : -1;
+}
+
+unsigned long count(const struct record *r, long n, const char *from, const char *to)
+{
+	unsigned long found = 0;
+
+	for (; n > 0; n--, r++)
+		found += r->qualifier == BRANCH && r->a == (uintptr_t)from && r->b == (uintptr_t)to;
+	return found;
+}
+
+void work_none(void)
+{
+}
+
+void work_a(void)
+{
+	loop_a(1000);
+}
+
+unsigned int maze_steps = 8000;
+
+void work_maze(void)
+{
+	maze(maze_steps);
+}
+
+/* Not inlined, and in a section of its own, whose bounds the linker provides. */
+__attribute__((noinline, section("maze_text"))) void maze(unsigned int steps)
+{
+	unsigned int x = 1, y = 0;
+
+	while (steps--) {
+		x ^= x << 13;
+		x ^= x >> 17;
+		x ^= x << 5;
+		/* The asm keeps the compiler from doing without branches. */
+		if (x & 1)
+			asm volatile("" : "+r"(y));
+		else
+			asm volatile("nop" : "+r"(y));
+		if (x & 0x10)
+			asm volatile("nop; nop" : "+r"(y));
+		if (x & 0x700)
+			asm volatile("nop; nop; nop" : "+r"(y));
+	}
+}
+
+extern const char __start_maze_text[], __stop_maze_text[];
+
+static int in_maze(uint64_t ip)
+{
+	return ip >= (uintptr_t)__start_maze_text && ip < (uintptr_t)__stop_maze_text;
+}
+
+int path_add(struct path *path, const struct record *r, long n)
+{
+	for (; n > 0; n--, r++) {
+		if (r->qualifier != BRANCH || !in_maze(r->a) || !in_maze(r->b))
+			continue;
+		if (path->n == path->room) {
+			path->room += 1 << 15;
+			path->r = realloc(path->r, RECORDS(path->room));
+			CHECK(path->r);
+		}
+		path->r[path->n++] = *r;
+	}
+	return 0;
+}
+
+int path_reference(struct path *path)
+{
+	const unsigned long room = 1 << 17;
+	struct record *r = malloc(RECORDS(room));
+	pid_t pid = start(work_maze);
+	long n;
+
+	CHECK(r && pid > 0);
+	*path = (struct path){ 0 };
+	CHECK(config(pid, RECORDS(room), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > (long)maze_steps && n < (long)room);
+	TRY(path_add(path, r, n));
+	CHECK(path->n > (long)maze_steps);
+	stop(pid);
+	free(r);
+	return 0;
+}
+
+int path_compare(const struct path *path, const struct path *reference)
+{
+	for (long i = 0; i < path->n && i < reference->n; i++)
+		if (memcmp(&path->r[i], &reference->r[i], sizeof(*path->r)))
+			FAIL("branch %ld of %ld is %#lx -> %#lx instead of %#lx -> %#lx", i, reference->n,
+			     path->r[i].a, path->r[i].b, reference->r[i].a, reference->r[i].b);
+	if (path->n != reference->n)
+		FAIL("%ld branches instead of %ld", path->n, reference->n);
+	return 0;
+}
+
+int check_sched(const struct record *r, long n, const char *name, unsigned long at_least)
+{
+	uint64_t expected = ARRIVES, jiffies = 0, events = 0;
+
+	for (; n > 0; n--, r++) {
+		if (r->qualifier == BRANCH) {
+			if (expected != DEPARTS)
+				FAIL("task %s: a branch while it has no processor", name);
+			continue;
+		}
+		if (r->qualifier != expected)
+			FAIL("task %s: qualifier %lu instead of %lu", name, r->qualifier, expected);
+		if (r->a < jiffies)
+			FAIL("task %s: jiffies go back from %lu to %lu", name, jiffies, r->a);
+		jiffies = r->a;
+		expected = expected == ARRIVES ? DEPARTS : ARRIVES;
+		events++;
+	}
+	if (events < at_least)
+		FAIL("task %s: only %lu scheduling events", name, events);
+	return 0;
+}
+
+int attach(pid_t pid)
+{
+	int status;
+
+	CHECK(!ptrace(PTRACE_SEIZE, pid, 0, 0));
+	CHECK(!ptrace(PTRACE_INTERRUPT, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+	return 0;
+}
+
+long locked(void)
+{
+	FILE *file = fopen("/proc/self/status", "r");
+	char line[256];
+	long kib = -1;
+
+	while (file && fgets(line, sizeof(line), file))
+		sscanf(line, "VmLck: %ld", &kib);
+	if (file)
+		fclose(file);
+	return kib;
+}

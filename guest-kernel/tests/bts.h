@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What the tests of the PTRACE_BTS_* requests share.
+ */
+#ifndef BTS_H
+#define BTS_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN };
+enum { INVALID, BRANCH, ARRIVES, DEPARTS };
+
+#define O_TRACE		0x1ul
+#define O_SCHED		0x2ul
+#define O_SIGNAL	0x4ul
+#define O_CUT		0x8ul
+#define O_KERNEL	0x10ul
+#define O_PAUSED	0x20ul
+#define O_VIRTUAL	0x40ul
+#define O_LOST		0x80ul
+#define O_SIGNR(nr)	((unsigned long)(nr) << 8)
+
+/* struct ptrace_bts_config and, with O_VIRTUAL, struct ptrace_bts_virtual_config */
+struct config {
+	unsigned long size, flags, virtual_size;
+};
+
+#define CONFIG_SIZE	(2 * sizeof(unsigned long))
+
+struct record {
+	uint64_t qualifier, a, b;
+};
+
+#define RECORDS(n) ((n) * sizeof(struct record))
+
+/* A test: a function that returns 0, or -1 with the reason in `why`. */
+struct test {
+	const char *name;
+	int (*run)(void);
+};
+
+/* The tests of each file; a name of NULL ends them. */
+extern const struct test basic_tests[], signal_tests[], virtual_tests[], kernel_tests[], task_tests[], smp_tests[];
+
+/* Shared with the process that runs a test. */
+extern char *why;
+#define WHY_SIZE	256
+
+#define FAIL(...) do { snprintf(why, WHY_SIZE, __VA_ARGS__); return -1; } while (0)
+#define CHECK(what) do { \
+	if (!(what)) \
+		FAIL("%s:%d: %s (errno %d)", __FILE_NAME__, __LINE__, #what, errno); \
+} while (0)
+/* Fails with this errno. */
+#define REFUSED(call, error) CHECK((call) == -1 && errno == (error))
+/* A helper that says why it fails. */
+#define TRY(call) do { if (call) return -1; } while (0)
+
+long bts(int request, pid_t pid, void *addr, unsigned long data);
+/* As a 32-bit program would. Static data of this program is below 4 GiB. Returns the negative errno. */
+int bts32(int request, pid_t pid, void *addr, unsigned int data);
+long config(pid_t pid, unsigned long size, unsigned long flags);
+long config_virtual(pid_t pid, unsigned long size, unsigned long flags, unsigned long virtual_size);
+/* The flags that STATUS tells; all ones if it fails. */
+unsigned long flags_of(pid_t pid);
+
+/* A traced child, stopped before it calls work(). */
+pid_t start(void (*work)(void));
+/* Kills it. */
+void stop(pid_t pid);
+/* Restarts it and waits for its next stop. */
+int next_stop(pid_t pid, int signal);
+int attach(pid_t pid);
+
+#define AT_EXIT (SIGTRAP | PTRACE_EVENT_EXIT << 8)
+
+/* Two loops that take exactly count - 1 branches each, at addresses of their own. */
+void loop_a(unsigned long count);
+void loop_b(unsigned long count);
+extern const char loop_a_head[], loop_a_branch[], loop_b_head[], loop_b_branch[];
+
+/* Number of branches of a loop. */
+unsigned long count(const struct record *r, long n, const char *from, const char *to);
+
+void work_none(void);
+/* loop_a(1000) */
+void work_a(void);
+/* Runs maze(maze_steps). */
+void work_maze(void);
+
+/* A function whose way depends on pseudo-random numbers, so that no two stretches of its trace are alike. */
+extern unsigned int maze_steps;
+void maze(unsigned int steps);
+
+/* Branches of maze() in the order in which they were recorded. */
+struct path {
+	struct record *r;
+	long n, room;
+};
+
+/* Appends those of maze() among `n` records. */
+int path_add(struct path *path, const struct record *r, long n);
+/* All that maze(maze_steps) takes, recorded in one piece. */
+int path_reference(struct path *path);
+/* Fails unless they are the same. */
+int path_compare(const struct path *path, const struct path *reference);
+
+/* Arrivals and departures alternate, from the first arrival on, and no branch is outside. */
+int check_sched(const struct record *r, long n, const char *name, unsigned long at_least);
+
+/* Locked memory of this process, in KiB. */
+long locked(void);
+
+#endif

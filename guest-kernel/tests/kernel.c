@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * PTRACE_BTS_O_KERNEL: the branches of the kernel on behalf of the traced task.
+ */
+#include <linux/capability.h>
+#include "bts.h"
+
+#define MIB (1ul << 20)
+
+static int is_kernel(uint64_t ip)
+{
+	return (int64_t)ip < 0;
+}
+
+/* Number of records that do not start where the one before them went, or a few instructions later. */
+static unsigned long breaks(const struct record *r, long n)
+{
+	const struct record *last = NULL;
+	unsigned long found = 0;
+
+	for (; n > 0; n--, r++) {
+		if (r->qualifier != BRANCH)
+			continue;
+		/* No stretch without a branch is longer, in the kernel or in here. */
+		if (last && (r->a < last->b || r->a - last->b > 4096))
+			found++;
+		last = r;
+	}
+	return found;
+}
+
+#define CALLS 50
+
+static void work_getppid(void)
+{
+	for (int i = 0; i < CALLS; i++)
+		syscall(SYS_getppid);
+}
+
+/* Records of a tracee, up to its exit, and how many they are. */
+static long trace(pid_t *pid, void (*work)(void), struct record *r, long room, unsigned long records,
+		  unsigned long flags, unsigned long virtual_size)
+{
+	long n;
+
+	*pid = start(work);
+	CHECK(*pid > 0);
+	CHECK(config_virtual(*pid, RECORDS(records), flags, virtual_size) == 0);
+	CHECK(next_stop(*pid, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, *pid, r, room);
+	CHECK(n > 0 && n <= room);
+	return n;
+}
+
+#define ROOM (1 << 19)
+static struct record r[ROOM];
+
+/* The whole of a short program: every system call goes in and comes out. */
+static int test_all(void)
+{
+	unsigned long in = 0, out = 0, inside = 0, broken;
+	pid_t pid;
+	long n = trace(&pid, work_getppid, r, ROOM, 1 << 18, O_TRACE | O_KERNEL, 0);
+
+	TRY(n < 0);
+	CHECK(n < 1 << 18);
+	for (long i = 0; i < n; i++) {
+		in += !is_kernel(r[i].a) && is_kernel(r[i].b);
+		out += is_kernel(r[i].a) && !is_kernel(r[i].b);
+		inside += is_kernel(r[i].a) && is_kernel(r[i].b);
+	}
+	if (in < CALLS || out < CALLS || in > out + 1 || out > in + 1 || inside < 10 * CALLS)
+		FAIL("%lu branches into the kernel, %lu out of it, %lu inside", in, out, inside);
+	/* Nothing is missing but where recording was off: around context switches. */
+	broken = breaks(r, n);
+	if (broken > 3)
+		FAIL("%lu gaps in %ld records", broken, n);
+	stop(pid);
+	return 0;
+}
+
+static int test_kernel_only(void)
+{
+	unsigned long in = 0, inside = 0;
+	pid_t pid;
+	long n = trace(&pid, work_getppid, r, ROOM, 1 << 18, O_KERNEL, 0);
+
+	TRY(n < 0);
+	for (long i = 0; i < n; i++) {
+		CHECK(is_kernel(r[i].b));
+		in += !is_kernel(r[i].a);
+		inside += is_kernel(r[i].a);
+	}
+	CHECK(in >= CALLS && inside > 10 * CALLS);
+	CHECK(flags_of(pid) == O_KERNEL);
+	stop(pid);
+	return 0;
+}
+
+/* Without O_KERNEL nothing of the kernel is there but the returns from it. */
+static int test_user_only(void)
+{
+	pid_t pid;
+	long n = trace(&pid, work_getppid, r, ROOM, 1 << 18, O_TRACE, 0);
+
+	TRY(n < 0);
+	for (long i = 0; i < n; i++)
+		CHECK(!is_kernel(r[i].b));
+	stop(pid);
+	return 0;
+}
+
+/* A system call that takes far more branches than the buffer holds. */
+static void work_long_call(void)
+{
+	static char buffer[64 << 10];
+
+	for (int i = 0; i < 3; i++)
+		syscall(SYS_getrandom, buffer, sizeof(buffer), 0);
+	loop_a(1000);
+}
+
+static int long_call(unsigned long records, unsigned long flags)
+{
+	unsigned long broken, longest = 0, length = 0;
+	pid_t pid;
+	long n = trace(&pid, work_long_call, r, ROOM, records, O_TRACE | O_KERNEL | O_VIRTUAL | flags, 64 * MIB);
+
+	TRY(n < 0);
+	CHECK(n < ROOM);
+	CHECK(!(flags_of(pid) & O_LOST));
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999);
+	for (long i = 0; i < n; i++) {
+		length = is_kernel(r[i].b) ? length + 1 : 0;
+		longest = length > longest ? length : longest;
+	}
+	if (longest < 4 * records)
+		FAIL("the longest stretch in the kernel has only %lu branches", longest);
+	broken = breaks(r, n);
+	stop(pid);
+	/* Recording is off while records are moved out of the way, and while pages for the next ones are allocated. */
+	if (broken > 2 * (unsigned long)n / (records / 2) + 20)
+		FAIL("%lu gaps in %ld records", broken, n);
+	return 0;
+}
+
+static int test_long_call(void)
+{
+	TRY(long_call(4000, 0));
+	return long_call(1024, O_SCHED);
+}
+
+/* In user mode nothing is missing, whatever happens in the kernel. */
+static int test_maze(void)
+{
+	struct path path = { 0 }, reference;
+	pid_t pid;
+	long n;
+
+	TRY(path_reference(&reference));
+	n = trace(&pid, work_maze, r, ROOM, 1024, O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB);
+	TRY(n < 0);
+	CHECK(!(flags_of(pid) & O_LOST));
+	TRY(path_add(&path, r, n));
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+static int test_signal(void)
+{
+	struct path path = { 0 }, reference;
+	unsigned long stops = 0;
+	pid_t pid;
+	int status;
+	long n;
+
+	TRY(path_reference(&reference));
+	pid = start(work_maze);
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(10000)) == 0);
+	do {
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		n = bts(DRAIN, pid, r, ROOM);
+		CHECK(n > 0);
+		TRY(path_add(&path, r, n));
+		stops++;
+	} while (status >> 8 != AT_EXIT);
+	CHECK(stops > 1);
+	CHECK(!(flags_of(pid) & O_LOST));
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+static void work_calls(void)
+{
+	static char buffer[16 << 10];
+
+	for (int i = 0; i < 8; i++)
+		syscall(SYS_getrandom, buffer, sizeof(buffer), 0);
+	loop_a(1000);
+}
+
+/* A system call that takes more than the room in the virtual buffer: what does not fit is kept until it is drained. */
+static int test_signal_long_call(void)
+{
+	unsigned long stops = 0, broken = 0, loop = 0, all = 0;
+	pid_t pid = start(work_calls);
+	int status;
+	long n, part, most = 0;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(32768)) == 0);
+	do {
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		most = bts(SIZE, pid, NULL, 0) > most ? bts(SIZE, pid, NULL, 0) : most;
+		if (flags_of(pid) & O_LOST)
+			FAIL("records lost, %ld left", most);
+		for (n = 0; (part = bts(DRAIN, pid, r + n, 333)) > 0; n += part)
+			CHECK(n + part < ROOM - 333);
+		CHECK(part == 0);
+		broken += breaks(r, n);
+		all += n;
+		loop += count(r, n, loop_a_branch, loop_a_head);
+		stops++;
+	} while (status >> 8 != AT_EXIT);
+	CHECK(loop == 999);
+	if (stops < 3 || most <= 32768 || broken > 2 * all / 512 + 10 * stops)
+		FAIL("%lu stops, %ld records at most, %lu gaps", stops, most, broken);
+	stop(pid);
+	return 0;
+}
+
+/* The PMI takes branches of its own. */
+static int test_errors(void)
+{
+	pid_t pid = start(work_none);
+
+	CHECK(pid > 0);
+	REFUSED(config(pid, RECORDS(1023), O_KERNEL | O_SIGNAL), EINVAL);
+	REFUSED(config_virtual(pid, RECORDS(1023), O_TRACE | O_KERNEL | O_VIRTUAL, MIB), EINVAL);
+	CHECK(config(pid, RECORDS(1024), O_KERNEL | O_SIGNAL) == 0);
+	CHECK(config(pid, RECORDS(1023), O_KERNEL) == 0);
+	REFUSED(config(pid, 0, O_KERNEL), EINVAL);
+	stop(pid);
+	return 0;
+}
+
+/* Without a virtual buffer there is no place for what a long system call records: that much is told. */
+static int test_lost_is_told(void)
+{
+	pid_t pid = start(work_long_call);
+
+	CHECK(pid > 0);
+	CHECK(config(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_SIGNAL) == 0);
+	CHECK(!(flags_of(pid) & O_LOST));
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	CHECK(flags_of(pid) & O_LOST);
+	CHECK(bts(SIZE, pid, NULL, 0) == 1024);
+	/* Until it is cleared. */
+	CHECK(bts(DRAIN, pid, r, 0) == 1024 && flags_of(pid) & O_LOST);
+	CHECK(bts(CLEAR, pid, NULL, 0) == 0 && !(flags_of(pid) & O_LOST));
+	stop(pid);
+	return 0;
+}
+
+static void work_sleep(void)
+{
+	for (int i = 0; i < 20; i++)
+		usleep(1000);
+}
+
+/* What the processor does while the task sleeps is not the task's. */
+static int test_sleep(void)
+{
+	pid_t pid;
+	long n = trace(&pid, work_sleep, r, ROOM, 1 << 18, O_TRACE | O_KERNEL | O_SCHED, 0);
+
+	TRY(n < 0);
+	CHECK(n < 1 << 18);
+	TRY(check_sched(r, n, "sleeping", 40));
+	stop(pid);
+	return 0;
+}
+
+/* Wraps around like any other trace. */
+static int test_wrap(void)
+{
+	pid_t pid;
+	long n = trace(&pid, work_long_call, r, ROOM, 1000, O_TRACE | O_KERNEL, 0);
+
+	CHECK(n == 1000);
+	CHECK(breaks(r, n) <= 3);
+	CHECK(!(flags_of(pid) & O_LOST));
+	stop(pid);
+	return 0;
+}
+
+static int test_switch_on_and_off(void)
+{
+	pid_t pid = start(work_long_call);
+	long before;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
+	before = locked();
+	CHECK(before == 24);
+	for (int i = 0; i < 5; i++) {
+		/* The pages for what the kernel records are locked memory, too. */
+		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB) == 0);
+		CHECK(locked() > before);
+		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
+		CHECK(locked() == before);
+	}
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	stop(pid);
+	CHECK(locked() == 0);
+	return 0;
+}
+
+static int drop(int capability)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
+
+	CHECK(!syscall(SYS_capget, &header, data));
+	data[capability / 32].effective &= ~(1u << capability % 32);
+	CHECK(!syscall(SYS_capset, &header, data));
+	return 0;
+}
+
+/* CAP_PERFMON, and nothing less. */
+static int test_capability(void)
+{
+	pid_t pid = start(work_getppid);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, RECORDS(1 << 16), O_TRACE | O_KERNEL) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	/* CAP_SYS_ADMIN implies it. */
+	TRY(drop(CAP_PERFMON));
+	CHECK(config(pid, RECORDS(1 << 16), O_TRACE | O_KERNEL) == 0);
+	TRY(drop(CAP_SYS_ADMIN));
+	REFUSED(config(pid, RECORDS(1 << 16), O_TRACE | O_KERNEL), EPERM);
+	REFUSED(config(pid, 4096, O_KERNEL), EPERM);
+	REFUSED(config_virtual(pid, 4096, O_KERNEL | O_VIRTUAL, MIB), EPERM);
+	/* What was recorded before does not show where the kernel is. */
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 10 * CALLS);
+	for (long i = 0; i < n; i++) {
+		CHECK(!is_kernel(r[i].a) || r[i].a == ~0ull);
+		CHECK(!is_kernel(r[i].b) || r[i].b == ~0ull);
+	}
+	stop(pid);
+	return 0;
+}
+
+/* The task records on its way out, with the ptracer gone or there. */
+static int test_exit(void)
+{
+	int status;
+
+	for (int i = 0; i < 3; i++) {
+		pid_t pid = start(i == 2 ? work_long_call : work_getppid);
+
+		CHECK(pid > 0);
+		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL, i ? RECORDS(2048) : MIB) == 0);
+		if (i == 1)
+			CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
+		else
+			CHECK(next_stop(pid, 0) >> 8 == AT_EXIT && !ptrace(PTRACE_CONT, pid, 0, 0));
+		CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
+		CHECK(locked() == 0);
+	}
+	return 0;
+}
+
+const struct test kernel_tests[] = {
+	{ "all", test_all },
+	{ "kernel_only", test_kernel_only },
+	{ "user_only", test_user_only },
+	{ "long_call", test_long_call },
+	{ "maze", test_maze },
+	{ "signal", test_signal },
+	{ "signal_long_call", test_signal_long_call },
+	{ "errors", test_errors },
+	{ "lost_is_told", test_lost_is_told },
+	{ "sleep", test_sleep },
+	{ "wrap", test_wrap },
+	{ "switch_on_and_off", test_switch_on_and_off },
+	{ "capability", test_capability },
+	{ "exit", test_exit },
+	{ 0 },
+};

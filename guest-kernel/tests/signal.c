@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * PTRACE_BTS_O_SIGNAL: the stop when the buffer is nearly full.
+ */
+#include "bts.h"
+
+static void work_block(void)
+{
+	sigset_t all;
+
+	/* Neither keeps the kernel from stopping us. */
+	signal(SIGIO, SIG_IGN);
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	loop_a(100000);
+}
+
+static int test_overflow(void)
+{
+	static struct record r[170];
+	unsigned long branches = 0, stops = 0;
+	pid_t pid = start(work_block);
+	struct config cfg;
+	siginfo_t info;
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	while ((status = next_stop(pid, 0)) >> 8 != AT_EXIT) {
+		CHECK(WIFSTOPPED(status) && status >> 8 == SIGIO);
+		CHECK(!ptrace(PTRACE_GETSIGINFO, pid, 0, &info));
+		CHECK(info.si_signo == SIGIO && info.si_code == SI_KERNEL);
+		CHECK(bts(STATUS, pid, &cfg, 0) > 0 && cfg.flags & O_PAUSED);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n >= 128 && n < 170);
+		CHECK(bts(STATUS, pid, &cfg, 0) > 0 && !(cfg.flags & O_PAUSED));
+		branches += count(r, n, loop_a_branch, loop_a_head);
+		stops++;
+	}
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n >= 0);
+	branches += count(r, n, loop_a_branch, loop_a_head);
+	if (branches != 99999)
+		FAIL("%lu of 99999 branches in %lu stops", branches, stops);
+	CHECK(stops > 500);
+	stop(pid);
+	return 0;
+}
+
+static int test_overflow_undrained(void)
+{
+	static struct record r[170];
+	pid_t pid = start(work_a);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR2);
+	n = bts(SIZE, pid, NULL, 0);
+	/* Paused: the rest of the loop leaves no trace, and does not stop again. */
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(bts(SIZE, pid, NULL, 0) == n);
+	stop(pid);
+
+	/* Restarted with the signal, the task gets it. */
+	pid = start(work_a);
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR2);
+	CHECK(config(pid, 0, 0) == 0);
+	CHECK(next_stop(pid, SIGUSR2) >> 8 == SIGUSR2);
+	CHECK(next_stop(pid, SIGUSR2) >> 8 == AT_EXIT);
+	ptrace(PTRACE_CONT, pid, 0, 0);
+	int status;
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR2);
+	return 0;
+}
+
+/* Runs a tracee that takes the maze, through all its stops for overflow, and compares what it recorded. */
+static int maze_with(unsigned long records, unsigned long flags, unsigned long at_least)
+{
+	struct record *r = malloc(RECORDS(records));
+	struct path path = { 0 }, reference;
+	unsigned long stops = 0;
+	pid_t pid;
+	int status;
+	long n;
+
+	TRY(path_reference(&reference));
+	pid = start(work_maze);
+	CHECK(r && pid > 0);
+	CHECK(config(pid, RECORDS(records), O_TRACE | O_SIGNAL | flags) == 0);
+	do {
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n >= 0 && n <= (long)records);
+		TRY(path_add(&path, r, n));
+		stops++;
+	} while (status >> 8 == SIGIO);
+	CHECK(!(flags_of(pid) & (O_LOST | O_PAUSED)));
+	if (stops < at_least)
+		FAIL("only %lu stops", stops);
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+static int test_every_size(void)
+{
+	static const unsigned long sizes[] = { 64, 65, 79, 100, 170, 171, 500, 513, 1000, 2730, 20000, 100000 };
+
+	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		TRY(maze_with(sizes[i], 0, maze_steps / sizes[i]));
+	return 0;
+}
+
+static int test_with_sched(void)
+{
+	return maze_with(64, O_SCHED, 100);
+}
+
+/* Every stop there is between the branches: the records must not care. */
+static int with_other_stops(void (*work)(void), int request, int expected)
+{
+	static struct record r[64];
+	struct path path = { 0 }, reference;
+	unsigned long others = 0, overflows = 0;
+	pid_t pid;
+	int status;
+	long n;
+
+	/* Each stop takes long. */
+	maze_steps = 1000;
+	TRY(path_reference(&reference));
+	pid = start(work);
+	CHECK(pid > 0);
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD |
+		      PTRACE_O_TRACESECCOMP));
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
+	for (;;) {
+		CHECK(!ptrace(request, pid, 0, 0));
+		CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+		if (status >> 8 == AT_EXIT)
+			break;
+		if (status >> 8 == SIGUSR2) {
+			CHECK(flags_of(pid) & O_PAUSED);
+			n = bts(DRAIN, pid, r, 0);
+			CHECK(n > 0);
+			TRY(path_add(&path, r, n));
+			overflows++;
+		} else {
+			CHECK(status >> 8 == expected);
+			CHECK(!(flags_of(pid) & O_PAUSED));
+			others++;
+		}
+	}
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n >= 0);
+	TRY(path_add(&path, r, n));
+	CHECK(!(flags_of(pid) & O_LOST));
+	if (overflows < 30 || others < 50)
+		FAIL("only %lu stops for overflow and %lu others", overflows, others);
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+static int test_singlestep(void)
+{
+	return with_other_stops(work_maze, PTRACE_SINGLESTEP, SIGTRAP);
+}
+
+static int test_singleblock(void)
+{
+	/* PTRACE_SINGLEBLOCK: DEBUGCTL.BTF beside the bits of the trace */
+	return with_other_stops(work_maze, 33, SIGTRAP);
+}
+
+/* The maze between system calls */
+static void work_maze_and_syscalls(void)
+{
+	for (int i = 0; i < 100; i++)
+		syscall(SYS_getppid);
+	work_maze();
+	for (int i = 0; i < 100; i++)
+		syscall(SYS_getppid);
+}
+
+static int test_syscall_stops(void)
+{
+	return with_other_stops(work_maze_and_syscalls, PTRACE_SYSCALL, SIGTRAP | 0x80);
+}
+
+/* getppid() is for the ptracer to decide. */
+static void work_seccomp(void)
+{
+	static const struct { uint16_t code; uint8_t jt, jf; uint32_t k; } filter[] = {
+		{ 0x20, 0, 0, 0 },			/* ld [nr] */
+		{ 0x15, 0, 1, SYS_getppid },		/* jeq getppid */
+		{ 0x06, 0, 0, 0x7ff00000 },		/* ret SECCOMP_RET_TRACE */
+		{ 0x06, 0, 0, 0x7fff0000 },		/* ret SECCOMP_RET_ALLOW */
+	};
+	const struct { uint16_t len; const void *filter; } program = { 4, filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, 2, &program))
+		_exit(1);
+	work_maze_and_syscalls();
+}
+
+static int test_seccomp_stops(void)
+{
+	return with_other_stops(work_seccomp, PTRACE_CONT, SIGTRAP | PTRACE_EVENT_SECCOMP << 8);
+}
+
+/* Signals that arrive while it is stopped for overflow come after it, each once. */
+static int test_signals_meanwhile(void)
+{
+	static struct record r[64];
+	unsigned long branches = 0, overflows = 0, signals = 0;
+	pid_t pid = start(work_a);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	while ((status = next_stop(pid, 0)) >> 8 != AT_EXIT) {
+		if (status >> 8 == SIGIO) {
+			CHECK(flags_of(pid) & O_PAUSED);
+			CHECK(!kill(pid, SIGUSR1));
+			/* The same number as ours, but queued: it is told by O_PAUSED. */
+			CHECK(!kill(pid, SIGRTMIN));
+			overflows++;
+		} else {
+			CHECK(status >> 8 == SIGUSR1 || status >> 8 == SIGRTMIN);
+			signals++;
+		}
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n >= 0);
+		branches += count(r, n, loop_a_branch, loop_a_head);
+	}
+	n = bts(DRAIN, pid, r, 0);
+	branches += count(r, n, loop_a_branch, loop_a_head);
+	if (branches != 999 || signals != 2 * overflows || overflows < 10)
+		FAIL("%lu branches, %lu stops, %lu signals", branches, overflows, signals);
+	stop(pid);
+	return 0;
+}
+
+/* The ptracer's own use of the signal's number is not taken for an overflow. */
+static int test_same_signal(void)
+{
+	static struct record r[64];
+	pid_t pid = start(work_a);
+	siginfo_t info;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	CHECK(!kill(pid, SIGIO));
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	CHECK(!ptrace(PTRACE_GETSIGINFO, pid, 0, &info) && info.si_code == SI_USER);
+	CHECK(!(flags_of(pid) & O_PAUSED));
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	CHECK(!ptrace(PTRACE_GETSIGINFO, pid, 0, &info) && info.si_code == SI_KERNEL);
+	CHECK(flags_of(pid) & O_PAUSED);
+	stop(pid);
+	return 0;
+}
+
+static int test_group_stop(void)
+{
+	static struct record r[64];
+	unsigned long branches = 0, group_stops = 0;
+	pid_t pid = fork();
+	int status;
+	long n;
+
+	if (!pid) {
+		raise(SIGSTOP);
+		loop_a(10000);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid);
+	CHECK(!ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL));
+	CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	CHECK(!kill(pid, SIGCONT));
+	for (;;) {
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, WSTOPSIG(status) == SIGSTOP && !(status >> 16) ? SIGSTOP : 0));
+		CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+		if (status >> 8 == AT_EXIT)
+			break;
+		if (status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGSTOP) {
+			CHECK(!ptrace(PTRACE_LISTEN, pid, 0, 0));
+			CHECK(waitpid(pid, NULL, __WALL | WNOHANG) == 0);
+			CHECK(!kill(pid, SIGCONT));
+			CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
+			group_stops++;
+		}
+		if (WSTOPSIG(status) == SIGIO) {
+			n = bts(DRAIN, pid, r, 0);
+			CHECK(n > 0);
+			branches += count(r, n, loop_a_branch, loop_a_head);
+			if (group_stops < 5)
+				CHECK(!kill(pid, SIGSTOP));
+		}
+	}
+	n = bts(DRAIN, pid, r, 0);
+	branches += count(r, n, loop_a_branch, loop_a_head);
+	if (branches != 9999 || group_stops != 5)
+		FAIL("%lu branches, %lu group-stops", branches, group_stops);
+	stop(pid);
+	return 0;
+}
+
+static int paused(pid_t *pid, void (*work)(void))
+{
+	*pid = start(work);
+	CHECK(*pid > 0);
+	CHECK(config(*pid, RECORDS(170), O_TRACE | O_SIGNAL) == 0);
+	CHECK(next_stop(*pid, 0) >> 8 == SIGIO);
+	CHECK(flags_of(*pid) == (O_TRACE | O_SIGNAL | O_PAUSED));
+	return 0;
+}
+
+static int test_get_while_paused(void)
+{
+	static struct record r[170], one;
+	pid_t pid;
+	long n;
+
+	TRY(paused(&pid, work_a));
+	n = bts(SIZE, pid, NULL, 0);
+	CHECK(n >= 128 && n < 170);
+	for (long i = 0; i < n; i++)
+		CHECK(bts(GET, pid, &r[n - 1 - i], i) == sizeof(one));
+	REFUSED(bts(GET, pid, &one, n), EINVAL);
+	/* Reading a record does not make room. */
+	CHECK(flags_of(pid) & O_PAUSED);
+	struct record all[170];
+	CHECK(bts(DRAIN, pid, all, 0) == n && !memcmp(all, r, RECORDS(n)));
+	stop(pid);
+	return 0;
+}
+
+static int test_clear_while_paused(void)
+{
+	static struct record r[170];
+	pid_t pid;
+	long n;
+
+	TRY(paused(&pid, work_a));
+	n = bts(SIZE, pid, NULL, 0);
+	CHECK(bts(CLEAR, pid, NULL, 0) == 0 && bts(SIZE, pid, NULL, 0) == 0);
+	CHECK(flags_of(pid) == (O_TRACE | O_SIGNAL));
+	/* And so on, from the branch after the last one that was discarded. */
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n >= 128 && count(r, n, loop_a_branch, loop_a_head) >= (unsigned long)n - 4);
+	stop(pid);
+	return 0;
+}
+
+static int test_config_while_paused(void)
+{
+	static struct record r[170];
+	struct config cfg;
+	pid_t pid;
+	long n;
+
+	TRY(paused(&pid, work_a));
+	n = bts(SIZE, pid, NULL, 0);
+	/* The same again, what STATUS says included: there is still no room. */
+	CHECK(bts(STATUS, pid, &cfg, 0) > 0);
+	REFUSED(bts(CONFIG, pid, &cfg, 0), EBUSY);
+	CHECK(flags_of(pid) & O_PAUSED && bts(SIZE, pid, NULL, 0) == n);
+	/* Wrapping makes room. The records stay. */
+	CHECK(config(pid, RECORDS(170), O_TRACE) == 0);
+	CHECK(flags_of(pid) == O_TRACE && bts(SIZE, pid, NULL, 0) == n);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(bts(SIZE, pid, NULL, 0) == 170);
+	stop(pid);
+
+	/* As does another size. The records go. */
+	TRY(paused(&pid, work_a));
+	CHECK(config(pid, RECORDS(4096), O_TRACE | O_SIGNAL) == 0);
+	CHECK(flags_of(pid) == (O_TRACE | O_SIGNAL) && bts(SIZE, pid, NULL, 0) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	static struct record rest[4096];
+	n = bts(DRAIN, pid, rest, 0);
+	CHECK(n > 0 && count(rest, n, loop_a_branch, loop_a_head) > 700);
+	stop(pid);
+
+	/* Invalid ones change nothing. */
+	TRY(paused(&pid, work_a));
+	n = bts(SIZE, pid, NULL, 0);
+	REFUSED(config(pid, RECORDS(63), O_TRACE | O_SIGNAL), EINVAL);
+	REFUSED(config(pid, 1ul << 50, O_TRACE | O_SIGNAL), ENOMEM);
+	CHECK(flags_of(pid) & O_PAUSED && bts(DRAIN, pid, r, 0) == n);
+	stop(pid);
+	return 0;
+}
+
+static void work_exec_paused(void)
+{
+	loop_a(1000);
+	execl("/proc/self/exe", "ptrace_bts", "loop_b", NULL);
+}
+
+static int test_exec_while_paused(void)
+{
+	static struct record r[170];
+	unsigned long branches = 0;
+	int status;
+	pid_t pid;
+	long n;
+
+	TRY(paused(&pid, work_exec_paused));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL));
+	n = bts(SIZE, pid, NULL, 0);
+	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8));
+	CHECK(flags_of(pid) & O_PAUSED && bts(DRAIN, pid, r, 0) == n);
+	while ((status = next_stop(pid, 0)) >> 8 == SIGIO) {
+		n = bts(DRAIN, pid, r, 0);
+		branches += count(r, n, loop_b_branch, loop_b_head);
+	}
+	CHECK(status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	branches += count(r, n, loop_b_branch, loop_b_head);
+	CHECK(branches == 499);
+	stop(pid);
+	return 0;
+}
+
+static int test_kill_while_paused(void)
+{
+	int status;
+	pid_t pid;
+
+	TRY(paused(&pid, work_a));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
+	CHECK(!kill(pid, SIGKILL));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	CHECK(locked() == 0);
+	return 0;
+}
+
+static int test_detach_while_paused(void)
+{
+	int status;
+	pid_t pid;
+
+	/* Neither the signal nor the trace stays with it. */
+	TRY(paused(&pid, work_a));
+	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
+
+	/* Another signal, if it is asked for. */
+	TRY(paused(&pid, work_a));
+	CHECK(!ptrace(PTRACE_DETACH, pid, 0, SIGTERM));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+	CHECK(locked() == 0);
+	return 0;
+}
+
+static int test_inject_another(void)
+{
+	int status;
+	pid_t pid;
+
+	TRY(paused(&pid, work_a));
+	CHECK(bts(CLEAR, pid, NULL, 0) == 0);
+	CHECK(next_stop(pid, SIGUSR1) >> 8 == SIGUSR1);
+	CHECK(!(flags_of(pid) & O_PAUSED));
+	ptrace(PTRACE_DETACH, pid, 0, SIGUSR1);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
+	return 0;
+}
+
+const struct test signal_tests[] = {
+	{ "overflow", test_overflow },
+	{ "undrained", test_overflow_undrained },
+	{ "every_size", test_every_size },
+	{ "with_sched", test_with_sched },
+	{ "singlestep", test_singlestep },
+	{ "singleblock", test_singleblock },
+	{ "syscall_stops", test_syscall_stops },
+	{ "seccomp_stops", test_seccomp_stops },
+	{ "signals_meanwhile", test_signals_meanwhile },
+	{ "same_signal", test_same_signal },
+	{ "group_stop", test_group_stop },
+	{ "get_while_paused", test_get_while_paused },
+	{ "clear_while_paused", test_clear_while_paused },
+	{ "config_while_paused", test_config_while_paused },
+	{ "exec_while_paused", test_exec_while_paused },
+	{ "kill_while_paused", test_kill_while_paused },
+	{ "detach_while_paused", test_detach_while_paused },
+	{ "inject_another", test_inject_another },
+	{ 0 },
+};

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * Several processors: tasks that move, and tasks that are traced at the same time.
+ */
+#include "bts.h"
+
+static int one_processor(void)
+{
+	if (sysconf(_SC_NPROCESSORS_ONLN) > 1)
+		return 0;
+	snprintf(why, WHY_SIZE, "one processor only");
+	return 1;
+}
+
+static void move(unsigned int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		_exit(1);
+}
+
+static void work_migrate(void)
+{
+	for (unsigned int i = 0; i < 100; i++) {
+		move(i % 2);
+		loop_a(101);
+	}
+}
+
+static int migrate(unsigned long flags)
+{
+	const long room = 1 << 19;
+	struct record *r = malloc(RECORDS(room));
+	pid_t pid;
+	long n;
+
+	if (one_processor())
+		return 0;
+	pid = start(work_migrate);
+	CHECK(r && pid > 0);
+	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_SCHED | O_VIRTUAL | flags, 64 << 20) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(!(flags_of(pid) & O_LOST));
+	n = bts(DRAIN, pid, r, room);
+	CHECK(n > 0 && n < room);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 10000);
+	TRY(check_sched(r, n, "migrating", 150));
+	stop(pid);
+	return 0;
+}
+
+static int test_migrate(void)
+{
+	return migrate(0);
+}
+
+static int test_migrate_kernel(void)
+{
+	return migrate(O_KERNEL);
+}
+
+static void work_a_here(void)
+{
+	move(0);
+	loop_a(20000);
+}
+
+static void work_b_there(void)
+{
+	move(1);
+	loop_b(20000);
+}
+
+/* Each processor has its own Debug Store area; the records don't mix. */
+static int test_two_at_a_time(void)
+{
+	static struct record r[2][64];
+	unsigned long own[2] = { 0 }, other = 0;
+	pid_t pid[2];
+	int left = 2, status;
+	long n;
+
+	if (one_processor())
+		return 0;
+	pid[0] = start(work_a_here);
+	pid[1] = start(work_b_there);
+	for (int i = 0; i < 2; i++) {
+		CHECK(pid[i] > 0);
+		CHECK(config(pid[i], sizeof(r[i]), O_TRACE | O_SIGNAL) == 0);
+		CHECK(!ptrace(PTRACE_CONT, pid[i], 0, 0));
+	}
+	while (left) {
+		pid_t now = waitpid(-1, &status, __WALL);
+		int i = now == pid[1];
+
+		CHECK(now == pid[i]);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		n = bts(DRAIN, now, r[i], 0);
+		CHECK(n >= 0);
+		own[i] += count(r[i], n, i ? loop_b_branch : loop_a_branch, i ? loop_b_head : loop_a_head);
+		other += count(r[i], n, i ? loop_a_branch : loop_b_branch, i ? loop_a_head : loop_b_head);
+		if (status >> 8 == SIGIO)
+			CHECK(!ptrace(PTRACE_CONT, now, 0, 0));
+		else
+			left--;
+	}
+	if (own[0] != 19999 || own[1] != 19999 || other)
+		FAIL("%lu and %lu branches of 19999, %lu of the other", own[0], own[1], other);
+	stop(pid[0]);
+	stop(pid[1]);
+	return 0;
+}
+
+/* The ptracer dies while its tracee records on another processor. */
+static void work_forever(void)
+{
+	move(1);
+	for (;;) {
+		loop_a(1000);
+		syscall(SYS_getppid);
+	}
+}
+
+static int test_tracer_death(void)
+{
+	int shared[2], status;
+	pid_t tracer, pid;
+
+	if (one_processor())
+		return 0;
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	for (int i = 0; i < 20; i++) {
+		CHECK(!pipe(shared));
+		tracer = fork();
+		if (!tracer) {
+			move(0);
+			pid = fork();
+			if (!pid)
+				work_forever();
+			_exit(attach(pid) ||
+			      config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL, 1 << 20) ||
+			      write(shared[1], &pid, sizeof(pid)) != sizeof(pid) ||
+			      ptrace(PTRACE_CONT, pid, 0, 0) || usleep(1000 + 100 * i) ? 1 : 42);
+		}
+		CHECK(waitpid(tracer, &status, 0) == tracer && WIFEXITED(status) && WEXITSTATUS(status) == 42);
+		CHECK(read(shared[0], &pid, sizeof(pid)) == sizeof(pid));
+		CHECK(waitpid(pid, &status, WNOHANG) == 0);
+		TRY(attach(pid));
+		CHECK(flags_of(pid) == 0);
+		stop(pid);
+		close(shared[0]);
+		close(shared[1]);
+	}
+	return 0;
+}
+
+const struct test smp_tests[] = {
+	{ "migrate", test_migrate },
+	{ "migrate_kernel", test_migrate_kernel },
+	{ "two_at_a_time", test_two_at_a_time },
+	{ "tracer_death", test_tracer_death },
+	{ 0 },
+};
