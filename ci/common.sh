@@ -3,7 +3,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-say() { printf '\n== %s\n' "$*" >&2; }
+# When the first of these scripts began, which may have called the others.
+export VBTS_CI_BEGAN=${VBTS_CI_BEGAN:-$(date +%s)}
+
+# say TEXT: a headline, with the minutes and seconds until now.
+say() {
+	local seconds=$(($(date +%s) - VBTS_CI_BEGAN))
+	printf '\n== %d:%02d %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
+}
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
 # packages NAME...: installs the Debian packages that are missing.

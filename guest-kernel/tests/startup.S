@@ -43,6 +43,8 @@ round:
 	/* After INIT, whatever it was doing, none of them counts. */
 	movl	$INIT, (%rbp)
 	movl	$STARTUP, (%rbp)
+	/* As the manual has it. Those that the first one has started take no notice of another. */
+	movl	$STARTUP, (%rbp)
 	imul	$OTHERS, %ebx, %edx
 	mov	$100000000, %ecx
 1:	cmp	%edx, COUNTER

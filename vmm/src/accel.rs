@@ -279,7 +279,8 @@ fn measure_soft(long: Duration) -> Result<Speed, Failure> {
         vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
     let mut cpu = Cpu::new(
         model,
-        memory::cpu_view(&memory),
+        // SAFETY: it lives to the end of this function.
+        unsafe { memory::cpu_view(&memory) },
         Arc::new(Socket::new(Arc::new(board), 0)),
         signals,
     );

@@ -94,7 +94,8 @@ impl Machine {
         let count = board.signals().len() as u8;
         let vcpu = |id: u8| {
             let socket = Socket::new(board.clone(), id.into());
-            let ram = memory::cpu_view(&memory);
+            // SAFETY: the machine keeps both.
+            let ram = unsafe { memory::cpu_view(&memory) };
             let signals = socket.signals();
             let mut cpu = Cpu::new(model, ram, Arc::new(socket), signals);
             cpu.set_topology(Topology { id, count });

@@ -73,14 +73,17 @@ pub fn low_end(memory: &GuestMemory) -> u64 {
         .map_or(0, |r| r.start_addr().0 + r.len())
 }
 
-/// The software CPU's view of `memory`. The caller keeps `memory` (or a clone) alive as long as the view.
-pub(crate) fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
+/// The software CPU's view of `memory`.
+///
+/// # Safety
+/// `memory`, or a clone, has to live as long as the view.
+pub unsafe fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
     let ranges: Vec<(u64, u64, NonNull<u8>)> = memory
         .iter()
         .filter_map(|r| Some((r.start_addr().0, r.len(), NonNull::new(r.as_ptr())?)))
         .collect();
-    // SAFETY: each range is a live mapping of that length, which `Machine` keeps as long as its CPU; all
-    // accesses to guest memory in this process go through pointers or `VolatileSlice`s, never references.
+    // SAFETY: each range is a live mapping of that length, which the caller keeps; all accesses to guest memory in
+    // this process go through pointers or `VolatileSlice`s, never references.
     unsafe { vbts_cpu::GuestRam::new(&ranges) }
 }
 

@@ -11,8 +11,9 @@ use crate::kvm::doorbell::Listening;
 use crate::kvm::{KvmVcpu, Left};
 
 /// Instructions that the software CPU goes on for after tracing has ended. A kernel that switches from a traced task to
-/// another often comes back soon, and each way costs more than a few instructions. How many has not been measured.
-const LINGER: u64 = 20_000;
+/// another often comes back soon, and there and back costs as much as 2500 to 10000 of them (`ci/bench`): who goes on for
+/// about as long pays at most twice of what would have been best.
+const LINGER: u64 = 5_000;
 
 /// How often a processor has moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -190,18 +191,17 @@ impl Vcpu {
 
     /// INIT, or a start-up IPI, which means something to a processor after INIT only (SDM Vol. 3A 8.4.3).
     fn startup(&mut self, event: Startup) -> Result<(), Failure> {
-        let mut state = self.state()?;
-        match event {
-            Startup::Init => {
-                state = state.after_init(self.soft.cpu.model());
-                self.waits_for_startup = true;
-            }
-            Startup::StartUp(vector) if self.waits_for_startup => {
+        let waited = self.waits_for_startup;
+        self.waits_for_startup = event == Startup::Init;
+        let state = match event {
+            Startup::Init => self.state()?.after_init(self.soft.cpu.model()),
+            Startup::StartUp(vector) if waited => {
+                let mut state = self.state()?;
                 state.start_up(vector);
-                self.waits_for_startup = false;
+                state
             }
             Startup::StartUp(_) => return Ok(()),
-        }
+        };
         self.soft.cpu.load_state(&state);
         if let Some(kvm) = &mut self.kvm {
             kvm.load(&self.soft.cpu)?;
@@ -210,8 +210,23 @@ impl Vcpu {
         Ok(())
     }
 
+    /// KVM takes over, if it is to execute the processor at all.
+    ///
+    /// # Errors
+    /// KVM refuses the state.
+    pub fn enter_kvm(&mut self) -> Result<(), Failure> {
+        if let Some(kvm) = &mut self.kvm {
+            kvm.load(&self.soft.cpu)?;
+            self.on_kvm = true;
+        }
+        Ok(())
+    }
+
     /// The software CPU takes over.
-    fn leave_kvm(&mut self) -> Result<(), Failure> {
+    pub fn leave_kvm(&mut self) -> Result<(), Failure> {
+        if !self.on_kvm {
+            return Ok(());
+        }
         let state = self.state()?;
         self.soft.cpu.load_state(&state);
         // KVM's processor has stored into memory without telling anybody where.
