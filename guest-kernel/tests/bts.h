@@ -57,7 +57,8 @@ struct test {
 };
 
 /* The tests of each file; a name of NULL ends them. */
-extern const struct test basic_tests[], signal_tests[], virtual_tests[], kernel_tests[], task_tests[], smp_tests[];
+extern const struct test basic_tests[], signal_tests[], virtual_tests[], kernel_tests[], task_tests[],
+	smp_tests[], november_tests[], december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;

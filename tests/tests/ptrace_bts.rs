@@ -5,34 +5,94 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use vbts::boot::cpio::Cpio;
-use vbts_tests::machine::{self, Machine, Test};
+use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-/// The groups of tests that need no more than one processor.
-const GROUPS: [&str; 5] = ["basic", "signal", "virtual", "kernel", "task"];
+/// The groups of tests that need no more than one processor: name, and the kernel that they are for.
+const GROUPS: [(&str, &Kernel); 7] = [
+    ("basic", &NEW),
+    ("signal", &NEW),
+    ("virtual", &NEW),
+    ("kernel", &NEW),
+    ("task", &NEW),
+    (
+        "2007-11",
+        &Kernel {
+            variable: "VBTS_KERNEL_2007_11",
+            below: "guest/2007-11/vmlinux",
+        },
+    ),
+    (
+        "2007-12",
+        &Kernel {
+            variable: "VBTS_KERNEL_2007_12",
+            below: "guest/2007-12/vmlinux",
+        },
+    ),
+];
+
+const NEW: Kernel = Kernel {
+    variable: "VBTS_KERNEL",
+    below: "guest/vmlinux",
+};
+
+/// A kernel with a generation of the API: where [`machine::find`] looks for it.
+struct Kernel {
+    variable: &'static str,
+    below: &'static str,
+}
 
 fn main() {
-    let mut tests: Vec<(String, Test)> = GROUPS
+    let arguments = Arguments::from_args();
+    let mut trials: Vec<Trial> = GROUPS
         .iter()
-        .map(|&group| {
-            (
-                group.to_owned(),
-                Box::new(move |machine: &Machine| run(machine, group)) as Test,
-            )
+        .map(|&(group, kernel)| {
+            trial(group, kernel, move |machine, kernel| {
+                run(machine, kernel, group)
+            })
         })
         .collect();
-    tests.push(("no_bts".to_owned(), Box::new(no_bts) as Test));
-    machine::main(tests);
+    trials.push(trial("no_bts", &NEW, no_bts));
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A test that is skipped if there is no such kernel, or no machine.
+fn trial(
+    name: &str,
+    kernel: &'static Kernel,
+    test: impl FnOnce(&Machine, &Path) -> Result<()> + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || {
+        let found = Machine::find()
+            .and_then(|machine| Ok((machine, machine::find(kernel.variable, kernel.below)?)));
+        match found {
+            Ok((machine, kernel)) => match test(&machine, &kernel) {
+                Ok(()) => Ok(Completion::Completed),
+                Err(error) => Err(Failed::from(format!("{error:#}"))),
+            },
+            Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason:#}"))),
+        }
+    })
 }
 
 /// Compiles the program.
 fn build(directory: &Path) -> Result<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-kernel/tests");
-    let others: Vec<String> = ["bts", "basic", "signal", "virtual", "kernel", "task", "smp"]
-        .iter()
-        .map(|name| sources.join(name).with_extension("c").display().to_string())
-        .collect();
+    let others: Vec<String> = [
+        "bts",
+        "basic",
+        "signal",
+        "virtual",
+        "kernel",
+        "task",
+        "smp",
+        "generations",
+    ]
+    .iter()
+    .map(|name| sources.join(name).with_extension("c").display().to_string())
+    .collect();
     let mut flags = vec!["-O2", "-Wall", "-Wextra", "-Werror", "-static"];
     flags.extend(others.iter().map(String::as_str));
     programs::gcc(
@@ -45,6 +105,7 @@ fn build(directory: &Path) -> Result<PathBuf> {
 /// Boots the program as PID 1.
 fn boot(
     machine: &Machine,
+    kernel: &Path,
     program: &Path,
     options: &[&str],
     argument: &str,
@@ -58,7 +119,7 @@ fn boot(
 
     let mut command = machine.command(["run", "--accel", "soft", "--timeout", "240", "--kernel"]);
     command
-        .arg(machine.kernel())
+        .arg(kernel)
         .arg("--initrd")
         .arg(initrd)
         .args(options)
@@ -66,7 +127,7 @@ fn boot(
     machine::finish(command)
 }
 
-fn run(machine: &Machine, group: &str) -> Result<()> {
+fn run(machine: &Machine, kernel: &Path, group: &str) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path())?;
     let pattern = format!("{group}.*");
@@ -77,7 +138,7 @@ fn run(machine: &Machine, group: &str) -> Result<()> {
     let names = String::from_utf8(list.stdout)?;
     ensure!(!names.is_empty(), "{pattern} has no tests");
 
-    let run = boot(machine, &program, &[], &pattern)?.expect(0)?;
+    let run = boot(machine, kernel, &program, &[], &pattern)?.expect(0)?;
     let output = String::from_utf8_lossy(&run.stdout);
     for name in names.lines() {
         let passed = format!(" {name}\r\n");
@@ -92,10 +153,10 @@ fn run(machine: &Machine, group: &str) -> Result<()> {
 }
 
 /// With `--bts off` the guest's processor has no Branch Trace Store, and the kernel says so.
-fn no_bts(machine: &Machine) -> Result<()> {
+fn no_bts(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path())?;
-    let run = boot(machine, &program, &["--bts", "off"], "")?.expect(2)?;
+    let run = boot(machine, kernel, &program, &["--bts", "off"], "")?.expect(2)?;
     let output = String::from_utf8_lossy(&run.stdout);
     ensure!(
         output.contains("SKIP no branch trace store: Operation not supported"),
