@@ -131,7 +131,7 @@ static int with_other_stops(void (*work)(void), int request, int expected)
 	long n;
 
 	/* Each stop takes long. */
-	maze_steps = 1000;
+	maze_steps = 500;
 	TRY(path_reference(&reference));
 	pid = start(work);
 	CHECK(pid > 0);
@@ -159,7 +159,7 @@ static int with_other_stops(void (*work)(void), int request, int expected)
 	CHECK(n >= 0);
 	TRY(path_add(&path, r, n));
 	CHECK(!(flags_of(pid) & O_LOST));
-	if (overflows < 30 || others < 50)
+	if (overflows < 15 || others < 50)
 		FAIL("only %lu stops for overflow and %lu others", overflows, others);
 	stop(pid);
 	return path_compare(&path, &reference);

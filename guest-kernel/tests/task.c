@@ -262,6 +262,298 @@ static int test_perf(void)
 	return 0;
 }
 
+/* ptrace's own errors come before any of ours. */
+static int test_not_stopped(void)
+{
+	pid_t pid = start(work_until_told), other = fork();
+	struct config cfg = { 4096, O_TRACE, 0 };
+
+	if (!other)
+		work_until_told();
+	CHECK(pid > 0 && other > 0);
+	for (int request = CONFIG; request <= DRAIN; request++)
+		REFUSED(bts(request, other, &cfg, 0), ESRCH);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	for (int request = CONFIG; request <= DRAIN; request++)
+		REFUSED(bts(request, pid, &cfg, 0), ESRCH);
+	kill(other, SIGKILL);
+	CHECK(waitpid(other, NULL, 0) == other);
+	for (int request = CONFIG; request <= DRAIN; request++)
+		REFUSED(bts(request, other, &cfg, 0), ESRCH);
+	stop(pid);
+	return 0;
+}
+
+/* Killed while it records, at any place: nothing of it stays. */
+static int test_killed(void)
+{
+	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL, O_VIRTUAL | O_KERNEL | O_SCHED };
+	int status;
+
+	for (int i = 0; i < 40; i++) {
+		pid_t pid = start(work_until_told);
+
+		CHECK(pid > 0);
+		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | flags[i % 4], 1 << 18) == 0);
+		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+		usleep(10 * i);
+		CHECK(!kill(pid, SIGKILL));
+		do
+			CHECK(waitpid(pid, &status, __WALL) == pid);
+		while (WIFSTOPPED(status));
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		CHECK(locked() == 0);
+	}
+	return 0;
+}
+
+/* A new size in the middle of a trace: the records before it go, those after it are all there. */
+static void work_resize(void)
+{
+	loop_a(1000);
+	raise(SIGUSR1);
+	loop_b(1000);
+}
+
+static int test_resize(void)
+{
+	static const unsigned long sizes[] = { 100, 5000, 64, 2000, 1 << 16 };
+	static struct record r[1 << 16];
+
+	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		pid_t pid = start(work_resize);
+		long n;
+
+		CHECK(pid > 0);
+		CHECK(config(pid, RECORDS(1000), O_TRACE) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+		CHECK(bts(SIZE, pid, NULL, 0) == 1000);
+		/* Not another size: a part of a record more */
+		CHECK(config(pid, RECORDS(1000) + 23, O_TRACE) == 0);
+		CHECK(bts(SIZE, pid, NULL, 0) == 1000);
+		CHECK(config(pid, RECORDS(sizes[i]), O_TRACE) == 0);
+		CHECK(bts(SIZE, pid, NULL, 0) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n > 0 && n <= (long)sizes[i]);
+		CHECK(count(r, n, loop_a_branch, loop_a_head) == 0);
+		if (sizes[i] >= 2000)
+			CHECK(n < (long)sizes[i] && count(r, n, loop_b_branch, loop_b_head) == 999);
+		else
+			CHECK(n == (long)sizes[i]);
+		stop(pid);
+	}
+	CHECK(locked() == 0);
+	return 0;
+}
+
+/* Recording stops and goes on; what was recorded stays. */
+static int test_off_and_on(void)
+{
+	static struct record r[8192];
+	pid_t pid = start(work_resize);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+	n = bts(SIZE, pid, NULL, 0);
+	CHECK(n > 999);
+	CHECK(config(pid, sizeof(r), 0) == 0 && bts(SIZE, pid, NULL, 0) == n);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(bts(SIZE, pid, NULL, 0) == n && bts(DRAIN, pid, r, 0) == n);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999 && count(r, n, loop_b_branch, loop_b_head) == 0);
+	stop(pid);
+	return 0;
+}
+
+/* A thread of its own: system calls only, as libc's would want more than this. */
+static char thread_stack[2][64 << 10] __attribute__((aligned(16)));
+
+static int thread_b(void *argument)
+{
+	(void)argument;
+	loop_b(1000);
+	syscall(SYS_exit, 0);
+	return 0;
+}
+
+static void work_thread(void)
+{
+	int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+
+	if (clone(thread_b, thread_stack[0] + sizeof(thread_stack[0]), flags, NULL) < 0)
+		_exit(1);
+	loop_a(1000);
+	usleep(1000);
+}
+
+/* The threads of a process are traced one by one, each with a buffer of its own. */
+static int test_threads(void)
+{
+	static struct record r[2][8192];
+	unsigned long message;
+	pid_t pid = start(work_thread), thread;
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL));
+	CHECK(config(pid, sizeof(r[0]), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_CLONE << 8));
+	CHECK(!ptrace(PTRACE_GETEVENTMSG, pid, 0, &message));
+	thread = (pid_t)message;
+	CHECK(waitpid(thread, &status, __WALL) == thread);
+	CHECK(flags_of(thread) == 0);
+	CHECK(config(thread, sizeof(r[1]), O_TRACE) == 0);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	CHECK(next_stop(thread, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, thread, r[1], 0);
+	CHECK(n > 0 && count(r[1], n, loop_b_branch, loop_b_head) == 999);
+	CHECK(count(r[1], n, loop_a_branch, loop_a_head) == 0);
+	CHECK(!ptrace(PTRACE_CONT, thread, 0, 0));
+	CHECK(waitpid(thread, &status, __WALL) == thread && WIFEXITED(status));
+	CHECK(waitpid(pid, &status, __WALL) == pid && status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r[0], 0);
+	CHECK(n > 0 && count(r[0], n, loop_a_branch, loop_a_head) == 999);
+	CHECK(count(r[0], n, loop_b_branch, loop_b_head) == 0);
+	stop(pid);
+	CHECK(locked() == 0);
+	return 0;
+}
+
+static void work_vfork(void)
+{
+	pid_t pid = vfork();
+
+	if (!pid) {
+		loop_b(1000);
+		_exit(0);
+	}
+	loop_a(1000);
+	waitpid(pid, NULL, 0);
+}
+
+/* The child runs on the parent's memory, but not into its buffer. */
+static int test_vfork(void)
+{
+	static struct record r[8192];
+	pid_t pid = start(work_vfork);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SCHED) == 0);
+	do
+		status = next_stop(pid, 0);
+	while (status >> 8 == SIGCHLD);
+	CHECK(status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 0 && count(r, n, loop_a_branch, loop_a_head) == 999);
+	CHECK(count(r, n, loop_b_branch, loop_b_head) == 0);
+	stop(pid);
+	return 0;
+}
+
+/*
+ * A loop in 32-bit code, with a stack below 4 GiB.
+ */
+extern const char loop_32_head[], loop_32_branch[];
+void loop_32(unsigned long count);
+asm(".text\n.globl loop_32\nloop_32:\n"
+    "movq %rsp, loop_32_rsp\nmovq $loop_32_stack, %rsp\n"
+    "pushq $0x23\npushq $loop_32_head\nlretq\n"
+    ".code32\n.globl loop_32_head\nloop_32_head:\ndec %edi\n"
+    ".globl loop_32_branch\nloop_32_branch:\njnz loop_32_head\n"
+    "ljmp $0x33, $1f\n"
+    ".code64\n1:\nmovq loop_32_rsp, %rsp\nret\n"
+    ".data\n.balign 16\nloop_32_rsp: .quad 0\n.skip 248\nloop_32_stack:\n.text\n");
+
+static void work_32(void)
+{
+	loop_32(10000);
+}
+
+static int test_32_bit_code(void)
+{
+	static struct record r[1 << 15];
+	pid_t pid = start(work_32);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, sizeof(r)) == 0);
+	status = next_stop(pid, 0);
+	if (status >> 8 != AT_EXIT)
+		FAIL("status %#x", status);
+	n = bts(DRAIN, pid, r, 1 << 15);
+	CHECK(n > 0 && count(r, n, loop_32_branch, loop_32_head) == 9999);
+	stop(pid);
+	return 0;
+}
+
+/* Many tracees at a time, and whatever comes to mind with each of them. */
+static int test_many(void)
+{
+	enum { TRACEES = 16 };
+	static const unsigned long flags[] = {
+		0, O_TRACE, O_TRACE | O_SCHED, O_TRACE | O_SIGNAL, O_TRACE | O_SIGNAL | O_SCHED, O_TRACE | O_VIRTUAL,
+		O_TRACE | O_VIRTUAL | O_SIGNAL, O_TRACE | O_KERNEL, O_KERNEL | O_VIRTUAL, O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL,
+	};
+	static struct record r[1 << 15], one;
+	pid_t pids[TRACEES] = { 0 };
+	unsigned int x = 1;
+	int status;
+
+	for (int i = 0; i < 3000; i++) {
+		x ^= x << 13;
+		x ^= x >> 17;
+		x ^= x << 5;
+		pid_t *pid = &pids[x % TRACEES];
+		unsigned int what = x >> 8 & 15;
+
+		if (!*pid) {
+			*pid = start(work_until_told);
+			CHECK(*pid > 0);
+			continue;
+		}
+		/* It is stopped. */
+		if (what < 4) {
+			errno = 0;
+			if (config_virtual(*pid, RECORDS(1024 << (x >> 12 & 1)), flags[(x >> 16) % 10], 1 << 18))
+				CHECK(errno == EBUSY);
+		} else if (what < 6) {
+			CHECK(bts(DRAIN, *pid, r, x >> 16 & 0x7fff) >= 0 || errno == ENXIO);
+		} else if (what == 6) {
+			CHECK(bts(CLEAR, *pid, NULL, 0) == 0 || errno == ENXIO);
+		} else if (what == 7) {
+			CHECK(bts(GET, *pid, &one, x >> 20) > 0 || errno == ENXIO || errno == EINVAL);
+		} else if (what == 8) {
+			stop(*pid);
+			*pid = 0;
+			continue;
+		} else if (what == 9) {
+			CHECK(!ptrace(PTRACE_DETACH, *pid, 0, 0));
+			if (x & 0x10000)
+				usleep(100);
+			TRY(attach(*pid));
+		} else {
+			CHECK(!ptrace(PTRACE_CONT, *pid, 0, 0));
+			usleep(x >> 20 & 127);
+			kill(*pid, SIGSTOP);
+			CHECK(waitpid(*pid, &status, __WALL) == *pid);
+			if (!WIFSTOPPED(status))
+				*pid = 0;
+		}
+	}
+	for (int i = 0; i < TRACEES; i++)
+		if (pids[i])
+			stop(pids[i]);
+	CHECK(locked() == 0);
+	return 0;
+}
+
 const struct test task_tests[] = {
 	{ "two_tasks", test_two_tasks },
 	{ "fork", test_fork },
@@ -269,5 +561,13 @@ const struct test task_tests[] = {
 	{ "detach", test_detach },
 	{ "tracer_death", test_tracer_death },
 	{ "perf", test_perf },
+	{ "not_stopped", test_not_stopped },
+	{ "killed", test_killed },
+	{ "resize", test_resize },
+	{ "off_and_on", test_off_and_on },
+	{ "threads", test_threads },
+	{ "vfork", test_vfork },
+	{ "32_bit_code", test_32_bit_code },
+	{ "many", test_many },
 	{ 0 },
 };
