@@ -8,7 +8,7 @@ use vbts_bts::Recorder;
 use crate::block::{CodeMap, CodeSize};
 use crate::clock::{Clock, HostClock};
 use crate::cpuid::{Model, Topology};
-use crate::debug::{Breakpoints, DEBUGCTL_BTF};
+use crate::debug::{Breakpoints, DEBUGCTL_BTF, DR6_ONES, DR7_ONES};
 use crate::flags::{Int, Lazy};
 use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
@@ -553,6 +553,11 @@ impl Cpu {
         self.recorder.tracing() || self.recorder.debugctl() & DEBUGCTL_BTF != 0
     }
 
+    /// Whether a triple fault has shut the processor down.
+    pub fn has_shut_down(&self) -> bool {
+        self.special.contains(Special::SHUTDOWN)
+    }
+
     /// Whether the processor executes HLT, and nothing has come to end that.
     pub fn asleep(&self) -> bool {
         self.special.contains(Special::HALTED) && self.signals.get() & self.signal_mask == 0
@@ -611,6 +616,8 @@ impl Cpu {
         self.gpr[..16].copy_from_slice(&s.gpr);
         self.rip = s.rip;
         self.sys = s.sys.clone();
+        self.sys.dr6 |= DR6_ONES;
+        self.sys.dr7 |= DR7_ONES;
         self.msr = s.msr.clone();
         if self.recorder.set_debugctl(s.msr.debugctl).is_err() {
             let _ = self.recorder.set_debugctl(0);

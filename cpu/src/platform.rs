@@ -23,6 +23,8 @@ pub trait Platform: Send + Sync {
     fn acknowledge_interrupt(&self, now: u64) -> Option<u8>;
     /// Takes the pending non-maskable interrupt that [`Signals::NMI`] announced, if it is still there.
     fn take_nmi(&self) -> bool;
+    /// Takes a non-maskable interrupt back that was taken and not delivered: the processor is to find it again.
+    fn give_back_nmi(&self);
     /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. On a machine with one
     /// processor nobody sends any.
     fn take_startup(&self) -> Option<Startup> {

@@ -206,6 +206,13 @@ impl IrqChip {
         self.lapic_mut(cpu).is_some_and(LocalApic::take_nmi)
     }
 
+    /// Takes an NMI back that was taken and not delivered.
+    pub fn give_back_nmi(&mut self, cpu: usize) {
+        if let Some(lapic) = self.lapic_mut(cpu) {
+            lapic.give_back_nmi();
+        }
+    }
+
     /// True if an INIT or start-up event waits for `cpu`.
     pub fn startup_pending(&self, cpu: usize) -> bool {
         self.lapic(cpu).is_some_and(LocalApic::startup_pending)

@@ -201,6 +201,9 @@ impl Platform for Devices {
         self.signals.lower(Signals::NMI);
         self.nmi.swap(false, Ordering::Relaxed)
     }
+    fn give_back_nmi(&self) {
+        self.performance_interrupt(0);
+    }
     fn performance_interrupt(&self, _: u64) {
         self.nmi.store(true, Ordering::Relaxed);
         self.signals.raise(Signals::NMI);

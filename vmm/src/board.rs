@@ -358,6 +358,11 @@ impl Platform for Socket {
         taken
     }
 
+    fn give_back_nmi(&self) {
+        self.chip().give_back_nmi(self.cpu);
+        self.board.update_signals();
+    }
+
     fn take_startup(&self) -> Option<Startup> {
         let event = self.chip().take_startup_event(self.cpu);
         self.board.update_signals();

@@ -76,10 +76,8 @@ impl Vcpu {
         self.soft.cpu.set_clock(Clock::Host(clock));
         self.soft.cpu.set_tsc_offset(tsc_offset);
         kvm.attach(&mut self.soft.cpu)?;
-        kvm.load(&self.soft.cpu)?;
         self.kvm = Some(kvm);
-        self.on_kvm = true;
-        Ok(())
+        self.enter_kvm()
     }
 
     /// Makes the processor one that waits for a start-up IPI, as all but the first do after RESET.
@@ -128,7 +126,7 @@ impl Vcpu {
         if self.on_kvm
             && let Some(kvm) = &mut self.kvm
         {
-            kvm.save(&mut state)?;
+            kvm.save(self.soft.cpu.platform(), &mut state)?;
             state.sys.pdpte = self.soft.cpu.pdptes(&state.sys);
         }
         Ok(state)
@@ -141,6 +139,10 @@ impl Vcpu {
     /// KVM cannot go on.
     pub fn run(&mut self, deadline: u64) -> Result<Exit, Failure> {
         loop {
+            if self.on_kvm && self.needs_soft() {
+                self.leave_kvm()?;
+                self.moves.to_soft += 1;
+            }
             if self.waits_for_startup {
                 match self.soft.cpu.platform().take_startup() {
                     Some(event) => self.startup(event)?,
@@ -151,18 +153,8 @@ impl Vcpu {
             let exit = match &mut self.kvm {
                 Some(kvm) if self.on_kvm => match kvm.run(&mut self.soft.cpu)? {
                     Left::Exit(exit) => exit,
-                    Left::DebugCtl => {
-                        if !self.soft.cpu.watches_branches() {
-                            continue;
-                        }
-                        self.leave_kvm()?;
-                        self.moves.to_soft += 1;
-                        continue;
-                    }
-                    Left::Unemulated => {
-                        self.assist()?;
-                        continue;
-                    }
+                    Left::DebugCtl => continue,
+                    Left::Unemulated => return self.assist(),
                 },
                 _ => self.soft.run(deadline),
             };
@@ -203,19 +195,23 @@ impl Vcpu {
             Startup::StartUp(_) => return Ok(()),
         };
         self.soft.cpu.load_state(&state);
-        if let Some(kvm) = &mut self.kvm {
-            kvm.load(&self.soft.cpu)?;
-            self.on_kvm = true;
-        }
-        Ok(())
+        self.enter_kvm()
     }
 
-    /// KVM takes over, if it is to execute the processor at all.
+    /// Whether only the software CPU can go on: branches have to be recorded, or to be stepped on.
+    fn needs_soft(&self) -> bool {
+        let passes_through = self.kvm.as_ref().is_some_and(KvmVcpu::passes_bts_through);
+        self.soft.cpu.watches_branches() && !passes_through
+    }
+
+    /// KVM takes over, if it is to execute the processor at all. One that has shut down stays where it is: KVM knows no such state.
     ///
     /// # Errors
     /// KVM refuses the state.
     pub fn enter_kvm(&mut self) -> Result<(), Failure> {
-        if let Some(kvm) = &mut self.kvm {
+        if let Some(kvm) = &mut self.kvm
+            && !self.soft.cpu.has_shut_down()
+        {
             kvm.load(&self.soft.cpu)?;
             self.on_kvm = true;
         }
@@ -223,6 +219,9 @@ impl Vcpu {
     }
 
     /// The software CPU takes over.
+    ///
+    /// # Errors
+    /// KVM does not give the state.
     pub fn leave_kvm(&mut self) -> Result<(), Failure> {
         if !self.on_kvm {
             return Ok(());
@@ -238,25 +237,24 @@ impl Vcpu {
 
     /// KVM takes over again once tracing has been off for a while, or at once if there is nothing to execute.
     fn rejoin_kvm(&mut self, exit: Exit) -> Result<(), Failure> {
-        let Some(kvm) = self.kvm.as_mut().filter(|_| !self.on_kvm) else {
+        if self.kvm.is_none() || self.on_kvm {
             return Ok(());
-        };
+        }
         let now = self.soft.cpu.instructions();
-        if self.soft.cpu.watches_branches() {
+        if self.needs_soft() {
             self.last_traced = now;
             return Ok(());
         }
         let idle = matches!(exit, Exit::Halt { .. });
         if idle || now - self.last_traced >= LINGER {
-            kvm.load(&self.soft.cpu)?;
-            self.on_kvm = true;
+            self.enter_kvm()?;
             self.moves.to_kvm += 1;
         }
         Ok(())
     }
 
     /// The software CPU executes the one instruction that KVM could not.
-    fn assist(&mut self) -> Result<(), Failure> {
+    fn assist(&mut self) -> Result<Exit, Failure> {
         self.leave_kvm()?;
         self.moves.assists += 1;
         let (rip, before) = (self.soft.cpu.rip, self.soft.cpu.instructions());
@@ -268,31 +266,22 @@ impl Vcpu {
         const TRIES: u32 = 16;
         for _ in 0..TRIES {
             match self.soft.step() {
-                // The caller gets to see these where they happen next.
-                Some(Exit::Bus) => continue,
-                Some(exit) => {
-                    if exit == Exit::Shutdown || exit == Exit::Init {
-                        return Ok(());
-                    }
-                    break;
+                None | Some(Exit::Bus) => {}
+                // KVM stays out until the caller has seen to it.
+                Some(exit) => return Ok(exit),
+            }
+            if self.soft.cpu.instructions() != before || self.soft.cpu.rip != rip {
+                if !self.needs_soft() {
+                    self.enter_kvm()?;
                 }
-                None if self.soft.cpu.instructions() != before => break,
-                None => {}
+                // It may have been an access to the machine.
+                return Ok(Exit::Bus);
             }
         }
-        if self.soft.cpu.instructions() == before && self.soft.cpu.rip == rip {
-            return Err(anyhow::anyhow!(
-                "KVM cannot emulate the instruction at {rip:#x}, and the software CPU makes no progress either: {:?}",
-                self.soft.cpu
-            )
-            .into());
-        }
-        if let Some(kvm) = &mut self.kvm
-            && !self.soft.cpu.watches_branches()
-        {
-            kvm.load(&self.soft.cpu)?;
-            self.on_kvm = true;
-        }
-        Ok(())
+        Err(anyhow::anyhow!(
+            "KVM cannot emulate the instruction at {rip:#x}, and the software CPU makes no progress either: {:?}",
+            self.soft.cpu
+        )
+        .into())
     }
 }

@@ -482,6 +482,11 @@ impl LocalApic {
         std::mem::take(&mut self.nmi)
     }
 
+    /// An NMI that was taken has not been delivered.
+    pub fn give_back_nmi(&mut self) {
+        self.nmi = true;
+    }
+
     /// True if an INIT or start-up event waits for the processor.
     pub fn startup_pending(&self) -> bool {
         self.init || self.startup.is_some()

@@ -117,6 +117,7 @@ impl Platform for Nothing {
     fn take_nmi(&self) -> bool {
         false
     }
+    fn give_back_nmi(&self) {}
     fn performance_interrupt(&self, _now: u64) {}
     fn cr8(&self) -> u64 {
         0

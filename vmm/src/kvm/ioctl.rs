@@ -1,8 +1,8 @@
 //! The ioctls of a vCPU that kvm-ioctls has no method for (Documentation/virt/kvm/api.rst).
 
 use kvm_bindings::{
-    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, kvm_debugregs, kvm_device_attr, kvm_fpu,
-    kvm_interrupt, kvm_msrs, kvm_regs, kvm_sregs, kvm_vcpu_events,
+    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, kvm_debugregs, kvm_device_attr, kvm_interrupt,
+    kvm_msrs, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xsave,
 };
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
@@ -90,9 +90,9 @@ pub const WHILE_RUNNING: [u32; 16] = [
     // KVM_GET_MSRS, KVM_SET_MSRS
     number::<kvm_msrs>(_IOC_READ | _IOC_WRITE, 0x88),
     number::<kvm_msrs>(_IOC_WRITE, 0x89),
-    // KVM_GET_FPU, KVM_SET_FPU
-    number::<kvm_fpu>(_IOC_READ, 0x8C),
-    number::<kvm_fpu>(_IOC_WRITE, 0x8D),
+    // KVM_GET_XSAVE, KVM_SET_XSAVE
+    number::<kvm_xsave>(_IOC_READ, 0xA4),
+    number::<kvm_xsave>(_IOC_WRITE, 0xA5),
     // KVM_GET_VCPU_EVENTS, KVM_SET_VCPU_EVENTS
     number::<kvm_vcpu_events>(_IOC_READ, 0x9F),
     number::<kvm_vcpu_events>(_IOC_WRITE, 0xA0),
@@ -120,8 +120,8 @@ mod tests {
             0x4004_AE86,
             0xC008_AE88,
             0x4008_AE89,
-            0x81A0_AE8C,
-            0x41A0_AE8D,
+            0x9000_AEA4,
+            0x5000_AEA5,
             0x8040_AE9F,
             0x4040_AEA0,
             0x8080_AEA1,

@@ -4,13 +4,13 @@ use std::sync::LazyLock;
 
 use kvm_bindings::{
     KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs,
-    kvm_debugregs, kvm_dtable, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs,
-    kvm_vcpu_events,
+    kvm_debugregs, kvm_dtable, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs, kvm_vcpu_events,
+    kvm_xsave,
 };
 use kvm_ioctls::VcpuFd;
 use vbts_cpu::CpuState;
 use vbts_cpu::cpu::vector;
-use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister};
+use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, efer};
 
 use super::{KvmError, Named};
 
@@ -157,7 +157,11 @@ fn from_regs(r: &kvm_regs, s: &mut CpuState) {
 
 fn to_sregs(s: &CpuState, apic_base: u64, cr8: u64) -> kvm_sregs {
     let sys = &s.sys;
-    let [es, cs, ss, ds, fs, gs] = sys.seg.map(|s| to_segment(&s));
+    let [es, mut cs, ss, ds, fs, gs] = sys.seg.map(|s| to_segment(&s));
+    if sys.efer & efer::LMA == 0 {
+        // It means nothing there, and KVM refuses it.
+        cs.l = 0;
+    }
     kvm_sregs {
         cs,
         ds,
@@ -183,6 +187,7 @@ fn to_sregs(s: &CpuState, apic_base: u64, cr8: u64) -> kvm_sregs {
 
 fn from_sregs(r: &kvm_sregs, s: &mut CpuState) {
     let sys = &mut s.sys;
+    let old = sys.seg[1];
     sys.seg = [r.es, r.cs, r.ss, r.ds, r.fs, r.gs].map(|s| from_segment(&s));
     sys.tr = from_segment(&r.tr);
     sys.ldtr = from_segment(&r.ldt);
@@ -190,38 +195,73 @@ fn from_sregs(r: &kvm_sregs, s: &mut CpuState) {
     sys.idtr = from_table(&r.idt);
     (sys.cr0, sys.cr2, sys.cr3, sys.cr4) = (r.cr0, r.cr2, r.cr3, r.cr4);
     sys.efer = r.efer;
+    let cs = &mut sys.seg[1];
+    if sys.efer & efer::LMA == 0 && (cs.selector, cs.base) == (old.selector, old.base) {
+        // See `to_sregs`.
+        cs.attr |= old.attr & SegAttr::L;
+    }
 }
 
-fn to_fpu(s: &CpuState) -> kvm_fpu {
-    let mut fpu = kvm_fpu {
-        fcw: s.x87.fcw,
-        fsw: s.x87.fsw,
-        ftwx: s.x87.ftw,
-        last_opcode: s.x87.fop,
-        last_ip: s.x87.fip,
-        last_dp: s.x87.fdp,
-        xmm: s.xmm.map(u128::to_le_bytes),
-        mxcsr: s.mxcsr,
-        ..Default::default()
+/// Where things are in the XSAVE area: as FXSAVE has them (SDM Vol. 1 table 10-2), and the header (13.4.2).
+mod xsave {
+    pub const FCW: usize = 0;
+    pub const FSW: usize = 2;
+    pub const FTW: usize = 4;
+    pub const FOP: usize = 6;
+    pub const FIP: usize = 8;
+    pub const FDP: usize = 16;
+    pub const MXCSR: usize = 24;
+    pub const ST: usize = 32;
+    pub const XMM: usize = 160;
+    pub const XSTATE_BV: usize = 512;
+    /// x87 and SSE state, in XSTATE_BV.
+    pub const X87_AND_SSE: u64 = 3;
+}
+
+/// The vector and floating-point registers. KVM_SET_FPU would not do: it leaves XSTATE_BV alone, and KVM's processor takes what
+/// that does not name as it is after initialization.
+fn to_xsave(s: &CpuState) -> kvm_xsave {
+    let mut area = kvm_xsave::default();
+    let mut put = |at: usize, bytes: &[u8]| {
+        for (i, byte) in (at..).zip(bytes) {
+            if let Some(word) = area.region.get_mut(i / 4) {
+                *word |= u32::from(*byte) << (8 * (i % 4));
+            }
+        }
     };
-    for (i, register) in fpu.fpr.iter_mut().enumerate() {
-        *register = s.x87.st(i).to_le_bytes();
+    put(xsave::FCW, &s.x87.fcw.to_le_bytes());
+    put(xsave::FSW, &s.x87.fsw.to_le_bytes());
+    put(xsave::FTW, &[s.x87.ftw]);
+    put(xsave::FOP, &s.x87.fop.to_le_bytes());
+    put(xsave::FIP, &s.x87.fip.to_le_bytes());
+    put(xsave::FDP, &s.x87.fdp.to_le_bytes());
+    put(xsave::MXCSR, &s.mxcsr.to_le_bytes());
+    for i in 0..8 {
+        put(xsave::ST + 16 * i, &s.x87.st(i).to_le_bytes());
     }
-    fpu
+    for (i, register) in s.xmm.iter().enumerate() {
+        put(xsave::XMM + 16 * i, &register.to_le_bytes());
+    }
+    put(xsave::XSTATE_BV, &xsave::X87_AND_SSE.to_le_bytes());
+    area
 }
 
-fn from_fpu(fpu: &kvm_fpu, s: &mut CpuState) {
-    s.x87.fcw = fpu.fcw;
-    s.x87.fsw = fpu.fsw;
-    s.x87.ftw = fpu.ftwx;
-    s.x87.fop = fpu.last_opcode;
-    s.x87.fip = fpu.last_ip;
-    s.x87.fdp = fpu.last_dp;
-    for (i, register) in fpu.fpr.iter().enumerate() {
-        s.x87.set_st(i, u128::from_le_bytes(*register));
+fn from_xsave(area: &kvm_xsave, s: &mut CpuState) {
+    let word = |at: usize| area.region.get(at / 4).copied().unwrap_or_default();
+    let half = |at: usize| (word(at) >> (8 * (at % 4))) as u16;
+    let quad = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    let register = |at: usize| u128::from(quad(at)) | u128::from(quad(at + 8)) << 64;
+    s.x87.fcw = half(xsave::FCW);
+    s.x87.fsw = half(xsave::FSW);
+    s.x87.ftw = half(xsave::FTW) as u8;
+    s.x87.fop = half(xsave::FOP);
+    s.x87.fip = quad(xsave::FIP);
+    s.x87.fdp = quad(xsave::FDP);
+    s.mxcsr = word(xsave::MXCSR);
+    for i in 0..8 {
+        s.x87.set_st(i, register(xsave::ST + 16 * i));
     }
-    s.xmm = fpu.xmm.map(u128::from_le_bytes);
-    s.mxcsr = fpu.mxcsr;
+    s.xmm = std::array::from_fn(|i| register(xsave::XMM + 16 * i));
 }
 
 fn to_events(s: &CpuState) -> kvm_vcpu_events {
@@ -254,8 +294,7 @@ fn from_events(events: &kvm_vcpu_events, s: &mut CpuState) {
     s.nmi_blocked = events.nmi.masked != 0;
     s.interrupt_shadow = events.interrupt.shadow != 0;
     let exception = &events.exception;
-    let nmi = events.nmi.injected != 0 || events.nmi.pending != 0 && events.nmi.masked == 0;
-    s.pending = if nmi {
+    s.pending = if events.nmi.injected != 0 {
         Some(PendingEvent::Nmi)
     } else if events.interrupt.injected != 0 && events.interrupt.soft == 0 {
         Some(PendingEvent::Interrupt(events.interrupt.nr))
@@ -298,7 +337,8 @@ pub fn load(vcpu: &VcpuFd, s: &CpuState, apic_base: u64, cr8: u64) -> Result<(),
     vcpu.set_sregs(&to_sregs(s, apic_base, cr8))
         .named("KVM_SET_SREGS")?;
     vcpu.set_regs(&to_regs(s)).named("KVM_SET_REGS")?;
-    vcpu.set_fpu(&to_fpu(s)).named("KVM_SET_FPU")?;
+    // SAFETY: KVM reads no more than the structure: the guest has no features that need more (XFD).
+    unsafe { vcpu.set_xsave(&to_xsave(s)) }.named("KVM_SET_XSAVE")?;
     let causes = match s.pending {
         Some(PendingEvent::Debug(causes)) => causes,
         _ => 0,
@@ -324,10 +364,10 @@ pub fn load(vcpu: &VcpuFd, s: &CpuState, apic_base: u64, cr8: u64) -> Result<(),
 ///
 /// # Errors
 /// KVM refuses.
-pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<(), KvmError> {
+pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<Besides, KvmError> {
     from_regs(&vcpu.get_regs().named("KVM_GET_REGS")?, s);
     from_sregs(&vcpu.get_sregs().named("KVM_GET_SREGS")?, s);
-    from_fpu(&vcpu.get_fpu().named("KVM_GET_FPU")?, s);
+    from_xsave(&vcpu.get_xsave().named("KVM_GET_XSAVE")?, s);
     let debug = vcpu.get_debug_regs().named("KVM_GET_DEBUGREGS")?;
     s.sys.dr = debug.db;
     (s.sys.dr6, s.sys.dr7) = (debug.dr6, debug.dr7);
@@ -337,8 +377,18 @@ pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<(), KvmError> {
     for ((_, field), entry) in MSRS.iter().zip(list.as_slice()) {
         *field(&mut s.msr) = entry.data;
     }
-    from_events(&vcpu.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?, s);
-    Ok(())
+    let events = vcpu.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
+    from_events(&events, s);
+    Ok(Besides {
+        nmi_waits: events.nmi.pending != 0,
+    })
+}
+
+/// What KVM's processor has, and [`CpuState`] has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Besides {
+    /// A non-maskable interrupt that waits: for the end of the service of another, or for what is delivered before it.
+    pub nmi_waits: bool,
 }
 
 #[cfg(test)]
@@ -395,7 +445,7 @@ mod tests {
         from_sregs(&to_sregs(&s, 0xFEE0_0900, 0), &mut back);
         // What kvm_amd does.
         back.sys.tr.attr |= s.sys.tr.attr & SegAttr::from_bits_retain(2);
-        from_fpu(&to_fpu(&s), &mut back);
+        from_xsave(&to_xsave(&s), &mut back);
         from_events(&to_events(&s), &mut back);
         assert_eq!(back, s);
     }

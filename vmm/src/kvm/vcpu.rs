@@ -62,6 +62,11 @@ impl KvmVcpu {
         }
     }
 
+    /// Whether KVM acts on IA32_DEBUGCTL and IA32_DS_AREA.
+    pub fn passes_bts_through(&self) -> bool {
+        self.passes_bts_through
+    }
+
     /// Makes it the twin of `cpu`: with its CPUID, and a time-stamp counter that goes with its own.
     ///
     /// # Errors
@@ -102,17 +107,18 @@ impl KvmVcpu {
         let s = &cpu.state();
         let platform = cpu.platform();
         state::load(&self.fd, s, apic_base(platform), platform.cr8())?;
-        self.halted = s.halted;
+        self.halted = s.halted && s.pending.is_none();
         self.interrupts_on = s.rflags & vbts_cpu::state::rflags::IF != 0;
         self.injectable = self.interrupts_on && !s.interrupt_shadow && s.pending.is_none();
         Ok(())
     }
 
     /// Completes the instruction that has exited, and writes the state to `s`, but for what KVM's processor does not hold.
+    /// `platform` takes back what it does hold and the state does not.
     ///
     /// # Errors
     /// KVM refuses.
-    pub fn save(&mut self, s: &mut CpuState) -> Result<(), KvmError> {
+    pub fn save(&mut self, platform: &dyn Platform, s: &mut CpuState) -> Result<(), KvmError> {
         // The register that an access to the machine loads, and RIP, are written on the way back into the guest.
         self.fd.set_kvm_immediate_exit(1);
         let outcome = self.fd.run().map(drop);
@@ -122,7 +128,9 @@ impl KvmVcpu {
             Err(error) => return Err(error).named("KVM_RUN"),
             Ok(()) => return Err(failed("an instruction is not complete".into())),
         }
-        state::save(&self.fd, s)?;
+        if state::save(&self.fd, s)?.nmi_waits {
+            platform.give_back_nmi();
+        }
         s.halted = self.halted;
         Ok(())
     }
@@ -173,10 +181,10 @@ impl KvmVcpu {
     fn inject(&mut self, platform: &dyn Platform, lines: u32) -> Result<u32, KvmError> {
         let mut seen_to = 0;
         if lines & Signals::NMI != 0 {
-            // While one is serviced the next waits in the local APIC, where it goes along at a hand-over. There is no
-            // exit for the end of the service: the next one for any reason has to do.
+            // While one is serviced KVM keeps the next, and what comes then waits in the local APIC. There is no exit for
+            // the end of the service: the next one for any reason has to do.
             let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
-            if events.nmi.masked != 0 || events.nmi.pending != 0 {
+            if events.nmi.pending != 0 {
                 seen_to |= Signals::NMI;
             } else if platform.take_nmi() {
                 self.fd.nmi().named("KVM_NMI")?;
@@ -272,7 +280,7 @@ impl KvmVcpu {
             Err(error) if error.errno() == libc::EINTR => None,
             Err(error) => return Err(error).named("KVM_RUN"),
         };
-        self.halted = halted;
+        self.halted = halted && !self.is_woken()?;
         let cr8 = cpu.platform().cr8();
         let run = self.fd.get_kvm_run();
         run.immediate_exit = 0;
@@ -291,6 +299,14 @@ impl KvmVcpu {
             cpu.platform().set_cr8(now, new_cr8 & 15);
         }
         Ok(left)
+    }
+
+    /// Whether KVM has an event of its own that ends HLT: the debug trap after it, or a non-maskable interrupt.
+    fn is_woken(&self) -> Result<bool, KvmError> {
+        let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
+        let exception = events.exception.pending | events.exception.injected;
+        let nmi = events.nmi.injected | events.nmi.pending & !events.nmi.masked;
+        Ok((exception | nmi) & 1 != 0)
     }
 
     /// An access to an I/O port, or the repeated ones of INS and OUTS.

@@ -1,6 +1,8 @@
 //! A virtual machine of KVM's: the guest's memory, and MSR accesses that exit.
 
-use kvm_bindings::{kvm_enable_cap, kvm_userspace_memory_region};
+use kvm_bindings::{
+    KVM_CAP_EXIT_ON_EMULATION_FAILURE, kvm_enable_cap, kvm_userspace_memory_region,
+};
 use kvm_ioctls::{
     Cap, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd,
     VmFd,
@@ -38,6 +40,7 @@ impl Vm {
     pub fn new(kvm: &Kvm, memory: &GuestMemory, processors: u8) -> Result<Self, KvmError> {
         let vm = create(kvm, memory)?;
         filter_msrs(&vm)?;
+        exit_on_emulation_failure(kvm, &vm)?;
         let vcpus = (0..processors)
             .map(|id| vm.create_vcpu(id.into()).named("KVM_CREATE_VCPU"))
             .collect::<Result<Vec<_>, _>>()?;
@@ -99,6 +102,20 @@ pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> 
         unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
     }
     Ok(vm)
+}
+
+/// Lets an instruction that KVM cannot emulate exit at any CPL: at CPL 3 it would be #UD. KVMs before Linux 5.14 have no choice.
+fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
+    let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
+    if kvm.check_extension_raw(cap.into()) == 0 {
+        return Ok(());
+    }
+    vm.enable_cap(&kvm_enable_cap {
+        cap,
+        args: [1, 0, 0, 0],
+        ..Default::default()
+    })
+    .named("KVM_CAP_EXIT_ON_EMULATION_FAILURE")
 }
 
 /// Lets accesses to the MSRs exit that `ranges`, and `default` for the others, deny, or that KVM does not know.
