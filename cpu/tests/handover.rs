@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{DATA, Guest, KERNEL, handler};
+use common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{DB, NMI};
+use vbts_cpu::cpu::vector::{DB, GP, NMI, UD};
 use vbts_cpu::state::PendingEvent;
 use vbts_cpu::state::gpr::{RAX, RBX, RDX};
 use vbts_cpu::{Clock, Exit, HostClock, Signals, Topology};
@@ -259,4 +259,102 @@ fn locked_instructions_are_atomic() {
         let mask = if name == "CMPXCHG" { 0xFFFF } else { u64::MAX };
         assert_eq!(sum & mask, expected & mask, "{name}");
     }
+}
+
+/// Stores XMM0, XMM15 and, as FXSAVE has it, all of the x87 state.
+fn store_vectors(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
+    a.mov(edi, DATA as u32)?;
+    a.movups(xmmword_ptr(rdi), xmm0)?;
+    a.movups(xmmword_ptr(rdi + 16), xmm15)?;
+    a.fxsave(ptr(rdi + 0x100))?;
+    a.hlt()
+}
+
+#[test]
+fn registers_that_were_as_after_reset_go_along_when_they_are_not() {
+    // The second time, the processor that takes over has had nothing in them before.
+    for filled in [false, true] {
+        let mut g = Guest::kernel(store_vectors);
+        g.update(|s| {
+            if filled {
+                s.xmm[0] = 0x1122_3344_5566_7788;
+                s.xmm[15] = u128::MAX;
+                s.x87.fsw = 7 << 11;
+                s.x87.ftw = 1 << 7;
+                s.x87.set_st(0, 0x4000 << 64 | 1 << 63);
+                s.mxcsr = 0x1FA0;
+            }
+        });
+        g.run();
+        let expected = [0x1122_3344_5566_7788, 0, u64::MAX, u64::MAX];
+        for (n, value) in (0..).zip(expected) {
+            assert_eq!(g.read(DATA + 8 * n), if filled { value } else { 0 });
+        }
+        let fxsave = DATA + 0x100;
+        let status = g.read(fxsave) >> 16;
+        assert_eq!(
+            status,
+            if filled { 0x80_3800 } else { 0 },
+            "status and tags"
+        );
+        let mxcsr = g.read(fxsave + 24) as u32;
+        assert_eq!(mxcsr, if filled { 0x1FA0 } else { 0x1F80 });
+        assert_eq!(g.read(fxsave + 32), if filled { 1 << 63 } else { 0 });
+        assert_eq!(g.soft.cpu.xmm[15], if filled { u128::MAX } else { 0 });
+    }
+}
+
+/// Linear address of a page that is none of RAM.
+const DEVICE: u64 = 0x3F_0000;
+
+/// Maps it where the test platform answers: every byte reads as ones.
+fn map_device(g: &mut Guest) {
+    g.write(0x7000 + 8 * (DEVICE >> 12), (common::RAM + 0x10_0000) | 7);
+    g.soft.cpu.flush_tlb(false);
+}
+
+#[test]
+fn an_instruction_that_kvm_cannot_emulate_is_the_software_cpus() {
+    // KVM has to emulate what accesses a device, and its emulator has none of these.
+    let program = |a: &mut CodeAssembler| {
+        a.mov(edi, DEVICE as u32)?;
+        a.paddd(xmm0, xmmword_ptr(rdi))?;
+        a.fld(dword_ptr(rdi))?;
+        a.inc(ebx)?;
+        a.ud2()
+    };
+    for user in [false, true] {
+        let mut g = if user {
+            Guest::user(program)
+        } else {
+            Guest::kernel(program)
+        };
+        map_device(&mut g);
+        g.update(|s| s.xmm[0] = 1 | 2 << 64);
+        let before = g.soft.moves();
+        let frame = g.run_to_exception(UD, None);
+        let start = if user { USER } else { KERNEL };
+        assert_eq!(frame.rip, start + 13);
+        assert_eq!(g.soft.cpu.gpr[RBX], 1);
+        assert_eq!(
+            g.soft.cpu.xmm[0],
+            (u128::MAX >> 32 << 32 & !(0xFFFF_FFFF << 64)) | 1 << 64
+        );
+        // A quiet NaN of ones.
+        assert_eq!(g.soft.cpu.x87.st(0) >> 64, 0xFFFF);
+        if let (Some(before), Some(after)) = (before, g.soft.moves()) {
+            assert_eq!(after.assists - before.assists, 2);
+        }
+    }
+}
+
+#[test]
+fn code_that_is_not_in_ram_is_gp() {
+    let mut g = Guest::kernel(|a| {
+        a.mov(edi, DEVICE as u32)?;
+        a.jmp(rdi)
+    });
+    map_device(&mut g);
+    let frame = g.run_to_exception(GP, Some(0));
+    assert_eq!(frame.rip, DEVICE);
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::accel::stride;
 use common::records::{ALL, KERNEL_ONLY, Transfer, USER_ONLY, check_and, records_at};
 use common::{
     BTS_BUFFER, DATA, DS_AREA, Gate, Guest, IST1, KERNEL, KERNEL_STACK, USER, USER_STACK, handler,
@@ -139,6 +140,9 @@ struct Bench {
     guest: Guest,
     base: CpuState,
     pml4: u64,
+    /// Rows of a table, and which of them are run.
+    rows: usize,
+    stride: usize,
 }
 
 /// Where each program starts: after one another, one for each act.
@@ -170,7 +174,14 @@ impl Bench {
         guest.trace(ALL.bits(), 64);
         let base = guest.soft.cpu.state();
         let pml4 = base.sys.cr3;
-        Self { guest, base, pml4 }
+        Self {
+            guest,
+            base,
+            pml4,
+            rows: 0,
+            // A prime, so that each setting has its turn.
+            stride: stride(89),
+        }
     }
 
     /// The address of an entry: level 0 is the PML4's.
@@ -225,6 +236,10 @@ impl Bench {
         fault: Option<u64>,
         debugctl: DebugCtl,
     ) {
+        self.rows += 1;
+        if !self.rows.is_multiple_of(self.stride) {
+            return;
+        }
         let data = size.frame() + OFFSET;
         self.guest.write(data, OLD);
         let before = self.map(size, flags);

@@ -202,7 +202,7 @@ fn a_far_call_and_return_at_one_level() {
     assert_eq!(after, KERNEL + 0x103);
     g.run_to(KERNEL + 8);
     // The selector's RPL is the CPL.
-    assert_eq!(g.soft.cpu.gpr[3], selector::CONFORMING_CS.into());
+    assert_eq!(g.soft.cpu.gpr[3], u64::from(selector::CONFORMING_CS));
     assert_eq!(g.soft.cpu.sys.seg[1].selector, selector::KERNEL_CS);
     assert_eq!(g.soft.cpu.gpr[gpr::RSP], KERNEL_STACK);
     // The operand size, and so the frame, is 32 bits.

@@ -11,11 +11,11 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
 
+pub mod accel;
+pub mod deviations;
 pub mod records;
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -24,6 +24,8 @@ use iced_x86::code_asm::CodeAssembler;
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer};
 use vbts_cpu::{Cpu, CpuState, Exit, GuestRam, Platform, Signals, SoftCpu};
+
+use accel::Processor;
 
 /// Size of RAM in bytes.
 pub const RAM: u64 = 4 << 20;
@@ -111,6 +113,22 @@ pub struct TestPlatform {
 }
 
 impl TestPlatform {
+    /// Makes it as new.
+    fn reset(&self) {
+        self.signals.lower(u32::MAX);
+        self.vectors.lock().unwrap().clear();
+        self.nmi.store(false, Ordering::Relaxed);
+        self.reported.lock().unwrap().clear();
+        for number in [
+            &self.performance_interrupts,
+            &self.cr8,
+            &self.apic_base,
+            &self.deadline,
+        ] {
+            number.store(0, Ordering::Relaxed);
+        }
+    }
+
     pub fn interrupt(&self, vector: u8) {
         self.vectors.lock().unwrap().push_back(vector);
         self.signals.raise(Signals::INTR);
@@ -153,6 +171,9 @@ impl Platform for TestPlatform {
         self.signals.lower(Signals::NMI);
         self.nmi.swap(false, Ordering::Relaxed)
     }
+    fn give_back_nmi(&self) {
+        self.nmi();
+    }
     fn performance_interrupt(&self, _: u64) {
         self.performance_interrupts.fetch_add(1, Ordering::Relaxed);
     }
@@ -179,53 +200,20 @@ impl Platform for TestPlatform {
     }
 }
 
-/// Page-aligned memory.
-#[derive(Debug)]
-struct Memory(NonNull<u8>);
-
-impl Memory {
-    const LAYOUT: Layout = match Layout::from_size_align(RAM as usize, 0x1000) {
-        Ok(layout) => layout,
-        Err(_) => panic!("RAM is not a valid layout"),
-    };
-
-    fn new() -> Self {
-        // SAFETY: the layout is not empty.
-        Self(NonNull::new(unsafe { alloc_zeroed(Self::LAYOUT) }).unwrap())
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.0.as_ptr(), Self::LAYOUT) };
-    }
-}
-
 /// A machine with one processor.
 #[derive(Debug)]
 pub struct Guest {
-    pub soft: SoftCpu,
+    pub soft: Processor,
     pub platform: Arc<TestPlatform>,
-    /// After `soft`, which points into it.
-    memory: Memory,
 }
 
 impl Guest {
     /// A machine at CPL 0 in 64-bit mode, about to run what is at [`KERNEL`].
     pub fn new() -> Self {
-        let memory = Memory::new();
-        let platform = Arc::new(TestPlatform::default());
+        let soft = Processor::new();
+        let platform = soft.platform();
         platform.apic_base.store(0xFEE0_0900, Ordering::Relaxed);
-        // SAFETY: `memory` outlives the processor, and is only accessed through raw pointers.
-        let ram = unsafe { GuestRam::new(&[(0, RAM, memory.0)]) };
-        let model = vbts_cpu::model("core2").unwrap();
-        let cpu = Cpu::new(model, ram, platform.clone(), platform.signals.clone());
-        let mut guest = Self {
-            soft: SoftCpu::new(cpu),
-            platform,
-            memory,
-        };
+        let mut guest = Self { soft, platform };
         guest.build_tables();
         guest.soft.cpu.load_state(&kernel_state());
         guest
@@ -293,8 +281,8 @@ impl Guest {
         assert!(gpa <= RAM - 8);
         // SAFETY: the quadword lies inside the allocation.
         unsafe {
-            self.memory
-                .0
+            self.soft
+                .memory()
                 .add(gpa as usize)
                 .cast::<u64>()
                 .read_unaligned()
@@ -319,7 +307,7 @@ impl Guest {
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
-                self.memory.0.add(gpa as usize).as_ptr(),
+                self.soft.memory().add(gpa as usize).as_ptr(),
                 bytes.len(),
             );
         }
@@ -330,7 +318,7 @@ impl Guest {
         let platform = Arc::new(TestPlatform::default());
         let signals = platform.signals.clone();
         // SAFETY: the memory lives as long as `self`, and is only accessed through raw pointers.
-        let ram = unsafe { GuestRam::new(&[(0, RAM, self.memory.0)]) };
+        let ram = unsafe { GuestRam::new(&[(0, RAM, self.soft.memory())]) };
         let model = vbts_cpu::model("core2").unwrap();
         let mut cpu = Cpu::new(model, ram, platform, signals);
         cpu.load_state(&self.soft.cpu.state());
@@ -406,13 +394,7 @@ impl Guest {
 
     /// Runs until the processor halts or shuts down.
     pub fn run(&mut self) -> Exit {
-        for _ in 0..100_000 {
-            match self.soft.run(1_000_000) {
-                Exit::Bus | Exit::Kick => {}
-                exit => return exit,
-            }
-        }
-        panic!("the guest does not stop: {:?}", self.soft.cpu);
+        self.soft.run_to_end()
     }
 
     /// Runs until the processor halts, which must happen with the HLT that `label` tells the end of.

@@ -8,15 +8,20 @@
 mod common;
 mod programs;
 
+use common::accel::Host;
 use common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
 use iced_x86::code_asm::*;
-use programs::image::{Emit, ROM, reported};
+use programs::image::{Emit, Image, ROM, reported};
 use vbts_cpu::state::{SegAttr, cr0, gpr};
 use vbts_cpu::{CpuState, Exit};
 
 /// What a program has reported, and whether it ended in shutdown.
-fn run(rom: &[u8]) -> (Vec<u32>, bool) {
+fn run(image: &Image) -> (Vec<u32>, bool) {
+    let rom = &image.rom;
     let mut guest = Guest::new();
+    if let Some(how) = image.excuse("qemu").filter(|_| Host::EmulatedSvm.is_here()) {
+        guest.soft.soft_only(&format!("QEMU {how}"));
+    }
     guest.clear();
     guest.write_bytes(0x10_0000 - ROM as u64, rom);
     let model = vbts_cpu::model("core2").unwrap();
@@ -35,7 +40,7 @@ fn run(rom: &[u8]) -> (Vec<u32>, bool) {
 fn programs_report_what_the_manual_says() {
     let mut bad = 0;
     for (name, image) in programs::all() {
-        let (words, shutdown) = run(&image.rom);
+        let (words, shutdown) = run(&image);
         if let Err(difference) = image.check(&words, shutdown) {
             bad += 1;
             eprintln!("{name} {difference}");
