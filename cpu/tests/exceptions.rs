@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    DATA, Gate, Guest, IST1, KERNEL, KERNEL_STACK, NMI_PORT, RSP0, TSS, USER, USER_STACK, handler,
-    selector,
+    DATA, Gate, Guest, INTERRUPTING_MSR, INTERRUPTING_VECTOR, IST1, KERNEL, KERNEL_STACK, NMI_PORT,
+    RSP0, TSS, USER, USER_STACK, handler, selector,
 };
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -488,4 +488,37 @@ fn interrupts_wait_for_if() {
         a.hlt()
     });
     g.run_to(KERNEL + 6);
+}
+
+/// A fault and an interrupt at the same time: the fault is first, and the interrupt waits until it is let in.
+#[test]
+fn a_fault_does_not_lose_an_interrupt() {
+    let mut g = Guest::new();
+    let handler = 0x3_0000;
+    g.gate(
+        13,
+        Gate {
+            offset: Some(handler),
+            ..Gate::default()
+        },
+    );
+    g.assemble(handler, |a| {
+        a.sti()?;
+        a.nop()?;
+        a.nop()?;
+        a.hlt()
+    });
+    let at = g.assemble(KERNEL, |a| {
+        a.sti()?;
+        a.mov(ecx, INTERRUPTING_MSR)
+    });
+    g.assemble(at, |a| {
+        a.rdmsr()?;
+        a.hlt()
+    });
+    let interrupt = g.run_to_exception(INTERRUPTING_VECTOR, None);
+    assert_eq!(interrupt.rip, handler + 2, "STI; NOP");
+    // The frame of the fault lies above, with its error code.
+    assert_eq!(g.read(interrupt.rsp), 0);
+    assert_eq!(g.read(interrupt.rsp + 8), at);
 }

@@ -96,6 +96,10 @@ const DESCRIPTORS: &[(u16, u64)] = &[
 pub const INTERRUPT_PORT: i32 = 0x80;
 /// A port that raises an NMI.
 pub const NMI_PORT: i32 = 0x81;
+/// An MSR that cannot be read, and raises an interrupt when that is tried.
+pub const INTERRUPTING_MSR: u32 = 0x8FF;
+/// The vector of that interrupt.
+pub const INTERRUPTING_VECTOR: u8 = 0x60;
 /// A port that keeps the bytes that are written: Bochs and QEMU print them.
 pub const REPORT_PORT: i32 = 0xE9;
 
@@ -187,6 +191,10 @@ impl Platform for TestPlatform {
         match msr {
             0x1B => Some(self.apic_base.load(Ordering::Relaxed)),
             0x6E0 => Some(self.deadline.load(Ordering::Relaxed)),
+            INTERRUPTING_MSR => {
+                self.interrupt(INTERRUPTING_VECTOR);
+                None
+            }
             _ => None,
         }
     }

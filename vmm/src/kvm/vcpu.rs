@@ -211,6 +211,7 @@ impl KvmVcpu {
     fn enter(&mut self, cpu: &mut Cpu) -> Result<Option<Left>, KvmError> {
         let mut halted = false;
         let mut unemulated = false;
+        let mut faults = false;
         let now = cpu.now();
         let left = match self.fd.run() {
             Ok(exit) => match exit {
@@ -234,6 +235,7 @@ impl KvmVcpu {
                         }
                         None => *access.error = 1,
                     }
+                    faults = *access.error != 0;
                     None
                 }
                 VcpuExit::X86Wrmsr(access) => {
@@ -241,6 +243,7 @@ impl KvmVcpu {
                     let value = access.data;
                     let done = cpu.write_msr(index, value);
                     *access.error = done.is_none().into();
+                    faults = done.is_none();
                     match index {
                         IA32_DEBUGCTL | IA32_DS_AREA if self.passes_bts_through => {
                             if done.is_some() {
@@ -284,7 +287,8 @@ impl KvmVcpu {
         let cr8 = cpu.platform().cr8();
         let run = self.fd.get_kvm_run();
         run.immediate_exit = 0;
-        self.injectable = run.ready_for_interrupt_injection != 0 && run.if_flag != 0;
+        // An access to an MSR that is refused ends in #GP when the guest is entered again: KVM would lose one of two events.
+        self.injectable = run.ready_for_interrupt_injection != 0 && run.if_flag != 0 && !faults;
         self.interrupts_on = run.if_flag != 0;
         let new_cr8 = run.cr8;
         if unemulated {
