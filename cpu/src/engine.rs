@@ -260,13 +260,14 @@ impl SoftCpu {
         let hit = self.fetch()?;
         let unchanged = |bytes: &[u8]| {
             // Little by little: most blocks are short, and there are many after a hand-over.
-            bytes.chunks(32).enumerate().all(|(i, chunk)| {
-                let mut now = [0; 32];
+            const STEP: usize = 32;
+            bytes.chunks(STEP).enumerate().all(|(i, chunk)| {
+                let mut now = [0; STEP];
                 let now = &mut now[..chunk.len()];
                 // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
-                        hit.host.add(32 * i),
+                        hit.host.add(STEP * i),
                         now.as_mut_ptr(),
                         now.len(),
                     );

@@ -129,4 +129,7 @@ int check_sched(const struct record *r, long n, const char *name, unsigned long 
 /* Locked memory of this process, in KiB. */
 long locked(void);
 
+/* Ends the vbts machine with this status, when all that was printed is out. Returns 1, if it cannot. */
+int end_machine(int status);
+
 #endif

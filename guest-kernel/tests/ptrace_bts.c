@@ -8,17 +8,14 @@
  *	ptrace_bts [--list] [PATTERN...]
  *
  * Prints KTAP. A test is called GROUP.NAME; with patterns (of the shell) only those that match one are run. Those for
- * another generation of the API than the kernel's are left out. --list prints the names, of all generations, instead. Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS. As PID 1
- * it mounts what it needs and reports through the machine's exit port.
+ * another generation of the API than the kernel's are left out. --list prints the names, of all generations, instead.
+ * Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS. As PID 1 it mounts what it
+ * needs and reports through the machine's exit port.
  */
 #include <fnmatch.h>
-#include <sys/io.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include "bts.h"
-
-/* Of the vbts machine: a byte written here ends it, with that status. */
-#define EXIT_PORT	0xf4
 
 /* A test that takes longer hangs. */
 #define SECONDS		100
@@ -142,8 +139,6 @@ static int run(char **arguments)
 
 int main(int argc, char **argv)
 {
-	int status;
-
 	/* What test_exec() runs. */
 	if (argc > 1 && !strcmp(argv[1], "loop_b")) {
 		loop_b(500);
@@ -156,13 +151,5 @@ int main(int argc, char **argv)
 	mkdir("/sys", 0555);
 	if (mount("proc", "/proc", "proc", 0, NULL) || mount("sysfs", "/sys", "sysfs", 0, NULL))
 		perror("mount");
-	status = run(argv + 1);
-	fflush(stdout);
-	if (ioperm(EXIT_PORT, 1, 1)) {
-		perror("ioperm");
-		return 1;
-	}
-	outb(status, EXIT_PORT);
-	/* The machine has ended. */
-	pause();
+	return end_machine(run(argv + 1));
 }

@@ -3,7 +3,7 @@
  * A program of many threads, some of which are traced while the others disturb them: is every record there, in order,
  * and none twice, and does everybody go on?
  *
- *	gcc -O2 -Wall -Wextra -static -pthread -o traced_threads traced_threads.c
+ *	gcc -O2 -Wall -Wextra -static -pthread -o traced_threads traced_threads.c bts.c
  *	traced_threads [SECONDS]
  *
  * A thread walks a pseudo-random path of indirect jumps, so that each record tells what the next one has to be. The
@@ -12,49 +12,17 @@
  *
  * Prints KTAP, and how far it is every ten seconds. As PID 1 it reports through the machine's exit port.
  */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "bts.h"
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/io.h>
-#include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <termios.h>
 #include <time.h>
-#include <unistd.h>
-
-/* Of the vbts machine: a byte written here ends it, with that status. */
-#define EXIT_PORT	0xf4
 
 #define THREADS		8
 #define TRACED		4
 /* A thread that has not got on for so long hangs: seconds. */
 #define PATIENCE	120
-
-enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN };
-enum { INVALID, BRANCH, ARRIVES, DEPARTS };
-
-#define O_TRACE		0x1ul
-#define O_SCHED		0x2ul
-#define O_SIGNAL	0x4ul
-
-struct config {
-	unsigned long size, flags;
-};
-
-struct record {
-	uint64_t qualifier, from, to;
-};
 
 /*
  * walk() takes STEPS steps from STATE. The place of a step is the top four bits of the state; each counts in COUNTER,
@@ -202,11 +170,6 @@ static void program(void)
  * The tracer
  */
 
-static char why[256];
-
-#define FAIL(...) do { snprintf(why, sizeof(why), __VA_ARGS__); return -1; } while (0)
-#define CHECK(what) do { if (!(what)) FAIL("line %d: %s (errno %d)", __LINE__, #what, errno); } while (0)
-
 /* What is known of a traced thread. */
 static struct tracee {
 	uint64_t walks, state, steps;
@@ -218,21 +181,13 @@ static struct tracee {
 
 #define OUTSIDE -1
 
-static long bts(int request, pid_t pid, void *addr, unsigned long data)
-{
-	errno = 0;
-	return syscall(SYS_ptrace, request, pid, addr, data);
-}
-
 static int configure(unsigned int i)
 {
 	static const unsigned int capacities[] = { 64, 100, 500, 3000, 10000 };
 	struct tracee *t = &tracees[i];
-	struct config config = { .flags = O_TRACE | O_SCHED | O_SIGNAL };
 
 	t->capacity = capacities[(t->stops / 16 + i) % (sizeof(capacities) / sizeof(capacities[0]))];
-	config.size = t->capacity * sizeof(struct record);
-	CHECK(!bts(CONFIG, shared->thread[i].tid, &config, 0));
+	CHECK(!config(shared->thread[i].tid, RECORDS(t->capacity), O_TRACE | O_SCHED | O_SIGNAL));
 	return 0;
 }
 
@@ -240,7 +195,7 @@ static int configure(unsigned int i)
 static int follow(unsigned int i, const struct record *record)
 {
 	struct tracee *t = &tracees[i];
-	uint64_t from = record->from, offset = from - (uintptr_t)walk_places;
+	uint64_t from = record->a, offset = from - (uintptr_t)walk_places;
 	bool last;
 
 	if (record->qualifier != BRANCH)
@@ -257,8 +212,8 @@ static int follow(unsigned int i, const struct record *record)
 		t->state = t->state * A + C;
 		t->steps++;
 		if (last) {
-			if (record->to != (uintptr_t)walk_out)
-				FAIL("thread %u, walk %lu ends at %#lx", i, t->walks, record->to);
+			if (record->b != (uintptr_t)walk_out)
+				FAIL("thread %u, walk %lu ends at %#lx", i, t->walks, record->b);
 			t->place = OUTSIDE;
 			return 0;
 		}
@@ -266,8 +221,8 @@ static int follow(unsigned int i, const struct record *record)
 		return 0;
 	}
 	t->place = t->state >> 60;
-	if (record->to != (uintptr_t)places[t->place])
-		FAIL("thread %u, walk %lu, step %lu: a record to %#lx instead of %#lx", i, t->walks, t->steps, record->to,
+	if (record->b != (uintptr_t)places[t->place])
+		FAIL("thread %u, walk %lu, step %lu: a record to %#lx instead of %#lx", i, t->walks, t->steps, record->b,
 		     (uintptr_t)places[t->place]);
 	return 0;
 }
@@ -279,8 +234,7 @@ static int drain(unsigned int i)
 
 	CHECK(n >= 0 && n < (long)tracees[i].capacity);
 	for (at = 0; at < n; at++)
-		if (follow(i, &records[at]))
-			return -1;
+		TRY(follow(i, &records[at]));
 	tracees[i].records += n;
 	return 0;
 }
@@ -295,8 +249,7 @@ static int stopped(unsigned int i, int status, int *signal)
 	switch (status >> 8) {
 	case SIGIO:
 		CHECK(!ptrace(PTRACE_GETSIGINFO, shared->thread[i].tid, 0, &info) && info.si_code == SI_KERNEL);
-		if (drain(i))
-			return -1;
+		TRY(drain(i));
 		if (++t->stops % 16 == 0)
 			return configure(i);
 		return 0;
@@ -304,10 +257,9 @@ static int stopped(unsigned int i, int status, int *signal)
 		t->signals++;
 		*signal = SIGUSR1;
 		return 0;
-	case SIGTRAP | PTRACE_EVENT_EXIT << 8:
+	case AT_EXIT:
 		t->gone = true;
-		if (drain(i))
-			return -1;
+		TRY(drain(i));
 		if (t->place != OUTSIDE || t->steps != shared->thread[i].steps)
 			FAIL("thread %u has taken %lu steps, and %lu are recorded", i, shared->thread[i].steps, t->steps);
 		if (t->signals != shared->thread[i].signals)
@@ -317,17 +269,14 @@ static int stopped(unsigned int i, int status, int *signal)
 	FAIL("thread %u stopped with status %#x", i, status);
 }
 
-static int attach(unsigned int i)
+static int trace(unsigned int i)
 {
 	pid_t tid = shared->thread[i].tid;
-	int status;
 
-	CHECK(!ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL));
-	CHECK(!ptrace(PTRACE_INTERRUPT, tid, 0, 0));
-	CHECK(waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status));
+	TRY(attach(tid));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, tid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL));
 	tracees[i].place = OUTSIDE;
-	if (configure(i))
-		return -1;
+	TRY(configure(i));
 	CHECK(!ptrace(PTRACE_CONT, tid, 0, 0));
 	return 0;
 }
@@ -407,8 +356,7 @@ static int test(long duration)
 		while (!shared->thread[i].tid)
 			usleep(1000);
 	for (i = 0; i < TRACED; i++)
-		if (attach(i))
-			return -1;
+		TRY(trace(i));
 	sigaction(SIGALRM, &action, NULL);
 	setitimer(ITIMER_REAL, &second, NULL);
 	start = now();
@@ -416,8 +364,7 @@ static int test(long duration)
 	for (;;) {
 		if (now() - start >= looked + 1000) {
 			looked = now() - start;
-			if (look(looked))
-				return -1;
+			TRY(look(looked));
 		}
 		if (now() - start >= duration)
 			shared->end = true;
@@ -433,8 +380,7 @@ static int test(long duration)
 		CHECK(of >= 0);
 		if (!WIFSTOPPED(status))
 			continue;
-		if (stopped(of, status, &signal))
-			return -1;
+		TRY(stopped(of, status, &signal));
 		CHECK(!ptrace(PTRACE_CONT, pid, 0, signal));
 	}
 	setitimer(ITIMER_REAL, &never, NULL);
@@ -453,6 +399,9 @@ static int test(long duration)
 
 static int run(int argc, char **argv)
 {
+	static char reason[WHY_SIZE];
+
+	why = reason;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	puts("KTAP version 1\n1..1");
 	if (test(argc > 1 ? atof(argv[1]) * 1000 : 10000)) {
@@ -465,17 +414,7 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	int status;
+	int status = run(argc, argv);
 
-	if (getpid() != 1)
-		return run(argc, argv);
-	status = run(argc, argv);
-	tcdrain(STDOUT_FILENO);
-	if (ioperm(EXIT_PORT, 1, 1)) {
-		perror("ioperm");
-		return 1;
-	}
-	outb(status, EXIT_PORT);
-	/* The machine has ended. */
-	pause();
+	return getpid() == 1 ? end_machine(status) : status;
 }

@@ -55,12 +55,13 @@ fn traced_threads(machine: &Machine) -> Result<()> {
         .parse()
         .with_context(|| format!("VBTS_STRESS_SECONDS={seconds}"))?;
     let directory = tempfile::tempdir()?;
+    let program = guest_program::compile(directory.path(), "traced_threads.c", &["bts.c"])?;
     let mut command = guest_program::command(
         machine,
         machine.accel(),
-        "traced_threads.c",
+        machine.kernel(),
+        &program,
         &seconds,
-        directory.path(),
     )?;
     command.args(["--smp", "4"]);
     let limit = PATIENCE + Duration::try_from_secs_f64(value)?;

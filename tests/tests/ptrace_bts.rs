@@ -6,9 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use vbts::boot::cpio::Cpio;
+use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine};
-use vbts_tests::programs;
 
 /// The groups of tests that need no more than one processor: name, and the kernel that they are for.
 const GROUPS: [(&str, &Kernel); 7] = [
@@ -77,29 +76,21 @@ fn trial(
     })
 }
 
+/// What the program is made of besides its main file.
+const SOURCES: [&str; 8] = [
+    "bts.c",
+    "basic.c",
+    "signal.c",
+    "virtual.c",
+    "kernel.c",
+    "task.c",
+    "smp.c",
+    "generations.c",
+];
+
 /// Compiles the program.
 fn build(directory: &Path) -> Result<PathBuf> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-kernel/tests");
-    let others: Vec<String> = [
-        "bts",
-        "basic",
-        "signal",
-        "virtual",
-        "kernel",
-        "task",
-        "smp",
-        "generations",
-    ]
-    .iter()
-    .map(|name| sources.join(name).with_extension("c").display().to_string())
-    .collect();
-    let mut flags = vec!["-O2", "-Wall", "-Wextra", "-Werror", "-static"];
-    flags.extend(others.iter().map(String::as_str));
-    programs::gcc(
-        &sources.join("ptrace_bts.c"),
-        &directory.join("ptrace_bts"),
-        &flags,
-    )
+    guest_program::compile(directory, "ptrace_bts.c", &SOURCES)
 }
 
 /// Boots the program as PID 1.
@@ -110,20 +101,8 @@ fn boot(
     options: &[&str],
     argument: &str,
 ) -> Result<machine::Run> {
-    let mut archive = Cpio::new();
-    archive.file("init", 0o755, &std::fs::read(program)?);
-    archive.directory("dev", 0o755);
-    archive.character_device("dev/console", 0o600, (5, 1));
-    let initrd = program.with_extension("initrd");
-    std::fs::write(&initrd, archive.finish())?;
-
-    let mut command = machine.command(["run", "--accel", "soft", "--timeout", "240", "--kernel"]);
-    command
-        .arg(kernel)
-        .arg("--initrd")
-        .arg(initrd)
-        .args(options)
-        .args(["--append", &format!("quiet -- {argument}")]);
+    let mut command = guest_program::command(machine, "soft", kernel, program, argument)?;
+    command.args(["--timeout", "240"]).args(options);
     machine::finish(command)
 }
 
