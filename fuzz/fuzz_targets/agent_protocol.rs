@@ -17,7 +17,7 @@ use vbts::trace::text::Text;
 use vbts_devices::ByteSink;
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
-use vbts_protocol::{Decoder, Frame, RECORD_SIZE, ToGuest, ToHost, VERSION};
+use vbts_protocol::{Decoder, Frame, RECORD_SIZE, Scope, ToGuest, ToHost, VERSION};
 
 static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);
 static ALARM: LazyLock<Arc<Alarm>> =
@@ -66,7 +66,12 @@ fuzz_target!(|data: &[u8]| {
             Box::new(Text::new(Symbolizer::new(root, Path::new("/"))))
         }
     };
-    let mut session = Session::new(format, destination(flags & 4 != 0));
+    let scope = if flags & 16 == 0 {
+        Scope::User
+    } else {
+        Scope::All
+    };
+    let mut session = Session::new(scope, format, destination(flags & 4 != 0));
 
     let mut stream = Vec::new();
     if flags & 8 == 0 {

@@ -4,6 +4,7 @@
 //! The tests need a `vbts` binary and a guest kernel; without them they report themselves as ignored and say why.
 
 pub mod branches;
+pub mod control_flow;
 pub mod differential;
 pub mod guest_program;
 pub mod kvm;

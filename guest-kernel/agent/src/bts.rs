@@ -17,13 +17,19 @@ use crate::ptrace::{self, BtsConfig};
 /// it is told from a program's use by `BTS_O_PAUSED`, and never enters the program's signal queue.
 const OVERFLOW_SIGNAL: c_int = 64;
 
+/// The part of the guest's memory, one in so many, that may fill with the kernel's branches before they are drained: a
+/// task does not stop inside a system call. The same again is kept while a system call takes even more.
+const VIRTUAL_BUFFER_PART: u64 = 4;
+
 /// The recorder of one traced task.
 #[derive(Debug)]
 pub struct Recorder {
     pid: pid_t,
     trace: Trace,
     started: bool,
-    /// `RECORDS_PREFIX_SIZE` bytes, then room for as many records as the kernel's buffer holds.
+    /// There is a virtual buffer behind the one that the processor writes.
+    is_virtual: bool,
+    /// `RECORDS_PREFIX_SIZE` bytes, then room for as many records as the processor's buffer holds.
     frame: Vec<u8>,
     /// The mappings that the host has been told.
     maps: Vec<u8>,
@@ -33,22 +39,16 @@ pub struct Recorder {
 
 impl Recorder {
     /// A recorder for a seized task that has not reached its program yet.
-    pub fn new(pid: pid_t, trace: Trace) -> Result<Self, Failure> {
-        if trace.scope != Scope::User {
-            return Err(Failure {
-                kind: ErrorKind::Trace,
-                errno: libc::EOPNOTSUPP.unsigned_abs(),
-                text: "the guest kernel records user-mode branches only".to_string(),
-            });
-        }
-        Ok(Self {
+    pub fn new(pid: pid_t, trace: Trace) -> Self {
+        Self {
             pid,
             trace,
             started: false,
+            is_virtual: trace.scope != Scope::User,
             frame: Vec::new(),
             maps: Vec::new(),
             finished: false,
-        })
+        }
     }
 
     /// Deals with a stop of the task and lets it run on.
@@ -111,19 +111,24 @@ impl Recorder {
     }
 
     fn start(&mut self) -> Result<(), Failure> {
-        let sched = if self.trace.sched {
-            ptrace::BTS_O_SCHED
-        } else {
-            0
+        let branches = match self.trace.scope {
+            Scope::User => ptrace::BTS_O_TRACE,
+            Scope::Kernel => ptrace::BTS_O_KERNEL,
+            Scope::All => ptrace::BTS_O_TRACE | ptrace::BTS_O_KERNEL,
         };
+        let when = |condition, flag| if condition { flag } else { 0 };
         let signal = u64::from(OVERFLOW_SIGNAL.unsigned_abs()) << ptrace::BTS_O_SIGNR_SHIFT;
         let config = BtsConfig {
             size: self.trace.buffer_size,
-            flags: ptrace::BTS_O_TRACE
+            flags: branches
                 | ptrace::BTS_O_SIGNAL
                 | ptrace::BTS_O_CUT_SIZE
-                | sched
+                | when(self.trace.sched, ptrace::BTS_O_SCHED)
+                | when(self.is_virtual, ptrace::BTS_O_VIRTUAL)
                 | signal,
+            // Less than two of the processor's buffers would be refused.
+            virtual_size: (memory() / VIRTUAL_BUFFER_PART)
+                .max(self.trace.buffer_size.saturating_mul(2)),
         };
         let trace = |what: &str, error: io::Error| {
             let text = match error.raw_os_error() {
@@ -132,7 +137,11 @@ impl Recorder {
                 }
                 Some(libc::EIO) => "the guest's kernel has no PTRACE_BTS_CONFIG".to_string(),
                 Some(libc::EINVAL) => format!(
-                    "a trace buffer of {} bytes is too small",
+                    "a trace buffer of {} bytes is too small, or too large for the guest's memory",
+                    self.trace.buffer_size
+                ),
+                Some(libc::ENOMEM) => format!(
+                    "the guest has too little memory for a trace buffer of {} bytes",
                     self.trace.buffer_size
                 ),
                 _ => format!("{what}: {error}"),
@@ -155,18 +164,34 @@ impl Recorder {
         ptrace::bts_status(self.pid).is_ok_and(|status| status.flags & ptrace::BTS_O_PAUSED != 0)
     }
 
-    /// Sends all records of the buffer and empties it.
+    /// Sends all records and empties the buffers. Tells the host if there should be more.
     fn drain(&mut self, port: &mut Port) -> Result<(), Failure> {
-        let Some((_, records)) = self.frame.split_at_mut_checked(RECORDS_PREFIX_SIZE) else {
-            return Ok(());
-        };
-        let capacity = records.len() / RECORD_SIZE;
-        let count = match ptrace::bts_drain(self.pid, records) {
-            Ok(count) => count,
+        let result = self.send_records(port).and_then(|()| self.send_loss(port));
+        match result {
             // Killed meanwhile; `ended` deals with it.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-            Err(error) => return Err(Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error)),
-        };
+            Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => Ok(()),
+            result => result,
+        }
+    }
+
+    fn send_records(&mut self, port: &mut Port) -> Result<(), Failure> {
+        loop {
+            let Some((_, records)) = self.frame.split_at_mut_checked(RECORDS_PREFIX_SIZE) else {
+                return Ok(());
+            };
+            let room = records.len() / RECORD_SIZE;
+            let count = ptrace::bts_drain(self.pid, self.is_virtual, records)
+                .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error))?;
+            self.send_drained(port, count)?;
+            // A virtual buffer can have more than there is room for.
+            if !self.is_virtual || count < room {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends `count` records, which are in `frame`.
+    fn send_drained(&mut self, port: &mut Port, count: usize) -> Result<(), Failure> {
         let mut sent = 0;
         while sent < count {
             // Each frame's prefix goes over the end of the records already sent, so that one write does.
@@ -182,12 +207,19 @@ impl Recorder {
             port.send_encoded(frame)?;
             sent += now;
         }
-        // The stop comes long before the buffer is full. If it is full all the same, records may be missing.
-        if count == capacity {
-            port.send(&ToHost::Lost(1))
-        } else {
-            Ok(())
+        Ok(())
+    }
+
+    /// Tells the host if the kernel has lost records. How many, it does not say. The buffers must be empty.
+    fn send_loss(&self, port: &mut Port) -> Result<(), Failure> {
+        let status = ptrace::bts_status(self.pid)
+            .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_STATUS", error))?;
+        if status.flags & ptrace::BTS_O_LOST == 0 {
+            return Ok(());
         }
+        ptrace::bts_clear(self.pid)
+            .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_CLEAR", error))?;
+        port.send(&ToHost::Lost(1))
     }
 
     /// Tells the host the mappings if they are not what they were.
@@ -227,4 +259,10 @@ impl Recorder {
             _ => Ok(()),
         }
     }
+}
+
+/// The guest's memory in bytes.
+fn memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(info.mem_unit.into())
 }

@@ -10,15 +10,19 @@ pub const BTS_O_TRACE: u64 = 0x1;
 pub const BTS_O_SCHED: u64 = 0x2;
 pub const BTS_O_SIGNAL: u64 = 0x4;
 pub const BTS_O_CUT_SIZE: u64 = 0x8;
+pub const BTS_O_KERNEL: u64 = 0x10;
 pub const BTS_O_PAUSED: u64 = 0x20;
+pub const BTS_O_VIRTUAL: u64 = 0x40;
+pub const BTS_O_LOST: u64 = 0x80;
 pub const BTS_O_SIGNR_SHIFT: u32 = 8;
 
 const PTRACE_BTS_CONFIG: u32 = 40;
 const PTRACE_BTS_STATUS: u32 = 41;
 const PTRACE_BTS_SIZE: u32 = 42;
+const PTRACE_BTS_CLEAR: u32 = 44;
 const PTRACE_BTS_DRAIN: u32 = 45;
 
-/// `struct ptrace_bts_config`.
+/// `struct ptrace_bts_virtual_config`; without `BTS_O_VIRTUAL` the kernel reads and writes what is before `virtual_size`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BtsConfig {
@@ -26,6 +30,8 @@ pub struct BtsConfig {
     pub size: u64,
     /// `BTS_O_*`.
     pub flags: u64,
+    /// Size of the virtual buffer in bytes.
+    pub virtual_size: u64,
 }
 
 /// What became of a child.
@@ -72,14 +78,14 @@ pub fn listen(pid: pid_t) -> io::Result<()> {
 
 /// Configures the branch trace of a stopped tracee.
 pub fn bts_config(pid: pid_t, config: &BtsConfig) -> io::Result<()> {
-    // SAFETY: CONFIG reads a struct ptrace_bts_config.
+    // SAFETY: CONFIG reads a struct ptrace_bts_virtual_config at most.
     check(unsafe { libc::ptrace(PTRACE_BTS_CONFIG, pid, ptr::from_ref(config), 0usize) })
 }
 
 /// The configuration in force.
 pub fn bts_status(pid: pid_t) -> io::Result<BtsConfig> {
     let mut config = BtsConfig::default();
-    // SAFETY: STATUS writes a struct ptrace_bts_config.
+    // SAFETY: STATUS writes a struct ptrace_bts_virtual_config at most.
     check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut config, 0usize) })?;
     Ok(config)
 }
@@ -91,15 +97,22 @@ pub fn bts_size(pid: pid_t) -> io::Result<usize> {
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Moves all records to `out`, oldest first, and says how many there were.
-///
-/// `out` must hold as many records as the buffer of the tracee, or the call is refused.
-pub fn bts_drain(pid: pid_t, out: &mut [u8]) -> io::Result<usize> {
-    if bts_size(pid)?.saturating_mul(RECORD_SIZE) > out.len() {
+/// Discards all records, and forgets that some were lost.
+pub fn bts_clear(pid: pid_t) -> io::Result<()> {
+    // SAFETY: CLEAR takes no pointers.
+    check(unsafe { libc::ptrace(PTRACE_BTS_CLEAR, pid, ptr::null_mut::<c_void>(), 0usize) })
+}
+
+/// Moves records to `out`, oldest first, and says how many. With a virtual buffer these are as many as fit; without, they
+/// are all, and `out` must hold as many records as the buffer of the tracee, or the call is refused.
+pub fn bts_drain(pid: pid_t, is_virtual: bool, out: &mut [u8]) -> io::Result<usize> {
+    let room = out.len() / RECORD_SIZE;
+    if !is_virtual && bts_size(pid)? > room {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: DRAIN writes SIZE records; the tracee is stopped, so that the number cannot grow in between.
-    let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN, pid, out.as_mut_ptr(), 0usize) };
+    // SAFETY: with a virtual buffer DRAIN writes as many records as there is room for; without one it writes SIZE records,
+    // and the tracee is stopped, so that the number cannot grow in between.
+    let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN, pid, out.as_mut_ptr(), room) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 

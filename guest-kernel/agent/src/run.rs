@@ -24,10 +24,7 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
         stdout,
         stderr,
     } = spawn(job, job.trace.is_some())?;
-    let mut recorder = job
-        .trace
-        .map(|trace| Recorder::new(pid, trace))
-        .transpose()?;
+    let mut recorder = job.trace.map(|trace| Recorder::new(pid, trace));
     if recorder.is_none() {
         port.send(&ToHost::Started {
             pid: pid.unsigned_abs(),

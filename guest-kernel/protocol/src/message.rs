@@ -169,7 +169,7 @@ pub enum ToHost<'a> {
         /// As read, cut after a whole line if it would not fit.
         text: &'a [u8],
     },
-    /// This many records more were lost.
+    /// Records were lost since the last such message, at least this many: the kernel does not tell their number.
     Lost(u64),
     /// The job ended; the last message.
     Exit(ExitStatus),

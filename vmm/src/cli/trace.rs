@@ -22,6 +22,7 @@ use crate::machine::End;
 use crate::memory::Size;
 use crate::program::{self, Root};
 use crate::trace::format::{Format, Json, Raw};
+use crate::trace::object_file::ObjectFile;
 use crate::trace::session::{Conductor, SessionError};
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
@@ -43,10 +44,20 @@ pub enum TraceFormat {
 pub enum ScopeArg {
     /// Those that the program makes itself; not the kernel's returns to it
     User,
-    /// Those of the kernel on the program's behalf
+    /// Those that lead into the kernel or stay there: system calls, faults, and interrupts while the program runs
     Kernel,
-    /// Both
+    /// All of them
     All,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(arg: ScopeArg) -> Self {
+        match arg {
+            ScopeArg::User => Self::User,
+            ScopeArg::Kernel => Self::Kernel,
+            ScopeArg::All => Self::All,
+        }
+    }
 }
 
 /// Arguments of `vbts trace`.
@@ -79,7 +90,8 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub scope: ScopeArg,
-    /// Size of the guest kernel's trace buffer
+    /// Size of the guest kernel's trace buffer. When it is full, it is emptied while the program waits; or, inside a
+    /// system call, moved to a quarter of the guest's memory, which is emptied in time
     #[arg(
         long,
         value_name = "SIZE",
@@ -126,11 +138,15 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let shares = launch.shares()?;
     let job = job(args, &cwd, guest_shares(&shares, &root));
     let format: Box<dyn Format> = match args.format {
-        TraceFormat::Text => Box::new(Text::new(Symbolizer::new(root, &cwd))),
+        TraceFormat::Text => {
+            let mut symbols = Symbolizer::new(root, &cwd);
+            name_kernel(&mut symbols, args.scope, &files.kernel);
+            Box::new(Text::new(symbols))
+        }
         TraceFormat::Json => Box::new(Json::new(launch.accel())),
         TraceFormat::Raw => Box::new(Raw),
     };
-    let session = shared(Session::new(format, destination));
+    let session = shared(Session::new(args.scope.into(), format, destination));
     let port = launch.board.add_console(vec![ConsolePort::named(
         PORT_NAME,
         Box::new(session.clone()),
@@ -172,17 +188,6 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
 
 /// Refuses what cannot be traced.
 fn check(args: &TraceArgs) -> Result<(), Failure> {
-    if args.scope != ScopeArg::User {
-        return Err(anyhow::anyhow!(
-            "--scope {}: this build records the branches of the program only; use --scope user",
-            if args.scope == ScopeArg::Kernel {
-                "kernel"
-            } else {
-                "all"
-            }
-        )
-        .into());
-    }
     let record = vbts_protocol::RECORD_SIZE as u64;
     if args.buffer.0 < record {
         return Err(
@@ -190,6 +195,20 @@ fn check(args: &TraceArgs) -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+/// Has the addresses of the kernel named, if there will be any.
+fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
+    if scope == ScopeArg::User {
+        return;
+    }
+    match ObjectFile::of_kernel(kernel) {
+        Some(file) => symbols.set_kernel(file),
+        None => say(format_args!(
+            "{} has no symbols, so the trace shows the kernel's addresses without names; an uncompressed vmlinux has them",
+            kernel.display()
+        )),
+    }
 }
 
 /// The working directory as the guest sees it: the same, or `/` if that lies outside the guest's root.
@@ -233,7 +252,7 @@ fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
         trace: Some(Trace {
             buffer_size: args.buffer.0,
             sched: args.sched,
-            scope: Scope::User,
+            scope: args.scope.into(),
         }),
         shares,
         hostname: Some(Bytes(
@@ -280,9 +299,12 @@ fn report(
     }
     if summary.lost > 0 {
         let lost = summary.lost;
-        say(format_args!(
-            "{lost} branches were lost; a larger --buffer may help"
-        ));
+        let least = if summary.lost_more { "at least " } else { "" };
+        let help = match args.scope {
+            ScopeArg::User => "a larger --buffer may help",
+            ScopeArg::Kernel | ScopeArg::All => "more --memory or a larger --buffer may help",
+        };
+        say(format_args!("{least}{lost} branches were lost; {help}"));
     }
     // On standard output, text and JSON have said this already.
     if !to_stdout || args.format == TraceFormat::Raw {
@@ -324,7 +346,14 @@ mod tests {
         assert_eq!(job.cwd, Bytes::from("/tmp"));
         let trace = job.trace.unwrap();
         assert_eq!((trace.buffer_size, trace.sched), (65536, true));
+        assert_eq!(trace.scope, Scope::User);
         assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
+
+        for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
+            let args = self::args(&["--scope", word, "--", "ls"]);
+            let job = self::job(&args, Path::new("/"), Vec::new());
+            assert_eq!(job.trace.unwrap().scope, scope);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The formats that machines read, and what all formats have in common.
 
 use crate::accel::Accel;
-use vbts_protocol::RECORD_SIZE;
+use vbts_protocol::{RECORD_SIZE, Scope};
 
 /// `enum bts_qualifier` of the kernel's `struct bts_struct`.
 mod qualifier {
@@ -37,33 +37,51 @@ pub enum Record {
 /// Whether a record is a return from the kernel to the program.
 ///
 /// The processor's filter looks at where a branch leads, so it lets these through. They are no branches of the
-/// program, and how many there are depends on interrupts, page faults and the size of the trace buffer: they are left out.
+/// program, and how many there are depends on interrupts, page faults and the size of the trace buffer.
 fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
     // The upper half of the address space; `from` is the second word.
     record[15] >= 0x80 && record[..8] == qualifier::BRANCH.to_le_bytes()
 }
 
-/// Reads records as the guest's kernel writes them; without the returns from the kernel.
-pub fn decode(records: &[u8]) -> impl Iterator<Item = Record> + '_ {
-    let records = records.as_chunks::<RECORD_SIZE>().0.iter();
-    records
-        .filter(|record| !is_return_from_kernel(record))
-        .map(|record| {
-            let word = |i: usize| {
-                let mut bytes = [0; 8];
-                bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
-                u64::from_le_bytes(bytes)
-            };
-            match word(0) {
-                qualifier::BRANCH => Record::Branch {
-                    from: word(1),
-                    to: word(2),
-                },
-                qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
-                qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
-                _ => Record::Invalid,
-            }
-        })
+/// Records as the guest's kernel writes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Records<'a> {
+    records: &'a [[u8; RECORD_SIZE]],
+    /// Without the returns from the kernel.
+    program_only: bool,
+}
+
+impl<'a> Records<'a> {
+    /// The whole records in `bytes`, of which those count that belong to `scope`.
+    pub fn new(bytes: &'a [u8], scope: Scope) -> Self {
+        Self {
+            records: bytes.as_chunks().0,
+            program_only: scope == Scope::User,
+        }
+    }
+
+    /// Those that count, oldest first.
+    pub fn iter(self) -> impl Iterator<Item = Record> + 'a {
+        let records = self.records.iter();
+        records
+            .filter(move |record| !(self.program_only && is_return_from_kernel(record)))
+            .map(|record| {
+                let word = |i: usize| {
+                    let mut bytes = [0; 8];
+                    bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
+                    u64::from_le_bytes(bytes)
+                };
+                match word(0) {
+                    qualifier::BRANCH => Record::Branch {
+                        from: word(1),
+                        to: word(2),
+                    },
+                    qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
+                    qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
+                    _ => Record::Invalid,
+                }
+            })
+    }
 }
 
 /// What a trace amounts to.
@@ -71,8 +89,10 @@ pub fn decode(records: &[u8]) -> impl Iterator<Item = Record> + '_ {
 pub struct Summary {
     /// Branches recorded.
     pub records: u64,
-    /// Branches that were taken but not recorded.
+    /// Records that are missing, as far as their number is known.
     pub lost: u64,
+    /// More than `lost` may be missing: the guest's kernel only tells that some are.
+    pub lost_more: bool,
     /// Exit status of the program, 128+n if signal n killed it.
     pub exit: u8,
 }
@@ -80,7 +100,7 @@ pub struct Summary {
 /// Turns records into bytes of an output.
 pub trait Format: Send {
     /// Appends the records of process `pid` to `out`. They are as many as fit into a piece of [`PIECE`] bytes.
-    fn records(&mut self, pid: u32, records: &[u8], out: &mut Vec<u8>);
+    fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>);
     /// The mappings of process `pid` (the text of `/proc/PID/maps`), valid for the records that follow.
     fn maps(&mut self, _pid: u32, _text: &[u8]) {}
     /// Appends the end of the trace to `out`.
@@ -95,10 +115,11 @@ pub const PIECE: usize = RECORD_SIZE * 4096;
 pub struct Raw;
 
 impl Format for Raw {
-    fn records(&mut self, _pid: u32, records: &[u8], out: &mut Vec<u8>) {
-        for record in records.as_chunks::<RECORD_SIZE>().0 {
-            if record[..8] == qualifier::BRANCH.to_le_bytes() && !is_return_from_kernel(record) {
-                out.extend_from_slice(&record[8..]);
+    fn records(&mut self, _pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
+        for record in records.iter() {
+            if let Record::Branch { from, to } = record {
+                out.extend_from_slice(&from.to_le_bytes());
+                out.extend_from_slice(&to.to_le_bytes());
                 out.extend_from_slice(&[0; 8]);
             }
         }
@@ -121,9 +142,9 @@ impl Json {
 }
 
 impl Format for Json {
-    fn records(&mut self, pid: u32, records: &[u8], out: &mut Vec<u8>) {
+    fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
         let main = *self.main.get_or_insert(pid);
-        for record in decode(records) {
+        for record in records.iter() {
             let (kind, jiffies) = match record {
                 Record::Branch { from, to } => {
                     out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
@@ -152,8 +173,13 @@ impl Format for Json {
     }
 
     fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
+        let more = if s.lost_more {
+            ",\"lost_at_least\":true"
+        } else {
+            ""
+        };
         let line = format!(
-            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{},\"exit\":{},\"accel\":\"{}\"}}\n",
+            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}{more},\"exit\":{},\"accel\":\"{}\"}}\n",
             s.records, s.lost, s.exit, self.accel
         );
         out.extend_from_slice(line.as_bytes());
@@ -215,7 +241,7 @@ pub(crate) mod tests {
     #[test]
     fn raw_is_branches_and_nothing_else() {
         let mut out = Vec::new();
-        Raw.records(1, &records(SAMPLE), &mut out);
+        Raw.records(1, Records::new(&records(SAMPLE), Scope::User), &mut out);
         Raw.summary(&Summary::default(), &mut out);
         let words: Vec<u64> = out
             .as_chunks()
@@ -227,19 +253,35 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_return_from_the_kernel_counts_unless_the_scope_is_the_program() {
+        let bytes = records(SAMPLE);
+        let back = Record::Branch {
+            from: 0xFFFF_FFFF_8100_0000,
+            to: 0x40_1000,
+        };
+        for (scope, count) in [(Scope::User, 0), (Scope::Kernel, 1), (Scope::All, 1)] {
+            let records: Vec<Record> = Records::new(&bytes, scope).iter().collect();
+            assert_eq!(records.iter().filter(|r| **r == back).count(), count);
+            assert_eq!(records.len(), SAMPLE.len() - 1 + count);
+        }
+    }
+
+    #[test]
     fn json_is_one_object_a_line() {
         let mut out = Vec::new();
         let mut json = Json::new(Accel::Kvm);
-        json.records(7, &records(SAMPLE), &mut out);
-        json.records(8, &records(&[[1, 1, 2], [2, 3, 0]]), &mut out);
-        json.summary(
-            &Summary {
+        json.records(7, Records::new(&records(SAMPLE), Scope::User), &mut out);
+        let others = records(&[[1, 1, 2], [2, 3, 0]]);
+        json.records(8, Records::new(&others, Scope::User), &mut out);
+        for lost_more in [false, true] {
+            let summary = Summary {
                 records: 3,
                 lost: 1,
+                lost_more,
                 exit: 200,
-            },
-            &mut out,
-        );
+            };
+            json.summary(&summary, &mut out);
+        }
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -252,6 +294,7 @@ pub(crate) mod tests {
                 r#"{"kind":"branch","from":"0x1","to":"0x2","pid":8}"#,
                 r#"{"kind":"arrive","jiffies":3,"pid":8}"#,
                 r#"{"kind":"summary","records":3,"lost":1,"exit":200,"accel":"kvm"}"#,
+                r#"{"kind":"summary","records":3,"lost":1,"lost_at_least":true,"exit":200,"accel":"kvm"}"#,
             ]
         );
         for line in lines {

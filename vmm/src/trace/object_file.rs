@@ -37,6 +37,7 @@ struct Segment {
 }
 
 /// The symbols of one ELF file.
+#[derive(Default)]
 pub struct ObjectFile {
     segments: Vec<Segment>,
     /// By start address, disjoint where their sizes say so.
@@ -57,12 +58,7 @@ impl ObjectFile {
     /// Reads the ELF file at `path` inside `root`; `None` if there is none.
     pub fn open(root: &Root, path: &Path) -> Option<Self> {
         let file = root.open_file(path).ok().filter(is_suitable)?;
-        let mut this = Self {
-            segments: Vec::new(),
-            functions: Vec::new(),
-            names: String::new(),
-            lines: None,
-        };
+        let mut this = Self::default();
         let build_id = this.read(&file, true)?;
         let debug_file = build_id
             .and_then(|id| debug_file_path(&id))
@@ -74,6 +70,17 @@ impl ObjectFile {
         this.finish();
         this.lines = debug_file.iter().chain([&file]).find_map(Lines::read);
         Some(this)
+    }
+
+    /// Reads the kernel at `path` of the host, whose addresses are as the file counts them; `None` if it has no functions,
+    /// as a bzImage has none.
+    pub fn of_kernel(path: &Path) -> Option<Self> {
+        let file = File::open(path).ok().filter(is_suitable)?;
+        let mut this = Self::default();
+        this.read(&file, true)?;
+        this.finish();
+        this.lines = Lines::read(&file);
+        (!this.functions.is_empty()).then_some(this)
     }
 
     /// Adds the symbols of `file`, and its segments if it is the one that is mapped. Returns the build ID.
@@ -264,8 +271,16 @@ fn linkage_jumps(code: &[u8], start: u64) -> impl Iterator<Item = (u64, u64)> + 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A file without code, with one function.
+    pub(crate) fn with_function(start: u64, size: u64, name: &str) -> ObjectFile {
+        let mut file = ObjectFile::default();
+        file.add(start, size, name);
+        file.finish();
+        file
+    }
 
     fn own() -> ObjectFile {
         let root = Root::open(Path::new("/")).unwrap();
@@ -314,7 +329,15 @@ mod tests {
         let root = Root::open(Path::new("/")).unwrap();
         for path in ["/etc/passwd", "/dev/null", "/nonexistent", "/"] {
             assert!(ObjectFile::open(&root, Path::new(path)).is_none(), "{path}");
+            assert!(ObjectFile::of_kernel(Path::new(path)).is_none(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_kernel_is_any_file_of_the_host_with_functions() {
+        let file = ObjectFile::of_kernel(&std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(file.functions, own().functions);
+        assert!(file.lines.is_some());
     }
 
     #[test]
@@ -336,9 +359,7 @@ mod tests {
                 size: 0x500,
                 address: 0x40_1000,
             }],
-            functions: Vec::new(),
-            names: String::new(),
-            lines: None,
+            ..ObjectFile::default()
         };
         assert_eq!(file.address_of_offset(0x1234), Some(0x40_1234));
         assert_eq!(file.address_of_offset(0x1500), None);

@@ -6,10 +6,10 @@ use thiserror::Error;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{ByteSink, Shared, lock};
-use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Job, RECORD_SIZE, ToGuest, ToHost, VERSION};
+use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Job, Scope, ToGuest, ToHost, VERSION};
 
 use super::destination::Destination;
-use super::format::{Format, PIECE, Record, Summary, decode};
+use super::format::{Format, PIECE, Record, Records, Summary};
 use crate::board::Board;
 use crate::exit::{Failure, killed_by};
 use crate::host::input::Offer;
@@ -77,6 +77,7 @@ impl Ending {
 /// What the agent says, as it comes out of the guest's console port.
 pub struct Session {
     decoder: Decoder,
+    scope: Scope,
     format: Box<dyn Format>,
     destination: Destination,
     /// Formatted records on their way to the destination.
@@ -101,10 +102,11 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session whose trace becomes `format` and goes to `destination`.
-    pub fn new(format: Box<dyn Format>, destination: Destination) -> Self {
+    /// A session whose trace, of `scope`, becomes `format` and goes to `destination`.
+    pub fn new(scope: Scope, format: Box<dyn Format>, destination: Destination) -> Self {
         Self {
             decoder: Decoder::new(),
+            scope,
             format,
             destination,
             buffer: Vec::new(),
@@ -147,6 +149,7 @@ impl Session {
     fn take_frames(&mut self) -> Result<(), SessionError> {
         let Self {
             decoder,
+            scope,
             format,
             destination,
             buffer,
@@ -162,9 +165,13 @@ impl Session {
                 ToHost::Stderr(bytes) => destination.write_stderr(bytes)?,
                 ToHost::StdinWant(n) => self.wanted = self.wanted.saturating_add(n.into()),
                 ToHost::Maps { pid, text } => format.maps(pid, text),
-                ToHost::Lost(n) => summary.lost = summary.lost.saturating_add(n),
+                ToHost::Lost(n) => {
+                    summary.lost = summary.lost.saturating_add(n);
+                    summary.lost_more = true;
+                }
                 ToHost::Records { pid, records } => {
                     for piece in records.chunks(PIECE) {
+                        let piece = Records::new(piece, *scope);
                         count(piece, summary);
                         buffer.clear();
                         format.records(pid, piece, buffer);
@@ -189,15 +196,14 @@ impl Session {
 }
 
 /// Adds the branches in `records` to `summary`; a record that the kernel marks invalid is a lost one.
-fn count(records: &[u8], summary: &mut Summary) {
-    for record in decode(records) {
+fn count(records: Records<'_>, summary: &mut Summary) {
+    for record in records.iter() {
         match record {
             Record::Branch { .. } => summary.records += 1,
             Record::Invalid => summary.lost += 1,
             Record::Arrive { .. } | Record::Depart { .. } => {}
         }
     }
-    debug_assert_eq!(records.len() % RECORD_SIZE, 0);
 }
 
 impl ByteSink for Session {
@@ -355,7 +361,11 @@ mod tests {
 
     fn session(directory: &std::path::Path) -> Session {
         let destination = destination(&directory.join("trace"));
-        Session::new(Box::new(Json::new(crate::accel::Accel::Soft)), destination)
+        Session::new(
+            Scope::User,
+            Box::new(Json::new(crate::accel::Accel::Soft)),
+            destination,
+        )
     }
 
     fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
@@ -394,13 +404,16 @@ mod tests {
             Summary {
                 records: 2,
                 lost: 3,
+                lost_more: true,
                 exit: 139
             }
         );
         let text = std::fs::read_to_string(directory.join("trace")).unwrap();
         assert_eq!(text.lines().count(), 3);
         assert!(
-            text.ends_with("\"records\":2,\"lost\":3,\"exit\":139,\"accel\":\"soft\"}\n"),
+            text.ends_with(
+                "\"records\":2,\"lost\":3,\"lost_at_least\":true,\"exit\":139,\"accel\":\"soft\"}\n"
+            ),
             "{text}"
         );
         std::fs::remove_dir_all(&directory).unwrap();
@@ -424,8 +437,11 @@ mod tests {
             ),
         ] {
             let destination = destination("/dev/null".as_ref());
-            let mut session =
-                Session::new(Box::new(Json::new(crate::accel::Accel::Soft)), destination);
+            let mut session = Session::new(
+                Scope::User,
+                Box::new(Json::new(crate::accel::Accel::Soft)),
+                destination,
+            );
             session.put(&bytes);
             session.put(&[1; 100_000]);
             let error = session.error.take().unwrap().to_string();
@@ -436,7 +452,11 @@ mod tests {
     #[test]
     fn a_full_disk_ends_the_session() {
         let destination = destination("/dev/full".as_ref());
-        let mut session = Session::new(Box::new(Json::new(crate::accel::Accel::Soft)), destination);
+        let mut session = Session::new(
+            Scope::User,
+            Box::new(Json::new(crate::accel::Accel::Soft)),
+            destination,
+        );
         session.put(&frames(&[ToHost::Records {
             pid: 1,
             records: &records(&[[1, 2, 3]]),

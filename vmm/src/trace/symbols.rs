@@ -11,6 +11,8 @@ use crate::program::Root;
 
 /// Where the kernel's half of the address space begins.
 const KERNEL: u64 = 1 << 63;
+/// The one page in there that belongs to the program, for system calls as they once were.
+const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
 /// Processes whose mappings are kept, and labels that are kept for each: beyond, they are made anew.
 const MAX_PROCESSES: usize = 16;
 const MAX_LABELS: usize = 1 << 18;
@@ -34,31 +36,73 @@ impl Hasher for AddressHasher {
     }
 }
 
+/// The labels of addresses that have been asked for.
+#[derive(Debug, Default)]
+struct Labels {
+    /// Range in `text` of the label of an address.
+    ranges: HashMap<u64, (u32, u32), BuildHasherDefault<AddressHasher>>,
+    text: String,
+}
+
+impl Labels {
+    /// The label of `address`, which `make` appends to a text if it is not there yet.
+    #[inline]
+    fn get(&mut self, address: u64, make: impl FnOnce(&mut String)) -> &str {
+        let (start, end) = match self.ranges.get(&address) {
+            Some(range) => *range,
+            None => self.add(address, make),
+        };
+        self.text
+            .get(start as usize..end as usize)
+            .unwrap_or_default()
+    }
+
+    #[cold]
+    fn add(&mut self, address: u64, make: impl FnOnce(&mut String)) -> (u32, u32) {
+        if self.ranges.len() >= MAX_LABELS || self.text.len() >= MAX_TEXT {
+            self.clear();
+        }
+        let start = self.text.len();
+        make(&mut self.text);
+        let range = (start as u32, self.text.len() as u32);
+        // What has no label now may have one later.
+        if range.0 < range.1 {
+            self.ranges.insert(address, range);
+        }
+        range
+    }
+
+    fn clear(&mut self) {
+        self.ranges.clear();
+        self.text.clear();
+    }
+}
+
 /// What is known of one process.
 #[derive(Debug, Default)]
 struct Process {
     pid: u32,
     mappings: Vec<Mapping>,
-    /// Range in `text` of the label of an address.
-    labels: HashMap<u64, (u32, u32), BuildHasherDefault<AddressHasher>>,
-    text: String,
+    labels: Labels,
 }
 
-impl Process {
-    fn forget_labels(&mut self) {
-        self.labels.clear();
-        self.text.clear();
-    }
-}
-
-/// Names the addresses of the guest's processes.
+/// The files that are mapped.
 #[derive(Debug)]
-pub struct Symbolizer {
+struct Files {
     root: Root,
     /// Source files below it are named relative to it.
     cwd: PathBuf,
-    /// Files by their path in the guest; `None` if they have no symbols.
+    /// By their path in the guest; `None` if they have no symbols.
     files: HashMap<String, Option<ObjectFile>>,
+}
+
+/// Names the addresses of the guest's processes and of its kernel.
+#[derive(Debug)]
+pub struct Symbolizer {
+    files: Files,
+    /// The guest's kernel, if it has symbols, and labels of its addresses.
+    kernel: Option<ObjectFile>,
+    kernel_labels: Labels,
     /// The process whose addresses were asked for last.
     current: Process,
     others: HashMap<u32, Process>,
@@ -68,12 +112,22 @@ impl Symbolizer {
     /// Looks files up below `root`, for a program that was started in `cwd`.
     pub fn new(root: Root, cwd: &Path) -> Self {
         Self {
-            root,
-            cwd: cwd.into(),
-            files: HashMap::new(),
+            files: Files {
+                root,
+                cwd: cwd.into(),
+                files: HashMap::new(),
+            },
+            kernel: None,
+            kernel_labels: Labels::default(),
             current: Process::default(),
             others: HashMap::new(),
         }
+    }
+
+    /// Names the kernel's addresses by the symbols of `kernel`, the file that was booted.
+    pub fn set_kernel(&mut self, kernel: ObjectFile) {
+        self.kernel = Some(kernel);
+        self.kernel_labels.clear();
     }
 
     /// Learns the mappings of process `pid` from the text of its `/proc/PID/maps`.
@@ -83,7 +137,7 @@ impl Symbolizer {
         // Labels stay valid when mappings are only added: what had no mapping has no label.
         let kept = |old: &Mapping| maps::find(&mappings, old.start) == Some(old);
         if !process.mappings.iter().all(kept) {
-            process.forget_labels();
+            process.labels.clear();
         }
         process.mappings = mappings;
     }
@@ -107,30 +161,28 @@ impl Symbolizer {
     /// The words for `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if there are none.
     #[inline]
     pub fn label(&mut self, pid: u32, address: u64) -> &str {
-        if address >= KERNEL {
-            return "[kernel]";
+        if address >= KERNEL && !VSYSCALL.contains(&address) {
+            let kernel = self.kernel.as_ref();
+            return self
+                .kernel_labels
+                .get(address, |out| describe_kernel(out, kernel, address));
         }
-        let process = self.enter(pid);
-        let (start, end) = match process.labels.get(&address) {
-            Some(range) => *range,
-            None => self.make_label(address),
-        };
-        self.current
-            .text
-            .get(start as usize..end as usize)
-            .unwrap_or_default()
+        self.enter(pid);
+        let files = &mut self.files;
+        let Process {
+            mappings, labels, ..
+        } = &mut self.current;
+        labels.get(address, |out| {
+            if let Some(mapping) = maps::find(mappings, address) {
+                files.describe(out, mapping, address);
+            }
+        })
     }
+}
 
-    #[cold]
-    fn make_label(&mut self, address: u64) -> (u32, u32) {
-        let process = &mut self.current;
-        let Some(mapping) = maps::find(&process.mappings, address) else {
-            return (0, 0);
-        };
-        if process.labels.len() >= MAX_LABELS || process.text.len() >= MAX_TEXT {
-            process.labels.clear();
-            process.text.clear();
-        }
+impl Files {
+    /// Appends the words for `address`, which lies in `mapping`.
+    fn describe(&mut self, out: &mut String, mapping: &Mapping, address: u64) {
         if !self.files.contains_key(&mapping.name) {
             let path = mapping
                 .name
@@ -146,11 +198,19 @@ impl Symbolizer {
             self.files.insert(mapping.name.clone(), file);
         }
         let file = self.files.get(&mapping.name).and_then(Option::as_ref);
-        let start = process.text.len();
-        describe(&mut process.text, mapping, file, address, &self.cwd);
-        let range = (start as u32, process.text.len() as u32);
-        process.labels.insert(address, range);
-        range
+        describe(out, mapping, file, address, &self.cwd);
+    }
+}
+
+/// Appends the words for an address of the kernel.
+fn describe_kernel(out: &mut String, kernel: Option<&ObjectFile>, address: u64) {
+    // Writing to a `String` does not fail.
+    if let Some((name, distance)) = kernel.and_then(|file| file.function(address)) {
+        let _ = write!(out, "{}+{distance:#x} ", demangle(name));
+    }
+    out.push_str("[kernel]");
+    if let Some((path, line)) = kernel.and_then(|file| file.line(address)) {
+        let _ = write!(out, " ({path}:{line})");
     }
 }
 
@@ -201,6 +261,7 @@ fn demangle(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::object_file::tests::with_function;
 
     fn own_maps() -> Vec<u8> {
         std::fs::read("/proc/self/maps").unwrap()
@@ -240,7 +301,7 @@ mod tests {
                 format!("1000-2000 r-xp 0 0:0 0 /nonexistent/{n}\n").as_bytes(),
             );
             assert_eq!(symbols.label(1, 0x1000), format!("{n}+0x0"));
-            assert!(symbols.files.len() <= MAX_FILES);
+            assert!(symbols.files.files.len() <= MAX_FILES);
         }
         // As many mappings as a message holds, twice: in no more than linear time.
         let many: String = (0..200_000)
@@ -263,6 +324,24 @@ mod tests {
         assert_eq!(symbols.label(1, 0x1234), "nonexistent+0x233");
         symbols.set_maps(2, b"1000-2000 r-xp 00000000 00:00 0 [vdso]\n");
         assert_eq!(symbols.label(2, 0x1234), "[vdso]+0x234");
+        assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
+        symbols.set_maps(
+            1,
+            b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n",
+        );
+        assert_eq!(symbols.label(1, 0xFFFF_FFFF_FF60_0400), "[vsyscall]+0x400");
+    }
+
+    #[test]
+    fn addresses_of_the_kernel_are_named_by_its_file() {
+        let mut symbols = symbolizer();
+        let start = 0xFFFF_FFFF_8100_0000;
+        assert_eq!(symbols.label(1, start), "[kernel]");
+        symbols.set_kernel(with_function(start, 16, "entry_SYSCALL_64"));
+        assert_eq!(symbols.label(1, start), "entry_SYSCALL_64+0x0 [kernel]");
+        assert_eq!(symbols.label(2, start + 4), "entry_SYSCALL_64+0x4 [kernel]");
+        assert_eq!(symbols.label(2, start + 16), "[kernel]");
+        assert_eq!(symbols.label(1, start + 0x10_0000), "[kernel]");
         assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
     }
 

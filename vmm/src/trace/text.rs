@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use super::format::{Format, Record, Summary, decode, push_decimal, push_hex_digits};
+use super::format::{Format, Record, Records, Summary, push_decimal, push_hex_digits};
 use super::symbols::Symbolizer;
 
 /// Hexadecimal digits of a user-mode address.
@@ -38,14 +38,14 @@ impl Text {
 }
 
 impl Format for Text {
-    fn records(&mut self, pid: u32, records: &[u8], out: &mut Vec<u8>) {
+    fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
         if self.pid.is_some_and(|last| last != pid) {
             out.extend_from_slice(b"[process ");
             push_decimal(out, pid.into());
             out.extend_from_slice(b"]\n");
         }
         self.pid = Some(pid);
-        for record in decode(records) {
+        for record in records.iter() {
             match record {
                 Record::Branch { from, to } => {
                     self.place(pid, from, out);
@@ -78,9 +78,10 @@ impl Format for Text {
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let least = if self.lost_more { "at least " } else { "" };
         write!(
             f,
-            "records: {}, lost: {}, exit: {}",
+            "records: {}, lost: {least}{}, exit: {}",
             self.records, self.lost, self.exit
         )
     }
@@ -92,6 +93,7 @@ mod tests {
     use crate::program::Root;
     use crate::trace::format::tests::records;
     use std::path::Path;
+    use vbts_protocol::Scope;
 
     #[test]
     fn a_branch_is_a_line() {
@@ -104,19 +106,25 @@ mod tests {
         let mut out = Vec::new();
         text.records(
             1,
-            &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]),
+            Records::new(
+                &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]),
+                Scope::User,
+            ),
             &mut out,
         );
         text.records(
             2,
-            &records(&[[1, u64::MAX, 0x40_1000], [1, 0x6000, u64::MAX]]),
+            Records::new(
+                &records(&[[1, u64::MAX, 0x40_1000], [1, 0x6000, u64::MAX]]),
+                Scope::User,
+            ),
             &mut out,
         );
         text.summary(
             &Summary {
                 records: 2,
-                lost: 0,
                 exit: 3,
+                ..Summary::default()
             },
             &mut out,
         );
@@ -127,6 +135,37 @@ mod tests {
              [process 2]\n\
              000000006000 -> ffffffffffffffff [kernel]\n\
              records: 2, lost: 0, exit: 3\n"
+        );
+    }
+
+    #[test]
+    fn the_kernel_has_addresses_of_its_own() {
+        let root = Root::open(Path::new("/")).unwrap();
+        let mut text = Text::new(Symbolizer::new(root, Path::new("/")));
+        let (user, kernel) = (0x40_1000, 0xFFFF_FFFF_8100_0000);
+        let mut out = Vec::new();
+        text.records(
+            1,
+            Records::new(
+                &records(&[[1, user, kernel], [1, kernel, kernel], [1, kernel, user]]),
+                Scope::All,
+            ),
+            &mut out,
+        );
+        text.summary(
+            &Summary {
+                lost: 1,
+                lost_more: true,
+                ..Summary::default()
+            },
+            &mut out,
+        );
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "000000401000 -> ffffffff81000000 [kernel]\n\
+             ffffffff81000000 [kernel] -> ffffffff81000000 [kernel]\n\
+             ffffffff81000000 [kernel] -> 000000401000\n\
+             records: 0, lost: at least 1, exit: 0\n"
         );
     }
 }
