@@ -1,0 +1,198 @@
+//! The manual page of the kernel's API, guest-kernel/man/ptrace_bts.2: its example is compiled and run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use vbts_tests::branches::{self, Branch};
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
+
+fn main() {
+    machine::main_of(&[
+        ("the_page_is_well_formed", well_formed),
+        ("the_example_prints_every_branch", example),
+        ("the_page_names_what_the_header_has", names),
+    ]);
+}
+
+/// A file of guest-kernel.
+fn guest_kernel(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../guest-kernel")
+        .join(name)
+}
+
+fn page() -> Result<String> {
+    Ok(std::fs::read_to_string(guest_kernel("man/ptrace_bts.2"))?)
+}
+
+fn well_formed(_: &Machine) -> Result<()> {
+    let page = guest_kernel("man/ptrace_bts.2");
+    let Ok(output) = Command::new("mandoc")
+        .args(["-T", "lint"])
+        .arg(page)
+        .output()
+    else {
+        println!("     in part skipped: there is no mandoc");
+        return Ok(());
+    };
+    let complaints = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && complaints.is_empty(),
+        "{complaints}"
+    );
+    Ok(())
+}
+
+/// The program in the page, as it is shown.
+fn program_source(page: &str) -> Result<String> {
+    let (_, rest) = page
+        .split_once("\n.SS Program source\n.EX\n")
+        .context("no program")?;
+    let (program, _) = rest
+        .split_once("\n.EE\n")
+        .context("no end of the program")?;
+    let mut source = String::new();
+    for line in program.lines() {
+        ensure!(
+            !line.starts_with(['.', '\'']),
+            "a macro in the program: {line}"
+        );
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once('\\') {
+            source.push_str(before);
+            let mut characters = after.chars();
+            match characters.next() {
+                Some('-') => source.push('-'),
+                Some('e') => source.push('\\'),
+                Some('&') => {}
+                other => bail!("unknown escape {other:?} in {line}"),
+            }
+            rest = characters.as_str();
+        }
+        source.push_str(rest);
+        source.push('\n');
+    }
+    Ok(source)
+}
+
+/// Makes the kernel's `<asm/ptrace-bts.h>` below `directory`, as the series leaves it, and returns where to look for it.
+fn header(directory: &Path) -> Result<PathBuf> {
+    let include = "arch/x86/include/uapi";
+    let mut patches: Vec<PathBuf> = std::fs::read_dir(guest_kernel("patches"))?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    patches.retain(|path| path.extension().is_some_and(|e| e == "patch"));
+    patches.sort();
+    for patch in patches {
+        // Not below a repository, whose ignored files git would leave alone.
+        let status = Command::new("git")
+            .args(["apply", "--include", &format!("{include}/*")])
+            .arg(patch.canonicalize()?)
+            .current_dir(directory)
+            .env("GIT_DIR", "/nonexistent")
+            .status()
+            .context("cannot start git")?;
+        ensure!(status.success(), "{} does not apply", patch.display());
+    }
+    Ok(directory.join(include))
+}
+
+fn example(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let include = header(directory.path())?;
+    let source = directory.path().join("branches.c");
+    std::fs::write(&source, program_source(&page()?)?)?;
+    let include = include.display().to_string();
+    let flags = [
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-static",
+        "-idirafter",
+        &include,
+    ];
+    let example = programs::gcc(&source, &directory.path().join("branches"), &flags)?;
+    let traced = programs::compile(
+        &programs::source("recursion.c"),
+        &directory.path().join("recursion"),
+        &[],
+    )?;
+
+    let output = directory.path().join("trace");
+    machine.trace("raw", &output, &[], &[&traced])?.expect(0)?;
+    let expected = branches::parse_raw(&std::fs::read(&output)?)?;
+    // Both record, each with a tracer of its own.
+    let run = machine
+        .trace("raw", &output, &[], &[&example, &traced])?
+        .expect(0)?;
+    let printed = String::from_utf8(run.stdout)?;
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let got: Vec<Branch> = printed
+        .lines()
+        .filter_map(|line| {
+            // The program's own output, of an unfinished line.
+            let line = line.get(line.find("0x")?..)?;
+            let (from, to) = line.split_once(" -> ")?;
+            Some(Branch {
+                from: number(from)?,
+                to: number(to)?,
+            })
+        })
+        .collect();
+    let symbols = branches::Symbols::read(&traced)?;
+    if let Some(difference) = branches::first_difference(&expected, &got, &symbols) {
+        bail!(difference);
+    }
+    // More than the buffer of the example holds.
+    ensure!(got.len() > 4096, "only {} branches", got.len());
+    let last = format!("\n{} branches\n", got.len());
+    ensure!(printed.ends_with(&last), "no {last} at the end");
+
+    let run = machine
+        .trace("raw", &output, &[], &[&example, Path::new("/nonexistent")])?
+        .expect(0)?;
+    ensure!(
+        run.stderr.contains("/nonexistent: No such file"),
+        "{}",
+        run.stderr
+    );
+    Ok(())
+}
+
+/// Every name and number of the header, and no other.
+fn names(_: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let header = std::fs::read_to_string(header(directory.path())?.join("asm/ptrace-bts.h"))?;
+    let page = page()?;
+    let mut found = 0;
+    for line in header.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() != Some("#define") {
+            continue;
+        }
+        let (Some(name), Some(value)) = (words.next(), words.next()) else {
+            continue;
+        };
+        // The bits of the signal's number are described, not named.
+        if name.contains("SIGNR") {
+            continue;
+        }
+        let tag = format!(".BR {name} \" ({value})\"\n");
+        ensure!(
+            page.contains(&tag),
+            "the page does not describe {name} as {value}"
+        );
+        found += 1;
+    }
+    let tags = page
+        .lines()
+        .filter(|line| line.starts_with(".BR PTRACE_BTS_") && line.ends_with(")\""));
+    ensure!(
+        tags.count() == found && found > 10,
+        "the page describes what the header does not have"
+    );
+    Ok(())
+}
