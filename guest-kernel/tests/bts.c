@@ -3,6 +3,7 @@
  * Requests, tracees, and code whose branches are known.
  */
 #include <sys/io.h>
+#include <sys/reboot.h>
 #include <termios.h>
 #include "bts.h"
 
@@ -240,12 +241,12 @@ int end_machine(int status)
 {
 	fflush(stdout);
 	tcdrain(STDOUT_FILENO);
-	if (ioperm(EXIT_PORT, 1, 1)) {
-		perror("ioperm");
-		return 1;
+	if (!ioperm(EXIT_PORT, 1, 1)) {
+		outb(status, EXIT_PORT);
+		/* The machine has ended. */
+		pause();
 	}
-	outb(status, EXIT_PORT);
-	/* The machine has ended. */
-	pause();
+	/* A kernel without ioperm(), or another machine */
+	reboot(RB_AUTOBOOT);
 	return 1;
 }

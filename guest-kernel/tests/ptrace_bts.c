@@ -1,43 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The PTRACE_BTS_* requests of the guest kernel, tested from a program inside the guest.
- *
- *	gcc -O2 -Wall -Wextra -static -o ptrace_bts ptrace_bts.c bts.c basic.c signal.c virtual.c kernel.c task.c smp.c \
- *		generations.c
+ * The PTRACE_BTS_* requests of the guest kernel, tested from a program inside the guest. `vbts test` runs it; it is
+ * built by guest-kernel/build.
  *
  *	ptrace_bts [--list] [PATTERN...]
  *
  * Prints KTAP. A test is called GROUP.NAME; with patterns (of the shell) only those that match one are run. Those for
- * another generation of the API than the kernel's are left out. --list prints the names, of all generations, instead.
- * Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS. As PID 1 it mounts what it
- * needs and reports through the machine's exit port.
+ * another generation of the API than the kernel's are left out. --list prints the names, of all generations, instead:
+ * name, generation and the machine that it is for, separated by tabs.
+ * Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS.
+ *
+ * As PID 1 it mounts what it needs, takes a pattern from each line of the file /cases, if there is one, and reports
+ * through the machine's exit port. Its lines then go to /dev/kmsg, because only the kernel can keep them apart from its own
+ * messages on the console.
  */
 #include <fnmatch.h>
+#include <stdarg.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <time.h>
 #include "bts.h"
 
 /* A test that takes longer hangs. */
 #define SECONDS		100
 
+/* What a line on the console starts with that is ours, and its priority, which every console shows. */
+#define OURS		"vbts-test: "
+#define PRIORITY	"<1>"
+
 enum api { NONE, NOVEMBER, DECEMBER, NEW };
+
+static const char *const api_names[] = { "none", "2007-11", "2007-12", "new" };
+
+/* Options of the vbts machine that a group needs. */
+#define ANY		"any"
+#define NO_BTS		"bts=off"
+#define PTI		"pti=on"
 
 static const struct {
 	const char *name;
 	const struct test *tests;
 	enum api api;
+	const char *machine;
 } groups[] = {
-	{ "basic", basic_tests, NEW },
-	{ "signal", signal_tests, NEW },
-	{ "virtual", virtual_tests, NEW },
-	{ "kernel", kernel_tests, NEW },
-	{ "task", task_tests, NEW },
-	{ "smp", smp_tests, NEW },
-	{ "2007-11", november_tests, NOVEMBER },
-	{ "2007-12", december_tests, DECEMBER },
+	{ "basic", basic_tests, NEW, ANY },
+	{ "signal", signal_tests, NEW, ANY },
+	{ "virtual", virtual_tests, NEW, ANY },
+	{ "kernel", kernel_tests, NEW, ANY },
+	{ "task", task_tests, NEW, ANY },
+	{ "smp", smp_tests, NEW, ANY },
+	{ "2007-11", november_tests, NOVEMBER, ANY },
+	{ "2007-12", december_tests, DECEMBER, ANY },
 };
 
 #define GROUPS (sizeof(groups) / sizeof(groups[0]))
+
+static int kmsg = -1;
+
+/* Prints a line. */
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+{
+	char line[WHY_SIZE + 256] = PRIORITY OURS;
+	char *text = line + strlen(line), *c;
+	const size_t room = sizeof(line) - (text - line) - 1;
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, room, format, arguments);
+	va_end(arguments);
+	for (c = text; *c; c++)
+		if (*c < ' ')
+			*c = ' ';
+	/* Without an end of line, the kernel would wait for the rest of it. */
+	strcpy(c, "\n");
+	if (kmsg < 0)
+		fputs(text, stdout);
+	else if (write(kmsg, line, strlen(line)) < 0)
+		perror("/dev/kmsg");
+}
 
 static int is_wanted(const char *name, char **patterns)
 {
@@ -69,81 +109,136 @@ static int run_test(const struct test *test)
 	return status ? -1 : 0;
 }
 
-/* Request 40 is CONFIG, which wants an address, MAX_BUFFER_SIZE, which is 4000, or INIT, which says what there is. */
-static enum api kernel_api(void)
+/* What a test has left behind would be in the way of the next one. */
+static void clean_up(void)
+{
+	const struct timespec soon = { 0, 10 * 1000 * 1000 };
+
+	if (getpid() != 1)
+		return;
+	kill(-1, SIGKILL);
+	while (waitpid(-1, NULL, __WALL) > 0)
+		;
+	/* What the kernel puts off */
+	nanosleep(&soon, NULL);
+}
+
+/*
+ * Request 40 is CONFIG, which wants an address, MAX_BUFFER_SIZE, which is 4000, or INIT, which says what there is.
+ * `error` tells why none of them works.
+ */
+static enum api kernel_api(int *error)
 {
 	pid_t pid = start(work_none);
 	long value = pid > 0 ? bts(40, pid, NULL, 0) : -1;
-	int error = errno;
 
+	*error = errno;
 	if (pid > 0)
 		stop(pid);
-	errno = error;
 	if (value < 0)
-		return errno == EFAULT ? NEW : NONE;
-	errno = EOPNOTSUPP;
+		return *error == EFAULT ? NEW : NONE;
+	*error = EOPNOTSUPP;
 	return value == 4000 ? DECEMBER : value ? NOVEMBER : NONE;
 }
 
-static int run(char **arguments)
+static int list(char **patterns)
 {
-	int list = *arguments && !strcmp(*arguments, "--list");
-	unsigned int number = 0, failures = 0;
-	enum api api = NONE;
 	char name[128];
 
-	arguments += list;
-	setvbuf(stdout, NULL, _IOLBF, 0);
+	for (unsigned int i = 0; i < GROUPS; i++)
+		for (const struct test *test = groups[i].tests; test->name; test++) {
+			snprintf(name, sizeof(name), "%s.%s", groups[i].name, test->name);
+			if (is_wanted(name, patterns))
+				printf("%s\t%s\t%s\n", name, api_names[groups[i].api], groups[i].machine);
+		}
+	return 0;
+}
+
+static int run(char **patterns)
+{
+	unsigned int number = 0, failures = 0;
+	char name[128];
+	int error, failed;
+	enum api api;
+
 	why = mmap(NULL, WHY_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (why == MAP_FAILED)
 		return 1;
 
-	if (!list) {
-		puts("KTAP version 1");
-		api = kernel_api();
-		if (api == NONE) {
-			printf("1..0 # SKIP no branch trace store: %s\n", strerror(errno));
-			return 2;
-		}
-	}
+	say("KTAP version 1");
+	api = kernel_api(&error);
+	say("# api %s", api_names[api]);
 	/* First they are counted. */
-	for (int pass = list; pass < 2; pass++) {
-		if (pass && !list)
-			printf("1..%u\n", number);
+	for (int pass = 0; pass < 2; pass++) {
+		if (pass)
+			say("1..%u", number);
 		number = 0;
 		for (unsigned int i = 0; i < GROUPS; i++) {
-			if (!list && groups[i].api != api)
+			int without = strcmp(groups[i].machine, ANY);
+
+			/* With another machine there is none, and no generation of it. */
+			if (without ? api != NONE || error != EOPNOTSUPP : groups[i].api != api)
 				continue;
 			for (const struct test *test = groups[i].tests; test->name; test++) {
 				snprintf(name, sizeof(name), "%s.%s", groups[i].name, test->name);
-				if (!is_wanted(name, arguments))
+				if (!is_wanted(name, patterns))
 					continue;
 				number++;
 				if (!pass)
 					continue;
-				if (list) {
-					puts(name);
-				} else if (run_test(test)) {
-					printf("not ok %u %s\n# %s\n", number, name, why);
+				say("# start %s", name);
+				failed = run_test(test);
+				clean_up();
+				if (failed) {
+					say("# %s", why);
+					say("not ok %u %s", number, name);
 					failures++;
 				} else if (*why) {
-					printf("ok %u %s # SKIP %s\n", number, name, why);
+					say("ok %u %s # SKIP %s", number, name, why);
 				} else {
-					printf("ok %u %s\n", number, name);
+					say("ok %u %s", number, name);
 				}
 			}
+		}
+		if (!number && api == NONE) {
+			say("1..0 # SKIP no branch trace store: %s", strerror(error));
+			return 2;
 		}
 	}
 	return failures ? 1 : 0;
 }
 
+/* The lines of a file, or nothing. */
+static char **lines_of(const char *path)
+{
+	static char *lines[1024];
+	FILE *file = fopen(path, "r");
+	size_t size = 0, n = 0;
+
+	while (file && n + 1 < sizeof(lines) / sizeof(*lines) && getline(&lines[n], &size, file) > 0) {
+		lines[n][strcspn(lines[n], "\n")] = '\0';
+		n++;
+		size = 0;
+	}
+	if (file)
+		fclose(file);
+	free(lines[n]);
+	lines[n] = NULL;
+	return lines;
+}
+
 int main(int argc, char **argv)
 {
+	char **patterns;
+
 	/* What test_exec() runs. */
 	if (argc > 1 && !strcmp(argv[1], "loop_b")) {
 		loop_b(500);
 		return 0;
 	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc > 1 && !strcmp(argv[1], "--list"))
+		return list(argv + 2);
 	if (getpid() != 1)
 		return run(argv + 1);
 
@@ -151,5 +246,7 @@ int main(int argc, char **argv)
 	mkdir("/sys", 0555);
 	if (mount("proc", "/proc", "proc", 0, NULL) || mount("sysfs", "/sys", "sysfs", 0, NULL))
 		perror("mount");
-	return end_machine(run(argv + 1));
+	kmsg = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+	patterns = lines_of("/cases");
+	return end_machine(run(*patterns ? patterns : argv + 1));
 }

@@ -1,71 +1,84 @@
-//! The guest kernel's `ptrace` BTS API, tested by a program inside the guest (guest-kernel/tests), which runs as its only
-//! process. A guest for each group of its tests.
+//! The guest kernel's `ptrace` BTS API, tested by the cases of `vbts test` (guest-kernel/tests), a group at a time; and
+//! `vbts test` itself, with a suite whose cases misbehave.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine};
-
-/// The groups of tests that need no more than one processor: name, and the kernel that they are for.
-const GROUPS: [(&str, &Kernel); 7] = [
-    ("basic", &NEW),
-    ("signal", &NEW),
-    ("virtual", &NEW),
-    ("kernel", &NEW),
-    ("task", &NEW),
-    (
-        "2007-11",
-        &Kernel {
-            variable: "VBTS_KERNEL_2007_11",
-            below: "guest/2007-11/vmlinux",
-        },
-    ),
-    (
-        "2007-12",
-        &Kernel {
-            variable: "VBTS_KERNEL_2007_12",
-            below: "guest/2007-12/vmlinux",
-        },
-    ),
-];
-
-const NEW: Kernel = Kernel {
-    variable: "VBTS_KERNEL",
-    below: "guest/vmlinux",
-};
+use vbts_tests::machine::{self, Machine, Run};
 
 /// A kernel with a generation of the API: where [`machine::find`] looks for it.
 struct Kernel {
+    api: &'static str,
     variable: &'static str,
     below: &'static str,
 }
 
+const KERNELS: [Kernel; 3] = [
+    Kernel {
+        api: "new",
+        variable: "VBTS_KERNEL",
+        below: "guest/vmlinux",
+    },
+    Kernel {
+        api: "2007-11",
+        variable: "VBTS_KERNEL_2007_11",
+        below: "guest/2007-11/vmlinux",
+    },
+    Kernel {
+        api: "2007-12",
+        variable: "VBTS_KERNEL_2007_12",
+        below: "guest/2007-12/vmlinux",
+    },
+];
+
+/// What a slow and busy machine needs for a group, or for all on several processors.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+type Test = fn(&Machine, &Path) -> Result<()>;
+
+/// Tests of the command, with the new API's kernel.
+const COMMAND: [(&str, Test); 8] = [
+    ("several_processors", several_processors),
+    ("bad_cases", bad_cases),
+    ("junit", junit),
+    ("time_limit", time_limit),
+    ("interrupted", interrupted),
+    ("no_bts", no_bts),
+    ("no_boot", no_boot),
+    ("another_generation", another_generation),
+];
+
 fn main() {
     let arguments = Arguments::from_args();
-    let mut trials: Vec<Trial> = GROUPS
-        .iter()
-        .map(|&(group, kernel)| {
-            trial(group, kernel, move |machine, kernel| {
-                run(machine, kernel, group)
-            })
-        })
-        .collect();
-    trials.push(trial("no_bts", &NEW, no_bts));
+    let mut trials = Vec::new();
+    for kernel in &KERNELS {
+        for group in groups(kernel.api).unwrap_or_default() {
+            trials.push(trial(group.clone(), kernel, move |machine, kernel| {
+                whole_group(machine, kernel, &group)
+            }));
+        }
+    }
+    for (name, test) in COMMAND {
+        trials.push(trial(format!("command::{name}"), &KERNELS[0], test));
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// A test that is skipped if there is no such kernel, or no machine.
+/// A test that is skipped if there is no such kernel, no suite or no machine.
 fn trial(
-    name: &str,
+    name: String,
     kernel: &'static Kernel,
     test: impl FnOnce(&Machine, &Path) -> Result<()> + Send + 'static,
 ) -> Trial {
     Trial::ignorable_test(name, move || {
-        let found = Machine::find()
-            .and_then(|machine| Ok((machine, machine::find(kernel.variable, kernel.below)?)));
+        let found = Machine::find().and_then(|machine| {
+            machine::find("VBTS_SUITE", "guest/ptrace_bts")?;
+            Ok((machine, machine::find(kernel.variable, kernel.below)?))
+        });
         match found {
             Ok((machine, kernel)) => match test(&machine, &kernel) {
                 Ok(()) => Ok(Completion::Completed),
@@ -76,70 +89,294 @@ fn trial(
     })
 }
 
-/// What the program is made of besides its main file.
-const SOURCES: [&str; 8] = [
-    "bts.c",
-    "basic.c",
-    "signal.c",
-    "virtual.c",
-    "kernel.c",
-    "task.c",
-    "smp.c",
-    "generations.c",
-];
-
-/// Compiles the program.
-fn build(directory: &Path) -> Result<PathBuf> {
-    guest_program::compile(directory, "ptrace_bts.c", &SOURCES)
-}
-
-/// Boots the program as PID 1.
-fn boot(
+/// `vbts test` on `kernel`, with its console in `directory`.
+fn command(
     machine: &Machine,
+    directory: &Path,
     kernel: &Path,
-    program: &Path,
     options: &[&str],
-    argument: &str,
-) -> Result<machine::Run> {
-    let mut command = guest_program::command(machine, "soft", kernel, program, argument)?;
-    command.args(["--timeout", "240"]).args(options);
-    machine::finish(command)
+) -> Result<Command> {
+    let mut command = machine.command(["test", "--accel", machine.accel(), "--kernel"]);
+    command
+        .arg(kernel)
+        .arg("--console")
+        .arg(directory.join("console"))
+        .args(options)
+        .env(
+            "VBTS_SUITE",
+            machine::find("VBTS_SUITE", "guest/ptrace_bts")?,
+        );
+    Ok(command)
 }
 
-fn run(machine: &Machine, kernel: &Path, group: &str) -> Result<()> {
-    let directory = tempfile::tempdir()?;
-    let program = build(directory.path())?;
-    let pattern = format!("{group}.*");
-    let list = Command::new(&program)
-        .args(["--list", &pattern])
-        .output()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    let names = String::from_utf8(list.stdout)?;
-    ensure!(!names.is_empty(), "{pattern} has no tests");
+/// The names of the cases for a generation.
+fn names(api: &str) -> Result<Vec<String>> {
+    let machine = Machine::find()?;
+    let run = machine::finish({
+        let mut command = machine.command(["test", "--accel", "soft", "--list", "--api", api]);
+        command.env(
+            "VBTS_SUITE",
+            machine::find("VBTS_SUITE", "guest/ptrace_bts")?,
+        );
+        command
+    })?
+    .expect(0)?;
+    Ok(String::from_utf8(run.stdout)?
+        .lines()
+        .map(Into::into)
+        .collect())
+}
 
-    let run = boot(machine, kernel, &program, &[], &pattern)?.expect(0)?;
-    let output = String::from_utf8_lossy(&run.stdout);
-    for name in names.lines() {
-        let passed = format!(" {name}\r\n");
+fn groups(api: &str) -> Result<Vec<String>> {
+    let mut groups: Vec<String> = names(api)?
+        .iter()
+        .filter_map(|name| Some(name.split_once('.')?.0.to_owned()))
+        .collect();
+    groups.dedup();
+    Ok(groups)
+}
+
+/// The result lines of cases, without their numbers.
+fn results(run: &Run) -> Vec<String> {
+    String::from_utf8_lossy(&run.stdout)
+        .lines()
+        .filter_map(|line| {
+            let line = line.strip_prefix("  ")?;
+            let (result, rest) = line.split_once("ok ")?;
+            let (_, name) = rest.split_once(' ')?;
+            matches!(result, "" | "not ").then(|| format!("{result}ok {name}"))
+        })
+        .collect()
+}
+
+fn check_results(run: &Run, expected: &[&str]) -> Result<()> {
+    let results = results(run);
+    ensure!(results == expected, "{results:#?}\n{}", run.stderr);
+    Ok(())
+}
+
+fn whole_group(machine: &Machine, kernel: &Path, group: &str) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let api = KERNELS
+        .iter()
+        .map(|kernel| kernel.api)
+        .find(|api| group.starts_with(api))
+        .unwrap_or("new");
+    let command = command(machine, directory.path(), kernel, &["--filter", group])?;
+    let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+    let results = results(&run);
+    let wanted: Vec<String> = names(api)?
+        .into_iter()
+        .filter(|name| name.split_once('.').is_some_and(|(g, _)| g == group))
+        .collect();
+    ensure!(results.len() == wanted.len(), "{results:#?}");
+    for name in wanted {
+        let skipped = format!("ok {name} # SKIP ");
         ensure!(
-            output
-                .split_inclusive('\n')
-                .any(|line| line.starts_with("ok ") && line.ends_with(&passed)),
-            "{name} was not run:\n{output}"
+            results
+                .iter()
+                .any(|line| *line == format!("ok {name}") || line.starts_with(&skipped)),
+            "{name}: {results:#?}"
         );
     }
     Ok(())
 }
 
-/// With `--bts off` the guest's processor has no Branch Trace Store, and the kernel says so.
+/// With --smp, the cases for several processors are run, and not skipped.
+fn several_processors(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let command = command(
+        machine,
+        directory.path(),
+        kernel,
+        &["--smp", "4", "--filter", "smp"],
+    )?;
+    let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+    let results = results(&run);
+    ensure!(
+        results.len() > 3 && !results.iter().any(|line| line.contains('#')),
+        "{results:#?}"
+    );
+    Ok(())
+}
+
+/// `vbts test` with guest-kernel/tests/bad_suite.c.
+fn bad(machine: &Machine, directory: &Path, kernel: &Path, options: &[&str]) -> Result<Command> {
+    let program = guest_program::compile(directory, "bad_suite.c", &[])?;
+    let mut command = command(machine, directory, kernel, options)?;
+    command.env("VBTS_SUITE", program);
+    Ok(command)
+}
+
+/// A case that takes the guest down is told by its name, and those after it are run.
+fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let command = bad(machine, directory.path(), kernel, &["--case-timeout", "15"])?;
+    let run = machine::finish(command)?.expect(1)?;
+    check_results(
+        &run,
+        &[
+            "ok bad.pass",
+            "not ok bad.fail",
+            "not ok bad.crash # ERROR Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
+            "ok bad.pass_again",
+            "not ok bad.hang # TIMEOUT nothing after 15 s",
+            "not ok bad.warn",
+            "not ok bad.reset # ERROR the guest has ended, or was reset",
+            "ok good.pass",
+        ],
+    )?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    for line in [
+        "  # bad.fail: bad_suite.c:1: <a> & \"b\"",
+        "  # bad.warn: the kernel complained: WARNING: CPU: 0 PID: 1 at bad_suite.c:2",
+        "not ok 1 bad",
+        "ok 2 good",
+    ] {
+        ensure!(text.lines().any(|l| l == line), "no '{line}' in:\n{text}");
+    }
+    for said in [
+        "failed: bad.fail, bad.crash, bad.hang, bad.warn, bad.reset",
+        "passed: 3, failed: 5, skipped: 0",
+        "console log: ",
+    ] {
+        ensure!(run.stderr.contains(said), "{}", run.stderr);
+    }
+    let console = std::fs::read_to_string(directory.path().join("console"))?;
+    ensure!(console.contains("Kernel panic") && console.contains("=== guest 5: "));
+    Ok(())
+}
+
+/// A document that a parser of XML takes, in a file, and the lines on standard output nevertheless.
+fn junit(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let report = directory.path().join("report.xml");
+    let filter = ["--filter", "bad.[fp]*", "--filter", "*.warn"];
+    let mut command = bad(machine, directory.path(), kernel, &filter)?;
+    command.args(["--report", "junit", "--output"]).arg(&report);
+    let run = machine::finish(command)?.expect(1)?;
+    check_results(
+        &run,
+        &[
+            "ok bad.pass",
+            "not ok bad.fail",
+            "ok bad.pass_again",
+            "not ok bad.warn",
+        ],
+    )?;
+    let text = std::fs::read_to_string(&report)?;
+    for part in [
+        "<testsuite name=\"ptrace_bts.bad\" tests=\"4\" failures=\"2\" errors=\"0\" skipped=\"0\"",
+        "<testcase classname=\"ptrace_bts.bad\" name=\"pass\"",
+        "message=\"bad_suite.c:1: &lt;a&gt; &amp; &quot;b&quot;\"",
+        "<system-out>WARNING: CPU: 0 PID: 1 at bad_suite.c:2</system-out>",
+    ] {
+        ensure!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+    Ok(())
+}
+
+/// Then the case that runs has failed, and the others are told as well.
+fn time_limit(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let options = ["--timeout", "20", "--filter", "*.hang", "--filter", "good"];
+    let command = bad(machine, directory.path(), kernel, &options)?;
+    let run = machine::finish(command)?.expect(124)?;
+    check_results(
+        &run,
+        &[
+            "not ok bad.hang # TIMEOUT the time limit was reached",
+            "not ok good.pass # ERROR not run: the time limit was reached",
+        ],
+    )
+}
+
+/// Ctrl-C ends the guest, and completes the report.
+fn interrupted(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let console = directory.path().join("console");
+    let mut command = bad(
+        machine,
+        directory.path(),
+        kernel,
+        &["--filter", "*.hang", "--report", "junit"],
+    )?;
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start vbts")?;
+    let mut child = Killed(child);
+    let began = std::time::Instant::now();
+    while !std::fs::read_to_string(&console).is_ok_and(|text| text.contains("start bad.hang")) {
+        ensure!(
+            began.elapsed() < Duration::from_secs(60),
+            "it does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.0.id())?);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT)?;
+    let status = machine::wait(&mut child.0, Duration::from_secs(30))?;
+    ensure!(status == Some(130), "{status:?}");
+    let mut text = String::new();
+    if let Some(mut stdout) = child.0.stdout.take() {
+        std::io::Read::read_to_string(&mut stdout, &mut text)?;
+    }
+    ensure!(
+        text.contains("<error type=\"not run\" message=\"interrupted by SIGINT\"/>")
+            && text.ends_with("</testsuites>\n"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// A process that does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended just now.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A kernel that has nothing to test is one line, and no failures.
 fn no_bts(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let program = build(directory.path())?;
-    let run = boot(machine, kernel, &program, &["--bts", "off"], "")?.expect(2)?;
-    let output = String::from_utf8_lossy(&run.stdout);
+    let command = command(machine, directory.path(), kernel, &["--bts", "off"])?;
+    let run = machine::finish(command)?.expect(125)?;
     ensure!(
-        output.contains("SKIP no branch trace store: Operation not supported"),
-        "{output}"
+        run.stdout
+            == b"KTAP version 1\n1..0 # SKIP no branch trace store: Operation not supported\n",
+        "{}",
+        String::from_utf8_lossy(&run.stdout)
+    );
+    let said = run.stderr.lines().last().unwrap_or_default();
+    ensure!(said.contains("no case was run"), "{}", run.stderr);
+    Ok(())
+}
+
+/// One that does not even boot is no failure of a case.
+fn no_boot(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let options = ["--append", "rdinit=/none init=/none"];
+    let command = command(machine, directory.path(), kernel, &options)?;
+    let run = machine::finish(command)?.expect(255)?;
+    ensure!(run.stdout.is_empty(), "{run:?}");
+    ensure!(run.stderr.contains("Kernel panic"), "{}", run.stderr);
+    Ok(())
+}
+
+fn another_generation(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let command = command(machine, directory.path(), kernel, &["--api", "2007-12"])?;
+    let run = machine::finish(command)?.expect(125)?;
+    ensure!(
+        run.stderr.contains("has the API of 'new'"),
+        "{}",
+        run.stderr
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Our own guest: its kernel, and the initial RAM file system with its agent.
+//! Our own guests: their kernels, and what becomes their first process.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,19 @@ use anyhow::anyhow;
 use crate::boot::cpio::Cpio;
 use crate::exit::Failure;
 use crate::launch;
+use crate::suite::Api;
 
 /// Environment variables that say where the files are.
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
 const AGENT_VARIABLE: &str = "VBTS_AGENT";
+const SUITE_VARIABLE: &str = "VBTS_SUITE";
 /// Where the files are, relative to the directory of the executable: where the build leaves them beside
 /// `target/release/vbts`, and where an installation has them.
 const DIRECTORIES: [&str; 2] = ["../guest", "../lib/vbts"];
 
-/// `/dev/console`.
+/// `/dev/console` and `/dev/kmsg`.
 const CONSOLE: (u32, u32) = (5, 1);
+const KMSG: (u32, u32) = (1, 11);
 
 /// The files of the guest that `vbts trace` boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,9 +36,8 @@ impl GuestFiles {
     /// # Errors
     /// They are not there.
     pub fn find(kernel: Option<&Path>) -> Result<Self, Failure> {
-        let kernel = kernel.map(PathBuf::from);
         Ok(Self {
-            kernel: locate(kernel, KERNEL_VARIABLE, "vmlinux")?,
+            kernel: self::kernel(kernel, Api::New)?,
             agent: locate(None, AGENT_VARIABLE, "agent")?,
         })
     }
@@ -47,11 +49,38 @@ impl GuestFiles {
     pub fn initramfs(&self) -> Result<Vec<u8>, Failure> {
         let agent = launch::read(&self.agent)?;
         let mut cpio = Cpio::new();
-        cpio.directory("dev", 0o755);
-        cpio.character_device("dev/console", 0o600, CONSOLE);
+        add_devices(&mut cpio);
         cpio.file("init", 0o755, &agent);
         Ok(cpio.finish())
     }
+}
+
+/// Adds the devices that a first process needs before it can mount anything.
+pub fn add_devices(cpio: &mut Cpio) {
+    cpio.directory("dev", 0o755);
+    cpio.character_device("dev/console", 0o600, CONSOLE);
+    cpio.character_device("dev/kmsg", 0o600, KMSG);
+}
+
+/// The kernel that has a generation of the API; `given` overrides.
+///
+/// # Errors
+/// It is not there.
+pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
+    let (variable, name) = match api {
+        Api::New => (KERNEL_VARIABLE, "vmlinux"),
+        Api::November2007 => ("VBTS_KERNEL_2007_11", "2007-11/vmlinux"),
+        Api::December2007 => ("VBTS_KERNEL_2007_12", "2007-12/vmlinux"),
+    };
+    locate(given.map(PathBuf::from), variable, name)
+}
+
+/// The program of the regression suite.
+///
+/// # Errors
+/// It is not there.
+pub fn suite() -> Result<PathBuf, Failure> {
+    locate(None, SUITE_VARIABLE, "ptrace_bts")
 }
 
 fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf, Failure> {
@@ -65,7 +94,11 @@ fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf,
     let candidates = DIRECTORIES.map(|d| directory.join(d).join(name));
     candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         let looked = candidates.map(|c| c.display().to_string()).join(" and ");
-        anyhow!("the guest's {name} is not there: build it with guest-kernel/build, or set {variable} (looked for {looked})")
+        let build = match name.split_once('/') {
+            Some((api, _)) => format!("guest-kernel/build --api {api}"),
+            None => "guest-kernel/build".into(),
+        };
+        anyhow!("the guest's {name} is not there: build it with {build}, or set {variable} (looked for {looked})")
             .into()
     })
 }

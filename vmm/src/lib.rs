@@ -14,6 +14,7 @@
 //! | [`launch`], [`guest_files`] | from options to a machine; our own guest kernel and agent |
 //! | [`program`], [`walk`] | the program to trace, as `execvp` would find it; paths inside the guest's root |
 //! | [`sandbox`] | the system calls that a running machine is left with |
+//! | [`suite`] | the regression suite of the guest kernel's API: cases, the guests for them, reports |
 //! | [`trace`] | the conversation with the guest's agent, and the formats of a trace |
 //! | [`cli`], [`exit`] | the command line and its exit status |
 
@@ -32,6 +33,7 @@ pub mod machine;
 pub mod memory;
 pub mod program;
 pub mod sandbox;
+pub mod suite;
 pub mod trace;
 pub mod vcpu;
 pub mod walk;

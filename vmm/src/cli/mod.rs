@@ -3,6 +3,7 @@
 pub mod options;
 pub mod probe;
 pub mod run;
+pub mod test;
 pub mod trace;
 
 use std::ffi::OsString;
@@ -30,6 +31,8 @@ pub enum Command {
     Run(run::RunArgs),
     /// Run a program inside a guest and print every branch that it takes
     Trace(trace::TraceArgs),
+    /// Run the regression suite of the ptrace BTS requests in guests, on this kernel or yours
+    Test(test::TestArgs),
 }
 
 /// Shown after every help text.
@@ -59,6 +62,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
         Command::Trace(args) => trace::main(args),
+        Command::Test(args) => test::main(args),
     }
 }
 
@@ -123,6 +127,11 @@ mod tests {
             &["run", "--kernel", "/dev/null"],
             &["run", "--kernel", "/etc/passwd"],
             &["run", "--kernel", "/etc/passwd", "--disk", "/dev/null"],
+            &["test", "--api", "2008"],
+            &["test", "--report", "xml"],
+            &["test", "--smp", "0"],
+            &["test", "--case-timeout", "0"],
+            &["test", "basic"],
         ] {
             assert_eq!(status_of(args), 125, "{args:?}");
         }
@@ -133,6 +142,7 @@ mod tests {
         for args in [
             &["trace", "--accel", "kvm", "--", "true"][..],
             &["run", "--accel", "kvm", "--kernel", "/nonexistent"],
+            &["test", "--accel", "kvm"],
             &["trace", "--bts", "passthrough", "--", "true"],
         ] {
             assert_eq!(status_of(args), 126, "{args:?}");

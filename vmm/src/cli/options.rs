@@ -1,12 +1,13 @@
 //! Options of the machine, which every command that starts a guest takes.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::accel::{self, Choice, ThisHost};
+use crate::accel::{self, Accel, Choice, ThisHost};
 use crate::exit::Failure;
 use crate::kvm::device;
 use crate::memory::Size;
@@ -163,6 +164,36 @@ impl MachineArgs {
             .try_init();
     }
 
+    /// The same options for the command line of another `vbts`, on the accelerator `accel`. Not the time limit and the
+    /// console, which are this one's.
+    pub fn arguments(&self, accel: Accel) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--accel", accel.to_string().into());
+        add("--bts", name_of(self.bts).into());
+        add("--cpu", (&self.cpu).into());
+        add("--memory", self.memory.to_string().into());
+        add("--smp", self.smp.to_string().into());
+        add("--log", name_of(self.log).into());
+        if let Some(root) = &self.root {
+            add("--root", root.into());
+        }
+        for share in &self.share {
+            let mut value = share.directory.clone().into_os_string();
+            value.push(if share.writable { ":rw" } else { ":ro" });
+            add("--share", value);
+        }
+        for (name, given) in [
+            ("--kvm-unchecked", self.kvm_unchecked),
+            ("--no-sandbox", self.no_sandbox),
+        ] {
+            if given {
+                arguments.push(name.into());
+            }
+        }
+        arguments
+    }
+
     /// Refuses what no machine of this build on this host can be, and returns the processor model, and what executes the
     /// guest.
     ///
@@ -190,9 +221,57 @@ impl MachineArgs {
     }
 }
 
+/// How a value is written on the command line.
+fn name_of(value: impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_can_be_passed_on() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            machine: MachineArgs,
+        }
+        let parse = |words: &[OsString]| {
+            let words = std::iter::once(OsString::from("x")).chain(words.iter().cloned());
+            <Line as clap::Parser>::try_parse_from(words)
+                .unwrap()
+                .machine
+        };
+        for words in [
+            &[][..],
+            &[
+                "--bts", "off", "--memory", "1G", "--smp", "4", "--log", "off",
+            ],
+            &["--root", "/a b", "--share", "/c:rw", "--share", "/d:e"],
+            &[
+                "--kvm-unchecked",
+                "--no-sandbox",
+                "--timeout",
+                "3",
+                "--console",
+                "f",
+            ],
+        ] {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let first = parse(&words);
+            let second = parse(&first.arguments(Accel::Soft));
+            let expected = MachineArgs {
+                accel: Accelerator::Soft,
+                timeout: None,
+                console: None,
+                ..first
+            };
+            assert_eq!(format!("{second:?}"), format!("{expected:?}"));
+        }
+    }
 
     #[test]
     fn seconds_are_positive() {

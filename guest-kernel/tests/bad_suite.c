@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * A suite for `vbts test` whose cases do what those of ptrace_bts.c should never do. It needs no Branch Trace Store.
+ *
+ *	gcc -O2 -Wall -Wextra -static -o bad_suite bad_suite.c
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/io.h>
+#include <unistd.h>
+
+/* Of the vbts machine: a byte written here ends it, with that status. */
+#define EXIT_PORT	0xf4
+
+static int kmsg;
+
+static void say(const char *text, const char *more)
+{
+	char line[256];
+	int length = snprintf(line, sizeof(line), "<1>%s%s\n", text, more);
+
+	if (write(kmsg, line, length) != length)
+		exit(2);
+}
+
+static void pass(void)
+{
+	/* Messages of the kernel, before, in between and after, are not in the way. */
+	for (int i = 0; i < 100; i++)
+		say("something else: ok 1 bad.fail", "");
+}
+
+static void fail(void)
+{
+	say("vbts-test: # bad_suite.c:1: <a> & \"b\"", "");
+}
+
+static void crash(void)
+{
+	/* The kernel panics. */
+	exit(1);
+}
+
+static void hang(void)
+{
+	for (;;)
+		;
+}
+
+static void warn(void)
+{
+	say("WARNING: CPU: 0 PID: 1 at bad_suite.c:2", "");
+}
+
+static void reset(void)
+{
+	ioperm(EXIT_PORT, 1, 1);
+	outb(0, EXIT_PORT);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{ "bad.pass", pass },
+	{ "bad.fail", fail },
+	{ "bad.crash", crash },
+	{ "bad.pass_again", pass },
+	{ "bad.hang", hang },
+	{ "bad.warn", warn },
+	{ "bad.reset", reset },
+	{ "good.pass", pass },
+};
+
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+
+int main(int argc, char **argv)
+{
+	char wanted[4096] = "\n";
+	char name[64];
+	int file;
+
+	if (argc > 1 && !strcmp(argv[1], "--list")) {
+		for (unsigned int i = 0; i < CASES; i++)
+			printf("%s\tnew\tany\n", cases[i].name);
+		return 0;
+	}
+	kmsg = open("/dev/kmsg", O_WRONLY);
+	file = open("/cases", O_RDONLY);
+	if (kmsg < 0 || file < 0 || read(file, wanted + 1, sizeof(wanted) - 2) < 0)
+		return 1;
+	say("vbts-test: # api new", "");
+	for (unsigned int i = 0; i < CASES; i++) {
+		snprintf(name, sizeof(name), "\n%s\n", cases[i].name);
+		if (!strstr(wanted, name))
+			continue;
+		say("vbts-test: # start ", cases[i].name);
+		cases[i].run();
+		say(cases[i].run == fail ? "vbts-test: not ok 1 " : "vbts-test: ok 1 ", cases[i].name);
+	}
+	reset();
+	return 1;
+}

@@ -1,0 +1,281 @@
+//! `vbts test`: runs the regression suite of the ptrace BTS requests in guests.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+
+use super::options::{MachineArgs, Seconds};
+use crate::exit::{Failure, say};
+use crate::guest_files;
+use crate::host::{Alarm, Output};
+use crate::launch;
+use crate::suite::guest::Settings;
+use crate::suite::report::{Form, Reports};
+use crate::suite::run::{Offer, Runner};
+use crate::suite::{self, Api, Case};
+
+/// Where the console goes, unless `--console` says.
+const CONSOLE: &str = "vbts-test-console.log";
+
+const STATUS: &str = "\
+Exit status:
+  0    all cases passed, but for those that do not apply and are skipped
+  1    a case failed; one that crashes or hangs its guest does
+  124  --timeout was reached
+  125  bad usage, a kernel without the API, or an error of vbts itself
+  126  this host cannot do what was asked for
+  255  the kernel panicked, or crashed, before any case was run";
+
+/// Arguments of `vbts test`.
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub struct TestArgs {
+    /// Machine options. The console's default is vbts-test-console.log, beside --output or in the working directory.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one that was built with vbts)
+    #[arg(long, value_name = "FILE", help_heading = "Test options")]
+    pub kernel: Option<PathBuf>,
+    /// Generation of the API: which kernel of guest-kernel/build to test, and what --kernel FILE must have (default: the
+    /// new one; with --kernel, the one that it has)
+    #[arg(long, value_enum, help_heading = "Test options")]
+    pub api: Option<Api>,
+    /// Only cases whose name, or whose group's name, matches GLOB (of the shell); may be given several times
+    #[arg(long, value_name = "GLOB", help_heading = "Test options")]
+    pub filter: Vec<String>,
+    /// Form of the report
+    #[arg(
+        long,
+        value_enum,
+        default_value = "ktap",
+        help_heading = "Test options"
+    )]
+    pub report: Form,
+    /// Write the report to FILE; standard output then has the lines of KTAP, as cases end, in any case
+    #[arg(long, value_name = "FILE", help_heading = "Test options")]
+    pub output: Option<PathBuf>,
+    /// Print the names of the cases instead of running them
+    #[arg(long, help_heading = "Test options")]
+    pub list: bool,
+    /// A case that takes longer fails (fractions are allowed)
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "120",
+        allow_negative_numbers = true,
+        help_heading = "Test options"
+    )]
+    pub case_timeout: Seconds,
+    /// Words to add to the kernel's command line
+    #[arg(
+        long,
+        value_name = "STRING",
+        default_value = "",
+        allow_hyphen_values = true,
+        help_heading = "Test options"
+    )]
+    pub append: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn main(args: &TestArgs) -> Result<u8, Failure> {
+    let began = Instant::now();
+    args.machine.start_logging();
+    let (_, choice) = args.machine.check()?;
+    let program = guest_files::suite()?;
+    if args.list {
+        return list(args, &program);
+    }
+    let kernel = guest_files::kernel(args.kernel.as_deref(), args.api.unwrap_or(Api::New))?;
+    let cases = suite::select(suite::list(&program)?, &args.filter)?;
+    let settings = Settings {
+        options: args.machine.arguments(choice.accel),
+        kernel: kernel.clone(),
+        program: launch::read(&program)?,
+        append: args.append.clone(),
+    };
+    let limit = args.machine.timeout.map(|seconds| seconds.0);
+    let alarm = Arc::new(Alarm::new(Arc::default(), limit)?);
+    alarm.start_timer()?;
+    let log_path = console_path(args);
+    let log = Output::create(&log_path)
+        .context("--console")?
+        .interruptible(alarm.clone());
+    let mut reports = reports(args, &alarm)?;
+    let mut runner = Runner::new(settings, alarm, args.case_timeout.0, log);
+
+    let outcome = match runner.probe() {
+        Ok(Offer::Api(api)) => {
+            of_api(cases, api, args, &kernel).and_then(|cases| runner.run(&cases, &mut reports))
+        }
+        Ok(Offer::Nothing(why)) => {
+            reports.nothing(&why)?;
+            return Err(no_api(&kernel, &why));
+        }
+        Err(failure) => Err(failure),
+    };
+    let bad = match &outcome {
+        Ok(event) => {
+            summarise(&reports, began.elapsed(), &choice.accel.to_string());
+            event.is_some() || !is_good(&reports)
+        }
+        Err(_) => true,
+    };
+    if bad {
+        say(format_args!("console log: {}", log_path.display()));
+    }
+    match outcome? {
+        Some(event) => Err(runner.failure_of(event)),
+        None => Ok(u8::from(bad)),
+    }
+}
+
+fn list(args: &TestArgs, program: &Path) -> Result<u8, Failure> {
+    let cases = suite::select(suite::list(program)?, &args.filter)?;
+    let mut text = String::new();
+    for case in cases {
+        if args.api.is_none_or(|api| case.api == api) {
+            text.push_str(&case.name);
+            text.push('\n');
+        }
+    }
+    Output::stdout()
+        .and_then(|mut stdout| stdout.write(text.as_bytes()))
+        .map_err(crate::host::OutputError::into_failure)?;
+    Ok(0)
+}
+
+/// Those of `cases` that are about the generation that the kernel has.
+fn of_api(
+    cases: Vec<Case>,
+    api: Api,
+    args: &TestArgs,
+    kernel: &Path,
+) -> Result<Vec<Case>, Failure> {
+    if let Some(wanted) = args.api
+        && wanted != api
+    {
+        return Err(anyhow!(
+            "--api {wanted}: {} has the API of '{api}'",
+            kernel.display()
+        )
+        .into());
+    }
+    let cases: Vec<Case> = cases.into_iter().filter(|case| case.api == api).collect();
+    if cases.is_empty() {
+        let filter = args.filter.join(" ");
+        return Err(anyhow!(
+            "--filter {filter}: no such case is about the API of {}, which is '{api}'",
+            kernel.display()
+        )
+        .into());
+    }
+    Ok(cases)
+}
+
+/// What to do about a kernel that has nothing to test.
+fn no_api(kernel: &Path, why: &str) -> Failure {
+    let kernel = kernel.display();
+    if why.contains("not supported") || why.contains("No such device") {
+        anyhow!(
+            "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this machine, or has page-table \
+             isolation on, which excludes it"
+        )
+    } else {
+        anyhow!(
+            "{kernel}: no case was run, because this kernel has no PTRACE_BTS requests: it needs the patches of \
+             guest-kernel/patches and CONFIG_X86_PTRACE_BTS=y (guest-kernel/build --source DIR applies and builds them)"
+        )
+    }
+    .into()
+}
+
+fn console_path(args: &TestArgs) -> PathBuf {
+    match (&args.machine.console, &args.output) {
+        (Some(console), _) => console.clone(),
+        (None, Some(output)) => output.with_file_name(CONSOLE),
+        (None, None) => CONSOLE.into(),
+    }
+}
+
+fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
+    let stdout = Output::stdout()?.interruptible(alarm.clone());
+    Ok(Reports::new(match &args.output {
+        None => vec![(stdout, args.report)],
+        Some(path) => {
+            let file = Output::create(path).context("--output")?;
+            vec![
+                (stdout, Form::Ktap),
+                (file.interruptible(alarm.clone()), args.report),
+            ]
+        }
+    }))
+}
+
+fn is_good(reports: &Reports) -> bool {
+    let counts = reports.counts();
+    counts.failed == 0 && counts.not_run == 0 && reports.trouble().is_empty()
+}
+
+fn summarise(reports: &Reports, took: Duration, accel: &str) {
+    if !reports.failed().is_empty() {
+        say(format_args!("failed: {}", reports.failed().join(", ")));
+    }
+    for trouble in reports.trouble() {
+        say(trouble);
+    }
+    say(format_args!(
+        "{} ({:.1} s, {accel})",
+        reports.counts(),
+        took.as_secs_f64()
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> TestArgs {
+        let words = ["vbts", "test"].iter().chain(words);
+        match super::super::Cli::try_parse_from(words).unwrap().command {
+            super::super::Command::Test(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_console_is_always_kept() {
+        for (words, path) in [
+            (&[][..], "vbts-test-console.log"),
+            (&["--output", "r.xml"], "vbts-test-console.log"),
+            (&["--output", "out/r.xml"], "out/vbts-test-console.log"),
+            (&["--output", "out/r.xml", "--console", "c"], "c"),
+        ] {
+            assert_eq!(console_path(&args(words)), Path::new(path), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_of_another_generation_is_refused() {
+        let cases = vec![suite::tests::case("a.b")];
+        let of = |words: &[&str], api| {
+            of_api(cases.clone(), api, &args(words), Path::new("vmlinux"))
+                .map_err(|failure| failure.to_string())
+        };
+        assert_eq!(of(&[], Api::New).unwrap().len(), 1);
+        let error = of(&["--api", "2007-11"], Api::New).unwrap_err();
+        assert!(
+            error.contains("--api 2007-11: vmlinux has the API of 'new'"),
+            "{error}"
+        );
+        let error = of(&["--filter", "a.b"], Api::December2007).unwrap_err();
+        assert!(error.contains("--filter a.b"), "{error}");
+    }
+}

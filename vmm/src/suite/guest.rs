@@ -1,0 +1,261 @@
+//! A guest that runs cases of the suite: `vbts run` in a process of its own, with its console in a pipe.
+//!
+//! A process can be sandboxed only once, and a guest that hangs can be killed.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context as _, anyhow};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::Needs;
+use crate::boot::cpio::Cpio;
+use crate::exit::{Failure, signal_name, status};
+use crate::guest_files;
+
+/// Everything that the kernel says, whatever its default is; and it does not ration what programs say through it.
+const WORDS: &str = "loglevel=7 printk.devkmsg=on";
+/// Bytes read at a time.
+const PIECE: usize = 16 << 10;
+/// A longer line is taken apart.
+const MAX_LINE: usize = 16 << 10;
+
+/// What all guests of a run have in common.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Machine options of the command line.
+    pub options: Vec<OsString>,
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The suite's program.
+    pub program: Vec<u8>,
+    /// More words for the kernel's command line.
+    pub append: String,
+}
+
+/// How a guest has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// By itself.
+    Ended,
+    /// It crashed, and how.
+    Crashed(String),
+}
+
+/// A guest that runs.
+#[derive(Debug)]
+pub struct Guest {
+    child: Child,
+    console: File,
+    /// Its `vbts`'s standard error.
+    errors: File,
+    /// The beginning of a line.
+    partial: Vec<u8>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It may have ended just now.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Guest {
+    /// Boots a guest that runs the cases with these names, on a machine that has what they need.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn boot<'a>(
+        settings: &Settings,
+        needs: Needs,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Result<Self, Failure> {
+        let initramfs = initramfs(&settings.program, names);
+        // The process inherits it.
+        let archive = memfd_create("initramfs", MemfdFlags::empty())
+            .context("Cannot make a file for the initramfs")?;
+        let mut archive = File::from(archive);
+        io::Write::write_all(&mut archive, &initramfs).context("Cannot write the initramfs")?;
+        let errors = File::from(
+            memfd_create("errors", MemfdFlags::CLOEXEC)
+                .context("Cannot make a file for messages")?,
+        );
+
+        let mut words = WORDS.to_owned();
+        if needs == Needs::PageTableIsolation {
+            words.push_str(" pti=on");
+        }
+        if !settings.append.is_empty() {
+            words.push(' ');
+            words.push_str(&settings.append);
+        }
+        let own = std::env::current_exe().context("Cannot find the executable of vbts")?;
+        let mut command = Command::new(own);
+        command.arg("run").args(&settings.options);
+        if needs == Needs::NoBts {
+            command.args(["--bts", "off"]);
+        }
+        command
+            .arg("--kernel")
+            .arg(&settings.kernel)
+            .arg("--initrd")
+            .arg(format!("/proc/self/fd/{}", archive.as_raw_fd()))
+            .arg("--append")
+            .arg(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(errors.try_clone().context("Cannot share a file")?)
+            // A Ctrl-C is for this process, which ends that one.
+            .process_group(0);
+        // SAFETY: the closure makes one system call.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = command
+            .spawn()
+            .context("Cannot start a process for the guest")?;
+        let console = child
+            .stdout
+            .take()
+            .context("the guest's process has no standard output")?;
+        Ok(Self {
+            child,
+            console: OwnedFd::from(console).into(),
+            errors,
+            partial: Vec::new(),
+        })
+    }
+
+    /// Becomes readable when the guest has printed something, or has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.console.as_fd()
+    }
+
+    /// Takes the lines that it has printed, and waits if there are none. Returns whether more can come.
+    ///
+    /// # Errors
+    /// The pipe cannot be read.
+    pub fn read(&mut self, lines: &mut VecDeque<String>) -> io::Result<bool> {
+        let mut bytes = [0; PIECE];
+        let n = match self.console.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            result => result?,
+        };
+        for &byte in bytes.get(..n).unwrap_or_default() {
+            if byte != b'\n' {
+                self.partial.push(byte);
+            }
+            if byte == b'\n' || self.partial.len() >= MAX_LINE {
+                lines.push_back(self.take_line());
+            }
+        }
+        if n == 0 && !self.partial.is_empty() {
+            lines.push_back(self.take_line());
+        }
+        Ok(n > 0)
+    }
+
+    fn take_line(&mut self) -> String {
+        let line = std::mem::take(&mut self.partial);
+        String::from_utf8_lossy(&line)
+            .trim_end_matches('\r')
+            .to_owned()
+    }
+
+    /// How it has ended, after its last line.
+    ///
+    /// # Errors
+    /// It is `vbts` that has failed, not the guest.
+    pub fn end(mut self) -> Result<End, Failure> {
+        let status = self
+            .child
+            .wait()
+            .context("Cannot wait for the guest's process")?;
+        let mut text = String::new();
+        self.errors
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| self.errors.read_to_string(&mut text))
+            .context("Cannot read the messages of the guest's process")?;
+        judge(status, &text)
+    }
+}
+
+fn judge(status: ExitStatus, errors: &str) -> Result<End, Failure> {
+    // The last line is the message; before it may be the end of the console.
+    let last = errors.lines().last().unwrap_or_default();
+    let message = last.strip_prefix("vbts: ").unwrap_or(last).to_owned();
+    match (
+        status.code().and_then(|code| u8::try_from(code).ok()),
+        status.signal(),
+    ) {
+        (Some(status::GUEST), _) => Ok(End::Crashed(message)),
+        (Some(status::ERROR), _) => Err(anyhow!(message).into()),
+        (Some(status::HOST), _) => Err(Failure::Host(message)),
+        (Some(_), _) => Ok(End::Ended),
+        (None, Some(signal)) => {
+            let signal = signal_name(signal);
+            Err(anyhow!("the process with the guest was killed by {signal}").into())
+        }
+        (None, None) => Err(anyhow!("the process with the guest has ended: {status}").into()),
+    }
+}
+
+/// The program as first process, and the names of the cases where it looks for them.
+fn initramfs<'a>(program: &[u8], names: impl Iterator<Item = &'a str>) -> Vec<u8> {
+    let mut list = String::new();
+    for name in names {
+        list.push_str(name);
+        list.push('\n');
+    }
+    let mut cpio = Cpio::new();
+    guest_files::add_devices(&mut cpio);
+    cpio.file("init", 0o755, program);
+    cpio.file("cases", 0o644, list.as_bytes());
+    cpio.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(code: i32, errors: &str) -> Result<End, Failure> {
+        judge(ExitStatus::from_raw(code), errors)
+    }
+
+    #[test]
+    fn the_guests_failures_are_not_ours() {
+        let console = "vbts: the end of the guest's console:\n  | x\nvbts: triple fault\n";
+        assert_eq!(
+            judged(255 << 8, console).unwrap(),
+            End::Crashed("triple fault".into())
+        );
+        assert_eq!(judged(1 << 8, "").unwrap(), End::Ended);
+        let failure = judged(125 << 8, "vbts: Cannot boot x\n").unwrap_err();
+        assert_eq!(
+            (failure.status(), failure.to_string().as_str()),
+            (125, "Cannot boot x")
+        );
+        assert_eq!(
+            judged(126 << 8, "vbts: no KVM\n").unwrap_err().status(),
+            126
+        );
+        let killed = judged(31, "").unwrap_err();
+        assert!(killed.to_string().contains("SIGSYS"), "{killed}");
+    }
+
+    #[test]
+    fn the_program_finds_its_cases() {
+        let archive = initramfs(b"program", ["a.b", "c.d"].into_iter());
+        let archive = String::from_utf8_lossy(&archive);
+        assert!(archive.contains("cases\0") && archive.contains("a.b\nc.d\n"));
+        assert!(archive.contains("dev/kmsg\0"));
+    }
+}

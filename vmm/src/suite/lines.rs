@@ -1,0 +1,188 @@
+//! What the lines of a guest's console say: those of the suite, and those of the kernel.
+//!
+//! The suite writes its lines to `/dev/kmsg`, so that the kernel prints them whole, between its own messages.
+
+use super::{Api, Outcome};
+
+/// What a line of the suite starts with, after the kernel's time.
+const OURS: &str = "vbts-test: ";
+
+/// What a kernel says that has found something wrong with itself.
+const COMPLAINTS: [&str; 13] = [
+    "WARNING: ",
+    "BUG: ",
+    "kernel BUG at ",
+    "Oops: ",
+    "KASAN: ",
+    "UBSAN: ",
+    "INFO: task ",
+    "rcu: INFO: ",
+    "Call Trace:",
+    "unchecked MSR access error",
+    "NMI received for unknown reason",
+    "------------[ cut here ]",
+    "DEBUG_LOCKS_WARN_ON",
+];
+
+/// The beginning of the kernel's last words.
+const PANIC: &str = "Kernel panic - not syncing";
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// The generation of the API that the kernel has, if it has one.
+    Api(Option<Api>),
+    /// Nothing can be run, and why.
+    Nothing(String),
+    /// A case begins.
+    Start(String),
+    /// Why the case that runs has failed.
+    Why(String),
+    /// A case has ended.
+    End(String, Outcome),
+    /// Something else that the suite says.
+    Plan,
+    /// The kernel complains.
+    Complaint(String),
+    /// The kernel gives up.
+    Panic(String),
+    /// Anything else.
+    Other(String),
+}
+
+/// What a line says. An outcome that is a failure has no reason yet: that was in the line before.
+pub fn parse(line: &str) -> Line {
+    let text = without_time(line.trim_end_matches(['\r', '\n']));
+    if let Some(ours) = text.strip_prefix(OURS) {
+        return parse_ours(ours);
+    }
+    if let Some(at) = text.find(PANIC) {
+        return Line::Panic(text.get(at..).unwrap_or_default().into());
+    }
+    if COMPLAINTS.iter().any(|complaint| text.contains(complaint)) {
+        return Line::Complaint(text.into());
+    }
+    Line::Other(text.into())
+}
+
+fn parse_ours(text: &str) -> Line {
+    let (good, result) = match (text.strip_prefix("ok "), text.strip_prefix("not ok ")) {
+        (Some(result), _) => (true, result),
+        (_, Some(result)) => (false, result),
+        _ => return parse_diagnostic(text),
+    };
+    // The number, the name and perhaps a directive.
+    let Some((_, name)) = result.split_once(' ') else {
+        return Line::Plan;
+    };
+    let (name, directive) = match name.split_once(" # SKIP ") {
+        Some((name, why)) => (name, Some(why)),
+        None => (name, None),
+    };
+    let outcome = match (good, directive) {
+        (true, None) => Outcome::Passed,
+        (true, Some(why)) => Outcome::Skipped(why.into()),
+        (false, _) => Outcome::Failed(String::new()),
+    };
+    Line::End(name.into(), outcome)
+}
+
+fn parse_diagnostic(text: &str) -> Line {
+    if let Some(why) = text.strip_prefix("1..0 # SKIP ") {
+        return Line::Nothing(why.into());
+    }
+    match text.strip_prefix("# ") {
+        Some(text) => match text.split_once(' ') {
+            Some(("api", name)) => Line::Api(Api::from_name(name)),
+            Some(("start", name)) => Line::Start(name.into()),
+            _ => Line::Why(text.into()),
+        },
+        None => Line::Plan,
+    }
+}
+
+/// The line without what `printk.time` and `CONFIG_PRINTK_CALLER` put before it: `[    0.123456][    T1] `.
+fn without_time(line: &str) -> &str {
+    let mut rest = line;
+    while let Some((bracket, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
+    {
+        let inside = bracket.trim_start();
+        let tagged = inside
+            .strip_prefix(['T', 'C'])
+            .unwrap_or(inside)
+            .bytes()
+            .all(|b| b.is_ascii_digit() || b == b'.');
+        if inside.is_empty() || !tagged {
+            break;
+        }
+        rest = after;
+    }
+    rest.strip_prefix(' ').unwrap_or(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suites_lines_are_told_from_the_kernels() {
+        for (line, expected) in [
+            (
+                "[    0.294117] vbts-test: # api new\r\n",
+                Line::Api(Some(Api::New)),
+            ),
+            ("[    0.294117] vbts-test: # api none", Line::Api(None)),
+            (
+                "[    1.000000][    T1] vbts-test: # start basic.wrap",
+                Line::Start("basic.wrap".into()),
+            ),
+            (
+                "vbts-test: ok 1 basic.wrap",
+                Line::End("basic.wrap".into(), Outcome::Passed),
+            ),
+            (
+                "vbts-test: ok 2 smp.x # SKIP one processor only",
+                Line::End(
+                    "smp.x".into(),
+                    Outcome::Skipped("one processor only".into()),
+                ),
+            ),
+            (
+                "vbts-test: # basic.c:9: n > 0 (errno 22)",
+                Line::Why("basic.c:9: n > 0 (errno 22)".into()),
+            ),
+            (
+                "vbts-test: not ok 3 basic.wrap",
+                Line::End("basic.wrap".into(), Outcome::Failed(String::new())),
+            ),
+            (
+                "vbts-test: 1..0 # SKIP no branch trace store: Input/output error",
+                Line::Nothing("no branch trace store: Input/output error".into()),
+            ),
+            ("vbts-test: 1..7", Line::Plan),
+            ("vbts-test: KTAP version 1", Line::Plan),
+            ("vbts-test: ok", Line::Plan),
+            (
+                "[    2.500000] WARNING: CPU: 0 PID: 7 at kernel/ptrace.c:1",
+                Line::Complaint("WARNING: CPU: 0 PID: 7 at kernel/ptrace.c:1".into()),
+            ),
+            (
+                "[    2.5] Kernel panic - not syncing: Oops: 0000\r",
+                Line::Panic("Kernel panic - not syncing: Oops: 0000".into()),
+            ),
+            (
+                "[    0.5] ptrace_bts: available",
+                Line::Other("ptrace_bts: available".into()),
+            ),
+            (
+                "not vbts-test: ok 1 x",
+                Line::Other("not vbts-test: ok 1 x".into()),
+            ),
+            ("[x] y", Line::Other("[x] y".into())),
+            ("[", Line::Other("[".into())),
+            ("", Line::Other(String::new())),
+        ] {
+            assert_eq!(parse(line), expected, "{line:?}");
+        }
+    }
+}
