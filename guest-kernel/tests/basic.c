@@ -167,11 +167,234 @@ static int test_unprivileged(void)
 	return status ? -1 : 0;
 }
 
+/* What is left of a trace that wrapped, however large the buffer is: its end, oldest first. */
+static int test_wrap_sizes(void)
+{
+	static const unsigned long sizes[] = { 50, 51, 99, 100, 101, 169, 170, 171, 340, 341, 1000, 4096, 8191 };
+	static struct record r[8192], one;
+	struct path reference;
+
+	TRY(path_reference(&reference));
+	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		struct path path = { 0 }, end = reference;
+		pid_t pid = start(work_maze);
+		const long n = sizes[i];
+
+		CHECK(pid > 0);
+		CHECK(config(pid, RECORDS(n), O_TRACE) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+		CHECK(bts(SIZE, pid, NULL, 0) == n);
+		for (long k = 0; k < n; k++)
+			CHECK(bts(GET, pid, &r[n - 1 - k], k) == sizeof(one));
+		REFUSED(bts(GET, pid, &one, n), EINVAL);
+		TRY(path_add(&path, r, n));
+		memset(r, 0, RECORDS(n));
+		CHECK(bts(DRAIN, pid, r, 0) == n);
+		stop(pid);
+		/* Both ways to read it tell the same. */
+		struct path drained = { 0 };
+
+		TRY(path_add(&drained, r, n));
+		TRY(path_compare(&drained, &path));
+		if (n > 400 && path.n < n - 400)
+			FAIL("%ld records, %ld of the maze", n, path.n);
+		end.r += reference.n - path.n;
+		end.n = path.n;
+		TRY(path_compare(&path, &end));
+		free(path.r);
+		free(drained.r);
+	}
+	return 0;
+}
+
+/* A buffer of a single record holds the last branch. */
+static int test_one_record(void)
+{
+	static struct record r[4096], one;
+	pid_t pid;
+	long n;
+
+	for (int small = 0; small < 2; small++) {
+		pid = start(work_a);
+		CHECK(pid > 0);
+		CHECK(config(pid, small ? sizeof(one) : sizeof(r), O_TRACE) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+		n = bts(SIZE, pid, NULL, 0);
+		CHECK(small ? n == 1 : n > 999);
+		CHECK(bts(GET, pid, &r[small], 0) == sizeof(one));
+		stop(pid);
+	}
+	/* The one before the exit stop comes from the same place. */
+	CHECK(r[0].qualifier == BRANCH && !memcmp(&r[0], &r[1], sizeof(*r)));
+	return 0;
+}
+
+static void work_twice(void)
+{
+	loop_a(1000);
+	raise(SIGUSR1);
+	loop_b(1000);
+	raise(SIGUSR1);
+}
+
+/* CLEAR leaves nothing of what was, whether the buffer has wrapped or not, and does not stop what is. */
+static int clear(unsigned long records)
+{
+	static struct record r[8192], one;
+	pid_t pid = start(work_twice);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, RECORDS(records), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+	CHECK(bts(SIZE, pid, NULL, 0) > 50);
+	CHECK(bts(CLEAR, pid, NULL, 0) == 0);
+	CHECK(bts(SIZE, pid, NULL, 0) == 0 && bts(DRAIN, pid, r, 0) == 0);
+	REFUSED(bts(GET, pid, &one, 0), EINVAL);
+	CHECK(flags_of(pid) == O_TRACE);
+	CHECK(bts(CLEAR, pid, NULL, 0) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 50 && n <= (long)records);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 0);
+	CHECK(count(r, n, loop_b_branch, loop_b_head) > 50);
+	stop(pid);
+	return 0;
+}
+
+static int test_clear(void)
+{
+	return clear(8192);
+}
+
+static int test_clear_after_wrap(void)
+{
+	return clear(200);
+}
+
+/* DRAIN empties it, and the next one has what came since; nothing is written behind the records. */
+static int test_drain_twice(void)
+{
+	static struct record r[8192];
+	pid_t pid = start(work_twice);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, RECORDS(8000), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+	memset(r, 0xa5, sizeof(r));
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 999 && count(r, n, loop_a_branch, loop_a_head) == 999);
+	for (long i = n; i < 8192; i++)
+		CHECK(r[i].qualifier == 0xa5a5a5a5a5a5a5a5 && r[i].a == r[i].qualifier && r[i].b == r[i].qualifier);
+	CHECK(bts(DRAIN, pid, r, 0) == 0 && bts(SIZE, pid, NULL, 0) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 999 && count(r, n, loop_b_branch, loop_b_head) == 999);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 0);
+	stop(pid);
+	return 0;
+}
+
+/* A buffer without O_TRACE records nothing, but for the arrivals and departures of O_SCHED. */
+static int test_what_is_recorded(void)
+{
+	static struct record r[4096];
+	pid_t pid = start(work_a);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), 0) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(bts(SIZE, pid, NULL, 0) == 0);
+	stop(pid);
+
+	pid = start(work_a);
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_SCHED) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n >= 2 && n % 2 == 0);
+	for (long i = 0; i < n; i++)
+		CHECK(r[i].qualifier == (i % 2 ? DEPARTS : ARRIVES) && !r[i].b);
+	TRY(check_sched(r, n, "idle", 2));
+	stop(pid);
+	return 0;
+}
+
+static int set_paranoid(const char *value)
+{
+	int fd = open("/proc/sys/kernel/perf_event_paranoid", O_WRONLY);
+
+	CHECK(fd >= 0 && write(fd, value, strlen(value)) == (long)strlen(value));
+	close(fd);
+	return 0;
+}
+
+static int set_user(int user)
+{
+	CHECK(!setresuid(user, user, 0) && !prctl(PR_SET_DUMPABLE, 1));
+	return 0;
+}
+
+/* Where the kernel is, perf_event_paranoid decides who may know: for each way to read a record. */
+static int paranoid(void)
+{
+	static struct record r[4096];
+	unsigned long seen[2][2] = { 0 };
+	pid_t pid;
+	long n;
+
+	TRY(set_user(65534));
+	for (int strict = 0; strict < 2; strict++) {
+		CHECK(!setresuid(-1, 0, -1));
+		TRY(set_paranoid(strict ? "2" : "1"));
+		TRY(set_user(65534));
+		pid = start(work_a);
+		CHECK(pid > 0);
+		CHECK(config(pid, 60 << 10, O_TRACE) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+		n = bts(SIZE, pid, NULL, 0);
+		CHECK(n > 999);
+		for (long i = 0; i < n; i++) {
+			CHECK(bts(GET, pid, r, i) == sizeof(*r));
+			seen[strict][0] += r->a > ~0ul / 2 && r->a != ~0ull;
+		}
+		n = bts(DRAIN, pid, r, 0);
+		for (long i = 0; i < n; i++)
+			seen[strict][1] += r[i].a > ~0ul / 2 && r[i].a != ~0ull;
+		stop(pid);
+	}
+	if (!seen[0][0] || seen[0][0] != seen[0][1] || seen[1][0] || seen[1][1])
+		FAIL("%lu and %lu kernel addresses at 1, %lu and %lu at 2", seen[0][0], seen[0][1], seen[1][0],
+		     seen[1][1]);
+	return 0;
+}
+
+static int test_paranoid(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(paranoid());
+	CHECK(waitpid(pid, &status, 0) == pid);
+	TRY(set_paranoid("2"));
+	return status ? -1 : 0;
+}
+
 const struct test basic_tests[] = {
 	{ "errors", test_errors },
 	{ "every_branch", test_every_branch },
 	{ "wrap", test_wrap },
 	{ "compat", test_compat },
 	{ "unprivileged", test_unprivileged },
+	{ "wrap_sizes", test_wrap_sizes },
+	{ "one_record", test_one_record },
+	{ "clear", test_clear },
+	{ "clear_after_wrap", test_clear_after_wrap },
+	{ "drain_twice", test_drain_twice },
+	{ "what_is_recorded", test_what_is_recorded },
+	{ "paranoid", test_paranoid },
 	{ 0 },
 };

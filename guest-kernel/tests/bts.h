@@ -57,8 +57,9 @@ struct test {
 };
 
 /* The tests of each file; a name of NULL ends them. */
-extern const struct test basic_tests[], signal_tests[], virtual_tests[], kernel_tests[], task_tests[],
-	smp_tests[], november_tests[], december_tests[];
+extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[], virtual_tests[],
+	kernel_tests[], task_tests[], perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], november_tests[],
+	december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;
@@ -125,6 +126,9 @@ int path_compare(const struct path *path, const struct path *reference);
 
 /* Arrivals and departures alternate, from the first arrival on, and no branch is outside. */
 int check_sched(const struct record *r, long n, const char *name, unsigned long at_least);
+
+/* What task.c's test_tracer_execs() becomes. Returns its exit status. */
+int drain_after_exec(pid_t pid);
 
 /* Locked memory of this process, in KiB. */
 long locked(void);

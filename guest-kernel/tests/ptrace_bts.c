@@ -6,7 +6,8 @@
  *	ptrace_bts [--list] [PATTERN...]
  *
  * Prints KTAP. A test is called GROUP.NAME; with patterns (of the shell) only those that match one are run. Those for
- * another generation of the API than the kernel's are left out. --list prints the names, of all generations, instead:
+ * another generation of the API than the kernel's are left out, and so are those for another machine unless a pattern
+ * asks for them. --list prints the names, of all generations, instead:
  * name, generation and the machine that it is for, separated by tabs.
  * Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS.
  *
@@ -44,11 +45,16 @@ static const struct {
 	const char *machine;
 } groups[] = {
 	{ "basic", basic_tests, NEW, ANY },
+	{ "errors", errors_tests, NEW, ANY },
+	{ "memlock", memlock_tests, NEW, ANY },
 	{ "signal", signal_tests, NEW, ANY },
 	{ "virtual", virtual_tests, NEW, ANY },
 	{ "kernel", kernel_tests, NEW, ANY },
 	{ "task", task_tests, NEW, ANY },
+	{ "perf", perf_tests, NEW, ANY },
 	{ "smp", smp_tests, NEW, ANY },
+	{ "no_bts", no_bts_tests, NEW, NO_BTS },
+	{ "pti", pti_tests, NEW, PTI },
 	{ "2007-11", november_tests, NOVEMBER, ANY },
 	{ "2007-12", december_tests, DECEMBER, ANY },
 };
@@ -174,10 +180,8 @@ static int run(char **patterns)
 			say("1..%u", number);
 		number = 0;
 		for (unsigned int i = 0; i < GROUPS; i++) {
-			int without = strcmp(groups[i].machine, ANY);
-
-			/* With another machine there is none, and no generation of it. */
-			if (without ? api != NONE || error != EOPNOTSUPP : groups[i].api != api)
+			/* Those for another machine, where there is no API, see for themselves if they are asked for. */
+			if (strcmp(groups[i].machine, ANY) ? !*patterns : groups[i].api != api)
 				continue;
 			for (const struct test *test = groups[i].tests; test->name; test++) {
 				snprintf(name, sizeof(name), "%s.%s", groups[i].name, test->name);
@@ -231,11 +235,13 @@ int main(int argc, char **argv)
 {
 	char **patterns;
 
-	/* What test_exec() runs. */
+	/* What some tests run with exec. */
 	if (argc > 1 && !strcmp(argv[1], "loop_b")) {
 		loop_b(500);
 		return 0;
 	}
+	if (argc > 2 && !strcmp(argv[1], "drain"))
+		return drain_after_exec(atoi(argv[2]));
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc > 1 && !strcmp(argv[1], "--list"))
 		return list(argv + 2);

@@ -158,10 +158,139 @@ static int test_tracer_death(void)
 	return 0;
 }
 
+/* From outside, at any place: a trace is not cut by a change of processors. */
+static int test_pushed_around(void)
+{
+	static struct record r[64];
+	struct path path = { 0 }, reference;
+	unsigned int stops = 0;
+	cpu_set_t set;
+	pid_t pid;
+	int status;
+	long n;
+
+	if (one_processor())
+		return 0;
+	TRY(path_reference(&reference));
+	pid = start(work_maze);
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	do {
+		CPU_ZERO(&set);
+		CPU_SET(stops++ % 2, &set);
+		CHECK(!sched_setaffinity(pid, sizeof(set), &set));
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n >= 0);
+		TRY(path_add(&path, r, n));
+	} while (status >> 8 == SIGIO);
+	CHECK(stops > 100 && !(flags_of(pid) & O_LOST));
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+/* Killed while it records on another processor: nothing stays, and that processor can be used by the next one. */
+static int test_killed_elsewhere(void)
+{
+	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL, O_VIRTUAL | O_KERNEL | O_SCHED };
+	int status;
+
+	if (one_processor())
+		return 0;
+	move(0);
+	for (int i = 0; i < 40; i++) {
+		pid_t pid = start(work_forever);
+
+		CHECK(pid > 0);
+		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | flags[i % 4], 1 << 18) == 0);
+		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+		usleep(10 * i);
+		CHECK(!kill(pid, SIGKILL));
+		do
+			CHECK(waitpid(pid, &status, __WALL) == pid);
+		while (WIFSTOPPED(status));
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		CHECK(locked() == 0);
+	}
+	return 0;
+}
+
+/* Requests for a task that runs on another processor are refused, whatever it does there. */
+static int test_running_elsewhere(void)
+{
+	struct config cfg = { 4096, O_TRACE, 0 };
+	pid_t pid;
+
+	if (one_processor())
+		return 0;
+	move(0);
+	pid = start(work_forever);
+	CHECK(pid > 0);
+	CHECK(config(pid, 1 << 16, O_TRACE) == 0);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	for (int i = 0; i < 100; i++)
+		for (int request = CONFIG; request <= DRAIN; request++)
+			REFUSED(bts(request, pid, &cfg, 0), ESRCH);
+	stop(pid);
+	return 0;
+}
+
+/* More tracees than processors, each with its part of the work, all at a time. */
+static int test_many(void)
+{
+	enum { TRACEES = 12 };
+	static struct record r[170];
+	unsigned long branches[TRACEES] = { 0 };
+	pid_t pid[TRACEES];
+	int left = TRACEES, status;
+
+	if (one_processor())
+		return 0;
+	for (int i = 0; i < TRACEES; i++) {
+		pid[i] = start(i % 2 ? work_migrate : work_a_here);
+		CHECK(pid[i] > 0);
+		CHECK(config(pid[i], sizeof(r), O_TRACE | O_SIGNAL | (i % 3 ? O_SCHED : 0)) == 0);
+	}
+	for (int i = 0; i < TRACEES; i++)
+		CHECK(!ptrace(PTRACE_CONT, pid[i], 0, 0));
+	while (left) {
+		pid_t now = waitpid(-1, &status, __WALL);
+		int i = 0;
+		long n;
+
+		while (i < TRACEES && pid[i] != now)
+			i++;
+		CHECK(i < TRACEES && (status >> 8 == SIGIO || status >> 8 == AT_EXIT));
+		CHECK(!(flags_of(now) & O_LOST));
+		n = bts(DRAIN, now, r, 0);
+		CHECK(n >= 0);
+		branches[i] += count(r, n, loop_a_branch, loop_a_head);
+		if (status >> 8 == SIGIO)
+			CHECK(!ptrace(PTRACE_CONT, now, 0, 0));
+		else
+			left--;
+	}
+	for (int i = 0; i < TRACEES; i++) {
+		unsigned long expected = i % 2 ? 10000 : 19999;
+
+		if (branches[i] != expected)
+			FAIL("tracee %d: %lu branches of %lu", i, branches[i], expected);
+		stop(pid[i]);
+	}
+	CHECK(locked() == 0);
+	return 0;
+}
+
 const struct test smp_tests[] = {
 	{ "migrate", test_migrate },
 	{ "migrate_kernel", test_migrate_kernel },
 	{ "two_at_a_time", test_two_at_a_time },
 	{ "tracer_death", test_tracer_death },
+	{ "pushed_around", test_pushed_around },
+	{ "killed_elsewhere", test_killed_elsewhere },
+	{ "running_elsewhere", test_running_elsewhere },
+	{ "many", test_many },
 	{ 0 },
 };

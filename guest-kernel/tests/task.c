@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Tasks that come, go, multiply and change their program while they are traced, and other users of the hardware.
+ * Tasks that come, go, multiply and change their program while they are traced.
  */
-#include <linux/perf_event.h>
 #include "bts.h"
 
 static void work_a_yielding(void)
@@ -187,77 +186,6 @@ static int test_tracer_death(void)
 		return -1;
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0 && !cfg.size);
 	CHECK(config(pid, 1 << 16, O_TRACE) == 0);
-	stop(pid);
-	return 0;
-}
-
-static int perf_bts_type(void)
-{
-	FILE *file = fopen("/sys/bus/event_source/devices/intel_bts/type", "r");
-	int type = -1;
-
-	if (file) {
-		if (fscanf(file, "%d", &type) != 1)
-			type = -1;
-		fclose(file);
-	}
-	return type;
-}
-
-static int perf_open(struct perf_event_attr *attr)
-{
-	errno = 0;
-	return (int)syscall(SYS_perf_event_open, attr, 0, -1, -1, 0);
-}
-
-/* The BTS is then in use, for us. */
-static int is_traced(void)
-{
-	FILE *file = fopen("/proc/self/status", "r");
-	char line[256];
-	int tracer = 0;
-
-	while (file && fgets(line, sizeof(line), file))
-		sscanf(line, "TracerPid: %d", &tracer);
-	if (file)
-		fclose(file);
-	return tracer != 0;
-}
-
-static int test_perf(void)
-{
-	struct perf_event_attr intel_bts = { .size = sizeof(intel_bts), .exclude_kernel = 1, .disabled = 1 };
-	struct perf_event_attr branches = {
-		.size = sizeof(branches), .type = PERF_TYPE_HARDWARE, .config = PERF_COUNT_HW_BRANCH_INSTRUCTIONS,
-		.sample_period = 1, .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR,
-		.exclude_kernel = 1, .exclude_hv = 1, .disabled = 1,
-	};
-	pid_t pid;
-	int type = perf_bts_type(), fd;
-
-	if (is_traced()) {
-		snprintf(why, WHY_SIZE, "this process is traced itself");
-		return 0;
-	}
-	pid = start(work_none);
-	CHECK(pid > 0);
-	CHECK(type >= 0);
-	intel_bts.type = (unsigned int)type;
-	for (int i = 0; i < 2; i++) {
-		struct perf_event_attr *attr = i ? &branches : &intel_bts;
-
-		fd = perf_open(attr);
-		CHECK(fd >= 0);
-		REFUSED(config(pid, 4096, O_TRACE), EBUSY);
-		close(fd);
-		/* The event's hardware is given back from a work item that close() starts. */
-		CHECK(config(pid, 4096, O_TRACE) == 0);
-		CHECK(perf_open(attr) == -1 && errno == EBUSY);
-		CHECK(config(pid, 0, 0) == 0);
-	}
-	fd = perf_open(&intel_bts);
-	CHECK(fd >= 0);
-	close(fd);
 	stop(pid);
 	return 0;
 }
@@ -554,13 +482,353 @@ static int test_many(void)
 	return 0;
 }
 
+/* A forked child with a trace of its own, while its parent has one. */
+static int test_fork_both(void)
+{
+	static struct record r[2][8192];
+	pid_t pid = start(work_fork), child;
+	unsigned long message;
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL));
+	CHECK(config(pid, sizeof(r[0]), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_FORK << 8));
+	CHECK(!ptrace(PTRACE_GETEVENTMSG, pid, 0, &message));
+	child = (pid_t)message;
+	CHECK(waitpid(child, &status, __WALL) == child);
+	CHECK(config(child, sizeof(r[1]), O_TRACE) == 0);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	CHECK(next_stop(child, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, child, r[1], 0);
+	CHECK(n > 0 && count(r[1], n, loop_b_branch, loop_b_head) == 999);
+	CHECK(count(r[1], n, loop_a_branch, loop_a_head) == 0);
+	CHECK(!ptrace(PTRACE_CONT, child, 0, 0));
+	CHECK(waitpid(child, &status, __WALL) == child && WIFEXITED(status));
+	CHECK(waitpid(pid, &status, __WALL) == pid);
+	while (status >> 8 == SIGCHLD)
+		status = next_stop(pid, 0);
+	CHECK(status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r[0], 0);
+	CHECK(n > 0 && count(r[0], n, loop_a_branch, loop_a_head) == 999);
+	CHECK(count(r[0], n, loop_b_branch, loop_b_head) == 0);
+	stop(pid);
+	CHECK(locked() == 0);
+	return 0;
+}
+
+/* Calls what is not there. */
+static void work_crash(void)
+{
+	void (*volatile nowhere)(void) = (void (*)(void))0x1000;
+
+	loop_a(1000);
+	nowhere();
+}
+
+/* How did it get there? The newest branch tells. */
+static int test_crash(void)
+{
+	static struct record r[4096];
+	struct record one;
+	pid_t pid = start(work_crash);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
+	status = next_stop(pid, 0);
+	CHECK(status >> 8 == SIGSEGV);
+	CHECK(bts(GET, pid, &one, 0) == sizeof(one));
+	if (one.qualifier != BRANCH || one.b != 0x1000 || one.a < (uintptr_t)work_crash ||
+	    one.a > (uintptr_t)work_crash + 256)
+		FAIL("the last branch is %#lx -> %#lx", one.a, one.b);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 0 && count(r, n, loop_a_branch, loop_a_head) == 999 && r[n - 1].b == 0x1000);
+	stop(pid);
+	return 0;
+}
+
+static volatile sig_atomic_t handled;
+
+static void handler(int signal)
+{
+	handled = signal;
+	loop_b(100);
+}
+
+static void work_handler(void)
+{
+	struct sigaction action = { .sa_handler = handler };
+
+	sigaction(SIGUSR1, &action, NULL);
+	loop_a(500);
+	raise(SIGUSR1);
+	loop_a(500);
+}
+
+/* Into the handler of a signal, and back: the kernel does that, with returns to user mode of its own. */
+static int test_signal_handler(void)
+{
+	static struct record r[8192];
+	unsigned long into = 0;
+	pid_t pid = start(work_handler);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
+	CHECK(next_stop(pid, SIGUSR1) >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 0 && count(r, n, loop_a_branch, loop_a_head) == 2 * 499);
+	CHECK(count(r, n, loop_b_branch, loop_b_head) == 99);
+	for (long i = 0; i < n; i++)
+		into += r[i].b == (uintptr_t)handler;
+	/* The page may have to be read first; then the kernel goes there again. */
+	if (into < 1 || into > 2)
+		FAIL("%lu records of the way into the handler at %p", into, (void *)handler);
+	stop(pid);
+	return 0;
+}
+
+static void work_faults(void)
+{
+	char *pages = mmap(NULL, 300 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	for (int i = 0; i < 300; i++) {
+		pages[i << 12] = 1;
+		loop_a(11);
+	}
+}
+
+/* A page fault interrupts a task where there is no branch. */
+static int test_page_faults(void)
+{
+	static struct record r[1 << 15];
+	pid_t pid = start(work_faults);
+	unsigned long returns = 0;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, sizeof(r)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 1 << 15);
+	CHECK(n > 0 && n < 1 << 15 && !(flags_of(pid) & O_LOST));
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 3000);
+	for (long i = 0; i < n; i++)
+		returns += (int64_t)r[i].a < 0;
+	CHECK(returns >= 300);
+	stop(pid);
+	return 0;
+}
+
+/* A ptracer that has a ptracer: both traces are whole. */
+static void work_tracer(void)
+{
+	static struct record r[4096];
+	pid_t pid = start(work_a);
+	long n;
+
+	if (pid < 0 || config(pid, sizeof(r), O_TRACE) || next_stop(pid, 0) >> 8 != AT_EXIT)
+		_exit(1);
+	n = bts(DRAIN, pid, r, 0);
+	if (n < 0 || count(r, n, loop_a_branch, loop_a_head) != 999)
+		_exit(2);
+	stop(pid);
+	loop_b(1000);
+	_exit(42);
+}
+
+static int test_traced_tracer(void)
+{
+	static struct record r[1 << 16];
+	pid_t pid = start(work_tracer);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(1000), O_TRACE | O_VIRTUAL | O_SCHED, sizeof(r)) == 0);
+	do
+		status = next_stop(pid, 0);
+	while (status >> 8 == SIGCHLD);
+	CHECK(status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 1 << 16);
+	CHECK(n > 0 && n < 1 << 16 && !(flags_of(pid) & O_LOST));
+	CHECK(count(r, n, loop_b_branch, loop_b_head) == 999);
+	TRY(check_sched(r, n, "tracer", 4));
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status));
+	if (WEXITSTATUS(status) != 42)
+		FAIL("the tracer ended with %d", WEXITSTATUS(status));
+	return 0;
+}
+
+/* Seized in the middle of a loop, and stopped there again. */
+static int test_seize(void)
+{
+	static struct record r[64];
+	pid_t pid = fork();
+	int status;
+	long n;
+
+	if (!pid)
+		work_until_told();
+	usleep(1000);
+	TRY(attach(pid));
+	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
+	for (int i = 0; i < 5; i++) {
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+		usleep(1000);
+		CHECK(!ptrace(PTRACE_INTERRUPT, pid, 0, 0));
+		CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n == 64 && count(r, n, loop_a_branch, loop_a_head) > 40);
+	}
+	/* A process that was only watched goes on as if nothing had been. */
+	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
+	CHECK(waitpid(pid, &status, WNOHANG) == 0);
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	CHECK(locked() == 0);
+	return 0;
+}
+
+/* What test_tracer_execs() becomes: the ptracer of a process that has not run loop_a(1000) yet. */
+int drain_after_exec(pid_t pid)
+{
+	static struct record r[4096];
+	long n;
+
+	if (flags_of(pid) != O_TRACE || next_stop(pid, 0) >> 8 != AT_EXIT)
+		return 3;
+	n = bts(DRAIN, pid, r, 0);
+	if (n < 0 || count(r, n, loop_a_branch, loop_a_head) != 999)
+		return 4;
+	/* It was charged to the memory of the program before. */
+	if (locked() != 0 || config(pid, 4096, O_TRACE) || locked() != 4)
+		return 5;
+	stop(pid);
+	return locked() ? 6 : 42;
+}
+
+/* The next ptracer finds no trace of the one before, and can have its own. */
+static int test_next_tracer(void)
+{
+	pid_t pid = start(work_until_told), other;
+	int status, go[2];
+
+	CHECK(pid > 0 && !pipe(go));
+	CHECK(config(pid, 1 << 16, O_TRACE) == 0);
+	other = fork();
+	if (!other) {
+		static struct record r[64];
+		char c;
+
+		_exit(read(go[0], &c, 1) != 1 || attach(pid) || flags_of(pid) != 0 ||
+		      bts(SIZE, pid, NULL, 0) != -1 || errno != ENXIO || config(pid, sizeof(r), O_TRACE) ||
+		      ptrace(PTRACE_CONT, pid, 0, 0) || usleep(1000) || ptrace(PTRACE_INTERRUPT, pid, 0, 0) ||
+		      waitpid(pid, NULL, __WALL) != pid || bts(DRAIN, pid, r, 0) != 64 || locked() != 4 ? 1 : 42);
+	}
+	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
+	CHECK(write(go[1], "", 1) == 1);
+	CHECK(waitpid(other, &status, 0) == other);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+	REFUSED(bts(STATUS, pid, NULL, 0), ESRCH);
+	/* The first one's memory has come back with the detach. */
+	usleep(1000);
+	CHECK(locked() == 0);
+	kill(pid, SIGKILL);
+	return 0;
+}
+
+/* The ptracer changes its program: it is still the ptracer, and the trace goes on. */
+static int test_tracer_execs(void)
+{
+	int status;
+	pid_t tracer = fork();
+
+	if (!tracer) {
+		pid_t pid = start(work_a);
+		char number[32];
+
+		if (pid < 0 || config(pid, RECORDS(4096), O_TRACE))
+			_exit(1);
+		snprintf(number, sizeof(number), "%d", pid);
+		execl("/proc/self/exe", "ptrace_bts", "drain", number, NULL);
+		_exit(2);
+	}
+	CHECK(waitpid(tracer, &status, 0) == tracer && WIFEXITED(status));
+	if (WEXITSTATUS(status) != 42)
+		FAIL("the new program ended with %d", WEXITSTATUS(status));
+	return 0;
+}
+
+/*
+ * A 32-bit program, as small as they get: an ELF file with one segment, at 64 KiB, which runs a loop, and exits.
+ */
+extern const char program_32[], program_32_end[];
+#define BASE_32		0x10000
+#define LOOP_32		1000
+asm(".section .rodata\n.balign 4\nprogram_32:\n"
+    /* e_ident, ET_EXEC, EM_386, EV_CURRENT, entry, program headers at 52, no sections */
+    ".byte 0x7f, 'E', 'L', 'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0\n.short 2, 3\n"
+    ".long 1, 0x10000 + (1f - program_32), 52, 0, 0\n.short 52, 32, 1, 0, 0, 0\n"
+    /* PT_LOAD, offset, virtual and physical address, sizes, R + X, alignment */
+    ".long 1, 0, 0x10000, 0x10000, program_32_end - program_32, program_32_end - program_32, 5, 0x1000\n"
+    ".code32\n1:\nmov $1000, %ecx\n.globl program_32_head\nprogram_32_head:\ndec %ecx\n"
+    ".globl program_32_branch\nprogram_32_branch:\njnz program_32_head\n"
+    "mov $1, %eax\nmov $7, %ebx\nint $0x80\n"
+    ".code64\nprogram_32_end:\n.text\n");
+extern const char program_32_head[], program_32_branch[];
+
+static void work_exec_32(void)
+{
+	int fd = (int)syscall(SYS_memfd_create, "program_32", 0);
+
+	if (write(fd, program_32, program_32_end - program_32) == program_32_end - program_32)
+		syscall(SYS_execveat, fd, "", NULL, NULL, 0x1000 /* AT_EMPTY_PATH */);
+	_exit(1);
+}
+
+static int test_32_bit_program(void)
+{
+	static struct record r[1 << 14];
+	const uint64_t head = BASE_32 + (program_32_head - program_32);
+	const uint64_t branch = BASE_32 + (program_32_branch - program_32);
+	unsigned long found = 0, last = 0;
+	pid_t pid = start(work_exec_32);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
+	do
+		status = next_stop(pid, 0);
+	while (status >> 8 == SIGTRAP);
+	CHECK(status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 0 && n < 1 << 14);
+	for (long i = 0; i < n; i++)
+		if (r[i].qualifier == BRANCH && r[i].a == branch && r[i].b == head) {
+			found++;
+			last = i;
+		}
+	if (found != LOOP_32 - 1)
+		FAIL("%lu branches of %d", found, LOOP_32 - 1);
+	/* All that it does after the kernel has let it go */
+	CHECK(last >= LOOP_32 - 2 && (int64_t)r[last - (LOOP_32 - 2) - 1].a < 0);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	return 0;
+}
+
 const struct test task_tests[] = {
 	{ "two_tasks", test_two_tasks },
 	{ "fork", test_fork },
 	{ "exec", test_exec },
 	{ "detach", test_detach },
 	{ "tracer_death", test_tracer_death },
-	{ "perf", test_perf },
 	{ "not_stopped", test_not_stopped },
 	{ "killed", test_killed },
 	{ "resize", test_resize },
@@ -568,6 +836,15 @@ const struct test task_tests[] = {
 	{ "threads", test_threads },
 	{ "vfork", test_vfork },
 	{ "32_bit_code", test_32_bit_code },
+	{ "32_bit_program", test_32_bit_program },
+	{ "fork_both", test_fork_both },
+	{ "crash", test_crash },
+	{ "signal_handler", test_signal_handler },
+	{ "page_faults", test_page_faults },
+	{ "traced_tracer", test_traced_tracer },
+	{ "seize", test_seize },
+	{ "next_tracer", test_next_tracer },
+	{ "tracer_execs", test_tracer_execs },
 	{ "many", test_many },
 	{ 0 },
 };

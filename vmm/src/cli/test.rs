@@ -95,7 +95,8 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let kernel = guest_files::kernel(args.kernel.as_deref(), args.api.unwrap_or(Api::New))?;
     let cases = suite::select(suite::list(&program)?, &args.filter)?;
     let settings = Settings {
-        options: args.machine.arguments(choice.accel),
+        machine: args.machine.clone(),
+        accel: choice.accel,
         kernel: kernel.clone(),
         program: launch::read(&program)?,
         append: args.append.clone(),

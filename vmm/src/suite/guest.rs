@@ -3,7 +3,6 @@
 //! A process can be sandboxed only once, and a guest that hangs can be killed.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,7 +15,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::Needs;
+use crate::accel::Accel;
 use crate::boot::cpio::Cpio;
+use crate::cli::options::{BtsMode, MachineArgs};
 use crate::exit::{Failure, signal_name, status};
 use crate::guest_files;
 
@@ -31,7 +32,9 @@ const MAX_LINE: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Machine options of the command line.
-    pub options: Vec<OsString>,
+    pub machine: MachineArgs,
+    /// What executes the guest.
+    pub accel: Accel,
     /// The kernel.
     pub kernel: PathBuf,
     /// The suite's program.
@@ -98,12 +101,14 @@ impl Guest {
             words.push_str(&settings.append);
         }
         let own = std::env::current_exe().context("Cannot find the executable of vbts")?;
-        let mut command = Command::new(own);
-        command.arg("run").args(&settings.options);
+        let mut machine = settings.machine.clone();
         if needs == Needs::NoBts {
-            command.args(["--bts", "off"]);
+            machine.bts = BtsMode::Off;
         }
+        let mut command = Command::new(own);
         command
+            .arg("run")
+            .args(machine.arguments(settings.accel))
             .arg("--kernel")
             .arg(&settings.kernel)
             .arg("--initrd")

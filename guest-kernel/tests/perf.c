@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * The other user of the Branch Trace Store: perf, before, beside and after a trace of ours.
+ */
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include "bts.h"
+
+#define PAGES 64
+
+static int perf_open(struct perf_event_attr *attr, pid_t pid)
+{
+	errno = 0;
+	attr->size = sizeof(*attr);
+	return (int)syscall(SYS_perf_event_open, attr, pid, -1, -1, 0);
+}
+
+/* perf's intel_bts */
+static struct perf_event_attr intel_bts(void)
+{
+	struct perf_event_attr attr = { .exclude_kernel = 1, .disabled = 1 };
+	FILE *file = fopen("/sys/bus/event_source/devices/intel_bts/type", "r");
+	int type = -1;
+
+	if (file) {
+		if (fscanf(file, "%d", &type) != 1)
+			type = -1;
+		fclose(file);
+	}
+	attr.type = (unsigned int)type;
+	return attr;
+}
+
+/* Every branch a sample: perf's own buffer in the Debug Store area */
+static struct perf_event_attr branches(void)
+{
+	return (struct perf_event_attr){
+		.type = PERF_TYPE_HARDWARE, .config = PERF_COUNT_HW_BRANCH_INSTRUCTIONS,
+		.sample_period = 1, .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR,
+		.exclude_kernel = 1, .exclude_hv = 1, .disabled = 1,
+	};
+}
+
+static struct perf_event_attr counter(unsigned long long config)
+{
+	return (struct perf_event_attr){
+		.type = PERF_TYPE_HARDWARE, .config = config, .exclude_kernel = 1, .exclude_hv = 1,
+	};
+}
+
+/* The Branch Trace Store is then in use, for us. */
+static int is_traced(void)
+{
+	FILE *file = fopen("/proc/self/status", "r");
+	char line[256];
+	int tracer = 0;
+
+	while (file && fgets(line, sizeof(line), file))
+		sscanf(line, "TracerPid: %d", &tracer);
+	if (file)
+		fclose(file);
+	if (tracer)
+		snprintf(why, WHY_SIZE, "this process is traced itself");
+	return tracer != 0;
+}
+
+/* While perf has it, we cannot; while we have it, perf cannot. */
+static int excluded(struct perf_event_attr attr)
+{
+	pid_t pid;
+	int fd;
+
+	if (is_traced())
+		return 0;
+	pid = start(work_none);
+	CHECK(pid > 0);
+	for (int i = 0; i < 3; i++) {
+		fd = perf_open(&attr, 0);
+		CHECK(fd >= 0);
+		REFUSED(config(pid, 4096, O_TRACE), EBUSY);
+		CHECK(flags_of(pid) == 0 && locked() == 0);
+		close(fd);
+		/* Also without recording anything yet */
+		CHECK(config(pid, 4096, i == 1 ? 0 : O_TRACE) == 0);
+		CHECK(perf_open(&attr, 0) == -1 && errno == EBUSY);
+		CHECK(config(pid, 0, 0) == 0);
+	}
+	fd = perf_open(&attr, 0);
+	CHECK(fd >= 0);
+	close(fd);
+	stop(pid);
+	return 0;
+}
+
+static int test_intel_bts(void)
+{
+	return excluded(intel_bts());
+}
+
+static int test_branches_event(void)
+{
+	return excluded(branches());
+}
+
+/* A trace that ends by itself gives it back as well. */
+static int test_given_back(void)
+{
+	struct perf_event_attr attr = intel_bts();
+
+	if (is_traced())
+		return 0;
+	for (int how = 0; how < 3; how++) {
+		pid_t pid = start(work_a);
+		int status, fd;
+
+		CHECK(pid > 0);
+		CHECK(config(pid, 4096, O_TRACE) == 0);
+		CHECK(perf_open(&attr, 0) == -1 && errno == EBUSY);
+		if (how == 0) {
+			stop(pid);
+		} else {
+			if (how == 1)
+				CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
+			else
+				CHECK(next_stop(pid, 0) >> 8 == AT_EXIT && !ptrace(PTRACE_CONT, pid, 0, 0));
+			CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status));
+		}
+		fd = perf_open(&attr, 0);
+		CHECK(fd >= 0);
+		close(fd);
+	}
+	return 0;
+}
+
+/* Number of the branches of loop_a(1000) of this process that intel_bts records. */
+static long intel_bts_records(void)
+{
+	struct perf_event_attr attr = intel_bts();
+	struct perf_event_mmap_page *page;
+	const size_t size = PAGES * sysconf(_SC_PAGESIZE);
+	uint64_t *aux;
+	long found = 0;
+	int fd = perf_open(&attr, 0);
+
+	CHECK(fd >= 0);
+	page = mmap(NULL, 2 * sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	page->aux_offset = 2 * sysconf(_SC_PAGESIZE);
+	page->aux_size = size;
+	aux = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, page->aux_offset);
+	CHECK(aux != MAP_FAILED);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_ENABLE, 0));
+	loop_a(1000);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_DISABLE, 0));
+	for (uint64_t at = 0; at + 24 <= page->aux_head && at + 24 <= size; at += 24)
+		found += aux[at / 8] == (uintptr_t)loop_a_branch && aux[at / 8 + 1] == (uintptr_t)loop_a_head;
+	munmap(aux, size);
+	munmap(page, 2 * sysconf(_SC_PAGESIZE));
+	close(fd);
+	return found;
+}
+
+/* The same with the branches event, whose records perf takes out of its own buffer. */
+static long sampled_branches(void)
+{
+	struct perf_event_attr attr = branches();
+	struct perf_event_mmap_page *page;
+	const size_t size = PAGES * sysconf(_SC_PAGESIZE);
+	const size_t all = size + sysconf(_SC_PAGESIZE);
+	long found = 0;
+	char *data;
+	int fd = perf_open(&attr, 0);
+
+	CHECK(fd >= 0);
+	page = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	data = (char *)page + sysconf(_SC_PAGESIZE);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_ENABLE, 0));
+	loop_a(1000);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_DISABLE, 0));
+	for (uint64_t at = 0; at < page->data_head && at + 24 <= size;) {
+		const struct perf_event_header *header = (void *)(data + at);
+		const uint64_t *sample = (void *)(header + 1);
+
+		CHECK(header->size);
+		if (header->type == PERF_RECORD_SAMPLE)
+			found += sample[0] == (uintptr_t)loop_a_branch && sample[1] == (uintptr_t)loop_a_head;
+		at += header->size;
+	}
+	munmap(page, all);
+	close(fd);
+	return found;
+}
+
+/* A trace that was loaded, and unloaded, a number of times. */
+static void work_yield(void)
+{
+	for (int i = 0; i < 50; i++) {
+		loop_a(101);
+		usleep(10);
+	}
+}
+
+static int trace_in_between(unsigned long flags)
+{
+	static struct record r[8192];
+	pid_t pid = start(work_yield);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | flags) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n > 5000 && n < 8192 && count(r, n, loop_a_branch, loop_a_head) == 5000);
+	stop(pid);
+	return 0;
+}
+
+/* intel_bts records what it should, before a trace and after one. */
+static int test_intel_bts_records(void)
+{
+	if (is_traced())
+		return 0;
+	for (int i = 0; i < 3; i++) {
+		long n = intel_bts_records();
+
+		if (n != 999)
+			FAIL("%ld of 999 branches in round %d", n, i);
+		TRY(trace_in_between(i ? O_SIGNAL : O_SCHED));
+	}
+	return 0;
+}
+
+/*
+ * The Debug Store area is perf's. While a counter is open, perf keeps it as it is, with its own buffer; so what we put in
+ * its fields must go when our task does.
+ */
+static int test_area_is_restored(void)
+{
+	struct perf_event_attr cycles = counter(PERF_COUNT_HW_CPU_CYCLES);
+	int fd;
+
+	if (is_traced())
+		return 0;
+	fd = perf_open(&cycles, 0);
+	CHECK(fd >= 0);
+	for (int i = 0; i < 3; i++) {
+		long n = sampled_branches();
+
+		if (n != 999)
+			FAIL("%ld of 999 branches in round %d", n, i);
+		TRY(trace_in_between(i ? O_SIGNAL : O_SCHED));
+	}
+	close(fd);
+	return 0;
+}
+
+/* Instructions of this process; a virtual processor may have counters that stand still. */
+static int no_counter(void)
+{
+	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);
+	int fd = perf_open(&attr, 0);
+	uint64_t value = 0;
+
+	if (fd >= 0) {
+		loop_a(10000);
+		if (read(fd, &value, sizeof(value)) != sizeof(value))
+			value = 0;
+		close(fd);
+	}
+	if (!value)
+		snprintf(why, WHY_SIZE, "this processor does not count instructions");
+	return !value;
+}
+
+/* Counters are not affected, nor do they affect us. */
+static int test_counters_beside(void)
+{
+	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);
+	static struct record r[8192];
+	uint64_t alone, traced;
+	long n;
+
+	if (no_counter())
+		return 0;
+	for (int i = 0; i < 2; i++) {
+		pid_t pid = start(work_a);
+		int fd;
+
+		CHECK(pid > 0);
+		fd = perf_open(&attr, pid);
+		CHECK(fd >= 0);
+		if (i)
+			CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+		CHECK(read(fd, i ? &traced : &alone, sizeof(alone)) == sizeof(alone));
+		if (i) {
+			n = bts(DRAIN, pid, r, 0);
+			CHECK(n > 0 && count(r, n, loop_a_branch, loop_a_head) == 999);
+		}
+		close(fd);
+		stop(pid);
+	}
+	if (alone < 2000 || traced < alone - alone / 20 || traced > alone + alone / 20)
+		FAIL("%lu instructions, %lu with a trace", alone, traced);
+	return 0;
+}
+
+/* Both want performance monitoring interrupts, and each gets its own. */
+static int test_sampling_beside(void)
+{
+	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);
+	static struct record r[64];
+	struct path path = { 0 }, reference;
+	unsigned long stops = 0, samples = 0;
+	struct perf_event_mmap_page *page;
+	const size_t size = PAGES * sysconf(_SC_PAGESIZE);
+	int status, fd;
+	pid_t pid;
+	long n;
+
+	if (no_counter())
+		return 0;
+	TRY(path_reference(&reference));
+	pid = start(work_maze);
+	CHECK(pid > 0);
+	attr.sample_period = 1009;
+	attr.sample_type = PERF_SAMPLE_IP;
+	fd = perf_open(&attr, pid);
+	CHECK(fd >= 0);
+	page = mmap(NULL, size + sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	do {
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n >= 0);
+		TRY(path_add(&path, r, n));
+		stops++;
+	} while (status >> 8 == SIGIO);
+	CHECK(!(flags_of(pid) & O_LOST));
+	/* Header and address */
+	samples = page->data_head / 16;
+	if (stops < 100 || samples < 50)
+		FAIL("only %lu stops and %lu samples", stops, samples);
+	munmap(page, size + sysconf(_SC_PAGESIZE));
+	close(fd);
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+const struct test perf_tests[] = {
+	{ "intel_bts", test_intel_bts },
+	{ "branches_event", test_branches_event },
+	{ "given_back", test_given_back },
+	{ "intel_bts_records", test_intel_bts_records },
+	{ "area_is_restored", test_area_is_restored },
+	{ "counters_beside", test_counters_beside },
+	{ "sampling_beside", test_sampling_beside },
+	{ 0 },
+};
