@@ -23,6 +23,7 @@ fn main() {
         ("sched_events_come_with_the_kernel", sched),
         ("what_is_lost_is_told", lost),
         ("a_buffer_can_be_too_small", too_small),
+        ("what_is_not_traced_is_counted", untraced),
     ]);
 }
 
@@ -369,3 +370,73 @@ fn too_small(machine: &Machine) -> Result<()> {
     );
     Ok(())
 }
+
+/// Processes, a thread, and what these start themselves, which nobody counts.
+fn untraced(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let source = directory.path().join("family.c");
+    std::fs::write(&source, FAMILY)?;
+    let program = programs::gcc(
+        &source,
+        &directory.path().join("program"),
+        &["-O2", "-static", "-pthread"],
+    )?;
+    for scope in ["user", "all"] {
+        let (_, json) = trace(machine, "json", &["--scope", scope], &program)?;
+        let summary: serde_json::Value =
+            serde_json::from_str(json.lines().last().context("no summary")?)?;
+        ensure!(
+            summary["untraced"] == 4 && summary["lost"] == 0,
+            "--scope {scope}: {summary}"
+        );
+    }
+    let (run, text) = trace(machine, "text", &[], &program)?;
+    let said = ", processes and threads not traced: 4";
+    ensure!(
+        text.contains(said) && run.stderr.contains(said),
+        "{}",
+        run.stderr
+    );
+    ensure!(run.stdout == b"all well\n", "the program: {:?}", run.stdout);
+
+    let program = build(directory.path(), "syscalls.c")?;
+    let (_, json) = trace(machine, "json", &[], &program)?;
+    ensure!(!json.contains("untraced"), "there is nothing else");
+    Ok(())
+}
+
+const FAMILY: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void *thread(void *unused)
+{
+	return system("exit 7") == 7 << 8 ? NULL : unused;
+}
+
+int main(void)
+{
+	int status, good = 0;
+	pthread_t id;
+	void *result;
+	pid_t pid;
+
+	for (int i = 0; i < 2; i++) {
+		pid = fork();
+		if (!pid)
+			_exit(fork() ? 5 : 6);
+		good += waitpid(pid, &status, 0) == pid && WEXITSTATUS(status) == 5;
+	}
+	pid = vfork();
+	if (!pid)
+		_exit(3);
+	good += waitpid(pid, &status, 0) == pid && WEXITSTATUS(status) == 3;
+	if (!pthread_create(&id, NULL, thread, &id) && !pthread_join(id, &result))
+		good += !result;
+	puts(good == 4 ? "all well" : "not well");
+	return 0;
+}
+"#;

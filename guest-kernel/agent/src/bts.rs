@@ -77,6 +77,13 @@ impl Recorder {
                 }
                 self.resume(0)
             }
+            // Not recorded: the host is told that there is more than it sees.
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                if let Ok(pid) = ptrace::started_task(self.pid) {
+                    port.send(&ToHost::Started { pid })?;
+                }
+                self.resume(0)
+            }
             libc::PTRACE_EVENT_STOP
                 if matches!(
                     signal,

@@ -43,9 +43,15 @@ pub enum Wait {
     Stopped { signal: c_int, event: c_int },
 }
 
-/// Becomes the tracer of `pid`, which dies with us, and stops at its execs and its exit.
+/// Becomes the tracer of `pid`, which dies with us, and stops at its execs and its exit, and when it has started another
+/// task. The kernel makes us the tracer of that as well, until [`detach`].
 pub fn seize(pid: pid_t) -> io::Result<()> {
-    let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT;
+    let options = libc::PTRACE_O_EXITKILL
+        | libc::PTRACE_O_TRACEEXEC
+        | libc::PTRACE_O_TRACEEXIT
+        | libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE;
     // SAFETY: SEIZE takes no pointers.
     check(unsafe {
         libc::ptrace(
@@ -68,6 +74,27 @@ pub fn cont(pid: pid_t, signal: c_int) -> io::Result<()> {
             signal as usize,
         )
     })
+}
+
+/// Lets a stopped tracee go its own way.
+pub fn detach(pid: pid_t) -> io::Result<()> {
+    // SAFETY: DETACH takes no pointers.
+    check(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, ptr::null_mut::<c_void>(), 0usize) })
+}
+
+/// The id of the task that a tracee, in the stop for that, has started.
+pub fn started_task(pid: pid_t) -> io::Result<u32> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: GETEVENTMSG writes an unsigned long.
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            pid,
+            ptr::null_mut::<c_void>(),
+            &raw mut message,
+        )
+    })?;
+    u32::try_from(message).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Leaves a tracee in its group-stop until SIGCONT.

@@ -39,8 +39,14 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
     loop {
         discard_events(&children);
         while let Some((child, wait)) = ptrace::wait_any() {
-            // Others are orphans that fell to PID 1.
             if child != pid {
+                // Only a task that the program has just started stops for us. Others are orphans that fell to PID 1.
+                if let Wait::Stopped { .. } = wait
+                    && let Err(error) = ptrace::detach(child)
+                    && error.raw_os_error() != Some(libc::ESRCH)
+                {
+                    return Err(Failure::os(ErrorKind::Trace, "PTRACE_DETACH", error));
+                }
                 continue;
             }
             match (wait, &mut recorder) {

@@ -142,9 +142,10 @@ impl ErrorKind {
 pub enum ToHost<'a> {
     /// The agent runs and waits for a job; the text is [`crate::VERSION`].
     Ready(&'a str),
-    /// The program has been started (it has passed `execve`).
+    /// The program has been started (it has passed `execve`). If it is traced, each further one says that its task has
+    /// started a process or a thread, which is not traced.
     Started {
-        /// Process id in the guest.
+        /// Process or thread id in the guest.
         pid: u32,
     },
     /// The job wrote to its standard output.

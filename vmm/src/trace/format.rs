@@ -93,6 +93,8 @@ pub struct Summary {
     pub lost: u64,
     /// More than `lost` may be missing: the guest's kernel only tells that some are.
     pub lost_more: bool,
+    /// Processes and threads that the program's task has started, which are not traced.
+    pub untraced: u64,
     /// Exit status of the program, 128+n if signal n killed it.
     pub exit: u8,
 }
@@ -178,8 +180,12 @@ impl Format for Json {
         } else {
             ""
         };
+        let untraced = match s.untraced {
+            0 => String::new(),
+            n => format!(",\"untraced\":{n}"),
+        };
         let line = format!(
-            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}{more},\"exit\":{},\"accel\":\"{}\"}}\n",
+            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}{more}{untraced},\"exit\":{},\"accel\":\"{}\"}}\n",
             s.records, s.lost, s.exit, self.accel
         );
         out.extend_from_slice(line.as_bytes());
@@ -278,6 +284,7 @@ pub(crate) mod tests {
                 records: 3,
                 lost: 1,
                 lost_more,
+                untraced: u64::from(lost_more) * 2,
                 exit: 200,
             };
             json.summary(&summary, &mut out);
@@ -294,7 +301,7 @@ pub(crate) mod tests {
                 r#"{"kind":"branch","from":"0x1","to":"0x2","pid":8}"#,
                 r#"{"kind":"arrive","jiffies":3,"pid":8}"#,
                 r#"{"kind":"summary","records":3,"lost":1,"exit":200,"accel":"kvm"}"#,
-                r#"{"kind":"summary","records":3,"lost":1,"lost_at_least":true,"exit":200,"accel":"kvm"}"#,
+                r#"{"kind":"summary","records":3,"lost":1,"lost_at_least":true,"untraced":2,"exit":200,"accel":"kvm"}"#,
             ]
         );
         for line in lines {

@@ -160,6 +160,9 @@ impl Session {
             match ToHost::parse(frame)? {
                 ToHost::Ready(version) if version == VERSION => self.ready = true,
                 ToHost::Ready(version) => return Err(SessionError::Version(version.into())),
+                ToHost::Started { .. } if self.started => {
+                    summary.untraced = summary.untraced.saturating_add(1);
+                }
                 ToHost::Started { .. } => self.started = true,
                 ToHost::Stdout(bytes) => destination.write_stdout(bytes)?,
                 ToHost::Stderr(bytes) => destination.write_stderr(bytes)?,
@@ -384,6 +387,7 @@ mod tests {
             ToHost::Ready(VERSION),
             ToHost::Started { pid: 5 },
             ToHost::Maps { pid: 5, text: b"" },
+            ToHost::Started { pid: 6 },
             ToHost::StdinWant(10),
             ToHost::StdinWant(20),
             ToHost::Records {
@@ -405,6 +409,7 @@ mod tests {
                 records: 2,
                 lost: 3,
                 lost_more: true,
+                untraced: 1,
                 exit: 139
             }
         );
@@ -412,7 +417,7 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert!(
             text.ends_with(
-                "\"records\":2,\"lost\":3,\"lost_at_least\":true,\"exit\":139,\"accel\":\"soft\"}\n"
+                "\"records\":2,\"lost\":3,\"lost_at_least\":true,\"untraced\":1,\"exit\":139,\"accel\":\"soft\"}\n"
             ),
             "{text}"
         );

@@ -83,7 +83,11 @@ impl std::fmt::Display for Summary {
             f,
             "records: {}, lost: {least}{}, exit: {}",
             self.records, self.lost, self.exit
-        )
+        )?;
+        match self.untraced {
+            0 => Ok(()),
+            n => write!(f, ", processes and threads not traced: {n}"),
+        }
     }
 }
 
@@ -156,6 +160,7 @@ mod tests {
             &Summary {
                 lost: 1,
                 lost_more: true,
+                untraced: 3,
                 ..Summary::default()
             },
             &mut out,
@@ -165,7 +170,7 @@ mod tests {
             "000000401000 -> ffffffff81000000 [kernel]\n\
              ffffffff81000000 [kernel] -> ffffffff81000000 [kernel]\n\
              ffffffff81000000 [kernel] -> 000000401000\n\
-             records: 0, lost: at least 1, exit: 0\n"
+             records: 0, lost: at least 1, exit: 0, processes and threads not traced: 3\n"
         );
     }
 }
