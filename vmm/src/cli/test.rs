@@ -20,7 +20,10 @@ use crate::suite::{self, Api, Case};
 /// Where the console goes, unless `--console` says.
 const CONSOLE: &str = "vbts-test-console.log";
 
-const STATUS: &str = "\
+const AFTER_HELP: &str = "\
+The console of all guests is kept in vbts-test-console.log, beside --output or in the working directory, unless --console
+names another file. --timeout is for the whole run.
+
 Exit status:
   0    all cases passed, but for those that do not apply and are skipped
   1    a case failed; one that crashes or hangs its guest does
@@ -31,9 +34,9 @@ Exit status:
 
 /// Arguments of `vbts test`.
 #[derive(Debug, Args)]
-#[command(after_help = STATUS)]
+#[command(after_help = AFTER_HELP)]
 pub struct TestArgs {
-    /// Machine options. The console's default is vbts-test-console.log, beside --output or in the working directory.
+    /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
     /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one that was built with vbts)
@@ -207,7 +210,8 @@ fn console_path(args: &TestArgs) -> PathBuf {
 
 fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
     let stdout = Output::stdout()?.interruptible(alarm.clone());
-    Ok(Reports::new(match &args.output {
+    let file = args.output.as_ref().filter(|path| *path != Path::new("-"));
+    Ok(Reports::new(match file {
         None => vec![(stdout, args.report)],
         Some(path) => {
             let file = Output::create(path).context("--output")?;
@@ -256,6 +260,7 @@ mod tests {
         for (words, path) in [
             (&[][..], "vbts-test-console.log"),
             (&["--output", "r.xml"], "vbts-test-console.log"),
+            (&["--output", "-"], "vbts-test-console.log"),
             (&["--output", "out/r.xml"], "out/vbts-test-console.log"),
             (&["--output", "out/r.xml", "--console", "c"], "c"),
         ] {

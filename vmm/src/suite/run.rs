@@ -15,6 +15,8 @@ use crate::host::{Alarm, Event, Output, OutputError, input};
 const CASE_LINES: usize = 200;
 /// Lines of the console that a message shows.
 const TAIL_LINES: usize = 30;
+/// Longer than any run: 30 years.
+const NO_LIMIT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 /// The name of no case: a guest that is asked for it says what the kernel has, and ends.
 const NO_CASE: &str = "-";
 
@@ -131,7 +133,7 @@ impl Runner {
     /// It does not boot, or something outside ended the run.
     pub fn probe(&mut self) -> Result<Offer, Failure> {
         let mut session = self.boot(Needs::Nothing, std::iter::once(NO_CASE), "what it has")?;
-        let deadline = Instant::now() + self.limit;
+        let deadline = self.deadline(Instant::now());
         let (mut api, mut nothing, mut panic) = (None, None, None);
         loop {
             match self.next(&mut session, deadline)? {
@@ -248,7 +250,7 @@ impl Runner {
         let (mut panic, mut late_complaint, mut started) = (None, None, false);
         let left = loop {
             let from = running.as_ref().map_or(since, |running| running.since);
-            let line = match self.next(&mut session, from + self.limit)? {
+            let line = match self.next(&mut session, self.deadline(from))? {
                 Next::Line(line) => line,
                 Next::End(End::Ended) if progress.rest.is_empty() => break Left::Done,
                 Next::End(End::Ended) => {
@@ -367,6 +369,12 @@ impl Runner {
                 return Ok(Next::End(guest.end()?));
             }
         }
+    }
+
+    /// When what began at `from` has taken too long.
+    fn deadline(&self, from: Instant) -> Instant {
+        // A limit that no clock can reach is none.
+        from.checked_add(self.limit).unwrap_or(from + NO_LIMIT)
     }
 
     fn write_log(&mut self, line: &str) -> Result<(), Failure> {
