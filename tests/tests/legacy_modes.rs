@@ -1,7 +1,7 @@
-//! The programs of `cpu/tests/legacy_modes` on other machines, as a BIOS: what they report on QEMU's software CPU and on
+//! The programs of `tests/tests/cpu/legacy_modes` on other machines, as a BIOS: what they report on QEMU's software CPU and on
 //! Bochs must be what they are expected to report on ours. Bochs knows segment limits, which QEMU ignores.
 
-#[path = "../../cpu/tests/legacy_modes/programs/mod.rs"]
+#[path = "cpu/legacy_modes/programs/mod.rs"]
 mod programs;
 
 use std::fs;

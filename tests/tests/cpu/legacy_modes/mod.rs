@@ -2,16 +2,12 @@
 //!
 //! The programs are those that `tests/legacy_modes` runs on QEMU and Bochs too.
 
-#![allow(clippy::unwrap_used, reason = "only tests are here")]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod programs;
 
-use common::accel::Host;
-use common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
+use self::programs::image::{Emit, Image, ROM, reported};
+use crate::common::accel::Host;
+use crate::common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
 use iced_x86::code_asm::*;
-use programs::image::{Emit, Image, ROM, reported};
 use vbts_cpu::state::{SegAttr, cr0, gpr};
 use vbts_cpu::{CpuState, Exit};
 

@@ -1,11 +1,9 @@
 //! 4-level paging (SDM Vol. 3A chapter 4): rights at every level of the tables, accessed and dirty flags, page-fault error codes,
 //! reserved bits, large pages, translations that are kept and forgotten, addresses that are not canonical.
 
-mod common;
-
-use common::accel::stride;
-use common::records::{ALL, KERNEL_ONLY, Transfer, USER_ONLY, check_and, records_at};
-use common::{
+use crate::common::accel::stride;
+use crate::common::records::{ALL, KERNEL_ONLY, Transfer, USER_ONLY, check_and, records_at};
+use crate::common::{
     BTS_BUFFER, DATA, DS_AREA, Gate, Guest, IST1, KERNEL, KERNEL_STACK, USER, USER_STACK, handler,
     segment, selector,
 };

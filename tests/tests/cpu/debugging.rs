@@ -1,8 +1,6 @@
 //! Debug exceptions: single-stepping, breakpoints, watchpoints, and the debug registers.
 
-mod common;
-
-use common::{DATA, Gate, Guest, KERNEL, USER, handler, selector};
+use crate::common::{DATA, Gate, Guest, KERNEL, USER, handler, selector};
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::{BP, DB, GP, UD};
 use vbts_cpu::state::{cr4, gpr, rflags};
@@ -164,7 +162,7 @@ fn sysenter_keeps_tf_and_traps_in_the_kernel() {
     g.assemble(handler(DB), |a| a.hlt());
     g.update(|s| {
         s.msr.sysenter_eip = KERNEL;
-        s.msr.sysenter_esp = common::KERNEL_STACK;
+        s.msr.sysenter_esp = crate::common::KERNEL_STACK;
     });
     let frame = g.run_to_exception(DB, None);
     assert_eq!((frame.rip, frame.cs), (KERNEL, selector::KERNEL_CS.into()));

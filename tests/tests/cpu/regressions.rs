@@ -1,10 +1,8 @@
 //! Instructions that once went wrong, each found by running random ones on a host's processor, too (`ci/fuzz-cpu`). They run at
 //! CPL 3, alone, and end at the UD2 behind them if they complete.
 
-mod common;
-
-use common::deviations::is_left_out;
-use common::{DATA, Guest, USER, USER_STACK, segment, selector};
+use crate::common::deviations::is_left_out;
+use crate::common::{DATA, Guest, USER, USER_STACK, segment, selector};
 use vbts_cpu::CpuState;
 use vbts_cpu::cpu::vector::{BR, DB, GP, PF, SS, UD};
 use vbts_cpu::state::gpr::{RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};

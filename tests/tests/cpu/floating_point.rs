@@ -1,9 +1,7 @@
 //! Who may use the x87 FPU, MMX and SSE, and what of them is left by faults.
 
-mod common;
-
-use common::deviations::is_left_out;
-use common::{DATA, Guest, KERNEL, assemble, segment, selector};
+use crate::common::deviations::is_left_out;
+use crate::common::{DATA, Guest, KERNEL, assemble, segment, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::{MF, NM, PF, UD};
@@ -206,7 +204,7 @@ fn a_page_fault_leaves_the_registers_and_memory_alone() {
             s.xmm[0] = 0x1234;
         });
         let exit = g.run();
-        assert_eq!(g.soft.cpu.rip, common::handler(PF) + 1, "{exit:?}");
+        assert_eq!(g.soft.cpu.rip, crate::common::handler(PF) + 1, "{exit:?}");
         assert_eq!(g.soft.cpu.sys.cr2, DATA + 0x1000);
         let x87 = &g.soft.cpu.x87;
         assert_eq!((x87.fsw, x87.ftw), (0x3800, 0x80));
@@ -231,7 +229,7 @@ fn a_masked_store_writes_all_selected_bytes_or_none() {
             s.xmm[1] = mask;
         });
         g.run();
-        g.soft.cpu.rip == common::handler(PF) + 1
+        g.soft.cpu.rip == crate::common::handler(PF) + 1
     };
     g.page(DATA + 0x1000, 0);
     assert!(!run(&mut g, DATA, 0x80 << 120 | 0x7F << 8 | 0xFF));

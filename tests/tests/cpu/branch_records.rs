@@ -1,10 +1,8 @@
 //! The records that each kind of transfer leaves, under each CPL filter. One rule: a transfer is recorded if the level it
 //! leads to is traced.
 
-mod common;
-
-use common::records::{ALL, check};
-use common::{Gate, Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler, selector};
+use crate::common::records::{ALL, check};
+use crate::common::{Gate, Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
@@ -103,7 +101,7 @@ fn an_interrupt_comes_from_the_next_instruction_and_follows_the_branch_before_it
     let make = || {
         let mut g = Guest::user(|a| {
             let mut next = a.create_label();
-            a.out(common::INTERRUPT_PORT, al)?; // +0
+            a.out(crate::common::INTERRUPT_PORT, al)?; // +0
             a.jmp(next)?; // +2, not reached before the interrupt
             a.nop()?;
             a.set_label(&mut next)?;
@@ -132,7 +130,7 @@ fn an_interrupt_that_waits_for_sti_after_a_branch() {
     let make = || {
         let mut g = Guest::kernel(|a| {
             let mut next = a.create_label();
-            a.out(common::INTERRUPT_PORT, al)?; // +0
+            a.out(crate::common::INTERRUPT_PORT, al)?; // +0
             a.sti()?; // +2
             a.jmp(next)?; // +3
             a.nop()?; // +5
@@ -233,7 +231,7 @@ fn compatibility_mode_has_linear_addresses_of_32_bits() {
         let mut g = Guest::user(|a| a.db(&[0xEB, 12]));
         g.assemble(USER + 14, |a| a.ud2());
         g.update(|s| {
-            s.sys.seg[1] = common::segment(selector::USER_CS32);
+            s.sys.seg[1] = crate::common::segment(selector::USER_CS32);
             s.sys.seg[1].base = BASE;
             s.rip = USER - BASE;
         });
@@ -330,7 +328,10 @@ fn crossing_the_threshold_signals_once_and_a_full_buffer_keeps_its_records() {
 
     let mut g = make();
     g.trace((ALL | DebugCtl::BTINT).bits(), 4);
-    g.write(common::DS_AREA + 0x18, common::BTS_BUFFER + 2 * 24);
+    g.write(
+        crate::common::DS_AREA + 0x18,
+        crate::common::BTS_BUFFER + 2 * 24,
+    );
     g.run();
     assert_eq!(g.records(), [round; 4]);
     let interrupts = g
@@ -355,7 +356,7 @@ fn a_ds_area_that_is_not_mapped_harms_nobody() {
         a.ud2()
     });
     g.trace(ALL.bits(), 64);
-    g.page(common::DS_AREA, 0);
+    g.page(crate::common::DS_AREA, 0);
     let frame = g.run_to_exception(UD, None);
     assert_eq!(frame.rip, USER + 2);
     assert!(g.records().is_empty());

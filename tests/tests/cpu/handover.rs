@@ -1,9 +1,7 @@
 //! What happens to a processor that another accelerator executes at times, or that is one of several: events that were
 //! accepted elsewhere, code that changes unseen, time and CPUID.
 
-mod common;
-
-use common::{DATA, Guest, KERNEL, USER, handler};
+use crate::common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::{DB, GP, NMI, UD};
 use vbts_cpu::state::PendingEvent;
@@ -309,7 +307,10 @@ const DEVICE: u64 = 0x3F_0000;
 
 /// Maps it where the test platform answers: every byte reads as ones.
 fn map_device(g: &mut Guest) {
-    g.write(0x7000 + 8 * (DEVICE >> 12), (common::RAM + 0x10_0000) | 7);
+    g.write(
+        0x7000 + 8 * (DEVICE >> 12),
+        (crate::common::RAM + 0x10_0000) | 7,
+    );
     g.soft.cpu.flush_tlb(false);
 }
 

@@ -8,9 +8,6 @@
 //!
 //! Every vector has a handler that halts. A program ends by HLT or by causing an exception; the test then looks at RIP.
 
-#![allow(dead_code, reason = "each test crate uses its part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
-
 pub mod accel;
 pub mod deviations;
 pub mod records;

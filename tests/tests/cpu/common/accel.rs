@@ -152,7 +152,8 @@ impl Processor {
                 processor.soft_only(why);
             }
             let thread = std::thread::current();
-            let test = thread.name().unwrap_or_default();
+            let path = thread.name().unwrap_or_default();
+            let test = path.rsplit("::").next().unwrap_or_default();
             assert_ne!(
                 test, "main",
                 "with one test thread tests have no names: give --test-threads 2"

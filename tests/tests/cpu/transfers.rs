@@ -1,9 +1,7 @@
 //! Transfers between segments, privilege levels and code sizes: far JMP, CALL and RET, call gates, IRET, SYSCALL,
 //! SYSRET, SYSENTER, SYSEXIT.
 
-mod common;
-
-use common::{Guest, KERNEL, KERNEL_STACK, LDT, RSP0, USER, USER_STACK, assemble, selector};
+use crate::common::{Guest, KERNEL, KERNEL_STACK, LDT, RSP0, USER, USER_STACK, assemble, selector};
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::{GP, NP, SS, UD};
 use vbts_cpu::state::{efer, gpr, rflags};
@@ -39,7 +37,7 @@ fn iretq_to_user_code_loads_everything() {
 fn iretq_drops_data_segments_of_the_inner_level_only() {
     let mut g = iret_to([USER, USER_CS, 2, USER_STACK, USER_SS]);
     g.assemble(USER, |a| a.ud2());
-    g.update(|s| s.sys.seg[4] = common::segment(selector::USER_SS));
+    g.update(|s| s.sys.seg[4] = crate::common::segment(selector::USER_SS));
     g.run_to_exception(UD, None);
     let selectors = g.soft.cpu.sys.seg.map(|s| s.selector);
     assert_eq!(selectors[3..], [0, selector::USER_SS, 0]);
@@ -481,10 +479,10 @@ fn swapgs_exchanges_the_bases() {
         a.mov(rax, qword_ptr(8).gs())?;
         a.hlt()
     });
-    g.write(common::DATA + 8, 0x1122_3344);
+    g.write(crate::common::DATA + 8, 0x1122_3344);
     g.update(|s| {
         s.sys.seg[5].base = 0x55;
-        s.msr.kernel_gs_base = common::DATA;
+        s.msr.kernel_gs_base = crate::common::DATA;
     });
     g.run();
     assert_eq!(g.soft.cpu.gpr[0], 0x1122_3344);

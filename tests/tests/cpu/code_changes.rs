@@ -1,9 +1,7 @@
 //! Code that changes under the processor, and instructions that stop half-way: self-modifying code, code that a device
 //! writes or a new mapping brings, instructions across pages, repeated strings that fault or are interrupted.
 
-mod common;
-
-use common::{DATA, Guest, KERNEL, USER, handler};
+use crate::common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::PF;
 use vbts_cpu::state::gpr::{RAX, RCX, RDI, RSI};

@@ -1,10 +1,8 @@
 //! The records that interrupts, NMIs, debug exceptions, far transfers and resumed faults leave under each CPL filter, with the
 //! state that the program ends in.
 
-mod common;
-
-use common::records::{check, check_and};
-use common::{
+use crate::common::records::{check, check_and};
+use crate::common::{
     DATA, Gate, Guest, INTERRUPT_PORT, IST1, KERNEL, KERNEL_STACK, NMI_PORT, RSP0, USER,
     USER_STACK, assemble, handler, segment, selector,
 };
@@ -430,7 +428,7 @@ fn a_stack_in_the_tss_that_is_not_canonical_is_ss() {
     let make = || {
         let mut g = Guest::user(|a| a.int(0x21));
         g.gate(0x21, FOR_USER);
-        g.write(common::TSS + 4, 0x8000_0000_1000);
+        g.write(crate::common::TSS + 4, 0x8000_0000_1000);
         g.gate(
             SS,
             Gate {

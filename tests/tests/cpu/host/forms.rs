@@ -5,7 +5,7 @@ use iced_x86::{
     Register,
 };
 
-use crate::random::Random;
+use super::random::Random;
 
 /// General registers that an operand may be: neither RSP, nor RDI and R15, which have other uses here.
 const GPRS: [Register; 13] = [

@@ -1,19 +1,15 @@
 //! The vector and floating-point instructions of the software CPU against the host's processor, bit for bit.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod forms;
 mod native;
 mod random;
 
-use common::{DATA, Guest, KERNEL};
-use forms::Form;
+use self::forms::Form;
+use self::native::{FXSAVE, Native, Registers};
+use self::random::Random;
+use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::code_asm::{xmm0, xmm1};
 use iced_x86::{Code, CpuidFeature, Mnemonic};
-use native::{FXSAVE, Native, Registers};
-use random::Random;
 use vbts_cpu::cpu::vector::{GP, XM};
 use vbts_cpu::state::{X87State, cr4, rflags};
 
@@ -337,7 +333,7 @@ fn unmasked_underflow_is_raised_for_exact_results_too() {
         });
         guest.run();
         let cpu = &guest.soft.cpu;
-        let fault = cpu.rip == common::handler(XM) + 1;
+        let fault = cpu.rip == crate::common::handler(XM) + 1;
         (fault, cpu.xmm[0] as u64, cpu.mxcsr & 0x3F)
     };
     const FTZ: u32 = 1 << 15;

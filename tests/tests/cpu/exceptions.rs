@@ -1,8 +1,6 @@
 //! Exceptions and interrupts: vectors, error codes, frames, stacks, and what happens when delivery fails.
 
-mod common;
-
-use common::{
+use crate::common::{
     DATA, Gate, Guest, INTERRUPTING_MSR, INTERRUPTING_VECTOR, IST1, KERNEL, KERNEL_STACK, NMI_PORT,
     RSP0, TSS, USER, USER_STACK, handler, selector,
 };
@@ -439,7 +437,7 @@ fn nmis_are_blocked_until_iret() {
 fn an_interrupt_waits_for_the_instruction_after_sti() {
     let mut g = Guest::kernel(|a| {
         a.mov(al, 0x21)?;
-        a.out(common::INTERRUPT_PORT, al)?;
+        a.out(crate::common::INTERRUPT_PORT, al)?;
         a.sti()?;
         a.inc(ebx)?;
         a.hlt()
@@ -453,7 +451,7 @@ fn an_interrupt_waits_for_the_instruction_after_sti() {
 fn sti_hlt_is_woken_by_the_pending_interrupt() {
     let mut g = Guest::kernel(|a| {
         a.mov(al, 0x21)?;
-        a.out(common::INTERRUPT_PORT, al)?;
+        a.out(crate::common::INTERRUPT_PORT, al)?;
         a.sti()?;
         a.hlt()
     });
@@ -483,7 +481,7 @@ fn an_interrupt_waits_for_the_instruction_after_mov_ss() {
 fn interrupts_wait_for_if() {
     let mut g = Guest::kernel(|a| {
         a.mov(al, 0x21)?;
-        a.out(common::INTERRUPT_PORT, al)?;
+        a.out(crate::common::INTERRUPT_PORT, al)?;
         a.nop()?;
         a.hlt()
     });

@@ -1,10 +1,8 @@
 //! Control registers, MSRs, CPUID, descriptor-table registers, and what only the kernel may do.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 
-use common::{DATA, Guest, KERNEL, selector};
+use crate::common::{DATA, Guest, KERNEL, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::{GP, PF, UD};
@@ -43,7 +41,7 @@ fn run_msr(g: &mut Guest, msr: u32, value: u64, end: u64) -> Option<u64> {
     if g.soft.cpu.rip == end {
         return Some(r[gpr::RDX] << 32 | r[gpr::RAX]);
     }
-    assert_eq!(g.soft.cpu.rip, common::handler(GP) + 1);
+    assert_eq!(g.soft.cpu.rip, crate::common::handler(GP) + 1);
     assert_eq!(g.read(r[gpr::RSP]), 0);
     None
 }
@@ -385,7 +383,7 @@ fn privileged_instructions_are_the_kernels() {
     for (i, program) in programs.iter().enumerate() {
         let mut g = Guest::user(program);
         let frame = g.run_to_exception(GP, Some(0));
-        assert_eq!(frame.rip, common::USER, "program {i}");
+        assert_eq!(frame.rip, crate::common::USER, "program {i}");
     }
 }
 

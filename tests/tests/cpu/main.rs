@@ -1,0 +1,21 @@
+//! The software CPU under small guests that are assembled here, each checked for its final state, most for their exact branch
+//! records. `VBTS_ACCEL` runs them on other processors: `common/accel.rs`.
+//!
+//! One program for all of them, which is built in half the time of a program each.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
+
+mod branch_records;
+mod code_changes;
+mod common;
+mod debugging;
+mod event_records;
+mod exceptions;
+mod floating_point;
+mod handover;
+mod host;
+mod legacy_modes;
+mod paging;
+mod registers;
+mod regressions;
+mod transfers;
