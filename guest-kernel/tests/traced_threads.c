@@ -3,7 +3,7 @@
  * A program of many threads, some of which are traced while the others disturb them: is every record there, in order,
  * and none twice, and does everybody go on?
  *
- *	gcc -O2 -Wall -Wextra -static -pthread -o traced_threads traced_threads.c bts.c
+ *	gcc -O2 -Wall -Wextra -static -pthread -o traced_threads traced_threads.c walk.c bts.c
  *	traced_threads [SECONDS]
  *
  * A thread walks a pseudo-random path of indirect jumps, so that each record tells what the next one has to be. The
@@ -12,9 +12,8 @@
  *
  * Prints KTAP, and how far it is every ten seconds. As PID 1 it reports through the machine's exit port.
  */
-#include "bts.h"
+#include "walk.h"
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/time.h>
 #include <time.h>
@@ -23,54 +22,6 @@
 #define TRACED		4
 /* A thread that has not got on for so long hangs: seconds. */
 #define PATIENCE	120
-
-/*
- * walk() takes STEPS steps from STATE. The place of a step is the top four bits of the state; each counts in COUNTER,
- * and is STRIDE bytes long.
- */
-#define A	6364136223846793005ull
-#define C	1442695040888963407ull
-#define STRIDE	64
-
-struct walk {
-	uint64_t a, c;
-	const void *const *places;
-};
-
-void walk(uint64_t state, uint64_t steps, atomic_ulong *counter, const struct walk *);
-extern const char walk_in[], walk_out[], walk_places[], walk_end[];
-asm(".text\n"
-    "walk:\n"
-    "	mov 0(%rcx), %r8\n"
-    "	mov 8(%rcx), %r9\n"
-    "	mov 16(%rcx), %rcx\n"
-    "	mov %rdi, %rax\n"
-    "	shr $60, %rax\n"
-    "walk_in:\n"
-    "	jmp *(%rcx,%rax,8)\n"
-    "	.balign 64\n"
-    "walk_places:\n"
-    "	.rept 16\n"
-    "	.balign 64\n"
-    "	lock incq (%rdx)\n"
-    "	imul %r8, %rdi\n"
-    "	add %r9, %rdi\n"
-    "	dec %rsi\n"
-    "	{disp32} jz walk_out\n"
-    "	mov %rdi, %rax\n"
-    "	shr $60, %rax\n"
-    "	jmp *(%rcx,%rax,8)\n"
-    "	.endr\n"
-    "	.balign 64\n"
-    "walk_end:\n"
-    "walk_out:\n"
-    "	ret\n");
-/* The branches of a place, from its start: bytes of the instructions before them. */
-#define LAST	(4 + 4 + 3 + 3)
-#define NEXT	(LAST + 6 + 3 + 4)
-
-static const void *places[16];
-static const struct walk constants = { A, C, places };
 
 /* Where the N-th walk of a thread starts, and how long it is. */
 static uint64_t seed(unsigned int thread, uint64_t n)
@@ -143,7 +94,7 @@ static void *thread(void *argument)
 		usleep(1000);
 	for (n = 0; !shared->end; n++) {
 		start = seed(self, n);
-		walk(start, length(start), &shared->counter, &constants);
+		walk(start, length(start), &shared->counter);
 		atomic_fetch_add(&shared->thread[self].steps, length(start));
 		if (self >= TRACED)
 			disturb(start);
@@ -172,14 +123,11 @@ static void program(void)
 
 /* What is known of a traced thread. */
 static struct tracee {
-	uint64_t walks, state, steps;
-	/* Where the last record led: a place, or outside. */
-	int place;
+	struct walker walker;
+	uint64_t walks;
 	bool gone;
 	unsigned long capacity, records, stops, signals;
 } tracees[TRACED];
-
-#define OUTSIDE -1
 
 static int configure(unsigned int i)
 {
@@ -195,36 +143,14 @@ static int configure(unsigned int i)
 static int follow(unsigned int i, const struct record *record)
 {
 	struct tracee *t = &tracees[i];
-	uint64_t from = record->a, offset = from - (uintptr_t)walk_places;
-	bool last;
+	char what[WHY_SIZE / 2];
 
-	if (record->qualifier != BRANCH)
+	if (walk_begins(record) && t->walker.place == OUTSIDE)
+		t->walker.state = seed(i, t->walks++);
+	if (!walk_follow(&t->walker, record))
 		return 0;
-	if (from == (uintptr_t)walk_in) {
-		if (t->place != OUTSIDE)
-			FAIL("thread %u begins walk %lu inside of another", i, t->walks);
-		t->state = seed(i, t->walks++);
-	} else if (offset < (uintptr_t)walk_end - (uintptr_t)walk_places) {
-		last = offset % STRIDE == LAST;
-		if (offset / STRIDE != (uint64_t)t->place || (!last && offset % STRIDE != NEXT))
-			FAIL("thread %u, walk %lu, step %lu: a record from %#lx, at place %d", i, t->walks, t->steps, offset,
-			     t->place);
-		t->state = t->state * A + C;
-		t->steps++;
-		if (last) {
-			if (record->b != (uintptr_t)walk_out)
-				FAIL("thread %u, walk %lu ends at %#lx", i, t->walks, record->b);
-			t->place = OUTSIDE;
-			return 0;
-		}
-	} else {
-		return 0;
-	}
-	t->place = t->state >> 60;
-	if (record->b != (uintptr_t)places[t->place])
-		FAIL("thread %u, walk %lu, step %lu: a record to %#lx instead of %#lx", i, t->walks, t->steps, record->b,
-		     (uintptr_t)places[t->place]);
-	return 0;
+	snprintf(what, sizeof(what), "%s", why);
+	FAIL("thread %u, walk %lu: %s", i, t->walks, what);
 }
 
 static int drain(unsigned int i)
@@ -260,8 +186,9 @@ static int stopped(unsigned int i, int status, int *signal)
 	case AT_EXIT:
 		t->gone = true;
 		TRY(drain(i));
-		if (t->place != OUTSIDE || t->steps != shared->thread[i].steps)
-			FAIL("thread %u has taken %lu steps, and %lu are recorded", i, shared->thread[i].steps, t->steps);
+		if (t->walker.place != OUTSIDE || t->walker.steps != shared->thread[i].steps)
+			FAIL("thread %u has taken %lu steps, and %lu are recorded", i, shared->thread[i].steps,
+			     t->walker.steps);
 		if (t->signals != shared->thread[i].signals)
 			FAIL("thread %u has seen %lu signals of %lu", i, shared->thread[i].signals, t->signals);
 		return 0;
@@ -275,7 +202,7 @@ static int trace(unsigned int i)
 
 	TRY(attach(tid));
 	CHECK(!ptrace(PTRACE_SETOPTIONS, tid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL));
-	tracees[i].place = OUTSIDE;
+	tracees[i].walker.place = OUTSIDE;
 	TRY(configure(i));
 	CHECK(!ptrace(PTRACE_CONT, tid, 0, 0));
 	return 0;
@@ -346,8 +273,6 @@ static int test(long duration)
 
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
-	for (i = 0; i < 16; i++)
-		places[i] = walk_places + STRIDE * i;
 	child = fork();
 	CHECK(child >= 0);
 	if (!child)

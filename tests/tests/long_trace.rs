@@ -1,0 +1,60 @@
+//! A trace of any length, of a program whose number of branches is known: guest-kernel/tests/long_trace.c.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use vbts_tests::guest_program;
+use vbts_tests::machine::{self, Machine};
+
+/// For each million steps, on a slow and busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const OTHERS: [&str; 2] = ["walk.c", "bts.c"];
+
+fn main() {
+    machine::main_of(&[("native", native), ("guest", guest)]);
+}
+
+/// The program takes the branches that it should, says the host's processor.
+fn native(_: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = guest_program::compile(directory.path(), "long_trace.c", &OTHERS)?;
+    for steps in ["1", "1000"] {
+        let run = Command::new(&program).args(["--step", steps]).output()?;
+        let output = String::from_utf8_lossy(&run.stdout);
+        ensure!(
+            run.status.success() && output.contains("\nok 1 single_step"),
+            "{steps} steps: {output}"
+        );
+    }
+    Ok(())
+}
+
+/// Every record is there, with PTRACE_BTS_O_SIGNAL and with PTRACE_BTS_O_VIRTUAL. VBTS_LONG_TRACE is the number of steps.
+fn guest(machine: &Machine) -> Result<()> {
+    let steps = match std::env::var("VBTS_LONG_TRACE") {
+        Ok(steps) => steps,
+        Err(_) => "2000000".into(),
+    };
+    let count: u32 = steps
+        .parse()
+        .with_context(|| format!("VBTS_LONG_TRACE={steps}"))?;
+    let directory = tempfile::tempdir()?;
+    let program = guest_program::compile(directory.path(), "long_trace.c", &OTHERS)?;
+    let command = guest_program::command(
+        machine,
+        machine.accel(),
+        machine.kernel(),
+        &program,
+        &steps,
+    )?;
+    let run = machine::finish_within(command, PATIENCE * (1 + count / 1_000_000))?.expect(0)?;
+    let output = String::from_utf8_lossy(&run.stdout);
+    for (number, name) in [(1, "signal"), (2, "virtual")] {
+        ensure!(
+            output.contains(&format!("\nok {number} {name}")),
+            "{name} was not run:\n{output}"
+        );
+    }
+    Ok(())
+}
