@@ -182,8 +182,14 @@ fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
         code.extend([0x4C, 0x89, 0x3C, 0x24]); // mov [rsp], r15
     }
     if vector == 1 {
-        // mov eax, 0x400; mov dr7, rax: an instruction breakpoint comes before its instruction, for ever
-        code.extend([0xB8, 0x00, 0x04, 0x00, 0x00, 0x0F, 0x23, 0xF8]);
+        // mov eax, DR7; mov dr7, rax. An instruction breakpoint comes before its instruction, for ever. QEMU's VMRUN neither puts
+        // nor takes breakpoints, and the first MOV may be KVM's: the second has to change something, or else QEMU's processor
+        // keeps the breakpoint, for all guests to come.
+        for dr7 in [0x408_u32, 0x400] {
+            code.push(0xB8);
+            code.extend(dr7.to_le_bytes());
+            code.extend([0x0F, 0x23, 0xF8]);
+        }
     }
     code.extend([0x48, 0xCF]); // iretq
     let mut padded = [0xF4; HANDLER_SIZE as usize];
