@@ -54,6 +54,16 @@ pub fn parse_raw(bytes: &[u8]) -> Result<Vec<Branch>> {
         .collect())
 }
 
+/// Writes what [`parse_raw`] reads.
+#[must_use]
+pub fn to_raw(branches: &[Branch]) -> Vec<u8> {
+    branches
+        .iter()
+        .flat_map(|branch| [branch.from, branch.to, 0])
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
 /// The functions of a program, to name addresses.
 #[derive(Debug, Default)]
 pub struct Symbols {

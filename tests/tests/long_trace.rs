@@ -41,13 +41,8 @@ fn guest(machine: &Machine) -> Result<()> {
         .with_context(|| format!("VBTS_LONG_TRACE={steps}"))?;
     let directory = tempfile::tempdir()?;
     let program = guest_program::compile(directory.path(), "long_trace.c", &OTHERS)?;
-    let command = guest_program::command(
-        machine,
-        machine.accel(),
-        machine.kernel(),
-        &program,
-        &steps,
-    )?;
+    let command =
+        guest_program::command(machine, machine.accel(), machine.kernel(), &program, &steps)?;
     let run = machine::finish_within(command, PATIENCE * (1 + count / 1_000_000))?.expect(0)?;
     let output = String::from_utf8_lossy(&run.stdout);
     for (number, name) in [(1, "signal"), (2, "virtual")] {

@@ -1,6 +1,11 @@
 //! Every test program traced in the guest must give, branch for branch, what single-stepping it on the host gives.
+//!
+//! With `VBTS_ORACLE=DIR` programs and what single-stepping gave are kept there, and taken from there: for a machine whose own
+//! processor is an emulated one.
 
-use anyhow::{Result, bail, ensure};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
 use vbts_tests::branches::{self, Branch, Symbols};
 use vbts_tests::machine::{self, Machine, Test};
 use vbts_tests::{oracle, programs};
@@ -9,30 +14,33 @@ use vbts_tests::{oracle, programs};
 const BUFFER: &str = "16K";
 
 fn main() {
-    let mut tests: Vec<(String, Test)> = Vec::new();
-    for &program in programs::ALL {
-        tests.push((
-            program.name().to_owned(),
-            Box::new(move |machine| compare(machine, program, &["--buffer", BUFFER])),
-        ));
-    }
-    let recursion = programs::ALL[0];
-    tests.push((
-        "default_buffer".to_owned(),
-        Box::new(move |machine| compare(machine, recursion, &[])),
-    ));
-    machine::main(tests);
+    let mut tests: Vec<(&str, programs::Program, &[&str])> = programs::ALL
+        .iter()
+        .map(|&program| (program.name(), program, ["--buffer", BUFFER].as_slice()))
+        .collect();
+    tests.push(("default_buffer", programs::ALL[0], &[]));
+    machine::main(
+        tests
+            .into_iter()
+            .map(|(name, program, options)| {
+                let test: Test = Box::new(move |machine| compare(machine, name, program, options));
+                (name.to_owned(), test)
+            })
+            .collect(),
+    );
 }
 
-fn compare(machine: &Machine, program: programs::Program, options: &[&str]) -> Result<()> {
+fn compare(
+    machine: &Machine,
+    name: &str,
+    program: programs::Program,
+    options: &[&str],
+) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let path = program.build(directory.path())?;
-    let expected = oracle::trace(&path)?;
-    ensure!(
-        expected.status == program.status,
-        "the oracle's own run exited with {}",
-        expected.status
-    );
+    let (path, expected) = match std::env::var_os("VBTS_ORACLE") {
+        Some(kept) => kept_expectation(&Path::new(&kept).join(name), program)?,
+        None => expectation(directory.path(), program)?,
+    };
 
     let output = directory.path().join("trace");
     let run = machine
@@ -54,6 +62,49 @@ fn compare(machine: &Machine, program: programs::Program, options: &[&str]) -> R
     {
         bail!("{text}");
     }
-    println!("{}: {} branches, all equal", program.name(), got.len());
+    println!("{name}: {} branches, all equal", got.len());
     Ok(())
+}
+
+/// What the guest is to print, and the branches that it is to take.
+struct Expected {
+    stdout: Vec<u8>,
+    branches: Vec<Branch>,
+}
+
+/// Builds a program in `directory`, and runs it on the host.
+fn expectation(directory: &Path, program: programs::Program) -> Result<(PathBuf, Expected)> {
+    let path = program.build(directory)?;
+    let trace = oracle::trace(&path)?;
+    ensure!(
+        trace.status == program.status,
+        "the oracle's own run exited with {}",
+        trace.status
+    );
+    let expected = Expected {
+        stdout: trace.stdout,
+        branches: trace.branches,
+    };
+    Ok((path, expected))
+}
+
+/// Likewise, if that has not been done before.
+fn kept_expectation(directory: &Path, program: programs::Program) -> Result<(PathBuf, Expected)> {
+    let (stdout, branches) = (directory.join("stdout"), directory.join("branches"));
+    // Written last.
+    if branches.exists() {
+        let read = |path: &Path| {
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let expected = Expected {
+            stdout: read(&stdout)?,
+            branches: branches::parse_raw(&read(&branches)?)?,
+        };
+        return Ok((directory.join(program.name()), expected));
+    }
+    std::fs::create_dir_all(directory)?;
+    let (path, expected) = expectation(directory, program)?;
+    std::fs::write(&stdout, &expected.stdout)?;
+    std::fs::write(&branches, branches::to_raw(&expected.branches))?;
+    Ok((path, expected))
 }

@@ -55,7 +55,8 @@ fn traced_threads(machine: &Machine) -> Result<()> {
         .parse()
         .with_context(|| format!("VBTS_STRESS_SECONDS={seconds}"))?;
     let directory = tempfile::tempdir()?;
-    let program = guest_program::compile(directory.path(), "traced_threads.c", &["walk.c", "bts.c"])?;
+    let program =
+        guest_program::compile(directory.path(), "traced_threads.c", &["walk.c", "bts.c"])?;
     let mut command = guest_program::command(
         machine,
         machine.accel(),
