@@ -16,6 +16,7 @@ fn main() {
     machine::main_of(&[
         ("start_and_stop", start_and_stop),
         ("traced_threads", traced_threads),
+        ("stress", stress),
     ]);
 }
 
@@ -42,35 +43,48 @@ fn start_and_stop(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Several traced threads, and others that disturb them: guest-kernel/tests/traced_threads.c. VBTS_STRESS_SECONDS tells how
-/// long, in the guest's time.
-fn traced_threads(machine: &Machine) -> Result<()> {
-    let seconds = match std::env::var("VBTS_STRESS_SECONDS") {
-        Ok(seconds) => seconds,
+/// VBTS_STRESS_SECONDS, in the guest's time, or else what a test takes for each accelerator.
+fn seconds(machine: &Machine, soft: f64, kvm: f64) -> Result<f64> {
+    match std::env::var("VBTS_STRESS_SECONDS") {
+        Ok(seconds) => seconds
+            .parse()
+            .with_context(|| format!("VBTS_STRESS_SECONDS={seconds}")),
         // A second of four software CPUs is a long time.
-        Err(_) if machine.accel() == "soft" => "0.1".into(),
-        Err(_) => "20".into(),
-    };
-    let value: f64 = seconds
-        .parse()
-        .with_context(|| format!("VBTS_STRESS_SECONDS={seconds}"))?;
+        Err(_) if machine.accel() == "soft" => Ok(soft),
+        Err(_) => Ok(kvm),
+    }
+}
+
+/// Runs a program of guest-kernel/tests as the only one of a guest with four processors.
+fn run(machine: &Machine, name: &str, others: &[&str], seconds: f64) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let program =
-        guest_program::compile(directory.path(), "traced_threads.c", &["walk.c", "bts.c"])?;
+    let program = guest_program::compile(directory.path(), &format!("{name}.c"), others)?;
     let mut command = guest_program::command(
         machine,
         machine.accel(),
         machine.kernel(),
         &program,
-        &seconds,
+        &seconds.to_string(),
     )?;
-    command.args(["--smp", "4"]);
-    let limit = PATIENCE + Duration::try_from_secs_f64(value)?;
+    command.args(["--smp", "4", "--memory", "512M"]);
+    // The software CPU executes four of them, each at a fraction of its speed.
+    let limit = PATIENCE + Duration::try_from_secs_f64(seconds)?.saturating_mul(100);
     let run = machine::finish_within(command, limit)?.expect(0)?;
     let output = String::from_utf8_lossy(&run.stdout);
     ensure!(
-        output.contains("\nok 1 traced_threads"),
+        output.contains(&format!("\nok 1 {name}")),
         "it was not run:\n{output}"
     );
     Ok(())
+}
+
+/// Several traced threads, and others that disturb them: guest-kernel/tests/traced_threads.c.
+fn traced_threads(machine: &Machine) -> Result<()> {
+    let seconds = seconds(machine, 0.1, 20.0)?;
+    run(machine, "traced_threads", &["walk.c", "bts.c"], seconds)
+}
+
+/// Tracers that do anything to their tracees: guest-kernel/tests/stress.c.
+fn stress(machine: &Machine) -> Result<()> {
+    run(machine, "stress", &["bts.c"], seconds(machine, 0.2, 20.0)?)
 }
