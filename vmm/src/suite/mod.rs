@@ -8,9 +8,7 @@
 //! | [`guest`] | a guest, in a process of its own: a kernel under test may hang or crash it |
 //! | [`run`] | cases, guest after guest |
 //! | [`report`] | KTAP and JUnit |
-//! | [`glob`] | patterns of names |
 
-pub mod glob;
 pub mod guest;
 pub mod lines;
 pub mod report;
@@ -22,8 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-
-use glob::matches;
+use glob::Pattern;
 
 /// A generation of the API, each of which has cases of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -237,21 +234,26 @@ fn parse_case(line: &str) -> anyhow::Result<Case> {
 /// Those of `cases` that match one of `patterns`, a pattern of the whole name or of its group; all, if there are none.
 ///
 /// # Errors
-/// A pattern that matches nothing.
+/// A pattern that is none, or matches nothing.
 pub fn select(cases: Vec<Case>, patterns: &[String]) -> anyhow::Result<Vec<Case>> {
-    let wanted = |pattern: &String, case: &Case| {
-        matches(pattern, &case.name) || matches(pattern, case.group())
-    };
-    for pattern in patterns {
+    let mut wanted = Vec::new();
+    for text in patterns {
+        let pattern =
+            Pattern::new(text).with_context(|| format!("--filter {text}: no such pattern"))?;
         ensure!(
-            cases.iter().any(|case| wanted(pattern, case)),
-            "--filter {pattern}: there is no such case; vbts test --list shows them all"
+            cases.iter().any(|case| is_wanted(&pattern, case)),
+            "--filter {text}: there is no such case; vbts test --list shows them all"
         );
+        wanted.push(pattern);
     }
     Ok(cases
         .into_iter()
-        .filter(|case| patterns.is_empty() || patterns.iter().any(|pattern| wanted(pattern, case)))
+        .filter(|case| wanted.is_empty() || wanted.iter().any(|pattern| is_wanted(pattern, case)))
         .collect())
+}
+
+fn is_wanted(pattern: &Pattern, case: &Case) -> bool {
+    pattern.matches(&case.name) || pattern.matches(case.group())
 }
 
 #[cfg(test)]
@@ -310,6 +312,11 @@ pub(crate) mod tests {
         );
         let error = names(&["basic", "wrapp*"]).unwrap_err();
         assert!(error.contains("--filter wrapp*"), "{error}");
+        let error = names(&["basic.[w"]).unwrap_err();
+        assert!(
+            error.contains("--filter basic.[w: no such pattern"),
+            "{error}"
+        );
     }
 
     #[test]
