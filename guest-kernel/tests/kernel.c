@@ -232,6 +232,25 @@ static int test_signal_long_call(void)
 	return 0;
 }
 
+/* One that takes more than fits anywhere: what is there is whole, up to the last record of a full buffer. */
+static int test_signal_too_long_call(void)
+{
+	pid_t pid = start(work_calls);
+	long n, i;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(2048)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	CHECK(flags_of(pid) & O_LOST);
+	n = bts(DRAIN, pid, r, ROOM);
+	CHECK(n > 2048 + 1024 && n < ROOM);
+	for (i = 0; i < n; i++)
+		if (r[i].qualifier != BRANCH)
+			FAIL("record %ld of %ld has qualifier %#lx", i, n, r[i].qualifier);
+	stop(pid);
+	return 0;
+}
+
 /* The PMI takes branches of its own. */
 static int test_errors(void)
 {
@@ -385,6 +404,7 @@ const struct test kernel_tests[] = {
 	{ "maze", test_maze },
 	{ "signal", test_signal },
 	{ "signal_long_call", test_signal_long_call },
+	{ "signal_too_long_call", test_signal_too_long_call },
 	{ "errors", test_errors },
 	{ "lost_is_told", test_lost_is_told },
 	{ "sleep", test_sleep },
