@@ -389,8 +389,8 @@ static int kernel_is_content(int log)
 
 	while ((n = read(log, text, sizeof(text) - 1)) > 0) {
 		text[n] = '\0';
-		/* Of any reservation that is refused: such sizes are among ours. */
-		if (strstr(text, "__vm_enough_memory: "))
+		/* Of any reservation that is refused, such sizes are among ours; and of a machine that is slow. */
+		if (strstr(text, "__vm_enough_memory: ") || strstr(text, "hrtimer: interrupt took "))
 			continue;
 		if ((strtoul(text, NULL, 10) & 7) <= 4)
 			FAIL("the kernel says: %.200s", strchr(text, ';') ? strchr(text, ';') + 1 : text);
