@@ -237,6 +237,29 @@ long locked(void)
 	return kib;
 }
 
+int kill_while_recording(void (*work)(void))
+{
+	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL, O_VIRTUAL | O_KERNEL | O_SCHED };
+	int status;
+
+	for (int i = 0; i < 40; i++) {
+		pid_t pid = start(work);
+
+		CHECK(pid > 0);
+		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | flags[i % 4], 1 << 18) == 0);
+		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+		usleep(10 * i);
+		CHECK(!kill(pid, SIGKILL));
+		do
+			CHECK(waitpid(pid, &status, __WALL) == pid);
+		while (WIFSTOPPED(status));
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		CHECK(locked() == 0);
+	}
+	return 0;
+}
+
 int end_machine(int status)
 {
 	fflush(stdout);

@@ -133,6 +133,9 @@ int drain_after_exec(pid_t pid);
 /* Locked memory of this process, in KiB. */
 long locked(void);
 
+/* Kills tracees that are in work(), a little later each time, in each kind of configuration: nothing of them stays. */
+int kill_while_recording(void (*work)(void));
+
 /* Ends the vbts machine with this status, when all that was printed is out. Returns 1, if it cannot. */
 int end_machine(int status);
 

@@ -193,28 +193,10 @@ static int test_pushed_around(void)
 /* Killed while it records on another processor: nothing stays, and that processor can be used by the next one. */
 static int test_killed_elsewhere(void)
 {
-	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL, O_VIRTUAL | O_KERNEL | O_SCHED };
-	int status;
-
 	if (one_processor())
 		return 0;
 	move(0);
-	for (int i = 0; i < 40; i++) {
-		pid_t pid = start(work_forever);
-
-		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | flags[i % 4], 1 << 18) == 0);
-		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
-		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
-		usleep(10 * i);
-		CHECK(!kill(pid, SIGKILL));
-		do
-			CHECK(waitpid(pid, &status, __WALL) == pid);
-		while (WIFSTOPPED(status));
-		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		CHECK(locked() == 0);
-	}
-	return 0;
+	return kill_while_recording(work_forever);
 }
 
 /* Requests for a task that runs on another processor are refused, whatever it does there. */

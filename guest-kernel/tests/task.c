@@ -215,25 +215,7 @@ static int test_not_stopped(void)
 /* Killed while it records, at any place: nothing of it stays. */
 static int test_killed(void)
 {
-	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL, O_VIRTUAL | O_KERNEL | O_SCHED };
-	int status;
-
-	for (int i = 0; i < 40; i++) {
-		pid_t pid = start(work_until_told);
-
-		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | flags[i % 4], 1 << 18) == 0);
-		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
-		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
-		usleep(10 * i);
-		CHECK(!kill(pid, SIGKILL));
-		do
-			CHECK(waitpid(pid, &status, __WALL) == pid);
-		while (WIFSTOPPED(status));
-		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		CHECK(locked() == 0);
-	}
-	return 0;
+	return kill_while_recording(work_until_told);
 }
 
 /* A new size in the middle of a trace: the records before it go, those after it are all there. */
