@@ -71,6 +71,8 @@ pub(crate) struct Block {
     pub ops: Box<[Op]>,
     /// Number of instructions.
     pub count: u8,
+    /// Those of them that are branches, a bit for each.
+    pub branches: u64,
     /// The code that it was decoded from.
     pub bytes: Box<[u8]>,
     /// See [`BlockCache::revalidate`].

@@ -14,6 +14,7 @@ use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
 use crate::paging;
 use crate::platform::{Platform, Signals};
+use crate::pmu::Pmu;
 use crate::ram::GuestRam;
 use crate::record::Window;
 use crate::state::{
@@ -104,6 +105,8 @@ bitflags! {
         const NO_STEP = 1 << 18;
         /// An interrupt or NMI has been accepted and is to be delivered (`accepted`).
         const ACCEPTED = 1 << 19;
+        /// What has run so far has to be counted: CPL has changed, or the counters are to be frozen.
+        const EVENTS = 1 << 21;
         /// Other processors and devices may have changed code, and the processor has to notice (SDM Vol. 3A 8.1.3).
         const SERIALIZE = 1 << 20;
     }
@@ -134,10 +137,13 @@ pub struct Cpu {
     pub(crate) recording: bool,
     /// [`Signals`] that can be taken now.
     pub(crate) signal_mask: u32,
-    /// Instructions retired up to the start of the current block.
+    /// Instructions retired up to the start of the current block. An exception counts for one, too, and a repeated string
+    /// instruction for as many as it took turns with what is pending.
     pub(crate) icount: u64,
-    /// The run loop returns at the first block boundary at which `icount` has reached this.
+    /// The run loop leaves the fast path at the first block boundary at which `icount` has reached this.
     pub(crate) limit: u64,
+    /// The run loop returns when `icount` has reached this.
+    pub(crate) run_limit: u64,
     /// See [`Special`].
     pub(crate) special: Special,
     /// Default operand and address size of the code segment.
@@ -156,6 +162,7 @@ pub struct Cpu {
     pub(crate) ram: GuestRam,
     pub(crate) code_map: CodeMap,
     pub(crate) recorder: Recorder,
+    pub(crate) pmu: Pmu,
     /// See [`Window`].
     pub(crate) window: Window,
     /// Segments, tables, control and debug registers.
@@ -228,6 +235,7 @@ impl Cpu {
             signal_mask: 0,
             icount: 0,
             limit: 0,
+            run_limit: 0,
             special: Special::empty(),
             code_size: CodeSize::Bits64,
             linear_mask: u64::MAX,
@@ -239,6 +247,7 @@ impl Cpu {
             ram,
             code_map,
             recorder: Recorder::new(model.generation),
+            pmu: Pmu::new(model),
             window: Window::default(),
             sys: SystemState::default(),
             msr: MsrState::default(),
@@ -521,6 +530,7 @@ impl Cpu {
         };
         self.update_jump_key();
         self.update_breakpoints();
+        self.update_counted_ring();
     }
 
     /// What a remembered jump depends on: generation, size of code, and whether fetches are the user's.
@@ -654,6 +664,7 @@ impl Cpu {
         } else {
             s.sys.seg[2].dpl()
         };
+        self.load_counters();
         self.flush_tlb(false);
         self.update_mode();
     }

@@ -143,6 +143,9 @@ mod edx1 {
     pub const HTT: u32 = 1 << 28;
 }
 
+/// Leaf 0AH, EBX: architectural events that a processor without caches and prediction does not have.
+const NO_MISSES: u32 = 1 << 3 | 1 << 4 | 1 << 6;
+
 /// What every processor with Intel 64 executes.
 const BASE: &[CpuidFeature] = &[
     CpuidFeature::INTEL8086,
@@ -262,9 +265,10 @@ const CORE2_LEAVES: [Leaf; 19] = [
     // ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever length. They are no
     // instructions of their own, so that a guest may have them on any processor.
     leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
-    // Architectural performance monitoring version 2: 2 counters of 40 bits, all 7 events, 3 fixed counters of
-    // 40 bits (Vol. 3B 18.2.2).
-    leaf(0xA, 0x0728_0202, 0, 0, 0x0000_0503),
+    // Architectural performance monitoring version 2: 2 counters of 40 bits, 3 fixed counters of 40 bits (Vol. 3B 18.2.2).
+    // Of the 7 events there are no misses of the last level cache (4), references to it (3) or mispredictions (6): see
+    // the `pmu` module.
+    leaf(0xA, 0x0728_0202, NO_MISSES, 0, 0x0000_0503),
     // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
     leaf(0x15, 1, 1, TSC_HZ, 0),
     // Hypervisor leaves: a signature, and nothing paravirtual behind it.

@@ -6,6 +6,7 @@ use crate::cpu::{Cpu, Fault, Special};
 use crate::lower;
 use crate::op::{Abort, Flow, Op, reg, seg};
 use crate::platform::Signals;
+use crate::pmu::branches_before;
 use crate::state::rflags;
 
 /// Instructions that [`SoftCpu::run`] executes at most when time is the host's: some 50 µs.
@@ -78,16 +79,30 @@ impl SoftCpu {
 
     /// Takes an event, or runs one instruction.
     pub fn step(&mut self) -> Option<Exit> {
-        self.cpu.limit = u64::MAX;
-        self.boundary()
+        self.cpu.enter_run(u64::MAX);
+        let exit = self.boundary();
+        self.cpu.leave_run();
+        exit
     }
 
     /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller.
     pub fn run(&mut self, deadline: u64) -> Exit {
-        self.cpu.limit = match self.cpu.clock {
+        self.cpu.enter_run(match self.cpu.clock {
             Clock::Instructions => deadline.saturating_sub(self.cpu.skipped),
             Clock::Host(_) => self.cpu.icount + SLICE,
+        });
+        // What starts and stops counters ends the run.
+        let exit = if self.cpu.pmu.branches_count {
+            self.run_blocks::<true>()
+        } else {
+            self.run_blocks::<false>()
         };
+        self.cpu.leave_run();
+        exit
+    }
+
+    /// `BRANCHES`: counts branch instructions.
+    fn run_blocks<const BRANCHES: bool>(&mut self) -> Exit {
         loop {
             let cpu = &mut self.cpu;
             if cpu.icount >= cpu.limit
@@ -100,13 +115,13 @@ impl SoftCpu {
                 continue;
             }
             let stopped = match self.cache.jump(self.cpu.rip, self.cpu.jump_key) {
-                Some(block) => run_block(&mut self.cpu, block),
+                Some(block) => run_block::<BRANCHES>(&mut self.cpu, block),
                 None => match self.look_up() {
                     Ok(Found::Cached(id)) => match self.cache.get(id) {
-                        Some(block) => run_block(&mut self.cpu, block),
+                        Some(block) => run_block::<BRANCHES>(&mut self.cpu, block),
                         None => continue,
                     },
-                    Ok(Found::Single(block)) => run_block(&mut self.cpu, &block),
+                    Ok(Found::Single(block)) => run_block::<BRANCHES>(&mut self.cpu, &block),
                     Err(stopped) => Some(stopped),
                 },
             };
@@ -121,6 +136,10 @@ impl SoftCpu {
     #[cold]
     #[inline(never)]
     fn boundary(&mut self) -> Option<Exit> {
+        // Performance-monitoring interrupts come after the instruction that overflows a counter.
+        if self.cpu.special.contains(Special::EVENTS) || self.cpu.icount >= self.cpu.pmu.due {
+            self.cpu.count_events(0);
+        }
         let special = self.cpu.special;
         if special.contains(Special::SHUTDOWN) {
             return Some(Exit::Shutdown);
@@ -179,7 +198,7 @@ impl SoftCpu {
             let interrupts_off = self.cpu.eflags & rflags::IF == 0;
             return Some(Exit::Halt { interrupts_off });
         }
-        if self.cpu.icount >= self.cpu.limit {
+        if self.cpu.icount >= self.cpu.run_limit {
             return Some(Exit::Deadline);
         }
         self.run_instruction();
@@ -372,27 +391,36 @@ impl Stopped {
     }
 }
 
-/// Runs the operations of a block to its end, or to where they jump or stop.
+/// Runs the operations of a block to its end, or to where they jump or stop. `BRANCHES`: counts branch instructions.
 #[inline(always)]
-fn run_block(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
+fn run_block<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
     let start = cpu.rip;
     cpu.gpr[reg::BLOCK as usize] = start;
+    if BRANCHES {
+        cpu.pmu.block = block.branches;
+    }
+    let retired = |cpu: &mut Cpu, n: u8| {
+        cpu.icount += u64::from(n);
+        if BRANCHES {
+            cpu.pmu.branches += branches_before(block.branches, n);
+        }
+    };
     for op in &block.ops {
         match (op.run)(cpu, op) {
             Ok(Flow::Next) => {}
             Ok(Flow::Jump) => {
-                cpu.icount += u64::from(op.idx) + 1;
+                retired(cpu, op.idx + 1);
                 return None;
             }
             Err(Abort) => {
                 cpu.rip = start.wrapping_add(u64::from(op.off));
-                cpu.icount += u64::from(op.idx);
+                retired(cpu, op.idx);
                 return Stopped::at(op);
             }
         }
     }
     cpu.rip = start.wrapping_add(block.len());
-    cpu.icount += u64::from(block.count);
+    retired(cpu, block.count);
     None
 }
 
@@ -411,5 +439,8 @@ fn run_one(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
         }
     }
     cpu.icount += 1;
+    if cpu.pmu.branches_count {
+        cpu.pmu.branches += block.branches & 1;
+    }
     None
 }

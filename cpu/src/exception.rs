@@ -33,6 +33,7 @@ impl Cpu {
         self.drop_debug_trap();
         // A guest that only faults must not stop the clock: an exception takes a tick.
         self.icount += 1;
+        self.pmu.idle += 1;
         match self.fault_event(stack) {
             Some(event) => self.raise(event),
             None => self.special |= Special::SHUTDOWN,

@@ -18,6 +18,7 @@
 //! | `segment`, `frame` | protected-mode structures: descriptors, and the stack as far transfers use it |
 //! | `reset` | RESET, INIT and the start-up IPI |
 //! | `cpuid`, `msr` | the CPU models as data |
+//! | `pmu` | performance monitoring: what the counters count, and when they interrupt |
 //! | `record` | where a taken branch meets the Branch Trace Store |
 //!
 //! # What is left out
@@ -53,6 +54,7 @@ mod lower;
 mod mem;
 mod msr;
 mod paging;
+mod pmu;
 mod record;
 mod reset;
 mod segment;

@@ -13,7 +13,7 @@ use crate::op::{Op, reg, seg};
 /// Longest instruction in bytes (SDM Vol. 2A 2.3.11).
 pub(crate) const MAX_INSTRUCTION: usize = 15;
 /// Longest block in instructions.
-const MAX_BLOCK: u8 = 48;
+pub(crate) const MAX_BLOCK: u8 = 48;
 
 fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
     decoder_with(size, bytes, DecoderOptions::NONE)
@@ -46,6 +46,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     let mut ops = Vec::with_capacity(16);
     let mut insn = Instruction::default();
     let mut count = 0;
+    let mut branches = 0;
     let mut len = 0;
     while count < MAX_BLOCK && decoder.can_decode() {
         decoder.decode_out(&mut insn);
@@ -54,6 +55,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
             break;
         }
         push(cpu, &insn, len, count, &mut ops);
+        branches |= u64::from(is_branch(&insn)) << count;
         count += 1;
         len = decoder.ip() as u16;
         if ends_block(&insn) {
@@ -63,6 +65,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     (count > 0).then(|| Block {
         ops: ops.into(),
         count,
+        branches,
         bytes: bytes[..usize::from(len)].into(),
         epoch: 0,
     })
@@ -89,6 +92,7 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     Some(Block {
         ops: ops.into(),
         count: 1,
+        branches: is_branch(&insn).into(),
         bytes: bytes[..decoder.ip() as usize].into(),
         epoch: 0,
     })
@@ -103,9 +107,18 @@ pub(crate) fn too_long() -> Block {
     Block {
         ops: [op].into(),
         count: 1,
+        branches: 0,
         bytes: [0; MAX_INSTRUCTION].into(),
         epoch: 0,
     }
+}
+
+/// It is one of control transfer, whether conditional or not.
+fn is_branch(insn: &Instruction) -> bool {
+    !matches!(
+        insn.flow_control(),
+        FlowControl::Next | FlowControl::Exception | FlowControl::XbeginXabortXend
+    )
 }
 
 /// Nothing after this instruction runs without a jump. Conditional branches do not end a block: not taken, they

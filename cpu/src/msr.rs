@@ -1,14 +1,14 @@
 //! Model-specific registers: one table of numbers and behaviours, and RDMSR and WRMSR (SDM Vol. 4, and Vol. 3 where
 //! a row says so).
 //!
-//! A register that is not in the table does not exist: #GP(0). Performance counters hold what software writes into
-//! them, and do not count.
+//! A register that is not in the table does not exist: #GP(0).
 
 use crate::cpu::Cpu;
 use crate::cpuid::Model;
 use crate::mem::canonical;
 use crate::op::Abort;
 use crate::paging::PHYS_BITS;
+use crate::pmu::Register;
 use crate::segment::sreg;
 use crate::state::{MsrState, cr0, efer};
 
@@ -49,10 +49,8 @@ enum Kind {
         reads: u64,
         writable: u64,
     },
-    /// A counter of so many bits: a write gives its low 32, sign-extended (Vol. 3B 18.2.1.1).
-    Counter {
-        width: u32,
-    },
+    /// One of performance monitoring, by its position in the row.
+    Pmu(fn(usize) -> Register),
     /// Eight memory types (Vol. 3A 11.11.2.2).
     FixedMtrr,
     /// Base and type of a variable range (Vol. 3A 11.11.2.3).
@@ -130,11 +128,6 @@ const fn stored(writable: u64) -> Kind {
 }
 
 const PHYS_PAGES: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
-const PMC: u32 = 0xC1;
-const FIXED_CTR: u32 = 0x309;
-
-/// Enable bits of the two programmable and three fixed counters in the global registers (Vol. 3B 18.2.2.2).
-const GLOBAL_COUNTERS: u64 = 0x3 | 0x7 << 32;
 
 /// All registers, by number.
 static TABLE: &[Row] = &[
@@ -165,8 +158,8 @@ static TABLE: &[Row] = &[
             writable: u64::MAX,
         },
     ),
-    // IA32_PMC0, 1.
-    rows(PMC, PMC + 1, Kind::Counter { width: 40 }),
+    // IA32_PMC0 to 3, as many as there are (Vol. 3B 18.2.1.1).
+    rows(0xC1, 0xC4, Kind::Pmu(Register::Pmc)),
     // MSR_FSB_FREQ: 133 MHz.
     row(0xCD, Kind::ReadOnly(1)),
     // IA32_MTRRCAP: 8 variable ranges, fixed ranges, write combining (Vol. 3A 11.11.1).
@@ -205,8 +198,8 @@ static TABLE: &[Row] = &[
     // IA32_MCG_CAP: no banks, no MCG_CTL. IA32_MCG_STATUS (Vol. 3B 15.3.1).
     row(0x179, Kind::ReadOnly(0)),
     row(0x17A, stored(0x7)),
-    // IA32_PERFEVTSEL0, 1: version 2 has no "any thread" bit (Vol. 3B 18.2.1.1).
-    rows(0x186, 0x187, stored(0xFFDF_FFFF)),
+    // IA32_PERFEVTSEL0 to 3.
+    rows(0x186, 0x189, Kind::Pmu(Register::EvtSel)),
     // IA32_MISC_ENABLE.
     row(0x1A0, Kind::MiscEnable),
     // IA32_DEBUGCTL (Vol. 3B 17.4.1).
@@ -222,27 +215,15 @@ static TABLE: &[Row] = &[
     // IA32_MTRR_DEF_TYPE.
     row(0x2FF, Kind::MtrrDefault),
     // IA32_FIXED_CTR0 to 2.
-    rows(FIXED_CTR, FIXED_CTR + 2, Kind::Counter { width: 40 }),
+    rows(0x309, 0x30B, Kind::Pmu(Register::FixedCtr)),
     // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B 18.2.2.1).
-    row(0x38D, stored(0xBBB)),
-    // IA32_PERF_GLOBAL_STATUS: nothing ever overflows. BTS has no bit here.
-    row(0x38E, Kind::ReadOnly(0)),
-    // IA32_PERF_GLOBAL_CTRL: the programmable counters are enabled after reset.
-    row(
-        0x38F,
-        Kind::Stored {
-            reset: 0x3,
-            writable: GLOBAL_COUNTERS,
-        },
-    ),
+    row(0x38D, Kind::Pmu(|_| Register::FixedCtrCtrl)),
+    // IA32_PERF_GLOBAL_STATUS. BTS has no bit here.
+    row(0x38E, Kind::Pmu(|_| Register::GlobalStatus)),
+    // IA32_PERF_GLOBAL_CTRL.
+    row(0x38F, Kind::Pmu(|_| Register::GlobalCtrl)),
     // IA32_PERF_GLOBAL_OVF_CTRL: clears bits of the status: also the DS buffer's (62) and the condition changed (63).
-    row(
-        0x390,
-        Kind::Ignored {
-            reads: 0,
-            writable: GLOBAL_COUNTERS | 3 << 62,
-        },
-    ),
+    row(0x390, Kind::Pmu(|_| Register::GlobalOvfCtrl)),
     // IA32_DS_AREA (Vol. 3B 17.4.9).
     row(0x600, Kind::DsArea),
     // IA32_TSC_DEADLINE (Vol. 3A 10.5.4.1).
@@ -309,7 +290,10 @@ impl Cpu {
 
     /// Writes an MSR for an accelerator on which the guest has executed WRMSR; `None`: #GP(0).
     pub fn write_msr(&mut self, number: u32, value: u64) -> Option<()> {
-        self.wrmsr(0, number, value).ok()
+        let done = self.wrmsr(0, number, value).ok();
+        // The instruction itself has not run here.
+        self.load_counters();
+        done
     }
 
     /// RDMSR, `ahead` instructions into its block.
@@ -319,11 +303,15 @@ impl Cpu {
         };
         Ok(match row.kind {
             Kind::ReadOnly(value) | Kind::Ignored { reads: value, .. } => value,
-            Kind::Stored { .. }
-            | Kind::Counter { .. }
-            | Kind::FixedMtrr
-            | Kind::MtrrBase
-            | Kind::MtrrDefault => self.msr_store[at],
+            Kind::Stored { .. } | Kind::FixedMtrr | Kind::MtrrBase | Kind::MtrrDefault => {
+                self.msr_store[at]
+            }
+            Kind::Pmu(register) => {
+                match self.read_pmu(ahead, register((number - row.first) as usize)) {
+                    Some(value) => value,
+                    None => return Err(self.gp(0)),
+                }
+            }
             Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr),
             Kind::Pat => self.msr.pat,
             Kind::MiscEnable => {
@@ -386,9 +374,7 @@ impl Cpu {
                 value & !known == 0
             }
             Kind::Efer => self.efer_accepts(value),
-            Kind::Counter { .. } | Kind::Tsc | Kind::TscDeadline | Kind::Apic | Kind::DebugCtl => {
-                true
-            }
+            Kind::Pmu(_) | Kind::Tsc | Kind::TscDeadline | Kind::Apic | Kind::DebugCtl => true,
             Kind::DsArea => self.model.bts,
         };
         if !good {
@@ -399,8 +385,11 @@ impl Cpu {
             Kind::Stored { .. } | Kind::FixedMtrr | Kind::MtrrBase | Kind::MtrrDefault => {
                 self.msr_store[at] = value;
             }
-            Kind::Counter { width } => {
-                self.msr_store[at] = value as u32 as i32 as u64 & ((1 << width) - 1);
+            Kind::Pmu(register) => {
+                let register = register((number - row.first) as usize);
+                if self.write_pmu(ahead, register, value).is_none() {
+                    return Err(self.gp(0));
+                }
             }
             Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr) = value,
             Kind::Pat => self.msr.pat = value,
@@ -483,16 +472,6 @@ impl Cpu {
             self.flush_tlb(false);
         }
         self.update_mode();
-    }
-
-    /// RDPMC: a programmable counter, or with bit 30 a fixed one (Vol. 2B). `None` if there is no such counter.
-    pub(crate) fn performance_counter(&self, index: u32) -> Option<u64> {
-        let number = match index {
-            0..=1 => PMC + index,
-            0x4000_0000..=0x4000_0002 => FIXED_CTR + (index & 3),
-            _ => return None,
-        };
-        find(number).map(|(_, at)| self.msr_store[at])
     }
 }
 

@@ -78,7 +78,7 @@ impl Cpu {
         let result = self.recorder.area().store(self, from, to);
         match self.recorder.count(result) {
             Stored::Stored => self.open_window(),
-            Stored::StoredAndPmi => self.platform.performance_interrupt(self.now()),
+            Stored::StoredAndPmi => self.performance_interrupt(),
             Stored::Dropped(_) => {}
         }
     }

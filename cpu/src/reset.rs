@@ -4,7 +4,8 @@ use crate::cpuid::Model;
 use crate::debug::{DR6_ONES, DR7_ONES};
 use crate::segment::system;
 use crate::state::{
-    CpuState, MsrState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0, gpr, rflags,
+    CpuState, MsrState, PmuState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0, gpr,
+    rflags,
 };
 
 /// Where a processor without a start-up IPI begins: the last 16 bytes below 4 GBytes.
@@ -55,13 +56,17 @@ impl CpuState {
                 ..X87State::default()
             },
             mxcsr: 0x1F80,
+            msr: MsrState {
+                pmu: PmuState::after_reset(model),
+                ..MsrState::default()
+            },
             ..Self::default()
         };
         before.after_init(model)
     }
 
     /// After an INIT in this state: the caches (CR0.CD and NW), the x87 and SSE registers, the time-stamp counter and
-    /// most MSRs keep what they hold. The local APIC, which has state of its own, is not part of this.
+    /// most MSRs, the performance counters' among them, keep what they hold. The local APIC, which has state of its own, is not part of this.
     #[must_use]
     pub fn after_init(&self, model: &Model) -> Self {
         let mut seg = [DATA; 6];

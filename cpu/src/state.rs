@@ -182,6 +182,30 @@ pub struct SystemState {
     pub dr7: u64,
 }
 
+/// The registers of architectural performance monitoring, version 2 (SDM Vol. 3B 18.2). A model has the first of each kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PmuState {
+    /// IA32_PERFEVTSELx.
+    pub evtsel: [u64; Self::GENERAL],
+    /// IA32_PMCx.
+    pub pmc: [u64; Self::GENERAL],
+    /// IA32_FIXED_CTRx.
+    pub fixed_ctr: [u64; Self::FIXED],
+    /// IA32_FIXED_CTR_CTRL.
+    pub fixed_ctr_ctrl: u64,
+    /// IA32_PERF_GLOBAL_CTRL.
+    pub global_ctrl: u64,
+    /// IA32_PERF_GLOBAL_STATUS.
+    pub global_status: u64,
+}
+
+impl PmuState {
+    /// Programmable counters, at most.
+    pub const GENERAL: usize = 4;
+    /// Fixed-function counters, at most.
+    pub const FIXED: usize = 3;
+}
+
 /// MSRs that the CPU itself consults (the rest live in the MSR table).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MsrState {
@@ -211,6 +235,8 @@ pub struct MsrState {
     pub debugctl: u64,
     /// IA32_DS_AREA.
     pub ds_area: u64,
+    /// Performance monitoring.
+    pub pmu: PmuState,
 }
 
 impl Default for MsrState {
@@ -230,6 +256,7 @@ impl Default for MsrState {
             misc_enable: crate::msr::MISC_ENABLE_RESET,
             debugctl: 0,
             ds_area: 0,
+            pmu: PmuState::default(),
         }
     }
 }

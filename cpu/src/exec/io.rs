@@ -142,6 +142,7 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     if repeated {
         set(cpu, op, RCX, count - 1);
         if count > 1 {
+            cpu.pmu.idle += 1;
             cpu.rip = cpu.this_rip(op);
             return Ok(Flow::Jump);
         }

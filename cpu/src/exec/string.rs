@@ -283,6 +283,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         return Ok(Flow::Next);
     }
     cpu.flags = flags;
+    cpu.pmu.idle += 1;
     cpu.rip = cpu.this_rip(op);
     Ok(Flow::Jump)
 }

@@ -165,11 +165,11 @@ fn rdtsc(cpu: &mut Cpu, op: &Op) -> Exec {
     return_pair(cpu, tsc)
 }
 
-fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec {
+fn rdpmc(cpu: &mut Cpu, op: &Op) -> Exec {
     if forbidden(cpu, cpu.sys.cr4 & cr4::PCE == 0) {
         return Err(cpu.gp(0));
     }
-    match cpu.performance_counter(cpu.gpr[RCX] as u32) {
+    match cpu.performance_counter(op.idx, cpu.gpr[RCX] as u32) {
         Some(value) => return_pair(cpu, value),
         None => Err(cpu.gp(0)),
     }
