@@ -1,4 +1,5 @@
-//! A processor of the guest: executed by the software CPU, or by KVM for as long as no branch has to be recorded.
+//! A processor of the guest: executed by the software CPU, or by KVM for as long as no branch has to be recorded and no
+//! performance counter counts.
 //!
 //! The software CPU is the processor, and KVM a faster way to run it: between any two instructions the state can move
 //! from one to the other. What does not move is what only one of them has, above all the MSRs that are not part of
@@ -18,7 +19,7 @@ const LINGER: u64 = 5_000;
 /// How often a processor has moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// From KVM to the software CPU, because tracing was turned on.
+    /// From KVM to the software CPU, because tracing was turned on, or a counter.
     pub to_soft: u64,
     /// And back.
     pub to_kvm: u64,
@@ -47,6 +48,8 @@ pub struct Vcpu {
     waits_for_startup: bool,
     /// Instructions retired when tracing was last seen on.
     last_traced: u64,
+    /// A counter was in use since the software CPU took over: see [`Self::rejoin_kvm`].
+    counted: bool,
     moves: Moves,
 }
 
@@ -59,6 +62,7 @@ impl Vcpu {
             on_kvm: false,
             waits_for_startup: false,
             last_traced: 0,
+            counted: false,
             moves: Moves::default(),
         }
     }
@@ -198,10 +202,10 @@ impl Vcpu {
         self.enter_kvm()
     }
 
-    /// Whether only the software CPU can go on: branches have to be recorded, or to be stepped on.
+    /// Whether only the software CPU can go on: branches have to be recorded, or to be stepped on, or events to be counted.
     fn needs_soft(&self) -> bool {
         let passes_through = self.kvm.as_ref().is_some_and(KvmVcpu::passes_bts_through);
-        self.soft.cpu.watches_branches() && !passes_through
+        self.soft.cpu.watches_branches() && !passes_through || self.soft.cpu.uses_counters()
     }
 
     /// KVM takes over, if it is to execute the processor at all. One that has shut down stays where it is: KVM knows no such state.
@@ -232,10 +236,17 @@ impl Vcpu {
         self.soft.revalidate();
         self.on_kvm = false;
         self.last_traced = self.soft.cpu.instructions();
+        self.counted = self.soft.cpu.uses_counters();
+        if self.counted {
+            tracing::debug!("a performance counter is on: the software CPU runs the guest");
+        }
         Ok(())
     }
 
     /// KVM takes over again once tracing has been off for a while, or at once if there is nothing to execute.
+    ///
+    /// KVM knows nothing of the counters, not even for RDPMC, which no exit tells of. A kernel reads what it has stopped
+    /// before it goes back to a program, or to sleep.
     fn rejoin_kvm(&mut self, exit: Exit) -> Result<(), Failure> {
         if self.kvm.is_none() || self.on_kvm {
             return Ok(());
@@ -243,9 +254,13 @@ impl Vcpu {
         let now = self.soft.cpu.instructions();
         if self.needs_soft() {
             self.last_traced = now;
+            self.counted |= self.soft.cpu.uses_counters();
             return Ok(());
         }
         let idle = matches!(exit, Exit::Halt { .. });
+        if self.counted && !idle && self.soft.cpu.cpl == 0 {
+            return Ok(());
+        }
         if idle || now - self.last_traced >= LINGER {
             self.enter_kvm()?;
             self.moves.to_kvm += 1;
