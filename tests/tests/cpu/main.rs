@@ -16,6 +16,7 @@ mod handover;
 mod host;
 mod legacy_modes;
 mod paging;
+mod pmu;
 mod registers;
 mod regressions;
 mod transfers;

@@ -65,6 +65,10 @@ fn msrs_hold_what_is_written_as_far_as_their_bits_exist() {
         (0x175, HOLE, None),
         (0x186, 0x0053_00C4, Some(0x0053_00C4)),
         (0x186, 1 << 21, None),
+        // There are two, and three with a fixed function.
+        (0xC3, 0, None),
+        (0x188, 0, None),
+        (0x30C, 0, None),
         (0x186, 1 << 32, None),
         (0x1A0, 0, Some(0x1080)),
         (0x1A0, 1 << 11, Some(0x1080)),

@@ -38,6 +38,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         tests: &[
             "the_tsc_counts_instructions",
             "the_tsc_can_be_set_and_the_deadline_follows_it",
+            "reference_cycles_are_those_of_the_time_stamp_counter",
         ],
         why: "the time-stamp counter is the host's, and counts no instructions",
         both: true,

@@ -108,6 +108,8 @@ pub struct TestPlatform {
     nmi: AtomicBool,
     reported: Mutex<Vec<u8>>,
     pub performance_interrupts: AtomicU64,
+    /// A performance-monitoring interrupt is an NMI, as LVTPC may have it.
+    pub interrupt_is_nmi: AtomicBool,
     pub cr8: AtomicU64,
     pub apic_base: AtomicU64,
     pub deadline: AtomicU64,
@@ -119,6 +121,7 @@ impl TestPlatform {
         self.signals.lower(u32::MAX);
         self.vectors.lock().unwrap().clear();
         self.nmi.store(false, Ordering::Relaxed);
+        self.interrupt_is_nmi.store(false, Ordering::Relaxed);
         self.reported.lock().unwrap().clear();
         for number in [
             &self.performance_interrupts,
@@ -177,6 +180,9 @@ impl Platform for TestPlatform {
     }
     fn performance_interrupt(&self, _: u64) {
         self.performance_interrupts.fetch_add(1, Ordering::Relaxed);
+        if self.interrupt_is_nmi.load(Ordering::Relaxed) {
+            self.nmi();
+        }
     }
     fn cr8(&self) -> u64 {
         self.cr8.load(Ordering::Relaxed)
