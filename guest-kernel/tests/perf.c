@@ -255,7 +255,7 @@ static int test_area_is_restored(void)
 	return 0;
 }
 
-/* Instructions of this process; a virtual processor may have counters that stand still. */
+/* Instructions of this process; another virtual processor may have counters that stand still. */
 static int no_counter(void)
 {
 	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);
@@ -271,6 +271,87 @@ static int no_counter(void)
 	if (!value)
 		snprintf(why, WHY_SIZE, "this processor does not count instructions");
 	return !value;
+}
+
+/* What an event of this process counts in loop_a(rounds), called from here. */
+static long counted(unsigned long long config, unsigned long rounds, unsigned long period, long *samples)
+{
+	struct perf_event_attr attr = counter(config);
+	struct perf_event_mmap_page *page;
+	const size_t size = PAGES * sysconf(_SC_PAGESIZE);
+	uint64_t value;
+	int fd;
+
+	attr.disabled = 1;
+	attr.sample_period = period;
+	attr.sample_type = period ? PERF_SAMPLE_IP : 0;
+	fd = perf_open(&attr, 0);
+	CHECK(fd >= 0);
+	page = mmap(NULL, size + sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_ENABLE, 0));
+	loop_a(rounds);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_DISABLE, 0));
+	CHECK(read(fd, &value, sizeof(value)) == sizeof(value));
+	*samples = 0;
+	for (uint64_t at = 0; at < page->data_head;) {
+		const struct perf_event_header *header = (void *)((char *)page + sysconf(_SC_PAGESIZE) + at);
+
+		CHECK(header->size);
+		*samples += header->type == PERF_RECORD_SAMPLE;
+		at += header->size;
+	}
+	munmap(page, size + sysconf(_SC_PAGESIZE));
+	close(fd);
+	return (long)value;
+}
+
+/*
+ * Instructions and branches are counted exactly, whatever interrupts the program; what is around the loop is always
+ * the same.
+ */
+static int test_counts(void)
+{
+	static const struct {
+		unsigned long long config;
+		long each;
+	} events[] = {
+		{ PERF_COUNT_HW_INSTRUCTIONS, 2 },
+		{ PERF_COUNT_HW_BRANCH_INSTRUCTIONS, 1 },
+	};
+	long none;
+
+	if (no_counter())
+		return 0;
+	for (unsigned int i = 0; i < 2; i++) {
+		long few = counted(events[i].config, 1000, 0, &none);
+		long many = counted(events[i].config, 20001000, 0, &none);
+
+		CHECK(few > 0 && many > 0);
+		if (many - few != 20000000 * events[i].each)
+			FAIL("event %u: %ld, then %ld", i, few, many);
+		if (few - 1000 * events[i].each > 1000)
+			FAIL("event %u: %ld in 1000 rounds", i, few);
+	}
+	return 0;
+}
+
+/* Each overflow is a sample, and there are as many as the count says. */
+static int test_overflows(void)
+{
+	const unsigned long period = 400009;
+	long n, samples;
+
+	if (no_counter())
+		return 0;
+	for (int i = 0; i < 2; i++) {
+		n = counted(i ? PERF_COUNT_HW_BRANCH_INSTRUCTIONS : PERF_COUNT_HW_INSTRUCTIONS, 20000000, period,
+			    &samples);
+		CHECK(n >= 20000000);
+		if (samples != n / (long)period)
+			FAIL("%ld samples of %ld events", samples, n);
+	}
+	return 0;
 }
 
 /* Counters are not affected, nor do they affect us. */
@@ -356,6 +437,8 @@ const struct test perf_tests[] = {
 	{ "given_back", test_given_back },
 	{ "intel_bts_records", test_intel_bts_records },
 	{ "area_is_restored", test_area_is_restored },
+	{ "counts", test_counts },
+	{ "overflows", test_overflows },
 	{ "counters_beside", test_counters_beside },
 	{ "sampling_beside", test_sampling_beside },
 	{ 0 },
