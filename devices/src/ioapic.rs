@@ -126,6 +126,13 @@ impl IoApic {
         }
     }
 
+    /// Whether software listens to `pin`.
+    pub fn listens(&self, pin: u32) -> bool {
+        self.redirection
+            .get(pin as usize)
+            .is_some_and(|entry| entry & REDIRECTION_MASKED == 0)
+    }
+
     /// The next pin, from `from` upwards, that has an interrupt to deliver, and its message.
     pub(crate) fn next_message(&self, from: u32) -> Option<(u32, Message)> {
         let mut candidates = (self.lines | self.edges) & u32::MAX.checked_shl(from).unwrap_or(0);

@@ -48,6 +48,11 @@ impl IrqChip {
         self.service_ioapic();
     }
 
+    /// Whether software has unmasked pin `gsi` of the I/O APIC.
+    pub fn listens(&self, gsi: u32) -> bool {
+        self.ioapic.listens(gsi)
+    }
+
     /// Passes the 8259A's INT output on to LINT0 of the bootstrap processor.
     fn update_intr(&mut self) {
         let level = self.pic.intr();

@@ -1,6 +1,6 @@
 //! The devices of the vbts machine.
 //!
-//! Plain models: no threads, no host clock, nothing random. Every call that depends on time takes `now`, the
+//! Plain models: no threads, no host clock, nothing random unless it is asked for. Every call that depends on time takes `now`, the
 //! virtual time in nanoseconds, and devices with timers say when they want to be called next:
 //!
 //! ```text
@@ -22,9 +22,12 @@
 //! | 8254 | [`pit::Pit`], [`pit::SystemControlPort`] | ports 0x40 (4 bytes), 0x61; IRQ 0 |
 //! | clock | [`rtc::Rtc`] | port 0x70, 2 bytes; IRQ 8 |
 //! | serial port | [`uart::Uart`] | port 0x3F8, 8 bytes; IRQ 4 |
+//! | power | [`power::SleepRegisters`] | port 0x600, 2 bytes |
 //! | reset | [`reset::I8042`], [`reset::ResetControl`], [`reset::SystemControlPortA`] | ports 0x64, 0xCF9, 0x92 |
 //! | exit | [`exit_port::ExitPort`] | port 0xF4, 4 bytes |
 //! | console and agent port | [`virtio::console::Console`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
+//! | disks | [`virtio::block::Block`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
+//! | random numbers | [`virtio::entropy::Entropy`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | shared directories | [`virtio::fs9p::Fs9p`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //!
 //! After anything that can change interrupts (any device access, host input, `tick`) the VMM asks
@@ -39,6 +42,7 @@
 
 mod bus;
 mod dirty;
+pub mod disk;
 pub mod exit_port;
 pub mod ioapic;
 pub mod irqchip;
@@ -46,6 +50,7 @@ pub mod lapic;
 pub mod ninep;
 pub mod pic;
 pub mod pit;
+pub mod power;
 pub mod reset;
 pub mod rtc;
 mod sink;

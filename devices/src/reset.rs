@@ -56,6 +56,9 @@ impl ByteDevice for I8042 {
     }
 }
 
+/// What resets everything when it is written to [`ResetControl`].
+pub const FULL_RESET_VALUE: u8 = ResetControl::SYSTEM_RESET | ResetControl::RESET_CPU;
+
 /// Port 0xCF9, the reset control register of Intel chip sets.
 #[derive(Debug)]
 pub struct ResetControl {

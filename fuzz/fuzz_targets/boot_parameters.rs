@@ -1,11 +1,11 @@
-//! Command line, initrd, memory map, setup header and MP table.
+//! Command line, initrd, memory map, setup header, MP table and ACPI tables.
 #![no_main]
 
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use vbts::boot::params::{BootParams, SETUP_HEADER};
-use vbts::boot::{BootSource, cmdline, load, mptable};
+use vbts::boot::params::{BootParams, FIXED_RNG_SEED, SETUP_HEADER};
+use vbts::boot::{BootSource, acpi, cmdline, load, mptable};
 use vbts::layout;
 use vbts_devices::GuestRam;
 use vbts_fuzz::input::Input;
@@ -60,6 +60,7 @@ fuzz_target!(|data: &[u8]| {
         cmdline: &line,
         processors,
         level_gsis: gsis,
+        rng_seed: FIXED_RNG_SEED,
     };
     ram.fill(&[]);
     match load(memory, &source) {
@@ -69,6 +70,8 @@ fuzz_target!(|data: &[u8]| {
 
     let table = mptable::build(processors, gsis);
     assert!(table.len() as u64 <= layout::BASE_MEMORY_END - layout::MP_TABLE);
+    let tables = acpi::build(processors, gsis);
+    assert!(tables.len() as u64 <= layout::EXTENDED_MEMORY - layout::ACPI_TABLES);
     let mut params = BootParams::new(Some(header));
     params.set_memory_map(&[(0, layout::LOW_RAM_END), (layout::HIGH_RAM_START, 1 << 30)]);
     assert_eq!(params.as_bytes().len(), 4096);
@@ -92,4 +95,7 @@ fn check(ram: &GuardedRam, line: &str, initrd: &[u8]) {
     let len = ram.read(at + 20, 2);
     let table = ram.read(at + 16, usize::from(u16::from_le_bytes([len[0], len[1]])));
     assert_eq!((sum(&ram.read(at, 16)), sum(&table)), (0, 0), "MP table");
+    assert_eq!(u64::from(word(0x070) as u32), layout::ACPI_TABLES);
+    let rsdp = ram.read(word(0x070), 36);
+    assert_eq!((&rsdp[..8], sum(&rsdp)), (&b"RSD PTR "[..], 0), "RSDP");
 }

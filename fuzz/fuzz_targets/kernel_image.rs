@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use vbts::boot::params::FIXED_RNG_SEED;
 use vbts::boot::{BootSource, load};
 use vbts::layout;
 use vbts_devices::GuestRam;
@@ -28,6 +29,7 @@ fuzz_target!(|image: &[u8]| {
         cmdline: "console=ttyS0",
         processors: 1,
         level_gsis: &[5],
+        rng_seed: FIXED_RNG_SEED,
     };
     match load(memory, &source) {
         Ok(state) => assert!((layout::EXTENDED_MEMORY..=SIZE as u64 + 0x200).contains(&state.rip)),

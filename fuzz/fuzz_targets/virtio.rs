@@ -1,13 +1,18 @@
-//! The virtio-mmio registers and the rings and buffers in memory, for the console and for the 9P transport.
+//! The virtio-mmio registers and the rings and buffers in memory, for each device.
 #![no_main]
 
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use vbts_devices::disk::Disk;
 use vbts_devices::irqchip::{IrqChip, IrqLine};
 use vbts_devices::ninep::Access;
 use vbts_devices::virtio::VirtioDevice;
+use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
+use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{BusDevice, GuestRam, OutputBuffer, lock, shared};
@@ -31,6 +36,29 @@ static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
     (ram, view)
 });
 static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);
+
+/// Bytes of the disk: what is after them in its file is not the guest's.
+const DISK: usize = 1 << 15;
+/// A file in memory that is the disk.
+static FILE: LazyLock<OwnedFd> = LazyLock::new(|| {
+    rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC).expect("a file")
+});
+
+/// The disk, all of whose bytes are the same, writable or not.
+fn disk(writable: bool) -> Disk {
+    rustix::fs::ftruncate(&*FILE, DISK as u64).expect("a file");
+    rustix::io::pwrite(&*FILE, &[0xD1; DISK], 0).expect("a file");
+    let path = PathBuf::from(format!("/proc/self/fd/{}", FILE.as_raw_fd()));
+    Disk::open(&path, writable).expect("a disk")
+}
+
+/// The disk has the size that it had and, if it is not `writable`, the contents.
+fn assert_disk_is_whole(writable: bool) {
+    let mut contents = vec![0; DISK + 1];
+    let size = rustix::io::pread(&*FILE, &mut contents, 0).expect("a file");
+    assert_eq!(size, DISK);
+    assert!(writable || contents[..DISK].iter().all(|b| *b == 0xD1));
+}
 
 /// The driver's side.
 struct Driver<'a, D> {
@@ -164,7 +192,8 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let irq = IrqLine::new(shared(IrqChip::new(1, false)), 5);
     let available = [0; 8];
-    if input.u8() & 1 == 0 {
+    let kind = input.u8();
+    if kind % 4 == 0 {
         let output = shared(OutputBuffer::new(64));
         let ports = vec![
             ConsolePort::named("port", Box::new(output.clone())),
@@ -184,6 +213,28 @@ fuzz_target!(|data: &[u8]| {
             lock(&output).take();
             device.poll();
         });
+    } else if kind % 4 == 2 {
+        let writable = kind & 0x10 == 0;
+        let device = Block::new(disk(writable), "disk");
+        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let device = &mut device;
+        Driver {
+            device,
+            ram,
+            available,
+        }
+        .run(&mut input, |device, _| device.poll());
+        assert_disk_is_whole(writable);
+    } else if kind % 4 == 3 {
+        let device = Entropy::new(Source::Fixed(kind.into()));
+        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let device = &mut device;
+        Driver {
+            device,
+            ram,
+            available,
+        }
+        .run(&mut input, |device, _| device.poll());
     } else {
         let device = Fs9p::new("tag", &TREE.share(), Access::ReadOnly).expect("the share is there");
         let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");

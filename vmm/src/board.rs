@@ -2,20 +2,24 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use thiserror::Error;
 use vbts_cpu::{Platform, Signals, Startup};
+use vbts_devices::disk::Disk;
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
 use vbts_devices::lapic::StartupEvent;
 use vbts_devices::ninep::Access;
 use vbts_devices::pit::{Pit, SystemControlPort};
+use vbts_devices::power::{PowerSwitch, SleepRegisters};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
 use vbts_devices::rtc::Rtc;
 use vbts_devices::uart::Uart;
 use vbts_devices::virtio::VirtioDevice;
+use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
+use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
 use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN};
 use vbts_devices::virtio::queue::QueueError;
@@ -24,10 +28,8 @@ use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Shared, lock, shared};
 use crate::layout::{self, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 use crate::memory::GuestMemory;
 
-/// Wires of the ISA bus.
+/// Wire of the timer.
 const PIT_IRQ: u32 = 0;
-const COM1_IRQ: u32 = 4;
-const RTC_IRQ: u32 = 8;
 
 /// Whether a port is one of the interrupt controllers' and timers', which have nothing for the host.
 fn is_internal(port: u16) -> bool {
@@ -48,7 +50,7 @@ pub enum BoardError {
     #[error("Cannot attach a virtio device")]
     Queue(#[from] QueueError),
     /// No place for one more device.
-    #[error("the machine has room for {max} virtio devices: --share at most {shares} directories", max = VIRTIO_GSI.len(), shares = VIRTIO_GSI.len() - 2)]
+    #[error("the machine has room for {max} virtio devices: give fewer --share or --disk", max = VIRTIO_GSI.len())]
     NoRoom,
     /// A directory cannot be shared.
     #[error("Cannot share {directory}")]
@@ -73,6 +75,8 @@ pub struct Board {
     uart: Shared<Uart>,
     exit: ExitStatus,
     reset: ResetLine,
+    power: PowerSwitch,
+    power_button: Mutex<IrqLine>,
     memory: GuestMemory,
     virtio_devices: usize,
     /// A virtio device has been told to work: it may have written memory.
@@ -99,16 +103,17 @@ impl Board {
         let chip = shared(IrqChip::new(processors, tsc_deadline));
         let line = |irq| IrqLine::new(chip.clone(), irq);
         let (reset, exit) = (ResetLine::new(), ExitStatus::new());
+        let power = PowerSwitch::new();
         let pit = shared(Pit::new(line(PIT_IRQ)));
-        let rtc = shared(Rtc::new(line(RTC_IRQ), epoch));
-        let uart = shared(Uart::new(line(COM1_IRQ), serial));
+        let rtc = shared(Rtc::new(line(layout::RTC_GSI), epoch));
+        let uart = shared(Uart::new(line(layout::COM1_GSI), serial));
 
         let mut ports = Bus::new();
         ports.insert(0x20, 2, shared(PicPorts::master(chip.clone())))?;
         ports.insert(0x40, 4, pit.clone())?;
         ports.insert(0x61, 1, shared(SystemControlPort::new(pit.clone())))?;
         ports.insert(0x64, 1, shared(I8042::new(reset.clone())))?;
-        ports.insert(0x70, 2, rtc.clone())?;
+        ports.insert(layout::RTC.into(), 2, rtc.clone())?;
         ports.insert(0x92, 1, shared(SystemControlPortA::new(reset.clone())))?;
         ports.insert(0xA0, 2, shared(PicPorts::slave(chip.clone())))?;
         ports.insert(
@@ -118,7 +123,16 @@ impl Board {
         )?;
         ports.insert(layout::COM1.into(), 8, uart.clone())?;
         ports.insert(0x4D0, 2, shared(PicPorts::elcr(chip.clone())))?;
-        ports.insert(0xCF9, 1, shared(ResetControl::new(reset.clone())))?;
+        ports.insert(
+            layout::SLEEP_CONTROL.into(),
+            2,
+            shared(SleepRegisters::new(power.clone())),
+        )?;
+        ports.insert(
+            layout::RESET_CONTROL.into(),
+            1,
+            shared(ResetControl::new(reset.clone())),
+        )?;
 
         let mut mmio = Bus::new();
         mmio.insert(
@@ -126,6 +140,7 @@ impl Board {
             0x1000,
             shared(IoApicWindow::new(chip.clone())),
         )?;
+        let power_button = Mutex::new(line(layout::POWER_BUTTON_GSI));
         Ok(Self {
             signals,
             chip,
@@ -136,6 +151,8 @@ impl Board {
             uart,
             exit,
             reset,
+            power,
+            power_button,
             memory,
             virtio_devices: 0,
             dma: AtomicBool::new(false),
@@ -190,6 +207,22 @@ impl Board {
         self.attach(device).map(drop)
     }
 
+    /// Adds a disk, which the guest may know by `id`.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn add_disk(&mut self, disk: Disk, id: &str) -> Result<(), BoardError> {
+        self.attach(Block::new(disk, id)).map(drop)
+    }
+
+    /// Adds a source of random numbers.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn add_entropy(&mut self, source: Source) -> Result<(), BoardError> {
+        self.attach(Entropy::new(source)).map(drop)
+    }
+
     /// How many virtio devices the board has.
     pub fn virtio_devices(&self) -> usize {
         self.virtio_devices
@@ -208,6 +241,21 @@ impl Board {
     /// The guest has asked for a reset.
     pub fn reset_requested(&self) -> bool {
         self.reset.requested()
+    }
+
+    /// The guest has switched the machine off.
+    pub fn is_off(&self) -> bool {
+        self.power.is_off()
+    }
+
+    /// Presses the power button; false if the guest's kernel has no ear for it.
+    pub fn press_power_button(&self) -> bool {
+        let heard = lock(&self.chip).listens(layout::POWER_BUTTON_GSI);
+        if heard {
+            lock(&self.power_button).pulse();
+            self.update_signals();
+        }
+        heard
     }
 
     /// The guest listens on its serial port and has read everything.

@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use vbts_cpu::{Model, Signals};
+use vbts_devices::disk::Disk;
 use vbts_devices::ninep::Access;
+use vbts_devices::virtio::entropy::Source;
 use vbts_devices::{Shared, shared};
 use vbts_protocol::ROOT_TAG;
 
 use crate::accel::{Accel, Bts};
 use crate::board::Board;
+use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootError, BootSource, cmdline};
-use crate::cli::options::{MachineArgs, ShareArg};
+use crate::cli::options::{DiskArg, MachineArgs, Rng, ShareArg};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
@@ -25,6 +28,9 @@ use crate::sandbox::{self, Sandbox};
 /// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says otherwise: the same on
 /// every run (2026-01-01 00:00:00 UTC).
 const EPOCH: u64 = 1_767_225_600;
+
+/// Seed of [`Rng::Fixed`]: any number will do.
+const FIXED_SEED: u64 = 1;
 
 /// CPUID.1:ECX.TSC_DEADLINE.
 const CPUID_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
@@ -41,6 +47,8 @@ pub struct Launch {
     /// What executes the processors, if it is not the software CPU.
     vm: Option<Vm>,
     options: MachineArgs,
+    writable_disks: bool,
+    rng_seed: RngSeed,
 }
 
 /// A directory that is shared with the guest.
@@ -115,6 +123,8 @@ impl Launch {
             alarm,
             vm,
             options: options.clone(),
+            writable_disks: false,
+            rng_seed: FIXED_RNG_SEED,
         })
     }
 
@@ -186,6 +196,35 @@ impl Launch {
         Ok(())
     }
 
+    /// Adds the disks of `--disk`.
+    ///
+    /// # Errors
+    /// One cannot be opened, or they are too many.
+    pub fn add_disks(&mut self, disks: &[DiskArg]) -> Result<(), Failure> {
+        for (n, DiskArg { file, writable }) in disks.iter().enumerate() {
+            let disk = Disk::open(file, *writable)
+                .with_context(|| format!("--disk {}", file.display()))?;
+            self.board.add_disk(disk, &format!("vbts-disk{n}"))?;
+            self.writable_disks |= writable;
+        }
+        Ok(())
+    }
+
+    /// Adds a source of random numbers, from which the kernel's seed comes as well.
+    ///
+    /// # Errors
+    /// There is no room, or the host has no random numbers.
+    pub fn add_entropy(&mut self, rng: Rng) -> Result<(), Failure> {
+        let mut source = match (rng, self.accel()) {
+            (Rng::Host, _) | (Rng::Auto, Accel::Kvm) => Source::Host,
+            (Rng::Fixed, _) | (Rng::Auto, Accel::Soft) => Source::Fixed(FIXED_SEED),
+        };
+        if source == Source::Host && source.fill(&mut self.rng_seed) != self.rng_seed.len() {
+            return Err(Failure::Host("this host gives no random numbers".into()));
+        }
+        Ok(self.board.add_entropy(source)?)
+    }
+
     /// Loads the kernel; the machine is then ready to run.
     ///
     /// # Errors
@@ -210,6 +249,7 @@ impl Launch {
             cmdline: &cmdline,
             processors: self.board.signals().len() as u8,
             level_gsis: VIRTIO_GSI.get(..devices).unwrap_or_default(),
+            rng_seed: self.rng_seed,
         };
         let state = boot::load(&self.memory, &source)
             .with_context(|| format!("Cannot boot {}", kernel.display()))?;
@@ -220,7 +260,12 @@ impl Launch {
             } else {
                 Access::ReadOnly
             };
-            Sandbox::new(files, self.vm.is_some())
+            let sandbox = Sandbox::new(files, self.vm.is_some());
+            if self.writable_disks {
+                sandbox.with_writable_disks()
+            } else {
+                sandbox
+            }
         });
         let mut machine = Machine::new(
             self.model,

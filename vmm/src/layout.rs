@@ -28,6 +28,8 @@ pub const MP_TABLE: u64 = 0x9_FC00;
 pub const MAX_PROCESSORS: u8 = 8;
 /// First byte after base memory.
 pub const BASE_MEMORY_END: u64 = 0xA_0000;
+/// ACPI's tables, the first of which is the RSDP: the BIOS area, where kernels look for it (ACPI 6.5, 5.2.5.1).
+pub const ACPI_TABLES: u64 = 0xE_0000;
 /// Where RAM goes on after the video and ROM areas of a PC.
 pub const EXTENDED_MEMORY: u64 = 0x10_0000;
 
@@ -49,3 +51,17 @@ pub const IOAPIC: u64 = 0xFEC0_0000;
 pub const LAPIC: u64 = 0xFEE0_0000;
 /// COM1.
 pub const COM1: u16 = 0x3F8;
+/// Its interrupt.
+pub const COM1_GSI: u32 = 4;
+/// The clock.
+pub const RTC: u16 = 0x70;
+/// Its interrupt.
+pub const RTC_GSI: u32 = 8;
+/// ACPI's sleep control register.
+pub const SLEEP_CONTROL: u16 = 0x600;
+/// ACPI's sleep status register.
+pub const SLEEP_STATUS: u16 = 0x601;
+/// The reset control register.
+pub const RESET_CONTROL: u16 = 0xCF9;
+/// Interrupt of the power button: above those of the ISA bus.
+pub const POWER_BUTTON_GSI: u32 = 16;

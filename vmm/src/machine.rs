@@ -33,6 +33,8 @@ pub enum End {
     Status(u8),
     /// It reset the machine.
     Reset,
+    /// It switched the machine off.
+    Off,
 }
 
 /// The host's part in a run: what reads the guest's output and gives it input.
@@ -232,6 +234,9 @@ impl Witness<'_> {
         drop(console);
         if dead || panicked && self.board.reset_requested() {
             return Err(self.crashed("the guest's kernel panicked"));
+        }
+        if self.board.is_off() {
+            return Ok(Some(End::Off));
         }
         Ok(self.board.reset_requested().then_some(End::Reset))
     }

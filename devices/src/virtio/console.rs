@@ -99,7 +99,7 @@ impl ConsolePort {
             let Some(chain) = queue.pop(ram)? else { break };
             let n = chain.writable_len().min(self.input.len());
             let bytes: Vec<u8> = self.input.drain(..n).collect();
-            let written = chain.write(ram, &bytes)?;
+            let written = chain.write(ram, 0, &bytes)?;
             queue.complete(ram, &chain, written)?;
         }
         Ok(())
@@ -197,7 +197,7 @@ impl Console {
         loop {
             while let Some(message) = self.control.front() {
                 let Some(chain) = rx.pop(ram)? else { break };
-                let written = chain.write(ram, message)?;
+                let written = chain.write(ram, 0, message)?;
                 rx.complete(ram, &chain, written)?;
                 self.control.pop_front();
             }

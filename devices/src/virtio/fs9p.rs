@@ -69,7 +69,7 @@ impl VirtioDevice for Fs9p {
             let len = chain.read(ram, 0, &mut self.request)?;
             self.request.truncate(len);
             self.server.handle(&self.request, &mut self.reply);
-            let written = chain.write(ram, &self.reply)?;
+            let written = chain.write(ram, 0, &self.reply)?;
             queue.complete(ram, &chain, written)?;
         }
         Ok(())

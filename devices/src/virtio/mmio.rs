@@ -257,6 +257,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         let started = status & !self.status & STATUS_DRIVER_OK != 0;
         self.status = status;
         if started {
+            self.device.start(self.driver_features);
             // Something may have been waiting for the driver.
             self.poll();
         }

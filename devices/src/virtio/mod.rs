@@ -1,6 +1,8 @@
 //! Virtio devices behind the virtio-mmio transport (OASIS Virtual I/O Device 1.2).
 
+pub mod block;
 pub mod console;
+pub mod entropy;
 pub mod fs9p;
 pub mod mmio;
 pub mod queue;
@@ -27,6 +29,8 @@ pub trait VirtioDevice: Send {
     /// # Errors
     /// A queue is unusable; the transport then asks the driver to reset the device.
     fn process(&mut self, queues: &mut [VirtQueue], ram: &GuestRam) -> Result<(), QueueError>;
+    /// The driver is ready, and has taken `features` of those that were offered.
+    fn start(&mut self, _features: u64) {}
     /// Forgets everything that the driver set up.
     fn reset(&mut self);
 }

@@ -152,10 +152,10 @@ impl Chain {
         Ok(done)
     }
 
-    /// Stores `data` in the writable bytes; returns how many fitted.
-    pub fn write(&self, ram: &GuestRam, data: &[u8]) -> Result<usize, QueueError> {
+    /// Stores `data` in the writable bytes, starting at byte `offset` of them; returns how many fitted.
+    pub fn write(&self, ram: &GuestRam, offset: usize, data: &[u8]) -> Result<usize, QueueError> {
         let mut done = 0;
-        for (address, len) in pieces(&self.writable, 0, data.len()) {
+        for (address, len) in pieces(&self.writable, offset, data.len()) {
             ram.write_slice(&data[done..done + len], address)?;
             done += len;
         }

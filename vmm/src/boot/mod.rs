@@ -3,6 +3,7 @@
 //! Both kinds of kernel enter by the 64-bit boot protocol of Linux (Documentation/arch/x86/boot.rst, "64-bit Boot
 //! Protocol"): long mode, the first 4 GiB mapped to themselves, RSI pointing to `boot_params`.
 
+pub mod acpi;
 pub mod bzimage;
 pub mod cmdline;
 pub mod cpio;
@@ -31,8 +32,10 @@ pub struct BootSource<'a> {
     pub cmdline: &'a str,
     /// Logical processors to announce.
     pub processors: u8,
-    /// Interrupt inputs that are level-triggered.
+    /// The interrupt input of each virtio-mmio device, in order. They are level-triggered.
     pub level_gsis: &'a [u8],
+    /// Seed of the kernel's random number generator.
+    pub rng_seed: params::RngSeed,
 }
 
 /// Why a machine cannot be booted.
@@ -141,15 +144,18 @@ pub fn load(
         GuestAddress(layout::COMMAND_LINE),
     )?;
     memory.write_slice(
-        &params::rng_seed_setup_data(),
+        &params::rng_seed_setup_data(&source.rng_seed),
         GuestAddress(layout::SETUP_DATA),
     )?;
     let table = mptable::build(source.processors, source.level_gsis);
     memory.write_slice(&table, GuestAddress(layout::MP_TABLE))?;
+    let tables = acpi::build(source.processors, source.level_gsis);
+    memory.write_slice(&tables, GuestAddress(layout::ACPI_TABLES))?;
 
     let mut params = BootParams::new(kernel.setup_header.as_deref());
     params.set_command_line(layout::COMMAND_LINE, source.cmdline.len());
     params.set_setup_data(layout::SETUP_DATA);
+    params.set_rsdp(layout::ACPI_TABLES);
     if let Some((address, len)) = initrd {
         params.set_initrd(address, len);
     }

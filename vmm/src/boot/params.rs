@@ -32,6 +32,8 @@ pub mod setup {
     pub const INIT_SIZE: usize = 0x260;
 }
 
+/// Offset of `acpi_rsdp_addr`.
+const ACPI_RSDP_ADDR: usize = 0x070;
 /// Offset of `e820_entries`.
 const E820_ENTRIES: usize = 0x1E8;
 /// Offset of `e820_table`; an entry is {u64 address, u64 size, u32 type}.
@@ -48,8 +50,10 @@ const LOADED_HIGH: u8 = 1 << 0;
 
 /// `SETUP_RNG_SEED` of `struct setup_data`.
 const SETUP_RNG_SEED: u32 = 9;
-/// The seed. It is no secret: the same on every run, so that every run is the same.
-const RNG_SEED: [u8; 32] = *b"vbts: the same seed on every run";
+/// A seed for the kernel's random number generator.
+pub type RngSeed = [u8; 32];
+/// One that is no secret: the same on every run, so that every run is the same.
+pub const FIXED_RNG_SEED: RngSeed = *b"vbts: the same seed on every run";
 
 /// `struct boot_params` under construction.
 #[derive(Debug, Clone)]
@@ -91,6 +95,11 @@ impl BootParams {
         self.put(setup::SETUP_DATA, &address.to_le_bytes());
     }
 
+    /// Says where ACPI's root pointer lies, which kernels before 5.0 look for themselves.
+    pub fn set_rsdp(&mut self, address: u64) {
+        self.put(ACPI_RSDP_ADDR, &address.to_le_bytes());
+    }
+
     /// Says where the initrd lies; both numbers are below 4 GiB.
     pub fn set_initrd(&mut self, address: u64, len: u64) {
         self.put(setup::RAMDISK_IMAGE, &(address as u32).to_le_bytes());
@@ -105,6 +114,11 @@ impl BootParams {
             (
                 layout::MP_TABLE,
                 layout::BASE_MEMORY_END - layout::MP_TABLE,
+                RESERVED,
+            ),
+            (
+                layout::ACPI_TABLES,
+                layout::EXTENDED_MEMORY - layout::ACPI_TABLES,
                 RESERVED,
             ),
         ];
@@ -128,12 +142,12 @@ impl BootParams {
 }
 
 /// The only element of the `struct setup_data` list: a seed for the kernel's random number generator.
-pub fn rng_seed_setup_data() -> Vec<u8> {
-    let mut data = Vec::with_capacity(16 + RNG_SEED.len());
+pub fn rng_seed_setup_data(seed: &RngSeed) -> Vec<u8> {
+    let mut data = Vec::with_capacity(16 + seed.len());
     data.extend_from_slice(&0u64.to_le_bytes());
     data.extend_from_slice(&SETUP_RNG_SEED.to_le_bytes());
-    data.extend_from_slice(&(RNG_SEED.len() as u32).to_le_bytes());
-    data.extend_from_slice(&RNG_SEED);
+    data.extend_from_slice(&(seed.len() as u32).to_le_bytes());
+    data.extend_from_slice(seed);
     data
 }
 
@@ -149,8 +163,8 @@ mod tests {
     fn the_memory_map_leaves_out_the_firmware_area() {
         let mut params = BootParams::new(None);
         params.set_memory_map(&[(0, 0xC000_0000), (1 << 32, 1 << 30)]);
-        assert_eq!(params.as_bytes()[E820_ENTRIES], 4);
-        let entries: Vec<_> = (0..4)
+        assert_eq!(params.as_bytes()[E820_ENTRIES], 5);
+        let entries: Vec<_> = (0..5)
             .map(|i| {
                 let at = E820_TABLE + i * E820_ENTRY;
                 (
@@ -165,6 +179,7 @@ mod tests {
             [
                 (0, 0x9FC00, 1),
                 (0x9FC00, 0x400, 2),
+                (0xE0000, 0x20000, 2),
                 (0x10_0000, 0xBFF0_0000, 1),
                 (1 << 32, 1 << 30, 1)
             ]
@@ -194,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_seed_is_a_setup_data_of_its_type() {
-        let data = rng_seed_setup_data();
+        let data = rng_seed_setup_data(&FIXED_RNG_SEED);
         assert_eq!(data[8..16], [9, 0, 0, 0, 32, 0, 0, 0]);
         assert_eq!(data.len(), 48);
     }

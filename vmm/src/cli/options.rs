@@ -142,6 +142,44 @@ impl FromStr for ShareArg {
     }
 }
 
+/// A disk of the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskArg {
+    /// On the host.
+    pub file: PathBuf,
+    /// The guest may write.
+    pub writable: bool,
+}
+
+impl FromStr for DiskArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (file, writable) = match text.strip_suffix(",ro") {
+            Some(file) => (file, false),
+            None => (text, true),
+        };
+        if file.is_empty() {
+            return Err("write a file, optionally followed by ,ro".into());
+        }
+        Ok(Self {
+            file: file.into(),
+            writable,
+        })
+    }
+}
+
+/// Where a guest's random numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rng {
+    /// `fixed` on the software CPU, whose runs are all the same, `host` on KVM
+    Auto,
+    /// A generator that gives the same numbers on every run: for no secret
+    Fixed,
+    /// The host
+    Host,
+}
+
 impl MachineArgs {
     /// Starts reporting to standard error at the chosen level.
     pub fn start_logging(&self) {

@@ -6,8 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use clap::Args;
+use signal_hook::consts::SIGTERM;
 
-use super::options::MachineArgs;
+use super::options::{DiskArg, MachineArgs, Rng};
 use crate::board::Board;
 use crate::exit::Failure;
 use crate::host::input::Offer;
@@ -19,6 +20,8 @@ use crate::machine::{Attendant, End};
 const ESCAPE: u8 = 0x01;
 /// After [`ESCAPE`]: end the guest.
 const QUIT: u8 = b'x';
+/// After [`ESCAPE`]: the guest gets that key, as it does when it is struck twice.
+const SEND: u8 = b'a';
 /// Input is handed to the serial port in pieces of so many bytes.
 const PIECE: usize = 4096;
 /// While input is awaited it is looked for this often in virtual time, in ns.
@@ -45,9 +48,12 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub append: String,
-    /// Disk image (this build has no disks yet)
-    #[arg(long, value_name = "FILE")]
-    pub disk: Vec<PathBuf>,
+    /// A disk: a file or block device of the host, /dev/vda in the guest, and so on; with ,ro to read only
+    #[arg(long, value_name = "FILE[,ro]")]
+    pub disk: Vec<DiskArg>,
+    /// Where the guest's random numbers come from
+    #[arg(long, value_enum, value_name = "SOURCE", default_value = "auto")]
+    pub rng: Rng,
 }
 
 /// Runs the command.
@@ -56,16 +62,12 @@ pub struct RunArgs {
 /// See [`Failure`].
 pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     let mut launch = Launch::new(&args.machine, true)?;
-    if let Some(disk) = args.disk.first() {
-        let disk = disk.display();
-        return Err(
-            anyhow::anyhow!("--disk {disk}: this build has no disks yet; use --initrd").into(),
-        );
-    }
+    launch.add_disks(&args.disk)?;
     if let Some(root) = &args.machine.root {
         launch.share_root(root)?;
     }
     launch.share(&launch.shares()?)?;
+    launch.add_entropy(args.rng)?;
     let initrd = args.initrd.as_deref().map(launch::read).transpose()?;
     let mut machine = launch.boot(&args.kernel, initrd.as_deref(), &args.append)?;
 
@@ -81,7 +83,7 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     );
     match outcome? {
         End::Status(status) => Ok(status),
-        End::Reset => Ok(0),
+        End::Reset | End::Off => Ok(0),
     }
 }
 
@@ -97,6 +99,7 @@ struct Operator {
     /// The guest has read everything and listens for more.
     wanted: bool,
     next_check: u64,
+    button_pressed: bool,
 }
 
 impl Operator {
@@ -108,6 +111,7 @@ impl Operator {
             pending: VecDeque::new(),
             wanted: false,
             next_check: 0,
+            button_pressed: false,
         }
     }
 
@@ -116,6 +120,7 @@ impl Operator {
         for &byte in bytes {
             match byte {
                 QUIT if self.escaped => return Err(Failure::Left),
+                SEND if self.escaped => self.pending.push_back(ESCAPE),
                 ESCAPE if self.interactive && !self.escaped => {
                     self.escaped = true;
                     continue;
@@ -147,8 +152,13 @@ impl Attendant for Operator {
         Ok(())
     }
 
-    fn event(&mut self, _board: &Board, event: Event) -> Result<(), Failure> {
+    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
         match event {
+            // The guest may end by itself, but once only; who asks again does not want to wait.
+            Event::Signal(SIGTERM) if !self.button_pressed && board.press_power_button() => {
+                self.button_pressed = true;
+                Ok(())
+            }
             Event::Signal(signal) => Err(Failure::Signal(signal)),
             Event::Timeout => Ok(()),
         }
@@ -184,8 +194,8 @@ mod tests {
     #[test]
     fn control_a_twice_is_one_for_the_guest() {
         let mut o = operator(true);
-        o.type_in(b"\x01\x01x\x01b").unwrap();
-        assert_eq!(o.pending, b"\x01xb");
+        o.type_in(b"\x01\x01x\x01ab\x01b").unwrap();
+        assert_eq!(o.pending, b"\x01x\x01bb");
     }
 
     #[test]

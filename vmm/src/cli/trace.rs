@@ -179,6 +179,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         let how = match end {
             End::Status(status) => format!("with status {status}"),
             End::Reset => "by a reset".into(),
+            End::Off => "by switching itself off".into(),
         };
         return Err(machine.crashed(&format!("the guest ended {how} before the program did")));
     };

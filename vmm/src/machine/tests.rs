@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::boot::elf::tests::kernel;
+use crate::boot::params::FIXED_RNG_SEED;
 use crate::boot::{BootSource, load};
 use crate::layout::EXTENDED_MEMORY;
 use crate::memory::{Size, allocate};
@@ -38,6 +39,7 @@ fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
         cmdline: "",
         processors: 1,
         level_gsis: &[],
+        rng_seed: FIXED_RNG_SEED,
     };
     let state = load(&memory, &source).unwrap();
     let signals = Arc::<vbts_cpu::Signals>::default();
@@ -63,6 +65,13 @@ fn reason(outcome: Result<End, Failure>) -> String {
         Err(failure @ Failure::Guest { .. }) => failure.to_string(),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_guest_that_goes_to_s5_is_off() {
+    // mov dx, 0x600; mov al, 0x34; out dx, al; hlt
+    let code = [0x66, 0xBA, 0x00, 0x06, 0xB0, 0x34, 0xEE, 0xF4];
+    assert_eq!(run(&code).unwrap(), End::Off);
 }
 
 /// `mov al, 0xFE; out 0x64, al; hlt`

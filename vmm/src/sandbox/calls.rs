@@ -164,6 +164,14 @@ pub(super) const KVM_CALLS: &[Call] = calls! {
     SYS_ioctl, OneOf(1, TERMINAL_AND_KVM), "as above; entering the guest, its processors' state, interrupts";
 };
 
+/// What a machine needs besides if the guest may write to a disk.
+#[rustfmt::skip]
+pub(super) const DISK_CALLS: &[Call] = calls! {
+    SYS_pwrite64, Any, "sectors";
+    SYS_fallocate, Any, "sectors that are discarded or become zero";
+    SYS_fdatasync, Any, "a flush";
+};
+
 /// What a machine needs besides if the guest may write to a directory of the host.
 #[rustfmt::skip]
 pub(super) const WRITING_CALLS: &[Call] = calls! {

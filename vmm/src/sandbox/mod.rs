@@ -16,7 +16,7 @@ use seccompiler::{
 use vbts_devices::ninep::Access;
 
 use crate::exit::Failure;
-use calls::{CALLS, Call, Check, KVM_CALLS, WRITING_CALLS};
+use calls::{CALLS, Call, Check, DISK_CALLS, KVM_CALLS, WRITING_CALLS};
 
 /// What root keeps: its say over files, because the guest sees the files that whoever started the VMM sees.
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
@@ -30,13 +30,27 @@ const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 pub struct Sandbox {
     files: Access,
     kvm: bool,
+    disks: bool,
 }
 
 impl Sandbox {
     /// A sandbox in which files can be opened for reading, or for writing as well if the guest may write to a
     /// directory of the host, and from which KVM can be used if it executes the guest.
     pub fn new(files: Access, kvm: bool) -> Self {
-        Self { files, kvm }
+        Self {
+            files,
+            kvm,
+            disks: false,
+        }
+    }
+
+    /// One in which disks that are open can be written as well.
+    #[must_use]
+    pub fn with_writable_disks(self) -> Self {
+        Self {
+            disks: true,
+            ..self
+        }
     }
 
     /// Confines every thread of this process, for good. Threads cannot be started afterwards.
@@ -65,7 +79,8 @@ impl Sandbox {
             Access::ReadWrite => WRITING_CALLS,
         };
         let kvm = if self.kvm { KVM_CALLS } else { &[] };
-        CALLS.iter().chain(kvm).chain(writing)
+        let disks = if self.disks { DISK_CALLS } else { &[] };
+        CALLS.iter().chain(kvm).chain(disks).chain(writing)
     }
 
     fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {

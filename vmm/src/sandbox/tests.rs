@@ -124,6 +124,17 @@ fn open(flags: i32) {
     );
 }
 
+/// What machines do whose guest may write to a disk: here to none.
+const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
+    ("a sector", || {
+        call(libc::SYS_pwrite64, [u64::MAX, 0x1000, 512, 0, 0, 0])
+    }),
+    ("sectors discarded", || {
+        call(libc::SYS_fallocate, [u64::MAX, 3, 0, 512, 0, 0])
+    }),
+    ("a flush", || call(libc::SYS_fdatasync, [u64::MAX; 6])),
+];
+
 fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
     let writing = if access == Access::ReadWrite {
         ALLOWED_TO_WRITE
@@ -137,9 +148,13 @@ fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
 #[ignore = "the other tests run it, each case in a process of its own"]
 fn in_a_process_of_its_own() {
     let case = std::env::var(CASE).unwrap();
-    let (access, name) = match case.strip_prefix("rw:") {
-        Some(name) => (Access::ReadWrite, name),
-        None => (Access::ReadOnly, case.as_str()),
+    let (sandbox, name) = match case.split_once(':') {
+        Some(("rw", name)) => (Sandbox::new(Access::ReadWrite, false), name),
+        Some((_, name)) => (
+            Sandbox::new(Access::ReadOnly, false).with_writable_disks(),
+            name,
+        ),
+        None => (Sandbox::new(Access::ReadOnly, false), case.as_str()),
     };
     // A thread that has been started before, that works and ends in the sandbox, and may not do more than this one.
     let (ask, asked) = channel::<()>();
@@ -148,11 +163,16 @@ fn in_a_process_of_its_own() {
     let thread = std::thread::spawn(move || {
         answer.send(()).unwrap();
         asked.recv().unwrap();
-        let mut all = FORBIDDEN.iter().copied().chain(cases(Access::ReadWrite));
+        let disks = ALLOWED_ON_DISKS.iter().copied();
+        let mut all = FORBIDDEN
+            .iter()
+            .copied()
+            .chain(cases(Access::ReadWrite))
+            .chain(disks);
         all.find(|(n, _)| *n == name).unwrap().1();
     });
     answered.recv().unwrap();
-    Sandbox::new(access, false).enter().unwrap();
+    sandbox.enter().unwrap();
     ask.send(()).unwrap();
     thread.join().unwrap();
     let mut stdout = std::io::stdout();
@@ -208,8 +228,17 @@ fn other_calls_kill_the_process() {
 
 #[test]
 fn its_own_calls_do_not() {
-    for (prefix, access) in [("", Access::ReadOnly), ("rw:", Access::ReadWrite)] {
-        for (name, _) in cases(access) {
+    for (prefix, access) in [
+        ("", Access::ReadOnly),
+        ("rw:", Access::ReadWrite),
+        ("disk:", Access::ReadOnly),
+    ] {
+        let disks = if prefix == "disk:" {
+            ALLOWED_ON_DISKS
+        } else {
+            &[]
+        };
+        for (name, _) in cases(access).chain(disks.iter().copied()) {
             let output = run(&format!("{prefix}{name}"));
             assert!(output.status.success(), "{name}: {output:?}");
             assert!(
@@ -221,9 +250,14 @@ fn its_own_calls_do_not() {
 }
 
 #[test]
-fn writing_needs_a_directory_to_write_to() {
-    for (name, _) in ALLOWED_TO_WRITE {
+fn writing_needs_something_to_write_to() {
+    for (name, _) in ALLOWED_TO_WRITE.iter().chain(ALLOWED_ON_DISKS) {
         assert_eq!(run(name).status.signal(), Some(libc::SIGSYS), "{name}");
+    }
+    // A file cannot be opened for writing because there is a disk.
+    for (name, _) in ALLOWED_TO_WRITE {
+        let output = run(&format!("disk:{name}"));
+        assert_eq!(output.status.signal(), Some(libc::SIGSYS), "{name}");
     }
 }
 
@@ -264,6 +298,7 @@ fn the_document_has_the_same_table() {
     for call in WRITING_CALLS {
         writing += &row(call);
     }
+    let disks: String = DISK_CALLS.iter().map(row).collect();
     let kvm: String = KVM_CALLS.iter().map(row).collect();
     let document = include_str!("../../../docs/security.md");
     assert!(
@@ -273,6 +308,10 @@ fn the_document_has_the_same_table() {
     assert!(
         document.contains(&kvm),
         "docs/security.md should have:\n{kvm}"
+    );
+    assert!(
+        document.contains(&disks),
+        "docs/security.md should have:\n{disks}"
     );
     assert!(
         document.contains(&writing),

@@ -25,7 +25,7 @@ impl VirtioDevice for Echo {
         while let Some(chain) = queues[0].pop(ram)? {
             let mut data = vec![0; chain.readable_len()];
             chain.read(ram, 0, &mut data)?;
-            let written = chain.write(ram, &data)?;
+            let written = chain.write(ram, 0, &data)?;
             queues[0].complete(ram, &chain, written)?;
         }
         Ok(())

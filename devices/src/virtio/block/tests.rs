@@ -1,0 +1,220 @@
+use super::super::testing::Driver;
+use super::*;
+use crate::disk::tests::TemporaryFile;
+
+const SECTORS: usize = 512;
+
+/// A disk whose sector *n* is full of the byte *n*.
+fn file() -> TemporaryFile {
+    let contents: Vec<u8> = (0..SECTORS)
+        .flat_map(|n| [n as u8; SECTOR as usize])
+        .collect();
+    TemporaryFile::new(&contents)
+}
+
+fn driver(file: &TemporaryFile, writable: bool) -> Driver<Block> {
+    let disk = Disk::open(&file.0, writable).unwrap();
+    let mut driver = Driver::new(Block::new(disk, "test"));
+    driver.start();
+    driver
+}
+
+fn header(kind: u32, sector: u64) -> Vec<u8> {
+    let mut header = kind.to_le_bytes().to_vec();
+    header.extend([0; 4]);
+    header.extend(sector.to_le_bytes());
+    header
+}
+
+fn out(kind: u32, sector: u64, data: &[u8]) -> Vec<u8> {
+    [header(kind, sector), data.to_vec()].concat()
+}
+
+fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
+    let mut range = sector.to_le_bytes().to_vec();
+    range.extend(sectors.to_le_bytes());
+    range.extend(flags.to_le_bytes());
+    range
+}
+
+/// The status with which a request ends that writes nothing else.
+fn status_of(driver: &mut Driver<Block>, request: &[u8]) -> u8 {
+    let answer = driver.exchange(0, request, 1);
+    assert_eq!(answer.len(), 1);
+    answer[0]
+}
+
+#[test]
+fn the_configuration_tells_size_and_limits() {
+    let file = file();
+    let mut d = driver(&file, true);
+    assert_eq!(d.get(0x008), 2);
+    assert_eq!((d.get(0x100), d.get(0x104)), (SECTORS as u32, 0));
+    assert_eq!((d.get(0x108), d.get(0x10C)), (SIZE_MAX, SEG_MAX));
+    assert_eq!(d.get(0x114), 512);
+    assert_eq!(
+        [0x124, 0x128, 0x12C].map(|at| d.get(at)),
+        [MAX_DISCARD_SECTORS, MAX_DISCARD_RANGES, 1]
+    );
+    assert_eq!(
+        [0x130, 0x134, 0x138].map(|at| d.get(at)),
+        [MAX_ZERO_SECTORS, MAX_ZERO_RANGES, 1]
+    );
+    d.set(0x014, 0);
+    let features = u64::from(d.get(0x010));
+    assert_eq!(features & feature::RO, 0);
+    assert_ne!(features & feature::DISCARD, 0);
+    const { assert!((SIZE_MAX as u64) * (SEG_MAX as u64) + 17 <= 4 << 20) };
+}
+
+#[test]
+fn sectors_are_read_and_written() {
+    let file = file();
+    let mut d = driver(&file, true);
+    let answer = d.exchange(0, &header(request::IN, 7), 1025);
+    assert_eq!(answer[..512], [7; 512]);
+    assert_eq!(answer[512..], [&[8; 512][..], &[0]].concat());
+    assert_eq!(
+        status_of(&mut d, &out(request::OUT, 7, &[0xAA; 1024])),
+        request::OK
+    );
+    let contents = file.contents();
+    assert_eq!(contents[7 * 512 - 1..=7 * 512], [6, 0xAA]);
+    assert_eq!(contents[9 * 512 - 1..=9 * 512], [0xAA, 9]);
+    // More than a piece.
+    let all = d.exchange(0, &header(request::IN, 0), SECTORS * 512 + 1);
+    assert_eq!(
+        (&all[..SECTORS * 512], all.last()),
+        (&contents[..], Some(&0))
+    );
+    let new: Vec<u8> = (0..200 * 512).map(|n| n as u8 ^ 0x5A).collect();
+    assert_eq!(
+        status_of(&mut d, &out(request::OUT, 300, &new)),
+        request::OK
+    );
+    assert_eq!(file.contents()[300 * 512..500 * 512], new);
+    assert_eq!(status_of(&mut d, &header(request::FLUSH, 0)), request::OK);
+}
+
+#[test]
+fn what_is_outside_is_an_error() {
+    let file = file();
+    let before = file.contents();
+    let mut d = driver(&file, true);
+    let last = SECTORS as u64 - 1;
+    for sector in [SECTORS as u64, last + 7, 1 << 55, u64::MAX] {
+        let request = d.submit(0, &header(request::IN, sector), 513);
+        d.notify(0);
+        assert_eq!(d.used(0), Some((request.head, 0)));
+        let status = vm_memory::GuestAddress(request.reply.0 + 512);
+        assert_eq!(d.bytes(status, 1), [request::IOERR]);
+        let write = out(request::OUT, sector, &[1; 512]);
+        assert_eq!(status_of(&mut d, &write), request::IOERR);
+    }
+    for (sector, len) in [(last, 1024), (0, 511), (0, 1)] {
+        let write = out(request::OUT, sector, &vec![1; len]);
+        assert_eq!(status_of(&mut d, &write), request::IOERR);
+    }
+    assert_eq!(file.contents(), before);
+    assert!(!d.device.is_broken());
+}
+
+#[test]
+fn a_read_only_disk_is_not_written() {
+    let file = file();
+    let before = file.contents();
+    let mut d = driver(&file, false);
+    d.set(0x014, 0);
+    let features = u64::from(d.get(0x010));
+    assert_ne!(features & feature::RO, 0);
+    assert_eq!(features & (feature::DISCARD | feature::WRITE_ZEROES), 0);
+    for request in [
+        out(request::OUT, 0, &[1; 512]),
+        out(request::DISCARD, 0, &range(0, 1, 0)),
+        out(request::WRITE_ZEROES, 0, &range(0, 1, 0)),
+    ] {
+        assert_eq!(status_of(&mut d, &request), request::IOERR);
+    }
+    assert_eq!(status_of(&mut d, &header(request::FLUSH, 0)), request::OK);
+    assert_eq!(d.exchange(0, &header(request::IN, 3), 513)[511..], [3, 0]);
+    assert_eq!(file.contents(), before);
+}
+
+#[test]
+fn ranges_become_zero() {
+    let file = file();
+    let mut d = driver(&file, true);
+    for flags in [0, UNMAP] {
+        let zeros = range(2 + u64::from(flags), 1, flags);
+        let request = out(request::WRITE_ZEROES, 0, &zeros);
+        assert_eq!(status_of(&mut d, &request), request::OK);
+    }
+    let two = [range(8, 1, 0), range(16, 1, 0)].concat();
+    assert_eq!(
+        status_of(&mut d, &out(request::DISCARD, 0, &two)),
+        request::OK
+    );
+    let contents = file.contents();
+    let sector = |n: usize| contents[n * 512];
+    assert_eq!([1, 2, 3, 4, 9, 17].map(sector), [1, 0, 0, 4, 9, 17]);
+    assert_eq!(contents.len(), SECTORS * 512);
+}
+
+#[test]
+fn bad_ranges_are_refused() {
+    let file = file();
+    let before = file.contents();
+    let mut d = driver(&file, true);
+    let many = [range(0, 1, 0)].concat().repeat(33);
+    for (kind, data, expected) in [
+        (request::DISCARD, range(0, 1, UNMAP), request::UNSUPP),
+        (request::DISCARD, range(511, 2, 0), request::IOERR),
+        (request::DISCARD, range(u64::MAX, 1, 0), request::IOERR),
+        (request::DISCARD, vec![], request::IOERR),
+        (request::DISCARD, vec![0; 17], request::IOERR),
+        (request::DISCARD, many, request::IOERR),
+        (request::WRITE_ZEROES, range(0, 1, 2), request::UNSUPP),
+        (request::WRITE_ZEROES, range(1, 512, 0), request::IOERR),
+        (
+            request::WRITE_ZEROES,
+            [range(0, 1, 0), range(1, 1, 0)].concat(),
+            request::IOERR,
+        ),
+    ] {
+        assert_eq!(status_of(&mut d, &out(kind, 0, &data)), expected);
+    }
+    assert_eq!(file.contents(), before);
+}
+
+#[test]
+fn other_requests() {
+    let file = file();
+    let mut d = driver(&file, true);
+    let answer = d.exchange(0, &header(request::GET_ID, 0), 21);
+    assert_eq!(&answer[..5], b"test\0");
+    assert_eq!((answer.len(), answer[20]), (21, 0));
+    assert_eq!(status_of(&mut d, &header(99, 0)), request::UNSUPP);
+    assert_eq!(status_of(&mut d, &[0; 15]), request::IOERR, "short header");
+    assert_eq!(d.exchange(0, &header(request::IN, 0), 0), []);
+}
+
+#[test]
+fn a_file_that_has_shrunk_is_an_error_and_no_more() {
+    let file = file();
+    let mut d = driver(&file, true);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&file.0)
+        .unwrap()
+        .set_len(512)
+        .unwrap();
+    let request = d.submit(0, &header(request::IN, 4), 513);
+    d.notify(0);
+    d.used(0).unwrap();
+    let status = vm_memory::GuestAddress(request.reply.0 + 512);
+    assert_eq!(d.bytes(status, 1), [request::IOERR]);
+    assert_eq!(
+        d.exchange(0, &header(request::IN, 0), 513)[512],
+        request::OK
+    );
+}

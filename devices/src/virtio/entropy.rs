@@ -1,0 +1,149 @@
+//! The entropy device (Virtual I/O Device 1.2, section 5.4; Linux: `/dev/hwrng`).
+
+use super::VirtioDevice;
+use super::queue::{QueueError, VirtQueue};
+use crate::GuestRam;
+
+const DEVICE_ID: u32 = 4;
+const QUEUE_SIZE: u16 = 16;
+/// Most bytes for a request: more than a driver asks for.
+const PIECE: usize = 4096;
+
+/// Where random numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The host's kernel.
+    Host,
+    /// A generator with this seed: the same numbers on every run. They are no secret.
+    Fixed(u64),
+}
+
+impl Source {
+    /// Fills `bytes`; returns how many it could.
+    pub fn fill(&mut self, bytes: &mut [u8]) -> usize {
+        match self {
+            Self::Host => {
+                // At most 256 bytes come whole (getrandom(2)).
+                let mut done = 0;
+                for piece in bytes.chunks_mut(256) {
+                    let flags = rustix::rand::GetRandomFlags::empty();
+                    match rustix::rand::getrandom(&mut *piece, flags) {
+                        Ok(n) if n == piece.len() => done += n,
+                        _ => break,
+                    }
+                }
+                done
+            }
+            Self::Fixed(state) => {
+                for piece in bytes.chunks_mut(8) {
+                    let word = split_mix(state).to_le_bytes();
+                    piece.copy_from_slice(word.get(..piece.len()).unwrap_or_default());
+                }
+                bytes.len()
+            }
+        }
+    }
+}
+
+/// The next number of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Entropy {
+    source: Source,
+    piece: Vec<u8>,
+}
+
+impl Entropy {
+    /// A device that gives what `source` has.
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            piece: vec![0; PIECE],
+        }
+    }
+}
+
+impl VirtioDevice for Entropy {
+    fn device_id(&self) -> u32 {
+        DEVICE_ID
+    }
+
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &[QUEUE_SIZE]
+    }
+
+    fn config(&self) -> &[u8] {
+        &[]
+    }
+
+    fn process(&mut self, queues: &mut [VirtQueue], ram: &GuestRam) -> Result<(), QueueError> {
+        let Some(queue) = queues.first_mut() else {
+            return Ok(());
+        };
+        while let Some(chain) = queue.pop(ram)? {
+            let room = chain.writable_len().min(PIECE);
+            let piece = self.piece.get_mut(..room).unwrap_or_default();
+            let got = self.source.fill(piece);
+            let written = chain.write(ram, 0, piece.get(..got).unwrap_or_default())?;
+            queue.complete(ram, &chain, written)?;
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Driver;
+    use super::*;
+
+    fn driver(source: Source) -> Driver<Entropy> {
+        let mut driver = Driver::new(Entropy::new(source));
+        driver.start();
+        driver
+    }
+
+    #[test]
+    fn a_fixed_source_is_the_same_on_every_run() {
+        let read = || {
+            let mut d = driver(Source::Fixed(1));
+            [d.exchange(0, &[], 20), d.exchange(0, &[], 20)]
+        };
+        let [first, second] = read();
+        assert_eq!(first.len(), 20);
+        assert_ne!(first, second);
+        assert_eq!([first, second], read());
+        // The generator's published first number for this seed.
+        let mut state = 1234567;
+        assert_eq!(split_mix(&mut state), 6457827717110365317);
+    }
+
+    #[test]
+    fn the_hosts_numbers_differ() {
+        let mut d = driver(Source::Host);
+        let (a, b) = (d.exchange(0, &[], 1000), d.exchange(0, &[], 1000));
+        assert_eq!((a.len(), b.len()), (1000, 1000));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn a_request_gets_a_piece_at_most_and_nothing_without_room() {
+        let mut d = driver(Source::Fixed(0));
+        assert_eq!(d.exchange(0, &[], 100_000).len(), PIECE);
+        assert_eq!(d.exchange(0, b"x", 0), []);
+        assert_eq!(d.device.device_mut().device_id(), 4);
+    }
+}
