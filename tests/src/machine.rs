@@ -212,6 +212,18 @@ impl Run {
     }
 }
 
+/// What a test cannot do without and has not got: with this error it is reported as ignored.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
 /// Runs named tests that need a [`Machine`], under the command line of Rust's own test harness. Without a machine they
 /// are reported as ignored, with the reason.
 pub fn main(tests: Vec<(String, Test)>) -> ! {
@@ -230,6 +242,10 @@ pub fn main(tests: Vec<(String, Test)>) -> ! {
             Trial::ignorable_test(name, move || match machine {
                 Ok(machine) => match test(&machine) {
                     Ok(()) => Ok(Completion::Completed),
+                    Err(error) if error.is::<Skip>() => {
+                        println!("skipped: {error}");
+                        Ok(Completion::ignored_with(format!("skipped: {error}")))
+                    }
                     Err(error) => Err(Failed::from(format!("{error:#}"))),
                 },
                 Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What the scripts in this directory share that boot Debian's kernels: packages from apt, modules, initial RAM disks."""
+
+import lzma
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TARGET = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
+FAILED = 125
+
+
+def say(message):
+    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+
+
+def die(message):
+    say(message)
+    sys.exit(FAILED)
+
+
+def sh(*args, cwd=ROOT, **options):
+    """Runs a program that has to succeed; returns its standard output."""
+    done = subprocess.run(args, cwd=cwd, stdin=options.pop("stdin", subprocess.DEVNULL), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False, **options)
+    if done.returncode:
+        die(f"{shlex.join(args)}: exit status {done.returncode}\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def install(*packages):
+    """Installs the Debian packages that are missing."""
+    sh("bash", "-c", "source ci/common.sh; packages " + shlex.join(packages))
+
+
+def kernel_package(meta):
+    """The package that has the kernel of a meta-package."""
+    image = re.search(r"Depends: (linux-image-\S+)", sh("apt-cache", "depends", meta))
+    if not image:
+        die(f"apt knows no {meta}: run apt-get update")
+    return image[1]
+
+
+def unpack(package, directory):
+    """Fetches a package and unpacks it into a new subdirectory, whose name is returned."""
+    sh("apt-get", "-qq", "download", package, cwd=directory)
+    archive = [name for name in os.listdir(directory) if name.startswith(package + "_") and name.endswith(".deb")]
+    files = os.path.join(directory, "files")
+    sh("dpkg-deb", "-x", archive[0], files, cwd=directory)
+    return files
+
+
+def kernel_image(files):
+    """The path of the kernel in an unpacked package."""
+    boot = os.path.join(files, "boot")
+    return os.path.join(boot, next(name for name in os.listdir(boot) if name.startswith("vmlinuz-")))
+
+
+def modules(files, wanted):
+    """The modules `wanted` of an unpacked package, and what they depend on, in the order in which they are to be loaded:
+    (name, contents)."""
+    found = {}
+    for directory, _, names in os.walk(files):
+        for name in names:
+            module = re.fullmatch(r"(.+)\.ko(\.xz)?", name)
+            if module:
+                found[module[1].replace("-", "_")] = os.path.join(directory, name)
+    loaded = {}
+
+    def load(name):
+        name = name.replace("-", "_")
+        if name in loaded or name not in found:  # what is not there is built in
+            return
+        opener = lzma.open if found[name].endswith(".xz") else open
+        with opener(found[name], "rb") as f:
+            data = f.read()
+        depends = re.search(rb"\0depends=([^\0]*)\0", data)
+        for needed in depends[1].decode().split(",") if depends else []:
+            if needed:
+                load(needed)
+        loaded[name] = data
+
+    for name in wanted:
+        load(name)
+    return list(loaded.items())
+
+
+def cpio(files):
+    """A newc archive of {name: (mode, contents)}."""
+    out = bytearray()
+    for ino, (name, (mode, data)) in enumerate([*files.items(), ("TRAILER!!!", (0, b""))], 1):
+        raw = name.encode() + b"\0"
+        fields = (ino, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(raw), 0)
+        out += b"070701" + b"".join(b"%08x" % field for field in fields) + raw
+        out += bytes(-len(out) % 4) + data
+        out += bytes(-len(out) % 4)
+    return bytes(out)
+
+
+def contents(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def first_files(init, directories):
+    """What every initial RAM disk has: busybox, the program `init`, empty directories."""
+    files = {name: (0o40755, b"") for name in ["bin", "modules", *directories]}
+    files["bin/busybox"] = (0o100755, contents(shutil.which("busybox") or "/bin/busybox"))
+    files["init"] = (0o100755, contents(init))
+    return files

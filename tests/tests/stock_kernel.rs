@@ -1,0 +1,316 @@
+//! Debian's unmodified kernel on the software CPU: what it finds, and that it lets go of everything in the end.
+//!
+//! `ci/guest-rootfs --kernel-only` fetches what the first tests need, and without that option makes the root file system
+//! that the others need. VBTS_GUEST_ROOTFS names another directory than `target/guest-rootfs`.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vbts::boot::cpio::Cpio;
+use vbts_tests::machine::{self, Machine, Skip};
+
+/// What a slow and busy machine needs for anything.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// A prompt of root's shell in the root file system.
+const PROMPT: &str = "root@vbts-guest:~# ";
+
+fn main() {
+    machine::main_of(&[
+        ("finds_its_devices_and_switches_off", devices),
+        ("two_runs_are_the_same", same),
+        ("the_power_button", power_button),
+        ("boots_from_a_disk", disk),
+        ("sigterm_shuts_down", sigterm),
+    ]);
+}
+
+/// A file that `ci/guest-rootfs` makes.
+fn file(name: &str) -> Result<PathBuf> {
+    let directory = match std::env::var_os("VBTS_GUEST_ROOTFS") {
+        Some(directory) => PathBuf::from(directory),
+        None => machine::find("VBTS_GUEST_ROOTFS", "guest-rootfs").map_err(|_| {
+            Skip("there is no target/guest-rootfs: ci/guest-rootfs makes it".into())
+        })?,
+    };
+    let path = directory.join(name);
+    if !path.exists() {
+        let path = path.display();
+        return Err(Skip(format!("there is no {path}: ci/guest-rootfs makes it")).into());
+    }
+    Ok(path)
+}
+
+/// An initial RAM disk whose first program runs the script `job`.
+fn initrd(directory: &Path, job: &str) -> Result<PathBuf> {
+    let mut image = fs::read(file("initrd")?)?;
+    let mut more = Cpio::new();
+    more.file("init.job", 0o644, job.as_bytes());
+    image.extend(more.finish());
+    let path = directory.join("initrd");
+    fs::write(&path, image)?;
+    Ok(path)
+}
+
+/// The command that boots the kernel.
+fn boot(machine: &Machine, initrd: &Path, options: &[&str]) -> Result<Command> {
+    let mut command = machine.command(["run", "--accel", "soft", "--memory", "512M", "--kernel"]);
+    command
+        .arg(file("vmlinuz")?)
+        .arg("--initrd")
+        .arg(initrd)
+        .args(options);
+    Ok(command)
+}
+
+fn devices(machine: &Machine) -> Result<()> {
+    const JOB: &str = "
+        echo nr: $(nproc); cat /proc/interrupts; cat /sys/class/misc/hw_random/rng_current
+        head -c 10 /dev/vda; echo; cat /sys/block/vda/ro /sys/block/vdb/ro /sys/block/vda/size
+        head -c 512 /dev/vda | dd of=/dev/vda bs=512 seek=3 conv=fsync 2>/dev/null
+        blkdiscard -o 4096 -l 4096 /dev/vda; sync; tail -c 3 /dev/vdb; echo
+        dd if=/dev/zero of=/dev/vdb bs=512 count=1 conv=fsync 2>&1 | tail -n 1
+        od -An -tx1 -N8 /dev/hwrng; date -u +%Y; poweroff -f";
+    let directory = tempfile::tempdir()?;
+    let (first, second) = (directory.path().join("a"), directory.path().join("b"));
+    let mut contents = vec![0x55; 1 << 20];
+    contents[..10].copy_from_slice(b"first disk");
+    fs::write(&first, &contents)?;
+    fs::write(&second, [&[b'x'; 509][..], b"end"].concat())?;
+    let initrd = initrd(directory.path(), JOB)?;
+    let mut command = boot(machine, &initrd, &["--smp", "2", "--disk"])?;
+    command.arg(&first).arg("--disk");
+    command.arg(format!("{},ro", second.display()));
+    let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+    let output = String::from_utf8_lossy(&run.stdout);
+    for expected in [
+        "ACPI: PM: (supports S0 S5)",
+        "nr: 2",
+        "5-fasteoi   virtio0",
+        "ACPI:Ged",
+        "ttyS0",
+        "virtio_rng.0",
+        "first disk",
+        "\n0\r\n1\r\n2048\r\n",
+        "\nend\r\n",
+        "2026",
+        "reboot: Power down",
+    ] {
+        ensure!(output.contains(expected), "no {expected:?} in\n{output}");
+    }
+    let disk = fs::File::open(&first)?;
+    let mut sector = [0; 512];
+    disk.read_exact_at(&mut sector, 3 * 512)?;
+    ensure!(sector == contents[..512], "what was written is not there");
+    ensure!(disk.metadata()?.len() == contents.len() as u64);
+    ensure!(
+        fs::read(&second)?[0] == b'x',
+        "a read-only disk was written"
+    );
+    Ok(())
+}
+
+fn same(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let initrd = initrd(
+        directory.path(),
+        "dmesg; head -c 100 /dev/vda; od -An -tx1 -N32 /dev/hwrng /dev/urandom; poweroff -f",
+    )?;
+    let disk = directory.path().join("disk");
+    fs::write(&disk, [7; 4096])?;
+    let once = || -> Result<Vec<u8>> {
+        let mut command = boot(machine, &initrd, &["--disk"])?;
+        command.arg(&disk);
+        Ok(machine::finish_within(command, PATIENCE)?.expect(0)?.stdout)
+    };
+    ensure!(once()? == once()?, "two runs differ");
+    Ok(())
+}
+
+/// A guest that is used through its serial console.
+struct Session {
+    child: Child,
+    output: Arc<Mutex<String>>,
+    /// So much of the output has been looked at.
+    seen: usize,
+}
+
+impl Session {
+    fn start(mut command: Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()?;
+        let mut stdout = child.stdout.take().context("no pipe")?;
+        let output = Arc::new(Mutex::new(String::new()));
+        let shared = output.clone();
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(n @ 1..) = stdout.read(&mut piece) {
+                let text = String::from_utf8_lossy(&piece[..n]).into_owned();
+                shared
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push_str(&text);
+            }
+        });
+        Ok(Self {
+            child,
+            output,
+            seen: 0,
+        })
+    }
+
+    fn output(&self) -> String {
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        output.clone()
+    }
+
+    /// Waits for `text`, and returns what came before it.
+    fn wait_for(&mut self, text: &str) -> Result<String> {
+        let start = Instant::now();
+        loop {
+            let output = self.output();
+            let new = output.get(self.seen..).unwrap_or_default();
+            if let Some(at) = new.find(text) {
+                let before = new[..at].to_owned();
+                self.seen += at + text.len();
+                return Ok(before);
+            }
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || start.elapsed() > PATIENCE {
+                bail!("no {text:?} ({ended:?}):\n{output}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Types a command, and returns what is printed until the next prompt.
+    fn command(&mut self, line: &str) -> Result<String> {
+        let stdin = self.child.stdin.as_mut().context("no pipe")?;
+        writeln!(stdin, "{line}")?;
+        self.wait_for("\n")?;
+        self.wait_for(PROMPT)
+    }
+
+    fn terminate(&self) -> Result<()> {
+        Ok(kill(
+            Pid::from_raw(self.child.id() as i32),
+            Signal::SIGTERM,
+        )?)
+    }
+
+    /// Waits for the end, which has to be good.
+    fn end(&mut self) -> Result<String> {
+        let status = machine::wait(&mut self.child, PATIENCE)?;
+        let output = self.output();
+        ensure!(status == Some(0), "exit status {status:?}:\n{output}");
+        Ok(output)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn power_button(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    // KEY_POWER, 116, goes down: the first event.
+    let job = "until [ -e /dev/input/event0 ]; do sleep 0.1; done; (sleep 1; echo ready) &
+        dd if=/dev/input/event0 bs=24 count=1 2>/dev/null | od -An -tu2 -j16; poweroff -f";
+    let initrd = initrd(directory.path(), job)?;
+    let mut session = Session::start(boot(machine, &initrd, &[])?)?;
+    session.wait_for("ready")?;
+    session.terminate()?;
+    let output = session.end()?;
+    let event = output.split_once("ready").map_or("", |(_, rest)| rest);
+    let words: Vec<_> = event.split_whitespace().take(4).collect();
+    ensure!(words == ["1", "116", "1", "0"], "{output}");
+
+    // A kernel that has no ear for it, here because it is not that far yet, is ended at once.
+    let mut session = Session::start(boot(machine, &initrd, &["--append", "acpi=off"])?)?;
+    session.wait_for("Linux version")?;
+    session.terminate()?;
+    let status = machine::wait(&mut session.child, PATIENCE)?;
+    ensure!(status == Some(128 + 15), "exit status {status:?}");
+    Ok(())
+}
+
+/// A guest with systemd, whose disk is a copy of the root file system.
+fn debian(machine: &Machine, copy: &Path) -> Result<Session> {
+    let done = Command::new("cp")
+        .args(["--sparse=always", "--reflink=auto"])
+        .arg(file("rootfs.img")?)
+        .arg(copy)
+        .status()?;
+    ensure!(done.success(), "cannot copy the root file system");
+    let mut command = boot(
+        machine,
+        &file("initrd")?,
+        &["--append", "root=/dev/vda quiet"],
+    )?;
+    command.arg("--disk").arg(copy);
+    let mut session = Session::start(command)?;
+    session.wait_for(PROMPT)?;
+    Ok(session)
+}
+
+/// The file system in `image` was left as it should be.
+fn is_clean(image: &Path) -> Result<()> {
+    let check = Command::new("/sbin/e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()?;
+    let text = String::from_utf8_lossy(&check.stdout);
+    ensure!(check.status.success(), "{text}");
+    Ok(())
+}
+
+fn disk(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let image = directory.path().join("root.img");
+    let mut session = debian(machine, &image)?;
+    session.command("cd /root; stty -echo cols 200")?;
+    let mut expect = |line: &str, expected: &str| -> Result<()> {
+        let output = session.command(line)?;
+        ensure!(output.contains(expected), "{line}: {output}");
+        Ok(())
+    };
+    expect("systemctl is-system-running --wait", "running")?;
+    expect(
+        "printf '#include <stdio.h>\\nint main(){puts(\"com\" \"piled\");}' >a.c; gcc a.c && ./a.out",
+        "compiled",
+    )?;
+    expect("dpkg --audit && apt-get --version", "apt 2")?;
+    expect(
+        "seq 200000 >numbers; sync; echo 3 >/proc/sys/vm/drop_caches; sha256sum <numbers",
+        "5af7b95208fdcff454bab3f5eddf567a688a3796c703d4fef91072e38645c062",
+    )?;
+    expect("fstrim -v /", "trimmed")?;
+    expect("dmesg --level=err,crit,alert,emerg | wc -l", "0\r\n")?;
+    writeln!(session.child.stdin.as_mut().context("no pipe")?, "poweroff")?;
+    session.end()?;
+    is_clean(&image)
+}
+
+fn sigterm(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let image = directory.path().join("root.img");
+    let mut session = debian(machine, &image)?;
+    session.command("echo something >file")?;
+    session.terminate()?;
+    let output = session.end()?;
+    ensure!(output.contains("reboot: Power down"), "{output}");
+    is_clean(&image)
+}
