@@ -18,7 +18,7 @@ use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine, Skip};
 
 /// What a slow and busy machine needs for anything.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(900);
 /// A prompt of root's shell in the root file system.
 const PROMPT: &str = "root@vbts-guest:~# ";
 
@@ -298,7 +298,11 @@ fn disk(machine: &Machine) -> Result<()> {
         "5af7b95208fdcff454bab3f5eddf567a688a3796c703d4fef91072e38645c062",
     )?;
     expect("fstrim -v /", "trimmed")?;
-    expect("dmesg --level=err,crit,alert,emerg | wc -l", "0\r\n")?;
+    // That there is no PCI is all that the kernel minds.
+    expect(
+        "echo errors: $(dmesg --level=err,crit,alert,emerg | grep -vc 'PCI: Fatal: No config space access')",
+        "errors: 0\r\n",
+    )?;
     writeln!(session.child.stdin.as_mut().context("no pipe")?, "poweroff")?;
     session.end()?;
     is_clean(&image)
