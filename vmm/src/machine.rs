@@ -3,9 +3,10 @@
 //! | module | whose time passes |
 //! |---|---|
 //! | `virtual_time` | the guest's: one thread runs all processors in turn, and two runs are the same |
-//! | `host_time` | the host's: a thread for each processor, which KVM executes |
+//! | `host_time` | the host's: a thread for each processor, which KVM executes; `rest` knows whether all of them sleep |
 
 mod host_time;
+mod rest;
 mod virtual_time;
 
 use std::os::fd::BorrowedFd;

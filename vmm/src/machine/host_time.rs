@@ -2,14 +2,15 @@
 //! world and the clock.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use vbts_cpu::{Exit, HostClock, Signals};
 use vbts_devices::lock;
 
+use super::rest::Rest;
 use super::{Attendant, End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, Witness};
 use crate::board::Board;
 use crate::exit::Failure;
@@ -27,9 +28,7 @@ struct Common<'a> {
     bell: OwnedFd,
     /// When the machine's thread wakes by itself.
     armed: AtomicU64,
-    /// Processors that sleep, and those among them that only an NMI or INIT can wake.
-    asleep: AtomicUsize,
-    deaf: AtomicUsize,
+    rest: Rest,
     /// Why a processor cannot go on.
     end: Mutex<Option<Stop>>,
 }
@@ -83,21 +82,16 @@ impl Common<'_> {
         let Some(signals) = self.board.signals().get(cpu) else {
             return;
         };
-        let mut wakes = Signals::KICK | Signals::INIT | Signals::NMI;
-        if !interrupts_off {
-            wakes |= Signals::INTR;
-        }
-        self.deaf.fetch_add(interrupts_off.into(), Ordering::SeqCst);
-        if self.asleep.fetch_add(1, Ordering::SeqCst) + 1 == self.board.signals().len() {
-            // The machine's thread looks whether anything is left that could wake somebody.
-            self.ring();
-        }
-        while signals.get() & wakes == 0 {
-            // A line that is raised from now on unparks this thread, and a token that is there already does.
-            std::thread::park();
-        }
-        self.asleep.fetch_sub(1, Ordering::SeqCst);
-        self.deaf.fetch_sub(interrupts_off.into(), Ordering::SeqCst);
+        let wakes = wakes(interrupts_off);
+        // The machine's thread looks whether anything is left that could wake somebody.
+        let last = || self.ring();
+        let count = self.board.signals().len();
+        self.rest.sleep(interrupts_off, count, last, || {
+            while signals.get() & wakes == 0 {
+                // A line that is raised from now on unparks this thread, and a token that is there already does.
+                std::thread::park();
+            }
+        });
     }
 }
 
@@ -119,8 +113,7 @@ impl Machine {
             stop: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             armed: AtomicU64::new(0),
-            asleep: AtomicUsize::new(0),
-            deaf: AtomicUsize::new(0),
+            rest: Rest::default(),
             end: Mutex::new(None),
         };
         let count = self.vcpus.len();
@@ -183,22 +176,25 @@ fn attend(
         if board.next_deadline() != deadline {
             continue;
         }
-        let idle = common.asleep.load(Ordering::SeqCst) == count;
-        let deaf = common.deaf.load(Ordering::SeqCst) == count;
         let awaited = attendant.awaited_input().is_some();
-        if idle && nobody_called(board) {
-            if deaf {
+        let rest = common.rest.of_all(
+            count,
+            |deaf| is_called(board, deaf),
+            || board.next_deadline(),
+        );
+        match rest {
+            // A processor has set a timer before it went to sleep.
+            Some(rest) if rest.seen != deadline => continue,
+            Some(rest) if deadline.is_none() && (!awaited || rest.deaf) => {
+                return Err(witness.nothing_can_wake_it());
+            }
+            Some(rest) if rest.deaf => {
                 deaf_ticks += 1;
                 if deaf_ticks > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
                     return Err(witness.halted_for_ever());
                 }
             }
-            if deadline.is_none() && (!awaited || deaf) {
-                return Err(witness.nothing_can_wake_it());
-            }
-        }
-        if !deaf {
-            deaf_ticks = 0;
+            _ => deaf_ticks = 0,
         }
         let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
         let alarm = witness.alarm.fd();
@@ -213,11 +209,15 @@ fn attend(
     }
 }
 
-/// Whether no line is raised into any processor, so that those that sleep go on sleeping.
-fn nobody_called(board: &Board) -> bool {
-    let wakes = Signals::KICK | Signals::INIT | Signals::NMI | Signals::INTR;
-    board
-        .signals()
-        .iter()
-        .all(|signals| signals.get() & wakes == 0)
+/// Whether a line is raised into any processor that would wake it. `deaf`: none of them takes maskable interrupts.
+fn is_called(board: &Board, deaf: bool) -> bool {
+    let wakes = wakes(deaf);
+    let raised = |signals: &Arc<Signals>| signals.get() & wakes != 0;
+    board.signals().iter().any(raised)
+}
+
+/// The lines that wake a processor; `deaf`: one that takes no maskable interrupts.
+fn wakes(deaf: bool) -> u32 {
+    let always = Signals::KICK | Signals::INIT | Signals::NMI;
+    if deaf { always } else { always | Signals::INTR }
 }
