@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 
 /// No test needs longer than this, on a slow and busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -224,22 +224,13 @@ impl std::fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// Runs named tests that need a [`Machine`], under the command line of Rust's own test harness. Without a machine they
-/// are reported as ignored, with the reason.
-pub fn main(tests: Vec<(String, Test)>) -> ! {
-    let arguments = Arguments::from_args();
-    let machine = Machine::find();
-    if let (Err(error), false) = (&machine, arguments.list) {
-        println!("skipped: {error:#}");
-    }
-    let trials = tests
+/// Named tests of a module that need a [`Machine`]. Without one they are reported as ignored, with the reason.
+#[must_use]
+pub fn trials(module: &str, tests: Vec<(String, Test)>) -> Vec<Trial> {
+    tests
         .into_iter()
         .map(|(name, test)| {
-            let machine = machine
-                .as_ref()
-                .map(Machine::clone)
-                .map_err(|error| format!("{error:#}"));
-            Trial::ignorable_test(name, move || match machine {
+            Trial::ignorable_test(format!("{module}::{name}"), move || match Machine::find() {
                 Ok(machine) => match test(&machine) {
                     Ok(()) => Ok(Completion::Completed),
                     Err(error) if error.is::<Skip>() => {
@@ -248,11 +239,10 @@ pub fn main(tests: Vec<(String, Test)>) -> ! {
                     }
                     Err(error) => Err(Failed::from(format!("{error:#}"))),
                 },
-                Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+                Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason:#}"))),
             })
         })
-        .collect();
-    libtest_mimic::run(&arguments, trials).exit()
+        .collect()
 }
 
 /// A test of the whole system.
@@ -261,12 +251,11 @@ pub type Test = Box<dyn Fn(&Machine) -> Result<()> + Send>;
 /// A test that needs nothing but a machine.
 pub type TestFunction = fn(&Machine) -> Result<()>;
 
-/// [`main`] for tests that are functions.
-pub fn main_of(tests: &[(&str, TestFunction)]) -> ! {
-    main(
-        tests
-            .iter()
-            .map(|&(name, test)| (name.to_owned(), Box::new(test) as Test))
-            .collect(),
-    )
+/// [`trials`] for tests that are functions.
+#[must_use]
+pub fn trials_of(module: &str, tests: &[(&str, TestFunction)]) -> Vec<Trial> {
+    let boxed = tests
+        .iter()
+        .map(|&(name, test)| (name.to_owned(), Box::new(test) as Test));
+    trials(module, boxed.collect())
 }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::tcgetattr;
@@ -20,8 +21,8 @@ const USAGE: i32 = 125;
 const CANNOT: i32 = 126;
 const GUEST_DIED: i32 = 255;
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("no_such_program", no_such_program),
         ("no_such_program_in_path", no_such_program_in_path),
         ("not_an_elf_file", not_an_elf_file),
@@ -43,7 +44,7 @@ fn main() {
         ("terminal_is_restored", terminal),
         ("full_output_disk", full_disk),
         ("output_directory_missing", no_output_directory),
-    ]);
+    ])
 }
 
 /// Checks the status, and that the message is one line with each of `words` in it.

@@ -4,12 +4,13 @@ use std::io::Write;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 use serde_json::Value;
 use vbts_tests::branches;
 use vbts_tests::machine::{self, Machine};
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("json_is_an_object_a_line", json_lines),
         ("json_and_raw_tell_the_same", formats_agree),
         ("text_is_symbolised", text),
@@ -24,7 +25,7 @@ fn main() {
         ("the_host_is_read_only", read_only),
         ("a_share_can_be_written", share),
         ("probe_answers_in_json", probe),
-    ]);
+    ])
 }
 
 fn json(text: &str) -> Result<Vec<Value>> {

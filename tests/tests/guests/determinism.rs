@@ -1,9 +1,10 @@
 //! Two identical runs are identical, byte for byte: console, output and trace.
 
 use anyhow::{Result, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine, Run, Test};
 
-fn main() {
+pub fn trials(module: &str) -> Vec<Trial> {
     let tests: [(&str, &'static [&'static str]); 3] = [
         (
             "shell",
@@ -36,7 +37,7 @@ fn main() {
             Box::new(move |machine: &Machine| twice(machine, program)) as Test,
         )
     });
-    machine::main(tests.into());
+    machine::trials(module, tests.into())
 }
 
 struct Everything {

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail, ensure};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
@@ -25,43 +25,23 @@ struct Setup {
     machine: Machine,
     /// The directory of the tests.
     programs: PathBuf,
-    /// The guest's first process.
-    init: Vec<u8>,
-}
-
-fn main() {
-    let arguments = Arguments::from_args();
-    let trials = match trials() {
-        Ok(trials) => trials,
-        Err(error) => {
-            let reason = format!("skipped: {error:#}");
-            if !arguments.list {
-                println!("{reason}");
-            }
-            let skip = move || Ok(Completion::ignored_with(&reason));
-            vec![Trial::ignorable_test("x86", skip)]
-        }
-    };
-    libtest_mimic::run(&arguments, trials).exit();
+    init: OnceLock<Result<Vec<u8>>>,
 }
 
 /// A trial for each program that was built.
-fn trials() -> Result<Vec<Trial>> {
-    let machine = Machine::find()?;
-    let programs = machine::find("VBTS_SELFTESTS", "guest/selftests/x86")
-        .context("ci/kernel-selftests builds the kernel's tests")?;
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-kernel/tests/selftest_init.c");
-    let directory = tempfile::tempdir()?;
-    let init = programs::gcc(
-        &source,
-        &directory.path().join("init"),
-        &["-O2", "-Wall", "-Wextra", "-Werror", "-static"],
-    )?;
+pub fn trials(module: &str) -> Vec<Trial> {
+    found(module).unwrap_or_else(|error| {
+        let skip = move || Ok(Completion::ignored_with(format!("skipped: {error:#}")));
+        vec![Trial::ignorable_test(module, skip)]
+    })
+}
+
+fn found(module: &str) -> Result<Vec<Trial>> {
     let setup = Arc::new(Setup {
-        machine,
-        init: std::fs::read(init)?,
-        programs,
+        machine: Machine::find()?,
+        programs: machine::find("VBTS_SELFTESTS", "guest/selftests/x86")
+            .context("ci/kernel-selftests builds the kernel's tests")?,
+        init: OnceLock::new(),
     });
     let mut names = std::fs::read_dir(&setup.programs)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
@@ -76,18 +56,40 @@ fn trials() -> Result<Vec<Trial>> {
         .into_iter()
         .map(|name| {
             let setup = Arc::clone(&setup);
-            Trial::ignorable_test(name.clone(), move || {
+            Trial::ignorable_test(format!("{module}::{name}"), move || {
                 run(&setup, &name).map_err(|error| Failed::from(format!("{error:#}")))
             })
         })
         .collect())
 }
 
+impl Setup {
+    /// The guest's first process, which the first test that needs it compiles.
+    fn init(&self) -> Result<&[u8]> {
+        let compile = || {
+            let source =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-kernel/tests/selftest_init.c");
+            let directory = tempfile::tempdir()?;
+            let init = programs::gcc(
+                &source,
+                &directory.path().join("init"),
+                &["-O2", "-Wall", "-Wextra", "-Werror", "-static"],
+            )?;
+            Ok(std::fs::read(init)?)
+        };
+        let compiled: &Result<Vec<u8>> = self.init.get_or_init(compile);
+        match compiled {
+            Ok(init) => Ok(init),
+            Err(error) => bail!("{error:#}"),
+        }
+    }
+}
+
 /// Boots a guest for one program.
 fn run(setup: &Setup, name: &str) -> Result<Completion> {
     let directory = tempfile::tempdir()?;
     let mut archive = Cpio::new();
-    archive.file("init", 0o755, &setup.init);
+    archive.file("init", 0o755, setup.init()?);
     archive.file(name, 0o755, &std::fs::read(setup.programs.join(name))?);
     archive.directory("root", 0o755);
     archive.directory("dev", 0o755);

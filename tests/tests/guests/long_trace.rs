@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine};
 
@@ -11,8 +12,8 @@ use vbts_tests::machine::{self, Machine};
 const PATIENCE: Duration = Duration::from_secs(60);
 const OTHERS: [&str; 2] = ["walk.c", "bts.c"];
 
-fn main() {
-    machine::main_of(&[("native", native), ("guest", guest)]);
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[("native", native), ("guest", guest)])
 }
 
 /// The program takes the branches that it should, says the host's processor.

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("the_page_is_well_formed", well_formed),
         ("the_example_prints_every_branch", example),
         ("the_page_names_what_the_header_has", names),
-    ]);
+    ])
 }
 
 /// A file of guest-kernel.

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch, Symbols};
 use vbts_tests::machine::{self, Machine, Test};
 use vbts_tests::{oracle, programs};
@@ -13,13 +14,14 @@ use vbts_tests::{oracle, programs};
 /// The smallest buffer in use: 682 records, which the longest program fills more than a hundred times.
 const BUFFER: &str = "16K";
 
-fn main() {
+pub fn trials(module: &str) -> Vec<Trial> {
     let mut tests: Vec<(&str, programs::Program, &[&str])> = programs::ALL
         .iter()
         .map(|&program| (program.name(), program, ["--buffer", BUFFER].as_slice()))
         .collect();
     tests.push(("default_buffer", programs::ALL[0], &[]));
-    machine::main(
+    machine::trials(
+        module,
         tests
             .into_iter()
             .map(|(name, program, options)| {
@@ -27,7 +29,7 @@ fn main() {
                 (name.to_owned(), test)
             })
             .collect(),
-    );
+    )
 }
 
 fn compare(

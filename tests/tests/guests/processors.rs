@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
@@ -12,12 +13,12 @@ use vbts_tests::programs;
 /// What a slow and busy machine needs for anything.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("start_and_stop", start_and_stop),
         ("traced_threads", traced_threads),
         ("stress", stress),
-    ]);
+    ])
 }
 
 /// INIT and start-up IPIs, from real-address mode to 64-bit mode: guest-kernel/tests/startup.S.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine, Run};
 
@@ -52,20 +52,19 @@ const COMMAND: [(&str, Test); 8] = [
     ("another_generation", another_generation),
 ];
 
-fn main() {
-    let arguments = Arguments::from_args();
+pub fn trials(module: &str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for kernel in &KERNELS {
         for group in groups(kernel.api).unwrap_or_default() {
-            trials.push(trial(group.clone(), kernel, move |machine, kernel| {
+            trials.push(trial(format!("{module}::{group}"), kernel, move |machine, kernel| {
                 whole_group(machine, kernel, &group)
             }));
         }
     }
     for (name, test) in COMMAND {
-        trials.push(trial(format!("command::{name}"), &KERNELS[0], test));
+        trials.push(trial(format!("{module}::command::{name}"), &KERNELS[0], test));
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    trials
 }
 
 /// A test that is skipped if there is no such kernel, no suite or no machine.

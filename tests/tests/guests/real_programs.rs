@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine, Test};
 
-fn main() {
+pub fn trials(module: &str) -> Vec<Trial> {
     let tests: [(&str, &'static [&'static str]); 9] = [
         (
             "python3",
@@ -50,7 +51,7 @@ fn main() {
             Box::new(move |machine: &Machine| same(machine, program)) as Test,
         )
     });
-    machine::main(tests.into());
+    machine::trials(module, tests.into())
 }
 
 /// Sets up both runs alike.

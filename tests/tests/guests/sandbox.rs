@@ -9,6 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,8 +23,8 @@ const FILTERED: &str = "2";
 /// CAP_CHOWN to CAP_FSETID.
 const FILE_CAPABILITIES: u64 = 0x1F;
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("all_threads_are_confined", confined),
         ("no_sandbox_turns_it_off", not_confined),
         ("traces_to_files_and_pipes", formats),
@@ -33,7 +34,7 @@ fn main() {
         ("console_to_standard_output_and_file", console),
         ("timeout", timeout),
         ("signal", signal),
-    ]);
+    ])
 }
 
 /// Starts an endless program and waits until it runs in the guest.

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch, Symbols};
 use vbts_tests::control_flow::Code;
 use vbts_tests::machine::{self, Machine, Run};
 use vbts_tests::programs;
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("each_branch_leads_to_the_next", consistent),
         ("the_check_finds_what_is_missing", check_finds),
         ("the_program_is_the_same_in_all", same_program),
@@ -24,7 +25,7 @@ fn main() {
         ("what_is_lost_is_told", lost),
         ("a_buffer_can_be_too_small", too_small),
         ("what_is_not_traced_is_counted", untraced),
-    ]);
+    ])
 }
 
 /// 64-bit programs that enter the kernel in every way.

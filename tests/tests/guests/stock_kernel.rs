@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vbts::boot::cpio::Cpio;
@@ -22,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// A prompt of root's shell in the root file system.
 const PROMPT: &str = "root@vbts-guest:~# ";
 
-fn main() {
-    machine::main_of(&[
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[
         ("finds_its_devices_and_switches_off", devices),
         ("two_runs_are_the_same", same),
         ("the_power_button", power_button),
         ("boots_from_a_disk", disk),
         ("sigterm_shuts_down", sigterm),
-    ]);
+    ])
 }
 
 /// A file that `ci/guest-rootfs` makes.
