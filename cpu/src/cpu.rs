@@ -162,7 +162,8 @@ pub struct Cpu {
     pub(crate) ram: GuestRam,
     pub(crate) code_map: CodeMap,
     pub(crate) recorder: Recorder,
-    pub(crate) pmu: Pmu,
+    /// Out of the way of what every instruction touches.
+    pub(crate) pmu: Box<Pmu>,
     /// See [`Window`].
     pub(crate) window: Window,
     /// Segments, tables, control and debug registers.
@@ -247,7 +248,7 @@ impl Cpu {
             ram,
             code_map,
             recorder: Recorder::new(model.generation),
-            pmu: Pmu::new(model),
+            pmu: Box::new(Pmu::new(model)),
             window: Window::default(),
             sys: SystemState::default(),
             msr: MsrState::default(),

@@ -60,18 +60,24 @@ pub struct Model {
 }
 
 /// The names of all models; the first is the default.
-pub const MODELS: &[&str] = &["core2"];
+pub const MODELS: &[&str] = &[CORE2.name, X86_64_V2.name, NEHALEM.name];
 
 /// Finds a model by name.
 #[must_use]
 pub fn model(name: &str) -> Option<&'static Model> {
-    [&CORE2].into_iter().find(|m| m.name == name)
+    static TABLE: [&Model; 3] = [&CORE2, &X86_64_V2, &NEHALEM];
+    TABLE.into_iter().find(|m| m.name == name)
 }
 
 /// Finds a model by name, in its variant without a Branch Trace Store: no DS area, and BTS_UNAVAILABLE set.
 #[must_use]
 pub fn model_without_bts(name: &str) -> Option<&'static Model> {
-    [&CORE2_WITHOUT_BTS].into_iter().find(|m| m.name == name)
+    static TABLE: [Model; 3] = [
+        CORE2.without_bts(&without_bts(CORE2_LEAVES)),
+        X86_64_V2.without_bts(&without_bts(X86_64_V2_LEAVES)),
+        NEHALEM.without_bts(&without_bts(NEHALEM_LEAVES)),
+    ];
+    TABLE.iter().find(|m| m.name == name)
 }
 
 /// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a nanosecond a tick.
@@ -111,6 +117,9 @@ mod ecx1 {
     pub const DS_CPL: u32 = 1 << 4;
     pub const SSSE3: u32 = 1 << 9;
     pub const CMPXCHG16B: u32 = 1 << 13;
+    pub const SSE4_1: u32 = 1 << 19;
+    pub const SSE4_2: u32 = 1 << 20;
+    pub const POPCNT: u32 = 1 << 23;
     pub const TSC_DEADLINE: u32 = 1 << 24;
     pub const HYPERVISOR: u32 = 1 << 31;
 }
@@ -176,7 +185,7 @@ const BASE: &[CpuidFeature] = &[
 
 /// Intel Core 2 Duo (Merom), the processor of the first Linux code for BTS, with the few later features that a virtual
 /// machine needs.
-static CORE2: Model = Model {
+const CORE2: Model = Model {
     name: "core2",
     generation: Generation::Core2,
     bts: true,
@@ -184,13 +193,22 @@ static CORE2: Model = Model {
     leaves: &CORE2_LEAVES,
 };
 
-/// [`CORE2`] without a Branch Trace Store.
-static CORE2_WITHOUT_BTS: Model = Model {
-    name: CORE2.name,
-    generation: CORE2.generation,
-    bts: false,
-    features: CORE2_FEATURES,
-    leaves: &without_bts(CORE2_LEAVES),
+/// [`CORE2`] with the instructions that distributions ask for that are built for x86-64-v2. There is no such part; but Linux and
+/// GDB know of the first parts with those instructions that their Branch Trace Stores have errata.
+const X86_64_V2: Model = Model {
+    name: "x86-64-v2",
+    features: X86_64_V2_FEATURES,
+    leaves: &X86_64_V2_LEAVES,
+    ..CORE2
+};
+
+/// Intel Core i7 (Nehalem), of the first ones.
+const NEHALEM: Model = Model {
+    name: "nehalem",
+    generation: Generation::Nehalem,
+    bts: true,
+    features: X86_64_V2_FEATURES,
+    leaves: &NEHALEM_LEAVES,
 };
 
 /// The leaves without the flags of the Debug Store.
@@ -211,6 +229,102 @@ const CORE2_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SSSE3,
     CpuidFeature::CMPXCHG16B,
 ];
+
+const X86_64_V2_FEATURES: &[CpuidFeature] = &[
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::CMPXCHG16B,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
+    CpuidFeature::POPCNT,
+];
+
+/// The leaves with other values for some of them.
+const fn with<const N: usize, const M: usize>(
+    mut leaves: [Leaf; N],
+    others: [Leaf; M],
+) -> [Leaf; N] {
+    let mut i = 0;
+    while i < M {
+        let mut at = 0;
+        while leaves[at].leaf != others[i].leaf || leaves[at].subleaf != others[i].subleaf {
+            at += 1;
+        }
+        leaves[at] = others[i];
+        i += 1;
+    }
+    leaves
+}
+
+/// The leaves with these feature flags in leaf 1, ECX, as well.
+const fn with_features<const N: usize>(mut leaves: [Leaf; N], ecx: u32) -> [Leaf; N] {
+    let mut i = 0;
+    while i < N {
+        if leaves[i].leaf == 1 {
+            leaves[i].ecx |= ecx;
+        }
+        i += 1;
+    }
+    leaves
+}
+
+const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
+    with(
+        CORE2_LEAVES,
+        [
+            leaf(
+                0x8000_0002,
+                text(b"vbts"),
+                text(b" x86"),
+                text(b"-64-"),
+                text(b"v2 C"),
+            ),
+            leaf(0x8000_0003, text(b"PU @"), text(b" 1.0"), text(b"0GHz"), 0),
+            leaf(0x8000_0004, 0, 0, 0, 0),
+        ],
+    ),
+    ecx1::SSE4_1 | ecx1::SSE4_2 | ecx1::POPCNT,
+);
+
+const NEHALEM_LEAVES: [Leaf; 19] = with(
+    X86_64_V2_LEAVES,
+    [
+        // Family 6, model 26, stepping 5.
+        leaf(
+            1,
+            0x0001_06A5,
+            0x0001_0800,
+            X86_64_V2_LEAVES[1].ecx,
+            X86_64_V2_LEAVES[1].edx,
+        ),
+        // Cache and TLB descriptors: 5AH 03H 55H B2H F0H 2CH 21H CAH 09H. There is no L3.
+        leaf(2, 0x5503_5A01, 0x00F0_B200, 0, 0x09CA_212C),
+        // L1D 32 KB, 8 ways; L1I 32 KB, 4 ways; L2 256 KB, 8 ways.
+        subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0),
+        subleaf(4, 1, 0x0000_0122, 0x00C0_003F, 127, 0),
+        subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 511, 0),
+        // As of Core 2, but with 4 counters, and 48 bits in all of them. The part has version 3, which counts for its twin
+        // threads, too.
+        leaf(0xA, 0x0730_0402, NO_MISSES, 0, 0x0000_0603),
+        leaf(
+            0x8000_0002,
+            text(b"Inte"),
+            text(b"l(R)"),
+            text(b" Cor"),
+            text(b"e(TM"),
+        ),
+        leaf(
+            0x8000_0003,
+            text(b") i7"),
+            text(b" CPU"),
+            text(b"    "),
+            text(b"   @"),
+        ),
+        leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+        // L2: 256 KB, 8 ways, lines of 64 bytes.
+        leaf(0x8000_0006, 0, 0, 0x0100_6040, 0),
+    ],
+);
 
 const CORE2_LEAVES: [Leaf; 19] = [
     // Highest basic leaf, and vendor.
@@ -310,6 +424,61 @@ const CORE2_LEAVES: [Leaf; 19] = [
 const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
 
 impl Model {
+    const fn without_bts(&self, leaves: &'static [Leaf]) -> Self {
+        Self {
+            name: self.name,
+            generation: self.generation,
+            bts: false,
+            leaves,
+            features: self.features,
+        }
+    }
+
+    /// What the software CPU has the host's processor execute, and that one lacks.
+    #[must_use]
+    pub fn unsupported(&self) -> Option<&'static str> {
+        let sse41 = self.features.contains(&CpuidFeature::SSE4_1);
+        (sse41 && !is_x86_feature_detected!("sse4.1")).then_some("SSE4.1")
+    }
+
+    /// What of the model's instruction set the host's processor lacks: it cannot execute a guest that may use all of it.
+    #[must_use]
+    pub fn missing_on_host(&self) -> Vec<&'static str> {
+        let host = [
+            (CpuidFeature::SSE3, "SSE3", is_x86_feature_detected!("sse3")),
+            (
+                CpuidFeature::SSSE3,
+                "SSSE3",
+                is_x86_feature_detected!("ssse3"),
+            ),
+            (
+                CpuidFeature::CMPXCHG16B,
+                "CMPXCHG16B",
+                is_x86_feature_detected!("cmpxchg16b"),
+            ),
+            (
+                CpuidFeature::SSE4_1,
+                "SSE4.1",
+                is_x86_feature_detected!("sse4.1"),
+            ),
+            (
+                CpuidFeature::SSE4_2,
+                "SSE4.2",
+                is_x86_feature_detected!("sse4.2"),
+            ),
+            (
+                CpuidFeature::POPCNT,
+                "POPCNT",
+                is_x86_feature_detected!("popcnt"),
+            ),
+        ];
+        let lacks = host.into_iter().filter(|(_, _, there)| !there);
+        lacks
+            .filter(|(feature, ..)| self.features.contains(feature))
+            .map(|(_, name, _)| name)
+            .collect()
+    }
+
     /// Whether the model has this instruction-set extension.
     #[must_use]
     pub fn executes(&self, feature: CpuidFeature) -> bool {
@@ -412,9 +581,54 @@ mod tests {
     #[test]
     fn leaves_are_sorted() {
         for name in MODELS {
-            let m = model(name).unwrap();
-            assert!(m.leaves.is_sorted_by_key(|l| (l.leaf, l.subleaf)), "{name}");
+            for m in [model(name).unwrap(), model_without_bts(name).unwrap()] {
+                assert!(m.leaves.is_sorted_by_key(|l| (l.leaf, l.subleaf)), "{name}");
+            }
         }
+    }
+
+    #[test]
+    fn a_model_without_bts_differs_in_nothing_else() {
+        for name in MODELS {
+            let (with, without) = (model(name).unwrap(), model_without_bts(name).unwrap());
+            assert_eq!((with.name, with.bts), (*name, true));
+            assert_eq!((without.name, without.bts), (*name, false));
+            for (a, b) in with.leaves.iter().zip(without.leaves) {
+                let ds = ecx1::DTES64 | ecx1::DS_CPL;
+                let expected = match a.leaf {
+                    1 => Leaf {
+                        ecx: a.ecx & !ds,
+                        edx: a.edx & !edx1::DS,
+                        ..*a
+                    },
+                    _ => *a,
+                };
+                assert_eq!(*b, expected, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cpuid_advertises_is_executed() {
+        let flags = [
+            (ecx1::SSE3, CpuidFeature::SSE3),
+            (ecx1::SSSE3, CpuidFeature::SSSE3),
+            (ecx1::CMPXCHG16B, CpuidFeature::CMPXCHG16B),
+            (ecx1::SSE4_1, CpuidFeature::SSE4_1),
+            (ecx1::SSE4_2, CpuidFeature::SSE4_2),
+            (ecx1::POPCNT, CpuidFeature::POPCNT),
+        ];
+        for name in MODELS {
+            let m = model(name).unwrap();
+            for (flag, feature) in flags {
+                let advertised = m.cpuid(1, 0).ecx & flag != 0;
+                assert_eq!(m.executes(feature), advertised, "{name}: {feature:?}");
+            }
+        }
+        let later = model("x86-64-v2").unwrap();
+        assert!(flags.iter().all(|(_, feature)| later.executes(*feature)));
+        assert_eq!(later.cpuid(1, 0).eax, 0x6FB);
+        assert_eq!(model("nehalem").unwrap().cpuid(1, 0).eax, 0x1_06A5);
     }
 
     #[test]

@@ -309,7 +309,7 @@ impl Guest {
         let devices = Arc::new(Devices::default());
         let signals = devices.signals.clone();
         devices.apic_base.store(0xFEE0_0900, Ordering::Relaxed);
-        let model = vbts_cpu::model("core2").expect("the default model");
+        let model = vbts_cpu::model("x86-64-v2").expect("the model with the most instructions");
         let cpu = Cpu::new(model, MEMORY.for_cpu(), devices, signals);
         let mut guest = Self {
             soft: SoftCpu::new(cpu),

@@ -1,11 +1,12 @@
-//! Bit tests and scans (SDM Vol. 2A: BT, BTS, BTR, BTC, BSF, BSR).
+//! Bit tests, scans and sums (SDM Vol. 2A: BT, BTS, BTR, BTC, BSF, BSR, CRC32; Vol. 2B: POPCNT).
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::Cpu;
-use crate::flags::Int;
+use crate::flags::{Int, Lazy};
 use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::rflags;
 
 const BT: u8 = 0;
 const BTS: u8 = 1;
@@ -94,6 +95,46 @@ fn bsr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     scan::<T>(cpu, op, |v| 63 - v.leading_zeros())
 }
 
+/// POPCNT: ZF tells that there are none, the other flags are cleared.
+fn popcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = source::<T>(cpu, op)?.zext();
+    cpu.w(op.dst, T::from_u64(v.count_ones().into()));
+    cpu.flags = Lazy::from_bits(if v == 0 { rflags::ZF } else { 0 });
+    Ok(Flow::Next)
+}
+
+/// What a byte adds to a remainder: the polynomial 11EDC6F41H, bits in reverse order.
+const CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut remainder = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            let carry = remainder & 1;
+            remainder >>= 1;
+            if carry != 0 {
+                remainder ^= 0x82F6_3B78;
+            }
+            bit += 1;
+        }
+        table[i] = remainder;
+        i += 1;
+    }
+    table
+};
+
+/// CRC32. The destination has 32 bits, zero-extended, whatever the size of the source.
+fn crc32<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let bytes = source::<T>(cpu, op)?.zext().to_le_bytes();
+    let mut remainder = cpu.r::<u32>(op.dst);
+    for byte in &bytes[..T::BYTES] {
+        remainder = CRC32C[usize::from(remainder as u8 ^ byte)] ^ remainder >> 8;
+    }
+    cpu.w(op.dst, remainder);
+    Ok(Flow::Next)
+}
+
 /// By kind, form and size.
 macro_rules! bit {
     ($i:expr, $kind:ident) => {{
@@ -125,6 +166,8 @@ pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
         Mnemonic::Btc => bit!(i, BTC),
         Mnemonic::Bsf => by_size!(operand_size(i, 0), bsf),
         Mnemonic::Bsr => by_size!(operand_size(i, 0), bsr),
+        Mnemonic::Popcnt => by_size!(operand_size(i, 0), popcnt),
+        Mnemonic::Crc32 => by_size!(operand_size(i, 1), crc32),
         _ => return None,
     })
 }

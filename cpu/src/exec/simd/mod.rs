@@ -1,4 +1,4 @@
-//! MMX and SSE to SSSE3: the registers, who may use them, and the shapes that instructions come in.
+//! MMX and SSE to SSE4.2: the registers, who may use them, and the shapes that instructions come in.
 //!
 //! An instruction is a *kernel*, a function of one or two vectors, and a *shape*, which fetches operands and puts
 //! the result away. An integer kernel serves the XMM and the MMX form.
@@ -9,6 +9,8 @@ mod integer;
 mod mxcsr;
 mod shuffle;
 mod sse2;
+mod sse41;
+mod sse42;
 mod ssse3;
 mod transfer;
 
@@ -219,9 +221,12 @@ fn shape<K: Packed>(i: &Instruction) -> Handler {
 pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
     integer::lower(i)
         .or_else(|| float::lower(i))
+        // Before the moves, some of which share mnemonics.
+        .or_else(|| sse41::lower(i))
         .or_else(|| transfer::lower(i, op))
         .or_else(|| shuffle::lower(i))
         .or_else(|| convert::lower(i))
         .or_else(|| ssse3::lower(i))
+        .or_else(|| sse42::lower(i))
         .or_else(|| mxcsr::lower(i))
 }

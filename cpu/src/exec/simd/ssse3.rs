@@ -10,7 +10,7 @@ use crate::op::Handler;
 
 /// Lane by lane.
 #[inline(always)]
-fn zip<T: Copy, const N: usize>(a: V, b: V, f: impl Fn(T, T) -> T) -> V
+pub(super) fn zip<T: Copy, const N: usize>(a: V, b: V, f: impl Fn(T, T) -> T) -> V
 where
     [T; N]: Bits128,
 {

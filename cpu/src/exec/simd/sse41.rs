@@ -1,0 +1,374 @@
+//! SSE4.1 (SDM Vol. 1 12.8), and PCMPGTQ of SSE4.2.
+//!
+//! Rounding and dot products run on the host's SSE4.1 unit, which a model that has them requires: see
+//! [`Model::unsupported`](crate::Model::unsupported).
+
+use std::array::from_fn;
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::float::{self, Float};
+use super::mxcsr::host;
+use super::ssse3::zip;
+use super::{V, cast, packed, shape};
+use crate::cpu::Cpu;
+use crate::flags::{Int, Lazy};
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::rflags;
+
+/// The elements of `b` whose bit of `mask` is set, else those of `a`.
+macro_rules! blend {
+    ($t:ty, $n:literal, $a:expr, $b:expr, $mask:expr) => {{
+        let (a, b): ([$t; $n], [$t; $n]) = (cast($a), cast($b));
+        cast::<[$t; $n], V>(from_fn(|i| if $mask >> i & 1 != 0 { b[i] } else { a[i] }))
+    }};
+}
+
+/// MPSADBW: sums of differences of four bytes of `b` and eight stretches of `a`.
+#[inline(always)]
+fn mpsadbw(a: V, b: V, imm: u8) -> V {
+    let (a, b): ([u8; 16], [u8; 16]) = (cast(a), cast(b));
+    let (in_a, in_b) = (usize::from(imm >> 2 & 1) * 4, usize::from(imm & 3) * 4);
+    cast::<[u16; 8], V>(from_fn(|i| {
+        (0..4)
+            .map(|k| u16::from(a[in_a + i + k].abs_diff(b[in_b + k])))
+            .sum()
+    }))
+}
+
+/// PHMINPOSUW: the least word, and where it is first.
+#[inline(always)]
+fn phminposuw(b: V) -> V {
+    let b: [u16; 8] = cast(b);
+    let (mut least, mut at) = (b[0], 0);
+    for (i, &word) in b.iter().enumerate() {
+        if word < least {
+            (least, at) = (word, i as u16);
+        }
+    }
+    cast([least, at, 0, 0, 0, 0, 0, 0])
+}
+
+/// PACKUSDW.
+#[inline(always)]
+fn packusdw(a: V, b: V) -> V {
+    let (a, b): ([i32; 4], [i32; 4]) = (cast(a), cast(b));
+    let saturate = |v: i32| v.clamp(0, u16::MAX.into()) as u16;
+    cast::<[u16; 8], V>(from_fn(|i| saturate(if i < 4 { a[i] } else { b[i - 4] })))
+}
+
+/// PMULDQ: products of the even elements.
+#[inline(always)]
+fn pmuldq(a: V, b: V) -> V {
+    let (a, b): ([i32; 4], [i32; 4]) = (cast(a), cast(b));
+    let product = |i: usize| (i64::from(a[i]) * i64::from(b[i])) as u64;
+    cast([product(0), product(2)])
+}
+
+/// All ones where `f` holds.
+#[inline(always)]
+fn compare64(a: V, b: V, f: impl Fn(i64, i64) -> bool) -> V {
+    let (a, b): ([u64; 2], [u64; 2]) = (cast(a), cast(b));
+    let lane = |i: usize| u64::from(f(a[i] as i64, b[i] as i64)).wrapping_neg();
+    cast([lane(0), lane(1)])
+}
+
+packed! {
+    Blendps(a, b, imm) => blend!(u32, 4, a, b, imm),
+    Blendpd(a, b, imm) => blend!(u64, 2, a, b, imm),
+    Pblendw(a, b, imm) => blend!(u16, 8, a, b, imm),
+    Mpsadbw(a, b, imm) => mpsadbw(a, b, imm),
+    Phminposuw(_, b, _) => phminposuw(b),
+    Packusdw(a, b, _) => packusdw(a, b),
+    Pmuldq(a, b, _) => pmuldq(a, b),
+    Pmulld(a, b, _) => zip::<u32, 4>(a, b, u32::wrapping_mul),
+    Pcmpeqq(a, b, _) => compare64(a, b, |a, b| a == b),
+    Pcmpgtq(a, b, _) => compare64(a, b, |a, b| a > b),
+    Pminsb(a, b, _) => zip::<i8, 16>(a, b, i8::min),
+    Pmaxsb(a, b, _) => zip::<i8, 16>(a, b, i8::max),
+    Pminuw(a, b, _) => zip::<u16, 8>(a, b, u16::min),
+    Pmaxuw(a, b, _) => zip::<u16, 8>(a, b, u16::max),
+    Pminsd(a, b, _) => zip::<i32, 4>(a, b, i32::min),
+    Pmaxsd(a, b, _) => zip::<i32, 4>(a, b, i32::max),
+    Pminud(a, b, _) => zip::<u32, 4>(a, b, u32::min),
+    Pmaxud(a, b, _) => zip::<u32, 4>(a, b, u32::max),
+}
+
+// Blends by the signs of XMM0
+
+/// A blend by the sign of each element of the mask.
+trait BySign {
+    fn run(a: V, b: V, mask: V) -> V;
+}
+
+macro_rules! by_sign {
+    ($($name:ident: $t:ty, $n:literal)*) => {$(
+        struct $name;
+        impl BySign for $name {
+            #[inline(always)]
+            fn run(a: V, b: V, mask: V) -> V {
+                let signs: [$t; $n] = cast(mask);
+                let (a, b): ([$t; $n], [$t; $n]) = (cast(a), cast(b));
+                cast::<[$t; $n], V>(from_fn(|i| {
+                    if signs[i] >> (<$t>::BITS - 1) != 0 { b[i] } else { a[i] }
+                }))
+            }
+        }
+    )*};
+}
+by_sign! { Pblendvb: u8, 16 Blendvps: u32, 4 Blendvpd: u64, 2 }
+
+/// The second operand, of 16 bytes.
+#[inline(always)]
+fn second(cpu: &mut Cpu, op: &Op) -> Result<V, Abort> {
+    Ok(if op.prefix & Op::MEM != 0 {
+        cast(cpu.load_aligned(op)?)
+    } else {
+        cpu.v(op.src)
+    })
+}
+
+fn blendv<K: BySign>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let b = second(cpu, op)?;
+    let r = K::run(cpu.v(op.dst), b, cpu.v(0));
+    cpu.set_xmm(op.dst, cast(r));
+    Ok(Flow::Next)
+}
+
+/// PTEST: ZF and CF tell whether AND and AND NOT are zero.
+fn ptest(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let b: u128 = cast(second(cpu, op)?);
+    let a = cpu.xmm(op.dst);
+    let flag = |set, bit| if set { bit } else { 0 };
+    cpu.flags = Lazy::from_bits(flag(a & b == 0, rflags::ZF) | flag(!a & b == 0, rflags::CF));
+    Ok(Flow::Next)
+}
+
+// Extensions
+
+/// PMOVSX and PMOVZX.
+trait Extend {
+    /// The part of the source that is used.
+    type Source: Int;
+    fn run(b: u64) -> V;
+}
+
+macro_rules! extend {
+    ($($name:ident: $source:ty, $from:ty => $as:ty as $to:ty, $n:literal)*) => {$(
+        struct $name;
+        impl Extend for $name {
+            type Source = $source;
+            #[inline(always)]
+            fn run(b: u64) -> V {
+                cast::<[$to; $n], V>(from_fn(|i| (b >> (<$from>::BITS as usize * i)) as $from as $as as $to))
+            }
+        }
+    )*};
+}
+extend! {
+    Pmovsxbw: u64, i8 => i16 as u16, 8
+    Pmovsxbd: u32, i8 => i32 as u32, 4
+    Pmovsxbq: u16, i8 => i64 as u64, 2
+    Pmovsxwd: u64, i16 => i32 as u32, 4
+    Pmovsxwq: u32, i16 => i64 as u64, 2
+    Pmovsxdq: u64, i32 => i64 as u64, 2
+    Pmovzxbw: u64, u8 => u16 as u16, 8
+    Pmovzxbd: u32, u8 => u32 as u32, 4
+    Pmovzxbq: u16, u8 => u64 as u64, 2
+    Pmovzxwd: u64, u16 => u32 as u32, 4
+    Pmovzxwq: u32, u16 => u64 as u64, 2
+    Pmovzxdq: u64, u32 => u64 as u64, 2
+}
+
+fn extend<K: Extend>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let b = if op.prefix & Op::MEM != 0 {
+        cpu.load::<K::Source>(cpu.ea(op))?.zext()
+    } else {
+        cpu.xmm(op.src) as u64
+    };
+    cpu.set_xmm(op.dst, cast(K::run(b)));
+    Ok(Flow::Next)
+}
+
+// Single elements
+
+/// Shift of element `n` of a type.
+#[inline(always)]
+fn shift<T: Int>(n: u64) -> u32 {
+    T::BITS * (n as u32 & (128 / T::BITS - 1))
+}
+
+/// PEXTRB, PEXTRW, PEXTRD, PEXTRQ, EXTRACTPS: zero above the element.
+fn extract<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let element = T::from_u64((cpu.xmm(op.src) >> shift::<T>(op.imm)) as u64);
+    if op.prefix & Op::MEM != 0 {
+        cpu.store(cpu.ea(op), element)?;
+    } else {
+        cpu.w(op.dst, element.zext());
+    }
+    Ok(Flow::Next)
+}
+
+/// PINSRB, PINSRD, PINSRQ.
+fn insert<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let element: T = if op.prefix & Op::MEM != 0 {
+        cpu.load(cpu.ea(op))?
+    } else {
+        T::from_u64(cpu.r::<u64>(op.src))
+    };
+    let shift = shift::<T>(op.imm);
+    let mask = u128::from(T::from_u64(u64::MAX).zext()) << shift;
+    let value = cpu.xmm(op.dst) & !mask | u128::from(element.zext()) << shift;
+    cpu.set_xmm(op.dst, value);
+    Ok(Flow::Next)
+}
+
+/// INSERTPS: the immediate selects the source, the destination, and what becomes zero.
+fn insertps(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let imm = op.imm as usize;
+    let element: u32 = if op.prefix & Op::MEM != 0 {
+        cpu.load(cpu.ea(op))?
+    } else {
+        cast::<u128, [u32; 4]>(cpu.xmm(op.src))[imm >> 6 & 3]
+    };
+    let mut r: [u32; 4] = cast(cpu.xmm(op.dst));
+    r[imm >> 4 & 3] = element;
+    for (i, lane) in r.iter_mut().enumerate() {
+        if imm >> i & 1 != 0 {
+            *lane = 0;
+        }
+    }
+    cpu.set_xmm(op.dst, cast(r));
+    Ok(Flow::Next)
+}
+
+/// MOVNTDQA: memory is cached like any other.
+fn movntdqa(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let v = cpu.load_aligned(op)?;
+    cpu.set_xmm(op.dst, v);
+    Ok(Flow::Next)
+}
+
+// Floating point
+
+/// ROUNDPS and its kin, by the low four bits of the immediate: the rounding control, whether MXCSR has it, and whether the
+/// result's being inexact is kept quiet.
+macro_rules! round {
+    ($($name:ident = $insn:literal)*) => {$(
+        struct $name<const P: u8>;
+        impl<const P: u8> Float for $name<P> {
+            #[inline(always)]
+            fn run(csr: u32, a: V, b: V) -> (V, u32) {
+                // SAFETY: the instruction has register operands only, every exception is masked in `csr`, and a model that has
+                // it runs only on a host that has it.
+                unsafe { host!(concat!($insn, " {a}, {b}, {p}"), csr, a, b, p = const P) }
+            }
+        }
+    )*};
+}
+round! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roundsd = "roundsd" }
+
+macro_rules! by_rounding {
+    ($i:expr, $kernel:ident; $($n:literal)*) => {
+        match $i.immediate8() & 15 {
+            $($n => float::shape::<$kernel<$n>>($i),)*
+            _ => float::shape::<$kernel<15>>($i),
+        }
+    };
+    ($i:expr, $kernel:ident) => {
+        by_rounding!($i, $kernel; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    };
+}
+
+/// DPPS and DPPD: the sum of all products, in every element.
+trait Dot {
+    /// Elements.
+    const N: u32;
+    fn run(csr: u32, a: V, b: V) -> (V, u32);
+}
+
+macro_rules! dot {
+    ($($name:ident: $n:literal = $insn:literal)*) => {$(
+        struct $name;
+        impl Dot for $name {
+            const N: u32 = $n;
+            #[inline(always)]
+            fn run(csr: u32, a: V, b: V) -> (V, u32) {
+                // SAFETY: as of the rounding instructions.
+                unsafe { host!(concat!($insn, " {a}, {b}, 255"), csr, a, b) }
+            }
+        }
+    )*};
+}
+dot! { Dpps: 4 = "dpps" Dppd: 2 = "dppd" }
+
+/// The elements whose bit is set.
+#[inline(always)]
+fn elements<K: Dot>(bits: u64) -> u128 {
+    let width = 128 / K::N;
+    let ones = u128::MAX >> (128 - width);
+    (0..K::N)
+        .filter(|i| bits >> i & 1 != 0)
+        .map(|i| ones << (width * i))
+        .sum()
+}
+
+/// The upper half of the immediate selects the elements that are multiplied, the lower those that get the result. The others
+/// are +0.0, and so is the product of two zeros, which raises nothing.
+fn dot<K: Dot>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.need_sse()?;
+    let wanted = elements::<K>(op.imm >> 4);
+    let b: u128 = cast(second(cpu, op)?);
+    let (a, b) = (cpu.xmm(op.dst) & wanted, b & wanted);
+    let r = cpu.float(|csr| K::run(csr, cast(a), cast(b)))?;
+    cpu.set_xmm(op.dst, cast::<V, u128>(r) & elements::<K>(op.imm));
+    Ok(Flow::Next)
+}
+
+/// Handlers of kernels named like their mnemonics.
+macro_rules! select {
+    ($i:expr; $($name:ident)*; extend $($extend:ident)*) => {
+        match $i.mnemonic() {
+            $(Mnemonic::$name => shape::<$name>($i),)*
+            $(Mnemonic::$extend => extend::<$extend>,)*
+            Mnemonic::Pblendvb => blendv::<Pblendvb>,
+            Mnemonic::Blendvps => blendv::<Blendvps>,
+            Mnemonic::Blendvpd => blendv::<Blendvpd>,
+            Mnemonic::Ptest => ptest,
+            Mnemonic::Pextrb => extract::<u8>,
+            // Register forms that SSE2 has already are in `transfer`.
+            Mnemonic::Pextrw if $i.op0_kind() == OpKind::Memory => extract::<u16>,
+            Mnemonic::Pextrd | Mnemonic::Extractps => extract::<u32>,
+            Mnemonic::Pextrq => extract::<u64>,
+            Mnemonic::Pinsrb => insert::<u8>,
+            Mnemonic::Pinsrd => insert::<u32>,
+            Mnemonic::Pinsrq => insert::<u64>,
+            Mnemonic::Insertps => insertps,
+            Mnemonic::Movntdqa => movntdqa,
+            Mnemonic::Roundps => by_rounding!($i, Roundps),
+            Mnemonic::Roundpd => by_rounding!($i, Roundpd),
+            Mnemonic::Roundss => by_rounding!($i, Roundss),
+            Mnemonic::Roundsd => by_rounding!($i, Roundsd),
+            Mnemonic::Dpps => dot::<Dpps>,
+            Mnemonic::Dppd => dot::<Dppd>,
+            _ => return None,
+        }
+    };
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction) -> Option<Handler> {
+    Some(select! { i;
+        Blendps Blendpd Pblendw Mpsadbw Phminposuw Packusdw Pmuldq Pmulld Pcmpeqq Pcmpgtq
+        Pminsb Pmaxsb Pminuw Pmaxuw Pminsd Pmaxsd Pminud Pmaxud;
+        extend Pmovsxbw Pmovsxbd Pmovsxbq Pmovsxwd Pmovsxwq Pmovsxdq
+        Pmovzxbw Pmovzxbd Pmovzxbq Pmovzxwd Pmovzxwq Pmovzxdq
+    })
+}

@@ -1,0 +1,226 @@
+//! The string comparisons of SSE4.2: PCMPESTRI, PCMPESTRM, PCMPISTRI, PCMPISTRM (SDM Vol. 2B 4.1).
+
+use std::array::from_fn;
+
+use iced_x86::{Instruction, Mnemonic};
+
+use super::{V, cast};
+use crate::cpu::Cpu;
+use crate::flags::Lazy;
+use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::state::gpr::{RAX, RCX, RDX};
+use crate::state::rflags;
+
+/// What the immediate asks for (4.1.1).
+#[derive(Debug, Clone, Copy)]
+struct Control(u8);
+
+impl Control {
+    /// Elements are words, not bytes.
+    fn words(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    fn signed(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// The aggregation: one of [`EQUAL_ANY`] to [`EQUAL_ORDERED`].
+    fn aggregation(self) -> u8 {
+        self.0 >> 2 & 3
+    }
+
+    /// The result is inverted, where `1` the second operand has elements, or everywhere.
+    fn negative(self) -> bool {
+        self.0 & 1 << 4 != 0
+    }
+
+    fn masked(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+
+    /// The last index instead of the first, or a mask of elements instead of bits.
+    fn upper(self) -> bool {
+        self.0 & 1 << 6 != 0
+    }
+
+    /// Number of elements.
+    fn count(self) -> usize {
+        if self.words() { 8 } else { 16 }
+    }
+
+    fn elements(self, v: V) -> [i32; 16] {
+        if self.words() {
+            let w: [u16; 8] = cast(v);
+            from_fn(|i| {
+                let word = w[i & 7];
+                if self.signed() {
+                    (word as i16).into()
+                } else {
+                    word.into()
+                }
+            })
+        } else {
+            let b: [u8; 16] = cast(v);
+            b.map(|byte| {
+                if self.signed() {
+                    (byte as i8).into()
+                } else {
+                    byte.into()
+                }
+            })
+        }
+    }
+}
+
+const EQUAL_ANY: u8 = 0;
+const RANGES: u8 = 1;
+const EQUAL_EACH: u8 = 2;
+
+/// An operand: its elements, of which the first `len` are valid.
+#[derive(Debug, Clone, Copy)]
+struct Text {
+    elements: [i32; 16],
+    len: usize,
+}
+
+impl Text {
+    fn valid(&self) -> &[i32] {
+        &self.elements[..self.len]
+    }
+}
+
+/// IntRes2: a bit for each element of the second operand.
+fn compare(control: Control, a: &Text, b: &Text) -> u32 {
+    let n = control.count();
+    let holds = |j: usize| {
+        let valid = j < b.len;
+        let element = b.elements[j];
+        match control.aggregation() {
+            EQUAL_ANY => valid && a.valid().contains(&element),
+            // An invalid upper bound makes no range.
+            RANGES => {
+                valid
+                    && a.valid()
+                        .chunks_exact(2)
+                        .any(|pair| (pair[0]..=pair[1]).contains(&element))
+            }
+            EQUAL_EACH => match (j < a.len, valid) {
+                (true, true) => a.elements[j] == element,
+                (a_valid, b_valid) => a_valid == b_valid,
+            },
+            // EQUAL_ORDERED: the first operand begins here, as far as the second one's elements go.
+            _ => (0..n - j)
+                .all(|i| i >= a.len || j + i < b.len && a.elements[i] == b.elements[j + i]),
+        }
+    };
+    let result: u32 = (0..n).map(|j| u32::from(holds(j)) << j).sum();
+    let all = (1 << n) - 1;
+    match (control.negative(), control.masked()) {
+        (false, _) => result,
+        (true, false) => result ^ all,
+        (true, true) => result ^ ((1 << b.len) - 1),
+    }
+}
+
+/// Compares, and sets the flags.
+fn aggregate(cpu: &mut Cpu, control: Control, a: &Text, b: &Text) -> u32 {
+    let result = compare(control, a, b);
+    let n = control.count();
+    let flags = [
+        (result != 0, rflags::CF),
+        (b.len < n, rflags::ZF),
+        (a.len < n, rflags::SF),
+        (result & 1 != 0, rflags::OF),
+    ];
+    let set = flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag);
+    cpu.flags = Lazy::from_bits(set.sum());
+    result
+}
+
+/// Where the lengths of the operands come from.
+trait Length {
+    fn of(cpu: &Cpu, register: usize, elements: &[i32; 16], n: usize) -> usize;
+}
+
+/// Up to the first zero.
+struct Implicit;
+impl Length for Implicit {
+    fn of(_: &Cpu, _: usize, elements: &[i32; 16], n: usize) -> usize {
+        elements[..n].iter().position(|e| *e == 0).unwrap_or(n)
+    }
+}
+
+/// The absolute value of a register.
+struct Explicit32;
+impl Length for Explicit32 {
+    fn of(cpu: &Cpu, register: usize, _: &[i32; 16], n: usize) -> usize {
+        let length = (cpu.gpr[register] as i32).unsigned_abs();
+        length.min(n as u32) as usize
+    }
+}
+
+struct Explicit64;
+impl Length for Explicit64 {
+    fn of(cpu: &Cpu, register: usize, _: &[i32; 16], n: usize) -> usize {
+        let length = (cpu.gpr[register] as i64).unsigned_abs();
+        length.min(n as u64) as usize
+    }
+}
+
+#[inline(always)]
+fn run<L: Length>(cpu: &mut Cpu, op: &Op) -> Result<(Control, u32), Abort> {
+    cpu.need_sse()?;
+    // It need not be aligned.
+    let second = if op.prefix & Op::MEM != 0 {
+        cpu.load128(cpu.ea(op))?
+    } else {
+        cpu.xmm(op.src)
+    };
+    let control = Control(op.imm as u8);
+    let n = control.count();
+    let text = |register, v| {
+        let elements = control.elements(v);
+        let len = L::of(cpu, register, &elements, n);
+        Text { elements, len }
+    };
+    let (a, b) = (text(RAX, cpu.v(op.dst)), text(RDX, cast(second)));
+    Ok((control, aggregate(cpu, control, &a, &b)))
+}
+
+/// The index of a bit goes to ECX.
+fn index<L: Length>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (control, result) = run::<L>(cpu, op)?;
+    let index = match result {
+        0 => control.count() as u32,
+        _ if control.upper() => 31 - result.leading_zeros(),
+        _ => result.trailing_zeros(),
+    };
+    cpu.w(RCX as u8, index);
+    Ok(Flow::Next)
+}
+
+/// The mask goes to XMM0.
+fn mask<L: Length>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (control, result) = run::<L>(cpu, op)?;
+    let value = match (control.upper(), control.words()) {
+        (false, _) => result.into(),
+        (true, false) => cast::<[u8; 16], u128>(from_fn(|i| (result >> i & 1) as u8 * 0xFF)),
+        (true, true) => cast::<[u16; 8], u128>(from_fn(|i| (result >> i & 1) as u16 * 0xFFFF)),
+    };
+    cpu.set_xmm(0, value);
+    Ok(Flow::Next)
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Pcmpestri => index::<Explicit32>,
+        Mnemonic::Pcmpestri64 => index::<Explicit64>,
+        Mnemonic::Pcmpestrm => mask::<Explicit32>,
+        Mnemonic::Pcmpestrm64 => mask::<Explicit64>,
+        Mnemonic::Pcmpistri => index::<Implicit>,
+        Mnemonic::Pcmpistrm => mask::<Implicit>,
+        _ => return None,
+    })
+}
