@@ -96,7 +96,8 @@ pub trait Host {
     fn soft_speed(&mut self) -> Result<Speed, Failure>;
 }
 
-/// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks.
+/// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks. `lacks`: instruction-set extensions that the
+/// guest's processor has and the host's has not, for KVM has the host's execute what the guest does.
 ///
 /// # Errors
 /// [`Failure::Host`]: the host does not offer what was asked for.
@@ -104,14 +105,22 @@ pub fn choose(
     accel: Accelerator,
     bts: BtsMode,
     unchecked: bool,
+    lacks: &[&str],
     host: &mut dyn Host,
 ) -> Result<Choice, Failure> {
     let (accel, why) = match accel {
         Accelerator::Soft => (Accel::Soft, "asked for".to_owned()),
+        Accelerator::Kvm if !lacks.is_empty() => {
+            return Err(Failure::Host(format!(
+                "--accel kvm: {}, which this model of processor has (--accel soft runs it, --cpu chooses another)",
+                lacking(lacks)
+            )));
+        }
         Accelerator::Kvm => {
             require_kvm(host, unchecked)?;
             (Accel::Kvm, "asked for".to_owned())
         }
+        Accelerator::Auto if !lacks.is_empty() => (Accel::Soft, lacking(lacks)),
         Accelerator::Auto => automatic(host)?,
     };
     let bts = match (bts, accel) {
@@ -132,6 +141,10 @@ pub fn choose(
         }
     };
     Ok(Choice { accel, bts, why })
+}
+
+fn lacking(what: &[&str]) -> String {
+    format!("the host's processor has no {}", what.join(", "))
 }
 
 fn no_pass_through(why: &str) -> Failure {

@@ -58,11 +58,11 @@ fn none() -> Fake {
 }
 
 fn auto(mut host: Fake) -> Choice {
-    choose(Accelerator::Auto, BtsMode::Auto, false, &mut host).unwrap()
+    choose(Accelerator::Auto, BtsMode::Auto, false, &[], &mut host).unwrap()
 }
 
 fn refused(accel: Accelerator, bts: BtsMode, mut host: Fake) -> String {
-    let failure = choose(accel, bts, false, &mut host).unwrap_err();
+    let failure = choose(accel, bts, false, &[], &mut host).unwrap_err();
     assert_eq!(failure.status(), crate::exit::status::HOST);
     failure.to_string()
 }
@@ -103,7 +103,14 @@ fn auto_takes_no_kvm_that_is_not_there_or_not_faithful_or_not_measured() {
 #[test]
 fn kvm_by_name_is_taken_or_refused() {
     // Slow is no reason: it was asked for.
-    let choice = choose(Accelerator::Kvm, BtsMode::Auto, false, &mut faithful(1, 1)).unwrap();
+    let choice = choose(
+        Accelerator::Kvm,
+        BtsMode::Auto,
+        false,
+        &[],
+        &mut faithful(1, 1),
+    )
+    .unwrap();
     assert_eq!(choice.accel, Accel::Kvm);
     let message = refused(Accelerator::Kvm, BtsMode::Auto, unfaithful());
     assert!(
@@ -116,11 +123,25 @@ fn kvm_by_name_is_taken_or_refused() {
 
 #[test]
 fn an_unfaithful_kvm_can_be_had_unchecked_by_name_only() {
-    let choice = choose(Accelerator::Kvm, BtsMode::Auto, true, &mut unfaithful()).unwrap();
+    let choice = choose(
+        Accelerator::Kvm,
+        BtsMode::Auto,
+        true,
+        &[],
+        &mut unfaithful(),
+    )
+    .unwrap();
     assert_eq!(choice.accel, Accel::Kvm);
-    let choice = choose(Accelerator::Auto, BtsMode::Auto, true, &mut unfaithful()).unwrap();
+    let choice = choose(
+        Accelerator::Auto,
+        BtsMode::Auto,
+        true,
+        &[],
+        &mut unfaithful(),
+    )
+    .unwrap();
     assert_eq!(choice.accel, Accel::Soft);
-    assert!(choose(Accelerator::Kvm, BtsMode::Auto, true, &mut none()).is_err());
+    assert!(choose(Accelerator::Kvm, BtsMode::Auto, true, &[], &mut none()).is_err());
 }
 
 #[test]
@@ -133,7 +154,7 @@ fn pass_through_is_taken_where_it_works() {
         (BtsMode::Emulate, Bts::Emulate),
         (BtsMode::Off, Bts::Off),
     ] {
-        let choice = choose(Accelerator::Auto, wanted, false, &mut host).unwrap();
+        let choice = choose(Accelerator::Auto, wanted, false, &[], &mut host).unwrap();
         assert_eq!(choice.bts, got);
     }
 }
@@ -166,11 +187,22 @@ fn soft_asks_nothing_of_the_host() {
             panic!("asked for speed")
         }
     }
-    let choice = choose(Accelerator::Soft, BtsMode::Auto, false, &mut Nothing).unwrap();
+    let choice = choose(Accelerator::Soft, BtsMode::Auto, false, &[], &mut Nothing).unwrap();
     assert_eq!((choice.accel, choice.bts), (Accel::Soft, Bts::Emulate));
 }
 
 #[test]
 fn the_software_cpu_has_a_speed() {
     assert!(measure_soft(Duration::from_millis(1)).unwrap() > 0);
+}
+
+#[test]
+fn kvm_runs_no_guest_with_instructions_that_the_host_lacks() {
+    let lacks = ["SSE4.1", "SSE4.2"];
+    let host = &mut faithful(1000, 1);
+    let failure = choose(Accelerator::Kvm, BtsMode::Auto, false, &lacks, host).unwrap_err();
+    assert_eq!(failure.status(), crate::exit::status::HOST);
+    let choice = choose(Accelerator::Auto, BtsMode::Auto, false, &lacks, host).unwrap();
+    assert_eq!(choice.accel, Accel::Soft);
+    assert_eq!(choice.why, "the host's processor has no SSE4.1, SSE4.2");
 }

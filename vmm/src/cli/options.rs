@@ -52,7 +52,7 @@ pub struct MachineArgs {
     /// Who implements the Branch Trace Store
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     pub bts: BtsMode,
-    /// Processor model
+    /// Processor model: core2, x86-64-v2 or nehalem
     #[arg(long, value_name = "MODEL", default_value = vbts_cpu::MODELS[0])]
     pub cpu: String,
     /// Guest memory, in bytes or with a suffix K, M, G or T
@@ -252,8 +252,15 @@ impl MachineArgs {
             let known = vbts_cpu::MODELS.join(", ");
             anyhow::anyhow!("--cpu {}: unknown model; the models are: {known}", self.cpu)
         })?;
+        if let Some(what) = model.unsupported() {
+            return Err(Failure::Host(format!(
+                "--cpu {}: the software CPU has the host's processor compute for it, and that has no {what}",
+                self.cpu
+            )));
+        }
         let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
-        let choice = accel::choose(self.accel, self.bts, self.kvm_unchecked, &mut host)?;
+        let lacks = model.missing_on_host();
+        let choice = accel::choose(self.accel, self.bts, self.kvm_unchecked, &lacks, &mut host)?;
         tracing::info!("accelerator: {} ({})", choice.accel, choice.why);
         Ok((model, choice))
     }

@@ -58,7 +58,7 @@ impl Findings {
             kvm: host.kvm().cloned(),
             pass_through: host.pass_through(),
             soft: host.soft_speed()?,
-            auto: accel::choose(Accelerator::Auto, BtsMode::Auto, false, host)?,
+            auto: accel::choose(Accelerator::Auto, BtsMode::Auto, false, &[], host)?,
         })
     }
 
