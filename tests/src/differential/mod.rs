@@ -16,6 +16,17 @@ pub mod random;
 pub mod soft;
 pub mod vendor;
 
+use vbts_cpu::{MODELS, Model, model};
+
+/// The model that the software CPU is: the last that executes nothing that the host lacks. The later ones have more instructions.
+#[must_use]
+pub fn processor() -> Option<&'static Model> {
+    let models = MODELS.iter().rev().filter_map(|name| model(name));
+    models
+        .into_iter()
+        .find(|model| model.missing_on_host().is_empty())
+}
+
 /// Linear addresses on both sides.
 pub mod layout {
     /// The code page: execute and read. Filled with INT3 behind the code.

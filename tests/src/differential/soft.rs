@@ -10,7 +10,7 @@ use vbts_cpu::state::{CpuState, SegAttr, Segment, SystemState, TableRegister, cr
 use vbts_cpu::{Cpu, Exit, GuestRam, Platform, Signals, SoftCpu};
 
 use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN, READ_ONLY};
-use super::{Event, FloatState, Mode, Outcome, State};
+use super::{Event, FloatState, Mode, Outcome, State, processor};
 
 /// Guest-physical addresses, which are the linear ones too.
 const PML4: u64 = 0x1000;
@@ -150,7 +150,7 @@ impl Soft {
         descriptor_tables(&ram);
         // SAFETY: the range is the allocation, which lives as long as `Self` and to which no reference is held.
         let guest_ram = unsafe { GuestRam::new(&[(0, RAM_LEN as u64, ram.0)]) };
-        let model = vbts_cpu::model("core2").context("no such model")?;
+        let model = processor().context("the host lacks what every model has")?;
         let cpu = Cpu::new(
             model,
             guest_ram,

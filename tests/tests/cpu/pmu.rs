@@ -571,6 +571,47 @@ fn a_deadline_and_an_overflow_do_not_disturb_each_other() {
 }
 
 #[test]
+fn a_later_model_has_more_and_wider_counters() {
+    let mut g = Guest::of(vbts_cpu::model("nehalem").unwrap());
+    mixture(&mut g);
+    g.update(|s| {
+        s.msr.pmu = PmuState {
+            evtsel: [ON | INSTRUCTIONS, 0, 0, ON | INT | BRANCHES],
+            pmc: [MASK, 0, 0, (1 << 48) - 1],
+            fixed_ctr: [MASK, 0, 0],
+            fixed_ctr_ctrl: 3,
+            global_ctrl: 0xF | 7 << 32,
+            ..PmuState::default()
+        }
+    });
+    g.run();
+    let pmu = counters(&g);
+    assert_eq!(pmu.pmc, [MASK + 401, 0, 0, 99]);
+    assert_eq!(pmu.fixed_ctr[0], MASK + 401);
+    assert_eq!(pmu.global_status, 8);
+    let interrupts = &g.platform.performance_interrupts;
+    assert_eq!(interrupts.load(Ordering::Relaxed), 1);
+    // It has no fifth.
+    for (msr, there) in [
+        (IA32_PMC0 + 3, true),
+        (IA32_PMC0 + 4, false),
+        (IA32_PERFEVTSEL0 + 3, true),
+        (IA32_PERFEVTSEL0 + 4, false),
+    ] {
+        let mut g = Guest::of(vbts_cpu::model("nehalem").unwrap());
+        let end = g.assemble(KERNEL, |a| {
+            wrmsr(a, msr, 0)?;
+            a.hlt()
+        });
+        if there {
+            g.run_to(end);
+        } else {
+            g.run_to_exception(GP, Some(0));
+        }
+    }
+}
+
+#[test]
 fn the_unit_is_what_cpuid_says() {
     let mut g = Guest::kernel(|a| {
         a.mov(eax, 0xA)?;

@@ -6,8 +6,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use vbts_tests::branches;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::{branches, programs};
 
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(module, &[
@@ -25,6 +25,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         ("the_host_is_read_only", read_only),
         ("a_share_can_be_written", share),
         ("probe_answers_in_json", probe),
+        ("later_models_have_more_instructions", later_models),
     ])
 }
 
@@ -289,6 +290,34 @@ fn signal(machine: &Machine) -> Result<()> {
         )?
         .expect(128 + 15)?;
     ensure!(run.stderr.contains("SIGTERM"), "{}", run.stderr);
+    Ok(())
+}
+
+/// What a program for x86-64-v2 computes is the same as on the host; on a processor without its instructions it does not get far.
+fn later_models(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = programs::compile(
+        &programs::source("x86_64_v2.c"),
+        &directory.path().join("x86_64_v2"),
+        &["-march=x86-64-v2"],
+    )?;
+    let later = vbts_cpu::model("x86-64-v2").context("no such model")?;
+    let missing = later.missing_on_host();
+    if !missing.is_empty() {
+        let why = format!("the host has no {} itself", missing.join(", "));
+        return Err(Skip(why).into());
+    }
+    let host = std::process::Command::new(&program).output()?;
+    ensure!(host.status.success(), "{host:?}");
+    for (model, expected) in [("core2", 1), ("x86-64-v2", 0), ("nehalem", 0)] {
+        let trace = directory.path().join("trace");
+        let run = machine
+            .trace("raw", &trace, &["--cpu", model], &[&program])?
+            .expect(expected)?;
+        if expected == 0 {
+            ensure!(run.stdout == host.stdout, "{model}: {run:?}");
+        }
+    }
     Ok(())
 }
 

@@ -2,15 +2,15 @@
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind};
 
-use super::super::Mode;
 use super::super::vendor::{Behaviour, Vendor};
+use super::super::{Mode, processor};
 
 /// A part of the instruction set that is tested by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// General registers and flags.
     Integer,
-    /// MMX and SSE to SSSE3.
+    /// MMX and SSE to SSE4.2.
     Vector,
     /// x87.
     X87,
@@ -30,6 +30,7 @@ const INTEGER_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::CMPXCHG16B,
     CpuidFeature::MULTIBYTENOP,
     CpuidFeature::PAUSE,
+    CpuidFeature::POPCNT,
 ];
 
 const VECTOR_FEATURES: &[CpuidFeature] = &[
@@ -38,6 +39,8 @@ const VECTOR_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SSE2,
     CpuidFeature::SSE3,
     CpuidFeature::SSSE3,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
 ];
 
 const X87_FEATURES: &[CpuidFeature] = &[
@@ -185,6 +188,7 @@ fn belongs(code: Code, group: Group, mode: Mode) -> bool {
     };
     let op_code = code.op_code();
     in_group
+        && processor().is_some_and(|model| features.iter().all(|f| model.executes(*f)))
         && match mode {
             Mode::Bits64 => op_code.mode64(),
             Mode::Bits32 => op_code.mode32() && op_code.compatibility_mode(),

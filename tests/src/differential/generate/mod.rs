@@ -194,10 +194,15 @@ fn float_state(random: &mut Random) -> FloatState {
 
 /// A vector register's worth of singles, doubles or integers.
 fn vector(random: &mut Random) -> u128 {
-    match random.below(4) {
+    // Four letters, for comparisons of strings.
+    const LETTERS: u64 = 0x0303_0303_0303_0303;
+    match random.below(5) {
         0 => (0..4).fold(0, |wide, _| wide << 32 | u128::from(random.single())),
         1 => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.double())),
         2 => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.bits())),
+        3 => (0..2).fold(0, |wide, _| {
+            wide << 64 | u128::from(random.bits() & LETTERS)
+        }),
         _ => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.integer())),
     }
 }

@@ -21,7 +21,7 @@ use vbts::kvm::{KvmVcpu, Vm, device, doorbell};
 use vbts::memory::GuestMemory;
 use vbts::vcpu::{Moves, Vcpu};
 use vbts_cpu::state::PendingEvent;
-use vbts_cpu::{Clock, Cpu, Exit, GuestRam, HostClock, Signals, SoftCpu};
+use vbts_cpu::{Clock, Cpu, Exit, GuestRam, HostClock, Model, Signals, SoftCpu};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
 use super::deviations::DEVIATIONS;
@@ -111,8 +111,9 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// One in a machine with nothing in its memory.
-    pub fn new() -> Self {
+    /// One of `model` in a machine with nothing in its memory. KVM's part of it may show another model by CPUID, but has the
+    /// host's instructions in any case.
+    pub fn new(model: &'static Model) -> Self {
         let free = lock(&FREE).pop();
         let machine = match free {
             Some(mut machine) => {
@@ -126,14 +127,14 @@ impl Processor {
                     }
                 }
                 machine.on_host_time = false;
-                *machine.vcpu.soft_mut() = soft(&machine.memory, &machine.platform);
+                *machine.vcpu.soft_mut() = soft(model, &machine.memory, &machine.platform);
                 machine
             }
             None => {
                 let memory = GuestMemory::from_ranges(&[(GuestAddress(0), RAM as usize)]).unwrap();
                 let platform = Arc::default();
                 Machine {
-                    vcpu: Vcpu::new(soft(&memory, &platform)),
+                    vcpu: Vcpu::new(soft(model, &memory, &platform)),
                     platform,
                     on_host_time: false,
                     vm: None,
@@ -334,10 +335,9 @@ impl Drop for Processor {
     }
 }
 
-fn soft(memory: &GuestMemory, platform: &Arc<TestPlatform>) -> SoftCpu {
+fn soft(model: &'static Model, memory: &GuestMemory, platform: &Arc<TestPlatform>) -> SoftCpu {
     // SAFETY: the machine keeps the memory as long as its processor, and it is only accessed through raw pointers.
     let ram = unsafe { GuestRam::new(&[(0, RAM, host_memory(memory))]) };
-    let model = vbts_cpu::model("core2").unwrap();
     let signals = platform.signals.clone();
     SoftCpu::new(Cpu::new(model, ram, platform.clone(), signals))
 }

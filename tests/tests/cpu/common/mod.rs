@@ -20,7 +20,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{Cpu, CpuState, Exit, GuestRam, Platform, Signals, SoftCpu};
+use vbts_cpu::{Cpu, CpuState, Exit, GuestRam, Model, Platform, Signals, SoftCpu};
 
 use accel::Processor;
 
@@ -221,7 +221,12 @@ pub struct Guest {
 impl Guest {
     /// A machine at CPL 0 in 64-bit mode, about to run what is at [`KERNEL`].
     pub fn new() -> Self {
-        let soft = Processor::new();
+        Self::of(vbts_cpu::model("core2").unwrap())
+    }
+
+    /// As [`Guest::new`], with another model of processor.
+    pub fn of(model: &'static Model) -> Self {
+        let soft = Processor::new(model);
         let platform = soft.platform();
         platform.apic_base.store(0xFEE0_0900, Ordering::Relaxed);
         let mut guest = Self { soft, platform };
@@ -330,7 +335,7 @@ impl Guest {
         let signals = platform.signals.clone();
         // SAFETY: the memory lives as long as `self`, and is only accessed through raw pointers.
         let ram = unsafe { GuestRam::new(&[(0, RAM, self.soft.memory())]) };
-        let model = vbts_cpu::model("core2").unwrap();
+        let model = self.soft.cpu.model();
         let mut cpu = Cpu::new(model, ram, platform, signals);
         cpu.load_state(&self.soft.cpu.state());
         SoftCpu::new(cpu)

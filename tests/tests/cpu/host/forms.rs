@@ -24,7 +24,7 @@ const GPRS: [Register; 13] = [
     Register::R14,
 ];
 
-const FEATURES: [CpuidFeature; 9] = [
+const FEATURES: [CpuidFeature; 12] = [
     CpuidFeature::FPU,
     CpuidFeature::FPU287,
     CpuidFeature::FPU387,
@@ -33,10 +33,13 @@ const FEATURES: [CpuidFeature; 9] = [
     CpuidFeature::SSE2,
     CpuidFeature::SSE3,
     CpuidFeature::SSSE3,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
+    CpuidFeature::POPCNT,
     CpuidFeature::FXSR,
 ];
 
-/// The instructions that vector and floating-point features add. Left out are those that begin with FWAIT: to a
+/// The instructions that these features add, of vectors and of floating-point numbers for the most part. Left out are those that begin with FWAIT: to a
 /// processor they are two.
 pub fn all() -> impl Iterator<Item = Code> {
     Code::values().filter(|c| {
@@ -68,7 +71,12 @@ impl Form {
             let n = n as u32;
             let register = match kind {
                 Kind::mem => None,
-                Kind::xmm_or_mem | Kind::mm_or_mem | Kind::r32_or_mem | Kind::r64_or_mem
+                Kind::xmm_or_mem
+                | Kind::mm_or_mem
+                | Kind::r8_or_mem
+                | Kind::r16_or_mem
+                | Kind::r32_or_mem
+                | Kind::r64_or_mem
                     if memory =>
                 {
                     None
@@ -81,6 +89,11 @@ impl Form {
                 }
                 Kind::r64_reg | Kind::r64_or_mem => Some(*random.pick(&GPRS)),
                 Kind::r32_reg | Kind::r32_or_mem => Some(random.pick(&GPRS).full_register32()),
+                Kind::r16_reg | Kind::r16_or_mem => {
+                    Some(Register::AX + random.pick(&GPRS).number() as u32)
+                }
+                // AL to BL, which every encoding has.
+                Kind::r8_or_mem => Some(Register::AL + random.below(4) as u32),
                 Kind::st0 => Some(Register::ST0),
                 Kind::sti_opcode => Some(Register::ST0 + random.below(8) as u32),
                 Kind::ax => Some(Register::AX),
