@@ -503,7 +503,7 @@ impl Cpu {
 
     /// It returns.
     pub(crate) fn leave_run(&mut self) {
-        if self.pmu.active {
+        if self.pmu.active || self.special.contains(Special::EVENTS) {
             self.count_events(0);
         }
     }
