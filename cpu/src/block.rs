@@ -65,14 +65,33 @@ pub(crate) enum CodeSize {
     Bits64,
 }
 
+/// Which instructions of a block are branches: a bit for each of the [`MAX_BLOCK`](crate::lower::MAX_BLOCK), in no more room
+/// than alignment leaves in [`Block`], whose size the run loop multiplies by at each jump.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Branches([u8; 6]);
+
+impl Branches {
+    pub fn new(bits: u64) -> Self {
+        let [a, b, c, d, e, f, ..] = bits.to_le_bytes();
+        Self([a, b, c, d, e, f])
+    }
+
+    pub fn bits(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+}
+
+const _: () = assert!(size_of::<Block>() == 48);
+
 /// A run of instructions that were decoded together.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub ops: Box<[Op]>,
     /// Number of instructions.
     pub count: u8,
-    /// Those of them that are branches, a bit for each.
-    pub branches: u64,
+    /// Those of them that are branches.
+    pub branches: Branches,
     /// The code that it was decoded from.
     pub bytes: Box<[u8]>,
     /// See [`BlockCache::revalidate`].

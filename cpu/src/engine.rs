@@ -397,12 +397,12 @@ fn run_block<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Option<Stopp
     let start = cpu.rip;
     cpu.gpr[reg::BLOCK as usize] = start;
     if BRANCHES {
-        cpu.pmu.block = block.branches;
+        cpu.pmu.block = block.branches.bits();
     }
     let retired = |cpu: &mut Cpu, n: u8| {
         cpu.icount += u64::from(n);
         if BRANCHES {
-            cpu.pmu.branches += branches_before(block.branches, n);
+            cpu.pmu.branches += branches_before(block.branches.bits(), n);
         }
     };
     for op in &block.ops {
@@ -440,7 +440,7 @@ fn run_one(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
     }
     cpu.icount += 1;
     if cpu.pmu.branches_count {
-        cpu.pmu.branches += block.branches & 1;
+        cpu.pmu.branches += block.branches.bits() & 1;
     }
     None
 }

@@ -5,7 +5,7 @@ use iced_x86::{
     Mnemonic, OpKind, Register,
 };
 
-use crate::block::{Block, CodeSize};
+use crate::block::{Block, Branches, CodeSize};
 use crate::cpu::Cpu;
 use crate::exec;
 use crate::op::{Op, reg, seg};
@@ -46,7 +46,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     let mut ops = Vec::with_capacity(16);
     let mut insn = Instruction::default();
     let mut count = 0;
-    let mut branches = 0;
+    let mut branches = 0u64;
     let mut len = 0;
     while count < MAX_BLOCK && decoder.can_decode() {
         decoder.decode_out(&mut insn);
@@ -65,7 +65,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     (count > 0).then(|| Block {
         ops: ops.into(),
         count,
-        branches,
+        branches: Branches::new(branches),
         bytes: bytes[..usize::from(len)].into(),
         epoch: 0,
     })
@@ -92,7 +92,7 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     Some(Block {
         ops: ops.into(),
         count: 1,
-        branches: is_branch(&insn).into(),
+        branches: Branches::new(is_branch(&insn).into()),
         bytes: bytes[..decoder.ip() as usize].into(),
         epoch: 0,
     })
@@ -107,7 +107,7 @@ pub(crate) fn too_long() -> Block {
     Block {
         ops: [op].into(),
         count: 1,
-        branches: 0,
+        branches: Branches::default(),
         bytes: [0; MAX_INSTRUCTION].into(),
         epoch: 0,
     }

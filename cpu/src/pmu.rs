@@ -225,7 +225,7 @@ impl Pmu {
 /// The first `n` instructions of a block, of the bits in `branches`.
 #[inline]
 pub(crate) fn branches_before(branches: u64, n: u8) -> u64 {
-    const { assert!(MAX_BLOCK < 64) };
+    const { assert!(MAX_BLOCK <= 48) };
     (branches & ((1 << n) - 1)).count_ones().into()
 }
 
