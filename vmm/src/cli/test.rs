@@ -103,6 +103,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
         kernel: kernel.clone(),
         program: launch::read(&program)?,
         append: args.append.clone(),
+        limit: args.case_timeout.0,
     };
     let limit = args.machine.timeout.map(|seconds| seconds.0);
     let alarm = Arc::new(Alarm::new(Arc::default(), limit)?);
@@ -112,7 +113,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
         .context("--console")?
         .interruptible(alarm.clone());
     let mut reports = reports(args, &alarm)?;
-    let mut runner = Runner::new(settings, alarm, args.case_timeout.0, log);
+    let mut runner = Runner::new(settings, alarm, log);
 
     let outcome = match runner.probe() {
         Ok(Offer::Api(api)) => {

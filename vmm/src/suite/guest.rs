@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -23,6 +24,8 @@ use crate::guest_files;
 
 /// Everything that the kernel says, whatever its default is; and it does not ration what programs say through it.
 const WORDS: &str = "loglevel=7 printk.devkmsg=on";
+/// What the suite takes for the limit of a case.
+const MAX_CASE_SECONDS: u64 = 1_000_000;
 /// Bytes read at a time.
 const PIECE: usize = 16 << 10;
 /// A longer line is taken apart.
@@ -41,6 +44,8 @@ pub struct Settings {
     pub program: Vec<u8>,
     /// More words for the kernel's command line.
     pub append: String,
+    /// How long a case may take.
+    pub limit: Duration,
 }
 
 /// How a guest has ended.
@@ -96,6 +101,9 @@ impl Guest {
         if needs == Needs::PageTableIsolation {
             words.push_str(" pti=on");
         }
+        // If the guest still works the suite ends the case in time, which does not cost the guest.
+        let seconds = (settings.limit.as_secs() / 6 * 5).clamp(1, MAX_CASE_SECONDS);
+        words.push_str(&format!(" CASE_SECONDS={seconds}"));
         if !settings.append.is_empty() {
             words.push(' ');
             words.push_str(&settings.append);

@@ -35,7 +35,6 @@ pub struct Runner {
     settings: Settings,
     alarm: Arc<Alarm>,
     /// How long a case may take.
-    limit: Duration,
     /// Where the console of all guests goes.
     log: Output,
     tail: VecDeque<String>,
@@ -107,12 +106,11 @@ enum Left {
 }
 
 impl Runner {
-    /// A runner whose guests have `settings` and `limit` for each case; their console goes to `log`.
-    pub fn new(settings: Settings, alarm: Arc<Alarm>, limit: Duration, log: Output) -> Self {
+    /// A runner whose guests have `settings`; their console goes to `log`.
+    pub fn new(settings: Settings, alarm: Arc<Alarm>, log: Output) -> Self {
         Self {
             settings,
             alarm,
-            limit,
             log,
             tail: VecDeque::new(),
             guests: 0,
@@ -152,7 +150,7 @@ impl Runner {
                 }
                 Next::Late => {
                     return Err(Failure::Timeout {
-                        after: self.limit,
+                        after: self.settings.limit,
                         console: self.tail(),
                     });
                 }
@@ -261,7 +259,7 @@ impl Runner {
                     break Left::Down(Outcome::Crashed(panic.unwrap_or(reason)));
                 }
                 Next::Late => {
-                    let why = format!("nothing after {} s", self.limit.as_secs_f64());
+                    let why = format!("nothing after {} s", self.settings.limit.as_secs_f64());
                     break Left::Down(Outcome::TimedOut(why));
                 }
                 Next::Event(event) => break Left::Event(event),
@@ -374,7 +372,8 @@ impl Runner {
     /// When what began at `from` has taken too long.
     fn deadline(&self, from: Instant) -> Instant {
         // A limit that no clock can reach is none.
-        from.checked_add(self.limit).unwrap_or(from + NO_LIMIT)
+        from.checked_add(self.settings.limit)
+            .unwrap_or(from + NO_LIMIT)
     }
 
     fn write_log(&mut self, line: &str) -> Result<(), Failure> {
