@@ -297,7 +297,8 @@ static void work_sched(void)
 	for (int i = 0; i < 200; i++) {
 		loop_a(101);
 		sched_yield();
-		usleep(1);
+		/* Long enough to sleep at all, on a slow machine as well */
+		usleep(10000);
 	}
 }
 
