@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
+use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
 use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine, Skip};
@@ -28,6 +31,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         ("finds_its_devices_and_switches_off", devices),
         ("two_runs_are_the_same", same),
         ("the_power_button", power_button),
+        ("a_terminal", terminal),
         ("boots_from_a_disk", disk),
         ("sigterm_shuts_down", sigterm),
     ])
@@ -138,6 +142,7 @@ fn same(machine: &Machine) -> Result<()> {
 /// A guest that is used through its serial console.
 struct Session {
     child: Child,
+    input: fs::File,
     output: Arc<Mutex<String>>,
     /// So much of the output has been looked at.
     seen: usize,
@@ -150,12 +155,17 @@ impl Session {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()?;
-        let mut stdout = child.stdout.take().context("no pipe")?;
+        let input = OwnedFd::from(child.stdin.take().context("no pipe")?).into();
+        let output = OwnedFd::from(child.stdout.take().context("no pipe")?).into();
+        Ok(Self::new(child, input, output))
+    }
+
+    fn new(child: Child, input: fs::File, mut from: fs::File) -> Self {
         let output = Arc::new(Mutex::new(String::new()));
         let shared = output.clone();
         std::thread::spawn(move || {
             let mut piece = [0; 4096];
-            while let Ok(n @ 1..) = stdout.read(&mut piece) {
+            while let Ok(n @ 1..) = from.read(&mut piece) {
                 let text = String::from_utf8_lossy(&piece[..n]).into_owned();
                 shared
                     .lock()
@@ -163,11 +173,12 @@ impl Session {
                     .push_str(&text);
             }
         });
-        Ok(Self {
+        Self {
             child,
+            input,
             output,
             seen: 0,
-        })
+        }
     }
 
     fn output(&self) -> String {
@@ -196,8 +207,7 @@ impl Session {
 
     /// Types a command, and returns what is printed until the next prompt.
     fn command(&mut self, line: &str) -> Result<String> {
-        let stdin = self.child.stdin.as_mut().context("no pipe")?;
-        writeln!(stdin, "{line}")?;
+        writeln!(self.input, "{line}")?;
         self.wait_for("\n")?;
         self.wait_for(PROMPT)
     }
@@ -245,6 +255,44 @@ fn power_button(machine: &Machine) -> Result<()> {
     session.terminate()?;
     let status = machine::wait(&mut session.child, PATIENCE)?;
     ensure!(status == Some(128 + 15), "exit status {status:?}");
+    Ok(())
+}
+
+/// Every key is the guest's but Ctrl-A, and the terminal is in the end as it was. With our own kernel, which is there sooner.
+fn terminal(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let initrd = initrd(directory.path(), "exec setsid cttyhack sh")?;
+    let pty = openpty(None, None)?;
+    let before = tcgetattr(&pty.slave)?;
+    let mut command = machine.command(["run", "--accel", "soft", "--timeout", "300", "--kernel"]);
+    command
+        .arg(machine.kernel())
+        .arg("--initrd")
+        .arg(initrd)
+        .stdin(pty.slave.try_clone()?)
+        .stdout(pty.slave.try_clone()?)
+        .stderr(pty.slave.try_clone()?);
+    let child = command.spawn()?;
+    let master = fs::File::from(pty.master);
+    let mut session = Session::new(child, master.try_clone()?, master);
+    session.wait_for("/ # ")?;
+    let cooked = LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG;
+    let flags = tcgetattr(&pty.slave)?.local_flags;
+    ensure!((flags & cooked).is_empty(), "not in raw mode: {flags:?}");
+    session
+        .input
+        .write_all(b"echo st''arted; sleep 10000; echo e''nd\n")?;
+    session.wait_for("started")?;
+    session.input.write_all(b"\x03")?;
+    session.wait_for("/ # ")?;
+    session.input.write_all(b"echo $?\n")?;
+    session.wait_for("130\r\n")?;
+    session.input.write_all(b"\x01x")?;
+    let status = machine::wait(&mut session.child, PATIENCE)?;
+    ensure!(status == Some(130), "exit status {status:?}");
+    let after = tcgetattr(&pty.slave)?;
+    ensure!(after == before, "{before:?}\nbecame\n{after:?}");
+    ensure!(!session.output().contains("\nend"), "Ctrl-C was lost");
     Ok(())
 }
 
@@ -304,7 +352,7 @@ fn disk(machine: &Machine) -> Result<()> {
         "echo errors: $(dmesg --level=err,crit,alert,emerg | grep -vc 'PCI: Fatal: No config space access')",
         "errors: 0\r\n",
     )?;
-    writeln!(session.child.stdin.as_mut().context("no pipe")?, "poweroff")?;
+    writeln!(session.input, "poweroff")?;
     session.end()?;
     is_clean(&image)
 }
