@@ -40,6 +40,10 @@ pub struct Trace {
     pub status: i32,
     /// How many single steps it took.
     pub steps: u64,
+    /// Instructions that it completed; a repeated string instruction is one.
+    pub instructions: u64,
+    /// Those of them that are branches, taken or not, system calls among them.
+    pub branch_instructions: u64,
 }
 
 /// More steps than any test program needs: ends one that runs away.
@@ -92,6 +96,8 @@ pub fn trace(program: &Path) -> Result<Trace> {
         branches,
         status,
         steps,
+        instructions,
+        branch_instructions,
         ..
     } = result.with_context(|| format!("oracle on {}", program.display()))?;
     Ok(Trace {
@@ -99,6 +105,8 @@ pub fn trace(program: &Path) -> Result<Trace> {
         stdout,
         status,
         steps,
+        instructions,
+        branch_instructions,
     })
 }
 
@@ -133,6 +141,8 @@ struct Stepper {
     branches: Vec<Branch>,
     status: i32,
     steps: u64,
+    instructions: u64,
+    branch_instructions: u64,
 }
 
 impl Stepper {
@@ -151,6 +161,8 @@ impl Stepper {
             branches: Vec::new(),
             status: 0,
             steps: 0,
+            instructions: 0,
+            branch_instructions: 0,
         })
     }
 
@@ -164,6 +176,7 @@ impl Stepper {
             ptrace::step(self.pid, deliver)?;
             match waitpid(self.pid, None)? {
                 WaitStatus::Exited(_, status) => {
+                    self.count(&instruction);
                     self.status = status;
                     return Ok(self);
                 }
@@ -229,7 +242,15 @@ impl Stepper {
                 to: after,
             });
         }
+        if foreseen != Foreseen::NextOrSame || after != before.rip {
+            self.count(instruction);
+        }
         Ok(())
+    }
+
+    fn count(&mut self, instruction: &Instruction) {
+        self.instructions += 1;
+        self.branch_instructions += u64::from(instruction.flow_control() != FlowControl::Next);
     }
 }
 

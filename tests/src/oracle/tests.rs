@@ -43,6 +43,7 @@ const EXIT: &str = "mov $231, %eax\nsyscall\n";
 fn no_branch() {
     let trace = check(&format!("mov $9, %edi\n{EXIT}"), &[]);
     assert_eq!((trace.status, trace.steps), (9, 3));
+    assert_eq!((trace.instructions, trace.branch_instructions), (3, 1));
 }
 
 #[test]
@@ -64,6 +65,8 @@ fn a_loop_to_itself_and_a_repeated_string_instruction() {
         &[(5, 5), (5, 5)],
     );
     assert_eq!(trace.steps, 1 + 3 + 3 + 4 + 3);
+    assert_eq!(trace.instructions, 1 + 3 + 3 + 1 + 3);
+    assert_eq!(trace.branch_instructions, 3 + 1);
 }
 
 #[test]
