@@ -20,6 +20,7 @@ modules!(
     kernel_selftests,
     ptrace_bts,
     stock_kernel,
+    clients,
     scope,
     sandbox,
     oracle,

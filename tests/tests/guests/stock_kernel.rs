@@ -22,7 +22,7 @@ use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine, Skip};
 
 /// What a slow and busy machine needs for anything.
-const PATIENCE: Duration = Duration::from_secs(900);
+pub const PATIENCE: Duration = Duration::from_secs(900);
 /// A prompt of root's shell in the root file system.
 const PROMPT: &str = "root@vbts-guest:~# ";
 
@@ -38,7 +38,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
 }
 
 /// A file that `ci/guest-rootfs` makes.
-fn file(name: &str) -> Result<PathBuf> {
+pub fn file(name: &str) -> Result<PathBuf> {
     let directory = match std::env::var_os("VBTS_GUEST_ROOTFS") {
         Some(directory) => PathBuf::from(directory),
         None => machine::find("VBTS_GUEST_ROOTFS", "guest-rootfs").map_err(|_| {
@@ -55,9 +55,18 @@ fn file(name: &str) -> Result<PathBuf> {
 
 /// An initial RAM disk whose first program runs the script `job`.
 fn initrd(directory: &Path, job: &str) -> Result<PathBuf> {
+    initrd_with(directory, job, &[])
+}
+
+/// Likewise, with these programs in the directory `/programs`.
+pub fn initrd_with(directory: &Path, job: &str, programs: &[(&str, &Path)]) -> Result<PathBuf> {
     let mut image = fs::read(file("initrd")?)?;
     let mut more = Cpio::new();
     more.file("init.job", 0o644, job.as_bytes());
+    more.directory("programs", 0o755);
+    for (name, path) in programs {
+        more.file(&format!("programs/{name}"), 0o755, &fs::read(path)?);
+    }
     image.extend(more.finish());
     let path = directory.join("initrd");
     fs::write(&path, image)?;
@@ -65,7 +74,7 @@ fn initrd(directory: &Path, job: &str) -> Result<PathBuf> {
 }
 
 /// The command that boots the kernel.
-fn boot(machine: &Machine, initrd: &Path, options: &[&str]) -> Result<Command> {
+pub fn boot(machine: &Machine, initrd: &Path, options: &[&str]) -> Result<Command> {
     let mut command = machine.command(["run", "--accel", "soft", "--memory", "512M", "--kernel"]);
     command
         .arg(file("vmlinuz")?)

@@ -1,0 +1,358 @@
+//! perf and GDB as Debian has them, on Debian's unmodified kernel: what they say of programs whose every branch is known.
+//!
+//! They come from the root file system of `ci/guest-rootfs`, which is mounted read-only; what they print comes back as a
+//! tar archive on a second disk.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use object::{Object, ObjectSymbol};
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::oracle::{self, Trace};
+use vbts_tests::programs;
+
+use crate::stock_kernel::{PATIENCE, boot, file, initrd_with};
+
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[("perf_stat", stat), ("gdb", gdb)])
+}
+
+/// What the initial RAM disk does: runs /programs/commands in the root file system.
+const JOB: &str = "
+    mount -t ext4 -o ro,noload /dev/vda /root || poweroff -f
+    for directory in dev proc sys; do mount -o bind /$directory /root/$directory; done
+    mount -t tmpfs tmpfs /root/tmp
+    cp /programs/* /root/tmp
+    mkdir /root/tmp/results
+    chroot /root /bin/sh /tmp/commands
+    dmesg >/root/tmp/results/dmesg
+    tar -C /root/tmp/results -cf /dev/vdb .
+    sync
+    poweroff -f";
+
+/// What the kernel says when it does not like something.
+const COMPLAINTS: [&str; 5] = ["WARNING:", "BUG:", "Uhhuh", "Call Trace:", "soft lockup"];
+
+/// Files that the commands have written.
+struct Results {
+    directory: PathBuf,
+}
+
+impl Results {
+    fn read(&self, name: &str) -> Result<String> {
+        let path = self.directory.join(name);
+        let bytes = fs::read(&path).with_context(|| format!("no {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Runs a shell script in the guest, in a directory with these files and an empty one, `results`.
+fn run(
+    machine: &Machine,
+    directory: &Path,
+    commands: &str,
+    files: &[(&str, &Path)],
+) -> Result<Results> {
+    let script = directory.join("commands");
+    fs::write(
+        &script,
+        format!("export HOME=/tmp LC_ALL=C PATH=/usr/bin:/bin\ncd /tmp\n{commands}\n"),
+    )?;
+    let disk = directory.join("disk");
+    File::create(&disk)?.set_len(256 << 20)?;
+    let files = [files, &[("commands", script.as_path())]].concat();
+    let initrd = initrd_with(directory, JOB, &files)?;
+    let mut command = boot(machine, &initrd, &["--append", "quiet", "--disk"])?;
+    command
+        .arg(format!("{},ro", file("rootfs.img")?.display()))
+        .arg("--disk")
+        .arg(&disk);
+    let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+    let results = directory.join("results");
+    fs::create_dir(&results)?;
+    let unpacked = Command::new("tar")
+        .arg("-xf")
+        .arg(&disk)
+        .arg("-C")
+        .arg(&results)
+        .output()?;
+    ensure!(
+        unpacked.status.success(),
+        "no results:\n{}",
+        String::from_utf8_lossy(&run.stdout)
+    );
+    let results = Results { directory: results };
+    let messages = results.read("dmesg")?;
+    ensure!(
+        !COMPLAINTS.iter().any(|text| messages.contains(text)),
+        "the guest's kernel complains:\n{messages}"
+    );
+    Ok(results)
+}
+
+/// A test program, and what it did on the host.
+struct Known {
+    program: programs::Program,
+    path: PathBuf,
+    trace: Trace,
+}
+
+impl Known {
+    fn name(&self) -> &'static str {
+        self.program.name()
+    }
+
+    /// The program did in the guest what it does on the host.
+    fn check_output(&self, results: &Results) -> Result<()> {
+        let name = self.name();
+        let (status, output) = (
+            results.read(&format!("{name}.status"))?,
+            results.read(&format!("{name}.output"))?,
+        );
+        // perf blocks SIGWINCH, also for the program that it starts (pthread__block_sigwinch() in its perf.c), and this
+        // program exits with 1 if a signal is blocked.
+        let expected = match name {
+            "syscalls" => 1,
+            _ => self.program.status,
+        };
+        ensure!(
+            status.trim() == expected.to_string() && output.as_bytes() == self.trace.stdout,
+            "{name} exits with {status}\n{output}\n{}",
+            results.read(&format!("{name}.errors"))?
+        );
+        Ok(())
+    }
+}
+
+/// Runs `commands` for every test program in turn, whose name is `$p` in them.
+fn run_programs(
+    machine: &Machine,
+    directory: &Path,
+    commands: &str,
+) -> Result<(Vec<Known>, Results)> {
+    // Before the long work: what is missing.
+    file("rootfs.img")?;
+    let known: Vec<Known> = programs::ALL
+        .iter()
+        .map(|&program| {
+            let path = program.build(directory)?;
+            let trace = oracle::trace(&path)?;
+            Ok(Known {
+                program,
+                path,
+                trace,
+            })
+        })
+        .collect::<Result<_>>()?;
+    let files: Vec<(&str, &Path)> = known
+        .iter()
+        .map(|known| (known.name(), known.path.as_path()))
+        .collect();
+    let mut script = String::new();
+    for (name, _) in &files {
+        writeln!(script, "p={name}\n{commands}")?;
+    }
+    let results = run(machine, directory, &script, &files)?;
+    for known in &known {
+        known.check_output(&results)?;
+    }
+    Ok((known, results))
+}
+
+/// An address without 0x.
+fn address(text: &str) -> Result<u64> {
+    u64::from_str_radix(text, 16).with_context(|| format!("no address: {text:?}"))
+}
+
+/// Counts are those of single-stepping.
+fn stat(machine: &Machine) -> Result<()> {
+    const COMMANDS: &str = "
+        perf stat -x, -o results/$p.stat -e instructions:u,branches:u -- ./$p >results/$p.output 2>results/$p.errors
+        echo $? >results/$p.status";
+    let directory = tempfile::tempdir()?;
+    let (known, results) = run_programs(machine, directory.path(), COMMANDS)?;
+    for known in &known {
+        let name = known.name();
+        let text = results.read(&format!("{name}.stat"))?;
+        // Number, unit, event, time that it counted, share of the time.
+        let counts: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(|line| line.split(',').take(5).collect())
+            .collect();
+        let Trace {
+            instructions,
+            branch_instructions,
+            ..
+        } = known.trace;
+        let (instructions, branches) = (instructions.to_string(), branch_instructions.to_string());
+        let mut rows = [(&instructions, "instructions:u"), (&branches, "branches:u")]
+            .into_iter()
+            .zip(&counts);
+        let equal = rows.all(|((number, event), row)| match row.as_slice() {
+            [n, "", e, _, share] => n == number && *e == event && *share == "100.00",
+            _ => false,
+        });
+        ensure!(
+            equal && counts.len() == 2,
+            "{name}: not {instructions} instructions and {branches} branches:\n{text}"
+        );
+        println!("{name}: {instructions} instructions, {branches} branches");
+    }
+    Ok(())
+}
+
+/// What GDB is told. Each @ begins what one of its answers is looked for in.
+const GDB: &str = r#"
+set width 0
+set height 0
+set confirm off
+set startup-with-shell off
+starti
+record btrace bts
+break *finish
+continue
+echo @info\n
+info record
+echo @instructions\n
+record instruction-history 1,100
+echo @calls\n
+record function-call-history /ic 1,100
+echo @reverse-stepi\n
+reverse-stepi
+printf "\n%#lx\n", (long) $pc
+echo @reverse-stepi again\n
+reverse-stepi
+printf "\n%#lx\n", (long) $pc
+echo @reverse-finish\n
+reverse-finish
+printf "\n%#lx\n", (long) $pc
+echo @goto\n
+record goto 6
+printf "\n%#lx\n", (long) $pc
+echo @stop\n
+record goto end
+record stop
+printf "\n%#lx\n", (long) $pc
+continue
+"#;
+
+/// `record btrace bts`: history, and going back in it.
+fn gdb(machine: &Machine) -> Result<()> {
+    file("rootfs.img")?;
+    let directory = tempfile::tempdir()?;
+    let source = programs::source("history.S");
+    let program = programs::compile(&source, &directory.path().join("history"), &[])?;
+    let script = directory.path().join("gdb");
+    fs::write(&script, GDB)?;
+    let results = run(
+        machine,
+        directory.path(),
+        "gdb -nx -q -batch -x script ./history >results/gdb 2>&1",
+        &[("history", &program), ("script", &script)],
+    )?;
+    let output = results.read("gdb")?;
+    println!("{output}");
+    check_gdb(&output, &program).with_context(|| output.clone())
+}
+
+fn check_gdb(output: &str, program: &Path) -> Result<()> {
+    let at = functions(program)?;
+    let at = |name: &str, offset: u64| -> Result<u64> {
+        let start = at.get(name).with_context(|| format!("no {name}"))?;
+        Ok(start + offset)
+    };
+    let section = |name: &str| -> Result<&str> {
+        let (_, rest) = output
+            .split_once(&format!("@{name}\n"))
+            .with_context(|| format!("GDB did not come to {name}"))?;
+        Ok(rest.split('@').next().unwrap_or_default())
+    };
+
+    let info = section("info")?;
+    for expected in [
+        "Recording format: Branch Trace Store.",
+        "Recorded 12 instructions in 7 functions (0 gaps) for thread 1 ",
+    ] {
+        ensure!(info.contains(expected), "info record has no {expected:?}");
+    }
+
+    let mut expected = Vec::new();
+    for (number, (function, offset)) in [
+        ("_start", 0),
+        ("outer", 0),
+        ("outer", 5),
+        ("leaf", 0),
+        ("leaf", 2),
+        ("outer", 10),
+        ("outer", 5),
+        ("leaf", 0),
+        ("leaf", 2),
+        ("outer", 10),
+        ("outer", 12),
+        ("_start", 5),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        expected.push((format!("{}", number + 1), at(function, offset)?));
+    }
+    let mut got = Vec::new();
+    for line in section("instructions")?.lines() {
+        let mut words = line.split_whitespace();
+        let (number, address) = (words.next(), words.next());
+        let address = address.and_then(|text| text.strip_prefix("0x"));
+        got.push((
+            number.unwrap_or_default().to_owned(),
+            self::address(address.context("no address")?)?,
+        ));
+    }
+    ensure!(
+        got == expected,
+        "instructions {got:x?}\ninstead of {expected:x?}"
+    );
+
+    let calls: Vec<&str> = section("calls")?.lines().collect();
+    let expected = [
+        "1\t_start\tinst 1,1",
+        "2\t  outer\tinst 2,3",
+        "3\t    leaf\tinst 4,5",
+        "4\t  outer\tinst 6,7",
+        "5\t    leaf\tinst 8,9",
+        "6\t  outer\tinst 10,11",
+        "7\t_start\tinst 12,12",
+    ];
+    ensure!(calls == expected, "calls {calls:#?}");
+
+    for (name, expected) in [
+        ("reverse-stepi", at("_start", 5)?),
+        ("reverse-stepi again", at("outer", 12)?),
+        ("reverse-finish", at("_start", 0)?),
+        ("goto", at("outer", 10)?),
+        ("stop", at("finish", 0)?),
+    ] {
+        ensure!(
+            section(name)?
+                .lines()
+                .any(|line| line == format!("{expected:#x}")),
+            "{name} does not lead to {expected:#x}"
+        );
+    }
+    ensure!(section("stop")?.contains("exited normally"));
+    Ok(())
+}
+
+/// Where the functions of a program begin.
+fn functions(program: &Path) -> Result<BTreeMap<String, u64>> {
+    let bytes = fs::read(program)?;
+    let file = object::File::parse(&*bytes)?;
+    Ok(file
+        .symbols()
+        .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
+        .collect())
+}
