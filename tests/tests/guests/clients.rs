@@ -9,9 +9,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use object::{Object, ObjectSymbol};
+use vbts_tests::branches::{Branch, Symbols, first_difference};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::oracle::{self, Trace};
 use vbts_tests::programs;
@@ -19,7 +20,15 @@ use vbts_tests::programs;
 use crate::stock_kernel::{PATIENCE, boot, file, initrd_with};
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[("perf_stat", stat), ("gdb", gdb)])
+    machine::trials_of(
+        module,
+        &[
+            ("perf_intel_bts", intel_bts),
+            ("perf_branches", branches),
+            ("perf_stat", stat),
+            ("gdb", gdb),
+        ],
+    )
 }
 
 /// What the initial RAM disk does: runs /programs/commands in the root file system.
@@ -127,12 +136,24 @@ impl Known {
         );
         Ok(())
     }
+
+    /// These are its branches.
+    fn check_branches(&self, got: &[Branch], results: &Results) -> Result<()> {
+        let symbols = Symbols::read(&self.path)?;
+        if let Some(text) = first_difference(&self.trace.branches, got, &symbols) {
+            let errors = results.read(&format!("{}.errors", self.name()))?;
+            bail!("{}: {text}\n{errors}", self.name());
+        }
+        println!("{}: {} branches, all equal", self.name(), got.len());
+        Ok(())
+    }
 }
 
 /// Runs `commands` for every test program in turn, whose name is `$p` in them.
 fn run_programs(
     machine: &Machine,
     directory: &Path,
+    before: &str,
     commands: &str,
 ) -> Result<(Vec<Known>, Results)> {
     // Before the long work: what is missing.
@@ -153,7 +174,7 @@ fn run_programs(
         .iter()
         .map(|known| (known.name(), known.path.as_path()))
         .collect();
-    let mut script = String::new();
+    let mut script = format!("{before}\n");
     for (name, _) in &files {
         writeln!(script, "p={name}\n{commands}")?;
     }
@@ -169,13 +190,110 @@ fn address(text: &str) -> Result<u64> {
     u64::from_str_radix(text, 16).with_context(|| format!("no address: {text:?}"))
 }
 
+/// The branches of `perf script -F ip,addr`.
+fn parse_script(text: &str) -> Result<Vec<Branch>> {
+    text.lines()
+        .map(|line| {
+            let (from, to) = line
+                .split_once("=>")
+                .with_context(|| format!("no branch: {line:?}"))?;
+            Ok(Branch {
+                from: address(from.trim())?,
+                to: address(to.trim())?,
+            })
+        })
+        .collect()
+}
+
+/// The buffers of `perf script -D`, with the records in each.
+fn parse_dump(text: &str) -> Result<Vec<Vec<Branch>>> {
+    let mut buffers: Vec<Vec<Branch>> = Vec::new();
+    for line in text.lines() {
+        if line == "Intel BTS data" {
+            buffers.push(Vec::new());
+            continue;
+        }
+        let buffer = buffers.last_mut().context("records without a buffer")?;
+        match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+            // The "predicted" flag is clear, as on the Core microarchitecture.
+            [from, "->", to, "miss"] => buffer.push(Branch {
+                from: address(from)?,
+                to: address(to)?,
+            }),
+            _ => bail!("no record: {line:?}"),
+        }
+    }
+    Ok(buffers)
+}
+
+/// The PMU `intel_bts`: its buffer has the program's branches and the returns from the kernel. `perf script` leaves out the
+/// last record of each buffer, because intel_bts_process_buffer() in perf's util/intel-bts.c goes on while there is more than
+/// one, and empty records.
+fn intel_bts(machine: &Machine) -> Result<()> {
+    const COMMANDS: &str = "
+        perf record -q -N -B -o data --per-thread -e intel_bts//u -- ./$p >results/$p.output 2>results/$p.errors
+        echo $? >results/$p.status
+        perf script -i data -D 2>>results/$p.errors |
+            grep -oE 'Intel BTS data|[0-9a-f]+ -> [0-9a-f]+ [a-z]+|Bad record' >results/$p.dump
+        perf script -i data --itrace=b -F ip,addr >results/$p.script 2>>results/$p.errors";
+    let directory = tempfile::tempdir()?;
+    let before = "perf list >results/list 2>&1";
+    let (known, results) = run_programs(machine, directory.path(), before, COMMANDS)?;
+    let list = results.read("list")?;
+    ensure!(
+        list.lines()
+            .any(|line| line.trim_start().starts_with("intel_bts//")),
+        "perf list does not have intel_bts:\n{list}"
+    );
+    for known in &known {
+        let name = known.name();
+        let buffers = parse_dump(&results.read(&format!("{name}.dump"))?)?;
+        let is_record = |branch: &Branch| (branch.from | branch.to) != 0;
+        let mut all = buffers.concat();
+        ensure!(
+            all.iter().all(|branch| branch.to >> 63 == 0),
+            "{name}: there is a branch to the kernel, which BTS_OFF_OS excludes"
+        );
+        all.retain(|branch| is_record(branch) && branch.is_user());
+        known.check_branches(&all, &results)?;
+
+        let shown: Vec<Branch> = buffers
+            .iter()
+            .flat_map(|buffer| buffer.split_last().map_or(&[][..], |(_, others)| others))
+            .copied()
+            .filter(is_record)
+            .collect();
+        let script = parse_script(&results.read(&format!("{name}.script"))?)?;
+        if let Some(text) = first_difference(&shown, &script, &Symbols::read(&known.path)?) {
+            bail!("{name}: perf script shows other branches than the buffers have: {text}");
+        }
+    }
+    Ok(())
+}
+
+/// The event `branches` with a period of 1: the kernel makes a sample of each record between user addresses.
+fn branches(machine: &Machine) -> Result<()> {
+    // A ring with room for all: the kernel drops the samples of 2,560 records at once if they do not fit.
+    const COMMANDS: &str = "
+        perf record -q -N -B -m 4096 -o data -e branches:u -c 1 -d -- ./$p >results/$p.output 2>results/$p.errors
+        echo $? >results/$p.status
+        perf script -i data -F ip,addr >results/$p.script 2>>results/$p.errors";
+    let directory = tempfile::tempdir()?;
+    let (known, results) = run_programs(machine, directory.path(), "", COMMANDS)?;
+    for known in &known {
+        let script = parse_script(&results.read(&format!("{}.script", known.name()))?)?;
+        known.check_branches(&script, &results)?;
+    }
+    Ok(())
+}
+
 /// Counts are those of single-stepping.
 fn stat(machine: &Machine) -> Result<()> {
     const COMMANDS: &str = "
         perf stat -x, -o results/$p.stat -e instructions:u,branches:u -- ./$p >results/$p.output 2>results/$p.errors
         echo $? >results/$p.status";
     let directory = tempfile::tempdir()?;
-    let (known, results) = run_programs(machine, directory.path(), COMMANDS)?;
+    let (known, results) = run_programs(machine, directory.path(), "", COMMANDS)?;
     for known in &known {
         let name = known.name();
         let text = results.read(&format!("{name}.stat"))?;
