@@ -22,29 +22,32 @@ const CANNOT: i32 = 126;
 const GUEST_DIED: i32 = 255;
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("no_such_program", no_such_program),
-        ("no_such_program_in_path", no_such_program_in_path),
-        ("not_an_elf_file", not_an_elf_file),
-        ("a_directory", a_directory),
-        ("not_executable", not_executable),
-        ("elf_of_32_bits", elf_of_32_bits),
-        ("elf_of_another_architecture", elf_of_another_architecture),
-        ("truncated_elf", truncated_elf),
-        ("no_such_kernel", no_such_kernel),
-        ("not_a_kernel", not_a_kernel),
-        ("truncated_kernel", truncated_kernel),
-        ("initrd_larger_than_memory", large_initrd),
-        ("one_megabyte_of_memory", little_memory),
-        ("unknown_cpu_model", unknown_model),
-        ("kvm_or_a_reason", no_kvm),
-        ("timeout", timeout),
-        ("guest_panic", guest_panic),
-        ("interrupted", interrupted),
-        ("terminal_is_restored", terminal),
-        ("full_output_disk", full_disk),
-        ("output_directory_missing", no_output_directory),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("no_such_program", no_such_program),
+            ("no_such_program_in_path", no_such_program_in_path),
+            ("not_an_elf_file", not_an_elf_file),
+            ("a_directory", a_directory),
+            ("not_executable", not_executable),
+            ("elf_of_32_bits", elf_of_32_bits),
+            ("elf_of_another_architecture", elf_of_another_architecture),
+            ("truncated_elf", truncated_elf),
+            ("no_such_kernel", no_such_kernel),
+            ("not_a_kernel", not_a_kernel),
+            ("truncated_kernel", truncated_kernel),
+            ("initrd_larger_than_memory", large_initrd),
+            ("one_megabyte_of_memory", little_memory),
+            ("unknown_cpu_model", unknown_model),
+            ("kvm_or_a_reason", no_kvm),
+            ("timeout", timeout),
+            ("guest_panic", guest_panic),
+            ("interrupted", interrupted),
+            ("terminal_is_restored", terminal),
+            ("full_output_disk", full_disk),
+            ("output_directory_missing", no_output_directory),
+        ],
+    )
 }
 
 /// Checks the status, and that the message is one line with each of `words` in it.

@@ -10,23 +10,26 @@ use vbts_tests::machine::{self, Machine, Skip};
 use vbts_tests::{branches, programs};
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("json_is_an_object_a_line", json_lines),
-        ("json_and_raw_tell_the_same", formats_agree),
-        ("text_is_symbolised", text),
-        ("raw_to_standard_output_is_nothing_else", raw_to_stdout),
-        ("sched_events_alternate", sched),
-        ("output_streams_are_kept_apart", streams),
-        ("input_is_forwarded", input),
-        ("arguments_are_forwarded", arguments),
-        ("working_directory_is_the_same", working_directory),
-        ("exit_status_is_forwarded", status),
-        ("death_by_signal_is_forwarded", signal),
-        ("the_host_is_read_only", read_only),
-        ("a_share_can_be_written", share),
-        ("probe_answers_in_json", probe),
-        ("later_models_have_more_instructions", later_models),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("json_is_an_object_a_line", json_lines),
+            ("json_and_raw_tell_the_same", formats_agree),
+            ("text_is_symbolised", text),
+            ("raw_to_standard_output_is_nothing_else", raw_to_stdout),
+            ("sched_events_alternate", sched),
+            ("output_streams_are_kept_apart", streams),
+            ("input_is_forwarded", input),
+            ("arguments_are_forwarded", arguments),
+            ("working_directory_is_the_same", working_directory),
+            ("exit_status_is_forwarded", status),
+            ("death_by_signal_is_forwarded", signal),
+            ("the_host_is_read_only", read_only),
+            ("a_share_can_be_written", share),
+            ("probe_answers_in_json", probe),
+            ("later_models_have_more_instructions", later_models),
+        ],
+    )
 }
 
 fn json(text: &str) -> Result<Vec<Value>> {

@@ -3,40 +3,47 @@
 use libtest_mimic::{Arguments, Trial};
 use vbts_tests::machine::Machine;
 
-/// What is in each module. Those that take long come first, so that nothing is left to wait for at the end.
-macro_rules! modules {
-    ($($module:ident),* $(,)?) => {
-        $(mod $module;)*
+mod bad_input;
+mod cli;
+mod clients;
+mod determinism;
+mod kernel_selftests;
+mod long_trace;
+mod manual_page;
+mod oracle;
+mod processors;
+mod ptrace_bts;
+mod real_programs;
+mod sandbox;
+mod scope;
+mod stock_kernel;
 
-        fn trials() -> Vec<Trial> {
-            let mut trials = Vec::new();
-            $(trials.extend($module::trials(stringify!($module)));)*
-            trials
-        }
-    };
-}
+/// Tests of a module, whose name is given.
+type Trials = fn(&str) -> Vec<Trial>;
 
-modules!(
-    kernel_selftests,
-    ptrace_bts,
-    stock_kernel,
-    clients,
-    scope,
-    sandbox,
-    oracle,
-    bad_input,
-    real_programs,
-    cli,
-    processors,
-    long_trace,
-    determinism,
-    manual_page,
-);
+/// The modules. Those that take long come first, so that nothing is left to wait for at the end.
+const MODULES: [(&str, Trials); 14] = [
+    ("kernel_selftests", kernel_selftests::trials),
+    ("ptrace_bts", ptrace_bts::trials),
+    ("stock_kernel", stock_kernel::trials),
+    ("clients", clients::trials),
+    ("scope", scope::trials),
+    ("sandbox", sandbox::trials),
+    ("oracle", oracle::trials),
+    ("bad_input", bad_input::trials),
+    ("real_programs", real_programs::trials),
+    ("cli", cli::trials),
+    ("processors", processors::trials),
+    ("long_trace", long_trace::trials),
+    ("determinism", determinism::trials),
+    ("manual_page", manual_page::trials),
+];
 
 fn main() {
     let arguments = Arguments::from_args();
     if let (Err(error), false) = (Machine::find(), arguments.list) {
         println!("skipped: {error:#}");
     }
-    libtest_mimic::run(&arguments, trials()).exit();
+    let trials = MODULES.iter().flat_map(|(name, trials)| trials(name));
+    libtest_mimic::run(&arguments, trials.collect()).exit();
 }

@@ -10,11 +10,14 @@ use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("the_page_is_well_formed", well_formed),
-        ("the_example_prints_every_branch", example),
-        ("the_page_names_what_the_header_has", names),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("the_page_is_well_formed", well_formed),
+            ("the_example_prints_every_branch", example),
+            ("the_page_names_what_the_header_has", names),
+        ],
+    )
 }
 
 /// A file of guest-kernel.

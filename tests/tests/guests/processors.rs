@@ -14,11 +14,14 @@ use vbts_tests::programs;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("start_and_stop", start_and_stop),
-        ("traced_threads", traced_threads),
-        ("stress", stress),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("start_and_stop", start_and_stop),
+            ("traced_threads", traced_threads),
+            ("stress", stress),
+        ],
+    )
 }
 
 /// INIT and start-up IPIs, from real-address mode to 64-bit mode: guest-kernel/tests/startup.S.

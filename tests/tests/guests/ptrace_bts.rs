@@ -56,13 +56,19 @@ pub fn trials(module: &str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for kernel in &KERNELS {
         for group in groups(kernel.api).unwrap_or_default() {
-            trials.push(trial(format!("{module}::{group}"), kernel, move |machine, kernel| {
-                whole_group(machine, kernel, &group)
-            }));
+            trials.push(trial(
+                format!("{module}::{group}"),
+                kernel,
+                move |machine, kernel| whole_group(machine, kernel, &group),
+            ));
         }
     }
     for (name, test) in COMMAND {
-        trials.push(trial(format!("{module}::command::{name}"), &KERNELS[0], test));
+        trials.push(trial(
+            format!("{module}::command::{name}"),
+            &KERNELS[0],
+            test,
+        ));
     }
     trials
 }

@@ -24,17 +24,20 @@ const FILTERED: &str = "2";
 const FILE_CAPABILITIES: u64 = 0x1F;
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("all_threads_are_confined", confined),
-        ("no_sandbox_turns_it_off", not_confined),
-        ("traces_to_files_and_pipes", formats),
-        ("trace_and_progress_on_a_terminal", terminal),
-        ("symbols_below_another_root", root),
-        ("everything_that_a_writable_share_can_do", share),
-        ("console_to_standard_output_and_file", console),
-        ("timeout", timeout),
-        ("signal", signal),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("all_threads_are_confined", confined),
+            ("no_sandbox_turns_it_off", not_confined),
+            ("traces_to_files_and_pipes", formats),
+            ("trace_and_progress_on_a_terminal", terminal),
+            ("symbols_below_another_root", root),
+            ("everything_that_a_writable_share_can_do", share),
+            ("console_to_standard_output_and_file", console),
+            ("timeout", timeout),
+            ("signal", signal),
+        ],
+    )
 }
 
 /// Starts an endless program and waits until it runs in the guest.

@@ -11,21 +11,24 @@ use vbts_tests::machine::{self, Machine, Run};
 use vbts_tests::programs;
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("each_branch_leads_to_the_next", consistent),
-        ("the_check_finds_what_is_missing", check_finds),
-        ("the_program_is_the_same_in_all", same_program),
-        ("the_kernel_alone_is_entered_as_often", kernel_alone),
-        ("two_runs_are_the_same", deterministic),
-        ("a_small_buffer_loses_nothing", small_buffer),
-        ("several_processors_lose_nothing", several_processors),
-        ("formats_tell_the_kernel_from_the_program", formats),
-        ("a_kernel_without_symbols_is_said_once", no_symbols),
-        ("sched_events_come_with_the_kernel", sched),
-        ("what_is_lost_is_told", lost),
-        ("a_buffer_can_be_too_small", too_small),
-        ("what_is_not_traced_is_counted", untraced),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("each_branch_leads_to_the_next", consistent),
+            ("the_check_finds_what_is_missing", check_finds),
+            ("the_program_is_the_same_in_all", same_program),
+            ("the_kernel_alone_is_entered_as_often", kernel_alone),
+            ("two_runs_are_the_same", deterministic),
+            ("a_small_buffer_loses_nothing", small_buffer),
+            ("several_processors_lose_nothing", several_processors),
+            ("formats_tell_the_kernel_from_the_program", formats),
+            ("a_kernel_without_symbols_is_said_once", no_symbols),
+            ("sched_events_come_with_the_kernel", sched),
+            ("what_is_lost_is_told", lost),
+            ("a_buffer_can_be_too_small", too_small),
+            ("what_is_not_traced_is_counted", untraced),
+        ],
+    )
 }
 
 /// 64-bit programs that enter the kernel in every way.

@@ -27,14 +27,17 @@ pub const PATIENCE: Duration = Duration::from_secs(900);
 const PROMPT: &str = "root@vbts-guest:~# ";
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[
-        ("finds_its_devices_and_switches_off", devices),
-        ("two_runs_are_the_same", same),
-        ("the_power_button", power_button),
-        ("a_terminal", terminal),
-        ("boots_from_a_disk", disk),
-        ("sigterm_shuts_down", sigterm),
-    ])
+    machine::trials_of(
+        module,
+        &[
+            ("finds_its_devices_and_switches_off", devices),
+            ("two_runs_are_the_same", same),
+            ("the_power_button", power_button),
+            ("a_terminal", terminal),
+            ("boots_from_a_disk", disk),
+            ("sigterm_shuts_down", sigterm),
+        ],
+    )
 }
 
 /// A file that `ci/guest-rootfs` makes.
