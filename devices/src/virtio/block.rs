@@ -272,11 +272,7 @@ impl VirtioDevice for Block {
         let Some(queue) = queues.first_mut() else {
             return Ok(());
         };
-        while let Some(chain) = queue.pop(ram)? {
-            let written = self.serve(&chain, ram)?;
-            queue.complete(ram, &chain, written)?;
-        }
-        Ok(())
+        queue.serve(ram, |chain| self.serve(chain, ram))
     }
 
     fn start(&mut self, features: u64) {

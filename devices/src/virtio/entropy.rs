@@ -92,14 +92,12 @@ impl VirtioDevice for Entropy {
         let Some(queue) = queues.first_mut() else {
             return Ok(());
         };
-        while let Some(chain) = queue.pop(ram)? {
+        queue.serve(ram, |chain| {
             let room = chain.writable_len().min(PIECE);
             let piece = self.piece.get_mut(..room).unwrap_or_default();
             let got = self.source.fill(piece);
-            let written = chain.write(ram, 0, piece.get(..got).unwrap_or_default())?;
-            queue.complete(ram, &chain, written)?;
-        }
-        Ok(())
+            chain.write(ram, 0, piece.get(..got).unwrap_or_default())
+        })
     }
 
     fn reset(&mut self) {}

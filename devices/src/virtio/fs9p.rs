@@ -63,16 +63,14 @@ impl VirtioDevice for Fs9p {
         let Some(queue) = queues.first_mut() else {
             return Ok(());
         };
-        while let Some(chain) = queue.pop(ram)? {
+        queue.serve(ram, |chain| {
             self.request
                 .resize(chain.readable_len().min(MAX_MSIZE as usize), 0);
             let len = chain.read(ram, 0, &mut self.request)?;
             self.request.truncate(len);
             self.server.handle(&self.request, &mut self.reply);
-            let written = chain.write(ram, 0, &self.reply)?;
-            queue.complete(ram, &chain, written)?;
-        }
-        Ok(())
+            chain.write(ram, 0, &self.reply)
+        })
     }
 
     fn reset(&mut self) {

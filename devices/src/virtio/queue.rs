@@ -116,6 +116,22 @@ impl VirtQueue {
         }
         Ok(())
     }
+
+    /// Serves every chain that the driver offers; `serve` returns how many bytes it has written to the chain.
+    ///
+    /// # Errors
+    /// The driver has broken the queue, or `serve` finds that it has.
+    pub fn serve(
+        &mut self,
+        ram: &GuestRam,
+        mut serve: impl FnMut(&Chain) -> Result<usize, QueueError>,
+    ) -> Result<(), QueueError> {
+        while let Some(chain) = self.pop(ram)? {
+            let written = serve(&chain)?;
+            self.complete(ram, &chain, written)?;
+        }
+        Ok(())
+    }
 }
 
 /// A descriptor chain: buffers to read from, then buffers to write to.
