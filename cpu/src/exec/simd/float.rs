@@ -45,20 +45,24 @@ float! {
     Rcpps = "rcpps" Rcpss = "rcpss" Rsqrtps = "rsqrtps" Rsqrtss = "rsqrtss"
 }
 
-/// CMPPS and its kin, by predicate.
-macro_rules! compare {
+/// A kernel for each value of the immediate operand.
+macro_rules! by_immediate {
     ($($name:ident = $insn:literal)*) => {$(
         struct $name<const P: u8>;
         impl<const P: u8> Float for $name<P> {
             #[inline(always)]
             fn run(csr: u32, a: V, b: V) -> (V, u32) {
-                // SAFETY: the instruction has register operands only, and every exception is masked in `csr`.
+                // SAFETY: the instruction has register operands only, every exception is masked in `csr`, and a model that has
+                // it runs only on a host that has it.
                 unsafe { host!(concat!($insn, " {a}, {b}, {p}"), csr, a, b, p = const P) }
             }
         }
     )*};
 }
-compare! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
+pub(super) use by_immediate;
+
+// CMPPS and its kin, by predicate.
+by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
 
 /// HADDPS and its kin: the operation on the even elements of both operands and their odd ones. Of two NaNs the
 /// even element's is the result.

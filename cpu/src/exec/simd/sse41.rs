@@ -7,7 +7,7 @@ use std::array::from_fn;
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-use super::float::{self, Float};
+use super::float::{self, Float, by_immediate};
 use super::mxcsr::host;
 use super::ssse3::zip;
 use super::{V, cast, packed, shape};
@@ -258,22 +258,9 @@ fn movntdqa(cpu: &mut Cpu, op: &Op) -> Exec {
 
 // Floating point
 
-/// ROUNDPS and its kin, by the low four bits of the immediate: the rounding control, whether MXCSR has it, and whether the
-/// result's being inexact is kept quiet.
-macro_rules! round {
-    ($($name:ident = $insn:literal)*) => {$(
-        struct $name<const P: u8>;
-        impl<const P: u8> Float for $name<P> {
-            #[inline(always)]
-            fn run(csr: u32, a: V, b: V) -> (V, u32) {
-                // SAFETY: the instruction has register operands only, every exception is masked in `csr`, and a model that has
-                // it runs only on a host that has it.
-                unsafe { host!(concat!($insn, " {a}, {b}, {p}"), csr, a, b, p = const P) }
-            }
-        }
-    )*};
-}
-round! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roundsd = "roundsd" }
+// ROUNDPS and its kin, by the low four bits of the immediate: the rounding control, whether MXCSR has it, and whether the
+// result's being inexact is kept quiet.
+by_immediate! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roundsd = "roundsd" }
 
 macro_rules! by_rounding {
     ($i:expr, $kernel:ident; $($n:literal)*) => {
