@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use libtest_mimic::{Completion, Failed, Trial};
+use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, Skip};
 
 /// A kernel with a generation of the API: where [`machine::find`] looks for it.
 struct Kernel {
@@ -53,44 +53,30 @@ const COMMAND: [(&str, Test); 8] = [
 ];
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    let mut trials = Vec::new();
+    let mut tests = Vec::new();
     for kernel in &KERNELS {
         for group in groups(kernel.api).unwrap_or_default() {
-            trials.push(trial(
-                format!("{module}::{group}"),
-                kernel,
-                move |machine, kernel| whole_group(machine, kernel, &group),
-            ));
+            let name = group.clone();
+            let test = move |machine: &Machine, kernel: &Path| whole_group(machine, kernel, &group);
+            tests.push((name, on(kernel, test)));
         }
     }
     for (name, test) in COMMAND {
-        trials.push(trial(
-            format!("{module}::command::{name}"),
-            &KERNELS[0],
-            test,
-        ));
+        tests.push((format!("command::{name}"), on(&KERNELS[0], test)));
     }
-    trials
+    machine::trials(module, tests)
 }
 
-/// A test that is skipped if there is no such kernel, no suite or no machine.
-fn trial(
-    name: String,
+/// A test that is skipped if there is no such kernel or no suite.
+fn on(
     kernel: &'static Kernel,
-    test: impl FnOnce(&Machine, &Path) -> Result<()> + Send + 'static,
-) -> Trial {
-    Trial::ignorable_test(name, move || {
-        let found = Machine::find().and_then(|machine| {
-            machine::find("VBTS_SUITE", "guest/ptrace_bts")?;
-            Ok((machine, machine::find(kernel.variable, kernel.below)?))
-        });
-        match found {
-            Ok((machine, kernel)) => match test(&machine, &kernel) {
-                Ok(()) => Ok(Completion::Completed),
-                Err(error) => Err(Failed::from(format!("{error:#}"))),
-            },
-            Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason:#}"))),
-        }
+    test: impl Fn(&Machine, &Path) -> Result<()> + Send + 'static,
+) -> machine::Test {
+    Box::new(move |machine| {
+        let found = machine::find("VBTS_SUITE", "guest/ptrace_bts")
+            .and_then(|_| machine::find(kernel.variable, kernel.below))
+            .map_err(|reason| Skip(format!("{reason:#}")))?;
+        test(machine, &found)
     })
 }
 

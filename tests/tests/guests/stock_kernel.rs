@@ -42,12 +42,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
 
 /// A file that `ci/guest-rootfs` makes.
 pub fn file(name: &str) -> Result<PathBuf> {
-    let directory = match std::env::var_os("VBTS_GUEST_ROOTFS") {
-        Some(directory) => PathBuf::from(directory),
-        None => machine::find("VBTS_GUEST_ROOTFS", "guest-rootfs").map_err(|_| {
-            Skip("there is no target/guest-rootfs: ci/guest-rootfs makes it".into())
-        })?,
-    };
+    let directory = machine::find("VBTS_GUEST_ROOTFS", "guest-rootfs")
+        .map_err(|_| Skip("there is no target/guest-rootfs: ci/guest-rootfs makes it".into()))?;
     let path = directory.join(name);
     if !path.exists() {
         let path = path.display();
