@@ -27,6 +27,7 @@
 //! | exit | [`exit_port::ExitPort`] | port 0xF4, 4 bytes |
 //! | console and agent port | [`virtio::console::Console`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | disks | [`virtio::block::Block`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
+//! | networks | [`virtio::net::Net`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | random numbers | [`virtio::entropy::Entropy`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | shared directories | [`virtio::fs9p::Fs9p`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //!
@@ -54,6 +55,7 @@ pub mod power;
 pub mod reset;
 pub mod rtc;
 mod sink;
+pub mod tap;
 pub mod uart;
 pub mod virtio;
 

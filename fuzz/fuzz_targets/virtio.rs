@@ -2,6 +2,7 @@
 #![no_main]
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -14,7 +15,9 @@ use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
+use vbts_devices::tap::Tap;
 use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_devices::virtio::net::{MacAddress, Net};
 use vbts_devices::{BusDevice, GuestRam, OutputBuffer, lock, shared};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::memory::GuardedRam;
@@ -225,6 +228,31 @@ fuzz_target!(|data: &[u8]| {
         }
         .run(&mut input, |device, _| device.poll());
         assert_disk_is_whole(writable);
+    } else if kind % 4 == 3 && kind & 0x20 != 0 {
+        let (ours, theirs) = UnixDatagram::pair().expect("sockets");
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true).expect("a socket");
+        }
+        let device = Net::new(Tap::from_fd(ours.into()), MacAddress::of_name("tap"));
+        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let device = &mut device;
+        let mut frame = [0; 1 << 16];
+        Driver {
+            device,
+            ram,
+            available,
+        }
+        .run(&mut input, |device, bytes| {
+            // The host sends frames of any length.
+            frame[..bytes.len()].copy_from_slice(bytes);
+            let len = bytes.first().map_or(0, |n| usize::from(*n) * 8);
+            let _ = theirs.send(&frame[..len]);
+            device.poll();
+            while let Ok(n) = theirs.recv(&mut frame) {
+                assert!((14..=1518).contains(&n), "a frame of {n} bytes");
+            }
+            assert!(!device.is_broken() || !device.awaits_frames());
+        });
     } else if kind % 4 == 3 {
         let device = Entropy::new(Source::Fixed(kind.into()));
         let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");

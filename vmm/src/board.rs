@@ -22,6 +22,7 @@ use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
 use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN};
+use vbts_devices::virtio::net::Net;
 use vbts_devices::virtio::queue::QueueError;
 use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Shared, lock, shared};
 
@@ -50,7 +51,7 @@ pub enum BoardError {
     #[error("Cannot attach a virtio device")]
     Queue(#[from] QueueError),
     /// No place for one more device.
-    #[error("the machine has room for {max} virtio devices: give fewer --share or --disk", max = VIRTIO_GSI.len())]
+    #[error("the machine has room for {max} virtio devices: give fewer --share, --disk or --net", max = VIRTIO_GSI.len())]
     NoRoom,
     /// A directory cannot be shared.
     #[error("Cannot share {directory}")]
@@ -213,6 +214,14 @@ impl Board {
     /// There is no room.
     pub fn add_disk(&mut self, disk: Disk, id: &str) -> Result<(), BoardError> {
         self.attach(Block::new(disk, id)).map(drop)
+    }
+
+    /// Adds a network device.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn add_network(&mut self, device: Net) -> Result<Shared<MmioTransport<Net>>, BoardError> {
+        self.attach(device)
     }
 
     /// Adds a source of random numbers.

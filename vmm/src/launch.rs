@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use vbts_cpu::{Model, Signals};
 use vbts_devices::disk::Disk;
 use vbts_devices::ninep::Access;
+use vbts_devices::tap::{Tap, TapError};
 use vbts_devices::virtio::entropy::Source;
 use vbts_devices::{Shared, shared};
 use vbts_protocol::ROOT_TAG;
@@ -15,7 +16,7 @@ use crate::accel::{Accel, Bts};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootError, BootSource, cmdline};
-use crate::cli::options::{DiskArg, MachineArgs, Rng, ShareArg};
+use crate::cli::options::{DiskArg, MachineArgs, NetArg, Rng, ShareArg};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
@@ -23,6 +24,7 @@ use crate::kvm::{Vm, device};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
+use crate::network::Network;
 use crate::sandbox::{self, Sandbox};
 
 /// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says otherwise: the same on
@@ -208,6 +210,24 @@ impl Launch {
             self.writable_disks |= writable;
         }
         Ok(())
+    }
+
+    /// Connects the networks of `--net`.
+    ///
+    /// # Errors
+    /// A TAP device cannot be had, or they are too many.
+    pub fn add_networks(&mut self, networks: &[NetArg]) -> Result<Vec<Network>, Failure> {
+        let connect = |NetArg { tap, address }: &NetArg| {
+            let option = format!("--net tap={tap}");
+            let opened = match Tap::open(tap) {
+                Err(error @ TapError::Unsupported(_)) => {
+                    return Err(Failure::Host(format!("{option}: {error}")));
+                }
+                opened => opened.context(option.clone())?,
+            };
+            Ok(Network::attach(&mut self.board, opened, *address).context(option)?)
+        };
+        networks.iter().map(connect).collect()
     }
 
     /// Adds a source of random numbers, from which the kernel's seed comes as well.

@@ -9,6 +9,7 @@
 //! | [`board`], [`machine`] | the devices on their buses; processor, board and run loop |
 //! | [`vcpu`], [`kvm`] | a processor on either of the two accelerators; the host's KVM |
 //! | [`accel`] | which of them runs the guest, and why |
+//! | [`network`] | the guest's networks, and the TAP devices that they are connected to |
 //! | [`console`] | the guest's serial console: its end, and whether it shows a panic |
 //! | [`host`] | standard input, the terminal and signals of the host |
 //! | [`launch`], [`guest_files`] | from options to a machine; our own guest kernel and agent |
@@ -31,6 +32,7 @@ pub mod launch;
 pub mod layout;
 pub mod machine;
 pub mod memory;
+pub mod network;
 pub mod program;
 pub mod sandbox;
 pub mod suite;

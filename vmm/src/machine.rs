@@ -52,8 +52,8 @@ pub trait Attendant {
     /// The run has to end.
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure>;
 
-    /// The input that the guest waits for, if it may still come.
-    fn awaited_input(&self) -> Option<BorrowedFd<'_>>;
+    /// The inputs that the guest waits for, or can take at any time, and that may still come.
+    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>>;
 
     /// The guest is idle and waits for input.
     ///

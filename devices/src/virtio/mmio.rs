@@ -104,7 +104,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
 
     /// Lets the device go on with what it has waited for: host input, or room for output.
     pub fn poll(&mut self) {
-        if self.status & (STATUS_DRIVER_OK | STATUS_NEEDS_RESET) != STATUS_DRIVER_OK {
+        if !self.is_running() {
             return;
         }
         self.queues.iter_mut().for_each(VirtQueue::grant_budget);
@@ -122,6 +122,11 @@ impl<D: VirtioDevice> MmioTransport<D> {
             self.interrupt_status |= INTERRUPT_USED_BUFFER;
         }
         self.update_irq();
+    }
+
+    /// True while a driver uses the device.
+    pub fn is_running(&self) -> bool {
+        self.status & (STATUS_DRIVER_OK | STATUS_NEEDS_RESET) == STATUS_DRIVER_OK
     }
 
     /// True if the driver did something that only a reset of the device can put right.

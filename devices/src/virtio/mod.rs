@@ -5,6 +5,7 @@ pub mod console;
 pub mod entropy;
 pub mod fs9p;
 pub mod mmio;
+pub mod net;
 pub mod queue;
 #[cfg(test)]
 mod testing;

@@ -10,6 +10,7 @@ mod determinism;
 mod kernel_selftests;
 mod long_trace;
 mod manual_page;
+mod network;
 mod oracle;
 mod processors;
 mod ptrace_bts;
@@ -22,11 +23,12 @@ mod stock_kernel;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 14] = [
+const MODULES: [(&str, Trials); 15] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("stock_kernel", stock_kernel::trials),
     ("clients", clients::trials),
+    ("network", network::trials),
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
     ("oracle", oracle::trials),

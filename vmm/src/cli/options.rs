@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use vbts_devices::virtio::net::MacAddress;
 
 use crate::accel::{self, Accel, Choice, ThisHost};
 use crate::exit::Failure;
@@ -169,6 +170,35 @@ impl FromStr for DiskArg {
     }
 }
 
+/// A network of the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetArg {
+    /// Name of the host's TAP device.
+    pub tap: String,
+    /// The guest's address.
+    pub address: MacAddress,
+}
+
+impl FromStr for NetArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut tap, mut address) = (None, None);
+        for part in text.split(',') {
+            match part.split_once('=') {
+                Some(("tap", name)) if !name.is_empty() && tap.is_none() => tap = Some(name),
+                Some(("mac", value)) if address.is_none() => address = Some(value.parse()?),
+                _ => return Err("write tap=NAME, optionally followed by ,mac=ADDRESS".into()),
+            }
+        }
+        let tap = tap.ok_or("write tap=NAME, the name of a TAP device")?;
+        Ok(Self {
+            tap: tap.into(),
+            address: address.unwrap_or_else(|| MacAddress::of_name(tap)),
+        })
+    }
+}
+
 /// Where a guest's random numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Rng {
@@ -315,6 +345,34 @@ mod tests {
                 ..first
             };
             assert_eq!(format!("{second:?}"), format!("{expected:?}"));
+        }
+    }
+
+    #[test]
+    fn networks_have_a_tap_device_and_an_address() {
+        let net = |text: &str| {
+            text.parse::<NetArg>()
+                .map(|net| (net.tap, net.address.to_string()))
+        };
+        let address = MacAddress::of_name("tap0").to_string();
+        assert_eq!(net("tap=tap0"), Ok(("tap0".into(), address)));
+        for text in ["tap=t,mac=52:54:00:12:34:56", "mac=52:54:00:12:34:56,tap=t"] {
+            let expected = ("t".into(), "52:54:00:12:34:56".into());
+            assert_eq!(net(text), Ok(expected));
+        }
+        for bad in [
+            "",
+            "tap0",
+            "tap=",
+            "tap=a,tap=b",
+            "mac=52:54:00:12:34:56",
+            "tap=a,mac=1",
+            "tap=a,mac=ff:ff:ff:ff:ff:ff",
+            "tap=a,x=y",
+            "tap=a,",
+            "user",
+        ] {
+            assert!(net(bad).is_err(), "{bad}");
         }
     }
 

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use clap::Args;
 use signal_hook::consts::SIGTERM;
 
-use super::options::{DiskArg, MachineArgs, Rng};
+use super::options::{DiskArg, MachineArgs, NetArg, Rng};
 use crate::board::Board;
 use crate::exit::Failure;
 use crate::host::input::Offer;
 use crate::host::{Event, Input, RawTerminal};
 use crate::launch::{self, Launch};
 use crate::machine::{Attendant, End};
+use crate::network::Network;
 
 /// Control-A: the next key is for vbts.
 const ESCAPE: u8 = 0x01;
@@ -24,7 +25,7 @@ const QUIT: u8 = b'x';
 const SEND: u8 = b'a';
 /// Input is handed to the serial port in pieces of so many bytes.
 const PIECE: usize = 4096;
-/// While input is awaited it is looked for this often in virtual time, in ns.
+/// While input is awaited it is looked for this often in virtual time, in ns; and so are frames from the network.
 const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
 
 /// Arguments of `vbts run`.
@@ -51,6 +52,9 @@ pub struct RunArgs {
     /// A disk: a file or block device of the host, /dev/vda in the guest, and so on; with ,ro to read only
     #[arg(long, value_name = "FILE[,ro]")]
     pub disk: Vec<DiskArg>,
+    /// A network device, whose frames go to and come from the TAP device NAME of the host
+    #[arg(long, value_name = "tap=NAME[,mac=ADDRESS]")]
+    pub net: Vec<NetArg>,
     /// Where the guest's random numbers come from
     #[arg(long, value_enum, value_name = "SOURCE", default_value = "auto")]
     pub rng: Rng,
@@ -68,10 +72,12 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     }
     launch.share(&launch.shares()?)?;
     launch.add_entropy(args.rng)?;
+    let networks = launch.add_networks(&args.net)?;
     let initrd = args.initrd.as_deref().map(launch::read).transpose()?;
     let mut machine = launch.boot(&args.kernel, initrd.as_deref(), &args.append)?;
 
     let mut operator = Operator::new(Input::stdin()?, std::io::stdin().is_terminal());
+    operator.networks = networks;
     let terminal = RawTerminal::enter()?;
     let outcome = machine.run(&mut operator);
     drop(terminal);
@@ -87,9 +93,11 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Who sits at the guest's serial console.
+/// Who sits at the guest's serial console, and at the other end of its networks.
 #[derive(Debug)]
 struct Operator {
+    networks: Vec<Network>,
+    next_poll: u64,
     input: Input,
     /// Ctrl-A is a command to vbts.
     interactive: bool,
@@ -105,6 +113,8 @@ struct Operator {
 impl Operator {
     fn new(input: Input, interactive: bool) -> Self {
         Self {
+            networks: Vec::new(),
+            next_poll: 0,
             input,
             interactive,
             escaped: false,
@@ -149,6 +159,10 @@ impl Attendant for Operator {
             let taken = board.push_serial_input(self.pending.make_contiguous());
             self.pending.drain(..taken);
         }
+        if !self.networks.is_empty() && now >= self.next_poll {
+            self.next_poll = now.saturating_add(INPUT_CHECK_INTERVAL);
+            self.networks.iter().for_each(|network| network.poll(board));
+        }
         Ok(())
     }
 
@@ -164,12 +178,15 @@ impl Attendant for Operator {
         }
     }
 
-    fn awaited_input(&self) -> Option<BorrowedFd<'_>> {
-        (self.wanted && self.input.is_open()).then(|| self.input.fd())
+    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
+        let input = (self.wanted && self.input.is_open()).then(|| self.input.fd());
+        let frames = self.networks.iter().filter_map(Network::awaited);
+        input.into_iter().chain(frames).collect()
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
         self.next_check = 0;
+        self.next_poll = 0;
         Ok(())
     }
 }

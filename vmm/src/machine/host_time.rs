@@ -176,7 +176,7 @@ fn attend(
         if board.next_deadline() != deadline {
             continue;
         }
-        let awaited = attendant.awaited_input().is_some();
+        let awaited = !attendant.awaited_inputs().is_empty();
         let rest = common.rest.of_all(
             count,
             |deaf| is_called(board, deaf),
@@ -197,12 +197,9 @@ fn attend(
             _ => deaf_ticks = 0,
         }
         let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
-        let alarm = witness.alarm.fd();
-        let bell = common.bell.as_fd();
-        match attendant.awaited_input() {
-            Some(fd) => input::wait(&[bell, alarm, fd], limit)?,
-            None => input::wait(&[bell, alarm], limit)?,
-        };
+        let mut awaited = attendant.awaited_inputs();
+        awaited.extend([common.bell.as_fd(), witness.alarm.fd()]);
+        input::wait(&awaited, limit)?;
         let _ = rustix::io::read(&common.bell, &mut [0; 8]);
         attendant.idle()?;
         witness.take_events(attendant)?;

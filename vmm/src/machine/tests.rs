@@ -25,8 +25,9 @@ impl Attendant for Nobody {
     fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
         panic!("{event:?}")
     }
-    fn awaited_input(&self) -> Option<BorrowedFd<'_>> {
-        self.awaits.then(|| std::os::fd::AsFd::as_fd(&self.input))
+    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
+        let input = self.awaits.then(|| std::os::fd::AsFd::as_fd(&self.input));
+        input.into_iter().collect()
     }
 }
 

@@ -130,7 +130,7 @@ impl Machine {
         interrupts_off: bool,
     ) -> Result<(), Failure> {
         let (now, deadline) = (self.now, self.board.next_deadline());
-        let awaited = attendant.awaited_input().is_some() && !interrupts_off;
+        let awaited = !attendant.awaited_inputs().is_empty() && !interrupts_off;
         match deadline {
             Some(deadline) if !awaited => self.now = deadline,
             None if !awaited => return Err(self.witness().nothing_can_wake_it()),
@@ -138,9 +138,10 @@ impl Machine {
                 attendant.idle()?;
                 let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
                 let began = Instant::now();
-                let woken = match attendant.awaited_input() {
-                    Some(fd) => input::wait(&[fd, self.alarm.fd()], limit)?,
-                    None => true,
+                let mut awaited = attendant.awaited_inputs();
+                let woken = awaited.is_empty() || {
+                    awaited.push(self.alarm.fd());
+                    input::wait(&awaited, limit)?
                 };
                 self.witness().take_events(attendant)?;
                 let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);

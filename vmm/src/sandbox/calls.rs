@@ -97,9 +97,9 @@ const ADVICE: &[u32] = &[
 #[rustfmt::skip]
 pub(super) const CALLS: &[Call] = calls! {
     // Descriptors. What can be written is open already: the trace, the console's copy, standard output and error.
-    SYS_read, Any, "standard input, files while they are symbolised";
+    SYS_read, Any, "standard input, files while they are symbolised, frames from a TAP device";
     SYS_pread64, Any, "files for the guest";
-    SYS_write, Any, "the trace, the program's output, messages";
+    SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
     SYS_writev, Any, "the C library's last words";
     SYS_lseek, Any, "directories for the guest, files while they are symbolised";
     SYS_close, Any, "files that the guest has closed";

@@ -337,8 +337,9 @@ impl Attendant for Conductor {
         }
     }
 
-    fn awaited_input(&self) -> Option<BorrowedFd<'_>> {
-        (self.wanted > 0 && self.input.is_open()).then(|| self.input.fd())
+    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
+        let input = (self.wanted > 0 && self.input.is_open()).then(|| self.input.fd());
+        input.into_iter().collect()
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
