@@ -1,7 +1,9 @@
-//! perf and GDB as Debian has them, on Debian's unmodified kernel: what they say of programs whose every branch is known.
+//! perf and GDB as Debian has them, on Debian's unmodified kernel and on our own: what they say of programs whose every branch
+//! is known.
 //!
-//! They come from the root file system of `ci/guest-rootfs`, which is mounted read-only; what they print comes back as a
-//! tar archive on a second disk.
+//! They come from the root file system of `ci/guest-rootfs`, which is mounted read-only: from the disk image, or over 9P by our
+//! kernel, which has no disk driver. What they print comes back as an archive, on
+//! a second disk or in a second directory.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,36 +15,67 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use object::{Object, ObjectSymbol};
 use vbts_tests::branches::{Branch, Symbols, first_difference};
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, Test};
 use vbts_tests::oracle::{self, Trace};
 use vbts_tests::programs;
 
-use crate::stock_kernel::{PATIENCE, boot, file, initrd_with};
+use crate::stock_kernel::{PATIENCE, file, initrd_with};
 
-pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(
-        module,
-        &[
-            ("perf_intel_bts", intel_bts),
-            ("perf_branches", branches),
-            ("perf_stat", stat),
-            ("gdb", gdb),
-        ],
-    )
+/// The kernel that a client runs on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernel {
+    Debian,
+    Ours,
 }
 
-/// What the initial RAM disk does: runs /programs/commands in the root file system.
+pub fn trials(module: &str) -> Vec<Trial> {
+    type Client = fn(&Machine, Kernel) -> Result<()>;
+    let clients: [(&str, Client); 4] = [
+        ("perf_intel_bts", intel_bts),
+        ("perf_branches", branches),
+        ("perf_stat", stat),
+        ("gdb", gdb),
+    ];
+    let kernels = [(Kernel::Debian, "debian"), (Kernel::Ours, "ours")];
+    let tests = clients.iter().flat_map(|&(name, client)| {
+        kernels.map(|(kernel, on)| {
+            let test: Test = Box::new(move |machine: &Machine| client(machine, kernel));
+            (format!("{name}_on_{on}"), test)
+        })
+    });
+    machine::trials(module, tests.collect())
+}
+
+/// What the initial RAM disk does when it has mounted the root file system: runs /programs/commands there, and puts what they
+/// have written into an archive.
 const JOB: &str = "
-    mount -t ext4 -o ro,noload /dev/vda /root || poweroff -f
     for directory in dev proc sys; do mount -o bind /$directory /root/$directory; done
     mount -t tmpfs tmpfs /root/tmp
     cp /programs/* /root/tmp
     mkdir /root/tmp/results
     chroot /root /bin/sh /tmp/commands
     dmesg >/root/tmp/results/dmesg
-    tar -C /root/tmp/results -cf /dev/vdb .
+    tar -C /root/tmp/results -cf $archive .
     sync
-    poweroff -f";
+    reboot -f";
+
+/// Before that: two disks, one of which is the archive.
+const DISKS: &str = "
+    mount -t ext4 -o ro,noload /dev/vda /root || reboot -f
+    archive=/dev/vdb";
+
+/// Or two directories, one of which gets the archive.
+const DIRECTORIES: &str = "
+    mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=512000,ro root /root || reboot -f
+    mkdir /share; mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 share0 /share
+    archive=/share/archive";
+
+/// Before the commands. perf looks for the kernel's own symbols in /proc/kallsyms whenever it starts, which takes the software
+/// CPU longer than what it is told to do; from a user who may not see them it hides nothing else.
+const PREPARE: &str = "
+    export HOME=/tmp LC_ALL=C PATH=/usr/bin:/bin
+    echo 2 >/proc/sys/kernel/kptr_restrict
+    cd /tmp";
 
 /// What the kernel says when it does not like something.
 const COMPLAINTS: [&str; 5] = ["WARNING:", "BUG:", "Uhhuh", "Call Trace:", "soft lockup"];
@@ -53,40 +86,66 @@ struct Results {
 }
 
 impl Results {
-    fn read(&self, name: &str) -> Result<String> {
+    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.directory.join(name);
-        let bytes = fs::read(&path).with_context(|| format!("no {}", path.display()))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        fs::read(&path).with_context(|| format!("no {}", path.display()))
+    }
+
+    fn read(&self, name: &str) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.bytes(name)?).into_owned())
     }
 }
 
 /// Runs a shell script in the guest, in a directory with these files and an empty one, `results`.
 fn run(
     machine: &Machine,
+    kernel: Kernel,
     directory: &Path,
     commands: &str,
     files: &[(&str, &Path)],
 ) -> Result<Results> {
     let script = directory.join("commands");
-    fs::write(
-        &script,
-        format!("export HOME=/tmp LC_ALL=C PATH=/usr/bin:/bin\ncd /tmp\n{commands}\n"),
-    )?;
-    let disk = directory.join("disk");
-    File::create(&disk)?.set_len(256 << 20)?;
+    fs::write(&script, format!("{PREPARE}\n{commands}\n"))?;
+    let share = directory.join("share");
+    fs::create_dir(&share)?;
+    let archive = share.join("archive");
+    File::create(&archive)?.set_len(256 << 20)?;
     let files = [files, &[("commands", script.as_path())]].concat();
-    let initrd = initrd_with(directory, JOB, &files)?;
-    let mut command = boot(machine, &initrd, &["--append", "quiet", "--disk"])?;
-    command
-        .arg(format!("{},ro", file("rootfs.img")?.display()))
-        .arg("--disk")
-        .arg(&disk);
+    let mount = match kernel {
+        Kernel::Debian => DISKS,
+        Kernel::Ours => DIRECTORIES,
+    };
+    let initrd = initrd_with(directory, &format!("{mount}{JOB}"), &files)?;
+
+    let mut command = machine.command(["run", "--accel", machine.accel(), "--memory", "512M"]);
+    // A counter that is always on would keep the guest on the software CPU.
+    let append = match machine.accel() {
+        "soft" => "quiet",
+        _ => "quiet nmi_watchdog=0",
+    };
+    command.args(["--append", append, "--initrd"]).arg(initrd);
+    command.arg("--kernel");
+    match kernel {
+        Kernel::Debian => {
+            let disk = format!("{},ro", file("rootfs.img")?.display());
+            command.arg(file("vmlinuz")?).arg("--disk").arg(disk);
+            command.arg("--disk").arg(&archive);
+        }
+        Kernel::Ours => {
+            let share = format!("{}:rw", share.display());
+            command.arg(machine.kernel()).arg("--root");
+            command.arg(file("root")?).arg("--share").arg(share);
+        }
+    }
+    // Another machine than the default.
+    let options = std::env::var("VBTS_OPTIONS").unwrap_or_default();
+    command.args(options.split_whitespace());
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
     let results = directory.join("results");
     fs::create_dir(&results)?;
     let unpacked = Command::new("tar")
         .arg("-xf")
-        .arg(&disk)
+        .arg(&archive)
         .arg("-C")
         .arg(&results)
         .output()?;
@@ -96,7 +155,9 @@ fn run(
         String::from_utf8_lossy(&run.stdout)
     );
     let results = Results { directory: results };
-    let messages = results.read("dmesg")?;
+    let messages = results
+        .read("dmesg")
+        .with_context(|| String::from_utf8_lossy(&run.stdout).into_owned())?;
     ensure!(
         !COMPLAINTS.iter().any(|text| messages.contains(text)),
         "the guest's kernel complains:\n{messages}"
@@ -152,12 +213,13 @@ impl Known {
 /// Runs `commands` for every test program in turn, whose name is `$p` in them.
 fn run_programs(
     machine: &Machine,
+    kernel: Kernel,
     directory: &Path,
     before: &str,
     commands: &str,
 ) -> Result<(Vec<Known>, Results)> {
     // Before the long work: what is missing.
-    file("rootfs.img")?;
+    file("root")?;
     let known: Vec<Known> = programs::ALL
         .iter()
         .map(|&program| {
@@ -178,7 +240,7 @@ fn run_programs(
     for (name, _) in &files {
         writeln!(script, "p={name}\n{commands}")?;
     }
-    let results = run(machine, directory, &script, &files)?;
+    let results = run(machine, kernel, directory, &script, &files)?;
     for known in &known {
         known.check_output(&results)?;
     }
@@ -205,22 +267,48 @@ fn parse_script(text: &str) -> Result<Vec<Branch>> {
         .collect()
 }
 
-/// The buffers of `perf script -D`, with the records in each.
-fn parse_dump(text: &str) -> Result<Vec<Vec<Branch>>> {
-    let mut buffers: Vec<Vec<Branch>> = Vec::new();
-    for line in text.lines() {
-        if line == "Intel BTS data" {
-            buffers.push(Vec::new());
-            continue;
-        }
-        let buffer = buffers.last_mut().context("records without a buffer")?;
-        match line.split_whitespace().collect::<Vec<_>>().as_slice() {
-            // The "predicted" flag is clear, as on the Core microarchitecture.
-            [from, "->", to, "miss"] => buffer.push(Branch {
-                from: address(from)?,
-                to: address(to)?,
-            }),
-            _ => bail!("no record: {line:?}"),
+/// The buffers of branch records in a file of `perf record` (tools/perf/Documentation/perf.data-file-format.txt), with what is in
+/// each.
+fn parse_buffers(data: &[u8]) -> Result<Vec<Vec<Branch>>> {
+    /// PERF_RECORD_AUXTRACE: a header of eight bytes, of which type and size count here, and the size of what follows.
+    const AUXTRACE: u64 = 71;
+    let number = |at: u64, len: u64| -> Result<u64> {
+        let bytes = usize::try_from(at)
+            .ok()
+            .and_then(|at| data.get(at..at.checked_add(len as usize)?))
+            .context("the file is cut off")?;
+        Ok(bytes
+            .iter()
+            .rev()
+            .fold(0, |n, byte| n << 8 | u64::from(*byte)))
+    };
+    ensure!(data.starts_with(b"PERFILE2"), "no perf.data file");
+    // The section `data` of struct perf_header.
+    let (mut at, size) = (number(40, 8)?, number(48, 8)?);
+    let end = at.saturating_add(size);
+    let mut buffers = Vec::new();
+    while at < end {
+        let (kind, size) = (number(at, 4)?, number(at + 6, 2)?);
+        ensure!(size >= 8, "an event of {size} bytes");
+        let next = at + size;
+        let following = if kind == AUXTRACE {
+            number(at + 8, 8)?
+        } else {
+            0
+        };
+        at = next.saturating_add(following);
+        if kind == AUXTRACE {
+            let mut buffer = Vec::new();
+            for record in (next..at).step_by(24) {
+                let word = |n: u64| number(record + n * 8, 8);
+                // The "predicted" flag is clear, as on the Core microarchitecture.
+                ensure!(word(2)? & 0x10 == 0, "a predicted branch");
+                buffer.push(Branch {
+                    from: word(0)?,
+                    to: word(1)?,
+                });
+            }
+            buffers.push(buffer);
         }
     }
     Ok(buffers)
@@ -229,16 +317,15 @@ fn parse_dump(text: &str) -> Result<Vec<Vec<Branch>>> {
 /// The PMU `intel_bts`: its buffer has the program's branches and the returns from the kernel. `perf script` leaves out the
 /// last record of each buffer, because intel_bts_process_buffer() in perf's util/intel-bts.c goes on while there is more than
 /// one, and empty records.
-fn intel_bts(machine: &Machine) -> Result<()> {
+fn intel_bts(machine: &Machine, kernel: Kernel) -> Result<()> {
     const COMMANDS: &str = "
         perf record -q -N -B -o data --per-thread -e intel_bts//u -- ./$p >results/$p.output 2>results/$p.errors
         echo $? >results/$p.status
-        perf script -i data -D 2>>results/$p.errors |
-            grep -oE 'Intel BTS data|[0-9a-f]+ -> [0-9a-f]+ [a-z]+|Bad record' >results/$p.dump
-        perf script -i data --itrace=b -F ip,addr >results/$p.script 2>>results/$p.errors";
+        perf script -i data --itrace=b -F ip,addr >results/$p.script 2>>results/$p.errors
+        mv data results/$p.data";
     let directory = tempfile::tempdir()?;
     let before = "perf list >results/list 2>&1";
-    let (known, results) = run_programs(machine, directory.path(), before, COMMANDS)?;
+    let (known, results) = run_programs(machine, kernel, directory.path(), before, COMMANDS)?;
     let list = results.read("list")?;
     ensure!(
         list.lines()
@@ -247,7 +334,7 @@ fn intel_bts(machine: &Machine) -> Result<()> {
     );
     for known in &known {
         let name = known.name();
-        let buffers = parse_dump(&results.read(&format!("{name}.dump"))?)?;
+        let buffers = parse_buffers(&results.bytes(&format!("{name}.data"))?)?;
         let is_record = |branch: &Branch| (branch.from | branch.to) != 0;
         let mut all = buffers.concat();
         ensure!(
@@ -272,14 +359,14 @@ fn intel_bts(machine: &Machine) -> Result<()> {
 }
 
 /// The event `branches` with a period of 1: the kernel makes a sample of each record between user addresses.
-fn branches(machine: &Machine) -> Result<()> {
+fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
     // A ring with room for all: the kernel drops the samples of 2,560 records at once if they do not fit.
     const COMMANDS: &str = "
         perf record -q -N -B -m 4096 -o data -e branches:u -c 1 -d -- ./$p >results/$p.output 2>results/$p.errors
         echo $? >results/$p.status
         perf script -i data -F ip,addr >results/$p.script 2>>results/$p.errors";
     let directory = tempfile::tempdir()?;
-    let (known, results) = run_programs(machine, directory.path(), "", COMMANDS)?;
+    let (known, results) = run_programs(machine, kernel, directory.path(), "", COMMANDS)?;
     for known in &known {
         let script = parse_script(&results.read(&format!("{}.script", known.name()))?)?;
         known.check_branches(&script, &results)?;
@@ -288,12 +375,12 @@ fn branches(machine: &Machine) -> Result<()> {
 }
 
 /// Counts are those of single-stepping.
-fn stat(machine: &Machine) -> Result<()> {
+fn stat(machine: &Machine, kernel: Kernel) -> Result<()> {
     const COMMANDS: &str = "
         perf stat -x, -o results/$p.stat -e instructions:u,branches:u -- ./$p >results/$p.output 2>results/$p.errors
         echo $? >results/$p.status";
     let directory = tempfile::tempdir()?;
-    let (known, results) = run_programs(machine, directory.path(), "", COMMANDS)?;
+    let (known, results) = run_programs(machine, kernel, directory.path(), "", COMMANDS)?;
     for known in &known {
         let name = known.name();
         let text = results.read(&format!("{name}.stat"))?;
@@ -361,8 +448,8 @@ continue
 "#;
 
 /// `record btrace bts`: history, and going back in it.
-fn gdb(machine: &Machine) -> Result<()> {
-    file("rootfs.img")?;
+fn gdb(machine: &Machine, kernel: Kernel) -> Result<()> {
+    file("root")?;
     let directory = tempfile::tempdir()?;
     let source = programs::source("history.S");
     let program = programs::compile(&source, &directory.path().join("history"), &[])?;
@@ -370,6 +457,7 @@ fn gdb(machine: &Machine) -> Result<()> {
     fs::write(&script, GDB)?;
     let results = run(
         machine,
+        kernel,
         directory.path(),
         "gdb -nx -q -batch -x script ./history >results/gdb 2>&1",
         &[("history", &program), ("script", &script)],
