@@ -76,9 +76,10 @@ fn set_clock(seconds: i64) -> io::Result<()> {
     }
 }
 
-/// Brings `lo` up; the kernel gives it 127.0.0.1.
+/// Brings `lo` up, which a kernel with the Internet protocols gives 127.0.0.1.
 fn enable_loopback() -> io::Result<()> {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // Of a kind that any kernel has: the request is about the interface.
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
