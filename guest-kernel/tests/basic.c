@@ -322,15 +322,6 @@ static int test_what_is_recorded(void)
 	return 0;
 }
 
-static int set_paranoid(const char *value)
-{
-	int fd = open("/proc/sys/kernel/perf_event_paranoid", O_WRONLY);
-
-	CHECK(fd >= 0 && write(fd, value, strlen(value)) == (long)strlen(value));
-	close(fd);
-	return 0;
-}
-
 static int set_user(int user)
 {
 	CHECK(!setresuid(user, user, 0) && !prctl(PR_SET_DUMPABLE, 1));
@@ -348,7 +339,7 @@ static int paranoid(void)
 	TRY(set_user(65534));
 	for (int strict = 0; strict < 2; strict++) {
 		CHECK(!setresuid(-1, 0, -1));
-		TRY(set_paranoid(strict ? "2" : "1"));
+		TRY(set_kernel("perf_event_paranoid", strict ? "2" : "1"));
 		TRY(set_user(65534));
 		pid = start(work_a);
 		CHECK(pid > 0);
@@ -379,7 +370,7 @@ static int test_paranoid(void)
 	if (!pid)
 		_exit(paranoid());
 	CHECK(waitpid(pid, &status, 0) == pid);
-	TRY(set_paranoid("2"));
+	TRY(set_kernel("perf_event_paranoid", "2"));
 	return status ? -1 : 0;
 }
 

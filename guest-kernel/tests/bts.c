@@ -224,6 +224,18 @@ int attach(pid_t pid)
 	return 0;
 }
 
+int set_kernel(const char *name, const char *value)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/sys/kernel/%s", name);
+	fd = open(path, O_WRONLY);
+	CHECK(fd >= 0 && write(fd, value, strlen(value)) == (long)strlen(value));
+	close(fd);
+	return 0;
+}
+
 long locked(void)
 {
 	FILE *file = fopen("/proc/self/status", "r");

@@ -130,6 +130,9 @@ int check_sched(const struct record *r, long n, const char *name, unsigned long 
 /* What task.c's test_tracer_execs() becomes. Returns its exit status. */
 int drain_after_exec(pid_t pid);
 
+/* Writes /proc/sys/kernel/NAME. */
+int set_kernel(const char *name, const char *value);
+
 /* Locked memory of this process, in KiB. */
 long locked(void);
 

@@ -2,6 +2,7 @@
 /*
  * Tasks that come, go, multiply and change their program while they are traced.
  */
+#include <linux/futex.h>
 #include "bts.h"
 
 /* Each waits for the other, so that they take turns on any machine. */
@@ -303,12 +304,15 @@ static int thread_b(void *argument)
 
 static void work_thread(void)
 {
-	int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+	int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
+	static int alive = 1;
 
-	if (clone(thread_b, thread_stack[0] + sizeof(thread_stack[0]), flags, NULL) < 0)
+	if (clone(thread_b, thread_stack[0] + sizeof(thread_stack[0]), flags, NULL, NULL, NULL, &alive) < 0)
 		_exit(1);
 	loop_a(1000);
-	usleep(1000);
+	/* The end of the process would be that of a thread which is stopped. */
+	while (__atomic_load_n(&alive, __ATOMIC_ACQUIRE))
+		syscall(SYS_futex, &alive, FUTEX_WAIT, 1, NULL);
 }
 
 /* The threads of a process are traced one by one, each with a buffer of its own. */
