@@ -3,7 +3,8 @@
 //! The code is that of the program's file and of the guest's kernel. The kernel changes its code while it starts; its
 //! file says where, and there either way is taken as possible.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
@@ -151,24 +152,40 @@ impl Code {
     /// # Errors
     /// Says where one branch cannot follow another.
     pub fn check(&self, branches: &[Branch]) -> Result<usize> {
-        let mut at = self.on;
+        self.check_from(self.on, branches)
+    }
+
+    /// The same of a part of a trace, before which the processor was at `at`.
+    ///
+    /// # Errors
+    /// Says where one branch cannot follow another.
+    pub fn check_from(&self, mut at: u64, branches: &[Branch]) -> Result<usize> {
+        // Most of a trace is what was there before. Each with whether recording was off in between.
+        let mut seen = HashMap::new();
         let mut gaps = 0;
         for (n, branch) in branches.iter().enumerate() {
-            let line = match self.line(at, branch) {
-                Ok(Line::Off) => {
-                    gaps += 1;
-                    self.line(self.on, branch)
-                }
-                line => line,
+            let off = match seen.entry((at, branch.from, branch.to)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => *new.insert(
+                    self.follows(at, branch)
+                        .with_context(|| self.describe(branches, n))?,
+                ),
             };
-            let arrives = line.and_then(|line| match line {
-                Line::Arrives => Ok(()),
-                Line::Off => bail!("recording is switched on and off, without a branch"),
-            });
-            arrives.with_context(|| self.describe(branches, n))?;
+            gaps += usize::from(off);
             at = branch.to;
         }
         Ok(gaps)
+    }
+
+    /// Checks that the next branch from `at` can be `branch`. Returns whether recording was off in between.
+    fn follows(&self, at: u64, branch: &Branch) -> Result<bool> {
+        match self.line(at, branch)? {
+            Line::Arrives => Ok(false),
+            Line::Off => match self.line(self.on, branch)? {
+                Line::Arrives => Ok(true),
+                Line::Off => bail!("recording is switched on and off, without a branch"),
+            },
+        }
     }
 
     /// Goes on from `at` to `branch`, or as far as recording goes.
