@@ -3,6 +3,7 @@
 use libtest_mimic::{Arguments, Trial};
 use vbts_tests::machine::Machine;
 
+mod at_work;
 mod bad_input;
 mod cli;
 mod clients;
@@ -23,9 +24,10 @@ mod stock_kernel;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 15] = [
+const MODULES: [(&str, Trials); 16] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
+    ("at_work", at_work::trials),
     ("stock_kernel", stock_kernel::trials),
     ("clients", clients::trials),
     ("network", network::trials),

@@ -148,7 +148,7 @@ fn same(machine: &Machine) -> Result<()> {
 }
 
 /// A guest that is used through its serial console.
-struct Session {
+pub struct Session {
     child: Child,
     input: fs::File,
     output: Arc<Mutex<String>>,
@@ -214,10 +214,23 @@ impl Session {
     }
 
     /// Types a command, and returns what is printed until the next prompt.
-    fn command(&mut self, line: &str) -> Result<String> {
+    pub fn command(&mut self, line: &str) -> Result<String> {
         writeln!(self.input, "{line}")?;
         self.wait_for("\n")?;
         self.wait_for(PROMPT)
+    }
+
+    /// Types a command that has to print `expected`.
+    pub fn expect(&mut self, line: &str, expected: &str) -> Result<()> {
+        let output = self.command(line)?;
+        ensure!(output.contains(expected), "{line}: {output}");
+        Ok(())
+    }
+
+    /// Has the guest switch itself off.
+    pub fn power_off(&mut self) -> Result<()> {
+        writeln!(self.input, "poweroff")?;
+        self.end().map(drop)
     }
 
     fn terminate(&self) -> Result<()> {
@@ -305,7 +318,7 @@ fn terminal(machine: &Machine) -> Result<()> {
 }
 
 /// A guest with systemd, whose disk is a copy of the root file system.
-fn debian(machine: &Machine, copy: &Path) -> Result<Session> {
+pub fn debian(machine: &Machine, copy: &Path, options: &[&str]) -> Result<Session> {
     let done = Command::new("cp")
         .args(["--sparse=always", "--reflink=auto"])
         .arg(file("rootfs.img")?)
@@ -317,14 +330,14 @@ fn debian(machine: &Machine, copy: &Path) -> Result<Session> {
         &file("initrd")?,
         &["--append", "root=/dev/vda quiet"],
     )?;
-    command.arg("--disk").arg(copy);
+    command.arg("--disk").arg(copy).args(options);
     let mut session = Session::start(command)?;
     session.wait_for(PROMPT)?;
     Ok(session)
 }
 
 /// The file system in `image` was left as it should be.
-fn is_clean(image: &Path) -> Result<()> {
+pub fn is_clean(image: &Path) -> Result<()> {
     let check = Command::new("/sbin/e2fsck")
         .arg("-fn")
         .arg(image)
@@ -337,38 +350,32 @@ fn is_clean(image: &Path) -> Result<()> {
 fn disk(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let image = directory.path().join("root.img");
-    let mut session = debian(machine, &image)?;
+    let mut session = debian(machine, &image, &[])?;
     session.command("cd /root; stty -echo cols 200")?;
-    let mut expect = |line: &str, expected: &str| -> Result<()> {
-        let output = session.command(line)?;
-        ensure!(output.contains(expected), "{line}: {output}");
-        Ok(())
-    };
-    expect("systemctl is-system-running --wait", "running")?;
-    expect(
+    session.expect("systemctl is-system-running --wait", "running")?;
+    session.expect(
         "printf '#include <stdio.h>\\nint main(){puts(\"com\" \"piled\");}' >a.c; gcc a.c && ./a.out",
         "compiled",
     )?;
-    expect("dpkg --audit && apt-get --version", "apt 2")?;
-    expect(
+    session.expect("dpkg --audit && apt-get --version", "apt 2")?;
+    session.expect(
         "seq 200000 >numbers; sync; echo 3 >/proc/sys/vm/drop_caches; sha256sum <numbers",
         "5af7b95208fdcff454bab3f5eddf567a688a3796c703d4fef91072e38645c062",
     )?;
-    expect("fstrim -v /", "trimmed")?;
+    session.expect("fstrim -v /", "trimmed")?;
     // That there is no PCI is all that the kernel minds.
-    expect(
+    session.expect(
         "echo errors: $(dmesg --level=err,crit,alert,emerg | grep -vc 'PCI: Fatal: No config space access')",
         "errors: 0\r\n",
     )?;
-    writeln!(session.input, "poweroff")?;
-    session.end()?;
+    session.power_off()?;
     is_clean(&image)
 }
 
 fn sigterm(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let image = directory.path().join("root.img");
-    let mut session = debian(machine, &image)?;
+    let mut session = debian(machine, &image, &[])?;
     session.command("echo something >file")?;
     session.terminate()?;
     let output = session.end()?;

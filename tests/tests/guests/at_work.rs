@@ -1,0 +1,173 @@
+//! A guest that works for a while, on a disk: packages come and go, and programs are compiled. `VBTS_WORK_SECONDS` tells how long.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
+
+use crate::stock_kernel::{debian, file, is_clean};
+
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(module, &[("apt_gcc_and_a_compile", work)])
+}
+
+/// What the kernel says when something is wrong.
+const COMPLAINTS: &str =
+    "WARNING:|BUG:|Oops|Call Trace:|stall|lockup|blocked for more than|EXT4-fs error|I/O error";
+
+/// A grammar, for bison, whose parser adds and multiplies.
+const GRAMMAR: &str = r#"
+%{
+#include <ctype.h>
+#include <stdio.h>
+int yylex(void);
+void yyerror(const char *what) { puts(what); }
+%}
+%token NUMBER
+%left '+'
+%left '*'
+%%
+lines: | lines sum '\n' { printf("= %d\n", $2); }
+sum: sum '+' sum { $$ = $1 + $3; } | sum '*' sum { $$ = $1 * $3; } | '(' sum ')' { $$ = $2; } | NUMBER
+%%
+int yylex(void)
+{
+	int c = getchar();
+	if (!isdigit(c))
+		return c == EOF ? 0 : c;
+	for (yylval = 0; isdigit(c); c = getchar())
+		yylval = yylval * 10 + c - '0';
+	ungetc(c, stdin);
+	return NUMBER;
+}
+int main(void) { return yyparse(); }
+"#;
+
+/// A round of work, each step of which has to succeed. Its arguments are C files.
+const ROUND: &str = "set -e; cd work
+    apt='apt-get -qq -o Dir::Etc::SourceList=/srv/packages/sources.list -o Dir::Etc::SourceParts=/dev/null'
+    export DEBIAN_FRONTEND=noninteractive
+    $apt update
+    $apt install -y bison flex >/dev/null
+    bison -o grammar.c grammar.y
+    gcc -O2 -o grammar grammar.c
+    echo '2+3*(4+5)' | ./grammar
+    for source; do gcc -O2 -Wall -c $source; done
+    gcc -O2 -mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector -o hot hot.c
+    ./hot 5
+    $apt purge -y bison flex m4 libsigsegv2 >/dev/null
+    dpkg --audit
+    sync
+    echo 3 >/proc/sys/vm/drop_caches";
+
+/// How long the guest works, in the host's time.
+fn duration() -> Result<Duration> {
+    let seconds = match std::env::var("VBTS_WORK_SECONDS") {
+        Ok(text) => text.parse().context("VBTS_WORK_SECONDS")?,
+        Err(_) => 1,
+    };
+    Ok(Duration::from_secs(seconds))
+}
+
+/// C files of the guest kernel's tests that are compiled in a round.
+const FILES: usize = 3;
+
+/// An archive of what the guest compiles, as a disk, and the names of the C files.
+fn sources(directory: &Path) -> Result<(PathBuf, Vec<String>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let sources = directory.join("sources");
+    fs::create_dir(&sources)?;
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root.join("guest-kernel/tests"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".c") || name.ends_with(".h") {
+            fs::copy(entry.path(), sources.join(&name))?;
+        }
+        if name.ends_with(".c") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    fs::copy(root.join("ci/bench.d/hot.c"), sources.join("hot.c"))?;
+    fs::write(sources.join("grammar.y"), GRAMMAR)?;
+    fs::write(sources.join("round"), ROUND)?;
+    let archive = directory.join("sources.tar");
+    let made = Command::new("tar")
+        .arg("-cf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(&sources)
+        .arg(".")
+        .status()?;
+    ensure!(made.success(), "cannot make an archive");
+    Ok((archive, names))
+}
+
+/// What hot.c prints on this machine.
+fn checksum(directory: &Path) -> Result<String> {
+    let flags = [
+        "-O2",
+        "-mgeneral-regs-only",
+        "-nostdlib",
+        "-static",
+        "-fno-pie",
+        "-no-pie",
+        "-fno-stack-protector",
+    ];
+    let program = programs::gcc(
+        &directory.join("sources/hot.c"),
+        &directory.join("hot"),
+        &flags,
+    )?;
+    let run = Command::new(program).arg("5").output()?;
+    Ok(String::from_utf8(run.stdout)?.trim().to_owned())
+}
+
+fn work(machine: &Machine) -> Result<()> {
+    let limit = duration()?;
+    file("rootfs.img")?;
+    let directory = tempfile::tempdir()?;
+    let directory = directory.path();
+    let (archive, names) = sources(directory)?;
+    let disk = format!("{},ro", archive.display());
+    let checksum = checksum(directory)?;
+    let image = directory.join("root.img");
+    let mut session = debian(machine, &image, &["--disk", &disk])?;
+    session.expect(
+        "stty -echo cols 200; systemctl is-system-running --wait",
+        "running",
+    )?;
+    session.expect(
+        "mkdir work; tar -C work -xf /dev/vdb && ls work",
+        "stress.c",
+    )?;
+    let (start, mut rounds) = (Instant::now(), 0);
+    let mut names = names.iter().map(String::as_str).cycle();
+    while rounds == 0 || start.elapsed() < limit {
+        let some: Vec<&str> = names.by_ref().take(FILES).collect();
+        let line = format!("sh work/round {}; echo status: $?", some.join(" "));
+        let output = session.command(&line)?;
+        ensure!(
+            output.contains("= 29\r\n")
+                && output.contains(&checksum)
+                && output.contains("status: 0\r\n"),
+            "round {rounds}: {output}"
+        );
+        rounds += 1;
+    }
+    println!("{rounds} rounds in {:.0} s", start.elapsed().as_secs_f64());
+    session.expect(
+        "cat /proc/uptime; apt-get check && dpkg -l | grep -c bison",
+        "0\r\n",
+    )?;
+    let line = format!("dmesg | grep -E '{COMPLAINTS}'; echo complaints: $?");
+    session.expect(&line, "complaints: 1\r\n")?;
+    session.power_off()?;
+    is_clean(&image)
+}
