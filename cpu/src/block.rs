@@ -1,5 +1,6 @@
 //! Decoded blocks, cached by guest-physical address, and what is known about code in guest memory.
 
+use crate::dispatch::Ops;
 use crate::op::Op;
 
 /// Bytes a granule of [`CodeMap`].
@@ -65,40 +66,42 @@ pub(crate) enum CodeSize {
     Bits64,
 }
 
-/// Which instructions of a block are branches: a bit for each of the [`MAX_BLOCK`](crate::lower::MAX_BLOCK), in no more room
-/// than alignment leaves in [`Block`], whose size the run loop multiplies by at each jump.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Branches([u8; 6]);
-
-impl Branches {
-    pub fn new(bits: u64) -> Self {
-        let [a, b, c, d, e, f, ..] = bits.to_le_bytes();
-        Self([a, b, c, d, e, f])
-    }
-
-    pub fn bits(self) -> u64 {
-        let [a, b, c, d, e, f] = self.0;
-        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
-    }
-}
-
-const _: () = assert!(size_of::<Block>() == 48);
+const _: () = assert!(size_of::<Block>() == 64);
 
 /// A run of instructions that were decoded together.
 #[derive(Debug)]
 pub(crate) struct Block {
-    pub ops: Box<[Op]>,
-    /// Number of instructions.
-    pub count: u8,
-    /// Those of them that are branches.
-    pub branches: Branches,
+    /// RIP and key of the last jump to it: another jump to the same RIP with the same key leads here, too. A key of zero:
+    /// no jump does.
+    rip: u64,
+    key: u64,
+    pub ops: Ops,
+    /// Which of its instructions are branches: a bit for each.
+    pub branches: u64,
     /// The code that it was decoded from.
-    pub bytes: Box<[u8]>,
+    bytes: Box<[u8]>,
     /// See [`BlockCache::revalidate`].
-    pub epoch: u64,
+    epoch: u64,
 }
 
 impl Block {
+    /// A block of these operations, decoded from `bytes`.
+    pub fn new(ops: Vec<Op>, branches: u64, bytes: &[u8]) -> Self {
+        Self {
+            rip: 0,
+            key: 0,
+            ops: Ops::new(ops, bytes.len() as u16),
+            branches,
+            bytes: bytes.into(),
+            epoch: 0,
+        }
+    }
+
+    /// What is at an index that is not in use.
+    fn vacant() -> Self {
+        Self::new(Vec::new(), 0, &[])
+    }
+
     /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> u64 {
@@ -106,37 +109,49 @@ impl Block {
     }
 }
 
+/// How far a block goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extent {
+    /// As far as its code runs on in a line.
+    Whole,
+    /// One instruction.
+    One,
+}
+
 /// Index of a block in the cache.
 pub(crate) type BlockId = u32;
 
-/// The blocks that begin in one guest-physical page, sorted by offset and size of code.
-type PageBlocks = Vec<((u16, CodeSize), BlockId)>;
+/// What tells the blocks of one page from each other: offset, size of code, and extent.
+type PageKey = (u16, CodeSize, Extent);
+
+/// The blocks that begin in one guest-physical page, sorted.
+type PageBlocks = Vec<(PageKey, BlockId)>;
 
 /// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
 const MAX_BLOCKS: usize = 1 << 19;
-/// The same for their operations: 320 MiB. Linux with a few programs stays far below; a guest that jumps to every byte of
+/// The same for their operations: 384 MiB. Linux with a few programs stays far below; a guest that jumps to every byte of
 /// its memory does not.
 const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
 
 const JUMPS: usize = 1 << 14;
 
-/// A remembered lookup by linear address.
+/// A branch: an operation of a block.
 #[derive(Debug, Clone, Copy)]
-struct Jump {
-    rip: u64,
-    key: u64,
-    block: BlockId,
+pub(crate) struct Branch {
+    pub block: BlockId,
+    pub op: usize,
 }
 
 /// The cache of decoded blocks.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
-    blocks: Vec<Option<Block>>,
+    blocks: Vec<Block>,
     /// Operations of all blocks.
     ops: usize,
     free: Vec<BlockId>,
     pages: Vec<Option<Box<PageBlocks>>>,
-    jumps: Box<[Jump]>,
+    /// The blocks to which jumps have led, by a hash of RIP.
+    jumps: Box<[BlockId; JUMPS]>,
     /// Blocks of an earlier one may be stale.
     epoch: u64,
 }
@@ -150,15 +165,7 @@ impl BlockCache {
             ops: 0,
             free: Vec::new(),
             pages,
-            jumps: vec![
-                Jump {
-                    rip: 0,
-                    key: 0,
-                    block: 0
-                };
-                JUMPS
-            ]
-            .into(),
+            jumps: Box::new([0; JUMPS]),
             epoch: 0,
         }
     }
@@ -173,20 +180,32 @@ impl BlockCache {
         (rip ^ (rip >> 12)) as usize % JUMPS
     }
 
-    /// The block that a jump to `rip` led to before, if `key` (the generation and mode) is still the same.
+    /// The block `hint`, if that is where a jump to `rip` leads. `key`: generation and mode.
+    #[inline(always)]
+    pub fn linked(&self, hint: BlockId, rip: u64, key: u64) -> Option<&Block> {
+        let block = self.blocks.get(hint as usize)?;
+        (block.rip == rip && block.key == key).then_some(block)
+    }
+
+    /// The block to which a jump to `rip` leads, if it was one of the last.
     #[inline(always)]
     pub fn jump(&self, rip: u64, key: u64) -> Option<&Block> {
-        let j = &self.jumps[Self::jump_slot(rip)];
-        if j.rip == rip && j.key == key {
-            self.blocks.get(j.block as usize)?.as_ref()
-        } else {
-            None
-        }
+        self.linked(self.jumps[Self::jump_slot(rip)], rip, key)
     }
 
     /// Remembers where a jump to `rip` leads. `key` is never zero.
-    pub fn remember(&mut self, rip: u64, key: u64, block: BlockId) {
-        self.jumps[Self::jump_slot(rip)] = Jump { rip, key, block };
+    pub fn remember(&mut self, rip: u64, key: u64, id: BlockId) {
+        self.jumps[Self::jump_slot(rip)] = id;
+        if let Some(block) = self.blocks.get_mut(id as usize) {
+            (block.rip, block.key) = (rip, key);
+        }
+    }
+
+    /// Remembers that `branch` leads to the block `to`.
+    pub fn link(&mut self, branch: Branch, to: BlockId) {
+        if let Some(block) = self.blocks.get_mut(branch.block as usize) {
+            block.ops.link(branch.op, to);
+        }
     }
 
     /// The block at `gpa`, if it has been decoded and `unchanged` says of its code that it is still there.
@@ -194,13 +213,14 @@ impl BlockCache {
         &mut self,
         gpa: u64,
         size: CodeSize,
+        extent: Extent,
         unchanged: impl FnOnce(&[u8]) -> bool,
     ) -> Option<BlockId> {
         let page = self.pages.get((gpa >> 12) as usize)?.as_ref()?;
-        let key = ((gpa & 0xFFF) as u16, size);
+        let key = ((gpa & 0xFFF) as u16, size, extent);
         let i = page.binary_search_by_key(&key, |e| e.0).ok()?;
         let id = page[i].1;
-        let block = self.blocks.get_mut(id as usize)?.as_mut()?;
+        let block = self.blocks.get_mut(id as usize)?;
         if block.epoch != self.epoch {
             if !unchanged(&block.bytes) {
                 return None;
@@ -212,7 +232,7 @@ impl BlockCache {
 
     /// The block with this index.
     pub fn get(&self, id: BlockId) -> Option<&Block> {
-        self.blocks.get(id as usize)?.as_ref()
+        self.blocks.get(id as usize)
     }
 
     /// Enters a block that was decoded from `gpa`; tells its index and whether its page held no code before.
@@ -222,22 +242,23 @@ impl BlockCache {
         map: &mut CodeMap,
         gpa: u64,
         size: CodeSize,
+        extent: Extent,
         mut block: Block,
     ) -> Option<(BlockId, bool)> {
         let full = self.blocks.len() >= MAX_BLOCKS && self.free.is_empty();
-        if full || self.ops + block.ops.len() > MAX_OPS {
+        if full || self.ops + block.ops.count() > MAX_OPS {
             return None;
         }
-        self.ops += block.ops.len();
+        self.ops += block.ops.count();
         block.epoch = self.epoch;
         let first = map.add(gpa, block.bytes.len());
         let id = match self.free.pop() {
             Some(id) => {
-                self.blocks[id as usize] = Some(block);
+                self.blocks[id as usize] = block;
                 id
             }
             None => {
-                self.blocks.push(Some(block));
+                self.blocks.push(block);
                 (self.blocks.len() - 1) as BlockId
             }
         };
@@ -245,7 +266,7 @@ impl BlockCache {
             .pages
             .get_mut((gpa >> 12) as usize)?
             .get_or_insert_default();
-        let key = ((gpa & 0xFFF) as u16, size);
+        let key = ((gpa & 0xFFF) as u16, size, extent);
         match page.binary_search_by_key(&key, |e| e.0) {
             Ok(i) => {
                 let old = std::mem::replace(&mut page[i].1, id);
@@ -254,6 +275,12 @@ impl BlockCache {
             Err(i) => page.insert(i, (key, id)),
         }
         Some((id, first))
+    }
+
+    /// The index of `block`, one of this cache.
+    pub fn id(&self, block: &Block) -> BlockId {
+        let offset = std::ptr::from_ref(block) as usize - self.blocks.as_ptr() as usize;
+        (offset / size_of::<Block>()) as BlockId
     }
 
     /// Forgets the code of the page of `gpa`; tells whether there was any.
@@ -273,8 +300,9 @@ impl BlockCache {
     }
 
     fn forget(&mut self, id: BlockId) {
-        if let Some(block) = self.blocks.get_mut(id as usize).and_then(Option::take) {
-            self.ops -= block.ops.len();
+        if let Some(block) = self.blocks.get_mut(id as usize) {
+            let block = std::mem::replace(block, Block::vacant());
+            self.ops -= block.ops.count();
             self.free.push(id);
         }
     }
@@ -286,26 +314,17 @@ impl BlockCache {
         self.ops = 0;
         self.free.clear();
         self.pages.fill_with(|| None);
-        self.jumps.fill(Jump {
-            rip: 0,
-            key: 0,
-            block: 0,
-        });
+        self.jumps.fill(0);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower;
 
-    /// A block of `n` operations.
+    /// A block of `n` operations, of which the last is its end.
     fn block(n: usize) -> Block {
-        let one = lower::too_long();
-        Block {
-            ops: one.ops.iter().copied().cycle().take(n).collect(),
-            ..one
-        }
+        Block::new(vec![Op::BLANK; n - 1], 0, &[0; 15])
     }
 
     #[test]
@@ -315,7 +334,7 @@ mod tests {
         let (mut cache, mut map) = (BlockCache::new(end), CodeMap::new(end));
         let half = MAX_OPS / 2;
         let mut insert = |gpa, n| {
-            let inserted = cache.insert(&mut map, gpa, CodeSize::Bits64, block(n));
+            let inserted = cache.insert(&mut map, gpa, CodeSize::Bits64, Extent::Whole, block(n));
             (inserted.is_some(), cache.ops)
         };
         assert_eq!(insert(0, half), (true, half));

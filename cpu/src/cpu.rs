@@ -480,6 +480,14 @@ impl Cpu {
         }
     }
 
+    /// Whether something has to be seen to before the next block.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        self.icount >= self.limit
+            || self.signals.get() & self.signal_mask != 0
+            || !self.special.is_empty()
+    }
+
     /// The machine may have changed under the processor: look at it after this block.
     pub(crate) fn after_bus(&mut self) {
         self.special |= Special::BUS;

@@ -1,8 +1,9 @@
 //! The run loop.
 
-use crate::block::{Block, BlockCache, BlockId};
+use crate::block::{Block, BlockCache, BlockId, Branch, Extent};
 use crate::clock::Clock;
 use crate::cpu::{Cpu, Fault, Special};
+use crate::dispatch::{At, Done};
 use crate::lower;
 use crate::op::{Abort, Flow, Op, reg, seg};
 use crate::platform::Signals;
@@ -103,30 +104,38 @@ impl SoftCpu {
 
     /// `BRANCHES`: counts branch instructions.
     fn run_blocks<const BRANCHES: bool>(&mut self) -> Exit {
+        // The branch that the last run of blocks ended with, and that is to lead to the next.
+        let mut unlinked = None;
         loop {
-            let cpu = &mut self.cpu;
-            if cpu.icount >= cpu.limit
-                || cpu.signals.get() & cpu.signal_mask != 0
-                || !cpu.special.is_empty()
-            {
+            if self.cpu.is_due() {
+                unlinked = None;
                 if let Some(exit) = self.boundary() {
                     return exit;
                 }
                 continue;
             }
-            let stopped = match self.cache.jump(self.cpu.rip, self.cpu.jump_key) {
-                Some(block) => run_block::<BRANCHES>(&mut self.cpu, block),
-                None => match self.look_up() {
-                    Ok(Found::Cached(id)) => match self.cache.get(id) {
-                        Some(block) => run_block::<BRANCHES>(&mut self.cpu, block),
-                        None => continue,
-                    },
-                    Ok(Found::Single(block)) => run_block::<BRANCHES>(&mut self.cpu, &block),
-                    Err(stopped) => Some(stopped),
-                },
+            let found = match self.cache.jump(self.cpu.rip, self.cpu.jump_key) {
+                Some(block) => Ok(Found::Cached(self.cache.id(block))),
+                None => self.look_up(Extent::Whole),
             };
-            if let Some(stopped) = stopped {
-                self.fault(stopped);
+            let left = match found {
+                Ok(Found::Cached(id)) => {
+                    if let Some(branch) = unlinked.take() {
+                        self.cache.link(branch, id);
+                    }
+                    run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
+                }
+                Ok(Found::Single(block)) => match run_block::<BRANCHES>(&mut self.cpu, &block) {
+                    Ok(_) => Left::Anywhere,
+                    Err(stopped) => Left::Stopped(stopped),
+                },
+                Err(stopped) => Left::Stopped(stopped),
+            };
+            unlinked = None;
+            match left {
+                Left::Anywhere => {}
+                Left::Unlinked(branch) => unlinked = Some(branch),
+                Left::Stopped(stopped) => self.fault(stopped),
             }
         }
     }
@@ -215,7 +224,7 @@ impl SoftCpu {
             self.cpu.raise_breakpoint_fault();
             return;
         }
-        let result = match self.look_up() {
+        let result = match self.look_up(Extent::One) {
             Ok(Found::Cached(id)) => match self.cache.get(id) {
                 Some(block) => run_one(&mut self.cpu, block),
                 None => return,
@@ -275,7 +284,7 @@ impl SoftCpu {
     }
 
     /// The block at RIP.
-    fn look_up(&mut self) -> Result<Found, Stopped> {
+    fn look_up(&mut self, extent: Extent) -> Result<Found, Stopped> {
         let hit = self.fetch()?;
         let unchanged = |bytes: &[u8]| {
             // Little by little: most blocks are short, and there are many after a hand-over.
@@ -294,23 +303,29 @@ impl SoftCpu {
                 chunk == now
             })
         };
-        if let Some(id) = self.cache.find(hit.gpa, self.cpu.code_size, unchanged)
+        if let Some(id) = self
+            .cache
+            .find(hit.gpa, self.cpu.code_size, extent, unchanged)
             && let Some(block) = self.cache.get(id)
         {
             if !self.cpu.within_code_segment(block.len()) {
                 return self.decode_single().map(Found::Single);
             }
-            self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
+            self.remember(extent, id);
             return Ok(Found::Cached(id));
         }
-        let block = lower::block(&self.cpu, hit.host, hit.gpa);
+        let longest = match extent {
+            Extent::Whole => lower::MAX_BLOCK,
+            Extent::One => 1,
+        };
+        let block = lower::block(&self.cpu, hit.host, hit.gpa, longest);
         let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
             return self.decode_single().map(Found::Single);
         };
         let size = self.cpu.code_size;
         let inserted = match self
             .cache
-            .insert(&mut self.cpu.code_map, hit.gpa, size, block)
+            .insert(&mut self.cpu.code_map, hit.gpa, size, extent, block)
         {
             Some(inserted) => inserted,
             None => {
@@ -324,8 +339,15 @@ impl SoftCpu {
             self.cpu.tlb.set_code(hit.gpa, true);
             self.cpu.window.close();
         }
-        self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
+        self.remember(extent, id);
         Ok(Found::Cached(id))
+    }
+
+    /// Remembers that a jump to RIP leads to the block `id`, if it is a whole one.
+    fn remember(&mut self, extent: Extent, id: BlockId) {
+        if extent == Extent::Whole {
+            self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
+        }
     }
 
     /// Decodes the one instruction at RIP, which may cross into another page, and must not leave its segment.
@@ -384,63 +406,96 @@ enum Found {
 }
 
 impl Stopped {
-    fn at(op: &Op) -> Option<Self> {
-        Some(Self {
+    fn at(op: &Op) -> Self {
+        Self {
             stack: matches!(op.seg, seg::SS | seg::FLAT_SS),
-        })
+        }
     }
 }
 
-/// Runs the operations of a block to its end, or to where they jump or stop. `BRANCHES`: counts branch instructions.
+/// How a run of blocks ended.
+enum Left {
+    /// What comes next has to be found out.
+    Anywhere,
+    /// By a branch that does not know yet where it leads.
+    Unlinked(Branch),
+    /// By an instruction that did not complete.
+    Stopped(Stopped),
+}
+
+/// Runs the block `id`, and others as long as each leads to the next and nothing else is due.
+fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: BlockId) -> Left {
+    let Some(mut block) = cache.get(id) else {
+        return Left::Anywhere;
+    };
+    loop {
+        let at = match run_block::<BRANCHES>(cpu, block) {
+            Ok(at) => at,
+            Err(stopped) => return Left::Stopped(stopped),
+        };
+        if cpu.is_due() {
+            return Left::Anywhere;
+        }
+        let (rip, key, link) = (cpu.rip, cpu.jump_key, at.op().link);
+        let linked = if link == Op::INDIRECT {
+            cache.jump(rip, key)
+        } else {
+            cache.linked(link, rip, key)
+        };
+        block = match linked {
+            Some(next) => next,
+            None => {
+                return Left::Unlinked(Branch {
+                    block: cache.id(block),
+                    op: block.ops.position(at),
+                });
+            }
+        };
+    }
+}
+
+/// Runs the operations of a block to its end, or to where they jump or stop; tells the last. `BRANCHES`: counts branch
+/// instructions.
 #[inline(always)]
-fn run_block<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
-    let start = cpu.rip;
-    cpu.gpr[reg::BLOCK as usize] = start;
+fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Result<At<'a>, Stopped> {
+    cpu.gpr[reg::BLOCK as usize] = cpu.rip;
     if BRANCHES {
-        cpu.pmu.block = block.branches.bits();
+        cpu.pmu.block = block.branches;
     }
     let retired = |cpu: &mut Cpu, n: u8| {
         cpu.icount += u64::from(n);
         if BRANCHES {
-            cpu.pmu.branches += branches_before(block.branches.bits(), n);
+            cpu.pmu.branches += branches_before(block.branches, n);
         }
     };
-    for op in &block.ops {
-        match (op.run)(cpu, op) {
-            Ok(Flow::Next) => {}
-            Ok(Flow::Jump) => {
-                retired(cpu, op.idx + 1);
-                return None;
+    let first = block.ops.first();
+    let Done { at, how } = (first.op().run)(cpu, first);
+    let op = at.op();
+    match how {
+        Ok(flow) => {
+            if flow == Flow::Branch && cpu.recording {
+                let base = cpu.seg_base[seg::CS as usize];
+                let (from, to) = (cpu.this_rip(op), cpu.rip);
+                cpu.record(from.wrapping_add(base), to.wrapping_add(base));
             }
-            Err(Abort) => {
-                cpu.rip = start.wrapping_add(u64::from(op.off));
-                retired(cpu, op.idx);
-                return Stopped::at(op);
-            }
+            retired(cpu, op.idx + 1);
+            Ok(at)
+        }
+        Err(Abort) => {
+            cpu.rip = cpu.this_rip(op);
+            retired(cpu, op.idx);
+            Err(Stopped::at(op))
         }
     }
-    cpu.rip = start.wrapping_add(block.len());
-    retired(cpu, block.count);
-    None
 }
 
-/// Runs the first instruction of a block.
+/// Runs a block of one instruction.
 fn run_one(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
-    let start = cpu.rip;
-    cpu.gpr[reg::BLOCK as usize] = start;
-    for op in block.ops.iter().take_while(|op| op.idx == 0) {
-        match (op.run)(cpu, op) {
-            Ok(Flow::Next) => cpu.rip = start.wrapping_add(op.next_off()),
-            Ok(Flow::Jump) => break,
-            Err(Abort) => {
-                cpu.rip = start;
-                return Stopped::at(op);
-            }
-        }
+    if let Err(stopped) = run_block::<false>(cpu, block) {
+        return Some(stopped);
     }
-    cpu.icount += 1;
     if cpu.pmu.branches_count {
-        cpu.pmu.branches += block.branches.bits() & 1;
+        cpu.pmu.branches += block.branches & 1;
     }
     None
 }

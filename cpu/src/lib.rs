@@ -12,6 +12,7 @@
 //! | `flags` | RFLAGS, the arithmetic ones evaluated lazily |
 //! | `tlb`, `paging`, `mem` | linear memory: software TLB, page walk, loads and stores |
 //! | `op`, `lower`, `block` | decoded operations, decoding with iced-x86, the cache of decoded blocks |
+//! | [`dispatch`] | from one operation of a block to the next |
 //! | `engine` | [`SoftCpu`]: the run loop |
 //! | `exec` | the instructions, a file a family |
 //! | `exception`, `interrupt`, `debug` | events and their delivery |
@@ -28,14 +29,16 @@
 //!
 //! # How an instruction runs
 //!
-//! A block of guest code is decoded once into [`op::Op`]s and cached by physical address. Running it is
-//! a loop over function pointers: each handler gets `&mut Cpu` and its `&Op`, and returns [`op::Flow`],
-//! or [`op::Abort`] after it has put the reason into the CPU. A handler either completes or leaves no trace:
+//! A block of guest code is decoded once into [`op::Op`]s and cached by physical address. Each has a handler, which
+//! gets `&mut Cpu` and its `&Op`, and returns [`op::Flow`], or [`op::Abort`] after it has put the reason into the CPU;
+//! the code of one goes on to that of the next by itself (see [`dispatch`]), until one jumps. The run loop goes from block to block, by
+//! the link of a direct branch or, for others, a table of targets. A handler either completes or leaves no trace:
 //! it computes first, stores to memory next, and commits registers and flags last, so that a
 //! faulting instruction can be restarted (SDM Vol. 3A 6.5).
 
 pub mod clock;
 pub mod cpu;
+pub mod dispatch;
 pub mod engine;
 pub mod flags;
 pub mod op;

@@ -5,10 +5,11 @@ use iced_x86::{
     Mnemonic, OpKind, Register,
 };
 
-use crate::block::{Block, Branches, CodeSize};
+use crate::block::{Block, CodeSize};
 use crate::cpu::Cpu;
+use crate::dispatch::called;
 use crate::exec;
-use crate::op::{Op, reg, seg};
+use crate::op::{Handler, Op, reg, seg};
 
 /// Longest instruction in bytes (SDM Vol. 2A 2.3.11).
 pub(crate) const MAX_INSTRUCTION: usize = 15;
@@ -35,11 +36,11 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
     Decoder::with_ip(bits, bytes, 0, OPTIONS | options)
 }
 
-/// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes. `None` if its first
-/// instruction crosses the page or is none.
-pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
+/// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes, of at most `longest` instructions.
+/// `None` if its first instruction crosses the page or is none.
+pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option<Block> {
     let mut bytes = [0u8; 0x1000];
-    let left = (0x1000 - (gpa & 0xFFF) as usize).min(usize::from(MAX_BLOCK) * MAX_INSTRUCTION);
+    let left = (0x1000 - (gpa & 0xFFF) as usize).min(usize::from(longest) * MAX_INSTRUCTION);
     // SAFETY: `host` is RAM, and `left` does not leave its page.
     unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), left) };
     let mut decoder = decoder(cpu.code_size, &bytes[..left]);
@@ -48,7 +49,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
     let mut count = 0;
     let mut branches = 0u64;
     let mut len = 0;
-    while count < MAX_BLOCK && decoder.can_decode() {
+    while count < longest && decoder.can_decode() {
         decoder.decode_out(&mut insn);
         // What is no instruction may be one of more than 15 bytes: `single` tells them apart.
         if decoder.last_error() != DecoderError::None {
@@ -62,13 +63,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64) -> Option<Block> {
             break;
         }
     }
-    (count > 0).then(|| Block {
-        ops: ops.into(),
-        count,
-        branches: Branches::new(branches),
-        bytes: bytes[..usize::from(len)].into(),
-        epoch: 0,
-    })
+    (count > 0).then(|| Block::new(ops, branches, &bytes[..usize::from(len)]))
 }
 
 /// Decodes one instruction; `None` if `bytes`, at most 15, do not hold all of it.
@@ -89,28 +84,17 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     }
     let mut ops = Vec::with_capacity(2);
     push(cpu, &insn, 0, 0, &mut ops);
-    Some(Block {
-        ops: ops.into(),
-        count: 1,
-        branches: Branches::new(is_branch(&insn).into()),
-        bytes: bytes[..decoder.ip() as usize].into(),
-        epoch: 0,
-    })
+    let bytes = &bytes[..decoder.ip() as usize];
+    Some(Block::new(ops, is_branch(&insn).into(), bytes))
 }
 
 /// The block for an instruction of more than 15 bytes: #GP(0) (SDM Vol. 3A 6.15, vector 13).
 pub(crate) fn too_long() -> Block {
     let op = Op {
-        run: exec::too_long,
-        ..BLANK
+        body: exec::too_long,
+        ..Op::BLANK
     };
-    Block {
-        ops: [op].into(),
-        count: 1,
-        branches: Branches::default(),
-        bytes: [0; MAX_INSTRUCTION].into(),
-        epoch: 0,
-    }
+    Block::new(vec![op], 0, &[0; MAX_INSTRUCTION])
 }
 
 /// It is one of control transfer, whether conditional or not.
@@ -118,6 +102,14 @@ fn is_branch(insn: &Instruction) -> bool {
     !matches!(
         insn.flow_control(),
         FlowControl::Next | FlowControl::Exception | FlowControl::XbeginXabortXend
+    )
+}
+
+/// It is a branch that leads to one place.
+fn is_direct(insn: &Instruction) -> bool {
+    matches!(
+        insn.op0_kind(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
     )
 }
 
@@ -130,30 +122,13 @@ fn ends_block(insn: &Instruction) -> bool {
     )
 }
 
-const BLANK: Op = Op {
-    run: exec::undefined,
-    imm: 0,
-    disp: 0,
-    base: reg::ZERO,
-    index: reg::ZERO,
-    scale: 0,
-    seg: seg::FLAT,
-    dst: 0,
-    src: 0,
-    aux: 0,
-    len: 0,
-    off: 0,
-    idx: 0,
-    prefix: 0,
-};
-
 /// Appends the operations of one instruction.
 fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>) {
     let mut op = Op {
         off,
         idx,
         len: insn.len() as u8,
-        ..BLANK
+        ..Op::BLANK
     };
     op.prefix = prefixes(insn);
     let known = !insn.is_invalid() && insn.cpuid_features().iter().all(|f| cpu.model.executes(*f));
@@ -162,12 +137,13 @@ fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>) {
         return;
     }
     operands(insn, &mut op);
-    let Some(run) = exec::lower(insn, &mut op) else {
-        op.run = exec::undefined;
+    if !exec::lower(insn, &mut op) {
         ops.push(op);
         return;
-    };
-    op.run = run;
+    }
+    if !is_direct(insn) {
+        op.link = Op::INDIRECT;
+    }
     if op.prefix & Op::MEM != 0 {
         memory(cpu, insn, &mut op, ops);
     }
@@ -288,8 +264,13 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         (true, true) => seg::FLAT_SS,
         _ => segment,
     };
-    if let Some(run) = exec::address::addend(insn) {
-        ops.push(Op { run, ..*op });
+    let before = |body: Handler, op: &Op| Op {
+        run: called,
+        body,
+        ..*op
+    };
+    if let Some(body) = exec::address::addend(insn) {
+        ops.push(before(body, op));
         at_tmp(op);
     }
     if cpu.code_size == CodeSize::Bits64 && size == 64 {
@@ -301,10 +282,10 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         // The address counts from the stack pointer after the pop (SDM Vol. 2B, POP), the address operation runs before.
         address.disp += insn.memory_size().size() as i64;
     }
-    if let Some(run) = exec::before_address(insn) {
-        ops.push(Op { run, ..*op });
+    if let Some(body) = exec::before_address(insn) {
+        ops.push(before(body, op));
     }
-    address.run = exec::address::select(insn, cpu.code_size);
+    address = before(exec::address::select(insn, cpu.code_size), &address);
     address.imm = u64::from(exec::address::access(insn));
     ops.push(address);
     at_tmp(op);

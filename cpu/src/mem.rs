@@ -57,12 +57,17 @@ impl Cpu {
         match self.tlb.fast(la, T::BYTES, Access::Read, privilege) {
             // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the page.
             Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
-            None => {
-                let mut bytes = [0; 8];
-                self.load_slow(la, &mut bytes[..T::BYTES], privilege)?;
-                Ok(T::from_u64(u64::from_le_bytes(bytes)))
-            }
+            None => self.load_missed(la, privilege),
         }
+    }
+
+    // A function of its own: the address of `bytes` escapes (see `threaded!`).
+    #[cold]
+    #[inline(never)]
+    fn load_missed<T: Int>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
+        let mut bytes = [0; 8];
+        self.load_slow(la, &mut bytes[..T::BYTES], privilege)?;
+        Ok(T::from_u64(u64::from_le_bytes(bytes)))
     }
 
     /// Stores to linear address `la` with the privilege of the current CPL.
@@ -71,12 +76,16 @@ impl Cpu {
         match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
             // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes left in the page.
             Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
-            None => {
-                let bytes = value.zext().to_le_bytes();
-                self.store_slow(la, &bytes[..T::BYTES], self.privilege)?;
-            }
+            None => return self.store_missed(la, value),
         }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_missed<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
+        let bytes = value.zext().to_le_bytes();
+        self.store_slow(la, &bytes[..T::BYTES], self.privilege)
     }
 
     /// Reads, lets `f` compute the new value, and writes it back, atomically for an `op` with LOCK; faults before `f`
@@ -100,13 +109,21 @@ impl Cpu {
                 unsafe { p.cast::<T>().write_unaligned(new) };
                 Ok(())
             }
-            None => {
-                self.check_writable(la, T::BYTES)?;
-                let old = self.load(la)?;
-                let new = f(self, old);
-                self.store(la, new)
-            }
+            None => self.modify_missed(la, f),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn modify_missed<T: Int>(
+        &mut self,
+        la: u64,
+        mut f: impl FnMut(&mut Self, T) -> T,
+    ) -> Result<(), Abort> {
+        self.check_writable(la, T::BYTES)?;
+        let old = self.load(la)?;
+        let new = f(self, old);
+        self.store(la, new)
     }
 
     #[inline(never)]

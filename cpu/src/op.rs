@@ -1,6 +1,8 @@
 //! The decoded operation: what the CPU runs.
 
 use crate::cpu::Cpu;
+use crate::dispatch::{Run, called};
+use crate::exec;
 
 /// What a handler tells the run loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +10,9 @@ use crate::cpu::Cpu;
 pub enum Flow {
     /// Go on with the next operation of the block.
     Next,
-    /// The block ends here; the handler has set [`Cpu::rip`].
+    /// A near branch was taken; the handler has set [`Cpu::rip`].
+    Branch,
+    /// The block ends here; the handler has set [`Cpu::rip`], and has recorded the branch, if it is one.
     Jump,
 }
 
@@ -56,8 +60,10 @@ pub mod seg {
 /// carry the same `off`, `len` and `idx`.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
-    /// Executes it.
-    pub run: Handler,
+    /// Its code, see [`crate::dispatch`].
+    pub run: Run,
+    /// Executes it, if its code is that of all that are not threaded.
+    pub body: Handler,
     /// Immediate, sign-extended; for a direct near branch the target's offset from the block's start.
     pub imm: u64,
     /// Displacement of the memory operand.
@@ -84,9 +90,38 @@ pub struct Op {
     pub idx: u8,
     /// Prefixes, see the constants.
     pub prefix: u8,
+    /// A direct branch, or the end of a block: the block to which it led before, if any.
+    pub link: u32,
 }
 
+const _: () = assert!(size_of::<Op>() == 48);
+
 impl Op {
+    /// [`Op::link`] of one that leads anywhere.
+    pub const INDIRECT: u32 = u32::MAX;
+    /// [`Op::link`] of one that has led nowhere yet.
+    pub const UNLINKED: u32 = u32::MAX - 1;
+
+    /// No instruction: what others are made from.
+    pub const BLANK: Self = Self {
+        run: called,
+        body: exec::undefined,
+        imm: 0,
+        disp: 0,
+        base: reg::ZERO,
+        index: reg::ZERO,
+        scale: 0,
+        seg: seg::FLAT,
+        dst: 0,
+        src: 0,
+        aux: 0,
+        len: 0,
+        off: 0,
+        idx: 0,
+        prefix: 0,
+        link: Self::UNLINKED,
+    };
+
     /// [`Op::prefix`]: F3 (REP/REPE).
     pub const REP: u8 = 1 << 0;
     /// [`Op::prefix`]: F2 (REPNE).

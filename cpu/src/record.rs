@@ -7,20 +7,12 @@ use crate::debug;
 use crate::state::rflags;
 
 impl Cpu {
-    /// A near branch from linear address `from` to linear address `to` was taken; RIP has moved.
-    #[inline(always)]
-    pub(crate) fn record(&mut self, from: u64, to: u64) {
-        if self.recording {
-            self.branch(from, to);
-        }
-    }
-
     /// A transfer from linear address `from` to RIP was made that may have changed CS and CPL: the CPL that counts is
     /// the one it has led to (see `Recorder::enabled`).
     #[inline]
     pub(crate) fn record_far(&mut self, from: u64) {
         if self.recording {
-            self.branch(from, self.linear_ip(self.rip));
+            self.record(from, self.linear_ip(self.rip));
         }
     }
 
@@ -34,8 +26,9 @@ impl Cpu {
         self.eflags & rflags::TF != 0 && self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
     }
 
+    /// A branch from linear address `from` to linear address `to` was taken, and `recording` is set; RIP has moved.
     #[inline(never)]
-    fn branch(&mut self, from: u64, to: u64) {
+    pub(crate) fn record(&mut self, from: u64, to: u64) {
         self.branched = true;
         let w = &self.window;
         if w.generation == self.generation {

@@ -4,8 +4,9 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::Cpu;
+use crate::dispatch::Run;
 use crate::flags::{Int, Lazy};
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::op::{Exec, Flow, Op};
 
 /// An operation on two operands that sets the flags.
 trait Binary {
@@ -147,7 +148,7 @@ fn reg_mem<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 fn mem_value<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, b: T) -> Exec {
     let la = cpu.ea(op);
     if O::WRITES {
-        cpu.modify(op, la, |cpu, a| O::apply(cpu, a, b))?;
+        cpu.modify(op, la, move |cpu, a| O::apply(cpu, a, b))?;
     } else {
         let a = cpu.load(la)?;
         O::apply(cpu, a, b);
@@ -176,29 +177,29 @@ fn unary_mem<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn binary<O: Binary>(i: &Instruction) -> Handler {
+fn binary<O: Binary>(i: &Instruction) -> Run {
     let size = operand_size(i, 0);
     let mem0 = i.op0_kind() == OpKind::Memory;
     match (mem0, i.op1_kind()) {
-        (false, OpKind::Register) => by_size!(size, reg_reg::<O>),
-        (false, OpKind::Memory) => by_size!(size, reg_mem::<O>),
-        (false, _) => by_size!(size, reg_imm::<O>),
-        (true, OpKind::Register) => by_size!(size, mem_reg::<O>),
-        (true, _) => by_size!(size, mem_imm::<O>),
+        (false, OpKind::Register) => by_size!(threaded, size, reg_reg::<O>),
+        (false, OpKind::Memory) => by_size!(threaded, size, reg_mem::<O>),
+        (false, _) => by_size!(threaded, size, reg_imm::<O>),
+        (true, OpKind::Register) => by_size!(threaded, size, mem_reg::<O>),
+        (true, _) => by_size!(threaded, size, mem_imm::<O>),
     }
 }
 
-fn unary<O: Unary>(i: &Instruction) -> Handler {
+fn unary<O: Unary>(i: &Instruction) -> Run {
     let size = operand_size(i, 0);
     if i.op0_kind() == OpKind::Memory {
-        by_size!(size, unary_mem::<O>)
+        by_size!(threaded, size, unary_mem::<O>)
     } else {
-        by_size!(size, unary_reg::<O>)
+        by_size!(threaded, size, unary_reg::<O>)
     }
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+/// Selects code.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
     Some(match i.mnemonic() {
         Mnemonic::Add => binary::<Add>(i),
         Mnemonic::Adc => binary::<Adc>(i),

@@ -4,23 +4,17 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::{by_condition, condition};
 use crate::cpu::Cpu;
+use crate::dispatch::{Run, threaded};
 use crate::flags::Int;
 use crate::mem::canonical;
-use crate::op::{Abort, Exec, Flow, Handler, Op, reg, seg};
+use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
 use crate::state::gpr::RCX;
 
 /// Takes a near branch to `target`, which has been checked.
 #[inline(always)]
-fn take(cpu: &mut Cpu, op: &Op, target: u64) -> Exec {
+fn take(cpu: &mut Cpu, target: u64) -> Exec {
     cpu.rip = target;
-    if cpu.recording {
-        let base = cpu.seg_base[seg::CS as usize];
-        cpu.record(
-            cpu.this_rip(op).wrapping_add(base),
-            target.wrapping_add(base),
-        );
-    }
-    Ok(Flow::Jump)
+    Ok(Flow::Branch)
 }
 
 /// The target of a direct branch, truncated to the operand size. Direct branches in 64-bit mode stay within
@@ -44,7 +38,7 @@ fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
 
 fn jmp<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = direct::<T>(cpu, op)?;
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
@@ -52,13 +46,13 @@ fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         return Ok(Flow::Next);
     }
     let target = direct::<T>(cpu, op)?;
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 fn call<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = direct::<T>(cpu, op)?;
     cpu.push(T::from_u64(cpu.next_rip(op)))?;
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 #[inline(always)]
@@ -73,20 +67,20 @@ fn operand<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
 
 fn jmp_indirect<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = operand::<T>(cpu, op)?;
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 fn call_indirect<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = operand::<T>(cpu, op)?;
     cpu.push(T::from_u64(cpu.next_rip(op)))?;
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 fn ret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = cpu.peek::<T>(0)?.zext();
     let target = check::<T>(cpu, target)?;
     cpu.drop_stack(T::BYTES as u64 + (op.imm & 0xFFFF));
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 /// The counter of LOOP and JCXZ: as wide as the address size (`aux`, in bits).
@@ -124,7 +118,7 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         _ => cpu.gpr[RCX] = n,
     }
     match target {
-        Some(target) => take(cpu, op, target),
+        Some(target) => take(cpu, target),
         None => Ok(Flow::Next),
     }
 }
@@ -134,11 +128,18 @@ fn jcxz<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         return Ok(Flow::Next);
     }
     let target = direct::<T>(cpu, op)?;
-    take(cpu, op, target)
+    take(cpu, target)
 }
 
 /// By the size of a direct branch's target.
 macro_rules! by_target {
+    (threaded, $i:expr, $f:ident) => {
+        match $i.op0_kind() {
+            OpKind::NearBranch16 => threaded!($f::<u16>),
+            OpKind::NearBranch32 => threaded!($f::<u32>),
+            _ => threaded!($f::<u64>),
+        }
+    };
     ($i:expr, $f:ident $(, $c:expr)?) => {
         match $i.op0_kind() {
             OpKind::NearBranch16 => $f::<$($c,)? u16> as Handler,
@@ -180,33 +181,38 @@ fn counted(i: &Instruction, op: &mut Op) -> Handler {
     }
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+/// Selects code.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
     Some(match i.code() {
-        Code::Jmp_rm16 => jmp_indirect::<u16>,
-        Code::Jmp_rm32 => jmp_indirect::<u32>,
-        Code::Jmp_rm64 => jmp_indirect::<u64>,
-        Code::Call_rm16 => call_indirect::<u16>,
-        Code::Call_rm32 => call_indirect::<u32>,
-        Code::Call_rm64 => call_indirect::<u64>,
-        Code::Retnw | Code::Retnw_imm16 => ret::<u16>,
-        Code::Retnd | Code::Retnd_imm16 => ret::<u32>,
-        Code::Retnq | Code::Retnq_imm16 => ret::<u64>,
+        Code::Jmp_rm16 => threaded!(jmp_indirect::<u16>),
+        Code::Jmp_rm32 => threaded!(jmp_indirect::<u32>),
+        Code::Jmp_rm64 => threaded!(jmp_indirect::<u64>),
+        Code::Call_rm16 => threaded!(call_indirect::<u16>),
+        Code::Call_rm32 => threaded!(call_indirect::<u32>),
+        Code::Call_rm64 => threaded!(call_indirect::<u64>),
+        Code::Retnw | Code::Retnw_imm16 => threaded!(ret::<u16>),
+        Code::Retnd | Code::Retnd_imm16 => threaded!(ret::<u32>),
+        Code::Retnq | Code::Retnq_imm16 => threaded!(ret::<u64>),
         _ if i.is_jcc_short_or_near() => match i.op0_kind() {
             OpKind::NearBranch16 => by_condition!(condition(i), jcc, u16),
             OpKind::NearBranch32 => by_condition!(condition(i), jcc, u32),
             _ => by_condition!(condition(i), jcc, u64),
         },
-        _ if i.is_jmp_short_or_near() => by_target!(i, jmp),
-        _ if i.is_call_near() => by_target!(i, call),
-        _ => match i.mnemonic() {
-            Mnemonic::Loop
-            | Mnemonic::Loope
-            | Mnemonic::Loopne
-            | Mnemonic::Jcxz
-            | Mnemonic::Jecxz
-            | Mnemonic::Jrcxz => counted(i, op),
-            _ => return None,
-        },
+        _ if i.is_jmp_short_or_near() => by_target!(threaded, i, jmp),
+        _ if i.is_call_near() => by_target!(threaded, i, call),
+        _ => return None,
     })
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.mnemonic() {
+        Mnemonic::Loop
+        | Mnemonic::Loope
+        | Mnemonic::Loopne
+        | Mnemonic::Jcxz
+        | Mnemonic::Jecxz
+        | Mnemonic::Jrcxz => Some(counted(i, op)),
+        _ => None,
+    }
 }

@@ -4,6 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::{by_condition, by_size, condition, operand_size};
 use crate::cpu::Cpu;
+use crate::dispatch::{Run, threaded};
 use crate::flags::Int;
 use crate::op::{Exec, Flow, Handler, Op};
 use crate::state::{gpr, rflags};
@@ -206,25 +207,25 @@ fn nop(_: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn mov(i: &Instruction) -> Option<Handler> {
+fn mov(i: &Instruction) -> Option<Run> {
     let size = operand_size(i, 0);
     let general = |r: Register| r.is_gpr();
     Some(match (i.op0_kind(), i.op1_kind()) {
         (OpKind::Register, OpKind::Register)
             if general(i.op0_register()) && general(i.op1_register()) =>
         {
-            by_size!(size, mov_reg_reg)
+            by_size!(threaded, size, mov_reg_reg)
         }
         (OpKind::Register, OpKind::Memory) if general(i.op0_register()) => {
-            by_size!(size, mov_reg_mem)
+            by_size!(threaded, size, mov_reg_mem)
         }
         (OpKind::Memory, OpKind::Register) if general(i.op1_register()) => {
-            by_size!(size, mov_mem_reg)
+            by_size!(threaded, size, mov_mem_reg)
         }
         (OpKind::Register, OpKind::Register | OpKind::Memory) => return None,
         (OpKind::Memory, OpKind::Register) => return None,
-        (OpKind::Register, _) => by_size!(size, mov_reg_imm),
-        _ => by_size!(size, mov_mem_imm),
+        (OpKind::Register, _) => by_size!(threaded, size, mov_reg_imm),
+        _ => by_size!(threaded, size, mov_mem_imm),
     })
 }
 
@@ -233,17 +234,17 @@ macro_rules! extend {
     ($i:expr, $reg:ident, $mem:ident) => {{
         let memory = $i.op1_kind() == OpKind::Memory;
         match (operand_size($i, 1), memory) {
-            (1, false) => by_size!(operand_size($i, 0), $reg::<u8>),
-            (1, true) => by_size!(operand_size($i, 0), $mem::<u8>),
-            (2, false) => by_size!(operand_size($i, 0), $reg::<u16>),
-            (2, true) => by_size!(operand_size($i, 0), $mem::<u16>),
-            (_, false) => by_size!(operand_size($i, 0), $reg::<u32>),
-            (_, true) => by_size!(operand_size($i, 0), $mem::<u32>),
+            (1, false) => by_size!(threaded, operand_size($i, 0), $reg::<u8>),
+            (1, true) => by_size!(threaded, operand_size($i, 0), $mem::<u8>),
+            (2, false) => by_size!(threaded, operand_size($i, 0), $reg::<u16>),
+            (2, true) => by_size!(threaded, operand_size($i, 0), $mem::<u16>),
+            (_, false) => by_size!(threaded, operand_size($i, 0), $reg::<u32>),
+            (_, true) => by_size!(threaded, operand_size($i, 0), $mem::<u32>),
         }
     }};
 }
 
-fn cmov(i: &Instruction) -> Handler {
+fn cmov(i: &Instruction) -> Run {
     let cc = condition(i);
     match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
         (2, false) => by_condition!(cc, cmov_reg, u16),
@@ -270,36 +271,22 @@ fn xchg(i: &Instruction, op: &mut Op) -> Handler {
     }
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+/// Selects code.
+pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(match i.mnemonic() {
         Mnemonic::Mov => return mov(i),
         Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
         Mnemonic::Movsx | Mnemonic::Movsxd => extend!(i, movsx_reg, movsx_mem),
-        Mnemonic::Lea => by_size!(operand_size(i, 0), lea),
-        Mnemonic::Xchg => xchg(i, op),
-        Mnemonic::Bswap => by_size!(operand_size(i, 0), bswap),
-        Mnemonic::Salc => salc,
-        Mnemonic::Cbw => widen_ax::<u8, u16>,
-        Mnemonic::Cwde => widen_ax::<u16, u32>,
-        Mnemonic::Cdqe => widen_ax::<u32, u64>,
-        Mnemonic::Cwd => sign_to_dx::<u16>,
-        Mnemonic::Cdq => sign_to_dx::<u32>,
-        Mnemonic::Cqo => sign_to_dx::<u64>,
-        Mnemonic::Lahf => lahf,
-        Mnemonic::Sahf => sahf,
-        Mnemonic::Clc => clc,
-        Mnemonic::Stc => stc,
-        Mnemonic::Cmc => cmc,
-        Mnemonic::Cld => cld,
-        Mnemonic::Std => std,
-        Mnemonic::Xlatb => {
-            op.prefix |= Op::MEM;
-            xlat
-        }
+        Mnemonic::Lea => by_size!(threaded, operand_size(i, 0), lea),
+        Mnemonic::Cbw => threaded!(widen_ax::<u8, u16>),
+        Mnemonic::Cwde => threaded!(widen_ax::<u16, u32>),
+        Mnemonic::Cdqe => threaded!(widen_ax::<u32, u64>),
+        Mnemonic::Cwd => threaded!(sign_to_dx::<u16>),
+        Mnemonic::Cdq => threaded!(sign_to_dx::<u32>),
+        Mnemonic::Cqo => threaded!(sign_to_dx::<u64>),
         Mnemonic::Nop | Mnemonic::Pause | Mnemonic::Reservednop => {
             op.prefix &= !Op::MEM;
-            nop
+            threaded!(nop)
         }
         Mnemonic::Cmovo
         | Mnemonic::Cmovno
@@ -338,6 +325,27 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
             } else {
                 by_condition!(condition(i), set_reg)
             }
+        }
+        _ => return None,
+    })
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    Some(match i.mnemonic() {
+        Mnemonic::Xchg => xchg(i, op),
+        Mnemonic::Bswap => by_size!(operand_size(i, 0), bswap),
+        Mnemonic::Salc => salc,
+        Mnemonic::Lahf => lahf,
+        Mnemonic::Sahf => sahf,
+        Mnemonic::Clc => clc,
+        Mnemonic::Stc => stc,
+        Mnemonic::Cmc => cmc,
+        Mnemonic::Cld => cld,
+        Mnemonic::Std => std,
+        Mnemonic::Xlatb => {
+            op.prefix |= Op::MEM;
+            xlat
         }
         _ => return None,
     })

@@ -6,6 +6,7 @@
 use iced_x86::{Instruction, OpKind};
 
 use crate::cpu::Cpu;
+use crate::dispatch::Run;
 use crate::op::{Exec, Handler, Op};
 
 pub(crate) mod address;
@@ -29,7 +30,16 @@ mod system;
 mod x87;
 
 /// The instance of a handler for an operand size in bytes; the size is its last generic parameter.
+/// With `threaded,` before it, of its code.
 macro_rules! by_size {
+    (threaded, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
+        match $size {
+            1 => $crate::dispatch::threaded!($f::<$($($g,)+)? u8>),
+            2 => $crate::dispatch::threaded!($f::<$($($g,)+)? u16>),
+            4 => $crate::dispatch::threaded!($f::<$($($g,)+)? u32>),
+            _ => $crate::dispatch::threaded!($f::<$($($g,)+)? u64>),
+        }
+    };
     ($size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
         match $size {
             1 => $f::<$($($g,)+)? u8> as $crate::op::Handler,
@@ -41,27 +51,27 @@ macro_rules! by_size {
 }
 pub(crate) use by_size;
 
-/// The instance of a handler for a condition: the low four bits of Jcc, SETcc and CMOVcc opcodes, its first
+/// The code of a handler for a condition: the low four bits of Jcc, SETcc and CMOVcc opcodes, its first
 /// generic parameter.
 macro_rules! by_condition {
     ($cc:expr, $f:ident $(, $t:ty)?) => {
         match $cc {
-            0 => $f::<0 $(, $t)?> as $crate::op::Handler,
-            1 => $f::<1 $(, $t)?>,
-            2 => $f::<2 $(, $t)?>,
-            3 => $f::<3 $(, $t)?>,
-            4 => $f::<4 $(, $t)?>,
-            5 => $f::<5 $(, $t)?>,
-            6 => $f::<6 $(, $t)?>,
-            7 => $f::<7 $(, $t)?>,
-            8 => $f::<8 $(, $t)?>,
-            9 => $f::<9 $(, $t)?>,
-            10 => $f::<10 $(, $t)?>,
-            11 => $f::<11 $(, $t)?>,
-            12 => $f::<12 $(, $t)?>,
-            13 => $f::<13 $(, $t)?>,
-            14 => $f::<14 $(, $t)?>,
-            _ => $f::<15 $(, $t)?>,
+            0 => $crate::dispatch::threaded!($f::<0 $(, $t)?>),
+            1 => $crate::dispatch::threaded!($f::<1 $(, $t)?>),
+            2 => $crate::dispatch::threaded!($f::<2 $(, $t)?>),
+            3 => $crate::dispatch::threaded!($f::<3 $(, $t)?>),
+            4 => $crate::dispatch::threaded!($f::<4 $(, $t)?>),
+            5 => $crate::dispatch::threaded!($f::<5 $(, $t)?>),
+            6 => $crate::dispatch::threaded!($f::<6 $(, $t)?>),
+            7 => $crate::dispatch::threaded!($f::<7 $(, $t)?>),
+            8 => $crate::dispatch::threaded!($f::<8 $(, $t)?>),
+            9 => $crate::dispatch::threaded!($f::<9 $(, $t)?>),
+            10 => $crate::dispatch::threaded!($f::<10 $(, $t)?>),
+            11 => $crate::dispatch::threaded!($f::<11 $(, $t)?>),
+            12 => $crate::dispatch::threaded!($f::<12 $(, $t)?>),
+            13 => $crate::dispatch::threaded!($f::<13 $(, $t)?>),
+            14 => $crate::dispatch::threaded!($f::<14 $(, $t)?>),
+            _ => $crate::dispatch::threaded!($f::<15 $(, $t)?>),
         }
     };
 }
@@ -81,12 +91,22 @@ pub(crate) fn condition(i: &Instruction) -> u8 {
     (i.condition_code() as u8).wrapping_sub(1)
 }
 
+/// Selects the code of a family's frequent instructions; `None` for others.
+type Threaded = fn(&Instruction, &mut Op) -> Option<Run>;
+
+const THREADED: &[Threaded] = &[
+    data::threaded,
+    alu::threaded,
+    branch::threaded,
+    stack::threaded,
+    shift::threaded,
+];
+
 /// Selects the handler of a family's instructions; `None` for those of other families.
 type Lower = fn(&Instruction, &mut Op) -> Option<Handler>;
 
 const FAMILIES: &[Lower] = &[
     data::lower,
-    alu::lower,
     branch::lower,
     stack::lower,
     shift::lower,
@@ -105,9 +125,16 @@ const FAMILIES: &[Lower] = &[
     fxsave::lower,
 ];
 
-/// The handler of an instruction; `None` if it is not implemented.
-pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> Option<Handler> {
-    FAMILIES.iter().find_map(|f| f(insn, op))
+/// Finds out how an instruction is executed; `false` if it is not implemented.
+pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> bool {
+    if let Some(run) = THREADED.iter().find_map(|f| f(insn, op)) {
+        op.run = run;
+    } else if let Some(body) = FAMILIES.iter().find_map(|f| f(insn, op)) {
+        op.body = body;
+    } else {
+        return false;
+    }
+    true
 }
 
 /// What an instruction does before its memory operand's segment is looked at: outside 64-bit mode the address operation does

@@ -6,6 +6,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::Cpu;
+use crate::dispatch::Run;
 use crate::flags::{Int, Lazy};
 use crate::op::{Exec, Flow, Handler, Op};
 use crate::state::gpr;
@@ -142,7 +143,7 @@ fn mem<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
     cpu.modify(
         op,
         cpu.ea(op),
-        |cpu, a: T| if n == 0 { a } else { O::apply(cpu, a, n) },
+        move |cpu, a: T| if n == 0 { a } else { O::apply(cpu, a, n) },
     )?;
     Ok(Flow::Next)
 }
@@ -163,16 +164,16 @@ fn mem_cl<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     mem::<O, T>(cpu, op, masked::<T>(cpu.gpr[gpr::RCX]))
 }
 
-fn shift<O: Shift>(i: &Instruction) -> Handler {
+fn shift<O: Shift>(i: &Instruction) -> Run {
     let size = operand_size(i, 0);
     match (
         i.op0_kind() == OpKind::Memory,
         i.op1_kind() == OpKind::Register,
     ) {
-        (false, false) => by_size!(size, reg_imm::<O>),
-        (false, true) => by_size!(size, reg_cl::<O>),
-        (true, false) => by_size!(size, mem_imm::<O>),
-        (true, true) => by_size!(size, mem_cl::<O>),
+        (false, false) => by_size!(threaded, size, reg_imm::<O>),
+        (false, true) => by_size!(threaded, size, reg_cl::<O>),
+        (true, false) => by_size!(threaded, size, mem_imm::<O>),
+        (true, true) => by_size!(threaded, size, mem_cl::<O>),
     }
 }
 
@@ -243,8 +244,8 @@ fn double_shift<const LEFT: bool>(i: &Instruction) -> Handler {
     }
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+/// Selects code.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
     Some(match i.mnemonic() {
         Mnemonic::Shl | Mnemonic::Sal => shift::<Shl>(i),
         Mnemonic::Shr => shift::<Shr>(i),
@@ -253,8 +254,15 @@ pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
         Mnemonic::Ror => shift::<Ror>(i),
         Mnemonic::Rcl => shift::<Rcl>(i),
         Mnemonic::Rcr => shift::<Rcr>(i),
-        Mnemonic::Shld => double_shift::<true>(i),
-        Mnemonic::Shrd => double_shift::<false>(i),
         _ => return None,
     })
+}
+
+/// Selects handlers.
+pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+    match i.mnemonic() {
+        Mnemonic::Shld => Some(double_shift::<true>(i)),
+        Mnemonic::Shrd => Some(double_shift::<false>(i)),
+        _ => None,
+    }
 }

@@ -4,6 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::operand_size;
 use crate::cpu::{Cpu, Fault, vector};
+use crate::dispatch::{Run, threaded};
 use crate::flags::Int;
 use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
 use crate::state::gpr::{RBP, RSP};
@@ -11,6 +12,13 @@ use crate::state::{SegAttr, rflags};
 
 /// By operand size in bytes: 2, 4 or 8.
 macro_rules! by_width {
+    (threaded, $size:expr, $f:ident) => {
+        match $size {
+            2 => threaded!($f::<u16>),
+            4 => threaded!($f::<u32>),
+            _ => threaded!($f::<u64>),
+        }
+    };
     ($size:expr, $f:ident) => {
         match $size {
             2 => $f::<u16> as Handler,
@@ -262,23 +270,43 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     Ok(T::from_u64(frame))
 }
 
-fn push(i: &Instruction) -> Option<Handler> {
+fn push(i: &Instruction) -> Option<Run> {
     Some(match i.op0_kind() {
         OpKind::Register if i.op0_register().is_gpr() => {
-            by_width!(operand_size(i, 0), push_reg)
+            by_width!(threaded, operand_size(i, 0), push_reg)
         }
         OpKind::Register => return None,
-        OpKind::Memory => by_width!(operand_size(i, 0), push_mem),
-        _ => by_width!(i.stack_pointer_increment().unsigned_abs(), push_imm),
+        OpKind::Memory => by_width!(threaded, operand_size(i, 0), push_mem),
+        _ => by_width!(
+            threaded,
+            i.stack_pointer_increment().unsigned_abs(),
+            push_imm
+        ),
     })
 }
 
-fn pop(i: &Instruction) -> Option<Handler> {
+fn pop(i: &Instruction) -> Option<Run> {
     Some(match i.op0_kind() {
-        OpKind::Register if i.op0_register().is_gpr() => by_width!(operand_size(i, 0), pop_reg),
-        OpKind::Memory => by_width!(operand_size(i, 0), pop_mem),
+        OpKind::Register if i.op0_register().is_gpr() => {
+            by_width!(threaded, operand_size(i, 0), pop_reg)
+        }
+        OpKind::Memory => by_width!(threaded, operand_size(i, 0), pop_mem),
         _ => return None,
     })
+}
+
+/// Selects code.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
+    match i.code() {
+        Code::Leavew => Some(threaded!(leave::<u16>)),
+        Code::Leaved => Some(threaded!(leave::<u32>)),
+        Code::Leaveq => Some(threaded!(leave::<u64>)),
+        _ => match i.mnemonic() {
+            Mnemonic::Push => push(i),
+            Mnemonic::Pop => pop(i),
+            _ => None,
+        },
+    }
 }
 
 /// Selects handlers.
@@ -294,9 +322,6 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Code::Popfw => popf::<u16>,
         Code::Popfd => popf::<u32>,
         Code::Popfq => popf::<u64>,
-        Code::Leavew => leave::<u16>,
-        Code::Leaved => leave::<u32>,
-        Code::Leaveq => leave::<u64>,
         Code::Enterw_imm16_imm8 | Code::Enterd_imm16_imm8 | Code::Enterq_imm16_imm8 => {
             op.aux = i.immediate8_2nd() & 31;
             match i.code() {
@@ -305,10 +330,6 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
                 _ => enter::<u64>,
             }
         }
-        _ => match i.mnemonic() {
-            Mnemonic::Push => return push(i),
-            Mnemonic::Pop => return pop(i),
-            _ => return None,
-        },
+        _ => return None,
     })
 }
