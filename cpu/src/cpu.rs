@@ -117,16 +117,14 @@ bitflags! {
 /// Handlers use its fields directly; whoever changes CS, CPL, CR0, CR4, EFER, RFLAGS.AC, DEBUGCTL or a segment
 /// calls [`Cpu::update_mode`] afterwards.
 pub struct Cpu {
-    /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`].
-    pub gpr: [u64; 32],
+    /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`]. As many as need no check of the number.
+    pub gpr: [u64; reg::COUNT],
     /// Instruction pointer; within a block, that of the block's end or of the jump that left it.
     pub rip: u64,
     /// Arithmetic flags.
     pub flags: Lazy,
     /// RFLAGS but for the arithmetic flags.
     pub(crate) eflags: u64,
-    /// Segment bases as [`Op::seg`] numbers them: in 64-bit mode only FS and GS differ from zero.
-    pub(crate) seg_base: [u64; 8],
     /// Privilege of data accesses now.
     pub(crate) privilege: Privilege,
     /// Current privilege level.
@@ -224,11 +222,10 @@ impl Cpu {
     ) -> Self {
         let code_map = CodeMap::new(ram.end());
         let mut cpu = Self {
-            gpr: [0; 32],
+            gpr: [0; reg::COUNT],
             rip: 0,
             flags: Lazy::default(),
             eflags: 0,
-            seg_base: [0; 8],
             privilege: Privilege::Supervisor,
             cpl: 0,
             code64: true,
@@ -357,7 +354,7 @@ impl Cpu {
         if T::BYTES == 1 && id >= reg::HIGH8 {
             return T::from_u64(self.gpr[(id & 3) as usize] >> 8);
         }
-        T::from_u64(self.gpr[(id & 31) as usize])
+        T::from_u64(self.gpr[usize::from(id)])
     }
 
     /// Writes a general register: 32-bit writes clear the upper half, narrower ones keep the rest.
@@ -369,7 +366,7 @@ impl Cpu {
             *r = (*r & !0xFF00) | v << 8;
             return;
         }
-        let r = &mut self.gpr[(id & 31) as usize];
+        let r = &mut self.gpr[usize::from(id)];
         *r = match T::BYTES {
             1 => (*r & !0xFF) | v,
             2 => (*r & !0xFFFF) | v,
@@ -377,19 +374,22 @@ impl Cpu {
         };
     }
 
-    /// Linear address of the memory operand.
+    /// Linear address of the memory operand; for an address operation, what its fields give: the offset.
     #[inline(always)]
     pub fn ea(&self, op: &Op) -> u64 {
-        self.offset(op)
-            .wrapping_add(self.seg_base[(op.seg & 7) as usize])
+        self.gpr[usize::from(op.base)]
+            .wrapping_add(self.gpr[usize::from(op.index)] << (op.scale & 3))
+            .wrapping_add(op.disp as u64)
     }
 
-    /// Effective address (offset within the segment) of the memory operand.
+    /// Base of a segment as [`Op::seg`] numbers it.
     #[inline(always)]
-    pub fn offset(&self, op: &Op) -> u64 {
-        self.gpr[(op.base & 31) as usize]
-            .wrapping_add(self.gpr[(op.index & 31) as usize] << (op.scale & 3))
-            .wrapping_add(op.disp as u64)
+    pub(crate) fn seg_base(&self, segment: u8) -> u64 {
+        self.gpr[usize::from(reg::SEGMENT + (segment & 7))]
+    }
+
+    pub(crate) fn set_seg_base(&mut self, segment: usize, base: u64) {
+        self.gpr[usize::from(reg::SEGMENT) + (segment & 7)] = base;
     }
 
     /// RIP of the instruction itself.
@@ -498,7 +498,7 @@ impl Cpu {
     /// Recomputes everything that is derived from CS, CPL, CR0, CR4, EFER, RFLAGS and DEBUGCTL.
     pub fn update_mode(&mut self) {
         self.window.close();
-        let cs = &self.sys.seg[1];
+        let cs = self.sys.seg[1];
         let ia32e = self.sys.efer & efer::LMA != 0;
         self.linear_mask = if ia32e { u64::MAX } else { 0xFFFF_FFFF };
         self.code64 = ia32e && cs.attr.contains(SegAttr::L);
@@ -508,7 +508,7 @@ impl Cpu {
         }
         for i in 0..6 {
             let flat = self.code64 && i < 4;
-            self.seg_base[i] = if flat { 0 } else { self.sys.seg[i].base };
+            self.set_seg_base(i, if flat { 0 } else { self.sys.seg[i].base });
         }
         self.privilege = match (
             self.cpl == 3,

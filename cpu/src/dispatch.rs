@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use crate::cpu::Cpu;
-use crate::op::{Exec, Flow, Op, reg};
+use crate::op::{Exec, Flow, Handler, Op, reg};
 
 /// Code of an operation, and of those behind it.
 pub type Run = for<'a> fn(&mut Cpu, At<'a>) -> Done<'a>;
@@ -83,21 +83,33 @@ impl<'a> At<'a> {
         unsafe { &*self.op }
     }
 
+    /// The next operation.
+    #[inline(always)]
+    fn next(self) -> Self {
+        At {
+            // SAFETY: this operation is not the last: of that one only the code, `end`, is run, and it does not go on.
+            op: unsafe { self.op.add(1) },
+            ..self
+        }
+    }
+
     /// Goes on after the operation has been executed, with what came of it.
     #[inline(always)]
     pub fn after(self, cpu: &mut Cpu, how: Exec) -> Done<'a> {
         match how {
             Ok(Flow::Next) => {
-                let next = At {
-                    // SAFETY: this operation is not the last, whose code, `end`, does not go on.
-                    op: unsafe { self.op.add(1) },
-                    ..self
-                };
+                let next = self.next();
                 (next.op().run)(cpu, next)
             }
             how => Done { at: self, how },
         }
     }
+}
+
+/// How a frequent instruction is executed.
+pub(crate) struct Threaded {
+    pub run: Run,
+    pub body: Handler,
 }
 
 /// Code of a handler, which becomes part of it: for those that are short and frequent. One that lets the address of a
@@ -108,15 +120,35 @@ macro_rules! threaded {
             let how = $($f)+(cpu, at.op());
             at.after(cpu, how)
         };
-        run
+        $crate::dispatch::Threaded { run, body: $crate::exec::undefined }
     }};
 }
 pub(crate) use threaded;
+
+/// The same for a handler that accesses memory. Its first generic parameter is true in the code, which only has what the
+/// TLB finds and else aborts: then the handler runs once more, as a whole, out of the way.
+macro_rules! memory {
+    ($f:ident, $($g:tt),+) => {{
+        let run: $crate::dispatch::Run = |cpu, at| match $f::<true, $($g),+>(cpu, at.op()) {
+            Err($crate::op::Abort) => $crate::dispatch::again(cpu, at),
+            how => at.after(cpu, how),
+        };
+        $crate::dispatch::Threaded { run, body: $f::<false, $($g),+> }
+    }};
+}
+pub(crate) use memory;
 
 /// Code of all other operations: calls [`Op::body`].
 pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>) -> Done<'a> {
     let how = (at.op().body)(cpu, at.op());
     at.after(cpu, how)
+}
+
+/// The operation was aborted, before it has changed anything, where its handler may go on.
+#[cold]
+#[inline(never)]
+pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>) -> Done<'a> {
+    called(cpu, at)
 }
 
 /// Code of a block's end.

@@ -381,9 +381,7 @@ impl SoftCpu {
     }
 
     fn linear_rip(&self) -> u64 {
-        self.cpu
-            .rip
-            .wrapping_add(self.cpu.seg_base[seg::CS as usize])
+        self.cpu.rip.wrapping_add(self.cpu.seg_base(seg::CS))
     }
 
     fn fetch(&mut self) -> Result<crate::tlb::Hit, Stopped> {
@@ -474,7 +472,7 @@ fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Resul
     match how {
         Ok(flow) => {
             if flow == Flow::Branch && cpu.recording {
-                let base = cpu.seg_base[seg::CS as usize];
+                let base = cpu.seg_base(seg::CS);
                 let (from, to) = (cpu.this_rip(op), cpu.rip);
                 cpu.record(from.wrapping_add(base), to.wrapping_add(base));
             }

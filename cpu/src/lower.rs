@@ -274,6 +274,18 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         at_tmp(op);
     }
     if cpu.code_size == CodeSize::Bits64 && size == 64 {
+        if !flat && insn.mnemonic() != Mnemonic::Lea {
+            if op.index != reg::ZERO {
+                let mut address = before(exec::address::offset, op);
+                if insn.mnemonic() == Mnemonic::Pop && base == Register::RSP {
+                    // As below.
+                    address.disp += insn.memory_size().size() as i64;
+                }
+                ops.push(address);
+                at_tmp(op);
+            }
+            (op.index, op.scale) = (reg::SEGMENT + segment, 0);
+        }
         return;
     }
     op.prefix |= if size == 16 { Op::A16 } else { Op::A32 };

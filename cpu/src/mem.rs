@@ -51,6 +51,19 @@ impl Cpu {
         self.load_as(la, self.privilege)
     }
 
+    /// The same, with `HIT` only what the TLB has: else it aborts, with no reason given.
+    #[inline(always)]
+    pub(crate) fn load_if<const HIT: bool, T: Int>(&mut self, la: u64) -> Result<T, Abort> {
+        if !HIT {
+            return self.load(la);
+        }
+        match self.tlb.fast(la, T::BYTES, Access::Read, self.privilege) {
+            // SAFETY: as in `load_as`.
+            Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
+            None => Err(Abort),
+        }
+    }
+
     /// Loads with a given privilege.
     #[inline(always)]
     pub fn load_as<T: Int>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
@@ -81,6 +94,24 @@ impl Cpu {
         Ok(())
     }
 
+    /// The same, with `HIT` only where the TLB has it: else it aborts, with no reason given.
+    #[inline(always)]
+    pub(crate) fn store_if<const HIT: bool, T: Int>(
+        &mut self,
+        la: u64,
+        value: T,
+    ) -> Result<(), Abort> {
+        if !HIT {
+            return self.store(la, value);
+        }
+        match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
+            // SAFETY: as in `store`.
+            Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
+            None => return Err(Abort),
+        }
+        Ok(())
+    }
+
     #[cold]
     #[inline(never)]
     fn store_missed<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
@@ -95,10 +126,25 @@ impl Cpu {
         &mut self,
         op: &Op,
         la: u64,
+        f: impl FnMut(&mut Self, T) -> T,
+    ) -> Result<(), Abort> {
+        self.modify_if::<false, T>(op, la, f)
+    }
+
+    /// The same, with `HIT` only without LOCK and where the TLB has it: else it aborts, with no reason given.
+    #[inline(always)]
+    pub(crate) fn modify_if<const HIT: bool, T: Int>(
+        &mut self,
+        op: &Op,
+        la: u64,
         mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
         if op.prefix & Op::LOCK != 0 {
-            return self.modify_locked(la, f);
+            return if HIT {
+                Err(Abort)
+            } else {
+                self.modify_locked(la, f)
+            };
         }
         match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
             Some(p) => {
@@ -109,6 +155,7 @@ impl Cpu {
                 unsafe { p.cast::<T>().write_unaligned(new) };
                 Ok(())
             }
+            None if HIT => Err(Abort),
             None => self.modify_missed(la, f),
         }
     }

@@ -455,7 +455,7 @@ impl Cpu {
     /// Changes the base of FS or GS.
     pub(crate) fn set_segment_base(&mut self, register: usize, base: u64) {
         self.sys.seg[register].base = base;
-        self.seg_base[register] = base;
+        self.set_seg_base(register, base);
     }
 
     /// LMA is read-only, and LME cannot change while paging is on (Vol. 3A 2.2.1).

@@ -36,6 +36,11 @@ pub mod reg {
     pub const TMP: u8 = 18;
     /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
     pub const HIGH8: u8 = 20;
+    /// The base of segment register `n` as `seg` numbers it is `SEGMENT + n`: in 64-bit mode only FS and GS differ from
+    /// zero.
+    pub const SEGMENT: u8 = 24;
+    /// Room for any operand field.
+    pub const COUNT: usize = 256;
 }
 
 /// Segment numbers for [`Op::seg`]: 0-5 are ES, CS, SS, DS, FS, GS as the instruction encodes them.
@@ -62,7 +67,7 @@ pub mod seg {
 pub struct Op {
     /// Its code, see [`crate::dispatch`].
     pub run: Run,
-    /// Executes it, if its code is that of all that are not threaded.
+    /// Executes it where the code alone cannot.
     pub body: Handler,
     /// Immediate, sign-extended; for a direct near branch the target's offset from the block's start.
     pub imm: u64,
@@ -70,7 +75,7 @@ pub struct Op {
     pub disp: i64,
     /// Base register of the memory operand ([`reg::ZERO`] if none).
     pub base: u8,
-    /// Index register of the memory operand ([`reg::ZERO`] if none).
+    /// Index register of the memory operand ([`reg::ZERO`] if none); the base of a segment that differs from zero.
     pub index: u8,
     /// Left shift of the index: 0 to 3.
     pub scale: u8,

@@ -324,7 +324,7 @@ impl Cpu {
         };
         self.sys.seg[register] = segment;
         let flat = self.code64 && register < sreg::FS;
-        self.seg_base[register] = if flat { 0 } else { segment.base };
+        self.set_seg_base(register, if flat { 0 } else { segment.base });
         Ok(())
     }
 
@@ -400,7 +400,7 @@ impl Cpu {
         if self.code64 {
             ip
         } else {
-            ip.wrapping_add(self.seg_base[sreg::CS]) & 0xFFFF_FFFF
+            ip.wrapping_add(self.seg_base(sreg::CS as u8)) & 0xFFFF_FFFF
         }
     }
 }

@@ -7,7 +7,8 @@
 use crate::mem::{Access, Privilege};
 
 const ENTRIES: usize = 512;
-const KINDS: usize = 3;
+/// One more than there are: a power of two is found sooner.
+const KINDS: usize = 4;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
 const LARGE_SHIFT: u32 = 22;
 const LARGE_SETS: usize = 1024;
@@ -21,20 +22,18 @@ const CODE: u64 = 1;
 /// Mapped with the G flag while CR4.PGE was set: survives a write to CR3.
 const GLOBAL_BIT: u64 = 1;
 
+/// What every access looks at.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// Linear page address, plus [`CODE`] for a page that the fast path must not hit.
     tag: u64,
     /// Host address minus linear address, modulo 2^64.
     addend: u64,
-    /// Guest-physical page address, plus [`GLOBAL_BIT`].
-    phys: u64,
 }
 
 const EMPTY: Entry = Entry {
     tag: INVALID,
     addend: 0,
-    phys: 0,
 };
 
 /// A translation found by the slow path.
@@ -51,6 +50,8 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Tlb {
     entries: Box<[Entry; ENTRIES * KINDS * CLASSES]>,
+    /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
+    phys: Box<[u64; ENTRIES * KINDS * CLASSES]>,
     /// Which 4-MByte regions may have entries that are parts of a large page, by hash.
     large: [u64; LARGE_SETS / 64],
 }
@@ -59,13 +60,14 @@ impl Tlb {
     pub fn new() -> Self {
         Self {
             entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]),
+            phys: Box::new([0; ENTRIES * KINDS * CLASSES]),
             large: [0; LARGE_SETS / 64],
         }
     }
 
     #[inline(always)]
     fn slot(la: u64, kind: Access, class: Privilege) -> usize {
-        let set = (kind as usize) * CLASSES + class as usize;
+        let set = (class as usize) * KINDS + kind as usize;
         set * ENTRIES + (la >> 12) as usize % ENTRIES
     }
 
@@ -74,7 +76,8 @@ impl Tlb {
     #[inline(always)]
     pub fn fast(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
         let e = &self.entries[Self::slot(la, kind, class)];
-        if e.tag == la & !0xFFF && la & 0xFFF <= 0x1000 - size as u64 {
+        // An access that leaves the page ends in one that has another slot.
+        if e.tag == la.wrapping_add(size as u64 - 1) & !0xFFF {
             Some(e.addend.wrapping_add(la) as *mut u8)
         } else {
             None
@@ -84,10 +87,11 @@ impl Tlb {
     /// Like [`Tlb::fast`] for one byte, but also finds pages that hold code, and tells so.
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
-        let e = &self.entries[Self::slot(la, kind, class)];
+        let slot = Self::slot(la, kind, class);
+        let e = &self.entries[slot];
         (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
-            gpa: (e.phys & !0xFFF) | (la & 0xFFF),
+            gpa: (self.phys[slot] & !0xFFF) | (la & 0xFFF),
             code: e.tag & CODE != 0,
         })
     }
@@ -95,18 +99,18 @@ impl Tlb {
     /// Enters a translation.
     pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit, global: bool) {
         let page = la & !0xFFF;
-        let slot = &mut self.entries[Self::slot(la, kind, class)];
-        *slot = Entry {
+        let slot = Self::slot(la, kind, class);
+        self.entries[slot] = Entry {
             tag: page | if hit.code { CODE } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
-            phys: (hit.gpa & !0xFFF) | if global { GLOBAL_BIT } else { 0 },
         };
+        self.phys[slot] = (hit.gpa & !0xFFF) | if global { GLOBAL_BIT } else { 0 };
     }
 
     /// Forgets everything, or everything that is not global.
     pub fn flush(&mut self, keep_global: bool) {
-        for e in self.entries.iter_mut() {
-            if !(keep_global && e.phys & GLOBAL_BIT != 0) {
+        for (e, phys) in self.entries.iter_mut().zip(self.phys.iter()) {
+            if !(keep_global && phys & GLOBAL_BIT != 0) {
                 *e = EMPTY;
             }
         }
@@ -152,8 +156,10 @@ impl Tlb {
     pub fn set_code(&mut self, gpa: u64, code: bool) {
         for class in [Privilege::Supervisor, Privilege::User] {
             let first = Self::slot(0, Access::Write, class);
-            for e in &mut self.entries[first..first + ENTRIES] {
-                if e.tag != INVALID && e.phys & !0xFFF == gpa & !0xFFF {
+            let set = first..first + ENTRIES;
+            let entries = self.entries[set.clone()].iter_mut();
+            for (e, phys) in entries.zip(&self.phys[set]) {
+                if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
                     e.tag = (e.tag & !CODE) | if code { CODE } else { 0 };
                 }
             }

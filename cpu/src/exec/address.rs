@@ -47,7 +47,7 @@ pub(crate) fn addend(insn: &Instruction) -> Option<Handler> {
 
 fn add_al(cpu: &mut Cpu, op: &Op) -> Exec {
     let al = u64::from(cpu.r::<u8>(gpr::RAX as u8));
-    cpu.gpr[reg::TMP as usize] = cpu.offset(op).wrapping_add(al);
+    cpu.gpr[reg::TMP as usize] = cpu.ea(op).wrapping_add(al);
     Ok(Flow::Next)
 }
 
@@ -55,7 +55,7 @@ fn add_al(cpu: &mut Cpu, op: &Op) -> Exec {
 fn add_bit_offset<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let words = cpu.r::<T>(op.src).sext() as i64 >> T::BITS.trailing_zeros();
     let bytes = (words as u64).wrapping_mul(T::BYTES as u64);
-    cpu.gpr[reg::TMP as usize] = cpu.offset(op).wrapping_add(bytes);
+    cpu.gpr[reg::TMP as usize] = cpu.ea(op).wrapping_add(bytes);
     Ok(Flow::Next)
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
 }
 
 fn truncated(cpu: &Cpu, op: &Op) -> u64 {
-    let offset = cpu.offset(op);
+    let offset = cpu.ea(op);
     if op.prefix & Op::A16 != 0 {
         offset & 0xFFFF
     } else {
@@ -84,9 +84,15 @@ fn effective(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
+/// An address that has an index and the base of a segment.
+pub(crate) fn offset(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.gpr[reg::TMP as usize] = cpu.ea(op);
+    Ok(Flow::Next)
+}
+
 /// 32-bit addressing in 64-bit mode.
 fn long(cpu: &mut Cpu, op: &Op) -> Exec {
-    let base = cpu.seg_base[(op.seg & 7) as usize];
+    let base = cpu.seg_base(op.seg);
     cpu.gpr[reg::TMP as usize] = truncated(cpu, op).wrapping_add(base);
     Ok(Flow::Next)
 }

@@ -4,7 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::Cpu;
-use crate::dispatch::Run;
+use crate::dispatch::Threaded;
 use crate::flags::{Int, Lazy};
 use crate::op::{Exec, Flow, Op};
 
@@ -134,8 +134,8 @@ fn reg_imm<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn reg_mem<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let b = cpu.load::<T>(cpu.ea(op))?;
+fn reg_mem<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let b = cpu.load_if::<HIT, T>(cpu.ea(op))?;
     let a = cpu.r::<T>(op.dst);
     let r = O::apply(cpu, a, b);
     if O::WRITES {
@@ -145,24 +145,24 @@ fn reg_mem<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 #[inline(always)]
-fn mem_value<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, b: T) -> Exec {
+fn mem_value<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, b: T) -> Exec {
     let la = cpu.ea(op);
     if O::WRITES {
-        cpu.modify(op, la, move |cpu, a| O::apply(cpu, a, b))?;
+        cpu.modify_if::<HIT, T>(op, la, move |cpu, a| O::apply(cpu, a, b))?;
     } else {
-        let a = cpu.load(la)?;
+        let a = cpu.load_if::<HIT, T>(la)?;
         O::apply(cpu, a, b);
     }
     Ok(Flow::Next)
 }
 
-fn mem_reg<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mem_reg<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let b = cpu.r::<T>(op.src);
-    mem_value::<O, T>(cpu, op, b)
+    mem_value::<HIT, O, T>(cpu, op, b)
 }
 
-fn mem_imm<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    mem_value::<O, T>(cpu, op, T::from_u64(op.imm))
+fn mem_imm<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    mem_value::<HIT, O, T>(cpu, op, T::from_u64(op.imm))
 }
 
 fn unary_reg<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
@@ -172,34 +172,34 @@ fn unary_reg<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn unary_mem<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.modify(op, cpu.ea(op), |cpu, a: T| O::apply(cpu, a))?;
+fn unary_mem<const HIT: bool, O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.modify_if::<HIT, T>(op, cpu.ea(op), |cpu, a| O::apply(cpu, a))?;
     Ok(Flow::Next)
 }
 
-fn binary<O: Binary>(i: &Instruction) -> Run {
+fn binary<O: Binary>(i: &Instruction) -> Threaded {
     let size = operand_size(i, 0);
     let mem0 = i.op0_kind() == OpKind::Memory;
     match (mem0, i.op1_kind()) {
         (false, OpKind::Register) => by_size!(threaded, size, reg_reg::<O>),
-        (false, OpKind::Memory) => by_size!(threaded, size, reg_mem::<O>),
+        (false, OpKind::Memory) => by_size!(memory, size, reg_mem::<O>),
         (false, _) => by_size!(threaded, size, reg_imm::<O>),
-        (true, OpKind::Register) => by_size!(threaded, size, mem_reg::<O>),
-        (true, _) => by_size!(threaded, size, mem_imm::<O>),
+        (true, OpKind::Register) => by_size!(memory, size, mem_reg::<O>),
+        (true, _) => by_size!(memory, size, mem_imm::<O>),
     }
 }
 
-fn unary<O: Unary>(i: &Instruction) -> Run {
+fn unary<O: Unary>(i: &Instruction) -> Threaded {
     let size = operand_size(i, 0);
     if i.op0_kind() == OpKind::Memory {
-        by_size!(threaded, size, unary_mem::<O>)
+        by_size!(memory, size, unary_mem::<O>)
     } else {
         by_size!(threaded, size, unary_reg::<O>)
     }
 }
 
-/// Selects code.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
+/// Selects frequent instructions.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
     Some(match i.mnemonic() {
         Mnemonic::Add => binary::<Add>(i),
         Mnemonic::Adc => binary::<Adc>(i),

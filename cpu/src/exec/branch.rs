@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::{by_condition, condition};
 use crate::cpu::Cpu;
-use crate::dispatch::{Run, threaded};
+use crate::dispatch::{Threaded, memory, threaded};
 use crate::flags::Int;
 use crate::mem::canonical;
 use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
@@ -36,7 +36,9 @@ fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
     if good { Ok(target) } else { Err(cpu.gp(0)) }
 }
 
-fn jmp<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+/// Takes the direct branch `op`.
+#[inline(always)]
+fn jump<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = direct::<T>(cpu, op)?;
     take(cpu, target)
 }
@@ -45,39 +47,38 @@ fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     if !cpu.flags.cond::<C>() {
         return Ok(Flow::Next);
     }
-    let target = direct::<T>(cpu, op)?;
-    take(cpu, target)
+    jump::<T>(cpu, op)
 }
 
-fn call<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn call<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = direct::<T>(cpu, op)?;
-    cpu.push(T::from_u64(cpu.next_rip(op)))?;
+    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(op)))?;
     take(cpu, target)
 }
 
 #[inline(always)]
-fn operand<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
+fn operand<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
     let target = if op.prefix & Op::MEM != 0 {
-        cpu.load::<T>(cpu.ea(op))?.zext()
+        cpu.load_if::<HIT, T>(cpu.ea(op))?.zext()
     } else {
         cpu.r::<T>(op.dst).zext()
     };
     check::<T>(cpu, target)
 }
 
-fn jmp_indirect<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = operand::<T>(cpu, op)?;
+fn jmp_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = operand::<HIT, T>(cpu, op)?;
     take(cpu, target)
 }
 
-fn call_indirect<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = operand::<T>(cpu, op)?;
-    cpu.push(T::from_u64(cpu.next_rip(op)))?;
+fn call_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = operand::<HIT, T>(cpu, op)?;
+    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(op)))?;
     take(cpu, target)
 }
 
-fn ret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = cpu.peek::<T>(0)?.zext();
+fn ret<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let target = cpu.peek_if::<HIT, T>(0)?.zext();
     let target = check::<T>(cpu, target)?;
     cpu.drop_stack(T::BYTES as u64 + (op.imm & 0xFFFF));
     take(cpu, target)
@@ -133,6 +134,13 @@ fn jcxz<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// By the size of a direct branch's target.
 macro_rules! by_target {
+    (memory, $i:expr, $f:ident) => {
+        match $i.op0_kind() {
+            OpKind::NearBranch16 => memory!($f, u16),
+            OpKind::NearBranch32 => memory!($f, u32),
+            _ => memory!($f, u64),
+        }
+    };
     (threaded, $i:expr, $f:ident) => {
         match $i.op0_kind() {
             OpKind::NearBranch16 => threaded!($f::<u16>),
@@ -181,25 +189,25 @@ fn counted(i: &Instruction, op: &mut Op) -> Handler {
     }
 }
 
-/// Selects code.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
+/// Selects frequent instructions.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
     Some(match i.code() {
-        Code::Jmp_rm16 => threaded!(jmp_indirect::<u16>),
-        Code::Jmp_rm32 => threaded!(jmp_indirect::<u32>),
-        Code::Jmp_rm64 => threaded!(jmp_indirect::<u64>),
-        Code::Call_rm16 => threaded!(call_indirect::<u16>),
-        Code::Call_rm32 => threaded!(call_indirect::<u32>),
-        Code::Call_rm64 => threaded!(call_indirect::<u64>),
-        Code::Retnw | Code::Retnw_imm16 => threaded!(ret::<u16>),
-        Code::Retnd | Code::Retnd_imm16 => threaded!(ret::<u32>),
-        Code::Retnq | Code::Retnq_imm16 => threaded!(ret::<u64>),
+        Code::Jmp_rm16 => memory!(jmp_indirect, u16),
+        Code::Jmp_rm32 => memory!(jmp_indirect, u32),
+        Code::Jmp_rm64 => memory!(jmp_indirect, u64),
+        Code::Call_rm16 => memory!(call_indirect, u16),
+        Code::Call_rm32 => memory!(call_indirect, u32),
+        Code::Call_rm64 => memory!(call_indirect, u64),
+        Code::Retnw | Code::Retnw_imm16 => memory!(ret, u16),
+        Code::Retnd | Code::Retnd_imm16 => memory!(ret, u32),
+        Code::Retnq | Code::Retnq_imm16 => memory!(ret, u64),
         _ if i.is_jcc_short_or_near() => match i.op0_kind() {
             OpKind::NearBranch16 => by_condition!(condition(i), jcc, u16),
             OpKind::NearBranch32 => by_condition!(condition(i), jcc, u32),
             _ => by_condition!(condition(i), jcc, u64),
         },
-        _ if i.is_jmp_short_or_near() => by_target!(threaded, i, jmp),
-        _ if i.is_call_near() => by_target!(threaded, i, call),
+        _ if i.is_jmp_short_or_near() => by_target!(threaded, i, jump),
+        _ if i.is_call_near() => by_target!(memory, i, call),
         _ => return None,
     })
 }

@@ -4,7 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::{by_condition, by_size, condition, operand_size};
 use crate::cpu::Cpu;
-use crate::dispatch::{Run, threaded};
+use crate::dispatch::{Threaded, threaded};
 use crate::flags::Int;
 use crate::op::{Exec, Flow, Handler, Op};
 use crate::state::{gpr, rflags};
@@ -24,19 +24,19 @@ fn mov_reg_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn mov_reg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load::<T>(cpu.ea(op))?;
+fn mov_reg_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load_if::<HIT, T>(cpu.ea(op))?;
     cpu.w(op.dst, v);
     Ok(Flow::Next)
 }
 
-fn mov_mem_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.store(cpu.ea(op), cpu.r::<T>(op.src))?;
+fn mov_mem_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.store_if::<HIT, T>(cpu.ea(op), cpu.r(op.src))?;
     Ok(Flow::Next)
 }
 
-fn mov_mem_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.store(cpu.ea(op), T::from_u64(op.imm))?;
+fn mov_mem_imm<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.store_if::<HIT, T>(cpu.ea(op), T::from_u64(op.imm))?;
     Ok(Flow::Next)
 }
 
@@ -46,8 +46,8 @@ fn movzx_reg<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn movzx_mem<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load::<S>(cpu.ea(op))?;
+fn movzx_mem<const HIT: bool, S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load_if::<HIT, S>(cpu.ea(op))?;
     cpu.w(op.dst, T::from_u64(v.zext()));
     Ok(Flow::Next)
 }
@@ -58,14 +58,14 @@ fn movsx_reg<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn movsx_mem<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load::<S>(cpu.ea(op))?;
+fn movsx_mem<const HIT: bool, S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load_if::<HIT, S>(cpu.ea(op))?;
     cpu.w(op.dst, T::from_u64(v.sext()));
     Ok(Flow::Next)
 }
 
 fn lea<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.offset(op);
+    let v = cpu.ea(op);
     cpu.w(op.dst, T::from_u64(v));
     Ok(Flow::Next)
 }
@@ -112,8 +112,8 @@ fn cmov_reg<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn cmov_mem<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let m = cpu.load::<T>(cpu.ea(op))?;
+fn cmov_mem<const HIT: bool, const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let m = cpu.load_if::<HIT, T>(cpu.ea(op))?;
     let v = if cpu.flags.cond::<C>() {
         m
     } else {
@@ -129,9 +129,9 @@ fn set_reg<const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn set_mem<const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn set_mem<const HIT: bool, const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
     let v = u8::from(cpu.flags.cond::<C>());
-    cpu.store(cpu.ea(op), v)?;
+    cpu.store_if::<HIT, u8>(cpu.ea(op), v)?;
     Ok(Flow::Next)
 }
 
@@ -207,7 +207,7 @@ fn nop(_: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn mov(i: &Instruction) -> Option<Run> {
+fn mov(i: &Instruction) -> Option<Threaded> {
     let size = operand_size(i, 0);
     let general = |r: Register| r.is_gpr();
     Some(match (i.op0_kind(), i.op1_kind()) {
@@ -217,15 +217,15 @@ fn mov(i: &Instruction) -> Option<Run> {
             by_size!(threaded, size, mov_reg_reg)
         }
         (OpKind::Register, OpKind::Memory) if general(i.op0_register()) => {
-            by_size!(threaded, size, mov_reg_mem)
+            by_size!(memory, size, mov_reg_mem)
         }
         (OpKind::Memory, OpKind::Register) if general(i.op1_register()) => {
-            by_size!(threaded, size, mov_mem_reg)
+            by_size!(memory, size, mov_mem_reg)
         }
         (OpKind::Register, OpKind::Register | OpKind::Memory) => return None,
         (OpKind::Memory, OpKind::Register) => return None,
         (OpKind::Register, _) => by_size!(threaded, size, mov_reg_imm),
-        _ => by_size!(threaded, size, mov_mem_imm),
+        _ => by_size!(memory, size, mov_mem_imm),
     })
 }
 
@@ -235,24 +235,24 @@ macro_rules! extend {
         let memory = $i.op1_kind() == OpKind::Memory;
         match (operand_size($i, 1), memory) {
             (1, false) => by_size!(threaded, operand_size($i, 0), $reg::<u8>),
-            (1, true) => by_size!(threaded, operand_size($i, 0), $mem::<u8>),
+            (1, true) => by_size!(memory, operand_size($i, 0), $mem::<u8>),
             (2, false) => by_size!(threaded, operand_size($i, 0), $reg::<u16>),
-            (2, true) => by_size!(threaded, operand_size($i, 0), $mem::<u16>),
+            (2, true) => by_size!(memory, operand_size($i, 0), $mem::<u16>),
             (_, false) => by_size!(threaded, operand_size($i, 0), $reg::<u32>),
-            (_, true) => by_size!(threaded, operand_size($i, 0), $mem::<u32>),
+            (_, true) => by_size!(memory, operand_size($i, 0), $mem::<u32>),
         }
     }};
 }
 
-fn cmov(i: &Instruction) -> Run {
+fn cmov(i: &Instruction) -> Threaded {
     let cc = condition(i);
     match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
         (2, false) => by_condition!(cc, cmov_reg, u16),
-        (2, true) => by_condition!(cc, cmov_mem, u16),
+        (2, true) => by_condition!(memory, cc, cmov_mem, u16),
         (4, false) => by_condition!(cc, cmov_reg, u32),
-        (4, true) => by_condition!(cc, cmov_mem, u32),
+        (4, true) => by_condition!(memory, cc, cmov_mem, u32),
         (_, false) => by_condition!(cc, cmov_reg, u64),
-        (_, true) => by_condition!(cc, cmov_mem, u64),
+        (_, true) => by_condition!(memory, cc, cmov_mem, u64),
     }
 }
 
@@ -271,8 +271,8 @@ fn xchg(i: &Instruction, op: &mut Op) -> Handler {
     }
 }
 
-/// Selects code.
-pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Run> {
+/// Selects frequent instructions.
+pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
     Some(match i.mnemonic() {
         Mnemonic::Mov => return mov(i),
         Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
@@ -321,7 +321,7 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Run> {
         | Mnemonic::Setle
         | Mnemonic::Setg => {
             if i.op0_kind() == OpKind::Memory {
-                by_condition!(condition(i), set_mem)
+                by_condition!(memory, condition(i), set_mem)
             } else {
                 by_condition!(condition(i), set_reg)
             }

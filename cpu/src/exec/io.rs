@@ -125,7 +125,7 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let segment = if IN { seg::ES } else { op.seg };
     let offset = cpu.gpr[id] & mask(op);
     let la = if cpu.code64 {
-        cpu.seg_base[(segment & 7) as usize].wrapping_add(offset)
+        cpu.seg_base(segment).wrapping_add(offset)
     } else {
         cpu.segment_address(segment, offset, T::BYTES as u32, IN)?
     };

@@ -6,7 +6,7 @@
 use iced_x86::{Instruction, OpKind};
 
 use crate::cpu::Cpu;
-use crate::dispatch::Run;
+use crate::dispatch::Threaded;
 use crate::op::{Exec, Handler, Op};
 
 pub(crate) mod address;
@@ -30,7 +30,7 @@ mod system;
 mod x87;
 
 /// The instance of a handler for an operand size in bytes; the size is its last generic parameter.
-/// With `threaded,` before it, of its code.
+/// With `threaded,` or `memory,` before it, by those macros of [`crate::dispatch`].
 macro_rules! by_size {
     (threaded, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
         match $size {
@@ -38,6 +38,14 @@ macro_rules! by_size {
             2 => $crate::dispatch::threaded!($f::<$($($g,)+)? u16>),
             4 => $crate::dispatch::threaded!($f::<$($($g,)+)? u32>),
             _ => $crate::dispatch::threaded!($f::<$($($g,)+)? u64>),
+        }
+    };
+    (memory, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
+        match $size {
+            1 => $crate::dispatch::memory!($f, $($($g,)+)? u8),
+            2 => $crate::dispatch::memory!($f, $($($g,)+)? u16),
+            4 => $crate::dispatch::memory!($f, $($($g,)+)? u32),
+            _ => $crate::dispatch::memory!($f, $($($g,)+)? u64),
         }
     };
     ($size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
@@ -51,9 +59,28 @@ macro_rules! by_size {
 }
 pub(crate) use by_size;
 
-/// The code of a handler for a condition: the low four bits of Jcc, SETcc and CMOVcc opcodes, its first
-/// generic parameter.
+/// How a handler for a condition is executed: the low four bits of Jcc, SETcc and CMOVcc opcodes, its generic parameter.
 macro_rules! by_condition {
+    (memory, $cc:expr, $f:ident $(, $t:ty)?) => {
+        match $cc {
+            0 => $crate::dispatch::memory!($f, 0 $(, $t)?),
+            1 => $crate::dispatch::memory!($f, 1 $(, $t)?),
+            2 => $crate::dispatch::memory!($f, 2 $(, $t)?),
+            3 => $crate::dispatch::memory!($f, 3 $(, $t)?),
+            4 => $crate::dispatch::memory!($f, 4 $(, $t)?),
+            5 => $crate::dispatch::memory!($f, 5 $(, $t)?),
+            6 => $crate::dispatch::memory!($f, 6 $(, $t)?),
+            7 => $crate::dispatch::memory!($f, 7 $(, $t)?),
+            8 => $crate::dispatch::memory!($f, 8 $(, $t)?),
+            9 => $crate::dispatch::memory!($f, 9 $(, $t)?),
+            10 => $crate::dispatch::memory!($f, 10 $(, $t)?),
+            11 => $crate::dispatch::memory!($f, 11 $(, $t)?),
+            12 => $crate::dispatch::memory!($f, 12 $(, $t)?),
+            13 => $crate::dispatch::memory!($f, 13 $(, $t)?),
+            14 => $crate::dispatch::memory!($f, 14 $(, $t)?),
+            _ => $crate::dispatch::memory!($f, 15 $(, $t)?),
+        }
+    };
     ($cc:expr, $f:ident $(, $t:ty)?) => {
         match $cc {
             0 => $crate::dispatch::threaded!($f::<0 $(, $t)?>),
@@ -91,10 +118,10 @@ pub(crate) fn condition(i: &Instruction) -> u8 {
     (i.condition_code() as u8).wrapping_sub(1)
 }
 
-/// Selects the code of a family's frequent instructions; `None` for others.
-type Threaded = fn(&Instruction, &mut Op) -> Option<Run>;
+/// Selects how a family's frequent instructions are executed; `None` for others.
+type Frequent = fn(&Instruction, &mut Op) -> Option<Threaded>;
 
-const THREADED: &[Threaded] = &[
+const FREQUENT: &[Frequent] = &[
     data::threaded,
     alu::threaded,
     branch::threaded,
@@ -127,8 +154,8 @@ const FAMILIES: &[Lower] = &[
 
 /// Finds out how an instruction is executed; `false` if it is not implemented.
 pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> bool {
-    if let Some(run) = THREADED.iter().find_map(|f| f(insn, op)) {
-        op.run = run;
+    if let Some(found) = FREQUENT.iter().find_map(|f| f(insn, op)) {
+        (op.run, op.body) = (found.run, found.body);
     } else if let Some(body) = FAMILIES.iter().find_map(|f| f(insn, op)) {
         op.body = body;
     } else {

@@ -54,7 +54,7 @@ fn push<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         cpu.push(u64::from(selector))?;
     } else {
         // A 32-bit slot keeps its upper half on Intel's processors (SDM Vol. 2B, PUSH).
-        cpu.push_into::<T, u16>(selector)?;
+        cpu.push_into::<false, T, u16>(selector)?;
     }
     Ok(Flow::Next)
 }

@@ -6,7 +6,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::Cpu;
-use crate::dispatch::Run;
+use crate::dispatch::Threaded;
 use crate::flags::{Int, Lazy};
 use crate::op::{Exec, Flow, Handler, Op};
 use crate::state::gpr;
@@ -139,11 +139,11 @@ fn reg<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
 }
 
 #[inline(always)]
-fn mem<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
-    cpu.modify(
+fn mem<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
+    cpu.modify_if::<HIT, T>(
         op,
         cpu.ea(op),
-        move |cpu, a: T| if n == 0 { a } else { O::apply(cpu, a, n) },
+        move |cpu, a| if n == 0 { a } else { O::apply(cpu, a, n) },
     )?;
     Ok(Flow::Next)
 }
@@ -152,19 +152,19 @@ fn reg_imm<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     reg::<O, T>(cpu, op, masked::<T>(op.imm))
 }
 
-fn mem_imm<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    mem::<O, T>(cpu, op, masked::<T>(op.imm))
+fn mem_imm<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    mem::<HIT, O, T>(cpu, op, masked::<T>(op.imm))
 }
 
 fn reg_cl<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     reg::<O, T>(cpu, op, masked::<T>(cpu.gpr[gpr::RCX]))
 }
 
-fn mem_cl<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    mem::<O, T>(cpu, op, masked::<T>(cpu.gpr[gpr::RCX]))
+fn mem_cl<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    mem::<HIT, O, T>(cpu, op, masked::<T>(cpu.gpr[gpr::RCX]))
 }
 
-fn shift<O: Shift>(i: &Instruction) -> Run {
+fn shift<O: Shift>(i: &Instruction) -> Threaded {
     let size = operand_size(i, 0);
     match (
         i.op0_kind() == OpKind::Memory,
@@ -172,8 +172,8 @@ fn shift<O: Shift>(i: &Instruction) -> Run {
     ) {
         (false, false) => by_size!(threaded, size, reg_imm::<O>),
         (false, true) => by_size!(threaded, size, reg_cl::<O>),
-        (true, false) => by_size!(threaded, size, mem_imm::<O>),
-        (true, true) => by_size!(threaded, size, mem_cl::<O>),
+        (true, false) => by_size!(memory, size, mem_imm::<O>),
+        (true, true) => by_size!(memory, size, mem_cl::<O>),
     }
 }
 
@@ -244,8 +244,8 @@ fn double_shift<const LEFT: bool>(i: &Instruction) -> Handler {
     }
 }
 
-/// Selects code.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
+/// Selects frequent instructions.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
     Some(match i.mnemonic() {
         Mnemonic::Shl | Mnemonic::Sal => shift::<Shl>(i),
         Mnemonic::Shr => shift::<Shr>(i),

@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::operand_size;
 use crate::cpu::{Cpu, Fault, vector};
-use crate::dispatch::{Run, threaded};
+use crate::dispatch::{Threaded, memory};
 use crate::flags::Int;
 use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
 use crate::state::gpr::{RBP, RSP};
@@ -12,11 +12,11 @@ use crate::state::{SegAttr, rflags};
 
 /// By operand size in bytes: 2, 4 or 8.
 macro_rules! by_width {
-    (threaded, $size:expr, $f:ident) => {
+    (memory, $size:expr, $f:ident) => {
         match $size {
-            2 => threaded!($f::<u16>),
-            4 => threaded!($f::<u32>),
-            _ => threaded!($f::<u64>),
+            2 => memory!($f, u16),
+            4 => memory!($f, u32),
+            _ => memory!($f, u64),
         }
     };
     ($size:expr, $f:ident) => {
@@ -73,19 +73,29 @@ impl Cpu {
     /// Pushes a value; the stack pointer moves only if that succeeds.
     #[inline(always)]
     pub(crate) fn push<T: Int>(&mut self, value: T) -> Result<(), Abort> {
-        self.push_into::<T, T>(value)
+        self.push_into::<false, T, T>(value)
+    }
+
+    /// The same, with `HIT` only where the TLB has it.
+    #[inline(always)]
+    pub(crate) fn push_if<const HIT: bool, T: Int>(&mut self, value: T) -> Result<(), Abort> {
+        self.push_into::<HIT, T, T>(value)
     }
 
     /// Pushes a value into the low bytes of a slot of another size.
     #[inline(always)]
-    pub(crate) fn push_into<S: Int, T: Int>(&mut self, value: T) -> Result<(), Abort> {
+    pub(crate) fn push_into<const HIT: bool, S: Int, T: Int>(
+        &mut self,
+        value: T,
+    ) -> Result<(), Abort> {
         let sp = self.stack_moved((S::BYTES as u64).wrapping_neg());
         let la = self.stack_address::<T>(sp, true)?;
-        match self.store(la, value) {
+        match self.store_if::<HIT, T>(la, value) {
             Ok(()) => {
                 self.gpr[RSP] = sp;
                 Ok(())
             }
+            Err(Abort) if HIT => Err(Abort),
             Err(e) => Err(self.stack_fault(e)),
         }
     }
@@ -93,10 +103,17 @@ impl Cpu {
     /// The value `at` bytes above the top of the stack.
     #[inline(always)]
     pub(crate) fn peek<T: Int>(&mut self, at: u64) -> Result<T, Abort> {
+        self.peek_if::<false, T>(at)
+    }
+
+    /// The same, with `HIT` only where the TLB has it.
+    #[inline(always)]
+    pub(crate) fn peek_if<const HIT: bool, T: Int>(&mut self, at: u64) -> Result<T, Abort> {
         let sp = self.gpr[RSP].wrapping_add(at);
         let la = self.stack_address::<T>(sp, false)?;
-        match self.load(la) {
+        match self.load_if::<HIT, T>(la) {
             Ok(v) => Ok(v),
+            Err(Abort) if HIT => Err(Abort),
             Err(e) => Err(self.stack_fault(e)),
         }
     }
@@ -110,40 +127,46 @@ impl Cpu {
     /// Pops a value.
     #[inline(always)]
     pub(crate) fn pop<T: Int>(&mut self) -> Result<T, Abort> {
-        let v = self.peek::<T>(0)?;
+        self.pop_if::<false, T>()
+    }
+
+    /// The same, with `HIT` only where the TLB has it.
+    #[inline(always)]
+    fn pop_if<const HIT: bool, T: Int>(&mut self) -> Result<T, Abort> {
+        let v = self.peek_if::<HIT, T>(0)?;
         self.drop_stack(T::BYTES as u64);
         Ok(v)
     }
 }
 
-fn push_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.push(cpu.r::<T>(op.dst))?;
+fn push_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.push_if::<HIT, T>(cpu.r(op.dst))?;
     Ok(Flow::Next)
 }
 
-fn push_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.push(T::from_u64(op.imm))?;
+fn push_imm<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    cpu.push_if::<HIT, T>(T::from_u64(op.imm))?;
     Ok(Flow::Next)
 }
 
-fn push_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load::<T>(cpu.ea(op))?;
-    cpu.push(v)?;
+fn push_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.load_if::<HIT, T>(cpu.ea(op))?;
+    cpu.push_if::<HIT, T>(v)?;
     Ok(Flow::Next)
 }
 
-fn pop_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.pop::<T>()?;
+fn pop_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let v = cpu.pop_if::<HIT, T>()?;
     cpu.w(op.dst, v);
     Ok(Flow::Next)
 }
 
 /// POP to memory: an address relative to RSP uses its value after the pop (SDM Vol. 2B, POP).
-fn pop_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pop_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let before = cpu.gpr[RSP];
-    let v = cpu.pop::<T>()?;
+    let v = cpu.pop_if::<HIT, T>()?;
     let la = cpu.ea(op);
-    if let Err(e) = cpu.store(la, v) {
+    if let Err(e) = cpu.store_if::<HIT, T>(la, v) {
         cpu.gpr[RSP] = before;
         return Err(e);
     }
@@ -218,11 +241,11 @@ fn popf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// LEAVE.
-fn leave<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn leave<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
     let before = cpu.gpr[RSP];
     let mask = cpu.stack_mask();
     cpu.gpr[RSP] = (before & !mask) | (cpu.gpr[RBP] & mask);
-    match cpu.pop::<T>() {
+    match cpu.pop_if::<HIT, T>() {
         Ok(v) => {
             cpu.w(RBP as u8, v);
             Ok(Flow::Next)
@@ -270,37 +293,33 @@ fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     Ok(T::from_u64(frame))
 }
 
-fn push(i: &Instruction) -> Option<Run> {
+fn push(i: &Instruction) -> Option<Threaded> {
     Some(match i.op0_kind() {
         OpKind::Register if i.op0_register().is_gpr() => {
-            by_width!(threaded, operand_size(i, 0), push_reg)
+            by_width!(memory, operand_size(i, 0), push_reg)
         }
         OpKind::Register => return None,
-        OpKind::Memory => by_width!(threaded, operand_size(i, 0), push_mem),
-        _ => by_width!(
-            threaded,
-            i.stack_pointer_increment().unsigned_abs(),
-            push_imm
-        ),
+        OpKind::Memory => by_width!(memory, operand_size(i, 0), push_mem),
+        _ => by_width!(memory, i.stack_pointer_increment().unsigned_abs(), push_imm),
     })
 }
 
-fn pop(i: &Instruction) -> Option<Run> {
+fn pop(i: &Instruction) -> Option<Threaded> {
     Some(match i.op0_kind() {
         OpKind::Register if i.op0_register().is_gpr() => {
-            by_width!(threaded, operand_size(i, 0), pop_reg)
+            by_width!(memory, operand_size(i, 0), pop_reg)
         }
-        OpKind::Memory => by_width!(threaded, operand_size(i, 0), pop_mem),
+        OpKind::Memory => by_width!(memory, operand_size(i, 0), pop_mem),
         _ => return None,
     })
 }
 
-/// Selects code.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Run> {
+/// Selects frequent instructions.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
     match i.code() {
-        Code::Leavew => Some(threaded!(leave::<u16>)),
-        Code::Leaved => Some(threaded!(leave::<u32>)),
-        Code::Leaveq => Some(threaded!(leave::<u64>)),
+        Code::Leavew => Some(memory!(leave, u16)),
+        Code::Leaved => Some(memory!(leave, u32)),
+        Code::Leaveq => Some(memory!(leave, u64)),
         _ => match i.mnemonic() {
             Mnemonic::Push => push(i),
             Mnemonic::Pop => pop(i),

@@ -58,7 +58,7 @@ fn set_index(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
 #[inline(always)]
 fn linear<T: Int>(cpu: &mut Cpu, segment: u8, offset: u64, write: bool) -> Result<u64, Abort> {
     if cpu.code64 {
-        Ok(cpu.seg_base[(segment & 7) as usize].wrapping_add(offset))
+        Ok(cpu.seg_base(segment).wrapping_add(offset))
     } else {
         cpu.segment_address(segment, offset, T::BYTES as u32, write)
     }
@@ -98,7 +98,7 @@ impl Step for Movs {
     }
 
     fn bulk<T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> u64 {
-        let from = index(cpu, op, RSI).wrapping_add(cpu.seg_base[(op.seg & 7) as usize]);
+        let from = index(cpu, op, RSI).wrapping_add(cpu.seg_base(op.seg));
         let to = index(cpu, op, RDI);
         let n = n.min(in_page::<T>(from)).min(in_page::<T>(to));
         let p = cpu.privilege;

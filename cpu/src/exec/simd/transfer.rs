@@ -277,7 +277,7 @@ fn at_rdi(cpu: &mut Cpu, op: &Op, n: u64) -> Result<u64, Abort> {
     let size = u64::MAX >> (64 - u32::from(op.dst));
     let offset = (cpu.gpr[gpr::RDI] & size).wrapping_add(n) & size;
     if cpu.code64 {
-        return Ok(offset.wrapping_add(cpu.seg_base[usize::from(op.seg & 7)]));
+        return Ok(offset.wrapping_add(cpu.seg_base(op.seg)));
     }
     cpu.segment_address(op.seg, offset, 1, true)
 }
