@@ -104,6 +104,19 @@ impl<'a> At<'a> {
             how => Done { at: self, how },
         }
     }
+
+    /// After the operation has been executed: has `f` execute the next, which is an instruction's (see
+    /// `exec::fused`), and goes on.
+    #[inline(always)]
+    pub(crate) fn with_next(
+        self,
+        cpu: &mut Cpu,
+        f: impl FnOnce(&mut Cpu, &Op) -> Exec,
+    ) -> Done<'a> {
+        let next = self.next();
+        let how = f(cpu, next.op());
+        next.after(cpu, how)
+    }
 }
 
 /// How a frequent instruction is executed.

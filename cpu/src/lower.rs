@@ -45,7 +45,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option
     unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), left) };
     let mut decoder = decoder(cpu.code_size, &bytes[..left]);
     let mut ops = Vec::with_capacity(16);
-    let mut insn = Instruction::default();
+    let (mut insn, mut previous) = (Instruction::default(), Instruction::default());
     let mut count = 0;
     let mut branches = 0u64;
     let mut len = 0;
@@ -55,7 +55,14 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option
         if decoder.last_error() != DecoderError::None {
             break;
         }
+        let first = ops.len().wrapping_sub(1);
         push(cpu, &insn, len, count, &mut ops);
+        if let Some(op) = ops.get_mut(first)
+            && let Some(run) = exec::fused::select(&previous, &insn)
+        {
+            op.run = run;
+        }
+        previous = insn;
         branches |= u64::from(is_branch(&insn)) << count;
         count += 1;
         len = decoder.ip() as u16;

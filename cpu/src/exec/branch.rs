@@ -38,7 +38,7 @@ fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
 
 /// Takes the direct branch `op`.
 #[inline(always)]
-fn jump<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+pub(super) fn jump<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = direct::<T>(cpu, op)?;
     take(cpu, target)
 }

@@ -17,6 +17,7 @@ mod branch;
 mod control;
 mod data;
 mod far;
+pub(crate) mod fused;
 mod fxsave;
 mod io;
 mod muldiv;

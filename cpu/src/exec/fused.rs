@@ -1,0 +1,209 @@
+//! CMP and TEST with the conditional jump behind them: two instructions, one after the other, by one piece of code.
+//!
+//! The flags are what CMP or TEST leaves; the condition is found from the operands.
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::branch::jump;
+use super::{condition, operand_size};
+use crate::cpu::Cpu;
+use crate::dispatch::{Run, again};
+use crate::flags::{Int, Lazy};
+use crate::op::{Abort, Exec, Flow, Op};
+
+/// What the jump looks at.
+trait Kind {
+    /// The flags, and whether condition `C` is met.
+    fn compare<const C: u8, T: Int>(a: T, b: T) -> (Lazy, bool);
+}
+
+struct Cmp;
+impl Kind for Cmp {
+    #[inline(always)]
+    fn compare<const C: u8, T: Int>(a: T, b: T) -> (Lazy, bool) {
+        let r = T::from_u64(a.zext().wrapping_sub(b.zext()));
+        let flags = Lazy::sub(a, b, r);
+        let (sa, sb) = (a.sext() as i64, b.sext() as i64);
+        let negated = C & 1 != 0;
+        let met = match C >> 1 {
+            1 => (a < b) != negated,
+            2 => (a == b) != negated,
+            3 => (a <= b) != negated,
+            6 => (sa < sb) != negated,
+            7 => (sa <= sb) != negated,
+            _ => flags.cond::<C>(),
+        };
+        (flags, met)
+    }
+}
+
+struct Test;
+impl Kind for Test {
+    #[inline(always)]
+    fn compare<const C: u8, T: Int>(a: T, b: T) -> (Lazy, bool) {
+        let flags = Lazy::logic(T::from_u64(a.zext() & b.zext()));
+        (flags, flags.cond::<C>())
+    }
+}
+
+/// Where the operands are.
+trait Form {
+    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort>;
+}
+
+struct RegReg;
+impl Form for RegReg {
+    #[inline(always)]
+    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
+        Ok((cpu.r(op.dst), cpu.r(op.src)))
+    }
+}
+
+struct RegImm;
+impl Form for RegImm {
+    #[inline(always)]
+    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
+        Ok((cpu.r(op.dst), T::from_u64(op.imm)))
+    }
+}
+
+struct RegMem;
+impl Form for RegMem {
+    #[inline(always)]
+    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
+        let b = cpu.load_if::<true, T>(cpu.ea(op))?;
+        Ok((cpu.r(op.dst), b))
+    }
+}
+
+struct MemReg;
+impl Form for MemReg {
+    #[inline(always)]
+    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
+        let a = cpu.load_if::<true, T>(cpu.ea(op))?;
+        Ok((a, cpu.r(op.src)))
+    }
+}
+
+struct MemImm;
+impl Form for MemImm {
+    #[inline(always)]
+    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
+        let a = cpu.load_if::<true, T>(cpu.ea(op))?;
+        Ok((a, T::from_u64(op.imm)))
+    }
+}
+
+fn code<const C: u8, K: Kind, F: Form, T: Int>() -> Run {
+    |cpu, at| match F::operands::<T>(cpu, at.op()) {
+        Ok((a, b)) => {
+            let (flags, met) = K::compare::<C, T>(a, b);
+            cpu.flags = flags;
+            at.with_next(cpu, |cpu, op| -> Exec {
+                if met {
+                    jump::<u64>(cpu, op)
+                } else {
+                    Ok(Flow::Next)
+                }
+            })
+        }
+        Err(Abort) => again(cpu, at),
+    }
+}
+
+fn by_condition<K: Kind, F: Form, T: Int>(jump: &Instruction) -> Option<Run> {
+    Some(match condition(jump) {
+        2 => code::<2, K, F, T>(),
+        3 => code::<3, K, F, T>(),
+        4 => code::<4, K, F, T>(),
+        5 => code::<5, K, F, T>(),
+        6 => code::<6, K, F, T>(),
+        7 => code::<7, K, F, T>(),
+        8 => code::<8, K, F, T>(),
+        9 => code::<9, K, F, T>(),
+        12 => code::<12, K, F, T>(),
+        13 => code::<13, K, F, T>(),
+        14 => code::<14, K, F, T>(),
+        15 => code::<15, K, F, T>(),
+        // Of OF and PF: rare.
+        _ => return None,
+    })
+}
+
+fn by_size<K: Kind, F: Form>(first: &Instruction, jump: &Instruction) -> Option<Run> {
+    match operand_size(first, 0) {
+        1 => by_condition::<K, F, u8>(jump),
+        4 => by_condition::<K, F, u32>(jump),
+        8 => by_condition::<K, F, u64>(jump),
+        _ => None,
+    }
+}
+
+fn by_form<K: Kind>(first: &Instruction, jump: &Instruction) -> Option<Run> {
+    match (first.op0_kind(), first.op1_kind()) {
+        (OpKind::Register, OpKind::Register) => by_size::<K, RegReg>(first, jump),
+        (OpKind::Register, OpKind::Memory) => by_size::<K, RegMem>(first, jump),
+        (OpKind::Register, _) => by_size::<K, RegImm>(first, jump),
+        (OpKind::Memory, OpKind::Register) => by_size::<K, MemReg>(first, jump),
+        (OpKind::Memory, _) => by_size::<K, MemImm>(first, jump),
+        _ => None,
+    }
+}
+
+/// Code for the operation of `first` that also executes that of `second`, which is the next in its block. The operation of
+/// `first` keeps its body, and that of `second` its code: to be executed one by one where memory is not what the TLB has.
+pub(crate) fn select(first: &Instruction, second: &Instruction) -> Option<Run> {
+    if !second.is_jcc_short_or_near() || second.op0_kind() != OpKind::NearBranch64 {
+        return None;
+    }
+    match first.mnemonic() {
+        Mnemonic::Cmp => by_form::<Cmp>(first, second),
+        Mnemonic::Test => by_form::<Test>(first, second),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<const C: u8, T: Int>(a: T, b: T) {
+        let (flags, met) = Cmp::compare::<C, T>(a, b);
+        assert_eq!(met, flags.cond::<C>(), "CMP {a:?}, {b:?}, condition {C}");
+        let r = T::from_u64(a.zext().wrapping_sub(b.zext()));
+        assert_eq!(flags, Lazy::sub(a, b, r));
+    }
+
+    fn check_all<T: Int>(a: u64, b: u64) {
+        let (a, b) = (T::from_u64(a), T::from_u64(b));
+        check::<2, T>(a, b);
+        check::<3, T>(a, b);
+        check::<4, T>(a, b);
+        check::<5, T>(a, b);
+        check::<6, T>(a, b);
+        check::<7, T>(a, b);
+        check::<8, T>(a, b);
+        check::<9, T>(a, b);
+        check::<12, T>(a, b);
+        check::<13, T>(a, b);
+        check::<14, T>(a, b);
+        check::<15, T>(a, b);
+    }
+
+    #[test]
+    fn conditions_are_those_of_the_flags() {
+        let bits = [7, 8, 15, 16, 31, 32, 63];
+        let edges = bits.into_iter().flat_map(|n| {
+            let v = 1u64 << n;
+            [v - 1, v, v + 1, v.wrapping_neg(), !v]
+        });
+        let values: Vec<u64> = edges.chain([0, 1, 2, u64::MAX]).collect();
+        for &a in &values {
+            for &b in &values {
+                check_all::<u8>(a, b);
+                check_all::<u32>(a, b);
+                check_all::<u64>(a, b);
+            }
+        }
+    }
+}
