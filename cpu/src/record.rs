@@ -9,7 +9,7 @@ use crate::state::rflags;
 impl Cpu {
     /// A transfer from linear address `from` to RIP was made that may have changed CS and CPL: the CPL that counts is
     /// the one it has led to (see `Recorder::enabled`).
-    #[inline]
+    #[inline(never)]
     pub(crate) fn record_far(&mut self, from: u64) {
         if self.recording {
             self.record(from, self.linear_ip(self.rip));
@@ -27,7 +27,7 @@ impl Cpu {
     }
 
     /// A branch from linear address `from` to linear address `to` was taken, and `recording` is set; RIP has moved.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn record(&mut self, from: u64, to: u64) {
         self.branched = true;
         let w = &self.window;
