@@ -662,33 +662,42 @@ static int test_traced_tracer(void)
 	return 0;
 }
 
+/*
+ * Lets a tracee that was seized and is in loop_a() run until its buffer of so many records is full of the loop: longer
+ * and longer, so that it comes so far on a slow machine as well.
+ */
+static int run_until_full(pid_t pid, struct record *r, long records)
+{
+	int status;
+	long n;
+
+	for (useconds_t time = 1000; time < 4000000; time *= 2) {
+		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+		usleep(time);
+		CHECK(!ptrace(PTRACE_INTERRUPT, pid, 0, 0));
+		CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
+		n = bts(DRAIN, pid, r, 0);
+		CHECK(n >= 0);
+		if (n == records && count(r, n, loop_a_branch, loop_a_head) > (unsigned long)records * 5 / 8)
+			return 0;
+	}
+	FAIL("it does not fill its buffer");
+}
+
 /* Seized in the middle of a loop, and stopped there again. */
 static int test_seize(void)
 {
 	static struct record r[64];
 	pid_t pid = fork();
 	int status;
-	long n;
 
 	if (!pid)
 		work_until_told();
 	usleep(1000);
 	TRY(attach(pid));
 	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
-	for (int i = 0; i < 5; i++) {
-		/* Until it has come so far, on a slow machine as well */
-		for (useconds_t time = 1000; ; time *= 2) {
-			CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
-			usleep(time);
-			CHECK(!ptrace(PTRACE_INTERRUPT, pid, 0, 0));
-			CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
-			n = bts(DRAIN, pid, r, 0);
-			CHECK(n >= 0);
-			if (n == 64 && count(r, n, loop_a_branch, loop_a_head) > 40)
-				break;
-			CHECK(time < 2000000);
-		}
-	}
+	for (int i = 0; i < 5; i++)
+		TRY(run_until_full(pid, r, 64));
 	/* A process that was only watched goes on as if nothing had been. */
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 	CHECK(waitpid(pid, &status, WNOHANG) == 0);
@@ -731,8 +740,7 @@ static int test_next_tracer(void)
 
 		_exit(read(go[0], &c, 1) != 1 || attach(pid) || flags_of(pid) != 0 ||
 		      bts(SIZE, pid, NULL, 0) != -1 || errno != ENXIO || config(pid, sizeof(r), O_TRACE) ||
-		      ptrace(PTRACE_CONT, pid, 0, 0) || usleep(1000) || ptrace(PTRACE_INTERRUPT, pid, 0, 0) ||
-		      waitpid(pid, NULL, __WALL) != pid || bts(DRAIN, pid, r, 0) != 64 || locked() != 4 ? 1 : 42);
+		      run_until_full(pid, r, 64) || locked() != 4 ? 1 : 42);
 	}
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 	CHECK(write(go[1], "", 1) == 1);
