@@ -4,7 +4,7 @@ use crate::common::deviations::is_left_out;
 use crate::common::{DATA, Guest, KERNEL, assemble, segment, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{MF, NM, PF, UD};
+use vbts_cpu::cpu::vector::{MF, NM, PF, UD, XM};
 use vbts_cpu::state::{cr0, cr4, gpr};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
@@ -283,4 +283,31 @@ fn outside_64_bit_mode_fxsave_knows_eight_xmm_registers() {
     let xmm = |n: u64| g.read(DATA + 160 + 16 * n);
     assert_eq!((xmm(0), xmm(7), xmm(8)), (1, 8, 0xEEEE_EEEE_EEEE_EEEE));
     assert_eq!((g.soft.cpu.xmm[7], g.soft.cpu.xmm[8]), (8, 9));
+}
+
+#[test]
+fn a_dot_product_is_not_added_up_after_an_unmasked_exception() {
+    if !is_x86_feature_detected!("sse4.1") {
+        return;
+    }
+    /// Underflow: the flag, and the mask that is cleared.
+    const UE: u32 = 0x10;
+    const UM: u32 = 0x800;
+    let model = vbts_cpu::model("x86-64-v2").unwrap();
+    let mut g = Guest::of(model);
+    g.assemble(KERNEL, |a| {
+        a.dpps(xmm0, xmm1, 0xFF)?;
+        a.hlt()
+    });
+    // 2^-65, whose square is denormal and exact: as an addend it would raise DE.
+    let small = 0x1F00_0000_1F00_0000_1F00_0000_1F00_0000;
+    g.update(|s| {
+        s.sys.cr4 |= cr4::OSXMMEXCPT;
+        s.xmm[0] = small;
+        s.xmm[1] = small;
+        s.mxcsr = 0x1F80 & !UM;
+    });
+    assert_eq!(g.run_to_exception(XM, None).rip, KERNEL);
+    assert_eq!(g.soft.cpu.mxcsr, 0x1F80 & !UM | UE);
+    assert_eq!(g.soft.cpu.xmm[0], small);
 }

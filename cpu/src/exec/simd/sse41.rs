@@ -278,14 +278,27 @@ macro_rules! by_rounding {
 trait Dot {
     /// Elements.
     const N: u32;
+    fn products(csr: u32, a: V, b: V) -> (V, u32);
+    /// The sums of two products each.
+    fn sums(csr: u32, products: V) -> (V, u32);
     fn run(csr: u32, a: V, b: V) -> (V, u32);
 }
 
 macro_rules! dot {
-    ($($name:ident: $n:literal = $insn:literal)*) => {$(
+    ($($name:ident: $n:literal = $multiply:literal $add:literal $insn:literal)*) => {$(
         struct $name;
         impl Dot for $name {
             const N: u32 = $n;
+            #[inline(always)]
+            fn products(csr: u32, a: V, b: V) -> (V, u32) {
+                // SAFETY: as of the rounding instructions.
+                unsafe { host!(concat!($multiply, " {a}, {b}"), csr, a, b) }
+            }
+            #[inline(always)]
+            fn sums(csr: u32, products: V) -> (V, u32) {
+                // SAFETY: as of the rounding instructions.
+                unsafe { host!(concat!($add, " {a}, {b}"), csr, products, products) }
+            }
             #[inline(always)]
             fn run(csr: u32, a: V, b: V) -> (V, u32) {
                 // SAFETY: as of the rounding instructions.
@@ -294,7 +307,7 @@ macro_rules! dot {
         }
     )*};
 }
-dot! { Dpps: 4 = "dpps" Dppd: 2 = "dppd" }
+dot! { Dpps: 4 = "mulps" "haddps" "dpps" Dppd: 2 = "mulpd" "haddpd" "dppd" }
 
 /// The elements whose bit is set.
 #[inline(always)]
@@ -314,6 +327,9 @@ fn dot<K: Dot>(cpu: &mut Cpu, op: &Op) -> Exec {
     let wanted = elements::<K>(op.imm >> 4);
     let b: u128 = cast(second(cpu, op)?);
     let (a, b) = (cpu.xmm(op.dst) & wanted, b & wanted);
+    // An exception that is not masked keeps the processor from the next step, and so from what it would raise.
+    let products = cpu.float(|csr| K::products(csr, cast(a), cast(b)))?;
+    cpu.float(|csr| K::sums(csr, products))?;
     let r = cpu.float(|csr| K::run(csr, cast(a), cast(b)))?;
     cpu.set_xmm(op.dst, cast::<V, u128>(r) & elements::<K>(op.imm));
     Ok(Flow::Next)
