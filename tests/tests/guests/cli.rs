@@ -60,7 +60,7 @@ fn json_lines(machine: &Machine) -> Result<()> {
         address(&record["to"])?;
     }
     let expected = serde_json::json!({
-        "kind": "summary", "records": records.len(), "lost": 0, "exit": 0, "accel": "soft"
+        "kind": "summary", "records": records.len(), "lost": 0, "exit": 0, "accel": machine.accel()
     });
     ensure!(*summary == expected, "{summary} instead of {expected}");
     Ok(())
