@@ -48,28 +48,31 @@ impl Cpu {
     /// Loads from linear address `la` with the privilege of the current CPL.
     #[inline(always)]
     pub fn load<T: Int>(&mut self, la: u64) -> Result<T, Abort> {
-        self.load_as(la, self.privilege)
+        self.load_if::<false, T>(la)
     }
 
     /// The same, with `HIT` only what the TLB has: else it aborts, with no reason given.
     #[inline(always)]
     pub(crate) fn load_if<const HIT: bool, T: Int>(&mut self, la: u64) -> Result<T, Abort> {
-        if !HIT {
-            return self.load(la);
-        }
-        match self.tlb.fast(la, T::BYTES, Access::Read, self.privilege) {
-            // SAFETY: as in `load_as`.
-            Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
-            None => Err(Abort),
-        }
+        self.load_with::<HIT, T>(la, self.privilege)
     }
 
     /// Loads with a given privilege.
     #[inline(always)]
     pub fn load_as<T: Int>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
+        self.load_with::<false, T>(la, privilege)
+    }
+
+    #[inline(always)]
+    fn load_with<const HIT: bool, T: Int>(
+        &mut self,
+        la: u64,
+        privilege: Privilege,
+    ) -> Result<T, Abort> {
         match self.tlb.fast(la, T::BYTES, Access::Read, privilege) {
             // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the page.
             Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
+            None if HIT => Err(Abort),
             None => self.load_missed(la, privilege),
         }
     }
@@ -86,12 +89,7 @@ impl Cpu {
     /// Stores to linear address `la` with the privilege of the current CPL.
     #[inline(always)]
     pub fn store<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
-        match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
-            // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes left in the page.
-            Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
-            None => return self.store_missed(la, value),
-        }
-        Ok(())
+        self.store_if::<false, T>(la, value)
     }
 
     /// The same, with `HIT` only where the TLB has it: else it aborts, with no reason given.
@@ -101,15 +99,15 @@ impl Cpu {
         la: u64,
         value: T,
     ) -> Result<(), Abort> {
-        if !HIT {
-            return self.store(la, value);
-        }
         match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
-            // SAFETY: as in `store`.
-            Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
-            None => return Err(Abort),
+            Some(p) => {
+                // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes left in the page.
+                unsafe { p.cast::<T>().write_unaligned(value) };
+                Ok(())
+            }
+            None if HIT => Err(Abort),
+            None => self.store_missed(la, value),
         }
-        Ok(())
     }
 
     #[cold]
@@ -148,7 +146,7 @@ impl Cpu {
         }
         match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
             Some(p) => {
-                // SAFETY: as in `store`; a page writable for a privilege is readable for it.
+                // SAFETY: as in `store_if`; a page writable for a privilege is readable for it.
                 let old = unsafe { p.cast::<T>().read_unaligned() };
                 let new = f(self, old);
                 // SAFETY: `f` computes; it cannot unmap guest RAM.
