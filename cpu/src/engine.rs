@@ -107,8 +107,8 @@ impl SoftCpu {
         // The branch that the last run of blocks ended with, and that is to lead to the next.
         let mut unlinked = None;
         loop {
+            let branch = unlinked.take();
             if self.cpu.is_due() {
-                unlinked = None;
                 if let Some(exit) = self.boundary() {
                     return exit;
                 }
@@ -120,7 +120,7 @@ impl SoftCpu {
             };
             let left = match found {
                 Ok(Found::Cached(id)) => {
-                    if let Some(branch) = unlinked.take() {
+                    if let Some(branch) = branch {
                         self.cache.link(branch, id);
                     }
                     run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
@@ -131,7 +131,6 @@ impl SoftCpu {
                 },
                 Err(stopped) => Left::Stopped(stopped),
             };
-            unlinked = None;
             match left {
                 Left::Anywhere => {}
                 Left::Unlinked(branch) => unlinked = Some(branch),

@@ -276,6 +276,11 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         body,
         ..*op
     };
+    // An address of POP counts from the stack pointer after the pop (SDM Vol. 2B, POP), an address operation runs before.
+    let popped = match (insn.mnemonic(), base) {
+        (Mnemonic::Pop, Register::RSP | Register::ESP) => insn.memory_size().size() as i64,
+        _ => 0,
+    };
     if let Some(body) = exec::address::addend(insn) {
         ops.push(before(body, op));
         at_tmp(op);
@@ -284,10 +289,7 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         if !flat && insn.mnemonic() != Mnemonic::Lea {
             if op.index != reg::ZERO {
                 let mut address = before(exec::address::offset, op);
-                if insn.mnemonic() == Mnemonic::Pop && base == Register::RSP {
-                    // As below.
-                    address.disp += insn.memory_size().size() as i64;
-                }
+                address.disp += popped;
                 ops.push(address);
                 at_tmp(op);
             }
@@ -296,15 +298,11 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         return;
     }
     op.prefix |= if size == 16 { Op::A16 } else { Op::A32 };
-    let mut address = *op;
-    if insn.mnemonic() == Mnemonic::Pop && insn.memory_base() == Register::ESP {
-        // The address counts from the stack pointer after the pop (SDM Vol. 2B, POP), the address operation runs before.
-        address.disp += insn.memory_size().size() as i64;
-    }
     if let Some(body) = exec::before_address(insn) {
         ops.push(before(body, op));
     }
-    address = before(exec::address::select(insn, cpu.code_size), &address);
+    let mut address = before(exec::address::select(insn, cpu.code_size), op);
+    address.disp += popped;
     address.imm = u64::from(exec::address::access(insn));
     ops.push(address);
     at_tmp(op);
