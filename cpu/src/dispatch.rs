@@ -125,12 +125,20 @@ pub(crate) struct Threaded {
     pub body: Handler,
 }
 
-/// Code of a handler, which becomes part of it: for those that are short and frequent. One that lets the address of a
+/// The instance of a handler with these generic parameters, for operations whose code calls it.
+macro_rules! handler {
+    ($f:ident $(, $g:tt)*) => {
+        $f::<$($g),*> as $crate::op::Handler
+    };
+}
+pub(crate) use handler;
+
+/// Code of such an instance, which becomes part of it: for those that are short and frequent. One that lets the address of a
 /// local variable escape would keep the call of the next operation's code from being a jump.
 macro_rules! threaded {
-    ($($f:tt)+) => {{
+    ($f:ident $(, $g:tt)*) => {{
         let run: $crate::dispatch::Run = |cpu, at| {
-            let how = $($f)+(cpu, at.op());
+            let how = $f::<$($g),*>(cpu, at.op());
             at.after(cpu, how)
         };
         $crate::dispatch::Threaded { run, body: $crate::exec::undefined }

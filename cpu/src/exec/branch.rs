@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::{by_condition, condition};
 use crate::cpu::Cpu;
-use crate::dispatch::{Threaded, memory, threaded};
+use crate::dispatch::{Threaded, handler, memory, threaded};
 use crate::flags::Int;
 use crate::mem::canonical;
 use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
@@ -132,27 +132,13 @@ fn jcxz<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     take(cpu, target)
 }
 
-/// By the size of a direct branch's target.
+/// By the size of a direct branch's target, which is the last generic parameter.
 macro_rules! by_target {
-    (memory, $i:expr, $f:ident) => {
+    ($way:ident, $i:expr, $f:ident $(, $c:expr)?) => {
         match $i.op0_kind() {
-            OpKind::NearBranch16 => memory!($f, u16),
-            OpKind::NearBranch32 => memory!($f, u32),
-            _ => memory!($f, u64),
-        }
-    };
-    (threaded, $i:expr, $f:ident) => {
-        match $i.op0_kind() {
-            OpKind::NearBranch16 => threaded!($f::<u16>),
-            OpKind::NearBranch32 => threaded!($f::<u32>),
-            _ => threaded!($f::<u64>),
-        }
-    };
-    ($i:expr, $f:ident $(, $c:expr)?) => {
-        match $i.op0_kind() {
-            OpKind::NearBranch16 => $f::<$($c,)? u16> as Handler,
-            OpKind::NearBranch32 => $f::<$($c,)? u32>,
-            _ => $f::<$($c,)? u64>,
+            OpKind::NearBranch16 => $way!($f $(, $c)?, u16),
+            OpKind::NearBranch32 => $way!($f $(, $c)?, u32),
+            _ => $way!($f $(, $c)?, u64),
         }
     };
 }
@@ -182,10 +168,10 @@ fn counted(i: &Instruction, op: &mut Op) -> Handler {
         _ => 64,
     };
     match i.mnemonic() {
-        Mnemonic::Loop => by_target!(i, loop_, 2),
-        Mnemonic::Loope => by_target!(i, loop_, 1),
-        Mnemonic::Loopne => by_target!(i, loop_, 0),
-        _ => by_target!(i, jcxz),
+        Mnemonic::Loop => by_target!(handler, i, loop_, 2),
+        Mnemonic::Loope => by_target!(handler, i, loop_, 1),
+        Mnemonic::Loopne => by_target!(handler, i, loop_, 0),
+        _ => by_target!(handler, i, jcxz),
     }
 }
 
@@ -202,9 +188,9 @@ pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
         Code::Retnd | Code::Retnd_imm16 => memory!(ret, u32),
         Code::Retnq | Code::Retnq_imm16 => memory!(ret, u64),
         _ if i.is_jcc_short_or_near() => match i.op0_kind() {
-            OpKind::NearBranch16 => by_condition!(condition(i), jcc, u16),
-            OpKind::NearBranch32 => by_condition!(condition(i), jcc, u32),
-            _ => by_condition!(condition(i), jcc, u64),
+            OpKind::NearBranch16 => by_condition!(threaded, condition(i), jcc, u16),
+            OpKind::NearBranch32 => by_condition!(threaded, condition(i), jcc, u32),
+            _ => by_condition!(threaded, condition(i), jcc, u64),
         },
         _ if i.is_jmp_short_or_near() => by_target!(threaded, i, jump),
         _ if i.is_call_near() => by_target!(memory, i, call),

@@ -247,11 +247,11 @@ macro_rules! extend {
 fn cmov(i: &Instruction) -> Threaded {
     let cc = condition(i);
     match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
-        (2, false) => by_condition!(cc, cmov_reg, u16),
+        (2, false) => by_condition!(threaded, cc, cmov_reg, u16),
         (2, true) => by_condition!(memory, cc, cmov_mem, u16),
-        (4, false) => by_condition!(cc, cmov_reg, u32),
+        (4, false) => by_condition!(threaded, cc, cmov_reg, u32),
         (4, true) => by_condition!(memory, cc, cmov_mem, u32),
-        (_, false) => by_condition!(cc, cmov_reg, u64),
+        (_, false) => by_condition!(threaded, cc, cmov_reg, u64),
         (_, true) => by_condition!(memory, cc, cmov_mem, u64),
     }
 }
@@ -278,12 +278,12 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
         Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
         Mnemonic::Movsx | Mnemonic::Movsxd => extend!(i, movsx_reg, movsx_mem),
         Mnemonic::Lea => by_size!(threaded, operand_size(i, 0), lea),
-        Mnemonic::Cbw => threaded!(widen_ax::<u8, u16>),
-        Mnemonic::Cwde => threaded!(widen_ax::<u16, u32>),
-        Mnemonic::Cdqe => threaded!(widen_ax::<u32, u64>),
-        Mnemonic::Cwd => threaded!(sign_to_dx::<u16>),
-        Mnemonic::Cdq => threaded!(sign_to_dx::<u32>),
-        Mnemonic::Cqo => threaded!(sign_to_dx::<u64>),
+        Mnemonic::Cbw => threaded!(widen_ax, u8, u16),
+        Mnemonic::Cwde => threaded!(widen_ax, u16, u32),
+        Mnemonic::Cdqe => threaded!(widen_ax, u32, u64),
+        Mnemonic::Cwd => threaded!(sign_to_dx, u16),
+        Mnemonic::Cdq => threaded!(sign_to_dx, u32),
+        Mnemonic::Cqo => threaded!(sign_to_dx, u64),
         Mnemonic::Nop | Mnemonic::Pause | Mnemonic::Reservednop => {
             op.prefix &= !Op::MEM;
             threaded!(nop)
@@ -323,7 +323,7 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
             if i.op0_kind() == OpKind::Memory {
                 by_condition!(memory, condition(i), set_mem)
             } else {
-                by_condition!(condition(i), set_reg)
+                by_condition!(threaded, condition(i), set_reg)
             }
         }
         _ => return None,

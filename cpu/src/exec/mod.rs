@@ -30,76 +30,43 @@ mod syscall;
 mod system;
 mod x87;
 
-/// The instance of a handler for an operand size in bytes; the size is its last generic parameter.
-/// With `threaded,` or `memory,` before it, by those macros of [`crate::dispatch`].
+/// How a handler for an operand size in bytes is executed, its last generic parameter: by `threaded` or `memory` of
+/// [`crate::dispatch`] if one comes first, else as an instance that is called.
 macro_rules! by_size {
-    (threaded, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
+    ($way:ident, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
         match $size {
-            1 => $crate::dispatch::threaded!($f::<$($($g,)+)? u8>),
-            2 => $crate::dispatch::threaded!($f::<$($($g,)+)? u16>),
-            4 => $crate::dispatch::threaded!($f::<$($($g,)+)? u32>),
-            _ => $crate::dispatch::threaded!($f::<$($($g,)+)? u64>),
-        }
-    };
-    (memory, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
-        match $size {
-            1 => $crate::dispatch::memory!($f, $($($g,)+)? u8),
-            2 => $crate::dispatch::memory!($f, $($($g,)+)? u16),
-            4 => $crate::dispatch::memory!($f, $($($g,)+)? u32),
-            _ => $crate::dispatch::memory!($f, $($($g,)+)? u64),
+            1 => $crate::dispatch::$way!($f, $($($g,)+)? u8),
+            2 => $crate::dispatch::$way!($f, $($($g,)+)? u16),
+            4 => $crate::dispatch::$way!($f, $($($g,)+)? u32),
+            _ => $crate::dispatch::$way!($f, $($($g,)+)? u64),
         }
     };
     ($size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
-        match $size {
-            1 => $f::<$($($g,)+)? u8> as $crate::op::Handler,
-            2 => $f::<$($($g,)+)? u16>,
-            4 => $f::<$($($g,)+)? u32>,
-            _ => $f::<$($($g,)+)? u64>,
-        }
+        $crate::exec::by_size!(handler, $size, $f $(:: < $($g),+ >)?)
     };
 }
 pub(crate) use by_size;
 
-/// How a handler for a condition is executed: the low four bits of Jcc, SETcc and CMOVcc opcodes, its generic parameter.
+/// The same for a condition: the low four bits of Jcc, SETcc and CMOVcc opcodes, its first generic parameter.
 macro_rules! by_condition {
-    (memory, $cc:expr, $f:ident $(, $t:ty)?) => {
+    ($way:ident, $cc:expr, $f:ident $(, $t:ty)?) => {
         match $cc {
-            0 => $crate::dispatch::memory!($f, 0 $(, $t)?),
-            1 => $crate::dispatch::memory!($f, 1 $(, $t)?),
-            2 => $crate::dispatch::memory!($f, 2 $(, $t)?),
-            3 => $crate::dispatch::memory!($f, 3 $(, $t)?),
-            4 => $crate::dispatch::memory!($f, 4 $(, $t)?),
-            5 => $crate::dispatch::memory!($f, 5 $(, $t)?),
-            6 => $crate::dispatch::memory!($f, 6 $(, $t)?),
-            7 => $crate::dispatch::memory!($f, 7 $(, $t)?),
-            8 => $crate::dispatch::memory!($f, 8 $(, $t)?),
-            9 => $crate::dispatch::memory!($f, 9 $(, $t)?),
-            10 => $crate::dispatch::memory!($f, 10 $(, $t)?),
-            11 => $crate::dispatch::memory!($f, 11 $(, $t)?),
-            12 => $crate::dispatch::memory!($f, 12 $(, $t)?),
-            13 => $crate::dispatch::memory!($f, 13 $(, $t)?),
-            14 => $crate::dispatch::memory!($f, 14 $(, $t)?),
-            _ => $crate::dispatch::memory!($f, 15 $(, $t)?),
-        }
-    };
-    ($cc:expr, $f:ident $(, $t:ty)?) => {
-        match $cc {
-            0 => $crate::dispatch::threaded!($f::<0 $(, $t)?>),
-            1 => $crate::dispatch::threaded!($f::<1 $(, $t)?>),
-            2 => $crate::dispatch::threaded!($f::<2 $(, $t)?>),
-            3 => $crate::dispatch::threaded!($f::<3 $(, $t)?>),
-            4 => $crate::dispatch::threaded!($f::<4 $(, $t)?>),
-            5 => $crate::dispatch::threaded!($f::<5 $(, $t)?>),
-            6 => $crate::dispatch::threaded!($f::<6 $(, $t)?>),
-            7 => $crate::dispatch::threaded!($f::<7 $(, $t)?>),
-            8 => $crate::dispatch::threaded!($f::<8 $(, $t)?>),
-            9 => $crate::dispatch::threaded!($f::<9 $(, $t)?>),
-            10 => $crate::dispatch::threaded!($f::<10 $(, $t)?>),
-            11 => $crate::dispatch::threaded!($f::<11 $(, $t)?>),
-            12 => $crate::dispatch::threaded!($f::<12 $(, $t)?>),
-            13 => $crate::dispatch::threaded!($f::<13 $(, $t)?>),
-            14 => $crate::dispatch::threaded!($f::<14 $(, $t)?>),
-            _ => $crate::dispatch::threaded!($f::<15 $(, $t)?>),
+            0 => $crate::dispatch::$way!($f, 0 $(, $t)?),
+            1 => $crate::dispatch::$way!($f, 1 $(, $t)?),
+            2 => $crate::dispatch::$way!($f, 2 $(, $t)?),
+            3 => $crate::dispatch::$way!($f, 3 $(, $t)?),
+            4 => $crate::dispatch::$way!($f, 4 $(, $t)?),
+            5 => $crate::dispatch::$way!($f, 5 $(, $t)?),
+            6 => $crate::dispatch::$way!($f, 6 $(, $t)?),
+            7 => $crate::dispatch::$way!($f, 7 $(, $t)?),
+            8 => $crate::dispatch::$way!($f, 8 $(, $t)?),
+            9 => $crate::dispatch::$way!($f, 9 $(, $t)?),
+            10 => $crate::dispatch::$way!($f, 10 $(, $t)?),
+            11 => $crate::dispatch::$way!($f, 11 $(, $t)?),
+            12 => $crate::dispatch::$way!($f, 12 $(, $t)?),
+            13 => $crate::dispatch::$way!($f, 13 $(, $t)?),
+            14 => $crate::dispatch::$way!($f, 14 $(, $t)?),
+            _ => $crate::dispatch::$way!($f, 15 $(, $t)?),
         }
     };
 }

@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::operand_size;
 use crate::cpu::{Cpu, Fault, vector};
-use crate::dispatch::{Threaded, memory};
+use crate::dispatch::{Threaded, handler, memory};
 use crate::flags::Int;
 use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
 use crate::state::gpr::{RBP, RSP};
@@ -12,18 +12,11 @@ use crate::state::{SegAttr, rflags};
 
 /// By operand size in bytes: 2, 4 or 8.
 macro_rules! by_width {
-    (memory, $size:expr, $f:ident) => {
+    ($way:ident, $size:expr, $f:ident) => {
         match $size {
-            2 => memory!($f, u16),
-            4 => memory!($f, u32),
-            _ => memory!($f, u64),
-        }
-    };
-    ($size:expr, $f:ident) => {
-        match $size {
-            2 => $f::<u16> as Handler,
-            4 => $f::<u32>,
-            _ => $f::<u64>,
+            2 => $way!($f, u16),
+            4 => $way!($f, u32),
+            _ => $way!($f, u64),
         }
     };
 }
@@ -181,7 +174,7 @@ fn top<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
 
 /// The operation that precedes the address operation, if one does: POP reads the stack first.
 pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
-    (i.mnemonic() == Mnemonic::Pop).then(|| by_width!(i.memory_size().size(), top))
+    (i.mnemonic() == Mnemonic::Pop).then(|| by_width!(handler, i.memory_size().size(), top))
 }
 
 fn pusha<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
