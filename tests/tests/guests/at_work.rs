@@ -48,7 +48,11 @@ int yylex(void)
 int main(void) { return yyparse(); }
 "#;
 
-/// A round of work, each step of which has to succeed. Its arguments are C files.
+/// How hot.c is compiled.
+const FLAGS: &str =
+    "-O2 -mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector";
+
+/// A round of work, each step of which has to succeed. Its arguments are C files; FLAGS is set.
 const ROUND: &str = "set -e; cd work
     apt='apt-get -qq -o Dir::Etc::SourceList=/srv/packages/sources.list -o Dir::Etc::SourceParts=/dev/null'
     export DEBIAN_FRONTEND=noninteractive
@@ -58,7 +62,7 @@ const ROUND: &str = "set -e; cd work
     gcc -O2 -o grammar grammar.c
     echo '2+3*(4+5)' | ./grammar
     for source; do gcc -O2 -Wall -c $source; done
-    gcc -O2 -mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector -o hot hot.c
+    gcc $FLAGS -o hot hot.c
     ./hot 5
     $apt purge -y bison flex m4 libsigsegv2 >/dev/null
     dpkg --audit
@@ -111,20 +115,9 @@ fn sources(directory: &Path) -> Result<(PathBuf, Vec<String>)> {
 
 /// What hot.c prints on this machine.
 fn checksum(directory: &Path) -> Result<String> {
-    let flags = [
-        "-O2",
-        "-mgeneral-regs-only",
-        "-nostdlib",
-        "-static",
-        "-fno-pie",
-        "-no-pie",
-        "-fno-stack-protector",
-    ];
-    let program = programs::gcc(
-        &directory.join("sources/hot.c"),
-        &directory.join("hot"),
-        &flags,
-    )?;
+    let flags: Vec<&str> = FLAGS.split(' ').collect();
+    let source = directory.join("sources/hot.c");
+    let program = programs::gcc(&source, &directory.join("hot"), &flags)?;
     let run = Command::new(program).arg("5").output()?;
     Ok(String::from_utf8(run.stdout)?.trim().to_owned())
 }
@@ -151,7 +144,10 @@ fn work(machine: &Machine) -> Result<()> {
     let mut names = names.iter().map(String::as_str).cycle();
     while rounds == 0 || start.elapsed() < limit {
         let some: Vec<&str> = names.by_ref().take(FILES).collect();
-        let line = format!("sh work/round {}; echo status: $?", some.join(" "));
+        let line = format!(
+            "FLAGS='{FLAGS}' sh work/round {}; echo status: $?",
+            some.join(" ")
+        );
         let output = session.command(&line)?;
         ensure!(
             output.contains("= 29\r\n")
