@@ -46,7 +46,7 @@ const ONE: Guest = Guest {
     name: "one",
     mode: Mode::Kernel,
     before: Before::Nothing,
-    code: |a| a.db(&[0xB8, 1, 0, 0, 0, 0xF4]),
+    code: || &[0xB8, 1, 0, 0, 0, 0xF4],
     expect: &[Expect::Halt, Expect::Rax(1)],
 };
 
@@ -82,7 +82,7 @@ fn endless(kvm: &Kvm) -> Result<()> {
         let mut scratch = Scratch::new(kvm, true)?;
         let guest = Guest {
             mode,
-            code: |a| a.db(&[0xEB, 0xFE]), // jmp to itself
+            code: || &[0xEB, 0xFE], // jmp to itself
             ..ONE
         };
         let outcome = check::run_guest(&mut scratch, &guest);

@@ -3,17 +3,10 @@
 //! Conventions: R14 is where the next exception or interrupt has to come from (the RIP in its frame), R15 where the
 //! handler of a fault returns to.
 
-use iced_x86::IcedError;
-use iced_x86::code_asm::{
-    CodeAssembler, al, ax, byte_ptr, cr8, dr0, dr7, dword_ptr, dx, eax, ecx, edx, ptr, qword_ptr,
-    r14, r15, rax, rbx, rcx, rdx, rsp, word_ptr,
-};
-
+use super::code::{Code, code, fault, leave, trap};
 use super::scratch::Mode::{self, Compatibility, Kernel, User};
 use super::scratch::msr;
 use super::tables::{A, ABSENT, D, DEVICE, FRESH, GATE, KERNEL_DATA, LOCAL_APIC, USER_DATA};
-
-type Code = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
 /// What happens before the guest's first instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,60 +92,24 @@ const GP: u8 = 13;
 /// A vector that the interrupt controller might use.
 const IRQ: u8 = 0x41;
 
-/// An instruction that faults; the handler goes on after it.
-fn fault(a: &mut CodeAssembler, instruction: Code) -> Result<(), IcedError> {
-    let (mut at, mut next) = (a.create_label(), a.create_label());
-    a.lea(r14, ptr(at))?;
-    a.lea(r15, ptr(next))?;
-    a.set_label(&mut at)?;
-    instruction(a)?;
-    a.set_label(&mut next)
-}
-
-/// An instruction after which there is a trap.
-fn trap(a: &mut CodeAssembler, instruction: Code) -> Result<(), IcedError> {
-    let mut next = a.create_label();
-    a.lea(r14, ptr(next))?;
-    instruction(a)?;
-    a.set_label(&mut next)
-}
-
-/// The end of a guest at CPL 3: the exception that KVMs get right if they get any.
-fn leave(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    let mut at = a.create_label();
-    a.lea(r14, ptr(at))?;
-    a.set_label(&mut at)?;
-    a.ud2()
-}
-
-/// What [`leave`] comes to.
+/// What `leave!` comes to.
 const LEFT: Expect = Expect::Event(UD, None, 3);
 
-fn ud2(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    a.ud2()
-}
-
-fn int3(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    a.int3()
-}
-
-fn divide(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    a.div(rcx)
-}
-
-fn non_canonical(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    a.mov(rax, qword_ptr(rbx))
-}
-
-/// Exceptions that are the same at each CPL.
-fn exceptions(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    fault(a, ud2)?;
-    trap(a, int3)?;
-    fault(a, divide)?;
-    a.mov(rbx, 0x8000_0000_0000_0000u64)?;
-    fault(a, non_canonical)?;
-    fault(a, |a| a.mov(al, byte_ptr(ABSENT + 0x123)))?;
-    fault(a, |a| a.mov(byte_ptr(ABSENT + 0xFFF), al))
+/// Exceptions that are the same at each CPL, and then `$end`.
+macro_rules! exceptions {
+    ($end:expr) => {
+        code!(
+            fault!("ud2"),
+            trap!("int3"),
+            fault!("div rcx"),
+            "mov rbx, 0x8000000000000000",
+            fault!("mov rax, qword ptr [rbx]"),
+            fault!("mov al, byte ptr [{absent} + 0x123]"),
+            fault!("mov byte ptr [{absent} + 0xFFF], al"),
+            $end;
+            absent = ABSENT
+        )
+    };
 }
 
 /// The guests, simplest first: the first failure is the one to look at.
@@ -161,25 +118,27 @@ pub const GUESTS: &[Guest] = &[
         name: "64-bit mode at CPL 0, memory and HLT",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(rax, 0x1122_3344_5566_7788u64)?;
-            a.mov(qword_ptr(KERNEL_DATA), rax)?;
-            a.xor(eax, eax)?;
-            a.push(qword_ptr(KERNEL_DATA))?;
-            a.pop(rax)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov rax, 0x1122334455667788",
+            "mov qword ptr [{data}], rax",
+            "xor eax, eax",
+            "push qword ptr [{data}]",
+            "pop rax",
+            "hlt";
+            data = KERNEL_DATA
+        ),
         expect: &[Expect::Halt, Expect::Rax(0x1122_3344_5566_7788)],
     },
     Guest {
         name: "accessed and dirty bits",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(al, byte_ptr(FRESH[0]))?;
-            a.mov(byte_ptr(FRESH[1]), al)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov al, byte ptr [{read}]",
+            "mov byte ptr [{written}], al",
+            "hlt";
+            read = FRESH[0], written = FRESH[1]
+        ),
         expect: &[
             Expect::Halt,
             Expect::PageBits(FRESH[0], A),
@@ -190,16 +149,16 @@ pub const GUESTS: &[Guest] = &[
         name: "I/O ports",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(edx, 0x3F8)?;
-            a.mov(eax, 0x1234_5678)?;
-            a.out(dx, al)?;
-            a.out(dx, ax)?;
-            a.out(dx, eax)?;
-            a.in_(al, dx)?;
-            a.in_(eax, 0xF1)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov edx, 0x3F8",
+            "mov eax, 0x12345678",
+            "out dx, al",
+            "out dx, ax",
+            "out dx, eax",
+            "in al, dx",
+            "in eax, 0xF1",
+            "hlt"
+        ),
         expect: &[
             Expect::Out(0x3F8, 0x78),
             Expect::Out(0x3F8, 0x5678),
@@ -214,15 +173,16 @@ pub const GUESTS: &[Guest] = &[
         name: "memory-mapped registers",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(eax, 0x1234_5678)?;
-            a.mov(dword_ptr(DEVICE + 8), eax)?;
-            a.mov(byte_ptr(DEVICE + 1), al)?;
-            a.mov(rbx, qword_ptr(DEVICE + 0x10))?;
-            a.movzx(eax, word_ptr(DEVICE + 2))?;
-            a.add(rax, rbx)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov eax, 0x12345678",
+            "mov dword ptr [{device} + 8], eax",
+            "mov byte ptr [{device} + 1], al",
+            "mov rbx, qword ptr [{device} + 0x10]",
+            "movzx eax, word ptr [{device} + 2]",
+            "add rax, rbx",
+            "hlt";
+            device = DEVICE
+        ),
         expect: &[
             Expect::MmioWrite(DEVICE + 8, 4, 0x1234_5678),
             Expect::MmioWrite(DEVICE + 1, 1, 0x78),
@@ -236,11 +196,12 @@ pub const GUESTS: &[Guest] = &[
         name: "the local APIC's registers are the VMM's",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(eax, dword_ptr(LOCAL_APIC.0 + 0x30))?;
-            a.mov(dword_ptr(LOCAL_APIC.0 + 0xB0), 0)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov eax, dword ptr [{apic} + 0x30]",
+            "mov dword ptr [{apic} + 0xB0], 0",
+            "hlt";
+            apic = LOCAL_APIC.0
+        ),
         expect: &[
             Expect::MmioRead(LOCAL_APIC.1 + 0x30, 4, 0x5_0014),
             Expect::MmioWrite(LOCAL_APIC.1 + 0xB0, 4, 0),
@@ -252,23 +213,24 @@ pub const GUESTS: &[Guest] = &[
         name: "accesses to IA32_DEBUGCTL and IA32_DS_AREA exit",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(ecx, msr::DEBUGCTL)?;
-            a.mov(eax, TRACE as u32)?;
-            a.xor(edx, edx)?;
-            a.wrmsr()?;
-            a.xor(eax, eax)?;
-            a.rdmsr()?;
-            a.mov(ecx, msr::DS_AREA)?;
-            a.mov(eax, 0x8765_4000u32)?;
-            a.mov(edx, 0xFFFF_8888u32)?;
-            a.wrmsr()?;
-            fault(a, |a| a.wrmsr())?;
-            a.rdmsr()?;
-            a.shl(rdx, 32)?;
-            a.or(rax, rdx)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov ecx, {debugctl}",
+            "mov eax, {trace}",
+            "xor edx, edx",
+            "wrmsr",
+            "xor eax, eax",
+            "rdmsr",
+            "mov ecx, {ds_area}",
+            "mov eax, 0x87654000",
+            "mov edx, 0xFFFF8888",
+            "wrmsr",
+            fault!("wrmsr"),
+            "rdmsr",
+            "shl rdx, 32",
+            "or rax, rdx",
+            "hlt";
+            debugctl = msr::DEBUGCTL, trace = TRACE, ds_area = msr::DS_AREA
+        ),
         expect: &[
             Expect::Wrmsr(msr::DEBUGCTL, TRACE),
             Expect::Rdmsr(msr::DEBUGCTL, TRACE),
@@ -284,23 +246,20 @@ pub const GUESTS: &[Guest] = &[
         name: "CPUID is the processor model's",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.xor(eax, eax)?;
-            a.cpuid()?;
+        code: code!(
+            "xor eax, eax",
+            "cpuid",
             // "GenuineIntel", a part of it
-            a.mov(eax, ecx)?;
-            a.hlt()
-        },
+            "mov eax, ecx",
+            "hlt"
+        ),
         expect: &[Expect::Halt, Expect::Rax(0x6C65_746E)],
     },
     Guest {
         name: "exceptions at CPL 0",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            exceptions(a)?;
-            a.hlt()
-        },
+        code: exceptions!("hlt"),
         expect: &[
             Expect::Event(UD, None, 0),
             Expect::Event(BP, None, 0),
@@ -315,21 +274,19 @@ pub const GUESTS: &[Guest] = &[
         name: "#UD at CPL 3 reaches CPL 0, and IRET returns",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            fault(a, ud2)?;
-            leave(a)
-        },
+        code: code!(fault!("ud2"), leave!()),
         expect: &[LEFT, LEFT],
     },
     Guest {
         name: "INT from CPL 3 reaches CPL 0, and IRET returns",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            trap(a, |a| a.int(u32::from(GATE)))?;
-            trap(a, |a| a.int(u32::from(GATE)))?;
-            leave(a)
-        },
+        code: code!(
+            trap!("int {gate}"),
+            trap!("int {gate}"),
+            leave!();
+            gate = GATE
+        ),
         expect: &[
             Expect::Event(GATE, None, 3),
             Expect::Event(GATE, None, 3),
@@ -340,10 +297,7 @@ pub const GUESTS: &[Guest] = &[
         name: "exceptions at CPL 3",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            exceptions(a)?;
-            leave(a)
-        },
+        code: exceptions!(leave!()),
         expect: &[
             Expect::Event(UD, None, 3),
             Expect::Event(BP, None, 3),
@@ -358,16 +312,17 @@ pub const GUESTS: &[Guest] = &[
         name: "CPL 3 cannot do what only CPL 0 can",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            fault(a, |a| a.cli())?;
-            fault(a, |a| a.hlt())?;
-            fault(a, |a| a.mov(rax, cr8))?;
-            fault(a, |a| a.wrmsr())?;
-            fault(a, |a| a.in_(al, 0x60))?;
-            fault(a, |a| a.mov(al, byte_ptr(KERNEL_DATA)))?;
-            fault(a, |a| a.mov(byte_ptr(KERNEL_DATA), al))?;
-            leave(a)
-        },
+        code: code!(
+            fault!("cli"),
+            fault!("hlt"),
+            fault!("mov rax, cr8"),
+            fault!("wrmsr"),
+            fault!("in al, 0x60"),
+            fault!("mov al, byte ptr [{data}]"),
+            fault!("mov byte ptr [{data}], al"),
+            leave!();
+            data = KERNEL_DATA
+        ),
         expect: &[
             Expect::Event(GP, Some(0), 3),
             Expect::Event(GP, Some(0), 3),
@@ -383,15 +338,15 @@ pub const GUESTS: &[Guest] = &[
         name: "a jump to a page that is not there",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            let mut next = a.create_label();
-            a.mov(eax, ABSENT as u32)?;
-            a.mov(r14, rax)?;
-            a.lea(r15, ptr(next))?;
-            a.jmp(rax)?;
-            a.set_label(&mut next)?;
-            leave(a)
-        },
+        code: code!(
+            "mov eax, {absent}",
+            "mov r14, rax",
+            "lea r15, [rip + 775f]",
+            "jmp rax",
+            "775:",
+            leave!();
+            absent = ABSENT
+        ),
         // IA32_EFER.NXE is set: the fault tells that it was a fetch.
         expect: &[Expect::PageFault(USER | FETCH, 3, ABSENT), LEFT],
     },
@@ -399,18 +354,14 @@ pub const GUESTS: &[Guest] = &[
         name: "SYSCALL from CPL 3 reaches CPL 0, and SYSRET returns",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            trap(a, |a| a.syscall())?;
-            trap(a, |a| a.syscall())?;
-            leave(a)
-        },
+        code: code!(trap!("syscall"), trap!("syscall"), leave!()),
         expect: &[Expect::SystemCall(true), Expect::SystemCall(true), LEFT],
     },
     Guest {
         name: "SYSENTER from compatibility mode reaches CPL 0",
         mode: Compatibility,
         before: Before::Nothing,
-        code: |a| a.db(&[0x0F, 0x34]),
+        code: code!("sysenter"),
         expect: &[Expect::SystemCall(false)],
     },
     Guest {
@@ -418,22 +369,14 @@ pub const GUESTS: &[Guest] = &[
         mode: Compatibility,
         before: Before::Nothing,
         // Its code cannot set R14. That the second one happens shows where the first returned to.
-        code: |a| a.db(&[0xCD, GATE, 0xCD, GATE]),
+        code: code!("int {gate}", "int {gate}"; gate = GATE),
         expect: &[Expect::Event(GATE, None, 3), Expect::Event(GATE, None, 3)],
     },
     Guest {
         name: "an interrupt at CPL 0",
         mode: Kernel,
         before: Before::Window,
-        code: |a| {
-            let mut at = a.create_label();
-            a.lea(r14, ptr(at))?;
-            a.sti()?;
-            a.nop()?;
-            a.set_label(&mut at)?;
-            a.cli()?;
-            a.hlt()
-        },
+        code: code!("lea r14, [rip + 775f]", "sti", "nop", "775:", "cli", "hlt"),
         expect: &[
             Expect::Window(IRQ),
             Expect::Event(IRQ, None, 0),
@@ -444,66 +387,59 @@ pub const GUESTS: &[Guest] = &[
         name: "an interrupt at CPL 3",
         mode: User,
         before: Before::Interrupt(IRQ),
-        code: leave,
+        code: code!(leave!()),
         expect: &[Expect::Event(IRQ, None, 3), LEFT],
     },
     Guest {
         name: "a signal ends a loop at CPL 3, and an interrupt comes there",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            let mut here = a.create_label();
-            a.lea(r14, ptr(here))?;
-            a.set_label(&mut here)?;
-            a.jmp(here)
-        },
+        code: code!("lea r14, [rip + 775f]", "775:", "jmp 775b"),
         expect: &[Expect::Kicked(IRQ), Expect::Event(IRQ, None, 3)],
     },
     Guest {
         name: "a non-maskable interrupt at CPL 0",
         mode: Kernel,
         before: Before::Nmi,
-        code: |a| a.hlt(),
+        code: code!("hlt"),
         expect: &[Expect::Event(NMI, None, 0), Expect::Halt],
     },
     Guest {
         name: "a non-maskable interrupt at CPL 3",
         mode: User,
         before: Before::Nmi,
-        code: leave,
+        code: code!(leave!()),
         expect: &[Expect::Event(NMI, None, 3), LEFT],
     },
     Guest {
         name: "TF at CPL 3",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            let mut after = a.create_label();
-            a.lea(r14, ptr(after))?;
-            a.pushfq()?;
-            a.or(dword_ptr(rsp), 0x100)?;
-            a.popfq()?;
-            a.nop()?;
-            a.set_label(&mut after)?;
-            a.nop()?;
-            a.ud2()
-        },
+        code: code!(
+            "lea r14, [rip + 775f]",
+            "pushfq",
+            "or dword ptr [rsp], 0x100",
+            "popfq",
+            "nop",
+            "775:",
+            "nop",
+            "ud2"
+        ),
         expect: &[Expect::Event(DB, None, 3)],
     },
     Guest {
         name: "a hardware breakpoint at CPL 0",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            let mut at = a.create_label();
-            a.lea(r14, ptr(at))?;
-            a.mov(dr0, r14)?;
-            a.mov(eax, 0x402)?; // G0, execution
-            a.mov(dr7, rax)?;
-            a.set_label(&mut at)?;
-            a.nop()?;
-            a.hlt()
-        },
+        code: code!(
+            "lea r14, [rip + 775f]",
+            "mov dr0, r14",
+            "mov eax, 0x402", // G0, execution
+            "mov dr7, rax",
+            "775:",
+            "nop",
+            "hlt"
+        ),
         // The handler takes the breakpoint back.
         expect: &[Expect::Event(DB, None, 0), Expect::Halt],
     },
@@ -511,27 +447,28 @@ pub const GUESTS: &[Guest] = &[
         name: "the upper half of RAX after 32-bit operations at CPL 3",
         mode: User,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(rax, u64::MAX)?;
-            a.mov(qword_ptr(USER_DATA), rax)?;
-            a.add(eax, 2)?;
-            leave(a)
-        },
+        code: code!(
+            "mov rax, 0xFFFFFFFFFFFFFFFF",
+            "mov qword ptr [{data}], rax",
+            "add eax, 2",
+            leave!();
+            data = USER_DATA
+        ),
         expect: &[LEFT, Expect::Rax(1)],
     },
     Guest {
         name: "the task-priority register is the VMM's",
         mode: Kernel,
         before: Before::Nothing,
-        code: |a| {
-            a.mov(eax, 5)?;
-            a.mov(cr8, rax)?;
-            a.mov(rbx, cr8)?;
-            a.mov(eax, 2)?;
-            a.mov(cr8, rax)?;
-            a.mov(rax, rbx)?;
-            a.hlt()
-        },
+        code: code!(
+            "mov eax, 5",
+            "mov cr8, rax",
+            "mov rbx, cr8",
+            "mov eax, 2",
+            "mov cr8, rax",
+            "mov rax, rbx",
+            "hlt"
+        ),
         // KVM tells of a lower priority at once, of a higher one at the next exit.
         expect: &[Expect::TaskPriority(2), Expect::Halt, Expect::Rax(5)],
     },

@@ -11,6 +11,7 @@
 //! | [`watchdog`] | what ends a guest that does not end |
 //! | [`speed`] | what is measured, not judged: speed and single-step |
 
+pub mod code;
 pub mod guests;
 pub mod instructions;
 pub mod scratch;
@@ -18,14 +19,12 @@ pub mod speed;
 pub mod tables;
 pub mod watchdog;
 
-use iced_x86::code_asm::CodeAssembler;
-use iced_x86::code_asm::r8;
 use kvm_bindings::kvm_regs;
 use kvm_ioctls::Kvm;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use self::guests::{Before, Expect, GUESTS, Guest, UD};
+use self::guests::{Before, Expect, GUESTS, Guest};
 use self::instructions::{DATA, ROWS, Row};
 use self::scratch::{Exit, Mode, Scratch};
 use self::tables::{A, D, KERNEL_STACK, has_error_code, selector};
@@ -125,12 +124,6 @@ impl From<KvmError> for Wrong {
     }
 }
 
-impl From<iced_x86::IcedError> for Wrong {
-    fn from(error: iced_x86::IcedError) -> Self {
-        Self::Outcome(format!("cannot be assembled: {error}"))
-    }
-}
-
 /// Whether the checks go on.
 fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
     let (outcome, go_on) = match outcome {
@@ -145,22 +138,12 @@ fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
     go_on
 }
 
-fn assemble(
-    code: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
-    at: u64,
-) -> Result<Vec<u8>, iced_x86::IcedError> {
-    let mut a = CodeAssembler::new(64)?;
-    code(&mut a)?;
-    a.assemble(at)
-}
-
 /// Runs one guest.
 ///
 /// # Errors
 /// What is wrong with its outcome.
 pub fn run_guest(scratch: &mut Scratch, guest: &Guest) -> Result<(), Wrong> {
-    let code = assemble(guest.code, guest.mode.place().0)?;
-    scratch.start(guest.mode, &code)?;
+    scratch.start(guest.mode, (guest.code)())?;
     match guest.before {
         Before::Nothing => {}
         Before::Interrupt(vector) => {
@@ -328,23 +311,23 @@ fn system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<(), Wr
 
 /// A row of instructions, at the CPL of `mode`.
 fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), Wrong> {
-    let (data, wanted) = match mode {
-        Mode::Kernel => (DATA[0], Exit::Halt),
-        _ => (DATA[1], Exit::Event(UD)),
+    let data = if mode == Mode::Kernel {
+        DATA[0]
+    } else {
+        DATA[1]
     };
-    let code = assemble(
-        |a| {
-            a.mov(r8, data)?;
-            (row.code)(a)?;
-            match mode {
-                Mode::Kernel => a.hlt(),
-                _ => a.ud2(),
-            }
-        },
-        mode.place().0,
-    )?;
-    let end = mode.place().0 + code.len() as u64 - if mode == Mode::Kernel { 0 } else { 2 };
+    let (last, wanted) = mode.end();
+    let mut code = (row.code)().to_vec();
+    let mut end = mode.place().0 + code.len() as u64;
+    code.extend(last);
+    if wanted == Exit::Halt {
+        // A trap's RIP is behind the instruction, a fault's is at it.
+        end += last.len() as u64;
+    }
     scratch.start(mode, &code)?;
+    let mut regs = scratch.regs()?;
+    regs.r8 = data;
+    scratch.set_regs(&regs)?;
     let exit = scratch.run(None)?;
     if exit != wanted {
         return Err(other(scratch, &wanted, &exit));

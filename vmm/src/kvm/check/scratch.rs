@@ -13,6 +13,7 @@ use kvm_ioctls::{
 use vbts_cpu::state::{cr0, cr4, efer, rflags};
 use vm_memory::{Bytes, GuestAddress};
 
+use super::guests::UD;
 use super::tables::{
     DESCRIPTORS, GDT, IDT, KERNEL_CODE, KERNEL_STACK, PML4, RAM, SYSTEM_CALL, SYSTEM_CALL_PORT,
     TSS, USER_CODE, USER_STACK, VECTORS, event_name, image, page_entry_address, segment, selector,
@@ -69,6 +70,14 @@ impl Mode {
         match self {
             Self::Kernel => rflags::FIXED,
             Self::User | Self::Compatibility => rflags::FIXED | rflags::IF,
+        }
+    }
+
+    /// An instruction with which code comes to its end, and what that leads to: HLT, or UD2 where HLT is not allowed.
+    pub fn end(self) -> (&'static [u8], Exit) {
+        match self {
+            Self::Kernel => (&[0xF4], Exit::Halt),
+            Self::User | Self::Compatibility => (&[0x0F, 0x0B], Exit::Event(UD)),
         }
     }
 }

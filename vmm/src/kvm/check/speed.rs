@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
 
-use super::guests::UD;
 use super::scratch::{Exit, Mode, Scratch};
 use crate::kvm::{KvmError, Named};
 
@@ -27,14 +26,8 @@ const ENOUGH: Duration = Duration::from_millis(2);
 /// # Errors
 /// KVM does not get to its end.
 pub fn measure(scratch: &mut Scratch, mode: Mode) -> Result<Speed, KvmError> {
-    let mut code = LOOP.to_vec();
-    let end = if mode == Mode::Kernel {
-        code.push(0xF4); // hlt
-        Exit::Halt
-    } else {
-        code.extend([0x0F, 0x0B]); // ud2
-        Exit::Event(UD)
-    };
+    let (last, end) = mode.end();
+    let code = [LOOP, last].concat();
     let mut rounds = ROUNDS;
     loop {
         scratch.start(mode, &code)?;

@@ -1,17 +1,26 @@
+use super::code::{Code, code, trap};
 use super::*;
 use std::collections::BTreeSet;
 
 #[test]
-fn every_guest_can_be_assembled_and_fits_its_page() {
+fn every_guest_fits_its_page() {
     const PAGE: usize = 4096;
     for guest in GUESTS {
-        let code = assemble(guest.code, guest.mode.place().0).unwrap();
+        let code = (guest.code)();
         assert!(!code.is_empty() && code.len() <= PAGE, "{}", guest.name);
     }
     for row in ROWS {
-        let code = assemble(row.code, Mode::User.place().0).unwrap();
-        assert!(code.len() <= PAGE / 2, "{}", row.name);
+        let code = (row.code)();
+        assert!(!code.is_empty() && code.len() <= PAGE / 2, "{}", row.name);
     }
+}
+
+#[test]
+fn a_guest_is_what_the_assembler_makes_of_it() {
+    let code: Code = code!("mov eax, {value}", trap!("int3"); value = 0x1234);
+    // mov eax, 0x1234; lea r14, [rip + 1]; int3
+    let bytes = [0xB8, 0x34, 0x12, 0, 0, 0x4C, 0x8D, 0x35, 1, 0, 0, 0, 0xCC];
+    assert_eq!(code(), bytes);
 }
 
 #[test]

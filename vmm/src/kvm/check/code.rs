@@ -1,0 +1,60 @@
+//! What the guests execute, assembled with vbts itself.
+
+/// The machine code of a guest.
+pub type Code = fn() -> &'static [u8];
+
+/// Assembles lines of code into a [`Code`]: `code!("mov eax, {value}", "hlt"; value = 5)`. It must not depend on where
+/// it is: it is copied to where the guest runs.
+macro_rules! code {
+    ($($line:expr),+ $(; $($name:ident = $value:expr),+)? $(,)?) => {
+        || {
+            let (start, end): (*const u8, *const u8);
+            // SAFETY: the lines only go to a section of data, and are not executed here. The two instructions that
+            // stay put the addresses of labels into registers.
+            unsafe {
+                core::arch::asm!(
+                    ".pushsection .rodata.guests, \"a\"",
+                    "770:",
+                    $($line,)+
+                    "779:",
+                    ".popsection",
+                    "lea {start}, [rip + 770b]",
+                    "lea {end}, [rip + 779b]",
+                    start = out(reg) start,
+                    end = out(reg) end,
+                    $($($name = const $value,)+)?
+                    options(nomem, nostack, pure, preserves_flags),
+                );
+                // SAFETY: both labels are in one piece of this program's read-only data, in this order.
+                core::slice::from_raw_parts(start, end.offset_from_unsigned(start))
+            }
+        }
+    };
+}
+
+/// An instruction that faults; the handler goes on after it.
+macro_rules! fault {
+    ($instruction:literal) => {
+        concat!(
+            "lea r14, [rip + 771f]; lea r15, [rip + 772f]; 771: ",
+            $instruction,
+            "; 772:"
+        )
+    };
+}
+
+/// An instruction after which there is a trap.
+macro_rules! trap {
+    ($instruction:literal) => {
+        concat!("lea r14, [rip + 773f]; ", $instruction, "; 773:")
+    };
+}
+
+/// The end of a guest at CPL 3: the exception that KVMs get right if they get any.
+macro_rules! leave {
+    () => {
+        "lea r14, [rip + 774f]; 774: ud2"
+    };
+}
+
+pub(super) use {code, fault, leave, trap};
