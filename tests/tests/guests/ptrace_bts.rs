@@ -202,7 +202,7 @@ fn bad(machine: &Machine, directory: &Path, kernel: &Path, options: &[&str]) -> 
 /// A case that takes the guest down is told by its name, and those after it are run.
 fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let command = bad(machine, directory.path(), kernel, &["--case-timeout", "15"])?;
+    let command = bad(machine, directory.path(), kernel, &["--case-timeout", "10"])?;
     let run = machine::finish(command)?.expect(1)?;
     check_results(
         &run,
@@ -211,7 +211,7 @@ fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
             "not ok bad.fail",
             "not ok bad.crash # ERROR Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
             "ok bad.pass_again",
-            "not ok bad.hang # TIMEOUT nothing after 15 s",
+            "not ok bad.hang # TIMEOUT nothing after 10 s",
             "not ok bad.warn",
             "not ok bad.reset # ERROR the guest has ended, or was reset",
             "ok good.pass",
@@ -270,7 +270,7 @@ fn junit(machine: &Machine, kernel: &Path) -> Result<()> {
 /// Then the case that runs has failed, and the others are told as well.
 fn time_limit(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let options = ["--timeout", "20", "--filter", "*.hang", "--filter", "good"];
+    let options = ["--timeout", "10", "--filter", "*.hang", "--filter", "good"];
     let command = bad(machine, directory.path(), kernel, &options)?;
     let run = machine::finish(command)?.expect(124)?;
     check_results(
