@@ -67,7 +67,7 @@ static int test_every_branch(void)
 		CHECK(r[i].qualifier == BRANCH);
 	/* Gap-free: a branch cannot start before the place where the one before it went. */
 	for (i = 1; i < n; i++)
-		CHECK((int64_t)r[i].a < 0 || r[i].a >= r[i - 1].b);
+		CHECK(is_kernel(r[i].a) || r[i].a >= r[i - 1].b);
 	stop(pid);
 	return 0;
 }
@@ -94,7 +94,7 @@ static int test_wrap(void)
 	CHECK(count(r, 1, loop_a_branch, loop_a_head) == 1);
 	CHECK(r[99].a != (uintptr_t)loop_a_branch);
 	for (i = 1; i < 100; i++)
-		CHECK((int64_t)r[i].a < 0 || r[i].a >= r[i - 1].b);
+		CHECK(is_kernel(r[i].a) || r[i].a >= r[i - 1].b);
 	stop(pid);
 	return 0;
 }
@@ -148,8 +148,8 @@ static int unprivileged(void)
 	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999);
 	for (long i = 0; i < n; i++) {
 		masked += r[i].a == ~0ull;
-		CHECK((int64_t)r[i].a >= 0 || r[i].a == ~0ull);
-		CHECK((int64_t)r[i].b >= 0);
+		CHECK(!is_kernel(r[i].a) || r[i].a == ~0ull);
+		CHECK(!is_kernel(r[i].b));
 	}
 	CHECK(masked > 0);
 	stop(pid);

@@ -98,6 +98,11 @@ void loop_a(unsigned long count);
 void loop_b(unsigned long count);
 extern const char loop_a_head[], loop_a_branch[], loop_b_head[], loop_b_branch[];
 
+static inline int is_kernel(uint64_t ip)
+{
+	return (int64_t)ip < 0;
+}
+
 /* Number of branches of a loop. */
 unsigned long count(const struct record *r, long n, const char *from, const char *to);
 

@@ -7,11 +7,6 @@
 
 #define MIB (1ul << 20)
 
-static int is_kernel(uint64_t ip)
-{
-	return (int64_t)ip < 0;
-}
-
 /* Number of records that do not start where the one before them went, or a few instructions later. */
 static unsigned long breaks(const struct record *r, long n)
 {
@@ -158,9 +153,15 @@ static int test_maze(void)
 	long n;
 
 	TRY(path_reference(&reference));
-	n = trace(&pid, work_maze, r, ROOM, 1024, O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB);
-	TRY(n < 0);
-	CHECK(!(flags_of(pid) & O_LOST));
+	/* An interrupt in which the kernel has much to do, such as to print something, can take more than there is room for. */
+	for (int tries = 0; ; tries++) {
+		n = trace(&pid, work_maze, r, ROOM, 1024, O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB);
+		TRY(n < 0);
+		if (!(flags_of(pid) & O_LOST))
+			break;
+		CHECK(tries < 2);
+		stop(pid);
+	}
 	TRY(path_add(&path, r, n));
 	stop(pid);
 	return path_compare(&path, &reference);
@@ -275,7 +276,11 @@ static int test_lost_is_told(void)
 	CHECK(config(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_SIGNAL) == 0);
 	CHECK(!(flags_of(pid) & O_LOST));
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
-	CHECK(flags_of(pid) & O_LOST);
+	while (!(flags_of(pid) & O_LOST)) {
+		/* Interrupts have filled it outside a system call. */
+		CHECK(bts(DRAIN, pid, r, 0) > 0);
+		CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	}
 	CHECK(bts(SIZE, pid, NULL, 0) == 1024);
 	/* Until it is cleared. */
 	CHECK(bts(DRAIN, pid, r, 0) == 1024 && flags_of(pid) & O_LOST);
