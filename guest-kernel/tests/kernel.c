@@ -291,8 +291,9 @@ static int test_lost_is_told(void)
 
 static void work_sleep(void)
 {
+	/* Long enough that the time is not up before the task sleeps, where the kernel is slow. */
 	for (int i = 0; i < 20; i++)
-		usleep(1000);
+		usleep(10000);
 }
 
 /* What the processor does while the task sleeps is not the task's. */
