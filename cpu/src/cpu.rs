@@ -16,7 +16,7 @@ use crate::paging;
 use crate::platform::{Platform, Signals};
 use crate::pmu::Pmu;
 use crate::ram::GuestRam;
-use crate::record::Window;
+use crate::record::{NO_PAGE, Window};
 use crate::state::{
     CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
 };
@@ -164,6 +164,8 @@ pub struct Cpu {
     pub(crate) pmu: Box<Pmu>,
     /// See [`Window`].
     pub(crate) window: Window,
+    /// Guest-physical page of the DS area that the window was last opened in; [`NO_PAGE`] before.
+    pub(crate) ds_page: u64,
     /// Segments, tables, control and debug registers.
     pub sys: SystemState,
     /// MSRs.
@@ -247,6 +249,7 @@ impl Cpu {
             recorder: Recorder::new(model.generation),
             pmu: Box::new(Pmu::new(model)),
             window: Window::default(),
+            ds_page: NO_PAGE,
             sys: SystemState::default(),
             msr: MsrState::default(),
             x87: X87State::default(),
@@ -550,6 +553,7 @@ impl Cpu {
 
     /// Linear addresses may lead to other code than before.
     pub(crate) fn new_generation(&mut self) {
+        self.window.close();
         self.generation += 1;
         self.update_jump_key();
     }

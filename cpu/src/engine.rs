@@ -59,17 +59,16 @@ impl SoftCpu {
         self.cpu.skipped += now.saturating_sub(self.cpu.now());
     }
 
-    /// A device has written the guest-physical page at `gpa`: code in it is stale.
+    /// A device has written the guest-physical page at `gpa`: code in it is stale, and the DS area may be.
     pub fn invalidate_page(&mut self, gpa: u64) {
+        if !self.cpu.is_observed(gpa) {
+            return;
+        }
+        self.cpu.window.close();
         if self.cache.invalidate(&mut self.cpu.code_map, gpa) {
-            self.cpu.tlb.set_code(gpa, false);
+            self.cpu.flag_page(gpa);
             self.cpu.new_generation();
         }
-    }
-
-    /// Whether code was decoded from the guest-physical page at `gpa`.
-    pub fn is_code_page(&self, gpa: u64) -> bool {
-        self.cpu.code_map.is_code(gpa)
     }
 
     /// Code may have changed unseen, as while another accelerator ran the processor.
@@ -80,7 +79,7 @@ impl SoftCpu {
 
     /// Takes an event, or runs one instruction.
     pub fn step(&mut self) -> Option<Exit> {
-        self.cpu.enter_run(u64::MAX);
+        self.enter(u64::MAX);
         let exit = self.boundary();
         self.cpu.leave_run();
         exit
@@ -88,7 +87,7 @@ impl SoftCpu {
 
     /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller.
     pub fn run(&mut self, deadline: u64) -> Exit {
-        self.cpu.enter_run(match self.cpu.clock {
+        self.enter(match self.cpu.clock {
             Clock::Instructions => deadline.saturating_sub(self.cpu.skipped),
             Clock::Host(_) => self.cpu.icount + SLICE,
         });
@@ -100,6 +99,13 @@ impl SoftCpu {
         };
         self.cpu.leave_run();
         exit
+    }
+
+    /// Before the first block: runs to `limit` in [`Cpu`]'s `icount`.
+    fn enter(&mut self, limit: u64) {
+        // Other processors, which have run in between, may have written the DS area.
+        self.cpu.window.close();
+        self.cpu.enter_run(limit);
     }
 
     /// `BRANCHES`: counts branch instructions.
@@ -335,7 +341,7 @@ impl SoftCpu {
         };
         let (id, first) = inserted;
         if first {
-            self.cpu.tlb.set_code(hit.gpa, true);
+            self.cpu.flag_page(hit.gpa);
             self.cpu.window.close();
         }
         self.remember(extent, id);

@@ -314,7 +314,8 @@ impl Cpu {
                 if let Target::Ram(hit) =
                     self.translate(la, Access::Write, Privilege::Supervisor)?
                 {
-                    if hit.code {
+                    if hit.observed {
+                        self.window.close();
                         self.overwritten.push(hit.gpa & !0xFFF);
                         self.special |= Special::OVERWRITTEN;
                     }
@@ -333,7 +334,7 @@ impl Cpu {
         self.check_canonical_end(la, size)?;
         for part in pages(la, size) {
             if let Target::Ram(hit) = self.translate(part.la, Access::Write, self.privilege)? {
-                self.check_code(&hit, part.len)?;
+                self.check_observed(&hit, part.len)?;
             }
         }
         Ok(())
@@ -387,7 +388,7 @@ impl Cpu {
         let parts = pages(la, bytes.len());
         for part in parts.clone() {
             if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)? {
-                self.check_code(&hit, part.len)?;
+                self.check_observed(&hit, part.len)?;
             }
         }
         let mut done = 0;
@@ -433,10 +434,14 @@ impl Cpu {
         }
     }
 
-    /// A write of `len` bytes at `hit` must not meet code that has been decoded.
-    fn check_code(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
-        if hit.code && self.code_map.overlaps(hit.gpa, len) {
-            return Err(self.abort(Fault::CodeWrite { gpa: hit.gpa }));
+    /// A write of `len` bytes at `hit` must not meet code that has been decoded; and the fields of the DS area may not be
+    /// what they were.
+    fn check_observed(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
+        if hit.observed {
+            self.window.close();
+            if self.code_map.overlaps(hit.gpa, len) {
+                return Err(self.abort(Fault::CodeWrite { gpa: hit.gpa }));
+            }
         }
         Ok(())
     }
@@ -501,7 +506,7 @@ impl Cpu {
             // SAFETY: `page` is the start of a page of RAM.
             host: unsafe { page.as_ptr().add((la & 0xFFF) as usize) },
             gpa: walk.gpa,
-            code: access == Access::Write && self.code_map.is_code(walk.gpa),
+            observed: access == Access::Write && self.is_observed(walk.gpa),
         };
         if !self.watched(la, access) {
             self.tlb.insert(la, access, class, hit, walk.global);
@@ -606,13 +611,12 @@ impl DsMemory for Cpu {
 }
 
 impl Cpu {
-    /// Host address of linear address `la`, if a supervisor may write `len` bytes there directly: they lie in one
-    /// page of RAM that holds no code. Valid for this generation.
-    pub(crate) fn pin(&self, la: u64, len: usize) -> Option<u64> {
-        let host = self
-            .tlb
-            .fast(la, len, Access::Write, Privilege::Supervisor)?;
-        Some(host as u64)
+    /// Where linear address `la` leads, if a supervisor may write `len` bytes there directly: they lie in one page of RAM
+    /// that holds no code. Valid until the next [`Self::new_generation`].
+    pub(crate) fn pin(&self, la: u64, len: usize) -> Option<Hit> {
+        let hit = self.tlb.find(la, Access::Write, Privilege::Supervisor)?;
+        let one_page = (la & 0xFFF) as usize + len <= 0x1000;
+        (one_page && !self.code_map.is_code(hit.gpa)).then_some(hit)
     }
 
     /// The DS save area must be writable RAM: a record must not reach a device register.

@@ -1,6 +1,6 @@
 //! Where a taken branch meets the Branch Trace Store.
 
-use vbts_bts::{BranchRecord, BtsFields, DsMemory, RECORD_SIZE, Stored};
+use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored};
 
 use crate::cpu::Cpu;
 use crate::debug;
@@ -30,32 +30,20 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn record(&mut self, from: u64, to: u64) {
         self.branched = true;
-        let w = &self.window;
-        if w.generation == self.generation {
-            // SAFETY: the window's generation is current: `fields` is the host address of four words of guest RAM.
-            let [base, index, absolute_maximum, threshold] = std::array::from_fn(|i| unsafe {
-                (w.fields as *const u64).add(i).read_unaligned()
-            });
-            if index.wrapping_sub(w.first) < w.len
-                && index & 3 == 0
-                && [base, absolute_maximum, threshold] == [w.base, w.absolute_maximum, w.threshold]
-            {
-                let slot = w.offset.wrapping_add(index) as *mut u64;
-                let record = BranchRecord { from, to }.to_words();
-                for (i, word) in record.into_iter().enumerate() {
-                    // SAFETY: `index` lies in the window: a record there is in the page of writable guest RAM that
-                    // `offset` leads to.
-                    unsafe { slot.add(i).write_unaligned(word) };
-                }
-                // SAFETY: as for the read of the fields; the page is writable.
-                unsafe {
-                    (w.fields as *mut u64)
-                        .add(1)
-                        .write_unaligned(index + RECORD_SIZE)
-                };
-                self.recorder.count_stored();
-                return;
+        let w = &mut self.window;
+        if w.index < w.end {
+            let slot = w.offset.wrapping_add(w.index) as *mut u64;
+            let record = BranchRecord { from, to }.to_words();
+            for (i, word) in record.into_iter().enumerate() {
+                // SAFETY: the window is open, and `index` lies in it: a record there is in the page of writable guest
+                // RAM that `offset` leads to.
+                unsafe { slot.add(i).write_unaligned(word) };
             }
+            w.index += RECORD_SIZE;
+            // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM.
+            unsafe { (w.field as *mut u64).write_unaligned(w.index) };
+            self.recorder.count_stored();
+            return;
         }
         self.branch_anywhere(from, to);
     }
@@ -82,55 +70,77 @@ impl Cpu {
         let Ok([base, index, absolute_maximum, threshold]) = self.read::<4>(la) else {
             return;
         };
-        let (Some(fields), Some(page)) = (self.pin(la, BtsFields::SIZE), self.pin(index, 1)) else {
+        if (base | index) & 3 != 0 || index < base {
+            return;
+        }
+        let (Some(fields), Some(slot)) = (self.pin(la, BtsFields::SIZE), self.pin(index, 1)) else {
             return;
         };
+        let ds_page = fields.gpa & !0xFFF;
+        if slot.gpa & !0xFFF == ds_page && slot.gpa < fields.gpa + BtsFields::SIZE as u64 {
+            // Records might overwrite the fields.
+            return;
+        }
+        self.observe_ds_page(ds_page);
         // A record that fits after the next one: no wrap. Neither reaches the threshold, or it lies behind.
         let mut end = absolute_maximum.saturating_sub(2 * RECORD_SIZE - 1);
         if index < threshold {
             end = end.min(threshold.saturating_sub(RECORD_SIZE));
         }
-        // It stays in this page.
-        let end = end.min((index | 0xFFF) - (RECORD_SIZE - 2));
         self.window = Window {
-            generation: self.generation,
-            fields,
-            base,
-            absolute_maximum,
-            threshold,
-            first: index,
-            len: end.saturating_sub(index),
-            offset: page.wrapping_sub(index),
+            index,
+            // It stays in this page.
+            end: end.min((index | 0xFFF) - (RECORD_SIZE - 2)),
+            offset: (slot.host as u64).wrapping_sub(index),
+            field: fields.host as u64 + DS_INDEX_OFFSET,
         };
+    }
+
+    /// Has writes to the page at `gpa` close the window, and no longer those to the page of which that was so.
+    fn observe_ds_page(&mut self, gpa: u64) {
+        let before = std::mem::replace(&mut self.ds_page, gpa);
+        if before != gpa {
+            self.flag_page(before);
+            self.flag_page(gpa);
+        }
+    }
+
+    /// Whether writes to the guest-physical page of `gpa` must be looked at: it holds decoded code, or the fields of
+    /// the DS area.
+    pub(crate) fn is_observed(&self, gpa: u64) -> bool {
+        self.code_map.is_code(gpa) || gpa & !0xFFF == self.ds_page
+    }
+
+    /// Tells the TLB that [`Self::is_observed`] may have changed for this page.
+    pub(crate) fn flag_page(&mut self, gpa: u64) {
+        self.tlb.set_observed(gpa, self.is_observed(gpa));
     }
 }
 
-/// Where records can be stored by a few comparisons: a run of slots in one page, the next one among them, in which a
+/// [`Cpu`]'s `ds_page` when there is none: no page begins there.
+pub(crate) const NO_PAGE: u64 = u64::MAX;
+
+/// Where records can be stored by one comparison: a run of slots in one page, the next one among them, in which a
 /// record neither wraps the buffer, nor fills it, nor reaches the threshold.
 ///
-/// Everything that could make this untrue closes it: another translation (by the generation), another DS area or
-/// DEBUGCTL, code decoded from either page; and the fields in memory are compared at each record, since the guest may
-/// write them at any time.
+/// Everything that could make this untrue closes it: another translation, another DS area or DEBUGCTL, code decoded
+/// from either page, and a write to the page of the fields, by the guest or by a device. What another processor writes
+/// there is seen when the next run begins.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// [`Cpu`]'s generation when it was opened; 0: closed.
-    generation: u64,
-    /// Host address of the DS management area.
-    fields: u64,
-    base: u64,
-    absolute_maximum: u64,
-    threshold: u64,
-    /// Linear address of the first slot.
-    first: u64,
-    /// Indices from `first` that are in the window, in bytes.
-    len: u64,
+    /// The BTS index: linear address of the next slot. In the DS area it is the same.
+    index: u64,
+    /// The slots below this index are in the window. 0: closed.
+    end: u64,
     /// Host address minus linear address of the slots, modulo 2^64.
     offset: u64,
+    /// Host address of the index in the DS area.
+    field: u64,
 }
 
 impl Window {
     /// Closes it.
     pub fn close(&mut self) {
-        self.generation = 0;
+        self.end = 0;
     }
 }

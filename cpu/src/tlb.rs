@@ -17,15 +17,15 @@ const CLASSES: usize = 3;
 
 /// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
 const INVALID: u64 = u64::MAX;
-/// The page holds decoded code: writes must look before they leap.
-const CODE: u64 = 1;
+/// Writes to the page must look before they leap ([`crate::cpu::Cpu::is_observed`]).
+const OBSERVED: u64 = 1;
 /// Mapped with the G flag while CR4.PGE was set: survives a write to CR3.
 const GLOBAL_BIT: u64 = 1;
 
 /// What every access looks at.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Linear page address, plus [`CODE`] for a page that the fast path must not hit.
+    /// Linear page address, plus [`OBSERVED`] for a page that the fast path must not hit.
     tag: u64,
     /// Host address minus linear address, modulo 2^64.
     addend: u64,
@@ -43,8 +43,8 @@ pub(crate) struct Hit {
     pub host: *mut u8,
     /// Guest-physical address of the byte asked for.
     pub gpa: u64,
-    /// The page holds decoded code.
-    pub code: bool,
+    /// It was found for a write, and the page is observed.
+    pub observed: bool,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Tlb {
         }
     }
 
-    /// Like [`Tlb::fast`] for one byte, but also finds pages that hold code, and tells so.
+    /// Like [`Tlb::fast`] for one byte, but also finds pages that are observed, and tells so.
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
         let slot = Self::slot(la, kind, class);
@@ -92,7 +92,7 @@ impl Tlb {
         (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
             gpa: (self.phys[slot] & !0xFFF) | (la & 0xFFF),
-            code: e.tag & CODE != 0,
+            observed: e.tag & OBSERVED != 0,
         })
     }
 
@@ -101,7 +101,7 @@ impl Tlb {
         let page = la & !0xFFF;
         let slot = Self::slot(la, kind, class);
         self.entries[slot] = Entry {
-            tag: page | if hit.code { CODE } else { 0 },
+            tag: page | if hit.observed { OBSERVED } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
         };
         self.phys[slot] = (hit.gpa & !0xFFF) | if global { GLOBAL_BIT } else { 0 };
@@ -151,16 +151,15 @@ impl Tlb {
         }
     }
 
-    /// A guest-physical page has got its first decoded code, or has lost its last: writes to it take the
-    /// slow path from now on, or need not any more.
-    pub fn set_code(&mut self, gpa: u64, code: bool) {
+    /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or need not any more.
+    pub fn set_observed(&mut self, gpa: u64, observed: bool) {
         for class in [Privilege::Supervisor, Privilege::User] {
             let first = Self::slot(0, Access::Write, class);
             let set = first..first + ENTRIES;
             let entries = self.entries[set.clone()].iter_mut();
             for (e, phys) in entries.zip(&self.phys[set]) {
                 if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
-                    e.tag = (e.tag & !CODE) | if code { CODE } else { 0 };
+                    e.tag = (e.tag & !OBSERVED) | if observed { OBSERVED } else { 0 };
                 }
             }
         }

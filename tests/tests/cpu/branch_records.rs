@@ -2,10 +2,13 @@
 //! leads to is traced.
 
 use crate::common::records::{ALL, check};
-use crate::common::{Gate, Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler, selector};
+use crate::common::{
+    BTS_BUFFER, DATA, DS_AREA, Gate, Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler,
+    selector,
+};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_bts::DebugCtl;
+use vbts_bts::{DebugCtl, RECORD_SIZE};
 use vbts_cpu::cpu::vector::{BP, DB, GP, PF, UD};
 use vbts_cpu::state::rflags;
 
@@ -328,10 +331,7 @@ fn crossing_the_threshold_signals_once_and_a_full_buffer_keeps_its_records() {
 
     let mut g = make();
     g.trace((ALL | DebugCtl::BTINT).bits(), 4);
-    g.write(
-        crate::common::DS_AREA + 0x18,
-        crate::common::BTS_BUFFER + 2 * 24,
-    );
+    g.write(DS_AREA + 0x18, BTS_BUFFER + 2 * 24);
     g.run();
     assert_eq!(g.records(), [round; 4]);
     let interrupts = g
@@ -347,6 +347,73 @@ fn crossing_the_threshold_signals_once_and_a_full_buffer_keeps_its_records() {
     assert_eq!(g.records(), [round, (USER + 7, handler(UD))]);
 }
 
+/// Assembles a write of RAX to the quadword at RDI, where RCX was.
+type Write = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+
+const WRITES: [(&str, Write); 8] = [
+    ("MOV", |a| a.mov(qword_ptr(rdi), rax)),
+    ("ADD", |a| {
+        a.sub(rax, rcx)?;
+        a.add(qword_ptr(rdi), rax)
+    }),
+    ("XCHG", |a| a.xchg(qword_ptr(rdi), rax)),
+    ("LOCK CMPXCHG", |a| {
+        a.xchg(rax, rcx)?;
+        a.lock().cmpxchg(qword_ptr(rdi), rcx)
+    }),
+    ("REP STOSQ", |a| {
+        a.mov(ecx, 1)?;
+        a.rep().stosq()
+    }),
+    ("PUSH", |a| {
+        a.lea(rsp, qword_ptr(rdi + 8))?;
+        a.push(rax)
+    }),
+    ("MOVQ", |a| {
+        a.movq(xmm0, rax)?;
+        a.movq(qword_ptr(rdi), xmm0)
+    }),
+    ("two of MOV", |a| {
+        a.mov(word_ptr(rdi), ax)?;
+        a.shr(rax, 16)?;
+        a.mov(dword_ptr(rdi + 2), eax)
+    }),
+];
+
+#[test]
+fn what_the_guest_writes_to_the_ds_area_counts_at_the_next_branch() {
+    const INDEX: u64 = DS_AREA + 8;
+    const ALIAS: u64 = DATA + 8;
+    for (name, write) in WRITES {
+        for la in [INDEX, ALIAS] {
+            let mut g = Guest::kernel(|a| {
+                // Of two branches the second is taken back.
+                for index in [2, 3] {
+                    for _ in 0..2 {
+                        let mut next = a.create_label();
+                        a.jmp(next)?;
+                        a.set_label(&mut next)?;
+                    }
+                    a.mov(rdi, la)?;
+                    a.mov(rcx, BTS_BUFFER + RECORD_SIZE * index)?;
+                    a.mov(rax, BTS_BUFFER + RECORD_SIZE * (index - 1))?;
+                    write(a)?;
+                }
+                let mut next = a.create_label();
+                a.jmp(next)?;
+                a.set_label(&mut next)?;
+                a.hlt()
+            });
+            g.map(ALIAS, DS_AREA, 3);
+            g.trace(ALL.bits(), 64);
+            g.run();
+            // The first, the third, and the last.
+            assert_eq!(g.records().len(), 3, "{name} to {la:#x}");
+            assert!(g.records().is_sorted(), "{name} to {la:#x}");
+        }
+    }
+}
+
 #[test]
 fn a_ds_area_that_is_not_mapped_harms_nobody() {
     let mut g = Guest::user(|a| {
@@ -356,7 +423,7 @@ fn a_ds_area_that_is_not_mapped_harms_nobody() {
         a.ud2()
     });
     g.trace(ALL.bits(), 64);
-    g.page(crate::common::DS_AREA, 0);
+    g.page(DS_AREA, 0);
     let frame = g.run_to_exception(UD, None);
     assert_eq!(frame.rip, USER + 2);
     assert!(g.records().is_empty());

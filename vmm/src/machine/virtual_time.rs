@@ -156,7 +156,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Devices have written memory: decoded code in those pages is stale.
+    /// Devices have written memory: what the processors keep of those pages is stale.
     fn forget_overwritten_code(&mut self) {
         for region in self.memory.iter() {
             let first = region.start_addr().0 / PAGE;
@@ -165,10 +165,7 @@ impl Machine {
             mapping.bitmap().take(|page| {
                 let gpa = (first + page) * PAGE;
                 for vcpu in &mut self.vcpus {
-                    let soft = vcpu.soft_mut();
-                    if soft.is_code_page(gpa) {
-                        soft.invalidate_page(gpa);
-                    }
+                    vcpu.soft_mut().invalidate_page(gpa);
                 }
             });
         }

@@ -354,7 +354,12 @@ impl Guest {
 
     /// Changes the flags of a page-table entry.
     pub fn page(&mut self, la: u64, flags: u64) {
-        self.write(PT + 8 * (la >> 12), (la & !0xFFF) | flags);
+        self.map(la, la, flags);
+    }
+
+    /// Maps the page of `la` to that of `gpa`.
+    pub fn map(&mut self, la: u64, gpa: u64, flags: u64) {
+        self.write(PT + 8 * (la >> 12), (gpa & !0xFFF) | flags);
         self.soft.cpu.flush_tlb(false);
     }
 
