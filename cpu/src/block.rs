@@ -71,8 +71,8 @@ const _: () = assert!(size_of::<Block>() == 64);
 /// A run of instructions that were decoded together.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// RIP and key of the last jump to it: another jump to the same RIP with the same key leads here, too. A key of zero:
-    /// no jump does.
+    /// RIP and key of the last jump to it: another jump to the same RIP with the same key, one of [`JumpKeys`], leads here,
+    /// too. A key of zero: no jump does.
     rip: u64,
     key: u64,
     pub ops: Ops,
@@ -127,6 +127,15 @@ type PageKey = (u16, CodeSize, Extent);
 /// The blocks that begin in one guest-physical page, sorted.
 type PageBlocks = Vec<(PageKey, BlockId)>;
 
+/// What a remembered jump depends on: mode, and a generation of the translations of linear addresses. Never zero.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct JumpKeys {
+    /// For a jump to any page.
+    pub any: u64,
+    /// For one to a global page, which a write to CR3 leaves as it is.
+    pub global: u64,
+}
+
 /// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
 const MAX_BLOCKS: usize = 1 << 19;
 /// The same for their operations: 384 MiB. Linux with a few programs stays far below; a guest that jumps to every byte of
@@ -180,20 +189,20 @@ impl BlockCache {
         (rip ^ (rip >> 12)) as usize % JUMPS
     }
 
-    /// The block `hint`, if that is where a jump to `rip` leads. `key`: generation and mode.
+    /// The block `hint`, if that is where a jump to `rip` leads.
     #[inline(always)]
-    pub fn linked(&self, hint: BlockId, rip: u64, key: u64) -> Option<&Block> {
+    pub fn linked(&self, hint: BlockId, rip: u64, keys: JumpKeys) -> Option<&Block> {
         let block = self.blocks.get(hint as usize)?;
-        (block.rip == rip && block.key == key).then_some(block)
+        (block.rip == rip && (block.key == keys.any || block.key == keys.global)).then_some(block)
     }
 
     /// The block to which a jump to `rip` leads, if it was one of the last.
     #[inline(always)]
-    pub fn jump(&self, rip: u64, key: u64) -> Option<&Block> {
-        self.linked(self.jumps[Self::jump_slot(rip)], rip, key)
+    pub fn jump(&self, rip: u64, keys: JumpKeys) -> Option<&Block> {
+        self.linked(self.jumps[Self::jump_slot(rip)], rip, keys)
     }
 
-    /// Remembers where a jump to `rip` leads. `key` is never zero.
+    /// Remembers where a jump to `rip` leads. `key` is one of [`JumpKeys`].
     pub fn remember(&mut self, rip: u64, key: u64, id: BlockId) {
         self.jumps[Self::jump_slot(rip)] = id;
         if let Some(block) = self.blocks.get_mut(id as usize) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bitflags::bitflags;
 use vbts_bts::Recorder;
 
-use crate::block::{CodeMap, CodeSize};
+use crate::block::{CodeMap, CodeSize, JumpKeys};
 use crate::clock::{Clock, HostClock};
 use crate::cpuid::{Model, Topology};
 use crate::debug::{Breakpoints, DEBUGCTL_BTF, DR6_ONES, DR7_ONES};
@@ -20,7 +20,7 @@ use crate::record::{NO_PAGE, Window};
 use crate::state::{
     CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
 };
-use crate::tlb::Tlb;
+use crate::tlb::{Hit, PageFilter, Tlb};
 
 /// Exception vectors (SDM Vol. 3A table 6-1).
 pub mod vector {
@@ -151,9 +151,13 @@ pub struct Cpu {
     /// Base and limit of the last code segment that was not one of 64-bit code.
     code_segment: (u64, u32),
     /// Bumped whenever an instruction pointer may lead to other code than before.
-    pub(crate) generation: u64,
-    /// See `update_jump_key`; never zero.
-    pub(crate) jump_key: u64,
+    generation: u64,
+    /// The same for one in a global page of the upper half.
+    global_generation: u64,
+    /// See `update_jump_keys`.
+    pub(crate) jump_keys: JumpKeys,
+    /// Pages of the lower half to which jumps have been remembered in this generation.
+    jumped: PageFilter,
     /// Why the last [`Abort`] happened.
     pub fault: Fault,
     pub(crate) tlb: Tlb,
@@ -241,7 +245,9 @@ impl Cpu {
             linear_mask: u64::MAX,
             code_segment: (0, u32::MAX),
             generation: 1,
-            jump_key: 0,
+            global_generation: 1,
+            jump_keys: JumpKeys::default(),
+            jumped: PageFilter::default(),
             fault: Fault::None,
             tlb: Tlb::new(),
             ram,
@@ -508,6 +514,7 @@ impl Cpu {
         if !self.code64 && self.code_segment != (cs.base, cs.limit) {
             self.code_segment = (cs.base, cs.limit);
             self.generation += 1;
+            self.global_generation += 1;
         }
         for i in 0..6 {
             let flat = self.code64 && i < 4;
@@ -540,34 +547,63 @@ impl Cpu {
             (false, true) => CodeSize::Bits32,
             (false, false) => CodeSize::Bits16,
         };
-        self.update_jump_key();
+        self.update_jump_keys();
         self.update_breakpoints();
         self.update_counted_ring();
     }
 
-    /// What a remembered jump depends on: generation, size of code, and whether fetches are the user's.
-    fn update_jump_key(&mut self) {
-        self.jump_key =
-            self.generation << 3 | (self.code_size as u64) << 1 | u64::from(self.cpl == 3);
+    fn update_jump_keys(&mut self) {
+        let mode = (self.code_size as u64) << 1 | u64::from(self.cpl == 3);
+        self.jump_keys = JumpKeys {
+            any: self.generation << 4 | mode,
+            global: self.global_generation << 4 | 8 | mode,
+        };
+    }
+
+    /// What a jump to the linear address `la`, which is translated to `hit`, depends on.
+    pub(crate) fn jump_key(&mut self, la: u64, hit: &Hit) -> u64 {
+        if !is_upper(la) {
+            self.jumped.add(la);
+        } else if hit.global {
+            return self.jump_keys.global;
+        }
+        self.jump_keys.any
     }
 
     /// Linear addresses may lead to other code than before.
     pub(crate) fn new_generation(&mut self) {
+        self.global_generation += 1;
+        self.new_local_generation();
+    }
+
+    /// The same, but not for those in global pages of the upper half.
+    fn new_local_generation(&mut self) {
         self.window.close();
+        self.jumped = PageFilter::default();
         self.generation += 1;
-        self.update_jump_key();
+        self.update_jump_keys();
     }
 
     /// Forgets translations of linear addresses.
     pub fn flush_tlb(&mut self, keep_global: bool) {
         self.tlb.flush(keep_global);
-        self.new_generation();
+        if keep_global {
+            self.new_local_generation();
+        } else {
+            self.new_generation();
+        }
     }
 
     /// Forgets the translation of one page.
     pub fn flush_tlb_page(&mut self, la: u64) {
-        self.tlb.flush_page(la);
-        self.new_generation();
+        let large = self.tlb.flush_page(la);
+        if is_upper(la) {
+            self.new_generation();
+        } else if large || self.jumped.may_have(la) {
+            self.new_local_generation();
+        } else {
+            self.window.close();
+        }
     }
 
     /// Whether IA32_DEBUGCTL asks for something at branches: that they are recorded, or single-stepping from one to the
@@ -681,4 +717,9 @@ impl Cpu {
         self.flush_tlb(false);
         self.update_mode();
     }
+}
+
+/// Whether a linear address is in the upper half of the canonical ones.
+fn is_upper(la: u64) -> bool {
+    (la as i64) < 0
 }

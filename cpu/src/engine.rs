@@ -9,6 +9,7 @@ use crate::op::{Abort, Flow, Op, reg, seg};
 use crate::platform::Signals;
 use crate::pmu::branches_before;
 use crate::state::rflags;
+use crate::tlb::Hit;
 
 /// Instructions that [`SoftCpu::run`] executes at most when time is the host's: some 50 µs.
 const SLICE: u64 = 20_000;
@@ -120,7 +121,7 @@ impl SoftCpu {
                 }
                 continue;
             }
-            let found = match self.cache.jump(self.cpu.rip, self.cpu.jump_key) {
+            let found = match self.cache.jump(self.cpu.rip, self.cpu.jump_keys) {
                 Some(block) => Ok(Found::Cached(self.cache.id(block))),
                 None => self.look_up(Extent::Whole),
             };
@@ -316,7 +317,7 @@ impl SoftCpu {
             if !self.cpu.within_code_segment(block.len()) {
                 return self.decode_single().map(Found::Single);
             }
-            self.remember(extent, id);
+            self.remember(extent, id, &hit);
             return Ok(Found::Cached(id));
         }
         let longest = match extent {
@@ -344,14 +345,15 @@ impl SoftCpu {
             self.cpu.flag_page(hit.gpa);
             self.cpu.window.close();
         }
-        self.remember(extent, id);
+        self.remember(extent, id, &hit);
         Ok(Found::Cached(id))
     }
 
-    /// Remembers that a jump to RIP leads to the block `id`, if it is a whole one.
-    fn remember(&mut self, extent: Extent, id: BlockId) {
+    /// Remembers that a jump to RIP, which is translated to `hit`, leads to the block `id`, if it is a whole one.
+    fn remember(&mut self, extent: Extent, id: BlockId, hit: &Hit) {
         if extent == Extent::Whole {
-            self.cache.remember(self.cpu.rip, self.cpu.jump_key, id);
+            let key = self.cpu.jump_key(self.linear_rip(), hit);
+            self.cache.remember(self.cpu.rip, key, id);
         }
     }
 
@@ -389,7 +391,7 @@ impl SoftCpu {
         self.cpu.rip.wrapping_add(self.cpu.seg_base(seg::CS))
     }
 
-    fn fetch(&mut self) -> Result<crate::tlb::Hit, Stopped> {
+    fn fetch(&mut self) -> Result<Hit, Stopped> {
         let la = self.linear_rip();
         if !self.cpu.within_code_segment(1) {
             let _ = self.cpu.gp(0);
@@ -439,11 +441,11 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
         if cpu.is_due() {
             return Left::Anywhere;
         }
-        let (rip, key, link) = (cpu.rip, cpu.jump_key, at.op().link);
+        let (rip, keys, link) = (cpu.rip, cpu.jump_keys, at.op().link);
         let linked = if link == Op::INDIRECT {
-            cache.jump(rip, key)
+            cache.jump(rip, keys)
         } else {
-            cache.linked(link, rip, key)
+            cache.linked(link, rip, keys)
         };
         block = match linked {
             Some(next) => next,

@@ -507,9 +507,10 @@ impl Cpu {
             host: unsafe { page.as_ptr().add((la & 0xFFF) as usize) },
             gpa: walk.gpa,
             observed: access == Access::Write && self.is_observed(walk.gpa),
+            global: walk.global,
         };
         if !self.watched(la, access) {
-            self.tlb.insert(la, access, class, hit, walk.global);
+            self.tlb.insert(la, access, class, hit);
             if walk.large {
                 self.tlb.insert_large(la);
             }

@@ -11,7 +11,6 @@ const ENTRIES: usize = 512;
 const KINDS: usize = 4;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
 const LARGE_SHIFT: u32 = 22;
-const LARGE_SETS: usize = 1024;
 /// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow path.
 const CLASSES: usize = 3;
 
@@ -19,7 +18,7 @@ const CLASSES: usize = 3;
 const INVALID: u64 = u64::MAX;
 /// Writes to the page must look before they leap ([`crate::cpu::Cpu::is_observed`]).
 const OBSERVED: u64 = 1;
-/// Mapped with the G flag while CR4.PGE was set: survives a write to CR3.
+/// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;
 
 /// What every access looks at.
@@ -45,23 +44,62 @@ pub(crate) struct Hit {
     pub gpa: u64,
     /// It was found for a write, and the page is observed.
     pub observed: bool,
+    /// The page survives a write to CR3: mapped with the G flag while CR4.PGE was set.
+    pub global: bool,
+}
+
+const FILTER_BITS: usize = 1024;
+
+/// Regions of 2^`SHIFT` bytes of linear addresses, by hash: it may seem to have one that was not added.
+#[derive(Debug)]
+pub(crate) struct Filter<const SHIFT: u32>([u64; FILTER_BITS / 64]);
+
+/// A filter of pages.
+pub(crate) type PageFilter = Filter<12>;
+
+impl<const SHIFT: u32> Default for Filter<SHIFT> {
+    fn default() -> Self {
+        Self([0; FILTER_BITS / 64])
+    }
+}
+
+impl<const SHIFT: u32> Filter<SHIFT> {
+    fn bit(la: u64) -> (usize, u64) {
+        let n = (la >> SHIFT) as usize % FILTER_BITS;
+        (n / 64, 1 << (n % 64))
+    }
+
+    /// Adds the region of `la`.
+    pub fn add(&mut self, la: u64) {
+        let (word, bit) = Self::bit(la);
+        self.0[word] |= bit;
+    }
+
+    /// Whether the region of `la` may have been added.
+    pub fn may_have(&self, la: u64) -> bool {
+        let (word, bit) = Self::bit(la);
+        self.0[word] & bit != 0
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Tlb {
     entries: Box<[Entry; ENTRIES * KINDS * CLASSES]>,
+    /// Which of them may not be empty: a flush visits no others.
+    filled: [u64; ENTRIES * KINDS * CLASSES / 64],
     /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
     phys: Box<[u64; ENTRIES * KINDS * CLASSES]>,
-    /// Which 4-MByte regions may have entries that are parts of a large page, by hash.
-    large: [u64; LARGE_SETS / 64],
+    /// The regions that may have entries that are parts of a large page.
+    large: Filter<LARGE_SHIFT>,
 }
 
 impl Tlb {
     pub fn new() -> Self {
         Self {
             entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]),
+            filled: [0; ENTRIES * KINDS * CLASSES / 64],
             phys: Box::new([0; ENTRIES * KINDS * CLASSES]),
-            large: [0; LARGE_SETS / 64],
+            large: Filter::default(),
         }
     }
 
@@ -93,53 +131,56 @@ impl Tlb {
             host: e.addend.wrapping_add(la) as *mut u8,
             gpa: (self.phys[slot] & !0xFFF) | (la & 0xFFF),
             observed: e.tag & OBSERVED != 0,
+            global: self.phys[slot] & GLOBAL_BIT != 0,
         })
     }
 
     /// Enters a translation.
-    pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit, global: bool) {
+    pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
         let page = la & !0xFFF;
         let slot = Self::slot(la, kind, class);
         self.entries[slot] = Entry {
             tag: page | if hit.observed { OBSERVED } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
         };
-        self.phys[slot] = (hit.gpa & !0xFFF) | if global { GLOBAL_BIT } else { 0 };
+        self.filled[slot / 64] |= 1 << (slot % 64);
+        self.phys[slot] = (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
     }
 
     /// Forgets everything, or everything that is not global.
     pub fn flush(&mut self, keep_global: bool) {
-        for (e, phys) in self.entries.iter_mut().zip(self.phys.iter()) {
-            if !(keep_global && phys & GLOBAL_BIT != 0) {
-                *e = EMPTY;
+        for (i, filled) in self.filled.iter_mut().enumerate() {
+            let mut left = *filled;
+            while left != 0 {
+                let bit = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let slot = 64 * i + bit;
+                if !(keep_global && self.phys[slot] & GLOBAL_BIT != 0) {
+                    self.entries[slot] = EMPTY;
+                    *filled &= !(1 << bit);
+                }
             }
         }
         if !keep_global {
-            self.large.fill(0);
+            self.large = Filter::default();
         }
-    }
-
-    fn large_bit(la: u64) -> (usize, u64) {
-        let set = (la >> LARGE_SHIFT) as usize % LARGE_SETS;
-        (set / 64, 1 << (set % 64))
     }
 
     /// The page of `la`, which has just been entered, is part of a large page.
     pub fn insert_large(&mut self, la: u64) {
-        let (word, bit) = Self::large_bit(la);
-        self.large[word] |= bit;
+        self.large.add(la);
     }
 
-    /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A 4.10.4.1, INVLPG).
-    pub fn flush_page(&mut self, la: u64) {
-        let (word, bit) = Self::large_bit(la);
-        if self.large[word] & bit != 0 {
+    /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A 4.10.4.1, INVLPG). Tells
+    /// whether it may.
+    pub fn flush_page(&mut self, la: u64) -> bool {
+        if self.large.may_have(la) {
             for e in self.entries.iter_mut() {
                 if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
                     *e = EMPTY;
                 }
             }
-            return;
+            return true;
         }
         for kind in [Access::Read, Access::Write, Access::Execute] {
             for class in [Privilege::Supervisor, Privilege::User] {
@@ -149,6 +190,7 @@ impl Tlb {
                 }
             }
         }
+        false
     }
 
     /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or need not any more.

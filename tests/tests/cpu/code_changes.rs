@@ -1,10 +1,12 @@
 //! Code that changes under the processor, and instructions that stop half-way: self-modifying code, code that a device
 //! writes or a new mapping brings, instructions across pages, repeated strings that fault or are interrupted.
 
-use crate::common::{DATA, Guest, KERNEL, USER, handler};
+use crate::common::{DATA, Guest, KERNEL, USER, handler, page_table_entry};
+use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::cpu::vector::PF;
-use vbts_cpu::state::gpr::{RAX, RCX, RDI, RSI};
+use vbts_cpu::state;
+use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RSI};
 
 /// A page of kernel memory for a second piece of code.
 const OTHER: u64 = 0x3_0000;
@@ -165,6 +167,75 @@ fn a_new_mapping_brings_its_own_code() {
     });
     g.run();
     assert_eq!((g.soft.cpu.gpr[8], g.soft.cpu.gpr[RAX]), (1, 2));
+}
+
+/// How a guest makes the processor forget a translation; RCX: a linear address of the page.
+type Forget = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+
+fn invlpg(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.invlpg(byte_ptr(rcx))
+}
+
+fn mov_to_cr3(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(rax, cr3)?;
+    a.mov(cr3, rax)
+}
+
+fn mov_to_cr4(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(rax, cr4)?;
+    a.xor(rax, state::cr4::PGE as i32)?;
+    a.mov(cr4, rax)?;
+    a.xor(rax, state::cr4::PGE as i32)?;
+    a.mov(cr4, rax)
+}
+
+/// Branches that have led to a page time and again, directly and not, lead to what is mapped there now.
+#[test]
+fn branches_follow_a_new_mapping() {
+    const UPPER: u64 = 0xFFFF_8000_0000_0000;
+    const GLOBAL: u64 = 1 << 8;
+    const PRESENT: u64 = 1;
+    const WRITABLE: u64 = 2;
+    for half in [0, UPPER] {
+        for (way, forget, global) in [
+            ("INVLPG", invlpg as Forget, false),
+            ("INVLPG", invlpg, true),
+            ("MOV to CR3", mov_to_cr3, false),
+            ("MOV to CR4", mov_to_cr4, true),
+        ] {
+            let flags = PRESENT | WRITABLE | if global { GLOBAL } else { 0 };
+            let mut g = Guest::kernel(|a| {
+                let (mut again, mut same) = (a.create_label(), a.create_label());
+                a.mov(esi, 20)?;
+                a.mov(rcx, half + OTHER)?;
+                a.set_label(&mut again)?;
+                a.call(OTHER)?;
+                a.mov(ebx, eax)?;
+                a.call(rcx)?;
+                a.cmp(esi, 2)?;
+                a.jne(same)?;
+                a.mov(rdi, page_table_entry(OTHER))?;
+                a.mov(rax, DATA | flags)?;
+                a.mov(qword_ptr(rdi), rax)?;
+                forget(a)?;
+                a.set_label(&mut same)?;
+                a.dec(esi)?;
+                a.jnz(again)?;
+                a.hlt()
+            });
+            g.mirror(UPPER);
+            g.write_bytes(OTHER, &function(1));
+            g.write_bytes(DATA, &function(2));
+            g.page(OTHER, flags);
+            g.update(|s| {
+                s.rip = half + KERNEL;
+                s.sys.cr4 |= state::cr4::PGE;
+            });
+            g.run();
+            let found = [g.soft.cpu.gpr[RBX], g.soft.cpu.gpr[RAX]];
+            assert_eq!(found, [2, 2], "{way}, {half:#x}, global: {global}");
+        }
+    }
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn run(machine: &Machine, name: &str, others: &[&str], seconds: f64) -> Result<(
     )?;
     command.args(["--smp", "4", "--memory", "512M"]);
     // The software CPU executes four of them, each at a fraction of its speed.
-    let limit = PATIENCE + Duration::try_from_secs_f64(seconds)?.saturating_mul(100);
+    let limit = PATIENCE + Duration::try_from_secs_f64(seconds)?.saturating_mul(300);
     let run = machine::finish_within(command, limit)?.expect(0)?;
     let output = String::from_utf8_lossy(&run.stdout);
     ensure!(

@@ -100,6 +100,11 @@ pub const INTERRUPTING_VECTOR: u8 = 0x60;
 /// A port that keeps the bytes that are written: Bochs and QEMU print them.
 pub const REPORT_PORT: i32 = 0xE9;
 
+/// Address of the page-table entry of `la`.
+pub fn page_table_entry(la: u64) -> u64 {
+    PT + 8 * (la >> 12)
+}
+
 /// The machine around the processor.
 #[derive(Debug, Default)]
 pub struct TestPlatform {
@@ -359,13 +364,18 @@ impl Guest {
 
     /// Maps the page of `la` to that of `gpa`.
     pub fn map(&mut self, la: u64, gpa: u64, flags: u64) {
-        self.write(PT + 8 * (la >> 12), (gpa & !0xFFF) | flags);
+        self.write(page_table_entry(la), (gpa & !0xFFF) | flags);
         self.soft.cpu.flush_tlb(false);
+    }
+
+    /// Maps at the linear address `at` what is mapped at 0.
+    pub fn mirror(&mut self, at: u64) {
+        self.write(PML4 + 8 * (at >> 39 & 0x1FF), self.read(PML4));
     }
 
     /// The page-table entry of `la`.
     pub fn page_entry(&self, la: u64) -> u64 {
-        self.read(PT + 8 * (la >> 12))
+        self.read(page_table_entry(la))
     }
 
     /// Sets up a vector's IDT entry.
