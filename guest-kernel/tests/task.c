@@ -586,9 +586,8 @@ static int test_signal_handler(void)
 	CHECK(count(r, n, loop_b_branch, loop_b_head) == 99);
 	for (long i = 0; i < n; i++)
 		into += r[i].b == (uintptr_t)handler;
-	/* The page may have to be read first; then the kernel goes there again. */
-	if (into < 1 || into > 2)
-		FAIL("%lu records of the way into the handler at %p", into, (void *)handler);
+	/* More than one if the page has to be read first, or an interrupt comes there: then the kernel goes there again. */
+	CHECK(into > 0);
 	stop(pid);
 	return 0;
 }
