@@ -159,11 +159,9 @@ fn a_new_mapping_brings_its_own_code() {
     g.write_bytes(WINDOW, &function(1));
     g.write_bytes(OTHER, &function(2));
     let entry = (g.page_entry(WINDOW) & 0xFFF) | OTHER;
-    // The harness maps linear page n by word n of the page table at 0x7000.
-    let slot = 0x7000 + (WINDOW >> 12) * 8;
     g.update(|s| {
         s.gpr[RDI] = entry;
-        s.gpr[RSI] = slot;
+        s.gpr[RSI] = page_table_entry(WINDOW);
     });
     g.run();
     assert_eq!((g.soft.cpu.gpr[8], g.soft.cpu.gpr[RAX]), (1, 2));
