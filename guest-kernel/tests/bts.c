@@ -258,7 +258,7 @@ int kill_while_recording(void (*work)(void))
 		pid_t pid = start(work);
 
 		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | flags[i % 4], 1 << 18) == 0);
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | flags[i % 4], 1 << 18) == 0);
 		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
 		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
 		usleep(10 * i);

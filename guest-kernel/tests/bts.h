@@ -49,6 +49,8 @@ struct record {
 };
 
 #define RECORDS(n) ((n) * sizeof(struct record))
+/* The smallest buffer that interrupts and that the kernel fills. */
+#define KERNEL_MIN 4096
 
 /* A test: a function that returns 0, or -1 with the reason in `why`. */
 struct test {

@@ -157,19 +157,19 @@ static int long_call(unsigned long records, unsigned long flags)
 	return 0;
 }
 
-static int long_call_4000(void)
+static int long_call_5000(void)
 {
-	return long_call(4000, 0);
+	return long_call(5000, 0);
 }
 
 static int long_call_sched(void)
 {
-	return long_call(1024, O_SCHED);
+	return long_call(KERNEL_MIN, O_SCHED);
 }
 
 static int test_long_call(void)
 {
-	TRY(again(long_call_4000));
+	TRY(again(long_call_5000));
 	return again(long_call_sched);
 }
 
@@ -181,7 +181,7 @@ static int kernel_maze(void)
 	long n;
 
 	TRY(path_reference(&reference));
-	n = trace(&pid, work_maze, r, ROOM, 1024, O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB);
+	n = trace(&pid, work_maze, r, ROOM, KERNEL_MIN, O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB);
 	TRY(n < 0);
 	IF_LOST_AGAIN(pid);
 	TRY(path_add(&path, r, n));
@@ -205,7 +205,7 @@ static int signal_kernel_maze(void)
 	TRY(path_reference(&reference));
 	pid = start(work_maze);
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(10000)) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(10000)) == 0);
 	do {
 		status = next_stop(pid, 0);
 		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
@@ -243,7 +243,7 @@ static int signal_long_call(void)
 	long n, part, most = 0;
 
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(32768)) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(32768)) == 0);
 	do {
 		status = next_stop(pid, 0);
 		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
@@ -272,15 +272,15 @@ static int test_signal_long_call(void)
 /* One that takes more than fits anywhere: what is there is whole, up to the last record of a full buffer. */
 static int test_signal_too_long_call(void)
 {
-	pid_t pid = start(work_calls);
+	pid_t pid = start(work_long_call);
 	long n, i;
 
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(2048)) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(2 * KERNEL_MIN)) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	CHECK(flags_of(pid) & O_LOST);
 	n = bts(DRAIN, pid, r, ROOM);
-	CHECK(n > 2048 + 1024 && n < ROOM);
+	CHECK(n > 3 * KERNEL_MIN && n < ROOM);
 	for (i = 0; i < n; i++)
 		if (r[i].qualifier != BRANCH)
 			FAIL("record %ld of %ld has qualifier %#lx", i, n, r[i].qualifier);
@@ -294,10 +294,10 @@ static int test_errors(void)
 	pid_t pid = start(work_none);
 
 	CHECK(pid > 0);
-	REFUSED(config(pid, RECORDS(1023), O_KERNEL | O_SIGNAL), EINVAL);
-	REFUSED(config_virtual(pid, RECORDS(1023), O_TRACE | O_KERNEL | O_VIRTUAL, MIB), EINVAL);
-	CHECK(config(pid, RECORDS(1024), O_KERNEL | O_SIGNAL) == 0);
-	CHECK(config(pid, RECORDS(1023), O_KERNEL) == 0);
+	REFUSED(config(pid, RECORDS(KERNEL_MIN - 1), O_KERNEL | O_SIGNAL), EINVAL);
+	REFUSED(config_virtual(pid, RECORDS(KERNEL_MIN - 1), O_TRACE | O_KERNEL | O_VIRTUAL, MIB), EINVAL);
+	CHECK(config(pid, RECORDS(KERNEL_MIN), O_KERNEL | O_SIGNAL) == 0);
+	CHECK(config(pid, RECORDS(KERNEL_MIN - 1), O_KERNEL) == 0);
 	REFUSED(config(pid, 0, O_KERNEL), EINVAL);
 	stop(pid);
 	return 0;
@@ -309,7 +309,7 @@ static int test_lost_is_told(void)
 	pid_t pid = start(work_long_call);
 
 	CHECK(pid > 0);
-	CHECK(config(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_SIGNAL) == 0);
+	CHECK(config(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_SIGNAL) == 0);
 	CHECK(!(flags_of(pid) & O_LOST));
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	while (!(flags_of(pid) & O_LOST)) {
@@ -317,9 +317,9 @@ static int test_lost_is_told(void)
 		CHECK(bts(DRAIN, pid, r, 0) > 0);
 		CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	}
-	CHECK(bts(SIZE, pid, NULL, 0) == 1024);
+	CHECK(bts(SIZE, pid, NULL, 0) == KERNEL_MIN);
 	/* Until it is cleared. */
-	CHECK(bts(DRAIN, pid, r, 0) == 1024 && flags_of(pid) & O_LOST);
+	CHECK(bts(DRAIN, pid, r, 0) == KERNEL_MIN && flags_of(pid) & O_LOST);
 	CHECK(bts(CLEAR, pid, NULL, 0) == 0 && !(flags_of(pid) & O_LOST));
 	stop(pid);
 	return 0;
@@ -364,14 +364,14 @@ static int test_switch_on_and_off(void)
 	long before;
 
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
 	before = locked();
-	CHECK(before == 24);
+	CHECK(before == KERNEL_MIN * sizeof(struct record) >> 10);
 	for (int i = 0; i < 5; i++) {
 		/* The pages for what the kernel records are locked memory, too. */
-		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB) == 0);
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB) == 0);
 		CHECK(locked() > before);
-		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
 		CHECK(locked() == before);
 	}
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
@@ -427,7 +427,7 @@ static int test_exit(void)
 		pid_t pid = start(i == 2 ? work_long_call : work_getppid);
 
 		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL, i ? RECORDS(2048) : MIB) == 0);
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL, i ? RECORDS(2 * KERNEL_MIN) : MIB) == 0);
 		if (i == 1)
 			CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 		else

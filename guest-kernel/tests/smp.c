@@ -142,7 +142,7 @@ static int test_tracer_death(void)
 			if (!pid)
 				work_forever();
 			_exit(attach(pid) ||
-			      config_virtual(pid, RECORDS(1024), O_TRACE | O_KERNEL | O_VIRTUAL, 1 << 20) ||
+			      config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL, 1 << 20) ||
 			      write(shared[1], &pid, sizeof(pid)) != sizeof(pid) ||
 			      ptrace(PTRACE_CONT, pid, 0, 0) || usleep(1000 + 100 * i) ? 1 : 42);
 		}

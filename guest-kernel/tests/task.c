@@ -447,7 +447,7 @@ static int test_many(void)
 		/* It is stopped. */
 		if (what < 4) {
 			errno = 0;
-			if (config_virtual(*pid, RECORDS(1024 << (x >> 12 & 1)), flags[(x >> 16) % 10], 1 << 18))
+			if (config_virtual(*pid, RECORDS(KERNEL_MIN << (x >> 12 & 1)), flags[(x >> 16) % 10], 1 << 19))
 				CHECK(errno == EBUSY);
 		} else if (what < 6) {
 			CHECK(bts(DRAIN, *pid, r, x >> 16 & 0x7fff) >= 0 || errno == ENXIO);
