@@ -144,7 +144,7 @@ pub fn finish(command: Command) -> Result<Run> {
 /// Runs a command to its end, for which it has `limit`.
 ///
 /// # Errors
-/// If it cannot be started or does not end in time.
+/// If it cannot be started, or does not end in time: with what it has printed.
 pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command
@@ -152,7 +152,7 @@ pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
         .with_context(|| format!("cannot start {command:?}"))?;
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = wait(&mut child, limit).with_context(|| format!("{command:?}"));
+    let status = wait(&mut child, limit);
     if status.is_err() {
         // It may have ended just now.
         let _ = child.kill();
@@ -160,10 +160,14 @@ pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     }
     let collect = |reader: JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
     let (stdout, stderr) = (collect(stdout), collect(stderr));
+    let stderr = String::from_utf8_lossy(&stderr).into_owned();
     Ok(Run {
-        status: status?,
+        status: status.with_context(|| {
+            let stdout = String::from_utf8_lossy(&stdout);
+            format!("{command:?} printed:\n{stdout}{stderr}")
+        })?,
         stdout,
-        stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        stderr,
     })
 }
 

@@ -1,15 +1,14 @@
 //! Recording the job's branches with the kernel's `PTRACE_BTS_*` requests.
 
-use std::fs;
 use std::io;
 
 use libc::{c_int, pid_t};
 use vbts_protocol::{
-    ErrorKind, ExitStatus, MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, RECORDS_PREFIX_SIZE, Scope,
-    ToHost, Trace, records_prefix,
+    ErrorKind, ExitStatus, RECORD_SIZE, RECORDS_PREFIX_SIZE, Scope, ToHost, Trace, records_prefix,
 };
 
 use crate::failure::Failure;
+use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace::{self, BtsConfig};
 
@@ -21,6 +20,10 @@ const OVERFLOW_SIGNAL: c_int = 64;
 /// task does not stop inside a system call. The same again is kept while a system call takes even more.
 const VIRTUAL_BUFFER_PART: u64 = 4;
 
+/// Records of a frame. The port takes 32 KiB of one write (the kernel's port_fops_write); a frame that fits is formatted by the
+/// host while it is in the processor's nearest caches.
+const FRAME_RECORDS: usize = ((32 << 10) - RECORDS_PREFIX_SIZE) / RECORD_SIZE;
+
 /// The recorder of one traced task.
 #[derive(Debug)]
 pub struct Recorder {
@@ -31,8 +34,8 @@ pub struct Recorder {
     is_virtual: bool,
     /// `RECORDS_PREFIX_SIZE` bytes, then room for as many records as the processor's buffer holds.
     frame: Vec<u8>,
-    /// The mappings that the host has been told.
-    maps: Vec<u8>,
+    /// What the host has been told of them.
+    maps: Maps,
     /// The records up to the task's end have been sent.
     finished: bool,
 }
@@ -46,7 +49,7 @@ impl Recorder {
             started: false,
             is_virtual: trace.scope != Scope::User,
             frame: Vec::new(),
-            maps: Vec::new(),
+            maps: Maps::new(pid),
             finished: false,
         }
     }
@@ -59,12 +62,14 @@ impl Recorder {
                 port.send(&ToHost::Started {
                     pid: self.pid.unsigned_abs(),
                 })?;
+                self.maps.replaced();
                 self.send_maps(port)?;
                 self.resume(0)
             }
             // The records are of the program before, whose mappings are gone: they must precede the new ones.
             libc::PTRACE_EVENT_EXEC => {
                 self.drain(port)?;
+                self.maps.replaced();
                 self.send_maps(port)?;
                 self.resume(0)
             }
@@ -202,7 +207,7 @@ impl Recorder {
         let mut sent = 0;
         while sent < count {
             // Each frame's prefix goes over the end of the records already sent, so that one write does.
-            let now = MAX_RECORDS.min(count - sent);
+            let now = FRAME_RECORDS.min(count - sent);
             let start = sent * RECORD_SIZE;
             let frame = self
                 .frame
@@ -231,26 +236,13 @@ impl Recorder {
 
     /// Tells the host the mappings if they are not what they were.
     fn send_maps(&mut self, port: &mut Port) -> Result<(), Failure> {
-        let Ok(mut maps) = fs::read(format!("/proc/{}/maps", self.pid)) else {
-            return Ok(());
-        };
-        if maps.len() > MAX_PAYLOAD - size_of::<u32>() {
-            maps.truncate(MAX_PAYLOAD - size_of::<u32>());
-            let whole_lines = maps
-                .iter()
-                .rposition(|&byte| byte == b'\n')
-                .map_or(0, |at| at + 1);
-            maps.truncate(whole_lines);
+        match self.maps.changed() {
+            Some(text) => port.send(&ToHost::Maps {
+                pid: self.pid.unsigned_abs(),
+                text,
+            }),
+            None => Ok(()),
         }
-        if maps == self.maps {
-            return Ok(());
-        }
-        port.send(&ToHost::Maps {
-            pid: self.pid.unsigned_abs(),
-            text: &maps,
-        })?;
-        self.maps = maps;
-        Ok(())
     }
 
     fn resume(&self, signal: c_int) -> Result<(), Failure> {

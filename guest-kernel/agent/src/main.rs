@@ -4,6 +4,7 @@
 mod bts;
 mod failure;
 mod machine;
+mod maps;
 mod mounts;
 mod pipes;
 mod port;

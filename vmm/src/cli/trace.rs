@@ -95,7 +95,7 @@ pub struct TraceArgs {
     #[arg(
         long,
         value_name = "SIZE",
-        default_value = "1M",
+        default_value = "4M",
         help_heading = "Trace options"
     )]
     pub buffer: Size,

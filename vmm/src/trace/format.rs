@@ -120,9 +120,10 @@ impl Format for Raw {
     fn records(&mut self, _pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
         for record in records.iter() {
             if let Record::Branch { from, to } = record {
-                out.extend_from_slice(&from.to_le_bytes());
-                out.extend_from_slice(&to.to_le_bytes());
-                out.extend_from_slice(&[0; 8]);
+                let mut bytes = [0; RECORD_SIZE];
+                bytes[..8].copy_from_slice(&from.to_le_bytes());
+                bytes[8..16].copy_from_slice(&to.to_le_bytes());
+                out.extend_from_slice(&bytes);
             }
         }
     }
