@@ -4,6 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::str::FromStr;
 
+use rustix::mm::{Advice, madvise};
 use thiserror::Error;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 
@@ -37,7 +38,8 @@ pub enum MemoryError {
     Map(Size, String),
 }
 
-/// Guest memory of `size` bytes, all zero, with the hole for devices below 4 GiB.
+/// Guest memory of `size` bytes, all zero, with the hole for devices below 4 GiB; in huge pages if the host has any, for which its
+/// TLB, which both accelerators share with the guest, has room.
 ///
 /// # Errors
 /// The size is out of range, or the host cannot map that much.
@@ -57,7 +59,17 @@ pub fn allocate(size: Size) -> Result<GuestMemory, MemoryError> {
     if bytes > low {
         ranges.push((GuestAddress(HIGH_RAM_START), (bytes - low) as usize));
     }
-    GuestMemory::from_ranges(&ranges).map_err(|error| MemoryError::Map(size, error.to_string()))
+    let memory = GuestMemory::from_ranges(&ranges)
+        .map_err(|error| MemoryError::Map(size, error.to_string()))?;
+    for region in memory.iter() {
+        // SAFETY: the mapping is ours, all of it, and what it holds stays as it is.
+        let advised =
+            unsafe { madvise(region.as_ptr().cast(), region.size(), Advice::LinuxHugepage) };
+        if let Err(error) = advised {
+            tracing::debug!(%error, "no huge pages for guest memory");
+        }
+    }
+    Ok(memory)
 }
 
 /// The RAM ranges of `memory` as (guest-physical start, length), lowest first.
