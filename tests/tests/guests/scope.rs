@@ -171,7 +171,7 @@ fn small_buffer(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), "long_calls.c")?;
     let code = Code::read(&program, machine.kernel())?;
-    let trace = raw(machine, &program, &["--scope", "all", "--buffer", "24K"])?;
+    let trace = raw(machine, &program, &["--scope", "all", "--buffer", "96K"])?;
     let gaps = code.check(&trace)?;
     ensure!(
         gaps > 20,
@@ -188,7 +188,7 @@ fn several_processors(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), "long_calls.c")?;
     let code = Code::read(&program, machine.kernel())?;
-    let options = ["--scope", "all", "--smp", "2", "--buffer", "64K"];
+    let options = ["--scope", "all", "--smp", "2", "--buffer", "128K"];
     code.check(&raw(machine, &program, &options)?)?;
     Ok(())
 }
@@ -310,7 +310,7 @@ fn lost(machine: &Machine) -> Result<()> {
         &directory.path().join("program"),
         &["-O2", "-static"],
     )?;
-    let options = ["--scope", "all", "--memory", "48M", "--buffer", "24K"];
+    let options = ["--scope", "all", "--memory", "48M", "--buffer", "96K"];
     let (run, json) = trace(machine, "json", &options, &program)?;
     let summary: serde_json::Value =
         serde_json::from_str(json.lines().last().context("no summary")?)?;
