@@ -20,8 +20,8 @@ const OVERFLOW_SIGNAL: c_int = 64;
 /// task does not stop inside a system call. The same again is kept while a system call takes even more.
 const VIRTUAL_BUFFER_PART: u64 = 4;
 
-/// Records of a frame. The port takes 32 KiB of one write (the kernel's port_fops_write); a frame that fits is formatted by the
-/// host while it is in the processor's nearest caches.
+/// Records of a frame. The port takes 32 KiB of one write (the kernel's port_fops_write): the host formats a frame that fits
+/// while it is in the processor's nearest caches.
 const FRAME_RECORDS: usize = ((32 << 10) - RECORDS_PREFIX_SIZE) / RECORD_SIZE;
 
 /// The recorder of one traced task.
@@ -34,7 +34,7 @@ pub struct Recorder {
     is_virtual: bool,
     /// `RECORDS_PREFIX_SIZE` bytes, then room for as many records as the processor's buffer holds.
     frame: Vec<u8>,
-    /// What the host has been told of them.
+    /// The task's mappings, of which the host is told.
     maps: Maps,
     /// The records up to the task's end have been sent.
     finished: bool,
