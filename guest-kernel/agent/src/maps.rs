@@ -39,7 +39,8 @@ pub struct Maps {
     pid: pid_t,
     /// Of the program that the task executed when this was opened.
     file: Option<File>,
-    executable: Vec<Query>,
+    /// Kernels before 6.11 don't tell.
+    executable: Option<Vec<Query>>,
     text: Vec<u8>,
 }
 
@@ -49,7 +50,7 @@ impl Maps {
         Self {
             pid,
             file: None,
-            executable: Vec::new(),
+            executable: None,
             text: Vec::new(),
         }
     }
@@ -57,7 +58,7 @@ impl Maps {
     /// The task executes another program.
     pub fn replaced(&mut self) {
         self.file = File::open(format!("/proc/{}/maps", self.pid)).ok();
-        self.executable.clear();
+        self.executable = None;
     }
 
     /// The text of `/proc/PID/maps`, whole lines of it that fit a frame, if the executable mappings are not what they
@@ -65,14 +66,12 @@ impl Maps {
     /// are when a full buffer is drained.
     pub fn changed(&mut self) -> Option<&[u8]> {
         let file = self.file.as_mut()?;
-        // Kernels before 6.11 don't answer.
-        if let Ok(now) = executable(file) {
-            if now == self.executable {
-                return None;
-            }
-            self.executable = now;
+        let executable = executable(file).ok();
+        if executable.is_some() && executable == self.executable {
+            return None;
         }
         let text = text(file).ok()?;
+        self.executable = executable;
         if text == self.text {
             return None;
         }
