@@ -202,7 +202,9 @@ static int is_expected(long result)
 
 static int configure(struct slot *slot)
 {
-	static const unsigned long sizes[] = { 0, 1, 24, 1000, 4096, RECORDS(64), RECORDS(1024), RECORDS(KERNEL_MIN), RECORDS(RECORDS_MAX) };
+	static const unsigned long sizes[] = {
+		0, 1, 24, 1000, 4096, RECORDS(64), RECORDS(1024), RECORDS(KERNEL_MIN), 100000, RECORDS(RECORDS_MAX)
+	};
 	static const unsigned long virtual_sizes[] = { 0, 100000, RECORDS(RECORDS_MAX), 1 << 20, 1ul << 40 };
 	unsigned long flags = any(4) ? O_TRACE : 0;
 	long result;
