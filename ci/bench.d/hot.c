@@ -3,8 +3,7 @@
  * The hot integer workload: recursion, sorting, hashing, an indirect switch and byte scanning, with a taken
  * branch about every nine instructions. Freestanding, so that the same code runs natively and in a guest.
  *
- * hot SCALE [bts]: prints a checksum; exit status 0. As PID 1 it ends the machine by a reboot. With "bts" a child does the
- * work while its branches are recorded into a circular buffer that nobody reads: what recording costs by itself.
+ * hot SCALE: prints a checksum; exit status 0.
  */
 typedef unsigned int u32;
 typedef unsigned long u64;
@@ -125,27 +124,18 @@ u32 hot(u32 scale)
 }
 
 #ifndef BARE
-enum { WRITE = 1, GETPID = 39, FORK = 57, EXIT = 60, WAIT4 = 61, KILL = 62, PTRACE = 101, REBOOT = 169 };
-enum { TRACEME = 0, CONT = 7, BTS_CONFIG = 40, BTS_STATUS = 41 };
+enum { WRITE = 1, EXIT = 60 };
 
-static long call(long nr, long a, long b, long c, long d)
+static long call(long nr, long a, long b, long c)
 {
-	register long r10 __asm__("r10") = d;
 	long r;
 
 	__asm__ volatile("syscall"
 			 : "=a"(r)
-			 : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10)
+			 : "a"(nr), "D"(a), "S"(b), "d"(c)
 			 : "rcx", "r11", "memory");
 	return r;
 }
-
-static void fail(const char *what, long len)
-{
-	call(WRITE, 2, (long)what, len, 0);
-	call(EXIT, 1, 0, 0, 0);
-}
-#define FAIL(what) fail(what "\n", sizeof(what))
 
 static void work(u32 scale)
 {
@@ -155,34 +145,7 @@ static void work(u32 scale)
 	for (int i = 0; i < 8; i++)
 		text[i] = "0123456789abcdef"[h >> (28 - 4 * i) & 15];
 	text[8] = '\n';
-	call(WRITE, 1, (long)text, sizeof(text), 0);
-}
-
-/* Runs the work in a child whose branches the kernel records. */
-static void recorded(u32 scale)
-{
-	struct {
-		unsigned long size, flags;
-	} config = { 1 << 16, 1 /* PTRACE_BTS_O_TRACE */ }, status = { 0, 0 };
-	long pid = call(FORK, 0, 0, 0, 0);
-	int wait = 0;
-
-	if (pid == 0) {
-		call(PTRACE, TRACEME, 0, 0, 0);
-		call(KILL, call(GETPID, 0, 0, 0, 0), 19 /* SIGSTOP */, 0, 0);
-		work(scale);
-		call(EXIT, 0, 0, 0, 0);
-	}
-	call(WAIT4, pid, (long)&wait, 0, 0);
-	if (call(PTRACE, BTS_CONFIG, pid, (long)&config, 0) < 0)
-		FAIL("PTRACE_BTS_CONFIG failed");
-	call(PTRACE, BTS_STATUS, pid, (long)&status, 0);
-	if (!(status.flags & 1))
-		FAIL("not recording");
-	call(PTRACE, CONT, pid, 0, 0);
-	call(WAIT4, pid, (long)&wait, 0, 0);
-	if (wait)
-		FAIL("the child failed");
+	call(WRITE, 1, (long)text, sizeof(text));
 }
 
 void __attribute__((used)) start(long *sp)
@@ -193,13 +156,8 @@ void __attribute__((used)) start(long *sp)
 	if (sp[0] > 1)
 		for (char *p = argv[1]; *p >= '0' && *p <= '9'; p++)
 			scale = scale * 10 + (*p - '0');
-	if (sp[0] > 2)
-		recorded(scale);
-	else
-		work(scale);
-	if (call(GETPID, 0, 0, 0, 0) == 1)
-		call(REBOOT, 0xfee1deadl, 0x28121969, 0x01234567 /* restart */, 0);
-	call(EXIT, 0, 0, 0, 0);
+	work(scale);
+	call(EXIT, 0, 0, 0);
 	__builtin_unreachable();
 }
 

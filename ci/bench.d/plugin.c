@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * A QEMU plugin that does what a Branch Trace Store does: 24 bytes (from, to, flags) in a circular buffer for each taken branch.
+ * At QEMU's end it appends how many there were to the file that "out=FILE" names.
+ *
+ * No package of Debian has qemu-plugin.h; these are its declarations, as "QEMU TCG Plugins" of QEMU 7.2's manual has them.
+ * A branch is what leads from the end of one translated block to anything but the address behind it. So one to that very
+ * address is missed, as is what interrupts a block half-way: this is for speed, and for counts that are about right.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef uint64_t qemu_plugin_id_t;
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
+struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
+size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, void (*cb)(unsigned, void *), int flags, void *data);
+void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t, void *), void *data);
+
+int qemu_plugin_version = PLUGIN_VERSION;
+
+struct block { uint64_t start, last, end; };
+enum { RECORDS = (1 << 16) / 24 };
+static struct { uint64_t from, to, flags; } records[RECORDS];
+static const struct block nowhere, *before = &nowhere;	/* One processor, one thread: more would have to have their own. */
+static uint64_t taken, at;
+static int out = -1;
+
+static void executed(unsigned processor, void *data)
+{
+	const struct block *now = data;
+
+	(void)processor;
+	if (before->end != now->start) {
+		records[at].from = before->last;
+		records[at].to = now->start;
+		records[at].flags = 0;
+		at = at + 1 < RECORDS ? at + 1 : 0;
+		taken++;
+	}
+	before = now;
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+	const struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, qemu_plugin_tb_n_insns(tb) - 1);
+	struct block *block = malloc(sizeof(*block));	/* Never freed: the code that has its address may live as long. */
+
+	(void)id;
+	block->start = qemu_plugin_tb_vaddr(tb);
+	block->last = qemu_plugin_insn_vaddr(last);
+	block->end = block->last + qemu_plugin_insn_size(last);
+	qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, 0 /* QEMU_PLUGIN_CB_NO_REGS */, block);
+}
+
+static void finished(qemu_plugin_id_t id, void *data)
+{
+	(void)id, (void)data;
+	dprintf(out, "%lu\n", taken);
+}
+
+int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
+{
+	(void)info;
+	if (argc == 1 && !strncmp(argv[0], "out=", 4))
+		out = open(argv[0] + 4, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+	if (out < 0)
+		return -1;
+	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+	qemu_plugin_register_atexit_cb(id, finished, NULL);
+	return 0;
+}

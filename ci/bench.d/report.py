@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What was measured, as tables in Markdown, which a terminal shows just as well."""
+
+import os
+import platform
+import re
+import statistics
+import subprocess
+
+import running
+
+
+def spread(values):
+    """The median and the extremes."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)} if values else None
+
+
+def number(value):
+    """Three digits that count."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value >= 0.01 else f"{value:.1g}"
+
+
+def cell(value):
+    """A median with its extremes, if they can be told from it."""
+    if not value:
+        return "–"
+    low, middle, high = (number(value[name]) for name in ("min", "median", "max"))
+    return middle if low == high else f"{middle} ({low}–{high})"
+
+
+def table(head, rows):
+    """Markdown, aligned; all columns but the first to the right."""
+    rows = [[str(text) for text in row] for row in rows]
+    widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
+
+    def line(row):
+        return "| " + " | ".join(t.ljust(w) if i == 0 else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths))) + " |"
+    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def machine():
+    """What the figures depend on."""
+    def first(command):
+        try:
+            said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+        except FileNotFoundError:
+            return None
+        return said.splitlines()[0].strip() if said else None
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        info = f.read()
+    model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
+    family = re.findall(r"^(?:cpu family|model|stepping)\s*: (\d+)", info, re.MULTILINE)[:3]
+    with open("/proc/meminfo", encoding="ascii") as f:
+        memory = int(re.search(r"MemTotal: *(\d+) kB", f.read())[1])
+    versions = {tool: first([tool, "--version"]) for tool in ["qemu-x86_64", "valgrind", "gdb", "gcc", "gzip", "python3"]}
+    return {
+        "processor": model[1] if model else platform.machine(),
+        "family, model, stepping": " ".join(family),
+        "processors": len(os.sched_getaffinity(0)),
+        "virtual machine": " hypervisor" in info,
+        "memory": f"{memory / (1 << 20):.1f} GiB",
+        "kernel": platform.release(),
+        "load at the start": f"{os.getloadavg()[0]:.2f}",
+        "vbts": first(["git", "-C", running.ROOT, "describe", "--always", "--dirty"]),
+        "versions": {tool: said for tool, said in versions.items() if said},
+    }
+
+
+def machine_text(facts, runs):
+    guest = "a virtual machine with " if facts["virtual machine"] else ""
+    noise = facts.get("noise")
+    lines = [f"{guest}{facts['processors']} processors, {facts['processor']} (family, model, stepping: "
+             f"{facts['family, model, stepping']}), {facts['memory']}, Linux {facts['kernel']}; vbts {facts['vbts']}; "
+             + "; ".join(facts["versions"].values()) + f". Runs of each: {runs}; load when it began: {facts['load at the start']}."]
+    if noise is not None:
+        lines.append(f"Noise: the slowest native run of the same program took {noise:.0%} longer than the fastest (the median over"
+                     " the workloads).")
+    return "\n".join(line[0].upper() + line[1:] for line in lines)
+
+
+def matrix(figures, pick, ways=None):
+    """Rows are ways, columns are workloads."""
+    names = list(figures["workloads"])
+    head = [""] + [figures["workloads"][name]["title"] for name in names]
+    rows = []
+    for key, title in figures["ways"].items():
+        cells = [pick(figures["workloads"][name]["ways"].get(key)) for name in names]
+        if (ways is None or key in ways) and any(cells):
+            rows.append([title] + [cell(value) for value in cells])
+    return table(head, rows)
+
+
+def text(figures):
+    """All of it."""
+    out = [machine_text(figures["machine"], figures["runs"])]
+
+    def section(title, body):
+        out.append(f"### {title}\n\n{body}")
+    if figures["workloads"]:
+        section("Times as long as natively", matrix(figures, lambda way: way and way["x native"]))
+        section("Times as long as untraced on vbts", matrix(figures, lambda way: way and way["x untraced"]))
+        section("Seconds", matrix(figures, lambda way: way and way["seconds"]))
+        rows = [[w["title"], f"{w['instructions'] / 1e6:.0f}", *(f"{w[kind] / 1e6:.2f}" if w.get(kind) else "–"
+                 for kind in ("taken branches", "plugin's branches")), *(number(w[kind]) if w.get(kind) else "–" for kind in (
+                     "untraced M insn/s", "traced M branches/s", "traced guest M insn/s"))]
+                for w in figures["workloads"].values() if w.get("instructions")]
+        if rows:
+            section("What vbts executes and records", table(
+                ["", "M instructions", "M taken branches", "by QEMU's plugin", "untraced, M insn/s", "traced, M branches/s",
+                 "traced guest, M insn/s"], rows))
+    if figures.get("goal"):
+        goal = figures["goal"]
+        rows = [[name, cell(value)] for name, value in goal["ratios"].items()]
+        section(f"gzip -9 of {goal['bytes'] / 1e6:g} MB, whole commands with the boot", table(["", "ratio"], rows))
+    for title, key in [("Seconds to start and end a program", "start"), ("Seconds from start to the guest's first program", "boot"),
+                       ("Seconds of Debian's boot to a prompt", "debian boot")]:
+        if figures.get(key):
+            section(title, table(["", "seconds"], [[name, cell(value)] for name, value in figures[key].items()]))
+    if figures.get("stepping"):
+        section("An instruction at a time", table(["", "instructions a second", "x native", "x traced on vbts"], [
+            [name, cell(row["rate"]), cell(row.get("x native")), cell(row.get("x traced"))]
+            for name, row in figures["stepping"].items()]))
+    if figures["skipped"]:
+        out.append("Skipped:\n\n" + "\n".join(f"- {what}: {why}" for what, why in figures["skipped"].items()))
+    return "\n\n".join(out)

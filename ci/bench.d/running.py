@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Processes with a time limit, and what came of them. Whatever ends the benchmark ends them, too."""
+
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LIMIT = 600
+# Lines of init.c.
+BEGIN = re.compile(rb"^bench: begin\r?\n", re.MULTILINE)
+STATUS = re.compile(rb"^bench: status (-?\d+), (\d+) bytes, crc32 ([0-9a-f]{8})\r?\n", re.MULTILINE)
+
+
+class Broken(Exception):
+    """A way of running something did not do it, or did it wrong."""
+
+
+@dataclass
+class Sample:
+    """One run of a program."""
+    seconds: float
+    output: tuple       # length and CRC-32 of what the program printed
+    boot: float = 0.0   # of a guest: seconds until its first program
+    log: str = ""       # what whoever ran it said
+
+
+def sh(*args):
+    subprocess.run(args, cwd=ROOT, check=True)
+
+
+def tail(data):
+    return data[-1500:].decode(errors="replace").strip()
+
+
+def limited(process):
+    """Kills a process that takes too long."""
+    timer = threading.Timer(LIMIT, process.kill)
+    timer.start()
+    return timer
+
+
+def program(args, good=(0,)):
+    """Runs a command: its whole time, and what it printed on standard output."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.monotonic()
+        try:
+            done = subprocess.run(args, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=LIMIT, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"{args[0]} took more than {LIMIT} s") from error
+        seconds = time.monotonic() - start
+        out.seek(0)
+        err.seek(0)
+        output, log = out.read(), err.read()
+    if done.returncode not in good:
+        raise Broken(f"{' '.join(args)}: exit status {done.returncode}\n{tail(output + log)}")
+    return Sample(seconds, (len(output), zlib.crc32(output)), log=log.decode(errors="replace")), output
+
+
+def until(args, *patterns, stay=False):
+    """Runs a machine whose console is its standard output; seconds until each pattern was there, and all output. Then the machine
+    is killed or, with `stay`, may end by itself."""
+    start = time.monotonic()
+    with subprocess.Popen(args, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as machine:
+        limit = limited(machine)
+        text, times, matches = b"", [], []
+        try:
+            while stay or len(times) < len(patterns):
+                piece = os.read(machine.stdout.fileno(), 65536)
+                text += piece
+                while len(times) < len(patterns) and (match := patterns[len(times)].search(text)):
+                    times.append(time.monotonic() - start)
+                    matches.append(match)
+                if not piece:
+                    break
+        finally:
+            limit.cancel()
+            if not stay or len(times) < len(patterns):
+                machine.kill()
+    if len(times) < len(patterns):
+        raise Broken(f"{' '.join(args)}: nothing on the console that matches {patterns[len(times)].pattern}\n{tail(text)}")
+    return times, matches, text
+
+
+def guest(args, stay=False):
+    """Runs a machine whose first program is init.c: the time of the program that this runs."""
+    (begin, end), (_, status), text = until(args, BEGIN, STATUS, stay=stay)
+    if int(status[1]) != 0:
+        raise Broken(f"{' '.join(args)}: the program failed\n{tail(text)}")
+    return Sample(end - begin, (int(status[2]), int(status[3], 16)), begin, text.decode(errors="replace"))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What is run: a table of programs, and how they are made."""
+
+import os
+import random
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import Callable
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Freestanding, so that the same instructions run everywhere, with general registers only: they can be counted.
+FREESTANDING = "-mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector".split()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program and how much work it is given; slow ways of running it get a fraction of that."""
+    key: str
+    title: str
+    size: int
+    command: Callable[[str, int], list]  # of a directory with what `build` and `data` have made there, and a size
+    slow_start: bool = False             # It does a lot before it does its work, which a fraction of the work does not shorten.
+
+
+def python():
+    return shutil.which("python3")
+
+
+WORKLOADS = [
+    Workload("hot", "hot integer loop", 400, lambda work, size: [f"{work}/hot", str(size)]),
+    Workload("gzip", "gzip -9", 1_000_000, lambda work, size: [shutil.which("gzip"), "-9", "-n", "-c", data(work, size)]),
+    Workload("python", "Python script", 150, lambda work, size: [python(), "-I", f"{HERE}/script.py", str(size)],
+             slow_start=True),
+    Workload("syscalls", "system calls", 400_000, lambda work, size: [f"{work}/syscalls", str(size)]),
+    Workload("switches", "context switches", 50_000, lambda work, size: [f"{work}/switches", str(size)]),
+]
+
+# What a way of running programs takes for itself, and for their start and end. Everything else is counted without it.
+NOTHING = Workload("start", "start-up", 0, lambda work, _: [shutil.which("true")])
+
+
+def compile_c(work, name, *flags, compiler="gcc"):
+    """Compiles a program of this directory."""
+    target = os.path.join(work, name)
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", *flags, "-o", target, os.path.join(HERE, name + ".c")], check=True)
+    return target
+
+
+def build(work):
+    compile_c(work, "hot", *FREESTANDING)
+    compile_c(work, "syscalls")
+    compile_c(work, "switches")
+    compile_c(work, "init", "-static")
+
+
+def data(work, size):
+    """A file of so many bytes that looks like text to gzip: the same words on every machine, some of them far more frequent."""
+    path = os.path.join(work, f"text-{size}")
+    if not os.path.exists(path):
+        draw = random.Random(1)
+        words = ["".join(draw.choices("etaoinshrdlucmfwypvbgkqjxz", range(26, 0, -1), k=draw.randint(2, 9))) for _ in range(5000)]
+        weights = [1 / (rank + 3) for rank in range(len(words))]
+        text = " ".join(draw.choices(words, weights, k=size // 2 + 1))  # A word and its space are three bytes at least.
+        with open(path, "w", encoding="ascii") as f:
+            f.write(text[:size])
+    return path
