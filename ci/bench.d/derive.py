@@ -56,7 +56,8 @@ def derive(runs, sizes, chosen, rates):
     figures["start"] = {way.title: spread([run["boot"] + run["seconds"] for run in starts[way.key]])
                         for way in chosen if starts[way.key]}
     natives = [runs[workload.key, "native"] for workload in sizes]
-    figures["noise"] = statistics.median(max(r["seconds"] for r in some) / min(r["seconds"] for r in some) - 1 for some in natives)
+    noise = [max(r["seconds"] for r in some) / min(r["seconds"] for r in some) - 1 for some in natives if len(some) > 1]
+    figures["noise"] = statistics.median(noise) if noise else None
     figures["stepping"] = stepping(figures, rates)
     if "gzip" in figures["workloads"]:
         figures["goal"] = goal(figures["workloads"]["gzip"], zero, figures["stepping"])

@@ -130,7 +130,7 @@ WAYS = [
     Way("qemu-system", "QEMU system", qemu_system(lambda place: []), "qemu-system-x86_64"),
     Way("qemu-system-plugin", "QEMU system, recording plugin",
         qemu_system(lambda place: place.plugin("qemu-system-x86_64")), "qemu-system-x86_64", recording=True),
-    Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("start", "hot")),
+    Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("hot",)),
     Way("callgrind", "Valgrind callgrind", prefixed(lambda place: CALLGRIND), "valgrind", part=2),
     Way("qemu-user-step", "QEMU user, single-step",
         prefixed(lambda place: [*USER, one_at_a_time()]), "qemu-x86_64", part=10),
