@@ -14,14 +14,15 @@ PROMPT = re.compile(re.escape(b"root@vbts-guest:~# "))
 def kernel(place):
     """Machines that boot our kernel: a name, a command, what ends the boot, and a tool that is needed."""
     line = "console=ttyS0 quiet panic=-1 mitigations=off -- plain /init"
-    machine = ["-accel", "tcg", *ways.MODEL, "-m", ways.MEMORY, "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
-               "-kernel", ways.KERNEL, "-initrd", place.initrd, "-append", line]
+    machine = ["-accel", "tcg", *ways.MODEL, "-m", ways.MEMORY, "-nodefaults", "-display", "none", "-serial", "stdio",
+               "-no-reboot", "-kernel", ways.KERNEL, "-initrd", place.initrd, "-append", line]
     qemu = "qemu-system-x86_64"
     return [
         ("QEMU system", lambda: [qemu, *machine], running.BEGIN, qemu),
         ("QEMU system, recording plugin", lambda: [qemu, *place.plugin(qemu), *machine], running.BEGIN, qemu),
-        ("vbts", lambda: [ways.VBTS, "run", "--accel", "soft", "--memory", ways.MEMORY + "M", "--root", "/", "--kernel", ways.KERNEL,
-                          "--initrd", place.initrd, "--append", "quiet -- plain /init"], running.BEGIN, None),
+        ("vbts", lambda: [ways.VBTS, "run", "--accel", "soft", "--memory", ways.MEMORY + "M", "--root", "/",
+                          "--kernel", ways.KERNEL, "--initrd", place.initrd,
+                          "--append", "quiet -- plain /init"], running.BEGIN, None),
     ]
 
 
@@ -41,8 +42,9 @@ def debian(place):
     qemu = "qemu-system-x86_64"
     return [
         ("QEMU system", fresh([
-            qemu, "-accel", "tcg", *ways.MODEL, "-m", "512", "-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio",
-            "-no-reboot", "-drive", f"if=none,id=disk,format=raw,file={disk}", "-device", "virtio-blk-pci,drive=disk",
+            qemu, "-accel", "tcg", *ways.MODEL, "-m", "512", "-nodefaults", "-no-user-config", "-display", "none",
+            "-serial", "stdio", "-no-reboot",
+            "-drive", f"if=none,id=disk,format=raw,file={disk}", "-device", "virtio-blk-pci,drive=disk",
             "-device", "virtio-rng-pci", "-kernel", linux, "-initrd", initrd, "-append", "console=ttyS0 panic=-1 " + line]),
          PROMPT, qemu),
         ("vbts", fresh([ways.VBTS, "run", "--accel", "soft", "--memory", "512M", "--disk", disk, "--kernel", linux,

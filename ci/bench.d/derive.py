@@ -31,9 +31,9 @@ def gained(runs, start, key):
 
 def derive(runs, sizes, chosen, rates):
     figures = {"workloads": {}, "ways": {way.key: way.title for way in chosen}, "kinds": {way.key: way.kind for way in chosen}}
-    starts = {way.key: runs[workloads.NOTHING.key, way.key] for way in chosen}
-    zero = {key: statistics.median(run["seconds"] for run in start) if start else 0.0 for key, start in starts.items()}
     for workload, size in sizes.items():
+        starts = {way.key: runs[workloads.start_of(workload).key, way.key] for way in chosen}
+        zero = {key: statistics.median(run["seconds"] for run in start) if start else 0.0 for key, start in starts.items()}
         mine = {way.key: runs[workload.key, way.key] for way in chosen}
         seconds = {key: net(some, zero[key], size) for key, some in mine.items()}
         entry = {
@@ -52,15 +52,16 @@ def derive(runs, sizes, chosen, rates):
             entry["untraced M insn/s"] = entry["instructions"] / untraced / 1e6
             entry["traced M branches/s"] = entry["taken branches"] / traced / 1e6
             entry["traced guest M insn/s"] = inside / traced / 1e6 if inside else None
+        entry["start"] = zero
         figures["workloads"][workload.key] = entry
-    figures["start"] = {way.title: spread([run["boot"] + run["seconds"] for run in starts[way.key]])
-                        for way in chosen if starts[way.key]}
+    figures["start"] = {way.title: spread([run["boot"] + run["seconds"] for run in some])
+                        for way in chosen if (some := runs[workloads.START.key, way.key])}
     natives = [runs[workload.key, "native"] for workload in sizes]
     noise = [max(r["seconds"] for r in some) / min(r["seconds"] for r in some) - 1 for some in natives if len(some) > 1]
     figures["noise"] = statistics.median(noise) if noise else None
     figures["stepping"] = stepping(figures, rates)
     if "gzip" in figures["workloads"]:
-        figures["goal"] = goal(figures["workloads"]["gzip"], zero, figures["stepping"])
+        figures["goal"] = goal(figures["workloads"]["gzip"], figures["stepping"])
     return figures
 
 
@@ -79,7 +80,7 @@ def stepping(figures, rates):
     return out
 
 
-def goal(gzip, zero, steppers):
+def goal(gzip, steppers):
     """Whole commands: what somebody waits for who has typed one."""
     untraced = [run["boot"] + run["seconds"] for run in gzip["ways"]["vbts"]["runs"]]
     traced = [run["seconds"] for run in gzip["ways"]["vbts-traced"]["runs"]]
@@ -87,7 +88,8 @@ def goal(gzip, zero, steppers):
     for key, title in [("qemu-user-step", "QEMU user, single-step / vbts traced"),
                        ("qemu-user-step-log", "QEMU user, single-step, logged / vbts traced")]:
         if key in gzip["ways"]:
-            times = [zero[key] + run for run in net(gzip["ways"][key]["runs"], zero[key], gzip["size"])]
+            start = gzip["start"][key]
+            times = [start + run for run in net(gzip["ways"][key]["runs"], start, gzip["size"])]
             out[title] = ratios(times, traced)
     for title, row in steppers.items():
         times = [gzip["instructions"] / row["rate"][name] for name in ("max", "median", "min")]

@@ -44,7 +44,7 @@ def measure(runs, hot):
 
 def traced(accel, hot):
     """Seconds and records, or why not. 126: the host cannot."""
-    sample, _ = running.program([ways.VBTS, "trace", "--accel", accel, "--format", "raw", "--output", "/dev/null", "--", hot, "1"],
-                                good=(0, 126))
+    sample, _ = running.program([ways.VBTS, "trace", "--accel", accel, "--format", "raw", "--output", "/dev/null",
+                                 "--", hot, "1"], good=(0, 126))
     found = re.search(r"records: (\d+), lost: 0, exit: 0", sample.log)
     return (sample.seconds, int(found[1])) if found else sample.log.strip()

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 
 import running
+import workloads
 
 
 def spread(values):
@@ -55,7 +56,8 @@ def machine():
     family = re.findall(r"^(?:cpu family|model|stepping)\s*: (\d+)", info, re.MULTILINE)[:3]
     with open("/proc/meminfo", encoding="ascii") as f:
         memory = int(re.search(r"MemTotal: *(\d+) kB", f.read())[1])
-    versions = {tool: first([tool, "--version"]) for tool in ["qemu-x86_64", "valgrind", "gdb", "gcc", "gzip", "python3"]}
+    versions = {tool: first([tool, "--version"]) for tool in ["qemu-x86_64", "valgrind", "gdb", "gcc", "gzip"]}
+    versions["python3"] = first([workloads.python(), "--version"])
     return {
         "processor": model[1] if model else platform.machine(),
         "family, model, stepping": " ".join(family),
@@ -73,11 +75,12 @@ def machine_text(facts, runs):
     guest = "a virtual machine with " if facts["virtual machine"] else ""
     noise = facts.get("noise")
     lines = [f"{guest}{facts['processors']} processors, {facts['processor']} (family, model, stepping: "
-             f"{facts['family, model, stepping']}), {facts['memory']}, Linux {facts['kernel']}; vbts {facts['vbts']}; "
-             + "; ".join(facts["versions"].values()) + f". Runs of each: {runs}; load when it began: {facts['load at the start']}."]
+             f"{facts['family, model, stepping']}), {facts['memory']}, Linux {facts['kernel']}; "
+             f"vbts {facts['vbts']}; " + "; ".join(facts["versions"].values()) +
+             f". Runs of each: {runs}; load when it began: {facts['load at the start']}."]
     if noise is not None:
-        lines.append(f"Noise: the slowest native run of the same program took {noise:.0%} longer than the fastest (the median over"
-                     " the workloads).")
+        lines.append(f"Noise: the slowest native run of the same program took {noise:.0%} longer than the fastest (the median"
+                     " over the workloads).")
     return "\n".join(line[0].upper() + line[1:] for line in lines)
 
 
@@ -115,7 +118,8 @@ def text(figures):
         goal = figures["goal"]
         rows = [[name, cell(value)] for name, value in goal["ratios"].items()]
         section(f"gzip -9 of {goal['bytes'] / 1e6:g} MB, whole commands with the boot", table(["", "ratio"], rows))
-    for title, key in [("Seconds to start and end a program", "start"), ("Seconds from start to the guest's first program", "boot"),
+    for title, key in [("Seconds to start and end a program", "start"),
+                       ("Seconds from start to the guest's first program", "boot"),
                        ("Seconds of Debian's boot to a prompt", "debian boot")]:
         if figures.get(key):
             section(title, table(["", "seconds"], [[name, cell(value)] for name, value in figures[key].items()]))

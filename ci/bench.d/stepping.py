@@ -25,7 +25,8 @@ def gdb(work):
         done = subprocess.run(
             ["gdb", "-nx", "-batch", "-ex", "set confirm off", "-ex", "break mix", "-ex", "run 1", *record, "-ex", "finish",
              "-ex", "info record", "-ex", "kill", f"{work}/hot"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=running.LIMIT, check=False)
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=running.LIMIT,
+            check=False)
         return time.monotonic() - start, done.stdout
     plain, _ = run([])
     recorded, text = run(["-ex", "set record full insn-number-max unlimited", "-ex", "record full"])

@@ -29,7 +29,6 @@ class Way:
     part: int = 1                   # of the work, one in so many: for slow ways
     only: tuple = ()                # workloads, if not all; to do nothing is one
     kind: str = "peer"              # for the plot: native, peer, or ours
-    recording: bool = False         # each taken branch, or more
 
 
 @dataclass
@@ -61,17 +60,18 @@ class Place:
 
 def build_plugin(work, tool):
     """The plugin with the newest of the API's versions that a QEMU takes. What the plugin uses is the same in all of them."""
-    if not re.search(r"^ *-plugin\b", subprocess.run([tool, "--help"], stdout=subprocess.PIPE, text=True, check=False).stdout,
-                     re.MULTILINE):
+    said = subprocess.run([tool, "--help"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    if not re.search(r"^ *-plugin\b", said, re.MULTILINE):
         raise Broken(f"this {tool} was built without plugins")
-    said = ""
     for version in range(6, 0, -1):
         target = os.path.join(work, f"plugin-{version}.so")
         if not os.path.exists(target):
             made = workloads.compile_c(work, "plugin", "-shared", "-fPIC", f"-DPLUGIN_VERSION={version}")
             os.rename(made, target)
-        # A machine without anything has to be told to end.
-        rest = ["-M", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"] if "system" in tool else [shutil.which("true")]
+        rest = [shutil.which("true")]
+        if "system" in tool:
+            # A machine with nothing in it, which is told to end.
+            rest = ["-M", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
         tried = subprocess.run([tool, "-plugin", f"{target},out={work}/counts", *rest], input="quit\n", stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, check=False)
         if tried.returncode == 0:
@@ -109,13 +109,14 @@ def qemu_system(options):
 def vbts_run(mode):
     def run(place, command):
         # It may end by itself: then it says how many instructions it has executed.
-        return guest([VBTS, "run", "--accel", "soft", "--memory", MEMORY + "M", "--log", "debug", "--root", "/", "--kernel", KERNEL,
-                      "--initrd", place.initrd, "--append", f"quiet -- {mode} {' '.join(command)}"], stay=True)
+        return guest([VBTS, "run", "--accel", "soft", "--memory", MEMORY + "M", "--log", "debug", "--root", "/",
+                      "--kernel", KERNEL, "--initrd", place.initrd, "--append", f"quiet -- {mode} {' '.join(command)}"], stay=True)
     return run
 
 
 def vbts_trace(place):
-    return [VBTS, "trace", "--accel", "soft", "--memory", MEMORY + "M", "--log", "debug", "--format", "raw", "--output", place.trace, "--"]
+    return [VBTS, "trace", "--accel", "soft", "--memory", MEMORY + "M", "--log", "debug", "--format", "raw",
+            "--output", place.trace, "--"]
 
 
 USER = ["qemu-x86_64", *MODEL]
@@ -126,19 +127,21 @@ WAYS = [
     Way("native", "native", prefixed(lambda place: []), kind="native"),
     Way("qemu-user", "QEMU user", prefixed(lambda place: USER), "qemu-x86_64"),
     Way("qemu-user-plugin", "QEMU user, recording plugin",
-        prefixed(lambda place: [*USER, *place.plugin("qemu-x86_64")]), "qemu-x86_64", recording=True),
+        prefixed(lambda place: [*USER, *place.plugin("qemu-x86_64")]), "qemu-x86_64"),
     Way("qemu-system", "QEMU system", qemu_system(lambda place: []), "qemu-system-x86_64"),
     Way("qemu-system-plugin", "QEMU system, recording plugin",
-        qemu_system(lambda place: place.plugin("qemu-system-x86_64")), "qemu-system-x86_64", recording=True),
-    Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("hot",)),
+        qemu_system(lambda place: place.plugin("qemu-system-x86_64")), "qemu-system-x86_64"),
+    Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("bare-start", "hot")),
     Way("callgrind", "Valgrind callgrind", prefixed(lambda place: CALLGRIND), "valgrind", part=2),
     Way("qemu-user-step", "QEMU user, single-step",
-        prefixed(lambda place: [*USER, one_at_a_time()]), "qemu-x86_64", part=10),
+        prefixed(lambda place: [*USER, one_at_a_time()]), "qemu-x86_64", part=10,
+        only=("start", "bare-start", "hot", "gzip", "python")),
     Way("qemu-user-step-log", "QEMU user, single-step, logged",
-        prefixed(lambda place: [*USER, one_at_a_time(), *LOGGED]), "qemu-x86_64", part=200, only=("start", "hot", "gzip"), recording=True),
+        prefixed(lambda place: [*USER, one_at_a_time(), *LOGGED]), "qemu-x86_64", part=200,
+        only=("start", "bare-start", "hot", "gzip")),
     Way("vbts", "vbts, untraced", vbts_run("plain"), kind="ours"),
-    Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours", recording=True),
-    Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace), kind="ours", recording=True),
+    Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours"),
+    Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace), kind="ours"),
 ]
 
 
@@ -159,7 +162,10 @@ def records(way, place, sample):
     """Branches that a way has recorded, if it told. A trace must be complete."""
     if way.key == "vbts-traced":
         said = re.search(r"records: (\d+), lost: 0, exit: 0", sample.log)
-        if not said or os.path.getsize(place.trace) != 24 * int(said[1]):
+        size = os.path.getsize(place.trace)
+        # At once: else the next runs would share the machine with the host's writing it to the disk.
+        os.unlink(place.trace)
+        if not said or size != 24 * int(said[1]):
             raise Broken(f"the trace is not complete\n{sample.log[-1500:]}")
         return int(said[1])
     if way.key.endswith("-plugin"):
