@@ -21,13 +21,10 @@ RIP = slice(16 * 16, 17 * 16)
 def gdb(work):
     """GDB records one call of mix(), of the hot workload, and counts what it has recorded."""
     def run(record):
-        start = time.monotonic()
-        done = subprocess.run(
+        sample, output = running.program(
             ["gdb", "-nx", "-batch", "-ex", "set confirm off", "-ex", "break mix", "-ex", "run 1", *record, "-ex", "finish",
-             "-ex", "info record", "-ex", "kill", f"{work}/hot"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=running.LIMIT,
-            check=False)
-        return time.monotonic() - start, done.stdout
+             "-ex", "info record", "-ex", "kill", f"{work}/hot"])
+        return sample.seconds, output.decode(errors="replace") + sample.log
     plain, _ = run([])
     recorded, text = run(["-ex", "set record full insn-number-max unlimited", "-ex", "record full"])
     found = re.search(r"Log contains (\d+) instructions", text)
