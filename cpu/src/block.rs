@@ -102,6 +102,11 @@ impl Block {
         Self::new(Vec::new(), 0, &[])
     }
 
+    /// The code that it was decoded from.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> u64 {
@@ -136,6 +141,19 @@ pub(crate) struct JumpKeys {
     pub global: u64,
 }
 
+/// An instruction that crosses into another page, so that its code is no one page's: what it was decoded from is compared with
+/// memory each time.
+#[derive(Debug)]
+struct Crossing {
+    /// Guest-physical address of its first byte.
+    gpa: u64,
+    size: CodeSize,
+    block: Block,
+}
+
+/// A power of two.
+const CROSSINGS: usize = 256;
+
 /// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
 const MAX_BLOCKS: usize = 1 << 19;
 /// The same for their operations: 384 MiB. Linux with a few programs stays far below; a guest that jumps to every byte of
@@ -161,6 +179,8 @@ pub(crate) struct BlockCache {
     pages: Vec<Option<Box<PageBlocks>>>,
     /// The blocks to which jumps have led, by a hash of RIP.
     jumps: Box<[BlockId; JUMPS]>,
+    /// Instructions that cross into another page, by a hash of their address.
+    crossings: Vec<Option<Crossing>>,
     /// Blocks of an earlier one may be stale.
     epoch: u64,
 }
@@ -169,12 +189,15 @@ impl BlockCache {
     pub fn new(ram_end: u64) -> Self {
         let mut pages = Vec::new();
         pages.resize_with((ram_end >> 12) as usize, || None);
+        let mut crossings = Vec::new();
+        crossings.resize_with(CROSSINGS, || None);
         Self {
             blocks: Vec::new(),
             ops: 0,
             free: Vec::new(),
             pages,
             jumps: Box::new([0; JUMPS]),
+            crossings,
             epoch: 0,
         }
     }
@@ -284,6 +307,21 @@ impl BlockCache {
             Err(i) => page.insert(i, (key, id)),
         }
         Some((id, first))
+    }
+
+    fn crossing_slot(gpa: u64) -> usize {
+        (gpa >> 12) as usize % CROSSINGS
+    }
+
+    /// The instruction that was decoded from `gpa` on and from another page.
+    pub fn crossing(&self, gpa: u64, size: CodeSize) -> Option<&Block> {
+        let crossing = self.crossings[Self::crossing_slot(gpa)].as_ref()?;
+        (crossing.gpa == gpa && crossing.size == size).then_some(&crossing.block)
+    }
+
+    /// Enters such an instruction.
+    pub fn insert_crossing(&mut self, gpa: u64, size: CodeSize, block: Block) {
+        self.crossings[Self::crossing_slot(gpa)] = Some(Crossing { gpa, size, block });
     }
 
     /// The index of `block`, one of this cache.

@@ -132,10 +132,11 @@ impl SoftCpu {
                     }
                     run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
                 }
-                Ok(Found::Single(block)) => match run_block::<BRANCHES>(&mut self.cpu, &block) {
-                    Ok(_) => Left::Anywhere,
-                    Err(stopped) => Left::Stopped(stopped),
+                Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
+                    Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
+                    None => Left::Anywhere,
                 },
+                Ok(Found::Single(block)) => run_alone::<BRANCHES>(&mut self.cpu, &block),
                 Err(stopped) => Left::Stopped(stopped),
             };
             match left {
@@ -235,6 +236,10 @@ impl SoftCpu {
                 Some(block) => run_one(&mut self.cpu, block),
                 None => return,
             },
+            Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
+                Some(block) => run_one(&mut self.cpu, block),
+                None => return,
+            },
             Ok(Found::Single(block)) => run_one(&mut self.cpu, &block),
             Err(stopped) => Some(stopped),
         };
@@ -292,23 +297,8 @@ impl SoftCpu {
     /// The block at RIP.
     fn look_up(&mut self, extent: Extent) -> Result<Found, Stopped> {
         let hit = self.fetch()?;
-        let unchanged = |bytes: &[u8]| {
-            // Little by little: most blocks are short, and there are many after a hand-over.
-            const STEP: usize = 32;
-            bytes.chunks(STEP).enumerate().all(|(i, chunk)| {
-                let mut now = [0; STEP];
-                let now = &mut now[..chunk.len()];
-                // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        hit.host.add(STEP * i),
-                        now.as_mut_ptr(),
-                        now.len(),
-                    );
-                }
-                chunk == now
-            })
-        };
+        // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
+        let unchanged = |bytes: &[u8]| unsafe { is_at(bytes, hit.host) };
         if let Some(id) = self
             .cache
             .find(hit.gpa, self.cpu.code_size, extent, unchanged)
@@ -320,15 +310,23 @@ impl SoftCpu {
             self.remember(extent, id, &hit);
             return Ok(Found::Cached(id));
         }
+        if self.finds_crossing(&hit)? {
+            return Ok(Found::Crossing(hit.gpa));
+        }
         let longest = match extent {
             Extent::Whole => lower::MAX_BLOCK,
             Extent::One => 1,
         };
         let block = lower::block(&self.cpu, hit.host, hit.gpa, longest);
-        let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
-            return self.decode_single().map(Found::Single);
-        };
         let size = self.cpu.code_size;
+        let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
+            let block = self.decode_single()?;
+            if block.len() <= left_in_page(hit.gpa) as u64 {
+                return Ok(Found::Single(block));
+            }
+            self.cache.insert_crossing(hit.gpa, size, block);
+            return Ok(Found::Crossing(hit.gpa));
+        };
         let inserted = match self
             .cache
             .insert(&mut self.cpu.code_map, hit.gpa, size, extent, block)
@@ -347,6 +345,30 @@ impl SoftCpu {
         }
         self.remember(extent, id, &hit);
         Ok(Found::Cached(id))
+    }
+
+    /// Whether the instruction at RIP, which is translated to `hit`, has been decoded as one that crosses into another page,
+    /// and has not changed since.
+    fn finds_crossing(&mut self, hit: &Hit) -> Result<bool, Stopped> {
+        let Some(block) = self.cache.crossing(hit.gpa, self.cpu.code_size) else {
+            return Ok(false);
+        };
+        let here = left_in_page(hit.gpa);
+        let Some((first, rest)) = block.bytes().split_at_checked(here) else {
+            return Ok(false);
+        };
+        // SAFETY: `hit.host` is RAM with `here` bytes left in its page.
+        if !unsafe { is_at(first, hit.host) } {
+            return Ok(false);
+        }
+        let next = self.linear_rip().wrapping_add(here as u64);
+        let more = self
+            .cpu
+            .translate_fetch(next)
+            .map_err(|Abort| Stopped { stack: false })?;
+        // SAFETY: `more.host` is the first byte of a page of RAM, and an instruction is shorter than that.
+        let unchanged = unsafe { is_at(rest, more.host) };
+        Ok(unchanged && self.cpu.within_code_segment(block.len()))
     }
 
     /// Remembers that a jump to RIP, which is translated to `hit`, leads to the block `id`, if it is a whole one.
@@ -370,7 +392,7 @@ impl SoftCpu {
     fn decode_anywhere(&mut self) -> Result<Block, Stopped> {
         let hit = self.fetch()?;
         let mut bytes = [0u8; lower::MAX_INSTRUCTION];
-        let here = (0x1000 - (hit.gpa & 0xFFF) as usize).min(bytes.len());
+        let here = left_in_page(hit.gpa).min(bytes.len());
         // SAFETY: `hit.host` is RAM with at least `here` bytes left in its page.
         unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), here) };
         if let Some(block) = lower::single(&self.cpu, &bytes[..here]) {
@@ -406,8 +428,31 @@ impl SoftCpu {
 /// A block that can be run now.
 enum Found {
     Cached(BlockId),
-    /// Crosses a page, so it belongs to no one page's code: not cached.
+    /// One instruction that begins at this guest-physical address, and crosses into another page.
+    Crossing(u64),
+    /// One instruction that is not cached.
     Single(Block),
+}
+
+/// Bytes from `gpa` to the end of its page.
+fn left_in_page(gpa: u64) -> usize {
+    0x1000 - (gpa & 0xFFF) as usize
+}
+
+/// Whether memory at `host` holds `bytes`.
+///
+/// # Safety
+/// `host` is in RAM, and so are as many bytes from there on.
+unsafe fn is_at(bytes: &[u8], host: *const u8) -> bool {
+    // Little by little: most blocks are short, and there are many after a hand-over.
+    const STEP: usize = 32;
+    bytes.chunks(STEP).enumerate().all(|(i, chunk)| {
+        let mut now = [0; STEP];
+        let now = &mut now[..chunk.len()];
+        // SAFETY: the caller's promise. Guest memory and `now` are distinct.
+        unsafe { std::ptr::copy_nonoverlapping(host.add(STEP * i), now.as_mut_ptr(), now.len()) };
+        chunk == now
+    })
 }
 
 impl Stopped {
@@ -456,6 +501,14 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
                 });
             }
         };
+    }
+}
+
+/// Runs a block that none leads to, nor from.
+fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Left {
+    match run_block::<BRANCHES>(cpu, block) {
+        Ok(_) => Left::Anywhere,
+        Err(stopped) => Left::Stopped(stopped),
     }
 }
 

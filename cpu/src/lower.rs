@@ -39,7 +39,8 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
 /// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes, of at most `longest` instructions.
 /// `None` if its first instruction crosses the page or is none.
 pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option<Block> {
-    let mut bytes = [0u8; 0x1000];
+    let mut bytes = [0u8; MAX_BLOCK as usize * MAX_INSTRUCTION];
+    let longest = longest.min(MAX_BLOCK);
     let left = (0x1000 - (gpa & 0xFFF) as usize).min(usize::from(longest) * MAX_INSTRUCTION);
     // SAFETY: `host` is RAM, and `left` does not leave its page.
     unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), left) };
