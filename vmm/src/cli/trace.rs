@@ -130,7 +130,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let files = GuestFiles::find(args.kernel.as_deref())?;
 
     let readable = args.format == TraceFormat::Text;
-    let mut destination = Destination::new(args.output.as_deref(), readable, launch.alarm())?;
+    let mut destination = Destination::new(args.output.as_deref(), readable)?;
     let progress = progress_bar(&destination);
     destination.keep_clear_of(progress.clone());
     let to_stdout = destination.trace_is_stdout();
@@ -146,7 +146,9 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         TraceFormat::Json => Box::new(Json::new(launch.accel())),
         TraceFormat::Raw => Box::new(Raw),
     };
-    let session = shared(Session::new(args.scope.into(), format, destination));
+    let session = Session::start(args.scope.into(), format, destination, launch.alarm())
+        .context("Cannot start a thread for the trace")?;
+    let session = shared(session);
     let port = launch.board.add_console(vec![ConsolePort::named(
         PORT_NAME,
         Box::new(session.clone()),
@@ -170,11 +172,15 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         Ok(end) => end,
         Err(failure) => {
             // What was recorded is worth having, whatever ended the run; the first error is the one to report.
-            let _ = session.finish();
+            let interrupted = matches!(
+                failure,
+                Failure::Interrupted | Failure::Signal(_) | Failure::Timeout { .. }
+            );
+            let _ = session.finish(interrupted);
             return Err(failure);
         }
     };
-    let summary = session.finish().map_err(SessionError::into_failure)?;
+    let summary = session.finish(false).map_err(SessionError::into_failure)?;
     let Some(ending) = session.ending() else {
         let how = match end {
             End::Status(status) => format!("with status {status}"),

@@ -137,6 +137,11 @@ impl Alarm {
     pub fn is_pending(&self) -> bool {
         // What was written before the flags are looked at need not wake anybody again.
         self.drain();
+        self.has_pending()
+    }
+
+    /// The same, for who does not wait for [`Self::fd`]: whoever does is woken all the same.
+    pub fn has_pending(&self) -> bool {
         self.pending.timeout.load(Ordering::Relaxed)
             || self.pending.signals.load(Ordering::Relaxed) != 0
     }

@@ -1,11 +1,9 @@
 //! Where a trace and the program's own output go.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use indicatif::ProgressBar;
 
-use crate::host::Alarm;
 use crate::host::output::{Output, OutputError};
 
 /// A partial line of the program is held back at most this long, in bytes.
@@ -25,31 +23,38 @@ pub struct Destination {
 impl Destination {
     /// The trace goes to `file`, or to standard output. There it is mixed with the program's standard output if it
     /// is `readable` text; a format for machines has standard output to itself, and the program's goes to
-    /// standard error. `alarm` interrupts a wait for a slow reader.
+    /// standard error.
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn new(
-        file: Option<&Path>,
-        readable: bool,
-        alarm: &Arc<Alarm>,
-    ) -> Result<Self, OutputError> {
+    pub fn new(file: Option<&Path>, readable: bool) -> Result<Self, OutputError> {
         let file = file.filter(|path| *path != Path::new("-"));
-        let open = |output: Output| output.interruptible(alarm.clone());
-        let trace = open(file.map_or_else(Output::stdout, Output::create)?);
+        let trace = file.map_or_else(Output::stdout, Output::create)?;
         let stdout = if file.is_none() && !readable {
-            open(Output::stderr()?)
+            Output::stderr()?
         } else {
-            open(Output::stdout()?)
+            Output::stdout()?
         };
         let mixed = (file.is_none() && readable).then(Vec::new);
         Ok(Self {
             trace,
             stdout,
-            stderr: open(Output::stderr()?),
+            stderr: Output::stderr()?,
             mixed,
             progress: ProgressBar::hidden(),
         })
+    }
+
+    /// The trace goes to `trace`.
+    #[cfg(test)]
+    pub(crate) fn to(trace: std::fs::File) -> Self {
+        Self {
+            trace: Output::new(trace, "trace"),
+            stdout: Output::stdout().unwrap(),
+            stderr: Output::stderr().unwrap(),
+            mixed: None,
+            progress: ProgressBar::hidden(),
+        }
     }
 
     /// Whatever the program prints, it does not run into `progress`.

@@ -8,6 +8,7 @@ pub mod object_file;
 pub mod session;
 pub mod symbols;
 pub mod text;
+pub mod writer;
 
 pub use destination::Destination;
 pub use format::{Format, Summary};

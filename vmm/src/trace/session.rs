@@ -1,6 +1,8 @@
 //! The conversation with the agent inside the guest.
 
+use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use thiserror::Error;
 use vbts_devices::virtio::console::Console;
@@ -9,11 +11,12 @@ use vbts_devices::{ByteSink, Shared, lock};
 use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Job, Scope, ToGuest, ToHost, VERSION};
 
 use super::destination::Destination;
-use super::format::{Format, PIECE, Record, Records, Summary};
+use super::format::{Format, Summary};
+use super::writer::{Work, Writer, WriterError};
 use crate::board::Board;
 use crate::exit::{Failure, killed_by};
 use crate::host::input::Offer;
-use crate::host::{Event, Input, OutputError};
+use crate::host::{Alarm, Event, Input};
 use crate::machine::Attendant;
 
 /// The most standard input that one answer carries, in bytes.
@@ -26,9 +29,9 @@ const AGENT_PORT: usize = 0;
 /// Why a session ended early.
 #[derive(Debug, Error)]
 pub enum SessionError {
-    /// Output could not be written.
+    /// The trace, or what the program prints, could not be written.
     #[error(transparent)]
-    Output(#[from] OutputError),
+    Writer(#[from] WriterError),
     /// The agent said something that is not in the protocol.
     #[error("the guest's agent does not follow the protocol")]
     Protocol(#[from] vbts_protocol::Error),
@@ -51,7 +54,8 @@ impl SessionError {
     /// What this means for the command.
     pub fn into_failure(self) -> Failure {
         match self {
-            Self::Output(error) => error.into_failure(),
+            Self::Writer(WriterError::Output(error)) => error.into_failure(),
+            Self::Writer(WriterError::Interrupted) => Failure::Interrupted,
             error => Failure::Error(error.into()),
         }
     }
@@ -77,12 +81,7 @@ impl Ending {
 /// What the agent says, as it comes out of the guest's console port.
 pub struct Session {
     decoder: Decoder,
-    scope: Scope,
-    format: Box<dyn Format>,
-    destination: Destination,
-    /// Formatted records on their way to the destination.
-    buffer: Vec<u8>,
-    summary: Summary,
+    writer: Writer,
     ready: bool,
     started: bool,
     /// Standard input that the agent has asked for since it was last looked at, in bytes.
@@ -94,7 +93,7 @@ pub struct Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("summary", &self.summary)
+            .field("records", &self.writer.records())
             .field("started", &self.started)
             .field("ending", &self.ending)
             .finish_non_exhaustive()
@@ -102,26 +101,26 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session whose trace, of `scope`, becomes `format` and goes to `destination`.
-    pub fn new(scope: Scope, format: Box<dyn Format>, destination: Destination) -> Self {
-        Self {
+    /// A session whose trace, of `scope`, becomes `format` and goes to `destination`. `alarm` interrupts waits for a slow
+    /// reader.
+    ///
+    /// # Errors
+    /// The host cannot start a thread.
+    pub fn start(
+        scope: Scope,
+        format: Box<dyn Format>,
+        destination: Destination,
+        alarm: &Arc<Alarm>,
+    ) -> io::Result<Self> {
+        Ok(Self {
             decoder: Decoder::new(),
-            scope,
-            format,
-            destination,
-            buffer: Vec::new(),
-            summary: Summary::default(),
+            writer: Writer::start(scope, format, destination, alarm.clone())?,
             ready: false,
             started: false,
             wanted: 0,
             ending: None,
             error: None,
-        }
-    }
-
-    /// The numbers so far.
-    pub fn summary(&self) -> Summary {
-        self.summary
+        })
     }
 
     /// How the program ended, if it has.
@@ -129,63 +128,45 @@ impl Session {
         self.ending
     }
 
-    /// Where the trace and the program's output go.
-    pub fn destination(&self) -> &Destination {
-        &self.destination
-    }
-
-    /// Writes the end of the trace.
+    /// Waits until the trace is written, with its end. A run that was `interrupted` does not wait long for a reader that does
+    /// not read.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn finish(&mut self) -> Result<Summary, SessionError> {
-        self.destination.end_line()?;
-        self.buffer.clear();
-        self.format.summary(&self.summary, &mut self.buffer);
-        self.destination.write_trace(&self.buffer)?;
-        Ok(self.summary)
+    pub fn finish(&mut self, interrupted: bool) -> Result<Summary, SessionError> {
+        let exit = self.ending.map_or(0, Ending::code);
+        Ok(self.writer.finish(exit, interrupted)?)
+    }
+
+    /// What has gone wrong, once.
+    fn take_error(&mut self) -> Option<SessionError> {
+        let error = self.error.take();
+        error.or_else(|| self.writer.take_error().map(SessionError::from))
     }
 
     fn take_frames(&mut self) -> Result<(), SessionError> {
         let Self {
-            decoder,
-            scope,
-            format,
-            destination,
-            buffer,
-            summary,
-            ..
+            decoder, writer, ..
         } = self;
         while let Some(frame) = decoder.next_frame()? {
             match ToHost::parse(frame)? {
                 ToHost::Ready(version) if version == VERSION => self.ready = true,
                 ToHost::Ready(version) => return Err(SessionError::Version(version.into())),
-                ToHost::Started { .. } if self.started => {
-                    summary.untraced = summary.untraced.saturating_add(1);
-                }
+                ToHost::Started { .. } if self.started => writer.put(Work::Untraced)?,
                 ToHost::Started { .. } => self.started = true,
-                ToHost::Stdout(bytes) => destination.write_stdout(bytes)?,
-                ToHost::Stderr(bytes) => destination.write_stderr(bytes)?,
+                ToHost::Stdout(bytes) => writer.put(Work::Stdout(bytes.into()))?,
+                ToHost::Stderr(bytes) => writer.put(Work::Stderr(bytes.into()))?,
                 ToHost::StdinWant(n) => self.wanted = self.wanted.saturating_add(n.into()),
-                ToHost::Maps { pid, text } => format.maps(pid, text),
-                ToHost::Lost(n) => {
-                    summary.lost = summary.lost.saturating_add(n);
-                    summary.lost_more = true;
-                }
-                ToHost::Records { pid, records } => {
-                    for piece in records.chunks(PIECE) {
-                        let piece = Records::new(piece, *scope);
-                        count(piece, summary);
-                        buffer.clear();
-                        format.records(pid, piece, buffer);
-                        destination.write_trace(buffer)?;
-                    }
-                }
-                ToHost::Exit(status) => {
-                    let ending = Ending { status };
-                    summary.exit = ending.code();
-                    self.ending = Some(ending);
-                }
+                ToHost::Maps { pid, text } => writer.put(Work::Maps {
+                    pid,
+                    text: text.into(),
+                })?,
+                ToHost::Lost(n) => writer.put(Work::Lost(n))?,
+                ToHost::Records { pid, records } => writer.put(Work::Records {
+                    pid,
+                    records: records.into(),
+                })?,
+                ToHost::Exit(status) => self.ending = Some(Ending { status }),
                 ToHost::Error { kind, text, .. } => {
                     return Err(SessionError::Agent {
                         kind,
@@ -195,17 +176,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-}
-
-/// Adds the branches in `records` to `summary`; a record that the kernel marks invalid is a lost one.
-fn count(records: Records<'_>, summary: &mut Summary) {
-    for record in records.iter() {
-        match record {
-            Record::Branch { .. } => summary.records += 1,
-            Record::Invalid => summary.lost += 1,
-            Record::Arrive { .. } | Record::Depart { .. } => {}
-        }
     }
 }
 
@@ -301,12 +271,12 @@ impl Conductor {
 impl Attendant for Conductor {
     fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
         let mut session = lock(&self.session);
-        if let Some(error) = session.error.take() {
+        if let Some(error) = session.take_error() {
             return Err(error.into_failure());
         }
         let (ready, wanted) = (session.ready, std::mem::take(&mut session.wanted));
         if let Some(progress) = &self.progress {
-            progress.set_position(session.summary.records);
+            progress.set_position(session.writer.records());
         }
         drop(session);
         if ready && let Some(job) = self.job.take() {
@@ -346,8 +316,8 @@ impl Attendant for Conductor {
         // What looks like an unfinished line may be a prompt.
         self.next_check = 0;
         lock(&self.session)
-            .destination
-            .flush_line()
+            .writer
+            .put(Work::FlushLine)
             .map_err(|error| SessionError::from(error).into_failure())
     }
 }
@@ -358,18 +328,11 @@ mod tests {
     use crate::trace::format::Json;
     use crate::trace::format::tests::records;
 
-    fn destination(file: &std::path::Path) -> Destination {
-        let alarm = std::sync::Arc::new(crate::host::Alarm::new(Default::default(), None).unwrap());
-        Destination::new(Some(file), false, &alarm).unwrap()
-    }
-
-    fn session(directory: &std::path::Path) -> Session {
-        let destination = destination(&directory.join("trace"));
-        Session::new(
-            Scope::User,
-            Box::new(Json::new(crate::accel::Accel::Soft)),
-            destination,
-        )
+    fn session(file: &std::path::Path) -> Session {
+        let alarm = Arc::new(Alarm::new(Default::default(), None).unwrap());
+        let destination = Destination::new(Some(file), false).unwrap();
+        let json = Box::new(Json::new(crate::accel::Accel::Soft));
+        Session::start(Scope::User, json, destination, &alarm).unwrap()
     }
 
     fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
@@ -382,7 +345,7 @@ mod tests {
     fn a_session_becomes_a_trace() {
         let directory = std::env::temp_dir().join(format!("vbts-session-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let mut session = session(&directory);
+        let mut session = session(&directory.join("trace"));
         let records = records(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
         let bytes = frames(&[
             ToHost::Ready(VERSION),
@@ -405,7 +368,7 @@ mod tests {
         assert_eq!(session.wanted, 30);
         assert_eq!(session.ending().unwrap().code(), 139);
         assert_eq!(
-            session.finish().unwrap(),
+            session.finish(false).unwrap(),
             Summary {
                 records: 2,
                 lost: 3,
@@ -442,32 +405,22 @@ mod tests {
                 "no such thing",
             ),
         ] {
-            let destination = destination("/dev/null".as_ref());
-            let mut session = Session::new(
-                Scope::User,
-                Box::new(Json::new(crate::accel::Accel::Soft)),
-                destination,
-            );
+            let mut session = session("/dev/null".as_ref());
             session.put(&bytes);
             session.put(&[1; 100_000]);
-            let error = session.error.take().unwrap().to_string();
+            let error = session.take_error().unwrap().to_string();
             assert!(error.contains(message), "{error}");
         }
     }
 
     #[test]
     fn a_full_disk_ends_the_session() {
-        let destination = destination("/dev/full".as_ref());
-        let mut session = Session::new(
-            Scope::User,
-            Box::new(Json::new(crate::accel::Accel::Soft)),
-            destination,
-        );
+        let mut session = session("/dev/full".as_ref());
         session.put(&frames(&[ToHost::Records {
             pid: 1,
             records: &records(&[[1, 2, 3]]),
         }]));
-        let failure = session.error.take().unwrap().into_failure();
+        let failure = session.finish(false).unwrap_err().into_failure();
         assert_eq!(failure.status(), 125);
         assert!(failure.to_string().contains("No space left"), "{failure}");
     }
