@@ -14,14 +14,18 @@ use vbts::trace::format::{Format, Json, Raw};
 use vbts::trace::session::Session;
 use vbts::trace::symbols::Symbolizer;
 use vbts::trace::text::Text;
-use vbts_devices::ByteSink;
+use vbts_devices::{ByteSink, GuestRam};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
-use vbts_protocol::{Decoder, Frame, RECORD_SIZE, Scope, ToGuest, ToHost, VERSION};
+use vbts_protocol::{Decoder, Frame, Scope, ToGuest, ToHost, VERSION};
+use vm_memory::{Bytes, GuestAddress};
 
 static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);
 static ALARM: LazyLock<Arc<Alarm>> =
     LazyLock::new(|| Arc::new(Alarm::new(Arc::default(), None).expect("descriptors")));
+
+/// Bytes of the guest's memory, in which records may be.
+const MEMORY: usize = 4096;
 
 /// A destination that keeps nothing: the descriptors are taken while all of them lead to /dev/null.
 fn destination(readable: bool) -> Destination {
@@ -71,7 +75,13 @@ fuzz_target!(|data: &[u8]| {
     } else {
         Scope::All
     };
-    let mut session = Session::start(scope, format, destination(flags & 4 != 0), &ALARM).expect("a thread");
+    let memory = GuestRam::from_ranges(&[(GuestAddress(0), MEMORY)]).expect("a page");
+    let contents = data.get(..MEMORY).unwrap_or(data);
+    memory
+        .write_slice(contents, GuestAddress(0))
+        .expect("it is in memory");
+    let mut session = Session::start(memory, scope, format, destination(flags & 4 != 0), &ALARM)
+        .expect("a thread");
 
     let mut stream = Vec::new();
     if flags & 8 == 0 {
@@ -97,6 +107,5 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(session.put(piece), piece.len());
     }
     let _ = session.ending().map(|ending| ending.code());
-    let summary = session.finish(false).expect("/dev/null takes everything");
-    assert!(summary.records <= (stream.len() / RECORD_SIZE) as u64);
+    session.finish(false).expect("/dev/null takes everything");
 });

@@ -130,6 +130,11 @@ impl Launch {
         })
     }
 
+    /// The guest's memory.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
     /// What executes the guest.
     pub fn accel(&self) -> Accel {
         match self.vm {

@@ -4,11 +4,12 @@ use std::io;
 
 use libc::{c_int, pid_t};
 use vbts_protocol::{
-    ErrorKind, ExitStatus, RECORD_SIZE, RECORDS_PREFIX_SIZE, Scope, ToHost, Trace, records_prefix,
+    ErrorKind, ExitStatus, Extents, MAX_RECORDS, RECORD_SIZE, Scope, ToHost, Trace,
 };
 
 use crate::failure::Failure;
 use crate::maps::Maps;
+use crate::pagemap::{self, PageMap};
 use crate::port::Port;
 use crate::ptrace::{self, BtsConfig};
 
@@ -20,10 +21,6 @@ const OVERFLOW_SIGNAL: c_int = 64;
 /// task does not stop inside a system call. The same again is kept while a system call takes even more.
 const VIRTUAL_BUFFER_PART: u64 = 4;
 
-/// Records of a frame. The port takes 32 KiB of one write (the kernel's port_fops_write): the host formats a frame that fits
-/// while it is in the processor's nearest caches.
-const FRAME_RECORDS: usize = ((32 << 10) - RECORDS_PREFIX_SIZE) / RECORD_SIZE;
-
 /// The recorder of one traced task.
 #[derive(Debug)]
 pub struct Recorder {
@@ -32,8 +29,9 @@ pub struct Recorder {
     started: bool,
     /// There is a virtual buffer behind the one that the processor writes.
     is_virtual: bool,
-    /// `RECORDS_PREFIX_SIZE` bytes, then room for as many records as the processor's buffer holds.
-    frame: Vec<u8>,
+    /// Room for as many records as the processor's buffer holds.
+    records: Vec<u8>,
+    page_map: Option<PageMap>,
     /// The task's mappings, of which the host is told.
     maps: Maps,
     /// The records up to the task's end have been sent.
@@ -48,7 +46,8 @@ impl Recorder {
             trace,
             started: false,
             is_virtual: trace.scope != Scope::User,
-            frame: Vec::new(),
+            records: Vec::new(),
+            page_map: None,
             maps: Maps::new(pid),
             finished: false,
         }
@@ -167,7 +166,8 @@ impl Recorder {
         let status =
             ptrace::bts_status(self.pid).map_err(|error| trace("PTRACE_BTS_STATUS", error))?;
         let size = usize::try_from(status.size).unwrap_or(usize::MAX);
-        self.frame = vec![0; RECORDS_PREFIX_SIZE.saturating_add(size)];
+        self.records = vec![0; size];
+        self.page_map = Some(PageMap::open()?);
         self.started = true;
         Ok(())
     }
@@ -188,11 +188,8 @@ impl Recorder {
 
     fn send_records(&mut self, port: &mut Port) -> Result<(), Failure> {
         loop {
-            let Some((_, records)) = self.frame.split_at_mut_checked(RECORDS_PREFIX_SIZE) else {
-                return Ok(());
-            };
-            let room = records.len() / RECORD_SIZE;
-            let count = ptrace::bts_drain(self.pid, self.is_virtual, records)
+            let room = self.records.len() / RECORD_SIZE;
+            let count = ptrace::bts_drain(self.pid, self.is_virtual, &mut self.records)
                 .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error))?;
             self.send_drained(port, count)?;
             // A virtual buffer can have more than there is room for.
@@ -202,22 +199,29 @@ impl Recorder {
         }
     }
 
-    /// Sends `count` records, which are in `frame`.
-    fn send_drained(&mut self, port: &mut Port, count: usize) -> Result<(), Failure> {
-        let mut sent = 0;
-        while sent < count {
-            // Each frame's prefix goes over the end of the records already sent, so that one write does.
-            let now = FRAME_RECORDS.min(count - sent);
-            let start = sent * RECORD_SIZE;
-            let frame = self
-                .frame
-                .get_mut(start..start + RECORDS_PREFIX_SIZE + now * RECORD_SIZE)
-                .unwrap_or_default();
-            if let Some((prefix, _)) = frame.split_at_mut_checked(RECORDS_PREFIX_SIZE) {
-                prefix.copy_from_slice(&records_prefix(self.pid.unsigned_abs(), now));
+    /// Sends `count` records, which are in `records`.
+    fn send_drained(&self, port: &mut Port, count: usize) -> Result<(), Failure> {
+        let Some(page_map) = &self.page_map else {
+            return Ok(());
+        };
+        let drained = self.records.get(..count * RECORD_SIZE).unwrap_or_default();
+        for records in drained.chunks(MAX_RECORDS) {
+            // Until they are read from where they are: compaction, for example, moves pages at any time.
+            let mut frames = page_map.frames(records)?;
+            loop {
+                let extents = pagemap::extents(records, &frames);
+                port.send(&ToHost::Records {
+                    pid: self.pid.unsigned_abs(),
+                    extents: Extents::new(&extents)
+                        .map_err(|error| Failure::new(ErrorKind::Internal, error))?,
+                })?;
+                let now = page_map.frames(records)?;
+                if now == frames {
+                    break;
+                }
+                frames = now;
             }
-            port.send_encoded(frame)?;
-            sent += now;
+            port.send(&ToHost::RecordsStand)?;
         }
         Ok(())
     }

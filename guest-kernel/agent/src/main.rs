@@ -6,6 +6,7 @@ mod failure;
 mod machine;
 mod maps;
 mod mounts;
+mod pagemap;
 mod pipes;
 mod port;
 mod ptrace;

@@ -63,11 +63,6 @@ impl Port {
         self.file.write_all(&self.out).map_err(broken)
     }
 
-    /// Sends a frame that the caller has encoded in its own buffer.
-    pub fn send_encoded(&mut self, frame: &[u8]) -> Result<(), Failure> {
-        self.file.write_all(frame).map_err(broken)
-    }
-
     /// Reads what is there, waiting if there is nothing.
     pub fn fill(&mut self) -> Result<(), Failure> {
         let n = loop {

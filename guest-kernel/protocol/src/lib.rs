@@ -27,8 +27,7 @@ mod message;
 pub use decoder::{Decoder, Frame};
 pub use job::{Bytes, Job, Scope, Share, Trace};
 pub use message::{
-    ErrorKind, ExitStatus, MAX_RECORDS, RECORD_SIZE, RECORDS_PREFIX_SIZE, ToGuest, ToHost,
-    records_prefix,
+    ErrorKind, ExitStatus, Extent, Extents, MAX_RECORDS, RECORD_SIZE, ToGuest, ToHost,
 };
 
 /// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
@@ -44,7 +43,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// What the agent says in [`ToHost::Ready`]; changes with the protocol.
-pub const VERSION: &str = "vbts-agent 1";
+pub const VERSION: &str = "vbts-agent 2";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

@@ -1,23 +1,76 @@
 //! The messages of both directions.
 
 use crate::decoder::encode;
-use crate::{Error, Frame, HEADER_SIZE, Job, MAX_PAYLOAD};
+use crate::{Error, Frame, Job};
 
-/// Bytes of one record in [`ToHost::Records`]: the kernel's `struct bts_struct`.
+/// Bytes of one record: the kernel's `struct bts_struct`.
 pub const RECORD_SIZE: usize = 24;
 
-/// Bytes of a [`ToHost::Records`] frame before its records: the header and the process id.
-pub const RECORDS_PREFIX_SIZE: usize = HEADER_SIZE + 4;
+/// Bytes of records that one [`ToHost::Records`] tells of at most: whole records.
+pub const MAX_RECORDS: usize = (4 << 20) / RECORD_SIZE * RECORD_SIZE;
 
-/// Records in the longest [`ToHost::Records`] frame.
-pub const MAX_RECORDS: usize = (MAX_PAYLOAD - 4) / RECORD_SIZE;
+/// A piece of guest memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Guest-physical address.
+    pub address: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
 
-/// What precedes `count` records in a [`ToHost::Records`] frame, for a sender that has the records in place already.
-/// `count` is at most [`MAX_RECORDS`].
-pub fn records_prefix(pid: u32, count: usize) -> [u8; RECORDS_PREFIX_SIZE] {
-    let [p0, p1, p2, p3] = pid.to_le_bytes();
-    let [l0, l1, l2, l3] = ((4 + count * RECORD_SIZE) as u32).to_le_bytes();
-    [RECORDS, 0, 0, 0, l0, l1, l2, l3, p0, p1, p2, p3]
+/// Bytes of an [`Extent`] in a frame.
+const EXTENT_SIZE: usize = 16;
+
+/// Pieces of guest memory, one after the other: {address, length}, `u64` little-endian each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extents<'a>(&'a [u8]);
+
+impl<'a> Extents<'a> {
+    /// Appends an extent to `bytes`, which [`Self::new`] takes.
+    pub fn push(bytes: &mut Vec<u8>, extent: Extent) {
+        bytes.extend_from_slice(&extent.address.to_le_bytes());
+        bytes.extend_from_slice(&extent.len.to_le_bytes());
+    }
+
+    /// Those that `bytes` list.
+    ///
+    /// # Errors
+    /// They are not whole records, or more than [`MAX_RECORDS`] bytes.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
+        let wrong = |why: &dyn std::fmt::Display| Err(malformed("Records", why));
+        if bytes.len() % EXTENT_SIZE != 0 {
+            return wrong(&format_args!("{} bytes are no extents", bytes.len()));
+        }
+        let extents = Self(bytes);
+        let len = extents
+            .iter()
+            .try_fold(0u64, |sum, extent| sum.checked_add(extent.len))
+            .unwrap_or(u64::MAX);
+        if len % RECORD_SIZE as u64 != 0 {
+            return wrong(&format_args!("{len} bytes are not whole records"));
+        }
+        if len > MAX_RECORDS as u64 {
+            return wrong(&format_args!("{len} bytes of records are too many"));
+        }
+        Ok(extents)
+    }
+
+    /// One after the other.
+    pub fn iter(self) -> impl Iterator<Item = Extent> + 'a {
+        self.0.as_chunks::<EXTENT_SIZE>().0.iter().map(|bytes| {
+            let (address, len) = bytes.split_at(8);
+            let word = |bytes: &[u8]| {
+                bytes
+                    .iter()
+                    .rev()
+                    .fold(0, |word, b| word << 8 | u64::from(*b))
+            };
+            Extent {
+                address: word(address),
+                len: word(len),
+            }
+        })
+    }
 }
 
 const JOB: u8 = 0x01;
@@ -35,6 +88,7 @@ const MAPS: u8 = 0x87;
 const LOST: u8 = 0x88;
 const EXIT: u8 = 0x89;
 const ERROR: u8 = 0x8a;
+const RECORDS_STAND: u8 = 0x8b;
 
 /// From the host to the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,13 +210,17 @@ pub enum ToHost<'a> {
     /// such question without an answer.
     StdinWant(u32),
     /// Records as `PTRACE_BTS_DRAIN` returned them, oldest first: {qualifier, from or jiffies, to}, `u64` little-endian
-    /// each, [`RECORD_SIZE`] bytes a record.
+    /// each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory, where the host reads them before the agent goes on:
+    /// through the port they would be copied twice, a page at a time.
     Records {
         /// Whose records.
         pid: u32,
-        /// Whole records.
-        records: &'a [u8],
+        /// Where they are.
+        extents: Extents<'a>,
     },
+    /// While the host read the records of the last [`Self::Records`], the guest's kernel had moved none of their pages: they
+    /// count. Else the same records are sent again.
+    RecordsStand,
     /// The text of `/proc/PID/maps`. Valid for the records that come after it.
     Maps {
         /// Whose mappings.
@@ -197,7 +255,10 @@ impl<'a> ToHost<'a> {
             Self::Stdout(bytes) => encode(out, STDOUT, &[bytes]),
             Self::Stderr(bytes) => encode(out, STDERR, &[bytes]),
             Self::StdinWant(n) => encode(out, STDIN_WANT, &[&n.to_le_bytes()]),
-            Self::Records { pid, records } => encode(out, RECORDS, &[&pid.to_le_bytes(), records]),
+            Self::Records { pid, extents } => {
+                encode(out, RECORDS, &[&pid.to_le_bytes(), extents.0])
+            }
+            Self::RecordsStand => encode(out, RECORDS_STAND, &[]),
             Self::Maps { pid, text } => encode(out, MAPS, &[&pid.to_le_bytes(), text]),
             Self::Lost(n) => encode(out, LOST, &[&n.to_le_bytes()]),
             Self::Exit(ExitStatus::Code(code)) => {
@@ -237,15 +298,13 @@ impl<'a> ToHost<'a> {
                 Self::StdinWant(n)
             }
             RECORDS => {
-                let (pid, records) = word("Records", payload)?;
-                if records.len() % RECORD_SIZE != 0 {
-                    let len = records.len();
-                    return Err(malformed(
-                        "Records",
-                        format_args!("{len} bytes are not whole records"),
-                    ));
-                }
-                Self::Records { pid, records }
+                let (pid, extents) = word("Records", payload)?;
+                let extents = Extents::new(extents)?;
+                Self::Records { pid, extents }
+            }
+            RECORDS_STAND => {
+                let [] = words("RecordsStand", payload)?;
+                Self::RecordsStand
             }
             MAPS => {
                 let (pid, text) = word("Maps", payload)?;

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use vbts_protocol::{
-    Bytes, Decoder, Error, ErrorKind, ExitStatus, Frame, HEADER_SIZE, Job, MAX_PAYLOAD,
-    MAX_RECORDS, RECORD_SIZE, Scope, Share, ToGuest, ToHost, Trace, records_prefix,
+    Bytes, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, Frame, HEADER_SIZE, Job,
+    MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, Scope, Share, ToGuest, ToHost, Trace,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -37,17 +37,25 @@ fn job() -> Job {
     }
 }
 
+/// Two pieces of memory with two records.
+const EXTENTS: [u8; 32] = {
+    let mut bytes = [0; 32];
+    (bytes[1], bytes[8], bytes[16], bytes[24]) = (0x10, 40, 1, 8);
+    bytes
+};
+
 fn every_to_host() -> Vec<ToHost<'static>> {
     vec![
-        ToHost::Ready("vbts-agent 1"),
+        ToHost::Ready("vbts-agent 2"),
         ToHost::Started { pid: 0x0102_0304 },
         ToHost::Stdout(b"out"),
         ToHost::Stderr(b""),
         ToHost::StdinWant(u32::MAX),
         ToHost::Records {
             pid: 7,
-            records: &[0x5a; 2 * RECORD_SIZE],
+            extents: Extents::new(&EXTENTS).unwrap(),
         },
+        ToHost::RecordsStand,
         ToHost::Maps {
             pid: 7,
             text: b"00400000-00401000 r-xp\n",
@@ -93,28 +101,23 @@ fn every_message_of_the_guest_survives_a_cut_at_every_byte() {
 }
 
 #[test]
-fn a_records_frame_made_in_place_is_what_the_encoder_makes() {
-    for count in [0, 3, MAX_RECORDS] {
-        let records = vec![7; count * RECORD_SIZE];
-        let mut expected = Vec::new();
-        ToHost::Records {
-            pid: 42,
-            records: &records,
+fn extents_are_whole_records_and_not_too_many() {
+    let parse = |lens: &[u64]| {
+        let mut bytes = Vec::new();
+        for &len in lens {
+            let address = 0x1000;
+            Extents::push(&mut bytes, Extent { address, len });
         }
-        .encode(&mut expected)
-        .unwrap();
-        assert_eq!(
-            [&records_prefix(42, count)[..], &records].concat(),
-            expected
-        );
+        Extents::new(&bytes).map(|extents| extents.iter().map(|e| e.len).sum::<u64>())
+    };
+    let max = MAX_RECORDS as u64;
+    assert_eq!(parse(&[]).unwrap(), 0);
+    assert_eq!(parse(&[20, 4]).unwrap(), RECORD_SIZE as u64);
+    assert_eq!(parse(&[max - 24, 24]).unwrap(), max);
+    for wrong in [&[23][..], &[max, 24], &[u64::MAX, 1], &[1 << 63, 1 << 63]] {
+        parse(wrong).unwrap_err();
     }
-    let one_more = vec![7; (MAX_RECORDS + 1) * RECORD_SIZE];
-    ToHost::Records {
-        pid: 42,
-        records: &one_more,
-    }
-    .encode(&mut Vec::new())
-    .unwrap_err();
+    Extents::new(&EXTENTS[1..]).unwrap_err();
 }
 
 #[test]
@@ -171,7 +174,7 @@ fn malformed_frames_are_errors() {
     let host: &[(u8, &[u8])] = &[
         (0x00, b""),
         (0x01, b""),
-        (0x8b, b""),
+        (0x8c, b""),
         (0x81, b"\xff"),
         (0x82, b"123"),
         (0x82, b"12345"),

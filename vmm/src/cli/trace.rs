@@ -146,7 +146,8 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         TraceFormat::Json => Box::new(Json::new(launch.accel())),
         TraceFormat::Raw => Box::new(Raw),
     };
-    let session = Session::start(args.scope.into(), format, destination, launch.alarm())
+    let (memory, alarm) = (launch.memory().clone(), launch.alarm());
+    let session = Session::start(memory, args.scope.into(), format, destination, alarm)
         .context("Cannot start a thread for the trace")?;
     let session = shared(session);
     let port = launch.board.add_console(vec![ConsolePort::named(

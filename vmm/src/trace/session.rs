@@ -7,8 +7,11 @@ use std::sync::Arc;
 use thiserror::Error;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
-use vbts_devices::{ByteSink, Shared, lock};
-use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Job, Scope, ToGuest, ToHost, VERSION};
+use vbts_devices::{ByteSink, GuestRam, Shared, lock};
+use vbts_protocol::{
+    Decoder, ErrorKind, ExitStatus, Extents, Job, Scope, ToGuest, ToHost, VERSION,
+};
+use vm_memory::{Bytes, GuestAddress};
 
 use super::destination::Destination;
 use super::format::{Format, Summary};
@@ -40,6 +43,9 @@ pub enum SessionError {
         "the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again"
     )]
     Version(String),
+    /// The agent said that records are where there is no memory.
+    #[error("the guest's agent has records outside of the guest's memory, at {0:#x}")]
+    Records(u64),
     /// The agent could not run the job.
     #[error("{text}")]
     Agent {
@@ -81,6 +87,9 @@ impl Ending {
 /// What the agent says, as it comes out of the guest's console port.
 pub struct Session {
     decoder: Decoder,
+    memory: GuestRam,
+    /// Records that do not count yet, and whose.
+    records: Option<(u32, Vec<u8>)>,
     writer: Writer,
     ready: bool,
     started: bool,
@@ -101,12 +110,13 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session whose trace, of `scope`, becomes `format` and goes to `destination`. `alarm` interrupts waits for a slow
-    /// reader.
+    /// A session with a guest that has this `memory`, whose trace, of `scope`, becomes `format` and goes to `destination`. `alarm`
+    /// interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
     pub fn start(
+        memory: GuestRam,
         scope: Scope,
         format: Box<dyn Format>,
         destination: Destination,
@@ -114,6 +124,8 @@ impl Session {
     ) -> io::Result<Self> {
         Ok(Self {
             decoder: Decoder::new(),
+            memory,
+            records: None,
             writer: Writer::start(scope, format, destination, alarm.clone())?,
             ready: false,
             started: false,
@@ -146,7 +158,11 @@ impl Session {
 
     fn take_frames(&mut self) -> Result<(), SessionError> {
         let Self {
-            decoder, writer, ..
+            decoder,
+            memory,
+            records,
+            writer,
+            ..
         } = self;
         while let Some(frame) = decoder.next_frame()? {
             match ToHost::parse(frame)? {
@@ -162,10 +178,14 @@ impl Session {
                     text: text.into(),
                 })?,
                 ToHost::Lost(n) => writer.put(Work::Lost(n))?,
-                ToHost::Records { pid, records } => writer.put(Work::Records {
-                    pid,
-                    records: records.into(),
-                })?,
+                ToHost::Records { pid, extents } => {
+                    *records = Some((pid, read(memory, extents)?));
+                }
+                ToHost::RecordsStand => {
+                    if let Some((pid, records)) = records.take() {
+                        writer.put(Work::Records { pid, records })?;
+                    }
+                }
                 ToHost::Exit(status) => self.ending = Some(Ending { status }),
                 ToHost::Error { kind, text, .. } => {
                     return Err(SessionError::Agent {
@@ -177,6 +197,18 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The records in these pieces of memory.
+fn read(memory: &GuestRam, extents: Extents<'_>) -> Result<Vec<u8>, SessionError> {
+    let mut records = Vec::new();
+    for extent in extents.iter() {
+        let (at, len) = (GuestAddress(extent.address), extent.len as usize);
+        memory
+            .write_all_volatile_to(at, &mut records, len)
+            .map_err(|_| SessionError::Records(extent.address))?;
+    }
+    Ok(records)
 }
 
 impl ByteSink for Session {
@@ -327,12 +359,29 @@ mod tests {
     use super::*;
     use crate::trace::format::Json;
     use crate::trace::format::tests::records;
+    use vbts_protocol::Extent;
 
-    fn session(file: &std::path::Path) -> Session {
+    fn memory() -> GuestRam {
+        GuestRam::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap()
+    }
+
+    fn session(memory: GuestRam, file: &std::path::Path) -> Session {
         let alarm = Arc::new(Alarm::new(Default::default(), None).unwrap());
         let destination = Destination::new(Some(file), false).unwrap();
         let json = Box::new(Json::new(crate::accel::Accel::Soft));
-        Session::start(Scope::User, json, destination, &alarm).unwrap()
+        Session::start(memory, Scope::User, json, destination, &alarm).unwrap()
+    }
+
+    /// Stores records in two pieces of memory; the second is the last there is.
+    fn stored(memory: &GuestRam, records: &[u8]) -> Vec<u8> {
+        let (first, second) = records.split_at(20);
+        let mut extents = Vec::new();
+        for (bytes, address) in [(first, 0x1000), (second, (1 << 20) - second.len() as u64)] {
+            memory.write_slice(bytes, GuestAddress(address)).unwrap();
+            let len = bytes.len() as u64;
+            Extents::push(&mut extents, Extent { address, len });
+        }
+        extents
     }
 
     fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
@@ -345,8 +394,10 @@ mod tests {
     fn a_session_becomes_a_trace() {
         let directory = std::env::temp_dir().join(format!("vbts-session-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let mut session = session(&directory.join("trace"));
+        let memory = memory();
+        let mut session = session(memory.clone(), &directory.join("trace"));
         let records = records(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
+        let extents = stored(&memory, &records);
         let bytes = frames(&[
             ToHost::Ready(VERSION),
             ToHost::Started { pid: 5 },
@@ -354,10 +405,17 @@ mod tests {
             ToHost::Started { pid: 6 },
             ToHost::StdinWant(10),
             ToHost::StdinWant(20),
+            // Pages of the first were moved.
             ToHost::Records {
                 pid: 5,
-                records: &records,
+                extents: Extents::new(&extents[..0]).unwrap(),
             },
+            ToHost::Records {
+                pid: 5,
+                extents: Extents::new(&extents).unwrap(),
+            },
+            ToHost::RecordsStand,
+            ToHost::RecordsStand,
             ToHost::Lost(2),
             ToHost::Exit(ExitStatus::Signal(11)),
         ]);
@@ -390,7 +448,17 @@ mod tests {
 
     #[test]
     fn a_hostile_agent_ends_the_session() {
+        let mut outside = Vec::new();
+        let (address, len) = ((1 << 20) - 16, 24);
+        Extents::push(&mut outside, Extent { address, len });
         for (bytes, message) in [
+            (
+                frames(&[ToHost::Records {
+                    pid: 1,
+                    extents: Extents::new(&outside).unwrap(),
+                }]),
+                "outside of the guest's memory",
+            ),
             (
                 frames(&[ToHost::Ready("another 9")]),
                 "build the guest again",
@@ -405,7 +473,7 @@ mod tests {
                 "no such thing",
             ),
         ] {
-            let mut session = session("/dev/null".as_ref());
+            let mut session = session(memory(), "/dev/null".as_ref());
             session.put(&bytes);
             session.put(&[1; 100_000]);
             let error = session.take_error().unwrap().to_string();
@@ -415,11 +483,14 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_session() {
-        let mut session = session("/dev/full".as_ref());
-        session.put(&frames(&[ToHost::Records {
-            pid: 1,
-            records: &records(&[[1, 2, 3]]),
-        }]));
+        let memory = memory();
+        let mut session = session(memory.clone(), "/dev/full".as_ref());
+        let extents = stored(&memory, &records(&[[1, 2, 3]]));
+        let extents = Extents::new(&extents).unwrap();
+        session.put(&frames(&[
+            ToHost::Records { pid: 1, extents },
+            ToHost::RecordsStand,
+        ]));
         let failure = session.finish(false).unwrap_err().into_failure();
         assert_eq!(failure.status(), 125);
         assert!(failure.to_string().contains("No space left"), "{failure}");

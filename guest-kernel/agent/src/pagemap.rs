@@ -1,0 +1,112 @@
+//! Where the agent's memory is in the guest's (Documentation/admin-guide/mm/pagemap.rst).
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+
+use vbts_protocol::{ErrorKind, Extent, Extents};
+
+use crate::failure::Failure;
+
+const PATH: &str = "/proc/self/pagemap";
+const PAGE: usize = 4096;
+/// The page is in memory, and has the frame number in the low bits.
+const PRESENT: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
+
+/// `/proc/self/pagemap`.
+#[derive(Debug)]
+pub struct PageMap(File);
+
+impl PageMap {
+    /// Opens it.
+    pub fn open() -> Result<Self, Failure> {
+        File::open(PATH).map(Self).map_err(|error| {
+            Failure::os(
+                ErrorKind::Trace,
+                format_args!("{PATH} (the guest's kernel needs CONFIG_PROC_PAGE_MONITOR)"),
+                error,
+            )
+        })
+    }
+
+    /// The page frame of each page of `bytes`, all of which are in memory afterwards.
+    pub fn frames(&self, bytes: &[u8]) -> Result<Vec<u64>, Failure> {
+        let start = bytes.as_ptr() as usize;
+        let (first, end) = (start / PAGE, (start + bytes.len()).div_ceil(PAGE));
+        let mut words = vec![0; (end - first) * size_of::<u64>()];
+        loop {
+            self.0
+                .read_exact_at(&mut words, (first * size_of::<u64>()) as u64)
+                .map_err(|error| Failure::os(ErrorKind::Internal, PATH, error))?;
+            let words = words
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| u64::from_le_bytes(*word));
+            if words.clone().all(|word| word & PRESENT != 0) {
+                return Ok(words.map(|word| word & FRAME).collect());
+            }
+            bytes.iter().step_by(PAGE).for_each(|byte| {
+                black_box(*byte);
+            });
+            black_box(bytes.last());
+        }
+    }
+}
+
+/// Where `bytes` are, whose pages have these frames: as [`Extents`] has it.
+pub fn extents(bytes: &[u8], frames: &[u64]) -> Vec<u8> {
+    let mut list = Vec::new();
+    let mut extent: Option<Extent> = None;
+    let mut at = bytes.as_ptr() as usize % PAGE;
+    let mut left = bytes.len();
+    for frame in frames {
+        let address = frame * PAGE as u64 + at as u64;
+        let len = left.min(PAGE - at);
+        (at, left) = (0, left - len);
+        match &mut extent {
+            Some(last) if last.address + last.len == address => last.len += len as u64,
+            _ => {
+                let len = len as u64;
+                if let Some(last) = extent.replace(Extent { address, len }) {
+                    Extents::push(&mut list, last);
+                }
+            }
+        }
+    }
+    if let Some(last) = extent {
+        Extents::push(&mut list, last);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_in_a_row_are_one_extent() {
+        let memory = vec![0; 6 * PAGE];
+        let start = memory.as_ptr().align_offset(PAGE) + 100;
+        let bytes = &memory[start..start + 4 * PAGE];
+        let list = extents(bytes, &[7, 8, 3, 4, 5]);
+        let found: Vec<(u64, u64)> = Extents::new(&list[..])
+            .map(|e| e.iter().map(|e| (e.address, e.len)).collect())
+            .unwrap_or_default();
+        // 16384 bytes are no whole records.
+        assert_eq!(found, []);
+        let bytes = &bytes[..4 * PAGE - 16];
+        let list = extents(bytes, &[7, 8, 3, 4, 5]);
+        let found: Vec<(u64, u64)> = Extents::new(&list)
+            .unwrap()
+            .iter()
+            .map(|e| (e.address, e.len))
+            .collect();
+        let page = PAGE as u64;
+        assert_eq!(
+            found,
+            [(7 * page + 100, 2 * page - 100), (3 * page, 2 * page + 84)]
+        );
+    }
+}
