@@ -201,7 +201,9 @@ impl Session {
 
 /// The records in these pieces of memory.
 fn read(memory: &GuestRam, extents: Extents<'_>) -> Result<Vec<u8>, SessionError> {
-    let mut records = Vec::new();
+    // No more than MAX_RECORDS bytes.
+    let len = extents.iter().map(|extent| extent.len as usize).sum();
+    let mut records = Vec::with_capacity(len);
     for extent in extents.iter() {
         let (at, len) = (GuestAddress(extent.address), extent.len as usize);
         memory
