@@ -67,6 +67,7 @@ fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
          megs: 16\n\
          display_library: rfb, options=\"timeout=0\"\n\
          port_e9_hack: enabled=1\n\
+         sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy\n\
          log: -\n\
          panic: action=fatal\n\
          error: action=ignore\n\

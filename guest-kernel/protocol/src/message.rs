@@ -38,7 +38,7 @@ impl<'a> Extents<'a> {
     /// They are not whole records, or more than [`MAX_RECORDS`] bytes.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
         let wrong = |why: &dyn std::fmt::Display| Err(malformed("Records", why));
-        if bytes.len() % EXTENT_SIZE != 0 {
+        if !bytes.len().is_multiple_of(EXTENT_SIZE) {
             return wrong(&format_args!("{} bytes are no extents", bytes.len()));
         }
         let extents = Self(bytes);
@@ -46,7 +46,7 @@ impl<'a> Extents<'a> {
             .iter()
             .try_fold(0u64, |sum, extent| sum.checked_add(extent.len))
             .unwrap_or(u64::MAX);
-        if len % RECORD_SIZE as u64 != 0 {
+        if !len.is_multiple_of(RECORD_SIZE as u64) {
             return wrong(&format_args!("{len} bytes are not whole records"));
         }
         if len > MAX_RECORDS as u64 {

@@ -44,8 +44,8 @@ const EXTENTS: [u8; 32] = {
     bytes
 };
 
-fn every_to_host() -> Vec<ToHost<'static>> {
-    vec![
+fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
+    Ok(vec![
         ToHost::Ready("vbts-agent 2"),
         ToHost::Started { pid: 0x0102_0304 },
         ToHost::Stdout(b"out"),
@@ -53,7 +53,7 @@ fn every_to_host() -> Vec<ToHost<'static>> {
         ToHost::StdinWant(u32::MAX),
         ToHost::Records {
             pid: 7,
-            extents: Extents::new(&EXTENTS).unwrap(),
+            extents: Extents::new(&EXTENTS)?,
         },
         ToHost::RecordsStand,
         ToHost::Maps {
@@ -68,7 +68,7 @@ fn every_to_host() -> Vec<ToHost<'static>> {
             errno: 2,
             text: "no such program",
         },
-    ]
+    ])
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn a_frame_has_the_documented_layout() {
 #[test]
 fn every_message_of_the_guest_survives_a_cut_at_every_byte() {
     let mut stream = Vec::new();
-    for message in every_to_host() {
+    for message in every_to_host().unwrap() {
         message.encode(&mut stream).unwrap();
     }
     for cut in 0..=stream.len() {
         let mut decoder = Decoder::new();
-        let mut expected = every_to_host().into_iter();
+        let mut expected = every_to_host().unwrap().into_iter();
         for part in [&stream[..cut], &stream[cut..]] {
             decoder.push(part);
             while let Some(frame) = decoder.next_frame().unwrap() {
