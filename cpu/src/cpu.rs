@@ -21,6 +21,7 @@ use crate::state::{
     CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
 };
 use crate::tlb::{Hit, PageFilter, Tlb};
+use crate::usage::Meter;
 
 /// Exception vectors (SDM Vol. 3A table 6-1).
 pub mod vector {
@@ -133,6 +134,7 @@ pub struct Cpu {
     pub(crate) code64: bool,
     /// Taken branches at this CPL have to be seen: to be recorded, or to be stepped on.
     pub(crate) recording: bool,
+    pub(crate) meter: Meter,
     /// [`Signals`] that can be taken now.
     pub(crate) signal_mask: u32,
     /// Instructions retired up to the start of the current block. An exception counts for one, too, and a repeated string
@@ -236,6 +238,7 @@ impl Cpu {
             cpl: 0,
             code64: true,
             recording: false,
+            meter: Meter::default(),
             signal_mask: 0,
             icount: 0,
             limit: 0,
@@ -530,6 +533,7 @@ impl Cpu {
             _ => Privilege::UserAligned,
         };
         self.recording = self.wants_branches();
+        self.update_meter();
         self.signal_mask = Signals::KICK
             | Signals::INIT
             | if self.eflags & rflags::IF != 0 {

@@ -62,6 +62,7 @@ mod record;
 mod reset;
 mod segment;
 mod tlb;
+mod usage;
 
 pub use clock::{Clock, HostClock};
 pub use cpu::Cpu;
@@ -70,3 +71,4 @@ pub use engine::{Exit, SoftCpu};
 pub use platform::{Platform, Signals, Startup};
 pub use ram::GuestRam;
 pub use state::CpuState;
+pub use usage::Usage;

@@ -11,8 +11,9 @@ mod virtual_time;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use vbts_cpu::{Cpu, CpuState, HostClock, Model, SoftCpu, Topology};
+use vbts_cpu::{Cpu, CpuState, HostClock, Model, SoftCpu, Topology, Usage};
 use vbts_devices::{Shared, lock};
 
 use crate::board::{Board, Socket};
@@ -78,6 +79,17 @@ pub struct Machine {
     vm: Option<Vm>,
     /// Virtual time in ns.
     now: u64,
+    /// Where the host's time goes, if it is measured.
+    timed: Option<Timed>,
+}
+
+/// Where the host's time goes on the software CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timed {
+    /// Into executing the guest's instructions.
+    pub processors: Duration,
+    /// Into all of the run.
+    pub run: Duration,
 }
 
 impl Machine {
@@ -123,6 +135,7 @@ impl Machine {
             host_clock: None,
             vm: None,
             now: 0,
+            timed: None,
         }
     }
 
@@ -156,6 +169,22 @@ impl Machine {
             .sum()
     }
 
+    /// For whom they were executed.
+    pub fn usage(&self) -> Usage {
+        let usages = self.vcpus.iter().map(|vcpu| vcpu.soft().cpu.usage());
+        usages.sum()
+    }
+
+    /// Measures from now on where the host's time goes.
+    pub fn measure(&mut self) {
+        self.timed = Some(Timed::default());
+    }
+
+    /// Where it has gone, if it was measured. On the host's time it is not.
+    pub fn timed(&self) -> Option<Timed> {
+        self.timed.filter(|_| self.host_clock.is_none())
+    }
+
     /// How often processors have moved between accelerators.
     pub fn moves(&self) -> Moves {
         self.vcpus.iter().map(Vcpu::moves).sum()
@@ -172,10 +201,14 @@ impl Machine {
     /// It crashed, its time was up, or `attendant` ended it.
     pub fn run(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
         self.alarm.start_timer()?;
+        let began = Instant::now();
         let outcome = match self.host_clock {
             Some(clock) => self.run_on_host_time(clock, attendant),
             None => self.run_on_virtual_time(attendant),
         };
+        if let Some(timed) = &mut self.timed {
+            timed.run = began.elapsed();
+        }
         let mut console = lock(&self.console);
         console.flush();
         let error = console.take_error();

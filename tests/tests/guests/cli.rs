@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine, Skip};
@@ -28,6 +28,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("a_share_can_be_written", share),
             ("probe_answers_in_json", probe),
             ("later_models_have_more_instructions", later_models),
+            ("stats_add_up", stats),
         ],
     )
 }
@@ -384,5 +385,49 @@ fn probe(machine: &Machine) -> Result<()> {
     let answer: Value = serde_json::from_slice(&run.stdout)?;
     let accelerator = answer["auto"]["accel"].as_str().unwrap_or_default();
     ensure!(["kvm", "soft"].contains(&accelerator), "{answer}");
+    Ok(())
+}
+
+fn stats(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let output = directory.path().join("trace");
+    let options = ["--stats", "--log", "debug"];
+    let run = machine
+        .trace("raw", &output, &options, &["/bin/true"])?
+        .expect(0)?;
+    let after = |text: &str| -> Result<u64> {
+        let (_, rest) = run
+            .stderr
+            .split_once(text)
+            .with_context(|| format!("no \"{text}\": {}", run.stderr))?;
+        let digits = rest.trim_start().split(|c: char| !c.is_ascii_digit());
+        Ok(digits.clone().next().unwrap_or_default().parse()?)
+    };
+    let total = after("instructions on the software CPU:")?;
+    ensure!(total == after("end instructions=")?, "{}", run.stderr);
+    let parts: Vec<u64> = run
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("  ") && line.contains(" % "))
+        .map(|line| Ok(line.split_whitespace().next().unwrap_or_default().parse()?))
+        .collect::<Result<_>>()?;
+    let &[program, ..] = &parts[..] else {
+        bail!("no parts: {}", run.stderr);
+    };
+    ensure!(
+        parts.len() == 4 && parts.iter().sum::<u64>() == total,
+        "{parts:?}"
+    );
+    // A branch is an instruction, and there is one in a few.
+    let branches = std::fs::metadata(&output)?.len() / 24;
+    ensure!(
+        program > branches && program < 50 * branches,
+        "{program} instructions, {branches} branches"
+    );
+    ensure!(
+        run.stderr.contains("formatting and writing the trace"),
+        "{}",
+        run.stderr
+    );
     Ok(())
 }

@@ -3,8 +3,9 @@
 pub mod options;
 pub mod probe;
 pub mod run;
+pub mod stats;
 pub mod test;
-pub mod trace;
+mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -14,6 +14,7 @@ use vbts_devices::{lock, shared};
 use vbts_protocol::{Bytes, ExitStatus, Job, PORT_NAME, Scope, Share, Trace};
 
 use super::options::MachineArgs;
+use super::stats;
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Input;
@@ -102,6 +103,9 @@ pub struct TraceArgs {
     /// Also record when the program arrives on a processor and departs from it
     #[arg(long, help_heading = "Trace options")]
     pub sched: bool,
+    /// Say at the end where the time went
+    #[arg(long, help_heading = "Trace options")]
+    pub stats: bool,
     /// Program to run, and its arguments
     #[arg(
         required = true,
@@ -157,6 +161,9 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     launch.share_root(&root_path)?;
     launch.share(&shares)?;
     let mut machine = launch.boot(&files.kernel, Some(&files.initramfs()?), "")?;
+    if args.stats {
+        machine.measure();
+    }
 
     let mut conductor = Conductor::new(session.clone(), port, job, Input::stdin()?);
     conductor.show_progress(progress.clone());
@@ -191,6 +198,9 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         return Err(machine.crashed(&format!("the guest ended {how} before the program did")));
     };
     report(args, name, ending, &summary, to_stdout, began.elapsed());
+    if args.stats {
+        stats::print(&machine, session.writing(), began.elapsed());
+    }
     Ok(ending.code())
 }
 

@@ -93,7 +93,11 @@ impl Machine {
             return Err(anyhow::anyhow!("the machine has no processor").into());
         };
         vcpu.soft_mut().advance_to(self.now);
+        let began = self.timed.map(|_| Instant::now());
         let exit = vcpu.run(limit)?;
+        if let (Some(timed), Some(began)) = (&mut self.timed, began) {
+            timed.processors += began.elapsed();
+        }
         self.now = vcpu.soft().cpu.now();
         let rip = vcpu.soft().cpu.rip;
         tracing::trace!(

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use vbts_devices::virtio::console::Console;
@@ -138,6 +139,11 @@ impl Session {
     /// How the program ended, if it has.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
+    }
+
+    /// How long it has taken so far to format and write the trace.
+    pub fn writing(&self) -> Duration {
+        self.writer.busy()
     }
 
     /// Waits until the trace is written, with its end. A run that was `interrupted` does not wait long for a reader that does

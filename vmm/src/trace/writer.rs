@@ -116,6 +116,8 @@ struct Common {
     changed: Condvar,
     /// Branches so far.
     records: AtomicU64,
+    /// How long the thread has worked, in ns.
+    busy: AtomicU64,
 }
 
 impl Common {
@@ -209,6 +211,11 @@ impl Writer {
         self.common.records.load(Ordering::Relaxed)
     }
 
+    /// How long it has taken so far to format and write.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.common.busy.load(Ordering::Relaxed))
+    }
+
     /// Waits until all is written, with the end of the trace: the program has ended with status `exit`.
     /// A run that was `interrupted` does not wait long for a reader that does not read; else the alarm ends the wait.
     ///
@@ -292,9 +299,11 @@ impl Thread {
             {
                 return self.end(exit);
             }
-            for work in work {
-                self.one(work)?;
-            }
+            let began = Instant::now();
+            let done = work.into_iter().try_for_each(|work| self.one(work));
+            let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.common.busy.fetch_add(took, Ordering::Relaxed);
+            done?;
         }
     }
 

@@ -1,0 +1,74 @@
+//! `vbts trace --stats`: where the time went.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::exit::say;
+use crate::machine::Machine;
+
+/// Says for whom `machine` has executed instructions, and where the host's time went: `writing` of it to the thread that writes
+/// the trace, of `all`.
+pub fn print(machine: &Machine, writing: Duration, all: Duration) {
+    let usage = machine.usage();
+    let total = usage.instructions();
+    say(format_args!(
+        "instructions on the software CPU: {total}{}",
+        list(
+            total,
+            &[
+                ("the program", usage.traced_user),
+                ("the kernel while it is traced", usage.traced_kernel),
+                ("other programs", usage.user),
+                (
+                    "the kernel otherwise, for booting and draining",
+                    usage.kernel
+                ),
+            ]
+        )
+    ));
+    let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+    let mut text = format!("time: {}", seconds(all));
+    if let Some(timed) = machine.timed() {
+        let _ = write!(
+            text,
+            ", of it {} before the guest ran, {} executing it, {} devices and waiting",
+            seconds(all.saturating_sub(timed.run)),
+            seconds(timed.processors),
+            seconds(timed.run.saturating_sub(timed.processors)),
+        );
+    }
+    say(format_args!(
+        "{text}; formatting and writing the trace meanwhile: {}",
+        seconds(writing)
+    ));
+    let moves = machine.moves();
+    if moves.to_soft > 0 || moves.assists > 0 {
+        say(format_args!(
+            "from KVM to the software CPU: {} times, back: {}; instructions that KVM could not emulate: {}",
+            moves.to_soft, moves.to_kvm, moves.assists
+        ));
+    }
+}
+
+/// Each part of `total`, with its name.
+fn list(total: u64, parts: &[(&str, u64)]) -> String {
+    parts.iter().fold(String::new(), |mut text, (name, n)| {
+        let percent = 100.0 * *n as f64 / total.max(1) as f64;
+        let _ = write!(text, "\n  {n:>14} {percent:>5.1} % {name}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_their_share() {
+        assert_eq!(
+            list(200, &[("a", 50), ("b", 150)]),
+            "\n              50  25.0 % a\n             150  75.0 % b"
+        );
+        assert_eq!(list(0, &[("a", 0)]), "\n               0   0.0 % a");
+    }
+}
