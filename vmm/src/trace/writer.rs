@@ -70,14 +70,16 @@ pub enum Work {
 }
 
 impl Work {
+    /// Memory that it takes.
     fn bytes(&self) -> usize {
-        match self {
+        let more = match self {
             Self::Records { records: bytes, .. }
             | Self::Maps { text: bytes, .. }
             | Self::Stdout(bytes)
             | Self::Stderr(bytes) => bytes.len(),
             Self::Lost(_) | Self::Untraced | Self::FlushLine => 0,
-        }
+        };
+        size_of::<Self>() + more
     }
 
     /// Somebody may wait for it.
@@ -406,6 +408,15 @@ mod tests {
         writer.put(branches(1 << 16)).unwrap();
         let error = writer.finish(0, true).unwrap_err();
         assert!(matches!(error, WriterError::Interrupted), "{error}");
+    }
+
+    #[test]
+    fn nothing_can_be_said_without_end() {
+        let (_reader, writer) = stuck(Some(Duration::from_millis(500)));
+        writer.put(branches(1 << 16)).unwrap();
+        let most = 2 * LIMIT / size_of::<Work>();
+        let refused = (0..=most).find(|_| writer.put(Work::Untraced).is_err());
+        assert!(refused.is_some());
     }
 
     #[test]
