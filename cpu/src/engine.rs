@@ -406,7 +406,7 @@ impl SoftCpu {
         let rest = bytes.len() - here;
         // SAFETY: `more.host` is the first byte of a page of RAM.
         unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
-        Ok(lower::single(&self.cpu, &bytes).unwrap_or_else(lower::too_long))
+        Ok(lower::single(&self.cpu, &bytes).unwrap_or_else(|| lower::too_long(&bytes)))
     }
 
     fn linear_rip(&self) -> u64 {

@@ -88,7 +88,7 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
             .decode()
             .is_invalid()
     {
-        return Some(too_long());
+        return Some(too_long(bytes));
     }
     let mut ops = Vec::with_capacity(2);
     push(cpu, &insn, 0, 0, &mut ops);
@@ -96,13 +96,13 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     Some(Block::new(ops, is_branch(&insn).into(), bytes))
 }
 
-/// The block for an instruction of more than 15 bytes: #GP(0) (SDM Vol. 3A 6.15, vector 13).
-pub(crate) fn too_long() -> Block {
+/// The block for an instruction of more than 15 bytes, of which `bytes` are the first: #GP(0) (SDM Vol. 3A 6.15, vector 13).
+pub(crate) fn too_long(bytes: &[u8]) -> Block {
     let op = Op {
         body: exec::too_long,
         ..Op::BLANK
     };
-    Block::new(vec![op], 0, &[0; MAX_INSTRUCTION])
+    Block::new(vec![op], 0, bytes)
 }
 
 /// It is one of control transfer, whether conditional or not.

@@ -4,7 +4,7 @@
 use crate::common::{DATA, Guest, KERNEL, USER, handler, page_table_entry};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::PF;
+use vbts_cpu::cpu::vector::{GP, PF};
 use vbts_cpu::state;
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RSI};
 
@@ -108,6 +108,26 @@ fn an_instruction_across_two_pages_sees_changes_in_both() {
         assert_eq!(g.soft.cpu.gpr[8], 0x0102_0304);
         assert_eq!(g.soft.cpu.gpr[RAX], 0x0102_0304 + change);
     }
+}
+
+#[test]
+fn what_takes_the_place_of_an_instruction_that_was_too_long_is_decoded() {
+    let at = OTHER + 0xFFD;
+    let mut g = Guest::kernel(|a| {
+        a.mov(rdx, at)?;
+        a.jmp(rdx)
+    });
+    g.write_bytes(at, &[0x66; 16]);
+    g.run_to_exception(GP, Some(0));
+    // ADD [RAX], AL, eight times, and HLT.
+    g.write_bytes(at, &[0; 16]);
+    g.write_bytes(at + 16, &[0xF4]);
+    g.update(|s| {
+        s.rip = at;
+        s.halted = false;
+        s.gpr[RAX] = DATA;
+    });
+    g.run_to(at + 17);
 }
 
 #[test]
