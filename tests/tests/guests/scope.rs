@@ -231,8 +231,9 @@ fn formats(machine: &Machine) -> Result<()> {
         .lines()
         .filter(|line| line.contains("\"from\":\"0x40") && line.contains("\"to\":\"0xffffffff8"));
     ensure!(into.count() > 300, "no way into the kernel");
+    // On KVM time is the host's: no two runs have the same interrupts.
     ensure!(
-        json.lines().count() == text.lines().count(),
+        machine.accel() != "soft" || json.lines().count() == text.lines().count(),
         "{} lines of JSON, {} of text",
         json.lines().count(),
         text.lines().count()
