@@ -3,9 +3,9 @@
 pub mod options;
 pub mod probe;
 pub mod run;
-pub mod stats;
+mod stats;
 pub mod test;
-mod trace;
+pub mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
