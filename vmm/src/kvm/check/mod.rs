@@ -84,7 +84,15 @@ pub fn run(kvm: &Kvm) -> Report {
         }
     };
     for guest in GUESTS {
-        let outcome = run_guest(&mut scratch, guest);
+        let outcome = run_guest(&mut scratch, guest).or_else(|wrong| match wrong {
+            // What is wrong once is the machine that the host runs on: QEMU's SVM forgets the shadow of STI if an
+            // interrupt of the host's comes in it. An unfaithful KVM gets it wrong each time.
+            Wrong::Outcome(why) => {
+                tracing::debug!(check = guest.name, why, "once more");
+                run_guest(&mut scratch, guest)
+            }
+            stuck @ Wrong::Stuck(_) => Err(stuck),
+        });
         if !note(&mut report, guest.name, outcome) {
             return report;
         }
@@ -101,6 +109,14 @@ pub fn run(kvm: &Kvm) -> Report {
                 return report;
             }
         }
+    }
+    let outcome = keeps_tsc_offset(&mut scratch);
+    if !note(
+        &mut report,
+        "a time-stamp counter that goes with the host's",
+        outcome,
+    ) {
+        return report;
     }
     report.cpl0 = speed::measure(&mut scratch, Mode::Kernel).ok();
     report.cpl3 = speed::measure(&mut scratch, Mode::User).ok();
@@ -136,6 +152,29 @@ fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
         outcome,
     });
     go_on
+}
+
+/// A host whose time-stamp counter is not stable has KVM move the guest's away from it, each time that the vCPU is loaded, and
+/// to where another clock says that it should be (`kvm_arch_vcpu_load`). The guest's timers, on the host's counter, would then
+/// come long before they are due by its own, again and again. Linux before 5.16 does not tell.
+fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
+    const OFFSET: u64 = 1 << 40;
+    if ioctl::set_tsc_offset(scratch.vcpu(), OFFSET).is_err() {
+        return Ok(());
+    }
+    let (code, exit) = Mode::Kernel.end();
+    scratch.start(Mode::Kernel, code)?;
+    let found = scratch.run(None)?;
+    if found != exit {
+        return Err(other(scratch, &exit, &found));
+    }
+    let offset = ioctl::tsc_offset(scratch.vcpu()).named("KVM_VCPU_TSC_OFFSET")?;
+    match offset.wrapping_sub(OFFSET) as i64 {
+        0 => Ok(()),
+        moved => Err(Wrong::Outcome(format!(
+            "KVM has moved it by {moved}: to the host's kernel that of the host is not stable"
+        ))),
+    }
 }
 
 /// Runs one guest.
