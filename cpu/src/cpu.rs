@@ -17,6 +17,7 @@ use crate::platform::{Platform, Signals};
 use crate::pmu::Pmu;
 use crate::ram::GuestRam;
 use crate::record::{NO_PAGE, Window};
+use crate::spin::SpinDetector;
 use crate::state::{
     CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
 };
@@ -110,6 +111,8 @@ bitflags! {
         const EVENTS = 1 << 21;
         /// Other processors and devices may have changed code, and the processor has to notice (SDM Vol. 3A 8.1.3).
         const SERIALIZE = 1 << 20;
+        /// The processor seems to wait for another, which should run.
+        const SPINS = 1 << 22;
     }
 }
 
@@ -196,6 +199,7 @@ pub struct Cpu {
     pub(crate) breakpoints: Breakpoints,
     /// A branch was taken since the last look: kept while `recording`.
     pub(crate) branched: bool,
+    spin: SpinDetector,
     /// Guest-physical pages whose decoded code has to be forgotten (see [`Special::OVERWRITTEN`]).
     pub(crate) overwritten: Vec<u64>,
     pub(crate) platform: Arc<dyn Platform>,
@@ -272,6 +276,7 @@ impl Cpu {
             pending_db: 0,
             breakpoints: Breakpoints::default(),
             branched: false,
+            spin: SpinDetector::default(),
             overwritten: Vec::new(),
             platform,
             signals,
@@ -489,6 +494,13 @@ impl Cpu {
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {
             self.special |= Special::SERIALIZE;
+        }
+    }
+
+    /// PAUSE: other processors are told from here on that this one seems to wait for them, if it does.
+    pub(crate) fn pause(&mut self) {
+        if self.topology.count > 1 && self.spin.pause(self.icount) {
+            self.special |= Special::SPINS;
         }
     }
 

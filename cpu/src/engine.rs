@@ -26,6 +26,8 @@ pub enum Exit {
         /// Maskable interrupts are off: only an NMI can wake it.
         interrupts_off: bool,
     },
+    /// One of several processors seems to wait for another (see `spin`): others should run first.
+    Pause,
     /// [`Signals::KICK`] was raised.
     Kick,
     /// [`Signals::INIT`] is raised.
@@ -175,6 +177,10 @@ impl SoftCpu {
         if special.contains(Special::BUS) {
             self.cpu.special.remove(Special::BUS);
             return Some(Exit::Bus);
+        }
+        if special.contains(Special::SPINS) {
+            self.cpu.special.remove(Special::SPINS);
+            return Some(Exit::Pause);
         }
         let signals = self.cpu.signals.get() & self.cpu.signal_mask;
         if signals & Signals::KICK != 0 {

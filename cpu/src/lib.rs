@@ -61,6 +61,7 @@ mod pmu;
 mod record;
 mod reset;
 mod segment;
+mod spin;
 mod tlb;
 mod usage;
 

@@ -112,7 +112,7 @@ impl Machine {
     fn run_to_halt(&mut self) -> Result<()> {
         loop {
             match told(self.vcpu.run(u64::MAX))? {
-                Exit::Bus | Exit::Kick | Exit::Deadline => {}
+                Exit::Bus | Exit::Kick | Exit::Deadline | Exit::Pause => {}
                 Exit::Halt { .. } => return Ok(()),
                 exit => anyhow::bail!("{exit:?}"),
             }

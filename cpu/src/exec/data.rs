@@ -202,8 +202,13 @@ fn xlat(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// NOP, PAUSE, and the hints that this processor ignores.
+/// NOP, and the hints that this processor ignores.
 fn nop(_: &mut Cpu, _: &Op) -> Exec {
+    Ok(Flow::Next)
+}
+
+fn pause(cpu: &mut Cpu, _: &Op) -> Exec {
+    cpu.pause();
     Ok(Flow::Next)
 }
 
@@ -284,7 +289,7 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
         Mnemonic::Cwd => threaded!(sign_to_dx, u16),
         Mnemonic::Cdq => threaded!(sign_to_dx, u32),
         Mnemonic::Cqo => threaded!(sign_to_dx, u64),
-        Mnemonic::Nop | Mnemonic::Pause | Mnemonic::Reservednop => {
+        Mnemonic::Nop | Mnemonic::Reservednop => {
             op.prefix &= !Op::MEM;
             threaded!(nop)
         }
@@ -343,6 +348,7 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Mnemonic::Cmc => cmc,
         Mnemonic::Cld => cld,
         Mnemonic::Std => std,
+        Mnemonic::Pause => pause,
         Mnemonic::Xlatb => {
             op.prefix |= Op::MEM;
             xlat

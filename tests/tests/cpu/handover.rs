@@ -185,6 +185,30 @@ fn on_the_hosts_time_a_run_comes_back_soon() {
     assert_eq!(g.soft.run(u64::MAX), Exit::Deadline);
 }
 
+/// A loop around PAUSE, which a processor only leaves when another has done something.
+fn spinning(count: u8) -> Guest {
+    let mut g = Guest::kernel(|a| {
+        let mut here = a.create_label();
+        a.set_label(&mut here)?;
+        a.pause()?;
+        a.jmp(here)
+    });
+    g.soft.cpu.set_topology(Topology { id: 0, count });
+    g
+}
+
+#[test]
+fn a_processor_that_waits_for_another_lets_it_run() {
+    let mut g = spinning(2);
+    assert_eq!(g.soft.run(1_000_000), Exit::Pause);
+    let first = g.soft.cpu.instructions();
+    assert!(first < 1000, "after {first} instructions");
+    assert_eq!(g.soft.run(1_000_000), Exit::Pause);
+    assert_eq!(g.soft.cpu.instructions(), 2 * first);
+    // Alone, it can only wait for the time.
+    assert_eq!(spinning(1).soft.run(1_000_000), Exit::Deadline);
+}
+
 #[test]
 fn cpuid_tells_processors_apart() {
     let mut g = Guest::new();

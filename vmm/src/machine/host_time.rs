@@ -56,15 +56,18 @@ impl Common<'_> {
     fn run(&self, cpu: usize, vcpu: &mut Vcpu) {
         let _listening = vcpu.listen();
         self.gate.wait();
+        let mut pauses = 0;
         while !self.stop.load(Ordering::Acquire) {
             let exit = match vcpu.run(u64::MAX) {
                 Ok(exit) => exit,
                 Err(failure) => return self.stop(Stop::Failed(failure)),
             };
             tracing::trace!(cpu, ?exit);
+            pauses = if exit == Exit::Pause { pauses + 1 } else { 0 };
             match exit {
                 Exit::Shutdown => return self.stop(Stop::ShutDown),
                 Exit::Halt { interrupts_off } => self.sleep(cpu, interrupts_off),
+                Exit::Pause => pause(pauses),
                 Exit::Bus | Exit::Deadline | Exit::Kick | Exit::Init => {}
             }
             if self.board.take_dma() {
@@ -92,6 +95,19 @@ impl Common<'_> {
                 std::thread::park();
             }
         });
+    }
+}
+
+/// A processor seems to wait for another, for the `nth` time in a row: lets that one have the host's processor, which it may
+/// have lost with a lock in its hands. Until then each turn of the waiting loop is recorded, if branches are, and with
+/// interrupts off nobody could make room for them.
+fn pause(nth: u32) {
+    const FIRST: Duration = Duration::from_micros(50);
+    const LONGEST: Duration = Duration::from_millis(3);
+    match nth {
+        ..=1 => std::thread::yield_now(),
+        // A line that is raised ends it.
+        _ => std::thread::park_timeout(LONGEST.min(FIRST * (1 << (nth - 2).min(8)))),
     }
 }
 

@@ -55,6 +55,10 @@ impl Machine {
                     }
                     self.sleep(attendant, interrupts_off)?;
                 }
+                Exit::Pause => {
+                    turn.ends = self.now;
+                    sleeps_with_interrupts_off = 0;
+                }
                 Exit::Deadline | Exit::Bus | Exit::Init => sleeps_with_interrupts_off = 0,
             }
             if exit != Exit::Bus {

@@ -133,7 +133,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_futex, Any, "locks, and the wait for the time limit";
     SYS_poll, Any, "waiting for input, or for room in a pipe";
     SYS_ppoll, Any, "the same";
-    SYS_sched_yield, Any, "locks";
+    SYS_sched_yield, Any, "locks, and a processor that waits for another";
     SYS_restart_syscall, Any, "a wait that was stopped (Ctrl-Z) and goes on";
 
     // Signals. A handler wakes the loop through a socket pair: no other address can be sent to.

@@ -254,7 +254,9 @@ impl Machine {
                     self.vcpu.leave_kvm().unwrap();
                     return exit;
                 }
-                Exit::Bus | Exit::Kick | Exit::Deadline | Exit::Init => time.check(&mut self.vcpu),
+                Exit::Bus | Exit::Kick | Exit::Deadline | Exit::Pause | Exit::Init => {
+                    time.check(&mut self.vcpu)
+                }
             }
         }
     }
