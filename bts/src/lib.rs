@@ -15,4 +15,4 @@ mod recorder;
 
 pub use debugctl::{DebugCtl, Generation, Layout};
 pub use ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
-pub use recorder::{Counters, DropReason, DsArea, DsFault, DsMemory, Gp, Recorder, Stored};
+pub use recorder::{DropReason, DsArea, DsFault, DsMemory, Gp, Recorder, Stored};

@@ -52,7 +52,6 @@ pub struct Gp;
 
 /// Why a record was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
 pub enum DropReason {
     /// BTINT is set and no room is left before the absolute maximum.
     Full,
@@ -74,21 +73,6 @@ pub enum DropReason {
     NotRam,
 }
 
-impl DropReason {
-    /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
-        Self::Full,
-        Self::TooSmall,
-        Self::IndexOutside,
-        Self::Misaligned,
-        Self::NonCanonical,
-        Self::WrapAround,
-        Self::Unmapped,
-        Self::ReadOnly,
-        Self::NotRam,
-    ];
-}
-
 impl From<DsFault> for DropReason {
     fn from(fault: DsFault) -> Self {
         match fault {
@@ -99,7 +83,7 @@ impl From<DsFault> for DropReason {
     }
 }
 
-/// What became of a record.
+/// What became of a record that was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Stored {
@@ -108,30 +92,6 @@ pub enum Stored {
     /// It is in the buffer and took the index across the threshold with BTINT set: signal a performance-monitoring
     /// interrupt through LVTPC.
     StoredAndPmi,
-    /// It is lost.
-    Dropped(DropReason),
-}
-
-/// How many records were stored and how many were lost, since reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Records written to the buffer.
-    pub stored: u64,
-    dropped: [u64; DropReason::ALL.len()],
-}
-
-impl Counters {
-    /// Records lost for one reason.
-    #[must_use]
-    pub const fn dropped(&self, reason: DropReason) -> u64 {
-        self.dropped[reason as usize]
-    }
-
-    /// Records lost for any reason.
-    #[must_use]
-    pub fn dropped_total(&self) -> u64 {
-        self.dropped.iter().sum()
-    }
 }
 
 /// IA32_DEBUGCTL, IA32_DS_AREA and what they do to a branch. One per logical processor.
@@ -142,7 +102,6 @@ pub struct Recorder {
     area: DsArea,
     /// Bit 0: store what arrives at CPL 0. Bit 1: store what arrives at CPL 1 to 3.
     armed: u8,
-    counters: Counters,
 }
 
 impl Recorder {
@@ -158,7 +117,6 @@ impl Recorder {
                 unusable: None,
             },
             armed: 0,
-            counters: Counters::default(),
         }
     }
 
@@ -235,49 +193,12 @@ impl Recorder {
         self.armed != 0
     }
 
-    /// What was stored and lost since reset.
-    #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
     /// Where branches go now: what [`DsArea::store`] needs, without the rest of the recorder, so that the owner of
     /// both the recorder and the memory can use them together.
     #[inline]
     #[must_use]
     pub const fn area(&self) -> DsArea {
         self.area
-    }
-
-    /// Counts what became of a branch.
-    #[inline]
-    pub fn count(&mut self, result: Result<Stored, DropReason>) -> Stored {
-        match result {
-            Ok(stored) => {
-                self.counters.stored += 1;
-                stored
-            }
-            Err(reason) => self.count_dropped(reason),
-        }
-    }
-
-    /// Counts a record that was stored by other means than [`DsArea::store`], to the same effect.
-    #[inline(always)]
-    pub const fn count_stored(&mut self) {
-        self.counters.stored += 1;
-    }
-
-    /// Stores a branch, for which [`Self::enabled`] said yes, and counts it.
-    #[inline]
-    pub fn store<M: DsMemory>(&mut self, mem: &mut M, from: u64, to: u64) -> Stored {
-        let result = self.area.store(mem, from, to);
-        self.count(result)
-    }
-
-    #[cold]
-    fn count_dropped(&mut self, reason: DropReason) -> Stored {
-        self.counters.dropped[reason as usize] += 1;
-        Stored::Dropped(reason)
     }
 }
 

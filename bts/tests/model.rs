@@ -45,8 +45,6 @@ struct Model {
     index: usize,
     threshold: usize,
     pmis: u32,
-    stored: u64,
-    dropped: u64,
 }
 
 impl Model {
@@ -55,18 +53,17 @@ impl Model {
         bit(6) && bit(7) && if cpl == 0 { !bit(9) } else { !bit(10) }
     }
 
-    fn branch(&mut self, record: BranchRecord) {
+    /// Whether it is stored.
+    fn branch(&mut self, record: BranchRecord) -> bool {
         let btint = self.debugctl >> 8 & 1 == 1;
         let len = self.slots.len();
         if len == 0 || self.index > len || (self.index == len && btint) {
-            self.dropped += 1;
-            return;
+            return false;
         }
         if self.index == len {
             self.index = 0;
         }
         self.slots[self.index] = Some(record);
-        self.stored += 1;
         self.index += 1;
         if btint && self.index == self.threshold {
             self.pmis += 1;
@@ -74,6 +71,7 @@ impl Model {
         if self.index == len && !btint {
             self.index = 0;
         }
+        true
     }
 }
 
@@ -118,17 +116,14 @@ proptest! {
                     let record = BranchRecord { from: count, to: !count };
                     prop_assert_eq!(recorder.enabled(cpl), model.traces(cpl));
                     if model.traces(cpl) {
-                        model.branch(record);
-                        if recorder.store(&mut memory, record.from, record.to) == Stored::StoredAndPmi {
-                            pmis += 1;
-                        }
+                        let stored = recorder.area().store(&mut memory, record.from, record.to);
+                        prop_assert_eq!(stored.is_ok(), model.branch(record));
+                        pmis += u32::from(stored == Ok(Stored::StoredAndPmi));
                     }
                 },
             }
             prop_assert_eq!(memory.fields(DS).index, address(model.index));
             prop_assert_eq!(pmis, model.pmis);
-            prop_assert_eq!(recorder.counters().stored, model.stored);
-            prop_assert_eq!(recorder.counters().dropped_total(), model.dropped);
             for (slot, record) in model.slots.iter().enumerate() {
                 prop_assert_eq!(memory.record(address(slot)), record.unwrap_or_default());
             }
@@ -161,9 +156,9 @@ proptest! {
         recorder.set_debugctl(if btint { 0x1C0 } else { 0x0C0 }).unwrap();
         let before = memory.clone();
 
-        match recorder.store(&mut memory, 1, 2) {
-            Stored::Dropped(_) => prop_assert_eq!(memory.snapshot(), before.snapshot()),
-            Stored::Stored | Stored::StoredAndPmi => {
+        match recorder.area().store(&mut memory, 1, 2) {
+            Err(_) => prop_assert_eq!(memory.snapshot(), before.snapshot()),
+            Ok(Stored::Stored | Stored::StoredAndPmi) => {
                 let slot = if absolute_maximum - index >= 24 { index } else { base };
                 prop_assert!(slot >= base && slot + 24 <= absolute_maximum);
                 let mut expected = before;

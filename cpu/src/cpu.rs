@@ -197,7 +197,7 @@ pub struct Cpu {
     pub(crate) pending_db: u64,
     /// The breakpoint conditions that DR7 enables.
     pub(crate) breakpoints: Breakpoints,
-    /// A branch was taken since the last look: kept while `recording`.
+    /// A branch was taken since the last look: kept while the processor steps on branches.
     pub(crate) branched: bool,
     spin: SpinDetector,
     /// Guest-physical pages whose decoded code has to be forgotten (see [`Special::OVERWRITTEN`]).
@@ -395,7 +395,7 @@ impl Cpu {
     #[inline(always)]
     pub fn ea(&self, op: &Op) -> u64 {
         self.gpr[usize::from(op.base)]
-            .wrapping_add(self.gpr[usize::from(op.index)] << (op.scale & 3))
+            .wrapping_add(self.gpr[usize::from(op.index)].wrapping_mul(u64::from(op.scale)))
             .wrapping_add(op.disp as u64)
     }
 

@@ -526,8 +526,8 @@ fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Resul
     if BRANCHES {
         cpu.pmu.block = block.branches;
     }
-    let retired = |cpu: &mut Cpu, n: u8| {
-        cpu.icount += u64::from(n);
+    let retired = |cpu: &mut Cpu, n: u64| {
+        cpu.icount += n;
         if BRANCHES {
             cpu.pmu.branches += branches_before(block.branches, n);
         }
@@ -542,12 +542,12 @@ fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Resul
                 let (from, to) = (cpu.this_rip(op), cpu.rip);
                 cpu.record(from.wrapping_add(base), to.wrapping_add(base));
             }
-            retired(cpu, op.idx + 1);
+            retired(cpu, u64::from(op.idx) + 1);
             Ok(at)
         }
         Err(Abort) => {
             cpu.rip = cpu.this_rip(op);
-            retired(cpu, op.idx);
+            retired(cpu, op.idx.into());
             Err(Stopped::at(op))
         }
     }

@@ -251,7 +251,7 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
     let segment = number(segment(cpu.code_size, insn));
     let size = address_size(insn);
     let stack = segment == seg::SS;
-    op.scale = insn.memory_index_scale().trailing_zeros() as u8;
+    op.scale = insn.memory_index_scale() as u8;
     // XLAT adds AL, not RAX: see `address::addend`.
     op.index = if index == Register::AL {
         reg::ZERO
@@ -294,7 +294,7 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
                 ops.push(address);
                 at_tmp(op);
             }
-            (op.index, op.scale) = (reg::SEGMENT + segment, 0);
+            (op.index, op.scale) = (reg::SEGMENT + segment, 1);
         }
         return;
     }
@@ -315,7 +315,7 @@ fn at_tmp(op: &mut Op) {
     op.base = reg::TMP;
     op.index = reg::ZERO;
     op.disp = 0;
-    op.scale = 0;
+    op.scale = 1;
 }
 
 /// Address size of the memory operand, or of the implicit one of a string instruction, in bits.

@@ -77,7 +77,7 @@ pub struct Op {
     pub base: u8,
     /// Index register of the memory operand ([`reg::ZERO`] if none); the base of a segment that differs from zero.
     pub index: u8,
-    /// Left shift of the index: 0 to 3.
+    /// What the index is multiplied by: 1, 2, 4 or 8.
     pub scale: u8,
     /// Segment of the memory operand, see [`seg`].
     pub seg: u8,
@@ -115,7 +115,7 @@ impl Op {
         disp: 0,
         base: reg::ZERO,
         index: reg::ZERO,
-        scale: 0,
+        scale: 1,
         seg: seg::FLAT,
         dst: 0,
         src: 0,

@@ -224,7 +224,7 @@ impl Pmu {
 
 /// The first `n` instructions of a block, of the bits in `branches`.
 #[inline]
-pub(crate) fn branches_before(branches: u64, n: u8) -> u64 {
+pub(crate) fn branches_before(branches: u64, n: u64) -> u64 {
     const { assert!(MAX_BLOCK <= 48) };
     (branches & ((1 << n) - 1)).count_ones().into()
 }
@@ -389,7 +389,7 @@ impl Cpu {
         let cycles = self.icount + u64::from(ahead);
         Totals {
             instructions: cycles.wrapping_sub(self.pmu.idle),
-            branches: self.pmu.branches + branches_before(self.pmu.block, ahead),
+            branches: self.pmu.branches + branches_before(self.pmu.block, ahead.into()),
             cycles,
             reference: match self.clock {
                 Clock::Instructions => cycles,
@@ -580,6 +580,6 @@ mod tests {
         assert_eq!(branches_before(0b1011, 0), 0);
         assert_eq!(branches_before(0b1011, 1), 1);
         assert_eq!(branches_before(0b1011, 3), 2);
-        assert_eq!(branches_before(1 << 47, MAX_BLOCK), 1);
+        assert_eq!(branches_before(1 << 47, MAX_BLOCK.into()), 1);
     }
 }

@@ -29,7 +29,6 @@ impl Cpu {
     /// A branch from linear address `from` to linear address `to` was taken, and `recording` is set; RIP has moved.
     #[inline(always)]
     pub(crate) fn record(&mut self, from: u64, to: u64) {
-        self.branched = true;
         let w = &mut self.window;
         if w.index < w.end {
             let slot = w.offset.wrapping_add(w.index) as *mut u64;
@@ -42,7 +41,6 @@ impl Cpu {
             w.index += RECORD_SIZE;
             // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM.
             unsafe { (w.field as *mut u64).write_unaligned(w.index) };
-            self.recorder.count_stored();
             return;
         }
         self.branch_anywhere(from, to);
@@ -53,19 +51,23 @@ impl Cpu {
     #[inline(never)]
     fn branch_anywhere(&mut self, from: u64, to: u64) {
         self.window.close();
+        self.branched = true;
         if !self.recorder.enabled(self.cpl) {
             return;
         }
-        let result = self.recorder.area().store(self, from, to);
-        match self.recorder.count(result) {
-            Stored::Stored => self.open_window(),
-            Stored::StoredAndPmi => self.performance_interrupt(),
-            Stored::Dropped(_) => {}
+        match self.recorder.area().store(self, from, to) {
+            Ok(Stored::Stored) => self.open_window(),
+            Ok(Stored::StoredAndPmi) => self.performance_interrupt(),
+            // A record that finds no room is lost, and nobody is told.
+            Err(_) => {}
         }
     }
 
     /// Opens the window at the index.
     fn open_window(&mut self) {
+        if self.steps_on_branches() {
+            return;
+        }
         let la = self.recorder.ds_area();
         let Ok([base, index, absolute_maximum, threshold]) = self.read::<4>(la) else {
             return;

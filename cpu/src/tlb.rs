@@ -7,8 +7,8 @@
 use crate::mem::{Access, Privilege};
 
 const ENTRIES: usize = 512;
-/// One more than there are: a power of two is found sooner.
-const KINDS: usize = 4;
+/// Of access: [`Access`].
+const KINDS: usize = 3;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
 const LARGE_SHIFT: u32 = 22;
 /// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow path.
@@ -34,6 +34,9 @@ const EMPTY: Entry = Entry {
     tag: INVALID,
     addend: 0,
 };
+
+/// The translations of a privilege class. A pointer to it is found sooner than its place among others.
+type Table = Box<[[Entry; ENTRIES]; KINDS]>;
 
 /// A translation found by the slow path.
 #[derive(Debug, Clone, Copy)]
@@ -84,11 +87,11 @@ impl<const SHIFT: u32> Filter<SHIFT> {
 
 #[derive(Debug)]
 pub(crate) struct Tlb {
-    entries: Box<[Entry; ENTRIES * KINDS * CLASSES]>,
-    /// Which of them may not be empty: a flush visits no others.
-    filled: [u64; ENTRIES * KINDS * CLASSES / 64],
+    tables: [Table; CLASSES],
+    /// Which of the entries may not be empty: a flush visits no others.
+    filled: [[[u64; ENTRIES / 64]; KINDS]; CLASSES],
     /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
-    phys: Box<[u64; ENTRIES * KINDS * CLASSES]>,
+    phys: Box<[[[u64; ENTRIES]; KINDS]; CLASSES]>,
     /// The regions that may have entries that are parts of a large page.
     large: Filter<LARGE_SHIFT>,
 }
@@ -96,24 +99,23 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub fn new() -> Self {
         Self {
-            entries: Box::new([EMPTY; ENTRIES * KINDS * CLASSES]),
-            filled: [0; ENTRIES * KINDS * CLASSES / 64],
-            phys: Box::new([0; ENTRIES * KINDS * CLASSES]),
+            tables: std::array::from_fn(|_| Box::new([[EMPTY; ENTRIES]; KINDS])),
+            filled: [[[0; ENTRIES / 64]; KINDS]; CLASSES],
+            phys: Box::new([[[0; ENTRIES]; KINDS]; CLASSES]),
             large: Filter::default(),
         }
     }
 
     #[inline(always)]
-    fn slot(la: u64, kind: Access, class: Privilege) -> usize {
-        let set = (class as usize) * KINDS + kind as usize;
-        set * ENTRIES + (la >> 12) as usize % ENTRIES
+    fn index(la: u64) -> usize {
+        (la >> 12) as usize % ENTRIES
     }
 
     /// The host address of `la`, if the fast path may go there: the whole access of `size` bytes lies in one page of
     /// plain RAM.
     #[inline(always)]
     pub fn fast(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
-        let e = &self.entries[Self::slot(la, kind, class)];
+        let e = &self.tables[class as usize][kind as usize][Self::index(la)];
         // An access that leaves the page ends in one that has another slot.
         if e.tag == la.wrapping_add(size as u64 - 1) & !0xFFF {
             Some(e.addend.wrapping_add(la) as *mut u8)
@@ -125,38 +127,44 @@ impl Tlb {
     /// Like [`Tlb::fast`] for one byte, but also finds pages that are observed, and tells so.
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
-        let slot = Self::slot(la, kind, class);
-        let e = &self.entries[slot];
+        let e = &self.tables[class as usize][kind as usize][Self::index(la)];
+        let phys = self.phys[class as usize][kind as usize][Self::index(la)];
         (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
-            gpa: (self.phys[slot] & !0xFFF) | (la & 0xFFF),
+            gpa: (phys & !0xFFF) | (la & 0xFFF),
             observed: e.tag & OBSERVED != 0,
-            global: self.phys[slot] & GLOBAL_BIT != 0,
+            global: phys & GLOBAL_BIT != 0,
         })
     }
 
     /// Enters a translation.
     pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
         let page = la & !0xFFF;
-        let slot = Self::slot(la, kind, class);
-        self.entries[slot] = Entry {
+        let (class, kind, index) = (class as usize, kind as usize, Self::index(la));
+        self.tables[class][kind][index] = Entry {
             tag: page | if hit.observed { OBSERVED } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
         };
-        self.filled[slot / 64] |= 1 << (slot % 64);
-        self.phys[slot] = (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
+        self.filled[class][kind][index / 64] |= 1 << (index % 64);
+        self.phys[class][kind][index] =
+            (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
     }
 
     /// Forgets everything, or everything that is not global.
     pub fn flush(&mut self, keep_global: bool) {
-        for (i, filled) in self.filled.iter_mut().enumerate() {
+        let entries = self
+            .tables
+            .iter_mut()
+            .flat_map(|table| table.as_flattened_mut().chunks_mut(64));
+        let phys = self.phys.as_flattened().as_flattened().chunks(64);
+        let filled = self.filled.as_flattened_mut().as_flattened_mut();
+        for ((entries, phys), filled) in entries.zip(phys).zip(filled) {
             let mut left = *filled;
             while left != 0 {
                 let bit = left.trailing_zeros() as usize;
                 left &= left - 1;
-                let slot = 64 * i + bit;
-                if !(keep_global && self.phys[slot] & GLOBAL_BIT != 0) {
-                    self.entries[slot] = EMPTY;
+                if !(keep_global && phys[bit] & GLOBAL_BIT != 0) {
+                    entries[bit] = EMPTY;
                     *filled &= !(1 << bit);
                 }
             }
@@ -174,32 +182,31 @@ impl Tlb {
     /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A 4.10.4.1, INVLPG). Tells
     /// whether it may.
     pub fn flush_page(&mut self, la: u64) -> bool {
-        if self.large.may_have(la) {
-            for e in self.entries.iter_mut() {
-                if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
-                    *e = EMPTY;
+        let large = self.large.may_have(la);
+        for table in &mut self.tables {
+            if large {
+                for e in table.as_flattened_mut() {
+                    if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
+                        *e = EMPTY;
+                    }
+                }
+            } else {
+                for kind in table.iter_mut() {
+                    let e = &mut kind[Self::index(la)];
+                    if e.tag & !0xFFF == la & !0xFFF {
+                        *e = EMPTY;
+                    }
                 }
             }
-            return true;
         }
-        for kind in [Access::Read, Access::Write, Access::Execute] {
-            for class in [Privilege::Supervisor, Privilege::User] {
-                let e = &mut self.entries[Self::slot(la, kind, class)];
-                if e.tag & !0xFFF == la & !0xFFF {
-                    *e = EMPTY;
-                }
-            }
-        }
-        false
+        large
     }
 
     /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or need not any more.
     pub fn set_observed(&mut self, gpa: u64, observed: bool) {
-        for class in [Privilege::Supervisor, Privilege::User] {
-            let first = Self::slot(0, Access::Write, class);
-            let set = first..first + ENTRIES;
-            let entries = self.entries[set.clone()].iter_mut();
-            for (e, phys) in entries.zip(&self.phys[set]) {
+        const WRITE: usize = Access::Write as usize;
+        for (table, phys) in self.tables.iter_mut().zip(self.phys.iter()) {
+            for (e, phys) in table[WRITE].iter_mut().zip(&phys[WRITE]) {
                 if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
                     e.tag = (e.tag & !OBSERVED) | if observed { OBSERVED } else { 0 };
                 }
