@@ -9,6 +9,7 @@ use crate::block::{CodeMap, CodeSize, JumpKeys};
 use crate::clock::{Clock, HostClock};
 use crate::cpuid::{Model, Topology};
 use crate::debug::{Breakpoints, DEBUGCTL_BTF, DR6_ONES, DR7_ONES};
+use crate::dispatch::operand;
 use crate::flags::{Int, Lazy};
 use crate::mem::Privilege;
 use crate::op::{Abort, Exec, Flow, Op, reg};
@@ -394,9 +395,44 @@ impl Cpu {
     /// Linear address of the memory operand; for an address operation, what its fields give: the offset.
     #[inline(always)]
     pub fn ea(&self, op: &Op) -> u64 {
-        self.gpr[usize::from(op.base)]
-            .wrapping_add(self.gpr[usize::from(op.index)].wrapping_mul(u64::from(op.scale)))
+        self.ea_of::<{ operand::NONE }>(op, 0)
+    }
+
+    /// The same with the operand `N` passed (see `dispatch`).
+    #[inline(always)]
+    pub(crate) fn ea_of<const N: u8>(&self, op: &Op, passed: u64) -> u64 {
+        let part = |n: u8, id: u8| match n == N {
+            true => passed,
+            false => self.gpr[usize::from(id)],
+        };
+        part(operand::FIRST, op.base)
+            .wrapping_add(part(operand::SECOND, op.index).wrapping_mul(op.scale.into()))
             .wrapping_add(op.disp as u64)
+    }
+
+    /// The first register operand, if `N` says that it has been passed.
+    #[inline(always)]
+    pub(crate) fn first<const N: u8, T: Int>(&self, id: u8, passed: u64) -> T {
+        match N == operand::FIRST {
+            true => T::from_u64(passed),
+            false => self.r(id),
+        }
+    }
+
+    /// The second one.
+    #[inline(always)]
+    pub(crate) fn second<const N: u8, T: Int>(&self, id: u8, passed: u64) -> T {
+        match N == operand::SECOND {
+            true => T::from_u64(passed),
+            false => self.r(id),
+        }
+    }
+
+    /// Writes the destination register, and returns what is then passed on.
+    #[inline(always)]
+    pub(crate) fn set<T: Int>(&mut self, id: u8, value: T) -> u64 {
+        self.w(id, value);
+        value.zext()
     }
 
     /// Base of a segment as [`Op::seg`] numbers it.

@@ -3,14 +3,19 @@
 //! Each operation's code ends with a call of the next one's in tail position, and that comes to the next, until one
 //! jumps, stops, or ends the block. At `opt-level` 3 these calls are jumps (`ci/threaded` looks); but nothing relies on
 //! that: a chain of calls is as long as a block, and no longer.
+//!
+//! What an operation writes to a general register it also passes on as an argument, so in a register of the host: an operation
+//! that reads what the one before has written would else wait for it to come back from memory, for twice as long as all of the
+//! rest takes. Where the value is used is decided when a block is decoded: there is code of each frequent operation that
+//! reads its operands from the register file, and code that has one of them passed.
 
 use std::marker::PhantomData;
 
 use crate::cpu::Cpu;
 use crate::op::{Exec, Flow, Handler, Op, reg};
 
-/// Code of an operation, and of those behind it.
-pub type Run = for<'a> fn(&mut Cpu, At<'a>) -> Done<'a>;
+/// Code of an operation, and of those behind it. The last argument is the value that is passed on, if one is.
+pub type Run = for<'a> fn(&mut Cpu, At<'a>, u64) -> Done<'a>;
 
 /// How a run of operations ended.
 #[derive(Debug)]
@@ -95,11 +100,11 @@ impl<'a> At<'a> {
 
     /// Goes on after the operation has been executed, with what came of it.
     #[inline(always)]
-    pub fn after(self, cpu: &mut Cpu, how: Exec) -> Done<'a> {
+    pub fn after(self, cpu: &mut Cpu, how: Exec, passed: u64) -> Done<'a> {
         match how {
             Ok(Flow::Next) => {
                 let next = self.next();
-                (next.op().run)(cpu, next)
+                (next.op().run)(cpu, next, passed)
             }
             how => Done { at: self, how },
         }
@@ -111,18 +116,99 @@ impl<'a> At<'a> {
     pub(crate) fn with_next(
         self,
         cpu: &mut Cpu,
+        passed: u64,
         f: impl FnOnce(&mut Cpu, &Op) -> Exec,
     ) -> Done<'a> {
         let next = self.next();
         let how = f(cpu, next.op());
-        next.after(cpu, how)
+        next.after(cpu, how, passed)
     }
 }
 
-/// How a frequent instruction is executed.
+/// Which operand the code of an operation is passed: a generic parameter of its handler.
+pub(crate) mod operand {
+    /// None: all are read from the register file.
+    pub const NONE: u8 = 0;
+    /// Of a register form the first register; of a memory form the base.
+    pub const FIRST: u8 = 1;
+    /// Of a register form the second register; of a memory form the index.
+    pub const SECOND: u8 = 2;
+}
+
+/// What the value that is passed on is after an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passes {
+    /// All of the destination register.
+    Destination,
+    /// What it was before; no general register was written.
+    Same,
+    /// Nothing that could be used.
+    Nothing,
+}
+
+/// The codes of an operation.
+#[derive(Clone, Copy)]
+pub(crate) enum Codes {
+    /// It reads the register file.
+    One(Run),
+    /// By [`operand`], of `dst` and `src`.
+    Registers([Run; 3]),
+    /// By [`operand`], of `base` and `index`.
+    Memory([Run; 3]),
+}
+
+/// How an instruction is executed.
 pub(crate) struct Threaded {
-    pub run: Run,
+    pub codes: Codes,
     pub body: Handler,
+    pub passes: Passes,
+}
+
+impl Threaded {
+    /// An instruction whose code calls its handler.
+    pub fn called(body: Handler) -> Self {
+        Self {
+            codes: Codes::One(called),
+            body,
+            passes: Passes::Nothing,
+        }
+    }
+
+    /// The destination register is written, `size` bytes of it: 4 clear the rest (SDM Vol. 1 3.4.1.1).
+    pub fn writes(self, size: usize) -> Self {
+        self.passes(if size >= 4 {
+            Passes::Destination
+        } else {
+            Passes::Nothing
+        })
+    }
+
+    /// What is passed on after it.
+    pub fn passes(self, passes: Passes) -> Self {
+        Self { passes, ..self }
+    }
+
+    /// Which of its operands [`Self::run`] is to have passed, if that is the value of `register`.
+    pub fn operand(&self, op: &Op, register: Option<u8>) -> u8 {
+        let [first, second] = match self.codes {
+            Codes::One(_) => return operand::NONE,
+            Codes::Registers(_) => [op.dst, op.src],
+            Codes::Memory(_) => [op.base, op.index],
+        };
+        match register {
+            Some(r) if r == first => operand::FIRST,
+            Some(r) if r == second => operand::SECOND,
+            _ => operand::NONE,
+        }
+    }
+
+    /// Its code that has that operand passed.
+    pub fn run(&self, operand: u8) -> Run {
+        match self.codes {
+            Codes::One(run) => run,
+            Codes::Registers(codes) | Codes::Memory(codes) => codes[usize::from(operand % 3)],
+        }
+    }
 }
 
 /// The instance of a handler with these generic parameters, for operations whose code calls it.
@@ -137,11 +223,15 @@ pub(crate) use handler;
 /// local variable escape would keep the call of the next operation's code from being a jump.
 macro_rules! threaded {
     ($f:ident $(, $g:tt)*) => {{
-        let run: $crate::dispatch::Run = |cpu, at| {
+        let run: $crate::dispatch::Run = |cpu, at, passed| {
             let how = $f::<$($g),*>(cpu, at.op());
-            at.after(cpu, how)
+            at.after(cpu, how, passed)
         };
-        $crate::dispatch::Threaded { run, body: $crate::exec::undefined }
+        $crate::dispatch::Threaded {
+            codes: $crate::dispatch::Codes::One(run),
+            body: $crate::exec::undefined,
+            passes: $crate::dispatch::Passes::Nothing,
+        }
     }};
 }
 pub(crate) use threaded;
@@ -150,30 +240,111 @@ pub(crate) use threaded;
 /// TLB finds and else aborts: then the handler runs once more, as a whole, out of the way.
 macro_rules! memory {
     ($f:ident, $($g:tt),+) => {{
-        let run: $crate::dispatch::Run = |cpu, at| match $f::<true, $($g),+>(cpu, at.op()) {
-            Err($crate::op::Abort) => $crate::dispatch::again(cpu, at),
-            how => at.after(cpu, how),
+        let run: $crate::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.op()) {
+            Err($crate::op::Abort) => $crate::dispatch::again(cpu, at, passed),
+            how => at.after(cpu, how, passed),
         };
-        $crate::dispatch::Threaded { run, body: $f::<false, $($g),+> }
+        $crate::dispatch::Threaded {
+            codes: $crate::dispatch::Codes::One(run),
+            body: $f::<false, $($g),+>,
+            passes: $crate::dispatch::Passes::Nothing,
+        }
     }};
 }
 pub(crate) use memory;
 
+/// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu, op, passed)` returns what is passed on,
+/// and always completes.
+macro_rules! registers {
+    ($f:ident $(, $g:tt)*) => {{
+        use $crate::dispatch::operand::{FIRST, NONE, SECOND};
+        macro_rules! run {
+            ($n:ident) => {{
+                let run: $crate::dispatch::Run = |cpu, at, passed| {
+                    let passed = $f::<$n $(, $g)*>(cpu, at.op(), passed);
+                    at.after(cpu, Ok($crate::op::Flow::Next), passed)
+                };
+                run
+            }};
+        }
+        $crate::dispatch::Threaded {
+            codes: $crate::dispatch::Codes::Registers([run!(NONE), run!(FIRST), run!(SECOND)]),
+            body: $crate::exec::undefined,
+            passes: $crate::dispatch::Passes::Destination,
+        }
+    }};
+}
+pub(crate) use registers;
+
+/// The same for one with a memory operand, `f::<HIT, OPERAND, ...>`: see [`memory`]. What it passes on is its destination register,
+/// or what it was passed.
+macro_rules! addressed {
+    ($again:ident, $f:ident $(, $g:tt)*) => {{
+        use $crate::dispatch::operand::{FIRST, NONE, SECOND};
+        macro_rules! run {
+            ($n:ident) => {{
+                let run: $crate::dispatch::Run =
+                    |cpu, at, passed| match $f::<true, $n $(, $g)*>(cpu, at.op(), passed) {
+                        Ok(passed) => at.after(cpu, Ok($crate::op::Flow::Next), passed),
+                        Err($crate::op::Abort) => $crate::dispatch::$again(cpu, at, passed),
+                    };
+                run
+            }};
+        }
+        let body: $crate::op::Handler =
+            |cpu, op| $f::<false, NONE $(, $g)*>(cpu, op, 0).map(|_| $crate::op::Flow::Next);
+        $crate::dispatch::Threaded {
+            codes: $crate::dispatch::Codes::Memory([run!(NONE), run!(FIRST), run!(SECOND)]),
+            body,
+            passes: $crate::dispatch::Passes::Same,
+        }
+    }};
+}
+pub(crate) use addressed;
+
+/// [`addressed`] for what writes its destination register.
+macro_rules! load {
+    ($f:ident $(, $g:tt)*) => {
+        $crate::dispatch::addressed!(again_loading, $f $(, $g)*)
+            .passes($crate::dispatch::Passes::Destination)
+    };
+}
+pub(crate) use load;
+
+/// [`addressed`] for what writes no register.
+macro_rules! store {
+    ($f:ident $(, $g:tt)*) => {
+        $crate::dispatch::addressed!(again, $f $(, $g)*)
+    };
+}
+pub(crate) use store;
+
 /// Code of all other operations: calls [`Op::body`].
-pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>) -> Done<'a> {
+pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
     let how = (at.op().body)(cpu, at.op());
-    at.after(cpu, how)
+    at.after(cpu, how, 0)
 }
 
-/// The operation was aborted, before it has changed anything, where its handler may go on.
+/// The operation was aborted, before it has changed anything, where its handler may go on. It writes no register from which a
+/// value is passed on.
 #[cold]
 #[inline(never)]
-pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>) -> Done<'a> {
-    called(cpu, at)
+pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>, passed: u64) -> Done<'a> {
+    let how = (at.op().body)(cpu, at.op());
+    at.after(cpu, how, passed)
+}
+
+/// The same for one that passes on its destination register.
+#[cold]
+#[inline(never)]
+pub(crate) fn again_loading<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
+    let how = (at.op().body)(cpu, at.op());
+    let passed = cpu.gpr[usize::from(at.op().dst)];
+    at.after(cpu, how, passed)
 }
 
 /// Code of a block's end.
-fn end<'a>(cpu: &mut Cpu, at: At<'a>) -> Done<'a> {
+fn end<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
     cpu.rip = cpu.gpr[usize::from(reg::BLOCK)].wrapping_add(u64::from(at.op().off));
     let how = Ok(Flow::Jump);
     Done { at, how }

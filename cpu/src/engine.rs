@@ -533,7 +533,7 @@ fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Resul
         }
     };
     let first = block.ops.first();
-    let Done { at, how } = (first.op().run)(cpu, first);
+    let Done { at, how } = (first.op().run)(cpu, first, 0);
     let op = at.op();
     match how {
         Ok(flow) => {

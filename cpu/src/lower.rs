@@ -7,7 +7,7 @@ use iced_x86::{
 
 use crate::block::{Block, CodeSize};
 use crate::cpu::Cpu;
-use crate::dispatch::called;
+use crate::dispatch::{Passes, called};
 use crate::exec;
 use crate::op::{Handler, Op, reg, seg};
 
@@ -50,16 +50,17 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option
     let mut count = 0;
     let mut branches = 0u64;
     let mut len = 0;
+    let mut passed = Passed::default();
     while count < longest && decoder.can_decode() {
         decoder.decode_out(&mut insn);
         // What is no instruction may be one of more than 15 bytes: `single` tells them apart.
         if decoder.last_error() != DecoderError::None {
             break;
         }
-        let first = ops.len().wrapping_sub(1);
-        push(cpu, &insn, len, count, &mut ops);
+        let (first, operand) = (ops.len().wrapping_sub(1), passed.operand);
+        push(cpu, &insn, len, count, &mut ops, &mut passed);
         if let Some(op) = ops.get_mut(first)
-            && let Some(run) = exec::fused::select(&previous, &insn)
+            && let Some(run) = exec::fused::select(&previous, &insn, operand)
         {
             op.run = run;
         }
@@ -91,7 +92,7 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
         return Some(too_long(bytes));
     }
     let mut ops = Vec::with_capacity(2);
-    push(cpu, &insn, 0, 0, &mut ops);
+    push(cpu, &insn, 0, 0, &mut ops, &mut Passed::default());
     let bytes = &bytes[..decoder.ip() as usize];
     Some(Block::new(ops, is_branch(&insn).into(), bytes))
 }
@@ -130,8 +131,19 @@ fn ends_block(insn: &Instruction) -> bool {
     )
 }
 
+/// What the last operation so far passes on to the next (see `dispatch`).
+#[derive(Debug, Default)]
+struct Passed {
+    /// The general register whose value it is.
+    register: Option<u8>,
+    /// Which operand the last operation itself is passed.
+    operand: u8,
+}
+
 /// Appends the operations of one instruction.
-fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>) {
+fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>, passed: &mut Passed) {
+    let before = std::mem::take(passed);
+    let count = ops.len();
     let mut op = Op {
         off,
         idx,
@@ -145,16 +157,26 @@ fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>) {
         return;
     }
     operands(insn, &mut op);
-    if !exec::lower(insn, &mut op) {
+    let Some(found) = exec::lower(insn, &mut op) else {
         ops.push(op);
         return;
-    }
+    };
+    op.body = found.body;
     if !is_direct(insn) {
         op.link = Op::INDIRECT;
     }
     if op.prefix & Op::MEM != 0 {
         memory(cpu, insn, &mut op, ops);
     }
+    // An address operation passes nothing on.
+    let register = before.register.filter(|_| ops.len() == count);
+    passed.operand = found.operand(&op, register);
+    passed.register = match found.passes {
+        Passes::Destination => Some(op.dst),
+        Passes::Same => register,
+        Passes::Nothing => None,
+    };
+    op.run = found.run(passed.operand);
     ops.push(op);
 }
 

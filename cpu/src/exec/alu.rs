@@ -4,9 +4,9 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::Cpu;
-use crate::dispatch::Threaded;
+use crate::dispatch::{Passes, Threaded};
 use crate::flags::{Int, Lazy};
-use crate::op::{Exec, Flow, Op};
+use crate::op::{Abort, Op};
 
 /// An operation on two operands that sets the flags.
 trait Binary {
@@ -116,85 +116,113 @@ impl Unary for Not {
     }
 }
 
-fn reg_reg<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
+/// Computes the result; writes it if the operation does. Returns what is passed on.
+#[inline(always)]
+fn result<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T, passed: u64) -> u64 {
     let r = O::apply(cpu, a, b);
     if O::WRITES {
-        cpu.w(op.dst, r);
+        cpu.set(op.dst, r)
+    } else {
+        passed
     }
-    Ok(Flow::Next)
 }
 
-fn reg_imm<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let a = cpu.r::<T>(op.dst);
-    let r = O::apply(cpu, a, T::from_u64(op.imm));
-    if O::WRITES {
-        cpu.w(op.dst, r);
-    }
-    Ok(Flow::Next)
+fn reg_reg<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(op.dst, passed);
+    let b = cpu.second::<N, T>(op.src, passed);
+    result::<O, T>(cpu, op, a, b, passed)
 }
 
-fn reg_mem<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let b = cpu.load_if::<HIT, T>(cpu.ea(op))?;
+fn reg_imm<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(op.dst, passed);
+    result::<O, T>(cpu, op, a, T::from_u64(op.imm), passed)
+}
+
+fn reg_mem<const HIT: bool, const N: u8, O: Binary, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
     let a = cpu.r::<T>(op.dst);
-    let r = O::apply(cpu, a, b);
-    if O::WRITES {
-        cpu.w(op.dst, r);
-    }
-    Ok(Flow::Next)
+    Ok(result::<O, T>(cpu, op, a, b, passed))
 }
 
 #[inline(always)]
-fn mem_value<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, b: T) -> Exec {
-    let la = cpu.ea(op);
+fn mem_value<const HIT: bool, const N: u8, O: Binary, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    b: T,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let la = cpu.ea_of::<N>(op, passed);
     if O::WRITES {
         cpu.modify_if::<HIT, T>(op, la, move |cpu, a| O::apply(cpu, a, b))?;
     } else {
         let a = cpu.load_if::<HIT, T>(la)?;
         O::apply(cpu, a, b);
     }
-    Ok(Flow::Next)
+    Ok(passed)
 }
 
-fn mem_reg<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mem_reg<const HIT: bool, const N: u8, O: Binary, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
     let b = cpu.r::<T>(op.src);
-    mem_value::<HIT, O, T>(cpu, op, b)
+    mem_value::<HIT, N, O, T>(cpu, op, b, passed)
 }
 
-fn mem_imm<const HIT: bool, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    mem_value::<HIT, O, T>(cpu, op, T::from_u64(op.imm))
+fn mem_imm<const HIT: bool, const N: u8, O: Binary, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    mem_value::<HIT, N, O, T>(cpu, op, T::from_u64(op.imm), passed)
 }
 
-fn unary_reg<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let a = cpu.r::<T>(op.dst);
+fn unary_reg<const N: u8, O: Unary, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(op.dst, passed);
     let r = O::apply(cpu, a);
-    cpu.w(op.dst, r);
-    Ok(Flow::Next)
+    cpu.set(op.dst, r)
 }
 
-fn unary_mem<const HIT: bool, O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.modify_if::<HIT, T>(op, cpu.ea(op), |cpu, a| O::apply(cpu, a))?;
-    Ok(Flow::Next)
+fn unary_mem<const HIT: bool, const N: u8, O: Unary, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    cpu.modify_if::<HIT, T>(op, cpu.ea_of::<N>(op, passed), |cpu, a| O::apply(cpu, a))?;
+    Ok(passed)
 }
 
 fn binary<O: Binary>(i: &Instruction) -> Threaded {
     let size = operand_size(i, 0);
     let mem0 = i.op0_kind() == OpKind::Memory;
+    let to_register = |form: Threaded| {
+        if O::WRITES {
+            form.writes(size)
+        } else {
+            form.passes(Passes::Same)
+        }
+    };
     match (mem0, i.op1_kind()) {
-        (false, OpKind::Register) => by_size!(threaded, size, reg_reg::<O>),
-        (false, OpKind::Memory) => by_size!(memory, size, reg_mem::<O>),
-        (false, _) => by_size!(threaded, size, reg_imm::<O>),
-        (true, OpKind::Register) => by_size!(memory, size, mem_reg::<O>),
-        (true, _) => by_size!(memory, size, mem_imm::<O>),
+        (false, OpKind::Register) => to_register(by_size!(registers, size, reg_reg::<O>)),
+        (false, OpKind::Memory) if O::WRITES => by_size!(load, size, reg_mem::<O>).writes(size),
+        (false, OpKind::Memory) => by_size!(store, size, reg_mem::<O>),
+        (false, _) => to_register(by_size!(registers, size, reg_imm::<O>)),
+        (true, OpKind::Register) => by_size!(store, size, mem_reg::<O>),
+        (true, _) => by_size!(store, size, mem_imm::<O>),
     }
 }
 
 fn unary<O: Unary>(i: &Instruction) -> Threaded {
     let size = operand_size(i, 0);
     if i.op0_kind() == OpKind::Memory {
-        by_size!(memory, size, unary_mem::<O>)
+        by_size!(store, size, unary_mem::<O>)
     } else {
-        by_size!(threaded, size, unary_reg::<O>)
+        by_size!(registers, size, unary_reg::<O>).writes(size)
     }
 }
 

@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::{by_condition, condition};
 use crate::cpu::Cpu;
-use crate::dispatch::{Threaded, handler, memory, threaded};
+use crate::dispatch::{Passes, Threaded, handler, memory, threaded};
 use crate::flags::Int;
 use crate::mem::canonical;
 use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
@@ -191,7 +191,8 @@ pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
             OpKind::NearBranch16 => by_condition!(threaded, condition(i), jcc, u16),
             OpKind::NearBranch32 => by_condition!(threaded, condition(i), jcc, u32),
             _ => by_condition!(threaded, condition(i), jcc, u64),
-        },
+        }
+        .passes(Passes::Same),
         _ if i.is_jmp_short_or_near() => by_target!(threaded, i, jump),
         _ if i.is_call_near() => by_target!(memory, i, call),
         _ => return None,

@@ -4,70 +4,87 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::{by_condition, by_size, condition, operand_size};
 use crate::cpu::Cpu;
-use crate::dispatch::{Threaded, threaded};
+use crate::dispatch::{Passes, Threaded, threaded};
 use crate::flags::Int;
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::op::{Abort, Exec, Flow, Handler, Op};
 use crate::state::{gpr, rflags};
 
 const AX: u8 = gpr::RAX as u8;
 const DX: u8 = gpr::RDX as u8;
 const AH: u8 = crate::op::reg::HIGH8;
 
-fn mov_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.r::<T>(op.src);
-    cpu.w(op.dst, v);
-    Ok(Flow::Next)
+fn mov_reg_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let v = cpu.second::<N, T>(op.src, passed);
+    cpu.set(op.dst, v)
 }
 
-fn mov_reg_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.w(op.dst, T::from_u64(op.imm));
-    Ok(Flow::Next)
+fn mov_reg_imm<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, _: u64) -> u64 {
+    cpu.set(op.dst, T::from_u64(op.imm))
 }
 
-fn mov_reg_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load_if::<HIT, T>(cpu.ea(op))?;
-    cpu.w(op.dst, v);
-    Ok(Flow::Next)
+fn mov_reg_mem<const HIT: bool, const N: u8, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let v = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
+    Ok(cpu.set(op.dst, v))
 }
 
-fn mov_mem_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.store_if::<HIT, T>(cpu.ea(op), cpu.r(op.src))?;
-    Ok(Flow::Next)
+fn mov_mem_reg<const HIT: bool, const N: u8, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(op, passed), cpu.r(op.src))?;
+    Ok(passed)
 }
 
-fn mov_mem_imm<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.store_if::<HIT, T>(cpu.ea(op), T::from_u64(op.imm))?;
-    Ok(Flow::Next)
+fn mov_mem_imm<const HIT: bool, const N: u8, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(op, passed), T::from_u64(op.imm))?;
+    Ok(passed)
 }
 
-fn movzx_reg<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.r::<S>(op.src);
-    cpu.w(op.dst, T::from_u64(v.zext()));
-    Ok(Flow::Next)
+fn movzx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let v = cpu.second::<N, S>(op.src, passed);
+    cpu.set(op.dst, T::from_u64(v.zext()))
 }
 
-fn movzx_mem<const HIT: bool, S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load_if::<HIT, S>(cpu.ea(op))?;
-    cpu.w(op.dst, T::from_u64(v.zext()));
-    Ok(Flow::Next)
+fn movzx_mem<const HIT: bool, const N: u8, S: Int, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(op, passed))?;
+    Ok(cpu.set(op.dst, T::from_u64(v.zext())))
 }
 
-fn movsx_reg<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.r::<S>(op.src);
-    cpu.w(op.dst, T::from_u64(v.sext()));
-    Ok(Flow::Next)
+fn movsx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let v = cpu.second::<N, S>(op.src, passed);
+    cpu.set(op.dst, T::from_u64(v.sext()))
 }
 
-fn movsx_mem<const HIT: bool, S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load_if::<HIT, S>(cpu.ea(op))?;
-    cpu.w(op.dst, T::from_u64(v.sext()));
-    Ok(Flow::Next)
+fn movsx_mem<const HIT: bool, const N: u8, S: Int, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(op, passed))?;
+    Ok(cpu.set(op.dst, T::from_u64(v.sext())))
 }
 
-fn lea<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.ea(op);
-    cpu.w(op.dst, T::from_u64(v));
-    Ok(Flow::Next)
+/// No memory is accessed.
+fn lea<const HIT: bool, const N: u8, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let v = cpu.ea_of::<N>(op, passed);
+    Ok(cpu.set(op.dst, T::from_u64(v)))
 }
 
 fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
@@ -101,15 +118,14 @@ fn bswap<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn cmov_reg<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn cmov_reg<const N: u8, const C: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
     // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
     let v = if cpu.flags.cond::<C>() {
-        cpu.r::<T>(op.src)
+        cpu.second::<N, T>(op.src, passed)
     } else {
-        cpu.r::<T>(op.dst)
+        cpu.first::<N, T>(op.dst, passed)
     };
-    cpu.w(op.dst, v);
-    Ok(Flow::Next)
+    cpu.set(op.dst, v)
 }
 
 fn cmov_mem<const HIT: bool, const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
@@ -219,44 +235,45 @@ fn mov(i: &Instruction) -> Option<Threaded> {
         (OpKind::Register, OpKind::Register)
             if general(i.op0_register()) && general(i.op1_register()) =>
         {
-            by_size!(threaded, size, mov_reg_reg)
+            by_size!(registers, size, mov_reg_reg).writes(size)
         }
         (OpKind::Register, OpKind::Memory) if general(i.op0_register()) => {
-            by_size!(memory, size, mov_reg_mem)
+            by_size!(load, size, mov_reg_mem).writes(size)
         }
         (OpKind::Memory, OpKind::Register) if general(i.op1_register()) => {
-            by_size!(memory, size, mov_mem_reg)
+            by_size!(store, size, mov_mem_reg)
         }
         (OpKind::Register, OpKind::Register | OpKind::Memory) => return None,
         (OpKind::Memory, OpKind::Register) => return None,
-        (OpKind::Register, _) => by_size!(threaded, size, mov_reg_imm),
-        _ => by_size!(memory, size, mov_mem_imm),
+        (OpKind::Register, _) => by_size!(registers, size, mov_reg_imm).writes(size),
+        _ => by_size!(store, size, mov_mem_imm),
     })
 }
 
 /// MOVZX, MOVSX and MOVSXD by source and destination size.
 macro_rules! extend {
     ($i:expr, $reg:ident, $mem:ident) => {{
-        let memory = $i.op1_kind() == OpKind::Memory;
+        let (size, memory) = (operand_size($i, 0), $i.op1_kind() == OpKind::Memory);
         match (operand_size($i, 1), memory) {
-            (1, false) => by_size!(threaded, operand_size($i, 0), $reg::<u8>),
-            (1, true) => by_size!(memory, operand_size($i, 0), $mem::<u8>),
-            (2, false) => by_size!(threaded, operand_size($i, 0), $reg::<u16>),
-            (2, true) => by_size!(memory, operand_size($i, 0), $mem::<u16>),
-            (_, false) => by_size!(threaded, operand_size($i, 0), $reg::<u32>),
-            (_, true) => by_size!(memory, operand_size($i, 0), $mem::<u32>),
+            (1, false) => by_size!(registers, size, $reg::<u8>),
+            (1, true) => by_size!(load, size, $mem::<u8>),
+            (2, false) => by_size!(registers, size, $reg::<u16>),
+            (2, true) => by_size!(load, size, $mem::<u16>),
+            (_, false) => by_size!(registers, size, $reg::<u32>),
+            (_, true) => by_size!(load, size, $mem::<u32>),
         }
+        .writes(size)
     }};
 }
 
 fn cmov(i: &Instruction) -> Threaded {
     let cc = condition(i);
     match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
-        (2, false) => by_condition!(threaded, cc, cmov_reg, u16),
+        (2, false) => by_condition!(registers, cc, cmov_reg, u16).writes(2),
         (2, true) => by_condition!(memory, cc, cmov_mem, u16),
-        (4, false) => by_condition!(threaded, cc, cmov_reg, u32),
+        (4, false) => by_condition!(registers, cc, cmov_reg, u32),
         (4, true) => by_condition!(memory, cc, cmov_mem, u32),
-        (_, false) => by_condition!(threaded, cc, cmov_reg, u64),
+        (_, false) => by_condition!(registers, cc, cmov_reg, u64),
         (_, true) => by_condition!(memory, cc, cmov_mem, u64),
     }
 }
@@ -282,7 +299,10 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
         Mnemonic::Mov => return mov(i),
         Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
         Mnemonic::Movsx | Mnemonic::Movsxd => extend!(i, movsx_reg, movsx_mem),
-        Mnemonic::Lea => by_size!(threaded, operand_size(i, 0), lea),
+        Mnemonic::Lea => {
+            let size = operand_size(i, 0);
+            by_size!(load, size, lea).writes(size)
+        }
         Mnemonic::Cbw => threaded!(widen_ax, u8, u16),
         Mnemonic::Cwde => threaded!(widen_ax, u16, u32),
         Mnemonic::Cdqe => threaded!(widen_ax, u32, u64),
@@ -291,7 +311,7 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
         Mnemonic::Cqo => threaded!(sign_to_dx, u64),
         Mnemonic::Nop | Mnemonic::Reservednop => {
             op.prefix &= !Op::MEM;
-            threaded!(nop)
+            threaded!(nop).passes(Passes::Same)
         }
         Mnemonic::Cmovo
         | Mnemonic::Cmovno

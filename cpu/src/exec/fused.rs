@@ -7,7 +7,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use super::branch::jump;
 use super::{condition, operand_size};
 use crate::cpu::Cpu;
-use crate::dispatch::{Run, again};
+use crate::dispatch::{Run, again, operand};
 use crate::flags::{Int, Lazy};
 use crate::op::{Abort, Exec, Flow, Op};
 
@@ -46,32 +46,41 @@ impl Kind for Test {
     }
 }
 
-/// Where the operands are.
+/// Where the operands are; operand `N` is passed.
 trait Form {
-    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort>;
+    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort>;
 }
 
 struct RegReg;
 impl Form for RegReg {
     #[inline(always)]
-    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
-        Ok((cpu.r(op.dst), cpu.r(op.src)))
+    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
+        Ok((
+            cpu.first::<N, T>(op.dst, passed),
+            cpu.second::<N, T>(op.src, passed),
+        ))
     }
 }
 
 struct RegImm;
 impl Form for RegImm {
     #[inline(always)]
-    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
-        Ok((cpu.r(op.dst), T::from_u64(op.imm)))
+    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
+        Ok((cpu.first::<N, T>(op.dst, passed), T::from_u64(op.imm)))
     }
+}
+
+/// The memory operand.
+#[inline(always)]
+fn memory<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<T, Abort> {
+    cpu.load_if::<true, T>(cpu.ea_of::<N>(op, passed))
 }
 
 struct RegMem;
 impl Form for RegMem {
     #[inline(always)]
-    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
-        let b = cpu.load_if::<true, T>(cpu.ea(op))?;
+    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
+        let b = memory::<N, T>(cpu, op, passed)?;
         Ok((cpu.r(op.dst), b))
     }
 }
@@ -79,8 +88,8 @@ impl Form for RegMem {
 struct MemReg;
 impl Form for MemReg {
     #[inline(always)]
-    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
-        let a = cpu.load_if::<true, T>(cpu.ea(op))?;
+    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
+        let a = memory::<N, T>(cpu, op, passed)?;
         Ok((a, cpu.r(op.src)))
     }
 }
@@ -88,18 +97,18 @@ impl Form for MemReg {
 struct MemImm;
 impl Form for MemImm {
     #[inline(always)]
-    fn operands<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(T, T), Abort> {
-        let a = cpu.load_if::<true, T>(cpu.ea(op))?;
+    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
+        let a = memory::<N, T>(cpu, op, passed)?;
         Ok((a, T::from_u64(op.imm)))
     }
 }
 
-fn code<const C: u8, K: Kind, F: Form, T: Int>() -> Run {
-    |cpu, at| match F::operands::<T>(cpu, at.op()) {
+fn code<const C: u8, const N: u8, K: Kind, F: Form, T: Int>() -> Run {
+    |cpu, at, passed| match F::operands::<N, T>(cpu, at.op(), passed) {
         Ok((a, b)) => {
             let (flags, met) = K::compare::<C, T>(a, b);
             cpu.flags = flags;
-            at.with_next(cpu, |cpu, op| -> Exec {
+            at.with_next(cpu, passed, |cpu, op| -> Exec {
                 if met {
                     jump::<u64>(cpu, op)
                 } else {
@@ -107,58 +116,67 @@ fn code<const C: u8, K: Kind, F: Form, T: Int>() -> Run {
                 }
             })
         }
-        Err(Abort) => again(cpu, at),
+        Err(Abort) => again(cpu, at, passed),
     }
 }
 
-fn by_condition<K: Kind, F: Form, T: Int>(jump: &Instruction) -> Option<Run> {
+fn by_operand<const C: u8, K: Kind, F: Form, T: Int>(operand: u8) -> Run {
+    match operand {
+        operand::FIRST => code::<C, { operand::FIRST }, K, F, T>(),
+        operand::SECOND => code::<C, { operand::SECOND }, K, F, T>(),
+        _ => code::<C, { operand::NONE }, K, F, T>(),
+    }
+}
+
+fn by_condition<K: Kind, F: Form, T: Int>(jump: &Instruction, operand: u8) -> Option<Run> {
     Some(match condition(jump) {
-        2 => code::<2, K, F, T>(),
-        3 => code::<3, K, F, T>(),
-        4 => code::<4, K, F, T>(),
-        5 => code::<5, K, F, T>(),
-        6 => code::<6, K, F, T>(),
-        7 => code::<7, K, F, T>(),
-        8 => code::<8, K, F, T>(),
-        9 => code::<9, K, F, T>(),
-        12 => code::<12, K, F, T>(),
-        13 => code::<13, K, F, T>(),
-        14 => code::<14, K, F, T>(),
-        15 => code::<15, K, F, T>(),
+        2 => by_operand::<2, K, F, T>(operand),
+        3 => by_operand::<3, K, F, T>(operand),
+        4 => by_operand::<4, K, F, T>(operand),
+        5 => by_operand::<5, K, F, T>(operand),
+        6 => by_operand::<6, K, F, T>(operand),
+        7 => by_operand::<7, K, F, T>(operand),
+        8 => by_operand::<8, K, F, T>(operand),
+        9 => by_operand::<9, K, F, T>(operand),
+        12 => by_operand::<12, K, F, T>(operand),
+        13 => by_operand::<13, K, F, T>(operand),
+        14 => by_operand::<14, K, F, T>(operand),
+        15 => by_operand::<15, K, F, T>(operand),
         // Of OF and PF: rare.
         _ => return None,
     })
 }
 
-fn by_size<K: Kind, F: Form>(first: &Instruction, jump: &Instruction) -> Option<Run> {
+fn by_size<K: Kind, F: Form>(first: &Instruction, jump: &Instruction, operand: u8) -> Option<Run> {
     match operand_size(first, 0) {
-        1 => by_condition::<K, F, u8>(jump),
-        4 => by_condition::<K, F, u32>(jump),
-        8 => by_condition::<K, F, u64>(jump),
+        1 => by_condition::<K, F, u8>(jump, operand),
+        4 => by_condition::<K, F, u32>(jump, operand),
+        8 => by_condition::<K, F, u64>(jump, operand),
         _ => None,
     }
 }
 
-fn by_form<K: Kind>(first: &Instruction, jump: &Instruction) -> Option<Run> {
+fn by_form<K: Kind>(first: &Instruction, jump: &Instruction, operand: u8) -> Option<Run> {
     match (first.op0_kind(), first.op1_kind()) {
-        (OpKind::Register, OpKind::Register) => by_size::<K, RegReg>(first, jump),
-        (OpKind::Register, OpKind::Memory) => by_size::<K, RegMem>(first, jump),
-        (OpKind::Register, _) => by_size::<K, RegImm>(first, jump),
-        (OpKind::Memory, OpKind::Register) => by_size::<K, MemReg>(first, jump),
-        (OpKind::Memory, _) => by_size::<K, MemImm>(first, jump),
+        (OpKind::Register, OpKind::Register) => by_size::<K, RegReg>(first, jump, operand),
+        (OpKind::Register, OpKind::Memory) => by_size::<K, RegMem>(first, jump, operand),
+        (OpKind::Register, _) => by_size::<K, RegImm>(first, jump, operand),
+        (OpKind::Memory, OpKind::Register) => by_size::<K, MemReg>(first, jump, operand),
+        (OpKind::Memory, _) => by_size::<K, MemImm>(first, jump, operand),
         _ => None,
     }
 }
 
 /// Code for the operation of `first` that also executes that of `second`, which is the next in its block. The operation of
 /// `first` keeps its body, and that of `second` its code: to be executed one by one where memory is not what the TLB has.
-pub(crate) fn select(first: &Instruction, second: &Instruction) -> Option<Run> {
+/// `operand` of the first is passed.
+pub(crate) fn select(first: &Instruction, second: &Instruction, operand: u8) -> Option<Run> {
     if !second.is_jcc_short_or_near() || second.op0_kind() != OpKind::NearBranch64 {
         return None;
     }
     match first.mnemonic() {
-        Mnemonic::Cmp => by_form::<Cmp>(first, second),
-        Mnemonic::Test => by_form::<Test>(first, second),
+        Mnemonic::Cmp => by_form::<Cmp>(first, second, operand),
+        Mnemonic::Test => by_form::<Test>(first, second, operand),
         _ => None,
     }
 }

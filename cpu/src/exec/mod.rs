@@ -120,16 +120,13 @@ const FAMILIES: &[Lower] = &[
     fxsave::lower,
 ];
 
-/// Finds out how an instruction is executed; `false` if it is not implemented.
-pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> bool {
+/// Finds out how an instruction is executed; `None` if it is not implemented.
+pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> Option<Threaded> {
     if let Some(found) = FREQUENT.iter().find_map(|f| f(insn, op)) {
-        (op.run, op.body) = (found.run, found.body);
-    } else if let Some(body) = FAMILIES.iter().find_map(|f| f(insn, op)) {
-        op.body = body;
-    } else {
-        return false;
+        return Some(found);
     }
-    true
+    let body = FAMILIES.iter().find_map(|f| f(insn, op))?;
+    Some(Threaded::called(body))
 }
 
 /// What an instruction does before its memory operand's segment is looked at: outside 64-bit mode the address operation does

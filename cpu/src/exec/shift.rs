@@ -130,12 +130,10 @@ fn masked<T: Int>(n: u64) -> u32 {
 }
 
 #[inline(always)]
-fn reg<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
-    let a = cpu.r::<T>(op.dst);
+fn reg<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, a: T, n: u32) -> u64 {
     // With a count of zero the flags stay, but a 32-bit register is still zero-extended.
     let r = if n == 0 { a } else { O::apply(cpu, a, n) };
-    cpu.w(op.dst, r);
-    Ok(Flow::Next)
+    cpu.set(op.dst, r)
 }
 
 #[inline(always)]
@@ -148,16 +146,20 @@ fn mem<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exe
     Ok(Flow::Next)
 }
 
-fn reg_imm<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    reg::<O, T>(cpu, op, masked::<T>(op.imm))
+fn reg_imm<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(op.dst, passed);
+    reg::<O, T>(cpu, op, a, masked::<T>(op.imm))
 }
 
 fn mem_imm<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     mem::<HIT, O, T>(cpu, op, masked::<T>(op.imm))
 }
 
-fn reg_cl<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    reg::<O, T>(cpu, op, masked::<T>(cpu.gpr[gpr::RCX]))
+/// The second register is CL.
+fn reg_cl<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(op.dst, passed);
+    let n = cpu.second::<N, u64>(gpr::RCX as u8, passed);
+    reg::<O, T>(cpu, op, a, masked::<T>(n))
 }
 
 fn mem_cl<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
@@ -170,8 +172,8 @@ fn shift<O: Shift>(i: &Instruction) -> Threaded {
         i.op0_kind() == OpKind::Memory,
         i.op1_kind() == OpKind::Register,
     ) {
-        (false, false) => by_size!(threaded, size, reg_imm::<O>),
-        (false, true) => by_size!(threaded, size, reg_cl::<O>),
+        (false, false) => by_size!(registers, size, reg_imm::<O>).writes(size),
+        (false, true) => by_size!(registers, size, reg_cl::<O>).writes(size),
         (true, false) => by_size!(memory, size, mem_imm::<O>),
         (true, true) => by_size!(memory, size, mem_cl::<O>),
     }
