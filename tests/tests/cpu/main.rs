@@ -8,6 +8,7 @@
 mod branch_records;
 mod code_changes;
 mod common;
+mod data_flow;
 mod debugging;
 mod event_records;
 mod exceptions;
