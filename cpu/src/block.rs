@@ -102,6 +102,12 @@ impl Block {
         Self::new(Vec::new(), 0, &[])
     }
 
+    /// RIP of the last jump to it that was remembered.
+    #[inline(always)]
+    pub fn rip(&self) -> u64 {
+        self.rip
+    }
+
     /// The code that it was decoded from.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

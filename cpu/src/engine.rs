@@ -367,7 +367,7 @@ impl SoftCpu {
         if !unsafe { is_at(first, hit.host) } {
             return Ok(false);
         }
-        let next = self.linear_rip().wrapping_add(here as u64);
+        let next = self.cpu.linear_ip(self.cpu.rip.wrapping_add(here as u64));
         let more = self
             .cpu
             .translate_fetch(next)
@@ -404,7 +404,7 @@ impl SoftCpu {
         if let Some(block) = lower::single(&self.cpu, &bytes[..here]) {
             return Ok(block);
         }
-        let next = self.linear_rip().wrapping_add(here as u64);
+        let next = self.cpu.linear_ip(self.cpu.rip.wrapping_add(here as u64));
         let more = self
             .cpu
             .translate_fetch(next)
@@ -416,7 +416,7 @@ impl SoftCpu {
     }
 
     fn linear_rip(&self) -> u64 {
-        self.cpu.rip.wrapping_add(self.cpu.seg_base(seg::CS))
+        self.cpu.linear_ip(self.cpu.rip)
     }
 
     fn fetch(&mut self) -> Result<Hit, Stopped> {
@@ -485,7 +485,7 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
         return Left::Anywhere;
     };
     loop {
-        let at = match run_block::<BRANCHES>(cpu, block) {
+        let at = match run_block::<BRANCHES>(cpu, block, block.rip()) {
             Ok(at) => at,
             Err(stopped) => return Left::Stopped(stopped),
         };
@@ -512,17 +512,22 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
 
 /// Runs a block that none leads to, nor from.
 fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Left {
-    match run_block::<BRANCHES>(cpu, block) {
+    match run_block::<BRANCHES>(cpu, block, cpu.rip) {
         Ok(_) => Left::Anywhere,
         Err(stopped) => Left::Stopped(stopped),
     }
 }
 
-/// Runs the operations of a block to its end, or to where they jump or stop; tells the last. `BRANCHES`: counts branch
-/// instructions.
+/// Runs the operations of a block to its end, or to where they jump or stop; tells the last. `rip` is RIP, from where it is
+/// known without waiting for the jump to it. `BRANCHES`: counts branch instructions.
 #[inline(always)]
-fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Result<At<'a>, Stopped> {
-    cpu.gpr[reg::BLOCK as usize] = cpu.rip;
+fn run_block<'a, const BRANCHES: bool>(
+    cpu: &mut Cpu,
+    block: &'a Block,
+    rip: u64,
+) -> Result<At<'a>, Stopped> {
+    debug_assert_eq!(rip, cpu.rip);
+    cpu.gpr[reg::BLOCK as usize] = rip;
     if BRANCHES {
         cpu.pmu.block = block.branches;
     }
@@ -538,9 +543,7 @@ fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Resul
     match how {
         Ok(flow) => {
             if flow == Flow::Branch && cpu.recording {
-                let base = cpu.seg_base(seg::CS);
-                let (from, to) = (cpu.this_rip(op), cpu.rip);
-                cpu.record(from.wrapping_add(base), to.wrapping_add(base));
+                cpu.record_near(cpu.this_rip(op), cpu.rip);
             }
             retired(cpu, u64::from(op.idx) + 1);
             Ok(at)
@@ -555,7 +558,7 @@ fn run_block<'a, const BRANCHES: bool>(cpu: &mut Cpu, block: &'a Block) -> Resul
 
 /// Runs a block of one instruction.
 fn run_one(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
-    if let Err(stopped) = run_block::<false>(cpu, block) {
+    if let Err(stopped) = run_block::<false>(cpu, block, cpu.rip) {
         return Some(stopped);
     }
     if cpu.pmu.branches_count {

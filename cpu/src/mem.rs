@@ -615,12 +615,15 @@ impl Cpu {
     /// Where linear address `la` leads, if a supervisor may write `len` bytes there directly: they lie in one page of RAM
     /// that holds no code, and that no breakpoint watches. Valid until the next [`Self::new_generation`].
     pub(crate) fn pin(&mut self, la: u64, len: usize) -> Option<Hit> {
-        if self.watched(la, Access::Write) {
-            return None;
-        }
-        // It need not be in the TLB any more: another page that is pinned may have taken its place.
-        let Ok(Target::Ram(hit)) = self.translate(la, Access::Write, Privilege::Supervisor) else {
-            return None;
+        let hit = match self.tlb.find(la, Access::Write, Privilege::Supervisor) {
+            // The TLB has no page that is watched.
+            Some(hit) => hit,
+            None if self.watched(la, Access::Write) => return None,
+            // Another page that is pinned may have taken its place.
+            None => match self.translate(la, Access::Write, Privilege::Supervisor) {
+                Ok(Target::Ram(hit)) => hit,
+                _ => return None,
+            },
         };
         let one_page = (la & 0xFFF) as usize + len <= 0x1000;
         (one_page && !self.code_map.is_code(hit.gpa)).then_some(hit)

@@ -4,6 +4,7 @@ use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, 
 
 use crate::cpu::Cpu;
 use crate::debug;
+use crate::op::seg;
 use crate::state::rflags;
 
 impl Cpu {
@@ -11,8 +12,9 @@ impl Cpu {
     /// the one it has led to (see `Recorder::enabled`).
     #[inline(never)]
     pub(crate) fn record_far(&mut self, from: u64) {
-        if self.recording {
-            self.record(from, self.linear_ip(self.rip));
+        let to = self.linear_ip(self.rip);
+        if self.recording && !self.record_in_window(from, to) {
+            self.branch_anywhere(from, to);
         }
     }
 
@@ -26,9 +28,17 @@ impl Cpu {
         self.eflags & rflags::TF != 0 && self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
     }
 
-    /// A branch from linear address `from` to linear address `to` was taken, and `recording` is set; RIP has moved.
+    /// A branch was taken in the code segment, and `recording` is set; RIP has moved.
     #[inline(always)]
-    pub(crate) fn record(&mut self, from: u64, to: u64) {
+    pub(crate) fn record_near(&mut self, from: u64, to: u64) {
+        if !self.record_in_window(from, to) {
+            self.branch_anywhere(self.linear_ip(from), self.linear_ip(to));
+        }
+    }
+
+    /// Stores a record if the window is open.
+    #[inline(always)]
+    fn record_in_window(&mut self, from: u64, to: u64) -> bool {
         let w = &mut self.window;
         if w.index < w.end {
             let slot = w.offset.wrapping_add(w.index) as *mut u64;
@@ -41,9 +51,9 @@ impl Cpu {
             w.index += RECORD_SIZE;
             // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM.
             unsafe { (w.field as *mut u64).write_unaligned(w.index) };
-            return;
+            return true;
         }
-        self.branch_anywhere(from, to);
+        false
     }
 
     /// Stores a record wherever the DS area says, and opens the window there.
@@ -65,7 +75,7 @@ impl Cpu {
 
     /// Opens the window at the index.
     fn open_window(&mut self) {
-        if self.steps_on_branches() {
+        if self.steps_on_branches() || self.seg_base(seg::CS) != 0 {
             return;
         }
         let la = self.recorder.ds_area();
@@ -123,7 +133,8 @@ impl Cpu {
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
 /// Where records can be stored by one comparison: a run of slots in one page, the next one among them, in which a
-/// record neither wraps the buffer, nor fills it, nor reaches the threshold.
+/// record neither wraps the buffer, nor fills it, nor reaches the threshold. The code segment begins at zero, so that an
+/// instruction pointer is a linear address.
 ///
 /// Everything that could make this untrue closes it: another translation, another DS area or DEBUGCTL, code decoded
 /// from either page, and a write to the page of the fields, by the guest or by a device. What another processor writes

@@ -229,18 +229,20 @@ fn call_gates_and_far_returns() {
 
 #[test]
 fn compatibility_mode_has_linear_addresses_of_32_bits() {
-    const BASE: u64 = 0x1_0000;
-    let make = || {
-        let mut g = Guest::user(|a| a.db(&[0xEB, 12]));
-        g.assemble(USER + 14, |a| a.ud2());
-        g.update(|s| {
-            s.sys.seg[1] = crate::common::segment(selector::USER_CS32);
-            s.sys.seg[1].base = BASE;
-            s.rip = USER - BASE;
-        });
-        g
-    };
-    check(make, &[(USER, USER + 14, 3), (USER + 14, handler(UD), 0)]);
+    // The second one wraps around.
+    for base in [0x1_0000u32, 0xFFFF_F000] {
+        let make = || {
+            let mut g = Guest::user(|a| a.db(&[0xEB, 12]));
+            g.assemble(USER + 14, |a| a.ud2());
+            g.update(|s| {
+                s.sys.seg[1] = crate::common::segment(selector::USER_CS32);
+                s.sys.seg[1].base = base.into();
+                s.rip = (USER as u32).wrapping_sub(base).into();
+            });
+            g
+        };
+        check(make, &[(USER, USER + 14, 3), (USER + 14, handler(UD), 0)]);
+    }
 }
 
 #[test]
