@@ -190,12 +190,8 @@ impl Known {
             "syscalls" => 1,
             _ => self.program.status,
         };
-        // A program that has ended before perf stat waits for it is forgotten by its SIGCHLD handler, and with it the status
-        // (skip_signal() in perf's builtin-stat.c).
-        let forgotten = status.trim() == "0" && results.read(&format!("{name}.stat")).is_ok();
         ensure!(
-            (status.trim() == expected.to_string() || forgotten)
-                && output.as_bytes() == self.trace.stdout,
+            status.trim() == expected.to_string() && output.as_bytes() == self.trace.stdout,
             "{name} exits with {status}\n{output}\n{}",
             results.read(&format!("{name}.errors"))?
         );
@@ -380,9 +376,15 @@ fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
 
 /// Counts are those of single-stepping.
 fn stat(machine: &Machine, kernel: Kernel) -> Result<()> {
+    // perf stat has nothing to say of a program that ends before it waits for it: its SIGCHLD handler has forgotten it by then
+    // (skip_signal() in perf's builtin-stat.c), and it exits with 0. Who runs first is another the next time.
     const COMMANDS: &str = "
-        perf stat -x, -o results/$p.stat -e instructions:u,branches:u -- ./$p >results/$p.output 2>results/$p.errors
-        echo $? >results/$p.status";
+        for again in 1 2 3 4 5; do
+            perf stat -x, -o results/$p.stat -e instructions:u,branches:u -- ./$p >results/$p.output 2>results/$p.errors
+            status=$?
+            [ $status = 0 ] || break
+        done
+        echo $status >results/$p.status";
     let directory = tempfile::tempdir()?;
     let (known, results) = run_programs(machine, kernel, directory.path(), "", COMMANDS)?;
     for known in &known {
