@@ -254,7 +254,7 @@ macro_rules! memory {
 pub(crate) use memory;
 
 /// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu, op, passed)` returns what is passed on,
-/// and always completes.
+/// and always completes. That it can be used has to be said: [`Threaded::writes`].
 macro_rules! registers {
     ($f:ident $(, $g:tt)*) => {{
         use $crate::dispatch::operand::{FIRST, NONE, SECOND};
@@ -270,7 +270,7 @@ macro_rules! registers {
         $crate::dispatch::Threaded {
             codes: $crate::dispatch::Codes::Registers([run!(NONE), run!(FIRST), run!(SECOND)]),
             body: $crate::exec::undefined,
-            passes: $crate::dispatch::Passes::Destination,
+            passes: $crate::dispatch::Passes::Nothing,
         }
     }};
 }
@@ -302,11 +302,11 @@ macro_rules! addressed {
 }
 pub(crate) use addressed;
 
-/// [`addressed`] for what writes its destination register.
+/// [`addressed`] for what writes its destination register; see [`Threaded::writes`].
 macro_rules! load {
     ($f:ident $(, $g:tt)*) => {
         $crate::dispatch::addressed!(again_loading, $f $(, $g)*)
-            .passes($crate::dispatch::Passes::Destination)
+            .passes($crate::dispatch::Passes::Nothing)
     };
 }
 pub(crate) use load;

@@ -269,11 +269,11 @@ macro_rules! extend {
 fn cmov(i: &Instruction) -> Threaded {
     let cc = condition(i);
     match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
-        (2, false) => by_condition!(registers, cc, cmov_reg, u16).writes(2),
+        (2, false) => by_condition!(registers, cc, cmov_reg, u16),
         (2, true) => by_condition!(memory, cc, cmov_mem, u16),
-        (4, false) => by_condition!(registers, cc, cmov_reg, u32),
+        (4, false) => by_condition!(registers, cc, cmov_reg, u32).writes(4),
         (4, true) => by_condition!(memory, cc, cmov_mem, u32),
-        (_, false) => by_condition!(registers, cc, cmov_reg, u64),
+        (_, false) => by_condition!(registers, cc, cmov_reg, u64).writes(8),
         (_, true) => by_condition!(memory, cc, cmov_mem, u64),
     }
 }
