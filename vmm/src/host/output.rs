@@ -1,7 +1,7 @@
 //! Files, pipes and terminals that output goes to.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use thiserror::Error;
 
 use super::Alarm;
@@ -16,6 +17,14 @@ use crate::exit::Failure;
 
 const STDOUT: &str = "standard output";
 const STDERR: &str = "standard error";
+
+/// So much of a file that we create stays in the page cache, for who reads it next, in bytes. The rest does not: a trace
+/// fills gigabytes in seconds, and to find memory for them takes longer than to write them.
+const CACHED: u64 = 64 << 20;
+/// `pwritev2(2)`, since Linux 6.14: written back at once, and dropped from the page cache after that.
+const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
+/// `pwritev2(2)`: where `write(2)` would write, too.
+const FILE_OFFSET: u64 = u64::MAX;
 
 /// Why output could not be written.
 #[derive(Debug, Error)]
@@ -65,6 +74,8 @@ pub struct Output {
     alarm: Option<Arc<Alarm>>,
     /// A write has failed: there will be no other.
     failed: bool,
+    /// So many bytes are written before the page cache is to be spared.
+    to_cache: u64,
 }
 
 impl Output {
@@ -100,7 +111,10 @@ impl Output {
     /// It cannot be created.
     pub fn create(path: &Path) -> Result<Self, OutputError> {
         match File::create(path) {
-            Ok(file) => Ok(Self::new(file, &path.display().to_string())),
+            Ok(file) => Ok(Self {
+                to_cache: CACHED,
+                ..Self::new(file, &path.display().to_string())
+            }),
             Err(source) => Err(OutputError::Create {
                 path: path.into(),
                 source,
@@ -116,6 +130,7 @@ impl Output {
             name: name.into(),
             alarm: None,
             failed: false,
+            to_cache: u64::MAX,
         }
     }
 
@@ -144,7 +159,7 @@ impl Output {
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            match self.file.write(rest) {
+            match self.write_some(rest) {
                 Ok(n) => rest = rest.get(n..).unwrap_or_default(),
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
@@ -162,6 +177,20 @@ impl Output {
             }
         }
         Ok(())
+    }
+
+    /// As `write(2)`, but spares the page cache once enough is in it, if the kernel and the file system can.
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.to_cache == 0 {
+            let slice = [IoSlice::new(bytes)];
+            match pwritev2(&self.file, &slice, FILE_OFFSET, UNCACHED) {
+                Err(Errno::OPNOTSUPP) => self.to_cache = u64::MAX,
+                result => return Ok(result?),
+            }
+        }
+        let n = self.file.write(bytes)?;
+        self.to_cache = self.to_cache.saturating_sub(n as u64);
+        Ok(n)
     }
 
     fn wait_for_room(&self) -> Result<(), OutputError> {
@@ -205,6 +234,7 @@ fn unblocked(file: &File) -> Option<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Seek};
     use std::time::Duration;
     use vbts_cpu::Signals;
 
@@ -220,6 +250,33 @@ mod tests {
             matches!(full.write(b"x"), Err(OutputError::Closed(_))),
             "no second try"
         );
+    }
+
+    #[test]
+    fn a_large_file_is_written_whole_whether_or_not_it_can_spare_the_page_cache() {
+        let path = std::env::temp_dir().join(format!("vbts-output-{}", std::process::id()));
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let spared = Output::create(&path).unwrap();
+        let whole = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let in_memory = File::from(memory);
+        let cached = Output {
+            to_cache: CACHED,
+            ..Output::new(in_memory.try_clone().unwrap(), "memory")
+        };
+        for (mut out, mut file) in [(spared, whole), (cached, in_memory)] {
+            let mut expected = Vec::new();
+            for n in 0..=CACHED / (1 << 20) {
+                // Not whole pages, and each piece different.
+                let piece = vec![n as u8; (1 << 20) + 24];
+                out.write(&piece).unwrap();
+                expected.extend_from_slice(&piece);
+            }
+            let mut written = Vec::new();
+            file.rewind().unwrap();
+            file.read_to_end(&mut written).unwrap();
+            assert!(written == expected, "{out:?}");
+        }
     }
 
     #[test]

@@ -100,6 +100,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_read, Any, "standard input, files while they are symbolised, frames from a TAP device";
     SYS_pread64, Any, "files for the guest";
     SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
+    SYS_pwritev2, Any, "a long trace, past the page cache";
     SYS_writev, Any, "the C library's last words";
     SYS_lseek, Any, "directories for the guest, files while they are symbolised";
     SYS_close, Any, "files that the guest has closed";
