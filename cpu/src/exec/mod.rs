@@ -95,6 +95,7 @@ const FREQUENT: &[Frequent] = &[
     branch::threaded,
     stack::threaded,
     shift::threaded,
+    muldiv::threaded,
 ];
 
 /// Selects the handler of a family's instructions; `None` for those of other families.

@@ -4,6 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::cpu::{Cpu, vector};
+use crate::dispatch::Threaded;
 use crate::flags::{Int, Lazy};
 use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
 use crate::state::{gpr, rflags};
@@ -60,30 +61,41 @@ fn imul1<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
+/// The product becomes the destination register; returns what is passed on.
 #[inline(always)]
-fn imul_into<T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T) -> Exec {
+fn imul_into<T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T) -> u64 {
     let (low, _, over) = signed(a, b);
-    cpu.w(op.dst, low);
     cpu.flags = Lazy::result(low, over, over);
-    Ok(Flow::Next)
+    cpu.set(op.dst, low)
 }
 
-fn imul2_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    imul_into(cpu, op, cpu.r::<T>(op.dst), cpu.r::<T>(op.src))
+fn imul2_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(op.dst, passed);
+    let b = cpu.second::<N, T>(op.src, passed);
+    imul_into(cpu, op, a, b)
 }
 
-fn imul2_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let b = cpu.load::<T>(cpu.ea(op))?;
-    imul_into(cpu, op, cpu.r::<T>(op.dst), b)
+fn imul2_mem<const HIT: bool, const N: u8, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
+    Ok(imul_into(cpu, op, cpu.r::<T>(op.dst), b))
 }
 
-fn imul3_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    imul_into(cpu, op, cpu.r::<T>(op.src), T::from_u64(op.imm))
-}
-
-fn imul3_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let a = cpu.load::<T>(cpu.ea(op))?;
+fn imul3_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+    let a = cpu.second::<N, T>(op.src, passed);
     imul_into(cpu, op, a, T::from_u64(op.imm))
+}
+
+fn imul3_mem<const HIT: bool, const N: u8, T: Int>(
+    cpu: &mut Cpu,
+    op: &Op,
+    passed: u64,
+) -> Result<u64, Abort> {
+    let a = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
+    Ok(imul_into(cpu, op, a, T::from_u64(op.imm)))
 }
 
 #[cold]
@@ -195,16 +207,19 @@ fn aad(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn imul(i: &Instruction) -> Handler {
+/// Selects frequent instructions.
+pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
     let size = operand_size(i, 0);
-    let memory = |n| i.op_kind(n) == OpKind::Memory;
-    match (i.op_count(), memory(1)) {
-        (1, _) => by_size!(size, imul1),
-        (2, false) => by_size!(size, imul2_reg),
-        (2, true) => by_size!(size, imul2_mem),
-        (_, false) => by_size!(size, imul3_reg),
-        (_, true) => by_size!(size, imul3_mem),
-    }
+    Some(
+        match (i.mnemonic(), i.op_count(), i.op_kind(1)) {
+            (Mnemonic::Imul, 2, OpKind::Register) => by_size!(registers, size, imul2_reg),
+            (Mnemonic::Imul, 2, _) => by_size!(load, size, imul2_mem),
+            (Mnemonic::Imul, 3, OpKind::Register) => by_size!(registers, size, imul3_reg),
+            (Mnemonic::Imul, 3, _) => by_size!(load, size, imul3_mem),
+            _ => return None,
+        }
+        .writes(size),
+    )
 }
 
 /// Selects handlers.
@@ -212,7 +227,7 @@ pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
     let size = || operand_size(i, 0);
     Some(match i.mnemonic() {
         Mnemonic::Mul => by_size!(size(), mul),
-        Mnemonic::Imul => imul(i),
+        Mnemonic::Imul => by_size!(size(), imul1),
         Mnemonic::Div => by_size!(size(), div),
         Mnemonic::Idiv => by_size!(size(), idiv),
         Mnemonic::Daa => decimal::<false>,
