@@ -565,47 +565,35 @@ fn pages(la: u64, len: usize) -> impl Iterator<Item = Part> + Clone {
 impl DsMemory for Cpu {
     #[inline(always)]
     fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
-        match self
-            .tlb
-            .fast(la, 8 * N, Access::Write, Privilege::Supervisor)
-        {
-            // SAFETY: the TLB only gives addresses of guest RAM with `8 * N` bytes left in the page.
-            Some(p) => Ok(std::array::from_fn(|i| unsafe {
-                p.cast::<u64>().add(i).read_unaligned()
-            })),
-            None => {
-                self.ds_check(la, 8 * N)?;
-                let mut words = [0; N];
-                for (i, word) in words.iter_mut().enumerate() {
-                    *word = self
-                        .load_system(la.wrapping_add(8 * i as u64))
-                        .map_err(|Abort| DsFault::Unmapped)?;
-                }
-                Ok(words)
-            }
+        if let Some(hit) = self.pin(la, 8 * N) {
+            // SAFETY: `pin` only gives addresses of guest RAM with `8 * N` bytes left in the page.
+            return Ok(std::array::from_fn(|i| unsafe {
+                hit.host.cast::<u64>().add(i).read_unaligned()
+            }));
         }
+        self.ds_check(la, 8 * N)?;
+        let mut words = [0; N];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = self
+                .load_system(la.wrapping_add(8 * i as u64))
+                .map_err(|Abort| DsFault::Unmapped)?;
+        }
+        Ok(words)
     }
 
     #[inline(always)]
     fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
-        match self
-            .tlb
-            .fast(la, 8 * N, Access::Write, Privilege::Supervisor)
-        {
-            Some(p) => {
-                for (i, word) in words.iter().enumerate() {
-                    // SAFETY: the TLB only gives addresses of writable guest RAM with `8 * N` bytes left in
-                    // the page.
-                    unsafe { p.cast::<u64>().add(i).write_unaligned(*word) };
-                }
+        if let Some(hit) = self.pin(la, 8 * N) {
+            for (i, word) in words.iter().enumerate() {
+                // SAFETY: `pin` only gives addresses of writable guest RAM with `8 * N` bytes left in the page.
+                unsafe { hit.host.cast::<u64>().add(i).write_unaligned(*word) };
             }
-            None => {
-                self.ds_check(la, 8 * N)?;
-                for (i, word) in words.iter().enumerate() {
-                    self.store_system(la.wrapping_add(8 * i as u64), *word)
-                        .map_err(|Abort| DsFault::Unmapped)?;
-                }
-            }
+            return Ok(());
+        }
+        self.ds_check(la, 8 * N)?;
+        for (i, word) in words.iter().enumerate() {
+            self.store_system(la.wrapping_add(8 * i as u64), *word)
+                .map_err(|Abort| DsFault::Unmapped)?;
         }
         Ok(())
     }
@@ -615,6 +603,9 @@ impl Cpu {
     /// Where linear address `la` leads, if a supervisor may write `len` bytes there directly: they lie in one page of RAM
     /// that holds no code, and that no breakpoint watches. Valid until the next [`Self::new_generation`].
     pub(crate) fn pin(&mut self, la: u64, len: usize) -> Option<Hit> {
+        if (la & 0xFFF) as usize + len > 0x1000 {
+            return None;
+        }
         let hit = match self.tlb.find(la, Access::Write, Privilege::Supervisor) {
             // The TLB has no page that is watched.
             Some(hit) => hit,
@@ -625,8 +616,7 @@ impl Cpu {
                 _ => return None,
             },
         };
-        let one_page = (la & 0xFFF) as usize + len <= 0x1000;
-        (one_page && !self.code_map.is_code(hit.gpa)).then_some(hit)
+        (!self.code_map.is_code(hit.gpa)).then_some(hit)
     }
 
     /// The DS save area must be writable RAM: a record must not reach a device register.
