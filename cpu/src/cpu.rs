@@ -580,6 +580,7 @@ impl Cpu {
             (true, 0, _) | (true, _, 0) => Privilege::User,
             _ => Privilege::UserAligned,
         };
+        self.tlb.select(self.privilege);
         self.recording = self.wants_branches();
         self.update_meter();
         self.signal_mask = Signals::KICK

@@ -54,25 +54,20 @@ impl Cpu {
     /// The same, with `HIT` only what the TLB has: else it aborts, with no reason given.
     #[inline(always)]
     pub(crate) fn load_if<const HIT: bool, T: Int>(&mut self, la: u64) -> Result<T, Abort> {
-        self.load_with::<HIT, T>(la, self.privilege)
+        match self.tlb.fast(la, T::BYTES, Access::Read) {
+            // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the page.
+            Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
+            None if HIT => Err(Abort),
+            None => self.load_missed(la, self.privilege),
+        }
     }
 
     /// Loads with a given privilege.
     #[inline(always)]
     pub fn load_as<T: Int>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
-        self.load_with::<false, T>(la, privilege)
-    }
-
-    #[inline(always)]
-    fn load_with<const HIT: bool, T: Int>(
-        &mut self,
-        la: u64,
-        privilege: Privilege,
-    ) -> Result<T, Abort> {
-        match self.tlb.fast(la, T::BYTES, Access::Read, privilege) {
-            // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the page.
+        match self.tlb.fast_as(la, T::BYTES, Access::Read, privilege) {
+            // SAFETY: as in `load_if`.
             Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
-            None if HIT => Err(Abort),
             None => self.load_missed(la, privilege),
         }
     }
@@ -99,7 +94,7 @@ impl Cpu {
         la: u64,
         value: T,
     ) -> Result<(), Abort> {
-        match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
+        match self.tlb.fast(la, T::BYTES, Access::Write) {
             Some(p) => {
                 // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes left in the page.
                 unsafe { p.cast::<T>().write_unaligned(value) };
@@ -144,7 +139,7 @@ impl Cpu {
                 self.modify_locked(la, f)
             };
         }
-        match self.tlb.fast(la, T::BYTES, Access::Write, self.privilege) {
+        match self.tlb.fast(la, T::BYTES, Access::Write) {
             Some(p) => {
                 // SAFETY: as in `store_if`; a page writable for a privilege is readable for it.
                 let old = unsafe { p.cast::<T>().read_unaligned() };
@@ -177,7 +172,7 @@ impl Cpu {
         la: u64,
         mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
-        let fast = self.tlb.fast(la, T::BYTES, Access::Write, self.privilege);
+        let fast = self.tlb.fast(la, T::BYTES, Access::Write);
         let host = match fast {
             Some(p) => p,
             None => match self.lockable(la, T::BYTES)? {
@@ -250,8 +245,8 @@ impl Cpu {
     /// Loads 16 bytes. Alignment, where an instruction demands it, is the caller's to check.
     #[inline(always)]
     pub fn load128(&mut self, la: u64) -> Result<u128, Abort> {
-        match self.tlb.fast(la, 16, Access::Read, self.privilege) {
-            // SAFETY: as in `load_as`.
+        match self.tlb.fast(la, 16, Access::Read) {
+            // SAFETY: as in `load_if`.
             Some(p) => Ok(unsafe { p.cast::<u128>().read_unaligned() }),
             None => {
                 let mut bytes = [0; 16];
@@ -264,7 +259,7 @@ impl Cpu {
     /// Stores 16 bytes. Alignment, where an instruction demands it, is the caller's to check.
     #[inline(always)]
     pub fn store128(&mut self, la: u64, value: u128) -> Result<(), Abort> {
-        match self.tlb.fast(la, 16, Access::Write, self.privilege) {
+        match self.tlb.fast(la, 16, Access::Write) {
             // SAFETY: as in `store`.
             Some(p) => unsafe { p.cast::<u128>().write_unaligned(value) },
             None => self.store_slow(la, &value.to_le_bytes(), self.privilege)?,
@@ -292,7 +287,7 @@ impl Cpu {
     pub fn store_system<T: Int>(&mut self, la: u64, value: T) -> Result<(), Abort> {
         match self
             .tlb
-            .fast(la, T::BYTES, Access::Write, Privilege::Supervisor)
+            .fast_as(la, T::BYTES, Access::Write, Privilege::Supervisor)
         {
             // SAFETY: as in `store`.
             Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },

@@ -35,7 +35,7 @@ const EMPTY: Entry = Entry {
     addend: 0,
 };
 
-/// The translations of a privilege class. A pointer to it is found sooner than its place among others.
+/// The translations of a privilege class.
 type Table = Box<[[Entry; ENTRIES]; KINDS]>;
 
 /// A translation found by the slow path.
@@ -87,7 +87,9 @@ impl<const SHIFT: u32> Filter<SHIFT> {
 
 #[derive(Debug)]
 pub(crate) struct Tlb {
+    /// That of the current class is the first, where it is found at once: it has changed places with the class 0.
     tables: [Table; CLASSES],
+    current: Privilege,
     /// Which of the entries may not be empty: a flush visits no others.
     filled: [[[u64; ENTRIES / 64]; KINDS]; CLASSES],
     /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
@@ -100,6 +102,7 @@ impl Tlb {
     pub fn new() -> Self {
         Self {
             tables: std::array::from_fn(|_| Box::new([[EMPTY; ENTRIES]; KINDS])),
+            current: Privilege::Supervisor,
             filled: [[[0; ENTRIES / 64]; KINDS]; CLASSES],
             phys: Box::new([[[0; ENTRIES]; KINDS]; CLASSES]),
             large: Filter::default(),
@@ -111,11 +114,41 @@ impl Tlb {
         (la >> 12) as usize % ENTRIES
     }
 
-    /// The host address of `la`, if the fast path may go there: the whole access of `size` bytes lies in one page of
-    /// plain RAM.
+    /// Has [`Self::fast`] look at the translations of `class`.
+    pub fn select(&mut self, class: Privilege) {
+        if self.current != class {
+            self.tables.swap(0, self.current as usize);
+            self.tables.swap(0, class as usize);
+            self.current = class;
+        }
+    }
+
+    /// Where in `tables` that of `class` is.
     #[inline(always)]
-    pub fn fast(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
-        let e = &self.tables[class as usize][kind as usize][Self::index(la)];
+    fn place(&self, class: Privilege) -> usize {
+        match class {
+            class if class == self.current => 0,
+            Privilege::Supervisor => self.current as usize,
+            class => class as usize,
+        }
+    }
+
+    /// The host address of `la` for the selected class, if the fast path may go there: the whole access of `size` bytes
+    /// lies in one page of plain RAM.
+    #[inline(always)]
+    pub fn fast(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
+        Self::look_up(&self.tables[0], la, size, kind)
+    }
+
+    /// The same for a given class.
+    #[inline(always)]
+    pub fn fast_as(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
+        Self::look_up(&self.tables[self.place(class)], la, size, kind)
+    }
+
+    #[inline(always)]
+    fn look_up(table: &Table, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
+        let e = &table[kind as usize][Self::index(la)];
         // An access that leaves the page ends in one that has another slot.
         if e.tag == la.wrapping_add(size as u64 - 1) & !0xFFF {
             Some(e.addend.wrapping_add(la) as *mut u8)
@@ -127,7 +160,7 @@ impl Tlb {
     /// Like [`Tlb::fast`] for one byte, but also finds pages that are observed, and tells so.
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
-        let e = &self.tables[class as usize][kind as usize][Self::index(la)];
+        let e = &self.tables[self.place(class)][kind as usize][Self::index(la)];
         let phys = self.phys[class as usize][kind as usize][Self::index(la)];
         (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
@@ -140,8 +173,9 @@ impl Tlb {
     /// Enters a translation.
     pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
         let page = la & !0xFFF;
-        let (class, kind, index) = (class as usize, kind as usize, Self::index(la));
-        self.tables[class][kind][index] = Entry {
+        let (place, kind, index) = (self.place(class), kind as usize, Self::index(la));
+        let class = class as usize;
+        self.tables[place][kind][index] = Entry {
             tag: page | if hit.observed { OBSERVED } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
         };
@@ -152,6 +186,8 @@ impl Tlb {
 
     /// Forgets everything, or everything that is not global.
     pub fn flush(&mut self, keep_global: bool) {
+        let current = self.current;
+        self.select(Privilege::Supervisor);
         let entries = self
             .tables
             .iter_mut()
@@ -172,6 +208,7 @@ impl Tlb {
         if !keep_global {
             self.large = Filter::default();
         }
+        self.select(current);
     }
 
     /// The page of `la`, which has just been entered, is part of a large page.
@@ -205,6 +242,8 @@ impl Tlb {
     /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or need not any more.
     pub fn set_observed(&mut self, gpa: u64, observed: bool) {
         const WRITE: usize = Access::Write as usize;
+        let current = self.current;
+        self.select(Privilege::Supervisor);
         for (table, phys) in self.tables.iter_mut().zip(self.phys.iter()) {
             for (e, phys) in table[WRITE].iter_mut().zip(&phys[WRITE]) {
                 if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
@@ -212,5 +251,6 @@ impl Tlb {
                 }
             }
         }
+        self.select(current);
     }
 }

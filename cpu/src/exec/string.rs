@@ -101,10 +101,9 @@ impl Step for Movs {
         let from = index(cpu, op, RSI).wrapping_add(cpu.seg_base(op.seg));
         let to = index(cpu, op, RDI);
         let n = n.min(in_page::<T>(from)).min(in_page::<T>(to));
-        let p = cpu.privilege;
         let (Some(src), Some(dst)) = (
-            cpu.tlb.fast(from, 1, Access::Read, p),
-            cpu.tlb.fast(to, 1, Access::Write, p),
+            cpu.tlb.fast(from, 1, Access::Read),
+            cpu.tlb.fast(to, 1, Access::Write),
         ) else {
             return 0;
         };
@@ -135,7 +134,7 @@ impl Step for Stos {
     fn bulk<T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> u64 {
         let to = index(cpu, op, RDI);
         let n = n.min(in_page::<T>(to));
-        let Some(dst) = cpu.tlb.fast(to, 1, Access::Write, cpu.privilege) else {
+        let Some(dst) = cpu.tlb.fast(to, 1, Access::Write) else {
             return 0;
         };
         let v = cpu.r::<T>(RAX as u8);
