@@ -4,6 +4,10 @@
 //! out of the most significant bit (CF, bit 63), the carry into it XORed out of CF to give OF (bit 62), the carry out of bit 3
 //! (AF, bit 3), and corrections to PF (bits 15:8, XORed into the low byte of the result) and SF (bit 0), for
 //! flags that no result could give, as after POPF.
+//!
+//! The carries take longer to find than the sum, and most are overwritten before anybody looks. So an addition or subtraction of
+//! up to 32 bits leaves in `aux` what they can be found from: its second operand (bits 63:32) and its width, as the shift that
+//! moves its most significant bit to bit 63 (bits 21:16).
 
 use std::arch::asm;
 
@@ -70,6 +74,25 @@ const CF: u64 = 1 << 63;
 const PO: u64 = 1 << 62;
 const AF: u64 = 1 << 3;
 const SD: u64 = 1;
+/// The carries are yet to be found: those of an addition, or with [`SUBTRACTED`] of a subtraction.
+const DEFERRED: u64 = 1 << 1;
+const SUBTRACTED: u64 = 1 << 2;
+/// Where the shift is.
+const SHIFT: u32 = 16;
+/// Where the second operand is.
+const OPERAND: u32 = 32;
+
+/// The carries out of each bit of `r = a + b`, and of such a sum with a carry into it.
+#[inline(always)]
+fn added(a: u64, b: u64, r: u64) -> u64 {
+    (a & b) | ((a | b) & !r)
+}
+
+/// The borrows of `r = a - b`.
+#[inline(always)]
+fn subtracted(a: u64, b: u64, r: u64) -> u64 {
+    (!a & b) | ((!a | b) & r)
+}
 
 /// The arithmetic flags, not yet evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,22 +107,70 @@ impl Lazy {
     fn from_carries<T: Int>(r: T, carries: u64) -> Self {
         Self {
             res: r.sext(),
-            aux: ((carries << (64 - T::BITS)) & (CF | PO)) | (carries & AF),
+            aux: Self::carry_bits(carries, 64 - T::BITS),
         }
     }
 
-    /// After `r = a + b (+ carry)`.
+    /// What of a vector of carries goes into `aux`; `shift` moves the most significant one to bit 63.
     #[inline(always)]
-    pub fn add<T: Int>(a: T, b: T, r: T) -> Self {
-        let (a, b) = (a.zext(), b.zext());
-        Self::from_carries(r, (a & b) | ((a | b) & !r.zext()))
+    fn carry_bits(carries: u64, shift: u32) -> u64 {
+        ((carries << shift) & (CF | PO)) | (carries & AF)
     }
 
-    /// After `r = a - b (- borrow)`.
+    /// Without the carries: of `r`, and `b` of `how` it came about.
+    #[inline(always)]
+    fn deferred<T: Int>(b: T, r: T, how: u64) -> Self {
+        let shift = u64::from(64 - T::BITS);
+        Self {
+            res: r.sext(),
+            aux: b.zext() << OPERAND | shift << SHIFT | DEFERRED | how,
+        }
+    }
+
+    /// `aux` with the carries.
+    #[inline(always)]
+    fn aux(self) -> u64 {
+        if self.aux & DEFERRED == 0 {
+            return self.aux;
+        }
+        // What is beyond the operands' width goes to where nobody looks: carries go upwards only.
+        let (r, b) = (self.res, self.aux >> OPERAND);
+        let carries = if self.aux & SUBTRACTED == 0 {
+            added(r.wrapping_sub(b), b, r)
+        } else {
+            subtracted(r.wrapping_add(b), b, r)
+        };
+        Self::carry_bits(carries, (self.aux >> SHIFT) as u32 & 63)
+    }
+
+    /// After `r = a + b + carry`.
+    #[inline(always)]
+    pub fn adc<T: Int>(a: T, b: T, r: T) -> Self {
+        Self::from_carries(r, added(a.zext(), b.zext(), r.zext()))
+    }
+
+    /// After `r = a - b - borrow`.
+    #[inline(always)]
+    pub fn sbb<T: Int>(a: T, b: T, r: T) -> Self {
+        Self::from_carries(r, subtracted(a.zext(), b.zext(), r.zext()))
+    }
+
+    /// After `r = a + b`.
+    #[inline(always)]
+    pub fn add<T: Int>(a: T, b: T, r: T) -> Self {
+        match T::BITS {
+            64 => Self::adc(a, b, r),
+            _ => Self::deferred(b, r, 0),
+        }
+    }
+
+    /// After `r = a - b`.
     #[inline(always)]
     pub fn sub<T: Int>(a: T, b: T, r: T) -> Self {
-        let (a, b) = (a.zext(), b.zext());
-        Self::from_carries(r, (!a & b) | ((!a | b) & r.zext()))
+        match T::BITS {
+            64 => Self::sbb(a, b, r),
+            _ => Self::deferred(b, r, SUBTRACTED),
+        }
     }
 
     /// After a logical instruction: CF, OF and (undefined) AF are clear.
@@ -115,10 +186,11 @@ impl Lazy {
     #[inline(always)]
     pub fn keep_cf(self, old: Lazy) -> Self {
         // OF is CF ^ PO: flipping CF must flip PO with it.
-        let flip = (self.aux ^ old.aux) & CF;
+        let aux = self.aux();
+        let flip = (aux ^ old.aux()) & CF;
         Self {
             res: self.res,
-            aux: self.aux ^ flip ^ (flip >> 1),
+            aux: aux ^ flip ^ (flip >> 1),
         }
     }
 
@@ -136,7 +208,7 @@ impl Lazy {
     pub fn with_cf_of(self, cf: bool, of: bool) -> Self {
         Self {
             res: self.res,
-            aux: (self.aux & !(CF | PO)) | (u64::from(cf) << 63) | (u64::from(cf ^ of) << 62),
+            aux: (self.aux() & !(CF | PO)) | (u64::from(cf) << 63) | (u64::from(cf ^ of) << 62),
         }
     }
 
@@ -171,7 +243,7 @@ impl Lazy {
     /// CF.
     #[inline(always)]
     pub fn cf(self) -> bool {
-        (self.aux as i64) < 0
+        (self.aux() as i64) < 0
     }
     /// ZF.
     #[inline(always)]
@@ -186,12 +258,13 @@ impl Lazy {
     /// OF.
     #[inline(always)]
     pub fn of(self) -> bool {
-        ((self.aux ^ (self.aux << 1)) as i64) < 0
+        let aux = self.aux();
+        ((aux ^ (aux << 1)) as i64) < 0
     }
     /// AF.
     #[inline(always)]
     pub fn af(self) -> bool {
-        self.aux & AF != 0
+        self.aux() & AF != 0
     }
     /// PF.
     #[inline(always)]
@@ -288,10 +361,48 @@ mod tests {
             for b in 0..=255u8 {
                 for c in 0..=1 {
                     let (r, f) = expect(false, a, b, c);
-                    assert_eq!(Lazy::add(a, b, r).bits(), f, "{a} + {b} + {c}");
+                    assert_eq!(Lazy::adc(a, b, r).bits(), f, "{a} + {b} + {c}");
+                    if c == 0 {
+                        assert_eq!(Lazy::add(a, b, r).bits(), f, "{a} + {b}");
+                    }
                     let (r, f) = expect(true, a, b, c);
-                    assert_eq!(Lazy::sub(a, b, r).bits(), f, "{a} - {b} - {c}");
+                    assert_eq!(Lazy::sbb(a, b, r).bits(), f, "{a} - {b} - {c}");
+                    if c == 0 {
+                        assert_eq!(Lazy::sub(a, b, r).bits(), f, "{a} - {b}");
+                    }
                 }
+            }
+        }
+    }
+
+    /// A sum whose carries are deferred has the flags of one whose carries are not.
+    fn check_deferred<T: Int>(a: u64, b: u64) {
+        let (a, b) = (T::from_u64(a), T::from_u64(b));
+        let sum = T::from_u64(a.zext().wrapping_add(b.zext()));
+        let difference = T::from_u64(a.zext().wrapping_sub(b.zext()));
+        for (later, now) in [
+            (Lazy::add(a, b, sum), Lazy::adc(a, b, sum)),
+            (Lazy::sub(a, b, difference), Lazy::sbb(a, b, difference)),
+        ] {
+            assert_eq!(later.bits(), now.bits(), "{a:?}, {b:?}");
+            assert_eq!(later.with_cf(true), now.with_cf(true), "{a:?}, {b:?}");
+            assert_eq!(now.keep_cf(later), now, "{a:?}, {b:?}");
+        }
+    }
+
+    #[test]
+    fn carries_that_are_found_later_are_the_same() {
+        let edges = [7, 8, 15, 16, 31, 32, 63].into_iter().flat_map(|n| {
+            let v = 1u64 << n;
+            [v - 1, v, v + 1, v.wrapping_neg(), !v]
+        });
+        let values: Vec<u64> = edges.chain([0, 1, 2, 15, 16, u64::MAX]).collect();
+        for &a in &values {
+            for &b in &values {
+                check_deferred::<u8>(a, b);
+                check_deferred::<u16>(a, b);
+                check_deferred::<u32>(a, b);
+                check_deferred::<u64>(a, b);
             }
         }
     }
@@ -300,7 +411,7 @@ mod tests {
     fn keeping_the_carry_keeps_overflow() {
         for old in [0, rflags::CF, rflags::CF | rflags::OF] {
             for a in 0..=255u8 {
-                let inc = Lazy::add(a, 1, a.wrapping_add(1));
+                let inc = Lazy::adc(a, 1, a.wrapping_add(1));
                 let kept = inc.keep_cf(Lazy::from_bits(old));
                 assert_eq!(kept.cf(), old & rflags::CF != 0);
                 assert_eq!(kept.of(), inc.of());

@@ -43,13 +43,13 @@ binary!(Add, |cpu, a, b| a.wrapping_add(b), add);
 binary!(
     Adc,
     |cpu, a, b| a.wrapping_add(b).wrapping_add(u64::from(cpu.flags.cf())),
-    add
+    adc
 );
 binary!(Sub, |cpu, a, b| a.wrapping_sub(b), sub);
 binary!(
     Sbb,
     |cpu, a, b| a.wrapping_sub(b).wrapping_sub(u64::from(cpu.flags.cf())),
-    sub
+    sbb
 );
 binary!(And, |cpu, a, b| a & b, logic);
 binary!(Or, |cpu, a, b| a | b, logic);
@@ -84,7 +84,7 @@ impl Unary for Inc {
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         let one = T::from_u64(1);
         let r = T::from_u64(a.zext().wrapping_add(1));
-        cpu.flags = Lazy::add(a, one, r).keep_cf(cpu.flags);
+        cpu.flags = Lazy::adc(a, one, r).keep_cf(cpu.flags);
         r
     }
 }
@@ -95,7 +95,7 @@ impl Unary for Dec {
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         let one = T::from_u64(1);
         let r = T::from_u64(a.zext().wrapping_sub(1));
-        cpu.flags = Lazy::sub(a, one, r).keep_cf(cpu.flags);
+        cpu.flags = Lazy::sbb(a, one, r).keep_cf(cpu.flags);
         r
     }
 }
