@@ -153,6 +153,13 @@ pub fn difference(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -
     }
     float_difference(vendor, case, host, soft, &mut text);
     let partial = match (soft.event, stopped_at(case, soft)) {
+        (Event::GeneralProtection, Some(instruction))
+            if vendor.may_differ(Behaviour::FaultingCall)
+                && instruction.flow_control() == FlowControl::IndirectCall =>
+        {
+            let stack = s.gpr[4];
+            stack.saturating_sub(8)..stack
+        }
         (Event::Page(la), Some(instruction))
             if vendor.may_differ(Behaviour::PartialStore)
                 && stores_x87(instruction)
@@ -211,8 +218,13 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
         && host.event.is_memory_fault()
         && soft.event == Event::GeneralProtection
         && stopped_at(case, host).is_some_and(|i| i.mnemonic() == Mnemonic::Bound);
+    let reserved = vendor.may_differ(Behaviour::LengthOfReserved)
+        && host.event == Event::GeneralProtection
+        && soft.event == Event::InvalidOpcode
+        && stopped_at(case, host).is_some_and(may_be_too_long);
     host.event == soft.event
         || bound
+        || reserved
         || host.event == Event::X87 && soft.event == Event::Simd
         || host.event == Event::GeneralProtection && beyond_limit
         || matches!(host.event, Event::Page(la) if la >= 0xFFFF_FFF0) && beyond_limit
@@ -223,6 +235,12 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
 fn stopped_at<'a>(case: &'a Case, outcome: &Outcome) -> Option<&'a Instruction> {
     let mut instructions = case.instructions.iter();
     instructions.find(|instruction| instruction.ip() == outcome.state.rip)
+}
+
+/// A reserved opcode of which the decoder does not know the operands: at most a SIB byte, a displacement and an immediate of
+/// four bytes each.
+fn may_be_too_long(instruction: &Instruction) -> bool {
+    instruction.is_invalid() && instruction.len() + 9 > 15
 }
 
 fn compares_strings(instruction: &Instruction) -> bool {

@@ -80,6 +80,10 @@ pub enum Behaviour {
     MisalignedMode,
     /// MOV to and from a control register with LOCK.
     LockMovCr,
+    /// Whether a CALL whose target is not canonical has stored the return address.
+    FaultingCall,
+    /// Whether a reserved opcode with operands that would make it longer than 15 bytes is that first, or undefined.
+    LengthOfReserved,
 }
 
 /// One row of the table.
@@ -184,5 +188,15 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::LockMovCr,
         vendors: AMD,
         source: "SDM Vol. 2A, LOCK: #UD; APM Vol. 3, MOV CRn: CR8",
+    },
+    Difference {
+        behaviour: Behaviour::FaultingCall,
+        vendors: BOTH,
+        source: "SDM Vol. 2A, CALL: the target is checked before the push; observed: Intel's store, and leave RSP",
+    },
+    Difference {
+        behaviour: Behaviour::LengthOfReserved,
+        vendors: BOTH,
+        source: "SDM Vol. 3A table 6-2: one class; a reserved opcode has no length; observed: Intel's decode its operands",
     },
 ];
