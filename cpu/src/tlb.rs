@@ -36,7 +36,24 @@ const EMPTY: Entry = Entry {
 };
 
 /// The translations of a privilege class.
-type Table = Box<[[Entry; ENTRIES]; KINDS]>;
+#[derive(Debug)]
+struct Table {
+    entries: [[Entry; ENTRIES]; KINDS],
+    /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
+    phys: [[u64; ENTRIES]; KINDS],
+    /// Which of the entries may not be empty: a flush visits no others.
+    filled: [[u64; ENTRIES / 64]; KINDS],
+}
+
+impl Table {
+    fn new() -> Self {
+        Self {
+            entries: [[EMPTY; ENTRIES]; KINDS],
+            phys: [[0; ENTRIES]; KINDS],
+            filled: [[0; ENTRIES / 64]; KINDS],
+        }
+    }
+}
 
 /// A translation found by the slow path.
 #[derive(Debug, Clone, Copy)]
@@ -88,12 +105,8 @@ impl<const SHIFT: u32> Filter<SHIFT> {
 #[derive(Debug)]
 pub(crate) struct Tlb {
     /// That of the current class is the first, where it is found at once: it has changed places with the class 0.
-    tables: [Table; CLASSES],
+    tables: [Box<Table>; CLASSES],
     current: Privilege,
-    /// Which of the entries may not be empty: a flush visits no others.
-    filled: [[[u64; ENTRIES / 64]; KINDS]; CLASSES],
-    /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
-    phys: Box<[[[u64; ENTRIES]; KINDS]; CLASSES]>,
     /// The regions that may have entries that are parts of a large page.
     large: Filter<LARGE_SHIFT>,
 }
@@ -101,10 +114,8 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub fn new() -> Self {
         Self {
-            tables: std::array::from_fn(|_| Box::new([[EMPTY; ENTRIES]; KINDS])),
+            tables: std::array::from_fn(|_| Box::new(Table::new())),
             current: Privilege::Supervisor,
-            filled: [[[0; ENTRIES / 64]; KINDS]; CLASSES],
-            phys: Box::new([[[0; ENTRIES]; KINDS]; CLASSES]),
             large: Filter::default(),
         }
     }
@@ -148,7 +159,7 @@ impl Tlb {
 
     #[inline(always)]
     fn look_up(table: &Table, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
-        let e = &table[kind as usize][Self::index(la)];
+        let e = &table.entries[kind as usize][Self::index(la)];
         // An access that leaves the page ends in one that has another slot.
         if e.tag == la.wrapping_add(size as u64 - 1) & !0xFFF {
             Some(e.addend.wrapping_add(la) as *mut u8)
@@ -160,8 +171,9 @@ impl Tlb {
     /// Like [`Tlb::fast`] for one byte, but also finds pages that are observed, and tells so.
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
-        let e = &self.tables[self.place(class)][kind as usize][Self::index(la)];
-        let phys = self.phys[class as usize][kind as usize][Self::index(la)];
+        let table = &self.tables[self.place(class)];
+        let e = &table.entries[kind as usize][Self::index(la)];
+        let phys = table.phys[kind as usize][Self::index(la)];
         (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
             gpa: (phys & !0xFFF) | (la & 0xFFF),
@@ -173,42 +185,38 @@ impl Tlb {
     /// Enters a translation.
     pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
         let page = la & !0xFFF;
-        let (place, kind, index) = (self.place(class), kind as usize, Self::index(la));
-        let class = class as usize;
-        self.tables[place][kind][index] = Entry {
+        let (kind, index) = (kind as usize, Self::index(la));
+        let place = self.place(class);
+        let table = &mut self.tables[place];
+        table.entries[kind][index] = Entry {
             tag: page | if hit.observed { OBSERVED } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
         };
-        self.filled[class][kind][index / 64] |= 1 << (index % 64);
-        self.phys[class][kind][index] =
-            (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
+        table.filled[kind][index / 64] |= 1 << (index % 64);
+        table.phys[kind][index] = (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
     }
 
     /// Forgets everything, or everything that is not global.
     pub fn flush(&mut self, keep_global: bool) {
-        let current = self.current;
-        self.select(Privilege::Supervisor);
-        let entries = self
-            .tables
-            .iter_mut()
-            .flat_map(|table| table.as_flattened_mut().chunks_mut(64));
-        let phys = self.phys.as_flattened().as_flattened().chunks(64);
-        let filled = self.filled.as_flattened_mut().as_flattened_mut();
-        for ((entries, phys), filled) in entries.zip(phys).zip(filled) {
-            let mut left = *filled;
-            while left != 0 {
-                let bit = left.trailing_zeros() as usize;
-                left &= left - 1;
-                if !(keep_global && phys[bit] & GLOBAL_BIT != 0) {
-                    entries[bit] = EMPTY;
-                    *filled &= !(1 << bit);
+        for table in &mut self.tables {
+            let entries = table.entries.as_flattened_mut().chunks_mut(64);
+            let phys = table.phys.as_flattened().chunks(64);
+            let filled = table.filled.as_flattened_mut();
+            for ((entries, phys), filled) in entries.zip(phys).zip(filled) {
+                let mut left = *filled;
+                while left != 0 {
+                    let bit = left.trailing_zeros() as usize;
+                    left &= left - 1;
+                    if !(keep_global && phys[bit] & GLOBAL_BIT != 0) {
+                        entries[bit] = EMPTY;
+                        *filled &= !(1 << bit);
+                    }
                 }
             }
         }
         if !keep_global {
             self.large = Filter::default();
         }
-        self.select(current);
     }
 
     /// The page of `la`, which has just been entered, is part of a large page.
@@ -222,13 +230,13 @@ impl Tlb {
         let large = self.large.may_have(la);
         for table in &mut self.tables {
             if large {
-                for e in table.as_flattened_mut() {
+                for e in table.entries.as_flattened_mut() {
                     if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
                         *e = EMPTY;
                     }
                 }
             } else {
-                for kind in table.iter_mut() {
+                for kind in &mut table.entries {
                     let e = &mut kind[Self::index(la)];
                     if e.tag & !0xFFF == la & !0xFFF {
                         *e = EMPTY;
@@ -242,15 +250,12 @@ impl Tlb {
     /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or need not any more.
     pub fn set_observed(&mut self, gpa: u64, observed: bool) {
         const WRITE: usize = Access::Write as usize;
-        let current = self.current;
-        self.select(Privilege::Supervisor);
-        for (table, phys) in self.tables.iter_mut().zip(self.phys.iter()) {
-            for (e, phys) in table[WRITE].iter_mut().zip(&phys[WRITE]) {
+        for table in &mut self.tables {
+            for (e, phys) in table.entries[WRITE].iter_mut().zip(&table.phys[WRITE]) {
                 if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
                     e.tag = (e.tag & !OBSERVED) | if observed { OBSERVED } else { 0 };
                 }
             }
         }
-        self.select(current);
     }
 }
