@@ -301,8 +301,17 @@ impl Lazy {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Operands around which flags change.
+    pub(crate) fn edges() -> Vec<u64> {
+        let edges = [7, 8, 15, 16, 31, 32, 63].into_iter().flat_map(|n| {
+            let v = 1u64 << n;
+            [v - 1, v, v + 1, v.wrapping_neg(), !v]
+        });
+        edges.chain([0, 1, 2, 15, 16, u64::MAX]).collect()
+    }
 
     #[test]
     fn every_combination_survives_a_round_trip() {
@@ -392,11 +401,7 @@ mod tests {
 
     #[test]
     fn carries_that_are_found_later_are_the_same() {
-        let edges = [7, 8, 15, 16, 31, 32, 63].into_iter().flat_map(|n| {
-            let v = 1u64 << n;
-            [v - 1, v, v + 1, v.wrapping_neg(), !v]
-        });
-        let values: Vec<u64> = edges.chain([0, 1, 2, 15, 16, u64::MAX]).collect();
+        let values = edges();
         for &a in &values {
             for &b in &values {
                 check_deferred::<u8>(a, b);
@@ -411,7 +416,7 @@ mod tests {
     fn keeping_the_carry_keeps_overflow() {
         for old in [0, rflags::CF, rflags::CF | rflags::OF] {
             for a in 0..=255u8 {
-                let inc = Lazy::adc(a, 1, a.wrapping_add(1));
+                let inc = Lazy::add(a, 1, a.wrapping_add(1));
                 let kept = inc.keep_cf(Lazy::from_bits(old));
                 assert_eq!(kept.cf(), old & rflags::CF != 0);
                 assert_eq!(kept.of(), inc.of());

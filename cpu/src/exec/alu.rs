@@ -84,7 +84,7 @@ impl Unary for Inc {
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         let one = T::from_u64(1);
         let r = T::from_u64(a.zext().wrapping_add(1));
-        cpu.flags = Lazy::adc(a, one, r).keep_cf(cpu.flags);
+        cpu.flags = Lazy::add(a, one, r).keep_cf(cpu.flags);
         r
     }
 }
@@ -95,7 +95,7 @@ impl Unary for Dec {
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         let one = T::from_u64(1);
         let r = T::from_u64(a.zext().wrapping_sub(1));
-        cpu.flags = Lazy::sbb(a, one, r).keep_cf(cpu.flags);
+        cpu.flags = Lazy::sub(a, one, r).keep_cf(cpu.flags);
         r
     }
 }

@@ -184,6 +184,7 @@ pub(crate) fn select(first: &Instruction, second: &Instruction, operand: u8) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::tests::edges;
 
     fn check<const C: u8, T: Int>(a: T, b: T) {
         let (flags, met) = Cmp::compare::<C, T>(a, b);
@@ -210,12 +211,7 @@ mod tests {
 
     #[test]
     fn conditions_are_those_of_the_flags() {
-        let bits = [7, 8, 15, 16, 31, 32, 63];
-        let edges = bits.into_iter().flat_map(|n| {
-            let v = 1u64 << n;
-            [v - 1, v, v + 1, v.wrapping_neg(), !v]
-        });
-        let values: Vec<u64> = edges.chain([0, 1, 2, u64::MAX]).collect();
+        let values = edges();
         for &a in &values {
             for &b in &values {
                 check_all::<u8>(a, b);
