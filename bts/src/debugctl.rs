@@ -8,7 +8,8 @@ bitflags! {
     /// NetBurst places the same controls at other bits: see [`Layout`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DebugCtl: u64 {
-        /// Record branches in the LBR stack. The processor clears it when it generates #DB (17.4.2).
+        /// Record branches in the LBR stack. The processor clears it when it generates #DB
+        /// (17.4.2).
         const LBR = 1 << 0;
         /// RFLAGS.TF steps on branches. The processor clears it when it generates #DB (17.4.3).
         const BTF = 1 << 1;
@@ -46,8 +47,8 @@ pub enum Generation {
     Nehalem,
 }
 
-/// Where a generation keeps the trace controls, and which bits a write may set. A mask of 0 means that the
-/// generation has no such control.
+/// Where a generation keeps the trace controls, and which bits a write may set. A mask of 0 means
+/// that the generation has no such control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Send branch trace messages.

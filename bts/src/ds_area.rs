@@ -1,5 +1,6 @@
-//! The DS management area and the branch record in their 64-bit format (SDM Vol. 3B 17.4.9, figures "Layout of
-//! 64-bit DS Save Area" and "64-bit Branch Trace Record Format"), which DTES64 selects in every mode.
+//! The DS management area and the branch record in their 64-bit format (SDM Vol. 3B 17.4.9, figures
+//! "Layout of 64-bit DS Save Area" and "64-bit Branch Trace Record Format"), which DTES64 selects
+//! in every mode.
 
 /// Size of a branch record in bytes.
 pub const RECORD_SIZE: u64 = 24;
@@ -7,15 +8,16 @@ pub const RECORD_SIZE: u64 = 24;
 /// Offset of the BTS index in the DS management area, in bytes.
 pub const DS_INDEX_OFFSET: u64 = 0x08;
 
-/// The part of the DS management area that BTS uses: four 64-bit little-endian words from offset 0. All are linear
-/// addresses.
+/// The part of the DS management area that BTS uses: four 64-bit little-endian words from offset 0.
+/// All are linear addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BtsFields {
     /// First byte of the buffer.
     pub base: u64,
     /// Where the next record goes.
     pub index: u64,
-    /// First byte past the buffer; the manual also lets software set it one byte further (17.4.9.2).
+    /// First byte past the buffer; the manual also lets software set it one byte further
+    /// (17.4.9.2).
     pub absolute_maximum: u64,
     /// An index that reaches it asks for an interrupt.
     pub threshold: u64,
@@ -49,8 +51,8 @@ impl BtsFields {
     }
 }
 
-/// A branch record. Its third word, the flags, is 0: the only flag is "branch predicted", which the Core
-/// microarchitecture does not support (17.4.9.1).
+/// A branch record. Its third word, the flags, is 0: the only flag is "branch predicted", which the
+/// Core microarchitecture does not support (17.4.9.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BranchRecord {
     /// Linear address of the branch instruction, or the return address that an interrupt saves.

@@ -1,13 +1,15 @@
-//! The recorder: what the processor does with a branch when IA32_DEBUGCTL says that it is to be stored.
+//! The recorder: what the processor does with a branch when IA32_DEBUGCTL says that it is to be
+//! stored.
 //!
-//! Three things the manual leaves undefined are decided here, always in the way that loses a record rather than
-//! writes where software did not ask:
+//! Three things the manual leaves undefined are decided here, always in the way that loses a record
+//! rather than writes where software did not ask:
 //!
-//! * A record is stored iff all of it lies below the absolute maximum. That is right for a maximum of `base + n * 24`
-//!   (Linux) and for the manual's "plus 1" (17.4.9.2).
-//! * A DS area that is inconsistent, or that faults, drops the record. A processor cannot take a fault here.
-//! * The index moves only after its record is in the buffer, and the record is written only if the index can be:
-//!   a dropped record leaves the buffer and the DS area as they were.
+//! * A record is stored iff all of it lies below the absolute maximum. That is right for a maximum
+//!   of `base + n * 24` (Linux) and for the manual's "plus 1" (17.4.9.2).
+//! * A DS area that is inconsistent, or that faults, drops the record. A processor cannot take a
+//!   fault here.
+//! * The index moves only after its record is in the buffer, and the record is written only if the
+//!   index can be: a dropped record leaves the buffer and the DS area as they were.
 
 use thiserror::Error;
 
@@ -16,15 +18,15 @@ use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
 
 /// Access to linear addresses with supervisor privilege through the guest's page tables.
 ///
-/// Accesses set the accessed and dirty flags and may cross a page. They are all or nothing: one that fails anywhere
-/// has changed no byte. They never raise an exception in the guest. The recorder passes canonical ranges that don't
-/// wrap around.
+/// Accesses set the accessed and dirty flags and may cross a page. They are all or nothing: one
+/// that fails anywhere has changed no byte. They never raise an exception in the guest. The
+/// recorder passes canonical ranges that don't wrap around.
 pub trait DsMemory {
-    /// Reads `N` 64-bit words at `la`, which need not be aligned, that the recorder is about to update: fails where a
-    /// write would fail, and sets dirty.
+    /// Reads `N` 64-bit words at `la`, which need not be aligned, that the recorder is about to
+    /// update: fails where a write would fail, and sets dirty.
     ///
-    /// Word by word: a wider load that covers the index, which the record before has just stored, waits for that
-    /// store to reach the cache.
+    /// Word by word: a wider load that covers the index, which the record before has just stored,
+    /// waits for that store to reach the cache.
     fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault>;
 
     /// Writes `N` 64-bit words at `la`, which need not be aligned.
@@ -89,8 +91,8 @@ impl From<DsFault> for DropReason {
 pub enum Stored {
     /// It is in the buffer.
     Stored,
-    /// It is in the buffer and took the index across the threshold with BTINT set: signal a performance-monitoring
-    /// interrupt through LVTPC.
+    /// It is in the buffer and took the index across the threshold with BTINT set: signal a
+    /// performance-monitoring interrupt through LVTPC.
     StoredAndPmi,
 }
 
@@ -150,7 +152,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). Tracing goes on.
+    /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). Tracing
+    /// goes on.
     pub fn clear_on_debug_exception(&mut self) {
         self.debugctl &= !self.generation.layout().cleared_by_db;
     }
@@ -161,7 +164,8 @@ impl Recorder {
         self.area.la
     }
 
-    /// Writes IA32_DS_AREA. A value that can hold no DS area is only found when a branch is to be stored.
+    /// Writes IA32_DS_AREA. A value that can hold no DS area is only found when a branch is to be
+    /// stored.
     ///
     /// # Errors
     /// [`Gp`] if `la` is not canonical (48 bits); the register keeps its value.
@@ -178,8 +182,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether a transfer of control that ends at `cpl` is to be stored. The filter looks at the CPL *after* the
-    /// transfer: with BTS_OFF_OS a return to user code is stored and an entry into the kernel is not.
+    /// Whether a transfer of control that ends at `cpl` is to be stored. The filter looks at the
+    /// CPL *after* the transfer: with BTS_OFF_OS a return to user code is stored and an entry into
+    /// the kernel is not.
     #[inline]
     #[must_use]
     pub const fn enabled(&self, cpl: u8) -> bool {
@@ -193,8 +198,8 @@ impl Recorder {
         self.armed != 0
     }
 
-    /// Where branches go now: what [`DsArea::store`] needs, without the rest of the recorder, so that the owner of
-    /// both the recorder and the memory can use them together.
+    /// Where branches go now: what [`DsArea::store`] needs, without the rest of the recorder, so
+    /// that the owner of both the recorder and the memory can use them together.
     #[inline]
     #[must_use]
     pub const fn area(&self) -> DsArea {
@@ -213,7 +218,8 @@ pub struct DsArea {
 }
 
 impl DsArea {
-    /// Stores a branch. Both addresses are linear; outside 64-bit mode the caller zero-extends them.
+    /// Stores a branch. Both addresses are linear; outside 64-bit mode the caller zero-extends
+    /// them.
     ///
     /// # Errors
     /// Why there is no record.
@@ -250,7 +256,8 @@ impl DsArea {
         let next = if wrap { base } else { end };
 
         mem.write(slot, &BranchRecord { from, to }.to_words())?;
-        // Cannot fail after the read above, unless the guest maps the buffer over its own page tables.
+        // Cannot fail after the read above, unless the guest maps the buffer over its own page
+        // tables.
         mem.write(self.la + DS_INDEX_OFFSET, &[next])?;
         Ok(if self.btint && slot < threshold && threshold <= end {
             Stored::StoredAndPmi

@@ -1,4 +1,5 @@
-//! The recorder against a table: what each DEBUGCTL value stores, and what happens at every edge of the buffer.
+//! The recorder against a table: what each DEBUGCTL value stores, and what happens at every edge of
+//! the buffer.
 
 #![allow(clippy::unwrap_used, reason = "only tests are here")]
 
@@ -84,7 +85,8 @@ fn debugctl_decides_what_is_stored() {
 #[test]
 fn each_generation_has_its_bits() {
     use Generation::{Core2, Nehalem, NetBurst, PentiumM};
-    // generation, every bit a write accepts, the value that stores all, the value that stores user code only
+    // generation, every bit a write accepts, the value that stores all, the value that stores user
+    // code only
     const CASES: &[(Generation, u64, u64, Option<u64>)] = &[
         (NetBurst, 0x007F, 0x0C, Some(0x2C)),
         (PentiumM, 0x01FF, 0xC0, None),

@@ -18,7 +18,8 @@ enum Step {
     Debugctl(u64),
     /// Software moves the index to a slot, as after reading the buffer.
     Index(usize),
-    /// Software sets up a buffer of so many slots, with or without the manual's "plus 1", and a threshold slot.
+    /// Software sets up a buffer of so many slots, with or without the manual's "plus 1", and a
+    /// threshold slot.
     Buffer {
         slots: usize,
         plus_one: bool,

@@ -71,8 +71,8 @@ const _: () = assert!(size_of::<Block>() == 64);
 /// A run of instructions that were decoded together.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// RIP and key of the last jump to it: another jump to the same RIP with the same key, one of [`JumpKeys`], leads here,
-    /// too. A key of zero: no jump does.
+    /// RIP and key of the last jump to it: another jump to the same RIP with the same key, one of
+    /// [`JumpKeys`], leads here, too. A key of zero: no jump does.
     rip: u64,
     key: u64,
     pub ops: Ops,
@@ -138,7 +138,8 @@ type PageKey = (u16, CodeSize, Extent);
 /// The blocks that begin in one guest-physical page, sorted.
 type PageBlocks = Vec<(PageKey, BlockId)>;
 
-/// What a remembered jump depends on: mode, and a generation of the translations of linear addresses. Never zero.
+/// What a remembered jump depends on: mode, and a generation of the translations of linear
+/// addresses. Never zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct JumpKeys {
     /// For a jump to any page.
@@ -147,8 +148,8 @@ pub(crate) struct JumpKeys {
     pub global: u64,
 }
 
-/// An instruction that crosses into another page, so that its code is no one page's: what it was decoded from is compared with
-/// memory each time.
+/// An instruction that crosses into another page, so that its code is no one page's: what it was
+/// decoded from is compared with memory each time.
 #[derive(Debug)]
 struct Crossing {
     /// Guest-physical address of its first byte.
@@ -162,8 +163,8 @@ const CROSSINGS: usize = 256;
 
 /// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
 const MAX_BLOCKS: usize = 1 << 19;
-/// The same for their operations: 384 MiB. Linux with a few programs stays far below; a guest that jumps to every byte of
-/// its memory does not.
+/// The same for their operations: 384 MiB. Linux with a few programs stays far below; a guest that
+/// jumps to every byte of its memory does not.
 const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
 
 const JUMPS: usize = 1 << 14;
@@ -246,7 +247,8 @@ impl BlockCache {
         }
     }
 
-    /// The block at `gpa`, if it has been decoded and `unchanged` says of its code that it is still there.
+    /// The block at `gpa`, if it has been decoded and `unchanged` says of its code that it is still
+    /// there.
     pub fn find(
         &mut self,
         gpa: u64,
@@ -273,8 +275,8 @@ impl BlockCache {
         self.blocks.get(id as usize)
     }
 
-    /// Enters a block that was decoded from `gpa`; tells its index and whether its page held no code before.
-    /// Returns `None` when the cache is full: forget everything first.
+    /// Enters a block that was decoded from `gpa`; tells its index and whether its page held no
+    /// code before. Returns `None` when the cache is full: forget everything first.
     pub fn insert(
         &mut self,
         map: &mut CodeMap,

@@ -69,7 +69,8 @@ pub enum Fault {
     },
     /// A linear address is not canonical: #SS(0) if it was relative to SS, else #GP(0).
     NonCanonical,
-    /// The write would change code that has been decoded: forget it, then run the instruction again.
+    /// The write would change code that has been decoded: forget it, then run the instruction
+    /// again.
     CodeWrite {
         /// Guest-physical address of the write.
         gpa: u64,
@@ -102,15 +103,18 @@ bitflags! {
         const BUS = 1 << 15;
         /// RFLAGS.RF: no instruction breakpoint for one instruction.
         const RESUME = 1 << 16;
-        /// MOV SS or POP SS: no debug trap after it, and no instruction breakpoint on the next instruction.
+        /// MOV SS or POP SS: no debug trap after it, and no instruction breakpoint on the next
+        /// instruction.
         const HOLD_TRAP = 1 << 17;
         /// SYSCALL or INT n has cleared TF: no single-step trap after it.
         const NO_STEP = 1 << 18;
         /// An interrupt or NMI has been accepted and is to be delivered (`accepted`).
         const ACCEPTED = 1 << 19;
-        /// What has run so far has to be counted: CPL has changed, or the counters are to be frozen.
+        /// What has run so far has to be counted: CPL has changed, or the counters are to be
+        /// frozen.
         const EVENTS = 1 << 21;
-        /// Other processors and devices may have changed code, and the processor has to notice (SDM Vol. 3A 8.1.3).
+        /// Other processors and devices may have changed code, and the processor has to notice (SDM
+        /// Vol. 3A 8.1.3).
         const SERIALIZE = 1 << 20;
         /// The processor seems to wait for another, which should run.
         const SPINS = 1 << 22;
@@ -119,10 +123,11 @@ bitflags! {
 
 /// A logical processor.
 ///
-/// Handlers use its fields directly; whoever changes CS, CPL, CR0, CR4, EFER, RFLAGS.AC, DEBUGCTL or a segment
-/// calls [`Cpu::update_mode`] afterwards.
+/// Handlers use its fields directly; whoever changes CS, CPL, CR0, CR4, EFER, RFLAGS.AC, DEBUGCTL
+/// or a segment calls [`Cpu::update_mode`] afterwards.
 pub struct Cpu {
-    /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`]. As many as need no check of the number.
+    /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`]. As many as need
+    /// no check of the number.
     pub gpr: [u64; reg::COUNT],
     /// Instruction pointer; within a block, that of the block's end or of the jump that left it.
     pub rip: u64,
@@ -141,10 +146,11 @@ pub struct Cpu {
     pub(crate) meter: Meter,
     /// [`Signals`] that can be taken now.
     pub(crate) signal_mask: u32,
-    /// Instructions retired up to the start of the current block. An exception counts for one, too, and a repeated string
-    /// instruction for as many as it took turns with what is pending.
+    /// Instructions retired up to the start of the current block. An exception counts for one, too,
+    /// and a repeated string instruction for as many as it took turns with what is pending.
     pub(crate) icount: u64,
-    /// The run loop leaves the fast path at the first block boundary at which `icount` has reached this.
+    /// The run loop leaves the fast path at the first block boundary at which `icount` has reached
+    /// this.
     pub(crate) limit: u64,
     /// The run loop returns when `icount` has reached this.
     pub(crate) run_limit: u64,
@@ -187,7 +193,8 @@ pub struct Cpu {
     /// MXCSR.
     pub mxcsr: u32,
     pub(crate) clock: Clock,
-    /// The time-stamp counter minus what [`Clock`] counts: virtual time, or the host's time-stamp counter.
+    /// The time-stamp counter minus what [`Clock`] counts: virtual time, or the host's time-stamp
+    /// counter.
     pub(crate) tsc_offset: u64,
     /// Virtual time minus instructions retired: what HLT has skipped.
     pub(crate) skipped: u64,
@@ -225,8 +232,8 @@ impl std::fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// A processor of `model` in the state `CpuState::default()`, which is no architectural reset state: load
-    /// one with [`Cpu::load_state`].
+    /// A processor of `model` in the state `CpuState::default()`, which is no architectural reset
+    /// state: load one with [`Cpu::load_state`].
     pub fn new(
         model: &'static Model,
         ram: GuestRam,
@@ -392,7 +399,8 @@ impl Cpu {
         };
     }
 
-    /// Linear address of the memory operand; for an address operation, what its fields give: the offset.
+    /// Linear address of the memory operand; for an address operation, what its fields give: the
+    /// offset.
     #[inline(always)]
     pub fn ea(&self, op: &Op) -> u64 {
         self.ea_of::<{ operand::NONE }>(op, 0)
@@ -457,7 +465,8 @@ impl Cpu {
         self.gpr[reg::BLOCK as usize].wrapping_add(op.next_off())
     }
 
-    /// Ends the block after `op`, which does not branch: what follows must be decoded or checked anew.
+    /// Ends the block after `op`, which does not branch: what follows must be decoded or checked
+    /// anew.
     #[inline]
     pub fn end_block(&mut self, op: &Op) -> Exec {
         self.rip = self.next_rip(op);
@@ -524,8 +533,8 @@ impl Cpu {
         }
     }
 
-    /// Says that the instruction is a serializing one (SDM Vol. 3A 8.3): code that others have changed is seen after
-    /// it. Alone, a processor sees all changes at once.
+    /// Says that the instruction is a serializing one (SDM Vol. 3A 8.3): code that others have
+    /// changed is seen after it. Alone, a processor sees all changes at once.
     #[inline]
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {
@@ -533,7 +542,8 @@ impl Cpu {
         }
     }
 
-    /// PAUSE: other processors are told from here on that this one seems to wait for them, if it does.
+    /// PAUSE: other processors are told from here on that this one seems to wait for them, if it
+    /// does.
     pub(crate) fn pause(&mut self) {
         if self.topology.count > 1 && self.spin.pause(self.icount) {
             self.special |= Special::SPINS;
@@ -659,8 +669,8 @@ impl Cpu {
         }
     }
 
-    /// Whether IA32_DEBUGCTL asks for something at branches: that they are recorded, or single-stepping from one to the
-    /// next.
+    /// Whether IA32_DEBUGCTL asks for something at branches: that they are recorded, or
+    /// single-stepping from one to the next.
     pub fn watches_branches(&self) -> bool {
         self.recorder.tracing() || self.recorder.debugctl() & DEBUGCTL_BTF != 0
     }
@@ -680,7 +690,8 @@ impl Cpu {
         self.eflags & rflags::IF != 0
     }
 
-    /// What the PDPTE registers hold after a load of CR3 in the state `sys`, for an accelerator that does not tell.
+    /// What the PDPTE registers hold after a load of CR3 in the state `sys`, for an accelerator
+    /// that does not tell.
     pub fn pdptes(&self, sys: &SystemState) -> [u64; 4] {
         let loaded = paging::is_pae(sys).then(|| paging::pdptes(&self.ram, sys.cr3));
         loaded.flatten().unwrap_or_default()
@@ -722,8 +733,8 @@ impl Cpu {
         }
     }
 
-    /// Loads the architectural state. DEBUGCTL and DS_AREA values that this processor would not accept are
-    /// loaded as zero.
+    /// Loads the architectural state. DEBUGCTL and DS_AREA values that this processor would not
+    /// accept are loaded as zero.
     pub fn load_state(&mut self, s: &CpuState) {
         self.gpr[..16].copy_from_slice(&s.gpr);
         self.rip = s.rip;

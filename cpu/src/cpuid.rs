@@ -1,6 +1,7 @@
 //! The CPU models as data, and the CPUID instruction.
 //!
-//! Sections are those of SDM Vol. 2A, "CPUID—CPU Identification", and of Vol. 3B for what a leaf enumerates.
+//! Sections are those of SDM Vol. 2A, "CPUID—CPU Identification", and of Vol. 3B for what a leaf
+//! enumerates.
 
 use iced_x86::CpuidFeature;
 use vbts_bts::Generation;
@@ -52,8 +53,8 @@ pub struct Model {
     pub generation: Generation,
     /// It has a Branch Trace Store.
     pub bts: bool,
-    /// CPUID, sorted by leaf and sub-leaf, as processor 0 sees it with its local APIC enabled. Leaves that
-    /// are absent below the maximum read as zero.
+    /// CPUID, sorted by leaf and sub-leaf, as processor 0 sees it with its local APIC enabled.
+    /// Leaves that are absent below the maximum read as zero.
     pub leaves: &'static [Leaf],
     /// Instruction-set extensions that it has.
     features: &'static [CpuidFeature],
@@ -69,7 +70,8 @@ pub fn model(name: &str) -> Option<&'static Model> {
     TABLE.into_iter().find(|m| m.name == name)
 }
 
-/// Finds a model by name, in its variant without a Branch Trace Store: no DS area, and BTS_UNAVAILABLE set.
+/// Finds a model by name, in its variant without a Branch Trace Store: no DS area, and
+/// BTS_UNAVAILABLE set.
 #[must_use]
 pub fn model_without_bts(name: &str) -> Option<&'static Model> {
     static TABLE: [Model; 3] = [
@@ -80,7 +82,8 @@ pub fn model_without_bts(name: &str) -> Option<&'static Model> {
     TABLE.iter().find(|m| m.name == name)
 }
 
-/// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a nanosecond a tick.
+/// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a
+/// nanosecond a tick.
 pub const TSC_HZ: u32 = 1_000_000_000;
 
 const fn leaf(leaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
@@ -152,7 +155,8 @@ mod edx1 {
     pub const HTT: u32 = 1 << 28;
 }
 
-/// Leaf 0AH, EBX: architectural events that a processor without caches and prediction does not have.
+/// Leaf 0AH, EBX: architectural events that a processor without caches and prediction does not
+/// have.
 const NO_MISSES: u32 = 1 << 3 | 1 << 4 | 1 << 6;
 
 /// What every processor with Intel 64 executes.
@@ -183,8 +187,8 @@ const BASE: &[CpuidFeature] = &[
     CpuidFeature::MULTIBYTENOP,
 ];
 
-/// Intel Core 2 Duo (Merom), the processor of the first Linux code for BTS, with the few later features that a virtual
-/// machine needs.
+/// Intel Core 2 Duo (Merom), the processor of the first Linux code for BTS, with the few later
+/// features that a virtual machine needs.
 const CORE2: Model = Model {
     name: "core2",
     generation: Generation::Core2,
@@ -193,8 +197,9 @@ const CORE2: Model = Model {
     leaves: &CORE2_LEAVES,
 };
 
-/// [`CORE2`] with the instructions that distributions ask for that are built for x86-64-v2. There is no such part; but Linux and
-/// GDB know of the first parts with those instructions that their Branch Trace Stores have errata.
+/// [`CORE2`] with the instructions that distributions ask for that are built for x86-64-v2. There
+/// is no such part; but Linux and GDB know of the first parts with those instructions that their
+/// Branch Trace Stores have errata.
 const X86_64_V2: Model = Model {
     name: "x86-64-v2",
     features: X86_64_V2_FEATURES,
@@ -303,8 +308,8 @@ const NEHALEM_LEAVES: [Leaf; 19] = with(
         subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0),
         subleaf(4, 1, 0x0000_0122, 0x00C0_003F, 127, 0),
         subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 511, 0),
-        // As of Core 2, but with 4 counters, and 48 bits in all of them. The part has version 3, which counts for its twin
-        // threads, too.
+        // As of Core 2, but with 4 counters, and 48 bits in all of them. The part has version 3,
+        // which counts for its twin threads, too.
         leaf(0xA, 0x0730_0402, NO_MISSES, 0, 0x0000_0603),
         leaf(
             0x8000_0002,
@@ -329,8 +334,9 @@ const NEHALEM_LEAVES: [Leaf; 19] = with(
 const CORE2_LEAVES: [Leaf; 19] = [
     // Highest basic leaf, and vendor.
     leaf(0, 0x15, text(b"Genu"), text(b"ntel"), text(b"ineI")),
-    // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64 and
-    // DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES, is absent.
+    // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64
+    // and DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES,
+    // is absent.
     leaf(
         1,
         0x0000_06FB,
@@ -367,21 +373,24 @@ const CORE2_LEAVES: [Leaf; 19] = [
             | edx1::SSE2
             | edx1::SELF_SNOOP,
     ),
-    // Cache and TLB descriptors: 05H B1H B0H 56H 57H F0H 2CH B4H 30H 7DH (2 MB L2), as this part reports.
+    // Cache and TLB descriptors: 05H B1H B0H 56H 57H F0H 2CH B4H 30H 7DH (2 MB L2), as this part
+    // reports.
     leaf(2, 0x05B0_B101, 0x0056_57F0, 0, 0x2CB4_307D),
-    // Deterministic cache parameters: L1D and L1I 32 KB, 8 ways; L2 2 MB, 8 ways. Lines of 64 bytes.
+    // Deterministic cache parameters: L1D and L1I 32 KB, 8 ways; L2 2 MB, 8 ways. Lines of 64
+    // bytes.
     subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0x0000_0001),
     subleaf(4, 1, 0x0000_0122, 0x01C0_003F, 63, 0x0000_0001),
     subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 4095, 0x0000_0001),
     // ARAT: the local APIC timer runs whatever the processor idles in.
     leaf(6, 0x0000_0004, 0, 0, 0),
-    // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has no BTS.
-    // ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever length. They are no
-    // instructions of their own, so that a guest may have them on any processor.
+    // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has
+    // no BTS. ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever
+    // length. They are no instructions of their own, so that a guest may have them on any
+    // processor.
     leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
-    // Architectural performance monitoring version 2: 2 counters of 40 bits, 3 fixed counters of 40 bits (Vol. 3B 18.2.2).
-    // Of the 7 events there are no misses of the last level cache (4), references to it (3) or mispredictions (6): see
-    // the `pmu` module.
+    // Architectural performance monitoring version 2: 2 counters of 40 bits, 3 fixed counters of 40
+    // bits (Vol. 3B 18.2.2). Of the 7 events there are no misses of the last level cache (4),
+    // references to it (3) or mispredictions (6): see the `pmu` module.
     leaf(0xA, 0x0728_0202, NO_MISSES, 0, 0x0000_0503),
     // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
     leaf(0x15, 1, 1, TSC_HZ, 0),
@@ -441,7 +450,8 @@ impl Model {
         (sse41 && !is_x86_feature_detected!("sse4.1")).then_some("SSE4.1")
     }
 
-    /// What of the model's instruction set the host's processor lacks: it cannot execute a guest that may use all of it.
+    /// What of the model's instruction set the host's processor lacks: it cannot execute a guest
+    /// that may use all of it.
     #[must_use]
     pub fn missing_on_host(&self) -> Vec<&'static str> {
         let host = [
@@ -485,7 +495,8 @@ impl Model {
         BASE.contains(&feature) || self.features.contains(&feature)
     }
 
-    /// What CPUID returns for EAX = `leaf` and ECX = `subleaf`, for processor 0 with its local APIC enabled.
+    /// What CPUID returns for EAX = `leaf` and ECX = `subleaf`, for processor 0 with its local APIC
+    /// enabled.
     #[must_use]
     pub fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
         let find = |leaf, subleaf| {

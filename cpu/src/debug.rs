@@ -72,7 +72,8 @@ impl Breakpoints {
                 0 => Kind::Execute,
                 1 => Kind::Write,
                 3 => Kind::ReadWrite,
-                // I/O breakpoints: no model has them on with CR4.DE clear, and with it they match no memory.
+                // I/O breakpoints: no model has them on with CR4.DE clear, and with it they match
+                // no memory.
                 _ => continue,
             };
             // The low bits of an address that is not aligned to its length are ignored (17.2.5).
@@ -136,7 +137,8 @@ impl Cpu {
         self.hits(|b| b.hit_by(access) && b.overlaps(la & !0xFFF, 0x1000)) != 0
     }
 
-    /// Compares an access of `len` bytes at `la` with the breakpoints. A match traps after the instruction (17.3.1.2).
+    /// Compares an access of `len` bytes at `la` with the breakpoints. A match traps after the
+    /// instruction (17.3.1.2).
     pub(crate) fn watch(&mut self, la: u64, len: usize, access: Access) {
         let hits = self.hits(|b| b.hit_by(access) && b.overlaps(la, len as u64));
         if hits != 0 {
@@ -145,8 +147,9 @@ impl Cpu {
         }
     }
 
-    /// Whether RFLAGS.TF does not trap after the instruction that has just completed: it was MOV SS or POP SS (SDM
-    /// Vol. 3A 6.8.3), SYSCALL or INT n, which cleared TF, or no branch while DEBUGCTL.BTF is set.
+    /// Whether RFLAGS.TF does not trap after the instruction that has just completed: it was MOV SS
+    /// or POP SS (SDM Vol. 3A 6.8.3), SYSCALL or INT n, which cleared TF, or no branch while
+    /// DEBUGCTL.BTF is set.
     pub(crate) fn trap_suppressed(&self) -> bool {
         self.special
             .intersects(Special::HOLD_TRAP | Special::NO_STEP)
@@ -159,21 +162,21 @@ impl Cpu {
         self.raise_debug(causes);
     }
 
-    /// Forgets a debug trap that was to be delivered after this instruction: delivery of an exception ends it, that of
-    /// INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
+    /// Forgets a debug trap that was to be delivered after this instruction: delivery of an
+    /// exception ends it, that of INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
     pub(crate) fn drop_debug_trap(&mut self) {
         self.pending_db = 0;
         self.special.remove(Special::DEBUG);
     }
 
-    /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is clear; the handler sets
-    /// it to go on (17.3.1.1).
+    /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is
+    /// clear; the handler sets it to go on (17.3.1.1).
     pub(crate) fn raise_breakpoint_fault(&mut self) {
         self.raise_debug(self.instruction_hits());
     }
 
-    /// What the processor does when it generates #DB, whatever for: tells why, and lets the handler use the debug
-    /// facilities itself. TR, and with it branch tracing, stays on (17.4.2).
+    /// What the processor does when it generates #DB, whatever for: tells why, and lets the handler
+    /// use the debug facilities itself. TR, and with it branch tracing, stays on (17.4.2).
     pub(crate) fn enter_debug_exception(&mut self, causes: u64) {
         self.sys.dr6 |= causes;
         self.sys.dr7 &= !DR7_GD;

@@ -1,20 +1,23 @@
 //! From one operation to the next: threaded dispatch.
 //!
-//! Each operation's code ends with a call of the next one's in tail position, and that comes to the next, until one
-//! jumps, stops, or ends the block. At `opt-level` 3 these calls are jumps (`ci/threaded` looks); but nothing relies on
-//! that: a chain of calls is as long as a block, and no longer.
+//! Each operation's code ends with a call of the next one's in tail position, and that comes to the
+//! next, until one jumps, stops, or ends the block. At `opt-level` 3 these calls are jumps
+//! (`ci/threaded` looks); but nothing relies on that: a chain of calls is as long as a block, and
+//! no longer.
 //!
-//! What an operation writes to a general register it also passes on as an argument, so in a register of the host: an operation
-//! that reads what the one before has written would else wait for it to come back from memory, for twice as long as all of the
-//! rest takes. Where the value is used is decided when a block is decoded: there is code of each frequent operation that
-//! reads its operands from the register file, and code that has one of them passed.
+//! What an operation writes to a general register it also passes on as an argument, so in a
+//! register of the host: an operation that reads what the one before has written would else wait
+//! for it to come back from memory, for twice as long as all of the rest takes. Where the value is
+//! used is decided when a block is decoded: there is code of each frequent operation that reads its
+//! operands from the register file, and code that has one of them passed.
 
 use std::marker::PhantomData;
 
 use crate::cpu::Cpu;
 use crate::op::{Exec, Flow, Handler, Op, reg};
 
-/// Code of an operation, and of those behind it. The last argument is the value that is passed on, if one is.
+/// Code of an operation, and of those behind it. The last argument is the value that is passed on,
+/// if one is.
 pub type Run = for<'a> fn(&mut Cpu, At<'a>, u64) -> Done<'a>;
 
 /// How a run of operations ended.
@@ -84,7 +87,8 @@ impl<'a> At<'a> {
     /// The operation.
     #[inline(always)]
     pub fn op(self) -> &'a Op {
-        // SAFETY: `op` is in the operations of an `Ops`, borrowed for as long: `first` gives one, `after` the next.
+        // SAFETY: `op` is in the operations of an `Ops`, borrowed for as long: `first` gives one,
+        // `after` the next.
         unsafe { &*self.op }
     }
 
@@ -92,7 +96,8 @@ impl<'a> At<'a> {
     #[inline(always)]
     fn next(self) -> Self {
         At {
-            // SAFETY: this operation is not the last: of that one only the code, `end`, is run, and it does not go on.
+            // SAFETY: this operation is not the last: of that one only the code, `end`, is run, and
+            // it does not go on.
             op: unsafe { self.op.add(1) },
             ..self
         }
@@ -110,8 +115,8 @@ impl<'a> At<'a> {
         }
     }
 
-    /// After the operation has been executed: has `f` execute the next, which is an instruction's (see
-    /// `exec::fused`), and goes on.
+    /// After the operation has been executed: has `f` execute the next, which is an instruction's
+    /// (see `exec::fused`), and goes on.
     #[inline(always)]
     pub(crate) fn with_next(
         self,
@@ -174,7 +179,8 @@ impl Threaded {
         }
     }
 
-    /// The destination register is written, `size` bytes of it: 4 clear the rest (SDM Vol. 1 3.4.1.1).
+    /// The destination register is written, `size` bytes of it: 4 clear the rest (SDM Vol. 1
+    /// 3.4.1.1).
     pub fn writes(self, size: usize) -> Self {
         self.passes(if size >= 4 {
             Passes::Destination
@@ -219,8 +225,9 @@ macro_rules! handler {
 }
 pub(crate) use handler;
 
-/// Code of such an instance, which becomes part of it: for those that are short and frequent. One that lets the address of a
-/// local variable escape would keep the call of the next operation's code from being a jump.
+/// Code of such an instance, which becomes part of it: for those that are short and frequent. One
+/// that lets the address of a local variable escape would keep the call of the next operation's
+/// code from being a jump.
 macro_rules! threaded {
     ($f:ident $(, $g:tt)*) => {{
         let run: $crate::dispatch::Run = |cpu, at, passed| {
@@ -236,8 +243,9 @@ macro_rules! threaded {
 }
 pub(crate) use threaded;
 
-/// The same for a handler that accesses memory. Its first generic parameter is true in the code, which only has what the
-/// TLB finds and else aborts: then the handler runs once more, as a whole, out of the way.
+/// The same for a handler that accesses memory. Its first generic parameter is true in the code,
+/// which only has what the TLB finds and else aborts: then the handler runs once more, as a whole,
+/// out of the way.
 macro_rules! memory {
     ($f:ident, $($g:tt),+) => {{
         let run: $crate::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.op()) {
@@ -253,8 +261,9 @@ macro_rules! memory {
 }
 pub(crate) use memory;
 
-/// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu, op, passed)` returns what is passed on,
-/// and always completes. That it can be used has to be said: [`Threaded::writes`].
+/// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu, op,
+/// passed)` returns what is passed on, and always completes. That it can be used has to be said:
+/// [`Threaded::writes`].
 macro_rules! registers {
     ($f:ident $(, $g:tt)*) => {{
         use $crate::dispatch::operand::{FIRST, NONE, SECOND};
@@ -276,8 +285,8 @@ macro_rules! registers {
 }
 pub(crate) use registers;
 
-/// The same for one with a memory operand, `f::<HIT, OPERAND, ...>`: see [`memory`]. What it passes on is its destination register,
-/// or what it was passed.
+/// The same for one with a memory operand, `f::<HIT, OPERAND, ...>`: see [`memory`]. What it passes
+/// on is its destination register, or what it was passed.
 macro_rules! addressed {
     ($again:ident, $f:ident $(, $g:tt)*) => {{
         use $crate::dispatch::operand::{FIRST, NONE, SECOND};
@@ -325,8 +334,8 @@ pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
     at.after(cpu, how, 0)
 }
 
-/// The operation was aborted, before it has changed anything, where its handler may go on. It writes no register from which a
-/// value is passed on.
+/// The operation was aborted, before it has changed anything, where its handler may go on. It
+/// writes no register from which a value is passed on.
 #[cold]
 #[inline(never)]
 pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>, passed: u64) -> Done<'a> {

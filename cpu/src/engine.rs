@@ -19,7 +19,8 @@ const SLICE: u64 = 20_000;
 pub enum Exit {
     /// The time limit was reached; when time is the host's, at times before it.
     Deadline,
-    /// The machine was accessed: deadlines may have changed, and memory may have been written by a device.
+    /// The machine was accessed: deadlines may have changed, and memory may have been written by a
+    /// device.
     Bus,
     /// HLT with nothing to wake the processor: advance the time to the next event, if any can come.
     Halt {
@@ -57,12 +58,14 @@ impl SoftCpu {
         Self { cpu, cache }
     }
 
-    /// Skips time that passes while the processor is halted, up to virtual time `now` in nanoseconds.
+    /// Skips time that passes while the processor is halted, up to virtual time `now` in
+    /// nanoseconds.
     pub fn advance_to(&mut self, now: u64) {
         self.cpu.skipped += now.saturating_sub(self.cpu.now());
     }
 
-    /// A device has written the guest-physical page at `gpa`: code in it is stale, and the DS area may be.
+    /// A device has written the guest-physical page at `gpa`: code in it is stale, and the DS area
+    /// may be.
     pub fn invalidate_page(&mut self, gpa: u64) {
         if !self.cpu.is_observed(gpa) {
             return;
@@ -149,8 +152,8 @@ impl SoftCpu {
         }
     }
 
-    /// What has to be seen to between two instructions (SDM Vol. 3A table 6-2, in order of priority).
-    /// Runs at most one instruction.
+    /// What has to be seen to between two instructions (SDM Vol. 3A table 6-2, in order of
+    /// priority). Runs at most one instruction.
     #[cold]
     #[inline(never)]
     fn boundary(&mut self) -> Option<Exit> {
@@ -284,8 +287,8 @@ impl SoftCpu {
     fn fault(&mut self, stopped: Stopped) {
         match self.cpu.fault {
             Fault::CodeWrite { gpa } => {
-                // Once the code is forgotten the write is an ordinary one. The instruction itself may lie in
-                // that page: run it from a block of its own, which is not cached.
+                // Once the code is forgotten the write is an ordinary one. The instruction itself
+                // may lie in that page: run it from a block of its own, which is not cached.
                 self.invalidate_page(gpa & !0xFFF);
                 let before = self.cpu.special;
                 match self.decode_single() {
@@ -353,8 +356,8 @@ impl SoftCpu {
         Ok(Found::Cached(id))
     }
 
-    /// Whether the instruction at RIP, which is translated to `hit`, has been decoded as one that crosses into another page,
-    /// and has not changed since.
+    /// Whether the instruction at RIP, which is translated to `hit`, has been decoded as one that
+    /// crosses into another page, and has not changed since.
     fn finds_crossing(&mut self, hit: &Hit) -> Result<bool, Stopped> {
         let Some(block) = self.cache.crossing(hit.gpa, self.cpu.code_size) else {
             return Ok(false);
@@ -372,12 +375,14 @@ impl SoftCpu {
             .cpu
             .translate_fetch(next)
             .map_err(|Abort| Stopped { stack: false })?;
-        // SAFETY: `more.host` is the first byte of a page of RAM, and an instruction is shorter than that.
+        // SAFETY: `more.host` is the first byte of a page of RAM, and an instruction is shorter
+        // than that.
         let unchanged = unsafe { is_at(rest, more.host) };
         Ok(unchanged && self.cpu.within_code_segment(block.len()))
     }
 
-    /// Remembers that a jump to RIP, which is translated to `hit`, leads to the block `id`, if it is a whole one.
+    /// Remembers that a jump to RIP, which is translated to `hit`, leads to the block `id`, if it
+    /// is a whole one.
     fn remember(&mut self, extent: Extent, id: BlockId, hit: &Hit) {
         if extent == Extent::Whole {
             let key = self.cpu.jump_key(self.linear_rip(), hit);
@@ -385,7 +390,8 @@ impl SoftCpu {
         }
     }
 
-    /// Decodes the one instruction at RIP, which may cross into another page, and must not leave its segment.
+    /// Decodes the one instruction at RIP, which may cross into another page, and must not leave
+    /// its segment.
     fn decode_single(&mut self) -> Result<Block, Stopped> {
         let block = self.decode_anywhere()?;
         if self.cpu.within_code_segment(block.len()) {
@@ -518,8 +524,9 @@ fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Left {
     }
 }
 
-/// Runs the operations of a block to its end, or to where they jump or stop; tells the last. `rip` is RIP, from where it is
-/// known without waiting for the jump to it. `BRANCHES`: counts branch instructions.
+/// Runs the operations of a block to its end, or to where they jump or stop; tells the last. `rip`
+/// is RIP, from where it is known without waiting for the jump to it. `BRANCHES`: counts branch
+/// instructions.
 #[inline(always)]
 fn run_block<'a, const BRANCHES: bool>(
     cpu: &mut Cpu,

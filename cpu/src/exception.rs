@@ -1,5 +1,5 @@
-//! Exceptions: from the reason why an instruction stopped to the event, and what happens if that cannot be delivered
-//! (SDM Vol. 3A 6.15, interrupt 8).
+//! Exceptions: from the reason why an instruction stopped to the event, and what happens if that
+//! cannot be delivered (SDM Vol. 3A 6.15, interrupt 8).
 
 use crate::cpu::{Cpu, Fault, Special, vector};
 use crate::interrupt::{Event, Source};
@@ -27,7 +27,8 @@ fn class(event: &Event) -> Class {
 }
 
 impl Cpu {
-    /// Delivers what stopped the instruction at RIP. `stack`: its memory operand was relative to SS.
+    /// Delivers what stopped the instruction at RIP. `stack`: its memory operand was relative to
+    /// SS.
     pub(crate) fn raise_fault(&mut self, stack: bool) {
         // A trap that the instruction had earned, such as by a data breakpoint, goes with it.
         self.drop_debug_trap();
@@ -49,8 +50,8 @@ impl Cpu {
                 (vector::PF, Some(error))
             }
             Fault::NonCanonical if stack => (vector::SS, Some(0)),
-            // Hardware leaves a fetch from a device to the platform. #GP is what the program can be told
-            // precisely; a machine check would be imprecise, and fatal while CR4.MCE is clear.
+            // Hardware leaves a fetch from a device to the platform. #GP is what the program can be
+            // told precisely; a machine check would be imprecise, and fatal while CR4.MCE is clear.
             Fault::NonCanonical | Fault::Unexecutable => (vector::GP, Some(0)),
             // A code write never gets here; the run loop has its own answer to it.
             Fault::None | Fault::CodeWrite { .. } | Fault::TripleFault => return None,
@@ -67,7 +68,8 @@ impl Cpu {
         })
     }
 
-    /// Delivers an event and, should that fail, what follows from the failure (SDM Vol. 3A table 6-5).
+    /// Delivers an event and, should that fail, what follows from the failure (SDM Vol. 3A table
+    /// 6-5).
     pub(crate) fn raise(&mut self, mut event: Event) {
         while let Err(Abort) = self.deliver(&event) {
             let Some(second) = self.fault_event(false) else {

@@ -1,13 +1,14 @@
 //! RFLAGS. The six arithmetic flags are kept as two words and evaluated when somebody looks.
 //!
-//! `res` is the sign-extended result: ZF, SF and PF follow from it. `aux` holds what does not: the carry
-//! out of the most significant bit (CF, bit 63), the carry into it XORed out of CF to give OF (bit 62), the carry out of bit 3
-//! (AF, bit 3), and corrections to PF (bits 15:8, XORed into the low byte of the result) and SF (bit 0), for
-//! flags that no result could give, as after POPF.
+//! `res` is the sign-extended result: ZF, SF and PF follow from it. `aux` holds what does not: the
+//! carry out of the most significant bit (CF, bit 63), the carry into it XORed out of CF to give OF
+//! (bit 62), the carry out of bit 3 (AF, bit 3), and corrections to PF (bits 15:8, XORed into the
+//! low byte of the result) and SF (bit 0), for flags that no result could give, as after POPF.
 //!
-//! The carries take longer to find than the sum, and most are overwritten before anybody looks. So an addition or subtraction of
-//! up to 32 bits leaves in `aux` what they can be found from: its second operand (bits 63:32) and its width, as the shift that
-//! moves its most significant bit to bit 63 (bits 21:16).
+//! The carries take longer to find than the sum, and most are overwritten before anybody looks. So
+//! an addition or subtraction of up to 32 bits leaves in `aux` what they can be found from: its
+//! second operand (bits 63:32) and its width, as the shift that moves its most significant bit to
+//! bit 63 (bits 21:16).
 
 use std::arch::asm;
 
@@ -51,8 +52,8 @@ macro_rules! int {
             #[inline(always)]
             unsafe fn compare_exchange(p: *mut Self, old: Self, new: Self) -> Self {
                 let found;
-                // The library's atomic types want aligned addresses; the instruction, as the guest's, does not.
-                // SAFETY: the caller's promise.
+                // The library's atomic types want aligned addresses; the instruction, as the
+                // guest's, does not. SAFETY: the caller's promise.
                 unsafe {
                     asm!(
                         concat!("lock cmpxchg [{p}], {new", $modifier, "}"),
@@ -111,7 +112,8 @@ impl Lazy {
         }
     }
 
-    /// What of a vector of carries goes into `aux`; `shift` moves the most significant one to bit 63.
+    /// What of a vector of carries goes into `aux`; `shift` moves the most significant one to bit
+    /// 63.
     #[inline(always)]
     fn carry_bits(carries: u64, shift: u32) -> u64 {
         ((carries << shift) & (CF | PO)) | (carries & AF)
@@ -194,7 +196,8 @@ impl Lazy {
         }
     }
 
-    /// SF, ZF and PF of a result, with CF and OF given; AF (undefined) clear: shifts and multiplications.
+    /// SF, ZF and PF of a result, with CF and OF given; AF (undefined) clear: shifts and
+    /// multiplications.
     #[inline(always)]
     pub fn result<T: Int>(r: T, cf: bool, of: bool) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! The stack as far transfers use it: several words are pushed or popped, and the stack pointer moves only when
-//! the transfer is certain.
+//! The stack as far transfers use it: several words are pushed or popped, and the stack pointer
+//! moves only when the transfer is certain.
 
 use crate::cpu::{Cpu, Fault, vector};
 use crate::flags::Int;
@@ -16,7 +16,8 @@ pub(crate) struct Frame {
     mask: u64,
     /// The stack segment, where it has a base and a limit: outside 64-bit mode.
     segment: Option<Segment>,
-    /// Error code for an access outside the segment: a stack that is only being switched to is named.
+    /// Error code for an access outside the segment: a stack that is only being switched to is
+    /// named.
     error: u32,
     privilege: Privilege,
 }
@@ -38,7 +39,8 @@ impl Frame {
         }
     }
 
-    /// The stack at `sp` of the segment `ss`, which an inner privilege level of protected mode is about to use.
+    /// The stack at `sp` of the segment `ss`, which an inner privilege level of protected mode is
+    /// about to use.
     pub fn inner(ss: Segment, sp: u64) -> Self {
         let mask = if ss.attr.contains(SegAttr::DB) {
             0xFFFF_FFFF

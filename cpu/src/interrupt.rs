@@ -1,5 +1,5 @@
-//! Delivery of interrupts and exceptions (SDM Vol. 3A 6.12, 6.14; in real-address mode 20.1.4), and the instructions that
-//! ask for it.
+//! Delivery of interrupts and exceptions (SDM Vol. 3A 6.12, 6.14; in real-address mode 20.1.4), and
+//! the instructions that ask for it.
 //!
 //! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
 
@@ -17,7 +17,8 @@ pub(crate) enum Source {
     External,
     /// An exception, or INT1.
     Exception,
-    /// INT n, INT3 or INTO: subject to the gate's DPL, and its faults are the program's own (EXT clear).
+    /// INT n, INT3 or INTO: subject to the gate's DPL, and its faults are the program's own (EXT
+    /// clear).
     Software,
 }
 
@@ -38,7 +39,8 @@ pub(crate) struct Event {
 /// Offset of RSP0 in a 64-bit TSS; IST1 is at offset 0x24 (SDM Vol. 3A 7.7).
 const TSS_RSP0: u64 = 0x04;
 const TSS_IST0: u64 = 0x1C;
-/// Offset of ESP0 in a 32-bit TSS and of SP0 in one of 16 bits; SS0 follows (SDM Vol. 3A 7.2.1, 7.6).
+/// Offset of ESP0 in a 32-bit TSS and of SP0 in one of 16 bits; SS0 follows (SDM Vol. 3A 7.2.1,
+/// 7.6).
 const TSS_32_ESP0: u64 = 0x04;
 const TSS_16_SP0: u64 = 0x02;
 
@@ -46,7 +48,8 @@ impl Cpu {
     /// Enters the handler of an event, or changes nothing and says why not.
     pub(crate) fn deliver(&mut self, event: &Event) -> Result<(), Abort> {
         let result = self.enter_handler(event);
-        // Faults met on the way say whether the event was external to the program (SDM Vol. 3A 6.13, EXT).
+        // Faults met on the way say whether the event was external to the program (SDM Vol. 3A
+        // 6.13, EXT).
         if result.is_err()
             && event.source != Source::Software
             && let Fault::Exception {
@@ -152,7 +155,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Real-address mode: a far pointer at four bytes a vector, and no error codes (SDM Vol. 3A 20.1.4).
+    /// Real-address mode: a far pointer at four bytes a vector, and no error codes (SDM Vol. 3A
+    /// 20.1.4).
     fn enter_real_handler(&mut self, event: &Event) -> Result<(), Abort> {
         let offset = u64::from(event.vector) * 4;
         if offset + 3 > u64::from(self.sys.idtr.limit) {
@@ -248,7 +252,8 @@ impl Cpu {
         self.raise_external(vector);
     }
 
-    /// Delivers a non-maskable interrupt between two instructions. Further ones wait for IRET (SDM Vol. 3A 6.7.1).
+    /// Delivers a non-maskable interrupt between two instructions. Further ones wait for IRET (SDM
+    /// Vol. 3A 6.7.1).
     pub(crate) fn raise_nmi(&mut self) {
         self.nmi_blocked = true;
         self.raise_external(vector::NMI);

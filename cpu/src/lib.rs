@@ -24,17 +24,19 @@
 //!
 //! # What is left out
 //!
-//! Virtual-8086 mode and hardware task switches. IRET to a frame with VM set, IRET with NT set, a far transfer to a TSS or a
-//! task gate, and a task gate in the IDT are #GP in protected mode, as most of them are in IA-32e mode (SDM Vol. 3A 7.7).
+//! Virtual-8086 mode and hardware task switches. IRET to a frame with VM set, IRET with NT set, a
+//! far transfer to a TSS or a task gate, and a task gate in the IDT are #GP in protected mode, as
+//! most of them are in IA-32e mode (SDM Vol. 3A 7.7).
 //!
 //! # How an instruction runs
 //!
-//! A block of guest code is decoded once into [`op::Op`]s and cached by physical address. Each has a handler, which
-//! gets `&mut Cpu` and its `&Op`, and returns [`op::Flow`], or [`op::Abort`] after it has put the reason into the CPU;
-//! the code of one goes on to that of the next by itself (see [`dispatch`]), until one jumps. The run loop goes from block to block, by
-//! the link of a direct branch or, for others, a table of targets. A handler either completes or leaves no trace:
-//! it computes first, stores to memory next, and commits registers and flags last, so that a
-//! faulting instruction can be restarted (SDM Vol. 3A 6.5).
+//! A block of guest code is decoded once into [`op::Op`]s and cached by physical address. Each has
+//! a handler, which gets `&mut Cpu` and its `&Op`, and returns [`op::Flow`], or [`op::Abort`] after
+//! it has put the reason into the CPU; the code of one goes on to that of the next by itself (see
+//! [`dispatch`]), until one jumps. The run loop goes from block to block, by the link of a direct
+//! branch or, for others, a table of targets. A handler either completes or leaves no trace: it
+//! computes first, stores to memory next, and commits registers and flags last, so that a faulting
+//! instruction can be restarted (SDM Vol. 3A 6.5).
 
 pub mod clock;
 pub mod cpu;

@@ -1,4 +1,5 @@
-//! From bytes to operations: decoding with iced-x86, and filling [`Op`] from the decoded instruction.
+//! From bytes to operations: decoding with iced-x86, and filling [`Op`] from the decoded
+//! instruction.
 
 use iced_x86::{
     CodeSize as IcedCodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction,
@@ -26,8 +27,8 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
         CodeSize::Bits32 => 32,
         CodeSize::Bits64 => 64,
     };
-    // Encodings that later processors gave a meaning keep the one they had before: 0F 0D and 0F 18-1F are hints,
-    // and F3 means nothing before BSF and BSR.
+    // Encodings that later processors gave a meaning keep the one they had before: 0F 0D and 0F
+    // 18-1F are hints, and F3 means nothing before BSF and BSR.
     const OPTIONS: u32 = DecoderOptions::FORCE_RESERVED_NOP
         | DecoderOptions::NO_MPFX_0FBC
         | DecoderOptions::NO_MPFX_0FBD
@@ -36,8 +37,8 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
     Decoder::with_ip(bits, bytes, 0, OPTIONS | options)
 }
 
-/// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes, of at most `longest` instructions.
-/// `None` if its first instruction crosses the page or is none.
+/// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes, of at most
+/// `longest` instructions. `None` if its first instruction crosses the page or is none.
 pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option<Block> {
     let mut bytes = [0u8; MAX_BLOCK as usize * MAX_INSTRUCTION];
     let longest = longest.min(MAX_BLOCK);
@@ -82,7 +83,8 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     if decoder.last_error() == DecoderError::NoMoreBytes {
         return None;
     }
-    // Its answer for what goes on behind the 15th byte is the same as for a LOCK prefix out of place.
+    // Its answer for what goes on behind the 15th byte is the same as for a LOCK prefix out of
+    // place.
     if insn.is_invalid()
         && insn.len() == MAX_INSTRUCTION
         && decoder_with(cpu.code_size, bytes, DecoderOptions::NO_INVALID_CHECK)
@@ -97,7 +99,8 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
     Some(Block::new(ops, is_branch(&insn).into(), bytes))
 }
 
-/// The block for an instruction of more than 15 bytes, of which `bytes` are the first: #GP(0) (SDM Vol. 3A 6.15, vector 13).
+/// The block for an instruction of more than 15 bytes, of which `bytes` are the first: #GP(0) (SDM
+/// Vol. 3A 6.15, vector 13).
 pub(crate) fn too_long(bytes: &[u8]) -> Block {
     let op = Op {
         body: exec::too_long,
@@ -122,8 +125,8 @@ fn is_direct(insn: &Instruction) -> bool {
     )
 }
 
-/// Nothing after this instruction runs without a jump. Conditional branches do not end a block: not taken, they
-/// go on in it.
+/// Nothing after this instruction runs without a jump. Conditional branches do not end a block: not
+/// taken, they go on in it.
 fn ends_block(insn: &Instruction) -> bool {
     !matches!(
         insn.flow_control(),
@@ -200,8 +203,8 @@ fn prefixes(insn: &Instruction) -> u8 {
     p
 }
 
-/// Fills registers and immediates. The first register operand in position 0 is `dst`, in position 1 `src`, in
-/// position 2 `aux`.
+/// Fills registers and immediates. The first register operand in position 0 is `dst`, in position 1
+/// `src`, in position 2 `aux`.
 fn operands(insn: &Instruction, op: &mut Op) {
     for i in 0..insn.op_count() {
         match insn.op_kind(i) {
@@ -253,8 +256,9 @@ pub(crate) fn number(r: Register) -> u8 {
     }
 }
 
-/// Segment of the memory operand. In 64-bit mode the prefixes of ES, CS, SS and DS are ignored, so that an address
-/// relative to RSP or RBP stays in SS and no other is (SDM Vol. 1 3.4.2.1, Vol. 2A 2.1.1).
+/// Segment of the memory operand. In 64-bit mode the prefixes of ES, CS, SS and DS are ignored, so
+/// that an address relative to RSP or RBP stays in SS and no other is (SDM Vol. 1 3.4.2.1, Vol. 2A
+/// 2.1.1).
 fn segment(code_size: CodeSize, insn: &Instruction) -> Register {
     match (code_size, insn.memory_segment()) {
         (_, register @ (Register::FS | Register::GS)) => register,
@@ -299,7 +303,8 @@ fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
         body,
         ..*op
     };
-    // An address of POP counts from the stack pointer after the pop (SDM Vol. 2B, POP), an address operation runs before.
+    // An address of POP counts from the stack pointer after the pop (SDM Vol. 2B, POP), an address
+    // operation runs before.
     let popped = match (insn.mnemonic(), base) {
         (Mnemonic::Pop, Register::RSP | Register::ESP) => insn.memory_size().size() as i64,
         _ => 0,

@@ -55,7 +55,8 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn load_if<const HIT: bool, T: Int>(&mut self, la: u64) -> Result<T, Abort> {
         match self.tlb.fast(la, T::BYTES, Access::Read) {
-            // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the page.
+            // SAFETY: the TLB only gives addresses of guest RAM with `T::BYTES` bytes left in the
+            // page.
             Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
             None if HIT => Err(Abort),
             None => self.load_missed(la, self.privilege),
@@ -96,7 +97,8 @@ impl Cpu {
     ) -> Result<(), Abort> {
         match self.tlb.fast(la, T::BYTES, Access::Write) {
             Some(p) => {
-                // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes left in the page.
+                // SAFETY: the TLB only gives addresses of writable guest RAM with `T::BYTES` bytes
+                // left in the page.
                 unsafe { p.cast::<T>().write_unaligned(value) };
                 Ok(())
             }
@@ -112,8 +114,8 @@ impl Cpu {
         self.store_slow(la, &bytes[..T::BYTES], self.privilege)
     }
 
-    /// Reads, lets `f` compute the new value, and writes it back, atomically for an `op` with LOCK; faults before `f`
-    /// runs, or not at all. `f` may run more than once.
+    /// Reads, lets `f` compute the new value, and writes it back, atomically for an `op` with LOCK;
+    /// faults before `f` runs, or not at all. `f` may run more than once.
     #[inline(always)]
     pub fn modify<T: Int>(
         &mut self,
@@ -124,7 +126,8 @@ impl Cpu {
         self.modify_if::<false, T>(op, la, f)
     }
 
-    /// The same, with `HIT` only without LOCK and where the TLB has it: else it aborts, with no reason given.
+    /// The same, with `HIT` only without LOCK and where the TLB has it: else it aborts, with no
+    /// reason given.
     #[inline(always)]
     pub(crate) fn modify_if<const HIT: bool, T: Int>(
         &mut self,
@@ -203,8 +206,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Checks a write of `size` bytes at `la`. Gives the host's address if the bytes are RAM and lie in one page:
-    /// across two, and on device registers, there is no atomic access.
+    /// Checks a write of `size` bytes at `la`. Gives the host's address if the bytes are RAM and
+    /// lie in one page: across two, and on device registers, there is no atomic access.
     pub(crate) fn lockable(&mut self, la: u64, size: usize) -> Result<Option<*mut u8>, Abort> {
         self.check_writable(la, size)?;
         if pages(la, size).nth(1).is_some() {
@@ -216,7 +219,8 @@ impl Cpu {
         })
     }
 
-    /// Stores `new` at the 16-byte-aligned `la` if `old` is there, atomically if the host can; returns what was there.
+    /// Stores `new` at the 16-byte-aligned `la` if `old` is there, atomically if the host can;
+    /// returns what was there.
     pub(crate) fn compare_exchange128(
         &mut self,
         la: u64,
@@ -231,10 +235,12 @@ impl Cpu {
         self.watch(la, 16, Access::Write);
         let p = host.cast::<u128>();
         if is_x86_feature_detected!("cmpxchg16b") {
-            // SAFETY: `p` is writable guest RAM, aligned as `la` is, and the host has the instruction.
+            // SAFETY: `p` is writable guest RAM, aligned as `la` is, and the host has the
+            // instruction.
             return Ok(unsafe { exchange128(p, old, new) });
         }
-        // SAFETY: as above. A host without the instruction has no KVM, and runs one processor at a time.
+        // SAFETY: as above. A host without the instruction has no KVM, and runs one processor at a
+        // time.
         unsafe {
             let found = p.read();
             p.write(if found == old { new } else { found });
@@ -272,12 +278,14 @@ impl Cpu {
         self.load_slow(la, bytes, self.privilege)
     }
 
-    /// Stores any number of bytes (up to a page), all or none, with the privilege of the current CPL.
+    /// Stores any number of bytes (up to a page), all or none, with the privilege of the current
+    /// CPL.
     pub fn store_bytes(&mut self, la: u64, bytes: &[u8]) -> Result<(), Abort> {
         self.store_slow(la, bytes, self.privilege)
     }
 
-    /// Implicit load of a system structure (descriptor tables, TSS): supervisor privilege whatever the CPL.
+    /// Implicit load of a system structure (descriptor tables, TSS): supervisor privilege whatever
+    /// the CPL.
     #[inline]
     pub fn load_system<T: Int>(&mut self, la: u64) -> Result<T, Abort> {
         self.load_as(la, Privilege::Supervisor)
@@ -299,8 +307,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// A store that is not part of an instruction that could be restarted: code that it overwrites is
-    /// forgotten before the next block instead.
+    /// A store that is not part of an instruction that could be restarted: code that it overwrites
+    /// is forgotten before the next block instead.
     fn store_implicit(&mut self, la: u64, bytes: &[u8]) -> Result<(), Abort> {
         let r = self.store_slow(la, bytes, Privilege::Supervisor);
         if let (Err(Abort), Fault::CodeWrite { .. }) = (&r, &self.fault) {
@@ -341,8 +349,8 @@ impl Cpu {
         if privilege == Privilege::UserAligned {
             self.check_aligned(la, bytes.len())?;
         }
-        // Both pages before either is read: a read of a device register must not be repeated. The first one
-        // that faults gives CR2.
+        // Both pages before either is read: a read of a device register must not be repeated. The
+        // first one that faults gives CR2.
         let parts = pages(la, bytes.len());
         if parts.clone().nth(1).is_some() {
             self.check_canonical_end(la, bytes.len())?;
@@ -354,8 +362,8 @@ impl Cpu {
         for part in parts {
             let dst = &mut bytes[done..done + part.len];
             match self.translate(part.la, Access::Read, privilege)? {
-                // SAFETY: `translate` found RAM, and a part does not leave its page. Guest memory and
-                // `dst` are distinct.
+                // SAFETY: `translate` found RAM, and a part does not leave its page. Guest memory
+                // and `dst` are distinct.
                 Target::Ram(hit) => unsafe {
                     std::ptr::copy_nonoverlapping(hit.host, dst.as_mut_ptr(), part.len);
                 },
@@ -390,8 +398,8 @@ impl Cpu {
         for part in parts {
             let src = &bytes[done..done + part.len];
             match self.translate(part.la, Access::Write, privilege)? {
-                // SAFETY: `translate` found writable RAM, and a part does not leave its page. Guest memory
-                // and `src` are distinct.
+                // SAFETY: `translate` found writable RAM, and a part does not leave its page. Guest
+                // memory and `src` are distinct.
                 Target::Ram(hit) => unsafe {
                     std::ptr::copy_nonoverlapping(src.as_ptr(), hit.host, part.len);
                 },
@@ -409,7 +417,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// #AC for an unaligned access at CPL 3 while CR0.AM and RFLAGS.AC are set (SDM Vol. 3A 6.15, vector 17).
+    /// #AC for an unaligned access at CPL 3 while CR0.AM and RFLAGS.AC are set (SDM Vol. 3A 6.15,
+    /// vector 17).
     fn check_aligned(&mut self, la: u64, size: usize) -> Result<(), Abort> {
         if self.privilege == Privilege::UserAligned
             && size.is_power_of_two()
@@ -420,7 +429,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// An operand that only ends outside the canonical addresses faults for that before any page of it does.
+    /// An operand that only ends outside the canonical addresses faults for that before any page of
+    /// it does.
     fn check_canonical_end(&mut self, la: u64, len: usize) -> Result<(), Abort> {
         if canonical(la.wrapping_add(len as u64 - 1)) {
             Ok(())
@@ -429,8 +439,8 @@ impl Cpu {
         }
     }
 
-    /// A write of `len` bytes at `hit` must not meet code that has been decoded; and the fields of the DS area may not be
-    /// what they were.
+    /// A write of `len` bytes at `hit` must not meet code that has been decoded; and the fields of
+    /// the DS area may not be what they were.
     fn check_observed(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
         if hit.observed {
             self.window.close();
@@ -441,7 +451,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Where an instruction fetch at `la` leads: host address of the byte, and guest-physical address.
+    /// Where an instruction fetch at `la` leads: host address of the byte, and guest-physical
+    /// address.
     pub(crate) fn translate_fetch(&mut self, la: u64) -> Result<Hit, Abort> {
         let privilege = if self.cpl == 3 {
             Privilege::User
@@ -450,12 +461,14 @@ impl Cpu {
         };
         match self.translate(la, Access::Execute, privilege)? {
             Target::Ram(hit) => Ok(hit),
-            // No hardware executes device registers usefully; a machine check would be the closest match.
+            // No hardware executes device registers usefully; a machine check would be the closest
+            // match.
             Target::Mmio(_) => Err(self.abort(Fault::Unexecutable)),
         }
     }
 
-    /// The guest-physical address behind `la`, for a privileged reader such as a debugger; sets no fault.
+    /// The guest-physical address behind `la`, for a privileged reader such as a debugger; sets no
+    /// fault.
     pub fn translate_quietly(&mut self, la: u64) -> Option<u64> {
         let la = la & self.linear_mask;
         if !canonical(la) {
@@ -517,7 +530,8 @@ impl Cpu {
 /// LOCK CMPXCHG16B: stores `new` at `p` if `old` is there; returns what was there.
 ///
 /// # Safety
-/// `p` is aligned, and valid for reads and writes by atomic instructions; the host has the instruction.
+/// `p` is aligned, and valid for reads and writes by atomic instructions; the host has the
+/// instruction.
 unsafe fn exchange128(p: *mut u128, old: u128, new: u128) -> u128 {
     let (low, high): (u64, u64);
     // SAFETY: the caller's promise. RBX, which the compiler keeps for itself, has its value again.
@@ -580,7 +594,8 @@ impl DsMemory for Cpu {
     fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
         if let Some(hit) = self.pin(la, 8 * N) {
             for (i, word) in words.iter().enumerate() {
-                // SAFETY: `pin` only gives addresses of writable guest RAM with `8 * N` bytes left in the page.
+                // SAFETY: `pin` only gives addresses of writable guest RAM with `8 * N` bytes left
+                // in the page.
                 unsafe { hit.host.cast::<u64>().add(i).write_unaligned(*word) };
             }
             return Ok(());
@@ -595,8 +610,9 @@ impl DsMemory for Cpu {
 }
 
 impl Cpu {
-    /// Where linear address `la` leads, if a supervisor may write `len` bytes there directly: they lie in one page of RAM
-    /// that holds no code, and that no breakpoint watches. Valid until the next [`Self::new_generation`].
+    /// Where linear address `la` leads, if a supervisor may write `len` bytes there directly: they
+    /// lie in one page of RAM that holds no code, and that no breakpoint watches. Valid until the
+    /// next [`Self::new_generation`].
     pub(crate) fn pin(&mut self, la: u64, len: usize) -> Option<Hit> {
         if (la & 0xFFF) as usize + len > 0x1000 {
             return None;

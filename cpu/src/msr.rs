@@ -1,5 +1,5 @@
-//! Model-specific registers: one table of numbers and behaviours, and RDMSR and WRMSR (SDM Vol. 4, and Vol. 3 where
-//! a row says so).
+//! Model-specific registers: one table of numbers and behaviours, and RDMSR and WRMSR (SDM Vol. 4,
+//! and Vol. 3 where a row says so).
 //!
 //! A register that is not in the table does not exist: #GP(0).
 
@@ -30,8 +30,9 @@ const MISC_ENABLE_PEBS_UNAVAILABLE: u64 = 1 << 12;
 /// IA32_MISC_ENABLE after reset.
 pub(crate) const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;
 
-/// IA32_MTRR_DEF_TYPE: enabled, everything write-back. After RESET it is all clear, but no kernel ever sees that: it
-/// expects what firmware sets up, and takes a processor without any write-back memory for a broken one.
+/// IA32_MTRR_DEF_TYPE: enabled, everything write-back. After RESET it is all clear, but no kernel
+/// ever sees that: it expects what firmware sets up, and takes a processor without any write-back
+/// memory for a broken one.
 const MTRR_DEFAULT_RESET: u64 = 1 << 11 | 6;
 
 /// How a register behaves.
@@ -149,8 +150,8 @@ static TABLE: &[Row] = &[
     ),
     // IA32_FEATURE_CONTROL: locked, with VMX and SMX off.
     row(0x3A, Kind::ReadOnly(1)),
-    // IA32_BIOS_SIGN_ID: software writes 0, executes CPUID and reads the microcode revision in the upper half. It is
-    // always there, the last one of this part.
+    // IA32_BIOS_SIGN_ID: software writes 0, executes CPUID and reads the microcode revision in the
+    // upper half. It is always there, the last one of this part.
     row(
         0x8B,
         Kind::Ignored {
@@ -164,8 +165,9 @@ static TABLE: &[Row] = &[
     row(0xCD, Kind::ReadOnly(1)),
     // IA32_MTRRCAP: 8 variable ranges, fixed ranges, write combining (Vol. 3A 11.11.1).
     row(0xFE, Kind::ReadOnly(0x508)),
-    // IA32_ARCH_CAPABILITIES. A processor that does not speculate has none of the flaws: RDCL_NO, SKIP_L1DFL,
-    // SSB_NO, MDS_NO, PSCHANGE_MC_NO, TAA_NO, SBDR_SSDP_NO, FBSDP_NO, PSDP_NO, BHI_NO, PBRSB_NO, GDS_NO, RFDS_NO, ITS_NO.
+    // IA32_ARCH_CAPABILITIES. A processor that does not speculate has none of the flaws: RDCL_NO,
+    // SKIP_L1DFL, SSB_NO, MDS_NO, PSCHANGE_MC_NO, TAA_NO, SBDR_SSDP_NO, FBSDP_NO, PSDP_NO, BHI_NO,
+    // PBRSB_NO, GDS_NO, RFDS_NO, ITS_NO.
     row(
         0x10A,
         Kind::ReadOnly(
@@ -216,13 +218,15 @@ static TABLE: &[Row] = &[
     row(0x2FF, Kind::MtrrDefault),
     // IA32_FIXED_CTR0 to 2.
     rows(0x309, 0x30B, Kind::Pmu(Register::FixedCtr)),
-    // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B 18.2.2.1).
+    // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B
+    // 18.2.2.1).
     row(0x38D, Kind::Pmu(|_| Register::FixedCtrCtrl)),
     // IA32_PERF_GLOBAL_STATUS. BTS has no bit here.
     row(0x38E, Kind::Pmu(|_| Register::GlobalStatus)),
     // IA32_PERF_GLOBAL_CTRL.
     row(0x38F, Kind::Pmu(|_| Register::GlobalCtrl)),
-    // IA32_PERF_GLOBAL_OVF_CTRL: clears bits of the status: also the DS buffer's (62) and the condition changed (63).
+    // IA32_PERF_GLOBAL_OVF_CTRL: clears bits of the status: also the DS buffer's (62) and the
+    // condition changed (63).
     row(0x390, Kind::Pmu(|_| Register::GlobalOvfCtrl)),
     // IA32_DS_AREA (Vol. 3B 17.4.9).
     row(0x600, Kind::DsArea),
@@ -263,8 +267,8 @@ fn find(number: u32) -> Option<(&'static Row, usize)> {
     Some((r, (before + number - r.first) as usize))
 }
 
-/// The values of all registers after reset, as [`Cpu::msr_store`] holds them. Those of the registers that live elsewhere
-/// are unused.
+/// The values of all registers after reset, as [`Cpu::msr_store`] holds them. Those of the
+/// registers that live elsewhere are unused.
 pub(crate) fn reset_values(_: &Model) -> Vec<u64> {
     let reset = |r: &Row| match r.kind {
         Kind::Stored { reset, .. } => reset,

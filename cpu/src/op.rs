@@ -12,7 +12,8 @@ pub enum Flow {
     Next,
     /// A near branch was taken; the handler has set [`Cpu::rip`].
     Branch,
-    /// The block ends here; the handler has set [`Cpu::rip`], and has recorded the branch, if it is one.
+    /// The block ends here; the handler has set [`Cpu::rip`], and has recorded the branch, if it is
+    /// one.
     Jump,
 }
 
@@ -36,8 +37,8 @@ pub mod reg {
     pub const TMP: u8 = 18;
     /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
     pub const HIGH8: u8 = 20;
-    /// The base of segment register `n` as `seg` numbers it is `SEGMENT + n`: in 64-bit mode only FS and GS differ from
-    /// zero.
+    /// The base of segment register `n` as `seg` numbers it is `SEGMENT + n`: in 64-bit mode only
+    /// FS and GS differ from zero.
     pub const SEGMENT: u8 = 24;
     /// Room for any operand field.
     pub const COUNT: usize = 256;
@@ -60,22 +61,24 @@ pub mod seg {
 
 /// One decoded operation: usually a whole instruction.
 ///
-/// An instruction whose address size is not 64 bits, or whose address has more parts than an operation has room for,
-/// becomes several: those before the last compute the address into [`reg::TMP`], so that the others need not ask. All
-/// carry the same `off`, `len` and `idx`.
+/// An instruction whose address size is not 64 bits, or whose address has more parts than an
+/// operation has room for, becomes several: those before the last compute the address into
+/// [`reg::TMP`], so that the others need not ask. All carry the same `off`, `len` and `idx`.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
     /// Its code, see [`crate::dispatch`].
     pub run: Run,
     /// Executes it where the code alone cannot.
     pub body: Handler,
-    /// Immediate, sign-extended; for a direct near branch the target's offset from the block's start.
+    /// Immediate, sign-extended; for a direct near branch the target's offset from the block's
+    /// start.
     pub imm: u64,
     /// Displacement of the memory operand.
     pub disp: i64,
     /// Base register of the memory operand ([`reg::ZERO`] if none).
     pub base: u8,
-    /// Index register of the memory operand ([`reg::ZERO`] if none); the base of a segment that differs from zero.
+    /// Index register of the memory operand ([`reg::ZERO`] if none); the base of a segment that
+    /// differs from zero.
     pub index: u8,
     /// What the index is multiplied by: 1, 2, 4 or 8.
     pub scale: u8,

@@ -87,8 +87,8 @@ pub(crate) fn is_pae(sys: &SystemState) -> bool {
     sys.cr0 & cr0::PG != 0 && sys.cr4 & cr4::PAE != 0 && sys.efer & efer::LMA == 0
 }
 
-/// The page-directory-pointer table that `cr3` leads to, for the PDPTE registers; `None` if a present entry has a
-/// reserved bit set (SDM Vol. 3A 4.4.1).
+/// The page-directory-pointer table that `cr3` leads to, for the PDPTE registers; `None` if a
+/// present entry has a reserved bit set (SDM Vol. 3A 4.4.1).
 pub(crate) fn pdptes(ram: &GuestRam, cr3: u64) -> Option<[u64; 4]> {
     const RESERVED: u64 = 0x1E6 | !((1 << PHYS_BITS) - 1);
     let table = cr3 & 0xFFFF_FFE0;
@@ -106,8 +106,9 @@ fn read(ram: &GuestRam, at: u64, s: &Structures) -> u64 {
     }
 }
 
-/// Sets flags in the entry at `at`, which was `entry` when it was read from RAM. False if it is something else by now:
-/// another processor may have changed or set it meanwhile (SDM Vol. 3A 4.8, 8.1.2.1).
+/// Sets flags in the entry at `at`, which was `entry` when it was read from RAM. False if it is
+/// something else by now: another processor may have changed or set it meanwhile (SDM Vol. 3A 4.8,
+/// 8.1.2.1).
 fn set_flags(ram: &GuestRam, at: u64, entry: u64, flags: u64, s: &Structures) -> bool {
     let new = entry | flags;
     match s.entry_shift {
@@ -116,8 +117,8 @@ fn set_flags(ram: &GuestRam, at: u64, entry: u64, flags: u64, s: &Structures) ->
     }
 }
 
-/// Translates linear address `la`, canonical and outside IA-32e mode below 4 GBytes, setting accessed and dirty flags;
-/// on a page fault, its error code.
+/// Translates linear address `la`, canonical and outside IA-32e mode below 4 GBytes, setting
+/// accessed and dirty flags; on a page fault, its error code.
 pub(crate) fn walk(
     ram: &GuestRam,
     sys: &SystemState,

@@ -21,12 +21,14 @@ pub trait Platform: Send + Sync {
     /// The interrupt-acknowledge cycle: the vector of the interrupt that [`Signals::INTR`]
     /// announced, or `None` if it has gone away (a spurious wake-up).
     fn acknowledge_interrupt(&self, now: u64) -> Option<u8>;
-    /// Takes the pending non-maskable interrupt that [`Signals::NMI`] announced, if it is still there.
+    /// Takes the pending non-maskable interrupt that [`Signals::NMI`] announced, if it is still
+    /// there.
     fn take_nmi(&self) -> bool;
-    /// Takes a non-maskable interrupt back that was taken and not delivered: the processor is to find it again.
+    /// Takes a non-maskable interrupt back that was taken and not delivered: the processor is to
+    /// find it again.
     fn give_back_nmi(&self);
-    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. On a machine with one
-    /// processor nobody sends any.
+    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. On a
+    /// machine with one processor nobody sends any.
     fn take_startup(&self) -> Option<Startup> {
         None
     }
@@ -37,9 +39,11 @@ pub trait Platform: Send + Sync {
     fn cr8(&self) -> u64;
     /// Writes CR8; the value has only bits 3:0 set.
     fn set_cr8(&self, now: u64, value: u64);
-    /// Reads an MSR that belongs to the local APIC (0x1B, 0x6E0, 0x800-0x8FF). `None`: it has no such MSR (#GP).
+    /// Reads an MSR that belongs to the local APIC (0x1B, 0x6E0, 0x800-0x8FF). `None`: it has no
+    /// such MSR (#GP).
     fn apic_rdmsr(&self, now: u64, msr: u32) -> Option<u64>;
-    /// Writes an MSR that belongs to the local APIC. `None`: no such MSR or a reserved bit is set (#GP).
+    /// Writes an MSR that belongs to the local APIC. `None`: no such MSR or a reserved bit is set
+    /// (#GP).
     fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()>;
 }
 
@@ -52,14 +56,15 @@ pub enum Startup {
     StartUp(u8),
 }
 
-/// Something that stops a processor that does not look at its [`Signals`] by itself, or ends its sleep.
+/// Something that stops a processor that does not look at its [`Signals`] by itself, or ends its
+/// sleep.
 pub trait Wake: Send + Sync {
     /// Makes the processor look. Called from any thread.
     fn wake(&self);
 }
 
-/// Lines into a processor that anything in the machine may raise, from any thread; the processor looks
-/// at them once a block.
+/// Lines into a processor that anything in the machine may raise, from any thread; the processor
+/// looks at them once a block.
 #[derive(Default)]
 pub struct Signals {
     lines: AtomicU32,
@@ -84,7 +89,8 @@ impl Signals {
 
     /// Raises the lines in `bits`.
     pub fn raise(&self, bits: u32) {
-        // Sequentially consistent: whoever is about to sleep says so first, and looks at the lines then.
+        // Sequentially consistent: whoever is about to sleep says so first, and looks at the lines
+        // then.
         let before = self.lines.fetch_or(bits, Ordering::SeqCst);
         if before & bits != bits
             && let Some(wake) = self.wake.get()

@@ -1,22 +1,25 @@
-//! Architectural performance monitoring, version 2 (SDM Vol. 3B 18.2.1, 18.2.2): counters of instructions, branch
-//! instructions and clock cycles.
+//! Architectural performance monitoring, version 2 (SDM Vol. 3B 18.2.1, 18.2.2): counters of
+//! instructions, branch instructions and clock cycles.
 //!
-//! Nothing is counted one by one. The run loop knows how many instructions have retired, so a counter is brought up to
-//! date when somebody looks at it, and at the first instruction boundary after a change of privilege, which decides what
-//! counts. Only for branches there is a loop of its own, which runs while a counter counts them. An overflow that
-//! interrupts is a deadline like any other: blocks run as long as they cannot reach it, and then single instructions.
+//! Nothing is counted one by one. The run loop knows how many instructions have retired, so a
+//! counter is brought up to date when somebody looks at it, and at the first instruction boundary
+//! after a change of privilege, which decides what counts. Only for branches there is a loop of its
+//! own, which runs while a counter counts them. An overflow that interrupts is a deadline like any
+//! other: blocks run as long as they cannot reach it, and then single instructions.
 //!
 //! What is counted:
 //!
-//! * An instruction counts at the privilege level at which it began. One that faults does not count, and a repeated string
-//!   instruction counts once, when it is complete.
-//! * A branch instruction is one of control transfer, near or far, taken or not, software interrupts among them.
-//! * A core cycle is what an instruction takes, a stretch of a repeated one, or an exception. So no two instructions retire
-//!   in a cycle, which makes a counter mask (CMASK) of 2 never be reached.
-//! * A reference cycle is a tick of the time-stamp counter while the processor is not halted. In virtual time a core cycle
-//!   is one.
-//! * There are no caches and no prediction of branches to count misses of: CPUID.0AH:EBX says so. A counter of those, of
-//!   any event that is not architectural, and one with edge detection (E) stands still.
+//! * An instruction counts at the privilege level at which it began. One that faults does not
+//!   count, and a repeated string instruction counts once, when it is complete.
+//! * A branch instruction is one of control transfer, near or far, taken or not, software
+//!   interrupts among them.
+//! * A core cycle is what an instruction takes, a stretch of a repeated one, or an exception. So no
+//!   two instructions retire in a cycle, which makes a counter mask (CMASK) of 2 never be reached.
+//! * A reference cycle is a tick of the time-stamp counter while the processor is not halted. In
+//!   virtual time a core cycle is one.
+//! * There are no caches and no prediction of branches to count misses of: CPUID.0AH:EBX says so. A
+//!   counter of those, of any event that is not architectural, and one with edge detection (E)
+//!   stands still.
 //! * A WRMSR that configures counters counts as they were configured before it.
 
 use vbts_bts::DebugCtl;
@@ -53,7 +56,8 @@ const FIXED: usize = 32;
 /// IA32_PERF_GLOBAL_OVF_CTRL: the DS buffer's bit, and that of a changed condition.
 const OVF_OTHERS: u64 = 3 << 62;
 
-/// CPL 0, and the other levels, as IA32_PERFEVTSELx (OS is the bit after USR) and IA32_FIXED_CTR_CTRL select them.
+/// CPL 0, and the other levels, as IA32_PERFEVTSELx (OS is the bit after USR) and
+/// IA32_FIXED_CTR_CTRL select them.
 const OS: u8 = 1 << 0;
 const USR: u8 = 1 << 1;
 
@@ -90,7 +94,8 @@ impl Rate {
         if select & evtsel::EDGE != 0 {
             return None;
         }
-        // With a counter mask those cycles count in which at least so many events occur, or with INV fewer.
+        // With a counter mask those cycles count in which at least so many events occur, or with
+        // INV fewer.
         match (select >> evtsel::CMASK, select & evtsel::INV != 0, event) {
             (0, _, _) => Some(event),
             (1, false, Self::Reference) => Some(Self::Cycles),
@@ -330,7 +335,8 @@ impl Cpu {
         })
     }
 
-    /// Writes a register by a WRMSR that has so many instructions `ahead` of it in the current block. `None`: #GP(0).
+    /// Writes a register by a WRMSR that has so many instructions `ahead` of it in the current
+    /// block. `None`: #GP(0).
     pub(crate) fn write_pmu(&mut self, ahead: u8, register: Register, value: u64) -> Option<()> {
         let Shape {
             mask,
@@ -368,8 +374,8 @@ impl Cpu {
         Some(())
     }
 
-    /// RDPMC, `ahead` instructions into the current block: a programmable counter, or with bit 30 a fixed one (Vol. 2B).
-    /// `None` if there is no such counter.
+    /// RDPMC, `ahead` instructions into the current block: a programmable counter, or with bit 30 a
+    /// fixed one (Vol. 2B). `None` if there is no such counter.
     pub(crate) fn performance_counter(&mut self, ahead: u8, index: u32) -> Option<u64> {
         const FIXED_COUNTERS: u32 = 1 << 30;
         let register = match index.checked_sub(FIXED_COUNTERS) {
@@ -379,8 +385,8 @@ impl Cpu {
         self.read_pmu(ahead, register)
     }
 
-    /// Whether a counter is enabled, apart from IA32_PERF_GLOBAL_CTRL, by which system software stops all of them for
-    /// moments: only this processor counts its events.
+    /// Whether a counter is enabled, apart from IA32_PERF_GLOBAL_CTRL, by which system software
+    /// stops all of them for moments: only this processor counts its events.
     pub fn uses_counters(&self) -> bool {
         self.msr.pmu.any_enabled()
     }
@@ -464,8 +470,8 @@ impl Cpu {
         self.configure_counters();
     }
 
-    /// When the first overflow can come that interrupts. Each event takes an instruction at least, but for ticks of the
-    /// host's clock: those are looked at when the run loop returns.
+    /// When the first overflow can come that interrupts. Each event takes an instruction at least,
+    /// but for ticks of the host's clock: those are looked at when the run loop returns.
     fn update_due(&mut self) {
         let host = matches!(self.clock, Clock::Host(_));
         let mut due = u64::MAX;
@@ -516,8 +522,9 @@ impl Cpu {
         }
     }
 
-    /// Signals a performance-monitoring interrupt, of a counter or of the Branch Trace Store, and freezes what DEBUGCTL says
-    /// (Vol. 3B 17.4.7). The counters go on to the end of the instruction.
+    /// Signals a performance-monitoring interrupt, of a counter or of the Branch Trace Store, and
+    /// freezes what DEBUGCTL says (Vol. 3B 17.4.7). The counters go on to the end of the
+    /// instruction.
     pub(crate) fn performance_interrupt(&mut self) {
         let debugctl = DebugCtl::from_bits_retain(self.recorder.debugctl());
         if debugctl.contains(DebugCtl::FREEZE_LBRS_ON_PMI) {

@@ -27,11 +27,12 @@ unsafe impl Send for GuestRam {}
 unsafe impl Sync for GuestRam {}
 
 impl GuestRam {
-    /// Describes RAM as ranges `(guest-physical start, length in bytes, host address)`, each page-aligned.
+    /// Describes RAM as ranges `(guest-physical start, length in bytes, host address)`, each
+    /// page-aligned.
     ///
     /// # Safety
-    /// Each host range must be valid for reads and writes for as long as the result or a clone of it
-    /// lives, and no Rust reference may be held to it meanwhile.
+    /// Each host range must be valid for reads and writes for as long as the result or a clone of
+    /// it lives, and no Rust reference may be held to it meanwhile.
     pub unsafe fn new(ranges: &[(u64, u64, NonNull<u8>)]) -> Self {
         let regions: Vec<Region> = ranges
             .iter()
@@ -71,7 +72,8 @@ impl GuestRam {
         })
     }
 
-    /// Writes `new` at `gpa`, which is aligned to its size, if `old` is there; atomically, and false if it is not.
+    /// Writes `new` at `gpa`, which is aligned to its size, if `old` is there; atomically, and
+    /// false if it is not.
     pub(crate) fn replace<T: Int>(&self, gpa: u64, old: T, new: T) -> bool {
         let Some(page) = self.page(gpa) else {
             return false;

@@ -8,8 +8,8 @@ use crate::op::seg;
 use crate::state::rflags;
 
 impl Cpu {
-    /// A transfer from linear address `from` to RIP was made that may have changed CS and CPL: the CPL that counts is
-    /// the one it has led to (see `Recorder::enabled`).
+    /// A transfer from linear address `from` to RIP was made that may have changed CS and CPL: the
+    /// CPL that counts is the one it has led to (see `Recorder::enabled`).
     #[inline(never)]
     pub(crate) fn record_far(&mut self, from: u64) {
         let to = self.linear_ip(self.rip);
@@ -44,12 +44,13 @@ impl Cpu {
             let slot = w.offset.wrapping_add(w.index) as *mut u64;
             let record = BranchRecord { from, to }.to_words();
             for (i, word) in record.into_iter().enumerate() {
-                // SAFETY: the window is open, and `index` lies in it: a record there is in the page of writable guest
-                // RAM that `offset` leads to.
+                // SAFETY: the window is open, and `index` lies in it: a record there is in the page
+                // of writable guest RAM that `offset` leads to.
                 unsafe { slot.add(i).write_unaligned(word) };
             }
             w.index += RECORD_SIZE;
-            // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM.
+            // SAFETY: the window is open: `field` is the host address of a word of writable guest
+            // RAM.
             unsafe { (w.field as *mut u64).write_unaligned(w.index) };
             return true;
         }
@@ -94,7 +95,8 @@ impl Cpu {
             return;
         }
         self.observe_ds_page(ds_page);
-        // A record that fits after the next one: no wrap. Neither reaches the threshold, or it lies behind.
+        // A record that fits after the next one: no wrap. Neither reaches the threshold, or it lies
+        // behind.
         let mut end = absolute_maximum.saturating_sub(2 * RECORD_SIZE - 1);
         if index < threshold {
             end = end.min(threshold.saturating_sub(RECORD_SIZE));
@@ -108,7 +110,8 @@ impl Cpu {
         };
     }
 
-    /// Has writes to the page at `gpa` close the window, and no longer those to the page of which that was so.
+    /// Has writes to the page at `gpa` close the window, and no longer those to the page of which
+    /// that was so.
     fn observe_ds_page(&mut self, gpa: u64) {
         let before = std::mem::replace(&mut self.ds_page, gpa);
         if before != gpa {
@@ -117,8 +120,8 @@ impl Cpu {
         }
     }
 
-    /// Whether writes to the guest-physical page of `gpa` must be looked at: it holds decoded code, or the fields of
-    /// the DS area.
+    /// Whether writes to the guest-physical page of `gpa` must be looked at: it holds decoded code,
+    /// or the fields of the DS area.
     pub(crate) fn is_observed(&self, gpa: u64) -> bool {
         self.code_map.is_code(gpa) || gpa & !0xFFF == self.ds_page
     }
@@ -132,13 +135,13 @@ impl Cpu {
 /// [`Cpu`]'s `ds_page` when there is none: no page begins there.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
-/// Where records can be stored by one comparison: a run of slots in one page, the next one among them, in which a
-/// record neither wraps the buffer, nor fills it, nor reaches the threshold. The code segment begins at zero, so that an
-/// instruction pointer is a linear address.
+/// Where records can be stored by one comparison: a run of slots in one page, the next one among
+/// them, in which a record neither wraps the buffer, nor fills it, nor reaches the threshold. The
+/// code segment begins at zero, so that an instruction pointer is a linear address.
 ///
-/// Everything that could make this untrue closes it: another translation, another DS area or DEBUGCTL, code decoded
-/// from either page, and a write to the page of the fields, by the guest or by a device. What another processor writes
-/// there is seen when the next run begins.
+/// Everything that could make this untrue closes it: another translation, another DS area or
+/// DEBUGCTL, code decoded from either page, and a write to the page of the fields, by the guest or
+/// by a device. What another processor writes there is seen when the next run begins.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     /// The BTS index: linear address of the next slot. In the DS area it is the same.

@@ -1,4 +1,5 @@
-//! The states that a processor starts from: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1 and table 9-1, 8.4).
+//! The states that a processor starts from: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1
+//! and table 9-1, 8.4).
 
 use crate::cpuid::Model;
 use crate::debug::{DR6_ONES, DR7_ONES};
@@ -65,8 +66,9 @@ impl CpuState {
         before.after_init(model)
     }
 
-    /// After an INIT in this state: the caches (CR0.CD and NW), the x87 and SSE registers, the time-stamp counter and
-    /// most MSRs, the performance counters' among them, keep what they hold. The local APIC, which has state of its own, is not part of this.
+    /// After an INIT in this state: the caches (CR0.CD and NW), the x87 and SSE registers, the
+    /// time-stamp counter and most MSRs, the performance counters' among them, keep what they hold.
+    /// The local APIC, which has state of its own, is not part of this.
     #[must_use]
     pub fn after_init(&self, model: &Model) -> Self {
         let mut seg = [DATA; 6];
@@ -102,8 +104,8 @@ impl CpuState {
         state
     }
 
-    /// What a start-up IPI does to a processor that waits for it after INIT: it begins at the page that `vector` names
-    /// (SDM Vol. 3A 8.4.3).
+    /// What a start-up IPI does to a processor that waits for it after INIT: it begins at the page
+    /// that `vector` names (SDM Vol. 3A 8.4.3).
     pub fn start_up(&mut self, vector: u8) {
         let cs = &mut self.sys.seg[1];
         cs.selector = u16::from(vector) << 8;

@@ -1,11 +1,13 @@
-//! Selectors, descriptors and the checks that loading a segment register makes (SDM Vol. 3A chapters 3.4 and 5).
+//! Selectors, descriptors and the checks that loading a segment register makes (SDM Vol. 3A
+//! chapters 3.4 and 5).
 
 use crate::cpu::{Cpu, vector};
 use crate::mem::canonical;
 use crate::op::Abort;
 use crate::state::{SegAttr, Segment, cr0, efer};
 
-/// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode knows those without `_16`, and widens them.
+/// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode knows those without `_16`, and
+/// widens them.
 pub(crate) mod system {
     pub const TSS_16_AVAILABLE: u8 = 0x1;
     pub const LDT: u8 = 0x2;
@@ -39,8 +41,8 @@ pub(crate) fn rpl(selector: u16) -> u8 {
     (selector & 3) as u8
 }
 
-/// The segment register contents after a null selector was loaded. The DPL matters for SS: the processor
-/// keeps the CPL there.
+/// The segment register contents after a null selector was loaded. The DPL matters for SS: the
+/// processor keeps the CPL there.
 pub(crate) fn null_segment(selector: u16, dpl: u8) -> Segment {
     let attr = SegAttr::UNUSABLE | SegAttr::from_bits_retain(u32::from(dpl) << 5);
     Segment {
@@ -50,8 +52,8 @@ pub(crate) fn null_segment(selector: u16, dpl: u8) -> Segment {
     }
 }
 
-/// What a segment register holds after it was loaded in real-address mode: a base. Limit and attributes stay as they
-/// were in protected mode, or at reset (SDM Vol. 3A 9.9.2, 20.1.1).
+/// What a segment register holds after it was loaded in real-address mode: a base. Limit and
+/// attributes stay as they were in protected mode, or at reset (SDM Vol. 3A 9.9.2, 20.1.1).
 pub(crate) fn real_segment(old: Segment, selector: u16) -> Segment {
     let attr = (old.attr - SegAttr::UNUSABLE) | SegAttr::P | SegAttr::S;
     Segment {
@@ -62,7 +64,8 @@ pub(crate) fn real_segment(old: Segment, selector: u16) -> Segment {
     }
 }
 
-/// A flat code segment as SYSCALL and its relatives load it, without a look at the descriptor table.
+/// A flat code segment as SYSCALL and its relatives load it, without a look at the descriptor
+/// table.
 pub(crate) fn flat_code(selector: u16, dpl: u8, long: bool) -> Segment {
     let size = if long { SegAttr::L } else { SegAttr::DB };
     flat(selector, dpl, SegAttr::CODE | size)
@@ -213,7 +216,8 @@ impl Cpu {
         self.sys.efer & efer::LMA != 0
     }
 
-    /// Whether a code segment with these attributes is one of 64-bit code. Outside IA-32e mode L means nothing.
+    /// Whether a code segment with these attributes is one of 64-bit code. Outside IA-32e mode L
+    /// means nothing.
     pub(crate) fn is_code64(&self, attr: SegAttr) -> bool {
         self.is_ia32e() && attr.contains(SegAttr::L)
     }
@@ -257,8 +261,8 @@ impl Cpu {
         }))
     }
 
-    /// Reads a code or data descriptor, or the first half of a system descriptor; `fault`(selector) if it is outside
-    /// its table.
+    /// Reads a code or data descriptor, or the first half of a system descriptor; `fault`(selector)
+    /// if it is outside its table.
     pub(crate) fn descriptor(&mut self, selector: u16, fault: u8) -> Result<Descriptor, Abort> {
         match self.find_descriptor(selector)? {
             Some(d) => Ok(d),
@@ -266,8 +270,8 @@ impl Cpu {
         }
     }
 
-    /// Reads a system descriptor, which in IA-32e mode has 16 bytes; `fault`(selector) if it is outside its table, or if
-    /// its upper half has a type of its own (SDM Vol. 3A 3.5.2).
+    /// Reads a system descriptor, which in IA-32e mode has 16 bytes; `fault`(selector) if it is
+    /// outside its table, or if its upper half has a type of its own (SDM Vol. 3A 3.5.2).
     pub(crate) fn system_descriptor(
         &mut self,
         selector: u16,
@@ -289,7 +293,8 @@ impl Cpu {
         Ok(d)
     }
 
-    /// Sets type bits of a descriptor in memory: "accessed", or a TSS's "busy". They are bits 40 and up.
+    /// Sets type bits of a descriptor in memory: "accessed", or a TSS's "busy". They are bits 40
+    /// and up.
     pub(crate) fn set_type_bits(
         &mut self,
         selector: u16,
@@ -343,8 +348,9 @@ impl Cpu {
         self.accessed(selector, d)
     }
 
-    /// What SS would hold at privilege level `cpl`. `fault` is the exception for a selector that does not suit: #GP,
-    /// or #TS if it came from a TSS. Null is good enough for 64-bit code that is not the user's.
+    /// What SS would hold at privilege level `cpl`. `fault` is the exception for a selector that
+    /// does not suit: #GP, or #TS if it came from a TSS. Null is good enough for 64-bit code that
+    /// is not the user's.
     pub(crate) fn stack_segment(
         &mut self,
         selector: u16,
@@ -368,7 +374,8 @@ impl Cpu {
         self.accessed(selector, d)
     }
 
-    /// A code segment must be present, and in IA-32e mode not be both 64-bit and 32-bit (SDM Vol. 3A 5.2.1).
+    /// A code segment must be present, and in IA-32e mode not be both 64-bit and 32-bit (SDM Vol.
+    /// 3A 5.2.1).
     pub(crate) fn check_code_segment(&mut self, selector: u16, d: Descriptor) -> Result<(), Abort> {
         if self.is_ia32e() && d.has(SegAttr::L.union(SegAttr::DB)) {
             return Err(self.selector_fault(vector::GP, selector));

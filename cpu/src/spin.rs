@@ -14,7 +14,8 @@ pub(crate) struct SpinDetector {
 }
 
 impl SpinDetector {
-    /// PAUSE is executed, with `icount` instructions retired before. Whether the processor seems to spin.
+    /// PAUSE is executed, with `icount` instructions retired before. Whether the processor seems to
+    /// spin.
     pub fn pause(&mut self, icount: u64) -> bool {
         self.pauses += 1;
         if self.pauses < PAUSES {

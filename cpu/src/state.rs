@@ -85,7 +85,8 @@ pub mod efer {
 }
 
 bitflags! {
-    /// Attributes of a segment, as in bytes 5 and 6 of its descriptor (SDM Vol. 3A 3.4.5), plus `UNUSABLE`.
+    /// Attributes of a segment, as in bytes 5 and 6 of its descriptor (SDM Vol. 3A 3.4.5), plus
+    /// `UNUSABLE`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SegAttr: u32 {
         /// Accessed (code and data segments).
@@ -170,7 +171,8 @@ pub struct SystemState {
     pub cr3: u64,
     /// CR4.
     pub cr4: u64,
-    /// The page-directory-pointer table as MOV to CR3 has loaded it: used in PAE paging only (SDM Vol. 3A 4.4.1).
+    /// The page-directory-pointer table as MOV to CR3 has loaded it: used in PAE paging only (SDM
+    /// Vol. 3A 4.4.1).
     pub pdpte: [u64; 4],
     /// IA32_EFER.
     pub efer: u64,
@@ -182,7 +184,8 @@ pub struct SystemState {
     pub dr7: u64,
 }
 
-/// The registers of architectural performance monitoring, version 2 (SDM Vol. 3B 18.2). A model has the first of each kind.
+/// The registers of architectural performance monitoring, version 2 (SDM Vol. 3B 18.2). A model has
+/// the first of each kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PmuState {
     /// IA32_PERFEVTSELx.
@@ -264,8 +267,8 @@ impl Default for MsrState {
 /// x87 FPU (SDM Vol. 1 8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct X87State {
-    /// The **physical** registers R0-R7, 80 bits each. ST(i) is R((TOP + i) mod 8), see [`X87State::st`]; MMi is in
-    /// the low 64 bits of Ri.
+    /// The **physical** registers R0-R7, 80 bits each. ST(i) is R((TOP + i) mod 8), see
+    /// [`X87State::st`]; MMi is in the low 64 bits of Ri.
     pub r: [u128; 8],
     /// Control word.
     pub fcw: u16,
@@ -318,7 +321,8 @@ impl Default for X87State {
 
 /// An event that has been accepted, and is delivered before the next instruction.
 ///
-/// Faults and software interrupts are not among them: the instruction that RIP is at raises them again.
+/// Faults and software interrupts are not among them: the instruction that RIP is at raises them
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PendingEvent {
     /// An interrupt, with the vector that its acknowledgement gave.

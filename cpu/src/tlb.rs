@@ -1,8 +1,8 @@
 //! The software TLB: from a linear page to the host memory behind it.
 //!
-//! Direct-mapped, one table for each kind of access in each privilege class, so that a hit needs one
-//! comparison and no permission test. Only RAM is entered, and only for what the
-//! page tables allow at once: a write entry exists only if the dirty flag is already set.
+//! Direct-mapped, one table for each kind of access in each privilege class, so that a hit needs
+//! one comparison and no permission test. Only RAM is entered, and only for what the page tables
+//! allow at once: a write entry exists only if the dirty flag is already set.
 
 use crate::mem::{Access, Privilege};
 
@@ -11,7 +11,8 @@ const ENTRIES: usize = 512;
 const KINDS: usize = 3;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
 const LARGE_SHIFT: u32 = 22;
-/// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow path.
+/// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow
+/// path.
 const CLASSES: usize = 3;
 
 /// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
@@ -70,7 +71,8 @@ pub(crate) struct Hit {
 
 const FILTER_BITS: usize = 1024;
 
-/// Regions of 2^`SHIFT` bytes of linear addresses, by hash: it may seem to have one that was not added.
+/// Regions of 2^`SHIFT` bytes of linear addresses, by hash: it may seem to have one that was not
+/// added.
 #[derive(Debug)]
 pub(crate) struct Filter<const SHIFT: u32>([u64; FILTER_BITS / 64]);
 
@@ -104,7 +106,8 @@ impl<const SHIFT: u32> Filter<SHIFT> {
 
 #[derive(Debug)]
 pub(crate) struct Tlb {
-    /// That of the current class is the first, where it is found at once: it has changed places with the class 0.
+    /// That of the current class is the first, where it is found at once: it has changed places
+    /// with the class 0.
     tables: [Box<Table>; CLASSES],
     current: Privilege,
     /// The regions that may have entries that are parts of a large page.
@@ -144,8 +147,8 @@ impl Tlb {
         }
     }
 
-    /// The host address of `la` for the selected class, if the fast path may go there: the whole access of `size` bytes
-    /// lies in one page of plain RAM.
+    /// The host address of `la` for the selected class, if the fast path may go there: the whole
+    /// access of `size` bytes lies in one page of plain RAM.
     #[inline(always)]
     pub fn fast(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
         Self::look_up(&self.tables[0], la, size, kind)
@@ -224,8 +227,8 @@ impl Tlb {
         self.large.add(la);
     }
 
-    /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A 4.10.4.1, INVLPG). Tells
-    /// whether it may.
+    /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A
+    /// 4.10.4.1, INVLPG). Tells whether it may.
     pub fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
         for table in &mut self.tables {
@@ -247,7 +250,8 @@ impl Tlb {
         large
     }
 
-    /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or need not any more.
+    /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or
+    /// need not any more.
     pub fn set_observed(&mut self, gpa: u64, observed: bool) {
         const WRITE: usize = Access::Write as usize;
         for table in &mut self.tables {

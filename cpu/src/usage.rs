@@ -33,7 +33,8 @@ impl std::iter::Sum for Usage {
     }
 }
 
-/// Counts them. A block that ends with a change of privilege counts for the level that it has led to.
+/// Counts them. A block that ends with a change of privilege counts for the level that it has led
+/// to.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     /// Bit 0: CPL 3. Bit 1: branches are recorded.

@@ -15,7 +15,8 @@ pub trait BusDevice: Send {
     fn write(&mut self, now: u64, offset: u64, data: &[u8]);
 }
 
-/// A device whose registers are one byte wide: the bus splits wider accesses, as an ISA bridge does.
+/// A device whose registers are one byte wide: the bus splits wider accesses, as an ISA bridge
+/// does.
 pub trait ByteDevice: Send {
     /// Reads the register at `offset`.
     fn read_byte(&mut self, now: u64, offset: u64) -> u8;
@@ -128,7 +129,8 @@ impl Bus {
         Ok(())
     }
 
-    /// The device that decodes `addr`, the offset inside its range, and how many bytes remain there.
+    /// The device that decodes `addr`, the offset inside its range, and how many bytes remain
+    /// there.
     fn find(&self, addr: u64) -> Option<(&Slot, u64, u64)> {
         let at = self
             .slots

@@ -21,7 +21,8 @@ impl DirtyPages {
         Some((self.pages.get(page / WORD)?, 1 << (page % WORD)))
     }
 
-    /// Calls `dirty` with the number of each page that has been written since the last call, lowest first.
+    /// Calls `dirty` with the number of each page that has been written since the last call, lowest
+    /// first.
     pub fn take(&self, mut dirty: impl FnMut(u64)) {
         for (i, summary) in self.words.iter().enumerate() {
             // Mostly zero: look before taking.

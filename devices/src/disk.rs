@@ -35,8 +35,8 @@ pub enum DiskError {
     InUse,
 }
 
-/// An open disk. While it is open, other users of the same file that lock it as well (flock) are kept away: all of
-/// them from one that is writable, writers from one that is read-only.
+/// An open disk. While it is open, other users of the same file that lock it as well (flock) are
+/// kept away: all of them from one that is writable, writers from one that is read-only.
 #[derive(Debug)]
 pub struct Disk {
     file: File,
@@ -128,8 +128,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives the space of `len` bytes from `offset` back to the host. That is advice: a file system that cannot do it
-    /// leaves everything as it is.
+    /// Gives the space of `len` bytes from `offset` back to the host. That is advice: a file system
+    /// that cannot do it leaves everything as it is.
     ///
     /// # Errors
     /// The host tried and failed; the disk is read-only.

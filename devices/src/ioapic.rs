@@ -1,4 +1,5 @@
-//! The I/O APIC: an Intel 82093AA with 24 pins and the EOI register of its successors (version 0x20).
+//! The I/O APIC: an Intel 82093AA with 24 pins and the EOI register of its successors (version
+//! 0x20).
 
 use crate::lapic::{DeliveryMode, Destination, Message};
 
@@ -107,8 +108,8 @@ impl IoApic {
         self.redirection[pin] = entry;
     }
 
-    /// Drives an input line. `level` is true for asserted, whatever the polarity bit says: the machine's
-    /// devices signal activity, not voltage.
+    /// Drives an input line. `level` is true for asserted, whatever the polarity bit says: the
+    /// machine's devices signal activity, not voltage.
     pub fn set_line(&mut self, pin: u32, level: bool) {
         let Some(entry) = self.redirection.get(pin as usize) else {
             return;
@@ -120,7 +121,8 @@ impl IoApic {
         } else {
             self.lines &= !bit
         }
-        // An edge on a masked pin is neither delivered nor held pending (82093AA, "Interrupt Mask").
+        // An edge on a masked pin is neither delivered nor held pending (82093AA, "Interrupt
+        // Mask").
         if rising && entry & (REDIRECTION_LEVEL | REDIRECTION_MASKED) == 0 {
             self.edges |= bit;
         }

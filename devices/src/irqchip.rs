@@ -1,4 +1,5 @@
-//! The interrupt controllers of the machine, wired together: 8259A pair, I/O APIC, one local APIC a processor.
+//! The interrupt controllers of the machine, wired together: 8259A pair, I/O APIC, one local APIC a
+//! processor.
 
 use std::fmt;
 
@@ -21,8 +22,8 @@ pub struct IrqChip {
 }
 
 impl IrqChip {
-    /// Controllers for `cpus` processors (at least one) in the state of "virtual wire mode", which a BIOS leaves
-    /// behind. `tsc_deadline` is CPUID.1:ECX.TSC_DEADLINE\[24\].
+    /// Controllers for `cpus` processors (at least one) in the state of "virtual wire mode", which
+    /// a BIOS leaves behind. `tsc_deadline` is CPUID.1:ECX.TSC_DEADLINE\[24\].
     pub fn new(cpus: u8, tsc_deadline: bool) -> Self {
         let mut lapics: Vec<_> = (0..cpus.max(1))
             .map(|id| LocalApic::new(id, id == 0, tsc_deadline))
@@ -38,7 +39,8 @@ impl IrqChip {
         }
     }
 
-    /// Drives an interrupt line: pin `gsi` of the I/O APIC and, below 16, the 8259A input of that number.
+    /// Drives an interrupt line: pin `gsi` of the I/O APIC and, below 16, the 8259A input of that
+    /// number.
     pub fn set_irq(&mut self, gsi: u32, level: bool) {
         if let Ok(input @ 0..16) = u8::try_from(gsi) {
             self.pic.set_line(input, level);
@@ -116,8 +118,8 @@ impl IrqChip {
         self.lapic(cpu)?.base()
     }
 
-    /// Reads `data.len()` bytes at `offset` in the local APIC page of `cpu`. Registers are the first four bytes
-    /// of every sixteen.
+    /// Reads `data.len()` bytes at `offset` in the local APIC page of `cpu`. Registers are the
+    /// first four bytes of every sixteen.
     pub fn lapic_read(&mut self, cpu: usize, now: u64, offset: u64, data: &mut [u8]) {
         let value = self
             .lapic_mut(cpu)
@@ -125,7 +127,8 @@ impl IrqChip {
         read_le32(value, offset & 0xF, data);
     }
 
-    /// Writes to the local APIC page of `cpu`. Only aligned 32-bit writes have an effect (SDM Vol. 3A 10.4.1).
+    /// Writes to the local APIC page of `cpu`. Only aligned 32-bit writes have an effect (SDM Vol.
+    /// 3A 10.4.1).
     pub fn lapic_write(&mut self, cpu: usize, now: u64, offset: u64, data: &[u8]) {
         let Ok(value) = <[u8; 4]>::try_from(data) else {
             return;
@@ -191,7 +194,8 @@ impl IrqChip {
                 .is_some_and(|l| l.pending_vector().is_some())
     }
 
-    /// The interrupt-acknowledge cycle of `cpu`: the vector, or `None` if nothing is pending any more.
+    /// The interrupt-acknowledge cycle of `cpu`: the vector, or `None` if nothing is pending any
+    /// more.
     pub fn acknowledge(&mut self, cpu: usize) -> Option<u8> {
         if self.extint_pending(cpu) {
             let vector = self.pic.acknowledge();

@@ -1,7 +1,8 @@
 //! The devices of the vbts machine.
 //!
-//! Plain models: no threads, no host clock, nothing random unless it is asked for. Every call that depends on time takes `now`, the
-//! virtual time in nanoseconds, and devices with timers say when they want to be called next:
+//! Plain models: no threads, no host clock, nothing random unless it is asked for. Every call that
+//! depends on time takes `now`, the virtual time in nanoseconds, and devices with timers say when
+//! they want to be called next:
 //!
 //! ```text
 //! let next = min(chip.next_deadline(), pit.next_deadline(), rtc.next_deadline());   // run the CPU until then
@@ -10,9 +11,10 @@
 //!
 //! # Putting a machine together
 //!
-//! Devices live in [`Shared`] (an `Arc<Mutex<_>>`), so that the [`Bus`] and the VMM reach the same one. A device
-//! that interrupts owns an [`irqchip::IrqLine`]. Locks nest in one direction only: device, then interrupt
-//! controllers. So never call a device while holding the lock of the [`irqchip::IrqChip`].
+//! Devices live in [`Shared`] (an `Arc<Mutex<_>>`), so that the [`Bus`] and the VMM reach the same
+//! one. A device that interrupts owns an [`irqchip::IrqLine`]. Locks nest in one direction only:
+//! device, then interrupt controllers. So never call a device while holding the lock of the
+//! [`irqchip::IrqChip`].
 //!
 //! | what | type | where |
 //! |---|---|---|
@@ -34,10 +36,12 @@
 //! After anything that can change interrupts (any device access, host input, `tick`) the VMM asks
 //! [`irqchip::IrqChip::intr_pending`] and [`irqchip::IrqChip::nmi_pending`].
 //!
-//! Devices write guest memory through [`GuestRam`] only, which marks what they wrote in its dirty bitmap.
+//! Devices write guest memory through [`GuestRam`] only, which marks what they wrote in its dirty
+//! bitmap.
 //!
-//! Output of the guest goes to a [`ByteSink`] at once; [`OutputBuffer`] is one that can be emptied from outside. When
-//! a console port's sink was full and has room again, call [`virtio::mmio::MmioTransport::poll`].
+//! Output of the guest goes to a [`ByteSink`] at once; [`OutputBuffer`] is one that can be emptied
+//! from outside. When a console port's sink was full and has room again, call
+//! [`virtio::mmio::MmioTransport::poll`].
 //!
 //! Ports and addresses that no device claims read as ones; that includes POST port 0x80.
 
@@ -61,7 +65,8 @@ pub mod virtio;
 
 pub use bus::{Bus, BusDevice, BusError, ByteDevice, Shared, lock, shared};
 pub use dirty::DirtyPages;
-/// Guest RAM as the devices see it. The bitmap tells the processor which pages devices have written.
+/// Guest RAM as the devices see it. The bitmap tells the processor which pages devices have
+/// written.
 pub type GuestRam = vm_memory::GuestMemoryMmap<DirtyPages>;
 
 pub use sink::{ByteSink, OutputBuffer};

@@ -262,7 +262,8 @@ impl DualPic {
         }
     }
 
-    /// The slave's INT output follows its requests and is the master's IR2, whatever the edge sense.
+    /// The slave's INT output follows its requests and is the master's IR2, whatever the edge
+    /// sense.
     fn cascade(&mut self) {
         if self.slave.request().is_some() {
             self.master.irr |= 1 << 2;
@@ -287,8 +288,8 @@ impl DualPic {
         self.master.request().is_some()
     }
 
-    /// The interrupt-acknowledge cycle. If the request has gone away the answer is the spurious vector, that
-    /// of IR7 of the controller that was asked.
+    /// The interrupt-acknowledge cycle. If the request has gone away the answer is the spurious
+    /// vector, that of IR7 of the controller that was asked.
     pub fn acknowledge(&mut self) -> u8 {
         let vector = match self.master.request() {
             Some(2) => {

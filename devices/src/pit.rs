@@ -1,7 +1,7 @@
 //! The 8254 programmable interval timer and its system control port 0x61.
 //!
-//! Channel 0 drives IRQ 0, channel 2 the speaker gate; channel 1 (memory refresh) only counts. Counts are not
-//! stored: they follow from the time at which they were loaded.
+//! Channel 0 drives IRQ 0, channel 2 the speaker gate; channel 1 (memory refresh) only counts.
+//! Counts are not stored: they follow from the time at which they were loaded.
 
 use crate::bus::ByteDevice;
 use crate::irqchip::IrqLine;
@@ -229,7 +229,8 @@ impl Channel {
         }
     }
 
-    /// Latches the status byte: OUT, null count, and the control word (8254 data sheet, "Read-Back Command").
+    /// Latches the status byte: OUT, null count, and the control word (8254 data sheet, "Read-Back
+    /// Command").
     fn latch_status(&mut self, clock: u64) {
         let access = match self.access {
             Access::Low => 1,

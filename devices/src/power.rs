@@ -1,4 +1,5 @@
-//! Switching the machine off: the sleep registers of a hardware-reduced ACPI machine (ACPI 6.5, section 4.8.3.7).
+//! Switching the machine off: the sleep registers of a hardware-reduced ACPI machine (ACPI 6.5,
+//! section 4.8.3.7).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

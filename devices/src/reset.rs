@@ -34,8 +34,8 @@ pub struct I8042 {
 impl I8042 {
     /// Command 0xFE: pulse output bit 0, which is the processor's reset.
     const PULSE_RESET: u8 = 0xFE;
-    /// Output buffer full for ever, so that Linux's driver finds no controller; input buffer (bit 1) empty, so
-    /// that its reboot does not wait before it sends the command.
+    /// Output buffer full for ever, so that Linux's driver finds no controller; input buffer (bit
+    /// 1) empty, so that its reboot does not wait before it sends the command.
     const STATUS: u8 = 0xFD;
 
     /// The port; a reset command asserts `reset`.

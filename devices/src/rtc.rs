@@ -109,8 +109,8 @@ pub struct Rtc {
 }
 
 impl Rtc {
-    /// A clock that shows `epoch` seconds since 1970 (no later than the year 9999) at virtual time zero. `irq` is
-    /// IRQ 8.
+    /// A clock that shows `epoch` seconds since 1970 (no later than the year 9999) at virtual time
+    /// zero. `irq` is IRQ 8.
     pub fn new(irq: IrqLine, epoch: u64) -> Self {
         Self {
             irq,
@@ -260,8 +260,8 @@ impl Rtc {
         self.irq.set(pending);
     }
 
-    /// The seconds since 1970 of the next alarm after `epoch`. 0xC0 and above in an alarm register matches
-    /// anything.
+    /// The seconds since 1970 of the next alarm after `epoch`. 0xC0 and above in an alarm register
+    /// matches anything.
     fn next_alarm(&self, epoch: i64) -> Option<i64> {
         let fields =
             [SECONDS_ALARM, MINUTES_ALARM, HOURS_ALARM].map(|i| self.memory[usize::from(i)]);

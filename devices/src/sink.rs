@@ -2,10 +2,11 @@
 
 use crate::bus::{Shared, lock};
 
-/// Takes bytes that a guest sends. Called while the device is locked, so it must not reach for the device.
+/// Takes bytes that a guest sends. Called while the device is locked, so it must not reach for the
+/// device.
 pub trait ByteSink: Send {
-    /// Takes bytes from the front of `bytes` and returns how many. A device that can wait keeps the rest and
-    /// offers it again; one that cannot (the serial port) drops it.
+    /// Takes bytes from the front of `bytes` and returns how many. A device that can wait keeps the
+    /// rest and offers it again; one that cannot (the serial port) drops it.
     fn put(&mut self, bytes: &[u8]) -> usize;
 }
 

@@ -1,4 +1,5 @@
-//! A TAP device of the host: an Ethernet with the host's kernel at one end and the guest at the other.
+//! A TAP device of the host: an Ethernet with the host's kernel at one end and the guest at the
+//! other.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -65,7 +66,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the TAP device `name`, which must be there: who makes it decides what is reached through it.
+    /// Opens the TAP device `name`, which must be there: who makes it decides what is reached
+    /// through it.
     ///
     /// # Errors
     /// It is not there, not a TAP device, or not for this process to use.
@@ -122,7 +124,8 @@ impl Tap {
         }
     }
 
-    /// Takes a TAP device that is open, or anything else that keeps frames apart and does not block.
+    /// Takes a TAP device that is open, or anything else that keeps frames apart and does not
+    /// block.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd, gone: false }
     }
@@ -142,7 +145,8 @@ impl Tap {
         let _ = rustix::io::write(&self.fd, frame);
     }
 
-    /// Puts the next frame into `buffer` and returns its length, if there is one. What does not fit is lost.
+    /// Puts the next frame into `buffer` and returns its length, if there is one. What does not fit
+    /// is lost.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Option<usize> {
         match rustix::io::read(&self.fd, buffer) {
             Ok(n @ 1..) => Some(n),

@@ -1,8 +1,9 @@
 //! A 16550A serial port (National Semiconductor PC16550D data sheet).
 //!
-//! Transmission takes no time: a byte written to THR has been sent before the next instruction. Reception is
-//! paced by the guest: the host's bytes wait in a bounded queue behind the 16-byte FIFO, and the host honours
-//! hardware flow control, so that nothing is lost to a driver that clears the FIFO before it asserts RTS.
+//! Transmission takes no time: a byte written to THR has been sent before the next instruction.
+//! Reception is paced by the guest: the host's bytes wait in a bounded queue behind the 16-byte
+//! FIFO, and the host honours hardware flow control, so that nothing is lost to a driver that
+//! clears the FIFO before it asserts RTS.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -98,8 +99,8 @@ impl Uart {
         }
     }
 
-    /// Offers bytes from the host to the guest; returns how many were taken. The rest can be offered again
-    /// after the guest has read some.
+    /// Offers bytes from the host to the guest; returns how many were taken. The rest can be
+    /// offered again after the guest has read some.
     pub fn push_input(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes
             .len()
@@ -110,7 +111,8 @@ impl Uart {
         taken
     }
 
-    /// True while the guest listens (its received-data interrupt is on) and has read all input so far.
+    /// True while the guest listens (its received-data interrupt is on) and has read all input so
+    /// far.
     pub fn wants_input(&self) -> bool {
         self.ier & IER_RECEIVED != 0 && self.input.is_empty() && self.fifo.is_empty()
     }
@@ -128,7 +130,8 @@ impl Uart {
     }
 
     fn fill_fifo(&mut self) {
-        // In loopback the RTS pin is inactive, and the receiver listens to the transmitter instead of the line.
+        // In loopback the RTS pin is inactive, and the receiver listens to the transmitter instead
+        // of the line.
         let clear_to_send = self.mcr & (MCR_RTS | MCR_LOOP) == MCR_RTS;
         while clear_to_send && self.fifo.len() < self.depth() {
             let Some(byte) = self.input.pop_front() else {
@@ -156,7 +159,8 @@ impl Uart {
         } else if self.ier & IER_RECEIVED != 0 && self.fifo.len() >= self.trigger() {
             IIR_RECEIVED
         } else if self.ier & IER_RECEIVED != 0 && !self.fifo.is_empty() {
-            // The character time-out is due at once: the line is idle whenever the FIFO is not full.
+            // The character time-out is due at once: the line is idle whenever the FIFO is not
+            // full.
             IIR_TIMEOUT
         } else if self.ier & IER_THR_EMPTY != 0 && self.thr_empty_pending {
             IIR_THR_EMPTY

@@ -1,5 +1,6 @@
-//! What the agent inside the guest says to the host: frames, messages, and what a trace session makes of them in each
-//! format. The executable whose symbols the text format looks up is part of the input as well.
+//! What the agent inside the guest says to the host: frames, messages, and what a trace session
+//! makes of them in each format. The executable whose symbols the text format looks up is part of
+//! the input as well.
 #![no_main]
 
 use std::path::Path;

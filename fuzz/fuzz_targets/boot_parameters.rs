@@ -20,7 +20,8 @@ static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
     (ram, view)
 });
 
-/// A bzImage of one page that is loaded at 1 MiB, with any setup header but for the fields that the loader needs.
+/// A bzImage of one page that is loaded at 1 MiB, with any setup header but for the fields that the
+/// loader needs.
 fn image(header: &[u8]) -> Vec<u8> {
     let mut image = vec![0; 1024 + 4096];
     let len = header.len().min(SETUP_HEADER.len());

@@ -1,4 +1,5 @@
-//! Any DS area and any sequence of IA32_DEBUGCTL and IA32_DS_AREA, while branches of every kind run.
+//! Any DS area and any sequence of IA32_DEBUGCTL and IA32_DS_AREA, while branches of every kind
+//! run.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -37,7 +38,8 @@ fuzz_target!(|data: &[u8]| {
     let mode = input.choose(&[Mode::Kernel64, Mode::User64, Mode::Kernel32, Mode::User32]);
     let mut guest = Guest::new(mode);
     let mut fields = ds_fields();
-    // Whether the records have gone where they should: not once they may have overwritten what decides that.
+    // Whether the records have gone where they should: not once they may have overwritten what
+    // decides that.
     let mut orderly = true;
     let untouched = guest.ram().read(UNTOUCHED as usize, 0x1000);
     for _ in 0..OPERATIONS {
@@ -94,7 +96,8 @@ fuzz_target!(|data: &[u8]| {
                     (s.gpr[1], s.gpr[0], s.gpr[2]) = (msr, value & 0xFFFF_FFFF, value >> 32);
                 });
             }
-            // The pages of the DS area and of the buffer: absent, read-only, not RAM, somewhere else.
+            // The pages of the DS area and of the buffer: absent, read-only, not RAM, somewhere
+            // else.
             4 => {
                 let page = DS_AREA / 0x1000 + u64::from(operation >> 3 & 3);
                 let entry = match operation >> 5 {

@@ -17,7 +17,8 @@ const IO: u8 = 32;
 
 const INSTRUCTIONS: u64 = 1000;
 
-/// A register: mostly an address of data or a small number, since those make most instructions do something.
+/// A register: mostly an address of data or a small number, since those make most instructions do
+/// something.
 fn register(input: &mut Input<'_>) -> u64 {
     let byte = input.u8();
     let value = u64::from(byte >> 2);

@@ -1,4 +1,5 @@
-//! Any page tables, and accesses through them: loads, stores, fetches, descriptor and stack accesses, branch records.
+//! Any page tables, and accesses through them: loads, stores, fetches, descriptor and stack
+//! accesses, branch records.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -98,7 +99,8 @@ fuzz_target!(|data: &[u8]| {
                 let access = input.choose(&ACCESSES);
                 let mut code = [0x90; 10];
                 code[..access.len()].copy_from_slice(access);
-                // A load that is checked ends in a loop, so that nothing can happen after it; all else in HLT.
+                // A load that is checked ends in a loop, so that nothing can happen after it; all
+                // else in HLT.
                 let checked = access == ACCESSES[0] && la % 8 == 0 && flags & RECORD == 0;
                 code[8..].copy_from_slice(if checked { b"\xEB\xFE" } else { b"\xF4\xF4" });
                 guest.write(at, &code);
@@ -139,8 +141,9 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// What is in RAX, which is the address now, after the load that lies at `at`, by an independent page walk. `None` if that
-/// cannot be told: there is other code at `at`, there is no RAM where the load goes, or a fault leads to who knows what.
+/// What is in RAX, which is the address now, after the load that lies at `at`, by an independent
+/// page walk. `None` if that cannot be told: there is other code at `at`, there is no RAM where the
+/// load goes, or a fault leads to who knows what.
 fn loaded(guest: &Guest, state: &CpuState, at: u64) -> Option<u64> {
     let la = state.gpr[0];
     let user = state.sys.seg[2].dpl() == 3;

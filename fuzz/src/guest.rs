@@ -1,4 +1,5 @@
-//! A small machine: a software CPU with everything that system software sets up before it runs a program.
+//! A small machine: a software CPU with everything that system software sets up before it runs a
+//! program.
 //!
 //! | linear = physical | what |
 //! |---|---|
@@ -23,7 +24,8 @@ pub const RAM: usize = 0x4_0000;
 const GDT: u64 = 0x1000;
 const IDT: u64 = 0x2000;
 const TSS: u64 = 0x3000;
-/// The first of four pages of page tables: PML4, page-directory-pointer table, page directory, page table.
+/// The first of four pages of page tables: PML4, page-directory-pointer table, page directory, page
+/// table.
 pub const PML4: u64 = 0x4000;
 const PDPT: u64 = 0x5000;
 const PD: u64 = 0x6000;
@@ -38,8 +40,8 @@ const SYSEXIT: u64 = HANDLERS + 0x30;
 /// Those of protected mode and of real-address mode.
 const LEGACY_HALT: u64 = HANDLERS + 0x40;
 const LEGACY_RETURN: u64 = HANDLERS + 0x50;
-/// What other modes than IA-32e mode use, beside the structures of that: TSS, IDT, and the interrupt vectors of
-/// real-address mode.
+/// What other modes than IA-32e mode use, beside the structures of that: TSS, IDT, and the
+/// interrupt vectors of real-address mode.
 const TSS32: u64 = TSS + 0x100;
 const IDT32: u64 = TSS + 0x400;
 const VECTORS: u64 = TSS + 0xC00;
@@ -158,8 +160,8 @@ impl Mode {
     }
 }
 
-/// A machine around the processor whose only device raises interrupts: a write to port 0x80 that of the vector that
-/// was written, a write to port 0x81 an NMI.
+/// A machine around the processor whose only device raises interrupts: a write to port 0x80 that of
+/// the vector that was written, a write to port 0x81 an NMI.
 #[derive(Debug, Default)]
 pub struct Devices {
     signals: Arc<Signals>,
@@ -300,7 +302,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A machine about to run at [`CODE`] in `mode`. There is one at a time: all share their memory.
+    /// A machine about to run at [`CODE`] in `mode`. There is one at a time: all share their
+    /// memory.
     ///
     /// # Panics
     /// The processor model does not exist.
@@ -323,7 +326,8 @@ impl Guest {
         &MEMORY
     }
 
-    /// Whether a fault in `state` leads to the handler that halts, by the page tables as they are now.
+    /// Whether a fault in `state` leads to the handler that halts, by the page tables as they are
+    /// now.
     pub fn handlers_are_intact(&self, state: &CpuState) -> bool {
         let mut walker = Walker::new(&MEMORY, state, false);
         [GDT, IDT, TSS, HANDLERS].into_iter().all(|page| {

@@ -1,6 +1,7 @@
 //! The bytes that the fuzzer provides.
 
-/// Takes values from the front of an input. Past its end everything is zero, so that every input means something.
+/// Takes values from the front of an input. Past its end everything is zero, so that every input
+/// means something.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a>(&'a [u8]);
 

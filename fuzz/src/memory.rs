@@ -1,5 +1,5 @@
-//! Guest memory between pages that nobody may touch: an access outside guest memory is a segmentation fault, which the
-//! fuzzer reports.
+//! Guest memory between pages that nobody may touch: an access outside guest memory is a
+//! segmentation fault, which the fuzzer reports.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -32,7 +32,8 @@ impl GuardedRam {
     /// The host has no memory.
     pub fn new(len: usize) -> Self {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses; the part in the middle is made accessible.
+        // SAFETY: a new mapping at an address that the kernel chooses; the part in the middle is
+        // made accessible.
         let host = unsafe {
             let whole = mmap_anonymous(null_mut(), len + 2 * GUARD, ProtFlags::empty(), flags)
                 .expect("no address space");

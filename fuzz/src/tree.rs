@@ -11,7 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 static CANARY: LazyLock<Canary> = LazyLock::new(Canary::new);
 const CANARY_LEN: usize = 64;
 
-/// The fuzzer watches comparisons and puts what it sees there into inputs. So the canary is never compared itself.
+/// The fuzzer watches comparisons and puts what it sees there into inputs. So the canary is never
+/// compared itself.
 struct Canary {
     word: u64,
     factor: u64,
@@ -40,7 +41,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes it, below the temporary directory of the host; it stays there, `ci/fuzz` gives each run its own.
+    /// Makes it, below the temporary directory of the host; it stays there, `ci/fuzz` gives each
+    /// run its own.
     ///
     /// # Panics
     /// The host's temporary directory cannot be written.
@@ -136,7 +138,8 @@ impl Default for Tree {
     }
 }
 
-/// As a user without privileges it has to be allowed first: a guest may have taken all permissions away.
+/// As a user without privileges it has to be allowed first: a guest may have taken all permissions
+/// away.
 fn remove_contents(directory: &Path) -> std::io::Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(directory)? {

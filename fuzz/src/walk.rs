@@ -1,5 +1,5 @@
-//! 4-level paging as the manual has it (SDM Vol. 3A 4.5), as simple as can be: what a processor's own walk must agree
-//! with.
+//! 4-level paging as the manual has it (SDM Vol. 3A 4.5), as simple as can be: what a processor's
+//! own walk must agree with.
 
 use vbts_cpu::CpuState;
 use vbts_cpu::state::efer;

@@ -1,4 +1,5 @@
-//! What KVM costs where it exits, and what the way from one accelerator to the other: `ci/bench` prints it.
+//! What KVM costs where it exits, and what the way from one accelerator to the other: `ci/bench`
+//! prints it.
 //!
 //! Tiny guests at CPL 0. Prints a JSON object of times in ns, or `{"skipped": REASON}`.
 
@@ -142,15 +143,16 @@ const WRITE_MSR: &[u8] = &[
 ];
 /// `1: out 80, al; jmp 1b`
 const OUT: &[u8] = &[0xE6, 0x80, 0xEB, 0xFC];
-/// Tracing on, 100 rounds of `dec; jnz`, tracing off, until RBX is zero:
-/// `mov esi, DS_AREA; mov ecx, 600; mov eax, esi; xor edx, edx; wrmsr; 1: mov ecx, 1d9; mov eax, c0; wrmsr; mov edi, 100;
+/// Tracing on, 100 rounds of `dec; jnz`, tracing off, until RBX is zero: `mov esi, DS_AREA; mov
+/// ecx, 600; mov eax, esi; xor edx, edx; wrmsr; 1: mov ecx, 1d9; mov eax, c0; wrmsr; mov edi, 100;
 /// 2: dec edi; jnz 2b; xor eax, eax; wrmsr; dec rbx; jnz 1b; hlt`
 const TRACE: &[u8] = &[
     0xBE, 0x00, 0x00, 0x20, 0x00, 0xB9, 0x00, 0x06, 0x00, 0x00, 0x89, 0xF0, 0x31, 0xD2, 0x0F, 0x30,
     0xB9, 0xD9, 0x01, 0x00, 0x00, 0xB8, 0xC0, 0x00, 0x00, 0x00, 0x0F, 0x30, 0xBF, 0x64, 0x00, 0x00,
     0x00, 0xFF, 0xCF, 0x75, 0xFC, 0x31, 0xC0, 0x0F, 0x30, 0x48, 0xFF, 0xCB, 0x75, 0xE2, 0xF4,
 ];
-/// The same loop as [`TRACE`] has, for as long as RBX says, with tracing on; two instructions a round.
+/// The same loop as [`TRACE`] has, for as long as RBX says, with tracing on; two instructions a
+/// round.
 const TRACED: &[u8] = &[
     0xB9, 0x00, 0x06, 0x00, 0x00, 0xB8, 0x00, 0x00, 0x20, 0x00, 0x31, 0xD2, 0x0F, 0x30, 0xB9, 0xD9,
     0x01, 0x00, 0x00, 0xB8, 0xC0, 0x00, 0x00, 0x00, 0x0F, 0x30, 0x48, 0xFF, 0xCB, 0x75, 0xFB, 0x31,

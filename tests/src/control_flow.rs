@@ -1,7 +1,8 @@
-//! Whether a trace can be: from where one branch led, the processor must have come to the next one in a straight line.
+//! Whether a trace can be: from where one branch led, the processor must have come to the next one
+//! in a straight line.
 //!
-//! The code is that of the program's file and of the guest's kernel. The kernel changes its code while it starts; its
-//! file says where, and there either way is taken as possible.
+//! The code is that of the program's file and of the guest's kernel. The kernel changes its code
+//! while it starts; its file says where, and there either way is taken as possible.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +18,8 @@ use crate::branches::{Branch, Symbols};
 /// Longer stretches without a branch do not exist.
 const LONGEST: usize = 4096;
 
-/// Sizes in bytes of the kernel's `struct alt_instr`, `struct jump_entry` and `struct static_call_site`.
+/// Sizes in bytes of the kernel's `struct alt_instr`, `struct jump_entry` and `struct
+/// static_call_site`.
 const ALTERNATIVE: usize = 14;
 const JUMP_ENTRY: usize = 16;
 const STATIC_CALL: usize = 8;
@@ -42,7 +44,8 @@ pub struct Code {
     sites: BTreeMap<u64, Site>,
     /// Where exceptions, interrupts and system calls enter the kernel.
     entries: Vec<Range<u64>>,
-    /// The instructions that switch recording off, and the first ones after those that switch it on.
+    /// The instructions that switch recording off, and the first ones after those that switch it
+    /// on.
     off: Range<u64>,
     on: u64,
     symbols: Symbols,
@@ -57,7 +60,8 @@ enum Line {
 }
 
 impl Code {
-    /// Reads the code of `program` and of `kernel`, both ELF files that run where they were linked to.
+    /// Reads the code of `program` and of `kernel`, both ELF files that run where they were linked
+    /// to.
     ///
     /// # Errors
     /// If one cannot be read, or `kernel` is no kernel with `PTRACE_BTS_CONFIG`.
@@ -177,7 +181,8 @@ impl Code {
         Ok(gaps)
     }
 
-    /// Checks that the next branch from `at` can be `branch`. Returns whether recording was off in between.
+    /// Checks that the next branch from `at` can be `branch`. Returns whether recording was off in
+    /// between.
     fn follows(&self, at: u64, branch: &Branch) -> Result<bool> {
         match self.line(at, branch)? {
             Line::Arrives => Ok(false),

@@ -9,7 +9,8 @@ use vbts::boot::cpio::Cpio;
 use crate::machine::Machine;
 use crate::programs;
 
-/// Compiles a program of the source files `main` and `others` of guest-kernel/tests, into `directory`.
+/// Compiles a program of the source files `main` and `others` of guest-kernel/tests, into
+/// `directory`.
 ///
 /// # Errors
 /// The compiler complains.
@@ -24,8 +25,8 @@ pub fn compile(directory: &Path, main: &str, others: &[&str]) -> Result<PathBuf>
     programs::gcc(&sources.join(main), &directory.join("program"), &flags)
 }
 
-/// `vbts run` of a guest of `kernel` whose PID 1 is `program`, with `argument`, on the accelerator `accel`. Options may be
-/// added. The program ends the machine with its exit status.
+/// `vbts run` of a guest of `kernel` whose PID 1 is `program`, with `argument`, on the accelerator
+/// `accel`. Options may be added. The program ends the machine with its exit status.
 ///
 /// # Errors
 /// The initial file system cannot be written, to a file beside the program.

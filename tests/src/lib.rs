@@ -1,7 +1,8 @@
-//! What the whole-system tests share: test programs and how they are built, the native oracle, and how `vbts` is
-//! found and run.
+//! What the whole-system tests share: test programs and how they are built, the native oracle, and
+//! how `vbts` is found and run.
 //!
-//! The tests need a `vbts` binary and a guest kernel; without them they report themselves as ignored and say why.
+//! The tests need a `vbts` binary and a guest kernel; without them they report themselves as
+//! ignored and say why.
 
 pub mod branches;
 pub mod control_flow;

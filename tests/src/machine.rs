@@ -42,7 +42,8 @@ fn target_directory() -> PathBuf {
     from_test.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"))
 }
 
-/// The first of: what the environment says, a file below this test's build directory, one below the workspace's.
+/// The first of: what the environment says, a file below this test's build directory, one below the
+/// workspace's.
 ///
 /// # Errors
 /// If there is none: the reason to skip a test.
@@ -63,8 +64,8 @@ pub fn find(variable: &str, below: &str) -> Result<PathBuf> {
 }
 
 impl Machine {
-    /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`). `VBTS_ACCEL` tells what
-    /// [`Self::trace`] runs on; else it is `soft`, which every host has.
+    /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`).
+    /// `VBTS_ACCEL` tells what [`Self::trace`] runs on; else it is `soft`, which every host has.
     ///
     /// # Errors
     /// What is missing: the reason to skip a test.
@@ -228,7 +229,8 @@ impl std::fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// Named tests of a module that need a [`Machine`]. Without one they are reported as ignored, with the reason.
+/// Named tests of a module that need a [`Machine`]. Without one they are reported as ignored, with
+/// the reason.
 #[must_use]
 pub fn trials(module: &str, tests: Vec<(String, Test)>) -> Vec<Trial> {
     tests

@@ -1,14 +1,15 @@
-//! The native oracle: single-steps a program on the host CPU and derives the branches that a Branch Trace Store
-//! would record between user addresses.
+//! The native oracle: single-steps a program on the host CPU and derives the branches that a Branch
+//! Trace Store would record between user addresses.
 //!
-//! The host need not have a Branch Trace Store. Before each step the instruction is decoded and its condition
-//! evaluated, because the instruction pointer alone does not tell a taken branch to the next instruction from one that
-//! is not taken, nor a jump to itself from an iteration of a string instruction. After the step the host's instruction
-//! pointer must be where the decoder said: the oracle checks itself against the CPU at every step.
+//! The host need not have a Branch Trace Store. Before each step the instruction is decoded and its
+//! condition evaluated, because the instruction pointer alone does not tell a taken branch to the
+//! next instruction from one that is not taken, nor a jump to itself from an iteration of a string
+//! instruction. After the step the host's instruction pointer must be where the decoder said: the
+//! oracle checks itself against the CPU at every step.
 //!
-//! Entries into the kernel and returns from it (system calls, exceptions, signals) are not in the result, because one
-//! end of theirs is a kernel address. A program must not look at RFLAGS.TF, which stepping sets in PUSHF and in the R11
-//! of SYSCALL.
+//! Entries into the kernel and returns from it (system calls, exceptions, signals) are not in the
+//! result, because one end of theirs is a kernel address. A program must not look at RFLAGS.TF,
+//! which stepping sets in PUSHF and in the R11 of SYSCALL.
 
 use std::fs::File;
 use std::io::Read;
@@ -59,8 +60,8 @@ const MAX_INSTRUCTION: usize = 15;
 /// Runs `program` step by step.
 ///
 /// # Errors
-/// If it cannot be started or traced, is killed by a signal, takes too many steps, or does something that the oracle
-/// did not foresee.
+/// If it cannot be started or traced, is killed by a signal, takes too many steps, or does
+/// something that the oracle did not foresee.
 pub fn trace(program: &Path) -> Result<Trace> {
     let _pinned = Pinned::new()?;
     let mut command = Command::new(program);
@@ -110,8 +111,8 @@ pub fn trace(program: &Path) -> Result<Trace> {
     })
 }
 
-/// Keeps this thread, and so the child, on one CPU: a step is then a context switch and not a wake-up of another CPU,
-/// which makes it several times faster.
+/// Keeps this thread, and so the child, on one CPU: a step is then a context switch and not a
+/// wake-up of another CPU, which makes it several times faster.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     before: CpuSet,
@@ -181,7 +182,8 @@ impl Stepper {
                     return Ok(self);
                 }
                 WaitStatus::Stopped(_, Signal::SIGTRAP) => {
-                    // A step that delivers a signal ends at the handler's first instruction and executes nothing.
+                    // A step that delivers a signal ends at the handler's first instruction and
+                    // executes nothing.
                     let after = ptrace::getregs(self.pid)?;
                     if deliver.take().is_none() {
                         self.retired(&instruction, &regs, after.rip)?;

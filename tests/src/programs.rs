@@ -1,4 +1,5 @@
-//! The test programs: static executables without a C library, at fixed addresses, built when a test needs them.
+//! The test programs: static executables without a C library, at fixed addresses, built when a test
+//! needs them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

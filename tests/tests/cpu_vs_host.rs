@@ -1,7 +1,8 @@
 //! Random instructions on the software CPU and on the host CPU.
 //!
-//! `VBTS_FUZZ_SECONDS` is the time for each group (2 by default), `VBTS_FUZZ_SEED` the first seed. A case is
-//! reproduced by its seed and number, which a failure prints; `VBTS_FUZZ_REPORT` names a file to write every difference to.
+//! `VBTS_FUZZ_SECONDS` is the time for each group (2 by default), `VBTS_FUZZ_SEED` the first seed.
+//! A case is reproduced by its seed and number, which a failure prints; `VBTS_FUZZ_REPORT` names a
+//! file to write every difference to.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "only tests are here")]
 

@@ -96,8 +96,8 @@ fn order(kvm: &Kvm) -> Result<()> {
     let mut scratch = Scratch::new(kvm, true)?;
     let fresh = |g: &&Guest| !g.expect.iter().any(|e| matches!(e, Expect::PageBits(..)));
     let guests = || GUESTS.iter().filter(fresh);
-    // Forwards first: QEMU's SYSENTER sets CS.D beside CS.L, which its VMRUN refuses if there is an exit before the page
-    // that it leads to has been touched.
+    // Forwards first: QEMU's SYSENTER sets CS.D beside CS.L, which its VMRUN refuses if there is an
+    // exit before the page that it leads to has been touched.
     for guest in guests().chain(guests().rev()) {
         check::run_guest(&mut scratch, guest)
             .map_err(|wrong| anyhow::anyhow!("{}: {wrong:?}", guest.name))?;

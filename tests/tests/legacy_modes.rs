@@ -1,5 +1,6 @@
-//! The programs of `tests/tests/cpu/legacy_modes` on other machines, as a BIOS: what they report on QEMU's software CPU and on
-//! Bochs must be what they are expected to report on ours. Bochs knows segment limits, which QEMU ignores.
+//! The programs of `tests/tests/cpu/legacy_modes` on other machines, as a BIOS: what they report on
+//! QEMU's software CPU and on Bochs must be what they are expected to report on ours. Bochs knows
+//! segment limits, which QEMU ignores.
 
 #[path = "cpu/legacy_modes/programs/mod.rs"]
 mod programs;
@@ -20,14 +21,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Reference {
     name: &'static str,
     program: &'static str,
-    /// Arguments for a machine whose BIOS is `rom.bin` in a directory, where it may put files of its own.
+    /// Arguments for a machine whose BIOS is `rom.bin` in a directory, where it may put files of
+    /// its own.
     arguments: fn(&Path) -> std::io::Result<Vec<String>>,
     /// Held while one runs, for a machine of which there can be only one at a time.
     alone: Option<&'static Mutex<()>>,
 }
 
-/// Two of them that start together can both bind the same port of their display (SO_REUSEADDR), and the second to
-/// listen on it gives up.
+/// Two of them that start together can both bind the same port of their display (SO_REUSEADDR), and
+/// the second to listen on it gives up.
 static BOCHS: Mutex<()> = Mutex::new(());
 
 const REFERENCES: &[Reference] = &[
@@ -54,7 +56,8 @@ fn qemu(directory: &Path) -> std::io::Result<Vec<String>> {
 }
 
 fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
-    // It wants a VGA BIOS, and a display; this one waits for nobody. Its debugger must be told to go on.
+    // It wants a VGA BIOS, and a display; this one waits for nobody. Its debugger must be told to
+    // go on.
     let mut vga = vec![0; 512];
     vga[..3].copy_from_slice(&[0x55, 0xAA, 1]);
     fs::write(directory.join("vga.bin"), vga)?;
@@ -83,7 +86,8 @@ fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
     ])
 }
 
-/// How often a machine may fail to start: Bochs shares the host's ports with whatever else runs there.
+/// How often a machine may fail to start: Bochs shares the host's ports with whatever else runs
+/// there.
 const ATTEMPTS: usize = 3;
 
 fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {

@@ -1,7 +1,9 @@
-//! Which accelerator runs a guest, and who implements its Branch Trace Store: what was asked for, and what the host offers.
+//! Which accelerator runs a guest, and who implements its Branch Trace Store: what was asked for,
+//! and what the host offers.
 //!
-//! `auto` takes KVM only if every check of it has passed and it is faster than the software CPU, at CPL 0 and at CPL 3:
-//! a guest spends its time in both. What was asked for by name is done or refused, never replaced.
+//! `auto` takes KVM only if every check of it has passed and it is faster than the software CPU, at
+//! CPL 0 and at CPL 3: a guest spends its time in both. What was asked for by name is done or
+//! refused, never replaced.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -96,8 +98,9 @@ pub trait Host {
     fn soft_speed(&mut self) -> Result<Speed, Failure>;
 }
 
-/// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks. `lacks`: instruction-set extensions that the
-/// guest's processor has and the host's has not, for KVM has the host's execute what the guest does.
+/// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks. `lacks`:
+/// instruction-set extensions that the guest's processor has and the host's has not, for KVM has
+/// the host's execute what the guest does.
 ///
 /// # Errors
 /// [`Failure::Host`]: the host does not offer what was asked for.

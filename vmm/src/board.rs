@@ -32,13 +32,14 @@ use crate::memory::GuestMemory;
 /// Wire of the timer.
 const PIT_IRQ: u32 = 0;
 
-/// Whether a port is one of the interrupt controllers' and timers', which have nothing for the host.
+/// Whether a port is one of the interrupt controllers' and timers', which have nothing for the
+/// host.
 fn is_internal(port: u16) -> bool {
     matches!(port, 0x20..=0x61 | 0x70..=0x71 | 0xA0..=0xA1 | 0x4D0..=0x4D1)
 }
 
-/// A device that wants to be called at this virtual time or later, in ns, is not called: 292 years after the start, and
-/// sums of two times that are both earlier do not overflow.
+/// A device that wants to be called at this virtual time or later, in ns, is not called: 292 years
+/// after the start, and sums of two times that are both earlier do not overflow.
 pub const END_OF_TIME: u64 = 1 << 63;
 
 /// Why a board cannot be put together.
@@ -82,14 +83,15 @@ pub struct Board {
     virtio_devices: usize,
     /// A virtio device has been told to work: it may have written memory.
     dma: AtomicBool,
-    /// A device other than an interrupt controller or a timer was accessed: it may have something for the host.
+    /// A device other than an interrupt controller or a timer was accessed: it may have something
+    /// for the host.
     news: AtomicBool,
 }
 
 impl Board {
     /// A board with the devices that every machine has, and a processor for each of `signals` (1 to
-    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS)), which it raises. What the guest writes to its serial port goes to
-    /// `serial`; its clock begins at `epoch` seconds since 1970.
+    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS)), which it raises. What the guest writes to its
+    /// serial port goes to `serial`; its clock begins at `epoch` seconds since 1970.
     ///
     /// # Errors
     /// Two devices claim one address.

@@ -16,7 +16,8 @@ const MAX_PARTIAL_LINE: usize = 4 << 10;
 /// Lines of the console that a message shows.
 const TAIL_LINES: usize = 30;
 
-/// Looks for a text in a stream of bytes. Its first byte must not repeat within the text but at its start.
+/// Looks for a text in a stream of bytes. Its first byte must not repeat within the text but at its
+/// start.
 #[derive(Debug, Default)]
 struct Pattern {
     /// Bytes of the text that the stream ends with.
@@ -37,7 +38,8 @@ impl Pattern {
     }
 }
 
-/// Remembers the end of a console and whether a panic went over it, and copies it to where it is wanted.
+/// Remembers the end of a console and whether a panic went over it, and copies it to where it is
+/// wanted.
 #[derive(Debug, Default)]
 pub struct Console {
     tail: Vec<u8>,

@@ -71,7 +71,8 @@ impl Failure {
 
     /// Prints the error, and the end of the guest's console if there is one, to standard error.
     pub fn report(&self) {
-        // Whoever closed our output does not want to hear about it, as with other programs in a pipe.
+        // Whoever closed our output does not want to hear about it, as with other programs in a
+        // pipe.
         if matches!(self, Self::Signal(signal_hook::consts::SIGPIPE)) {
             return;
         }

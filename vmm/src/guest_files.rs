@@ -13,8 +13,8 @@ use crate::suite::Api;
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
 const AGENT_VARIABLE: &str = "VBTS_AGENT";
 const SUITE_VARIABLE: &str = "VBTS_SUITE";
-/// Where the files are, relative to the directory of the executable: where the build leaves them beside
-/// `target/release/vbts`, and where an installation has them.
+/// Where the files are, relative to the directory of the executable: where the build leaves them
+/// beside `target/release/vbts`, and where an installation has them.
 const DIRECTORIES: [&str; 2] = ["../guest", "../lib/vbts"];
 
 /// `/dev/console` and `/dev/kmsg`.

@@ -1,4 +1,5 @@
-//! What every command that starts a guest does: the board from the machine options, then the kernel into it.
+//! What every command that starts a guest does: the board from the machine options, then the kernel
+//! into it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,8 +28,8 @@ use crate::memory::{self, GuestMemory};
 use crate::network::Network;
 use crate::sandbox::{self, Sandbox};
 
-/// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says otherwise: the same on
-/// every run (2026-01-01 00:00:00 UTC).
+/// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says
+/// otherwise: the same on every run (2026-01-01 00:00:00 UTC).
 const EPOCH: u64 = 1_767_225_600;
 
 /// Seed of [`Rng::Fixed`]: any number will do.
@@ -65,7 +66,8 @@ pub struct SharedDirectory {
 }
 
 impl Launch {
-    /// Checks the options and puts a board together. The guest's serial console is copied to standard output if `echo`.
+    /// Checks the options and puts a board together. The guest's serial console is copied to
+    /// standard output if `echo`.
     ///
     /// # Errors
     /// An option cannot be satisfied.
@@ -76,7 +78,8 @@ impl Launch {
             sandbox::drop_capabilities().context("Cannot give up capabilities")?;
         }
         let memory = memory::allocate(options.memory).context("--memory")?;
-        // The alarm needs the board's lines to the processor, the board needs the console, and that the alarm.
+        // The alarm needs the board's lines to the processor, the board needs the console, and that
+        // the alarm.
         let processors = u8::try_from(options.smp).unwrap_or(u8::MAX);
         let signals: Vec<Arc<Signals>> = (0..processors).map(|_| Arc::default()).collect();
         let vm = match choice.accel {

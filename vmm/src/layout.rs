@@ -1,10 +1,12 @@
 //! The machine's physical address map: what lies where, and why there.
 
-/// RAM below 4 GiB ends here at the latest; what a larger machine has goes on at [`HIGH_RAM_START`].
+/// RAM below 4 GiB ends here at the latest; what a larger machine has goes on at
+/// [`HIGH_RAM_START`].
 pub const LOW_RAM_END: u64 = 0xC000_0000;
 /// Where RAM goes on above the hole for devices.
 pub const HIGH_RAM_START: u64 = 1 << 32;
-/// End of the guest-physical address space: 36 bits, as on the processors that the CPU models describe.
+/// End of the guest-physical address space: 36 bits, as on the processors that the CPU models
+/// describe.
 pub const PHYSICAL_END: u64 = 1 << 36;
 
 /// GDT for the boot protocol.
@@ -21,14 +23,16 @@ pub const SETUP_DATA: u64 = 0x1_0000;
 pub const COMMAND_LINE: u64 = 0x2_0000;
 /// The longest command line, with its terminating zero (`COMMAND_LINE_SIZE` of Linux).
 pub const COMMAND_LINE_SIZE: usize = 2048;
-/// The last KiB of base memory, the second place where Linux looks for the MP floating pointer structure.
+/// The last KiB of base memory, the second place where Linux looks for the MP floating pointer
+/// structure.
 pub const MP_TABLE: u64 = 0x9_FC00;
-/// Processors that a machine has at most: the MP table of so many fits into [`MP_TABLE`]'s KiB, and local APICs in flat mode
-/// know eight.
+/// Processors that a machine has at most: the MP table of so many fits into [`MP_TABLE`]'s KiB, and
+/// local APICs in flat mode know eight.
 pub const MAX_PROCESSORS: u8 = 8;
 /// First byte after base memory.
 pub const BASE_MEMORY_END: u64 = 0xA_0000;
-/// ACPI's tables, the first of which is the RSDP: the BIOS area, where kernels look for it (ACPI 6.5, 5.2.5.1).
+/// ACPI's tables, the first of which is the RSDP: the BIOS area, where kernels look for it (ACPI
+/// 6.5, 5.2.5.1).
 pub const ACPI_TABLES: u64 = 0xE_0000;
 /// Where RAM goes on after the video and ROM areas of a PC.
 pub const EXTENDED_MEMORY: u64 = 0x10_0000;
@@ -40,8 +44,8 @@ pub const VIRTIO_STRIDE: u64 = 0x1000;
 /// Global system interrupt of virtio-mmio device *n*.
 pub const VIRTIO_GSI: [u8; 10] = [5, 6, 7, 9, 10, 11, 12, 13, 14, 15];
 
-/// Three pages for a task-state segment, and one for a page table, with which KVM runs real mode on some processors. The
-/// guest has no use for these addresses.
+/// Three pages for a task-state segment, and one for a page table, with which KVM runs real mode on
+/// some processors. The guest has no use for these addresses.
 pub const KVM_TSS: u64 = 0xFFFB_D000;
 /// The page table.
 pub const KVM_IDENTITY_MAP: u64 = 0xFFFB_C000;

@@ -25,7 +25,8 @@ use crate::memory::{self, GuestMemory};
 use crate::sandbox::Sandbox;
 use crate::vcpu::{Moves, Vcpu};
 
-/// Timer expiries that processors with interrupts off may sleep through, waiting for an NMI, before they count as dead.
+/// Timer expiries that processors with interrupts off may sleep through, waiting for an NMI, before
+/// they count as dead.
 const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
 
 /// How a guest has ended by itself.
@@ -93,9 +94,9 @@ pub struct Timed {
 }
 
 impl Machine {
-    /// A machine with a processor for each of the board's sockets, of which the first is in `state` and the others
-    /// wait for a start-up IPI. `console` is where the board's serial port goes. `alarm` may end the run. The whole
-    /// process enters `sandbox` as the run begins.
+    /// A machine with a processor for each of the board's sockets, of which the first is in `state`
+    /// and the others wait for a start-up IPI. `console` is where the board's serial port goes.
+    /// `alarm` may end the run. The whole process enters `sandbox` as the run begins.
     pub fn new(
         model: &'static Model,
         board: Board,
@@ -139,7 +140,8 @@ impl Machine {
         }
     }
 
-    /// Lets `vm`, which has this machine's memory and as many processors, execute them, on the host's time.
+    /// Lets `vm`, which has this machine's memory and as many processors, execute them, on the
+    /// host's time.
     ///
     /// # Errors
     /// KVM refuses.

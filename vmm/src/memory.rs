@@ -38,8 +38,8 @@ pub enum MemoryError {
     Map(Size, String),
 }
 
-/// Guest memory of `size` bytes, all zero, with the hole for devices below 4 GiB; in huge pages if the host has any, for which its
-/// TLB, which both accelerators share with the guest, has room.
+/// Guest memory of `size` bytes, all zero, with the hole for devices below 4 GiB; in huge pages if
+/// the host has any, for which its TLB, which both accelerators share with the guest, has room.
 ///
 /// # Errors
 /// The size is out of range, or the host cannot map that much.
@@ -94,8 +94,8 @@ pub unsafe fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
         .iter()
         .filter_map(|r| Some((r.start_addr().0, r.len(), NonNull::new(r.as_ptr())?)))
         .collect();
-    // SAFETY: each range is a live mapping of that length, which the caller keeps; all accesses to guest memory in
-    // this process go through pointers or `VolatileSlice`s, never references.
+    // SAFETY: each range is a live mapping of that length, which the caller keeps; all accesses to
+    // guest memory in this process go through pointers or `VolatileSlice`s, never references.
     unsafe { vbts_cpu::GuestRam::new(&ranges) }
 }
 

@@ -1,4 +1,5 @@
-//! The program to run in the guest: found as `execvp` would find it, and looked at before a machine is booted for it.
+//! The program to run in the guest: found as `execvp` would find it, and looked at before a machine
+//! is booted for it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -78,7 +79,8 @@ pub enum ProgramError {
     },
 }
 
-/// The directory that is the guest's root: all paths, and symbolic links on them, are resolved inside it.
+/// The directory that is the guest's root: all paths, and symbolic links on them, are resolved
+/// inside it.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
@@ -126,8 +128,8 @@ impl Root {
     }
 }
 
-/// Finds `name` as `execvp` in directory `cwd` of the guest would, with the `PATH` of `search`, and checks that the guest
-/// can run it. Returns its absolute path in the guest.
+/// Finds `name` as `execvp` in directory `cwd` of the guest would, with the `PATH` of `search`, and
+/// checks that the guest can run it. Returns its absolute path in the guest.
 ///
 /// # Errors
 /// There is no such program, or it cannot run.

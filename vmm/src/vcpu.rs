@@ -1,9 +1,10 @@
-//! A processor of the guest: executed by the software CPU, or by KVM for as long as no branch has to be recorded and no
-//! performance counter counts.
+//! A processor of the guest: executed by the software CPU, or by KVM for as long as no branch has
+//! to be recorded and no performance counter counts.
 //!
-//! The software CPU is the processor, and KVM a faster way to run it: between any two instructions the state can move
-//! from one to the other. What does not move is what only one of them has, above all the MSRs that are not part of
-//! [`CpuState`]: the software CPU's table answers for them on either.
+//! The software CPU is the processor, and KVM a faster way to run it: between any two instructions
+//! the state can move from one to the other. What does not move is what only one of them has, above
+//! all the MSRs that are not part of [`CpuState`]: the software CPU's table answers for them on
+//! either.
 
 use vbts_cpu::{Clock, CpuState, Exit, HostClock, Signals, SoftCpu, Startup};
 
@@ -11,9 +12,10 @@ use crate::exit::Failure;
 use crate::kvm::doorbell::Listening;
 use crate::kvm::{KvmVcpu, Left};
 
-/// Instructions that the software CPU goes on for after tracing has ended. A kernel that switches from a traced task to
-/// another often comes back soon, and there and back costs as much as 2500 to 10000 of them (`ci/bench`): who goes on for
-/// about as long pays at most twice of what would have been best.
+/// Instructions that the software CPU goes on for after tracing has ended. A kernel that switches
+/// from a traced task to another often comes back soon, and there and back costs as much as 2500 to
+/// 10000 of them (`ci/bench`): who goes on for about as long pays at most twice of what would have
+/// been best.
 const LINGER: u64 = 5_000;
 
 /// How often a processor has moved.
@@ -104,7 +106,8 @@ impl Vcpu {
         self.moves
     }
 
-    /// The calling thread runs this processor until the result is dropped, and is woken by the lines into it.
+    /// The calling thread runs this processor until the result is dropped, and is woken by the
+    /// lines into it.
     pub fn listen(&mut self) -> Option<Listening> {
         self.kvm.as_mut().map(KvmVcpu::listen)
     }
@@ -136,8 +139,8 @@ impl Vcpu {
         Ok(state)
     }
 
-    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller. On the host's time it returns at
-    /// any time.
+    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller. On the
+    /// host's time it returns at any time.
     ///
     /// # Errors
     /// KVM cannot go on.
@@ -185,7 +188,8 @@ impl Vcpu {
         }
     }
 
-    /// INIT, or a start-up IPI, which means something to a processor after INIT only (SDM Vol. 3A 8.4.3).
+    /// INIT, or a start-up IPI, which means something to a processor after INIT only (SDM Vol. 3A
+    /// 8.4.3).
     fn startup(&mut self, event: Startup) -> Result<(), Failure> {
         let waited = self.waits_for_startup;
         self.waits_for_startup = event == Startup::Init;
@@ -202,13 +206,15 @@ impl Vcpu {
         self.enter_kvm()
     }
 
-    /// Whether only the software CPU can go on: branches have to be recorded, or to be stepped on, or events to be counted.
+    /// Whether only the software CPU can go on: branches have to be recorded, or to be stepped on,
+    /// or events to be counted.
     fn needs_soft(&self) -> bool {
         let passes_through = self.kvm.as_ref().is_some_and(KvmVcpu::passes_bts_through);
         self.soft.cpu.watches_branches() && !passes_through || self.soft.cpu.uses_counters()
     }
 
-    /// KVM takes over, if it is to execute the processor at all. One that has shut down stays where it is: KVM knows no such state.
+    /// KVM takes over, if it is to execute the processor at all. One that has shut down stays where
+    /// it is: KVM knows no such state.
     ///
     /// # Errors
     /// KVM refuses the state.
@@ -243,10 +249,11 @@ impl Vcpu {
         Ok(())
     }
 
-    /// KVM takes over again once tracing has been off for a while, or at once if there is nothing to execute.
+    /// KVM takes over again once tracing has been off for a while, or at once if there is nothing
+    /// to execute.
     ///
-    /// KVM knows nothing of the counters, not even for RDPMC, which no exit tells of. A kernel reads what it has stopped
-    /// before it goes back to a program, or to sleep.
+    /// KVM knows nothing of the counters, not even for RDPMC, which no exit tells of. A kernel
+    /// reads what it has stopped before it goes back to a program, or to sleep.
     fn rejoin_kvm(&mut self, exit: Exit) -> Result<(), Failure> {
         if self.kvm.is_none() || self.on_kvm {
             return Ok(());

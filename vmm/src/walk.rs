@@ -1,7 +1,7 @@
 //! Paths of the guest, resolved on the host without leaving the guest's root.
 //!
-//! `openat2` with RESOLVE_IN_ROOT does the same, but its flags lie in memory, where the sandbox cannot see whether
-//! they ask to write.
+//! `openat2` with RESOLVE_IN_ROOT does the same, but its flags lie in memory, where the sandbox
+//! cannot see whether they ask to write.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -40,8 +40,9 @@ impl Rest {
     }
 }
 
-/// Opens `path` below the directory `root` as a process would whose root directory that is. Without O_PATH it
-/// opens what the guest itself can open: neither devices nor what the host's kernel shows of itself as files.
+/// Opens `path` below the directory `root` as a process would whose root directory that is. Without
+/// O_PATH it opens what the guest itself can open: neither devices nor what the host's kernel shows
+/// of itself as files.
 ///
 /// # Errors
 /// As `open` has them.

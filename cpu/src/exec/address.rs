@@ -1,5 +1,5 @@
-//! Address operations: memory operands outside 64-bit addressing, where the effective address is truncated,
-//! and outside 64-bit mode, where segments have limits and types (SDM Vol. 3A 5.3, 5.5).
+//! Address operations: memory operands outside 64-bit addressing, where the effective address is
+//! truncated, and outside 64-bit mode, where segments have limits and types (SDM Vol. 3A 5.3, 5.5).
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
@@ -13,7 +13,8 @@ use crate::state::{SegAttr, Segment, gpr};
 /// [`access`]: the instruction writes its memory operand.
 const WRITE: u32 = 1 << 16;
 
-/// Size of the memory operand in bytes, and [`WRITE`] if it is written: the `imm` of an address operation.
+/// Size of the memory operand in bytes, and [`WRITE`] if it is written: the `imm` of an address
+/// operation.
 pub(crate) fn access(insn: &Instruction) -> u32 {
     let size = insn.memory_size().size().max(1) as u32;
     let mut factory = InstructionInfoFactory::new();
@@ -31,8 +32,8 @@ pub(crate) fn access(insn: &Instruction) -> u32 {
     size | if written { WRITE } else { 0 }
 }
 
-/// The operation that adds what no addressing form has to an effective address, and leaves it in [`reg::TMP`], to be
-/// truncated and checked like any other.
+/// The operation that adds what no addressing form has to an effective address, and leaves it in
+/// [`reg::TMP`], to be truncated and checked like any other.
 pub(crate) fn addend(insn: &Instruction) -> Option<Handler> {
     match insn.mnemonic() {
         Mnemonic::Xlatb => Some(add_al),
@@ -51,7 +52,8 @@ fn add_al(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// A bit string's bit number is signed and reaches beyond the operand (SDM Vol. 2A, BT): by whole words.
+/// A bit string's bit number is signed and reaches beyond the operand (SDM Vol. 2A, BT): by whole
+/// words.
 fn add_bit_offset<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let words = cpu.r::<T>(op.src).sext() as i64 >> T::BITS.trailing_zeros();
     let bytes = (words as u64).wrapping_mul(T::BYTES as u64);
@@ -137,8 +139,8 @@ fn allows(s: &Segment, offset: u64, size: u32, write: bool) -> bool {
 }
 
 impl Cpu {
-    /// Linear address of `size` bytes at an offset in a segment outside 64-bit mode; #SS(0) or #GP(0) if the
-    /// segment does not allow the access.
+    /// Linear address of `size` bytes at an offset in a segment outside 64-bit mode; #SS(0) or
+    /// #GP(0) if the segment does not allow the access.
     pub(crate) fn segment_address(
         &mut self,
         segment: u8,

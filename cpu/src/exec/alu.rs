@@ -15,7 +15,8 @@ trait Binary {
     fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T;
 }
 
-/// Defines a [`Binary`]: result of two 64-bit operands (and the old CF), and how the flags come from it.
+/// Defines a [`Binary`]: result of two 64-bit operands (and the old CF), and how the flags come
+/// from it.
 macro_rules! binary {
     ($name:ident, |$cpu:ident, $a:ident, $b:ident| $result:expr, $flags:ident) => {
         struct $name;

@@ -13,8 +13,8 @@ const BTS: u8 = 1;
 const BTR: u8 = 2;
 const BTC: u8 = 3;
 
-/// The operand after the test of bit `n`, whose old value goes to CF. The other flags are undefined or kept: they
-/// stay.
+/// The operand after the test of bit `n`, whose old value goes to CF. The other flags are undefined
+/// or kept: they stay.
 #[inline(always)]
 fn test<const KIND: u8, T: Int>(cpu: &mut Cpu, a: T, n: u64) -> T {
     let mask = 1u64 << (n & u64::from(T::BITS - 1));
@@ -75,8 +75,8 @@ fn source<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
     }
 }
 
-/// BSF and BSR. With a source of zero the destination is undefined by the manual; processors keep it (and do
-/// clear the upper half for 32-bit operands on some models only: it is kept here).
+/// BSF and BSR. With a source of zero the destination is undefined by the manual; processors keep
+/// it (and do clear the upper half for 32-bit operands on some models only: it is kept here).
 #[inline(always)]
 fn scan<T: Int>(cpu: &mut Cpu, op: &Op, position: fn(u64) -> u32) -> Exec {
     let v = source::<T>(cpu, op)?.zext();

@@ -21,7 +21,8 @@ const CR0_BITS: u64 = cr0::PE
     | cr0::CD
     | cr0::PG;
 
-/// The bits of CR4 that the CPU models have. VME and PVI, which matter to virtual-8086 mode, are not among them.
+/// The bits of CR4 that the CPU models have. VME and PVI, which matter to virtual-8086 mode, are
+/// not among them.
 const CR4_BITS: u64 = cr4::TSD
     | cr4::DE
     | cr4::PSE
@@ -48,8 +49,8 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     let changed = cpu.sys.cr0 ^ sys.cr0;
     if changed & cr0::PG != 0 {
         let entering = has(cr0::PG) && sys.efer & efer::LME != 0;
-        // 9.8.5: IA-32e mode is entered from 32-bit code with PAE on and a TSS that it can use, and left from
-        // compatibility mode.
+        // 9.8.5: IA-32e mode is entered from 32-bit code with PAE on and a TSS that it can use, and
+        // left from compatibility mode.
         let good = if entering {
             let code = sys.seg[sreg::CS].attr;
             sys.cr4 & cr4::PAE != 0
@@ -105,8 +106,8 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     Ok(())
 }
 
-/// Loads the PDPTE registers if `sys`, the state after the instruction, is one of PAE paging; #GP(0) for reserved bits
-/// (SDM Vol. 3A 4.4.1).
+/// Loads the PDPTE registers if `sys`, the state after the instruction, is one of PAE paging;
+/// #GP(0) for reserved bits (SDM Vol. 3A 4.4.1).
 fn load_pdptes(cpu: &mut Cpu, sys: &mut SystemState) -> Result<(), Abort> {
     if paging::is_pae(sys) {
         sys.pdpte = pdptes(cpu, sys.cr3)?;

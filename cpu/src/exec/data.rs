@@ -94,7 +94,8 @@ fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// XCHG with memory, which is always locked; the register is `dst` or `src`, whichever operand it is (`aux`).
+/// XCHG with memory, which is always locked; the register is `dst` or `src`, whichever operand it
+/// is (`aux`).
 fn xchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let v = cpu.r::<T>(op.aux);
     let mut old = T::default();

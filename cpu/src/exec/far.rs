@@ -36,7 +36,8 @@ fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, A
     }
     let d = cpu.descriptor(selector, vector::GP)?;
     match d.system_type() {
-        // Call gates are the only system descriptors that can be jumped to: there are no task switches.
+        // Call gates are the only system descriptors that can be jumped to: there are no task
+        // switches.
         Some(system::CALL_GATE) => through_gate(cpu, selector, call),
         Some(system::CALL_GATE_16) if !cpu.is_ia32e() => through_gate(cpu, selector, call),
         Some(_) => Err(cpu.selector_fault(vector::GP, selector)),
@@ -57,7 +58,8 @@ fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, A
     }
 }
 
-/// CS after a transfer to `selector` in real-address mode, where only the limit that CS already has is checked.
+/// CS after a transfer to `selector` in real-address mode, where only the limit that CS already has
+/// is checked.
 fn real_target(cpu: &mut Cpu, selector: u16, ip: u64) -> Result<Segment, Abort> {
     let cs = real_segment(cpu.sys.seg[sreg::CS], selector);
     cpu.check_target(cs.attr, cs.limit, ip)?;
@@ -86,7 +88,8 @@ fn through_gate(cpu: &mut Cpu, selector: u16, call: bool) -> Result<Target, Abor
         return Err(cpu.gp(0));
     }
     let d = cpu.descriptor(code, vector::GP)?;
-    // Only a CALL can gain privilege (5.8.4), and IA-32e mode has only 64-bit code behind gates (5.8.3.1).
+    // Only a CALL can gain privilege (5.8.4), and IA-32e mode has only 64-bit code behind gates
+    // (5.8.3.1).
     let inward = call && !d.is_conforming_code();
     let privileged = if d.is_conforming_code() || inward {
         d.dpl() <= cpu.cpl
@@ -144,8 +147,8 @@ fn call<T: Int>(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
     enter(cpu, op, t.cs, t.cpl, t.ip)
 }
 
-/// Pushes the return address of a far CALL in words of `T`. An inner level has a stack of its own, to which the old stack
-/// pointer and so many `parameters` go first.
+/// Pushes the return address of a far CALL in words of `T`. An inner level has a stack of its own,
+/// to which the old stack pointer and so many `parameters` go first.
 fn push_return<T: Int>(cpu: &mut Cpu, op: &Op, t: &Target, parameters: u64) -> Result<(), Abort> {
     let old = Frame::current(cpu);
     let (stack, mut frame) = if t.cpl < cpu.cpl {
@@ -267,7 +270,8 @@ fn retf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     enter(cpu, op, cs, cpl, ip)
 }
 
-/// IRET (SDM Vol. 2A, IRET). Virtual-8086 mode and tasks to return to are not there: #GP(0), as for NT in IA-32e mode.
+/// IRET (SDM Vol. 2A, IRET). Virtual-8086 mode and tasks to return to are not there: #GP(0), as for
+/// NT in IA-32e mode.
 fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     // NMIs are unblocked even if the instruction faults (SDM Vol. 3A 6.7.1).
     if cpu.nmi_blocked {
@@ -318,7 +322,8 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     enter(cpu, op, cs, cpl, ip)
 }
 
-/// The flags that IRET loads: what may change depends on the level that executes it, not on the one it returns to.
+/// The flags that IRET loads: what may change depends on the level that executes it, not on the one
+/// it returns to.
 fn returned_flags<T: Int>(cpu: &Cpu) -> u64 {
     let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT;
     if T::BYTES > 2 {
@@ -352,8 +357,8 @@ fn into(cpu: &mut Cpu, op: &Op) -> Exec {
     }
 }
 
-/// BOUND: #BR if the signed index in the register is not between the two bounds in memory, both inclusive. Intel's
-/// processors load the upper one only if the index is not below the lower one.
+/// BOUND: #BR if the signed index in the register is not between the two bounds in memory, both
+/// inclusive. Intel's processors load the upper one only if the index is not below the lower one.
 fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let la = cpu.ea(op);
     let index = cpu.r::<T>(op.dst).sext() as i64;
@@ -367,8 +372,9 @@ fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is. A trap that MOV SS has left
-/// must not follow it: that would be a second #DB, at the first instruction of the handler.
+/// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is. A trap
+/// that MOV SS has left must not follow it: that would be a second #DB, at the first instruction of
+/// the handler.
 fn int1(cpu: &mut Cpu, op: &Op) -> Exec {
     let flow = cpu.software_interrupt(op, vector::DB, Source::Exception)?;
     cpu.drop_debug_trap();

@@ -1,4 +1,5 @@
-//! CMP and TEST with the conditional jump behind them: two instructions, one after the other, by one piece of code.
+//! CMP and TEST with the conditional jump behind them: two instructions, one after the other, by
+//! one piece of code.
 //!
 //! The flags are what CMP or TEST leaves; the condition is found from the operands.
 
@@ -167,9 +168,9 @@ fn by_form<K: Kind>(first: &Instruction, jump: &Instruction, operand: u8) -> Opt
     }
 }
 
-/// Code for the operation of `first` that also executes that of `second`, which is the next in its block. The operation of
-/// `first` keeps its body, and that of `second` its code: to be executed one by one where memory is not what the TLB has.
-/// `operand` of the first is passed.
+/// Code for the operation of `first` that also executes that of `second`, which is the next in its
+/// block. The operation of `first` keeps its body, and that of `second` its code: to be executed
+/// one by one where memory is not what the TLB has. `operand` of the first is passed.
 pub(crate) fn select(first: &Instruction, second: &Instruction, operand: u8) -> Option<Run> {
     if !second.is_jcc_short_or_near() || second.op0_kind() != OpKind::NearBranch64 {
         return None;

@@ -1,7 +1,7 @@
 //! The instructions, a file a family.
 //!
-//! Each family has a `lower`, which looks at a decoded instruction and selects the handler; [`Op`]'s operands have
-//! been filled by then.
+//! Each family has a `lower`, which looks at a decoded instruction and selects the handler;
+//! [`Op`]'s operands have been filled by then.
 
 use iced_x86::{Instruction, OpKind};
 
@@ -30,8 +30,9 @@ mod syscall;
 mod system;
 mod x87;
 
-/// How a handler for an operand size in bytes is executed, its last generic parameter: by `threaded` or `memory` of
-/// [`crate::dispatch`] if one comes first, else as an instance that is called.
+/// How a handler for an operand size in bytes is executed, its last generic parameter: by
+/// `threaded` or `memory` of [`crate::dispatch`] if one comes first, else as an instance that is
+/// called.
 macro_rules! by_size {
     ($way:ident, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
         match $size {
@@ -47,7 +48,8 @@ macro_rules! by_size {
 }
 pub(crate) use by_size;
 
-/// The same for a condition: the low four bits of Jcc, SETcc and CMOVcc opcodes, its first generic parameter.
+/// The same for a condition: the low four bits of Jcc, SETcc and CMOVcc opcodes, its first generic
+/// parameter.
 macro_rules! by_condition {
     ($way:ident, $cc:expr, $f:ident $(, $t:ty)?) => {
         match $cc {
@@ -130,8 +132,8 @@ pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> Option<Threaded> {
     Some(Threaded::called(body))
 }
 
-/// What an instruction does before its memory operand's segment is looked at: outside 64-bit mode the address operation does
-/// that.
+/// What an instruction does before its memory operand's segment is looked at: outside 64-bit mode
+/// the address operation does that.
 pub(crate) fn before_address(insn: &Instruction) -> Option<Handler> {
     stack::before_address(insn).or_else(|| x87::before_address(insn))
 }

@@ -18,8 +18,8 @@ fn operand(cpu: &mut Cpu, op: &Op, n: u8) -> Result<u16, Abort> {
     }
 }
 
-/// Ends an instruction that has loaded SS: the next one, which will load RSP, must not be interrupted
-/// (SDM Vol. 3A 6.8.3).
+/// Ends an instruction that has loaded SS: the next one, which will load RSP, must not be
+/// interrupted (SDM Vol. 3A 6.8.3).
 fn after_ss(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.special |= Special::SHADOW | Special::HOLD_TRAP;
     cpu.end_block(op)

@@ -1,6 +1,7 @@
 //! Shifts and rotates (SDM Vol. 2B, SAL/SAR/SHL/SHR, RCL/RCR/ROL/ROR, SHLD, SHRD).
 //!
-//! OF is defined for counts of one only; for others it is computed by the same formula, as processors do.
+//! OF is defined for counts of one only; for others it is computed by the same formula, as
+//! processors do.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
@@ -89,7 +90,8 @@ impl Shift for Ror {
     }
 }
 
-/// The operand with the carry above it, rotated left by `n` as one number of BITS + 1 bits; and the new carry.
+/// The operand with the carry above it, rotated left by `n` as one number of BITS + 1 bits; and the
+/// new carry.
 #[inline(always)]
 fn through_carry<T: Int>(cpu: &Cpu, a: T, n: u32) -> (T, bool) {
     let wide = u128::from(a.zext()) | u128::from(cpu.flags.cf()) << T::BITS;
@@ -179,8 +181,8 @@ fn shift<O: Shift>(i: &Instruction) -> Threaded {
     }
 }
 
-/// SHLD and SHRD of `a`, shifting in bits of `b`. For 16-bit operands and counts above 16 the result is
-/// undefined; what processors give is the operands repeated: a, b, a.
+/// SHLD and SHRD of `a`, shifting in bits of `b`. For 16-bit operands and counts above 16 the
+/// result is undefined; what processors give is the operands repeated: a, b, a.
 #[inline(always)]
 fn double<const LEFT: bool, T: Int>(cpu: &mut Cpu, a: T, b: T, n: u32) -> T {
     if n == 0 {

@@ -22,7 +22,8 @@ macro_rules! by_width {
 }
 
 impl Cpu {
-    /// Bits of RSP that address the stack: all in 64-bit mode, else as SS.B says (SDM Vol. 1 6.2.3).
+    /// Bits of RSP that address the stack: all in 64-bit mode, else as SS.B says (SDM Vol. 1
+    /// 6.2.3).
     #[inline(always)]
     fn stack_mask(&self) -> u64 {
         if self.code64 {

@@ -1,7 +1,8 @@
 //! String instructions: MOVS, STOS, LODS, CMPS, SCAS, with REP.
 //!
-//! A repeated instruction is one operation, but it gives way to interrupts: after [`CHUNK`] iterations it
-//! stops with RIP still on itself, as the manual allows between any two (SDM Vol. 2B, REP).
+//! A repeated instruction is one operation, but it gives way to interrupts: after [`CHUNK`]
+//! iterations it stops with RIP still on itself, as the manual allows between any two (SDM Vol. 2B,
+//! REP).
 
 use iced_x86::{Instruction, Mnemonic, Register};
 
@@ -23,8 +24,8 @@ trait Step {
     const DI: bool;
     /// Whether the source, rSI, is stepped.
     const SI: bool;
-    /// Whether 32-bit addressing in 64-bit mode clears the upper halves of the index registers even if no iteration
-    /// completes.
+    /// Whether 32-bit addressing in 64-bit mode clears the upper halves of the index registers even
+    /// if no iteration completes.
     const CLEARS: bool = false;
     fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort>;
     /// As many iterations as can be done at once, at most `n`; 0 if none can.
@@ -112,7 +113,8 @@ impl Step for Movs {
         if (dst as usize).wrapping_sub(src as usize) < len {
             return 0;
         }
-        // SAFETY: both ranges lie in one page of guest RAM each. A destination below the source may overlap it.
+        // SAFETY: both ranges lie in one page of guest RAM each. A destination below the source may
+        // overlap it.
         unsafe { std::ptr::copy(src, dst, len) };
         n
     }
@@ -221,8 +223,8 @@ fn once<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// 32-bit addressing clears the upper halves of the registers that it counts with, as any write of 32 bits does. Intel's
-/// processors do so before the first iteration.
+/// 32-bit addressing clears the upper halves of the registers that it counts with, as any write of
+/// 32 bits does. Intel's processors do so before the first iteration.
 fn clear_upper<S: Step>(cpu: &mut Cpu, op: &Op) {
     let si = S::CLEARS && S::SI;
     let di = S::CLEARS && S::DI;
@@ -238,7 +240,8 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     if op.aux == 32 {
         clear_upper::<S>(cpu, op);
     }
-    // CMPS and SCAS write the flags when they complete: a fault or trap finds what they were before (SDM Vol. 2B, REP).
+    // CMPS and SCAS write the flags when they complete: a fault or trap finds what they were before
+    // (SDM Vol. 2B, REP).
     let flags = cpu.flags;
     // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
     let chunk = if cpu.special.contains(Special::TRAP) {
@@ -295,7 +298,8 @@ fn select<S: Step>(op: &Op, size: usize) -> Handler {
     }
 }
 
-/// The segment of the source: DS or the override, as [`Op::seg`] has it. 64-bit mode only knows FS and GS as overrides.
+/// The segment of the source: DS or the override, as [`Op::seg`] has it. 64-bit mode only knows FS
+/// and GS as overrides.
 pub(super) fn source_segment(i: &Instruction) -> u8 {
     let segment = match i.segment_prefix() {
         Register::None => seg::DS,

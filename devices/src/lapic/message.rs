@@ -1,6 +1,7 @@
 //! What local APICs, I/O APICs and processors say to each other.
 
-/// How a destination takes an interrupt: bits 10:8 of the ICR, an LVT entry or an I/O APIC redirection entry.
+/// How a destination takes an interrupt: bits 10:8 of the ICR, an LVT entry or an I/O APIC
+/// redirection entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryMode {
     /// To every destination, at the given vector.

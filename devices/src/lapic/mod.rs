@@ -1,4 +1,5 @@
-//! The local APIC in xAPIC mode (SDM Vol. 3A chapter 10, "Advanced Programmable Interrupt Controller").
+//! The local APIC in xAPIC mode (SDM Vol. 3A chapter 10, "Advanced Programmable Interrupt
+//! Controller").
 //!
 //! Section numbers are those of the editions up to 2022; later ones call the chapter 11.
 
@@ -185,8 +186,8 @@ impl LocalApic {
         };
     }
 
-    /// The registers as a BIOS leaves them for an operating system that knows no APIC: enabled, the 8259A on
-    /// LINT0, NMI on LINT1 ("virtual wire mode", MultiProcessor Specification 3.6.2.2).
+    /// The registers as a BIOS leaves them for an operating system that knows no APIC: enabled, the
+    /// 8259A on LINT0, NMI on LINT1 ("virtual wire mode", MultiProcessor Specification 3.6.2.2).
     pub fn set_virtual_wire_mode(&mut self) {
         self.svr |= SVR_ENABLE;
         *self.lvt_mut(Lvt::Lint0) = 0x700;
@@ -347,7 +348,8 @@ impl LocalApic {
         }
     }
 
-    /// True if a message to `destination` (physical or logical) is for this APIC (SDM Vol. 3A 10.6.2).
+    /// True if a message to `destination` (physical or logical) is for this APIC (SDM Vol. 3A
+    /// 10.6.2).
     pub(crate) fn matches(&self, destination: Destination) -> bool {
         match destination {
             Destination::Physical(id) => id == 0xFF || id == self.id,
@@ -421,8 +423,8 @@ impl LocalApic {
         }
     }
 
-    /// True if LINT0 passes the 8259A's INTR to the processor: as ExtINT, or because the APIC is disabled and
-    /// the pin is INTR (SDM Vol. 3A 10.4.3).
+    /// True if LINT0 passes the 8259A's INTR to the processor: as ExtINT, or because the APIC is
+    /// disabled and the pin is INTR (SDM Vol. 3A 10.4.3).
     pub(crate) fn takes_extint(&self) -> bool {
         !self.globally_enabled() || self.lvt(Lvt::Lint0) & (LVT_MASKED | 0x700) == 0x700
     }
@@ -444,7 +446,8 @@ impl LocalApic {
         }
     }
 
-    /// Arbitration-priority register, by which lowest-priority delivery chooses (SDM Vol. 3A 10.6.2.4).
+    /// Arbitration-priority register, by which lowest-priority delivery chooses (SDM Vol. 3A
+    /// 10.6.2.4).
     pub(crate) fn arbitration_priority(&self) -> u8 {
         let requested = self.irr.highest().unwrap_or(0) >> 4;
         let in_service = self.isr.highest().unwrap_or(0) >> 4;
@@ -520,7 +523,8 @@ impl LocalApic {
         }
     }
 
-    /// Writes IA32_APIC_BASE or IA32_TSC_DEADLINE; `None` if there is no such MSR, or for reserved bits.
+    /// Writes IA32_APIC_BASE or IA32_TSC_DEADLINE; `None` if there is no such MSR, or for reserved
+    /// bits.
     pub fn wrmsr(&mut self, now: u64, msr: u32, value: u64) -> Option<()> {
         self.tick(now);
         match msr {

@@ -1,7 +1,7 @@
 //! The local APIC timer (SDM Vol. 3A 10.5.4): one-shot, periodic and TSC-deadline.
 //!
-//! The timer's input clock runs at 1 GHz, so one tick at divide-by-1 is one nanosecond of virtual time, which
-//! is also one tick of the TSC.
+//! The timer's input clock runs at 1 GHz, so one tick at divide-by-1 is one nanosecond of virtual
+//! time, which is also one tick of the TSC.
 
 /// Bits 18:17 of LVT Timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +32,15 @@ impl Timer {
         }
     }
 
-    /// The divisor of the input clock: 0b0000 is 2, 0b1010 is 128, 0b1011 is 1 (SDM Vol. 3A figure 10-10).
+    /// The divisor of the input clock: 0b0000 is 2, 0b1010 is 128, 0b1011 is 1 (SDM Vol. 3A figure
+    /// 10-10).
     fn divisor(&self) -> u64 {
         let code = (self.divide_configuration & 3) | ((self.divide_configuration >> 1) & 4);
         1 << ((code + 1) & 7)
     }
 
-    /// Sets the mode. Going into or out of TSC-deadline mode disarms the timer (SDM Vol. 3A 10.5.4.1).
+    /// Sets the mode. Going into or out of TSC-deadline mode disarms the timer (SDM Vol. 3A
+    /// 10.5.4.1).
     pub(super) fn set_mode(&mut self, mode: Mode) {
         if (mode == Mode::TscDeadline) != (self.mode == Mode::TscDeadline) {
             self.expiry = None;
@@ -102,8 +104,8 @@ impl Timer {
         self.expiry
     }
 
-    /// True if the count reached zero since the last call. A periodic timer goes on from the exact expiry;
-    /// periods missed altogether are one expiry.
+    /// True if the count reached zero since the last call. A periodic timer goes on from the exact
+    /// expiry; periods missed altogether are one expiry.
     pub(super) fn expired(&mut self, now: u64) -> bool {
         let Some(at) = self.expiry.filter(|at| *at <= now) else {
             return false;

@@ -1,5 +1,5 @@
-//! What the server does to the host's file system. Nothing here follows a symbolic link or looks at a path of
-//! more than one component, so nothing leaves the exported tree.
+//! What the server does to the host's file system. Nothing here follows a symbolic link or looks at
+//! a path of more than one component, so nothing leaves the exported tree.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::wire::Qid;
 
-/// File systems whose files are windows into the host's kernel: some never end, some block, some are other
-/// processes' memory (Linux: include/uapi/linux/magic.h).
+/// File systems whose files are windows into the host's kernel: some never end, some block, some
+/// are other processes' memory (Linux: include/uapi/linux/magic.h).
 const KERNEL_FILE_SYSTEMS: [u32; 16] = [
     0x0000_9FA0, // proc
     0x6265_6572, // sysfs
@@ -63,8 +63,9 @@ pub(super) fn name(bytes: &[u8]) -> Result<CString, Errno> {
     CString::new(bytes).map_err(|_| Errno::INVAL)
 }
 
-/// Refuses to open for a guest what is neither a regular file nor a directory, which could block or talk to a device,
-/// and the files through which the host's kernel shows itself. `place` is of kind `kind`.
+/// Refuses to open for a guest what is neither a regular file nor a directory, which could block or
+/// talk to a device, and the files through which the host's kernel shows itself. `place` is of kind
+/// `kind`.
 ///
 /// # Errors
 /// ELOOP for a symbolic link, EACCES for the rest.
@@ -81,8 +82,8 @@ pub fn check_openable(place: impl AsFd, kind: FileType) -> Result<(), Errno> {
 }
 
 impl Host {
-    /// Exports the directory `root`. With `stable`, access times and free space are hidden, which the guest's own
-    /// reading or the host's other users change.
+    /// Exports the directory `root`. With `stable`, access times and free space are hidden, which
+    /// the guest's own reading or the host's other users change.
     pub(super) fn new(root: &Path, stable: bool) -> Result<Self, Errno> {
         let root = fs::openat(
             CWD,
@@ -143,8 +144,8 @@ impl Host {
         Ok(stat)
     }
 
-    /// Inode numbers are unique on one file system only, and a tree can hold several: the number of the file
-    /// system goes into the upper bits.
+    /// Inode numbers are unique on one file system only, and a tree can hold several: the number of
+    /// the file system goes into the upper bits.
     fn qid_path(&mut self, device: u64, inode: u64) -> u64 {
         let known = self.devices.iter().position(|d| *d == device);
         let index = known.unwrap_or_else(|| {
@@ -306,8 +307,8 @@ impl Host {
     }
 }
 
-/// Permission bits without set-user-ID and set-group-ID: a guest must not leave programs on the host that run
-/// with the rights of whoever started the VMM.
+/// Permission bits without set-user-ID and set-group-ID: a guest must not leave programs on the
+/// host that run with the rights of whoever started the VMM.
 fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o1777)
 }

@@ -1,8 +1,9 @@
-//! A 9P2000.L server for one host directory (Linux: Documentation/filesystems/9p.rst; the protocol is described by
-//! the diod project).
+//! A 9P2000.L server for one host directory (Linux: Documentation/filesystems/9p.rst; the protocol
+//! is described by the diod project).
 //!
-//! A read-only share refuses everything that changes anything before it looks at the rest of the message. Every
-//! answer is computed before [`Server::handle`] returns, and depends on the host's files alone.
+//! A read-only share refuses everything that changes anything before it looks at the rest of the
+//! message. Every answer is computed before [`Server::handle`] returns, and depends on the host's
+//! files alone.
 
 mod host;
 mod wire;
@@ -97,8 +98,8 @@ pub struct Server {
 impl Server {
     /// Exports the directory `root`.
     ///
-    /// A fid is an open descriptor, and a guest with a large cache has many: the process's soft limit is raised to
-    /// its hard limit.
+    /// A fid is an open descriptor, and a guest with a large cache has many: the process's soft
+    /// limit is raised to its hard limit.
     ///
     /// # Errors
     /// `root` cannot be opened or is not a directory, or there is no /proc.
@@ -478,7 +479,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Type, tag and body of a request; only the tag (or NOTAG) if it is too short or its size is wrong.
+/// Type, tag and body of a request; only the tag (or NOTAG) if it is too short or its size is
+/// wrong.
 fn split(request: &[u8]) -> Result<(u8, u16, &[u8]), u16> {
     let mut r = Reader::new(request);
     let (Ok(size), Ok(kind), Ok(tag)) = (r.u32(), r.u8(), r.u16()) else {
@@ -510,7 +512,8 @@ fn set_u32(message: &mut [u8], at: usize, value: usize) {
     message[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
 }
 
-/// The flags that mean something to the host. The others (O_NOATIME, O_DIRECT, …) are the client's business.
+/// The flags that mean something to the host. The others (O_NOATIME, O_DIRECT, …) are the client's
+/// business.
 fn host_flags(flags: u32) -> Result<OFlags, Errno> {
     let mut host = match flags & open::ACCESS_MODE {
         0 => OFlags::RDONLY,

@@ -1,7 +1,7 @@
 //! The block device (Virtual I/O Device 1.2, section 5.2; Linux: `/dev/vda` and on).
 //!
-//! A request is finished before the driver's notification returns, so that it takes no time on the guest's clock, and
-//! the order of everything is the same on every run.
+//! A request is finished before the driver's notification returns, so that it takes no time on the
+//! guest's clock, and the order of everything is the same on every run.
 
 use std::fmt;
 use std::io;
@@ -48,7 +48,8 @@ const UNMAP: u32 = 1 << 0;
 /// Length of the identification string.
 const ID: usize = 20;
 
-/// So many segments of so many bytes: with the header and the status less than the longest chain that a queue takes.
+/// So many segments of so many bytes: with the header and the status less than the longest chain
+/// that a queue takes.
 const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 const SIZE_MAX: u32 = 32 * 1024;
 /// Longest range to discard, and to write zeros to: these may have to be written one by one.
@@ -66,13 +67,15 @@ pub struct Block {
     disk: Disk,
     id: [u8; ID],
     config: Vec<u8>,
-    /// The driver does not flush: what it has written has to be on the host's disk at once (section 5.2.6.2).
+    /// The driver does not flush: what it has written has to be on the host's disk at once (section
+    /// 5.2.6.2).
     write_through: bool,
     piece: Vec<u8>,
 }
 
 impl Block {
-    /// A device for `disk`. `id`, of which at most 20 bytes count, is what the guest may name it by.
+    /// A device for `disk`. `id`, of which at most 20 bytes count, is what the guest may name it
+    /// by.
     pub fn new(disk: Disk, id: &str) -> Self {
         let mut bytes = [0; ID];
         for (to, from) in bytes.iter_mut().zip(id.bytes()) {
@@ -107,7 +110,8 @@ impl Block {
         Ok(if moved == room { room + written } else { moved })
     }
 
-    /// Does what `header` asks for; an error is the status. `moved` becomes the number of bytes in the writable part.
+    /// Does what `header` asks for; an error is the status. `moved` becomes the number of bytes in
+    /// the writable part.
     fn execute(
         &mut self,
         header: &[u8; HEADER],

@@ -1,8 +1,8 @@
 //! The console device with several ports (Virtual I/O Device 1.2, section 5.3).
 //!
-//! A port is a console (Linux: `hvc0`) or a named byte stream (Linux: `/dev/virtio-ports/NAME`). Output goes to
-//! the port's sink; what the sink does not take stays in the guest's buffers. Input waits in a bounded queue
-//! until the guest has opened the port.
+//! A port is a console (Linux: `hvc0`) or a named byte stream (Linux: `/dev/virtio-ports/NAME`).
+//! Output goes to the port's sink; what the sink does not take stays in the guest's buffers. Input
+//! waits in a bounded queue until the guest has opened the port.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -258,7 +258,8 @@ impl VirtioDevice for Console {
 }
 
 impl MmioTransport<Console> {
-    /// Offers bytes to the guest on `port`; returns how many were taken. The rest can be offered again later.
+    /// Offers bytes to the guest on `port`; returns how many were taken. The rest can be offered
+    /// again later.
     pub fn push_input(&mut self, port: usize, bytes: &[u8]) -> usize {
         let Some(p) = self.device_mut().ports.get_mut(port) else {
             return 0;

@@ -229,7 +229,8 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
         let (desc, driver, device) = (queue.desc_table(), queue.avail_ring(), queue.used_ring());
         let set = |old, part| GuestAddress(replace_half(old, part, value));
-        // An address with bad alignment, which `try_set_*` refuses, breaks the device, like one outside RAM.
+        // An address with bad alignment, which `try_set_*` refuses, breaks the device, like one
+        // outside RAM.
         let accepted = match offset {
             reg::QUEUE_NUM => u16::try_from(value).is_ok_and(|n| queue.try_set_size(n).is_ok()),
             reg::QUEUE_DESC_LOW => queue.try_set_desc_table_address(set(desc, 0)).is_ok(),

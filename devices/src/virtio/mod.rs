@@ -15,7 +15,8 @@ use queue::{QueueError, VirtQueue};
 
 /// What a device is, apart from its transport.
 ///
-/// Devices finish what the driver asked for inside [`process`](Self::process); there is nothing asynchronous.
+/// Devices finish what the driver asked for inside [`process`](Self::process); there is nothing
+/// asynchronous.
 pub trait VirtioDevice: Send {
     /// Device type (section 5).
     fn device_id(&self) -> u32;

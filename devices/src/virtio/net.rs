@@ -1,7 +1,7 @@
 //! The network device (Virtual I/O Device 1.2, section 5.1; Linux: `eth0` and on).
 //!
-//! Frames are whole and have their checksums: no offload of any kind is offered, so that nothing that the guest writes
-//! beside a frame means anything to the host.
+//! Frames are whole and have their checksums: no offload of any kind is offered, so that nothing
+//! that the guest writes beside a frame means anything to the host.
 
 use std::fmt;
 use std::str::FromStr;
@@ -83,7 +83,8 @@ impl fmt::Display for MacAddress {
 pub struct Net {
     tap: Tap,
     config: [u8; 12],
-    /// A header, and the frame that comes from the host or goes to it; one byte more shows that a frame is too long.
+    /// A header, and the frame that comes from the host or goes to it; one byte more shows that a
+    /// frame is too long.
     incoming: [u8; HEADER + LONGEST_FRAME + 1],
     outgoing: [u8; HEADER + LONGEST_FRAME],
     /// Length of the frame in `incoming` that the guest has not taken yet, or 0.
@@ -111,7 +112,8 @@ impl Net {
 
     /// Whether there is a frame for the guest.
     fn fetch(&mut self) -> bool {
-        // Those that are too long or too short are lost, but no more at once than the guest could take.
+        // Those that are too long or too short are lost, but no more at once than the guest could
+        // take.
         for _ in 0..QUEUE_SIZE {
             if self.waiting != 0 {
                 return true;
@@ -133,7 +135,8 @@ impl Net {
             };
             let len = HEADER + std::mem::take(&mut self.waiting);
             let frame = self.incoming.get(..len).unwrap_or_default();
-            // Section 5.1.6.3.1: a buffer takes any frame. In one that does not, this frame is lost.
+            // Section 5.1.6.3.1: a buffer takes any frame. In one that does not, this frame is
+            // lost.
             let written = if len <= chain.writable_len() {
                 chain.write(ram, 0, frame)?
             } else {

@@ -10,8 +10,8 @@ use crate::GuestRam;
 
 /// Most descriptors of one chain that a device looks at.
 const MAX_SEGMENTS: usize = 1024;
-/// Most bytes of one chain, readable and writable together. Descriptors can name the same memory many times, so
-/// the size of RAM bounds nothing.
+/// Most bytes of one chain, readable and writable together. Descriptors can name the same memory
+/// many times, so the size of RAM bounds nothing.
 const MAX_CHAIN_BYTES: u64 = 4 << 20;
 
 const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
@@ -56,8 +56,9 @@ impl VirtQueue {
         &mut self.queue
     }
 
-    /// Allows one ring's worth of chains. No honest driver has more outstanding, but one that lays its rings over
-    /// each other or over its buffers could make the device itself add to them for ever.
+    /// Allows one ring's worth of chains. No honest driver has more outstanding, but one that lays
+    /// its rings over each other or over its buffers could make the device itself add to them for
+    /// ever.
     pub(super) fn grant_budget(&mut self) {
         self.budget = self.queue.size();
     }
@@ -117,7 +118,8 @@ impl VirtQueue {
         Ok(())
     }
 
-    /// Serves every chain that the driver offers; `serve` returns how many bytes it has written to the chain.
+    /// Serves every chain that the driver offers; `serve` returns how many bytes it has written to
+    /// the chain.
     ///
     /// # Errors
     /// The driver has broken the queue, or `serve` finds that it has.
@@ -153,7 +155,8 @@ impl Chain {
         self.writable.iter().map(|(_, len)| len).sum()
     }
 
-    /// Fills `data` from the readable bytes, starting at byte `offset` of them; returns how many there were.
+    /// Fills `data` from the readable bytes, starting at byte `offset` of them; returns how many
+    /// there were.
     pub fn read(
         &self,
         ram: &GuestRam,
@@ -168,7 +171,8 @@ impl Chain {
         Ok(done)
     }
 
-    /// Stores `data` in the writable bytes, starting at byte `offset` of them; returns how many fitted.
+    /// Stores `data` in the writable bytes, starting at byte `offset` of them; returns how many
+    /// fitted.
     pub fn write(&self, ram: &GuestRam, offset: usize, data: &[u8]) -> Result<usize, QueueError> {
         let mut done = 0;
         for (address, len) in pieces(&self.writable, offset, data.len()) {

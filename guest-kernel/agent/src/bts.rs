@@ -13,12 +13,14 @@ use crate::pagemap::{self, PageMap};
 use crate::port::Port;
 use crate::ptrace::{self, BtsConfig};
 
-/// The signal of a full buffer: the last real-time one, so that hardly any program uses it. The kernel's own stop for
-/// it is told from a program's use by `BTS_O_PAUSED`, and never enters the program's signal queue.
+/// The signal of a full buffer: the last real-time one, so that hardly any program uses it. The
+/// kernel's own stop for it is told from a program's use by `BTS_O_PAUSED`, and never enters the
+/// program's signal queue.
 const OVERFLOW_SIGNAL: c_int = 64;
 
-/// The part of the guest's memory, one in so many, that may fill with the kernel's branches before they are drained: a
-/// task does not stop inside a system call. The same again is kept while a system call takes even more.
+/// The part of the guest's memory, one in so many, that may fill with the kernel's branches before
+/// they are drained: a task does not stop inside a system call. The same again is kept while a
+/// system call takes even more.
 const VIRTUAL_BUFFER_PART: u64 = 4;
 
 /// The recorder of one traced task.
@@ -65,7 +67,8 @@ impl Recorder {
                 self.send_maps(port)?;
                 self.resume(0)
             }
-            // The records are of the program before, whose mappings are gone: they must precede the new ones.
+            // The records are of the program before, whose mappings are gone: they must precede the
+            // new ones.
             libc::PTRACE_EVENT_EXEC => {
                 self.drain(port)?;
                 self.maps.replaced();
@@ -117,7 +120,8 @@ impl Recorder {
                 format_args!("the program ended before it started: {how:?}"),
             ));
         }
-        // It was killed without its exit stop. How many records went with the buffer, nobody knows: at least one.
+        // It was killed without its exit stop. How many records went with the buffer, nobody knows:
+        // at least one.
         port.send(&ToHost::Lost(1))
     }
 
@@ -206,7 +210,8 @@ impl Recorder {
         };
         let drained = self.records.get(..count * RECORD_SIZE).unwrap_or_default();
         for records in drained.chunks(MAX_RECORDS) {
-            // Until they are read from where they are: compaction, for example, moves pages at any time.
+            // Until they are read from where they are: compaction, for example, moves pages at any
+            // time.
             let mut frames = page_map.frames(records)?;
             loop {
                 let extents = pagemap::extents(records, &frames);
@@ -226,7 +231,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Tells the host if the kernel has lost records. How many, it does not say. The buffers must be empty.
+    /// Tells the host if the kernel has lost records. How many, it does not say. The buffers must
+    /// be empty.
     fn send_loss(&self, port: &mut Port) -> Result<(), Failure> {
         let status = ptrace::bts_status(self.pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_STATUS", error))?;

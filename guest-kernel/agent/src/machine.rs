@@ -24,8 +24,8 @@ pub fn enable_exit_port() -> Result<(), Failure> {
 
 /// Ends the machine with `status`.
 pub fn exit(status: u8) -> ! {
-    // SAFETY: nothing but the exit port is written. Without the permission of `enable_exit_port` this is a #GP, which
-    // kills PID 1 and so panics the kernel: the host notices that as well.
+    // SAFETY: nothing but the exit port is written. Without the permission of `enable_exit_port`
+    // this is a #GP, which kills PID 1 and so panics the kernel: the host notices that as well.
     unsafe {
         asm!("out dx, eax", in("dx") EXIT_PORT, in("eax") u32::from(status), options(nomem, nostack))
     };

@@ -1,5 +1,5 @@
-//! PID 1 of the guest: mounts the host's files, runs one job, with its branches recorded if asked, and reports over a
-//! virtio-console port. Ends the machine through its exit port; never returns.
+//! PID 1 of the guest: mounts the host's files, runs one job, with its branches recorded if asked,
+//! and reports over a virtio-console port. Ends the machine through its exit port; never returns.
 
 mod bts;
 mod failure;

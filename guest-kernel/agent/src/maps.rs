@@ -61,9 +61,9 @@ impl Maps {
         self.executable = None;
     }
 
-    /// The text of `/proc/PID/maps`, whole lines of it that fit a frame, if the executable mappings are not what they
-    /// were. The text takes the kernel many times as long as to say that they are the same, which they nearly always
-    /// are when a full buffer is drained.
+    /// The text of `/proc/PID/maps`, whole lines of it that fit a frame, if the executable mappings
+    /// are not what they were. The text takes the kernel many times as long as to say that they are
+    /// the same, which they nearly always are when a full buffer is drained.
     pub fn changed(&mut self) -> Option<&[u8]> {
         let file = self.file.as_mut()?;
         let executable = executable(file).ok();
@@ -90,7 +90,8 @@ fn executable(file: &File) -> Result<Vec<Query>, Errno> {
             query_addr: next,
             ..Query::default()
         };
-        // SAFETY: PROCMAP_QUERY reads and writes a struct procmap_query, and follows no address that is zero.
+        // SAFETY: PROCMAP_QUERY reads and writes a struct procmap_query, and follows no address
+        // that is zero.
         let answer = unsafe { ioctl(file, Updater::<PROCMAP_QUERY, Query>::new(&mut query)) };
         match answer {
             Ok(()) => next = query.vma_end,

@@ -29,8 +29,9 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
     for name in ["upper", "work"] {
         make_dir(&Path::new("/layer").join(name))?;
     }
-    // cache=loose: nobody else changes the host's files as far as this guest is concerned, and msize is the most that
-    // the transport takes (128 descriptors less the headers'). access=any: one attach as root, the overlay checks.
+    // cache=loose: nobody else changes the host's files as far as this guest is concerned, and
+    // msize is the most that the transport takes (128 descriptors less the headers'). access=any:
+    // one attach as root, the overlay checks.
     let tag = CString::new(ROOT_TAG).map_err(|_| Failure::new(ErrorKind::Internal, "root tag"))?;
     let options = c"trans=virtio,version=9p2000.L,cache=loose,access=any,msize=512000";
     mount_at("/lower", &tag, c"9p", MountFlags::RDONLY, Some(options))?;
@@ -84,7 +85,8 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
         let tag = CString::new(share.tag.as_str()).map_err(|_| {
             Failure::new(ErrorKind::Mount, format_args!("share tag {:?}", share.tag))
         })?;
-        // cache=mmap: what the job has written is on the host at once, also if the machine is stopped.
+        // cache=mmap: what the job has written is on the host at once, also if the machine is
+        // stopped.
         let options = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
         mount_at(
             &inside(&share.path)?,

@@ -69,7 +69,8 @@ impl Output {
 
 /// The writing end of the job's standard input.
 ///
-/// The host is asked for as much as the pipe can take, once everything it sent before is in the pipe.
+/// The host is asked for as much as the pipe can take, once everything it sent before is in the
+/// pipe.
 #[derive(Debug)]
 pub struct Input {
     pipe: Option<OwnedFd>,

@@ -22,7 +22,8 @@ const PTRACE_BTS_SIZE: u32 = 42;
 const PTRACE_BTS_CLEAR: u32 = 44;
 const PTRACE_BTS_DRAIN: u32 = 45;
 
-/// `struct ptrace_bts_virtual_config`; without `BTS_O_VIRTUAL` the kernel reads and writes what is before `virtual_size`.
+/// `struct ptrace_bts_virtual_config`; without `BTS_O_VIRTUAL` the kernel reads and writes what is
+/// before `virtual_size`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BtsConfig {
@@ -43,8 +44,8 @@ pub enum Wait {
     Stopped { signal: c_int, event: c_int },
 }
 
-/// Becomes the tracer of `pid`, which dies with us, and stops at its execs and its exit, and when it has started another
-/// task. The kernel makes us the tracer of that as well, until [`detach`].
+/// Becomes the tracer of `pid`, which dies with us, and stops at its execs and its exit, and when
+/// it has started another task. The kernel makes us the tracer of that as well, until [`detach`].
 pub fn seize(pid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_EXITKILL
         | libc::PTRACE_O_TRACEEXEC
@@ -130,15 +131,16 @@ pub fn bts_clear(pid: pid_t) -> io::Result<()> {
     check(unsafe { libc::ptrace(PTRACE_BTS_CLEAR, pid, ptr::null_mut::<c_void>(), 0usize) })
 }
 
-/// Moves records to `out`, oldest first, and says how many. With a virtual buffer these are as many as fit; without, they
-/// are all, and `out` must hold as many records as the buffer of the tracee, or the call is refused.
+/// Moves records to `out`, oldest first, and says how many. With a virtual buffer these are as many
+/// as fit; without, they are all, and `out` must hold as many records as the buffer of the tracee,
+/// or the call is refused.
 pub fn bts_drain(pid: pid_t, is_virtual: bool, out: &mut [u8]) -> io::Result<usize> {
     let room = out.len() / RECORD_SIZE;
     if !is_virtual && bts_size(pid)? > room {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: with a virtual buffer DRAIN writes as many records as there is room for; without one it writes SIZE records,
-    // and the tracee is stopped, so that the number cannot grow in between.
+    // SAFETY: with a virtual buffer DRAIN writes as many records as there is room for; without one
+    // it writes SIZE records, and the tracee is stopped, so that the number cannot grow in between.
     let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN, pid, out.as_mut_ptr(), room) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

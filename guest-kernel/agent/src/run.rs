@@ -1,4 +1,5 @@
-//! One job from its start to its end: children, output, the host, input, in this order whenever there is news.
+//! One job from its start to its end: children, output, the host, input, in this order whenever
+//! there is news.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -40,7 +41,8 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
         discard_events(&children);
         while let Some((child, wait)) = ptrace::wait_any() {
             if child != pid {
-                // Only a task that the program has just started stops for us. Others are orphans that fell to PID 1.
+                // Only a task that the program has just started stops for us. Others are orphans
+                // that fell to PID 1.
                 if let Wait::Stopped { .. } = wait
                     && let Err(error) = ptrace::detach(child)
                     && error.raw_os_error() != Some(libc::ESRCH)
@@ -136,7 +138,8 @@ fn wait_for_news(
 
 /// SIGCHLD as a file descriptor.
 fn child_events() -> io::Result<OwnedFd> {
-    // SAFETY: a signal set on the stack, passed to calls that read it; signalfd's result is a new descriptor.
+    // SAFETY: a signal set on the stack, passed to calls that read it; signalfd's result is a new
+    // descriptor.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -162,6 +165,7 @@ fn send_signal(pid: libc::pid_t, signal: u32) {
     let Ok(signal) = libc::c_int::try_from(signal) else {
         return;
     };
-    // SAFETY: takes no pointers. It fails if the signal is invalid or everybody has gone: then there is nothing to do.
+    // SAFETY: takes no pointers. It fails if the signal is invalid or everybody has gone: then
+    // there is nothing to do.
     unsafe { libc::kill(-pid, signal) };
 }

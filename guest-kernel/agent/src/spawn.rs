@@ -45,7 +45,8 @@ struct Plan {
     gid: libc::gid_t,
 }
 
-/// Starts the job. If `seize`, it is stopped in `PTRACE_EVENT_EXEC` when this returns, or about to be.
+/// Starts the job. If `seize`, it is stopped in `PTRACE_EVENT_EXEC` when this returns, or about to
+/// be.
 pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
     let plan = Plan::new(job)?;
     let pipe = || {
@@ -55,7 +56,8 @@ pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
     let (child_in, stdin) = pipe()?;
     let (stdout, child_out) = pipe()?;
     let (stderr, child_err) = pipe()?;
-    // The child waits for the end of `go`; the end of `failed`, closed by a successful execve, tells its success.
+    // The child waits for the end of `go`; the end of `failed`, closed by a successful execve,
+    // tells its success.
     let (go, going) = pipe()?;
     let (failed, failing) = pipe()?;
 
@@ -138,7 +140,8 @@ impl Plan {
         }
         let argv = pointers(&self.argv);
         let envp = pointers(&self.envp);
-        // As execvp does it: go on after "not here", and a permission problem matters more than "not here".
+        // As execvp does it: go on after "not here", and a permission problem matters more than
+        // "not here".
         let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
         for program in &self.programs {
             // SAFETY: NUL-terminated strings and null-terminated arrays of them.
@@ -158,9 +161,11 @@ impl Plan {
             // SAFETY: the pipes are above 2: PID 1 has the console on 0, 1 and 2.
             check(unsafe { libc::dup2(fd.as_raw_fd(), target) })?;
         }
-        // SAFETY: these change attributes of this process only; every pointer is to a live value of the right type.
+        // SAFETY: these change attributes of this process only; every pointer is to a live value of
+        // the right type.
         unsafe {
-            // A group of its own, so that the host's Ctrl-C reaches it and what it starts, and not us.
+            // A group of its own, so that the host's Ctrl-C reaches it and what it starts, and not
+            // us.
             check(libc::setsid())?;
             // Addresses then do not depend on how much randomness the boot used up.
             check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;

@@ -42,7 +42,8 @@ impl Decoder {
 
     /// Adds bytes of the stream. Bytes after a malformed header are ignored.
     ///
-    /// Memory stays below `HEADER_SIZE + MAX_PAYLOAD + bytes.len()` if all complete frames are taken between calls.
+    /// Memory stays below `HEADER_SIZE + MAX_PAYLOAD + bytes.len()` if all complete frames are
+    /// taken between calls.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -55,7 +56,8 @@ impl Decoder {
     /// Takes the next complete frame; `None` means that more bytes are needed.
     ///
     /// # Errors
-    /// The header is malformed. The stream cannot be followed any more, so every later call says the same.
+    /// The header is malformed. The stream cannot be followed any more, so every later call says
+    /// the same.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Arguments, paths and environment entries: bytes that need not be UTF-8.
 ///
-/// In JSON a string whose characters U+0000 to U+00FF each stand for one byte: ASCII reads as itself.
+/// In JSON a string whose characters U+0000 to U+00FF each stand for one byte: ASCII reads as
+/// itself.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -70,7 +71,8 @@ pub struct Job {
     /// Host name; `None` leaves the kernel's.
     #[serde(default)]
     pub hostname: Option<Bytes>,
-    /// Sets the wall clock, in seconds since 1970; `None` leaves the one that the kernel read from the RTC.
+    /// Sets the wall clock, in seconds since 1970; `None` leaves the one that the kernel read from
+    /// the RTC.
     #[serde(default)]
     pub epoch: Option<i64>,
 }

@@ -1,7 +1,8 @@
 //! What the `vbts` command and the agent inside its guest say to each other.
 //!
-//! Both directions of one virtio-console port carry a stream of frames: an 8-byte header {type `u8`, three zero bytes,
-//! payload length `u32` little-endian} and the payload. The host sends [`ToGuest`], the guest sends [`ToHost`]:
+//! Both directions of one virtio-console port carry a stream of frames: an 8-byte header {type
+//! `u8`, three zero bytes, payload length `u32` little-endian} and the payload. The host sends
+//! [`ToGuest`], the guest sends [`ToHost`]:
 //!
 //! ```text
 //! guest                                host
@@ -14,11 +15,13 @@
 //!   Exit or Error             ->       (and the agent ends the machine)
 //! ```
 //!
-//! The host sends standard input only in answer to [`ToHost::StdinWant`], so that the guest and not the host's
-//! scheduler decides when input arrives: that keeps runs reproducible. [`ToGuest::Signal`] is the one exception.
+//! The host sends standard input only in answer to [`ToHost::StdinWant`], so that the guest and not
+//! the host's scheduler decides when input arrives: that keeps runs reproducible.
+//! [`ToGuest::Signal`] is the one exception.
 //!
-//! Neither side trusts the other: [`Decoder`] holds at most one frame of [`MAX_PAYLOAD`] bytes beyond what one
-//! [`Decoder::push`] added, and malformed bytes are an [`Error`], after which the stream stays unusable.
+//! Neither side trusts the other: [`Decoder`] holds at most one frame of [`MAX_PAYLOAD`] bytes
+//! beyond what one [`Decoder::push`] added, and malformed bytes are an [`Error`], after which the
+//! stream stays unusable.
 
 mod decoder;
 mod job;

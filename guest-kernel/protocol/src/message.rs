@@ -95,7 +95,8 @@ const RECORDS_STAND: u8 = 0x8b;
 pub enum ToGuest<'a> {
     /// What to run; sent once, after [`ToHost::Ready`].
     Job(Box<Job>),
-    /// Standard input of the job: answers one [`ToHost::StdinWant`], with at most as many bytes as it asked for.
+    /// Standard input of the job: answers one [`ToHost::StdinWant`], with at most as many bytes as
+    /// it asked for.
     Stdin(&'a [u8]),
     /// Standard input has ended: answers a [`ToHost::StdinWant`] for good.
     StdinEof,
@@ -196,8 +197,8 @@ impl ErrorKind {
 pub enum ToHost<'a> {
     /// The agent runs and waits for a job; the text is [`crate::VERSION`].
     Ready(&'a str),
-    /// The program has been started (it has passed `execve`). If it is traced, each further one says that its task has
-    /// started a process or a thread, which is not traced.
+    /// The program has been started (it has passed `execve`). If it is traced, each further one
+    /// says that its task has started a process or a thread, which is not traced.
     Started {
         /// Process or thread id in the guest.
         pid: u32,
@@ -206,20 +207,21 @@ pub enum ToHost<'a> {
     Stdout(&'a [u8]),
     /// The job wrote to its standard error.
     Stderr(&'a [u8]),
-    /// Answer with one [`ToGuest::Stdin`] of at most this many bytes, or with [`ToGuest::StdinEof`]. There is at most one
-    /// such question without an answer.
+    /// Answer with one [`ToGuest::Stdin`] of at most this many bytes, or with
+    /// [`ToGuest::StdinEof`]. There is at most one such question without an answer.
     StdinWant(u32),
-    /// Records as `PTRACE_BTS_DRAIN` returned them, oldest first: {qualifier, from or jiffies, to}, `u64` little-endian
-    /// each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory, where the host reads them before the agent goes on:
-    /// through the port they would be copied twice, a page at a time.
+    /// Records as `PTRACE_BTS_DRAIN` returned them, oldest first: {qualifier, from or jiffies, to},
+    /// `u64` little-endian each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory,
+    /// where the host reads them before the agent goes on: through the port they would be copied
+    /// twice, a page at a time.
     Records {
         /// Whose records.
         pid: u32,
         /// Where they are.
         extents: Extents<'a>,
     },
-    /// While the host read the records of the last [`Self::Records`], the guest's kernel had moved none of their pages: they
-    /// count. Else the same records are sent again.
+    /// While the host read the records of the last [`Self::Records`], the guest's kernel had moved
+    /// none of their pages: they count. Else the same records are sent again.
     RecordsStand,
     /// The text of `/proc/PID/maps`. Valid for the records that come after it.
     Maps {
@@ -228,7 +230,8 @@ pub enum ToHost<'a> {
         /// As read, cut after a whole line if it would not fit.
         text: &'a [u8],
     },
-    /// Records were lost since the last such message, at least this many: the kernel does not tell their number.
+    /// Records were lost since the last such message, at least this many: the kernel does not tell
+    /// their number.
     Lost(u64),
     /// The job ended; the last message.
     Exit(ExitStatus),

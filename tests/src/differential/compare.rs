@@ -34,14 +34,16 @@ fn rflags(bits: u32) -> u64 {
         .sum()
 }
 
-/// Which flags are undefined after `instruction` if `before` were undefined before it (iced's numbering).
+/// Which flags are undefined after `instruction` if `before` were undefined before it (iced's
+/// numbering).
 #[must_use]
 pub fn undefined_after(instruction: &Instruction, before: u32) -> u32 {
     let mut undefined = instruction.rflags_undefined();
     let mut defined =
         instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();
     match instruction.mnemonic() {
-        // A count of zero leaves every flag alone, and one above the operand size leaves CF undefined.
+        // A count of zero leaves every flag alone, and one above the operand size leaves CF
+        // undefined.
         Mnemonic::Shl | Mnemonic::Shr | Mnemonic::Sal => {
             let (count, known) = immediate_count(instruction);
             if !known {
@@ -237,8 +239,8 @@ fn stopped_at<'a>(case: &'a Case, outcome: &Outcome) -> Option<&'a Instruction> 
     instructions.find(|instruction| instruction.ip() == outcome.state.rip)
 }
 
-/// A reserved opcode of which the decoder does not know the operands: at most a SIB byte, a displacement and an immediate of
-/// four bytes each.
+/// A reserved opcode of which the decoder does not know the operands: at most a SIB byte, a
+/// displacement and an immediate of four bytes each.
 fn may_be_too_long(instruction: &Instruction) -> bool {
     instruction.is_invalid() && instruction.len() + 9 > 15
 }
@@ -325,7 +327,8 @@ fn float_difference(
             let _ = writeln!(text, "    {name}: host {host:#x}, soft {soft:#x}");
         }
     };
-    // Instructions that leave some condition codes undefined say so in the manual; the host's are what it happens to do.
+    // Instructions that leave some condition codes undefined say so in the manual; the host's are
+    // what it happens to do.
     let undefined = case.instructions.iter().fold(0, |bits, instruction| {
         bits | undefined_conditions(instruction)
     });

@@ -1,4 +1,5 @@
-//! The software CPU against the host CPU: the same few instructions, from the same state, must leave the same state.
+//! The software CPU against the host CPU: the same few instructions, from the same state, must
+//! leave the same state.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -18,7 +19,8 @@ pub mod vendor;
 
 use vbts_cpu::{MODELS, Model, model};
 
-/// The model that the software CPU is: the last that executes nothing that the host lacks. The later ones have more instructions.
+/// The model that the software CPU is: the last that executes nothing that the host lacks. The
+/// later ones have more instructions.
 #[must_use]
 pub fn processor() -> Option<&'static Model> {
     let models = MODELS.iter().rev().filter_map(|name| model(name));
@@ -153,7 +155,8 @@ impl Event {
     }
 }
 
-/// How the instructions ended, and the state they left. RIP is that of the instruction that faulted, or of the INT3.
+/// How the instructions ended, and the state they left. RIP is that of the instruction that
+/// faulted, or of the INT3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// How they ended.

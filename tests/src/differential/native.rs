@@ -1,5 +1,5 @@
-//! The host side: a traced process whose registers and memory are set before each run. It stops at the INT3 behind the
-//! code or at the signal of an exception.
+//! The host side: a traced process whose registers and memory are set before each run. It stops at
+//! the INT3 behind the code or at the signal of an exception.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -44,7 +44,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Builds and starts the process. The calling thread becomes its tracer and is the only one that may use it.
+    /// Builds and starts the process. The calling thread becomes its tracer and is the only one
+    /// that may use it.
     ///
     /// # Errors
     /// If it cannot be built, started or traced.
@@ -61,7 +62,8 @@ impl Host {
         let fd = shared.as_raw_fd();
         let mut command = Command::new(stub);
         command.env_clear().stdin(Stdio::null());
-        // SAFETY: all are bare system calls, which may be made between fork and exec; `shared` is still open.
+        // SAFETY: all are bare system calls, which may be made between fork and exec; `shared` is
+        // still open.
         unsafe {
             command.pre_exec(move || {
                 if fd == SHARED_FD {
@@ -109,7 +111,8 @@ impl Host {
     /// If the process is lost.
     pub fn run(&mut self, code: &[u8; CODE_LEN], state: &State) -> Result<Outcome> {
         let mut signal = self.start(code, state)?;
-        // A virtual machine that was stopped for seconds counts them as the process's own: code that goes on and on does so again.
+        // A virtual machine that was stopped for seconds counts them as the process's own: code
+        // that goes on and on does so again.
         if signal == Signal::SIGPROF {
             signal = self.start(code, state)?;
         }
@@ -146,7 +149,8 @@ impl Host {
         self.resume()
     }
 
-    /// Runs to the next stop. Code that goes on and on is stopped by SIGPROF, whose timer otherwise means nothing.
+    /// Runs to the next stop. Code that goes on and on is stopped by SIGPROF, whose timer otherwise
+    /// means nothing.
     fn resume(&self) -> Result<Signal> {
         let mut ticks = 0;
         loop {
@@ -180,7 +184,8 @@ impl Host {
         Ok(())
     }
 
-    /// The FXSAVE image. Not as a register set, whose layout is another while the process runs 32-bit code.
+    /// The FXSAVE image. Not as a register set, whose layout is another while the process runs
+    /// 32-bit code.
     fn float(&self) -> Result<user_fpregs_struct> {
         // SAFETY: a plain structure of integers, for which zero is a value.
         let mut image: user_fpregs_struct = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! The software side: a processor with flat paging and descriptor tables, in which every exception ends at a HLT that
-//! tells its vector.
+//! The software side: a processor with flat paging and descriptor tables, in which every exception
+//! ends at a HLT that tells its vector.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -148,7 +148,8 @@ impl Soft {
         let ram = Ram::new()?;
         page_tables(&ram);
         descriptor_tables(&ram);
-        // SAFETY: the range is the allocation, which lives as long as `Self` and to which no reference is held.
+        // SAFETY: the range is the allocation, which lives as long as `Self` and to which no
+        // reference is held.
         let guest_ram = unsafe { GuestRam::new(&[(0, RAM_LEN as u64, ram.0)]) };
         let model = processor().context("the host lacks what every model has")?;
         let cpu = Cpu::new(
@@ -280,7 +281,8 @@ fn page_tables(ram: &Ram) {
 }
 
 fn descriptor_tables(ram: &Ram) {
-    // Kernel code, 32-bit user code, user data, user code, as Linux has them (SDM Vol. 3A 3.4.5); all accessed.
+    // Kernel code, 32-bit user code, user data, user code, as Linux has them (SDM Vol. 3A 3.4.5);
+    // all accessed.
     ram.write_u64(GDT + 0x10, 0x00AF_9B00_0000_FFFF);
     ram.write_u64(GDT + 0x20, 0x00CF_FB00_0000_FFFF);
     ram.write_u64(GDT + 0x28, 0x00CF_F300_0000_FFFF);

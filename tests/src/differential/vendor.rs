@@ -1,5 +1,6 @@
-//! Where processors differ, as data. The software CPU models one of Intel's, so a host of another vendor is not asked about what
-//! Intel's do differently, and no host is asked about what the manual leaves to the processor.
+//! Where processors differ, as data. The software CPU models one of Intel's, so a host of another
+//! vendor is not asked about what Intel's do differently, and no host is asked about what the
+//! manual leaves to the processor.
 
 use std::arch::x86_64::__cpuid;
 
@@ -52,7 +53,8 @@ pub enum Behaviour {
     CmpsOrder,
     /// Whether BOUND loads the upper bound if the index is below the lower one.
     BoundOrder,
-    /// Upper halves of RCX, RSI and RDI where a repeated string instruction with 32-bit addressing completes no iteration.
+    /// Upper halves of RCX, RSI and RDI where a repeated string instruction with 32-bit addressing
+    /// completes no iteration.
     UpperHalvesOfRepeat,
     /// Upper half of the stack slot when a 32-bit PUSH stores a segment register.
     PushSegment,
@@ -66,7 +68,8 @@ pub enum Behaviour {
     FaultingMmxConversion,
     /// Whether a result that an unmasked overflow or underflow suppresses counts as inexact.
     SuppressedInexact,
-    /// Accesses across the limit of a segment of 4 GBytes, and which fault they raise if something else forbids them, too.
+    /// Accesses across the limit of a segment of 4 GBytes, and which fault they raise if something
+    /// else forbids them, too.
     LimitOf4GBytes,
     /// Near branches with an operand-size prefix, in 64-bit mode.
     NarrowBranch,
@@ -82,7 +85,8 @@ pub enum Behaviour {
     LockMovCr,
     /// Whether a CALL whose target is not canonical has stored the return address.
     FaultingCall,
-    /// Whether a reserved opcode with operands that would make it longer than 15 bytes is that first, or undefined.
+    /// Whether a reserved opcode with operands that would make it longer than 15 bytes is that
+    /// first, or undefined.
     LengthOfReserved,
 }
 
@@ -93,8 +97,8 @@ pub struct Difference {
     pub behaviour: Behaviour,
     /// On which hosts it is not compared.
     pub vendors: &'static [Vendor],
-    /// Where the software CPU's way, or the freedom of choice, is written. "Observed": no manual says it; the software CPU does
-    /// as the vendor's processors that are not listed do.
+    /// Where the software CPU's way, or the freedom of choice, is written. "Observed": no manual
+    /// says it; the software CPU does as the vendor's processors that are not listed do.
     pub source: &'static str,
 }
 

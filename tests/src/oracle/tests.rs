@@ -4,7 +4,8 @@ use super::*;
 use crate::branches::{Symbols, first_difference};
 use crate::programs;
 
-/// Assembles `body` behind `_start`, traces it, and compares the branches, given as offsets from `_start`.
+/// Assembles `body` behind `_start`, traces it, and compares the branches, given as offsets from
+/// `_start`.
 fn check(body: &str, expected: &[(u64, u64)]) -> Trace {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("program.S");

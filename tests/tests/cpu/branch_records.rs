@@ -1,5 +1,5 @@
-//! The records that each kind of transfer leaves, under each CPL filter. One rule: a transfer is recorded if the level it
-//! leads to is traced.
+//! The records that each kind of transfer leaves, under each CPL filter. One rule: a transfer is
+//! recorded if the level it leads to is traced.
 
 use crate::common::records::{ALL, check};
 use crate::common::{

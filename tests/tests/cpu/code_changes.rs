@@ -1,5 +1,6 @@
-//! Code that changes under the processor, and instructions that stop half-way: self-modifying code, code that a device
-//! writes or a new mapping brings, instructions across pages, repeated strings that fault or are interrupted.
+//! Code that changes under the processor, and instructions that stop half-way: self-modifying code,
+//! code that a device writes or a new mapping brings, instructions across pages, repeated strings
+//! that fault or are interrupted.
 
 use crate::common::{DATA, Guest, KERNEL, USER, handler, page_table_entry};
 use iced_x86::IcedError;
@@ -207,7 +208,8 @@ fn mov_to_cr4(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.mov(cr4, rax)
 }
 
-/// Branches that have led to a page time and again, directly and not, lead to what is mapped there now.
+/// Branches that have led to a page time and again, directly and not, lead to what is mapped there
+/// now.
 #[test]
 fn branches_follow_a_new_mapping() {
     const UPPER: u64 = 0xFFFF_8000_0000_0000;

@@ -1,5 +1,6 @@
-//! What an instruction writes is what the next one reads: a block of instructions, whose operations pass values on (see
-//! `vbts_cpu::dispatch`), against the same instructions one at a time, which pass nothing.
+//! What an instruction writes is what the next one reads: a block of instructions, whose operations
+//! pass values on (see `vbts_cpu::dispatch`), against the same instructions one at a time, which
+//! pass nothing.
 
 use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::IcedError;
@@ -9,7 +10,8 @@ use vbts_cpu::state::{gpr, rflags};
 
 type Emit = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
-/// Instructions of which each reads what others write. R8 and R10 are addresses, R11 is a small index.
+/// Instructions of which each reads what others write. R8 and R10 are addresses, R11 is a small
+/// index.
 const INSTRUCTIONS: &[Emit] = &[
     |a| a.add(rax, rcx),
     |a| a.add(ecx, eax),

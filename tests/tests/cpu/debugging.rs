@@ -9,8 +9,8 @@ const BD: u64 = 1 << 13;
 const BS: u64 = 1 << 14;
 const BTF: u64 = 1 << 1;
 
-/// Makes the handler of #DB collect the addresses at which it was entered, in a list that starts at `DATA`, with
-/// its length in R15.
+/// Makes the handler of #DB collect the addresses at which it was entered, in a list that starts at
+/// `DATA`, with its length in R15.
 fn collect_traps(g: &mut Guest) {
     g.assemble(handler(DB), |a| {
         a.push(rax)?;
@@ -257,7 +257,8 @@ fn dr7(rw: u64, len: u64) -> u64 {
 fn watchpoints_trap_after_the_access() {
     const WRITE: u64 = 1;
     const READ_WRITE: u64 = 3;
-    // Register value, R/W, LEN, whether the program stores, and where, how many bytes; whether that is a hit.
+    // Register value, R/W, LEN, whether the program stores, and where, how many bytes; whether that
+    // is a hit.
     let cases = [
         (DATA, WRITE, 0, true, DATA, 1, true),
         (DATA, WRITE, 0, true, DATA + 1, 1, false),

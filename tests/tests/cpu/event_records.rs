@@ -1,5 +1,5 @@
-//! The records that interrupts, NMIs, debug exceptions, far transfers and resumed faults leave under each CPL filter, with the
-//! state that the program ends in.
+//! The records that interrupts, NMIs, debug exceptions, far transfers and resumed faults leave
+//! under each CPL filter, with the state that the program ends in.
 
 use crate::common::records::{check, check_and};
 use crate::common::{

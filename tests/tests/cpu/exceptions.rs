@@ -1,4 +1,5 @@
-//! Exceptions and interrupts: vectors, error codes, frames, stacks, and what happens when delivery fails.
+//! Exceptions and interrupts: vectors, error codes, frames, stacks, and what happens when delivery
+//! fails.
 
 use crate::common::{
     DATA, Gate, Guest, INTERRUPTING_MSR, INTERRUPTING_VECTOR, IST1, KERNEL, KERNEL_STACK, NMI_PORT,
@@ -488,7 +489,8 @@ fn interrupts_wait_for_if() {
     g.run_to(KERNEL + 6);
 }
 
-/// A fault and an interrupt at the same time: the fault is first, and the interrupt waits until it is let in.
+/// A fault and an interrupt at the same time: the fault is first, and the interrupt waits until it
+/// is let in.
 #[test]
 fn a_fault_does_not_lose_an_interrupt() {
     let mut g = Guest::new();

@@ -1,5 +1,5 @@
-//! What happens to a processor that another accelerator executes at times, or that is one of several: events that were
-//! accepted elsewhere, code that changes unseen, time and CPUID.
+//! What happens to a processor that another accelerator executes at times, or that is one of
+//! several: events that were accepted elsewhere, code that changes unseen, time and CPUID.
 
 use crate::common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
@@ -48,7 +48,8 @@ fn an_accepted_interrupt_ends_a_halt() {
     g.run_to(handler(0x41) + 1);
 }
 
-/// Calls the function, waits for a HLT to be ended, does `between`, and calls it again: RBX, then RAX.
+/// Calls the function, waits for a HLT to be ended, does `between`, and calls it again: RBX, then
+/// RAX.
 fn call_twice(
     between: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
 ) -> Guest {

@@ -1,7 +1,9 @@
-//! The software CPU under small guests that are assembled here, each checked for its final state, most for their exact branch
-//! records. `VBTS_ACCEL` runs them on other processors: `common/accel.rs`.
+//! The software CPU under small guests that are assembled here, each checked for its final state,
+//! most for their exact branch records. `VBTS_ACCEL` runs them on other processors:
+//! `common/accel.rs`.
 //!
-//! One program for all of them: building a program for each took longer than anything else of the tests.
+//! One program for all of them: building a program for each took longer than anything else of the
+//! tests.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends here")]
 

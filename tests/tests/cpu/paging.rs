@@ -1,5 +1,6 @@
-//! 4-level paging (SDM Vol. 3A chapter 4): rights at every level of the tables, accessed and dirty flags, page-fault error codes,
-//! reserved bits, large pages, translations that are kept and forgotten, addresses that are not canonical.
+//! 4-level paging (SDM Vol. 3A chapter 4): rights at every level of the tables, accessed and dirty
+//! flags, page-fault error codes, reserved bits, large pages, translations that are kept and
+//! forgotten, addresses that are not canonical.
 
 use crate::common::accel::stride;
 use crate::common::records::{ALL, KERNEL_ONLY, Transfer, USER_ONLY, check_and, records_at};
@@ -33,7 +34,8 @@ mod error {
     pub const I: u64 = 16;
 }
 
-/// The page under test: entry 1 of the PML4, 2 of its PDPT, 3 of its page directory, 3 of its page table.
+/// The page under test: entry 1 of the PML4, 2 of its PDPT, 3 of its page directory, 3 of its page
+/// table.
 const LA: u64 = 0x80_8060_3000;
 /// The tables that only this page uses.
 const PDPT: u64 = 0x9_0000;
@@ -116,7 +118,8 @@ impl Setting {
         bits | write | user | fetch
     }
 
-    /// The error code of an access with the rights of all entries together, or `None` if they allow it (SDM Vol. 3A 4.6).
+    /// The error code of an access with the rights of all entries together, or `None` if they allow
+    /// it (SDM Vol. 3A 4.6).
     fn fault(self, entries: &[u64]) -> Option<u64> {
         let every = |bit| entries.iter().all(|e| e & bit != 0);
         let no_execute = entries.iter().any(|e| e & NX != 0);
@@ -224,8 +227,8 @@ impl Bench {
         self.guest.run();
     }
 
-    /// Runs a setting with a page whose entries have some flags, and compares everything with what must come out: `fault` is
-    /// the error code if there is to be one.
+    /// Runs a setting with a page whose entries have some flags, and compares everything with what
+    /// must come out: `fault` is the error code if there is to be one.
     fn check(
         &mut self,
         size: Size,
@@ -277,7 +280,8 @@ impl Bench {
         let told = fault.map_or(0, |_| la);
         assert_eq!(cpu.sys.cr2, told, "{}", what());
 
-        // A fault leaves no trace in the tables; the manual would allow accessed flags above the entry that faults (4.8).
+        // A fault leaves no trace in the tables; the manual would allow accessed flags above the
+        // entry that faults (4.8).
         let leaf = size.levels() - 1;
         for (level, &entry) in before.iter().enumerate() {
             let accessed = if fault.is_none() { A } else { 0 };
@@ -304,7 +308,8 @@ fn combinations(levels: usize) -> impl Iterator<Item = Vec<u64>> {
 
 fn every_combination_of_rights(size: Size) {
     let mut bench = Bench::new();
-    // Each filter meets each setting: 24 settings, 3 filters, and a number of combinations that neither divides.
+    // Each filter meets each setting: 24 settings, 3 filters, and a number of combinations that
+    // neither divides.
     let mut filters = [ALL, USER_ONLY, KERNEL_ONLY].into_iter().cycle();
     for flags in combinations(size.levels()) {
         for setting in Setting::all() {
@@ -364,7 +369,8 @@ fn reserved_bits_fault_at_any_level() {
                     bench.check(size, &flags, setting, Some(fault), USER_ONLY);
                 }
             }
-            // PWT, PCD, bits that software may use, PAT; above the page, dirty and global mean nothing.
+            // PWT, PCD, bits that software may use, PAT; above the page, dirty and global mean
+            // nothing.
             let pat = match (size, leaf) {
                 (_, false) => D | 1 << 8,
                 (Size::Small, true) => PS,
@@ -441,7 +447,8 @@ fn every_byte_of_a_large_page_is_where_it_belongs() {
     }
 }
 
-/// A program that reads the page, changes its entry from RSI to RDI, does something, and writes the page.
+/// A program that reads the page, changes its entry from RSI to RDI, does something, and writes the
+/// page.
 fn changed_entry(
     before: u64,
     after: u64,
@@ -681,7 +688,8 @@ fn addresses_that_are_not_canonical_fault_before_any_page_does() {
             [0x48, 0x89, 0xDC..=0xDF, rest @ ..] if !rest.is_empty() => 3,
             _ => 0,
         };
-        // Far enough above the last canonical address that PUSH and CALL do not reach it, and the last that is not canonical.
+        // Far enough above the last canonical address that PUSH and CALL do not reach it, and the
+        // last that is not canonical.
         for la in [
             0x8000_0000_0000u64,
             0x8000_0000_1000,

@@ -351,8 +351,8 @@ fn an_overflow_is_in_the_status_until_it_is_cleared() {
     assert_eq!(interrupts.load(Ordering::Relaxed), 0, "none was asked for");
 }
 
-/// 400 instructions at CPL 0, of which every fourth is a branch: a NOP, a comparison, a branch that is taken each second
-/// time, a NOP. Returns the address after each instruction.
+/// 400 instructions at CPL 0, of which every fourth is a branch: a NOP, a comparison, a branch that
+/// is taken each second time, a NOP. Returns the address after each instruction.
 fn mixture(g: &mut Guest) -> Vec<(u64, bool)> {
     let mut after = Vec::new();
     let bytes = crate::common::assemble(64, KERNEL, |a| {
@@ -620,7 +620,8 @@ fn the_unit_is_what_cpuid_says() {
     });
     g.run();
     let r = &g.soft.cpu.gpr;
-    // Version 2, two counters of 40 bits, seven events; no misses of caches or predictions; three fixed counters.
+    // Version 2, two counters of 40 bits, seven events; no misses of caches or predictions; three
+    // fixed counters.
     assert_eq!(r[RAX], 0x0728_0202);
     assert_eq!(r[RBX], 0x58);
     assert_eq!(r[RDX], 0x503);

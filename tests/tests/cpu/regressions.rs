@@ -1,5 +1,5 @@
-//! Instructions that once went wrong, each found by running random ones on a host's processor, too (`ci/fuzz-cpu`). They run at
-//! CPL 3, alone, and end at the UD2 behind them if they complete.
+//! Instructions that once went wrong, each found by running random ones on a host's processor, too
+//! (`ci/fuzz-cpu`). They run at CPL 3, alone, and end at the UD2 behind them if they complete.
 
 use crate::common::deviations::is_left_out;
 use crate::common::{DATA, Guest, USER, USER_STACK, segment, selector};
@@ -62,7 +62,8 @@ const HOLE: u64 = 0x8000_0000_0000;
 const NOWHERE: u64 = 0x4000_0000;
 /// A page of user data between pages that are not mapped.
 const ISLAND: u64 = DATA + 0x1_1000;
-/// Page-fault error codes of user code: a page that is not there, read and written; one that is the kernel's.
+/// Page-fault error codes of user code: a page that is not there, read and written; one that is the
+/// kernel's.
 const READ: u64 = 4;
 const WRITE: u64 = 6;
 const READ_KERNEL: u64 = 5;

@@ -1,5 +1,5 @@
-//! Transfers between segments, privilege levels and code sizes: far JMP, CALL and RET, call gates, IRET, SYSCALL,
-//! SYSRET, SYSENTER, SYSEXIT.
+//! Transfers between segments, privilege levels and code sizes: far JMP, CALL and RET, call gates,
+//! IRET, SYSCALL, SYSRET, SYSENTER, SYSEXIT.
 
 use crate::common::{Guest, KERNEL, KERNEL_STACK, LDT, RSP0, USER, USER_STACK, assemble, selector};
 use iced_x86::code_asm::*;

@@ -1,4 +1,5 @@
-//! A guest that works for a while, on a disk: packages come and go, and programs are compiled. `VBTS_WORK_SECONDS` tells how long.
+//! A guest that works for a while, on a disk: packages come and go, and programs are compiled.
+//! `VBTS_WORK_SECONDS` tells how long.
 
 use std::fs;
 use std::path::{Path, PathBuf};

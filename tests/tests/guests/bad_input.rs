@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 use vbts_tests::machine::{self, Machine, Run};
 use vbts_tests::programs;
 
-/// Exit status of a timeout, of bad usage or an error, of what the host cannot do, and of a guest that died.
+/// Exit status of a timeout, of bad usage or an error, of what the host cannot do, and of a guest
+/// that died.
 const TIMEOUT: i32 = 124;
 const USAGE: i32 = 125;
 const CANNOT: i32 = 126;

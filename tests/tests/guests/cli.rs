@@ -297,7 +297,8 @@ fn signal(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// What a program for x86-64-v2 computes is the same as on the host; on a processor without its instructions it does not get far.
+/// What a program for x86-64-v2 computes is the same as on the host; on a processor without its
+/// instructions it does not get far.
 fn later_models(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = programs::compile(

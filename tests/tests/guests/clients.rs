@@ -1,9 +1,9 @@
-//! perf and GDB as Debian has them, on Debian's unmodified kernel and on our own: what they say of programs whose every branch
-//! is known.
+//! perf and GDB as Debian has them, on Debian's unmodified kernel and on our own: what they say of
+//! programs whose every branch is known.
 //!
-//! They come from the root file system of `ci/guest-rootfs`, which is mounted read-only: from the disk image, or over 9P by our
-//! kernel, which has no disk driver. What they print comes back as an archive, on
-//! a second disk or in a second directory.
+//! They come from the root file system of `ci/guest-rootfs`, which is mounted read-only: from the
+//! disk image, or over 9P by our kernel, which has no disk driver. What they print comes back as an
+//! archive, on a second disk or in a second directory.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -46,8 +46,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials(module, tests.collect())
 }
 
-/// What the initial RAM disk does when it has mounted the root file system: runs /programs/commands there, and puts what they
-/// have written into an archive.
+/// What the initial RAM disk does when it has mounted the root file system: runs /programs/commands
+/// there, and puts what they have written into an archive.
 const JOB: &str = "
     for directory in dev proc sys; do mount -o bind /$directory /root/$directory; done
     mount -t tmpfs tmpfs /root/tmp
@@ -70,8 +70,9 @@ const DIRECTORIES: &str = "
     mkdir /share; mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 share0 /share
     archive=/share/archive";
 
-/// Before the commands. perf looks for the kernel's own symbols in /proc/kallsyms whenever it starts, which takes the software
-/// CPU longer than what it is told to do; from a user who may not see them it hides nothing else.
+/// Before the commands. perf looks for the kernel's own symbols in /proc/kallsyms whenever it
+/// starts, which takes the software CPU longer than what it is told to do; from a user who may not
+/// see them it hides nothing else.
 const PREPARE: &str = "
     export HOME=/tmp LC_ALL=C PATH=/usr/bin:/bin
     echo 2 >/proc/sys/kernel/kptr_restrict
@@ -184,8 +185,8 @@ impl Known {
             results.read(&format!("{name}.status"))?,
             results.read(&format!("{name}.output"))?,
         );
-        // perf blocks SIGWINCH, also for the program that it starts (pthread__block_sigwinch() in its perf.c), and this
-        // program exits with 1 if a signal is blocked.
+        // perf blocks SIGWINCH, also for the program that it starts (pthread__block_sigwinch() in
+        // its perf.c), and this program exits with 1 if a signal is blocked.
         let expected = match name {
             "syscalls" => 1,
             _ => self.program.status,
@@ -267,10 +268,11 @@ fn parse_script(text: &str) -> Result<Vec<Branch>> {
         .collect()
 }
 
-/// The buffers of branch records in a file of `perf record` (tools/perf/Documentation/perf.data-file-format.txt), with what is in
-/// each.
+/// The buffers of branch records in a file of `perf record`
+/// (tools/perf/Documentation/perf.data-file-format.txt), with what is in each.
 fn parse_buffers(data: &[u8]) -> Result<Vec<Vec<Branch>>> {
-    /// PERF_RECORD_AUXTRACE: a header of eight bytes, of which type and size count here, and the size of what follows.
+    /// PERF_RECORD_AUXTRACE: a header of eight bytes, of which type and size count here, and the
+    /// size of what follows.
     const AUXTRACE: u64 = 71;
     let number = |at: u64, len: u64| -> Result<u64> {
         let bytes = usize::try_from(at)
@@ -314,9 +316,9 @@ fn parse_buffers(data: &[u8]) -> Result<Vec<Vec<Branch>>> {
     Ok(buffers)
 }
 
-/// The PMU `intel_bts`: its buffer has the program's branches and the returns from the kernel. `perf script` leaves out the
-/// last record of each buffer, because intel_bts_process_buffer() in perf's util/intel-bts.c goes on while there is more than
-/// one, and empty records.
+/// The PMU `intel_bts`: its buffer has the program's branches and the returns from the kernel.
+/// `perf script` leaves out the last record of each buffer, because intel_bts_process_buffer() in
+/// perf's util/intel-bts.c goes on while there is more than one, and empty records.
 fn intel_bts(machine: &Machine, kernel: Kernel) -> Result<()> {
     const COMMANDS: &str = "
         perf record -q -N -B -o data --per-thread -e intel_bts//u -- ./$p >results/$p.output 2>results/$p.errors
@@ -358,9 +360,11 @@ fn intel_bts(machine: &Machine, kernel: Kernel) -> Result<()> {
     Ok(())
 }
 
-/// The event `branches` with a period of 1: the kernel makes a sample of each record between user addresses.
+/// The event `branches` with a period of 1: the kernel makes a sample of each record between user
+/// addresses.
 fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
-    // A ring with room for all: the kernel drops the samples of 2,560 records at once if they do not fit.
+    // A ring with room for all: the kernel drops the samples of 2,560 records at once if they do
+    // not fit.
     const COMMANDS: &str = "
         perf record -q -N -B -m 4096 -o data -e branches:u -c 1 -d -- ./$p >results/$p.output 2>results/$p.errors
         echo $? >results/$p.status
@@ -376,8 +380,9 @@ fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
 
 /// Counts are those of single-stepping.
 fn stat(machine: &Machine, kernel: Kernel) -> Result<()> {
-    // perf stat has nothing to say of a program that ends before it waits for it: its SIGCHLD handler has forgotten it by then
-    // (skip_signal() in perf's builtin-stat.c), and it exits with 0. Who runs first is another the next time.
+    // perf stat has nothing to say of a program that ends before it waits for it: its SIGCHLD
+    // handler has forgotten it by then (skip_signal() in perf's builtin-stat.c), and it exits with
+    // 0. Who runs first is another the next time.
     const COMMANDS: &str = "
         for again in 1 2 3 4 5; do
             perf stat -x, -o results/$p.stat -e instructions:u,branches:u -- ./$p >results/$p.output 2>results/$p.errors

@@ -1,5 +1,6 @@
-//! The kernel's own tests of the x86 entry code (tools/testing/selftests/x86), which see a processor as only system
-//! software does: each runs in a guest of its own, as the only program, and says itself whether it passed.
+//! The kernel's own tests of the x86 entry code (tools/testing/selftests/x86), which see a
+//! processor as only system software does: each runs in a guest of its own, as the only program,
+//! and says itself whether it passed.
 //!
 //! `ci/kernel-selftests` builds them from the source of the guest kernel.
 
@@ -13,11 +14,12 @@ use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-/// Wall-clock limit of one test, in seconds. Most take one, on a machine that does nothing else; syscall_numbering, with
-/// more than a billion instructions, half a minute.
+/// Wall-clock limit of one test, in seconds. Most take one, on a machine that does nothing else;
+/// syscall_numbering, with more than a billion instructions, half a minute.
 const LIMIT: &str = "280";
 
-/// What the kernel says on its console when it finds itself broken. Some tests cannot see more than that.
+/// What the kernel says on its console when it finds itself broken. Some tests cannot see more than
+/// that.
 const SPLATS: &[&str] = &["WARNING: ", "BUG: ", "Oops: ", "Kernel panic"];
 
 /// What every test needs.
@@ -121,8 +123,8 @@ fn run(setup: &Setup, name: &str) -> Result<Completion> {
     })
 }
 
-/// What a test said of itself: by its exit status, and by what it printed, since older tests do not exit with
-/// `KSFT_SKIP`. The reasons why parts of a test that passed could not run are printed.
+/// What a test said of itself: by its exit status, and by what it printed, since older tests do not
+/// exit with `KSFT_SKIP`. The reasons why parts of a test that passed could not run are printed.
 fn judge(name: &str, output: &str) -> Result<Completion> {
     // What init says last; without it the guest came to another end.
     let (printed, end) = output

@@ -1,4 +1,5 @@
-//! A trace of any length, of a program whose number of branches is known: guest-kernel/tests/long_trace.c.
+//! A trace of any length, of a program whose number of branches is known:
+//! guest-kernel/tests/long_trace.c.
 
 use std::process::Command;
 use std::time::Duration;
@@ -31,7 +32,8 @@ fn native(_: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Every record is there, with PTRACE_BTS_O_SIGNAL and with PTRACE_BTS_O_VIRTUAL. VBTS_LONG_TRACE is the number of steps.
+/// Every record is there, with PTRACE_BTS_O_SIGNAL and with PTRACE_BTS_O_VIRTUAL. VBTS_LONG_TRACE
+/// is the number of steps.
 fn guest(machine: &Machine) -> Result<()> {
     let steps = match std::env::var("VBTS_LONG_TRACE") {
         Ok(steps) => steps,

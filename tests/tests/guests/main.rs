@@ -1,4 +1,5 @@
-//! Whole guests: every test that starts `vbts`. The names of its modules, and of the tests in them, can be filtered by.
+//! Whole guests: every test that starts `vbts`. The names of its modules, and of the tests in them,
+//! can be filtered by.
 
 use libtest_mimic::{Arguments, Trial};
 use vbts_tests::machine::Machine;

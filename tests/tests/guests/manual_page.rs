@@ -1,4 +1,5 @@
-//! The manual page of the kernel's API, guest-kernel/man/ptrace_bts.2: its example is compiled and run.
+//! The manual page of the kernel's API, guest-kernel/man/ptrace_bts.2: its example is compiled and
+//! run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,7 +82,8 @@ fn program_source(page: &str) -> Result<String> {
     Ok(source)
 }
 
-/// Makes the kernel's `<asm/ptrace-bts.h>` below `directory`, as the series leaves it, and returns where to look for it.
+/// Makes the kernel's `<asm/ptrace-bts.h>` below `directory`, as the series leaves it, and returns
+/// where to look for it.
 fn header(directory: &Path) -> Result<PathBuf> {
     let include = "arch/x86/include/uapi";
     let mut patches: Vec<PathBuf> = std::fs::read_dir(guest_kernel("patches"))?

@@ -1,4 +1,5 @@
-//! `--net`: Debian's unmodified kernel and the host at the two ends of a TAP device, in a network namespace of their own.
+//! `--net`: Debian's unmodified kernel and the host at the two ends of a TAP device, in a network
+//! namespace of their own.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +25,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
 const TAP: &str = "
     ip link set lo up && ip tuntap add dev tap0 mode tap && ip address add 192.0.2.1/24 dev tap0 && ip link set tap0 up";
 
-/// The host's servers: one sends the file `data`, the other answers with the SHA-256 of what it is sent.
+/// The host's servers: one sends the file `data`, the other answers with the SHA-256 of what it is
+/// sent.
 const SERVER: &str = r#"
 import hashlib, socketserver, threading
 class Send(socketserver.StreamRequestHandler):
@@ -56,7 +58,8 @@ const JOB: &str = "
     nc 192.0.2.1 7001 <got
     cat /proc/net/dev; dmesg --level=warn,err,crit 2>/dev/null; poweroff -f";
 
-/// A command that runs `script`, with `arguments`, in a network namespace of its own, or why there cannot be one.
+/// A command that runs `script`, with `arguments`, in a network namespace of its own, or why there
+/// cannot be one.
 fn in_namespace(directory: &Path, script: &str) -> Result<Command> {
     let command = |options: &[&str], script: &str| {
         let mut command = Command::new("unshare");

@@ -1,7 +1,8 @@
-//! Every test program traced in the guest must give, branch for branch, what single-stepping it on the host gives.
+//! Every test program traced in the guest must give, branch for branch, what single-stepping it on
+//! the host gives.
 //!
-//! With `VBTS_ORACLE=DIR` programs and what single-stepping gave are kept there, and taken from there: for a machine whose own
-//! processor is an emulated one.
+//! With `VBTS_ORACLE=DIR` programs and what single-stepping gave are kept there, and taken from
+//! there: for a machine whose own processor is an emulated one.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,8 @@ use vbts_tests::branches::{self, Branch, Symbols};
 use vbts_tests::machine::{self, Machine, Test};
 use vbts_tests::{oracle, programs};
 
-/// The smallest buffer in use: 682 records, which the longest program fills more than a hundred times.
+/// The smallest buffer in use: 682 records, which the longest program fills more than a hundred
+/// times.
 const BUFFER: &str = "16K";
 
 pub fn trials(module: &str) -> Vec<Trial> {

@@ -1,5 +1,5 @@
-//! Guests with several processors. On KVM each runs in a thread of its own, and moves between KVM and the software CPU
-//! while the others go on.
+//! Guests with several processors. On KVM each runs in a thread of its own, and moves between KVM
+//! and the software CPU while the others go on.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The guest kernel's `ptrace` BTS API, tested by the cases of `vbts test` (guest-kernel/tests), a group at a time; and
-//! `vbts test` itself, with a suite whose cases misbehave.
+//! The guest kernel's `ptrace` BTS API, tested by the cases of `vbts test` (guest-kernel/tests), a
+//! group at a time; and `vbts test` itself, with a suite whose cases misbehave.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

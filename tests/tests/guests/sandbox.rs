@@ -1,6 +1,7 @@
 //! The sandbox is there while a guest runs, and no kind of work is missing a system call in it.
 //!
-//! What it forbids is tested beside the code. Every other test of the whole system runs in it as well.
+//! What it forbids is tested beside the code. Every other test of the whole system runs in it as
+//! well.
 
 use std::fs;
 use std::io::Read;

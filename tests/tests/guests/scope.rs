@@ -68,7 +68,8 @@ fn consistent(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// A trace from which any one branch is missing, or in which one leads elsewhere, is not taken for a whole one.
+/// A trace from which any one branch is missing, or in which one leads elsewhere, is not taken for
+/// a whole one.
 fn check_finds(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), "syscalls.c")?;

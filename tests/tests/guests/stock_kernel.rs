@@ -1,7 +1,9 @@
-//! Debian's unmodified kernel on the software CPU: what it finds, and that it lets go of everything in the end.
+//! Debian's unmodified kernel on the software CPU: what it finds, and that it lets go of everything
+//! in the end.
 //!
-//! `ci/guest-rootfs --kernel-only` fetches what the first tests need, and without that option makes the root file system
-//! that the others need. VBTS_GUEST_ROOTFS names another directory than `target/guest-rootfs`.
+//! `ci/guest-rootfs --kernel-only` fetches what the first tests need, and without that option makes
+//! the root file system that the others need. VBTS_GUEST_ROOTFS names another directory than
+//! `target/guest-rootfs`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -279,7 +281,8 @@ fn power_button(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Every key is the guest's but Ctrl-A, and the terminal is in the end as it was. With our own kernel, which is there sooner.
+/// Every key is the guest's but Ctrl-A, and the terminal is in the end as it was. With our own
+/// kernel, which is there sooner.
 fn terminal(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let initrd = initrd(directory.path(), "exec setsid cttyhack sh")?;

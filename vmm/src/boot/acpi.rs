@@ -1,7 +1,8 @@
 //! ACPI tables, by which the kernels of distributions find the machine (ACPI 6.5, chapter 5).
 //!
-//! The machine is hardware-reduced: there is no PM timer, no SCI and no fixed power button, and sleeping is a write to
-//! a register. The 8259, the 8254 and the clock are there nevertheless, for kernels that do not look here.
+//! The machine is hardware-reduced: there is no PM timer, no SCI and no fixed power button, and
+//! sleeping is a write to a register. The 8259, the 8254 and the clock are there nevertheless, for
+//! kernels that do not look here.
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
@@ -28,15 +29,17 @@ const OEM_REVISION: u32 = 1;
 
 /// MADT flag: there are 8259s as well (section 5.2.12).
 const PCAT_COMPAT: u32 = 1 << 0;
-/// MADT structure "local APIC NMI": LINT1 of every processor, polarity and trigger mode as the bus has them.
+/// MADT structure "local APIC NMI": LINT1 of every processor, polarity and trigger mode as the bus
+/// has them.
 const LOCAL_APIC_NMI: [u8; 6] = [4, 6, 0xFF, 0, 0, 1];
-/// FADT boot flags (section 5.2.9.3): devices on an ISA bus, no VGA, no MSI. The 8042's bit stays clear: what is there is
-/// only its reset line.
+/// FADT boot flags (section 5.2.9.3): devices on an ISA bus, no VGA, no MSI. The 8042's bit stays
+/// clear: what is there is only its reset line.
 const BOOT_ARCHITECTURE: u16 = 1 << 0 | 1 << 2 | 1 << 3;
 
 /// All tables, to be placed at [`ACPI_TABLES`]; the first is the RSDP.
 ///
-/// `processors` are numbered from zero; the virtio-mmio device of each of `gsis`, in this order, has that interrupt.
+/// `processors` are numbered from zero; the virtio-mmio device of each of `gsis`, in this order,
+/// has that interrupt.
 pub fn build(processors: u8, gsis: &[u8]) -> Vec<u8> {
     let mut tables = vec![0; Rsdp::len()];
     let dsdt = place(&mut tables, &dsdt(gsis));
@@ -93,8 +96,8 @@ fn fadt(dsdt: u64) -> FADT {
     fadt.finalize()
 }
 
-/// Multiple APIC description table (section 5.2.12). ISA IRQ *n* is input *n* of the I/O APIC, which is what a kernel
-/// assumes when nothing else is said.
+/// Multiple APIC description table (section 5.2.12). ISA IRQ *n* is input *n* of the I/O APIC,
+/// which is what a kernel assumes when nothing else is said.
 fn madt(processors: u8) -> Sdt {
     let mut madt = Sdt::new(*b"APIC", 36, 5, OEM, OEM_TABLE, OEM_REVISION);
     madt.append_slice(&(LAPIC as u32).to_le_bytes());
@@ -163,8 +166,8 @@ fn edge(gsi: u32) -> Interrupt {
     Interrupt::new(true, true, false, false, gsi)
 }
 
-/// A control method power button (section 4.8.3.2.2), and the generic event device (section 5.6.9) whose interrupt
-/// tells of it.
+/// A control method power button (section 4.8.3.2.2), and the generic event device (section 5.6.9)
+/// whose interrupt tells of it.
 fn power_button(devices: &mut Vec<u8>) {
     let id = EISAName::new("PNP0C0C");
     let button = Name::new("_HID".into(), &id);

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use super::BootError;
 use crate::layout::{COMMAND_LINE_SIZE, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 
-/// What every kernel is told: where its console is, to reset at once on a panic (so that it ends the run), to reset
-/// through the keyboard controller (which ends the run as well), and that its clock is good.
+/// What every kernel is told: where its console is, to reset at once on a panic (so that it ends
+/// the run), to reset through the keyboard controller (which ends the run as well), and that its
+/// clock is good.
 pub const BASE: &str = "console=ttyS0 panic=-1 reboot=k tsc=reliable";
 
-/// [`BASE`], the clock's rate, which the kernel need not measure, where the `devices` virtio-mmio devices are, and what
-/// the user adds.
+/// [`BASE`], the clock's rate, which the kernel need not measure, where the `devices` virtio-mmio
+/// devices are, and what the user adds.
 pub fn build(devices: usize, tsc_khz: u32, append: &str) -> String {
     let mut line = format!("{BASE} tsc_early_khz={tsc_khz}");
     for (n, gsi) in (0..).zip(VIRTIO_GSI.iter().take(devices)) {

@@ -6,7 +6,8 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const CHARACTER: u32 = 0o020_000;
 
-/// An archive under construction. All files belong to root and carry no time, so that equal contents give equal archives.
+/// An archive under construction. All files belong to root and carry no time, so that equal
+/// contents give equal archives.
 #[derive(Debug, Default)]
 pub struct Cpio {
     bytes: Vec<u8>,

@@ -1,7 +1,8 @@
 //! From a kernel file to a machine that is about to run its first instruction.
 //!
-//! Both kinds of kernel enter by the 64-bit boot protocol of Linux (Documentation/arch/x86/boot.rst, "64-bit Boot
-//! Protocol"): long mode, the first 4 GiB mapped to themselves, RSI pointing to `boot_params`.
+//! Both kinds of kernel enter by the 64-bit boot protocol of Linux
+//! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol"): long mode, the first 4 GiB mapped to
+//! themselves, RSI pointing to `boot_params`.
 
 pub mod acpi;
 pub mod bzimage;

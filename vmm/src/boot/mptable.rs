@@ -1,5 +1,5 @@
-//! The MP configuration table, by which a kernel without ACPI finds its APICs (MultiProcessor Specification 1.4,
-//! chapter 4).
+//! The MP configuration table, by which a kernel without ACPI finds its APICs (MultiProcessor
+//! Specification 1.4, chapter 4).
 
 use crate::layout::{IOAPIC, LAPIC, MP_TABLE};
 
@@ -22,7 +22,8 @@ const INT: u8 = 0;
 const NMI: u8 = 1;
 const EXTINT: u8 = 3;
 
-/// Polarity and trigger mode (table 4-10): as the bus does it (ISA: edge, active high), or level, active high.
+/// Polarity and trigger mode (table 4-10): as the bus does it (ISA: edge, active high), or level,
+/// active high.
 const CONFORMING: u16 = 0;
 const LEVEL_HIGH: u16 = 0b1101;
 
@@ -37,8 +38,8 @@ const HEADER: usize = 44;
 
 /// The floating pointer structure and after it the table, to be placed at [`MP_TABLE`].
 ///
-/// `processors` are numbered from zero, the first boots; I/O APIC input *n* is ISA IRQ *n*, and those in `level_gsis` are
-/// level-triggered.
+/// `processors` are numbered from zero, the first boots; I/O APIC input *n* is ISA IRQ *n*, and
+/// those in `level_gsis` are level-triggered.
 pub fn build(processors: u8, level_gsis: &[u8]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut count: u16 = 0;

@@ -1,4 +1,5 @@
-//! `struct boot_params`: what the boot loader tells Linux (Documentation/arch/x86/zero-page.rst, boot.rst).
+//! `struct boot_params`: what the boot loader tells Linux (Documentation/arch/x86/zero-page.rst,
+//! boot.rst).
 
 use std::ops::Range;
 
@@ -60,7 +61,8 @@ pub const FIXED_RNG_SEED: RngSeed = *b"vbts: the same seed on every run";
 pub struct BootParams(Box<[u8; SIZE]>);
 
 impl BootParams {
-    /// Parameters with the kernel's own setup header, or with that of a kernel that has none to offer.
+    /// Parameters with the kernel's own setup header, or with that of a kernel that has none to
+    /// offer.
     pub fn new(setup_header: Option<&[u8]>) -> Self {
         let mut params = Self(Box::new([0; SIZE]));
         match setup_header {
@@ -106,8 +108,8 @@ impl BootParams {
         self.put(setup::RAMDISK_SIZE, &(len as u32).to_le_bytes());
     }
 
-    /// Describes the RAM `ranges` (start, length), the first of which begins at zero, less what a PC keeps for its
-    /// firmware below 1 MiB.
+    /// Describes the RAM `ranges` (start, length), the first of which begins at zero, less what a
+    /// PC keeps for its firmware below 1 MiB.
     pub fn set_memory_map(&mut self, ranges: &[(u64, u64)]) {
         let mut entries = vec![
             (0, layout::MP_TABLE, RAM),
@@ -141,7 +143,8 @@ impl BootParams {
     }
 }
 
-/// The only element of the `struct setup_data` list: a seed for the kernel's random number generator.
+/// The only element of the `struct setup_data` list: a seed for the kernel's random number
+/// generator.
 pub fn rng_seed_setup_data(seed: &RngSeed) -> Vec<u8> {
     let mut data = Vec::with_capacity(16 + seed.len());
     data.extend_from_slice(&0u64.to_le_bytes());

@@ -1,4 +1,5 @@
-//! The processor as the 64-bit boot protocol wants it: long mode, flat segments, the first 4 GiB mapped to themselves.
+//! The processor as the 64-bit boot protocol wants it: long mode, flat segments, the first 4 GiB
+//! mapped to themselves.
 
 use vbts_cpu::CpuState;
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer, gpr, rflags};
@@ -7,12 +8,14 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 use crate::layout::{BOOT_PARAMS, BOOT_STACK, GDT, PAGE_TABLES};
 use crate::memory::GuestMemory;
 
-/// `__BOOT_CS` and `__BOOT_DS` (boot.rst, "64-bit Boot Protocol"), and a task-state segment, which long mode needs.
+/// `__BOOT_CS` and `__BOOT_DS` (boot.rst, "64-bit Boot Protocol"), and a task-state segment, which
+/// long mode needs.
 const BOOT_CS: u16 = 0x10;
 const BOOT_DS: u16 = 0x18;
 const BOOT_TSS: u16 = 0x20;
 
-/// Null, null, 64-bit code, data, and the two halves of a busy 64-bit TSS at address 0 (SDM Vol. 3A 3.4.5, 7.2.3).
+/// Null, null, 64-bit code, data, and the two halves of a busy 64-bit TSS at address 0 (SDM Vol. 3A
+/// 3.4.5, 7.2.3).
 const DESCRIPTORS: [u64; 6] = [
     0,
     0,

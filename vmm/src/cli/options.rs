@@ -77,7 +77,8 @@ pub struct MachineArgs {
     /// Show DIR of the host at the same place in the guest, read-only, or writable with :rw
     #[arg(long, value_name = "DIR[:rw]")]
     pub share: Vec<ShareArg>,
-    /// Do not confine vbts to the system calls that it needs while the guest runs (for debugging vbts)
+    /// Do not confine vbts to the system calls that it needs while the guest runs (for debugging
+    /// vbts)
     #[arg(long)]
     pub no_sandbox: bool,
 }
@@ -232,8 +233,8 @@ impl MachineArgs {
             .try_init();
     }
 
-    /// The same options for the command line of another `vbts`, on the accelerator `accel`. Not the time limit and the
-    /// console, which are this one's.
+    /// The same options for the command line of another `vbts`, on the accelerator `accel`. Not the
+    /// time limit and the console, which are this one's.
     pub fn arguments(&self, accel: Accel) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
@@ -262,8 +263,8 @@ impl MachineArgs {
         arguments
     }
 
-    /// Refuses what no machine of this build on this host can be, and returns the processor model, and what executes the
-    /// guest.
+    /// Refuses what no machine of this build on this host can be, and returns the processor model,
+    /// and what executes the guest.
     ///
     /// # Errors
     /// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for the rest.

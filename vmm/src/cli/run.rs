@@ -25,7 +25,8 @@ const QUIT: u8 = b'x';
 const SEND: u8 = b'a';
 /// Input is handed to the serial port in pieces of so many bytes.
 const PIECE: usize = 4096;
-/// While input is awaited it is looked for this often in virtual time, in ns; and so are frames from the network.
+/// While input is awaited it is looked for this often in virtual time, in ns; and so are frames
+/// from the network.
 const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
 
 /// Arguments of `vbts run`.
@@ -49,7 +50,8 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub append: String,
-    /// A disk: a file or block device of the host, /dev/vda in the guest, and so on; with ,ro to read only
+    /// A disk: a file or block device of the host, /dev/vda in the guest, and so on; with ,ro to
+    /// read only
     #[arg(long, value_name = "FILE[,ro]")]
     pub disk: Vec<DiskArg>,
     /// A network device, whose frames go to and come from the TAP device NAME of the host

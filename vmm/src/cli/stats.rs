@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::exit::say;
 use crate::machine::Machine;
 
-/// Says for whom `machine` has executed instructions, and where the host's time went: `writing` of it to the thread that writes
-/// the trace, of `all`.
+/// Says for whom `machine` has executed instructions, and where the host's time went: `writing` of
+/// it to the thread that writes the trace, of `all`.
 pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     let usage = machine.usage();
     let total = usage.instructions();

@@ -39,14 +39,16 @@ pub struct TestArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one that was built with vbts)
+    /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one that was built with
+    /// vbts)
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
     pub kernel: Option<PathBuf>,
-    /// Generation of the API: which kernel of guest-kernel/build to test, and what --kernel FILE must have (default: the
-    /// new one; with --kernel, the one that it has)
+    /// Generation of the API: which kernel of guest-kernel/build to test, and what --kernel FILE
+    /// must have (default: the new one; with --kernel, the one that it has)
     #[arg(long, value_enum, help_heading = "Test options")]
     pub api: Option<Api>,
-    /// Only cases whose name, or whose group's name, matches GLOB (of the shell); may be given several times
+    /// Only cases whose name, or whose group's name, matches GLOB (of the shell); may be given
+    /// several times
     #[arg(long, value_name = "GLOB", help_heading = "Test options")]
     pub filter: Vec<String>,
     /// Form of the report
@@ -57,7 +59,8 @@ pub struct TestArgs {
         help_heading = "Test options"
     )]
     pub report: Form,
-    /// Write the report to FILE; standard output then has the lines of KTAP, as cases end, in any case
+    /// Write the report to FILE; standard output then has the lines of KTAP, as cases end, in any
+    /// case
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
     pub output: Option<PathBuf>,
     /// Print the names of the cases instead of running them

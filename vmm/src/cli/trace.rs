@@ -45,7 +45,8 @@ pub enum TraceFormat {
 pub enum ScopeArg {
     /// Those that the program makes itself; not the kernel's returns to it
     User,
-    /// Those that lead into the kernel or stay there: system calls, faults, and interrupts while the program runs
+    /// Those that lead into the kernel or stay there: system calls, faults, and interrupts while
+    /// the program runs
     Kernel,
     /// All of them
     All,
@@ -79,8 +80,9 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub format: TraceFormat,
-    /// Write the trace to FILE. Without it the trace goes to standard output; as text it is mixed there with what
-    /// the program prints, as json or raw it has standard output to itself and the program's goes to standard error
+    /// Write the trace to FILE. Without it the trace goes to standard output; as text it is mixed
+    /// there with what the program prints, as json or raw it has standard output to itself and the
+    /// program's goes to standard error
     #[arg(long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
     /// Which branches to record
@@ -91,8 +93,9 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub scope: ScopeArg,
-    /// Size of the guest kernel's trace buffer. When it is full, it is emptied while the program waits; or, inside a
-    /// system call, moved to a quarter of the guest's memory, which is emptied in time
+    /// Size of the guest kernel's trace buffer. When it is full, it is emptied while the program
+    /// waits; or, inside a system call, moved to a quarter of the guest's memory, which is emptied
+    /// in time
     #[arg(
         long,
         value_name = "SIZE",
@@ -179,7 +182,8 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let end = match outcome {
         Ok(end) => end,
         Err(failure) => {
-            // What was recorded is worth having, whatever ended the run; the first error is the one to report.
+            // What was recorded is worth having, whatever ended the run; the first error is the one
+            // to report.
             let interrupted = matches!(
                 failure,
                 Failure::Interrupted | Failure::Signal(_) | Failure::Timeout { .. }
@@ -229,7 +233,8 @@ fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
     }
 }
 
-/// The working directory as the guest sees it: the same, or `/` if that lies outside the guest's root.
+/// The working directory as the guest sees it: the same, or `/` if that lies outside the guest's
+/// root.
 fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
     let cwd = std::env::current_dir().context("Cannot find the working directory")?;
     Ok(root.guest_path(&cwd).unwrap_or_else(|| {

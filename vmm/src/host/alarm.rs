@@ -32,7 +32,8 @@ struct Pending {
     timeout: AtomicBool,
 }
 
-/// Collects signals and the time limit, kicks the processor out of its run loop, and wakes a wait for input.
+/// Collects signals and the time limit, kicks the processor out of its run loop, and wakes a wait
+/// for input.
 #[derive(Debug)]
 pub struct Alarm {
     pending: Arc<Pending>,
@@ -46,7 +47,8 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Catches signals from now on, until the result is dropped; `limit` counts from [`Self::start_timer`].
+    /// Catches signals from now on, until the result is dropped; `limit` counts from
+    /// [`Self::start_timer`].
     ///
     /// # Errors
     /// The host is out of file descriptors.

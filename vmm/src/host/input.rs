@@ -1,7 +1,8 @@
 //! Standard input, read only when the guest wants it.
 //!
-//! What is there when the guest asks (a file, `/dev/null`, a pipe that has been filled or closed) is answered on
-//! the guest's own time line, so such a run is reproducible. What comes later comes when it comes.
+//! What is there when the guest asks (a file, `/dev/null`, a pipe that has been filled or closed)
+//! is answered on the guest's own time line, so such a run is reproducible. What comes later comes
+//! when it comes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,8 +12,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// How long to wait for a pipe's writer to go on, once it has begun: a writer that only copies then always
-/// gives the guest full pieces, which keeps the run reproducible.
+/// How long to wait for a pipe's writer to go on, once it has begun: a writer that only copies then
+/// always gives the guest full pieces, which keeps the run reproducible.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// What an input has to offer.
@@ -113,7 +114,8 @@ fn readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     wait(&[fd], Some(patience)).unwrap_or(true)
 }
 
-/// Waits until one of `fds` is readable or has ended (true), or `limit` has passed or a signal arrived (false).
+/// Waits until one of `fds` is readable or has ended (true), or `limit` has passed or a signal
+/// arrived (false).
 ///
 /// # Errors
 /// `poll` failed.

@@ -18,10 +18,12 @@ use crate::exit::Failure;
 const STDOUT: &str = "standard output";
 const STDERR: &str = "standard error";
 
-/// So much of a file that we create stays in the page cache, for who reads it next, in bytes. The rest does not: a trace
-/// fills gigabytes in seconds, and to find memory for them takes longer than to write them.
+/// So much of a file that we create stays in the page cache, for who reads it next, in bytes. The
+/// rest does not: a trace fills gigabytes in seconds, and to find memory for them takes longer than
+/// to write them.
 const CACHED: u64 = 64 << 20;
-/// `pwritev2(2)`, since Linux 6.14: written back at once, and dropped from the page cache after that.
+/// `pwritev2(2)`, since Linux 6.14: written back at once, and dropped from the page cache after
+/// that.
 const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 /// `pwritev2(2)`: where `write(2)` would write, too.
 const FILE_OFFSET: u64 = u64::MAX;
@@ -79,7 +81,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Standard output. Not through the standard library's buffer, so that nothing is left in it on the way out.
+    /// Standard output. Not through the standard library's buffer, so that nothing is left in it on
+    /// the way out.
     ///
     /// # Errors
     /// It is closed, or the host is out of file descriptors.
@@ -179,7 +182,8 @@ impl Output {
         Ok(())
     }
 
-    /// As `write(2)`, but spares the page cache once enough is in it, if the kernel and the file system can.
+    /// As `write(2)`, but spares the page cache once enough is in it, if the kernel and the file
+    /// system can.
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.to_cache == 0 {
             let slice = [IoSlice::new(bytes)];
@@ -217,7 +221,8 @@ impl Output {
     }
 }
 
-/// The same pipe or terminal, opened anew: so it can be non-blocking without being so for others who write to it.
+/// The same pipe or terminal, opened anew: so it can be non-blocking without being so for others
+/// who write to it.
 fn unblocked(file: &File) -> Option<File> {
     let kind = FileType::from_raw_mode(fstat(file).ok()?.st_mode);
     if kind != FileType::Fifo && !rustix::termios::isatty(file) {

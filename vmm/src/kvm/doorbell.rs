@@ -1,7 +1,7 @@
 //! How other threads get the attention of a vCPU's thread, which may be in KVM_RUN or asleep.
 //!
-//! A signal ends KVM_RUN. One that comes just before KVM_RUN would be in vain, so its handler also sets
-//! `immediate_exit` in the vCPU's `kvm_run` (Documentation/virt/kvm/api.rst, 5).
+//! A signal ends KVM_RUN. One that comes just before KVM_RUN would be in vain, so its handler also
+//! sets `immediate_exit` in the vCPU's `kvm_run` (Documentation/virt/kvm/api.rst, 5).
 
 use std::cell::Cell;
 use std::io;
@@ -31,7 +31,8 @@ pub fn install_handler() -> io::Result<()> {
     let handler = || {
         let flag = IMMEDIATE_EXIT.get();
         if !flag.is_null() {
-            // SAFETY: it points into the `kvm_run` of the vCPU that this thread runs now; see `Doorbell::listen`.
+            // SAFETY: it points into the `kvm_run` of the vCPU that this thread runs now; see
+            // `Doorbell::listen`.
             unsafe { write_volatile(flag, 1) };
         }
     };
@@ -61,8 +62,8 @@ impl Doorbell {
         doorbell
     }
 
-    /// This thread is the one to wake, until the result is dropped, which must happen before its vCPU goes.
-    /// `immediate_exit` is that of the vCPU.
+    /// This thread is the one to wake, until the result is dropped, which must happen before its
+    /// vCPU goes. `immediate_exit` is that of the vCPU.
     pub fn listen(self: &Arc<Self>, immediate_exit: *mut u8) -> Listening {
         IMMEDIATE_EXIT.set(immediate_exit);
         // SAFETY: it has no preconditions.
@@ -78,8 +79,8 @@ impl Doorbell {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// About to enter the guest: from now on the signal is sent. What was raised before has to be looked for after
-    /// this.
+    /// About to enter the guest: from now on the signal is sent. What was raised before has to be
+    /// looked for after this.
     pub fn enter(&self) {
         self.in_guest.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);

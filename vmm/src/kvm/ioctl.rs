@@ -28,7 +28,8 @@ fn checked(result: i32) -> Result<(), errno::Error> {
     }
 }
 
-/// KVM_INTERRUPT: queues an interrupt, whose vector has been acknowledged, for the next entry into the guest.
+/// KVM_INTERRUPT: queues an interrupt, whose vector has been acknowledged, for the next entry into
+/// the guest.
 ///
 /// # Errors
 /// One is queued already, or the virtual machine has interrupt controllers in the kernel.

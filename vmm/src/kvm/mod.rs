@@ -1,5 +1,5 @@
-//! The host's KVM as an accelerator: it executes the guest at the speed of the host's processor, as long as nothing
-//! that only the software CPU can do is asked of it.
+//! The host's KVM as an accelerator: it executes the guest at the speed of the host's processor, as
+//! long as nothing that only the software CPU can do is asked of it.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -13,9 +13,10 @@
 //! | [`msr`] | one MSR of a vCPU |
 //! | [`ioctl`] | the ioctls that kvm-ioctls lacks |
 //!
-//! Interrupt controllers and timers are the board's, as for the software CPU: KVM's are not created, and so there is
-//! nothing of theirs to hand over. An MSR that is not part of [`vbts_cpu::CpuState`] is filtered: its accesses exit,
-//! and the software CPU's table answers them.
+//! Interrupt controllers and timers are the board's, as for the software CPU: KVM's are not
+//! created, and so there is nothing of theirs to hand over. An MSR that is not part of
+//! [`vbts_cpu::CpuState`] is filtered: its accesses exit, and the software CPU's table answers
+//! them.
 
 pub mod check;
 pub mod device;

@@ -1,7 +1,9 @@
-//! Does the host's KVM let a guest have the host processor's own Branch Trace Store? It is tried, never assumed.
+//! Does the host's KVM let a guest have the host processor's own Branch Trace Store? It is tried,
+//! never assumed.
 //!
-//! KVM as it comes with Linux does not: on Intel it refuses the bits, elsewhere it refuses or ignores them. One that does
-//! has to take a DS area and TR and BTS, keep them, and store the branches of a small guest.
+//! KVM as it comes with Linux does not: on Intel it refuses the bits, elsewhere it refuses or
+//! ignores them. One that does has to take a DS area and TR and BTS, keep them, and store the
+//! branches of a small guest.
 
 use kvm_ioctls::Kvm;
 use thiserror::Error;
@@ -70,7 +72,8 @@ pub trait HostKvm {
     /// What KVM says.
     fn msr(&mut self, index: u32) -> Result<u64, String>;
 
-    /// Runs a guest that branches, and returns how many records are in the buffer of the DS area then.
+    /// Runs a guest that branches, and returns how many records are in the buffer of the DS area
+    /// then.
     ///
     /// # Errors
     /// The guest does not get to its end.
@@ -111,7 +114,8 @@ pub fn probe_kvm(kvm: &Kvm) -> Result<(), NoPassThrough> {
     let mut code = [0xEB, 0x00].repeat(16); // jmp to the next instruction
     code.push(0xF4); // hlt
     scratch.start(Mode::Kernel, &code).map_err(untried)?;
-    // Management area of the DS area, 64-bit format (SDM Vol. 3B 17.4.9.2): base, index, absolute maximum, threshold.
+    // Management area of the DS area, 64-bit format (SDM Vol. 3B 17.4.9.2): base, index, absolute
+    // maximum, threshold.
     let end = BUFFER + 64 * RECORD;
     for (i, field) in (0..).zip([BUFFER, BUFFER, end + 1, end + RECORD]) {
         scratch.write(DS_AREA + i * 8, field).map_err(untried)?;

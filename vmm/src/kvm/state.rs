@@ -51,8 +51,9 @@ fn to_segment(s: &Segment) -> kvm_segment {
     }
 }
 
-/// The task register. kvm_amd shows its TSS as busy whatever the processor has there, and the SVM that QEMU emulates
-/// finds an I/O permission bitmap only in one that it does not take for busy; kvm_intel insists on a busy one.
+/// The task register. kvm_amd shows its TSS as busy whatever the processor has there, and the SVM
+/// that QEMU emulates finds an I/O permission bitmap only in one that it does not take for busy;
+/// kvm_intel insists on a busy one.
 fn to_task_register(s: &Segment) -> kvm_segment {
     const BUSY: u8 = 2;
     let mut tr = to_segment(s);
@@ -62,8 +63,8 @@ fn to_task_register(s: &Segment) -> kvm_segment {
     tr
 }
 
-/// CPUID.80000001H:ECX.SVM. Asked once: where the host is a guest itself, CPUID is an exit, and this is on the way of each
-/// hand-over.
+/// CPUID.80000001H:ECX.SVM. Asked once: where the host is a guest itself, CPUID is an exit, and
+/// this is on the way of each hand-over.
 static HOST_HAS_SVM: LazyLock<bool> =
     LazyLock::new(|| std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0);
 
@@ -202,7 +203,8 @@ fn from_sregs(r: &kvm_sregs, s: &mut CpuState) {
     }
 }
 
-/// Where things are in the XSAVE area: as FXSAVE has them (SDM Vol. 1 table 10-2), and the header (13.4.2).
+/// Where things are in the XSAVE area: as FXSAVE has them (SDM Vol. 1 table 10-2), and the header
+/// (13.4.2).
 mod xsave {
     pub const FCW: usize = 0;
     pub const FSW: usize = 2;
@@ -218,8 +220,8 @@ mod xsave {
     pub const X87_AND_SSE: u64 = 3;
 }
 
-/// The vector and floating-point registers. KVM_SET_FPU would not do: it leaves XSTATE_BV alone, and KVM's processor takes what
-/// that does not name as it is after initialization.
+/// The vector and floating-point registers. KVM_SET_FPU would not do: it leaves XSTATE_BV alone,
+/// and KVM's processor takes what that does not name as it is after initialization.
 fn to_xsave(s: &CpuState) -> kvm_xsave {
     let mut area = kvm_xsave::default();
     let mut put = |at: usize, bytes: &[u8]| {
@@ -288,8 +290,8 @@ fn to_events(s: &CpuState) -> kvm_vcpu_events {
     events
 }
 
-/// Faults and software interrupts that KVM was about to deliver are left out: RIP is at the instruction that raises
-/// them again.
+/// Faults and software interrupts that KVM was about to deliver are left out: RIP is at the
+/// instruction that raises them again.
 fn from_events(events: &kvm_vcpu_events, s: &mut CpuState) {
     s.nmi_blocked = events.nmi.masked != 0;
     s.interrupt_shadow = events.interrupt.shadow != 0;
@@ -359,8 +361,9 @@ pub fn load(vcpu: &VcpuFd, s: &CpuState, apic_base: u64, cr8: u64) -> Result<(),
         .named("KVM_SET_VCPU_EVENTS")
 }
 
-/// Updates `s` with the state of `vcpu`, which is between two instructions. What KVM's processor does not hold is
-/// left alone: the time-stamp counter, whether it is halted, and the MSRs that are not in [`MSRS`].
+/// Updates `s` with the state of `vcpu`, which is between two instructions. What KVM's processor
+/// does not hold is left alone: the time-stamp counter, whether it is halted, and the MSRs that are
+/// not in [`MSRS`].
 ///
 /// # Errors
 /// KVM refuses.
@@ -387,7 +390,8 @@ pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<Besides, KvmError> {
 /// What KVM's processor has, and [`CpuState`] has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Besides {
-    /// A non-maskable interrupt that waits: for the end of the service of another, or for what is delivered before it.
+    /// A non-maskable interrupt that waits: for the end of the service of another, or for what is
+    /// delivered before it.
     pub nmi_waits: bool,
 }
 

@@ -1,7 +1,8 @@
 //! A vCPU of KVM's: entering the guest, and what its exits come to.
 //!
 //! An exit for the machine is what the software CPU would have done in its place: the same call of
-//! [`Platform`], the same row of the MSR table. So the two differ in nothing that the guest could see.
+//! [`Platform`], the same row of the MSR table. So the two differ in nothing that the guest could
+//! see.
 
 use std::sync::Arc;
 
@@ -48,8 +49,8 @@ pub struct KvmVcpu {
 }
 
 impl KvmVcpu {
-    /// The vCPU `fd`, with the lines into it. What the guest writes to IA32_DEBUGCTL and IA32_DS_AREA is forwarded to KVM
-    /// if `passes_bts_through`.
+    /// The vCPU `fd`, with the lines into it. What the guest writes to IA32_DEBUGCTL and
+    /// IA32_DS_AREA is forwarded to KVM if `passes_bts_through`.
     pub fn new(fd: VcpuFd, signals: Arc<Signals>, passes_bts_through: bool) -> Self {
         Self {
             fd,
@@ -78,15 +79,17 @@ impl KvmVcpu {
         self.set_tsc(cpu)
     }
 
-    /// Gives the guest the time-stamp counter that `cpu` shows it, and lets `cpu` go on with what KVM made of that.
+    /// Gives the guest the time-stamp counter that `cpu` shows it, and lets `cpu` go on with what
+    /// KVM made of that.
     fn set_tsc(&self, cpu: &mut Cpu) -> Result<(), KvmError> {
         let offset = cpu.tsc_offset();
         if ioctl::set_tsc_offset(&self.fd, offset).is_ok() {
             return Ok(());
         }
         msr::set(&self.fd, IA32_TSC, HostClock::tsc().wrapping_add(offset))?;
-        // KVM has its own ideas of what counters of several processors should be: take what it shows, when it took the least
-        // time to say so. Whoever loses the processor while asking has asked in vain.
+        // KVM has its own ideas of what counters of several processors should be: take what it
+        // shows, when it took the least time to say so. Whoever loses the processor while asking
+        // has asked in vain.
         const TRIES: usize = 16;
         let mut shortest = u64::MAX;
         for _ in 0..TRIES {
@@ -101,7 +104,8 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// The calling thread is the one that [`Self::run`] is called from, until the result is dropped.
+    /// The calling thread is the one that [`Self::run`] is called from, until the result is
+    /// dropped.
     pub fn listen(&mut self) -> Listening {
         let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
         self.doorbell.listen(flag)
@@ -121,13 +125,14 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// Completes the instruction that has exited, and writes the state to `s`, but for what KVM's processor does not hold.
-    /// `platform` takes back what it does hold and the state does not.
+    /// Completes the instruction that has exited, and writes the state to `s`, but for what KVM's
+    /// processor does not hold. `platform` takes back what it does hold and the state does not.
     ///
     /// # Errors
     /// KVM refuses.
     pub fn save(&mut self, platform: &dyn Platform, s: &mut CpuState) -> Result<(), KvmError> {
-        // The register that an access to the machine loads, and RIP, are written on the way back into the guest.
+        // The register that an access to the machine loads, and RIP, are written on the way back
+        // into the guest.
         self.fd.set_kvm_immediate_exit(1);
         let outcome = self.fd.run().map(drop);
         self.fd.set_kvm_immediate_exit(0);
@@ -143,7 +148,8 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// Runs the guest until something needs the caller. `cpu` answers for the MSRs that KVM's processor does not hold.
+    /// Runs the guest until something needs the caller. `cpu` answers for the MSRs that KVM's
+    /// processor does not hold.
     ///
     /// # Errors
     /// KVM cannot go on.
@@ -184,13 +190,14 @@ impl KvmVcpu {
         }
     }
 
-    /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take one. Returns the lines
-    /// that may be raised now without anybody having to do more.
+    /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take
+    /// one. Returns the lines that may be raised now without anybody having to do more.
     fn inject(&mut self, platform: &dyn Platform, lines: u32) -> Result<u32, KvmError> {
         let mut seen_to = 0;
         if lines & Signals::NMI != 0 {
-            // While one is serviced KVM keeps the next, and what comes then waits in the local APIC. There is no exit for
-            // the end of the service: the next one for any reason has to do.
+            // While one is serviced KVM keeps the next, and what comes then waits in the local
+            // APIC. There is no exit for the end of the service: the next one for any reason has to
+            // do.
             let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
             if events.nmi.pending != 0 {
                 seen_to |= Signals::NMI;
@@ -295,7 +302,8 @@ impl KvmVcpu {
         let cr8 = cpu.platform().cr8();
         let run = self.fd.get_kvm_run();
         run.immediate_exit = 0;
-        // An access to an MSR that is refused ends in #GP when the guest is entered again: KVM would lose one of two events.
+        // An access to an MSR that is refused ends in #GP when the guest is entered again: KVM
+        // would lose one of two events.
         self.injectable = run.ready_for_interrupt_injection != 0 && run.if_flag != 0 && !faults;
         self.interrupts_on = run.if_flag != 0;
         let new_cr8 = run.cr8;
@@ -313,7 +321,8 @@ impl KvmVcpu {
         Ok(left)
     }
 
-    /// Whether KVM has an event of its own that ends HLT: the debug trap after it, or a non-maskable interrupt.
+    /// Whether KVM has an event of its own that ends HLT: the debug trap after it, or a
+    /// non-maskable interrupt.
     fn is_woken(&self) -> Result<bool, KvmError> {
         let events = self.fd.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
         let exception = events.exception.pending | events.exception.injected;
@@ -328,7 +337,8 @@ impl KvmVcpu {
         let io = unsafe { run.__bindgen_anon_1.io };
         let size = usize::from(io.size).max(1);
         let start = (run as *mut kvm_run).cast::<u8>();
-        // SAFETY: KVM keeps so many bytes there, in the mapping that begins with `run`, until the next KVM_RUN.
+        // SAFETY: KVM keeps so many bytes there, in the mapping that begins with `run`, until the
+        // next KVM_RUN.
         let data = unsafe {
             std::slice::from_raw_parts_mut(
                 start.add(io.data_offset as usize),

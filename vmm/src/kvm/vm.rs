@@ -32,8 +32,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// A virtual machine with `memory` and so many `processors`, in which the guest reads and writes natively only the MSRs that
-    /// [`vbts_cpu::CpuState`] carries.
+    /// A virtual machine with `memory` and so many `processors`, in which the guest reads and
+    /// writes natively only the MSRs that [`vbts_cpu::CpuState`] carries.
     ///
     /// # Errors
     /// KVM refuses.
@@ -78,10 +78,12 @@ impl Vm {
     }
 }
 
-/// A virtual machine with `memory` and no processors. The caller keeps the memory as long as the result.
+/// A virtual machine with `memory` and no processors. The caller keeps the memory as long as the
+/// result.
 pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> {
     let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
-    // Processors of Intel's without "unrestricted guest" run real mode with the help of these pages.
+    // Processors of Intel's without "unrestricted guest" run real mode with the help of these
+    // pages.
     if kvm.check_extension(Cap::SetTssAddr) {
         vm.set_tss_address(KVM_TSS as usize)
             .named("KVM_SET_TSS_ADDR")?;
@@ -104,7 +106,8 @@ pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> 
     Ok(vm)
 }
 
-/// Lets an instruction that KVM cannot emulate exit at any CPL: at CPL 3 it would be #UD. KVMs before Linux 5.14 have no choice.
+/// Lets an instruction that KVM cannot emulate exit at any CPL: at CPL 3 it would be #UD. KVMs
+/// before Linux 5.14 have no choice.
 fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
     let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
     if kvm.check_extension_raw(cap.into()) == 0 {
@@ -118,7 +121,8 @@ fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
     .named("KVM_CAP_EXIT_ON_EMULATION_FAILURE")
 }
 
-/// Lets accesses to the MSRs exit that `ranges`, and `default` for the others, deny, or that KVM does not know.
+/// Lets accesses to the MSRs exit that `ranges`, and `default` for the others, deny, or that KVM
+/// does not know.
 pub(super) fn exit_on_msrs(
     vm: &VmFd,
     default: MsrFilterDefaultAction,

@@ -1,5 +1,5 @@
-//! The loop for the host's time: a thread for each processor, and this one for what the devices have to do with the
-//! world and the clock.
+//! The loop for the host's time: a thread for each processor, and this one for what the devices
+//! have to do with the world and the clock.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,16 +91,18 @@ impl Common<'_> {
         let count = self.board.signals().len();
         self.rest.sleep(interrupts_off, count, last, || {
             while signals.get() & wakes == 0 {
-                // A line that is raised from now on unparks this thread, and a token that is there already does.
+                // A line that is raised from now on unparks this thread, and a token that is there
+                // already does.
                 std::thread::park();
             }
         });
     }
 }
 
-/// A processor seems to wait for another, for the `nth` time in a row: lets that one have the host's processor, which it may
-/// have lost with a lock in its hands. Until then each turn of the waiting loop is recorded, if branches are, and with
-/// interrupts off nobody could make room for them.
+/// A processor seems to wait for another, for the `nth` time in a row: lets that one have the
+/// host's processor, which it may have lost with a lock in its hands. Until then each turn of the
+/// waiting loop is recorded, if branches are, and with interrupts off nobody could make room for
+/// them.
 fn pause(nth: u32) {
     const FIRST: Duration = Duration::from_micros(50);
     const LONGEST: Duration = Duration::from_millis(3);
@@ -222,7 +224,8 @@ fn attend(
     }
 }
 
-/// Whether a line is raised into any processor that would wake it. `deaf`: none of them takes maskable interrupts.
+/// Whether a line is raised into any processor that would wake it. `deaf`: none of them takes
+/// maskable interrupts.
 fn is_called(board: &Board, deaf: bool) -> bool {
     let wakes = wakes(deaf);
     let raised = |signals: &Arc<Signals>| signals.get() & wakes != 0;

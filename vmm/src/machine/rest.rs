@@ -22,7 +22,8 @@ pub(super) struct AtRest<T> {
 }
 
 impl Rest {
-    /// Runs `sleep` as a processor that sleeps. Returns after that; `last` is told when it is the last one of `count` to do so.
+    /// Runs `sleep` as a processor that sleeps. Returns after that; `last` is told when it is the
+    /// last one of `count` to do so.
     pub fn sleep(&self, deaf: bool, count: usize, last: impl FnOnce(), sleep: impl FnOnce()) {
         self.deaf.fetch_add(deaf.into(), Ordering::SeqCst);
         if self.asleep.fetch_add(1, Ordering::SeqCst) + 1 == count {
@@ -34,9 +35,10 @@ impl Rest {
         self.wakes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Calls `look` if all of `count` processors sleep, and returns what it saw if none was called and all slept on all the
-    /// time: otherwise one may have done something between two of its glances, and sleep again. `called` is whether a line is
-    /// raised that would wake any of them, and is told whether all of them are deaf.
+    /// Calls `look` if all of `count` processors sleep, and returns what it saw if none was called
+    /// and all slept on all the time: otherwise one may have done something between two of its
+    /// glances, and sleep again. `called` is whether a line is raised that would wake any of them,
+    /// and is told whether all of them are deaf.
     pub fn of_all<T>(
         &self,
         count: usize,

@@ -1,11 +1,11 @@
 //! The loop for virtual time, which instructions advance.
 //!
-//! Several processors take turns: while one runs, time stands still for the others. So what one does, with its
-//! time stamps, always comes before what the next one sees of it, as on a machine whose processors are synchronised,
-//! and two runs are the same.
+//! Several processors take turns: while one runs, time stands still for the others. So what one
+//! does, with its time stamps, always comes before what the next one sees of it, as on a machine
+//! whose processors are synchronised, and two runs are the same.
 //!
-//! Nothing that reaches the guest depends on the host's clock, but for input that was not there when the guest asked
-//! for it, and signals.
+//! Nothing that reaches the guest depends on the host's clock, but for input that was not there
+//! when the guest asked for it, and signals.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use crate::exit::Failure;
 use crate::host::input;
 
 const PAGE: u64 = 4096;
-/// How long a processor's turn is while others want to run, in ns: far less than any timeout of the kernel's, and enough
-/// to be worth a turn.
+/// How long a processor's turn is while others want to run, in ns: far less than any timeout of the
+/// kernel's, and enough to be worth a turn.
 const TURN: u64 = 20_000;
 
 /// Whose turn it is.
@@ -131,7 +131,8 @@ impl Machine {
         kicked || self.vcpus.get(cpu).is_some_and(|vcpu| !vcpu.asleep())
     }
 
-    /// The processors sleep: time passes until the next deadline, or until input comes that the guest waits for.
+    /// The processors sleep: time passes until the next deadline, or until input comes that the
+    /// guest waits for.
     fn sleep(
         &mut self,
         attendant: &mut dyn Attendant,
@@ -168,7 +169,8 @@ impl Machine {
     fn forget_overwritten_code(&mut self) {
         for region in self.memory.iter() {
             let first = region.start_addr().0 / PAGE;
-            // The mapping's own bitmap; the trait has a view of it only, which cannot be taken as a whole.
+            // The mapping's own bitmap; the trait has a view of it only, which cannot be taken as a
+            // whole.
             let mapping: &MmapRegion<DirtyPages> = region;
             mapping.bitmap().take(|page| {
                 let gpa = (first + page) * PAGE;

@@ -45,7 +45,8 @@ macro_rules! calls {
     };
 }
 
-/// Flags of `openat` that create, empty or write a file. O_TRUNC empties one that is open for reading only.
+/// Flags of `openat` that create, empty or write a file. O_TRUNC empties one that is open for
+/// reading only.
 const OPEN_WRITES: u32 =
     (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND) as u32 | TMPFILE;
 /// O_TMPFILE without the O_DIRECTORY that is part of it.
@@ -53,7 +54,8 @@ const TMPFILE: u32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 
-/// Reading and restoring the settings of a terminal, and asking for its size. Above all not TIOCSTI, which types.
+/// Reading and restoring the settings of a terminal, and asking for its size. Above all not
+/// TIOCSTI, which types.
 const TERMINAL: &[u32] = &[
     libc::TCGETS as u32,
     libc::TCSETS as u32,
@@ -96,7 +98,8 @@ const ADVICE: &[u32] = &[
 /// What every machine needs. Only a call that is here may be made once the guest runs.
 #[rustfmt::skip]
 pub(super) const CALLS: &[Call] = calls! {
-    // Descriptors. What can be written is open already: the trace, the console's copy, standard output and error.
+    // Descriptors. What can be written is open already: the trace, the console's copy, standard
+    // output and error.
     SYS_read, Any, "standard input, files while they are symbolised, frames from a TAP device";
     SYS_pread64, Any, "files for the guest";
     SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";

@@ -1,7 +1,9 @@
-//! What is left of the host for a guest that has broken out of its machine and runs code of its own in this process.
+//! What is left of the host for a guest that has broken out of its machine and runs code of its own
+//! in this process.
 //!
-//! Everything that the run needs is opened first. Then [`Sandbox::enter`] leaves this process the system calls of
-//! [`calls::CALLS`] and kills it (SIGSYS) at any other. `docs/security.md` says what that is worth.
+//! Everything that the run needs is opened first. Then [`Sandbox::enter`] leaves this process the
+//! system calls of [`calls::CALLS`] and kills it (SIGSYS) at any other. `docs/security.md` says
+//! what that is worth.
 
 mod calls;
 
@@ -18,7 +20,8 @@ use vbts_devices::ninep::Access;
 use crate::exit::Failure;
 use calls::{CALLS, Call, Check, DISK_CALLS, KVM_CALLS, WRITING_CALLS};
 
-/// What root keeps: its say over files, because the guest sees the files that whoever started the VMM sees.
+/// What root keeps: its say over files, because the guest sees the files that whoever started the
+/// VMM sees.
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -34,8 +37,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A sandbox in which files can be opened for reading, or for writing as well if the guest may write to a
-    /// directory of the host, and from which KVM can be used if it executes the guest.
+    /// A sandbox in which files can be opened for reading, or for writing as well if the guest may
+    /// write to a directory of the host, and from which KVM can be used if it executes the guest.
     pub fn new(files: Access, kvm: bool) -> Self {
         Self {
             files,
@@ -122,8 +125,8 @@ fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError
     }
 }
 
-/// Gives up what this process could do as root beyond files: modules, devices, the network, other processes. Threads
-/// that are started afterwards have given it up as well.
+/// Gives up what this process could do as root beyond files: modules, devices, the network, other
+/// processes. Threads that are started afterwards have given it up as well.
 ///
 /// # Errors
 /// The host's kernel refuses.

@@ -111,8 +111,8 @@ const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
 })];
 
 fn call(number: i64, a: [u64; 6]) {
-    // SAFETY: the kernel must not get as far as the arguments; if it does, the test fails for that, and none of
-    // them lets it write to memory of this process that is in use.
+    // SAFETY: the kernel must not get as far as the arguments; if it does, the test fails for that,
+    // and none of them lets it write to memory of this process that is in use.
     unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
 }
 
@@ -156,7 +156,8 @@ fn in_a_process_of_its_own() {
         ),
         None => (Sandbox::new(Access::ReadOnly, false), case.as_str()),
     };
-    // A thread that has been started before, that works and ends in the sandbox, and may not do more than this one.
+    // A thread that has been started before, that works and ends in the sandbox, and may not do
+    // more than this one.
     let (ask, asked) = channel::<()>();
     let (answer, answered) = channel();
     let name = name.to_owned();

@@ -1,4 +1,5 @@
-//! A guest that runs cases of the suite: `vbts run` in a process of its own, with its console in a pipe.
+//! A guest that runs cases of the suite: `vbts run` in a process of its own, with its console in a
+//! pipe.
 //!
 //! A process can be sandboxed only once, and a guest that hangs can be killed.
 
@@ -22,7 +23,8 @@ use crate::cli::options::{BtsMode, MachineArgs};
 use crate::exit::{Failure, signal_name, status};
 use crate::guest_files;
 
-/// Everything that the kernel says, whatever its default is; and it does not ration what programs say through it.
+/// Everything that the kernel says, whatever its default is; and it does not ration what programs
+/// say through it.
 const WORDS: &str = "loglevel=7 printk.devkmsg=on";
 /// What the suite takes for the limit of a case.
 const MAX_CASE_SECONDS: u64 = 1_000_000;
@@ -152,7 +154,8 @@ impl Guest {
         self.console.as_fd()
     }
 
-    /// Takes the lines that it has printed, and waits if there are none. Returns whether more can come.
+    /// Takes the lines that it has printed, and waits if there are none. Returns whether more can
+    /// come.
     ///
     /// # Errors
     /// The pipe cannot be read.

@@ -1,6 +1,7 @@
 //! What the lines of a guest's console say: those of the suite, and those of the kernel.
 //!
-//! The suite writes its lines to `/dev/kmsg`, so that the kernel prints them whole, between its own messages.
+//! The suite writes its lines to `/dev/kmsg`, so that the kernel prints them whole, between its own
+//! messages.
 
 use super::{Api, Outcome};
 
@@ -101,7 +102,8 @@ fn parse_diagnostic(text: &str) -> Line {
     }
 }
 
-/// The line without what `printk.time` and `CONFIG_PRINTK_CALLER` put before it: `[    0.123456][    T1] `.
+/// The line without what `printk.time` and `CONFIG_PRINTK_CALLER` put before it: `[    0.123456][
+/// T1] `.
 fn without_time(line: &str) -> &str {
     let mut rest = line;
     while let Some((bracket, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))

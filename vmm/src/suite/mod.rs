@@ -1,5 +1,5 @@
-//! The regression suite of the guest kernel's `ptrace` BTS requests (guest-kernel/tests): its cases, the guests that run
-//! them, and what comes out.
+//! The regression suite of the guest kernel's `ptrace` BTS requests (guest-kernel/tests): its
+//! cases, the guests that run them, and what comes out.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -231,7 +231,8 @@ fn parse_case(line: &str) -> anyhow::Result<Case> {
     })
 }
 
-/// Those of `cases` that match one of `patterns`, a pattern of the whole name or of its group; all, if there are none.
+/// Those of `cases` that match one of `patterns`, a pattern of the whole name or of its group; all,
+/// if there are none.
 ///
 /// # Errors
 /// A pattern that is none, or matches nothing.

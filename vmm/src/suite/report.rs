@@ -1,4 +1,5 @@
-//! Reports: KTAP (the kernel's Documentation/dev-tools/ktap.rst), a line as each case ends; and JUnit's XML, at the end.
+//! Reports: KTAP (the kernel's Documentation/dev-tools/ktap.rst), a line as each case ends; and
+//! JUnit's XML, at the end.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Runs cases: a guest for each group, and another one for what is left when a case has taken it down.
+//! Runs cases: a guest for each group, and another one for what is left when a case has taken it
+//! down.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -167,8 +168,8 @@ impl Runner {
         }
     }
 
-    /// Runs all `cases`, group by group. What ended it early, if something did, is returned; the cases that it kept from
-    /// running are reported as well.
+    /// Runs all `cases`, group by group. What ended it early, if something did, is returned; the
+    /// cases that it kept from running are reported as well.
     ///
     /// # Errors
     /// A report cannot be written, or `vbts` itself fails.
@@ -234,7 +235,8 @@ impl Runner {
         Ok(None)
     }
 
-    /// A guest for what is left of a group. `running` is the case that runs when it comes to an end.
+    /// A guest for what is left of a group. `running` is the case that runs when it comes to an
+    /// end.
     fn run_guest(
         &mut self,
         needs: Needs,

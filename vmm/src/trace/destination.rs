@@ -15,15 +15,16 @@ pub struct Destination {
     trace: Output,
     stdout: Output,
     stderr: Output,
-    /// The trace and the program's standard output are one stream of lines: the program's last, unfinished line.
+    /// The trace and the program's standard output are one stream of lines: the program's last,
+    /// unfinished line.
     mixed: Option<Vec<u8>>,
     progress: ProgressBar,
 }
 
 impl Destination {
-    /// The trace goes to `file`, or to standard output. There it is mixed with the program's standard output if it
-    /// is `readable` text; a format for machines has standard output to itself, and the program's goes to
-    /// standard error.
+    /// The trace goes to `file`, or to standard output. There it is mixed with the program's
+    /// standard output if it is `readable` text; a format for machines has standard output to
+    /// itself, and the program's goes to standard error.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -70,7 +71,8 @@ impl Destination {
         self.trace.write(bytes)
     }
 
-    /// Writes what the program has written to its standard output. Lines stay whole when the trace goes there as well.
+    /// Writes what the program has written to its standard output. Lines stay whole when the trace
+    /// goes there as well.
     ///
     /// # Errors
     /// It cannot be written.
@@ -99,7 +101,8 @@ impl Destination {
         self.progress.suspend(|| stderr.write(bytes))
     }
 
-    /// Writes the program's unfinished line, because it waits for input (it may be a prompt) or has ended.
+    /// Writes the program's unfinished line, because it waits for input (it may be a prompt) or has
+    /// ended.
     ///
     /// # Errors
     /// It cannot be written.

@@ -36,8 +36,9 @@ pub enum Record {
 
 /// Whether a record is a return from the kernel to the program.
 ///
-/// The processor's filter looks at where a branch leads, so it lets these through. They are no branches of the
-/// program, and how many there are depends on interrupts, page faults and the size of the trace buffer.
+/// The processor's filter looks at where a branch leads, so it lets these through. They are no
+/// branches of the program, and how many there are depends on interrupts, page faults and the size
+/// of the trace buffer.
 fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
     // The upper half of the address space; `from` is the second word.
     record[15] >= 0x80 && record[..8] == qualifier::BRANCH.to_le_bytes()
@@ -101,9 +102,11 @@ pub struct Summary {
 
 /// Turns records into bytes of an output.
 pub trait Format: Send {
-    /// Appends the records of process `pid` to `out`. They are as many as fit into a piece of [`PIECE`] bytes.
+    /// Appends the records of process `pid` to `out`. They are as many as fit into a piece of
+    /// [`PIECE`] bytes.
     fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>);
-    /// The mappings of process `pid` (the text of `/proc/PID/maps`), valid for the records that follow.
+    /// The mappings of process `pid` (the text of `/proc/PID/maps`), valid for the records that
+    /// follow.
     fn maps(&mut self, _pid: u32, _text: &[u8]) {}
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}

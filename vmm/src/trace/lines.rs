@@ -1,7 +1,8 @@
 //! Source lines of an ELF file, from its debugging information.
 //!
-//! The guest may have written the file. It is read, not mapped, since a file that becomes shorter must not end in SIGBUS;
-//! and no other file that it names (split DWARF) is opened, since that could be a pipe, or a device.
+//! The guest may have written the file. It is read, not mapped, since a file that becomes shorter
+//! must not end in SIGBUS; and no other file that it names (split DWARF) is opened, since that
+//! could be a pipe, or a device.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -71,7 +72,8 @@ impl Lines {
     }
 }
 
-/// A section's contents, empty if there is none; `None` if it is broken or larger than what is `left`.
+/// A section's contents, empty if there is none; `None` if it is broken or larger than what is
+/// `left`.
 fn section<'a>(object: &impl Object<'a>, name: &str, left: &mut u64) -> Option<Arc<[u8]>> {
     let Some(section) = object.section_by_name(name) else {
         return Some(Arc::from([]));

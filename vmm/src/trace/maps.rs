@@ -16,7 +16,8 @@ pub struct Mapping {
 /// Longer names are no paths (`PATH_MAX` of Linux).
 const MAX_NAME: usize = 4096;
 
-/// The executable mappings in the text of `/proc/PID/maps`, by address. Lines that make no sense are left out.
+/// The executable mappings in the text of `/proc/PID/maps`, by address. Lines that make no sense
+/// are left out.
 pub fn parse(text: &[u8]) -> Vec<Mapping> {
     let text = String::from_utf8_lossy(text);
     let mut mappings: Vec<Mapping> = text.lines().filter_map(parse_line).collect();

@@ -1,4 +1,5 @@
-//! A trace: the conversation with the agent inside the guest, and what becomes of the branches that it reports.
+//! A trace: the conversation with the agent inside the guest, and what becomes of the branches that
+//! it reports.
 
 pub mod destination;
 pub mod format;

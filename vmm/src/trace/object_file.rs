@@ -1,4 +1,5 @@
-//! What an ELF file says about its code: functions, stubs of the procedure linkage table, and source lines.
+//! What an ELF file says about its code: functions, stubs of the procedure linkage table, and
+//! source lines.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use crate::program::Root;
 /// Where separate debug files lie, by build ID.
 const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";
 
-/// Files that are larger, in bytes, have no symbols for us: a symbol table could take as much memory.
+/// Files that are larger, in bytes, have no symbols for us: a symbol table could take as much
+/// memory.
 const MAX_FILE: u64 = 4 << 30;
 
 /// A function.
@@ -72,8 +74,8 @@ impl ObjectFile {
         Some(this)
     }
 
-    /// Reads the kernel at `path` of the host, whose addresses are as the file counts them; `None` if it has no functions,
-    /// as a bzImage has none.
+    /// Reads the kernel at `path` of the host, whose addresses are as the file counts them; `None`
+    /// if it has no functions, as a bzImage has none.
     pub fn of_kernel(path: &Path) -> Option<Self> {
         let file = File::open(path).ok().filter(is_suitable)?;
         let mut this = Self::default();
@@ -83,7 +85,8 @@ impl ObjectFile {
         (!this.functions.is_empty()).then_some(this)
     }
 
-    /// Adds the symbols of `file`, and its segments if it is the one that is mapped. Returns the build ID.
+    /// Adds the symbols of `file`, and its segments if it is the one that is mapped. Returns the
+    /// build ID.
     fn read(&mut self, file: &File, mapped: bool) -> Option<Option<Vec<u8>>> {
         let cache = ReadCache::new(file);
         let object = object::File::parse(&cache).ok()?;
@@ -129,8 +132,8 @@ impl ObjectFile {
         });
     }
 
-    /// Names the stubs through which calls into other objects go, `puts@plt`: each jumps through a slot of the global
-    /// offset table, and the slot's relocation names the function.
+    /// Names the stubs through which calls into other objects go, `puts@plt`: each jumps through a
+    /// slot of the global offset table, and the slot's relocation names the function.
     fn add_linkage_stubs<'a>(&mut self, object: &impl Object<'a>) {
         let Some(table) = object.dynamic_symbol_table() else {
             return;
@@ -201,7 +204,8 @@ impl ObjectFile {
         Some(segment.address.wrapping_add(distance))
     }
 
-    /// The function that holds `address`: its name as the compiler made it, and the offset inside it.
+    /// The function that holds `address`: its name as the compiler made it, and the offset inside
+    /// it.
     pub fn function(&self, address: u64) -> Option<(&str, u64)> {
         let after = self.functions.partition_point(|f| f.start <= address);
         let function = self
@@ -308,7 +312,8 @@ pub(crate) mod tests {
         assert!(name.contains("a_function_of_this_test"));
         assert_eq!(offset, 0);
         assert_eq!(file.function(address + 1).unwrap().1, 1);
-        // Some instruction of it is on the line that it returned; others may be inlined from elsewhere.
+        // Some instruction of it is on the line that it returned; others may be inlined from
+        // elsewhere.
         let function = file.functions[index].clone();
         let mut lines = (function.start..function.end).filter_map(|a| file.line(a));
         assert!(lines.any(|(path, n)| path.ends_with("object_file.rs") && n.abs_diff(line) <= 2));

@@ -111,8 +111,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session with a guest that has this `memory`, whose trace, of `scope`, becomes `format` and goes to `destination`. `alarm`
-    /// interrupts waits for a slow reader.
+    /// A session with a guest that has this `memory`, whose trace, of `scope`, becomes `format` and
+    /// goes to `destination`. `alarm` interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
@@ -146,8 +146,8 @@ impl Session {
         self.writer.busy()
     }
 
-    /// Waits until the trace is written, with its end. A run that was `interrupted` does not wait long for a reader that does
-    /// not read.
+    /// Waits until the trace is written, with its end. A run that was `interrupted` does not wait
+    /// long for a reader that does not read.
     ///
     /// # Errors
     /// It cannot be written.

@@ -13,14 +13,16 @@ use crate::program::Root;
 const KERNEL: u64 = 1 << 63;
 /// The one page in there that belongs to the program, for system calls as they once were.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
-/// Processes whose mappings are kept, and labels that are kept for each: beyond, they are made anew.
+/// Processes whose mappings are kept, and labels that are kept for each: beyond, they are made
+/// anew.
 const MAX_PROCESSES: usize = 16;
 const MAX_LABELS: usize = 1 << 18;
 /// The same for the bytes of a process's labels, and for the files whose symbols are kept.
 const MAX_TEXT: usize = 64 << 20;
 const MAX_FILES: usize = 1 << 10;
 
-/// Hashes an address by multiplication: the keys are not chosen by an adversary that gains from collisions.
+/// Hashes an address by multiplication: the keys are not chosen by an adversary that gains from
+/// collisions.
 #[derive(Debug, Default, Clone, Copy)]
 struct AddressHasher(u64);
 
@@ -158,7 +160,8 @@ impl Symbolizer {
         &mut self.current
     }
 
-    /// The words for `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if there are none.
+    /// The words for `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if there are
+    /// none.
     #[inline]
     pub fn label(&mut self, pid: u32, address: u64) -> &str {
         if address >= KERNEL && !VSYSCALL.contains(&address) {

@@ -1,7 +1,8 @@
-//! The way of a trace to its destination: formatted and written by a thread of its own, while the guest goes on.
+//! The way of a trace to its destination: formatted and written by a thread of its own, while the
+//! guest goes on.
 //!
-//! What the agent says is looked at where the guest's processor runs, so that the guest's time line does not depend on how
-//! fast the host writes. Only what nobody in the guest waits for comes here.
+//! What the agent says is looked at where the guest's processor runs, so that the guest's time line
+//! does not depend on how fast the host writes. Only what nobody in the guest waits for comes here.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +19,11 @@ use crate::host::{Alarm, OutputError};
 
 /// Bytes that wait at most: then the guest waits, too.
 const LIMIT: usize = 8 << 20;
-/// The thread is woken for so many bytes of records, or when something else is to be written: to wake it takes longer than
-/// to format a frame.
+/// The thread is woken for so many bytes of records, or when something else is to be written: to
+/// wake it takes longer than to format a frame.
 const BATCH: usize = 256 << 10;
-/// While a slow reader is waited for, the alarm is looked at this often; and records do not wait longer.
+/// While a slow reader is waited for, the alarm is looked at this often; and records do not wait
+/// longer.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a reader that does not read can hold up the end of a run that was interrupted.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -151,8 +153,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread: what of a trace belongs to `scope` becomes `format` and goes to `destination`. `alarm` interrupts
-    /// waits for a slow reader.
+    /// Starts the thread: what of a trace belongs to `scope` becomes `format` and goes to
+    /// `destination`. `alarm` interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
@@ -218,8 +220,9 @@ impl Writer {
         Duration::from_nanos(self.common.busy.load(Ordering::Relaxed))
     }
 
-    /// Waits until all is written, with the end of the trace: the program has ended with status `exit`.
-    /// A run that was `interrupted` does not wait long for a reader that does not read; else the alarm ends the wait.
+    /// Waits until all is written, with the end of the trace: the program has ended with status
+    /// `exit`. A run that was `interrupted` does not wait long for a reader that does not read;
+    /// else the alarm ends the wait.
     ///
     /// # Errors
     /// See [`WriterError`].
@@ -353,7 +356,8 @@ impl Thread {
     }
 }
 
-/// Adds the branches in `records` to `summary`; a record that the kernel marks invalid is a lost one.
+/// Adds the branches in `records` to `summary`; a record that the kernel marks invalid is a lost
+/// one.
 fn count(records: Records<'_>, summary: &mut Summary) {
     for record in records.iter() {
         match record {

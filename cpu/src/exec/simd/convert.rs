@@ -28,7 +28,8 @@ macro_rules! from_int {
         impl FromInt for $name {
             #[inline(always)]
             fn run(mut csr: u32, mut a: V, b: u64) -> (V, u32) {
-                // SAFETY: the instruction has register operands only, and every exception is masked in `csr`.
+                // SAFETY: the instruction has register operands only, and every exception is masked
+                // in `csr`.
                 unsafe {
                     asm!(
                         "ldmxcsr [{csr}]",
@@ -84,7 +85,8 @@ macro_rules! to_int {
             #[inline(always)]
             fn run(mut csr: u32, b: V) -> (u64, u32) {
                 let r: u64;
-                // SAFETY: the instruction has register operands only, and every exception is masked in `csr`.
+                // SAFETY: the instruction has register operands only, and every exception is masked
+                // in `csr`.
                 unsafe {
                     asm!(
                         "ldmxcsr [{csr}]",

@@ -26,7 +26,8 @@ macro_rules! float {
         impl Float for $name {
             #[inline(always)]
             fn run(csr: u32, a: V, b: V) -> (V, u32) {
-                // SAFETY: the instruction has register operands only, and every exception is masked in `csr`.
+                // SAFETY: the instruction has register operands only, and every exception is masked
+                // in `csr`.
                 unsafe { host!(concat!($insn, " {a}, {b}"), csr, a, b) }
             }
         }
@@ -52,8 +53,8 @@ macro_rules! by_immediate {
         impl<const P: u8> Float for $name<P> {
             #[inline(always)]
             fn run(csr: u32, a: V, b: V) -> (V, u32) {
-                // SAFETY: the instruction has register operands only, every exception is masked in `csr`, and a model that has
-                // it runs only on a host that has it.
+                // SAFETY: the instruction has register operands only, every exception is masked in
+                // `csr`, and a model that has it runs only on a host that has it.
                 unsafe { host!(concat!($insn, " {a}, {b}, {p}"), csr, a, b, p = const P) }
             }
         }
@@ -64,8 +65,8 @@ pub(super) use by_immediate;
 // CMPPS and its kin, by predicate.
 by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
 
-/// HADDPS and its kin: the operation on the even elements of both operands and their odd ones. Of two NaNs the
-/// even element's is the result.
+/// HADDPS and its kin: the operation on the even elements of both operands and their odd ones. Of
+/// two NaNs the even element's is the result.
 macro_rules! horizontal {
     ($($name:ident = $base:ident, $gather:ident)*) => {$(
         struct $name;
@@ -99,8 +100,8 @@ fn doubles(a: V, b: V) -> (V, V) {
     (_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b))
 }
 
-/// ADDSUBPS and ADDSUBPD: subtracts even elements and adds odd ones. Elements that a half does not want are zeros,
-/// which raise nothing.
+/// ADDSUBPS and ADDSUBPD: subtracts even elements and adds odd ones. Elements that a half does not
+/// want are zeros, which raise nothing.
 #[inline(always)]
 fn addsub<A: Float, S: Float>(csr: u32, a: V, b: V, even: V) -> (V, u32) {
     let (d, s_csr) = S::run(csr, _mm_and_si128(a, even), _mm_and_si128(b, even));
@@ -175,7 +176,8 @@ macro_rules! scalar_compare {
             #[inline(always)]
             fn run(mut csr: u32, a: V, b: V) -> (u64, u32) {
                 let flags: u64;
-                // SAFETY: the instruction has register operands only, and every exception is masked in `csr`.
+                // SAFETY: the instruction has register operands only, and every exception is masked
+                // in `csr`.
                 unsafe {
                     asm!(
                         "ldmxcsr [{csr}]",

@@ -6,8 +6,8 @@ use super::sse2::*;
 use super::{V, cast, packed, shape};
 use crate::op::Handler;
 
-/// Both operands of an MMX instruction in one vector, for kernels that put results of the second above those of
-/// the first.
+/// Both operands of an MMX instruction in one vector, for kernels that put results of the second
+/// above those of the first.
 #[inline(always)]
 pub(super) fn join(a: V, b: V) -> V {
     _mm_unpacklo_epi64(a, b)

@@ -1,7 +1,8 @@
-//! MMX and SSE to SSE4.2: the registers, who may use them, and the shapes that instructions come in.
+//! MMX and SSE to SSE4.2: the registers, who may use them, and the shapes that instructions come
+//! in.
 //!
-//! An instruction is a *kernel*, a function of one or two vectors, and a *shape*, which fetches operands and puts
-//! the result away. An integer kernel serves the XMM and the MMX form.
+//! An instruction is a *kernel*, a function of one or two vectors, and a *shape*, which fetches
+//! operands and puts the result away. An integer kernel serves the XMM and the MMX form.
 
 mod convert;
 mod float;
@@ -104,8 +105,8 @@ impl Cpu {
         }
     }
 
-    /// MMX instructions: #UD or #NM unless the system has them on, #MF if an x87 exception is pending (SDM Vol.
-    /// 3A 12.1, 12.5).
+    /// MMX instructions: #UD or #NM unless the system has them on, #MF if an x87 exception is
+    /// pending (SDM Vol. 3A 12.1, 12.5).
     #[inline(always)]
     pub(super) fn need_mmx(&mut self) -> Result<(), Abort> {
         if self.sys.cr0 & (cr0::EM | cr0::TS) != 0 || self.x87.pending() {

@@ -1,6 +1,7 @@
 //! MXCSR, and SIMD floating-point exceptions (SDM Vol. 1 11.5).
 //!
-//! Arithmetic runs on the host's SSE unit, so that rounding, NaNs, denormals and flags are those of the hardware.
+//! Arithmetic runs on the host's SSE unit, so that rounding, NaNs, denormals and flags are those of
+//! the hardware.
 
 use iced_x86::{Instruction, Mnemonic};
 
@@ -26,8 +27,8 @@ pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 /// MXCSR as Rust expects it: no flag, everything masked, to nearest.
 pub(super) static HOST_MXCSR: u32 = 0x1F80;
 
-/// `a = insn(a, b)` on the host; the result and MXCSR after it. The block is `unsafe` to expand: every exception
-/// must be masked in `csr`.
+/// `a = insn(a, b)` on the host; the result and MXCSR after it. The block is `unsafe` to expand:
+/// every exception must be masked in `csr`.
 macro_rules! host {
     ($insn:expr, $csr:expr, $a:expr, $b:expr $(, $name:ident = const $value:expr)*) => {{
         let (mut csr, mut a): (u32, V) = ($csr, $a);
@@ -49,8 +50,8 @@ macro_rules! host {
 pub(super) use host;
 
 impl Cpu {
-    /// Runs a floating-point operation, which gets MXCSR with every exception masked and no flag set, and returns
-    /// its result and MXCSR after it. Merges the flags, or raises the exception.
+    /// Runs a floating-point operation, which gets MXCSR with every exception masked and no flag
+    /// set, and returns its result and MXCSR after it. Merges the flags, or raises the exception.
     #[inline(always)]
     pub(super) fn float<R>(&mut self, f: impl Fn(u32) -> (R, u32)) -> Result<R, Abort> {
         let (r, csr) = f(self.mxcsr & CONTROL | MASKS);
@@ -74,8 +75,9 @@ impl Cpu {
     ) -> Result<R, Abort> {
         let unmasked = !self.mxcsr >> MASK_SHIFT & FLAGS;
         if unmasked & UE != 0 {
-            // Unmasked, underflow is reported for every tiny result; masked, only for an inexact one, or if
-            // flushing to zero would make it so (11.5.2.5). And unmasked, there is no flushing.
+            // Unmasked, underflow is reported for every tiny result; masked, only for an inexact
+            // one, or if flushing to zero would make it so (11.5.2.5). And unmasked, there is no
+            // flushing.
             let masked = self.mxcsr & CONTROL | MASKS;
             let tiny = f(masked | FTZ).1 & UE;
             let (exact, csr) = f(masked & !FTZ);

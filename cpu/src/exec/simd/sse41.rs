@@ -1,7 +1,7 @@
 //! SSE4.1 (SDM Vol. 1 12.8), and PCMPGTQ of SSE4.2.
 //!
-//! Rounding and dot products run on the host's SSE4.1 unit, which a model that has them requires: see
-//! [`Model::unsupported`](crate::Model::unsupported).
+//! Rounding and dot products run on the host's SSE4.1 unit, which a model that has them requires:
+//! see [`Model::unsupported`](crate::Model::unsupported).
 
 use std::array::from_fn;
 
@@ -258,8 +258,8 @@ fn movntdqa(cpu: &mut Cpu, op: &Op) -> Exec {
 
 // Floating point
 
-// ROUNDPS and its kin, by the low four bits of the immediate: the rounding control, whether MXCSR has it, and whether the
-// result's being inexact is kept quiet.
+// ROUNDPS and its kin, by the low four bits of the immediate: the rounding control, whether MXCSR
+// has it, and whether the result's being inexact is kept quiet.
 by_immediate! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roundsd = "roundsd" }
 
 macro_rules! by_rounding {
@@ -320,14 +320,15 @@ fn elements<K: Dot>(bits: u64) -> u128 {
         .sum()
 }
 
-/// The upper half of the immediate selects the elements that are multiplied, the lower those that get the result. The others
-/// are +0.0, and so is the product of two zeros, which raises nothing.
+/// The upper half of the immediate selects the elements that are multiplied, the lower those that
+/// get the result. The others are +0.0, and so is the product of two zeros, which raises nothing.
 fn dot<K: Dot>(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.need_sse()?;
     let wanted = elements::<K>(op.imm >> 4);
     let b: u128 = cast(second(cpu, op)?);
     let (a, b) = (cpu.xmm(op.dst) & wanted, b & wanted);
-    // An exception that is not masked keeps the processor from the next step, and so from what it would raise.
+    // An exception that is not masked keeps the processor from the next step, and so from what it
+    // would raise.
     let products = cpu.float(|csr| K::products(csr, cast(a), cast(b)))?;
     cpu.float(|csr| K::sums(csr, products))?;
     let r = cpu.float(|csr| K::run(csr, cast(a), cast(b)))?;

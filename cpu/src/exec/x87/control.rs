@@ -9,7 +9,8 @@ use crate::flags::Int;
 use crate::op::{Exec, Flow, Handler, Op};
 use crate::state::{X87State, cr0, gpr};
 
-/// Bits of the control word that exist: masks, precision, rounding, and infinity control, which does nothing.
+/// Bits of the control word that exist: masks, precision, rounding, and infinity control, which
+/// does nothing.
 const CONTROL: u16 = 0x1F3F;
 /// Reads as 1.
 const CONTROL_ONE: u16 = 1 << 6;
@@ -56,7 +57,8 @@ fn tags(x87: &X87State) -> u16 {
     (0..8).map(|n| tag(n) << (2 * n)).sum()
 }
 
-/// The environment in words of `T`: 16 bits in 14 bytes, or 32 in 28 (SDM Vol. 1 figures 8-9, 8-11).
+/// The environment in words of `T`: 16 bits in 14 bytes, or 32 in 28 (SDM Vol. 1 figures 8-9,
+/// 8-11).
 fn save_environment<T: Int>(x87: &X87State) -> [u8; 28] {
     const UNUSED: u64 = 0xFFFF_0000;
     let words = [
@@ -197,7 +199,8 @@ fn fnstsw_ax(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// FWAIT: unlike the others it minds CR0.TS only together with CR0.MP, and not CR0.EM (SDM Vol. 3A table 2-2).
+/// FWAIT: unlike the others it minds CR0.TS only together with CR0.MP, and not CR0.EM (SDM Vol. 3A
+/// table 2-2).
 pub(super) fn fwait(cpu: &mut Cpu, _: &Op) -> Exec {
     if cpu.sys.cr0 & (cr0::MP | cr0::TS) == cr0::MP | cr0::TS {
         return Err(cpu.exception(vector::NM, None));
@@ -214,7 +217,8 @@ fn nothing(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers. FSTCW and its like are two instructions: FWAIT, and the one that does not wait.
+/// Selects handlers. FSTCW and its like are two instructions: FWAIT, and the one that does not
+/// wait.
 pub(super) fn lower(i: &Instruction) -> Option<Handler> {
     Some(match i.code() {
         Code::Fnstenv_m14byte => fnstenv::<u16>,

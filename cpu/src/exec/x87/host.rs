@@ -1,16 +1,18 @@
 //! Running one x87 instruction on the host's own FPU.
 //!
-//! FRSTOR loads the guest's FPU with its own exception masks, the instruction runs, and FNSAVE takes the state back,
-//! which also leaves the host's FPU as FNINIT does and as the ABI wants it. An unmasked exception
-//! only becomes *pending* in the FPU: the host would trap at the next waiting instruction, and FNSAVE is not
-//! one. What the processor does with registers, stack and flags in every such case is thus its own doing.
+//! FRSTOR loads the guest's FPU with its own exception masks, the instruction runs, and FNSAVE
+//! takes the state back, which also leaves the host's FPU as FNINIT does and as the ABI wants it.
+//! An unmasked exception only becomes *pending* in the FPU: the host would trap at the next waiting
+//! instruction, and FNSAVE is not one. What the processor does with registers, stack and flags in
+//! every such case is thus its own doing.
 
 use std::arch::{asm, global_asm};
 
 use crate::state::{X87State, rflags};
 
-// Every x87 instruction, each in four bytes with its RET: first those with register operands, by opcode D8-DF and
-// ModRM C0-FF, then those with a memory operand at RDI, by opcode and the reg field of ModRM.
+// Every x87 instruction, each in four bytes with its RET: first those with register operands, by
+// opcode D8-DF and ModRM C0-FF, then those with a memory operand at RDI, by opcode and the reg
+// field of ModRM.
 global_asm!(
     ".pushsection .text.vbts_cpu_x87, \"ax\", @progbits",
     ".balign 64",
@@ -47,7 +49,8 @@ unsafe extern "C" {
 /// The largest memory operand of an arithmetic instruction: 80 bits.
 pub(super) type Operand = [u8; 16];
 
-/// The memory image of FRSTOR and FNSAVE in the 32-bit protected-mode format (SDM Vol. 1 figure 8-9).
+/// The memory image of FRSTOR and FNSAVE in the 32-bit protected-mode format (SDM Vol. 1 figure
+/// 8-9).
 #[repr(C)]
 struct Image {
     fcw: u32,
@@ -83,7 +86,8 @@ impl Image {
     }
 }
 
-/// A tag word that tells empty registers (11) from the others (00), which is all that FRSTOR looks at.
+/// A tag word that tells empty registers (11) from the others (00), which is all that FRSTOR looks
+/// at.
 fn empty_tags(ftw: u8) -> u16 {
     let mut x = u16::from(!ftw);
     x = (x | x << 4) & 0x0F0F;
@@ -100,9 +104,9 @@ pub(super) fn abridged_tags(tags: u16) -> u8 {
     (x | x >> 4) as u8
 }
 
-/// Runs the register form with ModRM `modrm` (at least C0) of opcode D8 + `opcode` (0-7), which must be a waiting
-/// instruction that loads no environment; no exception may be pending. `flags` is the guest's RFLAGS; returns them after
-/// the instruction.
+/// Runs the register form with ModRM `modrm` (at least C0) of opcode D8 + `opcode` (0-7), which
+/// must be a waiting instruction that loads no environment; no exception may be pending. `flags` is
+/// the guest's RFLAGS; returns them after the instruction.
 pub(super) fn run_register(x87: &mut X87State, opcode: u8, modrm: u8, flags: u64) -> u64 {
     let n = usize::from(opcode & 7) << 6 | usize::from(modrm & 0x3F);
     // SAFETY: `n` is below 512.
@@ -110,8 +114,8 @@ pub(super) fn run_register(x87: &mut X87State, opcode: u8, modrm: u8, flags: u64
     run(x87, stub, &mut [0; 16], flags)
 }
 
-/// Runs the form with a memory operand with `reg` in ModRM of opcode D8 + `opcode` (0-7), on `operand`. Otherwise as
-/// [`run_register`].
+/// Runs the form with a memory operand with `reg` in ModRM of opcode D8 + `opcode` (0-7), on
+/// `operand`. Otherwise as [`run_register`].
 ///
 /// # Safety
 /// It must not be an instruction that accesses more than 16 bytes: FLDENV, FNSTENV, FRSTOR, FNSAVE.
@@ -126,8 +130,9 @@ fn run(x87: &mut X87State, stub: *const [u8; 4], operand: &mut Operand, flags: u
     debug_assert!(!x87.pending());
     let mut image = Image::load(x87);
     let mut flags = flags & rflags::ARITH;
-    // SAFETY: the stub is one x87 instruction that accesses at most `operand`. No exception is pending, so that it does
-    // not trap, and FNSAVE does not wait for one that it raises. The FPU is left as after FNINIT.
+    // SAFETY: the stub is one x87 instruction that accesses at most `operand`. No exception is
+    // pending, so that it does not trap, and FNSAVE does not wait for one that it raises. The FPU
+    // is left as after FNINIT.
     unsafe {
         asm!(
             "frstor [{image}]",

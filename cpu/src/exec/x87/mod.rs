@@ -1,8 +1,8 @@
 //! The x87 FPU: instructions D8-DF, and the MMX registers that alias it.
 //!
-//! Computation is the host's (see [`host`]); what is done here is who may use the FPU, memory operands,
-//! and the control instructions. FCS and FDS are stored as zero, as by processors that have given them up, and
-//! the opcode in FOP has a plain ModRM byte for a memory operand.
+//! Computation is the host's (see [`host`]); what is done here is who may use the FPU, memory
+//! operands, and the control instructions. FCS and FDS are stored as zero, as by processors that
+//! have given them up, and the opcode in FOP has a plain ModRM byte for a memory operand.
 
 mod control;
 mod host;
@@ -42,14 +42,16 @@ impl X87State {
         self.r[usize::from(n & 7)] as u64
     }
 
-    /// Writes an MMX register, as an MMX instruction does (see [`X87State::enter_mmx`]): its exponent becomes all ones.
+    /// Writes an MMX register, as an MMX instruction does (see [`X87State::enter_mmx`]): its
+    /// exponent becomes all ones.
     #[inline(always)]
     pub(super) fn set_mm(&mut self, n: u8, value: u64) {
         self.enter_mmx();
         self.r[usize::from(n & 7)] = 0xFFFF << 64 | u128::from(value);
     }
 
-    /// What every MMX instruction but EMMS does: TOP is 0, and no register is empty (SDM Vol. 1 9.5.1).
+    /// What every MMX instruction but EMMS does: TOP is 0, and no register is empty (SDM Vol. 1
+    /// 9.5.1).
     #[inline(always)]
     pub(super) fn enter_mmx(&mut self) {
         self.fsw &= !TOP;
@@ -73,8 +75,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// What a waiting instruction begins with: #MF if an exception is pending. CR0.NE is taken to be set: no FERR# is
-    /// wired to an interrupt controller.
+    /// What a waiting instruction begins with: #MF if an exception is pending. CR0.NE is taken to
+    /// be set: no FERR# is wired to an interrupt controller.
     #[inline(always)]
     fn wait_fpu(&mut self) -> Result<(), Abort> {
         self.need_fpu()?;
@@ -92,7 +94,8 @@ impl Cpu {
     }
 }
 
-// `aux` is the low three bits of the opcode, `src` ModRM or its reg field, `dst` the size of the operand.
+// `aux` is the low three bits of the opcode, `src` ModRM or its reg field, `dst` the size of the
+// operand.
 
 fn register(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.wait_fpu()?;
@@ -109,8 +112,9 @@ fn conditional(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI). Not so with an invalid
-/// operand whose exception is unmasked, the manual says; but processors do it then, too.
+/// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI).
+/// Not so with an invalid operand whose exception is unmasked, the manual says; but processors do
+/// it then, too.
 fn compare(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.wait_fpu()?;
     let flags = host::run_register(&mut cpu.x87, op.aux, op.src, 0);
@@ -141,8 +145,8 @@ fn load(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Stores. With an unmasked exception other than an inexact result there is nothing to store (SDM Vol. 1 8.5), and memory is
-/// not accessed.
+/// Stores. With an unmasked exception other than an inexact result there is nothing to store (SDM
+/// Vol. 1 8.5), and memory is not accessed.
 fn store(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.wait_fpu()?;
     let la = cpu.ea(op);
@@ -159,7 +163,8 @@ fn store(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-/// What comes before the address operation of a store: if there is nothing to store, the segment does not matter.
+/// What comes before the address operation of a store: if there is nothing to store, the segment
+/// does not matter.
 fn try_store(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.wait_fpu()?;
     let before = cpu.x87;

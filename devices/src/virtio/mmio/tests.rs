@@ -258,8 +258,8 @@ fn a_head_outside_the_table_breaks_the_queue_only() {
     assert_eq!(d.exchange(0, b"again", 8), b"again");
 }
 
-/// Makes another request available for each one that it serves, as a driver can bring a device to do that lays its
-/// rings and buffers over each other.
+/// Makes another request available for each one that it serves, as a driver can bring a device to
+/// do that lays its rings and buffers over each other.
 struct SelfFeeding(usize);
 
 impl VirtioDevice for SelfFeeding {

@@ -1,4 +1,5 @@
-//! The instructions that the software CPU has and that two processors can be compared on, from iced's tables.
+//! The instructions that the software CPU has and that two processors can be compared on, from
+//! iced's tables.
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind};
 
@@ -49,8 +50,8 @@ const X87_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::FPU387,
 ];
 
-/// What is left out: instructions that depend on the operating system or the model, that go to the kernel, or whose
-/// result no two processors agree on.
+/// What is left out: instructions that depend on the operating system or the model, that go to the
+/// kernel, or whose result no two processors agree on.
 const EXCLUDED: &[Mnemonic] = &[
     // To the kernel, or reserved to it.
     Mnemonic::Int,
@@ -219,7 +220,8 @@ pub(super) fn is_ret(code: Code) -> bool {
     code.mnemonic() == Mnemonic::Ret
 }
 
-/// Near branches with a 16-bit operand size truncate RIP, in 64-bit mode on some processors and not on others.
+/// Near branches with a 16-bit operand size truncate RIP, in 64-bit mode on some processors and not
+/// on others.
 fn has_full_target(code: Code, mode: Mode) -> bool {
     use OpCodeOperandKind as K;
     let kinds = code.op_code().op_kinds();
@@ -266,7 +268,8 @@ fn is_unsupported(kind: OpCodeOperandKind, mode: Mode) -> bool {
     )
 }
 
-/// Whether an instruction is only defined, or only harmless, with the values that the case starts from.
+/// Whether an instruction is only defined, or only harmless, with the values that the case starts
+/// from.
 pub(super) fn needs_initial_state(code: Code) -> bool {
     use Mnemonic as M;
     let indirect = code.is_jmp_near_indirect() || code.is_call_near_indirect() || is_ret(code);

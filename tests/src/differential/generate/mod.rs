@@ -162,7 +162,8 @@ fn float_state(random: &mut Random) -> FloatState {
     for st in &mut float.st {
         *st = random.extended();
     }
-    // Rounding and precision at random; the exceptions masked, mostly. Precision control 01 is reserved.
+    // Rounding and precision at random; the exceptions masked, mostly. Precision control 01 is
+    // reserved.
     let precision = random.pick(&[0u16, 2, 3, 3]);
     let unmasked = if random.chance(10) {
         random.below(64) as u16

@@ -1,4 +1,5 @@
-//! Changed bytes: prefixes that mean nothing, or something else, and byte sequences that are no instruction.
+//! Changed bytes: prefixes that mean nothing, or something else, and byte sequences that are no
+//! instruction.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
@@ -16,7 +17,8 @@ const PREFIXES: [u8; 11] = [
 const MAX_INSTRUCTION: usize = 15;
 
 impl Generator {
-    /// Changes the bytes of a case's only instruction; `None` if what comes out is not to be compared.
+    /// Changes the bytes of a case's only instruction; `None` if what comes out is not to be
+    /// compared.
     pub(super) fn mutate(&mut self, mut case: Case) -> Option<Case> {
         let length = case.instructions.first()?.len();
         let mut bytes = case.code[..length].to_vec();
@@ -79,7 +81,8 @@ fn is_other_processors(vendor: Vendor, bytes: &[u8]) -> bool {
         .any(|pair| matches!(pair, [0x0F, 0x01]) || lock_mov && matches!(pair, [0x0F, 0x20..=0x23]))
 }
 
-/// Branches that do not lead to the INT3s, 16-bit shifts beyond the operand, and where vendors differ.
+/// Branches that do not lead to the INT3s, 16-bit shifts beyond the operand, and where vendors
+/// differ.
 fn is_left_out(vendor: Vendor, instruction: &Instruction, bytes: &[u8]) -> bool {
     let branch = instruction.flow_control() != FlowControl::Next;
     let ends = CODE + bytes.len() as u64..CODE + CODE_LEN as u64;

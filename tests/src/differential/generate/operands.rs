@@ -44,7 +44,8 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Fills the operands of `code` for address `ip`; the instruction as decoded again, and its bytes.
+    /// Fills the operands of `code` for address `ip`; the instruction as decoded again, and its
+    /// bytes.
     pub(super) fn instruction(&mut self, code: Code, ip: u64) -> Option<(Instruction, Vec<u8>)> {
         let mut instruction = Instruction::new();
         instruction.set_code(code);
@@ -254,8 +255,8 @@ impl Draft<'_> {
         free
     }
 
-    /// An address for an operand of `size` bytes: mostly inside the data and often aligned, now and then across a page,
-    /// across the end of what is writable or mapped, or not there at all.
+    /// An address for an operand of `size` bytes: mostly inside the data and often aligned, now and
+    /// then across a page, across the end of what is writable or mapped, or not there at all.
     fn random_address(&mut self, size: u64) -> u64 {
         let offset = self.random.below(DATA_LEN as u64 - 64);
         let back = self.random.below(size.max(1) * 2);
@@ -385,7 +386,8 @@ impl Draft<'_> {
         instruction.set_memory_index_scale(operand.scale);
         instruction.set_memory_displ_size(operand.displ_size);
         instruction.set_memory_displacement64(operand.displacement as u64);
-        // Which of a pending x87 exception and a segment that forbids the access comes first is not compared.
+        // Which of a pending x87 exception and a segment that forbids the access comes first is not
+        // compared.
         let any = self.state.mode == Mode::Bits64 || !is_x87(instruction.code());
         if self.random.chance(5) {
             let segment = self.random.pick(&[
@@ -424,8 +426,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Values that registers and memory need for an instruction to do more than fault, and to do what is defined;
-    /// `None` if it is too late for them.
+    /// Values that registers and memory need for an instruction to do more than fault, and to do
+    /// what is defined; `None` if it is too late for them.
     fn implicit(&mut self, instruction: &Instruction) -> Option<()> {
         match instruction.mnemonic() {
             // A count above the operand size gives no defined result.

@@ -6,8 +6,9 @@
 //! | `kvm` | the host's KVM, and the software CPU while the guest traces, as the VMM has it; the first VBTS_SOFT_STEPS instructions of each run the software CPU in any case |
 //! | `both` | the software CPU, but between instructions the state goes to KVM and comes back: before each of the first hundreds, later before one of many |
 //!
-//! What comes out differently on some KVM is in a table ([`deviations`](super::deviations)): it runs on the software CPU then, and
-//! says why. On a KVM that fails vbts's checks nothing runs by `kvm`, but `both` does: state goes there and back all the same.
+//! What comes out differently on some KVM is in a table ([`deviations`](super::deviations)): it
+//! runs on the software CPU then, and says why. On a KVM that fails vbts's checks nothing runs by
+//! `kvm`, but `both` does: state goes there and back all the same.
 
 use std::fmt;
 use std::io::Write;
@@ -84,8 +85,8 @@ impl Host {
     }
 }
 
-/// A processor with the machine around it. Where KVM is asked, it serves one guest after the other: it takes longer to make one
-/// than to run a guest.
+/// A processor with the machine around it. Where KVM is asked, it serves one guest after the other:
+/// it takes longer to make one than to run a guest.
 #[derive(Debug)]
 struct Machine {
     vcpu: Vcpu,
@@ -111,8 +112,8 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// One of `model` in a machine with nothing in its memory. KVM's part of it may show another model by CPUID, but has the
-    /// host's instructions in any case.
+    /// One of `model` in a machine with nothing in its memory. KVM's part of it may show another
+    /// model by CPUID, but has the host's instructions in any case.
     pub fn new(model: &'static Model) -> Self {
         let free = lock(&FREE).pop();
         let machine = match free {
@@ -338,7 +339,8 @@ impl Drop for Processor {
 }
 
 fn soft(model: &'static Model, memory: &GuestMemory, platform: &Arc<TestPlatform>) -> SoftCpu {
-    // SAFETY: the machine keeps the memory as long as its processor, and it is only accessed through raw pointers.
+    // SAFETY: the machine keeps the memory as long as its processor, and it is only accessed
+    // through raw pointers.
     let ram = unsafe { GuestRam::new(&[(0, RAM, host_memory(memory))]) };
     let signals = platform.signals.clone();
     SoftCpu::new(Cpu::new(model, ram, platform.clone(), signals))
@@ -348,7 +350,8 @@ fn host_memory(memory: &GuestMemory) -> NonNull<u8> {
     NonNull::new(memory.iter().next().unwrap().as_ptr()).unwrap()
 }
 
-/// Says something of the test, once, past the test harness, which keeps to itself what tests print that pass.
+/// Says something of the test, once, past the test harness, which keeps to itself what tests print
+/// that pass.
 pub fn say(what: &str) {
     let thread = std::thread::current();
     let said = format!("{}: {what}", thread.name().unwrap_or_default());
@@ -382,8 +385,8 @@ impl DerefMut for Processor {
     }
 }
 
-/// The first check that the host's KVM fails. What needs a faithful one has been asked for with VBTS_REQUIRE_KVM=1, and is told
-/// then by the tests.
+/// The first check that the host's KVM fails. What needs a faithful one has been asked for with
+/// VBTS_REQUIRE_KVM=1, and is told then by the tests.
 fn unfaithful() -> Option<&'static str> {
     static FAILURE: OnceLock<Option<String>> = OnceLock::new();
     let failure = FAILURE.get_or_init(|| {
@@ -397,7 +400,8 @@ fn unfaithful() -> Option<&'static str> {
     failure.as_deref()
 }
 
-/// Every how manieth row of a long table is run: all of them on the software CPU, one of `n` on KVM.
+/// Every how manieth row of a long table is run: all of them on the software CPU, one of `n` on
+/// KVM.
 pub fn stride(n: usize) -> usize {
     if accel() == Accel::Soft { 1 } else { n }
 }

@@ -1,8 +1,10 @@
-//! Where a guest on KVM is known to come out differently, and why. Such a test runs on the software CPU, and says so.
+//! Where a guest on KVM is known to come out differently, and why. Such a test runs on the software
+//! CPU, and says so.
 
 use super::accel::{Host, say};
 
-/// Tests, by the names of their functions (or of a case in a table of cases), and what differs on which host.
+/// Tests, by the names of their functions (or of a case in a table of cases), and what differs on
+/// which host.
 pub struct Deviation {
     pub host: Host,
     pub tests: &'static [&'static str],
@@ -13,8 +15,9 @@ pub struct Deviation {
 
 use Host::{Any, EmulatedSvm, Paravirtual, Svm};
 
-/// The software CPU computes with the host's x87 unit, and QEMU's stores the result of an operation despite its exception: what
-/// cannot come out right on a host that QEMU emulates, whoever executes the guest.
+/// The software CPU computes with the host's x87 unit, and QEMU's stores the result of an operation
+/// despite its exception: what cannot come out right on a host that QEMU emulates, whoever executes
+/// the guest.
 const X87_OF_THE_HOST: &[&str] = &[
     "an_unmasked_x87_exception_is_raised_by_the_next_waiting_instruction",
     "an x87 store that an unmasked exception cancels accesses no memory",

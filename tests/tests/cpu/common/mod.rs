@@ -1,12 +1,13 @@
-//! A machine for tests: RAM, page tables, descriptor tables and handlers for a processor in 64-bit mode, and a platform
-//! whose only device raises interrupts when a program asks for them.
+//! A machine for tests: RAM, page tables, descriptor tables and handlers for a processor in 64-bit
+//! mode, and a platform whose only device raises interrupts when a program asks for them.
 //!
 //! | linear = physical | what |
 //! |---|---|
 //! | 0 - 1 MiB | supervisor pages: tables, handlers, kernel code and stacks, DS area |
 //! | 1 - 4 MiB | user pages: program and stack |
 //!
-//! Every vector has a handler that halts. A program ends by HLT or by causing an exception; the test then looks at RIP.
+//! Every vector has a handler that halts. A program ends by HLT or by causing an exception; the
+//! test then looks at RIP.
 
 pub mod accel;
 pub mod deviations;
@@ -428,7 +429,8 @@ impl Guest {
         self.soft.run_to_end()
     }
 
-    /// Runs until the processor halts, which must happen with the HLT that `label` tells the end of.
+    /// Runs until the processor halts, which must happen with the HLT that `label` tells the end
+    /// of.
     pub fn run_to(&mut self, after_hlt: u64) {
         let exit = self.run();
         assert!(
@@ -439,7 +441,8 @@ impl Guest {
         assert_eq!(self.soft.cpu.rip, after_hlt, "{:?}", self.soft.cpu);
     }
 
-    /// Runs until a handler halts: that of `vector`, entered with `error` (if it pushes one). Returns the frame.
+    /// Runs until a handler halts: that of `vector`, entered with `error` (if it pushes one).
+    /// Returns the frame.
     pub fn run_to_exception(&mut self, vector: u8, error: Option<u64>) -> Frame {
         self.run_to(handler(vector) + 1);
         let mut at = self.soft.cpu.gpr[4];

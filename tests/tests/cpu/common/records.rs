@@ -15,7 +15,8 @@ const NONE: DebugCtl = USER_ONLY.union(DebugCtl::BTS_OFF_USR);
 /// A transfer that the processor makes, and the CPL it leads to.
 pub type Transfer = (u64, u64, u8);
 
-/// Whether a transfer to a level is recorded with a value of IA32_DEBUGCTL (SDM Vol. 3B tables 17-5 and 17-6).
+/// Whether a transfer to a level is recorded with a value of IA32_DEBUGCTL (SDM Vol. 3B tables 17-5
+/// and 17-6).
 pub fn records_at(debugctl: DebugCtl, cpl: u8) -> bool {
     let off = if cpl == 0 {
         DebugCtl::BTS_OFF_OS
@@ -25,8 +26,9 @@ pub fn records_at(debugctl: DebugCtl, cpl: u8) -> bool {
     debugctl.contains(ALL) && !debugctl.contains(off)
 }
 
-/// Runs what `make` gives under each filter until it halts, and compares the records with those of `transfers` that the filter
-/// lets through. What else is to be checked of each guest is done by `after`.
+/// Runs what `make` gives under each filter until it halts, and compares the records with those of
+/// `transfers` that the filter lets through. What else is to be checked of each guest is done by
+/// `after`.
 pub fn check_and(make: impl Fn() -> Guest, transfers: &[Transfer], after: impl Fn(&Guest)) {
     for debugctl in [
         ALL,

@@ -7,7 +7,8 @@ use iced_x86::{
 
 use super::random::Random;
 
-/// General registers that an operand may be: neither RSP, nor RDI and R15, which have other uses here.
+/// General registers that an operand may be: neither RSP, nor RDI and R15, which have other uses
+/// here.
 const GPRS: [Register; 13] = [
     Register::RAX,
     Register::RCX,
@@ -39,8 +40,8 @@ const FEATURES: [CpuidFeature; 12] = [
     CpuidFeature::FXSR,
 ];
 
-/// The instructions that these features add, of vectors and of floating-point numbers for the most part. Left out are those that begin with FWAIT: to a
-/// processor they are two.
+/// The instructions that these features add, of vectors and of floating-point numbers for the most
+/// part. Left out are those that begin with FWAIT: to a processor they are two.
 pub fn all() -> impl Iterator<Item = Code> {
     Code::values().filter(|c| {
         let features = c.cpuid_features();

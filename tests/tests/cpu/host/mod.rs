@@ -1,4 +1,5 @@
-//! The vector and floating-point instructions of the software CPU against the host's processor, bit for bit.
+//! The vector and floating-point instructions of the software CPU against the host's processor, bit
+//! for bit.
 
 mod forms;
 mod native;
@@ -195,8 +196,8 @@ impl State {
     }
 }
 
-/// What of an image that an instruction stores depends on the processor: pointers to the last instruction, MXCSR_MASK, and
-/// what is reserved.
+/// What of an image that an instruction stores depends on the processor: pointers to the last
+/// instruction, MXCSR_MASK, and what is reserved.
 fn pointers(code: Code) -> &'static [(usize, usize)] {
     match code {
         Code::Fnstenv_m14byte | Code::Fnsave_m94byte => &[(6, 14)],
@@ -252,7 +253,8 @@ fn is_string_comparison(form: &Form) -> bool {
     )
 }
 
-/// Operands that would fault on the host are made valid, and strings such that they have something in common.
+/// Operands that would fault on the host are made valid, and strings such that they have something
+/// in common.
 fn fit(form: &Form, state: &mut State) {
     if is_string_comparison(form) {
         const LETTERS: u128 = 0x0303_0303_0303_0303_0303_0303_0303_0303;
@@ -337,7 +339,8 @@ fn unmasked_exceptions_of_sse_fault_and_leave_the_destination_alone() {
             if unmasked == 0 {
                 guest.run_to(end);
             } else {
-                // Flags of the operands, and those of the result only if the operands raise nothing unmasked.
+                // Flags of the operands, and those of the result only if the operands raise nothing
+                // unmasked.
                 let flags = if unmasked & 7 != 0 { flags & 7 } else { flags };
                 expected = before.clone();
                 expected.mxcsr |= flags;

@@ -79,11 +79,11 @@ impl Native {
         }
     }
 
-    /// Runs it. No unmasked exception may be pending or be raised by SSE; RDI must point to memory as long as the
-    /// instruction's operand.
+    /// Runs it. No unmasked exception may be pending or be raised by SSE; RDI must point to memory
+    /// as long as the instruction's operand.
     pub fn run(&self, registers: &mut Registers) {
-        // SAFETY: the page holds a function of this type, which leaves the host's floating-point state as it
-        // must be.
+        // SAFETY: the page holds a function of this type, which leaves the host's floating-point
+        // state as it must be.
         unsafe {
             let f: extern "sysv64" fn(*mut Registers) = std::mem::transmute(self.0.as_ptr());
             f(registers);

@@ -3,14 +3,14 @@
 /// The machine code of a guest.
 pub type Code = fn() -> &'static [u8];
 
-/// Assembles lines of code into a [`Code`]: `code!("mov eax, {value}", "hlt"; value = 5)`. It must not depend on where
-/// it is: it is copied to where the guest runs.
+/// Assembles lines of code into a [`Code`]: `code!("mov eax, {value}", "hlt"; value = 5)`. It must
+/// not depend on where it is: it is copied to where the guest runs.
 macro_rules! code {
     ($($line:expr),+ $(; $($name:ident = $value:expr),+)? $(,)?) => {
         || {
             let (start, end): (*const u8, *const u8);
-            // SAFETY: the lines only go to a section of data, and are not executed here. The two instructions that
-            // stay put the addresses of labels into registers.
+            // SAFETY: the lines only go to a section of data, and are not executed here. The two
+            // instructions that stay put the addresses of labels into registers.
             unsafe {
                 core::arch::asm!(
                     ".pushsection .rodata.guests, \"a\"",
@@ -25,7 +25,8 @@ macro_rules! code {
                     $($($name = const $value,)+)?
                     options(nomem, nostack, pure, preserves_flags),
                 );
-                // SAFETY: both labels are in one piece of this program's read-only data, in this order.
+                // SAFETY: both labels are in one piece of this program's read-only data, in this
+                // order.
                 core::slice::from_raw_parts(start, end.offset_from_unsigned(start))
             }
         }

@@ -1,7 +1,7 @@
 //! The tiny guests, and what has to come of each.
 //!
-//! Conventions: R14 is where the next exception or interrupt has to come from (the RIP in its frame), R15 where the
-//! handler of a fault returns to.
+//! Conventions: R14 is where the next exception or interrupt has to come from (the RIP in its
+//! frame), R15 where the handler of a fault returns to.
 
 use super::code::{Code, code, fault, leave, trap};
 use super::scratch::Mode::{self, Compatibility, Kernel, User};
@@ -50,7 +50,8 @@ pub enum Expect {
     Event(u8, Option<u32>, u8),
     /// #PF: error code, CPL before it, and address.
     PageFault(u32, u8, u64),
-    /// SYSCALL or SYSENTER has led to CPL 0. RCX and R11 are to be what the first has left there, if `true`.
+    /// SYSCALL or SYSENTER has led to CPL 0. RCX and R11 are to be what the first has left there,
+    /// if `true`.
     SystemCall(bool),
     /// No exit: these bits of a page-table entry.
     PageBits(u64, u64),

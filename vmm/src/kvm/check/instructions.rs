@@ -1,4 +1,5 @@
-//! Instructions that a kernel or a program uses and that some KVMs cannot run: those that interpret CPL 0, above all.
+//! Instructions that a kernel or a program uses and that some KVMs cannot run: those that interpret
+//! CPL 0, above all.
 
 use super::code::{Code, code};
 use super::tables::{KERNEL_DATA, USER_DATA};

@@ -1,8 +1,10 @@
-//! Is the host's KVM faithful? Tiny guests on a scratch virtual machine, each with an outcome that is known.
+//! Is the host's KVM faithful? Tiny guests on a scratch virtual machine, each with an outcome that
+//! is known.
 //!
-//! There are KVMs that offer everything that is asked for and then get it wrong: SYSCALL from CPL 3 that stays there, a
-//! CPL 0 that is interpreted, with instructions missing. A guest on one of those fails in ways that nobody finds. So
-//! the guests run before a real one does, and a guest with another outcome names what is wrong.
+//! There are KVMs that offer everything that is asked for and then get it wrong: SYSCALL from CPL 3
+//! that stays there, a CPL 0 that is interpreted, with instructions missing. A guest on one of
+//! those fails in ways that nobody finds. So the guests run before a real one does, and a guest
+//! with another outcome names what is wrong.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -69,8 +71,8 @@ impl Report {
     }
 }
 
-/// Checks `kvm`, which has the capabilities that [`super::device`] asks for. Takes some milliseconds; no more than a
-/// second if a guest does not come back.
+/// Checks `kvm`, which has the capabilities that [`super::device`] asks for. Takes some
+/// milliseconds; no more than a second if a guest does not come back.
 pub fn run(kvm: &Kvm) -> Report {
     let mut report = Report::default();
     let mut scratch = match Scratch::new(kvm, true) {
@@ -85,8 +87,9 @@ pub fn run(kvm: &Kvm) -> Report {
     };
     for guest in GUESTS {
         let outcome = run_guest(&mut scratch, guest).or_else(|wrong| match wrong {
-            // What is wrong once is the machine that the host runs on: QEMU's SVM forgets the shadow of STI if an
-            // interrupt of the host's comes in it. An unfaithful KVM gets it wrong each time.
+            // What is wrong once is the machine that the host runs on: QEMU's SVM forgets the
+            // shadow of STI if an interrupt of the host's comes in it. An unfaithful KVM gets it
+            // wrong each time.
             Wrong::Outcome(why) => {
                 tracing::debug!(check = guest.name, why, "once more");
                 run_guest(&mut scratch, guest)
@@ -154,9 +157,10 @@ fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
     go_on
 }
 
-/// A host whose time-stamp counter is not stable has KVM move the guest's away from it, each time that the vCPU is loaded, and
-/// to where another clock says that it should be (`kvm_arch_vcpu_load`). The guest's timers, on the host's counter, would then
-/// come long before they are due by its own, again and again. Linux before 5.16 does not tell.
+/// A host whose time-stamp counter is not stable has KVM move the guest's away from it, each time
+/// that the vCPU is loaded, and to where another clock says that it should be
+/// (`kvm_arch_vcpu_load`). The guest's timers, on the host's counter, would then come long before
+/// they are due by its own, again and again. Linux before 5.16 does not tell.
 fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
     const OFFSET: u64 = 1 << 40;
     if ioctl::set_tsc_offset(scratch.vcpu(), OFFSET).is_err() {
@@ -289,7 +293,8 @@ fn same(what: &str, is: u64, should: u64) -> Result<(), Wrong> {
     }
 }
 
-/// The processor is at CPL 0 in a handler, with the frame of an event from `cpl` on the stack (SDM Vol. 3A 6.14.2).
+/// The processor is at CPL 0 in a handler, with the frame of an event from `cpl` on the stack (SDM
+/// Vol. 3A 6.14.2).
 fn frame(scratch: &Scratch, guest: &Guest, cpl: u8, error: Option<u32>) -> Result<(), Wrong> {
     let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
     same(

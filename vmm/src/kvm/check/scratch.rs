@@ -1,4 +1,5 @@
-//! A virtual machine for tiny guests: 256 KiB of RAM, and a processor that starts in 64-bit or compatibility mode.
+//! A virtual machine for tiny guests: 256 KiB of RAM, and a processor that starts in 64-bit or
+//! compatibility mode.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -73,7 +74,8 @@ impl Mode {
         }
     }
 
-    /// An instruction with which code comes to its end, and what that leads to: HLT, or UD2 where HLT is not allowed.
+    /// An instruction with which code comes to its end, and what that leads to: HLT, or UD2 where
+    /// HLT is not allowed.
     pub fn end(self) -> (&'static [u8], Exit) {
         match self {
             Self::Kernel => (&[0xF4], Exit::Halt),
@@ -201,7 +203,8 @@ impl Scratch {
         &self.vcpu
     }
 
-    /// Puts the machine into its first state, with `code` to run next in `mode`. Its time starts now.
+    /// Puts the machine into its first state, with `code` to run next in `mode`. Its time starts
+    /// now.
     ///
     /// # Errors
     /// KVM refuses.
@@ -317,7 +320,8 @@ impl Scratch {
         sregs
     }
 
-    /// Runs until the next exit; a read is answered with `answer`, an access to an MSR is refused if that is none.
+    /// Runs until the next exit; a read is answered with `answer`, an access to an MSR is refused
+    /// if that is none.
     ///
     /// # Errors
     /// KVM_RUN failed.

@@ -1,4 +1,5 @@
-//! What is measured and not judged: how fast KVM executes at CPL 0 and CPL 3, and whether it can single-step.
+//! What is measured and not judged: how fast KVM executes at CPL 0 and CPL 3, and whether it can
+//! single-step.
 
 use std::time::{Duration, Instant};
 

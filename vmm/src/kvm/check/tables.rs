@@ -1,6 +1,8 @@
-//! What is in the memory of the scratch machine: page tables, descriptor tables, and a handler for each vector.
+//! What is in the memory of the scratch machine: page tables, descriptor tables, and a handler for
+//! each vector.
 //!
-//! Linear addresses are physical ones, but for the local APIC's page, one without RAM, and one without a mapping.
+//! Linear addresses are physical ones, but for the local APIC's page, one without RAM, and one
+//! without a mapping.
 
 use kvm_bindings::kvm_segment;
 
@@ -41,7 +43,8 @@ pub const DEVICE: u64 = 0x5_0000;
 /// A page that is mapped to the local APIC's registers, and their physical address.
 pub const LOCAL_APIC: (u64, u64) = (0x5_1000, 0xFEE0_0000);
 
-/// Handlers write their vector's number to the port of that number; SYSCALL and SYSENTER lead to a write to this one.
+/// Handlers write their vector's number to the port of that number; SYSCALL and SYSENTER lead to a
+/// write to this one.
 pub(super) const SYSTEM_CALL_PORT: u16 = 0x90;
 /// This vector can be called from CPL 3, as can those of INT3 and INTO.
 pub const GATE: u8 = 0x70;
@@ -171,8 +174,8 @@ pub(super) fn image() -> Vec<(u64, Vec<u8>)> {
     ]
 }
 
-/// `out vector, al`, then back: after a fault to where R15 says, else to where it came from. After #DB without
-/// breakpoints.
+/// `out vector, al`, then back: after a fault to where R15 says, else to where it came from. After
+/// #DB without breakpoints.
 fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
     let mut code = vec![0xE6, vector];
     if has_error_code(vector) {
@@ -182,9 +185,10 @@ fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
         code.extend([0x4C, 0x89, 0x3C, 0x24]); // mov [rsp], r15
     }
     if vector == 1 {
-        // mov eax, DR7; mov dr7, rax. An instruction breakpoint comes before its instruction, for ever. QEMU's VMRUN neither puts
-        // nor takes breakpoints, and the first MOV may be KVM's: the second has to change something, or else QEMU's processor
-        // keeps the breakpoint, for all guests to come.
+        // mov eax, DR7; mov dr7, rax. An instruction breakpoint comes before its instruction, for
+        // ever. QEMU's VMRUN neither puts nor takes breakpoints, and the first MOV may be KVM's:
+        // the second has to change something, or else QEMU's processor keeps the breakpoint, for
+        // all guests to come.
         for dr7 in [0x408_u32, 0x400] {
             code.push(0xB8);
             code.extend(dr7.to_le_bytes());

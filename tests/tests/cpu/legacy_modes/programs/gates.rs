@@ -14,8 +14,8 @@ pub const PROGRAMS: &[Row] = &[
     ("interrupt_16_bit_tss", interrupt_16_bit_tss),
 ];
 
-/// SS0 in the TSS, the limit of the TSS, whether an instruction faults or INT is executed, the vector that follows, and
-/// its error code.
+/// SS0 in the TSS, the limit of the TSS, whether an instruction faults or INT is executed, the
+/// vector that follows, and its error code.
 const INNER_STACKS: &[(&str, u16, u16, bool, u32, u32)] = &[
     ("null", 0, 0x67, false, 10, 0),
     ("rpl", sel::DATA32 | 3, 0x67, false, 10, sel::DATA32 as u32),
@@ -41,7 +41,8 @@ const INNER_STACKS: &[(&str, u16, u16, bool, u32, u32)] = &[
     ("tss_limit", sel::DATA32, 8, false, 10, sel::TSS as u32),
 ];
 
-/// The stack of an inner level must be one. The handlers are conforming code, and run on the user's stack.
+/// The stack of an inner level must be one. The handlers are conforming code, and run on the user's
+/// stack.
 pub fn inner_stacks() -> Vec<(String, Image)> {
     let rows = INNER_STACKS.iter();
     rows.map(|&(name, ss0, limit, fault, vector, error)| {
@@ -165,7 +166,8 @@ fn call_gate_16(i: &mut Image) {
     i.expect(&[USER_STACK - 2]);
 }
 
-/// Without a change of level a gate pushes words of its own size, and copies nothing; JMP pushes nothing.
+/// Without a change of level a gate pushes words of its own size, and copies nothing; JMP pushes
+/// nothing.
 fn call_gate_same_level(i: &mut Image) {
     i.gate(GDT + u32::from(sel::GATE), 0x84, sel::CODE32, 0x9200, 4);
     i.gate(GDT + u32::from(sel::GATE2), 0x8C, sel::CODE32, 0x9240, 4);
@@ -233,7 +235,8 @@ fn call_gates_refused(i: &mut Image) {
             Kernel(|a| lcall32(a, sel::LDT, 0)),
         ],
     );
-    // The byte before the first attempt is zero: ADD [EAX], AL with the data segment that user code has.
+    // The byte before the first attempt is zero: ADD [EAX], AL with the data segment that user code
+    // has.
     i.put(CODE32 + 0x1FF, &[0xF4]);
     i.expect_all(&[
         &gp(sel::GATE),

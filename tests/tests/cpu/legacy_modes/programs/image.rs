@@ -1,4 +1,5 @@
-//! The ROM that a program is: 64 KBytes below 4 GBytes, and again below 1 MByte, where a processor starts after reset.
+//! The ROM that a program is: 64 KBytes below 4 GBytes, and again below 1 MByte, where a processor
+//! starts after reset.
 //!
 //! | address | what |
 //! |---|---|
@@ -13,7 +14,8 @@
 //! | C000 | [`USER`] code, D000 the top of its stack |
 //! | FF00 | copies everything below E000 into RAM at the same addresses and jumps to [`CODE16`] |
 //!
-//! A program tells what it finds by [`report`], and ends by [`exit`] or by shutting the processor down.
+//! A program tells what it finds by [`report`], and ends by [`exit`] or by shutting the processor
+//! down.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -217,7 +219,8 @@ impl Image {
         self.assemble(16, CODE16, program);
     }
 
-    /// A program in flat 32-bit protected mode, with the stack at [`STACK`] and a TSS, without paging.
+    /// A program in flat 32-bit protected mode, with the stack at [`STACK`] and a TSS, without
+    /// paging.
     pub fn code32(&mut self, program: impl FnOnce(&mut CodeAssembler) -> Emit) {
         self.code16(enter_protected);
         self.assemble(32, CODE32, |a| {
@@ -315,8 +318,8 @@ impl Image {
         });
     }
 
-    /// A handler for each vector that reports it and goes on with `then`, if `errors` with an error code on the stack
-    /// for each.
+    /// A handler for each vector that reports it and goes on with `then`, if `errors` with an error
+    /// code on the stack for each.
     fn stubs32(&mut self, errors: bool, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
         let common = HANDLERS32 + 16 * VECTORS;
         for vector in 0..VECTORS {
@@ -339,8 +342,8 @@ impl Image {
         });
     }
 
-    /// Real-address mode: tries instructions one after the other. Each reports its vector if it faults, and else
-    /// [`COMPLETED`].
+    /// Real-address mode: tries instructions one after the other. Each reports its vector if it
+    /// faults, and else [`COMPLETED`].
     pub fn attempts16(&mut self, rows: &[fn(&mut CodeAssembler) -> Emit]) {
         const SLOT: u32 = 0x40;
         self.stubs16(|a| {
@@ -365,7 +368,8 @@ impl Image {
         self.assemble(16, CODE16 + SLOT * rows.len() as u32, exit);
     }
 
-    /// Protected mode: as [`Image::attempts16`], and reports the error code as well; 0 if there is none.
+    /// Protected mode: as [`Image::attempts16`], and reports the error code as well; 0 if there is
+    /// none.
     pub fn attempts32(&mut self, setup: impl FnOnce(&mut CodeAssembler) -> Emit, rows: &[Attempt]) {
         const SLOT: u32 = 0x80;
         self.stubs32(true, |a| {
@@ -477,8 +481,8 @@ fn say(a: &mut CodeAssembler, text: [u8; 4]) -> Emit {
     mark(a, u32::from_le_bytes(text))
 }
 
-/// Finds in what a machine has printed the report of a program. `None` without a beginning; the flag tells that there is
-/// no end.
+/// Finds in what a machine has printed the report of a program. `None` without a beginning; the
+/// flag tells that there is no end.
 pub fn reported(printed: &[u8]) -> Option<(Vec<u32>, bool)> {
     let find = |text: [u8; 4], bytes: &[u8]| bytes.windows(4).position(|w| w == text);
     let rest = &printed[find(BEGIN, printed)? + 4..];

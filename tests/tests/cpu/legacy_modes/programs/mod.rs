@@ -1,5 +1,5 @@
-//! Tiny guests that start at the reset vector, for the software CPU and for the machines that it is compared with.
-//! What they must report is written down from the manual.
+//! Tiny guests that start at the reset vector, for the software CPU and for the machines that it is
+//! compared with. What they must report is written down from the manual.
 
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test ends here")]

@@ -1,4 +1,5 @@
-//! 32-bit and PAE paging (SDM Vol. 3A 4.3, 4.4, 4.6, 4.7): one entry with changing flags, and every kind of access.
+//! 32-bit and PAE paging (SDM Vol. 3A 4.3, 4.4, 4.6, 4.7): one entry with changing flags, and every
+//! kind of access.
 
 use iced_x86::code_asm::*;
 
