@@ -40,13 +40,13 @@ pub enum End {
     Off,
 }
 
-/// The host's part in a run: what reads the guest's output and gives it input.
-pub trait Attendant {
+/// The host side of a run: reads the guest's output and gives it input.
+pub trait RunObserver {
     /// Called after each exit of the processor that is determined by virtual time.
     ///
     /// # Errors
     /// The run has to end.
-    fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure>;
+    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure>;
 
     /// Something happened outside.
     ///
@@ -200,13 +200,13 @@ impl Machine {
     /// Runs the guest until it ends.
     ///
     /// # Errors
-    /// It crashed, its time was up, or `attendant` ended it.
-    pub fn run(&mut self, attendant: &mut dyn Attendant) -> Result<End, Failure> {
+    /// It crashed, its time was up, or `observer` ended it.
+    pub fn run(&mut self, observer: &mut dyn RunObserver) -> Result<End, Failure> {
         self.alarm.start_timer()?;
         let began = Instant::now();
         let outcome = match self.host_clock {
-            Some(clock) => self.run_on_host_time(clock, attendant),
-            None => self.run_on_virtual_time(attendant),
+            Some(clock) => self.run_on_host_time(clock, observer),
+            None => self.run_on_virtual_time(observer),
         };
         if let Some(timed) = &mut self.timed {
             timed.run = began.elapsed();
@@ -303,12 +303,12 @@ impl Witness<'_> {
         }
     }
 
-    fn take_events(&self, attendant: &mut dyn Attendant) -> Result<(), Failure> {
+    fn take_events(&self, observer: &mut dyn RunObserver) -> Result<(), Failure> {
         while let Some(event) = self.alarm.take() {
             if event == Event::Timeout {
                 return Err(self.timed_out());
             }
-            attendant.event(self.board, event)?;
+            observer.event(self.board, event)?;
         }
         Ok(())
     }

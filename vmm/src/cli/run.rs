@@ -14,7 +14,7 @@ use crate::exit::Failure;
 use crate::host::input::Offer;
 use crate::host::{Event, Input, RawTerminal};
 use crate::launch::{self, Launch};
-use crate::machine::{Attendant, End};
+use crate::machine::{End, RunObserver};
 use crate::network::Network;
 
 /// Control-A: the next key is for vbts.
@@ -78,10 +78,10 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     let initrd = args.initrd.as_deref().map(launch::read).transpose()?;
     let mut machine = launch.boot(&args.kernel, initrd.as_deref(), &args.append)?;
 
-    let mut operator = Operator::new(Input::stdin()?, std::io::stdin().is_terminal());
-    operator.networks = networks;
+    let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
+    frontend.networks = networks;
     let terminal = RawTerminal::enter()?;
-    let outcome = machine.run(&mut operator);
+    let outcome = machine.run(&mut frontend);
     drop(terminal);
     tracing::debug!(
         instructions = machine.instructions(),
@@ -95,9 +95,9 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Who sits at the guest's serial console, and at the other end of its networks.
+/// Connects the guest's serial console to standard input, and its networks to TAP devices.
 #[derive(Debug)]
-struct Operator {
+struct ConsoleFrontend {
     networks: Vec<Network>,
     next_poll: u64,
     input: Input,
@@ -112,7 +112,7 @@ struct Operator {
     button_pressed: bool,
 }
 
-impl Operator {
+impl ConsoleFrontend {
     fn new(input: Input, interactive: bool) -> Self {
         Self {
             networks: Vec::new(),
@@ -145,8 +145,8 @@ impl Operator {
     }
 }
 
-impl Attendant for Operator {
-    fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
+impl RunObserver for ConsoleFrontend {
+    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
         let wanted = board.serial_wants_input();
         let due = !self.wanted || now >= self.next_check;
         self.wanted = wanted;
@@ -198,13 +198,13 @@ mod tests {
     use super::*;
     use std::fs::File;
 
-    fn operator(interactive: bool) -> Operator {
-        Operator::new(Input::new(File::open("/dev/null").unwrap()), interactive)
+    fn frontend(interactive: bool) -> ConsoleFrontend {
+        ConsoleFrontend::new(Input::new(File::open("/dev/null").unwrap()), interactive)
     }
 
     #[test]
     fn control_a_x_leaves() {
-        let mut o = operator(true);
+        let mut o = frontend(true);
         o.type_in(b"ab\x01").unwrap();
         assert!(matches!(o.type_in(b"x"), Err(Failure::Left)));
         assert_eq!(o.pending, b"ab");
@@ -212,14 +212,14 @@ mod tests {
 
     #[test]
     fn control_a_twice_is_one_for_the_guest() {
-        let mut o = operator(true);
+        let mut o = frontend(true);
         o.type_in(b"\x01\x01x\x01ab\x01b").unwrap();
         assert_eq!(o.pending, b"\x01x\x01bb");
     }
 
     #[test]
     fn a_file_is_passed_as_it_is() {
-        let mut o = operator(false);
+        let mut o = frontend(false);
         o.type_in(b"\x01x").unwrap();
         assert_eq!(o.pending, b"\x01x");
     }

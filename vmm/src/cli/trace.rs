@@ -24,7 +24,7 @@ use crate::memory::Size;
 use crate::program::{self, Root};
 use crate::trace::format::{Format, Json, Raw};
 use crate::trace::object_file::ObjectFile;
-use crate::trace::session::{Conductor, SessionError};
+use crate::trace::session::{AgentConnection, SessionError};
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
 use crate::trace::{Destination, Ending, Session, Summary};
@@ -168,9 +168,9 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         machine.measure();
     }
 
-    let mut conductor = Conductor::new(session.clone(), port, job, Input::stdin()?);
-    conductor.show_progress(progress.clone());
-    let outcome = machine.run(&mut conductor);
+    let mut connection = AgentConnection::new(session.clone(), port, job, Input::stdin()?);
+    connection.show_progress(progress.clone());
+    let outcome = machine.run(&mut connection);
     progress.finish_and_clear();
     tracing::debug!(
         instructions = machine.instructions(),

@@ -11,7 +11,7 @@ use vbts_cpu::{Exit, HostClock, Signals};
 use vbts_devices::lock;
 
 use super::rest::Rest;
-use super::{Attendant, End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, Witness};
+use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver, Witness};
 use crate::board::Board;
 use crate::exit::Failure;
 use crate::host::input;
@@ -117,7 +117,7 @@ impl Machine {
     pub(super) fn run_on_host_time(
         &mut self,
         clock: HostClock,
-        attendant: &mut dyn Attendant,
+        observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
         crate::kvm::doorbell::install_handler()?;
         let witness = Witness {
@@ -149,7 +149,7 @@ impl Machine {
                 common.stop.store(true, Ordering::Release);
             }
             common.gate.wait();
-            let outcome = ready.and_then(|()| attend(&common, witness, clock, count, attendant));
+            let outcome = ready.and_then(|()| attend(&common, witness, clock, count, observer));
             common.stop.store(true, Ordering::Release);
             for signals in common.board.signals() {
                 signals.raise(Signals::KICK);
@@ -165,13 +165,13 @@ fn attend(
     witness: Witness<'_>,
     clock: HostClock,
     count: usize,
-    attendant: &mut dyn Attendant,
+    observer: &mut dyn RunObserver,
 ) -> Result<End, Failure> {
     let mut deaf_ticks = 0;
     loop {
         let board = common.board;
         board.tick(clock.now());
-        attendant.attend(board, clock.now())?;
+        observer.after_exit(board, clock.now())?;
         lock(witness.console).flush();
         if let Some(end) = witness.ended()? {
             return Ok(end);
@@ -194,7 +194,7 @@ fn attend(
         if board.next_deadline() != deadline {
             continue;
         }
-        let awaited = !attendant.awaited_inputs().is_empty();
+        let awaited = !observer.awaited_inputs().is_empty();
         let rest = common.rest.of_all(
             count,
             |deaf| is_called(board, deaf),
@@ -215,12 +215,12 @@ fn attend(
             _ => deaf_ticks = 0,
         }
         let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
-        let mut awaited = attendant.awaited_inputs();
+        let mut awaited = observer.awaited_inputs();
         awaited.extend([common.bell.as_fd(), witness.alarm.fd()]);
         input::wait(&awaited, limit)?;
         let _ = rustix::io::read(&common.bell, &mut [0; 8]);
-        attendant.idle()?;
-        witness.take_events(attendant)?;
+        observer.idle()?;
+        witness.take_events(observer)?;
     }
 }
 

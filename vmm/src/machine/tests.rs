@@ -17,8 +17,8 @@ struct Nobody {
     attended: u32,
 }
 
-impl Attendant for Nobody {
-    fn attend(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
+impl RunObserver for Nobody {
+    fn after_exit(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
         self.attended += 1;
         Ok(())
     }

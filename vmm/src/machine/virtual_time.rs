@@ -13,7 +13,7 @@ use vbts_cpu::{Exit, Signals};
 use vbts_devices::{DirtyPages, lock};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MmapRegion};
 
-use super::{Attendant, End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine};
+use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
 use crate::exit::Failure;
 use crate::host::input;
 
@@ -32,7 +32,7 @@ struct Turn {
 impl Machine {
     pub(super) fn run_on_virtual_time(
         &mut self,
-        attendant: &mut dyn Attendant,
+        observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
         // The last file is open and the last thread has been started.
         if let Some(sandbox) = self.sandbox.take() {
@@ -45,7 +45,7 @@ impl Machine {
             let exit = self.run_turn(&mut turn, deadline)?;
             match exit {
                 Exit::Shutdown => return Err(self.witness().shut_down()),
-                Exit::Kick => self.witness().take_events(attendant)?,
+                Exit::Kick => self.witness().take_events(observer)?,
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {
                         sleeps_with_interrupts_off += 1;
@@ -53,7 +53,7 @@ impl Machine {
                             return Err(self.witness().halted_for_ever());
                         }
                     }
-                    self.sleep(attendant, interrupts_off)?;
+                    self.sleep(observer, interrupts_off)?;
                 }
                 Exit::Pause => {
                     turn.ends = self.now;
@@ -66,7 +66,7 @@ impl Machine {
             }
             self.board.tick(self.now);
             if exit != Exit::Kick {
-                attendant.attend(&self.board, self.now)?;
+                observer.after_exit(&self.board, self.now)?;
             }
             if self.board.take_dma() {
                 self.forget_overwritten_code();
@@ -135,24 +135,24 @@ impl Machine {
     /// guest waits for.
     fn sleep(
         &mut self,
-        attendant: &mut dyn Attendant,
+        observer: &mut dyn RunObserver,
         interrupts_off: bool,
     ) -> Result<(), Failure> {
         let (now, deadline) = (self.now, self.board.next_deadline());
-        let awaited = !attendant.awaited_inputs().is_empty() && !interrupts_off;
+        let awaited = !observer.awaited_inputs().is_empty() && !interrupts_off;
         match deadline {
             Some(deadline) if !awaited => self.now = deadline,
             None if !awaited => return Err(self.witness().nothing_can_wake_it()),
             _ => {
-                attendant.idle()?;
+                observer.idle()?;
                 let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
                 let began = Instant::now();
-                let mut awaited = attendant.awaited_inputs();
+                let mut awaited = observer.awaited_inputs();
                 let woken = awaited.is_empty() || {
                     awaited.push(self.alarm.fd());
                     input::wait(&awaited, limit)?
                 };
-                self.witness().take_events(attendant)?;
+                self.witness().take_events(observer)?;
                 let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 let until = if woken {
                     now.saturating_add(slept)

@@ -21,7 +21,7 @@ use crate::board::Board;
 use crate::exit::{Failure, killed_by};
 use crate::host::input::Offer;
 use crate::host::{Alarm, Event, Input};
-use crate::machine::Attendant;
+use crate::machine::RunObserver;
 
 /// The most standard input that one answer carries, in bytes.
 const MAX_INPUT: usize = 64 << 10;
@@ -229,9 +229,9 @@ impl ByteSink for Session {
     }
 }
 
-/// The host's part in a session: sends the job, standard input and signals.
+/// Sends the job, standard input and signals to the agent inside the guest.
 #[derive(Debug)]
-pub struct Conductor {
+pub struct AgentConnection {
     session: Shared<Session>,
     port: Shared<MmioTransport<Console>>,
     /// Until it is sent.
@@ -247,8 +247,8 @@ pub struct Conductor {
     progress: Option<indicatif::ProgressBar>,
 }
 
-impl Conductor {
-    /// Conducts `session` over `port`: runs `job` with `input` as its standard input.
+impl AgentConnection {
+    /// Drives `session` over `port`: the agent runs `job` with `input` as its standard input.
     pub fn new(
         session: Shared<Session>,
         port: Shared<MmioTransport<Console>>,
@@ -308,8 +308,8 @@ impl Conductor {
     }
 }
 
-impl Attendant for Conductor {
-    fn attend(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
+impl RunObserver for AgentConnection {
+    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
         let mut session = lock(&self.session);
         if let Some(error) = session.take_error() {
             return Err(error.into_failure());
