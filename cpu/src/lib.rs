@@ -38,40 +38,21 @@
 //! computes first, stores to memory next, and commits registers and flags last, so that a faulting
 //! instruction can be restarted (SDM Vol. 3A 6.5).
 
-pub mod clock;
-pub mod cpu;
-pub mod dispatch;
+pub mod backend;
+mod decode;
 pub mod engine;
-pub mod flags;
-pub mod op;
-pub mod platform;
-pub mod ram;
+mod exec;
+pub mod insn;
+pub mod mmu;
+pub mod model;
+pub mod processor;
 pub mod state;
 
-mod block;
-mod cpuid;
-mod debug;
-mod exception;
-mod exec;
-mod frame;
-mod interrupt;
-mod lower;
-mod mem;
-mod msr;
-mod paging;
-mod pmu;
-mod record;
-mod reset;
-mod segment;
-mod spin;
-mod tlb;
-mod usage;
-
-pub use clock::{Clock, HostClock};
-pub use cpu::Cpu;
-pub use cpuid::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};
 pub use engine::{Exit, SoftCpu};
-pub use platform::{Platform, Signals, Startup};
-pub use ram::GuestRam;
+pub use mmu::ram::GuestRam;
+pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};
+pub use processor::clock::{Clock, HostClock};
+pub use processor::cpu::Cpu;
+pub use processor::platform::{Platform, Signals, Startup};
+pub use processor::usage::Usage;
 pub use state::CpuState;
-pub use usage::Usage;

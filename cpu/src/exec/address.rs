@@ -4,10 +4,11 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use super::{by_size, operand_size};
-use crate::block::CodeSize;
-use crate::cpu::{Cpu, vector};
-use crate::flags::Int;
-use crate::op::{Exec, Flow, Handler, Op, reg, seg};
+use crate::engine::block::CodeSize;
+use crate::insn::{Exec, Flow, Handler, Op, reg, seg};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
+use crate::state::vector;
 use crate::state::{SegAttr, Segment, gpr};
 
 /// [`access`]: the instruction writes its memory operand.
@@ -147,7 +148,7 @@ impl Cpu {
         offset: u64,
         size: u32,
         write: bool,
-    ) -> Result<u64, crate::op::Abort> {
+    ) -> Result<u64, crate::insn::Abort> {
         let s = self.sys.seg[usize::from(segment.min(seg::GS))];
         if !allows(&s, offset, size, write) {
             let vector = if segment == seg::SS {

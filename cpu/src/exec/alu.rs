@@ -3,10 +3,10 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::cpu::Cpu;
-use crate::dispatch::{Passes, Threaded};
-use crate::flags::{Int, Lazy};
-use crate::op::{Abort, Op};
+use crate::backend::interpreter::dispatch::{Passes, Threaded};
+use crate::insn::{Abort, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 
 /// An operation on two operands that sets the flags.
 trait Binary {

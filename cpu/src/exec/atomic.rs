@@ -3,9 +3,9 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::cpu::Cpu;
-use crate::flags::{Int, Lazy};
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
 
 const AX: u8 = RAX as u8;

@@ -3,9 +3,9 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::cpu::Cpu;
-use crate::flags::{Int, Lazy};
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
 
 const BT: u8 = 0;

@@ -3,11 +3,11 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::{by_condition, condition};
-use crate::cpu::Cpu;
-use crate::dispatch::{Passes, Threaded, handler, memory, threaded};
-use crate::flags::Int;
-use crate::mem::canonical;
-use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::backend::interpreter::dispatch::{Passes, Threaded, handler, memory, threaded};
+use crate::insn::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::processor::cpu::Cpu;
+use crate::processor::memory::canonical;
+use crate::state::flags::Int;
 use crate::state::gpr::RCX;
 
 /// Takes a near branch to `target`, which has been checked.
@@ -39,7 +39,7 @@ fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
 
 /// Takes the direct branch `op`.
 #[inline(always)]
-pub(super) fn jump<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+pub(crate) fn jump<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let target = direct::<T>(cpu, op)?;
     take(cpu, target)
 }

@@ -2,10 +2,10 @@
 
 use iced_x86::{Code, Instruction};
 
-use crate::cpu::Cpu;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
-use crate::paging::{self, PHYS_BITS};
-use crate::segment::{sreg, system};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::mmu::paging::{self, PHYS_BITS};
+use crate::processor::cpu::Cpu;
+use crate::processor::segment::{sreg, system};
 use crate::state::{SegAttr, SystemState, cr0, cr4, efer};
 
 /// The bits of CR0 that exist; writes to others in the lower half are ignored.
@@ -202,7 +202,7 @@ fn lmsw(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// SMSW: 16 bits to memory, the operand size to a register.
-fn smsw<T: crate::flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn smsw<T: crate::state::flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     let value = cpu.sys.cr0;
     if op.prefix & Op::MEM != 0 {
         cpu.store(cpu.ea(op), value as u16)?;

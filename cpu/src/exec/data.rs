@@ -3,15 +3,15 @@
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::{by_condition, by_size, condition, operand_size};
-use crate::cpu::Cpu;
-use crate::dispatch::{Passes, Threaded, threaded};
-use crate::flags::Int;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::backend::interpreter::dispatch::{Passes, Threaded, threaded};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
 use crate::state::{gpr, rflags};
 
 const AX: u8 = gpr::RAX as u8;
 const DX: u8 = gpr::RDX as u8;
-const AH: u8 = crate::op::reg::HIGH8;
+const AH: u8 = crate::insn::reg::HIGH8;
 
 fn mov_reg_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
     let v = cpu.second::<N, T>(op.src, passed);
@@ -183,7 +183,7 @@ fn sahf(cpu: &mut Cpu, _: &Op) -> Exec {
     let low = rflags::SF | rflags::ZF | rflags::AF | rflags::PF | rflags::CF;
     let ah = cpu.r::<u8>(AH);
     let bits = (cpu.flags.bits() & !low) | (u64::from(ah) & low);
-    cpu.flags = crate::flags::Lazy::from_bits(bits);
+    cpu.flags = crate::state::flags::Lazy::from_bits(bits);
     Ok(Flow::Next)
 }
 

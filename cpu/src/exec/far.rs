@@ -2,12 +2,15 @@
 
 use iced_x86::{Code, Instruction};
 
-use crate::cpu::{Cpu, vector};
-use crate::flags::Int;
-use crate::frame::Frame;
-use crate::interrupt::Source;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
-use crate::segment::{Descriptor, is_null, null_segment, real_segment, rpl, sreg, system};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::processor::frame::Frame;
+use crate::processor::interrupt::Source;
+use crate::processor::segment::{
+    Descriptor, is_null, null_segment, real_segment, rpl, sreg, system,
+};
+use crate::state::flags::Int;
+use crate::state::vector;
 use crate::state::{SegAttr, Segment, gpr, rflags};
 
 /// Where a far JMP or CALL goes.

@@ -4,8 +4,8 @@ use iced_x86::{Code, Instruction};
 
 use super::simd::MXCSR_MASK;
 use super::x87;
-use crate::cpu::Cpu;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
 
 /// Length of the area; what is beyond the last register is not touched.
 const AREA: usize = 512;

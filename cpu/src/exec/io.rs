@@ -3,12 +3,12 @@
 use iced_x86::{Instruction, Mnemonic};
 
 use super::string::source_segment;
-use crate::cpu::Cpu;
-use crate::flags::Int;
-use crate::lower::address_size;
-use crate::mem::Privilege;
-use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
-use crate::segment::system;
+use crate::decode::address_size;
+use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::processor::cpu::Cpu;
+use crate::processor::memory::Privilege;
+use crate::processor::segment::system;
+use crate::state::flags::Int;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
 use crate::state::rflags;
 

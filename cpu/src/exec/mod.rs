@@ -5,19 +5,18 @@
 
 use iced_x86::{Instruction, OpKind};
 
-use crate::cpu::Cpu;
-use crate::dispatch::Threaded;
-use crate::op::{Exec, Handler, Op};
+use crate::backend::interpreter::dispatch::Threaded;
+use crate::insn::{Exec, Handler, Op};
+use crate::processor::cpu::Cpu;
 
 pub(crate) mod address;
 mod alu;
 mod atomic;
 mod bits;
-mod branch;
+pub(crate) mod branch;
 mod control;
 mod data;
 mod far;
-pub(crate) mod fused;
 mod fxsave;
 mod io;
 mod muldiv;
@@ -31,15 +30,15 @@ mod system;
 mod x87;
 
 /// How a handler for an operand size in bytes is executed, its last generic parameter: by
-/// `threaded` or `memory` of [`crate::dispatch`] if one comes first, else as an instance that is
+/// `threaded` or `memory` of [`crate::backend::interpreter::dispatch`] if one comes first, else as an instance that is
 /// called.
 macro_rules! by_size {
     ($way:ident, $size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
         match $size {
-            1 => $crate::dispatch::$way!($f, $($($g,)+)? u8),
-            2 => $crate::dispatch::$way!($f, $($($g,)+)? u16),
-            4 => $crate::dispatch::$way!($f, $($($g,)+)? u32),
-            _ => $crate::dispatch::$way!($f, $($($g,)+)? u64),
+            1 => $crate::backend::interpreter::dispatch::$way!($f, $($($g,)+)? u8),
+            2 => $crate::backend::interpreter::dispatch::$way!($f, $($($g,)+)? u16),
+            4 => $crate::backend::interpreter::dispatch::$way!($f, $($($g,)+)? u32),
+            _ => $crate::backend::interpreter::dispatch::$way!($f, $($($g,)+)? u64),
         }
     };
     ($size:expr, $f:ident $(:: < $($g:ty),+ >)?) => {
@@ -53,22 +52,22 @@ pub(crate) use by_size;
 macro_rules! by_condition {
     ($way:ident, $cc:expr, $f:ident $(, $t:ty)?) => {
         match $cc {
-            0 => $crate::dispatch::$way!($f, 0 $(, $t)?),
-            1 => $crate::dispatch::$way!($f, 1 $(, $t)?),
-            2 => $crate::dispatch::$way!($f, 2 $(, $t)?),
-            3 => $crate::dispatch::$way!($f, 3 $(, $t)?),
-            4 => $crate::dispatch::$way!($f, 4 $(, $t)?),
-            5 => $crate::dispatch::$way!($f, 5 $(, $t)?),
-            6 => $crate::dispatch::$way!($f, 6 $(, $t)?),
-            7 => $crate::dispatch::$way!($f, 7 $(, $t)?),
-            8 => $crate::dispatch::$way!($f, 8 $(, $t)?),
-            9 => $crate::dispatch::$way!($f, 9 $(, $t)?),
-            10 => $crate::dispatch::$way!($f, 10 $(, $t)?),
-            11 => $crate::dispatch::$way!($f, 11 $(, $t)?),
-            12 => $crate::dispatch::$way!($f, 12 $(, $t)?),
-            13 => $crate::dispatch::$way!($f, 13 $(, $t)?),
-            14 => $crate::dispatch::$way!($f, 14 $(, $t)?),
-            _ => $crate::dispatch::$way!($f, 15 $(, $t)?),
+            0 => $crate::backend::interpreter::dispatch::$way!($f, 0 $(, $t)?),
+            1 => $crate::backend::interpreter::dispatch::$way!($f, 1 $(, $t)?),
+            2 => $crate::backend::interpreter::dispatch::$way!($f, 2 $(, $t)?),
+            3 => $crate::backend::interpreter::dispatch::$way!($f, 3 $(, $t)?),
+            4 => $crate::backend::interpreter::dispatch::$way!($f, 4 $(, $t)?),
+            5 => $crate::backend::interpreter::dispatch::$way!($f, 5 $(, $t)?),
+            6 => $crate::backend::interpreter::dispatch::$way!($f, 6 $(, $t)?),
+            7 => $crate::backend::interpreter::dispatch::$way!($f, 7 $(, $t)?),
+            8 => $crate::backend::interpreter::dispatch::$way!($f, 8 $(, $t)?),
+            9 => $crate::backend::interpreter::dispatch::$way!($f, 9 $(, $t)?),
+            10 => $crate::backend::interpreter::dispatch::$way!($f, 10 $(, $t)?),
+            11 => $crate::backend::interpreter::dispatch::$way!($f, 11 $(, $t)?),
+            12 => $crate::backend::interpreter::dispatch::$way!($f, 12 $(, $t)?),
+            13 => $crate::backend::interpreter::dispatch::$way!($f, 13 $(, $t)?),
+            14 => $crate::backend::interpreter::dispatch::$way!($f, 14 $(, $t)?),
+            _ => $crate::backend::interpreter::dispatch::$way!($f, 15 $(, $t)?),
         }
     };
 }

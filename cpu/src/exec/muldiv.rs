@@ -3,10 +3,11 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::cpu::{Cpu, vector};
-use crate::dispatch::Threaded;
-use crate::flags::{Int, Lazy};
-use crate::op::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::backend::interpreter::dispatch::Threaded;
+use crate::insn::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
+use crate::state::vector;
 use crate::state::{gpr, rflags};
 
 const AX: u8 = gpr::RAX as u8;

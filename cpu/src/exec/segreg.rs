@@ -3,11 +3,12 @@
 use iced_x86::{Code, Instruction};
 
 use super::by_size;
-use crate::cpu::{Cpu, Special, vector};
-use crate::flags::Int;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
-use crate::segment::{Descriptor, is_null, rpl, sreg, system};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::{Cpu, Special};
+use crate::processor::segment::{Descriptor, is_null, rpl, sreg, system};
 use crate::state::SegAttr;
+use crate::state::flags::Int;
+use crate::state::vector;
 
 /// The 16-bit operand in position 0 or 1: a register (`n`) or memory.
 fn operand(cpu: &mut Cpu, op: &Op, n: u8) -> Result<u16, Abort> {
@@ -188,7 +189,7 @@ fn lldt(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.require_cpl0()?;
     let selector = operand(cpu, op, op.dst)?;
     if is_null(selector) {
-        cpu.sys.ldtr = crate::segment::null_segment(selector, 0);
+        cpu.sys.ldtr = crate::processor::segment::null_segment(selector, 0);
         return Ok(Flow::Next);
     }
     let d = system_segment(cpu, selector, &[system::LDT])?;

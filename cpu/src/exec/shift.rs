@@ -6,10 +6,10 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::cpu::Cpu;
-use crate::dispatch::Threaded;
-use crate::flags::{Int, Lazy};
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::backend::interpreter::dispatch::Threaded;
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 use crate::state::gpr;
 
 /// A shift of `a` by `n`, which has been masked to 5 or 6 bits and is not zero.

@@ -3,11 +3,12 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::operand_size;
-use crate::cpu::{Cpu, Fault, vector};
-use crate::dispatch::{Threaded, handler, memory};
-use crate::flags::Int;
-use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::backend::interpreter::dispatch::{Threaded, handler, memory};
+use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::processor::cpu::{Cpu, Fault};
+use crate::state::flags::Int;
 use crate::state::gpr::{RBP, RSP};
+use crate::state::vector;
 use crate::state::{SegAttr, rflags};
 
 /// By operand size in bytes: 2, 4 or 8.

@@ -7,11 +7,11 @@
 use iced_x86::{Instruction, Mnemonic, Register};
 
 use super::by_size;
-use crate::cpu::{Cpu, Special};
-use crate::flags::{Int, Lazy};
-use crate::lower::{address_size, number};
-use crate::mem::Access;
-use crate::op::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::decode::{address_size, number};
+use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::processor::cpu::{Cpu, Special};
+use crate::processor::memory::Access;
+use crate::state::flags::{Int, Lazy};
 use crate::state::gpr::{RAX, RCX, RDI, RSI};
 use crate::state::rflags;
 

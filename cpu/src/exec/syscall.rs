@@ -2,10 +2,10 @@
 
 use iced_x86::{Code, Instruction};
 
-use crate::cpu::{Cpu, Special};
-use crate::mem::canonical;
-use crate::op::{Exec, Flow, Handler, Op};
-use crate::segment::{flat_code, flat_stack, is_null, sreg};
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::{Cpu, Special};
+use crate::processor::memory::canonical;
+use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
 use crate::state::{efer, gpr, rflags};
 
 /// What SYSRET takes from R11: everything but RF and VM (SDM Vol. 2B, SYSRET).
@@ -57,7 +57,7 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.put_rflags(flags, !0);
     // Unlike IRET, SYSRET to a program that is being stepped traps at once.
     if flags & rflags::TF != 0 {
-        cpu.pending_db |= crate::debug::DR6_BS;
+        cpu.pending_db |= crate::processor::debug::DR6_BS;
         cpu.special |= Special::DEBUG;
     }
     let base = (cpu.msr.star >> 48) as u16;

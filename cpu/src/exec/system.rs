@@ -2,10 +2,10 @@
 
 use iced_x86::{Code, Instruction, Mnemonic};
 
-use crate::cpu::{Cpu, Special};
-use crate::mem::canonical;
-use crate::op::{Exec, Flow, Handler, Op};
-use crate::platform::Signals;
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::{Cpu, Special};
+use crate::processor::memory::canonical;
+use crate::processor::platform::Signals;
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
 use crate::state::{TableRegister, cr4, rflags};
 

@@ -9,8 +9,8 @@ use crate::common::{
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_bts::{DebugCtl, RECORD_SIZE};
-use vbts_cpu::cpu::vector::{BP, DB, GP, PF, UD};
 use vbts_cpu::state::rflags;
+use vbts_cpu::state::vector::{BP, DB, GP, PF, UD};
 
 fn user(program: fn(&mut CodeAssembler) -> Result<(), IcedError>) -> impl Fn() -> Guest {
     move || Guest::user(program)

@@ -5,9 +5,9 @@
 use crate::common::{DATA, Guest, KERNEL, USER, handler, page_table_entry};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{GP, PF};
 use vbts_cpu::state;
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RSI};
+use vbts_cpu::state::vector::{GP, PF};
 
 /// A page of kernel memory for a second piece of code.
 const OTHER: u64 = 0x3_0000;

@@ -1,5 +1,5 @@
 //! What an instruction writes is what the next one reads: a block of instructions, whose operations
-//! pass values on (see `vbts_cpu::dispatch`), against the same instructions one at a time, which
+//! pass values on (see `vbts_cpu::backend::interpreter::dispatch`), against the same instructions one at a time, which
 //! pass nothing.
 
 use crate::common::{DATA, Guest, KERNEL};

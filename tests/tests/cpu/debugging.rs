@@ -2,7 +2,7 @@
 
 use crate::common::{DATA, Gate, Guest, KERNEL, USER, handler, selector};
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{BP, DB, GP, UD};
+use vbts_cpu::state::vector::{BP, DB, GP, UD};
 use vbts_cpu::state::{cr4, gpr, rflags};
 
 const BD: u64 = 1 << 13;

@@ -8,9 +8,9 @@ use crate::common::{
 };
 use iced_x86::code_asm::*;
 use vbts_cpu::Exit;
-use vbts_cpu::cpu::vector::{BP, BR, DB, DE, DF, GP, NMI, OF, PF, SS, UD};
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RDX, RSI, RSP};
 use vbts_cpu::state::rflags;
+use vbts_cpu::state::vector::{BP, BR, DB, DE, DF, GP, NMI, OF, PF, SS, UD};
 
 /// For `int` and its kin from user code.
 const FOR_USER: Gate = Gate {

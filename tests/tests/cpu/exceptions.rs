@@ -8,8 +8,8 @@ use crate::common::{
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::Exit;
-use vbts_cpu::cpu::vector;
 use vbts_cpu::state::rflags;
+use vbts_cpu::state::vector;
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 

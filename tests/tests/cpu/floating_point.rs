@@ -4,7 +4,7 @@ use crate::common::deviations::is_left_out;
 use crate::common::{DATA, Guest, KERNEL, assemble, segment, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{MF, NM, PF, UD, XM};
+use vbts_cpu::state::vector::{MF, NM, PF, UD, XM};
 use vbts_cpu::state::{cr0, cr4, gpr};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;

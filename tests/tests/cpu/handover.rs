@@ -3,9 +3,9 @@
 
 use crate::common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{DB, GP, NMI, UD};
 use vbts_cpu::state::PendingEvent;
 use vbts_cpu::state::gpr::{RAX, RBX, RDX};
+use vbts_cpu::state::vector::{DB, GP, NMI, UD};
 use vbts_cpu::{Clock, Exit, HostClock, Signals, Topology};
 
 /// A page of kernel memory for a second piece of code.

@@ -11,8 +11,8 @@ use crate::common::{
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
-use vbts_cpu::cpu::vector::{GP, PF, SS, UD};
 use vbts_cpu::state::gpr::{RAX, RBX, RSP};
+use vbts_cpu::state::vector::{GP, PF, SS, UD};
 use vbts_cpu::state::{CpuState, cr0, efer};
 
 // Bits of an entry (SDM Vol. 3A tables 4-14 to 4-19).

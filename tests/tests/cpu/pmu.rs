@@ -6,8 +6,8 @@ use crate::common::{BTS_BUFFER, DATA, DS_AREA, Gate, Guest, KERNEL, USER, handle
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
-use vbts_cpu::cpu::vector::{GP, NMI, UD};
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDX, RSI};
+use vbts_cpu::state::vector::{GP, NMI, UD};
 use vbts_cpu::state::{PmuState, cr4};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::common::{DATA, Guest, KERNEL, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{GP, PF, UD};
+use vbts_cpu::state::vector::{GP, PF, UD};
 use vbts_cpu::state::{cr0, cr4, efer, gpr, rflags};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;

@@ -4,8 +4,8 @@
 use crate::common::deviations::is_left_out;
 use crate::common::{DATA, Guest, USER, USER_STACK, segment, selector};
 use vbts_cpu::CpuState;
-use vbts_cpu::cpu::vector::{BR, DB, GP, PF, SS, UD};
 use vbts_cpu::state::gpr::{RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
+use vbts_cpu::state::vector::{BR, DB, GP, PF, SS, UD};
 use vbts_cpu::state::{SegAttr, Segment, cr0, rflags};
 
 /// Where the code runs.

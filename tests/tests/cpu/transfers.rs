@@ -3,7 +3,7 @@
 
 use crate::common::{Guest, KERNEL, KERNEL_STACK, LDT, RSP0, USER, USER_STACK, assemble, selector};
 use iced_x86::code_asm::*;
-use vbts_cpu::cpu::vector::{GP, NP, SS, UD};
+use vbts_cpu::state::vector::{GP, NP, SS, UD};
 use vbts_cpu::state::{efer, gpr, rflags};
 
 const USER_CS: u64 = selector::USER_CS as u64;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use vbts_cpu::Signals;
-use vbts_cpu::platform::Wake;
+use vbts_cpu::processor::platform::Wake;
 
 thread_local! {
     /// `immediate_exit` of the vCPU that this thread runs.

@@ -9,7 +9,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::VcpuFd;
 use vbts_cpu::CpuState;
-use vbts_cpu::cpu::vector;
+use vbts_cpu::state::vector;
 use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, efer};
 
 use super::{KvmError, Named};

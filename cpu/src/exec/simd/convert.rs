@@ -7,9 +7,9 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 use super::float::{Float, float, shape};
 use super::mxcsr::{HOST_MXCSR, host};
 use super::{V, cast};
-use crate::cpu::Cpu;
-use crate::flags::Int;
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
 
 float! {
     Cvtps2pd = "cvtps2pd" Cvtpd2ps = "cvtpd2ps" Cvtss2sd = "cvtss2sd" Cvtsd2ss = "cvtsd2ss"

@@ -9,9 +9,9 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use super::mxcsr::{HOST_MXCSR, host};
 use super::sse2::*;
 use super::{V, cast};
-use crate::cpu::Cpu;
-use crate::flags::{Int, Lazy};
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
 
 /// A floating-point operation: result and MXCSR after it. `csr` has every exception masked.

@@ -19,9 +19,10 @@ use std::arch::x86_64::__m128i;
 
 use iced_x86::{Instruction, OpKind};
 
-use crate::cpu::{Cpu, vector};
-use crate::flags::Int;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
+use crate::state::vector;
 use crate::state::{cr0, cr4};
 
 pub(super) use mxcsr::MXCSR_MASK;

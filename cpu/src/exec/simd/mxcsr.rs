@@ -5,9 +5,10 @@
 
 use iced_x86::{Instruction, Mnemonic};
 
-use crate::cpu::{Cpu, vector};
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
 use crate::state::cr4;
+use crate::state::vector;
 
 /// The flags: IE, DE, ZE, OE, UE, PE.
 const FLAGS: u32 = 0x3F;

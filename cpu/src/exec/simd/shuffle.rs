@@ -3,8 +3,8 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{V, cast, packed, shape};
-use crate::cpu::Cpu;
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
 
 /// The element of `v` that two bits of the immediate select.
 macro_rules! pick {

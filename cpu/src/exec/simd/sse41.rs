@@ -11,9 +11,9 @@ use super::float::{self, Float, by_immediate};
 use super::mxcsr::host;
 use super::ssse3::zip;
 use super::{V, cast, packed, shape};
-use crate::cpu::Cpu;
-use crate::flags::{Int, Lazy};
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
 
 /// The elements of `b` whose bit of `mask` is set, else those of `a`.

@@ -5,9 +5,9 @@ use std::array::from_fn;
 use iced_x86::{Instruction, Mnemonic};
 
 use super::{V, cast};
-use crate::cpu::Cpu;
-use crate::flags::Lazy;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Lazy;
 use crate::state::gpr::{RAX, RCX, RDX};
 use crate::state::rflags;
 

@@ -4,12 +4,12 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::sse2::{byte_signs, double_signs, single_signs};
 use super::{V, cast};
-use crate::cpu::Cpu;
+use crate::decode::address_size;
 use crate::exec::operand_size;
 use crate::exec::string::source_segment;
-use crate::flags::Int;
-use crate::lower::address_size;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
 use crate::state::gpr;
 
 const LOW: u128 = u64::MAX as u128;

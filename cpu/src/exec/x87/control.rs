@@ -4,9 +4,10 @@ use iced_x86::{Code, Instruction};
 
 use super::EXCEPTIONS;
 use super::host::abridged_tags;
-use crate::cpu::{Cpu, vector};
-use crate::flags::Int;
-use crate::op::{Exec, Flow, Handler, Op};
+use crate::insn::{Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
+use crate::state::vector;
 use crate::state::{X87State, cr0, gpr};
 
 /// Bits of the control word that exist: masks, precision, rounding, and infinity control, which

@@ -9,9 +9,10 @@ mod host;
 
 use iced_x86::{Code, Instruction, Mnemonic, OpCodeOperandKind, OpKind};
 
-use crate::cpu::{Cpu, vector};
-use crate::flags::Lazy;
-use crate::op::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::Lazy;
+use crate::state::vector;
 use crate::state::{X87State, cr0, rflags};
 
 pub(super) use control::{load_control, load_status};

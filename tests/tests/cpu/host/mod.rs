@@ -11,7 +11,7 @@ use self::random::Random;
 use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::code_asm::{xmm0, xmm1};
 use iced_x86::{Code, CpuidFeature, Mnemonic};
-use vbts_cpu::cpu::vector::{GP, XM};
+use vbts_cpu::state::vector::{GP, XM};
 use vbts_cpu::state::{X87State, cr4, rflags};
 use vbts_cpu::{Model, model};
 

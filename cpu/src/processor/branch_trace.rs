@@ -2,9 +2,9 @@
 
 use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored};
 
-use crate::cpu::Cpu;
-use crate::debug;
-use crate::op::seg;
+use crate::insn::seg;
+use crate::processor::cpu::Cpu;
+use crate::processor::debug;
 use crate::state::rflags;
 
 impl Cpu {

@@ -24,10 +24,10 @@
 
 use vbts_bts::DebugCtl;
 
-use crate::clock::{Clock, HostClock};
-use crate::cpu::{Cpu, Special};
-use crate::cpuid::Model;
-use crate::lower::MAX_BLOCK;
+use crate::decode::MAX_BLOCK;
+use crate::model::Model;
+use crate::processor::clock::{Clock, HostClock};
+use crate::processor::cpu::{Cpu, Special};
 use crate::state::PmuState;
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, the pin, is nowhere; version 2 has no "any thread".

@@ -1,9 +1,10 @@
 //! Exceptions: from the reason why an instruction stopped to the event, and what happens if that
 //! cannot be delivered (SDM Vol. 3A 6.15, interrupt 8).
 
-use crate::cpu::{Cpu, Fault, Special, vector};
-use crate::interrupt::{Event, Source};
-use crate::op::Abort;
+use crate::insn::Abort;
+use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::interrupt::{Event, Source};
+use crate::state::vector;
 
 /// The classes of SDM Vol. 3A table 6-4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! For whom instructions are executed.
 
-use crate::cpu::Cpu;
+use crate::processor::cpu::Cpu;
 
 /// Instructions by privilege level, and by whether IA32_DEBUGCTL asks for branches to be recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

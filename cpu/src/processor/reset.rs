@@ -1,9 +1,9 @@
 //! The states that a processor starts from: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1
 //! and table 9-1, 8.4).
 
-use crate::cpuid::Model;
-use crate::debug::{DR6_ONES, DR7_ONES};
-use crate::segment::system;
+use crate::model::Model;
+use crate::processor::debug::{DR6_ONES, DR7_ONES};
+use crate::processor::segment::system;
 use crate::state::{
     CpuState, MsrState, PmuState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0, gpr,
     rflags,

@@ -1,5 +1,8 @@
 //! The architectural state of one logical processor, in the form that accelerators exchange.
 
+pub mod flags;
+pub mod vector;
+
 use bitflags::bitflags;
 
 /// General-purpose register numbers, as instructions encode them.
@@ -255,8 +258,8 @@ impl Default for MsrState {
             sysenter_esp: 0,
             sysenter_eip: 0,
             tsc_aux: 0,
-            pat: crate::msr::PAT_RESET,
-            misc_enable: crate::msr::MISC_ENABLE_RESET,
+            pat: crate::processor::msr::PAT_RESET,
+            misc_enable: crate::processor::msr::MISC_ENABLE_RESET,
             debugctl: 0,
             ds_area: 0,
             pmu: PmuState::default(),

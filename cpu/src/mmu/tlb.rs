@@ -4,7 +4,7 @@
 //! one comparison and no permission test. Only RAM is entered, and only for what the page tables
 //! allow at once: a write entry exists only if the dirty flag is already set.
 
-use crate::mem::{Access, Privilege};
+use crate::processor::memory::{Access, Privilege};
 
 const ENTRIES: usize = 512;
 /// Of access: [`Access`].
@@ -17,7 +17,7 @@ const CLASSES: usize = 3;
 
 /// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
 const INVALID: u64 = u64::MAX;
-/// Writes to the page must look before they leap ([`crate::cpu::Cpu::is_observed`]).
+/// Writes to the page must look before they leap ([`crate::processor::cpu::Cpu::is_observed`]).
 const OBSERVED: u64 = 1;
 /// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;

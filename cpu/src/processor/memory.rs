@@ -4,11 +4,11 @@ use std::arch::asm;
 
 use vbts_bts::{DsFault, DsMemory};
 
-use crate::cpu::{Cpu, Fault, Special};
-use crate::flags::Int;
-use crate::op::{Abort, Op};
-use crate::paging;
-use crate::tlb::Hit;
+use crate::insn::{Abort, Op};
+use crate::mmu::paging;
+use crate::mmu::tlb::Hit;
+use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::state::flags::Int;
 
 /// What an access does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -424,7 +424,7 @@ impl Cpu {
             && size.is_power_of_two()
             && la & (size as u64 - 1) != 0
         {
-            return Err(self.exception(crate::cpu::vector::AC, Some(0)));
+            return Err(self.exception(crate::state::vector::AC, Some(0)));
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! The stack as far transfers use it: several words are pushed or popped, and the stack pointer
 //! moves only when the transfer is certain.
 
-use crate::cpu::{Cpu, Fault, vector};
-use crate::flags::Int;
-use crate::mem::Privilege;
-use crate::op::Abort;
-use crate::segment::{sreg, within_limit};
+use crate::insn::Abort;
+use crate::processor::cpu::{Cpu, Fault};
+use crate::processor::memory::Privilege;
+use crate::processor::segment::{sreg, within_limit};
+use crate::state::flags::Int;
+use crate::state::vector;
 use crate::state::{SegAttr, Segment, gpr};
 
 /// A stack, with a pointer that is not yet RSP.

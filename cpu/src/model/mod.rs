@@ -6,10 +6,10 @@
 use iced_x86::CpuidFeature;
 use vbts_bts::Generation;
 
-use crate::clock::Clock;
-use crate::cpu::Cpu;
-use crate::msr::{APIC_BASE, APIC_BASE_ENABLE};
-use crate::paging::PHYS_BITS;
+use crate::mmu::paging::PHYS_BITS;
+use crate::processor::clock::Clock;
+use crate::processor::cpu::Cpu;
+use crate::processor::msr::{APIC_BASE, APIC_BASE_ENABLE};
 
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The decoded operation: what the CPU runs.
 
-use crate::cpu::Cpu;
-use crate::dispatch::{Run, called};
+use crate::backend::interpreter::dispatch::{Run, called};
 use crate::exec;
+use crate::processor::cpu::Cpu;
 
 /// What a handler tells the run loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub mod seg {
 /// [`reg::TMP`], so that the others need not ask. All carry the same `off`, `len` and `idx`.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
-    /// Its code, see [`crate::dispatch`].
+    /// Its code, see [`crate::backend::interpreter::dispatch`].
     pub run: Run,
     /// Executes it where the code alone cannot.
     pub body: Handler,

@@ -1,7 +1,7 @@
 //! Decoded blocks, cached by guest-physical address, and what is known about code in guest memory.
 
-use crate::dispatch::Ops;
-use crate::op::Op;
+use crate::backend::interpreter::dispatch::Ops;
+use crate::insn::Op;
 
 /// Bytes a granule of [`CodeMap`].
 const GRANULE: u64 = 64;

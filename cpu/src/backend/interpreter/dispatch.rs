@@ -13,8 +13,8 @@
 
 use std::marker::PhantomData;
 
-use crate::cpu::Cpu;
-use crate::op::{Exec, Flow, Handler, Op, reg};
+use crate::insn::{Exec, Flow, Handler, Op, reg};
+use crate::processor::cpu::Cpu;
 
 /// Code of an operation, and of those behind it. The last argument is the value that is passed on,
 /// if one is.
@@ -220,7 +220,7 @@ impl Threaded {
 /// The instance of a handler with these generic parameters, for operations whose code calls it.
 macro_rules! handler {
     ($f:ident $(, $g:tt)*) => {
-        $f::<$($g),*> as $crate::op::Handler
+        $f::<$($g),*> as $crate::insn::Handler
     };
 }
 pub(crate) use handler;
@@ -230,14 +230,14 @@ pub(crate) use handler;
 /// code from being a jump.
 macro_rules! threaded {
     ($f:ident $(, $g:tt)*) => {{
-        let run: $crate::dispatch::Run = |cpu, at, passed| {
+        let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| {
             let how = $f::<$($g),*>(cpu, at.op());
             at.after(cpu, how, passed)
         };
-        $crate::dispatch::Threaded {
-            codes: $crate::dispatch::Codes::One(run),
+        $crate::backend::interpreter::dispatch::Threaded {
+            codes: $crate::backend::interpreter::dispatch::Codes::One(run),
             body: $crate::exec::undefined,
-            passes: $crate::dispatch::Passes::Nothing,
+            passes: $crate::backend::interpreter::dispatch::Passes::Nothing,
         }
     }};
 }
@@ -248,14 +248,14 @@ pub(crate) use threaded;
 /// out of the way.
 macro_rules! memory {
     ($f:ident, $($g:tt),+) => {{
-        let run: $crate::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.op()) {
-            Err($crate::op::Abort) => $crate::dispatch::again(cpu, at, passed),
+        let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.op()) {
+            Err($crate::insn::Abort) => $crate::backend::interpreter::dispatch::again(cpu, at, passed),
             how => at.after(cpu, how, passed),
         };
-        $crate::dispatch::Threaded {
-            codes: $crate::dispatch::Codes::One(run),
+        $crate::backend::interpreter::dispatch::Threaded {
+            codes: $crate::backend::interpreter::dispatch::Codes::One(run),
             body: $f::<false, $($g),+>,
-            passes: $crate::dispatch::Passes::Nothing,
+            passes: $crate::backend::interpreter::dispatch::Passes::Nothing,
         }
     }};
 }
@@ -266,20 +266,20 @@ pub(crate) use memory;
 /// [`Threaded::writes`].
 macro_rules! registers {
     ($f:ident $(, $g:tt)*) => {{
-        use $crate::dispatch::operand::{FIRST, NONE, SECOND};
+        use $crate::backend::interpreter::dispatch::operand::{FIRST, NONE, SECOND};
         macro_rules! run {
             ($n:ident) => {{
-                let run: $crate::dispatch::Run = |cpu, at, passed| {
+                let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| {
                     let passed = $f::<$n $(, $g)*>(cpu, at.op(), passed);
-                    at.after(cpu, Ok($crate::op::Flow::Next), passed)
+                    at.after(cpu, Ok($crate::insn::Flow::Next), passed)
                 };
                 run
             }};
         }
-        $crate::dispatch::Threaded {
-            codes: $crate::dispatch::Codes::Registers([run!(NONE), run!(FIRST), run!(SECOND)]),
+        $crate::backend::interpreter::dispatch::Threaded {
+            codes: $crate::backend::interpreter::dispatch::Codes::Registers([run!(NONE), run!(FIRST), run!(SECOND)]),
             body: $crate::exec::undefined,
-            passes: $crate::dispatch::Passes::Nothing,
+            passes: $crate::backend::interpreter::dispatch::Passes::Nothing,
         }
     }};
 }
@@ -289,23 +289,23 @@ pub(crate) use registers;
 /// on is its destination register, or what it was passed.
 macro_rules! addressed {
     ($again:ident, $f:ident $(, $g:tt)*) => {{
-        use $crate::dispatch::operand::{FIRST, NONE, SECOND};
+        use $crate::backend::interpreter::dispatch::operand::{FIRST, NONE, SECOND};
         macro_rules! run {
             ($n:ident) => {{
-                let run: $crate::dispatch::Run =
+                let run: $crate::backend::interpreter::dispatch::Run =
                     |cpu, at, passed| match $f::<true, $n $(, $g)*>(cpu, at.op(), passed) {
-                        Ok(passed) => at.after(cpu, Ok($crate::op::Flow::Next), passed),
-                        Err($crate::op::Abort) => $crate::dispatch::$again(cpu, at, passed),
+                        Ok(passed) => at.after(cpu, Ok($crate::insn::Flow::Next), passed),
+                        Err($crate::insn::Abort) => $crate::backend::interpreter::dispatch::$again(cpu, at, passed),
                     };
                 run
             }};
         }
-        let body: $crate::op::Handler =
-            |cpu, op| $f::<false, NONE $(, $g)*>(cpu, op, 0).map(|_| $crate::op::Flow::Next);
-        $crate::dispatch::Threaded {
-            codes: $crate::dispatch::Codes::Memory([run!(NONE), run!(FIRST), run!(SECOND)]),
+        let body: $crate::insn::Handler =
+            |cpu, op| $f::<false, NONE $(, $g)*>(cpu, op, 0).map(|_| $crate::insn::Flow::Next);
+        $crate::backend::interpreter::dispatch::Threaded {
+            codes: $crate::backend::interpreter::dispatch::Codes::Memory([run!(NONE), run!(FIRST), run!(SECOND)]),
             body,
-            passes: $crate::dispatch::Passes::Same,
+            passes: $crate::backend::interpreter::dispatch::Passes::Same,
         }
     }};
 }
@@ -314,8 +314,8 @@ pub(crate) use addressed;
 /// [`addressed`] for what writes its destination register; see [`Threaded::writes`].
 macro_rules! load {
     ($f:ident $(, $g:tt)*) => {
-        $crate::dispatch::addressed!(again_loading, $f $(, $g)*)
-            .passes($crate::dispatch::Passes::Nothing)
+        $crate::backend::interpreter::dispatch::addressed!(again_loading, $f $(, $g)*)
+            .passes($crate::backend::interpreter::dispatch::Passes::Nothing)
     };
 }
 pub(crate) use load;
@@ -323,7 +323,7 @@ pub(crate) use load;
 /// [`addressed`] for what writes no register.
 macro_rules! store {
     ($f:ident $(, $g:tt)*) => {
-        $crate::dispatch::addressed!(again, $f $(, $g)*)
+        $crate::backend::interpreter::dispatch::addressed!(again, $f $(, $g)*)
     };
 }
 pub(crate) use store;

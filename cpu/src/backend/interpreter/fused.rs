@@ -5,12 +5,12 @@
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-use super::branch::jump;
-use super::{condition, operand_size};
-use crate::cpu::Cpu;
-use crate::dispatch::{Run, again, operand};
-use crate::flags::{Int, Lazy};
-use crate::op::{Abort, Exec, Flow, Op};
+use crate::backend::interpreter::dispatch::{Run, again, operand};
+use crate::exec::branch::jump;
+use crate::exec::{condition, operand_size};
+use crate::insn::{Abort, Exec, Flow, Op};
+use crate::processor::cpu::Cpu;
+use crate::state::flags::{Int, Lazy};
 
 /// What the jump looks at.
 trait Kind {
@@ -185,7 +185,7 @@ pub(crate) fn select(first: &Instruction, second: &Instruction, operand: u8) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::tests::edges;
+    use crate::state::flags::tests::edges;
 
     fn check<const C: u8, T: Int>(a: T, b: T) {
         let (flags, met) = Cmp::compare::<C, T>(a, b);

@@ -1,9 +1,10 @@
 //! Debug registers: breakpoints, watchpoints, single-stepping (SDM Vol. 3B 17.2, 17.3).
 
-use crate::cpu::{Cpu, Special, vector};
-use crate::interrupt::{Event, Source};
-use crate::mem::Access;
-use crate::op::Abort;
+use crate::insn::Abort;
+use crate::processor::cpu::{Cpu, Special};
+use crate::processor::interrupt::{Event, Source};
+use crate::processor::memory::Access;
+use crate::state::vector;
 use crate::state::{SystemState, cr4};
 
 /// DR6: a MOV to or from a debug register was stopped by DR7.GD.

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::flags::Int;
+use crate::state::flags::Int;
 
 /// One contiguous range of guest RAM.
 #[derive(Debug, Clone, Copy)]

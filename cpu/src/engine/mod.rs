@@ -1,15 +1,18 @@
 //! The run loop.
 
-use crate::block::{Block, BlockCache, BlockId, Branch, Extent};
-use crate::clock::Clock;
-use crate::cpu::{Cpu, Fault, Special};
-use crate::dispatch::{At, Done};
-use crate::lower;
-use crate::op::{Abort, Flow, Op, reg, seg};
-use crate::platform::Signals;
-use crate::pmu::branches_before;
+pub(crate) mod block;
+pub(crate) mod spin;
+
+use crate::backend::interpreter::dispatch::{At, Done};
+use crate::decode;
+use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
+use crate::insn::{Abort, Flow, Op, reg, seg};
+use crate::mmu::tlb::Hit;
+use crate::processor::clock::Clock;
+use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::platform::Signals;
+use crate::processor::pmu::branches_before;
 use crate::state::rflags;
-use crate::tlb::Hit;
 
 /// Instructions that [`SoftCpu::run`] executes at most when time is the host's: some 50 µs.
 const SLICE: u64 = 20_000;
@@ -275,7 +278,7 @@ impl SoftCpu {
         }
         // TF counts as it was when the instruction began (SDM Vol. 3B 17.3.1.4).
         if before.contains(Special::TRAP) && !cpu.trap_suppressed() {
-            cpu.pending_db |= crate::debug::DR6_BS;
+            cpu.pending_db |= crate::processor::debug::DR6_BS;
             cpu.special |= Special::DEBUG;
         }
         cpu.special.remove(Special::NO_STEP);
@@ -323,10 +326,10 @@ impl SoftCpu {
             return Ok(Found::Crossing(hit.gpa));
         }
         let longest = match extent {
-            Extent::Whole => lower::MAX_BLOCK,
+            Extent::Whole => decode::MAX_BLOCK,
             Extent::One => 1,
         };
-        let block = lower::block(&self.cpu, hit.host, hit.gpa, longest);
+        let block = decode::block(&self.cpu, hit.host, hit.gpa, longest);
         let size = self.cpu.code_size;
         let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
             let block = self.decode_single()?;
@@ -403,11 +406,11 @@ impl SoftCpu {
 
     fn decode_anywhere(&mut self) -> Result<Block, Stopped> {
         let hit = self.fetch()?;
-        let mut bytes = [0u8; lower::MAX_INSTRUCTION];
+        let mut bytes = [0u8; decode::MAX_INSTRUCTION];
         let here = left_in_page(hit.gpa).min(bytes.len());
         // SAFETY: `hit.host` is RAM with at least `here` bytes left in its page.
         unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), here) };
-        if let Some(block) = lower::single(&self.cpu, &bytes[..here]) {
+        if let Some(block) = decode::single(&self.cpu, &bytes[..here]) {
             return Ok(block);
         }
         let next = self.cpu.linear_ip(self.cpu.rip.wrapping_add(here as u64));
@@ -418,7 +421,7 @@ impl SoftCpu {
         let rest = bytes.len() - here;
         // SAFETY: `more.host` is the first byte of a page of RAM.
         unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
-        Ok(lower::single(&self.cpu, &bytes).unwrap_or_else(|| lower::too_long(&bytes)))
+        Ok(decode::single(&self.cpu, &bytes).unwrap_or_else(|| decode::too_long(&bytes)))
     }
 
     fn linear_rip(&self) -> u64 {

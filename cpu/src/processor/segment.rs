@@ -1,9 +1,10 @@
 //! Selectors, descriptors and the checks that loading a segment register makes (SDM Vol. 3A
 //! chapters 3.4 and 5).
 
-use crate::cpu::{Cpu, vector};
-use crate::mem::canonical;
-use crate::op::Abort;
+use crate::insn::Abort;
+use crate::processor::cpu::Cpu;
+use crate::processor::memory::canonical;
+use crate::state::vector;
 use crate::state::{SegAttr, Segment, cr0, efer};
 
 /// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode knows those without `_16`, and

@@ -1,9 +1,9 @@
 //! Paging (SDM Vol. 3A chapter 4): one walk for 32-bit paging, PAE paging and 4-level paging.
 
-use crate::ram::GuestRam;
+use crate::mmu::ram::GuestRam;
 use crate::state::{SystemState, cr0, cr4, efer};
 
-use crate::mem::{Access, Privilege};
+use crate::processor::memory::{Access, Privilege};
 
 const P: u64 = 1 << 0;
 const RW: u64 = 1 << 1;

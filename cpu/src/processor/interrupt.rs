@@ -3,11 +3,12 @@
 //!
 //! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
 
-use crate::cpu::{Cpu, Fault, Special, vector};
-use crate::flags::Int;
-use crate::frame::Frame;
-use crate::op::{Abort, Exec, Flow, Op};
-use crate::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
+use crate::insn::{Abort, Exec, Flow, Op};
+use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::frame::Frame;
+use crate::processor::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
+use crate::state::flags::Int;
+use crate::state::vector;
 use crate::state::{PendingEvent, SegAttr, Segment, gpr, rflags};
 
 /// What an event is, as far as its delivery differs.

@@ -6,11 +6,12 @@ use iced_x86::{
     Mnemonic, OpKind, Register,
 };
 
-use crate::block::{Block, CodeSize};
-use crate::cpu::Cpu;
-use crate::dispatch::{Passes, called};
+use crate::backend::interpreter::dispatch::{Passes, called};
+use crate::backend::interpreter::fused;
+use crate::engine::block::{Block, CodeSize};
 use crate::exec;
-use crate::op::{Handler, Op, reg, seg};
+use crate::insn::{Handler, Op, reg, seg};
+use crate::processor::cpu::Cpu;
 
 /// Longest instruction in bytes (SDM Vol. 2A 2.3.11).
 pub(crate) const MAX_INSTRUCTION: usize = 15;
@@ -61,7 +62,7 @@ pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option
         let (first, operand) = (ops.len().wrapping_sub(1), passed.operand);
         push(cpu, &insn, len, count, &mut ops, &mut passed);
         if let Some(op) = ops.get_mut(first)
-            && let Some(run) = exec::fused::select(&previous, &insn, operand)
+            && let Some(run) = fused::select(&previous, &insn, operand)
         {
             op.run = run;
         }

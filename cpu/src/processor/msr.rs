@@ -3,13 +3,13 @@
 //!
 //! A register that is not in the table does not exist: #GP(0).
 
-use crate::cpu::Cpu;
-use crate::cpuid::Model;
-use crate::mem::canonical;
-use crate::op::Abort;
-use crate::paging::PHYS_BITS;
-use crate::pmu::Register;
-use crate::segment::sreg;
+use crate::insn::Abort;
+use crate::mmu::paging::PHYS_BITS;
+use crate::model::Model;
+use crate::processor::cpu::Cpu;
+use crate::processor::memory::canonical;
+use crate::processor::pmu::Register;
+use crate::processor::segment::sreg;
 use crate::state::{MsrState, cr0, efer};
 
 /// IA32_APIC_BASE.

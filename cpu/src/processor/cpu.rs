@@ -5,47 +5,26 @@ use std::sync::Arc;
 use bitflags::bitflags;
 use vbts_bts::Recorder;
 
-use crate::block::{CodeMap, CodeSize, JumpKeys};
-use crate::clock::{Clock, HostClock};
-use crate::cpuid::{Model, Topology};
-use crate::debug::{Breakpoints, DEBUGCTL_BTF, DR6_ONES, DR7_ONES};
-use crate::dispatch::operand;
-use crate::flags::{Int, Lazy};
-use crate::mem::Privilege;
-use crate::op::{Abort, Exec, Flow, Op, reg};
-use crate::paging;
-use crate::platform::{Platform, Signals};
-use crate::pmu::Pmu;
-use crate::ram::GuestRam;
-use crate::record::{NO_PAGE, Window};
-use crate::spin::SpinDetector;
+use crate::backend::interpreter::dispatch::operand;
+use crate::engine::block::{CodeMap, CodeSize, JumpKeys};
+use crate::engine::spin::SpinDetector;
+use crate::insn::{Abort, Exec, Flow, Op, reg};
+use crate::mmu::paging;
+use crate::mmu::ram::GuestRam;
+use crate::mmu::tlb::{Hit, PageFilter, Tlb};
+use crate::model::{Model, Topology};
+use crate::processor::branch_trace::{NO_PAGE, Window};
+use crate::processor::clock::{Clock, HostClock};
+use crate::processor::debug::{Breakpoints, DEBUGCTL_BTF, DR6_ONES, DR7_ONES};
+use crate::processor::memory::Privilege;
+use crate::processor::platform::{Platform, Signals};
+use crate::processor::pmu::Pmu;
+use crate::processor::usage::Meter;
+use crate::state::flags::{Int, Lazy};
+use crate::state::vector;
 use crate::state::{
     CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
 };
-use crate::tlb::{Hit, PageFilter, Tlb};
-use crate::usage::Meter;
-
-/// Exception vectors (SDM Vol. 3A table 6-1).
-pub mod vector {
-    #![allow(missing_docs)]
-    pub const DE: u8 = 0;
-    pub const DB: u8 = 1;
-    pub const NMI: u8 = 2;
-    pub const BP: u8 = 3;
-    pub const OF: u8 = 4;
-    pub const BR: u8 = 5;
-    pub const UD: u8 = 6;
-    pub const NM: u8 = 7;
-    pub const DF: u8 = 8;
-    pub const TS: u8 = 10;
-    pub const NP: u8 = 11;
-    pub const SS: u8 = 12;
-    pub const GP: u8 = 13;
-    pub const PF: u8 = 14;
-    pub const MF: u8 = 16;
-    pub const AC: u8 = 17;
-    pub const XM: u8 = 19;
-}
 
 /// Why an instruction did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -290,7 +269,7 @@ impl Cpu {
             signals,
             model,
             topology: Topology::default(),
-            msr_store: crate::msr::reset_values(model),
+            msr_store: crate::processor::msr::reset_values(model),
         };
         cpu.load_state(&CpuState {
             mxcsr: 0x1F80,

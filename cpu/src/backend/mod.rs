@@ -1,0 +1,3 @@
+//! The ways to execute a block of instructions.
+
+pub mod interpreter;
