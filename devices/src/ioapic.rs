@@ -128,8 +128,8 @@ impl IoApic {
         }
     }
 
-    /// Whether software listens to `pin`.
-    pub fn listens(&self, pin: u32) -> bool {
+    /// Whether software has unmasked `pin`.
+    pub fn is_unmasked(&self, pin: u32) -> bool {
         self.redirection
             .get(pin as usize)
             .is_some_and(|entry| entry & REDIRECTION_MASKED == 0)

@@ -51,8 +51,8 @@ impl IrqChip {
     }
 
     /// Whether software has unmasked pin `gsi` of the I/O APIC.
-    pub fn listens(&self, gsi: u32) -> bool {
-        self.ioapic.listens(gsi)
+    pub fn is_unmasked(&self, gsi: u32) -> bool {
+        self.ioapic.is_unmasked(gsi)
     }
 
     /// Passes the 8259A's INT output on to LINT0 of the bootstrap processor.

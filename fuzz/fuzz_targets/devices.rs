@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use vbts::board::{Board, END_OF_TIME, Socket};
+use vbts::board::{Board, MAX_DEADLINE, VcpuPlatform};
 use vbts::layout::{COM1, IOAPIC, LAPIC, VIRTIO_BASE};
 use vbts_cpu::Platform;
 use vbts_devices::ninep::Access;
@@ -92,8 +92,8 @@ fuzz_target!(|data: &[u8]| {
     let console = console.expect("a console");
     let share = board.add_share("tag", &TREE.share(), Access::ReadOnly);
     share.expect("the share is there");
-    let socket = Socket::new(Arc::new(board), 0);
-    let board = socket.board();
+    let platform = VcpuPlatform::new(Arc::new(board), 0);
+    let board = platform.board();
 
     let mut now = 0u64;
     for _ in 0..OPERATIONS {
@@ -106,52 +106,52 @@ fuzz_target!(|data: &[u8]| {
             0..=2 => {
                 let port = port(&mut input, operation & 0x80 != 0);
                 let value = input.u32().to_le_bytes();
-                socket.pio_write(now, port, &value[..size.min(4)]);
+                platform.pio_write(now, port, &value[..size.min(4)]);
             }
             3 | 4 => {
                 let mut value = [0; 4];
                 let port = port(&mut input, operation & 0x80 != 0);
-                socket.pio_read(now, port, &mut value[..size.min(4)]);
+                platform.pio_read(now, port, &mut value[..size.min(4)]);
             }
             5..=7 => {
                 let address = address(&mut input);
                 let value = input.u64().to_le_bytes();
                 // Registers are 32 bits wide: mostly access them so.
                 let size = if operation & 0x80 == 0 { 4 } else { size };
-                socket.mmio_write(now, address, &value[..size]);
+                platform.mmio_write(now, address, &value[..size]);
             }
             8 => {
                 let mut value = [0; 8];
                 let size = if operation & 0x80 == 0 { 4 } else { size };
-                socket.mmio_read(now, address(&mut input), &mut value[..size]);
+                platform.mmio_read(now, address(&mut input), &mut value[..size]);
             }
             // Time passes: a bit, or until the next deadline, as when the processor sleeps.
             9 => {
                 let step = u64::from(input.u8()) << ((operation >> 4) * 4);
-                now = now.saturating_add(step).min(END_OF_TIME - 1);
+                now = now.saturating_add(step).min(MAX_DEADLINE - 1);
             }
             10 | 11 => now = board.next_deadline().unwrap_or(now).max(now),
             12 => {
-                let taken = socket.acknowledge_interrupt(now);
+                let taken = platform.acknowledge_interrupt(now);
                 if taken.is_some() && operation & 0x80 == 0 {
                     // End of interrupt.
-                    socket.mmio_write(now, LAPIC + 0xB0, &[0; 4]);
+                    platform.mmio_write(now, LAPIC + 0xB0, &[0; 4]);
                 }
-                socket.take_nmi();
+                platform.take_nmi();
             }
             13 => {
                 let msr = input.choose(&APIC_MSRS);
                 let value = input.u64();
-                socket.apic_wrmsr(now, msr, value);
-                socket.apic_rdmsr(now, msr);
-                socket.set_cr8(now, value & 15);
-                assert_eq!(socket.cr8() & !15, 0);
+                platform.apic_wrmsr(now, msr, value);
+                platform.apic_rdmsr(now, msr);
+                platform.set_cr8(now, value & 15);
+                assert_eq!(platform.cr8() & !15, 0);
             }
             14 => {
                 let len = input.u8();
                 board.push_serial_input(input.bytes(len.into()));
                 lock(&console).push_input(0, &[len; 3]);
-                socket.performance_interrupt(now);
+                platform.performance_interrupt(now);
             }
             _ => {
                 let (at, len) = (input.u16(), input.u8());

@@ -16,7 +16,7 @@ use vbts_cpu::{Cpu, Exit, Signals, SoftCpu};
 use vbts_devices::{OutputBuffer, shared};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::board::{Board, Socket};
+use crate::board::{Board, VcpuPlatform};
 use crate::boot::registers;
 use crate::cli::options::{Accelerator, BtsMode};
 use crate::exit::Failure;
@@ -297,7 +297,7 @@ fn measure_soft(long: Duration) -> Result<Speed, Failure> {
         model,
         // SAFETY: it lives to the end of this function.
         unsafe { memory::cpu_view(&memory) },
-        Arc::new(Socket::new(Arc::new(board), 0)),
+        Arc::new(VcpuPlatform::new(Arc::new(board), 0)),
         signals,
     );
     cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));

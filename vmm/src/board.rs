@@ -38,9 +38,9 @@ fn is_internal(port: u16) -> bool {
     matches!(port, 0x20..=0x61 | 0x70..=0x71 | 0xA0..=0xA1 | 0x4D0..=0x4D1)
 }
 
-/// A device that wants to be called at this virtual time or later, in ns, is not called: 292 years
-/// after the start, and sums of two times that are both earlier do not overflow.
-pub const END_OF_TIME: u64 = 1 << 63;
+/// Deadlines at this virtual time in ns (292 years) or later are ignored, so that the sum of two
+/// times does not overflow.
+pub const MAX_DEADLINE: u64 = 1 << 63;
 
 /// Why a board cannot be put together.
 #[derive(Debug, Error)]
@@ -259,17 +259,17 @@ impl Board {
         self.power.is_off()
     }
 
-    /// Presses the power button; false if the guest's kernel has no ear for it.
+    /// Signals a power-button event. Returns `false` if the guest has not unmasked its interrupt.
     pub fn press_power_button(&self) -> bool {
-        let heard = lock(&self.chip).listens(layout::POWER_BUTTON_GSI);
-        if heard {
+        let unmasked = lock(&self.chip).is_unmasked(layout::POWER_BUTTON_GSI);
+        if unmasked {
             lock(&self.power_button).pulse();
             self.update_signals();
         }
-        heard
+        unmasked
     }
 
-    /// The guest listens on its serial port and has read everything.
+    /// Whether the guest has enabled reception on its serial port and has read all input.
     pub fn serial_wants_input(&self) -> bool {
         lock(&self.uart).wants_input()
     }
@@ -289,7 +289,7 @@ impl Board {
             lock(&self.rtc).next_deadline(),
         ];
         let earliest = deadlines.into_iter().flatten().min();
-        earliest.filter(|at| *at < END_OF_TIME)
+        earliest.filter(|at| *at < MAX_DEADLINE)
     }
 
     /// Brings all devices up to `now`.
@@ -327,15 +327,15 @@ impl Board {
     }
 }
 
-/// Where a processor meets the board.
+/// The board as one processor accesses it.
 #[derive(Debug, Clone)]
-pub struct Socket {
+pub struct VcpuPlatform {
     board: Arc<Board>,
     cpu: usize,
 }
 
-impl Socket {
-    /// The place of processor `cpu`.
+impl VcpuPlatform {
+    /// The board as processor `cpu` accesses it.
     pub fn new(board: Arc<Board>, cpu: usize) -> Self {
         Self { board, cpu }
     }
@@ -365,7 +365,7 @@ impl Socket {
     }
 }
 
-impl Platform for Socket {
+impl Platform for VcpuPlatform {
     fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]) {
         match self.lapic_offset(gpa) {
             Some(offset) => self.chip().lapic_read(self.cpu, now, offset, data),
@@ -470,59 +470,61 @@ mod tests {
         (board, output)
     }
 
-    /// The socket of a board with one processor.
-    fn socket() -> (Socket, Shared<OutputBuffer>) {
+    /// The platform of a board with one processor.
+    fn platform() -> (VcpuPlatform, Shared<OutputBuffer>) {
         let (board, output) = board_of(1);
-        (Socket::new(Arc::new(board), 0), output)
+        (VcpuPlatform::new(Arc::new(board), 0), output)
     }
 
     #[test]
     fn ports_reach_their_devices() {
-        let (socket, output) = socket();
-        let board = socket.board();
-        socket.pio_write(0, 0x3F8, b"A");
+        let (platform, output) = platform();
+        let board = platform.board();
+        platform.pio_write(0, 0x3F8, b"A");
         assert_eq!(lock(&output).take(), b"A");
         assert_eq!(board.exit_status(), None);
-        socket.pio_write(0, 0xF4, &7u32.to_le_bytes());
+        platform.pio_write(0, 0xF4, &7u32.to_le_bytes());
         assert_eq!(board.exit_status(), Some(7));
         assert!(!board.reset_requested());
-        socket.pio_write(0, 0x64, &[0xFE]);
+        platform.pio_write(0, 0x64, &[0xFE]);
         assert!(board.reset_requested());
         let mut float = [0; 2];
-        socket.pio_read(0, 0x1234, &mut float);
+        platform.pio_read(0, 0x1234, &mut float);
         assert_eq!(float, [0xFF, 0xFF]);
     }
 
     #[test]
     fn a_local_apic_timer_raises_intr_at_its_deadline() {
-        let (socket, _) = socket();
-        let board = socket.board();
-        let lapic =
-            |offset, value: u32| socket.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+        let (platform, _) = platform();
+        let board = platform.board();
+        let lapic = |offset, value: u32| {
+            platform.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes())
+        };
         lapic(0xF0, 0x1FF);
         lapic(0x320, 0x40);
         lapic(0x3E0, 0xB);
         lapic(0x380, 1000);
         assert_eq!(board.next_deadline(), Some(1000));
         board.tick(999);
-        assert_eq!(socket.signals().get() & Signals::INTR, 0);
+        assert_eq!(platform.signals().get() & Signals::INTR, 0);
         board.tick(1000);
-        assert_eq!(socket.signals().get() & Signals::INTR, Signals::INTR);
-        assert_eq!(socket.acknowledge_interrupt(1000), Some(0x40));
-        assert_eq!(socket.signals().get() & Signals::INTR, 0);
+        assert_eq!(platform.signals().get() & Signals::INTR, Signals::INTR);
+        assert_eq!(platform.acknowledge_interrupt(1000), Some(0x40));
+        assert_eq!(platform.signals().get() & Signals::INTR, 0);
     }
 
     #[test]
-    fn nobody_sleeps_until_the_end_of_time() {
-        let (socket, _) = socket();
-        let board = socket.board();
-        let lapic =
-            |offset, value: u32| socket.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+    fn deadlines_beyond_the_maximum_are_ignored() {
+        let (platform, _) = platform();
+        let board = platform.board();
+        let lapic = |offset, value: u32| {
+            platform.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes())
+        };
         lapic(0xF0, 0x1FF);
         lapic(0x320, 0x4_0040);
-        socket.apic_wrmsr(0, 0x6E0, END_OF_TIME - 1);
-        assert_eq!(board.next_deadline(), Some(END_OF_TIME - 1));
-        socket.apic_wrmsr(0, 0x6E0, u64::MAX);
+        platform.apic_wrmsr(0, 0x6E0, MAX_DEADLINE - 1);
+        assert_eq!(board.next_deadline(), Some(MAX_DEADLINE - 1));
+        platform.apic_wrmsr(0, 0x6E0, u64::MAX);
         assert_eq!(board.next_deadline(), None);
     }
 
@@ -539,9 +541,9 @@ mod tests {
             .unwrap_err();
         assert!(error.to_string().contains("10 virtio devices"), "{error}");
         assert!(!board.take_dma());
-        let socket = Socket::new(Arc::new(board), 0);
-        let board = socket.board();
-        socket.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
+        let platform = VcpuPlatform::new(Arc::new(board), 0);
+        let board = platform.board();
+        platform.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
         assert!(board.take_dma());
         assert!(!board.take_dma());
     }
@@ -550,7 +552,7 @@ mod tests {
     fn a_processor_starts_another() {
         let (board, _) = board_of(2);
         let board = Arc::new(board);
-        let [first, second] = [0, 1].map(|cpu| Socket::new(board.clone(), cpu));
+        let [first, second] = [0, 1].map(|cpu| VcpuPlatform::new(board.clone(), cpu));
         let icr = |high: u32, low: u32| {
             first.mmio_write(0, layout::LAPIC + 0x310, &high.to_le_bytes());
             first.mmio_write(0, layout::LAPIC + 0x300, &low.to_le_bytes());

@@ -1,12 +1,12 @@
 //! The machine: processors, board and memory, and the loops that run them.
 //!
-//! | module | whose time passes |
+//! | module | clock of the guest |
 //! |---|---|
-//! | `virtual_time` | the guest's: one thread runs all processors in turn, and two runs are the same |
-//! | `host_time` | the host's: a thread for each processor, which KVM executes; `rest` knows whether all of them sleep |
+//! | `virtual_time` | retired instructions: one thread runs all processors in turn, and two runs are the same |
+//! | `host_time` | the host's clock: one thread per processor, on KVM; `idle` detects that all are halted |
 
 mod host_time;
-mod rest;
+mod idle;
 mod virtual_time;
 
 use std::os::fd::BorrowedFd;
@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 use vbts_cpu::{Cpu, CpuState, HostClock, Model, SoftCpu, Topology, Usage};
 use vbts_devices::{Shared, lock};
 
-use crate::board::{Board, Socket};
+use crate::board::{Board, VcpuPlatform};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Event};
 use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
 use crate::sandbox::Sandbox;
-use crate::vcpu::{Moves, Vcpu};
+use crate::vcpu::{HandoverStats, Vcpu};
 
-/// Timer expiries that processors with interrupts off may sleep through, waiting for an NMI, before
-/// they count as dead.
+/// Timer expiries while all processors are halted with interrupts off, after which the run ends: an
+/// NMI could still wake them, but none has come.
 const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
 
-/// How a guest has ended by itself.
+/// How the guest ended the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It wrote this status to the exit port.
+    /// The guest wrote this status to the exit port.
     Status(u8),
-    /// It reset the machine.
+    /// The guest reset the machine.
     Reset,
-    /// It switched the machine off.
+    /// The guest switched the machine off.
     Off,
 }
 
@@ -75,28 +75,28 @@ pub struct Machine {
     console: Shared<Console>,
     alarm: Arc<Alarm>,
     sandbox: Option<Sandbox>,
-    /// Where KVM executes the processors: the time that they live by.
+    /// The clock of the processors if KVM executes them.
     host_clock: Option<HostClock>,
     vm: Option<Vm>,
     /// Virtual time in ns.
     now: u64,
-    /// Where the host's time goes, if it is measured.
+    /// The host time that the run has taken, if it is measured.
     timed: Option<Timed>,
 }
 
-/// Where the host's time goes on the software CPU.
+/// Host time that a run on the software CPU has taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timed {
-    /// Into executing the guest's instructions.
+    /// Time in the software CPU.
     pub processors: Duration,
-    /// Into all of the run.
+    /// Total time of the run.
     pub run: Duration,
 }
 
 impl Machine {
-    /// A machine with a processor for each of the board's sockets, of which the first is in `state`
-    /// and the others wait for a start-up IPI. `console` is where the board's serial port goes.
-    /// `alarm` may end the run. The whole process enters `sandbox` as the run begins.
+    /// Creates a machine with as many processors as the board has. The first is in `state`, the
+    /// others wait for a start-up IPI. `console` is the output of the board's serial port. `alarm`
+    /// can end the run. The process enters `sandbox` when the run begins.
     pub fn new(
         model: &'static Model,
         board: Board,
@@ -109,11 +109,11 @@ impl Machine {
         let board = Arc::new(board);
         let count = board.signals().len() as u8;
         let vcpu = |id: u8| {
-            let socket = Socket::new(board.clone(), id.into());
-            // SAFETY: the machine keeps both.
+            let platform = VcpuPlatform::new(board.clone(), id.into());
+            // SAFETY: the machine owns the processors and the memory.
             let ram = unsafe { memory::cpu_view(&memory) };
-            let signals = socket.signals();
-            let mut cpu = Cpu::new(model, ram, Arc::new(socket), signals);
+            let signals = platform.signals();
+            let mut cpu = Cpu::new(model, ram, Arc::new(platform), signals);
             cpu.set_topology(Topology { id, count });
             if id == 0 {
                 cpu.load_state(state);
@@ -140,11 +140,11 @@ impl Machine {
         }
     }
 
-    /// Lets `vm`, which has this machine's memory and as many processors, execute them, on the
-    /// host's time.
+    /// Moves the processors to `vm`, which has this machine's memory and as many processors. They
+    /// then run on the host's time.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM rejects a state or a setting.
     pub fn accelerate(&mut self, mut vm: Vm) -> Result<(), Failure> {
         let clock = HostClock::new(vm.tsc_khz());
         let tsc_offset = HostClock::tsc().wrapping_neg();
@@ -163,7 +163,7 @@ impl Machine {
         &self.board
     }
 
-    /// Instructions that the guest has retired on the software CPU.
+    /// Number of instructions retired on the software CPU.
     pub fn instructions(&self) -> u64 {
         self.vcpus
             .iter()
@@ -171,36 +171,36 @@ impl Machine {
             .sum()
     }
 
-    /// For whom they were executed.
+    /// Instructions retired on the software CPU, by privilege level and tracing.
     pub fn usage(&self) -> Usage {
         let usages = self.vcpus.iter().map(|vcpu| vcpu.soft().cpu.usage());
         usages.sum()
     }
 
-    /// Measures from now on where the host's time goes.
+    /// Starts measuring host time.
     pub fn measure(&mut self) {
         self.timed = Some(Timed::default());
     }
 
-    /// Where it has gone, if it was measured. On the host's time it is not.
+    /// The measured host time; `None` if it is not measured, as on KVM.
     pub fn timed(&self) -> Option<Timed> {
         self.timed.filter(|_| self.host_clock.is_none())
     }
 
-    /// How often processors have moved between accelerators.
-    pub fn moves(&self) -> Moves {
-        self.vcpus.iter().map(Vcpu::moves).sum()
+    /// Number of hand-overs between the accelerators, of all processors.
+    pub fn handovers(&self) -> HandoverStats {
+        self.vcpus.iter().map(Vcpu::handovers).sum()
     }
 
-    /// The machine's time in ns.
+    /// The machine's time in ns, virtual or the host's.
     pub fn now(&self) -> u64 {
         self.host_clock.map_or(self.now, |clock| clock.now())
     }
 
-    /// Runs the guest until it ends.
+    /// Runs the guest until it ends the run.
     ///
     /// # Errors
-    /// It crashed, its time was up, or `observer` ended it.
+    /// The guest crashed, the time limit was reached, or `observer` ended it.
     pub fn run(&mut self, observer: &mut dyn RunObserver) -> Result<End, Failure> {
         self.alarm.start_timer()?;
         let began = Instant::now();
@@ -222,24 +222,24 @@ impl Machine {
         }
     }
 
-    fn witness(&self) -> Witness<'_> {
-        Witness {
+    fn status(&self) -> MachineStatus<'_> {
+        MachineStatus {
             board: &self.board,
             console: &self.console,
             alarm: &self.alarm,
         }
     }
 
-    /// A guest that crashed.
+    /// The failure of a guest that crashed for `reason`.
     pub fn crashed(&self, reason: &str) -> Failure {
-        self.witness().crashed(reason)
+        self.status().crashed(reason)
     }
 
-    /// Says what it was that interrupted a wait for the reader of some output.
+    /// Replaces [`Failure::Interrupted`] by its cause, a signal or the time limit.
     fn name_interruption(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Interrupted => match self.alarm.take() {
-                Some(Event::Timeout) => self.witness().timed_out(),
+                Some(Event::Timeout) => self.status().timed_out(),
                 Some(Event::Signal(signal)) => Failure::Signal(signal),
                 None => failure,
             },
@@ -248,16 +248,16 @@ impl Machine {
     }
 }
 
-/// What there is to see of a machine while its processors run.
+/// What ends a run, as far as it can be observed while the processors run.
 #[derive(Debug, Clone, Copy)]
-struct Witness<'a> {
+struct MachineStatus<'a> {
     board: &'a Board,
     console: &'a Shared<Console>,
     alarm: &'a Alarm,
 }
 
-impl Witness<'_> {
-    /// Whether the guest has ended or cannot go on.
+impl MachineStatus<'_> {
+    /// How the guest has ended the run, if it has. An error if it has crashed.
     fn ended(&self) -> Result<Option<End>, Failure> {
         if let Some(status) = self.board.exit_status() {
             return Ok(Some(End::Status(status)));
@@ -288,12 +288,12 @@ impl Witness<'_> {
         self.crashed("the guest's processor shut down (triple fault)")
     }
 
-    fn halted_for_ever(&self) -> Failure {
-        self.crashed("the guest has halted for ever, with interrupts off")
+    fn halted_with_interrupts_off(&self) -> Failure {
+        self.crashed("guest halted with interrupts disabled; no NMI has woken it")
     }
 
-    fn nothing_can_wake_it(&self) -> Failure {
-        self.crashed("the guest has halted and nothing can wake it")
+    fn no_wakeup_source(&self) -> Failure {
+        self.crashed("guest halted; no wake-up source is armed")
     }
 
     fn timed_out(&self) -> Failure {

@@ -1,10 +1,9 @@
-//! A processor of the guest: executed by the software CPU, or by KVM for as long as no branch has
-//! to be recorded and no performance counter counts.
+//! A virtual processor, which runs on KVM while no branch has to be recorded and no performance
+//! counter counts, and on the software CPU otherwise.
 //!
-//! The software CPU is the processor, and KVM a faster way to run it: between any two instructions
-//! the state can move from one to the other. What does not move is what only one of them has, above
-//! all the MSRs that are not part of [`CpuState`]: the software CPU's table answers for them on
-//! either.
+//! The state can move between the two at any instruction boundary. State that only one of them has
+//! does not move. In particular the software CPU's table serves the MSRs that are not part of
+//! [`CpuState`] on both.
 
 use vbts_cpu::{Clock, CpuState, Exit, HostClock, Signals, SoftCpu, Startup};
 
@@ -12,51 +11,52 @@ use crate::exit::Failure;
 use crate::kvm::doorbell::Listening;
 use crate::kvm::{KvmVcpu, Left};
 
-/// Instructions that the software CPU goes on for after tracing has ended. A kernel that switches
-/// from a traced task to another often comes back soon, and there and back costs as much as 2500 to
-/// 10000 of them (`ci/bench`): who goes on for about as long pays at most twice of what would have
-/// been best.
-const LINGER: u64 = 5_000;
+/// Instructions to execute on the software CPU after tracing ends before handing back to KVM.
+///
+/// A kernel that switches away from a traced task often switches back soon. A round trip costs 2500
+/// to 10000 instructions (`ci/bench`). Waiting for about that long costs at most twice the optimum
+/// (the ski-rental bound).
+const HANDBACK_DELAY: u64 = 5_000;
 
-/// How often a processor has moved.
+/// Number of hand-overs between the accelerators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Moves {
-    /// From KVM to the software CPU, because tracing was turned on, or a counter.
+pub struct HandoverStats {
+    /// From KVM to the software CPU, because tracing or a performance counter was turned on.
     pub to_soft: u64,
-    /// And back.
+    /// From the software CPU back to KVM.
     pub to_kvm: u64,
-    /// Instructions that KVM could not emulate.
-    pub assists: u64,
+    /// Single instructions that KVM could not emulate.
+    pub emulated: u64,
 }
 
-impl std::iter::Sum for Moves {
+impl std::iter::Sum for HandoverStats {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |a, b| Self {
             to_soft: a.to_soft + b.to_soft,
             to_kvm: a.to_kvm + b.to_kvm,
-            assists: a.assists + b.assists,
+            emulated: a.emulated + b.emulated,
         })
     }
 }
 
-/// A processor.
+/// A virtual processor.
 #[derive(Debug)]
 pub struct Vcpu {
     soft: SoftCpu,
     kvm: Option<KvmVcpu>,
     /// KVM has the state now.
     on_kvm: bool,
-    /// After INIT: nothing but a start-up IPI goes on from here.
+    /// In the wait-for-SIPI state: only a start-up IPI starts the processor (SDM Vol. 3A 8.4.3).
     waits_for_startup: bool,
-    /// Instructions retired when tracing was last seen on.
+    /// Instructions retired when tracing was last observed on.
     last_traced: u64,
-    /// A counter was in use since the software CPU took over: see [`Self::rejoin_kvm`].
+    /// A counter was in use since the software CPU took over: see [`Self::hand_back`].
     counted: bool,
-    moves: Moves,
+    handovers: HandoverStats,
 }
 
 impl Vcpu {
-    /// A processor that the software CPU executes.
+    /// Creates a processor that runs on the software CPU.
     pub fn new(soft: SoftCpu) -> Self {
         Self {
             soft,
@@ -65,14 +65,14 @@ impl Vcpu {
             waits_for_startup: false,
             last_traced: 0,
             counted: false,
-            moves: Moves::default(),
+            handovers: HandoverStats::default(),
         }
     }
 
-    /// Lets KVM execute the processor whenever possible, on the time of `clock`.
+    /// Runs the processor on KVM whenever possible, on the time of `clock`.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM rejects the state or a setting.
     pub fn accelerate(
         &mut self,
         mut kvm: KvmVcpu,
@@ -86,7 +86,7 @@ impl Vcpu {
         self.enter_kvm()
     }
 
-    /// Makes the processor one that waits for a start-up IPI, as all but the first do after RESET.
+    /// Puts the processor into the wait-for-SIPI state, in which all but the first are after RESET.
     pub fn wait_for_startup(&mut self) {
         self.waits_for_startup = true;
     }
@@ -101,33 +101,34 @@ impl Vcpu {
         &mut self.soft
     }
 
-    /// How often it has moved.
-    pub fn moves(&self) -> Moves {
-        self.moves
+    /// Number of hand-overs so far.
+    pub fn handovers(&self) -> HandoverStats {
+        self.handovers
     }
 
-    /// The calling thread runs this processor until the result is dropped, and is woken by the
-    /// lines into it.
+    /// Binds the processor to the calling thread until the result is dropped: raising a line into
+    /// the processor wakes the thread. `None` without KVM.
     pub fn listen(&mut self) -> Option<Listening> {
         self.kvm.as_mut().map(KvmVcpu::listen)
     }
 
-    /// Whether it executes nothing until something happens. Not meant for a processor on KVM.
-    pub fn asleep(&self) -> bool {
+    /// Whether the processor is halted or waits for a start-up IPI, and no line wakes it. Not valid
+    /// for a processor on KVM.
+    pub fn is_idle(&self) -> bool {
         let lines = self.soft.cpu.signals().get();
         let startup = lines & Signals::INIT != 0;
         !startup && (self.waits_for_startup || self.soft.cpu.asleep())
     }
 
-    /// Whether only an NMI or INIT can wake it.
-    pub fn deaf(&self) -> bool {
+    /// Whether only an NMI or INIT can wake the processor.
+    pub fn interrupts_masked(&self) -> bool {
         self.waits_for_startup || !self.soft.cpu.interrupts_on()
     }
 
-    /// The state, whoever has it.
+    /// The state, from the accelerator that has it.
     ///
     /// # Errors
-    /// KVM does not give it.
+    /// KVM cannot save it.
     pub fn state(&mut self) -> Result<CpuState, Failure> {
         let mut state = self.soft.cpu.state();
         if self.on_kvm
@@ -139,21 +140,21 @@ impl Vcpu {
         Ok(state)
     }
 
-    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller. On the
-    /// host's time it returns at any time.
+    /// Runs until `deadline`, in ns, or until an event that the caller has to handle. On the host's
+    /// time it can return [`Exit::Deadline`] at any time.
     ///
     /// # Errors
-    /// KVM cannot go on.
+    /// KVM fails, or neither accelerator can execute an instruction.
     pub fn run(&mut self, deadline: u64) -> Result<Exit, Failure> {
         loop {
             if self.on_kvm && self.needs_soft() {
                 self.leave_kvm()?;
-                self.moves.to_soft += 1;
+                self.handovers.to_soft += 1;
             }
             if self.waits_for_startup {
                 match self.soft.cpu.platform().take_startup() {
                     Some(event) => self.startup(event)?,
-                    None => return Ok(self.wait()),
+                    None => return Ok(self.wait_for_sipi()),
                 }
                 continue;
             }
@@ -161,7 +162,7 @@ impl Vcpu {
                 Some(kvm) if self.on_kvm => match kvm.run(&mut self.soft.cpu)? {
                     Left::Exit(exit) => exit,
                     Left::DebugCtl => continue,
-                    Left::Unemulated => return self.assist(),
+                    Left::Unemulated => return self.emulate_one(),
                 },
                 _ => self.soft.run(deadline),
             };
@@ -171,13 +172,13 @@ impl Vcpu {
                 }
                 continue;
             }
-            self.rejoin_kvm(exit)?;
+            self.hand_back(exit)?;
             return Ok(exit);
         }
     }
 
-    /// What a processor does that waits for a start-up IPI.
-    fn wait(&self) -> Exit {
+    /// The exit of a processor that waits for a start-up IPI.
+    fn wait_for_sipi(&self) -> Exit {
         let signals = self.soft.cpu.signals();
         if signals.get() & Signals::KICK != 0 {
             signals.lower(Signals::KICK);
@@ -188,7 +189,7 @@ impl Vcpu {
         }
     }
 
-    /// INIT, or a start-up IPI, which means something to a processor after INIT only (SDM Vol. 3A
+    /// Handles INIT or a start-up IPI. A start-up IPI has an effect only after INIT (SDM Vol. 3A
     /// 8.4.3).
     fn startup(&mut self, event: Startup) -> Result<(), Failure> {
         let waited = self.waits_for_startup;
@@ -206,18 +207,18 @@ impl Vcpu {
         self.enter_kvm()
     }
 
-    /// Whether only the software CPU can go on: branches have to be recorded, or to be stepped on,
-    /// or events to be counted.
+    /// Whether only the software CPU can execute the next instruction: branches are recorded or
+    /// single-stepped, or events are counted.
     fn needs_soft(&self) -> bool {
         let passes_through = self.kvm.as_ref().is_some_and(KvmVcpu::passes_bts_through);
         self.soft.cpu.watches_branches() && !passes_through || self.soft.cpu.uses_counters()
     }
 
-    /// KVM takes over, if it is to execute the processor at all. One that has shut down stays where
-    /// it is: KVM knows no such state.
+    /// Hands the processor to KVM, if there is one. A processor in the shutdown state stays on the
+    /// software CPU, since KVM has no such state.
     ///
     /// # Errors
-    /// KVM refuses the state.
+    /// KVM rejects the state.
     pub fn enter_kvm(&mut self) -> Result<(), Failure> {
         if let Some(kvm) = &mut self.kvm
             && !self.soft.cpu.has_shut_down()
@@ -228,17 +229,17 @@ impl Vcpu {
         Ok(())
     }
 
-    /// The software CPU takes over.
+    /// Hands the processor to the software CPU.
     ///
     /// # Errors
-    /// KVM does not give the state.
+    /// KVM cannot save the state.
     pub fn leave_kvm(&mut self) -> Result<(), Failure> {
         if !self.on_kvm {
             return Ok(());
         }
         let state = self.state()?;
         self.soft.cpu.load_state(&state);
-        // KVM's processor has stored into memory without telling anybody where.
+        // Stores by the processor on KVM are not tracked, so cached code may be stale.
         self.soft.revalidate();
         self.on_kvm = false;
         self.last_traced = self.soft.cpu.instructions();
@@ -249,12 +250,12 @@ impl Vcpu {
         Ok(())
     }
 
-    /// KVM takes over again once tracing has been off for a while, or at once if there is nothing
-    /// to execute.
+    /// Hands the processor back to KVM once tracing has been off for [`HANDBACK_DELAY`], or at once
+    /// if the processor is halted.
     ///
-    /// KVM knows nothing of the counters, not even for RDPMC, which no exit tells of. A kernel
-    /// reads what it has stopped before it goes back to a program, or to sleep.
-    fn rejoin_kvm(&mut self, exit: Exit) -> Result<(), Failure> {
+    /// KVM does not have the counters, and RDPMC does not exit. A kernel reads the counters that it
+    /// has stopped before it returns to a program or halts, so until then the processor stays here.
+    fn hand_back(&mut self, exit: Exit) -> Result<(), Failure> {
         if self.kvm.is_none() || self.on_kvm {
             return Ok(());
         }
@@ -268,35 +269,35 @@ impl Vcpu {
         if self.counted && !idle && self.soft.cpu.cpl == 0 {
             return Ok(());
         }
-        if idle || now - self.last_traced >= LINGER {
+        if idle || now - self.last_traced >= HANDBACK_DELAY {
             self.enter_kvm()?;
-            self.moves.to_kvm += 1;
+            self.handovers.to_kvm += 1;
         }
         Ok(())
     }
 
-    /// The software CPU executes the one instruction that KVM could not.
-    fn assist(&mut self) -> Result<Exit, Failure> {
+    /// Executes the one instruction that KVM could not emulate on the software CPU.
+    fn emulate_one(&mut self) -> Result<Exit, Failure> {
         self.leave_kvm()?;
-        self.moves.assists += 1;
+        self.handovers.emulated += 1;
         let (rip, before) = (self.soft.cpu.rip, self.soft.cpu.instructions());
         tracing::debug!(
             rip = format_args!("{rip:#x}"),
             "KVM cannot emulate an instruction"
         );
-        // Events that come before the instruction are not it.
+        // Each try may deliver an event instead of executing the instruction.
         const TRIES: u32 = 16;
         for _ in 0..TRIES {
             match self.soft.step() {
                 None | Some(Exit::Bus) => {}
-                // KVM stays out until the caller has seen to it.
+                // The caller has to handle the exit before KVM can continue.
                 Some(exit) => return Ok(exit),
             }
             if self.soft.cpu.instructions() != before || self.soft.cpu.rip != rip {
                 if !self.needs_soft() {
                     self.enter_kvm()?;
                 }
-                // It may have been an access to the machine.
+                // The instruction may have accessed a device.
                 return Ok(Exit::Bus);
             }
         }

@@ -357,7 +357,7 @@ fn an_instruction_that_kvm_cannot_emulate_is_the_software_cpus() {
         };
         map_device(&mut g);
         g.update(|s| s.xmm[0] = 1 | 2 << 64);
-        let before = g.soft.moves();
+        let before = g.soft.handovers();
         let frame = g.run_to_exception(UD, None);
         let start = if user { USER } else { KERNEL };
         assert_eq!(frame.rip, start + 13);
@@ -368,8 +368,8 @@ fn an_instruction_that_kvm_cannot_emulate_is_the_software_cpus() {
         );
         // A quiet NaN of ones.
         assert_eq!(g.soft.cpu.x87.st(0) >> 64, 0xFFFF);
-        if let (Some(before), Some(after)) = (before, g.soft.moves()) {
-            assert_eq!(after.assists - before.assists, 2);
+        if let (Some(before), Some(after)) = (before, g.soft.handovers()) {
+            assert_eq!(after.emulated - before.emulated, 2);
         }
     }
 }

@@ -86,7 +86,7 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
     tracing::debug!(
         instructions = machine.instructions(),
         ns = machine.now(),
-        moves = ?machine.moves(),
+        handovers = ?machine.handovers(),
         "end"
     );
     match outcome? {

@@ -41,11 +41,11 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
         "{text}; formatting and writing the trace meanwhile: {}",
         seconds(writing)
     ));
-    let moves = machine.moves();
-    if moves.to_soft > 0 || moves.assists > 0 {
+    let handovers = machine.handovers();
+    if handovers.to_soft > 0 || handovers.emulated > 0 {
         say(format_args!(
             "from KVM to the software CPU: {} times, back: {}; instructions that KVM could not emulate: {}",
-            moves.to_soft, moves.to_kvm, moves.assists
+            handovers.to_soft, handovers.to_kvm, handovers.emulated
         ));
     }
 }

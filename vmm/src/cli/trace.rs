@@ -175,7 +175,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     tracing::debug!(
         instructions = machine.instructions(),
         ns = machine.now(),
-        moves = ?machine.moves(),
+        handovers = ?machine.handovers(),
         "end"
     );
     let mut session = lock(&session);

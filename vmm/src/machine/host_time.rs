@@ -1,5 +1,5 @@
-//! The loop for the host's time: a thread for each processor, and this one for what the devices
-//! have to do with the world and the clock.
+//! The run loop on the host's time: one thread per processor, and the machine's thread, which serves
+//! timers, the host's files and signals.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,26 +10,26 @@ use rustix::event::{EventfdFlags, eventfd};
 use vbts_cpu::{Exit, HostClock, Signals};
 use vbts_devices::lock;
 
-use super::rest::Rest;
-use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver, Witness};
+use super::idle::IdleProcessors;
+use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, MachineStatus, RunObserver};
 use crate::board::Board;
 use crate::exit::Failure;
 use crate::host::input;
 use crate::vcpu::Vcpu;
 
-/// What the processors' threads and the machine's have in common.
+/// What the processors' threads share with the machine's thread.
 #[derive(Debug)]
 struct Common<'a> {
     board: &'a Board,
-    /// All of them begin when the sandbox is closed.
+    /// Holds the processors back until the process is in the sandbox.
     gate: Barrier,
     stop: AtomicBool,
     /// Wakes the machine's thread.
     bell: OwnedFd,
-    /// When the machine's thread wakes by itself.
+    /// When the machine's thread wakes by itself, in ns.
     armed: AtomicU64,
-    rest: Rest,
-    /// Why a processor cannot go on.
+    idle: IdleProcessors,
+    /// Why a processor cannot continue.
     end: Mutex<Option<Stop>>,
 }
 
@@ -41,7 +41,7 @@ enum Stop {
 
 impl Common<'_> {
     fn ring(&self) {
-        // It can only fail because it rings already.
+        // Fails only if the counter is at its maximum, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -66,7 +66,7 @@ impl Common<'_> {
             pauses = if exit == Exit::Pause { pauses + 1 } else { 0 };
             match exit {
                 Exit::Shutdown => return self.stop(Stop::ShutDown),
-                Exit::Halt { interrupts_off } => self.sleep(cpu, interrupts_off),
+                Exit::Halt { interrupts_off } => self.wait_for_line(cpu, interrupts_off),
                 Exit::Pause => pause(pauses),
                 Exit::Bus | Exit::Deadline | Exit::Kick | Exit::Init => {}
             }
@@ -80,35 +80,35 @@ impl Common<'_> {
         }
     }
 
-    /// Until a line into processor `cpu` is raised.
-    fn sleep(&self, cpu: usize, interrupts_off: bool) {
+    /// Blocks until a line into processor `cpu` is raised that wakes it.
+    fn wait_for_line(&self, cpu: usize, interrupts_masked: bool) {
         let Some(signals) = self.board.signals().get(cpu) else {
             return;
         };
-        let wakes = wakes(interrupts_off);
-        // The machine's thread looks whether anything is left that could wake somebody.
+        let wakes = wake_lines(interrupts_masked);
+        // The machine's thread then checks whether anything can still wake a processor.
         let last = || self.ring();
         let count = self.board.signals().len();
-        self.rest.sleep(interrupts_off, count, last, || {
+        self.idle.wait(interrupts_masked, count, last, || {
             while signals.get() & wakes == 0 {
-                // A line that is raised from now on unparks this thread, and a token that is there
-                // already does.
+                // Raising a line unparks this thread. If that happened before, the token is set.
                 std::thread::park();
             }
         });
     }
 }
 
-/// A processor seems to wait for another, for the `nth` time in a row: lets that one have the
-/// host's processor, which it may have lost with a lock in its hands. Until then each turn of the
-/// waiting loop is recorded, if branches are, and with interrupts off nobody could make room for
-/// them.
+/// Gives up the host's processor after the `nth` [`Exit::Pause`] in a row.
+///
+/// The processor probably waits for a lock whose holder the host has preempted. If branches are
+/// recorded, each turn of the waiting loop fills the buffer, and with interrupts off the guest
+/// cannot drain it.
 fn pause(nth: u32) {
     const FIRST: Duration = Duration::from_micros(50);
     const LONGEST: Duration = Duration::from_millis(3);
     match nth {
         ..=1 => std::thread::yield_now(),
-        // A line that is raised ends it.
+        // Raising a line unparks the thread.
         _ => std::thread::park_timeout(LONGEST.min(FIRST * (1 << (nth - 2).min(8)))),
     }
 }
@@ -120,7 +120,7 @@ impl Machine {
         observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
         crate::kvm::doorbell::install_handler()?;
-        let witness = Witness {
+        let status = MachineStatus {
             board: &self.board,
             console: &self.console,
             alarm: &self.alarm,
@@ -131,7 +131,7 @@ impl Machine {
             stop: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             armed: AtomicU64::new(0),
-            rest: Rest::default(),
+            idle: IdleProcessors::default(),
             end: Mutex::new(None),
         };
         let count = self.vcpus.len();
@@ -143,13 +143,13 @@ impl Machine {
                     .name(format!("vcpu{cpu}"))
                     .spawn_scoped(scope, move || common.run(cpu, vcpu))?;
             }
-            // The last file is open and the last thread has been started.
+            // From here on the process opens no file and starts no thread.
             let ready = sandbox.map_or(Ok(()), |sandbox| sandbox.enter());
             if ready.is_err() {
                 common.stop.store(true, Ordering::Release);
             }
             common.gate.wait();
-            let outcome = ready.and_then(|()| attend(&common, witness, clock, count, observer));
+            let outcome = ready.and_then(|()| serve(&common, status, clock, count, observer));
             common.stop.store(true, Ordering::Release);
             for signals in common.board.signals() {
                 signals.raise(Signals::KICK);
@@ -159,21 +159,21 @@ impl Machine {
     }
 }
 
-/// The machine's thread: timers, the host's files, and the end.
-fn attend(
+/// Serves timers, the host's files and signals until the guest ends.
+fn serve(
     common: &Common<'_>,
-    witness: Witness<'_>,
+    status: MachineStatus<'_>,
     clock: HostClock,
     count: usize,
     observer: &mut dyn RunObserver,
 ) -> Result<End, Failure> {
-    let mut deaf_ticks = 0;
+    let mut masked_ticks = 0;
     loop {
         let board = common.board;
         board.tick(clock.now());
         observer.after_exit(board, clock.now())?;
-        lock(witness.console).flush();
-        if let Some(end) = witness.ended()? {
+        lock(status.console).flush();
+        if let Some(end) = status.ended()? {
             return Ok(end);
         }
         let stop = common
@@ -182,7 +182,7 @@ fn attend(
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         match stop {
-            Some(Stop::ShutDown) => return Err(witness.shut_down()),
+            Some(Stop::ShutDown) => return Err(status.shut_down()),
             Some(Stop::Failed(failure)) => return Err(failure),
             None => {}
         }
@@ -190,50 +190,54 @@ fn attend(
         common
             .armed
             .store(deadline.unwrap_or(u64::MAX), Ordering::SeqCst);
-        // A processor may have asked for an earlier one before it could see when this thread wakes.
+        // A processor may have set an earlier deadline before it could read `armed`.
         if board.next_deadline() != deadline {
             continue;
         }
         let awaited = !observer.awaited_inputs().is_empty();
-        let rest = common.rest.of_all(
+        let all_idle = common.idle.check(
             count,
-            |deaf| is_called(board, deaf),
+            |interrupts_masked| has_pending_wakeup(board, interrupts_masked),
             || board.next_deadline(),
         );
-        match rest {
-            // A processor has set a timer before it went to sleep.
-            Some(rest) if rest.seen != deadline => continue,
-            Some(rest) if deadline.is_none() && (!awaited || rest.deaf) => {
-                return Err(witness.nothing_can_wake_it());
+        match all_idle {
+            // A processor has set a timer before it became idle.
+            Some(idle) if idle.observed != deadline => continue,
+            Some(idle) if deadline.is_none() && (!awaited || idle.interrupts_masked) => {
+                return Err(status.no_wakeup_source());
             }
-            Some(rest) if rest.deaf => {
-                deaf_ticks += 1;
-                if deaf_ticks > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
-                    return Err(witness.halted_for_ever());
+            Some(idle) if idle.interrupts_masked => {
+                masked_ticks += 1;
+                if masked_ticks > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
+                    return Err(status.halted_with_interrupts_off());
                 }
             }
-            _ => deaf_ticks = 0,
+            _ => masked_ticks = 0,
         }
         let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
         let mut awaited = observer.awaited_inputs();
-        awaited.extend([common.bell.as_fd(), witness.alarm.fd()]);
+        awaited.extend([common.bell.as_fd(), status.alarm.fd()]);
         input::wait(&awaited, limit)?;
         let _ = rustix::io::read(&common.bell, &mut [0; 8]);
         observer.idle()?;
-        witness.take_events(observer)?;
+        status.take_events(observer)?;
     }
 }
 
-/// Whether a line is raised into any processor that would wake it. `deaf`: none of them takes
-/// maskable interrupts.
-fn is_called(board: &Board, deaf: bool) -> bool {
-    let wakes = wakes(deaf);
+/// Whether a line is raised into any processor that would wake it. `interrupts_masked`: maskable
+/// interrupts wake none of them.
+fn has_pending_wakeup(board: &Board, interrupts_masked: bool) -> bool {
+    let wakes = wake_lines(interrupts_masked);
     let raised = |signals: &Arc<Signals>| signals.get() & wakes != 0;
     board.signals().iter().any(raised)
 }
 
-/// The lines that wake a processor; `deaf`: one that takes no maskable interrupts.
-fn wakes(deaf: bool) -> u32 {
+/// The lines that wake a processor, given whether it masks maskable interrupts.
+fn wake_lines(interrupts_masked: bool) -> u32 {
     let always = Signals::KICK | Signals::INIT | Signals::NMI;
-    if deaf { always } else { always | Signals::INTR }
+    if interrupts_masked {
+        always
+    } else {
+        always | Signals::INTR
+    }
 }

@@ -1,11 +1,11 @@
-//! The loop for virtual time, which instructions advance.
+//! The run loop on virtual time, which retired instructions advance.
 //!
-//! Several processors take turns: while one runs, time stands still for the others. So what one
-//! does, with its time stamps, always comes before what the next one sees of it, as on a machine
-//! whose processors are synchronised, and two runs are the same.
+//! Several processors take turns. While one runs, time stands still for the others, so the effects
+//! of one processor and its time stamps precede what the next one observes, and two runs are the
+//! same.
 //!
-//! Nothing that reaches the guest depends on the host's clock, but for input that was not there
-//! when the guest asked for it, and signals.
+//! Nothing that the guest observes depends on the host's clock, except input that arrives after the
+//! guest has asked for it, and signals.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,14 @@ use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MmapRegion};
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
 use crate::exit::Failure;
 use crate::host::input;
+use crate::vcpu::Vcpu;
 
 const PAGE: u64 = 4096;
-/// How long a processor's turn is while others want to run, in ns: far less than any timeout of the
-/// kernel's, and enough to be worth a turn.
+/// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
+/// kernel, and long enough to amortise a switch.
 const TURN: u64 = 20_000;
 
-/// Whose turn it is.
+/// The processor that runs, and the virtual time in ns at which its turn ends.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     cpu: usize,
@@ -34,7 +35,7 @@ impl Machine {
         &mut self,
         observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
-        // The last file is open and the last thread has been started.
+        // From here on the process opens no file and starts no thread.
         if let Some(sandbox) = self.sandbox.take() {
             sandbox.enter()?;
         }
@@ -44,13 +45,13 @@ impl Machine {
             let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
             let exit = self.run_turn(&mut turn, deadline)?;
             match exit {
-                Exit::Shutdown => return Err(self.witness().shut_down()),
-                Exit::Kick => self.witness().take_events(observer)?,
+                Exit::Shutdown => return Err(self.status().shut_down()),
+                Exit::Kick => self.status().take_events(observer)?,
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {
                         sleeps_with_interrupts_off += 1;
                         if sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
-                            return Err(self.witness().halted_for_ever());
+                            return Err(self.status().halted_with_interrupts_off());
                         }
                     }
                     self.sleep(observer, interrupts_off)?;
@@ -69,25 +70,26 @@ impl Machine {
                 observer.after_exit(&self.board, self.now)?;
             }
             if self.board.take_dma() {
-                self.forget_overwritten_code();
+                self.invalidate_dma_pages();
             }
-            if let Some(end) = self.witness().ended()? {
+            if let Some(end) = self.status().ended()? {
                 return Ok(end);
             }
         }
     }
 
-    /// Runs the processor whose turn it is. [`Exit::Halt`]: all of them sleep.
+    /// Runs the processor that has its turn, up to `deadline` in ns. Returns [`Exit::Halt`] only if
+    /// all processors are halted.
     fn run_turn(&mut self, turn: &mut Turn, deadline: u64) -> Result<Exit, Failure> {
         let count = self.vcpus.len();
         let limit = if count == 1 {
             deadline
         } else {
-            if self.now >= turn.ends || !self.wants_to_run(turn.cpu) {
+            if self.now >= turn.ends || !self.can_run(turn.cpu) {
                 let others = (1..=count).map(|n| (turn.cpu + n) % count);
                 turn.cpu = others
                     .into_iter()
-                    .find(|cpu| self.wants_to_run(*cpu))
+                    .find(|cpu| self.can_run(*cpu))
                     .unwrap_or(turn.cpu);
                 turn.ends = self.now + TURN;
             }
@@ -113,26 +115,26 @@ impl Machine {
         let Exit::Halt { interrupts_off } = exit else {
             return Ok(exit);
         };
-        if (0..count).any(|cpu| self.wants_to_run(cpu)) {
+        if (0..count).any(|cpu| self.can_run(cpu)) {
             return Ok(Exit::Deadline);
         }
-        let deaf = |vcpu: &crate::vcpu::Vcpu| vcpu.deaf();
         Ok(Exit::Halt {
-            interrupts_off: interrupts_off && self.vcpus.iter().all(deaf),
+            interrupts_off: interrupts_off && self.vcpus.iter().all(Vcpu::interrupts_masked),
         })
     }
 
-    fn wants_to_run(&self, cpu: usize) -> bool {
+    /// Whether processor `cpu` has an instruction to execute or a request to return from its loop.
+    fn can_run(&self, cpu: usize) -> bool {
         let kicked = self
             .board
             .signals()
             .get(cpu)
             .is_some_and(|signals| signals.get() & Signals::KICK != 0);
-        kicked || self.vcpus.get(cpu).is_some_and(|vcpu| !vcpu.asleep())
+        kicked || self.vcpus.get(cpu).is_some_and(|vcpu| !vcpu.is_idle())
     }
 
-    /// The processors sleep: time passes until the next deadline, or until input comes that the
-    /// guest waits for.
+    /// Advances time, while all processors are halted, to the next deadline or to the arrival of
+    /// input that the guest waits for.
     fn sleep(
         &mut self,
         observer: &mut dyn RunObserver,
@@ -142,7 +144,7 @@ impl Machine {
         let awaited = !observer.awaited_inputs().is_empty() && !interrupts_off;
         match deadline {
             Some(deadline) if !awaited => self.now = deadline,
-            None if !awaited => return Err(self.witness().nothing_can_wake_it()),
+            None if !awaited => return Err(self.status().no_wakeup_source()),
             _ => {
                 observer.idle()?;
                 let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
@@ -152,7 +154,7 @@ impl Machine {
                     awaited.push(self.alarm.fd());
                     input::wait(&awaited, limit)?
                 };
-                self.witness().take_events(observer)?;
+                self.status().take_events(observer)?;
                 let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 let until = if woken {
                     now.saturating_add(slept)
@@ -165,12 +167,11 @@ impl Machine {
         Ok(())
     }
 
-    /// Devices have written memory: what the processors keep of those pages is stale.
-    fn forget_overwritten_code(&mut self) {
+    /// Invalidates what the processors have cached of pages that devices have written.
+    fn invalidate_dma_pages(&mut self) {
         for region in self.memory.iter() {
             let first = region.start_addr().0 / PAGE;
-            // The mapping's own bitmap; the trait has a view of it only, which cannot be taken as a
-            // whole.
+            // The bitmap of the mapping itself: the trait gives a slice of it only.
             let mapping: &MmapRegion<DirtyPages> = region;
             mapping.bitmap().take(|page| {
                 let gpa = (first + page) * PAGE;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::Kvm;
 use vbts::kvm::{KvmVcpu, Vm, device, doorbell};
 use vbts::memory::GuestMemory;
-use vbts::vcpu::{Moves, Vcpu};
+use vbts::vcpu::{HandoverStats, Vcpu};
 use vbts_cpu::state::PendingEvent;
 use vbts_cpu::{Clock, Cpu, Exit, GuestRam, HostClock, Model, Signals, SoftCpu};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
@@ -201,12 +201,12 @@ impl Processor {
     }
 
     /// How often it has moved, if KVM executes it at all.
-    pub fn moves(&self) -> Option<Moves> {
+    pub fn handovers(&self) -> Option<HandoverStats> {
         let kvm = matches!(accel(), Accel::Kvm { .. }) && !self.soft_only;
         self.machine
             .as_ref()
             .filter(|_| kvm)
-            .map(|m| m.vcpu.moves())
+            .map(|m| m.vcpu.handovers())
     }
 
     /// Runs until the processor halts or shuts down.
