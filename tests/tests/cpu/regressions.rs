@@ -1,8 +1,11 @@
-//! Instructions that once went wrong, each found by running random ones on a host's processor, too
-//! (`ci/fuzz-cpu`). They run at CPL 3, alone, and end at the UD2 behind them if they complete.
+//! Instructions that the software CPU once executed wrongly. `ci/fuzz-cpu` found each of them: it
+//! runs random instructions on the host's processor as well. Here each instruction runs alone at
+//! CPL 3, with a UD2 behind it, which ends the guest if the instruction completes.
 
 use crate::common::deviations::is_left_out;
-use crate::common::{DATA, Guest, USER, USER_STACK, segment, selector};
+use crate::common::{DATA, Guest, USER, USER_STACK, assemble, segment, selector};
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register, RepPrefixKind};
 use vbts_cpu::CpuState;
 use vbts_cpu::state::gpr::{RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
 use vbts_cpu::state::vector::{BR, DB, GP, PF, SS, UD};
@@ -27,11 +30,11 @@ enum End {
     PageFaults(u64, u64),
 }
 
-/// What is looked at afterwards.
+/// A part of the state after the instruction, and its expected value.
 #[derive(Debug, Clone, Copy)]
-enum Left {
+enum After {
     /// A general register.
-    Register(usize, u64),
+    Gpr(usize, u64),
     /// Eight bytes of memory.
     Memory(u64, u64),
     /// The arithmetic flags.
@@ -43,27 +46,27 @@ enum Left {
 struct Case {
     name: &'static str,
     mode: Mode,
-    code: &'static [u8],
-    /// The state before, beside zeros.
+    code: fn(&mut CodeAssembler) -> Result<(), IcedError>,
+    /// Sets up the state; what it does not set is zero.
     before: fn(&mut CpuState),
-    /// Quadwords of memory before, beside zeros.
+    /// Quadwords of memory before the instruction; the rest is zero.
     memory: &'static [(u64, u64)],
     end: End,
-    after: &'static [Left],
+    after: &'static [After],
 }
 
+use After::{Flags, Gpr, Memory, StatusWord};
 use End::{Completes, Faults, PageFaults};
-use Left::{Flags, Memory, Register, StatusWord};
 use Mode::{Bits32, Bits64};
 
 /// Not canonical.
 const HOLE: u64 = 0x8000_0000_0000;
-/// Canonical, but nothing is mapped from here on to the next gigabyte.
+/// Canonical; nothing is mapped from here to the next gigabyte.
 const NOWHERE: u64 = 0x4000_0000;
 /// A page of user data between pages that are not mapped.
 const ISLAND: u64 = DATA + 0x1_1000;
-/// Page-fault error codes of user code: a page that is not there, read and written; one that is the
-/// kernel's.
+/// Page-fault error codes of user code: a read and a write of a page that is not present, and of a
+/// supervisor page.
 const READ: u64 = 4;
 const WRITE: u64 = 6;
 const READ_KERNEL: u64 = 5;
@@ -84,41 +87,61 @@ fn null() -> Segment {
     }
 }
 
+/// XLAT with the base register `base`, by which the address size is known.
+fn xlat(a: &mut CodeAssembler, base: Register) -> Result<(), IcedError> {
+    let table = MemoryOperand::with_base_index(base, Register::AL);
+    a.add_instruction(Instruction::with1(Code::Xlat_m8, table)?)
+}
+
+/// NOP behind operand-size prefixes, `LEN` bytes in all. An assembler does not repeat a prefix.
+fn prefixed_nop<const LEN: usize>() -> [u8; LEN] {
+    let mut bytes = [0x66; LEN];
+    bytes[LEN - 1] = 0x90;
+    bytes
+}
+
+/// NOP behind LOCK and operand-size prefixes, 15 bytes in all.
+fn locked_nop() -> [u8; 15] {
+    let mut bytes = prefixed_nop();
+    bytes[0] = 0xF0;
+    bytes
+}
+
 const CASES: &[Case] = &[
     Case {
         name: "R12B is not AH and SPL is not R8: byte registers that need REX",
         mode: Bits64,
-        // mov sil, 0x11; mov r8b, 0x22; mov r12b, 0x33; mov r15b, 0x44
-        code: &[
-            0x40, 0xB6, 0x11, 0x41, 0xB0, 0x22, 0x41, 0xB4, 0x33, 0x41, 0xB7, 0x44,
-        ],
+        code: |a| {
+            a.mov(sil, 0x11)?;
+            a.mov(r8b, 0x22)?;
+            a.mov(r12b, 0x33)?;
+            a.mov(r15b, 0x44)
+        },
         before: |s| s.gpr[RSI] = 0xFF00,
         memory: &[],
         end: Completes,
         after: &[
-            Register(RSI, 0xFF11),
-            Register(8, 0x22),
-            Register(12, 0x33),
-            Register(15, 0x44),
-            Register(RAX, 0),
-            Register(RSP, USER_STACK),
+            Gpr(RSI, 0xFF11),
+            Gpr(8, 0x22),
+            Gpr(12, 0x33),
+            Gpr(15, 0x44),
+            Gpr(RAX, 0),
+            Gpr(RSP, USER_STACK),
         ],
     },
     Case {
         name: "SPL is the stack pointer",
         mode: Bits64,
-        // mov spl, 0x55
-        code: &[0x40, 0xB4, 0x55],
+        code: |a| a.mov(spl, 0x55),
         before: |_| {},
         memory: &[],
         end: Completes,
-        after: &[Register(RSP, USER_STACK + 0x55), Register(RAX, 0)],
+        after: &[Gpr(RSP, USER_STACK + 0x55), Gpr(RAX, 0)],
     },
     Case {
         name: "a load that crosses into a second missing page tells of the first",
         mode: Bits64,
-        // mov rax, [rbx]
-        code: &[0x48, 0x8B, 0x03],
+        code: |a| a.mov(rax, qword_ptr(rbx)),
         before: |s| s.gpr[RBX] = NOWHERE + 0xFFC,
         memory: &[],
         end: PageFaults(READ, NOWHERE + 0xFFC),
@@ -127,8 +150,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a load that crosses into a missing page tells of its start",
         mode: Bits64,
-        // mov rax, [rbx]
-        code: &[0x48, 0x8B, 0x03],
+        code: |a| a.mov(rax, qword_ptr(rbx)),
         before: |s| s.gpr[RBX] = ISLAND + 0xFFC,
         memory: &[],
         end: PageFaults(READ, ISLAND + 0x1000),
@@ -137,8 +159,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a store that crosses into a second missing page tells of the first",
         mode: Bits64,
-        // mov [rbx], rax
-        code: &[0x48, 0x89, 0x03],
+        code: |a| a.mov(qword_ptr(rbx), rax),
         before: |s| s.gpr[RBX] = NOWHERE + 0xFFC,
         memory: &[],
         end: PageFaults(WRITE, NOWHERE + 0xFFC),
@@ -147,8 +168,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a load that only ends outside the canonical addresses is #GP before its page is missing",
         mode: Bits64,
-        // mov rax, [rbx]
-        code: &[0x48, 0x8B, 0x03],
+        code: |a| a.mov(rax, qword_ptr(rbx)),
         before: |s| s.gpr[RBX] = HOLE - 4,
         memory: &[],
         end: Faults(GP, Some(0)),
@@ -157,8 +177,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a store that only ends outside the canonical addresses is #GP before its page is missing",
         mode: Bits64,
-        // mov [rbx], rax
-        code: &[0x48, 0x89, 0x03],
+        code: |a| a.mov(qword_ptr(rbx), rax),
         before: |s| s.gpr[RBX] = HOLE - 4,
         memory: &[],
         end: Faults(GP, Some(0)),
@@ -167,18 +186,16 @@ const CASES: &[Case] = &[
     Case {
         name: "ENTER reads the outer frame pointers from the stack: #SS",
         mode: Bits64,
-        // enter 0, 2
-        code: &[0xC8, 0, 0, 2],
+        code: |a| a.enter(0, 2),
         before: |s| s.gpr[RBP] = HOLE + 8,
         memory: &[],
         end: Faults(SS, Some(0)),
-        after: &[Register(RSP, USER_STACK), Register(RBP, HOLE + 8)],
+        after: &[Gpr(RSP, USER_STACK), Gpr(RBP, HOLE + 8)],
     },
     Case {
         name: "64-bit mode ignores an override with SS: #GP",
         mode: Bits64,
-        // ss mov al, [rbx]
-        code: &[0x36, 0x8A, 0x03],
+        code: |a| a.mov(al, byte_ptr(rbx).ss()),
         before: |s| s.gpr[RBX] = HOLE,
         memory: &[],
         end: Faults(GP, Some(0)),
@@ -187,8 +204,7 @@ const CASES: &[Case] = &[
     Case {
         name: "64-bit mode ignores an override of SS: #SS",
         mode: Bits64,
-        // ds mov al, [rbp]
-        code: &[0x3E, 0x8A, 0x45, 0],
+        code: |a| a.mov(al, byte_ptr(rbp).ds()),
         before: |s| s.gpr[RBP] = HOLE,
         memory: &[],
         end: Faults(SS, Some(0)),
@@ -197,8 +213,13 @@ const CASES: &[Case] = &[
     Case {
         name: "64-bit mode ignores an override with SS on a string, too: #GP",
         mode: Bits64,
-        // ss lodsb
-        code: &[0x36, 0xAC],
+        code: |a| {
+            a.add_instruction(Instruction::with_lodsb(
+                64,
+                Register::SS,
+                RepPrefixKind::None,
+            )?)
+        },
         before: |s| s.gpr[RSI] = HOLE,
         memory: &[],
         end: Faults(GP, Some(0)),
@@ -207,8 +228,7 @@ const CASES: &[Case] = &[
     Case {
         name: "BOUND within the bounds, which are inclusive",
         mode: Bits32,
-        // bound eax, [ebx]
-        code: &[0x62, 0x03],
+        code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| {
             s.gpr[RAX] = 0xFFFF_FFFE;
             s.gpr[RBX] = DATA;
@@ -220,8 +240,7 @@ const CASES: &[Case] = &[
     Case {
         name: "BOUND outside the bounds",
         mode: Bits32,
-        // bound eax, [ebx]
-        code: &[0x62, 0x03],
+        code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| {
             s.gpr[RAX] = 6;
             s.gpr[RBX] = DATA;
@@ -233,8 +252,7 @@ const CASES: &[Case] = &[
     Case {
         name: "BOUND below the lower bound does not load the upper one",
         mode: Bits32,
-        // bound eax, [ebx]
-        code: &[0x62, 0x03],
+        code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| s.gpr[RBX] = ISLAND + 0xFFC,
         memory: &[(ISLAND + 0xFF8, 5 << 32)],
         end: Faults(BR, None),
@@ -243,8 +261,7 @@ const CASES: &[Case] = &[
     Case {
         name: "BOUND not below the lower bound does",
         mode: Bits32,
-        // bound eax, [ebx]
-        code: &[0x62, 0x03],
+        code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| {
             s.gpr[RAX] = 5;
             s.gpr[RBX] = ISLAND + 0xFFC;
@@ -256,49 +273,46 @@ const CASES: &[Case] = &[
     Case {
         name: "SALC with CF",
         mode: Bits32,
-        code: &[0xD6],
+        code: |a| a.salc(),
         before: |s| {
             s.gpr[RAX] = 0x1234;
             s.rflags |= rflags::CF;
         },
         memory: &[],
         end: Completes,
-        after: &[Register(RAX, 0x12FF)],
+        after: &[Gpr(RAX, 0x12FF)],
     },
     Case {
         name: "SALC without CF",
         mode: Bits32,
-        code: &[0xD6],
+        code: |a| a.salc(),
         before: |s| s.gpr[RAX] = 0x1234,
         memory: &[],
         end: Completes,
-        after: &[Register(RAX, 0x1200)],
+        after: &[Gpr(RAX, 0x1200)],
     },
     Case {
         name: "the stack segment has a limit in compatibility mode",
         mode: Bits32,
-        // push eax
-        code: &[0x50],
+        code: |a| a.push(eax),
         before: |s| s.sys.seg[2] = limited(USER_STACK - 4),
         memory: &[],
         end: Faults(SS, Some(0)),
-        after: &[Register(RSP, USER_STACK)],
+        after: &[Gpr(RSP, USER_STACK)],
     },
     Case {
         name: "a stack access across 4 GiB is beyond the limit",
         mode: Bits32,
-        // push eax
-        code: &[0x50],
+        code: |a| a.push(eax),
         before: |s| s.gpr[RSP] = 2,
         memory: &[],
         end: Faults(SS, Some(0)),
-        after: &[Register(RSP, 2)],
+        after: &[Gpr(RSP, 2)],
     },
     Case {
         name: "MOVS loads before it stores",
         mode: Bits64,
-        // movsb
-        code: &[0xA4],
+        code: |a| a.movsb(),
         before: |s| {
             s.gpr[RSI] = NOWHERE + 0x1000;
             s.gpr[RDI] = NOWHERE;
@@ -310,8 +324,7 @@ const CASES: &[Case] = &[
     Case {
         name: "CMPS loads its second operand first",
         mode: Bits64,
-        // cmpsb
-        code: &[0xA6],
+        code: |a| a.cmpsb(),
         before: |s| {
             s.gpr[RSI] = NOWHERE + 0x1000;
             s.gpr[RDI] = NOWHERE;
@@ -323,8 +336,7 @@ const CASES: &[Case] = &[
     Case {
         name: "CMPS loads its second operand before the first one's address is looked at",
         mode: Bits64,
-        // cmpsb
-        code: &[0xA6],
+        code: |a| a.cmpsb(),
         before: |s| {
             s.gpr[RSI] = HOLE;
             s.gpr[RDI] = NOWHERE;
@@ -336,8 +348,7 @@ const CASES: &[Case] = &[
     Case {
         name: "XLAT's sum wraps around at 4 GiB",
         mode: Bits64,
-        // xlat [ebx]
-        code: &[0x67, 0xD7],
+        code: |a| xlat(a, Register::EBX),
         before: |s| {
             s.gpr[RBX] = 0xFFFF_FFF0;
             s.gpr[RAX] = 0x30;
@@ -349,8 +360,7 @@ const CASES: &[Case] = &[
     Case {
         name: "XLAT's sum wraps around at 64 KiB",
         mode: Bits32,
-        // xlat [bx]
-        code: &[0x67, 0xD7],
+        code: |a| xlat(a, Register::BX),
         before: |s| {
             s.gpr[RBX] = 0x1_FFF0;
             s.gpr[RAX] = 0x30;
@@ -362,8 +372,7 @@ const CASES: &[Case] = &[
     Case {
         name: "the segment's limit is that of XLAT's sum",
         mode: Bits32,
-        // xlat [ebx]
-        code: &[0xD7],
+        code: |a| xlat(a, Register::EBX),
         before: |s| {
             s.sys.seg[3] = limited(DATA + 0xF);
             s.gpr[RBX] = DATA;
@@ -376,54 +385,46 @@ const CASES: &[Case] = &[
     Case {
         name: "POP [ESP+x] counts from the stack pointer after the pop",
         mode: Bits32,
-        // pop dword ptr [esp+4]
-        code: &[0x8F, 0x44, 0x24, 4],
+        code: |a| a.pop(dword_ptr(esp + 4)),
         before: |s| s.gpr[RSP] = DATA,
         memory: &[(DATA, 0x1234_5678)],
         end: Completes,
-        after: &[Register(RSP, DATA + 4), Memory(DATA + 8, 0x1234_5678)],
+        after: &[Gpr(RSP, DATA + 4), Memory(DATA + 8, 0x1234_5678)],
     },
     Case {
         name: "POP [ESP] with 32-bit addressing in 64-bit mode",
         mode: Bits64,
-        // pop qword ptr [esp]
-        code: &[0x67, 0x8F, 0x04, 0x24],
+        code: |a| a.pop(qword_ptr(esp)),
         before: |s| s.gpr[RSP] = DATA,
         memory: &[(DATA, 0x1234_5678)],
         end: Completes,
-        after: &[Register(RSP, DATA + 8), Memory(DATA + 8, 0x1234_5678)],
+        after: &[Gpr(RSP, DATA + 8), Memory(DATA + 8, 0x1234_5678)],
     },
     Case {
         name: "POP reads the stack before the operand's segment is looked at",
         mode: Bits32,
-        // pop dword ptr gs:[ebx]
-        code: &[0x65, 0x8F, 0x03],
+        code: |a| a.pop(dword_ptr(ebx).gs()),
         before: |s| {
             s.gpr[RSP] = 0xFFFF_FFFF;
             s.sys.seg[5] = null();
         },
         memory: &[],
         end: Faults(SS, Some(0)),
-        after: &[Register(RSP, 0xFFFF_FFFF)],
+        after: &[Gpr(RSP, 0xFFFF_FFFF)],
     },
     Case {
         name: "POP to a null segment leaves the stack pointer alone",
         mode: Bits32,
-        // pop dword ptr gs:[ebx]
-        code: &[0x65, 0x8F, 0x03],
+        code: |a| a.pop(dword_ptr(ebx).gs()),
         before: |s| s.sys.seg[5] = null(),
         memory: &[],
         end: Faults(GP, Some(0)),
-        after: &[Register(RSP, USER_STACK)],
+        after: &[Gpr(RSP, USER_STACK)],
     },
     Case {
         name: "15 bytes are an instruction",
         mode: Bits64,
-        // 14 operand-size prefixes, nop
-        code: &[
-            0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66,
-            0x90,
-        ],
+        code: |a| a.db(&prefixed_nop::<15>()),
         before: |_| {},
         memory: &[],
         end: Completes,
@@ -432,11 +433,7 @@ const CASES: &[Case] = &[
     Case {
         name: "16 bytes are too many: #GP, not #UD",
         mode: Bits64,
-        // 15 operand-size prefixes, nop
-        code: &[
-            0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66,
-            0x66, 0x90,
-        ],
+        code: |a| a.db(&prefixed_nop::<16>()),
         before: |_| {},
         memory: &[],
         end: Faults(GP, Some(0)),
@@ -445,11 +442,7 @@ const CASES: &[Case] = &[
     Case {
         name: "15 bytes with LOCK out of place are #UD",
         mode: Bits64,
-        // lock, 13 operand-size prefixes, nop
-        code: &[
-            0xF0, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66,
-            0x90,
-        ],
+        code: |a| a.db(&locked_nop()),
         before: |_| {},
         memory: &[],
         end: Faults(UD, None),
@@ -458,8 +451,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a bit string wraps around at 4 GiB with 32-bit addressing",
         mode: Bits64,
-        // bts [ebx], ecx
-        code: &[0x67, 0x0F, 0xAB, 0x0B],
+        code: |a| a.bts(dword_ptr(ebx), ecx),
         before: |s| {
             s.gpr[RBX] = 0xFFFF_FFFC;
             s.gpr[RCX] = 8 * (DATA + 4) + 3;
@@ -471,8 +463,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a bit string below address 0 is at the end of 4 GiB",
         mode: Bits64,
-        // bt [ebx], ecx
-        code: &[0x67, 0x0F, 0xA3, 0x0B],
+        code: |a| a.bt(dword_ptr(ebx), ecx),
         before: |s| {
             s.gpr[RBX] = 0x10;
             s.gpr[RCX] = (-8i64 * 0x30) as u64;
@@ -484,8 +475,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a bit string wraps around at 4 GiB in compatibility mode",
         mode: Bits32,
-        // btc [ebx], ecx
-        code: &[0x0F, 0xBB, 0x0B],
+        code: |a| a.btc(dword_ptr(ebx), ecx),
         before: |s| {
             s.gpr[RBX] = 0xFFFF_FFFC;
             s.gpr[RCX] = 8 * (DATA + 4) + 3;
@@ -497,8 +487,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a bit string wraps around at 64 KiB with 16-bit addressing",
         mode: Bits32,
-        // btr [bx], ecx
-        code: &[0x67, 0x0F, 0xB3, 0x0F],
+        code: |a| a.btr(dword_ptr(bx), ecx),
         before: |s| {
             s.gpr[RBX] = 0xFFF0;
             s.gpr[RCX] = 8 * 0x20;
@@ -510,8 +499,7 @@ const CASES: &[Case] = &[
     Case {
         name: "the segment's limit is that of the bit string's word",
         mode: Bits32,
-        // bt [ebx], ecx
-        code: &[0x0F, 0xA3, 0x0B],
+        code: |a| a.bt(dword_ptr(ebx), ecx),
         before: |s| {
             s.sys.seg[3] = limited(DATA + 0xF);
             s.gpr[RBX] = DATA;
@@ -524,8 +512,7 @@ const CASES: &[Case] = &[
     Case {
         name: "REP CMPS that faults leaves the flags as they were",
         mode: Bits64,
-        // repe cmpsb
-        code: &[0xF3, 0xA6],
+        code: |a| a.repe().cmpsb(),
         before: |s| {
             s.gpr[RCX] = 0x10;
             s.gpr[RSI] = DATA;
@@ -536,15 +523,14 @@ const CASES: &[Case] = &[
         end: PageFaults(READ, ISLAND + 0x1000),
         after: &[
             Flags(rflags::CF | rflags::OF),
-            Register(RCX, 8),
-            Register(RSI, DATA + 8),
+            Gpr(RCX, 8),
+            Gpr(RSI, DATA + 8),
         ],
     },
     Case {
         name: "REP SCAS that traps half-way leaves the flags as they were",
         mode: Bits64,
-        // repne scasb
-        code: &[0xF2, 0xAE],
+        code: |a| a.repne().scasb(),
         before: |s| {
             s.gpr[RAX] = 1;
             s.gpr[RCX] = 3;
@@ -553,13 +539,12 @@ const CASES: &[Case] = &[
         },
         memory: &[],
         end: Faults(DB, None),
-        after: &[Flags(rflags::ZF | rflags::OF), Register(RCX, 2)],
+        after: &[Flags(rflags::ZF | rflags::OF), Gpr(RCX, 2)],
     },
     Case {
         name: "REP SCAS that completes sets the flags",
         mode: Bits64,
-        // repne scasb
-        code: &[0xF2, 0xAE],
+        code: |a| a.repne().scasb(),
         before: |s| {
             s.gpr[RCX] = 3;
             s.gpr[RDI] = DATA;
@@ -567,18 +552,17 @@ const CASES: &[Case] = &[
         },
         memory: &[],
         end: Completes,
-        after: &[Flags(rflags::ZF | rflags::PF), Register(RCX, 2)],
+        after: &[Flags(rflags::ZF | rflags::PF), Gpr(RCX, 2)],
     },
     Case {
         name: "PUSH of a segment register moves 16 bits into a slot of 32",
         mode: Bits32,
-        // push ss
-        code: &[0x16],
+        code: |a| a.push(ss),
         before: |s| s.gpr[RSP] = DATA + 8,
         memory: &[(DATA, u64::MAX)],
         end: Completes,
         after: &[
-            Register(RSP, DATA + 4),
+            Gpr(RSP, DATA + 4),
             Memory(
                 DATA,
                 0xFFFF_0000_FFFF_FFFF | (selector::USER_SS as u64) << 32,
@@ -588,21 +572,20 @@ const CASES: &[Case] = &[
     Case {
         name: "PUSH of a segment register with 64 bits moves all of them",
         mode: Bits64,
-        // push fs
-        code: &[0x0F, 0xA0],
+        code: |a| a.push(fs),
         before: |s| {
             s.gpr[RSP] = DATA + 8;
             s.sys.seg[4] = segment(selector::USER_SS);
         },
         memory: &[(DATA, u64::MAX)],
         end: Completes,
-        after: &[Register(RSP, DATA), Memory(DATA, selector::USER_SS as u64)],
+        after: &[Gpr(RSP, DATA), Memory(DATA, selector::USER_SS as u64)],
     },
     Case {
         name: "an x87 store that an unmasked exception cancels accesses no memory",
         mode: Bits64,
-        // fstp dword ptr [rbx]: ST(0) is empty
-        code: &[0xD9, 0x1B],
+        // ST(0) is empty.
+        code: |a| a.fstp(dword_ptr(rbx)),
         before: |s| {
             s.x87.fcw = 0x37E;
             s.gpr[RBX] = NOWHERE;
@@ -615,8 +598,8 @@ const CASES: &[Case] = &[
     Case {
         name: "an x87 store that an unmasked exception cancels does not mind the segment",
         mode: Bits32,
-        // fistp word ptr gs:[ebx]: ST(0) is empty
-        code: &[0x65, 0xDF, 0x1B],
+        // ST(0) is empty.
+        code: |a| a.fistp(word_ptr(ebx).gs()),
         before: |s| {
             s.x87.fcw = 0x37E;
             s.sys.seg[5] = null();
@@ -628,8 +611,8 @@ const CASES: &[Case] = &[
     Case {
         name: "an x87 store that faults leaves the FPU alone",
         mode: Bits64,
-        // fstp dword ptr [rbx]: ST(0) is empty
-        code: &[0xD9, 0x1B],
+        // ST(0) is empty.
+        code: |a| a.fstp(dword_ptr(rbx)),
         before: |s| {
             s.x87.fcw = 0x37F;
             s.gpr[RBX] = NOWHERE;
@@ -641,8 +624,8 @@ const CASES: &[Case] = &[
     Case {
         name: "FCOMI sets the flags even if its exception is unmasked",
         mode: Bits64,
-        // fcomi st(0), st(1): both empty
-        code: &[0xDB, 0xF1],
+        // Both are empty.
+        code: |a| a.fcomi(st0, st1),
         before: |s| {
             s.x87.fcw = 0x37E;
             s.rflags |= rflags::OF;
@@ -657,21 +640,19 @@ const CASES: &[Case] = &[
     Case {
         name: "a repeated string with ECX = 0 clears the upper half of RCX",
         mode: Bits64,
-        // rep lodsb [esi]
-        code: &[0xF3, 0x67, 0xAC],
+        code: |a| a.add_instruction(Instruction::with_rep_lodsb(32)?),
         before: |s| {
             s.gpr[RCX] = 0xFFFF_FFFF_0000_0000;
             s.gpr[RSI] = 0xFFFF_FFFF_0000_1234;
         },
         memory: &[],
         end: Completes,
-        after: &[Register(RCX, 0), Register(RSI, 0xFFFF_FFFF_0000_1234)],
+        after: &[Gpr(RCX, 0), Gpr(RSI, 0xFFFF_FFFF_0000_1234)],
     },
     Case {
         name: "REP MOVS with ECX = 0 clears the upper halves of its pointers, too",
         mode: Bits64,
-        // rep movsb [edi], [esi]
-        code: &[0xF3, 0x67, 0xA4],
+        code: |a| a.add_instruction(Instruction::with_rep_movsb(32)?),
         before: |s| {
             s.gpr[RCX] = 0xFFFF_FFFF_0000_0000;
             s.gpr[RSI] = 0xFFFF_FFFF_0000_1234;
@@ -679,42 +660,50 @@ const CASES: &[Case] = &[
         },
         memory: &[],
         end: Completes,
-        after: &[
-            Register(RCX, 0),
-            Register(RSI, 0x1234),
-            Register(RDI, 0x5678),
-        ],
+        after: &[Gpr(RCX, 0), Gpr(RSI, 0x1234), Gpr(RDI, 0x5678)],
     },
     Case {
         name: "REP STOS that faults at once has cleared the upper halves",
         mode: Bits64,
-        // rep stosb [edi]
-        code: &[0xF3, 0x67, 0xAA],
+        code: |a| a.add_instruction(Instruction::with_rep_stosb(32)?),
         before: |s| {
             s.gpr[RCX] = 0xFFFF_FFFF_0000_0003;
             s.gpr[RDI] = 0xFFFF_FFFF_0000_0000 | NOWHERE;
         },
         memory: &[],
         end: PageFaults(WRITE, NOWHERE),
-        after: &[Register(RCX, 3), Register(RDI, NOWHERE)],
+        after: &[Gpr(RCX, 3), Gpr(RDI, NOWHERE)],
     },
     Case {
         name: "REP STOS without a prefix for its addresses keeps them",
         mode: Bits64,
-        // rep stosb
-        code: &[0xF3, 0xAA],
+        code: |a| a.rep().stosb(),
         before: |s| s.gpr[RDI] = 0xFFFF_FFFF_0000_5678,
         memory: &[],
         end: Completes,
-        after: &[Register(RDI, 0xFFFF_FFFF_0000_5678), Register(RDX, 0)],
+        after: &[Gpr(RDI, 0xFFFF_FFFF_0000_5678), Gpr(RDX, 0)],
     },
 ];
 
+impl Case {
+    fn assemble(&self) -> Vec<u8> {
+        let bitness = match self.mode {
+            Bits64 => 64,
+            Bits32 => 32,
+        };
+        assemble(bitness, USER, self.code)
+    }
+
+    /// The address behind the instruction.
+    fn end_address(&self) -> u64 {
+        USER + self.assemble().len() as u64
+    }
+}
+
 fn start(case: &Case) -> Guest {
-    let mut g = Guest::user(|a| a.ud2());
-    let mut code = case.code.to_vec();
-    code.extend([0x0F, 0x0B]);
-    g.write_bytes(USER, &code);
+    let mut g = Guest::user(|_| Ok(()));
+    g.write_bytes(USER, &case.assemble());
+    g.assemble(case.end_address(), |a| a.ud2());
     for &(at, value) in case.memory {
         g.write(at, value);
     }
@@ -734,22 +723,22 @@ fn start(case: &Case) -> Guest {
 fn check(case: &Case) {
     let mut g = start(case);
     g.soft.known_to_differ(case.name);
-    // A fault that CR2 does not tell must not change it.
-    let (vector, error, cr2) = match case.end {
+    // CR2 stays zero unless there is a page fault.
+    let (vector, error, address) = match case.end {
         Completes => (UD, None, 0),
         Faults(vector, error) => (vector, error, 0),
-        PageFaults(error, cr2) => (PF, Some(error), cr2),
+        PageFaults(error, address) => (PF, Some(error), address),
     };
     let frame = g.run_to_exception(vector, error);
     let at = match case.end {
-        Completes => USER + case.code.len() as u64,
+        Completes => case.end_address(),
         _ => USER,
     };
-    assert_eq!((frame.rip, g.soft.cpu.sys.cr2), (at, cr2));
-    for &left in case.after {
-        match left {
-            Register(RSP, value) => assert_eq!(frame.rsp, value, "RSP"),
-            Register(n, value) => assert_eq!(g.soft.cpu.gpr[n], value, "register {n}"),
+    assert_eq!((frame.rip, g.soft.cpu.sys.cr2), (at, address));
+    for &after in case.after {
+        match after {
+            Gpr(RSP, value) => assert_eq!(frame.rsp, value, "RSP"),
+            Gpr(n, value) => assert_eq!(g.soft.cpu.gpr[n], value, "register {n}"),
             Memory(at, value) => assert_eq!(g.read(at), value, "memory {at:#x}"),
             Flags(value) => assert_eq!(frame.rflags & rflags::ARITH, value, "RFLAGS"),
             StatusWord(value) => assert_eq!(g.soft.cpu.x87.fsw, value, "status word"),
@@ -757,7 +746,7 @@ fn check(case: &Case) {
     }
 }
 
-/// All cases run, and the names of those that fail are told.
+/// Runs all cases and reports the names of those that fail.
 #[test]
 fn instructions_that_once_went_wrong() {
     let failed: Vec<&str> = CASES
