@@ -20,7 +20,7 @@ static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
     (ram, view)
 });
 
-/// A bzImage of one page that is loaded at 1 MiB, with any setup header but for the fields that the
+/// A bzImage of one page that is loaded at 1 MiB, with any setup header except the fields that the
 /// loader needs.
 fn image(header: &[u8]) -> Vec<u8> {
     let mut image = vec![0; 1024 + 4096];
@@ -32,6 +32,7 @@ fn image(header: &[u8]) -> Vec<u8> {
         (0x1FE, &[0x55, 0xAA]),
         (0x202, b"HdrS"),
         (0x206, &[0x0F, 0x02]),
+        (0x211, &[1]),
         (0x236, &[1, 0]),
         (0x258, &layout::EXTENDED_MEMORY.to_le_bytes()),
         (0x260, &0x1000u32.to_le_bytes()),
@@ -53,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
     let header = input.bytes(usize::from(header));
     let append = String::from_utf8_lossy(input.rest()).into_owned();
 
-    let line = cmdline::build(devices, 1_000_000, &append);
+    let line = cmdline::build(devices, 1_000_000, &append).expect("our own words always fit");
     let kernel = image(header);
     let source = BootSource {
         kernel: &kernel,
@@ -78,7 +79,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(params.as_bytes().len(), 4096);
 });
 
-/// What the kernel will find in memory agrees with what it was to be told.
+/// Checks that the kernel finds in memory what it was to be told.
 fn check(ram: &GuardedRam, line: &str, initrd: &[u8]) {
     let word = |at: u64| {
         let bytes = ram.read((layout::BOOT_PARAMS + at) as usize, 4);

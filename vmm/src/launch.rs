@@ -269,7 +269,7 @@ impl Launch {
             .vm
             .as_ref()
             .map_or(vbts_cpu::TSC_HZ / 1000, Vm::tsc_khz);
-        let cmdline = cmdline::build(devices, tsc_khz, append);
+        let cmdline = cmdline::build(devices, tsc_khz, append).map_err(anyhow::Error::from)?;
         tracing::debug!(kernel = %kernel.display(), memory = %self.options.memory, cmdline, "boot");
         let source = BootSource {
             kernel: &image,

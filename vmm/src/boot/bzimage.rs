@@ -1,46 +1,57 @@
-//! Compressed kernels: `bzImage`, entered through the 64-bit boot protocol.
+//! Compressed kernels: `bzImage`, entered through the 64-bit boot protocol (boot.rst, "64-bit Boot
+//! Protocol").
+//!
+//! `linux-loader` copies the kernel. What this file does itself, and why:
+//! - It checks the image first. The loader takes any image with the setup header's magic number,
+//!   and its errors do not say what is missing.
+//! - It gives the loader the file only as far as `syssize` says. The loader copies everything after
+//!   the setup code: in a distribution's kernel that includes the signature for Secure Boot.
+//! - It takes the setup header from the file. The loader returns a structure of fixed length, with
+//!   its own load address in `code32_start`.
 
-use vm_memory::{Bytes, GuestAddress};
+use std::io::Cursor;
+use std::mem::offset_of;
+use std::ops::Range;
 
-use super::params::{SETUP_HEADER, setup};
+use linux_loader::bootparam::{LOADED_HIGH, XLF_KERNEL_64, setup_header};
+use linux_loader::loader::{BzImage, KernelLoader};
+use vm_memory::{ByteValued, GuestAddress};
+
+use super::params::{BOOT_FLAG, HEADER_MAGIC, SETUP_HEADER};
 use super::{BootError, LoadedKernel, check_kernel_range};
 use crate::memory::GuestMemory;
 
-/// `xloadflags` bit 0: the kernel has a 64-bit entry point at +0x200.
-const XLF_KERNEL_64: u16 = 1 << 0;
 /// Offset of the 64-bit entry point from the start of the protected-mode code.
 const ENTRY_64: u64 = 0x200;
 /// First protocol version with `xloadflags`.
 const VERSION_XLOADFLAGS: u16 = 0x020C;
+/// A sector of the setup code, in bytes.
+const SECTOR: u64 = 512;
+/// Sectors of setup code if the header says zero (boot.rst, "setup_sects").
+const DEFAULT_SETUP_SECTORS: u8 = 4;
+/// Unit of `syssize`, in bytes.
+const PARAGRAPH: u64 = 16;
+/// End of the last field that a kernel of protocol 2.12 has to have, from the start of the file.
+const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
+/// Offset of the setup header's length, which is the operand of the jump over it, and of the byte
+/// that this length counts from (boot.rst, "The Real-Mode Kernel Header").
+const HEADER_LENGTH: usize = SETUP_HEADER.start + offset_of!(setup_header, jump) + 1;
+const HEADER_LENGTH_BASE: usize = HEADER_LENGTH + 1;
 
-fn u16_at(image: &[u8], at: usize) -> Option<u16> {
-    image
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u16::from_le_bytes)
+/// The setup header of `image`; fields beyond the file's end are zero.
+fn read_header(image: &[u8]) -> setup_header {
+    let mut header = setup_header::default();
+    let file = image.get(SETUP_HEADER.start..).unwrap_or_default();
+    for (to, from) in header.as_mut_slice().iter_mut().zip(file) {
+        *to = *from;
+    }
+    header
 }
 
-fn u32_at(image: &[u8], at: usize) -> Option<u32> {
-    image
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u32::from_le_bytes)
-}
-
-fn u64_at(image: &[u8], at: usize) -> Option<u64> {
-    image
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u64::from_le_bytes)
-}
-
-/// Whether `image` has the boot sector signature and the setup header's magic.
+/// Returns whether `image` has the boot sector signature and the setup header's magic number.
 pub fn is_bzimage(image: &[u8]) -> bool {
-    u16_at(image, setup::BOOT_FLAG) == Some(0xAA55)
-        && image.get(setup::HEADER..setup::HEADER + 4) == Some(b"HdrS")
+    let header = read_header(image);
+    header.boot_flag == BOOT_FLAG && header.header == HEADER_MAGIC
 }
 
 /// Loads the protected-mode part of `image` at the address that it prefers.
@@ -48,59 +59,63 @@ pub fn is_bzimage(image: &[u8]) -> bool {
 /// # Errors
 /// The file is truncated, too old, for 32-bit processors, or does not fit into memory.
 pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+    let header = read_header(image);
+    let code = check(image, &header)?;
+    let start = header.pref_address;
+    let size = u64::from(header.init_size).max(code.len() as u64);
+    let end = start.saturating_add(size);
+    check_kernel_range(memory, start, end)?;
+    let mut file = Cursor::new(image.get(..code.end).unwrap_or_default());
+    let loaded = BzImage::load(memory, Some(GuestAddress(start)), &mut file, None)?;
+    Ok(LoadedKernel {
+        entry: loaded.kernel_load.0 + ENTRY_64,
+        end,
+        setup_header: Some(header_bytes(image).to_vec()),
+        initrd_max: u64::from(header.initrd_addr_max),
+    })
+}
+
+/// Checks that the image is whole and has a 64-bit entry point; returns where in the file its
+/// protected-mode code is.
+fn check(image: &[u8], header: &setup_header) -> Result<Range<usize>, BootError> {
     let len = image.len() as u64;
-    let header_end = setup::INIT_SIZE + 4;
-    let fields = (|| {
-        Some((
-            u16_at(image, setup::VERSION)?,
-            u16_at(image, setup::XLOADFLAGS)?,
-            u32_at(image, setup::SYSSIZE)?,
-            u32_at(image, setup::INITRD_ADDR_MAX)?,
-            u64_at(image, setup::PREF_ADDRESS)?,
-            u32_at(image, setup::INIT_SIZE)?,
-        ))
-    })();
-    let (version, xloadflags, syssize, initrd_max, start, init_size) =
-        fields.ok_or(BootError::Truncated {
+    if image.len() < HEADER_END {
+        return Err(BootError::Truncated {
             part: "setup header",
-            end: header_end as u64,
+            end: HEADER_END as u64,
             len,
-        })?;
-    if version < VERSION_XLOADFLAGS || xloadflags & XLF_KERNEL_64 == 0 {
-        let [minor, major] = version.to_le_bytes();
+        });
+    }
+    if header.version < VERSION_XLOADFLAGS || header.xloadflags & XLF_KERNEL_64 == 0 {
+        let [minor, major] = header.version.to_le_bytes();
         return Err(BootError::No64BitEntry { major, minor });
     }
-    let setup_sectors = match image.get(setup::SETUP_SECTS) {
-        Some(0) | None => 4,
-        Some(&n) => u64::from(n),
+    if header.loadflags & LOADED_HIGH == 0 {
+        return Err(BootError::LoadedLow);
+    }
+    let setup_sectors = match header.setup_sects {
+        0 => DEFAULT_SETUP_SECTORS,
+        n => n,
     };
-    let code_start = (setup_sectors + 1) * 512;
-    // `syssize` is rounded up to whole 16-byte paragraphs.
-    let code_end = code_start + u64::from(syssize) * 16;
-    let code = image
-        .get(code_start as usize..code_end.min(len) as usize)
-        .filter(|_| len + 16 > code_end)
-        .ok_or(BootError::Truncated {
+    let start = (u64::from(setup_sectors) + 1) * SECTOR;
+    let end = start + u64::from(header.syssize) * PARAGRAPH;
+    // `syssize` is rounded up to whole paragraphs, so the last one may be incomplete.
+    if start > len || len + PARAGRAPH <= end {
+        return Err(BootError::Truncated {
             part: "protected-mode code",
-            end: code_end,
+            end,
             len,
-        })?;
-    let end = start.saturating_add(u64::from(init_size).max(code.len() as u64));
-    check_kernel_range(memory, start, end)?;
-    memory.write_slice(code, GuestAddress(start))?;
+        });
+    }
+    Ok(start as usize..end.min(len) as usize)
+}
 
-    // The header's length is in the jump instruction at its start (boot.rst, "jump").
-    let header_len =
-        usize::from(image.get(0x201).copied().unwrap_or(0)) + 0x202 - SETUP_HEADER.start;
-    let header = image
-        .get(SETUP_HEADER.start..SETUP_HEADER.start + header_len.min(SETUP_HEADER.len()))
-        .unwrap_or_default();
-    Ok(LoadedKernel {
-        entry: start + ENTRY_64,
-        end,
-        setup_header: Some(header.to_vec()),
-        initrd_max: u64::from(initrd_max),
-    })
+/// The setup header's bytes, as many as the kernel has.
+fn header_bytes(image: &[u8]) -> &[u8] {
+    let length = image.get(HEADER_LENGTH).copied().unwrap_or(0);
+    let end = HEADER_LENGTH_BASE + usize::from(length);
+    let range = SETUP_HEADER.start..end.min(SETUP_HEADER.end);
+    image.get(range).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -108,19 +123,40 @@ pub(crate) mod tests {
     use super::*;
     use crate::memory::{Size, allocate};
 
+    use vm_memory::Bytes;
+
+    /// Offsets in the file, as boot.rst has them.
+    mod field {
+        pub const SETUP_SECTS: usize = 0x1F1;
+        pub const SYSSIZE: usize = 0x1F4;
+        pub const BOOT_FLAG: usize = 0x1FE;
+        pub const JUMP: usize = 0x200;
+        pub const HEADER: usize = 0x202;
+        pub const VERSION: usize = 0x206;
+        pub const LOADFLAGS: usize = 0x211;
+        pub const CODE32_START: usize = 0x214;
+        pub const INITRD_ADDR_MAX: usize = 0x22C;
+        pub const XLOADFLAGS: usize = 0x236;
+        pub const PREF_ADDRESS: usize = 0x258;
+        pub const INIT_SIZE: usize = 0x260;
+    }
+
+    /// A kernel of one sector of setup code and 1 KiB of protected-mode code.
     pub(crate) fn image() -> Vec<u8> {
         let mut image = vec![0; 1024 + 0x400];
         let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
-        put(setup::SETUP_SECTS, &[1]);
-        put(setup::SYSSIZE, &0x40u32.to_le_bytes());
-        put(setup::BOOT_FLAG, &0xAA55u16.to_le_bytes());
-        put(0x200, &[0xEB, 0x6A]);
-        put(setup::HEADER, b"HdrS");
-        put(setup::VERSION, &0x020Fu16.to_le_bytes());
-        put(setup::INITRD_ADDR_MAX, &0x7FFF_FFFFu32.to_le_bytes());
-        put(setup::XLOADFLAGS, &1u16.to_le_bytes());
-        put(setup::PREF_ADDRESS, &0x100_0000u64.to_le_bytes());
-        put(setup::INIT_SIZE, &0x20_0000u32.to_le_bytes());
+        put(field::SETUP_SECTS, &[1]);
+        put(field::SYSSIZE, &0x40u32.to_le_bytes());
+        put(field::BOOT_FLAG, &0xAA55u16.to_le_bytes());
+        put(field::JUMP, &[0xEB, 0x6A]);
+        put(field::HEADER, b"HdrS");
+        put(field::VERSION, &0x020Fu16.to_le_bytes());
+        put(field::LOADFLAGS, &[1]);
+        put(field::CODE32_START, &0x10_0000u32.to_le_bytes());
+        put(field::INITRD_ADDR_MAX, &0x7FFF_FFFFu32.to_le_bytes());
+        put(field::XLOADFLAGS, &1u16.to_le_bytes());
+        put(field::PREF_ADDRESS, &0x100_0000u64.to_le_bytes());
+        put(field::INIT_SIZE, &0x20_0000u32.to_le_bytes());
         put(1024 + 0x200, b"entry");
         image
     }
@@ -152,8 +188,11 @@ pub(crate) mod tests {
                 "{len}: {error}"
             );
         }
+        let mut low = image.clone();
+        low[field::LOADFLAGS] = 0;
+        assert!(matches!(load(&memory, &low), Err(BootError::LoadedLow)));
         let mut old = image.clone();
-        old[setup::XLOADFLAGS] = 0;
+        old[field::XLOADFLAGS] = 0;
         assert!(matches!(
             load(&memory, &old),
             Err(BootError::No64BitEntry {
@@ -162,10 +201,46 @@ pub(crate) mod tests {
             })
         ));
         let mut big = image;
-        big[setup::INIT_SIZE + 3] = 0x10;
+        big[field::INIT_SIZE + 3] = 0x10;
         assert!(matches!(
             load(&memory, &big),
             Err(BootError::KernelDoesNotFit { .. })
         ));
+    }
+
+    #[test]
+    fn data_after_the_code_is_not_loaded() {
+        let mut image = image();
+        let code_end = image.len() as u64 - 1024;
+        image.extend_from_slice(b"signature");
+        for ours in [true, false] {
+            let memory = allocate(Size(32 << 20)).unwrap();
+            let start = GuestAddress(0x100_0000);
+            if ours {
+                load(&memory, &image).unwrap();
+            } else {
+                BzImage::load(&memory, Some(start), &mut Cursor::new(&image), None).unwrap();
+            }
+            let mut after = [0; 9];
+            let end = GuestAddress(start.0 + code_end);
+            memory.read_slice(&mut after, end).unwrap();
+            assert_eq!(after == *b"signature", !ours, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn the_setup_header_is_that_of_the_file() {
+        let memory = allocate(Size(32 << 20)).unwrap();
+        let mut image = image();
+        // Protocol 2.12: the header ends before kernel_info_offset, where its code begins.
+        image[field::JUMP + 1] = 0x66;
+        image[0x268] = 0xCC;
+        let header = load(&memory, &image).unwrap().setup_header.unwrap();
+        assert_eq!(header, image[0x1F1..0x268]);
+        let start = GuestAddress(0x100_0000);
+        let loaded = BzImage::load(&memory, Some(start), &mut Cursor::new(&image), None).unwrap();
+        let theirs = loaded.setup_header.unwrap();
+        assert_eq!({ theirs.kernel_info_offset }, 0xCC);
+        assert_eq!({ theirs.code32_start }, 0x100_0000);
     }
 }

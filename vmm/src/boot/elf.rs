@@ -1,9 +1,23 @@
-//! Uncompressed kernels: `vmlinux`, an ELF file whose segments say where they go.
+//! Uncompressed kernels: `vmlinux`, an ELF file whose program headers say where each segment goes
+//! in physical memory.
+//!
+//! `linux-loader` copies the segments. What this file does itself, and why:
+//! - It checks the file first. The loader accepts files for other processors and user programs, and
+//!   its errors do not say what is missing.
+//! - It finds the end of the kernel. The loader ignores a segment of zeros only (`.bss` in a segment
+//!   of its own), so that the initrd would be placed on it.
+//! - It gives the loader an offset of zero. Without an offset the loader looks for a PVH entry
+//!   point in the notes and refuses a kernel with a damaged note, although the 64-bit entry point
+//!   needs none.
 
+use std::io::Cursor;
+use std::ops::Range;
+
+use linux_loader::loader::{Elf, KernelLoader};
 use object::LittleEndian as Le;
 use object::elf;
 use object::pod;
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::GuestAddress;
 
 use super::{BootError, LoadedKernel, check_kernel_range};
 use crate::memory::GuestMemory;
@@ -11,7 +25,7 @@ use crate::memory::GuestMemory;
 type Header = elf::FileHeader64<Le>;
 type Segment = elf::ProgramHeader64<Le>;
 
-/// The kernel's initrd must lie below this (`initrd_addr_max` of 64-bit kernels).
+/// Highest address that the initrd may touch (`initrd_addr_max` of 64-bit kernels).
 const INITRD_MAX: u64 = 0x7FFF_FFFF;
 
 /// Loads the segments of the ELF kernel `image` at their physical addresses.
@@ -19,6 +33,20 @@ const INITRD_MAX: u64 = 0x7FFF_FFFF;
 /// # Errors
 /// The file is truncated, is not an x86-64 kernel, or does not fit into memory.
 pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+    let end = check(memory, image)?;
+    let no_offset = Some(GuestAddress(0));
+    let loaded = Elf::load(memory, no_offset, &mut Cursor::new(image), None)?;
+    Ok(LoadedKernel {
+        entry: loaded.kernel_load.0,
+        end,
+        setup_header: None,
+        initrd_max: INITRD_MAX,
+    })
+}
+
+/// Checks that the file is whole, is a kernel and fits into `memory`; returns the first physical
+/// address after it.
+fn check(memory: &GuestMemory, image: &[u8]) -> Result<u64, BootError> {
     let len = image.len() as u64;
     let truncated = |part, end| BootError::Truncated { part, end, len };
     let (header, _) = pod::from_bytes::<Header>(image)
@@ -36,21 +64,16 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     let entry = header.e_entry.get(Le);
     let (mut end, mut entered) = (0, false);
     for segment in segments.iter().filter(|s| s.p_type.get(Le) == elf::PT_LOAD) {
-        let (start, stop) = load_segment(memory, image, segment)?;
-        end = end.max(stop);
-        entered |= (start..stop).contains(&entry);
+        let range = check_segment(memory, image, segment)?;
+        end = end.max(range.end);
+        entered |= range.contains(&entry);
     }
     if !entered {
         return Err(BootError::UnsuitableElf(
             "its entry point is not a physical address inside it",
         ));
     }
-    Ok(LoadedKernel {
-        entry,
-        end,
-        setup_header: None,
-        initrd_max: INITRD_MAX,
-    })
+    Ok(end)
 }
 
 fn check_header(header: &Header) -> Result<(), BootError> {
@@ -62,11 +85,15 @@ fn check_header(header: &Header) -> Result<(), BootError> {
         return unsuitable("an ELF file for another architecture: only x86-64 kernels can run");
     }
     match header.e_type.get(Le) {
-        elf::ET_EXEC => Ok(()),
-        elf::ET_REL => unsuitable("an ELF object file or kernel module"),
-        elf::ET_CORE => unsuitable("an ELF core file"),
-        _ => unsuitable("an ELF program or library for user mode"),
+        elf::ET_EXEC => {}
+        elf::ET_REL => return unsuitable("an ELF object file or kernel module"),
+        elf::ET_CORE => return unsuitable("an ELF core file"),
+        _ => return unsuitable("an ELF program or library for user mode"),
     }
+    if header.e_phoff.get(Le) < size_of::<Header>() as u64 {
+        return unsuitable("its program headers overlap its ELF header");
+    }
+    Ok(())
 }
 
 fn program_headers<'a>(image: &'a [u8], header: &Header) -> Option<&'a [Segment]> {
@@ -80,35 +107,39 @@ fn program_headers<'a>(image: &'a [u8], header: &Header) -> Option<&'a [Segment]
         .map(|(headers, _)| headers)
 }
 
-/// Copies one segment; returns the physical range that it occupies, zero-filled tail included.
-fn load_segment(
+/// Checks that a segment's data is in the file and that its memory is free; returns the physical
+/// range that it occupies, zero-filled tail included.
+fn check_segment(
     memory: &GuestMemory,
     image: &[u8],
     segment: &Segment,
-) -> Result<(u64, u64), BootError> {
+) -> Result<Range<u64>, BootError> {
     let start = segment.p_paddr.get(Le);
-    let (offset, filesz) = (segment.p_offset.get(Le), segment.p_filesz.get(Le));
+    let filesz = segment.p_filesz.get(Le);
     let stop = start.saturating_add(segment.p_memsz.get(Le).max(filesz));
     check_kernel_range(memory, start, stop)?;
-    let file_end = offset.saturating_add(filesz);
-    let data = image
-        .get(offset as usize..)
-        .and_then(|rest| rest.get(..filesz as usize))
-        .ok_or(BootError::Truncated {
+    let (len, file_end) = (
+        image.len() as u64,
+        segment.p_offset.get(Le).saturating_add(filesz),
+    );
+    if file_end > len {
+        return Err(BootError::Truncated {
             part: "a segment",
             end: file_end,
-            len: image.len() as u64,
-        })?;
-    memory.write_slice(data, GuestAddress(start))?;
-    Ok((start, stop))
+            len,
+        });
+    }
+    Ok(start..stop)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::memory::{Size, allocate};
+    use vm_memory::Bytes;
 
-    /// A kernel of one segment: `code` at `paddr`, entered at its start, `bss` zero bytes after it.
+    /// A kernel of one segment: `code` at `paddr`, entered at its start, and `bss` zero bytes after
+    /// it.
     pub(crate) fn kernel(paddr: u64, code: &[u8], bss: u64) -> Vec<u8> {
         let mut image = vec![0; 64 + 56];
         let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
@@ -174,7 +205,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn other_elf_files_are_no_kernels() {
+    fn other_elf_files_are_refused() {
         let memory = allocate(Size(32 << 20)).unwrap();
         let good = kernel(0x100_0000, b"code", 0);
         for (at, byte, part) in [
@@ -182,6 +213,7 @@ pub(crate) mod tests {
             (18, 40, "architecture"),
             (16, 3, "user mode"),
             (16, 1, "object file"),
+            (32, 8, "overlap"),
             (64, 0, "entry"),
         ] {
             let mut image = good.clone();
@@ -199,5 +231,41 @@ pub(crate) mod tests {
                 .to_string()
                 .contains("user mode")
         );
+    }
+    /// `kernel` with a second program header of this type, file offset, size in the file, physical
+    /// address and size in memory.
+    fn with_segment(kind: elf::ProgramType, [offset, filesz, paddr, memsz]: [u64; 4]) -> Vec<u8> {
+        let mut image = kernel(0x100_0000, b"code", 0);
+        let mut second = image[64..120].to_vec();
+        second[..4].copy_from_slice(&kind.0.to_le_bytes());
+        for (at, value) in [(8, offset), (24, paddr), (32, filesz), (40, memsz)] {
+            second[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        // The table goes to the end of the file, where there is room for two.
+        let table = image.len() as u64;
+        image.extend_from_within(64..120);
+        image.extend_from_slice(&second);
+        image[32..40].copy_from_slice(&table.to_le_bytes());
+        image[56] = 2;
+        image
+    }
+
+    #[test]
+    fn a_segment_of_zeros_belongs_to_the_kernel() {
+        let memory = allocate(Size(32 << 20)).unwrap();
+        let image = with_segment(elf::PT_LOAD, [0, 0, 0x110_0000, 0x1000]);
+        assert_eq!(load(&memory, &image).unwrap().end, 0x110_1000);
+        // The reason for a calculation of our own.
+        let theirs = Elf::load(&memory, None, &mut Cursor::new(&image), None).unwrap();
+        assert_eq!(theirs.kernel_end, 0x100_0004);
+    }
+
+    #[test]
+    fn damaged_notes_do_not_matter() {
+        let memory = allocate(Size(32 << 20)).unwrap();
+        let image = with_segment(elf::PT_NOTE, [1 << 20, 12, 0, 12]);
+        assert_eq!(load(&memory, &image).unwrap().entry, 0x100_0000);
+        // The reason for the offset of zero.
+        assert!(Elf::load(&memory, None, &mut Cursor::new(&image), None).is_err());
     }
 }

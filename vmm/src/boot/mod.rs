@@ -1,8 +1,9 @@
-//! From a kernel file to a machine that is about to run its first instruction.
+//! Boot loading: puts a kernel file into guest memory, with everything that the kernel reads before
+//! it has drivers.
 //!
-//! Both kinds of kernel enter by the 64-bit boot protocol of Linux
-//! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol"): long mode, the first 4 GiB mapped to
-//! themselves, RSI pointing to `boot_params`.
+//! Both kinds of kernel are entered by the 64-bit boot protocol of Linux
+//! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol"): long mode, the first 4 GiB identity
+//! mapped, RSI pointing to `boot_params`.
 
 pub mod acpi;
 pub mod bzimage;
@@ -27,13 +28,13 @@ use params::BootParams;
 pub struct BootSource<'a> {
     /// Contents of the kernel file.
     pub kernel: &'a [u8],
-    /// Contents of the initial RAM disk.
+    /// Contents of the initial RAM disk, if there is one.
     pub initrd: Option<&'a [u8]>,
     /// Kernel command line.
     pub cmdline: &'a str,
-    /// Logical processors to announce.
+    /// Number of logical processors.
     pub processors: u8,
-    /// The interrupt input of each virtio-mmio device, in order. They are level-triggered.
+    /// I/O APIC input of each virtio-mmio device, in order. The inputs are level-triggered.
     pub level_gsis: &'a [u8],
     /// Seed of the kernel's random number generator.
     pub rng_seed: params::RngSeed,
@@ -45,23 +46,23 @@ pub enum BootError {
     /// A file cannot be read.
     #[error("Cannot read {}", .path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the host.
         source: std::io::Error,
     },
     /// Neither an ELF file nor a bzImage.
     #[error("not a kernel: neither an ELF vmlinux nor a bzImage (it begins with {0})")]
     NotAKernel(String),
-    /// An ELF file, but none that can be booted.
+    /// An ELF file that cannot be booted.
     #[error("not a kernel: {0}")]
     UnsuitableElf(&'static str),
     /// The file ends before its contents do.
     #[error("truncated kernel: {part} ends at byte {end}, but the file has only {len}")]
     Truncated {
-        /// What is missing.
+        /// The missing part.
         part: &'static str,
-        /// Where it would end.
+        /// Offset in the file where the part would end.
         end: u64,
         /// File length in bytes.
         len: u64,
@@ -76,18 +77,21 @@ pub enum BootError {
         /// Version, low byte.
         minor: u8,
     },
-    /// The kernel's address range is not RAM that is free for it.
+    /// A zImage: its header says that its code belongs below 1 MiB.
+    #[error("not a bzImage: its code is for memory below 1 MiB (LOADED_HIGH is clear)")]
+    LoadedLow,
+    /// The kernel's address range is not free RAM.
     #[error(
         "kernel needs memory from {start:#x} to {end:#x}, but it may use {from:#x} to {to:#x}: give --memory more"
     )]
     KernelDoesNotFit {
-        /// First byte.
+        /// First address of the kernel.
         start: u64,
-        /// First byte after it.
+        /// First address after the kernel.
         end: u64,
-        /// First byte of the memory for it.
+        /// First address that a kernel may use.
         from: u64,
-        /// First byte after the memory for it.
+        /// First address after the memory that a kernel may use.
         to: u64,
     },
     /// The initrd does not fit between the kernel and the end of low memory.
@@ -95,9 +99,9 @@ pub enum BootError {
         "initrd of {size} bytes does not fit into the {room} bytes of memory beside the kernel: give --memory more than {memory}"
     )]
     InitrdDoesNotFit {
-        /// Its size in bytes.
+        /// Size of the initrd in bytes.
         size: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         room: u64,
         /// Memory of the machine.
         memory: Size,
@@ -108,19 +112,28 @@ pub enum BootError {
     /// The command line contains a zero byte or a line end.
     #[error("kernel command line contains a control character")]
     CommandLineControl,
+    /// Our own words do not fit on the command line.
+    #[error("Cannot build the kernel command line")]
+    CommandLine(#[from] linux_loader::cmdline::Error),
+    /// A kernel that passed all checks could not be loaded.
+    #[error("Cannot load the kernel into guest memory")]
+    Loader(#[from] linux_loader::loader::Error),
+    /// The boot parameters could not be written.
+    #[error("Cannot write the boot parameters")]
+    Parameters(#[from] linux_loader::configurator::Error),
     /// Writing guest memory failed.
     #[error("Cannot write guest memory")]
     Memory(#[from] vm_memory::GuestMemoryError),
 }
 
-/// A kernel that lies in guest memory.
+/// A kernel in guest memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedKernel {
     /// Guest-physical address of the first instruction.
     pub entry: u64,
-    /// First guest-physical address after everything that the kernel uses while it starts.
+    /// First guest-physical address after the memory that the kernel uses while it starts.
     pub end: u64,
-    /// The kernel's own setup header, for a bzImage.
+    /// The kernel's own setup header; a bzImage has one.
     pub setup_header: Option<Vec<u8>>,
     /// Highest address that the initrd may touch.
     pub initrd_max: u64,
@@ -129,7 +142,7 @@ pub struct LoadedKernel {
 /// Loads everything into `memory` and returns the state in which the boot processor starts.
 ///
 /// # Errors
-/// The kernel, the initrd or the command line is unsuitable; messages say why.
+/// The kernel, the initrd or the command line is unsuitable; the message says why.
 pub fn load(
     memory: &GuestMemory,
     source: &BootSource<'_>,
@@ -161,7 +174,7 @@ pub fn load(
         params.set_initrd(address, len);
     }
     params.set_memory_map(&memory::ranges(memory));
-    memory.write_slice(params.as_bytes(), GuestAddress(layout::BOOT_PARAMS))?;
+    params.write(memory)?;
 
     registers::write_tables(memory)?;
     Ok(registers::initial_state(kernel.entry))
@@ -177,7 +190,7 @@ fn load_kernel(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootE
     }
 }
 
-/// The first bytes of a file, for a message.
+/// Describes the first bytes of a file, for a message.
 fn describe_start(image: &[u8]) -> String {
     match image.get(..image.len().min(8)) {
         None | Some([]) => "nothing: the file is empty".into(),
@@ -185,7 +198,7 @@ fn describe_start(image: &[u8]) -> String {
     }
 }
 
-/// Checks that `start..end` is RAM above 1 MiB and below the hole.
+/// Checks that `start..end` is RAM above 1 MiB and below the hole for devices.
 fn check_kernel_range(memory: &GuestMemory, start: u64, end: u64) -> Result<(), BootError> {
     let (from, to) = (layout::EXTENDED_MEMORY, memory::low_end(memory));
     if start < from || end > to || start > end {
@@ -199,7 +212,8 @@ fn check_kernel_range(memory: &GuestMemory, start: u64, end: u64) -> Result<(), 
     Ok(())
 }
 
-/// Places the initrd as high in low memory as it may lie; returns its address and length.
+/// Places the initrd at the highest address below 4 GiB that memory and the kernel allow; returns
+/// its address and its length in bytes.
 fn load_initrd(
     memory: &GuestMemory,
     kernel: &LoadedKernel,
@@ -238,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_initrd_lies_as_high_as_it_may() {
+    fn an_initrd_is_placed_as_high_as_allowed() {
         let memory = allocate(Size(32 << 20)).unwrap();
         let data = [7; 5000];
         let (start, len) = load_initrd(&memory, &kernel(0x20_0000, u64::MAX), &data).unwrap();
@@ -262,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_is_named_so() {
+    fn other_files_are_refused_with_their_first_bytes() {
         let memory = allocate(Size(16 << 20)).unwrap();
         for (image, start) in [
             (&b"#!/bin/sh\n"[..], "\"#!/bin/s\""),
@@ -278,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_kernels_are_survived() {
+    fn damaged_kernels_never_load_outside_memory() {
         let memory = allocate(Size(16 << 20)).unwrap();
         let seeds = [
             elf::tests::kernel(0x10_0000, &[0; 64], 64),
@@ -295,7 +309,7 @@ mod tests {
         for i in 0..40_000usize {
             let mut image = seeds[i % 2].clone();
             for _ in 0..=next() % 4 {
-                // Headers are where damage does something.
+                // Damage to the headers is the most effective.
                 let at = next() as usize % image.len().min(0x280);
                 image[at] = [0, 1, 0x7F, 0x80, 0xFF, next() as u8][next() as usize % 6];
             }

@@ -1,115 +1,97 @@
 //! `struct boot_params`: what the boot loader tells Linux (Documentation/arch/x86/zero-page.rst,
-//! boot.rst).
+//! boot.rst). The structures are those of `linux-loader`.
 
+use std::mem::offset_of;
 use std::ops::Range;
 
+use linux_loader::bootparam::{
+    LOADED_HIGH, SETUP_RNG_SEED, boot_e820_entry, boot_params, setup_header,
+};
+use linux_loader::configurator::linux::LinuxBootConfigurator;
+use linux_loader::configurator::{self, BootConfigurator};
+use vm_memory::{ByteValued, GuestAddress};
+
 use crate::layout;
+use crate::memory::GuestMemory;
 
-/// Size of the structure in bytes.
-const SIZE: usize = 4096;
+/// Bytes of the structure that may hold a setup header; they have the same place in a bzImage.
+///
+/// The setup header of today's kernels is shorter, and older kernels have a shorter one still.
+pub const SETUP_HEADER: Range<usize> =
+    offset_of!(boot_params, hdr)..offset_of!(boot_params, edd_mbr_sig_buffer);
 
-/// The setup header inside the structure, and at the same place in a bzImage.
-pub const SETUP_HEADER: Range<usize> = 0x1F1..0x290;
+/// `boot_flag`: the signature of a boot sector.
+pub const BOOT_FLAG: u16 = 0xAA55;
+/// `header`: the magic number of a setup header.
+pub const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"HdrS");
+/// Boot protocol 2.15, which is announced to a kernel without a setup header.
+const PROTOCOL_VERSION: u16 = 0x020F;
+/// `kernel_alignment` for a kernel without a setup header, in bytes.
+const KERNEL_ALIGNMENT: u32 = 0x100_0000;
+/// `type_of_loader`: a boot loader without an assigned number.
+const LOADER_UNDEFINED: u8 = 0xFF;
 
-/// Offsets of the setup header's fields (boot.rst, "Details of Header Fields").
-#[allow(missing_docs)]
-pub mod setup {
-    pub const SETUP_SECTS: usize = 0x1F1;
-    pub const SYSSIZE: usize = 0x1F4;
-    pub const BOOT_FLAG: usize = 0x1FE;
-    pub const HEADER: usize = 0x202;
-    pub const VERSION: usize = 0x206;
-    pub const TYPE_OF_LOADER: usize = 0x210;
-    pub const LOADFLAGS: usize = 0x211;
-    pub const RAMDISK_IMAGE: usize = 0x218;
-    pub const RAMDISK_SIZE: usize = 0x21C;
-    pub const CMD_LINE_PTR: usize = 0x228;
-    pub const INITRD_ADDR_MAX: usize = 0x22C;
-    pub const KERNEL_ALIGNMENT: usize = 0x230;
-    pub const XLOADFLAGS: usize = 0x236;
-    pub const CMDLINE_SIZE: usize = 0x238;
-    pub const SETUP_DATA: usize = 0x250;
-    pub const PREF_ADDRESS: usize = 0x258;
-    pub const INIT_SIZE: usize = 0x260;
-}
-
-/// Offset of `acpi_rsdp_addr`.
-const ACPI_RSDP_ADDR: usize = 0x070;
-/// Offset of `e820_entries`.
-const E820_ENTRIES: usize = 0x1E8;
-/// Offset of `e820_table`; an entry is {u64 address, u64 size, u32 type}.
-const E820_TABLE: usize = 0x2D0;
-const E820_ENTRY: usize = 20;
 /// `E820_TYPE_RAM` and `E820_TYPE_RESERVED`.
 const RAM: u32 = 1;
 const RESERVED: u32 = 2;
 
-/// A boot loader without an assigned number.
-const LOADER_UNDEFINED: u8 = 0xFF;
-/// `LOADED_HIGH`: the protected-mode code lies above 1 MiB.
-const LOADED_HIGH: u8 = 1 << 0;
-
-/// `SETUP_RNG_SEED` of `struct setup_data`.
-const SETUP_RNG_SEED: u32 = 9;
 /// A seed for the kernel's random number generator.
 pub type RngSeed = [u8; 32];
-/// One that is no secret: the same on every run, so that every run is the same.
+/// A seed that is not secret: it is the same on every run, so that every run is the same.
 pub const FIXED_RNG_SEED: RngSeed = *b"vbts: the same seed on every run";
 
 /// `struct boot_params` under construction.
 #[derive(Debug, Clone)]
-pub struct BootParams(Box<[u8; SIZE]>);
+pub struct BootParams(Box<boot_params>);
 
 impl BootParams {
-    /// Parameters with the kernel's own setup header, or with that of a kernel that has none to
-    /// offer.
+    /// Parameters that begin with the kernel's own setup header, or with a minimal one if the
+    /// kernel has none.
+    ///
+    /// The header is taken as bytes, of the length that the kernel states. The structure of
+    /// `linux-loader` has one length for all kernels: an older kernel's header would take bytes
+    /// of code with it.
     pub fn new(setup_header: Option<&[u8]>) -> Self {
-        let mut params = Self(Box::new([0; SIZE]));
+        let mut params = Box::new(boot_params::default());
         match setup_header {
-            Some(header) => params.put(SETUP_HEADER.start, header),
-            None => {
-                params.put(setup::BOOT_FLAG, &0xAA55u16.to_le_bytes());
-                params.put(setup::HEADER, b"HdrS");
-                params.put(setup::VERSION, &0x020Fu16.to_le_bytes());
-                params.put(setup::KERNEL_ALIGNMENT, &0x100_0000u32.to_le_bytes());
+            Some(header) => {
+                let place = params.as_mut_slice().get_mut(SETUP_HEADER);
+                for (to, from) in place.into_iter().flatten().zip(header) {
+                    *to = *from;
+                }
             }
+            None => params.hdr = minimal_header(),
         }
-        params.put(setup::TYPE_OF_LOADER, &[LOADER_UNDEFINED]);
-        let loadflags = params.0[setup::LOADFLAGS] | LOADED_HIGH;
-        params.put(setup::LOADFLAGS, &[loadflags]);
-        params
+        params.hdr.type_of_loader = LOADER_UNDEFINED;
+        params.hdr.loadflags |= LOADED_HIGH;
+        Self(params)
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-    }
-
-    /// Says where the command line of `len` bytes lies.
+    /// Sets the command line: its guest-physical address, below 4 GiB, and its length in bytes.
     pub fn set_command_line(&mut self, address: u64, len: usize) {
-        self.put(setup::CMD_LINE_PTR, &(address as u32).to_le_bytes());
-        self.put(setup::CMDLINE_SIZE, &(len as u32).to_le_bytes());
+        self.0.hdr.cmd_line_ptr = address as u32;
+        self.0.hdr.cmdline_size = len as u32;
     }
 
-    /// Says where the list of `struct setup_data` begins.
+    /// Sets the guest-physical address of the first `struct setup_data`.
     pub fn set_setup_data(&mut self, address: u64) {
-        self.put(setup::SETUP_DATA, &address.to_le_bytes());
+        self.0.hdr.setup_data = address;
     }
 
-    /// Says where ACPI's root pointer lies, which kernels before 5.0 look for themselves.
+    /// Sets the guest-physical address of ACPI's RSDP. Kernels before 5.0 ignore it and search the
+    /// BIOS area.
     pub fn set_rsdp(&mut self, address: u64) {
-        self.put(ACPI_RSDP_ADDR, &address.to_le_bytes());
+        self.0.acpi_rsdp_addr = address;
     }
 
-    /// Says where the initrd lies; both numbers are below 4 GiB.
+    /// Sets the initrd: its guest-physical address and its length in bytes, both below 4 GiB.
     pub fn set_initrd(&mut self, address: u64, len: u64) {
-        self.put(setup::RAMDISK_IMAGE, &(address as u32).to_le_bytes());
-        self.put(setup::RAMDISK_SIZE, &(len as u32).to_le_bytes());
+        self.0.hdr.ramdisk_image = address as u32;
+        self.0.hdr.ramdisk_size = len as u32;
     }
 
-    /// Describes the RAM `ranges` (start, length), the first of which begins at zero, less what a
-    /// PC keeps for its firmware below 1 MiB.
+    /// Describes the RAM `ranges` (start and length in bytes), the first of which begins at zero,
+    /// without the areas below 1 MiB that a PC reserves for its firmware.
     pub fn set_memory_map(&mut self, ranges: &[(u64, u64)]) {
         let mut entries = vec![
             (0, layout::MP_TABLE, RAM),
@@ -128,18 +110,40 @@ impl BootParams {
             let from = start.max(layout::EXTENDED_MEMORY);
             entries.push((from, (start + len).saturating_sub(from), RAM));
         }
-        self.put(E820_ENTRIES, &[entries.len() as u8]);
-        for (i, (start, len, kind)) in entries.into_iter().enumerate() {
-            let at = E820_TABLE + i * E820_ENTRY;
-            self.put(at, &start.to_le_bytes());
-            self.put(at + 8, &len.to_le_bytes());
-            self.put(at + 16, &kind.to_le_bytes());
+        self.0.e820_entries = entries.len() as u8;
+        for (to, (addr, size, kind)) in self.0.e820_table.iter_mut().zip(entries) {
+            *to = boot_e820_entry {
+                addr,
+                size,
+                r#type: kind,
+            };
         }
     }
 
-    /// The structure as it lies in guest memory.
+    /// Writes the structure to its place in guest memory, [`layout::BOOT_PARAMS`].
+    ///
+    /// # Errors
+    /// `memory` has no RAM there.
+    pub fn write(&self, memory: &GuestMemory) -> Result<(), configurator::Error> {
+        let page = GuestAddress(layout::BOOT_PARAMS);
+        let params = configurator::BootParams::new(self.0.as_ref(), page);
+        LinuxBootConfigurator::write_bootparams(&params, memory)
+    }
+
+    /// The structure's bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0[..]
+        self.0.as_slice()
+    }
+}
+
+/// The setup header for a kernel that has none.
+fn minimal_header() -> setup_header {
+    setup_header {
+        boot_flag: BOOT_FLAG,
+        header: HEADER_MAGIC,
+        version: PROTOCOL_VERSION,
+        kernel_alignment: KERNEL_ALIGNMENT,
+        ..Default::default()
     }
 }
 
@@ -158,9 +162,24 @@ pub fn rng_seed_setup_data(seed: &RngSeed) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    use crate::memory::{Size, allocate};
+    use vm_memory::Bytes;
+
     fn u64_at(params: &BootParams, at: usize) -> u64 {
         u64::from_le_bytes(*params.as_bytes()[at..].first_chunk().unwrap())
     }
+
+    /// Offsets as zero-page.rst and boot.rst have them: the tests do not believe the structures.
+    const E820_ENTRIES: usize = 0x1E8;
+    const E820_TABLE: usize = 0x2D0;
+    const E820_ENTRY: usize = 20;
+    const TYPE_OF_LOADER: usize = 0x210;
+    const LOADFLAGS: usize = 0x211;
+    const RAMDISK_IMAGE: usize = 0x218;
+    const CMD_LINE_PTR: usize = 0x228;
+    const CMDLINE_SIZE: usize = 0x238;
+    const SETUP_DATA: usize = 0x250;
+    const INIT_SIZE: usize = 0x260;
 
     #[test]
     fn the_memory_map_leaves_out_the_firmware_area() {
@@ -193,21 +212,46 @@ mod tests {
     fn a_kernel_without_header_gets_one() {
         let params = BootParams::new(None);
         assert_eq!(&params.as_bytes()[0x202..0x206], b"HdrS");
-        assert_eq!(params.as_bytes()[setup::TYPE_OF_LOADER], 0xFF);
+        assert_eq!(params.as_bytes()[TYPE_OF_LOADER], 0xFF);
     }
 
     #[test]
-    fn the_kernels_own_header_is_kept() {
+    fn the_setup_header_of_the_kernel_is_kept() {
         let mut header = vec![0; SETUP_HEADER.len()];
-        header[setup::INIT_SIZE - SETUP_HEADER.start] = 0x42;
+        header[INIT_SIZE - SETUP_HEADER.start] = 0x42;
         let mut params = BootParams::new(Some(&header));
         params.set_initrd(0x123_4000, 77);
         params.set_command_line(0x2_0000, 5);
         let bytes = params.as_bytes();
-        assert_eq!(bytes[setup::INIT_SIZE], 0x42);
-        assert_eq!(bytes[setup::LOADFLAGS] & 1, 1);
-        assert_eq!(u64_at(&params, setup::RAMDISK_IMAGE), 77 << 32 | 0x123_4000);
-        assert_eq!(bytes[setup::CMDLINE_SIZE], 5);
+        assert_eq!(bytes[INIT_SIZE], 0x42);
+        assert_eq!(bytes[LOADFLAGS] & 1, 1);
+        assert_eq!(u64_at(&params, RAMDISK_IMAGE), 77 << 32 | 0x123_4000);
+        assert_eq!(bytes[CMDLINE_SIZE], 5);
+    }
+
+    #[test]
+    fn addresses_are_at_their_documented_offsets() {
+        let mut params = BootParams::new(None);
+        params.set_rsdp(0xE_0000);
+        params.set_setup_data(0x1_0000);
+        params.set_command_line(0x2_0000, 5);
+        assert_eq!(u64_at(&params, 0x070), 0xE_0000);
+        assert_eq!(u64_at(&params, SETUP_DATA), 0x1_0000);
+        assert_eq!(params.as_bytes()[CMD_LINE_PTR..][..4], [0, 0, 2, 0]);
+        assert_eq!(SETUP_HEADER, 0x1F1..0x290);
+    }
+
+    #[test]
+    fn the_structure_is_written_to_its_page() {
+        let memory = allocate(Size(16 << 20)).unwrap();
+        let params = BootParams::new(Some(&[0x5A; 300]));
+        params.write(&memory).unwrap();
+        let mut page = [0; 4096];
+        let address = GuestAddress(layout::BOOT_PARAMS);
+        memory.read_slice(&mut page, address).unwrap();
+        assert_eq!(page, params.as_bytes());
+        let header_end = SETUP_HEADER.end;
+        assert_eq!(page[header_end - 1..=header_end], [0x5A, 0]);
     }
 
     #[test]
