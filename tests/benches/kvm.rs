@@ -203,9 +203,9 @@ fn single_step(kvm: &Kvm) -> Result<Option<f64>> {
 
 fn measure() -> Result<Value> {
     let kvm = device::open(Path::new(device::DEVICE))?;
-    vbts::kvm::doorbell::install_handler()?;
+    vbts::kvm::kick::install_handler()?;
     let mut machine = Machine::new(&kvm)?;
-    let _listening = machine.vcpu.listen();
+    let _registration = machine.vcpu.register_thread();
     let mut result = Map::new();
     let mut add = |name: &str, ns: Result<Option<f64>>| {
         let text = |error: &dyn Display| Value::String(format!("{error:#}"));

@@ -8,7 +8,7 @@
 use vbts_cpu::{Clock, CpuState, Exit, HostClock, Signals, SoftCpu, Startup};
 
 use crate::exit::Failure;
-use crate::kvm::doorbell::Listening;
+use crate::kvm::kick::ThreadRegistration;
 use crate::kvm::{KvmVcpu, Left};
 
 /// Instructions to execute on the software CPU after tracing ends before handing back to KVM.
@@ -108,8 +108,8 @@ impl Vcpu {
 
     /// Binds the processor to the calling thread until the result is dropped: raising a line into
     /// the processor wakes the thread. `None` without KVM.
-    pub fn listen(&mut self) -> Option<Listening> {
-        self.kvm.as_mut().map(KvmVcpu::listen)
+    pub fn register_thread(&mut self) -> Option<ThreadRegistration> {
+        self.kvm.as_mut().map(KvmVcpu::register_thread)
     }
 
     /// Whether the processor is halted or waits for a start-up IPI, and no line wakes it. Not valid

@@ -163,7 +163,7 @@ fn cannot_open(path: &Path, source: io::Error) -> NoKvm {
             path,
             what: "a directory".into(),
         },
-        // The file is there, and nothing behind it.
+        // The device node exists, but the module is not loaded.
         _ if source.raw_os_error() == Some(libc::ENODEV)
             || source.raw_os_error() == Some(libc::ENXIO) =>
         {
@@ -173,7 +173,7 @@ fn cannot_open(path: &Path, source: io::Error) -> NoKvm {
     }
 }
 
-/// How somebody gets access to a device that has this mode and group.
+/// How a user gets access to a device with this mode and group.
 fn advice(mode: u32, gid: u32, group: &str) -> String {
     const GROUP_READ_WRITE: u32 = 0o060;
     if gid != 0 && mode & GROUP_READ_WRITE == GROUP_READ_WRITE {
@@ -246,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_open_it_is_told_what_to_do() {
+    fn a_refused_permission_comes_with_advice() {
         let file = Scratch::new("secret");
         std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o000)).unwrap();
         let path = file.0.clone();
-        // For root, no permission is ever denied: this thread is nobody's, as far as files go.
+        // Root is never denied: this thread takes the file-system identity of another user.
         let message = std::thread::spawn(move || {
             // SAFETY: it changes the identity of this thread alone.
             unsafe { libc::setfsuid(65534) };

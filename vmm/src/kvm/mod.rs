@@ -1,27 +1,27 @@
-//! The host's KVM as an accelerator: it executes the guest at the speed of the host's processor, as
-//! long as nothing that only the software CPU can do is asked of it.
+//! The host's KVM as an accelerator: it executes the guest at the speed of the host's processor
+//! while the guest neither traces branches nor counts events.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`device`] | /dev/kvm: is it there, may it be opened, can it do what is needed |
-//! | [`check`] | does it do that: tiny guests, before a real one runs |
-//! | [`passthrough`] | does it let a guest have the host's Branch Trace Store |
+//! | [`device`] | opening /dev/kvm, and its capabilities |
+//! | [`check`] | conformance checks by tiny guests |
+//! | [`passthrough`] | probe of Branch Trace Store pass-through |
 //! | [`vm`] | a virtual machine: memory, and which MSRs exit |
-//! | [`vcpu`] | a processor, and what happens when it exits |
+//! | [`vcpu`] | a processor and its exits |
 //! | [`state`] | its state, as [`vbts_cpu::CpuState`] has it |
-//! | [`doorbell`] | how other threads get its attention |
+//! | [`kick`] | ending KVM_RUN from other threads |
 //! | [`msr`] | one MSR of a vCPU |
 //! | [`ioctl`] | the ioctls that kvm-ioctls lacks |
 //!
-//! Interrupt controllers and timers are the board's, as for the software CPU: KVM's are not
-//! created, and so there is nothing of theirs to hand over. An MSR that is not part of
+//! The board's interrupt controllers and timers serve both accelerators. KVM's own are not created,
+//! so a hand-over does not move any of their state. An MSR that is not part of
 //! [`vbts_cpu::CpuState`] is filtered: its accesses exit, and the software CPU's table answers
 //! them.
 
 pub mod check;
 pub mod device;
-pub mod doorbell;
 pub mod ioctl;
+pub mod kick;
 pub mod msr;
 pub mod passthrough;
 pub mod state;
@@ -37,13 +37,13 @@ pub use vm::Vm;
 pub struct KvmError {
     /// The ioctl, by its name in the kernel's documentation.
     pub what: &'static str,
-    /// Why.
+    /// The error that the host's kernel returned.
     pub source: std::io::Error,
 }
 
 /// Names the ioctl in an error.
 pub(crate) trait Named<T> {
-    /// What was asked for failed.
+    /// Names the ioctl that failed.
     fn named(self, what: &'static str) -> Result<T, KvmError>;
 }
 

@@ -1,8 +1,7 @@
-//! Does the host's KVM let a guest have the host processor's own Branch Trace Store? It is tried,
-//! never assumed.
+//! Probes whether the host's KVM gives guests the host processor's own Branch Trace Store.
 //!
-//! KVM as it comes with Linux does not: on Intel it refuses the bits, elsewhere it refuses or
-//! ignores them. One that does has to take a DS area and TR and BTS, keep them, and store the
+//! Upstream KVM does not: on Intel it refuses the bits, on other processors it refuses or ignores
+//! them. The probe passes if KVM accepts a DS area and TR and BTS, keeps them, and stores the
 //! branches of a small guest.
 
 use kvm_ioctls::Kvm;
@@ -15,38 +14,38 @@ use super::check::tables::KERNEL_DATA;
 /// TR and BTS in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
 pub const TR_BTS: u64 = 0xC0;
 
-/// Where the scratch guest's DS area is, and what it says: a buffer for 64 records behind it.
+/// Linear address of the scratch guest's DS area. A buffer for 64 records follows it.
 const DS_AREA: u64 = KERNEL_DATA;
 const BUFFER: u64 = KERNEL_DATA + 0x100;
 const RECORD: u64 = 24;
 
-/// Why the host's Branch Trace Store cannot be had.
+/// Why the host's Branch Trace Store cannot be passed through.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum NoPassThrough {
-    /// There is no virtual machine to try it on.
+    /// No scratch virtual machine could be made or run.
     #[error("it cannot be tried: {0}")]
     Untried(String),
-    /// KVM refuses.
+    /// KVM refuses to set the MSR.
     #[error("KVM refuses {value:#x} in {}: {why}", name(*.index))]
     Refused {
         /// The MSR.
         index: u32,
-        /// What it should hold.
+        /// Value written.
         value: u64,
-        /// What KVM says.
+        /// KVM's error.
         why: String,
     },
-    /// KVM takes it for something else.
+    /// KVM accepts the value and keeps another one.
     #[error("KVM accepts {value:#x} in {}, but keeps {kept:#x}", name(*.index))]
     NotKept {
         /// The MSR.
         index: u32,
-        /// What it should hold.
+        /// Value written.
         value: u64,
-        /// What it holds.
+        /// Value read back.
         kept: u64,
     },
-    /// All is accepted, and nothing comes of it.
+    /// KVM keeps the bits, but no record is stored.
     #[error("KVM accepts and keeps the bits, but no branch is stored")]
     NothingStored,
 }
@@ -58,32 +57,31 @@ fn name(index: u32) -> &'static str {
     }
 }
 
-/// What the question takes of a KVM.
+/// The operations of KVM that the probe uses.
 pub trait HostKvm {
     /// Sets an MSR of the scratch processor.
     ///
     /// # Errors
-    /// What KVM says.
+    /// KVM's error.
     fn set_msr(&mut self, index: u32, value: u64) -> Result<(), String>;
 
     /// An MSR of the scratch processor.
     ///
     /// # Errors
-    /// What KVM says.
+    /// KVM's error.
     fn msr(&mut self, index: u32) -> Result<u64, String>;
 
-    /// Runs a guest that branches, and returns how many records are in the buffer of the DS area
-    /// then.
+    /// Runs a guest that takes branches. Returns how many records the DS buffer then holds.
     ///
     /// # Errors
-    /// The guest does not get to its end.
+    /// The guest does not reach its HLT.
     fn run_branches(&mut self) -> Result<u64, String>;
 }
 
-/// Tries it.
+/// Probes with the operations of `host`.
 ///
 /// # Errors
-/// Why not.
+/// Why pass-through is not possible.
 pub fn probe(host: &mut dyn HostKvm) -> Result<(), NoPassThrough> {
     keep(host, msr::DEBUGCTL, TR_BTS)?;
     keep(host, msr::DS_AREA, DS_AREA)?;
@@ -104,10 +102,10 @@ fn keep(host: &mut dyn HostKvm, index: u32, value: u64) -> Result<(), NoPassThro
     }
 }
 
-/// Tries it on a scratch processor of `kvm`.
+/// Probes on a scratch processor of `kvm`.
 ///
 /// # Errors
-/// Why not.
+/// Why pass-through is not possible.
 pub fn probe_kvm(kvm: &Kvm) -> Result<(), NoPassThrough> {
     let untried = |error: KvmError| NoPassThrough::Untried(error.to_string());
     let mut scratch = Scratch::new(kvm, false).map_err(untried)?;
@@ -145,7 +143,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// A KVM that behaves as it is told to.
+    /// A KVM with the behaviour that a test chooses.
     #[derive(Default)]
     struct Fake {
         msrs: BTreeMap<u32, u64>,

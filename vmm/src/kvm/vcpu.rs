@@ -13,7 +13,7 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vbts_cpu::{Cpu, CpuState, Exit, HostClock, Leaf, Platform, Signals};
 
-use super::doorbell::{Doorbell, Listening};
+use super::kick::{ThreadRegistration, VcpuKick};
 use super::{KvmError, Named, ioctl, msr, state};
 
 const IA32_TSC: u32 = 0x10;
@@ -37,7 +37,7 @@ pub enum Left {
 pub struct KvmVcpu {
     fd: VcpuFd,
     signals: Arc<Signals>,
-    doorbell: Arc<Doorbell>,
+    kick: Arc<VcpuKick>,
     /// An interrupt can be injected: IF is set, and nothing is in its way.
     injectable: bool,
     /// IF, as of the last exit.
@@ -54,7 +54,7 @@ impl KvmVcpu {
     pub fn new(fd: VcpuFd, signals: Arc<Signals>, passes_bts_through: bool) -> Self {
         Self {
             fd,
-            doorbell: Doorbell::new(&signals),
+            kick: VcpuKick::new(&signals),
             signals,
             injectable: false,
             interrupts_on: false,
@@ -106,9 +106,9 @@ impl KvmVcpu {
 
     /// The calling thread is the one that [`Self::run`] is called from, until the result is
     /// dropped.
-    pub fn listen(&mut self) -> Listening {
+    pub fn register_thread(&mut self) -> ThreadRegistration {
         let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
-        self.doorbell.listen(flag)
+        self.kick.register_thread(flag)
     }
 
     /// Takes the processor over from `cpu`.
@@ -176,14 +176,14 @@ impl KvmVcpu {
                 self.halted = false;
             }
             let seen_to = self.inject(cpu.platform(), lines)?;
-            self.doorbell.enter();
+            self.kick.enter();
             // What was raised since has rung no bell, and will ring none while it stays raised.
             if self.signals.get() & !seen_to != 0 {
-                self.doorbell.leave();
+                self.kick.leave();
                 continue;
             }
             let left = self.enter(cpu);
-            self.doorbell.leave();
+            self.kick.leave();
             if let Some(left) = left? {
                 return Ok(left);
             }

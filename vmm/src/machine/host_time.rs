@@ -54,7 +54,7 @@ impl Common<'_> {
 
     /// Runs `vcpu`, number `cpu`, until the machine stops.
     fn run(&self, cpu: usize, vcpu: &mut Vcpu) {
-        let _listening = vcpu.listen();
+        let _registration = vcpu.register_thread();
         self.gate.wait();
         let mut pauses = 0;
         while !self.stop.load(Ordering::Acquire) {
@@ -119,7 +119,7 @@ impl Machine {
         clock: HostClock,
         observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
-        crate::kvm::doorbell::install_handler()?;
+        crate::kvm::kick::install_handler()?;
         let status = MachineStatus {
             board: &self.board,
             console: &self.console,

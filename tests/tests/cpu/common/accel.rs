@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
-use vbts::kvm::{KvmVcpu, Vm, device, doorbell};
+use vbts::kvm::{KvmVcpu, Vm, device, kick};
 use vbts::memory::GuestMemory;
 use vbts::vcpu::{HandoverStats, Vcpu};
 use vbts_cpu::state::PendingEvent;
@@ -217,7 +217,7 @@ impl Processor {
         }
         let machine = self.machine();
         machine.accelerate();
-        let listening = machine.vcpu.listen();
+        let listening = machine.vcpu.register_thread();
         let time = Timer::start(machine.vcpu.soft().cpu.signals());
         let exit = match accel {
             Accel::Both => machine.run_both(&time),
@@ -302,7 +302,7 @@ impl Machine {
     /// On the host's time from now on.
     fn accelerate(&mut self) {
         static HANDLER: Once = Once::new();
-        HANDLER.call_once(|| doorbell::install_handler().unwrap());
+        HANDLER.call_once(|| kick::install_handler().unwrap());
         let cpu = &mut self.vcpu.soft_mut().cpu;
         let signals = cpu.signals().clone();
         let offset = HostClock::tsc().wrapping_neg();

@@ -1,4 +1,4 @@
-//! The tiny guests, and what has to come of each.
+//! The tiny guests and the exits that each must cause.
 //!
 //! Conventions: R14 is where the next exception or interrupt has to come from (the RIP in its
 //! frame), R15 where the handler of a fault returns to.
@@ -17,11 +17,11 @@ pub enum Before {
     Interrupt(u8),
     /// KVM_NMI.
     Nmi,
-    /// The interrupt window is asked for.
+    /// The VMM requests an interrupt window.
     Window,
 }
 
-/// What a guest has to do next.
+/// The next exit or state that a guest must reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     /// HLT.
@@ -36,7 +36,7 @@ pub enum Expect {
     MmioRead(u64, usize, u64),
     /// WRMSR: index and value.
     Wrmsr(u32, u64),
-    /// The same, answered with #GP.
+    /// WRMSR of an index and value, which the VMM answers with #GP.
     WrmsrRefused(u32, u64),
     /// RDMSR, and what it gives.
     Rdmsr(u32, u64),
@@ -62,7 +62,7 @@ pub enum Expect {
 /// A row of the check.
 #[derive(Debug)]
 pub struct Guest {
-    /// What it shows.
+    /// The behaviour that it checks.
     pub name: &'static str,
     /// In which mode it starts.
     pub mode: Mode,
@@ -70,7 +70,7 @@ pub struct Guest {
     pub before: Before,
     /// Its code.
     pub code: Code,
-    /// What has to come of it, in this order.
+    /// The expected exits and states, in order.
     pub expect: &'static [Expect],
 }
 
@@ -93,7 +93,7 @@ const GP: u8 = 13;
 /// A vector that the interrupt controller might use.
 const IRQ: u8 = 0x41;
 
-/// What `leave!` comes to.
+/// The exit that `leave!` causes.
 const LEFT: Expect = Expect::Event(UD, None, 3);
 
 /// Exceptions that are the same at each CPL, and then `$end`.
@@ -441,7 +441,7 @@ pub const GUESTS: &[Guest] = &[
             "nop",
             "hlt"
         ),
-        // The handler takes the breakpoint back.
+        // The handler disables the breakpoint.
         expect: &[Expect::Event(DB, None, 0), Expect::Halt],
     },
     Guest {
@@ -470,7 +470,7 @@ pub const GUESTS: &[Guest] = &[
             "mov rax, rbx",
             "hlt"
         ),
-        // KVM tells of a lower priority at once, of a higher one at the next exit.
+        // KVM reports a lower priority at once, and a higher one at the next exit.
         expect: &[Expect::TaskPriority(2), Expect::Halt, Expect::Rax(5)],
     },
 ];

@@ -1,17 +1,17 @@
-//! Is the host's KVM faithful? Tiny guests on a scratch virtual machine, each with an outcome that
-//! is known.
+//! Conformance checks of the host's KVM: tiny guests with a known outcome run on a scratch virtual
+//! machine.
 //!
-//! There are KVMs that offer everything that is asked for and then get it wrong: SYSCALL from CPL 3
-//! that stays there, a CPL 0 that is interpreted, with instructions missing. A guest on one of
-//! those fails in ways that nobody finds. So the guests run before a real one does, and a guest
-//! with another outcome names what is wrong.
+//! Some KVMs offer all capabilities and then execute guests wrongly: SYSCALL from CPL 3 does not
+//! change the CPL, or CPL 0 is interpreted and instructions are missing. A kernel fails there in
+//! ways that are hard to find. So the tiny guests run before a real guest does, and each failed
+//! check names what is wrong.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`guests`], [`instructions`] | the guests, as tables |
 //! | [`scratch`], [`tables`] | the machine that they run on, and what is in its memory |
-//! | [`watchdog`] | what ends a guest that does not end |
-//! | [`speed`] | what is measured, not judged: speed and single-step |
+//! | [`watchdog`] | interrupts a guest that does not end |
+//! | [`speed`] | measurements that no check depends on: speed and single-step |
 
 pub mod code;
 pub mod guests;
@@ -38,13 +38,13 @@ const KICK: Duration = Duration::from_millis(2);
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// What it shows.
+    /// The behaviour that it checks.
     pub name: String,
-    /// Or why not.
+    /// The difference from the expected outcome, if there is one.
     pub outcome: Result<(), String>,
 }
 
-/// What the checks have shown.
+/// Results of the checks.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// In the order in which they were made.
@@ -65,7 +65,7 @@ impl Report {
             .find_map(|c| Some((c.name.as_str(), c.outcome.as_ref().err()?.as_str())))
     }
 
-    /// KVM is faithful, as far as the checks go.
+    /// Whether checks were made and none failed.
     pub fn passed(&self) -> bool {
         !self.checks.is_empty() && self.failure().is_none()
     }
@@ -87,11 +87,11 @@ pub fn run(kvm: &Kvm) -> Report {
     };
     for guest in GUESTS {
         let outcome = run_guest(&mut scratch, guest).or_else(|wrong| match wrong {
-            // What is wrong once is the machine that the host runs on: QEMU's SVM forgets the
-            // shadow of STI if an interrupt of the host's comes in it. An unfaithful KVM gets it
-            // wrong each time.
+            // A single failure can come from the machine below the host: QEMU's SVM loses the
+            // interrupt shadow of STI if a host interrupt arrives in it. A wrong KVM fails each
+            // time.
             Wrong::Outcome(why) => {
-                tracing::debug!(check = guest.name, why, "once more");
+                tracing::debug!(check = guest.name, why, "the check failed, trying again");
                 run_guest(&mut scratch, guest)
             }
             stuck @ Wrong::Stuck(_) => Err(stuck),
@@ -128,12 +128,12 @@ pub fn run(kvm: &Kvm) -> Report {
     report
 }
 
-/// Why a guest is not what it should be.
+/// How a check failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong {
-    /// It came to something else.
+    /// The guest had another outcome.
     Outcome(String),
-    /// It did not come back: no more guests on this machine.
+    /// The guest did not end. No more guests can run on this machine.
     Stuck(String),
 }
 
@@ -143,7 +143,7 @@ impl From<KvmError> for Wrong {
     }
 }
 
-/// Whether the checks go on.
+/// Adds the result of a check. Returns whether more checks can be made.
 fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
     let (outcome, go_on) = match outcome {
         Ok(()) => (Ok(()), true),
@@ -157,10 +157,10 @@ fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
     go_on
 }
 
-/// A host whose time-stamp counter is not stable has KVM move the guest's away from it, each time
-/// that the vCPU is loaded, and to where another clock says that it should be
-/// (`kvm_arch_vcpu_load`). The guest's timers, on the host's counter, would then come long before
-/// they are due by its own, again and again. Linux before 5.16 does not tell.
+/// Checks that KVM keeps the guest's TSC offset. If the host's kernel marks its TSC as unstable, KVM
+/// changes the offset at each load of the vCPU (`kvm_arch_vcpu_load`). The guest's timers, which the
+/// VMM arms on the host's TSC, would then expire too early by the guest's TSC. Linux before 5.16
+/// does not report the offset: the check passes there.
 fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
     const OFFSET: u64 = 1 << 40;
     if ioctl::set_tsc_offset(scratch.vcpu(), OFFSET).is_err() {
@@ -176,7 +176,7 @@ fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
     match offset.wrapping_sub(OFFSET) as i64 {
         0 => Ok(()),
         moved => Err(Wrong::Outcome(format!(
-            "KVM has moved it by {moved}: to the host's kernel that of the host is not stable"
+            "KVM has moved it by {moved}: the host's kernel marks its time-stamp counter as unstable"
         ))),
     }
 }
@@ -184,7 +184,7 @@ fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
 /// Runs one guest.
 ///
 /// # Errors
-/// What is wrong with its outcome.
+/// The difference from the expected outcome.
 pub fn run_guest(scratch: &mut Scratch, guest: &Guest) -> Result<(), Wrong> {
     scratch.start(guest.mode, (guest.code)())?;
     match guest.before {

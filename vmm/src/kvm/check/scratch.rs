@@ -37,11 +37,11 @@ pub mod msr {
     pub const FMASK: u32 = 0xC000_0084;
 }
 
-/// Longest that one guest may take. They take microseconds.
+/// Time limit of a guest. Guests take microseconds.
 pub const LIMIT: Duration = Duration::from_millis(300);
-/// What it takes of the host's processor by then if it does not end.
+/// Processor time that an endless guest has used when the limit is reached.
 const BUSY: Duration = Duration::from_millis(50);
-/// Longest that one may take that has had no processor: the machine may be busy with other things.
+/// Time limit of a guest that did not get that processor time because the host is busy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// In which mode a guest starts.
@@ -115,7 +115,7 @@ pub enum Exit {
     Shutdown,
     /// KVM cannot emulate an instruction.
     NoEmulation,
-    /// The time was up.
+    /// The time limit was reached.
     Stuck,
     /// Another.
     Other(String),
@@ -158,7 +158,7 @@ pub struct Scratch {
     enough: Duration,
     /// When it is over in any case.
     patience: Instant,
-    /// As KVM made it: what no guest needs otherwise stays so.
+    /// The special registers as KVM initialises them.
     reset: kvm_sregs,
 }
 
@@ -176,7 +176,7 @@ impl Scratch {
             filter_msrs(&vm)?;
         }
         let vcpu = vm.create_vcpu(0).named("KVM_CREATE_VCPU")?;
-        // What the guests of the accelerator see as well.
+        // The filter of real guests.
         let leaves = vbts_cpu::model(vbts_cpu::MODELS[0]).map_or(&[][..], |m| m.leaves);
         vcpu.set_cpuid2(&cpuid(leaves.iter().copied())?)
             .named("KVM_SET_CPUID2")?;
@@ -209,7 +209,7 @@ impl Scratch {
     /// # Errors
     /// KVM refuses.
     pub fn start(&mut self, mode: Mode, code: &[u8]) -> Result<(), KvmError> {
-        // What the last guest left unfinished must not happen to this one.
+        // Events that the last guest left pending must not reach this one.
         self.watchdog.set(None);
         self.vcpu.set_kvm_immediate_exit(1);
         let _ = self.vcpu.run().map(drop);
@@ -388,7 +388,7 @@ impl Scratch {
         self.vcpu.get_regs().named("KVM_GET_REGS")
     }
 
-    /// Sets them.
+    /// Sets the general registers.
     ///
     /// # Errors
     /// KVM refuses.

@@ -1,8 +1,8 @@
 //! What is in the memory of the scratch machine: page tables, descriptor tables, and a handler for
 //! each vector.
 //!
-//! Linear addresses are physical ones, but for the local APIC's page, one without RAM, and one
-//! without a mapping.
+//! Linear addresses equal physical ones, except for the local APIC's page, one page without RAM, and
+//! one page that is not mapped.
 
 use kvm_bindings::kvm_segment;
 
@@ -20,7 +20,7 @@ const HANDLERS: u64 = 0x8000;
 const HANDLER_SIZE: u64 = 32;
 /// Vectors that have a handler.
 pub(super) const VECTORS: u64 = 0x80;
-/// What SYSCALL and SYSENTER lead to: it writes to [`SYSTEM_CALL_PORT`], then returns with SYSRET.
+/// Entry point of SYSCALL and SYSENTER: it writes to [`SYSTEM_CALL_PORT`], then returns with SYSRET.
 pub(super) const SYSTEM_CALL: u64 = 0x9000;
 /// Code at CPL 0.
 pub const KERNEL_CODE: u64 = 0xA000;
@@ -83,7 +83,7 @@ pub const A: u64 = 1 << 5;
 /// Dirty.
 pub const D: u64 = 1 << 6;
 
-/// What a vector is called (SDM Vol. 3A table 6-1).
+/// Name of a vector (SDM Vol. 3A table 6-1).
 pub(super) fn event_name(vector: u8) -> String {
     const NAMES: [&str; 20] = [
         "#DE", "#DB", "NMI", "#BP", "#OF", "#BR", "#UD", "#NM", "#DF", "", "#TS", "#NP", "#SS",
@@ -185,10 +185,10 @@ fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
         code.extend([0x4C, 0x89, 0x3C, 0x24]); // mov [rsp], r15
     }
     if vector == 1 {
-        // mov eax, DR7; mov dr7, rax. An instruction breakpoint comes before its instruction, for
-        // ever. QEMU's VMRUN neither puts nor takes breakpoints, and the first MOV may be KVM's:
-        // the second has to change something, or else QEMU's processor keeps the breakpoint, for
-        // all guests to come.
+        // mov eax, DR7; mov dr7, rax. An instruction breakpoint is raised before its instruction
+        // each time, so the handler disables it. QEMU's VMRUN does not load breakpoints, and KVM may
+        // emulate the first MOV. The second MOV has to change DR7: otherwise QEMU's processor keeps
+        // the breakpoint for all later guests.
         for dr7 in [0x408_u32, 0x400] {
             code.push(0xB8);
             code.extend(dr7.to_le_bytes());
