@@ -15,7 +15,7 @@ use vbts_cpu::state::vector::{BP, BR, DB, DE, DF, GP, NMI, OF, PF, SS, UD};
 /// For `int` and its kin from user code.
 const FOR_USER: Gate = Gate {
     selector: selector::KERNEL_CS,
-    offset: None,
+    offset: 0,
     dpl: 3,
     ist: 0,
     ty: Gate::INTERRUPT,

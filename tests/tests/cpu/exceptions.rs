@@ -394,7 +394,7 @@ fn a_handler_in_a_conforming_segment_runs_at_the_callers_level() {
         0x21,
         Gate {
             selector: selector::CONFORMING_CS,
-            offset: Some(USER + 0x100),
+            offset: USER + 0x100,
             dpl: 3,
             ..Gate::default()
         },
@@ -498,7 +498,7 @@ fn a_fault_does_not_lose_an_interrupt() {
     g.gate(
         13,
         Gate {
-            offset: Some(handler),
+            offset: handler,
             ..Gate::default()
         },
     );

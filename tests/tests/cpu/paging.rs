@@ -2,7 +2,6 @@
 //! flags, page-fault error codes, reserved bits, large pages, translations that are kept and
 //! forgotten, addresses that are not canonical.
 
-use crate::common::accel::stride;
 use crate::common::records::{ALL, KERNEL_ONLY, Transfer, USER_ONLY, check_and, records_at};
 use crate::common::{
     BTS_BUFFER, DATA, DS_AREA, Gate, Guest, IST1, KERNEL, KERNEL_STACK, USER, USER_STACK, handler,
@@ -14,6 +13,7 @@ use vbts_bts::DebugCtl;
 use vbts_cpu::state::gpr::{RAX, RBX, RSP};
 use vbts_cpu::state::vector::{GP, PF, SS, UD};
 use vbts_cpu::state::{CpuState, cr0, efer};
+use vbts_testkit::processor::stride;
 
 // Bits of an entry (SDM Vol. 3A tables 4-14 to 4-19).
 const P: u64 = 1 << 0;

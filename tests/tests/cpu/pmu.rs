@@ -463,7 +463,7 @@ fn a_counter_that_is_set_again_interrupts_again() {
     g.gate(
         NMI,
         Gate {
-            offset: Some(KERNEL),
+            offset: KERNEL,
             ..Gate::default()
         },
     );

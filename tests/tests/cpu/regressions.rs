@@ -2,14 +2,15 @@
 //! runs random instructions on the host's processor as well. Here each instruction runs alone at
 //! CPL 3, with a UD2 behind it, which ends the guest if the instruction completes.
 
-use crate::common::deviations::is_left_out;
+use crate::common::deviations::{apply_to_case, is_left_out};
 use crate::common::{DATA, Guest, USER, USER_STACK, assemble, segment, selector};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register, RepPrefixKind};
 use vbts_cpu::CpuState;
 use vbts_cpu::state::gpr::{RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
 use vbts_cpu::state::vector::{BR, DB, GP, PF, SS, UD};
-use vbts_cpu::state::{SegAttr, Segment, cr0, rflags};
+use vbts_cpu::state::{Segment, cr0, rflags};
+use vbts_testkit::descriptor::null;
 
 /// Where the code runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,13 +78,6 @@ fn limited(limit: u64) -> Segment {
     Segment {
         limit: limit as u32,
         ..segment(selector::USER_SS)
-    }
-}
-
-fn null() -> Segment {
-    Segment {
-        attr: SegAttr::UNUSABLE,
-        ..Segment::default()
     }
 }
 
@@ -722,7 +716,7 @@ fn start(case: &Case) -> Guest {
 
 fn check(case: &Case) {
     let mut g = start(case);
-    g.soft.known_to_differ(case.name);
+    apply_to_case(&mut g.soft, case.name);
     // CR2 stays zero unless there is a page fault.
     let (vector, error, address) = match case.end {
         Completes => (UD, None, 0),

@@ -1,7 +1,8 @@
-//! Where a guest on KVM is known to come out differently, and why. Such a test runs on the software
-//! CPU, and says so.
+//! Tests whose outcome on KVM is known to differ, and why. Such a test runs on the software CPU, and
+//! says so.
 
-use super::accel::{Host, say};
+use vbts_testkit::Processor;
+use vbts_testkit::processor::{Accel, Host, accel, say};
 
 /// Tests, by the names of their functions (or of a case in a table of cases), and what differs on
 /// which host.
@@ -34,7 +35,35 @@ pub fn is_left_out(name: &str) -> bool {
     left_out
 }
 
-pub const DEVIATIONS: &[Deviation] = &[
+/// Looks for the running test in the table.
+pub fn apply(processor: &mut Processor) {
+    if accel() == Accel::Soft {
+        return;
+    }
+    let thread = std::thread::current();
+    let path = thread.name().unwrap_or_default();
+    let test = path.rsplit("::").next().unwrap_or_default();
+    assert_ne!(
+        test, "main",
+        "with one test thread tests have no names: give --test-threads 2"
+    );
+    apply_to_case(processor, test);
+}
+
+/// Looks for a test, or a case of one, in the table.
+pub fn apply_to_case(processor: &mut Processor, name: &str) {
+    if accel() == Accel::Soft {
+        return;
+    }
+    for deviation in DEVIATIONS {
+        let applies = deviation.both || accel() != Accel::Both;
+        if applies && deviation.tests.contains(&name) && deviation.host.is_here() {
+            processor.soft_only(deviation.why);
+        }
+    }
+}
+
+const DEVIATIONS: &[Deviation] = &[
     // What is the software CPU's own.
     Deviation {
         host: Any,

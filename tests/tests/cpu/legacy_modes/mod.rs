@@ -5,11 +5,11 @@
 mod programs;
 
 use self::programs::image::{Emit, Image, ROM, reported};
-use crate::common::accel::Host;
 use crate::common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
 use iced_x86::code_asm::*;
 use vbts_cpu::state::{SegAttr, cr0, gpr};
 use vbts_cpu::{CpuState, Exit};
+use vbts_testkit::processor::Host;
 
 /// What a program has reported, and whether it ended in shutdown.
 fn run(image: &Image) -> (Vec<u32>, bool) {

@@ -1,0 +1,51 @@
+//! Small machines for tests of the processor: memory, the tables that system software sets up, a
+//! platform with an interrupt source, and a processor that is about to run a few instructions.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`memory`] | guest RAM between guard pages |
+//! | [`platform`] | the machine around the processor: ports that raise interrupts, a report port |
+//! | [`descriptor`] | segment descriptors and gates as numbers |
+//! | [`environment`] | RAM contents and processor state, built step by step, and the machine that starts with them |
+//! | [`processor`] | a processor that the software CPU executes or, by VBTS_ACCEL, KVM |
+//!
+//! A machine is made in three steps: an [`Environment`] says what is in memory and in the
+//! registers, [`Environment::machine`] copies it into new memory, and [`Machine`] runs it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "only tests use it: a panic fails the test"
+)]
+
+pub mod descriptor;
+pub mod environment;
+pub mod memory;
+pub mod platform;
+pub mod processor;
+
+pub use environment::{Environment, Machine};
+pub use memory::Ram;
+pub use platform::TestPlatform;
+pub use processor::Processor;
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::CodeAssembler;
+
+/// What a function that assembles instructions returns.
+pub type Emit = Result<(), IcedError>;
+
+/// Assembles a program for code of `bitness` bits at address `at`.
+///
+/// # Panics
+/// An instruction cannot be encoded.
+pub fn assemble(
+    bitness: u32,
+    at: u64,
+    program: impl FnOnce(&mut CodeAssembler) -> Emit,
+) -> Vec<u8> {
+    let mut a = CodeAssembler::new(bitness).unwrap();
+    program(&mut a).unwrap();
+    a.assemble(at).unwrap()
+}

@@ -1,0 +1,244 @@
+//! A processor under test. The environment variable VBTS_ACCEL says what executes it:
+//!
+//! | value | executes |
+//! |---|---|
+//! | `soft`, or none | the software CPU |
+//! | `kvm` | the host's KVM, and the software CPU while the guest traces, as in the VMM; the first VBTS_SOFT_STEPS instructions of each run are the software CPU's in any case |
+//! | `both` | the software CPU; between two instructions the state goes to KVM and comes back: before each of the first hundreds, later before one of many |
+//!
+//! The last two need the feature `kvm`, which `cargo test --workspace` turns on. On a KVM that
+//! fails the checks of vbts the value `kvm` leaves every guest to the software CPU.
+
+#[cfg(feature = "kvm")]
+mod kvm;
+
+use std::fmt;
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use vbts_cpu::{Exit, Model, SoftCpu};
+
+use crate::{Environment, Ram, TestPlatform};
+
+/// What executes the processors of this test program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accel {
+    /// The software CPU.
+    Soft,
+    /// KVM.
+    Kvm {
+        /// Instructions of each run that the software CPU executes first.
+        after: u32,
+    },
+    /// The software CPU; the state goes to KVM and back in between.
+    Both,
+}
+
+/// What VBTS_ACCEL says.
+///
+/// # Panics
+/// It has another value, or one that needs the feature `kvm`.
+pub fn accel() -> Accel {
+    static ACCEL: OnceLock<Accel> = OnceLock::new();
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    *ACCEL.get_or_init(|| {
+        let accel = match variable("VBTS_ACCEL").as_str() {
+            "" | "soft" => Accel::Soft,
+            "kvm" => Accel::Kvm {
+                after: match variable("VBTS_SOFT_STEPS").as_str() {
+                    "" => 0,
+                    steps => steps.parse().unwrap(),
+                },
+            },
+            "both" => Accel::Both,
+            other => panic!("VBTS_ACCEL={other} instead of soft, kvm or both"),
+        };
+        assert!(
+            accel == Accel::Soft || cfg!(feature = "kvm"),
+            "VBTS_ACCEL={} needs the VMM: run cargo test --workspace --test cpu",
+            variable("VBTS_ACCEL")
+        );
+        accel
+    })
+}
+
+/// A kind of host whose KVM differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// Any.
+    Any,
+    /// A processor with AMD's virtualization, SVM.
+    Svm,
+    /// One whose SVM is emulated by QEMU.
+    EmulatedSvm,
+    /// A host without virtualization (kvm_pvm).
+    Paravirtual,
+}
+
+impl Host {
+    /// Whether this is one.
+    pub fn is_here(self) -> bool {
+        let cpuid = |leaf| std::arch::x86_64::__cpuid(leaf);
+        let svm = || cpuid(0x8000_0001).ecx & 1 << 2 != 0;
+        match self {
+            Self::Any => true,
+            Self::Svm => svm(),
+            Self::Paravirtual => std::path::Path::new("/sys/module/kvm_pvm").exists(),
+            // "TCGTCGTCGTCG"
+            Self::EmulatedSvm => svm() && cpuid(0x4000_0000).ebx == 0x5447_4354,
+        }
+    }
+}
+
+/// How often a processor has changed between KVM and the software CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handovers {
+    /// Single instructions that KVM could not emulate.
+    pub emulated: u64,
+}
+
+/// The processor of a small machine. Between two runs the software CPU has its state.
+pub struct Processor {
+    kind: Kind,
+    platform: Arc<TestPlatform>,
+    ram: Arc<Ram>,
+    soft_only: bool,
+}
+
+enum Kind {
+    Soft(Box<SoftCpu>),
+    #[cfg(feature = "kvm")]
+    Kvm(Box<kvm::Accelerated>),
+}
+
+impl Processor {
+    /// One of `model` in a machine of its own that starts as `environment` says. KVM's part of it
+    /// may show another model by CPUID, and has the host's instructions in any case.
+    ///
+    /// # Panics
+    /// KVM fails.
+    pub fn new(environment: &Environment, model: &'static Model) -> Self {
+        #[cfg(feature = "kvm")]
+        if accel() != Accel::Soft {
+            let machine = kvm::Accelerated::new(environment, model);
+            let mut processor = Self {
+                platform: machine.platform.clone(),
+                ram: machine.ram.clone(),
+                kind: Kind::Kvm(Box::new(machine)),
+                soft_only: false,
+            };
+            if let Accel::Kvm { .. } = accel()
+                && let Some(why) = kvm::unfaithful()
+            {
+                processor.soft_only(why);
+            }
+            return processor;
+        }
+        assert_eq!(accel(), Accel::Soft);
+        let machine = environment.machine(model);
+        Self {
+            kind: Kind::Soft(Box::new(machine.soft)),
+            platform: machine.platform,
+            ram: machine.ram,
+            soft_only: false,
+        }
+    }
+
+    /// What is around it.
+    pub fn platform(&self) -> &Arc<TestPlatform> {
+        &self.platform
+    }
+
+    /// Its memory.
+    pub fn ram(&self) -> &Arc<Ram> {
+        &self.ram
+    }
+
+    /// Leaves this guest to the software CPU, whatever VBTS_ACCEL says, and says why.
+    pub fn soft_only(&mut self, why: &str) {
+        self.soft_only = true;
+        if accel() != Accel::Soft {
+            say(&format!("not on KVM: {why}"));
+        }
+    }
+
+    /// How often it has changed accelerators, if KVM executes it at all.
+    pub fn handovers(&self) -> Option<Handovers> {
+        match &self.kind {
+            Kind::Soft(_) => None,
+            #[cfg(feature = "kvm")]
+            Kind::Kvm(machine) => {
+                let kvm = matches!(accel(), Accel::Kvm { .. }) && !self.soft_only;
+                kvm.then(|| machine.handovers())
+            }
+        }
+    }
+
+    /// Runs until the processor halts or shuts down.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn run_to_end(&mut self) -> Exit {
+        match &mut self.kind {
+            #[cfg(feature = "kvm")]
+            Kind::Kvm(machine) if !self.soft_only => machine.run(),
+            _ => run_soft(self),
+        }
+    }
+}
+
+fn run_soft(soft: &mut SoftCpu) -> Exit {
+    for _ in 0..100_000 {
+        match soft.run(1_000_000) {
+            Exit::Bus | Exit::Kick => {}
+            exit => return exit,
+        }
+    }
+    panic!("the guest does not stop: {:?}", soft.cpu);
+}
+
+impl fmt::Debug for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.deref().fmt(f)
+    }
+}
+
+impl Deref for Processor {
+    type Target = SoftCpu;
+    fn deref(&self) -> &SoftCpu {
+        match &self.kind {
+            Kind::Soft(soft) => soft,
+            #[cfg(feature = "kvm")]
+            Kind::Kvm(machine) => machine.soft(),
+        }
+    }
+}
+
+impl DerefMut for Processor {
+    fn deref_mut(&mut self) -> &mut SoftCpu {
+        match &mut self.kind {
+            Kind::Soft(soft) => soft,
+            #[cfg(feature = "kvm")]
+            Kind::Kvm(machine) => machine.soft_mut(),
+        }
+    }
+}
+
+/// Prints a remark on the running test once. It goes past the test harness, which hides what tests
+/// print that pass.
+pub fn say(what: &str) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let thread = std::thread::current();
+    let said = format!("{}: {what}", thread.name().unwrap_or_default());
+    let mut before = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if !before.contains(&said) {
+        let _ = writeln!(std::io::stderr(), "{said}");
+        before.push(said);
+    }
+}
+
+/// Distance between the rows of a long table that are run: 1 on the software CPU, `n` on KVM.
+pub fn stride(n: usize) -> usize {
+    if accel() == Accel::Soft { 1 } else { n }
+}
