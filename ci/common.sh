@@ -1,47 +1,110 @@
+# shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Sourced by the scripts in this directory: strict mode, and what they share.
+# Sourced by the scripts in this directory: strict mode, and functions that several of them use.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# When the first of these scripts began, which may have called the others.
+# When the first of these scripts started. A script that another one calls inherits the time.
 export VBTS_CI_BEGAN=${VBTS_CI_BEGAN:-$(date +%s)}
 
-# say TEXT: a headline, with the minutes and seconds until now.
+# say TEXT: a headline, with the minutes and seconds since the start.
 say() {
 	local seconds=$(($(date +%s) - VBTS_CI_BEGAN))
 	printf '\n== %d:%02d %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
 }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
+# apt ARGUMENT...: runs apt-get as root.
+apt() {
+	local as_root=()
+	[ "$(id -u)" -eq 0 ] || as_root=(sudo)
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+		apt-get -o DPkg::Lock::Timeout=300 -qq "$@"
+}
+
+# update_lists: fetches apt's package lists, once for a script and those that it calls.
+update_lists() {
+	[ -z "${VBTS_CI_UPDATED:-}" ] || return 0
+	apt update || die "apt-get update failed: check the package sources of this machine"
+	export VBTS_CI_UPDATED=1
+}
+
 # packages NAME...: installs the Debian packages that are missing.
 packages() {
 	local missing=() name
 	for name in "$@"; do
-		dpkg-query -W -f '${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
+		dpkg-query -W -f '${Status}' "$name" 2>/dev/null | grep -q 'ok installed' ||
+			missing+=("$name")
 	done
 	[ ${#missing[@]} -eq 0 ] && return
 	say "Installing ${missing[*]}"
-	local as_root=()
-	[ "$(id -u)" -eq 0 ] || as_root=(sudo)
-	local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq)
-	"${apt[@]}" update || die "apt-get update failed: check the package sources of this machine"
-	"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null ||
+	update_lists
+	apt install -y --no-install-recommends "${missing[@]}" >/dev/null ||
 		die "could not install ${missing[*]}"
 }
 
-# rust: makes sure that there is a Rust toolchain as new as Cargo.toml asks for.
+# candidate NAME: the version of a Debian package that apt would install, or nothing.
+candidate() {
+	apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p' | grep -v '^(none)$' || :
+}
+
+# at_least WANTED VERSION: whether a version is new enough.
+at_least() { [ "$(printf '%s\n' "$@" | sort -V | head -n1)" = "$1" ]; }
+
+# has_rust VERSION: whether cargo and rustc work and are new enough.
+has_rust() {
+	local have
+	have=$(rustc --version 2>/dev/null | cut -d' ' -f2) && cargo --version >/dev/null 2>&1 &&
+		at_least "$1" "$have"
+}
+
+# rust: makes sure that there is a Rust toolchain as new as Cargo.toml asks for. It takes the first
+# of: the installed one, the newest that rustup can download, Debian's packages. Debian 12 has no
+# rustup, but the toolchain that it builds browsers with, in packages whose names end with "-web".
 rust() {
-	local want have
+	local want name version
 	want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 	if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then
 		PATH=$HOME/.cargo/bin:$PATH
 	fi
-	if ! command -v cargo >/dev/null && apt-cache show rustup >/dev/null 2>&1; then
+	! has_rust "$want" || return 0
+	update_lists
+	# cargo needs them to fetch crates, rustup to fetch toolchains.
+	packages ca-certificates
+	if ! command -v rustup >/dev/null && [ -n "$(candidate rustup)" ]; then
 		packages rustup
-		rustup default stable
 	fi
-	command -v cargo >/dev/null || die "Rust $want or later is needed: install it from https://rustup.rs and call this again"
-	have=$(rustc --version | cut -d' ' -f2)
-	[ "$(printf '%s\n%s\n' "$want" "$have" | sort -V | head -n1)" = "$want" ] ||
-		die "Rust $want or later is needed, and this is $have: run 'rustup update'"
+	if command -v rustup >/dev/null; then
+		say "Installing Rust with rustup"
+		if rustup toolchain install stable --profile minimal && rustup default stable; then
+			hash -r
+			! has_rust "$want" || return 0
+		fi
+		say "rustup cannot download a toolchain"
+	fi
+	for name in rustc rustc-web; do
+		version=$(candidate "$name")
+		if [ -n "$version" ] && at_least "$want" "$version"; then
+			packages "$name" "${name/rustc/cargo}"
+			hash -r
+			! has_rust "$want" || return 0
+		fi
+	done
+	version=$(rustc --version 2>/dev/null) || version="no rustc"
+	die "Rust $want or later is needed, and there is $version:" \
+		"install it from https://rustup.rs, or run 'rustup update'"
+}
+
+# rust_tools: tries to get rustfmt and clippy for the toolchain; false if one of them is missing.
+rust_tools() {
+	rust
+	! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || return 0
+	if dpkg-query -W -f '${Status}' rustc-web 2>/dev/null | grep -q 'ok installed'; then
+		packages rustfmt-web rust-web-clippy
+	elif dpkg-query -W -f '${Status}' rustc 2>/dev/null | grep -q 'ok installed'; then
+		packages rustfmt rust-clippy
+	elif command -v rustup >/dev/null; then
+		rustup component add rustfmt clippy || :
+	fi
+	{ cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1
 }
