@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the scripts in this directory share that boot Debian's kernels: packages from apt, modules, initial RAM disks."""
+"""What the scripts in this directory share that boot Debian's kernels: packages from apt, modules,
+initial RAM disks.
+"""
 
 import lzma
 import os
@@ -25,8 +27,15 @@ def die(message):
 
 def sh(*args, cwd=ROOT, **options):
     """Runs a program that has to succeed; returns its standard output."""
-    done = subprocess.run(args, cwd=cwd, stdin=options.pop("stdin", subprocess.DEVNULL), stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, check=False, **options)
+    done = subprocess.run(
+        args,
+        cwd=cwd,
+        stdin=options.pop("stdin", subprocess.DEVNULL),
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
     if done.returncode:
         die(f"{shlex.join(args)}: exit status {done.returncode}\n{done.stderr.strip()}")
     return done.stdout
@@ -48,7 +57,11 @@ def kernel_package(meta):
 def unpack(package, directory):
     """Fetches a package and unpacks it into a new subdirectory, whose name is returned."""
     sh("apt-get", "-qq", "download", package, cwd=directory)
-    archive = [name for name in os.listdir(directory) if name.startswith(package + "_") and name.endswith(".deb")]
+    archive = [
+        name
+        for name in os.listdir(directory)
+        if name.startswith(package + "_") and name.endswith(".deb")
+    ]
     files = os.path.join(directory, "files")
     sh("dpkg-deb", "-x", archive[0], files, cwd=directory)
     return files
@@ -57,12 +70,15 @@ def unpack(package, directory):
 def kernel_image(files):
     """The path of the kernel in an unpacked package."""
     boot = os.path.join(files, "boot")
-    return os.path.join(boot, next(name for name in os.listdir(boot) if name.startswith("vmlinuz-")))
+    return os.path.join(
+        boot, next(name for name in os.listdir(boot) if name.startswith("vmlinuz-"))
+    )
 
 
 def modules(files, wanted):
-    """The modules `wanted` of an unpacked package, and what they depend on, in the order in which they are to be loaded:
-    (name, contents)."""
+    """The modules `wanted` of an unpacked package, and what they depend on, in the order in which
+    they are to be loaded: (name, contents).
+    """
     found = {}
     for directory, _, names in os.walk(files):
         for name in names:

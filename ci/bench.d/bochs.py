@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Bochs, which runs the hot workload from a ROM: there is no kernel that it could boot without a disk and a boot loader."""
+"""Bochs, which runs the hot workload from a ROM: there is no kernel that it could boot without a
+disk and a boot loader.
+"""
 
 import os
 import subprocess
@@ -23,20 +25,46 @@ info: action=ignore
 
 def rom(at, scale):
     """hot.c and a start in 64-bit mode, as what the processor finds at its reset vector."""
+
     def make(*args):
         subprocess.run(args, check=True, cwd=workloads.HERE)
-    make("gcc", "-O2", "-Wall", "-Wextra", *workloads.FREESTANDING, "-mno-red-zone", f"-DSCALE={scale}", "-Wl,-Ttext=0x100000",
-         "-Wl,--build-id=none", "-o", f"{at}/payload.elf", "bare.S", "bare.c")
+
+    make(
+        "gcc",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        *workloads.FREESTANDING,
+        "-mno-red-zone",
+        f"-DSCALE={scale}",
+        "-Wl,-Ttext=0x100000",
+        "-Wl,--build-id=none",
+        "-o",
+        f"{at}/payload.elf",
+        "bare.S",
+        "bare.c",
+    )
     make("objcopy", "-O", "binary", f"{at}/payload.elf", f"{at}/payload.bin")
-    make("gcc", "-nostdlib", "-static", "-DROM", f'-DPAYLOAD="{at}/payload.bin"', "-Wl,-Ttext=0", "-Wl,--build-id=none",
-         "-o", f"{at}/rom.elf", "bare.S")
+    make(
+        "gcc",
+        "-nostdlib",
+        "-static",
+        "-DROM",
+        f'-DPAYLOAD="{at}/payload.bin"',
+        "-Wl,-Ttext=0",
+        "-Wl,--build-id=none",
+        "-o",
+        f"{at}/rom.elf",
+        "bare.S",
+    )
     make("objcopy", "-O", "binary", "-j", ".text", f"{at}/rom.elf", f"{at}/rom.bin")
 
 
 def run(place, command):
     at = place.work
     rom(at, int(command[-1]))
-    # It wants a VGA BIOS, and a display; this one waits for nobody. Debian's has a debugger, which must be told to go on.
+    # It wants a VGA BIOS, and a display; this one waits for nobody. Debian's has a debugger, which
+    # must be told to go on.
     with open(os.path.join(at, "vga.bin"), "wb") as f:
         f.write(bytes([0x55, 0xAA, 1]) + bytes(509))
     with open(os.path.join(at, "commands"), "w", encoding="ascii") as f:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How long guests take to boot: our kernel to its first program, Debian from its disk image to root's prompt."""
+"""How long guests take to boot: our kernel to its first program, Debian from its disk image to
+root's prompt.
+"""
 
 import os
 import re
@@ -12,24 +14,66 @@ PROMPT = re.compile(re.escape(b"root@vbts-guest:~# "))
 
 
 def kernel(place):
-    """Machines that boot our kernel: a name, a command, what ends the boot, and a tool that is needed."""
+    """Machines that boot our kernel: (name, command, pattern that ends the boot, needed tool)."""
     line = "console=ttyS0 quiet panic=-1 mitigations=off -- plain /init"
-    machine = ["-accel", "tcg", *ways.MODEL, "-m", ways.MEMORY, "-nodefaults", "-display", "none", "-serial", "stdio",
-               "-no-reboot", "-kernel", ways.KERNEL, "-initrd", place.initrd, "-append", line]
+    machine = [
+        "-accel",
+        "tcg",
+        *ways.MODEL,
+        "-m",
+        ways.MEMORY,
+        "-nodefaults",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-no-reboot",
+        "-kernel",
+        ways.KERNEL,
+        "-initrd",
+        place.initrd,
+        "-append",
+        line,
+    ]
     qemu = "qemu-system-x86_64"
     return [
         ("QEMU system", lambda: [qemu, *machine], running.BEGIN, qemu),
-        ("QEMU system, recording plugin", lambda: [qemu, *place.plugin(qemu), *machine], running.BEGIN, qemu),
-        ("vbts", lambda: [ways.VBTS, "run", "--accel", "soft", "--memory", ways.MEMORY + "M", "--root", "/",
-                          "--kernel", ways.KERNEL, "--initrd", place.initrd,
-                          "--append", "quiet -- plain /init"], running.BEGIN, None),
+        (
+            "QEMU system, recording plugin",
+            lambda: [qemu, *place.plugin(qemu), *machine],
+            running.BEGIN,
+            qemu,
+        ),
+        (
+            "vbts",
+            lambda: [
+                ways.VBTS,
+                "run",
+                "--accel",
+                "soft",
+                "--memory",
+                ways.MEMORY + "M",
+                "--root",
+                "/",
+                "--kernel",
+                ways.KERNEL,
+                "--initrd",
+                place.initrd,
+                "--append",
+                "quiet -- plain /init",
+            ],
+            running.BEGIN,
+            None,
+        ),
     ]
 
 
 def debian(place):
     """The same of Debian, each with a fresh copy of the disk."""
     disk = os.path.join(place.work, "disk")
-    image, linux, initrd = (os.path.join(DEBIAN, name) for name in ("rootfs.img", "vmlinuz", "initrd"))
+    image, linux, initrd = (
+        os.path.join(DEBIAN, name) for name in ("rootfs.img", "vmlinuz", "initrd")
+    )
     if not os.path.exists(image):
         return []
     line = "root=/dev/vda quiet mitigations=off"
@@ -38,17 +82,68 @@ def debian(place):
         def make():
             running.sh("cp", "--sparse=always", "--reflink=auto", image, disk)
             return command
+
         return make
+
     qemu = "qemu-system-x86_64"
     return [
-        ("QEMU system", fresh([
-            qemu, "-accel", "tcg", *ways.MODEL, "-m", "512", "-nodefaults", "-no-user-config", "-display", "none",
-            "-serial", "stdio", "-no-reboot",
-            "-drive", f"if=none,id=disk,format=raw,file={disk}", "-device", "virtio-blk-pci,drive=disk",
-            "-device", "virtio-rng-pci", "-kernel", linux, "-initrd", initrd, "-append", "console=ttyS0 panic=-1 " + line]),
-         PROMPT, qemu),
-        ("vbts", fresh([ways.VBTS, "run", "--accel", "soft", "--memory", "512M", "--disk", disk, "--kernel", linux,
-                        "--initrd", initrd, "--append", line]), PROMPT, None),
+        (
+            "QEMU system",
+            fresh(
+                [
+                    qemu,
+                    "-accel",
+                    "tcg",
+                    *ways.MODEL,
+                    "-m",
+                    "512",
+                    "-nodefaults",
+                    "-no-user-config",
+                    "-display",
+                    "none",
+                    "-serial",
+                    "stdio",
+                    "-no-reboot",
+                    "-drive",
+                    f"if=none,id=disk,format=raw,file={disk}",
+                    "-device",
+                    "virtio-blk-pci,drive=disk",
+                    "-device",
+                    "virtio-rng-pci",
+                    "-kernel",
+                    linux,
+                    "-initrd",
+                    initrd,
+                    "-append",
+                    "console=ttyS0 panic=-1 " + line,
+                ]
+            ),
+            PROMPT,
+            qemu,
+        ),
+        (
+            "vbts",
+            fresh(
+                [
+                    ways.VBTS,
+                    "run",
+                    "--accel",
+                    "soft",
+                    "--memory",
+                    "512M",
+                    "--disk",
+                    disk,
+                    "--kernel",
+                    linux,
+                    "--initrd",
+                    initrd,
+                    "--append",
+                    line,
+                ]
+            ),
+            PROMPT,
+            None,
+        ),
     ]
 
 

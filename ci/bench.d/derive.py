@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""From single runs to figures: what counts is the time beyond that of a program that does nothing, for the whole of the work."""
+"""From single runs to figures: what counts is the time beyond that of a program that does nothing,
+for the whole of the work.
+"""
 
 import statistics
 
@@ -11,9 +13,11 @@ from report import spread
 
 def net(runs, start, size):
     """Of each run: seconds for all the work, without the start."""
+
     def scaled(run):
         before = start if run["before"] is None else run["before"]
         return before - start + (run["seconds"] - before) * size / run["size"]
+
     return [scaled(run) for run in runs]
 
 
@@ -23,29 +27,46 @@ def ratios(above, below):
 
 
 def gained(runs, start, key):
-    """How much larger a count is than that of a program that does nothing, for all runs the median."""
+    """The median count of all runs, less that of a program that does nothing."""
     values = [run[key] for run in runs if run[key] is not None]
     zero = [run[key] for run in start if run[key] is not None]
     return statistics.median(values) - statistics.median(zero) if values and zero else None
 
 
 def derive(runs, sizes, chosen, rates):
-    figures = {"workloads": {}, "ways": {way.key: way.title for way in chosen}, "kinds": {way.key: way.kind for way in chosen}}
+    figures = {
+        "workloads": {},
+        "ways": {way.key: way.title for way in chosen},
+        "kinds": {way.key: way.kind for way in chosen},
+    }
     for workload, size in sizes.items():
         starts = {way.key: runs[workloads.start_of(workload).key, way.key] for way in chosen}
-        zero = {key: statistics.median(run["seconds"] for run in start) if start else 0.0 for key, start in starts.items()}
+        zero = {
+            key: statistics.median(run["seconds"] for run in start) if start else 0.0
+            for key, start in starts.items()
+        }
         mine = {way.key: runs[workload.key, way.key] for way in chosen}
         seconds = {key: net(some, zero[key], size) for key, some in mine.items()}
         entry = {
-            "title": workload.title, "size": size,
-            "ways": {key: {"seconds": spread([t for t in times if t > 0]), "x native": ratios(times, seconds["native"]),
-                           "x untraced": ratios(times, seconds["vbts"]), "runs": mine[key]}
-                     for key, times in seconds.items() if any(t > 0 for t in times)},
+            "title": workload.title,
+            "size": size,
+            "ways": {
+                key: {
+                    "seconds": spread([t for t in times if t > 0]),
+                    "x native": ratios(times, seconds["native"]),
+                    "x untraced": ratios(times, seconds["vbts"]),
+                    "runs": mine[key],
+                }
+                for key, times in seconds.items()
+                if any(t > 0 for t in times)
+            },
             "instructions": gained(mine["vbts"], starts["vbts"], "instructions"),
             "taken branches": gained(mine["vbts-traced"], starts["vbts-traced"], "records"),
         }
         if mine.get("qemu-user-plugin"):
-            entry["plugin's branches"] = gained(mine["qemu-user-plugin"], starts["qemu-user-plugin"], "records")
+            entry["plugin's branches"] = gained(
+                mine["qemu-user-plugin"], starts["qemu-user-plugin"], "records"
+            )
         untraced, traced = (statistics.median(seconds[key]) for key in ("vbts", "vbts-traced"))
         if untraced > 0 and traced > 0:
             inside = gained(mine["vbts-traced"], starts["vbts-traced"], "instructions")
@@ -54,10 +75,17 @@ def derive(runs, sizes, chosen, rates):
             entry["traced guest M insn/s"] = inside / traced / 1e6 if inside else None
         entry["start"] = zero
         figures["workloads"][workload.key] = entry
-    figures["start"] = {way.title: spread([run["boot"] + run["seconds"] for run in some])
-                        for way in chosen if (some := runs[workloads.START.key, way.key])}
+    figures["start"] = {
+        way.title: spread([run["boot"] + run["seconds"] for run in some])
+        for way in chosen
+        if (some := runs[workloads.START.key, way.key])
+    }
     natives = [runs[workload.key, "native"] for workload in sizes]
-    noise = [max(r["seconds"] for r in some) / min(r["seconds"] for r in some) - 1 for some in natives if len(some) > 1]
+    noise = [
+        max(r["seconds"] for r in some) / min(r["seconds"] for r in some) - 1
+        for some in natives
+        if len(some) > 1
+    ]
     figures["noise"] = statistics.median(noise) if noise else None
     figures["stepping"] = stepping(figures, rates)
     if "gzip" in figures["workloads"]:
@@ -85,15 +113,19 @@ def goal(gzip, steppers):
     untraced = [run["boot"] + run["seconds"] for run in gzip["ways"]["vbts"]["runs"]]
     traced = [run["seconds"] for run in gzip["ways"]["vbts-traced"]["runs"]]
     out = {"vbts traced to a file / vbts untraced": ratios(traced, untraced)}
-    for key, title in [("qemu-user-step", "QEMU user, single-step / vbts traced"),
-                       ("qemu-user-step-log", "QEMU user, single-step, logged / vbts traced")]:
+    for key, title in [
+        ("qemu-user-step", "QEMU user, single-step / vbts traced"),
+        ("qemu-user-step-log", "QEMU user, single-step, logged / vbts traced"),
+    ]:
         if key in gzip["ways"]:
             start = gzip["start"][key]
             times = [start + run for run in net(gzip["ways"][key]["runs"], start, gzip["size"])]
             out[title] = ratios(times, traced)
     for title, row in steppers.items():
         times = [gzip["instructions"] / row["rate"][name] for name in ("max", "median", "min")]
-        out[f"{title} / vbts traced, by the instructions"] = spread([time / statistics.median(traced) for time in times])
+        out[f"{title} / vbts traced, by the instructions"] = spread(
+            [time / statistics.median(traced) for time in times]
+        )
     return {"bytes": gzip["size"], "ratios": out}
 
 
@@ -101,7 +133,12 @@ def plot(figures):
     """A panel for each workload."""
     panels = []
     for workload in figures["workloads"].values():
-        rows = [(title, figures["kinds"][key], way["x native"], report.cell(way["x native"]))
-                for key, title in figures["ways"].items() if (way := workload["ways"].get(key)) and way["x native"]]
+        rows = [
+            (title, figures["kinds"][key], way["x native"], report.cell(way["x native"]))
+            for key, title in figures["ways"].items()
+            if (way := workload["ways"].get(key)) and way["x native"]
+        ]
         panels.append((workload["title"], rows))
-    return svg.bars(panels, "Times as long as natively: median and extremes, logarithmic; shorter is better")
+    return svg.bars(
+        panels, "Times as long as natively: median and extremes, logarithmic; shorter is better"
+    )

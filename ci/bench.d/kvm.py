@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What it costs to leave KVM and to move a processor to the software CPU and back, and whole traced runs on it."""
+"""What it costs to leave KVM and to move a processor to the software CPU and back, and whole traced
+runs on it.
+"""
 
 import json
 import re
@@ -12,10 +14,25 @@ import ways
 
 def measure(runs, hot):
     built = subprocess.run(
-        ["cargo", "build", "--release", "--locked", "-p", "vbts-tests", "--bench", "kvm",
-         "--message-format=json-render-diagnostics"], cwd=running.ROOT, stdout=subprocess.PIPE, check=True)
+        [
+            "cargo",
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "vbts-tests",
+            "--bench",
+            "kvm",
+            "--message-format=json-render-diagnostics",
+        ],
+        cwd=running.ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     messages = [json.loads(line) for line in built.stdout.splitlines()]
-    bench = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "kvm"]
+    bench = [
+        m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "kvm"
+    ]
     costs = json.loads(running.program(bench)[1])
     if "skipped" in costs:
         print(f"\nKVM: {costs['skipped']}")
@@ -23,10 +40,16 @@ def measure(runs, hot):
     print(f"\n{'KVM':38}{'us':>10}")
     for name, ns in costs.items():
         print(f"{name:38}{ns / 1e3 if isinstance(ns, float) else str(ns):>10.5}")
-    if all(isinstance(costs[name], float) for name in ["KVM to soft", "soft to KVM", "traced instruction on soft"]):
-        there_and_back = costs["KVM to soft"] + costs["soft to KVM"]
-        print(f"\nthere and back takes as long as {there_and_back / costs['traced instruction on soft']:.0f} traced"
-              " instructions on the software CPU")
+    if all(
+        isinstance(costs[name], float)
+        for name in ["KVM to soft", "soft to KVM", "traced instruction on soft"]
+    ):
+        round_trip = costs["KVM to soft"] + costs["soft to KVM"]
+        print(
+            "\na round trip takes as long as "
+            f"{round_trip / costs['traced instruction on soft']:.0f} traced"
+            " instructions on the software CPU"
+        )
     print(f"\n{'Traced run, whole':38}{'s':>10}{'records':>10}")
     whole = {}
     for accel in ["soft", "kvm"]:
@@ -38,13 +61,30 @@ def measure(runs, hot):
         print(f"{accel:38}{whole[accel]:>10.2f}{outcomes[0][1]:>10}")
         step = costs.get("single-step of KVM")
         if accel == "kvm" and isinstance(step, float):
-            print(f"{'(single steps of KVM for each branch)':38}{outcomes[0][1] * step / 1e9:>10.2f}  at least")
+            print(
+                f"{'(single steps of KVM for each branch)':38}"
+                f"{outcomes[0][1] * step / 1e9:>10.2f}  at least"
+            )
     return costs | {"traced_seconds": whole}
 
 
 def traced(accel, hot):
     """Seconds and records, or why not. 126: the host cannot."""
-    sample, _ = running.program([ways.VBTS, "trace", "--accel", accel, "--format", "raw", "--output", "/dev/null",
-                                 "--", hot, "1"], good=(0, 126))
+    sample, _ = running.program(
+        [
+            ways.VBTS,
+            "trace",
+            "--accel",
+            accel,
+            "--format",
+            "raw",
+            "--output",
+            "/dev/null",
+            "--",
+            hot,
+            "1",
+        ],
+        good=(0, 126),
+    )
     found = re.search(r"records: (\d+), lost: 0, exit: 0", sample.log)
     return (sample.seconds, int(found[1])) if found else sample.log.strip()

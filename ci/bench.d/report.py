@@ -13,7 +13,11 @@ import workloads
 
 def spread(values):
     """The median and the extremes."""
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)} if values else None
+    return (
+        {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        if values
+        else None
+    )
 
 
 def number(value):
@@ -37,26 +41,44 @@ def table(head, rows):
     widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
 
     def line(row):
-        return "| " + " | ".join(t.ljust(w) if i == 0 else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths))) + " |"
-    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+        return (
+            "| "
+            + " | ".join(
+                t.ljust(w) if i == 0 else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths))
+            )
+            + " |"
+        )
+
+    rule = (
+        "|"
+        + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths))
+        + "|"
+    )
     return "\n".join([line(head), rule, *map(line, rows)])
 
 
 def machine():
     """What the figures depend on."""
+
     def first(command):
         try:
-            said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+            said = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+            ).stdout
         except FileNotFoundError:
             return None
         return said.splitlines()[0].strip() if said else None
+
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         info = f.read()
     model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
     family = re.findall(r"^(?:cpu family|model|stepping)\s*: (\d+)", info, re.MULTILINE)[:3]
     with open("/proc/meminfo", encoding="ascii") as f:
         memory = int(re.search(r"MemTotal: *(\d+) kB", f.read())[1])
-    versions = {tool: first([tool, "--version"]) for tool in ["qemu-x86_64", "valgrind", "gdb", "gcc", "gzip"]}
+    versions = {
+        tool: first([tool, "--version"])
+        for tool in ["qemu-x86_64", "valgrind", "gdb", "gcc", "gzip"]
+    }
     versions["python3"] = first([workloads.python(), "--version"])
     return {
         "processor": model[1] if model else platform.machine(),
@@ -74,13 +96,19 @@ def machine():
 def machine_text(facts, runs):
     guest = "a virtual machine with " if facts["virtual machine"] else ""
     noise = facts.get("noise")
-    lines = [f"{guest}{facts['processors']} processors, {facts['processor']} (family, model, stepping: "
-             f"{facts['family, model, stepping']}), {facts['memory']}, Linux {facts['kernel']}; "
-             f"vbts {facts['vbts']}; " + "; ".join(facts["versions"].values()) +
-             f". Runs of each: {runs}; load when it began: {facts['load at the start']}."]
+    lines = [
+        f"{guest}{facts['processors']} processors, {facts['processor']} (family, model, stepping: "
+        f"{facts['family, model, stepping']}), {facts['memory']}, Linux {facts['kernel']}; "
+        f"vbts {facts['vbts']}; "
+        + "; ".join(facts["versions"].values())
+        + f". Runs of each: {runs}; load when it began: {facts['load at the start']}."
+    ]
     if noise is not None:
-        lines.append(f"Noise: the slowest native run of the same program took {noise:.0%} longer than the fastest (the median"
-                     " over the workloads).")
+        lines.append(
+            f"Noise: the slowest native run of the same program took {noise:.0%} "
+            "longer than the fastest (the median"
+            " over the workloads)."
+        )
     return "\n".join(line[0].upper() + line[1:] for line in lines)
 
 
@@ -102,31 +130,83 @@ def text(figures):
 
     def section(title, body):
         out.append(f"### {title}\n\n{body}")
+
     if figures["workloads"]:
         section("Times as long as natively", matrix(figures, lambda way: way and way["x native"]))
-        section("Times as long as untraced on vbts", matrix(figures, lambda way: way and way["x untraced"]))
+        section(
+            "Times as long as untraced on vbts",
+            matrix(figures, lambda way: way and way["x untraced"]),
+        )
         section("Seconds", matrix(figures, lambda way: way and way["seconds"]))
-        rows = [[w["title"], f"{w['instructions'] / 1e6:.0f}", *(f"{w[kind] / 1e6:.2f}" if w.get(kind) else "–"
-                 for kind in ("taken branches", "plugin's branches")), *(number(w[kind]) if w.get(kind) else "–" for kind in (
-                     "untraced M insn/s", "traced M branches/s", "traced guest M insn/s"))]
-                for w in figures["workloads"].values() if w.get("instructions")]
+        rows = [
+            [
+                w["title"],
+                f"{w['instructions'] / 1e6:.0f}",
+                *(
+                    f"{w[kind] / 1e6:.2f}" if w.get(kind) else "–"
+                    for kind in ("taken branches", "plugin's branches")
+                ),
+                *(
+                    number(w[kind]) if w.get(kind) else "–"
+                    for kind in (
+                        "untraced M insn/s",
+                        "traced M branches/s",
+                        "traced guest M insn/s",
+                    )
+                ),
+            ]
+            for w in figures["workloads"].values()
+            if w.get("instructions")
+        ]
         if rows:
-            section("What vbts executes and records", table(
-                ["", "M instructions", "M taken branches", "by QEMU's plugin", "untraced, M insn/s", "traced, M branches/s",
-                 "traced guest, M insn/s"], rows))
+            section(
+                "What vbts executes and records",
+                table(
+                    [
+                        "",
+                        "M instructions",
+                        "M taken branches",
+                        "by QEMU's plugin",
+                        "untraced, M insn/s",
+                        "traced, M branches/s",
+                        "traced guest, M insn/s",
+                    ],
+                    rows,
+                ),
+            )
     if figures.get("goal"):
         goal = figures["goal"]
         rows = [[name, cell(value)] for name, value in goal["ratios"].items()]
-        section(f"gzip -9 of {goal['bytes'] / 1e6:g} MB, whole commands with the boot", table(["", "ratio"], rows))
-    for title, key in [("Seconds to start and end a program", "start"),
-                       ("Seconds from start to the guest's first program", "boot"),
-                       ("Seconds of Debian's boot to a prompt", "debian boot")]:
+        section(
+            f"gzip -9 of {goal['bytes'] / 1e6:g} MB, whole commands with the boot",
+            table(["", "ratio"], rows),
+        )
+    for title, key in [
+        ("Seconds to start and end a program", "start"),
+        ("Seconds from start to the guest's first program", "boot"),
+        ("Seconds of Debian's boot to a prompt", "debian boot"),
+    ]:
         if figures.get(key):
-            section(title, table(["", "seconds"], [[name, cell(value)] for name, value in figures[key].items()]))
+            section(
+                title,
+                table(
+                    ["", "seconds"], [[name, cell(value)] for name, value in figures[key].items()]
+                ),
+            )
     if figures.get("stepping"):
-        section("An instruction at a time", table(["", "instructions a second", "x native", "x traced on vbts"], [
-            [name, cell(row["rate"]), cell(row.get("x native")), cell(row.get("x traced"))]
-            for name, row in figures["stepping"].items()]))
+        section(
+            "An instruction at a time",
+            table(
+                ["", "instructions a second", "x native", "x traced on vbts"],
+                [
+                    [name, cell(row["rate"]), cell(row.get("x native")), cell(row.get("x traced"))]
+                    for name, row in figures["stepping"].items()
+                ],
+            ),
+        )
     if figures["skipped"]:
-        out.append("Skipped:\n\n" + "\n".join(f"- {what}: {why}" for what, why in figures["skipped"].items()))
+        out.append(
+            "Skipped:\n\n"
+            + "\n".join(f"- {what}: {why}" for what, why in figures["skipped"].items())
+        )
     return "\n\n".join(out)

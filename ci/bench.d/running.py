@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Processes with a time limit, and what came of them. Whatever ends the benchmark ends them, too."""
+"""Runs processes with a time limit. They end when the benchmark ends, for whatever reason."""
 
 import os
 import re
@@ -24,10 +24,11 @@ class Broken(Exception):
 @dataclass
 class Sample:
     """One run of a program."""
+
     seconds: float
-    output: tuple       # length and CRC-32 of what the program printed
-    boot: float = 0.0   # of a guest: seconds until its first program
-    log: str = ""       # what whoever ran it said
+    output: tuple  # length and CRC-32 of what the program printed
+    boot: float = 0.0  # of a guest: seconds until its first program
+    log: str = ""  # what whoever ran it said
 
 
 def sh(*args):
@@ -49,10 +50,13 @@ def program(args, good=(0,)):
     """Runs a command: its whole time, and what it printed on standard output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
-        with subprocess.Popen(args, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process:
+        with subprocess.Popen(
+            args, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        ) as process:
             limit = limited(process)
             try:
-                # Without a time limit of its own, for which Python would look every 50 ms whether the process has ended.
+                # Without a time limit of its own, for which Python would look every 50 ms whether
+                # the process has ended.
                 status = process.wait()
                 seconds = time.monotonic() - start
             except BaseException:
@@ -64,15 +68,22 @@ def program(args, good=(0,)):
         err.seek(0)
         output, log = out.read(), err.read()
     if status not in good:
-        raise Broken(f"{' '.join(args)}: exit status {status} after {seconds:.1f} s\n{tail(output + log)}")
-    return Sample(seconds, (len(output), zlib.crc32(output)), log=log.decode(errors="replace")), output
+        raise Broken(
+            f"{' '.join(args)}: exit status {status} after {seconds:.1f} s\n{tail(output + log)}"
+        )
+    return Sample(
+        seconds, (len(output), zlib.crc32(output)), log=log.decode(errors="replace")
+    ), output
 
 
 def until(args, *patterns, stay=False):
-    """Runs a machine whose console is its standard output; seconds until each pattern was there, and all output. Then the machine
-    is killed or, with `stay`, may end by itself."""
+    """Runs a machine whose console is its standard output; seconds until each pattern was there,
+    and all output. Then the machine is killed or, with `stay`, may end by itself.
+    """
     start = time.monotonic()
-    with subprocess.Popen(args, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as machine:
+    with subprocess.Popen(
+        args, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as machine:
         limit = limited(machine)
         text, times, matches = b"", [], []
         try:
@@ -89,7 +100,10 @@ def until(args, *patterns, stay=False):
             if not stay or len(times) < len(patterns):
                 machine.kill()
     if len(times) < len(patterns):
-        raise Broken(f"{' '.join(args)}: nothing on the console that matches {patterns[len(times)].pattern}\n{tail(text)}")
+        raise Broken(
+            f"{' '.join(args)}: nothing on the console that matches "
+            f"{patterns[len(times)].pattern}\n{tail(text)}"
+        )
     return times, matches, text
 
 
@@ -98,4 +112,6 @@ def guest(args, stay=False):
     (begin, end), (_, status), text = until(args, BEGIN, STATUS, stay=stay)
     if int(status[1]) != 0:
         raise Broken(f"{' '.join(args)}: the program failed\n{tail(text)}")
-    return Sample(end - begin, (int(status[2]), int(status[3], 16)), begin, text.decode(errors="replace"))
+    return Sample(
+        end - begin, (int(status[2]), int(status[3], 16)), begin, text.decode(errors="replace")
+    )

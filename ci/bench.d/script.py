@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The Python workload: what small scripts do, in equal parts: split, count, sort, call methods, format.
+"""The Python workload: what small scripts do, in equal parts: split, count, sort, call methods,
+format.
 
-script.py ROUNDS: prints a checksum, which does not depend on the order of a dictionary of another Python.
+script.py ROUNDS: prints a checksum, which does not depend on the order of a dictionary of another
+Python.
 """
 
 import sys
@@ -27,7 +29,10 @@ def turn(state):
         words.append(f"w{state >> 16 & 63:02d}")
     for position, word in enumerate(" ".join(words).split()):
         accounts.setdefault(word, Account(word)).add(position)
-    lines = [f"{account.name}: {account.total()}" for account in sorted(accounts.values(), key=lambda a: (-a.total(), a.name))]
+    lines = [
+        f"{account.name}: {account.total()}"
+        for account in sorted(accounts.values(), key=lambda a: (-a.total(), a.name))
+    ]
     for letter in "\n".join(lines):
         state = (state * 31 + ord(letter)) & 0x7FFFFFFF
     return state

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What people use where there is no Branch Trace Store: an instruction at a time, by GDB's `record full`, ptrace, or a gdbstub.
+"""What people use where there is no Branch Trace Store: an instruction at a time, by GDB's `record
+full`, ptrace, or a gdbstub.
 
 So slow that a program of any size is out of the question: the instructions of a while are counted.
 """
@@ -20,11 +21,31 @@ RIP = slice(16 * 16, 17 * 16)
 
 def gdb(work):
     """GDB records one call of mix(), of the hot workload, and counts what it has recorded."""
+
     def run(record):
         sample, output = running.program(
-            ["gdb", "-nx", "-batch", "-ex", "set confirm off", "-ex", "break mix", "-ex", "run 1", *record, "-ex", "finish",
-             "-ex", "info record", "-ex", "kill", f"{work}/hot"])
+            [
+                "gdb",
+                "-nx",
+                "-batch",
+                "-ex",
+                "set confirm off",
+                "-ex",
+                "break mix",
+                "-ex",
+                "run 1",
+                *record,
+                "-ex",
+                "finish",
+                "-ex",
+                "info record",
+                "-ex",
+                "kill",
+                f"{work}/hot",
+            ]
+        )
         return sample.seconds, output.decode(errors="replace") + sample.log
+
     plain, _ = run([])
     recorded, text = run(["-ex", "set record full insn-number-max unlimited", "-ex", "record full"])
     found = re.search(r"Log contains (\d+) instructions", text)
@@ -40,12 +61,18 @@ def ptrace(work):
 
 
 def gdbstub(work):
-    """QEMU's single-step as a debugger uses it: a packet for the step, and one for the registers."""
+    """QEMU's single-step as a debugger uses it: one packet to step, one for the registers."""
     path = os.path.join(work, "gdbstub")
     if os.path.exists(path):
         os.unlink(path)
-    with subprocess.Popen(["qemu-x86_64", "-g", path, f"{work}/hot", "1"], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.DEVNULL) as machine, socket.socket(socket.AF_UNIX) as connection:
+    with (
+        subprocess.Popen(
+            ["qemu-x86_64", "-g", path, f"{work}/hot", "1"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        ) as machine,
+        socket.socket(socket.AF_UNIX) as connection,
+    ):
         limit = running.limited(machine)
         try:
             while machine.poll() is None and connection.connect_ex(path):
@@ -61,6 +88,7 @@ def gdbstub(work):
                     answer += piece
                 connection.sendall(b"+")
                 return answer.lstrip(b"+")[1:-3]
+
             ask(b"?")
             start = time.monotonic()
             addresses = set()

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How it is run: a table of ways. Each turns a program's command line into that of a machine or tool around it."""
+"""How it is run: a table of ways. Each turns a program's command line into that of a machine or
+tool around it.
+"""
 
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable, Optional
 
 import bochs
 import workloads
@@ -14,7 +16,8 @@ from running import ROOT, Broken, guest, program
 
 VBTS = os.path.join(ROOT, "target/release/vbts")
 KERNEL = os.path.join(ROOT, "target/guest/vmlinux")
-# The model that vbts has without options: no way is given wider registers than another, but for the native run.
+# The model that vbts has without options: no way is given wider registers than another, but for the
+# native run.
 MODEL = ["-cpu", "core2duo"]
 MEMORY = "256"
 
@@ -22,18 +25,20 @@ MEMORY = "256"
 @dataclass(frozen=True)
 class Way:
     """A way of running a program; `run` gives a Sample."""
+
     key: str
     title: str
     run: Callable
-    tool: Optional[str] = None      # that is looked for in PATH
-    part: int = 1                   # of the work, one in so many: for slow ways
-    only: tuple = ()                # workloads, if not all; to do nothing is one
-    kind: str = "peer"              # for the plot: native, peer, or ours
+    tool: str | None = None  # that is looked for in PATH
+    part: int = 1  # of the work, one in so many: for slow ways
+    only: tuple = ()  # workloads, if not all; to do nothing is one
+    kind: str = "peer"  # for the plot: native, peer, or ours
 
 
 @dataclass
 class Place:
     """Where the files of a run are, and what was found out about the tools."""
+
     work: str
     plugins: dict = field(default_factory=dict)
 
@@ -59,21 +64,31 @@ class Place:
 
 
 def build_plugin(work, tool):
-    """The plugin with the newest of the API's versions that a QEMU takes. What the plugin uses is the same in all of them."""
+    """The plugin with the newest of the API's versions that a QEMU takes. What the plugin uses is
+    the same in all of them.
+    """
     said = subprocess.run([tool, "--help"], stdout=subprocess.PIPE, text=True, check=False).stdout
     if not re.search(r"^ *-plugin\b", said, re.MULTILINE):
         raise Broken(f"this {tool} was built without plugins")
     for version in range(6, 0, -1):
         target = os.path.join(work, f"plugin-{version}.so")
         if not os.path.exists(target):
-            made = workloads.compile_c(work, "plugin", "-shared", "-fPIC", f"-DPLUGIN_VERSION={version}")
+            made = workloads.compile_c(
+                work, "plugin", "-shared", "-fPIC", f"-DPLUGIN_VERSION={version}"
+            )
             os.rename(made, target)
         rest = [shutil.which("true")]
         if "system" in tool:
             # A machine with nothing in it, which is told to end.
             rest = ["-M", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
-        tried = subprocess.run([tool, "-plugin", f"{target},out={work}/counts", *rest], input="quit\n", stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, check=False)
+        tried = subprocess.run(
+            [tool, "-plugin", f"{target},out={work}/counts", *rest],
+            input="quit\n",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         if tried.returncode == 0:
             return target
         said = tried.stdout.strip()
@@ -82,7 +97,9 @@ def build_plugin(work, tool):
 
 def one_at_a_time():
     """What qemu-user calls its single-step option."""
-    text = subprocess.run(["qemu-x86_64", "-h"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    text = subprocess.run(
+        ["qemu-x86_64", "-h"], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout
     return "-one-insn-per-tb" if "one-insn-per-tb" in text else "-singlestep"
 
 
@@ -93,30 +110,88 @@ def prefixed(prefix):
 
 def microvm(place):
     # With 9P, so on virtio-mmio, for which our kernel has drivers; it knows no PCI.
-    return ["qemu-system-x86_64", "-M", "microvm,acpi=off,rtc=on,auto-kernel-cmdline=off", "-accel", "tcg", *MODEL, "-m", MEMORY,
-            "-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot",
-            "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-            "-device", "virtio-9p-device,fsdev=root,mount_tag=root", "-kernel", KERNEL, "-initrd", place.initrd]
+    return [
+        "qemu-system-x86_64",
+        "-M",
+        "microvm,acpi=off,rtc=on,auto-kernel-cmdline=off",
+        "-accel",
+        "tcg",
+        *MODEL,
+        "-m",
+        MEMORY,
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-no-reboot",
+        "-fsdev",
+        "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-device",
+        "virtio-9p-device,fsdev=root,mount_tag=root",
+        "-kernel",
+        KERNEL,
+        "-initrd",
+        place.initrd,
+    ]
 
 
 def qemu_system(options):
     def run(place, command):
-        line = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off virtio_mmio.device=512@0xfeb00e00:12 -- plain "
+        line = (
+            "console=ttyS0 quiet panic=-1 reboot=t mitigations=off "
+            "virtio_mmio.device=512@0xfeb00e00:12 -- plain "
+        )
         return guest([*microvm(place), *options(place), "-append", line + " ".join(command)])
+
     return run
 
 
 def vbts_run(mode):
     def run(place, command):
         # It may end by itself: then it says how many instructions it has executed.
-        return guest([VBTS, "run", "--accel", "soft", "--memory", MEMORY + "M", "--log", "debug", "--root", "/",
-                      "--kernel", KERNEL, "--initrd", place.initrd, "--append", f"quiet -- {mode} {' '.join(command)}"], stay=True)
+        return guest(
+            [
+                VBTS,
+                "run",
+                "--accel",
+                "soft",
+                "--memory",
+                MEMORY + "M",
+                "--log",
+                "debug",
+                "--root",
+                "/",
+                "--kernel",
+                KERNEL,
+                "--initrd",
+                place.initrd,
+                "--append",
+                f"quiet -- {mode} {' '.join(command)}",
+            ],
+            stay=True,
+        )
+
     return run
 
 
 def vbts_trace(place):
-    return [VBTS, "trace", "--accel", "soft", "--memory", MEMORY + "M", "--log", "debug", "--format", "raw",
-            "--output", place.trace, "--"]
+    return [
+        VBTS,
+        "trace",
+        "--accel",
+        "soft",
+        "--memory",
+        MEMORY + "M",
+        "--log",
+        "debug",
+        "--format",
+        "raw",
+        "--output",
+        place.trace,
+        "--",
+    ]
 
 
 USER = ["qemu-x86_64", *MODEL]
@@ -126,19 +201,37 @@ LOGGED = ["-d", "nochain,exec", "-D", "/dev/null"]
 WAYS = [
     Way("native", "native", prefixed(lambda place: []), kind="native"),
     Way("qemu-user", "QEMU user", prefixed(lambda place: USER), "qemu-x86_64"),
-    Way("qemu-user-plugin", "QEMU user, recording plugin",
-        prefixed(lambda place: [*USER, *place.plugin("qemu-x86_64")]), "qemu-x86_64"),
+    Way(
+        "qemu-user-plugin",
+        "QEMU user, recording plugin",
+        prefixed(lambda place: [*USER, *place.plugin("qemu-x86_64")]),
+        "qemu-x86_64",
+    ),
     Way("qemu-system", "QEMU system", qemu_system(lambda place: []), "qemu-system-x86_64"),
-    Way("qemu-system-plugin", "QEMU system, recording plugin",
-        qemu_system(lambda place: place.plugin("qemu-system-x86_64")), "qemu-system-x86_64"),
+    Way(
+        "qemu-system-plugin",
+        "QEMU system, recording plugin",
+        qemu_system(lambda place: place.plugin("qemu-system-x86_64")),
+        "qemu-system-x86_64",
+    ),
     Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("bare-start", "hot")),
     Way("callgrind", "Valgrind callgrind", prefixed(lambda place: CALLGRIND), "valgrind", part=2),
-    Way("qemu-user-step", "QEMU user, single-step",
-        prefixed(lambda place: [*USER, one_at_a_time()]), "qemu-x86_64", part=10,
-        only=("start", "bare-start", "hot", "gzip", "python")),
-    Way("qemu-user-step-log", "QEMU user, single-step, logged",
-        prefixed(lambda place: [*USER, one_at_a_time(), *LOGGED]), "qemu-x86_64", part=200,
-        only=("start", "bare-start", "hot", "gzip")),
+    Way(
+        "qemu-user-step",
+        "QEMU user, single-step",
+        prefixed(lambda place: [*USER, one_at_a_time()]),
+        "qemu-x86_64",
+        part=10,
+        only=("start", "bare-start", "hot", "gzip", "python"),
+    ),
+    Way(
+        "qemu-user-step-log",
+        "QEMU user, single-step, logged",
+        prefixed(lambda place: [*USER, one_at_a_time(), *LOGGED]),
+        "qemu-x86_64",
+        part=200,
+        only=("start", "bare-start", "hot", "gzip"),
+    ),
     Way("vbts", "vbts, untraced", vbts_run("plain"), kind="ours"),
     Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours"),
     Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace), kind="ours"),
@@ -163,7 +256,8 @@ def records(way, place, sample):
     if way.key == "vbts-traced":
         said = re.search(r"records: (\d+), lost: 0, exit: 0", sample.log)
         size = os.path.getsize(place.trace)
-        # At once: else the next runs would share the machine with the host's writing it to the disk.
+        # At once: else the next runs would share the machine with the host's writing it to the
+        # disk.
         os.unlink(place.trace)
         if not said or size != 24 * int(said[1]):
             raise Broken(f"the trace is not complete\n{sample.log[-1500:]}")

@@ -5,22 +5,27 @@ import os
 import random
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Freestanding, so that the same instructions run everywhere, with general registers only: they can be counted.
+# Freestanding, so that the same instructions run everywhere, with general registers only: they can
+# be counted.
 FREESTANDING = "-mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector".split()
 
 
 @dataclass(frozen=True)
 class Workload:
     """A program and how much work it is given; slow ways of running it get a fraction of that."""
+
     key: str
     title: str
     size: int
-    command: Callable[[str, int], list]  # of a directory with what `build` and `data` have made there, and a size
-    slow_start: bool = False             # It does a lot before it does its work, which a fraction of the work does not shorten.
+    command: Callable[
+        [str, int], list
+    ]  # of a directory with what `build` and `data` have made there, and a size
+    # It does a lot before its work, which a fraction of the work does not shorten.
+    slow_start: bool = False
 
 
 def python():
@@ -30,17 +35,34 @@ def python():
 
 WORKLOADS = [
     Workload("hot", "hot integer loop", 200, lambda work, size: [f"{work}/hot", str(size)]),
-    Workload("gzip", "gzip -9", 1_000_000, lambda work, size: [shutil.which("gzip"), "-9", "-n", "-c", data(work, size)]),
-    Workload("python", "Python script", 150, lambda work, size: [python(), "-I", f"{HERE}/script.py", str(size)],
-             slow_start=True),
-    Workload("syscalls", "system calls", 400_000, lambda work, size: [f"{work}/syscalls", str(size)]),
-    Workload("switches", "context switches", 50_000, lambda work, size: [f"{work}/switches", str(size)]),
+    Workload(
+        "gzip",
+        "gzip -9",
+        1_000_000,
+        lambda work, size: [shutil.which("gzip"), "-9", "-n", "-c", data(work, size)],
+    ),
+    Workload(
+        "python",
+        "Python script",
+        150,
+        lambda work, size: [python(), "-I", f"{HERE}/script.py", str(size)],
+        slow_start=True,
+    ),
+    Workload(
+        "syscalls", "system calls", 400_000, lambda work, size: [f"{work}/syscalls", str(size)]
+    ),
+    Workload(
+        "switches", "context switches", 50_000, lambda work, size: [f"{work}/switches", str(size)]
+    ),
 ]
 
-# What a way of running programs takes for itself, and for their start and end. Everything else is counted without it. One loads
-# the C library, as most do; the other has none, as the hot loop, so that none is subtracted from that.
+# What a way of running programs takes for itself, and for their start and end. Everything else is
+# counted without it. One loads the C library, as most do; the other has none, as the hot loop, so
+# that none is subtracted from that.
 START = Workload("start", "start-up", 0, lambda work, _: [shutil.which("true")])
-BARE_START = Workload("bare-start", "start-up without a library", 0, lambda work, _: [f"{work}/hot", "0"])
+BARE_START = Workload(
+    "bare-start", "start-up without a library", 0, lambda work, _: [f"{work}/hot", "0"]
+)
 
 
 def start_of(workload):
@@ -50,7 +72,19 @@ def start_of(workload):
 def compile_c(work, name, *flags, compiler="gcc"):
     """Compiles a program of this directory."""
     target = os.path.join(work, name)
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", *flags, "-o", target, os.path.join(HERE, name + ".c")], check=True)
+    subprocess.run(
+        [
+            compiler,
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            *flags,
+            "-o",
+            target,
+            os.path.join(HERE, name + ".c"),
+        ],
+        check=True,
+    )
     return target
 
 
@@ -62,13 +96,22 @@ def build(work):
 
 
 def data(work, size):
-    """A file of so many bytes that looks like text to gzip: the same words on every machine, some of them far more frequent."""
+    """A file of so many bytes that looks like text to gzip: the same words on every machine, some
+    of them far more frequent.
+    """
     path = os.path.join(work, f"text-{size}")
     if not os.path.exists(path):
         draw = random.Random(1)
-        words = ["".join(draw.choices("etaoinshrdlucmfwypvbgkqjxz", range(26, 0, -1), k=draw.randint(2, 9))) for _ in range(5000)]
+        words = [
+            "".join(
+                draw.choices("etaoinshrdlucmfwypvbgkqjxz", range(26, 0, -1), k=draw.randint(2, 9))
+            )
+            for _ in range(5000)
+        ]
         weights = [1 / (rank + 3) for rank in range(len(words))]
-        text = " ".join(draw.choices(words, weights, k=size // 2 + 1))  # A word and its space are three bytes at least.
+        text = " ".join(
+            draw.choices(words, weights, k=size // 2 + 1)
+        )  # A word and its space are three bytes at least.
         with open(path, "w", encoding="ascii") as f:
             f.write(text[:size])
     return path
