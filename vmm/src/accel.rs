@@ -1,5 +1,5 @@
-//! Which accelerator runs a guest, and who implements its Branch Trace Store: what was asked for,
-//! and what the host offers.
+//! Selects the accelerator that runs a guest and the implementation of its Branch Trace Store, from
+//! the configuration and from what the host offers.
 //!
 //! `auto` takes KVM only if every check of it has passed and it is faster than the software CPU, at
 //! CPL 0 and at CPL 3: a guest spends its time in both. What was asked for by name is done or
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
-use vbts_cpu::{Cpu, Exit, Signals, SoftCpu};
+use vbts_cpu::{Cpu, Exit, Model, Signals, SoftCpu};
 use vbts_devices::{OutputBuffer, shared};
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::board::{Board, VcpuPlatform};
 use crate::boot::registers;
-use crate::cli::options::{Accelerator, BtsMode};
+use crate::config::{Accelerator, BtsMode, MachineConfig};
 use crate::exit::Failure;
 use crate::kvm::check::speed::{LOOP, Speed};
 use crate::kvm::check::{self, Report};
@@ -36,6 +36,15 @@ pub enum Accel {
     Soft,
 }
 
+impl From<Accel> for Accelerator {
+    fn from(accel: Accel) -> Self {
+        match accel {
+            Accel::Kvm => Self::Kvm,
+            Accel::Soft => Self::Soft,
+        }
+    }
+}
+
 impl fmt::Display for Accel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -45,14 +54,14 @@ impl fmt::Display for Accel {
     }
 }
 
-/// Who implements the Branch Trace Store.
+/// The implementation of the Branch Trace Store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bts {
-    /// vbts.
+    /// The software CPU of vbts.
     Emulate,
     /// The host's processor.
     PassThrough,
-    /// Nobody.
+    /// The guest's processor has no Branch Trace Store.
     Off,
 }
 
@@ -96,6 +105,48 @@ pub trait Host {
     /// # Errors
     /// It cannot run.
     fn soft_speed(&mut self) -> Result<Speed, Failure>;
+}
+
+/// Host time for which [`resolve`] measures the software CPU, if its speed matters.
+const MEASURE: Duration = Duration::from_millis(5);
+
+/// Checks that this build on this host can be the machine of `config`. Returns its processor model
+/// and what executes it.
+///
+/// # Errors
+/// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for a machine that no host
+/// can be.
+pub fn resolve(config: &MachineConfig) -> Result<(&'static Model, Choice), Failure> {
+    let most = layout::MAX_PROCESSORS;
+    if !(1..=most.into()).contains(&config.processors) {
+        let n = config.processors;
+        return Err(anyhow::anyhow!("--smp {n}: a machine has 1 to {most} processors").into());
+    }
+    let name = &config.model;
+    let find = if config.bts == BtsMode::Off {
+        vbts_cpu::model_without_bts
+    } else {
+        vbts_cpu::model
+    };
+    let model = find(name).ok_or_else(|| {
+        let known = vbts_cpu::MODELS.join(", ");
+        anyhow::anyhow!("--cpu {name}: unknown model; the models are: {known}")
+    })?;
+    if let Some(what) = model.unsupported() {
+        return Err(Failure::Host(format!(
+            "--cpu {name}: the software CPU has the host's processor compute for it, and that has no {what}"
+        )));
+    }
+    let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
+    let choice = choose(
+        config.accelerator,
+        config.bts,
+        config.kvm_unchecked,
+        &model.missing_on_host(),
+        &mut host,
+    )?;
+    tracing::info!("accelerator: {} ({})", choice.accel, choice.why);
+    Ok((model, choice))
 }
 
 /// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks. `lacks`:
@@ -218,7 +269,7 @@ impl fmt::Display for Millions {
     }
 }
 
-/// The host that we are on. What has been found out stays so.
+/// This host. Each finding is made once and kept.
 #[derive(Debug)]
 pub struct ThisHost {
     path: PathBuf,

@@ -1,5 +1,6 @@
 //! Our own guests: their kernels, and what becomes their first process.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
@@ -7,7 +8,6 @@ use anyhow::anyhow;
 use crate::boot::cpio::Cpio;
 use crate::exit::Failure;
 use crate::launch;
-use crate::suite::Api;
 
 /// Environment variables that say where the files are.
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
@@ -20,6 +20,41 @@ const DIRECTORIES: [&str; 2] = ["../guest", "../lib/vbts"];
 /// `/dev/console` and `/dev/kmsg`.
 const CONSOLE: (u32, u32) = (5, 1);
 const KMSG: (u32, u32) = (1, 11);
+
+/// A generation of the API, each of which has cases of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Api {
+    /// `PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`
+    New,
+    /// As posted in November 2007
+    November2007,
+    /// As posted in December 2007
+    December2007,
+}
+
+impl Api {
+    /// The one called `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::New, Self::November2007, Self::December2007]
+            .into_iter()
+            .find(|api| api.name() == name)
+    }
+
+    /// Its name, as the suite's program and `guest-kernel/build --api` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::November2007 => "2007-11",
+            Self::December2007 => "2007-12",
+        }
+    }
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// The files of the guest that `vbts trace` boots.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What every command that starts a guest does: the board from the machine options, then the kernel
 //! into it.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,11 +14,13 @@ use vbts_devices::virtio::entropy::Source;
 use vbts_devices::{Shared, shared};
 use vbts_protocol::ROOT_TAG;
 
-use crate::accel::{Accel, Bts};
+use crate::accel::{self, Accel, Bts};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootError, BootSource, cmdline};
-use crate::cli::options::{DiskArg, MachineArgs, NetArg, Rng, ShareArg};
+use crate::config::{
+    DiskConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource, ShareConfig,
+};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
@@ -32,7 +35,7 @@ use crate::sandbox::{self, Sandbox};
 /// otherwise: the same on every run (2026-01-01 00:00:00 UTC).
 const EPOCH: u64 = 1_767_225_600;
 
-/// Seed of [`Rng::Fixed`]: any number will do.
+/// Seed of [`RandomSource::Fixed`]. The value has no meaning.
 const FIXED_SEED: u64 = 1;
 
 /// CPUID.1:ECX.TSC_DEADLINE.
@@ -49,8 +52,7 @@ pub struct Launch {
     alarm: Arc<Alarm>,
     /// What executes the processors, if it is not the software CPU.
     vm: Option<Vm>,
-    options: MachineArgs,
-    writable_disks: bool,
+    config: MachineConfig,
     rng_seed: RngSeed,
 }
 
@@ -66,57 +68,36 @@ pub struct SharedDirectory {
 }
 
 impl Launch {
-    /// Checks the options and puts a board together. The guest's serial console is copied to
-    /// standard output if `echo`.
+    /// Checks `config` and builds the board. The guest's serial console is copied to standard
+    /// output if `echo`.
     ///
     /// # Errors
-    /// An option cannot be satisfied.
-    pub fn new(options: &MachineArgs, echo: bool) -> Result<Self, Failure> {
-        options.start_logging();
-        let (model, choice) = options.check()?;
-        if !options.no_sandbox {
+    /// The configuration or this host does not allow the machine.
+    pub fn new(config: &MachineConfig, echo: bool) -> Result<Self, Failure> {
+        let (model, choice) = accel::resolve(config)?;
+        if config.sandbox {
             sandbox::drop_capabilities().context("Cannot give up capabilities")?;
         }
-        let memory = memory::allocate(options.memory).context("--memory")?;
-        // The alarm needs the board's lines to the processor, the board needs the console, and that
-        // the alarm.
-        let processors = u8::try_from(options.smp).unwrap_or(u8::MAX);
-        let signals: Vec<Arc<Signals>> = (0..processors).map(|_| Arc::default()).collect();
+        let memory = memory::allocate(config.memory).context("--memory")?;
+        let processors = u8::try_from(config.processors).unwrap_or(u8::MAX);
         let vm = match choice.accel {
-            Accel::Kvm => {
-                let kvm = device::open(Path::new(device::DEVICE))?;
-                let mut vm = Vm::new(&kvm, &memory, processors)?;
-                if choice.bts == Bts::PassThrough {
-                    vm.pass_bts_through();
-                }
-                Some(vm)
-            }
+            Accel::Kvm => Some(virtual_machine(&memory, processors, choice.bts)?),
             Accel::Soft => None,
         };
-        // On the host's time another thread than the processor's waits for the alarm.
-        let kick = match vm {
+        // The board needs the console, the console needs the alarm, and the alarm needs the signals
+        // of the processor that it interrupts.
+        let signals: Vec<Arc<Signals>> = (0..processors).map(|_| Arc::default()).collect();
+        // On host time the machine's thread waits for the alarm, and no processor is interrupted.
+        let interrupted = match vm {
             Some(_) => Arc::default(),
             None => signals.first().cloned().unwrap_or_default(),
         };
-        let limit = options.timeout.map(|seconds| seconds.0);
-        let alarm = Arc::new(Alarm::new(kick, limit)?);
-        let mut copies = Vec::new();
-        if echo {
-            copies.push(Output::stdout()?.interruptible(alarm.clone()));
-        }
-        if let Some(path) = &options.console {
-            let file = Output::create(path).context("--console")?;
-            copies.push(file.interruptible(alarm.clone()));
-        }
-        let console = shared(Console::new(copies));
-        let tsc_deadline = model
-            .leaves
-            .iter()
-            .any(|l| l.leaf == 1 && l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0);
+        let alarm = Arc::new(Alarm::new(interrupted, config.time_limit)?);
+        let console = shared(console(config, echo, &alarm)?);
         let board = Board::new(
             memory.clone(),
             signals,
-            tsc_deadline,
+            has_tsc_deadline(model),
             epoch()?,
             Box::new(console.clone()),
         )?;
@@ -127,8 +108,7 @@ impl Launch {
             board,
             alarm,
             vm,
-            options: options.clone(),
-            writable_disks: false,
+            config: config.clone(),
             rng_seed: FIXED_RNG_SEED,
         })
     }
@@ -168,11 +148,11 @@ impl Launch {
     pub fn shares(&self) -> Result<Vec<SharedDirectory>, Failure> {
         let share = |(
             n,
-            ShareArg {
+            ShareConfig {
                 directory,
                 writable,
             },
-        ): (usize, &ShareArg)| {
+        ): (usize, &ShareConfig)| {
             let path = directory
                 .canonicalize()
                 .with_context(|| format!("--share: cannot open {}", directory.display()))?;
@@ -182,7 +162,7 @@ impl Launch {
                 writable: *writable,
             })
         };
-        self.options.share.iter().enumerate().map(share).collect()
+        self.config.shares.iter().enumerate().map(share).collect()
     }
 
     /// Shares `directories`.
@@ -206,26 +186,25 @@ impl Launch {
         Ok(())
     }
 
-    /// Adds the disks of `--disk`.
+    /// Adds the configured disks.
     ///
     /// # Errors
     /// One cannot be opened, or they are too many.
-    pub fn add_disks(&mut self, disks: &[DiskArg]) -> Result<(), Failure> {
-        for (n, DiskArg { file, writable }) in disks.iter().enumerate() {
+    pub fn add_disks(&mut self) -> Result<(), Failure> {
+        for (n, DiskConfig { file, writable }) in self.config.disks.iter().enumerate() {
             let disk = Disk::open(file, *writable)
                 .with_context(|| format!("--disk {}", file.display()))?;
             self.board.add_disk(disk, &format!("vbts-disk{n}"))?;
-            self.writable_disks |= writable;
         }
         Ok(())
     }
 
-    /// Connects the networks of `--net`.
+    /// Adds the configured networks.
     ///
     /// # Errors
-    /// A TAP device cannot be had, or they are too many.
-    pub fn add_networks(&mut self, networks: &[NetArg]) -> Result<Vec<Network>, Failure> {
-        let connect = |NetArg { tap, address }: &NetArg| {
+    /// A TAP device cannot be opened, or they are too many.
+    pub fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
+        let connect = |NetworkConfig { tap, address }: &NetworkConfig| {
             let option = format!("--net tap={tap}");
             let opened = match Tap::open(tap) {
                 Err(error @ TapError::Unsupported(_)) => {
@@ -235,17 +214,19 @@ impl Launch {
             };
             Ok(Network::attach(&mut self.board, opened, *address).context(option)?)
         };
-        networks.iter().map(connect).collect()
+        self.config.networks.iter().map(connect).collect()
     }
 
-    /// Adds a source of random numbers, from which the kernel's seed comes as well.
+    /// Adds the configured source of random numbers, which the kernel's seed comes from as well.
     ///
     /// # Errors
-    /// There is no room, or the host has no random numbers.
-    pub fn add_entropy(&mut self, rng: Rng) -> Result<(), Failure> {
-        let mut source = match (rng, self.accel()) {
-            (Rng::Host, _) | (Rng::Auto, Accel::Kvm) => Source::Host,
-            (Rng::Fixed, _) | (Rng::Auto, Accel::Soft) => Source::Fixed(FIXED_SEED),
+    /// There is no room, or the host gives no random numbers.
+    pub fn add_entropy(&mut self) -> Result<(), Failure> {
+        let mut source = match (self.config.random, self.accel()) {
+            (RandomSource::Host, _) | (RandomSource::Auto, Accel::Kvm) => Source::Host,
+            (RandomSource::Fixed, _) | (RandomSource::Auto, Accel::Soft) => {
+                Source::Fixed(FIXED_SEED)
+            }
         };
         if source == Source::Host && source.fill(&mut self.rng_seed) != self.rng_seed.len() {
             return Err(Failure::Host("this host gives no random numbers".into()));
@@ -253,48 +234,37 @@ impl Launch {
         Ok(self.board.add_entropy(source)?)
     }
 
-    /// Loads the kernel; the machine is then ready to run.
+    /// Loads `kernel`. The machine is then ready to run.
     ///
     /// # Errors
     /// The kernel, the initrd or the command line is unsuitable.
-    pub fn boot(
-        self,
-        kernel: &Path,
-        initrd: Option<&[u8]>,
-        append: &str,
-    ) -> Result<Machine, Failure> {
-        let image = read(kernel)?;
+    pub fn boot(self, kernel: &KernelConfig) -> Result<Machine, Failure> {
+        let initrd = match &kernel.initrd {
+            Some(Initrd::File(path)) => Some(Cow::Owned(read(path)?)),
+            Some(Initrd::Contents(archive)) => Some(Cow::Borrowed(archive.as_slice())),
+            None => None,
+        };
+        let image = read(&kernel.image)?;
+        let name = kernel.image.display();
         let devices = self.board.virtio_devices();
         let tsc_khz = self
             .vm
             .as_ref()
             .map_or(vbts_cpu::TSC_HZ / 1000, Vm::tsc_khz);
-        let cmdline = cmdline::build(devices, tsc_khz, append).map_err(anyhow::Error::from)?;
-        tracing::debug!(kernel = %kernel.display(), memory = %self.options.memory, cmdline, "boot");
+        let cmdline =
+            cmdline::build(devices, tsc_khz, &kernel.append).map_err(anyhow::Error::from)?;
+        tracing::debug!(kernel = %name, memory = %self.config.memory, cmdline, "boot");
         let source = BootSource {
             kernel: &image,
-            initrd,
+            initrd: initrd.as_deref(),
             cmdline: &cmdline,
             processors: self.board.signals().len() as u8,
             level_gsis: VIRTIO_GSI.get(..devices).unwrap_or_default(),
             rng_seed: self.rng_seed,
         };
-        let state = boot::load(&self.memory, &source)
-            .with_context(|| format!("Cannot boot {}", kernel.display()))?;
-        let writable = self.options.share.iter().any(|share| share.writable);
-        let sandbox = (!self.options.no_sandbox).then(|| {
-            let files = if writable {
-                Access::ReadWrite
-            } else {
-                Access::ReadOnly
-            };
-            let sandbox = Sandbox::new(files, self.vm.is_some());
-            if self.writable_disks {
-                sandbox.with_writable_disks()
-            } else {
-                sandbox
-            }
-        });
+        let state =
+            boot::load(&self.memory, &source).with_context(|| format!("Cannot boot {name}"))?;
+        let sandbox = self.sandbox();
         let mut machine = Machine::new(
             self.model,
             self.board,
@@ -309,6 +279,50 @@ impl Launch {
         }
         Ok(machine)
     }
+
+    /// The sandbox that leaves the configured devices what they need.
+    fn sandbox(&self) -> Option<Sandbox> {
+        let writable = self.config.shares.iter().any(|share| share.writable);
+        let files = if writable {
+            Access::ReadWrite
+        } else {
+            Access::ReadOnly
+        };
+        let sandbox = Sandbox::new(files, self.vm.is_some());
+        let writable_disks = self.config.disks.iter().any(|disk| disk.writable);
+        self.config.sandbox.then(|| match writable_disks {
+            true => sandbox.with_writable_disks(),
+            false => sandbox,
+        })
+    }
+}
+
+/// The KVM virtual machine that executes the processors.
+fn virtual_machine(memory: &GuestMemory, processors: u8, bts: Bts) -> Result<Vm, Failure> {
+    let kvm = device::open(Path::new(device::DEVICE))?;
+    let mut vm = Vm::new(&kvm, memory, processors)?;
+    if bts == Bts::PassThrough {
+        vm.pass_bts_through();
+    }
+    Ok(vm)
+}
+
+/// The host's end of the serial console, with its copies.
+fn console(config: &MachineConfig, echo: bool, alarm: &Arc<Alarm>) -> Result<Console, Failure> {
+    let mut copies = Vec::new();
+    if echo {
+        copies.push(Output::stdout()?.interruptible(alarm.clone()));
+    }
+    if let Some(path) = &config.console {
+        let file = Output::create(path).context("--console")?;
+        copies.push(file.interruptible(alarm.clone()));
+    }
+    Ok(Console::new(copies))
+}
+
+fn has_tsc_deadline(model: &Model) -> bool {
+    let leaf = model.leaves.iter().find(|l| l.leaf == 1);
+    leaf.is_some_and(|l| l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0)
 }
 
 /// The contents of a file.

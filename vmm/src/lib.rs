@@ -1,28 +1,28 @@
 //! The vbts virtual machine monitor: a Linux guest with a working Intel Branch Trace Store.
 //!
-//! # Map
+//! # Layers
 //!
-//! | module | what it is |
+//! A module imports only from modules of the rows below its own; a test checks it. Only [`cli`]
+//! knows the library that reads the command line.
+//!
+//! | modules | contents |
 //! |---|---|
-//! | [`layout`], [`memory`] | the physical address map and the RAM in it |
-//! | [`boot`] | kernel, initrd, command line and tables into memory; the processor at its first instruction |
-//! | [`board`], [`machine`] | the devices on their buses; processor, board and run loop |
-//! | [`vcpu`], [`kvm`] | a processor on either of the two accelerators; the host's KVM |
-//! | [`accel`] | which of them runs the guest, and why |
-//! | [`network`] | the guest's networks, and the TAP devices that they are connected to |
-//! | [`console`] | the guest's serial console: its end, and whether it shows a panic |
-//! | [`host`] | standard input, the terminal and signals of the host |
-//! | [`launch`], [`guest_files`] | from options to a machine; our own guest kernel and agent |
-//! | [`program`], [`walk`] | the program to trace, as `execvp` would find it; paths inside the guest's root |
-//! | [`sandbox`] | the system calls that a running machine is left with |
-//! | [`suite`] | the regression suite of the guest kernel's API: cases, the guests for them, reports |
-//! | [`trace`] | the conversation with the guest's agent, and the formats of a trace |
-//! | [`cli`], [`exit`] | the command line and its exit status |
+//! | [`cli`] | the command line: options into a configuration, and the commands |
+//! | [`suite`] | the regression suite of the guest kernel's API: cases, their guests, reports |
+//! | [`guest_files`], [`trace`] | our guest kernel and agent; the connection to the agent, and the formats of a trace |
+//! | [`launch`] | from a configuration to a machine |
+//! | [`accel`] | the choice of the accelerator |
+//! | [`machine`], [`network`] | processors, board and run loop; the guest's networks and their TAP devices |
+//! | [`board`], [`boot`], [`config`], [`console`], [`sandbox`], [`vcpu`] | devices on their buses; kernel and tables into memory; the configuration of a machine; the serial console; the system calls that a running machine is left with; a processor on either accelerator |
+//! | [`host`], [`kvm`], [`program`] | standard input, output, the terminal and signals of the host; its KVM; the program to trace, as `execvp` would find it |
+//! | [`exit`], [`memory`], [`walk`] | the exit status; guest RAM; paths inside the guest's root |
+//! | [`layout`] | the physical address map |
 
 pub mod accel;
 pub mod board;
 pub mod boot;
 pub mod cli;
+pub mod config;
 pub mod console;
 pub mod exit;
 pub mod guest_files;
@@ -39,3 +39,6 @@ pub mod suite;
 pub mod trace;
 pub mod vcpu;
 pub mod walk;
+
+#[cfg(test)]
+mod layers;

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::str::FromStr;
 
 use rustix::mm::{Advice, madvise};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 
@@ -100,7 +101,7 @@ pub unsafe fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
 }
 
 /// A number of bytes, written with a suffix: `256M`, `1G`, `64K`, `4096`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Size(pub u64);
 
 /// Why a text is no size.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::kvm::check::Check;
 
-/// A host that is as it is told to be.
+/// A host with set findings.
 struct Fake {
     kvm: Result<Report, String>,
     pass_through: Result<(), NoPassThrough>,

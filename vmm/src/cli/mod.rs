@@ -1,5 +1,6 @@
 //! The `vbts` command line.
 
+pub mod guest;
 pub mod options;
 pub mod probe;
 pub mod run;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::exit::{Failure, conclude, status};
+use options::EXIT_STATUS;
 
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
 #[derive(Debug, Parser)]
@@ -34,17 +36,10 @@ pub enum Command {
     Trace(trace::TraceArgs),
     /// Run the regression suite of the ptrace BTS requests in guests, on this kernel or yours
     Test(test::TestArgs),
+    /// Boot the guest of a configuration file, for `vbts test`
+    #[command(hide = true)]
+    Guest(guest::GuestArgs),
 }
-
-/// Shown after every help text.
-pub const EXIT_STATUS: &str = "\
-Exit status:
-  the guest command's own, 128+n if signal n killed it; besides
-  124  --timeout was reached
-  125  bad usage, or an error of vbts itself
-  126  this host cannot do what was asked for
-  255  the guest panicked, crashed or can never go on
-When the guest command itself ends with one of these, a line on standard error says so.";
 
 /// Runs the command line `args` (the first is the program's name).
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -64,10 +59,11 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Run(args) => run::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Test(args) => test::main(args),
+        Command::Guest(args) => guest::main(args),
     }
 }
 
-/// The exit status for what is no command: an error, or a request for help.
+/// The exit status for an error of usage, or for a request for help.
 fn parse_status(error: &clap::Error) -> u8 {
     if error.use_stderr() { status::ERROR } else { 0 }
 }

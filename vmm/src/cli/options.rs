@@ -1,72 +1,55 @@
-//! Options of the machine, which every command that starts a guest takes.
+//! Options of the machine, which every command that starts a guest takes, and the configuration
+//! that they become.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use vbts_devices::virtio::net::MacAddress;
 
-use crate::accel::{self, Accel, Choice, ThisHost};
-use crate::exit::Failure;
-use crate::kvm::device;
+use crate::config::{
+    Accelerator, BtsMode, DEFAULT_MEMORY, DEFAULT_MODEL, DiskConfig, LogLevel, MachineConfig,
+    NetworkConfig, RandomSource, ShareConfig,
+};
 use crate::memory::Size;
 
-/// What executes the guest's instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Accelerator {
-    /// The best that this host offers
-    Auto,
-    /// The host's KVM
-    Kvm,
-    /// The software CPU
-    Soft,
-}
-
-/// Who implements the Branch Trace Store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BtsMode {
-    /// `passthrough` if the host can, else `emulate`
-    Auto,
-    /// vbts
-    Emulate,
-    /// The host's processor
-    Passthrough,
-    /// Nobody: the guest's processor has none
-    Off,
-}
-
-/// Host time in which the software CPU is measured, if that decides.
-const MEASURE: Duration = Duration::from_millis(5);
+/// Shown after every help text.
+pub const EXIT_STATUS: &str = "\
+Exit status:
+  the guest command's own, 128+n if signal n killed it; besides
+  124  --timeout was reached
+  125  bad usage, or an error of vbts itself
+  126  this host cannot do what was asked for
+  255  the guest panicked, crashed or can never go on
+When the guest command itself ends with one of these, a line on standard error says so.";
 
 /// Machine options.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Machine options")]
 pub struct MachineArgs {
     /// What executes the guest's instructions
-    #[arg(long, value_enum, value_name = "ACCEL", default_value = "auto")]
+    #[arg(long, value_enum, value_name = "ACCEL", default_value_t)]
     pub accel: Accelerator,
     /// With --accel kvm: take a KVM that has failed its checks
     #[arg(long)]
     pub kvm_unchecked: bool,
-    /// Who implements the Branch Trace Store
-    #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
+    /// What implements the Branch Trace Store
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub bts: BtsMode,
     /// Processor model: core2, x86-64-v2 or nehalem
-    #[arg(long, value_name = "MODEL", default_value = vbts_cpu::MODELS[0])]
+    #[arg(long, value_name = "MODEL", default_value = DEFAULT_MODEL)]
     pub cpu: String,
     /// Guest memory, in bytes or with a suffix K, M, G or T
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    #[arg(long, value_name = "SIZE", default_value_t = DEFAULT_MEMORY)]
     pub memory: Size,
     /// Number of processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub smp: u32,
     /// End the guest after so many seconds of the host's time (fractions are allowed)
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub timeout: Option<Seconds>,
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub timeout: Option<Duration>,
     /// What vbts reports about itself on standard error
-    #[arg(long, value_enum, value_name = "LEVEL", default_value = "warn")]
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t)]
     pub log: LogLevel,
     /// Also write what the guest prints on its serial console to FILE
     #[arg(long, value_name = "FILE")]
@@ -75,286 +58,212 @@ pub struct MachineArgs {
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Show DIR of the host at the same place in the guest, read-only, or writable with :rw
-    #[arg(long, value_name = "DIR[:rw]")]
-    pub share: Vec<ShareArg>,
+    #[arg(long, value_name = "DIR[:rw]", value_parser = share)]
+    pub share: Vec<ShareConfig>,
     /// Do not confine vbts to the system calls that it needs while the guest runs (for debugging
     /// vbts)
     #[arg(long)]
     pub no_sandbox: bool,
 }
 
-/// Levels of `--log`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogLevel {
-    /// Nothing
-    Off,
-    /// Errors
-    Error,
-    /// And warnings
-    Warn,
-    /// And what was chosen
-    Info,
-    /// And what happens
-    Debug,
-    /// And every exit of the processor
-    Trace,
-}
-
-/// A number of seconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seconds(pub Duration);
-
-impl FromStr for Seconds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse::<f64>()
-            .ok()
-            .filter(|seconds| *seconds > 0.0)
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .map(Self)
-            .ok_or_else(|| "write a positive number of seconds".into())
-    }
-}
-
-/// A directory that the guest shares with the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShareArg {
-    /// On the host.
-    pub directory: PathBuf,
-    /// The guest may write.
-    pub writable: bool,
-}
-
-impl FromStr for ShareArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (directory, writable) = match text.strip_suffix(":rw") {
-            Some(directory) => (directory, true),
-            None => (text.strip_suffix(":ro").unwrap_or(text), false),
-        };
-        if directory.is_empty() {
-            return Err("write a directory, optionally followed by :rw".into());
+impl From<&MachineArgs> for MachineConfig {
+    fn from(args: &MachineArgs) -> Self {
+        Self {
+            accelerator: args.accel,
+            kvm_unchecked: args.kvm_unchecked,
+            bts: args.bts,
+            model: args.cpu.clone(),
+            memory: args.memory,
+            processors: args.smp,
+            time_limit: args.timeout,
+            console: args.console.clone(),
+            root: args.root.clone(),
+            shares: args.share.clone(),
+            disks: Vec::new(),
+            networks: Vec::new(),
+            random: RandomSource::Auto,
+            sandbox: !args.no_sandbox,
+            log: args.log,
         }
-        Ok(Self {
-            directory: directory.into(),
-            writable,
-        })
     }
 }
 
-/// A disk of the guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskArg {
-    /// On the host.
-    pub file: PathBuf,
-    /// The guest may write.
-    pub writable: bool,
-}
+/// Implements [`clap::ValueEnum`] for the value of an option: how each value is written, and its help.
+macro_rules! values {
+    ($($type:ty { $($variant:ident: $name:literal, $help:literal;)* })*) => {$(
+        impl clap::ValueEnum for $type {
+            fn value_variants<'a>() -> &'a [Self] {
+                &[$(Self::$variant),*]
+            }
 
-impl FromStr for DiskArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (file, writable) = match text.strip_suffix(",ro") {
-            Some(file) => (file, false),
-            None => (text, true),
-        };
-        if file.is_empty() {
-            return Err("write a file, optionally followed by ,ro".into());
-        }
-        Ok(Self {
-            file: file.into(),
-            writable,
-        })
-    }
-}
-
-/// A network of the guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NetArg {
-    /// Name of the host's TAP device.
-    pub tap: String,
-    /// The guest's address.
-    pub address: MacAddress,
-}
-
-impl FromStr for NetArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (mut tap, mut address) = (None, None);
-        for part in text.split(',') {
-            match part.split_once('=') {
-                Some(("tap", name)) if !name.is_empty() && tap.is_none() => tap = Some(name),
-                Some(("mac", value)) if address.is_none() => address = Some(value.parse()?),
-                _ => return Err("write tap=NAME, optionally followed by ,mac=ADDRESS".into()),
+            fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+                Some(match self {
+                    $(Self::$variant => clap::builder::PossibleValue::new($name).help($help)),*
+                })
             }
         }
-        let tap = tap.ok_or("write tap=NAME, the name of a TAP device")?;
-        Ok(Self {
-            tap: tap.into(),
-            address: address.unwrap_or_else(|| MacAddress::of_name(tap)),
-        })
+    )*};
+}
+pub(super) use values;
+
+values! {
+    Accelerator {
+        Auto: "auto", "The best that this host offers";
+        Kvm: "kvm", "The host's KVM";
+        Soft: "soft", "The software CPU";
+    }
+    BtsMode {
+        Auto: "auto", "`passthrough` if the host can, else `emulate`";
+        Emulate: "emulate", "The software CPU of vbts";
+        Passthrough: "passthrough", "The host's processor";
+        Off: "off", "The guest's processor has no Branch Trace Store";
+    }
+    LogLevel {
+        Off: "off", "Nothing";
+        Error: "error", "Errors";
+        Warn: "warn", "And warnings";
+        Info: "info", "And what was chosen";
+        Debug: "debug", "And what happens";
+        Trace: "trace", "And every exit of the processor";
+    }
+    RandomSource {
+        Auto: "auto", "`fixed` on the software CPU, whose runs are all equal, `host` on KVM";
+        Fixed: "fixed", "A generator that gives the same numbers on every run: unfit for secrets";
+        Host: "host", "The host's random number generator";
     }
 }
 
-/// Where a guest's random numbers come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Rng {
-    /// `fixed` on the software CPU, whose runs are all the same, `host` on KVM
-    Auto,
-    /// A generator that gives the same numbers on every run: for no secret
-    Fixed,
-    /// The host
-    Host,
+/// Parses a positive number of seconds.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|seconds| *seconds > 0.0)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "write a positive number of seconds".into())
 }
 
-impl MachineArgs {
-    /// Starts reporting to standard error at the chosen level.
-    pub fn start_logging(&self) {
-        use tracing_subscriber::filter::LevelFilter;
-        let level = match self.log {
-            LogLevel::Off => LevelFilter::OFF,
-            LogLevel::Error => LevelFilter::ERROR,
-            LogLevel::Warn => LevelFilter::WARN,
-            LogLevel::Info => LevelFilter::INFO,
-            LogLevel::Debug => LevelFilter::DEBUG,
-            LogLevel::Trace => LevelFilter::TRACE,
-        };
-        // A second call (in tests) keeps the first subscriber.
-        let _ = tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .without_time()
-            .with_target(false)
-            .try_init();
+/// Parses `DIR[:rw]` or `DIR:ro`.
+fn share(text: &str) -> Result<ShareConfig, String> {
+    let (directory, writable) = match text.strip_suffix(":rw") {
+        Some(directory) => (directory, true),
+        None => (text.strip_suffix(":ro").unwrap_or(text), false),
+    };
+    if directory.is_empty() {
+        return Err("write a directory, optionally followed by :rw".into());
     }
-
-    /// The same options for the command line of another `vbts`, on the accelerator `accel`. Not the
-    /// time limit and the console, which are this one's.
-    pub fn arguments(&self, accel: Accel) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = Vec::new();
-        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
-        add("--accel", accel.to_string().into());
-        add("--bts", name_of(self.bts).into());
-        add("--cpu", (&self.cpu).into());
-        add("--memory", self.memory.to_string().into());
-        add("--smp", self.smp.to_string().into());
-        add("--log", name_of(self.log).into());
-        if let Some(root) = &self.root {
-            add("--root", root.into());
-        }
-        for share in &self.share {
-            let mut value = share.directory.clone().into_os_string();
-            value.push(if share.writable { ":rw" } else { ":ro" });
-            add("--share", value);
-        }
-        for (name, given) in [
-            ("--kvm-unchecked", self.kvm_unchecked),
-            ("--no-sandbox", self.no_sandbox),
-        ] {
-            if given {
-                arguments.push(name.into());
-            }
-        }
-        arguments
-    }
-
-    /// Refuses what no machine of this build on this host can be, and returns the processor model,
-    /// and what executes the guest.
-    ///
-    /// # Errors
-    /// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for the rest.
-    pub fn check(&self) -> Result<(&'static vbts_cpu::Model, Choice), Failure> {
-        let most = crate::layout::MAX_PROCESSORS;
-        if !(1..=most.into()).contains(&self.smp) {
-            let n = self.smp;
-            return Err(anyhow::anyhow!("--smp {n}: a machine has 1 to {most} processors").into());
-        }
-        let find = if self.bts == BtsMode::Off {
-            vbts_cpu::model_without_bts
-        } else {
-            vbts_cpu::model
-        };
-        let model = find(&self.cpu).ok_or_else(|| {
-            let known = vbts_cpu::MODELS.join(", ");
-            anyhow::anyhow!("--cpu {}: unknown model; the models are: {known}", self.cpu)
-        })?;
-        if let Some(what) = model.unsupported() {
-            return Err(Failure::Host(format!(
-                "--cpu {}: the software CPU has the host's processor compute for it, and that has no {what}",
-                self.cpu
-            )));
-        }
-        let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
-        let lacks = model.missing_on_host();
-        let choice = accel::choose(self.accel, self.bts, self.kvm_unchecked, &lacks, &mut host)?;
-        tracing::info!("accelerator: {} ({})", choice.accel, choice.why);
-        Ok((model, choice))
-    }
+    Ok(ShareConfig {
+        directory: directory.into(),
+        writable,
+    })
 }
 
-/// How a value is written on the command line.
-fn name_of(value: impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |value| value.get_name().to_owned())
+/// Parses `FILE[,ro]`.
+pub(super) fn disk(text: &str) -> Result<DiskConfig, String> {
+    let (file, writable) = match text.strip_suffix(",ro") {
+        Some(file) => (file, false),
+        None => (text, true),
+    };
+    if file.is_empty() {
+        return Err("write a file, optionally followed by ,ro".into());
+    }
+    Ok(DiskConfig {
+        file: file.into(),
+        writable,
+    })
+}
+
+/// Parses `tap=NAME[,mac=ADDRESS]`. The default address is derived from the name.
+pub(super) fn network(text: &str) -> Result<NetworkConfig, String> {
+    let (mut tap, mut address) = (None, None);
+    for part in text.split(',') {
+        match part.split_once('=') {
+            Some(("tap", name)) if !name.is_empty() && tap.is_none() => tap = Some(name),
+            Some(("mac", value)) if address.is_none() => address = Some(value.parse()?),
+            _ => return Err("write tap=NAME, optionally followed by ,mac=ADDRESS".into()),
+        }
+    }
+    let tap = tap.ok_or("write tap=NAME, the name of a TAP device")?;
+    Ok(NetworkConfig {
+        tap: tap.into(),
+        address: address.unwrap_or_else(|| MacAddress::of_name(tap)),
+    })
+}
+
+/// Starts reporting to standard error at `level`.
+pub fn start_logging(level: LogLevel) {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    // A second call (in tests) keeps the first subscriber.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .without_time()
+        .with_target(false)
+        .try_init();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        machine: MachineArgs,
+    }
+
+    fn config(words: &[&str]) -> MachineConfig {
+        let words = ["x"].iter().chain(words);
+        MachineConfig::from(&Line::try_parse_from(words).unwrap().machine)
+    }
 
     #[test]
-    fn options_can_be_passed_on() {
-        #[derive(Debug, clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            machine: MachineArgs,
-        }
-        let parse = |words: &[OsString]| {
-            let words = std::iter::once(OsString::from("x")).chain(words.iter().cloned());
-            <Line as clap::Parser>::try_parse_from(words)
-                .unwrap()
-                .machine
+    fn no_option_gives_the_default_configuration() {
+        assert_eq!(config(&[]), MachineConfig::default());
+    }
+
+    #[test]
+    fn each_option_changes_its_part_of_the_configuration() {
+        let words = "--accel soft --kvm-unchecked --bts off --cpu nehalem --memory 1G --smp 4 \
+                     --timeout 1.5 --log off --console f --root /r --share /c:rw --share /d:e \
+                     --no-sandbox";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let share = |directory: &str, writable| ShareConfig {
+            directory: directory.into(),
+            writable,
         };
-        for words in [
-            &[][..],
-            &[
-                "--bts", "off", "--memory", "1G", "--smp", "4", "--log", "off",
-            ],
-            &["--root", "/a b", "--share", "/c:rw", "--share", "/d:e"],
-            &[
-                "--kvm-unchecked",
-                "--no-sandbox",
-                "--timeout",
-                "3",
-                "--console",
-                "f",
-            ],
-        ] {
-            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-            let first = parse(&words);
-            let second = parse(&first.arguments(Accel::Soft));
-            let expected = MachineArgs {
-                accel: Accelerator::Soft,
-                timeout: None,
-                console: None,
-                ..first
-            };
-            assert_eq!(format!("{second:?}"), format!("{expected:?}"));
-        }
+        assert_eq!(
+            config(&words),
+            MachineConfig {
+                accelerator: Accelerator::Soft,
+                kvm_unchecked: true,
+                bts: BtsMode::Off,
+                model: "nehalem".into(),
+                memory: Size(1 << 30),
+                processors: 4,
+                time_limit: Some(Duration::from_millis(1500)),
+                console: Some("f".into()),
+                root: Some("/r".into()),
+                shares: vec![share("/c", true), share("/d:e", false)],
+                sandbox: false,
+                log: LogLevel::Off,
+                ..MachineConfig::default()
+            }
+        );
     }
 
     #[test]
     fn networks_have_a_tap_device_and_an_address() {
-        let net = |text: &str| {
-            text.parse::<NetArg>()
-                .map(|net| (net.tap, net.address.to_string()))
-        };
+        let net = |text: &str| network(text).map(|net| (net.tap, net.address.to_string()));
         let address = MacAddress::of_name("tap0").to_string();
         assert_eq!(net("tap=tap0"), Ok(("tap0".into(), address)));
         for text in ["tap=t,mac=52:54:00:12:34:56", "mac=52:54:00:12:34:56,tap=t"] {
@@ -379,15 +288,15 @@ mod tests {
 
     #[test]
     fn seconds_are_positive() {
-        assert_eq!("1.5".parse(), Ok(Seconds(Duration::from_millis(1500))));
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
         for bad in ["0", "-1", "nan", "inf", "1e400", "x", ""] {
-            assert!(bad.parse::<Seconds>().is_err(), "{bad}");
+            assert!(seconds(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn shares_are_read_only_unless_told_otherwise() {
-        let share = |text: &str| text.parse::<ShareArg>().map(|s| (s.directory, s.writable));
+        let share = |text: &str| share(text).map(|s| (s.directory, s.writable));
         assert_eq!(share("/a/b"), Ok(("/a/b".into(), false)));
         assert_eq!(share("/a/b:rw"), Ok(("/a/b".into(), true)));
         assert_eq!(share("a:b:ro"), Ok(("a:b".into(), false)));

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::accel::{self, Choice, Host, Millions, ThisHost};
-use crate::cli::options::{Accelerator, BtsMode};
+use crate::config::{Accelerator, BtsMode};
 use crate::exit::Failure;
 use crate::kvm::check::Report;
 use crate::kvm::check::speed::Speed;

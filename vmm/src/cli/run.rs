@@ -8,12 +8,15 @@ use std::path::PathBuf;
 use clap::Args;
 use signal_hook::consts::SIGTERM;
 
-use super::options::{DiskArg, MachineArgs, NetArg, Rng};
+use super::options::{self, EXIT_STATUS, MachineArgs};
 use crate::board::Board;
+use crate::config::{
+    DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource,
+};
 use crate::exit::Failure;
 use crate::host::input::Offer;
 use crate::host::{Event, Input, RawTerminal};
-use crate::launch::{self, Launch};
+use crate::launch::Launch;
 use crate::machine::{End, RunObserver};
 use crate::network::Network;
 
@@ -31,7 +34,7 @@ const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
 
 /// Arguments of `vbts run`.
 #[derive(Debug, Args)]
-#[command(after_help = super::EXIT_STATUS)]
+#[command(after_help = EXIT_STATUS)]
 pub struct RunArgs {
     /// Machine options.
     #[command(flatten)]
@@ -52,14 +55,32 @@ pub struct RunArgs {
     pub append: String,
     /// A disk: a file or block device of the host, /dev/vda in the guest, and so on; with ,ro to
     /// read only
-    #[arg(long, value_name = "FILE[,ro]")]
-    pub disk: Vec<DiskArg>,
+    #[arg(long, value_name = "FILE[,ro]", value_parser = options::disk)]
+    pub disk: Vec<DiskConfig>,
     /// A network device, whose frames go to and come from the TAP device NAME of the host
-    #[arg(long, value_name = "tap=NAME[,mac=ADDRESS]")]
-    pub net: Vec<NetArg>,
+    #[arg(long, value_name = "tap=NAME[,mac=ADDRESS]", value_parser = options::network)]
+    pub net: Vec<NetworkConfig>,
     /// Where the guest's random numbers come from
-    #[arg(long, value_enum, value_name = "SOURCE", default_value = "auto")]
-    pub rng: Rng,
+    #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
+    pub rng: RandomSource,
+}
+
+impl From<&RunArgs> for GuestConfig {
+    fn from(args: &RunArgs) -> Self {
+        Self {
+            machine: MachineConfig {
+                disks: args.disk.clone(),
+                networks: args.net.clone(),
+                random: args.rng,
+                ..MachineConfig::from(&args.machine)
+            },
+            kernel: KernelConfig {
+                image: args.kernel.clone(),
+                initrd: args.initrd.clone().map(Initrd::File),
+                append: args.append.clone(),
+            },
+        }
+    }
 }
 
 /// Runs the command.
@@ -67,16 +88,25 @@ pub struct RunArgs {
 /// # Errors
 /// See [`Failure`].
 pub fn main(args: &RunArgs) -> Result<u8, Failure> {
-    let mut launch = Launch::new(&args.machine, true)?;
-    launch.add_disks(&args.disk)?;
-    if let Some(root) = &args.machine.root {
+    run(&GuestConfig::from(args))
+}
+
+/// Boots `guest` and runs it to its end, with its console on standard input and output. Returns its
+/// exit status.
+///
+/// # Errors
+/// See [`Failure`].
+pub(super) fn run(guest: &GuestConfig) -> Result<u8, Failure> {
+    options::start_logging(guest.machine.log);
+    let mut launch = Launch::new(&guest.machine, true)?;
+    launch.add_disks()?;
+    if let Some(root) = &guest.machine.root {
         launch.share_root(root)?;
     }
     launch.share(&launch.shares()?)?;
-    launch.add_entropy(args.rng)?;
-    let networks = launch.add_networks(&args.net)?;
-    let initrd = args.initrd.as_deref().map(launch::read).transpose()?;
-    let mut machine = launch.boot(&args.kernel, initrd.as_deref(), &args.append)?;
+    launch.add_entropy()?;
+    let networks = launch.add_networks()?;
+    let mut machine = launch.boot(&guest.kernel)?;
 
     let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
     frontend.networks = networks;

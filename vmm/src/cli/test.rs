@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 
-use super::options::{MachineArgs, Seconds};
+use super::options::{self, MachineArgs, values};
+use crate::accel;
+use crate::config::MachineConfig;
 use crate::exit::{Failure, say};
-use crate::guest_files;
+use crate::guest_files::{self, Api};
 use crate::host::{Alarm, Output};
 use crate::launch;
 use crate::suite::guest::Settings;
 use crate::suite::report::{Form, Reports};
 use crate::suite::run::{Offer, Runner};
-use crate::suite::{self, Api, Case};
+use crate::suite::{self, Case};
 
 /// Where the console goes, unless `--console` says.
 const CONSOLE: &str = "vbts-test-console.log";
@@ -72,9 +74,10 @@ pub struct TestArgs {
         value_name = "SECONDS",
         default_value = "120",
         allow_negative_numbers = true,
+        value_parser = options::seconds,
         help_heading = "Test options"
     )]
-    pub case_timeout: Seconds,
+    pub case_timeout: Duration,
     /// Words to add to the kernel's command line
     #[arg(
         long,
@@ -86,14 +89,27 @@ pub struct TestArgs {
     pub append: String,
 }
 
+values! {
+    Api {
+        New: "new", "`PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`";
+        November2007: "2007-11", "As posted in November 2007";
+        December2007: "2007-12", "As posted in December 2007";
+    }
+    Form {
+        Ktap: "ktap", "Kernel Test Anything Protocol, with a subtest for each group";
+        Junit: "junit", "An XML document, as continuous integration systems read it";
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// See [`Failure`].
 pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    args.machine.start_logging();
-    let (_, choice) = args.machine.check()?;
+    let machine = MachineConfig::from(&args.machine);
+    options::start_logging(machine.log);
+    let (_, choice) = accel::resolve(&machine)?;
     let program = guest_files::suite()?;
     if args.list {
         return list(args, &program);
@@ -101,15 +117,19 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let kernel = guest_files::kernel(args.kernel.as_deref(), args.api.unwrap_or(Api::New))?;
     let cases = suite::select(suite::list(&program)?, &args.filter)?;
     let settings = Settings {
-        machine: args.machine.clone(),
-        accel: choice.accel,
+        machine: MachineConfig {
+            accelerator: choice.accel.into(),
+            // The limit and the console file are for the whole run.
+            time_limit: None,
+            console: None,
+            ..machine
+        },
         kernel: kernel.clone(),
         program: launch::read(&program)?,
         append: args.append.clone(),
-        limit: args.case_timeout.0,
+        limit: args.case_timeout,
     };
-    let limit = args.machine.timeout.map(|seconds| seconds.0);
-    let alarm = Arc::new(Alarm::new(Arc::default(), limit)?);
+    let alarm = Arc::new(Alarm::new(Arc::default(), args.machine.timeout)?);
     alarm.start_timer()?;
     let log_path = console_path(args);
     let log = Output::create(&log_path)

@@ -1,6 +1,6 @@
 //! `vbts trace`: runs a program of the host in a guest and prints every branch that it takes.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, stderr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -9,17 +9,20 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use vbts_devices::virtio::console::ConsolePort;
-use vbts_devices::{lock, shared};
+use vbts_devices::virtio::console::{Console, ConsolePort};
+use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_devices::{Shared, lock, shared};
 use vbts_protocol::{Bytes, ExitStatus, Job, PORT_NAME, Scope, Share, Trace};
 
-use super::options::MachineArgs;
+use super::options::{self, EXIT_STATUS, MachineArgs};
 use super::stats;
+use crate::accel::Accel;
+use crate::config::{Initrd, KernelConfig, MachineConfig};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Input;
 use crate::launch::{Launch, SharedDirectory};
-use crate::machine::End;
+use crate::machine::{End, Machine};
 use crate::memory::Size;
 use crate::program::{self, Root};
 use crate::trace::format::{Format, Json, Raw};
@@ -64,7 +67,7 @@ impl From<ScopeArg> for Scope {
 
 /// Arguments of `vbts trace`.
 #[derive(Debug, Args)]
-#[command(after_help = super::EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
+#[command(after_help = EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
 pub struct TraceArgs {
     /// Machine options.
     #[command(flatten)]
@@ -125,73 +128,14 @@ pub struct TraceArgs {
 /// See [`Failure`].
 pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    let mut launch = Launch::new(&args.machine, false)?;
-    check(args)?;
-    let root_directory = args.machine.root.as_deref().unwrap_or(Path::new("/"));
-    let root = Root::open(root_directory)
-        .with_context(|| format!("--root: cannot open {}", root_directory.display()))?;
-    let cwd = working_directory(&root)?;
-    let name = args.program.first().context("no program given")?;
-    let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())?;
-    tracing::info!(program = %path.display(), cwd = %cwd.display());
-    let files = GuestFiles::find(args.kernel.as_deref())?;
-
-    let readable = args.format == TraceFormat::Text;
-    let mut destination = Destination::new(args.output.as_deref(), readable)?;
-    let progress = progress_bar(&destination);
-    destination.keep_clear_of(progress.clone());
-    let to_stdout = destination.trace_is_stdout();
-    let root_path = root.path().to_owned();
-    let shares = launch.shares()?;
-    let job = job(args, &cwd, guest_shares(&shares, &root));
-    let format: Box<dyn Format> = match args.format {
-        TraceFormat::Text => {
-            let mut symbols = Symbolizer::new(root, &cwd);
-            name_kernel(&mut symbols, args.scope, &files.kernel);
-            Box::new(Text::new(symbols))
-        }
-        TraceFormat::Json => Box::new(Json::new(launch.accel())),
-        TraceFormat::Raw => Box::new(Raw),
-    };
-    let (memory, alarm) = (launch.memory().clone(), launch.alarm());
-    let session = Session::start(memory, args.scope.into(), format, destination, alarm)
-        .context("Cannot start a thread for the trace")?;
-    let session = shared(session);
-    let port = launch.board.add_console(vec![ConsolePort::named(
-        PORT_NAME,
-        Box::new(session.clone()),
-    )])?;
-    launch.share_root(&root_path)?;
-    launch.share(&shares)?;
-    let mut machine = launch.boot(&files.kernel, Some(&files.initramfs()?), "")?;
-    if args.stats {
-        machine.measure();
-    }
-
-    let mut connection = AgentConnection::new(session.clone(), port, job, Input::stdin()?);
-    connection.show_progress(progress.clone());
-    let outcome = machine.run(&mut connection);
-    progress.finish_and_clear();
-    tracing::debug!(
-        instructions = machine.instructions(),
-        ns = machine.now(),
-        handovers = ?machine.handovers(),
-        "end"
-    );
+    let config = MachineConfig::from(&args.machine);
+    options::start_logging(config.log);
+    let launch = Launch::new(&config, false)?;
+    let prepared = Prepared::new(args, launch)?;
+    let to_stdout = prepared.to_stdout;
+    let session = prepared.session.clone();
+    let (machine, end) = prepared.run(args.stats)?;
     let mut session = lock(&session);
-    let end = match outcome {
-        Ok(end) => end,
-        Err(failure) => {
-            // What was recorded is worth having, whatever ended the run; the first error is the one
-            // to report.
-            let interrupted = matches!(
-                failure,
-                Failure::Interrupted | Failure::Signal(_) | Failure::Timeout { .. }
-            );
-            let _ = session.finish(interrupted);
-            return Err(failure);
-        }
-    };
     let summary = session.finish(false).map_err(SessionError::into_failure)?;
     let Some(ending) = session.ending() else {
         let how = match end {
@@ -201,11 +145,132 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         };
         return Err(machine.crashed(&format!("the guest ended {how} before the program did")));
     };
-    report(args, name, ending, &summary, to_stdout, began.elapsed());
+    report(args, ending, &summary, to_stdout, began.elapsed());
     if args.stats {
         stats::print(&machine, session.writing(), began.elapsed());
     }
     Ok(ending.code())
+}
+
+/// A guest that is ready to boot and to run the program, and the session that will trace it.
+struct Prepared {
+    launch: Launch,
+    kernel: KernelConfig,
+    session: Shared<Session>,
+    port: Shared<MmioTransport<Console>>,
+    job: Job,
+    progress: ProgressBar,
+    /// The trace goes to standard output.
+    to_stdout: bool,
+}
+
+impl Prepared {
+    /// Finds the program and the guest's files, opens the destination, and adds the devices.
+    fn new(args: &TraceArgs, mut launch: Launch) -> Result<Self, Failure> {
+        check(args)?;
+        let root = open_root(args)?;
+        let root_path = root.path().to_owned();
+        let cwd = working_directory(&root)?;
+        let name = args.program.first().context("no program given")?;
+        let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())?;
+        tracing::info!(program = %path.display(), cwd = %cwd.display());
+        let files = GuestFiles::find(args.kernel.as_deref())?;
+
+        let readable = args.format == TraceFormat::Text;
+        let mut destination = Destination::new(args.output.as_deref(), readable)?;
+        let progress = progress_bar(&destination);
+        destination.keep_clear_of(progress.clone());
+        let to_stdout = destination.trace_is_stdout();
+        let shares = launch.shares()?;
+        let job = job(args, &cwd, guest_shares(&shares, &root));
+        let format = format(args, root, &cwd, &files.kernel, launch.accel());
+        let (memory, alarm) = (launch.memory().clone(), launch.alarm());
+        let session = Session::start(memory, args.scope.into(), format, destination, alarm)
+            .context("Cannot start a thread for the trace")?;
+        let session = shared(session);
+
+        // The agent's port is the first device: the order gives the devices their addresses.
+        let port = launch.board.add_console(vec![ConsolePort::named(
+            PORT_NAME,
+            Box::new(session.clone()),
+        )])?;
+        launch.share_root(&root_path)?;
+        launch.share(&shares)?;
+        let kernel = KernelConfig {
+            initrd: Some(Initrd::Contents(files.initramfs()?)),
+            image: files.kernel,
+            append: String::new(),
+        };
+        Ok(Self {
+            launch,
+            kernel,
+            session,
+            port,
+            job,
+            progress,
+            to_stdout,
+        })
+    }
+
+    /// Boots the guest and runs it to its end, with measured times if `measured`. If the run fails,
+    /// the trace is finished first.
+    fn run(self, measured: bool) -> Result<(Machine, End), Failure> {
+        let mut machine = self.launch.boot(&self.kernel)?;
+        if measured {
+            machine.measure();
+        }
+        let input = Input::stdin()?;
+        let mut connection = AgentConnection::new(self.session.clone(), self.port, self.job, input);
+        connection.show_progress(self.progress.clone());
+        let outcome = machine.run(&mut connection);
+        self.progress.finish_and_clear();
+        tracing::debug!(
+            instructions = machine.instructions(),
+            ns = machine.now(),
+            handovers = ?machine.handovers(),
+            "end"
+        );
+        match outcome {
+            Ok(end) => Ok((machine, end)),
+            Err(failure) => {
+                // The branches up to here are worth keeping. An error of `finish` is not reported:
+                // the first error is.
+                let interrupted = matches!(
+                    failure,
+                    Failure::Interrupted | Failure::Signal(_) | Failure::Timeout { .. }
+                );
+                let _ = lock(&self.session).finish(interrupted);
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Opens the directory that is the guest's root.
+fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
+    let directory = args.machine.root.as_deref().unwrap_or(Path::new("/"));
+    Ok(Root::open(directory)
+        .with_context(|| format!("--root: cannot open {}", directory.display()))?)
+}
+
+/// The format of the trace. Text has names for the addresses in the files below `root` and in
+/// `kernel`.
+fn format(
+    args: &TraceArgs,
+    root: Root,
+    cwd: &Path,
+    kernel: &Path,
+    accel: Accel,
+) -> Box<dyn Format> {
+    match args.format {
+        TraceFormat::Text => {
+            let mut symbols = Symbolizer::new(root, cwd);
+            name_kernel(&mut symbols, args.scope, kernel);
+            Box::new(Text::new(symbols))
+        }
+        TraceFormat::Json => Box::new(Json::new(accel)),
+        TraceFormat::Raw => Box::new(Raw),
+    }
 }
 
 /// Refuses what cannot be traced.
@@ -255,7 +320,7 @@ fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Vec<Share> {
         .collect()
 }
 
-fn bytes(text: &std::ffi::OsStr) -> Bytes {
+fn bytes(text: &OsStr) -> Bytes {
     Bytes(text.as_bytes().to_vec())
 }
 
@@ -299,15 +364,12 @@ fn progress_bar(destination: &Destination) -> ProgressBar {
 }
 
 /// What remains to be said at the end, on standard error.
-fn report(
-    args: &TraceArgs,
-    name: &std::ffi::OsStr,
-    ending: Ending,
-    summary: &Summary,
-    to_stdout: bool,
-    took: Duration,
-) {
-    let name = name.display();
+fn report(args: &TraceArgs, ending: Ending, summary: &Summary, to_stdout: bool, took: Duration) {
+    let name = args
+        .program
+        .first()
+        .map_or(OsStr::new(""), |name| name)
+        .display();
     match ending.status {
         ExitStatus::Signal(signal) => {
             say(format_args!(

@@ -1,7 +1,7 @@
-//! A guest that runs cases of the suite: `vbts run` in a process of its own, with its console in a
-//! pipe.
+//! A guest that runs cases of the suite, in a process of its own: `vbts guest` with its console in
+//! a pipe.
 //!
-//! A process can be sandboxed only once, and a guest that hangs can be killed.
+//! A process can enter the sandbox only once, and a guest that hangs can be killed with its process.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,9 +17,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::Needs;
-use crate::accel::Accel;
 use crate::boot::cpio::Cpio;
-use crate::cli::options::{BtsMode, MachineArgs};
+use crate::config::{BtsMode, GuestConfig, Initrd, KernelConfig, MachineConfig};
 use crate::exit::{Failure, signal_name, status};
 use crate::guest_files;
 
@@ -36,10 +35,8 @@ const MAX_LINE: usize = 16 << 10;
 /// What all guests of a run have in common.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Machine options of the command line.
-    pub machine: MachineArgs,
-    /// What executes the guest.
-    pub accel: Accel,
+    /// The machine of each guest.
+    pub machine: MachineConfig,
     /// The kernel.
     pub kernel: PathBuf,
     /// The suite's program.
@@ -88,47 +85,29 @@ impl Guest {
         needs: Needs,
         names: impl Iterator<Item = &'a str>,
     ) -> Result<Self, Failure> {
-        let initramfs = initramfs(&settings.program, names);
-        // The process inherits it.
-        let archive = memfd_create("initramfs", MemfdFlags::empty())
-            .context("Cannot make a file for the initramfs")?;
-        let mut archive = File::from(archive);
-        io::Write::write_all(&mut archive, &initramfs).context("Cannot write the initramfs")?;
+        let archive = inherited_file("initramfs", &initramfs(&settings.program, names))?;
+        let config = GuestConfig {
+            machine: machine(settings, needs),
+            kernel: KernelConfig {
+                image: settings.kernel.clone(),
+                initrd: Some(Initrd::File(path_of(&archive))),
+                append: kernel_words(settings, needs),
+            },
+        };
+        let config = inherited_file("config", &serde_json::to_vec(&config)?)?;
         let errors = File::from(
             memfd_create("errors", MemfdFlags::CLOEXEC)
                 .context("Cannot make a file for messages")?,
         );
-
-        let mut words = WORDS.to_owned();
-        if needs == Needs::PageTableIsolation {
-            words.push_str(" pti=on");
-        }
-        // If the guest still works the suite ends the case in time, which does not cost the guest.
-        let seconds = (settings.limit.as_secs() / 6 * 5).clamp(1, MAX_CASE_SECONDS);
-        words.push_str(&format!(" CASE_SECONDS={seconds}"));
-        if !settings.append.is_empty() {
-            words.push(' ');
-            words.push_str(&settings.append);
-        }
         let own = std::env::current_exe().context("Cannot find the executable of vbts")?;
-        let mut machine = settings.machine.clone();
-        if needs == Needs::NoBts {
-            machine.bts = BtsMode::Off;
-        }
         let mut command = Command::new(own);
         command
-            .arg("run")
-            .args(machine.arguments(settings.accel))
-            .arg("--kernel")
-            .arg(&settings.kernel)
-            .arg("--initrd")
-            .arg(format!("/proc/self/fd/{}", archive.as_raw_fd()))
-            .arg("--append")
-            .arg(words)
+            .arg("guest")
+            .arg(path_of(&config))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(errors.try_clone().context("Cannot share a file")?)
-            // A Ctrl-C is for this process, which ends that one.
+            // A Ctrl-C goes to this process only, which then ends the guest.
             .process_group(0);
         // SAFETY: the closure makes one system call.
         unsafe {
@@ -222,6 +201,46 @@ fn judge(status: ExitStatus, errors: &str) -> Result<End, Failure> {
         }
         (None, None) => Err(anyhow!("the process with the guest has ended: {status}").into()),
     }
+}
+
+/// The machine for cases with these needs.
+fn machine(settings: &Settings, needs: Needs) -> MachineConfig {
+    let mut machine = settings.machine.clone();
+    if needs == Needs::NoBts {
+        machine.bts = BtsMode::Off;
+    }
+    machine
+}
+
+/// The words to add to the kernel's command line, among which are the arguments of the suite.
+fn kernel_words(settings: &Settings, needs: Needs) -> String {
+    let mut words = WORDS.to_owned();
+    if needs == Needs::PageTableIsolation {
+        words.push_str(" pti=on");
+    }
+    // The suite gives a case 5/6 of the limit. A case that ends itself does not cost its guest.
+    let seconds = (settings.limit.as_secs() / 6 * 5).clamp(1, MAX_CASE_SECONDS);
+    words.push_str(&format!(" CASE_SECONDS={seconds}"));
+    if !settings.append.is_empty() {
+        words.push(' ');
+        words.push_str(&settings.append);
+    }
+    words
+}
+
+/// A file in memory with these `contents`, which a child process inherits.
+fn inherited_file(name: &str, contents: &[u8]) -> Result<File, Failure> {
+    let fd = memfd_create(name, MemfdFlags::empty())
+        .with_context(|| format!("Cannot make a file for the {name}"))?;
+    let mut file = File::from(fd);
+    io::Write::write_all(&mut file, contents)
+        .with_context(|| format!("Cannot write the {name}"))?;
+    Ok(file)
+}
+
+/// The path of an inherited `file` in the child process.
+fn path_of(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// The program as first process, and the names of the cases where it looks for them.

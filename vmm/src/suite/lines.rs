@@ -3,7 +3,8 @@
 //! The suite writes its lines to `/dev/kmsg`, so that the kernel prints them whole, between its own
 //! messages.
 
-use super::{Api, Outcome};
+use super::Outcome;
+use crate::guest_files::Api;
 
 /// What a line of the suite starts with, after the kernel's time.
 const OURS: &str = "vbts-test: ";

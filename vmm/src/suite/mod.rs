@@ -22,42 +22,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use glob::Pattern;
 
-/// A generation of the API, each of which has cases of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Api {
-    /// `PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`
-    New,
-    /// As posted in November 2007
-    #[value(name = "2007-11")]
-    November2007,
-    /// As posted in December 2007
-    #[value(name = "2007-12")]
-    December2007,
-}
-
-impl Api {
-    /// The one called `name`.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::New, Self::November2007, Self::December2007]
-            .into_iter()
-            .find(|api| api.name() == name)
-    }
-
-    /// Its name, as the suite's program and `guest-kernel/build --api` have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::New => "new",
-            Self::November2007 => "2007-11",
-            Self::December2007 => "2007-12",
-        }
-    }
-}
-
-impl fmt::Display for Api {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::guest_files::Api;
 
 /// What a case needs of the machine beyond what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::host::{Output, OutputError};
 
 /// A form of report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Kernel Test Anything Protocol, with a subtest for each group
     Ktap,

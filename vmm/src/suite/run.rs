@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use super::guest::{End, Guest, Settings};
 use super::lines::{Line, parse};
 use super::report::Reports;
-use super::{Api, Case, Counts, Finished, Needs, Outcome};
+use super::{Case, Counts, Finished, Needs, Outcome};
 use crate::exit::{Failure, signal_name};
+use crate::guest_files::Api;
 use crate::host::{Alarm, Event, Output, OutputError, input};
 
 /// Lines of a case's console that are kept for its report.

@@ -1,0 +1,297 @@
+//! The configuration of a machine and of the kernel in it, as plain data.
+//!
+//! The command line makes one; `vbts test` and tests make others. Nothing here is checked against
+//! the host: [`crate::accel::resolve`] does that.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use vbts_devices::virtio::net::MacAddress;
+
+use crate::memory::Size;
+
+/// Guest memory of a machine that asks for no other size.
+pub const DEFAULT_MEMORY: Size = Size(256 << 20);
+/// Processor model of a machine that asks for no other.
+pub const DEFAULT_MODEL: &str = vbts_cpu::MODELS[0];
+
+/// Selects what executes the guest's instructions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Accelerator {
+    /// KVM if it passes its checks and is faster than the software CPU, else the software CPU.
+    #[default]
+    Auto,
+    /// The host's KVM.
+    Kvm,
+    /// The software CPU.
+    Soft,
+}
+
+/// Selects the implementation of the Branch Trace Store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BtsMode {
+    /// [`Self::Passthrough`] if the host supports it, else [`Self::Emulate`].
+    #[default]
+    Auto,
+    /// The software CPU of vbts stores the branches.
+    Emulate,
+    /// The host's processor stores the branches.
+    Passthrough,
+    /// The guest's processor has no Branch Trace Store.
+    Off,
+}
+
+/// Selects the source of the guest's random numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RandomSource {
+    /// [`Self::Fixed`] on the software CPU, whose runs are all equal; [`Self::Host`] on KVM.
+    #[default]
+    Auto,
+    /// A generator that produces the same numbers on every run. Unfit for secrets.
+    Fixed,
+    /// The host's random number generator.
+    Host,
+}
+
+/// Selects what vbts reports about itself on standard error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// Errors.
+    Error,
+    /// Errors and warnings.
+    #[default]
+    Warn,
+    /// Decisions as well, such as the accelerator.
+    Info,
+    /// Events as well.
+    Debug,
+    /// Every exit of the processor as well.
+    Trace,
+}
+
+/// A directory of the host that the guest can mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareConfig {
+    /// Path on the host.
+    #[serde(with = "os_path")]
+    pub directory: PathBuf,
+    /// Whether the guest may write.
+    pub writable: bool,
+}
+
+/// A disk of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskConfig {
+    /// File or block device of the host.
+    #[serde(with = "os_path")]
+    pub file: PathBuf,
+    /// Whether the guest may write.
+    pub writable: bool,
+}
+
+/// A network device of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkConfig {
+    /// Name of the host's TAP device.
+    pub tap: String,
+    /// The guest's station address.
+    #[serde(with = "mac_address")]
+    pub address: MacAddress,
+}
+
+/// The machine: its processors, memory and devices, and the limits of its run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MachineConfig {
+    /// What executes the guest.
+    pub accelerator: Accelerator,
+    /// With [`Accelerator::Kvm`]: takes a KVM that has failed its checks.
+    pub kvm_unchecked: bool,
+    /// Implementation of the Branch Trace Store.
+    pub bts: BtsMode,
+    /// Name of the processor model, one of [`vbts_cpu::MODELS`].
+    pub model: String,
+    /// Guest memory in bytes.
+    pub memory: Size,
+    /// Number of processors, 1 to [`crate::layout::MAX_PROCESSORS`].
+    pub processors: u32,
+    /// Host time after which the run ends.
+    pub time_limit: Option<Duration>,
+    /// File that receives a copy of the serial console.
+    #[serde(with = "optional_os_path")]
+    pub console: Option<PathBuf>,
+    /// Directory of the host that is the guest's root, read-only.
+    #[serde(with = "optional_os_path")]
+    pub root: Option<PathBuf>,
+    /// Directories of the host that the guest can mount.
+    pub shares: Vec<ShareConfig>,
+    /// Disks, in the order in which the guest finds them.
+    pub disks: Vec<DiskConfig>,
+    /// Network devices, in the order in which the guest finds them.
+    pub networks: Vec<NetworkConfig>,
+    /// Source of random numbers.
+    pub random: RandomSource,
+    /// Whether the process may make only the system calls that a running machine needs.
+    pub sandbox: bool,
+    /// What vbts reports about itself.
+    pub log: LogLevel,
+}
+
+impl Default for MachineConfig {
+    fn default() -> Self {
+        Self {
+            accelerator: Accelerator::default(),
+            kvm_unchecked: false,
+            bts: BtsMode::default(),
+            model: DEFAULT_MODEL.into(),
+            memory: DEFAULT_MEMORY,
+            processors: 1,
+            time_limit: None,
+            console: None,
+            root: None,
+            shares: Vec::new(),
+            disks: Vec::new(),
+            networks: Vec::new(),
+            random: RandomSource::default(),
+            sandbox: true,
+            log: LogLevel::default(),
+        }
+    }
+}
+
+/// The initial RAM disk of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Initrd {
+    /// A file of the host.
+    File(#[serde(with = "os_path")] PathBuf),
+    /// The archive itself.
+    Contents(Vec<u8>),
+}
+
+/// The kernel to boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelConfig {
+    /// File of the host: an uncompressed vmlinux or a bzImage.
+    #[serde(with = "os_path")]
+    pub image: PathBuf,
+    /// Its initial RAM disk.
+    pub initrd: Option<Initrd>,
+    /// Words to add to its command line.
+    pub append: String,
+}
+
+/// A guest: a machine and the kernel to boot in it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GuestConfig {
+    /// The machine.
+    pub machine: MachineConfig,
+    /// The kernel.
+    pub kernel: KernelConfig,
+}
+
+/// Serialises a path as the bytes that the host has for it. Serde's own form of a path refuses a
+/// path that is not UTF-8.
+mod os_path {
+    use std::ffi::{OsStr, OsString};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub fn serialize<S: Serializer>(path: impl AsRef<Path>, to: S) -> Result<S::Ok, S::Error> {
+        AsRef::<OsStr>::as_ref(path.as_ref()).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
+}
+
+/// [`os_path`] for a path that may be absent.
+mod optional_os_path {
+    use std::ffi::OsString;
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        path.as_deref().map(Path::as_os_str).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        Ok(Option::<OsString>::deserialize(from)?.map(PathBuf::from))
+    }
+}
+
+/// Serialises a station address as text, `02:00:00:00:00:01`.
+mod mac_address {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use vbts_devices::virtio::net::MacAddress;
+
+    pub fn serialize<S: Serializer>(address: &MacAddress, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(address)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MacAddress, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn a_configuration_survives_serialisation() {
+        let odd_path = || PathBuf::from(OsString::from_vec(b"/a \xFF\"b".to_vec()));
+        let first = GuestConfig {
+            machine: MachineConfig {
+                accelerator: Accelerator::Soft,
+                kvm_unchecked: true,
+                bts: BtsMode::Off,
+                model: "nehalem".into(),
+                memory: Size(1 << 30),
+                processors: 4,
+                time_limit: Some(Duration::from_millis(1500)),
+                console: Some("console".into()),
+                root: Some(odd_path()),
+                shares: vec![ShareConfig {
+                    directory: odd_path(),
+                    writable: true,
+                }],
+                disks: vec![DiskConfig {
+                    file: odd_path(),
+                    writable: false,
+                }],
+                networks: vec![NetworkConfig {
+                    tap: "tap0".into(),
+                    address: MacAddress::of_name("tap0"),
+                }],
+                random: RandomSource::Host,
+                sandbox: false,
+                log: LogLevel::Off,
+            },
+            kernel: KernelConfig {
+                image: odd_path(),
+                initrd: Some(Initrd::File(odd_path())),
+                append: "quiet".into(),
+            },
+        };
+        let second = GuestConfig {
+            machine: MachineConfig::default(),
+            kernel: KernelConfig {
+                image: "vmlinux".into(),
+                initrd: Some(Initrd::Contents(vec![0, 255])),
+                append: String::new(),
+            },
+        };
+        for config in [first, second] {
+            let text = serde_json::to_vec(&config).unwrap();
+            let read: GuestConfig = serde_json::from_slice(&text).unwrap();
+            assert_eq!(read, config);
+        }
+    }
+}
