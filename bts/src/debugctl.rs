@@ -1,4 +1,4 @@
-//! IA32_DEBUGCTL (MSR 0x1D9): what its bits mean and which of them a processor generation has.
+//! IA32_DEBUGCTL (MSR 0x1D9): what its bits mean and which of them a microarchitecture has.
 
 use bitflags::bitflags;
 
@@ -34,9 +34,9 @@ bitflags! {
     }
 }
 
-/// A processor generation, by what its DEBUGCTL can do.
+/// The microarchitectures that have a DEBUGCTL of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Generation {
+pub enum Microarchitecture {
     /// Pentium 4 and its Xeons: MSR_DEBUGCTLA (17.11.1).
     NetBurst,
     /// Pentium M and Core Solo/Duo: MSR_DEBUGCTLB, no filter by CPL (17.13).
@@ -47,8 +47,8 @@ pub enum Generation {
     Nehalem,
 }
 
-/// Where a generation keeps the trace controls, and which bits a write may set. A mask of 0 means
-/// that the generation has no such control.
+/// Where a microarchitecture keeps the trace controls, and which bits a write may set. A control
+/// that does not exist has the mask 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Send branch trace messages.
@@ -110,8 +110,8 @@ impl Layout {
     };
 }
 
-impl Generation {
-    /// The generation's DEBUGCTL.
+impl Microarchitecture {
+    /// The layout of its DEBUGCTL.
     #[must_use]
     pub const fn layout(self) -> &'static Layout {
         match self {

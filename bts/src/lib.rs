@@ -14,6 +14,6 @@ mod debugctl;
 mod ds_area;
 mod recorder;
 
-pub use debugctl::{DebugCtl, Generation, Layout};
+pub use debugctl::{DebugCtl, Layout, Microarchitecture};
 pub use ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
 pub use recorder::{DropReason, DsArea, DsFault, DsMemory, Gp, Recorder, Stored};

@@ -13,7 +13,7 @@
 
 use thiserror::Error;
 
-use crate::debugctl::Generation;
+use crate::debugctl::Microarchitecture;
 use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
 
 /// Access to linear addresses with supervisor privilege through the guest's page tables.
@@ -99,7 +99,7 @@ pub enum Stored {
 /// IA32_DEBUGCTL, IA32_DS_AREA and what they do to a branch. One per logical processor.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    generation: Generation,
+    microarchitecture: Microarchitecture,
     debugctl: u64,
     area: DsArea,
     /// Bit 0: store what arrives at CPL 0. Bit 1: store what arrives at CPL 1 to 3.
@@ -109,9 +109,9 @@ pub struct Recorder {
 impl Recorder {
     /// The recorder after RESET or INIT: everything off, DS area at 0.
     #[must_use]
-    pub fn new(generation: Generation) -> Self {
+    pub fn new(microarchitecture: Microarchitecture) -> Self {
         Self {
-            generation,
+            microarchitecture,
             debugctl: 0,
             area: DsArea {
                 la: 0,
@@ -122,10 +122,10 @@ impl Recorder {
         }
     }
 
-    /// The processor generation, which says what IA32_DEBUGCTL accepts.
+    /// The microarchitecture, which says what IA32_DEBUGCTL accepts.
     #[must_use]
-    pub const fn generation(&self) -> Generation {
-        self.generation
+    pub const fn microarchitecture(&self) -> Microarchitecture {
+        self.microarchitecture
     }
 
     /// IA32_DEBUGCTL.
@@ -137,9 +137,9 @@ impl Recorder {
     /// Writes IA32_DEBUGCTL.
     ///
     /// # Errors
-    /// [`Gp`] if `value` has a bit that the generation reserves; the register keeps its value.
+    /// [`Gp`] if the microarchitecture reserves a bit of `value`; the register keeps its value.
     pub fn set_debugctl(&mut self, value: u64) -> Result<(), Gp> {
-        let layout = self.generation.layout();
+        let layout = self.microarchitecture.layout();
         if value & !layout.writable != 0 {
             return Err(Gp);
         }
@@ -155,7 +155,7 @@ impl Recorder {
     /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). Tracing
     /// goes on.
     pub fn clear_on_debug_exception(&mut self) {
-        self.debugctl &= !self.generation.layout().cleared_by_db;
+        self.debugctl &= !self.microarchitecture.layout().cleared_by_db;
     }
 
     /// IA32_DS_AREA: linear address of the DS management area.

@@ -9,7 +9,9 @@ use common::{Access, Memory, PAGE};
 use vbts_bts::DropReason::{
     Full, IndexOutside, Misaligned, NonCanonical, ReadOnly, TooSmall, Unmapped, WrapAround,
 };
-use vbts_bts::{BranchRecord, BtsFields, DebugCtl, DropReason, Generation, Gp, Recorder, Stored};
+use vbts_bts::{
+    BranchRecord, BtsFields, DebugCtl, DropReason, Gp, Microarchitecture, Recorder, Stored,
+};
 
 /// Where the cases put the DS management area and the buffer: kernel addresses, two pages apart.
 const DS: u64 = 0xFFFF_8000_0000_2000;
@@ -73,7 +75,7 @@ fn debugctl_decides_what_is_stored() {
         (0x0C3, true, true, true, "LBR and BTF change nothing"),
         (0x58C3, true, true, true, "nor do the freeze bits"),
     ];
-    let mut recorder = Recorder::new(Generation::Core2);
+    let mut recorder = Recorder::new(Microarchitecture::Core2);
     for &(value, cpl0, cpl1, cpl3, name) in CASES {
         assert_eq!(recorder.set_debugctl(value), Ok(()), "{name}");
         assert_eq!(recorder.debugctl(), value, "{name}");
@@ -83,18 +85,18 @@ fn debugctl_decides_what_is_stored() {
 }
 
 #[test]
-fn each_generation_has_its_bits() {
-    use Generation::{Core2, Nehalem, NetBurst, PentiumM};
-    // generation, every bit a write accepts, the value that stores all, the value that stores user
-    // code only
-    const CASES: &[(Generation, u64, u64, Option<u64>)] = &[
+fn each_microarchitecture_has_its_bits() {
+    use Microarchitecture::{Core2, Nehalem, NetBurst, PentiumM};
+    // Microarchitecture, every bit that a write accepts, the value that stores all branches, the
+    // value that stores those of user code only.
+    const CASES: &[(Microarchitecture, u64, u64, Option<u64>)] = &[
         (NetBurst, 0x007F, 0x0C, Some(0x2C)),
         (PentiumM, 0x01FF, 0xC0, None),
         (Core2, 0x5FC3, 0xC0, Some(0x2C0)),
         (Nehalem, 0x7FC3, 0xC0, Some(0x2C0)),
     ];
-    for &(generation, writable, all, user) in CASES {
-        let mut recorder = Recorder::new(generation);
+    for &(microarchitecture, writable, all, user) in CASES {
+        let mut recorder = Recorder::new(microarchitecture);
         for bit in 0..64 {
             let expected = if writable >> bit & 1 != 0 {
                 Ok(())
@@ -104,21 +106,21 @@ fn each_generation_has_its_bits() {
             assert_eq!(
                 recorder.set_debugctl(1 << bit),
                 expected,
-                "{generation:?} bit {bit}"
+                "{microarchitecture:?} bit {bit}"
             );
         }
         assert_eq!(recorder.set_debugctl(all), Ok(()));
         assert_eq!(
             (recorder.enabled(0), recorder.enabled(3)),
             (true, true),
-            "{generation:?}"
+            "{microarchitecture:?}"
         );
         if let Some(user) = user {
             assert_eq!(recorder.set_debugctl(user), Ok(()));
             assert_eq!(
                 (recorder.enabled(0), recorder.enabled(3)),
                 (false, true),
-                "{generation:?}"
+                "{microarchitecture:?}"
             );
         }
     }
@@ -126,7 +128,7 @@ fn each_generation_has_its_bits() {
 
 #[test]
 fn a_reserved_bit_changes_nothing() {
-    let mut recorder = Recorder::new(Generation::Core2);
+    let mut recorder = Recorder::new(Microarchitecture::Core2);
     assert_eq!(recorder.set_debugctl(0x3C0), Ok(()));
     for reserved in [1 << 2, 1 << 5, 1 << 13, 1 << 15, 1 << 63] {
         assert_eq!(recorder.set_debugctl(reserved), Err(Gp));
@@ -137,7 +139,7 @@ fn a_reserved_bit_changes_nothing() {
 
 #[test]
 fn debug_exception_clears_lbr_and_btf_but_goes_on_tracing() {
-    let mut recorder = Recorder::new(Generation::Core2);
+    let mut recorder = Recorder::new(Microarchitecture::Core2);
     let all = DebugCtl::LBR | DebugCtl::BTF | DebugCtl::TR | DebugCtl::BTS | DebugCtl::BTINT;
     assert_eq!(recorder.set_debugctl(all.bits()), Ok(()));
     recorder.clear_on_debug_exception();
@@ -147,7 +149,7 @@ fn debug_exception_clears_lbr_and_btf_but_goes_on_tracing() {
 
 #[test]
 fn ds_area_must_be_canonical() {
-    let mut recorder = Recorder::new(Generation::Core2);
+    let mut recorder = Recorder::new(Microarchitecture::Core2);
     for (la, expected) in [
         (0, Ok(())),
         (0x0000_7FFF_FFFF_FFFF, Ok(())),
@@ -221,7 +223,7 @@ fn setup(debugctl: u64, ds: u64, fields: BtsFields) -> (Recorder, Memory) {
     memory.map(DS, PAGE, true);
     memory.map(BUF, 2 * PAGE, true);
     memory.set_fields(ds, fields);
-    let mut recorder = Recorder::new(Generation::Core2);
+    let mut recorder = Recorder::new(Microarchitecture::Core2);
     recorder.set_debugctl(debugctl).unwrap();
     recorder.set_ds_area(ds).unwrap();
     (recorder, memory)
@@ -486,7 +488,7 @@ fn a_record_and_a_ds_area_may_cross_pages() {
         memory.map(BUF, 2 * PAGE, true);
         let base = BUF + PAGE - 12;
         memory.set_fields(ds, buffer(base, base, base + 48, NEVER));
-        let mut recorder = Recorder::new(Generation::Core2);
+        let mut recorder = Recorder::new(Microarchitecture::Core2);
         recorder.set_debugctl(INTERRUPT).unwrap();
         recorder.set_ds_area(ds).unwrap();
         (recorder, memory)

@@ -6,7 +6,7 @@ mod common;
 
 use common::Memory;
 use proptest::prelude::*;
-use vbts_bts::{BranchRecord, BtsFields, Generation, Recorder, Stored};
+use vbts_bts::{BranchRecord, BtsFields, Microarchitecture, Recorder, Stored};
 
 const DS: u64 = 0xFFFF_FE00_0000_1000;
 const BUF: u64 = 0xFFFF_FE00_0000_3000;
@@ -82,7 +82,7 @@ proptest! {
         let mut memory = Memory::default();
         memory.map(DS, 4096, true);
         memory.map(BUF, 4096, true);
-        let mut recorder = Recorder::new(Generation::Core2);
+        let mut recorder = Recorder::new(Microarchitecture::Core2);
         recorder.set_ds_area(DS).unwrap();
         memory.set_fields(DS, BtsFields { base: BUF, index: BUF, absolute_maximum: BUF, threshold: BUF });
         let mut model = Model::default();
@@ -152,7 +152,7 @@ proptest! {
         memory.map(DS, 4096, true);
         memory.map(BUF, 4096, true);
         memory.set_fields(DS, fields);
-        let mut recorder = Recorder::new(Generation::Core2);
+        let mut recorder = Recorder::new(Microarchitecture::Core2);
         recorder.set_ds_area(DS).unwrap();
         recorder.set_debugctl(if btint { 0x1C0 } else { 0x0C0 }).unwrap();
         let before = memory.clone();

@@ -55,4 +55,4 @@ pub use processor::clock::{Clock, HostClock};
 pub use processor::cpu::Cpu;
 pub use processor::platform::{Platform, Signals, Startup};
 pub use processor::usage::Usage;
-pub use state::CpuState;
+pub use state::ArchState;

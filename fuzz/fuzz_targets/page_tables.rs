@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::BtsFields;
 use vbts_cpu::state::{cr0, efer, rflags};
-use vbts_cpu::{CpuState, Exit};
+use vbts_cpu::{ArchState, Exit};
 use vbts_fuzz::guest::{CODE, Guest, Mode, PML4, RAM};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::walk::{Purpose, Walker};
@@ -144,7 +144,7 @@ fuzz_target!(|data: &[u8]| {
 /// What is in RAX, which is the address now, after the load that lies at `at`, by an independent
 /// page walk. `None` if that cannot be told: there is other code at `at`, there is no RAM where the
 /// load goes, or a fault leads to who knows what.
-fn loaded(guest: &Guest, state: &CpuState, at: u64) -> Option<u64> {
+fn loaded(guest: &Guest, state: &ArchState, at: u64) -> Option<u64> {
     let la = state.gpr[0];
     let user = state.sys.seg[2].dpl() == 3;
     let mut walker = Walker::new(guest.ram(), state, user);

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{Cpu, CpuState, Exit, Platform, Signals, SoftCpu};
+use vbts_cpu::{Cpu, ArchState, Exit, Platform, Signals, SoftCpu};
 
 use crate::memory::GuardedRam;
 use crate::walk::{Purpose, Walker};
@@ -328,7 +328,7 @@ impl Guest {
 
     /// Whether a fault in `state` leads to the handler that halts, by the page tables as they are
     /// now.
-    pub fn handlers_are_intact(&self, state: &CpuState) -> bool {
+    pub fn handlers_are_intact(&self, state: &ArchState) -> bool {
         let mut walker = Walker::new(&MEMORY, state, false);
         [GDT, IDT, TSS, HANDLERS].into_iter().all(|page| {
             let at = page as usize;
@@ -346,7 +346,7 @@ impl Guest {
     }
 
     /// Changes the processor's state.
-    pub fn update(&mut self, change: impl FnOnce(&mut CpuState)) {
+    pub fn update(&mut self, change: impl FnOnce(&mut ArchState)) {
         let mut state = self.soft.cpu.state();
         change(&mut state);
         self.soft.cpu.load_state(&state);
@@ -383,13 +383,13 @@ fn segment(selector: u16) -> Segment {
     }
 }
 
-fn state(mode: Mode) -> CpuState {
+fn state(mode: Mode) -> ArchState {
     let (cs, ss) = mode.selectors();
-    let mut s = CpuState {
+    let mut s = ArchState {
         mxcsr: 0x1F80,
         rflags: 2,
         rip: CODE,
-        ..CpuState::default()
+        ..ArchState::default()
     };
     s.sys.seg = [segment(ss); 6];
     s.sys.seg[1] = segment(cs);

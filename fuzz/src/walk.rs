@@ -1,7 +1,7 @@
 //! 4-level paging as the manual has it (SDM Vol. 3A 4.5), as simple as can be: what a processor's
 //! own walk must agree with.
 
-use vbts_cpu::CpuState;
+use vbts_cpu::ArchState;
 use vbts_cpu::state::efer;
 
 use crate::memory::GuardedRam;
@@ -29,7 +29,7 @@ pub enum Purpose {
 #[derive(Debug)]
 pub struct Walker<'a> {
     ram: &'a GuardedRam,
-    state: &'a CpuState,
+    state: &'a ArchState,
     user: bool,
     /// Addresses of the entries used so far.
     accessed: Vec<u64>,
@@ -37,7 +37,7 @@ pub struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     /// Translations in `state`, at CPL 3 if `user`.
-    pub fn new(ram: &'a GuardedRam, state: &'a CpuState, user: bool) -> Self {
+    pub fn new(ram: &'a GuardedRam, state: &'a ArchState, user: bool) -> Self {
         Self {
             ram,
             state,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use iced_x86::code_asm::CodeAssembler;
 use vbts_cpu::state::{Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{Cpu, CpuState, Model, SoftCpu};
+use vbts_cpu::{ArchState, Cpu, Model, SoftCpu};
 
 use crate::descriptor::{Gate, null, segment};
 use crate::{Emit, Ram, TestPlatform, assemble};
@@ -43,17 +43,17 @@ pub struct Environment {
     /// The pages that are not zero.
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
     /// The processor at its first instruction.
-    pub state: CpuState,
+    pub state: ArchState,
     descriptors: &'static [(u16, u64)],
 }
 
 impl Environment {
     /// One with `ram` bytes of memory.
     pub fn new(ram: usize) -> Self {
-        let mut state = CpuState {
+        let mut state = ArchState {
             mxcsr: 0x1F80,
             rflags: vbts_cpu::state::rflags::FIXED,
-            ..CpuState::default()
+            ..ArchState::default()
         };
         let s = &mut state.sys;
         s.cr0 = cr0::PE | cr0::PG | cr0::WP | cr0::NE | cr0::ET;
@@ -236,7 +236,7 @@ pub struct Machine {
 
 impl Machine {
     /// Changes the processor's state.
-    pub fn update(&mut self, change: impl FnOnce(&mut CpuState)) {
+    pub fn update(&mut self, change: impl FnOnce(&mut ArchState)) {
         let mut state = self.soft.cpu.state();
         change(&mut state);
         self.soft.cpu.load_state(&state);

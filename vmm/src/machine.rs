@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vbts_cpu::{Cpu, CpuState, HostClock, Model, SoftCpu, Topology, Usage};
+use vbts_cpu::{ArchState, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
 use vbts_devices::{Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
@@ -101,7 +101,7 @@ impl Machine {
         model: &'static Model,
         board: Board,
         memory: GuestMemory,
-        state: &CpuState,
+        state: &ArchState,
         console: Shared<Console>,
         alarm: Arc<Alarm>,
         sandbox: Option<Sandbox>,
@@ -118,7 +118,7 @@ impl Machine {
             if id == 0 {
                 cpu.load_state(state);
             } else {
-                cpu.load_state(&CpuState::after_reset(model));
+                cpu.load_state(&ArchState::after_reset(model));
             }
             let mut vcpu = Vcpu::new(SoftCpu::new(cpu));
             if id != 0 {

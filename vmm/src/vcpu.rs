@@ -3,9 +3,9 @@
 //!
 //! The state can move between the two at any instruction boundary. State that only one of them has
 //! does not move. In particular the software CPU's table serves the MSRs that are not part of
-//! [`CpuState`] on both.
+//! [`ArchState`] on both.
 
-use vbts_cpu::{Clock, CpuState, Exit, HostClock, Signals, SoftCpu, Startup};
+use vbts_cpu::{ArchState, Clock, Exit, HostClock, Signals, SoftCpu, Startup};
 
 use crate::exit::Failure;
 use crate::kvm::kick::ThreadRegistration;
@@ -129,7 +129,7 @@ impl Vcpu {
     ///
     /// # Errors
     /// KVM cannot save it.
-    pub fn state(&mut self) -> Result<CpuState, Failure> {
+    pub fn state(&mut self) -> Result<ArchState, Failure> {
         let mut state = self.soft.cpu.state();
         if self.on_kvm
             && let Some(kvm) = &mut self.kvm

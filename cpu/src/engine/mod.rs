@@ -9,7 +9,7 @@ use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
 use crate::insn::{Abort, Flow, Op, reg, seg};
 use crate::mmu::tlb::Hit;
 use crate::processor::clock::Clock;
-use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::cpu::{Cpu, Fault, PendingWork};
 use crate::processor::platform::Signals;
 use crate::processor::pmu::branches_before;
 use crate::state::rflags;
@@ -40,8 +40,8 @@ pub enum Exit {
     Shutdown,
 }
 
-/// How an attempt to run operations ended, if not well.
-struct Stopped {
+/// An instruction did not complete; the reason is in [`Cpu`]'s `fault`.
+struct BlockFault {
     /// The memory operand was relative to SS: a non-canonical address is #SS.
     stack: bool,
 }
@@ -70,12 +70,12 @@ impl SoftCpu {
     /// A device has written the guest-physical page at `gpa`: code in it is stale, and the DS area
     /// may be.
     pub fn invalidate_page(&mut self, gpa: u64) {
-        if !self.cpu.is_observed(gpa) {
+        if !self.cpu.is_write_tracked(gpa) {
             return;
         }
         self.cpu.window.close();
         if self.cache.invalidate(&mut self.cpu.code_map, gpa) {
-            self.cpu.flag_page(gpa);
+            self.cpu.update_write_tracking(gpa);
             self.cpu.new_generation();
         }
     }
@@ -133,7 +133,7 @@ impl SoftCpu {
                 Some(block) => Ok(Found::Cached(self.cache.id(block))),
                 None => self.look_up(Extent::Whole),
             };
-            let left = match found {
+            let exit = match found {
                 Ok(Found::Cached(id)) => {
                     if let Some(branch) = branch {
                         self.cache.link(branch, id);
@@ -142,15 +142,15 @@ impl SoftCpu {
                 }
                 Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
                     Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
-                    None => Left::Anywhere,
+                    None => BlockExit::Lookup,
                 },
                 Ok(Found::Single(block)) => run_alone::<BRANCHES>(&mut self.cpu, &block),
-                Err(stopped) => Left::Stopped(stopped),
+                Err(fault) => BlockExit::Fault(fault),
             };
-            match left {
-                Left::Anywhere => {}
-                Left::Unlinked(branch) => unlinked = Some(branch),
-                Left::Stopped(stopped) => self.fault(stopped),
+            match exit {
+                BlockExit::Lookup => {}
+                BlockExit::Unlinked(branch) => unlinked = Some(branch),
+                BlockExit::Fault(fault) => self.fault(fault),
             }
         }
     }
@@ -161,31 +161,33 @@ impl SoftCpu {
     #[inline(never)]
     fn boundary(&mut self) -> Option<Exit> {
         // Performance-monitoring interrupts come after the instruction that overflows a counter.
-        if self.cpu.special.contains(Special::EVENTS) || self.cpu.icount >= self.cpu.pmu.due {
+        if self.cpu.pending_work.contains(PendingWork::EVENTS)
+            || self.cpu.icount >= self.cpu.pmu.due
+        {
             self.cpu.count_events(0);
         }
-        let special = self.cpu.special;
-        if special.contains(Special::SHUTDOWN) {
+        let pending = self.cpu.pending_work;
+        if pending.contains(PendingWork::SHUTDOWN) {
             return Some(Exit::Shutdown);
         }
-        if special.contains(Special::OVERWRITTEN) {
-            self.cpu.special.remove(Special::OVERWRITTEN);
-            for gpa in std::mem::take(&mut self.cpu.overwritten) {
+        if pending.contains(PendingWork::INVALIDATE) {
+            self.cpu.pending_work.remove(PendingWork::INVALIDATE);
+            for gpa in std::mem::take(&mut self.cpu.invalid_pages) {
                 self.invalidate_page(gpa);
             }
             return None;
         }
-        if special.contains(Special::SERIALIZE) {
-            self.cpu.special.remove(Special::SERIALIZE);
+        if pending.contains(PendingWork::SERIALIZE) {
+            self.cpu.pending_work.remove(PendingWork::SERIALIZE);
             self.revalidate();
             return None;
         }
-        if special.contains(Special::BUS) {
-            self.cpu.special.remove(Special::BUS);
+        if pending.contains(PendingWork::BUS) {
+            self.cpu.pending_work.remove(PendingWork::BUS);
             return Some(Exit::Bus);
         }
-        if special.contains(Special::SPINS) {
-            self.cpu.special.remove(Special::SPINS);
+        if pending.contains(PendingWork::SPINS) {
+            self.cpu.pending_work.remove(PendingWork::SPINS);
             return Some(Exit::Pause);
         }
         let signals = self.cpu.signals.get() & self.cpu.signal_mask;
@@ -196,25 +198,25 @@ impl SoftCpu {
         if signals & Signals::INIT != 0 {
             return Some(Exit::Init);
         }
-        if special.contains(Special::ACCEPTED) {
+        if pending.contains(PendingWork::ACCEPTED) {
             self.cpu.raise_accepted();
             return None;
         }
-        if special.contains(Special::DEBUG) && !special.contains(Special::HOLD_TRAP) {
-            self.cpu.special.remove(Special::DEBUG);
+        if pending.contains(PendingWork::DEBUG) && !pending.contains(PendingWork::HOLD_TRAP) {
+            self.cpu.pending_work.remove(PendingWork::DEBUG);
             self.cpu.raise_debug_trap();
             return None;
         }
-        if !special.contains(Special::SHADOW) {
+        if !pending.contains(PendingWork::SHADOW) {
             if signals & Signals::NMI != 0 {
-                self.cpu.special.remove(Special::HALTED);
+                self.cpu.pending_work.remove(PendingWork::HALTED);
                 if self.cpu.platform.take_nmi() {
                     self.cpu.raise_nmi();
                 }
                 return None;
             }
             if signals & Signals::INTR != 0 {
-                self.cpu.special.remove(Special::HALTED);
+                self.cpu.pending_work.remove(PendingWork::HALTED);
                 let now = self.cpu.now();
                 if let Some(vector) = self.cpu.platform.acknowledge_interrupt(now) {
                     self.cpu.raise_interrupt(vector);
@@ -222,7 +224,7 @@ impl SoftCpu {
                 return None;
             }
         }
-        if special.contains(Special::HALTED) {
+        if pending.contains(PendingWork::HALTED) {
             let interrupts_off = self.cpu.eflags & rflags::IF == 0;
             return Some(Exit::Halt { interrupts_off });
         }
@@ -233,11 +235,11 @@ impl SoftCpu {
         None
     }
 
-    /// Runs one instruction with everything that [`Special`] may ask for.
+    /// Runs one instruction with everything that [`PendingWork`] may ask for.
     fn run_instruction(&mut self) {
-        let before = self.cpu.special;
-        if before.contains(Special::BREAKPOINT)
-            && !before.intersects(Special::RESUME | Special::HOLD_TRAP)
+        let before = self.cpu.pending_work;
+        if before.contains(PendingWork::BREAKPOINT)
+            && !before.intersects(PendingWork::RESUME | PendingWork::HOLD_TRAP)
             && self.cpu.at_breakpoint()
         {
             self.cpu.raise_breakpoint_fault();
@@ -253,61 +255,61 @@ impl SoftCpu {
                 None => return,
             },
             Ok(Found::Single(block)) => run_one(&mut self.cpu, &block),
-            Err(stopped) => Some(stopped),
+            Err(fault) => Some(fault),
         };
-        if let Some(stopped) = result {
+        if let Some(fault) = result {
             // The shadow ends with the instruction even if that faults.
             self.cpu
-                .special
-                .remove((Special::SHADOW | Special::HOLD_TRAP) & before);
-            self.fault(stopped);
+                .pending_work
+                .remove((PendingWork::SHADOW | PendingWork::HOLD_TRAP) & before);
+            self.fault(fault);
             return;
         }
         self.after_step(before);
     }
 
     /// An instruction that was run by itself has completed.
-    fn after_step(&mut self, before: Special) {
+    fn after_step(&mut self, before: PendingWork) {
         let cpu = &mut self.cpu;
         // A second STI or MOV SS in the shadow of a first does not prolong it (SDM Vol. 2B, STI).
-        cpu.special
-            .remove((Special::SHADOW | Special::HOLD_TRAP) & before);
-        if before.contains(Special::RESUME) {
+        cpu.pending_work
+            .remove((PendingWork::SHADOW | PendingWork::HOLD_TRAP) & before);
+        if before.contains(PendingWork::RESUME) {
             cpu.eflags &= !rflags::RF;
-            cpu.special.remove(Special::RESUME);
+            cpu.pending_work.remove(PendingWork::RESUME);
         }
         // TF counts as it was when the instruction began (SDM Vol. 3B 17.3.1.4).
-        if before.contains(Special::TRAP) && !cpu.trap_suppressed() {
+        if before.contains(PendingWork::TRAP) && !cpu.trap_suppressed() {
             cpu.pending_db |= crate::processor::debug::DR6_BS;
-            cpu.special |= Special::DEBUG;
+            cpu.pending_work |= PendingWork::DEBUG;
         }
-        cpu.special.remove(Special::NO_STEP);
+        cpu.pending_work.remove(PendingWork::NO_STEP);
         cpu.branched = false;
     }
 
     /// An instruction did not complete.
     #[cold]
-    fn fault(&mut self, stopped: Stopped) {
+    fn fault(&mut self, fault: BlockFault) {
         match self.cpu.fault {
             Fault::CodeWrite { gpa } => {
                 // Once the code is forgotten the write is an ordinary one. The instruction itself
                 // may lie in that page: run it from a block of its own, which is not cached.
                 self.invalidate_page(gpa & !0xFFF);
-                let before = self.cpu.special;
+                let before = self.cpu.pending_work;
                 match self.decode_single() {
                     Ok(block) => match run_one(&mut self.cpu, &block) {
                         None => self.after_step(before),
-                        Some(stopped) => self.fault(stopped),
+                        Some(fault) => self.fault(fault),
                     },
-                    Err(stopped) => self.fault(stopped),
+                    Err(fault) => self.fault(fault),
                 }
             }
-            _ => self.cpu.raise_fault(stopped.stack),
+            _ => self.cpu.raise_fault(fault.stack),
         }
     }
 
     /// The block at RIP.
-    fn look_up(&mut self, extent: Extent) -> Result<Found, Stopped> {
+    fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
         let hit = self.fetch()?;
         // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
         let unchanged = |bytes: &[u8]| unsafe { is_at(bytes, hit.host) };
@@ -352,7 +354,7 @@ impl SoftCpu {
         };
         let (id, first) = inserted;
         if first {
-            self.cpu.flag_page(hit.gpa);
+            self.cpu.update_write_tracking(hit.gpa);
             self.cpu.window.close();
         }
         self.remember(extent, id, &hit);
@@ -361,7 +363,7 @@ impl SoftCpu {
 
     /// Whether the instruction at RIP, which is translated to `hit`, has been decoded as one that
     /// crosses into another page, and has not changed since.
-    fn finds_crossing(&mut self, hit: &Hit) -> Result<bool, Stopped> {
+    fn finds_crossing(&mut self, hit: &Hit) -> Result<bool, BlockFault> {
         let Some(block) = self.cache.crossing(hit.gpa, self.cpu.code_size) else {
             return Ok(false);
         };
@@ -377,7 +379,7 @@ impl SoftCpu {
         let more = self
             .cpu
             .translate_fetch(next)
-            .map_err(|Abort| Stopped { stack: false })?;
+            .map_err(|Abort| BlockFault { stack: false })?;
         // SAFETY: `more.host` is the first byte of a page of RAM, and an instruction is shorter
         // than that.
         let unchanged = unsafe { is_at(rest, more.host) };
@@ -395,16 +397,16 @@ impl SoftCpu {
 
     /// Decodes the one instruction at RIP, which may cross into another page, and must not leave
     /// its segment.
-    fn decode_single(&mut self) -> Result<Block, Stopped> {
+    fn decode_single(&mut self) -> Result<Block, BlockFault> {
         let block = self.decode_anywhere()?;
         if self.cpu.within_code_segment(block.len()) {
             return Ok(block);
         }
         let _ = self.cpu.gp(0);
-        Err(Stopped { stack: false })
+        Err(BlockFault { stack: false })
     }
 
-    fn decode_anywhere(&mut self) -> Result<Block, Stopped> {
+    fn decode_anywhere(&mut self) -> Result<Block, BlockFault> {
         let hit = self.fetch()?;
         let mut bytes = [0u8; decode::MAX_INSTRUCTION];
         let here = left_in_page(hit.gpa).min(bytes.len());
@@ -417,7 +419,7 @@ impl SoftCpu {
         let more = self
             .cpu
             .translate_fetch(next)
-            .map_err(|Abort| Stopped { stack: false })?;
+            .map_err(|Abort| BlockFault { stack: false })?;
         let rest = bytes.len() - here;
         // SAFETY: `more.host` is the first byte of a page of RAM.
         unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
@@ -428,15 +430,15 @@ impl SoftCpu {
         self.cpu.linear_ip(self.cpu.rip)
     }
 
-    fn fetch(&mut self) -> Result<Hit, Stopped> {
+    fn fetch(&mut self) -> Result<Hit, BlockFault> {
         let la = self.linear_rip();
         if !self.cpu.within_code_segment(1) {
             let _ = self.cpu.gp(0);
-            return Err(Stopped { stack: false });
+            return Err(BlockFault { stack: false });
         }
         self.cpu
             .translate_fetch(la)
-            .map_err(|Abort| Stopped { stack: false })
+            .map_err(|Abort| BlockFault { stack: false })
     }
 }
 
@@ -470,7 +472,7 @@ unsafe fn is_at(bytes: &[u8], host: *const u8) -> bool {
     })
 }
 
-impl Stopped {
+impl BlockFault {
     fn at(op: &Op) -> Self {
         Self {
             stack: matches!(op.seg, seg::SS | seg::FLAT_SS),
@@ -478,28 +480,28 @@ impl Stopped {
     }
 }
 
-/// How a run of blocks ended.
-enum Left {
-    /// What comes next has to be found out.
-    Anywhere,
-    /// By a branch that does not know yet where it leads.
+/// Why a run of blocks ended.
+enum BlockExit {
+    /// Nothing links the last block to the next: look it up.
+    Lookup,
+    /// The last branch has no link to the block of its target yet.
     Unlinked(Branch),
-    /// By an instruction that did not complete.
-    Stopped(Stopped),
+    /// An instruction did not complete.
+    Fault(BlockFault),
 }
 
 /// Runs the block `id`, and others as long as each leads to the next and nothing else is due.
-fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: BlockId) -> Left {
+fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: BlockId) -> BlockExit {
     let Some(mut block) = cache.get(id) else {
-        return Left::Anywhere;
+        return BlockExit::Lookup;
     };
     loop {
         let at = match run_block::<BRANCHES>(cpu, block, block.rip()) {
             Ok(at) => at,
-            Err(stopped) => return Left::Stopped(stopped),
+            Err(fault) => return BlockExit::Fault(fault),
         };
         if cpu.is_due() {
-            return Left::Anywhere;
+            return BlockExit::Lookup;
         }
         let (rip, keys, link) = (cpu.rip, cpu.jump_keys, at.op().link);
         let linked = if link == Op::INDIRECT {
@@ -510,7 +512,7 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
         block = match linked {
             Some(next) => next,
             None => {
-                return Left::Unlinked(Branch {
+                return BlockExit::Unlinked(Branch {
                     block: cache.id(block),
                     op: block.ops.position(at),
                 });
@@ -520,10 +522,10 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
 }
 
 /// Runs a block that none leads to, nor from.
-fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> Left {
+fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> BlockExit {
     match run_block::<BRANCHES>(cpu, block, cpu.rip) {
-        Ok(_) => Left::Anywhere,
-        Err(stopped) => Left::Stopped(stopped),
+        Ok(_) => BlockExit::Lookup,
+        Err(fault) => BlockExit::Fault(fault),
     }
 }
 
@@ -535,7 +537,7 @@ fn run_block<'a, const BRANCHES: bool>(
     cpu: &mut Cpu,
     block: &'a Block,
     rip: u64,
-) -> Result<At<'a>, Stopped> {
+) -> Result<At<'a>, BlockFault> {
     debug_assert_eq!(rip, cpu.rip);
     cpu.gpr[reg::BLOCK as usize] = rip;
     if BRANCHES {
@@ -561,15 +563,15 @@ fn run_block<'a, const BRANCHES: bool>(
         Err(Abort) => {
             cpu.rip = cpu.this_rip(op);
             retired(cpu, op.idx.into());
-            Err(Stopped::at(op))
+            Err(BlockFault::at(op))
         }
     }
 }
 
 /// Runs a block of one instruction.
-fn run_one(cpu: &mut Cpu, block: &Block) -> Option<Stopped> {
-    if let Err(stopped) = run_block::<false>(cpu, block, cpu.rip) {
-        return Some(stopped);
+fn run_one(cpu: &mut Cpu, block: &Block) -> Option<BlockFault> {
+    if let Err(fault) = run_block::<false>(cpu, block, cpu.rip) {
+        return Some(fault);
     }
     if cpu.pmu.branches_count {
         cpu.pmu.branches += block.branches & 1;

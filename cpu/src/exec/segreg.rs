@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction};
 
 use super::by_size;
 use crate::insn::{Abort, Exec, Flow, Handler, Op};
-use crate::processor::cpu::{Cpu, Special};
+use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::segment::{Descriptor, is_null, rpl, sreg, system};
 use crate::state::SegAttr;
 use crate::state::flags::Int;
@@ -22,7 +22,7 @@ fn operand(cpu: &mut Cpu, op: &Op, n: u8) -> Result<u16, Abort> {
 /// Ends an instruction that has loaded SS: the next one, which will load RSP, must not be
 /// interrupted (SDM Vol. 3A 6.8.3).
 fn after_ss(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.special |= Special::SHADOW | Special::HOLD_TRAP;
+    cpu.pending_work |= PendingWork::SHADOW | PendingWork::HOLD_TRAP;
     cpu.end_block(op)
 }
 

@@ -9,7 +9,7 @@ use iced_x86::{Instruction, Mnemonic, Register};
 use super::by_size;
 use crate::decode::{address_size, number};
 use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
-use crate::processor::cpu::{Cpu, Special};
+use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::memory::Access;
 use crate::state::flags::{Int, Lazy};
 use crate::state::gpr::{RAX, RCX, RDI, RSI};
@@ -244,7 +244,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     // (SDM Vol. 2B, REP).
     let flags = cpu.flags;
     // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
-    let chunk = if cpu.special.contains(Special::TRAP) {
+    let chunk = if cpu.pending_work.contains(PendingWork::TRAP) {
         1
     } else {
         CHUNK

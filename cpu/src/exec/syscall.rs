@@ -3,7 +3,7 @@
 use iced_x86::{Code, Instruction};
 
 use crate::insn::{Exec, Flow, Handler, Op};
-use crate::processor::cpu::{Cpu, Special};
+use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::memory::canonical;
 use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
 use crate::state::{efer, gpr, rflags};
@@ -36,7 +36,7 @@ fn syscall(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.put_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
     // A trap is due after SYSCALL only if TF is still set.
     if flags & rflags::TF != 0 && cpu.eflags & rflags::TF == 0 {
-        cpu.special |= Special::NO_STEP;
+        cpu.pending_work |= PendingWork::NO_STEP;
     }
     let cs = (cpu.msr.star >> 32) as u16;
     let lstar = cpu.msr.lstar;
@@ -58,7 +58,7 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
     // Unlike IRET, SYSRET to a program that is being stepped traps at once.
     if flags & rflags::TF != 0 {
         cpu.pending_db |= crate::processor::debug::DR6_BS;
-        cpu.special |= Special::DEBUG;
+        cpu.pending_work |= PendingWork::DEBUG;
     }
     let base = (cpu.msr.star >> 48) as u16;
     let (cs, rip) = if LONG {

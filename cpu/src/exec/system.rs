@@ -3,7 +3,7 @@
 use iced_x86::{Code, Instruction, Mnemonic};
 
 use crate::insn::{Exec, Flow, Handler, Op};
-use crate::processor::cpu::{Cpu, Special};
+use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::memory::canonical;
 use crate::processor::platform::Signals;
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
@@ -99,7 +99,7 @@ fn clflush(cpu: &mut Cpu, op: &Op) -> Exec {
 
 fn hlt(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.require_cpl0()?;
-    cpu.special |= Special::HALTED;
+    cpu.pending_work |= PendingWork::HALTED;
     cpu.end_block(op)
 }
 
@@ -127,7 +127,7 @@ fn sti(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.eflags |= rflags::IF;
     cpu.signal_mask |= Signals::INTR;
     // The instruction after STI runs before any interrupt (SDM Vol. 2B, STI).
-    cpu.special |= Special::SHADOW;
+    cpu.pending_work |= PendingWork::SHADOW;
     cpu.end_block(op)
 }
 

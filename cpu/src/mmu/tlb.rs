@@ -17,15 +17,16 @@ const CLASSES: usize = 3;
 
 /// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
 const INVALID: u64 = u64::MAX;
-/// Writes to the page must look before they leap ([`crate::processor::cpu::Cpu::is_observed`]).
-const OBSERVED: u64 = 1;
+/// Write-tracked page: a write takes the slow path, which invalidates decoded code and cached
+/// DS-area state.
+const WRITE_TRACKED: u64 = 1;
 /// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;
 
 /// What every access looks at.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Linear page address, plus [`OBSERVED`] for a page that the fast path must not hit.
+    /// Linear page address, plus [`WRITE_TRACKED`] for a page that the fast path must not hit.
     tag: u64,
     /// Host address minus linear address, modulo 2^64.
     addend: u64,
@@ -63,8 +64,8 @@ pub(crate) struct Hit {
     pub host: *mut u8,
     /// Guest-physical address of the byte asked for.
     pub gpa: u64,
-    /// It was found for a write, and the page is observed.
-    pub observed: bool,
+    /// The access is a write, and the page is write-tracked.
+    pub write_tracked: bool,
     /// The page survives a write to CR3: mapped with the G flag while CR4.PGE was set.
     pub global: bool,
 }
@@ -171,7 +172,8 @@ impl Tlb {
         }
     }
 
-    /// Like [`Tlb::fast`] for one byte, but also finds pages that are observed, and tells so.
+    /// Like [`Tlb::fast`] for one byte, but also finds write-tracked pages, with
+    /// [`Hit::write_tracked`] set.
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
         let table = &self.tables[self.place(class)];
@@ -180,7 +182,7 @@ impl Tlb {
         (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
             gpa: (phys & !0xFFF) | (la & 0xFFF),
-            observed: e.tag & OBSERVED != 0,
+            write_tracked: e.tag & WRITE_TRACKED != 0,
             global: phys & GLOBAL_BIT != 0,
         })
     }
@@ -192,7 +194,7 @@ impl Tlb {
         let place = self.place(class);
         let table = &mut self.tables[place];
         table.entries[kind][index] = Entry {
-            tag: page | if hit.observed { OBSERVED } else { 0 },
+            tag: page | if hit.write_tracked { WRITE_TRACKED } else { 0 },
             addend: (hit.host as u64).wrapping_sub(la),
         };
         table.filled[kind][index / 64] |= 1 << (index % 64);
@@ -250,14 +252,14 @@ impl Tlb {
         large
     }
 
-    /// Whether a guest-physical page is observed: writes to it take the slow path from now on, or
-    /// need not any more.
-    pub fn set_observed(&mut self, gpa: u64, observed: bool) {
+    /// Sets whether writes to a guest-physical page take the slow path.
+    pub fn set_write_tracked(&mut self, gpa: u64, write_tracked: bool) {
         const WRITE: usize = Access::Write as usize;
         for table in &mut self.tables {
             for (e, phys) in table.entries[WRITE].iter_mut().zip(&table.phys[WRITE]) {
                 if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
-                    e.tag = (e.tag & !OBSERVED) | if observed { OBSERVED } else { 0 };
+                    e.tag =
+                        (e.tag & !WRITE_TRACKED) | if write_tracked { WRITE_TRACKED } else { 0 };
                 }
             }
         }

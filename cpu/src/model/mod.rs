@@ -4,7 +4,7 @@
 //! enumerates.
 
 use iced_x86::CpuidFeature;
-use vbts_bts::Generation;
+use vbts_bts::Microarchitecture;
 
 use crate::mmu::paging::PHYS_BITS;
 use crate::processor::clock::Clock;
@@ -50,7 +50,7 @@ pub struct Model {
     /// Name on the command line.
     pub name: &'static str,
     /// What its DEBUGCTL can do.
-    pub generation: Generation,
+    pub microarchitecture: Microarchitecture,
     /// It has a Branch Trace Store.
     pub bts: bool,
     /// CPUID, sorted by leaf and sub-leaf, as processor 0 sees it with its local APIC enabled.
@@ -191,7 +191,7 @@ const BASE: &[CpuidFeature] = &[
 /// features that a virtual machine needs.
 const CORE2: Model = Model {
     name: "core2",
-    generation: Generation::Core2,
+    microarchitecture: Microarchitecture::Core2,
     bts: true,
     features: CORE2_FEATURES,
     leaves: &CORE2_LEAVES,
@@ -210,7 +210,7 @@ const X86_64_V2: Model = Model {
 /// Intel Core i7 (Nehalem), of the first ones.
 const NEHALEM: Model = Model {
     name: "nehalem",
-    generation: Generation::Nehalem,
+    microarchitecture: Microarchitecture::Nehalem,
     bts: true,
     features: X86_64_V2_FEATURES,
     leaves: &NEHALEM_LEAVES,
@@ -436,7 +436,7 @@ impl Model {
     const fn without_bts(&self, leaves: &'static [Leaf]) -> Self {
         Self {
             name: self.name,
-            generation: self.generation,
+            microarchitecture: self.microarchitecture,
             bts: false,
             leaves,
             features: self.features,

@@ -94,7 +94,7 @@ impl Cpu {
             // Records might overwrite the fields.
             return;
         }
-        self.observe_ds_page(ds_page);
+        self.track_ds_page(ds_page);
         // A record that fits after the next one: no wrap. Neither reaches the threshold, or it lies
         // behind.
         let mut end = absolute_maximum.saturating_sub(2 * RECORD_SIZE - 1);
@@ -112,23 +112,23 @@ impl Cpu {
 
     /// Has writes to the page at `gpa` close the window, and no longer those to the page of which
     /// that was so.
-    fn observe_ds_page(&mut self, gpa: u64) {
+    fn track_ds_page(&mut self, gpa: u64) {
         let before = std::mem::replace(&mut self.ds_page, gpa);
         if before != gpa {
-            self.flag_page(before);
-            self.flag_page(gpa);
+            self.update_write_tracking(before);
+            self.update_write_tracking(gpa);
         }
     }
 
     /// Whether writes to the guest-physical page of `gpa` must be looked at: it holds decoded code,
     /// or the fields of the DS area.
-    pub(crate) fn is_observed(&self, gpa: u64) -> bool {
+    pub(crate) fn is_write_tracked(&self, gpa: u64) -> bool {
         self.code_map.is_code(gpa) || gpa & !0xFFF == self.ds_page
     }
 
-    /// Tells the TLB that [`Self::is_observed`] may have changed for this page.
-    pub(crate) fn flag_page(&mut self, gpa: u64) {
-        self.tlb.set_observed(gpa, self.is_observed(gpa));
+    /// Tells the TLB that [`Self::is_write_tracked`] may have changed for this page.
+    pub(crate) fn update_write_tracking(&mut self, gpa: u64) {
+        self.tlb.set_write_tracked(gpa, self.is_write_tracked(gpa));
     }
 }
 

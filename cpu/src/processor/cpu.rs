@@ -23,7 +23,7 @@ use crate::processor::usage::Meter;
 use crate::state::flags::{Int, Lazy};
 use crate::state::vector;
 use crate::state::{
-    CpuState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
+    ArchState, MsrState, PendingEvent, SegAttr, SystemState, X87State, cr0, efer, rflags,
 };
 
 /// Why an instruction did not complete.
@@ -63,7 +63,7 @@ pub enum Fault {
 bitflags! {
     /// Reasons to leave the fast path between two blocks.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Special: u32 {
+    pub struct PendingWork: u32 {
         /// RFLAGS.TF: trap after each instruction.
         const TRAP = 1 << 8;
         /// STI, MOV SS or POP SS: hold interrupts for one instruction.
@@ -74,8 +74,8 @@ bitflags! {
         const BREAKPOINT = 1 << 11;
         /// HLT.
         const HALTED = 1 << 12;
-        /// Decoded code was overwritten by something that is not an instruction's own store.
-        const OVERWRITTEN = 1 << 13;
+        /// Decoded code was invalid_pages by something that is not an instruction's own store.
+        const INVALIDATE = 1 << 13;
         /// Shutdown after a triple fault.
         const SHUTDOWN = 1 << 14;
         /// The machine may have changed: deadlines, DMA.
@@ -133,8 +133,8 @@ pub struct Cpu {
     pub(crate) limit: u64,
     /// The run loop returns when `icount` has reached this.
     pub(crate) run_limit: u64,
-    /// See [`Special`].
-    pub(crate) special: Special,
+    /// See [`PendingWork`].
+    pub(crate) pending_work: PendingWork,
     /// Default operand and address size of the code segment.
     pub(crate) code_size: CodeSize,
     /// Bits of a linear address: 32 outside IA-32e mode.
@@ -178,7 +178,7 @@ pub struct Cpu {
     /// Virtual time minus instructions retired: what HLT has skipped.
     pub(crate) skipped: u64,
     pub(crate) nmi_blocked: bool,
-    /// See [`Special::ACCEPTED`].
+    /// See [`PendingWork::ACCEPTED`].
     pub(crate) accepted: Option<PendingEvent>,
     /// Bits of DR6 for the debug exception that is due at the next instruction boundary.
     pub(crate) pending_db: u64,
@@ -187,8 +187,8 @@ pub struct Cpu {
     /// A branch was taken since the last look: kept while the processor steps on branches.
     pub(crate) branched: bool,
     spin: SpinDetector,
-    /// Guest-physical pages whose decoded code has to be forgotten (see [`Special::OVERWRITTEN`]).
-    pub(crate) overwritten: Vec<u64>,
+    /// Guest-physical pages whose decoded code is stale (see [`PendingWork::INVALIDATE`]).
+    pub(crate) invalid_pages: Vec<u64>,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) model: &'static Model,
@@ -211,7 +211,7 @@ impl std::fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// A processor of `model` in the state `CpuState::default()`, which is no architectural reset
+    /// A processor of `model` in the state `ArchState::default()`, which is no architectural reset
     /// state: load one with [`Cpu::load_state`].
     pub fn new(
         model: &'static Model,
@@ -234,7 +234,7 @@ impl Cpu {
             icount: 0,
             limit: 0,
             run_limit: 0,
-            special: Special::empty(),
+            pending_work: PendingWork::empty(),
             code_size: CodeSize::Bits64,
             linear_mask: u64::MAX,
             code_segment: (0, u32::MAX),
@@ -246,7 +246,7 @@ impl Cpu {
             tlb: Tlb::new(),
             ram,
             code_map,
-            recorder: Recorder::new(model.generation),
+            recorder: Recorder::new(model.microarchitecture),
             pmu: Box::new(Pmu::new(model)),
             window: Window::default(),
             ds_page: NO_PAGE,
@@ -264,16 +264,16 @@ impl Cpu {
             breakpoints: Breakpoints::default(),
             branched: false,
             spin: SpinDetector::default(),
-            overwritten: Vec::new(),
+            invalid_pages: Vec::new(),
             platform,
             signals,
             model,
             topology: Topology::default(),
             msr_store: crate::processor::msr::reset_values(model),
         };
-        cpu.load_state(&CpuState {
+        cpu.load_state(&ArchState {
             mxcsr: 0x1F80,
-            ..CpuState::default()
+            ..ArchState::default()
         });
         cpu
     }
@@ -517,7 +517,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {
-            self.special |= Special::SERIALIZE;
+            self.pending_work |= PendingWork::SERIALIZE;
         }
     }
 
@@ -525,7 +525,7 @@ impl Cpu {
     /// does.
     pub(crate) fn pause(&mut self) {
         if self.topology.count > 1 && self.spin.pause(self.icount) {
-            self.special |= Special::SPINS;
+            self.pending_work |= PendingWork::SPINS;
         }
     }
 
@@ -534,12 +534,12 @@ impl Cpu {
     pub(crate) fn is_due(&self) -> bool {
         self.icount >= self.limit
             || self.signals.get() & self.signal_mask != 0
-            || !self.special.is_empty()
+            || !self.pending_work.is_empty()
     }
 
     /// The machine may have changed under the processor: look at it after this block.
     pub(crate) fn after_bus(&mut self) {
-        self.special |= Special::BUS;
+        self.pending_work |= PendingWork::BUS;
     }
 
     // Mode
@@ -580,10 +580,10 @@ impl Cpu {
                 0
             }
             | if self.nmi_blocked { 0 } else { Signals::NMI };
-        self.special
-            .set(Special::TRAP, self.eflags & rflags::TF != 0);
-        self.special
-            .set(Special::RESUME, self.eflags & rflags::RF != 0);
+        self.pending_work
+            .set(PendingWork::TRAP, self.eflags & rflags::TF != 0);
+        self.pending_work
+            .set(PendingWork::RESUME, self.eflags & rflags::RF != 0);
         self.code_size = match (self.code64, cs.attr.contains(SegAttr::DB)) {
             (true, _) => CodeSize::Bits64,
             (false, true) => CodeSize::Bits32,
@@ -656,12 +656,13 @@ impl Cpu {
 
     /// Whether a triple fault has shut the processor down.
     pub fn has_shut_down(&self) -> bool {
-        self.special.contains(Special::SHUTDOWN)
+        self.pending_work.contains(PendingWork::SHUTDOWN)
     }
 
     /// Whether the processor executes HLT, and nothing has come to end that.
     pub fn asleep(&self) -> bool {
-        self.special.contains(Special::HALTED) && self.signals.get() & self.signal_mask == 0
+        self.pending_work.contains(PendingWork::HALTED)
+            && self.signals.get() & self.signal_mask == 0
     }
 
     /// Whether maskable interrupts are taken (RFLAGS.IF).
@@ -684,10 +685,10 @@ impl Cpu {
     // State
 
     /// The architectural state, at an instruction boundary.
-    pub fn state(&self) -> CpuState {
+    pub fn state(&self) -> ArchState {
         let mut gpr = [0; 16];
         gpr.copy_from_slice(&self.gpr[..16]);
-        CpuState {
+        ArchState {
             gpr,
             rip: self.rip,
             rflags: self.rflags(),
@@ -702,9 +703,9 @@ impl Cpu {
             mxcsr: self.mxcsr,
             tsc: self.tsc(0),
             nmi_blocked: self.nmi_blocked,
-            interrupt_shadow: self.special.contains(Special::SHADOW),
-            halted: self.special.contains(Special::HALTED),
-            pending: if self.special.contains(Special::DEBUG) {
+            interrupt_shadow: self.pending_work.contains(PendingWork::SHADOW),
+            halted: self.pending_work.contains(PendingWork::HALTED),
+            pending: if self.pending_work.contains(PendingWork::DEBUG) {
                 Some(PendingEvent::Debug(self.pending_db))
             } else {
                 self.accepted
@@ -714,7 +715,7 @@ impl Cpu {
 
     /// Loads the architectural state. DEBUGCTL and DS_AREA values that this processor would not
     /// accept are loaded as zero.
-    pub fn load_state(&mut self, s: &CpuState) {
+    pub fn load_state(&mut self, s: &ArchState) {
         self.gpr[..16].copy_from_slice(&s.gpr);
         self.rip = s.rip;
         self.sys = s.sys.clone();
@@ -735,18 +736,19 @@ impl Cpu {
             self.tsc_offset = s.tsc.wrapping_sub(self.now());
         }
         self.nmi_blocked = s.nmi_blocked;
-        self.special &= Special::OVERWRITTEN;
-        self.special.set(Special::SHADOW, s.interrupt_shadow);
-        self.special.set(Special::HALTED, s.halted);
+        self.pending_work &= PendingWork::INVALIDATE;
+        self.pending_work
+            .set(PendingWork::SHADOW, s.interrupt_shadow);
+        self.pending_work.set(PendingWork::HALTED, s.halted);
         (self.pending_db, self.accepted) = (0, None);
         match s.pending {
             Some(PendingEvent::Debug(causes)) => {
                 self.pending_db = causes;
-                self.special |= Special::DEBUG;
+                self.pending_work |= PendingWork::DEBUG;
             }
             Some(event) => {
                 self.accepted = Some(event);
-                self.special |= Special::ACCEPTED;
+                self.pending_work |= PendingWork::ACCEPTED;
             }
             None => {}
         }

@@ -1,7 +1,7 @@
 //! Debug registers: breakpoints, watchpoints, single-stepping (SDM Vol. 3B 17.2, 17.3).
 
 use crate::insn::Abort;
-use crate::processor::cpu::{Cpu, Special};
+use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::interrupt::{Event, Source};
 use crate::processor::memory::Access;
 use crate::state::vector;
@@ -109,7 +109,8 @@ impl Cpu {
     fn set_breakpoints(&mut self, new: Breakpoints) {
         let old = std::mem::replace(&mut self.breakpoints, new);
         // One instruction at a time: a watchpoint traps right after the instruction that hits it.
-        self.special.set(Special::BREAKPOINT, !new.is_empty());
+        self.pending_work
+            .set(PendingWork::BREAKPOINT, !new.is_empty());
         if old.data() != new.data() {
             // A watched page is never entered into the TLB, so that each access to it is seen.
             self.flush_tlb(false);
@@ -144,7 +145,7 @@ impl Cpu {
         let hits = self.hits(|b| b.hit_by(access) && b.overlaps(la, len as u64));
         if hits != 0 {
             self.pending_db |= hits;
-            self.special |= Special::DEBUG;
+            self.pending_work |= PendingWork::DEBUG;
         }
     }
 
@@ -152,8 +153,8 @@ impl Cpu {
     /// or POP SS (SDM Vol. 3A 6.8.3), SYSCALL or INT n, which cleared TF, or no branch while
     /// DEBUGCTL.BTF is set.
     pub(crate) fn trap_suppressed(&self) -> bool {
-        self.special
-            .intersects(Special::HOLD_TRAP | Special::NO_STEP)
+        self.pending_work
+            .intersects(PendingWork::HOLD_TRAP | PendingWork::NO_STEP)
             || (!self.branched && self.recorder.debugctl() & DEBUGCTL_BTF != 0)
     }
 
@@ -167,7 +168,7 @@ impl Cpu {
     /// exception ends it, that of INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
     pub(crate) fn drop_debug_trap(&mut self) {
         self.pending_db = 0;
-        self.special.remove(Special::DEBUG);
+        self.pending_work.remove(PendingWork::DEBUG);
     }
 
     /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is
@@ -187,7 +188,7 @@ impl Cpu {
     fn raise_debug(&mut self, causes: u64) {
         self.enter_debug_exception(causes);
         // As an interrupt does, it wakes a processor that executes HLT.
-        self.special.remove(Special::HALTED);
+        self.pending_work.remove(PendingWork::HALTED);
         self.raise(Event {
             vector: vector::DB,
             error: None,

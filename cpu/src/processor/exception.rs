@@ -2,7 +2,7 @@
 //! cannot be delivered (SDM Vol. 3A 6.15, interrupt 8).
 
 use crate::insn::Abort;
-use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::cpu::{Cpu, Fault, PendingWork};
 use crate::processor::interrupt::{Event, Source};
 use crate::state::vector;
 
@@ -38,7 +38,7 @@ impl Cpu {
         self.pmu.idle += 1;
         match self.fault_event(stack) {
             Some(event) => self.raise(event),
-            None => self.special |= Special::SHUTDOWN,
+            None => self.pending_work |= PendingWork::SHUTDOWN,
         }
     }
 
@@ -74,12 +74,12 @@ impl Cpu {
     pub(crate) fn raise(&mut self, mut event: Event) {
         while let Err(Abort) = self.deliver(&event) {
             let Some(second) = self.fault_event(false) else {
-                self.special |= Special::SHUTDOWN;
+                self.pending_work |= PendingWork::SHUTDOWN;
                 return;
             };
             event = match (class(&event), class(&second)) {
                 (Class::DoubleFault, Class::Contributory | Class::PageFault) => {
-                    self.special |= Special::SHUTDOWN;
+                    self.pending_work |= PendingWork::SHUTDOWN;
                     return;
                 }
                 (Class::Contributory, Class::Contributory)

@@ -4,7 +4,7 @@
 //! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
 
 use crate::insn::{Abort, Exec, Flow, Op};
-use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::cpu::{Cpu, Fault, PendingWork};
 use crate::processor::frame::Frame;
 use crate::processor::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
 use crate::state::flags::Int;
@@ -262,7 +262,8 @@ impl Cpu {
 
     /// Delivers what another accelerator had accepted.
     pub(crate) fn raise_accepted(&mut self) {
-        self.special.remove(Special::ACCEPTED | Special::HALTED);
+        self.pending_work
+            .remove(PendingWork::ACCEPTED | PendingWork::HALTED);
         match self.accepted.take() {
             Some(PendingEvent::Interrupt(vector)) => self.raise_interrupt(vector),
             Some(PendingEvent::Nmi) => self.raise_nmi(),
@@ -294,7 +295,7 @@ impl Cpu {
         })?;
         // The instruction clears TF, and does not trap (SDM Vol. 3B 17.3.1.4).
         if stepping {
-            self.special |= Special::NO_STEP;
+            self.pending_work |= PendingWork::NO_STEP;
         }
         Ok(Flow::Jump)
     }

@@ -7,7 +7,7 @@ use vbts_bts::{DsFault, DsMemory};
 use crate::insn::{Abort, Op};
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
-use crate::processor::cpu::{Cpu, Fault, Special};
+use crate::processor::cpu::{Cpu, Fault, PendingWork};
 use crate::state::flags::Int;
 
 /// What an access does.
@@ -317,10 +317,10 @@ impl Cpu {
                 if let Target::Ram(hit) =
                     self.translate(la, Access::Write, Privilege::Supervisor)?
                 {
-                    if hit.observed {
+                    if hit.write_tracked {
                         self.window.close();
-                        self.overwritten.push(hit.gpa & !0xFFF);
-                        self.special |= Special::OVERWRITTEN;
+                        self.invalid_pages.push(hit.gpa & !0xFFF);
+                        self.pending_work |= PendingWork::INVALIDATE;
                     }
                     // SAFETY: `translate` found RAM for this byte.
                     unsafe { hit.host.write(b) };
@@ -442,7 +442,7 @@ impl Cpu {
     /// A write of `len` bytes at `hit` must not meet code that has been decoded; and the fields of
     /// the DS area may not be what they were.
     fn check_observed(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
-        if hit.observed {
+        if hit.write_tracked {
             self.window.close();
             if self.code_map.overlaps(hit.gpa, len) {
                 return Err(self.abort(Fault::CodeWrite { gpa: hit.gpa }));
@@ -514,7 +514,7 @@ impl Cpu {
             // SAFETY: `page` is the start of a page of RAM.
             host: unsafe { page.as_ptr().add((la & 0xFFF) as usize) },
             gpa: walk.gpa,
-            observed: access == Access::Write && self.is_observed(walk.gpa),
+            write_tracked: access == Access::Write && self.is_write_tracked(walk.gpa),
             global: walk.global,
         };
         if !self.watched(la, access) {

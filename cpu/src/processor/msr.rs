@@ -417,7 +417,7 @@ impl Cpu {
             Kind::DebugCtl => {
                 // Without a Branch Trace Store its flags cannot be set (Vol. 3B 17.4.9).
                 let absent =
-                    !self.model.bts && value & self.model.generation.layout().tracing() != 0;
+                    !self.model.bts && value & self.model.microarchitecture.layout().tracing() != 0;
                 if absent || self.recorder.set_debugctl(value).is_err() {
                     return Err(self.gp(0));
                 }

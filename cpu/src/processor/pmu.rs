@@ -27,7 +27,7 @@ use vbts_bts::DebugCtl;
 use crate::decode::MAX_BLOCK;
 use crate::model::Model;
 use crate::processor::clock::{Clock, HostClock};
-use crate::processor::cpu::{Cpu, Special};
+use crate::processor::cpu::{Cpu, PendingWork};
 use crate::state::PmuState;
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, the pin, is nowhere; version 2 has no "any thread".
@@ -408,7 +408,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn count_events(&mut self, ahead: u8) {
-        self.special.remove(Special::EVENTS);
+        self.pending_work.remove(PendingWork::EVENTS);
         let now = self.totals(ahead);
         let passed = now.since(std::mem::replace(&mut self.pmu.last, now));
         let mask = self.pmu.shape.mask;
@@ -432,7 +432,7 @@ impl Cpu {
             self.performance_interrupt();
         }
         if std::mem::take(&mut self.pmu.freezes) {
-            self.special.remove(Special::EVENTS);
+            self.pending_work.remove(PendingWork::EVENTS);
             self.msr.pmu.global_ctrl = 0;
             self.configure_counters();
         } else {
@@ -509,7 +509,7 @@ impl Cpu {
 
     /// It returns.
     pub(crate) fn leave_run(&mut self) {
-        if self.pmu.active || self.special.contains(Special::EVENTS) {
+        if self.pmu.active || self.pending_work.contains(PendingWork::EVENTS) {
             self.count_events(0);
         }
     }
@@ -518,7 +518,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn update_counted_ring(&mut self) {
         if self.pmu.active && ring(self.cpl) != self.pmu.ring {
-            self.special |= Special::EVENTS;
+            self.pending_work |= PendingWork::EVENTS;
         }
     }
 
@@ -534,7 +534,7 @@ impl Cpu {
         }
         if debugctl.contains(DebugCtl::FREEZE_PERFMON_ON_PMI) {
             self.pmu.freezes = true;
-            self.special |= Special::EVENTS;
+            self.pending_work |= PendingWork::EVENTS;
         }
         self.platform.performance_interrupt(self.now());
     }

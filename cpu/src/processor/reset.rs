@@ -5,8 +5,8 @@ use crate::model::Model;
 use crate::processor::debug::{DR6_ONES, DR7_ONES};
 use crate::processor::segment::system;
 use crate::state::{
-    CpuState, MsrState, PmuState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0, gpr,
-    rflags,
+    ArchState, MsrState, PmuState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0,
+    gpr, rflags,
 };
 
 /// Where a processor without a start-up IPI begins: the last 16 bytes below 4 GBytes.
@@ -41,7 +41,7 @@ const TABLE: TableRegister = TableRegister {
     limit: 0xFFFF,
 };
 
-impl CpuState {
+impl ArchState {
     /// After RESET, without a built-in self-test.
     #[must_use]
     pub fn after_reset(model: &Model) -> Self {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn reset_leads_to_the_reset_vector() {
-        let s = CpuState::after_reset(core2());
+        let s = ArchState::after_reset(core2());
         assert_eq!(s.sys.cr0, 0x6000_0010);
         assert_eq!((s.sys.cr3, s.sys.cr4, s.sys.efer), (0, 0, 0));
         assert_eq!(s.sys.seg[1].base + s.rip, 0xFFFF_FFF0);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn init_keeps_what_belongs_to_programs_and_caches() {
-        let mut before = CpuState::after_reset(core2());
+        let mut before = ArchState::after_reset(core2());
         before.sys.cr0 = cr0::PE | cr0::PG | cr0::NE;
         before.sys.efer = 0xD01;
         before.sys.cr3 = 0x1000;
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_start_up_ipi_names_a_page() {
-        let mut s = CpuState::after_reset(core2());
+        let mut s = ArchState::after_reset(core2());
         s.start_up(0x9A);
         let cs = s.sys.seg[1];
         assert_eq!((cs.selector, cs.base, cs.limit), (0x9A00, 0x9_A000, 0xFFFF));

@@ -1,12 +1,12 @@
-//! RFLAGS. The six arithmetic flags are kept as two words and evaluated when somebody looks.
+//! RFLAGS. The six arithmetic flags are kept as two words and evaluated when they are read.
 //!
 //! `res` is the sign-extended result: ZF, SF and PF follow from it. `aux` holds what does not: the
 //! carry out of the most significant bit (CF, bit 63), the carry into it XORed out of CF to give OF
 //! (bit 62), the carry out of bit 3 (AF, bit 3), and corrections to PF (bits 15:8, XORed into the
 //! low byte of the result) and SF (bit 0), for flags that no result could give, as after POPF.
 //!
-//! The carries take longer to find than the sum, and most are overwritten before anybody looks. So
-//! an addition or subtraction of up to 32 bits leaves in `aux` what they can be found from: its
+//! Computing the carries takes longer than the sum, and most are overwritten before they are read.
+//! So an addition or subtraction of up to 32 bits leaves in `aux` what they are computed from: its
 //! second operand (bits 63:32) and its width, as the shift that moves its most significant bit to
 //! bit 63 (bits 21:16).
 

@@ -338,7 +338,7 @@ pub enum PendingEvent {
 
 /// Everything that has to move with a logical processor from one accelerator to another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CpuState {
+pub struct ArchState {
     /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8-R15.
     pub gpr: [u64; 16],
     /// RIP.

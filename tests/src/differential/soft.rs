@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use vbts_cpu::Exit;
-use vbts_cpu::state::{CpuState, SystemState, cr0, cr4};
+use vbts_cpu::state::{ArchState, SystemState, cr0, cr4};
 use vbts_testkit::descriptor::{
     Gate, KERNEL_CODE64, USER_CODE32, USER_CODE64, USER_DATA, null, segment, selector, tss,
 };
@@ -76,14 +76,14 @@ impl Soft {
         if state.mode == Mode::Bits32 {
             sys.seg[1] = segment(selector::USER_CS32, USER_CODE32);
         }
-        let mut start = CpuState {
+        let mut start = ArchState {
             gpr: state.gpr,
             rip: CODE,
             rflags: state.rflags,
             sys,
             xmm: state.float.xmm,
             mxcsr: state.float.mxcsr,
-            ..CpuState::default()
+            ..ArchState::default()
         };
         start.x87.fcw = state.float.fcw;
         start.x87.fsw = state.float.fsw;

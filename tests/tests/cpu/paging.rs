@@ -12,7 +12,7 @@ use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
 use vbts_cpu::state::gpr::{RAX, RBX, RSP};
 use vbts_cpu::state::vector::{GP, PF, SS, UD};
-use vbts_cpu::state::{CpuState, cr0, efer};
+use vbts_cpu::state::{ArchState, cr0, efer};
 use vbts_testkit::processor::stride;
 
 // Bits of an entry (SDM Vol. 3A tables 4-14 to 4-19).
@@ -139,7 +139,7 @@ impl Setting {
 /// A machine on which the same small program runs again and again, with other tables.
 struct Bench {
     guest: Guest,
-    base: CpuState,
+    base: ArchState,
     pml4: u64,
     /// Rows of a table, and which of them are run.
     rows: usize,

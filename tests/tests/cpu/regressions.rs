@@ -6,7 +6,7 @@ use crate::common::deviations::{apply_to_case, is_left_out};
 use crate::common::{DATA, Guest, USER, USER_STACK, assemble, segment, selector};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register, RepPrefixKind};
-use vbts_cpu::CpuState;
+use vbts_cpu::ArchState;
 use vbts_cpu::state::gpr::{RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
 use vbts_cpu::state::vector::{BR, DB, GP, PF, SS, UD};
 use vbts_cpu::state::{Segment, cr0, rflags};
@@ -49,7 +49,7 @@ struct Case {
     mode: Mode,
     code: fn(&mut CodeAssembler) -> Result<(), IcedError>,
     /// Sets up the state; what it does not set is zero.
-    before: fn(&mut CpuState),
+    before: fn(&mut ArchState),
     /// Quadwords of memory before the instruction; the rest is zero.
     memory: &'static [(u64, u64)],
     end: End,

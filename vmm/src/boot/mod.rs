@@ -146,7 +146,7 @@ pub struct LoadedKernel {
 pub fn load(
     memory: &GuestMemory,
     source: &BootSource<'_>,
-) -> Result<vbts_cpu::CpuState, BootError> {
+) -> Result<vbts_cpu::ArchState, BootError> {
     let kernel = load_kernel(memory, source.kernel)?;
     let initrd = source
         .initrd

@@ -1,7 +1,7 @@
 //! The processor as the 64-bit boot protocol wants it: long mode, flat segments, the first 4 GiB
 //! mapped to themselves.
 
-use vbts_cpu::CpuState;
+use vbts_cpu::ArchState;
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer, gpr, rflags};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 
@@ -56,7 +56,7 @@ pub fn write_tables(memory: &GuestMemory) -> Result<(), GuestMemoryError> {
 }
 
 /// The state in which the boot processor enters the kernel at `entry`.
-pub fn initial_state(entry: u64) -> CpuState {
+pub fn initial_state(entry: u64) -> ArchState {
     let flat = SegAttr::ACCESSED | SegAttr::RW | SegAttr::S | SegAttr::P | SegAttr::G;
     let segment = |selector, attr, limit| Segment {
         selector,
@@ -68,7 +68,7 @@ pub fn initial_state(entry: u64) -> CpuState {
     let data = segment(BOOT_DS, flat | SegAttr::DB, u32::MAX);
     let busy_tss = SegAttr::from_bits_retain(0xB) | SegAttr::P;
 
-    let mut state = CpuState {
+    let mut state = ArchState {
         mxcsr: 0x1F80,
         rip: entry,
         rflags: rflags::FIXED,

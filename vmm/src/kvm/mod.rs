@@ -8,14 +8,14 @@
 //! | [`passthrough`] | probe of Branch Trace Store pass-through |
 //! | [`vm`] | a virtual machine: memory, and which MSRs exit |
 //! | [`vcpu`] | a processor and its exits |
-//! | [`state`] | its state, as [`vbts_cpu::CpuState`] has it |
+//! | [`state`] | its state, as [`vbts_cpu::ArchState`] has it |
 //! | [`kick`] | ending KVM_RUN from other threads |
 //! | [`msr`] | one MSR of a vCPU |
 //! | [`ioctl`] | the ioctls that kvm-ioctls lacks |
 //!
 //! The board's interrupt controllers and timers serve both accelerators. KVM's own are not created,
 //! so a hand-over does not move any of their state. An MSR that is not part of
-//! [`vbts_cpu::CpuState`] is filtered: its accesses exit, and the software CPU's table answers
+//! [`vbts_cpu::ArchState`] is filtered: its accesses exit, and the software CPU's table answers
 //! them.
 
 pub mod check;

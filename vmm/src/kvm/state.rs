@@ -1,4 +1,4 @@
-//! The state of a processor between [`CpuState`] and KVM's structures.
+//! The state of a processor between [`ArchState`] and KVM's structures.
 
 use std::sync::LazyLock;
 
@@ -8,13 +8,13 @@ use kvm_bindings::{
     kvm_xsave,
 };
 use kvm_ioctls::VcpuFd;
-use vbts_cpu::CpuState;
+use vbts_cpu::ArchState;
 use vbts_cpu::state::vector;
 use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, efer};
 
 use super::{KvmError, Named};
 
-/// An MSR that is part of [`CpuState`] and that KVM's processor holds, and the field that it is.
+/// An MSR that is part of [`ArchState`] and that KVM's processor holds, and the field that it is.
 type MsrField = (u32, fn(&mut MsrState) -> &mut u64);
 
 /// All of them but for those that have a place in `kvm_sregs`.
@@ -105,8 +105,8 @@ fn from_table(t: &kvm_dtable) -> TableRegister {
     }
 }
 
-/// General registers. KVM has names where [`CpuState`] has numbers.
-fn to_regs(s: &CpuState) -> kvm_regs {
+/// General registers. KVM has names where [`ArchState`] has numbers.
+fn to_regs(s: &ArchState) -> kvm_regs {
     let [
         rax,
         rcx,
@@ -147,7 +147,7 @@ fn to_regs(s: &CpuState) -> kvm_regs {
     }
 }
 
-fn from_regs(r: &kvm_regs, s: &mut CpuState) {
+fn from_regs(r: &kvm_regs, s: &mut ArchState) {
     s.gpr = [
         r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12,
         r.r13, r.r14, r.r15,
@@ -156,7 +156,7 @@ fn from_regs(r: &kvm_regs, s: &mut CpuState) {
     s.rflags = r.rflags;
 }
 
-fn to_sregs(s: &CpuState, apic_base: u64, cr8: u64) -> kvm_sregs {
+fn to_sregs(s: &ArchState, apic_base: u64, cr8: u64) -> kvm_sregs {
     let sys = &s.sys;
     let [es, mut cs, ss, ds, fs, gs] = sys.seg.map(|s| to_segment(&s));
     if sys.efer & efer::LMA == 0 {
@@ -186,7 +186,7 @@ fn to_sregs(s: &CpuState, apic_base: u64, cr8: u64) -> kvm_sregs {
     }
 }
 
-fn from_sregs(r: &kvm_sregs, s: &mut CpuState) {
+fn from_sregs(r: &kvm_sregs, s: &mut ArchState) {
     let sys = &mut s.sys;
     let old = sys.seg[1];
     sys.seg = [r.es, r.cs, r.ss, r.ds, r.fs, r.gs].map(|s| from_segment(&s));
@@ -222,7 +222,7 @@ mod xsave {
 
 /// The vector and floating-point registers. KVM_SET_FPU would not do: it leaves XSTATE_BV alone,
 /// and KVM's processor takes what that does not name as it is after initialization.
-fn to_xsave(s: &CpuState) -> kvm_xsave {
+fn to_xsave(s: &ArchState) -> kvm_xsave {
     let mut area = kvm_xsave::default();
     let mut put = |at: usize, bytes: &[u8]| {
         for (i, byte) in (at..).zip(bytes) {
@@ -248,7 +248,7 @@ fn to_xsave(s: &CpuState) -> kvm_xsave {
     area
 }
 
-fn from_xsave(area: &kvm_xsave, s: &mut CpuState) {
+fn from_xsave(area: &kvm_xsave, s: &mut ArchState) {
     let word = |at: usize| area.region.get(at / 4).copied().unwrap_or_default();
     let half = |at: usize| (word(at) >> (8 * (at % 4))) as u16;
     let quad = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
@@ -266,7 +266,7 @@ fn from_xsave(area: &kvm_xsave, s: &mut CpuState) {
     s.xmm = std::array::from_fn(|i| register(xsave::XMM + 16 * i));
 }
 
-fn to_events(s: &CpuState) -> kvm_vcpu_events {
+fn to_events(s: &ArchState) -> kvm_vcpu_events {
     let mut events = kvm_vcpu_events {
         flags: KVM_VCPUEVENT_VALID_SHADOW | KVM_VCPUEVENT_VALID_NMI_PENDING,
         ..Default::default()
@@ -292,7 +292,7 @@ fn to_events(s: &CpuState) -> kvm_vcpu_events {
 
 /// Faults and software interrupts that KVM was about to deliver are left out: RIP is at the
 /// instruction that raises them again.
-fn from_events(events: &kvm_vcpu_events, s: &mut CpuState) {
+fn from_events(events: &kvm_vcpu_events, s: &mut ArchState) {
     s.nmi_blocked = events.nmi.masked != 0;
     s.interrupt_shadow = events.interrupt.shadow != 0;
     let exception = &events.exception;
@@ -335,7 +335,7 @@ fn all_of_them(done: usize) -> Result<(), KvmError> {
 ///
 /// # Errors
 /// KVM refuses a part of it.
-pub fn load(vcpu: &VcpuFd, s: &CpuState, apic_base: u64, cr8: u64) -> Result<(), KvmError> {
+pub fn load(vcpu: &VcpuFd, s: &ArchState, apic_base: u64, cr8: u64) -> Result<(), KvmError> {
     vcpu.set_sregs(&to_sregs(s, apic_base, cr8))
         .named("KVM_SET_SREGS")?;
     vcpu.set_regs(&to_regs(s)).named("KVM_SET_REGS")?;
@@ -367,7 +367,7 @@ pub fn load(vcpu: &VcpuFd, s: &CpuState, apic_base: u64, cr8: u64) -> Result<(),
 ///
 /// # Errors
 /// KVM refuses.
-pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<Besides, KvmError> {
+pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<Besides, KvmError> {
     from_regs(&vcpu.get_regs().named("KVM_GET_REGS")?, s);
     from_sregs(&vcpu.get_sregs().named("KVM_GET_SREGS")?, s);
     from_xsave(&vcpu.get_xsave().named("KVM_GET_XSAVE")?, s);
@@ -387,7 +387,7 @@ pub fn save(vcpu: &VcpuFd, s: &mut CpuState) -> Result<Besides, KvmError> {
     })
 }
 
-/// What KVM's processor has, and [`CpuState`] has not.
+/// What KVM's processor has, and [`ArchState`] has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Besides {
     /// A non-maskable interrupt that waits: for the end of the service of another, or for what is
@@ -400,14 +400,14 @@ mod tests {
     use super::*;
 
     /// A state in which every field has a value of its own.
-    fn state() -> CpuState {
-        let mut s = CpuState {
+    fn state() -> ArchState {
+        let mut s = ArchState {
             rip: 0x1234,
             rflags: 0x202,
             mxcsr: 0x1F80,
             nmi_blocked: true,
             interrupt_shadow: true,
-            ..CpuState::default()
+            ..ArchState::default()
         };
         for (i, r) in s.gpr.iter_mut().enumerate() {
             *r = 0x100 + i as u64;
@@ -440,9 +440,9 @@ mod tests {
     #[test]
     fn every_part_goes_there_and_back() {
         let s = state();
-        let mut back = CpuState {
+        let mut back = ArchState {
             x87: s.x87,
-            ..CpuState::default()
+            ..ArchState::default()
         };
         back.x87.r = [0; 8];
         from_regs(&to_regs(&s), &mut back);
@@ -462,11 +462,11 @@ mod tests {
             Some(PendingEvent::Nmi),
             Some(PendingEvent::Debug(0)),
         ] {
-            let s = CpuState {
+            let s = ArchState {
                 pending,
-                ..CpuState::default()
+                ..ArchState::default()
             };
-            let mut back = CpuState::default();
+            let mut back = ArchState::default();
             from_events(&to_events(&s), &mut back);
             assert_eq!(back.pending, pending);
         }
@@ -479,7 +479,7 @@ mod tests {
         events.exception.nr = vector::PF;
         events.interrupt.injected = 1;
         events.interrupt.soft = 1;
-        let mut s = CpuState::default();
+        let mut s = ArchState::default();
         from_events(&events, &mut s);
         assert_eq!(s.pending, None);
     }

@@ -11,7 +11,7 @@ use kvm_bindings::{
     kvm_cpuid_entry2, kvm_run,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
-use vbts_cpu::{Cpu, CpuState, Exit, HostClock, Leaf, Platform, Signals};
+use vbts_cpu::{ArchState, Cpu, Exit, HostClock, Leaf, Platform, Signals};
 
 use super::kick::{ThreadRegistration, VcpuKick};
 use super::{KvmError, Named, ioctl, msr, state};
@@ -130,7 +130,7 @@ impl KvmVcpu {
     ///
     /// # Errors
     /// KVM refuses.
-    pub fn save(&mut self, platform: &dyn Platform, s: &mut CpuState) -> Result<(), KvmError> {
+    pub fn save(&mut self, platform: &dyn Platform, s: &mut ArchState) -> Result<(), KvmError> {
         // The register that an access to the machine loads, and RIP, are written on the way back
         // into the guest.
         self.fd.set_kvm_immediate_exit(1);

@@ -33,7 +33,7 @@ pub struct Vm {
 
 impl Vm {
     /// A virtual machine with `memory` and so many `processors`, in which the guest reads and
-    /// writes natively only the MSRs that [`vbts_cpu::CpuState`] carries.
+    /// writes natively only the MSRs that [`vbts_cpu::ArchState`] carries.
     ///
     /// # Errors
     /// KVM refuses.

@@ -18,7 +18,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::{Segment, cr4};
-use vbts_cpu::{CpuState, Exit, Model, SoftCpu};
+use vbts_cpu::{ArchState, Exit, Model, SoftCpu};
 pub use vbts_testkit::assemble;
 pub use vbts_testkit::descriptor::Gate;
 use vbts_testkit::descriptor::{self, tss};
@@ -166,7 +166,7 @@ impl Guest {
     }
 
     /// Changes the processor's state.
-    pub fn update(&mut self, f: impl FnOnce(&mut CpuState)) {
+    pub fn update(&mut self, f: impl FnOnce(&mut ArchState)) {
         let mut state = self.soft.cpu.state();
         f(&mut state);
         self.soft.cpu.load_state(&state);

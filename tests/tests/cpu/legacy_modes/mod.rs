@@ -8,7 +8,7 @@ use self::programs::image::{Emit, Image, ROM, reported};
 use crate::common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
 use iced_x86::code_asm::*;
 use vbts_cpu::state::{SegAttr, cr0, gpr};
-use vbts_cpu::{CpuState, Exit};
+use vbts_cpu::{ArchState, Exit};
 use vbts_testkit::processor::Host;
 
 /// What a program has reported, and whether it ended in shutdown.
@@ -21,7 +21,7 @@ fn run(image: &Image) -> (Vec<u32>, bool) {
     guest.clear();
     guest.write_bytes(0x10_0000 - ROM as u64, rom);
     let model = vbts_cpu::model("core2").unwrap();
-    let mut state = CpuState::after_reset(model);
+    let mut state = ArchState::after_reset(model);
     // There is no RAM below 4 GBytes: the first instruction jumps to its copy in base memory.
     state.sys.seg[1].base = 0xF_0000;
     guest.soft.cpu.load_state(&state);
@@ -53,7 +53,7 @@ fn real(program: impl FnOnce(&mut CodeAssembler) -> Emit) -> Guest {
     let mut guest = Guest::new();
     guest.clear();
     guest.write_bytes(CODE, &assemble(16, 0, program));
-    let mut state = CpuState::after_reset(vbts_cpu::model("core2").unwrap());
+    let mut state = ArchState::after_reset(vbts_cpu::model("core2").unwrap());
     state.start_up((CODE >> 12) as u8);
     state.gpr[gpr::RSP] = 0x7000;
     guest.soft.cpu.load_state(&state);
