@@ -5,6 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::Exit;
+use vbts_cpu::state::msr::{IA32_DEBUGCTL, IA32_DS_AREA};
 use vbts_fuzz::guest::{BTS_BUFFER, CODE, DATA, DS_AREA, Guest, Mode, PT, RAM, ds_fields};
 use vbts_fuzz::input::Input;
 
@@ -12,9 +13,6 @@ use vbts_fuzz::input::Input;
 const BRANCHES: &[u8] = b"\xE8\x05\x00\x00\x00\xCD\x30\xEB\xF7\x90\xB9\x04\x00\x00\x00\xE2\xFE\xC3";
 /// WRMSR, then the branches.
 const WRITE_MSR: u64 = CODE + 0x100;
-
-const IA32_DEBUGCTL: u64 = 0x1D9;
-const IA32_DS_AREA: u64 = 0x600;
 
 /// A page that nothing here has a reason to write.
 const UNTOUCHED: u64 = RAM as u64 - 0x1000;
@@ -93,7 +91,7 @@ fuzz_target!(|data: &[u8]| {
                 orderly &= msr != IA32_DS_AREA || value == DS_AREA;
                 guest.update(|s| {
                     s.rip = WRITE_MSR;
-                    (s.gpr[1], s.gpr[0], s.gpr[2]) = (msr, value & 0xFFFF_FFFF, value >> 32);
+                    (s.gpr[1], s.gpr[0], s.gpr[2]) = (msr.into(), value & 0xFFFF_FFFF, value >> 32);
                 });
             }
             // The pages of the DS area and of the buffer: absent, read-only, not RAM, somewhere

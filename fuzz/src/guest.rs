@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{Cpu, ArchState, Exit, Platform, Signals, SoftCpu};
+use vbts_cpu::{ArchState, Cpu, Exit, Platform, Signals, SoftCpu};
 
 use crate::memory::GuardedRam;
 use crate::walk::{Purpose, Walker};

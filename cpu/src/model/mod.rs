@@ -9,7 +9,8 @@ use vbts_bts::Microarchitecture;
 use crate::mmu::paging::PHYS_BITS;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
-use crate::processor::msr::{APIC_BASE, APIC_BASE_ENABLE};
+use crate::processor::msr::APIC_BASE_ENABLE;
+use crate::state::msr::IA32_APIC_BASE;
 
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -563,7 +564,10 @@ impl Cpu {
             _ => {}
         }
         if l.leaf == 1 {
-            let base = self.platform.apic_rdmsr(self.now(), APIC_BASE).unwrap_or(0);
+            let base = self
+                .platform
+                .apic_rdmsr(self.now(), IA32_APIC_BASE)
+                .unwrap_or(0);
             if base & APIC_BASE_ENABLE == 0 {
                 // Vol. 3A 10.4.3: a disabled local APIC is not there.
                 l.edx &= !edx1::APIC;

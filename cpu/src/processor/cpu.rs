@@ -269,7 +269,7 @@ impl Cpu {
             signals,
             model,
             topology: Topology::default(),
-            msr_store: crate::processor::msr::reset_values(model),
+            msr_store: crate::processor::msr::reset_values(),
         };
         cpu.load_state(&ArchState {
             mxcsr: 0x1F80,

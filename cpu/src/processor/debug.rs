@@ -1,5 +1,7 @@
 //! Debug registers: breakpoints, watchpoints, single-stepping (SDM Vol. 3B 17.2, 17.3).
 
+use vbts_bts::DebugCtl;
+
 use crate::insn::Abort;
 use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::interrupt::{Event, Source};
@@ -23,7 +25,7 @@ const DR7_WRITABLE: u64 = 0xFFFF_23FF;
 pub(crate) const DR7_ONES: u64 = 1 << 10;
 
 /// DEBUGCTL: single-step on branches. At bit 1 in every generation.
-pub(crate) const DEBUGCTL_BTF: u64 = 1 << 1;
+pub(crate) const DEBUGCTL_BTF: u64 = DebugCtl::BTF.bits();
 
 /// What a breakpoint condition is about: the R/W field of DR7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,30 +5,15 @@
 
 use crate::insn::Abort;
 use crate::mmu::paging::PHYS_BITS;
-use crate::model::Model;
 use crate::processor::cpu::Cpu;
 use crate::processor::memory::canonical;
 use crate::processor::pmu::Register;
 use crate::processor::segment::sreg;
-use crate::state::{MsrState, cr0, efer};
+use crate::state::msr::*;
+use crate::state::{cr0, efer};
 
-/// IA32_APIC_BASE.
-pub(crate) const APIC_BASE: u32 = 0x1B;
 /// IA32_APIC_BASE: the local APIC is enabled.
 pub(crate) const APIC_BASE_ENABLE: u64 = 1 << 11;
-
-/// IA32_PAT after reset (Vol. 3A 11.12.4).
-pub(crate) const PAT_RESET: u64 = 0x0007_0406_0007_0406;
-
-/// IA32_MISC_ENABLE: fast strings, performance monitoring available; BTS available, PEBS not.
-const MISC_ENABLE_FAST_STRINGS: u64 = 1 << 0;
-const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_PERFMON | MISC_ENABLE_PEBS_UNAVAILABLE;
-const MISC_ENABLE_PERFMON: u64 = 1 << 7;
-const MISC_ENABLE_BTS_UNAVAILABLE: u64 = 1 << 11;
-const MISC_ENABLE_PEBS_UNAVAILABLE: u64 = 1 << 12;
-
-/// IA32_MISC_ENABLE after reset.
-pub(crate) const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;
 
 /// IA32_MTRR_DEF_TYPE: enabled, everything write-back. After RESET it is all clear, but no kernel
 /// ever sees that: it expects what firmware sets up, and takes a processor without any write-back
@@ -60,11 +45,11 @@ enum Kind {
     MtrrDefault,
     /// A field of [`MsrState`] that holds any value of these bits.
     Field {
-        field: Field,
+        field: MsrField,
         writable: u64,
     },
     /// A field of [`MsrState`] that holds a canonical address.
-    Address(Field),
+    Address(MsrField),
     Pat,
     MiscEnable,
     Efer,
@@ -75,33 +60,6 @@ enum Kind {
     Apic,
     DebugCtl,
     DsArea,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Field {
-    Star,
-    Lstar,
-    Cstar,
-    Fmask,
-    KernelGsBase,
-    SysenterCs,
-    SysenterEsp,
-    SysenterEip,
-}
-
-impl Field {
-    fn of(self, msr: &mut MsrState) -> &mut u64 {
-        match self {
-            Self::Star => &mut msr.star,
-            Self::Lstar => &mut msr.lstar,
-            Self::Cstar => &mut msr.cstar,
-            Self::Fmask => &mut msr.fmask,
-            Self::KernelGsBase => &mut msr.kernel_gs_base,
-            Self::SysenterCs => &mut msr.sysenter_cs,
-            Self::SysenterEsp => &mut msr.sysenter_esp,
-            Self::SysenterEip => &mut msr.sysenter_eip,
-        }
-    }
 }
 
 /// Registers `first..=last`, which behave alike.
@@ -135,11 +93,11 @@ static TABLE: &[Row] = &[
     // IA32_P5_MC_ADDR, IA32_P5_MC_TYPE: machine checks of the Pentium, never any.
     rows(0x0, 0x1, Kind::ReadOnly(0)),
     // IA32_TIME_STAMP_COUNTER (Vol. 3B 17.17).
-    row(0x10, Kind::Tsc),
+    row(IA32_TSC, Kind::Tsc),
     // IA32_PLATFORM_ID: slot 0, for microcode updates.
     row(0x17, Kind::ReadOnly(0)),
     // IA32_APIC_BASE (Vol. 3A 10.4.4).
-    row(APIC_BASE, Kind::Apic),
+    row(IA32_APIC_BASE, Kind::Apic),
     // MSR_EBL_CR_POWERON: bus ratio and straps of the Core microarchitecture.
     row(
         0x2A,
@@ -189,23 +147,29 @@ static TABLE: &[Row] = &[
     ),
     // IA32_SYSENTER_CS, _ESP, _EIP (Vol. 3A 5.8.7).
     row(
-        0x174,
+        IA32_SYSENTER_CS,
         Kind::Field {
-            field: Field::SysenterCs,
+            field: system_call_field(IA32_SYSENTER_CS),
             writable: 0xFFFF_FFFF,
         },
     ),
-    row(0x175, Kind::Address(Field::SysenterEsp)),
-    row(0x176, Kind::Address(Field::SysenterEip)),
+    row(
+        IA32_SYSENTER_ESP,
+        Kind::Address(system_call_field(IA32_SYSENTER_ESP)),
+    ),
+    row(
+        IA32_SYSENTER_EIP,
+        Kind::Address(system_call_field(IA32_SYSENTER_EIP)),
+    ),
     // IA32_MCG_CAP: no banks, no MCG_CTL. IA32_MCG_STATUS (Vol. 3B 15.3.1).
     row(0x179, Kind::ReadOnly(0)),
     row(0x17A, stored(0x7)),
     // IA32_PERFEVTSEL0 to 3.
     rows(0x186, 0x189, Kind::Pmu(Register::EvtSel)),
     // IA32_MISC_ENABLE.
-    row(0x1A0, Kind::MiscEnable),
+    row(IA32_MISC_ENABLE, Kind::MiscEnable),
     // IA32_DEBUGCTL (Vol. 3B 17.4.1).
-    row(0x1D9, Kind::DebugCtl),
+    row(IA32_DEBUGCTL, Kind::DebugCtl),
     // IA32_MTRR_PHYSBASEn and IA32_MTRR_PHYSMASKn, in turn.
     rows(0x200, 0x20F, Kind::MtrrBase),
     // IA32_MTRR_FIX64K_00000, FIX16K_80000, FIX16K_A0000, FIX4K_C0000 to FIX4K_F8000.
@@ -213,7 +177,7 @@ static TABLE: &[Row] = &[
     rows(0x258, 0x259, Kind::FixedMtrr),
     rows(0x268, 0x26F, Kind::FixedMtrr),
     // IA32_PAT (Vol. 3A 11.12.2).
-    row(0x277, Kind::Pat),
+    row(IA32_PAT, Kind::Pat),
     // IA32_MTRR_DEF_TYPE.
     row(0x2FF, Kind::MtrrDefault),
     // IA32_FIXED_CTR0 to 2.
@@ -229,34 +193,37 @@ static TABLE: &[Row] = &[
     // condition changed (63).
     row(0x390, Kind::Pmu(|_| Register::GlobalOvfCtrl)),
     // IA32_DS_AREA (Vol. 3B 17.4.9).
-    row(0x600, Kind::DsArea),
+    row(IA32_DS_AREA, Kind::DsArea),
     // IA32_TSC_DEADLINE (Vol. 3A 10.5.4.1).
     row(0x6E0, Kind::TscDeadline),
     // x2APIC registers: there iff the local APIC says so (Vol. 3A 10.12).
     rows(0x800, 0x8FF, Kind::Apic),
     // IA32_EFER (Vol. 3A 2.2.1).
-    row(0xC000_0080, Kind::Efer),
+    row(IA32_EFER, Kind::Efer),
     // IA32_STAR, LSTAR, CSTAR, FMASK (Vol. 3A 5.8.8).
     row(
-        0xC000_0081,
+        IA32_STAR,
         Kind::Field {
-            field: Field::Star,
+            field: system_call_field(IA32_STAR),
             writable: u64::MAX,
         },
     ),
-    row(0xC000_0082, Kind::Address(Field::Lstar)),
-    row(0xC000_0083, Kind::Address(Field::Cstar)),
+    row(IA32_LSTAR, Kind::Address(system_call_field(IA32_LSTAR))),
+    row(IA32_CSTAR, Kind::Address(system_call_field(IA32_CSTAR))),
     row(
-        0xC000_0084,
+        IA32_FMASK,
         Kind::Field {
-            field: Field::Fmask,
+            field: system_call_field(IA32_FMASK),
             writable: 0xFFFF_FFFF,
         },
     ),
     // IA32_FS_BASE, GS_BASE, KERNEL_GS_BASE (Vol. 3A 3.4.4.1).
-    row(0xC000_0100, Kind::FsBase),
-    row(0xC000_0101, Kind::GsBase),
-    row(0xC000_0102, Kind::Address(Field::KernelGsBase)),
+    row(IA32_FS_BASE, Kind::FsBase),
+    row(IA32_GS_BASE, Kind::GsBase),
+    row(
+        IA32_KERNEL_GS_BASE,
+        Kind::Address(system_call_field(IA32_KERNEL_GS_BASE)),
+    ),
 ];
 
 /// The row of a register, and its place in [`Cpu::msr_store`].
@@ -269,7 +236,7 @@ fn find(number: u32) -> Option<(&'static Row, usize)> {
 
 /// The values of all registers after reset, as [`Cpu::msr_store`] holds them. Those of the
 /// registers that live elsewhere are unused.
-pub(crate) fn reset_values(_: &Model) -> Vec<u64> {
+pub(crate) fn reset_values() -> Vec<u64> {
     let reset = |r: &Row| match r.kind {
         Kind::Stored { reset, .. } => reset,
         Kind::MtrrDefault => MTRR_DEFAULT_RESET,
@@ -316,7 +283,7 @@ impl Cpu {
                     None => return Err(self.gp(0)),
                 }
             }
-            Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr),
+            Kind::Field { field, .. } | Kind::Address(field) => *field(&mut self.msr),
             Kind::Pat => self.msr.pat,
             Kind::MiscEnable => {
                 let bts = if self.model.bts {
@@ -395,7 +362,7 @@ impl Cpu {
                     return Err(self.gp(0));
                 }
             }
-            Kind::Field { field, .. } | Kind::Address(field) => *field.of(&mut self.msr) = value,
+            Kind::Field { field, .. } | Kind::Address(field) => *field(&mut self.msr) = value,
             Kind::Pat => self.msr.pat = value,
             // The flags that tell what is available are read-only.
             Kind::MiscEnable => {

@@ -1,7 +1,10 @@
 //! The architectural state of one logical processor, in the form that accelerators exchange.
 
 pub mod flags;
+pub mod msr;
 pub mod vector;
+
+pub use msr::MsrState;
 
 use bitflags::bitflags;
 
@@ -210,61 +213,6 @@ impl PmuState {
     pub const GENERAL: usize = 4;
     /// Fixed-function counters, at most.
     pub const FIXED: usize = 3;
-}
-
-/// MSRs that the CPU itself consults (the rest live in the MSR table).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MsrState {
-    /// IA32_STAR.
-    pub star: u64,
-    /// IA32_LSTAR.
-    pub lstar: u64,
-    /// IA32_CSTAR.
-    pub cstar: u64,
-    /// IA32_FMASK.
-    pub fmask: u64,
-    /// IA32_KERNEL_GS_BASE.
-    pub kernel_gs_base: u64,
-    /// IA32_SYSENTER_CS.
-    pub sysenter_cs: u64,
-    /// IA32_SYSENTER_ESP.
-    pub sysenter_esp: u64,
-    /// IA32_SYSENTER_EIP.
-    pub sysenter_eip: u64,
-    /// IA32_TSC_AUX.
-    pub tsc_aux: u64,
-    /// IA32_PAT.
-    pub pat: u64,
-    /// IA32_MISC_ENABLE.
-    pub misc_enable: u64,
-    /// IA32_DEBUGCTL.
-    pub debugctl: u64,
-    /// IA32_DS_AREA.
-    pub ds_area: u64,
-    /// Performance monitoring.
-    pub pmu: PmuState,
-}
-
-impl Default for MsrState {
-    /// As after reset.
-    fn default() -> Self {
-        Self {
-            star: 0,
-            lstar: 0,
-            cstar: 0,
-            fmask: 0,
-            kernel_gs_base: 0,
-            sysenter_cs: 0,
-            sysenter_esp: 0,
-            sysenter_eip: 0,
-            tsc_aux: 0,
-            pat: crate::processor::msr::PAT_RESET,
-            misc_enable: crate::processor::msr::MISC_ENABLE_RESET,
-            debugctl: 0,
-            ds_area: 0,
-            pmu: PmuState::default(),
-        }
-    }
 }
 
 /// x87 FPU (SDM Vol. 1 8.1).

@@ -8,7 +8,9 @@ use kvm_ioctls::Kvm;
 use thiserror::Error;
 
 use super::KvmError;
-use super::check::scratch::{Exit, Mode, Scratch, msr};
+use vbts_cpu::state::msr;
+
+use super::check::scratch::{Exit, Mode, Scratch};
 use super::check::tables::KERNEL_DATA;
 
 /// TR and BTS in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
@@ -52,7 +54,7 @@ pub enum NoPassThrough {
 
 fn name(index: u32) -> &'static str {
     match index {
-        msr::DEBUGCTL => "IA32_DEBUGCTL",
+        msr::IA32_DEBUGCTL => "IA32_DEBUGCTL",
         _ => "IA32_DS_AREA",
     }
 }
@@ -83,8 +85,8 @@ pub trait HostKvm {
 /// # Errors
 /// Why pass-through is not possible.
 pub fn probe(host: &mut dyn HostKvm) -> Result<(), NoPassThrough> {
-    keep(host, msr::DEBUGCTL, TR_BTS)?;
-    keep(host, msr::DS_AREA, DS_AREA)?;
+    keep(host, msr::IA32_DEBUGCTL, TR_BTS)?;
+    keep(host, msr::IA32_DS_AREA, DS_AREA)?;
     match host.run_branches().map_err(NoPassThrough::Untried)? {
         0 => Err(NoPassThrough::NothingStored),
         _ => Ok(()),
@@ -168,7 +170,8 @@ mod tests {
         }
 
         fn run_branches(&mut self) -> Result<u64, String> {
-            let tracing = self.msr(msr::DEBUGCTL)? == TR_BTS && self.msr(msr::DS_AREA)? == DS_AREA;
+            let tracing =
+                self.msr(msr::IA32_DEBUGCTL)? == TR_BTS && self.msr(msr::IA32_DS_AREA)? == DS_AREA;
             Ok(if self.stores && tracing { 17 } else { 0 })
         }
     }
@@ -180,12 +183,12 @@ mod tests {
             ..Fake::default()
         };
         assert_eq!(probe(&mut fake), Ok(()));
-        assert_eq!(fake.msr(msr::DEBUGCTL), Ok(TR_BTS));
+        assert_eq!(fake.msr(msr::IA32_DEBUGCTL), Ok(TR_BTS));
     }
 
     #[test]
     fn a_kvm_that_refuses_does_not() {
-        for (index, value) in [(msr::DEBUGCTL, TR_BTS), (msr::DS_AREA, DS_AREA)] {
+        for (index, value) in [(msr::IA32_DEBUGCTL, TR_BTS), (msr::IA32_DS_AREA, DS_AREA)] {
             let mut fake = Fake {
                 refuses: Some(index),
                 stores: true,
@@ -203,12 +206,12 @@ mod tests {
     #[test]
     fn a_kvm_that_ignores_the_bits_does_not() {
         let mut fake = Fake {
-            forgets: Some(msr::DEBUGCTL),
+            forgets: Some(msr::IA32_DEBUGCTL),
             stores: true,
             ..Fake::default()
         };
         let not_kept = NoPassThrough::NotKept {
-            index: msr::DEBUGCTL,
+            index: msr::IA32_DEBUGCTL,
             value: TR_BTS,
             kept: 0,
         };

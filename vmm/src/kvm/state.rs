@@ -9,28 +9,14 @@ use kvm_bindings::{
 };
 use kvm_ioctls::VcpuFd;
 use vbts_cpu::ArchState;
+use vbts_cpu::state::msr::{IA32_EFER, IA32_FS_BASE, IA32_GS_BASE, SYSTEM_CALL_MSRS};
 use vbts_cpu::state::vector;
 use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, efer};
 
 use super::{KvmError, Named};
 
-/// An MSR that is part of [`ArchState`] and that KVM's processor holds, and the field that it is.
-type MsrField = (u32, fn(&mut MsrState) -> &mut u64);
-
-/// All of them but for those that have a place in `kvm_sregs`.
-pub const MSRS: [MsrField; 8] = [
-    (0x174, |m| &mut m.sysenter_cs),
-    (0x175, |m| &mut m.sysenter_esp),
-    (0x176, |m| &mut m.sysenter_eip),
-    (0xC000_0081, |m| &mut m.star),
-    (0xC000_0082, |m| &mut m.lstar),
-    (0xC000_0083, |m| &mut m.cstar),
-    (0xC000_0084, |m| &mut m.fmask),
-    (0xC000_0102, |m| &mut m.kernel_gs_base),
-];
-
-/// IA32_EFER, IA32_FS_BASE and IA32_GS_BASE, which do.
-pub const SREGS_MSRS: [u32; 3] = [0xC000_0080, 0xC000_0100, 0xC000_0101];
+/// The MSRs that have a place in `kvm_sregs`.
+pub const SREGS_MSRS: [u32; 3] = [IA32_EFER, IA32_FS_BASE, IA32_GS_BASE];
 
 fn to_segment(s: &Segment) -> kvm_segment {
     let has = |bit| u8::from(s.attr.contains(bit));
@@ -309,7 +295,7 @@ fn from_events(events: &kvm_vcpu_events, s: &mut ArchState) {
 }
 
 fn msrs(state: &mut MsrState) -> Result<Msrs, KvmError> {
-    let entries = MSRS.map(|(index, field)| kvm_msr_entry {
+    let entries = SYSTEM_CALL_MSRS.map(|(index, field)| kvm_msr_entry {
         index,
         data: *field(state),
         ..Default::default()
@@ -320,9 +306,9 @@ fn msrs(state: &mut MsrState) -> Result<Msrs, KvmError> {
     })
 }
 
-/// How many of [`MSRS`] were transferred.
+/// How many of [`SYSTEM_CALL_MSRS`] were transferred.
 fn all_of_them(done: usize) -> Result<(), KvmError> {
-    match MSRS.get(done) {
+    match SYSTEM_CALL_MSRS.get(done) {
         None => Ok(()),
         Some((index, _)) => Err(KvmError {
             what: "KVM_GET_MSRS or KVM_SET_MSRS",
@@ -363,7 +349,7 @@ pub fn load(vcpu: &VcpuFd, s: &ArchState, apic_base: u64, cr8: u64) -> Result<()
 
 /// Updates `s` with the state of `vcpu`, which is between two instructions. What KVM's processor
 /// does not hold is left alone: the time-stamp counter, whether it is halted, and the MSRs that are
-/// not in [`MSRS`].
+/// not in [`SYSTEM_CALL_MSRS`].
 ///
 /// # Errors
 /// KVM refuses.
@@ -377,7 +363,7 @@ pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<Besides, KvmError> {
     let mut list = msrs(&mut s.msr)?;
     let done = vcpu.get_msrs(&mut list).named("KVM_GET_MSRS")?;
     all_of_them(done)?;
-    for ((_, field), entry) in MSRS.iter().zip(list.as_slice()) {
+    for ((_, field), entry) in SYSTEM_CALL_MSRS.iter().zip(list.as_slice()) {
         *field(&mut s.msr) = entry.data;
     }
     let events = vcpu.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
@@ -487,10 +473,10 @@ mod tests {
     #[test]
     fn each_msr_has_a_field_of_its_own() {
         let mut m = MsrState::default();
-        for (n, (_, field)) in (1..).zip(MSRS) {
+        for (n, (_, field)) in (1..).zip(SYSTEM_CALL_MSRS) {
             *field(&mut m) = n;
         }
-        let values = MSRS.map(|(_, field)| *field(&mut m));
+        let values = SYSTEM_CALL_MSRS.map(|(_, field)| *field(&mut m));
         assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 }

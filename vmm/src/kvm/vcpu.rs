@@ -11,15 +11,11 @@ use kvm_bindings::{
     kvm_cpuid_entry2, kvm_run,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
+use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_DEBUGCTL, IA32_DS_AREA, IA32_TSC};
 use vbts_cpu::{ArchState, Cpu, Exit, HostClock, Leaf, Platform, Signals};
 
 use super::kick::{ThreadRegistration, VcpuKick};
 use super::{KvmError, Named, ioctl, msr, state};
-
-const IA32_TSC: u32 = 0x10;
-const IA32_APIC_BASE: u32 = 0x1B;
-const IA32_DEBUGCTL: u32 = 0x1D9;
-const IA32_DS_AREA: u32 = 0x600;
 
 /// Why [`KvmVcpu::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

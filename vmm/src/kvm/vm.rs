@@ -7,9 +7,10 @@ use kvm_ioctls::{
     Cap, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd,
     VmFd,
 };
+use vbts_cpu::state::msr::SYSTEM_CALL_MSRS;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-use super::state::{MSRS, SREGS_MSRS};
+use super::state::SREGS_MSRS;
 use super::{KvmError, Named};
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
 use crate::memory::GuestMemory;
@@ -142,7 +143,7 @@ pub(super) fn exit_on_msrs(
 /// Lets the accesses to all MSRs exit that are not part of the state that is handed over.
 fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
     let mut bitmaps = [[0u8; RANGE as usize / 8]; 2];
-    for number in MSRS.iter().map(|m| m.0).chain(SREGS_MSRS) {
+    for number in SYSTEM_CALL_MSRS.iter().map(|m| m.0).chain(SREGS_MSRS) {
         let (bitmap, n) = match number.checked_sub(EXTENDED) {
             Some(n) => (1, n),
             None => (0, number),

@@ -5,8 +5,8 @@
 
 use super::code::{Code, code, fault, leave, trap};
 use super::scratch::Mode::{self, Compatibility, Kernel, User};
-use super::scratch::msr;
 use super::tables::{A, ABSENT, D, DEVICE, FRESH, GATE, KERNEL_DATA, LOCAL_APIC, USER_DATA};
+use vbts_cpu::state::msr;
 
 /// What happens before the guest's first instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,15 +230,15 @@ pub const GUESTS: &[Guest] = &[
             "shl rdx, 32",
             "or rax, rdx",
             "hlt";
-            debugctl = msr::DEBUGCTL, trace = TRACE, ds_area = msr::DS_AREA
+            debugctl = msr::IA32_DEBUGCTL, trace = TRACE, ds_area = msr::IA32_DS_AREA
         ),
         expect: &[
-            Expect::Wrmsr(msr::DEBUGCTL, TRACE),
-            Expect::Rdmsr(msr::DEBUGCTL, TRACE),
-            Expect::Wrmsr(msr::DS_AREA, 0xFFFF_8888_8765_4000),
-            Expect::WrmsrRefused(msr::DS_AREA, 0xFFFF_8888_8765_4000),
+            Expect::Wrmsr(msr::IA32_DEBUGCTL, TRACE),
+            Expect::Rdmsr(msr::IA32_DEBUGCTL, TRACE),
+            Expect::Wrmsr(msr::IA32_DS_AREA, 0xFFFF_8888_8765_4000),
+            Expect::WrmsrRefused(msr::IA32_DS_AREA, 0xFFFF_8888_8765_4000),
             Expect::Event(GP, Some(0), 0),
-            Expect::Rdmsr(msr::DS_AREA, 0xFFFF_9999_8765_4000),
+            Expect::Rdmsr(msr::IA32_DS_AREA, 0xFFFF_9999_8765_4000),
             Expect::Halt,
             Expect::Rax(0xFFFF_9999_8765_4000),
         ],

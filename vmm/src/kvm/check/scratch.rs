@@ -11,6 +11,7 @@ use kvm_bindings::{
 use kvm_ioctls::{
     Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuExit, VcpuFd, VmFd,
 };
+use vbts_cpu::state::msr;
 use vbts_cpu::state::{cr0, cr4, efer, rflags};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -23,19 +24,6 @@ use super::watchdog::Watchdog;
 use crate::kvm::vcpu::cpuid;
 use crate::kvm::{KvmError, Named, vm};
 use crate::memory::GuestMemory;
-
-/// MSRs.
-pub mod msr {
-    #![allow(missing_docs)]
-    pub const SYSENTER_CS: u32 = 0x174;
-    pub const SYSENTER_ESP: u32 = 0x175;
-    pub const SYSENTER_EIP: u32 = 0x176;
-    pub const DEBUGCTL: u32 = 0x1D9;
-    pub const DS_AREA: u32 = 0x600;
-    pub const STAR: u32 = 0xC000_0081;
-    pub const LSTAR: u32 = 0xC000_0082;
-    pub const FMASK: u32 = 0xC000_0084;
-}
 
 /// Time limit of a guest. Guests take microseconds.
 pub const LIMIT: Duration = Duration::from_millis(300);
@@ -263,12 +251,12 @@ impl Scratch {
             .set_sregs(&self.sregs(cs, ss))
             .named("KVM_SET_SREGS")?;
         let msrs = [
-            (msr::STAR, 0x0023_0010_0000_0000),
-            (msr::LSTAR, SYSTEM_CALL),
-            (msr::FMASK, rflags::IF | rflags::TF),
-            (msr::SYSENTER_CS, selector::KERNEL_CS.into()),
-            (msr::SYSENTER_ESP, KERNEL_STACK),
-            (msr::SYSENTER_EIP, SYSTEM_CALL),
+            (msr::IA32_STAR, 0x0023_0010_0000_0000),
+            (msr::IA32_LSTAR, SYSTEM_CALL),
+            (msr::IA32_FMASK, rflags::IF | rflags::TF),
+            (msr::IA32_SYSENTER_CS, selector::KERNEL_CS.into()),
+            (msr::IA32_SYSENTER_ESP, KERNEL_STACK),
+            (msr::IA32_SYSENTER_EIP, SYSTEM_CALL),
         ];
         for (index, value) in msrs {
             crate::kvm::msr::set(&self.vcpu, index, value)?;
@@ -456,7 +444,7 @@ fn fill(to: &mut [u8], from: &[u8]) {
 }
 
 fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
-    let ranges = [msr::DEBUGCTL, msr::DS_AREA].map(|base| MsrFilterRange {
+    let ranges = [msr::IA32_DEBUGCTL, msr::IA32_DS_AREA].map(|base| MsrFilterRange {
         flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
         base,
         msr_count: 1,
