@@ -1,0 +1,105 @@
+use super::*;
+use crate::memory::{Size, allocate};
+use vbts_devices::OutputBuffer;
+
+fn board_of(processors: usize) -> (Board, Shared<OutputBuffer>) {
+    let output = shared(OutputBuffer::new(1024));
+    let memory = allocate(Size(16 << 20)).unwrap();
+    let signals = (0..processors).map(|_| Arc::default()).collect();
+    let board = Board::new(memory, signals, true, 0, Box::new(output.clone())).unwrap();
+    (board, output)
+}
+
+/// The platform of a board with one processor.
+fn platform() -> (VcpuPlatform, Shared<OutputBuffer>) {
+    let (board, output) = board_of(1);
+    (VcpuPlatform::new(Arc::new(board), 0), output)
+}
+
+#[test]
+fn ports_reach_their_devices() {
+    let (platform, output) = platform();
+    let board = platform.board();
+    platform.pio_write(0, 0x3F8, b"A");
+    assert_eq!(lock(&output).take(), b"A");
+    assert_eq!(board.exit_status(), None);
+    platform.pio_write(0, 0xF4, &7u32.to_le_bytes());
+    assert_eq!(board.exit_status(), Some(7));
+    assert!(!board.reset_requested());
+    platform.pio_write(0, 0x64, &[0xFE]);
+    assert!(board.reset_requested());
+    let mut float = [0; 2];
+    platform.pio_read(0, 0x1234, &mut float);
+    assert_eq!(float, [0xFF, 0xFF]);
+}
+
+#[test]
+fn a_local_apic_timer_raises_intr_at_its_deadline() {
+    let (platform, _) = platform();
+    let board = platform.board();
+    let lapic =
+        |offset, value: u32| platform.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+    lapic(0xF0, 0x1FF);
+    lapic(0x320, 0x40);
+    lapic(0x3E0, 0xB);
+    lapic(0x380, 1000);
+    assert_eq!(board.next_deadline(), Some(1000));
+    board.tick(999);
+    assert_eq!(platform.signals().get() & Signals::INTR, 0);
+    board.tick(1000);
+    assert_eq!(platform.signals().get() & Signals::INTR, Signals::INTR);
+    assert_eq!(platform.acknowledge_interrupt(1000), Some(0x40));
+    assert_eq!(platform.signals().get() & Signals::INTR, 0);
+}
+
+#[test]
+fn deadlines_beyond_the_maximum_are_ignored() {
+    let (platform, _) = platform();
+    let board = platform.board();
+    let lapic =
+        |offset, value: u32| platform.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+    lapic(0xF0, 0x1FF);
+    lapic(0x320, 0x4_0040);
+    platform.apic_wrmsr(0, 0x6E0, MAX_DEADLINE - 1);
+    assert_eq!(board.next_deadline(), Some(MAX_DEADLINE - 1));
+    platform.apic_wrmsr(0, 0x6E0, u64::MAX);
+    assert_eq!(board.next_deadline(), None);
+}
+
+#[test]
+fn there_is_room_for_so_many_devices() {
+    let (mut board, _) = board_of(1);
+    for _ in VIRTIO_GSI {
+        board
+            .add_share("t", Path::new("/"), Access::ReadOnly)
+            .unwrap();
+    }
+    let error = board
+        .add_share("t", Path::new("/"), Access::ReadOnly)
+        .unwrap_err();
+    assert!(error.to_string().contains("10 virtio devices"), "{error}");
+    assert!(!board.take_dma());
+    let platform = VcpuPlatform::new(Arc::new(board), 0);
+    let board = platform.board();
+    platform.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
+    assert!(board.take_dma());
+    assert!(!board.take_dma());
+}
+
+#[test]
+fn a_processor_starts_another() {
+    let (board, _) = board_of(2);
+    let board = Arc::new(board);
+    let [first, second] = [0, 1].map(|cpu| VcpuPlatform::new(board.clone(), cpu));
+    let icr = |high: u32, low: u32| {
+        first.mmio_write(0, layout::LAPIC + 0x310, &high.to_le_bytes());
+        first.mmio_write(0, layout::LAPIC + 0x300, &low.to_le_bytes());
+    };
+    icr(1 << 24, 0x4500);
+    assert_eq!(second.signals().get(), Signals::INIT);
+    assert_eq!(second.take_startup(), Some(Startup::Init));
+    icr(1 << 24, 0x4608);
+    assert_eq!(second.take_startup(), Some(Startup::StartUp(8)));
+    assert_eq!(second.signals().get(), 0);
+    assert_eq!(first.signals().get(), 0);
+}
