@@ -5,36 +5,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
+use crate::Effects;
+
 /// A device that decodes a range of addresses.
 ///
 /// `now` is the virtual time in nanoseconds; `offset` counts bytes from the start of the range.
 pub trait BusDevice: Send {
-    /// Fills `data` (1 to 8 bytes, all inside the range) from `offset`.
-    fn read(&mut self, now: u64, offset: u64, data: &mut [u8]);
-    /// Stores `data` (1 to 8 bytes, all inside the range) at `offset`.
-    fn write(&mut self, now: u64, offset: u64, data: &[u8]);
+    /// Fills `data` (1 to 8 bytes, all inside the range) from `offset`. Returns what that caused.
+    fn read(&mut self, now: u64, offset: u64, data: &mut [u8]) -> Effects;
+    /// Stores `data` (1 to 8 bytes, all inside the range) at `offset`. Returns what that caused.
+    fn write(&mut self, now: u64, offset: u64, data: &[u8]) -> Effects;
 }
 
 /// A device whose registers are one byte wide: the bus splits wider accesses, as an ISA bridge
 /// does.
 pub trait ByteDevice: Send {
-    /// Reads the register at `offset`.
-    fn read_byte(&mut self, now: u64, offset: u64) -> u8;
-    /// Writes the register at `offset`.
-    fn write_byte(&mut self, now: u64, offset: u64, value: u8);
+    /// Reads the register at `offset`. Returns its value and what the access caused.
+    fn read_byte(&mut self, now: u64, offset: u64) -> (u8, Effects);
+    /// Writes the register at `offset`. Returns what that caused.
+    fn write_byte(&mut self, now: u64, offset: u64, value: u8) -> Effects;
 }
 
 impl<T: ByteDevice> BusDevice for T {
-    fn read(&mut self, now: u64, offset: u64, data: &mut [u8]) {
+    fn read(&mut self, now: u64, offset: u64, data: &mut [u8]) -> Effects {
+        let mut effects = Effects::empty();
         for (at, byte) in (offset..).zip(data) {
-            *byte = self.read_byte(now, at);
+            let (value, caused) = self.read_byte(now, at);
+            *byte = value;
+            effects |= caused;
         }
+        effects
     }
 
-    fn write(&mut self, now: u64, offset: u64, data: &[u8]) {
-        for (at, byte) in (offset..).zip(data) {
-            self.write_byte(now, at, *byte);
-        }
+    fn write(&mut self, now: u64, offset: u64, data: &[u8]) -> Effects {
+        let bytes = (offset..).zip(data);
+        bytes.fold(Effects::empty(), |effects, (at, byte)| {
+            effects | self.write_byte(now, at, *byte)
+        })
     }
 }
 
@@ -141,35 +148,39 @@ impl Bus {
         (offset < slot.len).then(|| (slot, offset, slot.len - offset))
     }
 
-    /// Reads `data.len()` bytes at `addr`.
-    pub fn read(&self, now: u64, addr: u64, data: &mut [u8]) {
+    /// Reads `data.len()` bytes at `addr`. Returns what that caused.
+    pub fn read(&self, now: u64, addr: u64, data: &mut [u8]) -> Effects {
+        let mut effects = Effects::empty();
         let mut done = 0;
         while let Some(rest) = data.get_mut(done..).filter(|r| !r.is_empty()) {
             let hit = addr.checked_add(done as u64).and_then(|a| self.find(a));
             if let Some((slot, offset, room)) = hit {
                 let n = rest.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-                lock(&slot.device).read(now, offset, &mut rest[..n]);
+                effects |= lock(&slot.device).read(now, offset, &mut rest[..n]);
                 done += n;
             } else {
                 rest[0] = 0xFF;
                 done += 1;
             }
         }
+        effects
     }
 
-    /// Writes `data` at `addr`.
-    pub fn write(&self, now: u64, addr: u64, data: &[u8]) {
+    /// Writes `data` at `addr`. Returns what that caused.
+    pub fn write(&self, now: u64, addr: u64, data: &[u8]) -> Effects {
+        let mut effects = Effects::empty();
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|r| !r.is_empty()) {
             let hit = addr.checked_add(done as u64).and_then(|a| self.find(a));
             if let Some((slot, offset, room)) = hit {
                 let n = rest.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-                lock(&slot.device).write(now, offset, &rest[..n]);
+                effects |= lock(&slot.device).write(now, offset, &rest[..n]);
                 done += n;
             } else {
                 done += 1;
             }
         }
+        effects
     }
 }
 
@@ -194,23 +205,26 @@ mod tests {
     struct Log(Vec<(u64, Vec<u8>)>);
 
     impl BusDevice for Log {
-        fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) {
+        fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) -> Effects {
             for (i, b) in data.iter_mut().enumerate() {
                 *b = offset as u8 + i as u8;
             }
+            Effects::HOST
         }
-        fn write(&mut self, _now: u64, offset: u64, data: &[u8]) {
+        fn write(&mut self, _now: u64, offset: u64, data: &[u8]) -> Effects {
             self.0.push((offset, data.to_vec()));
+            Effects::DMA
         }
     }
 
     struct Bytes([u8; 2]);
     impl ByteDevice for Bytes {
-        fn read_byte(&mut self, _now: u64, offset: u64) -> u8 {
-            self.0[offset as usize]
+        fn read_byte(&mut self, _now: u64, offset: u64) -> (u8, Effects) {
+            (self.0[offset as usize], Effects::empty())
         }
-        fn write_byte(&mut self, _now: u64, offset: u64, value: u8) {
+        fn write_byte(&mut self, _now: u64, offset: u64, value: u8) -> Effects {
             self.0[offset as usize] = value;
+            Effects::INTERRUPTS
         }
     }
 
@@ -232,11 +246,11 @@ mod tests {
         bus.insert(0x20, 2, b.clone()).unwrap();
         bus.insert(0x10, 4, a.clone()).unwrap();
         let mut data = [0; 8];
-        bus.read(0, 0x12, &mut data[..4]);
+        assert_eq!(bus.read(0, 0x12, &mut data[..4]), Effects::HOST);
         assert_eq!(data[..4], [2, 3, 0xFF, 0xFF]);
         bus.read(0, 0x1E, &mut data);
         assert_eq!(data, [0xFF, 0xFF, 0, 1, 0xFF, 0xFF, 0xFF, 0xFF]);
-        bus.write(0, 0x13, &[9, 8, 7, 6]);
+        assert_eq!(bus.write(0, 0x13, &[9, 8, 7, 6]), Effects::DMA);
         assert_eq!(lock(&a).0, [(3, vec![9])]);
         assert!(lock(&b).0.is_empty());
     }
@@ -246,7 +260,8 @@ mod tests {
         let d = shared(Bytes([0; 2]));
         let mut bus = Bus::new();
         bus.insert(0x40, 2, d.clone()).unwrap();
-        bus.write(0, 0x40, &0x1234u16.to_le_bytes());
+        let effects = bus.write(0, 0x40, &0x1234u16.to_le_bytes());
+        assert_eq!(effects, Effects::INTERRUPTS);
         assert_eq!(lock(&d).0, [0x34, 0x12]);
     }
 

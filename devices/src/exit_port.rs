@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use crate::Effects;
 use crate::bus::BusDevice;
 
 /// The status is not there yet.
@@ -42,13 +43,14 @@ impl ExitPort {
 }
 
 impl BusDevice for ExitPort {
-    fn read(&mut self, _now: u64, _offset: u64, data: &mut [u8]) {
+    fn read(&mut self, _now: u64, _offset: u64, data: &mut [u8]) -> Effects {
         data.fill(0xFF);
+        Effects::empty()
     }
 
-    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) {
+    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) -> Effects {
         if offset != 0 {
-            return;
+            return Effects::empty();
         }
         let value = data.iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
         let status = value.min(255) as u16;
@@ -56,6 +58,7 @@ impl BusDevice for ExitPort {
             .0
             .0
             .compare_exchange(NONE, status, Ordering::Relaxed, Ordering::Relaxed);
+        Effects::HOST
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::Effects;
 use crate::bus::{BusDevice, ByteDevice, Shared, lock, read_le32};
 use crate::ioapic::IoApic;
 use crate::lapic::{Action, DeliveryMode, Destination, LocalApic, Message, StartupEvent};
@@ -120,21 +121,23 @@ impl IrqChip {
 
     /// Reads `data.len()` bytes at `offset` in the local APIC page of `cpu`. Registers are the
     /// first four bytes of every sixteen.
-    pub fn lapic_read(&mut self, cpu: usize, now: u64, offset: u64, data: &mut [u8]) {
+    pub fn lapic_read(&mut self, cpu: usize, now: u64, offset: u64, data: &mut [u8]) -> Effects {
         let value = self
             .lapic_mut(cpu)
             .map_or(0, |l| l.read(now, offset & !0xF));
         read_le32(value, offset & 0xF, data);
+        // The timer may have expired, and a register that does not exist is an error interrupt.
+        Effects::INTERRUPTS
     }
 
     /// Writes to the local APIC page of `cpu`. Only aligned 32-bit writes have an effect (SDM Vol.
     /// 3A 10.4.1).
-    pub fn lapic_write(&mut self, cpu: usize, now: u64, offset: u64, data: &[u8]) {
+    pub fn lapic_write(&mut self, cpu: usize, now: u64, offset: u64, data: &[u8]) -> Effects {
         let Ok(value) = <[u8; 4]>::try_from(data) else {
-            return;
+            return Effects::empty();
         };
         if offset & 0xF != 0 {
-            return;
+            return Effects::empty();
         }
         let action = self
             .lapic_mut(cpu)
@@ -148,6 +151,7 @@ impl IrqChip {
         }
         // An EOI, or an APIC that was just enabled, may let a waiting interrupt through.
         self.service_ioapic();
+        Effects::INTERRUPTS
     }
 
     /// Reads an MSR of the local APIC of `cpu`; `None` means #GP.
@@ -241,8 +245,9 @@ impl IrqChip {
     }
 
     /// Brings the local APIC timers up to `now`.
-    pub fn tick(&mut self, now: u64) {
+    pub fn tick(&mut self, now: u64) -> Effects {
         self.lapics.iter_mut().for_each(|l| l.tick(now));
+        Effects::INTERRUPTS
     }
 
     fn pic_read(&mut self, port: PicPort) -> u8 {
@@ -279,18 +284,19 @@ impl IrqLine {
         }
     }
 
-    /// Drives the wire.
-    pub fn set(&mut self, level: bool) {
-        if level != self.level {
-            self.level = level;
-            lock(&self.chip).set_irq(self.gsi, level);
+    /// Drives the wire to `level`.
+    pub fn set(&mut self, level: bool) -> Effects {
+        if level == self.level {
+            return Effects::empty();
         }
+        self.level = level;
+        lock(&self.chip).set_irq(self.gsi, level);
+        Effects::INTERRUPTS
     }
 
     /// Asserts and deasserts the wire: one edge.
-    pub fn pulse(&mut self) {
-        self.set(true);
-        self.set(false);
+    pub fn pulse(&mut self) -> Effects {
+        self.set(true) | self.set(false)
     }
 }
 
@@ -337,12 +343,14 @@ impl PicPorts {
 }
 
 impl ByteDevice for PicPorts {
-    fn read_byte(&mut self, _now: u64, offset: u64) -> u8 {
-        lock(&self.chip).pic_read(self.ports[(offset & 1) as usize])
+    fn read_byte(&mut self, _now: u64, offset: u64) -> (u8, Effects) {
+        let value = lock(&self.chip).pic_read(self.ports[(offset & 1) as usize]);
+        (value, Effects::INTERRUPTS)
     }
 
-    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) {
+    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) -> Effects {
         lock(&self.chip).pic_write(self.ports[(offset & 1) as usize], value);
+        Effects::INTERRUPTS
     }
 }
 
@@ -358,15 +366,17 @@ impl IoApicWindow {
 }
 
 impl BusDevice for IoApicWindow {
-    fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) {
+    fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) -> Effects {
         let value = lock(&self.0).ioapic.read(offset & !0xF);
         read_le32(value, offset & 0xF, data);
+        Effects::empty()
     }
 
-    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) {
+    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) -> Effects {
         if let Ok(value) = <[u8; 4]>::try_from(data) {
             lock(&self.0).ioapic_write(offset, u32::from_le_bytes(value));
         }
+        Effects::INTERRUPTS
     }
 }
 

@@ -33,11 +33,11 @@
 //! | random numbers | [`virtio::entropy::Entropy`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | shared directories | [`virtio::fs9p::Fs9p`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //!
-//! After anything that can change interrupts (any device access, host input, `tick`) the VMM asks
-//! [`irqchip::IrqChip::intr_pending`] and [`irqchip::IrqChip::nmi_pending`].
+//! Whatever makes a device do something (an access, host input, `tick`) returns the [`Effects`]: the
+//! machine then updates the processors' interrupt lines, or wakes its host side.
 //!
-//! Devices write guest memory through [`GuestRam`] only, which marks what they wrote in its dirty
-//! bitmap.
+//! Devices write guest memory through [`GuestRam`] only, which notes the pages that they write for
+//! each [`DmaObserver`].
 //!
 //! Output of the guest goes to a [`ByteSink`] at once; [`OutputBuffer`] is one that can be emptied
 //! from outside. When a console port's sink was full and has room again, call
@@ -46,8 +46,9 @@
 //! Ports and addresses that no device claims read as ones; that includes POST port 0x80.
 
 mod bus;
-mod dirty;
 pub mod disk;
+mod dma;
+mod effects;
 pub mod exit_port;
 pub mod ioapic;
 pub mod irqchip;
@@ -64,9 +65,10 @@ pub mod uart;
 pub mod virtio;
 
 pub use bus::{Bus, BusDevice, BusError, ByteDevice, Shared, lock, shared};
-pub use dirty::DirtyPages;
-/// Guest RAM as the devices see it. The bitmap tells the processor which pages devices have
-/// written.
-pub type GuestRam = vm_memory::GuestMemoryMmap<DirtyPages>;
+pub use dma::{DmaGenerations, DmaObserver};
+pub use effects::Effects;
+/// Guest RAM as the devices access it. Processors learn from the generations which pages devices
+/// have written.
+pub type GuestRam = vm_memory::GuestMemoryMmap<DmaGenerations>;
 
 pub use sink::{ByteSink, OutputBuffer};

@@ -3,6 +3,7 @@
 //! Channel 0 drives IRQ 0, channel 2 the speaker gate; channel 1 (memory refresh) only counts.
 //! Counts are not stored: they follow from the time at which they were loaded.
 
+use crate::Effects;
 use crate::bus::ByteDevice;
 use crate::irqchip::IrqLine;
 
@@ -294,15 +295,14 @@ impl Pit {
     }
 
     /// Delivers the IRQ 0 edge that is due at `now`; several missed ones are one.
-    pub fn tick(&mut self, now: u64) {
+    pub fn tick(&mut self, now: u64) -> Effects {
         let clock = clocks(now);
-        if self.channels[0]
-            .next_rise(self.seen)
-            .is_some_and(|at| at <= clock)
-        {
-            self.irq.pulse();
-        }
+        let rise = self.channels[0].next_rise(self.seen);
         self.seen = self.seen.max(clock);
+        match rise {
+            Some(at) if at <= clock => self.irq.pulse(),
+            _ => Effects::empty(),
+        }
     }
 
     fn write_control(&mut self, clock: u64, value: u8) {
@@ -346,17 +346,17 @@ impl Pit {
 }
 
 impl ByteDevice for Pit {
-    fn read_byte(&mut self, now: u64, offset: u64) -> u8 {
-        self.tick(now);
+    fn read_byte(&mut self, now: u64, offset: u64) -> (u8, Effects) {
+        let effects = self.tick(now);
         let channel = usize::try_from(offset)
             .ok()
             .and_then(|i| self.channels.get_mut(i));
         // The control word register cannot be read.
-        channel.map_or(0xFF, |c| c.read(clocks(now)))
+        (channel.map_or(0xFF, |c| c.read(clocks(now))), effects)
     }
 
-    fn write_byte(&mut self, now: u64, offset: u64, value: u8) {
-        self.tick(now);
+    fn write_byte(&mut self, now: u64, offset: u64, value: u8) -> Effects {
+        let effects = self.tick(now);
         let clock = clocks(now);
         if offset == PORT_CONTROL {
             self.write_control(clock, value);
@@ -366,6 +366,7 @@ impl ByteDevice for Pit {
         {
             c.write(clock, value);
         }
+        effects
     }
 }
 
@@ -381,12 +382,13 @@ impl SystemControlPort {
 }
 
 impl ByteDevice for SystemControlPort {
-    fn read_byte(&mut self, now: u64, _offset: u64) -> u8 {
-        crate::lock(&self.0).read_port61(now)
+    fn read_byte(&mut self, now: u64, _offset: u64) -> (u8, Effects) {
+        (crate::lock(&self.0).read_port61(now), Effects::empty())
     }
 
-    fn write_byte(&mut self, now: u64, _offset: u64, value: u8) {
+    fn write_byte(&mut self, now: u64, _offset: u64, value: u8) -> Effects {
         crate::lock(&self.0).write_port61(now, value);
+        Effects::empty()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Effects;
 use crate::bus::ByteDevice;
 
 /// The sleep type that `\_S5` in the DSDT gives: soft off.
@@ -43,16 +44,18 @@ impl SleepRegisters {
 
 impl ByteDevice for SleepRegisters {
     /// Control reads as zero, and the machine has never slept: WAK_STS is clear.
-    fn read_byte(&mut self, _now: u64, _offset: u64) -> u8 {
-        0
+    fn read_byte(&mut self, _now: u64, _offset: u64) -> (u8, Effects) {
+        (0, Effects::empty())
     }
 
-    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) {
+    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) -> Effects {
         let sleep_type = value >> Self::SLEEP_TYPE_SHIFT & Self::SLEEP_TYPE_MASK;
         if offset == Self::CONTROL && value & Self::SLEEP_ENABLE != 0 && sleep_type == SLEEP_TYPE_S5
         {
             self.0.0.store(true, Ordering::Relaxed);
+            return Effects::HOST;
         }
+        Effects::empty()
     }
 }
 
@@ -71,7 +74,7 @@ mod tests {
         registers.write_byte(0, 0, 1 << 5 | 5 << 2);
         assert!(switch.is_off());
         assert_eq!(
-            [registers.read_byte(0, 0), registers.read_byte(0, 1)],
+            [registers.read_byte(0, 0).0, registers.read_byte(0, 1).0],
             [0, 0]
         );
     }

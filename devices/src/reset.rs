@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Effects;
 use crate::bus::ByteDevice;
 
 /// The reset line of the machine. Clones are the same line.
@@ -20,8 +21,9 @@ impl ResetLine {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn request(&self) {
+    fn request(&self) -> Effects {
         self.0.store(true, Ordering::Relaxed);
+        Effects::HOST
     }
 }
 
@@ -45,13 +47,15 @@ impl I8042 {
 }
 
 impl ByteDevice for I8042 {
-    fn read_byte(&mut self, _now: u64, _offset: u64) -> u8 {
-        Self::STATUS
+    fn read_byte(&mut self, _now: u64, _offset: u64) -> (u8, Effects) {
+        (Self::STATUS, Effects::empty())
     }
 
-    fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) {
+    fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) -> Effects {
         if value == Self::PULSE_RESET {
-            self.reset.request();
+            self.reset.request()
+        } else {
+            Effects::empty()
         }
     }
 }
@@ -78,15 +82,18 @@ impl ResetControl {
 }
 
 impl ByteDevice for ResetControl {
-    fn read_byte(&mut self, _now: u64, _offset: u64) -> u8 {
-        self.value
+    fn read_byte(&mut self, _now: u64, _offset: u64) -> (u8, Effects) {
+        (self.value, Effects::empty())
     }
 
-    fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) {
-        if value & !self.value & Self::RESET_CPU != 0 {
-            self.reset.request();
-        }
+    fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) -> Effects {
+        let rises = value & !self.value & Self::RESET_CPU != 0;
         self.value = value & (Self::SYSTEM_RESET | Self::RESET_CPU | Self::FULL_RESET);
+        if rises {
+            self.reset.request()
+        } else {
+            Effects::empty()
+        }
     }
 }
 
@@ -108,15 +115,18 @@ impl SystemControlPortA {
 }
 
 impl ByteDevice for SystemControlPortA {
-    fn read_byte(&mut self, _now: u64, _offset: u64) -> u8 {
-        self.value | Self::A20
+    fn read_byte(&mut self, _now: u64, _offset: u64) -> (u8, Effects) {
+        (self.value | Self::A20, Effects::empty())
     }
 
-    fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) {
-        if value & !self.value & Self::FAST_RESET != 0 {
-            self.reset.request();
-        }
+    fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) -> Effects {
+        let rises = value & !self.value & Self::FAST_RESET != 0;
         self.value = value & (Self::FAST_RESET | Self::A20);
+        if rises {
+            self.reset.request()
+        } else {
+            Effects::empty()
+        }
     }
 }
 
@@ -130,20 +140,20 @@ mod tests {
         let mut keyboard = I8042::new(a.clone());
         keyboard.write_byte(0, 0, 0xD1);
         assert!(!a.requested());
-        assert_eq!(keyboard.read_byte(0, 0) & 3, 1);
+        assert_eq!(keyboard.read_byte(0, 0).0 & 3, 1);
         keyboard.write_byte(0, 0, 0xFE);
         assert!(a.requested());
 
         let mut control = ResetControl::new(b.clone());
         control.write_byte(0, 0, 0x02);
         assert!(!b.requested());
-        assert_eq!(control.read_byte(0, 0), 2);
-        control.write_byte(0, 0, 0x06);
+        assert_eq!(control.read_byte(0, 0).0, 2);
+        assert_eq!(control.write_byte(0, 0, 0x06), Effects::HOST);
         assert!(b.requested());
 
         let mut port92 = SystemControlPortA::new(c.clone());
         port92.write_byte(0, 0, 0x02);
-        assert_eq!(port92.read_byte(0, 0), 2);
+        assert_eq!(port92.read_byte(0, 0).0, 2);
         assert!(!c.requested());
         port92.write_byte(0, 0, 0x03);
         assert!(c.requested());

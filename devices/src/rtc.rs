@@ -2,6 +2,7 @@
 //!
 //! The clock starts at a given epoch and runs on virtual time.
 
+use crate::Effects;
 use crate::bus::ByteDevice;
 use crate::irqchip::IrqLine;
 
@@ -175,9 +176,10 @@ impl Rtc {
         self.decode(value & 0x7F) % 12 + pm
     }
 
-    fn read_register(&mut self, now: u64) -> u8 {
+    fn read_register(&mut self, now: u64) -> (u8, Effects) {
+        let mut effects = Effects::empty();
         let t = self.civil(now);
-        match self.index {
+        let value = match self.index {
             SECONDS => self.encode(t.second),
             MINUTES => self.encode(t.minute),
             HOURS => self.encode_hour(t.hour),
@@ -193,24 +195,26 @@ impl Rtc {
             }
             STATUS_B => self.status_b,
             STATUS_C => {
-                self.irq.set(false);
+                effects = self.irq.set(false);
                 std::mem::take(&mut self.status_c)
             }
             STATUS_D => D_VALID,
             index => self.memory[usize::from(index)],
-        }
+        };
+        (value, effects)
     }
 
-    fn write_register(&mut self, now: u64, value: u8) {
+    fn write_register(&mut self, now: u64, value: u8) -> Effects {
         match self.index {
             SECONDS | MINUTES | HOURS | DAY_OF_WEEK | DAY_OF_MONTH | MONTH | YEAR | CENTURY => {
                 self.write_time(now, value);
             }
             STATUS_A => self.status_a = value & !A_UIP,
-            STATUS_B => self.write_status_b(now, value),
+            STATUS_B => return self.write_status_b(now, value),
             STATUS_C | STATUS_D => {}
             index => self.memory[usize::from(index)] = value,
         }
+        Effects::empty()
     }
 
     fn write_time(&mut self, now: u64, value: u8) {
@@ -238,7 +242,7 @@ impl Rtc {
         self.epoch = t.epoch() - i64::try_from(now / NS_PER_SECOND).unwrap_or(0);
     }
 
-    fn write_status_b(&mut self, now: u64, value: u8) {
+    fn write_status_b(&mut self, now: u64, value: u8) -> Effects {
         let set = value & B_SET != 0;
         if set && self.stopped.is_none() {
             self.stopped = Some(self.civil(now));
@@ -247,17 +251,17 @@ impl Rtc {
         }
         // SET clears the update-ended interrupt enable.
         self.status_b = if set { value & !UPDATE } else { value };
-        self.update_irq();
+        self.update_irq()
     }
 
-    fn update_irq(&mut self) {
+    fn update_irq(&mut self) -> Effects {
         let pending = self.status_b & self.status_c & (PERIODIC | ALARM | UPDATE) != 0;
         if pending {
             self.status_c |= C_IRQ;
         } else {
             self.status_c &= !C_IRQ;
         }
-        self.irq.set(pending);
+        self.irq.set(pending)
     }
 
     /// The seconds since 1970 of the next alarm after `epoch`. 0xC0 and above in an alarm register
@@ -330,9 +334,9 @@ impl Rtc {
     }
 
     /// Brings the interrupt flags up to `now`.
-    pub fn tick(&mut self, now: u64) {
+    pub fn tick(&mut self, now: u64) -> Effects {
         if now <= self.seen {
-            return;
+            return Effects::empty();
         }
         for (flag, at) in self.next_events() {
             if at.is_some_and(|at| at <= now) {
@@ -340,27 +344,28 @@ impl Rtc {
             }
         }
         self.seen = now;
-        self.update_irq();
+        self.update_irq()
     }
 }
 
 impl ByteDevice for Rtc {
-    fn read_byte(&mut self, now: u64, offset: u64) -> u8 {
+    fn read_byte(&mut self, now: u64, offset: u64) -> (u8, Effects) {
         // The index register is write-only.
         if offset == 0 {
-            return 0xFF;
+            return (0xFF, Effects::empty());
         }
-        self.tick(now);
-        self.read_register(now)
+        let ticked = self.tick(now);
+        let (value, effects) = self.read_register(now);
+        (value, ticked | effects)
     }
 
-    fn write_byte(&mut self, now: u64, offset: u64, value: u8) {
+    fn write_byte(&mut self, now: u64, offset: u64, value: u8) -> Effects {
         if offset == 0 {
             // Bit 7 would mask NMIs at the chip set; this one has no such source.
             self.index = value & 0x7F;
+            Effects::empty()
         } else {
-            self.tick(now);
-            self.write_register(now, value);
+            self.tick(now) | self.write_register(now, value)
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::Effects;
 use crate::bus::ByteDevice;
 use crate::irqchip::IrqLine;
 use crate::sink::ByteSink;
@@ -101,14 +102,13 @@ impl Uart {
 
     /// Offers bytes from the host to the guest; returns how many were taken. The rest can be
     /// offered again after the guest has read some.
-    pub fn push_input(&mut self, bytes: &[u8]) -> usize {
+    pub fn push_input(&mut self, bytes: &[u8]) -> (usize, Effects) {
         let taken = bytes
             .len()
             .min(UART_INPUT_LIMIT.saturating_sub(self.input.len()));
         self.input.extend(&bytes[..taken]);
         self.fill_fifo();
-        self.update_irq();
-        taken
+        (taken, self.update_irq())
     }
 
     /// True while the guest listens (its received-data interrupt is on) and has read all input so
@@ -171,10 +171,10 @@ impl Uart {
         }
     }
 
-    fn update_irq(&mut self) {
+    fn update_irq(&mut self) -> Effects {
         // OUT2 gates the interrupt on a PC; in loopback the pin is inactive.
         let gated = self.mcr & (MCR_OUT2 | MCR_LOOP) == MCR_OUT2;
-        self.irq.set(gated && self.pending() != IIR_NONE);
+        self.irq.set(gated && self.pending() != IIR_NONE)
     }
 
     fn update_modem(&mut self) {
@@ -198,17 +198,19 @@ impl Uart {
         self.modem = modem;
     }
 
-    fn transmit(&mut self, byte: u8) {
+    fn transmit(&mut self, byte: u8) -> Effects {
+        self.thr_empty_pending = true;
         if self.looped_back() {
             if self.fifo.len() < self.depth() {
                 self.fifo.push_back(byte);
             } else {
                 self.overrun = true;
             }
+            Effects::empty()
         } else {
             self.output.put(&[byte]);
+            Effects::HOST
         }
-        self.thr_empty_pending = true;
     }
 
     fn write_fcr(&mut self, value: u8) {
@@ -227,12 +229,15 @@ impl Uart {
 }
 
 impl ByteDevice for Uart {
-    fn read_byte(&mut self, _now: u64, offset: u64) -> u8 {
+    fn read_byte(&mut self, _now: u64, offset: u64) -> (u8, Effects) {
+        let mut effects = Effects::empty();
         let dlab = self.lcr & LCR_DLAB != 0;
         let value = match offset {
             DATA if dlab => self.divisor[0],
             IER if dlab => self.divisor[1],
             DATA => {
+                // The host may have more input.
+                effects = Effects::HOST;
                 let byte = self.fifo.pop_front().unwrap_or(0);
                 self.fill_fifo();
                 byte
@@ -269,34 +274,40 @@ impl ByteDevice for Uart {
             SCR => self.scr,
             _ => 0xFF,
         };
-        self.update_irq();
-        value
+        (value, effects | self.update_irq())
     }
 
-    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) {
+    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) -> Effects {
+        let mut effects = Effects::empty();
         let dlab = self.lcr & LCR_DLAB != 0;
         match offset {
             DATA if dlab => self.divisor[0] = value,
             IER if dlab => self.divisor[1] = value,
-            DATA => self.transmit(value),
+            DATA => effects = self.transmit(value),
             IER => {
                 // Enabling the interrupt while THR is empty raises it.
                 if value & !self.ier & IER_THR_EMPTY != 0 {
                     self.thr_empty_pending = true;
                 }
                 self.ier = value & 0x0F;
+                // The guest may have begun to wait for input.
+                effects = Effects::HOST;
             }
-            IIR_FCR => self.write_fcr(value),
+            IIR_FCR => {
+                self.write_fcr(value);
+                effects = Effects::HOST;
+            }
             LCR => self.lcr = value,
             MCR => {
                 self.mcr = value & 0x1F;
                 self.update_modem();
                 self.fill_fifo();
+                effects = Effects::HOST;
             }
             SCR => self.scr = value,
             _ => {}
         }
-        self.update_irq();
+        effects | self.update_irq()
     }
 }
 

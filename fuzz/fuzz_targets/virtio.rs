@@ -226,7 +226,9 @@ fuzz_target!(|data: &[u8]| {
             ram,
             available,
         }
-        .run(&mut input, |device, _| device.poll());
+        .run(&mut input, |device, _| {
+            device.poll();
+        });
         assert_disk_is_whole(writable);
     } else if kind % 4 == 3 && kind & 0x20 != 0 {
         let (ours, theirs) = UnixDatagram::pair().expect("sockets");
@@ -262,7 +264,9 @@ fuzz_target!(|data: &[u8]| {
             ram,
             available,
         }
-        .run(&mut input, |device, _| device.poll());
+        .run(&mut input, |device, _| {
+            device.poll();
+        });
     } else {
         let device = Fs9p::new("tag", &TREE.share(), Access::ReadOnly).expect("the share is there");
         let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
@@ -272,7 +276,9 @@ fuzz_target!(|data: &[u8]| {
             ram,
             available,
         }
-        .run(&mut input, |device, _| device.poll());
+        .run(&mut input, |device, _| {
+            device.poll();
+        });
         assert_no_canary(&ram.read(0, SIZE));
         TREE.assert_unchanged();
     }

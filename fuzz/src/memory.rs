@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
-use vbts_devices::{DirtyPages, GuestRam as DeviceRam};
+use vbts_devices::{DmaGenerations, GuestRam as DeviceRam};
 use vm_memory::bitmap::NewBitmap;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestRegionMmap};
@@ -105,7 +105,7 @@ impl GuardedRam {
     /// # Panics
     /// Never: the mapping suits.
     pub fn for_devices(&self) -> DeviceRam {
-        let bitmap = DirtyPages::with_len(self.len);
+        let bitmap = DmaGenerations::with_len(self.len);
         let builder = MmapRegionBuilder::new_with_bitmap(self.len, bitmap)
             .with_mmap_prot(libc_prot())
             .with_mmap_flags(0);

@@ -148,13 +148,13 @@ impl Ram {
     /// Never: the mapping suits.
     #[cfg(feature = "devices")]
     pub fn for_devices(&self) -> vbts_devices::GuestRam {
-        use vbts_devices::DirtyPages;
+        use vbts_devices::DmaGenerations;
         use vm_memory::bitmap::NewBitmap;
         use vm_memory::mmap::MmapRegionBuilder;
         use vm_memory::{GuestAddress, GuestRegionMmap};
 
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let bitmap = DirtyPages::with_len(self.len);
+        let bitmap = DmaGenerations::with_len(self.len);
         // The mapping exists already: protection and flags are only kept for information.
         let builder = MmapRegionBuilder::new_with_bitmap(self.len, bitmap)
             .with_mmap_prot(access.bits() as i32)

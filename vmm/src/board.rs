@@ -24,19 +24,13 @@ use vbts_devices::virtio::fs9p::Fs9p;
 use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN};
 use vbts_devices::virtio::net::Net;
 use vbts_devices::virtio::queue::QueueError;
-use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Shared, lock, shared};
+use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Effects, Shared, lock, shared};
 
 use crate::layout::{self, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 use crate::memory::GuestMemory;
 
 /// Wire of the timer.
 const PIT_IRQ: u32 = 0;
-
-/// Whether a port is one of the interrupt controllers' and timers', which have nothing for the
-/// host.
-fn is_internal(port: u16) -> bool {
-    matches!(port, 0x20..=0x61 | 0x70..=0x71 | 0xA0..=0xA1 | 0x4D0..=0x4D1)
-}
 
 /// Deadlines at this virtual time in ns (292 years) or later are ignored, so that the sum of two
 /// times does not overflow.
@@ -81,11 +75,8 @@ pub struct Board {
     power_button: Mutex<IrqLine>,
     memory: GuestMemory,
     virtio_devices: usize,
-    /// A virtio device has been told to work: it may have written memory.
-    dma: AtomicBool,
-    /// A device other than an interrupt controller or a timer was accessed: it may have something
-    /// for the host.
-    news: AtomicBool,
+    /// A device has had work for the host: see [`Effects::HOST`].
+    host_work: AtomicBool,
 }
 
 impl Board {
@@ -158,8 +149,7 @@ impl Board {
             power_button,
             memory,
             virtio_devices: 0,
-            dma: AtomicBool::new(false),
-            news: AtomicBool::new(false),
+            host_work: AtomicBool::new(false),
         })
     }
 
@@ -263,8 +253,8 @@ impl Board {
     pub fn press_power_button(&self) -> bool {
         let unmasked = lock(&self.chip).is_unmasked(layout::POWER_BUTTON_GSI);
         if unmasked {
-            lock(&self.power_button).pulse();
-            self.update_signals();
+            let effects = lock(&self.power_button).pulse();
+            self.apply(effects);
         }
         unmasked
     }
@@ -276,8 +266,8 @@ impl Board {
 
     /// Offers bytes to the serial port; returns how many it took.
     pub fn push_serial_input(&self, bytes: &[u8]) -> usize {
-        let taken = lock(&self.uart).push_input(bytes);
-        self.update_signals();
+        let (taken, effects) = lock(&self.uart).push_input(bytes);
+        self.apply(effects);
         taken
     }
 
@@ -294,29 +284,31 @@ impl Board {
 
     /// Brings all devices up to `now`.
     pub fn tick(&self, now: u64) {
-        lock(&self.pit).tick(now);
-        lock(&self.rtc).tick(now);
-        lock(&self.chip).tick(now);
-        self.update_signals();
+        let effects = lock(&self.pit).tick(now) | lock(&self.rtc).tick(now);
+        self.apply(effects | lock(&self.chip).tick(now));
     }
 
-    /// Whether devices may have written memory since the last call.
-    pub fn take_dma(&self) -> bool {
-        self.dma.swap(false, Ordering::Relaxed)
+    /// Whether a device has had work for the host since the last call.
+    pub fn take_host_work(&self) -> bool {
+        self.host_work.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a device may have something for the host since the last call.
-    pub fn take_news(&self) -> bool {
-        self.news.swap(false, Ordering::Relaxed)
+    /// Passes on what an access to a device, or input for it, has caused.
+    pub fn apply(&self, effects: Effects) {
+        if effects.contains(Effects::DMA) {
+            for signals in &self.signals {
+                signals.raise_quietly(Signals::DMA);
+            }
+        }
+        if effects.contains(Effects::HOST) {
+            self.host_work.store(true, Ordering::Relaxed);
+        }
+        if effects.contains(Effects::INTERRUPTS) {
+            self.update_signals();
+        }
     }
 
-    /// Says that a device has been given something from outside, for which it may write memory.
-    pub fn host_input_pushed(&self) {
-        self.dma.store(true, Ordering::Relaxed);
-        self.update_signals();
-    }
-
-    /// Shows the processors what the interrupt controllers have for them.
+    /// Sets the processors' lines from the outputs of the interrupt controllers.
     fn update_signals(&self) {
         let chip = lock(&self.chip);
         for (cpu, signals) in self.signals.iter().enumerate() {
@@ -367,42 +359,29 @@ impl VcpuPlatform {
 
 impl Platform for VcpuPlatform {
     fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]) {
-        match self.lapic_offset(gpa) {
+        let effects = match self.lapic_offset(gpa) {
             Some(offset) => self.chip().lapic_read(self.cpu, now, offset, data),
             None => self.board.mmio.read(now, gpa, data),
-        }
-        self.board.update_signals();
+        };
+        self.board.apply(effects);
     }
 
     fn mmio_write(&self, now: u64, gpa: u64, data: &[u8]) {
-        match self.lapic_offset(gpa) {
+        let effects = match self.lapic_offset(gpa) {
             Some(offset) => self.chip().lapic_write(self.cpu, now, offset, data),
-            None => {
-                if gpa >= VIRTIO_BASE && gpa < VIRTIO_BASE + VIRTIO_GSI.len() as u64 * VIRTIO_STRIDE
-                {
-                    self.board.dma.store(true, Ordering::Relaxed);
-                    self.board.news.store(true, Ordering::Relaxed);
-                }
-                self.board.mmio.write(now, gpa, data);
-            }
-        }
-        self.board.update_signals();
+            None => self.board.mmio.write(now, gpa, data),
+        };
+        self.board.apply(effects);
     }
 
     fn pio_read(&self, now: u64, port: u16, data: &mut [u8]) {
-        self.board.ports.read(now, port.into(), data);
-        if !is_internal(port) {
-            self.board.news.store(true, Ordering::Relaxed);
-        }
-        self.board.update_signals();
+        let effects = self.board.ports.read(now, port.into(), data);
+        self.board.apply(effects);
     }
 
     fn pio_write(&self, now: u64, port: u16, data: &[u8]) {
-        self.board.ports.write(now, port.into(), data);
-        if !is_internal(port) {
-            self.board.news.store(true, Ordering::Relaxed);
-        }
-        self.board.update_signals();
+        let effects = self.board.ports.write(now, port.into(), data);
+        self.board.apply(effects);
     }
 
     fn acknowledge_interrupt(&self, _now: u64) -> Option<u8> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vbts_cpu::{ArchState, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
-use vbts_devices::{Shared, lock};
+use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
 use crate::console::Console;
@@ -71,7 +71,8 @@ pub trait RunObserver {
 pub struct Machine {
     vcpus: Vec<Vcpu>,
     board: Arc<Board>,
-    memory: GuestMemory,
+    /// Keeps the mapping alive that the processors access.
+    _memory: GuestMemory,
     console: Shared<Console>,
     alarm: Arc<Alarm>,
     sandbox: Option<Sandbox>,
@@ -121,6 +122,7 @@ impl Machine {
                 cpu.load_state(&ArchState::after_reset(model));
             }
             let mut vcpu = Vcpu::new(SoftCpu::new(cpu));
+            vcpu.observe_dma(DmaObserver::new(memory.clone()));
             if id != 0 {
                 vcpu.wait_for_startup();
             }
@@ -129,7 +131,7 @@ impl Machine {
         Self {
             vcpus: (0..count).map(vcpu).collect(),
             board: board.clone(),
-            memory,
+            _memory: memory,
             console,
             alarm,
             sandbox,

@@ -31,8 +31,8 @@ impl Network {
 
     /// Hands the guest what has come for it.
     pub fn poll(&self, board: &Board) {
-        lock(&self.device).poll();
-        board.host_input_pushed();
+        let effects = lock(&self.device).poll();
+        board.apply(effects);
     }
 
     /// What becomes readable when there is something to hand over, if the guest could take it.

@@ -7,6 +7,8 @@
 
 use vbts_cpu::{ArchState, Clock, Exit, HostClock, Signals, SoftCpu, Startup};
 
+use vbts_devices::DmaObserver;
+
 use crate::exit::Failure;
 use crate::kvm::kick::ThreadRegistration;
 use crate::kvm::{KvmVcpu, Left};
@@ -53,6 +55,8 @@ pub struct Vcpu {
     /// A counter was in use since the software CPU took over: see [`Self::hand_back`].
     counted: bool,
     handovers: HandoverStats,
+    /// The device writes that the software CPU has yet to observe.
+    dma: Option<DmaObserver>,
 }
 
 impl Vcpu {
@@ -66,7 +70,14 @@ impl Vcpu {
             last_traced: 0,
             counted: false,
             handovers: HandoverStats::default(),
+            dma: None,
         }
+    }
+
+    /// Makes the software CPU invalidate what it has cached of pages that devices write, which
+    /// `dma` reports.
+    pub fn observe_dma(&mut self, dma: DmaObserver) {
+        self.dma = Some(dma);
     }
 
     /// Runs the processor on KVM whenever possible, on the time of `clock`.
@@ -146,6 +157,7 @@ impl Vcpu {
     /// # Errors
     /// KVM fails, or neither accelerator can execute an instruction.
     pub fn run(&mut self, deadline: u64) -> Result<Exit, Failure> {
+        self.invalidate_written_pages();
         loop {
             if self.on_kvm && self.needs_soft() {
                 self.leave_kvm()?;
@@ -174,6 +186,14 @@ impl Vcpu {
             }
             self.hand_back(exit)?;
             return Ok(exit);
+        }
+    }
+
+    /// Invalidates what the software CPU has cached of pages that devices have written.
+    fn invalidate_written_pages(&mut self) {
+        if let Some(dma) = &mut self.dma {
+            self.soft.cpu.signals().lower(Signals::DMA);
+            dma.take(|gpa| self.soft.invalidate_page(gpa));
         }
     }
 
@@ -308,3 +328,6 @@ impl Vcpu {
         .into())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -198,6 +198,11 @@ impl SoftCpu {
         if signals & Signals::INIT != 0 {
             return Some(Exit::Init);
         }
+        // Before an interrupt that announces the write.
+        if signals & Signals::DMA != 0 {
+            self.cpu.signals.lower(Signals::DMA);
+            return Some(Exit::Bus);
+        }
         if pending.contains(PendingWork::ACCEPTED) {
             self.cpu.raise_accepted();
             return None;

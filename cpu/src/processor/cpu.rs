@@ -574,6 +574,7 @@ impl Cpu {
         self.update_meter();
         self.signal_mask = Signals::KICK
             | Signals::INIT
+            | Signals::DMA
             | if self.eflags & rflags::IF != 0 {
                 Signals::INTR
             } else {
@@ -661,8 +662,8 @@ impl Cpu {
 
     /// Whether the processor executes HLT, and nothing has come to end that.
     pub fn asleep(&self) -> bool {
-        self.pending_work.contains(PendingWork::HALTED)
-            && self.signals.get() & self.signal_mask == 0
+        let wakes = self.signal_mask & !Signals::DMA;
+        self.pending_work.contains(PendingWork::HALTED) && self.signals.get() & wakes == 0
     }
 
     /// Whether maskable interrupts are taken (RFLAGS.IF).

@@ -80,6 +80,9 @@ impl Signals {
     pub const KICK: u32 = 1 << 2;
     /// An INIT or start-up IPI waits for the processor.
     pub const INIT: u32 = 1 << 3;
+    /// A device has written guest memory: the VMM has to invalidate what the software CPU has cached
+    /// of it. Does not wake the processor.
+    pub const DMA: u32 = 1 << 4;
 
     /// Has `wake` called whenever a line is raised that was not.
     pub fn set_wake(&self, wake: Box<dyn Wake>) {
@@ -97,6 +100,12 @@ impl Signals {
         {
             wake.wake();
         }
+    }
+
+    /// Raises the lines in `bits` without a wake-up: a processor that executes nothing has nothing
+    /// to do for them.
+    pub fn raise_quietly(&self, bits: u32) {
+        self.lines.fetch_or(bits, Ordering::Release);
     }
 
     /// Lowers the lines in `bits`.

@@ -148,7 +148,7 @@ fn the_windows_reach_the_chip() {
     assert_eq!(u32::from_le_bytes(data), 0x0017_0020);
     let mut pic = PicPorts::slave(chip.clone());
     pic.write_byte(0, 1, 0x5A);
-    assert_eq!(pic.read_byte(0, 1), 0x5A);
+    assert_eq!(pic.read_byte(0, 1).0, 0x5A);
     PicPorts::master(chip.clone()).write_byte(0, 1, 0xEF);
     IrqLine::new(chip.clone(), 3).pulse();
     assert!(!lock(&chip).intr_pending(0), "masked");

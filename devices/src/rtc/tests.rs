@@ -15,7 +15,7 @@ fn rtc() -> (Rtc, Shared<IrqChip>) {
 
 fn get(r: &mut Rtc, now: u64, index: u8) -> u8 {
     r.write_byte(now, 0, index);
-    r.read_byte(now, 1)
+    r.read_byte(now, 1).0
 }
 
 fn set(r: &mut Rtc, now: u64, index: u8, value: u8) {
@@ -129,7 +129,7 @@ fn memory_reads_back() {
     let (mut r, _chip) = rtc();
     set(&mut r, 0, 0x8F, 0xA5);
     assert_eq!(get(&mut r, 0, 0x0F), 0xA5);
-    assert_eq!(r.read_byte(0, 0), 0xFF);
+    assert_eq!(r.read_byte(0, 0).0, 0xFF);
 }
 
 #[test]

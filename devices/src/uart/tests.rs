@@ -19,7 +19,7 @@ impl Port {
         Self { uart, chip, output }
     }
     fn get(&mut self, offset: u64) -> u8 {
-        self.uart.read_byte(0, offset)
+        self.uart.read_byte(0, offset).0
     }
     fn set(&mut self, offset: u64, value: u8) {
         self.uart.write_byte(0, offset, value);
@@ -111,7 +111,7 @@ fn input_waits_behind_the_fifo() {
     p.set(IIR_FCR, 0x81);
     p.set(IER, IER_RECEIVED);
     p.set(MCR, MCR_OUT2);
-    assert_eq!(p.uart.push_input(&[7; 20]), 20);
+    assert_eq!(p.uart.push_input(&[7; 20]).0, 20);
     p.set(IIR_FCR, 0x83);
     assert_eq!(p.get(LSR), LSR_EMPTY, "RTS is not asserted");
     p.set(MCR, MCR_OUT2 | MCR_RTS);
@@ -129,11 +129,11 @@ fn input_waits_behind_the_fifo() {
     }
     assert_eq!(p.get(LSR), LSR_EMPTY);
     assert_eq!(
-        p.uart.push_input(&vec![0; UART_INPUT_LIMIT]),
+        p.uart.push_input(&vec![0; UART_INPUT_LIMIT]).0,
         UART_INPUT_LIMIT
     );
-    assert_eq!(p.uart.push_input(&[1; 100]), FIFO_DEPTH, "back pressure");
-    assert_eq!(p.uart.push_input(&[1; 100]), 0);
+    assert_eq!(p.uart.push_input(&[1; 100]).0, FIFO_DEPTH, "back pressure");
+    assert_eq!(p.uart.push_input(&[1; 100]).0, 0);
 }
 
 #[test]

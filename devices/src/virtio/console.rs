@@ -10,8 +10,8 @@ use std::fmt;
 use super::VirtioDevice;
 use super::mmio::MmioTransport;
 use super::queue::{Chain, QueueError, VirtQueue};
-use crate::GuestRam;
 use crate::sink::ByteSink;
+use crate::{Effects, GuestRam};
 
 /// Bytes from the host that wait for a guest to read them, for each port.
 pub const CONSOLE_INPUT_LIMIT: usize = 1 << 20;
@@ -258,18 +258,17 @@ impl VirtioDevice for Console {
 }
 
 impl MmioTransport<Console> {
-    /// Offers bytes to the guest on `port`; returns how many were taken. The rest can be offered
-    /// again later.
-    pub fn push_input(&mut self, port: usize, bytes: &[u8]) -> usize {
+    /// Offers bytes to the guest on `port`. Returns how many were taken, and what that caused. The
+    /// rest can be offered again later.
+    pub fn push_input(&mut self, port: usize, bytes: &[u8]) -> (usize, Effects) {
         let Some(p) = self.device_mut().ports.get_mut(port) else {
-            return 0;
+            return (0, Effects::empty());
         };
         let taken = bytes
             .len()
             .min(CONSOLE_INPUT_LIMIT.saturating_sub(p.input.len()));
         p.input.extend(&bytes[..taken]);
-        self.poll();
-        taken
+        (taken, self.poll())
     }
 
     /// Bytes pushed on `port` that the guest has not taken yet.

@@ -7,9 +7,9 @@ use vm_memory::GuestAddress;
 
 use super::VirtioDevice;
 use super::queue::{QueueError, VirtQueue};
-use crate::GuestRam;
 use crate::bus::{BusDevice, read_le32};
 use crate::irqchip::IrqLine;
+use crate::{Effects, GuestRam};
 
 /// Length of the register window in bytes.
 pub const VIRTIO_MMIO_LEN: u64 = 0x1000;
@@ -103,25 +103,24 @@ impl<D: VirtioDevice> MmioTransport<D> {
     }
 
     /// Lets the device go on with what it has waited for: host input, or room for output.
-    pub fn poll(&mut self) {
+    pub fn poll(&mut self) -> Effects {
         if !self.is_running() {
-            return;
+            return Effects::empty();
         }
+        let mut effects = Effects::empty();
         self.queues.iter_mut().for_each(VirtQueue::grant_budget);
         if self.device.process(&mut self.queues, &self.ram).is_err() {
-            self.needs_reset();
+            effects |= self.needs_reset();
         }
-        // Not `any`: every queue's flag has to be cleared.
-        if self
-            .queues
-            .iter_mut()
-            .filter_map(|q| q.take_interrupt().then_some(()))
-            .count()
-            > 0
-        {
-            self.interrupt_status |= INTERRUPT_USED_BUFFER;
+        for queue in &mut self.queues {
+            if queue.take_interrupt() {
+                self.interrupt_status |= INTERRUPT_USED_BUFFER;
+            }
+            if queue.take_served() {
+                effects |= Effects::DMA | Effects::HOST;
+            }
         }
-        self.update_irq();
+        effects | self.update_irq()
     }
 
     /// True while a driver uses the device.
@@ -134,23 +133,23 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.status & STATUS_NEEDS_RESET != 0
     }
 
-    fn needs_reset(&mut self) {
+    fn needs_reset(&mut self) -> Effects {
         self.status |= STATUS_NEEDS_RESET;
         if self.status & STATUS_DRIVER_OK != 0 {
             self.interrupt_status |= INTERRUPT_CONFIG;
         }
-        self.update_irq();
+        self.update_irq()
     }
 
-    fn update_irq(&mut self) {
-        self.irq.set(self.interrupt_status != 0);
+    fn update_irq(&mut self) -> Effects {
+        self.irq.set(self.interrupt_status != 0)
     }
 
     fn features(&self) -> u64 {
         self.device.features() | F_VERSION_1 | F_INDIRECT_DESC
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self) -> Effects {
         self.device.reset();
         self.queues.iter_mut().for_each(VirtQueue::reset);
         self.status = 0;
@@ -159,7 +158,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.driver_features_sel = 0;
         self.driver_features = 0;
         self.queue_sel = 0;
-        self.update_irq();
+        self.update_irq() | Effects::HOST
     }
 
     fn queue(&self) -> Option<&VirtQueue> {
@@ -185,7 +184,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    fn write_register(&mut self, offset: u64, value: u32) {
+    fn write_register(&mut self, offset: u64, value: u32) -> Effects {
         match offset {
             reg::DEVICE_FEATURES_SEL => self.device_features_sel = value,
             reg::DRIVER_FEATURES_SEL => self.driver_features_sel = value,
@@ -198,34 +197,35 @@ impl<D: VirtioDevice> MmioTransport<D> {
                 };
             }
             reg::QUEUE_SEL => self.queue_sel = value,
-            reg::QUEUE_NOTIFY => self.poll(),
+            reg::QUEUE_NOTIFY => return self.poll(),
             reg::INTERRUPT_ACK => {
                 self.interrupt_status &= !value;
-                self.update_irq();
+                return self.update_irq();
             }
-            reg::STATUS => self.write_status(value),
-            reg::QUEUE_NUM..=reg::QUEUE_DEVICE_HIGH => self.write_queue(offset, value),
+            reg::STATUS => return self.write_status(value),
+            reg::QUEUE_NUM..=reg::QUEUE_DEVICE_HIGH => return self.write_queue(offset, value),
             _ => {}
         }
+        Effects::empty()
     }
 
     /// Registers of the selected queue; all but QueueReady are fixed while it is ready.
-    fn write_queue(&mut self, offset: u64, value: u32) {
+    fn write_queue(&mut self, offset: u64, value: u32) -> Effects {
         let ram = &self.ram;
         let Some(queue) = self.queues.get_mut(self.queue_sel as usize) else {
-            return;
+            return Effects::empty();
         };
         let queue = queue.inner_mut();
         if offset == reg::QUEUE_READY {
             queue.set_ready(value & 1 != 0);
             if value & 1 != 0 && !queue.is_valid(ram) {
                 queue.set_ready(false);
-                self.needs_reset();
+                return self.needs_reset();
             }
-            return;
+            return Effects::empty();
         }
         if queue.ready() {
-            return;
+            return Effects::empty();
         }
         let (desc, driver, device) = (queue.desc_table(), queue.avail_ring(), queue.used_ring());
         let set = |old, part| GuestAddress(replace_half(old, part, value));
@@ -241,15 +241,16 @@ impl<D: VirtioDevice> MmioTransport<D> {
             reg::QUEUE_DEVICE_HIGH => queue.try_set_used_ring_address(set(device, 1)).is_ok(),
             _ => true,
         };
-        if !accepted {
-            self.needs_reset();
+        if accepted {
+            Effects::empty()
+        } else {
+            self.needs_reset()
         }
     }
 
-    fn write_status(&mut self, value: u32) {
+    fn write_status(&mut self, value: u32) -> Effects {
         if value == 0 {
-            self.reset();
-            return;
+            return self.reset();
         }
         let mut status = value & 0xFF & !STATUS_NEEDS_RESET | self.status & STATUS_NEEDS_RESET;
         let negotiated =
@@ -264,9 +265,10 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.status = status;
         if started {
             self.device.start(self.driver_features);
-            // Something may have been waiting for the driver.
-            self.poll();
+            // Input or control messages may have been waiting for the driver.
+            return self.poll() | Effects::HOST;
         }
+        Effects::empty()
     }
 }
 
@@ -284,7 +286,7 @@ fn replace_half(old: u64, part: u32, value: u32) -> u64 {
 }
 
 impl<D: VirtioDevice> BusDevice for MmioTransport<D> {
-    fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) {
+    fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) -> Effects {
         if let Some(at) = offset.checked_sub(reg::CONFIG) {
             let config = self.device.config();
             for (i, byte) in (at..).zip(data) {
@@ -300,16 +302,18 @@ impl<D: VirtioDevice> BusDevice for MmioTransport<D> {
             // Registers can be accessed as aligned 32-bit words only (section 4.2.2.2).
             data.fill(0);
         }
+        Effects::empty()
     }
 
-    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) {
+    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) -> Effects {
         // No device here has writable configuration.
         if offset < reg::CONFIG
             && offset & 3 == 0
             && let Ok(value) = <[u8; 4]>::try_from(data)
         {
-            self.write_register(offset, u32::from_le_bytes(value));
+            return self.write_register(offset, u32::from_le_bytes(value));
         }
+        Effects::empty()
     }
 }
 

@@ -30,11 +30,14 @@ pub enum QueueError {
     ChainTooLong,
 }
 
-/// One queue and whether it owes the driver an interrupt.
+/// One queue, and what serving it has caused.
 #[derive(Debug)]
 pub struct VirtQueue {
     queue: Queue,
+    /// The driver wants an interrupt for a chain that was completed.
     interrupt: bool,
+    /// A chain was taken or completed: guest memory may have been written.
+    served: bool,
     /// Chains that may still be taken before the driver runs again.
     budget: u16,
 }
@@ -44,6 +47,7 @@ impl VirtQueue {
         Ok(Self {
             queue: Queue::new(max_size)?,
             interrupt: false,
+            served: false,
             budget: 0,
         })
     }
@@ -63,8 +67,14 @@ impl VirtQueue {
         self.budget = self.queue.size();
     }
 
+    /// Whether the driver wants an interrupt, since the last call.
     pub(super) fn take_interrupt(&mut self) -> bool {
         std::mem::take(&mut self.interrupt)
+    }
+
+    /// Whether a chain was taken or completed, since the last call.
+    pub(super) fn take_served(&mut self) -> bool {
+        std::mem::take(&mut self.served)
     }
 
     pub(super) fn reset(&mut self) {
@@ -81,6 +91,7 @@ impl VirtQueue {
             return Ok(None);
         };
         self.budget -= 1;
+        self.served = true;
         let mut chain = Chain {
             head: descriptors.head_index(),
             readable: vec![],
@@ -109,6 +120,7 @@ impl VirtQueue {
         chain: &Chain,
         written: usize,
     ) -> Result<(), QueueError> {
+        self.served = true;
         self.queue
             .add_used(ram, chain.head, u32::try_from(written).unwrap_or(u32::MAX))?;
         let flags = ram.load::<u16>(GuestAddress(self.queue.avail_ring()), Ordering::Acquire)?;

@@ -78,12 +78,19 @@ fn there_is_room_for_so_many_devices() {
         .add_share("t", Path::new("/"), Access::ReadOnly)
         .unwrap_err();
     assert!(error.to_string().contains("10 virtio devices"), "{error}");
-    assert!(!board.take_dma());
-    let platform = VcpuPlatform::new(Arc::new(board), 0);
+}
+
+#[test]
+fn devices_report_their_effects() {
+    let (platform, _) = platform();
     let board = platform.board();
-    platform.mmio_write(0, VIRTIO_BASE + 0x50, &[0; 4]);
-    assert!(board.take_dma());
-    assert!(!board.take_dma());
+    platform.pio_write(0, 0x20, &[0x0B]);
+    platform.pio_read(0, 0x3FD, &mut [0]);
+    assert!(!board.take_host_work(), "nothing for the host");
+    platform.pio_write(0, 0x3F8, b"A");
+    assert!(board.take_host_work() && !board.take_host_work());
+    board.apply(Effects::DMA);
+    assert_eq!(platform.signals().get(), Signals::DMA);
 }
 
 #[test]

@@ -189,7 +189,8 @@ impl KvmVcpu {
     /// Hands the interrupt controllers' offers to KVM, or asks for an exit as soon as it can take
     /// one. Returns the lines that may be raised now without anybody having to do more.
     fn inject(&mut self, platform: &dyn Platform, lines: u32) -> Result<u32, KvmError> {
-        let mut seen_to = 0;
+        // Memory under KVM is coherent with devices.
+        let mut seen_to = Signals::DMA;
         if lines & Signals::NMI != 0 {
             // While one is serviced KVM keeps the next, and what comes then waits in the local
             // APIC. There is no exit for the end of the service: the next one for any reason has to

@@ -70,11 +70,8 @@ impl Common<'_> {
                 Exit::Pause => pause(pauses),
                 Exit::Bus | Exit::Deadline | Exit::Kick | Exit::Init => {}
             }
-            if self.board.take_dma() {
-                vcpu.soft_mut().revalidate();
-            }
             let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
-            if self.board.take_news() || deadline < self.armed.load(Ordering::SeqCst) {
+            if self.board.take_host_work() || deadline < self.armed.load(Ordering::SeqCst) {
                 self.ring();
             }
         }

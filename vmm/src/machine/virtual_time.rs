@@ -10,15 +10,13 @@
 use std::time::{Duration, Instant};
 
 use vbts_cpu::{Exit, Signals};
-use vbts_devices::{DirtyPages, lock};
-use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MmapRegion};
+use vbts_devices::lock;
 
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
 use crate::exit::Failure;
 use crate::host::input;
 use crate::vcpu::Vcpu;
 
-const PAGE: u64 = 4096;
 /// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
 /// kernel, and long enough to amortise a switch.
 const TURN: u64 = 20_000;
@@ -68,9 +66,6 @@ impl Machine {
             self.board.tick(self.now);
             if exit != Exit::Kick {
                 observer.after_exit(&self.board, self.now)?;
-            }
-            if self.board.take_dma() {
-                self.invalidate_dma_pages();
             }
             if let Some(end) = self.status().ended()? {
                 return Ok(end);
@@ -165,20 +160,5 @@ impl Machine {
             }
         }
         Ok(())
-    }
-
-    /// Invalidates what the processors have cached of pages that devices have written.
-    fn invalidate_dma_pages(&mut self) {
-        for region in self.memory.iter() {
-            let first = region.start_addr().0 / PAGE;
-            // The bitmap of the mapping itself: the trait gives a slice of it only.
-            let mapping: &MmapRegion<DirtyPages> = region;
-            mapping.bitmap().take(|page| {
-                let gpa = (first + page) * PAGE;
-                for vcpu in &mut self.vcpus {
-                    vcpu.soft_mut().invalidate_page(gpa);
-                }
-            });
-        }
     }
 }

@@ -282,9 +282,9 @@ impl AgentConnection {
         if self.outbox.is_empty() {
             return;
         }
-        let taken = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
+        let (taken, effects) = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
         self.outbox.drain(..taken);
-        board.host_input_pushed();
+        board.apply(effects);
     }
 
     fn send_input(&mut self) -> Result<(), Failure> {

@@ -134,7 +134,7 @@ fn large_output_arrives_whole() {
 fn input_waits_until_the_guest_opens_the_port() {
     let mut g = Guest::new(1024);
     let request = g.driver.submit(4, &[], 8);
-    assert_eq!(g.driver.device.push_input(1, b"hello, agent"), 12);
+    assert_eq!(g.driver.device.push_input(1, b"hello, agent").0, 12);
     assert!(!g.driver.device.guest_has_open(1));
     assert_eq!(g.driver.used(4), None);
     g.control(1, event::PORT_OPEN, 1);
@@ -156,12 +156,12 @@ fn input_is_bounded() {
     let mut g = Guest::new(1024);
     let lots = vec![0; CONSOLE_INPUT_LIMIT];
     assert_eq!(
-        g.driver.device.push_input(0, &lots[1..]),
+        g.driver.device.push_input(0, &lots[1..]).0,
         CONSOLE_INPUT_LIMIT - 1
     );
-    assert_eq!(g.driver.device.push_input(0, &lots), 1);
-    assert_eq!(g.driver.device.push_input(0, &lots), 0);
-    assert_eq!(g.driver.device.push_input(9, &lots), 0, "no such port");
+    assert_eq!(g.driver.device.push_input(0, &lots).0, 1);
+    assert_eq!(g.driver.device.push_input(0, &lots).0, 0);
+    assert_eq!(g.driver.device.push_input(9, &lots).0, 0, "no such port");
 }
 
 #[test]

@@ -1,9 +1,8 @@
-use vm_memory::bitmap::Bitmap;
-use vm_memory::{Bytes, GuestMemoryBackend, GuestMemoryRegion};
+use vm_memory::Bytes;
 
 use super::super::testing::{Driver, RAM_SIZE};
 use super::*;
-use crate::lock;
+use crate::{DmaObserver, lock};
 
 /// Answers each chain with what it holds.
 struct Echo;
@@ -113,15 +112,24 @@ fn a_request_is_served_and_interrupts() {
 }
 
 #[test]
-fn writes_are_marked_in_the_dirty_bitmap() {
+fn a_served_request_is_a_dma_write_and_work_for_the_host() {
     let mut d = driver();
     let request = d.submit(0, b"x", 1);
-    d.ram.iter().for_each(|r| r.get_mmap().bitmap().take(drop));
-    d.notify(0);
-    let bitmap = d.ram.find_region(GuestAddress(0)).unwrap().bitmap();
-    assert!(bitmap.dirty_at(request.reply.0 as usize));
-    assert!(bitmap.dirty_at(Driver::<Echo>::used_ring(0) as usize));
-    assert!(!bitmap.dirty_at(0x0F_0000));
+    let mut observer = DmaObserver::new(d.ram.clone());
+    let notify = |d: &mut Driver<Echo>| d.device.write(0, 0x050, &[0; 4]);
+    assert_eq!(notify(&mut d), Effects::all());
+    let mut pages = Vec::new();
+    observer.take(|gpa| pages.push(gpa));
+    let page = |gpa: u64| gpa & !0xFFF;
+    assert_eq!(
+        pages,
+        [page(Driver::<Echo>::used_ring(0)), page(request.reply.0)]
+    );
+    assert_eq!(notify(&mut d), Effects::empty(), "nothing to serve");
+    assert_eq!(
+        d.device.write(0, 0x064, &1u32.to_le_bytes()),
+        Effects::INTERRUPTS
+    );
 }
 
 #[test]
