@@ -284,8 +284,11 @@ impl Board {
 
     /// Brings all devices up to `now`.
     pub fn tick(&self, now: u64) {
-        let effects = lock(&self.pit).tick(now) | lock(&self.rtc).tick(now);
-        self.apply(effects | lock(&self.chip).tick(now));
+        // `apply` locks the interrupt controllers again, so no lock may be held by then.
+        let mut effects = lock(&self.pit).tick(now);
+        effects |= lock(&self.rtc).tick(now);
+        effects |= lock(&self.chip).tick(now);
+        self.apply(effects);
     }
 
     /// Whether a device has had work for the host since the last call.
