@@ -1,24 +1,29 @@
-//! From bytes to operations: decoding with iced-x86, and filling [`Op`] from the decoded
-//! instruction.
+//! From bytes to instructions: iced-x86 decodes, and [`Insn`] takes from it what the processor needs.
+//!
+//! [`Insn::aux`] holds a third register operand, except of these:
+//!
+//! | instruction | value |
+//! |---|---|
+//! | string instructions, INS, OUTS, LOOP, JCXZ, MASKMOVQ, MASKMOVDQU | address size in bits; of the last two in `dst` |
+//! | XCHG with memory | the register operand |
+//! | ENTER | nesting level, 0 to 31 |
+//! | LDS, LES, LFS, LGS, LSS | the segment register |
+//! | x87 | the low three bits of the opcode; `src` is ModRM or its reg field, `dst` the size of the memory operand in bytes |
 
 use iced_x86::{
-    CodeSize as IcedCodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction,
-    Mnemonic, OpKind, Register,
+    Code, CodeSize as IcedCodeSize, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic,
+    OpCodeOperandKind, OpCodeTableKind, OpKind, Register,
 };
 
-use crate::backend::interpreter::dispatch::{Passes, called};
-use crate::backend::interpreter::fused;
-use crate::engine::block::{Block, CodeSize};
-use crate::exec;
-use crate::insn::{Handler, Op, reg, seg};
-use crate::processor::cpu::Cpu;
+use crate::insn::{BranchKind, CodeSize, Insn, reg, seg};
 
 /// Longest instruction in bytes (SDM Vol. 2A 2.3.11).
 pub(crate) const MAX_INSTRUCTION: usize = 15;
 /// Longest block in instructions.
 pub(crate) const MAX_BLOCK: u8 = 48;
 
-fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
+/// A decoder of `bytes`, which counts addresses from their start.
+pub(crate) fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
     decoder_with(size, bytes, DecoderOptions::NONE)
 }
 
@@ -28,203 +33,126 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
         CodeSize::Bits32 => 32,
         CodeSize::Bits64 => 64,
     };
-    // Encodings that later processors gave a meaning keep the one they had before: 0F 0D and 0F
-    // 18-1F are hints, and F3 means nothing before BSF and BSR.
+    // Encodings to which later processors gave a meaning keep the earlier one: 0F 0D and 0F 18-1F
+    // are hints, and F3 before BSF and BSR is ignored.
     const OPTIONS: u32 = DecoderOptions::FORCE_RESERVED_NOP
         | DecoderOptions::NO_MPFX_0FBC
         | DecoderOptions::NO_MPFX_0FBD
         | DecoderOptions::NO_WBNOINVD;
-    // Addresses count from the start of the block: see `Op::imm` and `reg::BLOCK`.
     Decoder::with_ip(bits, bytes, 0, OPTIONS | options)
 }
 
-/// Decodes the block at `host`, which is guest-physical `gpa`, as far as the page goes, of at most
-/// `longest` instructions. `None` if its first instruction crosses the page or is none.
-pub(crate) fn block(cpu: &Cpu, host: *const u8, gpa: u64, longest: u8) -> Option<Block> {
-    let mut bytes = [0u8; MAX_BLOCK as usize * MAX_INSTRUCTION];
-    let longest = longest.min(MAX_BLOCK);
-    let left = (0x1000 - (gpa & 0xFFF) as usize).min(usize::from(longest) * MAX_INSTRUCTION);
-    // SAFETY: `host` is RAM, and `left` does not leave its page.
-    unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), left) };
-    let mut decoder = decoder(cpu.code_size, &bytes[..left]);
-    let mut ops = Vec::with_capacity(16);
-    let (mut insn, mut previous) = (Instruction::default(), Instruction::default());
-    let mut count = 0;
-    let mut branches = 0u64;
-    let mut len = 0;
-    let mut passed = Passed::default();
-    while count < longest && decoder.can_decode() {
-        decoder.decode_out(&mut insn);
-        // What is no instruction may be one of more than 15 bytes: `single` tells them apart.
-        if decoder.last_error() != DecoderError::None {
-            break;
-        }
-        let (first, operand) = (ops.len().wrapping_sub(1), passed.operand);
-        push(cpu, &insn, len, count, &mut ops, &mut passed);
-        if let Some(op) = ops.get_mut(first)
-            && let Some(run) = fused::select(&previous, &insn, operand)
-        {
-            op.run = run;
-        }
-        previous = insn;
-        branches |= u64::from(is_branch(&insn)) << count;
-        count += 1;
-        len = decoder.ip() as u16;
-        if ends_block(&insn) {
-            break;
-        }
-    }
-    (count > 0).then(|| Block::new(ops, branches, &bytes[..usize::from(len)]))
-}
-
-/// Decodes one instruction; `None` if `bytes`, at most 15, do not hold all of it.
-pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Block> {
-    let mut decoder = decoder(cpu.code_size, bytes);
-    let insn = decoder.decode();
-    if decoder.last_error() == DecoderError::NoMoreBytes {
-        return None;
-    }
-    // Its answer for what goes on behind the 15th byte is the same as for a LOCK prefix out of
-    // place.
-    if insn.is_invalid()
-        && insn.len() == MAX_INSTRUCTION
-        && decoder_with(cpu.code_size, bytes, DecoderOptions::NO_INVALID_CHECK)
+/// Whether `decoded` is not an instruction only because it goes on after the 15th byte.
+pub(crate) fn is_too_long(size: CodeSize, bytes: &[u8], decoded: &Instruction) -> bool {
+    // iced-x86 reports a misplaced LOCK prefix in the same way.
+    decoded.is_invalid()
+        && decoded.len() == MAX_INSTRUCTION
+        && decoder_with(size, bytes, DecoderOptions::NO_INVALID_CHECK)
             .decode()
             .is_invalid()
-    {
-        return Some(too_long(bytes));
-    }
-    let mut ops = Vec::with_capacity(2);
-    push(cpu, &insn, 0, 0, &mut ops, &mut Passed::default());
-    let bytes = &bytes[..decoder.ip() as usize];
-    Some(Block::new(ops, is_branch(&insn).into(), bytes))
 }
 
-/// The block for an instruction of more than 15 bytes, of which `bytes` are the first: #GP(0) (SDM
-/// Vol. 3A 6.15, vector 13).
-pub(crate) fn too_long(bytes: &[u8]) -> Block {
-    let op = Op {
-        body: exec::too_long,
-        ..Op::BLANK
+/// The instruction `i`, which is the `ordinal`th of its block and at `offset` in it.
+pub(crate) fn insn(size: CodeSize, i: &Instruction, offset: u16, ordinal: u8) -> Insn {
+    let mut insn = Insn {
+        offset,
+        ordinal,
+        len: i.len() as u8,
+        code: i.code(),
+        prefix: prefixes(i),
+        branch: branch_kind(i),
+        ..Insn::INVALID
     };
-    Block::new(vec![op], 0, bytes)
-}
-
-/// It is one of control transfer, whether conditional or not.
-fn is_branch(insn: &Instruction) -> bool {
-    !matches!(
-        insn.flow_control(),
-        FlowControl::Next | FlowControl::Exception | FlowControl::XbeginXabortXend
-    )
-}
-
-/// It is a branch that leads to one place.
-fn is_direct(insn: &Instruction) -> bool {
-    matches!(
-        insn.op0_kind(),
-        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
-    )
-}
-
-/// Nothing after this instruction runs without a jump. Conditional branches do not end a block: not
-/// taken, they go on in it.
-fn ends_block(insn: &Instruction) -> bool {
-    !matches!(
-        insn.flow_control(),
-        FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend
-    )
-}
-
-/// What the last operation so far passes on to the next (see `dispatch`).
-#[derive(Debug, Default)]
-struct Passed {
-    /// The general register whose value it is.
-    register: Option<u8>,
-    /// Which operand the last operation itself is passed.
-    operand: u8,
-}
-
-/// Appends the operations of one instruction.
-fn push(cpu: &Cpu, insn: &Instruction, off: u16, idx: u8, ops: &mut Vec<Op>, passed: &mut Passed) {
-    let before = std::mem::take(passed);
-    let count = ops.len();
-    let mut op = Op {
-        off,
-        idx,
-        len: insn.len() as u8,
-        ..Op::BLANK
-    };
-    op.prefix = prefixes(insn);
-    let known = !insn.is_invalid() && insn.cpuid_features().iter().all(|f| cpu.model.executes(*f));
-    if !known {
-        ops.push(op);
-        return;
+    operands(i, &mut insn);
+    special_cases(i, &mut insn);
+    if insn.prefix & Insn::MEM != 0 {
+        memory(size, i, &mut insn);
     }
-    operands(insn, &mut op);
-    let Some(found) = exec::lower(insn, &mut op) else {
-        ops.push(op);
-        return;
-    };
-    op.body = found.body;
-    if !is_direct(insn) {
-        op.link = Op::INDIRECT;
-    }
-    if op.prefix & Op::MEM != 0 {
-        memory(cpu, insn, &mut op, ops);
-    }
-    // An address operation passes nothing on.
-    let register = before.register.filter(|_| ops.len() == count);
-    passed.operand = found.operand(&op, register);
-    passed.register = match found.passes {
-        Passes::Destination => Some(op.dst),
-        Passes::Same => register,
-        Passes::Nothing => None,
-    };
-    op.run = found.run(passed.operand);
-    ops.push(op);
+    insn
 }
 
-fn prefixes(insn: &Instruction) -> u8 {
+/// How an instruction transfers control.
+fn branch_kind(i: &Instruction) -> BranchKind {
+    match i.flow_control() {
+        FlowControl::Next | FlowControl::XbeginXabortXend => BranchKind::None,
+        FlowControl::ConditionalBranch => BranchKind::Conditional,
+        _ => match i.mnemonic() {
+            Mnemonic::Call if i.is_call_far() || i.is_call_far_indirect() => BranchKind::Far,
+            Mnemonic::Jmp if i.is_jmp_far() || i.is_jmp_far_indirect() => BranchKind::Far,
+            Mnemonic::Retf => BranchKind::Far,
+            Mnemonic::Call => BranchKind::NearCall,
+            Mnemonic::Jmp => BranchKind::NearJump,
+            Mnemonic::Ret => BranchKind::NearReturn,
+            Mnemonic::Syscall | Mnemonic::Sysenter => BranchKind::SystemCall,
+            Mnemonic::Sysret | Mnemonic::Sysretq | Mnemonic::Sysexit | Mnemonic::Sysexitq => {
+                BranchKind::SystemReturn
+            }
+            Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Int3 | Mnemonic::Into => {
+                BranchKind::Interrupt
+            }
+            Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => BranchKind::InterruptReturn,
+            _ => BranchKind::Exception,
+        },
+    }
+}
+
+fn prefixes(insn: &Instruction) -> u16 {
     let mut p = 0;
     if insn.has_rep_prefix() {
-        p |= Op::REP;
+        p |= Insn::REP;
     }
     if insn.has_repne_prefix() {
-        p |= Op::REPNE;
+        p |= Insn::REPNE;
     }
     if insn.has_lock_prefix() {
-        p |= Op::LOCK;
+        p |= Insn::LOCK;
     }
     let code = insn.op_code();
     match code.operand_size() {
-        64 => p |= Op::O64,
-        16 => p |= Op::O16,
+        64 => p |= Insn::O64,
+        16 => p |= Insn::O16,
         _ => {}
     }
     p
 }
 
-/// Fills registers and immediates. The first register operand in position 0 is `dst`, in position 1
-/// `src`, in position 2 `aux`.
-fn operands(insn: &Instruction, op: &mut Op) {
-    for i in 0..insn.op_count() {
-        match insn.op_kind(i) {
+/// Fills registers and immediates. The register operand in position 0 is `dst`, in position 1 `src`,
+/// in position 2 `aux`.
+fn operands(i: &Instruction, insn: &mut Insn) {
+    for n in 0..i.op_count() {
+        match i.op_kind(n) {
             OpKind::Register => {
-                let n = number(insn.op_register(i));
-                match i {
-                    0 => op.dst = n,
-                    1 => op.src = n,
-                    _ => op.aux = n,
+                let register = number(i.op_register(n));
+                match n {
+                    0 => insn.dst = register,
+                    1 => insn.src = register,
+                    _ => insn.aux = register,
                 }
             }
-            OpKind::NearBranch16 => op.imm = insn.near_branch16() as i16 as u64,
-            OpKind::NearBranch32 => op.imm = insn.near_branch32() as i32 as u64,
-            OpKind::NearBranch64 => op.imm = insn.near_branch64(),
-            // ENTER and EXTRQ have a second immediate; their lowering fetches it.
+            OpKind::NearBranch16 => {
+                insn.imm = i.near_branch16() as i16 as u64;
+                insn.prefix |= Insn::DIRECT;
+            }
+            OpKind::NearBranch32 => {
+                insn.imm = i.near_branch32() as i32 as u64;
+                insn.prefix |= Insn::DIRECT;
+            }
+            OpKind::NearBranch64 => {
+                insn.imm = i.near_branch64();
+                insn.prefix |= Insn::DIRECT;
+            }
+            OpKind::FarBranch16 => {
+                insn.imm = i.far_branch16().into();
+                insn.disp = i.far_branch_selector().into();
+            }
+            OpKind::FarBranch32 => {
+                insn.imm = i.far_branch32().into();
+                insn.disp = i.far_branch_selector().into();
+            }
+            // Of ENTER and EXTRQ: see `special_cases`.
             OpKind::Immediate8_2nd => {}
-            OpKind::FarBranch16 | OpKind::FarBranch32 => {}
-            OpKind::Memory
-            | OpKind::MemorySegSI
+            OpKind::Memory => insn.prefix |= Insn::MEM,
+            OpKind::MemorySegSI
             | OpKind::MemorySegESI
             | OpKind::MemorySegRSI
             | OpKind::MemorySegDI
@@ -232,20 +160,154 @@ fn operands(insn: &Instruction, op: &mut Op) {
             | OpKind::MemorySegRDI
             | OpKind::MemoryESDI
             | OpKind::MemoryESEDI
-            | OpKind::MemoryESRDI => {
-                op.prefix |= if insn.op_kind(i) == OpKind::Memory {
-                    Op::MEM
-                } else {
-                    0
-                }
-            }
-            _ => op.imm = insn.immediate(i),
+            | OpKind::MemoryESRDI => {}
+            _ => insn.imm = i.immediate(n),
         }
     }
 }
 
+/// Fills what the kinds of operands do not tell.
+fn special_cases(i: &Instruction, insn: &mut Insn) {
+    match i.mnemonic() {
+        // XCHG with memory is always locked (SDM Vol. 2B, XCHG).
+        Mnemonic::Xchg if insn.prefix & Insn::MEM != 0 => {
+            insn.aux = if i.op0_kind() == OpKind::Memory {
+                insn.src
+            } else {
+                insn.dst
+            };
+            insn.prefix |= Insn::LOCK;
+        }
+        // Hints do not fault, so no address is computed.
+        Mnemonic::Nop
+        | Mnemonic::Reservednop
+        | Mnemonic::Prefetchnta
+        | Mnemonic::Prefetcht0
+        | Mnemonic::Prefetcht1
+        | Mnemonic::Prefetcht2 => insn.prefix &= !Insn::MEM,
+        Mnemonic::Xlatb => insn.prefix |= Insn::MEM,
+        Mnemonic::Enter => insn.aux = i.immediate8_2nd() & 31,
+        Mnemonic::Retf => insn.imm &= 0xFFFF,
+        Mnemonic::Les => insn.aux = seg::ES,
+        Mnemonic::Lss => insn.aux = seg::SS,
+        Mnemonic::Lds => insn.aux = seg::DS,
+        Mnemonic::Lfs => insn.aux = seg::FS,
+        Mnemonic::Lgs => insn.aux = seg::GS,
+        Mnemonic::Maskmovq | Mnemonic::Maskmovdqu => {
+            insn.dst = address_size(i) as u8;
+            insn.seg = source_segment(i);
+        }
+        Mnemonic::Loop
+        | Mnemonic::Loope
+        | Mnemonic::Loopne
+        | Mnemonic::Jcxz
+        | Mnemonic::Jecxz
+        | Mnemonic::Jrcxz => insn.aux = counter_size(i.code()),
+        _ if i.is_string_instruction() => {
+            insn.aux = address_size(i) as u8;
+            insn.seg = source_segment(i);
+        }
+        _ if is_x87(i) => x87(i, insn),
+        _ => {}
+    }
+    // The base that they load has 24 bits.
+    if matches!(i.code(), Code::Lgdt_m1632_16 | Code::Lidt_m1632_16) {
+        insn.prefix |= Insn::O16;
+    }
+}
+
+/// Size of the counter of LOOP and JCXZ in bits: the address size.
+fn counter_size(code: Code) -> u8 {
+    match code {
+        Code::Loop_rel8_16_CX
+        | Code::Loop_rel8_32_CX
+        | Code::Loope_rel8_16_CX
+        | Code::Loope_rel8_32_CX
+        | Code::Loopne_rel8_16_CX
+        | Code::Loopne_rel8_32_CX
+        | Code::Jcxz_rel8_16
+        | Code::Jcxz_rel8_32 => 16,
+        Code::Loop_rel8_16_ECX
+        | Code::Loop_rel8_32_ECX
+        | Code::Loop_rel8_64_ECX
+        | Code::Loope_rel8_16_ECX
+        | Code::Loope_rel8_32_ECX
+        | Code::Loope_rel8_64_ECX
+        | Code::Loopne_rel8_16_ECX
+        | Code::Loopne_rel8_32_ECX
+        | Code::Loopne_rel8_64_ECX
+        | Code::Jecxz_rel8_16
+        | Code::Jecxz_rel8_32
+        | Code::Jecxz_rel8_64 => 32,
+        _ => 64,
+    }
+}
+
+/// Whether the opcode is one of D8-DF, without a mandatory prefix or FWAIT.
+pub(crate) fn is_x87(i: &Instruction) -> bool {
+    let info = i.op_code();
+    let opcode = info.op_code();
+    let escape = if opcode > 0xFF { opcode >> 8 } else { opcode };
+    info.is_instruction()
+        && (0xD8..=0xDF).contains(&escape)
+        && info.table() == OpCodeTableKind::Normal
+}
+
+/// Fills opcode and ModRM of an x87 instruction.
+fn x87(i: &Instruction, insn: &mut Insn) {
+    let info = i.op_code();
+    let opcode = info.op_code();
+    if insn.prefix & Insn::MEM != 0 {
+        insn.aux = opcode as u8 & 7;
+        // All forms with a memory operand have an opcode extension.
+        insn.src = info.group_index().max(0) as u8;
+        insn.dst = i.memory_size().size() as u8;
+        return;
+    }
+    let st = (0..i.op_count())
+        .find(|&n| info.op_kind(n) == OpCodeOperandKind::sti_opcode)
+        .map_or(0, |n| i.op_register(n).number() as u8);
+    insn.aux = (opcode >> 8) as u8 & 7;
+    insn.src = (opcode as u8).wrapping_add(st);
+}
+
+/// Fills the memory operand.
+fn memory(size: CodeSize, i: &Instruction, insn: &mut Insn) {
+    let segment = number(segment(size, i));
+    insn.seg = match (size, segment) {
+        (CodeSize::Bits64, seg::SS) => seg::FLAT_SS,
+        (CodeSize::Bits64, s) if s < seg::FS => seg::FLAT,
+        (_, s) => s,
+    };
+    insn.scale = i.memory_index_scale() as u8;
+    // XLAT adds AL, not RAX: the operation does that.
+    insn.index = match i.memory_index() {
+        Register::AL => reg::ZERO,
+        index => number(index),
+    };
+    insn.prefix |= match address_size(i) {
+        16 => Insn::A16,
+        32 => Insn::A32,
+        _ => 0,
+    };
+    if i.is_ip_rel_memory_operand() {
+        insn.base = reg::BLOCK;
+        let next = insn.next_offset();
+        insn.disp = i.ip_rel_memory_address().wrapping_sub(next) as i32;
+        return;
+    }
+    insn.base = number(i.memory_base());
+    let disp = i.memory_displacement64();
+    insn.disp = disp as i32;
+    if insn.disp as u64 != disp && insn.prefix & (Insn::A16 | Insn::A32) == 0 {
+        insn.disp = 0;
+        insn.imm = disp;
+        insn.prefix |= Insn::OFFSET64;
+    }
+}
+
 /// The number by which instructions encode a register.
-pub(crate) fn number(r: Register) -> u8 {
+fn number(r: Register) -> u8 {
     match r {
         Register::AH | Register::CH | Register::DH | Register::BH => {
             reg::HIGH8 + (r as u8 - Register::AH as u8)
@@ -257,9 +319,8 @@ pub(crate) fn number(r: Register) -> u8 {
     }
 }
 
-/// Segment of the memory operand. In 64-bit mode the prefixes of ES, CS, SS and DS are ignored, so
-/// that an address relative to RSP or RBP stays in SS and no other is (SDM Vol. 1 3.4.2.1, Vol. 2A
-/// 2.1.1).
+/// Segment of the memory operand. 64-bit mode ignores the prefixes of ES, CS, SS and DS: an address
+/// relative to RSP or RBP is in SS, any other in DS (SDM Vol. 1 3.4.2.1, Vol. 2A 2.1.1).
 fn segment(code_size: CodeSize, insn: &Instruction) -> Register {
     match (code_size, insn.memory_segment()) {
         (_, register @ (Register::FS | Register::GS)) => register,
@@ -271,83 +332,8 @@ fn segment(code_size: CodeSize, insn: &Instruction) -> Register {
     }
 }
 
-/// Fills the memory operand: directly for 64-bit addressing, else through an address operation.
-fn memory(cpu: &Cpu, insn: &Instruction, op: &mut Op, ops: &mut Vec<Op>) {
-    let base = insn.memory_base();
-    let index = insn.memory_index();
-    let segment = number(segment(cpu.code_size, insn));
-    let size = address_size(insn);
-    let stack = segment == seg::SS;
-    op.scale = insn.memory_index_scale() as u8;
-    // XLAT adds AL, not RAX: see `address::addend`.
-    op.index = if index == Register::AL {
-        reg::ZERO
-    } else {
-        number(index)
-    };
-    if insn.is_ip_rel_memory_operand() {
-        // The decoder counts from the block's start, and so does `reg::BLOCK`.
-        op.base = reg::BLOCK;
-        op.disp = insn.ip_rel_memory_address() as i64;
-    } else {
-        op.base = number(base);
-        op.disp = insn.memory_displacement64() as i64;
-    }
-    let flat = cpu.code_size == CodeSize::Bits64 && segment < seg::FS;
-    op.seg = match (flat, stack) {
-        (true, false) => seg::FLAT,
-        (true, true) => seg::FLAT_SS,
-        _ => segment,
-    };
-    let before = |body: Handler, op: &Op| Op {
-        run: called,
-        body,
-        ..*op
-    };
-    // An address of POP counts from the stack pointer after the pop (SDM Vol. 2B, POP), an address
-    // operation runs before.
-    let popped = match (insn.mnemonic(), base) {
-        (Mnemonic::Pop, Register::RSP | Register::ESP) => insn.memory_size().size() as i64,
-        _ => 0,
-    };
-    if let Some(body) = exec::address::addend(insn) {
-        ops.push(before(body, op));
-        at_tmp(op);
-    }
-    if cpu.code_size == CodeSize::Bits64 && size == 64 {
-        if !flat && insn.mnemonic() != Mnemonic::Lea {
-            if op.index != reg::ZERO {
-                let mut address = before(exec::address::offset, op);
-                address.disp += popped;
-                ops.push(address);
-                at_tmp(op);
-            }
-            (op.index, op.scale) = (reg::SEGMENT + segment, 1);
-        }
-        return;
-    }
-    op.prefix |= if size == 16 { Op::A16 } else { Op::A32 };
-    if let Some(body) = exec::before_address(insn) {
-        ops.push(before(body, op));
-    }
-    let mut address = before(exec::address::select(insn, cpu.code_size), op);
-    address.disp += popped;
-    address.imm = u64::from(exec::address::access(insn));
-    ops.push(address);
-    at_tmp(op);
-    op.seg = if stack { seg::FLAT_SS } else { seg::FLAT };
-}
-
-/// The memory operand is where an operation before this one has left in [`reg::TMP`].
-fn at_tmp(op: &mut Op) {
-    op.base = reg::TMP;
-    op.index = reg::ZERO;
-    op.disp = 0;
-    op.scale = 1;
-}
-
 /// Address size of the memory operand, or of the implicit one of a string instruction, in bits.
-pub(crate) fn address_size(insn: &Instruction) -> u32 {
+fn address_size(insn: &Instruction) -> u32 {
     for i in 0..insn.op_count() {
         match insn.op_kind(i) {
             OpKind::MemorySegSI | OpKind::MemorySegDI | OpKind::MemoryESDI => return 16,
@@ -380,5 +366,101 @@ pub(crate) fn address_size(insn: &Instruction) -> u32 {
         IcedCodeSize::Code64 => 64,
         IcedCodeSize::Code32 => 32,
         _ => 16,
+    }
+}
+
+/// The segment of a source that is addressed without ModRM: DS or the override, as [`Insn::seg`] has
+/// it. In 64-bit mode only FS and GS are overrides.
+fn source_segment(i: &Instruction) -> u8 {
+    let segment = match i.segment_prefix() {
+        Register::None => seg::DS,
+        prefix => number(prefix),
+    };
+    match (i.code_size() == IcedCodeSize::Code64, segment) {
+        (true, s) if s < seg::FS => seg::FLAT,
+        (_, s) => s,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first instruction of `bytes` in 64-bit code, at offset 0x20 of its block.
+    fn decoded(bytes: &[u8]) -> Insn {
+        let mut padded = vec![0x90; 0x20];
+        padded.extend(bytes);
+        let mut decoder = decoder(CodeSize::Bits64, &padded);
+        for _ in 0..0x20 {
+            let _ = decoder.decode();
+        }
+        insn(CodeSize::Bits64, &decoder.decode(), 0x20, 0x20)
+    }
+
+    #[test]
+    fn kinds_of_branches_are_told_apart() {
+        let kinds: &[(&[u8], BranchKind)] = &[
+            (&[0x90], BranchKind::None),
+            (&[0xE8, 0, 0, 0, 0], BranchKind::NearCall),
+            (&[0xFF, 0xD0], BranchKind::NearCall),
+            (&[0xC3], BranchKind::NearReturn),
+            (&[0xEB, 0], BranchKind::NearJump),
+            (&[0xFF, 0x20], BranchKind::NearJump),
+            (&[0x74, 0], BranchKind::Conditional),
+            (&[0xE2, 0], BranchKind::Conditional),
+            (&[0xE3, 0], BranchKind::Conditional),
+            (&[0xFF, 0x28], BranchKind::Far),
+            (&[0xFF, 0x18], BranchKind::Far),
+            (&[0xCB], BranchKind::Far),
+            (&[0x0F, 0x05], BranchKind::SystemCall),
+            (&[0x0F, 0x34], BranchKind::SystemCall),
+            (&[0x0F, 0x07], BranchKind::SystemReturn),
+            (&[0x48, 0x0F, 0x35], BranchKind::SystemReturn),
+            (&[0xCC], BranchKind::Interrupt),
+            (&[0xCD, 0x80], BranchKind::Interrupt),
+            (&[0xF1], BranchKind::Interrupt),
+            (&[0x48, 0xCF], BranchKind::InterruptReturn),
+            (&[0x0F, 0x0B], BranchKind::Exception),
+            // VMCALL.
+            (&[0x0F, 0x01, 0xC1], BranchKind::Exception),
+        ];
+        for (bytes, kind) in kinds {
+            assert_eq!(decoded(bytes).branch, *kind, "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn memory_operands_keep_all_bits_of_their_offset() {
+        // MOV RAX, [RIP + 0x7FFFFFFF]
+        let rip = decoded(&[0x48, 0x8B, 0x05, 0xFF, 0xFF, 0xFF, 0x7F]);
+        assert_eq!(({ rip.base }, { rip.disp }), (reg::BLOCK, i32::MAX));
+        // MOV RAX, [-16]
+        let near = decoded(&[0x48, 0x8B, 0x04, 0x25, 0xF0, 0xFF, 0xFF, 0xFF]);
+        assert_eq!(({ near.base }, { near.disp }), (reg::ZERO, -16));
+        assert_eq!(near.prefix & Insn::OFFSET64, 0);
+        // MOV RAX, [0x8877665544332211]
+        let far = decoded(&[0x48, 0xA1, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
+        assert_eq!({ far.imm }, 0x8877_6655_4433_2211);
+        assert_ne!(far.prefix & Insn::OFFSET64, 0);
+    }
+
+    #[test]
+    fn values_beside_the_operands_are_filled() {
+        // ENTER 0x1234, 33: the nesting level is modulo 32.
+        let enter = decoded(&[0xC8, 0x34, 0x12, 33]);
+        assert_eq!(({ enter.imm } & 0xFFFF, enter.aux), (0x1234, 1));
+        // XCHG [RAX], RCX is locked without a prefix.
+        let xchg = decoded(&[0x48, 0x87, 0x08]);
+        assert_eq!((xchg.aux, xchg.prefix & Insn::LOCK), (1, Insn::LOCK));
+        // ADDR32 LOOP counts with ECX.
+        assert_eq!(decoded(&[0x67, 0xE2, 0]).aux, 32);
+        // FADD ST(3), ST
+        let fadd = decoded(&[0xDC, 0xC3]);
+        assert_eq!((fadd.aux, fadd.src), (4, 0xC3));
+        // FSTP qword [RAX] is DD /3.
+        let fstp = decoded(&[0xDD, 0x18]);
+        assert_eq!((fstp.aux, fstp.src, fstp.dst), (5, 3, 8));
+        // A prefetch computes no address.
+        assert_eq!(decoded(&[0x0F, 0x18, 0x08]).prefix & Insn::MEM, 0);
     }
 }

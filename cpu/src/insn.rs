@@ -1,39 +1,38 @@
-//! The decoded operation: what the CPU runs.
+//! A decoded instruction as data.
+//!
+//! A backend may rewrite the memory operand into a form that it executes faster, see
+//! [`reg::TMP`]. All else stays as it was decoded.
 
-use crate::backend::interpreter::dispatch::{Run, called};
-use crate::exec;
-use crate::processor::cpu::Cpu;
+use iced_x86::Code;
 
-/// What a handler tells the run loop.
+/// What the processor does after an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Flow {
-    /// Go on with the next operation of the block.
+    /// Go on with the next instruction of the block.
     Next,
-    /// A near branch was taken; the handler has set [`Cpu::rip`].
+    /// A near branch was taken: RIP is its target, and the branch is not recorded yet.
     Branch,
-    /// The block ends here; the handler has set [`Cpu::rip`], and has recorded the branch, if it is
-    /// one.
+    /// The block ends here: RIP is that of the next instruction, and a branch that led to it is
+    /// recorded.
     Jump,
 }
 
-/// The instruction did not complete; [`Cpu::fault`] says why. Architectural state is as before it.
+/// The instruction did not complete. The processor holds the reason; its architectural state is as
+/// before the instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abort;
 
-/// What a handler returns.
+/// The result of an instruction.
 pub type Exec = Result<Flow, Abort>;
 
-/// A handler executes one operation.
-pub type Handler = fn(&mut Cpu, &Op) -> Exec;
-
-/// Register numbers beyond the sixteen general registers, for operand fields of [`Op`].
+/// Register numbers beyond the sixteen general registers, for operand fields of [`Insn`].
 pub mod reg {
     /// Always reads as zero: the absent base or index.
     pub const ZERO: u8 = 16;
     /// RIP of the first byte of the block: the base of RIP-relative operands.
     pub const BLOCK: u8 = 17;
-    /// Linear address that an address operation has left for the operation after it.
+    /// An effective or linear address that a backend has computed before the instruction.
     pub const TMP: u8 = 18;
     /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
     pub const HIGH8: u8 = 20;
@@ -44,7 +43,7 @@ pub mod reg {
     pub const COUNT: usize = 256;
 }
 
-/// Segment numbers for [`Op::seg`]: 0-5 are ES, CS, SS, DS, FS, GS as the instruction encodes them.
+/// Segment numbers for [`Insn::seg`]: 0-5 are ES, CS, SS, DS, FS, GS as the instruction encodes them.
 pub mod seg {
     #![allow(missing_docs)]
     pub const ES: u8 = 0;
@@ -59,28 +58,83 @@ pub mod seg {
     pub const FLAT_SS: u8 = 7;
 }
 
-/// One decoded operation: usually a whole instruction.
-///
-/// An instruction whose address size is not 64 bits, or whose address has more parts than an
-/// operation has room for, becomes several: those before the last compute the address into
-/// [`reg::TMP`], so that the others need not ask. All carry the same `off`, `len` and `idx`.
-#[derive(Debug, Clone, Copy)]
-pub struct Op {
-    /// Its code, see [`crate::backend::interpreter::dispatch`].
-    pub run: Run,
-    /// Executes it where the code alone cannot.
-    pub body: Handler,
-    /// Immediate, sign-extended; for a direct near branch the target's offset from the block's
-    /// start.
+/// Which operand a backend passes to the code of an instruction in a register of the host: a generic
+/// parameter of that code.
+pub(crate) mod operand {
+    /// None: all are read from the register file.
+    pub const NONE: u8 = 0;
+    /// Of a register form the first register; of a memory form the base.
+    pub const FIRST: u8 = 1;
+    /// Of a register form the second register; of a memory form the index.
+    pub const SECOND: u8 = 2;
+}
+
+/// The default operand and address size of code: the L and D flags of its segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CodeSize {
+    Bits16,
+    Bits32,
+    Bits64,
+}
+
+/// How an instruction transfers control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BranchKind {
+    /// It does not.
+    None,
+    /// Near CALL.
+    NearCall,
+    /// Near RET.
+    NearReturn,
+    /// Near JMP.
+    NearJump,
+    /// Jcc, LOOPcc or JrCXZ.
+    Conditional,
+    /// Far JMP, CALL or RET.
+    Far,
+    /// SYSCALL or SYSENTER.
+    SystemCall,
+    /// SYSRET or SYSEXIT.
+    SystemReturn,
+    /// INT n, INT3, INTO or INT1.
+    Interrupt,
+    /// IRET.
+    InterruptReturn,
+    /// It always raises an exception: UD, and what this processor does not have.
+    Exception,
+}
+
+impl BranchKind {
+    /// Whether performance monitoring counts it as a branch instruction.
+    pub fn is_branch(self) -> bool {
+        !matches!(self, Self::None | Self::Exception)
+    }
+
+    /// Whether the next instruction in memory never follows without a branch to it. A conditional
+    /// branch that is not taken goes on to it.
+    pub fn ends_block(self) -> bool {
+        !matches!(self, Self::None | Self::Conditional)
+    }
+}
+
+/// A decoded instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Four bytes less: an operation of the interpreter has room for two pointers and a link besides.
+#[repr(C, packed(4))]
+pub struct Insn {
+    /// Immediate, sign-extended. Of a direct near branch the target's offset from the start of the
+    /// block; of a direct far branch the target's offset in its segment; with [`Self::OFFSET64`] the
+    /// memory operand's offset.
     pub imm: u64,
-    /// Displacement of the memory operand.
-    pub disp: i64,
+    /// Displacement of the memory operand, relative to the next instruction if the base is RIP. Of a
+    /// direct far branch the selector.
+    pub disp: i32,
     /// Base register of the memory operand ([`reg::ZERO`] if none).
     pub base: u8,
-    /// Index register of the memory operand ([`reg::ZERO`] if none); the base of a segment that
-    /// differs from zero.
+    /// Index register of the memory operand ([`reg::ZERO`] if none).
     pub index: u8,
-    /// What the index is multiplied by: 1, 2, 4 or 8.
+    /// Factor of the index: 1, 2, 4 or 8.
     pub scale: u8,
     /// Segment of the memory operand, see [`seg`].
     pub seg: u8,
@@ -88,32 +142,27 @@ pub struct Op {
     pub dst: u8,
     /// Source register.
     pub src: u8,
-    /// A third register, or what else the handler needs.
+    /// A third register, or a value that the operation needs besides, see [`crate::decode`].
     pub aux: u8,
-    /// Length of the instruction in bytes, 1 to 15.
+    /// Length in bytes, 1 to 15.
     pub len: u8,
-    /// Offset of the instruction's first byte from the start of the block.
-    pub off: u16,
-    /// Ordinal of the instruction in its block.
-    pub idx: u8,
-    /// Prefixes, see the constants.
-    pub prefix: u8,
-    /// A direct branch, or the end of a block: the block to which it led before, if any.
-    pub link: u32,
+    /// Offset of the first byte from the start of the block.
+    pub offset: u16,
+    /// The operation.
+    pub code: Code,
+    /// Prefixes and what follows from them, see the constants.
+    pub prefix: u16,
+    /// Ordinal in the block.
+    pub ordinal: u8,
+    /// How it transfers control.
+    pub branch: BranchKind,
 }
 
-const _: () = assert!(size_of::<Op>() == 48);
+const _: () = assert!(size_of::<Insn>() == 28);
 
-impl Op {
-    /// [`Op::link`] of one that leads anywhere.
-    pub const INDIRECT: u32 = u32::MAX;
-    /// [`Op::link`] of one that has led nowhere yet.
-    pub const UNLINKED: u32 = u32::MAX - 1;
-
-    /// No instruction: what others are made from.
-    pub const BLANK: Self = Self {
-        run: called,
-        body: exec::undefined,
+impl Insn {
+    /// Not an instruction.
+    pub const INVALID: Self = Self {
         imm: 0,
         disp: 0,
         base: reg::ZERO,
@@ -124,32 +173,37 @@ impl Op {
         src: 0,
         aux: 0,
         len: 0,
-        off: 0,
-        idx: 0,
+        offset: 0,
+        code: Code::INVALID,
         prefix: 0,
-        link: Self::UNLINKED,
+        ordinal: 0,
+        branch: BranchKind::Exception,
     };
 
-    /// [`Op::prefix`]: F3 (REP/REPE).
-    pub const REP: u8 = 1 << 0;
-    /// [`Op::prefix`]: F2 (REPNE).
-    pub const REPNE: u8 = 1 << 1;
-    /// [`Op::prefix`]: F0 (LOCK).
-    pub const LOCK: u8 = 1 << 2;
-    /// [`Op::prefix`]: the instruction has a memory operand.
-    pub const MEM: u8 = 1 << 3;
-    /// [`Op::prefix`]: effective operand size is 64 bits (REX.W or by default).
-    pub const O64: u8 = 1 << 4;
-    /// [`Op::prefix`]: effective operand size is 16 bits.
-    pub const O16: u8 = 1 << 5;
-    /// [`Op::prefix`]: effective address size is 32 bits.
-    pub const A32: u8 = 1 << 6;
-    /// [`Op::prefix`]: effective address size is 16 bits.
-    pub const A16: u8 = 1 << 7;
+    /// [`Insn::prefix`]: F3 (REP/REPE).
+    pub const REP: u16 = 1 << 0;
+    /// [`Insn::prefix`]: F2 (REPNE).
+    pub const REPNE: u16 = 1 << 1;
+    /// [`Insn::prefix`]: F0 (LOCK), or the operation is always locked.
+    pub const LOCK: u16 = 1 << 2;
+    /// [`Insn::prefix`]: the instruction accesses a memory operand, or computes its address.
+    pub const MEM: u16 = 1 << 3;
+    /// [`Insn::prefix`]: effective operand size is 64 bits (REX.W or by default).
+    pub const O64: u16 = 1 << 4;
+    /// [`Insn::prefix`]: effective operand size is 16 bits.
+    pub const O16: u16 = 1 << 5;
+    /// [`Insn::prefix`]: the memory operand's address size is 32 bits.
+    pub const A32: u16 = 1 << 6;
+    /// [`Insn::prefix`]: the memory operand's address size is 16 bits.
+    pub const A16: u16 = 1 << 7;
+    /// [`Insn::prefix`]: the memory operand is at an offset of 64 bits, see [`Insn::imm`].
+    pub const OFFSET64: u16 = 1 << 8;
+    /// [`Insn::prefix`]: a near branch with its target in the instruction.
+    pub const DIRECT: u16 = 1 << 9;
 
     /// Offset of the next instruction from the start of the block.
     #[inline(always)]
-    pub fn next_off(&self) -> u64 {
-        u64::from(self.off) + u64::from(self.len)
+    pub fn next_offset(&self) -> u64 {
+        u64::from(self.offset) + u64::from(self.len)
     }
 }

@@ -11,8 +11,10 @@
 //! | `cpu` | [`Cpu`]: registers and the helpers that instructions are written with |
 //! | `flags` | RFLAGS, the arithmetic ones evaluated lazily |
 //! | `tlb`, `paging`, `mem` | linear memory: software TLB, page walk, loads and stores |
-//! | `op`, `lower`, `block` | decoded operations, decoding with iced-x86, the cache of decoded blocks |
+//! | [`insn`], `decode` | the decoded instruction as data, decoding with iced-x86 |
+//! | [`backend::interpreter`] | operations: instructions in the form that the interpreter executes |
 //! | [`dispatch`] | from one operation of a block to the next |
+//! | `block` | the cache of decoded blocks |
 //! | `engine` | [`SoftCpu`]: the run loop |
 //! | `exec` | the instructions, a file a family |
 //! | `exception`, `interrupt`, `debug` | events and their delivery |
@@ -30,10 +32,10 @@
 //!
 //! # How an instruction runs
 //!
-//! A block of guest code is decoded once into [`op::Op`]s and cached by physical address. Each has
-//! a handler, which gets `&mut Cpu` and its `&Op`, and returns [`op::Flow`], or [`op::Abort`] after
-//! it has put the reason into the CPU; the code of one goes on to that of the next by itself (see
-//! [`dispatch`]), until one jumps. The run loop goes from block to block, by the link of a direct
+//! A block of guest code is decoded once into [`insn::Insn`]s, which the interpreter lowers to
+//! operations and caches by physical address. The handler of an operation gets `&mut Cpu` and the
+//! `&Insn`, and returns [`insn::Flow`], or [`insn::Abort`] after it has put the reason into the CPU.
+//! The code of each operation continues with the next one (see [`dispatch`]), until one jumps. The run loop goes from block to block, by the link of a direct
 //! branch or, for others, a table of targets. A handler either completes or leaves no trace: it
 //! computes first, stores to memory next, and commits registers and flags last, so that a faulting
 //! instruction can be restarted (SDM Vol. 3A 6.5).

@@ -1,7 +1,8 @@
 //! Decoded blocks, cached by guest-physical address, and what is known about code in guest memory.
 
 use crate::backend::interpreter::dispatch::Ops;
-use crate::insn::Op;
+use crate::backend::interpreter::lower::Lowered;
+use crate::insn::CodeSize;
 
 /// Bytes a granule of [`CodeMap`].
 const GRANULE: u64 = 64;
@@ -58,14 +59,6 @@ impl CodeMap {
     }
 }
 
-/// What decoding depends on besides the bytes: the code segment's L and D flags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum CodeSize {
-    Bits16,
-    Bits32,
-    Bits64,
-}
-
 const _: () = assert!(size_of::<Block>() == 64);
 
 /// A run of instructions that were decoded together.
@@ -85,21 +78,21 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// A block of these operations, decoded from `bytes`.
-    pub fn new(ops: Vec<Op>, branches: u64, bytes: &[u8]) -> Self {
+    /// A block that was decoded from the start of `bytes`.
+    pub fn new(lowered: Lowered, bytes: &[u8]) -> Self {
         Self {
             rip: 0,
             key: 0,
-            ops: Ops::new(ops, bytes.len() as u16),
-            branches,
-            bytes: bytes.into(),
+            ops: Ops::new(lowered.ops, lowered.len as u16),
+            branches: lowered.branches,
+            bytes: bytes[..lowered.len].into(),
             epoch: 0,
         }
     }
 
     /// What is at an index that is not in use.
     fn vacant() -> Self {
-        Self::new(Vec::new(), 0, &[])
+        Self::new(Lowered::default(), &[])
     }
 
     /// RIP of the last jump to it that was remembered.
@@ -376,10 +369,18 @@ impl BlockCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::interpreter::op::Op;
+    use crate::exec;
+    use crate::insn::Insn;
 
     /// A block of `n` operations, of which the last is its end.
     fn block(n: usize) -> Block {
-        Block::new(vec![Op::BLANK; n - 1], 0, &[0; 15])
+        let lowered = Lowered {
+            ops: vec![Op::called(exec::undefined, Insn::INVALID); n - 1],
+            branches: 0,
+            len: 15,
+        };
+        Block::new(lowered, &[0; 15])
     }
 
     #[test]

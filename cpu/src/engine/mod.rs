@@ -4,9 +4,11 @@ pub(crate) mod block;
 pub(crate) mod spin;
 
 use crate::backend::interpreter::dispatch::{At, Done};
-use crate::decode;
+use crate::backend::interpreter::lower;
+use crate::backend::interpreter::op::Op;
+use crate::decode::{MAX_BLOCK, MAX_INSTRUCTION};
 use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
-use crate::insn::{Abort, Flow, Op, reg, seg};
+use crate::insn::{Abort, Flow, Insn, reg, seg};
 use crate::mmu::tlb::Hit;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::{Cpu, Fault, PendingWork};
@@ -333,10 +335,10 @@ impl SoftCpu {
             return Ok(Found::Crossing(hit.gpa));
         }
         let longest = match extent {
-            Extent::Whole => decode::MAX_BLOCK,
+            Extent::Whole => MAX_BLOCK,
             Extent::One => 1,
         };
-        let block = decode::block(&self.cpu, hit.host, hit.gpa, longest);
+        let block = decode_block(&self.cpu, &hit, longest);
         let size = self.cpu.code_size;
         let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
             let block = self.decode_single()?;
@@ -413,12 +415,12 @@ impl SoftCpu {
 
     fn decode_anywhere(&mut self) -> Result<Block, BlockFault> {
         let hit = self.fetch()?;
-        let mut bytes = [0u8; decode::MAX_INSTRUCTION];
+        let mut bytes = [0u8; MAX_INSTRUCTION];
         let here = left_in_page(hit.gpa).min(bytes.len());
         // SAFETY: `hit.host` is RAM with at least `here` bytes left in its page.
         unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), here) };
-        if let Some(block) = decode::single(&self.cpu, &bytes[..here]) {
-            return Ok(block);
+        if let Some(single) = lower::single(&self.cpu, &bytes[..here]) {
+            return Ok(Block::new(single, &bytes));
         }
         let next = self.cpu.linear_ip(self.cpu.rip.wrapping_add(here as u64));
         let more = self
@@ -428,7 +430,11 @@ impl SoftCpu {
         let rest = bytes.len() - here;
         // SAFETY: `more.host` is the first byte of a page of RAM.
         unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
-        Ok(decode::single(&self.cpu, &bytes).unwrap_or_else(|| decode::too_long(&bytes)))
+        let single = lower::single(&self.cpu, &bytes);
+        Ok(Block::new(
+            single.unwrap_or_else(|| lower::too_long(&bytes)),
+            &bytes,
+        ))
     }
 
     fn linear_rip(&self) -> u64 {
@@ -456,6 +462,17 @@ enum Found {
     Single(Block),
 }
 
+/// Decodes the block at `hit` as far as its page goes, of at most `longest` instructions. `None` if
+/// its first instruction crosses the page or is invalid.
+fn decode_block(cpu: &Cpu, hit: &Hit, longest: u8) -> Option<Block> {
+    let mut bytes = [0u8; MAX_BLOCK as usize * MAX_INSTRUCTION];
+    let left = left_in_page(hit.gpa).min(usize::from(longest.min(MAX_BLOCK)) * MAX_INSTRUCTION);
+    // SAFETY: `hit.host` is RAM, and `left` bytes from there on are in its page.
+    unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), left) };
+    let block = lower::block(cpu, &bytes[..left], longest)?;
+    Some(Block::new(block, &bytes))
+}
+
 /// Bytes from `gpa` to the end of its page.
 fn left_in_page(gpa: u64) -> usize {
     0x1000 - (gpa & 0xFFF) as usize
@@ -478,9 +495,9 @@ unsafe fn is_at(bytes: &[u8], host: *const u8) -> bool {
 }
 
 impl BlockFault {
-    fn at(op: &Op) -> Self {
+    fn at(insn: &Insn) -> Self {
         Self {
-            stack: matches!(op.seg, seg::SS | seg::FLAT_SS),
+            stack: matches!(insn.seg, seg::SS | seg::FLAT_SS),
         }
     }
 }
@@ -556,19 +573,19 @@ fn run_block<'a, const BRANCHES: bool>(
     };
     let first = block.ops.first();
     let Done { at, how } = (first.op().run)(cpu, first, 0);
-    let op = at.op();
+    let insn = at.insn();
     match how {
         Ok(flow) => {
             if flow == Flow::Branch && cpu.recording {
-                cpu.record_near(cpu.this_rip(op), cpu.rip);
+                cpu.record_near(cpu.this_rip(insn), cpu.rip);
             }
-            retired(cpu, u64::from(op.idx) + 1);
+            retired(cpu, u64::from(insn.ordinal) + 1);
             Ok(at)
         }
         Err(Abort) => {
-            cpu.rip = cpu.this_rip(op);
-            retired(cpu, op.idx.into());
-            Err(BlockFault::at(op))
+            cpu.rip = cpu.this_rip(insn);
+            retired(cpu, insn.ordinal.into());
+            Err(BlockFault::at(insn))
         }
     }
 }

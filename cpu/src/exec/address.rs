@@ -4,8 +4,9 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use super::{by_size, operand_size};
-use crate::engine::block::CodeSize;
-use crate::insn::{Exec, Flow, Handler, Op, reg, seg};
+use crate::exec::Handler;
+use crate::insn::CodeSize;
+use crate::insn::{Exec, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
 use crate::state::vector;
@@ -47,18 +48,18 @@ pub(crate) fn addend(insn: &Instruction) -> Option<Handler> {
     }
 }
 
-fn add_al(cpu: &mut Cpu, op: &Op) -> Exec {
+fn add_al(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let al = u64::from(cpu.r::<u8>(gpr::RAX as u8));
-    cpu.gpr[reg::TMP as usize] = cpu.ea(op).wrapping_add(al);
+    cpu.gpr[reg::TMP as usize] = cpu.ea(insn).wrapping_add(al);
     Ok(Flow::Next)
 }
 
 /// A bit string's bit number is signed and reaches beyond the operand (SDM Vol. 2A, BT): by whole
 /// words.
-fn add_bit_offset<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let words = cpu.r::<T>(op.src).sext() as i64 >> T::BITS.trailing_zeros();
+fn add_bit_offset<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let words = cpu.r::<T>(insn.src).sext() as i64 >> T::BITS.trailing_zeros();
     let bytes = (words as u64).wrapping_mul(T::BYTES as u64);
-    cpu.gpr[reg::TMP as usize] = cpu.ea(op).wrapping_add(bytes);
+    cpu.gpr[reg::TMP as usize] = cpu.ea(insn).wrapping_add(bytes);
     Ok(Flow::Next)
 }
 
@@ -72,9 +73,9 @@ pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
     }
 }
 
-fn truncated(cpu: &Cpu, op: &Op) -> u64 {
-    let offset = cpu.ea(op);
-    if op.prefix & Op::A16 != 0 {
+fn truncated(cpu: &Cpu, insn: &Insn) -> u64 {
+    let offset = cpu.ea(insn);
+    if insn.prefix & Insn::A16 != 0 {
         offset & 0xFFFF
     } else {
         offset & 0xFFFF_FFFF
@@ -82,32 +83,33 @@ fn truncated(cpu: &Cpu, op: &Op) -> u64 {
 }
 
 /// LEA: the offset alone.
-fn effective(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.gpr[reg::TMP as usize] = truncated(cpu, op);
+fn effective(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.gpr[reg::TMP as usize] = truncated(cpu, insn);
     Ok(Flow::Next)
 }
 
-/// An address that has an index and the base of a segment.
-pub(crate) fn offset(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.gpr[reg::TMP as usize] = cpu.ea(op);
+/// An offset of 64 bits to which the base of a segment is added, or that has a displacement, in
+/// `imm`, of more than 32 bits.
+pub(crate) fn offset(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.gpr[reg::TMP as usize] = cpu.ea(insn).wrapping_add(insn.imm);
     Ok(Flow::Next)
 }
 
 /// 32-bit addressing in 64-bit mode.
-fn long(cpu: &mut Cpu, op: &Op) -> Exec {
-    let base = cpu.seg_base(op.seg);
-    cpu.gpr[reg::TMP as usize] = truncated(cpu, op).wrapping_add(base);
+fn long(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let base = cpu.seg_base(insn.seg);
+    cpu.gpr[reg::TMP as usize] = truncated(cpu, insn).wrapping_add(base);
     Ok(Flow::Next)
 }
 
 /// Compatibility mode: the segment must allow the access.
-fn segmented(cpu: &mut Cpu, op: &Op) -> Exec {
-    let offset = truncated(cpu, op);
+fn segmented(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let offset = truncated(cpu, insn);
     let la = cpu.segment_address(
-        op.seg,
+        insn.seg,
         offset,
-        op.imm as u32 & !WRITE,
-        op.imm as u32 & WRITE != 0,
+        insn.imm as u32 & !WRITE,
+        insn.imm as u32 & WRITE != 0,
     )?;
     cpu.gpr[reg::TMP as usize] = la;
     Ok(Flow::Next)

@@ -4,7 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::backend::interpreter::dispatch::{Passes, Threaded};
-use crate::insn::{Abort, Op};
+use crate::insn::{Abort, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 
@@ -119,46 +119,46 @@ impl Unary for Not {
 
 /// Computes the result; writes it if the operation does. Returns what is passed on.
 #[inline(always)]
-fn result<O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T, passed: u64) -> u64 {
+fn result<O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T, passed: u64) -> u64 {
     let r = O::apply(cpu, a, b);
     if O::WRITES {
-        cpu.set(op.dst, r)
+        cpu.set(insn.dst, r)
     } else {
         passed
     }
 }
 
-fn reg_reg<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(op.dst, passed);
-    let b = cpu.second::<N, T>(op.src, passed);
-    result::<O, T>(cpu, op, a, b, passed)
+fn reg_reg<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(insn.dst, passed);
+    let b = cpu.second::<N, T>(insn.src, passed);
+    result::<O, T>(cpu, insn, a, b, passed)
 }
 
-fn reg_imm<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(op.dst, passed);
-    result::<O, T>(cpu, op, a, T::from_u64(op.imm), passed)
+fn reg_imm<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(insn.dst, passed);
+    result::<O, T>(cpu, insn, a, T::from_u64(insn.imm), passed)
 }
 
 fn reg_mem<const HIT: bool, const N: u8, O: Binary, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
-    let a = cpu.r::<T>(op.dst);
-    Ok(result::<O, T>(cpu, op, a, b, passed))
+    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
+    let a = cpu.r::<T>(insn.dst);
+    Ok(result::<O, T>(cpu, insn, a, b, passed))
 }
 
 #[inline(always)]
 fn mem_value<const HIT: bool, const N: u8, O: Binary, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     b: T,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let la = cpu.ea_of::<N>(op, passed);
+    let la = cpu.ea_of::<N>(insn, passed);
     if O::WRITES {
-        cpu.modify_if::<HIT, T>(op, la, move |cpu, a| O::apply(cpu, a, b))?;
+        cpu.modify_if::<HIT, T>(insn, la, move |cpu, a| O::apply(cpu, a, b))?;
     } else {
         let a = cpu.load_if::<HIT, T>(la)?;
         O::apply(cpu, a, b);
@@ -168,33 +168,35 @@ fn mem_value<const HIT: bool, const N: u8, O: Binary, T: Int>(
 
 fn mem_reg<const HIT: bool, const N: u8, O: Binary, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let b = cpu.r::<T>(op.src);
-    mem_value::<HIT, N, O, T>(cpu, op, b, passed)
+    let b = cpu.r::<T>(insn.src);
+    mem_value::<HIT, N, O, T>(cpu, insn, b, passed)
 }
 
 fn mem_imm<const HIT: bool, const N: u8, O: Binary, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    mem_value::<HIT, N, O, T>(cpu, op, T::from_u64(op.imm), passed)
+    mem_value::<HIT, N, O, T>(cpu, insn, T::from_u64(insn.imm), passed)
 }
 
-fn unary_reg<const N: u8, O: Unary, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(op.dst, passed);
+fn unary_reg<const N: u8, O: Unary, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(insn.dst, passed);
     let r = O::apply(cpu, a);
-    cpu.set(op.dst, r)
+    cpu.set(insn.dst, r)
 }
 
 fn unary_mem<const HIT: bool, const N: u8, O: Unary, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    cpu.modify_if::<HIT, T>(op, cpu.ea_of::<N>(op, passed), |cpu, a| O::apply(cpu, a))?;
+    cpu.modify_if::<HIT, T>(insn, cpu.ea_of::<N>(insn, passed), |cpu, a| {
+        O::apply(cpu, a)
+    })?;
     Ok(passed)
 }
 
@@ -228,7 +230,7 @@ fn unary<O: Unary>(i: &Instruction) -> Threaded {
 }
 
 /// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
+pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
     Some(match i.mnemonic() {
         Mnemonic::Add => binary::<Add>(i),
         Mnemonic::Adc => binary::<Adc>(i),

@@ -3,7 +3,8 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
@@ -17,23 +18,23 @@ fn sum<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
     r
 }
 
-fn xadd_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
+fn xadd_reg<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (a, b) = (cpu.r::<T>(insn.dst), cpu.r::<T>(insn.src));
     let r = sum(cpu, a, b);
     // The source first: if both name one register, the sum remains.
-    cpu.w(op.src, a);
-    cpu.w(op.dst, r);
+    cpu.w(insn.src, a);
+    cpu.w(insn.dst, r);
     Ok(Flow::Next)
 }
 
-fn xadd_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let b = cpu.r::<T>(op.src);
+fn xadd_mem<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let b = cpu.r::<T>(insn.src);
     let mut old = b;
-    cpu.modify(op, cpu.ea(op), |cpu, a: T| {
+    cpu.modify(insn, cpu.ea(insn), |cpu, a: T| {
         old = a;
         sum(cpu, a, b)
     })?;
-    cpu.w(op.src, old);
+    cpu.w(insn.src, old);
     Ok(Flow::Next)
 }
 
@@ -45,11 +46,11 @@ fn compare<T: Int>(cpu: &mut Cpu, old: T) -> bool {
     acc == old
 }
 
-fn cmpxchg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let old = cpu.r::<T>(op.dst);
+fn cmpxchg_reg<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let old = cpu.r::<T>(insn.dst);
     if compare(cpu, old) {
-        let new = cpu.r::<T>(op.src);
-        cpu.w(op.dst, new);
+        let new = cpu.r::<T>(insn.src);
+        cpu.w(insn.dst, new);
     } else {
         cpu.w(AX, old);
     }
@@ -57,11 +58,11 @@ fn cmpxchg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// The destination is written in either case, as on the bus (SDM Vol. 2A, CMPXCHG).
-fn cmpxchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let new = cpu.r::<T>(op.src);
+fn cmpxchg_mem<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let new = cpu.r::<T>(insn.src);
     let mut found = new;
     let mut equal = false;
-    cpu.modify(op, cpu.ea(op), |cpu, old: T| {
+    cpu.modify(insn, cpu.ea(insn), |cpu, old: T| {
         found = old;
         equal = compare(cpu, old);
         if equal { new } else { old }
@@ -72,11 +73,11 @@ fn cmpxchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn cmpxchg8b(cpu: &mut Cpu, op: &Op) -> Exec {
+fn cmpxchg8b(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let want = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
     let new = cpu.gpr[RCX] << 32 | cpu.gpr[RBX] & 0xFFFF_FFFF;
     let mut found = 0u64;
-    cpu.modify(op, cpu.ea(op), |_, old: u64| {
+    cpu.modify(insn, cpu.ea(insn), |_, old: u64| {
         found = old;
         if old == want { new } else { old }
     })?;
@@ -88,8 +89,8 @@ fn cmpxchg8b(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = cpu.ea(op);
+fn cmpxchg16b(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = cpu.ea(insn);
     if la & 15 != 0 {
         return Err(cpu.gp(0));
     }
@@ -105,7 +106,7 @@ fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     let memory = i.op0_kind() == OpKind::Memory;
     let size = || operand_size(i, 0);
     Some(match (i.mnemonic(), memory) {

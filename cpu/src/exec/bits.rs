@@ -3,7 +3,8 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
@@ -29,76 +30,76 @@ fn test<const KIND: u8, T: Int>(cpu: &mut Cpu, a: T, n: u64) -> T {
 }
 
 #[inline(always)]
-fn in_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> Exec {
-    let r = test::<KIND, T>(cpu, cpu.r::<T>(op.dst), n);
+fn in_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) -> Exec {
+    let r = test::<KIND, T>(cpu, cpu.r::<T>(insn.dst), n);
     if KIND != BT {
-        cpu.w(op.dst, r);
+        cpu.w(insn.dst, r);
     }
     Ok(Flow::Next)
 }
 
 #[inline(always)]
-fn in_mem<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op, la: u64, n: u64) -> Exec {
+fn in_mem<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, la: u64, n: u64) -> Exec {
     if KIND == BT {
         let a = cpu.load::<T>(la)?;
         test::<KIND, T>(cpu, a, n);
     } else {
-        cpu.modify(op, la, |cpu, a: T| test::<KIND, T>(cpu, a, n))?;
+        cpu.modify(insn, la, |cpu, a: T| test::<KIND, T>(cpu, a, n))?;
     }
     Ok(Flow::Next)
 }
 
-fn reg_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    in_reg::<KIND, T>(cpu, op, op.imm)
+fn reg_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    in_reg::<KIND, T>(cpu, insn, insn.imm)
 }
 
-fn reg_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    in_reg::<KIND, T>(cpu, op, cpu.r::<T>(op.src).zext())
+fn reg_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    in_reg::<KIND, T>(cpu, insn, cpu.r::<T>(insn.src).zext())
 }
 
-fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    in_mem::<KIND, T>(cpu, op, cpu.ea(op), op.imm)
+fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    in_mem::<KIND, T>(cpu, insn, cpu.ea(insn), insn.imm)
 }
 
 /// A bit string: an operation before this one has moved the address to the word that has the bit.
-fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let n = cpu.r::<T>(op.src).zext();
-    in_mem::<KIND, T>(cpu, op, cpu.ea(op), n)
+fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let n = cpu.r::<T>(insn.src).zext();
+    in_mem::<KIND, T>(cpu, insn, cpu.ea(insn), n)
 }
 
 #[inline(always)]
-fn source<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
-    if op.prefix & Op::MEM != 0 {
-        cpu.load(cpu.ea(op))
+fn source<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<T, Abort> {
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.load(cpu.ea(insn))
     } else {
-        Ok(cpu.r(op.src))
+        Ok(cpu.r(insn.src))
     }
 }
 
 /// BSF and BSR. With a source of zero the destination is undefined by the manual; processors keep
 /// it (and do clear the upper half for 32-bit operands on some models only: it is kept here).
 #[inline(always)]
-fn scan<T: Int>(cpu: &mut Cpu, op: &Op, position: fn(u64) -> u32) -> Exec {
-    let v = source::<T>(cpu, op)?.zext();
+fn scan<T: Int>(cpu: &mut Cpu, insn: &Insn, position: fn(u64) -> u32) -> Exec {
+    let v = source::<T>(cpu, insn)?.zext();
     if v != 0 {
-        cpu.w(op.dst, T::from_u64(u64::from(position(v))));
+        cpu.w(insn.dst, T::from_u64(u64::from(position(v))));
     }
     cpu.flags = cpu.flags.with_zf(v == 0);
     Ok(Flow::Next)
 }
 
-fn bsf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    scan::<T>(cpu, op, u64::trailing_zeros)
+fn bsf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    scan::<T>(cpu, insn, u64::trailing_zeros)
 }
 
-fn bsr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    scan::<T>(cpu, op, |v| 63 - v.leading_zeros())
+fn bsr<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    scan::<T>(cpu, insn, |v| 63 - v.leading_zeros())
 }
 
 /// POPCNT: ZF tells that there are none, the other flags are cleared.
-fn popcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = source::<T>(cpu, op)?.zext();
-    cpu.w(op.dst, T::from_u64(v.count_ones().into()));
+fn popcnt<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = source::<T>(cpu, insn)?.zext();
+    cpu.w(insn.dst, T::from_u64(v.count_ones().into()));
     cpu.flags = Lazy::from_bits(if v == 0 { rflags::ZF } else { 0 });
     Ok(Flow::Next)
 }
@@ -125,13 +126,13 @@ const CRC32C: [u32; 256] = {
 };
 
 /// CRC32. The destination has 32 bits, zero-extended, whatever the size of the source.
-fn crc32<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let bytes = source::<T>(cpu, op)?.zext().to_le_bytes();
-    let mut remainder = cpu.r::<u32>(op.dst);
+fn crc32<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let bytes = source::<T>(cpu, insn)?.zext().to_le_bytes();
+    let mut remainder = cpu.r::<u32>(insn.dst);
     for byte in &bytes[..T::BYTES] {
         remainder = CRC32C[usize::from(remainder as u8 ^ byte)] ^ remainder >> 8;
     }
-    cpu.w(op.dst, remainder);
+    cpu.w(insn.dst, remainder);
     Ok(Flow::Next)
 }
 
@@ -158,7 +159,7 @@ macro_rules! bit {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     Some(match i.mnemonic() {
         Mnemonic::Bt => bit!(i, BT),
         Mnemonic::Bts => bit!(i, BTS),

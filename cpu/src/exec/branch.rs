@@ -4,7 +4,8 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::{by_condition, condition};
 use crate::backend::interpreter::dispatch::{Passes, Threaded, handler, memory, threaded};
-use crate::insn::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
 use crate::processor::memory::canonical;
 use crate::state::flags::Int;
@@ -21,8 +22,8 @@ fn take(cpu: &mut Cpu, target: u64) -> Exec {
 /// stay within 2 GBytes of canonical code; one that leaves the canonical range is caught like any
 /// other.
 #[inline(always)]
-fn direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
-    let target = T::from_u64(cpu.gpr[reg::BLOCK as usize].wrapping_add(op.imm)).zext();
+fn direct<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
+    let target = T::from_u64(cpu.gpr[reg::BLOCK as usize].wrapping_add(insn.imm)).zext();
     check::<T>(cpu, target)
 }
 
@@ -37,58 +38,58 @@ fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
     if good { Ok(target) } else { Err(cpu.gp(0)) }
 }
 
-/// Takes the direct branch `op`.
+/// Takes the direct branch `insn`.
 #[inline(always)]
-pub(crate) fn jump<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = direct::<T>(cpu, op)?;
+pub(crate) fn jump<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let target = direct::<T>(cpu, insn)?;
     take(cpu, target)
 }
 
-fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if !cpu.flags.cond::<C>() {
         return Ok(Flow::Next);
     }
-    jump::<T>(cpu, op)
+    jump::<T>(cpu, insn)
 }
 
-fn call<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = direct::<T>(cpu, op)?;
-    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(op)))?;
+fn call<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let target = direct::<T>(cpu, insn)?;
+    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(insn)))?;
     take(cpu, target)
 }
 
 #[inline(always)]
-fn operand<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
-    let target = if op.prefix & Op::MEM != 0 {
-        cpu.load_if::<HIT, T>(cpu.ea(op))?.zext()
+fn operand<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
+    let target = if insn.prefix & Insn::MEM != 0 {
+        cpu.load_if::<HIT, T>(cpu.ea(insn))?.zext()
     } else {
-        cpu.r::<T>(op.dst).zext()
+        cpu.r::<T>(insn.dst).zext()
     };
     check::<T>(cpu, target)
 }
 
-fn jmp_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = operand::<HIT, T>(cpu, op)?;
+fn jmp_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let target = operand::<HIT, T>(cpu, insn)?;
     take(cpu, target)
 }
 
-fn call_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let target = operand::<HIT, T>(cpu, op)?;
-    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(op)))?;
+fn call_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let target = operand::<HIT, T>(cpu, insn)?;
+    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(insn)))?;
     take(cpu, target)
 }
 
-fn ret<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn ret<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let target = cpu.peek_if::<HIT, T>(0)?.zext();
     let target = check::<T>(cpu, target)?;
-    cpu.drop_stack(T::BYTES as u64 + (op.imm & 0xFFFF));
+    cpu.drop_stack(T::BYTES as u64 + (insn.imm & 0xFFFF));
     take(cpu, target)
 }
 
 /// The counter of LOOP and JCXZ: as wide as the address size (`aux`, in bits).
 #[inline(always)]
-fn counter(cpu: &Cpu, op: &Op) -> u64 {
-    match op.aux {
+fn counter(cpu: &Cpu, insn: &Insn) -> u64 {
+    match insn.aux {
         16 => cpu.gpr[RCX] & 0xFFFF,
         32 => cpu.gpr[RCX] & 0xFFFF_FFFF,
         _ => cpu.gpr[RCX],
@@ -96,9 +97,9 @@ fn counter(cpu: &Cpu, op: &Op) -> u64 {
 }
 
 /// LOOP, LOOPE (`Z` = 1), LOOPNE (`Z` = 0): any other `Z` does not look at ZF.
-fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let n = counter(cpu, op).wrapping_sub(1);
-    let left = match op.aux {
+fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let n = counter(cpu, insn).wrapping_sub(1);
+    let left = match insn.aux {
         16 => n & 0xFFFF,
         32 => n & 0xFFFF_FFFF,
         _ => n,
@@ -110,11 +111,11 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
             _ => true,
         };
     let target = if again {
-        Some(direct::<T>(cpu, op)?)
+        Some(direct::<T>(cpu, insn)?)
     } else {
         None
     };
-    match op.aux {
+    match insn.aux {
         16 => cpu.w(RCX as u8, n as u16),
         32 => cpu.w(RCX as u8, n as u32),
         _ => cpu.gpr[RCX] = n,
@@ -125,11 +126,11 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     }
 }
 
-fn jcxz<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    if counter(cpu, op) != 0 {
+fn jcxz<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    if counter(cpu, insn) != 0 {
         return Ok(Flow::Next);
     }
-    let target = direct::<T>(cpu, op)?;
+    let target = direct::<T>(cpu, insn)?;
     take(cpu, target)
 }
 
@@ -144,30 +145,7 @@ macro_rules! by_target {
     };
 }
 
-fn counted(i: &Instruction, op: &mut Op) -> Handler {
-    op.aux = match i.code() {
-        Code::Loop_rel8_16_CX
-        | Code::Loop_rel8_32_CX
-        | Code::Loope_rel8_16_CX
-        | Code::Loope_rel8_32_CX
-        | Code::Loopne_rel8_16_CX
-        | Code::Loopne_rel8_32_CX
-        | Code::Jcxz_rel8_16
-        | Code::Jcxz_rel8_32 => 16,
-        Code::Loop_rel8_16_ECX
-        | Code::Loop_rel8_32_ECX
-        | Code::Loop_rel8_64_ECX
-        | Code::Loope_rel8_16_ECX
-        | Code::Loope_rel8_32_ECX
-        | Code::Loope_rel8_64_ECX
-        | Code::Loopne_rel8_16_ECX
-        | Code::Loopne_rel8_32_ECX
-        | Code::Loopne_rel8_64_ECX
-        | Code::Jecxz_rel8_16
-        | Code::Jecxz_rel8_32
-        | Code::Jecxz_rel8_64 => 32,
-        _ => 64,
-    };
+fn counted(i: &Instruction) -> Handler {
     match i.mnemonic() {
         Mnemonic::Loop => by_target!(handler, i, loop_, 2),
         Mnemonic::Loope => by_target!(handler, i, loop_, 1),
@@ -177,7 +155,7 @@ fn counted(i: &Instruction, op: &mut Op) -> Handler {
 }
 
 /// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
+pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
     Some(match i.code() {
         Code::Jmp_rm16 => memory!(jmp_indirect, u16),
         Code::Jmp_rm32 => memory!(jmp_indirect, u32),
@@ -201,14 +179,14 @@ pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     match i.mnemonic() {
         Mnemonic::Loop
         | Mnemonic::Loope
         | Mnemonic::Loopne
         | Mnemonic::Jcxz
         | Mnemonic::Jecxz
-        | Mnemonic::Jrcxz => Some(counted(i, op)),
+        | Mnemonic::Jrcxz => Some(counted(i)),
         _ => None,
     }
 }

@@ -2,7 +2,8 @@
 
 use iced_x86::{Code, Instruction};
 
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::mmu::paging::{self, PHYS_BITS};
 use crate::processor::cpu::Cpu;
 use crate::processor::segment::{sreg, system};
@@ -123,9 +124,9 @@ fn pdptes(cpu: &mut Cpu, cr3: u64) -> Result<[u64; 4], Abort> {
 }
 
 /// MOV to a control register.
-fn to_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn to_cr<const N: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let value = source(cpu, op);
+    let value = source(cpu, insn);
     match N {
         0 => write_cr0(cpu, value)?,
         2 => cpu.sys.cr2 = value,
@@ -136,15 +137,15 @@ fn to_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
                 return Err(cpu.gp(0));
             }
             cpu.platform.set_cr8(cpu.now(), value);
-            return cpu.end_block(op);
+            return cpu.end_block(insn);
         }
     }
     cpu.serialize();
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// MOV from a control register.
-fn from_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn from_cr<const N: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     let value = match N {
         0 => cpu.sys.cr0,
@@ -153,74 +154,74 @@ fn from_cr<const N: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
         4 => cpu.sys.cr4,
         _ => cpu.platform.cr8(),
     };
-    destination(cpu, op, value);
+    destination(cpu, insn, value);
     Ok(Flow::Next)
 }
 
 /// The operand is 64 bits wide in 64-bit mode and 32 elsewhere, whatever the prefixes say.
-fn source(cpu: &Cpu, op: &Op) -> u64 {
+fn source(cpu: &Cpu, insn: &Insn) -> u64 {
     if cpu.code64 {
-        cpu.r(op.src)
+        cpu.r(insn.src)
     } else {
-        cpu.r::<u32>(op.src).into()
+        cpu.r::<u32>(insn.src).into()
     }
 }
 
-fn destination(cpu: &mut Cpu, op: &Op, value: u64) {
+fn destination(cpu: &mut Cpu, insn: &Insn, value: u64) {
     if cpu.code64 {
-        cpu.w(op.dst, value)
+        cpu.w(insn.dst, value)
     } else {
-        cpu.w(op.dst, value as u32)
+        cpu.w(insn.dst, value as u32)
     }
 }
 
-fn to_dr(cpu: &mut Cpu, op: &Op) -> Exec {
-    let value = source(cpu, op);
-    cpu.write_dr(op.dst, value)?;
+fn to_dr(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let value = source(cpu, insn);
+    cpu.write_dr(insn.dst, value)?;
     cpu.serialize();
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
-fn from_dr(cpu: &mut Cpu, op: &Op) -> Exec {
-    let value = cpu.read_dr(op.src)?;
-    destination(cpu, op, value);
+fn from_dr(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let value = cpu.read_dr(insn.src)?;
+    destination(cpu, insn, value);
     Ok(Flow::Next)
 }
 
 /// LMSW: bits 3:0 of CR0, of which PE can only be set.
-fn lmsw(cpu: &mut Cpu, op: &Op) -> Exec {
+fn lmsw(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let value: u16 = if op.prefix & Op::MEM != 0 {
-        cpu.load(cpu.ea(op))?
+    let value: u16 = if insn.prefix & Insn::MEM != 0 {
+        cpu.load(cpu.ea(insn))?
     } else {
-        cpu.r(op.dst)
+        cpu.r(insn.dst)
     };
     let loaded = cr0::PE | cr0::MP | cr0::EM | cr0::TS;
     let new = cpu.sys.cr0 & !(loaded & !cr0::PE) | u64::from(value) & loaded;
     write_cr0(cpu, new)?;
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// SMSW: 16 bits to memory, the operand size to a register.
-fn smsw<T: crate::state::flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn smsw<T: crate::state::flags::Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let value = cpu.sys.cr0;
-    if op.prefix & Op::MEM != 0 {
-        cpu.store(cpu.ea(op), value as u16)?;
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.store(cpu.ea(insn), value as u16)?;
     } else {
-        cpu.w(op.dst, T::from_u64(value));
+        cpu.w(insn.dst, T::from_u64(value));
     }
     Ok(Flow::Next)
 }
 
-fn clts(cpu: &mut Cpu, op: &Op) -> Exec {
+fn clts(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     cpu.sys.cr0 &= !cr0::TS;
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
     Some(match i.code() {
-        Code::Mov_cr_r32 | Code::Mov_cr_r64 => match op.dst {
+        Code::Mov_cr_r32 | Code::Mov_cr_r64 => match insn.dst {
             0 => to_cr::<0>,
             2 => to_cr::<2>,
             3 => to_cr::<3>,
@@ -228,7 +229,7 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
             8 => to_cr::<8>,
             _ => return None,
         },
-        Code::Mov_r32_cr | Code::Mov_r64_cr => match op.src {
+        Code::Mov_r32_cr | Code::Mov_r64_cr => match insn.src {
             0 => from_cr::<0>,
             2 => from_cr::<2>,
             3 => from_cr::<3>,

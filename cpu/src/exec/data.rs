@@ -4,7 +4,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::{by_condition, by_size, condition, operand_size};
 use crate::backend::interpreter::dispatch::{Passes, Threaded, threaded};
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
 use crate::state::{gpr, rflags};
@@ -13,173 +14,173 @@ const AX: u8 = gpr::RAX as u8;
 const DX: u8 = gpr::RDX as u8;
 const AH: u8 = crate::insn::reg::HIGH8;
 
-fn mov_reg_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let v = cpu.second::<N, T>(op.src, passed);
-    cpu.set(op.dst, v)
+fn mov_reg_reg<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let v = cpu.second::<N, T>(insn.src, passed);
+    cpu.set(insn.dst, v)
 }
 
-fn mov_reg_imm<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, _: u64) -> u64 {
-    cpu.set(op.dst, T::from_u64(op.imm))
+fn mov_reg_imm<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, _: u64) -> u64 {
+    cpu.set(insn.dst, T::from_u64(insn.imm))
 }
 
 fn mov_reg_mem<const HIT: bool, const N: u8, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let v = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
-    Ok(cpu.set(op.dst, v))
+    let v = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
+    Ok(cpu.set(insn.dst, v))
 }
 
 fn mov_mem_reg<const HIT: bool, const N: u8, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(op, passed), cpu.r(op.src))?;
+    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(insn, passed), cpu.r(insn.src))?;
     Ok(passed)
 }
 
 fn mov_mem_imm<const HIT: bool, const N: u8, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(op, passed), T::from_u64(op.imm))?;
+    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(insn, passed), T::from_u64(insn.imm))?;
     Ok(passed)
 }
 
-fn movzx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let v = cpu.second::<N, S>(op.src, passed);
-    cpu.set(op.dst, T::from_u64(v.zext()))
+fn movzx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let v = cpu.second::<N, S>(insn.src, passed);
+    cpu.set(insn.dst, T::from_u64(v.zext()))
 }
 
 fn movzx_mem<const HIT: bool, const N: u8, S: Int, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(op, passed))?;
-    Ok(cpu.set(op.dst, T::from_u64(v.zext())))
+    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(insn, passed))?;
+    Ok(cpu.set(insn.dst, T::from_u64(v.zext())))
 }
 
-fn movsx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let v = cpu.second::<N, S>(op.src, passed);
-    cpu.set(op.dst, T::from_u64(v.sext()))
+fn movsx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let v = cpu.second::<N, S>(insn.src, passed);
+    cpu.set(insn.dst, T::from_u64(v.sext()))
 }
 
 fn movsx_mem<const HIT: bool, const N: u8, S: Int, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(op, passed))?;
-    Ok(cpu.set(op.dst, T::from_u64(v.sext())))
+    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(insn, passed))?;
+    Ok(cpu.set(insn.dst, T::from_u64(v.sext())))
 }
 
 /// No memory is accessed.
 fn lea<const HIT: bool, const N: u8, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let v = cpu.ea_of::<N>(op, passed);
-    Ok(cpu.set(op.dst, T::from_u64(v)))
+    let v = cpu.ea_of::<N>(insn, passed);
+    Ok(cpu.set(insn.dst, T::from_u64(v)))
 }
 
-fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
-    cpu.w(op.dst, b);
-    cpu.w(op.src, a);
+fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (a, b) = (cpu.r::<T>(insn.dst), cpu.r::<T>(insn.src));
+    cpu.w(insn.dst, b);
+    cpu.w(insn.src, a);
     Ok(Flow::Next)
 }
 
 /// XCHG with memory, which is always locked; the register is `dst` or `src`, whichever operand it
 /// is (`aux`).
-fn xchg_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.r::<T>(op.aux);
+fn xchg_mem<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = cpu.r::<T>(insn.aux);
     let mut old = T::default();
-    cpu.modify(op, cpu.ea(op), |_, m| {
+    cpu.modify(insn, cpu.ea(insn), |_, m| {
         old = m;
         v
     })?;
-    cpu.w(op.aux, old);
+    cpu.w(insn.aux, old);
     Ok(Flow::Next)
 }
 
-fn bswap<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.r::<T>(op.dst).zext();
+fn bswap<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = cpu.r::<T>(insn.dst).zext();
     let r = match T::BITS {
         // Undefined by the manual; processors give zero.
         16 => 0,
         32 => u64::from((v as u32).swap_bytes()),
         _ => v.swap_bytes(),
     };
-    cpu.w(op.dst, T::from_u64(r));
+    cpu.w(insn.dst, T::from_u64(r));
     Ok(Flow::Next)
 }
 
-fn cmov_reg<const N: u8, const C: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
+fn cmov_reg<const N: u8, const C: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
     // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
     let v = if cpu.flags.cond::<C>() {
-        cpu.second::<N, T>(op.src, passed)
+        cpu.second::<N, T>(insn.src, passed)
     } else {
-        cpu.first::<N, T>(op.dst, passed)
+        cpu.first::<N, T>(insn.dst, passed)
     };
-    cpu.set(op.dst, v)
+    cpu.set(insn.dst, v)
 }
 
-fn cmov_mem<const HIT: bool, const C: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let m = cpu.load_if::<HIT, T>(cpu.ea(op))?;
+fn cmov_mem<const HIT: bool, const C: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let m = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
     let v = if cpu.flags.cond::<C>() {
         m
     } else {
-        cpu.r::<T>(op.dst)
+        cpu.r::<T>(insn.dst)
     };
-    cpu.w(op.dst, v);
+    cpu.w(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn set_reg<const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn set_reg<const C: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = u8::from(cpu.flags.cond::<C>());
-    cpu.w(op.dst, v);
+    cpu.w(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn set_mem<const HIT: bool, const C: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn set_mem<const HIT: bool, const C: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = u8::from(cpu.flags.cond::<C>());
-    cpu.store_if::<HIT, u8>(cpu.ea(op), v)?;
+    cpu.store_if::<HIT, u8>(cpu.ea(insn), v)?;
     Ok(Flow::Next)
 }
 
 /// CBW, CWDE, CDQE: the accumulator's lower half, sign-extended into all of it.
-fn widen_ax<S: Int, T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn widen_ax<S: Int, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let v = cpu.r::<S>(AX);
     cpu.w(AX, T::from_u64(v.sext()));
     Ok(Flow::Next)
 }
 
 /// SALC: AL is all ones if CF is set, else zero. No manual has it, every processor does.
-fn salc(cpu: &mut Cpu, _: &Op) -> Exec {
+fn salc(cpu: &mut Cpu, _: &Insn) -> Exec {
     let v = if cpu.flags.cf() { 0xFF } else { 0 };
     cpu.w::<u8>(AX, v);
     Ok(Flow::Next)
 }
 
 /// CWD, CDQ, CQO: the accumulator's sign into rDX.
-fn sign_to_dx<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn sign_to_dx<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let sign = cpu.r::<T>(AX).msb();
     cpu.w(DX, T::from_u64(if sign { !0 } else { 0 }));
     Ok(Flow::Next)
 }
 
-fn lahf(cpu: &mut Cpu, _: &Op) -> Exec {
+fn lahf(cpu: &mut Cpu, _: &Insn) -> Exec {
     let f = cpu.rflags() as u8;
     cpu.w(AH, f);
     Ok(Flow::Next)
 }
 
-fn sahf(cpu: &mut Cpu, _: &Op) -> Exec {
+fn sahf(cpu: &mut Cpu, _: &Insn) -> Exec {
     let low = rflags::SF | rflags::ZF | rflags::AF | rflags::PF | rflags::CF;
     let ah = cpu.r::<u8>(AH);
     let bits = (cpu.flags.bits() & !low) | (u64::from(ah) & low);
@@ -187,44 +188,44 @@ fn sahf(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn clc(cpu: &mut Cpu, _: &Op) -> Exec {
+fn clc(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.flags = cpu.flags.with_cf(false);
     Ok(Flow::Next)
 }
 
-fn stc(cpu: &mut Cpu, _: &Op) -> Exec {
+fn stc(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.flags = cpu.flags.with_cf(true);
     Ok(Flow::Next)
 }
 
-fn cmc(cpu: &mut Cpu, _: &Op) -> Exec {
+fn cmc(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.flags = cpu.flags.with_cf(!cpu.flags.cf());
     Ok(Flow::Next)
 }
 
-fn cld(cpu: &mut Cpu, _: &Op) -> Exec {
+fn cld(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.eflags &= !rflags::DF;
     Ok(Flow::Next)
 }
 
-fn std(cpu: &mut Cpu, _: &Op) -> Exec {
+fn std(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.eflags |= rflags::DF;
     Ok(Flow::Next)
 }
 
 /// XLAT. An operation before it has added AL to the address.
-fn xlat(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load::<u8>(cpu.ea(op))?;
+fn xlat(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = cpu.load::<u8>(cpu.ea(insn))?;
     cpu.w(AX, v);
     Ok(Flow::Next)
 }
 
 /// NOP, and the hints that this processor ignores.
-fn nop(_: &mut Cpu, _: &Op) -> Exec {
+fn nop(_: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-fn pause(cpu: &mut Cpu, _: &Op) -> Exec {
+fn pause(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.pause();
     Ok(Flow::Next)
 }
@@ -279,15 +280,9 @@ fn cmov(i: &Instruction) -> Threaded {
     }
 }
 
-fn xchg(i: &Instruction, op: &mut Op) -> Handler {
+fn xchg(i: &Instruction, insn: &Insn) -> Handler {
     let size = operand_size(i, 0);
-    if i.op0_kind() == OpKind::Memory {
-        op.aux = op.src;
-        op.prefix |= Op::LOCK;
-        by_size!(size, xchg_mem)
-    } else if i.op1_kind() == OpKind::Memory {
-        op.aux = op.dst;
-        op.prefix |= Op::LOCK;
+    if insn.prefix & Insn::MEM != 0 {
         by_size!(size, xchg_mem)
     } else {
         by_size!(size, xchg_reg_reg)
@@ -295,7 +290,7 @@ fn xchg(i: &Instruction, op: &mut Op) -> Handler {
 }
 
 /// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
+pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
     Some(match i.mnemonic() {
         Mnemonic::Mov => return mov(i),
         Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
@@ -310,10 +305,7 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
         Mnemonic::Cwd => threaded!(sign_to_dx, u16),
         Mnemonic::Cdq => threaded!(sign_to_dx, u32),
         Mnemonic::Cqo => threaded!(sign_to_dx, u64),
-        Mnemonic::Nop | Mnemonic::Reservednop => {
-            op.prefix &= !Op::MEM;
-            threaded!(nop).passes(Passes::Same)
-        }
+        Mnemonic::Nop | Mnemonic::Reservednop => threaded!(nop).passes(Passes::Same),
         Mnemonic::Cmovo
         | Mnemonic::Cmovno
         | Mnemonic::Cmovb
@@ -357,9 +349,9 @@ pub(super) fn threaded(i: &Instruction, op: &mut Op) -> Option<Threaded> {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
     Some(match i.mnemonic() {
-        Mnemonic::Xchg => xchg(i, op),
+        Mnemonic::Xchg => xchg(i, insn),
         Mnemonic::Bswap => by_size!(operand_size(i, 0), bswap),
         Mnemonic::Salc => salc,
         Mnemonic::Lahf => lahf,
@@ -370,10 +362,7 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Mnemonic::Cld => cld,
         Mnemonic::Std => std,
         Mnemonic::Pause => pause,
-        Mnemonic::Xlatb => {
-            op.prefix |= Op::MEM;
-            xlat
-        }
+        Mnemonic::Xlatb => xlat,
         _ => return None,
     })
 }

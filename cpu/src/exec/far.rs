@@ -2,7 +2,8 @@
 
 use iced_x86::{Code, Instruction};
 
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::frame::Frame;
 use crate::processor::interrupt::Source;
@@ -122,8 +123,8 @@ fn with_rpl(mut segment: Segment, cpl: u8) -> Segment {
 }
 
 /// Goes to `ip` in `cs`.
-fn enter(cpu: &mut Cpu, op: &Op, cs: Segment, cpl: u8, ip: u64) -> Exec {
-    let from = cpu.linear_ip(cpu.this_rip(op));
+fn enter(cpu: &mut Cpu, insn: &Insn, cs: Segment, cpl: u8, ip: u64) -> Exec {
+    let from = cpu.linear_ip(cpu.this_rip(insn));
     cpu.sys.seg[sreg::CS] = cs;
     cpu.cpl = cpl;
     cpu.rip = ip;
@@ -132,27 +133,32 @@ fn enter(cpu: &mut Cpu, op: &Op, cs: Segment, cpl: u8, ip: u64) -> Exec {
     Ok(Flow::Jump)
 }
 
-fn jump(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
+fn jump(cpu: &mut Cpu, insn: &Insn, selector: u16, ip: u64) -> Exec {
     let t = target(cpu, selector, ip, false)?;
-    enter(cpu, op, t.cs, t.cpl, t.ip)
+    enter(cpu, insn, t.cs, t.cpl, t.ip)
 }
 
-fn call<T: Int>(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Exec {
+fn call<T: Int>(cpu: &mut Cpu, insn: &Insn, selector: u16, ip: u64) -> Exec {
     let t = target(cpu, selector, ip, true)?;
     match t.gate {
-        None => push_return::<T>(cpu, op, &t, 0)?,
-        Some(_) if cpu.is_ia32e() => push_return::<u64>(cpu, op, &t, 0)?,
+        None => push_return::<T>(cpu, insn, &t, 0)?,
+        Some(_) if cpu.is_ia32e() => push_return::<u64>(cpu, insn, &t, 0)?,
         Some(gate) if gate.is_16_bit() => {
-            push_return::<u16>(cpu, op, &t, gate.gate_parameters())?;
+            push_return::<u16>(cpu, insn, &t, gate.gate_parameters())?;
         }
-        Some(gate) => push_return::<u32>(cpu, op, &t, gate.gate_parameters())?,
+        Some(gate) => push_return::<u32>(cpu, insn, &t, gate.gate_parameters())?,
     }
-    enter(cpu, op, t.cs, t.cpl, t.ip)
+    enter(cpu, insn, t.cs, t.cpl, t.ip)
 }
 
 /// Pushes the return address of a far CALL in words of `T`. An inner level has a stack of its own,
 /// to which the old stack pointer and so many `parameters` go first.
-fn push_return<T: Int>(cpu: &mut Cpu, op: &Op, t: &Target, parameters: u64) -> Result<(), Abort> {
+fn push_return<T: Int>(
+    cpu: &mut Cpu,
+    insn: &Insn,
+    t: &Target,
+    parameters: u64,
+) -> Result<(), Abort> {
     let old = Frame::current(cpu);
     let (stack, mut frame) = if t.cpl < cpu.cpl {
         let (ss, mut frame) = cpu.inner_stack(t.cpl)?;
@@ -169,7 +175,7 @@ fn push_return<T: Int>(cpu: &mut Cpu, op: &Op, t: &Target, parameters: u64) -> R
         (None, old)
     };
     frame.push(cpu, T::from_u64(cpu.sys.seg[sreg::CS].selector.into()))?;
-    frame.push(cpu, T::from_u64(cpu.next_rip(op)))?;
+    frame.push(cpu, T::from_u64(cpu.next_rip(insn)))?;
     if let Some(ss) = stack {
         cpu.sys.seg[sreg::SS] = ss;
     }
@@ -178,30 +184,30 @@ fn push_return<T: Int>(cpu: &mut Cpu, op: &Op, t: &Target, parameters: u64) -> R
 }
 
 /// The far pointer in memory: an offset of the operand size, then a selector.
-fn pointer<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<(u16, u64), Abort> {
-    let la = cpu.ea(op);
+fn pointer<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<(u16, u64), Abort> {
+    let la = cpu.ea(insn);
     let ip = cpu.load::<T>(la)?.zext();
     let selector = cpu.load::<u16>(la.wrapping_add(T::BYTES as u64))?;
     Ok((selector, ip))
 }
 
-fn jmp_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (selector, ip) = pointer::<T>(cpu, op)?;
-    jump(cpu, op, selector, ip)
+fn jmp_memory<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (selector, ip) = pointer::<T>(cpu, insn)?;
+    jump(cpu, insn, selector, ip)
 }
 
-fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (selector, ip) = pointer::<T>(cpu, op)?;
-    call::<T>(cpu, op, selector, ip)
+fn call_memory<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (selector, ip) = pointer::<T>(cpu, insn)?;
+    call::<T>(cpu, insn, selector, ip)
 }
 
 /// `imm` is the offset, `disp` the selector.
-fn jmp_direct(cpu: &mut Cpu, op: &Op) -> Exec {
-    jump(cpu, op, op.disp as u16, op.imm)
+fn jmp_direct(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    jump(cpu, insn, insn.disp as u16, insn.imm)
 }
 
-fn call_direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    call::<T>(cpu, op, op.disp as u16, op.imm)
+fn call_direct<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    call::<T>(cpu, insn, insn.disp as u16, insn.imm)
 }
 
 /// The code segment that a far return or IRET goes back to (SDM Vol. 2B, RET).
@@ -247,35 +253,35 @@ fn drop_inner_segments(cpu: &mut Cpu, cpl: u8) {
 }
 
 /// RETF; `imm` is the number of bytes to release on both stacks.
-fn retf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn retf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let mut frame = Frame::current(cpu);
     let ip = frame.pop::<T>(cpu)?.zext();
     let selector = frame.pop::<T>(cpu)?.zext() as u16;
     if !cpu.is_protected() {
         let cs = real_target(cpu, selector, ip)?;
-        frame.skip(op.imm);
+        frame.skip(insn.imm);
         frame.commit(cpu);
-        return enter(cpu, op, cs, 0, ip);
+        return enter(cpu, insn, cs, 0, ip);
     }
     let cs = return_segment(cpu, selector, ip)?;
-    frame.skip(op.imm);
+    frame.skip(insn.imm);
     let cpl = rpl(selector);
     if cpl > cpu.cpl {
         let rsp = frame.pop::<T>(cpu)?.zext();
         let ss_selector = frame.pop::<T>(cpu)?.zext() as u16;
         let code64 = cpu.is_code64(cs.attr);
         let ss = cpu.stack_segment(ss_selector, cpl, code64, vector::GP)?;
-        switch_stack(cpu, ss, code64, rsp.wrapping_add(op.imm));
+        switch_stack(cpu, ss, code64, rsp.wrapping_add(insn.imm));
         drop_inner_segments(cpu, cpl);
     } else {
         frame.commit(cpu);
     }
-    enter(cpu, op, cs, cpl, ip)
+    enter(cpu, insn, cs, cpl, ip)
 }
 
 /// IRET (SDM Vol. 2A, IRET). Virtual-8086 mode and tasks to return to are not there: #GP(0), as for
 /// NT in IA-32e mode.
-fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn iret<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     // NMIs are unblocked even if the instruction faults (SDM Vol. 3A 6.7.1).
     if cpu.nmi_blocked {
         cpu.nmi_blocked = false;
@@ -297,7 +303,7 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
             image,
             returned_flags::<T>(cpu) & !(rflags::VIF | rflags::VIP),
         );
-        return enter(cpu, op, cs, 0, ip);
+        return enter(cpu, insn, cs, 0, ip);
     }
     if image & rflags::VM != 0 && !cpu.is_ia32e() && cpu.cpl == 0 {
         return Err(cpu.gp(0));
@@ -322,7 +328,7 @@ fn iret<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         drop_inner_segments(cpu, cpl);
     }
     cpu.put_rflags(image, returned_flags::<T>(cpu));
-    enter(cpu, op, cs, cpl, ip)
+    enter(cpu, insn, cs, cpl, ip)
 }
 
 /// The flags that IRET loads: what may change depends on the level that executes it, not on the one
@@ -344,17 +350,17 @@ fn returned_flags<T: Int>(cpu: &Cpu) -> u64 {
     mask
 }
 
-fn int(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.software_interrupt(op, op.imm as u8, Source::Software)
+fn int(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.software_interrupt(insn, insn.imm as u8, Source::Software)
 }
 
-fn int3(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.software_interrupt(op, vector::BP, Source::Software)
+fn int3(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.software_interrupt(insn, vector::BP, Source::Software)
 }
 
-fn into(cpu: &mut Cpu, op: &Op) -> Exec {
+fn into(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if cpu.flags.of() {
-        cpu.software_interrupt(op, vector::OF, Source::Software)
+        cpu.software_interrupt(insn, vector::OF, Source::Software)
     } else {
         Ok(Flow::Next)
     }
@@ -362,9 +368,9 @@ fn into(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// BOUND: #BR if the signed index in the register is not between the two bounds in memory, both
 /// inclusive. Intel's processors load the upper one only if the index is not below the lower one.
-fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = cpu.ea(op);
-    let index = cpu.r::<T>(op.dst).sext() as i64;
+fn bound<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = cpu.ea(insn);
+    let index = cpu.r::<T>(insn.dst).sext() as i64;
     if index < cpu.load::<T>(la)?.sext() as i64 {
         return Err(cpu.exception(vector::BR, None));
     }
@@ -378,26 +384,14 @@ fn bound<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 /// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is. A trap
 /// that MOV SS has left must not follow it: that would be a second #DB, at the first instruction of
 /// the handler.
-fn int1(cpu: &mut Cpu, op: &Op) -> Exec {
-    let flow = cpu.software_interrupt(op, vector::DB, Source::Exception)?;
+fn int1(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let flow = cpu.software_interrupt(insn, vector::DB, Source::Exception)?;
     cpu.drop_debug_trap();
     cpu.enter_debug_exception(0);
     Ok(flow)
 }
 
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    match i.code() {
-        Code::Jmp_ptr1616 | Code::Call_ptr1616 => {
-            op.imm = i.far_branch16().into();
-            op.disp = i.far_branch_selector().into();
-        }
-        Code::Jmp_ptr1632 | Code::Call_ptr1632 => {
-            op.imm = i.far_branch32().into();
-            op.disp = i.far_branch_selector().into();
-        }
-        Code::Retfw_imm16 | Code::Retfd_imm16 | Code::Retfq_imm16 => op.imm &= 0xFFFF,
-        _ => {}
-    }
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     Some(match i.code() {
         Code::Jmp_ptr1616 | Code::Jmp_ptr1632 => jmp_direct,
         Code::Call_ptr1616 => call_direct::<u16>,

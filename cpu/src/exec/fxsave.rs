@@ -4,7 +4,8 @@ use iced_x86::{Code, Instruction};
 
 use super::simd::MXCSR_MASK;
 use super::x87;
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 
 /// Length of the area; what is beyond the last register is not touched.
@@ -17,9 +18,9 @@ const XMM: usize = 160;
 const XMM_LEGACY: usize = 8;
 
 /// Linear address of the area, which must be aligned: #GP(0).
-fn area(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
+fn area(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
     cpu.need_fpu()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     if la & 15 != 0 {
         return Err(cpu.gp(0));
     }
@@ -36,8 +37,8 @@ fn xmm_count(cpu: &Cpu) -> usize {
 }
 
 /// `LONG` is the form with REX.W, which has pointers of 64 bits instead of a selector and 32 bits.
-fn fxsave<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = area(cpu, op)?;
+fn fxsave<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = area(cpu, insn)?;
     let x87 = &cpu.x87;
     let pointer = |p: u64| if LONG { p } else { p & 0xFFFF_FFFF };
     let mut image = [0; AREA];
@@ -63,8 +64,8 @@ fn fxsave<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn fxrstor<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = area(cpu, op)?;
+fn fxrstor<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = area(cpu, insn)?;
     let count = xmm_count(cpu);
     let mut image = [0; AREA];
     cpu.load_bytes(la, &mut image[..XMM + 16 * count])?;
@@ -95,7 +96,7 @@ fn fxrstor<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     Some(match i.code() {
         Code::Fxsave_m512byte => fxsave::<false>,
         Code::Fxsave64_m512byte => fxsave::<true>,

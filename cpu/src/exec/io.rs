@@ -2,9 +2,8 @@
 
 use iced_x86::{Instruction, Mnemonic};
 
-use super::string::source_segment;
-use crate::decode::address_size;
-use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::processor::cpu::Cpu;
 use crate::processor::memory::Privilege;
 use crate::processor::segment::system;
@@ -64,48 +63,48 @@ impl Cpu {
 
 /// The port: an immediate byte or DX.
 #[inline(always)]
-fn port<const DX: bool>(cpu: &Cpu, op: &Op) -> u16 {
+fn port<const DX: bool>(cpu: &Cpu, insn: &Insn) -> u16 {
     if DX {
         cpu.gpr[RDX] as u16
     } else {
-        op.imm as u8 as u16
+        insn.imm as u8 as u16
     }
 }
 
-fn in_<const DX: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let port = port::<DX>(cpu, op);
+fn in_<const DX: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let port = port::<DX>(cpu, insn);
     cpu.check_port(port, T::BYTES)?;
     let v = cpu.port_in::<T>(port);
     cpu.w(AX, v);
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
-fn out<const DX: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let port = port::<DX>(cpu, op);
+fn out<const DX: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let port = port::<DX>(cpu, insn);
     cpu.check_port(port, T::BYTES)?;
     cpu.port_out(port, cpu.r::<T>(AX));
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
-fn mask(op: &Op) -> u64 {
-    match op.aux {
+fn mask(insn: &Insn) -> u64 {
+    match insn.aux {
         16 => 0xFFFF,
         32 => 0xFFFF_FFFF,
         _ => u64::MAX,
     }
 }
 
-fn step_index<T: Int>(cpu: &mut Cpu, op: &Op, id: usize) {
+fn step_index<T: Int>(cpu: &mut Cpu, insn: &Insn, id: usize) {
     let delta = if cpu.eflags & rflags::DF != 0 {
         (T::BYTES as u64).wrapping_neg()
     } else {
         T::BYTES as u64
     };
-    set(cpu, op, id, cpu.gpr[id].wrapping_add(delta));
+    set(cpu, insn, id, cpu.gpr[id].wrapping_add(delta));
 }
 
-fn set(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
-    match op.aux {
+fn set(cpu: &mut Cpu, insn: &Insn, id: usize, v: u64) {
+    match insn.aux {
         16 => cpu.w(id as u8, v as u16),
         32 => cpu.w(id as u8, v as u32),
         _ => cpu.gpr[id] = v,
@@ -113,17 +112,17 @@ fn set(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
 }
 
 /// One iteration of INS (`IN`) or OUTS; a repeated instruction is restarted for each.
-fn string<const IN: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let repeated = op.prefix & (Op::REP | Op::REPNE) != 0;
-    let count = cpu.gpr[RCX] & mask(op);
+fn string<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let repeated = insn.prefix & (Insn::REP | Insn::REPNE) != 0;
+    let count = cpu.gpr[RCX] & mask(insn);
     if repeated && count == 0 {
         return Ok(Flow::Next);
     }
     let port = cpu.gpr[RDX] as u16;
     cpu.check_port(port, T::BYTES)?;
     let id = if IN { RDI } else { RSI };
-    let segment = if IN { seg::ES } else { op.seg };
-    let offset = cpu.gpr[id] & mask(op);
+    let segment = if IN { seg::ES } else { insn.seg };
+    let offset = cpu.gpr[id] & mask(insn);
     let la = if cpu.code64 {
         cpu.seg_base(segment).wrapping_add(offset)
     } else {
@@ -138,20 +137,20 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         let v = cpu.load::<T>(la)?;
         cpu.port_out(port, v);
     }
-    step_index::<T>(cpu, op, id);
+    step_index::<T>(cpu, insn, id);
     if repeated {
-        set(cpu, op, RCX, count - 1);
+        set(cpu, insn, RCX, count - 1);
         if count > 1 {
             cpu.pmu.idle += 1;
-            cpu.rip = cpu.this_rip(op);
+            cpu.rip = cpu.this_rip(insn);
             return Ok(Flow::Jump);
         }
     }
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     let dx =
         i.op_register(if i.mnemonic() == Mnemonic::In { 1 } else { 0 }) == iced_x86::Register::DX;
     Some(match i.mnemonic() {
@@ -171,23 +170,16 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
             (_, false) => out::<false, u32>,
             (_, true) => out::<true, u32>,
         },
-        Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => {
-            op.aux = address_size(i) as u8;
-            match i.memory_size().size() {
-                1 => string::<true, u8>,
-                2 => string::<true, u16>,
-                _ => string::<true, u32>,
-            }
-        }
-        Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => {
-            op.aux = address_size(i) as u8;
-            op.seg = source_segment(i);
-            match i.memory_size().size() {
-                1 => string::<false, u8>,
-                2 => string::<false, u16>,
-                _ => string::<false, u32>,
-            }
-        }
+        Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => match i.memory_size().size() {
+            1 => string::<true, u8>,
+            2 => string::<true, u16>,
+            _ => string::<true, u32>,
+        },
+        Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => match i.memory_size().size() {
+            1 => string::<false, u8>,
+            2 => string::<false, u16>,
+            _ => string::<false, u32>,
+        },
         _ => return None,
     })
 }

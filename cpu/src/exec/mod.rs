@@ -1,12 +1,11 @@
 //! The instructions, a file a family.
 //!
-//! Each family has a `lower`, which looks at a decoded instruction and selects the handler;
-//! [`Op`]'s operands have been filled by then.
+//! Each family has a `lower`, which looks at a decoded instruction and selects the handler.
 
 use iced_x86::{Instruction, OpKind};
 
 use crate::backend::interpreter::dispatch::Threaded;
-use crate::insn::{Exec, Handler, Op};
+use crate::insn::{Exec, Insn};
 use crate::processor::cpu::Cpu;
 
 pub(crate) mod address;
@@ -73,6 +72,9 @@ macro_rules! by_condition {
 }
 pub(crate) use by_condition;
 
+/// Executes one instruction.
+pub type Handler = fn(&mut Cpu, &Insn) -> Exec;
+
 /// Size in bytes of operand `n`.
 pub(crate) fn operand_size(i: &Instruction, n: u32) -> usize {
     match i.op_kind(n) {
@@ -88,7 +90,7 @@ pub(crate) fn condition(i: &Instruction) -> u8 {
 }
 
 /// Selects how a family's frequent instructions are executed; `None` for others.
-type Frequent = fn(&Instruction, &mut Op) -> Option<Threaded>;
+type Frequent = fn(&Instruction, &Insn) -> Option<Threaded>;
 
 const FREQUENT: &[Frequent] = &[
     data::threaded,
@@ -100,7 +102,7 @@ const FREQUENT: &[Frequent] = &[
 ];
 
 /// Selects the handler of a family's instructions; `None` for those of other families.
-type Lower = fn(&Instruction, &mut Op) -> Option<Handler>;
+type Lower = fn(&Instruction, &Insn) -> Option<Handler>;
 
 const FAMILIES: &[Lower] = &[
     data::lower,
@@ -123,26 +125,26 @@ const FAMILIES: &[Lower] = &[
 ];
 
 /// Finds out how an instruction is executed; `None` if it is not implemented.
-pub(crate) fn lower(insn: &Instruction, op: &mut Op) -> Option<Threaded> {
-    if let Some(found) = FREQUENT.iter().find_map(|f| f(insn, op)) {
+pub(crate) fn lower(i: &Instruction, insn: &Insn) -> Option<Threaded> {
+    if let Some(found) = FREQUENT.iter().find_map(|f| f(i, insn)) {
         return Some(found);
     }
-    let body = FAMILIES.iter().find_map(|f| f(insn, op))?;
+    let body = FAMILIES.iter().find_map(|f| f(i, insn))?;
     Some(Threaded::called(body))
 }
 
 /// What an instruction does before its memory operand's segment is looked at: outside 64-bit mode
 /// the address operation does that.
-pub(crate) fn before_address(insn: &Instruction) -> Option<Handler> {
-    stack::before_address(insn).or_else(|| x87::before_address(insn))
+pub(crate) fn before_address(i: &Instruction) -> Option<Handler> {
+    stack::before_address(i).or_else(|| x87::before_address(i))
 }
 
 /// Not an instruction of this processor.
-pub(crate) fn undefined(cpu: &mut Cpu, _: &Op) -> Exec {
+pub(crate) fn undefined(cpu: &mut Cpu, _: &Insn) -> Exec {
     Err(cpu.ud())
 }
 
 /// An instruction of more than 15 bytes.
-pub(crate) fn too_long(cpu: &mut Cpu, _: &Op) -> Exec {
+pub(crate) fn too_long(cpu: &mut Cpu, _: &Insn) -> Exec {
     Err(cpu.gp(0))
 }

@@ -4,7 +4,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::backend::interpreter::dispatch::Threaded;
-use crate::insn::{Abort, Exec, Flow, Handler, Op, reg};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::vector;
@@ -22,16 +23,16 @@ fn upper<T: Int>() -> u8 {
 }
 
 #[inline(always)]
-fn operand<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
-    if op.prefix & Op::MEM != 0 {
-        cpu.load(cpu.ea(op))
+fn operand<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<T, Abort> {
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.load(cpu.ea(insn))
     } else {
-        Ok(cpu.r(op.dst))
+        Ok(cpu.r(insn.dst))
     }
 }
 
-fn mul<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let b = operand::<T>(cpu, op)?;
+fn mul<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let b = operand::<T>(cpu, insn)?;
     let wide = u128::from(cpu.r::<T>(AX).zext()) * u128::from(b.zext());
     let (low, high) = (
         T::from_u64(wide as u64),
@@ -53,8 +54,8 @@ fn signed<T: Int>(a: T, b: T) -> (T, T, bool) {
     (low, high, i128::from(low.sext() as i64) != wide)
 }
 
-fn imul1<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let b = operand::<T>(cpu, op)?;
+fn imul1<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let b = operand::<T>(cpu, insn)?;
     let (low, high, over) = signed(cpu.r::<T>(AX), b);
     cpu.w(AX, low);
     cpu.w(upper::<T>(), high);
@@ -64,39 +65,39 @@ fn imul1<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// The product becomes the destination register; returns what is passed on.
 #[inline(always)]
-fn imul_into<T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T) -> u64 {
+fn imul_into<T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T) -> u64 {
     let (low, _, over) = signed(a, b);
     cpu.flags = Lazy::result(low, over, over);
-    cpu.set(op.dst, low)
+    cpu.set(insn.dst, low)
 }
 
-fn imul2_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(op.dst, passed);
-    let b = cpu.second::<N, T>(op.src, passed);
-    imul_into(cpu, op, a, b)
+fn imul2_reg<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(insn.dst, passed);
+    let b = cpu.second::<N, T>(insn.src, passed);
+    imul_into(cpu, insn, a, b)
 }
 
 fn imul2_mem<const HIT: bool, const N: u8, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
-    Ok(imul_into(cpu, op, cpu.r::<T>(op.dst), b))
+    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
+    Ok(imul_into(cpu, insn, cpu.r::<T>(insn.dst), b))
 }
 
-fn imul3_reg<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.second::<N, T>(op.src, passed);
-    imul_into(cpu, op, a, T::from_u64(op.imm))
+fn imul3_reg<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.second::<N, T>(insn.src, passed);
+    imul_into(cpu, insn, a, T::from_u64(insn.imm))
 }
 
 fn imul3_mem<const HIT: bool, const N: u8, T: Int>(
     cpu: &mut Cpu,
-    op: &Op,
+    insn: &Insn,
     passed: u64,
 ) -> Result<u64, Abort> {
-    let a = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(op, passed))?;
-    Ok(imul_into(cpu, op, a, T::from_u64(op.imm)))
+    let a = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
+    Ok(imul_into(cpu, insn, a, T::from_u64(insn.imm)))
 }
 
 #[cold]
@@ -105,8 +106,8 @@ fn divide_error(cpu: &mut Cpu) -> Abort {
 }
 
 /// DIV. The flags are undefined: they stay.
-fn div<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let d = operand::<T>(cpu, op)?.zext();
+fn div<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let d = operand::<T>(cpu, insn)?.zext();
     let (hi, lo) = (cpu.r::<T>(upper::<T>()).zext(), cpu.r::<T>(AX).zext());
     // The quotient fits iff the upper half is below the divisor, which also rules out zero.
     if hi >= d {
@@ -125,8 +126,8 @@ fn div<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// IDIV. The flags are undefined: they stay.
-fn idiv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let d = i128::from(operand::<T>(cpu, op)?.sext() as i64);
+fn idiv<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let d = i128::from(operand::<T>(cpu, insn)?.sext() as i64);
     let hi = i128::from(cpu.r::<T>(upper::<T>()).sext() as i64);
     let lo = i128::from(cpu.r::<T>(AX).zext());
     let n = hi << T::BITS | lo;
@@ -143,7 +144,7 @@ fn idiv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// DAA and DAS (SDM Vol. 2A).
-fn decimal<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn decimal<const SUB: bool>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let old = cpu.r::<u8>(AX);
     let old_cf = cpu.flags.cf();
     let mut al = old;
@@ -172,7 +173,7 @@ fn decimal<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
 }
 
 /// AAA and AAS (SDM Vol. 2A).
-fn ascii<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn ascii<const SUB: bool>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let adjust = cpu.r::<u8>(AX) & 15 > 9 || cpu.flags.af();
     let mut ax = cpu.r::<u16>(AX);
     if adjust {
@@ -189,8 +190,8 @@ fn ascii<const SUB: bool>(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn aam(cpu: &mut Cpu, op: &Op) -> Exec {
-    let base = op.imm as u8;
+fn aam(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let base = insn.imm as u8;
     let al = cpu.r::<u8>(AX);
     let (Some(q), Some(r)) = (al.checked_div(base), al.checked_rem(base)) else {
         return Err(divide_error(cpu));
@@ -200,16 +201,16 @@ fn aam(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn aad(cpu: &mut Cpu, op: &Op) -> Exec {
+fn aad(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let (al, ah) = (cpu.r::<u8>(AX), cpu.r::<u8>(AH));
-    let r = al.wrapping_add(ah.wrapping_mul(op.imm as u8));
+    let r = al.wrapping_add(ah.wrapping_mul(insn.imm as u8));
     cpu.w(AX, u16::from(r));
     cpu.flags = Lazy::logic(r);
     Ok(Flow::Next)
 }
 
 /// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
+pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
     let size = operand_size(i, 0);
     Some(
         match (i.mnemonic(), i.op_count(), i.op_kind(1)) {
@@ -224,7 +225,7 @@ pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     let size = || operand_size(i, 0);
     Some(match i.mnemonic() {
         Mnemonic::Mul => by_size!(size(), mul),

@@ -3,7 +3,8 @@
 use iced_x86::{Code, Instruction};
 
 use super::by_size;
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::segment::{Descriptor, is_null, rpl, sreg, system};
 use crate::state::SegAttr;
@@ -11,9 +12,9 @@ use crate::state::flags::Int;
 use crate::state::vector;
 
 /// The 16-bit operand in position 0 or 1: a register (`n`) or memory.
-fn operand(cpu: &mut Cpu, op: &Op, n: u8) -> Result<u16, Abort> {
-    if op.prefix & Op::MEM != 0 {
-        cpu.load(cpu.ea(op))
+fn operand(cpu: &mut Cpu, insn: &Insn, n: u8) -> Result<u16, Abort> {
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.load(cpu.ea(insn))
     } else {
         Ok(cpu.r(n))
     }
@@ -21,36 +22,36 @@ fn operand(cpu: &mut Cpu, op: &Op, n: u8) -> Result<u16, Abort> {
 
 /// Ends an instruction that has loaded SS: the next one, which will load RSP, must not be
 /// interrupted (SDM Vol. 3A 6.8.3).
-fn after_ss(cpu: &mut Cpu, op: &Op) -> Exec {
+fn after_ss(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.pending_work |= PendingWork::SHADOW | PendingWork::HOLD_TRAP;
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// MOV to a segment register.
-fn load(cpu: &mut Cpu, op: &Op) -> Exec {
-    let selector = operand(cpu, op, op.src)?;
-    cpu.load_segment(op.dst.into(), selector)?;
+fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let selector = operand(cpu, insn, insn.src)?;
+    cpu.load_segment(insn.dst.into(), selector)?;
     Ok(Flow::Next)
 }
 
-fn load_ss(cpu: &mut Cpu, op: &Op) -> Exec {
-    load(cpu, op)?;
-    after_ss(cpu, op)
+fn load_ss(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    load(cpu, insn)?;
+    after_ss(cpu, insn)
 }
 
 /// MOV from a segment register: 16 bits to memory, zero-extended to a register.
-fn store<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let selector = cpu.sys.seg[usize::from(op.src) % 6].selector;
-    if op.prefix & Op::MEM != 0 {
-        cpu.store(cpu.ea(op), selector)?;
+fn store<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let selector = cpu.sys.seg[usize::from(insn.src) % 6].selector;
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.store(cpu.ea(insn), selector)?;
     } else {
-        cpu.w(op.dst, T::from_u64(selector.into()));
+        cpu.w(insn.dst, T::from_u64(selector.into()));
     }
     Ok(Flow::Next)
 }
 
-fn push<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let selector = cpu.sys.seg[usize::from(op.dst) % 6].selector;
+fn push<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let selector = cpu.sys.seg[usize::from(insn.dst) % 6].selector;
     if T::BITS == 64 {
         cpu.push(u64::from(selector))?;
     } else {
@@ -60,30 +61,30 @@ fn push<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn pop<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pop<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let selector = cpu.peek::<T>(0)?.zext() as u16;
     // The width of the stack pointer is that of the old stack.
     let rsp = cpu.gpr[crate::state::gpr::RSP];
     cpu.drop_stack(T::BYTES as u64);
-    if let Err(Abort) = cpu.load_segment(op.dst.into(), selector) {
+    if let Err(Abort) = cpu.load_segment(insn.dst.into(), selector) {
         cpu.gpr[crate::state::gpr::RSP] = rsp;
         return Err(Abort);
     }
     Ok(Flow::Next)
 }
 
-fn pop_ss<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    pop::<T>(cpu, op)?;
-    after_ss(cpu, op)
+fn pop_ss<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    pop::<T>(cpu, insn)?;
+    after_ss(cpu, insn)
 }
 
 /// LDS, LES, LSS, LFS, LGS: `aux` is the segment register.
-fn load_pointer<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = cpu.ea(op);
+fn load_pointer<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = cpu.ea(insn);
     let offset: T = cpu.load(la)?;
     let selector = cpu.load::<u16>(la.wrapping_add(T::BYTES as u64))?;
-    cpu.load_segment(op.aux.into(), selector)?;
-    cpu.w(op.dst, offset);
+    cpu.load_segment(insn.aux.into(), selector)?;
+    cpu.w(insn.dst, offset);
     Ok(Flow::Next)
 }
 
@@ -111,9 +112,9 @@ fn has_limit(ty: Option<u8>, ia32e: bool) -> bool {
     }
 }
 
-fn lar<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn lar<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
-    let selector = operand(cpu, op, op.src)?;
+    let selector = operand(cpu, insn, insn.src)?;
     let ia32e = cpu.is_ia32e();
     let found = visible(cpu, selector)?.filter(|d| match d.system_type() {
         Some(system::CALL_GATE) => true,
@@ -121,73 +122,73 @@ fn lar<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
         ty => has_limit(ty, ia32e),
     });
     if let Some(d) = found {
-        cpu.w(op.dst, T::from_u64(d.low >> 32 & 0x00F0_FF00));
+        cpu.w(insn.dst, T::from_u64(d.low >> 32 & 0x00F0_FF00));
     }
     set_zf(cpu, found.is_some())
 }
 
-fn lsl<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn lsl<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
-    let selector = operand(cpu, op, op.src)?;
+    let selector = operand(cpu, insn, insn.src)?;
     let ia32e = cpu.is_ia32e();
     let found = visible(cpu, selector)?.filter(|d| has_limit(d.system_type(), ia32e));
     if let Some(d) = found {
-        cpu.w(op.dst, T::from_u64(d.limit().into()));
+        cpu.w(insn.dst, T::from_u64(d.limit().into()));
     }
     set_zf(cpu, found.is_some())
 }
 
-fn verr(cpu: &mut Cpu, op: &Op) -> Exec {
+fn verr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
-    let selector = operand(cpu, op, op.dst)?;
+    let selector = operand(cpu, insn, insn.dst)?;
     let found = visible(cpu, selector)?;
     set_zf(cpu, found.is_some_and(Descriptor::is_readable))
 }
 
-fn verw(cpu: &mut Cpu, op: &Op) -> Exec {
+fn verw(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
-    let selector = operand(cpu, op, op.dst)?;
+    let selector = operand(cpu, insn, insn.dst)?;
     let found = visible(cpu, selector)?;
     set_zf(cpu, found.is_some_and(Descriptor::is_writable))
 }
 
 /// ARPL: raises the RPL of a selector to that of its caller's.
-fn arpl(cpu: &mut Cpu, op: &Op) -> Exec {
+fn arpl(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
-    let caller = cpu.r::<u16>(op.src) & 3;
-    let selector = operand(cpu, op, op.dst)?;
+    let caller = cpu.r::<u16>(insn.src) & 3;
+    let selector = operand(cpu, insn, insn.dst)?;
     let raise = selector & 3 < caller;
     if raise {
         let raised = (selector & !3) | caller;
-        if op.prefix & Op::MEM != 0 {
-            cpu.store(cpu.ea(op), raised)?;
+        if insn.prefix & Insn::MEM != 0 {
+            cpu.store(cpu.ea(insn), raised)?;
         } else {
-            cpu.w(op.dst, raised);
+            cpu.w(insn.dst, raised);
         }
     }
     set_zf(cpu, raise)
 }
 
 /// SLDT and STR: `aux` selects. 16 bits to memory, zero-extended to a register.
-fn store_system<T: Int, const TASK: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn store_system<T: Int, const TASK: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
     let selector = if TASK {
         cpu.sys.tr.selector
     } else {
         cpu.sys.ldtr.selector
     };
-    if op.prefix & Op::MEM != 0 {
-        cpu.store(cpu.ea(op), selector)?;
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.store(cpu.ea(insn), selector)?;
     } else {
-        cpu.w(op.dst, T::from_u64(selector.into()));
+        cpu.w(insn.dst, T::from_u64(selector.into()));
     }
     Ok(Flow::Next)
 }
 
-fn lldt(cpu: &mut Cpu, op: &Op) -> Exec {
+fn lldt(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
     cpu.require_cpl0()?;
-    let selector = operand(cpu, op, op.dst)?;
+    let selector = operand(cpu, insn, insn.dst)?;
     if is_null(selector) {
         cpu.sys.ldtr = crate::processor::segment::null_segment(selector, 0);
         return Ok(Flow::Next);
@@ -197,10 +198,10 @@ fn lldt(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn ltr(cpu: &mut Cpu, op: &Op) -> Exec {
+fn ltr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
     cpu.require_cpl0()?;
-    let selector = operand(cpu, op, op.dst)?;
+    let selector = operand(cpu, insn, insn.dst)?;
     if is_null(selector) {
         return Err(cpu.gp(0));
     }
@@ -233,18 +234,10 @@ fn system_segment(cpu: &mut Cpu, selector: u16, types: &[u8]) -> Result<Descript
     Ok(d)
 }
 
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    op.aux = match i.code() {
-        Code::Les_r16_m1616 | Code::Les_r32_m1632 => 0,
-        Code::Lss_r16_m1616 | Code::Lss_r32_m1632 | Code::Lss_r64_m1664 => sreg::SS as u8,
-        Code::Lds_r16_m1616 | Code::Lds_r32_m1632 => 3,
-        Code::Lfs_r16_m1616 | Code::Lfs_r32_m1632 | Code::Lfs_r64_m1664 => sreg::FS as u8,
-        Code::Lgs_r16_m1616 | Code::Lgs_r32_m1632 | Code::Lgs_r64_m1664 => sreg::GS as u8,
-        _ => op.aux,
-    };
+pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
     Some(match i.code() {
         Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16 => {
-            match usize::from(op.dst) {
+            match usize::from(insn.dst) {
                 // MOV CS is #UD.
                 sreg::CS => return None,
                 sreg::SS => load_ss,

@@ -7,7 +7,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{by_size, operand_size};
 use crate::backend::interpreter::dispatch::Threaded;
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::gpr;
@@ -132,40 +133,38 @@ fn masked<T: Int>(n: u64) -> u32 {
 }
 
 #[inline(always)]
-fn reg<O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, a: T, n: u32) -> u64 {
+fn reg<O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, n: u32) -> u64 {
     // With a count of zero the flags stay, but a 32-bit register is still zero-extended.
     let r = if n == 0 { a } else { O::apply(cpu, a, n) };
-    cpu.set(op.dst, r)
+    cpu.set(insn.dst, r)
 }
 
 #[inline(always)]
-fn mem<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, n: u32) -> Exec {
-    cpu.modify_if::<HIT, T>(
-        op,
-        cpu.ea(op),
-        move |cpu, a| if n == 0 { a } else { O::apply(cpu, a, n) },
-    )?;
+fn mem<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, n: u32) -> Exec {
+    cpu.modify_if::<HIT, T>(insn, cpu.ea(insn), move |cpu, a| {
+        if n == 0 { a } else { O::apply(cpu, a, n) }
+    })?;
     Ok(Flow::Next)
 }
 
-fn reg_imm<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(op.dst, passed);
-    reg::<O, T>(cpu, op, a, masked::<T>(op.imm))
+fn reg_imm<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(insn.dst, passed);
+    reg::<O, T>(cpu, insn, a, masked::<T>(insn.imm))
 }
 
-fn mem_imm<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    mem::<HIT, O, T>(cpu, op, masked::<T>(op.imm))
+fn mem_imm<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    mem::<HIT, O, T>(cpu, insn, masked::<T>(insn.imm))
 }
 
 /// The second register is CL.
-fn reg_cl<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(op.dst, passed);
+fn reg_cl<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
+    let a = cpu.first::<N, T>(insn.dst, passed);
     let n = cpu.second::<N, u64>(gpr::RCX as u8, passed);
-    reg::<O, T>(cpu, op, a, masked::<T>(n))
+    reg::<O, T>(cpu, insn, a, masked::<T>(n))
 }
 
-fn mem_cl<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    mem::<HIT, O, T>(cpu, op, masked::<T>(cpu.gpr[gpr::RCX]))
+fn mem_cl<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    mem::<HIT, O, T>(cpu, insn, masked::<T>(cpu.gpr[gpr::RCX]))
 }
 
 fn shift<O: Shift>(i: &Instruction) -> Threaded {
@@ -211,18 +210,20 @@ fn double<const LEFT: bool, T: Int>(cpu: &mut Cpu, a: T, b: T, n: u32) -> T {
     r
 }
 
-fn double_reg<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { op.imm });
-    let (a, b) = (cpu.r::<T>(op.dst), cpu.r::<T>(op.src));
+fn double_reg<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { insn.imm });
+    let (a, b) = (cpu.r::<T>(insn.dst), cpu.r::<T>(insn.src));
     let r = double::<LEFT, T>(cpu, a, b, n);
-    cpu.w(op.dst, r);
+    cpu.w(insn.dst, r);
     Ok(Flow::Next)
 }
 
-fn double_mem<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { op.imm });
-    let b = cpu.r::<T>(op.src);
-    cpu.modify(op, cpu.ea(op), |cpu, a: T| double::<LEFT, T>(cpu, a, b, n))?;
+fn double_mem<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { insn.imm });
+    let b = cpu.r::<T>(insn.src);
+    cpu.modify(insn, cpu.ea(insn), |cpu, a: T| {
+        double::<LEFT, T>(cpu, a, b, n)
+    })?;
     Ok(Flow::Next)
 }
 
@@ -249,7 +250,7 @@ fn double_shift<const LEFT: bool>(i: &Instruction) -> Handler {
 }
 
 /// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
+pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
     Some(match i.mnemonic() {
         Mnemonic::Shl | Mnemonic::Sal => shift::<Shl>(i),
         Mnemonic::Shr => shift::<Shr>(i),
@@ -263,7 +264,7 @@ pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     match i.mnemonic() {
         Mnemonic::Shld => Some(double_shift::<true>(i)),
         Mnemonic::Shrd => Some(double_shift::<false>(i)),

@@ -4,7 +4,8 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::operand_size;
 use crate::backend::interpreter::dispatch::{Threaded, handler, memory};
-use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::processor::cpu::{Cpu, Fault};
 use crate::state::flags::Int;
 use crate::state::gpr::{RBP, RSP};
@@ -134,33 +135,33 @@ impl Cpu {
     }
 }
 
-fn push_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.push_if::<HIT, T>(cpu.r(op.dst))?;
+fn push_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.push_if::<HIT, T>(cpu.r(insn.dst))?;
     Ok(Flow::Next)
 }
 
-fn push_imm<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.push_if::<HIT, T>(T::from_u64(op.imm))?;
+fn push_imm<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.push_if::<HIT, T>(T::from_u64(insn.imm))?;
     Ok(Flow::Next)
 }
 
-fn push_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let v = cpu.load_if::<HIT, T>(cpu.ea(op))?;
+fn push_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
     cpu.push_if::<HIT, T>(v)?;
     Ok(Flow::Next)
 }
 
-fn pop_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pop_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = cpu.pop_if::<HIT, T>()?;
-    cpu.w(op.dst, v);
+    cpu.w(insn.dst, v);
     Ok(Flow::Next)
 }
 
 /// POP to memory: an address relative to RSP uses its value after the pop (SDM Vol. 2B, POP).
-fn pop_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pop_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let before = cpu.gpr[RSP];
     let v = cpu.pop_if::<HIT, T>()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     if let Err(e) = cpu.store_if::<HIT, T>(la, v) {
         cpu.gpr[RSP] = before;
         return Err(e);
@@ -169,7 +170,7 @@ fn pop_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// Faults as the read of the top of the stack does.
-fn top<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn top<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.peek::<T>(0)?;
     Ok(Flow::Next)
 }
@@ -179,7 +180,7 @@ pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
     (i.mnemonic() == Mnemonic::Pop).then(|| by_width!(handler, i.memory_size().size(), top))
 }
 
-fn pusha<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn pusha<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let before = cpu.gpr[RSP];
     for id in 0..8u8 {
         let v = if usize::from(id) == RSP {
@@ -195,7 +196,7 @@ fn pusha<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn popa<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn popa<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let mut values = [T::default(); 8];
     for (i, v) in values.iter_mut().enumerate() {
         *v = cpu.peek((i * T::BYTES) as u64)?;
@@ -210,14 +211,14 @@ fn popa<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
 }
 
 /// PUSHF: VM and RF read as clear.
-fn pushf<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn pushf<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let f = cpu.rflags() & !(rflags::VM | rflags::RF);
     cpu.push(T::from_u64(f))?;
     Ok(Flow::Next)
 }
 
 /// POPF: IOPL changes at CPL 0 only, IF if CPL <= IOPL (SDM Vol. 2B, POPF).
-fn popf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn popf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let image = cpu.pop::<T>()?.zext();
     let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT | rflags::AC | rflags::ID;
     let iopl = (cpu.eflags & rflags::IOPL) >> 12;
@@ -232,11 +233,11 @@ fn popf<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     }
     cpu.set_rflags(image, mask | rflags::RF);
     // IF and TF matter from the next instruction on.
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// LEAVE.
-fn leave<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
+fn leave<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     let before = cpu.gpr[RSP];
     let mask = cpu.stack_mask();
     cpu.gpr[RSP] = (before & !mask) | (cpu.gpr[RBP] & mask);
@@ -253,9 +254,9 @@ fn leave<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Op) -> Exec {
 }
 
 /// ENTER: `imm` is the size of the frame, `aux` the nesting level, 0 to 31 (SDM Vol. 2A, ENTER).
-fn enter<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn enter<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let before = cpu.gpr[RSP];
-    match build_frame::<T>(cpu, op) {
+    match build_frame::<T>(cpu, insn) {
         Ok(frame) => {
             cpu.w(RBP as u8, frame);
             Ok(Flow::Next)
@@ -267,20 +268,20 @@ fn enter<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     }
 }
 
-fn build_frame<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<T, Abort> {
+fn build_frame<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<T, Abort> {
     let mut bp = cpu.gpr[RBP];
     cpu.push(cpu.r::<T>(RBP as u8))?;
     let frame = cpu.gpr[RSP];
-    for _ in 1..op.aux {
+    for _ in 1..insn.aux {
         bp = bp.wrapping_sub(T::BYTES as u64);
         let la = cpu.stack_address::<T>(bp, false)?;
         let v = cpu.load::<T>(la).map_err(|e| cpu.stack_fault(e))?;
         cpu.push(v)?;
     }
-    if op.aux > 0 {
+    if insn.aux > 0 {
         cpu.push(T::from_u64(frame))?;
     }
-    cpu.drop_stack((op.imm & 0xFFFF).wrapping_neg());
+    cpu.drop_stack((insn.imm & 0xFFFF).wrapping_neg());
     // The new top of the stack must be writable.
     let la = cpu.stack_address::<T>(cpu.gpr[RSP], true)?;
     cpu.check_writable(la, T::BYTES)
@@ -310,7 +311,7 @@ fn pop(i: &Instruction) -> Option<Threaded> {
 }
 
 /// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
+pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
     match i.code() {
         Code::Leavew => Some(memory!(leave, u16)),
         Code::Leaved => Some(memory!(leave, u32)),
@@ -324,7 +325,7 @@ pub(super) fn threaded(i: &Instruction, _: &mut Op) -> Option<Threaded> {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     Some(match i.code() {
         Code::Pushaw => pusha::<u16>,
         Code::Pushad => pusha::<u32>,
@@ -337,7 +338,6 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Code::Popfd => popf::<u32>,
         Code::Popfq => popf::<u64>,
         Code::Enterw_imm16_imm8 | Code::Enterd_imm16_imm8 | Code::Enterq_imm16_imm8 => {
-            op.aux = i.immediate8_2nd() & 31;
             match i.code() {
                 Code::Enterw_imm16_imm8 => enter::<u16>,
                 Code::Enterd_imm16_imm8 => enter::<u32>,

@@ -4,11 +4,11 @@
 //! iterations it stops with RIP still on itself, as the manual allows between any two (SDM Vol. 2B,
 //! REP).
 
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Mnemonic};
 
 use super::by_size;
-use crate::decode::{address_size, number};
-use crate::insn::{Abort, Exec, Flow, Handler, Op, seg};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::memory::Access;
 use crate::state::flags::{Int, Lazy};
@@ -27,19 +27,19 @@ trait Step {
     /// Whether 32-bit addressing in 64-bit mode clears the upper halves of the index registers even
     /// if no iteration completes.
     const CLEARS: bool = false;
-    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort>;
+    fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort>;
     /// As many iterations as can be done at once, at most `n`; 0 if none can.
     #[inline(always)]
-    fn bulk<T: Int>(_: &mut Cpu, _: &Op, _: u64) -> u64 {
+    fn bulk<T: Int>(_: &mut Cpu, _: &Insn, _: u64) -> u64 {
         0
     }
 }
 
 /// An index or count register at the address size of the instruction.
 #[inline(always)]
-fn index(cpu: &Cpu, op: &Op, id: usize) -> u64 {
+fn index(cpu: &Cpu, insn: &Insn, id: usize) -> u64 {
     let v = cpu.gpr[id];
-    match op.aux {
+    match insn.aux {
         16 => v & 0xFFFF,
         32 => v & 0xFFFF_FFFF,
         _ => v,
@@ -47,8 +47,8 @@ fn index(cpu: &Cpu, op: &Op, id: usize) -> u64 {
 }
 
 #[inline(always)]
-fn set_index(cpu: &mut Cpu, op: &Op, id: usize, v: u64) {
-    match op.aux {
+fn set_index(cpu: &mut Cpu, insn: &Insn, id: usize, v: u64) {
+    match insn.aux {
         16 => cpu.w(id as u8, v as u16),
         32 => cpu.w(id as u8, v as u32),
         _ => cpu.gpr[id] = v,
@@ -66,14 +66,14 @@ fn linear<T: Int>(cpu: &mut Cpu, segment: u8, offset: u64, write: bool) -> Resul
 }
 
 #[inline(always)]
-fn source<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<u64, Abort> {
-    let offset = index(cpu, op, RSI);
-    linear::<T>(cpu, op.seg, offset, false)
+fn source<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
+    let offset = index(cpu, insn, RSI);
+    linear::<T>(cpu, insn.seg, offset, false)
 }
 
 #[inline(always)]
-fn destination<T: Int>(cpu: &mut Cpu, op: &Op, write: bool) -> Result<u64, Abort> {
-    let offset = index(cpu, op, RDI);
+fn destination<T: Int>(cpu: &mut Cpu, insn: &Insn, write: bool) -> Result<u64, Abort> {
+    let offset = index(cpu, insn, RDI);
     linear::<T>(cpu, seg::ES, offset, write)
 }
 
@@ -90,17 +90,17 @@ impl Step for Movs {
     const CLEARS: bool = true;
 
     #[inline(always)]
-    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
-        let from = source::<T>(cpu, op)?;
+    fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort> {
+        let from = source::<T>(cpu, insn)?;
         let v = cpu.load::<T>(from)?;
-        let to = destination::<T>(cpu, op, true)?;
+        let to = destination::<T>(cpu, insn, true)?;
         cpu.store(to, v)?;
         Ok(true)
     }
 
-    fn bulk<T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> u64 {
-        let from = index(cpu, op, RSI).wrapping_add(cpu.seg_base(op.seg));
-        let to = index(cpu, op, RDI);
+    fn bulk<T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) -> u64 {
+        let from = index(cpu, insn, RSI).wrapping_add(cpu.seg_base(insn.seg));
+        let to = index(cpu, insn, RDI);
         let n = n.min(in_page::<T>(from)).min(in_page::<T>(to));
         let (Some(src), Some(dst)) = (
             cpu.tlb.fast(from, 1, Access::Read),
@@ -127,14 +127,14 @@ impl Step for Stos {
     const CLEARS: bool = true;
 
     #[inline(always)]
-    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
-        let to = destination::<T>(cpu, op, true)?;
+    fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort> {
+        let to = destination::<T>(cpu, insn, true)?;
         cpu.store(to, cpu.r::<T>(RAX as u8))?;
         Ok(true)
     }
 
-    fn bulk<T: Int>(cpu: &mut Cpu, op: &Op, n: u64) -> u64 {
-        let to = index(cpu, op, RDI);
+    fn bulk<T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) -> u64 {
+        let to = index(cpu, insn, RDI);
         let n = n.min(in_page::<T>(to));
         let Some(dst) = cpu.tlb.fast(to, 1, Access::Write) else {
             return 0;
@@ -154,8 +154,8 @@ impl Step for Lods {
     const SI: bool = true;
 
     #[inline(always)]
-    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
-        let from = source::<T>(cpu, op)?;
+    fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort> {
+        let from = source::<T>(cpu, insn)?;
         let v = cpu.load::<T>(from)?;
         cpu.w(RAX as u8, v);
         Ok(true)
@@ -164,9 +164,9 @@ impl Step for Lods {
 
 /// Compares, sets the flags, and tells whether REPE or REPNE goes on.
 #[inline(always)]
-fn compare<T: Int>(cpu: &mut Cpu, op: &Op, a: T, b: T) -> bool {
+fn compare<T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T) -> bool {
     cpu.flags = Lazy::sub(a, b, T::from_u64(a.zext().wrapping_sub(b.zext())));
-    (a == b) == (op.prefix & Op::REPNE == 0)
+    (a == b) == (insn.prefix & Insn::REPNE == 0)
 }
 
 struct Cmps;
@@ -176,12 +176,12 @@ impl Step for Cmps {
 
     // Intel's processors load the second operand first, which shows if both fault.
     #[inline(always)]
-    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
-        let to = destination::<T>(cpu, op, false)?;
+    fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort> {
+        let to = destination::<T>(cpu, insn, false)?;
         let b = cpu.load::<T>(to)?;
-        let from = source::<T>(cpu, op)?;
+        let from = source::<T>(cpu, insn)?;
         let a = cpu.load::<T>(from)?;
-        Ok(compare(cpu, op, a, b))
+        Ok(compare(cpu, insn, a, b))
     }
 }
 
@@ -191,16 +191,16 @@ impl Step for Scas {
     const SI: bool = false;
 
     #[inline(always)]
-    fn step<T: Int>(cpu: &mut Cpu, op: &Op) -> Result<bool, Abort> {
-        let to = destination::<T>(cpu, op, false)?;
+    fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort> {
+        let to = destination::<T>(cpu, insn, false)?;
         let b = cpu.load::<T>(to)?;
-        Ok(compare(cpu, op, cpu.r::<T>(RAX as u8), b))
+        Ok(compare(cpu, insn, cpu.r::<T>(RAX as u8), b))
     }
 }
 
 /// Moves the index registers by `n` elements.
 #[inline(always)]
-fn advance<S: Step, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) {
+fn advance<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) {
     let bytes = n.wrapping_mul(T::BYTES as u64);
     let delta = if cpu.eflags & rflags::DF != 0 {
         bytes.wrapping_neg()
@@ -208,37 +208,37 @@ fn advance<S: Step, T: Int>(cpu: &mut Cpu, op: &Op, n: u64) {
         bytes
     };
     if S::SI {
-        let v = index(cpu, op, RSI).wrapping_add(delta);
-        set_index(cpu, op, RSI, v);
+        let v = index(cpu, insn, RSI).wrapping_add(delta);
+        set_index(cpu, insn, RSI, v);
     }
     if S::DI {
-        let v = index(cpu, op, RDI).wrapping_add(delta);
-        set_index(cpu, op, RDI, v);
+        let v = index(cpu, insn, RDI).wrapping_add(delta);
+        set_index(cpu, insn, RDI, v);
     }
 }
 
-fn once<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    S::step::<T>(cpu, op)?;
-    advance::<S, T>(cpu, op, 1);
+fn once<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    S::step::<T>(cpu, insn)?;
+    advance::<S, T>(cpu, insn, 1);
     Ok(Flow::Next)
 }
 
 /// 32-bit addressing clears the upper halves of the registers that it counts with, as any write of
 /// 32 bits does. Intel's processors do so before the first iteration.
-fn clear_upper<S: Step>(cpu: &mut Cpu, op: &Op) {
+fn clear_upper<S: Step>(cpu: &mut Cpu, insn: &Insn) {
     let si = S::CLEARS && S::SI;
     let di = S::CLEARS && S::DI;
     for (id, clears) in [(RCX, true), (RSI, si), (RDI, di)] {
         if clears {
-            let v = index(cpu, op, id);
-            set_index(cpu, op, id, v);
+            let v = index(cpu, insn, id);
+            set_index(cpu, insn, id, v);
         }
     }
 }
 
-fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    if op.aux == 32 {
-        clear_upper::<S>(cpu, op);
+fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    if insn.aux == 32 {
+        clear_upper::<S>(cpu, insn);
     }
     // CMPS and SCAS write the flags when they complete: a fault or trap finds what they were before
     // (SDM Vol. 2B, REP).
@@ -251,72 +251,59 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     };
     let mut done = 0;
     while done < chunk {
-        let count = index(cpu, op, RCX);
+        let count = index(cpu, insn, RCX);
         if count == 0 {
             return Ok(Flow::Next);
         }
-        let bulk = if cpu.code64 && op.aux == 64 && cpu.eflags & rflags::DF == 0 {
-            S::bulk::<T>(cpu, op, count.min(chunk - done))
+        let bulk = if cpu.code64 && insn.aux == 64 && cpu.eflags & rflags::DF == 0 {
+            S::bulk::<T>(cpu, insn, count.min(chunk - done))
         } else {
             0
         };
         if bulk > 0 {
-            advance::<S, T>(cpu, op, bulk);
-            set_index(cpu, op, RCX, count - bulk);
+            advance::<S, T>(cpu, insn, bulk);
+            set_index(cpu, insn, RCX, count - bulk);
             done += bulk;
             continue;
         }
         // Each iteration commits: a fault in the next restarts from there.
-        let more = match S::step::<T>(cpu, op) {
+        let more = match S::step::<T>(cpu, insn) {
             Ok(more) => more,
             Err(Abort) => {
                 cpu.flags = flags;
                 return Err(Abort);
             }
         };
-        advance::<S, T>(cpu, op, 1);
-        set_index(cpu, op, RCX, count - 1);
+        advance::<S, T>(cpu, insn, 1);
+        set_index(cpu, insn, RCX, count - 1);
         done += 1;
         if !more {
             return Ok(Flow::Next);
         }
     }
-    if index(cpu, op, RCX) == 0 {
+    if index(cpu, insn, RCX) == 0 {
         return Ok(Flow::Next);
     }
     cpu.flags = flags;
     cpu.pmu.idle += 1;
-    cpu.rip = cpu.this_rip(op);
+    cpu.rip = cpu.this_rip(insn);
     Ok(Flow::Jump)
 }
 
-fn select<S: Step>(op: &Op, size: usize) -> Handler {
-    if op.prefix & (Op::REP | Op::REPNE) != 0 {
+fn select<S: Step>(insn: &Insn, size: usize) -> Handler {
+    if insn.prefix & (Insn::REP | Insn::REPNE) != 0 {
         by_size!(size, repeat::<S>)
     } else {
         by_size!(size, once::<S>)
     }
 }
 
-/// The segment of the source: DS or the override, as [`Op::seg`] has it. 64-bit mode only knows FS
-/// and GS as overrides.
-pub(super) fn source_segment(i: &Instruction) -> u8 {
-    let segment = match i.segment_prefix() {
-        Register::None => seg::DS,
-        prefix => number(prefix),
-    };
-    match (i.code_size() == iced_x86::CodeSize::Code64, segment) {
-        (true, s) if s < seg::FS => seg::FLAT,
-        (_, s) => s,
-    }
-}
-
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
     if !i.is_string_instruction() {
         return None;
     }
-    let select: fn(&Op, usize) -> Handler = match i.mnemonic() {
+    let select: fn(&Insn, usize) -> Handler = match i.mnemonic() {
         Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq => select::<Movs>,
         Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => select::<Stos>,
         Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => select::<Lods>,
@@ -324,7 +311,5 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
         Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => select::<Scas>,
         _ => return None,
     };
-    op.aux = address_size(i) as u8;
-    op.seg = source_segment(i);
-    Some(select(op, i.memory_size().size()))
+    Some(select(insn, i.memory_size().size()))
 }

@@ -2,7 +2,8 @@
 
 use iced_x86::{Code, Instruction};
 
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::memory::canonical;
 use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
@@ -12,8 +13,8 @@ use crate::state::{efer, gpr, rflags};
 const SYSRET_FLAGS: u64 = 0x3C_7FD7;
 
 /// Goes to `rip` at `cpl`; the stack selector follows the code selector at a distance of 8.
-fn enter(cpu: &mut Cpu, op: &Op, cs: u16, ss: u16, cpl: u8, long: bool, rip: u64) -> Exec {
-    let from = cpu.linear_ip(cpu.this_rip(op));
+fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip: u64) -> Exec {
+    let from = cpu.linear_ip(cpu.this_rip(insn));
     let cs = (cs & !3) | u16::from(cpl);
     let ss = (ss & !3) | u16::from(cpl);
     cpu.sys.seg[sreg::CS] = flat_code(cs, cpl, long);
@@ -25,13 +26,13 @@ fn enter(cpu: &mut Cpu, op: &Op, cs: u16, ss: u16, cpl: u8, long: bool, rip: u64
     Ok(Flow::Jump)
 }
 
-fn syscall(cpu: &mut Cpu, op: &Op) -> Exec {
+fn syscall(cpu: &mut Cpu, insn: &Insn) -> Exec {
     // Intel has it in 64-bit mode only.
     if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
         return Err(cpu.ud());
     }
     let flags = cpu.rflags();
-    cpu.gpr[gpr::RCX] = cpu.next_rip(op);
+    cpu.gpr[gpr::RCX] = cpu.next_rip(insn);
     cpu.gpr[gpr::R11] = flags & !rflags::RF;
     cpu.put_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
     // A trap is due after SYSCALL only if TF is still set.
@@ -40,10 +41,10 @@ fn syscall(cpu: &mut Cpu, op: &Op) -> Exec {
     }
     let cs = (cpu.msr.star >> 32) as u16;
     let lstar = cpu.msr.lstar;
-    enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, true, lstar)
+    enter(cpu, insn, cs, (cs & !3).wrapping_add(8), 0, true, lstar)
 }
 
-fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn sysret<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
         return Err(cpu.ud());
     }
@@ -66,10 +67,10 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
     } else {
         (base, rcx & 0xFFFF_FFFF)
     };
-    enter(cpu, op, cs, base.wrapping_add(8), 3, LONG, rip)
+    enter(cpu, insn, cs, base.wrapping_add(8), 3, LONG, rip)
 }
 
-fn sysenter(cpu: &mut Cpu, op: &Op) -> Exec {
+fn sysenter(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let cs = cpu.msr.sysenter_cs as u16;
     if is_null(cs) || !cpu.is_protected() {
         return Err(cpu.gp(0));
@@ -78,10 +79,10 @@ fn sysenter(cpu: &mut Cpu, op: &Op) -> Exec {
     let long = cpu.is_ia32e();
     cpu.gpr[gpr::RSP] = cpu.msr.sysenter_esp & cpu.linear_mask;
     let rip = cpu.msr.sysenter_eip & cpu.linear_mask;
-    enter(cpu, op, cs, (cs & !3).wrapping_add(8), 0, long, rip)
+    enter(cpu, insn, cs, (cs & !3).wrapping_add(8), 0, long, rip)
 }
 
-fn sysexit<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn sysexit<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let base = cpu.msr.sysenter_cs as u16 & !3;
     if base == 0 || !cpu.is_protected() {
         return Err(cpu.gp(0));
@@ -97,10 +98,10 @@ fn sysexit<const LONG: bool>(cpu: &mut Cpu, op: &Op) -> Exec {
         (base.wrapping_add(16), 0xFFFF_FFFF)
     };
     cpu.gpr[gpr::RSP] = rsp & mask;
-    enter(cpu, op, cs, cs.wrapping_add(8), 3, LONG, rip & mask)
+    enter(cpu, insn, cs, cs.wrapping_add(8), 3, LONG, rip & mask)
 }
 
-fn swapgs(cpu: &mut Cpu, _: &Op) -> Exec {
+fn swapgs(cpu: &mut Cpu, _: &Insn) -> Exec {
     if !cpu.code64 {
         return Err(cpu.ud());
     }
@@ -111,7 +112,7 @@ fn swapgs(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-pub(super) fn lower(i: &Instruction, _: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     Some(match i.code() {
         Code::Syscall => syscall,
         Code::Sysretd => sysret::<false>,

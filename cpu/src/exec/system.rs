@@ -2,7 +2,8 @@
 
 use iced_x86::{Code, Instruction, Mnemonic};
 
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::memory::canonical;
 use crate::processor::platform::Signals;
@@ -22,8 +23,8 @@ fn table<const T: u8>(cpu: &mut Cpu) -> &mut TableRegister {
 }
 
 /// SGDT, SIDT in 64-bit mode.
-fn store_table<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = cpu.ea(op);
+fn store_table<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = cpu.ea(insn);
     let TableRegister { base, limit } = *table::<T>(cpu);
     let mut image = [0; 10];
     image[..2].copy_from_slice(&limit.to_le_bytes());
@@ -33,8 +34,8 @@ fn store_table<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// SGDT, SIDT outside 64-bit mode.
-fn store_table_32<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let la = cpu.ea(op);
+fn store_table_32<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let la = cpu.ea(insn);
     let TableRegister { base, limit } = *table::<T>(cpu);
     let mut image = [0; 6];
     image[..2].copy_from_slice(&limit.to_le_bytes());
@@ -43,9 +44,9 @@ fn store_table_32<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn load_table<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn load_table<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     let limit = cpu.load::<u16>(la)?;
     let base = cpu.load::<u64>(la.wrapping_add(2))?;
     if !canonical(base) {
@@ -56,12 +57,12 @@ fn load_table<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// LGDT, LIDT outside 64-bit mode: with a 16-bit operand size (`O16`) the base has 24 bits.
-fn load_table_32<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn load_table_32<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     let limit = cpu.load::<u16>(la)?;
     let base = cpu.load::<u32>(la.wrapping_add(2))?;
-    let mask = if op.prefix & Op::O16 != 0 {
+    let mask = if insn.prefix & Insn::O16 != 0 {
         0xFF_FFFF
     } else {
         u32::MAX
@@ -73,34 +74,34 @@ fn load_table_32<const T: u8>(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn invlpg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     cpu.flush_tlb_page(la);
     cpu.serialize();
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// INVD, WBINVD: memory is coherent, there is no cache to write back.
-fn privileged_nop(cpu: &mut Cpu, _: &Op) -> Exec {
+fn privileged_nop(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.require_cpl0()?;
     Ok(Flow::Next)
 }
 
-fn nop(_: &mut Cpu, _: &Op) -> Exec {
+fn nop(_: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
 /// CLFLUSH faults as a load would.
-fn clflush(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.load::<u8>(cpu.ea(op))?;
+fn clflush(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.load::<u8>(cpu.ea(insn))?;
     Ok(Flow::Next)
 }
 
-fn hlt(cpu: &mut Cpu, op: &Op) -> Exec {
+fn hlt(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     cpu.pending_work |= PendingWork::HALTED;
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// Whether the program may change IF: CPL is not above IOPL.
@@ -108,7 +109,7 @@ fn may_change_if(cpu: &Cpu) -> bool {
     u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3
 }
 
-fn cli(cpu: &mut Cpu, _: &Op) -> Exec {
+fn cli(cpu: &mut Cpu, _: &Insn) -> Exec {
     if !may_change_if(cpu) {
         return Err(cpu.gp(0));
     }
@@ -117,7 +118,7 @@ fn cli(cpu: &mut Cpu, _: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn sti(cpu: &mut Cpu, op: &Op) -> Exec {
+fn sti(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if !may_change_if(cpu) {
         return Err(cpu.gp(0));
     }
@@ -128,7 +129,7 @@ fn sti(cpu: &mut Cpu, op: &Op) -> Exec {
     cpu.signal_mask |= Signals::INTR;
     // The instruction after STI runs before any interrupt (SDM Vol. 2B, STI).
     cpu.pending_work |= PendingWork::SHADOW;
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// Returns a 64-bit value in EDX:EAX.
@@ -138,18 +139,18 @@ fn return_pair(cpu: &mut Cpu, value: u64) -> Exec {
     Ok(Flow::Next)
 }
 
-fn rdmsr(cpu: &mut Cpu, op: &Op) -> Exec {
+fn rdmsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let value = cpu.rdmsr(op.idx, cpu.gpr[RCX] as u32)?;
+    let value = cpu.rdmsr(insn.ordinal, cpu.gpr[RCX] as u32)?;
     return_pair(cpu, value)
 }
 
-fn wrmsr(cpu: &mut Cpu, op: &Op) -> Exec {
+fn wrmsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     let value = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
-    cpu.wrmsr(op.idx, cpu.gpr[RCX] as u32, value)?;
+    cpu.wrmsr(insn.ordinal, cpu.gpr[RCX] as u32, value)?;
     cpu.serialize();
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
 /// Whether a CR4 flag keeps an unprivileged program from an instruction.
@@ -157,42 +158,39 @@ fn forbidden(cpu: &Cpu, forbidden: bool) -> bool {
     forbidden && cpu.cpl != 0
 }
 
-fn rdtsc(cpu: &mut Cpu, op: &Op) -> Exec {
+fn rdtsc(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if forbidden(cpu, cpu.sys.cr4 & cr4::TSD != 0) {
         return Err(cpu.gp(0));
     }
-    let tsc = cpu.tsc(op.idx);
+    let tsc = cpu.tsc(insn.ordinal);
     return_pair(cpu, tsc)
 }
 
-fn rdpmc(cpu: &mut Cpu, op: &Op) -> Exec {
+fn rdpmc(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if forbidden(cpu, cpu.sys.cr4 & cr4::PCE == 0) {
         return Err(cpu.gp(0));
     }
-    match cpu.performance_counter(op.idx, cpu.gpr[RCX] as u32) {
+    match cpu.performance_counter(insn.ordinal, cpu.gpr[RCX] as u32) {
         Some(value) => return_pair(cpu, value),
         None => Err(cpu.gp(0)),
     }
 }
 
-fn cpuid(cpu: &mut Cpu, op: &Op) -> Exec {
+fn cpuid(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let l = cpu.cpuid(cpu.gpr[RAX] as u32, cpu.gpr[RCX] as u32);
     for (register, value) in [(RAX, l.eax), (RBX, l.ebx), (RCX, l.ecx), (RDX, l.edx)] {
         cpu.gpr[register] = value.into();
     }
     cpu.serialize();
-    cpu.end_block(op)
+    cpu.end_block(insn)
 }
 
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     if matches!(
         i.mnemonic(),
         Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence
     ) {
         return Some(nop);
-    }
-    if matches!(i.code(), Code::Lgdt_m1632_16 | Code::Lidt_m1632_16) {
-        op.prefix |= Op::O16;
     }
     Some(match i.code() {
         Code::Sgdt_m1632_16 | Code::Sgdt_m1632 => store_table_32::<GDT>,

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use bitflags::bitflags;
 use vbts_bts::Recorder;
 
-use crate::backend::interpreter::dispatch::operand;
-use crate::engine::block::{CodeMap, CodeSize, JumpKeys};
+use crate::engine::block::{CodeMap, JumpKeys};
 use crate::engine::spin::SpinDetector;
-use crate::insn::{Abort, Exec, Flow, Op, reg};
+use crate::insn::{Abort, CodeSize, Exec, Flow, Insn, operand, reg};
 use crate::mmu::paging;
 use crate::mmu::ram::GuestRam;
 use crate::mmu::tlb::{Hit, PageFilter, Tlb};
@@ -381,20 +380,20 @@ impl Cpu {
     /// Linear address of the memory operand; for an address operation, what its fields give: the
     /// offset.
     #[inline(always)]
-    pub fn ea(&self, op: &Op) -> u64 {
-        self.ea_of::<{ operand::NONE }>(op, 0)
+    pub fn ea(&self, insn: &Insn) -> u64 {
+        self.ea_of::<{ operand::NONE }>(insn, 0)
     }
 
     /// The same with the operand `N` passed (see `dispatch`).
     #[inline(always)]
-    pub(crate) fn ea_of<const N: u8>(&self, op: &Op, passed: u64) -> u64 {
+    pub(crate) fn ea_of<const N: u8>(&self, insn: &Insn, passed: u64) -> u64 {
         let part = |n: u8, id: u8| match n == N {
             true => passed,
             false => self.gpr[usize::from(id)],
         };
-        part(operand::FIRST, op.base)
-            .wrapping_add(part(operand::SECOND, op.index).wrapping_mul(op.scale.into()))
-            .wrapping_add(op.disp as u64)
+        part(operand::FIRST, insn.base)
+            .wrapping_add(part(operand::SECOND, insn.index).wrapping_mul(insn.scale.into()))
+            .wrapping_add(insn.disp as u64)
     }
 
     /// The first register operand, if `N` says that it has been passed.
@@ -422,7 +421,7 @@ impl Cpu {
         value.zext()
     }
 
-    /// Base of a segment as [`Op::seg`] numbers it.
+    /// Base of a segment as [`Insn::seg`] numbers it.
     #[inline(always)]
     pub(crate) fn seg_base(&self, segment: u8) -> u64 {
         self.gpr[usize::from(reg::SEGMENT + (segment & 7))]
@@ -434,21 +433,21 @@ impl Cpu {
 
     /// RIP of the instruction itself.
     #[inline(always)]
-    pub fn this_rip(&self, op: &Op) -> u64 {
-        self.gpr[reg::BLOCK as usize].wrapping_add(u64::from(op.off))
+    pub fn this_rip(&self, insn: &Insn) -> u64 {
+        self.gpr[reg::BLOCK as usize].wrapping_add(u64::from(insn.offset))
     }
 
     /// RIP of the next instruction.
     #[inline(always)]
-    pub fn next_rip(&self, op: &Op) -> u64 {
-        self.gpr[reg::BLOCK as usize].wrapping_add(op.next_off())
+    pub fn next_rip(&self, insn: &Insn) -> u64 {
+        self.gpr[reg::BLOCK as usize].wrapping_add(insn.next_offset())
     }
 
-    /// Ends the block after `op`, which does not branch: what follows must be decoded or checked
+    /// Ends the block after `insn`, which does not branch: what follows must be decoded or checked
     /// anew.
     #[inline]
-    pub fn end_block(&mut self, op: &Op) -> Exec {
-        self.rip = self.next_rip(op);
+    pub fn end_block(&mut self, insn: &Insn) -> Exec {
+        self.rip = self.next_rip(insn);
         Ok(Flow::Jump)
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
 
-use crate::insn::{Abort, Exec, Flow, Op};
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::{Cpu, Fault, PendingWork};
 use crate::processor::frame::Frame;
 use crate::processor::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
@@ -283,15 +283,15 @@ impl Cpu {
     }
 
     /// INT n, INT3, INTO and INT1: `source` tells INT1 from the others.
-    pub(crate) fn software_interrupt(&mut self, op: &Op, vector: u8, source: Source) -> Exec {
+    pub(crate) fn software_interrupt(&mut self, insn: &Insn, vector: u8, source: Source) -> Exec {
         let stepping = self.eflags & rflags::TF != 0;
         self.deliver(&Event {
             vector,
             error: None,
             source,
             resume: false,
-            return_ip: self.next_rip(op),
-            from: self.this_rip(op),
+            return_ip: self.next_rip(insn),
+            from: self.this_rip(insn),
         })?;
         // The instruction clears TF, and does not trap (SDM Vol. 3B 17.3.1.4).
         if stepping {

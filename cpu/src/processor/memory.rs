@@ -4,7 +4,7 @@ use std::arch::asm;
 
 use vbts_bts::{DsFault, DsMemory};
 
-use crate::insn::{Abort, Op};
+use crate::insn::{Abort, Insn};
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::{Cpu, Fault, PendingWork};
@@ -114,16 +114,16 @@ impl Cpu {
         self.store_slow(la, &bytes[..T::BYTES], self.privilege)
     }
 
-    /// Reads, lets `f` compute the new value, and writes it back, atomically for an `op` with LOCK;
+    /// Reads, lets `f` compute the new value, and writes it back, atomically if `insn` has LOCK;
     /// faults before `f` runs, or not at all. `f` may run more than once.
     #[inline(always)]
     pub fn modify<T: Int>(
         &mut self,
-        op: &Op,
+        insn: &Insn,
         la: u64,
         f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
-        self.modify_if::<false, T>(op, la, f)
+        self.modify_if::<false, T>(insn, la, f)
     }
 
     /// The same, with `HIT` only without LOCK and where the TLB has it: else it aborts, with no
@@ -131,11 +131,11 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn modify_if<const HIT: bool, T: Int>(
         &mut self,
-        op: &Op,
+        insn: &Insn,
         la: u64,
         mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
-        if op.prefix & Op::LOCK != 0 {
+        if insn.prefix & Insn::LOCK != 0 {
             return if HIT {
                 Err(Abort)
             } else {

@@ -13,7 +13,9 @@
 
 use std::marker::PhantomData;
 
-use crate::insn::{Exec, Flow, Handler, Op, reg};
+use crate::backend::interpreter::op::Op;
+use crate::exec::{self, Handler};
+use crate::insn::{Exec, Flow, Insn, operand, reg};
 use crate::processor::cpu::Cpu;
 
 /// Code of an operation, and of those behind it. The last argument is the value that is passed on,
@@ -38,10 +40,15 @@ impl Ops {
     pub fn new(mut ops: Vec<Op>, len: u16) -> Self {
         ops.push(Op {
             run: end,
-            off: len,
-            // As many instructions have retired as if the last one had jumped.
-            idx: ops.last().map_or(0, |op| op.idx),
-            ..Op::BLANK
+            ..Op::called(
+                exec::undefined,
+                Insn {
+                    offset: len,
+                    // As many instructions have retired as if the last one had jumped.
+                    ordinal: ops.last().map_or(0, |op| op.insn.ordinal),
+                    ..Insn::INVALID
+                },
+            )
         });
         Self(ops.into())
     }
@@ -92,6 +99,12 @@ impl<'a> At<'a> {
         unsafe { &*self.op }
     }
 
+    /// The instruction.
+    #[inline(always)]
+    pub fn insn(self) -> &'a Insn {
+        &self.op().insn
+    }
+
     /// The next operation.
     #[inline(always)]
     fn next(self) -> Self {
@@ -122,22 +135,12 @@ impl<'a> At<'a> {
         self,
         cpu: &mut Cpu,
         passed: u64,
-        f: impl FnOnce(&mut Cpu, &Op) -> Exec,
+        f: impl FnOnce(&mut Cpu, &Insn) -> Exec,
     ) -> Done<'a> {
         let next = self.next();
-        let how = f(cpu, next.op());
+        let how = f(cpu, next.insn());
         next.after(cpu, how, passed)
     }
-}
-
-/// Which operand the code of an operation is passed: a generic parameter of its handler.
-pub(crate) mod operand {
-    /// None: all are read from the register file.
-    pub const NONE: u8 = 0;
-    /// Of a register form the first register; of a memory form the base.
-    pub const FIRST: u8 = 1;
-    /// Of a register form the second register; of a memory form the index.
-    pub const SECOND: u8 = 2;
 }
 
 /// What the value that is passed on is after an operation.
@@ -195,11 +198,11 @@ impl Threaded {
     }
 
     /// Which of its operands [`Self::run`] is to have passed, if that is the value of `register`.
-    pub fn operand(&self, op: &Op, register: Option<u8>) -> u8 {
+    pub fn operand(&self, insn: &Insn, register: Option<u8>) -> u8 {
         let [first, second] = match self.codes {
             Codes::One(_) => return operand::NONE,
-            Codes::Registers(_) => [op.dst, op.src],
-            Codes::Memory(_) => [op.base, op.index],
+            Codes::Registers(_) => [insn.dst, insn.src],
+            Codes::Memory(_) => [insn.base, insn.index],
         };
         match register {
             Some(r) if r == first => operand::FIRST,
@@ -220,7 +223,7 @@ impl Threaded {
 /// The instance of a handler with these generic parameters, for operations whose code calls it.
 macro_rules! handler {
     ($f:ident $(, $g:tt)*) => {
-        $f::<$($g),*> as $crate::insn::Handler
+        $f::<$($g),*> as $crate::exec::Handler
     };
 }
 pub(crate) use handler;
@@ -231,7 +234,7 @@ pub(crate) use handler;
 macro_rules! threaded {
     ($f:ident $(, $g:tt)*) => {{
         let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| {
-            let how = $f::<$($g),*>(cpu, at.op());
+            let how = $f::<$($g),*>(cpu, at.insn());
             at.after(cpu, how, passed)
         };
         $crate::backend::interpreter::dispatch::Threaded {
@@ -248,7 +251,7 @@ pub(crate) use threaded;
 /// out of the way.
 macro_rules! memory {
     ($f:ident, $($g:tt),+) => {{
-        let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.op()) {
+        let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.insn()) {
             Err($crate::insn::Abort) => $crate::backend::interpreter::dispatch::again(cpu, at, passed),
             how => at.after(cpu, how, passed),
         };
@@ -261,16 +264,16 @@ macro_rules! memory {
 }
 pub(crate) use memory;
 
-/// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu, op,
-/// passed)` returns what is passed on, and always completes. That it can be used has to be said:
+/// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu,
+/// insn, passed)` returns what is passed on, and always completes. That it can be used has to be said:
 /// [`Threaded::writes`].
 macro_rules! registers {
     ($f:ident $(, $g:tt)*) => {{
-        use $crate::backend::interpreter::dispatch::operand::{FIRST, NONE, SECOND};
+        use $crate::insn::operand::{FIRST, NONE, SECOND};
         macro_rules! run {
             ($n:ident) => {{
                 let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| {
-                    let passed = $f::<$n $(, $g)*>(cpu, at.op(), passed);
+                    let passed = $f::<$n $(, $g)*>(cpu, at.insn(), passed);
                     at.after(cpu, Ok($crate::insn::Flow::Next), passed)
                 };
                 run
@@ -289,19 +292,19 @@ pub(crate) use registers;
 /// on is its destination register, or what it was passed.
 macro_rules! addressed {
     ($again:ident, $f:ident $(, $g:tt)*) => {{
-        use $crate::backend::interpreter::dispatch::operand::{FIRST, NONE, SECOND};
+        use $crate::insn::operand::{FIRST, NONE, SECOND};
         macro_rules! run {
             ($n:ident) => {{
                 let run: $crate::backend::interpreter::dispatch::Run =
-                    |cpu, at, passed| match $f::<true, $n $(, $g)*>(cpu, at.op(), passed) {
+                    |cpu, at, passed| match $f::<true, $n $(, $g)*>(cpu, at.insn(), passed) {
                         Ok(passed) => at.after(cpu, Ok($crate::insn::Flow::Next), passed),
                         Err($crate::insn::Abort) => $crate::backend::interpreter::dispatch::$again(cpu, at, passed),
                     };
                 run
             }};
         }
-        let body: $crate::insn::Handler =
-            |cpu, op| $f::<false, NONE $(, $g)*>(cpu, op, 0).map(|_| $crate::insn::Flow::Next);
+        let body: $crate::exec::Handler =
+            |cpu, insn| $f::<false, NONE $(, $g)*>(cpu, insn, 0).map(|_| $crate::insn::Flow::Next);
         $crate::backend::interpreter::dispatch::Threaded {
             codes: $crate::backend::interpreter::dispatch::Codes::Memory([run!(NONE), run!(FIRST), run!(SECOND)]),
             body,
@@ -330,7 +333,7 @@ pub(crate) use store;
 
 /// Code of all other operations: calls [`Op::body`].
 pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
-    let how = (at.op().body)(cpu, at.op());
+    let how = (at.op().body)(cpu, at.insn());
     at.after(cpu, how, 0)
 }
 
@@ -339,7 +342,7 @@ pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
 #[cold]
 #[inline(never)]
 pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>, passed: u64) -> Done<'a> {
-    let how = (at.op().body)(cpu, at.op());
+    let how = (at.op().body)(cpu, at.insn());
     at.after(cpu, how, passed)
 }
 
@@ -347,14 +350,14 @@ pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>, passed: u64) -> Done<'a> {
 #[cold]
 #[inline(never)]
 pub(crate) fn again_loading<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
-    let how = (at.op().body)(cpu, at.op());
-    let passed = cpu.gpr[usize::from(at.op().dst)];
+    let how = (at.op().body)(cpu, at.insn());
+    let passed = cpu.gpr[usize::from(at.insn().dst)];
     at.after(cpu, how, passed)
 }
 
 /// Code of a block's end.
 fn end<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
-    cpu.rip = cpu.gpr[usize::from(reg::BLOCK)].wrapping_add(u64::from(at.op().off));
+    cpu.rip = cpu.gpr[usize::from(reg::BLOCK)].wrapping_add(u64::from(at.insn().offset));
     let how = Ok(Flow::Jump);
     Done { at, how }
 }

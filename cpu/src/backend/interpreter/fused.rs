@@ -5,10 +5,10 @@
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-use crate::backend::interpreter::dispatch::{Run, again, operand};
+use crate::backend::interpreter::dispatch::{Run, again};
 use crate::exec::branch::jump;
 use crate::exec::{condition, operand_size};
-use crate::insn::{Abort, Exec, Flow, Op};
+use crate::insn::{Abort, Exec, Flow, Insn, operand};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 
@@ -49,16 +49,24 @@ impl Kind for Test {
 
 /// Where the operands are; operand `N` is passed.
 trait Form {
-    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort>;
+    fn operands<const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        passed: u64,
+    ) -> Result<(T, T), Abort>;
 }
 
 struct RegReg;
 impl Form for RegReg {
     #[inline(always)]
-    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
+    fn operands<const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        passed: u64,
+    ) -> Result<(T, T), Abort> {
         Ok((
-            cpu.first::<N, T>(op.dst, passed),
-            cpu.second::<N, T>(op.src, passed),
+            cpu.first::<N, T>(insn.dst, passed),
+            cpu.second::<N, T>(insn.src, passed),
         ))
     }
 }
@@ -66,52 +74,68 @@ impl Form for RegReg {
 struct RegImm;
 impl Form for RegImm {
     #[inline(always)]
-    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
-        Ok((cpu.first::<N, T>(op.dst, passed), T::from_u64(op.imm)))
+    fn operands<const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        passed: u64,
+    ) -> Result<(T, T), Abort> {
+        Ok((cpu.first::<N, T>(insn.dst, passed), T::from_u64(insn.imm)))
     }
 }
 
 /// The memory operand.
 #[inline(always)]
-fn memory<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<T, Abort> {
-    cpu.load_if::<true, T>(cpu.ea_of::<N>(op, passed))
+fn memory<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> Result<T, Abort> {
+    cpu.load_if::<true, T>(cpu.ea_of::<N>(insn, passed))
 }
 
 struct RegMem;
 impl Form for RegMem {
     #[inline(always)]
-    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
-        let b = memory::<N, T>(cpu, op, passed)?;
-        Ok((cpu.r(op.dst), b))
+    fn operands<const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        passed: u64,
+    ) -> Result<(T, T), Abort> {
+        let b = memory::<N, T>(cpu, insn, passed)?;
+        Ok((cpu.r(insn.dst), b))
     }
 }
 
 struct MemReg;
 impl Form for MemReg {
     #[inline(always)]
-    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
-        let a = memory::<N, T>(cpu, op, passed)?;
-        Ok((a, cpu.r(op.src)))
+    fn operands<const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        passed: u64,
+    ) -> Result<(T, T), Abort> {
+        let a = memory::<N, T>(cpu, insn, passed)?;
+        Ok((a, cpu.r(insn.src)))
     }
 }
 
 struct MemImm;
 impl Form for MemImm {
     #[inline(always)]
-    fn operands<const N: u8, T: Int>(cpu: &mut Cpu, op: &Op, passed: u64) -> Result<(T, T), Abort> {
-        let a = memory::<N, T>(cpu, op, passed)?;
-        Ok((a, T::from_u64(op.imm)))
+    fn operands<const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        passed: u64,
+    ) -> Result<(T, T), Abort> {
+        let a = memory::<N, T>(cpu, insn, passed)?;
+        Ok((a, T::from_u64(insn.imm)))
     }
 }
 
 fn code<const C: u8, const N: u8, K: Kind, F: Form, T: Int>() -> Run {
-    |cpu, at, passed| match F::operands::<N, T>(cpu, at.op(), passed) {
+    |cpu, at, passed| match F::operands::<N, T>(cpu, at.insn(), passed) {
         Ok((a, b)) => {
             let (flags, met) = K::compare::<C, T>(a, b);
             cpu.flags = flags;
-            at.with_next(cpu, passed, |cpu, op| -> Exec {
+            at.with_next(cpu, passed, |cpu, insn| -> Exec {
                 if met {
-                    jump::<u64>(cpu, op)
+                    jump::<u64>(cpu, insn)
                 } else {
                     Ok(Flow::Next)
                 }

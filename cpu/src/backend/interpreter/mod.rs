@@ -1,4 +1,6 @@
 //! Executes a block of decoded instructions by threaded dispatch.
 
 pub mod dispatch;
-pub(crate) mod fused;
+mod fused;
+pub(crate) mod lower;
+pub mod op;

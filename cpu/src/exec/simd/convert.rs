@@ -7,7 +7,8 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 use super::float::{Float, float, shape};
 use super::mxcsr::{HOST_MXCSR, host};
 use super::{V, cast};
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
 
@@ -53,20 +54,20 @@ from_int! {
     Cvtsi2sd32 = "cvtsi2sd {a}, {b:e}" Cvtsi2sd64 = "cvtsi2sd {a}, {b:r}"
 }
 
-fn from_reg<K: FromInt>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn from_reg<K: FromInt>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let (a, b) = (cpu.v(op.dst), cpu.r::<u64>(op.src));
+    let (a, b) = (cpu.v(insn.dst), cpu.r::<u64>(insn.src));
     let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
-fn from_mem<K: FromInt, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn from_mem<K: FromInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(op))?.zext();
-    let a = cpu.v(op.dst);
+    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+    let a = cpu.v(insn.dst);
     let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
@@ -113,22 +114,22 @@ to_int! {
 }
 
 #[inline(always)]
-fn to_int<K: ToInt>(cpu: &mut Cpu, op: &Op, b: u128) -> Exec {
+fn to_int<K: ToInt>(cpu: &mut Cpu, insn: &Insn, b: u128) -> Exec {
     let r = cpu.float(|csr| K::run(csr, cast(b)))?;
-    cpu.w(op.dst, K::Result::from_u64(r));
+    cpu.w(insn.dst, K::Result::from_u64(r));
     Ok(Flow::Next)
 }
 
-fn to_int_reg<K: ToInt>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn to_int_reg<K: ToInt>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.xmm(op.src);
-    to_int::<K>(cpu, op, b)
+    let b = cpu.xmm(insn.src);
+    to_int::<K>(cpu, insn, b)
 }
 
-fn to_int_mem<K: ToInt, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn to_int_mem<K: ToInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(op))?.zext();
-    to_int::<K>(cpu, op, b.into())
+    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+    to_int::<K>(cpu, insn, b.into())
 }
 
 #[inline(always)]
@@ -157,42 +158,42 @@ impl<K: Float> Float for LowerHalf<K> {
 }
 
 /// XMM from MMX.
-fn xmm_mm<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_mm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
-    let (a, b) = (cpu.v(op.dst), cast(u128::from(cpu.x87.mm(op.src))));
+    let (a, b) = (cpu.v(insn.dst), cast(u128::from(cpu.x87.mm(insn.src))));
     let r = cpu.float(|csr| K::run(csr, a, b))?;
     cpu.x87.enter_mmx();
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
 #[inline(always)]
-fn to_mm<K: Float>(cpu: &mut Cpu, op: &Op, b: u128) -> Exec {
+fn to_mm<K: Float>(cpu: &mut Cpu, insn: &Insn, b: u128) -> Exec {
     let r = cpu.float(|csr| K::run(csr, cast(0u128), cast(b)))?;
-    cpu.x87.set_mm(op.dst, cast::<V, u128>(r) as u64);
+    cpu.x87.set_mm(insn.dst, cast::<V, u128>(r) as u64);
     Ok(Flow::Next)
 }
 
-fn mm_xmm<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_xmm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
-    let b = cpu.xmm(op.src);
-    to_mm::<K>(cpu, op, b)
+    let b = cpu.xmm(insn.src);
+    to_mm::<K>(cpu, insn, b)
 }
 
-fn mm_mem64<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_mem64<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
-    let b = cpu.load::<u64>(cpu.ea(op))?;
-    to_mm::<K>(cpu, op, b.into())
+    let b = cpu.load::<u64>(cpu.ea(insn))?;
+    to_mm::<K>(cpu, insn, b.into())
 }
 
-fn mm_mem128<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_mem128<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
-    let b = cpu.load_aligned(op)?;
-    to_mm::<K>(cpu, op, b)
+    let b = cpu.load_aligned(insn)?;
+    to_mm::<K>(cpu, insn, b)
 }
 
 /// Selects handlers.

@@ -9,7 +9,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use super::mxcsr::{HOST_MXCSR, host};
 use super::sse2::*;
 use super::{V, cast};
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
@@ -128,29 +129,29 @@ impl Float for Addsubpd {
     }
 }
 
-fn xmm_xmm<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_xmm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let (a, b) = (cpu.v(op.dst), cpu.v(op.src));
+    let (a, b) = (cpu.v(insn.dst), cpu.v(insn.src));
     let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
-fn xmm_mem<K: Float>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_mem<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let (a, b) = (cpu.v(op.dst), cast(cpu.load_aligned(op)?));
+    let (a, b) = (cpu.v(insn.dst), cast(cpu.load_aligned(insn)?));
     let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
 /// The operand has the size of `T` and need not be aligned.
-fn xmm_part<K: Float, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_part<K: Float, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(op))?.zext();
-    let (a, b) = (cpu.v(op.dst), cast(u128::from(b)));
+    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+    let (a, b) = (cpu.v(insn.dst), cast(u128::from(b)));
     let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
@@ -201,23 +202,23 @@ macro_rules! scalar_compare {
 scalar_compare! { Comiss = "comiss" Comisd = "comisd" Ucomiss = "ucomiss" Ucomisd = "ucomisd" }
 
 #[inline(always)]
-fn compare<K: Compare>(cpu: &mut Cpu, op: &Op, b: u128) -> Exec {
-    let (a, b) = (cpu.v(op.dst), cast(b));
+fn compare<K: Compare>(cpu: &mut Cpu, insn: &Insn, b: u128) -> Exec {
+    let (a, b) = (cpu.v(insn.dst), cast(b));
     let flags = cpu.float(|csr| K::run(csr, a, b))?;
     cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
     Ok(Flow::Next)
 }
 
-fn compare_reg<K: Compare>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn compare_reg<K: Compare>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.xmm(op.src);
-    compare::<K>(cpu, op, b)
+    let b = cpu.xmm(insn.src);
+    compare::<K>(cpu, insn, b)
 }
 
-fn compare_mem<K: Compare, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn compare_mem<K: Compare, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(op))?.zext();
-    compare::<K>(cpu, op, b.into())
+    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+    compare::<K>(cpu, insn, b.into())
 }
 
 fn compare_shape<K: Compare>(i: &Instruction) -> Handler {

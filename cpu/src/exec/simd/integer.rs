@@ -4,7 +4,7 @@ use iced_x86::{Instruction, Mnemonic};
 
 use super::sse2::*;
 use super::{V, cast, packed, shape};
-use crate::insn::Handler;
+use crate::exec::Handler;
 
 /// Both operands of an MMX instruction in one vector, for kernels that put results of the second
 /// above those of the first.

@@ -19,7 +19,8 @@ use std::arch::x86_64::__m128i;
 
 use iced_x86::{Instruction, OpKind};
 
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
 use crate::state::vector;
@@ -144,8 +145,8 @@ impl Cpu {
 
     /// Loads a memory operand of 16 bytes, which must be aligned: #GP(0).
     #[inline(always)]
-    fn load_aligned(&mut self, op: &Op) -> Result<u128, Abort> {
-        let la = self.ea(op);
+    fn load_aligned(&mut self, insn: &Insn) -> Result<u128, Abort> {
+        let la = self.ea(insn);
         if la & 15 != 0 {
             return Err(self.gp(0));
         }
@@ -153,57 +154,61 @@ impl Cpu {
     }
 }
 
-fn xmm_xmm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_xmm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let r = K::full(cpu.v(op.dst), cpu.v(op.src), op.imm as u8);
-    cpu.set_xmm(op.dst, cast(r));
+    let r = K::full(cpu.v(insn.dst), cpu.v(insn.src), insn.imm as u8);
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
-fn xmm_mem<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_mem<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = cpu.load_aligned(op)?;
-    let r = K::full(cpu.v(op.dst), cast(b), op.imm as u8);
-    cpu.set_xmm(op.dst, cast(r));
+    let b = cpu.load_aligned(insn)?;
+    let r = K::full(cpu.v(insn.dst), cast(b), insn.imm as u8);
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
 /// Shifts by an immediate: the count is the second operand.
-fn xmm_imm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_imm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let r = K::full(cpu.v(op.dst), cast(u128::from(op.imm as u8)), op.imm as u8);
-    cpu.set_xmm(op.dst, cast(r));
+    let r = K::full(
+        cpu.v(insn.dst),
+        cast(u128::from(insn.imm as u8)),
+        insn.imm as u8,
+    );
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
 #[inline(always)]
-fn mmx_result<K: Packed>(cpu: &mut Cpu, op: &Op, b: u64) -> Exec {
-    let a = cpu.x87.mm(op.dst);
+fn mmx_result<K: Packed>(cpu: &mut Cpu, insn: &Insn, b: u64) -> Exec {
+    let a = cpu.x87.mm(insn.dst);
     let r: u128 = cast(K::half(
         cast(u128::from(a)),
         cast(u128::from(b)),
-        op.imm as u8,
+        insn.imm as u8,
     ));
-    cpu.x87.set_mm(op.dst, r as u64);
+    cpu.x87.set_mm(insn.dst, r as u64);
     Ok(Flow::Next)
 }
 
-fn mm_mm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_mm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let b = cpu.x87.mm(op.src);
-    mmx_result::<K>(cpu, op, b)
+    let b = cpu.x87.mm(insn.src);
+    mmx_result::<K>(cpu, insn, b)
 }
 
 /// The operand has the size of `T`: PUNPCKLBW and its kin read only 32 bits.
-fn mm_mem<K: Packed, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_mem<K: Packed, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let b = cpu.load::<T>(cpu.ea(op))?.zext();
-    mmx_result::<K>(cpu, op, b)
+    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+    mmx_result::<K>(cpu, insn, b)
 }
 
-fn mm_imm<K: Packed>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_imm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    mmx_result::<K>(cpu, op, op.imm & 0xFF)
+    mmx_result::<K>(cpu, insn, insn.imm & 0xFF)
 }
 
 /// The handler of a packed integer instruction.
@@ -220,12 +225,12 @@ fn shape<K: Packed>(i: &Instruction) -> Handler {
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
     integer::lower(i)
         .or_else(|| float::lower(i))
         // Before the moves, some of which share mnemonics.
         .or_else(|| sse41::lower(i))
-        .or_else(|| transfer::lower(i, op))
+        .or_else(|| transfer::lower(i))
         .or_else(|| shuffle::lower(i))
         .or_else(|| convert::lower(i))
         .or_else(|| ssse3::lower(i))

@@ -5,7 +5,8 @@
 
 use iced_x86::{Instruction, Mnemonic};
 
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::cr4;
 use crate::state::vector;
@@ -100,9 +101,9 @@ impl Cpu {
     }
 }
 
-fn ldmxcsr(cpu: &mut Cpu, op: &Op) -> Exec {
+fn ldmxcsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load::<u32>(cpu.ea(op))?;
+    let v = cpu.load::<u32>(cpu.ea(insn))?;
     if v & !MXCSR_MASK != 0 {
         return Err(cpu.gp(0));
     }
@@ -110,9 +111,9 @@ fn ldmxcsr(cpu: &mut Cpu, op: &Op) -> Exec {
     Ok(Flow::Next)
 }
 
-fn stmxcsr(cpu: &mut Cpu, op: &Op) -> Exec {
+fn stmxcsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.store(cpu.ea(op), cpu.mxcsr)?;
+    cpu.store(cpu.ea(insn), cpu.mxcsr)?;
     Ok(Flow::Next)
 }
 

@@ -3,7 +3,8 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::{V, cast, packed, shape};
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 
 /// The element of `v` that two bits of the immediate select.
@@ -80,16 +81,16 @@ fn twice(v: u64) -> u128 {
     u128::from(v) | u128::from(v) << 64
 }
 
-fn movddup_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movddup_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.set_xmm(op.dst, twice(cpu.xmm(op.src) as u64));
+    cpu.set_xmm(insn.dst, twice(cpu.xmm(insn.src) as u64));
     Ok(Flow::Next)
 }
 
-fn movddup_mem(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movddup_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load::<u64>(cpu.ea(op))?;
-    cpu.set_xmm(op.dst, twice(v));
+    let v = cpu.load::<u64>(cpu.ea(insn))?;
+    cpu.set_xmm(insn.dst, twice(v));
     Ok(Flow::Next)
 }
 

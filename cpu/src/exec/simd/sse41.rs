@@ -11,7 +11,8 @@ use super::float::{self, Float, by_immediate};
 use super::mxcsr::host;
 use super::ssse3::zip;
 use super::{V, cast, packed, shape};
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
@@ -120,27 +121,27 @@ by_sign! { Pblendvb: u8, 16 Blendvps: u32, 4 Blendvpd: u64, 2 }
 
 /// The second operand, of 16 bytes.
 #[inline(always)]
-fn second(cpu: &mut Cpu, op: &Op) -> Result<V, Abort> {
-    Ok(if op.prefix & Op::MEM != 0 {
-        cast(cpu.load_aligned(op)?)
+fn second(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+    Ok(if insn.prefix & Insn::MEM != 0 {
+        cast(cpu.load_aligned(insn)?)
     } else {
-        cpu.v(op.src)
+        cpu.v(insn.src)
     })
 }
 
-fn blendv<K: BySign>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn blendv<K: BySign>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = second(cpu, op)?;
-    let r = K::run(cpu.v(op.dst), b, cpu.v(0));
-    cpu.set_xmm(op.dst, cast(r));
+    let b = second(cpu, insn)?;
+    let r = K::run(cpu.v(insn.dst), b, cpu.v(0));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
 /// PTEST: ZF and CF tell whether AND and AND NOT are zero.
-fn ptest(cpu: &mut Cpu, op: &Op) -> Exec {
+fn ptest(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b: u128 = cast(second(cpu, op)?);
-    let a = cpu.xmm(op.dst);
+    let b: u128 = cast(second(cpu, insn)?);
+    let a = cpu.xmm(insn.dst);
     let flag = |set, bit| if set { bit } else { 0 };
     cpu.flags = Lazy::from_bits(flag(a & b == 0, rflags::ZF) | flag(!a & b == 0, rflags::CF));
     Ok(Flow::Next)
@@ -182,14 +183,14 @@ extend! {
     Pmovzxdq: u64, u32 => u64 as u64, 2
 }
 
-fn extend<K: Extend>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn extend<K: Extend>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = if op.prefix & Op::MEM != 0 {
-        cpu.load::<K::Source>(cpu.ea(op))?.zext()
+    let b = if insn.prefix & Insn::MEM != 0 {
+        cpu.load::<K::Source>(cpu.ea(insn))?.zext()
     } else {
-        cpu.xmm(op.src) as u64
+        cpu.xmm(insn.src) as u64
     };
-    cpu.set_xmm(op.dst, cast(K::run(b)));
+    cpu.set_xmm(insn.dst, cast(K::run(b)));
     Ok(Flow::Next)
 }
 
@@ -202,57 +203,57 @@ fn shift<T: Int>(n: u64) -> u32 {
 }
 
 /// PEXTRB, PEXTRW, PEXTRD, PEXTRQ, EXTRACTPS: zero above the element.
-fn extract<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn extract<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let element = T::from_u64((cpu.xmm(op.src) >> shift::<T>(op.imm)) as u64);
-    if op.prefix & Op::MEM != 0 {
-        cpu.store(cpu.ea(op), element)?;
+    let element = T::from_u64((cpu.xmm(insn.src) >> shift::<T>(insn.imm)) as u64);
+    if insn.prefix & Insn::MEM != 0 {
+        cpu.store(cpu.ea(insn), element)?;
     } else {
-        cpu.w(op.dst, element.zext());
+        cpu.w(insn.dst, element.zext());
     }
     Ok(Flow::Next)
 }
 
 /// PINSRB, PINSRD, PINSRQ.
-fn insert<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn insert<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let element: T = if op.prefix & Op::MEM != 0 {
-        cpu.load(cpu.ea(op))?
+    let element: T = if insn.prefix & Insn::MEM != 0 {
+        cpu.load(cpu.ea(insn))?
     } else {
-        T::from_u64(cpu.r::<u64>(op.src))
+        T::from_u64(cpu.r::<u64>(insn.src))
     };
-    let shift = shift::<T>(op.imm);
+    let shift = shift::<T>(insn.imm);
     let mask = u128::from(T::from_u64(u64::MAX).zext()) << shift;
-    let value = cpu.xmm(op.dst) & !mask | u128::from(element.zext()) << shift;
-    cpu.set_xmm(op.dst, value);
+    let value = cpu.xmm(insn.dst) & !mask | u128::from(element.zext()) << shift;
+    cpu.set_xmm(insn.dst, value);
     Ok(Flow::Next)
 }
 
 /// INSERTPS: the immediate selects the source, the destination, and what becomes zero.
-fn insertps(cpu: &mut Cpu, op: &Op) -> Exec {
+fn insertps(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let imm = op.imm as usize;
-    let element: u32 = if op.prefix & Op::MEM != 0 {
-        cpu.load(cpu.ea(op))?
+    let imm = insn.imm as usize;
+    let element: u32 = if insn.prefix & Insn::MEM != 0 {
+        cpu.load(cpu.ea(insn))?
     } else {
-        cast::<u128, [u32; 4]>(cpu.xmm(op.src))[imm >> 6 & 3]
+        cast::<u128, [u32; 4]>(cpu.xmm(insn.src))[imm >> 6 & 3]
     };
-    let mut r: [u32; 4] = cast(cpu.xmm(op.dst));
+    let mut r: [u32; 4] = cast(cpu.xmm(insn.dst));
     r[imm >> 4 & 3] = element;
     for (i, lane) in r.iter_mut().enumerate() {
         if imm >> i & 1 != 0 {
             *lane = 0;
         }
     }
-    cpu.set_xmm(op.dst, cast(r));
+    cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
 }
 
 /// MOVNTDQA: memory is cached like any other.
-fn movntdqa(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movntdqa(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load_aligned(op)?;
-    cpu.set_xmm(op.dst, v);
+    let v = cpu.load_aligned(insn)?;
+    cpu.set_xmm(insn.dst, v);
     Ok(Flow::Next)
 }
 
@@ -322,17 +323,17 @@ fn elements<K: Dot>(bits: u64) -> u128 {
 
 /// The upper half of the immediate selects the elements that are multiplied, the lower those that
 /// get the result. The others are +0.0, and so is the product of two zeros, which raises nothing.
-fn dot<K: Dot>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn dot<K: Dot>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let wanted = elements::<K>(op.imm >> 4);
-    let b: u128 = cast(second(cpu, op)?);
-    let (a, b) = (cpu.xmm(op.dst) & wanted, b & wanted);
+    let wanted = elements::<K>(insn.imm >> 4);
+    let b: u128 = cast(second(cpu, insn)?);
+    let (a, b) = (cpu.xmm(insn.dst) & wanted, b & wanted);
     // An exception that is not masked keeps the processor from the next step, and so from what it
     // would raise.
     let products = cpu.float(|csr| K::products(csr, cast(a), cast(b)))?;
     cpu.float(|csr| K::sums(csr, products))?;
     let r = cpu.float(|csr| K::run(csr, cast(a), cast(b)))?;
-    cpu.set_xmm(op.dst, cast::<V, u128>(r) & elements::<K>(op.imm));
+    cpu.set_xmm(insn.dst, cast::<V, u128>(r) & elements::<K>(insn.imm));
     Ok(Flow::Next)
 }
 

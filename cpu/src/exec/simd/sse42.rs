@@ -5,7 +5,8 @@ use std::array::from_fn;
 use iced_x86::{Instruction, Mnemonic};
 
 use super::{V, cast};
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Lazy;
 use crate::state::gpr::{RAX, RCX, RDX};
@@ -169,28 +170,28 @@ impl Length for Explicit64 {
 }
 
 #[inline(always)]
-fn run<L: Length>(cpu: &mut Cpu, op: &Op) -> Result<(Control, u32), Abort> {
+fn run<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Result<(Control, u32), Abort> {
     cpu.need_sse()?;
     // It need not be aligned.
-    let second = if op.prefix & Op::MEM != 0 {
-        cpu.load128(cpu.ea(op))?
+    let second = if insn.prefix & Insn::MEM != 0 {
+        cpu.load128(cpu.ea(insn))?
     } else {
-        cpu.xmm(op.src)
+        cpu.xmm(insn.src)
     };
-    let control = Control(op.imm as u8);
+    let control = Control(insn.imm as u8);
     let n = control.count();
     let text = |register, v| {
         let elements = control.elements(v);
         let len = L::of(cpu, register, &elements, n);
         Text { elements, len }
     };
-    let (a, b) = (text(RAX, cpu.v(op.dst)), text(RDX, cast(second)));
+    let (a, b) = (text(RAX, cpu.v(insn.dst)), text(RDX, cast(second)));
     Ok((control, aggregate(cpu, control, &a, &b)))
 }
 
 /// The index of a bit goes to ECX.
-fn index<L: Length>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (control, result) = run::<L>(cpu, op)?;
+fn index<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (control, result) = run::<L>(cpu, insn)?;
     let index = match result {
         0 => control.count() as u32,
         _ if control.upper() => 31 - result.leading_zeros(),
@@ -201,8 +202,8 @@ fn index<L: Length>(cpu: &mut Cpu, op: &Op) -> Exec {
 }
 
 /// The mask goes to XMM0.
-fn mask<L: Length>(cpu: &mut Cpu, op: &Op) -> Exec {
-    let (control, result) = run::<L>(cpu, op)?;
+fn mask<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (control, result) = run::<L>(cpu, insn)?;
     let value = match (control.upper(), control.words()) {
         (false, _) => result.into(),
         (true, false) => cast::<[u8; 16], u128>(from_fn(|i| (result >> i & 1) as u8 * 0xFF)),

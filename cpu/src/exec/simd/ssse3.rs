@@ -6,7 +6,7 @@ use iced_x86::{Instruction, Mnemonic};
 
 use super::integer::join;
 use super::{Bits128, V, cast, packed, shape};
-use crate::insn::Handler;
+use crate::exec::Handler;
 
 /// Lane by lane.
 #[inline(always)]

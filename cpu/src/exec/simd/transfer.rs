@@ -4,10 +4,9 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::sse2::{byte_signs, double_signs, single_signs};
 use super::{V, cast};
-use crate::decode::address_size;
+use crate::exec::Handler;
 use crate::exec::operand_size;
-use crate::exec::string::source_segment;
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
 use crate::state::gpr;
@@ -16,39 +15,39 @@ const LOW: u128 = u64::MAX as u128;
 
 // Whole registers
 
-fn mov(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mov(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.set_xmm(op.dst, cpu.xmm(op.src));
+    cpu.set_xmm(insn.dst, cpu.xmm(insn.src));
     Ok(Flow::Next)
 }
 
-fn load_unaligned(cpu: &mut Cpu, op: &Op) -> Exec {
+fn load_unaligned(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load128(cpu.ea(op))?;
-    cpu.set_xmm(op.dst, v);
+    let v = cpu.load128(cpu.ea(insn))?;
+    cpu.set_xmm(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn load_aligned(cpu: &mut Cpu, op: &Op) -> Exec {
+fn load_aligned(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load_aligned(op)?;
-    cpu.set_xmm(op.dst, v);
+    let v = cpu.load_aligned(insn)?;
+    cpu.set_xmm(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn store_unaligned(cpu: &mut Cpu, op: &Op) -> Exec {
+fn store_unaligned(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.store128(cpu.ea(op), cpu.xmm(op.src))?;
+    cpu.store128(cpu.ea(insn), cpu.xmm(insn.src))?;
     Ok(Flow::Next)
 }
 
-fn store_aligned(cpu: &mut Cpu, op: &Op) -> Exec {
+fn store_aligned(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     if la & 15 != 0 {
         return Err(cpu.gp(0));
     }
-    cpu.store128(la, cpu.xmm(op.src))?;
+    cpu.store128(la, cpu.xmm(insn.src))?;
     Ok(Flow::Next)
 }
 
@@ -56,141 +55,141 @@ fn store_aligned(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// The source's low bits, those of `mask`, replace the destination's.
 #[inline(always)]
-fn merge(cpu: &mut Cpu, op: &Op, value: u128, mask: u128) {
-    cpu.set_xmm(op.dst, cpu.xmm(op.dst) & !mask | value & mask);
+fn merge(cpu: &mut Cpu, insn: &Insn, value: u128, mask: u128) {
+    cpu.set_xmm(insn.dst, cpu.xmm(insn.dst) & !mask | value & mask);
 }
 
-fn movss_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movss_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    merge(cpu, op, cpu.xmm(op.src), u32::MAX.into());
+    merge(cpu, insn, cpu.xmm(insn.src), u32::MAX.into());
     Ok(Flow::Next)
 }
 
-fn movsd_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movsd_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    merge(cpu, op, cpu.xmm(op.src), LOW);
+    merge(cpu, insn, cpu.xmm(insn.src), LOW);
     Ok(Flow::Next)
 }
 
-fn movhlps(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movhlps(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    merge(cpu, op, cpu.xmm(op.src) >> 64, LOW);
+    merge(cpu, insn, cpu.xmm(insn.src) >> 64, LOW);
     Ok(Flow::Next)
 }
 
-fn movlhps(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movlhps(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    merge(cpu, op, cpu.xmm(op.src) << 64, !LOW);
+    merge(cpu, insn, cpu.xmm(insn.src) << 64, !LOW);
     Ok(Flow::Next)
 }
 
-fn movlps_load(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movlps_load(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load::<u64>(cpu.ea(op))?;
-    merge(cpu, op, v.into(), LOW);
+    let v = cpu.load::<u64>(cpu.ea(insn))?;
+    merge(cpu, insn, v.into(), LOW);
     Ok(Flow::Next)
 }
 
-fn movhps_load(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movhps_load(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load::<u64>(cpu.ea(op))?;
-    merge(cpu, op, u128::from(v) << 64, !LOW);
+    let v = cpu.load::<u64>(cpu.ea(insn))?;
+    merge(cpu, insn, u128::from(v) << 64, !LOW);
     Ok(Flow::Next)
 }
 
-fn movhps_store(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movhps_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.store(cpu.ea(op), (cpu.xmm(op.src) >> 64) as u64)?;
+    cpu.store(cpu.ea(insn), (cpu.xmm(insn.src) >> 64) as u64)?;
     Ok(Flow::Next)
 }
 
 /// MOVSS, MOVSD, MOVD and MOVQ from memory: zero above.
-fn load_low<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn load_low<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.load::<T>(cpu.ea(op))?.zext();
-    cpu.set_xmm(op.dst, v.into());
+    let v = cpu.load::<T>(cpu.ea(insn))?.zext();
+    cpu.set_xmm(insn.dst, v.into());
     Ok(Flow::Next)
 }
 
-fn store_low<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn store_low<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.store(cpu.ea(op), T::from_u64(cpu.xmm(op.src) as u64))?;
+    cpu.store(cpu.ea(insn), T::from_u64(cpu.xmm(insn.src) as u64))?;
     Ok(Flow::Next)
 }
 
 /// MOVQ between XMM registers: zero above.
-fn movq_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movq_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.set_xmm(op.dst, cpu.xmm(op.src) & LOW);
+    cpu.set_xmm(insn.dst, cpu.xmm(insn.src) & LOW);
     Ok(Flow::Next)
 }
 
-fn xmm_from_gpr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn xmm_from_gpr<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let v = cpu.r::<T>(op.src).zext();
-    cpu.set_xmm(op.dst, v.into());
+    let v = cpu.r::<T>(insn.src).zext();
+    cpu.set_xmm(insn.dst, v.into());
     Ok(Flow::Next)
 }
 
-fn gpr_from_xmm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn gpr_from_xmm<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.w(op.dst, T::from_u64(cpu.xmm(op.src) as u64));
+    cpu.w(insn.dst, T::from_u64(cpu.xmm(insn.src) as u64));
     Ok(Flow::Next)
 }
 
 // MMX registers
 
-fn mm_from_gpr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_from_gpr<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let v = cpu.r::<T>(op.src).zext();
-    cpu.x87.set_mm(op.dst, v);
+    let v = cpu.r::<T>(insn.src).zext();
+    cpu.x87.set_mm(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn gpr_from_mm<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn gpr_from_mm<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
     cpu.x87.enter_mmx();
-    cpu.w(op.dst, T::from_u64(cpu.x87.mm(op.src)));
+    cpu.w(insn.dst, T::from_u64(cpu.x87.mm(insn.src)));
     Ok(Flow::Next)
 }
 
-fn mm_load<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_load<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let v = cpu.load::<T>(cpu.ea(op))?.zext();
-    cpu.x87.set_mm(op.dst, v);
+    let v = cpu.load::<T>(cpu.ea(insn))?.zext();
+    cpu.x87.set_mm(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn mm_store<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_store<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    cpu.store(cpu.ea(op), T::from_u64(cpu.x87.mm(op.src)))?;
+    cpu.store(cpu.ea(insn), T::from_u64(cpu.x87.mm(insn.src)))?;
     cpu.x87.enter_mmx();
     Ok(Flow::Next)
 }
 
-fn mm_mov(cpu: &mut Cpu, op: &Op) -> Exec {
+fn mm_mov(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let v = cpu.x87.mm(op.src);
-    cpu.x87.set_mm(op.dst, v);
+    let v = cpu.x87.mm(insn.src);
+    cpu.x87.set_mm(insn.dst, v);
     Ok(Flow::Next)
 }
 
-fn movq2dq(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movq2dq(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
     cpu.x87.enter_mmx();
-    cpu.set_xmm(op.dst, cpu.x87.mm(op.src).into());
+    cpu.set_xmm(insn.dst, cpu.x87.mm(insn.src).into());
     Ok(Flow::Next)
 }
 
-fn movdq2q(cpu: &mut Cpu, op: &Op) -> Exec {
+fn movdq2q(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
-    cpu.x87.set_mm(op.dst, cpu.xmm(op.src) as u64);
+    cpu.x87.set_mm(insn.dst, cpu.xmm(insn.src) as u64);
     Ok(Flow::Next)
 }
 
-fn emms(cpu: &mut Cpu, _: &Op) -> Exec {
+fn emms(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.need_mmx()?;
     cpu.x87.leave_mmx();
     Ok(Flow::Next)
@@ -203,87 +202,90 @@ fn pinsrw(old: u128, word: u16, n: u64) -> u128 {
     old & !(0xFFFF << shift) | u128::from(word) << shift
 }
 
-fn pinsrw_xmm_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pinsrw_xmm_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    cpu.set_xmm(op.dst, pinsrw(cpu.xmm(op.dst), cpu.r(op.src), op.imm));
+    cpu.set_xmm(
+        insn.dst,
+        pinsrw(cpu.xmm(insn.dst), cpu.r(insn.src), insn.imm),
+    );
     Ok(Flow::Next)
 }
 
-fn pinsrw_xmm_mem(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pinsrw_xmm_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let word = cpu.load(cpu.ea(op))?;
-    cpu.set_xmm(op.dst, pinsrw(cpu.xmm(op.dst), word, op.imm));
+    let word = cpu.load(cpu.ea(insn))?;
+    cpu.set_xmm(insn.dst, pinsrw(cpu.xmm(insn.dst), word, insn.imm));
     Ok(Flow::Next)
 }
 
-fn pinsrw_mm_reg(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pinsrw_mm_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let r = pinsrw(cpu.x87.mm(op.dst).into(), cpu.r(op.src), op.imm & 3);
-    cpu.x87.set_mm(op.dst, r as u64);
+    let r = pinsrw(cpu.x87.mm(insn.dst).into(), cpu.r(insn.src), insn.imm & 3);
+    cpu.x87.set_mm(insn.dst, r as u64);
     Ok(Flow::Next)
 }
 
-fn pinsrw_mm_mem(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pinsrw_mm_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let word = cpu.load(cpu.ea(op))?;
-    let r = pinsrw(cpu.x87.mm(op.dst).into(), word, op.imm & 3);
-    cpu.x87.set_mm(op.dst, r as u64);
+    let word = cpu.load(cpu.ea(insn))?;
+    let r = pinsrw(cpu.x87.mm(insn.dst).into(), word, insn.imm & 3);
+    cpu.x87.set_mm(insn.dst, r as u64);
     Ok(Flow::Next)
 }
 
-fn pextrw_xmm(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pextrw_xmm(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let word = (cpu.xmm(op.src) >> (16 * (op.imm & 7))) as u16;
-    cpu.w(op.dst, u64::from(word));
+    let word = (cpu.xmm(insn.src) >> (16 * (insn.imm & 7))) as u16;
+    cpu.w(insn.dst, u64::from(word));
     Ok(Flow::Next)
 }
 
-fn pextrw_mm(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pextrw_mm(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
     cpu.x87.enter_mmx();
-    let word = (cpu.x87.mm(op.src) >> (16 * (op.imm & 3))) as u16;
-    cpu.w(op.dst, u64::from(word));
+    let word = (cpu.x87.mm(insn.src) >> (16 * (insn.imm & 3))) as u16;
+    cpu.w(insn.dst, u64::from(word));
     Ok(Flow::Next)
 }
 
-fn pmovmskb_mm(cpu: &mut Cpu, op: &Op) -> Exec {
+fn pmovmskb_mm(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
     cpu.x87.enter_mmx();
-    cpu.w(op.dst, byte_signs(cast(u128::from(cpu.x87.mm(op.src)))));
+    cpu.w(insn.dst, byte_signs(cast(u128::from(cpu.x87.mm(insn.src)))));
     Ok(Flow::Next)
 }
 
 #[inline(always)]
-fn xmm_signs(cpu: &mut Cpu, op: &Op, signs: impl Fn(V) -> u64) -> Exec {
+fn xmm_signs(cpu: &mut Cpu, insn: &Insn, signs: impl Fn(V) -> u64) -> Exec {
     cpu.need_sse()?;
-    cpu.w(op.dst, signs(cpu.v(op.src)));
+    cpu.w(insn.dst, signs(cpu.v(insn.src)));
     Ok(Flow::Next)
 }
 
-fn pmovmskb_xmm(cpu: &mut Cpu, op: &Op) -> Exec {
-    xmm_signs(cpu, op, byte_signs)
+fn pmovmskb_xmm(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    xmm_signs(cpu, insn, byte_signs)
 }
 
-fn movmskps(cpu: &mut Cpu, op: &Op) -> Exec {
-    xmm_signs(cpu, op, single_signs)
+fn movmskps(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    xmm_signs(cpu, insn, single_signs)
 }
 
-fn movmskpd(cpu: &mut Cpu, op: &Op) -> Exec {
-    xmm_signs(cpu, op, double_signs)
+fn movmskpd(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    xmm_signs(cpu, insn, double_signs)
 }
 
 /// Linear address of byte `n` at rDI; the address size is in `dst`.
-fn at_rdi(cpu: &mut Cpu, op: &Op, n: u64) -> Result<u64, Abort> {
-    let size = u64::MAX >> (64 - u32::from(op.dst));
+fn at_rdi(cpu: &mut Cpu, insn: &Insn, n: u64) -> Result<u64, Abort> {
+    let size = u64::MAX >> (64 - u32::from(insn.dst));
     let offset = (cpu.gpr[gpr::RDI] & size).wrapping_add(n) & size;
     if cpu.code64 {
-        return Ok(offset.wrapping_add(cpu.seg_base(op.seg)));
+        return Ok(offset.wrapping_add(cpu.seg_base(insn.seg)));
     }
-    cpu.segment_address(op.seg, offset, 1, true)
+    cpu.segment_address(insn.seg, offset, 1, true)
 }
 
 /// Stores the bytes of `value` whose byte of `mask` has its sign set, all or none.
-fn masked_store<const N: usize>(cpu: &mut Cpu, op: &Op, value: u128, mask: u128) -> Exec {
+fn masked_store<const N: usize>(cpu: &mut Cpu, insn: &Insn, value: u128, mask: u128) -> Exec {
     let (value, mask): ([u8; 16], [u8; 16]) = (cast(value), cast(mask));
     let mut selected = [(0, 0); N];
     let mut count = 0;
@@ -294,7 +296,7 @@ fn masked_store<const N: usize>(cpu: &mut Cpu, op: &Op, value: u128, mask: u128)
         .take(N)
         .filter(|(_, (_, m))| **m & 0x80 != 0)
     {
-        let la = at_rdi(cpu, op, i as u64)?;
+        let la = at_rdi(cpu, insn, i as u64)?;
         cpu.check_writable(la, 1)?;
         selected[count] = (la, byte);
         count += 1;
@@ -305,33 +307,33 @@ fn masked_store<const N: usize>(cpu: &mut Cpu, op: &Op, value: u128, mask: u128)
     Ok(Flow::Next)
 }
 
-fn maskmovdqu(cpu: &mut Cpu, op: &Op) -> Exec {
+fn maskmovdqu(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    masked_store::<16>(cpu, op, cpu.xmm(op.src), cpu.xmm(op.aux))
+    masked_store::<16>(cpu, insn, cpu.xmm(insn.src), cpu.xmm(insn.aux))
 }
 
-fn maskmovq(cpu: &mut Cpu, op: &Op) -> Exec {
+fn maskmovq(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
-    let (value, mask) = (cpu.x87.mm(op.src), cpu.x87.mm(op.aux));
-    masked_store::<8>(cpu, op, value.into(), mask.into())?;
+    let (value, mask) = (cpu.x87.mm(insn.src), cpu.x87.mm(insn.aux));
+    masked_store::<8>(cpu, insn, value.into(), mask.into())?;
     cpu.x87.enter_mmx();
     Ok(Flow::Next)
 }
 
 // No vector registers
 
-fn movnti<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
-    cpu.store(cpu.ea(op), cpu.r::<T>(op.src))?;
+fn movnti<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.store(cpu.ea(insn), cpu.r::<T>(insn.src))?;
     Ok(Flow::Next)
 }
 
 /// Fences: memory is in order. Prefetches: hints, which do not fault.
-fn nothing(_: &mut Cpu, _: &Op) -> Exec {
+fn nothing(_: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction) -> Option<Handler> {
     let load = i.op1_kind() == OpKind::Memory;
     let store = i.op0_kind() == OpKind::Memory;
     macro_rules! form {
@@ -399,27 +401,15 @@ pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
             Mnemonic::Pmovmskb => pmovmskb_xmm,
             Mnemonic::Movmskps => movmskps,
             Mnemonic::Movmskpd => movmskpd,
-            Mnemonic::Maskmovq => {
-                op.dst = address_size(i) as u8;
-                op.seg = source_segment(i);
-                maskmovq
-            }
-            Mnemonic::Maskmovdqu => {
-                op.dst = address_size(i) as u8;
-                op.seg = source_segment(i);
-                maskmovdqu
-            }
+            Mnemonic::Maskmovq => maskmovq,
+            Mnemonic::Maskmovdqu => maskmovdqu,
             Mnemonic::Movnti if operand_size(i, 1) == 4 => movnti::<u32>,
             Mnemonic::Movnti => movnti::<u64>,
             Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence => nothing,
             Mnemonic::Prefetchnta
             | Mnemonic::Prefetcht0
             | Mnemonic::Prefetcht1
-            | Mnemonic::Prefetcht2 => {
-                // No address is computed, for that could fault.
-                op.prefix &= !Op::MEM;
-                nothing
-            }
+            | Mnemonic::Prefetcht2 => nothing,
             _ => return None,
         },
     })

@@ -4,7 +4,8 @@ use iced_x86::{Code, Instruction};
 
 use super::EXCEPTIONS;
 use super::host::abridged_tags;
-use crate::insn::{Exec, Flow, Handler, Op};
+use crate::exec::Handler;
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
 use crate::state::vector;
@@ -101,20 +102,20 @@ fn load_environment<T: Int>(x87: &mut X87State, image: &[u8]) {
 }
 
 /// FNSTENV masks every exception once the environment is in memory.
-fn fnstenv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn fnstenv<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_fpu()?;
     let image = save_environment::<T>(&cpu.x87);
-    cpu.store_bytes(cpu.ea(op), &image[..7 * T::BYTES])?;
+    cpu.store_bytes(cpu.ea(insn), &image[..7 * T::BYTES])?;
     let fcw = cpu.x87.fcw | EXCEPTIONS;
     load_control(&mut cpu.x87, fcw);
     Ok(Flow::Next)
 }
 
-fn fldenv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn fldenv<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let mut image = [0; 28];
     let image = &mut image[..7 * T::BYTES];
-    cpu.load_bytes(cpu.ea(op), image)?;
+    cpu.load_bytes(cpu.ea(insn), image)?;
     load_environment::<T>(&mut cpu.x87, image);
     Ok(Flow::Next)
 }
@@ -122,7 +123,7 @@ fn fldenv<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
 /// Bytes of eight registers.
 const REGISTERS: usize = 80;
 
-fn fnsave<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn fnsave<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_fpu()?;
     let environment = 7 * T::BYTES;
     let mut image = [0; 28 + REGISTERS];
@@ -134,17 +135,17 @@ fn fnsave<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
     {
         bytes.copy_from_slice(&cpu.x87.st(i).to_le_bytes()[..10]);
     }
-    cpu.store_bytes(cpu.ea(op), &image[..environment + REGISTERS])?;
+    cpu.store_bytes(cpu.ea(insn), &image[..environment + REGISTERS])?;
     initialize(&mut cpu.x87);
     Ok(Flow::Next)
 }
 
-fn frstor<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+fn frstor<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let environment = 7 * T::BYTES;
     let mut image = [0; 28 + REGISTERS];
     let image = &mut image[..environment + REGISTERS];
-    cpu.load_bytes(cpu.ea(op), image)?;
+    cpu.load_bytes(cpu.ea(insn), image)?;
     load_environment::<T>(&mut cpu.x87, &image[..environment]);
     for (i, bytes) in image[environment..].chunks_exact(10).enumerate() {
         let mut wide = [0; 16];
@@ -162,39 +163,39 @@ fn initialize(x87: &mut X87State) {
     };
 }
 
-fn fninit(cpu: &mut Cpu, _: &Op) -> Exec {
+fn fninit(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.need_fpu()?;
     initialize(&mut cpu.x87);
     Ok(Flow::Next)
 }
 
-fn fnclex(cpu: &mut Cpu, _: &Op) -> Exec {
+fn fnclex(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.need_fpu()?;
     // The flags, SF and ES, and B.
     cpu.x87.fsw &= !0x80FF;
     Ok(Flow::Next)
 }
 
-fn fldcw(cpu: &mut Cpu, op: &Op) -> Exec {
+fn fldcw(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    let value = cpu.load(cpu.ea(op))?;
+    let value = cpu.load(cpu.ea(insn))?;
     load_control(&mut cpu.x87, value);
     Ok(Flow::Next)
 }
 
-fn fnstcw(cpu: &mut Cpu, op: &Op) -> Exec {
+fn fnstcw(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_fpu()?;
-    cpu.store(cpu.ea(op), cpu.x87.fcw)?;
+    cpu.store(cpu.ea(insn), cpu.x87.fcw)?;
     Ok(Flow::Next)
 }
 
-fn fnstsw(cpu: &mut Cpu, op: &Op) -> Exec {
+fn fnstsw(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_fpu()?;
-    cpu.store(cpu.ea(op), cpu.x87.fsw)?;
+    cpu.store(cpu.ea(insn), cpu.x87.fsw)?;
     Ok(Flow::Next)
 }
 
-fn fnstsw_ax(cpu: &mut Cpu, _: &Op) -> Exec {
+fn fnstsw_ax(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.need_fpu()?;
     cpu.w(gpr::RAX as u8, cpu.x87.fsw);
     Ok(Flow::Next)
@@ -202,7 +203,7 @@ fn fnstsw_ax(cpu: &mut Cpu, _: &Op) -> Exec {
 
 /// FWAIT: unlike the others it minds CR0.TS only together with CR0.MP, and not CR0.EM (SDM Vol. 3A
 /// table 2-2).
-pub(super) fn fwait(cpu: &mut Cpu, _: &Op) -> Exec {
+pub(super) fn fwait(cpu: &mut Cpu, _: &Insn) -> Exec {
     if cpu.sys.cr0 & (cr0::MP | cr0::TS) == cr0::MP | cr0::TS {
         return Err(cpu.exception(vector::NM, None));
     }
@@ -213,7 +214,7 @@ pub(super) fn fwait(cpu: &mut Cpu, _: &Op) -> Exec {
 }
 
 /// FNENI, FNDISI and FNSETPM did something to the 8087 and the 287.
-fn nothing(cpu: &mut Cpu, _: &Op) -> Exec {
+fn nothing(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.need_fpu()?;
     Ok(Flow::Next)
 }

@@ -7,9 +7,12 @@
 mod control;
 mod host;
 
-use iced_x86::{Code, Instruction, Mnemonic, OpCodeOperandKind, OpKind};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
-use crate::insn::{Abort, Exec, Flow, Handler, Op};
+use crate::decode::is_x87;
+
+use crate::exec::Handler;
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Lazy;
 use crate::state::vector;
@@ -89,73 +92,73 @@ impl Cpu {
 
     /// Notes where the last instruction that was not a control one is, for the exception handler.
     #[inline(always)]
-    fn set_fip(&mut self, op: &Op, modrm: u8) {
-        self.x87.fip = self.this_rip(op);
-        self.x87.fop = u16::from(op.aux & 7) << 8 | u16::from(modrm);
+    fn set_fip(&mut self, insn: &Insn, modrm: u8) {
+        self.x87.fip = self.this_rip(insn);
+        self.x87.fop = u16::from(insn.aux & 7) << 8 | u16::from(modrm);
     }
 }
 
 // `aux` is the low three bits of the opcode, `src` ModRM or its reg field, `dst` the size of the
 // operand.
 
-fn register(cpu: &mut Cpu, op: &Op) -> Exec {
+fn register(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    host::run_register(&mut cpu.x87, op.aux, op.src, 0);
-    cpu.set_fip(op, op.src);
+    host::run_register(&mut cpu.x87, insn.aux, insn.src, 0);
+    cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
 
 /// FCMOVcc, which reads RFLAGS.
-fn conditional(cpu: &mut Cpu, op: &Op) -> Exec {
+fn conditional(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    host::run_register(&mut cpu.x87, op.aux, op.src, cpu.flags.bits());
-    cpu.set_fip(op, op.src);
+    host::run_register(&mut cpu.x87, insn.aux, insn.src, cpu.flags.bits());
+    cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
 
 /// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI).
 /// Not so with an invalid operand whose exception is unmasked, the manual says; but processors do
 /// it then, too.
-fn compare(cpu: &mut Cpu, op: &Op) -> Exec {
+fn compare(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    let flags = host::run_register(&mut cpu.x87, op.aux, op.src, 0);
+    let flags = host::run_register(&mut cpu.x87, insn.aux, insn.src, 0);
     cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
-    cpu.set_fip(op, op.src);
+    cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
 
 /// Computes with a memory operand, which a store fills.
-fn memory(cpu: &mut Cpu, op: &Op, operand: &mut host::Operand, la: u64) {
+fn memory(cpu: &mut Cpu, insn: &Insn, operand: &mut host::Operand, la: u64) {
     // SAFETY: `lower` leaves the instructions with longer operands to `control`.
-    unsafe { host::run_memory(&mut cpu.x87, op.aux, op.src, operand) };
-    cpu.set_fip(op, op.src << 3);
+    unsafe { host::run_memory(&mut cpu.x87, insn.aux, insn.src, operand) };
+    cpu.set_fip(insn, insn.src << 3);
     cpu.x87.fdp = la;
 }
 
-fn load(cpu: &mut Cpu, op: &Op) -> Exec {
+fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     let mut operand = [0; 16];
-    match op.dst {
+    match insn.dst {
         2 => operand[..2].copy_from_slice(&cpu.load::<u16>(la)?.to_le_bytes()),
         4 => operand[..4].copy_from_slice(&cpu.load::<u32>(la)?.to_le_bytes()),
         8 => operand[..8].copy_from_slice(&cpu.load::<u64>(la)?.to_le_bytes()),
         _ => cpu.load_bytes(la, &mut operand[..10])?,
     }
-    memory(cpu, op, &mut operand, la);
+    memory(cpu, insn, &mut operand, la);
     Ok(Flow::Next)
 }
 
 /// Stores. With an unmasked exception other than an inexact result there is nothing to store (SDM
 /// Vol. 1 8.5), and memory is not accessed.
-fn store(cpu: &mut Cpu, op: &Op) -> Exec {
+fn store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    let la = cpu.ea(op);
+    let la = cpu.ea(insn);
     let before = cpu.x87;
     let mut operand = [0; 16];
-    memory(cpu, op, &mut operand, la);
+    memory(cpu, insn, &mut operand, la);
     if cpu.x87.unmasked() & !PE == 0 {
-        let size = usize::from(op.dst).min(10);
+        let size = usize::from(insn.dst).min(10);
         if let Err(Abort) = cpu.store_bytes(la, &operand[..size]) {
             cpu.x87 = before;
             return Err(Abort);
@@ -166,13 +169,13 @@ fn store(cpu: &mut Cpu, op: &Op) -> Exec {
 
 /// What comes before the address operation of a store: if there is nothing to store, the segment
 /// does not matter.
-fn try_store(cpu: &mut Cpu, op: &Op) -> Exec {
+fn try_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let before = cpu.x87;
-    let la = cpu.ea(op);
-    memory(cpu, op, &mut [0; 16], la);
+    let la = cpu.ea(insn);
+    memory(cpu, insn, &mut [0; 16], la);
     if cpu.x87.unmasked() & !PE != 0 {
-        return cpu.end_block(op);
+        return cpu.end_block(insn);
     }
     cpu.x87 = before;
     Ok(Flow::Next)
@@ -198,23 +201,11 @@ pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
 }
 
 /// The handler of a computing instruction.
-fn compute(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    let info = i.op_code();
-    let opcode = info.op_code();
-    if i.op0_kind() == OpKind::Memory && i.op_count() == 1
-        || i.op_kind(i.op_count().max(1) - 1) == OpKind::Memory
-    {
-        op.aux = opcode as u8 & 7;
-        op.src = u8::try_from(info.group_index()).ok()?;
-        op.dst = i.memory_size().size() as u8;
-        return Some(if stores(i) { store } else { load });
+fn compute(i: &Instruction, insn: &Insn) -> Handler {
+    if insn.prefix & Insn::MEM != 0 {
+        return if stores(i) { store } else { load };
     }
-    let st = (0..i.op_count())
-        .find(|&n| info.op_kind(n) == OpCodeOperandKind::sti_opcode)
-        .map_or(0, |n| i.op_register(n).number() as u8);
-    op.aux = (opcode >> 8) as u8 & 7;
-    op.src = opcode as u8 + st;
-    Some(match i.mnemonic() {
+    match i.mnemonic() {
         Mnemonic::Fcmovb
         | Mnemonic::Fcmove
         | Mnemonic::Fcmovbe
@@ -225,22 +216,16 @@ fn compute(i: &Instruction, op: &mut Op) -> Option<Handler> {
         | Mnemonic::Fcmovnu => conditional,
         Mnemonic::Fcomi | Mnemonic::Fcomip | Mnemonic::Fucomi | Mnemonic::Fucomip => compare,
         _ => register,
-    })
+    }
 }
 
 /// Selects handlers.
-pub(super) fn lower(i: &Instruction, op: &mut Op) -> Option<Handler> {
+pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
     if i.code() == Code::Wait {
         return Some(control::fwait);
     }
-    // D8-DF without a mandatory prefix or FWAIT.
-    let opcode = i.op_code().op_code();
-    let escape = if opcode > 0xFF { opcode >> 8 } else { opcode };
-    if !i.op_code().is_instruction()
-        || !(0xD8..=0xDF).contains(&escape)
-        || i.op_code().table() != iced_x86::OpCodeTableKind::Normal
-    {
+    if !is_x87(i) {
         return None;
     }
-    control::lower(i).or_else(|| compute(i, op))
+    Some(control::lower(i).unwrap_or_else(|| compute(i, insn)))
 }
