@@ -2,27 +2,20 @@
 //!
 //! # Map
 //!
-//! | module | what it models |
+//! The modules are layers, from the lowest to the highest. A file imports only from its own layer
+//! and from those below it; `tests/layers.rs` checks that and lists the exceptions.
+//!
+//! | layer | contents |
 //! |---|---|
-//! | [`state`] | the architectural state, in the one form that every accelerator exchanges |
-//! | [`platform`] | what the CPU needs from the machine around it: physical bus and local APIC |
-//! | [`ram`] | guest-physical RAM |
-//! | [`clock`] | where time comes from: instructions, or the host |
-//! | `cpu` | [`Cpu`]: registers and the helpers that instructions are written with |
-//! | `flags` | RFLAGS, the arithmetic ones evaluated lazily |
-//! | `tlb`, `paging`, `mem` | linear memory: software TLB, page walk, loads and stores |
-//! | [`insn`], `decode` | the decoded instruction as data, decoding with iced-x86 |
-//! | [`backend::interpreter`] | operations: instructions in the form that the interpreter executes |
-//! | [`dispatch`] | from one operation of a block to the next |
-//! | `block` | the cache of decoded blocks |
-//! | `engine` | [`SoftCpu`]: the run loop |
-//! | `exec` | the instructions, a file a family |
-//! | `exception`, `interrupt`, `debug` | events and their delivery |
-//! | `segment`, `frame` | protected-mode structures: descriptors, and the stack as far transfers use it |
-//! | `reset` | RESET, INIT and the start-up IPI |
-//! | `cpuid`, `msr` | the CPU models as data |
-//! | `pmu` | performance monitoring: what the counters count, and when they interrupt |
-//! | `record` | where a taken branch meets the Branch Trace Store |
+//! | [`state`] | [`ArchState`], the architectural state; registers' bits, MSR numbers, lazy flags |
+//! | [`model`] | the processor models: CPUID leaves and features |
+//! | [`mmu`] | paging, the software TLB, guest RAM, the map of decoded code |
+//! | [`insn`] | the decoded instruction as data |
+//! | `decode` | bytes to [`insn::Insn`], with iced-x86 |
+//! | [`processor`] | [`Cpu`], the processor that instructions act on, and the [`Platform`] around it |
+//! | `exec` | what each instruction does, a file for each family of the manual |
+//! | [`backend`] | the interpreter: operations and the dispatch from one to the next |
+//! | [`engine`] | [`SoftCpu`]: the run loop, cached blocks, links, invalidation |
 //!
 //! # What is left out
 //!
@@ -32,13 +25,14 @@
 //!
 //! # How an instruction runs
 //!
-//! A block of guest code is decoded once into [`insn::Insn`]s, which the interpreter lowers to
-//! operations and caches by physical address. The handler of an operation gets `&mut Cpu` and the
-//! `&Insn`, and returns [`insn::Flow`], or [`insn::Abort`] after it has put the reason into the CPU.
-//! The code of each operation continues with the next one (see [`dispatch`]), until one jumps. The run loop goes from block to block, by the link of a direct
-//! branch or, for others, a table of targets. A handler either completes or leaves no trace: it
-//! computes first, stores to memory next, and commits registers and flags last, so that a faulting
-//! instruction can be restarted (SDM Vol. 3A 6.5).
+//! A block of guest code is decoded once into [`insn::Insn`]s. The interpreter lowers them to
+//! operations, which the engine caches by physical address. The handler of an operation gets
+//! `&mut Cpu` and the `&Insn`. It returns [`insn::Flow`], or [`insn::Abort`] after it has put the
+//! reason into the CPU. The code of each operation continues with the next one until one jumps (see
+//! [`backend::interpreter::dispatch`]). The run loop goes from block to block, by the link of a
+//! direct branch or by a table of targets for other branches. A handler either completes or changes
+//! nothing: it computes first, stores to memory next, and commits registers and flags last, so that
+//! a faulting instruction can be restarted (SDM Vol. 3A 6.5).
 
 pub mod backend;
 mod decode;

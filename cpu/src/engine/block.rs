@@ -1,63 +1,10 @@
-//! Decoded blocks, cached by guest-physical address, and what is known about code in guest memory.
+//! Decoded blocks, cached by guest-physical address.
 
 use crate::backend::interpreter::dispatch::Ops;
 use crate::backend::interpreter::lower::Lowered;
 use crate::insn::CodeSize;
-
-/// Bytes a granule of [`CodeMap`].
-const GRANULE: u64 = 64;
-
-/// Which guest-physical bytes have been decoded: one word a page, one bit for each 64 bytes.
-#[derive(Debug)]
-pub(crate) struct CodeMap {
-    pages: Vec<u64>,
-}
-
-impl CodeMap {
-    pub fn new(ram_end: u64) -> Self {
-        Self {
-            pages: vec![0; (ram_end >> 12) as usize],
-        }
-    }
-
-    /// Whether any code was decoded from the page of `gpa`.
-    pub fn is_code(&self, gpa: u64) -> bool {
-        self.pages
-            .get((gpa >> 12) as usize)
-            .is_some_and(|&p| p != 0)
-    }
-
-    /// Whether code was decoded from near the `len` bytes at `gpa`, which do not leave their page.
-    pub fn overlaps(&self, gpa: u64, len: usize) -> bool {
-        self.pages
-            .get((gpa >> 12) as usize)
-            .is_some_and(|&p| p & Self::mask(gpa, len) != 0)
-    }
-
-    fn mask(gpa: u64, len: usize) -> u64 {
-        let first = (gpa & 0xFFF) / GRANULE;
-        let last = ((gpa & 0xFFF) + len.max(1) as u64 - 1).min(0xFFF) / GRANULE;
-        (u64::MAX >> (63 - (last - first))) << first
-    }
-
-    /// Marks bytes as decoded; tells whether they are the first of their page.
-    fn add(&mut self, gpa: u64, len: usize) -> bool {
-        match self.pages.get_mut((gpa >> 12) as usize) {
-            Some(p) => {
-                let first = *p == 0;
-                *p |= Self::mask(gpa, len);
-                first
-            }
-            None => false,
-        }
-    }
-
-    fn clear(&mut self, gpa: u64) {
-        if let Some(p) = self.pages.get_mut((gpa >> 12) as usize) {
-            *p = 0;
-        }
-    }
-}
+use crate::mmu::code_map::CodeMap;
+use crate::processor::jump_keys::JumpKeys;
 
 const _: () = assert!(size_of::<Block>() == 64);
 
@@ -130,16 +77,6 @@ type PageKey = (u16, CodeSize, Extent);
 
 /// The blocks that begin in one guest-physical page, sorted.
 type PageBlocks = Vec<(PageKey, BlockId)>;
-
-/// What a remembered jump depends on: mode, and a generation of the translations of linear
-/// addresses. Never zero.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct JumpKeys {
-    /// For a jump to any page.
-    pub any: u64,
-    /// For one to a global page, which a write to CR3 leaves as it is.
-    pub global: u64,
-}
 
 /// An instruction that crosses into another page, so that its code is no one page's: what it was
 /// decoded from is compared with memory each time.
@@ -357,7 +294,7 @@ impl BlockCache {
 
     /// Forgets all code.
     pub fn clear(&mut self, map: &mut CodeMap) {
-        map.pages.fill(0);
+        map.clear_all();
         self.blocks.clear();
         self.ops = 0;
         self.free.clear();

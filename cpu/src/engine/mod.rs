@@ -1,7 +1,6 @@
 //! The run loop.
 
 pub(crate) mod block;
-pub(crate) mod spin;
 
 use crate::backend::interpreter::dispatch::{At, Done};
 use crate::backend::interpreter::lower;

@@ -6,8 +6,8 @@ use super::{by_condition, condition};
 use crate::backend::interpreter::dispatch::{Passes, Threaded, handler, memory, threaded};
 use crate::exec::Handler;
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
+use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
-use crate::processor::memory::canonical;
 use crate::state::flags::Int;
 use crate::state::gpr::RCX;
 

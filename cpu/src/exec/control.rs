@@ -4,7 +4,8 @@ use iced_x86::{Code, Instruction};
 
 use crate::exec::Handler;
 use crate::insn::{Abort, Exec, Flow, Insn};
-use crate::mmu::paging::{self, PHYS_BITS};
+use crate::mmu::paging;
+use crate::model::PHYS_BITS;
 use crate::processor::cpu::Cpu;
 use crate::processor::segment::{sreg, system};
 use crate::state::{SegAttr, SystemState, cr0, cr4, efer};

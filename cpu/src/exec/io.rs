@@ -4,8 +4,8 @@ use iced_x86::{Instruction, Mnemonic};
 
 use crate::exec::Handler;
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
+use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
-use crate::processor::memory::Privilege;
 use crate::processor::segment::system;
 use crate::state::flags::Int;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};

@@ -4,8 +4,8 @@ use iced_x86::{Code, Instruction, Mnemonic};
 
 use crate::exec::Handler;
 use crate::insn::{Exec, Flow, Insn};
+use crate::mmu::access::canonical;
 use crate::processor::cpu::{Cpu, PendingWork};
-use crate::processor::memory::canonical;
 use crate::processor::platform::Signals;
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
 use crate::state::{TableRegister, cr4, rflags};

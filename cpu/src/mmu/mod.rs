@@ -1,5 +1,7 @@
 //! Linear memory: paging, the software TLB, and guest RAM.
 
+pub(crate) mod access;
+pub(crate) mod code_map;
 pub(crate) mod paging;
 pub mod ram;
 pub(crate) mod tlb;

@@ -3,7 +3,8 @@
 use crate::mmu::ram::GuestRam;
 use crate::state::{SystemState, cr0, cr4, efer};
 
-use crate::processor::memory::{Access, Privilege};
+use crate::mmu::access::{Access, Privilege};
+use crate::model::PHYS_BITS;
 
 const P: u64 = 1 << 0;
 const RW: u64 = 1 << 1;
@@ -14,8 +15,6 @@ const PS: u64 = 1 << 7;
 const G: u64 = 1 << 8;
 const NX: u64 = 1 << 63;
 
-/// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
-pub(crate) const PHYS_BITS: u32 = 40;
 const ADDR: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
 /// Bits MAXPHYADDR to 51 are reserved in every 64-bit entry.
 const RSVD_ADDR: u64 = ((1 << 52) - 1) & !((1 << PHYS_BITS) - 1);

@@ -4,7 +4,7 @@
 //! one comparison and no permission test. Only RAM is entered, and only for what the page tables
 //! allow at once: a write entry exists only if the dirty flag is already set.
 
-use crate::processor::memory::{Access, Privilege};
+use crate::mmu::access::{Access, Privilege};
 
 const ENTRIES: usize = 512;
 /// Of access: [`Access`].

@@ -6,12 +6,6 @@
 use iced_x86::CpuidFeature;
 use vbts_bts::Microarchitecture;
 
-use crate::mmu::paging::PHYS_BITS;
-use crate::processor::clock::Clock;
-use crate::processor::cpu::Cpu;
-use crate::processor::msr::APIC_BASE_ENABLE;
-use crate::state::msr::IA32_APIC_BASE;
-
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
@@ -83,6 +77,9 @@ pub fn model_without_bts(name: &str) -> Option<&'static Model> {
     TABLE.iter().find(|m| m.name == name)
 }
 
+/// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
+pub(crate) const PHYS_BITS: u32 = 40;
+
 /// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a
 /// nanosecond a tick.
 pub const TSC_HZ: u32 = 1_000_000_000;
@@ -129,7 +126,7 @@ mod ecx1 {
 }
 
 /// Feature flags of leaf 1, EDX.
-mod edx1 {
+pub(crate) mod edx1 {
     pub const FPU: u32 = 1 << 0;
     pub const DE: u32 = 1 << 2;
     pub const PSE: u32 = 1 << 3;
@@ -524,56 +521,6 @@ impl Model {
             edx: 0,
         };
         find(leaf, subleaf).unwrap_or(absent)
-    }
-}
-
-impl Cpu {
-    /// What CPUID returns on this processor for each leaf that its model has, as it is now.
-    pub fn cpuid_leaves(&self) -> impl Iterator<Item = Leaf> {
-        let leaves = self.model.leaves.iter();
-        leaves.map(|l| self.cpuid(l.leaf, l.subleaf))
-    }
-
-    /// CPUID as this processor executes it.
-    pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
-        let mut l = self.model.cpuid(leaf, subleaf);
-        let Topology { id, count } = self.topology;
-        // The number of IDs that the package sets aside: a power of two (Vol. 3A 8.9.1).
-        let ids = u32::from(count).next_power_of_two();
-        match l.leaf {
-            1 => {
-                l.ebx |= u32::from(id) << 24;
-                if count > 1 {
-                    l.ebx = l.ebx & !(0xFF << 16) | ids << 16;
-                    l.edx |= edx1::HTT;
-                }
-            }
-            // Each core has caches of its own, but for the last level.
-            4 if l.eax != 0 => {
-                l.eax |= (ids - 1) << 26;
-                if l.eax >> 5 & 7 == 2 {
-                    l.eax |= (ids - 1) << 14;
-                }
-            }
-            0x15 => {
-                if let Clock::Host(clock) = self.clock {
-                    // The crystal stays that of the local APIC timer, a nanosecond a tick.
-                    (l.eax, l.ebx) = (1_000_000, clock.tsc_khz());
-                }
-            }
-            _ => {}
-        }
-        if l.leaf == 1 {
-            let base = self
-                .platform
-                .apic_rdmsr(self.now(), IA32_APIC_BASE)
-                .unwrap_or(0);
-            if base & APIC_BASE_ENABLE == 0 {
-                // Vol. 3A 10.4.3: a disabled local APIC is not there.
-                l.edx &= !edx1::APIC;
-            }
-        }
-        l
     }
 }
 

@@ -3,9 +3,9 @@
 use vbts_bts::DebugCtl;
 
 use crate::insn::Abort;
+use crate::mmu::access::Access;
 use crate::processor::cpu::{Cpu, PendingWork};
 use crate::processor::interrupt::{Event, Source};
-use crate::processor::memory::Access;
 use crate::state::vector;
 use crate::state::{SystemState, cr4};
 

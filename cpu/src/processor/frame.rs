@@ -2,8 +2,8 @@
 //! moves only when the transfer is certain.
 
 use crate::insn::Abort;
+use crate::mmu::access::Privilege;
 use crate::processor::cpu::{Cpu, Fault};
-use crate::processor::memory::Privilege;
 use crate::processor::segment::{sreg, within_limit};
 use crate::state::flags::Int;
 use crate::state::vector;

@@ -5,43 +5,16 @@ use std::arch::asm;
 use vbts_bts::{DsFault, DsMemory};
 
 use crate::insn::{Abort, Insn};
+use crate::mmu::access::{Access, Privilege, canonical};
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::{Cpu, Fault, PendingWork};
 use crate::state::flags::Int;
 
-/// What an access does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Data read.
-    Read = 0,
-    /// Data write, or the read of a read-modify-write.
-    Write = 1,
-    /// Instruction fetch.
-    Execute = 2,
-}
-
-/// On whose behalf an access is made (SDM Vol. 3A 4.6.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Privilege {
-    /// CPL 0-2, and implicit accesses to system structures.
-    Supervisor = 0,
-    /// CPL 3.
-    User = 1,
-    /// CPL 3 with alignment checking on (CR0.AM and RFLAGS.AC).
-    UserAligned = 2,
-}
-
 /// Where a linear address leads.
 enum Target {
     Ram(Hit),
     Mmio(u64),
-}
-
-/// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).
-#[inline(always)]
-pub fn canonical(la: u64) -> bool {
-    (((la as i64) << 16) >> 16) as u64 == la
 }
 
 impl Cpu {

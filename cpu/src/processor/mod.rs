@@ -4,14 +4,17 @@
 pub(crate) mod branch_trace;
 pub mod clock;
 pub mod cpu;
+mod cpuid;
 pub(crate) mod debug;
 pub(crate) mod exception;
 pub(crate) mod frame;
 pub(crate) mod interrupt;
+pub(crate) mod jump_keys;
 pub(crate) mod memory;
 pub(crate) mod msr;
 pub mod platform;
 pub(crate) mod pmu;
 pub(crate) mod reset;
 pub(crate) mod segment;
+mod spin;
 pub mod usage;

@@ -4,16 +4,13 @@
 //! A register that is not in the table does not exist: #GP(0).
 
 use crate::insn::Abort;
-use crate::mmu::paging::PHYS_BITS;
+use crate::mmu::access::canonical;
+use crate::model::PHYS_BITS;
 use crate::processor::cpu::Cpu;
-use crate::processor::memory::canonical;
 use crate::processor::pmu::Register;
 use crate::processor::segment::sreg;
 use crate::state::msr::*;
 use crate::state::{cr0, efer};
-
-/// IA32_APIC_BASE: the local APIC is enabled.
-pub(crate) const APIC_BASE_ENABLE: u64 = 1 << 11;
 
 /// IA32_MTRR_DEF_TYPE: enabled, everything write-back. After RESET it is all clear, but no kernel
 /// ever sees that: it expects what firmware sets up, and takes a processor without any write-back

@@ -2,8 +2,8 @@
 //! chapters 3.4 and 5).
 
 use crate::insn::Abort;
+use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
-use crate::processor::memory::canonical;
 use crate::state::vector;
 use crate::state::{SegAttr, Segment, cr0, efer};
 

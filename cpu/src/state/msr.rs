@@ -7,6 +7,8 @@ use super::PmuState;
 pub const IA32_TSC: u32 = 0x10;
 /// IA32_APIC_BASE.
 pub const IA32_APIC_BASE: u32 = 0x1B;
+/// IA32_APIC_BASE: the local APIC is enabled.
+pub const APIC_BASE_ENABLE: u64 = 1 << 11;
 /// IA32_SYSENTER_CS.
 pub const IA32_SYSENTER_CS: u32 = 0x174;
 /// IA32_SYSENTER_ESP.

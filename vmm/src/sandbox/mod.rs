@@ -1,8 +1,8 @@
-//! What is left of the host for a guest that has broken out of its machine and runs code of its own
-//! in this process.
+//! Confines this process to the system calls that a running machine needs, so that a guest that
+//! escapes from its machine can do little on the host.
 //!
 //! Everything that the run needs is opened first. Then [`Sandbox::enter`] leaves this process the
-//! system calls of [`calls::CALLS`] and kills it (SIGSYS) at any other. `docs/security.md` says
+//! system calls of `calls::CALLS` and kills it (SIGSYS) at any other. `docs/security.md` says
 //! what that is worth.
 
 mod calls;

@@ -1,11 +1,11 @@
-//! Loops that wait for another processor, which PAUSE tells of (SDM Vol. 2B, PAUSE).
+//! Detects loops that wait for another processor by their PAUSE (SDM Vol. 2B, PAUSE).
 
-/// So many PAUSEs make a loop that waits for longer than any processor would that runs.
+/// PAUSEs after which a loop counts as waiting: more than a running processor makes it wait.
 const PAUSES: u32 = 256;
-/// If they are executed among no more instructions than that: a loop around PAUSE has a handful.
+/// Instructions within which they must retire: a loop around PAUSE has a few.
 const WITHIN: u64 = 16 * PAUSES as u64;
 
-/// Looks out for such a loop. It goes by instructions alone, so that it is the same in each run.
+/// Detects such a loop. It counts instructions only, so that the result is the same in each run.
 #[derive(Debug, Default)]
 pub(crate) struct SpinDetector {
     pauses: u32,
@@ -14,8 +14,8 @@ pub(crate) struct SpinDetector {
 }
 
 impl SpinDetector {
-    /// PAUSE is executed, with `icount` instructions retired before. Whether the processor seems to
-    /// spin.
+    /// Counts a PAUSE, executed after `icount` retired instructions. Returns whether the processor
+    /// spins.
     pub fn pause(&mut self, icount: u64) -> bool {
         self.pauses += 1;
         if self.pauses < PAUSES {

@@ -1,0 +1,29 @@
+//! Kinds of memory access and their privilege, and canonical addresses.
+
+/// Kind of a memory access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Data read.
+    Read = 0,
+    /// Data write, or the read of a read-modify-write.
+    Write = 1,
+    /// Instruction fetch.
+    Execute = 2,
+}
+
+/// Privilege of a memory access (SDM Vol. 3A 4.6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// CPL 0-2, and implicit accesses to system structures.
+    Supervisor = 0,
+    /// CPL 3.
+    User = 1,
+    /// CPL 3 with alignment checking on (CR0.AM and RFLAGS.AC).
+    UserAligned = 2,
+}
+
+/// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).
+#[inline(always)]
+pub fn canonical(la: u64) -> bool {
+    (((la as i64) << 16) >> 16) as u64 == la
+}

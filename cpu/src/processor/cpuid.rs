@@ -1,0 +1,56 @@
+//! CPUID: the leaves of the model, and what depends on the processor's state.
+
+use crate::model::{Leaf, Topology, edx1};
+use crate::processor::clock::Clock;
+use crate::processor::cpu::Cpu;
+use crate::state::msr::{APIC_BASE_ENABLE, IA32_APIC_BASE};
+
+impl Cpu {
+    /// What CPUID returns on this processor for each leaf that its model has, as it is now.
+    pub fn cpuid_leaves(&self) -> impl Iterator<Item = Leaf> {
+        let leaves = self.model.leaves.iter();
+        leaves.map(|l| self.cpuid(l.leaf, l.subleaf))
+    }
+
+    /// CPUID as this processor executes it.
+    pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
+        let mut l = self.model.cpuid(leaf, subleaf);
+        let Topology { id, count } = self.topology;
+        // The number of IDs that the package sets aside: a power of two (Vol. 3A 8.9.1).
+        let ids = u32::from(count).next_power_of_two();
+        match l.leaf {
+            1 => {
+                l.ebx |= u32::from(id) << 24;
+                if count > 1 {
+                    l.ebx = l.ebx & !(0xFF << 16) | ids << 16;
+                    l.edx |= edx1::HTT;
+                }
+            }
+            // Each core has caches of its own, but for the last level.
+            4 if l.eax != 0 => {
+                l.eax |= (ids - 1) << 26;
+                if l.eax >> 5 & 7 == 2 {
+                    l.eax |= (ids - 1) << 14;
+                }
+            }
+            0x15 => {
+                if let Clock::Host(clock) = self.clock {
+                    // The crystal stays that of the local APIC timer, a nanosecond a tick.
+                    (l.eax, l.ebx) = (1_000_000, clock.tsc_khz());
+                }
+            }
+            _ => {}
+        }
+        if l.leaf == 1 {
+            let base = self
+                .platform
+                .apic_rdmsr(self.now(), IA32_APIC_BASE)
+                .unwrap_or(0);
+            if base & APIC_BASE_ENABLE == 0 {
+                // Vol. 3A 10.4.3: a disabled local APIC is not there.
+                l.edx &= !edx1::APIC;
+            }
+        }
+        l
+    }
+}
