@@ -317,4 +317,6 @@ impl MachineStatus<'_> {
 }
 
 #[cfg(test)]
+mod dma_tests;
+#[cfg(test)]
 mod tests;

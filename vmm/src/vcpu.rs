@@ -328,6 +328,3 @@ impl Vcpu {
         .into())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,97 @@
+//! Processors observe what devices write to guest memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::board::{Board, VcpuPlatform};
+use crate::boot::elf::tests::kernel;
+use crate::boot::params::FIXED_RNG_SEED;
+use crate::boot::{BootSource, load};
+use crate::layout::EXTENDED_MEMORY;
+use crate::memory::{self, GuestMemory, Size, allocate};
+use crate::vcpu::Vcpu;
+use vbts_cpu::state::gpr::RBX;
+use vbts_cpu::{Cpu, Exit, SoftCpu};
+use vbts_devices::{DmaObserver, Effects, OutputBuffer};
+use vm_memory::{Bytes, GuestAddress};
+
+/// Processors that are about to execute the same code, and what they run on.
+struct Processors {
+    vcpus: Vec<Vcpu>,
+    board: Arc<Board>,
+    memory: GuestMemory,
+}
+
+fn processors(count: u8, code: &[u8]) -> Processors {
+    let memory = allocate(Size(16 << 20)).unwrap();
+    let image = kernel(EXTENDED_MEMORY, code, 0);
+    let source = BootSource {
+        kernel: &image,
+        initrd: None,
+        cmdline: "",
+        processors: count,
+        level_gsis: &[],
+        rng_seed: FIXED_RNG_SEED,
+    };
+    let state = load(&memory, &source).unwrap();
+    let signals = (0..count).map(|_| Arc::default()).collect();
+    let serial = Box::new(OutputBuffer::new(0));
+    let board = Arc::new(Board::new(memory.clone(), signals, true, 0, serial).unwrap());
+    let model = vbts_cpu::model(vbts_cpu::MODELS[0]).unwrap();
+    let vcpu = |id: u8| {
+        let platform = VcpuPlatform::new(board.clone(), id.into());
+        // SAFETY: the memory outlives the processors.
+        let ram = unsafe { memory::cpu_view(&memory) };
+        let signals = platform.signals();
+        let mut cpu = Cpu::new(model, ram, Arc::new(platform), signals);
+        cpu.load_state(&state);
+        let mut vcpu = Vcpu::new(SoftCpu::new(cpu));
+        vcpu.observe_dma(DmaObserver::new(memory.clone()));
+        vcpu
+    };
+    Processors {
+        vcpus: (0..count).map(vcpu).collect(),
+        board: board.clone(),
+        memory,
+    }
+}
+
+#[test]
+fn each_processor_observes_a_device_write() {
+    // mov ebx, 1; out 0x80, al; jmp to the first
+    let code = [0xBB, 1, 0, 0, 0, 0xE6, 0x80, 0xEB, 0xF7];
+    let operand = GuestAddress(EXTENDED_MEMORY + 1);
+    let mut p = processors(2, &code);
+    for value in 1..4u8 {
+        p.memory.write_obj(value, operand).unwrap();
+        p.board.apply(Effects::DMA);
+        for (id, vcpu) in p.vcpus.iter_mut().enumerate() {
+            for _ in 0..3 {
+                assert_eq!(vcpu.run(u64::MAX).unwrap(), Exit::Bus);
+                let rbx = vcpu.state().unwrap().gpr[RBX];
+                assert_eq!(rbx, u64::from(value), "processor {id}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_write_interrupts_a_processor_that_runs() {
+    // jmp to itself
+    let mut p = processors(1, &[0xEB, 0xFE]);
+    let (memory, board) = (&p.memory, &p.board);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            // hlt
+            let start = GuestAddress(EXTENDED_MEMORY);
+            memory.write_obj(0xF4u8, start).unwrap();
+            board.apply(Effects::DMA);
+        });
+        let mut exits = Vec::new();
+        while exits.last().is_none_or(|exit| *exit == Exit::Bus) {
+            exits.push(p.vcpus[0].run(10_000_000_000).unwrap());
+        }
+        assert!(matches!(exits[..], [.., Exit::Halt { .. }]), "{exits:?}");
+    });
+}
