@@ -142,7 +142,7 @@ pub struct Insn {
     pub dst: u8,
     /// Source register.
     pub src: u8,
-    /// A third register, or a value that the operation needs besides, see [`crate::decode`].
+    /// A third register, or a value that the operation needs besides, see `decode`.
     pub aux: u8,
     /// Length in bytes, 1 to 15.
     pub len: u8,
