@@ -26,7 +26,7 @@ impl Cpu {
                     l.edx |= edx1::HTT;
                 }
             }
-            // Each core has caches of its own, but for the last level.
+            // Each core has caches of its own, except for the last level.
             4 if l.eax != 0 => {
                 l.eax |= (ids - 1) << 26;
                 if l.eax >> 5 & 7 == 2 {

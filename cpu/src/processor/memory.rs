@@ -24,7 +24,8 @@ impl Cpu {
         self.load_if::<false, T>(la)
     }
 
-    /// The same, with `HIT` only what the TLB has: else it aborts, with no reason given.
+    /// Loads only on a TLB hit if `HIT` is set. On a miss it returns [`Abort`] without setting a
+    /// fault, so that the caller can retry on the slow path.
     #[inline(always)]
     pub(crate) fn load_if<const HIT: bool, T: Int>(&mut self, la: u64) -> Result<T, Abort> {
         match self.tlb.fast(la, T::BYTES, Access::Read) {
@@ -61,7 +62,8 @@ impl Cpu {
         self.store_if::<false, T>(la, value)
     }
 
-    /// The same, with `HIT` only where the TLB has it: else it aborts, with no reason given.
+    /// Stores only on a TLB hit if `HIT` is set. On a miss it returns [`Abort`] without setting a
+    /// fault, so that the caller can retry on the slow path.
     #[inline(always)]
     pub(crate) fn store_if<const HIT: bool, T: Int>(
         &mut self,

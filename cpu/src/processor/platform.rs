@@ -27,8 +27,8 @@ pub trait Platform: Send + Sync {
     /// Takes a non-maskable interrupt back that was taken and not delivered: the processor is to
     /// find it again.
     fn give_back_nmi(&self);
-    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. On a
-    /// machine with one processor nobody sends any.
+    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. A
+    /// machine with one processor has no sender.
     fn take_startup(&self) -> Option<Startup> {
         None
     }

@@ -2,7 +2,7 @@
 //! instructions, branch instructions and clock cycles.
 //!
 //! Nothing is counted one by one. The run loop knows how many instructions have retired, so a
-//! counter is brought up to date when somebody looks at it, and at the first instruction boundary
+//! counter is brought up to date when it is read, and at the first instruction boundary
 //! after a change of privilege, which decides what counts. Only for branches there is a loop of its
 //! own, which runs while a counter counts them. An overflow that interrupts is a deadline like any
 //! other: blocks run as long as they cannot reach it, and then single instructions.
@@ -470,8 +470,8 @@ impl Cpu {
         self.configure_counters();
     }
 
-    /// When the first overflow can come that interrupts. Each event takes an instruction at least,
-    /// but for ticks of the host's clock: those are looked at when the run loop returns.
+    /// Computes when the first overflow that interrupts can come. Each event takes at least one
+    /// instruction, except for ticks of the host's clock, which are read when the run loop returns.
     fn update_due(&mut self) {
         let host = matches!(self.clock, Clock::Host(_));
         let mut due = u64::MAX;

@@ -346,7 +346,7 @@ pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>, passed: u64) -> Done<'a> {
     at.after(cpu, how, passed)
 }
 
-/// The same for one that passes on its destination register.
+/// Runs the handler of an aborted operation that passes on its destination register.
 #[cold]
 #[inline(never)]
 pub(crate) fn again_loading<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {

@@ -1,5 +1,5 @@
-//! MMX and SSE to SSE4.2: the registers, who may use them, and the shapes that instructions come
-//! in.
+//! MMX and SSE to SSE4.2: the registers, the check whether they may be used, and the shapes
+//! of the instructions.
 //!
 //! An instruction is a *kernel*, a function of one or two vectors, and a *shape*, which fetches
 //! operands and puts the result away. An integer kernel serves the XMM and the MMX form.

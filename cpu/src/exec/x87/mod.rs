@@ -1,7 +1,7 @@
 //! The x87 FPU: instructions D8-DF, and the MMX registers that alias it.
 //!
-//! Computation is the host's (see [`host`]); what is done here is who may use the FPU, memory
-//! operands, and the control instructions. FCS and FDS are stored as zero, as by processors that
+//! The host's FPU computes (see [`host`]). This module checks whether the FPU may be used, and
+//! handles memory operands and the control instructions. FCS and FDS are stored as zero, as by processors that
 //! have given them up, and the opcode in FOP has a plain ModRM byte for a memory operand.
 
 mod control;
