@@ -1,6 +1,8 @@
 //! The `vbts` command line.
 
 pub mod guest;
+#[cfg(test)]
+mod manual;
 pub mod options;
 pub mod probe;
 pub mod run;

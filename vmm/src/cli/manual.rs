@@ -1,0 +1,81 @@
+//! Compares the manual pages in `docs` with the command line.
+
+use std::collections::BTreeSet;
+
+use clap::CommandFactory as _;
+
+use super::Cli;
+
+/// The page of what the commands have in common.
+const COMMON: &str = include_str!("../../../docs/vbts.1");
+/// A visible command and its page.
+const PAGES: [(&str, &str); 4] = [
+    ("probe", include_str!("../../../docs/vbts-probe.1")),
+    ("run", include_str!("../../../docs/vbts-run.1")),
+    ("test", include_str!("../../../docs/vbts-test.1")),
+    ("trace", include_str!("../../../docs/vbts-trace.1")),
+];
+
+/// The long options that a page describes: those in the line after each `.TP`.
+fn described(page: &str) -> BTreeSet<String> {
+    let mut options = BTreeSet::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if line != ".TP" {
+            continue;
+        }
+        let tag = lines.next().unwrap_or_default().replace("\\-", "-");
+        for word in tag.split_whitespace() {
+            if let Some(name) = word.trim_matches('"').strip_prefix("--") {
+                let new = options.insert(name.to_owned());
+                assert!(new, "--{name} is described twice on one page");
+            }
+        }
+    }
+    options
+}
+
+/// The long options of a command, except `--help` and `--version`.
+fn options(command: &clap::Command) -> BTreeSet<String> {
+    command
+        .get_arguments()
+        .filter_map(|argument| argument.get_long())
+        .filter(|name| !["help", "version"].contains(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn each_visible_command_has_a_page() {
+    let cli = Cli::command();
+    let commands: BTreeSet<&str> = cli
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .map(clap::Command::get_name)
+        .collect();
+    assert_eq!(commands, PAGES.map(|(name, _)| name).into());
+}
+
+#[test]
+fn each_option_is_described_on_one_page() {
+    let cli = Cli::command();
+    let mut common = described(COMMON);
+    for name in ["help", "version"] {
+        assert!(common.remove(name), "vbts.1 does not describe --{name}");
+    }
+    for (name, page) in PAGES {
+        let command = cli.find_subcommand(name).expect("the page of a command");
+        let own = described(page);
+        let both: Vec<_> = own.intersection(&common).collect();
+        assert!(
+            both.is_empty(),
+            "vbts.1 and vbts-{name}.1 describe {both:?}"
+        );
+        let mut all = own;
+        // `vbts probe` starts no guest, so it has no machine options.
+        if name != "probe" {
+            all.extend(common.iter().cloned());
+        }
+        assert_eq!(options(command), all, "vbts {name} and its pages");
+    }
+}
