@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""From single runs to figures: what counts is the time beyond that of a program that does nothing,
-for the whole of the work.
+"""From single runs to figures. The time of a program that does nothing is subtracted, and the rest
+is scaled to the whole work.
 """
 
 import statistics
@@ -12,7 +12,7 @@ from report import spread
 
 
 def net(runs, start, size):
-    """Of each run: seconds for all the work, without the start."""
+    """Returns the seconds that each run would take for all the work, without the start."""
 
     def scaled(run):
         before = start if run["before"] is None else run["before"]
@@ -22,12 +22,14 @@ def net(runs, start, size):
 
 
 def ratios(above, below):
-    """Of figures of the same rounds, as far as the noise leaves any."""
+    """Returns the spread of `above / below`, round by round, without figures that the noise has made
+    zero or negative.
+    """
     return spread([a / b for a, b in zip(above, below) if a > 0 and b > 0])
 
 
 def gained(runs, start, key):
-    """The median count of all runs, less that of a program that does nothing."""
+    """Returns the median count of all runs minus that of a program that does nothing."""
     values = [run[key] for run in runs if run[key] is not None]
     zero = [run[key] for run in start if run[key] is not None]
     return statistics.median(values) - statistics.median(zero) if values and zero else None
@@ -94,7 +96,7 @@ def derive(runs, sizes, chosen, rates):
 
 
 def stepping(figures, rates):
-    """Rates of instructions, beside those of the hot workload."""
+    """Returns the rates of the stepping tracers, and their ratios to those of the hot workload."""
     hot = figures["workloads"].get("hot")
     out = {}
     for title, values in rates.items():
@@ -109,7 +111,7 @@ def stepping(figures, rates):
 
 
 def goal(gzip, steppers):
-    """Whole commands: what somebody waits for who has typed one."""
+    """Ratios of the times of whole commands, boot included."""
     untraced = [run["boot"] + run["seconds"] for run in gzip["ways"]["vbts"]["runs"]]
     traced = [run["seconds"] for run in gzip["ways"]["vbts-traced"]["runs"]]
     out = {"vbts traced to a file / vbts untraced": ratios(traced, untraced)}
@@ -130,7 +132,7 @@ def goal(gzip, steppers):
 
 
 def plot(figures):
-    """A panel for each workload."""
+    """Returns an SVG image with a panel for each workload."""
     panels = []
     for workload in figures["workloads"].values():
         rows = [
@@ -140,5 +142,6 @@ def plot(figures):
         ]
         panels.append((workload["title"], rows))
     return svg.bars(
-        panels, "Times as long as natively: median and extremes, logarithmic; shorter is better"
+        panels,
+        "Time divided by native time: median and extremes, logarithmic scale; shorter is better",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What was measured, as tables in Markdown, which a terminal shows just as well."""
+"""Writes the figures as tables in Markdown, which are also readable on a terminal."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ import workloads
 
 
 def spread(values):
-    """The median and the extremes."""
+    """Returns the median and the extremes."""
     return (
         {"median": statistics.median(values), "min": min(values), "max": max(values)}
         if values
@@ -21,14 +21,14 @@ def spread(values):
 
 
 def number(value):
-    """Three digits that count."""
+    """Returns three significant digits."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.3g}" if value >= 0.01 else f"{value:.1g}"
 
 
 def cell(value):
-    """A median with its extremes, if they can be told from it."""
+    """Returns a median, with its extremes if they differ from it in the digits shown."""
     if not value:
         return "–"
     low, middle, high = (number(value[name]) for name in ("min", "median", "max"))
@@ -36,7 +36,9 @@ def cell(value):
 
 
 def table(head, rows):
-    """Markdown, aligned; all columns but the first to the right."""
+    """Returns a table in Markdown. The first column is aligned to the left, the others to the
+    right.
+    """
     rows = [[str(text) for text in row] for row in rows]
     widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
 
@@ -58,7 +60,7 @@ def table(head, rows):
 
 
 def machine():
-    """What the figures depend on."""
+    """Returns what the figures depend on."""
 
     def first(command):
         try:
@@ -87,33 +89,35 @@ def machine():
         "virtual machine": " hypervisor" in info,
         "memory": f"{memory / (1 << 20):.1f} GiB",
         "kernel": platform.release(),
-        "load at the start": f"{os.getloadavg()[0]:.2f}",
+        "load average at the start": f"{os.getloadavg()[0]:.2f}",
         "vbts": first(["git", "-C", running.ROOT, "describe", "--always", "--dirty"]),
         "versions": {tool: said for tool, said in versions.items() if said},
     }
 
 
 def machine_text(facts, runs):
-    guest = "a virtual machine with " if facts["virtual machine"] else ""
-    noise = facts.get("noise")
+    kind = "a virtual machine with " if facts["virtual machine"] else ""
+    signature = facts["family, model, stepping"]
     lines = [
-        f"{guest}{facts['processors']} processors, {facts['processor']} (family, model, stepping: "
-        f"{facts['family, model, stepping']}), {facts['memory']}, Linux {facts['kernel']}; "
-        f"vbts {facts['vbts']}; "
-        + "; ".join(facts["versions"].values())
-        + f". Runs of each: {runs}; load when it began: {facts['load at the start']}."
+        f"Machine: {kind}{facts['processors']} processors, {facts['memory']}",
+        f"Processor: {facts['processor']} (family, model, stepping: {signature})",
+        f"Kernel: Linux {facts['kernel']}",
+        f"vbts: {facts['vbts']}",
+        f"Tools: {'; '.join(facts['versions'].values())}",
+        f"Runs of each: {runs}",
+        f"Load average at the start: {facts['load average at the start']}",
     ]
+    noise = facts.get("noise")
     if noise is not None:
         lines.append(
-            f"Noise: the slowest native run of the same program took {noise:.0%} "
-            "longer than the fastest (the median"
-            " over the workloads)."
+            f"Noise: the slowest native run of a program took {noise:.0%} longer than the fastest "
+            "(median over the workloads)"
         )
-    return "\n".join(line[0].upper() + line[1:] for line in lines)
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def matrix(figures, pick):
-    """Rows are ways, columns are workloads."""
+    """Returns a table with a row for each way and a column for each workload."""
     names = list(figures["workloads"])
     head = [""] + [figures["workloads"][name]["title"] for name in names]
     rows = []
@@ -125,19 +129,19 @@ def matrix(figures, pick):
 
 
 def text(figures):
-    """All of it."""
+    """Returns all tables."""
     out = [machine_text(figures["machine"], figures["runs"])]
 
     def section(title, body):
         out.append(f"### {title}\n\n{body}")
 
     if figures["workloads"]:
-        section("Times as long as natively", matrix(figures, lambda way: way and way["x native"]))
+        section("Time divided by native time", matrix(figures, lambda way: way and way["x native"]))
         section(
-            "Times as long as untraced on vbts",
+            "Time divided by that of vbts, untraced",
             matrix(figures, lambda way: way and way["x untraced"]),
         )
-        section("Seconds", matrix(figures, lambda way: way and way["seconds"]))
+        section("Time in seconds", matrix(figures, lambda way: way and way["seconds"]))
         rows = [
             [
                 w["title"],
@@ -178,12 +182,12 @@ def text(figures):
         goal = figures["goal"]
         rows = [[name, cell(value)] for name, value in goal["ratios"].items()]
         section(
-            f"gzip -9 of {goal['bytes'] / 1e6:g} MB, whole commands with the boot",
+            f"gzip -9 of {goal['bytes'] / 1e6:g} MB: whole commands, boot included",
             table(["", "ratio"], rows),
         )
     for title, key in [
         ("Seconds to start and end a program", "start"),
-        ("Seconds from start to the guest's first program", "boot"),
+        ("Seconds to the guest's first program", "boot"),
         ("Seconds of Debian's boot to a prompt", "debian boot"),
     ]:
         if figures.get(key):
@@ -195,7 +199,7 @@ def text(figures):
             )
     if figures.get("stepping"):
         section(
-            "An instruction at a time",
+            "Tracers that stop at each instruction",
             table(
                 ["", "instructions a second", "x native", "x traced on vbts"],
                 [

@@ -104,18 +104,18 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_pread64, Any, "files for the guest";
     SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
     SYS_pwritev2, Any, "a long trace, past the page cache";
-    SYS_writev, Any, "the C library's last words";
+    SYS_writev, Any, "messages of the C library when it aborts";
     SYS_lseek, Any, "directories for the guest, files while they are symbolised";
     SYS_close, Any, "files that the guest has closed";
     SYS_fcntl, OneOf(1, FCNTL), "a duplicate of the root when the guest mounts it";
-    SYS_ioctl, OneOf(1, TERMINAL), "the terminal as it was before; its width, for a line of progress";
+    SYS_ioctl, OneOf(1, TERMINAL), "restoring the terminal; its width, for a progress line";
 
     // Files for the guest and for symbols, below the shared directories: read-only.
-    SYS_openat, Clear(2, OPEN_WRITES), "files for the guest and for symbols: to read only";
+    SYS_openat, Clear(2, OPEN_WRITES), "files for the guest and for symbols, read-only";
     SYS_fstat, Any, "files for the guest";
-    SYS_newfstatat, Any, "what newer C libraries make of fstat";
-    SYS_statx, Any, "what Rust's library makes of it";
-    SYS_fstatfs, Any, "file systems for the guest, and which of them are off limits";
+    SYS_newfstatat, Any, "`fstat` in newer C libraries";
+    SYS_statx, Any, "`fstat` in Rust's library";
+    SYS_fstatfs, Any, "file systems for the guest, and which of them are refused";
     SYS_getdents64, Any, "directories for the guest";
     SYS_readlinkat, Any, "symbolic links for the guest";
     SYS_readlink, Any, "/proc/self/exe, for a backtrace";
@@ -123,11 +123,11 @@ pub(super) const CALLS: &[Call] = calls! {
 
     // Memory: nothing that can be executed comes to it.
     SYS_brk, Any, "the heap";
-    SYS_mmap, Clear(2, EXECUTABLE), "memory, and files while they are symbolised: nothing to execute";
-    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps: nothing to execute";
+    SYS_mmap, Clear(2, EXECUTABLE), "memory, and files while they are symbolised";
+    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
     SYS_mremap, Any, "growing buffers";
     SYS_munmap, Any, "memory and files that are no longer needed";
-    SYS_madvise, OneOf(2, ADVICE), "memory goes back to the host";
+    SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
     SYS_getrandom, Any, "keys of hash tables";
 
     // Time and waiting. The clocks are calls where the vDSO has none.
@@ -138,7 +138,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_poll, Any, "waiting for input, or for room in a pipe";
     SYS_ppoll, Any, "the same";
     SYS_sched_yield, Any, "locks, and a processor that waits for another";
-    SYS_restart_syscall, Any, "a wait that was stopped (Ctrl-Z) and goes on";
+    SYS_restart_syscall, Any, "continuing a wait after a stop (Ctrl-Z)";
 
     // Signals. A handler wakes the loop through a socket pair: no other address can be sent to.
     SYS_rt_sigreturn, Any, "the end of a signal handler";
@@ -152,42 +152,42 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_set_robust_list, Any, "the beginning of a thread";
     SYS_rseq, Any, "the beginning of a thread";
     SYS_prctl, OneOf(0, &[libc::PR_SET_NAME as u32]), "the name of a thread";
-    SYS_sched_getaffinity, Any, "how many heaps malloc() should have";
+    SYS_sched_getaffinity, Any, "number of malloc()'s heaps";
     SYS_exit, Any, "the end of a thread";
 
     // The end, also by abort().
     SYS_getpid, Any, "abort()";
     SYS_gettid, Any, "abort()";
-    SYS_tgkill, OwnProcess(0), "abort(), and to end KVM_RUN: no other process";
+    SYS_tgkill, OwnProcess(0), "abort(), and ending KVM_RUN";
     SYS_exit_group, Any, "the end";
 };
 
 /// What a machine needs besides if KVM executes it.
 #[rustfmt::skip]
 pub(super) const KVM_CALLS: &[Call] = calls! {
-    SYS_ioctl, OneOf(1, TERMINAL_AND_KVM), "as above; entering the guest, its processors' state, interrupts";
+    SYS_ioctl, OneOf(1, TERMINAL_AND_KVM), "as above; guest entry, processor state, interrupts";
 };
 
 /// What a machine needs besides if the guest may write to a disk.
 #[rustfmt::skip]
 pub(super) const DISK_CALLS: &[Call] = calls! {
-    SYS_pwrite64, Any, "sectors";
-    SYS_fallocate, Any, "sectors that are discarded or become zero";
-    SYS_fdatasync, Any, "a flush";
+    SYS_pwrite64, Any, "writing sectors";
+    SYS_fallocate, Any, "discarding and zeroing sectors";
+    SYS_fdatasync, Any, "flushing";
 };
 
 /// What a machine needs besides if the guest may write to a directory of the host.
 #[rustfmt::skip]
 pub(super) const WRITING_CALLS: &[Call] = calls! {
-    SYS_openat, Any, "files of the guest, also to write";
-    SYS_pwrite64, Any, "their contents";
-    SYS_ftruncate, Any, "their size";
-    SYS_fsync, Any, "on the disk";
+    SYS_openat, Any, "files for the guest, also for writing";
+    SYS_pwrite64, Any, "file contents";
+    SYS_ftruncate, Any, "file sizes";
+    SYS_fsync, Any, "flushing files";
     SYS_mkdirat, Any, "new directories";
     SYS_symlinkat, Any, "new symbolic links";
-    SYS_linkat, Any, "new names";
-    SYS_unlinkat, Any, "names that go";
-    SYS_renameat, Any, "names that change";
+    SYS_linkat, Any, "new hard links";
+    SYS_unlinkat, Any, "removing names";
+    SYS_renameat, Any, "renaming";
     SYS_fchmodat, Any, "permissions";
     SYS_fchownat, Any, "owners";
     SYS_utimensat, Any, "times";
