@@ -5,7 +5,8 @@ use iced_x86::{Code, Instruction};
 use crate::exec::Handler;
 use crate::insn::{Exec, Flow, Insn};
 use crate::mmu::access::canonical;
-use crate::processor::cpu::{Cpu, PendingWork};
+use crate::processor::cpu::Cpu;
+use crate::processor::pending_work::PendingWork;
 use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
 use crate::state::{efer, gpr, rflags};
 

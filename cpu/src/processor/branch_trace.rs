@@ -23,6 +23,11 @@ impl Cpu {
         self.recorder.enabled(self.cpl) || self.steps_on_branches()
     }
 
+    /// Whether IA32_DEBUGCTL asks for branches to be recorded or for single-stepping on branches.
+    pub fn watches_branches(&self) -> bool {
+        self.recorder.tracing() || self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
+    }
+
     /// RFLAGS.TF with DEBUGCTL.BTF: trap after branches only (SDM Vol. 3B 17.4.3).
     pub(crate) fn steps_on_branches(&self) -> bool {
         self.eflags & rflags::TF != 0 && self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0

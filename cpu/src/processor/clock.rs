@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use crate::processor::cpu::Cpu;
+
 /// What advances the time of a processor.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Clock {
@@ -58,6 +60,63 @@ impl HostClock {
     /// Ticks of the time-stamp counter in so many nanoseconds.
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         Self::scaled(nanoseconds, self.tsc_hz, 1_000_000_000)
+    }
+}
+
+impl Cpu {
+    /// Takes the time from `clock`. The time-stamp counter restarts at the clock's value.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+        self.tsc_offset = 0;
+    }
+
+    /// Time in nanoseconds. On [`Clock::Instructions`] it is that of the start of the current block.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        match self.clock {
+            Clock::Instructions => self.icount + self.skipped,
+            Clock::Host(clock) => clock.now(),
+        }
+    }
+
+    /// The time-stamp counter, `ahead` instructions into the current block.
+    pub(crate) fn tsc(&self, ahead: u8) -> u64 {
+        match self.clock {
+            Clock::Instructions => self.now() + u64::from(ahead),
+            Clock::Host(_) => HostClock::tsc(),
+        }
+        .wrapping_add(self.tsc_offset)
+    }
+
+    /// What [`Clock::Host`]'s guests read as time-stamp counter, minus the host's.
+    pub fn tsc_offset(&self) -> u64 {
+        self.tsc_offset
+    }
+
+    /// Sets [`Self::tsc_offset`].
+    pub fn set_tsc_offset(&mut self, offset: u64) {
+        self.tsc_offset = offset;
+    }
+
+    /// Converts ticks of the time-stamp counter to nanoseconds.
+    pub(crate) fn nanoseconds(&self, ticks: u64) -> u64 {
+        match self.clock {
+            Clock::Instructions => ticks,
+            Clock::Host(clock) => clock.nanoseconds(ticks),
+        }
+    }
+
+    /// Converts nanoseconds to ticks of the time-stamp counter.
+    pub(crate) fn ticks(&self, nanoseconds: u64) -> u64 {
+        match self.clock {
+            Clock::Instructions => nanoseconds,
+            Clock::Host(clock) => clock.ticks(nanoseconds),
+        }
+    }
+
+    /// Instructions retired since the processor was made.
+    pub fn instructions(&self) -> u64 {
+        self.icount
     }
 }
 

@@ -4,8 +4,9 @@ use vbts_bts::DebugCtl;
 
 use crate::insn::Abort;
 use crate::mmu::access::Access;
-use crate::processor::cpu::{Cpu, PendingWork};
+use crate::processor::cpu::Cpu;
 use crate::processor::interrupt::{Event, Source};
+use crate::processor::pending_work::PendingWork;
 use crate::state::vector;
 use crate::state::{SystemState, cr4};
 

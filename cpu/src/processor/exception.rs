@@ -2,8 +2,10 @@
 //! cannot be delivered (SDM Vol. 3A 6.15, interrupt 8).
 
 use crate::insn::Abort;
-use crate::processor::cpu::{Cpu, Fault, PendingWork};
+use crate::processor::cpu::Cpu;
+use crate::processor::fault::Fault;
 use crate::processor::interrupt::{Event, Source};
+use crate::processor::pending_work::PendingWork;
 use crate::state::vector;
 
 /// The classes of SDM Vol. 3A table 6-4.
@@ -55,7 +57,7 @@ impl Cpu {
             // told precisely; a machine check would be imprecise, and fatal while CR4.MCE is clear.
             Fault::NonCanonical | Fault::Unexecutable => (vector::GP, Some(0)),
             // A code write never gets here; the run loop has its own answer to it.
-            Fault::None | Fault::CodeWrite { .. } | Fault::TripleFault => return None,
+            Fault::None | Fault::CodeWrite { .. } => return None,
         };
         Some(Event {
             vector,

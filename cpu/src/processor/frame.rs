@@ -3,7 +3,8 @@
 
 use crate::insn::Abort;
 use crate::mmu::access::Privilege;
-use crate::processor::cpu::{Cpu, Fault};
+use crate::processor::cpu::Cpu;
+use crate::processor::fault::Fault;
 use crate::processor::segment::{sreg, within_limit};
 use crate::state::flags::Int;
 use crate::state::vector;

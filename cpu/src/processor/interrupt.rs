@@ -4,8 +4,10 @@
 //! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
 
 use crate::insn::{Abort, Exec, Flow, Insn};
-use crate::processor::cpu::{Cpu, Fault, PendingWork};
+use crate::processor::cpu::Cpu;
+use crate::processor::fault::Fault;
 use crate::processor::frame::Frame;
+use crate::processor::pending_work::PendingWork;
 use crate::processor::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
 use crate::state::flags::Int;
 use crate::state::vector;

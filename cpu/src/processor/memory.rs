@@ -8,14 +8,11 @@ use crate::insn::{Abort, Insn};
 use crate::mmu::access::{Access, Privilege, canonical};
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
-use crate::processor::cpu::{Cpu, Fault, PendingWork};
+use crate::processor::cpu::Cpu;
+use crate::processor::fault::Fault;
+use crate::processor::pending_work::PendingWork;
+use crate::processor::translation::Target;
 use crate::state::flags::Int;
-
-/// Where a linear address leads.
-enum Target {
-    Ram(Hit),
-    Mmio(u64),
-}
 
 impl Cpu {
     /// Loads from linear address `la` with the privilege of the current CPL.
@@ -424,81 +421,6 @@ impl Cpu {
             }
         }
         Ok(())
-    }
-
-    /// Where an instruction fetch at `la` leads: host address of the byte, and guest-physical
-    /// address.
-    pub(crate) fn translate_fetch(&mut self, la: u64) -> Result<Hit, Abort> {
-        let privilege = if self.cpl == 3 {
-            Privilege::User
-        } else {
-            Privilege::Supervisor
-        };
-        match self.translate(la, Access::Execute, privilege)? {
-            Target::Ram(hit) => Ok(hit),
-            // No hardware executes device registers usefully; a machine check would be the closest
-            // match.
-            Target::Mmio(_) => Err(self.abort(Fault::Unexecutable)),
-        }
-    }
-
-    /// The guest-physical address behind `la`, for a privileged reader such as a debugger; sets no
-    /// fault.
-    pub fn translate_quietly(&mut self, la: u64) -> Option<u64> {
-        let la = la & self.linear_mask;
-        if !canonical(la) {
-            return None;
-        }
-        paging::walk(
-            &self.ram,
-            &self.sys,
-            la,
-            Access::Read,
-            Privilege::Supervisor,
-        )
-        .ok()
-        .map(|w| w.gpa)
-    }
-
-    fn translate(
-        &mut self,
-        la: u64,
-        access: Access,
-        privilege: Privilege,
-    ) -> Result<Target, Abort> {
-        let class = if privilege == Privilege::UserAligned {
-            Privilege::User
-        } else {
-            privilege
-        };
-        let la = la & self.linear_mask;
-        if let Some(hit) = self.tlb.find(la, access, class) {
-            return Ok(Target::Ram(hit));
-        }
-        if !canonical(la) {
-            return Err(self.abort(Fault::NonCanonical));
-        }
-        let walk = match paging::walk(&self.ram, &self.sys, la, access, class) {
-            Ok(w) => w,
-            Err(error) => return Err(self.abort(Fault::Page { la, error })),
-        };
-        let Some(page) = self.ram.page(walk.gpa) else {
-            return Ok(Target::Mmio(walk.gpa));
-        };
-        let hit = Hit {
-            // SAFETY: `page` is the start of a page of RAM.
-            host: unsafe { page.as_ptr().add((la & 0xFFF) as usize) },
-            gpa: walk.gpa,
-            write_tracked: access == Access::Write && self.is_write_tracked(walk.gpa),
-            global: walk.global,
-        };
-        if !self.watched(la, access) {
-            self.tlb.insert(la, access, class, hit);
-            if walk.large {
-                self.tlb.insert_large(la);
-            }
-        }
-        Ok(Target::Ram(hit))
     }
 }
 

@@ -1,20 +1,26 @@
 //! The processor that instructions act on: registers, memory access, segmentation, events,
 //! model-specific registers, counters and branch recording.
 
+mod arch_state;
 pub(crate) mod branch_trace;
 pub mod clock;
 pub mod cpu;
 mod cpuid;
 pub(crate) mod debug;
 pub(crate) mod exception;
+pub(crate) mod fault;
 pub(crate) mod frame;
 pub(crate) mod interrupt;
 pub(crate) mod jump_keys;
 pub(crate) mod memory;
+mod mode;
 pub(crate) mod msr;
+pub(crate) mod pending_work;
 pub mod platform;
 pub(crate) mod pmu;
+mod registers;
 pub(crate) mod reset;
 pub(crate) mod segment;
 mod spin;
+mod translation;
 pub mod usage;

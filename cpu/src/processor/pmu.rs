@@ -27,7 +27,8 @@ use vbts_bts::DebugCtl;
 use crate::decode::MAX_BLOCK;
 use crate::model::Model;
 use crate::processor::clock::{Clock, HostClock};
-use crate::processor::cpu::{Cpu, PendingWork};
+use crate::processor::cpu::Cpu;
+use crate::processor::pending_work::PendingWork;
 use crate::state::PmuState;
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, the pin, is nowhere; version 2 has no "any thread".

@@ -1,0 +1,88 @@
+//! Export and import of the architectural state.
+
+use crate::processor::clock::Clock;
+use crate::processor::cpu::Cpu;
+use crate::processor::debug::{DR6_ONES, DR7_ONES};
+use crate::processor::pending_work::PendingWork;
+use crate::state::{ArchState, MsrState, PendingEvent, cr0};
+
+impl Cpu {
+    /// Exports the architectural state, at an instruction boundary.
+    pub fn state(&self) -> ArchState {
+        let mut gpr = [0; 16];
+        gpr.copy_from_slice(&self.gpr[..16]);
+        ArchState {
+            gpr,
+            rip: self.rip,
+            rflags: self.rflags(),
+            sys: self.sys.clone(),
+            msr: MsrState {
+                debugctl: self.recorder.debugctl(),
+                ds_area: self.recorder.ds_area(),
+                ..self.msr.clone()
+            },
+            x87: self.x87,
+            xmm: self.xmm,
+            mxcsr: self.mxcsr,
+            tsc: self.tsc(0),
+            nmi_blocked: self.nmi_blocked,
+            interrupt_shadow: self.pending_work.contains(PendingWork::SHADOW),
+            halted: self.pending_work.contains(PendingWork::HALTED),
+            pending: if self.pending_work.contains(PendingWork::DEBUG) {
+                Some(PendingEvent::Debug(self.pending_db))
+            } else {
+                self.accepted
+            },
+        }
+    }
+
+    /// Imports the architectural state. Values of DEBUGCTL and DS_AREA that this processor would not
+    /// accept are loaded as zero.
+    pub fn load_state(&mut self, s: &ArchState) {
+        self.gpr[..16].copy_from_slice(&s.gpr);
+        self.rip = s.rip;
+        self.sys = s.sys.clone();
+        self.sys.dr6 |= DR6_ONES;
+        self.sys.dr7 |= DR7_ONES;
+        self.msr = s.msr.clone();
+        if self.recorder.set_debugctl(s.msr.debugctl).is_err() {
+            let _ = self.recorder.set_debugctl(0);
+        }
+        if self.recorder.set_ds_area(s.msr.ds_area).is_err() {
+            let _ = self.recorder.set_ds_area(0);
+        }
+        self.x87 = s.x87;
+        self.xmm = s.xmm;
+        self.mxcsr = s.mxcsr;
+        // The host's counter advances by itself.
+        if matches!(self.clock, Clock::Instructions) {
+            self.tsc_offset = s.tsc.wrapping_sub(self.now());
+        }
+        self.nmi_blocked = s.nmi_blocked;
+        self.pending_work &= PendingWork::INVALIDATE;
+        self.pending_work
+            .set(PendingWork::SHADOW, s.interrupt_shadow);
+        self.pending_work.set(PendingWork::HALTED, s.halted);
+        (self.pending_db, self.accepted) = (0, None);
+        match s.pending {
+            Some(PendingEvent::Debug(causes)) => {
+                self.pending_db = causes;
+                self.pending_work |= PendingWork::DEBUG;
+            }
+            Some(event) => {
+                self.accepted = Some(event);
+                self.pending_work |= PendingWork::ACCEPTED;
+            }
+            None => {}
+        }
+        self.set_rflags(s.rflags, !0);
+        self.cpl = if s.sys.cr0 & cr0::PE == 0 {
+            0
+        } else {
+            s.sys.seg[2].dpl()
+        };
+        self.load_counters();
+        self.flush_tlb(false);
+        self.update_mode();
+    }
+}

@@ -1,0 +1,117 @@
+//! Translation of linear addresses, and what is forgotten with a translation.
+
+use crate::insn::Abort;
+use crate::mmu::access::{Access, Privilege, canonical};
+use crate::mmu::paging;
+use crate::mmu::tlb::Hit;
+use crate::processor::cpu::Cpu;
+use crate::processor::fault::Fault;
+use crate::state::SystemState;
+
+/// What is at a linear address.
+pub(super) enum Target {
+    Ram(Hit),
+    /// A device, at this guest-physical address.
+    Mmio(u64),
+}
+
+impl Cpu {
+    /// Translates the address of an instruction fetch.
+    pub(crate) fn translate_fetch(&mut self, la: u64) -> Result<Hit, Abort> {
+        let privilege = if self.cpl == 3 {
+            Privilege::User
+        } else {
+            Privilege::Supervisor
+        };
+        match self.translate(la, Access::Execute, privilege)? {
+            Target::Ram(hit) => Ok(hit),
+            // No hardware executes device registers usefully; a machine check would be the closest
+            // match.
+            Target::Mmio(_) => Err(self.abort(Fault::Unexecutable)),
+        }
+    }
+
+    /// The guest-physical address of `la`, for a privileged reader such as a debugger. Sets no
+    /// fault.
+    pub fn translate_quietly(&mut self, la: u64) -> Option<u64> {
+        let la = la & self.linear_mask;
+        if !canonical(la) {
+            return None;
+        }
+        paging::walk(
+            &self.ram,
+            &self.sys,
+            la,
+            Access::Read,
+            Privilege::Supervisor,
+        )
+        .ok()
+        .map(|w| w.gpa)
+    }
+
+    /// Translates `la` through the TLB, or through the page tables, and enters the result into the
+    /// TLB unless a watchpoint is in the page.
+    pub(super) fn translate(
+        &mut self,
+        la: u64,
+        access: Access,
+        privilege: Privilege,
+    ) -> Result<Target, Abort> {
+        let class = if privilege == Privilege::UserAligned {
+            Privilege::User
+        } else {
+            privilege
+        };
+        let la = la & self.linear_mask;
+        if let Some(hit) = self.tlb.find(la, access, class) {
+            return Ok(Target::Ram(hit));
+        }
+        if !canonical(la) {
+            return Err(self.abort(Fault::NonCanonical));
+        }
+        let walk = match paging::walk(&self.ram, &self.sys, la, access, class) {
+            Ok(w) => w,
+            Err(error) => return Err(self.abort(Fault::Page { la, error })),
+        };
+        let Some(page) = self.ram.page(walk.gpa) else {
+            return Ok(Target::Mmio(walk.gpa));
+        };
+        let hit = Hit {
+            // SAFETY: `page` is the start of a page of RAM.
+            host: unsafe { page.as_ptr().add((la & 0xFFF) as usize) },
+            gpa: walk.gpa,
+            write_tracked: access == Access::Write && self.is_write_tracked(walk.gpa),
+            global: walk.global,
+        };
+        if !self.watched(la, access) {
+            self.tlb.insert(la, access, class, hit);
+            if walk.large {
+                self.tlb.insert_large(la);
+            }
+        }
+        Ok(Target::Ram(hit))
+    }
+
+    /// Flushes the TLB; with `keep_global` all but global pages.
+    pub fn flush_tlb(&mut self, keep_global: bool) {
+        self.tlb.flush(keep_global);
+        if keep_global {
+            self.new_local_generation();
+        } else {
+            self.new_generation();
+        }
+    }
+
+    /// Flushes the translation of one page.
+    pub fn flush_tlb_page(&mut self, la: u64) {
+        let large = self.tlb.flush_page(la);
+        self.invalidate_jumps(la, large);
+    }
+
+    /// The PDPTE registers after a load of CR3 in the state `sys`, for an accelerator that does not
+    /// report them. Zero where PAE paging does not use them.
+    pub fn pdptes(&self, sys: &SystemState) -> [u64; 4] {
+        let loaded = paging::is_pae(sys).then(|| paging::pdptes(&self.ram, sys.cr3));
+        loaded.flatten().unwrap_or_default()
+    }
+}
