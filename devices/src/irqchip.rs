@@ -1,13 +1,31 @@
-//! The interrupt controllers of the machine, wired together: 8259A pair, I/O APIC, one local APIC a
-//! processor.
+//! The interrupt controllers of the machine, wired together: an 8259A pair, an I/O APIC, and one
+//! local APIC for each processor.
 
-use std::fmt;
+mod line;
+mod ports;
 
-use crate::Effects;
-use crate::bus::{BusDevice, ByteDevice, Shared, lock, read_le32};
-use crate::ioapic::IoApic;
-use crate::lapic::{Action, DeliveryMode, Destination, LocalApic, Message, StartupEvent};
-use crate::pic::{DualPic, PicPort};
+pub use line::IrqLine;
+pub use ports::{IoApicWindow, PicPorts};
+
+use serde::{Deserialize, Serialize};
+
+use crate::bus::read_le32;
+use crate::ioapic::{IoApic, IoApicState};
+use crate::lapic::{
+    Action, DeliveryMode, Destination, LapicState, LocalApic, Message, StartupEvent,
+};
+use crate::pic::{DualPic, PicPort, PicState};
+use crate::{Effects, StateError};
+
+/// State of the interrupt controllers. The levels of their inputs follow from the states of the
+/// devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IrqChipState {
+    pic: PicState,
+    ioapic: IoApicState,
+    /// By number of the processor.
+    lapics: Vec<LapicState>,
+}
 
 /// The interrupt controllers. `cpu` counts processors from 0; it is also the local APIC ID.
 ///
@@ -18,7 +36,7 @@ pub struct IrqChip {
     pic: DualPic,
     ioapic: IoApic,
     lapics: Vec<LocalApic>,
-    /// The 8259A's INT output as LINT0 of processor 0 last saw it.
+    /// The level of the 8259A's INT output, which is LINT0 of processor 0.
     intr: bool,
 }
 
@@ -38,6 +56,46 @@ impl IrqChip {
             lapics,
             intr: false,
         }
+    }
+
+    /// The state of all controllers.
+    pub fn state(&self) -> IrqChipState {
+        IrqChipState {
+            pic: self.pic.state(),
+            ioapic: self.ioapic.state(),
+            lapics: self.lapics.iter().map(LocalApic::state).collect(),
+        }
+    }
+
+    /// Puts all controllers into `state`. Their inputs keep the levels that they have: each device
+    /// sets its own when its state is restored.
+    ///
+    /// # Errors
+    /// The controllers never have such a state, or it is that of a machine with another number of
+    /// processors. The controllers may then be in a mixed state.
+    pub fn restore(&mut self, state: &IrqChipState) -> Result<(), StateError> {
+        let (saved, present) = (state.lapics.len(), self.lapics.len());
+        if saved != present {
+            return Err(StateError::restore(
+                "the interrupt controllers",
+                format!("it has {saved} local APICs, and the machine has {present}"),
+            ));
+        }
+        self.pic.restore(&state.pic)?;
+        self.ioapic.restore(&state.ioapic)?;
+        for (lapic, state) in self.lapics.iter_mut().zip(&state.lapics) {
+            lapic.restore(state)?;
+        }
+        self.intr = self.pic.intr();
+        Ok(())
+    }
+
+    /// Sets the level of an input without detecting an edge.
+    fn restore_line(&mut self, gsi: u32, level: bool) {
+        if let Ok(input @ 0..16) = u8::try_from(gsi) {
+            self.pic.restore_line(input, level);
+        }
+        self.ioapic.restore_line(gsi, level);
     }
 
     /// Drives an interrupt line: pin `gsi` of the I/O APIC and, below 16, the 8259A input of that
@@ -78,7 +136,8 @@ impl IrqChip {
         }
     }
 
-    /// Delivers a message from processor `sender`, or from the I/O APIC. False if nobody took it.
+    /// Delivers a message from processor `sender`, or from the I/O APIC if that is `None`. Returns
+    /// `false` if no local APIC accepts it.
     fn deliver(&mut self, sender: Option<usize>, message: Message) -> bool {
         let addressed = |(cpu, lapic): (usize, &LocalApic)| match message.destination {
             Destination::Oneself => Some(cpu) == sender,
@@ -185,7 +244,8 @@ impl IrqChip {
         }
     }
 
-    /// True if the 8259A pair asks for `cpu`. Its output is wired to processor 0 alone.
+    /// True if the 8259A pair requests an interrupt of `cpu`. Its output is wired to processor 0
+    /// only.
     fn extint_pending(&self, cpu: usize) -> bool {
         cpu == 0 && self.intr && self.lapic(cpu).is_some_and(LocalApic::takes_extint)
     }
@@ -198,7 +258,7 @@ impl IrqChip {
                 .is_some_and(|l| l.pending_vector().is_some())
     }
 
-    /// The interrupt-acknowledge cycle of `cpu`: the vector, or `None` if nothing is pending any
+    /// The interrupt-acknowledge cycle of `cpu`: the vector, or `None` if no interrupt is pending any
     /// more.
     pub fn acknowledge(&mut self, cpu: usize) -> Option<u8> {
         if self.extint_pending(cpu) {
@@ -264,119 +324,6 @@ impl IrqChip {
     fn ioapic_write(&mut self, offset: u64, value: u32) {
         self.ioapic.write(offset, value);
         self.service_ioapic();
-    }
-}
-
-/// A device's wire into the interrupt controllers.
-pub struct IrqLine {
-    chip: Shared<IrqChip>,
-    gsi: u32,
-    level: bool,
-}
-
-impl IrqLine {
-    /// A wire to `gsi`, not asserted.
-    pub fn new(chip: Shared<IrqChip>, gsi: u32) -> Self {
-        Self {
-            chip,
-            gsi,
-            level: false,
-        }
-    }
-
-    /// Drives the wire to `level`.
-    pub fn set(&mut self, level: bool) -> Effects {
-        if level == self.level {
-            return Effects::empty();
-        }
-        self.level = level;
-        lock(&self.chip).set_irq(self.gsi, level);
-        Effects::INTERRUPTS
-    }
-
-    /// Asserts and deasserts the wire: one edge.
-    pub fn pulse(&mut self) -> Effects {
-        self.set(true) | self.set(false)
-    }
-}
-
-impl fmt::Debug for IrqLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IrqLine")
-            .field("gsi", &self.gsi)
-            .field("level", &self.level)
-            .finish()
-    }
-}
-
-/// The two ports of one 8259A (0x20 or 0xA0), or the ELCR pair (0x4D0), on the port bus.
-#[derive(Debug)]
-pub struct PicPorts {
-    chip: Shared<IrqChip>,
-    ports: [PicPort; 2],
-}
-
-impl PicPorts {
-    /// Ports 0x20 and 0x21.
-    pub fn master(chip: Shared<IrqChip>) -> Self {
-        Self {
-            chip,
-            ports: [PicPort::MasterCommand, PicPort::MasterData],
-        }
-    }
-
-    /// Ports 0xA0 and 0xA1.
-    pub fn slave(chip: Shared<IrqChip>) -> Self {
-        Self {
-            chip,
-            ports: [PicPort::SlaveCommand, PicPort::SlaveData],
-        }
-    }
-
-    /// Ports 0x4D0 and 0x4D1.
-    pub fn elcr(chip: Shared<IrqChip>) -> Self {
-        Self {
-            chip,
-            ports: [PicPort::MasterElcr, PicPort::SlaveElcr],
-        }
-    }
-}
-
-impl ByteDevice for PicPorts {
-    fn read_byte(&mut self, _now: u64, offset: u64) -> (u8, Effects) {
-        let value = lock(&self.chip).pic_read(self.ports[(offset & 1) as usize]);
-        (value, Effects::INTERRUPTS)
-    }
-
-    fn write_byte(&mut self, _now: u64, offset: u64, value: u8) -> Effects {
-        lock(&self.chip).pic_write(self.ports[(offset & 1) as usize], value);
-        Effects::INTERRUPTS
-    }
-}
-
-/// The register window of the I/O APIC on the memory bus.
-#[derive(Debug)]
-pub struct IoApicWindow(Shared<IrqChip>);
-
-impl IoApicWindow {
-    /// The window of the I/O APIC in `chip`.
-    pub fn new(chip: Shared<IrqChip>) -> Self {
-        Self(chip)
-    }
-}
-
-impl BusDevice for IoApicWindow {
-    fn read(&mut self, _now: u64, offset: u64, data: &mut [u8]) -> Effects {
-        let value = lock(&self.0).ioapic.read(offset & !0xF);
-        read_le32(value, offset & 0xF, data);
-        Effects::empty()
-    }
-
-    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) -> Effects {
-        if let Ok(value) = <[u8; 4]>::try_from(data) {
-            lock(&self.0).ioapic_write(offset, u32::from_le_bytes(value));
-        }
-        Effects::INTERRUPTS
     }
 }
 

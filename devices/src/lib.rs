@@ -60,6 +60,7 @@ pub mod power;
 pub mod reset;
 pub mod rtc;
 mod sink;
+mod state;
 pub mod tap;
 pub mod uart;
 pub mod virtio;
@@ -72,3 +73,4 @@ pub use effects::Effects;
 pub type GuestRam = vm_memory::GuestMemoryMmap<DmaGenerations>;
 
 pub use sink::{ByteSink, OutputBuffer};
+pub use state::StateError;

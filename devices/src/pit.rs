@@ -1,11 +1,18 @@
 //! The 8254 programmable interval timer and its system control port 0x61.
 //!
 //! Channel 0 drives IRQ 0, channel 2 the speaker gate; channel 1 (memory refresh) only counts.
-//! Counts are not stored: they follow from the time at which they were loaded.
 
-use crate::Effects;
+mod channel;
+
+use serde::{Deserialize, Serialize};
+
 use crate::bus::ByteDevice;
 use crate::irqchip::IrqLine;
+use crate::state::check;
+use crate::{Effects, StateError};
+use channel::Channel;
+
+const DEVICE: &str = "the 8254";
 
 /// Input clock in Hz: a twelfth of the 14.31818 MHz oscillator.
 pub const PIT_HZ: u64 = 1_193_182;
@@ -25,256 +32,22 @@ fn time_of(clock: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Bits 5:4 of the control word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Low,
-    High,
-    LowHigh,
-}
-
-#[derive(Debug)]
-struct Channel {
-    /// 0 to 5.
-    mode: u8,
-    access: Access,
-    bcd: bool,
-    /// The count register: 0 stands for 65536, or 10000 in BCD.
-    reload: u16,
-    /// Low byte of a two-byte write under way.
-    low: Option<u8>,
-    /// The next read of a two-byte read gives the high byte.
-    read_high: bool,
-    latched_count: Option<u16>,
-    latched_status: Option<u8>,
-    gate: bool,
-    /// The clock at which counting began. `None`: waiting for a count or a trigger.
-    start: Option<u64>,
-    /// Clocks counted when the gate went low.
-    paused: Option<u64>,
-}
-
-impl Channel {
-    fn new(gate: bool) -> Self {
-        Self {
-            mode: 0,
-            access: Access::LowHigh,
-            bcd: false,
-            reload: 0,
-            low: None,
-            read_high: false,
-            latched_count: None,
-            latched_status: None,
-            gate,
-            start: None,
-            paused: None,
-        }
-    }
-
-    /// True for the modes in which a rising gate loads the counter and starts it.
-    fn gate_triggers(&self) -> bool {
-        matches!(self.mode, 1 | 5)
-    }
-
-    fn periodic(&self) -> bool {
-        matches!(self.mode, 2 | 3)
-    }
-
-    /// The initial count, 1 to 65536.
-    fn period(&self) -> u64 {
-        let count = if self.bcd {
-            (0..4).rev().fold(0, |n, digit| {
-                n * 10 + u64::from(self.reload >> (digit * 4) & 0xF)
-            })
-        } else {
-            u64::from(self.reload)
-        };
-        match count {
-            0 if self.bcd => 10_000,
-            0 => 65_536,
-            // A count of 1 is illegal in modes 2 and 3; 2 is the least that divides.
-            1 if self.periodic() => 2,
-            n => n,
-        }
-    }
-
-    fn elapsed(&self, clock: u64) -> Option<u64> {
-        self.paused
-            .or_else(|| Some(clock.saturating_sub(self.start?)))
-    }
-
-    /// The counting element as a read shows it.
-    fn count(&self, clock: u64) -> u16 {
-        let Some(elapsed) = self.elapsed(clock) else {
-            return self.reload;
-        };
-        let period = self.period();
-        let modulus = if self.bcd { 10_000 } else { 65_536 };
-        let count = match self.mode {
-            2 => period - elapsed % period,
-            // Counts down by two, twice a period.
-            3 => {
-                let phase = elapsed % period;
-                let half = period.div_ceil(2);
-                let into = if phase < half { phase } else { phase - half };
-                (period & !1).saturating_sub(into * 2)
-            }
-            _ => (period + modulus - elapsed % modulus) % modulus,
-        } % modulus;
-        if self.bcd {
-            (0..4).fold(0, |bcd, digit| {
-                bcd | ((count / 10u64.pow(digit) % 10) as u16) << (digit * 4)
-            })
-        } else {
-            count as u16
-        }
-    }
-
-    /// The OUT pin.
-    fn out(&self, clock: u64) -> bool {
-        let Some(elapsed) = self.elapsed(clock) else {
-            // Mode 0 starts low, the others idle high.
-            return self.mode != 0;
-        };
-        let period = self.period();
-        if self.periodic() && !self.gate {
-            return true;
-        }
-        match self.mode {
-            0 | 1 => elapsed >= period,
-            2 => elapsed % period != period - 1,
-            3 => elapsed % period < period.div_ceil(2),
-            _ => elapsed != period,
-        }
-    }
-
-    /// The next clock after `clock` at which OUT rises.
-    fn next_rise(&self, clock: u64) -> Option<u64> {
-        let start = self.start.filter(|_| self.paused.is_none())?;
-        let period = self.period();
-        let rise = match self.mode {
-            0 | 1 => start.checked_add(period)?,
-            2 | 3 => start
-                .checked_add((clock.saturating_sub(start) / period + 1).checked_mul(period)?)?,
-            _ => start.checked_add(period + 1)?,
-        };
-        (rise > clock).then_some(rise)
-    }
-
-    fn set_control(&mut self, value: u8) {
-        self.access = match value >> 4 & 3 {
-            1 => Access::Low,
-            2 => Access::High,
-            _ => Access::LowHigh,
-        };
-        self.mode = match value >> 1 & 7 {
-            mode @ 0..=5 => mode,
-            // Bit 2 is "don't care" in modes 2 and 3.
-            mode => mode & 3,
-        };
-        self.bcd = value & 1 != 0;
-        self.reload = 0;
-        self.low = None;
-        self.read_high = false;
-        self.latched_count = None;
-        self.latched_status = None;
-        self.start = None;
-        self.paused = None;
-    }
-
-    fn write(&mut self, clock: u64, value: u8) {
-        self.reload = match (self.access, self.low.take()) {
-            (Access::Low, _) => u16::from(value),
-            (Access::High, _) => u16::from(value) << 8,
-            (Access::LowHigh, Some(low)) => u16::from_le_bytes([low, value]),
-            (Access::LowHigh, None) => {
-                self.low = Some(value);
-                if self.mode == 0 {
-                    // The first byte stops the count.
-                    self.start = None;
-                    self.paused = None;
-                }
-                return;
-            }
-        };
-        if !self.gate_triggers() {
-            self.start = Some(clock);
-            self.paused = (!self.gate).then_some(0);
-        }
-    }
-
-    fn read(&mut self, clock: u64) -> u8 {
-        if let Some(status) = self.latched_status.take() {
-            return status;
-        }
-        let [low, high] = self
-            .latched_count
-            .unwrap_or_else(|| self.count(clock))
-            .to_le_bytes();
-        let (value, done) = match self.access {
-            Access::Low => (low, true),
-            Access::High => (high, true),
-            Access::LowHigh if self.read_high => (high, true),
-            Access::LowHigh => (low, false),
-        };
-        self.read_high = !done;
-        if done {
-            self.latched_count = None;
-        }
-        value
-    }
-
-    fn latch_count(&mut self, clock: u64) {
-        if self.latched_count.is_none() {
-            self.latched_count = Some(self.count(clock));
-        }
-    }
-
-    /// Latches the status byte: OUT, null count, and the control word (8254 data sheet, "Read-Back
-    /// Command").
-    fn latch_status(&mut self, clock: u64) {
-        let access = match self.access {
-            Access::Low => 1,
-            Access::High => 2,
-            Access::LowHigh => 3,
-        };
-        let null_count = self.start.is_none();
-        let status = u8::from(self.out(clock)) << 7
-            | u8::from(null_count) << 6
-            | access << 4
-            | self.mode << 1
-            | u8::from(self.bcd);
-        self.latched_status.get_or_insert(status);
-    }
-
-    fn set_gate(&mut self, clock: u64, gate: bool) {
-        if gate == self.gate {
-            return;
-        }
-        self.gate = gate;
-        if !gate {
-            if !self.gate_triggers() {
-                self.paused = self.elapsed(clock);
-            }
-        } else if self.gate_triggers() || (self.periodic() && self.start.is_some()) {
-            self.start = Some(clock);
-            self.paused = None;
-        } else if let Some(counted) = self.paused.take() {
-            self.start = Some(clock.saturating_sub(counted));
-        }
-    }
-}
-
 const PORT_CONTROL: u64 = 3;
+
+/// State of the timer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PitState {
+    channels: [Channel; 3],
+    speaker: bool,
+    /// The input clock up to which the edges of channel 0 have been delivered.
+    seen: u64,
+}
 
 /// Ports 0x40 to 0x43.
 #[derive(Debug)]
 pub struct Pit {
-    channels: [Channel; 3],
+    state: PitState,
     irq: IrqLine,
-    speaker: bool,
-    /// Up to which clock the edges of channel 0 have been delivered.
-    seen: u64,
 }
 
 impl Pit {
@@ -282,23 +55,48 @@ impl Pit {
     pub fn new(irq: IrqLine) -> Self {
         let channels = [Channel::new(true), Channel::new(true), Channel::new(false)];
         Self {
-            channels,
+            state: PitState {
+                channels,
+                speaker: false,
+                seen: 0,
+            },
             irq,
-            speaker: false,
-            seen: 0,
         }
+    }
+
+    /// The state of the timer.
+    pub fn state(&self) -> PitState {
+        self.state.clone()
+    }
+
+    /// Puts the timer into `state`.
+    ///
+    /// # Errors
+    /// The timer never has such a state.
+    pub fn restore(&mut self, state: &PitState) -> Result<(), StateError> {
+        state.channels.iter().try_for_each(Channel::check)?;
+        for channel in &state.channels[..2] {
+            // The gates of channels 0 and 1 are wired to a high level.
+            check(DEVICE, "gate", channel.gate, channel.gate)?;
+        }
+        self.state = state.clone();
+        // The line is low between two edges.
+        self.irq.restore(false);
+        Ok(())
     }
 
     /// When [`tick`](Self::tick) has to be called next, in ns: the next rising edge of channel 0.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.channels[0].next_rise(self.seen).map(time_of)
+        self.state.channels[0]
+            .next_rise(self.state.seen)
+            .map(time_of)
     }
 
-    /// Delivers the IRQ 0 edge that is due at `now`; several missed ones are one.
+    /// Delivers the IRQ 0 edge that is due at `now`. Several edges that were missed are one.
     pub fn tick(&mut self, now: u64) -> Effects {
         let clock = clocks(now);
-        let rise = self.channels[0].next_rise(self.seen);
-        self.seen = self.seen.max(clock);
+        let rise = self.state.channels[0].next_rise(self.state.seen);
+        self.state.seen = self.state.seen.max(clock);
         match rise {
             Some(at) if at <= clock => self.irq.pulse(),
             _ => Effects::empty(),
@@ -307,7 +105,7 @@ impl Pit {
 
     fn write_control(&mut self, clock: u64, value: u8) {
         let select = value >> 6;
-        if let Some(channel) = self.channels.get_mut(usize::from(select)) {
+        if let Some(channel) = self.state.channels.get_mut(usize::from(select)) {
             if value >> 4 & 3 == 0 {
                 channel.latch_count(clock);
             } else {
@@ -315,7 +113,7 @@ impl Pit {
             }
             return;
         }
-        for (i, channel) in self.channels.iter_mut().enumerate() {
+        for (i, channel) in self.state.channels.iter_mut().enumerate() {
             if value & 2 << i != 0 {
                 if value & 0x20 == 0 {
                     channel.latch_count(clock);
@@ -332,16 +130,16 @@ impl Pit {
         // The refresh request toggles every 15.085 us (18 clocks).
         let clock = clocks(now);
         let refresh = (clock / 18) & 1;
-        u8::from(self.channels[2].gate)
-            | u8::from(self.speaker) << 1
+        u8::from(self.state.channels[2].gate)
+            | u8::from(self.state.speaker) << 1
             | (refresh as u8) << 4
-            | u8::from(self.channels[2].out(clock)) << 5
+            | u8::from(self.state.channels[2].out(clock)) << 5
     }
 
     /// Writes system control port B: bit 0 is the gate of channel 2, bit 1 the speaker.
     pub fn write_port61(&mut self, now: u64, value: u8) {
-        self.channels[2].set_gate(clocks(now), value & 1 != 0);
-        self.speaker = value & 2 != 0;
+        self.state.channels[2].set_gate(clocks(now), value & 1 != 0);
+        self.state.speaker = value & 2 != 0;
     }
 }
 
@@ -350,7 +148,7 @@ impl ByteDevice for Pit {
         let effects = self.tick(now);
         let channel = usize::try_from(offset)
             .ok()
-            .and_then(|i| self.channels.get_mut(i));
+            .and_then(|i| self.state.channels.get_mut(i));
         // The control word register cannot be read.
         (channel.map_or(0xFF, |c| c.read(clocks(now))), effects)
     }
@@ -362,7 +160,7 @@ impl ByteDevice for Pit {
             self.write_control(clock, value);
         } else if let Some(c) = usize::try_from(offset)
             .ok()
-            .and_then(|i| self.channels.get_mut(i))
+            .and_then(|i| self.state.channels.get_mut(i))
         {
             c.write(clock, value);
         }

@@ -2,16 +2,25 @@
 //!
 //! The clock starts at a given epoch and runs on virtual time.
 
-use crate::Effects;
+mod civil;
+
+use serde::{Deserialize, Serialize};
+
 use crate::bus::ByteDevice;
 use crate::irqchip::IrqLine;
+use crate::state::{check, check_bits};
+use crate::{Effects, StateError};
+use civil::Civil;
+
+const DEVICE: &str = "the real-time clock";
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// The update-in-progress bit is set this long before the registers change.
 const UIP_NS: u64 = 244_000;
-const DAY: i64 = 86_400;
 /// The end of the year 9999, the last that two pairs of digits can show.
 const LAST_EPOCH: u64 = 253_402_300_799;
+/// No calculation with seconds since 1970 up to this number, or down to its negative, overflows.
+const MAX_EPOCH: u64 = 1 << 62;
 
 const SECONDS: u8 = 0x00;
 const SECONDS_ALARM: u8 = 0x01;
@@ -39,74 +48,72 @@ const B_SET: u8 = 0x80;
 const PERIODIC: u8 = 0x40;
 const ALARM: u8 = 0x20;
 const UPDATE: u8 = 0x10;
-const C_IRQ: u8 = 0x80;
+const FLAGS: u8 = PERIODIC | ALARM | UPDATE;
+/// Bit of status C: an enabled interrupt flag is set.
+const C_IRQF: u8 = 0x80;
 const D_VALID: u8 = 0x80;
 
-/// A civil date and time (UTC, proleptic Gregorian calendar).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Civil {
-    year: i64,
-    month: i64,
-    day: i64,
-    hour: i64,
-    minute: i64,
-    second: i64,
-}
-
-impl Civil {
-    /// Seconds since 1970-01-01. Fields out of range carry over, as they do on the chip.
-    fn epoch(self) -> i64 {
-        // Years begin in March here, so that the leap day is the last one.
-        let months = self.year * 12 + self.month - 3;
-        let (year, month) = (months.div_euclid(12), months.rem_euclid(12));
-        let days = year * 365 + year.div_euclid(4) - year.div_euclid(100)
-            + year.div_euclid(400)
-            + (month * 153 + 2) / 5
-            + self.day
-            - 1
-            - 719_468;
-        days * DAY + self.hour * 3600 + self.minute * 60 + self.second
-    }
-
-    fn from_epoch(epoch: i64) -> Self {
-        let (days, second) = (epoch.div_euclid(DAY) + 719_468, epoch.rem_euclid(DAY));
-        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year_of_era =
-            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let march_month = (5 * day_of_year + 2) / 153;
-        let month = (march_month + 2) % 12 + 1;
-        Self {
-            year: era * 400 + year_of_era + i64::from(month <= 2),
-            month,
-            day: day_of_year - (153 * march_month + 2) / 5 + 1,
-            hour: second / 3600,
-            minute: second / 60 % 60,
-            second: second % 60,
-        }
-    }
-
-    /// 1 for Sunday to 7 for Saturday.
-    fn day_of_week(self) -> i64 {
-        (self.epoch().div_euclid(DAY) + 4).rem_euclid(7) + 1
-    }
-}
-
-/// The clock and 114 bytes of memory.
-#[derive(Debug)]
-pub struct Rtc {
-    irq: IrqLine,
+/// State of the clock and its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RtcState {
     index: u8,
-    memory: [u8; 128],
+    /// The registers that are memory, in rows of 16.
+    memory: [[u8; 16]; 8],
     /// Seconds since 1970 at virtual time zero.
     epoch: i64,
     /// The time registers while status B has SET.
     stopped: Option<Civil>,
     status_a: u8,
     status_b: u8,
+    /// The interrupt flags. IRQF follows from them and status B.
     status_c: u8,
-    /// Up to when `status_c` is right.
+    /// The virtual time in ns at which the interrupt flags were brought up to date.
     seen: u64,
+}
+
+impl RtcState {
+    /// Refuses a state that the clock never has.
+    fn check(&self) -> Result<(), StateError> {
+        check_bits(DEVICE, "register index", self.index, 0x7F)?;
+        check_bits(DEVICE, "status A", self.status_a, (!A_UIP).into())?;
+        check_bits(DEVICE, "status C", self.status_c, FLAGS.into())?;
+        let epoch = self.epoch;
+        let possible = epoch.unsigned_abs() <= MAX_EPOCH;
+        check(DEVICE, "epoch", epoch as u64, possible)?;
+        let set = self.status_b & B_SET != 0;
+        let consistent = set == self.stopped.is_some();
+        check(DEVICE, "status B", self.status_b, consistent)?;
+        match self.stopped {
+            Some(time) if !time.is_possible() => Err(StateError::restore(
+                DEVICE,
+                format!("its time registers cannot be {time:?}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn memory(&self, index: u8) -> u8 {
+        let row = self.memory.get(usize::from(index >> 4));
+        row.map_or(0, |row| row[usize::from(index & 0xF)])
+    }
+
+    fn set_memory(&mut self, index: u8, value: u8) {
+        if let Some(row) = self.memory.get_mut(usize::from(index >> 4)) {
+            row[usize::from(index & 0xF)] = value;
+        }
+    }
+
+    /// Whether an enabled interrupt flag is set: the level of the interrupt line.
+    fn interrupts(&self) -> bool {
+        self.status_b & self.status_c & FLAGS != 0
+    }
+}
+
+/// The clock and 114 bytes of memory.
+#[derive(Debug)]
+pub struct Rtc {
+    state: RtcState,
+    irq: IrqLine,
 }
 
 impl Rtc {
@@ -114,27 +121,46 @@ impl Rtc {
     /// zero. `irq` is IRQ 8.
     pub fn new(irq: IrqLine, epoch: u64) -> Self {
         Self {
+            state: RtcState {
+                index: 0,
+                memory: [[0; 16]; 8],
+                epoch: epoch.min(LAST_EPOCH) as i64,
+                stopped: None,
+                status_a: A_RESET,
+                status_b: B_24_HOURS,
+                status_c: 0,
+                seen: 0,
+            },
             irq,
-            index: 0,
-            memory: [0; 128],
-            epoch: epoch.min(LAST_EPOCH) as i64,
-            stopped: None,
-            status_a: A_RESET,
-            status_b: B_24_HOURS,
-            status_c: 0,
-            seen: 0,
         }
+    }
+
+    /// The state of the clock and its memory.
+    pub fn state(&self) -> RtcState {
+        self.state.clone()
+    }
+
+    /// Puts the clock and its memory into `state`.
+    ///
+    /// # Errors
+    /// The clock never has such a state.
+    pub fn restore(&mut self, state: &RtcState) -> Result<(), StateError> {
+        state.check()?;
+        self.state = state.clone();
+        self.irq.restore(self.state.interrupts());
+        Ok(())
     }
 
     fn civil(&self, now: u64) -> Civil {
         let seconds = i64::try_from(now / NS_PER_SECOND).unwrap_or(0);
-        self.stopped
-            .unwrap_or_else(|| Civil::from_epoch(self.epoch.saturating_add(seconds)))
+        self.state
+            .stopped
+            .unwrap_or_else(|| Civil::from_epoch(self.state.epoch.saturating_add(seconds)))
     }
 
     /// The period of the periodic interrupt in ns (MC146818A table 5).
     fn period(&self) -> Option<u64> {
-        let rate = match self.status_a & 0xF {
+        let rate = match self.state.status_a & 0xF {
             0 => return None,
             // The first two selections repeat 256 and 128 Hz.
             low @ 1..=2 => low + 7,
@@ -145,7 +171,7 @@ impl Rtc {
 
     fn encode(&self, value: i64) -> u8 {
         let value = value as u8;
-        if self.status_b & B_BINARY != 0 {
+        if self.state.status_b & B_BINARY != 0 {
             value
         } else {
             ((value / 10) << 4) | (value % 10)
@@ -153,7 +179,7 @@ impl Rtc {
     }
 
     fn decode(&self, value: u8) -> i64 {
-        if self.status_b & B_BINARY != 0 {
+        if self.state.status_b & B_BINARY != 0 {
             i64::from(value)
         } else {
             i64::from(value >> 4) * 10 + i64::from(value & 0xF)
@@ -161,7 +187,7 @@ impl Rtc {
     }
 
     fn encode_hour(&self, hour: i64) -> u8 {
-        if self.status_b & B_24_HOURS != 0 {
+        if self.state.status_b & B_24_HOURS != 0 {
             return self.encode(hour);
         }
         let pm = if hour >= 12 { 0x80 } else { 0 };
@@ -169,7 +195,7 @@ impl Rtc {
     }
 
     fn decode_hour(&self, value: u8) -> i64 {
-        if self.status_b & B_24_HOURS != 0 {
+        if self.state.status_b & B_24_HOURS != 0 {
             return self.decode(value);
         }
         let pm = if value & 0x80 != 0 { 12 } else { 0 };
@@ -179,7 +205,7 @@ impl Rtc {
     fn read_register(&mut self, now: u64) -> (u8, Effects) {
         let mut effects = Effects::empty();
         let t = self.civil(now);
-        let value = match self.index {
+        let value = match self.state.index {
             SECONDS => self.encode(t.second),
             MINUTES => self.encode(t.minute),
             HOURS => self.encode_hour(t.hour),
@@ -190,29 +216,30 @@ impl Rtc {
             CENTURY => self.encode(t.year.div_euclid(100).rem_euclid(100)),
             STATUS_A => {
                 let updating =
-                    now % NS_PER_SECOND >= NS_PER_SECOND - UIP_NS && self.stopped.is_none();
-                self.status_a | if updating { A_UIP } else { 0 }
+                    now % NS_PER_SECOND >= NS_PER_SECOND - UIP_NS && self.state.stopped.is_none();
+                self.state.status_a | if updating { A_UIP } else { 0 }
             }
-            STATUS_B => self.status_b,
+            STATUS_B => self.state.status_b,
             STATUS_C => {
+                let irqf = if self.state.interrupts() { C_IRQF } else { 0 };
                 effects = self.irq.set(false);
-                std::mem::take(&mut self.status_c)
+                std::mem::take(&mut self.state.status_c) | irqf
             }
             STATUS_D => D_VALID,
-            index => self.memory[usize::from(index)],
+            index => self.state.memory(index),
         };
         (value, effects)
     }
 
     fn write_register(&mut self, now: u64, value: u8) -> Effects {
-        match self.index {
+        match self.state.index {
             SECONDS | MINUTES | HOURS | DAY_OF_WEEK | DAY_OF_MONTH | MONTH | YEAR | CENTURY => {
                 self.write_time(now, value);
             }
-            STATUS_A => self.status_a = value & !A_UIP,
+            STATUS_A => self.state.status_a = value & !A_UIP,
             STATUS_B => return self.write_status_b(now, value),
             STATUS_C | STATUS_D => {}
-            index => self.memory[usize::from(index)] = value,
+            index => self.state.set_memory(index, value),
         }
         Effects::empty()
     }
@@ -220,7 +247,7 @@ impl Rtc {
     fn write_time(&mut self, now: u64, value: u8) {
         let mut t = self.civil(now);
         let n = self.decode(value);
-        match self.index {
+        match self.state.index {
             SECONDS => t.second = n,
             MINUTES => t.minute = n,
             HOURS => t.hour = self.decode_hour(value),
@@ -231,44 +258,37 @@ impl Rtc {
             // The day of the week follows from the date.
             _ => {}
         }
-        if self.stopped.is_some() {
-            self.stopped = Some(t);
+        if self.state.stopped.is_some() {
+            self.state.stopped = Some(t);
         } else {
             self.set_time(now, t);
         }
     }
 
     fn set_time(&mut self, now: u64, t: Civil) {
-        self.epoch = t.epoch() - i64::try_from(now / NS_PER_SECOND).unwrap_or(0);
+        self.state.epoch = t.epoch() - i64::try_from(now / NS_PER_SECOND).unwrap_or(0);
     }
 
     fn write_status_b(&mut self, now: u64, value: u8) -> Effects {
         let set = value & B_SET != 0;
-        if set && self.stopped.is_none() {
-            self.stopped = Some(self.civil(now));
-        } else if !set && let Some(t) = self.stopped.take() {
+        if set && self.state.stopped.is_none() {
+            self.state.stopped = Some(self.civil(now));
+        } else if !set && let Some(t) = self.state.stopped.take() {
             self.set_time(now, t);
         }
         // SET clears the update-ended interrupt enable.
-        self.status_b = if set { value & !UPDATE } else { value };
+        self.state.status_b = if set { value & !UPDATE } else { value };
         self.update_irq()
     }
 
     fn update_irq(&mut self) -> Effects {
-        let pending = self.status_b & self.status_c & (PERIODIC | ALARM | UPDATE) != 0;
-        if pending {
-            self.status_c |= C_IRQ;
-        } else {
-            self.status_c &= !C_IRQ;
-        }
-        self.irq.set(pending)
+        self.irq.set(self.state.interrupts())
     }
 
     /// The seconds since 1970 of the next alarm after `epoch`. 0xC0 and above in an alarm register
     /// matches anything.
     fn next_alarm(&self, epoch: i64) -> Option<i64> {
-        let fields =
-            [SECONDS_ALARM, MINUTES_ALARM, HOURS_ALARM].map(|i| self.memory[usize::from(i)]);
+        let fields = [SECONDS_ALARM, MINUTES_ALARM, HOURS_ALARM].map(|i| self.state.memory(i));
         let matches = |field: u8, value: i64| field >= 0xC0 || self.decode(field) == value;
         let hour_matches = |hour: i64| fields[2] >= 0xC0 || self.decode_hour(fields[2]) == hour;
         let second = (0..60).find(|s| matches(fields[0], *s))?;
@@ -295,24 +315,24 @@ impl Rtc {
             && (fields[2] >= 0xC0 || self.decode_hour(fields[2]) == hour)
     }
 
-    /// When each interrupt flag rises next after `self.seen`, in ns.
+    /// When each interrupt flag rises next after `self.state.seen`, in ns.
     fn next_events(&self) -> [(u8, Option<u64>); 3] {
-        let running = self.stopped.is_none();
-        let second = self.seen / NS_PER_SECOND;
+        let running = self.state.stopped.is_none();
+        let second = self.state.seen / NS_PER_SECOND;
         let update = (second + 1).checked_mul(NS_PER_SECOND).filter(|_| running);
         let alarm = || {
-            let base = self.epoch.checked_add(i64::try_from(second).ok()?)?;
-            let at = self.next_alarm(base)?.checked_sub(self.epoch)?;
+            let base = self.state.epoch.checked_add(i64::try_from(second).ok()?)?;
+            let at = self.next_alarm(base)?.checked_sub(self.state.epoch)?;
             u64::try_from(at).ok()?.checked_mul(NS_PER_SECOND)
         };
         let periodic = self
             .period()
-            .and_then(|p| (self.seen / p + 1).checked_mul(p));
+            .and_then(|p| (self.state.seen / p + 1).checked_mul(p));
         [
             (PERIODIC, periodic),
             (
                 ALARM,
-                if running && self.status_b & ALARM != 0 {
+                if running && self.state.status_b & ALARM != 0 {
                     alarm()
                 } else {
                     None
@@ -324,26 +344,26 @@ impl Rtc {
 
     /// When [`tick`](Self::tick) has to be called next, in ns: the next enabled interrupt.
     pub fn next_deadline(&self) -> Option<u64> {
-        if self.status_b & (PERIODIC | ALARM | UPDATE) == 0 {
+        if self.state.status_b & FLAGS == 0 {
             return None;
         }
         let enabled = |(flag, at): (u8, Option<u64>)| {
-            at.filter(|_| self.status_b & flag != 0 && self.status_c & flag == 0)
+            at.filter(|_| self.state.status_b & flag != 0 && self.state.status_c & flag == 0)
         };
         self.next_events().into_iter().filter_map(enabled).min()
     }
 
     /// Brings the interrupt flags up to `now`.
     pub fn tick(&mut self, now: u64) -> Effects {
-        if now <= self.seen {
+        if now <= self.state.seen {
             return Effects::empty();
         }
         for (flag, at) in self.next_events() {
             if at.is_some_and(|at| at <= now) {
-                self.status_c |= flag;
+                self.state.status_c |= flag;
             }
         }
-        self.seen = now;
+        self.state.seen = now;
         self.update_irq()
     }
 }
@@ -362,7 +382,7 @@ impl ByteDevice for Rtc {
     fn write_byte(&mut self, now: u64, offset: u64, value: u8) -> Effects {
         if offset == 0 {
             // Bit 7 would mask NMIs at the chip set; this one has no such source.
-            self.index = value & 0x7F;
+            self.state.index = value & 0x7F;
             Effects::empty()
         } else {
             self.tick(now) | self.write_register(now, value)

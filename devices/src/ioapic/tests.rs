@@ -90,3 +90,19 @@ fn pins_that_do_not_exist_are_ignored() {
     assert_eq!(io.next_message(0), None);
     assert_eq!(io.next_message(32), None);
 }
+
+#[test]
+fn impossible_states_are_refused() {
+    let states: [fn(&mut IoApicState); 3] = [
+        |s| s.id = 0x10,
+        |s| s.edges = 1 << 24,
+        |s| s.redirection[3] = 1 << 12,
+    ];
+    for change in states {
+        let mut io = IoApic::new();
+        let mut state = io.state();
+        change(&mut state);
+        let error = io.restore(&state).unwrap_err().to_string();
+        assert!(error.contains("the I/O APIC"), "{error}");
+    }
+}

@@ -1,5 +1,5 @@
 use super::*;
-use crate::bus::shared;
+use crate::bus::{BusDevice, ByteDevice, lock, shared};
 
 fn lapic(chip: &mut IrqChip, cpu: usize, offset: u64, value: u32) {
     chip.lapic_write(cpu, 0, offset, &value.to_le_bytes());
@@ -154,4 +154,30 @@ fn the_windows_reach_the_chip() {
     assert!(!lock(&chip).intr_pending(0), "masked");
     IrqLine::new(chip.clone(), 4).pulse();
     assert!(lock(&chip).intr_pending(0));
+}
+
+#[test]
+fn restored_controllers_keep_the_levels_of_their_inputs() {
+    let chip = shared(smp(1));
+    redirect(&mut lock(&chip), 5, 0x8041, 0);
+    lock(&chip).set_irq(5, true);
+    let state = lock(&chip).state();
+
+    let restored = shared(IrqChip::new(1, false));
+    let mut line = IrqLine::new(restored.clone(), 5);
+    line.restore(true);
+    lock(&restored).restore(&state).unwrap();
+    assert_eq!(lock(&restored).state(), state);
+    assert_eq!(lock(&restored).acknowledge(0), Some(0x41));
+    lapic(&mut lock(&restored), 0, 0xB0, 0);
+    assert_eq!(lock(&restored).acknowledge(0), Some(0x41), "still asserted");
+    assert_eq!(line.set(false), Effects::INTERRUPTS);
+    lapic(&mut lock(&restored), 0, 0xB0, 0);
+    assert_eq!(lock(&restored).acknowledge(0), None);
+}
+
+#[test]
+fn the_number_of_processors_has_to_match() {
+    let error = IrqChip::new(1, false).restore(&smp(2).state()).unwrap_err();
+    assert!(error.to_string().contains("2 local APICs"), "{error}");
 }

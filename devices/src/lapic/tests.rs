@@ -1,3 +1,6 @@
+use super::registers::{
+    ESR_ILLEGAL_REGISTER, ESR_RECEIVE_ILLEGAL_VECTOR, ESR_SEND_ILLEGAL_VECTOR, reg,
+};
 use super::*;
 
 fn enabled() -> LocalApic {
@@ -36,7 +39,7 @@ fn registers_after_reset() {
         assert!((0..8).all(|i| a.read(0, bank + i * 16) == 0));
     }
     assert_eq!(a.rdmsr(0, IA32_APIC_BASE), Some(0xFEE0_0900));
-    assert_eq!(a.errors, 0);
+    assert_eq!(a.state.errors, 0);
 }
 
 #[test]
@@ -334,4 +337,51 @@ fn virtual_wire_mode() {
     a.set_virtual_wire_mode();
     assert!(a.takes_extint());
     assert_eq!((a.read(0, 0x350), a.read(0, 0x360)), (0x700, 0x400));
+}
+
+#[test]
+fn a_restored_local_apic_continues() {
+    let mut a = enabled();
+    a.write(0, reg::DIVIDE_CONFIGURATION, 0xB);
+    a.write(0, reg::LVT_TIMER, 0x2_00EC);
+    a.write(0, reg::INITIAL_COUNT, 500);
+    fixed(&mut a, 0x31, false);
+    a.ack();
+    fixed(&mut a, 0x41, true);
+    a.accept(DeliveryMode::Nmi, 0, false);
+    let mut restored = LocalApic::new(3, true, true);
+    restored.restore(&a.state()).unwrap();
+    assert_eq!(restored.state(), a.state());
+    assert_eq!(restored.read(100, reg::CURRENT_COUNT), 400);
+    assert!(restored.take_nmi());
+    assert_eq!(restored.ack(), Some(0x41));
+    restored.tick(1000);
+    assert_eq!(restored.ack(), Some(0xEC));
+    assert_eq!(restored.next_deadline(), Some(1500), "still periodic");
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let states: [fn(&mut LapicState); 9] = [
+        |s| s.apic_base |= 1,
+        |s| s.apic_base ^= APIC_BASE_BSP,
+        |s| s.ldr = 1,
+        |s| s.dfr = 0,
+        |s| s.svr = 0x400,
+        |s| s.icr = 1 << 20,
+        |s| s.lvt[Lvt::Error as usize] = 0x100,
+        |s| s.esr = 0x100,
+        |s| s.errors = 0x100,
+    ];
+    for change in states {
+        let mut a = enabled();
+        let mut state = a.state();
+        change(&mut state);
+        let error = a.restore(&state).unwrap_err().to_string();
+        assert!(error.contains("a local APIC"), "{error}");
+    }
+    let mut with_deadline = enabled();
+    with_deadline.write(0, reg::LVT_TIMER, 0x4_00EC);
+    let mut without = LocalApic::new(3, true, false);
+    assert!(without.restore(&with_deadline.state()).is_err());
 }

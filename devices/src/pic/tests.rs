@@ -139,3 +139,36 @@ fn special_mask_mode_lets_lower_priorities_through() {
     p.write(MasterCommand, 0x68);
     assert_eq!(p.acknowledge(), 0x35);
 }
+
+#[test]
+fn a_restored_pair_continues() {
+    let mut p = initialized();
+    pulse(&mut p, 4);
+    assert_eq!(p.acknowledge(), 0x34);
+    pulse(&mut p, 3);
+    pulse(&mut p, 9);
+    let mut restored = DualPic::new();
+    restored.restore(&p.state()).unwrap();
+    assert_eq!(restored.state(), p.state());
+    assert_eq!(restored.acknowledge(), 0x39, "above IR4, in service");
+    restored.write(SlaveCommand, 0x20);
+    restored.write(MasterCommand, 0x20);
+    assert_eq!(restored.acknowledge(), 0x33);
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let states: [fn(&mut PicState); 4] = [
+        |s| s.master.lowest = 8,
+        |s| s.slave.lowest = 255,
+        |s| s.master.vector_base = 1,
+        |s| s.slave.elcr = 1,
+    ];
+    for change in states {
+        let mut p = DualPic::new();
+        let mut state = p.state();
+        change(&mut state);
+        let error = p.restore(&state).unwrap_err().to_string();
+        assert!(error.contains("the 8259A pair"), "{error}");
+    }
+}

@@ -112,13 +112,16 @@ fn square_wave_and_bcd() {
         (999, 2, false),
     ] {
         assert_eq!(
-            (p.channels[0].count(clock), p.channels[0].out(clock)),
+            (
+                p.state.channels[0].count(clock),
+                p.state.channels[0].out(clock)
+            ),
             (count, out)
         );
     }
     program(&mut p, 0, 0x31, 0x1000);
-    assert_eq!(p.channels[0].count(1), 0x0999);
-    assert_eq!(p.channels[0].count(1001), 0x9999);
+    assert_eq!(p.state.channels[0].count(1), 0x0999);
+    assert_eq!(p.state.channels[0].count(1001), 0x9999);
 }
 
 #[test]
@@ -175,5 +178,34 @@ fn no_control_word_or_count_panics() {
         p.next_deadline();
         p.read_port61(u64::MAX);
         p.write_port61(u64::MAX, control);
+    }
+}
+
+#[test]
+fn a_restored_timer_continues() {
+    let (mut p, _) = pit();
+    program(&mut p, 0, 0x34, 1000);
+    p.write_byte(0, 3, 0x00);
+    p.tick(900_000);
+    let (mut restored, chip) = pit();
+    restored.restore(&p.state()).unwrap();
+    assert_eq!(restored.next_deadline(), p.next_deadline());
+    assert_eq!(read16(&mut restored, 900_000, 0), 1000, "the latched count");
+    let now = p.next_deadline().unwrap();
+    assert!(!took_irq(&chip));
+    assert_eq!(restored.tick(now), Effects::INTERRUPTS);
+    assert!(took_irq(&chip));
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let states: [fn(&mut PitState); 2] =
+        [|s| s.channels[1].gate = false, |s| s.channels[2].mode = 6];
+    for change in states {
+        let (mut p, _) = pit();
+        let mut state = p.state();
+        change(&mut state);
+        let error = p.restore(&state).unwrap_err().to_string();
+        assert!(error.contains("the 8254"), "{error}");
     }
 }

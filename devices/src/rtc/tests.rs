@@ -1,3 +1,4 @@
+use super::civil::DAY;
 use super::*;
 use crate::irqchip::{IrqChip, PicPorts};
 use crate::{Shared, lock, shared};
@@ -148,8 +149,8 @@ fn the_update_ended_interrupt() {
         "nothing new until the flag is read"
     );
     assert_eq!(
-        get(&mut r, SECOND, STATUS_C) & (C_IRQ | UPDATE),
-        C_IRQ | UPDATE
+        get(&mut r, SECOND, STATUS_C) & (C_IRQF | UPDATE),
+        C_IRQF | UPDATE
     );
     assert_eq!(get(&mut r, SECOND, STATUS_C), 0);
     assert_eq!(r.next_deadline(), Some(2 * SECOND));
@@ -192,4 +193,90 @@ fn the_periodic_interrupt() {
     }
     set(&mut r, 0, STATUS_A, 0x20);
     assert_eq!(r.next_deadline(), None);
+}
+
+#[test]
+fn a_restored_clock_continues() {
+    let (mut r, _) = rtc();
+    set(&mut r, 0, STATUS_B, B_24_HOURS | UPDATE);
+    set(&mut r, 0, 0x7F, 0x5A);
+    r.tick(SECOND);
+    let (mut restored, chip) = rtc();
+    restored.restore(&r.state()).unwrap();
+    assert_eq!(restored.state(), r.state());
+    assert_eq!(get(&mut restored, SECOND, 0x7F), 0x5A);
+    assert_eq!(time(&mut restored, SECOND), time(&mut r, SECOND));
+    // The line was restored to its high level: reading status C lowers it.
+    restored.write_byte(SECOND, 0, STATUS_C);
+    assert_eq!(
+        restored.read_byte(SECOND, 1),
+        (C_IRQF | UPDATE | PERIODIC, Effects::INTERRUPTS)
+    );
+    assert!(lock(&chip).acknowledge(0).is_none());
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let far = |year| Civil {
+        year,
+        ..Civil::from_epoch(0)
+    };
+    let stop = |s: &mut RtcState, time| {
+        s.status_b |= B_SET;
+        s.stopped = Some(time);
+    };
+    let states: [&dyn Fn(&mut RtcState); 9] = [
+        &|s| s.index = 0x80,
+        &|s| s.status_a = A_UIP,
+        &|s| s.status_c = C_IRQF,
+        &|s| s.epoch = i64::MAX,
+        &|s| s.epoch = i64::MIN,
+        &|s| s.status_b = B_SET,
+        &|s| s.stopped = Some(far(2000)),
+        &|s| stop(s, far(i64::MIN)),
+        &|s| stop(s, Civil { day: -1, ..far(1) }),
+    ];
+    for (n, change) in states.iter().enumerate() {
+        let (mut r, _) = rtc();
+        let mut state = r.state();
+        change(&mut state);
+        assert!(r.restore(&state).is_err(), "{n}");
+    }
+}
+
+#[test]
+fn the_limits_of_a_restored_time_do_not_overflow() {
+    let limit = 1 << 37;
+    for year in [-limit, limit] {
+        let (mut r, _) = rtc();
+        let mut state = r.state();
+        state.status_b |= B_SET;
+        let most = 267;
+        state.stopped = Some(Civil {
+            year,
+            month: most,
+            day: most,
+            hour: most,
+            minute: most,
+            second: most,
+        });
+        r.restore(&state).unwrap();
+        time(&mut r, SECOND);
+        set(&mut r, SECOND, STATUS_B, B_24_HOURS | ALARM);
+        r.next_deadline();
+        r.tick(u64::MAX);
+        time(&mut r, u64::MAX);
+    }
+    for epoch in [-(1 << 62), 1 << 62] {
+        let (mut r, _) = rtc();
+        let state = RtcState {
+            epoch,
+            status_b: ALARM,
+            ..r.state()
+        };
+        r.restore(&state).unwrap();
+        r.next_deadline();
+        r.tick(u64::MAX);
+        time(&mut r, u64::MAX);
+    }
 }

@@ -25,7 +25,7 @@ impl Port {
         self.uart.write_byte(0, offset, value);
     }
     fn irq(&self) -> bool {
-        self.uart.pending() != IIR_NONE && lock(&self.chip).intr_pending(0)
+        self.uart.state.pending() != IIR_NONE && lock(&self.chip).intr_pending(0)
     }
 }
 
@@ -163,4 +163,44 @@ fn modem_changes_interrupt() {
     p.set(MCR, MCR_LOOP | MCR_DTR);
     assert_eq!(p.get(MSR), MSR_DSR | 0x04, "trailing edge of RI");
     assert_eq!(p.get(IIR_FCR), IIR_NONE);
+}
+
+#[test]
+fn a_restored_port_continues() {
+    let mut p = Port::new();
+    p.set(IER, IER_RECEIVED);
+    p.set(MCR, MCR_RTS | MCR_OUT2);
+    p.uart.push_input(b"abc");
+    let mut restored = Port::new();
+    restored.uart.restore(&p.uart.state()).unwrap();
+    assert_eq!(restored.uart.state(), p.uart.state());
+    assert_eq!([(); 3].map(|()| restored.get(DATA)), *b"abc");
+    // The line was restored to its high level, so that only now it changes.
+    assert!(
+        restored
+            .uart
+            .push_input(b"d")
+            .1
+            .contains(Effects::INTERRUPTS)
+    );
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let states: [fn(&mut SerialState); 6] = [
+        |s| s.ier = 0x10,
+        |s| s.fcr = 2,
+        |s| s.mcr = 0x20,
+        |s| s.modem_delta = 0x10,
+        |s| s.input = vec![0; UART_INPUT_LIMIT + 1].into(),
+        |s| s.fifo = [1, 2].into(),
+    ];
+    for change in states {
+        let mut p = Port::new();
+        let mut state = p.uart.state();
+        change(&mut state);
+        let error = p.uart.restore(&state).unwrap_err().to_string();
+        assert!(error.contains("the serial port"), "{error}");
+        assert_eq!(p.uart.state(), SerialState::new());
+    }
 }
