@@ -1,5 +1,5 @@
-//! What the agent inside the guest says to the host: frames, messages, and what a trace session
-//! makes of them in each format. The executable whose symbols the text format looks up is part of
+//! The messages from the agent in the guest: their frames, their contents, and a trace session that
+//! receives them, in each format. The executable whose symbols the text format looks up is part of
 //! the input as well.
 #![no_main]
 

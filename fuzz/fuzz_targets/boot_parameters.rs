@@ -9,13 +9,13 @@ use vbts::boot::{BootSource, acpi, cmdline, load, mptable};
 use vbts::layout;
 use vbts_devices::GuestRam;
 use vbts_fuzz::input::Input;
-use vbts_fuzz::memory::GuardedRam;
+use vbts_testkit::Ram;
 
 const SIZE: usize = 2 << 20;
 const MAX_PROCESSORS: u8 = 32;
 
-static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
-    let ram = GuardedRam::new(SIZE);
+static MEMORY: LazyLock<(Ram, GuestRam)> = LazyLock::new(|| {
+    let ram = Ram::new(SIZE);
     let view = ram.for_devices();
     (ram, view)
 });
@@ -54,7 +54,8 @@ fuzz_target!(|data: &[u8]| {
     let header = input.bytes(usize::from(header));
     let append = String::from_utf8_lossy(input.rest()).into_owned();
 
-    let line = cmdline::build(devices, 1_000_000, &append).expect("our own words always fit");
+    let line =
+        cmdline::build(devices, 1_000_000, &append).expect("the words that vbts adds always fit");
     let kernel = image(header);
     let source = BootSource {
         kernel: &kernel,
@@ -64,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
         level_gsis: gsis,
         rng_seed: FIXED_RNG_SEED,
     };
-    ram.fill(&[]);
+    ram.clear();
     match load(memory, &source) {
         Ok(_) => check(ram, &line, &initrd),
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -79,25 +80,25 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(params.as_bytes().len(), 4096);
 });
 
-/// Checks that the kernel finds in memory what it was to be told.
-fn check(ram: &GuardedRam, line: &str, initrd: &[u8]) {
+/// Checks that memory holds what `load` was to pass to the kernel.
+fn check(ram: &Ram, line: &str, initrd: &[u8]) {
     let word = |at: u64| {
-        let bytes = ram.read((layout::BOOT_PARAMS + at) as usize, 4);
-        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
+        let bytes = ram.read(layout::BOOT_PARAMS + at, 4);
+        u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     assert_eq!(ram.read(word(0x228), line.len()), line.as_bytes());
-    assert_eq!(ram.read(word(0x228) + line.len(), 1), [0]);
-    assert_eq!(word(0x238), line.len());
+    assert_eq!(ram.read(word(0x228) + line.len() as u64, 1), [0]);
+    assert_eq!(word(0x238), line.len() as u64);
     if !initrd.is_empty() {
-        assert_eq!(word(0x21C), initrd.len());
+        assert_eq!(word(0x21C), initrd.len() as u64);
         assert_eq!(ram.read(word(0x218), initrd.len()), initrd);
     }
     let sum = |bytes: &[u8]| bytes.iter().fold(0u8, |s, b| s.wrapping_add(*b));
-    let at = layout::MP_TABLE as usize;
+    let at = layout::MP_TABLE;
     let len = ram.read(at + 20, 2);
     let table = ram.read(at + 16, usize::from(u16::from_le_bytes([len[0], len[1]])));
     assert_eq!((sum(&ram.read(at, 16)), sum(&table)), (0, 0), "MP table");
-    assert_eq!(u64::from(word(0x070) as u32), layout::ACPI_TABLES);
+    assert_eq!(word(0x070), layout::ACPI_TABLES);
     let rsdp = ram.read(word(0x070), 36);
     assert_eq!((&rsdp[..8], sum(&rsdp)), (&b"RSD PTR "[..], 0), "RSDP");
 }

@@ -11,12 +11,12 @@ use vbts_devices::ninep::Access;
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{GuestRam, OutputBuffer, lock, shared};
 use vbts_fuzz::input::Input;
-use vbts_fuzz::memory::GuardedRam;
 use vbts_fuzz::tree::{Tree, assert_no_canary};
+use vbts_testkit::Ram;
 
 const SIZE: usize = 1 << 16;
 const OPERATIONS: usize = 300;
-/// Output that nobody takes.
+/// Bytes of output that are kept; the target never reads them.
 const OUTPUT_LIMIT: usize = 1 << 12;
 
 const PORTS: [u16; 24] = [
@@ -47,8 +47,8 @@ const PORTS: [u16; 24] = [
 ];
 const APIC_MSRS: [u32; 4] = [0x1B, 0x6E0, 0x80B, 0x830];
 
-static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
-    let ram = GuardedRam::new(SIZE);
+static MEMORY: LazyLock<(Ram, GuestRam)> = LazyLock::new(|| {
+    let ram = Ram::new(SIZE);
     let view = ram.for_devices();
     (ram, view)
 });
@@ -76,7 +76,7 @@ fn address(input: &mut Input<'_>) -> u64 {
 
 fuzz_target!(|data: &[u8]| {
     let (ram, memory) = &*MEMORY;
-    ram.fill(&[]);
+    ram.clear();
     let mut input = Input::new(data);
     let output = shared(OutputBuffer::new(OUTPUT_LIMIT));
     let sink = || Box::new(output.clone());
@@ -153,13 +153,10 @@ fuzz_target!(|data: &[u8]| {
                 lock(&console).push_input(0, &[len; 3]);
                 platform.performance_interrupt(now);
             }
-            _ => {
-                let (at, len) = (input.u16(), input.u8());
-                ram.write(at.into(), input.bytes(len.into()));
-            }
+            _ => input.fill(ram),
         }
         board.tick(now);
-        // Otherwise the machine would run for ever without its processor running.
+        // A deadline that is not in the future would keep the processor from running for ever.
         if let Some(deadline) = board.next_deadline() {
             assert!(deadline > now, "a deadline at {deadline} after tick({now})");
         }

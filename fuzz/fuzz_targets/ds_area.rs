@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     // Whether the records have gone where they should: not once they may have overwritten what
     // decides that.
     let mut orderly = true;
-    let untouched = guest.ram().read(UNTOUCHED as usize, 0x1000);
+    let untouched = guest.ram().read(UNTOUCHED, 0x1000);
     for _ in 0..OPERATIONS {
         if input.is_empty() {
             break;
@@ -126,10 +126,10 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         if orderly {
-            assert_eq!(guest.ram().read(UNTOUCHED as usize, 0x1000), untouched);
+            assert_eq!(guest.ram().read(UNTOUCHED, 0x1000), untouched);
         }
     }
-    let recorder = guest.soft.cpu.state().msr;
+    let recorder = guest.machine.soft.cpu.state().msr;
     assert_eq!(recorder.debugctl & !0xFFFF, 0, "reserved bits are kept out");
 });
 

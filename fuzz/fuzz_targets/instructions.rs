@@ -70,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
     };
     guest.write(start, input.bytes((DATA - start) as usize));
     guest.run(INSTRUCTIONS);
-    let (state, cpu) = (guest.soft.cpu.state(), &guest.soft.cpu);
+    let (state, cpu) = (guest.machine.soft.cpu.state(), &guest.machine.soft.cpu);
     assert!(cpu.instructions() <= INSTRUCTIONS + 256, "overran: {cpu:?}");
     assert_eq!(state.rflags & !(rflags::ALL | rflags::FIXED), 0);
     const { assert!(DATA < RAM as u64) };

@@ -8,20 +8,21 @@ use vbts::boot::params::FIXED_RNG_SEED;
 use vbts::boot::{BootSource, load};
 use vbts::layout;
 use vbts_devices::GuestRam;
-use vbts_fuzz::memory::GuardedRam;
+use vbts_testkit::Ram;
 
 const SIZE: usize = 2 << 20;
 
-static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
-    let ram = GuardedRam::new(SIZE);
+static MEMORY: LazyLock<(Ram, GuestRam)> = LazyLock::new(|| {
+    let ram = Ram::new(SIZE);
     let view = ram.for_devices();
     (ram, view)
 });
 
 fuzz_target!(|image: &[u8]| {
     let (ram, memory) = &*MEMORY;
-    // The video memory of a PC, between base memory with its tables and the kernel, is nobody's.
-    let hole = layout::BASE_MEMORY_END as usize;
+    // The loader must not write a PC's video memory, which lies between the tables in base memory
+    // and the kernel.
+    let hole = layout::BASE_MEMORY_END;
     ram.write(hole, &[0xA5; 4096]);
     let source = BootSource {
         kernel: image,

@@ -126,10 +126,10 @@ fuzz_target!(|data: &[u8]| {
                         s.msr.ds_area = la;
                     }
                 });
-                let state = guest.soft.cpu.state();
+                let state = guest.machine.soft.cpu.state();
                 let expected = checked.then(|| loaded(&guest, &state, at)).flatten();
                 let exit = guest.run(200);
-                let rax = guest.soft.cpu.state().gpr[0];
+                let rax = guest.machine.soft.cpu.state().gpr[0];
                 if let Some(expected) = expected {
                     assert_eq!(rax, expected, "load from {la:#x}: {state:x?}");
                 }
@@ -143,7 +143,7 @@ fuzz_target!(|data: &[u8]| {
 
 /// What is in RAX, which is the address now, after the load that lies at `at`, by an independent
 /// page walk. `None` if that cannot be told: there is other code at `at`, there is no RAM where the
-/// load goes, or a fault leads to who knows what.
+/// load goes, or the handler of a fault has been overwritten.
 fn loaded(guest: &Guest, state: &ArchState, at: u64) -> Option<u64> {
     let la = state.gpr[0];
     let user = state.sys.seg[2].dpl() == 3;

@@ -20,12 +20,12 @@ use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::virtio::net::{MacAddress, Net};
 use vbts_devices::{BusDevice, GuestRam, OutputBuffer, lock, shared};
 use vbts_fuzz::input::Input;
-use vbts_fuzz::memory::GuardedRam;
 use vbts_fuzz::tree::{Tree, assert_no_canary};
+use vbts_testkit::Ram;
 
-/// So that 16 bits are an address.
+/// Size of memory: 16 bits are an address.
 const SIZE: usize = 1 << 16;
-/// Where a driver in its right mind has its rings: a page a queue, and buffers above them.
+/// Where a well-behaved driver has its rings, a page for each queue, and its buffers above them.
 const RING_STRIDE: u32 = 0x1000;
 const AVAILABLE: u32 = 0x800;
 const USED: u32 = 0xA00;
@@ -33,14 +33,14 @@ const BUFFERS: u16 = 0x8000;
 
 const OPERATIONS: usize = 200;
 
-static MEMORY: LazyLock<(GuardedRam, GuestRam)> = LazyLock::new(|| {
-    let ram = GuardedRam::new(SIZE);
+static MEMORY: LazyLock<(Ram, GuestRam)> = LazyLock::new(|| {
+    let ram = Ram::new(SIZE);
     let view = ram.for_devices();
     (ram, view)
 });
 static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);
 
-/// Bytes of the disk: what is after them in its file is not the guest's.
+/// Bytes of the disk. The guest must not reach what follows them in the file.
 const DISK: usize = 1 << 15;
 /// A file in memory that is the disk.
 static FILE: LazyLock<OwnedFd> = LazyLock::new(|| {
@@ -66,7 +66,7 @@ fn assert_disk_is_whole(writable: bool) {
 /// The driver's side.
 struct Driver<'a, D> {
     device: &'a mut MmioTransport<D>,
-    ram: &'a GuardedRam,
+    ram: &'a Ram,
     /// Index of the available ring of each queue.
     available: [u16; 8],
 }
@@ -114,7 +114,7 @@ where
             ] {
                 self.set(offset, value);
             }
-            self.ram.write(rings as usize + AVAILABLE as usize, &[0; 4]);
+            self.ram.write((rings + AVAILABLE).into(), &[0; 4]);
             self.available[queue as usize] = 0;
         }
         self.set(0x070, 0xF);
@@ -122,14 +122,14 @@ where
 
     /// Writes descriptors from the first one on, makes that one available, and notifies.
     fn submit(&mut self, queue: usize, descriptors: &[(u16, u16, u8, u8)]) {
-        let rings = queue * RING_STRIDE as usize;
+        let rings = queue as u64 * u64::from(RING_STRIDE);
         for (i, &(address, len, flags, next)) in descriptors.iter().enumerate() {
             let mut d = [0; 16];
             d[..2].copy_from_slice(&address.to_le_bytes());
             d[8..10].copy_from_slice(&len.to_le_bytes());
             d[12] = flags;
             d[14] = next;
-            self.ram.write(rings + i * 16, &d);
+            self.ram.write(rings + i as u64 * 16, &d);
         }
         let Some(index) = self.available.get_mut(queue) else {
             return;
@@ -137,7 +137,7 @@ where
         *index = index.wrapping_add(1);
         let index = *index;
         self.ram
-            .write(rings + AVAILABLE as usize + 2, &index.to_le_bytes());
+            .write(rings + u64::from(AVAILABLE) + 2, &index.to_le_bytes());
         self.set(0x050, queue as u32);
     }
 
@@ -158,11 +158,7 @@ where
                     self.device.read(0, offset, &mut data);
                     self.device.write(0, offset, &data);
                 }
-                2 => {
-                    let at = input.u16().into();
-                    let len = input.u8().into();
-                    self.ram.write(at, input.bytes(len));
-                }
+                2 => input.fill(self.ram),
                 3 => self.start(),
                 4 | 5 => {
                     let mut descriptor = || (input.u16(), input.u16(), input.u8(), input.u8());
@@ -191,12 +187,12 @@ where
 
 fuzz_target!(|data: &[u8]| {
     let (ram, memory) = &*MEMORY;
-    ram.fill(&[]);
+    ram.clear();
     let mut input = Input::new(data);
     let irq = IrqLine::new(shared(IrqChip::new(1, false)), 5);
     let available = [0; 8];
     let kind = input.u8();
-    if kind % 4 == 0 {
+    if kind.is_multiple_of(4) {
         let output = shared(OutputBuffer::new(64));
         let ports = vec![
             ConsolePort::named("port", Box::new(output.clone())),

@@ -9,14 +9,19 @@
 //!
 //! A fault halts; software interrupts, #DB and #BP return, and so do SYSCALL and SYSENTER.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use vbts_bts::{BtsFields, RECORD_SIZE};
-use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{ArchState, Cpu, Exit, Platform, Signals, SoftCpu};
+use vbts_cpu::state::{TableRegister, cr0, cr4, efer};
+use vbts_cpu::{ArchState, Exit, Model};
+use vbts_testkit::Ram;
+use vbts_testkit::descriptor::selector::{
+    KERNEL_CS, KERNEL_SS, TSS as TSS_SELECTOR, USER_CS, USER_CS32, USER_SS, USER_SS_SYSEXIT,
+};
+use vbts_testkit::descriptor::{self, Gate, tss};
+use vbts_testkit::environment::{Environment, Machine, Tss};
+use vbts_testkit::platform::{OpenBus, TestPlatform};
 
-use crate::memory::GuardedRam;
 use crate::walk::{Purpose, Walker};
 
 /// Size of RAM in bytes.
@@ -65,33 +70,26 @@ pub const DATA: u64 = 0x2_0000;
 /// Top of the stack of code at CPL 3.
 pub const USER_STACK: u64 = 0x3_0000;
 
-const KERNEL_CS: u16 = 0x10;
-const KERNEL_SS: u16 = 0x18;
-const USER_CS32: u16 = 0x23;
-const USER_SS: u16 = 0x2B;
-const USER_CS: u16 = 0x33;
-const TSS_SELECTOR: u16 = 0x40;
 const KERNEL_CS32: u16 = 0x60;
 const USER_CS16: u16 = 0x6B;
 const KERNEL_CS16: u16 = 0x70;
 const KERNEL_SS16: u16 = 0x78;
 const TSS32_SELECTOR: u16 = 0x80;
 const CALL_GATE32: u16 = 0x88;
-const GDT_END: u16 = 0x90;
 
 const DESCRIPTORS: &[(u16, u64)] = &[
-    (KERNEL_CS, 0x00AF_9B00_0000_FFFF),
-    (KERNEL_SS, 0x00CF_9300_0000_FFFF),
-    (USER_CS32, 0x00CF_FB00_0000_FFFF),
-    (USER_SS, 0x00CF_F300_0000_FFFF),
-    (USER_CS, 0x00AF_FB00_0000_FFFF),
-    (0x38, 0x00CF_F300_0000_FFFF),
-    (TSS_SELECTOR, 0x0000_8B00_0000_0067 | TSS << 16),
-    (KERNEL_CS32, 0x00CF_9B00_0000_FFFF),
+    (KERNEL_CS, descriptor::KERNEL_CODE64),
+    (KERNEL_SS, descriptor::KERNEL_DATA),
+    (USER_CS32, descriptor::USER_CODE32),
+    (USER_SS, descriptor::USER_DATA),
+    (USER_CS, descriptor::USER_CODE64),
+    (USER_SS_SYSEXIT, descriptor::USER_DATA),
+    (TSS_SELECTOR, tss(TSS)),
+    (KERNEL_CS32, descriptor::KERNEL_CODE32),
     (USER_CS16, 0x000F_FB00_0000_FFFF),
     (KERNEL_CS16, 0x0000_9B01_0000_FFFF),
     (KERNEL_SS16, 0x0000_9301_0000_FFFF),
-    (TSS32_SELECTOR, 0x0000_8B00_0000_0067 | TSS32 << 16),
+    (TSS32_SELECTOR, tss(TSS32)),
     // Two parameters.
     (CALL_GATE32, 0x0000_EC02_0060_0000 | LEGACY_HALT),
 ];
@@ -160,128 +158,75 @@ impl Mode {
     }
 }
 
-/// A machine around the processor whose only device raises interrupts: a write to port 0x80 that of
-/// the vector that was written, a write to port 0x81 an NMI.
-#[derive(Debug, Default)]
-pub struct Devices {
-    signals: Arc<Signals>,
-    /// The pending vector, and 0x100.
-    vector: AtomicU64,
-    nmi: AtomicBool,
-    cr8: AtomicU64,
-    apic_base: AtomicU64,
-}
+static MEMORY: LazyLock<Arc<Ram>> = LazyLock::new(|| Arc::new(Ram::new(RAM)));
+/// Memory before a program runs, and the processor in each mode.
+static ENVIRONMENTS: LazyLock<Vec<Environment>> = LazyLock::new(|| {
+    let memory = memory();
+    let started = |mode: &Mode| {
+        let mut e = memory.clone();
+        e.state = state(&memory, *mode);
+        e
+    };
+    Mode::ALL.iter().map(started).collect()
+});
+static MODEL: LazyLock<&Model> =
+    LazyLock::new(|| vbts_cpu::model("x86-64-v2").expect("the model with the most instructions"));
 
-impl Platform for Devices {
-    fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]) {
-        data.fill((now ^ gpa) as u8);
-    }
-    fn mmio_write(&self, _: u64, _: u64, _: &[u8]) {}
-    fn pio_read(&self, now: u64, port: u16, data: &mut [u8]) {
-        data.fill(now as u8 ^ port as u8);
-    }
-    fn pio_write(&self, _: u64, port: u16, data: &[u8]) {
-        match port {
-            0x80 => {
-                self.vector
-                    .store(0x100 | u64::from(data[0]), Ordering::Relaxed);
-                self.signals.raise(Signals::INTR);
-            }
-            0x81 => {
-                self.nmi.store(true, Ordering::Relaxed);
-                self.signals.raise(Signals::NMI);
-            }
-            _ => {}
-        }
-    }
-    fn acknowledge_interrupt(&self, _: u64) -> Option<u8> {
-        self.signals.lower(Signals::INTR);
-        let vector = self.vector.swap(0, Ordering::Relaxed);
-        (vector != 0).then_some(vector as u8)
-    }
-    fn take_nmi(&self) -> bool {
-        self.signals.lower(Signals::NMI);
-        self.nmi.swap(false, Ordering::Relaxed)
-    }
-    fn give_back_nmi(&self) {
-        self.performance_interrupt(0);
-    }
-    fn performance_interrupt(&self, _: u64) {
-        self.nmi.store(true, Ordering::Relaxed);
-        self.signals.raise(Signals::NMI);
-    }
-    fn cr8(&self) -> u64 {
-        self.cr8.load(Ordering::Relaxed)
-    }
-    fn set_cr8(&self, _: u64, value: u64) {
-        self.cr8.store(value, Ordering::Relaxed);
-    }
-    fn apic_rdmsr(&self, _: u64, msr: u32) -> Option<u64> {
-        (msr == 0x1B).then(|| self.apic_base.load(Ordering::Relaxed))
-    }
-    fn apic_wrmsr(&self, _: u64, msr: u32, value: u64) -> Option<()> {
-        (msr == 0x1B).then(|| self.apic_base.store(value, Ordering::Relaxed))
-    }
-}
-
-static MEMORY: LazyLock<GuardedRam> = LazyLock::new(|| GuardedRam::new(RAM));
-static PRISTINE: LazyLock<Vec<u8>> = LazyLock::new(pristine);
-
-/// The contents of RAM before a program runs.
-fn pristine() -> Vec<u8> {
-    let mut ram = vec![0; RAM];
-    let mut put = |at: u64, bytes: &[u8]| ram[at as usize..][..bytes.len()].copy_from_slice(bytes);
-    for &(selector, descriptor) in DESCRIPTORS {
-        put(GDT + u64::from(selector & !7), &descriptor.to_le_bytes());
-    }
-    let gate = HALT | u64::from(KERNEL_CS) << 16 | 0xEC00 << 32;
-    put(GDT + u64::from(CALL_GATE), &gate.to_le_bytes());
-    for (at, entry) in [(PML4, PDPT), (PDPT, PD), (PD, PT)] {
-        put(at, &(entry | 7).to_le_bytes());
-    }
-    for page in 0..RAM as u64 >> 12 {
-        let user = if page << 12 >= CODE { 4 } else { 0 };
-        put(PT + 8 * page, &(page << 12 | 3 | user).to_le_bytes());
-    }
-    put(TSS + 4, &RSP0.to_le_bytes());
-    put(TSS + 0x24, &IST1.to_le_bytes());
-    put(HALT, &[0xF4]);
-    put(RETURN, &[0x48, 0xCF]); // IRETQ
-    put(SYSRET, &[0x48, 0x0F, 0x07]);
-    put(SYSEXIT, &[0x48, 0x0F, 0x35]);
-    put(LEGACY_HALT, &[0xF4]);
-    put(LEGACY_RETURN, &[0xCF]);
-    put(TSS32 + 4, &RSP0.to_le_bytes()[..4]);
-    put(TSS32 + 8, &KERNEL_SS.to_le_bytes());
-    put(DIRECTORY32, &0x87u32.to_le_bytes());
-    put(POINTERS, &(PD | 1).to_le_bytes());
-    for vector in 0..256u64 {
-        let handler = match vector {
-            1..=3 | 32.. => RETURN,
-            _ => HALT,
-        };
-        // Present, DPL 3, interrupt gate; the double fault and the NMI have a stack of their own.
-        let ist = u64::from(vector == 2 || vector == 8);
-        let low = handler | u64::from(KERNEL_CS) << 16 | ist << 32 | 0xEE << 40;
-        put(IDT + 16 * vector, &low.to_le_bytes());
-        let handler = if handler == RETURN {
-            LEGACY_RETURN
-        } else {
+/// Memory before a program runs.
+fn memory() -> Environment {
+    let mut e = Environment::new(RAM);
+    e.gdt(GDT, DESCRIPTORS, CALL_GATE32);
+    let halt = Gate {
+        dpl: 3,
+        ty: Gate::CALL,
+        ..Gate::to(HALT)
+    };
+    e.write(GDT + u64::from(CALL_GATE), &halt.to_bytes());
+    e.page_tables(PML4, |page| if page >= CODE { 7 } else { 3 });
+    // Programs at CPL 3 use the platform's ports.
+    let io_map = 0;
+    let (rsp0, ist1) = (RSP0, IST1);
+    e.tss(TSS_SELECTOR, Tss { rsp0, ist1, io_map });
+    e.assemble(64, HALT, |a| a.hlt());
+    e.assemble(64, RETURN, |a| a.iretq());
+    e.assemble(64, SYSRET, |a| a.sysretq());
+    e.assemble(64, SYSEXIT, |a| a.sysexitq());
+    e.assemble(32, LEGACY_HALT, |a| a.hlt());
+    // Of the operand size of the code.
+    e.write(LEGACY_RETURN, &[0xCF]);
+    e.write(TSS32 + 4, &RSP0.to_le_bytes()[..4]);
+    e.write(TSS32 + 8, &KERNEL_SS.to_le_bytes());
+    e.write(DIRECTORY32, &0x87u32.to_le_bytes());
+    e.write_u64(POINTERS, PD | 1);
+    let halts = |vector: u8| !matches!(vector, 1..=3 | 32..);
+    e.idt(IDT, |vector| Gate {
+        dpl: 3,
+        // The double fault and the NMI have a stack of their own.
+        ist: u8::from(vector == 2 || vector == 8),
+        ..Gate::to(if halts(vector) { HALT } else { RETURN })
+    });
+    for vector in 0..=255 {
+        let handler = if halts(vector) {
             LEGACY_HALT
+        } else {
+            LEGACY_RETURN
         };
-        // Of 16 bits for some.
+        // Some gates are of 16 bits.
         let kind = if vector % 7 == 5 { 0xE6 } else { 0xEE };
         let gate = handler | u64::from(KERNEL_CS32) << 16 | kind << 40;
-        put(IDT32 + 8 * vector, &gate.to_le_bytes());
+        e.write_u64(IDT32 + 8 * u64::from(vector), gate);
         let pointer = (handler & 0xF) | (handler >> 4) << 16;
-        put(VECTORS + 4 * vector, &(pointer as u32).to_le_bytes());
+        e.write(
+            VECTORS + 4 * u64::from(vector),
+            &(pointer as u32).to_le_bytes(),
+        );
     }
-    put(DS_AREA, &ds_fields().to_bytes());
-    for (i, word) in (0u64..).zip(ram[DATA as usize..].chunks_exact_mut(8)) {
+    e.write(DS_AREA, &ds_fields().to_bytes());
+    for at in (DATA..RAM as u64).step_by(8) {
         // Every data word is an address that is mapped.
-        word.copy_from_slice(&(DATA + i * 8 % 0x1_0000).to_le_bytes());
+        e.write_u64(at, DATA + (at - DATA) % 0x1_0000);
     }
-    ram
+    e
 }
 
 /// The DS area that a machine starts with: room for a few records.
@@ -297,59 +242,47 @@ pub fn ds_fields() -> BtsFields {
 /// The machine.
 #[derive(Debug)]
 pub struct Guest {
-    /// Its processor.
-    pub soft: SoftCpu,
+    /// Its processor, and what is around it.
+    pub machine: Machine,
 }
 
 impl Guest {
     /// A machine about to run at [`CODE`] in `mode`. There is one at a time: all share their
     /// memory.
-    ///
-    /// # Panics
-    /// The processor model does not exist.
     pub fn new(mode: Mode) -> Self {
-        MEMORY.fill(&PRISTINE);
-        let devices = Arc::new(Devices::default());
-        let signals = devices.signals.clone();
-        devices.apic_base.store(0xFEE0_0900, Ordering::Relaxed);
-        let model = vbts_cpu::model("x86-64-v2").expect("the model with the most instructions");
-        let cpu = Cpu::new(model, MEMORY.for_cpu(), devices, signals);
-        let mut guest = Self {
-            soft: SoftCpu::new(cpu),
-        };
-        guest.soft.cpu.load_state(&state(mode));
-        guest
+        let mut platform = TestPlatform::default();
+        platform.open_bus = OpenBus::Varying;
+        platform.interrupt_is_nmi = true.into();
+        let environment = &ENVIRONMENTS[mode as usize];
+        Self {
+            machine: environment.machine_in(MEMORY.clone(), &MODEL, platform),
+        }
     }
 
     /// Its memory.
-    pub fn ram(&self) -> &'static GuardedRam {
-        &MEMORY
+    pub fn ram(&self) -> &Ram {
+        &self.machine.ram
     }
 
     /// Whether a fault in `state` leads to the handler that halts, by the page tables as they are
     /// now.
     pub fn handlers_are_intact(&self, state: &ArchState) -> bool {
-        let mut walker = Walker::new(&MEMORY, state, false);
+        let mut walker = Walker::new(self.ram(), state, false);
         [GDT, IDT, TSS, HANDLERS].into_iter().all(|page| {
-            let at = page as usize;
+            let now = self.ram().read(page, 0x1000);
             walker.translate(page, Purpose::Fetch) == Some(page)
-                && MEMORY.read(at, 0x1000) == PRISTINE[at..at + 0x1000]
+                && ENVIRONMENTS[0].page(page) == Some(&now[..])
         }) && (state.sys.gdtr.base, state.sys.idtr.base) == (GDT, IDT)
     }
 
     /// Changes memory as a device would.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
-        MEMORY.write(at as usize, bytes);
-        for page in at >> 12..=(at + bytes.len() as u64) >> 12 {
-            self.soft.invalidate_page(page << 12);
-        }
+        self.machine.write(at, bytes);
     }
 
     /// Changes the processor's state.
     pub fn update(&mut self, change: impl FnOnce(&mut ArchState)) {
-        let mut state = self.soft.cpu.state();
-        change(&mut state);
-        self.soft.cpu.load_state(&state);
+        self.machine.update(change);
     }
 
     /// Runs up to about `instructions`, to a HLT, or to a triple fault.
@@ -357,40 +290,25 @@ impl Guest {
     /// # Panics
     /// The run loop returns without getting anywhere.
     pub fn run(&mut self, instructions: u64) -> Exit {
-        let deadline = self.soft.cpu.now() + instructions;
+        let soft = &mut self.machine.soft;
+        let deadline = soft.cpu.now() + instructions;
         // An instruction can leave the loop once; an event between two, once more.
         for _ in 0..4 * instructions + 16 {
-            match self.soft.run(deadline) {
+            match soft.run(deadline) {
                 Exit::Bus | Exit::Kick => {}
                 exit => return exit,
             }
         }
-        panic!("the processor makes no progress: {:?}", self.soft.cpu);
+        panic!("the processor makes no progress: {:?}", soft.cpu);
     }
 }
 
-fn segment(selector: u16) -> Segment {
-    let found = DESCRIPTORS.iter().find(|d| d.0 == selector);
-    let descriptor = found.map_or(0, |d| d.1);
-    Segment {
-        selector,
-        base: descriptor >> 16 & 0xFF_FFFF,
-        limit: match descriptor >> 55 & 1 {
-            0 => (descriptor & 0xFFFF) as u32 | (descriptor >> 32 & 0xF_0000) as u32,
-            _ => u32::MAX,
-        },
-        attr: SegAttr::from_bits_retain((descriptor >> 40) as u32 & 0xF0FF),
-    }
-}
-
-fn state(mode: Mode) -> ArchState {
+/// The processor at the start in `mode`.
+fn state(memory: &Environment, mode: Mode) -> ArchState {
     let (cs, ss) = mode.selectors();
-    let mut s = ArchState {
-        mxcsr: 0x1F80,
-        rflags: 2,
-        rip: CODE,
-        ..ArchState::default()
-    };
+    let segment = |selector| memory.segment(selector);
+    let mut s = memory.state.clone();
+    s.rip = CODE;
     s.sys.seg = [segment(ss); 6];
     s.sys.seg[1] = segment(cs);
     s.gpr[4] = if cs & 3 == 0 {
@@ -422,40 +340,31 @@ fn state(mode: Mode) -> ArchState {
     } else {
         TSS32_SELECTOR
     });
-    s.sys.ldtr.attr = SegAttr::UNUSABLE;
-    s.sys.gdtr = TableRegister {
-        base: GDT,
-        limit: GDT_END - 1,
-    };
     let (base, limit) = match mode {
         Mode::Real => (VECTORS, 0x3FF),
         _ if mode.is_ia32e() => (IDT, 0xFFF),
         _ => (IDT32, 0x7FF),
     };
     s.sys.idtr = TableRegister { base, limit };
-    s.sys.cr0 = cr0::WP | cr0::NE | cr0::ET;
-    s.sys.cr4 = cr4::PGE | cr4::DE | cr4::OSFXSR | cr4::OSXMMEXCPT;
-    s.sys.efer = efer::SCE | efer::NXE;
+    s.sys.cr4 |= cr4::PGE | cr4::DE | cr4::OSXMMEXCPT;
+    if !mode.is_ia32e() {
+        s.sys.cr4 &= !cr4::PAE;
+        s.sys.efer &= !(efer::LME | efer::LMA);
+        s.sys.cr3 = 0;
+    }
     match mode {
-        Mode::Real => {}
-        Mode::Protected => s.sys.cr0 |= cr0::PE,
+        Mode::Real => s.sys.cr0 &= !(cr0::PE | cr0::PG),
+        Mode::Protected => s.sys.cr0 &= !cr0::PG,
         Mode::Paged => {
-            s.sys.cr0 |= cr0::PE | cr0::PG;
             s.sys.cr3 = DIRECTORY32;
             s.sys.cr4 |= cr4::PSE;
         }
         Mode::Pae | Mode::Pae16 => {
-            s.sys.cr0 |= cr0::PE | cr0::PG;
             s.sys.cr3 = POINTERS;
             s.sys.cr4 |= cr4::PAE;
             s.sys.pdpte[0] = PD | 1;
         }
-        _ => {
-            s.sys.cr0 |= cr0::PE | cr0::PG;
-            s.sys.cr3 = PML4;
-            s.sys.cr4 |= cr4::PAE;
-            s.sys.efer |= efer::LME | efer::LMA;
-        }
+        _ => {}
     }
     s.sys.dr6 = 0xFFFF_0FF0;
     s.sys.dr7 = 0x400;

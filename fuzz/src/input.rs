@@ -1,7 +1,9 @@
 //! The bytes that the fuzzer provides.
 
-/// Takes values from the front of an input. Past its end everything is zero, so that every input
-/// means something.
+use vbts_testkit::Ram;
+
+/// Takes values from the front of an input. Past the end all values are zero, so every input is
+/// valid.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a>(&'a [u8]);
 
@@ -53,6 +55,17 @@ impl<'a> Input<'a> {
     /// A little-endian quadword.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
+    }
+
+    /// Overwrites up to 255 bytes of the first 64 KiB of `ram`. Bytes that would go past the end of
+    /// `ram` are left out.
+    pub fn fill(&mut self, ram: &Ram) {
+        let (at, len) = (self.u16(), self.u8());
+        let bytes = self.bytes(len.into());
+        let room = ram.len().saturating_sub(at.into());
+        if room != 0 {
+            ram.write(at.into(), &bytes[..bytes.len().min(room)]);
+        }
     }
 
     /// One of `choices`; an index that is too large wraps around.

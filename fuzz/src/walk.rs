@@ -1,10 +1,9 @@
-//! 4-level paging as the manual has it (SDM Vol. 3A 4.5), as simple as can be: what a processor's
-//! own walk must agree with.
+//! 4-level paging (SDM Vol. 3A 4.5) in its simplest form. The software CPU's own walk must agree
+//! with it.
 
 use vbts_cpu::ArchState;
 use vbts_cpu::state::efer;
-
-use crate::memory::GuardedRam;
+use vbts_testkit::Ram;
 
 const PRESENT: u64 = 1 << 0;
 const USER: u64 = 1 << 2;
@@ -28,7 +27,7 @@ pub enum Purpose {
 /// Translations, each of which leaves the accessed flags that it would set.
 #[derive(Debug)]
 pub struct Walker<'a> {
-    ram: &'a GuardedRam,
+    ram: &'a Ram,
     state: &'a ArchState,
     user: bool,
     /// Addresses of the entries used so far.
@@ -37,7 +36,7 @@ pub struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     /// Translations in `state`, at CPL 3 if `user`.
-    pub fn new(ram: &'a GuardedRam, state: &'a ArchState, user: bool) -> Self {
+    pub fn new(ram: &'a Ram, state: &'a ArchState, user: bool) -> Self {
         Self {
             ram,
             state,
@@ -48,14 +47,7 @@ impl<'a> Walker<'a> {
 
     /// The quadword at `gpa`, which is a multiple of 8; `None` if that is not RAM.
     pub fn read(&self, gpa: u64) -> Option<u64> {
-        let at = usize::try_from(gpa)
-            .ok()
-            .filter(|at| *at < self.ram.len())?;
-        let word = self
-            .ram
-            .read(at, 8)
-            .iter()
-            .rfold(0, |w, b| w << 8 | u64::from(*b));
+        let word = (gpa < self.ram.len() as u64).then(|| self.ram.read_u64(gpa))?;
         Some(if self.accessed.contains(&gpa) {
             word | ACCESSED
         } else {
