@@ -45,7 +45,19 @@ pub fn assemble(
     at: u64,
     program: impl FnOnce(&mut CodeAssembler) -> Emit,
 ) -> Vec<u8> {
-    let mut a = CodeAssembler::new(bitness).unwrap();
-    program(&mut a).unwrap();
+    let mut a = assembler(bitness);
+    let emitted = program(&mut a);
+    encode(a, emitted, at)
+}
+
+// Each of several hundred programs has an `assemble` of its own: these parts are compiled once.
+#[inline(never)]
+fn assembler(bitness: u32) -> CodeAssembler {
+    CodeAssembler::new(bitness).unwrap()
+}
+
+#[inline(never)]
+fn encode(mut a: CodeAssembler, emitted: Emit, at: u64) -> Vec<u8> {
+    emitted.unwrap();
     a.assemble(at).unwrap()
 }

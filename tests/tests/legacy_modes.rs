@@ -1,8 +1,8 @@
-//! The programs of `tests/tests/cpu/legacy_modes` on other machines, as a BIOS: what they report on
-//! QEMU's software CPU and on Bochs must be what they are expected to report on ours. Bochs knows
-//! segment limits, which QEMU ignores.
+//! The programs of `cpu/tests/cpu/legacy_modes` on other machines, as a BIOS: their reports on QEMU's
+//! software CPU and on Bochs must be those that are expected of ours. Bochs checks segment limits,
+//! which QEMU ignores.
 
-#[path = "cpu/legacy_modes/programs/mod.rs"]
+#[path = "../../cpu/tests/cpu/legacy_modes/programs/mod.rs"]
 mod programs;
 
 use std::fs;

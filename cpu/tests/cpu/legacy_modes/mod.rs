@@ -1,6 +1,6 @@
 //! Real-address mode, protected mode, and the ways between them and IA-32e mode.
 //!
-//! The programs are those that `tests/legacy_modes` runs on QEMU and Bochs too.
+//! `tests/tests/legacy_modes.rs` also runs these programs on QEMU and Bochs.
 
 mod programs;
 

@@ -1,0 +1,24 @@
+//! Small guests on the software CPU. They are assembled here; each test checks the final state, most
+//! also the exact branch records. `VBTS_ACCEL` runs the guests on KVM: see
+//! `vbts_testkit::processor`.
+//!
+//! All tests are one program, because linking one program for each file takes much longer.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod branch_records;
+mod code_changes;
+mod common;
+mod data_flow;
+mod debugging;
+mod event_records;
+mod exceptions;
+mod floating_point;
+mod handover;
+mod host;
+mod legacy_modes;
+mod paging;
+mod pmu;
+mod registers;
+mod regressions;
+mod transfers;
