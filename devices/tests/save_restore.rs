@@ -160,8 +160,8 @@ fn a_restored_machine_continues() {
             let bytes = random();
             original.step(advance(bytes), bytes);
         }
-        let encoded = serde_json::to_string(&original.save()).unwrap();
-        let state: State = serde_json::from_str(&encoded).unwrap();
+        let encoded = postcard::to_allocvec(&original.save()).unwrap();
+        let state: State = postcard::from_bytes(&encoded).unwrap();
         assert_eq!(state, original.save());
         let restored = Machine::new();
         restored.restore(&state);

@@ -1,5 +1,5 @@
-//! What the server does to the host's file system. Nothing here follows a symbolic link or looks at
-//! a path of more than one component, so nothing leaves the exported tree.
+//! The server's access to the host's file system. No function follows a symbolic link or takes a
+//! path of more than one component, so no request leaves the exported tree.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::wire::Qid;
 
-/// File systems whose files are windows into the host's kernel: some never end, some block, some
-/// are other processes' memory (Linux: include/uapi/linux/magic.h).
+/// File systems whose files are interfaces of the host's kernel: some have no end, some block, some
+/// are the memory of other processes (Linux: include/uapi/linux/magic.h).
 const KERNEL_FILE_SYSTEMS: [u32; 16] = [
     0x0000_9FA0, // proc
     0x6265_6572, // sysfs
@@ -44,15 +44,15 @@ pub(super) struct Host {
     root: OwnedFd,
     /// /proc/self/fd, the way to open an `O_PATH` descriptor for reading or writing.
     proc_fds: OwnedFd,
-    /// Device numbers met so far; the position is part of a qid.
-    devices: Vec<u64>,
-    /// Whether times and free space that change without the guest's doing are shown.
+    /// Device numbers of the file systems so far. The position is part of a qid.
+    file_systems: Vec<u64>,
+    /// Hides access times and free space, which change without a request of the guest.
     stable: bool,
 }
 
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A file name: one component, not a way up or out.
+/// A file name: one component that is neither `.` nor `..`.
 pub(super) fn name(bytes: &[u8]) -> Result<CString, Errno> {
     match bytes {
         b"" | b"." | b".." => return Err(Errno::INVAL),
@@ -63,9 +63,9 @@ pub(super) fn name(bytes: &[u8]) -> Result<CString, Errno> {
     CString::new(bytes).map_err(|_| Errno::INVAL)
 }
 
-/// Refuses to open for a guest what is neither a regular file nor a directory, which could block or
-/// talk to a device, and the files through which the host's kernel shows itself. `place` is of kind
-/// `kind`.
+/// Refuses to open for a guest anything except regular files and directories, since others could
+/// block or reach a device, and refuses the files that are interfaces of the host's kernel. `place`
+/// is of kind `kind`.
 ///
 /// # Errors
 /// ELOOP for a symbolic link, EACCES for the rest.
@@ -82,8 +82,8 @@ pub fn check_openable(place: impl AsFd, kind: FileType) -> Result<(), Errno> {
 }
 
 impl Host {
-    /// Exports the directory `root`. With `stable`, access times and free space are hidden, which
-    /// the guest's own reading or the host's other users change.
+    /// Exports the directory `root`. `stable` hides access times and free space, which reads by the
+    /// guest and other users of the host change.
     pub(super) fn new(root: &Path, stable: bool) -> Result<Self, Errno> {
         let root = fs::openat(
             CWD,
@@ -100,7 +100,7 @@ impl Host {
         Ok(Self {
             root,
             proc_fds,
-            devices: Vec::new(),
+            file_systems: Vec::new(),
             stable,
         })
     }
@@ -112,7 +112,7 @@ impl Host {
         })
     }
 
-    /// The entry `name` of the directory `parent`, itself if it is a symbolic link.
+    /// The entry `name` of the directory `parent`; the link itself if it is a symbolic link.
     pub(super) fn lookup(&self, parent: &Node, name: &CStr) -> Result<(Node, Stat), Errno> {
         let fd = fs::openat(&parent.fd, name, PATH_FLAGS, Mode::empty())?;
         let stat = fs::fstat(&fd)?;
@@ -144,13 +144,23 @@ impl Host {
         Ok(stat)
     }
 
-    /// Inode numbers are unique on one file system only, and a tree can hold several: the number of
-    /// the file system goes into the upper bits.
+    /// The device numbers of the file systems so far.
+    pub(super) fn file_systems(&self) -> &[u64] {
+        &self.file_systems
+    }
+
+    /// Replaces the device numbers of the file systems.
+    pub(super) fn set_file_systems(&mut self, file_systems: Vec<u64>) {
+        self.file_systems = file_systems;
+    }
+
+    /// Inode numbers are unique on one file system only, and a tree can contain several. So the
+    /// upper bits contain the number of the file system.
     fn qid_path(&mut self, device: u64, inode: u64) -> u64 {
-        let known = self.devices.iter().position(|d| *d == device);
+        let known = self.file_systems.iter().position(|d| *d == device);
         let index = known.unwrap_or_else(|| {
-            self.devices.push(device);
-            self.devices.len() - 1
+            self.file_systems.push(device);
+            self.file_systems.len() - 1
         });
         inode ^ (index as u64) << 48
     }
@@ -163,7 +173,7 @@ impl Host {
         }
     }
 
-    /// The qid of a directory entry, which a client uses as inode number only.
+    /// The qid of a directory entry, of which a client uses only the inode number.
     pub(super) fn entry_qid(&mut self, directory: &Stat, kind: FileType, inode: u64) -> Qid {
         let path = self.qid_path(directory.st_dev, inode);
         Qid {
@@ -189,7 +199,7 @@ impl Host {
         fs::readlinkat(&node.fd, c"", Vec::new())
     }
 
-    // What follows serves writable shares only.
+    // The following functions are for writable shares only.
 
     /// Creates and opens a regular file.
     pub(super) fn create(
@@ -207,7 +217,7 @@ impl Host {
             | OFlags::NOCTTY
             | OFlags::NONBLOCK;
         let file = fs::openat(&parent.fd, name, flags, permissions(mode))?;
-        // By the file's own descriptor, not by name again: the name may be another file by now.
+        // Through the file's own descriptor: the name may be that of another file by now.
         let path = fs::openat(
             &self.proc_fds,
             file.as_raw_fd().to_string(),
@@ -307,8 +317,8 @@ impl Host {
     }
 }
 
-/// Permission bits without set-user-ID and set-group-ID: a guest must not leave programs on the
-/// host that run with the rights of whoever started the VMM.
+/// Permission bits without set-user-ID and set-group-ID: a guest must not create programs on the
+/// host that run with the rights of the VMM's user.
 fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o1777)
 }

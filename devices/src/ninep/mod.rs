@@ -1,43 +1,46 @@
 //! A 9P2000.L server for one host directory (Linux: Documentation/filesystems/9p.rst; the protocol
 //! is described by the diod project).
 //!
-//! A read-only share refuses everything that changes anything before it looks at the rest of the
-//! message. Every answer is computed before [`Server::handle`] returns, and depends on the host's
-//! files alone.
+//! A read-only share refuses requests that change something before it reads the rest of the message.
+//! Every answer is computed before [`Server::handle`] returns, and depends on the host's files alone.
+//!
+//! A state can be saved while the guest has no fid. A fid is a file of the host, which another
+//! process could not open again as the same file.
 
 mod host;
+mod read;
 mod wire;
 mod write;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
+use serde::{Deserialize, Serialize};
 
 pub use host::check_openable;
 
 use host::{Host, Node};
-use wire::{Encode, HEADER_LEN, Qid, RLERROR, Reader, t};
+use wire::{Encode, HEADER_LEN, RLERROR, Reader, t};
 
 /// Largest message in either direction. Linux's virtio transport cannot send more than 500 KiB.
 pub const MAX_MSIZE: u32 = 512 * 1024;
 const MIN_MSIZE: u32 = 4096;
 /// Most names in one Twalk (MAXWELEM).
 const MAX_WALK: u16 = 16;
-/// Descriptors that the rest of the process keeps for itself.
+/// File descriptors that are left to the rest of the process.
 const RESERVED_DESCRIPTORS: u64 = 128;
 const MAX_FIDS: usize = 1 << 20;
-/// Bytes of host directory entries read at once.
-const DIRECTORY_BUFFER: usize = 16 * 1024;
+/// Most file systems that the upper bits of a qid can distinguish.
+const MAX_FILE_SYSTEMS: usize = 1 << 16;
 
-/// Requests that change something, refused on a read-only share (Tlopen is looked at more closely).
+/// Requests that change something, which a read-only share refuses. Whether Tlopen does depends on
+/// its flags.
 const WRITES: [u8; 13] = [
     t::LCREATE,
     t::SYMLINK,
@@ -54,24 +57,6 @@ const WRITES: [u8; 13] = [
     t::FSYNC,
 ];
 
-/// Open flags on the wire, which are those of the generic Linux ABI.
-mod open {
-    pub const ACCESS_MODE: u32 = 0o3;
-    pub const WRITE_ONLY: u32 = 0o1;
-    pub const READ_WRITE: u32 = 0o2;
-    pub const CREATE: u32 = 0o100;
-    pub const TRUNCATE: u32 = 0o1000;
-    pub const APPEND: u32 = 0o2000;
-    pub const DIRECTORY: u32 = 0o20_0000;
-    /// What a read-only share refuses.
-    pub const WRITES: u32 = ACCESS_MODE | CREATE | TRUNCATE;
-}
-
-/// Fields up to `blocks` are valid in Rgetattr.
-const GETATTR_BASIC: u64 = 0x7FF;
-const LOCK_SUCCESS: u8 = 0;
-const LOCK_TYPE_UNLOCKED: u8 = 2;
-
 /// Whether the guest may change the host's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -86,10 +71,20 @@ struct Fid {
     open: Option<OwnedFd>,
 }
 
-/// The server. One client at a time; Tversion starts a session.
+/// State of the server. It has no fids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerState {
+    /// Largest message of the session, in bytes.
+    msize: u32,
+    /// Device numbers of the host's file systems, in the order in which the guest met them.
+    file_systems: Vec<u64>,
+}
+
+/// The server. It has one client at a time, and Tversion starts a session.
 pub struct Server {
     host: Host,
     access: Access,
+    /// Largest message of the session, in bytes.
     msize: u32,
     fids: BTreeMap<u32, Fid>,
     max_fids: usize,
@@ -98,7 +93,7 @@ pub struct Server {
 impl Server {
     /// Exports the directory `root`.
     ///
-    /// A fid is an open descriptor, and a guest with a large cache has many: the process's soft
+    /// A fid is an open descriptor, and a guest with a large cache has many. So the process's soft
     /// limit is raised to its hard limit.
     ///
     /// # Errors
@@ -114,7 +109,7 @@ impl Server {
             Ok(()) => limit.maximum,
             Err(_) => limit.current,
         };
-        // A file that is open takes two.
+        // An open file uses two descriptors.
         let max_fids = usable.map_or(MAX_FIDS, |n| {
             usize::try_from(n.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(MAX_FIDS)
         });
@@ -126,6 +121,42 @@ impl Server {
             fids: BTreeMap::new(),
             max_fids,
         })
+    }
+
+    /// The state of the server. The error says which fids the guest has.
+    pub(crate) fn state(&self) -> Result<ServerState, String> {
+        if !self.fids.is_empty() {
+            const SHOWN: usize = 5;
+            let numbers: Vec<_> = self.fids.keys().take(SHOWN).map(u32::to_string).collect();
+            let more = if self.fids.len() > SHOWN { ", …" } else { "" };
+            return Err(format!(
+                "the guest has {} fids ({}{more}): unmount the share first",
+                self.fids.len(),
+                numbers.join(", ")
+            ));
+        }
+        Ok(ServerState {
+            msize: self.msize,
+            file_systems: self.host.file_systems().to_vec(),
+        })
+    }
+
+    /// Puts the server into `state`. The error says what is wrong with it.
+    pub(crate) fn restore(&mut self, state: &ServerState) -> Result<(), String> {
+        let ServerState {
+            msize,
+            file_systems,
+        } = state;
+        if !(MIN_MSIZE..=MAX_MSIZE).contains(msize) {
+            return Err(format!("the message size cannot be {msize}"));
+        }
+        if file_systems.len() > MAX_FILE_SYSTEMS {
+            return Err(format!("{} file systems are too many", file_systems.len()));
+        }
+        self.reset();
+        self.msize = *msize;
+        self.host.set_file_systems(file_systems.clone());
+        Ok(())
     }
 
     /// Ends the session: forgets every fid.
@@ -192,9 +223,9 @@ impl Server {
 
     fn refuse_write(&mut self, kind: u8, body: &[u8]) -> Result<(), Errno> {
         match kind {
-            // Nothing can be dirty.
+            // There is no data to write.
             t::FSYNC => return Ok(()),
-            // Tremove gives up its fid even if it fails.
+            // Tremove clunks its fid even if it fails.
             t::REMOVE => drop(self.fids.remove(&Reader::new(body).u32()?)),
             _ => {}
         }
@@ -273,7 +304,7 @@ impl Server {
                     qids.push(self.host.qid(&stat));
                     node = Arc::new(next);
                 }
-                // Only the first name's failure is an error; later ones end the walk short.
+                // Only a failure at the first name is an error. A later one shortens the walk.
                 Err(errno) if qids.is_empty() => return Err(errno),
                 Err(_) => break,
             }
@@ -288,185 +319,6 @@ impl Server {
         qids.into_iter().for_each(|q| reply.put_qid(q));
         Ok(())
     }
-
-    fn lopen(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let (fid, flags) = (r.u32()?, r.u32()?);
-        if self.access == Access::ReadOnly && flags & open::WRITES != 0 {
-            return Err(Errno::ROFS);
-        }
-        let node = self.node(fid)?;
-        if flags & open::DIRECTORY != 0 && node.kind != FileType::Directory {
-            return Err(Errno::NOTDIR);
-        }
-        let stat = self.host.stat(&node)?;
-        let file = self.host.open(&node, host_flags(flags)?)?;
-        self.fids.get_mut(&fid).ok_or(Errno::BADF)?.open = Some(file);
-        reply.put_qid(self.host.qid(&stat));
-        reply.put_u32(0); // iounit: as much as msize allows
-        Ok(())
-    }
-
-    fn read(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
-        let (f, file) = self.opened(fid)?;
-        if f.node.kind == FileType::Directory {
-            return Err(Errno::ISDIR);
-        }
-        let count_at = reply.len();
-        let data_at = count_at + 4;
-        let count = self.data_limit(count, data_at);
-        reply.resize(data_at + count, 0);
-        let mut done = 0;
-        while done < count {
-            let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
-            let read = rustix::io::retry_on_intr(|| {
-                rustix::io::pread(file, &mut reply[data_at + done..], at)
-            });
-            match read {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-        }
-        reply.truncate(data_at + done);
-        set_u32(reply, count_at, done);
-        Ok(())
-    }
-
-    /// How many bytes of data an answer can hold after a header of `header` bytes.
-    fn data_limit(&self, count: u32, header: usize) -> usize {
-        (count as usize).min((self.msize as usize).saturating_sub(header))
-    }
-
-    fn readdir(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
-        let node = self.node(fid)?;
-        let stat = self.host.stat(&node)?;
-        // The descriptor is taken out meanwhile, since `self.host` is needed too.
-        let file = self
-            .fids
-            .get_mut(&fid)
-            .and_then(|f| f.open.take())
-            .ok_or(Errno::BADF)?;
-        let count_at = reply.len();
-        reply.put_u32(0);
-        let limit = self.data_limit(count, reply.len());
-        let result = if node.kind == FileType::Directory {
-            self.read_entries(&file, &stat, offset, limit, reply)
-        } else {
-            Err(Errno::NOTDIR)
-        };
-        if let Some(f) = self.fids.get_mut(&fid) {
-            f.open = Some(file);
-        }
-        let len = result?;
-        set_u32(reply, count_at, len);
-        Ok(())
-    }
-
-    /// Appends directory entries from `offset` on, up to `limit` bytes; returns how many bytes.
-    fn read_entries(
-        &mut self,
-        directory: &OwnedFd,
-        stat: &Stat,
-        offset: u64,
-        limit: usize,
-        reply: &mut Vec<u8>,
-    ) -> Result<usize, Errno> {
-        let start = reply.len();
-        i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-        rustix::fs::seek(directory, SeekFrom::Start(offset))?;
-        let mut buffer = [MaybeUninit::uninit(); DIRECTORY_BUFFER];
-        let mut entries = RawDir::new(directory, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            let used = reply.len() - start;
-            if used + Qid::LEN + 8 + 1 + 2 + name.len() > limit {
-                // Nothing at all would look like the end of the directory.
-                return if used == 0 {
-                    Err(Errno::INVAL)
-                } else {
-                    Ok(used)
-                };
-            }
-            let kind = entry.file_type();
-            reply.put_qid(self.host.entry_qid(stat, kind, entry.ino()));
-            reply.put_u64(entry.next_entry_cookie());
-            reply.put_u8(directory_entry_type(kind));
-            reply.put_string(name);
-        }
-        Ok(reply.len() - start)
-    }
-
-    fn readlink(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let node = self.node(r.u32()?)?;
-        if node.kind != FileType::Symlink {
-            return Err(Errno::INVAL);
-        }
-        reply.put_string(self.host.readlink(&node)?.to_bytes());
-        Ok(())
-    }
-
-    fn getattr(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let s = self.host.stat(&*self.node(r.u32()?)?)?;
-        reply.put_u64(GETATTR_BASIC);
-        reply.put_qid(self.host.qid(&s));
-        [s.st_mode, s.st_uid, s.st_gid]
-            .into_iter()
-            .for_each(|v| reply.put_u32(v));
-        let wide = [
-            s.st_nlink,
-            s.st_rdev,
-            s.st_size as u64,
-            s.st_blksize as u64,
-            s.st_blocks as u64,
-        ];
-        wide.into_iter().for_each(|v| reply.put_u64(v));
-        for (seconds, nanoseconds) in [
-            (s.st_atime, s.st_atime_nsec),
-            (s.st_mtime, s.st_mtime_nsec),
-            (s.st_ctime, s.st_ctime_nsec),
-        ] {
-            reply.put_u64(seconds as u64);
-            reply.put_u64(nanoseconds);
-        }
-        // btime (two fields), gen, data_version: not valid.
-        [0; 4].into_iter().for_each(|v| reply.put_u64(v));
-        Ok(())
-    }
-
-    fn statfs(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let s = self.host.statfs(&*self.node(r.u32()?)?)?;
-        reply.put_u32(s.f_type as u32);
-        reply.put_u32(s.f_bsize as u32);
-        for value in [s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree] {
-            reply.put_u64(value);
-        }
-        reply.put_u64(0); // fsid
-        reply.put_u32(s.f_namelen as u32);
-        Ok(())
-    }
-
-    /// Locks are the client's business: it is the only one.
-    fn lock(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        self.opened(r.u32()?)?;
-        reply.put_u8(LOCK_SUCCESS);
-        Ok(())
-    }
-
-    fn getlock(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        self.opened(r.u32()?)?;
-        let (_kind, start, length, pid, client) =
-            (r.u8()?, r.u64()?, r.u64()?, r.u32()?, r.string()?);
-        reply.put_u8(LOCK_TYPE_UNLOCKED);
-        reply.put_u64(start);
-        reply.put_u64(length);
-        reply.put_u32(pid);
-        reply.put_string(client);
-        Ok(())
-    }
 }
 
 impl fmt::Debug for Server {
@@ -479,8 +331,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Type, tag and body of a request; only the tag (or NOTAG) if it is too short or its size is
-/// wrong.
+/// Type, tag and body of a request. The error is the tag (or NOTAG), if the request is too short or
+/// its size is wrong.
 fn split(request: &[u8]) -> Result<(u8, u16, &[u8]), u16> {
     let mut r = Reader::new(request);
     let (Ok(size), Ok(kind), Ok(tag)) = (r.u32(), r.u8(), r.u16()) else {
@@ -510,35 +362,6 @@ fn seal_error(reply: &mut Vec<u8>, tag: u16, errno: Errno) {
 
 fn set_u32(message: &mut [u8], at: usize, value: usize) {
     message[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
-}
-
-/// The flags that mean something to the host. The others (O_NOATIME, O_DIRECT, …) are the client's
-/// business.
-fn host_flags(flags: u32) -> Result<OFlags, Errno> {
-    let mut host = match flags & open::ACCESS_MODE {
-        0 => OFlags::RDONLY,
-        open::WRITE_ONLY => OFlags::WRONLY,
-        open::READ_WRITE => OFlags::RDWR,
-        _ => return Err(Errno::INVAL),
-    };
-    host.set(OFlags::TRUNC, flags & open::TRUNCATE != 0);
-    host.set(OFlags::APPEND, flags & open::APPEND != 0);
-    host.set(OFlags::DIRECTORY, flags & open::DIRECTORY != 0);
-    Ok(host)
-}
-
-/// DT_* of readdir(3).
-fn directory_entry_type(kind: FileType) -> u8 {
-    match kind {
-        FileType::Fifo => 1,
-        FileType::CharacterDevice => 2,
-        FileType::Directory => 4,
-        FileType::BlockDevice => 6,
-        FileType::RegularFile => 8,
-        FileType::Symlink => 10,
-        FileType::Socket => 12,
-        FileType::Unknown => 0,
-    }
 }
 
 #[cfg(test)]

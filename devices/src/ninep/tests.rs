@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::read::open;
+use super::wire::Qid;
 use super::write::{AT_REMOVEDIR, setattr};
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The requests that change something; they get here on writable shares only.
+//! The requests that change something. They are dispatched on writable shares only.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 
 use super::host::{self, Node};
+use super::read::host_flags;
 use super::wire::{Encode, Reader};
-use super::{Fid, Server, host_flags};
+use super::{Fid, Server};
 
 /// Bits of `valid` in Tsetattr.
 pub(super) mod setattr {
@@ -42,7 +43,7 @@ impl Server {
             return Err(Errno::BADF);
         }
         let (node, stat, file) = self.host.create(&parent, &name, host_flags(flags)?, mode)?;
-        // The fid now stands for the new file.
+        // The fid is now that of the new file.
         self.fids.insert(
             fid,
             Fid {
@@ -113,7 +114,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a request that made `name` in `parent` with the new entry's qid.
+    /// Answers a request that created `name` in `parent` with the new entry's qid.
     fn put_new_qid(
         &mut self,
         parent: &Node,

@@ -1,7 +1,9 @@
 //! The block device (Virtual I/O Device 1.2, section 5.2; Linux: `/dev/vda` and on).
 //!
-//! A request is finished before the driver's notification returns, so that it takes no time on the
-//! guest's clock, and the order of everything is the same on every run.
+//! A request is complete before the driver's notification returns. So it takes no time on the
+//! guest's clock, and the order of all events is the same on every run. Between two notifications
+//! the device has no request in flight, and no state apart from the negotiated features: the
+//! contents of the disk stay on the host and are not part of a saved state.
 
 use std::fmt;
 use std::io;
@@ -48,11 +50,11 @@ const UNMAP: u32 = 1 << 0;
 /// Length of the identification string.
 const ID: usize = 20;
 
-/// So many segments of so many bytes: with the header and the status less than the longest chain
-/// that a queue takes.
+/// Most segments of a request, and most bytes of a segment. With the header and the status they are
+/// less than the longest chain that a queue accepts.
 const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 const SIZE_MAX: u32 = 32 * 1024;
-/// Longest range to discard, and to write zeros to: these may have to be written one by one.
+/// Longest range to discard, and to write zeros to. The zeros may have to be written one by one.
 const MAX_DISCARD_SECTORS: u32 = 1 << 22;
 const MAX_ZERO_SECTORS: u32 = 1 << 15;
 /// Most ranges in a request.
@@ -67,15 +69,14 @@ pub struct Block {
     disk: Disk,
     id: [u8; ID],
     config: Vec<u8>,
-    /// The driver does not flush: what it has written has to be on the host's disk at once (section
-    /// 5.2.6.2).
+    /// The driver does not flush, so its writes have to reach the host's disk at once (section
+    /// 5.2.6.2). Follows from the negotiated features.
     write_through: bool,
     piece: Vec<u8>,
 }
 
 impl Block {
-    /// A device for `disk`. `id`, of which at most 20 bytes count, is what the guest may name it
-    /// by.
+    /// A device for `disk`. The guest can identify it by the first 20 bytes of `id`.
     pub fn new(disk: Disk, id: &str) -> Self {
         let mut bytes = [0; ID];
         for (to, from) in bytes.iter_mut().zip(id.bytes()) {
@@ -90,9 +91,9 @@ impl Block {
         }
     }
 
-    /// Serves a request; returns how many bytes were written to the chain's writable part.
+    /// Serves a request. Returns how many bytes were written to the chain's writable part.
     fn serve(&mut self, chain: &Chain, ram: &GuestRam) -> Result<usize, QueueError> {
-        // The status is the last byte; without a place for it nothing can be answered.
+        // The status is the last byte. Without room for it there is no answer.
         let Some(room) = chain.writable_len().checked_sub(1) else {
             return Ok(0);
         };
@@ -106,12 +107,12 @@ impl Block {
         };
         let status = done.err().unwrap_or(request::OK);
         let written = chain.write(ram, room, &[status])?;
-        // Up to the status everything has been written, or there is a hole before it.
+        // The status counts only if every byte before it was written.
         Ok(if moved == room { room + written } else { moved })
     }
 
-    /// Does what `header` asks for; an error is the status. `moved` becomes the number of bytes in
-    /// the writable part.
+    /// Executes the request in `header`. The inner error is the status. `moved` becomes the number of
+    /// bytes in the writable part.
     fn execute(
         &mut self,
         header: &[u8; HEADER],
@@ -190,7 +191,7 @@ impl Block {
         Ok(self.settle())
     }
 
-    /// Discards, or writes zeros to, the ranges in the request.
+    /// Discards the ranges in the request, or writes zeros to them.
     fn ranges(
         &mut self,
         chain: &Chain,
@@ -239,7 +240,7 @@ impl Block {
         Ok(self.settle())
     }
 
-    /// Puts what has been written where it is safe, if the driver relies on it.
+    /// Flushes the disk if the driver relies on it.
     fn settle(&self) -> Result<(), u8> {
         if self.write_through {
             status(self.disk.flush())
@@ -314,7 +315,7 @@ fn config(sectors: u64) -> Vec<u8> {
     config
 }
 
-/// The status for what the host has answered.
+/// The status for a result of the host.
 fn status(done: io::Result<()>) -> Result<(), u8> {
     done.map_err(|_| request::IOERR)
 }

@@ -1,17 +1,20 @@
 //! The console device with several ports (Virtual I/O Device 1.2, section 5.3).
 //!
 //! A port is a console (Linux: `hvc0`) or a named byte stream (Linux: `/dev/virtio-ports/NAME`).
-//! Output goes to the port's sink; what the sink does not take stays in the guest's buffers. Input
-//! waits in a bounded queue until the guest has opened the port.
+//! Output goes to the port's sink. Bytes that the sink does not take stay in the guest's buffers.
+//! Input waits in a bounded queue until the guest has opened the port.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::VirtioDevice;
+use serde::{Deserialize, Serialize};
+
 use super::mmio::MmioTransport;
 use super::queue::{Chain, QueueError, VirtQueue};
+use super::{DeviceState, VirtioDevice};
 use crate::sink::ByteSink;
-use crate::{Effects, GuestRam};
+use crate::state::check;
+use crate::{Effects, GuestRam, StateError};
 
 /// Bytes from the host that wait for a guest to read them, for each port.
 pub const CONSOLE_INPUT_LIMIT: usize = 1 << 20;
@@ -21,7 +24,8 @@ const F_MULTIPORT: u64 = 1 << 1;
 const QUEUE_SIZE: u16 = 32;
 const CONTROL_RX: usize = 2;
 const CONTROL_TX: usize = 3;
-/// Control messages that wait for the driver to provide buffers. Past that its requests wait.
+/// Most control messages that may wait for the driver to provide buffers. When there are so many,
+/// the driver's requests wait.
 const CONTROL_LIMIT: usize = 64;
 /// Output is copied out of the guest in pieces of this size.
 const PIECE: usize = 16 * 1024;
@@ -36,15 +40,60 @@ mod event {
     pub const PORT_NAME: u16 = 7;
 }
 
+const DEVICE: &str = "the virtio console";
+
+/// A message of the device to the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ControlMessage {
+    port: u32,
+    event: u16,
+    value: u16,
+}
+
+/// State of one port.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct PortState {
+    input: VecDeque<u8>,
+    guest_open: bool,
+    /// The output chain of which the sink has taken a part only, and the length of that part.
+    unfinished: Option<(Chain, usize)>,
+}
+
+/// State of the device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsoleState {
+    ports: Vec<PortState>,
+    /// Messages that wait for the driver to provide buffers.
+    control: VecDeque<ControlMessage>,
+}
+
+impl ConsoleState {
+    /// Refuses a state that a device with so many ports never has.
+    fn check(&self, ports: usize) -> Result<(), StateError> {
+        let count = self.ports.len();
+        check(DEVICE, "the number of ports", count as u64, count == ports)?;
+        // A request of the driver adds at most two messages, or one for each port.
+        let waiting = self.control.len();
+        let bounded = waiting < CONTROL_LIMIT + ports.max(2);
+        check(DEVICE, "the number of messages", waiting as u64, bounded)?;
+        for port in &self.ports {
+            let input = port.input.len();
+            let bounded = input <= CONSOLE_INPUT_LIMIT;
+            check(DEVICE, "input length", input as u64, bounded)?;
+            if let Some((chain, _)) = &port.unfinished {
+                chain.check()?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One port and the host's end of it.
 pub struct ConsolePort {
     /// `None` for a console.
     name: Option<String>,
     output: Box<dyn ByteSink>,
-    input: VecDeque<u8>,
-    guest_open: bool,
-    /// The output chain that the sink has not taken whole, and how much of it has gone.
-    unfinished: Option<(Chain, usize)>,
+    state: PortState,
 }
 
 impl ConsolePort {
@@ -62,16 +111,14 @@ impl ConsolePort {
         Self {
             name,
             output,
-            input: VecDeque::new(),
-            guest_open: false,
-            unfinished: None,
+            state: PortState::default(),
         }
     }
 
     fn send(&mut self, queue: &mut VirtQueue, ram: &GuestRam) -> Result<(), QueueError> {
         let mut piece = [0; PIECE];
         loop {
-            let (chain, mut done) = match self.unfinished.take() {
+            let (chain, mut done) = match self.state.unfinished.take() {
                 Some(unfinished) => unfinished,
                 None => match queue.pop(ram)? {
                     Some(chain) => (chain, 0),
@@ -86,7 +133,7 @@ impl ConsolePort {
                 let taken = self.output.put(&piece[..n]).min(n);
                 done += taken;
                 if taken < n {
-                    self.unfinished = Some((chain, done));
+                    self.state.unfinished = Some((chain, done));
                     return Ok(());
                 }
             }
@@ -95,10 +142,10 @@ impl ConsolePort {
     }
 
     fn receive(&mut self, queue: &mut VirtQueue, ram: &GuestRam) -> Result<(), QueueError> {
-        while self.guest_open && !self.input.is_empty() {
+        while self.state.guest_open && !self.state.input.is_empty() {
             let Some(chain) = queue.pop(ram)? else { break };
-            let n = chain.writable_len().min(self.input.len());
-            let bytes: Vec<u8> = self.input.drain(..n).collect();
+            let n = chain.writable_len().min(self.state.input.len());
+            let bytes: Vec<u8> = self.state.input.drain(..n).collect();
             let written = chain.write(ram, 0, &bytes)?;
             queue.complete(ram, &chain, written)?;
         }
@@ -106,8 +153,8 @@ impl ConsolePort {
     }
 
     fn reset(&mut self) {
-        self.guest_open = false;
-        self.unfinished = None;
+        self.state.guest_open = false;
+        self.state.unfinished = None;
     }
 }
 
@@ -115,8 +162,7 @@ impl fmt::Debug for ConsolePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsolePort")
             .field("name", &self.name)
-            .field("input", &self.input.len())
-            .field("guest_open", &self.guest_open)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
@@ -127,8 +173,7 @@ pub struct Console {
     ports: Vec<ConsolePort>,
     queue_sizes: Vec<u16>,
     config: Vec<u8>,
-    /// Messages for the driver.
-    control: VecDeque<Vec<u8>>,
+    control: VecDeque<ControlMessage>,
 }
 
 impl Console {
@@ -152,20 +197,29 @@ impl Console {
         if port == 0 { 0 } else { port * 2 + 2 }
     }
 
-    fn push_control(&mut self, id: u32, event: u16, value: u16, tail: &[u8]) {
-        let mut message = Vec::with_capacity(8 + tail.len());
-        message.extend(id.to_le_bytes());
-        message.extend(event.to_le_bytes());
-        message.extend(value.to_le_bytes());
-        message.extend(tail);
-        self.control.push_back(message);
+    fn push_control(&mut self, port: u32, event: u16, value: u16) {
+        self.control
+            .push_back(ControlMessage { port, event, value });
+    }
+
+    /// The bytes of `message` (section 5.3.6.2).
+    fn encode(&self, message: &ControlMessage) -> Vec<u8> {
+        let mut bytes = message.port.to_le_bytes().to_vec();
+        bytes.extend(message.event.to_le_bytes());
+        bytes.extend(message.value.to_le_bytes());
+        if message.event == event::PORT_NAME {
+            let port = self.ports.get(message.port as usize);
+            let name = port.and_then(|port| port.name.as_deref());
+            bytes.extend(name.unwrap_or_default().bytes());
+        }
+        bytes
     }
 
     fn handle_control(&mut self, id: u32, event: u16, value: u16) {
         if event == event::DEVICE_READY {
             if value == 1 {
                 (0..self.ports.len())
-                    .for_each(|n| self.push_control(n as u32, event::DEVICE_ADD, 1, &[]));
+                    .for_each(|n| self.push_control(n as u32, event::DEVICE_ADD, 1));
             }
             return;
         }
@@ -174,14 +228,15 @@ impl Console {
         };
         match event {
             event::PORT_READY if value == 1 => {
-                match port.name.clone() {
-                    None => self.push_control(id, event::CONSOLE_PORT, 1, &[]),
-                    Some(name) => self.push_control(id, event::PORT_NAME, 1, name.as_bytes()),
-                }
+                let kind = match port.name {
+                    None => event::CONSOLE_PORT,
+                    Some(_) => event::PORT_NAME,
+                };
+                self.push_control(id, kind, 1);
                 // The host's end is always open.
-                self.push_control(id, event::PORT_OPEN, 1, &[]);
+                self.push_control(id, event::PORT_OPEN, 1);
             }
-            event::PORT_OPEN => port.guest_open = value != 0,
+            event::PORT_OPEN => port.state.guest_open = value != 0,
             _ => {}
         }
     }
@@ -197,7 +252,7 @@ impl Console {
         loop {
             while let Some(message) = self.control.front() {
                 let Some(chain) = rx.pop(ram)? else { break };
-                let written = chain.write(ram, 0, message)?;
+                let written = chain.write(ram, 0, &self.encode(message))?;
                 rx.complete(ram, &chain, written)?;
                 self.control.pop_front();
             }
@@ -251,6 +306,26 @@ impl VirtioDevice for Console {
         Ok(())
     }
 
+    fn state(&self) -> Result<DeviceState, StateError> {
+        let ports = self.ports.iter().map(|port| port.state.clone());
+        Ok(DeviceState::Console(ConsoleState {
+            ports: ports.collect(),
+            control: self.control.clone(),
+        }))
+    }
+
+    fn restore(&mut self, state: &DeviceState) -> Result<(), StateError> {
+        let DeviceState::Console(state) = state else {
+            return Err(state.mismatch(DEVICE));
+        };
+        state.check(self.ports.len())?;
+        for (port, state) in self.ports.iter_mut().zip(&state.ports) {
+            port.state = state.clone();
+        }
+        self.control = state.control.clone();
+        Ok(())
+    }
+
     fn reset(&mut self) {
         self.control.clear();
         self.ports.iter_mut().for_each(ConsolePort::reset);
@@ -266,17 +341,17 @@ impl MmioTransport<Console> {
         };
         let taken = bytes
             .len()
-            .min(CONSOLE_INPUT_LIMIT.saturating_sub(p.input.len()));
-        p.input.extend(&bytes[..taken]);
+            .min(CONSOLE_INPUT_LIMIT.saturating_sub(p.state.input.len()));
+        p.state.input.extend(&bytes[..taken]);
         (taken, self.poll())
     }
 
-    /// Bytes pushed on `port` that the guest has not taken yet.
+    /// Number of bytes pushed on `port` that the guest has not taken yet.
     pub fn input_pending(&mut self, port: usize) -> usize {
         self.device_mut()
             .ports
             .get(port)
-            .map_or(0, |p| p.input.len())
+            .map_or(0, |p| p.state.input.len())
     }
 
     /// True while a program or the kernel in the guest has `port` open.
@@ -284,7 +359,7 @@ impl MmioTransport<Console> {
         self.device_mut()
             .ports
             .get(port)
-            .is_some_and(|p| p.guest_open)
+            .is_some_and(|p| p.state.guest_open)
     }
 }
 

@@ -1,12 +1,16 @@
 //! The entropy device (Virtual I/O Device 1.2, section 5.4; Linux: `/dev/hwrng`).
 
-use super::VirtioDevice;
+use serde::{Deserialize, Serialize};
+
 use super::queue::{QueueError, VirtQueue};
-use crate::GuestRam;
+use super::{DeviceState, VirtioDevice};
+use crate::{GuestRam, StateError};
+
+const DEVICE: &str = "the entropy device";
 
 const DEVICE_ID: u32 = 4;
 const QUEUE_SIZE: u16 = 16;
-/// Most bytes for a request: more than a driver asks for.
+/// Most bytes for a request. Drivers request less.
 const PIECE: usize = 4096;
 
 /// Where random numbers come from.
@@ -14,16 +18,16 @@ const PIECE: usize = 4096;
 pub enum Source {
     /// The host's kernel.
     Host,
-    /// A generator with this seed: the same numbers on every run. They are no secret.
+    /// A generator with this state: the same numbers on every run. They are not secret.
     Fixed(u64),
 }
 
 impl Source {
-    /// Fills `bytes`; returns how many it could.
+    /// Fills `bytes`. Returns how many of them it has filled.
     pub fn fill(&mut self, bytes: &mut [u8]) -> usize {
         match self {
             Self::Host => {
-                // At most 256 bytes come whole (getrandom(2)).
+                // A signal cannot interrupt a request for up to 256 bytes (getrandom(2)).
                 let mut done = 0;
                 for piece in bytes.chunks_mut(256) {
                     let flags = rustix::rand::GetRandomFlags::empty();
@@ -55,6 +59,13 @@ fn split_mix(state: &mut u64) -> u64 {
     z ^ z >> 31
 }
 
+/// State of the device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntropyState {
+    /// The state of the generator; `None` if the host's kernel makes the numbers.
+    generator: Option<u64>,
+}
+
 /// The device.
 #[derive(Debug)]
 pub struct Entropy {
@@ -63,7 +74,7 @@ pub struct Entropy {
 }
 
 impl Entropy {
-    /// A device that gives what `source` has.
+    /// A device that returns the numbers of `source`.
     pub fn new(source: Source) -> Self {
         Self {
             source,
@@ -99,6 +110,31 @@ impl VirtioDevice for Entropy {
             let got = self.source.fill(piece);
             chain.write(ram, 0, piece.get(..got).unwrap_or_default())
         })
+    }
+
+    fn state(&self) -> Result<DeviceState, StateError> {
+        let generator = match self.source {
+            Source::Host => None,
+            Source::Fixed(state) => Some(state),
+        };
+        Ok(DeviceState::Entropy(EntropyState { generator }))
+    }
+
+    fn restore(&mut self, state: &DeviceState) -> Result<(), StateError> {
+        match (state, &mut self.source) {
+            (DeviceState::Entropy(EntropyState { generator: None }), Source::Host) => {}
+            (
+                DeviceState::Entropy(EntropyState {
+                    generator: Some(saved),
+                }),
+                Source::Fixed(state),
+            ) => *state = *saved,
+            (DeviceState::Entropy(_), _) => {
+                return Err(StateError::restore(DEVICE, "it had another source"));
+            }
+            (other, _) => return Err(other.mismatch(DEVICE)),
+        }
+        Ok(())
     }
 
     fn reset(&mut self) {}
@@ -144,5 +180,18 @@ mod tests {
         assert_eq!(d.exchange(0, &[], 100_000).len(), PIECE);
         assert_eq!(d.exchange(0, b"x", 0), []);
         assert_eq!(d.device.device_mut().device_id(), 4);
+    }
+
+    #[test]
+    fn a_restored_generator_continues() {
+        let mut d = driver(Source::Fixed(1));
+        d.exchange(0, &[], 20);
+        let mut other = driver(Source::Fixed(1));
+        other.exchange(0, &[], 20);
+        d.replace(Entropy::new(Source::Fixed(7)));
+        assert_eq!(d.exchange(0, &[], 20), other.exchange(0, &[], 20));
+        let state = d.device.device_mut().state().unwrap();
+        let mut host = Entropy::new(Source::Host);
+        assert!(host.restore(&state).is_err(), "another source");
     }
 }

@@ -3,15 +3,23 @@
 use std::fmt;
 use std::path::Path;
 
-use super::VirtioDevice;
+use serde::{Deserialize, Serialize};
+
 use super::queue::{QueueError, VirtQueue};
-use crate::GuestRam;
-use crate::ninep::{Access, MAX_MSIZE, Server};
+use super::{DeviceState, VirtioDevice};
+use crate::ninep::{Access, MAX_MSIZE, Server, ServerState};
+use crate::{GuestRam, StateError};
 
 const DEVICE_ID: u32 = 9;
 const F_MOUNT_TAG: u64 = 1 << 0;
-/// What Linux's driver uses.
+/// The size that Linux's driver uses.
 const QUEUE_SIZE: u16 = 128;
+
+/// State of the device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fs9pState {
+    server: ServerState,
+}
 
 /// A host directory that the guest mounts by its tag.
 pub struct Fs9p {
@@ -39,6 +47,12 @@ impl Fs9p {
             request: Vec::new(),
             reply: Vec::new(),
         })
+    }
+
+    /// The device as messages name it.
+    fn name(&self) -> String {
+        let tag = self.config.get(2..).unwrap_or_default();
+        format!("the 9P share {}", String::from_utf8_lossy(tag))
     }
 }
 
@@ -71,6 +85,21 @@ impl VirtioDevice for Fs9p {
             self.server.handle(&self.request, &mut self.reply);
             chain.write(ram, 0, &self.reply)
         })
+    }
+
+    fn state(&self) -> Result<DeviceState, StateError> {
+        let server = self.server.state();
+        let server = server.map_err(|reason| StateError::save(self.name(), reason))?;
+        Ok(DeviceState::Fs9p(Fs9pState { server }))
+    }
+
+    fn restore(&mut self, state: &DeviceState) -> Result<(), StateError> {
+        let DeviceState::Fs9p(Fs9pState { server }) = state else {
+            return Err(state.mismatch(&self.name()));
+        };
+        let name = self.name();
+        let restored = self.server.restore(server);
+        restored.map_err(|reason| StateError::restore(name, reason))
     }
 
     fn reset(&mut self) {

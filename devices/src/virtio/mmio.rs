@@ -5,11 +5,13 @@ use std::fmt;
 use virtio_queue::QueueT;
 use vm_memory::GuestAddress;
 
-use super::VirtioDevice;
 use super::queue::{QueueError, VirtQueue};
+use super::state::TransportRegisters;
+use super::{VirtioDevice, VirtioState};
 use crate::bus::{BusDevice, read_le32};
 use crate::irqchip::IrqLine;
-use crate::{Effects, GuestRam};
+use crate::state::{check, check_bits};
+use crate::{Effects, GuestRam, StateError};
 
 /// Length of the register window in bytes.
 pub const VIRTIO_MMIO_LEN: u64 = 0x1000;
@@ -58,18 +60,30 @@ const INTERRUPT_CONFIG: u32 = 2;
 const F_INDIRECT_DESC: u64 = 1 << 28;
 const F_VERSION_1: u64 = 1 << 32;
 
+/// A virtio device whose state can be saved, of any kind.
+pub trait VirtioTransport: Send {
+    /// The state of the device, of its transport and of its queues.
+    ///
+    /// # Errors
+    /// The device holds something that a state cannot contain.
+    fn state(&self) -> Result<VirtioState, StateError>;
+
+    /// Puts the device, its transport and its queues into `state`. Guest memory has to be restored
+    /// before.
+    ///
+    /// # Errors
+    /// The state is that of another device, or one that this device never has. The device may then
+    /// be in a mixed state.
+    fn restore(&mut self, state: &VirtioState) -> Result<(), StateError>;
+}
+
 /// A device at its register window.
 pub struct MmioTransport<D> {
     device: D,
     ram: GuestRam,
     irq: IrqLine,
     queues: Vec<VirtQueue>,
-    status: u32,
-    interrupt_status: u32,
-    device_features_sel: u32,
-    driver_features_sel: u32,
-    driver_features: u64,
-    queue_sel: u32,
+    registers: TransportRegisters,
 }
 
 impl<D: VirtioDevice> MmioTransport<D> {
@@ -88,21 +102,16 @@ impl<D: VirtioDevice> MmioTransport<D> {
             ram,
             irq,
             queues,
-            status: 0,
-            interrupt_status: 0,
-            device_features_sel: 0,
-            driver_features_sel: 0,
-            driver_features: 0,
-            queue_sel: 0,
+            registers: TransportRegisters::default(),
         })
     }
 
-    /// The device. After changing something that the guest should see, call [`poll`](Self::poll).
+    /// The device. After a change that the guest should observe, call [`poll`](Self::poll).
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Lets the device go on with what it has waited for: host input, or room for output.
+    /// Lets the device continue when host input has arrived or an output sink has room again.
     pub fn poll(&mut self) -> Effects {
         if !self.is_running() {
             return Effects::empty();
@@ -114,7 +123,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
         for queue in &mut self.queues {
             if queue.take_interrupt() {
-                self.interrupt_status |= INTERRUPT_USED_BUFFER;
+                self.registers.interrupt_status |= INTERRUPT_USED_BUFFER;
             }
             if queue.take_served() {
                 effects |= Effects::DMA | Effects::HOST;
@@ -125,24 +134,29 @@ impl<D: VirtioDevice> MmioTransport<D> {
 
     /// True while a driver uses the device.
     pub fn is_running(&self) -> bool {
-        self.status & (STATUS_DRIVER_OK | STATUS_NEEDS_RESET) == STATUS_DRIVER_OK
+        self.registers.status & (STATUS_DRIVER_OK | STATUS_NEEDS_RESET) == STATUS_DRIVER_OK
     }
 
-    /// True if the driver did something that only a reset of the device can put right.
+    /// True if the driver has made an error after which only a reset of the device helps.
     pub fn is_broken(&self) -> bool {
-        self.status & STATUS_NEEDS_RESET != 0
+        self.registers.status & STATUS_NEEDS_RESET != 0
     }
 
     fn needs_reset(&mut self) -> Effects {
-        self.status |= STATUS_NEEDS_RESET;
-        if self.status & STATUS_DRIVER_OK != 0 {
-            self.interrupt_status |= INTERRUPT_CONFIG;
+        self.registers.status |= STATUS_NEEDS_RESET;
+        if self.registers.status & STATUS_DRIVER_OK != 0 {
+            self.registers.interrupt_status |= INTERRUPT_CONFIG;
         }
         self.update_irq()
     }
 
     fn update_irq(&mut self) -> Effects {
-        self.irq.set(self.interrupt_status != 0)
+        self.irq.set(self.registers.interrupt_status != 0)
+    }
+
+    /// Whether the driver may use these features.
+    fn accepts(&self, features: u64) -> bool {
+        features & !self.features() == 0 && features & F_VERSION_1 != 0
     }
 
     fn features(&self) -> u64 {
@@ -152,17 +166,12 @@ impl<D: VirtioDevice> MmioTransport<D> {
     fn reset(&mut self) -> Effects {
         self.device.reset();
         self.queues.iter_mut().for_each(VirtQueue::reset);
-        self.status = 0;
-        self.interrupt_status = 0;
-        self.device_features_sel = 0;
-        self.driver_features_sel = 0;
-        self.driver_features = 0;
-        self.queue_sel = 0;
+        self.registers = TransportRegisters::default();
         self.update_irq() | Effects::HOST
     }
 
     fn queue(&self) -> Option<&VirtQueue> {
-        self.queues.get(self.queue_sel as usize)
+        self.queues.get(self.registers.queue_sel as usize)
     }
 
     fn read_register(&self, offset: u64) -> u32 {
@@ -171,11 +180,11 @@ impl<D: VirtioDevice> MmioTransport<D> {
             reg::VERSION => VERSION,
             reg::DEVICE_ID => self.device.device_id(),
             reg::VENDOR_ID => VENDOR,
-            reg::DEVICE_FEATURES => half(self.features(), self.device_features_sel),
+            reg::DEVICE_FEATURES => half(self.features(), self.registers.device_features_sel),
             reg::QUEUE_NUM_MAX => self.queue().map_or(0, |q| u32::from(q.inner().max_size())),
             reg::QUEUE_READY => self.queue().map_or(0, |q| u32::from(q.inner().ready())),
-            reg::INTERRUPT_STATUS => self.interrupt_status,
-            reg::STATUS => self.status,
+            reg::INTERRUPT_STATUS => self.registers.interrupt_status,
+            reg::STATUS => self.registers.status,
             // No shared memory region has this ID.
             reg::SHM_LEN_LOW..=reg::SHM_BASE_HIGH => u32::MAX,
             // The configuration space never changes.
@@ -186,20 +195,20 @@ impl<D: VirtioDevice> MmioTransport<D> {
 
     fn write_register(&mut self, offset: u64, value: u32) -> Effects {
         match offset {
-            reg::DEVICE_FEATURES_SEL => self.device_features_sel = value,
-            reg::DRIVER_FEATURES_SEL => self.driver_features_sel = value,
-            reg::DRIVER_FEATURES if self.status & STATUS_FEATURES_OK == 0 => {
-                let old = self.driver_features;
-                self.driver_features = match self.driver_features_sel {
+            reg::DEVICE_FEATURES_SEL => self.registers.device_features_sel = value,
+            reg::DRIVER_FEATURES_SEL => self.registers.driver_features_sel = value,
+            reg::DRIVER_FEATURES if self.registers.status & STATUS_FEATURES_OK == 0 => {
+                let old = self.registers.driver_features;
+                self.registers.driver_features = match self.registers.driver_features_sel {
                     0 => old & !0xFFFF_FFFF | u64::from(value),
                     1 => old & 0xFFFF_FFFF | u64::from(value) << 32,
                     _ => old,
                 };
             }
-            reg::QUEUE_SEL => self.queue_sel = value,
+            reg::QUEUE_SEL => self.registers.queue_sel = value,
             reg::QUEUE_NOTIFY => return self.poll(),
             reg::INTERRUPT_ACK => {
-                self.interrupt_status &= !value;
+                self.registers.interrupt_status &= !value;
                 return self.update_irq();
             }
             reg::STATUS => return self.write_status(value),
@@ -209,10 +218,10 @@ impl<D: VirtioDevice> MmioTransport<D> {
         Effects::empty()
     }
 
-    /// Registers of the selected queue; all but QueueReady are fixed while it is ready.
+    /// Writes a register of the selected queue. All except QueueReady are fixed while it is ready.
     fn write_queue(&mut self, offset: u64, value: u32) -> Effects {
         let ram = &self.ram;
-        let Some(queue) = self.queues.get_mut(self.queue_sel as usize) else {
+        let Some(queue) = self.queues.get_mut(self.registers.queue_sel as usize) else {
             return Effects::empty();
         };
         let queue = queue.inner_mut();
@@ -229,8 +238,8 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
         let (desc, driver, device) = (queue.desc_table(), queue.avail_ring(), queue.used_ring());
         let set = |old, part| GuestAddress(replace_half(old, part, value));
-        // An address with bad alignment, which `try_set_*` refuses, breaks the device, like one
-        // outside RAM.
+        // `try_set_*` refuses an unaligned address. Such an address breaks the device, as one
+        // outside RAM does.
         let accepted = match offset {
             reg::QUEUE_NUM => u16::try_from(value).is_ok_and(|n| queue.try_set_size(n).is_ok()),
             reg::QUEUE_DESC_LOW => queue.try_set_desc_table_address(set(desc, 0)).is_ok(),
@@ -252,20 +261,20 @@ impl<D: VirtioDevice> MmioTransport<D> {
         if value == 0 {
             return self.reset();
         }
-        let mut status = value & 0xFF & !STATUS_NEEDS_RESET | self.status & STATUS_NEEDS_RESET;
-        let negotiated =
-            self.driver_features & !self.features() == 0 && self.driver_features & F_VERSION_1 != 0;
-        if self.status & STATUS_FEATURES_OK == 0 && !negotiated {
+        let mut status =
+            value & 0xFF & !STATUS_NEEDS_RESET | self.registers.status & STATUS_NEEDS_RESET;
+        let negotiated = self.accepts(self.registers.driver_features);
+        if self.registers.status & STATUS_FEATURES_OK == 0 && !negotiated {
             status &= !STATUS_FEATURES_OK;
         }
         if status & STATUS_FEATURES_OK == 0 {
             status &= !STATUS_DRIVER_OK;
         }
-        let started = status & !self.status & STATUS_DRIVER_OK != 0;
-        self.status = status;
+        let started = status & !self.registers.status & STATUS_DRIVER_OK != 0;
+        self.registers.status = status;
         if started {
-            self.device.start(self.driver_features);
-            // Input or control messages may have been waiting for the driver.
+            self.device.start(self.registers.driver_features);
+            // Input or control messages may be waiting for the driver.
             return self.poll() | Effects::HOST;
         }
         Effects::empty()
@@ -283,6 +292,56 @@ fn half(value: u64, part: u32) -> u32 {
 fn replace_half(old: u64, part: u32, value: u32) -> u64 {
     let shift = part * 32;
     old & !(0xFFFF_FFFF << shift) | u64::from(value) << shift
+}
+
+impl<D: VirtioDevice> VirtioTransport for MmioTransport<D> {
+    fn state(&self) -> Result<VirtioState, StateError> {
+        Ok(VirtioState {
+            device_id: self.device.device_id(),
+            config: self.device.config().to_vec(),
+            registers: self.registers.clone(),
+            queues: self.queues.iter().map(VirtQueue::state).collect(),
+            device: self.device.state()?,
+        })
+    }
+
+    fn restore(&mut self, state: &VirtioState) -> Result<(), StateError> {
+        let id = self.device.device_id();
+        let name = format!("the virtio device of type {id}");
+        let refuse = |reason: &str| Err(StateError::restore(&name, reason));
+        check(&name, "the type", state.device_id, state.device_id == id)?;
+        if state.config != self.device.config() {
+            return refuse("the device was configured differently");
+        }
+        if state.queues.len() != self.queues.len() {
+            return refuse("the device had another number of queues");
+        }
+        let registers = &state.registers;
+        let has = |bits| registers.status & bits != 0;
+        check_bits(&name, "status", registers.status, 0xFF)?;
+        let interrupts = INTERRUPT_USED_BUFFER | INTERRUPT_CONFIG;
+        check_bits(
+            &name,
+            "InterruptStatus",
+            registers.interrupt_status,
+            interrupts.into(),
+        )?;
+        let features = registers.driver_features;
+        let negotiated = !has(STATUS_FEATURES_OK) || self.accepts(features);
+        check(&name, "the accepted features", features, negotiated)?;
+        let ordered = !has(STATUS_DRIVER_OK) || has(STATUS_FEATURES_OK);
+        check(&name, "status", registers.status, ordered)?;
+        let queues = self.queues.iter().zip(&state.queues);
+        let queues = queues.map(|(queue, state)| queue.restored(state, &self.ram));
+        self.queues = queues.collect::<Result<_, _>>()?;
+        self.device.restore(&state.device)?;
+        self.registers = registers.clone();
+        if has(STATUS_DRIVER_OK) {
+            self.device.start(features);
+        }
+        self.irq.restore(self.registers.interrupt_status != 0);
+        Ok(())
+    }
 }
 
 impl<D: VirtioDevice> BusDevice for MmioTransport<D> {
@@ -321,9 +380,7 @@ impl<D> fmt::Debug for MmioTransport<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MmioTransport")
             .field("irq", &self.irq)
-            .field("status", &self.status)
-            .field("interrupt_status", &self.interrupt_status)
-            .field("driver_features", &self.driver_features)
+            .field("registers", &self.registers)
             .field("queues", &self.queues)
             .finish_non_exhaustive()
     }

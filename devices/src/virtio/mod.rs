@@ -7,16 +7,19 @@ pub mod fs9p;
 pub mod mmio;
 pub mod net;
 pub mod queue;
+mod state;
 #[cfg(test)]
 mod testing;
 
-use crate::GuestRam;
+pub use state::{DeviceState, VirtioState};
+
+use crate::{GuestRam, StateError};
 use queue::{QueueError, VirtQueue};
 
-/// What a device is, apart from its transport.
+/// A device apart from its transport.
 ///
-/// Devices finish what the driver asked for inside [`process`](Self::process); there is nothing
-/// asynchronous.
+/// A device completes the driver's requests inside [`process`](Self::process). There are no
+/// asynchronous operations.
 pub trait VirtioDevice: Send {
     /// Device type (section 5).
     fn device_id(&self) -> u32;
@@ -26,13 +29,32 @@ pub trait VirtioDevice: Send {
     fn queue_sizes(&self) -> &[u16];
     /// The device-specific configuration space; read-only for the driver.
     fn config(&self) -> &[u8];
-    /// Serves what the driver has made available on any queue, as far as it is possible now.
+    /// Serves the chains that the driver has made available on any queue, as far as possible now.
     ///
     /// # Errors
-    /// A queue is unusable; the transport then asks the driver to reset the device.
+    /// A queue is unusable. The transport then sets DEVICE_NEEDS_RESET.
     fn process(&mut self, queues: &mut [VirtQueue], ram: &GuestRam) -> Result<(), QueueError>;
-    /// The driver is ready, and has taken `features` of those that were offered.
+    /// The driver is ready, and has accepted `features` of those that were offered. Also called when
+    /// a running device is restored: what `start` derives from the features is not part of the
+    /// state.
     fn start(&mut self, _features: u64) {}
-    /// Forgets everything that the driver set up.
+    /// Returns to the state before the driver set up the device.
     fn reset(&mut self);
+    /// The state of the device apart from its transport.
+    ///
+    /// # Errors
+    /// The device holds something that a state cannot contain.
+    fn state(&self) -> Result<DeviceState, StateError> {
+        Ok(DeviceState::Stateless)
+    }
+    /// Puts the device into `state`.
+    ///
+    /// # Errors
+    /// The device never has such a state.
+    fn restore(&mut self, state: &DeviceState) -> Result<(), StateError> {
+        match state {
+            DeviceState::Stateless => Ok(()),
+            other => Err(other.mismatch("a virtio device")),
+        }
+    }
 }

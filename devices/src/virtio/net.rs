@@ -1,16 +1,19 @@
 //! The network device (Virtual I/O Device 1.2, section 5.1; Linux: `eth0` and on).
 //!
-//! Frames are whole and have their checksums: no offload of any kind is offered, so that nothing
-//! that the guest writes beside a frame means anything to the host.
+//! Frames are whole and have their checksums. The device offers no offload of any kind, so the host
+//! interprets nothing that the guest writes beside a frame.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::VirtioDevice;
+use serde::{Deserialize, Serialize};
+
 use super::mmio::MmioTransport;
 use super::queue::{Chain, QueueError, VirtQueue};
-use crate::GuestRam;
+use super::{DeviceState, VirtioDevice};
+use crate::state::check;
 use crate::tap::Tap;
+use crate::{GuestRam, StateError};
 
 const DEVICE_ID: u32 = 1;
 const RECEIVE: usize = 0;
@@ -29,7 +32,7 @@ const HEADER: usize = 12;
 const NUM_BUFFERS: usize = 10;
 
 const MTU: u16 = 1500;
-/// An Ethernet header with two addresses and a type; a VLAN's tag may be in it, too.
+/// An Ethernet header with two addresses and a type. It may also contain a VLAN tag.
 const SHORTEST_FRAME: usize = 14;
 const LONGEST_FRAME: usize = SHORTEST_FRAME + 4 + MTU as usize;
 
@@ -38,7 +41,7 @@ const LONGEST_FRAME: usize = SHORTEST_FRAME + 4 + MTU as usize;
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// A locally administered address that is always the same for one name.
+    /// A locally administered address that depends only on `name`.
     pub fn of_name(name: &str) -> Self {
         // FNV-1a.
         let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
@@ -79,13 +82,23 @@ impl fmt::Display for MacAddress {
     }
 }
 
+const DEVICE: &str = "the network device";
+
+/// State of a network device. Frames that the host's kernel holds are not part of it: they are lost,
+/// as frames on an Ethernet may be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetState {
+    /// The frame from the host that the guest has not taken yet; empty if there is none.
+    waiting: Vec<u8>,
+}
+
 /// A network device.
 pub struct Net {
     tap: Tap,
     config: [u8; 12],
-    /// A header, and the frame that comes from the host or goes to it; one byte more shows that a
-    /// frame is too long.
+    /// A header, and the frame from the host. One more byte shows that a frame is too long.
     incoming: [u8; HEADER + LONGEST_FRAME + 1],
+    /// A header, and the frame to the host.
     outgoing: [u8; HEADER + LONGEST_FRAME],
     /// Length of the frame in `incoming` that the guest has not taken yet, or 0.
     waiting: usize,
@@ -112,8 +125,8 @@ impl Net {
 
     /// Whether there is a frame for the guest.
     fn fetch(&mut self) -> bool {
-        // Those that are too long or too short are lost, but no more at once than the guest could
-        // take.
+        // Frames that are too long or too short are dropped. The bound is the number of frames that
+        // the guest could take at once.
         for _ in 0..QUEUE_SIZE {
             if self.waiting != 0 {
                 return true;
@@ -135,8 +148,8 @@ impl Net {
             };
             let len = HEADER + std::mem::take(&mut self.waiting);
             let frame = self.incoming.get(..len).unwrap_or_default();
-            // Section 5.1.6.3.1: a buffer takes any frame. In one that does not, this frame is
-            // lost.
+            // A buffer has room for any frame (section 5.1.6.3.1). If it has not, this frame is
+            // dropped.
             let written = if len <= chain.writable_len() {
                 chain.write(ram, 0, frame)?
             } else {
@@ -147,7 +160,7 @@ impl Net {
         Ok(())
     }
 
-    /// Sends the frame in `chain`, but for one of a length that no frame has.
+    /// Sends the frame in `chain`, unless it has a length that no frame has.
     fn transmit(&mut self, chain: &Chain, ram: &GuestRam) -> Result<usize, QueueError> {
         let len = chain.readable_len();
         if (HEADER + SHORTEST_FRAME..=self.outgoing.len()).contains(&len) {
@@ -186,13 +199,34 @@ impl VirtioDevice for Net {
         }
     }
 
+    fn state(&self) -> Result<DeviceState, StateError> {
+        let waiting = self.incoming.get(HEADER..HEADER + self.waiting);
+        Ok(DeviceState::Net(NetState {
+            waiting: waiting.unwrap_or_default().to_vec(),
+        }))
+    }
+
+    fn restore(&mut self, state: &DeviceState) -> Result<(), StateError> {
+        let DeviceState::Net(NetState { waiting }) = state else {
+            return Err(state.mismatch(DEVICE));
+        };
+        let len = waiting.len();
+        let possible = len == 0 || (SHORTEST_FRAME..=LONGEST_FRAME).contains(&len);
+        check(DEVICE, "the length of a frame", len as u64, possible)?;
+        if let Some(frame) = self.incoming.get_mut(HEADER..HEADER + len) {
+            frame.copy_from_slice(waiting);
+        }
+        self.waiting = len;
+        Ok(())
+    }
+
     fn reset(&mut self) {
         self.waiting = 0;
     }
 }
 
 impl MmioTransport<Net> {
-    /// Whether the guest can be given a frame that the host may send, by [`poll`](Self::poll).
+    /// Whether [`poll`](Self::poll) would give the guest a frame from the host, if there is one.
     pub fn awaits_frames(&mut self) -> bool {
         self.is_running() && self.device_mut().waiting == 0 && !self.device_mut().tap.is_gone()
     }
@@ -212,7 +246,7 @@ fn config(address: MacAddress) -> [u8; 12] {
     let mut config = [0; 12];
     let (mac, rest) = config.split_at_mut(6);
     mac.copy_from_slice(&address.0);
-    // After status and max_virtqueue_pairs, which belong to features that are not offered.
+    // The MTU follows status and max_virtqueue_pairs, which belong to features that are not offered.
     rest[4..].copy_from_slice(&MTU.to_le_bytes());
     config
 }

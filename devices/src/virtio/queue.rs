@@ -2,24 +2,29 @@
 
 use std::sync::atomic::Ordering;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::GuestRam;
+use super::state::QueueState;
+use crate::state::check;
+use crate::{GuestRam, StateError};
 
-/// Most descriptors of one chain that a device looks at.
+/// Most descriptors of one chain that a device reads.
 const MAX_SEGMENTS: usize = 1024;
-/// Most bytes of one chain, readable and writable together. Descriptors can name the same memory
-/// many times, so the size of RAM bounds nothing.
+/// Most bytes of one chain, readable and writable together. Several descriptors can name the same
+/// memory, so the size of RAM is not a bound.
 const MAX_CHAIN_BYTES: u64 = 4 << 20;
 
 const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
 
+const DEVICE: &str = "a virtqueue";
+
 /// Why a queue is unusable until the driver resets the device.
 #[derive(Debug, Error)]
 pub enum QueueError {
-    /// The rings or a buffer are not in RAM, or the available index makes no sense.
+    /// The rings or a buffer are not in RAM, or the available index is more than a ring ahead.
     #[error("Virtqueue is broken")]
     Queue(#[from] virtio_queue::Error),
     /// A buffer is not in RAM.
@@ -60,9 +65,49 @@ impl VirtQueue {
         &mut self.queue
     }
 
-    /// Allows one ring's worth of chains. No honest driver has more outstanding, but one that lays
-    /// its rings over each other or over its buffers could make the device itself add to them for
-    /// ever.
+    /// The state between two calls of the device: only positions and places are kept then.
+    pub(super) fn state(&self) -> QueueState {
+        let queue = self.queue.state();
+        QueueState {
+            size: queue.size,
+            ready: queue.ready,
+            descriptor_table: queue.desc_table,
+            available_ring: queue.avail_ring,
+            used_ring: queue.used_ring,
+            next_available: queue.next_avail,
+            next_used: queue.next_used,
+        }
+    }
+
+    /// A queue of the same maximum size in `state`.
+    pub(super) fn restored(&self, state: &QueueState, ram: &GuestRam) -> Result<Self, StateError> {
+        let refuse = |reason: &str| StateError::restore(DEVICE, reason);
+        let queue = Queue::try_from(virtio_queue::QueueState {
+            max_size: self.queue.max_size(),
+            size: state.size,
+            ready: state.ready,
+            desc_table: state.descriptor_table,
+            avail_ring: state.available_ring,
+            used_ring: state.used_ring,
+            next_avail: state.next_available,
+            next_used: state.next_used,
+            event_idx_enabled: false,
+        });
+        let queue = queue.map_err(|error| refuse(&error.to_string()))?;
+        if state.ready && !queue.is_valid(ram) {
+            return Err(refuse("a part of it is not in guest memory"));
+        }
+        Ok(Self {
+            queue,
+            interrupt: false,
+            served: false,
+            budget: 0,
+        })
+    }
+
+    /// Allows as many chains as the ring has entries. A correct driver does not have more
+    /// outstanding. A driver that places its rings over each other or over its buffers could make
+    /// the device itself add to them without end.
     pub(super) fn grant_budget(&mut self) {
         self.budget = self.queue.size();
     }
@@ -108,12 +153,15 @@ impl VirtQueue {
             } else {
                 &mut chain.readable
             };
-            list.push((d.addr(), d.len() as usize));
+            list.push(Segment {
+                address: d.addr().0,
+                len: d.len(),
+            });
         }
         Ok(Some(chain))
     }
 
-    /// Gives a chain back to the driver, with `written` bytes in its writable part.
+    /// Returns a chain to the driver, with `written` bytes in its writable part.
     pub fn complete(
         &mut self,
         ram: &GuestRam,
@@ -130,11 +178,11 @@ impl VirtQueue {
         Ok(())
     }
 
-    /// Serves every chain that the driver offers; `serve` returns how many bytes it has written to
-    /// the chain.
+    /// Serves every chain that the driver has made available. `serve` returns how many bytes it has
+    /// written to the chain.
     ///
     /// # Errors
-    /// The driver has broken the queue, or `serve` finds that it has.
+    /// The driver has broken the queue, or `serve` fails.
     pub fn serve(
         &mut self,
         ram: &GuestRam,
@@ -148,26 +196,55 @@ impl VirtQueue {
     }
 }
 
+/// A buffer of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Segment {
+    /// Guest-physical.
+    address: u64,
+    /// In bytes.
+    len: u32,
+}
+
 /// A descriptor chain: buffers to read from, then buffers to write to.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chain {
     head: u16,
-    readable: Vec<(GuestAddress, usize)>,
-    writable: Vec<(GuestAddress, usize)>,
+    readable: Vec<Segment>,
+    writable: Vec<Segment>,
 }
 
 impl Chain {
+    /// A chain of readable buffers of these lengths.
+    #[cfg(test)]
+    pub(super) fn of_lengths(lengths: Vec<u32>) -> Self {
+        let segments = lengths.into_iter().map(|len| Segment { address: 0, len });
+        Self {
+            head: 0,
+            readable: segments.collect(),
+            writable: Vec::new(),
+        }
+    }
+
+    /// Refuses a chain that [`VirtQueue::pop`] never returns.
+    pub(super) fn check(&self) -> Result<(), StateError> {
+        let segments = || self.readable.iter().chain(&self.writable);
+        let count = segments().count();
+        check(DEVICE, "chain length", count as u64, count <= MAX_SEGMENTS)?;
+        let bytes: u64 = segments().map(|segment| u64::from(segment.len)).sum();
+        check(DEVICE, "chain size", bytes, bytes <= MAX_CHAIN_BYTES)
+    }
+
     /// Bytes that the driver provides.
     pub fn readable_len(&self) -> usize {
-        self.readable.iter().map(|(_, len)| len).sum()
+        total(&self.readable)
     }
 
     /// Bytes that the device may write.
     pub fn writable_len(&self) -> usize {
-        self.writable.iter().map(|(_, len)| len).sum()
+        total(&self.writable)
     }
 
-    /// Fills `data` from the readable bytes, starting at byte `offset` of them; returns how many
+    /// Fills `data` from the readable bytes, starting at byte `offset` of them. Returns how many
     /// there were.
     pub fn read(
         &self,
@@ -183,8 +260,8 @@ impl Chain {
         Ok(done)
     }
 
-    /// Stores `data` in the writable bytes, starting at byte `offset` of them; returns how many
-    /// fitted.
+    /// Stores `data` in the writable bytes, starting at byte `offset` of them. Returns how many
+    /// bytes the chain had room for.
     pub fn write(&self, ram: &GuestRam, offset: usize, data: &[u8]) -> Result<usize, QueueError> {
         let mut done = 0;
         for (address, len) in pieces(&self.writable, offset, data.len()) {
@@ -195,19 +272,24 @@ impl Chain {
     }
 }
 
-/// The parts of `segments` that hold bytes `skip..skip + want`.
+fn total(segments: &[Segment]) -> usize {
+    segments.iter().map(|segment| segment.len as usize).sum()
+}
+
+/// The parts of `segments` that contain bytes `skip..skip + want`.
 fn pieces(
-    segments: &[(GuestAddress, usize)],
+    segments: &[Segment],
     mut skip: usize,
     mut want: usize,
 ) -> impl Iterator<Item = (GuestAddress, usize)> {
-    segments.iter().filter_map(move |&(address, len)| {
+    segments.iter().filter_map(move |segment| {
+        let len = segment.len as usize;
         let skipped = skip.min(len);
         skip -= skipped;
         let n = (len - skipped).min(want);
         want -= n;
         // An address that wraps around is not RAM either.
-        let start = GuestAddress(address.0.saturating_add(skipped as u64));
+        let start = GuestAddress(segment.address.saturating_add(skipped as u64));
         (n > 0).then_some((start, n))
     })
 }
@@ -218,11 +300,8 @@ mod tests {
 
     #[test]
     fn pieces_cut_segments() {
-        let segments = [
-            (GuestAddress(100), 10),
-            (GuestAddress(200), 0),
-            (GuestAddress(300), 5),
-        ];
+        let segments =
+            [(100, 10), (200, 0), (300, 5)].map(|(address, len)| Segment { address, len });
         let cut = |skip, want| {
             pieces(&segments, skip, want)
                 .map(|(a, n)| (a.0, n))

@@ -3,7 +3,7 @@
 use vm_memory::{Bytes, GuestAddress};
 
 use super::VirtioDevice;
-use super::mmio::MmioTransport;
+use super::mmio::{MmioTransport, VirtioTransport};
 use crate::bus::BusDevice;
 use crate::irqchip::{IrqChip, IrqLine};
 use crate::{GuestRam, Shared, shared};
@@ -52,6 +52,17 @@ impl<D: VirtioDevice> Driver<D> {
             rings: Vec::new(),
             next_buffer: BUFFERS,
         }
+    }
+
+    /// Saves the device and restores it to `device`, which takes its place.
+    pub fn replace(&mut self, device: D) {
+        let state = self.device.state().unwrap();
+        let encoded = postcard::to_allocvec(&state).unwrap();
+        let state = postcard::from_bytes(&encoded).unwrap();
+        let line = IrqLine::new(self.chip.clone(), 5);
+        self.device = MmioTransport::new(device, self.ram.clone(), line).unwrap();
+        self.device.restore(&state).unwrap();
+        assert_eq!(self.device.state().unwrap(), state);
     }
 
     pub fn get(&mut self, offset: u64) -> u32 {

@@ -1,3 +1,4 @@
+use super::super::mmio::VirtioTransport;
 use super::super::testing::Driver;
 use super::*;
 use crate::disk::tests::TemporaryFile;
@@ -217,4 +218,35 @@ fn a_file_that_has_shrunk_is_an_error_and_no_more() {
         d.exchange(0, &header(request::IN, 0), 513)[512],
         request::OK
     );
+}
+
+#[test]
+fn a_restored_device_writes_through_as_before() {
+    let file = file();
+    let device = || Block::new(Disk::open(&file.0, false).unwrap(), "test");
+    for unused in [0, feature::FLUSH] {
+        let mut d = Driver::new(device());
+        d.set(0x070, 3);
+        let features = d.get(0x010) & !(unused as u32);
+        d.set(0x020, features);
+        d.set(0x024, 1);
+        d.set(0x020, 1);
+        d.set(0x070, 0xB);
+        d.set(0x070, 0xF);
+        d.replace(device());
+        assert_eq!(d.device.device_mut().write_through, unused != 0);
+    }
+}
+
+#[test]
+fn the_disk_has_to_be_the_same() {
+    let file = file();
+    let state = driver(&file, false).device.state().unwrap();
+    let smaller = TemporaryFile::new(&[0; 512]);
+    let mut other = driver(&smaller, true);
+    let error = other.device.restore(&state).unwrap_err().to_string();
+    assert!(error.contains("configured differently"), "{error}");
+    let mut writable = driver(&file, true);
+    let error = writable.device.restore(&state).unwrap_err().to_string();
+    assert!(error.contains("features"), "{error}");
 }

@@ -9,23 +9,29 @@ struct Guest {
     agent: Shared<OutputBuffer>,
 }
 
+fn device(console: &Shared<OutputBuffer>, agent: &Shared<OutputBuffer>) -> Console {
+    Console::new(vec![
+        ConsolePort::console(Box::new(console.clone())),
+        ConsolePort::named("vbts.agent", Box::new(agent.clone())),
+    ])
+}
+
 impl Guest {
     fn new(limit: usize) -> Self {
-        let (console, agent) = (
-            shared(OutputBuffer::new(limit)),
-            shared(OutputBuffer::new(limit)),
-        );
-        let device = Console::new(vec![
-            ConsolePort::console(Box::new(console.clone())),
-            ConsolePort::named("vbts.agent", Box::new(agent.clone())),
-        ]);
-        let mut driver = Driver::new(device);
+        let console = shared(OutputBuffer::new(limit));
+        let agent = shared(OutputBuffer::new(limit));
+        let mut driver = Driver::new(device(&console, &agent));
         driver.start();
         Self {
             driver,
             console,
             agent,
         }
+    }
+
+    /// Saves the device and restores it to a new one.
+    fn replace(&mut self) {
+        self.driver.replace(device(&self.console, &self.agent));
     }
 
     fn control(&mut self, id: u32, event: u16, value: u16) {
@@ -184,4 +190,54 @@ fn short_control_messages_are_ignored() {
     let mut g = Guest::new(1024);
     g.driver.exchange(CONTROL_TX, &[0; 7], 0);
     assert_eq!(g.message(), None);
+}
+
+#[test]
+fn a_restored_console_continues() {
+    let mut g = Guest::new(5);
+    g.control(1, event::PORT_READY, 1);
+    g.control(1, event::PORT_OPEN, 1);
+    g.driver.submit(5, b"abcdefgh", 0);
+    g.driver.notify(5);
+    g.driver.device.push_input(1, b"input");
+    assert_eq!(lock(&g.agent).take(), b"abcde");
+
+    g.replace();
+    assert!(g.driver.device.is_running());
+    assert_eq!(
+        g.message(),
+        Some((1, event::PORT_NAME, 1, b"vbts.agent".to_vec()))
+    );
+    // The message made the device continue with its output.
+    assert_eq!(lock(&g.agent).take(), b"fgh");
+    assert!(g.driver.used(5).is_some());
+    let request = g.driver.submit(4, &[], 8);
+    g.driver.notify(4);
+    assert_eq!(g.driver.used(4), Some((request.head, 5)));
+    assert_eq!(g.driver.bytes(request.reply, 5), b"input");
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let long = |len| Chain::of_lengths(vec![len; 2]);
+    let message = ControlMessage {
+        port: 0,
+        event: 0,
+        value: 0,
+    };
+    let states: [&dyn Fn(&mut ConsoleState); 4] = [
+        &|s| s.ports.truncate(1),
+        &|s| s.ports[0].input = vec![0; CONSOLE_INPUT_LIMIT + 1].into(),
+        &|s| s.ports[1].unfinished = Some((long(u32::MAX), 0)),
+        &|s| s.control = vec![message.clone(); CONTROL_LIMIT + 2].into(),
+    ];
+    for (n, change) in states.iter().enumerate() {
+        let mut g = Guest::new(5);
+        let device = g.driver.device.device_mut();
+        let Ok(DeviceState::Console(mut state)) = device.state() else {
+            panic!("no state")
+        };
+        change(&mut state);
+        assert!(device.restore(&DeviceState::Console(state)).is_err(), "{n}");
+    }
 }

@@ -45,3 +45,24 @@ fn a_reset_ends_the_session() {
     d.start();
     assert_eq!(d.exchange(0, attach, 100)[4], 0x69);
 }
+
+#[test]
+fn a_state_is_saved_without_fids_only() {
+    let share = || Fs9p::new("t", Path::new("/"), Access::ReadOnly).unwrap();
+    let mut d = Driver::new(share());
+    d.start();
+    let version = b"\x15\0\0\0\x64\xFF\xFF\0\x20\0\0\x08\09P2000.L";
+    let answer = d.exchange(0, version, 100);
+    d.replace(share());
+    let attach = b"\x17\0\0\0\x68\0\0\x05\0\0\0\xFF\xFF\xFF\xFF\0\0\0\0\0\0\0\0";
+    assert_eq!(d.exchange(0, attach, 100)[4], 0x69);
+    let error = d.device.device_mut().state().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "cannot save the state of the 9P share t: \
+         the guest has 1 fids (5): unmount the share first"
+    );
+    d.exchange(0, b"\x0B\0\0\0\x78\x01\0\x05\0\0\0", 100);
+    d.replace(share());
+    assert_eq!(d.exchange(0, version, 100), answer);
+}

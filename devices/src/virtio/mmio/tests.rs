@@ -1,5 +1,7 @@
 use vm_memory::Bytes;
 
+use super::super::DeviceState;
+use super::super::entropy::EntropyState;
 use super::super::testing::{Driver, RAM_SIZE};
 use super::*;
 use crate::{DmaObserver, lock};
@@ -339,4 +341,64 @@ fn random_register_writes_are_survived() {
     d.start();
     assert_eq!(d.exchange(0, b"alive", 8), b"alive");
     assert!(!lock(&d.chip).nmi_pending(0));
+}
+
+#[test]
+fn a_restored_device_continues_at_its_place_in_the_rings() {
+    let mut d = driver();
+    for _ in 0..11 {
+        d.exchange(0, b"before", 16);
+    }
+    let request = d.submit(0, b"waits", 16);
+    d.set(0x030, 3);
+    d.set(0x014, 1);
+    d.replace(Echo);
+    assert!(irq(&mut d), "the interrupt is not acknowledged");
+    assert_eq!(d.get(0x010), 1, "the high half of the features");
+    assert_eq!(d.get(0x034), 0, "no queue 3");
+    d.notify(0);
+    assert_eq!(d.used(0), Some((request.head, 5)));
+    d.set(0x064, 1);
+    assert!(!irq(&mut d));
+    for _ in 0..11 {
+        assert_eq!(d.exchange(0, b"after", 16), b"after");
+    }
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let states: [fn(&mut VirtioState); 14] = [
+        |s| s.device_id = 3,
+        |s| s.config.push(0),
+        |s| s.queues.clear(),
+        |s| s.registers.status = 0x100,
+        |s| s.registers.status = STATUS_DRIVER_OK,
+        |s| s.registers.interrupt_status = 4,
+        |s| s.registers.driver_features |= 1 << 6,
+        |s| s.registers.driver_features &= !F_VERSION_1,
+        |s| s.queues[0].size = 16,
+        |s| s.queues[0].size = 3,
+        |s| s.queues[0].descriptor_table += 1,
+        |s| s.queues[0].available_ring = RAM_SIZE as u64,
+        |s| s.queues[0].used_ring = !3,
+        |s| s.device = DeviceState::Entropy(EntropyState::default()),
+    ];
+    for (n, change) in states.iter().enumerate() {
+        let mut d = driver();
+        let mut state = d.device.state().unwrap();
+        change(&mut state);
+        assert!(d.device.restore(&state).is_err(), "{n}");
+    }
+}
+
+#[test]
+fn positions_outside_the_rings_break_only_the_device() {
+    let mut d = driver();
+    let mut state = d.device.state().unwrap();
+    state.queues[0].next_available = 1000;
+    state.queues[0].next_used = u16::MAX;
+    d.device.restore(&state).unwrap();
+    d.submit(0, b"x", 1);
+    d.notify(0);
+    assert!(d.device.is_broken());
 }

@@ -230,3 +230,35 @@ fn a_tap_device_that_is_deleted() {
     assert!(!d.device.awaits_frames(), "it would be ready for ever");
     d.exchange(TRANSMIT, &packet(&frame(60, 1)), 0);
 }
+
+#[test]
+fn a_restored_device_still_has_the_frame_that_waits() {
+    let (mut d, host) = network();
+    host.send(&frame(60, 7)).unwrap();
+    // There is no buffer for it yet.
+    d.device.poll();
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let address = "02:11:22:33:44:55".parse().unwrap();
+    d.replace(Net::new(Tap::from_fd(ours.into()), address));
+    let request = d.submit(RECEIVE, &[], 2000);
+    d.notify(RECEIVE);
+    assert_eq!(d.used(RECEIVE), Some((request.head, 72)));
+    let bytes = d.bytes(request.reply, 72);
+    assert_eq!((bytes[NUM_BUFFERS], &bytes[HEADER..]), (1, &[7; 60][..]));
+    d.exchange(TRANSMIT, &packet(&frame(60, 9)), 0);
+    theirs.set_nonblocking(true).unwrap();
+    assert_eq!(received(&theirs), Some(frame(60, 9)));
+}
+
+#[test]
+fn impossible_states_are_refused() {
+    let (mut d, _host) = network();
+    for len in [1, SHORTEST_FRAME - 1, LONGEST_FRAME + 1] {
+        let waiting = vec![0; len];
+        let state = DeviceState::Net(NetState { waiting });
+        assert!(d.device.device_mut().restore(&state).is_err(), "{len}");
+    }
+    let other = DeviceState::Stateless;
+    assert!(d.device.device_mut().restore(&other).is_err());
+}
