@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # When the first of these scripts started. A script that another one calls inherits the time.
 export VBTS_CI_BEGAN=${VBTS_CI_BEGAN:-$(date +%s)}
 
-# say TEXT: a headline, with the minutes and seconds since the start.
+# say TEXT: prints a headline with the minutes and seconds since the start.
 say() {
 	local seconds=$(($(date +%s) - VBTS_CI_BEGAN))
 	printf '\n== %d:%02d %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
@@ -18,11 +18,11 @@ die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 apt() {
 	local as_root=()
 	[ "$(id -u)" -eq 0 ] || as_root=(sudo)
-	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes \
 		apt-get -o DPkg::Lock::Timeout=300 -qq "$@"
 }
 
-# update_lists: fetches apt's package lists, once for a script and those that it calls.
+# update_lists: fetches apt's package lists, once for a script and the scripts that it calls.
 update_lists() {
 	[ -z "${VBTS_CI_UPDATED:-}" ] || return 0
 	apt update || die "apt-get update failed: check the package sources of this machine"
@@ -43,24 +43,24 @@ packages() {
 		die "could not install ${missing[*]}"
 }
 
-# candidate NAME: the version of a Debian package that apt would install, or nothing.
+# candidate NAME: prints the version of a Debian package that apt would install, if any.
 candidate() {
 	apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p' | grep -v '^(none)$' || :
 }
 
-# at_least WANTED VERSION: whether a version is new enough.
+# at_least WANTED VERSION: succeeds if a version is new enough.
 at_least() { [ "$(printf '%s\n' "$@" | sort -V | head -n1)" = "$1" ]; }
 
-# has_rust VERSION: whether cargo and rustc work and are new enough.
+# has_rust VERSION: succeeds if cargo and rustc work and are new enough.
 has_rust() {
 	local have
 	have=$(rustc --version 2>/dev/null | cut -d' ' -f2) && cargo --version >/dev/null 2>&1 &&
 		at_least "$1" "$have"
 }
 
-# rust: makes sure that there is a Rust toolchain as new as Cargo.toml asks for. It takes the first
-# of: the installed one, the newest that rustup can download, Debian's packages. Debian 12 has no
-# rustup, but the toolchain that it builds browsers with, in packages whose names end with "-web".
+# rust: provides a Rust toolchain that is as new as Cargo.toml requires. It takes the first of: the
+# installed one, the newest that rustup can download, Debian's packages. Debian 12 has no rustup. It
+# has the toolchain that builds its browsers, in packages whose names end with "-web".
 rust() {
 	local want name version
 	want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
@@ -95,7 +95,7 @@ rust() {
 		"install it from https://rustup.rs, or run 'rustup update'"
 }
 
-# rust_tools: tries to get rustfmt and clippy for the toolchain; false if one of them is missing.
+# rust_tools: tries to install rustfmt and clippy for the toolchain. Fails if one is missing.
 rust_tools() {
 	rust
 	! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || return 0

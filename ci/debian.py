@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the scripts in this directory share that boot Debian's kernels: packages from apt, modules,
+"""Shared by the scripts of this directory that boot Debian's kernels: packages from apt, modules,
 initial RAM disks.
 """
 
@@ -26,7 +26,7 @@ def die(message):
 
 
 def sh(*args, cwd=ROOT, **options):
-    """Runs a program that has to succeed; returns its standard output."""
+    """Runs a program, which must succeed, and returns its standard output."""
     done = subprocess.run(
         args,
         cwd=cwd,
@@ -47,7 +47,7 @@ def install(*packages):
 
 
 def kernel_package(meta):
-    """The package that has the kernel of a meta-package."""
+    """Returns the package that has the kernel of a meta-package."""
     image = re.search(r"Depends: (linux-image-\S+)", sh("apt-cache", "depends", meta))
     if not image:
         die(f"apt knows no {meta}: run apt-get update")
@@ -55,7 +55,7 @@ def kernel_package(meta):
 
 
 def unpack(package, directory):
-    """Fetches a package and unpacks it into a new subdirectory, whose name is returned."""
+    """Fetches a package, unpacks it into a new subdirectory, and returns that."""
     sh("apt-get", "-qq", "download", package, cwd=directory)
     archive = [
         name
@@ -68,7 +68,7 @@ def unpack(package, directory):
 
 
 def kernel_image(files):
-    """The path of the kernel in an unpacked package."""
+    """Returns the path of the kernel in an unpacked package."""
     boot = os.path.join(files, "boot")
     return os.path.join(
         boot, next(name for name in os.listdir(boot) if name.startswith("vmlinuz-"))
@@ -76,8 +76,8 @@ def kernel_image(files):
 
 
 def modules(files, wanted):
-    """The modules `wanted` of an unpacked package, and what they depend on, in the order in which
-    they are to be loaded: (name, contents).
+    """Returns the modules `wanted` of an unpacked package and their dependencies, in the order of
+    loading: (name, contents).
     """
     found = {}
     for directory, _, names in os.walk(files):
@@ -89,7 +89,7 @@ def modules(files, wanted):
 
     def load(name):
         name = name.replace("-", "_")
-        if name in loaded or name not in found:  # what is not there is built in
+        if name in loaded or name not in found:  # a missing one is built in
             return
         opener = lzma.open if found[name].endswith(".xz") else open
         with opener(found[name], "rb") as f:
@@ -106,7 +106,7 @@ def modules(files, wanted):
 
 
 def cpio(files):
-    """A newc archive of {name: (mode, contents)}."""
+    """Returns a newc archive of {name: (mode, contents)}."""
     out = bytearray()
     for ino, (name, (mode, data)) in enumerate([*files.items(), ("TRAILER!!!", (0, b""))], 1):
         raw = name.encode() + b"\0"
@@ -123,7 +123,7 @@ def contents(path):
 
 
 def first_files(init, directories):
-    """What every initial RAM disk has: busybox, the program `init`, empty directories."""
+    """Returns the files of an initial RAM disk: busybox, the program `init`, empty directories."""
     files = {name: (0o40755, b"") for name in ["bin", "modules", *directories]}
     files["bin/busybox"] = (0o100755, contents(shutil.which("busybox") or "/bin/busybox"))
     files["init"] = (0o100755, contents(init))

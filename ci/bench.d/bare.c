@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-/* The hot workload without an operating system: it says what init.c says, to the port that Bochs and QEMU write to standard output. */
+/*
+ * The hot workload without an operating system. It prints what init.c prints, to the port that Bochs
+ * and QEMU copy to standard output.
+ */
 #define BARE
 #include "hot.c"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Bochs, which runs the hot workload from a ROM: there is no kernel that it could boot without a
-disk and a boot loader.
+"""Runs the hot workload on Bochs, from a ROM: without a disk and a boot loader, Bochs cannot boot a
+kernel.
 """
 
 import os
@@ -24,7 +24,7 @@ info: action=ignore
 
 
 def rom(at, scale):
-    """hot.c and a start in 64-bit mode, as what the processor finds at its reset vector."""
+    """Builds a ROM for the reset vector, with start code for 64-bit mode and hot.c."""
 
     def make(*args):
         subprocess.run(args, check=True, cwd=workloads.HERE)
@@ -63,8 +63,8 @@ def rom(at, scale):
 def run(place, command):
     at = place.work
     rom(at, int(command[-1]))
-    # It wants a VGA BIOS, and a display; this one waits for nobody. Debian's has a debugger, which
-    # must be told to go on.
+    # Bochs needs a VGA BIOS and a display. The display "rfb" does not wait for a viewer. Debian's
+    # Bochs has a debugger, which needs a command to continue.
     with open(os.path.join(at, "vga.bin"), "wb") as f:
         f.write(bytes([0x55, 0xAA, 1]) + bytes(509))
     with open(os.path.join(at, "commands"), "w", encoding="ascii") as f:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How long guests take to boot: our kernel to its first program, Debian from its disk image to
-root's prompt.
+"""Measures how long guests take to boot: our kernel to its first program, Debian from its disk
+image to root's prompt.
 """
 
 import os
@@ -14,7 +14,9 @@ PROMPT = re.compile(re.escape(b"root@vbts-guest:~# "))
 
 
 def kernel(place):
-    """Machines that boot our kernel: (name, command, pattern that ends the boot, needed tool)."""
+    """Returns the machines that boot our kernel: (name, function that returns the command, pattern
+    that ends the boot, required tool).
+    """
     line = "console=ttyS0 quiet panic=-1 mitigations=off -- plain /init"
     machine = [
         "-accel",
@@ -69,7 +71,7 @@ def kernel(place):
 
 
 def debian(place):
-    """The same of Debian, each with a fresh copy of the disk."""
+    """Returns the machines that boot Debian, each with a fresh copy of the disk."""
     disk = os.path.join(place.work, "disk")
     image, linux, initrd = (
         os.path.join(DEBIAN, name) for name in ("rootfs.img", "vmlinuz", "initrd")

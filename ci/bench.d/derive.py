@@ -22,7 +22,7 @@ def net(runs, start, size):
 
 
 def ratios(above, below):
-    """Returns the spread of `above / below`, round by round, without figures that the noise has made
+    """Returns the spread of `above / below`, round by round, except where noise has made a figure
     zero or negative.
     """
     return spread([a / b for a, b in zip(above, below) if a > 0 and b > 0])

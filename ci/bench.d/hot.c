@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The hot integer workload: recursion, sorting, hashing, an indirect switch and byte scanning, with a taken
- * branch about every nine instructions. Freestanding, so that the same code runs natively and in a guest.
+ * The hot integer workload: recursion, sorting, hashing, an indirect switch and byte scanning.
+ * One instruction in seven is a taken branch. Freestanding, so that the same code runs natively and
+ * in a guest.
  *
  * hot SCALE: prints a checksum; exit status 0.
  */

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * PID 1 of a benchmark's guest: runs one program of the host without tracing it, and ends the machine.
+ * PID 1 of a benchmark's guest: runs one program of the host without tracing it, and ends the
+ * machine.
  *
  *	init plain|recorded PROGRAM [ARG]...
  *
- * The program gets the root that the agent of `vbts trace` gives it: the host's over 9P, below a layer in memory. On a machine
- * without 9P the program is one of the initramfs. "recorded" has its branches stored in a circular buffer that nobody reads:
- * what recording costs by itself. What the program prints stays here; its length and CRC-32 are printed with its exit status.
- * The lines "bench: begin" and "bench: status ..." on the console are what the host takes the time at.
+ * The program gets the root that the agent of `vbts trace` gives it: the host's over 9P, below a
+ * layer in memory. On a machine without 9P it is a program of the initramfs. With "recorded", its
+ * branches are stored in a circular buffer that is not read, which shows what recording alone costs.
+ * The program's output stays in the guest. Its length and CRC-32 are printed with the exit status.
+ * The host measures the time between the lines "bench: begin" and "bench: status ..." of the console.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of guest-kernel/patches, include/uapi/linux/ptrace.h */
+/* From guest-kernel/patches, arch/x86/include/uapi/asm/ptrace-bts.h */
 #define BTS_CONFIG	40
 #define BTS_STATUS	41
 #define BTS_O_TRACE	1
@@ -50,7 +52,7 @@ static int mount_at(const char *source, const char *target, const char *type, un
 	return mount(source, target, type, flags, options);
 }
 
-/* As guest-kernel/agent/src/mounts.rs does it. */
+/* Mounts the same file systems as guest-kernel/agent/src/mounts.rs. */
 static void enter_root(void)
 {
 	if (mount_at("root", "/lower", "9p", MS_RDONLY,
@@ -101,7 +103,7 @@ int main(int argc, char **argv)
 		broken("no program named");
 	}
 	enter_root();
-	/* Not a pipe: a stopped program could then leave this process waiting for its output. */
+	/* With a pipe, this process could wait for the output of a stopped program. */
 	output = memfd_create("output", MFD_CLOEXEC);
 	child = output < 0 ? -1 : fork();
 	if (child < 0)
@@ -118,7 +120,7 @@ int main(int argc, char **argv)
 		_exit(127);
 	}
 	while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
-		/* The first stop is that of a traced program's start, by a SIGTRAP that it must not get. */
+		/* The first stop is the start of a traced program. It must not get this SIGTRAP. */
 		if (!started)
 			record(child);
 		ptrace(PTRACE_CONT, child, 0, started ? WSTOPSIG(status) : 0);

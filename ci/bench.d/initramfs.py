@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The guests' first file system: init.c, and where it mounts the host's root."""
+"""Builds the guests' initial RAM disk: init.c, and the mount point of the host's root."""
 
 import os
 

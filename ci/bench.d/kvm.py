@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What it costs to leave KVM and to move a processor to the software CPU and back, and whole traced
-runs on it.
+"""Measures what it costs to leave KVM, and to hand a processor over to the software CPU and back,
+and measures whole traced runs on KVM.
 """
 
 import json
@@ -69,7 +69,7 @@ def measure(runs, hot):
 
 
 def traced(accel, hot):
-    """Seconds and records, or why not. 126: the host cannot."""
+    """Returns the seconds and records of a traced run, or why the host cannot run it (126)."""
     sample, _ = running.program(
         [
             ways.VBTS,

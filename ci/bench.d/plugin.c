@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A QEMU plugin that does what a Branch Trace Store does: 24 bytes (from, to, flags) in a circular buffer for each taken branch.
- * At QEMU's end it appends how many there were to the file that "out=FILE" names.
+ * A QEMU plugin that does what a Branch Trace Store does: for each taken branch it writes 24 bytes
+ * (from, to, flags) into a circular buffer. When QEMU ends, it appends the number of branches to the
+ * file that "out=FILE" names.
  *
- * No package of Debian has qemu-plugin.h; these are its declarations, as "QEMU TCG Plugins" of QEMU 7.2's manual has them.
- * A branch is what leads from the end of one translated block to anything but the address behind it. So one to that very
- * address is missed, as is what interrupts a block half-way: this is for speed, and for counts that are about right.
+ * No package of Debian has qemu-plugin.h. These are its declarations, from the chapter "QEMU TCG
+ * Plugins" of QEMU 7.2's manual.
+ *
+ * The plugin counts a branch when execution continues, after the end of a translated block, at another
+ * address than the next. It misses a branch to the next address, and an interrupt in the middle of a
+ * block, so the counts are approximate.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -31,7 +35,8 @@ int qemu_plugin_version = PLUGIN_VERSION;
 struct block { uint64_t start, last, end; };
 enum { RECORDS = (1 << 16) / 24 };
 static struct { uint64_t from, to, flags; } records[RECORDS];
-static const struct block nowhere, *before = &nowhere;	/* One processor, one thread: more would have to have their own. */
+/* For one processor. Several would need one of these each. */
+static const struct block nowhere, *before = &nowhere;
 static uint64_t taken, at;
 static int out = -1;
 
@@ -53,7 +58,8 @@ static void executed(unsigned processor, void *data)
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
 	const struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, qemu_plugin_tb_n_insns(tb) - 1);
-	struct block *block = malloc(sizeof(*block));	/* Never freed: the code that has its address may live as long. */
+	/* Never freed, because translated code has its address. */
+	struct block *block = malloc(sizeof(*block));
 
 	(void)id;
 	block->start = qemu_plugin_tb_vaddr(tb);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs processes with a time limit. They end when the benchmark ends, for whatever reason."""
+"""Runs processes with a time limit. They end when the benchmark ends."""
 
 import os
 import re
@@ -18,7 +18,7 @@ STATUS = re.compile(rb"^bench: status (-?\d+), (\d+) bytes, crc32 ([0-9a-f]{8})\
 
 
 class Broken(Exception):
-    """A way of running something did not do it, or did it wrong."""
+    """A way of running a program failed, or gave a wrong result."""
 
 
 @dataclass
@@ -27,8 +27,8 @@ class Sample:
 
     seconds: float
     output: tuple  # length and CRC-32 of what the program printed
-    boot: float = 0.0  # of a guest: seconds until its first program
-    log: str = ""  # what whoever ran it said
+    boot: float = 0.0  # of a guest: seconds to its first program
+    log: str = ""  # messages of the tool that ran it
 
 
 def sh(*args):
@@ -40,14 +40,14 @@ def tail(data):
 
 
 def limited(process):
-    """Kills a process that takes too long."""
+    """Starts a timer that kills a process after LIMIT seconds, and returns the timer."""
     timer = threading.Timer(LIMIT, process.kill)
     timer.start()
     return timer
 
 
 def program(args, good=(0,)):
-    """Runs a command: its whole time, and what it printed on standard output."""
+    """Runs a command, and returns a Sample with its whole time, and its standard output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
         with subprocess.Popen(
@@ -55,8 +55,8 @@ def program(args, good=(0,)):
         ) as process:
             limit = limited(process)
             try:
-                # Without a time limit of its own, for which Python would look every 50 ms whether
-                # the process has ended.
+                # With a time limit, Python would check only every 50 ms whether the process has
+                # ended.
                 status = process.wait()
                 seconds = time.monotonic() - start
             except BaseException:
@@ -77,8 +77,9 @@ def program(args, good=(0,)):
 
 
 def until(args, *patterns, stay=False):
-    """Runs a machine whose console is its standard output; seconds until each pattern was there,
-    and all output. Then the machine is killed or, with `stay`, may end by itself.
+    """Runs a machine whose console is its standard output, until all patterns have appeared in that
+    order. Then it kills the machine or, with `stay`, waits for its end. Returns the seconds until
+    each pattern, the matches, and all output.
     """
     start = time.monotonic()
     with subprocess.Popen(
@@ -108,7 +109,9 @@ def until(args, *patterns, stay=False):
 
 
 def guest(args, stay=False):
-    """Runs a machine whose first program is init.c: the time of the program that this runs."""
+    """Runs a machine whose first program is init.c, and returns a Sample of the program that init.c
+    runs.
+    """
     (begin, end), (_, status), text = until(args, BEGIN, STATUS, stay=stay)
     if int(status[1]) != 0:
         raise Broken(f"{' '.join(args)}: the program failed\n{tail(text)}")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The Python workload: what small scripts do, in equal parts: split, count, sort, call methods,
+"""The Python workload: the work of small scripts, in equal parts: split, count, sort, call methods,
 format.
 
-script.py ROUNDS: prints a checksum, which does not depend on the order of a dictionary of another
-Python.
+script.py ROUNDS: prints a checksum, which is the same for every version of Python.
 """
 
 import sys

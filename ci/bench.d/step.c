@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * step COUNT PROGRAM [ARG]...: single-steps so many instructions of a program with ptrace, and reads the address of each, as a tracer
- * without a Branch Trace Store has to. Prints the seconds that this took.
+ * step COUNT PROGRAM [ARG]...: single-steps COUNT instructions of a program with ptrace and reads the
+ * address of each, as a tracer without a Branch Trace Store must. Prints the seconds that this took.
  */
 #include <stddef.h>
 #include <signal.h>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What people use where there is no Branch Trace Store: an instruction at a time, by GDB's `record
-full`, ptrace, or a gdbstub.
+"""Measures the alternatives to a Branch Trace Store, which stop at each instruction: GDB's `record
+full`, ptrace, and a gdbstub.
 
-So slow that a program of any size is out of the question: the instructions of a while are counted.
+They are too slow for whole programs, so a limited number of instructions is counted.
 """
 
 import os
@@ -15,12 +15,12 @@ import running
 import workloads
 
 STEPS = 20_000
-# In hexadecimal, behind the sixteen general registers.
+# In hexadecimal, after the sixteen general registers.
 RIP = slice(16 * 16, 17 * 16)
 
 
 def gdb(work):
-    """GDB records one call of mix(), of the hot workload, and counts what it has recorded."""
+    """Lets GDB record one call of mix() of the hot workload, and returns instructions a second."""
 
     def run(record):
         sample, output = running.program(
@@ -50,7 +50,7 @@ def gdb(work):
     recorded, text = run(["-ex", "set record full insn-number-max unlimited", "-ex", "record full"])
     found = re.search(r"Log contains (\d+) instructions", text)
     if not found or recorded <= plain:
-        raise running.Broken(f"gdb has recorded nothing\n{text[-1500:]}")
+        raise running.Broken(f"gdb recorded nothing\n{text[-1500:]}")
     return int(found[1]) / (recorded - plain)
 
 
@@ -61,7 +61,9 @@ def ptrace(work):
 
 
 def gdbstub(work):
-    """QEMU's single-step as a debugger uses it: one packet to step, one for the registers."""
+    """Steps QEMU as a debugger does, with a packet to step and one for the registers, and returns
+    instructions a second.
+    """
     path = os.path.join(work, "gdbstub")
     if os.path.exists(path):
         os.unlink(path)
@@ -84,7 +86,7 @@ def gdbstub(work):
                 while not re.search(rb"#..$", answer):
                     piece = connection.recv(4096)
                     if not piece:
-                        raise running.Broken("QEMU's gdbstub has gone")
+                        raise running.Broken("QEMU's gdbstub closed the connection")
                     answer += piece
                 connection.sendall(b"+")
                 return answer.lstrip(b"+")[1:-3]
@@ -101,11 +103,11 @@ def gdbstub(work):
             limit.cancel()
             machine.kill()
     if len(addresses) < 10:
-        raise running.Broken("QEMU's gdbstub stood still")
+        raise running.Broken("QEMU's gdbstub did not advance")
     return STEPS / seconds
 
 
-# A title, instructions a second of a directory with the programs, and the tool that is needed.
+# Title; function from the directory of the programs to instructions a second; required tool.
 STEPPERS = [
     ("gdb record full", gdb, "gdb"),
     ("PTRACE_SINGLESTEP, native", ptrace, None),

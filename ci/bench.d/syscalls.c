@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The system-call workload: three of the shortest calls a round, and hardly anything else.
+ * The system-call workload: three of the shortest system calls in each round.
  *
  * syscalls ROUNDS: prints the sum of the bytes that came back through a pipe.
  */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How it is run: a table of ways. Each turns a program's command line into that of a machine or
-tool around it.
+"""The table of ways to run a program. Each makes, from the program's command line, the command line
+of the machine or tool that runs the program.
 """
 
 import os
@@ -16,8 +16,7 @@ from running import ROOT, Broken, guest, program
 
 VBTS = os.path.join(ROOT, "target/release/vbts")
 KERNEL = os.path.join(ROOT, "target/guest/vmlinux")
-# The model that vbts has without options: no way is given wider registers than another, but for the
-# native run.
+# The default model of vbts: all ways except the native run have the same vector registers.
 MODEL = ["-cpu", "core2duo"]
 MEMORY = "256"
 
@@ -29,15 +28,15 @@ class Way:
     key: str
     title: str
     run: Callable
-    tool: str | None = None  # that is looked for in PATH
-    part: int = 1  # of the work, one in so many: for slow ways
-    only: tuple = ()  # workloads, if not all; to do nothing is one
+    tool: str | None = None  # a program that must be in PATH
+    part: int = 1  # a slow way gets the work divided by this
+    only: tuple = ()  # keys of the workloads, if not all, with the empty ones
     kind: str = "peer"  # for the plot: native, peer, or ours
 
 
 @dataclass
 class Place:
-    """Where the files of a run are, and what was found out about the tools."""
+    """Where the files of a run are, and the plugin that each tool accepts."""
 
     work: str
     plugins: dict = field(default_factory=dict)
@@ -55,7 +54,9 @@ class Place:
         return os.path.join(self.work, "counts")
 
     def plugin(self, tool):
-        """The options of `tool` for the plugin, which says how much it has recorded in `counts`."""
+        """Returns the options of `tool` for the plugin, which writes its number of records to
+        `counts`.
+        """
         if tool not in self.plugins:
             self.plugins[tool] = build_plugin(self.work, tool)
         if os.path.exists(self.counts):
@@ -64,8 +65,8 @@ class Place:
 
 
 def build_plugin(work, tool):
-    """The plugin with the newest of the API's versions that a QEMU takes. What the plugin uses is
-    the same in all of them.
+    """Builds the plugin for the newest version of the API that a QEMU accepts. The functions that
+    the plugin uses are the same in all versions.
     """
     said = subprocess.run([tool, "--help"], stdout=subprocess.PIPE, text=True, check=False).stdout
     if not re.search(r"^ *-plugin\b", said, re.MULTILINE):
@@ -79,7 +80,7 @@ def build_plugin(work, tool):
             os.rename(made, target)
         rest = [shutil.which("true")]
         if "system" in tool:
-            # A machine with nothing in it, which is told to end.
+            # A machine without devices, which gets the command to end.
             rest = ["-M", "none", "-nodefaults", "-display", "none", "-monitor", "stdio"]
         tried = subprocess.run(
             [tool, "-plugin", f"{target},out={work}/counts", *rest],
@@ -92,11 +93,11 @@ def build_plugin(work, tool):
         if tried.returncode == 0:
             return target
         said = tried.stdout.strip()
-    raise Broken(f"{tool} takes no version of the plugin: {said}")
+    raise Broken(f"{tool} accepts no version of the plugin: {said}")
 
 
 def one_at_a_time():
-    """What qemu-user calls its single-step option."""
+    """Returns the name of qemu-user's single-step option."""
     text = subprocess.run(
         ["qemu-x86_64", "-h"], stdout=subprocess.PIPE, text=True, check=False
     ).stdout
@@ -104,12 +105,12 @@ def one_at_a_time():
 
 
 def prefixed(prefix):
-    """A way that is a command in front of the program's."""
+    """Returns a way that puts a command in front of the program's."""
     return lambda place, command: program([*prefix(place), *command])[0]
 
 
 def microvm(place):
-    # With 9P, so on virtio-mmio, for which our kernel has drivers; it knows no PCI.
+    # 9P on virtio-mmio, because our kernel has no PCI.
     return [
         "qemu-system-x86_64",
         "-M",
@@ -150,7 +151,7 @@ def qemu_system(options):
 
 def vbts_run(mode):
     def run(place, command):
-        # It may end by itself: then it says how many instructions it has executed.
+        # At its own end, vbts prints how many instructions it has executed.
         return guest(
             [
                 VBTS,
@@ -239,25 +240,24 @@ WAYS = [
 
 
 def missing(way):
-    """Why a way cannot be taken here, or None."""
+    """Returns why a way is not available here, or None."""
     if way.tool and not shutil.which(way.tool):
         return f"there is no {way.tool}"
     return None
 
 
 def instructions(sample):
-    """Instructions that the guest retired, if it was one of vbts."""
+    """Returns the number of instructions that a guest of vbts retired, else None."""
     found = re.search(r"\binstructions=(\d+)", sample.log)
     return int(found[1]) if found else None
 
 
 def records(way, place, sample):
-    """Branches that a way has recorded, if it told. A trace must be complete."""
+    """Returns the number of branches that a way recorded, if known. A trace must be complete."""
     if way.key == "vbts-traced":
         said = re.search(r"records: (\d+), lost: 0, exit: 0", sample.log)
         size = os.path.getsize(place.trace)
-        # At once: else the next runs would share the machine with the host's writing it to the
-        # disk.
+        # Deleted at once. Otherwise the host would write it to the disk during the next runs.
         os.unlink(place.trace)
         if not said or size != 24 * int(said[1]):
             raise Broken(f"the trace is not complete\n{sample.log[-1500:]}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What is run: a table of programs, and how they are made."""
+"""The table of programs that are run, and how they are built."""
 
 import os
 import random
@@ -9,27 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Freestanding, so that the same instructions run everywhere, with general registers only: they can
+# Freestanding and with general registers only, so that the same instructions run everywhere and can
 # be counted.
 FREESTANDING = "-mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector".split()
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A program and how much work it is given; slow ways of running it get a fraction of that."""
+    """A program and the size of its work. Slow ways of running it get a fraction of that."""
 
     key: str
     title: str
     size: int
-    command: Callable[
-        [str, int], list
-    ]  # of a directory with what `build` and `data` have made there, and a size
-    # It does a lot before its work, which a fraction of the work does not shorten.
+    # From the directory with the files of `build` and `data`, and a size.
+    command: Callable[[str, int], list]
+    # Its start takes long, and does not depend on the size of the work.
     slow_start: bool = False
 
 
 def python():
-    """Debian's: another may be a script, which QEMU cannot run."""
+    """Returns Debian's Python. Another one may be a script, which QEMU cannot run."""
     return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else shutil.which("python3")
 
 
@@ -56,9 +55,9 @@ WORKLOADS = [
     ),
 ]
 
-# What a way of running programs takes for itself, and for their start and end. Everything else is
-# counted without it. One loads the C library, as most do; the other has none, as the hot loop, so
-# that none is subtracted from that.
+# Programs that do nothing. Their time is subtracted from that of the others. One loads the C
+# library, as most programs do. The other has no library and is for the hot loop, which has none
+# either.
 START = Workload("start", "start-up", 0, lambda work, _: [shutil.which("true")])
 BARE_START = Workload(
     "bare-start", "start-up without a library", 0, lambda work, _: [f"{work}/hot", "0"]
@@ -70,7 +69,7 @@ def start_of(workload):
 
 
 def compile_c(work, name, *flags, compiler="gcc"):
-    """Compiles a program of this directory."""
+    """Compiles a program of this directory, and returns its path."""
     target = os.path.join(work, name)
     subprocess.run(
         [
@@ -96,8 +95,8 @@ def build(work):
 
 
 def data(work, size):
-    """A file of so many bytes that looks like text to gzip: the same words on every machine, some
-    of them far more frequent.
+    """Returns a file of `size` bytes that resembles text for gzip. Its words are the same on every
+    machine, and some are much more frequent than others.
     """
     path = os.path.join(work, f"text-{size}")
     if not os.path.exists(path):
@@ -109,9 +108,8 @@ def data(work, size):
             for _ in range(5000)
         ]
         weights = [1 / (rank + 3) for rank in range(len(words))]
-        text = " ".join(
-            draw.choices(words, weights, k=size // 2 + 1)
-        )  # A word and its space are three bytes at least.
+        # A word and its space have at least three bytes.
+        text = " ".join(draw.choices(words, weights, k=size // 2 + 1))
         with open(path, "w", encoding="ascii") as f:
             f.write(text[:size])
     return path
