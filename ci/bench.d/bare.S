@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The hot workload as a ROM of 64 KiB, for a PC with nothing else in it. The processor starts at the reset vector, the payload is copied
- * to 1 MiB, and there it enters 64-bit mode with an identity mapping of the first GiB.
+ * The hot workload as a ROM of 64 KiB, for a PC without any other software. The processor starts at
+ * the reset vector and copies the payload to 1 MiB. There it enters 64-bit mode with an identity
+ * mapping of the first GiB.
  */
 #ifdef ROM
 	.code16
@@ -40,7 +41,7 @@ payload_end:
 	.section .text.first, "ax"
 	.code32
 	.globl _start
-_start:	lgdtl	gdtr		/* Not the ROM's, which is above the mapping. */
+_start:	lgdtl	gdtr		/* The ROM's GDT is above the mapping. */
 	/* PML4 at 0x1000, PDPT at 0x2000, 512 pages of 2 MiB at 0x3000; memory is zero. */
 	movl	$0x2003, 0x1000
 	movl	$0x3003, 0x2000

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The hot workload without an operating system. It prints what init.c prints, to the port that Bochs
- * and QEMU copy to standard output.
+ * The hot workload without an operating system. It prints what init.c prints, to the port that
+ * Bochs and QEMU copy to standard output.
  */
 #define BARE
 #include "hot.c"

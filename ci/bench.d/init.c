@@ -7,9 +7,10 @@
  *
  * The program gets the root that the agent of `vbts trace` gives it: the host's over 9P, below a
  * layer in memory. On a machine without 9P it is a program of the initramfs. With "recorded", its
- * branches are stored in a circular buffer that is not read, which shows what recording alone costs.
- * The program's output stays in the guest. Its length and CRC-32 are printed with the exit status.
- * The host measures the time between the lines "bench: begin" and "bench: status ..." of the console.
+ * branches are stored in a circular buffer that is not read, which shows what recording alone
+ * costs. The program's output stays in the guest. Its length and CRC-32 are printed with the exit
+ * status. The host measures the time between the lines "bench: begin" and "bench: status ..." of
+ * the console.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -46,7 +47,8 @@ static _Noreturn void broken(const char *what)
 	end();
 }
 
-static int mount_at(const char *source, const char *target, const char *type, unsigned long flags, const char *options)
+static int mount_at(const char *source, const char *target, const char *type, unsigned long flags,
+		    const char *options)
 {
 	mkdir(target, 0755);
 	return mount(source, target, type, flags, options);
@@ -58,9 +60,12 @@ static void enter_root(void)
 	if (mount_at("root", "/lower", "9p", MS_RDONLY,
 		     "trans=virtio,version=9p2000.L,cache=loose,access=any,msize=512000"))
 		return;
-	if (mount_at("tmpfs", "/layer", "tmpfs", 0, "mode=0755") || mkdir("/layer/upper", 0755) || mkdir("/layer/work", 0755) ||
-	    mount_at("root", "/root", "overlay", 0, "lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work,volatile") ||
-	    mount_at("proc", "/root/proc", "proc", 0, NULL) || mount_at("sysfs", "/root/sys", "sysfs", 0, NULL) ||
+	if (mount_at("tmpfs", "/layer", "tmpfs", 0, "mode=0755") || mkdir("/layer/upper", 0755) ||
+	    mkdir("/layer/work", 0755) ||
+	    mount_at("root", "/root", "overlay", 0,
+		     "lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work,volatile") ||
+	    mount_at("proc", "/root/proc", "proc", 0, NULL) ||
+	    mount_at("sysfs", "/root/sys", "sysfs", 0, NULL) ||
 	    mount_at("devtmpfs", "/root/dev", "devtmpfs", 0, NULL) || chdir("/root") || chroot("."))
 		broken("the host's root");
 }

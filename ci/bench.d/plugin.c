@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * A QEMU plugin that does what a Branch Trace Store does: for each taken branch it writes 24 bytes
- * (from, to, flags) into a circular buffer. When QEMU ends, it appends the number of branches to the
- * file that "out=FILE" names.
+ * (from, to, flags) into a circular buffer. When QEMU ends, it appends the number of branches to
+ * the file that "out=FILE" names.
  *
  * No package of Debian has qemu-plugin.h. These are its declarations, from the chapter "QEMU TCG
  * Plugins" of QEMU 7.2's manual.
  *
- * The plugin counts a branch when execution continues, after the end of a translated block, at another
- * address than the next. It misses a branch to the next address, and an interrupt in the middle of a
- * block, so the counts are approximate.
+ * The plugin counts a branch when execution continues, after the end of a translated block, at
+ * another address than the next. It misses a branch to the next address, and an interrupt in the
+ * middle of a block, so the counts are approximate.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -26,9 +26,12 @@ uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t, struct qemu_plugin_tb *));
-void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, void (*cb)(unsigned, void *), int flags, void *data);
-void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t, void *), void *data);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
+					   void (*cb)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, void (*cb)(unsigned, void *),
+					  int flags, void *data);
+void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t, void *),
+				    void *data);
 
 int qemu_plugin_version = PLUGIN_VERSION;
 
@@ -57,7 +60,8 @@ static void executed(unsigned processor, void *data)
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
-	const struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, qemu_plugin_tb_n_insns(tb) - 1);
+	const struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(
+		tb, qemu_plugin_tb_n_insns(tb) - 1);
 	/* Never freed, because translated code has its address. */
 	struct block *block = malloc(sizeof(*block));
 

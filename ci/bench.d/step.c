@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * step COUNT PROGRAM [ARG]...: single-steps COUNT instructions of a program with ptrace and reads the
- * address of each, as a tracer without a Branch Trace Store must. Prints the seconds that this took.
+ * step COUNT PROGRAM [ARG]...: single-steps COUNT instructions of a program with ptrace and reads
+ * the address of each, as a tracer without a Branch Trace Store must. Prints the seconds that this
+ * took.
  */
 #include <stddef.h>
 #include <signal.h>
@@ -33,9 +34,11 @@ int main(int argc, char **argv)
 		return 1;
 	clock_gettime(CLOCK_MONOTONIC, &from);
 	for (long i = 0; i < count; i++) {
-		if (ptrace(PTRACE_SINGLESTEP, child, 0, 0) || waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
+		if (ptrace(PTRACE_SINGLESTEP, child, 0, 0) || waitpid(child, &status, 0) != child ||
+		    !WIFSTOPPED(status))
 			return 1;
-		addresses ^= ptrace(PTRACE_PEEKUSER, child, offsetof(struct user_regs_struct, rip), 0);
+		addresses ^= ptrace(PTRACE_PEEKUSER, child, offsetof(struct user_regs_struct, rip),
+				    0);
 	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
 	kill(child, SIGKILL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The context-switch workload: two processes on one processor exchange a byte through two pipes. Each
- * read waits for the other process, so each exchange makes two context switches.
+ * The context-switch workload: two processes on one processor exchange a byte through two pipes.
+ * Each read waits for the other process, so each exchange makes two context switches.
  *
  * switches ROUNDS: prints the sum of the bytes that came back.
  */

@@ -20,7 +20,8 @@ int main(int argc, char **argv)
 	for (long i = 0; i < rounds; i++) {
 		unsigned char byte = i * 7;
 
-		if (syscall(SYS_getppid) != parent || write(ends[1], &byte, 1) != 1 || read(ends[0], &byte, 1) != 1)
+		if (syscall(SYS_getppid) != parent || write(ends[1], &byte, 1) != 1 ||
+		    read(ends[0], &byte, 1) != 1)
 			return 1;
 		sum += byte;
 	}

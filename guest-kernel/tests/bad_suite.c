@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A suite for `vbts test` whose cases do what those of ptrace_bts.c should never do. It needs no Branch Trace Store.
+ * A faulty suite, to test `vbts test`: its cases crash, hang, warn and reset. It needs no Branch
+ * Trace Store.
  *
  *	gcc -O2 -Wall -Wextra -static -o bad_suite bad_suite.c
  */
@@ -11,7 +12,7 @@
 #include <sys/io.h>
 #include <unistd.h>
 
-/* Of the vbts machine: a byte written here ends it, with that status. */
+/* Exit port of the vbts machine: a byte written to it ends the machine with that status. */
 #define EXIT_PORT	0xf4
 
 static int kmsg;
@@ -27,7 +28,7 @@ static void say(const char *text, const char *more)
 
 static void pass(void)
 {
-	/* Messages of the kernel, before, in between and after, are not in the way. */
+	/* Messages of the kernel may come before, between and after the lines of the suite. */
 	for (int i = 0; i < 100; i++)
 		say("something else: ok 1 bad.fail", "");
 }
@@ -98,7 +99,8 @@ int main(int argc, char **argv)
 			continue;
 		say("vbts-test: # start ", cases[i].name);
 		cases[i].run();
-		say(cases[i].run == fail ? "vbts-test: not ok 1 " : "vbts-test: ok 1 ", cases[i].name);
+		say(cases[i].run == fail ? "vbts-test: not ok 1 " : "vbts-test: ok 1 ",
+		    cases[i].name);
 	}
 	reset();
 	return 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The requests one by one: their errors, what they return, whole traces and wrapped ones.
+ * Each request by itself: its errors, its result, whole traces and wrapped ones.
  */
 #include "bts.h"
 
@@ -65,7 +65,7 @@ static int test_every_branch(void)
 	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999);
 	for (i = 0; i < n; i++)
 		CHECK(r[i].qualifier == BRANCH);
-	/* Gap-free: a branch cannot start before the place where the one before it went. */
+	/* Without gaps: a branch cannot start before the target of the previous one. */
 	for (i = 1; i < n; i++)
 		CHECK(is_kernel(r[i].a) || r[i].a >= r[i - 1].b);
 	stop(pid);
@@ -90,7 +90,7 @@ static int test_wrap(void)
 	struct record all[100];
 	CHECK(bts(DRAIN, pid, all, 0) == 100);
 	CHECK(!memcmp(all, r, sizeof(r)));
-	/* The oldest are of the loop, what follows is the way out of it. */
+	/* The oldest records are those of the loop. The others lead out of it. */
 	CHECK(count(r, 1, loop_a_branch, loop_a_head) == 1);
 	CHECK(r[99].a != (uintptr_t)loop_a_branch);
 	for (i = 1; i < 100; i++)
@@ -110,7 +110,8 @@ static int test_compat(void)
 	CHECK(bts32(CONFIG, pid, &cfg, 0) == 0);
 	memset(&cfg, 0, sizeof(cfg));
 	CHECK(bts32(STATUS, pid, &cfg, 0) == sizeof(cfg));
-	CHECK(cfg.size == RECORDS((1 << 16) / sizeof(struct record)) && cfg.flags == (O_TRACE | O_SIGNAL));
+	CHECK(cfg.size == RECORDS((1 << 16) / sizeof(struct record)) &&
+	      cfg.flags == (O_TRACE | O_SIGNAL));
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	n = bts32(SIZE, pid, NULL, 0);
 	CHECK(n > 999);
@@ -137,7 +138,7 @@ static int unprivileged(void)
 	REFUSED(config(pid, 1 << 20, O_TRACE), ENOMEM);
 	CHECK(config(pid, 1 << 20, O_TRACE | O_CUT) == 0);
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0 && cfg.size <= 64 << 10 && cfg.size >= 32 << 10);
-	/* Given back: the next one fits as well. */
+	/* The memory has been released, so the next buffer fits. */
 	for (int i = 0; i < 10; i++) {
 		CHECK(config(pid, 0, 0) == 0);
 		CHECK(config(pid, 60 << 10, O_TRACE) == 0);
@@ -162,15 +163,18 @@ static int test_unprivileged(void)
 	pid_t pid = fork();
 
 	if (!pid)
-		_exit(setgid(65534) || setuid(65534) || prctl(PR_SET_DUMPABLE, 1) || unprivileged());
+		_exit(setgid(65534) || setuid(65534) || prctl(PR_SET_DUMPABLE, 1) ||
+		      unprivileged());
 	CHECK(waitpid(pid, &status, 0) == pid);
 	return status ? -1 : 0;
 }
 
-/* What is left of a trace that wrapped, however large the buffer is: its end, oldest first. */
+/* A wrapped buffer of any size has the end of the trace, oldest record first. */
 static int test_wrap_sizes(void)
 {
-	static const unsigned long sizes[] = { 50, 51, 99, 100, 101, 169, 170, 171, 340, 341, 1000, 4096, 8191 };
+	static const unsigned long sizes[] = {
+		50, 51, 99, 100, 101, 169, 170, 171, 340, 341, 1000, 4096, 8191
+	};
 	static struct record r[8192], one;
 	struct path reference;
 
@@ -191,7 +195,7 @@ static int test_wrap_sizes(void)
 		memset(r, 0, RECORDS(n));
 		CHECK(bts(DRAIN, pid, r, 0) == n);
 		stop(pid);
-		/* Both ways to read it tell the same. */
+		/* GET and DRAIN return the same records. */
 		struct path drained = { 0 };
 
 		TRY(path_add(&drained, r, n));
@@ -224,7 +228,7 @@ static int test_one_record(void)
 		CHECK(bts(GET, pid, &r[small], 0) == sizeof(one));
 		stop(pid);
 	}
-	/* The one before the exit stop comes from the same place. */
+	/* The branch before the exit stop comes from the same address. */
 	CHECK(r[0].qualifier == BRANCH && !memcmp(&r[0], &r[1], sizeof(*r)));
 	return 0;
 }
@@ -237,7 +241,7 @@ static void work_twice(void)
 	raise(SIGUSR1);
 }
 
-/* CLEAR leaves nothing of what was, whether the buffer has wrapped or not, and does not stop what is. */
+/* CLEAR removes all records, also from a wrapped buffer, and does not stop recording. */
 static int clear(unsigned long records)
 {
 	static struct record r[8192], one;
@@ -272,7 +276,10 @@ static int test_clear_after_wrap(void)
 	return clear(200);
 }
 
-/* DRAIN empties it, and the next one has what came since; nothing is written behind the records. */
+/*
+ * DRAIN empties the buffer, the next DRAIN returns only newer records, and nothing is written after
+ * the records.
+ */
 static int test_drain_twice(void)
 {
 	static struct record r[8192];
@@ -286,7 +293,8 @@ static int test_drain_twice(void)
 	n = bts(DRAIN, pid, r, 0);
 	CHECK(n > 999 && count(r, n, loop_a_branch, loop_a_head) == 999);
 	for (long i = n; i < 8192; i++)
-		CHECK(r[i].qualifier == 0xa5a5a5a5a5a5a5a5 && r[i].a == r[i].qualifier && r[i].b == r[i].qualifier);
+		CHECK(r[i].qualifier == 0xa5a5a5a5a5a5a5a5 && r[i].a == r[i].qualifier &&
+		      r[i].b == r[i].qualifier);
 	CHECK(bts(DRAIN, pid, r, 0) == 0 && bts(SIZE, pid, NULL, 0) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
 	n = bts(DRAIN, pid, r, 0);
@@ -296,7 +304,7 @@ static int test_drain_twice(void)
 	return 0;
 }
 
-/* A buffer without O_TRACE records nothing, but for the arrivals and departures of O_SCHED. */
+/* Without O_TRACE nothing is recorded except the arrivals and departures of O_SCHED. */
 static int test_what_is_recorded(void)
 {
 	static struct record r[4096];
@@ -328,7 +336,7 @@ static int set_user(int user)
 	return 0;
 }
 
-/* Where the kernel is, perf_event_paranoid decides who may know: for each way to read a record. */
+/* perf_event_paranoid hides the kernel's addresses, with each way to read a record. */
 static int paranoid(void)
 {
 	static struct record r[4096];
@@ -357,8 +365,8 @@ static int paranoid(void)
 		stop(pid);
 	}
 	if (!seen[0][0] || seen[0][0] != seen[0][1] || seen[1][0] || seen[1][1])
-		FAIL("%lu and %lu kernel addresses at 1, %lu and %lu at 2", seen[0][0], seen[0][1], seen[1][0],
-		     seen[1][1]);
+		FAIL("%lu and %lu kernel addresses at 1, %lu and %lu at 2", seen[0][0], seen[0][1],
+		     seen[1][0], seen[1][1]);
 	return 0;
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Requests, tracees, and code whose branches are known.
+ * Requests, tracees, and code with known branches.
  */
 #include <sys/io.h>
 #include <sys/reboot.h>
 #include <termios.h>
 #include "bts.h"
 
-/* Of the vbts machine: a byte written here ends it, with that status. */
+/* Exit port of the vbts machine: a byte written to it ends the machine with that status. */
 #define EXIT_PORT	0xf4
 
 char *why;
@@ -28,13 +28,15 @@ long bts(int request, pid_t pid, void *addr, unsigned long data)
 	return syscall(SYS_ptrace, request, pid, addr, data);
 }
 
-/* ptrace as a 32-bit program calls it. Static data of this program is below 4 GiB. */
+/* Calls ptrace as a 32-bit program does. Static data of this program is below 4 GiB. */
 int bts32(int request, pid_t pid, void *addr, unsigned int data)
 {
 	int ret;
 
-	asm volatile("int $0x80" : "=a"(ret)
-		     : "a"(26), "b"(request), "c"(pid), "d"((unsigned int)(uintptr_t)addr), "S"(data)
+	asm volatile("int $0x80"
+		     : "=a"(ret)
+		     : "a"(26), "b"(request), "c"(pid), "d"((unsigned int)(uintptr_t)addr),
+		       "S"(data)
 		     : "memory", "r8", "r9", "r10", "r11");
 	return ret;
 }
@@ -78,7 +80,9 @@ pid_t start(void (*work)(void))
 void stop(pid_t pid)
 {
 	kill(pid, SIGKILL);
-	/* A task in its exit stop does not wake up for that; others get there now. */
+	/*
+	 * SIGKILL does not wake up a task in its exit stop. Other tasks enter their exit stop now.
+	 */
 	do
 		ptrace(PTRACE_CONT, pid, 0, 0);
 	while (waitpid(pid, NULL, __WALL) == pid);
@@ -117,7 +121,7 @@ void work_maze(void)
 	maze(maze_steps);
 }
 
-/* Not inlined, and in a section of its own, whose bounds the linker provides. */
+/* Not inlined, and in a section of its own, for which the linker defines the bounds. */
 __attribute__((noinline, section("maze_text"))) void maze(unsigned int steps)
 {
 	unsigned int x = 1, y = 0;
@@ -126,7 +130,7 @@ __attribute__((noinline, section("maze_text"))) void maze(unsigned int steps)
 		x ^= x << 13;
 		x ^= x >> 17;
 		x ^= x << 5;
-		/* The asm keeps the compiler from doing without branches. */
+		/* The asm prevents the compiler from removing the branches. */
 		if (x & 1)
 			asm volatile("" : "+r"(y));
 		else
@@ -184,8 +188,9 @@ int path_compare(const struct path *path, const struct path *reference)
 {
 	for (long i = 0; i < path->n && i < reference->n; i++)
 		if (memcmp(&path->r[i], &reference->r[i], sizeof(*path->r)))
-			FAIL("branch %ld of %ld is %#lx -> %#lx instead of %#lx -> %#lx", i, reference->n,
-			     path->r[i].a, path->r[i].b, reference->r[i].a, reference->r[i].b);
+			FAIL("branch %ld of %ld is %#lx -> %#lx instead of %#lx -> %#lx", i,
+			     reference->n, path->r[i].a, path->r[i].b, reference->r[i].a,
+			     reference->r[i].b);
 	if (path->n != reference->n)
 		FAIL("%ld branches instead of %ld", path->n, reference->n);
 	return 0;
@@ -251,14 +256,16 @@ long locked(void)
 
 int kill_while_recording(void (*work)(void))
 {
-	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL, O_VIRTUAL | O_KERNEL | O_SCHED };
+	static const unsigned long flags[] = { 0, O_SIGNAL, O_VIRTUAL,
+					       O_VIRTUAL | O_KERNEL | O_SCHED };
 	int status;
 
 	for (int i = 0; i < 40; i++) {
 		pid_t pid = start(work);
 
 		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | flags[i % 4], 1 << 18) == 0);
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | flags[i % 4], 1 << 18) ==
+		      0);
 		CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
 		CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
 		usleep(10 * i);
@@ -281,7 +288,7 @@ int end_machine(int status)
 		/* The machine has ended. */
 		pause();
 	}
-	/* A kernel without ioperm(), or another machine */
+	/* The kernel has no ioperm(), or this is another machine. */
 	reboot(RB_AUTOBOOT);
 	return 1;
 }

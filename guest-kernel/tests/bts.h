@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the tests of the PTRACE_BTS_* requests share.
+ * Shared by the tests of the PTRACE_BTS_* requests.
  */
 #ifndef BTS_H
 #define BTS_H
@@ -49,7 +49,7 @@ struct record {
 };
 
 #define RECORDS(n) ((n) * sizeof(struct record))
-/* The smallest buffer that interrupts and that the kernel fills. */
+/* The smallest buffer for records of the kernel with an interrupt. */
 #define KERNEL_MIN 4096
 
 /* A test: a function that returns 0, or -1 with the reason in `why`. */
@@ -58,10 +58,10 @@ struct test {
 	int (*run)(void);
 };
 
-/* The tests of each file; a name of NULL ends them. */
-extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[], virtual_tests[],
-	kernel_tests[], task_tests[], perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], november_tests[],
-	december_tests[];
+/* The tests of each file. A name of NULL marks the end. */
+extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
+	virtual_tests[], kernel_tests[], task_tests[], perf_tests[], smp_tests[], no_bts_tests[],
+	pti_tests[], november_tests[], december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;
@@ -74,28 +74,28 @@ extern char *why;
 } while (0)
 /* Fails with this errno. */
 #define REFUSED(call, error) CHECK((call) == -1 && errno == (error))
-/* A helper that says why it fails. */
+/* Returns -1 if a helper fails. The helper has set the reason. */
 #define TRY(call) do { if (call) return -1; } while (0)
 
 long bts(int request, pid_t pid, void *addr, unsigned long data);
-/* As a 32-bit program would. Static data of this program is below 4 GiB. Returns the negative errno. */
+/* Makes the request as a 32-bit program. Returns the negative errno if it fails. */
 int bts32(int request, pid_t pid, void *addr, unsigned int data);
 long config(pid_t pid, unsigned long size, unsigned long flags);
 long config_virtual(pid_t pid, unsigned long size, unsigned long flags, unsigned long virtual_size);
-/* The flags that STATUS tells; all ones if it fails. */
+/* Returns the flags of STATUS, or all ones if it fails. */
 unsigned long flags_of(pid_t pid);
 
 /* A traced child, stopped before it calls work(). */
 pid_t start(void (*work)(void));
-/* Kills it. */
+/* Kills a tracee. */
 void stop(pid_t pid);
-/* Restarts it and waits for its next stop. */
+/* Restarts a tracee and waits for its next stop. */
 int next_stop(pid_t pid, int signal);
 int attach(pid_t pid);
 
 #define AT_EXIT (SIGTRAP | PTRACE_EVENT_EXIT << 8)
 
-/* Two loops that take exactly count - 1 branches each, at addresses of their own. */
+/* Two loops at different addresses. Each takes exactly count - 1 branches. */
 void loop_a(unsigned long count);
 void loop_b(unsigned long count);
 extern const char loop_a_head[], loop_a_branch[], loop_b_head[], loop_b_branch[];
@@ -111,10 +111,13 @@ unsigned long count(const struct record *r, long n, const char *from, const char
 void work_none(void);
 /* loop_a(1000) */
 void work_a(void);
-/* Runs maze(maze_steps). */
+/* Calls maze(maze_steps). */
 void work_maze(void);
 
-/* A function whose way depends on pseudo-random numbers, so that no two stretches of its trace are alike. */
+/*
+ * A function whose branches depend on pseudo-random numbers, so that no two parts of its trace are
+ * equal.
+ */
 extern unsigned int maze_steps;
 void maze(unsigned int steps);
 
@@ -124,29 +127,37 @@ struct path {
 	long n, room;
 };
 
-/* Appends those of maze() among `n` records. */
+/* Appends the branches of maze() that are among `n` records. */
 int path_add(struct path *path, const struct record *r, long n);
-/* All that maze(maze_steps) takes, recorded in one piece. */
+/* Returns all branches of maze(maze_steps), recorded in one piece. */
 int path_reference(struct path *path);
-/* Fails unless they are the same. */
+/* Fails unless two paths are equal. */
 int path_compare(const struct path *path, const struct path *reference);
 
-/* Arrivals and departures alternate, from the first arrival on, and no branch is outside. */
+/*
+ * Fails unless arrivals and departures alternate after the first arrival, with all branches between
+ * them.
+ */
 int check_sched(const struct record *r, long n, const char *name, unsigned long at_least);
 
-/* What task.c's test_tracer_execs() becomes. Returns its exit status. */
+/* The program that task.c's test_tracer_execs() executes. Returns its exit status. */
 int drain_after_exec(pid_t pid);
 
 /* Writes /proc/sys/kernel/NAME. */
 int set_kernel(const char *name, const char *value);
 
-/* Locked memory of this process, in KiB. */
+/* Returns the locked memory of this process, in KiB. */
 long locked(void);
 
-/* Kills tracees that are in work(), a little later each time, in each kind of configuration: nothing of them stays. */
+/*
+ * Kills tracees in work(), a little later each time, in each configuration. All their memory must
+ * come back.
+ */
 int kill_while_recording(void (*work)(void));
 
-/* Ends the vbts machine with this status, when all that was printed is out. Returns 1, if it cannot. */
+/*
+ * Ends the vbts machine with this status after all output has been written. Returns 1 if it cannot.
+ */
 int end_machine(int status);
 
 #endif

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * What each request refuses, with which error, and that a refused request changes nothing.
+ * The error of each refused request. A refused request changes nothing.
  */
 #include "bts.h"
 
 #define MIB (1ul << 20)
 
-/* The last `size` bytes before a page that is not there. */
+/* Returns the last `size` bytes before an unmapped page. */
 static void *before_end(size_t size)
 {
 	long page = sysconf(_SC_PAGESIZE);
-	char *start = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *start = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			   0);
 
 	if (start == MAP_FAILED || munmap(start + page, page))
 		return NULL;
@@ -46,7 +47,7 @@ static int test_no_buffer(void)
 		REFUSED(bts(GET, pid, &r, 0), ENXIO);
 		REFUSED(bts(CLEAR, pid, NULL, 0), ENXIO);
 		REFUSED(bts(DRAIN, pid, &r, 1), ENXIO);
-		/* A buffer that has been given back is as good as none. */
+		/* After a buffer has been freed, requests fail as they do without one. */
 		memset(&cfg, 0xff, sizeof(cfg));
 		CHECK(bts(STATUS, pid, &cfg, 0) == CONFIG_SIZE && !cfg.size && !cfg.flags);
 		CHECK(config(pid, 4096, i ? 0 : O_TRACE) == 0);
@@ -83,13 +84,16 @@ static int test_config_address(void)
 	REFUSED(bts(CONFIG, pid, NULL, 0), EFAULT);
 	REFUSED(bts(CONFIG, pid, (void *)0xffff888000001000ul, 0), EFAULT);
 	REFUSED(bts(CONFIG, pid, (void *)~0ul, 0), EFAULT);
-	/* Across the end of what is there */
+	/* Across the end of the mapping */
 	memcpy(end, &good, CONFIG_SIZE);
 	REFUSED(bts(CONFIG, pid, end + 1, 0), EFAULT);
 	REFUSED(bts(CONFIG, pid, end + CONFIG_SIZE - 1, 0), EFAULT);
 	CHECK(flags_of(pid) == 0);
 	CHECK(bts(CONFIG, pid, end, 0) == 0);
-	/* It is read, and not written: not even the flags that were cut. */
+	/*
+	 * CONFIG reads the structure and does not write it, not even the flags that O_CUT_SIZE
+	 * changes.
+	 */
 	CHECK(bts(CONFIG, pid, ro, 0) == 0 && flags_of(pid) == 0);
 	stop(pid);
 	return 0;
@@ -135,7 +139,8 @@ static int test_get_address(void)
 
 static int test_get_index(void)
 {
-	static const unsigned long far[] = { 1ul << 31, 1ul << 32, 1ul << 63, ~0ul, ~0ul / sizeof(struct record) + 1 };
+	static const unsigned long far[] = { 1ul << 31, 1ul << 32, 1ul << 63, ~0ul,
+					     ~0ul / sizeof(struct record) + 1 };
 	struct record r, untouched;
 	pid_t pid;
 
@@ -146,18 +151,18 @@ static int test_get_index(void)
 	for (unsigned int i = 0; i < sizeof(far) / sizeof(*far); i++) {
 		REFUSED(bts(GET, pid, &r, far[i]), EINVAL);
 	}
-	/* What would be a record, if only the lower half counted */
+	/* The lower half is a valid index. */
 	REFUSED(bts(GET, pid, &r, 1ul << 32 | 99), EINVAL);
 	CHECK(!memcmp(&r, &untouched, sizeof(r)));
 	CHECK(bts32(GET, pid, &r, ~0u) == -EINVAL);
-	/* In a buffer that has not wrapped, there is nothing behind the newest one. */
+	/* A buffer that has not wrapped has no record after the newest one. */
 	CHECK(bts(CLEAR, pid, NULL, 0) == 0);
 	REFUSED(bts(GET, pid, &r, 0), EINVAL);
 	stop(pid);
 	return 0;
 }
 
-/* What could not be copied is still there. */
+/* The records that could not be copied are still there. */
 static int test_drain_address(void)
 {
 	static struct record r[4096], all[4096];
@@ -173,11 +178,11 @@ static int test_drain_address(void)
 	REFUSED(bts(DRAIN, pid, NULL, 0), EFAULT);
 	REFUSED(bts(DRAIN, pid, read_only(), 0), EFAULT);
 	REFUSED(bts(DRAIN, pid, (void *)0xffff888000001000ul, 0), EFAULT);
-	/* Half of it would fit. */
+	/* Half of the records would fit. */
 	REFUSED(bts(DRAIN, pid, end, 0), EFAULT);
 	CHECK(bts(SIZE, pid, NULL, 0) == n);
 	CHECK(bts(DRAIN, pid, r, 0) == n && !memcmp(r, all, RECORDS(n)));
-	/* An empty one takes any address. */
+	/* With an empty buffer any address is valid. */
 	CHECK(bts(DRAIN, pid, NULL, 0) == 0);
 	stop(pid);
 	return 0;
@@ -193,11 +198,11 @@ static int test_flags(void)
 	for (int bit = 16; bit < 64; bit++)
 		REFUSED(config(pid, 4096, O_TRACE | 1ul << bit), EINVAL);
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0 && cfg.flags == O_SCHED && cfg.size == RECORDS(170));
-	/* What STATUS tells may come back, and means nothing. */
+	/* CONFIG accepts the flags that only STATUS sets, and ignores them. */
 	CHECK(config(pid, 4096, O_TRACE | O_PAUSED | O_LOST) == 0 && flags_of(pid) == O_TRACE);
-	/* O_CUT_SIZE is for this request only. */
+	/* O_CUT_SIZE is not kept. */
 	CHECK(config(pid, 4096, O_TRACE | O_CUT) == 0 && flags_of(pid) == O_TRACE);
-	/* No size: no flags. */
+	/* Flags without a size */
 	for (int bit = 0; bit < 8; bit++)
 		if (1ul << bit & ~(O_CUT | O_PAUSED | O_LOST))
 			REFUSED(config(pid, 0, 1ul << bit), EINVAL);
@@ -220,7 +225,7 @@ static int test_signal_numbers(void)
 			CHECK(config(pid, RECORDS(64), flags) == 0);
 			CHECK(flags_of(pid) == flags);
 		}
-		/* A number without O_SIGNAL */
+		/* A signal number without O_SIGNAL */
 		if (signal)
 			REFUSED(config(pid, RECORDS(64), O_TRACE | O_SIGNR(signal)), EINVAL);
 	}
@@ -231,7 +236,8 @@ static int test_signal_numbers(void)
 static int test_sizes(void)
 {
 	static const unsigned long too_large[] = {
-		1ul << 40, 1ul << 47, 1ul << 62, 1ul << 63, ~0ul, ~0ul - 4095, ~0ul / 2, ~0ul / 24 * 24,
+		1ul << 40, 1ul << 47, 1ul << 62, 1ul << 63, ~0ul, ~0ul - 4095, ~0ul / 2,
+		~0ul / 24 * 24,
 	};
 	struct config cfg;
 	pid_t pid = start(work_none);
@@ -240,16 +246,17 @@ static int test_sizes(void)
 	CHECK(config(pid, RECORDS(500), O_TRACE) == 0);
 	for (unsigned int i = 0; i < sizeof(too_large) / sizeof(*too_large); i++) {
 		REFUSED(config(pid, too_large[i], O_TRACE), ENOMEM);
-		/* The old one goes on, and nothing is locked for the new one. */
-		CHECK(bts(STATUS, pid, &cfg, 0) > 0 && cfg.size == RECORDS(500) && cfg.flags == O_TRACE);
+		/* The old buffer continues, and no memory is locked for the new one. */
+		CHECK(bts(STATUS, pid, &cfg, 0) > 0 && cfg.size == RECORDS(500) &&
+		      cfg.flags == O_TRACE);
 		CHECK(locked() == 12);
 	}
-	/* No record fits. */
+	/* Less than a record */
 	for (unsigned long size = 1; size < 24; size++) {
 		REFUSED(config(pid, size, O_TRACE), ENOMEM);
 		REFUSED(config(pid, size, O_TRACE | O_CUT), ENOMEM);
 	}
-	/* With a signal, room for what comes late */
+	/* O_SIGNAL needs room for records after the threshold. */
 	REFUSED(config(pid, RECORDS(63) + 23, O_TRACE | O_SIGNAL), EINVAL);
 	CHECK(config(pid, RECORDS(64), O_TRACE | O_SIGNAL) == 0);
 	CHECK(locked() == 4);
@@ -258,10 +265,12 @@ static int test_sizes(void)
 	return 0;
 }
 
-/* A 32-bit ptracer's pointers and sizes are those of 32 bits, and its errors the same. */
+/* A 32-bit ptracer has pointers and sizes of 32 bits, and gets the same errors. */
 static int test_compat(void)
 {
-	static struct { uint32_t size, flags, virtual_size; } cfg = { 4096, O_TRACE | O_SIGNR(1), 0 };
+	static struct {
+		uint32_t size, flags, virtual_size;
+	} cfg = { 4096, O_TRACE | O_SIGNR(1), 0 };
 	static struct record r;
 	pid_t pid = start(work_none);
 
@@ -276,9 +285,10 @@ static int test_compat(void)
 	CHECK(bts32(CONFIG, pid, &cfg, 0) == -ENOMEM);
 	cfg.size = 4096;
 	CHECK(bts32(CONFIG, pid, &cfg, 0) == 0);
-	/* No more than the two words are written. */
+	/* STATUS writes two words only. */
 	cfg.virtual_size = 0x5a5a5a5a;
-	CHECK(bts32(STATUS, pid, &cfg, 0) == 8 && cfg.size == RECORDS(170) && cfg.virtual_size == 0x5a5a5a5a);
+	CHECK(bts32(STATUS, pid, &cfg, 0) == 8 && cfg.size == RECORDS(170) &&
+	      cfg.virtual_size == 0x5a5a5a5a);
 	CHECK(bts32(STATUS, pid, NULL, 0) == -EFAULT);
 	CHECK(bts32(GET, pid, &r, 0) == -EINVAL);
 	CHECK(bts32(DRAIN, pid, NULL, 0) == 0 && bts32(CLEAR, pid, NULL, 0) == 0);
@@ -286,7 +296,7 @@ static int test_compat(void)
 	return 0;
 }
 
-/* Those who are not the ptracer have no say, whatever they may do otherwise. */
+/* Requests of a process that is not the ptracer fail, whatever its privileges. */
 static int test_another_tracer(void)
 {
 	struct config cfg = { 4096, O_TRACE, 0 };

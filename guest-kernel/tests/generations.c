@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The API as it was posted in November 2007, and in December: the kernels of `build --api 2007-11` and `2007-12`.
+ * The API as posted in November and in December 2007, on the kernels of `build --api 2007-11` and
+ * `2007-12`.
  */
 #include "bts.h"
 
-/* November: slots have their numbers in the buffer. December: 0 is the newest record. */
+/* In November's API an index is a slot of the buffer. In December's, 0 is the newest record. */
 enum { INIT_11 = 40, ALLOCATE_11, BUFFER_SIZE_11, INDEX_11, READ_11, CONFIG_11, STATUS_11 };
 enum { MAX_SIZE_12 = 40, ALLOCATE_12, BUFFER_SIZE_12, READ_12, CONFIG_12, STATUS_12 };
 
@@ -31,12 +32,14 @@ static int old_count(const struct old_record *r, long n, const char *from, const
 	int found = 0;
 
 	for (; n > 0; n--, r++)
-		found += r->qualifier == BRANCH && r->from == (uintptr_t)from && r->to == (uintptr_t)to;
+		found += r->qualifier == BRANCH && r->from == (uintptr_t)from &&
+			 r->to == (uintptr_t)to;
 	return found;
 }
 
-/* A tracee at its exit that has recorded with these options. */
-static int traced(pid_t *pid, void (*work)(void), int allocate, int configure, long records, long options)
+/* Returns a tracee at its exit that has recorded with these options. */
+static int traced(pid_t *pid, void (*work)(void), int allocate, int configure, long records,
+		  long options)
 {
 	*pid = start(work);
 	CHECK(*pid > 0);
@@ -48,7 +51,7 @@ static int traced(pid_t *pid, void (*work)(void), int allocate, int configure, l
 
 static struct old_record r[MAX_RECORDS];
 
-/* The branch before the place where the next one starts, all along. */
+/* Each branch leads to a place at or before the start of the next one. */
 static int check_order(const struct old_record *records, long n)
 {
 	for (long i = 1; i < n; i++) {
@@ -64,7 +67,7 @@ static int test_11_init(void)
 	pid_t pid = start(work_none);
 
 	CHECK(pid > 0);
-	/* PTRACE_BTS_T_DSCPL, as often as one likes */
+	/* PTRACE_BTS_T_DSCPL may be set repeatedly. */
 	CHECK(bts(INIT_11, pid, NULL, 0) == 2 && bts(INIT_11, pid, NULL, 0) == 2);
 	stop(pid);
 	return 0;
@@ -93,10 +96,13 @@ static int test_11_errors(void)
 	CHECK(bts(READ_11, pid, r, 99) == 0 && r->qualifier == INVALID && !r->from && !r->to);
 	REFUSED(bts(CONFIG_11, pid, NULL, 4), EINVAL);
 
-	/* A larger one takes its place and goes on with the options; 0 frees it. */
+	/*
+	 * A larger buffer replaces the old one and keeps the options. A size of 0 frees the buffer.
+	 */
 	CHECK(bts(CONFIG_11, pid, NULL, O_TRACE_TASK | O_TIMESTAMPS) == 0);
 	CHECK(bts(ALLOCATE_11, pid, NULL, MAX_RECORDS) == 0);
-	CHECK(bts(BUFFER_SIZE_11, pid, NULL, 0) == MAX_RECORDS && bts(STATUS_11, pid, NULL, 0) == 3);
+	CHECK(bts(BUFFER_SIZE_11, pid, NULL, 0) == MAX_RECORDS &&
+	      bts(STATUS_11, pid, NULL, 0) == 3);
 	CHECK(bts(ALLOCATE_11, pid, NULL, 0) == 0);
 	REFUSED(bts(BUFFER_SIZE_11, pid, NULL, 0), ENXIO);
 	CHECK(locked() == 0);
@@ -130,7 +136,7 @@ static int test_11_wrap(void)
 	TRY(traced(&pid, work_a, ALLOCATE_11, CONFIG_11, 100, O_TRACE_TASK));
 	next = bts(INDEX_11, pid, NULL, 0);
 	CHECK(next >= 0 && next < 100);
-	/* The next one to be written is the oldest one. */
+	/* The slot to be written next has the oldest record. */
 	for (long i = 0; i < 100; i++)
 		CHECK(bts(READ_11, pid, &r[i], (next + i) % 100) == 0);
 	TRY(check_order(r, 100));
@@ -164,7 +170,7 @@ static int check_timestamps(long n)
 		events++;
 	}
 	CHECK(events >= 10);
-	/* Nanoseconds: five times 100 us have passed. */
+	/* The unit is nanoseconds: at least five times 100 us have passed. */
 	CHECK(last > 500000);
 	CHECK(old_count(r, n, loop_a_branch, loop_a_head) == 50);
 	return 0;
@@ -175,7 +181,8 @@ static int test_11_timestamps(void)
 	pid_t pid;
 	long n;
 
-	TRY(traced(&pid, work_yield, ALLOCATE_11, CONFIG_11, MAX_RECORDS, O_TRACE_TASK | O_TIMESTAMPS));
+	TRY(traced(&pid, work_yield, ALLOCATE_11, CONFIG_11, MAX_RECORDS,
+		   O_TRACE_TASK | O_TIMESTAMPS));
 	n = bts(INDEX_11, pid, NULL, 0);
 	CHECK(n > 0 && n < MAX_RECORDS);
 	for (long i = 0; i < n; i++)
@@ -192,7 +199,8 @@ static int compat(int read, pid_t pid, long n, long oldest, long step)
 
 	for (long i = 0; i < n; i++) {
 		CHECK(bts32(read, pid, &c[i], oldest + i * step) == 0);
-		found += c[i].qualifier == BRANCH && c[i].words[0] == (uint32_t)(uintptr_t)loop_a_branch &&
+		found += c[i].qualifier == BRANCH &&
+			 c[i].words[0] == (uint32_t)(uintptr_t)loop_a_branch &&
 			 c[i].words[1] == (uint32_t)(uintptr_t)loop_a_head;
 	}
 	if (found != 999)
@@ -232,7 +240,8 @@ static int test_12_errors(void)
 	memset(r, 0xff, sizeof(*r));
 	CHECK(bts(READ_12, pid, r, 0) == 0 && r->qualifier == INVALID && !r->from && !r->to);
 	REFUSED(bts(CONFIG_12, pid, NULL, 4), EINVAL);
-	CHECK(bts(CONFIG_12, pid, NULL, O_TIMESTAMPS) == 0 && bts(STATUS_12, pid, NULL, 0) == O_TIMESTAMPS);
+	CHECK(bts(CONFIG_12, pid, NULL, O_TIMESTAMPS) == 0 &&
+	      bts(STATUS_12, pid, NULL, 0) == O_TIMESTAMPS);
 	CHECK(bts(ALLOCATE_12, pid, NULL, 0) == 0);
 	REFUSED(bts(STATUS_12, pid, NULL, 0), ENXIO);
 	CHECK(locked() == 0);
@@ -240,13 +249,14 @@ static int test_12_errors(void)
 	return 0;
 }
 
-/* Oldest first, as many as are valid. */
+/* All valid records, oldest first */
 static long read_12(pid_t pid)
 {
 	struct old_record one;
 	long n = 0;
 
-	while (n < bts(BUFFER_SIZE_12, pid, NULL, 0) && bts(READ_12, pid, &one, n) == 0 && one.qualifier != INVALID)
+	while (n < bts(BUFFER_SIZE_12, pid, NULL, 0) && bts(READ_12, pid, &one, n) == 0 &&
+	       one.qualifier != INVALID)
 		n++;
 	for (long i = 0; i < n; i++)
 		CHECK(bts(READ_12, pid, &r[n - 1 - i], i) == 0);
@@ -285,7 +295,8 @@ static int test_12_timestamps(void)
 	pid_t pid;
 	long n;
 
-	TRY(traced(&pid, work_yield, ALLOCATE_12, CONFIG_12, MAX_RECORDS, O_TRACE_TASK | O_TIMESTAMPS));
+	TRY(traced(&pid, work_yield, ALLOCATE_12, CONFIG_12, MAX_RECORDS,
+		   O_TRACE_TASK | O_TIMESTAMPS));
 	n = read_12(pid);
 	CHECK(n > 0 && n < MAX_RECORDS);
 	TRY(check_timestamps(n));

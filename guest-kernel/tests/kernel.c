@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * PTRACE_BTS_O_KERNEL: the branches of the kernel on behalf of the traced task.
+ * PTRACE_BTS_O_KERNEL: the kernel's branches on behalf of the traced task.
  */
 #include <linux/capability.h>
 #include "bts.h"
 
 #define MIB (1ul << 20)
 
-/* Number of records that do not start where the one before them went, or a few instructions later. */
+/* Returns the number of records that do not start near the target of the record before them. */
 static unsigned long breaks(const struct record *r, long n)
 {
 	const struct record *last = NULL;
@@ -16,7 +16,7 @@ static unsigned long breaks(const struct record *r, long n)
 	for (; n > 0; n--, r++) {
 		if (r->qualifier != BRANCH)
 			continue;
-		/* No stretch without a branch is longer, in the kernel or in here. */
+		/* No sequence without a branch is longer, in the kernel or in this program. */
 		if (last && (r->a < last->b || r->a - last->b > 4096))
 			found++;
 		last = r;
@@ -32,9 +32,9 @@ static void work_getppid(void)
 		syscall(SYS_getppid);
 }
 
-/* Records of a tracee, up to its exit, and how many they are. */
-static long trace(pid_t *pid, void (*work)(void), struct record *r, long room, unsigned long records,
-		  unsigned long flags, unsigned long virtual_size)
+/* Stores the records of a tracee up to its exit, and returns their number. */
+static long trace(pid_t *pid, void (*work)(void), struct record *r, long room,
+		  unsigned long records, unsigned long flags, unsigned long virtual_size)
 {
 	long n;
 
@@ -48,8 +48,9 @@ static long trace(pid_t *pid, void (*work)(void), struct record *r, long room, u
 }
 
 /*
- * An interrupt in which the kernel has much to do, such as to print that interrupts take long, can take more than there is
- * room for: where records were lost on the way, and that was told, the test runs once more, up to three times in all.
+ * A long interrupt, such as one that prints a warning about long interrupts, can take more branches
+ * than there is room for. If records were lost and STATUS reported it, the test runs again, up to
+ * three times in all.
  */
 #define LOST 1
 #define IF_LOST_AGAIN(pid) do { if (flags_of(pid) & O_LOST) { stop(pid); return LOST; } } while (0)
@@ -68,7 +69,7 @@ static int again(int (*test)(void))
 #define ROOM (1 << 19)
 static struct record r[ROOM];
 
-/* The whole of a short program: every system call goes in and comes out. */
+/* A whole short program: every system call enters the kernel and returns. */
 static int test_all(void)
 {
 	unsigned long in = 0, out = 0, inside = 0, broken;
@@ -84,7 +85,7 @@ static int test_all(void)
 	}
 	if (in < CALLS || out < CALLS || in > out + 1 || out > in + 1 || inside < 10 * CALLS)
 		FAIL("%lu branches into the kernel, %lu out of it, %lu inside", in, out, inside);
-	/* Nothing is missing but where recording was off: around context switches. */
+	/* Branches are missing only around context switches, where recording is off. */
 	broken = breaks(r, n);
 	if (broken > 3)
 		FAIL("%lu gaps in %ld records", broken, n);
@@ -110,7 +111,7 @@ static int test_kernel_only(void)
 	return 0;
 }
 
-/* Without O_KERNEL nothing of the kernel is there but the returns from it. */
+/* Without O_KERNEL only the returns from the kernel are recorded. */
 static int test_user_only(void)
 {
 	pid_t pid;
@@ -123,7 +124,7 @@ static int test_user_only(void)
 	return 0;
 }
 
-/* A system call that takes far more branches than the buffer holds. */
+/* A system call that takes many more branches than fit into the buffer. */
 static void work_long_call(void)
 {
 	static char buffer[64 << 10];
@@ -137,7 +138,8 @@ static int long_call(unsigned long records, unsigned long flags)
 {
 	unsigned long broken, longest = 0, length = 0;
 	pid_t pid;
-	long n = trace(&pid, work_long_call, r, ROOM, records, O_TRACE | O_KERNEL | O_VIRTUAL | flags, 64 * MIB);
+	long n = trace(&pid, work_long_call, r, ROOM, records,
+		       O_TRACE | O_KERNEL | O_VIRTUAL | flags, 64 * MIB);
 
 	TRY(n < 0);
 	CHECK(n < ROOM);
@@ -151,7 +153,7 @@ static int long_call(unsigned long records, unsigned long flags)
 		FAIL("the longest stretch in the kernel has only %lu branches", longest);
 	broken = breaks(r, n);
 	stop(pid);
-	/* Recording is off while records are moved out of the way, and while pages for the next ones are allocated. */
+	/* Recording is off while the kernel moves records and allocates pages for the next ones. */
 	if (broken > 2 * (unsigned long)n / (records / 2) + 20)
 		FAIL("%lu gaps in %ld records", broken, n);
 	return 0;
@@ -173,7 +175,7 @@ static int test_long_call(void)
 	return again(long_call_sched);
 }
 
-/* In user mode nothing is missing, whatever happens in the kernel. */
+/* No branch of user mode is missing, whatever happens in the kernel. */
 static int kernel_maze(void)
 {
 	struct path path = { 0 }, reference;
@@ -205,7 +207,8 @@ static int signal_kernel_maze(void)
 	TRY(path_reference(&reference));
 	pid = start(work_maze);
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(10000)) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL,
+			     RECORDS(10000)) == 0);
 	do {
 		status = next_stop(pid, 0);
 		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
@@ -225,7 +228,7 @@ static int test_signal(void)
 	return again(signal_kernel_maze);
 }
 
-/* Each longer than the one before: on any kernel one of them begins with little room left. */
+/* Each is longer than the one before, so on any kernel one of them begins with little room. */
 static void work_calls(void)
 {
 	static char buffer[36 << 10];
@@ -235,7 +238,10 @@ static void work_calls(void)
 	loop_a(1000);
 }
 
-/* A system call that takes more than the room in the virtual buffer: what does not fit is kept until it is drained. */
+/*
+ * A system call whose branches do not fit into the virtual buffer: they are kept until the next
+ * DRAIN.
+ */
 static int signal_long_call(void)
 {
 	unsigned long stops = 0, broken = 0, loop = 0, all = 0;
@@ -244,7 +250,8 @@ static int signal_long_call(void)
 	long n, part, most = 0;
 
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(32768)) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL,
+			     RECORDS(32768)) == 0);
 	do {
 		status = next_stop(pid, 0);
 		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
@@ -270,14 +277,15 @@ static int test_signal_long_call(void)
 	return again(signal_long_call);
 }
 
-/* One that takes more than fits anywhere: what is there is whole, up to the last record of a full buffer. */
+/* A system call whose branches fit nowhere: the records are complete up to a full buffer. */
 static int test_signal_too_long_call(void)
 {
 	pid_t pid = start(work_long_call);
 	long n, i;
 
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL, RECORDS(2 * KERNEL_MIN)) == 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL,
+			     RECORDS(2 * KERNEL_MIN)) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	CHECK(flags_of(pid) & O_LOST);
 	n = bts(DRAIN, pid, r, ROOM);
@@ -289,14 +297,15 @@ static int test_signal_too_long_call(void)
 	return 0;
 }
 
-/* The PMI takes branches of its own. */
+/* The PMI itself takes branches. */
 static int test_errors(void)
 {
 	pid_t pid = start(work_none);
 
 	CHECK(pid > 0);
 	REFUSED(config(pid, RECORDS(KERNEL_MIN - 1), O_KERNEL | O_SIGNAL), EINVAL);
-	REFUSED(config_virtual(pid, RECORDS(KERNEL_MIN - 1), O_TRACE | O_KERNEL | O_VIRTUAL, MIB), EINVAL);
+	REFUSED(config_virtual(pid, RECORDS(KERNEL_MIN - 1), O_TRACE | O_KERNEL | O_VIRTUAL, MIB),
+		EINVAL);
 	CHECK(config(pid, RECORDS(KERNEL_MIN), O_KERNEL | O_SIGNAL) == 0);
 	CHECK(config(pid, RECORDS(KERNEL_MIN - 1), O_KERNEL) == 0);
 	REFUSED(config(pid, 0, O_KERNEL), EINVAL);
@@ -304,7 +313,7 @@ static int test_errors(void)
 	return 0;
 }
 
-/* Without a virtual buffer there is no place for what a long system call records: that much is told. */
+/* Without a virtual buffer, branches of a long system call are lost, and STATUS has O_LOST. */
 static int test_lost_is_told(void)
 {
 	pid_t pid = start(work_long_call);
@@ -314,12 +323,12 @@ static int test_lost_is_told(void)
 	CHECK(!(flags_of(pid) & O_LOST));
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	while (!(flags_of(pid) & O_LOST)) {
-		/* Interrupts have filled it outside a system call. */
+		/* Interrupts filled the buffer outside a system call. */
 		CHECK(bts(DRAIN, pid, r, 0) > 0);
 		CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	}
 	CHECK(bts(SIZE, pid, NULL, 0) == KERNEL_MIN);
-	/* Until it is cleared. */
+	/* O_LOST stays until CLEAR. */
 	CHECK(bts(DRAIN, pid, r, 0) == KERNEL_MIN && flags_of(pid) & O_LOST);
 	CHECK(bts(CLEAR, pid, NULL, 0) == 0 && !(flags_of(pid) & O_LOST));
 	stop(pid);
@@ -328,12 +337,12 @@ static int test_lost_is_told(void)
 
 static void work_sleep(void)
 {
-	/* Long enough that the time is not up before the task sleeps, where the kernel is slow. */
+	/* Long enough that the task is asleep before the time ends, also with a slow kernel. */
 	for (int i = 0; i < 20; i++)
 		usleep(10000);
 }
 
-/* What the processor does while the task sleeps is not the task's. */
+/* Branches of the processor while the task sleeps are not recorded. */
 static int test_sleep(void)
 {
 	pid_t pid;
@@ -346,7 +355,7 @@ static int test_sleep(void)
 	return 0;
 }
 
-/* Wraps around like any other trace. */
+/* A trace of the kernel wraps as other traces do. */
 static int test_wrap(void)
 {
 	pid_t pid;
@@ -369,8 +378,9 @@ static int test_switch_on_and_off(void)
 	before = locked();
 	CHECK(before == KERNEL_MIN * sizeof(struct record) >> 10);
 	for (int i = 0; i < 5; i++) {
-		/* The pages for what the kernel records are locked memory, too. */
-		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL, 64 * MIB) == 0);
+		/* The pages for the kernel's records are also locked memory. */
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL,
+				     64 * MIB) == 0);
 		CHECK(locked() > before);
 		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_VIRTUAL, 64 * MIB) == 0);
 		CHECK(locked() == before);
@@ -392,7 +402,7 @@ static int drop(int capability)
 	return 0;
 }
 
-/* CAP_PERFMON, and nothing less. */
+/* O_KERNEL needs CAP_PERFMON. */
 static int test_capability(void)
 {
 	pid_t pid = start(work_getppid);
@@ -408,7 +418,7 @@ static int test_capability(void)
 	REFUSED(config(pid, RECORDS(1 << 16), O_TRACE | O_KERNEL), EPERM);
 	REFUSED(config(pid, 4096, O_KERNEL), EPERM);
 	REFUSED(config_virtual(pid, 4096, O_KERNEL | O_VIRTUAL, MIB), EPERM);
-	/* What was recorded before does not show where the kernel is. */
+	/* Older records do not show the kernel's addresses. */
 	n = bts(DRAIN, pid, r, 0);
 	CHECK(n > 10 * CALLS);
 	for (long i = 0; i < n; i++) {
@@ -419,7 +429,7 @@ static int test_capability(void)
 	return 0;
 }
 
-/* The task records on its way out, with the ptracer gone or there. */
+/* The task records while it exits, with and without a ptracer. */
 static int test_exit(void)
 {
 	int status;
@@ -428,12 +438,14 @@ static int test_exit(void)
 		pid_t pid = start(i == 2 ? work_long_call : work_getppid);
 
 		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL, i ? RECORDS(2 * KERNEL_MIN) : MIB) == 0);
+		CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL,
+				     i ? RECORDS(2 * KERNEL_MIN) : MIB) == 0);
 		if (i == 1)
 			CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 		else
 			CHECK(next_stop(pid, 0) >> 8 == AT_EXIT && !ptrace(PTRACE_CONT, pid, 0, 0));
-		CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
+		CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) &&
+		      !WEXITSTATUS(status));
 		CHECK(locked() == 0);
 	}
 	return 0;

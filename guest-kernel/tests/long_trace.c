@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A trace of any length, of a program whose branches are known: is every record there, in order, and none twice?
+ * Traces a program with known branches, for any length. Checks that every record is there, in
+ * order, and none twice.
  *
  *	gcc -O2 -Wall -Wextra -static -o long_trace long_trace.c walk.c bts.c
  *	long_trace [STEPS]		with PTRACE_BTS_O_SIGNAL, and with PTRACE_BTS_O_VIRTUAL
@@ -26,7 +27,7 @@ static void work(void)
 		_exit(1);
 }
 
-/* What PTRACE_SINGLESTEP sees of it, a processor that knows nothing of branch records. */
+/* The same walk seen with PTRACE_SINGLESTEP, which needs no branch records. */
 static int single_step(void)
 {
 	struct user_regs_struct regs;
@@ -50,7 +51,7 @@ static int single_step(void)
 	return 0;
 }
 
-/* Traces it with this configuration, draining whenever it stops. */
+/* Traces the walk with this configuration, and drains the buffer at each stop. */
 static int trace(unsigned long flags, unsigned long virtual_size)
 {
 	static struct record records[BUFFER / sizeof(struct record)];
@@ -76,7 +77,7 @@ static int trace(unsigned long flags, unsigned long virtual_size)
 				TRY(walk_follow(&walker, &records[i]));
 			}
 			all += n;
-			/* Without a virtual buffer one takes all. */
+			/* Without a virtual buffer one DRAIN returns all records. */
 		} while (n && virtual_size);
 	} while (why_stopped != AT_EXIT);
 	if (begun != 1 || walker.steps != steps || walker.place != OUTSIDE)
@@ -100,7 +101,9 @@ static int with_virtual(void)
 static int run(int argc, char **argv)
 {
 	static const struct test stepped[] = { { "single_step", single_step }, { NULL, NULL } };
-	static const struct test traced[] = { { "signal", with_signal }, { "virtual", with_virtual }, { NULL, NULL } };
+	static const struct test traced[] = { { "signal", with_signal },
+					      { "virtual", with_virtual },
+					      { NULL, NULL } };
 	const struct test *tests = traced, *test;
 	static char reason[WHY_SIZE];
 	int failures = 0;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Memory: buffers are locked memory of the ptracer, within its RLIMIT_MEMLOCK, and all of it comes back.
+ * Memory: buffers are locked memory of the ptracer, within its RLIMIT_MEMLOCK, and all of it is
+ * released.
  */
 #include "bts.h"
 
 #define KIB 1024ul
 
-/* Runs a test as an ordinary user who may lock 64 KiB. Root's capabilities would excuse it from the limit. */
+/* Runs a test as an ordinary user with a limit of 64 KiB. The limit does not apply to root. */
 static int limited(int (*test)(void))
 {
 	struct rlimit limit = { 64 * KIB, 64 * KIB };
@@ -20,7 +21,7 @@ static int limited(int (*test)(void))
 	return status ? -1 : 0;
 }
 
-/* All tracees count together. */
+/* The limit is for all tracees together. */
 static int sum(void)
 {
 	pid_t pid[3] = { start(work_none), start(work_none), start(work_none) };
@@ -33,7 +34,7 @@ static int sum(void)
 	CHECK(config(pid[1], 32 * KIB, O_TRACE) == 0 && locked() == 60);
 	REFUSED(config(pid[2], 8 * KIB, O_TRACE), ENOMEM);
 	CHECK(config(pid[2], 4 * KIB, O_TRACE) == 0 && locked() == 64);
-	/* What one gives back another can have. */
+	/* Memory that one tracee releases is available to another one. */
 	CHECK(config(pid[0], 0, 0) == 0 && locked() == 36);
 	CHECK(config(pid[2], 20 * KIB, O_TRACE) == 0);
 	CHECK(locked() == 52);
@@ -54,11 +55,11 @@ static int cut(void)
 	pid_t pid[2] = { start(work_none), start(work_none) };
 
 	CHECK(pid[0] > 0 && pid[1] > 0);
-	/* Nothing to cut */
+	/* The size fits. */
 	CHECK(config(pid[0], 20 * KIB, O_TRACE | O_CUT) == 0);
 	CHECK(bts(STATUS, pid[0], &cfg, 0) > 0 && cfg.size == 20 * KIB / 24 * 24);
 	CHECK(locked() == 20);
-	/* To what is left, and not less than half of it */
+	/* Cut to the available memory, at least to half of it */
 	CHECK(config(pid[1], 1 << 30, O_TRACE | O_CUT) == 0);
 	CHECK(bts(STATUS, pid[1], &cfg, 0) > 0);
 	if (cfg.size > 44 * KIB || cfg.size < 22 * KIB || locked() > 64)
@@ -92,7 +93,7 @@ static int test_cut_nothing_left(void)
 	return limited(cut_nothing_left);
 }
 
-/* Memory that is locked otherwise counts as well. */
+/* Memory that was locked in another way also counts. */
 static int with_mlock(void)
 {
 	static char page[40 << 10] __attribute__((aligned(4096)));
@@ -114,7 +115,7 @@ static int test_with_mlock(void)
 	return limited(with_mlock);
 }
 
-/* A request that fails has cost nothing; the old buffer and its records stay. */
+/* A failed request locks no memory, and the old buffer and its records stay. */
 static int refused(void)
 {
 	static struct record r[4096];
@@ -127,7 +128,7 @@ static int refused(void)
 	n = bts(SIZE, pid, NULL, 0);
 	CHECK(n > 999);
 	for (int i = 0; i < 20; i++) {
-		/* The new one comes before the old one goes. */
+		/* The kernel allocates the new buffer before it frees the old one. */
 		REFUSED(config(pid, 40 * KIB, O_TRACE), ENOMEM);
 		REFUSED(config(pid, 1 << 20, O_TRACE), ENOMEM);
 		REFUSED(config(pid, 63 * 24, O_TRACE | O_SIGNAL), EINVAL);
@@ -146,7 +147,7 @@ static int test_refused(void)
 	return limited(refused);
 }
 
-/* However a trace ends, its memory comes back. */
+/* Every way to end a trace releases its memory. */
 static int test_all_ends(void)
 {
 	for (int how = 0; how < 6; how++) {
@@ -185,7 +186,7 @@ static int test_all_ends(void)
 	return 0;
 }
 
-/* With CAP_IPC_LOCK there is no limit but a quarter of the memory. */
+/* With CAP_IPC_LOCK the only limit is a quarter of the memory. */
 static int test_privileged(void)
 {
 	struct rlimit small = { 4096, 4096 };
@@ -209,7 +210,7 @@ static void work_loop(void)
 		loop_a(1000);
 }
 
-/* A ptracer that is killed takes its tracee with it (PTRACE_O_EXITKILL), and nothing stays. */
+/* A killed ptracer ends its tracee (PTRACE_O_EXITKILL), and all memory is released. */
 static int test_tracer_killed(void)
 {
 	long free_before = -1, free_now;
@@ -223,13 +224,15 @@ static int test_tracer_killed(void)
 		tracer = fork();
 		if (!tracer) {
 			pid = start(work_loop);
-			_exit(pid < 0 || config(pid, 8 << 20, O_TRACE) || ptrace(PTRACE_CONT, pid, 0, 0) ||
+			_exit(pid < 0 || config(pid, 8 << 20, O_TRACE) ||
+			      ptrace(PTRACE_CONT, pid, 0, 0) ||
 			      write(ready[1], &pid, sizeof(pid)) < 0 || pause());
 		}
 		CHECK(read(ready[0], &pid, sizeof(pid)) == sizeof(pid));
 		CHECK(!kill(tracer, SIGKILL));
 		CHECK(waitpid(tracer, &status, 0) == tracer && WIFSIGNALED(status));
-		CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) &&
+		      WTERMSIG(status) == SIGKILL);
 		close(ready[0]);
 		close(ready[1]);
 		usleep(1000);

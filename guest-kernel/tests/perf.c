@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The other user of the Branch Trace Store: perf, before, beside and after a trace of ours.
+ * perf, the other user of the Branch Trace Store: before, during and after a ptrace trace.
  */
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
@@ -31,7 +31,7 @@ static struct perf_event_attr intel_bts(void)
 	return attr;
 }
 
-/* Every branch a sample: perf's own buffer in the Debug Store area */
+/* A sample for each branch: perf has its own buffer in the Debug Store area. */
 static struct perf_event_attr branches(void)
 {
 	return (struct perf_event_attr){
@@ -41,7 +41,7 @@ static struct perf_event_attr branches(void)
 	};
 }
 
-/* On processors whose counters have an erratum the kernel takes no period as short as that. */
+/* For processors with an erratum of the counters, the kernel refuses such a short period. */
 static int no_branches(void)
 {
 	struct perf_event_attr attr = branches();
@@ -61,7 +61,7 @@ static struct perf_event_attr counter(unsigned long long config)
 	};
 }
 
-/* The Branch Trace Store is then in use, for us. */
+/* Whether this process is traced itself, which occupies the Branch Trace Store. */
 static int is_traced(void)
 {
 	FILE *file = fopen("/proc/self/status", "r");
@@ -77,7 +77,7 @@ static int is_traced(void)
 	return tracer != 0;
 }
 
-/* While perf has it, we cannot; while we have it, perf cannot. */
+/* perf and ptrace exclude each other. */
 static int excluded(struct perf_event_attr attr)
 {
 	pid_t pid;
@@ -93,7 +93,7 @@ static int excluded(struct perf_event_attr attr)
 		REFUSED(config(pid, 4096, O_TRACE), EBUSY);
 		CHECK(flags_of(pid) == 0 && locked() == 0);
 		close(fd);
-		/* Also without recording anything yet */
+		/* Also before recording starts */
 		CHECK(config(pid, 4096, i == 1 ? 0 : O_TRACE) == 0);
 		CHECK(perf_open(&attr, 0) == -1 && errno == EBUSY);
 		CHECK(config(pid, 0, 0) == 0);
@@ -117,7 +117,7 @@ static int test_branches_event(void)
 	return excluded(branches());
 }
 
-/* A trace that ends by itself gives it back as well. */
+/* A trace that ends by itself also releases the Branch Trace Store. */
 static int test_given_back(void)
 {
 	struct perf_event_attr attr = intel_bts();
@@ -137,7 +137,8 @@ static int test_given_back(void)
 			if (how == 1)
 				CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 			else
-				CHECK(next_stop(pid, 0) >> 8 == AT_EXIT && !ptrace(PTRACE_CONT, pid, 0, 0));
+				CHECK(next_stop(pid, 0) >> 8 == AT_EXIT &&
+				      !ptrace(PTRACE_CONT, pid, 0, 0));
 			CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status));
 		}
 		fd = perf_open(&attr, 0);
@@ -147,7 +148,7 @@ static int test_given_back(void)
 	return 0;
 }
 
-/* Number of the branches of loop_a(1000) of this process that intel_bts records. */
+/* Returns how many branches of loop_a(1000) of this process intel_bts records. */
 static long intel_bts_records(void)
 {
 	struct perf_event_attr attr = intel_bts();
@@ -168,14 +169,15 @@ static long intel_bts_records(void)
 	loop_a(1000);
 	CHECK(!ioctl(fd, PERF_EVENT_IOC_DISABLE, 0));
 	for (uint64_t at = 0; at + 24 <= page->aux_head && at + 24 <= size; at += 24)
-		found += aux[at / 8] == (uintptr_t)loop_a_branch && aux[at / 8 + 1] == (uintptr_t)loop_a_head;
+		found += aux[at / 8] == (uintptr_t)loop_a_branch &&
+			 aux[at / 8 + 1] == (uintptr_t)loop_a_head;
 	munmap(aux, size);
 	munmap(page, 2 * sysconf(_SC_PAGESIZE));
 	close(fd);
 	return found;
 }
 
-/* The same with the branches event, whose records perf takes out of its own buffer. */
+/* Returns how many branches of loop_a(1000) the branches event records, with perf's own buffer. */
 static long sampled_branches(void)
 {
 	struct perf_event_attr attr = branches();
@@ -199,7 +201,8 @@ static long sampled_branches(void)
 
 		CHECK(header->size);
 		if (header->type == PERF_RECORD_SAMPLE)
-			found += sample[0] == (uintptr_t)loop_a_branch && sample[1] == (uintptr_t)loop_a_head;
+			found += sample[0] == (uintptr_t)loop_a_branch &&
+				 sample[1] == (uintptr_t)loop_a_head;
 		at += header->size;
 	}
 	munmap(page, all);
@@ -207,7 +210,7 @@ static long sampled_branches(void)
 	return found;
 }
 
-/* A trace that was loaded, and unloaded, a number of times. */
+/* A trace with several context switches. */
 static void work_yield(void)
 {
 	for (int i = 0; i < 50; i++) {
@@ -231,7 +234,7 @@ static int trace_in_between(unsigned long flags)
 	return 0;
 }
 
-/* intel_bts records what it should, before a trace and after one. */
+/* intel_bts records all branches before a trace and after it. */
 static int test_intel_bts_records(void)
 {
 	if (is_traced())
@@ -247,8 +250,8 @@ static int test_intel_bts_records(void)
 }
 
 /*
- * The Debug Store area is perf's. While a counter is open, perf keeps it as it is, with its own buffer; so what we put in
- * its fields must go when our task does.
+ * The Debug Store area belongs to perf. While a counter is open, perf keeps the area and its own
+ * buffer, so a context switch away from the traced task must restore the fields.
  */
 static int test_area_is_restored(void)
 {
@@ -270,7 +273,9 @@ static int test_area_is_restored(void)
 	return 0;
 }
 
-/* Instructions of this process; another virtual processor may have counters that stand still. */
+/*
+ * Counts instructions of this process. Another virtual machine may have counters that do not count.
+ */
 static int no_counter(void)
 {
 	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);
@@ -288,8 +293,9 @@ static int no_counter(void)
 	return !value;
 }
 
-/* What an event of this process counts in loop_a(rounds), called from here. */
-static long counted(unsigned long long config, unsigned long rounds, unsigned long period, long *samples)
+/* Returns the count of an event of this process for a call of loop_a(rounds) from here. */
+static long counted(unsigned long long config, unsigned long rounds, unsigned long period,
+		    long *samples)
 {
 	struct perf_event_attr attr = counter(config);
 	struct perf_event_mmap_page *page;
@@ -310,7 +316,8 @@ static long counted(unsigned long long config, unsigned long rounds, unsigned lo
 	CHECK(read(fd, &value, sizeof(value)) == sizeof(value));
 	*samples = 0;
 	for (uint64_t at = 0; at < page->data_head;) {
-		const struct perf_event_header *header = (void *)((char *)page + sysconf(_SC_PAGESIZE) + at);
+		const struct perf_event_header *header = (void *)((char *)page +
+								  sysconf(_SC_PAGESIZE) + at);
 
 		CHECK(header->size);
 		*samples += header->type == PERF_RECORD_SAMPLE;
@@ -322,8 +329,8 @@ static long counted(unsigned long long config, unsigned long rounds, unsigned lo
 }
 
 /*
- * Instructions and branches are counted exactly, whatever interrupts the program; what is around the loop is always
- * the same.
+ * Counts of instructions and branches are exact, whatever interrupts the program. The code around
+ * the loop always counts the same.
  */
 static int test_counts(void)
 {
@@ -351,7 +358,7 @@ static int test_counts(void)
 	return 0;
 }
 
-/* Each overflow is a sample, and there are as many as the count says. */
+/* Each overflow is a sample, and their number follows from the count. */
 static int test_overflows(void)
 {
 	const unsigned long period = 400009;
@@ -360,8 +367,8 @@ static int test_overflows(void)
 	if (no_counter())
 		return 0;
 	for (int i = 0; i < 2; i++) {
-		n = counted(i ? PERF_COUNT_HW_BRANCH_INSTRUCTIONS : PERF_COUNT_HW_INSTRUCTIONS, 20000000, period,
-			    &samples);
+		n = counted(i ? PERF_COUNT_HW_BRANCH_INSTRUCTIONS : PERF_COUNT_HW_INSTRUCTIONS,
+			    20000000, period, &samples);
 		CHECK(n >= 20000000);
 		if (samples != n / (long)period)
 			FAIL("%ld samples of %ld events", samples, n);
@@ -369,7 +376,7 @@ static int test_overflows(void)
 	return 0;
 }
 
-/* Counters are not affected, nor do they affect us. */
+/* Counters do not affect a trace, and a trace does not affect counters. */
 static int test_counters_beside(void)
 {
 	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);
@@ -402,7 +409,7 @@ static int test_counters_beside(void)
 	return 0;
 }
 
-/* Both want performance monitoring interrupts, and each gets its own. */
+/* perf and a trace both use performance monitoring interrupts, and each handles its own. */
 static int test_sampling_beside(void)
 {
 	struct perf_event_attr attr = counter(PERF_COUNT_HW_INSTRUCTIONS);

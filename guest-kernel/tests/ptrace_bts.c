@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The PTRACE_BTS_* requests of the guest kernel, tested from a program inside the guest. `vbts test` runs it; it is
- * built by guest-kernel/build.
+ * Tests the PTRACE_BTS_* requests of the guest kernel, inside the guest. `vbts test` runs this
+ * program, and guest-kernel/build builds it.
  *
  *	ptrace_bts [--list] [PATTERN...]
  *
- * Prints KTAP. A test is called GROUP.NAME; with patterns (of the shell) only those that match one are run. Those for
- * another generation of the API than the kernel's are left out, and so are those for another machine unless a pattern
- * asks for them. --list prints the names, of all generations, instead:
- * name, generation and the machine that it is for, separated by tabs.
+ * Prints KTAP. A test is called GROUP.NAME. With patterns (of the shell), only tests that match one
+ * are run. Tests for another generation of the API than the kernel's are left out. Tests for
+ * another machine are left out unless a pattern matches them. --list prints the tests of all
+ * generations instead: name, generation and machine, separated by tabs.
  * Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS.
  *
- * As PID 1 it mounts what it needs, takes a pattern from each line of the file /cases, if there is one, and reports
- * through the machine's exit port. Its lines then go to /dev/kmsg, because only the kernel can keep them apart from its own
- * messages on the console.
+ * As PID 1 it mounts file systems, takes a pattern from each line of the file /cases, if there is
+ * one, and reports its status through the machine's exit port. It then prints through /dev/kmsg,
+ * because only the kernel can separate these lines from its own messages on the console.
  */
 #include <fnmatch.h>
 #include <stdarg.h>
@@ -22,10 +22,10 @@
 #include <time.h>
 #include "bts.h"
 
-/* A test that takes longer hangs. */
+/* Time limit of a test, in seconds. */
 #define SECONDS		100
 
-/* What a line on the console starts with that is ours, and its priority, which every console shows. */
+/* Starts each line of this program on the console, with a priority that every console shows. */
 #define OURS		"vbts-test: "
 #define PRIORITY	"<1>"
 
@@ -33,7 +33,7 @@ enum api { NONE, NOVEMBER, DECEMBER, NEW };
 
 static const char *const api_names[] = { "none", "2007-11", "2007-12", "new" };
 
-/* Options of the vbts machine that a group needs. */
+/* Options of vbts that a group needs. */
 #define ANY		"any"
 #define NO_BTS		"bts=off"
 #define PTI		"pti=on"
@@ -77,7 +77,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 	for (c = text; *c; c++)
 		if (*c < ' ')
 			*c = ' ';
-	/* Without an end of line, the kernel would wait for the rest of it. */
+	/* Without the end of the line, the kernel would wait for the rest. */
 	strcpy(c, "\n");
 	if (kmsg < 0)
 		fputs(text, stdout);
@@ -95,10 +95,12 @@ static int is_wanted(const char *name, char **patterns)
 	return 0;
 }
 
-/* In a process of its own: what it leaves behind ends with it, and a crash is a failure. */
+/*
+ * Runs a test in a process of its own, so that its children end with it and a crash is a failure.
+ */
 static int run_test(const struct test *test)
 {
-	/* What the kernel does not know of its command line is the first process's environment. */
+	/* Unknown words of the kernel's command line are in the first process's environment. */
 	const char *seconds = getenv("CASE_SECONDS");
 	int status;
 	pid_t pid;
@@ -113,11 +115,12 @@ static int run_test(const struct test *test)
 	if (waitpid(pid, &status, __WALL) != pid)
 		FAIL("waitpid: %s", strerror(errno));
 	if (WIFSIGNALED(status))
-		FAIL("ended by signal %d%s", WTERMSIG(status), WTERMSIG(status) == SIGALRM ? ", a time-out" : "");
+		FAIL("ended by signal %d%s", WTERMSIG(status),
+		     WTERMSIG(status) == SIGALRM ? ", a time-out" : "");
 	return status ? -1 : 0;
 }
 
-/* What a test has left behind would be in the way of the next one. */
+/* Processes that a test has left behind would disturb the next test. */
 static void clean_up(void)
 {
 	const struct timespec soon = { 0, 10 * 1000 * 1000 };
@@ -127,13 +130,14 @@ static void clean_up(void)
 	kill(-1, SIGKILL);
 	while (waitpid(-1, NULL, __WALL) > 0)
 		;
-	/* What the kernel puts off */
+	/* Memory that the kernel frees later */
 	nanosleep(&soon, NULL);
 }
 
 /*
- * Request 40 is CONFIG, which wants an address, MAX_BUFFER_SIZE, which is 4000, or INIT, which says what there is.
- * `error` tells why none of them works.
+ * Determines the generation by request 40: it is CONFIG, which needs an address, MAX_BUFFER_SIZE,
+ * which returns 4000, or INIT, which returns the features. `error` gets the reason if none of them
+ * works.
  */
 static enum api kernel_api(int *error)
 {
@@ -157,7 +161,8 @@ static int list(char **patterns)
 		for (const struct test *test = groups[i].tests; test->name; test++) {
 			snprintf(name, sizeof(name), "%s.%s", groups[i].name, test->name);
 			if (is_wanted(name, patterns))
-				printf("%s\t%s\t%s\n", name, api_names[groups[i].api], groups[i].machine);
+				printf("%s\t%s\t%s\n", name, api_names[groups[i].api],
+				       groups[i].machine);
 		}
 	return 0;
 }
@@ -176,13 +181,16 @@ static int run(char **patterns)
 	say("KTAP version 1");
 	api = kernel_api(&error);
 	say("# api %s", api_names[api]);
-	/* First they are counted. */
+	/* The first pass counts the tests. */
 	for (int pass = 0; pass < 2; pass++) {
 		if (pass)
 			say("1..%u", number);
 		number = 0;
 		for (unsigned int i = 0; i < GROUPS; i++) {
-			/* Those for another machine, where there is no API, see for themselves if they are asked for. */
+			/*
+			 * Tests for a machine without the API check for themselves whether they can
+			 * run.
+			 */
 			if (strcmp(groups[i].machine, ANY) ? !*patterns : groups[i].api != api)
 				continue;
 			for (const struct test *test = groups[i].tests; test->name; test++) {
@@ -214,14 +222,15 @@ static int run(char **patterns)
 	return failures ? 1 : 0;
 }
 
-/* The lines of a file, or nothing. */
+/* Returns the lines of a file, if there is one. */
 static char **lines_of(const char *path)
 {
 	static char *lines[1024];
 	FILE *file = fopen(path, "r");
 	size_t size = 0, n = 0;
 
-	while (file && n + 1 < sizeof(lines) / sizeof(*lines) && getline(&lines[n], &size, file) > 0) {
+	while (file && n + 1 < sizeof(lines) / sizeof(*lines) &&
+	       getline(&lines[n], &size, file) > 0) {
 		lines[n][strcspn(lines[n], "\n")] = '\0';
 		n++;
 		size = 0;
@@ -237,7 +246,7 @@ int main(int argc, char **argv)
 {
 	char **patterns;
 
-	/* What some tests run with exec. */
+	/* Programs that some tests execute. */
 	if (argc > 1 && !strcmp(argv[1], "loop_b")) {
 		loop_b(500);
 		return 0;
@@ -255,8 +264,9 @@ int main(int argc, char **argv)
 	if (mount("proc", "/proc", "proc", 0, NULL) || mount("sysfs", "/sys", "sysfs", 0, NULL))
 		perror("mount");
 	/*
-	 * On a slow machine perf would find its interrupts too long, say so with interrupts off, which takes more branches
-	 * than the trace of a kernel has room for, and stop its events for a while.
+	 * On a slow machine perf would warn about long interrupts, and stop its events for a while.
+	 * It prints the warning with interrupts off, which takes more branches than the trace of a
+	 * kernel has room for.
 	 */
 	if (set_kernel("perf_cpu_time_max_percent", "0"))
 		fprintf(stderr, "%s\n", why);

@@ -4,9 +4,9 @@
  *
  *	gcc -O2 -Wall -Wextra -static -o init selftest_init.c
  *
- * Its argument is the name of the program, a file beside this one in the initramfs. The program sees the host's root,
- * shared as "root", where it finds its C library. The last line printed says how it ended; the machine's exit port gets
- * the status that a shell would have.
+ * Its argument is the name of the program, a file beside this one in the initramfs. The program has
+ * the host's root, shared as "root", with its C library. The last line says how it ended, and the
+ * machine's exit port gets the status that a shell would report.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,10 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of the vbts machine: a byte written here ends it, with that status. */
+/* Exit port of the vbts machine: a byte written to it ends the machine with that status. */
 #define EXIT_PORT	0xf4
 
-/* Of the shell, for a program that cannot be run. */
+/* The shell's status for a program that cannot be run. */
 #define NOT_RUN		126
 
 extern char **environ;
@@ -32,7 +32,7 @@ static _Noreturn void end(const char *how, int number, int status)
 {
 	printf("selftest: %s %d\n", how, number);
 	fflush(stdout);
-	/* Only now: a program must not inherit it. */
+	/* The program must not inherit access to the port. */
 	if (ioperm(EXIT_PORT, 1, 1)) {
 		perror("ioperm");
 		exit(1);	/* The kernel panics. */
@@ -48,7 +48,8 @@ static _Noreturn void broken(const char *what)
 	end("not run", errno, NOT_RUN);
 }
 
-static void mount_at(const char *source, const char *target, const char *type, unsigned long flags, const char *options)
+static void mount_at(const char *source, const char *target, const char *type, unsigned long flags,
+		     const char *options)
 {
 	if ((mkdir(target, 0755) && errno != EEXIST) || mount(source, target, type, flags, options))
 		broken(target);
@@ -67,7 +68,8 @@ int main(int argc, char **argv)
 	program = open(argv[1], O_RDONLY | O_CLOEXEC);
 	if (program < 0)
 		broken(argv[1]);
-	mount_at("root", "/root", "9p", MS_RDONLY, "trans=virtio,version=9p2000.L,cache=loose,access=any,msize=512000");
+	mount_at("root", "/root", "9p", MS_RDONLY,
+		 "trans=virtio,version=9p2000.L,cache=loose,access=any,msize=512000");
 	mount_at("proc", "/root/proc", "proc", 0, NULL);
 	mount_at("dev", "/root/dev", "devtmpfs", 0, NULL);
 	mount_at("tmp", "/root/tmp", "tmpfs", 0, NULL);
@@ -82,7 +84,7 @@ int main(int argc, char **argv)
 		fexecve(program, argv + 1, environ);
 		broken(argv[1]);
 	}
-	/* What the program leaves behind becomes this process's children as well. */
+	/* Orphans of the program also become children of this process. */
 	for (;;) {
 		pid_t pid = wait(&status);
 

@@ -8,7 +8,7 @@ static void work_block(void)
 {
 	sigset_t all;
 
-	/* Neither keeps the kernel from stopping us. */
+	/* The tracee stops although it blocks or ignores the signal. */
 	signal(SIGIO, SIG_IGN);
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
@@ -58,12 +58,12 @@ static int test_overflow_undrained(void)
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == SIGUSR2);
 	n = bts(SIZE, pid, NULL, 0);
-	/* Paused: the rest of the loop leaves no trace, and does not stop again. */
+	/* Paused: the rest of the loop is not recorded and does not stop again. */
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	CHECK(bts(SIZE, pid, NULL, 0) == n);
 	stop(pid);
 
-	/* Restarted with the signal, the task gets it. */
+	/* A task that is restarted with the signal gets it. */
 	pid = start(work_a);
 	CHECK(pid > 0);
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
@@ -73,11 +73,12 @@ static int test_overflow_undrained(void)
 	CHECK(next_stop(pid, SIGUSR2) >> 8 == AT_EXIT);
 	ptrace(PTRACE_CONT, pid, 0, 0);
 	int status;
-	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR2);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) &&
+	      WTERMSIG(status) == SIGUSR2);
 	return 0;
 }
 
-/* Runs a tracee that takes the maze, through all its stops for overflow, and compares what it recorded. */
+/* Runs a tracee in the maze through all stops for overflow, and compares its records. */
 static int maze_with(unsigned long records, unsigned long flags, unsigned long at_least)
 {
 	struct record *r = malloc(RECORDS(records));
@@ -108,7 +109,9 @@ static int maze_with(unsigned long records, unsigned long flags, unsigned long a
 
 static int test_every_size(void)
 {
-	static const unsigned long sizes[] = { 64, 65, 79, 100, 170, 171, 500, 513, 1000, 2730, 20000, 100000 };
+	static const unsigned long sizes[] = {
+		64, 65, 79, 100, 170, 171, 500, 513, 1000, 2730, 20000, 100000
+	};
 
 	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		TRY(maze_with(sizes[i], 0, maze_steps / sizes[i]));
@@ -120,7 +123,7 @@ static int test_with_sched(void)
 	return maze_with(64, O_SCHED, 100);
 }
 
-/* Every stop there is between the branches: the records must not care. */
+/* Other stops between the branches do not change the records. */
 static int with_other_stops(void (*work)(void), int request, int expected)
 {
 	static struct record r[64];
@@ -135,8 +138,9 @@ static int with_other_stops(void (*work)(void), int request, int expected)
 	TRY(path_reference(&reference));
 	pid = start(work);
 	CHECK(pid > 0);
-	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD |
-		      PTRACE_O_TRACESECCOMP));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0,
+		      PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD |
+			      PTRACE_O_TRACESECCOMP));
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
 	for (;;) {
 		CHECK(!ptrace(request, pid, 0, 0));
@@ -191,7 +195,7 @@ static int test_syscall_stops(void)
 	return with_other_stops(work_maze_and_syscalls, PTRACE_SYSCALL, SIGTRAP | 0x80);
 }
 
-/* getppid() is for the ptracer to decide. */
+/* The ptracer decides about getppid(). */
 static void work_seccomp(void)
 {
 	static const struct { uint16_t code; uint8_t jt, jf; uint32_t k; } filter[] = {
@@ -212,7 +216,7 @@ static int test_seccomp_stops(void)
 	return with_other_stops(work_seccomp, PTRACE_CONT, SIGTRAP | PTRACE_EVENT_SECCOMP << 8);
 }
 
-/* Signals that arrive while it is stopped for overflow come after it, each once. */
+/* Signals that arrive during a stop for overflow are delivered after it, each once. */
 static int test_signals_meanwhile(void)
 {
 	static struct record r[64];
@@ -227,7 +231,7 @@ static int test_signals_meanwhile(void)
 		if (status >> 8 == SIGIO) {
 			CHECK(flags_of(pid) & O_PAUSED);
 			CHECK(!kill(pid, SIGUSR1));
-			/* The same number as ours, but queued: it is told by O_PAUSED. */
+			/* A queued signal with the same number: O_PAUSED tells them apart. */
 			CHECK(!kill(pid, SIGRTMIN));
 			overflows++;
 		} else {
@@ -246,7 +250,7 @@ static int test_signals_meanwhile(void)
 	return 0;
 }
 
-/* The ptracer's own use of the signal's number is not taken for an overflow. */
+/* A signal of the ptracer with the same number is not an overflow. */
 static int test_same_signal(void)
 {
 	static struct record r[64];
@@ -285,7 +289,8 @@ static int test_group_stop(void)
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
 	CHECK(!kill(pid, SIGCONT));
 	for (;;) {
-		CHECK(!ptrace(PTRACE_CONT, pid, 0, WSTOPSIG(status) == SIGSTOP && !(status >> 16) ? SIGSTOP : 0));
+		CHECK(!ptrace(PTRACE_CONT, pid, 0,
+			      WSTOPSIG(status) == SIGSTOP && !(status >> 16) ? SIGSTOP : 0));
 		CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
 		if (status >> 8 == AT_EXIT)
 			break;
@@ -293,7 +298,8 @@ static int test_group_stop(void)
 			CHECK(!ptrace(PTRACE_LISTEN, pid, 0, 0));
 			CHECK(waitpid(pid, NULL, __WALL | WNOHANG) == 0);
 			CHECK(!kill(pid, SIGCONT));
-			CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
+			CHECK(waitpid(pid, &status, __WALL) == pid &&
+			      status >> 16 == PTRACE_EVENT_STOP);
 			group_stops++;
 		}
 		if (WSTOPSIG(status) == SIGIO) {
@@ -352,7 +358,7 @@ static int test_clear_while_paused(void)
 	n = bts(SIZE, pid, NULL, 0);
 	CHECK(bts(CLEAR, pid, NULL, 0) == 0 && bts(SIZE, pid, NULL, 0) == 0);
 	CHECK(flags_of(pid) == (O_TRACE | O_SIGNAL));
-	/* And so on, from the branch after the last one that was discarded. */
+	/* Recording continues with the branch after the last discarded one. */
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	n = bts(DRAIN, pid, r, 0);
 	CHECK(n >= 128 && count(r, n, loop_a_branch, loop_a_head) >= (unsigned long)n - 4);
@@ -369,18 +375,18 @@ static int test_config_while_paused(void)
 
 	TRY(paused(&pid, work_a));
 	n = bts(SIZE, pid, NULL, 0);
-	/* The same again, what STATUS says included: there is still no room. */
+	/* The configuration of STATUS again: there is still no room. */
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0);
 	REFUSED(bts(CONFIG, pid, &cfg, 0), EBUSY);
 	CHECK(flags_of(pid) & O_PAUSED && bts(SIZE, pid, NULL, 0) == n);
-	/* Wrapping makes room. The records stay. */
+	/* A buffer that wraps has room. The records stay. */
 	CHECK(config(pid, RECORDS(170), O_TRACE) == 0);
 	CHECK(flags_of(pid) == O_TRACE && bts(SIZE, pid, NULL, 0) == n);
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	CHECK(bts(SIZE, pid, NULL, 0) == 170);
 	stop(pid);
 
-	/* As does another size. The records go. */
+	/* A buffer of another size has room. The records are gone. */
 	TRY(paused(&pid, work_a));
 	CHECK(config(pid, RECORDS(4096), O_TRACE | O_SIGNAL) == 0);
 	CHECK(flags_of(pid) == (O_TRACE | O_SIGNAL) && bts(SIZE, pid, NULL, 0) == 0);
@@ -390,7 +396,7 @@ static int test_config_while_paused(void)
 	CHECK(n > 0 && count(rest, n, loop_a_branch, loop_a_head) > 700);
 	stop(pid);
 
-	/* Invalid ones change nothing. */
+	/* An invalid configuration changes nothing. */
 	TRY(paused(&pid, work_a));
 	n = bts(SIZE, pid, NULL, 0);
 	REFUSED(config(pid, RECORDS(63), O_TRACE | O_SIGNAL), EINVAL);
@@ -415,7 +421,8 @@ static int test_exec_while_paused(void)
 	long n;
 
 	TRY(paused(&pid, work_exec_paused));
-	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0,
+		      PTRACE_O_TRACEEXIT | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL));
 	n = bts(SIZE, pid, NULL, 0);
 	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8));
 	CHECK(flags_of(pid) & O_PAUSED && bts(DRAIN, pid, r, 0) == n);
@@ -439,7 +446,8 @@ static int test_kill_while_paused(void)
 	TRY(paused(&pid, work_a));
 	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, 0));
 	CHECK(!kill(pid, SIGKILL));
-	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) &&
+	      WTERMSIG(status) == SIGKILL);
 	CHECK(locked() == 0);
 	return 0;
 }
@@ -449,15 +457,16 @@ static int test_detach_while_paused(void)
 	int status;
 	pid_t pid;
 
-	/* Neither the signal nor the trace stays with it. */
+	/* After the detach, the task has no pending signal and no trace. */
 	TRY(paused(&pid, work_a));
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
 
-	/* Another signal, if it is asked for. */
+	/* A detach with another signal delivers that signal. */
 	TRY(paused(&pid, work_a));
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, SIGTERM));
-	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) &&
+	      WTERMSIG(status) == SIGTERM);
 	CHECK(locked() == 0);
 	return 0;
 }
@@ -472,7 +481,8 @@ static int test_inject_another(void)
 	CHECK(next_stop(pid, SIGUSR1) >> 8 == SIGUSR1);
 	CHECK(!(flags_of(pid) & O_PAUSED));
 	ptrace(PTRACE_DETACH, pid, 0, SIGUSR1);
-	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) &&
+	      WTERMSIG(status) == SIGUSR1);
 	return 0;
 }
 

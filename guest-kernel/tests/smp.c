@@ -41,7 +41,8 @@ static int migrate(unsigned long records, unsigned long flags)
 		return 0;
 	pid = start(work_migrate);
 	CHECK(r && pid > 0);
-	CHECK(config_virtual(pid, RECORDS(records), O_TRACE | O_SCHED | O_VIRTUAL | flags, 64 << 20) == 0);
+	CHECK(config_virtual(pid, RECORDS(records), O_TRACE | O_SCHED | O_VIRTUAL | flags,
+			     64 << 20) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	CHECK(!(flags_of(pid) & O_LOST));
 	n = bts(DRAIN, pid, r, room);
@@ -59,7 +60,10 @@ static int test_migrate(void)
 
 static int test_migrate_kernel(void)
 {
-	/* With interrupts off, the kernel may wait for another processor for a long time: in a loop of branches. */
+	/*
+	 * With interrupts off, the kernel can wait long for another processor, in a loop of
+	 * branches.
+	 */
 	return migrate(1 << 15, O_KERNEL);
 }
 
@@ -75,7 +79,7 @@ static void work_b_there(void)
 	loop_b(20000);
 }
 
-/* Each processor has its own Debug Store area; the records don't mix. */
+/* Each processor has its own Debug Store area, so the records do not mix. */
 static int test_two_at_a_time(void)
 {
 	static struct record r[2][64];
@@ -101,8 +105,10 @@ static int test_two_at_a_time(void)
 		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
 		n = bts(DRAIN, now, r[i], 0);
 		CHECK(n >= 0);
-		own[i] += count(r[i], n, i ? loop_b_branch : loop_a_branch, i ? loop_b_head : loop_a_head);
-		other += count(r[i], n, i ? loop_a_branch : loop_b_branch, i ? loop_a_head : loop_b_head);
+		own[i] += count(r[i], n, i ? loop_b_branch : loop_a_branch,
+				i ? loop_b_head : loop_a_head);
+		other += count(r[i], n, i ? loop_a_branch : loop_b_branch,
+			       i ? loop_a_head : loop_b_head);
 		if (status >> 8 == SIGIO)
 			CHECK(!ptrace(PTRACE_CONT, now, 0, 0));
 		else
@@ -142,11 +148,17 @@ static int test_tracer_death(void)
 			if (!pid)
 				work_forever();
 			_exit(attach(pid) ||
-			      config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL, 1 << 20) ||
-			      write(shared[1], &pid, sizeof(pid)) != sizeof(pid) ||
-			      ptrace(PTRACE_CONT, pid, 0, 0) || usleep(1000 + 100 * i) ? 1 : 42);
+					      config_virtual(pid, RECORDS(KERNEL_MIN),
+							     O_TRACE | O_KERNEL | O_VIRTUAL,
+							     1 << 20) ||
+					      write(shared[1], &pid, sizeof(pid)) != sizeof(pid) ||
+					      ptrace(PTRACE_CONT, pid, 0, 0) ||
+					      usleep(1000 + 100 * i)
+				      ? 1
+				      : 42);
 		}
-		CHECK(waitpid(tracer, &status, 0) == tracer && WIFEXITED(status) && WEXITSTATUS(status) == 42);
+		CHECK(waitpid(tracer, &status, 0) == tracer && WIFEXITED(status) &&
+		      WEXITSTATUS(status) == 42);
 		CHECK(read(shared[0], &pid, sizeof(pid)) == sizeof(pid));
 		CHECK(waitpid(pid, &status, WNOHANG) == 0);
 		TRY(attach(pid));
@@ -158,7 +170,7 @@ static int test_tracer_death(void)
 	return 0;
 }
 
-/* From outside, at any place: a trace is not cut by a change of processors. */
+/* Another process moves the task at any time. The trace has no gap. */
 static int test_pushed_around(void)
 {
 	static struct record r[64];
@@ -190,7 +202,10 @@ static int test_pushed_around(void)
 	return path_compare(&path, &reference);
 }
 
-/* Killed while it records on another processor: nothing stays, and that processor can be used by the next one. */
+/*
+ * Killed while it records on another processor: its memory is released, and the next trace can use
+ * that processor.
+ */
 static int test_killed_elsewhere(void)
 {
 	if (one_processor())
@@ -199,7 +214,7 @@ static int test_killed_elsewhere(void)
 	return kill_while_recording(work_forever);
 }
 
-/* Requests for a task that runs on another processor are refused, whatever it does there. */
+/* Requests for a task that runs on another processor are refused. */
 static int test_running_elsewhere(void)
 {
 	struct config cfg = { 4096, O_TRACE, 0 };
@@ -219,7 +234,7 @@ static int test_running_elsewhere(void)
 	return 0;
 }
 
-/* More tracees than processors, each with its part of the work, all at a time. */
+/* More tracees than processors, all at the same time. */
 static int test_many(void)
 {
 	enum { TRACEES = 12 };

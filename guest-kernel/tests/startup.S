@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A kernel that does nothing but start and stop processors (SDM Vol. 3A 8.4.4): INIT and a start-up IPI to all others,
- * over and over, which find them in HLT, or in a loop. Each comes from real-address mode to 64-bit mode, and counts.
+ * A kernel that only starts and stops processors (SDM Vol. 3A 8.4.4): it repeatedly sends INIT and
+ * a start-up IPI to all others, which are in HLT or in a loop. Each processor switches from
+ * real-address mode to 64-bit mode, and counts.
  *
- *	gcc -nostdlib -static -no-pie -DOTHERS=3 -DROUNDS=1000 -Wl,-Ttext=0x1000000,--build-id=none startup.S
+ *	gcc -nostdlib -static -no-pie -DOTHERS=3 -DROUNDS=1000 \
+ *		-Wl,-Ttext=0x1000000,--build-id=none startup.S
  *
  * It ends the machine with status 0, or with 1 if a processor has not counted in time.
  */
 
-/* Where a start-up IPI with this vector leads. */
+/* The start address of a start-up IPI with this vector. */
 #define VECTOR		0x08
 #define TRAMPOLINE	(VECTOR << 12)
 #define COUNTER		(TRAMPOLINE + 0x800)
@@ -40,10 +42,13 @@ round:
 	jnz	1f
 	out	%al, %dx
 1:
-	/* After INIT, whatever it was doing, none of them counts. */
+	/* After INIT, no processor counts, whatever it was doing. */
 	movl	$INIT, (%rbp)
 	movl	$STARTUP, (%rbp)
-	/* As the manual has it. Those that the first one has started take no notice of another. */
+	/*
+	 * Two IPIs, as in the manual. A processor that the first one has started ignores the
+	 * second.
+	 */
 	movl	$STARTUP, (%rbp)
 	imul	$OTHERS, %ebx, %edx
 	mov	$100000000, %ecx

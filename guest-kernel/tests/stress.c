@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Tracers and tracees that do anything at any time: does the kernel bear it, and give back what they had?
+ * Tracers and tracees that do anything at any time. Checks that the kernel survives and releases
+ * their memory.
  *
  *	gcc -O2 -Wall -Wextra -static -pthread -o stress stress.c bts.c
  *	stress [SECONDS [SEED]]
  *
- * Each tracer has its own tracees, which compute, call, fault, sleep, fork, exec and exit, and makes any request to any of
- * them, with any arguments, in any state, kills them, lets go of them, and is killed itself. What it drains must be
- * records. In the end no tracer has locked memory, and the kernel has logged nothing from level "warning" upwards; it
- * should be one that looks: debug.config.
+ * Each tracer has its own tracees, which compute, call, fault, sleep, fork, exec and exit. It makes
+ * any request to any of them, with any arguments, in any state, kills them, detaches from them, and
+ * is killed itself. DRAIN must return valid records. At the end no tracer has locked memory, and
+ * the kernel has logged nothing of level "warning" or worse. The kernel should be one of
+ * debug.config, which checks itself.
  *
- * Prints KTAP, and how far it is every ten seconds. As PID 1 it reports through the machine's exit port.
+ * Prints KTAP, and its progress every ten seconds. As PID 1 it reports through the machine's exit
+ * port.
  */
 #include "bts.h"
 #include <pthread.h>
@@ -23,9 +26,9 @@
 #define TRACERS		8
 #define TRACEES		4
 #define RECORDS_MAX	20000
-/* A tracee ends by itself after so long, whatever becomes of its tracer: seconds. */
+/* A tracee ends by itself after this time, in seconds, even if its tracer has died. */
 #define LIFE		20
-/* A tracer that has done nothing for so long hangs: seconds. */
+/* A tracer without progress for this time, in seconds, hangs. */
 #define PATIENCE	120
 
 static struct shared {
@@ -39,7 +42,7 @@ static struct shared {
 
 static uint64_t random_state;
 
-/* Below N. */
+/* Returns a random number below N. */
 static uint64_t any(uint64_t n)
 {
 	random_state ^= random_state << 13;
@@ -53,7 +56,7 @@ static void seed_with(uint64_t seed)
 	random_state = (seed + 1) * 0x9e3779b97f4a7c15ull | 1;
 }
 
-/* Seconds since the machine started. */
+/* Returns the seconds since the machine started. */
 static double now(void)
 {
 	struct timespec now;
@@ -158,7 +161,7 @@ static unsigned int self;
 static struct slot {
 	pid_t pid;
 	bool stopped;
-	/* All that it ever had: records stay when the flags change. */
+	/* All flags that the tracee has had: records stay when the flags change. */
 	unsigned long flags;
 } slots[TRACEES];
 
@@ -175,8 +178,11 @@ static int begin(struct slot *slot)
 		return 0;
 	}
 	/* Some outlive their tracer. */
-	if (ptrace(PTRACE_SEIZE, slot->pid, 0, any(2) ? PTRACE_O_EXITKILL : any(2) ? PTRACE_O_TRACEEXIT : 0)) {
-		/* It has ended already, or else something is wrong. */
+	if (ptrace(PTRACE_SEIZE, slot->pid, 0,
+		   any(2)   ? PTRACE_O_EXITKILL
+		   : any(2) ? PTRACE_O_TRACEEXIT
+			    : 0)) {
+		/* The tracee has ended. Any other reason is an error. */
 		CHECK(waitpid(slot->pid, NULL, WNOHANG) == slot->pid);
 		slot->pid = 0;
 		return 0;
@@ -187,7 +193,7 @@ static int begin(struct slot *slot)
 	return 0;
 }
 
-/* What the requests may say of a task that may be killed at any time. */
+/* The errors that requests may return for a task that can be killed at any time. */
 static int is_expected(long result)
 {
 	static const int errors[] = { ESRCH, EINVAL, ENOMEM, ENXIO, EBUSY, EFAULT, EPERM };
@@ -202,10 +208,18 @@ static int is_expected(long result)
 
 static int configure(struct slot *slot)
 {
-	static const unsigned long sizes[] = {
-		0, 1, 24, 1000, 4096, RECORDS(64), RECORDS(1024), RECORDS(KERNEL_MIN), 100000, RECORDS(RECORDS_MAX)
-	};
-	static const unsigned long virtual_sizes[] = { 0, 100000, RECORDS(RECORDS_MAX), 1 << 20, 1ul << 40 };
+	static const unsigned long sizes[] = { 0,
+					       1,
+					       24,
+					       1000,
+					       4096,
+					       RECORDS(64),
+					       RECORDS(1024),
+					       RECORDS(KERNEL_MIN),
+					       100000,
+					       RECORDS(RECORDS_MAX) };
+	static const unsigned long virtual_sizes[] = { 0, 100000, RECORDS(RECORDS_MAX), 1 << 20,
+						       1ul << 40 };
 	unsigned long flags = any(4) ? O_TRACE : 0;
 	long result;
 
@@ -214,8 +228,9 @@ static int configure(struct slot *slot)
 			flags |= flag;
 	if (!any(16))
 		flags = any(1 << 17);
-	result = config_virtual(slot->pid, sizes[any(sizeof(sizes) / sizeof(sizes[0]))], flags,
-				virtual_sizes[any(sizeof(virtual_sizes) / sizeof(virtual_sizes[0]))]);
+	result = config_virtual(
+		slot->pid, sizes[any(sizeof(sizes) / sizeof(sizes[0]))], flags,
+		virtual_sizes[any(sizeof(virtual_sizes) / sizeof(virtual_sizes[0]))]);
 	if (!is_expected(result))
 		FAIL("CONFIG with flags %#lx: errno %d", flags, errno);
 	if (!result)
@@ -246,7 +261,7 @@ static int drain(struct slot *slot)
 	return 0;
 }
 
-/* Any request; most make sense. */
+/* Makes a random request. Most are valid. */
 static int request(struct slot *slot)
 {
 	struct config cfg;
@@ -278,7 +293,7 @@ static int request(struct slot *slot)
 	return 0;
 }
 
-/* Takes note of a stop or an end, if there is one. */
+/* Records a stop or an end of a tracee, if there is one. */
 static int look(struct slot *slot, int options)
 {
 	int status;
@@ -306,7 +321,7 @@ static int act(struct slot *slot)
 			ptrace(PTRACE_INTERRUPT, slot->pid, 0, 0);
 			break;
 		case 2:
-			/* None is allowed to one that runs. */
+			/* Every request to a running task is refused. */
 			return request(slot);
 		case 3:
 			if (!any(8)) {
@@ -330,7 +345,7 @@ static int act(struct slot *slot)
 			shared->tracer[self].detached++;
 			kill(slot->pid, any(2) ? SIGKILL : SIGALRM);
 			kill(slot->pid, SIGCONT);
-			/* Our child all the same. */
+			/* It is still our child. */
 			TRY(look(slot, 0));
 		}
 		return 0;
@@ -373,17 +388,17 @@ static pid_t start_tracer(unsigned int i, uint64_t seed)
 	why = shared->why[i];
 	limit.rlim_cur = limit.rlim_max = limits[any(3)];
 	setrlimit(RLIMIT_MEMLOCK, &limit);
-	/* CAP_IPC_LOCK and CAP_PERFMON go with it. */
+	/* This also drops CAP_IPC_LOCK and CAP_PERFMON. */
 	if (any(2) && (setuid(1000) || prctl(PR_SET_DUMPABLE, 1)))
 		_exit(1);
 	_exit(trace() ? 1 : 0);
 }
 
 /*
- * All of them
+ * All tracers
  */
 
-/* Fails if the kernel has logged a warning, or worse, since the last call. */
+/* Fails if the kernel has logged a warning or worse since the last call. */
 static int kernel_is_content(int log)
 {
 	char text[8192];
@@ -391,13 +406,15 @@ static int kernel_is_content(int log)
 
 	while ((n = read(log, text, sizeof(text) - 1)) > 0) {
 		text[n] = '\0';
-		/* Of any reservation that is refused, such sizes are among ours; and of a machine that is slow. */
-		if (strstr(text, "__vm_enough_memory: ") || strstr(text, "hrtimer: interrupt took "))
+		/* Expected: warnings about refused reservations, and about a slow machine. */
+		if (strstr(text, "__vm_enough_memory: ") ||
+		    strstr(text, "hrtimer: interrupt took "))
 			continue;
 		if ((strtoul(text, NULL, 10) & 7) <= 4)
-			FAIL("the kernel says: %.200s", strchr(text, ';') ? strchr(text, ';') + 1 : text);
+			FAIL("the kernel says: %.200s",
+			     strchr(text, ';') ? strchr(text, ';') + 1 : text);
 	}
-	/* -EPIPE: some have been overwritten. */
+	/* -EPIPE: messages have been overwritten. */
 	CHECK(n == 0 || errno == EAGAIN);
 	return 0;
 }
@@ -416,7 +433,8 @@ static int test(double seconds, uint64_t seed)
 	pid_t pid;
 
 	CHECK(log >= 0 && lseek(log, 0, SEEK_END) == 0);
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
 	CHECK(shared != MAP_FAILED);
 	seed_with(seed);
 	for (i = 0; i < TRACERS; i++)
@@ -424,18 +442,19 @@ static int test(double seconds, uint64_t seed)
 	while ((elapsed = now() - start) < seconds) {
 		usleep(50000);
 		TRY(kernel_is_content(log));
-		/* Orphans, too. */
+		/* Orphans are children, too. */
 		while ((pid = waitpid(-1, &status, __WALL | WNOHANG)) > 0)
 			for (i = 0; i < TRACERS; i++)
 				if (tracers[i] == pid) {
 					if (WIFEXITED(status) && WEXITSTATUS(status))
 						FAIL("tracer %u: %.200s", i, shared->why[i]);
 					if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-						FAIL("tracer %u ended by signal %d", i, WTERMSIG(status));
+						FAIL("tracer %u ended by signal %d", i,
+						     WTERMSIG(status));
 					tracers[i] = start_tracer(i, any(1ul << 40));
 					replaced++;
 				}
-		/* One whose tracer has been killed may be stopped. */
+		/* A tracee of a killed tracer can be stopped. */
 		kill(0, SIGCONT);
 		if (!any(20))
 			kill(tracers[any(TRACERS)], SIGKILL);
@@ -453,14 +472,15 @@ static int test(double seconds, uint64_t seed)
 			}
 		}
 		if (elapsed >= report) {
-			printf("# %.0f s: %lu requests, %lu records, %lu stops, %lu tracees, %lu tracers killed\n", elapsed,
-			       requests, records, stops, started, replaced);
+			printf("# %.0f s: %lu requests, %lu records, %lu stops, %lu tracees, "
+			       "%lu tracers killed\n",
+			       elapsed, requests, records, stops, started, replaced);
 			report += 10;
 		}
 	}
 	shared->end = true;
 	start = now();
-	/* The last orphans end in their time. */
+	/* Wait for the last orphans. */
 	for (;;) {
 		pid = waitpid(-1, &status, __WALL | WNOHANG);
 		if (pid < 0 && errno == ECHILD)
@@ -476,7 +496,7 @@ static int test(double seconds, uint64_t seed)
 			if (tracers[i] == pid && status && !WIFSIGNALED(status))
 				FAIL("tracer %u: %.200s", i, shared->why[i]);
 	}
-	/* What is freed later has been. */
+	/* Memory that is freed later has been freed. */
 	sleep(1);
 	TRY(kernel_is_content(log));
 	CHECK(requests && records && stops);

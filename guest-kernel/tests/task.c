@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Tasks that come, go, multiply and change their program while they are traced.
+ * Tasks that start, exit, fork and exec while they are traced.
  */
 #include <linux/futex.h>
 #include "bts.h"
 
-/* Each waits for the other, so that they take turns on any machine. */
+/* Each task waits for the other, so that they alternate on any machine. */
 static int to_a[2], to_b[2];
 
 static void work_a_in_turn(void)
@@ -85,7 +85,8 @@ static int test_fork(void)
 	long n;
 
 	CHECK(pid > 0);
-	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0,
+		      PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL));
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_FORK << 8));
 	CHECK(!ptrace(PTRACE_GETEVENTMSG, pid, 0, &message));
@@ -157,7 +158,7 @@ static int test_detach(void)
 	if (attach(pid))
 		return -1;
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0 && !cfg.size);
-	/* At once after the detach, before the task could run */
+	/* Immediately after the detach, before the task could run */
 	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 	if (attach(pid))
@@ -191,7 +192,7 @@ static int test_tracer_death(void)
 	}
 	CHECK(waitpid(tracer, &status, 0) == tracer);
 	CHECK(read(shared[0], &pid, sizeof(pid)) == sizeof(pid));
-	/* It records, full tilt, for nobody; it must let go of the buffer and live. */
+	/* It records without a ptracer. It must release the buffer and survive. */
 	for (int i = 0; i < 100; i++)
 		sched_yield();
 	CHECK(waitpid(pid, &status, WNOHANG) == 0);
@@ -203,7 +204,7 @@ static int test_tracer_death(void)
 	return 0;
 }
 
-/* ptrace's own errors come before any of ours. */
+/* ptrace's own errors have precedence. */
 static int test_not_stopped(void)
 {
 	pid_t pid = start(work_until_told), other = fork();
@@ -225,13 +226,13 @@ static int test_not_stopped(void)
 	return 0;
 }
 
-/* Killed while it records, at any place: nothing of it stays. */
+/* Killed while it records, at any time: all its memory is released. */
 static int test_killed(void)
 {
 	return kill_while_recording(work_until_told);
 }
 
-/* A new size in the middle of a trace: the records before it go, those after it are all there. */
+/* A new size during a trace: older records are discarded, all later ones are there. */
 static void work_resize(void)
 {
 	loop_a(1000);
@@ -252,7 +253,7 @@ static int test_resize(void)
 		CHECK(config(pid, RECORDS(1000), O_TRACE) == 0);
 		CHECK(next_stop(pid, 0) >> 8 == SIGUSR1);
 		CHECK(bts(SIZE, pid, NULL, 0) == 1000);
-		/* Not another size: a part of a record more */
+		/* Part of a record more is the same size. */
 		CHECK(config(pid, RECORDS(1000) + 23, O_TRACE) == 0);
 		CHECK(bts(SIZE, pid, NULL, 0) == 1000);
 		CHECK(config(pid, RECORDS(sizes[i]), O_TRACE) == 0);
@@ -271,7 +272,7 @@ static int test_resize(void)
 	return 0;
 }
 
-/* Recording stops and goes on; what was recorded stays. */
+/* Recording stops and continues. The records stay. */
 static int test_off_and_on(void)
 {
 	static struct record r[8192];
@@ -286,12 +287,13 @@ static int test_off_and_on(void)
 	CHECK(config(pid, sizeof(r), 0) == 0 && bts(SIZE, pid, NULL, 0) == n);
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	CHECK(bts(SIZE, pid, NULL, 0) == n && bts(DRAIN, pid, r, 0) == n);
-	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999 && count(r, n, loop_b_branch, loop_b_head) == 0);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999 &&
+	      count(r, n, loop_b_branch, loop_b_head) == 0);
 	stop(pid);
 	return 0;
 }
 
-/* A thread of its own: system calls only, as libc's would want more than this. */
+/* Stacks of threads that make only system calls: libc's functions would need more. */
 static char thread_stack[2][64 << 10] __attribute__((aligned(16)));
 
 static int thread_b(void *argument)
@@ -304,18 +306,22 @@ static int thread_b(void *argument)
 
 static void work_thread(void)
 {
-	int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
+	int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
+		    CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
 	static int alive = 1;
 
-	if (clone(thread_b, thread_stack[0] + sizeof(thread_stack[0]), flags, NULL, NULL, NULL, &alive) < 0)
+	if (clone(thread_b, thread_stack[0] + sizeof(thread_stack[0]), flags, NULL, NULL, NULL,
+		  &alive) < 0)
 		_exit(1);
 	loop_a(1000);
-	/* The end of the process would be that of a thread which is stopped. */
+	/*
+	 * Wait for the other thread: the end of the process would also end it while it is stopped.
+	 */
 	while (__atomic_load_n(&alive, __ATOMIC_ACQUIRE))
 		syscall(SYS_futex, &alive, FUTEX_WAIT, 1, NULL);
 }
 
-/* The threads of a process are traced one by one, each with a buffer of its own. */
+/* Each thread of a process has a buffer of its own. */
 static int test_threads(void)
 {
 	static struct record r[2][8192];
@@ -325,7 +331,8 @@ static int test_threads(void)
 	long n;
 
 	CHECK(pid > 0);
-	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0,
+		      PTRACE_O_TRACEEXIT | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL));
 	CHECK(config(pid, sizeof(r[0]), O_TRACE) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_CLONE << 8));
 	CHECK(!ptrace(PTRACE_GETEVENTMSG, pid, 0, &message));
@@ -361,7 +368,7 @@ static void work_vfork(void)
 	waitpid(pid, NULL, 0);
 }
 
-/* The child runs on the parent's memory, but not into its buffer. */
+/* The child uses the parent's memory, but does not write to the parent's buffer. */
 static int test_vfork(void)
 {
 	static struct record r[8192];
@@ -419,13 +426,21 @@ static int test_32_bit_code(void)
 	return 0;
 }
 
-/* Many tracees at a time, and whatever comes to mind with each of them. */
+/* Many tracees at the same time, with random requests to each. */
 static int test_many(void)
 {
 	enum { TRACEES = 16 };
 	static const unsigned long flags[] = {
-		0, O_TRACE, O_TRACE | O_SCHED, O_TRACE | O_SIGNAL, O_TRACE | O_SIGNAL | O_SCHED, O_TRACE | O_VIRTUAL,
-		O_TRACE | O_VIRTUAL | O_SIGNAL, O_TRACE | O_KERNEL, O_KERNEL | O_VIRTUAL, O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL,
+		0,
+		O_TRACE,
+		O_TRACE | O_SCHED,
+		O_TRACE | O_SIGNAL,
+		O_TRACE | O_SIGNAL | O_SCHED,
+		O_TRACE | O_VIRTUAL,
+		O_TRACE | O_VIRTUAL | O_SIGNAL,
+		O_TRACE | O_KERNEL,
+		O_KERNEL | O_VIRTUAL,
+		O_TRACE | O_KERNEL | O_VIRTUAL | O_SIGNAL,
 	};
 	static struct record r[1 << 15], one;
 	pid_t pids[TRACEES] = { 0 };
@@ -447,14 +462,16 @@ static int test_many(void)
 		/* It is stopped. */
 		if (what < 4) {
 			errno = 0;
-			if (config_virtual(*pid, RECORDS(KERNEL_MIN << (x >> 12 & 1)), flags[(x >> 16) % 10], 1 << 19))
+			if (config_virtual(*pid, RECORDS(KERNEL_MIN << (x >> 12 & 1)),
+					   flags[(x >> 16) % 10], 1 << 19))
 				CHECK(errno == EBUSY);
 		} else if (what < 6) {
 			CHECK(bts(DRAIN, *pid, r, x >> 16 & 0x7fff) >= 0 || errno == ENXIO);
 		} else if (what == 6) {
 			CHECK(bts(CLEAR, *pid, NULL, 0) == 0 || errno == ENXIO);
 		} else if (what == 7) {
-			CHECK(bts(GET, *pid, &one, x >> 20) > 0 || errno == ENXIO || errno == EINVAL);
+			CHECK(bts(GET, *pid, &one, x >> 20) > 0 || errno == ENXIO ||
+			      errno == EINVAL);
 		} else if (what == 8) {
 			stop(*pid);
 			*pid = 0;
@@ -480,7 +497,7 @@ static int test_many(void)
 	return 0;
 }
 
-/* A forked child with a trace of its own, while its parent has one. */
+/* A forked child and its parent, each with a trace of its own. */
 static int test_fork_both(void)
 {
 	static struct record r[2][8192];
@@ -490,7 +507,8 @@ static int test_fork_both(void)
 	long n;
 
 	CHECK(pid > 0);
-	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0,
+		      PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL));
 	CHECK(config(pid, sizeof(r[0]), O_TRACE) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_FORK << 8));
 	CHECK(!ptrace(PTRACE_GETEVENTMSG, pid, 0, &message));
@@ -516,7 +534,7 @@ static int test_fork_both(void)
 	return 0;
 }
 
-/* Calls what is not there. */
+/* Calls an unmapped address. */
 static void work_crash(void)
 {
 	void (*volatile nowhere)(void) = (void (*)(void))0x1000;
@@ -525,7 +543,7 @@ static void work_crash(void)
 	nowhere();
 }
 
-/* How did it get there? The newest branch tells. */
+/* The newest branch shows where the call came from. */
 static int test_crash(void)
 {
 	static struct record r[4096];
@@ -538,7 +556,7 @@ static int test_crash(void)
 	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
 	status = next_stop(pid, 0);
 	CHECK(status >> 8 == SIGSEGV);
-	/* An interrupt may have come there before the fault: then the newest is the return from that. */
+	/* If an interrupt came before the fault, the newest record is the return from it. */
 	do
 		CHECK(bts(GET, pid, &one, i++) == sizeof(one));
 	while (is_kernel(one.a));
@@ -569,7 +587,7 @@ static void work_handler(void)
 	loop_a(500);
 }
 
-/* Into the handler of a signal, and back: the kernel does that, with returns to user mode of its own. */
+/* The kernel enters and leaves a signal handler with returns to user mode. */
 static int test_signal_handler(void)
 {
 	static struct record r[8192];
@@ -586,7 +604,7 @@ static int test_signal_handler(void)
 	CHECK(count(r, n, loop_b_branch, loop_b_head) == 99);
 	for (long i = 0; i < n; i++)
 		into += r[i].b == (uintptr_t)handler;
-	/* More than one if the page has to be read first, or an interrupt comes there: then the kernel goes there again. */
+	/* More than one if the kernel returns there again, after a page fault or an interrupt. */
 	CHECK(into > 0);
 	stop(pid);
 	return 0;
@@ -594,7 +612,8 @@ static int test_signal_handler(void)
 
 static void work_faults(void)
 {
-	char *pages = mmap(NULL, 300 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *pages = mmap(NULL, 300 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			   0);
 
 	for (int i = 0; i < 300; i++) {
 		pages[i << 12] = 1;
@@ -602,7 +621,7 @@ static void work_faults(void)
 	}
 }
 
-/* A page fault interrupts a task where there is no branch. */
+/* A page fault interrupts a task at an instruction that is not a branch. */
 static int test_page_faults(void)
 {
 	static struct record r[1 << 15];
@@ -623,7 +642,7 @@ static int test_page_faults(void)
 	return 0;
 }
 
-/* A ptracer that has a ptracer: both traces are whole. */
+/* A traced ptracer: both traces are complete. */
 static void work_tracer(void)
 {
 	static struct record r[4096];
@@ -665,8 +684,8 @@ static int test_traced_tracer(void)
 }
 
 /*
- * Lets a tracee that was seized and is in loop_a() run until its buffer of so many records is full of the loop: longer
- * and longer, so that it comes so far on a slow machine as well.
+ * Lets a seized tracee in loop_a() run until the loop has filled its buffer. The time grows with
+ * each attempt, for slow machines.
  */
 static int run_until_full(pid_t pid, struct record *r, long records)
 {
@@ -680,7 +699,8 @@ static int run_until_full(pid_t pid, struct record *r, long records)
 		CHECK(waitpid(pid, &status, __WALL) == pid && status >> 16 == PTRACE_EVENT_STOP);
 		n = bts(DRAIN, pid, r, 0);
 		CHECK(n >= 0);
-		if (n == records && count(r, n, loop_a_branch, loop_a_head) > (unsigned long)records * 5 / 8)
+		if (n == records &&
+		    count(r, n, loop_a_branch, loop_a_head) > (unsigned long)records * 5 / 8)
 			return 0;
 	}
 	FAIL("it does not fill its buffer");
@@ -700,7 +720,7 @@ static int test_seize(void)
 	CHECK(config(pid, sizeof(r), O_TRACE) == 0);
 	for (int i = 0; i < 5; i++)
 		TRY(run_until_full(pid, r, 64));
-	/* A process that was only watched goes on as if nothing had been. */
+	/* After the detach, the process continues normally. */
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 	CHECK(waitpid(pid, &status, WNOHANG) == 0);
 	kill(pid, SIGKILL);
@@ -709,7 +729,9 @@ static int test_seize(void)
 	return 0;
 }
 
-/* What test_tracer_execs() becomes: the ptracer of a process that has not run loop_a(1000) yet. */
+/*
+ * The program that test_tracer_execs() executes: the ptracer of a process before its loop_a(1000).
+ */
 int drain_after_exec(pid_t pid)
 {
 	static struct record r[4096];
@@ -720,14 +742,14 @@ int drain_after_exec(pid_t pid)
 	n = bts(DRAIN, pid, r, 0);
 	if (n < 0 || count(r, n, loop_a_branch, loop_a_head) != 999)
 		return 4;
-	/* It was charged to the memory of the program before. */
+	/* The buffer was charged to the memory of the previous program. */
 	if (locked() != 0 || config(pid, 4096, O_TRACE) || locked() != 4)
 		return 5;
 	stop(pid);
 	return locked() ? 6 : 42;
 }
 
-/* The next ptracer finds no trace of the one before, and can have its own. */
+/* The next ptracer finds no trace, and can start its own. */
 static int test_next_tracer(void)
 {
 	pid_t pid = start(work_until_told), other;
@@ -741,22 +763,25 @@ static int test_next_tracer(void)
 		char c;
 
 		_exit(read(go[0], &c, 1) != 1 || attach(pid) || flags_of(pid) != 0 ||
-		      bts(SIZE, pid, NULL, 0) != -1 || errno != ENXIO || config(pid, sizeof(r), O_TRACE) ||
-		      run_until_full(pid, r, 64) || locked() != 4 ? 1 : 42);
+				      bts(SIZE, pid, NULL, 0) != -1 || errno != ENXIO ||
+				      config(pid, sizeof(r), O_TRACE) ||
+				      run_until_full(pid, r, 64) || locked() != 4
+			      ? 1
+			      : 42);
 	}
 	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
 	CHECK(write(go[1], "", 1) == 1);
 	CHECK(waitpid(other, &status, 0) == other);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 	REFUSED(bts(STATUS, pid, NULL, 0), ESRCH);
-	/* The first one's memory has come back with the detach. */
+	/* The detach released the first ptracer's memory. */
 	usleep(1000);
 	CHECK(locked() == 0);
 	kill(pid, SIGKILL);
 	return 0;
 }
 
-/* The ptracer changes its program: it is still the ptracer, and the trace goes on. */
+/* The ptracer executes a new program. It is still the ptracer, and the trace continues. */
 static int test_tracer_execs(void)
 {
 	int status;
@@ -779,7 +804,7 @@ static int test_tracer_execs(void)
 }
 
 /*
- * A 32-bit program, as small as they get: an ELF file with one segment, at 64 KiB, which runs a loop, and exits.
+ * A minimal 32-bit program: an ELF file with one segment, at 64 KiB. It runs a loop and exits.
  */
 extern const char program_32[], program_32_end[];
 #define BASE_32		0x10000
@@ -789,7 +814,8 @@ asm(".section .rodata\n.balign 4\nprogram_32:\n"
     ".byte 0x7f, 'E', 'L', 'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0\n.short 2, 3\n"
     ".long 1, 0x10000 + (1f - program_32), 52, 0, 0\n.short 52, 32, 1, 0, 0, 0\n"
     /* PT_LOAD, offset, virtual and physical address, sizes, R + X, alignment */
-    ".long 1, 0, 0x10000, 0x10000, program_32_end - program_32, program_32_end - program_32, 5, 0x1000\n"
+    ".long 1, 0, 0x10000, 0x10000, program_32_end - program_32\n"
+    ".long program_32_end - program_32, 5, 0x1000\n"
     ".code32\n1:\nmov $1000, %ecx\n.globl program_32_head\nprogram_32_head:\ndec %ecx\n"
     ".globl program_32_branch\nprogram_32_branch:\njnz program_32_head\n"
     "mov $1, %eax\nmov $7, %ebx\nint $0x80\n"
@@ -830,10 +856,11 @@ static int test_32_bit_program(void)
 		}
 	if (found != LOOP_32 - 1)
 		FAIL("%lu branches of %d", found, LOOP_32 - 1);
-	/* All that it does after the kernel has let it go */
+	/* The branches after the kernel has started the program */
 	CHECK(last >= LOOP_32 - 2 && (int64_t)r[last - (LOOP_32 - 2) - 1].a < 0);
 	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
-	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) &&
+	      WEXITSTATUS(status) == 7);
 	return 0;
 }
 

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A program of many threads, some of which are traced while the others disturb them: is every record there, in order,
- * and none twice, and does everybody go on?
+ * A program of many threads. Some are traced while the others disturb them. Checks that every
+ * record is there, in order, and none twice, and that all threads make progress.
  *
  *	gcc -O2 -Wall -Wextra -static -pthread -o traced_threads traced_threads.c walk.c bts.c
  *	traced_threads [SECONDS]
  *
- * A thread walks a pseudo-random path of indirect jumps, so that each record tells what the next one has to be. The
- * traced ones stop with PTRACE_BTS_O_SIGNAL whenever their buffer is nearly full, which is of another size every now and
- * then. Those that are not traced send signals, and change mappings, which all processors have to hear of.
+ * A thread walks a pseudo-random path of indirect jumps, so that each record determines the next
+ * one. The traced threads stop with PTRACE_BTS_O_SIGNAL when their buffer is nearly full. Its size
+ * changes from time to time. The other threads send signals, and change mappings, which affects all
+ * processors.
  *
- * Prints KTAP, and how far it is every ten seconds. As PID 1 it reports through the machine's exit port.
+ * Prints KTAP, and its progress every ten seconds. As PID 1 it reports through the machine's exit
+ * port.
  */
 #include "walk.h"
 #include <pthread.h>
@@ -20,10 +22,10 @@
 
 #define THREADS		8
 #define TRACED		4
-/* A thread that has not got on for so long hangs: seconds. */
+/* A thread without progress for this time, in seconds, hangs. */
 #define PATIENCE	120
 
-/* Where the N-th walk of a thread starts, and how long it is. */
+/* The start and the length of the N-th walk of a thread. */
 static uint64_t seed(unsigned int thread, uint64_t n)
 {
 	uint64_t x = (n * THREADS + thread + 1) * 0x9e3779b97f4a7c15ull;
@@ -38,7 +40,7 @@ static uint64_t length(uint64_t start)
 	return start % 2000 + 1;
 }
 
-/* What both processes see. */
+/* Shared by both processes. */
 static struct shared {
 	atomic_ulong counter;
 	atomic_bool go, end;
@@ -56,7 +58,7 @@ static void handler(int signal)
 	atomic_fetch_add(&shared->thread[self].signals, 1);
 }
 
-/* What a thread that is not traced does to the others. */
+/* The work of an untraced thread, which disturbs the others. */
 static void disturb(uint64_t random)
 {
 	size_t size = 4096 * (1 + random % 8);
@@ -121,7 +123,7 @@ static void program(void)
  * The tracer
  */
 
-/* What is known of a traced thread. */
+/* The state of a traced thread. */
 static struct tracee {
 	struct walker walker;
 	uint64_t walks;
@@ -134,12 +136,13 @@ static int configure(unsigned int i)
 	static const unsigned int capacities[] = { 64, 100, 500, 3000, 10000 };
 	struct tracee *t = &tracees[i];
 
-	t->capacity = capacities[(t->stops / 16 + i) % (sizeof(capacities) / sizeof(capacities[0]))];
+	t->capacity =
+		capacities[(t->stops / 16 + i) % (sizeof(capacities) / sizeof(capacities[0]))];
 	CHECK(!config(shared->thread[i].tid, RECORDS(t->capacity), O_TRACE | O_SCHED | O_SIGNAL));
 	return 0;
 }
 
-/* Is RECORD what comes next? */
+/* Checks that RECORD is the expected next one. */
 static int follow(unsigned int i, const struct record *record)
 {
 	struct tracee *t = &tracees[i];
@@ -165,7 +168,7 @@ static int drain(unsigned int i)
 	return 0;
 }
 
-/* Thread I has stopped: what is it to go on with? */
+/* Handles a stop of thread I, and stores the signal to restart it with. */
 static int stopped(unsigned int i, int status, int *signal)
 {
 	struct tracee *t = &tracees[i];
@@ -174,7 +177,8 @@ static int stopped(unsigned int i, int status, int *signal)
 	*signal = 0;
 	switch (status >> 8) {
 	case SIGIO:
-		CHECK(!ptrace(PTRACE_GETSIGINFO, shared->thread[i].tid, 0, &info) && info.si_code == SI_KERNEL);
+		CHECK(!ptrace(PTRACE_GETSIGINFO, shared->thread[i].tid, 0, &info) &&
+		      info.si_code == SI_KERNEL);
 		TRY(drain(i));
 		if (++t->stops % 16 == 0)
 			return configure(i);
@@ -187,10 +191,11 @@ static int stopped(unsigned int i, int status, int *signal)
 		t->gone = true;
 		TRY(drain(i));
 		if (t->walker.place != OUTSIDE || t->walker.steps != shared->thread[i].steps)
-			FAIL("thread %u has taken %lu steps, and %lu are recorded", i, shared->thread[i].steps,
-			     t->walker.steps);
+			FAIL("thread %u has taken %lu steps, and %lu are recorded", i,
+			     shared->thread[i].steps, t->walker.steps);
 		if (t->signals != shared->thread[i].signals)
-			FAIL("thread %u has seen %lu signals of %lu", i, shared->thread[i].signals, t->signals);
+			FAIL("thread %u has seen %lu signals of %lu", i, shared->thread[i].signals,
+			     t->signals);
 		return 0;
 	}
 	FAIL("thread %u stopped with status %#x", i, status);
@@ -230,7 +235,7 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-/* Once a second: does everybody go on? */
+/* Once a second, checks the progress of all threads. */
 static int look(long elapsed)
 {
 	static struct {
@@ -254,7 +259,8 @@ static int look(long elapsed)
 		stops += tracees[i].stops;
 	}
 	if (elapsed >= report) {
-		printf("# %ld s: %lu steps, %lu records, %lu stops\n", elapsed / 1000, shared->counter, records, stops);
+		printf("# %ld s: %lu steps, %lu records, %lu stops\n", elapsed / 1000,
+		       shared->counter, records, stops);
 		report += 10000;
 	}
 	return 0;
@@ -279,7 +285,8 @@ static int test(long duration)
 	int status, signal, of;
 	pid_t pid, child;
 
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
 	CHECK(shared != MAP_FAILED);
 	child = fork();
 	CHECK(child >= 0);
@@ -299,7 +306,7 @@ static int test(long duration)
 			looked = now() - start;
 			TRY(look(looked));
 		}
-		/* On a slow machine some may not have stopped by then. */
+		/* On a slow machine some threads may not have stopped yet. */
 		if (now() - start >= (all_have_stopped() ? duration : duration + PATIENCE * 1000))
 			shared->end = true;
 		pid = waitpid(-1, &status, __WALL);
@@ -322,8 +329,8 @@ static int test(long duration)
 		if (i < TRACED && !(tracees[i].gone && tracees[i].stops))
 			FAIL("thread %u was not traced to its end, or never stopped", i);
 		if (i < TRACED)
-			printf("# thread %u: %lu records, %lu stops, %lu signals\n", i, tracees[i].records,
-			       tracees[i].stops, tracees[i].signals);
+			printf("# thread %u: %lu records, %lu stops, %lu signals\n", i,
+			       tracees[i].records, tracees[i].stops, tracees[i].signals);
 		steps += shared->thread[i].steps;
 	}
 	if (steps != shared->counter)

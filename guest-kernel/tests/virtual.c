@@ -6,12 +6,14 @@
 
 #define MIB (1ul << 20)
 
-/* A tracee at its exit that has taken the maze with this configuration. */
-static int took_maze(pid_t *pid, unsigned long records, unsigned long flags, unsigned long virtual_size)
+/* Returns a tracee at its exit, after the maze, with this configuration. */
+static int took_maze(pid_t *pid, unsigned long records, unsigned long flags,
+		     unsigned long virtual_size)
 {
 	*pid = start(work_maze);
 	CHECK(*pid > 0);
-	CHECK(config_virtual(*pid, RECORDS(records), O_TRACE | O_VIRTUAL | flags, virtual_size) == 0);
+	CHECK(config_virtual(*pid, RECORDS(records), O_TRACE | O_VIRTUAL | flags, virtual_size) ==
+	      0);
 	CHECK(next_stop(*pid, 0) >> 8 == AT_EXIT);
 	CHECK(!(flags_of(*pid) & (O_LOST | O_PAUSED)));
 	return 0;
@@ -20,14 +22,15 @@ static int took_maze(pid_t *pid, unsigned long records, unsigned long flags, uns
 static int test_errors(void)
 {
 	long page = sysconf(_SC_PAGESIZE);
-	char *end = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *end = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			 0);
 	struct config short_one = { RECORDS(64), O_TRACE | O_VIRTUAL, MIB };
 	pid_t pid = start(work_none);
 
 	CHECK(pid > 0 && end != MAP_FAILED);
 	end += page;
 	CHECK(!munmap(end, page));
-	/* The third word counts with O_VIRTUAL, and only then. */
+	/* The third word is used only with O_VIRTUAL. */
 	memcpy(end - CONFIG_SIZE, &short_one, CONFIG_SIZE);
 	REFUSED(bts(CONFIG, pid, end - CONFIG_SIZE, 0), EFAULT);
 	short_one.flags = O_TRACE;
@@ -44,7 +47,7 @@ static int test_errors(void)
 	REFUSED(config_virtual(pid, 0, O_VIRTUAL, MIB), EINVAL);
 	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, 1ul << 45), ENOMEM);
 	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, ~0ul), ENOMEM);
-	/* None of which has changed anything. */
+	/* None of these has changed anything. */
 	CHECK(flags_of(pid) == (O_TRACE | O_VIRTUAL));
 	CHECK(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, RECORDS(128)) == 0);
 	stop(pid);
@@ -57,16 +60,18 @@ static int test_status(void)
 	struct config cfg;
 
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, 4100, O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR1), MIB + 1) == 0);
+	CHECK(config_virtual(pid, 4100, O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR1),
+			     MIB + 1) == 0);
 	CHECK(bts(STATUS, pid, &cfg, 0) == sizeof(cfg));
 	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size == RECORDS(MIB / sizeof(struct record)));
 	CHECK(cfg.flags == (O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR1)));
-	/* Cut to what there is, which is less than a terabyte, but more than what may be locked. */
+	/* Cut to the available memory: less than a terabyte, but more than may be locked. */
 	CHECK(config_virtual(pid, 4096, O_TRACE | O_VIRTUAL | O_CUT, 1ul << 40) == 0);
 	CHECK(bts(STATUS, pid, &cfg, 0) == sizeof(cfg));
-	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size >= 64 * MIB && cfg.virtual_size < 1ul << 40);
+	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size >= 64 * MIB &&
+	      cfg.virtual_size < 1ul << 40);
 	CHECK(config_virtual(pid, ~0ul, O_TRACE | O_VIRTUAL | O_CUT, ~0ul) == 0);
-	/* Without the flag there is none, and only two words are stored. */
+	/* Without the flag there is no virtual buffer, and only two words are stored. */
 	CHECK(config(pid, 4096, O_TRACE) == 0);
 	CHECK(bts(STATUS, pid, &cfg, 0) == CONFIG_SIZE && cfg.flags == O_TRACE);
 	stop(pid);
@@ -105,7 +110,7 @@ static int test_every_branch(void)
 	return 0;
 }
 
-/* What is left of a trace that wrapped is its end, however large the buffer is. */
+/* A wrapped buffer of any size has the end of the trace. */
 static int test_wrap(void)
 {
 	static const unsigned long sizes[] = { 128, 169, 170, 171, 340, 1000, 1700, 5000, 5001 };
@@ -135,7 +140,7 @@ static int test_wrap(void)
 	return 0;
 }
 
-/* DRAIN takes part of it; the rest stays in order. */
+/* DRAIN takes a part of the records. The rest stays, in order. */
 static int test_partial_drain(void)
 {
 	static const unsigned long parts[] = { 1, 2, 7, 64, 169, 170, 171, 500, 4095 };
@@ -176,7 +181,7 @@ static int test_partial_drain(void)
 	return 0;
 }
 
-/* It goes on after each part that was taken, in the tracee's next stretch. */
+/* After each part, recording continues when the tracee runs. */
 static int test_partial_drain_meanwhile(void)
 {
 	static struct record r[300];
@@ -189,7 +194,8 @@ static int test_partial_drain_meanwhile(void)
 	pid = start(work_maze);
 	CHECK(pid > 0);
 	CHECK(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL | O_SIGNAL, RECORDS(1000)) == 0);
-	for (unsigned long want = 100; (status = next_stop(pid, 0)) >> 8 != AT_EXIT; want = want % 300 + 1) {
+	for (unsigned long want = 100; (status = next_stop(pid, 0)) >> 8 != AT_EXIT;
+	     want = want % 300 + 1) {
 		CHECK(status >> 8 == SIGIO && flags_of(pid) & O_PAUSED);
 		n = bts(SIZE, pid, NULL, 0);
 		CHECK(n > 1000 - 64 && n < 1000 + 64);
@@ -216,7 +222,8 @@ static int test_signal(void)
 	TRY(path_reference(&reference));
 	pid = start(work_maze);
 	CHECK(pid > 0);
-	CHECK(config_virtual(pid, RECORDS(100), O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR2), RECORDS(2000)) == 0);
+	CHECK(config_virtual(pid, RECORDS(100), O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR2),
+			     RECORDS(2000)) == 0);
 	do {
 		status = next_stop(pid, 0);
 		CHECK(status >> 8 == SIGUSR2 || status >> 8 == AT_EXIT);
@@ -265,7 +272,7 @@ static int test_clear(void)
 	return 0;
 }
 
-/* Records stay as long as no size changes. */
+/* Records stay if no size changes. */
 static int test_reconfigure(void)
 {
 	struct path path = { 0 }, reference;
@@ -282,8 +289,9 @@ static int test_reconfigure(void)
 	stop(pid);
 
 	TRY(took_maze(&pid, 64, 0, RECORDS(1000)));
-	/* A ring that has wrapped cannot take O_SIGNAL. */
-	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL | O_SIGNAL, RECORDS(1000)), EBUSY);
+	/* A wrapped buffer refuses O_SIGNAL. */
+	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL | O_SIGNAL, RECORDS(1000)),
+		EBUSY);
 	CHECK(bts(SIZE, pid, NULL, 0) >= 1000);
 	CHECK(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL | O_SIGNAL, RECORDS(1001)) == 0);
 	CHECK(bts(SIZE, pid, NULL, 0) == 0);
@@ -297,7 +305,7 @@ static void work_sched(void)
 	for (int i = 0; i < 200; i++) {
 		loop_a(101);
 		sched_yield();
-		/* Long enough to sleep at all, on a slow machine as well */
+		/* Long enough to sleep, also on a slow machine */
 		usleep(10000);
 	}
 }
@@ -321,7 +329,7 @@ static int test_sched(void)
 	return 0;
 }
 
-/* The limits of the tracee are not those of the file behind the buffer. */
+/* The tracee's limits do not apply to the file of the virtual buffer. */
 static void work_limited(void)
 {
 	struct rlimit none = { 0, 0 };
@@ -379,7 +387,7 @@ static int test_memlock(void)
 	pid_t pid = fork();
 
 	if (!pid) {
-		/* The first trace of this one is large. */
+		/* The first trace of this task is large. */
 		struct rlimit limit = { 16 << 20, 16 << 20 };
 
 		_exit(setrlimit(RLIMIT_MEMLOCK, &limit) || setgid(65534) || setuid(65534) ||
@@ -407,7 +415,7 @@ static void work_long(void)
 	loop_a(1000000);
 }
 
-/* A million branches: the memory is used as it fills, and comes back as it is drained. */
+/* A million branches: memory is allocated as the buffer fills, and freed as it is drained. */
 static int test_long(void)
 {
 	const long room = 10000;
@@ -427,7 +435,7 @@ static int test_long(void)
 		FAIL("%ld KiB for a million records", full);
 	while ((n = bts(DRAIN, pid, r, room)) > 0) {
 		branches += count(r, n, loop_a_branch, loop_a_head);
-		/* Half way through, half of it is back. */
+		/* After half of the records, half of the memory is free. */
 		if (branches > 500000 && branches < 500000 + (unsigned long)room) {
 			after = shmem_kib() - before;
 			if (after > 13 << 10)
@@ -443,10 +451,15 @@ static int test_long(void)
 	return 0;
 }
 
-/* ptrace as a 32-bit program calls it: the words of the configuration are shorter, the records are not. */
+/*
+ * ptrace from a 32-bit program: the words of the configuration are shorter, the records are the
+ * same.
+ */
 static int test_compat(void)
 {
-	static struct { uint32_t size, flags, virtual_size; } cfg = { RECORDS(64), O_TRACE | O_VIRTUAL, 4 * MIB };
+	static struct {
+		uint32_t size, flags, virtual_size;
+	} cfg = { RECORDS(64), O_TRACE | O_VIRTUAL, 4 * MIB };
 	static struct record r[1 << 16];
 	struct path path = { 0 }, reference;
 	pid_t pid;

@@ -6,7 +6,8 @@
 #include <stdbool.h>
 
 /*
- * The place of a step is the top four bits of the state; each counts in COUNTER, and is STRIDE bytes long.
+ * The top four bits of the state select the place of a step. Each place increments COUNTER, and has
+ * STRIDE bytes.
  */
 #define A	6364136223846793005ull
 #define C	1442695040888963407ull
@@ -45,7 +46,7 @@ asm(".text\n"
     "walk_end:\n"
     "walk_out:\n"
     "	ret\n");
-/* The branches of a place, from its start: bytes of the instructions before them. */
+/* Offsets of the branches from the start of a place, in bytes. */
 #define LAST	(4 + 4 + 3 + 3)
 #define NEXT	(LAST + 6 + 3 + 4)
 
@@ -54,7 +55,9 @@ asm(".text\n"
 
 void walk(uint64_t state, uint64_t steps, atomic_ulong *counter)
 {
-	static const struct constants constants = { A, C, { PLACES4(0), PLACES4(4), PLACES4(8), PLACES4(12) } };
+	static const struct constants constants = {
+		A, C, { PLACES4(0), PLACES4(4), PLACES4(8), PLACES4(12) }
+	};
 
 	walk_along(state, steps, counter, &constants);
 }
@@ -63,7 +66,8 @@ int walk_is_target(uint64_t ip)
 {
 	uint64_t offset = ip - (uintptr_t)walk_places;
 
-	return offset < (uintptr_t)walk_end - (uintptr_t)walk_places ? offset % STRIDE == 0 : ip == (uintptr_t)walk_out;
+	return offset < (uintptr_t)walk_end - (uintptr_t)walk_places ? offset % STRIDE == 0
+								     : ip == (uintptr_t)walk_out;
 }
 
 int walk_begins(const struct record *record)
@@ -83,8 +87,10 @@ int walk_follow(struct walker *walker, const struct record *record)
 			FAIL("a walk begins inside of another, after step %lu", walker->steps);
 	} else if (offset < (uintptr_t)walk_end - (uintptr_t)walk_places) {
 		last = offset % STRIDE == LAST;
-		if (offset / STRIDE != (uint64_t)walker->place || (!last && offset % STRIDE != NEXT))
-			FAIL("step %lu: a record from %#lx of the path, at place %d", walker->steps, offset, walker->place);
+		if (offset / STRIDE != (uint64_t)walker->place ||
+		    (!last && offset % STRIDE != NEXT))
+			FAIL("step %lu: a record from %#lx of the path, at place %d", walker->steps,
+			     offset, walker->place);
 		walker->state = walker->state * A + C;
 		walker->steps++;
 		if (last) {
@@ -98,6 +104,7 @@ int walk_follow(struct walker *walker, const struct record *record)
 	}
 	walker->place = walker->state >> 60;
 	if (record->b != (uintptr_t)PLACE(walker->place))
-		FAIL("step %lu: a record to %#lx instead of %#lx", walker->steps, record->b, (uintptr_t)PLACE(walker->place));
+		FAIL("step %lu: a record to %#lx instead of %#lx", walker->steps, record->b,
+		     (uintptr_t)PLACE(walker->place));
 	return 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Machines on which there is no Branch Trace Store for ptrace: every request says EOPNOTSUPP, and nothing else changes.
+ * Machines without a Branch Trace Store for ptrace: every request fails with EOPNOTSUPP, and
+ * nothing else changes.
  */
 #include "bts.h"
 
@@ -18,19 +19,20 @@ static int all_refused(void)
 	REFUSED(bts(GET, pid, &r, 0), EOPNOTSUPP);
 	REFUSED(bts(CLEAR, pid, NULL, 0), EOPNOTSUPP);
 	REFUSED(bts(DRAIN, pid, &r, 1), EOPNOTSUPP);
-	/* Before anything else is looked at */
+	/* This error precedes all others. */
 	REFUSED(bts(CONFIG, pid, NULL, 0), EOPNOTSUPP);
 	REFUSED(config(pid, 0, 0), EOPNOTSUPP);
 	REFUSED(config(pid, 4096, 1ul << 40), EOPNOTSUPP);
-	/* But for what ptrace itself wants */
+	/* Except ptrace's own errors */
 	REFUSED(bts(CONFIG, getpid(), &cfg, 0), ESRCH);
-	CHECK(bts32(CONFIG, pid, &compat, 0) == -EOPNOTSUPP && bts32(STATUS, pid, &compat, 0) == -EOPNOTSUPP);
+	CHECK(bts32(CONFIG, pid, &compat, 0) == -EOPNOTSUPP &&
+	      bts32(STATUS, pid, &compat, 0) == -EOPNOTSUPP);
 	CHECK(locked() == 0);
 	stop(pid);
 	return 0;
 }
 
-/* The rest of ptrace works: singlestep, and where there is one, the branch step. */
+/* The rest of ptrace works: single-step and, if the processor has it, branch step. */
 static int rest_works(void)
 {
 	unsigned long steps = 0;
@@ -85,7 +87,7 @@ const struct test no_bts_tests[] = {
 	{ 0 },
 };
 
-/* Whether the kernel, told pti=on, can do that. */
+/* Whether the kernel has page-table isolation for pti=on. */
 static int no_isolation(void)
 {
 	FILE *file = fopen("/proc/cpuinfo", "r");
