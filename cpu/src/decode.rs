@@ -244,7 +244,7 @@ fn counter_size(code: Code) -> u8 {
 }
 
 /// Whether the opcode is one of D8-DF, without a mandatory prefix or FWAIT.
-pub(crate) fn is_x87(i: &Instruction) -> bool {
+fn is_x87(i: &Instruction) -> bool {
     let info = i.op_code();
     let opcode = info.op_code();
     let escape = if opcode > 0xFF { opcode >> 8 } else { opcode };

@@ -19,18 +19,6 @@ const LAYERS: [&str; 9] = [
     "engine",
 ];
 
-/// Imports from a layer above that are still there: the file, and the layer that it imports from.
-/// The list only becomes shorter: an entry without an import fails the test, too.
-const EXCEPTIONS: &[(&str, &str)] = &[
-    ("exec/alu.rs", "backend"),
-    ("exec/branch.rs", "backend"),
-    ("exec/data.rs", "backend"),
-    ("exec/mod.rs", "backend"),
-    ("exec/muldiv.rs", "backend"),
-    ("exec/shift.rs", "backend"),
-    ("exec/stack.rs", "backend"),
-];
-
 fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == name)
 }
@@ -83,15 +71,8 @@ fn upward_imports() -> BTreeSet<(String, &'static str)> {
 
 #[test]
 fn files_import_only_from_layers_below() {
-    let allowed = EXCEPTIONS
-        .iter()
-        .map(|&(file, layer)| (file.to_owned(), layer));
-    let allowed: BTreeSet<_> = allowed.collect();
     let found = upward_imports();
-    let new: Vec<_> = found.difference(&allowed).collect();
-    assert!(new.is_empty(), "imports from a layer above: {new:#?}");
-    let gone: Vec<_> = allowed.difference(&found).collect();
-    assert!(gone.is_empty(), "exceptions that are not needed: {gone:#?}");
+    assert!(found.is_empty(), "imports from a layer above: {found:#?}");
 }
 
 #[test]

@@ -3,14 +3,10 @@
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
-use super::{by_size, operand_size};
-use crate::exec::Handler;
-use crate::insn::CodeSize;
-use crate::insn::{Exec, Flow, Insn, reg, seg};
+use crate::exec::table::Handler;
+use crate::insn::{CodeSize, Exec, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
-use crate::state::vector;
-use crate::state::{SegAttr, Segment, gpr};
+use crate::state::{SegAttr, Segment, vector};
 
 /// [`access`]: the instruction writes its memory operand.
 const WRITE: u32 = 1 << 16;
@@ -34,35 +30,6 @@ pub(crate) fn access(insn: &Instruction) -> u32 {
     size | if written { WRITE } else { 0 }
 }
 
-/// The operation that adds what no addressing form has to an effective address, and leaves it in
-/// [`reg::TMP`], to be truncated and checked like any other.
-pub(crate) fn addend(insn: &Instruction) -> Option<Handler> {
-    match insn.mnemonic() {
-        Mnemonic::Xlatb => Some(add_al),
-        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
-            if insn.op1_kind() == OpKind::Register =>
-        {
-            Some(by_size!(operand_size(insn, 1), add_bit_offset))
-        }
-        _ => None,
-    }
-}
-
-fn add_al(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let al = u64::from(cpu.r::<u8>(gpr::RAX as u8));
-    cpu.gpr[reg::TMP as usize] = cpu.ea(insn).wrapping_add(al);
-    Ok(Flow::Next)
-}
-
-/// A bit string's bit number is signed and reaches beyond the operand (SDM Vol. 2A, BT): by whole
-/// words.
-fn add_bit_offset<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let words = cpu.r::<T>(insn.src).sext() as i64 >> T::BITS.trailing_zeros();
-    let bytes = (words as u64).wrapping_mul(T::BYTES as u64);
-    cpu.gpr[reg::TMP as usize] = cpu.ea(insn).wrapping_add(bytes);
-    Ok(Flow::Next)
-}
-
 /// The address operation for a memory operand.
 pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
     let lea = insn.mnemonic() == Mnemonic::Lea;
@@ -82,7 +49,7 @@ fn truncated(cpu: &Cpu, insn: &Insn) -> u64 {
     }
 }
 
-/// LEA: the offset alone.
+/// LEA: no segment base is added.
 fn effective(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.gpr[reg::TMP as usize] = truncated(cpu, insn);
     Ok(Flow::Next)
@@ -95,14 +62,14 @@ pub(crate) fn offset(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// 32-bit addressing in 64-bit mode.
+/// An address of 32 bits in 64-bit mode.
 fn long(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let base = cpu.seg_base(insn.seg);
     cpu.gpr[reg::TMP as usize] = truncated(cpu, insn).wrapping_add(base);
     Ok(Flow::Next)
 }
 
-/// Compatibility mode: the segment must allow the access.
+/// An address outside 64-bit mode, where the segment must allow the access.
 fn segmented(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let offset = truncated(cpu, insn);
     let la = cpu.segment_address(
@@ -115,7 +82,7 @@ fn segmented(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Whether a segment in compatibility mode allows an access.
+/// Whether a segment allows an access outside 64-bit mode (SDM Vol. 3A 5.3, 5.5).
 fn allows(s: &Segment, offset: u64, size: u32, write: bool) -> bool {
     if s.attr.intersects(SegAttr::UNUSABLE) {
         return false;

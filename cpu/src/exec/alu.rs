@@ -1,9 +1,12 @@
-//! Binary and unary arithmetic and logic: ADD to CMP, TEST, INC, DEC, NEG, NOT.
+//! Binary and unary arithmetic and logic: ADD, OR, ADC, SBB, AND, SUB, XOR, CMP, TEST, INC, DEC, NEG,
+//! NOT.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use std::marker::PhantomData;
 
-use super::{by_size, operand_size};
-use crate::backend::interpreter::dispatch::{Passes, Threaded};
+use iced_x86::Code;
+
+use crate::exec::table::{Backend, Memory, Registers, Table};
+use crate::insn::operand::NONE;
 use crate::insn::{Abort, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
@@ -15,46 +18,77 @@ trait Binary {
     fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T;
 }
 
-/// Defines a [`Binary`]: result of two 64-bit operands (and the old CF), and how the flags come
-/// from it.
-macro_rules! binary {
-    ($name:ident, |$cpu:ident, $a:ident, $b:ident| $result:expr, $flags:ident) => {
-        struct $name;
-        impl Binary for $name {
-            #[inline(always)]
-            fn apply<T: Int>($cpu: &mut Cpu, a: T, b: T) -> T {
-                let ($a, $b) = (a.zext(), b.zext());
-                let r = T::from_u64($result);
-                $cpu.flags = flags!($flags, a, b, r);
-                r
-            }
-        }
-    };
-}
-macro_rules! flags {
-    (logic, $a:expr, $b:expr, $r:expr) => {
-        Lazy::logic($r)
-    };
-    ($f:ident, $a:expr, $b:expr, $r:expr) => {
-        Lazy::$f($a, $b, $r)
-    };
+struct Add;
+impl Binary for Add {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let r = T::from_u64(a.zext().wrapping_add(b.zext()));
+        cpu.flags = Lazy::add(a, b, r);
+        r
+    }
 }
 
-binary!(Add, |cpu, a, b| a.wrapping_add(b), add);
-binary!(
-    Adc,
-    |cpu, a, b| a.wrapping_add(b).wrapping_add(u64::from(cpu.flags.cf())),
-    adc
-);
-binary!(Sub, |cpu, a, b| a.wrapping_sub(b), sub);
-binary!(
-    Sbb,
-    |cpu, a, b| a.wrapping_sub(b).wrapping_sub(u64::from(cpu.flags.cf())),
-    sbb
-);
-binary!(And, |cpu, a, b| a & b, logic);
-binary!(Or, |cpu, a, b| a | b, logic);
-binary!(Xor, |cpu, a, b| a ^ b, logic);
+struct Adc;
+impl Binary for Adc {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let carry = u64::from(cpu.flags.cf());
+        let r = T::from_u64(a.zext().wrapping_add(b.zext()).wrapping_add(carry));
+        cpu.flags = Lazy::adc(a, b, r);
+        r
+    }
+}
+
+struct Sub;
+impl Binary for Sub {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let r = T::from_u64(a.zext().wrapping_sub(b.zext()));
+        cpu.flags = Lazy::sub(a, b, r);
+        r
+    }
+}
+
+struct Sbb;
+impl Binary for Sbb {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let borrow = u64::from(cpu.flags.cf());
+        let r = T::from_u64(a.zext().wrapping_sub(b.zext()).wrapping_sub(borrow));
+        cpu.flags = Lazy::sbb(a, b, r);
+        r
+    }
+}
+
+struct And;
+impl Binary for And {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let r = T::from_u64(a.zext() & b.zext());
+        cpu.flags = Lazy::logic(r);
+        r
+    }
+}
+
+struct Or;
+impl Binary for Or {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let r = T::from_u64(a.zext() | b.zext());
+        cpu.flags = Lazy::logic(r);
+        r
+    }
+}
+
+struct Xor;
+impl Binary for Xor {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
+        let r = T::from_u64(a.zext() ^ b.zext());
+        cpu.flags = Lazy::logic(r);
+        r
+    }
+}
 
 struct Cmp;
 impl Binary for Cmp {
@@ -117,134 +151,273 @@ impl Unary for Not {
     }
 }
 
-/// Computes the result; writes it if the operation does. Returns what is passed on.
+/// The second operand of an instruction whose first operand is in a register or in memory.
+pub(crate) trait Source {
+    /// Its value. `forwarded` is the value of operand `N`.
+    fn read<const N: u8, T: Int>(cpu: &Cpu, insn: &Insn, forwarded: u64) -> T;
+}
+
+pub(crate) struct Register;
+impl Source for Register {
+    #[inline(always)]
+    fn read<const N: u8, T: Int>(cpu: &Cpu, insn: &Insn, forwarded: u64) -> T {
+        cpu.second::<N, T>(insn.src, forwarded)
+    }
+}
+
+pub(crate) struct Immediate;
+impl Source for Immediate {
+    #[inline(always)]
+    fn read<const N: u8, T: Int>(_: &Cpu, insn: &Insn, _: u64) -> T {
+        T::from_u64(insn.imm)
+    }
+}
+
+/// [`Binary`] `O` with a second operand `S`. The first operand is a register or in memory.
+struct With<O, S>(PhantomData<(O, S)>);
+
+impl<O: Binary, S: Source> Registers for With<O, S> {
+    const WRITES: bool = O::WRITES;
+
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let a = cpu.first::<N, T>(insn.dst, forwarded);
+        let b = S::read::<N, T>(cpu, insn, forwarded);
+        to_register::<O, T>(cpu, insn, a, b, forwarded)
+    }
+}
+
+impl<O: Binary, S: Source> Memory for With<O, S> {
+    const WRITES: bool = false;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let b = S::read::<NONE, T>(cpu, insn, 0);
+        let la = cpu.ea_of::<N>(insn, forwarded);
+        if O::WRITES {
+            cpu.modify_if::<HIT, T>(insn, la, move |cpu, a| O::apply(cpu, a, b))?;
+        } else {
+            let a = cpu.load_if::<HIT, T>(la)?;
+            O::apply(cpu, a, b);
+        }
+        Ok(forwarded)
+    }
+}
+
+/// [`Binary`] `O` of a register and memory.
+struct WithMemory<O>(PhantomData<O>);
+
+impl<O: Binary> Memory for WithMemory<O> {
+    const WRITES: bool = O::WRITES;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, forwarded))?;
+        let a = cpu.r::<T>(insn.dst);
+        Ok(to_register::<O, T>(cpu, insn, a, b, forwarded))
+    }
+}
+
+/// Computes the result, and writes it to the destination register if `O` does. Returns the value of
+/// that register, or `forwarded`.
 #[inline(always)]
-fn result<O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T, passed: u64) -> u64 {
+fn to_register<O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T, forwarded: u64) -> u64 {
     let r = O::apply(cpu, a, b);
     if O::WRITES {
         cpu.set(insn.dst, r)
     } else {
-        passed
+        forwarded
     }
 }
 
-fn reg_reg<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(insn.dst, passed);
-    let b = cpu.second::<N, T>(insn.src, passed);
-    result::<O, T>(cpu, insn, a, b, passed)
-}
+/// [`Unary`] `O` of a register or memory.
+struct Of<O>(PhantomData<O>);
 
-fn reg_imm<const N: u8, O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(insn.dst, passed);
-    result::<O, T>(cpu, insn, a, T::from_u64(insn.imm), passed)
-}
-
-fn reg_mem<const HIT: bool, const N: u8, O: Binary, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
-    let a = cpu.r::<T>(insn.dst);
-    Ok(result::<O, T>(cpu, insn, a, b, passed))
-}
-
-#[inline(always)]
-fn mem_value<const HIT: bool, const N: u8, O: Binary, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    b: T,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let la = cpu.ea_of::<N>(insn, passed);
-    if O::WRITES {
-        cpu.modify_if::<HIT, T>(insn, la, move |cpu, a| O::apply(cpu, a, b))?;
-    } else {
-        let a = cpu.load_if::<HIT, T>(la)?;
-        O::apply(cpu, a, b);
-    }
-    Ok(passed)
-}
-
-fn mem_reg<const HIT: bool, const N: u8, O: Binary, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let b = cpu.r::<T>(insn.src);
-    mem_value::<HIT, N, O, T>(cpu, insn, b, passed)
-}
-
-fn mem_imm<const HIT: bool, const N: u8, O: Binary, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    mem_value::<HIT, N, O, T>(cpu, insn, T::from_u64(insn.imm), passed)
-}
-
-fn unary_reg<const N: u8, O: Unary, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(insn.dst, passed);
-    let r = O::apply(cpu, a);
-    cpu.set(insn.dst, r)
-}
-
-fn unary_mem<const HIT: bool, const N: u8, O: Unary, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    cpu.modify_if::<HIT, T>(insn, cpu.ea_of::<N>(insn, passed), |cpu, a| {
-        O::apply(cpu, a)
-    })?;
-    Ok(passed)
-}
-
-fn binary<O: Binary>(i: &Instruction) -> Threaded {
-    let size = operand_size(i, 0);
-    let mem0 = i.op0_kind() == OpKind::Memory;
-    let to_register = |form: Threaded| {
-        if O::WRITES {
-            form.writes(size)
-        } else {
-            form.passes(Passes::Same)
-        }
-    };
-    match (mem0, i.op1_kind()) {
-        (false, OpKind::Register) => to_register(by_size!(registers, size, reg_reg::<O>)),
-        (false, OpKind::Memory) if O::WRITES => by_size!(load, size, reg_mem::<O>).writes(size),
-        (false, OpKind::Memory) => by_size!(store, size, reg_mem::<O>),
-        (false, _) => to_register(by_size!(registers, size, reg_imm::<O>)),
-        (true, OpKind::Register) => by_size!(store, size, mem_reg::<O>),
-        (true, _) => by_size!(store, size, mem_imm::<O>),
+impl<O: Unary> Registers for Of<O> {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let a = cpu.first::<N, T>(insn.dst, forwarded);
+        let r = O::apply(cpu, a);
+        cpu.set(insn.dst, r)
     }
 }
 
-fn unary<O: Unary>(i: &Instruction) -> Threaded {
-    let size = operand_size(i, 0);
-    if i.op0_kind() == OpKind::Memory {
-        by_size!(store, size, unary_mem::<O>)
-    } else {
-        by_size!(registers, size, unary_reg::<O>).writes(size)
+impl<O: Unary> Memory for Of<O> {
+    const WRITES: bool = false;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let la = cpu.ea_of::<N>(insn, forwarded);
+        cpu.modify_if::<HIT, T>(insn, la, |cpu, a| O::apply(cpu, a))?;
+        Ok(forwarded)
     }
 }
 
-/// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
-    Some(match i.mnemonic() {
-        Mnemonic::Add => binary::<Add>(i),
-        Mnemonic::Adc => binary::<Adc>(i),
-        Mnemonic::Sub => binary::<Sub>(i),
-        Mnemonic::Sbb => binary::<Sbb>(i),
-        Mnemonic::And => binary::<And>(i),
-        Mnemonic::Or => binary::<Or>(i),
-        Mnemonic::Xor => binary::<Xor>(i),
-        Mnemonic::Cmp => binary::<Cmp>(i),
-        Mnemonic::Test => binary::<Test>(i),
-        Mnemonic::Inc => unary::<Inc>(i),
-        Mnemonic::Dec => unary::<Dec>(i),
-        Mnemonic::Neg => unary::<Neg>(i),
-        Mnemonic::Not => unary::<Not>(i),
-        _ => return None,
-    })
+/// The codes of a [`Binary`], each for operands of 8, 16, 32 and 64 bits.
+struct Codes {
+    rm_r: [Code; 4],
+    r_rm: Option<[Code; 4]>,
+    accumulator_imm: [Code; 4],
+    rm_imm: [[Code; 4]; 2],
+}
+
+fn binary<B: Backend, O: Binary>(t: &mut Table<B>, codes: Codes) {
+    t.registers_8_to_64::<With<O, Register>>(codes.rm_r);
+    t.memory_8_to_64::<With<O, Register>>(codes.rm_r);
+    if let Some(r_rm) = codes.r_rm {
+        t.registers_8_to_64::<With<O, Register>>(r_rm);
+        t.memory_8_to_64::<WithMemory<O>>(r_rm);
+    }
+    t.registers_8_to_64::<With<O, Immediate>>(codes.accumulator_imm);
+    for rm_imm in codes.rm_imm {
+        t.registers_8_to_64::<With<O, Immediate>>(rm_imm);
+        t.memory_8_to_64::<With<O, Immediate>>(rm_imm);
+    }
+}
+
+fn unary<B: Backend, O: Unary>(t: &mut Table<B>, rm: [Code; 4]) {
+    t.registers_8_to_64::<Of<O>>(rm);
+    t.memory_8_to_64::<Of<O>>(rm);
+}
+
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    binary::<B, Add>(
+        t,
+        Codes {
+            rm_r: [Add_rm8_r8, Add_rm16_r16, Add_rm32_r32, Add_rm64_r64],
+            r_rm: Some([Add_r8_rm8, Add_r16_rm16, Add_r32_rm32, Add_r64_rm64]),
+            accumulator_imm: [Add_AL_imm8, Add_AX_imm16, Add_EAX_imm32, Add_RAX_imm32],
+            rm_imm: [
+                [Add_rm8_imm8, Add_rm16_imm16, Add_rm32_imm32, Add_rm64_imm32],
+                [Add_rm8_imm8_82, Add_rm16_imm8, Add_rm32_imm8, Add_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Or>(
+        t,
+        Codes {
+            rm_r: [Or_rm8_r8, Or_rm16_r16, Or_rm32_r32, Or_rm64_r64],
+            r_rm: Some([Or_r8_rm8, Or_r16_rm16, Or_r32_rm32, Or_r64_rm64]),
+            accumulator_imm: [Or_AL_imm8, Or_AX_imm16, Or_EAX_imm32, Or_RAX_imm32],
+            rm_imm: [
+                [Or_rm8_imm8, Or_rm16_imm16, Or_rm32_imm32, Or_rm64_imm32],
+                [Or_rm8_imm8_82, Or_rm16_imm8, Or_rm32_imm8, Or_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Adc>(
+        t,
+        Codes {
+            rm_r: [Adc_rm8_r8, Adc_rm16_r16, Adc_rm32_r32, Adc_rm64_r64],
+            r_rm: Some([Adc_r8_rm8, Adc_r16_rm16, Adc_r32_rm32, Adc_r64_rm64]),
+            accumulator_imm: [Adc_AL_imm8, Adc_AX_imm16, Adc_EAX_imm32, Adc_RAX_imm32],
+            rm_imm: [
+                [Adc_rm8_imm8, Adc_rm16_imm16, Adc_rm32_imm32, Adc_rm64_imm32],
+                [Adc_rm8_imm8_82, Adc_rm16_imm8, Adc_rm32_imm8, Adc_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Sbb>(
+        t,
+        Codes {
+            rm_r: [Sbb_rm8_r8, Sbb_rm16_r16, Sbb_rm32_r32, Sbb_rm64_r64],
+            r_rm: Some([Sbb_r8_rm8, Sbb_r16_rm16, Sbb_r32_rm32, Sbb_r64_rm64]),
+            accumulator_imm: [Sbb_AL_imm8, Sbb_AX_imm16, Sbb_EAX_imm32, Sbb_RAX_imm32],
+            rm_imm: [
+                [Sbb_rm8_imm8, Sbb_rm16_imm16, Sbb_rm32_imm32, Sbb_rm64_imm32],
+                [Sbb_rm8_imm8_82, Sbb_rm16_imm8, Sbb_rm32_imm8, Sbb_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, And>(
+        t,
+        Codes {
+            rm_r: [And_rm8_r8, And_rm16_r16, And_rm32_r32, And_rm64_r64],
+            r_rm: Some([And_r8_rm8, And_r16_rm16, And_r32_rm32, And_r64_rm64]),
+            accumulator_imm: [And_AL_imm8, And_AX_imm16, And_EAX_imm32, And_RAX_imm32],
+            rm_imm: [
+                [And_rm8_imm8, And_rm16_imm16, And_rm32_imm32, And_rm64_imm32],
+                [And_rm8_imm8_82, And_rm16_imm8, And_rm32_imm8, And_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Sub>(
+        t,
+        Codes {
+            rm_r: [Sub_rm8_r8, Sub_rm16_r16, Sub_rm32_r32, Sub_rm64_r64],
+            r_rm: Some([Sub_r8_rm8, Sub_r16_rm16, Sub_r32_rm32, Sub_r64_rm64]),
+            accumulator_imm: [Sub_AL_imm8, Sub_AX_imm16, Sub_EAX_imm32, Sub_RAX_imm32],
+            rm_imm: [
+                [Sub_rm8_imm8, Sub_rm16_imm16, Sub_rm32_imm32, Sub_rm64_imm32],
+                [Sub_rm8_imm8_82, Sub_rm16_imm8, Sub_rm32_imm8, Sub_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Xor>(
+        t,
+        Codes {
+            rm_r: [Xor_rm8_r8, Xor_rm16_r16, Xor_rm32_r32, Xor_rm64_r64],
+            r_rm: Some([Xor_r8_rm8, Xor_r16_rm16, Xor_r32_rm32, Xor_r64_rm64]),
+            accumulator_imm: [Xor_AL_imm8, Xor_AX_imm16, Xor_EAX_imm32, Xor_RAX_imm32],
+            rm_imm: [
+                [Xor_rm8_imm8, Xor_rm16_imm16, Xor_rm32_imm32, Xor_rm64_imm32],
+                [Xor_rm8_imm8_82, Xor_rm16_imm8, Xor_rm32_imm8, Xor_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Cmp>(
+        t,
+        Codes {
+            rm_r: [Cmp_rm8_r8, Cmp_rm16_r16, Cmp_rm32_r32, Cmp_rm64_r64],
+            r_rm: Some([Cmp_r8_rm8, Cmp_r16_rm16, Cmp_r32_rm32, Cmp_r64_rm64]),
+            accumulator_imm: [Cmp_AL_imm8, Cmp_AX_imm16, Cmp_EAX_imm32, Cmp_RAX_imm32],
+            rm_imm: [
+                [Cmp_rm8_imm8, Cmp_rm16_imm16, Cmp_rm32_imm32, Cmp_rm64_imm32],
+                [Cmp_rm8_imm8_82, Cmp_rm16_imm8, Cmp_rm32_imm8, Cmp_rm64_imm8],
+            ],
+        },
+    );
+    binary::<B, Test>(
+        t,
+        Codes {
+            rm_r: [Test_rm8_r8, Test_rm16_r16, Test_rm32_r32, Test_rm64_r64],
+            r_rm: None,
+            accumulator_imm: [Test_AL_imm8, Test_AX_imm16, Test_EAX_imm32, Test_RAX_imm32],
+            rm_imm: [
+                [
+                    Test_rm8_imm8,
+                    Test_rm16_imm16,
+                    Test_rm32_imm32,
+                    Test_rm64_imm32,
+                ],
+                [
+                    Test_rm8_imm8_F6r1,
+                    Test_rm16_imm16_F7r1,
+                    Test_rm32_imm32_F7r1,
+                    Test_rm64_imm32_F7r1,
+                ],
+            ],
+        },
+    );
+    unary::<B, Inc>(t, [Inc_rm8, Inc_rm16, Inc_rm32, Inc_rm64]);
+    unary::<B, Dec>(t, [Dec_rm8, Dec_rm16, Dec_rm32, Dec_rm64]);
+    unary::<B, Neg>(t, [Neg_rm8, Neg_rm16, Neg_rm32, Neg_rm64]);
+    unary::<B, Not>(t, [Not_rm8, Not_rm16, Not_rm32, Not_rm64]);
+    t.registers::<Of<Inc>, u16>(Inc_r16);
+    t.registers::<Of<Inc>, u32>(Inc_r32);
+    t.registers::<Of<Dec>, u16>(Dec_r16);
+    t.registers::<Of<Dec>, u32>(Dec_r32);
 }

@@ -1,9 +1,8 @@
 //! XADD, CMPXCHG, CMPXCHG8B, CMPXCHG16B.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::{by_size, operand_size};
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
@@ -105,17 +104,16 @@ fn cmpxchg16b(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    let memory = i.op0_kind() == OpKind::Memory;
-    let size = || operand_size(i, 0);
-    Some(match (i.mnemonic(), memory) {
-        (Mnemonic::Xadd, false) => by_size!(size(), xadd_reg),
-        (Mnemonic::Xadd, true) => by_size!(size(), xadd_mem),
-        (Mnemonic::Cmpxchg, false) => by_size!(size(), cmpxchg_reg),
-        (Mnemonic::Cmpxchg, true) => by_size!(size(), cmpxchg_mem),
-        (Mnemonic::Cmpxchg8b, _) => cmpxchg8b,
-        (Mnemonic::Cmpxchg16b, _) => cmpxchg16b,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handlers([Xadd_rm8_r8], xadd_reg::<u8>, xadd_mem::<u8>);
+    t.handlers([Xadd_rm16_r16], xadd_reg::<u16>, xadd_mem::<u16>);
+    t.handlers([Xadd_rm32_r32], xadd_reg::<u32>, xadd_mem::<u32>);
+    t.handlers([Xadd_rm64_r64], xadd_reg::<u64>, xadd_mem::<u64>);
+    t.handlers([Cmpxchg_rm8_r8], cmpxchg_reg::<u8>, cmpxchg_mem::<u8>);
+    t.handlers([Cmpxchg_rm16_r16], cmpxchg_reg::<u16>, cmpxchg_mem::<u16>);
+    t.handlers([Cmpxchg_rm32_r32], cmpxchg_reg::<u32>, cmpxchg_mem::<u32>);
+    t.handlers([Cmpxchg_rm64_r64], cmpxchg_reg::<u64>, cmpxchg_mem::<u64>);
+    t.handler([Cmpxchg8b_m64], cmpxchg8b);
+    t.handler([Cmpxchg16b_m128], cmpxchg16b);
 }

@@ -1,10 +1,9 @@
 //! Bit tests, scans and sums (SDM Vol. 2A: BT, BTS, BTR, BTC, BSF, BSR, CRC32; Vol. 2B: POPCNT).
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::{by_size, operand_size};
-use crate::exec::Handler;
-use crate::insn::{Abort, Exec, Flow, Insn};
+use crate::exec::table::{Backend, Handler, Table};
+use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
@@ -61,7 +60,7 @@ fn mem_imm<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     in_mem::<KIND, T>(cpu, insn, cpu.ea(insn), insn.imm)
 }
 
-/// A bit string: an operation before this one has moved the address to the word that has the bit.
+/// A bit string. `add_bit_offset` has moved the address to the word that holds the bit.
 fn mem_reg<const KIND: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let n = cpu.r::<T>(insn.src).zext();
     in_mem::<KIND, T>(cpu, insn, cpu.ea(insn), n)
@@ -76,8 +75,8 @@ fn source<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<T, Abort> {
     }
 }
 
-/// BSF and BSR. With a source of zero the destination is undefined by the manual; processors keep
-/// it (and do clear the upper half for 32-bit operands on some models only: it is kept here).
+/// BSF and BSR. The manual leaves the destination undefined if the source is zero. Processors keep
+/// it; some models clear its upper half for 32-bit operands, which this one keeps.
 #[inline(always)]
 fn scan<T: Int>(cpu: &mut Cpu, insn: &Insn, position: fn(u64) -> u32) -> Exec {
     let v = source::<T>(cpu, insn)?.zext();
@@ -96,7 +95,7 @@ fn bsr<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     scan::<T>(cpu, insn, |v| 63 - v.leading_zeros())
 }
 
-/// POPCNT: ZF tells that there are none, the other flags are cleared.
+/// POPCNT: ZF is set if the source is zero. The other flags are cleared.
 fn popcnt<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = source::<T>(cpu, insn)?.zext();
     cpu.w(insn.dst, T::from_u64(v.count_ones().into()));
@@ -136,39 +135,74 @@ fn crc32<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// By kind, form and size.
-macro_rules! bit {
-    ($i:expr, $kind:ident) => {{
-        let memory = $i.op0_kind() == OpKind::Memory;
-        let register = $i.op1_kind() == OpKind::Register;
-        match (memory, register, operand_size($i, 0)) {
-            (false, false, 2) => reg_imm::<$kind, u16>,
-            (false, false, 4) => reg_imm::<$kind, u32>,
-            (false, false, _) => reg_imm::<$kind, u64>,
-            (false, true, 2) => reg_reg::<$kind, u16>,
-            (false, true, 4) => reg_reg::<$kind, u32>,
-            (false, true, _) => reg_reg::<$kind, u64>,
-            (true, false, 2) => mem_imm::<$kind, u16>,
-            (true, false, 4) => mem_imm::<$kind, u32>,
-            (true, false, _) => mem_imm::<$kind, u64>,
-            (true, true, 2) => mem_reg::<$kind, u16>,
-            (true, true, 4) => mem_reg::<$kind, u32>,
-            (true, true, _) => mem_reg::<$kind, u64>,
-        }
-    }};
+/// What BT and its relatives with a register operand add to the address. The bit number is signed
+/// and may point beyond the operand (SDM Vol. 2A, BT): the address moves by whole words.
+fn add_bit_offset<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let words = cpu.r::<T>(insn.src).sext() as i64 >> T::BITS.trailing_zeros();
+    let bytes = (words as u64).wrapping_mul(T::BYTES as u64);
+    cpu.gpr[usize::from(reg::TMP)] = cpu.ea(insn).wrapping_add(bytes);
+    Ok(Flow::Next)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    Some(match i.mnemonic() {
-        Mnemonic::Bt => bit!(i, BT),
-        Mnemonic::Bts => bit!(i, BTS),
-        Mnemonic::Btr => bit!(i, BTR),
-        Mnemonic::Btc => bit!(i, BTC),
-        Mnemonic::Bsf => by_size!(operand_size(i, 0), bsf),
-        Mnemonic::Bsr => by_size!(operand_size(i, 0), bsr),
-        Mnemonic::Popcnt => by_size!(operand_size(i, 0), popcnt),
-        Mnemonic::Crc32 => by_size!(operand_size(i, 1), crc32),
-        _ => return None,
-    })
+/// The rows of one of BT, BTS, BTR and BTC: with an immediate, and with a register.
+fn bit<B: Backend, const KIND: u8>(t: &mut Table<B>, imm: [Code; 3], reg: [Code; 3]) {
+    let handlers: [[Handler; 5]; 3] = [
+        bit_handlers::<KIND, u16>(),
+        bit_handlers::<KIND, u32>(),
+        bit_handlers::<KIND, u64>(),
+    ];
+    for ((imm, reg), [reg_imm, mem_imm, reg_reg, mem_reg, addend]) in
+        imm.into_iter().zip(reg).zip(handlers)
+    {
+        t.handlers([imm], reg_imm, mem_imm);
+        t.handlers([reg], reg_reg, mem_reg);
+        t.set_addend([reg], addend);
+    }
+}
+
+fn bit_handlers<const KIND: u8, T: Int>() -> [Handler; 5] {
+    [
+        reg_imm::<KIND, T>,
+        mem_imm::<KIND, T>,
+        reg_reg::<KIND, T>,
+        mem_reg::<KIND, T>,
+        add_bit_offset::<T>,
+    ]
+}
+
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    bit::<B, BT>(
+        t,
+        [Bt_rm16_imm8, Bt_rm32_imm8, Bt_rm64_imm8],
+        [Bt_rm16_r16, Bt_rm32_r32, Bt_rm64_r64],
+    );
+    bit::<B, BTS>(
+        t,
+        [Bts_rm16_imm8, Bts_rm32_imm8, Bts_rm64_imm8],
+        [Bts_rm16_r16, Bts_rm32_r32, Bts_rm64_r64],
+    );
+    bit::<B, BTR>(
+        t,
+        [Btr_rm16_imm8, Btr_rm32_imm8, Btr_rm64_imm8],
+        [Btr_rm16_r16, Btr_rm32_r32, Btr_rm64_r64],
+    );
+    bit::<B, BTC>(
+        t,
+        [Btc_rm16_imm8, Btc_rm32_imm8, Btc_rm64_imm8],
+        [Btc_rm16_r16, Btc_rm32_r32, Btc_rm64_r64],
+    );
+    t.handler([Bsf_r16_rm16], bsf::<u16>);
+    t.handler([Bsf_r32_rm32], bsf::<u32>);
+    t.handler([Bsf_r64_rm64], bsf::<u64>);
+    t.handler([Bsr_r16_rm16], bsr::<u16>);
+    t.handler([Bsr_r32_rm32], bsr::<u32>);
+    t.handler([Bsr_r64_rm64], bsr::<u64>);
+    t.handler([Popcnt_r16_rm16], popcnt::<u16>);
+    t.handler([Popcnt_r32_rm32], popcnt::<u32>);
+    t.handler([Popcnt_r64_rm64], popcnt::<u64>);
+    t.handler([Crc32_r32_rm8, Crc32_r64_rm8], crc32::<u8>);
+    t.handler([Crc32_r32_rm16], crc32::<u16>);
+    t.handler([Crc32_r32_rm32], crc32::<u32>);
+    t.handler([Crc32_r64_rm64], crc32::<u64>);
 }

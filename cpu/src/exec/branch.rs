@@ -1,10 +1,8 @@
 //! Near branches: JMP, Jcc, CALL, RET, LOOP, JCXZ.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::{by_condition, condition};
-use crate::backend::interpreter::dispatch::{Passes, Threaded, handler, memory, threaded};
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
@@ -45,17 +43,36 @@ pub(crate) fn jump<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     take(cpu, target)
 }
 
-fn jcc<const C: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    if !cpu.flags.cond::<C>() {
-        return Ok(Flow::Next);
+struct Jmp;
+impl Inlined for Jmp {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        jump::<T>(cpu, insn)
     }
-    jump::<T>(cpu, insn)
 }
 
-fn call<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let target = direct::<T>(cpu, insn)?;
-    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(insn)))?;
-    take(cpu, target)
+/// Jcc with condition `C`.
+struct Jcc<const C: u8>;
+impl<const C: u8> Inlined for Jcc<C> {
+    const KEEPS_REGISTERS: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        if !cpu.flags.cond::<C>() {
+            return Ok(Flow::Next);
+        }
+        jump::<T>(cpu, insn)
+    }
+}
+
+struct Call;
+impl Inlined for Call {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let target = direct::<T>(cpu, insn)?;
+        cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(insn)))?;
+        take(cpu, target)
+    }
 }
 
 #[inline(always)]
@@ -68,22 +85,34 @@ fn operand<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<u64, A
     check::<T>(cpu, target)
 }
 
-fn jmp_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let target = operand::<HIT, T>(cpu, insn)?;
-    take(cpu, target)
+struct JmpIndirect;
+impl Inlined for JmpIndirect {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let target = operand::<HIT, T>(cpu, insn)?;
+        take(cpu, target)
+    }
 }
 
-fn call_indirect<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let target = operand::<HIT, T>(cpu, insn)?;
-    cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(insn)))?;
-    take(cpu, target)
+struct CallIndirect;
+impl Inlined for CallIndirect {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let target = operand::<HIT, T>(cpu, insn)?;
+        cpu.push_if::<HIT, T>(T::from_u64(cpu.next_rip(insn)))?;
+        take(cpu, target)
+    }
 }
 
-fn ret<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let target = cpu.peek_if::<HIT, T>(0)?.zext();
-    let target = check::<T>(cpu, target)?;
-    cpu.drop_stack(T::BYTES as u64 + (insn.imm & 0xFFFF));
-    take(cpu, target)
+struct Ret;
+impl Inlined for Ret {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let target = cpu.peek_if::<HIT, T>(0)?.zext();
+        let target = check::<T>(cpu, target)?;
+        cpu.drop_stack(T::BYTES as u64 + (insn.imm & 0xFFFF));
+        take(cpu, target)
+    }
 }
 
 /// The counter of LOOP and JCXZ: as wide as the address size (`aux`, in bits).
@@ -96,7 +125,10 @@ fn counter(cpu: &Cpu, insn: &Insn) -> u64 {
     }
 }
 
-/// LOOP, LOOPE (`Z` = 1), LOOPNE (`Z` = 0): any other `Z` does not look at ZF.
+/// `Z` of [`loop_`]: the loop ends when the counter is zero, whatever ZF is.
+const ANY: u8 = 2;
+
+/// LOOP (`Z` is [`ANY`]), LOOPE (`Z` is 1) and LOOPNE (`Z` is 0).
 fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let n = counter(cpu, insn).wrapping_sub(1);
     let left = match insn.aux {
@@ -104,13 +136,13 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         32 => n & 0xFFFF_FFFF,
         _ => n,
     };
-    let again = left != 0
+    let taken = left != 0
         && match Z {
             0 => !cpu.flags.zf(),
             1 => cpu.flags.zf(),
             _ => true,
         };
-    let target = if again {
+    let target = if taken {
         Some(direct::<T>(cpu, insn)?)
     } else {
         None
@@ -134,59 +166,115 @@ fn jcxz<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     take(cpu, target)
 }
 
-/// By the size of a direct branch's target, which is the last generic parameter.
-macro_rules! by_target {
-    ($way:ident, $i:expr, $f:ident $(, $c:expr)?) => {
-        match $i.op0_kind() {
-            OpKind::NearBranch16 => $way!($f $(, $c)?, u16),
-            OpKind::NearBranch32 => $way!($f $(, $c)?, u32),
-            _ => $way!($f $(, $c)?, u64),
-        }
-    };
+/// The rows of Jcc with condition `C`.
+fn jcc<B: Backend, const C: u8>(t: &mut Table<B>, rel8: [Code; 3], rel: [Code; 3]) {
+    t.inlined_16_to_64::<Jcc<C>>(rel8);
+    t.inlined_16_to_64::<Jcc<C>>(rel);
 }
 
-fn counted(i: &Instruction) -> Handler {
-    match i.mnemonic() {
-        Mnemonic::Loop => by_target!(handler, i, loop_, 2),
-        Mnemonic::Loope => by_target!(handler, i, loop_, 1),
-        Mnemonic::Loopne => by_target!(handler, i, loop_, 0),
-        _ => by_target!(handler, i, jcxz),
-    }
-}
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.inlined_16_to_64::<Jmp>([Jmp_rel8_16, Jmp_rel8_32, Jmp_rel8_64]);
+    t.inlined_16_to_64::<Jmp>([Jmp_rel16, Jmp_rel32_32, Jmp_rel32_64]);
+    t.inlined_16_to_64::<JmpIndirect>([Jmp_rm16, Jmp_rm32, Jmp_rm64]);
+    t.inlined_memory_16_to_64::<JmpIndirect>([Jmp_rm16, Jmp_rm32, Jmp_rm64]);
+    t.inlined_16_to_64::<Call>([Call_rel16, Call_rel32_32, Call_rel32_64]);
+    t.inlined_16_to_64::<CallIndirect>([Call_rm16, Call_rm32, Call_rm64]);
+    t.inlined_memory_16_to_64::<CallIndirect>([Call_rm16, Call_rm32, Call_rm64]);
+    t.inlined_16_to_64::<Ret>([Retnw, Retnd, Retnq]);
+    t.inlined_16_to_64::<Ret>([Retnw_imm16, Retnd_imm16, Retnq_imm16]);
 
-/// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
-    Some(match i.code() {
-        Code::Jmp_rm16 => memory!(jmp_indirect, u16),
-        Code::Jmp_rm32 => memory!(jmp_indirect, u32),
-        Code::Jmp_rm64 => memory!(jmp_indirect, u64),
-        Code::Call_rm16 => memory!(call_indirect, u16),
-        Code::Call_rm32 => memory!(call_indirect, u32),
-        Code::Call_rm64 => memory!(call_indirect, u64),
-        Code::Retnw | Code::Retnw_imm16 => memory!(ret, u16),
-        Code::Retnd | Code::Retnd_imm16 => memory!(ret, u32),
-        Code::Retnq | Code::Retnq_imm16 => memory!(ret, u64),
-        _ if i.is_jcc_short_or_near() => match i.op0_kind() {
-            OpKind::NearBranch16 => by_condition!(threaded, condition(i), jcc, u16),
-            OpKind::NearBranch32 => by_condition!(threaded, condition(i), jcc, u32),
-            _ => by_condition!(threaded, condition(i), jcc, u64),
-        }
-        .passes(Passes::Same),
-        _ if i.is_jmp_short_or_near() => by_target!(threaded, i, jump),
-        _ if i.is_call_near() => by_target!(memory, i, call),
-        _ => return None,
-    })
-}
+    jcc::<B, 0>(
+        t,
+        [Jo_rel8_16, Jo_rel8_32, Jo_rel8_64],
+        [Jo_rel16, Jo_rel32_32, Jo_rel32_64],
+    );
+    jcc::<B, 1>(
+        t,
+        [Jno_rel8_16, Jno_rel8_32, Jno_rel8_64],
+        [Jno_rel16, Jno_rel32_32, Jno_rel32_64],
+    );
+    jcc::<B, 2>(
+        t,
+        [Jb_rel8_16, Jb_rel8_32, Jb_rel8_64],
+        [Jb_rel16, Jb_rel32_32, Jb_rel32_64],
+    );
+    jcc::<B, 3>(
+        t,
+        [Jae_rel8_16, Jae_rel8_32, Jae_rel8_64],
+        [Jae_rel16, Jae_rel32_32, Jae_rel32_64],
+    );
+    jcc::<B, 4>(
+        t,
+        [Je_rel8_16, Je_rel8_32, Je_rel8_64],
+        [Je_rel16, Je_rel32_32, Je_rel32_64],
+    );
+    jcc::<B, 5>(
+        t,
+        [Jne_rel8_16, Jne_rel8_32, Jne_rel8_64],
+        [Jne_rel16, Jne_rel32_32, Jne_rel32_64],
+    );
+    jcc::<B, 6>(
+        t,
+        [Jbe_rel8_16, Jbe_rel8_32, Jbe_rel8_64],
+        [Jbe_rel16, Jbe_rel32_32, Jbe_rel32_64],
+    );
+    jcc::<B, 7>(
+        t,
+        [Ja_rel8_16, Ja_rel8_32, Ja_rel8_64],
+        [Ja_rel16, Ja_rel32_32, Ja_rel32_64],
+    );
+    jcc::<B, 8>(
+        t,
+        [Js_rel8_16, Js_rel8_32, Js_rel8_64],
+        [Js_rel16, Js_rel32_32, Js_rel32_64],
+    );
+    jcc::<B, 9>(
+        t,
+        [Jns_rel8_16, Jns_rel8_32, Jns_rel8_64],
+        [Jns_rel16, Jns_rel32_32, Jns_rel32_64],
+    );
+    jcc::<B, 10>(
+        t,
+        [Jp_rel8_16, Jp_rel8_32, Jp_rel8_64],
+        [Jp_rel16, Jp_rel32_32, Jp_rel32_64],
+    );
+    jcc::<B, 11>(
+        t,
+        [Jnp_rel8_16, Jnp_rel8_32, Jnp_rel8_64],
+        [Jnp_rel16, Jnp_rel32_32, Jnp_rel32_64],
+    );
+    jcc::<B, 12>(
+        t,
+        [Jl_rel8_16, Jl_rel8_32, Jl_rel8_64],
+        [Jl_rel16, Jl_rel32_32, Jl_rel32_64],
+    );
+    jcc::<B, 13>(
+        t,
+        [Jge_rel8_16, Jge_rel8_32, Jge_rel8_64],
+        [Jge_rel16, Jge_rel32_32, Jge_rel32_64],
+    );
+    jcc::<B, 14>(
+        t,
+        [Jle_rel8_16, Jle_rel8_32, Jle_rel8_64],
+        [Jle_rel16, Jle_rel32_32, Jle_rel32_64],
+    );
+    jcc::<B, 15>(
+        t,
+        [Jg_rel8_16, Jg_rel8_32, Jg_rel8_64],
+        [Jg_rel16, Jg_rel32_32, Jg_rel32_64],
+    );
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    match i.mnemonic() {
-        Mnemonic::Loop
-        | Mnemonic::Loope
-        | Mnemonic::Loopne
-        | Mnemonic::Jcxz
-        | Mnemonic::Jecxz
-        | Mnemonic::Jrcxz => Some(counted(i)),
-        _ => None,
-    }
+    t.handler([Loop_rel8_16_CX, Loop_rel8_16_ECX], loop_::<ANY, u16>);
+    t.handler([Loop_rel8_32_CX, Loop_rel8_32_ECX], loop_::<ANY, u32>);
+    t.handler([Loop_rel8_64_ECX, Loop_rel8_64_RCX], loop_::<ANY, u64>);
+    t.handler([Loope_rel8_16_CX, Loope_rel8_16_ECX], loop_::<1, u16>);
+    t.handler([Loope_rel8_32_CX, Loope_rel8_32_ECX], loop_::<1, u32>);
+    t.handler([Loope_rel8_64_ECX, Loope_rel8_64_RCX], loop_::<1, u64>);
+    t.handler([Loopne_rel8_16_CX, Loopne_rel8_16_ECX], loop_::<0, u16>);
+    t.handler([Loopne_rel8_32_CX, Loopne_rel8_32_ECX], loop_::<0, u32>);
+    t.handler([Loopne_rel8_64_ECX, Loopne_rel8_64_RCX], loop_::<0, u64>);
+    t.handler([Jcxz_rel8_16, Jecxz_rel8_16], jcxz::<u16>);
+    t.handler([Jcxz_rel8_32, Jecxz_rel8_32], jcxz::<u32>);
+    t.handler([Jecxz_rel8_64, Jrcxz_rel8_64], jcxz::<u64>);
 }

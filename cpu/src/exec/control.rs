@@ -1,8 +1,8 @@
 //! Control and debug registers (SDM Vol. 3A 2.5, Vol. 2B "MOV—Move to/from Control Registers").
 
-use iced_x86::{Code, Instruction};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::mmu::paging;
 use crate::model::PHYS_BITS;
@@ -124,36 +124,38 @@ fn pdptes(cpu: &mut Cpu, cr3: u64) -> Result<[u64; 4], Abort> {
     }
 }
 
-/// MOV to a control register.
-fn to_cr<const N: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+/// MOV to a control register; `dst` is its number.
+fn to_cr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     let value = source(cpu, insn);
-    match N {
+    match insn.dst {
         0 => write_cr0(cpu, value)?,
         2 => cpu.sys.cr2 = value,
         3 => write_cr3(cpu, value)?,
         4 => write_cr4(cpu, value)?,
-        _ => {
+        8 => {
             if value >> 4 != 0 {
                 return Err(cpu.gp(0));
             }
             cpu.platform.set_cr8(cpu.now(), value);
             return cpu.end_block(insn);
         }
+        _ => return Err(cpu.ud()),
     }
     cpu.serialize();
     cpu.end_block(insn)
 }
 
-/// MOV from a control register.
-fn from_cr<const N: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+/// MOV from a control register; `src` is its number.
+fn from_cr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let value = match N {
+    let value = match insn.src {
         0 => cpu.sys.cr0,
         2 => cpu.sys.cr2,
         3 => cpu.sys.cr3,
         4 => cpu.sys.cr4,
-        _ => cpu.platform.cr8(),
+        8 => cpu.platform.cr8(),
+        _ => return Err(cpu.ud()),
     };
     destination(cpu, insn, value);
     Ok(Flow::Next)
@@ -220,31 +222,15 @@ fn clts(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Mov_cr_r32 | Code::Mov_cr_r64 => match insn.dst {
-            0 => to_cr::<0>,
-            2 => to_cr::<2>,
-            3 => to_cr::<3>,
-            4 => to_cr::<4>,
-            8 => to_cr::<8>,
-            _ => return None,
-        },
-        Code::Mov_r32_cr | Code::Mov_r64_cr => match insn.src {
-            0 => from_cr::<0>,
-            2 => from_cr::<2>,
-            3 => from_cr::<3>,
-            4 => from_cr::<4>,
-            8 => from_cr::<8>,
-            _ => return None,
-        },
-        Code::Mov_dr_r32 | Code::Mov_dr_r64 => to_dr,
-        Code::Mov_r32_dr | Code::Mov_r64_dr => from_dr,
-        Code::Lmsw_rm16 | Code::Lmsw_r32m16 | Code::Lmsw_r64m16 => lmsw,
-        Code::Smsw_rm16 => smsw::<u16>,
-        Code::Smsw_r32m16 => smsw::<u32>,
-        Code::Smsw_r64m16 => smsw::<u64>,
-        Code::Clts => clts,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Mov_cr_r32, Mov_cr_r64], to_cr);
+    t.handler([Mov_r32_cr, Mov_r64_cr], from_cr);
+    t.handler([Mov_dr_r32, Mov_dr_r64], to_dr);
+    t.handler([Mov_r32_dr, Mov_r64_dr], from_dr);
+    t.handler([Lmsw_rm16, Lmsw_r32m16, Lmsw_r64m16], lmsw);
+    t.handler([Smsw_rm16], smsw::<u16>);
+    t.handler([Smsw_r32m16], smsw::<u32>);
+    t.handler([Smsw_r64m16], smsw::<u64>);
+    t.handler([Clts], clts);
 }

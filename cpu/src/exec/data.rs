@@ -1,91 +1,124 @@
-//! Data transfer: MOV and its relatives, conversions, flag bits, no-operations.
+//! Data transfer: MOV and its relatives, conversions, exchanges, no-operations.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use std::marker::PhantomData;
 
-use super::{by_condition, by_size, condition, operand_size};
-use crate::backend::interpreter::dispatch::{Passes, Threaded, threaded};
-use crate::exec::Handler;
-use crate::insn::{Abort, Exec, Flow, Insn};
+use iced_x86::Code;
+
+use crate::exec::alu::{Immediate, Register, Source};
+use crate::exec::table::{Backend, Inlined, Memory, Registers, Table};
+use crate::insn::operand::NONE;
+use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
-use crate::state::{gpr, rflags};
+use crate::state::gpr;
 
 const AX: u8 = gpr::RAX as u8;
 const DX: u8 = gpr::RDX as u8;
-const AH: u8 = crate::insn::reg::HIGH8;
 
-fn mov_reg_reg<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let v = cpu.second::<N, T>(insn.src, passed);
-    cpu.set(insn.dst, v)
+/// MOV of `S` to a register or memory.
+struct Mov<S>(PhantomData<S>);
+
+impl<S: Source> Registers for Mov<S> {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let v = S::read::<N, T>(cpu, insn, forwarded);
+        cpu.set(insn.dst, v)
+    }
 }
 
-fn mov_reg_imm<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, _: u64) -> u64 {
-    cpu.set(insn.dst, T::from_u64(insn.imm))
+impl<S: Source> Memory for Mov<S> {
+    const WRITES: bool = false;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let v = S::read::<NONE, T>(cpu, insn, 0);
+        cpu.store_if::<HIT, T>(cpu.ea_of::<N>(insn, forwarded), v)?;
+        Ok(forwarded)
+    }
 }
 
-fn mov_reg_mem<const HIT: bool, const N: u8, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let v = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
-    Ok(cpu.set(insn.dst, v))
+/// MOV from memory to a register.
+struct MovFromMemory;
+
+impl Memory for MovFromMemory {
+    const WRITES: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let v = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, forwarded))?;
+        Ok(cpu.set(insn.dst, v))
+    }
 }
 
-fn mov_mem_reg<const HIT: bool, const N: u8, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(insn, passed), cpu.r(insn.src))?;
-    Ok(passed)
+/// How a source of another size becomes 64 bits wide.
+trait Extension {
+    fn extend<S: Int>(v: S) -> u64;
 }
 
-fn mov_mem_imm<const HIT: bool, const N: u8, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    cpu.store_if::<HIT, T>(cpu.ea_of::<N>(insn, passed), T::from_u64(insn.imm))?;
-    Ok(passed)
+struct Zero;
+impl Extension for Zero {
+    #[inline(always)]
+    fn extend<S: Int>(v: S) -> u64 {
+        v.zext()
+    }
 }
 
-fn movzx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let v = cpu.second::<N, S>(insn.src, passed);
-    cpu.set(insn.dst, T::from_u64(v.zext()))
+struct Sign;
+impl Extension for Sign {
+    #[inline(always)]
+    fn extend<S: Int>(v: S) -> u64 {
+        v.sext()
+    }
 }
 
-fn movzx_mem<const HIT: bool, const N: u8, S: Int, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(insn, passed))?;
-    Ok(cpu.set(insn.dst, T::from_u64(v.zext())))
+/// MOVZX, MOVSX and MOVSXD from a source of the size of `S`.
+struct Extend<E, S>(PhantomData<(E, S)>);
+
+impl<E: Extension, S: Int> Registers for Extend<E, S> {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let v = cpu.second::<N, S>(insn.src, forwarded);
+        cpu.set(insn.dst, T::from_u64(E::extend(v)))
+    }
 }
 
-fn movsx_reg<const N: u8, S: Int, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let v = cpu.second::<N, S>(insn.src, passed);
-    cpu.set(insn.dst, T::from_u64(v.sext()))
+impl<E: Extension, S: Int> Memory for Extend<E, S> {
+    const WRITES: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(insn, forwarded))?;
+        Ok(cpu.set(insn.dst, T::from_u64(E::extend(v))))
+    }
 }
 
-fn movsx_mem<const HIT: bool, const N: u8, S: Int, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let v = cpu.load_if::<HIT, S>(cpu.ea_of::<N>(insn, passed))?;
-    Ok(cpu.set(insn.dst, T::from_u64(v.sext())))
-}
+/// LEA, which does not access the memory operand.
+struct Lea;
 
-/// No memory is accessed.
-fn lea<const HIT: bool, const N: u8, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let v = cpu.ea_of::<N>(insn, passed);
-    Ok(cpu.set(insn.dst, T::from_u64(v)))
+impl Memory for Lea {
+    const WRITES: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let v = cpu.ea_of::<N>(insn, forwarded);
+        Ok(cpu.set(insn.dst, T::from_u64(v)))
+    }
 }
 
 fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
@@ -95,8 +128,7 @@ fn xchg_reg_reg<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// XCHG with memory, which is always locked; the register is `dst` or `src`, whichever operand it
-/// is (`aux`).
+/// XCHG with memory, which is always locked. `aux` is the register operand.
 fn xchg_mem<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = cpu.r::<T>(insn.aux);
     let mut old = T::default();
@@ -111,7 +143,7 @@ fn xchg_mem<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 fn bswap<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = cpu.r::<T>(insn.dst).zext();
     let r = match T::BITS {
-        // Undefined by the manual; processors give zero.
+        // The manual leaves the result undefined. Processors give zero.
         16 => 0,
         32 => u64::from((v as u32).swap_bytes()),
         _ => v.swap_bytes(),
@@ -120,108 +152,108 @@ fn bswap<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-fn cmov_reg<const N: u8, const C: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
-    let v = if cpu.flags.cond::<C>() {
-        cpu.second::<N, T>(insn.src, passed)
-    } else {
-        cpu.first::<N, T>(insn.dst, passed)
-    };
-    cpu.set(insn.dst, v)
+/// CMOVcc with condition `C`.
+struct Cmov<const C: u8>;
+
+impl<const C: u8> Registers for Cmov<C> {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
+        let v = if cpu.flags.cond::<C>() {
+            cpu.second::<N, T>(insn.src, forwarded)
+        } else {
+            cpu.first::<N, T>(insn.dst, forwarded)
+        };
+        cpu.set(insn.dst, v)
+    }
 }
 
-fn cmov_mem<const HIT: bool, const C: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let m = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
-    let v = if cpu.flags.cond::<C>() {
-        m
-    } else {
-        cpu.r::<T>(insn.dst)
-    };
-    cpu.w(insn.dst, v);
-    Ok(Flow::Next)
+/// Memory is read even if the condition is not met.
+impl<const C: u8> Inlined for Cmov<C> {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let m = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
+        let v = if cpu.flags.cond::<C>() {
+            m
+        } else {
+            cpu.r::<T>(insn.dst)
+        };
+        cpu.w(insn.dst, v);
+        Ok(Flow::Next)
+    }
 }
 
-fn set_reg<const C: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let v = u8::from(cpu.flags.cond::<C>());
-    cpu.w(insn.dst, v);
-    Ok(Flow::Next)
+/// SETcc with condition `C`, to a register.
+struct SetRegister<const C: u8>;
+
+impl<const C: u8> Inlined for SetRegister<C> {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let v = u8::from(cpu.flags.cond::<C>());
+        cpu.w(insn.dst, v);
+        Ok(Flow::Next)
+    }
 }
 
-fn set_mem<const HIT: bool, const C: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let v = u8::from(cpu.flags.cond::<C>());
-    cpu.store_if::<HIT, u8>(cpu.ea(insn), v)?;
-    Ok(Flow::Next)
+/// SETcc with condition `C`, to memory.
+struct SetMemory<const C: u8>;
+
+impl<const C: u8> Inlined for SetMemory<C> {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let v = u8::from(cpu.flags.cond::<C>());
+        cpu.store_if::<HIT, u8>(cpu.ea(insn), v)?;
+        Ok(Flow::Next)
+    }
 }
 
-/// CBW, CWDE, CDQE: the accumulator's lower half, sign-extended into all of it.
-fn widen_ax<S: Int, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let v = cpu.r::<S>(AX);
-    cpu.w(AX, T::from_u64(v.sext()));
-    Ok(Flow::Next)
+/// CBW, CWDE, CDQE: the accumulator's lower half, of the size of `S`, sign-extended into all of it.
+struct SignExtendAccumulator<S>(PhantomData<S>);
+
+impl<S: Int> Inlined for SignExtendAccumulator<S> {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
+        let v = cpu.r::<S>(AX);
+        cpu.w(AX, T::from_u64(v.sext()));
+        Ok(Flow::Next)
+    }
 }
 
-/// SALC: AL is all ones if CF is set, else zero. No manual has it, every processor does.
-fn salc(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let v = if cpu.flags.cf() { 0xFF } else { 0 };
-    cpu.w::<u8>(AX, v);
-    Ok(Flow::Next)
+/// CWD, CDQ, CQO: every bit of rDX becomes the accumulator's sign.
+struct SignToDx;
+
+impl Inlined for SignToDx {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
+        let sign = cpu.r::<T>(AX).msb();
+        cpu.w(DX, T::from_u64(if sign { !0 } else { 0 }));
+        Ok(Flow::Next)
+    }
 }
 
-/// CWD, CDQ, CQO: the accumulator's sign into rDX.
-fn sign_to_dx<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let sign = cpu.r::<T>(AX).msb();
-    cpu.w(DX, T::from_u64(if sign { !0 } else { 0 }));
-    Ok(Flow::Next)
+/// NOP, and the hints that this processor ignores.
+struct Nop;
+
+impl Inlined for Nop {
+    const KEEPS_REGISTERS: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(_: &mut Cpu, _: &Insn) -> Exec {
+        Ok(Flow::Next)
+    }
 }
 
-fn lahf(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let f = cpu.rflags() as u8;
-    cpu.w(AH, f);
-    Ok(Flow::Next)
-}
-
-fn sahf(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let low = rflags::SF | rflags::ZF | rflags::AF | rflags::PF | rflags::CF;
-    let ah = cpu.r::<u8>(AH);
-    let bits = (cpu.flags.bits() & !low) | (u64::from(ah) & low);
-    cpu.flags = crate::state::flags::Lazy::from_bits(bits);
-    Ok(Flow::Next)
-}
-
-fn clc(cpu: &mut Cpu, _: &Insn) -> Exec {
-    cpu.flags = cpu.flags.with_cf(false);
-    Ok(Flow::Next)
-}
-
-fn stc(cpu: &mut Cpu, _: &Insn) -> Exec {
-    cpu.flags = cpu.flags.with_cf(true);
-    Ok(Flow::Next)
-}
-
-fn cmc(cpu: &mut Cpu, _: &Insn) -> Exec {
-    cpu.flags = cpu.flags.with_cf(!cpu.flags.cf());
-    Ok(Flow::Next)
-}
-
-fn cld(cpu: &mut Cpu, _: &Insn) -> Exec {
-    cpu.eflags &= !rflags::DF;
-    Ok(Flow::Next)
-}
-
-fn std(cpu: &mut Cpu, _: &Insn) -> Exec {
-    cpu.eflags |= rflags::DF;
-    Ok(Flow::Next)
-}
-
-/// XLAT. An operation before it has added AL to the address.
+/// XLAT. `add_al` has added AL to the address.
 fn xlat(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let v = cpu.load::<u8>(cpu.ea(insn))?;
     cpu.w(AX, v);
     Ok(Flow::Next)
 }
 
-/// NOP, and the hints that this processor ignores.
-fn nop(_: &mut Cpu, _: &Insn) -> Exec {
+/// What XLAT adds to its address.
+fn add_al(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let al = u64::from(cpu.r::<u8>(AX));
+    cpu.gpr[usize::from(reg::TMP)] = cpu.ea(insn).wrapping_add(al);
     Ok(Flow::Next)
 }
 
@@ -230,139 +262,219 @@ fn pause(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-fn mov(i: &Instruction) -> Option<Threaded> {
-    let size = operand_size(i, 0);
-    let general = |r: Register| r.is_gpr();
-    Some(match (i.op0_kind(), i.op1_kind()) {
-        (OpKind::Register, OpKind::Register)
-            if general(i.op0_register()) && general(i.op1_register()) =>
-        {
-            by_size!(registers, size, mov_reg_reg).writes(size)
-        }
-        (OpKind::Register, OpKind::Memory) if general(i.op0_register()) => {
-            by_size!(load, size, mov_reg_mem).writes(size)
-        }
-        (OpKind::Memory, OpKind::Register) if general(i.op1_register()) => {
-            by_size!(store, size, mov_mem_reg)
-        }
-        (OpKind::Register, OpKind::Register | OpKind::Memory) => return None,
-        (OpKind::Memory, OpKind::Register) => return None,
-        (OpKind::Register, _) => by_size!(registers, size, mov_reg_imm).writes(size),
-        _ => by_size!(store, size, mov_mem_imm),
-    })
+/// The rows of CMOVcc and SETcc with condition `C`.
+fn conditional<B: Backend, const C: u8>(t: &mut Table<B>, cmov: [Code; 3], set: Code) {
+    t.registers_16_to_64::<Cmov<C>>(cmov);
+    t.inlined_memory_16_to_64::<Cmov<C>>(cmov);
+    t.inlined::<SetRegister<C>, u8>(set);
+    t.inlined_memory::<SetMemory<C>, u8>(set);
 }
 
-/// MOVZX, MOVSX and MOVSXD by source and destination size.
-macro_rules! extend {
-    ($i:expr, $reg:ident, $mem:ident) => {{
-        let (size, memory) = (operand_size($i, 0), $i.op1_kind() == OpKind::Memory);
-        match (operand_size($i, 1), memory) {
-            (1, false) => by_size!(registers, size, $reg::<u8>),
-            (1, true) => by_size!(load, size, $mem::<u8>),
-            (2, false) => by_size!(registers, size, $reg::<u16>),
-            (2, true) => by_size!(load, size, $mem::<u16>),
-            (_, false) => by_size!(registers, size, $reg::<u32>),
-            (_, true) => by_size!(load, size, $mem::<u32>),
-        }
-        .writes(size)
-    }};
+/// The rows of MOVZX (`E` is [`Zero`]) or MOVSX, from 8 and from 16 bits.
+fn extend<B: Backend, E: Extension>(t: &mut Table<B>, from_8: [Code; 3], from_16: [Code; 3]) {
+    t.registers_16_to_64::<Extend<E, u8>>(from_8);
+    t.memory_16_to_64::<Extend<E, u8>>(from_8);
+    t.registers_16_to_64::<Extend<E, u16>>(from_16);
+    t.memory_16_to_64::<Extend<E, u16>>(from_16);
 }
 
-fn cmov(i: &Instruction) -> Threaded {
-    let cc = condition(i);
-    match (operand_size(i, 0), i.op1_kind() == OpKind::Memory) {
-        (2, false) => by_condition!(registers, cc, cmov_reg, u16),
-        (2, true) => by_condition!(memory, cc, cmov_mem, u16),
-        (4, false) => by_condition!(registers, cc, cmov_reg, u32).writes(4),
-        (4, true) => by_condition!(memory, cc, cmov_mem, u32),
-        (_, false) => by_condition!(registers, cc, cmov_reg, u64).writes(8),
-        (_, true) => by_condition!(memory, cc, cmov_mem, u64),
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    mov(t);
+    extend::<B, Zero>(
+        t,
+        [Movzx_r16_rm8, Movzx_r32_rm8, Movzx_r64_rm8],
+        [Movzx_r16_rm16, Movzx_r32_rm16, Movzx_r64_rm16],
+    );
+    extend::<B, Sign>(
+        t,
+        [Movsx_r16_rm8, Movsx_r32_rm8, Movsx_r64_rm8],
+        [Movsx_r16_rm16, Movsx_r32_rm16, Movsx_r64_rm16],
+    );
+    t.registers::<Mov<Register>, u16>(Movsxd_r16_rm16);
+    t.memory::<MovFromMemory, u16>(Movsxd_r16_rm16);
+    t.registers::<Mov<Register>, u32>(Movsxd_r32_rm32);
+    t.memory::<MovFromMemory, u32>(Movsxd_r32_rm32);
+    t.registers::<Extend<Sign, u32>, u64>(Movsxd_r64_rm32);
+    t.memory::<Extend<Sign, u32>, u64>(Movsxd_r64_rm32);
+    t.memory_16_to_64::<Lea>([Lea_r16_m, Lea_r32_m, Lea_r64_m]);
+
+    t.handlers([Xchg_rm8_r8], xchg_reg_reg::<u8>, xchg_mem::<u8>);
+    t.handlers(
+        [Xchg_rm16_r16, Xchg_r16_AX],
+        xchg_reg_reg::<u16>,
+        xchg_mem::<u16>,
+    );
+    t.handlers(
+        [Xchg_rm32_r32, Xchg_r32_EAX],
+        xchg_reg_reg::<u32>,
+        xchg_mem::<u32>,
+    );
+    t.handlers(
+        [Xchg_rm64_r64, Xchg_r64_RAX],
+        xchg_reg_reg::<u64>,
+        xchg_mem::<u64>,
+    );
+    t.handler([Bswap_r16], bswap::<u16>);
+    t.handler([Bswap_r32], bswap::<u32>);
+    t.handler([Bswap_r64], bswap::<u64>);
+    t.inlined::<SignExtendAccumulator<u8>, u16>(Cbw);
+    t.inlined::<SignExtendAccumulator<u16>, u32>(Cwde);
+    t.inlined::<SignExtendAccumulator<u32>, u64>(Cdqe);
+    t.inlined_16_to_64::<SignToDx>([Cwd, Cdq, Cqo]);
+    t.handler([Xlat_m8], xlat);
+    t.set_addend([Xlat_m8], add_al);
+
+    conditional::<B, 0>(
+        t,
+        [Cmovo_r16_rm16, Cmovo_r32_rm32, Cmovo_r64_rm64],
+        Seto_rm8,
+    );
+    conditional::<B, 1>(
+        t,
+        [Cmovno_r16_rm16, Cmovno_r32_rm32, Cmovno_r64_rm64],
+        Setno_rm8,
+    );
+    conditional::<B, 2>(
+        t,
+        [Cmovb_r16_rm16, Cmovb_r32_rm32, Cmovb_r64_rm64],
+        Setb_rm8,
+    );
+    conditional::<B, 3>(
+        t,
+        [Cmovae_r16_rm16, Cmovae_r32_rm32, Cmovae_r64_rm64],
+        Setae_rm8,
+    );
+    conditional::<B, 4>(
+        t,
+        [Cmove_r16_rm16, Cmove_r32_rm32, Cmove_r64_rm64],
+        Sete_rm8,
+    );
+    conditional::<B, 5>(
+        t,
+        [Cmovne_r16_rm16, Cmovne_r32_rm32, Cmovne_r64_rm64],
+        Setne_rm8,
+    );
+    conditional::<B, 6>(
+        t,
+        [Cmovbe_r16_rm16, Cmovbe_r32_rm32, Cmovbe_r64_rm64],
+        Setbe_rm8,
+    );
+    conditional::<B, 7>(
+        t,
+        [Cmova_r16_rm16, Cmova_r32_rm32, Cmova_r64_rm64],
+        Seta_rm8,
+    );
+    conditional::<B, 8>(
+        t,
+        [Cmovs_r16_rm16, Cmovs_r32_rm32, Cmovs_r64_rm64],
+        Sets_rm8,
+    );
+    conditional::<B, 9>(
+        t,
+        [Cmovns_r16_rm16, Cmovns_r32_rm32, Cmovns_r64_rm64],
+        Setns_rm8,
+    );
+    conditional::<B, 10>(
+        t,
+        [Cmovp_r16_rm16, Cmovp_r32_rm32, Cmovp_r64_rm64],
+        Setp_rm8,
+    );
+    conditional::<B, 11>(
+        t,
+        [Cmovnp_r16_rm16, Cmovnp_r32_rm32, Cmovnp_r64_rm64],
+        Setnp_rm8,
+    );
+    conditional::<B, 12>(
+        t,
+        [Cmovl_r16_rm16, Cmovl_r32_rm32, Cmovl_r64_rm64],
+        Setl_rm8,
+    );
+    conditional::<B, 13>(
+        t,
+        [Cmovge_r16_rm16, Cmovge_r32_rm32, Cmovge_r64_rm64],
+        Setge_rm8,
+    );
+    conditional::<B, 14>(
+        t,
+        [Cmovle_r16_rm16, Cmovle_r32_rm32, Cmovle_r64_rm64],
+        Setle_rm8,
+    );
+    conditional::<B, 15>(
+        t,
+        [Cmovg_r16_rm16, Cmovg_r32_rm32, Cmovg_r64_rm64],
+        Setg_rm8,
+    );
+    no_operations(t);
+}
+
+fn mov<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    let rm_r = [Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64];
+    t.registers_8_to_64::<Mov<Register>>(rm_r);
+    t.memory_8_to_64::<Mov<Register>>(rm_r);
+    let r_rm = [Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64];
+    t.registers_8_to_64::<Mov<Register>>(r_rm);
+    t.memory_8_to_64::<MovFromMemory>(r_rm);
+    let rm_imm = [Mov_rm8_imm8, Mov_rm16_imm16, Mov_rm32_imm32, Mov_rm64_imm32];
+    t.registers_8_to_64::<Mov<Immediate>>(rm_imm);
+    t.memory_8_to_64::<Mov<Immediate>>(rm_imm);
+    t.registers_8_to_64::<Mov<Immediate>>([
+        Mov_r8_imm8,
+        Mov_r16_imm16,
+        Mov_r32_imm32,
+        Mov_r64_imm64,
+    ]);
+    t.memory_8_to_64::<MovFromMemory>([
+        Mov_AL_moffs8,
+        Mov_AX_moffs16,
+        Mov_EAX_moffs32,
+        Mov_RAX_moffs64,
+    ]);
+    t.memory_8_to_64::<Mov<Register>>([
+        Mov_moffs8_AL,
+        Mov_moffs16_AX,
+        Mov_moffs32_EAX,
+        Mov_moffs64_RAX,
+    ]);
+}
+
+/// NOP, PAUSE, and the hints, which `decode` leaves without a memory operand.
+fn no_operations<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    for code in [
+        Nopw,
+        Nopd,
+        Nopq,
+        Reservednop_rm16_r16_0F0D,
+        Reservednop_rm32_r32_0F0D,
+        Reservednop_rm64_r64_0F0D,
+        Reservednop_rm16_r16_0F18,
+        Reservednop_rm32_r32_0F18,
+        Reservednop_rm64_r64_0F18,
+        Reservednop_rm16_r16_0F19,
+        Reservednop_rm32_r32_0F19,
+        Reservednop_rm64_r64_0F19,
+        Reservednop_rm16_r16_0F1A,
+        Reservednop_rm32_r32_0F1A,
+        Reservednop_rm64_r64_0F1A,
+        Reservednop_rm16_r16_0F1B,
+        Reservednop_rm32_r32_0F1B,
+        Reservednop_rm64_r64_0F1B,
+        Reservednop_rm16_r16_0F1C,
+        Reservednop_rm32_r32_0F1C,
+        Reservednop_rm64_r64_0F1C,
+        Reservednop_rm16_r16_0F1D,
+        Reservednop_rm32_r32_0F1D,
+        Reservednop_rm64_r64_0F1D,
+        Reservednop_rm16_r16_0F1E,
+        Reservednop_rm32_r32_0F1E,
+        Reservednop_rm64_r64_0F1E,
+        Reservednop_rm16_r16_0F1F,
+        Reservednop_rm32_r32_0F1F,
+        Reservednop_rm64_r64_0F1F,
+    ] {
+        t.inlined::<Nop, u64>(code);
     }
-}
-
-fn xchg(i: &Instruction, insn: &Insn) -> Handler {
-    let size = operand_size(i, 0);
-    if insn.prefix & Insn::MEM != 0 {
-        by_size!(size, xchg_mem)
-    } else {
-        by_size!(size, xchg_reg_reg)
-    }
-}
-
-/// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
-    Some(match i.mnemonic() {
-        Mnemonic::Mov => return mov(i),
-        Mnemonic::Movzx => extend!(i, movzx_reg, movzx_mem),
-        Mnemonic::Movsx | Mnemonic::Movsxd => extend!(i, movsx_reg, movsx_mem),
-        Mnemonic::Lea => {
-            let size = operand_size(i, 0);
-            by_size!(load, size, lea).writes(size)
-        }
-        Mnemonic::Cbw => threaded!(widen_ax, u8, u16),
-        Mnemonic::Cwde => threaded!(widen_ax, u16, u32),
-        Mnemonic::Cdqe => threaded!(widen_ax, u32, u64),
-        Mnemonic::Cwd => threaded!(sign_to_dx, u16),
-        Mnemonic::Cdq => threaded!(sign_to_dx, u32),
-        Mnemonic::Cqo => threaded!(sign_to_dx, u64),
-        Mnemonic::Nop | Mnemonic::Reservednop => threaded!(nop).passes(Passes::Same),
-        Mnemonic::Cmovo
-        | Mnemonic::Cmovno
-        | Mnemonic::Cmovb
-        | Mnemonic::Cmovae
-        | Mnemonic::Cmove
-        | Mnemonic::Cmovne
-        | Mnemonic::Cmovbe
-        | Mnemonic::Cmova
-        | Mnemonic::Cmovs
-        | Mnemonic::Cmovns
-        | Mnemonic::Cmovp
-        | Mnemonic::Cmovnp
-        | Mnemonic::Cmovl
-        | Mnemonic::Cmovge
-        | Mnemonic::Cmovle
-        | Mnemonic::Cmovg => cmov(i),
-        Mnemonic::Seto
-        | Mnemonic::Setno
-        | Mnemonic::Setb
-        | Mnemonic::Setae
-        | Mnemonic::Sete
-        | Mnemonic::Setne
-        | Mnemonic::Setbe
-        | Mnemonic::Seta
-        | Mnemonic::Sets
-        | Mnemonic::Setns
-        | Mnemonic::Setp
-        | Mnemonic::Setnp
-        | Mnemonic::Setl
-        | Mnemonic::Setge
-        | Mnemonic::Setle
-        | Mnemonic::Setg => {
-            if i.op0_kind() == OpKind::Memory {
-                by_condition!(memory, condition(i), set_mem)
-            } else {
-                by_condition!(threaded, condition(i), set_reg)
-            }
-        }
-        _ => return None,
-    })
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
-    Some(match i.mnemonic() {
-        Mnemonic::Xchg => xchg(i, insn),
-        Mnemonic::Bswap => by_size!(operand_size(i, 0), bswap),
-        Mnemonic::Salc => salc,
-        Mnemonic::Lahf => lahf,
-        Mnemonic::Sahf => sahf,
-        Mnemonic::Clc => clc,
-        Mnemonic::Stc => stc,
-        Mnemonic::Cmc => cmc,
-        Mnemonic::Cld => cld,
-        Mnemonic::Std => std,
-        Mnemonic::Pause => pause,
-        Mnemonic::Xlatb => xlat,
-        _ => return None,
-    })
+    t.handler([Pause], pause);
 }

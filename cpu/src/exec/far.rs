@@ -1,8 +1,8 @@
 //! Far transfers: JMP, CALL and RET to another segment, call gates, IRET, and software interrupts.
 
-use iced_x86::{Code, Instruction};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::frame::Frame;
@@ -391,29 +391,27 @@ fn int1(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(flow)
 }
 
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Jmp_ptr1616 | Code::Jmp_ptr1632 => jmp_direct,
-        Code::Call_ptr1616 => call_direct::<u16>,
-        Code::Call_ptr1632 => call_direct::<u32>,
-        Code::Jmp_m1616 => jmp_memory::<u16>,
-        Code::Jmp_m1632 => jmp_memory::<u32>,
-        Code::Jmp_m1664 => jmp_memory::<u64>,
-        Code::Call_m1616 => call_memory::<u16>,
-        Code::Call_m1632 => call_memory::<u32>,
-        Code::Call_m1664 => call_memory::<u64>,
-        Code::Retfw | Code::Retfw_imm16 => retf::<u16>,
-        Code::Retfd | Code::Retfd_imm16 => retf::<u32>,
-        Code::Retfq | Code::Retfq_imm16 => retf::<u64>,
-        Code::Iretw => iret::<u16>,
-        Code::Iretd => iret::<u32>,
-        Code::Iretq => iret::<u64>,
-        Code::Int_imm8 => int,
-        Code::Int3 => int3,
-        Code::Into => into,
-        Code::Bound_r16_m1616 => bound::<u16>,
-        Code::Bound_r32_m3232 => bound::<u32>,
-        Code::Int1 => int1,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Jmp_ptr1616, Jmp_ptr1632], jmp_direct);
+    t.handler([Call_ptr1616], call_direct::<u16>);
+    t.handler([Call_ptr1632], call_direct::<u32>);
+    t.handler([Jmp_m1616], jmp_memory::<u16>);
+    t.handler([Jmp_m1632], jmp_memory::<u32>);
+    t.handler([Jmp_m1664], jmp_memory::<u64>);
+    t.handler([Call_m1616], call_memory::<u16>);
+    t.handler([Call_m1632], call_memory::<u32>);
+    t.handler([Call_m1664], call_memory::<u64>);
+    t.handler([Retfw, Retfw_imm16], retf::<u16>);
+    t.handler([Retfd, Retfd_imm16], retf::<u32>);
+    t.handler([Retfq, Retfq_imm16], retf::<u64>);
+    t.handler([Iretw], iret::<u16>);
+    t.handler([Iretd], iret::<u32>);
+    t.handler([Iretq], iret::<u64>);
+    t.handler([Int_imm8], int);
+    t.handler([Int3], int3);
+    t.handler([Into], into);
+    t.handler([Bound_r16_m1616], bound::<u16>);
+    t.handler([Bound_r32_m3232], bound::<u32>);
+    t.handler([Int1], int1);
 }

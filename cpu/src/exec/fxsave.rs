@@ -1,10 +1,10 @@
 //! FXSAVE and FXRSTOR (SDM Vol. 1 10.5).
 
-use iced_x86::{Code, Instruction};
+use iced_x86::Code;
 
 use super::simd::MXCSR_MASK;
 use super::x87;
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 
@@ -95,13 +95,10 @@ fn fxrstor<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Fxsave_m512byte => fxsave::<false>,
-        Code::Fxsave64_m512byte => fxsave::<true>,
-        Code::Fxrstor_m512byte => fxrstor::<false>,
-        Code::Fxrstor64_m512byte => fxrstor::<true>,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Fxsave_m512byte], fxsave::<false>);
+    t.handler([Fxsave64_m512byte], fxsave::<true>);
+    t.handler([Fxrstor_m512byte], fxrstor::<false>);
+    t.handler([Fxrstor64_m512byte], fxrstor::<true>);
 }

@@ -1,8 +1,8 @@
 //! Port I/O: IN, OUT, INS, OUTS (SDM Vol. 1 chapter 19).
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
@@ -149,37 +149,24 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    let dx =
-        i.op_register(if i.mnemonic() == Mnemonic::In { 1 } else { 0 }) == iced_x86::Register::DX;
-    Some(match i.mnemonic() {
-        Mnemonic::In => match (i.op0_register().size(), dx) {
-            (1, false) => in_::<false, u8>,
-            (1, true) => in_::<true, u8>,
-            (2, false) => in_::<false, u16>,
-            (2, true) => in_::<true, u16>,
-            (_, false) => in_::<false, u32>,
-            (_, true) => in_::<true, u32>,
-        },
-        Mnemonic::Out => match (i.op1_register().size(), dx) {
-            (1, false) => out::<false, u8>,
-            (1, true) => out::<true, u8>,
-            (2, false) => out::<false, u16>,
-            (2, true) => out::<true, u16>,
-            (_, false) => out::<false, u32>,
-            (_, true) => out::<true, u32>,
-        },
-        Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => match i.memory_size().size() {
-            1 => string::<true, u8>,
-            2 => string::<true, u16>,
-            _ => string::<true, u32>,
-        },
-        Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => match i.memory_size().size() {
-            1 => string::<false, u8>,
-            2 => string::<false, u16>,
-            _ => string::<false, u32>,
-        },
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([In_AL_imm8], in_::<false, u8>);
+    t.handler([In_AX_imm8], in_::<false, u16>);
+    t.handler([In_EAX_imm8], in_::<false, u32>);
+    t.handler([In_AL_DX], in_::<true, u8>);
+    t.handler([In_AX_DX], in_::<true, u16>);
+    t.handler([In_EAX_DX], in_::<true, u32>);
+    t.handler([Out_imm8_AL], out::<false, u8>);
+    t.handler([Out_imm8_AX], out::<false, u16>);
+    t.handler([Out_imm8_EAX], out::<false, u32>);
+    t.handler([Out_DX_AL], out::<true, u8>);
+    t.handler([Out_DX_AX], out::<true, u16>);
+    t.handler([Out_DX_EAX], out::<true, u32>);
+    t.handler([Insb_m8_DX], string::<true, u8>);
+    t.handler([Insw_m16_DX], string::<true, u16>);
+    t.handler([Insd_m32_DX], string::<true, u32>);
+    t.handler([Outsb_DX_m8], string::<false, u8>);
+    t.handler([Outsw_DX_m16], string::<false, u16>);
+    t.handler([Outsd_DX_m32], string::<false, u32>);
 }

@@ -1,10 +1,8 @@
 //! Multiplication and division, and the decimal adjustments of compatibility mode.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::{by_size, operand_size};
-use crate::backend::interpreter::dispatch::Threaded;
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Memory, Registers, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
@@ -63,7 +61,7 @@ fn imul1<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// The product becomes the destination register; returns what is passed on.
+/// Writes the product to the destination register, and returns the register's value.
 #[inline(always)]
 fn imul_into<T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T) -> u64 {
     let (low, _, over) = signed(a, b);
@@ -71,33 +69,55 @@ fn imul_into<T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T) -> u64 {
     cpu.set(insn.dst, low)
 }
 
-fn imul2_reg<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(insn.dst, passed);
-    let b = cpu.second::<N, T>(insn.src, passed);
-    imul_into(cpu, insn, a, b)
+/// IMUL with two operands.
+struct Imul2;
+
+impl Registers for Imul2 {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let a = cpu.first::<N, T>(insn.dst, forwarded);
+        let b = cpu.second::<N, T>(insn.src, forwarded);
+        imul_into(cpu, insn, a, b)
+    }
 }
 
-fn imul2_mem<const HIT: bool, const N: u8, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
-    Ok(imul_into(cpu, insn, cpu.r::<T>(insn.dst), b))
+impl Memory for Imul2 {
+    const WRITES: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let b = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, forwarded))?;
+        Ok(imul_into(cpu, insn, cpu.r::<T>(insn.dst), b))
+    }
 }
 
-fn imul3_reg<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.second::<N, T>(insn.src, passed);
-    imul_into(cpu, insn, a, T::from_u64(insn.imm))
+/// IMUL with three operands, of which the last is an immediate.
+struct Imul3;
+
+impl Registers for Imul3 {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let a = cpu.second::<N, T>(insn.src, forwarded);
+        imul_into(cpu, insn, a, T::from_u64(insn.imm))
+    }
 }
 
-fn imul3_mem<const HIT: bool, const N: u8, T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    passed: u64,
-) -> Result<u64, Abort> {
-    let a = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, passed))?;
-    Ok(imul_into(cpu, insn, a, T::from_u64(insn.imm)))
+impl Memory for Imul3 {
+    const WRITES: bool = true;
+
+    #[inline(always)]
+    fn execute<const HIT: bool, const N: u8, T: Int>(
+        cpu: &mut Cpu,
+        insn: &Insn,
+        forwarded: u64,
+    ) -> Result<u64, Abort> {
+        let a = cpu.load_if::<HIT, T>(cpu.ea_of::<N>(insn, forwarded))?;
+        Ok(imul_into(cpu, insn, a, T::from_u64(insn.imm)))
+    }
 }
 
 #[cold]
@@ -209,35 +229,42 @@ fn aad(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
-    let size = operand_size(i, 0);
-    Some(
-        match (i.mnemonic(), i.op_count(), i.op_kind(1)) {
-            (Mnemonic::Imul, 2, OpKind::Register) => by_size!(registers, size, imul2_reg),
-            (Mnemonic::Imul, 2, _) => by_size!(load, size, imul2_mem),
-            (Mnemonic::Imul, 3, OpKind::Register) => by_size!(registers, size, imul3_reg),
-            (Mnemonic::Imul, 3, _) => by_size!(load, size, imul3_mem),
-            _ => return None,
-        }
-        .writes(size),
-    )
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    let size = || operand_size(i, 0);
-    Some(match i.mnemonic() {
-        Mnemonic::Mul => by_size!(size(), mul),
-        Mnemonic::Imul => by_size!(size(), imul1),
-        Mnemonic::Div => by_size!(size(), div),
-        Mnemonic::Idiv => by_size!(size(), idiv),
-        Mnemonic::Daa => decimal::<false>,
-        Mnemonic::Das => decimal::<true>,
-        Mnemonic::Aaa => ascii::<false>,
-        Mnemonic::Aas => ascii::<true>,
-        Mnemonic::Aam => aam,
-        Mnemonic::Aad => aad,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Mul_rm8], mul::<u8>);
+    t.handler([Mul_rm16], mul::<u16>);
+    t.handler([Mul_rm32], mul::<u32>);
+    t.handler([Mul_rm64], mul::<u64>);
+    t.handler([Imul_rm8], imul1::<u8>);
+    t.handler([Imul_rm16], imul1::<u16>);
+    t.handler([Imul_rm32], imul1::<u32>);
+    t.handler([Imul_rm64], imul1::<u64>);
+    let r_rm = [Imul_r16_rm16, Imul_r32_rm32, Imul_r64_rm64];
+    t.registers_16_to_64::<Imul2>(r_rm);
+    t.memory_16_to_64::<Imul2>(r_rm);
+    for r_rm_imm in [
+        [
+            Imul_r16_rm16_imm16,
+            Imul_r32_rm32_imm32,
+            Imul_r64_rm64_imm32,
+        ],
+        [Imul_r16_rm16_imm8, Imul_r32_rm32_imm8, Imul_r64_rm64_imm8],
+    ] {
+        t.registers_16_to_64::<Imul3>(r_rm_imm);
+        t.memory_16_to_64::<Imul3>(r_rm_imm);
+    }
+    t.handler([Div_rm8], div::<u8>);
+    t.handler([Div_rm16], div::<u16>);
+    t.handler([Div_rm32], div::<u32>);
+    t.handler([Div_rm64], div::<u64>);
+    t.handler([Idiv_rm8], idiv::<u8>);
+    t.handler([Idiv_rm16], idiv::<u16>);
+    t.handler([Idiv_rm32], idiv::<u32>);
+    t.handler([Idiv_rm64], idiv::<u64>);
+    t.handler([Daa], decimal::<false>);
+    t.handler([Das], decimal::<true>);
+    t.handler([Aaa], ascii::<false>);
+    t.handler([Aas], ascii::<true>);
+    t.handler([Aam_imm8], aam);
+    t.handler([Aad_imm8], aad);
 }

@@ -1,9 +1,8 @@
 //! Segment registers: loading and storing them, and asking about selectors.
 
-use iced_x86::{Code, Instruction};
+use iced_x86::Code;
 
-use super::by_size;
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::PendingWork;
@@ -28,16 +27,18 @@ fn after_ss(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// MOV to a segment register.
-fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
+/// MOV to a segment register; to CS it is #UD.
+fn mov_to_segment(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let register = usize::from(insn.dst);
+    if register == sreg::CS {
+        return Err(cpu.ud());
+    }
     let selector = operand(cpu, insn, insn.src)?;
-    cpu.load_segment(insn.dst.into(), selector)?;
+    cpu.load_segment(register, selector)?;
+    if register == sreg::SS {
+        return after_ss(cpu, insn);
+    }
     Ok(Flow::Next)
-}
-
-fn load_ss(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    load(cpu, insn)?;
-    after_ss(cpu, insn)
 }
 
 /// MOV from a segment register: 16 bits to memory, zero-extended to a register.
@@ -170,7 +171,7 @@ fn arpl(cpu: &mut Cpu, insn: &Insn) -> Exec {
     set_zf(cpu, raise)
 }
 
-/// SLDT and STR: `aux` selects. 16 bits to memory, zero-extended to a register.
+/// STR (`TASK`) and SLDT: 16 bits to memory, zero-extended to a register.
 fn store_system<T: Int, const TASK: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
     let selector = if TASK {
@@ -235,65 +236,68 @@ fn system_segment(cpu: &mut Cpu, selector: u16, types: &[u8]) -> Result<Descript
     Ok(d)
 }
 
-pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16 => {
-            match usize::from(insn.dst) {
-                // MOV CS is #UD.
-                sreg::CS => return None,
-                sreg::SS => load_ss,
-                _ => load,
-            }
-        }
-        Code::Mov_rm16_Sreg => store::<u16>,
-        Code::Mov_r32m16_Sreg => store::<u32>,
-        Code::Mov_r64m16_Sreg => store::<u64>,
-        Code::Pushw_ES
-        | Code::Pushw_CS
-        | Code::Pushw_SS
-        | Code::Pushw_DS
-        | Code::Pushw_FS
-        | Code::Pushw_GS => push::<u16>,
-        Code::Pushd_ES
-        | Code::Pushd_CS
-        | Code::Pushd_SS
-        | Code::Pushd_DS
-        | Code::Pushd_FS
-        | Code::Pushd_GS => push::<u32>,
-        Code::Pushq_FS | Code::Pushq_GS => push::<u64>,
-        Code::Popw_SS => pop_ss::<u16>,
-        Code::Popd_SS => pop_ss::<u32>,
-        Code::Popw_ES | Code::Popw_DS | Code::Popw_FS | Code::Popw_GS => pop::<u16>,
-        Code::Popd_ES | Code::Popd_DS | Code::Popd_FS | Code::Popd_GS => pop::<u32>,
-        Code::Popq_FS | Code::Popq_GS => pop::<u64>,
-        Code::Les_r16_m1616
-        | Code::Lds_r16_m1616
-        | Code::Lss_r16_m1616
-        | Code::Lfs_r16_m1616
-        | Code::Lgs_r16_m1616 => load_pointer::<u16>,
-        Code::Les_r32_m1632
-        | Code::Lds_r32_m1632
-        | Code::Lss_r32_m1632
-        | Code::Lfs_r32_m1632
-        | Code::Lgs_r32_m1632 => load_pointer::<u32>,
-        Code::Lss_r64_m1664 | Code::Lfs_r64_m1664 | Code::Lgs_r64_m1664 => load_pointer::<u64>,
-        Code::Lar_r16_rm16 | Code::Lar_r32_r32m16 | Code::Lar_r64_r64m16 => {
-            by_size!(i.op_register(0).size(), lar)
-        }
-        Code::Lsl_r16_rm16 | Code::Lsl_r32_r32m16 | Code::Lsl_r64_r64m16 => {
-            by_size!(i.op_register(0).size(), lsl)
-        }
-        Code::Verr_rm16 | Code::Verr_r32m16 | Code::Verr_r64m16 => verr,
-        Code::Verw_rm16 | Code::Verw_r32m16 | Code::Verw_r64m16 => verw,
-        Code::Arpl_rm16_r16 | Code::Arpl_r32m16_r32 => arpl,
-        Code::Sldt_rm16 => store_system::<u16, false>,
-        Code::Sldt_r32m16 => store_system::<u32, false>,
-        Code::Sldt_r64m16 => store_system::<u64, false>,
-        Code::Str_rm16 => store_system::<u16, true>,
-        Code::Str_r32m16 => store_system::<u32, true>,
-        Code::Str_r64m16 => store_system::<u64, true>,
-        Code::Lldt_rm16 | Code::Lldt_r32m16 | Code::Lldt_r64m16 => lldt,
-        Code::Ltr_rm16 | Code::Ltr_r32m16 | Code::Ltr_r64m16 => ltr,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler(
+        [Mov_Sreg_rm16, Mov_Sreg_r32m16, Mov_Sreg_r64m16],
+        mov_to_segment,
+    );
+    t.handler([Mov_rm16_Sreg], store::<u16>);
+    t.handler([Mov_r32m16_Sreg], store::<u32>);
+    t.handler([Mov_r64m16_Sreg], store::<u64>);
+    t.handler(
+        [Pushw_ES, Pushw_CS, Pushw_SS, Pushw_DS, Pushw_FS, Pushw_GS],
+        push::<u16>,
+    );
+    t.handler(
+        [Pushd_ES, Pushd_CS, Pushd_SS, Pushd_DS, Pushd_FS, Pushd_GS],
+        push::<u32>,
+    );
+    t.handler([Pushq_FS, Pushq_GS], push::<u64>);
+    t.handler([Popw_SS], pop_ss::<u16>);
+    t.handler([Popd_SS], pop_ss::<u32>);
+    t.handler([Popw_ES, Popw_DS, Popw_FS, Popw_GS], pop::<u16>);
+    t.handler([Popd_ES, Popd_DS, Popd_FS, Popd_GS], pop::<u32>);
+    t.handler([Popq_FS, Popq_GS], pop::<u64>);
+    t.handler(
+        [
+            Les_r16_m1616,
+            Lds_r16_m1616,
+            Lss_r16_m1616,
+            Lfs_r16_m1616,
+            Lgs_r16_m1616,
+        ],
+        load_pointer::<u16>,
+    );
+    t.handler(
+        [
+            Les_r32_m1632,
+            Lds_r32_m1632,
+            Lss_r32_m1632,
+            Lfs_r32_m1632,
+            Lgs_r32_m1632,
+        ],
+        load_pointer::<u32>,
+    );
+    t.handler(
+        [Lss_r64_m1664, Lfs_r64_m1664, Lgs_r64_m1664],
+        load_pointer::<u64>,
+    );
+    t.handler([Lar_r16_rm16], lar::<u16>);
+    t.handler([Lar_r32_r32m16], lar::<u32>);
+    t.handler([Lar_r64_r64m16], lar::<u64>);
+    t.handler([Lsl_r16_rm16], lsl::<u16>);
+    t.handler([Lsl_r32_r32m16], lsl::<u32>);
+    t.handler([Lsl_r64_r64m16], lsl::<u64>);
+    t.handler([Verr_rm16, Verr_r32m16, Verr_r64m16], verr);
+    t.handler([Verw_rm16, Verw_r32m16, Verw_r64m16], verw);
+    t.handler([Arpl_rm16_r16, Arpl_r32m16_r32], arpl);
+    t.handler([Sldt_rm16], store_system::<u16, false>);
+    t.handler([Sldt_r32m16], store_system::<u32, false>);
+    t.handler([Sldt_r64m16], store_system::<u64, false>);
+    t.handler([Str_rm16], store_system::<u16, true>);
+    t.handler([Str_r32m16], store_system::<u32, true>);
+    t.handler([Str_r64m16], store_system::<u64, true>);
+    t.handler([Lldt_rm16, Lldt_r32m16, Lldt_r64m16], lldt);
+    t.handler([Ltr_rm16, Ltr_r32m16, Ltr_r64m16], ltr);
 }

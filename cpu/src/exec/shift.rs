@@ -3,11 +3,12 @@
 //! OF is defined for counts of one only; for others it is computed by the same formula, as
 //! processors do.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use std::marker::PhantomData;
 
-use super::{by_size, operand_size};
-use crate::backend::interpreter::dispatch::Threaded;
-use crate::exec::Handler;
+use iced_x86::Code;
+
+use crate::exec::table::{Backend, Handler, Inlined, Registers, Table};
+use crate::insn::operand::NONE;
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
@@ -132,56 +133,56 @@ fn masked<T: Int>(n: u64) -> u32 {
     n as u32 & if T::BITS == 64 { 63 } else { 31 }
 }
 
-#[inline(always)]
-fn reg<O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, n: u32) -> u64 {
-    // With a count of zero the flags stay, but a 32-bit register is still zero-extended.
-    let r = if n == 0 { a } else { O::apply(cpu, a, n) };
-    cpu.set(insn.dst, r)
+/// Where the count of a shift is.
+trait Count {
+    /// The count, not masked. `forwarded` is the value of operand `N`.
+    fn read<const N: u8>(cpu: &Cpu, insn: &Insn, forwarded: u64) -> u64;
 }
 
-#[inline(always)]
-fn mem<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, n: u32) -> Exec {
-    cpu.modify_if::<HIT, T>(insn, cpu.ea(insn), move |cpu, a| {
-        if n == 0 { a } else { O::apply(cpu, a, n) }
-    })?;
-    Ok(Flow::Next)
-}
-
-fn reg_imm<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(insn.dst, passed);
-    reg::<O, T>(cpu, insn, a, masked::<T>(insn.imm))
-}
-
-fn mem_imm<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    mem::<HIT, O, T>(cpu, insn, masked::<T>(insn.imm))
-}
-
-/// The second register is CL.
-fn reg_cl<const N: u8, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> u64 {
-    let a = cpu.first::<N, T>(insn.dst, passed);
-    let n = cpu.second::<N, u64>(gpr::RCX as u8, passed);
-    reg::<O, T>(cpu, insn, a, masked::<T>(n))
-}
-
-fn mem_cl<const HIT: bool, O: Shift, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    mem::<HIT, O, T>(cpu, insn, masked::<T>(cpu.gpr[gpr::RCX]))
-}
-
-fn shift<O: Shift>(i: &Instruction) -> Threaded {
-    let size = operand_size(i, 0);
-    match (
-        i.op0_kind() == OpKind::Memory,
-        i.op1_kind() == OpKind::Register,
-    ) {
-        (false, false) => by_size!(registers, size, reg_imm::<O>).writes(size),
-        (false, true) => by_size!(registers, size, reg_cl::<O>).writes(size),
-        (true, false) => by_size!(memory, size, mem_imm::<O>),
-        (true, true) => by_size!(memory, size, mem_cl::<O>),
+struct Immediate;
+impl Count for Immediate {
+    #[inline(always)]
+    fn read<const N: u8>(_: &Cpu, insn: &Insn, _: u64) -> u64 {
+        insn.imm
     }
 }
 
-/// SHLD and SHRD of `a`, shifting in bits of `b`. For 16-bit operands and counts above 16 the
-/// result is undefined; what processors give is the operands repeated: a, b, a.
+/// The second register operand is CL.
+struct Cl;
+impl Count for Cl {
+    #[inline(always)]
+    fn read<const N: u8>(cpu: &Cpu, _: &Insn, forwarded: u64) -> u64 {
+        cpu.second::<N, u64>(gpr::RCX as u8, forwarded)
+    }
+}
+
+/// [`Shift`] `O` by `K` of a register or memory.
+struct By<O, K>(PhantomData<(O, K)>);
+
+impl<O: Shift, K: Count> Registers for By<O, K> {
+    #[inline(always)]
+    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
+        let a = cpu.first::<N, T>(insn.dst, forwarded);
+        let n = masked::<T>(K::read::<N>(cpu, insn, forwarded));
+        // With a count of zero the flags stay, but a 32-bit register is still zero-extended.
+        let r = if n == 0 { a } else { O::apply(cpu, a, n) };
+        cpu.set(insn.dst, r)
+    }
+}
+
+impl<O: Shift, K: Count> Inlined for By<O, K> {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let n = masked::<T>(K::read::<NONE>(cpu, insn, 0));
+        cpu.modify_if::<HIT, T>(insn, cpu.ea(insn), move |cpu, a| {
+            if n == 0 { a } else { O::apply(cpu, a, n) }
+        })?;
+        Ok(Flow::Next)
+    }
+}
+
+/// SHLD and SHRD of `a`, shifting in bits of `b`. For 16-bit operands and counts above 16 the manual
+/// leaves the result undefined. Processors shift the operands repeated: a, b, a.
 #[inline(always)]
 fn double<const LEFT: bool, T: Int>(cpu: &mut Cpu, a: T, b: T, n: u32) -> T {
     if n == 0 {
@@ -210,16 +211,16 @@ fn double<const LEFT: bool, T: Int>(cpu: &mut Cpu, a: T, b: T, n: u32) -> T {
     r
 }
 
-fn double_reg<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { insn.imm });
+fn double_reg<const LEFT: bool, K: Count, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let n = masked::<T>(K::read::<NONE>(cpu, insn, 0));
     let (a, b) = (cpu.r::<T>(insn.dst), cpu.r::<T>(insn.src));
     let r = double::<LEFT, T>(cpu, a, b, n);
     cpu.w(insn.dst, r);
     Ok(Flow::Next)
 }
 
-fn double_mem<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let n = masked::<T>(if CL { cpu.gpr[gpr::RCX] } else { insn.imm });
+fn double_mem<const LEFT: bool, K: Count, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let n = masked::<T>(K::read::<NONE>(cpu, insn, 0));
     let b = cpu.r::<T>(insn.src);
     cpu.modify(insn, cpu.ea(insn), |cpu, a: T| {
         double::<LEFT, T>(cpu, a, b, n)
@@ -227,47 +228,90 @@ fn double_mem<const LEFT: bool, const CL: bool, T: Int>(cpu: &mut Cpu, insn: &In
     Ok(Flow::Next)
 }
 
-fn double_shift<const LEFT: bool>(i: &Instruction) -> Handler {
-    let size = operand_size(i, 0);
-    match (
-        i.op0_kind() == OpKind::Memory,
-        i.op2_kind() == OpKind::Register,
-        size,
-    ) {
-        (false, false, 2) => double_reg::<LEFT, false, u16>,
-        (false, false, 4) => double_reg::<LEFT, false, u32>,
-        (false, false, _) => double_reg::<LEFT, false, u64>,
-        (false, true, 2) => double_reg::<LEFT, true, u16>,
-        (false, true, 4) => double_reg::<LEFT, true, u32>,
-        (false, true, _) => double_reg::<LEFT, true, u64>,
-        (true, false, 2) => double_mem::<LEFT, false, u16>,
-        (true, false, 4) => double_mem::<LEFT, false, u32>,
-        (true, false, _) => double_mem::<LEFT, false, u64>,
-        (true, true, 2) => double_mem::<LEFT, true, u16>,
-        (true, true, 4) => double_mem::<LEFT, true, u32>,
-        (true, true, _) => double_mem::<LEFT, true, u64>,
+/// The rows of [`Shift`] `O`: by an immediate, by one, and by CL.
+fn shift<B: Backend, O: Shift>(t: &mut Table<B>, imm: [Code; 4], one: [Code; 4], cl: [Code; 4]) {
+    by::<B, O, Immediate>(t, imm);
+    by::<B, O, Immediate>(t, one);
+    by::<B, O, Cl>(t, cl);
+}
+
+fn by<B: Backend, O: Shift, K: Count>(t: &mut Table<B>, codes: [Code; 4]) {
+    t.registers_8_to_64::<By<O, K>>(codes);
+    let [c8, words @ ..] = codes;
+    t.inlined_memory::<By<O, K>, u8>(c8);
+    t.inlined_memory_16_to_64::<By<O, K>>(words);
+}
+
+/// The rows of SHLD (`LEFT`) or SHRD by `K`.
+fn double_shift<B: Backend, const LEFT: bool, K: Count>(t: &mut Table<B>, codes: [Code; 3]) {
+    let handlers: [[Handler; 2]; 3] = [
+        [double_reg::<LEFT, K, u16>, double_mem::<LEFT, K, u16>],
+        [double_reg::<LEFT, K, u32>, double_mem::<LEFT, K, u32>],
+        [double_reg::<LEFT, K, u64>, double_mem::<LEFT, K, u64>],
+    ];
+    for (code, [register, memory]) in codes.into_iter().zip(handlers) {
+        t.handlers([code], register, memory);
     }
 }
 
-/// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
-    Some(match i.mnemonic() {
-        Mnemonic::Shl | Mnemonic::Sal => shift::<Shl>(i),
-        Mnemonic::Shr => shift::<Shr>(i),
-        Mnemonic::Sar => shift::<Sar>(i),
-        Mnemonic::Rol => shift::<Rol>(i),
-        Mnemonic::Ror => shift::<Ror>(i),
-        Mnemonic::Rcl => shift::<Rcl>(i),
-        Mnemonic::Rcr => shift::<Rcr>(i),
-        _ => return None,
-    })
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    match i.mnemonic() {
-        Mnemonic::Shld => Some(double_shift::<true>(i)),
-        Mnemonic::Shrd => Some(double_shift::<false>(i)),
-        _ => None,
-    }
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    shift::<B, Rol>(
+        t,
+        [Rol_rm8_imm8, Rol_rm16_imm8, Rol_rm32_imm8, Rol_rm64_imm8],
+        [Rol_rm8_1, Rol_rm16_1, Rol_rm32_1, Rol_rm64_1],
+        [Rol_rm8_CL, Rol_rm16_CL, Rol_rm32_CL, Rol_rm64_CL],
+    );
+    shift::<B, Ror>(
+        t,
+        [Ror_rm8_imm8, Ror_rm16_imm8, Ror_rm32_imm8, Ror_rm64_imm8],
+        [Ror_rm8_1, Ror_rm16_1, Ror_rm32_1, Ror_rm64_1],
+        [Ror_rm8_CL, Ror_rm16_CL, Ror_rm32_CL, Ror_rm64_CL],
+    );
+    shift::<B, Rcl>(
+        t,
+        [Rcl_rm8_imm8, Rcl_rm16_imm8, Rcl_rm32_imm8, Rcl_rm64_imm8],
+        [Rcl_rm8_1, Rcl_rm16_1, Rcl_rm32_1, Rcl_rm64_1],
+        [Rcl_rm8_CL, Rcl_rm16_CL, Rcl_rm32_CL, Rcl_rm64_CL],
+    );
+    shift::<B, Rcr>(
+        t,
+        [Rcr_rm8_imm8, Rcr_rm16_imm8, Rcr_rm32_imm8, Rcr_rm64_imm8],
+        [Rcr_rm8_1, Rcr_rm16_1, Rcr_rm32_1, Rcr_rm64_1],
+        [Rcr_rm8_CL, Rcr_rm16_CL, Rcr_rm32_CL, Rcr_rm64_CL],
+    );
+    shift::<B, Shl>(
+        t,
+        [Shl_rm8_imm8, Shl_rm16_imm8, Shl_rm32_imm8, Shl_rm64_imm8],
+        [Shl_rm8_1, Shl_rm16_1, Shl_rm32_1, Shl_rm64_1],
+        [Shl_rm8_CL, Shl_rm16_CL, Shl_rm32_CL, Shl_rm64_CL],
+    );
+    shift::<B, Shr>(
+        t,
+        [Shr_rm8_imm8, Shr_rm16_imm8, Shr_rm32_imm8, Shr_rm64_imm8],
+        [Shr_rm8_1, Shr_rm16_1, Shr_rm32_1, Shr_rm64_1],
+        [Shr_rm8_CL, Shr_rm16_CL, Shr_rm32_CL, Shr_rm64_CL],
+    );
+    shift::<B, Shl>(
+        t,
+        [Sal_rm8_imm8, Sal_rm16_imm8, Sal_rm32_imm8, Sal_rm64_imm8],
+        [Sal_rm8_1, Sal_rm16_1, Sal_rm32_1, Sal_rm64_1],
+        [Sal_rm8_CL, Sal_rm16_CL, Sal_rm32_CL, Sal_rm64_CL],
+    );
+    shift::<B, Sar>(
+        t,
+        [Sar_rm8_imm8, Sar_rm16_imm8, Sar_rm32_imm8, Sar_rm64_imm8],
+        [Sar_rm8_1, Sar_rm16_1, Sar_rm32_1, Sar_rm64_1],
+        [Sar_rm8_CL, Sar_rm16_CL, Sar_rm32_CL, Sar_rm64_CL],
+    );
+    double_shift::<B, true, Immediate>(
+        t,
+        [Shld_rm16_r16_imm8, Shld_rm32_r32_imm8, Shld_rm64_r64_imm8],
+    );
+    double_shift::<B, true, Cl>(t, [Shld_rm16_r16_CL, Shld_rm32_r32_CL, Shld_rm64_r64_CL]);
+    double_shift::<B, false, Immediate>(
+        t,
+        [Shrd_rm16_r16_imm8, Shrd_rm32_r32_imm8, Shrd_rm64_r64_imm8],
+    );
+    double_shift::<B, false, Cl>(t, [Shrd_rm16_r16_CL, Shrd_rm32_r32_CL, Shrd_rm64_r64_CL]);
 }

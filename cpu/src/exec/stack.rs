@@ -1,10 +1,8 @@
 //! The stack: PUSH, POP, PUSHF, POPF, ENTER, LEAVE.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::operand_size;
-use crate::backend::interpreter::dispatch::{Threaded, handler, memory};
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
@@ -12,17 +10,6 @@ use crate::state::flags::Int;
 use crate::state::gpr::{RBP, RSP};
 use crate::state::vector;
 use crate::state::{SegAttr, rflags};
-
-/// By operand size in bytes: 2, 4 or 8.
-macro_rules! by_width {
-    ($way:ident, $size:expr, $f:ident) => {
-        match $size {
-            2 => $way!($f, u16),
-            4 => $way!($f, u32),
-            _ => $way!($f, u64),
-        }
-    };
-}
 
 impl Cpu {
     /// Bits of RSP that address the stack: all in 64-bit mode, else as SS.B says (SDM Vol. 1
@@ -73,7 +60,7 @@ impl Cpu {
         self.push_into::<false, T, T>(value)
     }
 
-    /// The same, with `HIT` only where the TLB has it.
+    /// As [`Self::push`]. With `HIT` it aborts where the TLB alone does not find the stack.
     #[inline(always)]
     pub(crate) fn push_if<const HIT: bool, T: Int>(&mut self, value: T) -> Result<(), Abort> {
         self.push_into::<HIT, T, T>(value)
@@ -103,7 +90,7 @@ impl Cpu {
         self.peek_if::<false, T>(at)
     }
 
-    /// The same, with `HIT` only where the TLB has it.
+    /// As [`Self::peek`]. With `HIT` it aborts where the TLB alone does not find the stack.
     #[inline(always)]
     pub(crate) fn peek_if<const HIT: bool, T: Int>(&mut self, at: u64) -> Result<T, Abort> {
         let sp = self.gpr[RSP].wrapping_add(at);
@@ -127,7 +114,7 @@ impl Cpu {
         self.pop_if::<false, T>()
     }
 
-    /// The same, with `HIT` only where the TLB has it.
+    /// As [`Self::pop`]. With `HIT` it aborts where the TLB alone does not find the stack.
     #[inline(always)]
     fn pop_if<const HIT: bool, T: Int>(&mut self) -> Result<T, Abort> {
         let v = self.peek_if::<HIT, T>(0)?;
@@ -136,49 +123,65 @@ impl Cpu {
     }
 }
 
-fn push_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.push_if::<HIT, T>(cpu.r(insn.dst))?;
-    Ok(Flow::Next)
+struct PushRegister;
+impl Inlined for PushRegister {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        cpu.push_if::<HIT, T>(cpu.r(insn.dst))?;
+        Ok(Flow::Next)
+    }
 }
 
-fn push_imm<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.push_if::<HIT, T>(T::from_u64(insn.imm))?;
-    Ok(Flow::Next)
+struct PushImmediate;
+impl Inlined for PushImmediate {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        cpu.push_if::<HIT, T>(T::from_u64(insn.imm))?;
+        Ok(Flow::Next)
+    }
 }
 
-fn push_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let v = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
-    cpu.push_if::<HIT, T>(v)?;
-    Ok(Flow::Next)
+struct PushMemory;
+impl Inlined for PushMemory {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let v = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
+        cpu.push_if::<HIT, T>(v)?;
+        Ok(Flow::Next)
+    }
 }
 
-fn pop_reg<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let v = cpu.pop_if::<HIT, T>()?;
-    cpu.w(insn.dst, v);
-    Ok(Flow::Next)
+struct PopRegister;
+impl Inlined for PopRegister {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let v = cpu.pop_if::<HIT, T>()?;
+        cpu.w(insn.dst, v);
+        Ok(Flow::Next)
+    }
 }
 
 /// POP to memory: an address relative to RSP uses its value after the pop (SDM Vol. 2B, POP).
-fn pop_mem<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let before = cpu.gpr[RSP];
-    let v = cpu.pop_if::<HIT, T>()?;
-    let la = cpu.ea(insn);
-    if let Err(e) = cpu.store_if::<HIT, T>(la, v) {
-        cpu.gpr[RSP] = before;
-        return Err(e);
+struct PopMemory;
+impl Inlined for PopMemory {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let before = cpu.gpr[RSP];
+        let v = cpu.pop_if::<HIT, T>()?;
+        let la = cpu.ea(insn);
+        if let Err(e) = cpu.store_if::<HIT, T>(la, v) {
+            cpu.gpr[RSP] = before;
+            return Err(e);
+        }
+        Ok(Flow::Next)
     }
-    Ok(Flow::Next)
 }
 
-/// Faults as the read of the top of the stack does.
+/// Faults as POP does if it cannot read the top of the stack. POP reads it before it computes the
+/// address of its memory operand.
 fn top<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.peek::<T>(0)?;
     Ok(Flow::Next)
-}
-
-/// The operation that precedes the address operation, if one does: POP reads the stack first.
-pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
-    (i.mnemonic() == Mnemonic::Pop).then(|| by_width!(handler, i.memory_size().size(), top))
 }
 
 fn pusha<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
@@ -237,19 +240,22 @@ fn popf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// LEAVE.
-fn leave<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let before = cpu.gpr[RSP];
-    let mask = cpu.stack_mask();
-    cpu.gpr[RSP] = (before & !mask) | (cpu.gpr[RBP] & mask);
-    match cpu.pop_if::<HIT, T>() {
-        Ok(v) => {
-            cpu.w(RBP as u8, v);
-            Ok(Flow::Next)
-        }
-        Err(e) => {
-            cpu.gpr[RSP] = before;
-            Err(e)
+struct Leave;
+impl Inlined for Leave {
+    #[inline(always)]
+    fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
+        let before = cpu.gpr[RSP];
+        let mask = cpu.stack_mask();
+        cpu.gpr[RSP] = (before & !mask) | (cpu.gpr[RBP] & mask);
+        match cpu.pop_if::<HIT, T>() {
+            Ok(v) => {
+                cpu.w(RBP as u8, v);
+                Ok(Flow::Next)
+            }
+            Err(e) => {
+                cpu.gpr[RSP] = before;
+                Err(e)
+            }
         }
     }
 }
@@ -290,61 +296,33 @@ fn build_frame<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<T, Abort> {
     Ok(T::from_u64(frame))
 }
 
-fn push(i: &Instruction) -> Option<Threaded> {
-    Some(match i.op0_kind() {
-        OpKind::Register if i.op0_register().is_gpr() => {
-            by_width!(memory, operand_size(i, 0), push_reg)
-        }
-        OpKind::Register => return None,
-        OpKind::Memory => by_width!(memory, operand_size(i, 0), push_mem),
-        _ => by_width!(memory, i.stack_pointer_increment().unsigned_abs(), push_imm),
-    })
-}
-
-fn pop(i: &Instruction) -> Option<Threaded> {
-    Some(match i.op0_kind() {
-        OpKind::Register if i.op0_register().is_gpr() => {
-            by_width!(memory, operand_size(i, 0), pop_reg)
-        }
-        OpKind::Memory => by_width!(memory, operand_size(i, 0), pop_mem),
-        _ => return None,
-    })
-}
-
-/// Selects frequent instructions.
-pub(super) fn threaded(i: &Instruction, _: &Insn) -> Option<Threaded> {
-    match i.code() {
-        Code::Leavew => Some(memory!(leave, u16)),
-        Code::Leaved => Some(memory!(leave, u32)),
-        Code::Leaveq => Some(memory!(leave, u64)),
-        _ => match i.mnemonic() {
-            Mnemonic::Push => push(i),
-            Mnemonic::Pop => pop(i),
-            _ => None,
-        },
-    }
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Pushaw => pusha::<u16>,
-        Code::Pushad => pusha::<u32>,
-        Code::Popaw => popa::<u16>,
-        Code::Popad => popa::<u32>,
-        Code::Pushfw => pushf::<u16>,
-        Code::Pushfd => pushf::<u32>,
-        Code::Pushfq => pushf::<u64>,
-        Code::Popfw => popf::<u16>,
-        Code::Popfd => popf::<u32>,
-        Code::Popfq => popf::<u64>,
-        Code::Enterw_imm16_imm8 | Code::Enterd_imm16_imm8 | Code::Enterq_imm16_imm8 => {
-            match i.code() {
-                Code::Enterw_imm16_imm8 => enter::<u16>,
-                Code::Enterd_imm16_imm8 => enter::<u32>,
-                _ => enter::<u64>,
-            }
-        }
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.inlined_16_to_64::<PushRegister>([Push_r16, Push_r32, Push_r64]);
+    t.inlined_16_to_64::<PushImmediate>([Push_imm16, Pushd_imm32, Pushq_imm32]);
+    t.inlined_16_to_64::<PushImmediate>([Pushw_imm8, Pushd_imm8, Pushq_imm8]);
+    let push_rm = [Push_rm16, Push_rm32, Push_rm64];
+    t.inlined_16_to_64::<PushRegister>(push_rm);
+    t.inlined_memory_16_to_64::<PushMemory>(push_rm);
+    t.inlined_16_to_64::<PopRegister>([Pop_r16, Pop_r32, Pop_r64]);
+    let pop_rm = [Pop_rm16, Pop_rm32, Pop_rm64];
+    t.inlined_16_to_64::<PopRegister>(pop_rm);
+    t.inlined_memory_16_to_64::<PopMemory>(pop_rm);
+    t.set_before_address([Pop_rm16], top::<u16>);
+    t.set_before_address([Pop_rm32], top::<u32>);
+    t.set_before_address([Pop_rm64], top::<u64>);
+    t.handler([Pushaw], pusha::<u16>);
+    t.handler([Pushad], pusha::<u32>);
+    t.handler([Popaw], popa::<u16>);
+    t.handler([Popad], popa::<u32>);
+    t.handler([Pushfw], pushf::<u16>);
+    t.handler([Pushfd], pushf::<u32>);
+    t.handler([Pushfq], pushf::<u64>);
+    t.handler([Popfw], popf::<u16>);
+    t.handler([Popfd], popf::<u32>);
+    t.handler([Popfq], popf::<u64>);
+    t.inlined_16_to_64::<Leave>([Leavew, Leaved, Leaveq]);
+    t.handler([Enterw_imm16_imm8], enter::<u16>);
+    t.handler([Enterd_imm16_imm8], enter::<u32>);
+    t.handler([Enterq_imm16_imm8], enter::<u64>);
 }

@@ -4,10 +4,9 @@
 //! iterations it stops with RIP still on itself, as the manual allows between any two (SDM Vol. 2B,
 //! REP).
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Code;
 
-use super::by_size;
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
@@ -291,26 +290,33 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Jump)
 }
 
-fn select<S: Step>(insn: &Insn, size: usize) -> Handler {
+fn execute<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if insn.prefix & (Insn::REP | Insn::REPNE) != 0 {
-        by_size!(size, repeat::<S>)
+        repeat::<S, T>(cpu, insn)
     } else {
-        by_size!(size, once::<S>)
+        once::<S, T>(cpu, insn)
     }
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
-    if !i.is_string_instruction() {
-        return None;
-    }
-    let select: fn(&Insn, usize) -> Handler = match i.mnemonic() {
-        Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq => select::<Movs>,
-        Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => select::<Stos>,
-        Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => select::<Lods>,
-        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq => select::<Cmps>,
-        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => select::<Scas>,
-        _ => return None,
-    };
-    Some(select(insn, i.memory_size().size()))
+/// The rows of one string instruction, for operands of 8, 16, 32 and 64 bits.
+fn string<B: Backend, S: Step>(t: &mut Table<B>, [c8, c16, c32, c64]: [Code; 4]) {
+    t.handler([c8], execute::<S, u8>);
+    t.handler([c16], execute::<S, u16>);
+    t.handler([c32], execute::<S, u32>);
+    t.handler([c64], execute::<S, u64>);
+}
+
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    string::<B, Movs>(
+        t,
+        [Movsb_m8_m8, Movsw_m16_m16, Movsd_m32_m32, Movsq_m64_m64],
+    );
+    string::<B, Stos>(t, [Stosb_m8_AL, Stosw_m16_AX, Stosd_m32_EAX, Stosq_m64_RAX]);
+    string::<B, Lods>(t, [Lodsb_AL_m8, Lodsw_AX_m16, Lodsd_EAX_m32, Lodsq_RAX_m64]);
+    string::<B, Cmps>(
+        t,
+        [Cmpsb_m8_m8, Cmpsw_m16_m16, Cmpsd_m32_m32, Cmpsq_m64_m64],
+    );
+    string::<B, Scas>(t, [Scasb_AL_m8, Scasw_AX_m16, Scasd_EAX_m32, Scasq_RAX_m64]);
 }

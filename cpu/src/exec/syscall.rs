@@ -1,8 +1,8 @@
 //! Fast system calls: SYSCALL, SYSRET, SYSENTER, SYSEXIT, and SWAPGS (SDM Vol. 3A 5.8.7, 5.8.8).
 
-use iced_x86::{Code, Instruction};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
@@ -113,15 +113,13 @@ fn swapgs(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Syscall => syscall,
-        Code::Sysretd => sysret::<false>,
-        Code::Sysretq => sysret::<true>,
-        Code::Sysenter => sysenter,
-        Code::Sysexitd => sysexit::<false>,
-        Code::Sysexitq => sysexit::<true>,
-        Code::Swapgs => swapgs,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Syscall], syscall);
+    t.handler([Sysretd], sysret::<false>);
+    t.handler([Sysretq], sysret::<true>);
+    t.handler([Sysenter], sysenter);
+    t.handler([Sysexitd], sysexit::<false>);
+    t.handler([Sysexitq], sysexit::<true>);
+    t.handler([Swapgs], swapgs);
 }

@@ -1,8 +1,8 @@
 //! System instructions: descriptor tables, TLB and caches, HLT, CLI and STI, MSRs, counters, CPUID.
 
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
@@ -89,7 +89,8 @@ fn privileged_nop(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-fn nop(_: &mut Cpu, _: &Insn) -> Exec {
+/// LFENCE, MFENCE, SFENCE: this processor accesses memory in program order.
+fn fence(_: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
@@ -186,33 +187,33 @@ fn cpuid(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    if matches!(
-        i.mnemonic(),
-        Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence
-    ) {
-        return Some(nop);
-    }
-    Some(match i.code() {
-        Code::Sgdt_m1632_16 | Code::Sgdt_m1632 => store_table_32::<GDT>,
-        Code::Sidt_m1632_16 | Code::Sidt_m1632 => store_table_32::<IDT>,
-        Code::Sgdt_m1664 => store_table::<GDT>,
-        Code::Sidt_m1664 => store_table::<IDT>,
-        Code::Lgdt_m1632_16 | Code::Lgdt_m1632 => load_table_32::<GDT>,
-        Code::Lidt_m1632_16 | Code::Lidt_m1632 => load_table_32::<IDT>,
-        Code::Lgdt_m1664 => load_table::<GDT>,
-        Code::Lidt_m1664 => load_table::<IDT>,
-        Code::Invlpg_m => invlpg,
-        Code::Invd | Code::Wbinvd => privileged_nop,
-        Code::Clflush_m8 => clflush,
-        Code::Hlt => hlt,
-        Code::Cli => cli,
-        Code::Sti => sti,
-        Code::Rdmsr => rdmsr,
-        Code::Wrmsr => wrmsr,
-        Code::Rdtsc => rdtsc,
-        Code::Rdpmc => rdpmc,
-        Code::Cpuid => cpuid,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Sgdt_m1632_16, Sgdt_m1632], store_table_32::<GDT>);
+    t.handler([Sidt_m1632_16, Sidt_m1632], store_table_32::<IDT>);
+    t.handler([Sgdt_m1664], store_table::<GDT>);
+    t.handler([Sidt_m1664], store_table::<IDT>);
+    t.handler([Lgdt_m1632_16, Lgdt_m1632], load_table_32::<GDT>);
+    t.handler([Lidt_m1632_16, Lidt_m1632], load_table_32::<IDT>);
+    t.handler([Lgdt_m1664], load_table::<GDT>);
+    t.handler([Lidt_m1664], load_table::<IDT>);
+    t.handler(
+        [
+            Lfence, Lfence_E9, Lfence_EA, Lfence_EB, Lfence_EC, Lfence_ED, Lfence_EE, Lfence_EF,
+            Mfence, Mfence_F1, Mfence_F2, Mfence_F3, Mfence_F4, Mfence_F5, Mfence_F6, Mfence_F7,
+            Sfence, Sfence_F9, Sfence_FA, Sfence_FB, Sfence_FC, Sfence_FD, Sfence_FE, Sfence_FF,
+        ],
+        fence,
+    );
+    t.handler([Invlpg_m], invlpg);
+    t.handler([Invd, Wbinvd], privileged_nop);
+    t.handler([Clflush_m8], clflush);
+    t.handler([Hlt], hlt);
+    t.handler([Cli], cli);
+    t.handler([Sti], sti);
+    t.handler([Rdmsr], rdmsr);
+    t.handler([Wrmsr], wrmsr);
+    t.handler([Rdtsc], rdtsc);
+    t.handler([Rdpmc], rdpmc);
+    t.handler([Cpuid], cpuid);
 }

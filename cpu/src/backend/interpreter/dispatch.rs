@@ -1,25 +1,27 @@
 //! From one operation to the next: threaded dispatch.
 //!
-//! Each operation's code ends with a call of the next one's in tail position, and that comes to the
-//! next, until one jumps, stops, or ends the block. At `opt-level` 3 these calls are jumps
-//! (`ci/threaded` looks); but nothing relies on that: a chain of calls is as long as a block, and
-//! no longer.
+//! The code of each operation ends with a call of the next operation's code in tail position, until
+//! an operation jumps, aborts, or ends the block. At `opt-level` 3 these calls are jumps, which
+//! `ci/threaded` checks. Nothing relies on that: a chain of calls is never longer than a block.
 //!
-//! What an operation writes to a general register it also passes on as an argument, so in a
-//! register of the host: an operation that reads what the one before has written would else wait
-//! for it to come back from memory, for twice as long as all of the rest takes. Where the value is
-//! used is decided when a block is decoded: there is code of each frequent operation that reads its
-//! operands from the register file, and code that has one of them passed.
+//! An operation forwards the value that it writes to a general register as an argument, in a
+//! register of the host. An operation that reads what the previous one has written would otherwise
+//! wait for the store and the load, which take twice as long as the rest of it. The use of the
+//! value is decided when a block is decoded: each frequent operation has code that reads its
+//! operands from the register file, and code for each operand that can be forwarded to it.
 
 use std::marker::PhantomData;
 
 use crate::backend::interpreter::op::Op;
-use crate::exec::{self, Handler};
-use crate::insn::{Exec, Flow, Insn, operand, reg};
+use crate::exec;
+use crate::exec::table::{Backend, Handler, Inlined, Memory, Registers};
+use crate::insn::operand::{FIRST, NONE, SECOND};
+use crate::insn::{Abort, Exec, Flow, Insn, operand, reg};
 use crate::processor::cpu::Cpu;
+use crate::state::flags::Int;
 
-/// Code of an operation, and of those behind it. The last argument is the value that is passed on,
-/// if one is.
+/// Code of an operation, and of those behind it. The last argument is the forwarded value, if there
+/// is one.
 pub type Run = for<'a> fn(&mut Cpu, At<'a>, u64) -> Done<'a>;
 
 /// How a run of operations ended.
@@ -27,16 +29,16 @@ pub type Run = for<'a> fn(&mut Cpu, At<'a>, u64) -> Done<'a>;
 pub struct Done<'a> {
     /// The last operation.
     pub at: At<'a>,
-    /// What came of it; not [`Flow::Next`].
+    /// Its result, which is not [`Flow::Next`].
     pub how: Exec,
 }
 
-/// The operations of a block, of which the last is one that ends it.
+/// The operations of a block. The last one ends it.
 #[derive(Debug)]
 pub struct Ops(Box<[Op]>);
 
 impl Ops {
-    /// `ops`, and at `len` bytes the end.
+    /// `ops`, and the operation that ends a block of `len` bytes.
     pub fn new(mut ops: Vec<Op>, len: u16) -> Self {
         ops.push(Op {
             run: end,
@@ -62,12 +64,12 @@ impl Ops {
         }
     }
 
-    /// How many there are.
+    /// Number of operations.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Remembers where the branch `from`, an operation of these, has led, if it leads to one place.
+    /// Links the direct branch that is operation `from` to block `to`, to which it has led.
     pub fn link(&mut self, from: usize, to: u32) {
         if let Some(op) = self.0.get_mut(from)
             && op.link != Op::INDIRECT
@@ -76,7 +78,7 @@ impl Ops {
         }
     }
 
-    /// Which operation of these `at` is.
+    /// Index of the operation `at`.
     pub fn position(&self, at: At<'_>) -> usize {
         (at.op as usize - self.0.as_ptr() as usize) / size_of::<Op>()
     }
@@ -109,54 +111,67 @@ impl<'a> At<'a> {
     #[inline(always)]
     fn next(self) -> Self {
         At {
-            // SAFETY: this operation is not the last: of that one only the code, `end`, is run, and
-            // it does not go on.
+            // SAFETY: this operation is not the last. The last one has the code `end`, which does
+            // not call this function.
             op: unsafe { self.op.add(1) },
             ..self
         }
     }
 
-    /// Goes on after the operation has been executed, with what came of it.
+    /// Continues after the operation has been executed with the result `how`.
     #[inline(always)]
-    pub fn after(self, cpu: &mut Cpu, how: Exec, passed: u64) -> Done<'a> {
+    pub fn after(self, cpu: &mut Cpu, how: Exec, forwarded: u64) -> Done<'a> {
         match how {
             Ok(Flow::Next) => {
                 let next = self.next();
-                (next.op().run)(cpu, next, passed)
+                (next.op().run)(cpu, next, forwarded)
             }
             how => Done { at: self, how },
         }
     }
 
-    /// After the operation has been executed: has `f` execute the next, which is an instruction's
-    /// (see `exec::fused`), and goes on.
+    /// Executes the next operation, which is a whole instruction, with `f` in place of its own code
+    /// (see [`super::fused`]), and continues after it.
     #[inline(always)]
     pub(crate) fn with_next(
         self,
         cpu: &mut Cpu,
-        passed: u64,
+        forwarded: u64,
         f: impl FnOnce(&mut Cpu, &Insn) -> Exec,
     ) -> Done<'a> {
         let next = self.next();
         let how = f(cpu, next.insn());
-        next.after(cpu, how, passed)
+        next.after(cpu, how, forwarded)
     }
 }
 
-/// What the value that is passed on is after an operation.
+/// What the forwarded value is after an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passes {
+pub(crate) enum Forwarding {
     /// All of the destination register.
     Destination,
-    /// What it was before; no general register was written.
-    Same,
-    /// Nothing that could be used.
+    /// What it was before: no general register was written.
+    Unchanged,
+    /// Nothing that the next operation can use.
     Nothing,
 }
 
-/// The codes of an operation.
+impl Forwarding {
+    /// After an operation that writes its destination register if `writes` is set, and no other
+    /// general register. A write of 32 bits clears the upper half (SDM Vol. 1 3.4.1.1); a shorter
+    /// one keeps part of the register, which the operation does not know.
+    const fn after_write<T: Int>(writes: bool) -> Self {
+        match (writes, T::BITS) {
+            (false, _) => Self::Unchanged,
+            (true, 32 | 64) => Self::Destination,
+            (true, _) => Self::Nothing,
+        }
+    }
+}
+
+/// The code of an operation, one for each operand that can be forwarded to it.
 #[derive(Clone, Copy)]
-pub(crate) enum Codes {
+enum Runs {
     /// It reads the register file.
     One(Run),
     /// By [`operand`], of `dst` and `src`.
@@ -165,44 +180,23 @@ pub(crate) enum Codes {
     Memory([Run; 3]),
 }
 
-/// How an instruction is executed.
+/// How the interpreter executes an instruction.
 pub(crate) struct Threaded {
-    pub codes: Codes,
+    runs: Runs,
+    /// Executes the whole instruction, without a forwarded operand.
     pub body: Handler,
-    pub passes: Passes,
+    /// What the operation forwards.
+    pub forwarding: Forwarding,
 }
 
 impl Threaded {
-    /// An instruction whose code calls its handler.
-    pub fn called(body: Handler) -> Self {
-        Self {
-            codes: Codes::One(called),
-            body,
-            passes: Passes::Nothing,
-        }
-    }
-
-    /// The destination register is written, `size` bytes of it: 4 clear the rest (SDM Vol. 1
-    /// 3.4.1.1).
-    pub fn writes(self, size: usize) -> Self {
-        self.passes(if size >= 4 {
-            Passes::Destination
-        } else {
-            Passes::Nothing
-        })
-    }
-
-    /// What is passed on after it.
-    pub fn passes(self, passes: Passes) -> Self {
-        Self { passes, ..self }
-    }
-
-    /// Which of its operands [`Self::run`] is to have passed, if that is the value of `register`.
+    /// Which of its operands is forwarded to it, if the forwarded value is that of `register`: see
+    /// [`operand`].
     pub fn operand(&self, insn: &Insn, register: Option<u8>) -> u8 {
-        let [first, second] = match self.codes {
-            Codes::One(_) => return operand::NONE,
-            Codes::Registers(_) => [insn.dst, insn.src],
-            Codes::Memory(_) => [insn.base, insn.index],
+        let [first, second] = match self.runs {
+            Runs::One(_) => return operand::NONE,
+            Runs::Registers(_) => [insn.dst, insn.src],
+            Runs::Memory(_) => [insn.base, insn.index],
         };
         match register {
             Some(r) if r == first => operand::FIRST,
@@ -211,151 +205,125 @@ impl Threaded {
         }
     }
 
-    /// Its code that has that operand passed.
+    /// Its code if that operand is forwarded to it.
     pub fn run(&self, operand: u8) -> Run {
-        match self.codes {
-            Codes::One(run) => run,
-            Codes::Registers(codes) | Codes::Memory(codes) => codes[usize::from(operand % 3)],
+        match self.runs {
+            Runs::One(run) => run,
+            Runs::Registers(runs) | Runs::Memory(runs) => runs[usize::from(operand % 3)],
         }
     }
 }
 
-/// The instance of a handler with these generic parameters, for operations whose code calls it.
-macro_rules! handler {
-    ($f:ident $(, $g:tt)*) => {
-        $f::<$($g),*> as $crate::exec::Handler
-    };
-}
-pub(crate) use handler;
+/// The interpreter, as a backend of the table of instructions.
+pub(crate) struct Interpreter;
 
-/// Code of such an instance, which becomes part of it: for those that are short and frequent. One
-/// that lets the address of a local variable escape would keep the call of the next operation's
-/// code from being a jump.
-macro_rules! threaded {
-    ($f:ident $(, $g:tt)*) => {{
-        let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| {
-            let how = $f::<$($g),*>(cpu, at.insn());
-            at.after(cpu, how, passed)
-        };
-        $crate::backend::interpreter::dispatch::Threaded {
-            codes: $crate::backend::interpreter::dispatch::Codes::One(run),
-            body: $crate::exec::undefined,
-            passes: $crate::backend::interpreter::dispatch::Passes::Nothing,
-        }
-    }};
-}
-pub(crate) use threaded;
+impl Backend for Interpreter {
+    type Code = Threaded;
 
-/// The same for a handler that accesses memory. Its first generic parameter is true in the code,
-/// which only has what the TLB finds and else aborts: then the handler runs once more, as a whole,
-/// out of the way.
-macro_rules! memory {
-    ($f:ident, $($g:tt),+) => {{
-        let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| match $f::<true, $($g),+>(cpu, at.insn()) {
-            Err($crate::insn::Abort) => $crate::backend::interpreter::dispatch::again(cpu, at, passed),
-            how => at.after(cpu, how, passed),
-        };
-        $crate::backend::interpreter::dispatch::Threaded {
-            codes: $crate::backend::interpreter::dispatch::Codes::One(run),
-            body: $f::<false, $($g),+>,
-            passes: $crate::backend::interpreter::dispatch::Passes::Nothing,
-        }
-    }};
-}
-pub(crate) use memory;
-
-/// Codes of a handler of registers that has its operands passed: `f::<OPERAND, ...>(cpu,
-/// insn, passed)` returns what is passed on, and always completes. That it can be used has to be said:
-/// [`Threaded::writes`].
-macro_rules! registers {
-    ($f:ident $(, $g:tt)*) => {{
-        use $crate::insn::operand::{FIRST, NONE, SECOND};
-        macro_rules! run {
-            ($n:ident) => {{
-                let run: $crate::backend::interpreter::dispatch::Run = |cpu, at, passed| {
-                    let passed = $f::<$n $(, $g)*>(cpu, at.insn(), passed);
-                    at.after(cpu, Ok($crate::insn::Flow::Next), passed)
-                };
-                run
-            }};
-        }
-        $crate::backend::interpreter::dispatch::Threaded {
-            codes: $crate::backend::interpreter::dispatch::Codes::Registers([run!(NONE), run!(FIRST), run!(SECOND)]),
-            body: $crate::exec::undefined,
-            passes: $crate::backend::interpreter::dispatch::Passes::Nothing,
-        }
-    }};
-}
-pub(crate) use registers;
-
-/// The same for one with a memory operand, `f::<HIT, OPERAND, ...>`: see [`memory`]. What it passes
-/// on is its destination register, or what it was passed.
-macro_rules! addressed {
-    ($again:ident, $f:ident $(, $g:tt)*) => {{
-        use $crate::insn::operand::{FIRST, NONE, SECOND};
-        macro_rules! run {
-            ($n:ident) => {{
-                let run: $crate::backend::interpreter::dispatch::Run =
-                    |cpu, at, passed| match $f::<true, $n $(, $g)*>(cpu, at.insn(), passed) {
-                        Ok(passed) => at.after(cpu, Ok($crate::insn::Flow::Next), passed),
-                        Err($crate::insn::Abort) => $crate::backend::interpreter::dispatch::$again(cpu, at, passed),
-                    };
-                run
-            }};
-        }
-        let body: $crate::exec::Handler =
-            |cpu, insn| $f::<false, NONE $(, $g)*>(cpu, insn, 0).map(|_| $crate::insn::Flow::Next);
-        $crate::backend::interpreter::dispatch::Threaded {
-            codes: $crate::backend::interpreter::dispatch::Codes::Memory([run!(NONE), run!(FIRST), run!(SECOND)]),
+    fn handler(body: Handler) -> Threaded {
+        Threaded {
+            runs: Runs::One(called),
             body,
-            passes: $crate::backend::interpreter::dispatch::Passes::Same,
+            forwarding: Forwarding::Nothing,
         }
-    }};
-}
-pub(crate) use addressed;
+    }
 
-/// [`addressed`] for what writes its destination register; see [`Threaded::writes`].
-macro_rules! load {
-    ($f:ident $(, $g:tt)*) => {
-        $crate::backend::interpreter::dispatch::addressed!(again_loading, $f $(, $g)*)
-            .passes($crate::backend::interpreter::dispatch::Passes::Nothing)
-    };
-}
-pub(crate) use load;
+    fn registers<S: Registers, T: Int>() -> Threaded {
+        Threaded {
+            runs: Runs::Registers([
+                registers::<NONE, S, T>,
+                registers::<FIRST, S, T>,
+                registers::<SECOND, S, T>,
+            ]),
+            body: |cpu, insn| {
+                S::execute::<NONE, T>(cpu, insn, 0);
+                Ok(Flow::Next)
+            },
+            forwarding: Forwarding::after_write::<T>(S::WRITES),
+        }
+    }
 
-/// [`addressed`] for what writes no register.
-macro_rules! store {
-    ($f:ident $(, $g:tt)*) => {
-        $crate::backend::interpreter::dispatch::addressed!(again, $f $(, $g)*)
-    };
-}
-pub(crate) use store;
+    fn memory<S: Memory, T: Int>() -> Threaded {
+        Threaded {
+            runs: Runs::Memory([
+                memory::<NONE, S, T>,
+                memory::<FIRST, S, T>,
+                memory::<SECOND, S, T>,
+            ]),
+            body: |cpu, insn| S::execute::<false, NONE, T>(cpu, insn, 0).map(|_| Flow::Next),
+            forwarding: Forwarding::after_write::<T>(S::WRITES),
+        }
+    }
 
-/// Code of all other operations: calls [`Op::body`].
+    fn inlined<S: Inlined, T: Int>() -> Threaded {
+        Threaded {
+            runs: Runs::One(inlined::<S, T>),
+            body: S::execute::<false, T>,
+            forwarding: if S::KEEPS_REGISTERS {
+                Forwarding::Unchanged
+            } else {
+                Forwarding::Nothing
+            },
+        }
+    }
+}
+
+/// Code of a [`Registers`] to which operand `N` is forwarded.
+fn registers<'a, const N: u8, S: Registers, T: Int>(
+    cpu: &mut Cpu,
+    at: At<'a>,
+    forwarded: u64,
+) -> Done<'a> {
+    let forwarded = S::execute::<N, T>(cpu, at.insn(), forwarded);
+    at.after(cpu, Ok(Flow::Next), forwarded)
+}
+
+/// Code of a [`Memory`] to which operand `N` is forwarded.
+fn memory<'a, const N: u8, S: Memory, T: Int>(
+    cpu: &mut Cpu,
+    at: At<'a>,
+    forwarded: u64,
+) -> Done<'a> {
+    match S::execute::<true, N, T>(cpu, at.insn(), forwarded) {
+        Ok(forwarded) => at.after(cpu, Ok(Flow::Next), forwarded),
+        Err(Abort) if S::WRITES => retry_slow_load(cpu, at, forwarded),
+        Err(Abort) => retry_slow(cpu, at, forwarded),
+    }
+}
+
+/// Code of an [`Inlined`].
+fn inlined<'a, S: Inlined, T: Int>(cpu: &mut Cpu, at: At<'a>, forwarded: u64) -> Done<'a> {
+    match S::execute::<true, T>(cpu, at.insn()) {
+        Err(Abort) => retry_slow(cpu, at, forwarded),
+        how => at.after(cpu, how, forwarded),
+    }
+}
+
+/// Code of an operation that calls [`Op::body`].
 pub(crate) fn called<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
     let how = (at.op().body)(cpu, at.insn());
     at.after(cpu, how, 0)
 }
 
-/// The operation was aborted, before it has changed anything, where its handler may go on. It
-/// writes no register from which a value is passed on.
+/// Executes an operation again, without the restriction to what the TLB finds. It aborted before it
+/// had changed anything. It writes no register whose value is forwarded.
 #[cold]
 #[inline(never)]
-pub(crate) fn again<'a>(cpu: &mut Cpu, at: At<'a>, passed: u64) -> Done<'a> {
+pub(crate) fn retry_slow<'a>(cpu: &mut Cpu, at: At<'a>, forwarded: u64) -> Done<'a> {
     let how = (at.op().body)(cpu, at.insn());
-    at.after(cpu, how, passed)
+    at.after(cpu, how, forwarded)
 }
 
-/// Runs the handler of an aborted operation that passes on its destination register.
+/// As [`retry_slow`], for an operation that forwards its destination register.
 #[cold]
 #[inline(never)]
-pub(crate) fn again_loading<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
+fn retry_slow_load<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
     let how = (at.op().body)(cpu, at.insn());
-    let passed = cpu.gpr[usize::from(at.insn().dst)];
-    at.after(cpu, how, passed)
+    let forwarded = cpu.gpr[usize::from(at.insn().dst)];
+    at.after(cpu, how, forwarded)
 }
 
-/// Code of a block's end.
+/// Code of the operation that ends a block.
 fn end<'a>(cpu: &mut Cpu, at: At<'a>, _: u64) -> Done<'a> {
     cpu.rip = cpu.gpr[usize::from(reg::BLOCK)].wrapping_add(u64::from(at.insn().offset));
     let how = Ok(Flow::Jump);

@@ -1,20 +1,23 @@
-//! CMP and TEST with the conditional jump behind them: two instructions, one after the other, by
-//! one piece of code.
+//! CMP and TEST with the conditional jump behind them: one piece of code executes the two
+//! instructions, one after the other.
 //!
-//! The flags are what CMP or TEST leaves; the condition is found from the operands.
+//! It leaves the flags that CMP or TEST leaves. It finds the condition from the operands, which is
+//! faster than from the flags.
+
+use std::marker::PhantomData;
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-use crate::backend::interpreter::dispatch::{Run, again};
+use crate::backend::interpreter::dispatch::{At, Done, Run, retry_slow};
+use crate::exec::alu::{Immediate, Register, Source};
 use crate::exec::branch::jump;
-use crate::exec::{condition, operand_size};
 use crate::insn::{Abort, Exec, Flow, Insn, operand};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 
-/// What the jump looks at.
+/// The instruction before the jump.
 trait Kind {
-    /// The flags, and whether condition `C` is met.
+    /// The flags that it leaves, and whether they meet condition `C`.
     fn compare<const C: u8, T: Int>(a: T, b: T) -> (Lazy, bool);
 }
 
@@ -47,93 +50,70 @@ impl Kind for Test {
     }
 }
 
-/// Where the operands are; operand `N` is passed.
+/// Where the two operands are.
 trait Form {
+    /// The operands; `forwarded` is the value of operand `N`. It aborts where the TLB alone does not
+    /// find the memory operand.
     fn operands<const N: u8, T: Int>(
         cpu: &mut Cpu,
         insn: &Insn,
-        passed: u64,
+        forwarded: u64,
     ) -> Result<(T, T), Abort>;
 }
 
-struct RegReg;
-impl Form for RegReg {
+/// A register, and `S`.
+struct RegisterWith<S>(PhantomData<S>);
+impl<S: Source> Form for RegisterWith<S> {
     #[inline(always)]
     fn operands<const N: u8, T: Int>(
         cpu: &mut Cpu,
         insn: &Insn,
-        passed: u64,
+        forwarded: u64,
     ) -> Result<(T, T), Abort> {
-        Ok((
-            cpu.first::<N, T>(insn.dst, passed),
-            cpu.second::<N, T>(insn.src, passed),
-        ))
+        let a = cpu.first::<N, T>(insn.dst, forwarded);
+        Ok((a, S::read::<N, T>(cpu, insn, forwarded)))
     }
 }
 
-struct RegImm;
-impl Form for RegImm {
+/// A register, and memory.
+struct RegisterWithMemory;
+impl Form for RegisterWithMemory {
     #[inline(always)]
     fn operands<const N: u8, T: Int>(
         cpu: &mut Cpu,
         insn: &Insn,
-        passed: u64,
+        forwarded: u64,
     ) -> Result<(T, T), Abort> {
-        Ok((cpu.first::<N, T>(insn.dst, passed), T::from_u64(insn.imm)))
-    }
-}
-
-/// The memory operand.
-#[inline(always)]
-fn memory<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, passed: u64) -> Result<T, Abort> {
-    cpu.load_if::<true, T>(cpu.ea_of::<N>(insn, passed))
-}
-
-struct RegMem;
-impl Form for RegMem {
-    #[inline(always)]
-    fn operands<const N: u8, T: Int>(
-        cpu: &mut Cpu,
-        insn: &Insn,
-        passed: u64,
-    ) -> Result<(T, T), Abort> {
-        let b = memory::<N, T>(cpu, insn, passed)?;
+        let b = cpu.load_if::<true, T>(cpu.ea_of::<N>(insn, forwarded))?;
         Ok((cpu.r(insn.dst), b))
     }
 }
 
-struct MemReg;
-impl Form for MemReg {
+/// Memory, and `S`.
+struct MemoryWith<S>(PhantomData<S>);
+impl<S: Source> Form for MemoryWith<S> {
     #[inline(always)]
     fn operands<const N: u8, T: Int>(
         cpu: &mut Cpu,
         insn: &Insn,
-        passed: u64,
+        forwarded: u64,
     ) -> Result<(T, T), Abort> {
-        let a = memory::<N, T>(cpu, insn, passed)?;
-        Ok((a, cpu.r(insn.src)))
+        let a = cpu.load_if::<true, T>(cpu.ea_of::<N>(insn, forwarded))?;
+        Ok((a, S::read::<{ operand::NONE }, T>(cpu, insn, 0)))
     }
 }
 
-struct MemImm;
-impl Form for MemImm {
-    #[inline(always)]
-    fn operands<const N: u8, T: Int>(
-        cpu: &mut Cpu,
-        insn: &Insn,
-        passed: u64,
-    ) -> Result<(T, T), Abort> {
-        let a = memory::<N, T>(cpu, insn, passed)?;
-        Ok((a, T::from_u64(insn.imm)))
-    }
-}
-
-fn code<const C: u8, const N: u8, K: Kind, F: Form, T: Int>() -> Run {
-    |cpu, at, passed| match F::operands::<N, T>(cpu, at.insn(), passed) {
+/// Code of the two instructions, for condition `C`. Operand `N` of the first one is forwarded.
+fn run<'a, const C: u8, const N: u8, K: Kind, F: Form, T: Int>(
+    cpu: &mut Cpu,
+    at: At<'a>,
+    forwarded: u64,
+) -> Done<'a> {
+    match F::operands::<N, T>(cpu, at.insn(), forwarded) {
         Ok((a, b)) => {
             let (flags, met) = K::compare::<C, T>(a, b);
             cpu.flags = flags;
-            at.with_next(cpu, passed, |cpu, insn| -> Exec {
+            at.with_next(cpu, forwarded, |cpu, insn| -> Exec {
                 if met {
                     jump::<u64>(cpu, insn)
                 } else {
@@ -141,20 +121,22 @@ fn code<const C: u8, const N: u8, K: Kind, F: Form, T: Int>() -> Run {
                 }
             })
         }
-        Err(Abort) => again(cpu, at, passed),
+        Err(Abort) => retry_slow(cpu, at, forwarded),
     }
 }
 
 fn by_operand<const C: u8, K: Kind, F: Form, T: Int>(operand: u8) -> Run {
     match operand {
-        operand::FIRST => code::<C, { operand::FIRST }, K, F, T>(),
-        operand::SECOND => code::<C, { operand::SECOND }, K, F, T>(),
-        _ => code::<C, { operand::NONE }, K, F, T>(),
+        operand::FIRST => run::<C, { operand::FIRST }, K, F, T>,
+        operand::SECOND => run::<C, { operand::SECOND }, K, F, T>,
+        _ => run::<C, { operand::NONE }, K, F, T>,
     }
 }
 
 fn by_condition<K: Kind, F: Form, T: Int>(jump: &Instruction, operand: u8) -> Option<Run> {
-    Some(match condition(jump) {
+    // iced-x86 numbers the conditions as the opcode does, after `None`.
+    let condition = (jump.condition_code() as u8).wrapping_sub(1);
+    Some(match condition {
         2 => by_operand::<2, K, F, T>(operand),
         3 => by_operand::<3, K, F, T>(operand),
         4 => by_operand::<4, K, F, T>(operand),
@@ -167,13 +149,17 @@ fn by_condition<K: Kind, F: Form, T: Int>(jump: &Instruction, operand: u8) -> Op
         13 => by_operand::<13, K, F, T>(operand),
         14 => by_operand::<14, K, F, T>(operand),
         15 => by_operand::<15, K, F, T>(operand),
-        // Of OF and PF: rare.
+        // The conditions of OF and PF are rare.
         _ => return None,
     })
 }
 
 fn by_size<K: Kind, F: Form>(first: &Instruction, jump: &Instruction, operand: u8) -> Option<Run> {
-    match operand_size(first, 0) {
+    let size = match first.op0_kind() {
+        OpKind::Register => first.op0_register().size(),
+        _ => first.memory_size().size(),
+    };
+    match size {
         1 => by_condition::<K, F, u8>(jump, operand),
         4 => by_condition::<K, F, u32>(jump, operand),
         8 => by_condition::<K, F, u64>(jump, operand),
@@ -183,18 +169,24 @@ fn by_size<K: Kind, F: Form>(first: &Instruction, jump: &Instruction, operand: u
 
 fn by_form<K: Kind>(first: &Instruction, jump: &Instruction, operand: u8) -> Option<Run> {
     match (first.op0_kind(), first.op1_kind()) {
-        (OpKind::Register, OpKind::Register) => by_size::<K, RegReg>(first, jump, operand),
-        (OpKind::Register, OpKind::Memory) => by_size::<K, RegMem>(first, jump, operand),
-        (OpKind::Register, _) => by_size::<K, RegImm>(first, jump, operand),
-        (OpKind::Memory, OpKind::Register) => by_size::<K, MemReg>(first, jump, operand),
-        (OpKind::Memory, _) => by_size::<K, MemImm>(first, jump, operand),
+        (OpKind::Register, OpKind::Register) => {
+            by_size::<K, RegisterWith<Register>>(first, jump, operand)
+        }
+        (OpKind::Register, OpKind::Memory) => {
+            by_size::<K, RegisterWithMemory>(first, jump, operand)
+        }
+        (OpKind::Register, _) => by_size::<K, RegisterWith<Immediate>>(first, jump, operand),
+        (OpKind::Memory, OpKind::Register) => {
+            by_size::<K, MemoryWith<Register>>(first, jump, operand)
+        }
+        (OpKind::Memory, _) => by_size::<K, MemoryWith<Immediate>>(first, jump, operand),
         _ => None,
     }
 }
 
-/// Code for the operation of `first` that also executes that of `second`, which is the next in its
-/// block. The operation of `first` keeps its body, and that of `second` its code: to be executed
-/// one by one where memory is not what the TLB has. `operand` of the first is passed.
+/// Code for the operation of `first` that also executes `second`, the next instruction of the block.
+/// The operation of `first` keeps its body, and that of `second` its code, since the two are executed
+/// one by one where the TLB does not find the memory operand. `operand` of `first` is forwarded.
 pub(crate) fn select(first: &Instruction, second: &Instruction, operand: u8) -> Option<Run> {
     if !second.is_jcc_short_or_near() || second.op0_kind() != OpKind::NearBranch64 {
         return None;

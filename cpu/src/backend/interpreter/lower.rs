@@ -1,14 +1,20 @@
 //! From instructions to operations.
 
+use std::sync::LazyLock;
+
 use iced_x86::{DecoderError, Instruction, Mnemonic};
 
-use crate::backend::interpreter::dispatch::Passes;
+use crate::backend::interpreter::dispatch::{Forwarding, Interpreter};
 use crate::backend::interpreter::fused;
 use crate::backend::interpreter::op::Op;
 use crate::decode::{self, MAX_BLOCK};
-use crate::exec::{self, Handler, address};
+use crate::exec::table::{Handler, Table};
+use crate::exec::{self, address};
 use crate::insn::{CodeSize, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
+
+/// How the interpreter executes each instruction.
+static INSTRUCTIONS: LazyLock<Table<Interpreter>> = LazyLock::new(exec::instructions);
 
 /// The operations of a block.
 #[derive(Debug, Default)]
@@ -103,7 +109,7 @@ fn push(cpu: &Cpu, i: &Instruction, insn: Insn, ops: &mut Vec<Op>, forwarded: &m
     let before = std::mem::take(forwarded);
     let count = ops.len();
     let known = !i.is_invalid() && i.cpuid_features().iter().all(|f| cpu.model.executes(*f));
-    let Some(found) = known.then(|| exec::lower(i, &insn)).flatten() else {
+    let Some(found) = INSTRUCTIONS.find(&insn).filter(|_| known) else {
         ops.push(Op::called(exec::undefined, insn));
         return;
     };
@@ -117,10 +123,10 @@ fn push(cpu: &Cpu, i: &Instruction, insn: Insn, ops: &mut Vec<Op>, forwarded: &m
     // An address operation forwards nothing.
     let register = before.register.filter(|_| ops.len() == count);
     forwarded.operand = found.operand(&op.insn, register);
-    forwarded.register = match found.passes {
-        Passes::Destination => Some(op.insn.dst),
-        Passes::Same => register,
-        Passes::Nothing => None,
+    forwarded.register = match found.forwarding {
+        Forwarding::Destination => Some(op.insn.dst),
+        Forwarding::Unchanged => register,
+        Forwarding::Nothing => None,
     };
     op.run = found.run(forwarded.operand);
     ops.push(op);
@@ -151,7 +157,7 @@ fn memory(size: CodeSize, i: &Instruction, insn: &mut Insn, ops: &mut Vec<Op>) {
         ops.push(offset(insn, disp));
         at_tmp(insn);
     }
-    if let Some(body) = address::addend(i) {
+    if let Some(body) = INSTRUCTIONS.addend(insn.code) {
         ops.push(Op::called(body, *insn));
         at_tmp(insn);
     }
@@ -165,7 +171,7 @@ fn memory(size: CodeSize, i: &Instruction, insn: &mut Insn, ops: &mut Vec<Op>) {
         }
         return;
     }
-    if let Some(body) = exec::before_address(i) {
+    if let Some(body) = INSTRUCTIONS.before_address(insn.code) {
         ops.push(Op::called(body, *insn));
     }
     let mut address = Op::called(address::select(i, size), *insn);

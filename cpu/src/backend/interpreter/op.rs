@@ -1,7 +1,7 @@
 //! Operations: instructions in the form that the interpreter executes.
 
 use crate::backend::interpreter::dispatch::{Run, called};
-use crate::exec::Handler;
+use crate::exec::table::Handler;
 use crate::insn::Insn;
 
 /// One operation: usually a whole instruction.

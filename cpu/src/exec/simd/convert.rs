@@ -2,12 +2,12 @@
 
 use std::arch::asm;
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::float::{Float, float, shape};
+use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float};
 use super::mxcsr::{HOST_MXCSR, host};
 use super::{V, cast};
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
@@ -113,23 +113,12 @@ to_int! {
     Cvttsd2si32: u32 = "cvttsd2si {r:e}, {b}" Cvttsd2si64: u64 = "cvttsd2si {r:r}, {b}"
 }
 
-#[inline(always)]
-fn to_int<K: ToInt>(cpu: &mut Cpu, insn: &Insn, b: u128) -> Exec {
-    let r = cpu.float(|csr| K::run(csr, cast(b)))?;
+fn to_int<K: ToInt, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.need_sse()?;
+    let b = F::read(cpu, insn)?;
+    let r = cpu.float(|csr| K::run(csr, b))?;
     cpu.w(insn.dst, K::Result::from_u64(r));
     Ok(Flow::Next)
-}
-
-fn to_int_reg<K: ToInt>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = cpu.xmm(insn.src);
-    to_int::<K>(cpu, insn, b)
-}
-
-fn to_int_mem<K: ToInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
-    to_int::<K>(cpu, insn, b.into())
 }
 
 #[inline(always)]
@@ -168,86 +157,157 @@ fn xmm_mm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-#[inline(always)]
-fn to_mm<K: Float>(cpu: &mut Cpu, insn: &Insn, b: u128) -> Exec {
-    let r = cpu.float(|csr| K::run(csr, cast(0u128), cast(b)))?;
+/// MMX from XMM or memory.
+fn mm_xmm<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.need_sse()?;
+    cpu.need_mmx()?;
+    let b = F::read(cpu, insn)?;
+    let r = cpu.float(|csr| K::run(csr, cast(0u128), b))?;
     cpu.x87.set_mm(insn.dst, cast::<V, u128>(r) as u64);
     Ok(Flow::Next)
 }
 
-fn mm_xmm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    cpu.need_mmx()?;
-    let b = cpu.xmm(insn.src);
-    to_mm::<K>(cpu, insn, b)
-}
-
-fn mm_mem64<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    cpu.need_mmx()?;
-    let b = cpu.load::<u64>(cpu.ea(insn))?;
-    to_mm::<K>(cpu, insn, b.into())
-}
-
-fn mm_mem128<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    cpu.need_mmx()?;
-    let b = cpu.load_aligned(insn)?;
-    to_mm::<K>(cpu, insn, b)
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    let memory = i.op1_kind() == OpKind::Memory;
-    macro_rules! form {
-        ($reg:expr, $mem:expr) => {
-            if memory { $mem as Handler } else { $reg }
-        };
-    }
-    Some(match i.code() {
-        Code::Cvtsi2ss_xmm_rm32 => form!(from_reg::<Cvtsi2ss32>, from_mem::<Cvtsi2ss32, u32>),
-        Code::Cvtsi2ss_xmm_rm64 => form!(from_reg::<Cvtsi2ss64>, from_mem::<Cvtsi2ss64, u64>),
-        Code::Cvtsi2sd_xmm_rm32 => form!(from_reg::<Cvtsi2sd32>, from_mem::<Cvtsi2sd32, u32>),
-        Code::Cvtsi2sd_xmm_rm64 => form!(from_reg::<Cvtsi2sd64>, from_mem::<Cvtsi2sd64, u64>),
-        Code::Cvtss2si_r32_xmmm32 => form!(to_int_reg::<Cvtss2si32>, to_int_mem::<Cvtss2si32, u32>),
-        Code::Cvtss2si_r64_xmmm32 => form!(to_int_reg::<Cvtss2si64>, to_int_mem::<Cvtss2si64, u32>),
-        Code::Cvtsd2si_r32_xmmm64 => form!(to_int_reg::<Cvtsd2si32>, to_int_mem::<Cvtsd2si32, u64>),
-        Code::Cvtsd2si_r64_xmmm64 => form!(to_int_reg::<Cvtsd2si64>, to_int_mem::<Cvtsd2si64, u64>),
-        Code::Cvttss2si_r32_xmmm32 => {
-            form!(to_int_reg::<Cvttss2si32>, to_int_mem::<Cvttss2si32, u32>)
-        }
-        Code::Cvttss2si_r64_xmmm32 => {
-            form!(to_int_reg::<Cvttss2si64>, to_int_mem::<Cvttss2si64, u32>)
-        }
-        Code::Cvttsd2si_r32_xmmm64 => {
-            form!(to_int_reg::<Cvttsd2si32>, to_int_mem::<Cvttsd2si32, u64>)
-        }
-        Code::Cvttsd2si_r64_xmmm64 => {
-            form!(to_int_reg::<Cvttsd2si64>, to_int_mem::<Cvttsd2si64, u64>)
-        }
-        // From memory they touch no MMX register, and leave the x87 FPU alone.
-        Code::Cvtpi2ps_xmm_mmm64 => form!(xmm_mm::<Cvtpi2ps>, shape::<Cvtpi2ps>(i)),
-        Code::Cvtpi2pd_xmm_mmm64 => form!(xmm_mm::<Cvtdq2pd>, shape::<Cvtdq2pd>(i)),
-        Code::Cvtps2pi_mm_xmmm64 => {
-            form!(mm_xmm::<LowerHalf<Cvtps2dq>>, mm_mem64::<Cvtps2dq>)
-        }
-        Code::Cvttps2pi_mm_xmmm64 => {
-            form!(mm_xmm::<LowerHalf<Cvttps2dq>>, mm_mem64::<Cvttps2dq>)
-        }
-        Code::Cvtpd2pi_mm_xmmm128 => form!(mm_xmm::<Cvtpd2dq>, mm_mem128::<Cvtpd2dq>),
-        Code::Cvttpd2pi_mm_xmmm128 => form!(mm_xmm::<Cvttpd2dq>, mm_mem128::<Cvttpd2dq>),
-        _ => match i.mnemonic() {
-            Mnemonic::Cvtps2pd => shape::<Cvtps2pd>(i),
-            Mnemonic::Cvtpd2ps => shape::<Cvtpd2ps>(i),
-            Mnemonic::Cvtss2sd => shape::<Cvtss2sd>(i),
-            Mnemonic::Cvtsd2ss => shape::<Cvtsd2ss>(i),
-            Mnemonic::Cvtdq2ps => shape::<Cvtdq2ps>(i),
-            Mnemonic::Cvtps2dq => shape::<Cvtps2dq>(i),
-            Mnemonic::Cvttps2dq => shape::<Cvttps2dq>(i),
-            Mnemonic::Cvtdq2pd => shape::<Cvtdq2pd>(i),
-            Mnemonic::Cvtpd2dq => shape::<Cvtpd2dq>(i),
-            Mnemonic::Cvttpd2dq => shape::<Cvttpd2dq>(i),
-            _ => return None,
-        },
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handlers(
+        [Cvtsi2ss_xmm_rm32],
+        from_reg::<Cvtsi2ss32>,
+        from_mem::<Cvtsi2ss32, u32>,
+    );
+    t.handlers(
+        [Cvtsi2ss_xmm_rm64],
+        from_reg::<Cvtsi2ss64>,
+        from_mem::<Cvtsi2ss64, u64>,
+    );
+    t.handlers(
+        [Cvtsi2sd_xmm_rm32],
+        from_reg::<Cvtsi2sd32>,
+        from_mem::<Cvtsi2sd32, u32>,
+    );
+    t.handlers(
+        [Cvtsi2sd_xmm_rm64],
+        from_reg::<Cvtsi2sd64>,
+        from_mem::<Cvtsi2sd64, u64>,
+    );
+    t.handlers(
+        [Cvtss2si_r32_xmmm32],
+        to_int::<Cvtss2si32, Xmm>,
+        to_int::<Cvtss2si32, Low<u32>>,
+    );
+    t.handlers(
+        [Cvtss2si_r64_xmmm32],
+        to_int::<Cvtss2si64, Xmm>,
+        to_int::<Cvtss2si64, Low<u32>>,
+    );
+    t.handlers(
+        [Cvttss2si_r32_xmmm32],
+        to_int::<Cvttss2si32, Xmm>,
+        to_int::<Cvttss2si32, Low<u32>>,
+    );
+    t.handlers(
+        [Cvttss2si_r64_xmmm32],
+        to_int::<Cvttss2si64, Xmm>,
+        to_int::<Cvttss2si64, Low<u32>>,
+    );
+    t.handlers(
+        [Cvtsd2si_r32_xmmm64],
+        to_int::<Cvtsd2si32, Xmm>,
+        to_int::<Cvtsd2si32, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtsd2si_r64_xmmm64],
+        to_int::<Cvtsd2si64, Xmm>,
+        to_int::<Cvtsd2si64, Low<u64>>,
+    );
+    t.handlers(
+        [Cvttsd2si_r32_xmmm64],
+        to_int::<Cvttsd2si32, Xmm>,
+        to_int::<Cvttsd2si32, Low<u64>>,
+    );
+    t.handlers(
+        [Cvttsd2si_r64_xmmm64],
+        to_int::<Cvttsd2si64, Xmm>,
+        to_int::<Cvttsd2si64, Low<u64>>,
+    );
+    // From memory they access no MMX register, and leave the x87 FPU alone.
+    t.handlers(
+        [Cvtpi2ps_xmm_mmm64],
+        xmm_mm::<Cvtpi2ps>,
+        arithmetic::<Cvtpi2ps, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtpi2pd_xmm_mmm64],
+        xmm_mm::<Cvtdq2pd>,
+        arithmetic::<Cvtdq2pd, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtps2pi_mm_xmmm64],
+        mm_xmm::<LowerHalf<Cvtps2dq>, Xmm>,
+        mm_xmm::<Cvtps2dq, Low<u64>>,
+    );
+    t.handlers(
+        [Cvttps2pi_mm_xmmm64],
+        mm_xmm::<LowerHalf<Cvttps2dq>, Xmm>,
+        mm_xmm::<Cvttps2dq, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtpd2pi_mm_xmmm128],
+        mm_xmm::<Cvtpd2dq, Xmm>,
+        mm_xmm::<Cvtpd2dq, Aligned>,
+    );
+    t.handlers(
+        [Cvttpd2pi_mm_xmmm128],
+        mm_xmm::<Cvttpd2dq, Xmm>,
+        mm_xmm::<Cvttpd2dq, Aligned>,
+    );
+    t.handlers(
+        [Cvtps2pd_xmm_xmmm64],
+        arithmetic::<Cvtps2pd, Xmm>,
+        arithmetic::<Cvtps2pd, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtpd2ps_xmm_xmmm128],
+        arithmetic::<Cvtpd2ps, Xmm>,
+        arithmetic::<Cvtpd2ps, Aligned>,
+    );
+    t.handlers(
+        [Cvtss2sd_xmm_xmmm32],
+        arithmetic::<Cvtss2sd, Xmm>,
+        arithmetic::<Cvtss2sd, Low<u32>>,
+    );
+    t.handlers(
+        [Cvtsd2ss_xmm_xmmm64],
+        arithmetic::<Cvtsd2ss, Xmm>,
+        arithmetic::<Cvtsd2ss, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtdq2ps_xmm_xmmm128],
+        arithmetic::<Cvtdq2ps, Xmm>,
+        arithmetic::<Cvtdq2ps, Aligned>,
+    );
+    t.handlers(
+        [Cvtps2dq_xmm_xmmm128],
+        arithmetic::<Cvtps2dq, Xmm>,
+        arithmetic::<Cvtps2dq, Aligned>,
+    );
+    t.handlers(
+        [Cvttps2dq_xmm_xmmm128],
+        arithmetic::<Cvttps2dq, Xmm>,
+        arithmetic::<Cvttps2dq, Aligned>,
+    );
+    t.handlers(
+        [Cvtdq2pd_xmm_xmmm64],
+        arithmetic::<Cvtdq2pd, Xmm>,
+        arithmetic::<Cvtdq2pd, Low<u64>>,
+    );
+    t.handlers(
+        [Cvtpd2dq_xmm_xmmm128],
+        arithmetic::<Cvtpd2dq, Xmm>,
+        arithmetic::<Cvtpd2dq, Aligned>,
+    );
+    t.handlers(
+        [Cvttpd2dq_xmm_xmmm128],
+        arithmetic::<Cvttpd2dq, Xmm>,
+        arithmetic::<Cvttpd2dq, Aligned>,
+    );
 }

@@ -3,14 +3,15 @@
 //! RCPPS and RSQRTPS approximate: their last bits are those of the host's maker.
 
 use std::arch::asm;
+use std::marker::PhantomData;
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
 use super::mxcsr::{HOST_MXCSR, host};
 use super::sse2::*;
 use super::{V, cast};
-use crate::exec::Handler;
-use crate::insn::{Exec, Flow, Insn};
+use crate::exec::table::{Backend, Table};
+use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
 use crate::state::rflags;
@@ -47,13 +48,19 @@ float! {
     Rcpps = "rcpps" Rcpss = "rcpss" Rsqrtps = "rsqrtps" Rsqrtss = "rsqrtss"
 }
 
-/// A kernel for each value of the immediate operand.
+/// A floating-point operation that a constant selects, in each instruction's immediate operand.
+pub(super) trait ByImmediate {
+    /// The result and MXCSR after it. `csr` has every exception masked.
+    fn run<const P: u8>(csr: u32, a: V, b: V) -> (V, u32);
+}
+
+/// Kernels that are one instruction of the host with an immediate operand.
 macro_rules! by_immediate {
     ($($name:ident = $insn:literal)*) => {$(
-        struct $name<const P: u8>;
-        impl<const P: u8> Float for $name<P> {
+        struct $name;
+        impl ByImmediate for $name {
             #[inline(always)]
-            fn run(csr: u32, a: V, b: V) -> (V, u32) {
+            fn run<const P: u8>(csr: u32, a: V, b: V) -> (V, u32) {
                 // SAFETY: the instruction has register operands only, every exception is masked in
                 // `csr`, and a model that has it runs only on a host that has it.
                 unsafe { host!(concat!($insn, " {a}, {b}, {p}"), csr, a, b, p = const P) }
@@ -63,7 +70,6 @@ macro_rules! by_immediate {
 }
 pub(super) use by_immediate;
 
-// CMPPS and its kin, by predicate.
 by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
 
 /// HADDPS and its kin: the operation on the even elements of both operands and their odd ones. Of
@@ -129,40 +135,91 @@ impl Float for Addsubpd {
     }
 }
 
-fn xmm_xmm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let (a, b) = (cpu.v(insn.dst), cpu.v(insn.src));
-    let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(insn.dst, cast(r));
-    Ok(Flow::Next)
+/// Where the second operand is.
+pub(super) trait Operand {
+    /// Its value. What it does not fill is zero, or is not looked at.
+    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort>;
 }
 
-fn xmm_mem<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let (a, b) = (cpu.v(insn.dst), cast(cpu.load_aligned(insn)?));
-    let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(insn.dst, cast(r));
-    Ok(Flow::Next)
-}
-
-/// The operand has the size of `T` and need not be aligned.
-fn xmm_part<K: Float, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
-    let (a, b) = (cpu.v(insn.dst), cast(u128::from(b)));
-    let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(insn.dst, cast(r));
-    Ok(Flow::Next)
-}
-
-/// The handler of an instruction with an XMM destination.
-pub(super) fn shape<K: Float>(i: &Instruction) -> Handler {
-    match (i.op1_kind(), i.memory_size().size()) {
-        (OpKind::Register, _) => xmm_xmm::<K>,
-        (_, 4) => xmm_part::<K, u32>,
-        (_, 8) => xmm_part::<K, u64>,
-        _ => xmm_mem::<K>,
+/// An XMM register.
+pub(super) struct Xmm;
+impl Operand for Xmm {
+    #[inline(always)]
+    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+        Ok(cpu.v(insn.src))
     }
+}
+
+/// 16 bytes of memory, which must be aligned.
+pub(super) struct Aligned;
+impl Operand for Aligned {
+    #[inline(always)]
+    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+        Ok(cast(cpu.load_aligned(insn)?))
+    }
+}
+
+/// Memory of the size of `T`, which need not be aligned.
+pub(super) struct Low<T>(PhantomData<T>);
+impl<T: Int> Operand for Low<T> {
+    #[inline(always)]
+    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+        let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+        Ok(cast(u128::from(b)))
+    }
+}
+
+/// Executes an instruction with an XMM destination.
+#[inline(always)]
+fn execute<F: Operand>(cpu: &mut Cpu, insn: &Insn, kernel: impl Fn(u32, V, V) -> (V, u32)) -> Exec {
+    cpu.need_sse()?;
+    let b = F::read(cpu, insn)?;
+    let a = cpu.v(insn.dst);
+    let r = cpu.float(|csr| kernel(csr, a, b))?;
+    cpu.set_xmm(insn.dst, cast(r));
+    Ok(Flow::Next)
+}
+
+/// Executes the instruction of kernel `K`.
+pub(super) fn arithmetic<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    execute::<F>(cpu, insn, K::run)
+}
+
+/// CMPPS and its kin. Bits 7:3 of the immediate have a meaning only for AVX.
+fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 7 {
+        0 => K::run::<0>(csr, a, b),
+        1 => K::run::<1>(csr, a, b),
+        2 => K::run::<2>(csr, a, b),
+        3 => K::run::<3>(csr, a, b),
+        4 => K::run::<4>(csr, a, b),
+        5 => K::run::<5>(csr, a, b),
+        6 => K::run::<6>(csr, a, b),
+        _ => K::run::<7>(csr, a, b),
+    })
+}
+
+/// ROUNDPS and its kin. The low four bits of the immediate are the rounding control, whether MXCSR
+/// has it instead, and whether an inexact result raises nothing.
+pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 15 {
+        0 => K::run::<0>(csr, a, b),
+        1 => K::run::<1>(csr, a, b),
+        2 => K::run::<2>(csr, a, b),
+        3 => K::run::<3>(csr, a, b),
+        4 => K::run::<4>(csr, a, b),
+        5 => K::run::<5>(csr, a, b),
+        6 => K::run::<6>(csr, a, b),
+        7 => K::run::<7>(csr, a, b),
+        8 => K::run::<8>(csr, a, b),
+        9 => K::run::<9>(csr, a, b),
+        10 => K::run::<10>(csr, a, b),
+        11 => K::run::<11>(csr, a, b),
+        12 => K::run::<12>(csr, a, b),
+        13 => K::run::<13>(csr, a, b),
+        14 => K::run::<14>(csr, a, b),
+        _ => K::run::<15>(csr, a, b),
+    })
 }
 
 /// COMISS and its kin: RFLAGS and MXCSR after it.
@@ -201,75 +258,245 @@ macro_rules! scalar_compare {
 }
 scalar_compare! { Comiss = "comiss" Comisd = "comisd" Ucomiss = "ucomiss" Ucomisd = "ucomisd" }
 
-#[inline(always)]
-fn compare<K: Compare>(cpu: &mut Cpu, insn: &Insn, b: u128) -> Exec {
-    let (a, b) = (cpu.v(insn.dst), cast(b));
+fn compare<K: Compare, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.need_sse()?;
+    let b = F::read(cpu, insn)?;
+    let a = cpu.v(insn.dst);
     let flags = cpu.float(|csr| K::run(csr, a, b))?;
     cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
     Ok(Flow::Next)
 }
 
-fn compare_reg<K: Compare>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = cpu.xmm(insn.src);
-    compare::<K>(cpu, insn, b)
-}
-
-fn compare_mem<K: Compare, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = cpu.load::<T>(cpu.ea(insn))?.zext();
-    compare::<K>(cpu, insn, b.into())
-}
-
-fn compare_shape<K: Compare>(i: &Instruction) -> Handler {
-    match (i.op1_kind(), i.memory_size().size()) {
-        (OpKind::Register, _) => compare_reg::<K>,
-        (_, 4) => compare_mem::<K, u32>,
-        _ => compare_mem::<K, u64>,
-    }
-}
-
-macro_rules! by_predicate {
-    ($i:expr, $kernel:ident) => {
-        // Bits 7:3 of the immediate mean something only to AVX.
-        match $i.immediate8() & 7 {
-            0 => shape::<$kernel<0>>($i),
-            1 => shape::<$kernel<1>>($i),
-            2 => shape::<$kernel<2>>($i),
-            3 => shape::<$kernel<3>>($i),
-            4 => shape::<$kernel<4>>($i),
-            5 => shape::<$kernel<5>>($i),
-            6 => shape::<$kernel<6>>($i),
-            _ => shape::<$kernel<7>>($i),
-        }
-    };
-}
-
-macro_rules! select {
-    ($i:expr; $($name:ident)*) => {
-        match $i.mnemonic() {
-            $(Mnemonic::$name => shape::<$name>($i),)*
-            Mnemonic::Cmpps => by_predicate!($i, Cmpps),
-            Mnemonic::Cmppd => by_predicate!($i, Cmppd),
-            Mnemonic::Cmpss => by_predicate!($i, Cmpss),
-            // The string instruction shares the mnemonic.
-            Mnemonic::Cmpsd if $i.op0_register().is_xmm() => by_predicate!($i, Cmpsd),
-            Mnemonic::Comiss => compare_shape::<Comiss>($i),
-            Mnemonic::Comisd => compare_shape::<Comisd>($i),
-            Mnemonic::Ucomiss => compare_shape::<Ucomiss>($i),
-            Mnemonic::Ucomisd => compare_shape::<Ucomisd>($i),
-            _ => return None,
-        }
-    };
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(select! { i;
-        Addps Addpd Addss Addsd Subps Subpd Subss Subsd
-        Mulps Mulpd Mulss Mulsd Divps Divpd Divss Divsd
-        Minps Minpd Minss Minsd Maxps Maxpd Maxss Maxsd
-        Sqrtps Sqrtpd Sqrtss Sqrtsd Rcpps Rcpss Rsqrtps Rsqrtss
-        Haddps Haddpd Hsubps Hsubpd Addsubps Addsubpd
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handlers(
+        [Addps_xmm_xmmm128],
+        arithmetic::<Addps, Xmm>,
+        arithmetic::<Addps, Aligned>,
+    );
+    t.handlers(
+        [Addpd_xmm_xmmm128],
+        arithmetic::<Addpd, Xmm>,
+        arithmetic::<Addpd, Aligned>,
+    );
+    t.handlers(
+        [Addss_xmm_xmmm32],
+        arithmetic::<Addss, Xmm>,
+        arithmetic::<Addss, Low<u32>>,
+    );
+    t.handlers(
+        [Addsd_xmm_xmmm64],
+        arithmetic::<Addsd, Xmm>,
+        arithmetic::<Addsd, Low<u64>>,
+    );
+    t.handlers(
+        [Subps_xmm_xmmm128],
+        arithmetic::<Subps, Xmm>,
+        arithmetic::<Subps, Aligned>,
+    );
+    t.handlers(
+        [Subpd_xmm_xmmm128],
+        arithmetic::<Subpd, Xmm>,
+        arithmetic::<Subpd, Aligned>,
+    );
+    t.handlers(
+        [Subss_xmm_xmmm32],
+        arithmetic::<Subss, Xmm>,
+        arithmetic::<Subss, Low<u32>>,
+    );
+    t.handlers(
+        [Subsd_xmm_xmmm64],
+        arithmetic::<Subsd, Xmm>,
+        arithmetic::<Subsd, Low<u64>>,
+    );
+    t.handlers(
+        [Mulps_xmm_xmmm128],
+        arithmetic::<Mulps, Xmm>,
+        arithmetic::<Mulps, Aligned>,
+    );
+    t.handlers(
+        [Mulpd_xmm_xmmm128],
+        arithmetic::<Mulpd, Xmm>,
+        arithmetic::<Mulpd, Aligned>,
+    );
+    t.handlers(
+        [Mulss_xmm_xmmm32],
+        arithmetic::<Mulss, Xmm>,
+        arithmetic::<Mulss, Low<u32>>,
+    );
+    t.handlers(
+        [Mulsd_xmm_xmmm64],
+        arithmetic::<Mulsd, Xmm>,
+        arithmetic::<Mulsd, Low<u64>>,
+    );
+    t.handlers(
+        [Divps_xmm_xmmm128],
+        arithmetic::<Divps, Xmm>,
+        arithmetic::<Divps, Aligned>,
+    );
+    t.handlers(
+        [Divpd_xmm_xmmm128],
+        arithmetic::<Divpd, Xmm>,
+        arithmetic::<Divpd, Aligned>,
+    );
+    t.handlers(
+        [Divss_xmm_xmmm32],
+        arithmetic::<Divss, Xmm>,
+        arithmetic::<Divss, Low<u32>>,
+    );
+    t.handlers(
+        [Divsd_xmm_xmmm64],
+        arithmetic::<Divsd, Xmm>,
+        arithmetic::<Divsd, Low<u64>>,
+    );
+    t.handlers(
+        [Minps_xmm_xmmm128],
+        arithmetic::<Minps, Xmm>,
+        arithmetic::<Minps, Aligned>,
+    );
+    t.handlers(
+        [Minpd_xmm_xmmm128],
+        arithmetic::<Minpd, Xmm>,
+        arithmetic::<Minpd, Aligned>,
+    );
+    t.handlers(
+        [Minss_xmm_xmmm32],
+        arithmetic::<Minss, Xmm>,
+        arithmetic::<Minss, Low<u32>>,
+    );
+    t.handlers(
+        [Minsd_xmm_xmmm64],
+        arithmetic::<Minsd, Xmm>,
+        arithmetic::<Minsd, Low<u64>>,
+    );
+    t.handlers(
+        [Maxps_xmm_xmmm128],
+        arithmetic::<Maxps, Xmm>,
+        arithmetic::<Maxps, Aligned>,
+    );
+    t.handlers(
+        [Maxpd_xmm_xmmm128],
+        arithmetic::<Maxpd, Xmm>,
+        arithmetic::<Maxpd, Aligned>,
+    );
+    t.handlers(
+        [Maxss_xmm_xmmm32],
+        arithmetic::<Maxss, Xmm>,
+        arithmetic::<Maxss, Low<u32>>,
+    );
+    t.handlers(
+        [Maxsd_xmm_xmmm64],
+        arithmetic::<Maxsd, Xmm>,
+        arithmetic::<Maxsd, Low<u64>>,
+    );
+    t.handlers(
+        [Sqrtps_xmm_xmmm128],
+        arithmetic::<Sqrtps, Xmm>,
+        arithmetic::<Sqrtps, Aligned>,
+    );
+    t.handlers(
+        [Sqrtpd_xmm_xmmm128],
+        arithmetic::<Sqrtpd, Xmm>,
+        arithmetic::<Sqrtpd, Aligned>,
+    );
+    t.handlers(
+        [Sqrtss_xmm_xmmm32],
+        arithmetic::<Sqrtss, Xmm>,
+        arithmetic::<Sqrtss, Low<u32>>,
+    );
+    t.handlers(
+        [Sqrtsd_xmm_xmmm64],
+        arithmetic::<Sqrtsd, Xmm>,
+        arithmetic::<Sqrtsd, Low<u64>>,
+    );
+    t.handlers(
+        [Rcpps_xmm_xmmm128],
+        arithmetic::<Rcpps, Xmm>,
+        arithmetic::<Rcpps, Aligned>,
+    );
+    t.handlers(
+        [Rcpss_xmm_xmmm32],
+        arithmetic::<Rcpss, Xmm>,
+        arithmetic::<Rcpss, Low<u32>>,
+    );
+    t.handlers(
+        [Rsqrtps_xmm_xmmm128],
+        arithmetic::<Rsqrtps, Xmm>,
+        arithmetic::<Rsqrtps, Aligned>,
+    );
+    t.handlers(
+        [Rsqrtss_xmm_xmmm32],
+        arithmetic::<Rsqrtss, Xmm>,
+        arithmetic::<Rsqrtss, Low<u32>>,
+    );
+    t.handlers(
+        [Haddps_xmm_xmmm128],
+        arithmetic::<Haddps, Xmm>,
+        arithmetic::<Haddps, Aligned>,
+    );
+    t.handlers(
+        [Haddpd_xmm_xmmm128],
+        arithmetic::<Haddpd, Xmm>,
+        arithmetic::<Haddpd, Aligned>,
+    );
+    t.handlers(
+        [Hsubps_xmm_xmmm128],
+        arithmetic::<Hsubps, Xmm>,
+        arithmetic::<Hsubps, Aligned>,
+    );
+    t.handlers(
+        [Hsubpd_xmm_xmmm128],
+        arithmetic::<Hsubpd, Xmm>,
+        arithmetic::<Hsubpd, Aligned>,
+    );
+    t.handlers(
+        [Addsubps_xmm_xmmm128],
+        arithmetic::<Addsubps, Xmm>,
+        arithmetic::<Addsubps, Aligned>,
+    );
+    t.handlers(
+        [Addsubpd_xmm_xmmm128],
+        arithmetic::<Addsubpd, Xmm>,
+        arithmetic::<Addsubpd, Aligned>,
+    );
+    t.handlers(
+        [Cmpps_xmm_xmmm128_imm8],
+        by_predicate::<Cmpps, Xmm>,
+        by_predicate::<Cmpps, Aligned>,
+    );
+    t.handlers(
+        [Cmppd_xmm_xmmm128_imm8],
+        by_predicate::<Cmppd, Xmm>,
+        by_predicate::<Cmppd, Aligned>,
+    );
+    t.handlers(
+        [Cmpss_xmm_xmmm32_imm8],
+        by_predicate::<Cmpss, Xmm>,
+        by_predicate::<Cmpss, Low<u32>>,
+    );
+    t.handlers(
+        [Cmpsd_xmm_xmmm64_imm8],
+        by_predicate::<Cmpsd, Xmm>,
+        by_predicate::<Cmpsd, Low<u64>>,
+    );
+    t.handlers(
+        [Comiss_xmm_xmmm32],
+        compare::<Comiss, Xmm>,
+        compare::<Comiss, Low<u32>>,
+    );
+    t.handlers(
+        [Comisd_xmm_xmmm64],
+        compare::<Comisd, Xmm>,
+        compare::<Comisd, Low<u64>>,
+    );
+    t.handlers(
+        [Ucomiss_xmm_xmmm32],
+        compare::<Ucomiss, Xmm>,
+        compare::<Ucomiss, Low<u32>>,
+    );
+    t.handlers(
+        [Ucomisd_xmm_xmmm64],
+        compare::<Ucomisd, Xmm>,
+        compare::<Ucomisd, Low<u64>>,
+    );
 }

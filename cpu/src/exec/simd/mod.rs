@@ -17,9 +17,9 @@ mod transfer;
 
 use std::arch::x86_64::__m128i;
 
-use iced_x86::{Instruction, OpKind};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
@@ -211,29 +211,30 @@ fn mm_imm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     mmx_result::<K>(cpu, insn, insn.imm & 0xFF)
 }
 
-/// The handler of a packed integer instruction.
-fn shape<K: Packed>(i: &Instruction) -> Handler {
-    match (i.op0_register().is_mm(), i.op1_kind()) {
-        (false, OpKind::Register) => xmm_xmm::<K>,
-        (false, OpKind::Memory) => xmm_mem::<K>,
-        (false, _) => xmm_imm::<K>,
-        (true, OpKind::Register) => mm_mm::<K>,
-        (true, OpKind::Memory) if i.memory_size().size() == 4 => mm_mem::<K, u32>,
-        (true, OpKind::Memory) => mm_mem::<K, u64>,
-        (true, _) => mm_imm::<K>,
-    }
+/// The row of a packed integer instruction with XMM operands.
+fn xmm<B: Backend, K: Packed>(t: &mut Table<B>, code: Code) {
+    t.handlers([code], xmm_xmm::<K>, xmm_mem::<K>);
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, _: &Insn) -> Option<Handler> {
-    integer::lower(i)
-        .or_else(|| float::lower(i))
-        // Before the moves, some of which share mnemonics.
-        .or_else(|| sse41::lower(i))
-        .or_else(|| transfer::lower(i))
-        .or_else(|| shuffle::lower(i))
-        .or_else(|| convert::lower(i))
-        .or_else(|| ssse3::lower(i))
-        .or_else(|| sse42::lower(i))
-        .or_else(|| mxcsr::lower(i))
+/// The row of a packed integer instruction with MMX operands.
+fn mmx<B: Backend, K: Packed>(t: &mut Table<B>, code: Code) {
+    t.handlers([code], mm_mm::<K>, mm_mem::<K, u64>);
+}
+
+/// The rows of a packed integer instruction that has an MMX and an XMM form.
+fn mmx_and_xmm<B: Backend, K: Packed>(t: &mut Table<B>, mm: Code, xmm_code: Code) {
+    mmx::<B, K>(t, mm);
+    xmm::<B, K>(t, xmm_code);
+}
+
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    integer::rows(t);
+    float::rows(t);
+    sse41::rows(t);
+    transfer::rows(t);
+    shuffle::rows(t);
+    convert::rows(t);
+    ssse3::rows(t);
+    sse42::rows(t);
+    mxcsr::rows(t);
 }

@@ -3,9 +3,9 @@
 //! Arithmetic runs on the host's SSE unit, so that rounding, NaNs, denormals and flags are those of
 //! the hardware.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Code;
 
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::cr4;
@@ -117,11 +117,8 @@ fn stmxcsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(match i.mnemonic() {
-        Mnemonic::Ldmxcsr => ldmxcsr,
-        Mnemonic::Stmxcsr => stmxcsr,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Ldmxcsr_m32], ldmxcsr);
+    t.handler([Stmxcsr_m32], stmxcsr);
 }

@@ -1,9 +1,9 @@
 //! Shuffles whose pattern is an immediate, and duplications.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::{V, cast, packed, shape};
-use crate::exec::Handler;
+use super::{V, cast, mmx, packed, xmm};
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 
@@ -94,19 +94,16 @@ fn movddup_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(match i.mnemonic() {
-        Mnemonic::Pshufd => shape::<Pshufd>(i),
-        // On four words the same as the shuffle of the lower ones.
-        Mnemonic::Pshuflw | Mnemonic::Pshufw => shape::<Pshuflw>(i),
-        Mnemonic::Pshufhw => shape::<Pshufhw>(i),
-        Mnemonic::Shufps => shape::<Shufps>(i),
-        Mnemonic::Shufpd => shape::<Shufpd>(i),
-        Mnemonic::Movsldup => shape::<Movsldup>(i),
-        Mnemonic::Movshdup => shape::<Movshdup>(i),
-        Mnemonic::Movddup if i.op1_kind() == OpKind::Memory => movddup_mem,
-        Mnemonic::Movddup => movddup_reg,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    xmm::<B, Pshufd>(t, Pshufd_xmm_xmmm128_imm8);
+    xmm::<B, Pshuflw>(t, Pshuflw_xmm_xmmm128_imm8);
+    xmm::<B, Pshufhw>(t, Pshufhw_xmm_xmmm128_imm8);
+    xmm::<B, Shufps>(t, Shufps_xmm_xmmm128_imm8);
+    xmm::<B, Shufpd>(t, Shufpd_xmm_xmmm128_imm8);
+    xmm::<B, Movsldup>(t, Movsldup_xmm_xmmm128);
+    xmm::<B, Movshdup>(t, Movshdup_xmm_xmmm128);
+    // PSHUFW shuffles the four words of an MMX register as PSHUFLW shuffles the lower four.
+    mmx::<B, Pshuflw>(t, Pshufw_mm_mmm64_imm8);
+    t.handlers([Movddup_xmm_xmmm64], movddup_reg, movddup_mem);
 }

@@ -5,13 +5,13 @@
 
 use std::array::from_fn;
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use super::float::{self, Float, by_immediate};
+use super::float::{Aligned, ByImmediate, Low, Xmm, by_immediate, by_rounding};
 use super::mxcsr::host;
 use super::ssse3::zip;
-use super::{V, cast, packed, shape};
-use crate::exec::Handler;
+use super::{V, cast, packed, xmm};
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::{Int, Lazy};
@@ -259,21 +259,7 @@ fn movntdqa(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 // Floating point
 
-// ROUNDPS and its kin, by the low four bits of the immediate: the rounding control, whether MXCSR
-// has it, and whether the result's being inexact is kept quiet.
 by_immediate! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roundsd = "roundsd" }
-
-macro_rules! by_rounding {
-    ($i:expr, $kernel:ident; $($n:literal)*) => {
-        match $i.immediate8() & 15 {
-            $($n => float::shape::<$kernel<$n>>($i),)*
-            _ => float::shape::<$kernel<15>>($i),
-        }
-    };
-    ($i:expr, $kernel:ident) => {
-        by_rounding!($i, $kernel; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
-    };
-}
 
 /// DPPS and DPPD: the sum of all products, in every element.
 trait Dot {
@@ -337,43 +323,82 @@ fn dot<K: Dot>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Handlers of kernels named like their mnemonics.
-macro_rules! select {
-    ($i:expr; $($name:ident)*; extend $($extend:ident)*) => {
-        match $i.mnemonic() {
-            $(Mnemonic::$name => shape::<$name>($i),)*
-            $(Mnemonic::$extend => extend::<$extend>,)*
-            Mnemonic::Pblendvb => blendv::<Pblendvb>,
-            Mnemonic::Blendvps => blendv::<Blendvps>,
-            Mnemonic::Blendvpd => blendv::<Blendvpd>,
-            Mnemonic::Ptest => ptest,
-            Mnemonic::Pextrb => extract::<u8>,
-            // Register forms that SSE2 has already are in `transfer`.
-            Mnemonic::Pextrw if $i.op0_kind() == OpKind::Memory => extract::<u16>,
-            Mnemonic::Pextrd | Mnemonic::Extractps => extract::<u32>,
-            Mnemonic::Pextrq => extract::<u64>,
-            Mnemonic::Pinsrb => insert::<u8>,
-            Mnemonic::Pinsrd => insert::<u32>,
-            Mnemonic::Pinsrq => insert::<u64>,
-            Mnemonic::Insertps => insertps,
-            Mnemonic::Movntdqa => movntdqa,
-            Mnemonic::Roundps => by_rounding!($i, Roundps),
-            Mnemonic::Roundpd => by_rounding!($i, Roundpd),
-            Mnemonic::Roundss => by_rounding!($i, Roundss),
-            Mnemonic::Roundsd => by_rounding!($i, Roundsd),
-            Mnemonic::Dpps => dot::<Dpps>,
-            Mnemonic::Dppd => dot::<Dppd>,
-            _ => return None,
-        }
-    };
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(select! { i;
-        Blendps Blendpd Pblendw Mpsadbw Phminposuw Packusdw Pmuldq Pmulld Pcmpeqq Pcmpgtq
-        Pminsb Pmaxsb Pminuw Pmaxuw Pminsd Pmaxsd Pminud Pmaxud;
-        extend Pmovsxbw Pmovsxbd Pmovsxbq Pmovsxwd Pmovsxwq Pmovsxdq
-        Pmovzxbw Pmovzxbd Pmovzxbq Pmovzxwd Pmovzxwq Pmovzxdq
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    xmm::<B, Blendps>(t, Blendps_xmm_xmmm128_imm8);
+    xmm::<B, Blendpd>(t, Blendpd_xmm_xmmm128_imm8);
+    xmm::<B, Pblendw>(t, Pblendw_xmm_xmmm128_imm8);
+    xmm::<B, Mpsadbw>(t, Mpsadbw_xmm_xmmm128_imm8);
+    xmm::<B, Phminposuw>(t, Phminposuw_xmm_xmmm128);
+    xmm::<B, Packusdw>(t, Packusdw_xmm_xmmm128);
+    xmm::<B, Pmuldq>(t, Pmuldq_xmm_xmmm128);
+    xmm::<B, Pmulld>(t, Pmulld_xmm_xmmm128);
+    xmm::<B, Pcmpeqq>(t, Pcmpeqq_xmm_xmmm128);
+    xmm::<B, Pcmpgtq>(t, Pcmpgtq_xmm_xmmm128);
+    xmm::<B, Pminsb>(t, Pminsb_xmm_xmmm128);
+    xmm::<B, Pmaxsb>(t, Pmaxsb_xmm_xmmm128);
+    xmm::<B, Pminuw>(t, Pminuw_xmm_xmmm128);
+    xmm::<B, Pmaxuw>(t, Pmaxuw_xmm_xmmm128);
+    xmm::<B, Pminsd>(t, Pminsd_xmm_xmmm128);
+    xmm::<B, Pmaxsd>(t, Pmaxsd_xmm_xmmm128);
+    xmm::<B, Pminud>(t, Pminud_xmm_xmmm128);
+    xmm::<B, Pmaxud>(t, Pmaxud_xmm_xmmm128);
+    t.handler([Pmovsxbw_xmm_xmmm64], extend::<Pmovsxbw>);
+    t.handler([Pmovsxbd_xmm_xmmm32], extend::<Pmovsxbd>);
+    t.handler([Pmovsxbq_xmm_xmmm16], extend::<Pmovsxbq>);
+    t.handler([Pmovsxwd_xmm_xmmm64], extend::<Pmovsxwd>);
+    t.handler([Pmovsxwq_xmm_xmmm32], extend::<Pmovsxwq>);
+    t.handler([Pmovsxdq_xmm_xmmm64], extend::<Pmovsxdq>);
+    t.handler([Pmovzxbw_xmm_xmmm64], extend::<Pmovzxbw>);
+    t.handler([Pmovzxbd_xmm_xmmm32], extend::<Pmovzxbd>);
+    t.handler([Pmovzxbq_xmm_xmmm16], extend::<Pmovzxbq>);
+    t.handler([Pmovzxwd_xmm_xmmm64], extend::<Pmovzxwd>);
+    t.handler([Pmovzxwq_xmm_xmmm32], extend::<Pmovzxwq>);
+    t.handler([Pmovzxdq_xmm_xmmm64], extend::<Pmovzxdq>);
+    t.handler([Pblendvb_xmm_xmmm128], blendv::<Pblendvb>);
+    t.handler([Blendvps_xmm_xmmm128], blendv::<Blendvps>);
+    t.handler([Blendvpd_xmm_xmmm128], blendv::<Blendvpd>);
+    t.handler([Ptest_xmm_xmmm128], ptest);
+    t.handler(
+        [Pextrb_r32m8_xmm_imm8, Pextrb_r64m8_xmm_imm8],
+        extract::<u8>,
+    );
+    // The forms of PEXTRW that SSE2 has are in `transfer`.
+    t.handler(
+        [Pextrw_r32m16_xmm_imm8, Pextrw_r64m16_xmm_imm8],
+        extract::<u16>,
+    );
+    t.handler([Pextrd_rm32_xmm_imm8], extract::<u32>);
+    t.handler(
+        [Extractps_rm32_xmm_imm8, Extractps_r64m32_xmm_imm8],
+        extract::<u32>,
+    );
+    t.handler([Pextrq_rm64_xmm_imm8], extract::<u64>);
+    t.handler([Pinsrb_xmm_r32m8_imm8, Pinsrb_xmm_r64m8_imm8], insert::<u8>);
+    t.handler([Pinsrd_xmm_rm32_imm8], insert::<u32>);
+    t.handler([Pinsrq_xmm_rm64_imm8], insert::<u64>);
+    t.handler([Insertps_xmm_xmmm32_imm8], insertps);
+    t.handler([Movntdqa_xmm_m128], movntdqa);
+    t.handlers(
+        [Roundps_xmm_xmmm128_imm8],
+        by_rounding::<Roundps, Xmm>,
+        by_rounding::<Roundps, Aligned>,
+    );
+    t.handlers(
+        [Roundpd_xmm_xmmm128_imm8],
+        by_rounding::<Roundpd, Xmm>,
+        by_rounding::<Roundpd, Aligned>,
+    );
+    t.handlers(
+        [Roundss_xmm_xmmm32_imm8],
+        by_rounding::<Roundss, Xmm>,
+        by_rounding::<Roundss, Low<u32>>,
+    );
+    t.handlers(
+        [Roundsd_xmm_xmmm64_imm8],
+        by_rounding::<Roundsd, Xmm>,
+        by_rounding::<Roundsd, Low<u64>>,
+    );
+    t.handler([Dpps_xmm_xmmm128_imm8], dot::<Dpps>);
+    t.handler([Dppd_xmm_xmmm128_imm8], dot::<Dppd>);
 }

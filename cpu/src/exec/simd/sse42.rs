@@ -2,10 +2,10 @@
 
 use std::array::from_fn;
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Code;
 
 use super::{V, cast};
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Lazy;
@@ -213,15 +213,12 @@ fn mask<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(match i.mnemonic() {
-        Mnemonic::Pcmpestri => index::<Explicit32>,
-        Mnemonic::Pcmpestri64 => index::<Explicit64>,
-        Mnemonic::Pcmpestrm => mask::<Explicit32>,
-        Mnemonic::Pcmpestrm64 => mask::<Explicit64>,
-        Mnemonic::Pcmpistri => index::<Implicit>,
-        Mnemonic::Pcmpistrm => mask::<Implicit>,
-        _ => return None,
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Pcmpestri_xmm_xmmm128_imm8], index::<Explicit32>);
+    t.handler([Pcmpestri64_xmm_xmmm128_imm8], index::<Explicit64>);
+    t.handler([Pcmpestrm_xmm_xmmm128_imm8], mask::<Explicit32>);
+    t.handler([Pcmpestrm64_xmm_xmmm128_imm8], mask::<Explicit64>);
+    t.handler([Pcmpistri_xmm_xmmm128_imm8], index::<Implicit>);
+    t.handler([Pcmpistrm_xmm_xmmm128_imm8], mask::<Implicit>);
 }

@@ -2,11 +2,11 @@
 
 use std::array::from_fn;
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Code;
 
 use super::integer::join;
-use super::{Bits128, V, cast, packed, shape};
-use crate::exec::Handler;
+use super::{Bits128, V, cast, mmx_and_xmm, packed};
+use crate::exec::table::{Backend, Table};
 
 /// Lane by lane.
 #[inline(always)]
@@ -110,19 +110,22 @@ packed! {
         half => cast(palignr(0, cast(join(b, a)), n.into())),
 }
 
-macro_rules! select {
-    ($i:expr; $($name:ident)*) => {
-        match $i.mnemonic() {
-            $(Mnemonic::$name => shape::<$name>($i),)*
-            _ => return None,
-        }
-    };
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(select! { i;
-        Pshufb Phaddw Phaddd Phaddsw Phsubw Phsubd Phsubsw Pmaddubsw Pmulhrsw
-        Psignb Psignw Psignd Pabsb Pabsw Pabsd Palignr
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    mmx_and_xmm::<B, Pshufb>(t, Pshufb_mm_mmm64, Pshufb_xmm_xmmm128);
+    mmx_and_xmm::<B, Phaddw>(t, Phaddw_mm_mmm64, Phaddw_xmm_xmmm128);
+    mmx_and_xmm::<B, Phaddd>(t, Phaddd_mm_mmm64, Phaddd_xmm_xmmm128);
+    mmx_and_xmm::<B, Phaddsw>(t, Phaddsw_mm_mmm64, Phaddsw_xmm_xmmm128);
+    mmx_and_xmm::<B, Phsubw>(t, Phsubw_mm_mmm64, Phsubw_xmm_xmmm128);
+    mmx_and_xmm::<B, Phsubd>(t, Phsubd_mm_mmm64, Phsubd_xmm_xmmm128);
+    mmx_and_xmm::<B, Phsubsw>(t, Phsubsw_mm_mmm64, Phsubsw_xmm_xmmm128);
+    mmx_and_xmm::<B, Pmaddubsw>(t, Pmaddubsw_mm_mmm64, Pmaddubsw_xmm_xmmm128);
+    mmx_and_xmm::<B, Pmulhrsw>(t, Pmulhrsw_mm_mmm64, Pmulhrsw_xmm_xmmm128);
+    mmx_and_xmm::<B, Psignb>(t, Psignb_mm_mmm64, Psignb_xmm_xmmm128);
+    mmx_and_xmm::<B, Psignw>(t, Psignw_mm_mmm64, Psignw_xmm_xmmm128);
+    mmx_and_xmm::<B, Psignd>(t, Psignd_mm_mmm64, Psignd_xmm_xmmm128);
+    mmx_and_xmm::<B, Pabsb>(t, Pabsb_mm_mmm64, Pabsb_xmm_xmmm128);
+    mmx_and_xmm::<B, Pabsw>(t, Pabsw_mm_mmm64, Pabsw_xmm_xmmm128);
+    mmx_and_xmm::<B, Pabsd>(t, Pabsd_mm_mmm64, Pabsd_xmm_xmmm128);
+    mmx_and_xmm::<B, Palignr>(t, Palignr_mm_mmm64_imm8, Palignr_xmm_xmmm128_imm8);
 }

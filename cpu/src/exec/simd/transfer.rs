@@ -1,11 +1,10 @@
 //! Moves between registers and memory, single elements, masks; fences and hints.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
 use super::sse2::{byte_signs, double_signs, single_signs};
 use super::{V, cast};
-use crate::exec::Handler;
-use crate::exec::operand_size;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
@@ -327,90 +326,77 @@ fn movnti<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Fences: memory is in order. Prefetches: hints, which do not fault.
-fn nothing(_: &mut Cpu, _: &Insn) -> Exec {
-    Ok(Flow::Next)
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    let load = i.op1_kind() == OpKind::Memory;
-    let store = i.op0_kind() == OpKind::Memory;
-    macro_rules! form {
-        ($reg:expr, $load:expr) => {
-            if load { $load as Handler } else { $reg }
-        };
-        ($reg:expr, $load:expr, $store:expr) => {
-            if store { $store } else { form!($reg, $load) }
-        };
-    }
-    Some(match i.code() {
-        // These share mnemonics with other families, or with each other.
-        Code::Movsd_xmm_xmmm64 | Code::Movsd_xmmm64_xmm => {
-            form!(movsd_reg, load_low::<u64>, store_low::<u64>)
-        }
-        Code::Movd_xmm_rm32 => form!(xmm_from_gpr::<u32>, load_low::<u32>),
-        Code::Movq_xmm_rm64 => form!(xmm_from_gpr::<u64>, load_low::<u64>),
-        Code::Movd_rm32_xmm => form!(gpr_from_xmm::<u32>, gpr_from_xmm::<u32>, store_low::<u32>),
-        Code::Movq_rm64_xmm => form!(gpr_from_xmm::<u64>, gpr_from_xmm::<u64>, store_low::<u64>),
-        Code::Movq_xmm_xmmm64 | Code::Movq_xmmm64_xmm => {
-            form!(movq_reg, load_low::<u64>, store_low::<u64>)
-        }
-        Code::Movd_mm_rm32 => form!(mm_from_gpr::<u32>, mm_load::<u32>),
-        Code::Movq_mm_rm64 => form!(mm_from_gpr::<u64>, mm_load::<u64>),
-        Code::Movd_rm32_mm => form!(gpr_from_mm::<u32>, gpr_from_mm::<u32>, mm_store::<u32>),
-        Code::Movq_rm64_mm => form!(gpr_from_mm::<u64>, gpr_from_mm::<u64>, mm_store::<u64>),
-        Code::Movq_mm_mmm64 | Code::Movq_mmm64_mm => {
-            form!(mm_mov, mm_load::<u64>, mm_store::<u64>)
-        }
-        _ => match i.mnemonic() {
-            Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa => {
-                form!(mov, load_aligned, store_aligned)
-            }
-            Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu => {
-                form!(mov, load_unaligned, store_unaligned)
-            }
-            Mnemonic::Lddqu => load_unaligned,
-            Mnemonic::Movntps | Mnemonic::Movntpd | Mnemonic::Movntdq => store_aligned,
-            Mnemonic::Movss => form!(movss_reg, load_low::<u32>, store_low::<u32>),
-            Mnemonic::Movhlps => movhlps,
-            Mnemonic::Movlhps => movlhps,
-            Mnemonic::Movlps | Mnemonic::Movlpd => {
-                if store {
-                    store_low::<u64>
-                } else {
-                    movlps_load
-                }
-            }
-            Mnemonic::Movhps | Mnemonic::Movhpd => {
-                if store {
-                    movhps_store
-                } else {
-                    movhps_load
-                }
-            }
-            Mnemonic::Movntq => mm_store::<u64>,
-            Mnemonic::Movq2dq => movq2dq,
-            Mnemonic::Movdq2q => movdq2q,
-            Mnemonic::Emms => emms,
-            Mnemonic::Pinsrw if i.op0_register().is_mm() => form!(pinsrw_mm_reg, pinsrw_mm_mem),
-            Mnemonic::Pinsrw => form!(pinsrw_xmm_reg, pinsrw_xmm_mem),
-            Mnemonic::Pextrw if i.op1_register().is_mm() => pextrw_mm,
-            Mnemonic::Pextrw => pextrw_xmm,
-            Mnemonic::Pmovmskb if i.op1_register().is_mm() => pmovmskb_mm,
-            Mnemonic::Pmovmskb => pmovmskb_xmm,
-            Mnemonic::Movmskps => movmskps,
-            Mnemonic::Movmskpd => movmskpd,
-            Mnemonic::Maskmovq => maskmovq,
-            Mnemonic::Maskmovdqu => maskmovdqu,
-            Mnemonic::Movnti if operand_size(i, 1) == 4 => movnti::<u32>,
-            Mnemonic::Movnti => movnti::<u64>,
-            Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence => nothing,
-            Mnemonic::Prefetchnta
-            | Mnemonic::Prefetcht0
-            | Mnemonic::Prefetcht1
-            | Mnemonic::Prefetcht2 => nothing,
-            _ => return None,
-        },
-    })
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handlers(
+        [Movaps_xmm_xmmm128, Movapd_xmm_xmmm128, Movdqa_xmm_xmmm128],
+        mov,
+        load_aligned,
+    );
+    t.handlers(
+        [Movaps_xmmm128_xmm, Movapd_xmmm128_xmm, Movdqa_xmmm128_xmm],
+        mov,
+        store_aligned,
+    );
+    t.handlers(
+        [Movups_xmm_xmmm128, Movupd_xmm_xmmm128, Movdqu_xmm_xmmm128],
+        mov,
+        load_unaligned,
+    );
+    t.handlers(
+        [Movups_xmmm128_xmm, Movupd_xmmm128_xmm, Movdqu_xmmm128_xmm],
+        mov,
+        store_unaligned,
+    );
+    t.handler([Lddqu_xmm_m128], load_unaligned);
+    t.handler(
+        [Movntps_m128_xmm, Movntpd_m128_xmm, Movntdq_m128_xmm],
+        store_aligned,
+    );
+    t.handlers([Movss_xmm_xmmm32], movss_reg, load_low::<u32>);
+    t.handlers([Movss_xmmm32_xmm], movss_reg, store_low::<u32>);
+    t.handlers([Movsd_xmm_xmmm64], movsd_reg, load_low::<u64>);
+    t.handlers([Movsd_xmmm64_xmm], movsd_reg, store_low::<u64>);
+    t.handlers([Movd_xmm_rm32], xmm_from_gpr::<u32>, load_low::<u32>);
+    t.handlers([Movq_xmm_rm64], xmm_from_gpr::<u64>, load_low::<u64>);
+    t.handlers([Movd_rm32_xmm], gpr_from_xmm::<u32>, store_low::<u32>);
+    t.handlers([Movq_rm64_xmm], gpr_from_xmm::<u64>, store_low::<u64>);
+    t.handlers([Movq_xmm_xmmm64], movq_reg, load_low::<u64>);
+    t.handlers([Movq_xmmm64_xmm], movq_reg, store_low::<u64>);
+    t.handlers([Movd_mm_rm32], mm_from_gpr::<u32>, mm_load::<u32>);
+    t.handlers([Movq_mm_rm64], mm_from_gpr::<u64>, mm_load::<u64>);
+    t.handlers([Movd_rm32_mm], gpr_from_mm::<u32>, mm_store::<u32>);
+    t.handlers([Movq_rm64_mm], gpr_from_mm::<u64>, mm_store::<u64>);
+    t.handlers([Movq_mm_mmm64], mm_mov, mm_load::<u64>);
+    t.handlers([Movq_mmm64_mm], mm_mov, mm_store::<u64>);
+    t.handler([Movhlps_xmm_xmm], movhlps);
+    t.handler([Movlhps_xmm_xmm], movlhps);
+    t.handler([Movlps_xmm_m64, Movlpd_xmm_m64], movlps_load);
+    t.handler([Movlps_m64_xmm, Movlpd_m64_xmm], store_low::<u64>);
+    t.handler([Movhps_xmm_m64, Movhpd_xmm_m64], movhps_load);
+    t.handler([Movhps_m64_xmm, Movhpd_m64_xmm], movhps_store);
+    t.handler([Movntq_m64_mm], mm_store::<u64>);
+    t.handler([Movq2dq_xmm_mm], movq2dq);
+    t.handler([Movdq2q_mm_xmm], movdq2q);
+    t.handler([Emms], emms);
+    t.handlers(
+        [Pinsrw_mm_r32m16_imm8, Pinsrw_mm_r64m16_imm8],
+        pinsrw_mm_reg,
+        pinsrw_mm_mem,
+    );
+    t.handlers(
+        [Pinsrw_xmm_r32m16_imm8, Pinsrw_xmm_r64m16_imm8],
+        pinsrw_xmm_reg,
+        pinsrw_xmm_mem,
+    );
+    t.handler([Pextrw_r32_mm_imm8, Pextrw_r64_mm_imm8], pextrw_mm);
+    t.handler([Pextrw_r32_xmm_imm8, Pextrw_r64_xmm_imm8], pextrw_xmm);
+    t.handler([Pmovmskb_r32_mm, Pmovmskb_r64_mm], pmovmskb_mm);
+    t.handler([Pmovmskb_r32_xmm, Pmovmskb_r64_xmm], pmovmskb_xmm);
+    t.handler([Movmskps_r32_xmm, Movmskps_r64_xmm], movmskps);
+    t.handler([Movmskpd_r32_xmm, Movmskpd_r64_xmm], movmskpd);
+    t.handler([Maskmovq_rDI_mm_mm], maskmovq);
+    t.handler([Maskmovdqu_rDI_xmm_xmm], maskmovdqu);
+    t.handler([Movnti_m32_r32], movnti::<u32>);
+    t.handler([Movnti_m64_r64], movnti::<u64>);
 }

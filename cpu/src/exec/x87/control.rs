@@ -1,10 +1,10 @@
 //! FPU control: words, environment, the whole state (SDM Vol. 1 8.1.10, 8.3.11).
 
-use iced_x86::{Code, Instruction};
+use iced_x86::Code;
 
 use super::EXCEPTIONS;
 use super::host::abridged_tags;
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Int;
@@ -203,7 +203,7 @@ fn fnstsw_ax(cpu: &mut Cpu, _: &Insn) -> Exec {
 
 /// FWAIT: unlike the others it minds CR0.TS only together with CR0.MP, and not CR0.EM (SDM Vol. 3A
 /// table 2-2).
-pub(super) fn fwait(cpu: &mut Cpu, _: &Insn) -> Exec {
+fn fwait(cpu: &mut Cpu, _: &Insn) -> Exec {
     if cpu.sys.cr0 & (cr0::MP | cr0::TS) == cr0::MP | cr0::TS {
         return Err(cpu.exception(vector::NM, None));
     }
@@ -219,25 +219,24 @@ fn nothing(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Selects handlers. FSTCW and its like are two instructions: FWAIT, and the one that does not
-/// wait.
-pub(super) fn lower(i: &Instruction) -> Option<Handler> {
-    Some(match i.code() {
-        Code::Fnstenv_m14byte => fnstenv::<u16>,
-        Code::Fnstenv_m28byte => fnstenv::<u32>,
-        Code::Fldenv_m14byte => fldenv::<u16>,
-        Code::Fldenv_m28byte => fldenv::<u32>,
-        Code::Fnsave_m94byte => fnsave::<u16>,
-        Code::Fnsave_m108byte => fnsave::<u32>,
-        Code::Frstor_m94byte => frstor::<u16>,
-        Code::Frstor_m108byte => frstor::<u32>,
-        Code::Fninit => fninit,
-        Code::Fnclex => fnclex,
-        Code::Fldcw_m2byte => fldcw,
-        Code::Fnstcw_m2byte => fnstcw,
-        Code::Fnstsw_m2byte => fnstsw,
-        Code::Fnstsw_AX => fnstsw_ax,
-        Code::Fneni | Code::Fndisi | Code::Fnsetpm => nothing,
-        _ => return None,
-    })
+/// The rows of the control instructions. FSTCW and its like are two instructions: FWAIT, and the one
+/// that does not wait.
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([Wait], fwait);
+    t.handler([Fnstenv_m14byte], fnstenv::<u16>);
+    t.handler([Fnstenv_m28byte], fnstenv::<u32>);
+    t.handler([Fldenv_m14byte], fldenv::<u16>);
+    t.handler([Fldenv_m28byte], fldenv::<u32>);
+    t.handler([Fnsave_m94byte], fnsave::<u16>);
+    t.handler([Fnsave_m108byte], fnsave::<u32>);
+    t.handler([Frstor_m94byte], frstor::<u16>);
+    t.handler([Frstor_m108byte], frstor::<u32>);
+    t.handler([Fninit], fninit);
+    t.handler([Fnclex], fnclex);
+    t.handler([Fldcw_m2byte], fldcw);
+    t.handler([Fnstcw_m2byte], fnstcw);
+    t.handler([Fnstsw_m2byte], fnstsw);
+    t.handler([Fnstsw_AX], fnstsw_ax);
+    t.handler([Fneni, Fndisi, Fnsetpm], nothing);
 }

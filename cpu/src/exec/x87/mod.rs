@@ -7,11 +7,9 @@
 mod control;
 mod host;
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use iced_x86::Code;
 
-use crate::decode::is_x87;
-
-use crate::exec::Handler;
+use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Lazy;
@@ -129,7 +127,7 @@ fn compare(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// Computes with a memory operand, which a store fills.
 fn memory(cpu: &mut Cpu, insn: &Insn, operand: &mut host::Operand, la: u64) {
-    // SAFETY: `lower` leaves the instructions with longer operands to `control`.
+    // SAFETY: the instructions with longer operands are those of `control`, which do not come here.
     unsafe { host::run_memory(&mut cpu.x87, insn.aux, insn.src, operand) };
     cpu.set_fip(insn, insn.src << 3);
     cpu.x87.fdp = la;
@@ -181,51 +179,162 @@ fn try_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Whether an instruction stores a register to memory.
-fn stores(i: &Instruction) -> bool {
-    i.op0_kind() == OpKind::Memory
-        && matches!(
-            i.mnemonic(),
-            Mnemonic::Fst
-                | Mnemonic::Fstp
-                | Mnemonic::Fist
-                | Mnemonic::Fistp
-                | Mnemonic::Fisttp
-                | Mnemonic::Fbstp
-        )
-}
-
-/// The operation that precedes the address operation, if one does.
-pub(super) fn before_address(i: &Instruction) -> Option<Handler> {
-    stores(i).then_some(try_store)
-}
-
-/// The handler of a computing instruction.
-fn compute(i: &Instruction, insn: &Insn) -> Handler {
-    if insn.prefix & Insn::MEM != 0 {
-        return if stores(i) { store } else { load };
-    }
-    match i.mnemonic() {
-        Mnemonic::Fcmovb
-        | Mnemonic::Fcmove
-        | Mnemonic::Fcmovbe
-        | Mnemonic::Fcmovu
-        | Mnemonic::Fcmovnb
-        | Mnemonic::Fcmovne
-        | Mnemonic::Fcmovnbe
-        | Mnemonic::Fcmovnu => conditional,
-        Mnemonic::Fcomi | Mnemonic::Fcomip | Mnemonic::Fucomi | Mnemonic::Fucomip => compare,
-        _ => register,
-    }
-}
-
-/// Selects handlers.
-pub(super) fn lower(i: &Instruction, insn: &Insn) -> Option<Handler> {
-    if i.code() == Code::Wait {
-        return Some(control::fwait);
-    }
-    if !is_x87(i) {
-        return None;
-    }
-    Some(control::lower(i).unwrap_or_else(|| compute(i, insn)))
+pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    control::rows(t);
+    t.handler(
+        [
+            Fadd_st0_sti,
+            Fmul_st0_sti,
+            Fcom_st0_sti,
+            Fcomp_st0_sti,
+            Fsub_st0_sti,
+            Fsubr_st0_sti,
+            Fdiv_st0_sti,
+            Fdivr_st0_sti,
+            Fld_sti,
+            Fxch_st0_sti,
+            Fnop,
+            Fstpnce_sti,
+            Fchs,
+            Fabs,
+            Ftst,
+            Fxam,
+            Fld1,
+            Fldl2t,
+            Fldl2e,
+            Fldpi,
+            Fldlg2,
+            Fldln2,
+            Fldz,
+            F2xm1,
+            Fyl2x,
+            Fptan,
+            Fpatan,
+            Fxtract,
+            Fprem1,
+            Fdecstp,
+            Fincstp,
+            Fprem,
+            Fyl2xp1,
+            Fsqrt,
+            Fsincos,
+            Frndint,
+            Fscale,
+            Fsin,
+            Fcos,
+            Fucompp,
+            Fadd_sti_st0,
+            Fmul_sti_st0,
+            Fcom_st0_sti_DCD0,
+            Fcomp_st0_sti_DCD8,
+            Fsubr_sti_st0,
+            Fsub_sti_st0,
+            Fdivr_sti_st0,
+            Fdiv_sti_st0,
+            Ffree_sti,
+            Fxch_st0_sti_DDC8,
+            Fst_sti,
+            Fstp_sti,
+            Fucom_st0_sti,
+            Fucomp_st0_sti,
+            Faddp_sti_st0,
+            Fmulp_sti_st0,
+            Fcomp_st0_sti_DED0,
+            Fcompp,
+            Fsubrp_sti_st0,
+            Fsubp_sti_st0,
+            Fdivrp_sti_st0,
+            Fdivp_sti_st0,
+            Ffreep_sti,
+            Fxch_st0_sti_DFC8,
+            Fstp_sti_DFD0,
+            Fstp_sti_DFD8,
+        ],
+        register,
+    );
+    t.handler(
+        [
+            Fcmovb_st0_sti,
+            Fcmove_st0_sti,
+            Fcmovbe_st0_sti,
+            Fcmovu_st0_sti,
+            Fcmovnb_st0_sti,
+            Fcmovne_st0_sti,
+            Fcmovnbe_st0_sti,
+            Fcmovnu_st0_sti,
+        ],
+        conditional,
+    );
+    t.handler(
+        [
+            Fucomi_st0_sti,
+            Fcomi_st0_sti,
+            Fucomip_st0_sti,
+            Fcomip_st0_sti,
+        ],
+        compare,
+    );
+    t.handler(
+        [
+            Fadd_m32fp,
+            Fmul_m32fp,
+            Fcom_m32fp,
+            Fcomp_m32fp,
+            Fsub_m32fp,
+            Fsubr_m32fp,
+            Fdiv_m32fp,
+            Fdivr_m32fp,
+            Fld_m32fp,
+            Fiadd_m32int,
+            Fimul_m32int,
+            Ficom_m32int,
+            Ficomp_m32int,
+            Fisub_m32int,
+            Fisubr_m32int,
+            Fidiv_m32int,
+            Fidivr_m32int,
+            Fild_m32int,
+            Fld_m80fp,
+            Fadd_m64fp,
+            Fmul_m64fp,
+            Fcom_m64fp,
+            Fcomp_m64fp,
+            Fsub_m64fp,
+            Fsubr_m64fp,
+            Fdiv_m64fp,
+            Fdivr_m64fp,
+            Fld_m64fp,
+            Fiadd_m16int,
+            Fimul_m16int,
+            Ficom_m16int,
+            Ficomp_m16int,
+            Fisub_m16int,
+            Fisubr_m16int,
+            Fidiv_m16int,
+            Fidivr_m16int,
+            Fild_m16int,
+            Fbld_m80bcd,
+            Fild_m64int,
+        ],
+        load,
+    );
+    let stores = [
+        Fst_m32fp,
+        Fstp_m32fp,
+        Fisttp_m32int,
+        Fist_m32int,
+        Fistp_m32int,
+        Fstp_m80fp,
+        Fisttp_m64int,
+        Fst_m64fp,
+        Fstp_m64fp,
+        Fisttp_m16int,
+        Fist_m16int,
+        Fistp_m16int,
+        Fbstp_m80bcd,
+        Fistp_m64int,
+    ];
+    t.handler(stores, store);
+    t.set_before_address(stores, try_store);
 }
