@@ -50,5 +50,4 @@ pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts}
 pub use processor::clock::{Clock, HostClock};
 pub use processor::cpu::Cpu;
 pub use processor::platform::{Platform, Signals, Startup};
-pub use processor::usage::Usage;
-pub use state::ArchState;
+pub use state::{Activity, ArchState, Usage};

@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::{BtsFields, RECORD_SIZE};
-use vbts_cpu::Exit;
 use vbts_cpu::state::msr::{IA32_DEBUGCTL, IA32_DS_AREA};
+use vbts_cpu::{Activity, Exit};
 use vbts_fuzz::guest::{BTS_BUFFER, CODE, DATA, DS_AREA, Guest, Mode, PT, RAM, ds_fields};
 use vbts_fuzz::input::Input;
 
@@ -77,8 +77,8 @@ fuzz_target!(|data: &[u8]| {
                 };
                 orderly &= ds_area == DS_AREA;
                 guest.update(|s| {
-                    s.msr.debugctl = value;
-                    s.msr.ds_area = ds_area;
+                    s.debugctl = value;
+                    s.ds_area = ds_area;
                 });
             }
             // By the instruction, which checks the value.
@@ -118,7 +118,7 @@ fuzz_target!(|data: &[u8]| {
                 match guest.run(steps) {
                     Exit::Shutdown => break,
                     Exit::Halt { .. } => guest.update(|s| {
-                        s.halted = false;
+                        s.activity = Activity::Active;
                         s.rip = CODE;
                     }),
                     _ => {}
@@ -129,8 +129,8 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(guest.ram().read(UNTOUCHED, 0x1000), untouched);
         }
     }
-    let recorder = guest.machine.soft.cpu.state().msr;
-    assert_eq!(recorder.debugctl & !0xFFFF, 0, "reserved bits are kept out");
+    let debugctl = guest.machine.soft.cpu.state().debugctl;
+    assert_eq!(debugctl & !0xFFFF, 0, "reserved bits stay clear");
 });
 
 /// Whether the buffer lies where records can overwrite neither the DS area, nor tables, nor code.

@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         s.sys.cr0 |= vbts_cpu::state::cr0::AM;
-        s.msr.debugctl = debugctl.into();
+        s.debugctl = debugctl.into();
         if flags & CROSSING != 0 {
             s.rip += 0xFFA;
         }

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::BtsFields;
 use vbts_cpu::state::{cr0, efer, rflags};
-use vbts_cpu::{ArchState, Exit};
+use vbts_cpu::{Activity, ArchState, Exit};
 use vbts_fuzz::guest::{CODE, Guest, Mode, PML4, RAM};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::walk::{Purpose, Walker};
@@ -117,13 +117,13 @@ fuzz_target!(|data: &[u8]| {
                 guest.update(|s| {
                     s.rip = at;
                     s.rflags = rflags::FIXED;
-                    s.halted = false;
+                    s.activity = Activity::Active;
                     s.gpr = [la; 16];
                     s.gpr[1] = 300;
                     s.gpr[4] = vbts_fuzz::guest::KERNEL_STACK;
-                    s.msr.debugctl = if flags & RECORD != 0 { 0x1C0 } else { 0 };
+                    s.debugctl = if flags & RECORD != 0 { 0x1C0 } else { 0 };
                     if operation & 0x40 != 0 {
-                        s.msr.ds_area = la;
+                        s.ds_area = la;
                     }
                 });
                 let state = guest.machine.soft.cpu.state();

@@ -374,6 +374,6 @@ fn state(memory: &Environment, mode: Mode) -> ArchState {
     s.msr.sysenter_cs = KERNEL_CS.into();
     s.msr.sysenter_esp = RSP0;
     s.msr.sysenter_eip = SYSEXIT;
-    s.msr.ds_area = DS_AREA;
+    s.ds_area = DS_AREA;
     s
 }

@@ -18,7 +18,7 @@ use vbts::kvm::check::scratch::{Exit as ScratchExit, Mode, Scratch};
 use vbts::kvm::{KvmVcpu, Vm, device};
 use vbts::memory::{GuestMemory, Size, allocate, cpu_view};
 use vbts::vcpu::Vcpu;
-use vbts_cpu::{Cpu, Exit, HostClock, Platform, Signals, SoftCpu};
+use vbts_cpu::{Activity, Cpu, Exit, HostClock, Platform, Signals, SoftCpu};
 use vm_memory::{Bytes, GuestAddress};
 
 /// Where the programs are.
@@ -104,7 +104,7 @@ impl Machine {
         told(self.vcpu.leave_kvm())?;
         let cpu = &mut self.vcpu.soft_mut().cpu;
         let mut state = cpu.state();
-        (state.rip, state.gpr[3], state.halted) = (CODE, rbx, false);
+        (state.rip, state.gpr[3], state.activity) = (CODE, rbx, Activity::Active);
         cpu.load_state(&state);
         told(self.vcpu.enter_kvm())?;
         Ok(())

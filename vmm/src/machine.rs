@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vbts_cpu::{ArchState, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
+use vbts_cpu::{Activity, ArchState, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
 use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
@@ -119,13 +119,13 @@ impl Machine {
             if id == 0 {
                 cpu.load_state(state);
             } else {
-                cpu.load_state(&ArchState::after_reset(model));
+                cpu.load_state(&ArchState {
+                    activity: Activity::WaitForSipi,
+                    ..ArchState::after_reset(model)
+                });
             }
             let mut vcpu = Vcpu::new(SoftCpu::new(cpu));
             vcpu.observe_dma(DmaObserver::new(memory.clone()));
-            if id != 0 {
-                vcpu.wait_for_startup();
-            }
             vcpu
         };
         Self {

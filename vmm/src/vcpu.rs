@@ -48,8 +48,6 @@ pub struct Vcpu {
     kvm: Option<KvmVcpu>,
     /// KVM has the state now.
     on_kvm: bool,
-    /// In the wait-for-SIPI state: only a start-up IPI starts the processor (SDM Vol. 3A 8.4.3).
-    waits_for_startup: bool,
     /// Instructions retired when tracing was last observed on.
     last_traced: u64,
     /// A counter was in use since the software CPU took over: see [`Self::hand_back`].
@@ -66,7 +64,6 @@ impl Vcpu {
             soft,
             kvm: None,
             on_kvm: false,
-            waits_for_startup: false,
             last_traced: 0,
             counted: false,
             handovers: HandoverStats::default(),
@@ -97,11 +94,6 @@ impl Vcpu {
         self.enter_kvm()
     }
 
-    /// Puts the processor into the wait-for-SIPI state, in which all but the first are after RESET.
-    pub fn wait_for_startup(&mut self) {
-        self.waits_for_startup = true;
-    }
-
     /// The software CPU.
     pub fn soft(&self) -> &SoftCpu {
         &self.soft
@@ -126,14 +118,12 @@ impl Vcpu {
     /// Whether the processor is halted or waits for a start-up IPI, and no line wakes it. Not valid
     /// for a processor on KVM.
     pub fn is_idle(&self) -> bool {
-        let lines = self.soft.cpu.signals().get();
-        let startup = lines & Signals::INIT != 0;
-        !startup && (self.waits_for_startup || self.soft.cpu.asleep())
+        self.soft.cpu.asleep()
     }
 
     /// Whether only an NMI or INIT can wake the processor.
     pub fn interrupts_masked(&self) -> bool {
-        self.waits_for_startup || !self.soft.cpu.interrupts_on()
+        !self.soft.cpu.interrupts_on()
     }
 
     /// The state, from the accelerator that has it.
@@ -163,13 +153,6 @@ impl Vcpu {
                 self.leave_kvm()?;
                 self.handovers.to_soft += 1;
             }
-            if self.waits_for_startup {
-                match self.soft.cpu.platform().take_startup() {
-                    Some(event) => self.startup(event)?,
-                    None => return Ok(self.wait_for_sipi()),
-                }
-                continue;
-            }
             let exit = match &mut self.kvm {
                 Some(kvm) if self.on_kvm => match kvm.run(&mut self.soft.cpu)? {
                     Left::Exit(exit) => exit,
@@ -197,27 +180,16 @@ impl Vcpu {
         }
     }
 
-    /// The exit of a processor that waits for a start-up IPI.
-    fn wait_for_sipi(&self) -> Exit {
-        let signals = self.soft.cpu.signals();
-        if signals.get() & Signals::KICK != 0 {
-            signals.lower(Signals::KICK);
-            return Exit::Kick;
-        }
-        Exit::Halt {
-            interrupts_off: true,
-        }
-    }
-
     /// Handles INIT or a start-up IPI. A start-up IPI has an effect only after INIT (SDM Vol. 3A
     /// 8.4.3).
     fn startup(&mut self, event: Startup) -> Result<(), Failure> {
-        let waited = self.waits_for_startup;
-        self.waits_for_startup = event == Startup::Init;
         let state = match event {
-            Startup::Init => self.state()?.after_init(self.soft.cpu.model()),
-            Startup::StartUp(vector) if waited => {
-                let mut state = self.state()?;
+            Startup::Init => {
+                self.leave_kvm()?;
+                self.soft.cpu.state().after_init(self.soft.cpu.model())
+            }
+            Startup::StartUp(vector) if self.soft.cpu.waits_for_startup() => {
+                let mut state = self.soft.cpu.state();
                 state.start_up(vector);
                 state
             }
@@ -234,16 +206,18 @@ impl Vcpu {
         self.soft.cpu.watches_branches() && !passes_through || self.soft.cpu.uses_counters()
     }
 
-    /// Hands the processor to KVM, if there is one. A processor in the shutdown state stays on the
-    /// software CPU, since KVM has no such state.
+    /// Hands the processor to KVM, if there is one. A processor that has shut down or waits for a
+    /// start-up IPI stays on the software CPU, since our KVM processors have no such states.
     ///
     /// # Errors
     /// KVM rejects the state.
     pub fn enter_kvm(&mut self) -> Result<(), Failure> {
+        let cpu = &self.soft.cpu;
         if let Some(kvm) = &mut self.kvm
-            && !self.soft.cpu.has_shut_down()
+            && !cpu.has_shut_down()
+            && !cpu.waits_for_startup()
         {
-            kvm.load(&self.soft.cpu)?;
+            kvm.load(cpu)?;
             self.on_kvm = true;
         }
         Ok(())
@@ -291,7 +265,7 @@ impl Vcpu {
         }
         if idle || now - self.last_traced >= HANDBACK_DELAY {
             self.enter_kvm()?;
-            self.handovers.to_kvm += 1;
+            self.handovers.to_kvm += u64::from(self.on_kvm);
         }
         Ok(())
     }

@@ -28,7 +28,8 @@ pub enum Exit {
     /// The machine was accessed: deadlines may have changed, and memory may have been written by a
     /// device.
     Bus,
-    /// HLT with nothing to wake the processor: advance the time to the next event, if any can come.
+    /// HLT, or wait-for-SIPI, with nothing to wake the processor: advance the time to the next
+    /// event, if any can come.
     Halt {
         /// Maskable interrupts are off: only an NMI can wake it.
         interrupts_off: bool,
@@ -200,6 +201,11 @@ impl SoftCpu {
         }
         if signals & Signals::INIT != 0 {
             return Some(Exit::Init);
+        }
+        if pending.contains(PendingWork::WAIT_FOR_SIPI) {
+            return Some(Exit::Halt {
+                interrupts_off: true,
+            });
         }
         // Before an interrupt that announces the write.
         if signals & Signals::DMA != 0 {

@@ -4,7 +4,14 @@ use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::debug::{DR6_ONES, DR7_ONES};
 use crate::processor::pending_work::PendingWork;
-use crate::state::{ArchState, MsrState, PendingEvent, cr0};
+use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0};
+
+/// The activity states other than [`Activity::Active`].
+const ACTIVITIES: [(PendingWork, Activity); 3] = [
+    (PendingWork::HALTED, Activity::Halted),
+    (PendingWork::SHUTDOWN, Activity::Shutdown),
+    (PendingWork::WAIT_FOR_SIPI, Activity::WaitForSipi),
+];
 
 impl Cpu {
     /// Exports the architectural state, at an instruction boundary.
@@ -16,39 +23,60 @@ impl Cpu {
             rip: self.rip,
             rflags: self.rflags(),
             sys: self.sys.clone(),
-            msr: MsrState {
-                debugctl: self.recorder.debugctl(),
-                ds_area: self.recorder.ds_area(),
-                ..self.msr.clone()
-            },
+            msr: self.msr.clone(),
+            debugctl: self.recorder.debugctl(),
+            ds_area: self.recorder.ds_area(),
             x87: self.x87,
             xmm: self.xmm,
             mxcsr: self.mxcsr,
             tsc: self.tsc(0),
             nmi_blocked: self.nmi_blocked,
             interrupt_shadow: self.pending_work.contains(PendingWork::SHADOW),
-            halted: self.pending_work.contains(PendingWork::HALTED),
+            mov_ss_shadow: self.pending_work.contains(PendingWork::HOLD_TRAP),
+            branched: self.branched,
+            activity: self.activity(),
             pending: if self.pending_work.contains(PendingWork::DEBUG) {
                 Some(PendingEvent::Debug(self.pending_db))
             } else {
                 self.accepted
             },
+            progress: self.progress(),
+        }
+    }
+
+    fn activity(&self) -> Activity {
+        ACTIVITIES
+            .into_iter()
+            .find(|(work, _)| self.pending_work.contains(*work))
+            .map_or(Activity::Active, |(_, activity)| activity)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            instructions: self.icount,
+            skipped: self.skipped,
+            idle_cycles: self.pmu.idle,
+            branches: self.pmu.branches,
+            usage: self.usage(),
+            spin: self.spin,
+            spins: self.pending_work.contains(PendingWork::SPINS),
         }
     }
 
     /// Imports the architectural state. Values of DEBUGCTL and DS_AREA that this processor would not
     /// accept are loaded as zero.
     pub fn load_state(&mut self, s: &ArchState) {
+        self.load_progress(&s.progress);
         self.gpr[..16].copy_from_slice(&s.gpr);
         self.rip = s.rip;
         self.sys = s.sys.clone();
         self.sys.dr6 |= DR6_ONES;
         self.sys.dr7 |= DR7_ONES;
         self.msr = s.msr.clone();
-        if self.recorder.set_debugctl(s.msr.debugctl).is_err() {
+        if self.recorder.set_debugctl(s.debugctl).is_err() {
             let _ = self.recorder.set_debugctl(0);
         }
-        if self.recorder.set_ds_area(s.msr.ds_area).is_err() {
+        if self.recorder.set_ds_area(s.ds_area).is_err() {
             let _ = self.recorder.set_ds_area(0);
         }
         self.x87 = s.x87;
@@ -62,7 +90,13 @@ impl Cpu {
         self.pending_work &= PendingWork::INVALIDATE;
         self.pending_work
             .set(PendingWork::SHADOW, s.interrupt_shadow);
-        self.pending_work.set(PendingWork::HALTED, s.halted);
+        self.pending_work
+            .set(PendingWork::HOLD_TRAP, s.mov_ss_shadow);
+        self.pending_work.set(PendingWork::SPINS, s.progress.spins);
+        for (work, activity) in ACTIVITIES {
+            self.pending_work.set(work, s.activity == activity);
+        }
+        self.branched = s.branched;
         (self.pending_db, self.accepted) = (0, None);
         match s.pending {
             Some(PendingEvent::Debug(causes)) => {
@@ -84,5 +118,14 @@ impl Cpu {
         self.load_counters();
         self.flush_tlb(false);
         self.update_mode();
+    }
+
+    fn load_progress(&mut self, progress: &Progress) {
+        self.icount = progress.instructions;
+        self.skipped = progress.skipped;
+        self.pmu.idle = progress.idle_cycles;
+        self.pmu.branches = progress.branches;
+        self.spin = progress.spin;
+        self.load_usage(progress.usage);
     }
 }

@@ -18,10 +18,9 @@ use crate::processor::jump_keys::JumpKeys;
 use crate::processor::pending_work::PendingWork;
 use crate::processor::platform::{Platform, Signals};
 use crate::processor::pmu::Pmu;
-use crate::processor::spin::SpinDetector;
 use crate::processor::usage::Meter;
 use crate::state::flags::Lazy;
-use crate::state::{ArchState, MsrState, PendingEvent, SystemState, X87State};
+use crate::state::{ArchState, MsrState, PendingEvent, SpinCount, SystemState, X87State};
 
 /// A logical processor.
 ///
@@ -110,15 +109,13 @@ pub struct Cpu {
     pub(crate) breakpoints: Breakpoints,
     /// The last instruction took a branch: set only while the processor steps on branches.
     pub(crate) branched: bool,
-    pub(super) spin: SpinDetector,
+    pub(super) spin: SpinCount,
     /// Guest-physical pages whose decoded code is stale (see [`PendingWork::INVALIDATE`]).
     pub(crate) invalid_pages: Vec<u64>,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) model: &'static Model,
     pub(crate) topology: Topology,
-    /// Values of the MSRs that are only stored, by position in the MSR table.
-    pub(crate) msr_store: Vec<u64>,
 }
 
 impl std::fmt::Debug for Cpu {
@@ -187,13 +184,12 @@ impl Cpu {
             pending_db: 0,
             breakpoints: Breakpoints::default(),
             branched: false,
-            spin: SpinDetector::default(),
+            spin: SpinCount::default(),
             invalid_pages: Vec::new(),
             platform,
             signals,
             model,
             topology: Topology::default(),
-            msr_store: crate::processor::msr::reset_values(),
         };
         cpu.load_state(&ArchState {
             mxcsr: 0x1F80,

@@ -9,22 +9,56 @@ use crate::model::PHYS_BITS;
 use crate::processor::cpu::Cpu;
 use crate::processor::pmu::Register;
 use crate::processor::segment::sreg;
+use crate::state::MsrState;
 use crate::state::msr::*;
 use crate::state::{cr0, efer};
 
-/// IA32_MTRR_DEF_TYPE: enabled, everything write-back. After RESET it is all clear, but no kernel
-/// ever sees that: it expects what firmware sets up, and takes a processor without any write-back
-/// memory for a broken one.
-const MTRR_DEFAULT_RESET: u64 = 1 << 11 | 6;
+/// Selects the field of [`MsrState`] that holds the register at a position in its row.
+type IndexedField = fn(&mut MsrState, usize) -> Option<&mut u64>;
+
+/// The values that a stored register accepts; others raise #GP.
+#[derive(Debug, Clone, Copy)]
+enum Accepts {
+    /// Those without other bits.
+    Bits(u64),
+    /// Canonical addresses.
+    Canonical,
+    /// Eight memory types of an MTRR (Vol. 3A 11.11.2.2).
+    MtrrTypes,
+    /// Eight memory types of the PAT, which has UC- as well (Vol. 3A 11.12.4).
+    PatTypes,
+    /// Base and type, or mask and valid flag, of a variable range (Vol. 3A 11.11.2.3).
+    MtrrRange,
+    /// The default memory type and the enable flags (Vol. 3A 11.11.2.1).
+    MtrrDefault,
+}
+
+impl Accepts {
+    /// Whether the register at `position` in its row accepts `value`.
+    fn accepts(self, position: usize, value: u64) -> bool {
+        match self {
+            Self::Bits(writable) => value & !writable == 0,
+            Self::Canonical => canonical(value),
+            Self::MtrrTypes => value.to_le_bytes().into_iter().all(is_mtrr_type),
+            Self::PatTypes => value
+                .to_le_bytes()
+                .into_iter()
+                .all(|t| is_mtrr_type(t) || t == UC_MINUS),
+            // The masks have odd positions.
+            Self::MtrrRange if position & 1 != 0 => value & !(PHYS_PAGES | 1 << 11) == 0,
+            Self::MtrrRange => value & !(PHYS_PAGES | 0xFF) == 0 && is_mtrr_type(value as u8),
+            Self::MtrrDefault => value & !0xCFF == 0 && is_mtrr_type(value as u8),
+        }
+    }
+}
 
 /// How a register behaves.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// Holds what is written, as far as the bits exist; others raise #GP.
-    Stored {
-        reset: u64,
-        writable: u64,
-    },
+    /// Holds the value that was written, in [`MsrState`].
+    Stored(MsrField, Accepts),
+    /// As `Stored`, for a row of several registers.
+    StoredRow(IndexedField, Accepts),
     /// Reads as a constant; writing raises #GP.
     ReadOnly(u64),
     /// Reads as a constant; writes are accepted and have no effect.
@@ -34,20 +68,6 @@ enum Kind {
     },
     /// One of performance monitoring, by its position in the row.
     Pmu(fn(usize) -> Register),
-    /// Eight memory types (Vol. 3A 11.11.2.2).
-    FixedMtrr,
-    /// Base and type of a variable range (Vol. 3A 11.11.2.3).
-    MtrrBase,
-    /// The default memory type and the enable flags (Vol. 3A 11.11.2.1).
-    MtrrDefault,
-    /// A field of [`MsrState`] that holds any value of these bits.
-    Field {
-        field: MsrField,
-        writable: u64,
-    },
-    /// A field of [`MsrState`] that holds a canonical address.
-    Address(MsrField),
-    Pat,
     MiscEnable,
     Efer,
     FsBase,
@@ -77,10 +97,6 @@ const fn row(number: u32, kind: Kind) -> Row {
 
 const fn rows(first: u32, last: u32, kind: Kind) -> Row {
     Row { first, last, kind }
-}
-
-const fn stored(writable: u64) -> Kind {
-    Kind::Stored { reset: 0, writable }
 }
 
 const PHYS_PAGES: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
@@ -145,22 +161,25 @@ static TABLE: &[Row] = &[
     // IA32_SYSENTER_CS, _ESP, _EIP (Vol. 3A 5.8.7).
     row(
         IA32_SYSENTER_CS,
-        Kind::Field {
-            field: system_call_field(IA32_SYSENTER_CS),
-            writable: 0xFFFF_FFFF,
-        },
+        Kind::Stored(
+            system_call_field(IA32_SYSENTER_CS),
+            Accepts::Bits(0xFFFF_FFFF),
+        ),
     ),
     row(
         IA32_SYSENTER_ESP,
-        Kind::Address(system_call_field(IA32_SYSENTER_ESP)),
+        Kind::Stored(system_call_field(IA32_SYSENTER_ESP), Accepts::Canonical),
     ),
     row(
         IA32_SYSENTER_EIP,
-        Kind::Address(system_call_field(IA32_SYSENTER_EIP)),
+        Kind::Stored(system_call_field(IA32_SYSENTER_EIP), Accepts::Canonical),
     ),
     // IA32_MCG_CAP: no banks, no MCG_CTL. IA32_MCG_STATUS (Vol. 3B 15.3.1).
     row(0x179, Kind::ReadOnly(0)),
-    row(0x17A, stored(0x7)),
+    row(
+        0x17A,
+        Kind::Stored(|m| &mut m.mcg_status, Accepts::Bits(0x7)),
+    ),
     // IA32_PERFEVTSEL0 to 3.
     rows(0x186, 0x189, Kind::Pmu(Register::EvtSel)),
     // IA32_MISC_ENABLE.
@@ -168,15 +187,43 @@ static TABLE: &[Row] = &[
     // IA32_DEBUGCTL (Vol. 3B 17.4.1).
     row(IA32_DEBUGCTL, Kind::DebugCtl),
     // IA32_MTRR_PHYSBASEn and IA32_MTRR_PHYSMASKn, in turn.
-    rows(0x200, 0x20F, Kind::MtrrBase),
+    rows(
+        0x200,
+        0x20F,
+        Kind::StoredRow(
+            |m, n| {
+                let range = m.mtrr.variable.get_mut(n / 2)?;
+                Some(if n & 1 == 0 {
+                    &mut range.base
+                } else {
+                    &mut range.mask
+                })
+            },
+            Accepts::MtrrRange,
+        ),
+    ),
     // IA32_MTRR_FIX64K_00000, FIX16K_80000, FIX16K_A0000, FIX4K_C0000 to FIX4K_F8000.
-    row(0x250, Kind::FixedMtrr),
-    rows(0x258, 0x259, Kind::FixedMtrr),
-    rows(0x268, 0x26F, Kind::FixedMtrr),
+    row(
+        0x250,
+        Kind::StoredRow(|m, _| m.mtrr.fixed.first_mut(), Accepts::MtrrTypes),
+    ),
+    rows(
+        0x258,
+        0x259,
+        Kind::StoredRow(|m, n| m.mtrr.fixed.get_mut(1 + n), Accepts::MtrrTypes),
+    ),
+    rows(
+        0x268,
+        0x26F,
+        Kind::StoredRow(|m, n| m.mtrr.fixed.get_mut(3 + n), Accepts::MtrrTypes),
+    ),
     // IA32_PAT (Vol. 3A 11.12.2).
-    row(IA32_PAT, Kind::Pat),
+    row(IA32_PAT, Kind::Stored(|m| &mut m.pat, Accepts::PatTypes)),
     // IA32_MTRR_DEF_TYPE.
-    row(0x2FF, Kind::MtrrDefault),
+    row(
+        0x2FF,
+        Kind::Stored(|m| &mut m.mtrr.default_type, Accepts::MtrrDefault),
+    ),
     // IA32_FIXED_CTR0 to 2.
     rows(0x309, 0x30B, Kind::Pmu(Register::FixedCtr)),
     // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B
@@ -200,50 +247,38 @@ static TABLE: &[Row] = &[
     // IA32_STAR, LSTAR, CSTAR, FMASK (Vol. 3A 5.8.8).
     row(
         IA32_STAR,
-        Kind::Field {
-            field: system_call_field(IA32_STAR),
-            writable: u64::MAX,
-        },
+        Kind::Stored(system_call_field(IA32_STAR), Accepts::Bits(u64::MAX)),
     ),
-    row(IA32_LSTAR, Kind::Address(system_call_field(IA32_LSTAR))),
-    row(IA32_CSTAR, Kind::Address(system_call_field(IA32_CSTAR))),
+    row(
+        IA32_LSTAR,
+        Kind::Stored(system_call_field(IA32_LSTAR), Accepts::Canonical),
+    ),
+    row(
+        IA32_CSTAR,
+        Kind::Stored(system_call_field(IA32_CSTAR), Accepts::Canonical),
+    ),
     row(
         IA32_FMASK,
-        Kind::Field {
-            field: system_call_field(IA32_FMASK),
-            writable: 0xFFFF_FFFF,
-        },
+        Kind::Stored(system_call_field(IA32_FMASK), Accepts::Bits(0xFFFF_FFFF)),
     ),
     // IA32_FS_BASE, GS_BASE, KERNEL_GS_BASE (Vol. 3A 3.4.4.1).
     row(IA32_FS_BASE, Kind::FsBase),
     row(IA32_GS_BASE, Kind::GsBase),
     row(
         IA32_KERNEL_GS_BASE,
-        Kind::Address(system_call_field(IA32_KERNEL_GS_BASE)),
+        Kind::Stored(system_call_field(IA32_KERNEL_GS_BASE), Accepts::Canonical),
     ),
 ];
 
-/// The row of a register, and its place in [`Cpu::msr_store`].
+/// The row of a register, and its position in the row.
 fn find(number: u32) -> Option<(&'static Row, usize)> {
     let i = TABLE.partition_point(|r| r.last < number);
-    let r = TABLE.get(i).filter(|r| r.first <= number)?;
-    let before: u32 = TABLE[..i].iter().map(|r| r.last - r.first + 1).sum();
-    Some((r, (before + number - r.first) as usize))
+    let row = TABLE.get(i).filter(|r| r.first <= number)?;
+    Some((row, (number - row.first) as usize))
 }
 
-/// The values of all registers after reset, as [`Cpu::msr_store`] holds them. Those of the
-/// registers that live elsewhere are unused.
-pub(crate) fn reset_values() -> Vec<u64> {
-    let reset = |r: &Row| match r.kind {
-        Kind::Stored { reset, .. } => reset,
-        Kind::MtrrDefault => MTRR_DEFAULT_RESET,
-        _ => 0,
-    };
-    TABLE
-        .iter()
-        .flat_map(|r| (r.first..=r.last).map(move |_| reset(r)))
-        .collect()
-}
+/// The memory type UC-, which only the PAT has.
+const UC_MINUS: u8 = 7;
 
 /// Whether `t` is a memory type that an MTRR can hold: UC, WC, WT, WP, WB (Vol. 3A table 11-8).
 fn is_mtrr_type(t: u8) -> bool {
@@ -266,22 +301,20 @@ impl Cpu {
 
     /// RDMSR, `ahead` instructions into its block.
     pub(crate) fn rdmsr(&mut self, ahead: u8, number: u32) -> Result<u64, Abort> {
-        let Some((row, at)) = find(number) else {
+        let Some((row, position)) = find(number) else {
             return Err(self.gp(0));
         };
         Ok(match row.kind {
             Kind::ReadOnly(value) | Kind::Ignored { reads: value, .. } => value,
-            Kind::Stored { .. } | Kind::FixedMtrr | Kind::MtrrBase | Kind::MtrrDefault => {
-                self.msr_store[at]
-            }
-            Kind::Pmu(register) => {
-                match self.read_pmu(ahead, register((number - row.first) as usize)) {
-                    Some(value) => value,
-                    None => return Err(self.gp(0)),
-                }
-            }
-            Kind::Field { field, .. } | Kind::Address(field) => *field(&mut self.msr),
-            Kind::Pat => self.msr.pat,
+            Kind::Stored(field, _) => *field(&mut self.msr),
+            Kind::StoredRow(field, _) => match field(&mut self.msr, position) {
+                Some(value) => *value,
+                None => return Err(self.gp(0)),
+            },
+            Kind::Pmu(register) => match self.read_pmu(ahead, register(position)) {
+                Some(value) => value,
+                None => return Err(self.gp(0)),
+            },
             Kind::MiscEnable => {
                 let bts = if self.model.bts {
                     0
@@ -318,24 +351,16 @@ impl Cpu {
 
     /// WRMSR, `ahead` instructions into its block, which it ends.
     pub(crate) fn wrmsr(&mut self, ahead: u8, number: u32, value: u64) -> Result<(), Abort> {
-        let Some((row, at)) = find(number) else {
+        let Some((row, position)) = find(number) else {
             return Err(self.gp(0));
         };
         let good = match row.kind {
             Kind::ReadOnly(_) => false,
-            Kind::Stored { writable, .. }
-            | Kind::Ignored { writable, .. }
-            | Kind::Field { writable, .. } => value & !writable == 0,
-            Kind::Address(_) | Kind::FsBase | Kind::GsBase => canonical(value),
-            Kind::FixedMtrr => value.to_le_bytes().into_iter().all(is_mtrr_type),
-            // Odd numbers are masks: with a valid flag instead of a type.
-            Kind::MtrrBase if number & 1 != 0 => value & !(PHYS_PAGES | 1 << 11) == 0,
-            Kind::MtrrBase => value & !(PHYS_PAGES | 0xFF) == 0 && is_mtrr_type(value as u8),
-            Kind::MtrrDefault => value & !0xCFF == 0 && is_mtrr_type(value as u8),
-            Kind::Pat => value
-                .to_le_bytes()
-                .into_iter()
-                .all(|t| is_mtrr_type(t) || t == 7),
+            Kind::Ignored { writable, .. } => value & !writable == 0,
+            Kind::Stored(_, accepts) | Kind::StoredRow(_, accepts) => {
+                accepts.accepts(position, value)
+            }
+            Kind::FsBase | Kind::GsBase => canonical(value),
             Kind::MiscEnable => {
                 let known =
                     MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
@@ -350,17 +375,16 @@ impl Cpu {
         }
         match row.kind {
             Kind::ReadOnly(_) | Kind::Ignored { .. } => {}
-            Kind::Stored { .. } | Kind::FixedMtrr | Kind::MtrrBase | Kind::MtrrDefault => {
-                self.msr_store[at] = value;
-            }
+            Kind::Stored(field, _) => *field(&mut self.msr) = value,
+            Kind::StoredRow(field, _) => match field(&mut self.msr, position) {
+                Some(stored) => *stored = value,
+                None => return Err(self.gp(0)),
+            },
             Kind::Pmu(register) => {
-                let register = register((number - row.first) as usize);
-                if self.write_pmu(ahead, register, value).is_none() {
+                if self.write_pmu(ahead, register(position), value).is_none() {
                     return Err(self.gp(0));
                 }
             }
-            Kind::Field { field, .. } | Kind::Address(field) => *field(&mut self.msr) = value,
-            Kind::Pat => self.msr.pat = value,
             // The flags that tell what is available are read-only.
             Kind::MiscEnable => {
                 self.msr.misc_enable = value & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED
@@ -455,12 +479,23 @@ mod tests {
     }
 
     #[test]
-    fn every_register_has_its_own_place() {
-        let places: Vec<usize> = TABLE
-            .iter()
-            .flat_map(|r| (r.first..=r.last).map(|n| find(n).unwrap().1))
-            .collect();
-        assert_eq!(places, (0..places.len()).collect::<Vec<_>>());
+    fn each_stored_register_has_a_field_of_its_own() {
+        let mut state = MsrState::default();
+        let stored = |state: &mut MsrState, row: &Row, position| match row.kind {
+            Kind::Stored(field, _) => Some(field(state) as *mut u64),
+            Kind::StoredRow(field, _) => Some(field(state, position).unwrap() as *mut u64),
+            _ => None,
+        };
+        let mut seen = Vec::new();
+        for row in TABLE {
+            for position in 0..=(row.last - row.first) as usize {
+                if let Some(field) = stored(&mut state, row, position) {
+                    assert!(!seen.contains(&field), "{:#x}+{position}", row.first);
+                    seen.push(field);
+                }
+            }
+        }
+        assert_eq!(seen.len(), 8 + 1 + 1 + 16 + 11 + 1);
         assert!(find(0x2).is_none() && find(u32::MAX).is_none());
     }
 }

@@ -42,6 +42,8 @@ bitflags! {
         const EVENTS = 1 << 21;
         /// The processor seems to wait for another processor, which should run.
         const SPINS = 1 << 22;
+        /// The processor waits for a start-up IPI.
+        const WAIT_FOR_SIPI = 1 << 23;
     }
 }
 
@@ -82,10 +84,22 @@ impl Cpu {
         self.pending_work.contains(PendingWork::SHUTDOWN)
     }
 
-    /// Whether the processor is halted and no signal that ends HLT is raised.
+    /// Whether the processor waits for a start-up IPI.
+    pub fn waits_for_startup(&self) -> bool {
+        self.pending_work.contains(PendingWork::WAIT_FOR_SIPI)
+    }
+
+    /// Whether the processor is halted or waits for a start-up IPI, and no signal that ends this is
+    /// raised.
     pub fn asleep(&self) -> bool {
-        let wakes = self.signal_mask & !Signals::DMA;
-        self.pending_work.contains(PendingWork::HALTED) && self.signals.get() & wakes == 0
+        let wakes = if self.waits_for_startup() {
+            Signals::KICK | Signals::INIT
+        } else if self.pending_work.contains(PendingWork::HALTED) {
+            self.signal_mask & !Signals::DMA
+        } else {
+            return false;
+        };
+        self.signals.get() & wakes == 0
     }
 
     /// Whether maskable interrupts are enabled (RFLAGS.IF).

@@ -5,8 +5,8 @@ use crate::model::Model;
 use crate::processor::debug::{DR6_ONES, DR7_ONES};
 use crate::processor::segment::system;
 use crate::state::{
-    ArchState, MsrState, PmuState, SegAttr, Segment, SystemState, TableRegister, X87State, cr0,
-    gpr, rflags,
+    Activity, ArchState, MsrState, PmuState, Progress, SegAttr, Segment, SystemState,
+    TableRegister, X87State, cr0, gpr, rflags,
 };
 
 /// Where a processor without a start-up IPI begins: the last 16 bytes below 4 GBytes.
@@ -42,7 +42,8 @@ const TABLE: TableRegister = TableRegister {
 };
 
 impl ArchState {
-    /// After RESET, without a built-in self-test.
+    /// After RESET, without a built-in self-test, on the bootstrap processor. The others wait for a
+    /// start-up IPI.
     #[must_use]
     pub fn after_reset(model: &Model) -> Self {
         let before = Self {
@@ -63,12 +64,16 @@ impl ArchState {
             },
             ..Self::default()
         };
-        before.after_init(model)
+        Self {
+            activity: Activity::Active,
+            ..before.after_init(model)
+        }
     }
 
     /// After an INIT in this state: the caches (CR0.CD and NW), the x87 and SSE registers, the
     /// time-stamp counter and most MSRs, the performance counters' among them, keep what they hold.
-    /// The local APIC, which has state of its own, is not part of this.
+    /// The processor waits for a start-up IPI then. The local APIC, which has state of its own, is
+    /// not part of this.
     #[must_use]
     pub fn after_init(&self, model: &Model) -> Self {
         let mut seg = [DATA; 6];
@@ -87,16 +92,19 @@ impl ArchState {
                 dr7: DR7_ONES,
                 ..SystemState::default()
             },
-            msr: MsrState {
-                // Vol. 3B 17.4.9: tracing and its buffer are off.
-                debugctl: 0,
-                ds_area: 0,
-                ..self.msr.clone()
-            },
+            msr: self.msr.clone(),
+            // Vol. 3B 17.4.9: tracing and its buffer are off.
+            debugctl: 0,
+            ds_area: 0,
             x87: self.x87,
             xmm: self.xmm,
             mxcsr: self.mxcsr,
             tsc: self.tsc,
+            activity: Activity::WaitForSipi,
+            progress: Progress {
+                spins: false,
+                ..self.progress.clone()
+            },
             ..Self::default()
         };
         // Family, model and stepping, as CPUID returns them.
@@ -111,7 +119,7 @@ impl ArchState {
         cs.selector = u16::from(vector) << 8;
         cs.base = u64::from(vector) << 12;
         self.rip = 0;
-        self.halted = false;
+        self.activity = Activity::Active;
     }
 }
 
@@ -147,15 +155,15 @@ mod tests {
         before.x87.fcw = 0x37F;
         before.tsc = 99;
         before.msr.lstar = 0x1234;
-        before.msr.debugctl = 0xC0;
-        before.msr.ds_area = 0x9000;
-        before.halted = true;
+        before.debugctl = 0xC0;
+        before.ds_area = 0x9000;
+        before.activity = Activity::Halted;
         before.nmi_blocked = true;
         let s = before.after_init(core2());
         assert_eq!((s.sys.cr0, s.sys.efer, s.sys.cr3), (cr0::ET, 0, 0));
         assert_eq!((s.xmm[3], s.x87.fcw, s.tsc), (5, 0x37F, 99));
-        assert_eq!((s.msr.lstar, s.msr.debugctl, s.msr.ds_area), (0x1234, 0, 0));
-        assert!(!s.halted && !s.nmi_blocked);
+        assert_eq!((s.msr.lstar, s.debugctl, s.ds_area), (0x1234, 0, 0));
+        assert_eq!((s.activity, s.nmi_blocked), (Activity::WaitForSipi, false));
         assert_eq!(s.gpr.iter().sum::<u64>(), 0x6FB);
     }
 

@@ -1,22 +1,17 @@
 //! Detects loops that wait for another processor by their PAUSE (SDM Vol. 2B, PAUSE).
 
+use crate::state::SpinCount;
+
 /// PAUSEs after which a loop counts as waiting: more than a running processor makes it wait.
 const PAUSES: u32 = 256;
 /// Instructions within which they must retire: a loop around PAUSE has a few.
 const WITHIN: u64 = 16 * PAUSES as u64;
 
 /// Detects such a loop. It counts instructions only, so that the result is the same in each run.
-#[derive(Debug, Default)]
-pub(crate) struct SpinDetector {
-    pauses: u32,
-    /// Instructions retired when the count began.
-    since: u64,
-}
-
-impl SpinDetector {
+impl SpinCount {
     /// Counts a PAUSE, executed after `icount` retired instructions. Returns whether the processor
     /// spins.
-    pub fn pause(&mut self, icount: u64) -> bool {
+    pub(crate) fn pause(&mut self, icount: u64) -> bool {
         self.pauses += 1;
         if self.pauses < PAUSES {
             return false;
@@ -36,7 +31,7 @@ mod tests {
 
     /// How often a loop of `length` instructions around PAUSE, run 1024 times, seems to spin.
     fn spins(length: u64) -> usize {
-        let mut detector = SpinDetector::default();
+        let mut detector = SpinCount::default();
         (0..1024).filter(|i| detector.pause(i * length)).count()
     }
 

@@ -1,40 +1,10 @@
-//! For whom instructions are executed.
+//! Counts instructions by privilege level and tracing.
 
 use crate::processor::cpu::Cpu;
+use crate::state::Usage;
 
-/// Instructions by privilege level, and by whether IA32_DEBUGCTL asks for branches to be recorded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// At CPL 3, while branches are recorded.
-    pub traced_user: u64,
-    /// At CPL 0 to 2 meanwhile.
-    pub traced_kernel: u64,
-    /// At CPL 3 otherwise.
-    pub user: u64,
-    /// At CPL 0 to 2 otherwise.
-    pub kernel: u64,
-}
-
-impl Usage {
-    /// All of them.
-    pub fn instructions(&self) -> u64 {
-        self.traced_user + self.traced_kernel + self.user + self.kernel
-    }
-}
-
-impl std::iter::Sum for Usage {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |a, b| Self {
-            traced_user: a.traced_user + b.traced_user,
-            traced_kernel: a.traced_kernel + b.traced_kernel,
-            user: a.user + b.user,
-            kernel: a.kernel + b.kernel,
-        })
-    }
-}
-
-/// Counts them. A block that ends with a change of privilege counts for the level that it has led
-/// to.
+/// Counts instructions for [`Usage`]. A block that ends with a change of privilege counts for the
+/// new privilege level.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     /// Bit 0: CPL 3. Bit 1: branches are recorded.
@@ -45,7 +15,7 @@ pub(crate) struct Meter {
 }
 
 impl Cpu {
-    /// For whom the instructions so far were executed.
+    /// Instructions retired so far, by privilege level and tracing.
     pub fn usage(&self) -> Usage {
         let mut counts = self.meter.counts;
         counts[self.meter.class] += self.icount - self.meter.since;
@@ -58,7 +28,22 @@ impl Cpu {
         }
     }
 
-    /// CPL or DEBUGCTL may have changed.
+    /// Continues from `usage` at the current instruction count.
+    pub(crate) fn load_usage(&mut self, usage: Usage) {
+        let Usage {
+            traced_user,
+            traced_kernel,
+            user,
+            kernel,
+        } = usage;
+        self.meter = Meter {
+            class: self.meter.class,
+            since: self.icount,
+            counts: [kernel, user, traced_kernel, traced_user],
+        };
+    }
+
+    /// Starts to count for another class if CPL or DEBUGCTL has changed.
     pub(crate) fn update_meter(&mut self) {
         let class = usize::from(self.cpl == 3) | usize::from(self.recorder.tracing()) << 1;
         let meter = &mut self.meter;

@@ -1,6 +1,8 @@
 //! Model-specific registers that are part of the architectural state: their numbers (SDM Vol. 4)
 //! and their values.
 
+use serde::{Deserialize, Serialize};
+
 use super::PmuState;
 
 /// IA32_TIME_STAMP_COUNTER.
@@ -56,6 +58,11 @@ pub const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_PERFMON | MISC_ENABLE_PEBS_UNAVAI
 /// IA32_MISC_ENABLE after reset.
 pub const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;
 
+/// IA32_MTRR_DEF_TYPE: the ranges are enabled.
+const MTRR_ENABLE: u64 = 1 << 11;
+/// The memory type write-back (SDM Vol. 3A table 11-8).
+const MTRR_WRITE_BACK: u64 = 6;
+
 /// Selects the field of [`MsrState`] that holds an MSR.
 pub type MsrField = fn(&mut MsrState) -> &mut u64;
 
@@ -84,8 +91,9 @@ pub(crate) const fn system_call_field(number: u32) -> MsrField {
     SYSTEM_CALL_MSRS[i].1
 }
 
-/// The MSRs that instructions and events consult.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The MSRs that are storage: those that instructions and events consult, and those that software
+/// reads back. IA32_DEBUGCTL and IA32_DS_AREA are beside it in [`ArchState`](super::ArchState).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MsrState {
     /// IA32_STAR.
     pub star: u64,
@@ -107,10 +115,10 @@ pub struct MsrState {
     pub pat: u64,
     /// IA32_MISC_ENABLE.
     pub misc_enable: u64,
-    /// IA32_DEBUGCTL.
-    pub debugctl: u64,
-    /// IA32_DS_AREA.
-    pub ds_area: u64,
+    /// IA32_MCG_STATUS.
+    pub mcg_status: u64,
+    /// Memory type ranges.
+    pub mtrr: MtrrState,
     /// Performance monitoring.
     pub pmu: PmuState,
 }
@@ -129,9 +137,42 @@ impl Default for MsrState {
             sysenter_eip: 0,
             pat: PAT_RESET,
             misc_enable: MISC_ENABLE_RESET,
-            debugctl: 0,
-            ds_area: 0,
+            mcg_status: 0,
+            mtrr: MtrrState::default(),
             pmu: PmuState::default(),
+        }
+    }
+}
+
+/// A variable range of the MTRRs (SDM Vol. 3A 11.11.2.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MtrrRange {
+    /// IA32_MTRR_PHYSBASEn: base and type.
+    pub base: u64,
+    /// IA32_MTRR_PHYSMASKn: mask and valid flag.
+    pub mask: u64,
+}
+
+/// The memory type range registers (SDM Vol. 3A 11.11). No memory type has an effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MtrrState {
+    /// IA32_MTRR_DEF_TYPE.
+    pub default_type: u64,
+    /// IA32_MTRR_FIX64K_00000, FIX16K_80000, FIX16K_A0000, FIX4K_C0000 to FIX4K_F8000.
+    pub fixed: [u64; 11],
+    /// The variable ranges.
+    pub variable: [MtrrRange; 8],
+}
+
+impl Default for MtrrState {
+    /// As firmware sets them up: enabled, everything write-back. After RESET they are all clear, but
+    /// a kernel expects firmware's values, and treats a processor without any write-back memory as
+    /// broken.
+    fn default() -> Self {
+        Self {
+            default_type: MTRR_ENABLE | MTRR_WRITE_BACK,
+            fixed: [0; 11],
+            variable: [MtrrRange::default(); 8],
         }
     }
 }

@@ -5,9 +5,9 @@
 use crate::common::{DATA, Guest, KERNEL, USER, handler, page_table_entry};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::state;
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RSI};
 use vbts_cpu::state::vector::{GP, PF};
+use vbts_cpu::state::{self, Activity};
 
 /// A page of kernel memory for a second piece of code.
 const OTHER: u64 = 0x3_0000;
@@ -125,7 +125,7 @@ fn what_takes_the_place_of_an_instruction_that_was_too_long_is_decoded() {
     g.write_bytes(at + 16, &[0xF4]);
     g.update(|s| {
         s.rip = at;
-        s.halted = false;
+        s.activity = Activity::Active;
         s.gpr[RAX] = DATA;
     });
     g.run_to(at + 17);
@@ -158,7 +158,7 @@ fn code_that_a_device_has_written_is_decoded_anew() {
     g.write_bytes(KERNEL, &program(2));
     g.update(|s| {
         s.rip = KERNEL;
-        s.halted = false;
+        s.activity = Activity::Active;
     });
     g.run_to(KERNEL + 6);
     assert_eq!(g.soft.cpu.gpr[RAX], 2);

@@ -6,7 +6,7 @@ use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::Exit;
-use vbts_cpu::state::{gpr, rflags};
+use vbts_cpu::state::{Activity, gpr, rflags};
 
 type Emit = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
@@ -130,7 +130,7 @@ fn again(g: &mut Guest, address: u64) {
     }
     g.update(|s| {
         s.rip = KERNEL;
-        s.halted = false;
+        s.activity = Activity::Active;
         s.rflags = rflags::FIXED;
         s.gpr = [0; 16];
         s.gpr[gpr::RAX] = 0xFEDC_BA98_7654_3210;

@@ -3,7 +3,7 @@
 use crate::common::{DATA, Gate, Guest, KERNEL, USER, handler, selector};
 use iced_x86::code_asm::*;
 use vbts_cpu::state::vector::{BP, DB, GP, UD};
-use vbts_cpu::state::{cr4, gpr, rflags};
+use vbts_cpu::state::{Activity, cr4, gpr, rflags};
 
 const BD: u64 = 1 << 13;
 const BS: u64 = 1 << 14;
@@ -188,11 +188,11 @@ fn with_btf_only_branches_trap_and_the_trap_clears_it() {
         a.nop()?;
         a.hlt()
     });
-    g.update(|s| s.msr.debugctl = BTF);
+    g.update(|s| s.debugctl = BTF);
     g.run_to_exception(GP, Some(0));
     // The branch; then, with BTF gone, every instruction.
     assert_eq!(traps(&g), [start + 8, start + 9]);
-    assert_eq!(g.soft.cpu.state().msr.debugctl, 0);
+    assert_eq!(g.soft.cpu.state().debugctl, 0);
 }
 
 #[test]
@@ -213,11 +213,11 @@ fn int3_returns_to_the_next_instruction() {
 #[test]
 fn int1_is_not_subject_to_the_dpl_of_its_gate() {
     let mut g = Guest::user(|a| a.int1());
-    g.update(|s| s.msr.debugctl = 3);
+    g.update(|s| s.debugctl = 3);
     let frame = g.run_to_exception(DB, None);
     assert_eq!(frame.rip, USER + 1);
     assert_eq!(g.soft.cpu.sys.dr6 & 0xE00F, 0);
-    assert_eq!(g.soft.cpu.state().msr.debugctl, 0);
+    assert_eq!(g.soft.cpu.state().debugctl, 0);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn an_instruction_breakpoint_faults_before_the_instruction_until_rf_is_set() {
     g.assemble(0x2_1000, |a| a.iretq());
     g.update(|s| {
         s.rip = 0x2_1000;
-        s.halted = false;
+        s.activity = Activity::Active;
     });
     g.run_to(KERNEL + 4);
     assert_eq!(g.soft.cpu.gpr[3], 1);

@@ -5,7 +5,7 @@ use crate::common::{DATA, Guest, KERNEL, assemble, segment, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::state::vector::{MF, NM, PF, UD, XM};
-use vbts_cpu::state::{cr0, cr4, gpr};
+use vbts_cpu::state::{Activity, cr0, cr4, gpr};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
@@ -223,7 +223,7 @@ fn a_masked_store_writes_all_selected_bytes_or_none() {
     let run = |g: &mut Guest, la: u64, mask: u128| {
         g.update(|s| {
             s.rip = KERNEL;
-            s.halted = false;
+            s.activity = Activity::Active;
             s.gpr[gpr::RDI] = la;
             s.xmm[0] = u128::from_le_bytes(std::array::from_fn(|i| i as u8 + 1));
             s.xmm[1] = mask;

@@ -3,9 +3,9 @@
 
 use crate::common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
-use vbts_cpu::state::PendingEvent;
 use vbts_cpu::state::gpr::{RAX, RBX, RDX};
 use vbts_cpu::state::vector::{DB, GP, NMI, UD};
+use vbts_cpu::state::{Activity, PendingEvent};
 use vbts_cpu::{Clock, Exit, HostClock, Signals, Topology};
 
 /// A page of kernel memory for a second piece of code.
@@ -42,7 +42,7 @@ fn an_accepted_event_comes_before_the_next_instruction() {
 fn an_accepted_interrupt_ends_a_halt() {
     let mut g = Guest::kernel(|a| a.hlt());
     g.update(|s| {
-        s.halted = true;
+        s.activity = Activity::Halted;
         s.pending = Some(PendingEvent::Interrupt(0x41));
     });
     g.run_to(handler(0x41) + 1);
@@ -64,7 +64,7 @@ fn call_twice(
     });
     g.write_bytes(OTHER, &function(1));
     assert!(matches!(g.run(), Exit::Halt { .. }));
-    g.update(|s| s.halted = false);
+    g.update(|s| s.activity = Activity::Active);
     g.write_unseen(OTHER, &function(2));
     g
 }

@@ -12,7 +12,7 @@ use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
 use vbts_cpu::state::gpr::{RAX, RBX, RSP};
 use vbts_cpu::state::vector::{GP, PF, SS, UD};
-use vbts_cpu::state::{ArchState, cr0, efer};
+use vbts_cpu::state::{Activity, ArchState, cr0, efer};
 use vbts_testkit::processor::stride;
 
 // Bits of an entry (SDM Vol. 3A tables 4-14 to 4-19).
@@ -221,7 +221,7 @@ impl Bench {
         if !setting.nxe {
             s.sys.efer &= !efer::NXE;
         }
-        s.msr.debugctl = debugctl.bits();
+        s.debugctl = debugctl.bits();
         self.guest.write(DS_AREA + 8, BTS_BUFFER);
         self.guest.soft.cpu.load_state(&s);
         self.guest.run();
@@ -438,7 +438,7 @@ fn every_byte_of_a_large_page_is_where_it_belongs() {
     for offset in [0, 0x1000, 0x3008, 0xF_F000, 0x10_0000, 0x1F_FFF8] {
         g.write(LARGE_FRAME + offset, OLD + offset);
         g.update(|s| {
-            s.halted = false;
+            s.activity = Activity::Active;
             s.rip = KERNEL;
             s.gpr[RBX] = (LA & !0x1F_FFFF) + offset;
         });

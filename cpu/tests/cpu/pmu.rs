@@ -8,7 +8,7 @@ use iced_x86::code_asm::*;
 use vbts_bts::DebugCtl;
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDX, RSI};
 use vbts_cpu::state::vector::{GP, NMI, UD};
-use vbts_cpu::state::{PmuState, cr4};
+use vbts_cpu::state::{Activity, PmuState, cr4};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
@@ -92,7 +92,7 @@ fn reference_cycles_are_those_of_the_time_stamp_counter() {
     g.soft.advance_to(now + 1000);
     g.update(|s| {
         s.rip = KERNEL;
-        s.halted = false;
+        s.activity = Activity::Active;
     });
     g.run();
     assert_eq!(counters(&g).fixed_ctr, [44; 3]);
@@ -492,7 +492,7 @@ fn an_interrupt_freezes_the_counters_if_that_is_wanted() {
         count(&mut g, EN | OS | INT | INSTRUCTIONS, ON | BRANCHES, 3);
         g.update(|s| {
             s.msr.pmu.pmc[0] = before_overflow(44);
-            s.msr.debugctl = (freeze | DebugCtl::LBR).bits();
+            s.debugctl = (freeze | DebugCtl::LBR).bits();
         });
         interrupted(&mut g);
         let pmu = counters(&g);
@@ -505,7 +505,7 @@ fn an_interrupt_freezes_the_counters_if_that_is_wanted() {
             DebugCtl::LBR,
             !freeze.contains(DebugCtl::FREEZE_LBRS_ON_PMI),
         );
-        assert_eq!(g.soft.cpu.state().msr.debugctl, left.bits());
+        assert_eq!(g.soft.cpu.state().debugctl, left.bits());
     }
 }
 
@@ -541,7 +541,7 @@ fn counters_move_with_the_state() {
     g.run();
     g.update(|s| {
         s.rip = KERNEL;
-        s.halted = false;
+        s.activity = Activity::Active;
     });
     let mut second = g.second_processor();
     while !matches!(second.run(u64::MAX), vbts_cpu::Exit::Halt { .. }) {}
@@ -560,7 +560,7 @@ fn a_deadline_and_an_overflow_do_not_disturb_each_other() {
         count(&mut g, EN | OS | INT | INSTRUCTIONS, ON | BRANCHES, 0);
         g.update(|s| s.msr.pmu.pmc[0] = before_overflow(121));
         g.platform.interrupt_is_nmi.store(true, Ordering::Relaxed);
-        while !g.soft.cpu.state().halted {
+        while g.soft.cpu.state().activity != Activity::Halted {
             let deadline = g.soft.cpu.now() + slice;
             g.soft.run(deadline);
         }

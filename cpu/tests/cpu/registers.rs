@@ -6,7 +6,7 @@ use crate::common::{DATA, Guest, KERNEL, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::state::vector::{GP, PF, UD};
-use vbts_cpu::state::{cr0, cr4, efer, gpr, rflags};
+use vbts_cpu::state::{Activity, cr0, cr4, efer, gpr, rflags};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
@@ -31,7 +31,7 @@ fn read(g: &mut Guest, msr: u32) -> Option<u64> {
 fn run_msr(g: &mut Guest, msr: u32, value: u64, end: u64) -> Option<u64> {
     g.update(|s| {
         s.rip = KERNEL;
-        s.halted = false;
+        s.activity = Activity::Active;
         s.gpr[gpr::RCX] = msr.into();
         s.gpr[gpr::RAX] = value & 0xFFFF_FFFF;
         s.gpr[gpr::RDX] = value >> 32;

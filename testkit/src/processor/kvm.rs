@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::Kvm;
 use vbts::kvm::{KvmVcpu, Vm, device, kick};
 use vbts::vcpu::Vcpu;
-use vbts_cpu::state::PendingEvent;
+use vbts_cpu::state::{Activity, PendingEvent};
 use vbts_cpu::{Clock, Exit, HostClock, Model, Signals, SoftCpu};
 
 use super::{Accel, Handovers, accel};
@@ -161,7 +161,11 @@ impl Machine {
                 let after = self.vcpu.soft().cpu.state();
                 // Time passes, and what is pending ends a halt.
                 before.tsc = after.tsc;
-                before.halted &= before.pending.is_none();
+                if before.pending.is_some() {
+                    before.activity = Activity::Active;
+                }
+                // KVM does not keep it.
+                before.mov_ss_shadow = false;
                 // DR6 has it already.
                 if let Some(PendingEvent::Debug(causes)) = &mut before.pending {
                     before.sys.dr6 |= *causes;

@@ -281,6 +281,8 @@ fn to_events(s: &ArchState) -> kvm_vcpu_events {
 fn from_events(events: &kvm_vcpu_events, s: &mut ArchState) {
     s.nmi_blocked = events.nmi.masked != 0;
     s.interrupt_shadow = events.interrupt.shadow != 0;
+    // On AMD hosts KVM does not tell STI from MOV SS.
+    s.mov_ss_shadow = false;
     let exception = &events.exception;
     s.pending = if events.nmi.injected != 0 {
         Some(PendingEvent::Nmi)

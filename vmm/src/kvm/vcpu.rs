@@ -12,7 +12,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_DEBUGCTL, IA32_DS_AREA, IA32_TSC};
-use vbts_cpu::{ArchState, Cpu, Exit, HostClock, Leaf, Platform, Signals};
+use vbts_cpu::{Activity, ArchState, Cpu, Exit, HostClock, Leaf, Platform, Signals};
 
 use super::kick::{ThreadRegistration, VcpuKick};
 use super::{KvmError, Named, ioctl, msr, state};
@@ -115,7 +115,7 @@ impl KvmVcpu {
         let s = &cpu.state();
         let platform = cpu.platform();
         state::load(&self.fd, s, apic_base(platform), platform.cr8())?;
-        self.halted = s.halted && s.pending.is_none();
+        self.halted = s.activity == Activity::Halted && s.pending.is_none();
         self.interrupts_on = s.rflags & vbts_cpu::state::rflags::IF != 0;
         self.injectable = self.interrupts_on && !s.interrupt_shadow && s.pending.is_none();
         Ok(())
@@ -140,7 +140,11 @@ impl KvmVcpu {
         if state::save(&self.fd, s)?.nmi_waits {
             platform.give_back_nmi();
         }
-        s.halted = self.halted;
+        s.activity = if self.halted {
+            Activity::Halted
+        } else {
+            Activity::Active
+        };
         Ok(())
     }
 

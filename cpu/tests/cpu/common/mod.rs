@@ -262,8 +262,8 @@ impl Guest {
         };
         self.write_bytes(DS_AREA, &fields.to_bytes());
         self.update(|s| {
-            s.msr.ds_area = DS_AREA;
-            s.msr.debugctl = debugctl;
+            s.ds_area = DS_AREA;
+            s.debugctl = debugctl;
         });
     }
 

@@ -12,7 +12,7 @@ use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::code_asm::{xmm0, xmm1};
 use iced_x86::{Code, CpuidFeature, Mnemonic};
 use vbts_cpu::state::vector::{GP, XM};
-use vbts_cpu::state::{X87State, cr4, rflags};
+use vbts_cpu::state::{Activity, X87State, cr4, rflags};
 use vbts_cpu::{Model, model};
 
 /// Choices of registers for each form of each instruction.
@@ -127,7 +127,7 @@ impl State {
             s.gpr[4] = rsp;
             s.gpr[7] = DATA;
             s.rip = KERNEL;
-            s.halted = false;
+            s.activity = Activity::Active;
             s.rflags = self.flags | rflags::FIXED;
             s.sys.cr4 |= cr4::OSXMMEXCPT;
             s.xmm = self.xmm;
@@ -373,7 +373,7 @@ fn unmasked_underflow_is_raised_for_exact_results_too() {
     let mut run = |a: u64, b: f64, mxcsr: u32| {
         guest.update(|s| {
             s.rip = KERNEL;
-            s.halted = false;
+            s.activity = Activity::Active;
             s.sys.cr4 |= cr4::OSXMMEXCPT;
             (s.xmm[0], s.xmm[1], s.mxcsr) = (a.into(), b.to_bits().into(), mxcsr);
         });
