@@ -15,7 +15,7 @@ use crate::guest_files::{self, Api};
 use crate::host::{Alarm, Output};
 use crate::launch;
 use crate::suite::guest::Settings;
-use crate::suite::report::{Form, Reports};
+use crate::suite::report::{ReportFormat, Reports};
 use crate::suite::run::{Offer, Runner};
 use crate::suite::{self, Case};
 
@@ -53,14 +53,14 @@ pub struct TestArgs {
     /// several times
     #[arg(long, value_name = "GLOB", help_heading = "Test options")]
     pub filter: Vec<String>,
-    /// Form of the report
+    /// Format of the report
     #[arg(
         long,
         value_enum,
         default_value = "ktap",
         help_heading = "Test options"
     )]
-    pub report: Form,
+    pub report: ReportFormat,
     /// Write the report to FILE; standard output then has the lines of KTAP, as cases end, in any
     /// case
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
@@ -95,7 +95,7 @@ values! {
         November2007: "2007-11", "As posted in November 2007";
         December2007: "2007-12", "As posted in December 2007";
     }
-    Form {
+    ReportFormat {
         Ktap: "ktap", "Kernel Test Anything Protocol, with a subtest for each group";
         Junit: "junit", "An XML document, as continuous integration systems read it";
     }
@@ -143,7 +143,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             of_api(cases, api, args, &kernel).and_then(|cases| runner.run(&cases, &mut reports))
         }
         Ok(Offer::Nothing(why)) => {
-            reports.nothing(&why)?;
+            reports.skip_all(&why)?;
             return Err(no_api(&kernel, &why));
         }
         Err(failure) => Err(failure),
@@ -151,7 +151,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let bad = match &outcome {
         Ok(event) => {
             summarise(&reports, began.elapsed(), &choice.accel.to_string());
-            event.is_some() || !is_good(&reports)
+            event.is_some() || !reports.is_good()
         }
         Err(_) => true,
     };
@@ -240,24 +240,19 @@ fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
         Some(path) => {
             let file = Output::create(path).context("--output")?;
             vec![
-                (stdout, Form::Ktap),
+                (stdout, ReportFormat::Ktap),
                 (file.interruptible(alarm.clone()), args.report),
             ]
         }
     }))
 }
 
-fn is_good(reports: &Reports) -> bool {
-    let counts = reports.counts();
-    counts.failed == 0 && counts.not_run == 0 && reports.trouble().is_empty()
-}
-
 fn summarise(reports: &Reports, took: Duration, accel: &str) {
     if !reports.failed().is_empty() {
         say(format_args!("failed: {}", reports.failed().join(", ")));
     }
-    for trouble in reports.trouble() {
-        say(trouble);
+    for error in reports.errors() {
+        say(error);
     }
     say(format_args!(
         "{} ({:.1} s, {accel})",

@@ -7,9 +7,11 @@
 //! | [`lines`] | what the lines of a guest's console say |
 //! | [`guest`] | a guest, in a process of its own: a kernel under test may hang or crash it |
 //! | [`run`] | cases, guest after guest |
-//! | [`report`] | KTAP and JUnit |
+//! | [`report`] | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
 
 pub mod guest;
+mod junit;
+mod ktap;
 pub mod lines;
 pub mod report;
 pub mod run;
@@ -96,16 +98,16 @@ impl Outcome {
     }
 }
 
-/// The end of a case.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
-    /// Which.
+pub struct CaseResult {
+    /// The case.
     pub case: Case,
-    /// What has become of it.
+    /// How it ended.
     pub outcome: Outcome,
     /// Host time that it took.
     pub took: Duration,
-    /// What the kernel said meanwhile.
+    /// What the kernel printed meanwhile.
     pub console: Vec<String>,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::guest::{End, Guest, Settings};
 use super::lines::{Line, parse};
 use super::report::Reports;
-use super::{Case, Counts, Finished, Needs, Outcome};
+use super::{Case, CaseResult, Counts, Needs, Outcome};
 use crate::exit::{Failure, signal_name};
 use crate::guest_files::Api;
 use crate::host::{Alarm, Event, Output, OutputError, input};
@@ -430,7 +430,7 @@ impl Progress {
             return Ok(());
         };
         self.report(
-            Finished {
+            CaseResult {
                 case,
                 outcome,
                 took,
@@ -444,7 +444,7 @@ impl Progress {
     fn give_up(&mut self, outcome: &Outcome, reports: &mut Reports) -> Result<(), Failure> {
         while let Some(case) = self.rest.pop_front() {
             self.report(
-                Finished {
+                CaseResult {
                     case,
                     outcome: outcome.clone(),
                     took: Duration::ZERO,
@@ -456,9 +456,9 @@ impl Progress {
         Ok(())
     }
 
-    fn report(&mut self, finished: Finished, reports: &mut Reports) -> Result<(), Failure> {
-        self.counts.add(&finished.outcome);
+    fn report(&mut self, result: CaseResult, reports: &mut Reports) -> Result<(), Failure> {
+        self.counts.add(&result.outcome);
         self.number += 1;
-        reports.case(self.number, &finished)
+        reports.case(self.number, &result)
     }
 }

@@ -196,7 +196,8 @@ impl Format for Json {
     }
 }
 
-/// Appends `value` in hexadecimal without leading zeros.
+/// Appends `value` in hexadecimal without leading zeros. `itoa` has decimal only, and two addresses
+/// a branch are too many for `format!`.
 pub fn push_hex(out: &mut Vec<u8>, value: u64) {
     let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
     push_hex_digits(out, value, digits);
@@ -212,18 +213,8 @@ pub fn push_hex_digits(out: &mut Vec<u8>, value: u64, digits: u32) {
 }
 
 /// Appends `value` in decimal.
-pub fn push_decimal(out: &mut Vec<u8>, mut value: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 #[cfg(test)]

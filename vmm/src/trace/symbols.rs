@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashMap;
 
 use super::maps::{self, Mapping};
 use super::object_file::ObjectFile;
@@ -21,28 +22,12 @@ const MAX_LABELS: usize = 1 << 18;
 const MAX_TEXT: usize = 64 << 20;
 const MAX_FILES: usize = 1 << 10;
 
-/// Hashes an address by multiplication: the keys are not chosen by an adversary that gains from
-/// collisions.
-#[derive(Debug, Default, Clone, Copy)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-}
-
-/// The labels of addresses that have been asked for.
+/// Labels of addresses that were looked up.
 #[derive(Debug, Default)]
 struct Labels {
-    /// Range in `text` of the label of an address.
-    ranges: HashMap<u64, (u32, u32), BuildHasherDefault<AddressHasher>>,
+    /// Range in `text` of the label of an address. A hash without a key is enough: a program that
+    /// provokes collisions slows down the output of its own trace only.
+    ranges: FxHashMap<u64, (u32, u32)>,
     text: String,
 }
 

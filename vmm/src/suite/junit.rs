@@ -1,0 +1,221 @@
+//! Reports as JUnit's XML, which continuous integration systems read.
+
+use std::time::Duration;
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::ktap::one_line;
+use super::{CaseResult, Outcome};
+
+/// Prefix of the names of groups, which are class names here.
+const PREFIX: &str = "ptrace_bts";
+/// Name of a test case that stands for an error of a group's guest.
+const GUEST: &str = "(guest)";
+
+/// A document under construction.
+#[derive(Debug)]
+pub struct Document {
+    report: Report,
+    /// Results of the group that runs.
+    cases: Vec<TestCase>,
+}
+
+impl Document {
+    /// A document without groups.
+    pub fn new() -> Self {
+        Self {
+            report: Report::new("vbts test"),
+            cases: Vec::new(),
+        }
+    }
+
+    /// Adds the result of a case to the group that runs.
+    pub fn case(&mut self, result: &CaseResult) {
+        let mut case = test_case(
+            result.case.group(),
+            result.case.short_name(),
+            status(&result.outcome),
+            result.took,
+        );
+        if !result.outcome.is_good() && !result.console.is_empty() {
+            case.set_system_out(printable(&result.console.join("\n")));
+        }
+        self.cases.push(case);
+    }
+
+    /// Ends the group that runs. `errors` are those of its guests.
+    pub fn group_end(&mut self, name: &str, errors: &[String]) {
+        for error in errors {
+            let status = with_message(TestCaseStatus::non_success(NonSuccessKind::Error), error);
+            let case = test_case(name, GUEST, status, Duration::ZERO);
+            self.cases.push(case);
+        }
+        let mut group = TestSuite::new(class_name(name));
+        group.set_time(self.cases.iter().filter_map(|case| case.time).sum());
+        group.add_test_cases(self.cases.drain(..));
+        self.report.add_test_suite(group);
+    }
+
+    /// Ends the document, of a run that took `took`, and returns its text.
+    ///
+    /// # Errors
+    /// The library cannot write it.
+    pub fn finish(&mut self, took: Duration) -> Result<String, quick_junit::SerializeError> {
+        self.report.set_time(took);
+        self.report.to_string()
+    }
+}
+
+fn class_name(group: &str) -> String {
+    format!("{PREFIX}.{group}")
+}
+
+fn test_case(group: &str, name: &str, status: TestCaseStatus, took: Duration) -> TestCase {
+    let mut case = TestCase::new(name, status);
+    case.set_classname(class_name(group)).set_time(took);
+    case
+}
+
+fn status(outcome: &Outcome) -> TestCaseStatus {
+    let error = |kind, why| {
+        let mut status = with_message(TestCaseStatus::non_success(NonSuccessKind::Error), why);
+        status.set_type(kind);
+        status
+    };
+    match outcome {
+        Outcome::Passed => TestCaseStatus::success(),
+        Outcome::Skipped(why) => with_message(TestCaseStatus::skipped(), why),
+        Outcome::Failed(why) => {
+            with_message(TestCaseStatus::non_success(NonSuccessKind::Failure), why)
+        }
+        Outcome::Crashed(why) => error("crash", why),
+        Outcome::TimedOut(why) => error("timeout", why),
+        Outcome::NotRun(why) => error("not run", why),
+    }
+}
+
+/// `status` with a message. It is an attribute, in which XML parsers replace line ends by spaces
+/// (XML 1.0, section 3.3.3).
+fn with_message(mut status: TestCaseStatus, message: &str) -> TestCaseStatus {
+    status.set_message(one_line(message));
+    status
+}
+
+/// `text` with a replacement for each character that XML cannot represent (XML 1.0, section 2.2),
+/// and for the other control characters except line ends.
+///
+/// `quick_junit` interprets text as the output of a terminal: it removes tabs, and it removes an
+/// escape sequence without an end together with all text after it. A guest could hide its output
+/// in this way.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' => c,
+            '\t' => ' ',
+            '\u{fffe}' | '\u{ffff}' => char::REPLACEMENT_CHARACTER,
+            c if c.is_control() => char::REPLACEMENT_CHARACTER,
+            c => c,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::tests::case;
+
+    fn result(name: &str, outcome: Outcome) -> CaseResult {
+        CaseResult {
+            case: case(name),
+            outcome,
+            took: Duration::from_millis(1500),
+            console: vec!["WARNING: <x> & \"y\"\t\x1b]".into(), "last\u{fffe}".into()],
+        }
+    }
+
+    fn read(document: &mut Document) -> Report {
+        let text = document.finish(Duration::from_millis(12_345)).unwrap();
+        assert!(text.starts_with("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"));
+        assert!(text.ends_with("</testsuites>\n"), "{text}");
+        Report::deserialize_from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_parser_reads_every_outcome() {
+        let mut document = Document::new();
+        for (name, outcome) in [
+            ("a.passed", Outcome::Passed),
+            ("a.skipped", Outcome::Skipped("one processor only".into())),
+            ("a.failed", Outcome::Failed("a < b && \"c\"\nd".into())),
+            ("a.crashed", Outcome::Crashed("Kernel panic".into())),
+            ("a.late", Outcome::TimedOut("nothing after 60 s".into())),
+            ("a.not_run", Outcome::NotRun("interrupted".into())),
+        ] {
+            document.case(&result(name, outcome));
+        }
+        document.group_end("a", &[]);
+        document.case(&result("b.skipped", Outcome::Skipped("no".into())));
+        document.group_end("b", &["after the last case: Oops".into()]);
+
+        let report = read(&mut document);
+        assert_eq!(report.name.as_deref(), Some("vbts test"));
+        assert_eq!(report.time, Some(Duration::from_millis(12_345)));
+        let counts = (report.tests, report.failures, report.errors, report.skipped);
+        assert_eq!(counts, (8, 1, 4, 2));
+
+        let [a, b] = &report.test_suites[..] else {
+            panic!("{report:?}");
+        };
+        assert_eq!(&*a.name, "ptrace_bts.a");
+        assert_eq!((a.tests, a.failures, a.errors, a.skipped), (6, 1, 3, 1));
+        assert_eq!(a.time, Some(Duration::from_secs(9)));
+        let [passed, skipped, failed, crashed, late, not_run] = &a.test_cases[..] else {
+            panic!("{a:?}");
+        };
+        assert_eq!(&*passed.name, "passed");
+        assert_eq!(passed.classname.as_deref(), Some("ptrace_bts.a"));
+        assert_eq!(passed.time, Some(Duration::from_millis(1500)));
+        assert_eq!(passed.status, TestCaseStatus::success());
+        assert_eq!(passed.system_out, None);
+        let one = |kind, message: &str, ty: Option<&str>| {
+            let mut status = TestCaseStatus::non_success(kind);
+            status.set_message(message);
+            if let Some(ty) = ty {
+                status.set_type(ty);
+            }
+            status
+        };
+        let mut expected = TestCaseStatus::skipped();
+        expected.set_message("one processor only");
+        assert_eq!((&skipped.status, &skipped.system_out), (&expected, &None));
+        assert_eq!(
+            failed.status,
+            one(NonSuccessKind::Failure, "a < b && \"c\" d", None)
+        );
+        for (case, message, ty) in [
+            (crashed, "Kernel panic", "crash"),
+            (late, "nothing after 60 s", "timeout"),
+            (not_run, "interrupted", "not run"),
+        ] {
+            assert_eq!(case.status, one(NonSuccessKind::Error, message, Some(ty)));
+        }
+        assert_eq!(
+            failed.system_out.as_deref(),
+            Some("WARNING: <x> & \"y\" \u{fffd}]\nlast\u{fffd}")
+        );
+
+        let guest = b.test_cases.last().unwrap();
+        assert_eq!(&*guest.name, "(guest)");
+        assert_eq!(guest.time, Some(Duration::ZERO));
+        assert_eq!(
+            guest.status,
+            one(NonSuccessKind::Error, "after the last case: Oops", None)
+        );
+    }
+
+    #[test]
+    fn a_run_without_cases_is_a_document() {
+        let report = read(&mut Document::new());
+        assert_eq!((report.tests, report.test_suites.len()), (0, 0));
+    }
+}
