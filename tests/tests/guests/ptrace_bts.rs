@@ -211,9 +211,9 @@ fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
             "not ok bad.fail",
             "not ok bad.crash # ERROR Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
             "ok bad.pass_again",
-            "not ok bad.hang # TIMEOUT nothing after 10 s",
+            "not ok bad.hang # TIMEOUT no result after 10 s",
             "not ok bad.warn",
-            "not ok bad.reset # ERROR the guest has ended, or was reset",
+            "not ok bad.reset # ERROR the guest ended or was reset",
             "ok good.pass",
         ],
     )?;

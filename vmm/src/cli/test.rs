@@ -19,7 +19,7 @@ use crate::suite::report::{ReportFormat, Reports};
 use crate::suite::run::{Offer, Runner};
 use crate::suite::{self, Case};
 
-/// Where the console goes, unless `--console` says.
+/// File of the console without `--console`.
 const CONSOLE: &str = "vbts-test-console.log";
 
 const AFTER_HELP: &str = "\
@@ -27,12 +27,12 @@ The console of all guests is kept in vbts-test-console.log, beside --output or i
 names another file. --timeout is for the whole run.
 
 Exit status:
-  0    all cases passed, but for those that do not apply and are skipped
-  1    a case failed; one that crashes or hangs its guest does
+  0    every case passed, or was skipped because it does not apply
+  1    a case failed; a case that crashes or hangs its guest has failed
   124  --timeout was reached
   125  bad usage, a kernel without the API, or an error of vbts itself
   126  this host cannot do what was asked for
-  255  the kernel panicked, or crashed, before any case was run";
+  255  the kernel panicked or crashed before the first case";
 
 /// Arguments of `vbts test`.
 #[derive(Debug, Args)]
@@ -45,12 +45,12 @@ pub struct TestArgs {
     /// vbts)
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
     pub kernel: Option<PathBuf>,
-    /// Generation of the API: which kernel of guest-kernel/build to test, and what --kernel FILE
-    /// must have (default: the new one; with --kernel, the one that it has)
+    /// Generation of the API: selects the kernel of guest-kernel/build to test; --kernel FILE must
+    /// have it (default: new; with --kernel, the generation of that kernel)
     #[arg(long, value_enum, help_heading = "Test options")]
     pub api: Option<Api>,
-    /// Only cases whose name, or whose group's name, matches GLOB (of the shell); may be given
-    /// several times
+    /// Run only cases whose name or group matches the shell pattern GLOB; may be given several
+    /// times
     #[arg(long, value_name = "GLOB", help_heading = "Test options")]
     pub filter: Vec<String>,
     /// Format of the report
@@ -61,14 +61,13 @@ pub struct TestArgs {
         help_heading = "Test options"
     )]
     pub report: ReportFormat,
-    /// Write the report to FILE; standard output then has the lines of KTAP, as cases end, in any
-    /// case
+    /// Write the report to FILE; standard output then has KTAP, whatever the format of the report
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
     pub output: Option<PathBuf>,
     /// Print the names of the cases instead of running them
     #[arg(long, help_heading = "Test options")]
     pub list: bool,
-    /// A case that takes longer fails (fractions are allowed)
+    /// Time after which a case fails (fractions are allowed)
     #[arg(
         long,
         value_name = "SECONDS",
@@ -92,12 +91,12 @@ pub struct TestArgs {
 values! {
     Api {
         New: "new", "`PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`";
-        November2007: "2007-11", "As posted in November 2007";
-        December2007: "2007-12", "As posted in December 2007";
+        November2007: "2007-11", "The requests posted in November 2007";
+        December2007: "2007-12", "The requests posted in December 2007";
     }
     ReportFormat {
         Ktap: "ktap", "Kernel Test Anything Protocol, with a subtest for each group";
-        Junit: "junit", "An XML document, as continuous integration systems read it";
+        Junit: "junit", "JUnit's XML, which continuous integration systems read";
     }
 }
 
@@ -179,7 +178,7 @@ fn list(args: &TestArgs, program: &Path) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Those of `cases` that are about the generation that the kernel has.
+/// Returns those of `cases` that test `api`, the kernel's generation of the API.
 fn of_api(
     cases: Vec<Case>,
     api: Api,
@@ -199,7 +198,7 @@ fn of_api(
     if cases.is_empty() {
         let filter = args.filter.join(" ");
         return Err(anyhow!(
-            "--filter {filter}: no such case is about the API of {}, which is '{api}'",
+            "--filter {filter}: no such case tests the API of {}, which is '{api}'",
             kernel.display()
         )
         .into());
@@ -207,13 +206,13 @@ fn of_api(
     Ok(cases)
 }
 
-/// What to do about a kernel that has nothing to test.
+/// The failure of a test of a kernel without the API, with advice.
 fn no_api(kernel: &Path, why: &str) -> Failure {
     let kernel = kernel.display();
     if why.contains("not supported") || why.contains("No such device") {
         anyhow!(
-            "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this machine, or has page-table \
-             isolation on, which excludes it"
+            "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this machine, or uses \
+             page-table isolation, which excludes it"
         )
     } else {
         anyhow!(

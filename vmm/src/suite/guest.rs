@@ -1,7 +1,7 @@
 //! A guest that runs cases of the suite, in a process of its own: `vbts guest` with its console in
 //! a pipe.
 //!
-//! A process can enter the sandbox only once, and a guest that hangs can be killed with its process.
+//! A process can enter the sandbox only once, and a guest that hangs is killed with its process.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,55 +21,59 @@ use crate::boot::cpio::Cpio;
 use crate::config::{BtsMode, GuestConfig, Initrd, KernelConfig, MachineConfig};
 use crate::exit::{Failure, signal_name, status};
 use crate::guest_files;
+use crate::host::Event;
 
-/// Everything that the kernel says, whatever its default is; and it does not ration what programs
-/// say through it.
+/// Words that make the kernel print all its messages, and all that programs write to `/dev/kmsg`.
 const WORDS: &str = "loglevel=7 printk.devkmsg=on";
-/// What the suite takes for the limit of a case.
+/// The longest limit of a case that the suite accepts, in seconds.
 const MAX_CASE_SECONDS: u64 = 1_000_000;
-/// Bytes read at a time.
+/// Bytes that one read takes from the console.
 const PIECE: usize = 16 << 10;
-/// A longer line is taken apart.
+/// Length of a line in bytes. A longer line is split.
 const MAX_LINE: usize = 16 << 10;
 
-/// What all guests of a run have in common.
+/// What all guests of a run share.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The machine of each guest.
     pub machine: MachineConfig,
     /// The kernel.
     pub kernel: PathBuf,
-    /// The suite's program.
+    /// The suite's program, an ELF file.
     pub program: Vec<u8>,
-    /// More words for the kernel's command line.
+    /// Words to add to the kernel's command line.
     pub append: String,
-    /// How long a case may take.
+    /// Host time that a case may take.
     pub limit: Duration,
 }
 
-/// How a guest has ended.
+/// How a guest ends, or why it has to be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
-    /// By itself.
-    Ended,
-    /// It crashed, and how.
+pub enum GuestEnd {
+    /// It ended by itself, or was reset.
+    Exited,
+    /// It crashed; the message of `vbts guest` says how.
     Crashed(String),
+    /// A case took longer than its limit.
+    TimedOut,
+    /// A signal, or the time limit of the whole run.
+    Interrupted(Event),
 }
 
-/// A guest that runs.
+/// A running guest.
 #[derive(Debug)]
 pub struct Guest {
     child: Child,
     console: File,
-    /// Its `vbts`'s standard error.
+    /// Standard error of `vbts guest`.
     errors: File,
-    /// The beginning of a line.
+    /// The beginning of a line without its end.
     partial: Vec<u8>,
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may have ended just now.
+        // Both fail if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -107,9 +111,9 @@ impl Guest {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(errors.try_clone().context("Cannot share a file")?)
-            // A Ctrl-C goes to this process only, which then ends the guest.
+            // Ctrl-C then reaches only this process, which ends the guest.
             .process_group(0);
-        // SAFETY: the closure makes one system call.
+        // SAFETY: the closure makes one system call, which is async-signal-safe.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
@@ -128,13 +132,13 @@ impl Guest {
         })
     }
 
-    /// Becomes readable when the guest has printed something, or has ended.
+    /// A descriptor that becomes readable when the guest prints something or ends.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.console.as_fd()
     }
 
-    /// Takes the lines that it has printed, and waits if there are none. Returns whether more can
-    /// come.
+    /// Appends what the guest has printed to `lines`. Blocks until there is something. Returns
+    /// whether more can follow.
     ///
     /// # Errors
     /// The pipe cannot be read.
@@ -165,11 +169,11 @@ impl Guest {
             .to_owned()
     }
 
-    /// How it has ended, after its last line.
+    /// Waits for the process, after the last line of the console, and returns how the guest ended.
     ///
     /// # Errors
-    /// It is `vbts` that has failed, not the guest.
-    pub fn end(mut self) -> Result<End, Failure> {
+    /// `vbts guest` itself failed.
+    pub fn wait(mut self) -> Result<GuestEnd, Failure> {
         let status = self
             .child
             .wait()
@@ -179,31 +183,32 @@ impl Guest {
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.errors.read_to_string(&mut text))
             .context("Cannot read the messages of the guest's process")?;
-        judge(status, &text)
+        end_of(status, &text)
     }
 }
 
-fn judge(status: ExitStatus, errors: &str) -> Result<End, Failure> {
-    // The last line is the message; before it may be the end of the console.
+/// How a guest ended, from the exit status of `vbts guest` and its messages.
+fn end_of(status: ExitStatus, errors: &str) -> Result<GuestEnd, Failure> {
+    // The last line is the message. The end of the console may precede it.
     let last = errors.lines().last().unwrap_or_default();
     let message = last.strip_prefix("vbts: ").unwrap_or(last).to_owned();
     match (
         status.code().and_then(|code| u8::try_from(code).ok()),
         status.signal(),
     ) {
-        (Some(status::GUEST), _) => Ok(End::Crashed(message)),
+        (Some(status::GUEST), _) => Ok(GuestEnd::Crashed(message)),
         (Some(status::ERROR), _) => Err(anyhow!(message).into()),
         (Some(status::HOST), _) => Err(Failure::Host(message)),
-        (Some(_), _) => Ok(End::Ended),
+        (Some(_), _) => Ok(GuestEnd::Exited),
         (None, Some(signal)) => {
             let signal = signal_name(signal);
-            Err(anyhow!("the process with the guest was killed by {signal}").into())
+            Err(anyhow!("the process of the guest was killed by {signal}").into())
         }
-        (None, None) => Err(anyhow!("the process with the guest has ended: {status}").into()),
+        (None, None) => Err(anyhow!("the process of the guest ended: {status}").into()),
     }
 }
 
-/// The machine for cases with these needs.
+/// The machine for cases with `needs`.
 fn machine(settings: &Settings, needs: Needs) -> MachineConfig {
     let mut machine = settings.machine.clone();
     if needs == Needs::NoBts {
@@ -212,13 +217,14 @@ fn machine(settings: &Settings, needs: Needs) -> MachineConfig {
     machine
 }
 
-/// The words to add to the kernel's command line, among which are the arguments of the suite.
+/// Words to add to the kernel's command line. Some of them are arguments of the suite, which is the
+/// first process.
 fn kernel_words(settings: &Settings, needs: Needs) -> String {
     let mut words = WORDS.to_owned();
     if needs == Needs::PageTableIsolation {
         words.push_str(" pti=on");
     }
-    // The suite gives a case 5/6 of the limit. A case that ends itself does not cost its guest.
+    // The suite itself ends a case after 5/6 of the limit, so that its guest need not be killed.
     let seconds = (settings.limit.as_secs() / 6 * 5).clamp(1, MAX_CASE_SECONDS);
     words.push_str(&format!(" CASE_SECONDS={seconds}"));
     if !settings.append.is_empty() {
@@ -228,7 +234,7 @@ fn kernel_words(settings: &Settings, needs: Needs) -> String {
     words
 }
 
-/// A file in memory with these `contents`, which a child process inherits.
+/// A file in memory with `contents`, which a child process inherits.
 fn inherited_file(name: &str, contents: &[u8]) -> Result<File, Failure> {
     let fd = memfd_create(name, MemfdFlags::empty())
         .with_context(|| format!("Cannot make a file for the {name}"))?;
@@ -243,7 +249,8 @@ fn path_of(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// The program as first process, and the names of the cases where it looks for them.
+/// An initramfs with `program` as the first process, and with `names` in the file where it looks
+/// for the cases to run.
 fn initramfs<'a>(program: &[u8], names: impl Iterator<Item = &'a str>) -> Vec<u8> {
     let mut list = String::new();
     for name in names {
@@ -261,33 +268,30 @@ fn initramfs<'a>(program: &[u8], names: impl Iterator<Item = &'a str>) -> Vec<u8
 mod tests {
     use super::*;
 
-    fn judged(code: i32, errors: &str) -> Result<End, Failure> {
-        judge(ExitStatus::from_raw(code), errors)
+    fn end(code: i32, errors: &str) -> Result<GuestEnd, Failure> {
+        end_of(ExitStatus::from_raw(code), errors)
     }
 
     #[test]
-    fn the_guests_failures_are_not_ours() {
+    fn failures_of_the_guest_and_of_vbts_are_distinct() {
         let console = "vbts: the end of the guest's console:\n  | x\nvbts: triple fault\n";
         assert_eq!(
-            judged(255 << 8, console).unwrap(),
-            End::Crashed("triple fault".into())
+            end(255 << 8, console).unwrap(),
+            GuestEnd::Crashed("triple fault".into())
         );
-        assert_eq!(judged(1 << 8, "").unwrap(), End::Ended);
-        let failure = judged(125 << 8, "vbts: Cannot boot x\n").unwrap_err();
+        assert_eq!(end(1 << 8, "").unwrap(), GuestEnd::Exited);
+        let failure = end(125 << 8, "vbts: Cannot boot x\n").unwrap_err();
         assert_eq!(
             (failure.status(), failure.to_string().as_str()),
             (125, "Cannot boot x")
         );
-        assert_eq!(
-            judged(126 << 8, "vbts: no KVM\n").unwrap_err().status(),
-            126
-        );
-        let killed = judged(31, "").unwrap_err();
+        assert_eq!(end(126 << 8, "vbts: no KVM\n").unwrap_err().status(), 126);
+        let killed = end(31, "").unwrap_err();
         assert!(killed.to_string().contains("SIGSYS"), "{killed}");
     }
 
     #[test]
-    fn the_program_finds_its_cases() {
+    fn the_initramfs_has_the_program_and_its_cases() {
         let archive = initramfs(b"program", ["a.b", "c.d"].into_iter());
         let archive = String::from_utf8_lossy(&archive);
         assert!(archive.contains("cases\0") && archive.contains("a.b\nc.d\n"));

@@ -148,7 +148,7 @@ mod tests {
             ("a.skipped", Outcome::Skipped("one processor only".into())),
             ("a.failed", Outcome::Failed("a < b && \"c\"\nd".into())),
             ("a.crashed", Outcome::Crashed("Kernel panic".into())),
-            ("a.late", Outcome::TimedOut("nothing after 60 s".into())),
+            ("a.late", Outcome::TimedOut("no result after 60 s".into())),
             ("a.not_run", Outcome::NotRun("interrupted".into())),
         ] {
             document.case(&result(name, outcome));
@@ -194,7 +194,7 @@ mod tests {
         );
         for (case, message, ty) in [
             (crashed, "Kernel panic", "crash"),
-            (late, "nothing after 60 s", "timeout"),
+            (late, "no result after 60 s", "timeout"),
             (not_run, "interrupted", "not run"),
         ] {
             assert_eq!(case.status, one(NonSuccessKind::Error, message, Some(ty)));

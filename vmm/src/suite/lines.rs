@@ -1,15 +1,15 @@
-//! What the lines of a guest's console say: those of the suite, and those of the kernel.
+//! Parses the lines of a guest's console: those of the suite and those of the kernel.
 //!
-//! The suite writes its lines to `/dev/kmsg`, so that the kernel prints them whole, between its own
+//! The suite writes its lines to `/dev/kmsg`. The kernel prints each of them whole, between its own
 //! messages.
 
 use super::Outcome;
 use crate::guest_files::Api;
 
-/// What a line of the suite starts with, after the kernel's time.
+/// Prefix of the suite's lines, after the kernel's time.
 const OURS: &str = "vbts-test: ";
 
-/// What a kernel says that has found something wrong with itself.
+/// Messages of a kernel that has found an error in itself.
 const COMPLAINTS: [&str; 13] = [
     "WARNING: ",
     "BUG: ",
@@ -26,33 +26,33 @@ const COMPLAINTS: [&str; 13] = [
     "DEBUG_LOCKS_WARN_ON",
 ];
 
-/// The beginning of the kernel's last words.
+/// The beginning of the kernel's message about a panic.
 const PANIC: &str = "Kernel panic - not syncing";
 
-/// A line.
+/// A line of the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// The generation of the API that the kernel has, if it has one.
+    /// The generation of the kernel's API, or `None` if the kernel has no API.
     Api(Option<Api>),
-    /// Nothing can be run, and why.
+    /// No case can be run, with the reason.
     Nothing(String),
-    /// A case begins.
+    /// The case with this name begins.
     Start(String),
-    /// Why the case that runs has failed.
+    /// The reason for the failure of the case that runs.
     Why(String),
-    /// A case has ended.
+    /// The case with this name has ended. A failure has no reason yet: [`Line::Why`] precedes it.
     End(String, Outcome),
-    /// Something else that the suite says.
+    /// Another line of the suite.
     Plan,
-    /// The kernel complains.
+    /// The kernel reports an error in itself.
     Complaint(String),
-    /// The kernel gives up.
+    /// The kernel panics.
     Panic(String),
     /// Anything else.
     Other(String),
 }
 
-/// What a line says. An outcome that is a failure has no reason yet: that was in the line before.
+/// Parses a line.
 pub fn parse(line: &str) -> Line {
     let text = without_time(line.trim_end_matches(['\r', '\n']));
     if let Some(ours) = text.strip_prefix(OURS) {
@@ -73,7 +73,7 @@ fn parse_ours(text: &str) -> Line {
         (_, Some(result)) => (false, result),
         _ => return parse_diagnostic(text),
     };
-    // The number, the name and perhaps a directive.
+    // A number, a name and optionally a directive.
     let Some((_, name)) = result.split_once(' ') else {
         return Line::Plan;
     };
@@ -103,8 +103,7 @@ fn parse_diagnostic(text: &str) -> Line {
     }
 }
 
-/// The line without what `printk.time` and `CONFIG_PRINTK_CALLER` put before it: `[    0.123456][
-/// T1] `.
+/// Removes the prefix of `printk.time` and `CONFIG_PRINTK_CALLER`, such as `[    0.123456][    T1] `.
 fn without_time(line: &str) -> &str {
     let mut rest = line;
     while let Some((bracket, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_suites_lines_are_told_from_the_kernels() {
+    fn lines_of_the_suite_and_of_the_kernel_are_distinct() {
         for (line, expected) in [
             (
                 "[    0.294117] vbts-test: # api new\r\n",

@@ -1,20 +1,26 @@
 //! The regression suite of the guest kernel's `ptrace` BTS requests (guest-kernel/tests): its
-//! cases, the guests that run them, and what comes out.
+//! cases, the guests that run them, and the reports.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | this | cases, and what can become of them |
-//! | [`lines`] | what the lines of a guest's console say |
-//! | [`guest`] | a guest, in a process of its own: a kernel under test may hang or crash it |
-//! | [`run`] | cases, guest after guest |
+//! | this | cases and their outcomes |
+//! | `lines` | the lines of a guest's console |
+//! | [`guest`] | a guest in a process of its own, because a kernel under test may hang or crash it |
+//! | `supervisor` | boots guests and waits for their output, their end, and limits |
+//! | `group` | a group of cases and the case that runs |
+//! | `guest_run` | applies what a guest prints, and its end, to its group |
+//! | [`run`] | runs all cases |
 //! | [`report`] | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
 
+mod group;
 pub mod guest;
+mod guest_run;
 mod junit;
 mod ktap;
-pub mod lines;
+mod lines;
 pub mod report;
 pub mod run;
+mod supervisor;
 
 use std::fmt;
 use std::path::Path;
@@ -26,7 +32,7 @@ use glob::Pattern;
 
 use crate::guest_files::Api;
 
-/// What a case needs of the machine beyond what was asked for.
+/// What a case needs of the machine besides the options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// Nothing.
@@ -42,9 +48,9 @@ pub enum Needs {
 pub struct Case {
     /// `GROUP.NAME`.
     pub name: String,
-    /// The generation of the API that it is about.
+    /// The generation of the API that it tests.
     pub api: Api,
-    /// The machine that it is for.
+    /// What it needs of the machine.
     pub needs: Needs,
 }
 
@@ -62,30 +68,30 @@ impl Case {
     }
 }
 
-/// What has become of a case.
+/// How a case ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
     Passed,
-    /// It does not apply here, and why.
+    /// It does not apply to this kernel or machine, with the reason.
     Skipped(String),
-    /// One of its checks failed, and which; or the kernel complained.
+    /// A check failed or the kernel reported an error, with the message.
     Failed(String),
-    /// It took the kernel down, and how.
+    /// The guest crashed or ended, with the reason.
     Crashed(String),
-    /// It did not end in time, and what is known about that.
+    /// It did not end in time, with the limit.
     TimedOut(String),
-    /// There was no guest for it any more, and why.
+    /// No guest ran it, with the reason.
     NotRun(String),
 }
 
 impl Outcome {
-    /// Whether this is a success, which a case that does not apply is.
+    /// Returns whether the case passed or was skipped.
     pub fn is_good(&self) -> bool {
         matches!(self, Self::Passed | Self::Skipped(_))
     }
 
-    /// Why, if there is something to say.
+    /// The reason, unless the case passed.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Passed => None,
@@ -111,7 +117,7 @@ pub struct CaseResult {
     pub console: Vec<String>,
 }
 
-/// How many cases have ended how.
+/// Numbers of cases by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Passed.
@@ -125,7 +131,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts one more.
+    /// Counts a case.
     pub fn add(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Passed => self.passed += 1,
@@ -150,10 +156,10 @@ impl fmt::Display for Counts {
     }
 }
 
-/// All cases that `program` has, in its order.
+/// Returns all cases of the suite's `program`, in its order.
 ///
 /// # Errors
-/// It cannot be run on this host, or says something else.
+/// The program cannot be run on this host, or does not print a list of cases.
 pub fn list(program: &Path) -> anyhow::Result<Vec<Case>> {
     let name = program.display();
     let output = Command::new(program)
@@ -170,7 +176,7 @@ pub fn list(program: &Path) -> anyhow::Result<Vec<Case>> {
     text.lines()
         .map(|line| {
             parse_case(line)
-                .with_context(|| format!("{name} --list says {line:?}: is it the suite?"))
+                .with_context(|| format!("{name} --list printed {line:?}: is it the suite?"))
         })
         .collect()
 }
@@ -198,16 +204,16 @@ fn parse_case(line: &str) -> anyhow::Result<Case> {
     })
 }
 
-/// Those of `cases` that match one of `patterns`, a pattern of the whole name or of its group; all,
-/// if there are none.
+/// Returns those of `cases` whose name or group matches one of `patterns`, or all if there are no
+/// patterns.
 ///
 /// # Errors
-/// A pattern that is none, or matches nothing.
+/// A pattern is malformed or matches no case.
 pub fn select(cases: Vec<Case>, patterns: &[String]) -> anyhow::Result<Vec<Case>> {
     let mut wanted = Vec::new();
     for text in patterns {
         let pattern =
-            Pattern::new(text).with_context(|| format!("--filter {text}: no such pattern"))?;
+            Pattern::new(text).with_context(|| format!("--filter {text}: malformed pattern"))?;
         ensure!(
             cases.iter().any(|case| is_wanted(&pattern, case)),
             "--filter {text}: there is no such case; vbts test --list shows them all"
@@ -228,7 +234,7 @@ fn is_wanted(pattern: &Pattern, case: &Case) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// A case of the new API.
+    /// A case for the new API, without needs.
     pub fn case(name: &str) -> Case {
         Case {
             name: name.into(),
@@ -282,13 +288,13 @@ pub(crate) mod tests {
         assert!(error.contains("--filter wrapp*"), "{error}");
         let error = names(&["basic.[w"]).unwrap_err();
         assert!(
-            error.contains("--filter basic.[w: no such pattern"),
+            error.contains("--filter basic.[w: malformed pattern"),
             "{error}"
         );
     }
 
     #[test]
-    fn counts_name_what_was_not_run_only_if_there_is_some() {
+    fn counts_mention_cases_that_were_not_run_only_if_there_are_any() {
         let mut counts = Counts::default();
         counts.add(&Outcome::Passed);
         counts.add(&Outcome::Crashed("x".into()));

@@ -198,7 +198,7 @@ mod tests {
             Outcome::Skipped("one processor only".into()),
             Outcome::Failed("a < b &&\nc".into()),
             Outcome::Crashed("Kernel panic".into()),
-            Outcome::TimedOut("nothing after 60 s".into()),
+            Outcome::TimedOut("no result after 60 s".into()),
             Outcome::NotRun("interrupted".into()),
         ];
         reports.begin(2).unwrap();
@@ -238,7 +238,7 @@ mod tests {
   # a.c3: a < b && c
   not ok 3 a.c3
   not ok 4 a.c4 # ERROR Kernel panic
-  not ok 5 a.c5 # TIMEOUT nothing after 60 s
+  not ok 5 a.c5 # TIMEOUT no result after 60 s
   not ok 6 a.c6 # ERROR not run: interrupted
 # a: passed: 1, failed: 3, skipped: 1, not run: 1
 not ok 1 a
