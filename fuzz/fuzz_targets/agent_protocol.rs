@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
 use vbts::host::Alarm;
-use vbts::program::Root;
+use vbts::root::Root;
 use vbts::trace::destination::Destination;
 use vbts::trace::format::{Format, Json, Raw};
 use vbts::trace::session::Session;

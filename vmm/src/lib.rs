@@ -15,7 +15,7 @@
 //! | [`machine`], [`network`] | processors, board and run loop; the guest's networks and their TAP devices |
 //! | [`board`], [`boot`], [`config`], [`console`], [`sandbox`], [`vcpu`] | devices on their buses; kernel and tables into memory; the configuration of a machine; the serial console; the system calls that a running machine is left with; a processor on either accelerator |
 //! | [`host`], [`kvm`], [`program`] | standard input, output, the terminal and signals of the host; its KVM; the program to trace, as `execvp` would find it |
-//! | [`exit`], [`memory`], [`walk`] | the exit status; guest RAM; paths inside the guest's root |
+//! | [`exit`], [`memory`], [`root`] | the exit status; guest RAM; the directory that is the guest's root |
 //! | [`layout`] | the physical address map |
 
 pub mod accel;
@@ -34,11 +34,11 @@ pub mod machine;
 pub mod memory;
 pub mod network;
 pub mod program;
+pub mod root;
 pub mod sandbox;
 pub mod suite;
 pub mod trace;
 pub mod vcpu;
-pub mod walk;
 
 #[cfg(test)]
 mod layers;

@@ -24,13 +24,14 @@ use crate::host::Input;
 use crate::launch::{Launch, SharedDirectory};
 use crate::machine::{End, Machine};
 use crate::memory::Size;
-use crate::program::{self, Root};
+use crate::program;
+use crate::root::Root;
 use crate::trace::format::{Format, Json, Raw};
 use crate::trace::object_file::ObjectFile;
-use crate::trace::session::{AgentConnection, SessionError};
+use crate::trace::session::SessionError;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
-use crate::trace::{Destination, Ending, Session, Summary};
+use crate::trace::{AgentConnection, Destination, Ending, Session, Summary};
 
 /// Formats of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -7,6 +7,9 @@ use super::report::Reports;
 use super::{Case, CaseResult, Counts, Needs, Outcome};
 use crate::exit::Failure;
 
+/// Reason of a case that did not end before `--timeout` was reached.
+pub const TIME_LIMIT: &str = "the time limit was reached";
+
 /// A group of cases, some of which have results.
 #[derive(Debug)]
 pub struct Group {

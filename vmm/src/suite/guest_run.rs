@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::Outcome;
-use super::group::{Group, RunningCase};
+use super::group::{Group, RunningCase, TIME_LIMIT};
 use super::guest::GuestEnd;
 use super::lines::{Line, parse};
 use super::report::Reports;
-use super::run::TIME_LIMIT;
 use crate::exit::Failure;
 use crate::host::Event;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::group::Group;
+use super::group::{Group, TIME_LIMIT};
 use super::guest::{GuestEnd, Settings};
 use super::guest_run::GuestRun;
 use super::lines::{Line, parse};
@@ -17,8 +17,6 @@ use crate::host::{Alarm, Event, Output};
 
 /// The name of no case. A guest with it only reports the kernel's API and ends.
 const NO_CASE: &str = "-";
-/// Why a case has no result, or none of its own, when `--timeout` is reached.
-pub const TIME_LIMIT: &str = "the time limit was reached";
 
 /// What a kernel can run.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use object::{
 };
 
 use super::lines::Lines;
-use crate::program::Root;
+use crate::root::Root;
 
 /// Where separate debug files lie, by build ID.
 const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";

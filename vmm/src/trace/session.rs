@@ -1,64 +1,51 @@
-//! The conversation with the agent inside the guest.
+//! The receiving half of the connection to the agent: its messages become work for the thread that
+//! writes the trace.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use vbts_devices::virtio::console::Console;
-use vbts_devices::virtio::mmio::MmioTransport;
-use vbts_devices::{ByteSink, GuestRam, Shared, lock};
-use vbts_protocol::{
-    Decoder, ErrorKind, ExitStatus, Extents, Job, Scope, ToGuest, ToHost, VERSION,
-};
+use vbts_devices::{ByteSink, GuestRam};
+use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Extents, Scope, ToHost, VERSION};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::destination::Destination;
 use super::format::{Format, Summary};
-use super::writer::{Work, Writer, WriterError};
-use crate::board::Board;
+use super::queue::{Work, WriterError};
+use super::writer::Writer;
 use crate::exit::{Failure, killed_by};
-use crate::host::input::Offer;
-use crate::host::{Alarm, Event, Input};
-use crate::machine::RunObserver;
+use crate::host::Alarm;
 
-/// The most standard input that one answer carries, in bytes.
-const MAX_INPUT: usize = 64 << 10;
-/// While input is awaited it is looked for this often in virtual time, in ns.
-const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
-/// Index of the agent's port on its console device.
-const AGENT_PORT: usize = 0;
-
-/// Why a session ended early.
+/// Why a session cannot continue.
 #[derive(Debug, Error)]
 pub enum SessionError {
     /// The trace, or what the program prints, could not be written.
     #[error(transparent)]
     Writer(#[from] WriterError),
-    /// The agent said something that is not in the protocol.
+    /// The agent sent something that is not in the protocol.
     #[error("the guest's agent does not follow the protocol")]
     Protocol(#[from] vbts_protocol::Error),
-    /// The agent is of another version.
+    /// The agent has another version of the protocol.
     #[error(
         "the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again"
     )]
     Version(String),
-    /// The agent said that records are where there is no memory.
+    /// The agent reported records at an address without memory.
     #[error("the guest's agent has records outside of the guest's memory, at {0:#x}")]
     Records(u64),
     /// The agent could not run the job.
     #[error("{text}")]
     Agent {
-        /// What kind of error.
+        /// The kind of the error.
         kind: ErrorKind,
-        /// In the agent's words.
+        /// The agent's message.
         text: String,
     },
 }
 
 impl SessionError {
-    /// What this means for the command.
+    /// The failure of the command that this error causes.
     pub fn into_failure(self) -> Failure {
         match self {
             Self::Writer(WriterError::Output(error)) => error.into_failure(),
@@ -71,12 +58,12 @@ impl SessionError {
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
-    /// As the guest's kernel says.
+    /// Status that the guest's kernel reports.
     pub status: ExitStatus,
 }
 
 impl Ending {
-    /// The exit status that a shell would see.
+    /// The exit status as shells report it.
     pub fn code(self) -> u8 {
         match self.status {
             ExitStatus::Code(code) => code,
@@ -85,17 +72,20 @@ impl Ending {
     }
 }
 
-/// What the agent says, as it comes out of the guest's console port.
+/// Receives what the agent sends through the guest's console port.
 pub struct Session {
     decoder: Decoder,
     memory: GuestRam,
-    /// Records that do not count yet, and whose.
+    /// Records of a process that the agent has not confirmed yet.
     records: Option<(u32, Vec<u8>)>,
     writer: Writer,
+    /// The agent is ready for a job.
     ready: bool,
+    /// The program has started.
     started: bool,
-    /// Standard input that the agent has asked for since it was last looked at, in bytes.
-    wanted: u64,
+    /// Standard input, in bytes, that the agent has asked for since the last
+    /// [`Session::take_wanted_input`].
+    wanted_input: u64,
     ending: Option<Ending>,
     error: Option<SessionError>,
 }
@@ -111,8 +101,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session with a guest that has this `memory`, whose trace, of `scope`, becomes `format` and
-    /// goes to `destination`. `alarm` interrupts waits for a slow reader.
+    /// Starts a session with a guest that has `memory`. The branches that belong to `scope` are
+    /// written to `destination` in `format`. `alarm` interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
@@ -130,36 +120,62 @@ impl Session {
             writer: Writer::start(scope, format, destination, alarm.clone())?,
             ready: false,
             started: false,
-            wanted: 0,
+            wanted_input: 0,
             ending: None,
             error: None,
         })
     }
 
-    /// How the program ended, if it has.
+    /// How the program ended, or `None` if it has not.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// How long it has taken so far to format and write the trace.
+    /// Host time so far in which the trace was formatted and written.
     pub fn writing(&self) -> Duration {
         self.writer.busy()
     }
 
-    /// Waits until the trace is written, with its end. A run that was `interrupted` does not wait
-    /// long for a reader that does not read.
+    /// Blocks until the trace and its summary are written. If the run was `interrupted`, the wait
+    /// for a reader that does not read is short.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The trace cannot be written.
     pub fn finish(&mut self, interrupted: bool) -> Result<Summary, SessionError> {
         let exit = self.ending.map_or(0, Ending::code);
         Ok(self.writer.finish(exit, interrupted)?)
     }
 
-    /// What has gone wrong, once.
-    fn take_error(&mut self) -> Option<SessionError> {
+    /// Returns the error that ended the session. A second call returns `None`.
+    pub(super) fn take_error(&mut self) -> Option<SessionError> {
         let error = self.error.take();
         error.or_else(|| self.writer.take_error().map(SessionError::from))
+    }
+
+    /// Returns whether the agent is ready for a job.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Returns whether the program has started.
+    pub(super) fn has_started(&self) -> bool {
+        self.started
+    }
+
+    /// Returns the number of bytes of standard input that the agent has asked for since the last
+    /// call.
+    pub(super) fn take_wanted_input(&mut self) -> u64 {
+        std::mem::take(&mut self.wanted_input)
+    }
+
+    /// Branches so far.
+    pub(super) fn records(&self) -> u64 {
+        self.writer.records()
+    }
+
+    /// Writes the program's unfinished line, which may be a prompt.
+    pub(super) fn flush_line(&self) -> Result<(), SessionError> {
+        Ok(self.writer.put(Work::FlushLine)?)
     }
 
     fn take_frames(&mut self) -> Result<(), SessionError> {
@@ -178,7 +194,9 @@ impl Session {
                 ToHost::Started { .. } => self.started = true,
                 ToHost::Stdout(bytes) => writer.put(Work::Stdout(bytes.into()))?,
                 ToHost::Stderr(bytes) => writer.put(Work::Stderr(bytes.into()))?,
-                ToHost::StdinWant(n) => self.wanted = self.wanted.saturating_add(n.into()),
+                ToHost::StdinWant(n) => {
+                    self.wanted_input = self.wanted_input.saturating_add(n.into());
+                }
                 ToHost::Maps { pid, text } => writer.put(Work::Maps {
                     pid,
                     text: text.into(),
@@ -205,9 +223,9 @@ impl Session {
     }
 }
 
-/// The records in these pieces of memory.
+/// Copies records out of guest memory.
 fn read(memory: &GuestRam, extents: Extents<'_>) -> Result<Vec<u8>, SessionError> {
-    // No more than MAX_RECORDS bytes.
+    // `Extents` has checked that this is at most MAX_RECORDS bytes.
     let len = extents.iter().map(|extent| extent.len as usize).sum();
     let mut records = Vec::with_capacity(len);
     for extent in extents.iter() {
@@ -229,139 +247,6 @@ impl ByteSink for Session {
     }
 }
 
-/// Sends the job, standard input and signals to the agent inside the guest.
-#[derive(Debug)]
-pub struct AgentConnection {
-    session: Shared<Session>,
-    port: Shared<MmioTransport<Console>>,
-    /// Until it is sent.
-    job: Option<Job>,
-    input: Input,
-    /// Bytes of standard input that the agent still waits for.
-    wanted: u64,
-    /// Virtual time at which to look for input that was not there.
-    next_check: u64,
-    /// Frames that wait for room in the port.
-    outbox: Vec<u8>,
-    interrupted: bool,
-    progress: Option<indicatif::ProgressBar>,
-}
-
-impl AgentConnection {
-    /// Drives `session` over `port`: the agent runs `job` with `input` as its standard input.
-    pub fn new(
-        session: Shared<Session>,
-        port: Shared<MmioTransport<Console>>,
-        job: Job,
-        input: Input,
-    ) -> Self {
-        Self {
-            session,
-            port,
-            job: Some(job),
-            input,
-            wanted: 0,
-            next_check: 0,
-            outbox: Vec::new(),
-            interrupted: false,
-            progress: None,
-        }
-    }
-
-    /// Shows the numbers on `progress` as they grow.
-    pub fn show_progress(&mut self, progress: indicatif::ProgressBar) {
-        self.progress = Some(progress);
-    }
-
-    fn send(&mut self, message: &ToGuest<'_>) -> Result<(), Failure> {
-        message.encode(&mut self.outbox)?;
-        Ok(())
-    }
-
-    fn flush(&mut self, board: &Board) {
-        if self.outbox.is_empty() {
-            return;
-        }
-        let (taken, effects) = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
-        self.outbox.drain(..taken);
-        board.apply(effects);
-    }
-
-    fn send_input(&mut self) -> Result<(), Failure> {
-        let mut bytes = vec![
-            0;
-            usize::try_from(self.wanted)
-                .unwrap_or(usize::MAX)
-                .min(MAX_INPUT)
-        ];
-        match self.input.read(&mut bytes) {
-            Offer::Bytes(n) => {
-                self.wanted -= n as u64;
-                self.send(&ToGuest::Stdin(bytes.get(..n).unwrap_or_default()))
-            }
-            Offer::End => {
-                self.wanted = 0;
-                self.send(&ToGuest::StdinEof)
-            }
-            Offer::NotReady => Ok(()),
-        }
-    }
-}
-
-impl RunObserver for AgentConnection {
-    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
-        let mut session = lock(&self.session);
-        if let Some(error) = session.take_error() {
-            return Err(error.into_failure());
-        }
-        let (ready, wanted) = (session.ready, std::mem::take(&mut session.wanted));
-        if let Some(progress) = &self.progress {
-            progress.set_position(session.writer.records());
-        }
-        drop(session);
-        if ready && let Some(job) = self.job.take() {
-            self.send(&ToGuest::Job(Box::new(job)))?;
-        }
-        self.wanted = self.wanted.saturating_add(wanted);
-        if self.wanted > 0 && (wanted > 0 || now >= self.next_check) {
-            self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
-            self.send_input()?;
-        }
-        self.flush(board);
-        Ok(())
-    }
-
-    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
-        match event {
-            // The first interrupt is the program's: it may want to end in its own way.
-            Event::Signal(signal_hook::consts::SIGINT)
-                if !self.interrupted && lock(&self.session).started =>
-            {
-                self.interrupted = true;
-                self.send(&ToGuest::Signal(signal_hook::consts::SIGINT as u32))?;
-                self.flush(board);
-                Ok(())
-            }
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
-        }
-    }
-
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        let input = (self.wanted > 0 && self.input.is_open()).then(|| self.input.fd());
-        input.into_iter().collect()
-    }
-
-    fn idle(&mut self) -> Result<(), Failure> {
-        // What looks like an unfinished line may be a prompt.
-        self.next_check = 0;
-        lock(&self.session)
-            .writer
-            .put(Work::FlushLine)
-            .map_err(|error| SessionError::from(error).into_failure())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,7 +265,7 @@ mod tests {
         Session::start(memory, Scope::User, json, destination, &alarm).unwrap()
     }
 
-    /// Stores records in two pieces of memory; the second is the last there is.
+    /// Stores records in two extents; the second one is at the end of the memory.
     fn stored(memory: &GuestRam, records: &[u8]) -> Vec<u8> {
         let (first, second) = records.split_at(20);
         let mut extents = Vec::new();
@@ -399,11 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn a_session_becomes_a_trace() {
-        let directory = std::env::temp_dir().join(format!("vbts-session-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+    fn messages_become_a_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("trace");
         let memory = memory();
-        let mut session = session(memory.clone(), &directory.join("trace"));
+        let mut session = session(memory.clone(), &file);
         let records = records(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
         let extents = stored(&memory, &records);
         let bytes = frames(&[
@@ -413,7 +298,7 @@ mod tests {
             ToHost::Started { pid: 6 },
             ToHost::StdinWant(10),
             ToHost::StdinWant(20),
-            // Pages of the first were moved.
+            // A page was moved meanwhile, so the agent repeats the message.
             ToHost::Records {
                 pid: 5,
                 extents: Extents::new(&extents[..0]).unwrap(),
@@ -431,7 +316,7 @@ mod tests {
             assert_eq!(session.put(piece), piece.len());
         }
         assert!(session.error.is_none() && session.ready && session.started);
-        assert_eq!(session.wanted, 30);
+        assert_eq!(session.take_wanted_input(), 30);
         assert_eq!(session.ending().unwrap().code(), 139);
         assert_eq!(
             session.finish(false).unwrap(),
@@ -443,7 +328,7 @@ mod tests {
                 exit: 139
             }
         );
-        let text = std::fs::read_to_string(directory.join("trace")).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
         assert_eq!(text.lines().count(), 3);
         assert!(
             text.ends_with(
@@ -451,7 +336,6 @@ mod tests {
             ),
             "{text}"
         );
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

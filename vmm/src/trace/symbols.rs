@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::maps::{self, Mapping};
 use super::object_file::ObjectFile;
-use crate::program::Root;
+use crate::root::Root;
 
 /// Where the kernel's half of the address space begins.
 const KERNEL: u64 = 1 << 63;

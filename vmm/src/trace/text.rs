@@ -94,7 +94,7 @@ impl std::fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::Root;
+    use crate::root::Root;
     use crate::trace::format::tests::records;
     use std::path::Path;
     use vbts_protocol::Scope;

@@ -1,160 +1,36 @@
-//! The way of a trace to its destination: formatted and written by a thread of its own, while the
-//! guest goes on.
+//! Formats and writes the trace in a thread of its own, while the guest runs.
 //!
-//! What the agent says is looked at where the guest's processor runs, so that the guest's time line
-//! does not depend on how fast the host writes. Only what nobody in the guest waits for comes here.
+//! The agent's messages are parsed where the guest's processor runs, so that the guest's time does
+//! not depend on how fast the host writes. Only work that the guest does not wait for is queued for
+//! the thread.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
 use vbts_protocol::Scope;
 
 use super::destination::Destination;
 use super::format::{Format, PIECE, Record, Records, Summary};
+use super::queue::{Queue, Work, WriterError};
 use crate::host::{Alarm, OutputError};
 
-/// Bytes that wait at most: then the guest waits, too.
+/// Bytes of work that are queued at most. The guest waits while there are more.
 const LIMIT: usize = 8 << 20;
-/// The thread is woken for so many bytes of records, or when something else is to be written: to
-/// wake it takes longer than to format a frame.
-const BATCH: usize = 256 << 10;
-/// While a slow reader is waited for, the alarm is looked at this often; and records do not wait
-/// longer.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long a reader that does not read can hold up the end of a run that was interrupted.
+/// Time for which a reader that does not read can delay the end of an interrupted run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why the trace could not be written.
-#[derive(Debug, Error)]
-pub enum WriterError {
-    /// Output could not be written.
-    #[error(transparent)]
-    Output(#[from] OutputError),
-    /// A signal or the time limit came while the reader did not read.
-    #[error("interrupted while the trace was written")]
-    Interrupted,
-    /// The thread has ended by a mistake of ours, which has been reported.
-    #[error("the thread that writes the trace has failed")]
-    Failed,
-}
-
-/// One thing to do.
-#[derive(Debug)]
-pub enum Work {
-    /// Records of a process as the guest's kernel writes them.
-    Records {
-        /// The process.
-        pid: u32,
-        /// The records.
-        records: Vec<u8>,
-    },
-    /// The mappings of a process, valid for the records that follow.
-    Maps {
-        /// The process.
-        pid: u32,
-        /// As in `/proc/PID/maps`.
-        text: Vec<u8>,
-    },
-    /// So many records are missing, or more.
-    Lost(u64),
-    /// A process or thread was started that is not traced.
-    Untraced,
-    /// The program has written to its standard output.
-    Stdout(Vec<u8>),
-    /// The program has written to its standard error.
-    Stderr(Vec<u8>),
-    /// The program waits for input: its unfinished line may be a prompt.
-    FlushLine,
-}
-
-impl Work {
-    /// Memory that it takes.
-    fn bytes(&self) -> usize {
-        let more = match self {
-            Self::Records { records: bytes, .. }
-            | Self::Maps { text: bytes, .. }
-            | Self::Stdout(bytes)
-            | Self::Stderr(bytes) => bytes.len(),
-            Self::Lost(_) | Self::Untraced | Self::FlushLine => 0,
-        };
-        size_of::<Self>() + more
-    }
-
-    /// Somebody may wait for it.
-    fn is_urgent(&self) -> bool {
-        matches!(self, Self::Stdout(_) | Self::Stderr(_) | Self::FlushLine)
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    work: VecDeque<Work>,
-    /// Bytes of `work`.
-    bytes: usize,
-    /// Some of it is to be done at once.
-    urgent: bool,
-    /// There will be no more work; the program's exit status.
-    end: Option<u8>,
-    /// Nothing is written any more.
-    failed: bool,
-    /// Why, until somebody has asked.
-    error: Option<WriterError>,
-    /// All is written.
-    summary: Option<Summary>,
-}
-
-impl State {
-    /// The thread has to do something.
-    fn is_due(&self) -> bool {
-        self.urgent || self.bytes >= BATCH || self.end.is_some()
-    }
-}
-
-#[derive(Debug, Default)]
-struct Common {
-    state: Mutex<State>,
-    changed: Condvar,
-    /// Branches so far.
-    records: AtomicU64,
-    /// How long the thread has worked, in ns.
-    busy: AtomicU64,
-}
-
-impl Common {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Until something changes, or for a while.
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let waited = self.changed.wait_timeout(state, LOOK);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn fail(&self, error: WriterError) {
-        let mut state = self.lock();
-        if !state.failed {
-            state.failed = true;
-            state.error = Some(error);
-        }
-        self.changed.notify_all();
-    }
-}
-
-/// The thread's other end.
+/// The thread that writes the trace, as the run loop sees it.
 #[derive(Debug)]
 pub struct Writer {
-    common: Arc<Common>,
+    queue: Arc<Queue>,
     alarm: Arc<Alarm>,
 }
 
 impl Writer {
-    /// Starts the thread: what of a trace belongs to `scope` becomes `format` and goes to
-    /// `destination`. `alarm` interrupts waits for a slow reader.
+    /// Starts the thread. The branches that belong to `scope` are written to `destination` in
+    /// `format`. `alarm` interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
@@ -164,9 +40,9 @@ impl Writer {
         destination: Destination,
         alarm: Arc<Alarm>,
     ) -> io::Result<Self> {
-        let common = Arc::new(Common::default());
+        let queue = Arc::new(Queue::default());
         let mut thread = Thread {
-            common: common.clone(),
+            queue: queue.clone(),
             scope,
             format,
             destination,
@@ -176,17 +52,17 @@ impl Writer {
         std::thread::Builder::new()
             .name("trace".into())
             .spawn(move || thread.run())?;
-        Ok(Self { common, alarm })
+        Ok(Self { queue, alarm })
     }
 
-    /// Has `work` done. Waits while there is too much to do.
+    /// Queues `work`. Blocks while the queue is full.
     ///
     /// # Errors
     /// See [`WriterError`]. After the first one, all work is dropped.
     pub fn put(&self, work: Work) -> Result<(), WriterError> {
-        let mut state = self.common.lock();
+        let mut state = self.queue.lock();
         while state.bytes > LIMIT && !state.failed {
-            state = self.common.wait(state);
+            state = self.queue.wait(state);
             if state.bytes > LIMIT && self.alarm.has_pending() {
                 return Err(WriterError::Interrupted);
             }
@@ -199,38 +75,38 @@ impl Writer {
             state.urgent |= work.is_urgent();
             state.work.push_back(work);
             if state.is_due() {
-                self.common.changed.notify_all();
+                self.queue.notify();
             }
         }
         Ok(())
     }
 
-    /// What has gone wrong, once.
+    /// Returns why writing has failed. A second call returns `None`.
     pub fn take_error(&self) -> Option<WriterError> {
-        self.common.lock().error.take()
+        self.queue.lock().error.take()
     }
 
     /// Branches so far.
     pub fn records(&self) -> u64 {
-        self.common.records.load(Ordering::Relaxed)
+        self.queue.records.load(Ordering::Relaxed)
     }
 
-    /// How long it has taken so far to format and write.
+    /// Host time so far in which the trace was formatted and written.
     pub fn busy(&self) -> Duration {
-        Duration::from_nanos(self.common.busy.load(Ordering::Relaxed))
+        Duration::from_nanos(self.queue.busy.load(Ordering::Relaxed))
     }
 
-    /// Waits until all is written, with the end of the trace: the program has ended with status
-    /// `exit`. A run that was `interrupted` does not wait long for a reader that does not read;
-    /// else the alarm ends the wait.
+    /// Blocks until the trace of a program that ended with status `exit` is written, its summary
+    /// included. The alarm ends the wait for a reader that does not read. If the run was
+    /// `interrupted`, the wait is at most one second.
     ///
     /// # Errors
     /// See [`WriterError`].
     pub fn finish(&self, exit: u8, interrupted: bool) -> Result<Summary, WriterError> {
         let began = Instant::now();
-        let mut state = self.common.lock();
+        let mut state = self.queue.lock();
         state.end = Some(exit);
-        self.common.changed.notify_all();
+        self.queue.notify();
         loop {
             if state.failed {
                 return Err(state.error.take().unwrap_or(WriterError::Interrupted));
@@ -246,25 +122,26 @@ impl Writer {
             if given_up {
                 return Err(WriterError::Interrupted);
             }
-            state = self.common.wait(state);
+            state = self.queue.wait(state);
         }
     }
 }
 
+/// The state of the thread.
 struct Thread {
-    common: Arc<Common>,
+    queue: Arc<Queue>,
     scope: Scope,
     format: Box<dyn Format>,
     destination: Destination,
-    /// Formatted records on their way to the destination.
+    /// Formatted records.
     buffer: Vec<u8>,
     summary: Summary,
 }
 
 impl Thread {
     fn run(&mut self) {
-        /// Tells of a panic. What is done without one is told before.
-        struct Guard(Arc<Common>);
+        /// Reports a panic of the thread. Without one, the end is reported before it is dropped.
+        struct Guard(Arc<Queue>);
         impl Drop for Guard {
             fn drop(&mut self) {
                 if self.0.lock().summary.is_none() {
@@ -272,32 +149,32 @@ impl Thread {
                 }
             }
         }
-        let guard = Guard(self.common.clone());
+        let guard = Guard(self.queue.clone());
         match self.write() {
-            Ok(()) => self.common.lock().summary = Some(self.summary),
-            Err(error) => self.common.fail(error.into()),
+            Ok(()) => self.queue.lock().summary = Some(self.summary),
+            Err(error) => self.queue.fail(error.into()),
         }
-        self.common.changed.notify_all();
+        self.queue.notify();
         drop(guard);
     }
 
-    /// Does all work until the end, or until something goes wrong.
+    /// Does all work until the end of the trace or the first error.
     fn write(&mut self) -> Result<(), OutputError> {
         loop {
-            let mut state = self.common.lock();
+            let mut state = self.queue.lock();
             while !state.is_due() {
                 let before = state.bytes;
-                state = self.common.wait(state);
+                state = self.queue.wait(state);
                 if before > 0 && state.bytes == before {
                     break;
                 }
             }
             let (work, end) = (std::mem::take(&mut state.work), state.end);
-            let held_up = state.bytes > LIMIT;
+            let was_full = state.bytes > LIMIT;
             (state.bytes, state.urgent) = (0, false);
             drop(state);
-            if held_up {
-                self.common.changed.notify_all();
+            if was_full {
+                self.queue.notify();
             }
             if work.is_empty()
                 && let Some(exit) = end
@@ -305,14 +182,14 @@ impl Thread {
                 return self.end(exit);
             }
             let began = Instant::now();
-            let done = work.into_iter().try_for_each(|work| self.one(work));
+            let done = work.into_iter().try_for_each(|work| self.perform(work));
             let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.common.busy.fetch_add(took, Ordering::Relaxed);
+            self.queue.busy.fetch_add(took, Ordering::Relaxed);
             done?;
         }
     }
 
-    fn one(&mut self, work: Work) -> Result<(), OutputError> {
+    fn perform(&mut self, work: Work) -> Result<(), OutputError> {
         match work {
             Work::Records { pid, records } => self.records(pid, &records),
             Work::Maps { pid, text } => {
@@ -342,7 +219,7 @@ impl Thread {
             self.format.records(pid, piece, &mut self.buffer);
             self.destination.write_trace(&self.buffer)?;
         }
-        let so_far = &self.common.records;
+        let so_far = &self.queue.records;
         so_far.store(self.summary.records, Ordering::Relaxed);
         Ok(())
     }
@@ -356,8 +233,7 @@ impl Thread {
     }
 }
 
-/// Adds the branches in `records` to `summary`; a record that the kernel marks invalid is a lost
-/// one.
+/// Counts `records` in `summary`. A record that the kernel has marked invalid is a lost one.
 fn count(records: Records<'_>, summary: &mut Summary) {
     for record in records.iter() {
         match record {
@@ -389,14 +265,14 @@ mod tests {
         Work::Records { pid: 1, records }
     }
 
-    /// A pipe that nobody reads, and its other end.
+    /// A pipe that is not read, and the end for reading.
     fn stuck(limit: Option<Duration>) -> (std::io::PipeReader, Writer) {
         let (reader, pipe) = io::pipe().unwrap();
         (reader, writer(File::from(OwnedFd::from(pipe)), limit))
     }
 
     #[test]
-    fn a_reader_that_does_not_read_holds_up_the_guest_until_the_time_limit() {
+    fn a_reader_that_does_not_read_blocks_the_guest_until_the_time_limit() {
         let (_reader, writer) = stuck(Some(Duration::from_millis(200)));
         let error = (0..)
             .find_map(|_| writer.put(branches(1 << 16)).err())
@@ -407,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_cannot_hold_up_an_interrupted_run() {
+    fn a_reader_that_does_not_read_does_not_block_an_interrupted_run() {
         let (_reader, writer) = stuck(None);
         writer.put(branches(1 << 16)).unwrap();
         let error = writer.finish(0, true).unwrap_err();
@@ -415,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_said_without_end() {
+    fn the_queue_is_bounded_for_work_without_data() {
         let (_reader, writer) = stuck(Some(Duration::from_millis(500)));
         writer.put(branches(1 << 16)).unwrap();
         let most = 2 * LIMIT / size_of::<Work>();
@@ -446,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_once() {
+    fn a_full_disk_is_reported_once() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let writer = writer(full, None);
         let error = (0..).find_map(|_| writer.put(branches(1)).err()).unwrap();

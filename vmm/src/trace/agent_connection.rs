@@ -1,0 +1,154 @@
+//! The sending half of the connection to the agent, which takes part in the machine's run.
+
+use std::os::fd::BorrowedFd;
+
+use vbts_devices::virtio::console::Console;
+use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_devices::{Shared, lock};
+use vbts_protocol::{Job, ToGuest};
+
+use super::session::{Session, SessionError};
+use crate::board::Board;
+use crate::exit::Failure;
+use crate::host::input::Offer;
+use crate::host::{Event, Input};
+use crate::machine::RunObserver;
+
+/// The most standard input that one answer carries, in bytes.
+const MAX_INPUT: usize = 64 << 10;
+/// Interval in virtual time, in ns, at which input is read that was not available before.
+const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
+/// Index of the agent's port on its console device.
+const AGENT_PORT: usize = 0;
+
+/// Connects the agent inside the guest to the host: sends it the job, standard input and signals.
+#[derive(Debug)]
+pub struct AgentConnection {
+    session: Shared<Session>,
+    port: Shared<MmioTransport<Console>>,
+    /// The job until it is sent.
+    job: Option<Job>,
+    input: Input,
+    /// Bytes of standard input that the agent still waits for.
+    wanted: u64,
+    /// Virtual time of the next attempt to read input that was not available.
+    next_check: u64,
+    /// Frames for which the port had no room yet.
+    outbox: Vec<u8>,
+    /// The program was sent an interrupt.
+    interrupted: bool,
+    progress: Option<indicatif::ProgressBar>,
+}
+
+impl AgentConnection {
+    /// A connection of `session` over `port`. The agent runs `job` with `input` as standard input.
+    pub fn new(
+        session: Shared<Session>,
+        port: Shared<MmioTransport<Console>>,
+        job: Job,
+        input: Input,
+    ) -> Self {
+        Self {
+            session,
+            port,
+            job: Some(job),
+            input,
+            wanted: 0,
+            next_check: 0,
+            outbox: Vec::new(),
+            interrupted: false,
+            progress: None,
+        }
+    }
+
+    /// Shows the number of branches on `progress`.
+    pub fn show_progress(&mut self, progress: indicatif::ProgressBar) {
+        self.progress = Some(progress);
+    }
+
+    fn send(&mut self, message: &ToGuest<'_>) -> Result<(), Failure> {
+        message.encode(&mut self.outbox)?;
+        Ok(())
+    }
+
+    fn flush(&mut self, board: &Board) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let (taken, effects) = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
+        self.outbox.drain(..taken);
+        board.apply(effects);
+    }
+
+    fn send_input(&mut self) -> Result<(), Failure> {
+        let mut bytes = vec![
+            0;
+            usize::try_from(self.wanted)
+                .unwrap_or(usize::MAX)
+                .min(MAX_INPUT)
+        ];
+        match self.input.read(&mut bytes) {
+            Offer::Bytes(n) => {
+                self.wanted -= n as u64;
+                self.send(&ToGuest::Stdin(bytes.get(..n).unwrap_or_default()))
+            }
+            Offer::End => {
+                self.wanted = 0;
+                self.send(&ToGuest::StdinEof)
+            }
+            Offer::NotReady => Ok(()),
+        }
+    }
+}
+
+impl RunObserver for AgentConnection {
+    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
+        let mut session = lock(&self.session);
+        if let Some(error) = session.take_error() {
+            return Err(error.into_failure());
+        }
+        let (ready, wanted) = (session.is_ready(), session.take_wanted_input());
+        if let Some(progress) = &self.progress {
+            progress.set_position(session.records());
+        }
+        drop(session);
+        if ready && let Some(job) = self.job.take() {
+            self.send(&ToGuest::Job(Box::new(job)))?;
+        }
+        self.wanted = self.wanted.saturating_add(wanted);
+        if self.wanted > 0 && (wanted > 0 || now >= self.next_check) {
+            self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
+            self.send_input()?;
+        }
+        self.flush(board);
+        Ok(())
+    }
+
+    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
+        match event {
+            // The first interrupt is for the program, which may handle it.
+            Event::Signal(signal_hook::consts::SIGINT)
+                if !self.interrupted && lock(&self.session).has_started() =>
+            {
+                self.interrupted = true;
+                self.send(&ToGuest::Signal(signal_hook::consts::SIGINT as u32))?;
+                self.flush(board);
+                Ok(())
+            }
+            Event::Signal(signal) => Err(Failure::Signal(signal)),
+            Event::Timeout => Ok(()),
+        }
+    }
+
+    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
+        let input = (self.wanted > 0 && self.input.is_open()).then(|| self.input.fd());
+        input.into_iter().collect()
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        self.next_check = 0;
+        lock(&self.session)
+            .flush_line()
+            .map_err(SessionError::into_failure)
+    }
+}

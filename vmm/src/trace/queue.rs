@@ -1,0 +1,145 @@
+//! The queue between the run loop and the thread that writes the trace.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::format::Summary;
+use crate::host::OutputError;
+
+/// Bytes of records for which the thread is woken. Waking it takes longer than formatting one frame
+/// of records.
+const BATCH: usize = 256 << 10;
+/// Interval at which a side that waits checks its other conditions (the alarm), and time after which
+/// the thread takes less than a batch.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why the trace could not be written.
+#[derive(Debug, Error)]
+pub enum WriterError {
+    /// Output could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A signal arrived, or the time limit was reached, while the reader did not read.
+    #[error("interrupted while the trace was written")]
+    Interrupted,
+    /// The thread has panicked. The panic was reported on standard error.
+    #[error("the thread that writes the trace has failed")]
+    Failed,
+}
+
+/// One task of the thread.
+#[derive(Debug)]
+pub enum Work {
+    /// Records of a process as the guest's kernel writes them.
+    Records {
+        /// The process.
+        pid: u32,
+        /// The records.
+        records: Vec<u8>,
+    },
+    /// The mappings of a process, valid for the records that follow.
+    Maps {
+        /// The process.
+        pid: u32,
+        /// The text of `/proc/PID/maps`.
+        text: Vec<u8>,
+    },
+    /// At least this many records are missing.
+    Lost(u64),
+    /// The program has started a process or thread, which is not traced.
+    Untraced,
+    /// The program has written to its standard output.
+    Stdout(Vec<u8>),
+    /// The program has written to its standard error.
+    Stderr(Vec<u8>),
+    /// The program waits for input, so its unfinished line may be a prompt.
+    FlushLine,
+}
+
+impl Work {
+    /// The memory that it takes, in bytes.
+    pub fn bytes(&self) -> usize {
+        let more = match self {
+            Self::Records { records: bytes, .. }
+            | Self::Maps { text: bytes, .. }
+            | Self::Stdout(bytes)
+            | Self::Stderr(bytes) => bytes.len(),
+            Self::Lost(_) | Self::Untraced | Self::FlushLine => 0,
+        };
+        size_of::<Self>() + more
+    }
+
+    /// Returns whether a user or a program may wait for its output.
+    pub fn is_urgent(&self) -> bool {
+        matches!(self, Self::Stdout(_) | Self::Stderr(_) | Self::FlushLine)
+    }
+}
+
+/// What the run loop and the thread share behind a lock.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Tasks that the thread has not taken.
+    pub work: VecDeque<Work>,
+    /// The memory that `work` takes, in bytes.
+    pub bytes: usize,
+    /// Some of `work` has to be done at once.
+    pub urgent: bool,
+    /// The program's exit status, after which no work is added.
+    pub end: Option<u8>,
+    /// Writing has failed. No more is written.
+    pub failed: bool,
+    /// Why writing has failed, until the run loop takes it.
+    pub error: Option<WriterError>,
+    /// The end of the trace, when all is written.
+    pub summary: Option<Summary>,
+}
+
+impl State {
+    /// Returns whether the thread has to run now.
+    pub fn is_due(&self) -> bool {
+        self.urgent || self.bytes >= BATCH || self.end.is_some()
+    }
+}
+
+/// The queue between the run loop and the thread.
+#[derive(Debug, Default)]
+pub struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Branches so far.
+    pub records: AtomicU64,
+    /// Host time in ns in which the thread has worked.
+    pub busy: AtomicU64,
+}
+
+impl Queue {
+    /// Locks the state.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until the state changes, for at most [`CHECK_INTERVAL`].
+    pub fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, CHECK_INTERVAL);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Wakes the other side after a change of the state.
+    pub fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Ends writing with `error`. The first error counts.
+    pub fn fail(&self, error: WriterError) {
+        let mut state = self.lock();
+        if !state.failed {
+            state.failed = true;
+            state.error = Some(error);
+        }
+        self.notify();
+    }
+}
