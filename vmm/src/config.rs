@@ -103,6 +103,19 @@ pub struct NetworkConfig {
 }
 
 /// The machine: its processors, memory and devices, and the limits of its run.
+///
+/// ```
+/// use vbts::config::{Accelerator, MachineConfig};
+///
+/// let config = MachineConfig {
+///     accelerator: Accelerator::Soft,
+///     memory: "1G".parse()?,
+///     ..MachineConfig::default()
+/// };
+/// assert_eq!(config.memory.0, 1 << 30);
+/// assert_eq!((config.processors, config.model.as_str()), (1, "core2"));
+/// # Ok::<(), vbts::memory::SizeError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineConfig {
     /// What executes the guest.

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
-use crate::boot::cpio::Cpio;
+use crate::boot::{self, cpio::Cpio};
 use crate::exit::Failure;
-use crate::launch;
 
 /// Environment variables that say where the files are.
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
@@ -82,7 +81,7 @@ impl GuestFiles {
     /// # Errors
     /// The agent cannot be read.
     pub fn initramfs(&self) -> Result<Vec<u8>, Failure> {
-        let agent = launch::read(&self.agent)?;
+        let agent = boot::read_file(&self.agent)?;
         let mut cpio = Cpio::new();
         add_devices(&mut cpio);
         cpio.file("init", 0o755, &agent);

@@ -17,7 +17,7 @@ use vbts_protocol::ROOT_TAG;
 use crate::accel::{self, Accel, Bts};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
-use crate::boot::{self, BootError, BootSource, cmdline};
+use crate::boot::{self, BootSource, cmdline};
 use crate::config::{
     DiskConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource, ShareConfig,
 };
@@ -203,7 +203,7 @@ impl Launch {
     ///
     /// # Errors
     /// A TAP device cannot be opened, or they are too many.
-    pub fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
+    pub(crate) fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
         let connect = |NetworkConfig { tap, address }: &NetworkConfig| {
             let option = format!("--net tap={tap}");
             let opened = match Tap::open(tap) {
@@ -240,11 +240,11 @@ impl Launch {
     /// The kernel, the initrd or the command line is unsuitable.
     pub fn boot(self, kernel: &KernelConfig) -> Result<Machine, Failure> {
         let initrd = match &kernel.initrd {
-            Some(Initrd::File(path)) => Some(Cow::Owned(read(path)?)),
+            Some(Initrd::File(path)) => Some(Cow::Owned(boot::read_file(path)?)),
             Some(Initrd::Contents(archive)) => Some(Cow::Borrowed(archive.as_slice())),
             None => None,
         };
-        let image = read(&kernel.image)?;
+        let image = boot::read_file(&kernel.image)?;
         let name = kernel.image.display();
         let devices = self.board.virtio_devices();
         let tsc_khz = self
@@ -323,17 +323,6 @@ fn console(config: &MachineConfig, echo: bool, alarm: &Arc<Alarm>) -> Result<Con
 fn has_tsc_deadline(model: &Model) -> bool {
     let leaf = model.leaves.iter().find(|l| l.leaf == 1);
     leaf.is_some_and(|l| l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0)
-}
-
-/// The contents of a file.
-///
-/// # Errors
-/// It cannot be read.
-pub fn read(path: &Path) -> Result<Vec<u8>, BootError> {
-    std::fs::read(path).map_err(|source| BootError::Read {
-        path: path.into(),
-        source,
-    })
 }
 
 fn epoch() -> anyhow::Result<u64> {

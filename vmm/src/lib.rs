@@ -1,20 +1,72 @@
 //! The vbts virtual machine monitor: a Linux guest with a working Intel Branch Trace Store.
 //!
+//! [`config::MachineConfig`] describes a machine, [`launch::Launch`] builds it, and
+//! [`machine::Machine`] runs it. The command line ([`cli`]) and the tests are users of these types.
+//!
+//! # Example
+//!
+//! Boots a kernel with its console on standard output, and without input:
+//!
+//! ```no_run
+//! use std::os::fd::BorrowedFd;
+//!
+//! use vbts::board::Board;
+//! use vbts::config::{Accelerator, KernelConfig, MachineConfig};
+//! use vbts::exit::Failure;
+//! use vbts::host::Event;
+//! use vbts::launch::Launch;
+//! use vbts::machine::{End, RunObserver};
+//!
+//! /// Ends the run at the first signal.
+//! struct Unattended;
+//!
+//! impl RunObserver for Unattended {
+//!     fn after_exit(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
+//!         Ok(())
+//!     }
+//!     fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
+//!         match event {
+//!             Event::Signal(signal) => Err(Failure::Signal(signal)),
+//!             Event::Timeout => Ok(()),
+//!         }
+//!     }
+//!     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
+//!         Vec::new()
+//!     }
+//! }
+//!
+//! fn boot() -> Result<End, Failure> {
+//!     let config = MachineConfig {
+//!         accelerator: Accelerator::Soft,
+//!         processors: 2,
+//!         ..MachineConfig::default()
+//!     };
+//!     let kernel = KernelConfig {
+//!         image: "vmlinux".into(),
+//!         initrd: None,
+//!         append: "quiet".into(),
+//!     };
+//!     let mut machine = Launch::new(&config, true)?.boot(&kernel)?;
+//!     machine.run(&mut Unattended)
+//! }
+//! # let _ = boot;
+//! ```
+//!
 //! # Layers
 //!
-//! A module imports only from modules of the rows below its own; a test checks it. Only [`cli`]
-//! knows the library that reads the command line.
+//! A module imports only from modules of the rows below its own. A test checks this, and that only
+//! [`cli`] names the library that reads the command line.
 //!
 //! | modules | contents |
 //! |---|---|
 //! | [`cli`] | the command line: options into a configuration, and the commands |
-//! | [`suite`] | the regression suite of the guest kernel's API: cases, their guests, reports |
-//! | [`guest_files`], [`trace`] | our guest kernel and agent; the connection to the agent, and the formats of a trace |
+//! | `suite` | the regression suite of the guest kernel's API: cases, their guests, reports |
+//! | `guest_files`, [`trace`] | our guest kernel and agent; the connection to the agent, and the formats of a trace |
 //! | [`launch`] | from a configuration to a machine |
 //! | [`accel`] | the choice of the accelerator |
-//! | [`machine`], [`network`] | processors, board and run loop; the guest's networks and their TAP devices |
-//! | [`board`], [`boot`], [`config`], [`console`], [`sandbox`], [`vcpu`] | devices on their buses; kernel and tables into memory; the configuration of a machine; the serial console; the system calls that a running machine is left with; a processor on either accelerator |
-//! | [`host`], [`kvm`], [`program`] | standard input, output, the terminal and signals of the host; its KVM; the program to trace, as `execvp` would find it |
+//! | [`machine`], `network` | processors, board and run loop; the guest's networks and their TAP devices |
+//! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | devices on their buses; kernel and tables into memory; the configuration of a machine; the serial console; the system calls that a running machine is left with; a processor on either accelerator |
+//! | [`host`], [`kvm`], `program` | standard input, output, the terminal and signals of the host; its KVM; the program to trace, as `execvp` would find it |
 //! | [`exit`], [`memory`], [`root`] | the exit status; guest RAM; the directory that is the guest's root |
 //! | [`layout`] | the physical address map |
 
@@ -23,20 +75,20 @@ pub mod board;
 pub mod boot;
 pub mod cli;
 pub mod config;
-pub mod console;
+mod console;
 pub mod exit;
-pub mod guest_files;
+mod guest_files;
 pub mod host;
 pub mod kvm;
 pub mod launch;
 pub mod layout;
 pub mod machine;
 pub mod memory;
-pub mod network;
-pub mod program;
+mod network;
+mod program;
 pub mod root;
-pub mod sandbox;
-pub mod suite;
+mod sandbox;
+mod suite;
 pub mod trace;
 pub mod vcpu;
 

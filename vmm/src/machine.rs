@@ -98,7 +98,7 @@ impl Machine {
     /// Creates a machine with as many processors as the board has. The first is in `state`, the
     /// others wait for a start-up IPI. `console` is the output of the board's serial port. `alarm`
     /// can end the run. The process enters `sandbox` when the run begins.
-    pub fn new(
+    pub(crate) fn new(
         model: &'static Model,
         board: Board,
         memory: GuestMemory,

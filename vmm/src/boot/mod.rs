@@ -6,15 +6,15 @@
 //! mapped, RSI pointing to `boot_params`.
 
 pub mod acpi;
-pub mod bzimage;
+mod bzimage;
 pub mod cmdline;
 pub mod cpio;
-pub mod elf;
+pub(crate) mod elf;
 pub mod mptable;
 pub mod params;
 pub mod registers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use vm_memory::{Bytes, GuestAddress};
@@ -137,6 +137,17 @@ pub struct LoadedKernel {
     pub setup_header: Option<Vec<u8>>,
     /// Highest address that the initrd may touch.
     pub initrd_max: u64,
+}
+
+/// Reads a file that is to be booted.
+///
+/// # Errors
+/// [`BootError::Read`].
+pub fn read_file(path: &Path) -> Result<Vec<u8>, BootError> {
+    std::fs::read(path).map_err(|source| BootError::Read {
+        path: path.into(),
+        source,
+    })
 }
 
 /// Loads everything into `memory` and returns the state in which the boot processor starts.

@@ -1,14 +1,14 @@
 //! The `vbts` command line.
 
-pub mod guest;
+mod guest;
 #[cfg(test)]
 mod manual;
-pub mod options;
-pub mod probe;
-pub mod run;
+mod options;
+mod probe;
+mod run;
 mod stats;
-pub mod test;
-pub mod trace;
+mod test;
+mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -21,15 +21,15 @@ use options::EXIT_STATUS;
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
 #[derive(Debug, Parser)]
 #[command(name = "vbts", version, max_term_width = 100, after_help = EXIT_STATUS)]
-pub struct Cli {
+struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    command: Command,
 }
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+enum Command {
     /// Say what this host offers, and which accelerator `auto` takes, and why
     Probe(probe::ProbeArgs),
     /// Boot a guest kernel, with its console on standard input and output

@@ -9,11 +9,11 @@ use clap::Args;
 
 use super::options::{self, MachineArgs, values};
 use crate::accel;
+use crate::boot;
 use crate::config::MachineConfig;
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
 use crate::host::{Alarm, Output};
-use crate::launch;
 use crate::suite::guest::Settings;
 use crate::suite::report::{ReportFormat, Reports};
 use crate::suite::run::{Offer, Runner};
@@ -124,7 +124,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             ..machine
         },
         kernel: kernel.clone(),
-        program: launch::read(&program)?,
+        program: boot::read_file(&program)?,
         append: args.append.clone(),
         limit: args.case_timeout,
     };

@@ -5,12 +5,12 @@
 //! |---|---|
 //! | this | cases and their outcomes |
 //! | `lines` | the lines of a guest's console |
-//! | [`guest`] | a guest in a process of its own, because a kernel under test may hang or crash it |
+//! | `guest` | a guest in a process of its own, because a kernel under test may hang or crash it |
 //! | `supervisor` | boots guests and waits for their output, their end, and limits |
 //! | `group` | a group of cases and the case that runs |
 //! | `guest_run` | applies what a guest prints, and its end, to its group |
-//! | [`run`] | runs all cases |
-//! | [`report`] | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
+//! | `run` | runs all cases |
+//! | `report` | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
 
 mod group;
 pub mod guest;

@@ -4,11 +4,11 @@
 //! | module | contents |
 //! |---|---|
 //! | `agent_connection` | sends the job, standard input and signals to the agent |
-//! | [`session`] | receives the agent's messages |
-//! | `queue`, [`writer`] | the thread that formats and writes the trace |
-//! | [`format`], [`text`] | the formats |
-//! | [`destination`] | where the trace and the program's output go |
-//! | [`symbols`], [`object_file`], `maps`, `lines` | names and source lines of addresses |
+//! | `session` | receives the agent's messages |
+//! | `queue`, `writer` | the thread that formats and writes the trace |
+//! | `format`, `text` | the formats |
+//! | `destination` | where the trace and the program's output go |
+//! | `symbols`, `object_file`, `maps`, `lines` | names and source lines of addresses |
 
 mod agent_connection;
 pub mod destination;
@@ -20,9 +20,10 @@ mod queue;
 pub mod session;
 pub mod symbols;
 pub mod text;
-pub mod writer;
+mod writer;
 
 pub use agent_connection::AgentConnection;
 pub use destination::Destination;
 pub use format::{Format, Summary};
+pub use queue::WriterError;
 pub use session::{Ending, Session};
