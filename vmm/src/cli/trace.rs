@@ -1,29 +1,28 @@
 //! `vbts trace`: runs a program of the host in a guest and prints every branch that it takes.
 
-use std::ffi::{OsStr, OsString};
+mod args;
+mod job;
+
+use std::ffi::OsStr;
 use std::io::{IsTerminal, stderr};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
-use vbts_protocol::{Bytes, ExitStatus, Job, PORT_NAME, Scope, Share, Trace};
+use vbts_protocol::{ExitStatus, Job, PORT_NAME};
 
-use super::options::{self, EXIT_STATUS, MachineArgs};
-use super::stats;
+use super::{options, stats};
 use crate::accel::Accel;
 use crate::config::{Initrd, KernelConfig, MachineConfig};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Input;
-use crate::launch::{Launch, SharedDirectory};
+use crate::launch::Launch;
 use crate::machine::{End, Machine};
-use crate::memory::Size;
 use crate::program;
 use crate::root::Root;
 use crate::trace::format::{Format, Json, Raw};
@@ -32,96 +31,8 @@ use crate::trace::session::SessionError;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
 use crate::trace::{AgentConnection, Destination, Ending, Session, Summary};
-
-/// Formats of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TraceFormat {
-    /// One line a branch, with function names, for people
-    Text,
-    /// One JSON object a line
-    Json,
-    /// 24-byte little-endian records: from, to, flags
-    Raw,
-}
-
-/// Which branches to record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ScopeArg {
-    /// Those that the program makes itself; not the kernel's returns to it
-    User,
-    /// Those that lead into the kernel or stay there: system calls, faults, and interrupts while
-    /// the program runs
-    Kernel,
-    /// All of them
-    All,
-}
-
-impl From<ScopeArg> for Scope {
-    fn from(arg: ScopeArg) -> Self {
-        match arg {
-            ScopeArg::User => Self::User,
-            ScopeArg::Kernel => Self::Kernel,
-            ScopeArg::All => Self::All,
-        }
-    }
-}
-
-/// Arguments of `vbts trace`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
-pub struct TraceArgs {
-    /// Machine options.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-    /// Guest kernel (default: $VBTS_KERNEL, else the one that was built with vbts)
-    #[arg(long, value_name = "FILE", help_heading = "Machine options")]
-    pub kernel: Option<PathBuf>,
-    /// Format of the trace
-    #[arg(
-        long,
-        value_enum,
-        default_value = "text",
-        help_heading = "Trace options"
-    )]
-    pub format: TraceFormat,
-    /// Write the trace to FILE. Without it the trace goes to standard output; as text it is mixed
-    /// there with what the program prints, as json or raw it has standard output to itself and the
-    /// program's goes to standard error
-    #[arg(long, value_name = "FILE", help_heading = "Trace options")]
-    pub output: Option<PathBuf>,
-    /// Which branches to record
-    #[arg(
-        long,
-        value_enum,
-        default_value = "user",
-        help_heading = "Trace options"
-    )]
-    pub scope: ScopeArg,
-    /// Size of the guest kernel's trace buffer. When it is full, it is emptied while the program
-    /// waits; or, inside a system call, moved to a quarter of the guest's memory, which is emptied
-    /// in time
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "4M",
-        help_heading = "Trace options"
-    )]
-    pub buffer: Size,
-    /// Also record when the program arrives on a processor and departs from it
-    #[arg(long, help_heading = "Trace options")]
-    pub sched: bool,
-    /// Say at the end where the time went
-    #[arg(long, help_heading = "Trace options")]
-    pub stats: bool,
-    /// Program to run, and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
-    pub program: Vec<OsString>,
-}
+pub use args::TraceArgs;
+use args::{ScopeArg, TraceFormat};
 
 /// Runs the command.
 ///
@@ -153,7 +64,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     Ok(ending.code())
 }
 
-/// A guest that is ready to boot and to run the program, and the session that will trace it.
+/// A guest that is ready to boot, and the session that traces its program.
 struct Prepared {
     launch: Launch,
     kernel: KernelConfig,
@@ -166,12 +77,12 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Finds the program and the guest's files, opens the destination, and adds the devices.
+    /// Finds the program and the files of the guest, opens the destination, and adds the devices.
     fn new(args: &TraceArgs, mut launch: Launch) -> Result<Self, Failure> {
-        check(args)?;
+        args.check()?;
         let root = open_root(args)?;
         let root_path = root.path().to_owned();
-        let cwd = working_directory(&root)?;
+        let cwd = job::working_directory(&root)?;
         let name = args.program.first().context("no program given")?;
         let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())?;
         tracing::info!(program = %path.display(), cwd = %cwd.display());
@@ -183,7 +94,7 @@ impl Prepared {
         destination.keep_clear_of(progress.clone());
         let to_stdout = destination.trace_is_stdout();
         let shares = launch.shares()?;
-        let job = job(args, &cwd, guest_shares(&shares, &root));
+        let job = job::job(args, &cwd, job::guest_shares(&shares, &root));
         let format = format(args, root, &cwd, &files.kernel, launch.accel());
         let (memory, alarm) = (launch.memory().clone(), launch.alarm());
         let session = Session::start(memory, args.scope.into(), format, destination, alarm)
@@ -213,8 +124,8 @@ impl Prepared {
         })
     }
 
-    /// Boots the guest and runs it to its end, with measured times if `measured`. If the run fails,
-    /// the trace is finished first.
+    /// Boots the guest and runs it to its end, and measures host time if `measured`. If the run
+    /// fails, the trace is finished first.
     fn run(self, measured: bool) -> Result<(Machine, End), Failure> {
         let mut machine = self.launch.boot(&self.kernel)?;
         if measured {
@@ -234,8 +145,7 @@ impl Prepared {
         match outcome {
             Ok(end) => Ok((machine, end)),
             Err(failure) => {
-                // The branches up to here are worth keeping. An error of `finish` is not reported:
-                // the first error is.
+                // Keeps the branches up to here. The first error is reported, not one of `finish`.
                 let interrupted = matches!(
                     failure,
                     Failure::Interrupted | Failure::Signal(_) | Failure::Timeout { .. }
@@ -254,8 +164,7 @@ fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
         .with_context(|| format!("--root: cannot open {}", directory.display()))?)
 }
 
-/// The format of the trace. Text has names for the addresses in the files below `root` and in
-/// `kernel`.
+/// The format of the trace. Text names the addresses in the files below `root` and in `kernel`.
 fn format(
     args: &TraceArgs,
     root: Root,
@@ -274,18 +183,7 @@ fn format(
     }
 }
 
-/// Refuses what cannot be traced.
-fn check(args: &TraceArgs) -> Result<(), Failure> {
-    let record = vbts_protocol::RECORD_SIZE as u64;
-    if args.buffer.0 < record {
-        return Err(
-            anyhow::anyhow!("--buffer {}: a record takes {record} bytes", args.buffer).into(),
-        );
-    }
-    Ok(())
-}
-
-/// Has the addresses of the kernel named, if there will be any.
+/// Gives `symbols` the symbols of the kernel if `scope` includes it.
 fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
     if scope == ScopeArg::User {
         return;
@@ -299,59 +197,7 @@ fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
     }
 }
 
-/// The working directory as the guest sees it: the same, or `/` if that lies outside the guest's
-/// root.
-fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
-    let cwd = std::env::current_dir().context("Cannot find the working directory")?;
-    Ok(root.guest_path(&cwd).unwrap_or_else(|| {
-        tracing::info!(cwd = %cwd.display(), "outside --root: the program starts in /");
-        PathBuf::from("/")
-    }))
-}
-
-/// Where the guest mounts the directories: at the same place, as far as that is inside its root.
-fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Vec<Share> {
-    let place = |path: &Path| root.guest_path(path).unwrap_or_else(|| path.into());
-    shares
-        .iter()
-        .map(|share| Share {
-            tag: share.tag.clone(),
-            path: bytes(place(&share.path).as_os_str()),
-        })
-        .collect()
-}
-
-fn bytes(text: &OsStr) -> Bytes {
-    Bytes(text.as_bytes().to_vec())
-}
-
-fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
-    let entry = |(name, value): (OsString, OsString)| {
-        let mut entry = name.into_vec();
-        entry.push(b'=');
-        entry.extend_from_slice(value.as_bytes());
-        Bytes(entry)
-    };
-    Job {
-        argv: args.program.iter().map(|arg| bytes(arg)).collect(),
-        envp: std::env::vars_os().map(entry).collect(),
-        cwd: bytes(cwd.as_os_str()),
-        uid: Some(rustix::process::geteuid().as_raw()),
-        gid: Some(rustix::process::getegid().as_raw()),
-        trace: Some(Trace {
-            buffer_size: args.buffer.0,
-            sched: args.sched,
-            scope: args.scope.into(),
-        }),
-        shares,
-        hostname: Some(Bytes(
-            rustix::system::uname().nodename().to_bytes().to_vec(),
-        )),
-        epoch: None,
-    }
-}
-
-/// Progress on standard error, if a person sees it there and it does not run into the trace.
+/// Progress on standard error, if that is a terminal and the trace does not go to a terminal.
 fn progress_bar(destination: &Destination) -> ProgressBar {
     if !stderr().is_terminal() || destination.trace_is_terminal() {
         return ProgressBar::hidden();
@@ -364,7 +210,7 @@ fn progress_bar(destination: &Destination) -> ProgressBar {
     bar
 }
 
-/// What remains to be said at the end, on standard error.
+/// Prints the end of the program and the numbers of the trace on standard error.
 fn report(args: &TraceArgs, ending: Ending, summary: &Summary, to_stdout: bool, took: Duration) {
     let name = args
         .program
@@ -392,59 +238,8 @@ fn report(args: &TraceArgs, ending: Ending, summary: &Summary, to_stdout: bool, 
         };
         say(format_args!("{least}{lost} branches were lost; {help}"));
     }
-    // On standard output, text and JSON have said this already.
+    // On standard output, text and JSON have the summary already.
     if !to_stdout || args.format == TraceFormat::Raw {
         say(format_args!("{summary} ({:.1} s)", took.as_secs_f64()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    fn args(words: &[&str]) -> TraceArgs {
-        let words = ["vbts", "trace"].iter().chain(words);
-        match super::super::Cli::try_parse_from(words).unwrap().command {
-            super::super::Command::Trace(args) => args,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_program_keeps_its_own_options() {
-        for words in [
-            &["--sched", "--", "ls", "--format", "x"][..],
-            &["--sched", "ls", "--format", "x"],
-        ] {
-            let args = args(words);
-            assert!(args.sched);
-            assert_eq!(args.program, ["ls", "--format", "x"]);
-            assert_eq!(args.format, TraceFormat::Text);
-        }
-    }
-
-    #[test]
-    fn the_job_is_what_was_asked_for() {
-        let args = args(&["--buffer", "64K", "--sched", "--", "ls", "-l"]);
-        let job = job(&args, Path::new("/tmp"), Vec::new());
-        assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
-        assert_eq!(job.cwd, Bytes::from("/tmp"));
-        let trace = job.trace.unwrap();
-        assert_eq!((trace.buffer_size, trace.sched), (65536, true));
-        assert_eq!(trace.scope, Scope::User);
-        assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
-
-        for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
-            let args = self::args(&["--scope", word, "--", "ls"]);
-            let job = self::job(&args, Path::new("/"), Vec::new());
-            assert_eq!(job.trace.unwrap().scope, scope);
-        }
-    }
-
-    #[test]
-    fn a_buffer_holds_a_record() {
-        assert!(check(&args(&["--buffer", "23", "x"])).is_err());
-        assert!(check(&args(&["--buffer", "24", "x"])).is_ok());
     }
 }

@@ -1,0 +1,95 @@
+//! The job that the agent in the guest gets.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use vbts_protocol::{Bytes, Job, Share, Trace};
+
+use super::args::TraceArgs;
+use crate::exit::Failure;
+use crate::launch::SharedDirectory;
+use crate::root::Root;
+
+/// The path in the guest of the working directory, or `/` if that is outside the guest's root.
+///
+/// # Errors
+/// The host cannot tell the working directory.
+pub fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
+    let cwd = std::env::current_dir().context("Cannot find the working directory")?;
+    Ok(root.guest_path(&cwd).unwrap_or_else(|| {
+        tracing::info!(cwd = %cwd.display(), "outside --root: the program starts in /");
+        PathBuf::from("/")
+    }))
+}
+
+/// The directories to share, each with the path where the guest mounts it: its own path, relative
+/// to the guest's root if it is inside.
+pub fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Vec<Share> {
+    let place = |path: &Path| root.guest_path(path).unwrap_or_else(|| path.into());
+    shares
+        .iter()
+        .map(|share| Share {
+            tag: share.tag.clone(),
+            path: bytes(place(&share.path).as_os_str()),
+        })
+        .collect()
+}
+
+fn bytes(text: &OsStr) -> Bytes {
+    Bytes(text.as_bytes().to_vec())
+}
+
+/// The job that runs the program of `args` in the directory `cwd` of the guest, with the
+/// environment, user and group of `vbts`.
+pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
+    let entry = |(name, value): (OsString, OsString)| {
+        let mut entry = name.into_vec();
+        entry.push(b'=');
+        entry.extend_from_slice(value.as_bytes());
+        Bytes(entry)
+    };
+    Job {
+        argv: args.program.iter().map(|arg| bytes(arg)).collect(),
+        envp: std::env::vars_os().map(entry).collect(),
+        cwd: bytes(cwd.as_os_str()),
+        uid: Some(rustix::process::geteuid().as_raw()),
+        gid: Some(rustix::process::getegid().as_raw()),
+        trace: Some(Trace {
+            buffer_size: args.buffer.0,
+            sched: args.sched,
+            scope: args.scope.into(),
+        }),
+        shares,
+        hostname: Some(Bytes(
+            rustix::system::uname().nodename().to_bytes().to_vec(),
+        )),
+        epoch: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::trace::args::tests::args;
+    use vbts_protocol::Scope;
+
+    #[test]
+    fn the_job_follows_the_arguments() {
+        let trace_args = args(&["--buffer", "64K", "--sched", "--", "ls", "-l"]);
+        let job = job(&trace_args, Path::new("/tmp"), Vec::new());
+        assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
+        assert_eq!(job.cwd, Bytes::from("/tmp"));
+        let trace = job.trace.unwrap();
+        assert_eq!((trace.buffer_size, trace.sched), (65536, true));
+        assert_eq!(trace.scope, Scope::User);
+        assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
+
+        for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
+            let trace_args = args(&["--scope", word, "--", "ls"]);
+            let job = self::job(&trace_args, Path::new("/"), Vec::new());
+            assert_eq!(job.trace.unwrap().scope, scope);
+        }
+    }
+}
