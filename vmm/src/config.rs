@@ -1,7 +1,7 @@
 //! The configuration of a machine and of the kernel in it, as plain data.
 //!
-//! The command line makes one; `vbts test` and tests make others. Nothing here is checked against
-//! the host: [`crate::accel::resolve`] does that.
+//! The command line makes a configuration; `vbts test` and tests make others.
+//! [`crate::accel::resolve`] checks it against the host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use vbts_devices::virtio::net::MacAddress;
 
 use crate::memory::Size;
 
-/// Guest memory of a machine that asks for no other size.
+/// Default size of guest memory.
 pub const DEFAULT_MEMORY: Size = Size(256 << 20);
-/// Processor model of a machine that asks for no other.
+/// Default processor model.
 pub const DEFAULT_MODEL: &str = vbts_cpu::MODELS[0];
 
 /// Selects what executes the guest's instructions.
@@ -48,7 +48,7 @@ pub enum RandomSource {
     /// [`Self::Fixed`] on the software CPU, whose runs are all equal; [`Self::Host`] on KVM.
     #[default]
     Auto,
-    /// A generator that produces the same numbers on every run. Unfit for secrets.
+    /// A generator that returns the same numbers on every run. They are not fit for secrets.
     Fixed,
     /// The host's random number generator.
     Host,
@@ -120,7 +120,7 @@ pub struct NetworkConfig {
 pub struct MachineConfig {
     /// What executes the guest.
     pub accelerator: Accelerator,
-    /// With [`Accelerator::Kvm`]: takes a KVM that has failed its checks.
+    /// With [`Accelerator::Kvm`]: uses a KVM that has failed its checks.
     pub kvm_unchecked: bool,
     /// Implementation of the Branch Trace Store.
     pub bts: BtsMode,
@@ -204,8 +204,7 @@ pub struct GuestConfig {
     pub kernel: KernelConfig,
 }
 
-/// Serialises a path as the bytes that the host has for it. Serde's own form of a path refuses a
-/// path that is not UTF-8.
+/// Serialises a path as the host's bytes. Serde's own form refuses paths that are not UTF-8.
 mod os_path {
     use std::ffi::{OsStr, OsString};
     use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! How `vbts` ends: the exit status contract.
+//! The exit statuses of `vbts`, and the failures that lead to them.
 
 use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Exit statuses that are not the guest's own.
+/// Exit statuses of `vbts` itself.
 pub mod status {
     /// The guest did not end within `--timeout`.
     pub const TIMEOUT: u8 = 124;
@@ -13,13 +13,13 @@ pub mod status {
     pub const ERROR: u8 = 125;
     /// The host cannot do what was asked for.
     pub const HOST: u8 = 126;
-    /// Guest panic, triple fault, or a guest that can never go on.
+    /// The guest panicked, had a triple fault, or halted without a wake-up source.
     pub const GUEST: u8 = 255;
 }
 
-/// Why a command did not end with a status of the guest's own.
+/// Why a command did not end with the status of its guest.
 ///
-/// Not an `std::error::Error` itself, so that `?` makes one of any error.
+/// It does not implement `std::error::Error`, so that `?` can convert any error to it.
 #[derive(Debug)]
 pub enum Failure {
     /// Bad usage or an error of the VMM.
@@ -28,21 +28,21 @@ pub enum Failure {
     Host(String),
     /// `--timeout` was reached.
     Timeout {
-        /// How long it was allowed to run.
+        /// The time limit.
         after: Duration,
-        /// The end of its console.
+        /// The end of the guest's console.
         console: String,
     },
     /// The guest crashed.
     Guest {
-        /// How.
+        /// The message of the crash.
         reason: String,
-        /// The end of its console.
+        /// The end of the guest's console.
         console: String,
     },
-    /// The person at the console left.
-    Left,
-    /// A signal or the time limit came while output was waiting for its reader.
+    /// The user ended the guest with Ctrl-A x.
+    Quit,
+    /// A signal or the time limit ended the wait for a reader of the output.
     Interrupted,
     /// A signal ended `vbts`.
     Signal(i32),
@@ -56,12 +56,12 @@ impl Failure {
             Self::Host(_) => status::HOST,
             Self::Timeout { .. } => status::TIMEOUT,
             Self::Guest { .. } => status::GUEST,
-            Self::Left => killed_by(signal_hook::consts::SIGINT),
+            Self::Quit => killed_by(signal_hook::consts::SIGINT),
             Self::Signal(signal) => killed_by(*signal),
         }
     }
 
-    /// The end of the guest's console, where that helps to see what happened.
+    /// The end of the guest's console, for failures that it can explain.
     fn console(&self) -> Option<&str> {
         match self {
             Self::Timeout { console, .. } | Self::Guest { console, .. } => Some(console),
@@ -71,8 +71,7 @@ impl Failure {
 
     /// Prints the error, and the end of the guest's console if there is one, to standard error.
     pub fn report(&self) {
-        // Whoever closed our output does not want to hear about it, as with other programs in a
-        // pipe.
+        // Other programs in a pipe end without a message too when the reader closes it.
         if matches!(self, Self::Signal(signal_hook::consts::SIGPIPE)) {
             return;
         }
@@ -104,7 +103,7 @@ impl fmt::Display for Failure {
                 )
             }
             Self::Guest { reason, .. } => f.write_str(reason),
-            Self::Left => f.write_str("ended by Ctrl-A x"),
+            Self::Quit => f.write_str("ended by Ctrl-A x"),
             Self::Interrupted => f.write_str("interrupted while writing"),
             Self::Signal(signal) => write!(f, "interrupted by {}", signal_name(*signal)),
         }
@@ -117,23 +116,23 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// The status that shells report for a process that `signal` has killed.
+/// The status that shells report for a process killed by `signal`.
 pub fn killed_by(signal: i32) -> u8 {
     128u8.wrapping_add(signal as u8 & 0x7F)
 }
 
-/// The name of a signal, such as `SIGINT`.
+/// The name of `signal`, such as `SIGINT`.
 pub fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal)
         .map_or_else(|| format!("signal {signal}"), String::from)
 }
 
-/// Says something on standard error. If nobody listens there, that is no reason to fail.
+/// Prints `message` on standard error. An error of the write is ignored.
 pub fn say(message: impl fmt::Display) {
     let _ = writeln!(std::io::stderr(), "vbts: {message}");
 }
 
-/// The exit code for a command's outcome, after having reported a failure.
+/// Reports the failure of a command, if it failed, and returns its exit code.
 pub fn conclude(outcome: Result<u8, Failure>) -> ExitCode {
     match outcome {
         Ok(status) => ExitCode::from(status),

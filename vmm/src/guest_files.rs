@@ -1,4 +1,4 @@
-//! Our own guests: their kernels, and what becomes their first process.
+//! The files of vbts's own guests: kernels, and the programs that become the first process.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,38 +8,38 @@ use anyhow::anyhow;
 use crate::boot::{self, cpio::Cpio};
 use crate::exit::Failure;
 
-/// Environment variables that say where the files are.
+/// Environment variables with the paths of the files.
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
 const AGENT_VARIABLE: &str = "VBTS_AGENT";
 const SUITE_VARIABLE: &str = "VBTS_SUITE";
-/// Where the files are, relative to the directory of the executable: where the build leaves them
-/// beside `target/release/vbts`, and where an installation has them.
+/// Directories of the files relative to that of the executable: the build's, from
+/// `target/release/vbts`, and an installation's.
 const DIRECTORIES: [&str; 2] = ["../guest", "../lib/vbts"];
 
-/// `/dev/console` and `/dev/kmsg`.
+/// Device numbers of `/dev/console` and `/dev/kmsg`.
 const CONSOLE: (u32, u32) = (5, 1);
 const KMSG: (u32, u32) = (1, 11);
 
-/// A generation of the API, each of which has cases of its own.
+/// A generation of the `PTRACE_BTS` API. Each has its own cases in the regression suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
-    /// `PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`
+    /// `PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`.
     New,
-    /// As posted in November 2007
+    /// The requests posted in November 2007.
     November2007,
-    /// As posted in December 2007
+    /// The requests posted in December 2007.
     December2007,
 }
 
 impl Api {
-    /// The one called `name`.
+    /// The generation with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::New, Self::November2007, Self::December2007]
             .into_iter()
             .find(|api| api.name() == name)
     }
 
-    /// Its name, as the suite's program and `guest-kernel/build --api` have it.
+    /// Its name for the suite's program and for `guest-kernel/build --api`.
     pub fn name(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -58,17 +58,17 @@ impl fmt::Display for Api {
 /// The files of the guest that `vbts trace` boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestFiles {
-    /// Its kernel.
+    /// The kernel.
     pub kernel: PathBuf,
     /// The program that becomes its first process.
     pub agent: PathBuf,
 }
 
 impl GuestFiles {
-    /// Finds them; `kernel` overrides.
+    /// Finds the files. `kernel` replaces the default kernel.
     ///
     /// # Errors
-    /// They are not there.
+    /// A file is missing.
     pub fn find(kernel: Option<&Path>) -> Result<Self, Failure> {
         Ok(Self {
             kernel: self::kernel(kernel, Api::New)?,
@@ -76,7 +76,7 @@ impl GuestFiles {
         })
     }
 
-    /// The initial RAM file system.
+    /// The initial RAM file system with the agent.
     ///
     /// # Errors
     /// The agent cannot be read.
@@ -89,17 +89,17 @@ impl GuestFiles {
     }
 }
 
-/// Adds the devices that a first process needs before it can mount anything.
+/// Adds the device files that the first process needs before it can mount a file system.
 pub fn add_devices(cpio: &mut Cpio) {
     cpio.directory("dev", 0o755);
     cpio.character_device("dev/console", 0o600, CONSOLE);
     cpio.character_device("dev/kmsg", 0o600, KMSG);
 }
 
-/// The kernel that has a generation of the API; `given` overrides.
+/// Finds the kernel with a generation of the API. `given` replaces the default kernel.
 ///
 /// # Errors
-/// It is not there.
+/// The file is missing.
 pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
     let (variable, name) = match api {
         Api::New => (KERNEL_VARIABLE, "vmlinux"),
@@ -109,10 +109,10 @@ pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
     locate(given.map(PathBuf::from), variable, name)
 }
 
-/// The program of the regression suite.
+/// Finds the program of the regression suite.
 ///
 /// # Errors
-/// It is not there.
+/// The file is missing.
 pub fn suite() -> Result<PathBuf, Failure> {
     locate(None, SUITE_VARIABLE, "ptrace_bts")
 }

@@ -1,4 +1,4 @@
-//! Guest memory: how much, where, and the views of it that loaders, devices and the CPU take.
+//! Guest memory: its size, its place, and the software CPU's view of it.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -11,36 +11,36 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 
 use crate::layout::{HIGH_RAM_START, LOW_RAM_END, PHYSICAL_END};
 
-/// Guest memory that remembers which pages devices have written.
+/// Guest memory that tracks which pages devices have written.
 pub type GuestMemory = vbts_devices::GuestRam;
 
-/// The least memory that a machine may have, in bytes: less holds no Linux.
+/// Minimum memory of a machine in bytes. Linux does not fit into less.
 pub const MIN_MEMORY: u64 = 16 << 20;
-/// The most memory that a machine may have, in bytes.
+/// Maximum memory of a machine in bytes.
 pub const MAX_MEMORY: u64 = PHYSICAL_END - (HIGH_RAM_START - LOW_RAM_END);
 
-/// Granularity of guest memory, in bytes.
+/// Granularity of guest memory in bytes.
 const PAGE: u64 = 4096;
 
-/// Why there is no guest memory.
+/// Why guest memory cannot be allocated.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum MemoryError {
-    /// Too little.
+    /// The size is below [`MIN_MEMORY`].
     #[error("{0} of memory is too little: a guest needs at least {min}", min = Size(MIN_MEMORY))]
     TooSmall(Size),
-    /// Too much.
+    /// The size is above [`MAX_MEMORY`].
     #[error("{0} of memory is too much: the processor can address {max}", max = Size(MAX_MEMORY))]
     TooLarge(Size),
-    /// Not whole pages.
+    /// The size is not a multiple of a page.
     #[error("{0} of memory is not a multiple of 4K")]
     Unaligned(Size),
-    /// The host refused.
+    /// The host cannot map the memory, for the reason in the text.
     #[error("The host cannot map {0} of guest memory: {1}")]
     Map(Size, String),
 }
 
-/// Guest memory of `size` bytes, all zero, with the hole for devices below 4 GiB; in huge pages if
-/// the host has any, for which its TLB, which both accelerators share with the guest, has room.
+/// Allocates `size` bytes of guest memory, filled with zeros, with the hole for devices below 4 GiB.
+/// It is in huge pages if the host has any: both accelerators need fewer entries of the host's TLB.
 ///
 /// # Errors
 /// The size is out of range, or the host cannot map that much.
@@ -63,7 +63,7 @@ pub fn allocate(size: Size) -> Result<GuestMemory, MemoryError> {
     let memory = GuestMemory::from_ranges(&ranges)
         .map_err(|error| MemoryError::Map(size, error.to_string()))?;
     for region in memory.iter() {
-        // SAFETY: the mapping is ours, all of it, and what it holds stays as it is.
+        // SAFETY: the range is one mapping of this process, and the advice keeps its contents.
         let advised =
             unsafe { madvise(region.as_ptr().cast(), region.size(), Advice::LinuxHugepage) };
         if let Err(error) = advised {
@@ -89,22 +89,22 @@ pub fn low_end(memory: &GuestMemory) -> u64 {
 /// The software CPU's view of `memory`.
 ///
 /// # Safety
-/// `memory`, or a clone, has to live as long as the view.
+/// `memory` or a clone of it must live as long as the view.
 pub unsafe fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
     let ranges: Vec<(u64, u64, NonNull<u8>)> = memory
         .iter()
         .filter_map(|r| Some((r.start_addr().0, r.len(), NonNull::new(r.as_ptr())?)))
         .collect();
-    // SAFETY: each range is a live mapping of that length, which the caller keeps; all accesses to
-    // guest memory in this process go through pointers or `VolatileSlice`s, never references.
+    // SAFETY: each range is a mapping of that length, which the caller keeps alive. All accesses to
+    // guest memory in this process use pointers or `VolatileSlice`s, never references.
     unsafe { vbts_cpu::GuestRam::new(&ranges) }
 }
 
-/// A number of bytes, written with a suffix: `256M`, `1G`, `64K`, `4096`.
+/// A number of bytes. Its text has an optional suffix: `256M`, `1G`, `64K`, `4096`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Size(pub u64);
 
-/// Why a text is no size.
+/// The text is not a size.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "{0:?} is not a size: write a whole number with an optional suffix K, M, G or T, such as 256M"
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_print_as_they_are_written() {
+    fn sizes_survive_a_round_trip_through_text() {
         for text in ["256M", "3G", "64K", "4097", "0"] {
             assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! A network device of the guest, and the TAP device of the host that it is connected to.
+//! A network device of the guest, connected to a TAP device of the host.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,32 +10,33 @@ use vbts_devices::{Shared, lock};
 
 use crate::board::{Board, BoardError};
 
-/// One network.
+/// A network device and its TAP device.
 #[derive(Debug)]
 pub struct Network {
     device: Shared<MmioTransport<Net>>,
-    /// The device's TAP device, to wait for without the device's lock.
+    /// A copy of the TAP device's descriptor, to wait for it without the device's lock.
     tap: OwnedFd,
 }
 
 impl Network {
-    /// Connects a device with this address, on `board`, to `tap`.
+    /// Adds a network device with the station address `address` to `board` and connects it to `tap`.
     ///
     /// # Errors
-    /// There is no room on the board, or the host is out of file descriptors.
+    /// The board has no room, or the host has no more file descriptors.
     pub fn attach(board: &mut Board, tap: Tap, address: MacAddress) -> Result<Self, NetworkError> {
         let fd = tap.fd().try_clone_to_owned()?;
         let device = board.add_network(Net::new(tap, address))?;
         Ok(Self { device, tap: fd })
     }
 
-    /// Hands the guest what has come for it.
+    /// Moves frames from the TAP device to the guest.
     pub fn poll(&self, board: &Board) {
         let effects = lock(&self.device).poll();
         board.apply(effects);
     }
 
-    /// What becomes readable when there is something to hand over, if the guest could take it.
+    /// A descriptor that becomes readable when the TAP device has a frame; `None` if the guest has no
+    /// buffer for one.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         lock(&self.device).awaits_frames().then(|| self.tap.as_fd())
     }
@@ -44,10 +45,10 @@ impl Network {
 /// Why a network cannot be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// No room.
+    /// The board has no room.
     #[error(transparent)]
     Board(#[from] BoardError),
-    /// Out of file descriptors.
+    /// The host has no more file descriptors.
     #[error(transparent)]
     Host(#[from] io::Error),
 }

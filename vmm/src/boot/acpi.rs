@@ -1,8 +1,8 @@
-//! ACPI tables, by which the kernels of distributions find the machine (ACPI 6.5, chapter 5).
+//! ACPI tables, in which the kernels of distributions find the devices (ACPI 6.5, chapter 5).
 //!
-//! The machine is hardware-reduced: there is no PM timer, no SCI and no fixed power button, and
-//! sleeping is a write to a register. The 8259, the 8254 and the clock are there nevertheless, for
-//! kernels that do not look here.
+//! The machine is hardware-reduced: it has no PM timer, no SCI and no fixed power button, and it
+//! sleeps after a write to a register. It has the 8259, the 8254 and the real-time clock too, for
+//! kernels without ACPI.
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
@@ -27,19 +27,18 @@ const OEM: [u8; 6] = *b"VBTS  ";
 const OEM_TABLE: [u8; 8] = *b"SOFTMACH";
 const OEM_REVISION: u32 = 1;
 
-/// MADT flag: there are 8259s as well (section 5.2.12).
+/// MADT flag: the machine also has 8259s (section 5.2.12).
 const PCAT_COMPAT: u32 = 1 << 0;
-/// MADT structure "local APIC NMI": LINT1 of every processor, polarity and trigger mode as the bus
-/// has them.
+/// MADT structure "local APIC NMI": LINT1 of every processor, with the polarity and trigger mode of
+/// the bus.
 const LOCAL_APIC_NMI: [u8; 6] = [4, 6, 0xFF, 0, 0, 1];
-/// FADT boot flags (section 5.2.9.3): devices on an ISA bus, no VGA, no MSI. The 8042's bit stays
-/// clear: what is there is only its reset line.
+/// FADT boot flags (section 5.2.9.3): devices on an ISA bus, no VGA, no MSI. The 8042's bit is clear
+/// because the machine has only its reset line.
 const BOOT_ARCHITECTURE: u16 = 1 << 0 | 1 << 2 | 1 << 3;
 
-/// All tables, to be placed at [`ACPI_TABLES`]; the first is the RSDP.
+/// Builds all tables for the address [`ACPI_TABLES`]. The first is the RSDP.
 ///
-/// `processors` are numbered from zero; the virtio-mmio device of each of `gsis`, in this order,
-/// has that interrupt.
+/// APIC IDs begin at 0. `gsis` has the global system interrupt of each virtio-mmio device, in order.
 pub fn build(processors: u8, gsis: &[u8]) -> Vec<u8> {
     let mut tables = vec![0; Rsdp::len()];
     let dsdt = place(&mut tables, &dsdt(gsis));
@@ -60,7 +59,7 @@ fn bytes(item: &dyn Aml) -> Vec<u8> {
     bytes
 }
 
-/// Appends a table, aligned, and returns its address.
+/// Appends a table at a multiple of 16 and returns its address.
 fn place(tables: &mut Vec<u8>, table: &dyn Aml) -> u64 {
     tables.resize(tables.len().next_multiple_of(16), 0);
     let address = ACPI_TABLES + tables.len() as u64;
@@ -96,8 +95,8 @@ fn fadt(dsdt: u64) -> FADT {
     fadt.finalize()
 }
 
-/// Multiple APIC description table (section 5.2.12). ISA IRQ *n* is input *n* of the I/O APIC,
-/// which is what a kernel assumes when nothing else is said.
+/// Multiple APIC description table (section 5.2.12). ISA IRQ *n* is input *n* of the I/O APIC, which
+/// kernels assume without an override.
 fn madt(processors: u8) -> Sdt {
     let mut madt = Sdt::new(*b"APIC", 36, 5, OEM, OEM_TABLE, OEM_REVISION);
     madt.append_slice(&(LAPIC as u32).to_le_bytes());
@@ -114,7 +113,7 @@ fn madt(processors: u8) -> Sdt {
     madt
 }
 
-/// Differentiated system description table (section 5.2.11.1): what is not found by other means.
+/// Differentiated system description table (section 5.2.11.1): the devices that no other table has.
 fn dsdt(gsis: &[u8]) -> Sdt {
     let mut devices = Vec::new();
     let mut add = |name: &str, id: &dyn Aml, unit: u8, resources: Vec<&dyn Aml>| {
@@ -167,12 +166,12 @@ fn edge(gsi: u32) -> Interrupt {
 }
 
 /// A control method power button (section 4.8.3.2.2), and the generic event device (section 5.6.9)
-/// whose interrupt tells of it.
+/// whose interrupt signals it.
 fn power_button(devices: &mut Vec<u8>) {
     let id = EISAName::new("PNP0C0C");
     let button = Name::new("_HID".into(), &id);
     Device::new("PWRB".into(), vec![&button]).to_aml_bytes(devices);
-    // The only interrupt is the only event: its number, the method's argument, does not matter.
+    // The device has one interrupt, so the method ignores its argument, the interrupt's number.
     let target = Path::new("PWRB");
     let pressed = Notify::new(&target, &0x80u8);
     Device::new(
@@ -202,7 +201,7 @@ mod tests {
         u64::from_le_bytes(*bytes[at..].first_chunk().unwrap())
     }
 
-    /// The table at a guest-physical address; its checksum is right.
+    /// The table at a guest-physical address, after a check of its checksum.
     fn table(tables: &[u8], address: u64) -> &[u8] {
         let at = (address - ACPI_TABLES) as usize;
         let len = u32::from_le_bytes(*tables[at + 4..].first_chunk().unwrap());
@@ -211,7 +210,7 @@ mod tests {
         table
     }
 
-    /// The FADT, the MADT and the DSDT, found as a kernel finds them.
+    /// The FADT, the MADT and the DSDT, found through the RSDP like a kernel does.
     fn find(tables: &[u8]) -> [&[u8]; 3] {
         assert_eq!(&tables[..8], b"RSD PTR ");
         assert_eq!((sum(&tables[..20]), sum(&tables[..36])), (0, 0));
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fadt_says_how_to_reset_and_to_sleep() {
+    fn the_fadt_has_the_registers_for_reset_and_sleep() {
         let tables = build(1, &[]);
         let [fadt, _, dsdt] = find(&tables);
         let flags = u32::from_le_bytes(*fadt[112..].first_chunk().unwrap());

@@ -1,11 +1,11 @@
 //! Compressed kernels: `bzImage`, entered through the 64-bit boot protocol (boot.rst, "64-bit Boot
 //! Protocol").
 //!
-//! `linux-loader` copies the kernel. What this file does itself, and why:
-//! - It checks the image first. The loader takes any image with the setup header's magic number,
-//!   and its errors do not say what is missing.
-//! - It gives the loader the file only as far as `syssize` says. The loader copies everything after
-//!   the setup code: in a distribution's kernel that includes the signature for Secure Boot.
+//! `linux-loader` copies the kernel. This file does three things itself:
+//! - It checks the image first. The loader accepts any image with the magic number of the setup
+//!   header, and its errors do not say what is missing.
+//! - It truncates the file at `syssize`. The loader copies all data after the setup code, which in a
+//!   distribution's kernel includes the signature for Secure Boot.
 //! - It takes the setup header from the file. The loader returns a structure of fixed length, with
 //!   its own load address in `code32_start`.
 
@@ -31,14 +31,14 @@ const SECTOR: u64 = 512;
 const DEFAULT_SETUP_SECTORS: u8 = 4;
 /// Unit of `syssize`, in bytes.
 const PARAGRAPH: u64 = 16;
-/// End of the last field that a kernel of protocol 2.12 has to have, from the start of the file.
+/// Offset in the file of the end of the last field that protocol 2.12 requires.
 const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
-/// Offset of the setup header's length, which is the operand of the jump over it, and of the byte
-/// that this length counts from (boot.rst, "The Real-Mode Kernel Header").
+/// Offset in the file of the setup header's length, which is the operand of the jump over the
+/// header, and of the byte from which this length counts (boot.rst, "The Real-Mode Kernel Header").
 const HEADER_LENGTH: usize = SETUP_HEADER.start + offset_of!(setup_header, jump) + 1;
 const HEADER_LENGTH_BASE: usize = HEADER_LENGTH + 1;
 
-/// The setup header of `image`; fields beyond the file's end are zero.
+/// Returns the setup header of `image`. Fields after the end of the file are zero.
 fn read_header(image: &[u8]) -> setup_header {
     let mut header = setup_header::default();
     let file = image.get(SETUP_HEADER.start..).unwrap_or_default();
@@ -75,8 +75,8 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     })
 }
 
-/// Checks that the image is whole and has a 64-bit entry point; returns where in the file its
-/// protected-mode code is.
+/// Checks that the image is complete and has a 64-bit entry point. Returns the range of its
+/// protected-mode code in the file.
 fn check(image: &[u8], header: &setup_header) -> Result<Range<usize>, BootError> {
     let len = image.len() as u64;
     if image.len() < HEADER_END {
@@ -110,7 +110,7 @@ fn check(image: &[u8], header: &setup_header) -> Result<Range<usize>, BootError>
     Ok(start as usize..end.min(len) as usize)
 }
 
-/// The setup header's bytes, as many as the kernel has.
+/// Returns the bytes of the setup header. Its length is that of the kernel's version.
 fn header_bytes(image: &[u8]) -> &[u8] {
     let length = image.get(HEADER_LENGTH).copied().unwrap_or(0);
     let end = HEADER_LENGTH_BASE + usize::from(length);
@@ -125,7 +125,7 @@ pub(crate) mod tests {
 
     use vm_memory::Bytes;
 
-    /// Offsets in the file, as boot.rst has them.
+    /// Offsets in the file, from boot.rst.
     mod field {
         pub const SETUP_SECTS: usize = 0x1F1;
         pub const SYSSIZE: usize = 0x1F4;

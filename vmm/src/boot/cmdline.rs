@@ -1,26 +1,25 @@
 //! The kernel command line.
 //!
-//! `linux-loader`'s `Cmdline` builds our part of it. It is not used for the user's part: it refuses
-//! tabs and everything that is not ASCII, which Linux accepts, and removes spaces at both ends. Nor
-//! for its own form of virtio-mmio devices, `4K@…`: the guest sees the bytes, and every byte of the
-//! command line is part of a reproducible run.
+//! `Cmdline` of `linux-loader` builds the words that vbts adds. It is not used for the user's words:
+//! it refuses tabs and non-ASCII characters, which Linux accepts, and removes spaces at both ends.
+//! Its form of virtio-mmio devices, `4K@…`, is not used either: the guest sees the command line, so
+//! that other bytes would change the runs of earlier versions.
 
 use linux_loader::cmdline::{Cmdline, Error};
 
 use super::BootError;
 use crate::layout::{COMMAND_LINE_SIZE, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 
-/// Words for every kernel: where its console is, to reset at once after a panic, to reset through
-/// the keyboard controller (either reset ends the run), and that its time-stamp counter is
-/// reliable.
+/// Words for every kernel: its console, an immediate reset after a panic, resets through the
+/// keyboard controller (each reset ends the run), and a time-stamp counter that is reliable.
 pub const BASE: &str = "console=ttyS0 panic=-1 reboot=k tsc=reliable";
 
-/// Returns [`BASE`], the rate of the time-stamp counter in kHz, which the kernel then need not
-/// measure, the addresses of the first `devices` virtio-mmio devices, and `append`, the user's
+/// Returns [`BASE`], the frequency of the time-stamp counter in kHz, so that the kernel does not
+/// measure it, the addresses of the first `devices` virtio-mmio devices, and `append`, the user's
 /// words.
 ///
 /// # Errors
-/// Our own words do not fit into [`COMMAND_LINE_SIZE`]. That of the user's is left to [`check`].
+/// The words without `append` do not fit into [`COMMAND_LINE_SIZE`]. [`check`] checks the whole.
 pub fn build(devices: usize, tsc_khz: u32, append: &str) -> Result<String, BootError> {
     let mut line = own_words(devices, tsc_khz)?;
     if !append.is_empty() {
@@ -43,7 +42,7 @@ fn own_words(devices: usize, tsc_khz: u32) -> Result<String, Error> {
     line.map_err(|_| Error::InvalidAscii)
 }
 
-/// Checks that the kernel will read all of `line`, and as one line.
+/// Checks that the kernel reads `line` completely, as one line.
 ///
 /// # Errors
 /// The line is too long or contains control characters.
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_announced_and_the_users_words_come_last() {
+    fn devices_come_before_the_users_words() {
         let line = build(2, 1_000_000, "quiet init=/bin/sh").unwrap();
         let expected = [
             BASE,
@@ -78,15 +77,16 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_the_kernel_would_cut_are_refused() {
+    fn lines_that_the_kernel_would_truncate_are_refused() {
         assert!(check(&"x".repeat(COMMAND_LINE_SIZE - 1)).is_ok());
         assert!(check(&"x".repeat(COMMAND_LINE_SIZE)).is_err());
         assert!(check("a\0b").is_err());
         assert!(check("a\nb").is_err());
     }
+
     #[test]
     fn the_users_words_are_not_changed() {
-        // The reason not to give them to `Cmdline`, which trims the first and refuses the others.
+        // `Cmdline` is not used for them: it trims the first and refuses the others.
         for words in [" quiet ", "a\tb", "name=ü"] {
             let line = build(0, 7, words).unwrap();
             assert!(line.ends_with(&format!(" {words}")), "{line:?}");

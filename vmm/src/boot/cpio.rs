@@ -1,4 +1,4 @@
-//! An initial RAM file system, built in memory: the "newc" format of cpio
+//! Builds an initial RAM file system in memory, in the "newc" format of cpio
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 /// File type bits of `st_mode`.
@@ -6,8 +6,8 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const CHARACTER: u32 = 0o020_000;
 
-/// An archive under construction. All files belong to root and carry no time, so that equal
-/// contents give equal archives.
+/// An archive under construction. All files belong to root and have no time, so that equal contents
+/// give equal archives.
 #[derive(Debug, Default)]
 pub struct Cpio {
     bytes: Vec<u8>,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_out_as_they_went_in() {
+    fn an_archive_has_its_files() {
         let mut cpio = Cpio::new();
         cpio.directory("dev", 0o755);
         cpio.character_device("dev/console", 0o600, (5, 1));

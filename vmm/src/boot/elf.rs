@@ -1,14 +1,14 @@
-//! Uncompressed kernels: `vmlinux`, an ELF file whose program headers say where each segment goes
-//! in physical memory.
+//! Uncompressed kernels: `vmlinux`, an ELF file whose program headers have the physical address of
+//! each segment.
 //!
-//! `linux-loader` copies the segments. What this file does itself, and why:
+//! `linux-loader` copies the segments. This file does three things itself:
 //! - It checks the file first. The loader accepts files for other processors and user programs, and
 //!   its errors do not say what is missing.
-//! - It finds the end of the kernel. The loader ignores a segment of zeros only (`.bss` in a segment
-//!   of its own), so that the initrd would be placed on it.
-//! - It gives the loader an offset of zero. Without an offset the loader looks for a PVH entry
-//!   point in the notes and refuses a kernel with a damaged note, although the 64-bit entry point
-//!   needs none.
+//! - It finds the end of the kernel. The loader ignores a segment that has only zeros (`.bss` in a
+//!   segment of its own), so that the initrd would be placed on it.
+//! - It passes an offset of zero to the loader. Without an offset the loader searches the notes for
+//!   a PVH entry point and refuses a kernel with a damaged note, although the 64-bit entry point
+//!   needs no note.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     })
 }
 
-/// Checks that the file is whole, is a kernel and fits into `memory`; returns the first physical
+/// Checks that the file is complete, is a kernel and fits into `memory`. Returns the first physical
 /// address after it.
 fn check(memory: &GuestMemory, image: &[u8]) -> Result<u64, BootError> {
     let len = image.len() as u64;
@@ -107,8 +107,8 @@ fn program_headers<'a>(image: &'a [u8], header: &Header) -> Option<&'a [Segment]
         .map(|(headers, _)| headers)
 }
 
-/// Checks that a segment's data is in the file and that its memory is free; returns the physical
-/// range that it occupies, zero-filled tail included.
+/// Checks that a segment's data is in the file and that its memory is free. Returns its physical
+/// range, with the part that is filled with zeros.
 fn check_segment(
     memory: &GuestMemory,
     image: &[u8],
@@ -232,6 +232,7 @@ pub(crate) mod tests {
                 .contains("user mode")
         );
     }
+
     /// `kernel` with a second program header of this type, file offset, size in the file, physical
     /// address and size in memory.
     fn with_segment(kind: elf::ProgramType, [offset, filesz, paddr, memsz]: [u64; 4]) -> Vec<u8> {
@@ -255,7 +256,7 @@ pub(crate) mod tests {
         let memory = allocate(Size(32 << 20)).unwrap();
         let image = with_segment(elf::PT_LOAD, [0, 0, 0x110_0000, 0x1000]);
         assert_eq!(load(&memory, &image).unwrap().end, 0x110_1000);
-        // The reason for a calculation of our own.
+        // The loader's own result shows why it is not used.
         let theirs = Elf::load(&memory, None, &mut Cursor::new(&image), None).unwrap();
         assert_eq!(theirs.kernel_end, 0x100_0004);
     }
@@ -265,7 +266,7 @@ pub(crate) mod tests {
         let memory = allocate(Size(32 << 20)).unwrap();
         let image = with_segment(elf::PT_NOTE, [1 << 20, 12, 0, 12]);
         assert_eq!(load(&memory, &image).unwrap().entry, 0x100_0000);
-        // The reason for the offset of zero.
+        // Without an offset, the loader refuses the kernel.
         assert!(Elf::load(&memory, None, &mut Cursor::new(&image), None).is_err());
     }
 }

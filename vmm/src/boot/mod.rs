@@ -1,7 +1,6 @@
-//! Boot loading: puts a kernel file into guest memory, with everything that the kernel reads before
-//! it has drivers.
+//! Boot loading: writes a kernel and all data that it reads before it has drivers into guest memory.
 //!
-//! Both kinds of kernel are entered by the 64-bit boot protocol of Linux
+//! Both formats of kernels are entered through the 64-bit boot protocol of Linux
 //! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol"): long mode, the first 4 GiB identity
 //! mapped, RSI pointing to `boot_params`.
 
@@ -51,10 +50,10 @@ pub enum BootError {
         /// The error of the host.
         source: std::io::Error,
     },
-    /// Neither an ELF file nor a bzImage.
+    /// The file is neither an ELF file nor a bzImage.
     #[error("not a kernel: neither an ELF vmlinux nor a bzImage (it begins with {0})")]
     NotAKernel(String),
-    /// An ELF file that cannot be booted.
+    /// The ELF file cannot be booted.
     #[error("not a kernel: {0}")]
     UnsuitableElf(&'static str),
     /// The file ends before its contents do.
@@ -67,7 +66,7 @@ pub enum BootError {
         /// File length in bytes.
         len: u64,
     },
-    /// A bzImage that has no 64-bit entry point.
+    /// The bzImage has no 64-bit entry point.
     #[error(
         "bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: it needs a 64-bit kernel since Linux 3.8"
     )]
@@ -77,7 +76,7 @@ pub enum BootError {
         /// Version, low byte.
         minor: u8,
     },
-    /// A zImage: its header says that its code belongs below 1 MiB.
+    /// The file is a zImage: its code is loaded below 1 MiB.
     #[error("not a bzImage: its code is for memory below 1 MiB (LOADED_HIGH is clear)")]
     LoadedLow,
     /// The kernel's address range is not free RAM.
@@ -112,7 +111,7 @@ pub enum BootError {
     /// The command line contains a zero byte or a line end.
     #[error("kernel command line contains a control character")]
     CommandLineControl,
-    /// Our own words do not fit on the command line.
+    /// The words that vbts adds do not fit on the command line.
     #[error("Cannot build the kernel command line")]
     CommandLine(#[from] linux_loader::cmdline::Error),
     /// A kernel that passed all checks could not be loaded.
@@ -150,7 +149,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, BootError> {
     })
 }
 
-/// Loads everything into `memory` and returns the state in which the boot processor starts.
+/// Loads `source` into `memory` and returns the state in which the boot processor starts.
 ///
 /// # Errors
 /// The kernel, the initrd or the command line is unsuitable; the message says why.

@@ -1,4 +1,4 @@
-//! The MP configuration table, by which a kernel without ACPI finds its APICs (MultiProcessor
+//! The MP configuration table, in which a kernel without ACPI finds the APICs (MultiProcessor
 //! Specification 1.4, chapter 4).
 
 use crate::layout::{IOAPIC, LAPIC, MP_TABLE};
@@ -7,7 +7,7 @@ use crate::layout::{IOAPIC, LAPIC, MP_TABLE};
 const IOAPIC_PINS: u8 = 24;
 /// Lines of the ISA bus.
 const ISA_IRQS: u8 = 16;
-/// The cascade input of the first PIC carries no interrupt of its own.
+/// The cascade input of the first PIC. It has no interrupt of its own.
 const CASCADE: u8 = 2;
 
 /// Entry types (table 4-3).
@@ -22,8 +22,8 @@ const INT: u8 = 0;
 const NMI: u8 = 1;
 const EXTINT: u8 = 3;
 
-/// Polarity and trigger mode (table 4-10): as the bus does it (ISA: edge, active high), or level,
-/// active high.
+/// Polarity and trigger mode (table 4-10): those of the bus (ISA: edge-triggered, active high), or
+/// level-triggered and active high.
 const CONFORMING: u16 = 0;
 const LEVEL_HIGH: u16 = 0b1101;
 
@@ -36,10 +36,10 @@ const IOAPIC_VERSION: u8 = 0x11;
 const FLOATING_POINTER: usize = 16;
 const HEADER: usize = 44;
 
-/// The floating pointer structure and after it the table, to be placed at [`MP_TABLE`].
+/// Builds the floating pointer structure and the table after it, for the address [`MP_TABLE`].
 ///
-/// `processors` are numbered from zero, the first boots; I/O APIC input *n* is ISA IRQ *n*, and
-/// those in `level_gsis` are level-triggered.
+/// APIC IDs begin at 0, the boot processor. I/O APIC input *n* is ISA IRQ *n*; the inputs in
+/// `level_gsis` are level-triggered.
 pub fn build(processors: u8, level_gsis: &[u8]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut count: u16 = 0;
@@ -48,7 +48,8 @@ pub fn build(processors: u8, level_gsis: &[u8]) -> Vec<u8> {
         count += 1;
     };
     for id in 0..processors {
-        // Bit 0: usable; bit 1: boots. Signature and features are informative; CPUID has them.
+        // Bit 0: enabled; bit 1: boot processor. The signature and the features stay zero: kernels
+        // read CPUID instead.
         let flags = if id == 0 { 0b11 } else { 0b01 };
         let mut entry = [0; 20];
         entry[..4].copy_from_slice(&[PROCESSOR, id, LAPIC_VERSION, flags]);
@@ -102,7 +103,7 @@ pub fn build(processors: u8, level_gsis: &[u8]) -> Vec<u8> {
     pointer
 }
 
-/// Makes the sum of all bytes zero.
+/// Sets the byte `at` so that the sum of all bytes is zero.
 fn set_checksum(bytes: &mut [u8], at: usize) {
     let sum = bytes.iter().fold(0u8, |sum, b| sum.wrapping_add(*b));
     if let Some(place) = bytes.get_mut(at) {

@@ -1,4 +1,4 @@
-//! `struct boot_params`: what the boot loader tells Linux (Documentation/arch/x86/zero-page.rst,
+//! `struct boot_params`, the boot loader's data for Linux (Documentation/arch/x86/zero-page.rst,
 //! boot.rst). The structures are those of `linux-loader`.
 
 use std::mem::offset_of;
@@ -14,9 +14,8 @@ use vm_memory::{ByteValued, GuestAddress};
 use crate::layout;
 use crate::memory::GuestMemory;
 
-/// Bytes of the structure that may hold a setup header; they have the same place in a bzImage.
-///
-/// The setup header of today's kernels is shorter, and older kernels have a shorter one still.
+/// Bytes of the structure in which a setup header can be. A bzImage has it at the same offset. The
+/// headers of all kernels so far are shorter.
 pub const SETUP_HEADER: Range<usize> =
     offset_of!(boot_params, hdr)..offset_of!(boot_params, edd_mbr_sig_buffer);
 
@@ -24,7 +23,7 @@ pub const SETUP_HEADER: Range<usize> =
 pub const BOOT_FLAG: u16 = 0xAA55;
 /// `header`: the magic number of a setup header.
 pub const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"HdrS");
-/// Boot protocol 2.15, which is announced to a kernel without a setup header.
+/// Boot protocol 2.15, for a kernel without a setup header.
 const PROTOCOL_VERSION: u16 = 0x020F;
 /// `kernel_alignment` for a kernel without a setup header, in bytes.
 const KERNEL_ALIGNMENT: u32 = 0x100_0000;
@@ -37,7 +36,7 @@ const RESERVED: u32 = 2;
 
 /// A seed for the kernel's random number generator.
 pub type RngSeed = [u8; 32];
-/// A seed that is not secret: it is the same on every run, so that every run is the same.
+/// A seed that is the same on every run, so that runs are reproducible. It is not secret.
 pub const FIXED_RNG_SEED: RngSeed = *b"vbts: the same seed on every run";
 
 /// `struct boot_params` under construction.
@@ -45,12 +44,11 @@ pub const FIXED_RNG_SEED: RngSeed = *b"vbts: the same seed on every run";
 pub struct BootParams(Box<boot_params>);
 
 impl BootParams {
-    /// Parameters that begin with the kernel's own setup header, or with a minimal one if the
-    /// kernel has none.
+    /// Parameters with the kernel's own setup header, or with a minimal one if the kernel has none.
     ///
-    /// The header is taken as bytes, of the length that the kernel states. The structure of
-    /// `linux-loader` has one length for all kernels: an older kernel's header would take bytes
-    /// of code with it.
+    /// The header is a slice of the length that the kernel states. The structure of `linux-loader`
+    /// has one length for all kernels, so that an older kernel's header would include bytes of
+    /// code.
     pub fn new(setup_header: Option<&[u8]>) -> Self {
         let mut params = Box::new(boot_params::default());
         match setup_header {
@@ -169,7 +167,7 @@ mod tests {
         u64::from_le_bytes(*params.as_bytes()[at..].first_chunk().unwrap())
     }
 
-    /// Offsets as zero-page.rst and boot.rst have them: the tests do not believe the structures.
+    /// Offsets from zero-page.rst and boot.rst. The tests do not rely on the structures.
     const E820_ENTRIES: usize = 0x1E8;
     const E820_TABLE: usize = 0x2D0;
     const E820_ENTRY: usize = 20;
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_header_gets_one() {
+    fn a_kernel_without_a_setup_header_gets_one() {
         let params = BootParams::new(None);
         assert_eq!(&params.as_bytes()[0x202..0x206], b"HdrS");
         assert_eq!(params.as_bytes()[TYPE_OF_LOADER], 0xFF);

@@ -1,5 +1,5 @@
-//! The processor as the 64-bit boot protocol wants it: long mode, flat segments, the first 4 GiB
-//! mapped to themselves.
+//! The state of the processor that the 64-bit boot protocol requires: long mode, flat segments, the
+//! first 4 GiB identity mapped.
 
 use vbts_cpu::ArchState;
 use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer, gpr, rflags};
@@ -8,8 +8,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 use crate::layout::{BOOT_PARAMS, BOOT_STACK, GDT, PAGE_TABLES};
 use crate::memory::GuestMemory;
 
-/// `__BOOT_CS` and `__BOOT_DS` (boot.rst, "64-bit Boot Protocol"), and a task-state segment, which
-/// long mode needs.
+/// Selectors of `__BOOT_CS` and `__BOOT_DS` (boot.rst, "64-bit Boot Protocol"), and of a task-state
+/// segment, which long mode needs.
 const BOOT_CS: u16 = 0x10;
 const BOOT_DS: u16 = 0x18;
 const BOOT_TSS: u16 = 0x20;
@@ -29,7 +29,7 @@ const DESCRIPTORS: [u64; 6] = [
 const PRESENT_WRITABLE: u64 = 0b11;
 const LARGE: u64 = 1 << 7;
 
-/// Page directories, each for 1 GiB.
+/// Number of page directories, each for 1 GiB.
 const DIRECTORIES: u64 = 4;
 
 /// Power-on value of IA32_PAT (SDM Vol. 3A table 11-12).
@@ -100,7 +100,7 @@ mod tests {
     use crate::memory::{Size, allocate};
 
     #[test]
-    fn the_first_4_gib_are_mapped_to_themselves() {
+    fn the_first_4_gib_are_identity_mapped() {
         let memory = allocate(Size(16 << 20)).unwrap();
         write_tables(&memory).unwrap();
         let entry = |a| u64::from_le(memory.read_obj(GuestAddress(a)).unwrap());

@@ -161,7 +161,7 @@ impl ConsoleFrontend {
     fn type_in(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         for &byte in bytes {
             match byte {
-                QUIT if self.escaped => return Err(Failure::Left),
+                QUIT if self.escaped => return Err(Failure::Quit),
                 SEND if self.escaped => self.pending.push_back(ESCAPE),
                 ESCAPE if self.interactive && !self.escaped => {
                     self.escaped = true;
@@ -236,7 +236,7 @@ mod tests {
     fn control_a_x_leaves() {
         let mut o = frontend(true);
         o.type_in(b"ab\x01").unwrap();
-        assert!(matches!(o.type_in(b"x"), Err(Failure::Left)));
+        assert!(matches!(o.type_in(b"x"), Err(Failure::Quit)));
         assert_eq!(o.pending, b"ab");
     }
 
