@@ -1,6 +1,6 @@
 //! `vbts guest`: boots the guest of a configuration file, as `vbts run` does from options.
 //!
-//! `vbts test` starts it for each guest, in a process that can be sandboxed and killed.
+//! `vbts test` starts it for each guest: a process of its own can be sandboxed and killed.
 
 use std::path::PathBuf;
 

@@ -22,7 +22,7 @@ use options::EXIT_STATUS;
 #[derive(Debug, Parser)]
 #[command(name = "vbts", version, max_term_width = 100, after_help = EXIT_STATUS)]
 struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     command: Command,
 }
@@ -30,20 +30,20 @@ struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say what this host offers, and which accelerator `auto` takes, and why
+    /// Print what this host offers, and which accelerator `auto` selects
     Probe(probe::ProbeArgs),
     /// Boot a guest kernel, with its console on standard input and output
     Run(run::RunArgs),
     /// Run a program inside a guest and print every branch that it takes
     Trace(trace::TraceArgs),
-    /// Run the regression suite of the ptrace BTS requests in guests, on this kernel or yours
+    /// Run the regression suite of the ptrace BTS requests in guests
     Test(test::TestArgs),
     /// Boot the guest of a configuration file, for `vbts test`
     #[command(hide = true)]
     Guest(guest::GuestArgs),
 }
 
-/// Runs the command line `args` (the first is the program's name).
+/// Runs the command line `args`, the first of which is the program's name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -65,7 +65,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// The exit status for an error of usage, or for a request for help.
+/// The exit status for an error of usage or a request for help.
 fn parse_status(error: &clap::Error) -> u8 {
     if error.use_stderr() { status::ERROR } else { 0 }
 }
@@ -80,7 +80,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The exit status of a command line that does not get as far as a guest.
+    /// The exit status of a command line that does not start a guest.
     fn status_of(args: &[&str]) -> u8 {
         match Cli::try_parse_from(["vbts"].iter().chain(args)) {
             Err(error) => parse_status(&error),

@@ -1,5 +1,5 @@
-//! Options of the machine, which every command that starts a guest takes, and the configuration
-//! that they become.
+//! The machine options, which every command that starts a guest accepts, and their conversion to a
+//! configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::config::{
 };
 use crate::memory::Size;
 
-/// Shown after every help text.
+/// The end of the help texts of commands that start a guest.
 pub const EXIT_STATUS: &str = "\
 Exit status:
-  the guest command's own, 128+n if signal n killed it; besides
+  that of the guest's command, or 128+n if signal n killed it; also
   124  --timeout was reached
   125  bad usage, or an error of vbts itself
   126  this host cannot do what was asked for
-  255  the guest panicked, crashed or can never go on
-When the guest command itself ends with one of these, a line on standard error says so.";
+  255  the guest panicked, crashed, or halted without a wake-up source
+If the guest's command itself ends with one of these, a line on standard error says so.";
 
 /// Machine options.
 #[derive(Debug, Clone, Args)]
@@ -30,7 +30,7 @@ pub struct MachineArgs {
     /// What executes the guest's instructions
     #[arg(long, value_enum, value_name = "ACCEL", default_value_t)]
     pub accel: Accelerator,
-    /// With --accel kvm: take a KVM that has failed its checks
+    /// With --accel kvm: use a KVM that has failed its checks
     #[arg(long)]
     pub kvm_unchecked: bool,
     /// What implements the Branch Trace Store
@@ -45,7 +45,7 @@ pub struct MachineArgs {
     /// Number of processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub smp: u32,
-    /// End the guest after so many seconds of the host's time (fractions are allowed)
+    /// End the guest after this much host time (fractions are allowed)
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub timeout: Option<Duration>,
     /// What vbts reports about itself on standard error
@@ -88,7 +88,7 @@ impl From<&MachineArgs> for MachineConfig {
     }
 }
 
-/// Implements [`clap::ValueEnum`] for the value of an option: how each value is written, and its help.
+/// Implements [`clap::ValueEnum`] for the value of an option: the name of each value and its help.
 macro_rules! values {
     ($($type:ty { $($variant:ident: $name:literal, $help:literal;)* })*) => {$(
         impl clap::ValueEnum for $type {
@@ -108,12 +108,12 @@ pub(super) use values;
 
 values! {
     Accelerator {
-        Auto: "auto", "The best that this host offers";
+        Auto: "auto", "KVM if it passes its checks and is faster, else the software CPU";
         Kvm: "kvm", "The host's KVM";
         Soft: "soft", "The software CPU";
     }
     BtsMode {
-        Auto: "auto", "`passthrough` if the host can, else `emulate`";
+        Auto: "auto", "`passthrough` if the host supports it, else `emulate`";
         Emulate: "emulate", "The software CPU of vbts";
         Passthrough: "passthrough", "The host's processor";
         Off: "off", "The guest's processor has no Branch Trace Store";
@@ -121,14 +121,14 @@ values! {
     LogLevel {
         Off: "off", "Nothing";
         Error: "error", "Errors";
-        Warn: "warn", "And warnings";
-        Info: "info", "And what was chosen";
-        Debug: "debug", "And what happens";
-        Trace: "trace", "And every exit of the processor";
+        Warn: "warn", "Errors and warnings";
+        Info: "info", "Decisions as well, such as the accelerator";
+        Debug: "debug", "Events as well";
+        Trace: "trace", "Every exit of the processor as well";
     }
     RandomSource {
-        Auto: "auto", "`fixed` on the software CPU, whose runs are all equal, `host` on KVM";
-        Fixed: "fixed", "A generator that gives the same numbers on every run: unfit for secrets";
+        Auto: "auto", "`fixed` on the software CPU, whose runs are all equal; `host` on KVM";
+        Fixed: "fixed", "A generator with the same numbers on every run, not fit for secrets";
         Host: "host", "The host's random number generator";
     }
 }
@@ -200,7 +200,7 @@ pub fn start_logging(level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // A second call (in tests) keeps the first subscriber.
+    // The error of a second call, in tests, leaves the first subscriber.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_read_only_unless_told_otherwise() {
+    fn shares_are_read_only_by_default() {
         let share = |text: &str| share(text).map(|s| (s.directory, s.writable));
         assert_eq!(share("/a/b"), Ok(("/a/b".into(), false)));
         assert_eq!(share("/a/b:rw"), Ok(("/a/b".into(), true)));

@@ -1,4 +1,4 @@
-//! `vbts probe`: what this host offers.
+//! `vbts probe`: prints what this host offers.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
-/// Host time in which the software CPU is measured.
+/// Host time for which the software CPU is measured.
 const MEASURE: Duration = Duration::from_millis(50);
 
 /// Runs the command.

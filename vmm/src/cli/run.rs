@@ -20,16 +20,16 @@ use crate::launch::Launch;
 use crate::machine::{End, RunObserver};
 use crate::network::Network;
 
-/// Control-A: the next key is for vbts.
+/// Ctrl-A: the next key is a command to vbts.
 const ESCAPE: u8 = 0x01;
-/// After [`ESCAPE`]: end the guest.
+/// Command after [`ESCAPE`]: ends the guest.
 const QUIT: u8 = b'x';
-/// After [`ESCAPE`]: the guest gets that key, as it does when it is struck twice.
+/// Command after [`ESCAPE`]: sends Ctrl-A to the guest, as a second Ctrl-A does.
 const SEND: u8 = b'a';
-/// Input is handed to the serial port in pieces of so many bytes.
+/// Maximum number of bytes that are read from standard input at a time.
 const PIECE: usize = 4096;
-/// While input is awaited it is looked for this often in virtual time, in ns; and so are frames
-/// from the network.
+/// Interval in virtual time, in ns, at which input that was not available and frames from networks
+/// are read.
 const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
 
 /// Arguments of `vbts run`.
@@ -53,14 +53,14 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub append: String,
-    /// A disk: a file or block device of the host, /dev/vda in the guest, and so on; with ,ro to
-    /// read only
+    /// Add a disk (/dev/vda and so on in the guest): a file or block device of the host, read-only
+    /// with ,ro
     #[arg(long, value_name = "FILE[,ro]", value_parser = options::disk)]
     pub disk: Vec<DiskConfig>,
-    /// A network device, whose frames go to and come from the TAP device NAME of the host
+    /// Add a network device that is connected to the TAP device NAME of the host
     #[arg(long, value_name = "tap=NAME[,mac=ADDRESS]", value_parser = options::network)]
     pub net: Vec<NetworkConfig>,
-    /// Where the guest's random numbers come from
+    /// Source of the guest's random numbers
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
     pub rng: RandomSource,
 }
@@ -131,12 +131,12 @@ struct ConsoleFrontend {
     networks: Vec<Network>,
     next_poll: u64,
     input: Input,
-    /// Ctrl-A is a command to vbts.
+    /// Ctrl-A is a command to vbts: standard input is a terminal.
     interactive: bool,
     escaped: bool,
-    /// Input on its way to the serial port.
+    /// Input for which the serial port had no room yet.
     pending: VecDeque<u8>,
-    /// The guest has read everything and listens for more.
+    /// The guest has read all input and its receiver is on.
     wanted: bool,
     next_check: u64,
     button_pressed: bool,
@@ -157,7 +157,7 @@ impl ConsoleFrontend {
         }
     }
 
-    /// Takes what has been typed; the escape key and the key after it are not the guest's.
+    /// Queues input for the guest, except Ctrl-A and the command after it.
     fn type_in(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         for &byte in bytes {
             match byte {
@@ -200,7 +200,7 @@ impl RunObserver for ConsoleFrontend {
 
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
         match event {
-            // The guest may end by itself, but once only; who asks again does not want to wait.
+            // The first SIGTERM lets the guest shut itself down. The second one ends it.
             Event::Signal(SIGTERM) if !self.button_pressed && board.press_power_button() => {
                 self.button_pressed = true;
                 Ok(())
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn control_a_x_leaves() {
+    fn control_a_x_ends_the_guest() {
         let mut o = frontend(true);
         o.type_in(b"ab\x01").unwrap();
         assert!(matches!(o.type_in(b"x"), Err(Failure::Quit)));
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn control_a_twice_is_one_for_the_guest() {
+    fn control_a_twice_sends_one_to_the_guest() {
         let mut o = frontend(true);
         o.type_in(b"\x01\x01x\x01ab\x01b").unwrap();
         assert_eq!(o.pending, b"\x01x\x01bb");
     }
 
     #[test]
-    fn a_file_is_passed_as_it_is() {
+    fn a_file_is_passed_unchanged() {
         let mut o = frontend(false);
         o.type_in(b"\x01x").unwrap();
         assert_eq!(o.pending, b"\x01x");

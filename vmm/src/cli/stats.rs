@@ -1,4 +1,4 @@
-//! `vbts trace --stats`: where the time went.
+//! `vbts trace --stats`: prints how the time was spent.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::exit::say;
 use crate::machine::Machine;
 
-/// Says for whom `machine` has executed instructions, and where the host's time went: `writing` of
-/// it to the thread that writes the trace, of `all`.
+/// Prints how many instructions `machine` has executed and for what, and how the host time `all` was
+/// spent. `writing` is the time of the thread that writes the trace.
 pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     let usage = machine.usage();
     let total = usage.instructions();
@@ -50,7 +50,7 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     }
 }
 
-/// Each part of `total`, with its name.
+/// One line for each part of `total`.
 fn list(total: u64, parts: &[(&str, u64)]) -> String {
     parts.iter().fold(String::new(), |mut text, (name, n)| {
         let percent = 100.0 * *n as f64 / total.max(1) as f64;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_have_their_share() {
+    fn parts_have_percentages() {
         assert_eq!(
             list(200, &[("a", 50), ("b", 150)]),
             "\n              50  25.0 % a\n             150  75.0 % b"

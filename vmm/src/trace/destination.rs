@@ -1,4 +1,4 @@
-//! Where a trace and the program's own output go.
+//! The destinations of a trace and of the program's output.
 
 use std::path::Path;
 
@@ -6,25 +6,25 @@ use indicatif::ProgressBar;
 
 use crate::host::output::{Output, OutputError};
 
-/// A partial line of the program is held back at most this long, in bytes.
+/// Length in bytes at which an unfinished line of the program is written.
 const MAX_PARTIAL_LINE: usize = 64 << 10;
 
-/// Where the trace goes, and where the program's standard output goes because of that.
+/// The destinations of the trace and of the program's output.
 #[derive(Debug)]
 pub struct Destination {
     trace: Output,
     stdout: Output,
     stderr: Output,
-    /// The trace and the program's standard output are one stream of lines: the program's last,
-    /// unfinished line.
+    /// The program's unfinished line, if the trace and the program's standard output are one stream
+    /// of lines.
     mixed: Option<Vec<u8>>,
     progress: ProgressBar,
 }
 
 impl Destination {
-    /// The trace goes to `file`, or to standard output. There it is mixed with the program's
-    /// standard output if it is `readable` text; a format for machines has standard output to
-    /// itself, and the program's goes to standard error.
+    /// The trace goes to `file`, or to standard output. On standard output, `readable` text is mixed
+    /// with the program's standard output. A format for machines is alone there, and the program's
+    /// standard output goes to standard error.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -58,24 +58,24 @@ impl Destination {
         }
     }
 
-    /// Whatever the program prints, it does not run into `progress`.
+    /// Hides `progress` while the program's output is written.
     pub fn keep_clear_of(&mut self, progress: ProgressBar) {
         self.progress = progress;
     }
 
-    /// Writes a piece of the trace: whole lines, or whole records.
+    /// Writes complete lines or records of the trace.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The write fails.
     pub fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         self.trace.write(bytes)
     }
 
-    /// Writes what the program has written to its standard output. Lines stay whole when the trace
-    /// goes there as well.
+    /// Writes bytes of the program's standard output. If the trace goes there too, complete lines
+    /// are written.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The write fails.
     pub fn write_stdout(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         let Some(partial) = &mut self.mixed else {
             let stdout = &mut self.stdout;
@@ -92,20 +92,19 @@ impl Destination {
         Ok(())
     }
 
-    /// Writes what the program has written to its standard error.
+    /// Writes bytes of the program's standard error.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The write fails.
     pub fn write_stderr(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         let stderr = &mut self.stderr;
         self.progress.suspend(|| stderr.write(bytes))
     }
 
-    /// Writes the program's unfinished line, because it waits for input (it may be a prompt) or has
-    /// ended.
+    /// Writes the program's unfinished line. It may be a prompt.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The write fails.
     pub fn flush_line(&mut self) -> Result<(), OutputError> {
         if let Some(partial) = &mut self.mixed
             && !partial.is_empty()
@@ -116,10 +115,10 @@ impl Destination {
         Ok(())
     }
 
-    /// Ends the program's unfinished line with a line break of ours, so that the trace can go on.
+    /// Writes the program's unfinished line and a line end, so that the trace continues on a new line.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The write fails.
     pub fn end_line(&mut self) -> Result<(), OutputError> {
         match &mut self.mixed {
             Some(partial) if !partial.is_empty() => {
@@ -130,12 +129,12 @@ impl Destination {
         }
     }
 
-    /// Whether the trace goes to standard output.
+    /// Returns whether the trace goes to standard output.
     pub fn trace_is_stdout(&self) -> bool {
         self.trace.is_stdout()
     }
 
-    /// Whether the trace goes to a terminal, where progress would disturb it.
+    /// Returns whether the trace goes to a terminal, where it would mix with progress.
     pub fn trace_is_terminal(&self) -> bool {
         self.trace.is_terminal()
     }
@@ -148,7 +147,7 @@ mod tests {
     use std::io::{Read, Seek};
 
     #[test]
-    fn lines_of_the_program_stay_whole() {
+    fn lines_of_the_program_are_not_split() {
         let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let mut file = File::from(fd);
         let output = || Output::new(file.try_clone().unwrap(), "test");

@@ -1,4 +1,4 @@
-//! The formats that machines read, and what all formats have in common.
+//! Records, and the formats of a trace that machines read.
 
 use crate::accel::Accel;
 use vbts_protocol::{RECORD_SIZE, Scope};
@@ -13,47 +13,47 @@ mod qualifier {
 /// One record of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    /// A branch was taken.
+    /// A taken branch.
     Branch {
         /// Address of the branch instruction.
         from: u64,
-        /// Where it went.
+        /// Address of its target.
         to: u64,
     },
-    /// The task came onto a processor.
+    /// The task was scheduled on a processor.
     Arrive {
-        /// The kernel's clock.
+        /// The kernel's time in jiffies.
         jiffies: u64,
     },
-    /// The task left its processor.
+    /// The task was descheduled.
     Depart {
-        /// The kernel's clock.
+        /// The kernel's time in jiffies.
         jiffies: u64,
     },
-    /// The kernel found no valid record here.
+    /// The kernel has marked the record invalid.
     Invalid,
 }
 
-/// Whether a record is a return from the kernel to the program.
+/// Returns whether a record is a return from the kernel to the program.
 ///
-/// The processor's filter looks at where a branch leads, so it lets these through. They are no
-/// branches of the program, and how many there are depends on interrupts, page faults and the size
-/// of the trace buffer.
+/// The processor filters by the privilege level after the branch, so it records returns. They are
+/// no branches of the program, and their number depends on interrupts, page faults and the size of
+/// the trace buffer.
 fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
-    // The upper half of the address space; `from` is the second word.
+    // The second word is `from`; it is in the upper half of the address space.
     record[15] >= 0x80 && record[..8] == qualifier::BRANCH.to_le_bytes()
 }
 
-/// Records as the guest's kernel writes them.
+/// Records in the format of the guest's kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a> {
     records: &'a [[u8; RECORD_SIZE]],
-    /// Without the returns from the kernel.
+    /// Returns from the kernel are left out.
     program_only: bool,
 }
 
 impl<'a> Records<'a> {
-    /// The whole records in `bytes`, of which those count that belong to `scope`.
+    /// The complete records in `bytes` that belong to `scope`.
     pub fn new(bytes: &'a [u8], scope: Scope) -> Self {
         Self {
             records: bytes.as_chunks().0,
@@ -61,7 +61,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Those that count, oldest first.
+    /// The records, oldest first.
     pub fn iter(self) -> impl Iterator<Item = Record> + 'a {
         let records = self.records.iter();
         records
@@ -85,37 +85,38 @@ impl<'a> Records<'a> {
     }
 }
 
-/// What a trace amounts to.
+/// The numbers at the end of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Branches recorded.
+    /// Number of branches.
     pub records: u64,
-    /// Records that are missing, as far as their number is known.
+    /// Number of records that are missing.
     pub lost: u64,
-    /// More than `lost` may be missing: the guest's kernel only tells that some are.
+    /// More than `lost` may be missing: the guest's kernel does not count them.
     pub lost_more: bool,
-    /// Processes and threads that the program's task has started, which are not traced.
+    /// Number of processes and threads that the program's task has started. They are not traced.
     pub untraced: u64,
     /// Exit status of the program, 128+n if signal n killed it.
     pub exit: u8,
 }
 
-/// Turns records into bytes of an output.
+/// Formats records.
 pub trait Format: Send {
-    /// Appends the records of process `pid` to `out`. They are as many as fit into a piece of
-    /// [`PIECE`] bytes.
+    /// Appends the records of process `pid` to `out`. They take at most [`PIECE`] bytes.
     fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>);
-    /// The mappings of process `pid` (the text of `/proc/PID/maps`), valid for the records that
-    /// follow.
-    fn maps(&mut self, _pid: u32, _text: &[u8]) {}
+    /// Sets the mappings of process `pid` for the records that follow; `text` is that of
+    /// `/proc/PID/maps`.
+    fn maps(&mut self, pid: u32, text: &[u8]) {
+        let _ = (pid, text);
+    }
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}
 }
 
-/// Records are formatted in pieces of so many bytes, which bounds the memory for their text.
+/// Bytes of records that are formatted at a time, which bounds the memory for their text.
 pub const PIECE: usize = RECORD_SIZE * 4096;
 
-/// 24-byte little-endian records {from, to, flags}, nothing else.
+/// Only 24-byte little-endian records {from, to, flags}.
 #[derive(Debug, Default)]
 pub struct Raw;
 
@@ -136,7 +137,7 @@ impl Format for Raw {
 #[derive(Debug)]
 pub struct Json {
     accel: Accel,
-    /// The program's own process; records of others say whose they are.
+    /// The program's process. Records of other processes have a process ID.
     main: Option<u32>,
 }
 
@@ -221,7 +222,7 @@ pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Records as the kernel writes them.
+    /// Records in the format of the kernel.
     pub(crate) fn records(words: &[[u64; 3]]) -> Vec<u8> {
         words
             .iter()
@@ -240,7 +241,7 @@ pub(crate) mod tests {
     ];
 
     #[test]
-    fn raw_is_branches_and_nothing_else() {
+    fn raw_has_only_branches() {
         let mut out = Vec::new();
         Raw.records(1, Records::new(&records(SAMPLE), Scope::User), &mut out);
         Raw.summary(&Summary::default(), &mut out);
@@ -254,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_return_from_the_kernel_counts_unless_the_scope_is_the_program() {
+    fn returns_from_the_kernel_belong_to_all_scopes_except_user() {
         let bytes = records(SAMPLE);
         let back = Record::Branch {
             from: 0xFFFF_FFFF_8100_0000,
@@ -305,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_the_standard_library_does() {
+    fn numbers_are_formatted_like_the_standard_library() {
         for value in [0, 9, 10, 0xF, 0x10, 12_345_678_901, u64::MAX] {
             let mut out = Vec::new();
             push_decimal(&mut out, value);

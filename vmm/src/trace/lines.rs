@@ -1,8 +1,8 @@
 //! Source lines of an ELF file, from its debugging information.
 //!
-//! The guest may have written the file. It is read, not mapped, since a file that becomes shorter
-//! must not end in SIGBUS; and no other file that it names (split DWARF) is opened, since that
-//! could be a pipe, or a device.
+//! The guest may have written the file. It is read, not mapped: the access to a mapped file that
+//! becomes shorter raises SIGBUS. Other files that it names (split DWARF) are not opened: they could
+//! be pipes or devices.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 use object::{Object, ObjectSection, ReadCache};
 
-/// The most debugging information that is read from one file, in bytes.
+/// Maximum size in bytes of the debugging information that is read from one file.
 const MAX_SIZE: u64 = 512 << 20;
 
-/// What lines need. The rest of DWARF describes types, variables and macros.
+/// The sections that describe lines. The others describe types, variables and macros.
 const SECTIONS: [SectionId; 11] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Reads them from `file`, if it has any.
+    /// Reads the lines of `file`; `None` if it has none.
     pub fn read(file: &File) -> Option<Self> {
         let cache = ReadCache::new(file);
         let object = object::File::parse(&cache).ok()?;
@@ -62,7 +62,7 @@ impl Lines {
         Context::from_dwarf(dwarf.ok()?).ok().map(Self)
     }
 
-    /// Source file and line of `address`, as the file counts addresses.
+    /// Source file and line of `address`, an address in the file.
     pub fn find(&self, address: u64) -> Option<(String, u32)> {
         let location = self.0.find_location(address).ok()??;
         Some((
@@ -72,13 +72,13 @@ impl Lines {
     }
 }
 
-/// A section's contents, empty if there is none; `None` if it is broken or larger than what is
-/// `left`.
+/// Returns the contents of a section, which are empty if the file has no such section; `None` if the
+/// section is malformed or larger than `left`.
 fn section<'a>(object: &impl Object<'a>, name: &str, left: &mut u64) -> Option<Arc<[u8]>> {
     let Some(section) = object.section_by_name(name) else {
         return Some(Arc::from([]));
     };
-    // Decompression never gives more than this.
+    // Decompression returns at most this size.
     let size = section.compressed_file_range().ok()?.uncompressed_size;
     *left = left.checked_sub(size)?;
     section.uncompressed_data().ok().map(Arc::from)

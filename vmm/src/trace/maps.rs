@@ -1,4 +1,4 @@
-//! The mappings of a process, as `/proc/PID/maps` tells them.
+//! The mappings of a process, from the text of `/proc/PID/maps`.
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -7,17 +7,17 @@ pub struct Mapping {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// Offset in the file of `start`, in bytes.
+    /// Offset in the file of `start` in bytes.
     pub offset: u64,
-    /// What is mapped: a path, `[vdso]` and the like, or nothing.
+    /// The mapped file: a path, a name such as `[vdso]`, or nothing.
     pub name: String,
 }
 
-/// Longer names are no paths (`PATH_MAX` of Linux).
+/// Maximum length of a path in bytes (`PATH_MAX` of Linux). Longer names are no paths.
 const MAX_NAME: usize = 4096;
 
-/// The executable mappings in the text of `/proc/PID/maps`, by address. Lines that make no sense
-/// are left out.
+/// Returns the executable mappings in the text of `/proc/PID/maps`, sorted by address. Malformed
+/// lines are ignored.
 pub fn parse(text: &[u8]) -> Vec<Mapping> {
     let text = String::from_utf8_lossy(text);
     let mut mappings: Vec<Mapping> = text.lines().filter_map(parse_line).collect();
@@ -43,7 +43,7 @@ fn parse_line(line: &str) -> Option<Mapping> {
     (executable && name.len() <= MAX_NAME).then_some(mapping)
 }
 
-/// The mapping that holds `address`.
+/// Returns the mapping that contains `address`. `mappings` are sorted by address.
 pub fn find(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = mappings.partition_point(|m| m.start <= address);
     mappings
@@ -76,7 +76,7 @@ junk
     }
 
     #[test]
-    fn a_name_is_a_path_at_most() {
+    fn a_name_is_not_longer_than_a_path() {
         let line = |len| format!("1000-2000 r-xp 0 0:0 0 /{}", "x".repeat(len));
         assert_eq!(parse(line(MAX_NAME - 1).as_bytes()).len(), 1);
         assert_eq!(parse(line(MAX_NAME).as_bytes()), []);

@@ -1,5 +1,4 @@
-//! What an ELF file says about its code: functions, stubs of the procedure linkage table, and
-//! source lines.
+//! The symbols of an ELF file: functions, stubs of the procedure linkage table, and source lines.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,11 +12,10 @@ use object::{
 use super::lines::Lines;
 use crate::root::Root;
 
-/// Where separate debug files lie, by build ID.
+/// Directory of separate debug files, by build ID.
 const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";
 
-/// Files that are larger, in bytes, have no symbols for us: a symbol table could take as much
-/// memory.
+/// Maximum size of a file in bytes. Its symbol table could take as much memory.
 const MAX_FILE: u64 = 4 << 30;
 
 /// A function.
@@ -26,11 +24,11 @@ struct Function {
     start: u64,
     /// First address after it.
     end: u64,
-    /// Range of its name in `names`.
+    /// Range of its name in `ObjectFile::names`.
     name: (u32, u32),
 }
 
-/// A loaded segment, by which an offset in the file becomes an address.
+/// A loaded segment, which maps offsets in the file to addresses.
 #[derive(Debug)]
 struct Segment {
     offset: u64,
@@ -42,7 +40,7 @@ struct Segment {
 #[derive(Default)]
 pub struct ObjectFile {
     segments: Vec<Segment>,
-    /// By start address, disjoint where their sizes say so.
+    /// Sorted by start address. They can overlap if the file says so.
     functions: Vec<Function>,
     names: String,
     lines: Option<Lines>,
@@ -57,7 +55,7 @@ impl std::fmt::Debug for ObjectFile {
 }
 
 impl ObjectFile {
-    /// Reads the ELF file at `path` inside `root`; `None` if there is none.
+    /// Reads the ELF file at `path` inside `root`; `None` if it is not an ELF file.
     pub fn open(root: &Root, path: &Path) -> Option<Self> {
         let file = root.open_file(path).ok().filter(is_suitable)?;
         let mut this = Self::default();
@@ -74,8 +72,8 @@ impl ObjectFile {
         Some(this)
     }
 
-    /// Reads the kernel at `path` of the host, whose addresses are as the file counts them; `None`
-    /// if it has no functions, as a bzImage has none.
+    /// Reads the kernel at `path` of the host; `None` if the file has no functions, like a bzImage.
+    /// The kernel runs at the addresses in the file.
     pub fn of_kernel(path: &Path) -> Option<Self> {
         let file = File::open(path).ok().filter(is_suitable)?;
         let mut this = Self::default();
@@ -85,8 +83,7 @@ impl ObjectFile {
         (!this.functions.is_empty()).then_some(this)
     }
 
-    /// Adds the symbols of `file`, and its segments if it is the one that is mapped. Returns the
-    /// build ID.
+    /// Adds the symbols of `file`, and its segments if it is the `mapped` file. Returns the build ID.
     fn read(&mut self, file: &File, mapped: bool) -> Option<Option<Vec<u8>>> {
         let cache = ReadCache::new(file);
         let object = object::File::parse(&cache).ok()?;
@@ -96,7 +93,7 @@ impl ObjectFile {
         for symbol in object.symbols().chain(object.dynamic_symbols()) {
             let code = match symbol.kind() {
                 SymbolKind::Text => true,
-                // Hand-written entry points often have no type.
+                // Entry points in assembly language often have no type.
                 SymbolKind::Unknown | SymbolKind::Label => symbol
                     .section_index()
                     .and_then(|index| object.section_by_index(index).ok())
@@ -132,8 +129,8 @@ impl ObjectFile {
         });
     }
 
-    /// Names the stubs through which calls into other objects go, `puts@plt`: each jumps through a
-    /// slot of the global offset table, and the slot's relocation names the function.
+    /// Adds the stubs for calls into other objects, such as `puts@plt`. Each jumps through a slot of
+    /// the global offset table, and the slot's relocation has the name of the function.
     fn add_linkage_stubs<'a>(&mut self, object: &impl Object<'a>) {
         let Some(table) = object.dynamic_symbol_table() else {
             return;
@@ -167,9 +164,10 @@ impl ObjectFile {
         }
     }
 
-    /// Sorts, and lets functions without a size reach to the next one.
+    /// Sorts the functions. A function without a size extends to the next one.
     fn finish(&mut self) {
-        // Of several names for one address the one with a size is best, then the first by name.
+        // Of several names for one address, a name with a size comes first, then the alphabet
+        // decides.
         let names = &self.names;
         let name = |f: &Function| {
             names
@@ -193,19 +191,18 @@ impl ObjectFile {
         }
     }
 
-    /// The address, as the file counts, of what lies at `offset` in the file.
+    /// The address that the segment with `offset` in the file maps it to.
     pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
         let segment = self
             .segments
             .iter()
             .find(|s| offset.wrapping_sub(s.offset) < s.size)?;
-        // A file can say anything: a segment that wraps around wraps around.
+        // The file can be malformed, so that the sum wraps.
         let distance = offset.wrapping_sub(segment.offset);
         Some(segment.address.wrapping_add(distance))
     }
 
-    /// The function that holds `address`: its name as the compiler made it, and the offset inside
-    /// it.
+    /// The function that contains `address`: its mangled name, and the offset in it.
     pub fn function(&self, address: u64) -> Option<(&str, u64)> {
         let after = self.functions.partition_point(|f| f.start <= address);
         let function = self
@@ -224,7 +221,7 @@ impl ObjectFile {
     }
 }
 
-/// By its flags: in a separate debug file the section has no contents, but still these.
+/// Returns whether a section has code, by its flags: in a separate debug file it has no contents.
 fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
     match section.flags() {
         SectionFlags::Elf { sh_flags, .. } => sh_flags.contains(elf::SHF_EXECINSTR),
@@ -262,7 +259,8 @@ fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
     )))
 }
 
-/// The `jmp *slot(%rip)` instructions in `code` at `start`: slot and address of the jump.
+/// Finds the `jmp *slot(%rip)` instructions in `code` at `start`. Returns the addresses of the slot
+/// and of the jump.
 fn linkage_jumps(code: &[u8], start: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
     code.windows(6).enumerate().filter_map(move |(i, bytes)| {
         let displacement = bytes.strip_prefix(&[0xFF, 0x25])?.first_chunk()?;
@@ -297,7 +295,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn functions_and_lines_of_this_very_program() {
+    fn functions_and_lines_of_this_program() {
         let line = a_function_of_this_test();
         let file = own();
         let index = file
@@ -312,8 +310,8 @@ pub(crate) mod tests {
         assert!(name.contains("a_function_of_this_test"));
         assert_eq!(offset, 0);
         assert_eq!(file.function(address + 1).unwrap().1, 1);
-        // Some instruction of it is on the line that it returned; others may be inlined from
-        // elsewhere.
+        // At least one instruction is on the line that the function returned. Others may be inlined
+        // from elsewhere.
         let function = file.functions[index].clone();
         let mut lines = (function.start..function.end).filter_map(|a| file.line(a));
         assert!(lines.any(|(path, n)| path.ends_with("object_file.rs") && n.abs_diff(line) <= 2));
@@ -321,7 +319,7 @@ pub(crate) mod tests {
 
     #[test]
     fn functions_of_a_stripped_library_have_linkage_stubs() {
-        // `malloc@plt` or its like: every dynamic program calls something of the C library.
+        // Such as `malloc@plt`: every dynamic program calls the C library.
         let file = own();
         let stubs = file.names.contains("@plt");
         let root = Root::open(Path::new("/")).unwrap();
@@ -339,7 +337,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_kernel_is_any_file_of_the_host_with_functions() {
+    fn a_kernel_is_a_file_of_the_host_with_functions() {
         let file = ObjectFile::of_kernel(&std::env::current_exe().unwrap()).unwrap();
         assert_eq!(file.functions, own().functions);
         assert!(file.lines.is_some());

@@ -1,4 +1,4 @@
-//! From an address in a process to words for it.
+//! Labels for addresses: function and offset, file and line.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,16 +10,17 @@ use super::maps::{self, Mapping};
 use super::object_file::ObjectFile;
 use crate::root::Root;
 
-/// Where the kernel's half of the address space begins.
+/// Start of the kernel's half of the address space.
 const KERNEL: u64 = 1 << 63;
-/// The one page in there that belongs to the program, for system calls as they once were.
+/// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
-/// Processes whose mappings are kept, and labels that are kept for each: beyond, they are made
-/// anew.
+/// Maximum number of processes whose mappings are kept. When it is reached, all are dropped.
 const MAX_PROCESSES: usize = 16;
+/// Maximum number of labels that are kept for a process. When it is reached, all are dropped.
 const MAX_LABELS: usize = 1 << 18;
-/// The same for the bytes of a process's labels, and for the files whose symbols are kept.
+/// Maximum size in bytes of the labels of a process. When it is reached, all are dropped.
 const MAX_TEXT: usize = 64 << 20;
+/// Maximum number of files whose symbols are kept. When it is reached, all are dropped.
 const MAX_FILES: usize = 1 << 10;
 
 /// Labels of addresses that were looked up.
@@ -32,7 +33,7 @@ struct Labels {
 }
 
 impl Labels {
-    /// The label of `address`, which `make` appends to a text if it is not there yet.
+    /// Returns the label of `address`. If it is not kept, `make` appends it to a text.
     #[inline]
     fn get(&mut self, address: u64, make: impl FnOnce(&mut String)) -> &str {
         let (start, end) = match self.ranges.get(&address) {
@@ -52,7 +53,7 @@ impl Labels {
         let start = self.text.len();
         make(&mut self.text);
         let range = (start as u32, self.text.len() as u32);
-        // What has no label now may have one later.
+        // An address without a label may get one when its mapping is known.
         if range.0 < range.1 {
             self.ranges.insert(address, range);
         }
@@ -65,7 +66,7 @@ impl Labels {
     }
 }
 
-/// What is known of one process.
+/// The mappings and labels of a process.
 #[derive(Debug, Default)]
 struct Process {
     pid: u32,
@@ -73,13 +74,13 @@ struct Process {
     labels: Labels,
 }
 
-/// The files that are mapped.
+/// The mapped files.
 #[derive(Debug)]
 struct Files {
     root: Root,
-    /// Source files below it are named relative to it.
+    /// Source files below this directory are named relative to it.
     cwd: PathBuf,
-    /// By their path in the guest; `None` if they have no symbols.
+    /// Symbols by path in the guest; `None` if a file has no symbols.
     files: HashMap<String, Option<ObjectFile>>,
 }
 
@@ -87,16 +88,17 @@ struct Files {
 #[derive(Debug)]
 pub struct Symbolizer {
     files: Files,
-    /// The guest's kernel, if it has symbols, and labels of its addresses.
+    /// The guest's kernel, if its file has symbols.
     kernel: Option<ObjectFile>,
+    /// Labels of the kernel's addresses.
     kernel_labels: Labels,
-    /// The process whose addresses were asked for last.
+    /// The process of the last address.
     current: Process,
     others: HashMap<u32, Process>,
 }
 
 impl Symbolizer {
-    /// Looks files up below `root`, for a program that was started in `cwd`.
+    /// Looks up files below `root` for a program that runs in `cwd`.
     pub fn new(root: Root, cwd: &Path) -> Self {
         Self {
             files: Files {
@@ -111,17 +113,17 @@ impl Symbolizer {
         }
     }
 
-    /// Names the kernel's addresses by the symbols of `kernel`, the file that was booted.
+    /// Sets the symbols of the guest's kernel.
     pub fn set_kernel(&mut self, kernel: ObjectFile) {
         self.kernel = Some(kernel);
         self.kernel_labels.clear();
     }
 
-    /// Learns the mappings of process `pid` from the text of its `/proc/PID/maps`.
+    /// Sets the mappings of process `pid` from the text of `/proc/PID/maps`.
     pub fn set_maps(&mut self, pid: u32, text: &[u8]) {
         let process = self.enter(pid);
         let mappings = maps::parse(text);
-        // Labels stay valid when mappings are only added: what had no mapping has no label.
+        // Labels stay valid when mappings are only added: an address without a mapping has no label.
         let kept = |old: &Mapping| maps::find(&mappings, old.start) == Some(old);
         if !process.mappings.iter().all(kept) {
             process.labels.clear();
@@ -145,8 +147,8 @@ impl Symbolizer {
         &mut self.current
     }
 
-    /// The words for `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if there are
-    /// none.
+    /// The label of `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if the address
+    /// has none.
     #[inline]
     pub fn label(&mut self, pid: u32, address: u64) -> &str {
         if address >= KERNEL && !VSYSCALL.contains(&address) {
@@ -169,7 +171,7 @@ impl Symbolizer {
 }
 
 impl Files {
-    /// Appends the words for `address`, which lies in `mapping`.
+    /// Appends the label of `address`, which is in `mapping`.
     fn describe(&mut self, out: &mut String, mapping: &Mapping, address: u64) {
         if !self.files.contains_key(&mapping.name) {
             let path = mapping
@@ -190,7 +192,7 @@ impl Files {
     }
 }
 
-/// Appends the words for an address of the kernel.
+/// Appends the label of an address of the kernel.
 fn describe_kernel(out: &mut String, kernel: Option<&ObjectFile>, address: u64) {
     // Writing to a `String` does not fail.
     if let Some((name, distance)) = kernel.and_then(|file| file.function(address)) {
@@ -202,7 +204,7 @@ fn describe_kernel(out: &mut String, kernel: Option<&ObjectFile>, address: u64) 
     }
 }
 
-/// Appends the words for `address`, which lies in `mapping` of `file`.
+/// Appends the label of `address`, which is in `mapping` of `file`.
 fn describe(
     out: &mut String,
     mapping: &Mapping,
@@ -210,7 +212,7 @@ fn describe(
     address: u64,
     cwd: &Path,
 ) {
-    // The guest says where its mappings are: an offset can be anything.
+    // The guest chooses the mappings, so the offset can have any value.
     let offset = (address - mapping.start).wrapping_add(mapping.offset);
     let module = mapping.name.rsplit('/').next().unwrap_or_default();
     let in_file = file.and_then(|f| Some((f, f.address_of_offset(offset)?)));
@@ -237,7 +239,7 @@ fn describe(
     }
 }
 
-/// The name as it stands in the source, for Rust and C++.
+/// The name in the source, for Rust and C++.
 fn demangle(name: &str) -> String {
     let (name, suffix) = match name.strip_suffix("@plt") {
         Some(name) => (name, "@plt"),
@@ -260,12 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn this_test_finds_itself() {
+    fn a_test_finds_its_own_function() {
         let mut symbols = symbolizer();
         symbols.set_maps(1, &own_maps());
-        let address = this_test_finds_itself as fn() as usize as u64;
+        let address = a_test_finds_its_own_function as fn() as usize as u64;
         let label = symbols.label(1, address).to_owned();
-        assert!(label.contains("this_test_finds_itself+0x0"), "{label}");
+        assert!(
+            label.contains("a_test_finds_its_own_function+0x0"),
+            "{label}"
+        );
         assert!(label.contains("symbols.rs:"), "{label}");
         assert_eq!(symbols.label(1, address), label, "from the cache");
     }
@@ -281,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_guest_has_bounds() {
+    fn memory_for_a_hostile_guest_is_bounded() {
         let mut symbols = symbolizer();
         for n in 0..MAX_FILES * 2 {
             symbols.set_maps(
@@ -291,7 +296,7 @@ mod tests {
             assert_eq!(symbols.label(1, 0x1000), format!("{n}+0x0"));
             assert!(symbols.files.files.len() <= MAX_FILES);
         }
-        // As many mappings as a message holds, twice: in no more than linear time.
+        // As many mappings as a message can have, twice, take linear time.
         let many: String = (0..200_000)
             .map(|n| format!("{n:x}-{:x} r-xp 0 0 0\n", n + 1))
             .collect();

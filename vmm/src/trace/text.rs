@@ -1,4 +1,4 @@
-//! The format that people read.
+//! The format of a trace for people.
 
 use std::io::Write as _;
 
@@ -8,16 +8,16 @@ use super::symbols::Symbolizer;
 /// Hexadecimal digits of a user-mode address.
 const ADDRESS_DIGITS: u32 = 12;
 
-/// One branch a line: from and to, each as address and words.
+/// One branch a line: from and to, each with an address and a label.
 #[derive(Debug)]
 pub struct Text {
     symbols: Symbolizer,
-    /// The process whose records were the last.
+    /// The process of the last records.
     pid: Option<u32>,
 }
 
 impl Text {
-    /// A trace of processes that `symbols` names.
+    /// An empty trace, with the labels of `symbols`.
     pub fn new(symbols: Symbolizer) -> Self {
         Self { symbols, pid: None }
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_has_addresses_of_its_own() {
+    fn kernel_addresses_are_labelled() {
         let root = Root::open(Path::new("/")).unwrap();
         let mut text = Text::new(Symbolizer::new(root, Path::new("/")));
         let (user, kernel) = (0x40_1000, 0xFFFF_FFFF_8100_0000);
