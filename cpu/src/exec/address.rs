@@ -1,5 +1,6 @@
-//! Address operations: memory operands outside 64-bit addressing, where the effective address is
-//! truncated, and outside 64-bit mode, where segments have limits and types (SDM Vol. 3A 5.3, 5.5).
+//! Address operations: they compute the address of a memory operand where it is truncated (address
+//! sizes of 16 and 32 bits) or where its segment has a limit and a type (outside 64-bit mode; SDM
+//! Vol. 3A 5.3, 5.5).
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
@@ -30,7 +31,7 @@ pub(crate) fn access(insn: &Instruction) -> u32 {
     size | if written { WRITE } else { 0 }
 }
 
-/// The address operation for a memory operand.
+/// Selects the address operation for a memory operand.
 pub(crate) fn select(insn: &Instruction, code: CodeSize) -> Handler {
     let lea = insn.mnemonic() == Mnemonic::Lea;
     match (code, lea) {

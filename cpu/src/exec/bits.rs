@@ -13,8 +13,8 @@ const BTS: u8 = 1;
 const BTR: u8 = 2;
 const BTC: u8 = 3;
 
-/// The operand after the test of bit `n`, whose old value goes to CF. The other flags are undefined
-/// or kept: they stay.
+/// Copies bit `n` to CF, and returns the operand after the instruction. It keeps the other flags,
+/// which the manual leaves undefined or unaffected.
 #[inline(always)]
 fn test<const KIND: u8, T: Int>(cpu: &mut Cpu, a: T, n: u64) -> T {
     let mask = 1u64 << (n & u64::from(T::BITS - 1));
@@ -103,7 +103,7 @@ fn popcnt<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// What a byte adds to a remainder: the polynomial 11EDC6F41H, bits in reverse order.
+/// The remainder of each byte by the polynomial 11EDC6F41H, bits in reverse order.
 const CRC32C: [u32; 256] = {
     let mut table = [0; 256];
     let mut i = 0;

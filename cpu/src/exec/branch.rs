@@ -16,9 +16,7 @@ fn take(cpu: &mut Cpu, target: u64) -> Exec {
     Ok(Flow::Branch)
 }
 
-/// The target of a direct branch, truncated to the operand size. Direct branches in 64-bit mode
-/// stay within 2 GBytes of canonical code; one that leaves the canonical range is caught like any
-/// other.
+/// The target of a direct branch, truncated to the operand size.
 #[inline(always)]
 fn direct<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
     let target = T::from_u64(cpu.gpr[reg::BLOCK as usize].wrapping_add(insn.imm)).zext();

@@ -23,8 +23,8 @@ const CR0_BITS: u64 = cr0::PE
     | cr0::CD
     | cr0::PG;
 
-/// The bits of CR4 that the CPU models have. VME and PVI, which matter to virtual-8086 mode, are
-/// not among them.
+/// The bits of CR4 that the CPU models have. VME and PVI are missing, since there is no
+/// virtual-8086 mode.
 const CR4_BITS: u64 = cr4::TSD
     | cr4::DE
     | cr4::PSE
@@ -90,7 +90,7 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
 }
 
 fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
-    // PAE is what IA-32e paging is built on.
+    // IA-32e paging requires PAE (SDM Vol. 3A 9.8.5).
     if value & !CR4_BITS != 0 || (cpu.is_ia32e() && value & cr4::PAE == 0) {
         return Err(cpu.gp(0));
     }
@@ -108,8 +108,8 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     Ok(())
 }
 
-/// Loads the PDPTE registers if `sys`, the state after the instruction, is one of PAE paging;
-/// #GP(0) for reserved bits (SDM Vol. 3A 4.4.1).
+/// Loads the PDPTE registers if `sys`, the state after the instruction, uses PAE paging. Reserved
+/// bits raise #GP(0) (SDM Vol. 3A 4.4.1).
 fn load_pdptes(cpu: &mut Cpu, sys: &mut SystemState) -> Result<(), Abort> {
     if paging::is_pae(sys) {
         sys.pdpte = pdptes(cpu, sys.cr3)?;
@@ -161,7 +161,8 @@ fn from_cr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// The operand is 64 bits wide in 64-bit mode and 32 elsewhere, whatever the prefixes say.
+/// The source operand. It has 64 bits in 64-bit mode and 32 bits elsewhere; prefixes do not change
+/// that.
 fn source(cpu: &Cpu, insn: &Insn) -> u64 {
     if cpu.code64 {
         cpu.r(insn.src)

@@ -40,7 +40,7 @@ fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, A
     }
     let d = cpu.descriptor(selector, vector::GP)?;
     match d.system_type() {
-        // Call gates are the only system descriptors that can be jumped to: there are no task
+        // Call gates are the only system descriptors that are a target: this processor has no task
         // switches.
         Some(system::CALL_GATE) => through_gate(cpu, selector, call),
         Some(system::CALL_GATE_16) if !cpu.is_ia32e() => through_gate(cpu, selector, call),
@@ -122,7 +122,7 @@ fn with_rpl(mut segment: Segment, cpl: u8) -> Segment {
     segment
 }
 
-/// Goes to `ip` in `cs`.
+/// Continues at `ip` in `cs`.
 fn enter(cpu: &mut Cpu, insn: &Insn, cs: Segment, cpl: u8, ip: u64) -> Exec {
     let from = cpu.linear_ip(cpu.this_rip(insn));
     cpu.sys.seg[sreg::CS] = cs;
@@ -151,8 +151,8 @@ fn call<T: Int>(cpu: &mut Cpu, insn: &Insn, selector: u16, ip: u64) -> Exec {
     enter(cpu, insn, t.cs, t.cpl, t.ip)
 }
 
-/// Pushes the return address of a far CALL in words of `T`. An inner level has a stack of its own,
-/// to which the old stack pointer and so many `parameters` go first.
+/// Pushes the return address of a far CALL in words of `T`. A CALL to an inner level switches the
+/// stack, and first pushes the old stack pointer and copies `parameters` words.
 fn push_return<T: Int>(
     cpu: &mut Cpu,
     insn: &Insn,
@@ -279,8 +279,8 @@ fn retf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     enter(cpu, insn, cs, cpl, ip)
 }
 
-/// IRET (SDM Vol. 2A, IRET). Virtual-8086 mode and tasks to return to are not there: #GP(0), as for
-/// NT in IA-32e mode.
+/// IRET (SDM Vol. 2A, IRET). This processor has no virtual-8086 mode and no task switches: a return
+/// to either raises #GP(0), as NT does in IA-32e mode.
 fn iret<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     // NMIs are unblocked even if the instruction faults (SDM Vol. 3A 6.7.1).
     if cpu.nmi_blocked {
@@ -331,8 +331,8 @@ fn iret<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     enter(cpu, insn, cs, cpl, ip)
 }
 
-/// The flags that IRET loads: what may change depends on the level that executes it, not on the one
-/// it returns to.
+/// The flags that IRET loads. They depend on the level that executes it, not on the level to which
+/// it returns.
 fn returned_flags<T: Int>(cpu: &Cpu) -> u64 {
     let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT;
     if T::BYTES > 2 {
@@ -381,9 +381,9 @@ fn bound<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// INT1: #DB as hardware raises it, without a look at the gate's DPL and with DR6 as it is. A trap
-/// that MOV SS has left must not follow it: that would be a second #DB, at the first instruction of
-/// the handler.
+/// INT1 raises #DB as hardware does: it does not check the gate's DPL, and leaves DR6 unchanged. It
+/// drops a trap that MOV SS has held, which would raise a second #DB at the first instruction of the
+/// handler.
 fn int1(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let flow = cpu.software_interrupt(insn, vector::DB, Source::Exception)?;
     cpu.drop_debug_trap();

@@ -8,7 +8,7 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 
-/// Length of the area; what is beyond the last register is not touched.
+/// Length of the area in bytes. FXSAVE does not write the bytes after the last register.
 const AREA: usize = 512;
 /// Offset of ST0/MM0.
 const ST: usize = 32;
@@ -27,7 +27,7 @@ fn area(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
     Ok(la)
 }
 
-/// How many XMM registers there are.
+/// Number of XMM registers in this mode.
 fn xmm_count(cpu: &Cpu) -> usize {
     if cpu.code64 {
         cpu.xmm.len()

@@ -11,7 +11,7 @@ use crate::state::{gpr, rflags};
 
 const AX: u8 = gpr::RAX as u8;
 const DX: u8 = gpr::RDX as u8;
-/// AH, where the upper half of byte products and the remainder of byte quotients go.
+/// AH, which receives the upper half of byte products and the remainder of byte divisions.
 const AH: u8 = reg::HIGH8;
 
 /// Where the upper half of a product or dividend is: AH for bytes, else rDX.
@@ -125,7 +125,7 @@ fn divide_error(cpu: &mut Cpu) -> Abort {
     cpu.exception(vector::DE, None)
 }
 
-/// DIV. The flags are undefined: they stay.
+/// DIV. It keeps the flags, which the manual leaves undefined.
 fn div<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let d = operand::<T>(cpu, insn)?.zext();
     let (hi, lo) = (cpu.r::<T>(upper::<T>()).zext(), cpu.r::<T>(AX).zext());
@@ -145,7 +145,7 @@ fn div<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// IDIV. The flags are undefined: they stay.
+/// IDIV. It keeps the flags, which the manual leaves undefined.
 fn idiv<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let d = i128::from(operand::<T>(cpu, insn)?.sext() as i64);
     let hi = i128::from(cpu.r::<T>(upper::<T>()).sext() as i64);

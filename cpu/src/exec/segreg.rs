@@ -1,4 +1,4 @@
-//! Segment registers: loading and storing them, and asking about selectors.
+//! Segment registers: loads, stores, and the instructions that test a selector.
 
 use iced_x86::Code;
 
@@ -90,7 +90,8 @@ fn load_pointer<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// The descriptor that a program asks about, if it may know of it.
+/// The descriptor of a selector that a program tests, if its privilege allows the program to see
+/// it.
 fn visible(cpu: &mut Cpu, selector: u16) -> Result<Option<Descriptor>, Abort> {
     if is_null(selector) {
         return Ok(None);
@@ -105,7 +106,7 @@ fn set_zf(cpu: &mut Cpu, zf: bool) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Whether a descriptor is one of a segment: code, data, LDT or TSS.
+/// Whether a descriptor has a limit: a code, data, LDT or TSS segment.
 fn has_limit(ty: Option<u8>, ia32e: bool) -> bool {
     match ty {
         None | Some(system::LDT | system::TSS_AVAILABLE | system::TSS_BUSY) => true,
@@ -154,7 +155,7 @@ fn verw(cpu: &mut Cpu, insn: &Insn) -> Exec {
     set_zf(cpu, found.is_some_and(Descriptor::is_writable))
 }
 
-/// ARPL: raises the RPL of a selector to that of its caller's.
+/// ARPL: raises the RPL of a selector to that of the caller's selector.
 fn arpl(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
     let caller = cpu.r::<u16>(insn.src) & 3;

@@ -1,7 +1,7 @@
 //! Shifts and rotates (SDM Vol. 2B, SAL/SAR/SHL/SHR, RCL/RCR/ROL/ROR, SHLD, SHRD).
 //!
-//! OF is defined for counts of one only; for others it is computed by the same formula, as
-//! processors do.
+//! The manual defines OF for a count of one only. For other counts processors compute it by the same
+//! formula, and so does this file.
 
 use std::marker::PhantomData;
 

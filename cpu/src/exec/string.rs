@@ -1,8 +1,7 @@
 //! String instructions: MOVS, STOS, LODS, CMPS, SCAS, with REP.
 //!
-//! A repeated instruction is one operation, but it gives way to interrupts: after [`CHUNK`]
-//! iterations it stops with RIP still on itself, as the manual allows between any two (SDM Vol. 2B,
-//! REP).
+//! A repeated instruction is one operation, which can be interrupted: after [`CHUNK`] iterations it
+//! stops and leaves RIP unchanged, as the manual allows after each iteration (SDM Vol. 2B, REP).
 
 use iced_x86::Code;
 
@@ -15,7 +14,7 @@ use crate::state::flags::{Int, Lazy};
 use crate::state::gpr::{RAX, RCX, RDI, RSI};
 use crate::state::rflags;
 
-/// Iterations of a repeated instruction between two looks at what is pending.
+/// Iterations of a repeated instruction between two checks for pending interrupts.
 const CHUNK: u64 = 1 << 16;
 
 /// What one iteration does; `false` ends the repetition early (CMPS and SCAS).
@@ -28,7 +27,7 @@ trait Step {
     /// if no iteration completes.
     const CLEARS: bool = false;
     fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort>;
-    /// As many iterations as can be done at once, at most `n`; 0 if none can.
+    /// Executes up to `n` iterations at once. Returns their number, which can be 0.
     #[inline(always)]
     fn bulk<T: Int>(_: &mut Cpu, _: &Insn, _: u64) -> u64 {
         0
@@ -162,7 +161,7 @@ impl Step for Lods {
     }
 }
 
-/// Compares, sets the flags, and tells whether REPE or REPNE goes on.
+/// Compares and sets the flags. Returns whether REPE or REPNE continues.
 #[inline(always)]
 fn compare<T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T) -> bool {
     cpu.flags = Lazy::sub(a, b, T::from_u64(a.zext().wrapping_sub(b.zext())));
@@ -174,7 +173,7 @@ impl Step for Cmps {
     const DI: bool = true;
     const SI: bool = true;
 
-    // Intel's processors load the second operand first, which shows if both fault.
+    // Intel's processors load the second operand first, which decides the fault if both fault.
     #[inline(always)]
     fn step<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<bool, Abort> {
         let to = destination::<T>(cpu, insn, false)?;
@@ -240,8 +239,8 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if insn.aux == 32 {
         clear_upper::<S>(cpu, insn);
     }
-    // CMPS and SCAS write the flags when they complete: a fault or trap finds what they were before
-    // (SDM Vol. 2B, REP).
+    // CMPS and SCAS write the flags when they complete. A fault or trap finds the flags of before
+    // the instruction (SDM Vol. 2B, REP).
     let flags = cpu.flags;
     // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
     let chunk = if cpu.pending_work.contains(PendingWork::TRAP) {

@@ -10,10 +10,10 @@ use crate::processor::pending_work::PendingWork;
 use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
 use crate::state::{efer, gpr, rflags};
 
-/// What SYSRET takes from R11: everything but RF and VM (SDM Vol. 2B, SYSRET).
+/// The flags that SYSRET loads from R11: all except RF and VM (SDM Vol. 2B, SYSRET).
 const SYSRET_FLAGS: u64 = 0x3C_7FD7;
 
-/// Goes to `rip` at `cpl`; the stack selector follows the code selector at a distance of 8.
+/// Continues at `rip` with `cpl`. The stack selector is the code selector plus 8.
 fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip: u64) -> Exec {
     let from = cpu.linear_ip(cpu.this_rip(insn));
     let cs = (cs & !3) | u16::from(cpl);
@@ -28,7 +28,7 @@ fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip:
 }
 
 fn syscall(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    // Intel has it in 64-bit mode only.
+    // Intel's processors have SYSCALL in 64-bit mode only.
     if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
         return Err(cpu.ud());
     }

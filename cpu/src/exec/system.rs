@@ -11,10 +11,12 @@ use crate::processor::platform::Signals;
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
 use crate::state::{TableRegister, cr4, rflags};
 
-/// Which of the two registers that describe a table in linear memory.
+/// Selects GDTR in [`table`].
 const GDT: u8 = 0;
+/// Selects IDTR in [`table`].
 const IDT: u8 = 1;
 
+/// The register of a descriptor table.
 fn table<const T: u8>(cpu: &mut Cpu) -> &mut TableRegister {
     if T == GDT {
         &mut cpu.sys.gdtr
@@ -83,7 +85,7 @@ fn invlpg(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// INVD, WBINVD: memory is coherent, there is no cache to write back.
+/// INVD, WBINVD: this processor has no cache to write back.
 fn privileged_nop(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.require_cpl0()?;
     Ok(Flow::Next)
@@ -106,7 +108,7 @@ fn hlt(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// Whether the program may change IF: CPL is not above IOPL.
+/// Whether the program may change IF: CPL <= IOPL.
 fn may_change_if(cpu: &Cpu) -> bool {
     u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3
 }
@@ -155,7 +157,7 @@ fn wrmsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// Whether a CR4 flag keeps an unprivileged program from an instruction.
+/// Whether an instruction faults that a flag of CR4 reserves to CPL 0.
 fn forbidden(cpu: &Cpu, forbidden: bool) -> bool {
     forbidden && cpu.cpl != 0
 }

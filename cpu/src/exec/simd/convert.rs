@@ -71,7 +71,7 @@ fn from_mem<K: FromInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// CVTSS2SI and its kin.
+/// CVTSS2SI and its relatives.
 trait ToInt {
     /// The size of the integer.
     type Result: Int;
@@ -137,7 +137,7 @@ impl Float for Cvtpi2ps {
     }
 }
 
-/// The second operand's upper half is zero, which converts without raising anything.
+/// Clears the upper half of the second operand. Zero converts without an exception.
 struct LowerHalf<K>(K);
 impl<K: Float> Float for LowerHalf<K> {
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Floating-point arithmetic and comparison of SSE, SSE2 and SSE3.
 //!
-//! RCPPS and RSQRTPS approximate: their last bits are those of the host's maker.
+//! RCPPS and RSQRTPS approximate: the host's processor decides their last bits.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -72,8 +72,8 @@ pub(super) use by_immediate;
 
 by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
 
-/// HADDPS and its kin: the operation on the even elements of both operands and their odd ones. Of
-/// two NaNs the even element's is the result.
+/// HADDPS and its relatives: the operation on the even and the odd elements of both operands. Of two
+/// NaNs the result is that of the even element.
 macro_rules! horizontal {
     ($($name:ident = $base:ident, $gather:ident)*) => {$(
         struct $name;
@@ -107,8 +107,8 @@ fn doubles(a: V, b: V) -> (V, V) {
     (_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b))
 }
 
-/// ADDSUBPS and ADDSUBPD: subtracts even elements and adds odd ones. Elements that a half does not
-/// want are zeros, which raise nothing.
+/// ADDSUBPS and ADDSUBPD subtract the even elements and add the odd ones. Each step gets zeros for
+/// the other elements, which raise no exception.
 #[inline(always)]
 fn addsub<A: Float, S: Float>(csr: u32, a: V, b: V, even: V) -> (V, u32) {
     let (d, s_csr) = S::run(csr, _mm_and_si128(a, even), _mm_and_si128(b, even));
@@ -137,7 +137,7 @@ impl Float for Addsubpd {
 
 /// Where the second operand is.
 pub(super) trait Operand {
-    /// Its value. What it does not fill is zero, or is not looked at.
+    /// Its value. The rest of the vector is zero, or the kernel ignores it.
     fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort>;
 }
 
@@ -185,7 +185,7 @@ pub(super) fn arithmetic<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Ex
     execute::<F>(cpu, insn, K::run)
 }
 
-/// CMPPS and its kin. Bits 7:3 of the immediate have a meaning only for AVX.
+/// CMPPS and its relatives. Bits 7:3 of the immediate have a meaning only for AVX.
 fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 7 {
         0 => K::run::<0>(csr, a, b),
@@ -199,7 +199,7 @@ fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec 
     })
 }
 
-/// ROUNDPS and its kin. The low four bits of the immediate are the rounding control, whether MXCSR
+/// ROUNDPS and its relatives. The low four bits of the immediate are the rounding control, whether MXCSR
 /// has it instead, and whether an inexact result raises nothing.
 pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 15 {
@@ -222,7 +222,7 @@ pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn
     })
 }
 
-/// COMISS and its kin: RFLAGS and MXCSR after it.
+/// COMISS and its relatives: RFLAGS and MXCSR after it.
 trait Compare {
     fn run(csr: u32, a: V, b: V) -> (u64, u32);
 }

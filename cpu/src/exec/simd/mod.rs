@@ -1,8 +1,8 @@
-//! MMX and SSE to SSE4.2: the registers, the check whether they may be used, and the shapes
-//! of the instructions.
+//! MMX and SSE to SSE4.2: the registers, the check whether they may be used, and the forms of
+//! operands.
 //!
-//! An instruction is a *kernel*, a function of one or two vectors, and a *shape*, which fetches
-//! operands and puts the result away. An integer kernel serves the XMM and the MMX form.
+//! A kernel is a function of one or two vectors. The function of an instruction reads its operands,
+//! calls the kernel, and writes the result. An integer kernel serves the XMM and the MMX form.
 
 mod convert;
 mod float;
@@ -34,7 +34,7 @@ type V = __m128i;
 /// Types of 16 bytes for which every pattern of bits is a value.
 ///
 /// # Safety
-/// The type must be just that.
+/// Every pattern of 16 bytes must be a valid value of the type, and it must have no padding.
 unsafe trait Bits128: Copy {}
 
 macro_rules! bits128 {
@@ -58,14 +58,14 @@ fn cast<A: Bits128, B: Bits128>(a: A) -> B {
 trait Packed {
     /// On 128 bits. `a` is the destination operand.
     fn full(a: V, b: V, imm: u8) -> V;
-    /// On the low 64 bits of the operands; what it leaves in the upper half does not matter.
+    /// On the low 64 bits of the operands. The caller ignores the upper half of the result.
     #[inline(always)]
     fn half(a: V, b: V, imm: u8) -> V {
         Self::full(a, b, imm)
     }
 }
 
-/// Defines kernels: by what they do to 128 bits and, where that is not the same thing, to 64.
+/// Defines kernels by their function on 128 bits and, if that differs, on 64 bits.
 macro_rules! packed {
     ($($(#[$doc:meta])* $name:ident($a:pat, $b:pat, $i:pat) => $full:expr $(; half => $half:expr)?,)*) => {$(
         $(#[$doc])*
@@ -199,7 +199,7 @@ fn mm_mm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     mmx_result::<K>(cpu, insn, b)
 }
 
-/// The operand has the size of `T`: PUNPCKLBW and its kin read only 32 bits.
+/// The operand has the size of `T`: PUNPCKLBW and its relatives read only 32 bits.
 fn mm_mem<K: Packed, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_mmx()?;
     let b = cpu.load::<T>(cpu.ea(insn))?.zext();

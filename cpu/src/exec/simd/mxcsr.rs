@@ -16,7 +16,7 @@ const FLAGS: u32 = 0x3F;
 /// Flags of exceptions that are found in the operands, before anything is computed: IE, DE, ZE.
 const PRE: u32 = 0x7;
 const UE: u32 = 1 << 4;
-/// Flags to the left by this are masks.
+/// Distance in bits from a flag to its mask.
 const MASK_SHIFT: u32 = 7;
 const MASKS: u32 = FLAGS << MASK_SHIFT;
 /// Flush to zero.
@@ -26,7 +26,7 @@ const CONTROL: u32 = 0xE040;
 /// The bits that exist, which include DAZ: MXCSR_MASK of FXSAVE.
 pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 
-/// MXCSR as Rust expects it: no flag, everything masked, to nearest.
+/// MXCSR as Rust's code expects it: no flag set, all exceptions masked, rounding to nearest.
 pub(super) static HOST_MXCSR: u32 = 0x1F80;
 
 /// `a = insn(a, b)` on the host; the result and MXCSR after it. The block is `unsafe` to expand:
@@ -66,7 +66,7 @@ impl Cpu {
         Ok(r)
     }
 
-    /// As [`Cpu::float`] goes on where an exception is not masked, or might not be.
+    /// The rest of [`Cpu::float`] if an exception is not masked, or may not be.
     #[cold]
     #[inline(never)]
     fn unmasked<R>(
@@ -87,7 +87,7 @@ impl Cpu {
             flags = csr & (FLAGS & !UE) | tiny;
         }
         if flags & unmasked & PRE != 0 {
-            // Nothing is computed, so nothing else is found out (11.5.4).
+            // Nothing is computed, so no other exception is found (11.5.4).
             flags &= PRE;
         }
         self.mxcsr |= flags;

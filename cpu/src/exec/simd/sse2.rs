@@ -1,4 +1,4 @@
-//! Intrinsics that every x86-64 processor has, made safe to call.
+//! Intrinsics that every x86-64 processor has, as safe functions.
 
 use std::arch::x86_64;
 

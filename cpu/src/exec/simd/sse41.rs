@@ -137,7 +137,7 @@ fn blendv<K: BySign>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// PTEST: ZF and CF tell whether AND and AND NOT are zero.
+/// PTEST: ZF is set if AND is zero, CF if AND NOT is zero.
 fn ptest(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     let b: u128 = cast(second(cpu, insn)?);
@@ -249,7 +249,7 @@ fn insertps(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// MOVNTDQA: memory is cached like any other.
+/// MOVNTDQA, an ordinary load: this processor has no cache.
 fn movntdqa(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     let v = cpu.load_aligned(insn)?;
@@ -314,8 +314,8 @@ fn dot<K: Dot>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let wanted = elements::<K>(insn.imm >> 4);
     let b: u128 = cast(second(cpu, insn)?);
     let (a, b) = (cpu.xmm(insn.dst) & wanted, b & wanted);
-    // An exception that is not masked keeps the processor from the next step, and so from what it
-    // would raise.
+    // After an unmasked exception the processor does not execute the next step, whose exceptions are
+    // not raised.
     let products = cpu.float(|csr| K::products(csr, cast(a), cast(b)))?;
     cpu.float(|csr| K::sums(csr, products))?;
     let r = cpu.float(|csr| K::run(csr, cast(a), cast(b)))?;

@@ -12,7 +12,7 @@ use crate::state::flags::Lazy;
 use crate::state::gpr::{RAX, RCX, RDX};
 use crate::state::rflags;
 
-/// What the immediate asks for (4.1.1).
+/// The immediate operand (SDM Vol. 2B 4.1.1).
 #[derive(Debug, Clone, Copy)]
 struct Control(u8);
 
@@ -31,11 +31,12 @@ impl Control {
         self.0 >> 2 & 3
     }
 
-    /// The result is inverted, where `1` the second operand has elements, or everywhere.
+    /// The result is inverted.
     fn negative(self) -> bool {
         self.0 & 1 << 4 != 0
     }
 
+    /// The result is inverted only where the second operand has elements.
     fn masked(self) -> bool {
         self.0 & 1 << 5 != 0
     }

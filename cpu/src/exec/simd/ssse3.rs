@@ -8,7 +8,7 @@ use super::integer::join;
 use super::{Bits128, V, cast, mmx_and_xmm, packed};
 use crate::exec::table::{Backend, Table};
 
-/// Lane by lane.
+/// Applies `f` to each pair of lanes.
 #[inline(always)]
 pub(super) fn zip<T: Copy, const N: usize>(a: V, b: V, f: impl Fn(T, T) -> T) -> V
 where
@@ -58,7 +58,7 @@ fn palignr(high: u128, low: u128, bytes: u32) -> u128 {
     }
 }
 
-/// PMULHRSW: the product's bits 30:15, rounded. It fits but for (-1) * (-1), which wraps.
+/// PMULHRSW: the product's bits 30:15, rounded. It fits except for (-1) * (-1), which wraps.
 #[inline(always)]
 fn mulhrs(a: i16, b: i16) -> i16 {
     ((((i32::from(a) * i32::from(b)) >> 14) + 1) >> 1) as i16
@@ -73,7 +73,7 @@ fn maddubs(a: V, b: V) -> V {
     cast::<[i16; 8], V>(from_fn(|i| saturate(product(2 * i) + product(2 * i + 1))))
 }
 
-/// PSIGN: `a` with the sign of `b`.
+/// PSIGN: `a`, negated where `b` is negative, zero where `b` is zero.
 macro_rules! sign {
     ($t:ty, $n:literal, $a:expr, $b:expr) => {
         zip::<$t, $n>($a, $b, |a, b| match b {

@@ -1,4 +1,4 @@
-//! Moves between registers and memory, single elements, masks; fences and hints.
+//! Moves between registers and memory, single elements, masks of signs.
 
 use iced_x86::Code;
 

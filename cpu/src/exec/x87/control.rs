@@ -11,10 +11,10 @@ use crate::state::flags::Int;
 use crate::state::vector;
 use crate::state::{X87State, cr0, gpr};
 
-/// Bits of the control word that exist: masks, precision, rounding, and infinity control, which
-/// does nothing.
+/// Bits of the control word that exist: masks, precision, rounding, and infinity control, which has
+/// no effect.
 const CONTROL: u16 = 0x1F3F;
-/// Reads as 1.
+/// The bit that reads as 1.
 const CONTROL_ONE: u16 = 1 << 6;
 /// Status word: ES and B, which tell that an unmasked exception is pending.
 const SUMMARY: u16 = 0x8080;
@@ -201,8 +201,8 @@ fn fnstsw_ax(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// FWAIT: unlike the others it minds CR0.TS only together with CR0.MP, and not CR0.EM (SDM Vol. 3A
-/// table 2-2).
+/// FWAIT. Unlike the others it depends on CR0.TS only if CR0.MP is set, and not on CR0.EM (SDM Vol.
+/// 3A table 2-2).
 fn fwait(cpu: &mut Cpu, _: &Insn) -> Exec {
     if cpu.sys.cr0 & (cr0::MP | cr0::TS) == cr0::MP | cr0::TS {
         return Err(cpu.exception(vector::NM, None));
@@ -213,7 +213,7 @@ fn fwait(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// FNENI, FNDISI and FNSETPM did something to the 8087 and the 287.
+/// FNENI, FNDISI and FNSETPM, which have an effect on the 8087 and the 287 only.
 fn nothing(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.need_fpu()?;
     Ok(Flow::Next)

@@ -1,10 +1,10 @@
-//! Running one x87 instruction on the host's own FPU.
+//! Runs one x87 instruction on the host's FPU.
 //!
 //! FRSTOR loads the guest's FPU with its own exception masks, the instruction runs, and FNSAVE
 //! takes the state back, which also leaves the host's FPU as FNINIT does and as the ABI wants it.
 //! An unmasked exception only becomes *pending* in the FPU: the host would trap at the next waiting
-//! instruction, and FNSAVE is not one. What the processor does with registers, stack and flags in
-//! every such case is thus its own doing.
+//! instruction, and FNSAVE is not one. So registers, stack and flags are what the hardware makes of
+//! them in every case.
 
 use std::arch::{asm, global_asm};
 
@@ -86,8 +86,8 @@ impl Image {
     }
 }
 
-/// A tag word that tells empty registers (11) from the others (00), which is all that FRSTOR looks
-/// at.
+/// A tag word that distinguishes empty registers (11) from the others (00). FRSTOR ignores the rest
+/// of a tag.
 fn empty_tags(ftw: u8) -> u16 {
     let mut x = u16::from(!ftw);
     x = (x | x << 4) & 0x0F0F;

@@ -1,8 +1,9 @@
 //! The x87 FPU: instructions D8-DF, and the MMX registers that alias it.
 //!
 //! The host's FPU computes (see [`host`]). This module checks whether the FPU may be used, and
-//! handles memory operands and the control instructions. FCS and FDS are stored as zero, as by processors that
-//! have given them up, and the opcode in FOP has a plain ModRM byte for a memory operand.
+//! handles memory operands and the control instructions. FCS and FDS are stored as zero, as
+//! processors do that have deprecated them (SDM Vol. 1 8.1.8). For a memory operand FOP has a ModRM
+//! byte without addressing mode.
 
 mod control;
 mod host;
@@ -52,7 +53,7 @@ impl X87State {
         self.r[usize::from(n & 7)] = 0xFFFF << 64 | u128::from(value);
     }
 
-    /// What every MMX instruction but EMMS does: TOP is 0, and no register is empty (SDM Vol. 1
+    /// What every MMX instruction except EMMS does: TOP is 0, and no register is empty (SDM Vol. 1
     /// 9.5.1).
     #[inline(always)]
     pub(super) fn enter_mmx(&mut self) {
@@ -88,7 +89,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Notes where the last instruction that was not a control one is, for the exception handler.
+    /// Records the address and the opcode of a non-control instruction, for the exception handler.
     #[inline(always)]
     fn set_fip(&mut self, insn: &Insn, modrm: u8) {
         self.x87.fip = self.this_rip(insn);
@@ -114,9 +115,9 @@ fn conditional(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// FCOMI and its kin, which write RFLAGS: ZF, PF and CF, and clear the others (SDM Vol. 2A, FCOMI).
-/// Not so with an invalid operand whose exception is unmasked, the manual says; but processors do
-/// it then, too.
+/// FCOMI and its relatives, which write ZF, PF and CF, and clear the other flags (SDM Vol. 2A,
+/// FCOMI). With an invalid operand and an unmasked exception the manual says that they do not;
+/// processors do.
 fn compare(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let flags = host::run_register(&mut cpu.x87, insn.aux, insn.src, 0);
@@ -147,8 +148,8 @@ fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// Stores. With an unmasked exception other than an inexact result there is nothing to store (SDM
-/// Vol. 1 8.5), and memory is not accessed.
+/// Stores to memory. An unmasked exception other than an inexact result leaves nothing to store
+/// (SDM Vol. 1 8.5); memory is not accessed then.
 fn store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let la = cpu.ea(insn);
@@ -165,8 +166,8 @@ fn store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// What comes before the address operation of a store: if there is nothing to store, the segment
-/// does not matter.
+/// Runs before the address operation of a store: if there is nothing to store, the segment is not
+/// checked.
 fn try_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let before = cpu.x87;
