@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use crate::Effects;
 use crate::bus::BusDevice;
 
-/// The status is not there yet.
+/// The guest has not ended the machine yet.
 const NONE: u16 = u16::MAX;
 
-/// The exit status of the machine. Clones are the same one.
+/// The exit status of the machine. Clones share the status.
 #[derive(Debug, Clone)]
 pub struct ExitStatus(Arc<AtomicU16>);
 
@@ -17,6 +17,12 @@ impl ExitStatus {
     /// No status yet.
     pub fn new() -> Self {
         Self(Arc::new(AtomicU16::new(NONE)))
+    }
+
+    /// Sets the status, as a saved state has it.
+    pub fn restore(&self, status: Option<u8>) {
+        self.0
+            .store(status.map_or(NONE, u16::from), Ordering::Relaxed);
     }
 
     /// The status that the guest ended with, 0 to 255.
@@ -82,6 +88,10 @@ mod tests {
             port.write(0, 0, data);
             port.write(0, 0, &[42]);
             assert_eq!(status.get(), Some(expected));
+            for restored in [Some(255), None] {
+                status.restore(restored);
+                assert_eq!(status.get(), restored);
+            }
         }
     }
 }

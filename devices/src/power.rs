@@ -10,23 +10,28 @@ use crate::bus::ByteDevice;
 /// The sleep type that `\_S5` in the DSDT gives: soft off.
 pub const SLEEP_TYPE_S5: u8 = 5;
 
-/// Whether the guest has switched the machine off. Clones are the same switch.
+/// Whether the guest has switched the machine off. Clones share the switch.
 #[derive(Debug, Clone, Default)]
 pub struct PowerSwitch(Arc<AtomicBool>);
 
 impl PowerSwitch {
-    /// On.
+    /// A switch that is on.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// True once the guest has switched it off.
+    /// Sets whether the machine is off, as a saved state has it.
+    pub fn restore(&self, off: bool) {
+        self.0.store(off, Ordering::Relaxed);
+    }
+
+    /// True once the guest has switched the machine off.
     pub fn is_off(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The sleep control register and after it the sleep status register, a byte each.
+/// The sleep control register and the sleep status register, which follows it, a byte each.
 #[derive(Debug)]
 pub struct SleepRegisters(PowerSwitch);
 
@@ -73,6 +78,8 @@ mod tests {
         }
         registers.write_byte(0, 0, 1 << 5 | 5 << 2);
         assert!(switch.is_off());
+        switch.restore(false);
+        assert!(!switch.is_off());
         assert_eq!(
             [registers.read_byte(0, 0).0, registers.read_byte(0, 1).0],
             [0, 0]

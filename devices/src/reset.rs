@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::Effects;
 use crate::bus::ByteDevice;
+use crate::state::check_bits;
+use crate::{Effects, StateError};
 
-/// The reset line of the machine. Clones are the same line.
+/// The reset line of the machine. Clones share the line.
 #[derive(Debug, Clone, Default)]
 pub struct ResetLine(Arc<AtomicBool>);
 
@@ -16,9 +17,14 @@ impl ResetLine {
         Self::default()
     }
 
-    /// True once the guest has asked for a reset.
+    /// True once the guest has requested a reset.
     pub fn requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether a reset has been requested, as a saved state has it.
+    pub fn restore(&self, requested: bool) {
+        self.0.store(requested, Ordering::Relaxed);
     }
 
     fn request(&self) -> Effects {
@@ -27,7 +33,7 @@ impl ResetLine {
     }
 }
 
-/// Port 0x64 of an 8042 that has nothing but its reset line: no keyboard, no mouse.
+/// Port 0x64 of an 8042 that has only its reset line: no keyboard, no mouse.
 #[derive(Debug)]
 pub struct I8042 {
     reset: ResetLine,
@@ -36,8 +42,8 @@ pub struct I8042 {
 impl I8042 {
     /// Command 0xFE: pulse output bit 0, which is the processor's reset.
     const PULSE_RESET: u8 = 0xFE;
-    /// Output buffer full for ever, so that Linux's driver finds no controller; input buffer (bit
-    /// 1) empty, so that its reboot does not wait before it sends the command.
+    /// Bit 0: the output buffer is always full, so that Linux's driver finds no controller. Bit 1:
+    /// the input buffer is empty, so that Linux's reboot does not wait before it sends the command.
     const STATUS: u8 = 0xFD;
 
     /// The port; a reset command asserts `reset`.
@@ -60,7 +66,7 @@ impl ByteDevice for I8042 {
     }
 }
 
-/// What resets everything when it is written to [`ResetControl`].
+/// The value that resets the machine when it is written to [`ResetControl`].
 pub const FULL_RESET_VALUE: u8 = ResetControl::SYSTEM_RESET | ResetControl::RESET_CPU;
 
 /// Port 0xCF9, the reset control register of Intel chip sets.
@@ -74,10 +80,26 @@ impl ResetControl {
     const SYSTEM_RESET: u8 = 1 << 1;
     const RESET_CPU: u8 = 1 << 2;
     const FULL_RESET: u8 = 1 << 3;
+    const STORED: u8 = Self::SYSTEM_RESET | Self::RESET_CPU | Self::FULL_RESET;
 
     /// The register; a rising RST_CPU bit asserts `reset`.
     pub fn new(reset: ResetLine) -> Self {
         Self { reset, value: 0 }
+    }
+
+    /// The state of the register.
+    pub fn state(&self) -> u8 {
+        self.value
+    }
+
+    /// Puts the register into `state`.
+    ///
+    /// # Errors
+    /// The register never has such a value.
+    pub fn restore(&mut self, state: u8) -> Result<(), StateError> {
+        check_bits("port 0xCF9", "the value", state, Self::STORED.into())?;
+        self.value = state;
+        Ok(())
     }
 }
 
@@ -88,7 +110,7 @@ impl ByteDevice for ResetControl {
 
     fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) -> Effects {
         let rises = value & !self.value & Self::RESET_CPU != 0;
-        self.value = value & (Self::SYSTEM_RESET | Self::RESET_CPU | Self::FULL_RESET);
+        self.value = value & Self::STORED;
         if rises {
             self.reset.request()
         } else {
@@ -107,10 +129,26 @@ pub struct SystemControlPortA {
 impl SystemControlPortA {
     const FAST_RESET: u8 = 1 << 0;
     const A20: u8 = 1 << 1;
+    const STORED: u8 = Self::FAST_RESET | Self::A20;
 
     /// The port; a rising bit 0 asserts `reset`.
     pub fn new(reset: ResetLine) -> Self {
         Self { reset, value: 0 }
+    }
+
+    /// The state of the port.
+    pub fn state(&self) -> u8 {
+        self.value
+    }
+
+    /// Puts the port into `state`.
+    ///
+    /// # Errors
+    /// The port never has such a value.
+    pub fn restore(&mut self, state: u8) -> Result<(), StateError> {
+        check_bits("port 0x92", "the value", state, Self::STORED.into())?;
+        self.value = state;
+        Ok(())
     }
 }
 
@@ -121,7 +159,7 @@ impl ByteDevice for SystemControlPortA {
 
     fn write_byte(&mut self, _now: u64, _offset: u64, value: u8) -> Effects {
         let rises = value & !self.value & Self::FAST_RESET != 0;
-        self.value = value & (Self::FAST_RESET | Self::A20);
+        self.value = value & Self::STORED;
         if rises {
             self.reset.request()
         } else {
@@ -157,5 +195,22 @@ mod tests {
         assert!(!c.requested());
         port92.write_byte(0, 0, 0x03);
         assert!(c.requested());
+    }
+
+    #[test]
+    fn only_a_rising_bit_of_a_restored_register_resets() {
+        let reset = ResetLine::new();
+        let mut control = ResetControl::new(reset.clone());
+        control.restore(6).unwrap();
+        control.write_byte(0, 0, 6);
+        assert!(!reset.requested());
+        assert!(control.restore(1).is_err());
+        let mut port92 = SystemControlPortA::new(reset.clone());
+        port92.restore(1).unwrap();
+        port92.write_byte(0, 0, 1);
+        assert!(!reset.requested());
+        assert!(port92.restore(4).is_err());
+        reset.restore(true);
+        assert!(reset.requested());
     }
 }

@@ -1,15 +1,20 @@
-//! The devices of the machine on their buses, as the processor reaches them.
+//! The devices of the machine on their buses.
+
+mod platform;
+mod state;
+
+pub use platform::VcpuPlatform;
+pub use state::BoardState;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
-use vbts_cpu::{Platform, Signals, Startup};
+use vbts_cpu::Signals;
 use vbts_devices::disk::Disk;
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
-use vbts_devices::lapic::StartupEvent;
 use vbts_devices::ninep::Access;
 use vbts_devices::pit::{Pit, SystemControlPort};
 use vbts_devices::power::{PowerSwitch, SleepRegisters};
@@ -21,7 +26,7 @@ use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
-use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN};
+use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN, VirtioTransport};
 use vbts_devices::virtio::net::Net;
 use vbts_devices::virtio::queue::QueueError;
 use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Effects, Shared, lock, shared};
@@ -29,36 +34,36 @@ use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Effects, Shared, lock, sh
 use crate::layout::{self, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 use crate::memory::GuestMemory;
 
-/// Wire of the timer.
+/// Interrupt line of the timer.
 const PIT_IRQ: u32 = 0;
 
 /// Deadlines at this virtual time in ns (292 years) or later are ignored, so that the sum of two
 /// times does not overflow.
 pub const MAX_DEADLINE: u64 = 1 << 63;
 
-/// Why a board cannot be put together.
+/// Why a board cannot be built.
 #[derive(Debug, Error)]
 pub enum BoardError {
-    /// Two devices at one address.
+    /// Two devices claim one address.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// A virtio device has impossible queues.
     #[error("Cannot attach a virtio device")]
     Queue(#[from] QueueError),
-    /// No place for one more device.
+    /// There is no place for one more device.
     #[error("the machine has room for {max} virtio devices: give fewer --share, --disk or --net", max = VIRTIO_GSI.len())]
     NoRoom,
     /// A directory cannot be shared.
     #[error("Cannot share {directory}")]
     Share {
-        /// Which.
+        /// The directory.
         directory: String,
-        /// Why.
+        /// The error of the host.
         source: std::io::Error,
     },
 }
 
-/// Everything around the processors.
+/// The devices around the processors.
 #[derive(Debug)]
 pub struct Board {
     /// The lines into each processor.
@@ -69,20 +74,24 @@ pub struct Board {
     pit: Shared<Pit>,
     rtc: Shared<Rtc>,
     uart: Shared<Uart>,
+    reset_control: Shared<ResetControl>,
+    system_control_a: Shared<SystemControlPortA>,
     exit: ExitStatus,
     reset: ResetLine,
     power: PowerSwitch,
     power_button: Mutex<IrqLine>,
     memory: GuestMemory,
-    virtio_devices: usize,
+    /// In the order of their addresses.
+    virtio: Vec<Arc<Mutex<dyn VirtioTransport>>>,
     /// A device has had work for the host: see [`Effects::HOST`].
     host_work: AtomicBool,
 }
 
 impl Board {
-    /// A board with the devices that every machine has, and a processor for each of `signals` (1 to
-    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS)), which it raises. What the guest writes to its
-    /// serial port goes to `serial`; its clock begins at `epoch` seconds since 1970.
+    /// A board with the devices that every machine has. It raises lines into 1 to
+    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS) processors, each of which has one of `signals`. The
+    /// guest's output on the serial port goes to `serial`. The guest's clock begins at `epoch`
+    /// seconds since 1970.
     ///
     /// # Errors
     /// Two devices claim one address.
@@ -101,6 +110,8 @@ impl Board {
         let pit = shared(Pit::new(line(PIT_IRQ)));
         let rtc = shared(Rtc::new(line(layout::RTC_GSI), epoch));
         let uart = shared(Uart::new(line(layout::COM1_GSI), serial));
+        let reset_control = shared(ResetControl::new(reset.clone()));
+        let system_control_a = shared(SystemControlPortA::new(reset.clone()));
 
         let mut ports = Bus::new();
         ports.insert(0x20, 2, shared(PicPorts::master(chip.clone())))?;
@@ -108,7 +119,7 @@ impl Board {
         ports.insert(0x61, 1, shared(SystemControlPort::new(pit.clone())))?;
         ports.insert(0x64, 1, shared(I8042::new(reset.clone())))?;
         ports.insert(layout::RTC.into(), 2, rtc.clone())?;
-        ports.insert(0x92, 1, shared(SystemControlPortA::new(reset.clone())))?;
+        ports.insert(0x92, 1, system_control_a.clone())?;
         ports.insert(0xA0, 2, shared(PicPorts::slave(chip.clone())))?;
         ports.insert(
             vbts_protocol::EXIT_PORT.into(),
@@ -122,11 +133,7 @@ impl Board {
             2,
             shared(SleepRegisters::new(power.clone())),
         )?;
-        ports.insert(
-            layout::RESET_CONTROL.into(),
-            1,
-            shared(ResetControl::new(reset.clone())),
-        )?;
+        ports.insert(layout::RESET_CONTROL.into(), 1, reset_control.clone())?;
 
         let mut mmio = Bus::new();
         mmio.insert(
@@ -143,23 +150,25 @@ impl Board {
             pit,
             rtc,
             uart,
+            reset_control,
+            system_control_a,
             exit,
             reset,
             power,
             power_button,
             memory,
-            virtio_devices: 0,
+            virtio: Vec::new(),
             host_work: AtomicBool::new(false),
         })
     }
 
-    /// Puts a virtio device at the next place.
+    /// Gives a virtio device the next address and interrupt line.
     fn attach<D>(&mut self, device: D) -> Result<Shared<MmioTransport<D>>, BoardError>
     where
         D: VirtioDevice + 'static,
         MmioTransport<D>: BusDevice,
     {
-        let n = self.virtio_devices;
+        let n = self.virtio.len();
         let gsi = *VIRTIO_GSI.get(n).ok_or(BoardError::NoRoom)?;
         let irq = IrqLine::new(self.chip.clone(), gsi.into());
         let transport = shared(MmioTransport::new(device, self.memory.clone(), irq)?);
@@ -168,7 +177,7 @@ impl Board {
             VIRTIO_MMIO_LEN,
             transport.clone(),
         )?;
-        self.virtio_devices += 1;
+        self.virtio.push(transport.clone());
         Ok(transport)
     }
 
@@ -200,7 +209,7 @@ impl Board {
         self.attach(device).map(drop)
     }
 
-    /// Adds a disk, which the guest may know by `id`.
+    /// Adds a disk, which the guest can identify by `id`.
     ///
     /// # Errors
     /// There is no room.
@@ -224,9 +233,9 @@ impl Board {
         self.attach(Entropy::new(source)).map(drop)
     }
 
-    /// How many virtio devices the board has.
+    /// The number of virtio devices.
     pub fn virtio_devices(&self) -> usize {
-        self.virtio_devices
+        self.virtio.len()
     }
 
     /// The lines into each processor.
@@ -234,17 +243,17 @@ impl Board {
         &self.signals
     }
 
-    /// The status that the guest has ended with.
+    /// The status that the guest has written to the exit port.
     pub fn exit_status(&self) -> Option<u8> {
         self.exit.get()
     }
 
-    /// The guest has asked for a reset.
+    /// Whether the guest has requested a reset.
     pub fn reset_requested(&self) -> bool {
         self.reset.requested()
     }
 
-    /// The guest has switched the machine off.
+    /// Whether the guest has switched the machine off.
     pub fn is_off(&self) -> bool {
         self.power.is_off()
     }
@@ -264,14 +273,14 @@ impl Board {
         lock(&self.uart).wants_input()
     }
 
-    /// Offers bytes to the serial port; returns how many it took.
+    /// Offers bytes to the serial port. Returns how many it has taken.
     pub fn push_serial_input(&self, bytes: &[u8]) -> usize {
         let (taken, effects) = lock(&self.uart).push_input(bytes);
         self.apply(effects);
         taken
     }
 
-    /// When a device wants to be called next, in virtual ns.
+    /// When [`tick`](Self::tick) has to be called next, in virtual ns.
     pub fn next_deadline(&self) -> Option<u64> {
         let deadlines = [
             lock(&self.chip).next_deadline(),
@@ -296,7 +305,7 @@ impl Board {
         self.host_work.swap(false, Ordering::Relaxed)
     }
 
-    /// Passes on what an access to a device, or input for it, has caused.
+    /// Applies the effects of an access to a device, or of input for it.
     pub fn apply(&self, effects: Effects) {
         if effects.contains(Effects::DMA) {
             for signals in &self.signals {
@@ -319,122 +328,6 @@ impl Board {
             signals.set(Signals::NMI, chip.nmi_pending(cpu));
             signals.set(Signals::INIT, chip.startup_pending(cpu));
         }
-    }
-}
-
-/// The board as one processor accesses it.
-#[derive(Debug, Clone)]
-pub struct VcpuPlatform {
-    board: Arc<Board>,
-    cpu: usize,
-}
-
-impl VcpuPlatform {
-    /// The board as processor `cpu` accesses it.
-    pub fn new(board: Arc<Board>, cpu: usize) -> Self {
-        Self { board, cpu }
-    }
-
-    /// The board.
-    pub fn board(&self) -> &Board {
-        &self.board
-    }
-
-    /// The lines into the processor.
-    pub fn signals(&self) -> Arc<Signals> {
-        self.board
-            .signals
-            .get(self.cpu)
-            .cloned()
-            .unwrap_or_default()
-    }
-
-    fn chip(&self) -> MutexGuard<'_, IrqChip> {
-        lock(&self.board.chip)
-    }
-
-    /// The offset in the local APIC's page, if `gpa` lies in it.
-    fn lapic_offset(&self, gpa: u64) -> Option<u64> {
-        let base = self.chip().lapic_base(self.cpu)?;
-        Some(gpa.wrapping_sub(base)).filter(|offset| *offset < 0x1000)
-    }
-}
-
-impl Platform for VcpuPlatform {
-    fn mmio_read(&self, now: u64, gpa: u64, data: &mut [u8]) {
-        let effects = match self.lapic_offset(gpa) {
-            Some(offset) => self.chip().lapic_read(self.cpu, now, offset, data),
-            None => self.board.mmio.read(now, gpa, data),
-        };
-        self.board.apply(effects);
-    }
-
-    fn mmio_write(&self, now: u64, gpa: u64, data: &[u8]) {
-        let effects = match self.lapic_offset(gpa) {
-            Some(offset) => self.chip().lapic_write(self.cpu, now, offset, data),
-            None => self.board.mmio.write(now, gpa, data),
-        };
-        self.board.apply(effects);
-    }
-
-    fn pio_read(&self, now: u64, port: u16, data: &mut [u8]) {
-        let effects = self.board.ports.read(now, port.into(), data);
-        self.board.apply(effects);
-    }
-
-    fn pio_write(&self, now: u64, port: u16, data: &[u8]) {
-        let effects = self.board.ports.write(now, port.into(), data);
-        self.board.apply(effects);
-    }
-
-    fn acknowledge_interrupt(&self, _now: u64) -> Option<u8> {
-        let vector = self.chip().acknowledge(self.cpu);
-        self.board.update_signals();
-        vector
-    }
-
-    fn take_nmi(&self) -> bool {
-        let taken = self.chip().take_nmi(self.cpu);
-        self.board.update_signals();
-        taken
-    }
-
-    fn give_back_nmi(&self) {
-        self.chip().give_back_nmi(self.cpu);
-        self.board.update_signals();
-    }
-
-    fn take_startup(&self) -> Option<Startup> {
-        let event = self.chip().take_startup_event(self.cpu);
-        self.board.update_signals();
-        event.map(|event| match event {
-            StartupEvent::Init => Startup::Init,
-            StartupEvent::StartUp(vector) => Startup::StartUp(vector),
-        })
-    }
-
-    fn performance_interrupt(&self, _now: u64) {
-        self.chip().pmi(self.cpu);
-        self.board.update_signals();
-    }
-
-    fn cr8(&self) -> u64 {
-        self.chip().cr8(self.cpu)
-    }
-
-    fn set_cr8(&self, _now: u64, value: u64) {
-        self.chip().set_cr8(self.cpu, value);
-        self.board.update_signals();
-    }
-
-    fn apic_rdmsr(&self, now: u64, msr: u32) -> Option<u64> {
-        self.chip().rdmsr(self.cpu, now, msr)
-    }
-
-    fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()> {
-        let done = self.chip().wrmsr(self.cpu, now, msr, value);
-        self.board.update_signals();
-        done
     }
 }
 

@@ -61,15 +61,14 @@ const F_INDIRECT_DESC: u64 = 1 << 28;
 const F_VERSION_1: u64 = 1 << 32;
 
 /// A virtio device whose state can be saved, of any kind.
-pub trait VirtioTransport: Send {
+pub trait VirtioTransport: Send + fmt::Debug {
     /// The state of the device, of its transport and of its queues.
     ///
     /// # Errors
     /// The device holds something that a state cannot contain.
     fn state(&self) -> Result<VirtioState, StateError>;
 
-    /// Puts the device, its transport and its queues into `state`. Guest memory has to be restored
-    /// before.
+    /// Puts the device, its transport and its queues into `state`.
     ///
     /// # Errors
     /// The state is that of another device, or one that this device never has. The device may then

@@ -1,5 +1,6 @@
 use super::*;
 use crate::memory::{Size, allocate};
+use vbts_cpu::{Platform, Startup};
 use vbts_devices::OutputBuffer;
 
 fn board_of(processors: usize) -> (Board, Shared<OutputBuffer>) {
@@ -109,4 +110,59 @@ fn a_processor_starts_another() {
     assert_eq!(second.take_startup(), Some(Startup::StartUp(8)));
     assert_eq!(second.signals().get(), 0);
     assert_eq!(first.signals().get(), 0);
+}
+
+#[test]
+fn a_restored_board_continues() {
+    let (platform, _) = platform();
+    let lapic =
+        |offset, value: u32| platform.mmio_write(0, layout::LAPIC + offset, &value.to_le_bytes());
+    lapic(0xF0, 0x1FF);
+    lapic(0x320, 0x40);
+    lapic(0x3E0, 0xB);
+    lapic(0x380, 1000);
+    platform.pio_write(0, 0xCF9, &[2]);
+    platform.pio_write(0, 0x92, &[2]);
+    platform.pio_write(0, 0x70, &[0x0A]);
+    platform.board().tick(1000);
+    let state = platform.board().state().unwrap();
+
+    let (board, _) = board_of(1);
+    let restored = VcpuPlatform::new(Arc::new(board), 0);
+    restored.board().restore(&state).unwrap();
+    assert_eq!(restored.board().state().unwrap(), state);
+    assert_eq!(restored.signals().get(), Signals::INTR);
+    assert_eq!(restored.acknowledge_interrupt(1000), Some(0x40));
+    let mut status_a = [0];
+    restored.pio_read(1000, 0x71, &mut status_a);
+    assert_eq!(status_a, [0x26], "the selected register of the clock");
+    assert!(!restored.board().reset_requested());
+    restored.pio_write(0, 0xCF9, &[6]);
+    assert!(restored.board().reset_requested());
+}
+
+#[test]
+fn the_end_of_a_run_is_part_of_the_state() {
+    let (platform, _) = platform();
+    platform.pio_write(0, 0xF4, &[7]);
+    platform.pio_write(0, 0x64, &[0xFE]);
+    platform.pio_write(0, 0x600, &[5 << 2 | 1 << 5]);
+    let (restored, _) = board_of(1);
+    restored
+        .restore(&platform.board().state().unwrap())
+        .unwrap();
+    assert_eq!(restored.exit_status(), Some(7));
+    assert!(restored.reset_requested() && restored.is_off());
+}
+
+#[test]
+fn a_state_needs_the_same_devices() {
+    let (saved, _) = board_of(2);
+    let (mut other, _) = board_of(2);
+    other.add_entropy(Source::Fixed(1)).unwrap();
+    let error = other.restore(&saved.state().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("virtio devices"), "{error}");
+    let (one, _) = board_of(1);
+    let error = one.restore(&saved.state().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("2 local APICs"), "{error}");
 }
