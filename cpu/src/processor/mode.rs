@@ -6,58 +6,96 @@ use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::PendingWork;
 use crate::processor::platform::Signals;
 use crate::processor::segment::sreg;
-use crate::state::{SegAttr, cr0, efer, rflags};
+use crate::state::{SegAttr, cr0, rflags};
 
 impl Cpu {
     /// Derives the mode again after a change of CS, CPL, CR0, CR4, EFER, RFLAGS, DEBUGCTL or a
     /// segment.
     pub fn update_mode(&mut self) {
         self.window.close();
+        self.linear_mask = self.derive_linear_mask();
+        self.code_size = self.derive_code_size();
+        self.code64 = self.code_size == CodeSize::Bits64;
+        self.update_code_segment();
+        self.update_segment_bases();
+        self.privilege = self.derive_data_privilege();
+        self.tlb.select(self.privilege);
+        self.recording = self.wants_branches();
+        self.update_meter();
+        self.signal_mask = self.derive_signal_mask();
+        self.update_flag_traps();
+        self.update_jump_keys();
+        self.update_breakpoints();
+        self.update_counted_ring();
+    }
+
+    /// Linear addresses have 32 bits outside IA-32e mode (SDM Vol. 1 3.3.7).
+    fn derive_linear_mask(&self) -> u64 {
+        if self.is_ia32e() {
+            u64::MAX
+        } else {
+            u32::MAX.into()
+        }
+    }
+
+    /// The default size of operands and addresses: the L and D flags of CS (SDM Vol. 3A 5.2.1).
+    fn derive_code_size(&self) -> CodeSize {
+        let attr = self.sys.seg[sreg::CS].attr;
+        match (self.is_code64(attr), attr.contains(SegAttr::DB)) {
+            (true, _) => CodeSize::Bits64,
+            (false, true) => CodeSize::Bits32,
+            (false, false) => CodeSize::Bits16,
+        }
+    }
+
+    /// Invalidates cached jump targets if an instruction pointer has another linear address now, or
+    /// if another limit applies to it.
+    fn update_code_segment(&mut self) {
         let cs = self.sys.seg[sreg::CS];
-        let ia32e = self.sys.efer & efer::LMA != 0;
-        self.linear_mask = if ia32e { u64::MAX } else { 0xFFFF_FFFF };
-        self.code64 = ia32e && cs.attr.contains(SegAttr::L);
         if !self.code64 && self.code_segment != (cs.base, cs.limit) {
             self.code_segment = (cs.base, cs.limit);
             self.generation += 1;
             self.global_generation += 1;
         }
-        for i in 0..6 {
-            let flat = self.code64 && i < 4;
+    }
+
+    /// In 64-bit mode the bases of ES, CS, SS and DS are treated as zero (SDM Vol. 3A 3.4.4).
+    fn update_segment_bases(&mut self) {
+        for i in 0..self.sys.seg.len() {
+            let flat = self.code64 && i < sreg::FS;
             self.set_seg_base(i, if flat { 0 } else { self.sys.seg[i].base });
         }
-        self.privilege = match (
-            self.cpl == 3,
-            self.eflags & rflags::AC,
-            self.sys.cr0 & cr0::AM,
-        ) {
-            (false, ..) => Privilege::Supervisor,
-            (true, 0, _) | (true, _, 0) => Privilege::User,
-            _ => Privilege::UserAligned,
-        };
-        self.tlb.select(self.privilege);
-        self.recording = self.wants_branches();
-        self.update_meter();
-        self.signal_mask = Signals::KICK
-            | Signals::INIT
-            | Signals::DMA
-            | if self.eflags & rflags::IF != 0 {
-                Signals::INTR
-            } else {
-                0
-            }
-            | if self.nmi_blocked { 0 } else { Signals::NMI };
+    }
+
+    /// The privilege of data accesses, with alignment checking at CPL 3 while CR0.AM and RFLAGS.AC
+    /// are set (SDM Vol. 3A 4.6.1; 6.15, interrupt 17).
+    fn derive_data_privilege(&self) -> Privilege {
+        let checks_alignment = self.eflags & rflags::AC != 0 && self.sys.cr0 & cr0::AM != 0;
+        match (self.cpl, checks_alignment) {
+            (0..=2, _) => Privilege::Supervisor,
+            (_, false) => Privilege::User,
+            (_, true) => Privilege::UserAligned,
+        }
+    }
+
+    /// The signals that can be taken. RFLAGS.IF masks interrupts (SDM Vol. 3A 6.8.1). An NMI blocks
+    /// further ones until IRET (6.7.1).
+    fn derive_signal_mask(&self) -> u32 {
+        let mut mask = Signals::KICK | Signals::INIT | Signals::DMA;
+        if self.eflags & rflags::IF != 0 {
+            mask |= Signals::INTR;
+        }
+        if !self.nmi_blocked {
+            mask |= Signals::NMI;
+        }
+        mask
+    }
+
+    /// The flags in RFLAGS that demand work at each instruction boundary: TF and RF.
+    fn update_flag_traps(&mut self) {
         self.pending_work
             .set(PendingWork::TRAP, self.eflags & rflags::TF != 0);
         self.pending_work
             .set(PendingWork::RESUME, self.eflags & rflags::RF != 0);
-        self.code_size = match (self.code64, cs.attr.contains(SegAttr::DB)) {
-            (true, _) => CodeSize::Bits64,
-            (false, true) => CodeSize::Bits32,
-            (false, false) => CodeSize::Bits16,
-        };
-        self.update_jump_keys();
-        self.update_breakpoints();
-        self.update_counted_ring();
     }
 }
