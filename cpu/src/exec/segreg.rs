@@ -5,7 +5,7 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::processor::segment::{Descriptor, is_null, rpl, sreg, system};
 use crate::state::SegAttr;
 use crate::state::flags::Int;
@@ -23,7 +23,8 @@ fn operand(cpu: &mut Cpu, insn: &Insn, n: u8) -> Result<u16, Abort> {
 /// Ends an instruction that has loaded SS: the next one, which will load RSP, must not be
 /// interrupted (SDM Vol. 3A 6.8.3).
 fn after_ss(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.pending_work |= PendingWork::SHADOW | PendingWork::HOLD_TRAP;
+    cpu.pending_work
+        .insert(ArchEvents::SHADOW | ArchEvents::HOLD_TRAP);
     cpu.end_block(insn)
 }
 

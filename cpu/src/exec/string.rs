@@ -9,7 +9,7 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::state::flags::{Int, Lazy};
 use crate::state::gpr::{RAX, RCX, RDI, RSI};
 use crate::state::rflags;
@@ -243,7 +243,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     // the instruction (SDM Vol. 2B, REP).
     let flags = cpu.flags;
     // With TF set there is a trap after each iteration (SDM Vol. 3B 17.3.1.4).
-    let chunk = if cpu.pending_work.contains(PendingWork::TRAP) {
+    let chunk = if cpu.pending_work.contains(ArchEvents::TRAP) {
         1
     } else {
         CHUNK

@@ -6,7 +6,7 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
 use crate::state::{efer, gpr, rflags};
 
@@ -38,7 +38,7 @@ fn syscall(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.put_rflags(flags & !(cpu.msr.fmask | rflags::RF), !0);
     // A trap is due after SYSCALL only if TF is still set.
     if flags & rflags::TF != 0 && cpu.eflags & rflags::TF == 0 {
-        cpu.pending_work |= PendingWork::NO_STEP;
+        cpu.pending_work.insert(ArchEvents::NO_STEP);
     }
     let cs = (cpu.msr.star >> 32) as u16;
     let lstar = cpu.msr.lstar;
@@ -60,7 +60,7 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     // Unlike IRET, SYSRET to a program that is being stepped traps at once.
     if flags & rflags::TF != 0 {
         cpu.pending_db |= crate::processor::debug::DR6_BS;
-        cpu.pending_work |= PendingWork::DEBUG;
+        cpu.pending_work.insert(ArchEvents::DEBUG);
     }
     let base = (cpu.msr.star >> 48) as u16;
     let (cs, rip) = if LONG {

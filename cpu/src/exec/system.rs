@@ -6,7 +6,7 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::processor::platform::Signals;
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
 use crate::state::{TableRegister, cr4, rflags};
@@ -104,7 +104,7 @@ fn clflush(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 fn hlt(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    cpu.pending_work |= PendingWork::HALTED;
+    cpu.pending_work.insert(ArchEvents::HALTED);
     cpu.end_block(insn)
 }
 
@@ -132,7 +132,7 @@ fn sti(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.eflags |= rflags::IF;
     cpu.signal_mask |= Signals::INTR;
     // The instruction after STI runs before any interrupt (SDM Vol. 2B, STI).
-    cpu.pending_work |= PendingWork::SHADOW;
+    cpu.pending_work.insert(ArchEvents::SHADOW);
     cpu.end_block(insn)
 }
 

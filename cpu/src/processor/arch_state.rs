@@ -3,14 +3,14 @@
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::debug::{DR6_ONES, DR7_ONES};
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::{ArchEvents, PendingWork, VmmRequests};
 use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0};
 
 /// The activity states other than [`Activity::Active`].
-const ACTIVITIES: [(PendingWork, Activity); 3] = [
-    (PendingWork::HALTED, Activity::Halted),
-    (PendingWork::SHUTDOWN, Activity::Shutdown),
-    (PendingWork::WAIT_FOR_SIPI, Activity::WaitForSipi),
+const ACTIVITIES: [(ArchEvents, Activity); 3] = [
+    (ArchEvents::HALTED, Activity::Halted),
+    (ArchEvents::SHUTDOWN, Activity::Shutdown),
+    (ArchEvents::WAIT_FOR_SIPI, Activity::WaitForSipi),
 ];
 
 impl Cpu {
@@ -31,11 +31,11 @@ impl Cpu {
             mxcsr: self.mxcsr,
             tsc: self.tsc(0),
             nmi_blocked: self.nmi_blocked,
-            interrupt_shadow: self.pending_work.contains(PendingWork::SHADOW),
-            mov_ss_shadow: self.pending_work.contains(PendingWork::HOLD_TRAP),
+            interrupt_shadow: self.pending_work.contains(ArchEvents::SHADOW),
+            mov_ss_shadow: self.pending_work.contains(ArchEvents::HOLD_TRAP),
             branched: self.branched,
             activity: self.activity(),
-            pending: if self.pending_work.contains(PendingWork::DEBUG) {
+            pending: if self.pending_work.contains(ArchEvents::DEBUG) {
                 Some(PendingEvent::Debug(self.pending_db))
             } else {
                 self.accepted
@@ -47,7 +47,7 @@ impl Cpu {
     fn activity(&self) -> Activity {
         ACTIVITIES
             .into_iter()
-            .find(|(work, _)| self.pending_work.contains(*work))
+            .find(|(event, _)| self.pending_work.contains(*event))
             .map_or(Activity::Active, |(_, activity)| activity)
     }
 
@@ -59,7 +59,7 @@ impl Cpu {
             branches: self.pmu.branches,
             usage: self.usage(),
             spin: self.spin,
-            spins: self.pending_work.contains(PendingWork::SPINS),
+            spins: self.pending_work.contains(VmmRequests::SPINNING),
         }
     }
 
@@ -87,25 +87,29 @@ impl Cpu {
             self.tsc_offset = s.tsc.wrapping_sub(self.now());
         }
         self.nmi_blocked = s.nmi_blocked;
-        self.pending_work &= PendingWork::INVALIDATE;
+        // Code that is stale stays so in any state.
+        let stale = self.pending_work.contains(VmmRequests::INVALIDATE_CODE);
+        self.pending_work = PendingWork::default();
+        self.pending_work.set(VmmRequests::INVALIDATE_CODE, stale);
         self.pending_work
-            .set(PendingWork::SHADOW, s.interrupt_shadow);
+            .set(ArchEvents::SHADOW, s.interrupt_shadow);
         self.pending_work
-            .set(PendingWork::HOLD_TRAP, s.mov_ss_shadow);
-        self.pending_work.set(PendingWork::SPINS, s.progress.spins);
-        for (work, activity) in ACTIVITIES {
-            self.pending_work.set(work, s.activity == activity);
+            .set(ArchEvents::HOLD_TRAP, s.mov_ss_shadow);
+        self.pending_work
+            .set(VmmRequests::SPINNING, s.progress.spins);
+        for (event, activity) in ACTIVITIES {
+            self.pending_work.set(event, s.activity == activity);
         }
         self.branched = s.branched;
         (self.pending_db, self.accepted) = (0, None);
         match s.pending {
             Some(PendingEvent::Debug(causes)) => {
                 self.pending_db = causes;
-                self.pending_work |= PendingWork::DEBUG;
+                self.pending_work.insert(ArchEvents::DEBUG);
             }
             Some(event) => {
                 self.accepted = Some(event);
-                self.pending_work |= PendingWork::ACCEPTED;
+                self.pending_work.insert(ArchEvents::ACCEPTED);
             }
             None => {}
         }

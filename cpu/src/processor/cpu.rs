@@ -101,7 +101,7 @@ pub struct Cpu {
     /// Virtual time minus instructions retired: the time that HLT has skipped.
     pub(crate) skipped: u64,
     pub(crate) nmi_blocked: bool,
-    /// See [`PendingWork::ACCEPTED`].
+    /// See `ArchEvents::ACCEPTED`.
     pub(crate) accepted: Option<PendingEvent>,
     /// Bits of DR6 for the debug exception that is due at the next instruction boundary.
     pub(crate) pending_db: u64,
@@ -110,7 +110,7 @@ pub struct Cpu {
     /// The last instruction took a branch: set only while the processor steps on branches.
     pub(crate) branched: bool,
     pub(super) spin: SpinCount,
-    /// Guest-physical pages whose decoded code is stale (see [`PendingWork::INVALIDATE`]).
+    /// Guest-physical pages whose decoded code is stale (see `VmmRequests::INVALIDATE_CODE`).
     pub(crate) invalid_pages: Vec<u64>,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) signals: Arc<Signals>,
@@ -155,7 +155,7 @@ impl Cpu {
             icount: 0,
             limit: 0,
             run_limit: 0,
-            pending_work: PendingWork::empty(),
+            pending_work: PendingWork::default(),
             code_size: CodeSize::Bits64,
             linear_mask: u64::MAX,
             code_segment: (0, u32::MAX),

@@ -6,7 +6,7 @@ use crate::insn::Abort;
 use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
 use crate::processor::interrupt::{Event, Source};
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::state::vector;
 use crate::state::{SystemState, cr4};
 
@@ -113,7 +113,7 @@ impl Cpu {
         let old = std::mem::replace(&mut self.breakpoints, new);
         // One instruction at a time: a watchpoint traps right after the instruction that hits it.
         self.pending_work
-            .set(PendingWork::BREAKPOINT, !new.is_empty());
+            .set(ArchEvents::BREAKPOINT, !new.is_empty());
         if old.data() != new.data() {
             // A watched page is never entered into the TLB, so that each access to it is seen.
             self.flush_tlb(false);
@@ -148,7 +148,7 @@ impl Cpu {
         let hits = self.hits(|b| b.hit_by(access) && b.overlaps(la, len as u64));
         if hits != 0 {
             self.pending_db |= hits;
-            self.pending_work |= PendingWork::DEBUG;
+            self.pending_work.insert(ArchEvents::DEBUG);
         }
     }
 
@@ -157,7 +157,7 @@ impl Cpu {
     /// DEBUGCTL.BTF is set.
     pub(crate) fn trap_suppressed(&self) -> bool {
         self.pending_work
-            .intersects(PendingWork::HOLD_TRAP | PendingWork::NO_STEP)
+            .intersects(ArchEvents::HOLD_TRAP | ArchEvents::NO_STEP)
             || (!self.branched && self.recorder.debugctl() & DEBUGCTL_BTF != 0)
     }
 
@@ -171,7 +171,7 @@ impl Cpu {
     /// exception ends it, that of INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
     pub(crate) fn drop_debug_trap(&mut self) {
         self.pending_db = 0;
-        self.pending_work.remove(PendingWork::DEBUG);
+        self.pending_work.remove(ArchEvents::DEBUG);
     }
 
     /// Delivers #DB for the instruction breakpoint at RIP: a fault, but one whose image of RF is
@@ -191,7 +191,7 @@ impl Cpu {
     fn raise_debug(&mut self, causes: u64) {
         self.enter_debug_exception(causes);
         // As an interrupt does, it wakes a processor that executes HLT.
-        self.pending_work.remove(PendingWork::HALTED);
+        self.pending_work.remove(ArchEvents::HALTED);
         self.raise(Event {
             vector: vector::DB,
             error: None,

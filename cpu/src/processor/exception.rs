@@ -5,7 +5,7 @@ use crate::insn::Abort;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::interrupt::{Event, Source};
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::state::vector;
 
 /// The classes of SDM Vol. 3A table 6-4.
@@ -40,7 +40,7 @@ impl Cpu {
         self.pmu.idle += 1;
         match self.fault_event(stack) {
             Some(event) => self.raise(event),
-            None => self.pending_work |= PendingWork::SHUTDOWN,
+            None => self.pending_work.insert(ArchEvents::SHUTDOWN),
         }
     }
 
@@ -76,12 +76,12 @@ impl Cpu {
     pub(crate) fn raise(&mut self, mut event: Event) {
         while let Err(Abort) = self.deliver(&event) {
             let Some(second) = self.fault_event(false) else {
-                self.pending_work |= PendingWork::SHUTDOWN;
+                self.pending_work.insert(ArchEvents::SHUTDOWN);
                 return;
             };
             event = match (class(&event), class(&second)) {
                 (Class::DoubleFault, Class::Contributory | Class::PageFault) => {
-                    self.pending_work |= PendingWork::SHUTDOWN;
+                    self.pending_work.insert(ArchEvents::SHUTDOWN);
                     return;
                 }
                 (Class::Contributory, Class::Contributory)

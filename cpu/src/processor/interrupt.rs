@@ -7,7 +7,7 @@ use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::frame::Frame;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::processor::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
 use crate::state::flags::Int;
 use crate::state::vector;
@@ -265,7 +265,7 @@ impl Cpu {
     /// Delivers what another accelerator had accepted.
     pub(crate) fn raise_accepted(&mut self) {
         self.pending_work
-            .remove(PendingWork::ACCEPTED | PendingWork::HALTED);
+            .remove(ArchEvents::ACCEPTED | ArchEvents::HALTED);
         match self.accepted.take() {
             Some(PendingEvent::Interrupt(vector)) => self.raise_interrupt(vector),
             Some(PendingEvent::Nmi) => self.raise_nmi(),
@@ -297,7 +297,7 @@ impl Cpu {
         })?;
         // The instruction clears TF, and does not trap (SDM Vol. 3B 17.3.1.4).
         if stepping {
-            self.pending_work |= PendingWork::NO_STEP;
+            self.pending_work.insert(ArchEvents::NO_STEP);
         }
         Ok(Flow::Jump)
     }

@@ -10,7 +10,7 @@ use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::VmmRequests;
 use crate::processor::translation::Target;
 use crate::state::flags::Int;
 
@@ -292,7 +292,7 @@ impl Cpu {
                     if hit.write_tracked {
                         self.window.close();
                         self.invalid_pages.push(hit.gpa & !0xFFF);
-                        self.pending_work |= PendingWork::INVALIDATE;
+                        self.pending_work.insert(VmmRequests::INVALIDATE_CODE);
                     }
                     // SAFETY: `translate` found RAM for this byte.
                     unsafe { hit.host.write(b) };

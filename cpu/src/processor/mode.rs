@@ -3,7 +3,7 @@
 use crate::insn::CodeSize;
 use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::processor::platform::Signals;
 use crate::processor::segment::sreg;
 use crate::state::{SegAttr, cr0, rflags};
@@ -94,8 +94,8 @@ impl Cpu {
     /// The flags in RFLAGS that demand work at each instruction boundary: TF and RF.
     fn update_flag_traps(&mut self) {
         self.pending_work
-            .set(PendingWork::TRAP, self.eflags & rflags::TF != 0);
+            .set(ArchEvents::TRAP, self.eflags & rflags::TF != 0);
         self.pending_work
-            .set(PendingWork::RESUME, self.eflags & rflags::RF != 0);
+            .set(ArchEvents::RESUME, self.eflags & rflags::RF != 0);
     }
 }

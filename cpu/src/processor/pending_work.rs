@@ -1,49 +1,140 @@
-//! Work that is due between two instructions, and the activity state that it leads to.
+//! Work that is due between two instructions: architectural events, and requests to the VMM.
 
-use bitflags::bitflags;
+use bitflags::{Flags, bitflags};
 
 use crate::processor::cpu::Cpu;
 use crate::processor::platform::Signals;
 use crate::state::rflags;
 
 bitflags! {
-    /// Reasons to leave the fast path between two blocks.
+    /// Architectural conditions that need work at each instruction boundary while they last.
+    /// Instructions and the delivery of events set them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct PendingWork: u32 {
-        /// RFLAGS.TF: trap after each instruction.
-        const TRAP = 1 << 8;
-        /// STI, MOV SS or POP SS: hold interrupts for one instruction.
-        const SHADOW = 1 << 9;
-        /// A debug exception is pending (`pending_db`).
-        const DEBUG = 1 << 10;
-        /// A breakpoint or watchpoint is enabled.
-        const BREAKPOINT = 1 << 11;
-        /// HLT.
-        const HALTED = 1 << 12;
-        /// Decoded code was invalidated by a store that is not an instruction's own.
-        const INVALIDATE = 1 << 13;
-        /// Shutdown after a triple fault.
-        const SHUTDOWN = 1 << 14;
-        /// The machine may have changed: deadlines, DMA.
-        const BUS = 1 << 15;
-        /// RFLAGS.RF: no instruction breakpoint for one instruction.
-        const RESUME = 1 << 16;
-        /// MOV SS or POP SS: no debug trap after it, and no instruction breakpoint on the next
-        /// instruction.
-        const HOLD_TRAP = 1 << 17;
-        /// SYSCALL or INT n has cleared TF: no single-step trap after it.
-        const NO_STEP = 1 << 18;
-        /// An interrupt or NMI has been accepted and has to be delivered (`accepted`).
-        const ACCEPTED = 1 << 19;
-        /// Other processors and devices may have changed code, and the processor has to notice (SDM
-        /// Vol. 3A 8.1.3).
-        const SERIALIZE = 1 << 20;
-        /// The counters have to be brought up to date: CPL has changed, or they are to be frozen.
-        const EVENTS = 1 << 21;
-        /// The processor seems to wait for another processor, which should run.
-        const SPINS = 1 << 22;
+    pub struct ArchEvents: u16 {
+        /// RFLAGS.TF: a single-step trap follows each instruction (SDM Vol. 3B 17.3.1.4).
+        const TRAP = 1 << 0;
+        /// RFLAGS.RF: the next instruction has no instruction breakpoint (17.3.1.1).
+        const RESUME = 1 << 1;
+        /// The instruction was STI, MOV SS or POP SS: interrupts are held for one instruction (SDM
+        /// Vol. 3A 6.8.3).
+        const SHADOW = 1 << 2;
+        /// The instruction was MOV SS or POP SS: no debug trap follows it, and the next instruction
+        /// has no instruction breakpoint (6.8.3).
+        const HOLD_TRAP = 1 << 3;
+        /// SYSCALL or INT n has cleared TF: no single-step trap follows it.
+        const NO_STEP = 1 << 4;
+        /// A debug trap is pending, see [`Cpu`]'s `pending_db`.
+        const DEBUG = 1 << 5;
+        /// DR7 enables a breakpoint or watchpoint.
+        const BREAKPOINT = 1 << 6;
+        /// An interrupt or NMI has been accepted and not yet delivered, see [`Cpu`]'s `accepted`.
+        const ACCEPTED = 1 << 7;
+        /// The performance counters have to be brought up to date: CPL has changed, or they are to
+        /// be frozen.
+        const COUNTERS = 1 << 8;
+        /// The processor executes HLT.
+        const HALTED = 1 << 9;
+        /// A triple fault has shut the processor down.
+        const SHUTDOWN = 1 << 10;
         /// The processor waits for a start-up IPI.
-        const WAIT_FOR_SIPI = 1 << 23;
+        const WAIT_FOR_SIPI = 1 << 11;
+    }
+
+    /// Requests of the processor to the run loop and the VMM. Each is served once. No guest can
+    /// observe them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct VmmRequests: u16 {
+        /// Invalidate the decoded code in [`Cpu`]'s `invalid_pages`: a store that belongs to no
+        /// instruction has changed it.
+        const INVALIDATE_CODE = 1 << 0;
+        /// Compare decoded code with memory before it is used again: the instruction was a
+        /// serializing one (SDM Vol. 3A 8.1.3).
+        const REVALIDATE_CODE = 1 << 1;
+        /// Return to the VMM: an access to a device may have changed deadlines or guest memory.
+        const BUS = 1 << 2;
+        /// Return to the VMM: the processor seems to wait for another processor, which should run.
+        const SPINNING = 1 << 3;
+    }
+}
+
+/// One of the two halves of [`PendingWork`].
+pub(crate) trait Half: Flags<Bits = u16> {
+    /// Position of the half.
+    const SHIFT: u32;
+
+    /// The flags at their position.
+    #[inline(always)]
+    fn word(&self) -> u32 {
+        u32::from(self.bits()) << Self::SHIFT
+    }
+}
+
+impl Half for ArchEvents {
+    const SHIFT: u32 = 0;
+}
+
+impl Half for VmmRequests {
+    const SHIFT: u32 = 16;
+}
+
+/// Reasons to leave the fast path between two blocks: [`ArchEvents`] and [`VmmRequests`] in one
+/// word, so that one comparison tests for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PendingWork(u32);
+
+impl PendingWork {
+    /// Whether no work is due.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The architectural events.
+    #[inline(always)]
+    pub fn events(self) -> ArchEvents {
+        ArchEvents::from_bits_retain((self.0 >> ArchEvents::SHIFT) as u16)
+    }
+
+    /// Whether all of `flags` are set.
+    #[inline(always)]
+    pub fn contains(self, flags: impl Half) -> bool {
+        self.0 & flags.word() == flags.word()
+    }
+
+    /// Whether one of `flags` is set.
+    #[inline(always)]
+    pub fn intersects(self, flags: impl Half) -> bool {
+        self.0 & flags.word() != 0
+    }
+
+    /// Sets `flags`.
+    #[inline(always)]
+    pub fn insert(&mut self, flags: impl Half) {
+        self.0 |= flags.word();
+    }
+
+    /// Clears `flags`.
+    #[inline(always)]
+    pub fn remove(&mut self, flags: impl Half) {
+        self.0 &= !flags.word();
+    }
+
+    /// Sets or clears `flags`.
+    #[inline(always)]
+    pub fn set(&mut self, flags: impl Half, value: bool) {
+        if value {
+            self.insert(flags);
+        } else {
+            self.remove(flags);
+        }
+    }
+
+    /// Clears `flags`, and returns whether all of them were set.
+    #[inline(always)]
+    pub fn take(&mut self, flags: impl Half) -> bool {
+        let before = *self;
+        self.0 &= !flags.word();
+        before.0 & flags.word() == flags.word()
     }
 }
 
@@ -59,7 +150,7 @@ impl Cpu {
     /// Has the run loop return after this block: an access to a device may have changed deadlines
     /// or guest memory.
     pub(crate) fn after_bus(&mut self) {
-        self.pending_work |= PendingWork::BUS;
+        self.pending_work.insert(VmmRequests::BUS);
     }
 
     /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): code that other processors
@@ -68,25 +159,25 @@ impl Cpu {
     #[inline]
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {
-            self.pending_work |= PendingWork::SERIALIZE;
+            self.pending_work.insert(VmmRequests::REVALIDATE_CODE);
         }
     }
 
     /// Executes PAUSE. If the processor spins, the run loop returns, so that others can run.
     pub(crate) fn pause(&mut self) {
         if self.topology.count > 1 && self.spin.pause(self.icount) {
-            self.pending_work |= PendingWork::SPINS;
+            self.pending_work.insert(VmmRequests::SPINNING);
         }
     }
 
     /// Whether a triple fault has shut the processor down.
     pub fn has_shut_down(&self) -> bool {
-        self.pending_work.contains(PendingWork::SHUTDOWN)
+        self.pending_work.contains(ArchEvents::SHUTDOWN)
     }
 
     /// Whether the processor waits for a start-up IPI.
     pub fn waits_for_startup(&self) -> bool {
-        self.pending_work.contains(PendingWork::WAIT_FOR_SIPI)
+        self.pending_work.contains(ArchEvents::WAIT_FOR_SIPI)
     }
 
     /// Whether the processor is halted or waits for a start-up IPI, and no signal that ends this is
@@ -94,7 +185,7 @@ impl Cpu {
     pub fn asleep(&self) -> bool {
         let wakes = if self.waits_for_startup() {
             Signals::KICK | Signals::INIT
-        } else if self.pending_work.contains(PendingWork::HALTED) {
+        } else if self.pending_work.contains(ArchEvents::HALTED) {
             self.signal_mask & !Signals::DMA
         } else {
             return false;
@@ -105,5 +196,22 @@ impl Cpu {
     /// Whether maskable interrupts are enabled (RFLAGS.IF).
     pub fn interrupts_on(&self) -> bool {
         self.eflags & rflags::IF != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_and_requests_do_not_overlap() {
+        let mut work = PendingWork::default();
+        work.insert(ArchEvents::all());
+        assert!(!work.intersects(VmmRequests::all()));
+        work.insert(VmmRequests::BUS);
+        work.remove(ArchEvents::all());
+        assert!(!work.is_empty() && work.events().is_empty());
+        assert!(work.take(VmmRequests::BUS));
+        assert!(work.is_empty() && !work.take(VmmRequests::BUS));
     }
 }

@@ -28,7 +28,7 @@ use crate::decode::MAX_BLOCK;
 use crate::model::Model;
 use crate::processor::clock::{Clock, HostClock};
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::PendingWork;
+use crate::processor::pending_work::ArchEvents;
 use crate::state::PmuState;
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, the pin, is nowhere; version 2 has no "any thread".
@@ -409,7 +409,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn count_events(&mut self, ahead: u8) {
-        self.pending_work.remove(PendingWork::EVENTS);
+        self.pending_work.remove(ArchEvents::COUNTERS);
         let now = self.totals(ahead);
         let passed = now.since(std::mem::replace(&mut self.pmu.last, now));
         let mask = self.pmu.shape.mask;
@@ -433,7 +433,7 @@ impl Cpu {
             self.performance_interrupt();
         }
         if std::mem::take(&mut self.pmu.freezes) {
-            self.pending_work.remove(PendingWork::EVENTS);
+            self.pending_work.remove(ArchEvents::COUNTERS);
             self.msr.pmu.global_ctrl = 0;
             self.configure_counters();
         } else {
@@ -510,7 +510,7 @@ impl Cpu {
 
     /// It returns.
     pub(crate) fn leave_run(&mut self) {
-        if self.pmu.active || self.pending_work.contains(PendingWork::EVENTS) {
+        if self.pmu.active || self.pending_work.contains(ArchEvents::COUNTERS) {
             self.count_events(0);
         }
     }
@@ -519,7 +519,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn update_counted_ring(&mut self) {
         if self.pmu.active && ring(self.cpl) != self.pmu.ring {
-            self.pending_work |= PendingWork::EVENTS;
+            self.pending_work.insert(ArchEvents::COUNTERS);
         }
     }
 
@@ -535,7 +535,7 @@ impl Cpu {
         }
         if debugctl.contains(DebugCtl::FREEZE_PERFMON_ON_PMI) {
             self.pmu.freezes = true;
-            self.pending_work |= PendingWork::EVENTS;
+            self.pending_work.insert(ArchEvents::COUNTERS);
         }
         self.platform.performance_interrupt(self.now());
     }

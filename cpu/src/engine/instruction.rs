@@ -1,0 +1,87 @@
+//! One instruction with everything that the architecture demands around it: code breakpoints,
+//! single-stepping, shadows, and faults.
+
+use crate::engine::SoftCpu;
+use crate::engine::block::Extent;
+use crate::engine::lookup::Found;
+use crate::engine::run::{BlockFault, run_one};
+use crate::processor::debug::DR6_BS;
+use crate::processor::fault::Fault;
+use crate::processor::pending_work::ArchEvents;
+use crate::state::rflags;
+
+/// The shadows of STI, MOV SS and POP SS, which end with the next instruction.
+const SHADOWS: ArchEvents = ArchEvents::SHADOW.union(ArchEvents::HOLD_TRAP);
+
+impl SoftCpu {
+    /// Runs one instruction, or raises the breakpoint fault at it.
+    pub(super) fn run_instruction(&mut self) {
+        let before = self.cpu.pending_work.events();
+        if before.contains(ArchEvents::BREAKPOINT)
+            && !before.intersects(ArchEvents::RESUME | ArchEvents::HOLD_TRAP)
+            && self.cpu.at_breakpoint()
+        {
+            self.cpu.raise_breakpoint_fault();
+            return;
+        }
+        let result = match self.look_up(Extent::One) {
+            Ok(Found::Cached(id)) => match self.cache.get(id) {
+                Some(block) => run_one(&mut self.cpu, block),
+                None => return,
+            },
+            Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
+                Some(block) => run_one(&mut self.cpu, block),
+                None => return,
+            },
+            Ok(Found::Single(block)) => run_one(&mut self.cpu, &block),
+            Err(fault) => Some(fault),
+        };
+        if let Some(fault) = result {
+            // The shadow ends with the instruction even if that faults.
+            self.cpu.pending_work.remove(SHADOWS & before);
+            self.fault(fault);
+            return;
+        }
+        self.after_instruction(before);
+    }
+
+    /// Completes an instruction that was run by itself. `before`: the events that were pending when
+    /// it began.
+    fn after_instruction(&mut self, before: ArchEvents) {
+        let cpu = &mut self.cpu;
+        // A second STI or MOV SS in the shadow of a first does not prolong it (SDM Vol. 2B, STI).
+        cpu.pending_work.remove(SHADOWS & before);
+        if before.contains(ArchEvents::RESUME) {
+            cpu.eflags &= !rflags::RF;
+            cpu.pending_work.remove(ArchEvents::RESUME);
+        }
+        // The value of TF at the start of the instruction counts (SDM Vol. 3B 17.3.1.4).
+        if before.contains(ArchEvents::TRAP) && !cpu.trap_suppressed() {
+            cpu.pending_db |= DR6_BS;
+            cpu.pending_work.insert(ArchEvents::DEBUG);
+        }
+        cpu.pending_work.remove(ArchEvents::NO_STEP);
+        cpu.branched = false;
+    }
+
+    /// Handles the fault of an instruction that did not complete.
+    #[cold]
+    pub(super) fn fault(&mut self, fault: BlockFault) {
+        match self.cpu.fault {
+            Fault::CodeWrite { gpa } => {
+                // After the code is invalidated the write is an ordinary one. The instruction itself
+                // may be in that page: it runs from a block of its own, which is not cached.
+                self.invalidate_page(gpa & !0xFFF);
+                let before = self.cpu.pending_work.events();
+                match self.decode_single() {
+                    Ok(block) => match run_one(&mut self.cpu, &block) {
+                        None => self.after_instruction(before),
+                        Some(fault) => self.fault(fault),
+                    },
+                    Err(fault) => self.fault(fault),
+                }
+            }
+            _ => self.cpu.raise_fault(fault.stack),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The fast path: from block to block.
+
+use crate::backend::interpreter::dispatch::{At, Done};
+use crate::backend::interpreter::op::Op;
+use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
+use crate::engine::lookup::Found;
+use crate::engine::{Exit, SoftCpu};
+use crate::insn::{Abort, Flow, Insn, reg, seg};
+use crate::processor::cpu::Cpu;
+use crate::processor::pmu::branches_before;
+
+/// An instruction did not complete. [`Cpu`]'s `fault` has the reason.
+pub(super) struct BlockFault {
+    /// The memory operand was relative to SS: a non-canonical address is #SS.
+    pub stack: bool,
+}
+
+impl BlockFault {
+    /// The fault of `insn`.
+    fn at(insn: &Insn) -> Self {
+        Self {
+            stack: matches!(insn.seg, seg::SS | seg::FLAT_SS),
+        }
+    }
+}
+
+/// Why a sequence of blocks ended.
+enum BlockExit {
+    /// The last block has no link to the next, which has to be looked up.
+    Lookup,
+    /// The last branch has no link to the block of its target yet.
+    Unlinked(Branch),
+    /// An instruction did not complete.
+    Fault(BlockFault),
+}
+
+impl SoftCpu {
+    /// Runs blocks until the run ends. `BRANCHES`: counts branch instructions.
+    pub(super) fn run_blocks<const BRANCHES: bool>(&mut self) -> Exit {
+        // The branch at the end of the last sequence, to be linked to the next block.
+        let mut unlinked = None;
+        loop {
+            let branch = unlinked.take();
+            if self.cpu.is_due() {
+                if let Some(exit) = self.boundary() {
+                    return exit;
+                }
+                continue;
+            }
+            let found = match self.cache.jump(self.cpu.rip, self.cpu.jump_keys) {
+                Some(block) => Ok(Found::Cached(self.cache.id(block))),
+                None => self.look_up(Extent::Whole),
+            };
+            let exit = match found {
+                Ok(Found::Cached(id)) => {
+                    if let Some(branch) = branch {
+                        self.cache.link(branch, id);
+                    }
+                    run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
+                }
+                Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
+                    Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
+                    None => BlockExit::Lookup,
+                },
+                Ok(Found::Single(block)) => run_alone::<BRANCHES>(&mut self.cpu, &block),
+                Err(fault) => BlockExit::Fault(fault),
+            };
+            match exit {
+                BlockExit::Lookup => {}
+                BlockExit::Unlinked(branch) => unlinked = Some(branch),
+                BlockExit::Fault(fault) => self.fault(fault),
+            }
+        }
+    }
+}
+
+/// Runs the block `id`, and others while each is linked to the next and no work is due.
+fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: BlockId) -> BlockExit {
+    let Some(mut block) = cache.get(id) else {
+        return BlockExit::Lookup;
+    };
+    loop {
+        let at = match run_block::<BRANCHES>(cpu, block, block.rip()) {
+            Ok(at) => at,
+            Err(fault) => return BlockExit::Fault(fault),
+        };
+        if cpu.is_due() {
+            return BlockExit::Lookup;
+        }
+        let (rip, keys, link) = (cpu.rip, cpu.jump_keys, at.op().link);
+        let linked = if link == Op::INDIRECT {
+            cache.jump(rip, keys)
+        } else {
+            cache.linked(link, rip, keys)
+        };
+        block = match linked {
+            Some(next) => next,
+            None => {
+                return BlockExit::Unlinked(Branch {
+                    block: cache.id(block),
+                    op: block.ops.position(at),
+                });
+            }
+        };
+    }
+}
+
+/// Runs a block that no other is linked to.
+fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> BlockExit {
+    match run_block::<BRANCHES>(cpu, block, cpu.rip) {
+        Ok(_) => BlockExit::Lookup,
+        Err(fault) => BlockExit::Fault(fault),
+    }
+}
+
+/// Runs the operations of a block up to its end, a jump or a fault. Returns the last operation.
+/// `rip` is RIP, from a source that does not depend on the jump that led here, so that the host need
+/// not wait for it. `BRANCHES`: counts branch instructions.
+#[inline(always)]
+fn run_block<'a, const BRANCHES: bool>(
+    cpu: &mut Cpu,
+    block: &'a Block,
+    rip: u64,
+) -> Result<At<'a>, BlockFault> {
+    debug_assert_eq!(rip, cpu.rip);
+    cpu.gpr[reg::BLOCK as usize] = rip;
+    if BRANCHES {
+        cpu.pmu.block = block.branches;
+    }
+    let retired = |cpu: &mut Cpu, n: u64| {
+        cpu.icount += n;
+        if BRANCHES {
+            cpu.pmu.branches += branches_before(block.branches, n);
+        }
+    };
+    let first = block.ops.first();
+    let Done { at, how } = (first.op().run)(cpu, first, 0);
+    let insn = at.insn();
+    match how {
+        Ok(flow) => {
+            if flow == Flow::Branch && cpu.recording {
+                cpu.record_near(cpu.this_rip(insn), cpu.rip);
+            }
+            retired(cpu, u64::from(insn.ordinal) + 1);
+            Ok(at)
+        }
+        Err(Abort) => {
+            cpu.rip = cpu.this_rip(insn);
+            retired(cpu, insn.ordinal.into());
+            Err(BlockFault::at(insn))
+        }
+    }
+}
+
+/// Runs a block of one instruction.
+pub(super) fn run_one(cpu: &mut Cpu, block: &Block) -> Option<BlockFault> {
+    if let Err(fault) = run_block::<false>(cpu, block, cpu.rip) {
+        return Some(fault);
+    }
+    if cpu.pmu.branches_count {
+        cpu.pmu.branches += block.branches & 1;
+    }
+    None
+}
