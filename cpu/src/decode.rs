@@ -1,6 +1,6 @@
-//! From bytes to instructions: iced-x86 decodes, and [`Insn`] takes from it what the processor needs.
+//! Decodes bytes to [`Insn`] with iced-x86.
 //!
-//! [`Insn::aux`] holds a third register operand, except of these:
+//! [`Insn::aux`] has the third register operand. For these instructions it has another value:
 //!
 //! | instruction | value |
 //! |---|---|
@@ -33,8 +33,8 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
         CodeSize::Bits32 => 32,
         CodeSize::Bits64 => 64,
     };
-    // Encodings to which later processors gave a meaning keep the earlier one: 0F 0D and 0F 18-1F
-    // are hints, and F3 before BSF and BSR is ignored.
+    // Encodings that later processors use keep their earlier meaning: 0F 0D and 0F 18-1F are hints,
+    // and F3 before BSF and BSR is ignored.
     const OPTIONS: u32 = DecoderOptions::FORCE_RESERVED_NOP
         | DecoderOptions::NO_MPFX_0FBC
         | DecoderOptions::NO_MPFX_0FBD
@@ -42,7 +42,7 @@ fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a
     Decoder::with_ip(bits, bytes, 0, OPTIONS | options)
 }
 
-/// Whether `decoded` is not an instruction only because it goes on after the 15th byte.
+/// Whether `decoded` is invalid only because it continues after the 15th byte.
 pub(crate) fn is_too_long(size: CodeSize, bytes: &[u8], decoded: &Instruction) -> bool {
     // iced-x86 reports a misplaced LOCK prefix in the same way.
     decoded.is_invalid()
@@ -166,7 +166,7 @@ fn operands(i: &Instruction, insn: &mut Insn) {
     }
 }
 
-/// Fills what the kinds of operands do not tell.
+/// Fills the fields that do not follow from the kinds of operands.
 fn special_cases(i: &Instruction, insn: &mut Insn) {
     match i.mnemonic() {
         // XCHG with memory is always locked (SDM Vol. 2B, XCHG).
@@ -210,7 +210,7 @@ fn special_cases(i: &Instruction, insn: &mut Insn) {
         _ if is_x87(i) => x87(i, insn),
         _ => {}
     }
-    // The base that they load has 24 bits.
+    // They load a base of 24 bits.
     if matches!(i.code(), Code::Lgdt_m1632_16 | Code::Lidt_m1632_16) {
         insn.prefix |= Insn::O16;
     }
@@ -280,7 +280,7 @@ fn memory(size: CodeSize, i: &Instruction, insn: &mut Insn) {
         (_, s) => s,
     };
     insn.scale = i.memory_index_scale() as u8;
-    // XLAT adds AL, not RAX: the operation does that.
+    // The index of XLAT is AL, not RAX: the operation adds it.
     insn.index = match i.memory_index() {
         Register::AL => reg::ZERO,
         index => number(index),
@@ -306,7 +306,7 @@ fn memory(size: CodeSize, i: &Instruction, insn: &mut Insn) {
     }
 }
 
-/// The number by which instructions encode a register.
+/// The number that encodes a register in an instruction.
 fn number(r: Register) -> u8 {
     match r {
         Register::AH | Register::CH | Register::DH | Register::BH => {
@@ -369,8 +369,8 @@ fn address_size(insn: &Instruction) -> u32 {
     }
 }
 
-/// The segment of a source that is addressed without ModRM: DS or the override, as [`Insn::seg`] has
-/// it. In 64-bit mode only FS and GS are overrides.
+/// The segment of a source that is addressed without ModRM, as [`Insn::seg`] numbers it: DS or the
+/// override. In 64-bit mode only FS and GS are overrides.
 fn source_segment(i: &Instruction) -> u8 {
     let segment = match i.segment_prefix() {
         Register::None => seg::DS,
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_branches_are_told_apart() {
+    fn each_branch_has_its_kind() {
         let kinds: &[(&[u8], BranchKind)] = &[
             (&[0x90], BranchKind::None),
             (&[0xE8, 0, 0, 0, 0], BranchKind::NearCall),

@@ -1,7 +1,7 @@
 //! A decoded instruction as data.
 //!
 //! A backend may rewrite the memory operand into a form that it executes faster, see
-//! [`reg::TMP`]. All else stays as it was decoded.
+//! [`reg::TMP`]. The other fields stay as decoded.
 
 use iced_x86::Code;
 
@@ -9,16 +9,15 @@ use iced_x86::Code;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Flow {
-    /// Go on with the next instruction of the block.
+    /// Continue with the next instruction of the block.
     Next,
     /// A near branch was taken: RIP is its target, and the branch is not recorded yet.
     Branch,
-    /// The block ends here: RIP is that of the next instruction, and a branch that led to it is
-    /// recorded.
+    /// The block ends: RIP is that of the next instruction, and a branch to it has been recorded.
     Jump,
 }
 
-/// The instruction did not complete. The processor holds the reason; its architectural state is as
+/// The instruction did not complete. The processor has the reason. Its architectural state is as
 /// before the instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abort;
@@ -39,7 +38,7 @@ pub mod reg {
     /// The base of segment register `n` as `seg` numbers it is `SEGMENT + n`: in 64-bit mode only
     /// FS and GS differ from zero.
     pub const SEGMENT: u8 = 24;
-    /// Room for any operand field.
+    /// Number of registers: each value of an operand field is a valid index.
     pub const COUNT: usize = 256;
 }
 
@@ -58,14 +57,14 @@ pub mod seg {
     pub const FLAT_SS: u8 = 7;
 }
 
-/// Which operand a backend passes to the code of an instruction in a register of the host: a generic
+/// The operand that a backend forwards to the code of an instruction in a host register: a generic
 /// parameter of that code.
 pub(crate) mod operand {
-    /// None: all are read from the register file.
+    /// No operand: all are read from the register file.
     pub const NONE: u8 = 0;
-    /// Of a register form the first register; of a memory form the base.
+    /// The first register of a register form, or the base of a memory form.
     pub const FIRST: u8 = 1;
-    /// Of a register form the second register; of a memory form the index.
+    /// The second register of a register form, or the index of a memory form.
     pub const SECOND: u8 = 2;
 }
 
@@ -81,7 +80,7 @@ pub(crate) enum CodeSize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BranchKind {
-    /// It does not.
+    /// No transfer.
     None,
     /// Near CALL.
     NearCall,
@@ -101,7 +100,7 @@ pub enum BranchKind {
     Interrupt,
     /// IRET.
     InterruptReturn,
-    /// It always raises an exception: UD, and what this processor does not have.
+    /// None, but an exception always: UD, and instructions that this processor does not have.
     Exception,
 }
 
@@ -111,8 +110,8 @@ impl BranchKind {
         !matches!(self, Self::None | Self::Exception)
     }
 
-    /// Whether the next instruction in memory never follows without a branch to it. A conditional
-    /// branch that is not taken goes on to it.
+    /// Whether execution never continues with the next instruction in memory. After a conditional
+    /// branch that is not taken it does.
     pub fn ends_block(self) -> bool {
         !matches!(self, Self::None | Self::Conditional)
     }
@@ -120,15 +119,16 @@ impl BranchKind {
 
 /// A decoded instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-// Four bytes less: an operation of the interpreter has room for two pointers and a link besides.
+// Packed to 28 bytes, so that an operation of the interpreter, which adds two pointers and a link,
+// has 48.
 #[repr(C, packed(4))]
 pub struct Insn {
-    /// Immediate, sign-extended. Of a direct near branch the target's offset from the start of the
-    /// block; of a direct far branch the target's offset in its segment; with [`Self::OFFSET64`] the
-    /// memory operand's offset.
+    /// Immediate, sign-extended. For a direct near branch: the target's offset from the start of the
+    /// block. For a direct far branch: the target's offset in its segment. With [`Self::OFFSET64`]:
+    /// the memory operand's offset.
     pub imm: u64,
-    /// Displacement of the memory operand, relative to the next instruction if the base is RIP. Of a
-    /// direct far branch the selector.
+    /// Displacement of the memory operand, relative to the next instruction if the base is RIP. For a
+    /// direct far branch: the selector.
     pub disp: i32,
     /// Base register of the memory operand ([`reg::ZERO`] if none).
     pub base: u8,
@@ -142,7 +142,7 @@ pub struct Insn {
     pub dst: u8,
     /// Source register.
     pub src: u8,
-    /// A third register, or a value that the operation needs besides, see `decode`.
+    /// Third register, or another value that the operation needs, see `decode`.
     pub aux: u8,
     /// Length in bytes, 1 to 15.
     pub len: u8,
@@ -150,7 +150,7 @@ pub struct Insn {
     pub offset: u16,
     /// The operation.
     pub code: Code,
-    /// Prefixes and what follows from them, see the constants.
+    /// Prefixes and properties that follow from them, see the constants.
     pub prefix: u16,
     /// Ordinal in the block.
     pub ordinal: u8,
@@ -161,7 +161,7 @@ pub struct Insn {
 const _: () = assert!(size_of::<Insn>() == 28);
 
 impl Insn {
-    /// Not an instruction.
+    /// An invalid instruction.
     pub const INVALID: Self = Self {
         imm: 0,
         disp: 0,

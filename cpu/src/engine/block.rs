@@ -11,14 +11,14 @@ const _: () = assert!(size_of::<Block>() == 64);
 /// A run of instructions that were decoded together.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// RIP and key of the last jump to it: another jump to the same RIP with the same key, one of
-    /// [`JumpKeys`], leads here, too. A key of zero: no jump does.
+    /// RIP and key of the last jump to this block. Another jump to this RIP leads here while the key
+    /// is one of [`JumpKeys`]. The key is zero if no jump is remembered.
     rip: u64,
     key: u64,
     pub ops: Ops,
-    /// Which of its instructions are branches: a bit for each.
+    /// A bit for each instruction: whether it is a branch.
     pub branches: u64,
-    /// The code that it was decoded from.
+    /// The bytes that it was decoded from.
     bytes: Box<[u8]>,
     /// See [`BlockCache::revalidate`].
     epoch: u64,
@@ -37,7 +37,7 @@ impl Block {
         }
     }
 
-    /// What is at an index that is not in use.
+    /// The block at an index that is not in use.
     fn vacant() -> Self {
         Self::new(Lowered::default(), &[])
     }
@@ -48,7 +48,7 @@ impl Block {
         self.rip
     }
 
-    /// The code that it was decoded from.
+    /// The bytes that it was decoded from.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -63,7 +63,7 @@ impl Block {
 /// How far a block goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Extent {
-    /// As far as its code runs on in a line.
+    /// Up to an instruction that never continues with the next, or to the end of the page.
     Whole,
     /// One instruction.
     One,
@@ -72,14 +72,14 @@ pub(crate) enum Extent {
 /// Index of a block in the cache.
 pub(crate) type BlockId = u32;
 
-/// What tells the blocks of one page from each other: offset, size of code, and extent.
+/// Identifies a block in its page: offset, size of code, and extent.
 type PageKey = (u16, CodeSize, Extent);
 
 /// The blocks that begin in one guest-physical page, sorted.
 type PageBlocks = Vec<(PageKey, BlockId)>;
 
-/// An instruction that crosses into another page, so that its code is no one page's: what it was
-/// decoded from is compared with memory each time.
+/// An instruction that crosses into another page. Write tracking is by page, so its bytes are
+/// compared with memory each time instead.
 #[derive(Debug)]
 struct Crossing {
     /// Guest-physical address of its first byte.
@@ -88,15 +88,16 @@ struct Crossing {
     block: Block,
 }
 
-/// A power of two.
+/// Slots for instructions that cross into another page: a power of two.
 const CROSSINGS: usize = 256;
 
-/// Upper bound on cached blocks; beyond it everything is forgotten and decoded again.
+/// Upper bound on cached blocks. A full cache is cleared.
 const MAX_BLOCKS: usize = 1 << 19;
-/// The same for their operations: 384 MiB. Linux with a few programs stays far below; a guest that
-/// jumps to every byte of its memory does not.
+/// Upper bound on cached operations: 384 MiB. Linux with a few programs needs far less. A guest
+/// that jumps to every byte of its memory would need more.
 const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
 
+/// Slots for jump targets: a power of two.
 const JUMPS: usize = 1 << 14;
 
 /// A branch: an operation of a block.
@@ -118,7 +119,7 @@ pub(crate) struct BlockCache {
     jumps: Box<[BlockId; JUMPS]>,
     /// Instructions that cross into another page, by a hash of their address.
     crossings: Vec<Option<Crossing>>,
-    /// Blocks of an earlier one may be stale.
+    /// The current epoch. Blocks of an earlier epoch may be stale.
     epoch: u64,
 }
 
@@ -139,7 +140,8 @@ impl BlockCache {
         }
     }
 
-    /// Code may have changed unseen: each block is compared with memory before it is found again.
+    /// Starts an epoch: code may have changed untracked, so each block is compared with memory before
+    /// its next use.
     pub fn revalidate(&mut self) {
         self.epoch += 1;
     }
@@ -149,14 +151,14 @@ impl BlockCache {
         (rip ^ (rip >> 12)) as usize % JUMPS
     }
 
-    /// The block `hint`, if that is where a jump to `rip` leads.
+    /// The block `hint`, if a jump to `rip` leads to it.
     #[inline(always)]
     pub fn linked(&self, hint: BlockId, rip: u64, keys: JumpKeys) -> Option<&Block> {
         let block = self.blocks.get(hint as usize)?;
         (block.rip == rip && (block.key == keys.any || block.key == keys.global)).then_some(block)
     }
 
-    /// The block to which a jump to `rip` leads, if it was one of the last.
+    /// The block to which a jump to `rip` leads, if the jump is remembered.
     #[inline(always)]
     pub fn jump(&self, rip: u64, keys: JumpKeys) -> Option<&Block> {
         self.linked(self.jumps[Self::jump_slot(rip)], rip, keys)
@@ -177,8 +179,8 @@ impl BlockCache {
         }
     }
 
-    /// The block at `gpa`, if it has been decoded and `unchanged` says of its code that it is still
-    /// there.
+    /// The block at `gpa`, if it has been decoded and `unchanged` confirms that memory still has its
+    /// bytes.
     pub fn find(
         &mut self,
         gpa: u64,
@@ -205,8 +207,8 @@ impl BlockCache {
         self.blocks.get(id as usize)
     }
 
-    /// Enters a block that was decoded from `gpa`; tells its index and whether its page held no
-    /// code before. Returns `None` when the cache is full: forget everything first.
+    /// Enters a block that was decoded from `gpa`. Returns its index and whether it is the first of
+    /// its page, or `None` if the cache is full and has to be cleared first.
     pub fn insert(
         &mut self,
         map: &mut CodeMap,
@@ -251,13 +253,13 @@ impl BlockCache {
         (gpa >> 12) as usize % CROSSINGS
     }
 
-    /// The instruction that was decoded from `gpa` on and from another page.
+    /// The cached instruction that begins at `gpa` and ends in another page.
     pub fn crossing(&self, gpa: u64, size: CodeSize) -> Option<&Block> {
         let crossing = self.crossings[Self::crossing_slot(gpa)].as_ref()?;
         (crossing.gpa == gpa && crossing.size == size).then_some(&crossing.block)
     }
 
-    /// Enters such an instruction.
+    /// Enters an instruction that begins at `gpa` and ends in another page.
     pub fn insert_crossing(&mut self, gpa: u64, size: CodeSize, block: Block) {
         self.crossings[Self::crossing_slot(gpa)] = Some(Crossing { gpa, size, block });
     }
@@ -268,7 +270,7 @@ impl BlockCache {
         (offset / size_of::<Block>()) as BlockId
     }
 
-    /// Forgets the code of the page of `gpa`; tells whether there was any.
+    /// Invalidates the code of the page of `gpa`. Returns whether there was any.
     pub fn invalidate(&mut self, map: &mut CodeMap, gpa: u64) -> bool {
         map.clear(gpa);
         let Some(page) = self
@@ -292,7 +294,7 @@ impl BlockCache {
         }
     }
 
-    /// Forgets all code.
+    /// Clears the cache.
     pub fn clear(&mut self, map: &mut CodeMap) {
         map.clear_all();
         self.blocks.clear();
@@ -334,7 +336,7 @@ mod tests {
         assert_eq!(insert(0x1000, half - 1), (true, MAX_OPS - 1));
         assert_eq!(insert(0x1010, 2), (false, MAX_OPS - 1), "full");
         assert_eq!(insert(0x1010, 1), (true, MAX_OPS));
-        // What is forgotten makes room.
+        // Invalidated blocks make room.
         assert!(cache.invalidate(&mut map, 0x1000));
         assert_eq!(cache.ops, half);
         cache.clear(&mut map);

@@ -39,7 +39,7 @@ pub(crate) struct Walk {
     pub large: bool,
 }
 
-/// What the paging modes differ in.
+/// The parameters of a paging mode.
 #[derive(Debug)]
 struct Structures {
     /// Tables that a walk visits; level 0 is the page table.
@@ -81,12 +81,13 @@ const LEVELS_4: Structures = Structures {
     reserved_large: 0x1F_E000,
 };
 
-/// Whether translations go through the four PDPTE registers (SDM Vol. 3A 4.1.1).
+/// Whether PAE paging is used, which translates through the four PDPTE registers (SDM Vol. 3A
+/// 4.1.1).
 pub(crate) fn is_pae(sys: &SystemState) -> bool {
     sys.cr0 & cr0::PG != 0 && sys.cr4 & cr4::PAE != 0 && sys.efer & efer::LMA == 0
 }
 
-/// The page-directory-pointer table that `cr3` leads to, for the PDPTE registers; `None` if a
+/// Reads the page-directory-pointer table at `cr3` for the PDPTE registers. Returns `None` if a
 /// present entry has a reserved bit set (SDM Vol. 3A 4.4.1).
 pub(crate) fn pdptes(ram: &GuestRam, cr3: u64) -> Option<[u64; 4]> {
     const RESERVED: u64 = 0x1E6 | !((1 << PHYS_BITS) - 1);
@@ -96,7 +97,7 @@ pub(crate) fn pdptes(ram: &GuestRam, cr3: u64) -> Option<[u64; 4]> {
     entries.iter().all(good).then_some(entries)
 }
 
-/// Reads the entry at `at`. Tables outside RAM read as not present: there is nothing behind them.
+/// Reads the entry at `at`. An entry outside RAM is not present.
 fn read(ram: &GuestRam, at: u64, s: &Structures) -> u64 {
     let word = ram.read_u64(at & !7).unwrap_or(0);
     match s.entry_shift {
@@ -105,9 +106,8 @@ fn read(ram: &GuestRam, at: u64, s: &Structures) -> u64 {
     }
 }
 
-/// Sets flags in the entry at `at`, which was `entry` when it was read from RAM. False if it is
-/// something else by now: another processor may have changed or set it meanwhile (SDM Vol. 3A 4.8,
-/// 8.1.2.1).
+/// Sets flags in the entry at `at` if it still is `entry`. Returns `false` if another processor has
+/// changed it since it was read (SDM Vol. 3A 4.8, 8.1.2.1).
 fn set_flags(ram: &GuestRam, at: u64, entry: u64, flags: u64, s: &Structures) -> bool {
     let new = entry | flags;
     match s.entry_shift {
@@ -116,8 +116,11 @@ fn set_flags(ram: &GuestRam, at: u64, entry: u64, flags: u64, s: &Structures) ->
     }
 }
 
-/// Translates linear address `la`, canonical and outside IA-32e mode below 4 GBytes, setting
-/// accessed and dirty flags; on a page fault, its error code.
+/// Translates the linear address `la` and sets accessed and dirty flags. `la` is canonical, and
+/// below 4 GBytes outside IA-32e mode.
+///
+/// # Errors
+/// The error code of the page fault.
 pub(crate) fn walk(
     ram: &GuestRam,
     sys: &SystemState,

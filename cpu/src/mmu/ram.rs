@@ -1,4 +1,4 @@
-//! Guest-physical RAM: where the CPU finds the host memory behind a guest-physical address.
+//! Guest-physical RAM: from guest-physical addresses to host memory.
 
 use std::ptr::NonNull;
 
@@ -12,7 +12,7 @@ struct Region {
     host: NonNull<u8>,
 }
 
-/// The guest's RAM as the CPU sees it: a few ranges of host memory, found by address.
+/// The guest's RAM: ranges of host memory, found by guest-physical address.
 #[derive(Debug, Clone)]
 pub struct GuestRam {
     regions: Vec<Region>,
@@ -72,8 +72,8 @@ impl GuestRam {
         })
     }
 
-    /// Writes `new` at `gpa`, which is aligned to its size, if `old` is there; atomically, and
-    /// false if it is not.
+    /// Writes `new` at `gpa`, which is aligned to its size, if the value there is `old`; atomically.
+    /// Returns whether it was.
     pub(crate) fn replace<T: Int>(&self, gpa: u64, old: T, new: T) -> bool {
         let Some(page) = self.page(gpa) else {
             return false;

@@ -1,13 +1,13 @@
-//! The software TLB: from a linear page to the host memory behind it.
+//! The software TLB: from linear pages to host memory.
 //!
-//! Direct-mapped, one table for each kind of access in each privilege class, so that a hit needs
-//! one comparison and no permission test. Only RAM is entered, and only for what the page tables
-//! allow at once: a write entry exists only if the dirty flag is already set.
+//! It is direct-mapped and has one table for each kind of access in each privilege class, so that a
+//! hit needs one comparison and no permission test. Only RAM is entered, and only for accesses that
+//! change nothing in the page tables: a write entry exists only if the dirty flag is set.
 
 use crate::mmu::access::{Access, Privilege};
 
 const ENTRIES: usize = 512;
-/// Of access: [`Access`].
+/// Kinds of access, see [`Access`].
 const KINDS: usize = 3;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
 const LARGE_SHIFT: u32 = 22;
@@ -23,7 +23,7 @@ const WRITE_TRACKED: u64 = 1;
 /// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;
 
-/// What every access looks at.
+/// The part of a translation that every access compares.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// Linear page address, plus [`WRITE_TRACKED`] for a page that the fast path must not hit.
@@ -72,8 +72,8 @@ pub(crate) struct Hit {
 
 const FILTER_BITS: usize = 1024;
 
-/// Regions of 2^`SHIFT` bytes of linear addresses, by hash: it may seem to have one that was not
-/// added.
+/// A set of regions of 2^`SHIFT` bytes of linear addresses, by hash. It may contain regions that
+/// were not added.
 #[derive(Debug)]
 pub(crate) struct Filter<const SHIFT: u32>([u64; FILTER_BITS / 64]);
 
@@ -107,8 +107,8 @@ impl<const SHIFT: u32> Filter<SHIFT> {
 
 #[derive(Debug)]
 pub(crate) struct Tlb {
-    /// That of the current class is the first, where it is found at once: it has changed places
-    /// with the class 0.
+    /// The table of the current class is the first, so that the fast path need not select one: it
+    /// is swapped with the table of class 0.
     tables: [Box<Table>; CLASSES],
     current: Privilege,
     /// The regions that may have entries that are parts of a large page.
@@ -129,7 +129,7 @@ impl Tlb {
         (la >> 12) as usize % ENTRIES
     }
 
-    /// Has [`Self::fast`] look at the translations of `class`.
+    /// Selects the class whose translations [`Self::fast`] uses.
     pub fn select(&mut self, class: Privilege) {
         if self.current != class {
             self.tables.swap(0, self.current as usize);
@@ -138,7 +138,7 @@ impl Tlb {
         }
     }
 
-    /// Where in `tables` that of `class` is.
+    /// The index in `tables` of the table of `class`.
     #[inline(always)]
     fn place(&self, class: Privilege) -> usize {
         match class {
@@ -148,14 +148,14 @@ impl Tlb {
         }
     }
 
-    /// The host address of `la` for the selected class, if the fast path may go there: the whole
-    /// access of `size` bytes lies in one page of plain RAM.
+    /// The host address of `la` for the selected class, if the access of `size` bytes is allowed and
+    /// lies in one page of RAM that is not write-tracked.
     #[inline(always)]
     pub fn fast(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
         Self::look_up(&self.tables[0], la, size, kind)
     }
 
-    /// The same for a given class.
+    /// [`Self::fast`] for the given class.
     #[inline(always)]
     pub fn fast_as(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
         Self::look_up(&self.tables[self.place(class)], la, size, kind)
@@ -164,7 +164,7 @@ impl Tlb {
     #[inline(always)]
     fn look_up(table: &Table, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
         let e = &table.entries[kind as usize][Self::index(la)];
-        // An access that leaves the page ends in one that has another slot.
+        // If the access leaves the page, its last byte is in a page that has another slot.
         if e.tag == la.wrapping_add(size as u64 - 1) & !0xFFF {
             Some(e.addend.wrapping_add(la) as *mut u8)
         } else {
@@ -201,7 +201,7 @@ impl Tlb {
         table.phys[kind][index] = (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
     }
 
-    /// Forgets everything, or everything that is not global.
+    /// Flushes all translations, or with `keep_global` those that are not global.
     pub fn flush(&mut self, keep_global: bool) {
         for table in &mut self.tables {
             let entries = table.entries.as_flattened_mut().chunks_mut(64);
@@ -224,13 +224,13 @@ impl Tlb {
         }
     }
 
-    /// The page of `la`, which has just been entered, is part of a large page.
+    /// Notes that the page of `la`, which has just been entered, is part of a large page.
     pub fn insert_large(&mut self, la: u64) {
         self.large.add(la);
     }
 
-    /// Forgets one linear page; if it may be part of a large page, all of that (SDM Vol. 3A
-    /// 4.10.4.1, INVLPG). Tells whether it may.
+    /// Flushes one linear page, or the whole large page that it may be part of (SDM Vol. 3A
+    /// 4.10.4.1, INVLPG). Returns whether it may be part of one.
     pub fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
         for table in &mut self.tables {

@@ -1,5 +1,5 @@
-//! Exceptions: from the reason why an instruction stopped to the event, and what happens if that
-//! cannot be delivered (SDM Vol. 3A 6.15, interrupt 8).
+//! Exceptions: the event for a fault, and the double fault if an event cannot be delivered (SDM
+//! Vol. 3A 6.15, interrupt 8).
 
 use crate::insn::Abort;
 use crate::processor::cpu::Cpu;
@@ -30,12 +30,12 @@ fn class(event: &Event) -> Class {
 }
 
 impl Cpu {
-    /// Delivers what stopped the instruction at RIP. `stack`: its memory operand was relative to
-    /// SS.
+    /// Delivers the exception for the fault of the instruction at RIP. `stack`: its memory operand
+    /// was relative to SS.
     pub(crate) fn raise_fault(&mut self, stack: bool) {
-        // A trap that the instruction had earned, such as by a data breakpoint, goes with it.
+        // The fault replaces a trap of the instruction, such as that of a data breakpoint.
         self.drop_debug_trap();
-        // A guest that only faults must not stop the clock: an exception takes a tick.
+        // An exception takes a tick, so that time advances in a guest that only faults.
         self.icount += 1;
         self.pmu.idle += 1;
         match self.fault_event(stack) {
@@ -44,7 +44,7 @@ impl Cpu {
         }
     }
 
-    /// The exception for `self.fault`; `None` if there is none but shutdown.
+    /// The exception for `self.fault`. `None`: there is none, and the processor shuts down.
     fn fault_event(&mut self, stack: bool) -> Option<Event> {
         let (vector, error) = match self.fault {
             Fault::Exception { vector, error } => (vector, error),
@@ -53,10 +53,10 @@ impl Cpu {
                 (vector::PF, Some(error))
             }
             Fault::NonCanonical if stack => (vector::SS, Some(0)),
-            // Hardware leaves a fetch from a device to the platform. #GP is what the program can be
-            // told precisely; a machine check would be imprecise, and fatal while CR4.MCE is clear.
+            // The result of a fetch from a device depends on the platform. #GP is precise. A machine
+            // check would be imprecise, and fatal while CR4.MCE is clear.
             Fault::NonCanonical | Fault::Unexecutable => (vector::GP, Some(0)),
-            // A code write never gets here; the run loop has its own answer to it.
+            // The run loop handles a code write itself.
             Fault::None | Fault::CodeWrite { .. } => return None,
         };
         Some(Event {
@@ -71,8 +71,7 @@ impl Cpu {
         })
     }
 
-    /// Delivers an event and, should that fail, what follows from the failure (SDM Vol. 3A table
-    /// 6-5).
+    /// Delivers an event or, if that fails, the exception that follows (SDM Vol. 3A table 6-5).
     pub(crate) fn raise(&mut self, mut event: Event) {
         while let Err(Abort) = self.deliver(&event) {
             let Some(second) = self.fault_event(false) else {

@@ -1,5 +1,5 @@
-//! The stack as far transfers use it: several words are pushed or popped, and the stack pointer
-//! moves only when the transfer is certain.
+//! The stack in far transfers. Several words are pushed or popped, and RSP is written only after
+//! the last possible fault.
 
 use crate::insn::Abort;
 use crate::mmu::access::Privilege;
@@ -10,16 +10,16 @@ use crate::state::flags::Int;
 use crate::state::vector;
 use crate::state::{SegAttr, Segment, gpr};
 
-/// A stack, with a pointer that is not yet RSP.
+/// A stack with a pointer of its own, which [`Frame::commit`] writes to RSP.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
     /// Offset in the stack segment.
     pub sp: u64,
     mask: u64,
-    /// The stack segment, where it has a base and a limit: outside 64-bit mode.
+    /// The stack segment outside 64-bit mode, where it has a base and a limit.
     segment: Option<Segment>,
-    /// Error code for an access outside the segment: a stack that is only being switched to is
-    /// named.
+    /// Error code of #SS for an access outside the segment: the selector if the stack is being
+    /// switched to, else 0.
     error: u32,
     privilege: Privilege,
 }
@@ -97,7 +97,7 @@ impl Frame {
         self.sp = self.sp.wrapping_add(bytes) & self.mask;
     }
 
-    /// Makes this the stack pointer of the code that uses the stack now.
+    /// Writes the pointer to RSP, or to the part of it that the stack segment uses.
     pub fn commit(&self, cpu: &mut Cpu) {
         let rsp = &mut cpu.gpr[gpr::RSP];
         *rsp = if self.mask == 0xFFFF {
@@ -118,7 +118,7 @@ impl Frame {
     }
 }
 
-/// A non-canonical stack address is #SS(0), not #GP(0).
+/// A non-canonical stack address causes #SS(0), not #GP(0).
 fn stack_fault<T>(cpu: &mut Cpu, result: Result<T, Abort>) -> Result<T, Abort> {
     if result.is_err() && cpu.fault == Fault::NonCanonical {
         return Err(cpu.exception(vector::SS, Some(0)));

@@ -1,7 +1,7 @@
 //! Delivery of interrupts and exceptions (SDM Vol. 3A 6.12, 6.14; in real-address mode 20.1.4), and
-//! the instructions that ask for it.
+//! the instructions that raise them.
 //!
-//! Task gates are not there: they are as bad as any gate that the IDT must not hold, #GP.
+//! Task gates are not supported. They cause #GP, like any descriptor that the IDT must not hold.
 
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -13,15 +13,14 @@ use crate::state::flags::Int;
 use crate::state::vector;
 use crate::state::{PendingEvent, SegAttr, Segment, gpr, rflags};
 
-/// What an event is, as far as its delivery differs.
+/// The source of an event, as far as its delivery depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// An interrupt or NMI.
     External,
     /// An exception, or INT1.
     Exception,
-    /// INT n, INT3 or INTO: subject to the gate's DPL, and its faults are the program's own (EXT
-    /// clear).
+    /// INT n, INT3 or INTO: the gate's DPL is checked, and faults during delivery have EXT clear.
     Software,
 }
 
@@ -48,11 +47,11 @@ const TSS_32_ESP0: u64 = 0x04;
 const TSS_16_SP0: u64 = 0x02;
 
 impl Cpu {
-    /// Enters the handler of an event, or changes nothing and says why not.
+    /// Enters the handler of an event. If it cannot, it sets a fault and changes nothing else.
     pub(crate) fn deliver(&mut self, event: &Event) -> Result<(), Abort> {
         let result = self.enter_handler(event);
-        // Faults met on the way say whether the event was external to the program (SDM Vol. 3A
-        // 6.13, EXT).
+        // The error code of a fault during delivery has EXT set if the event was external to the
+        // program (SDM Vol. 3A 6.13).
         if result.is_err()
             && event.source != Source::Software
             && let Fault::Exception {
@@ -134,7 +133,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Pushes what a handler returns to in words of `T`; `whole`: the stack pointer as well.
+    /// Pushes the return frame of a handler in words of `T`. `whole`: with SS and stack pointer.
     fn push_event<T: Int>(
         &mut self,
         frame: &mut Frame,
@@ -169,11 +168,11 @@ impl Cpu {
         let (ip, selector) = (u64::from(pointer & 0xFFFF), (pointer >> 16) as u16);
         let cs = real_segment(self.sys.seg[sreg::CS], selector);
         let mut frame = Frame::current(self);
-        let unerring = Event {
+        let without_error = Event {
             error: None,
             ..*event
         };
-        self.push_event::<u16>(&mut frame, &unerring, false)?;
+        self.push_event::<u16>(&mut frame, &without_error, false)?;
         self.check_target(cs.attr, cs.limit, ip)?;
 
         let from = self.linear_ip(event.from);
@@ -186,12 +185,12 @@ impl Cpu {
         Ok(())
     }
 
-    /// The IDT's gate for an event.
+    /// Loads and checks the IDT's gate for an event.
     fn gate(&mut self, event: &Event) -> Result<Descriptor, Abort> {
         let ia32e = self.is_ia32e();
         let size = if ia32e { 16 } else { 8 };
         let offset = u64::from(event.vector) * size;
-        // Bit 1 of the error code: the index is one of the IDT (SDM Vol. 3A 6.13).
+        // Bit 1 of the error code: the index refers to the IDT (SDM Vol. 3A 6.13).
         let error = u32::from(event.vector) << 3 | 2;
         if offset + size - 1 > u64::from(self.sys.idtr.limit) {
             return Err(self.gp(error));
@@ -218,7 +217,7 @@ impl Cpu {
         Ok(gate)
     }
 
-    /// A word of the TSS, or #TS if it is not all there.
+    /// Loads a word of the TSS. Raises #TS if the TSS is unusable or the word is outside its limit.
     fn tss_word<T: Int>(&mut self, offset: u64) -> Result<T, Abort> {
         let tr = self.sys.tr;
         let last = offset + T::BYTES as u64 - 1;
@@ -262,7 +261,7 @@ impl Cpu {
         self.raise_external(vector::NMI);
     }
 
-    /// Delivers what another accelerator had accepted.
+    /// Delivers the interrupt or NMI that another accelerator has accepted.
     pub(crate) fn raise_accepted(&mut self) {
         self.pending_work
             .remove(ArchEvents::ACCEPTED | ArchEvents::HALTED);
@@ -284,7 +283,7 @@ impl Cpu {
         });
     }
 
-    /// INT n, INT3, INTO and INT1: `source` tells INT1 from the others.
+    /// Executes INT n, INT3, INTO or INT1. `source` distinguishes INT1 from the others.
     pub(crate) fn software_interrupt(&mut self, insn: &Insn, vector: u8, source: Source) -> Exec {
         let stepping = self.eflags & rflags::TF != 0;
         self.deliver(&Event {

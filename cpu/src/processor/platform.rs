@@ -1,4 +1,4 @@
-//! What the CPU needs from the machine around it.
+//! The interface between a processor and the machine around it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The machine as one logical processor sees it: the physical bus behind RAM, and its local APIC.
 ///
-/// `now` is the time in nanoseconds of the caller's time line, which is also its TSC.
+/// `now` is the caller's time in nanoseconds, which is also its time-stamp counter.
 /// Methods take `&self`: on a machine with several processors they are called from several threads.
 pub trait Platform: Send + Sync {
     /// Reads `data.len()` (1 to 8) bytes at guest-physical address `gpa`, which is not RAM.
@@ -18,16 +18,15 @@ pub trait Platform: Send + Sync {
     /// Writes 1, 2 or 4 bytes to an I/O port.
     fn pio_write(&self, now: u64, port: u16, data: &[u8]);
 
-    /// The interrupt-acknowledge cycle: the vector of the interrupt that [`Signals::INTR`]
-    /// announced, or `None` if it has gone away (a spurious wake-up).
+    /// Acknowledges the interrupt that [`Signals::INTR`] announced. Returns its vector, or `None` if
+    /// it is no longer pending (a spurious wake-up).
     fn acknowledge_interrupt(&self, now: u64) -> Option<u8>;
-    /// Takes the pending non-maskable interrupt that [`Signals::NMI`] announced, if it is still
-    /// there.
+    /// Takes the non-maskable interrupt that [`Signals::NMI`] announced. Returns whether it was
+    /// still pending.
     fn take_nmi(&self) -> bool;
-    /// Takes a non-maskable interrupt back that was taken and not delivered: the processor is to
-    /// find it again.
+    /// Returns a non-maskable interrupt that was taken and not delivered: it is pending again.
     fn give_back_nmi(&self);
-    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still there. A
+    /// Takes the INIT or start-up IPI that [`Signals::INIT`] announced, if it is still pending. A
     /// machine with one processor has no sender.
     fn take_startup(&self) -> Option<Startup> {
         None
@@ -47,24 +46,34 @@ pub trait Platform: Send + Sync {
     fn apic_wrmsr(&self, now: u64, msr: u32, value: u64) -> Option<()>;
 }
 
-/// What starts a processor over (SDM Vol. 3A 8.4).
+/// An event that restarts a processor (SDM Vol. 3A 8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Startup {
-    /// INIT: it waits for a start-up IPI then.
+    /// INIT: the processor then waits for a start-up IPI.
     Init,
-    /// A start-up IPI, with its vector: the page of base memory that it starts at.
+    /// A start-up IPI with its vector: the page of base memory that the processor starts at.
     StartUp(u8),
 }
 
-/// Something that stops a processor that does not look at its [`Signals`] by itself, or ends its
-/// sleep.
+/// Wakes a processor that does not poll its [`Signals`]: one that KVM runs, or one that waits.
 pub trait Wake: Send + Sync {
-    /// Makes the processor look. Called from any thread.
+    /// Makes the processor check its signals. Called from any thread.
     fn wake(&self);
 }
 
-/// Lines into a processor that anything in the machine may raise, from any thread; the processor
-/// looks at them once a block.
+/// Lines into a processor. Any part of the machine raises them, from any thread. The processor
+/// checks them once a block.
+///
+/// # Example
+///
+/// ```
+/// use vbts_cpu::Signals;
+///
+/// let signals = Signals::default();
+/// signals.raise(Signals::INTR | Signals::KICK);
+/// signals.lower(Signals::INTR);
+/// assert_eq!(signals.get(), Signals::KICK);
+/// ```
 #[derive(Default)]
 pub struct Signals {
     lines: AtomicU32,
@@ -76,24 +85,24 @@ impl Signals {
     pub const INTR: u32 = 1 << 0;
     /// A non-maskable interrupt is pending.
     pub const NMI: u32 = 1 << 1;
-    /// The VMM wants the processor to return from its run loop.
+    /// The VMM requests that the processor returns from its run loop.
     pub const KICK: u32 = 1 << 2;
     /// An INIT or start-up IPI waits for the processor.
     pub const INIT: u32 = 1 << 3;
-    /// A device has written guest memory: the VMM has to invalidate what the software CPU has cached
-    /// of it. Does not wake the processor.
+    /// A device has written guest memory: the VMM has to invalidate the software CPU's caches of it.
+    /// This line does not end HLT.
     pub const DMA: u32 = 1 << 4;
 
-    /// Has `wake` called whenever a line is raised that was not.
+    /// Calls `wake` whenever a line changes from lowered to raised.
     pub fn set_wake(&self, wake: Box<dyn Wake>) {
-        // A second one has nothing to say: a processor has one place to sleep.
+        // Only the first call has an effect: a processor waits in one place.
         let _ = self.wake.set(wake);
     }
 
     /// Raises the lines in `bits`.
     pub fn raise(&self, bits: u32) {
-        // Sequentially consistent: whoever is about to sleep says so first, and looks at the lines
-        // then.
+        // Sequentially consistent: a processor announces that it is about to wait, and then checks
+        // the lines once more.
         let before = self.lines.fetch_or(bits, Ordering::SeqCst);
         if before & bits != bits
             && let Some(wake) = self.wake.get()
@@ -102,8 +111,7 @@ impl Signals {
         }
     }
 
-    /// Raises the lines in `bits` without a wake-up: a processor that executes nothing has nothing
-    /// to do for them.
+    /// Raises the lines in `bits` without a wake-up, for work that can wait until the processor runs.
     pub fn raise_quietly(&self, bits: u32) {
         self.lines.fetch_or(bits, Ordering::Release);
     }
@@ -122,7 +130,7 @@ impl Signals {
         }
     }
 
-    /// The lines that are raised now.
+    /// The lines that are raised.
     #[inline(always)]
     pub fn get(&self) -> u32 {
         self.lines.load(Ordering::Relaxed)

@@ -1,13 +1,14 @@
-//! Detects loops that wait for another processor by their PAUSE (SDM Vol. 2B, PAUSE).
+//! Detects loops that wait for another processor by their PAUSE instructions (SDM Vol. 2B, PAUSE).
 
 use crate::state::SpinCount;
 
-/// PAUSEs after which a loop counts as waiting: more than a running processor makes it wait.
+/// PAUSE instructions after which a loop counts as waiting: more than a wait for a processor that
+/// runs usually takes.
 const PAUSES: u32 = 256;
-/// Instructions within which they must retire: a loop around PAUSE has a few.
+/// Instructions within which they must retire. A loop around PAUSE has few instructions.
 const WITHIN: u64 = 16 * PAUSES as u64;
 
-/// Detects such a loop. It counts instructions only, so that the result is the same in each run.
+// Only instructions are counted, so that the result is the same in each run.
 impl SpinCount {
     /// Counts a PAUSE, executed after `icount` retired instructions. Returns whether the processor
     /// spins.
@@ -29,7 +30,7 @@ impl SpinCount {
 mod tests {
     use super::*;
 
-    /// How often a loop of `length` instructions around PAUSE, run 1024 times, seems to spin.
+    /// The number of reports for 1024 iterations of a loop of `length` instructions around PAUSE.
     fn spins(length: u64) -> usize {
         let mut detector = SpinCount::default();
         (0..1024).filter(|i| detector.pause(i * length)).count()
