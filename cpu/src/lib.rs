@@ -17,6 +17,51 @@
 //! | [`backend`] | the interpreter: operations and the dispatch from one to the next |
 //! | [`engine`] | [`SoftCpu`]: the run loop, cached blocks, links, invalidation |
 //!
+//! # Example
+//!
+//! A loop of three iterations in real-address mode, with its two taken branches recorded:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use vbts_cpu::{ArchState, Cpu, Exit, SoftCpu, model};
+//! use vbts_testkit::{Ram, TestPlatform};
+//!
+//! // MOV CX, 3; LOOP to itself, at offset 3; HLT
+//! const CODE: [u8; 6] = [0xB9, 3, 0, 0xE2, 0xFE, 0xF4];
+//! const DS_AREA: u64 = 0x1000;
+//! const BUFFER: u64 = 0x2000;
+//! const RECORD: u64 = 24;
+//!
+//! let ram = Ram::new(0x10000);
+//! ram.write(0x7000, &CODE);
+//! // Base, index, absolute maximum and threshold of the BTS buffer.
+//! let end = BUFFER + 16 * RECORD;
+//! for (at, field) in (DS_AREA..).step_by(8).zip([BUFFER, BUFFER, end, end]) {
+//!     ram.write(at, &field.to_le_bytes());
+//! }
+//!
+//! let model = model("core2").unwrap();
+//! let mut state = ArchState::after_reset(model);
+//! // A start-up IPI with vector 7 starts at address 0x7000.
+//! state.start_up(7);
+//! // TR and BTS.
+//! state.debugctl = 1 << 6 | 1 << 7;
+//! state.ds_area = DS_AREA;
+//!
+//! let platform = Arc::new(TestPlatform::default());
+//! let signals = platform.signals.clone();
+//! let mut soft = SoftCpu::new(Cpu::new(model, ram.for_cpu(), platform, signals));
+//! soft.cpu.load_state(&state);
+//! assert_eq!(soft.run(1000), Exit::Halt { interrupts_off: true });
+//!
+//! // The index is past two records; the source and the target of the first are LOOP.
+//! assert_eq!(ram.read_u64(DS_AREA + 8), BUFFER + 2 * RECORD);
+//! assert_eq!(ram.read_u64(BUFFER), 0x7003);
+//! assert_eq!(ram.read_u64(BUFFER + 8), 0x7003);
+//! assert_eq!(soft.cpu.instructions(), 5);
+//! ```
+//!
 //! # What is left out
 //!
 //! Virtual-8086 mode and hardware task switches. IRET to a frame with VM set, IRET with NT set, a
