@@ -1,5 +1,5 @@
-//! Binary and unary arithmetic and logic: ADD, OR, ADC, SBB, AND, SUB, XOR, CMP, TEST, INC, DEC, NEG,
-//! NOT.
+//! Binary and unary arithmetic and logic: ADD, OR, ADC, SBB, AND, SUB, XOR, CMP, TEST, INC, DEC,
+//! NEG, NOT.
 
 use std::marker::PhantomData;
 

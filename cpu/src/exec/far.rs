@@ -382,8 +382,8 @@ fn bound<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 /// INT1 raises #DB as hardware does: it does not check the gate's DPL, and leaves DR6 unchanged. It
-/// drops a trap that MOV SS has held, which would raise a second #DB at the first instruction of the
-/// handler.
+/// drops a trap that MOV SS has held, which would raise a second #DB at the first instruction of
+/// the handler.
 fn int1(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let flow = cpu.software_interrupt(insn, vector::DB, Source::Exception)?;
     cpu.drop_debug_trap();

@@ -1,7 +1,7 @@
 //! Shifts and rotates (SDM Vol. 2B, SAL/SAR/SHL/SHR, RCL/RCR/ROL/ROR, SHLD, SHRD).
 //!
-//! The manual defines OF for a count of one only. For other counts processors compute it by the same
-//! formula, and so does this file.
+//! The manual defines OF for a count of one only. For other counts processors compute it by the
+//! same formula, and so does this file.
 
 use std::marker::PhantomData;
 
@@ -181,8 +181,8 @@ impl<O: Shift, K: Count> Inlined for By<O, K> {
     }
 }
 
-/// SHLD and SHRD of `a`, shifting in bits of `b`. For 16-bit operands and counts above 16 the manual
-/// leaves the result undefined. Processors shift the operands repeated: a, b, a.
+/// SHLD and SHRD of `a`, shifting in bits of `b`. For 16-bit operands and counts above 16 the
+/// manual leaves the result undefined. Processors shift the operands repeated: a, b, a.
 #[inline(always)]
 fn double<const LEFT: bool, T: Int>(cpu: &mut Cpu, a: T, b: T, n: u32) -> T {
     if n == 0 {

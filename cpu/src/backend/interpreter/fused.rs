@@ -52,8 +52,8 @@ impl Kind for Test {
 
 /// Where the two operands are.
 trait Form {
-    /// The operands; `forwarded` is the value of operand `N`. It aborts where the TLB alone does not
-    /// find the memory operand.
+    /// The operands; `forwarded` is the value of operand `N`. It aborts where the TLB alone does
+    /// not find the memory operand.
     fn operands<const N: u8, T: Int>(
         cpu: &mut Cpu,
         insn: &Insn,
@@ -184,9 +184,10 @@ fn by_form<K: Kind>(first: &Instruction, jump: &Instruction, operand: u8) -> Opt
     }
 }
 
-/// Code for the operation of `first` that also executes `second`, the next instruction of the block.
-/// The operation of `first` keeps its body, and that of `second` its code, since the two are executed
-/// one by one where the TLB does not find the memory operand. `operand` of `first` is forwarded.
+/// Code for the operation of `first` that also executes `second`, the next instruction of the
+/// block. The operation of `first` keeps its body, and that of `second` its code, since the two are
+/// executed one by one where the TLB does not find the memory operand. `operand` of `first` is
+/// forwarded.
 pub(crate) fn select(first: &Instruction, second: &Instruction, operand: u8) -> Option<Run> {
     if !second.is_jcc_short_or_near() || second.op0_kind() != OpKind::NearBranch64 {
         return None;

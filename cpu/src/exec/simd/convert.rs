@@ -1,11 +1,9 @@
 //! Conversions between floating-point formats and integers.
 
-use std::arch::asm;
-
 use iced_x86::Code;
 
 use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float};
-use super::mxcsr::{HOST_MXCSR, host};
+use super::mxcsr::{host, with_mxcsr};
 use super::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
@@ -32,15 +30,11 @@ macro_rules! from_int {
                 // SAFETY: the instruction has register operands only, and every exception is masked
                 // in `csr`.
                 unsafe {
-                    asm!(
-                        "ldmxcsr [{csr}]",
-                        $insn,
-                        "stmxcsr [{csr}]",
-                        "ldmxcsr [rip + {host}]",
-                        csr = in(reg) &raw mut csr,
+                    with_mxcsr!(
+                        csr,
+                        [$insn],
                         a = inout(xmm_reg) a,
                         b = in(reg) b,
-                        host = sym HOST_MXCSR,
                         options(nostack, preserves_flags),
                     );
                 }
@@ -56,15 +50,18 @@ from_int! {
 
 fn from_reg<K: FromInt>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let (a, b) = (cpu.v(insn.dst), cpu.r::<u64>(insn.src));
-    let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(insn.dst, cast(r));
-    Ok(Flow::Next)
+    let b = cpu.r::<u64>(insn.src);
+    from_int::<K>(cpu, insn, b)
 }
 
 fn from_mem<K: FromInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     let b = cpu.load::<T>(cpu.ea(insn))?.zext();
+    from_int::<K>(cpu, insn, b)
+}
+
+#[inline(always)]
+fn from_int<K: FromInt>(cpu: &mut Cpu, insn: &Insn, b: u64) -> Exec {
     let a = cpu.v(insn.dst);
     let r = cpu.float(|csr| K::run(csr, a, b))?;
     cpu.set_xmm(insn.dst, cast(r));
@@ -89,15 +86,11 @@ macro_rules! to_int {
                 // SAFETY: the instruction has register operands only, and every exception is masked
                 // in `csr`.
                 unsafe {
-                    asm!(
-                        "ldmxcsr [{csr}]",
-                        $insn,
-                        "stmxcsr [{csr}]",
-                        "ldmxcsr [rip + {host}]",
-                        csr = in(reg) &raw mut csr,
+                    with_mxcsr!(
+                        csr,
+                        [$insn],
                         r = out(reg) r,
                         b = in(xmm_reg) b,
-                        host = sym HOST_MXCSR,
                         options(nostack, preserves_flags),
                     );
                 }

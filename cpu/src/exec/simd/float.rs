@@ -2,12 +2,11 @@
 //!
 //! RCPPS and RSQRTPS approximate: the host's processor decides their last bits.
 
-use std::arch::asm;
 use std::marker::PhantomData;
 
 use iced_x86::Code;
 
-use super::mxcsr::{HOST_MXCSR, host};
+use super::mxcsr::{host, with_mxcsr};
 use super::sse2::*;
 use super::{V, cast};
 use crate::exec::table::{Backend, Table};
@@ -72,8 +71,8 @@ pub(super) use by_immediate;
 
 by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
 
-/// HADDPS and its relatives: the operation on the even and the odd elements of both operands. Of two
-/// NaNs the result is that of the even element.
+/// HADDPS and its relatives: the operation on the even and the odd elements of both operands. Of
+/// two NaNs the result is that of the even element.
 macro_rules! horizontal {
     ($($name:ident = $base:ident, $gather:ident)*) => {$(
         struct $name;
@@ -199,8 +198,8 @@ fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec 
     })
 }
 
-/// ROUNDPS and its relatives. The low four bits of the immediate are the rounding control, whether MXCSR
-/// has it instead, and whether an inexact result raises nothing.
+/// ROUNDPS and its relatives. The low four bits of the immediate are the rounding control, whether
+/// MXCSR has it instead, and whether an inexact result raises nothing.
 pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 15 {
         0 => K::run::<0>(csr, a, b),
@@ -237,18 +236,12 @@ macro_rules! scalar_compare {
                 // SAFETY: the instruction has register operands only, and every exception is masked
                 // in `csr`.
                 unsafe {
-                    asm!(
-                        "ldmxcsr [{csr}]",
-                        concat!($insn, " {a}, {b}"),
-                        "pushfq",
-                        "pop {flags}",
-                        "stmxcsr [{csr}]",
-                        "ldmxcsr [rip + {host}]",
-                        csr = in(reg) &raw mut csr,
+                    with_mxcsr!(
+                        csr,
+                        [concat!($insn, " {a}, {b}"), "pushfq", "pop {flags}"],
                         a = in(xmm_reg) a,
                         b = in(xmm_reg) b,
                         flags = out(reg) flags,
-                        host = sym HOST_MXCSR,
                     );
                 }
                 (flags, csr)

@@ -67,7 +67,10 @@ trait Packed {
 
 /// Defines kernels by their function on 128 bits and, if that differs, on 64 bits.
 macro_rules! packed {
-    ($($(#[$doc:meta])* $name:ident($a:pat, $b:pat, $i:pat) => $full:expr $(; half => $half:expr)?,)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($a:pat, $b:pat, $i:pat) => $full:expr $(; half => $half:expr)?,
+    )*) => {$(
         $(#[$doc])*
         pub(super) struct $name;
         impl $crate::exec::simd::Packed for $name {

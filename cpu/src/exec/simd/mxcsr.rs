@@ -29,21 +29,33 @@ pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 /// MXCSR as Rust's code expects it: no flag set, all exceptions masked, rounding to nearest.
 pub(super) static HOST_MXCSR: u32 = 0x1F80;
 
-/// `a = insn(a, b)` on the host; the result and MXCSR after it. The block is `unsafe` to expand:
-/// every exception must be masked in `csr`.
+/// Assembly code that runs with `csr`, a variable, as MXCSR, and leaves MXCSR in it. The block is
+/// `unsafe` to expand: every exception must be masked in `csr`.
+macro_rules! with_mxcsr {
+    ($csr:ident, [$($insn:expr),+], $($operands:tt)*) => {
+        std::arch::asm!(
+            "ldmxcsr [{csr}]",
+            $($insn,)+
+            "stmxcsr [{csr}]",
+            "ldmxcsr [rip + {host}]",
+            csr = in(reg) &raw mut $csr,
+            host = sym $crate::exec::simd::mxcsr::HOST_MXCSR,
+            $($operands)*
+        )
+    };
+}
+pub(super) use with_mxcsr;
+
+/// `a = insn(a, b)` on the host; the result and MXCSR after it. `unsafe` as [`with_mxcsr`] is.
 macro_rules! host {
     ($insn:expr, $csr:expr, $a:expr, $b:expr $(, $name:ident = const $value:expr)*) => {{
         let (mut csr, mut a): (u32, V) = ($csr, $a);
-        std::arch::asm!(
-            "ldmxcsr [{csr}]",
-            $insn,
-            "stmxcsr [{csr}]",
-            "ldmxcsr [rip + {host}]",
-            csr = in(reg) &raw mut csr,
+        $crate::exec::simd::mxcsr::with_mxcsr!(
+            csr,
+            [$insn],
             a = inout(xmm_reg) a,
             b = in(xmm_reg) $b,
             $($name = const $value,)*
-            host = sym $crate::exec::simd::mxcsr::HOST_MXCSR,
             options(nostack, preserves_flags),
         );
         (a, csr)

@@ -163,7 +163,8 @@ macro_rules! extend {
             type Source = $source;
             #[inline(always)]
             fn run(b: u64) -> V {
-                cast::<[$to; $n], V>(from_fn(|i| (b >> (<$from>::BITS as usize * i)) as $from as $as as $to))
+                let element = |i| (b >> (<$from>::BITS as usize * i)) as $from as $as as $to;
+                cast::<[$to; $n], V>(from_fn(element))
             }
         }
     )*};
@@ -314,8 +315,8 @@ fn dot<K: Dot>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let wanted = elements::<K>(insn.imm >> 4);
     let b: u128 = cast(second(cpu, insn)?);
     let (a, b) = (cpu.xmm(insn.dst) & wanted, b & wanted);
-    // After an unmasked exception the processor does not execute the next step, whose exceptions are
-    // not raised.
+    // After an unmasked exception the processor does not execute the next step, so that step raises
+    // nothing.
     let products = cpu.float(|csr| K::products(csr, cast(a), cast(b)))?;
     cpu.float(|csr| K::sums(csr, products))?;
     let r = cpu.float(|csr| K::run(csr, cast(a), cast(b)))?;

@@ -219,8 +219,8 @@ fn nothing(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// The rows of the control instructions. FSTCW and its like are two instructions: FWAIT, and the one
-/// that does not wait.
+/// The rows of the control instructions. FSTCW, FSAVE and their relatives are two instructions:
+/// FWAIT, and the one that does not wait.
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     t.handler([Wait], fwait);
