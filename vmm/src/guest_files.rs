@@ -126,13 +126,20 @@ fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf,
         .unwrap_or_default();
     let directory = own.parent().unwrap_or(Path::new("."));
     let candidates = DIRECTORIES.map(|d| directory.join(d).join(name));
-    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        let looked = candidates.map(|c| c.display().to_string()).join(" and ");
-        let build = match name.split_once('/') {
-            Some((api, _)) => format!("guest-kernel/build --api {api}"),
-            None => "guest-kernel/build".into(),
-        };
-        anyhow!("the guest's {name} is not there: build it with {build}, or set {variable} (looked for {looked})")
+    candidates
+        .iter()
+        .find(|path| path.is_file())
+        .cloned()
+        .ok_or_else(|| {
+            let looked = candidates.map(|c| c.display().to_string()).join(" and ");
+            let build = match name.split_once('/') {
+                Some((api, _)) => format!("guest-kernel/build --api {api}"),
+                None => "guest-kernel/build".into(),
+            };
+            anyhow!(
+                "the guest's {name} is missing: build it with {build}, or set {variable} \
+             (searched for {looked})"
+            )
             .into()
-    })
+        })
 }

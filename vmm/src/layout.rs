@@ -26,8 +26,8 @@ pub const COMMAND_LINE_SIZE: usize = 2048;
 /// The MP tables: the last KiB of base memory, where Linux searches for the MP floating pointer
 /// structure.
 pub const MP_TABLE: u64 = 0x9_FC00;
-/// Maximum number of processors. Local APICs in flat mode can address eight, and their MP table fits
-/// into the KiB at [`MP_TABLE`].
+/// Maximum number of processors. Local APICs in flat mode can address eight, and their MP table
+/// fits into the KiB at [`MP_TABLE`].
 pub const MAX_PROCESSORS: u8 = 8;
 /// First byte after base memory.
 pub const BASE_MEMORY_END: u64 = 0xA_0000;

@@ -59,16 +59,16 @@
 //!
 //! | modules | contents |
 //! |---|---|
-//! | [`cli`] | the command line: options into a configuration, and the commands |
-//! | `suite` | the regression suite of the guest kernel's API: cases, their guests, reports |
-//! | `guest_files`, [`trace`] | our guest kernel and agent; the connection to the agent, and the formats of a trace |
+//! | [`cli`] | the command line: options and commands |
+//! | `suite` | the regression suite of the guest kernel's API |
+//! | `guest_files`, [`trace`] | the files of vbts's guests; traces of programs |
 //! | [`launch`] | from a configuration to a machine |
 //! | [`accel`] | the choice of the accelerator |
-//! | [`machine`], `network` | processors, board and run loop; the guest's networks and their TAP devices |
-//! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | devices on their buses; kernel and tables into memory; the configuration of a machine; the serial console; the system calls that a running machine is left with; a processor on either accelerator |
-//! | [`host`], [`kvm`], `program` | standard input, output, the terminal and signals of the host; its KVM; the program to trace, as `execvp` would find it |
-//! | [`exit`], [`memory`], [`root`] | the exit status; guest RAM; the directory that is the guest's root |
-//! | [`layout`] | the physical address map |
+//! | [`machine`], `network` | run loops; networks and their TAP devices |
+//! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | the parts of a machine |
+//! | [`host`], [`kvm`], `program` | the host's I/O and KVM; the program to trace |
+//! | [`exit`], [`memory`], [`root`] | exit statuses; guest RAM; the guest's root directory |
+//! | [`layout`] | the address map |
 
 pub mod accel;
 pub mod board;

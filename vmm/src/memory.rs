@@ -39,8 +39,9 @@ pub enum MemoryError {
     Map(Size, String),
 }
 
-/// Allocates `size` bytes of guest memory, filled with zeros, with the hole for devices below 4 GiB.
-/// It is in huge pages if the host has any: both accelerators need fewer entries of the host's TLB.
+/// Allocates `size` bytes of guest memory, filled with zeros, with the hole for devices below 4
+/// GiB. It is in huge pages if the host has any: both accelerators need fewer entries of the host's
+/// TLB.
 ///
 /// # Errors
 /// The size is out of range, or the host cannot map that much.

@@ -19,7 +19,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Adds a network device with the station address `address` to `board` and connects it to `tap`.
+    /// Adds a network device with the station address `address` to `board` and connects it to
+    /// `tap`.
     ///
     /// # Errors
     /// The board has no room, or the host has no more file descriptors.
@@ -35,8 +36,8 @@ impl Network {
         board.apply(effects);
     }
 
-    /// A descriptor that becomes readable when the TAP device has a frame; `None` if the guest has no
-    /// buffer for one.
+    /// A descriptor that becomes readable when the TAP device has a frame; `None` if the guest has
+    /// no buffer for one.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         lock(&self.device).awaits_frames().then(|| self.tap.as_fd())
     }

@@ -1,4 +1,4 @@
-//! Recording the job's branches with the kernel's `PTRACE_BTS_*` requests.
+//! Records the job's branches with the kernel's `PTRACE_BTS_*` requests.
 
 use std::io;
 
@@ -13,14 +13,14 @@ use crate::pagemap::{self, PageMap};
 use crate::port::Port;
 use crate::ptrace::{self, BtsConfig};
 
-/// The signal of a full buffer: the last real-time one, so that hardly any program uses it. The
-/// kernel's own stop for it is told from a program's use by `BTS_O_PAUSED`, and never enters the
-/// program's signal queue.
+/// The signal of a full buffer: the last real-time signal, which programs rarely use.
+/// `BTS_O_PAUSED` distinguishes the kernel's stop from a program's signal. The stop is not queued
+/// for the program.
 const OVERFLOW_SIGNAL: c_int = 64;
 
-/// The part of the guest's memory, one in so many, that may fill with the kernel's branches before
-/// they are drained: a task does not stop inside a system call. The same again is kept while a
-/// system call takes even more.
+/// Divisor of the guest's memory. The quotient is the size of the virtual buffer, which takes the
+/// records of a system call, in which a task does not stop. The kernel allocates as much again if a
+/// system call needs it.
 const VIRTUAL_BUFFER_PART: u64 = 4;
 
 /// The recorder of one traced task.
@@ -29,19 +29,19 @@ pub struct Recorder {
     pid: pid_t,
     trace: Trace,
     started: bool,
-    /// There is a virtual buffer behind the one that the processor writes.
+    /// The kernel moves records from the processor's buffer to a virtual buffer.
     is_virtual: bool,
-    /// Room for as many records as the processor's buffer holds.
+    /// Memory for the records of a full processor's buffer.
     records: Vec<u8>,
     page_map: Option<PageMap>,
-    /// The task's mappings, of which the host is told.
+    /// The task's mappings, which are sent to the host.
     maps: Maps,
     /// The records up to the task's end have been sent.
     finished: bool,
 }
 
 impl Recorder {
-    /// A recorder for a seized task that has not reached its program yet.
+    /// A recorder for a seized task that does not execute its program yet.
     pub fn new(pid: pid_t, trace: Trace) -> Self {
         Self {
             pid,
@@ -55,7 +55,7 @@ impl Recorder {
         }
     }
 
-    /// Deals with a stop of the task and lets it run on.
+    /// Handles a stop of the task and resumes it.
     pub fn stopped(&mut self, port: &mut Port, signal: c_int, event: c_int) -> Result<(), Failure> {
         match event {
             libc::PTRACE_EVENT_EXEC if !self.started => {
@@ -67,15 +67,15 @@ impl Recorder {
                 self.send_maps(port)?;
                 self.resume(0)
             }
-            // The records are of the program before, whose mappings are gone: they must precede the
-            // new ones.
+            // The records belong to the old program and its mappings, so they are sent before the
+            // new mappings.
             libc::PTRACE_EVENT_EXEC => {
                 self.drain(port)?;
                 self.maps.replaced();
                 self.send_maps(port)?;
                 self.resume(0)
             }
-            // The last stop that can still see the mappings.
+            // The last stop at which the task has its mappings.
             libc::PTRACE_EVENT_EXIT => {
                 if self.started {
                     self.send_maps(port)?;
@@ -84,7 +84,7 @@ impl Recorder {
                 }
                 self.resume(0)
             }
-            // Not recorded: the host is told that there is more than it sees.
+            // The new task is not recorded. The host counts it.
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 if let Ok(pid) = ptrace::started_task(self.pid) {
                     port.send(&ToHost::Started { pid })?;
@@ -97,7 +97,7 @@ impl Recorder {
                     libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU
                 ) =>
             {
-                self.alive(ptrace::listen(self.pid), "PTRACE_LISTEN")
+                self.ignore_killed(ptrace::listen(self.pid), "PTRACE_LISTEN")
             }
             0 if signal == OVERFLOW_SIGNAL && self.is_paused() => {
                 self.send_maps(port)?;
@@ -109,7 +109,7 @@ impl Recorder {
         }
     }
 
-    /// The task is gone. Tells the host if its last records could not be had.
+    /// Handles the end of the task. Reports lost records if the last ones could not be drained.
     pub fn ended(&self, port: &mut Port, how: ExitStatus) -> Result<(), Failure> {
         if self.finished {
             return Ok(());
@@ -120,8 +120,8 @@ impl Recorder {
                 format_args!("the program ended before it started: {how:?}"),
             ));
         }
-        // It was killed without its exit stop. How many records went with the buffer, nobody knows:
-        // at least one.
+        // It was killed without its exit stop. The number of records in its buffer is unknown, but
+        // at least one is lost.
         port.send(&ToHost::Lost(1))
     }
 
@@ -141,7 +141,7 @@ impl Recorder {
                 | when(self.trace.sched, ptrace::BTS_O_SCHED)
                 | when(self.is_virtual, ptrace::BTS_O_VIRTUAL)
                 | signal,
-            // Less than two of the processor's buffers would be refused.
+            // The kernel refuses less than twice the processor's buffer.
             virtual_size: (memory() / VIRTUAL_BUFFER_PART)
                 .max(self.trace.buffer_size.saturating_mul(2)),
         };
@@ -180,11 +180,11 @@ impl Recorder {
         ptrace::bts_status(self.pid).is_ok_and(|status| status.flags & ptrace::BTS_O_PAUSED != 0)
     }
 
-    /// Sends all records and empties the buffers. Tells the host if there should be more.
+    /// Sends all records, empties the buffers, and reports lost records.
     fn drain(&mut self, port: &mut Port) -> Result<(), Failure> {
         let result = self.send_records(port).and_then(|()| self.send_loss(port));
         match result {
-            // Killed meanwhile; `ended` deals with it.
+            // The task was killed meanwhile. `ended` handles that.
             Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => Ok(()),
             result => result,
         }
@@ -196,22 +196,22 @@ impl Recorder {
             let count = ptrace::bts_drain(self.pid, self.is_virtual, &mut self.records)
                 .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error))?;
             self.send_drained(port, count)?;
-            // A virtual buffer can have more than there is room for.
+            // A virtual buffer can have more records than fit.
             if !self.is_virtual || count < room {
                 return Ok(());
             }
         }
     }
 
-    /// Sends `count` records, which are in `records`.
+    /// Sends the first `count` records in `records`.
     fn send_drained(&self, port: &mut Port, count: usize) -> Result<(), Failure> {
         let Some(page_map) = &self.page_map else {
             return Ok(());
         };
         let drained = self.records.get(..count * RECORD_SIZE).unwrap_or_default();
         for records in drained.chunks(MAX_RECORDS) {
-            // Until they are read from where they are: compaction, for example, moves pages at any
-            // time.
+            // The kernel can move a page while the host reads it (compaction, for example), so the
+            // message is repeated until no page has moved.
             let mut frames = page_map.frames(records)?;
             loop {
                 let extents = pagemap::extents(records, &frames);
@@ -226,13 +226,13 @@ impl Recorder {
                 }
                 frames = now;
             }
-            port.send(&ToHost::RecordsStand)?;
+            port.send(&ToHost::RecordsValid)?;
         }
         Ok(())
     }
 
-    /// Tells the host if the kernel has lost records. How many, it does not say. The buffers must
-    /// be empty.
+    /// Reports to the host whether the kernel has lost records, which it does not count. The
+    /// buffers must be empty.
     fn send_loss(&self, port: &mut Port) -> Result<(), Failure> {
         let status = ptrace::bts_status(self.pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_STATUS", error))?;
@@ -244,7 +244,7 @@ impl Recorder {
         port.send(&ToHost::Lost(1))
     }
 
-    /// Tells the host the mappings if they are not what they were.
+    /// Sends the mappings if they have changed.
     fn send_maps(&mut self, port: &mut Port) -> Result<(), Failure> {
         match self.maps.changed() {
             Some(text) => port.send(&ToHost::Maps {
@@ -256,11 +256,11 @@ impl Recorder {
     }
 
     fn resume(&self, signal: c_int) -> Result<(), Failure> {
-        self.alive(ptrace::cont(self.pid, signal), "PTRACE_CONT")
+        self.ignore_killed(ptrace::cont(self.pid, signal), "PTRACE_CONT")
     }
 
-    /// A task may be killed at any time; its end is then reported by `wait`.
-    fn alive(&self, result: io::Result<()>, what: &str) -> Result<(), Failure> {
+    /// Ignores ESRCH: a task may be killed at any time, and `wait` reports its end.
+    fn ignore_killed(&self, result: io::Result<()>, what: &str) -> Result<(), Failure> {
         match result {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
                 Err(Failure::os(ErrorKind::Trace, what, error))

@@ -1,4 +1,4 @@
-//! Why the agent gives up: what the host is told.
+//! Failures of the agent, which it reports to the host.
 
 use std::fmt;
 use std::io;
@@ -23,11 +23,11 @@ impl Failure {
         }
     }
 
-    /// The system refused `what`.
+    /// The operation `what` failed with an error of the system.
     pub fn os(kind: ErrorKind, what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let errno = error.raw_os_error().unwrap_or(0).unsigned_abs();
-        // The number has a field of its own.
+        // The number is in `errno`.
         let error = error.to_string();
         let error = error.split(" (os error").next().unwrap_or_default();
         Self {

@@ -1,4 +1,4 @@
-//! The machine around the job: clock, host name, loopback, and the port that ends it all.
+//! Sets up the machine for the job: clock, host name, loopback; and ends it through the exit port.
 
 use std::arch::asm;
 use std::io;
@@ -24,18 +24,23 @@ pub fn enable_exit_port() -> Result<(), Failure> {
 
 /// Ends the machine with `status`.
 pub fn exit(status: u8) -> ! {
-    // SAFETY: nothing but the exit port is written. Without the permission of `enable_exit_port`
-    // this is a #GP, which kills PID 1 and so panics the kernel: the host notices that as well.
+    // SAFETY: only the exit port is written. Without the permission of `enable_exit_port` the
+    // instruction raises #GP, which kills PID 1. The kernel then panics, which the host detects.
     unsafe {
-        asm!("out dx, eax", in("dx") EXIT_PORT, in("eax") u32::from(status), options(nomem, nostack))
+        asm!(
+            "out dx, eax",
+            in("dx") EXIT_PORT,
+            in("eax") u32::from(status),
+            options(nomem, nostack)
+        )
     };
-    // Not a machine with an exit port. PID 1 must not return.
+    // The machine has no exit port. PID 1 must not return.
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
 }
 
-/// Sets up what the job says about the machine.
+/// Sets up the machine as the job requires.
 pub fn configure(job: &Job) -> Result<(), Failure> {
     if let Some(name) = &job.hostname {
         rustix::system::sethostname(&name.0).map_err(|error| {
@@ -76,9 +81,9 @@ fn set_clock(seconds: i64) -> io::Result<()> {
     }
 }
 
-/// Brings `lo` up, which a kernel with the Internet protocols gives 127.0.0.1.
+/// Brings up `lo`. A kernel with the Internet protocols gives it the address 127.0.0.1.
 fn enable_loopback() -> io::Result<()> {
-    // Of a kind that any kernel has: the request is about the interface.
+    // Every kernel has this kind of socket. The request is for the interface.
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

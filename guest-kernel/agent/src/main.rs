@@ -1,5 +1,5 @@
-//! PID 1 of the guest: mounts the host's files, runs one job, with its branches recorded if asked,
-//! and reports over a virtio-console port. Ends the machine through its exit port; never returns.
+//! PID 1 of the guest: mounts the host's files, runs one job, records its branches on request, and
+//! reports over a virtio-console port. It ends the machine through the exit port.
 
 mod bts;
 mod failure;
@@ -22,7 +22,7 @@ fn main() {
     let status = match start() {
         Ok(mut port) => report(&mut port),
         Err(failure) => {
-            // Nobody can be told but whoever reads the console.
+            // Without the port, the console is the only way to report it.
             eprintln!("vbts-agent: {failure}");
             EXIT_FAILURE
         }
@@ -36,12 +36,12 @@ fn start() -> Result<Port, Failure> {
     Port::open()
 }
 
-/// Runs the job, tells the host how that ended, and returns the machine's exit status.
+/// Runs the job, sends the host its result, and returns the machine's exit status.
 fn report(port: &mut Port) -> u8 {
     let outcome = serve(port);
     let (message, status) = match &outcome {
         Ok(status @ ExitStatus::Code(code)) => (ToHost::Exit(*status), *code),
-        // The shell's convention; the host has the exact status from the frame.
+        // The convention of shells. The frame has the exact status.
         Ok(status @ ExitStatus::Signal(signal)) => (ToHost::Exit(*status), 128 + (signal & 0x7f)),
         Err(Failure { kind, errno, text }) => (
             ToHost::Error {
@@ -52,7 +52,7 @@ fn report(port: &mut Port) -> u8 {
             EXIT_FAILURE,
         ),
     };
-    // Files of the job first: the host may act on them as soon as it knows that the job has ended.
+    // The job's files must be complete when the host learns that the job has ended.
     rustix::fs::sync();
     match port.send(&message) {
         Ok(()) => status,
@@ -70,7 +70,7 @@ fn serve(port: &mut Port) -> Result<ExitStatus, Failure> {
         while let Some(message) = port.next_message()? {
             match message {
                 ToGuest::Job(job) => break 'job *job,
-                // These are for a job; there is none yet.
+                // There is no job yet for them.
                 ToGuest::StdinEof | ToGuest::Signal(_) => {}
                 ToGuest::Stdin(_) => {
                     return Err(Failure::new(

@@ -1,4 +1,4 @@
-//! The mappings of the traced task, as far as branches can lead there.
+//! The executable mappings of the traced task.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -12,7 +12,7 @@ const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 const VMA_EXECUTABLE: u64 = 0x4;
 const COVERING_OR_NEXT_VMA: u64 = 0x10;
 
-/// `struct procmap_query` (include/uapi/linux/fs.h): a question, and a mapping as the answer.
+/// `struct procmap_query` (include/uapi/linux/fs.h): a query, and a mapping as its result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[repr(C)]
 struct Query {
@@ -33,19 +33,19 @@ struct Query {
     build_id_addr: u64,
 }
 
-/// `/proc/PID/maps` of one task, and what it last said.
+/// `/proc/PID/maps` of one task, with its last contents.
 #[derive(Debug)]
 pub struct Maps {
     pid: pid_t,
-    /// Of the program that the task executed when this was opened.
+    /// The file of the program that the task executed when it was opened.
     file: Option<File>,
-    /// Kernels before 6.11 don't tell.
+    /// The executable mappings; `None` on kernels before 6.11, which have no PROCMAP_QUERY.
     executable: Option<Vec<Query>>,
     text: Vec<u8>,
 }
 
 impl Maps {
-    /// The mappings of a task, of which nothing is known yet.
+    /// The mappings of a task, which are not read yet.
     pub fn new(pid: pid_t) -> Self {
         Self {
             pid,
@@ -55,15 +55,15 @@ impl Maps {
         }
     }
 
-    /// The task executes another program.
+    /// Opens the mappings of a new program that the task executes.
     pub fn replaced(&mut self) {
         self.file = File::open(format!("/proc/{}/maps", self.pid)).ok();
         self.executable = None;
     }
 
-    /// The text of `/proc/PID/maps`, whole lines of it that fit a frame, if the executable mappings
-    /// are not what they were. The text takes the kernel many times as long as to say that they are
-    /// the same, which they nearly always are when a full buffer is drained.
+    /// Returns the text of `/proc/PID/maps`, cut to the complete lines that fit into a frame, if
+    /// the executable mappings have changed. The kernel formats the text much more slowly than it
+    /// answers the queries, and the mappings rarely change between two drains.
     pub fn changed(&mut self) -> Option<&[u8]> {
         let file = self.file.as_mut()?;
         let executable = executable(file).ok();
@@ -90,8 +90,8 @@ fn executable(file: &File) -> Result<Vec<Query>, Errno> {
             query_addr: next,
             ..Query::default()
         };
-        // SAFETY: PROCMAP_QUERY reads and writes a struct procmap_query, and follows no address
-        // that is zero.
+        // SAFETY: PROCMAP_QUERY reads and writes a struct procmap_query. It does not follow
+        // addresses that are zero.
         let answer = unsafe { ioctl(file, Updater::<PROCMAP_QUERY, Query>::new(&mut query)) };
         match answer {
             Ok(()) => next = query.vma_end,

@@ -1,4 +1,4 @@
-//! File systems: the agent's own, then the host's root under a throw-away writable layer.
+//! Mounts file systems: those of the agent, then the host's root under a temporary writable layer.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
@@ -10,7 +10,7 @@ use vbts_protocol::{Bytes, ErrorKind, Job, ROOT_TAG};
 
 use crate::failure::Failure;
 
-/// What the agent needs before it knows the job, in the initramfs.
+/// Mounts the file systems that the agent needs before it has the job.
 pub fn early() -> Result<(), Failure> {
     mount_at("/proc", c"proc", c"proc", MountFlags::empty(), None)?;
     mount_at("/sys", c"sysfs", c"sysfs", MountFlags::empty(), None)?;
@@ -29,13 +29,13 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
     for name in ["upper", "work"] {
         make_dir(&Path::new("/layer").join(name))?;
     }
-    // cache=loose: nobody else changes the host's files as far as this guest is concerned, and
-    // msize is the most that the transport takes (128 descriptors less the headers'). access=any:
-    // one attach as root, the overlay checks.
+    // cache=loose: the guest may assume that the host's files do not change. msize: the maximum of
+    // the transport (128 descriptors minus those of the headers). access=any: one attach as root,
+    // and the overlay checks permissions.
     let tag = CString::new(ROOT_TAG).map_err(|_| Failure::new(ErrorKind::Internal, "root tag"))?;
     let options = c"trans=virtio,version=9p2000.L,cache=loose,access=any,msize=512000";
     mount_at("/lower", &tag, c"9p", MountFlags::RDONLY, Some(options))?;
-    // volatile: the layer dies with the machine, there is nothing to sync.
+    // volatile: the layer is lost with the machine, so it need not be synced.
     let options = c"lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work,volatile";
     mount_at(
         "/root",
@@ -85,8 +85,8 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
         let tag = CString::new(share.tag.as_str()).map_err(|_| {
             Failure::new(ErrorKind::Mount, format_args!("share tag {:?}", share.tag))
         })?;
-        // cache=mmap: what the job has written is on the host at once, also if the machine is
-        // stopped.
+        // cache=mmap: writes of the job reach the host immediately, so that they are not lost if
+        // the machine is stopped.
         let options = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
         mount_at(
             &inside(&share.path)?,
@@ -106,7 +106,7 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
     switch().map_err(|error| Failure::os(ErrorKind::Mount, "cannot switch to the new root", error))
 }
 
-/// Where an absolute path of the job is before the switch.
+/// The path, before the switch of the root, of an absolute path of the job.
 fn inside(path: &Bytes) -> Result<std::path::PathBuf, Failure> {
     let path = Path::new(OsStr::from_bytes(&path.0));
     path.strip_prefix("/")

@@ -1,4 +1,5 @@
-//! Where the agent's memory is in the guest's (Documentation/admin-guide/mm/pagemap.rst).
+//! The guest-physical addresses of the agent's memory
+//! (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
 use std::hint::black_box;
@@ -10,7 +11,7 @@ use crate::failure::Failure;
 
 const PATH: &str = "/proc/self/pagemap";
 const PAGE: usize = 4096;
-/// The page is in memory, and has the frame number in the low bits.
+/// The page is in memory, and its frame number is in the low bits.
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -19,7 +20,7 @@ const FRAME: u64 = (1 << 55) - 1;
 pub struct PageMap(File);
 
 impl PageMap {
-    /// Opens it.
+    /// Opens the file.
     pub fn open() -> Result<Self, Failure> {
         File::open(PATH).map(Self).map_err(|error| {
             Failure::os(
@@ -30,7 +31,7 @@ impl PageMap {
         })
     }
 
-    /// The page frame of each page of `bytes`, all of which are in memory afterwards.
+    /// Brings all pages of `bytes` into memory and returns the page frame of each.
     pub fn frames(&self, bytes: &[u8]) -> Result<Vec<u64>, Failure> {
         let start = bytes.as_ptr() as usize;
         let (first, end) = (start / PAGE, (start + bytes.len()).div_ceil(PAGE));
@@ -55,7 +56,7 @@ impl PageMap {
     }
 }
 
-/// Where `bytes` are, whose pages have these frames: as [`Extents`] has it.
+/// Returns the extents, in the form of [`Extents`], of `bytes`, whose pages have these `frames`.
 pub fn extents(bytes: &[u8], frames: &[u64]) -> Vec<u8> {
     let mut list = Vec::new();
     let mut extent: Option<Extent> = None;
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_in_a_row_are_one_extent() {
+    fn adjacent_pages_are_one_extent() {
         let memory = vec![0; 6 * PAGE];
         let start = memory.as_ptr().align_offset(PAGE) + 100;
         let bytes = &memory[start..start + 4 * PAGE];
@@ -94,7 +95,7 @@ mod tests {
         let found: Vec<(u64, u64)> = Extents::new(&list[..])
             .map(|e| e.iter().map(|e| (e.address, e.len)).collect())
             .unwrap_or_default();
-        // 16384 bytes are no whole records.
+        // 16384 is not a multiple of the size of a record.
         assert_eq!(found, []);
         let bytes = &bytes[..4 * PAGE - 16];
         let list = extents(bytes, &[7, 8, 3, 4, 5]);

@@ -10,10 +10,10 @@ use vbts_protocol::{ErrorKind, ToHost};
 use crate::failure::Failure;
 use crate::port::Port;
 
-/// Bytes read from the job or asked of the host at a time: what a pipe holds.
+/// Bytes that are read from the job, or requested from the host, at a time: the capacity of a pipe.
 const CHUNK: usize = 64 << 10;
 
-/// Which output of the job.
+/// An output of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -43,7 +43,7 @@ impl Output {
         self.pipe.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// Forwards one chunk. Says whether there was one.
+    /// Forwards one chunk. Returns whether there was one.
     pub fn forward(&mut self, port: &mut Port) -> Result<bool, Failure> {
         let Some(pipe) = &self.pipe else {
             return Ok(false);
@@ -69,14 +69,13 @@ impl Output {
 
 /// The writing end of the job's standard input.
 ///
-/// The host is asked for as much as the pipe can take, once everything it sent before is in the
-/// pipe.
+/// The agent requests a pipe's capacity from the host when all earlier input is in the pipe.
 #[derive(Debug)]
 pub struct Input {
     pipe: Option<OwnedFd>,
-    /// Received and not yet written.
+    /// Bytes that were received but not written.
     pending: Vec<u8>,
-    /// The host owes an answer.
+    /// A request to the host has no answer yet.
     asked: bool,
     ended: bool,
 }
@@ -97,12 +96,12 @@ impl Input {
         self.pipe.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// There are bytes to be written when the pipe has room.
+    /// Returns whether bytes wait for room in the pipe.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// The host sent bytes.
+    /// Adds bytes from the host.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         if !self.asked || bytes.len() > CHUNK {
             let text = format!(
@@ -118,18 +117,19 @@ impl Input {
         Ok(())
     }
 
-    /// The host has no more.
+    /// Handles the end of the host's input.
     pub fn end(&mut self) {
         self.ended = true;
     }
 
-    /// The job has closed its end.
+    /// Closes the pipe: the job has closed its end, or the input has ended.
     pub fn close(&mut self) {
         self.pipe = None;
         self.pending = Vec::new();
     }
 
-    /// Writes what the pipe takes, then asks for more or passes the end on.
+    /// Writes bytes until the pipe is full. When all are written, requests more or forwards the
+    /// end.
     pub fn pump(&mut self, port: &mut Port) -> Result<(), Failure> {
         let Some(pipe) = &self.pipe else {
             return Ok(());

@@ -11,11 +11,11 @@ use vbts_protocol::{Decoder, ErrorKind, PORT_NAME, ToGuest, ToHost};
 
 use crate::failure::Failure;
 
-/// The driver announces ports from a work queue, some time after boot.
+/// Time limit for the appearance of the port. The driver adds ports from a work queue after boot.
 const APPEARS_WITHIN: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Frames to and from the host.
+/// The connection to the host.
 #[derive(Debug)]
 pub struct Port {
     file: File,
@@ -63,7 +63,7 @@ impl Port {
         self.file.write_all(&self.out).map_err(broken)
     }
 
-    /// Reads what is there, waiting if there is nothing.
+    /// Reads available bytes. Blocks until there is at least one.
     pub fn fill(&mut self) -> Result<(), Failure> {
         let n = loop {
             match self.file.read(&mut self.chunk) {
@@ -77,7 +77,7 @@ impl Port {
         Ok(())
     }
 
-    /// The next complete message, if there is one.
+    /// Returns the next complete message, if there is one.
     pub fn next_message(&mut self) -> Result<Option<ToGuest<'_>>, Failure> {
         let protocol = |error| Failure::new(ErrorKind::Protocol, error);
         match self.decoder.next_frame().map_err(protocol)? {
@@ -101,7 +101,7 @@ fn broken(error: io::Error) -> Failure {
     )
 }
 
-/// `/dev/vportNpM` of the port with our name.
+/// Returns the path `/dev/vportNpM` of the port named [`PORT_NAME`].
 fn find() -> Option<PathBuf> {
     for entry in fs::read_dir("/sys/class/virtio-ports").ok()?.flatten() {
         let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();

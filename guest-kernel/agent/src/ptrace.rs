@@ -1,4 +1,4 @@
-//! The ptrace requests that the agent uses, and waiting.
+//! The ptrace requests that the agent uses, and `waitpid`.
 
 use std::io;
 use std::ptr;
@@ -22,8 +22,8 @@ const PTRACE_BTS_SIZE: u32 = 42;
 const PTRACE_BTS_CLEAR: u32 = 44;
 const PTRACE_BTS_DRAIN: u32 = 45;
 
-/// `struct ptrace_bts_virtual_config`; without `BTS_O_VIRTUAL` the kernel reads and writes what is
-/// before `virtual_size`.
+/// `struct ptrace_bts_virtual_config`. Without `BTS_O_VIRTUAL` the kernel reads and writes only the
+/// fields before `virtual_size`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BtsConfig {
@@ -35,17 +35,17 @@ pub struct BtsConfig {
     pub virtual_size: u64,
 }
 
-/// What became of a child.
+/// A change of a child's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It is gone.
+    /// It has ended.
     Ended(ExitStatus),
-    /// A tracee stopped, with this signal and this `PTRACE_EVENT_*` or 0.
+    /// It has stopped as a tracee, with a signal and a `PTRACE_EVENT_*` or 0.
     Stopped { signal: c_int, event: c_int },
 }
 
-/// Becomes the tracer of `pid`, which dies with us, and stops at its execs and its exit, and when
-/// it has started another task. The kernel makes us the tracer of that as well, until [`detach`].
+/// Becomes the tracer of `pid`. The tracee is killed with its tracer. It stops at each exec, at its
+/// exit, and when it starts a task, which the kernel attaches to the tracer too, until [`detach`].
 pub fn seize(pid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_EXITKILL
         | libc::PTRACE_O_TRACEEXEC
@@ -64,7 +64,7 @@ pub fn seize(pid: pid_t) -> io::Result<()> {
     })
 }
 
-/// Lets a stopped tracee run, with `signal` or none (0).
+/// Resumes a stopped tracee and delivers `signal` to it, or none if 0.
 pub fn cont(pid: pid_t, signal: c_int) -> io::Result<()> {
     // SAFETY: CONT takes no pointers.
     check(unsafe {
@@ -77,13 +77,13 @@ pub fn cont(pid: pid_t, signal: c_int) -> io::Result<()> {
     })
 }
 
-/// Lets a stopped tracee go its own way.
+/// Resumes a stopped tracee and stops tracing it.
 pub fn detach(pid: pid_t) -> io::Result<()> {
     // SAFETY: DETACH takes no pointers.
     check(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, ptr::null_mut::<c_void>(), 0usize) })
 }
 
-/// The id of the task that a tracee, in the stop for that, has started.
+/// Returns the ID of the task that a tracee has started. The tracee must be in the stop for that.
 pub fn started_task(pid: pid_t) -> io::Result<u32> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: GETEVENTMSG writes an unsigned long.
@@ -106,49 +106,48 @@ pub fn listen(pid: pid_t) -> io::Result<()> {
 
 /// Configures the branch trace of a stopped tracee.
 pub fn bts_config(pid: pid_t, config: &BtsConfig) -> io::Result<()> {
-    // SAFETY: CONFIG reads a struct ptrace_bts_virtual_config at most.
+    // SAFETY: CONFIG reads at most a struct ptrace_bts_virtual_config.
     check(unsafe { libc::ptrace(PTRACE_BTS_CONFIG, pid, ptr::from_ref(config), 0usize) })
 }
 
-/// The configuration in force.
+/// Returns the configuration and the status flags.
 pub fn bts_status(pid: pid_t) -> io::Result<BtsConfig> {
     let mut config = BtsConfig::default();
-    // SAFETY: STATUS writes a struct ptrace_bts_virtual_config at most.
+    // SAFETY: STATUS writes at most a struct ptrace_bts_virtual_config.
     check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut config, 0usize) })?;
     Ok(config)
 }
 
-/// Number of records in the buffer.
+/// Returns the number of records in the buffer.
 pub fn bts_size(pid: pid_t) -> io::Result<usize> {
     // SAFETY: SIZE takes no pointers.
     let count = unsafe { libc::ptrace(PTRACE_BTS_SIZE, pid, ptr::null_mut::<c_void>(), 0usize) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Discards all records, and forgets that some were lost.
+/// Discards all records and clears `BTS_O_LOST`.
 pub fn bts_clear(pid: pid_t) -> io::Result<()> {
     // SAFETY: CLEAR takes no pointers.
     check(unsafe { libc::ptrace(PTRACE_BTS_CLEAR, pid, ptr::null_mut::<c_void>(), 0usize) })
 }
 
-/// Moves records to `out`, oldest first, and says how many. With a virtual buffer these are as many
-/// as fit; without, they are all, and `out` must hold as many records as the buffer of the tracee,
-/// or the call is refused.
+/// Moves records to `out`, oldest first, and returns their number. With a virtual buffer it moves
+/// as many as fit. Without one it moves all, and fails if they do not fit.
 pub fn bts_drain(pid: pid_t, is_virtual: bool, out: &mut [u8]) -> io::Result<usize> {
     let room = out.len() / RECORD_SIZE;
     if !is_virtual && bts_size(pid)? > room {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: with a virtual buffer DRAIN writes as many records as there is room for; without one
-    // it writes SIZE records, and the tracee is stopped, so that the number cannot grow in between.
+    // SAFETY: with a virtual buffer DRAIN writes at most `room` records. Without one it writes SIZE
+    // records, and their number does not grow because the tracee is stopped.
     let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN, pid, out.as_mut_ptr(), room) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// The next child with news, without waiting for any.
+/// Returns the next child whose state has changed. Does not block.
 pub fn wait_any() -> Option<(pid_t, Wait)> {
     let mut status = 0;
-    // SAFETY: writes one int.
+    // SAFETY: waitpid writes one int.
     let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
     if pid <= 0 {
         return None;

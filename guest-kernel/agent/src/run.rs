@@ -1,5 +1,5 @@
-//! One job from its start to its end: children, output, the host, input, in this order whenever
-//! there is news.
+//! Runs one job. After each event it handles, in this order: children, output, messages of the
+//! host, and input.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::port::Port;
 use crate::ptrace::{self, Wait};
 use crate::spawn::{Child, spawn};
 
-/// Runs the job and says how it ended.
+/// Runs the job and returns how it ended.
 pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
     let children =
         child_events().map_err(|error| Failure::os(ErrorKind::Internal, "signalfd", error))?;
@@ -41,8 +41,8 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
         discard_events(&children);
         while let Some((child, wait)) = ptrace::wait_any() {
             if child != pid {
-                // Only a task that the program has just started stops for us. Others are orphans
-                // that fell to PID 1.
+                // A child that stops is a new task of the program, which the kernel has attached to
+                // this tracer. Other children are orphans that PID 1 has inherited.
                 if let Wait::Stopped { .. } = wait
                     && let Err(error) = ptrace::detach(child)
                     && error.raw_os_error() != Some(libc::ESRCH)
@@ -80,7 +80,7 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
         }
         input.pump(port)?;
 
-        let ready = wait_for_news(port, &children, &outputs, &input)?;
+        let ready = wait_for_events(port, &children, &outputs, &input)?;
         if ready.host {
             port.fill()?;
         }
@@ -90,13 +90,13 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// What [`wait_for_news`] found, of that which the loop does not find by itself.
+/// Events that the loop does not detect itself.
 struct Ready {
     host: bool,
     input_closed: bool,
 }
 
-fn wait_for_news(
+fn wait_for_events(
     port: &Port,
     children: &OwnedFd,
     outputs: &[Output; 2],
@@ -107,7 +107,7 @@ fn wait_for_news(
         PollFd::new(children, PollFlags::IN),
     ];
     let input_at = input.fd().map(|fd| {
-        // Without a request poll still tells that the reader has gone.
+        // poll reports the end of the reader (POLLERR) without a request.
         let flags = if input.is_pending() {
             PollFlags::OUT
         } else {
@@ -136,9 +136,9 @@ fn wait_for_news(
     })
 }
 
-/// SIGCHLD as a file descriptor.
+/// Blocks SIGCHLD and returns a file descriptor that becomes readable when it is pending.
 fn child_events() -> io::Result<OwnedFd> {
-    // SAFETY: a signal set on the stack, passed to calls that read it; signalfd's result is a new
+    // SAFETY: the calls read and write a signal set on the stack. The result of signalfd is a new
     // descriptor.
     unsafe {
         let mut set = std::mem::zeroed();
@@ -154,7 +154,8 @@ fn child_events() -> io::Result<OwnedFd> {
     }
 }
 
-/// Several ends of children are one event, so the events themselves say nothing.
+/// Discards pending SIGCHLDs. One signal can stand for several children, so its contents are not
+/// used.
 fn discard_events(children: &OwnedFd) {
     let mut events = [0u8; 8 * size_of::<libc::signalfd_siginfo>()];
     while rustix::io::read(children.as_fd(), &mut events).is_ok() {}
@@ -165,7 +166,7 @@ fn send_signal(pid: libc::pid_t, signal: u32) {
     let Ok(signal) = libc::c_int::try_from(signal) else {
         return;
     };
-    // SAFETY: takes no pointers. It fails if the signal is invalid or everybody has gone: then
-    // there is nothing to do.
+    // SAFETY: kill takes no pointers. It fails if the signal is invalid or the group has ended, and
+    // then nothing has to be done.
     unsafe { libc::kill(-pid, signal) };
 }

@@ -1,4 +1,4 @@
-//! Starting the job's program.
+//! Starts the job's program.
 
 use std::ffi::CString;
 use std::io::{self, Read};
@@ -11,10 +11,10 @@ use vbts_protocol::{Bytes, ErrorKind, Job};
 use crate::failure::Failure;
 use crate::ptrace;
 
-/// Where `execvp` looks when there is no `PATH`.
+/// Directories that `execvp` searches if there is no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
-/// A process that has become the job's program.
+/// A process that executes the job's program.
 #[derive(Debug)]
 pub struct Child {
     pub pid: libc::pid_t,
@@ -26,7 +26,7 @@ pub struct Child {
     pub stderr: OwnedFd,
 }
 
-/// Steps of the child before `execve` succeeds, as it reports them.
+/// Steps of the child before `execve` succeeds. Their numbers are in its report.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 enum Step {
@@ -35,7 +35,7 @@ enum Step {
     Execute = 2,
 }
 
-/// Everything the child needs, made before `fork`.
+/// The data that the child needs, allocated before `fork`.
 struct Plan {
     programs: Vec<CString>,
     argv: Vec<CString>,
@@ -45,8 +45,8 @@ struct Plan {
     gid: libc::gid_t,
 }
 
-/// Starts the job. If `seize`, it is stopped in `PTRACE_EVENT_EXEC` when this returns, or about to
-/// be.
+/// Starts the job. If `seize`, the process stops in `PTRACE_EVENT_EXEC` before its first
+/// instruction.
 pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
     let plan = Plan::new(job)?;
     let pipe = || {
@@ -56,21 +56,20 @@ pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
     let (child_in, stdin) = pipe()?;
     let (stdout, child_out) = pipe()?;
     let (stderr, child_err) = pipe()?;
-    // The child waits for the end of `go`; the end of `failed`, closed by a successful execve,
-    // tells its success.
+    // The child waits until `going` is closed. A successful execve closes `failing`.
     let (go, going) = pipe()?;
     let (failed, failing) = pipe()?;
 
-    // SAFETY: this process has one thread, so the child may do whatever the parent could.
+    // SAFETY: this process has one thread, so all functions are safe in the child.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(going);
         let (step, error) = plan.execute([&child_in, &child_out, &child_err], &go);
         let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
         let [e0, e1, e2, e3] = errno.to_le_bytes();
-        // A parent that does not hear this waits for an exit status and gets it.
+        // If the write fails, the parent gets the exit status.
         let _ = rustix::io::write(&failing, &[step as u8, e0, e1, e2, e3]);
-        // SAFETY: leaves without running the parent's destructors.
+        // SAFETY: _exit does not run the parent's destructors.
         unsafe { libc::_exit(127) };
     }
     if pid < 0 {
@@ -129,7 +128,7 @@ impl Plan {
         })
     }
 
-    /// In the child: becomes the program, or says at which step that failed.
+    /// Executes the program in the child. Returns only if a step fails.
     fn execute(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> (Step, io::Error) {
         if let Err(error) = self.prepare(stdio, go) {
             return (Step::Prepare, error);
@@ -140,8 +139,8 @@ impl Plan {
         }
         let argv = pointers(&self.argv);
         let envp = pointers(&self.envp);
-        // As execvp does it: go on after "not here", and a permission problem matters more than
-        // "not here".
+        // Like execvp: tries the next path if a file does not exist, and reports EACCES rather than
+        // ENOENT.
         let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
         for program in &self.programs {
             // SAFETY: NUL-terminated strings and null-terminated arrays of them.
@@ -158,16 +157,17 @@ impl Plan {
 
     fn prepare(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> io::Result<()> {
         for (target, fd) in (0..).zip(stdio) {
-            // SAFETY: the pipes are above 2: PID 1 has the console on 0, 1 and 2.
+            // SAFETY: dup2 takes no pointers. The pipes are not among the targets: PID 1 has the
+            // console on 0, 1 and 2.
             check(unsafe { libc::dup2(fd.as_raw_fd(), target) })?;
         }
-        // SAFETY: these change attributes of this process only; every pointer is to a live value of
-        // the right type.
+        // SAFETY: the calls change attributes of this process only. Each pointer is to a live value
+        // of the right type.
         unsafe {
-            // A group of its own, so that the host's Ctrl-C reaches it and what it starts, and not
-            // us.
+            // A process group of its own: the host's Ctrl-C must reach the job's processes, but not
+            // the agent.
             check(libc::setsid())?;
-            // Addresses then do not depend on how much randomness the boot used up.
+            // Without this, addresses depend on the random numbers that the boot has used.
             check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
             limit(libc::RLIMIT_NOFILE, 1024, 1 << 20)?;
             limit(libc::RLIMIT_CORE, 0, libc::RLIM_INFINITY)?;
@@ -175,13 +175,13 @@ impl Plan {
             check(libc::setgid(self.gid))?;
             check(libc::setuid(self.uid))?;
             libc::umask(0o022);
-            // The Rust run time ignores SIGPIPE, and the agent blocks SIGCHLD.
+            // The Rust runtime ignores SIGPIPE, and the agent blocks SIGCHLD.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             let mut none = std::mem::zeroed();
             libc::sigemptyset(&mut none);
             check(libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()))?;
         }
-        // Until the parent has seized this process.
+        // Waits until the parent has seized this process.
         rustix::io::read(go, &mut [0u8; 1])
             .map(drop)
             .map_err(io::Error::from)
@@ -214,7 +214,7 @@ impl Plan {
     }
 }
 
-/// The paths to try for a program, as a shell would.
+/// The paths to try for a program, in order.
 fn candidates(program: &[u8], envp: &[Bytes]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
         return vec![program.to_vec()];
@@ -266,7 +266,7 @@ fn limit(
         rlim_cur: soft,
         rlim_max: hard,
     };
-    // SAFETY: reads a live rlimit.
+    // SAFETY: setrlimit reads a live rlimit.
     check(unsafe { libc::setrlimit(resource, &limit) })
 }
 

@@ -1,4 +1,4 @@
-//! Cutting a byte stream into frames.
+//! Splits a byte stream into frames.
 
 use crate::{Error, HEADER_SIZE, MAX_PAYLOAD};
 
@@ -13,7 +13,7 @@ pub struct Frame<'a> {
 
 /// Incremental decoder of a stream of frames.
 ///
-/// Push bytes as they arrive, then take frames until there is none:
+/// Push bytes as they arrive, then take frames until there are no more:
 ///
 /// ```
 /// # use vbts_protocol::{Decoder, ToHost};
@@ -29,7 +29,7 @@ pub struct Frame<'a> {
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// Bytes at the start of `buffer` that belong to frames already taken.
+    /// Bytes at the start of `buffer` that belong to frames that were taken.
     consumed: usize,
     failed: Option<Error>,
 }
@@ -56,8 +56,8 @@ impl Decoder {
     /// Takes the next complete frame; `None` means that more bytes are needed.
     ///
     /// # Errors
-    /// The header is malformed. The stream cannot be followed any more, so every later call says
-    /// the same.
+    /// The header is malformed. The start of the next frame is then unknown, so each later call
+    /// returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -97,7 +97,7 @@ impl Decoder {
         Err(error)
     }
 
-    /// Whether the stream may end here, that is, not inside a frame.
+    /// Returns whether the stream may end here: it is not inside a frame.
     pub fn is_at_boundary(&self) -> bool {
         self.failed.is_none() && self.consumed == self.buffer.len()
     }

@@ -1,4 +1,4 @@
-//! The job: the program that the guest runs, and how.
+//! The job: the program that the guest runs, and its environment.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Arguments, paths and environment entries: bytes that need not be UTF-8.
 ///
-/// In JSON a string whose characters U+0000 to U+00FF each stand for one byte: ASCII reads as
-/// itself.
+/// In JSON they are a string whose characters U+0000 to U+00FF each represent one byte, so that
+/// ASCII is readable.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// The program to run and the world it runs in.
+/// The program to run and its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -62,30 +62,30 @@ pub struct Job {
     /// Group id; `None` is 0. There are no supplementary groups.
     #[serde(default)]
     pub gid: Option<u32>,
-    /// Record branches; `None` runs the program as it is.
+    /// How to record branches; `None` does not record.
     #[serde(default)]
     pub trace: Option<Trace>,
-    /// Directories mounted read-write over the throw-away root, in this order.
+    /// Directories to mount read-write over the root, in this order.
     #[serde(default)]
     pub shares: Vec<Share>,
-    /// Host name; `None` leaves the kernel's.
+    /// Host name; `None` keeps the kernel's.
     #[serde(default)]
     pub hostname: Option<Bytes>,
-    /// Sets the wall clock, in seconds since 1970; `None` leaves the one that the kernel read from
+    /// Wall-clock time in seconds since 1970; `None` keeps the time that the kernel has read from
     /// the RTC.
     #[serde(default)]
     pub epoch: Option<i64>,
 }
 
-/// How to record.
+/// How to record branches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
-    /// Size of the kernel's trace buffer in bytes; cut to the largest that the kernel grants.
+    /// Size of the kernel's trace buffer in bytes. The kernel reduces it to its limit.
     pub buffer_size: u64,
-    /// Also record when the task arrives on and departs from a processor.
+    /// Whether to record when the task is scheduled and descheduled.
     pub sched: bool,
-    /// Which branches.
+    /// The branches to record.
     pub scope: Scope,
 }
 
@@ -107,6 +107,6 @@ pub enum Scope {
 pub struct Share {
     /// 9P mount tag.
     pub tag: String,
-    /// Absolute path inside the new root where it is mounted; created when missing.
+    /// Absolute path inside the new root where it is mounted. It is created if it does not exist.
     pub path: Bytes,
 }

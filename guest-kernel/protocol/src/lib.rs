@@ -1,4 +1,4 @@
-//! What the `vbts` command and the agent inside its guest say to each other.
+//! The protocol between the `vbts` command and the agent inside its guest.
 //!
 //! Both directions of one virtio-console port carry a stream of frames: an 8-byte header {type
 //! `u8`, three zero bytes, payload length `u32` little-endian} and the payload. The host sends
@@ -15,13 +15,13 @@
 //!   Exit or Error             ->       (and the agent ends the machine)
 //! ```
 //!
-//! The host sends standard input only in answer to [`ToHost::StdinWant`], so that the guest and not
-//! the host's scheduler decides when input arrives: that keeps runs reproducible.
-//! [`ToGuest::Signal`] is the one exception.
+//! The host sends standard input only in answer to [`ToHost::StdinWant`]. The guest, and not the
+//! host's scheduler, thus determines when input arrives, which keeps runs reproducible.
+//! [`ToGuest::Signal`] is the only exception.
 //!
-//! Neither side trusts the other: [`Decoder`] holds at most one frame of [`MAX_PAYLOAD`] bytes
-//! beyond what one [`Decoder::push`] added, and malformed bytes are an [`Error`], after which the
-//! stream stays unusable.
+//! Neither side trusts the other. [`Decoder`] keeps at most one frame of [`MAX_PAYLOAD`] bytes in
+//! addition to the bytes of the last [`Decoder::push`]. Malformed bytes are an [`Error`], after
+//! which the stream is unusable.
 
 mod decoder;
 mod job;
@@ -39,19 +39,19 @@ pub const PORT_NAME: &str = "vbts.agent";
 /// 9P mount tag of the file system that becomes the guest's root.
 pub const ROOT_TAG: &str = "root";
 
-/// I/O port that ends the machine: the low byte written is the status.
+/// I/O port that ends the machine. The low byte of the value written is the exit status.
 pub const EXIT_PORT: u16 = 0xf4;
 
-/// Status written to [`EXIT_PORT`] when the agent itself failed.
+/// Exit status if the agent itself failed.
 pub const EXIT_FAILURE: u8 = 125;
 
-/// What the agent says in [`ToHost::Ready`]; changes with the protocol.
+/// Text of [`ToHost::Ready`]. It changes with the protocol.
 pub const VERSION: &str = "vbts-agent 2";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;
 
-/// The longest payload of a frame, in bytes.
+/// Maximum size in bytes of a frame's payload.
 pub const MAX_PAYLOAD: usize = 4 << 20;
 
 /// Why bytes are not a frame, or a frame is not a message.
@@ -76,7 +76,7 @@ pub enum Error {
     Malformed {
         /// Name of the message.
         name: &'static str,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
 }

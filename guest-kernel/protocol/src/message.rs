@@ -6,10 +6,10 @@ use crate::{Error, Frame, Job};
 /// Bytes of one record: the kernel's `struct bts_struct`.
 pub const RECORD_SIZE: usize = 24;
 
-/// Bytes of records that one [`ToHost::Records`] tells of at most: whole records.
+/// Maximum size in bytes of the records of one [`ToHost::Records`], a multiple of [`RECORD_SIZE`].
 pub const MAX_RECORDS: usize = (4 << 20) / RECORD_SIZE * RECORD_SIZE;
 
-/// A piece of guest memory.
+/// A contiguous range of guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Guest-physical address.
@@ -21,21 +21,21 @@ pub struct Extent {
 /// Bytes of an [`Extent`] in a frame.
 const EXTENT_SIZE: usize = 16;
 
-/// Pieces of guest memory, one after the other: {address, length}, `u64` little-endian each.
+/// A list of extents: {address, length}, `u64` little-endian each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extents<'a>(&'a [u8]);
 
 impl<'a> Extents<'a> {
-    /// Appends an extent to `bytes`, which [`Self::new`] takes.
+    /// Appends an extent to `bytes`, from which [`Self::new`] can make a list.
     pub fn push(bytes: &mut Vec<u8>, extent: Extent) {
         bytes.extend_from_slice(&extent.address.to_le_bytes());
         bytes.extend_from_slice(&extent.len.to_le_bytes());
     }
 
-    /// Those that `bytes` list.
+    /// The list in `bytes`.
     ///
     /// # Errors
-    /// They are not whole records, or more than [`MAX_RECORDS`] bytes.
+    /// The total length is not a multiple of [`RECORD_SIZE`], or is more than [`MAX_RECORDS`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
         let wrong = |why: &dyn std::fmt::Display| Err(malformed("Records", why));
         if !bytes.len().is_multiple_of(EXTENT_SIZE) {
@@ -55,7 +55,7 @@ impl<'a> Extents<'a> {
         Ok(extents)
     }
 
-    /// One after the other.
+    /// The extents in order.
     pub fn iter(self) -> impl Iterator<Item = Extent> + 'a {
         self.0.as_chunks::<EXTENT_SIZE>().0.iter().map(|bytes| {
             let (address, len) = bytes.split_at(8);
@@ -88,19 +88,19 @@ const MAPS: u8 = 0x87;
 const LOST: u8 = 0x88;
 const EXIT: u8 = 0x89;
 const ERROR: u8 = 0x8a;
-const RECORDS_STAND: u8 = 0x8b;
+const RECORDS_VALID: u8 = 0x8b;
 
-/// From the host to the guest.
+/// A message from the host to the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToGuest<'a> {
-    /// What to run; sent once, after [`ToHost::Ready`].
+    /// The job. It is sent once, after [`ToHost::Ready`].
     Job(Box<Job>),
-    /// Standard input of the job: answers one [`ToHost::StdinWant`], with at most as many bytes as
-    /// it asked for.
+    /// Standard input of the job: the answer to one [`ToHost::StdinWant`], with at most the
+    /// requested number of bytes.
     Stdin(&'a [u8]),
-    /// Standard input has ended: answers a [`ToHost::StdinWant`] for good.
+    /// Standard input has ended: the last answer to a [`ToHost::StdinWant`].
     StdinEof,
-    /// Send this signal number to the job.
+    /// The number of a signal to send to the job.
     Signal(u32),
 }
 
@@ -154,7 +154,7 @@ pub enum ExitStatus {
     Signal(u8),
 }
 
-/// What kind of thing went wrong inside the guest.
+/// The kind of an error inside the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorKind {
@@ -164,17 +164,17 @@ pub enum ErrorKind {
     PermissionDenied = 2,
     /// The file is not a program that this kernel can run.
     NotExecutable = 3,
-    /// Some other error while starting the program.
+    /// Another error while the program was started.
     Start = 4,
     /// The working directory cannot be entered.
     WorkingDirectory = 5,
     /// The root or a share cannot be mounted.
     Mount = 6,
-    /// The kernel or the processor cannot record branches as asked.
+    /// The kernel or the processor cannot record branches as the job requires.
     Trace = 7,
     /// The host sent something that is not a message of this protocol.
     Protocol = 8,
-    /// Anything else.
+    /// Any other error.
     Internal = 9,
 }
 
@@ -192,56 +192,56 @@ impl ErrorKind {
     ];
 }
 
-/// From the guest to the host.
+/// A message from the guest to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToHost<'a> {
-    /// The agent runs and waits for a job; the text is [`crate::VERSION`].
+    /// The agent waits for a job. The text is [`crate::VERSION`].
     Ready(&'a str),
-    /// The program has been started (it has passed `execve`). If it is traced, each further one
-    /// says that its task has started a process or a thread, which is not traced.
+    /// The program was started: its `execve` has succeeded. If it is traced, each further message
+    /// reports that its task has started a process or thread, which is not traced.
     Started {
-        /// Process or thread id in the guest.
+        /// Process or thread ID in the guest.
         pid: u32,
     },
     /// The job wrote to its standard output.
     Stdout(&'a [u8]),
     /// The job wrote to its standard error.
     Stderr(&'a [u8]),
-    /// Answer with one [`ToGuest::Stdin`] of at most this many bytes, or with
-    /// [`ToGuest::StdinEof`]. There is at most one such question without an answer.
+    /// A request for standard input. The host answers with one [`ToGuest::Stdin`] of at most this
+    /// many bytes, or with [`ToGuest::StdinEof`]. At most one request is without an answer.
     StdinWant(u32),
-    /// Records as `PTRACE_BTS_DRAIN` returned them, oldest first: {qualifier, from or jiffies, to},
-    /// `u64` little-endian each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory,
-    /// where the host reads them before the agent goes on: through the port they would be copied
-    /// twice, a page at a time.
+    /// Records of `PTRACE_BTS_DRAIN`, oldest first: {qualifier, from or jiffies, to}, `u64`
+    /// little-endian each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory, where
+    /// the host reads them before the agent continues. Through the port they would be copied twice,
+    /// a page at a time.
     Records {
-        /// Whose records.
+        /// The task of the records.
         pid: u32,
-        /// Where they are.
+        /// The addresses of the records.
         extents: Extents<'a>,
     },
-    /// While the host read the records of the last [`Self::Records`], the guest's kernel had moved
-    /// none of their pages: they count. Else the same records are sent again.
-    RecordsStand,
-    /// The text of `/proc/PID/maps`. Valid for the records that come after it.
+    /// The records of the last [`Self::Records`] are valid: the guest's kernel has not moved their
+    /// pages while the host read them. If it has, [`Self::Records`] is repeated instead.
+    RecordsValid,
+    /// The text of `/proc/PID/maps`, valid for the records after this message.
     Maps {
-        /// Whose mappings.
+        /// The task of the mappings.
         pid: u32,
-        /// As read, cut after a whole line if it would not fit.
+        /// The text, cut after a line if it does not fit.
         text: &'a [u8],
     },
-    /// Records were lost since the last such message, at least this many: the kernel does not tell
-    /// their number.
+    /// At least this many records were lost since the last such message. The kernel does not count
+    /// them.
     Lost(u64),
-    /// The job ended; the last message.
+    /// The job has ended. This is the last message.
     Exit(ExitStatus),
-    /// The guest gave up; the last message.
+    /// The agent has failed. This is the last message.
     Error {
-        /// What kind of error.
+        /// The kind of the error.
         kind: ErrorKind,
         /// `errno`, or 0.
         errno: u32,
-        /// For people.
+        /// The message for the user.
         text: &'a str,
     },
 }
@@ -261,7 +261,7 @@ impl<'a> ToHost<'a> {
             Self::Records { pid, extents } => {
                 encode(out, RECORDS, &[&pid.to_le_bytes(), extents.0])
             }
-            Self::RecordsStand => encode(out, RECORDS_STAND, &[]),
+            Self::RecordsValid => encode(out, RECORDS_VALID, &[]),
             Self::Maps { pid, text } => encode(out, MAPS, &[&pid.to_le_bytes(), text]),
             Self::Lost(n) => encode(out, LOST, &[&n.to_le_bytes()]),
             Self::Exit(ExitStatus::Code(code)) => {
@@ -305,9 +305,9 @@ impl<'a> ToHost<'a> {
                 let extents = Extents::new(extents)?;
                 Self::Records { pid, extents }
             }
-            RECORDS_STAND => {
-                let [] = words("RecordsStand", payload)?;
-                Self::RecordsStand
+            RECORDS_VALID => {
+                let [] = words("RecordsValid", payload)?;
+                Self::RecordsValid
             }
             MAPS => {
                 let (pid, text) = word("Maps", payload)?;
@@ -351,7 +351,7 @@ fn text<'a>(name: &'static str, payload: &'a [u8]) -> Result<&'a str, Error> {
     std::str::from_utf8(payload).map_err(|error| malformed(name, error))
 }
 
-/// The `u32` at the start of a payload, and what follows it.
+/// The `u32` at the start of a payload, and the rest.
 fn word<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u32, &'a [u8]), Error> {
     let (word, rest) = payload
         .split_first_chunk::<4>()
@@ -359,7 +359,7 @@ fn word<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u32, &'a [u8]), Er
     Ok((u32::from_le_bytes(*word), rest))
 }
 
-/// A payload that is exactly `N` `u32`.
+/// A payload of exactly `N` `u32`.
 fn words<const N: usize>(name: &'static str, payload: &[u8]) -> Result<[u32; N], Error> {
     let mut rest = payload;
     let mut words = [0; N];

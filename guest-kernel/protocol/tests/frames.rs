@@ -1,4 +1,4 @@
-//! Round trips, arbitrary cuts of the stream, and bytes from a hostile peer.
+//! Round trips, streams that are split at every byte, and bytes from a hostile peer.
 
 use proptest::prelude::*;
 use vbts_protocol::{
@@ -37,7 +37,7 @@ fn job() -> Job {
     }
 }
 
-/// Two pieces of memory with two records.
+/// Two extents with two records.
 const EXTENTS: [u8; 32] = {
     let mut bytes = [0; 32];
     (bytes[1], bytes[8], bytes[16], bytes[24]) = (0x10, 40, 1, 8);
@@ -55,7 +55,7 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             pid: 7,
             extents: Extents::new(&EXTENTS)?,
         },
-        ToHost::RecordsStand,
+        ToHost::RecordsValid,
         ToHost::Maps {
             pid: 7,
             text: b"00400000-00401000 r-xp\n",
@@ -81,7 +81,7 @@ fn a_frame_has_the_documented_layout() {
 }
 
 #[test]
-fn every_message_of_the_guest_survives_a_cut_at_every_byte() {
+fn messages_of_the_guest_survive_a_split_at_every_byte() {
     let mut stream = Vec::new();
     for message in every_to_host().unwrap() {
         message.encode(&mut stream).unwrap();
@@ -101,7 +101,7 @@ fn every_message_of_the_guest_survives_a_cut_at_every_byte() {
 }
 
 #[test]
-fn extents_are_whole_records_and_not_too_many() {
+fn extents_have_whole_records_up_to_a_limit() {
     let parse = |lens: &[u64]| {
         let mut bytes = Vec::new();
         for &len in lens {
@@ -121,7 +121,7 @@ fn extents_are_whole_records_and_not_too_many() {
 }
 
 #[test]
-fn every_message_of_the_host_survives() {
+fn messages_of_the_host_survive_a_round_trip() {
     let messages = [
         ToGuest::Job(Box::new(job())),
         ToGuest::Stdin(&[0, 1, 2]),
@@ -159,7 +159,7 @@ fn a_frame_that_is_too_long_is_refused_on_both_sides() {
     decoder.push(&[0x83, 0, 0, 0]);
     decoder.push(&(long.len() as u32).to_le_bytes());
     assert_eq!(decoder.next_frame(), Err(expected.clone()));
-    // The position in the stream is lost: nothing that follows may be taken for a frame.
+    // The start of the next frame is unknown, so no later bytes may be taken for a frame.
     decoder.push(&[0x83, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(decoder.next_frame(), Err(expected));
     assert!(!decoder.is_at_boundary());
@@ -263,7 +263,10 @@ proptest! {
     }
 
     #[test]
-    fn hostile_payloads_never_panic(kind in any::<u8>(), payload in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn hostile_payloads_never_panic(
+        kind in any::<u8>(),
+        payload in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
         let frame = Frame { kind, payload: &payload };
         if let Ok(message) = ToHost::parse(frame) {
             let mut bytes = Vec::new();

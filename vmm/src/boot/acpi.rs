@@ -32,13 +32,14 @@ const PCAT_COMPAT: u32 = 1 << 0;
 /// MADT structure "local APIC NMI": LINT1 of every processor, with the polarity and trigger mode of
 /// the bus.
 const LOCAL_APIC_NMI: [u8; 6] = [4, 6, 0xFF, 0, 0, 1];
-/// FADT boot flags (section 5.2.9.3): devices on an ISA bus, no VGA, no MSI. The 8042's bit is clear
-/// because the machine has only its reset line.
+/// FADT boot flags (section 5.2.9.3): devices on an ISA bus, no VGA, no MSI. The 8042's bit is
+/// clear because the machine has only its reset line.
 const BOOT_ARCHITECTURE: u16 = 1 << 0 | 1 << 2 | 1 << 3;
 
 /// Builds all tables for the address [`ACPI_TABLES`]. The first is the RSDP.
 ///
-/// APIC IDs begin at 0. `gsis` has the global system interrupt of each virtio-mmio device, in order.
+/// APIC IDs begin at 0. `gsis` has the global system interrupt of each virtio-mmio device, in
+/// order.
 pub fn build(processors: u8, gsis: &[u8]) -> Vec<u8> {
     let mut tables = vec![0; Rsdp::len()];
     let dsdt = place(&mut tables, &dsdt(gsis));
@@ -95,8 +96,8 @@ fn fadt(dsdt: u64) -> FADT {
     fadt.finalize()
 }
 
-/// Multiple APIC description table (section 5.2.12). ISA IRQ *n* is input *n* of the I/O APIC, which
-/// kernels assume without an override.
+/// Multiple APIC description table (section 5.2.12). ISA IRQ *n* is input *n* of the I/O APIC,
+/// which kernels assume without an override.
 fn madt(processors: u8) -> Sdt {
     let mut madt = Sdt::new(*b"APIC", 36, 5, OEM, OEM_TABLE, OEM_REVISION);
     madt.append_slice(&(LAPIC as u32).to_le_bytes());

@@ -4,8 +4,8 @@
 //! `linux-loader` copies the kernel. This file does three things itself:
 //! - It checks the image first. The loader accepts any image with the magic number of the setup
 //!   header, and its errors do not say what is missing.
-//! - It truncates the file at `syssize`. The loader copies all data after the setup code, which in a
-//!   distribution's kernel includes the signature for Secure Boot.
+//! - It truncates the file at `syssize`. The loader copies all data after the setup code, which in
+//!   a distribution's kernel includes the signature for Secure Boot.
 //! - It takes the setup header from the file. The loader returns a structure of fixed length, with
 //!   its own load address in `code32_start`.
 

@@ -1,9 +1,9 @@
 //! The kernel command line.
 //!
-//! `Cmdline` of `linux-loader` builds the words that vbts adds. It is not used for the user's words:
-//! it refuses tabs and non-ASCII characters, which Linux accepts, and removes spaces at both ends.
-//! Its form of virtio-mmio devices, `4K@…`, is not used either: the guest sees the command line, and
-//! other bytes would change its run.
+//! `Cmdline` of `linux-loader` builds the words that vbts adds. It is not used for the user's
+//! words: it refuses tabs and non-ASCII characters, which Linux accepts, and removes spaces at both
+//! ends. Its form of virtio-mmio devices, `4K@…`, is not used either: the guest sees the command
+//! line, and other bytes would change its run.
 
 use linux_loader::cmdline::{Cmdline, Error};
 

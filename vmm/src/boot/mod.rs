@@ -1,4 +1,5 @@
-//! Boot loading: writes a kernel and all data that it reads before it has drivers into guest memory.
+//! Boot loading: writes a kernel and all data that it reads before it has drivers into guest
+//! memory.
 //!
 //! Both formats of kernels are entered through the 64-bit boot protocol of Linux
 //! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol"): long mode, the first 4 GiB identity
@@ -68,7 +69,8 @@ pub enum BootError {
     },
     /// The bzImage has no 64-bit entry point.
     #[error(
-        "bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: it needs a 64-bit kernel since Linux 3.8"
+        "bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: \
+         it needs a 64-bit kernel since Linux 3.8"
     )]
     No64BitEntry {
         /// Version, high byte.
@@ -81,7 +83,8 @@ pub enum BootError {
     LoadedLow,
     /// The kernel's address range is not free RAM.
     #[error(
-        "kernel needs memory from {start:#x} to {end:#x}, but it may use {from:#x} to {to:#x}: give --memory more"
+        "kernel needs memory from {start:#x} to {end:#x}, but it may use {from:#x} to {to:#x}: \
+         give --memory more"
     )]
     KernelDoesNotFit {
         /// First address of the kernel.
@@ -95,7 +98,8 @@ pub enum BootError {
     },
     /// The initrd does not fit between the kernel and the end of low memory.
     #[error(
-        "initrd of {size} bytes does not fit into the {room} bytes of memory beside the kernel: give --memory more than {memory}"
+        "initrd of {size} bytes does not fit into the {room} bytes of memory beside the kernel: \
+         give --memory more than {memory}"
     )]
     InitrdDoesNotFit {
         /// Size of the initrd in bytes.
@@ -106,7 +110,10 @@ pub enum BootError {
         memory: Size,
     },
     /// The command line is too long.
-    #[error("kernel command line of {0} bytes is longer than {max}", max = layout::COMMAND_LINE_SIZE - 1)]
+    #[error(
+        "kernel command line of {0} bytes is longer than {max}",
+        max = layout::COMMAND_LINE_SIZE - 1
+    )]
     CommandLineTooLong(usize),
     /// The command line contains a zero byte or a line end.
     #[error("kernel command line contains a control character")]

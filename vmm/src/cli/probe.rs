@@ -71,7 +71,11 @@ impl Findings {
                     .checks
                     .iter()
                     .map(|c| {
-                        json!({"name": c.name, "passed": c.outcome.is_ok(), "reason": reason(&c.outcome)})
+                        json!({
+                            "name": c.name,
+                            "passed": c.outcome.is_ok(),
+                            "reason": reason(&c.outcome),
+                        })
                     })
                     .collect();
                 let failure = report.failure().map(|(name, why)| format!("{name}: {why}"));

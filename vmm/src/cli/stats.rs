@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::exit::say;
 use crate::machine::Machine;
 
-/// Prints how many instructions `machine` has executed and for what, and how the host time `all` was
-/// spent. `writing` is the time of the thread that writes the trace.
+/// Prints how many instructions `machine` has executed and for what, and how the host time `all`
+/// was spent. `writing` is the time of the thread that writes the trace.
 pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     let usage = machine.usage();
     let total = usage.instructions();
@@ -44,7 +44,8 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     let handovers = machine.handovers();
     if handovers.to_soft > 0 || handovers.emulated > 0 {
         say(format_args!(
-            "from KVM to the software CPU: {} times, back: {}; instructions that KVM could not emulate: {}",
+            "from KVM to the software CPU: {} times, back: {}; \
+             instructions that KVM could not emulate: {}",
             handovers.to_soft, handovers.to_kvm, handovers.emulated
         ));
     }

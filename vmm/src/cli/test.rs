@@ -23,8 +23,8 @@ use crate::suite::{self, Case};
 const CONSOLE: &str = "vbts-test-console.log";
 
 const AFTER_HELP: &str = "\
-The console of all guests is kept in vbts-test-console.log, beside --output or in the working directory, unless --console
-names another file. --timeout is for the whole run.
+The console of all guests is kept in vbts-test-console.log, beside --output or in the working
+directory, unless --console names another file. --timeout is for the whole run.
 
 Exit status:
   0    every case passed, or was skipped because it does not apply
@@ -211,13 +211,14 @@ fn no_api(kernel: &Path, why: &str) -> Failure {
     let kernel = kernel.display();
     if why.contains("not supported") || why.contains("No such device") {
         anyhow!(
-            "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this machine, or uses \
-             page-table isolation, which excludes it"
+            "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this \
+             machine, or uses page-table isolation, which excludes it"
         )
     } else {
         anyhow!(
-            "{kernel}: no case was run, because this kernel has no PTRACE_BTS requests: it needs the patches of \
-             guest-kernel/patches and CONFIG_X86_PTRACE_BTS=y (guest-kernel/build --source DIR applies and builds them)"
+            "{kernel}: no case was run, because this kernel has no PTRACE_BTS requests: it needs the \
+             patches of guest-kernel/patches and CONFIG_X86_PTRACE_BTS=y (guest-kernel/build --source \
+             DIR applies and builds them)"
         )
     }
     .into()

@@ -191,7 +191,8 @@ fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
     match ObjectFile::of_kernel(kernel) {
         Some(file) => symbols.set_kernel(file),
         None => say(format_args!(
-            "{} has no symbols, so the trace shows the kernel's addresses without names; an uncompressed vmlinux has them",
+            "{} has no symbols, so the trace shows the kernel's addresses without names; \
+             an uncompressed vmlinux has them",
             kernel.display()
         )),
     }

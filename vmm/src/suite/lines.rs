@@ -103,7 +103,8 @@ fn parse_diagnostic(text: &str) -> Line {
     }
 }
 
-/// Removes the prefix of `printk.time` and `CONFIG_PRINTK_CALLER`, such as `[    0.123456][    T1] `.
+/// Removes the prefix of `printk.time` and `CONFIG_PRINTK_CALLER`, such as `[    0.123456][    T1]
+/// `.
 fn without_time(line: &str) -> &str {
     let mut rest = line;
     while let Some((bracket, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))

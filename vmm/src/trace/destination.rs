@@ -22,9 +22,9 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// The trace goes to `file`, or to standard output. On standard output, `readable` text is mixed
-    /// with the program's standard output. A format for machines is alone there, and the program's
-    /// standard output goes to standard error.
+    /// The trace goes to `file`, or to standard output. On standard output, `readable` text is
+    /// mixed with the program's standard output. A format for machines is alone there, and the
+    /// program's standard output goes to standard error.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -115,7 +115,8 @@ impl Destination {
         Ok(())
     }
 
-    /// Writes the program's unfinished line and a line end, so that the trace continues on a new line.
+    /// Writes the program's unfinished line and a line end, so that the trace continues on a new
+    /// line.
     ///
     /// # Errors
     /// The write fails.

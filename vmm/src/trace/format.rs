@@ -190,7 +190,8 @@ impl Format for Json {
             n => format!(",\"untraced\":{n}"),
         };
         let line = format!(
-            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}{more}{untraced},\"exit\":{},\"accel\":\"{}\"}}\n",
+            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}{more}{untraced},\
+             \"exit\":{},\"accel\":\"{}\"}}\n",
             s.records, s.lost, s.exit, self.accel
         );
         out.extend_from_slice(line.as_bytes());

@@ -1,8 +1,8 @@
 //! Source lines of an ELF file, from its debugging information.
 //!
 //! The guest may have written the file. It is read, not mapped: the access to a mapped file that
-//! becomes shorter raises SIGBUS. Other files that it names (split DWARF) are not opened: they could
-//! be pipes or devices.
+//! becomes shorter raises SIGBUS. Other files that it names (split DWARF) are not opened: they
+//! could be pipes or devices.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Lines {
     }
 }
 
-/// Returns the contents of a section, which are empty if the file has no such section; `None` if the
-/// section is malformed or larger than `left`.
+/// Returns the contents of a section, which are empty if the file has no such section; `None` if
+/// the section is malformed or larger than `left`.
 fn section<'a>(object: &impl Object<'a>, name: &str, left: &mut u64) -> Option<Arc<[u8]>> {
     let Some(section) = object.section_by_name(name) else {
         return Some(Arc::from([]));

@@ -83,7 +83,8 @@ impl ObjectFile {
         (!this.functions.is_empty()).then_some(this)
     }
 
-    /// Adds the symbols of `file`, and its segments if it is the `mapped` file. Returns the build ID.
+    /// Adds the symbols of `file`, and its segments if it is the `mapped` file. Returns the build
+    /// ID.
     fn read(&mut self, file: &File, mapped: bool) -> Option<Option<Vec<u8>>> {
         let cache = ReadCache::new(file);
         let object = object::File::parse(&cache).ok()?;
@@ -129,8 +130,8 @@ impl ObjectFile {
         });
     }
 
-    /// Adds the stubs for calls into other objects, such as `puts@plt`. Each jumps through a slot of
-    /// the global offset table, and the slot's relocation has the name of the function.
+    /// Adds the stubs for calls into other objects, such as `puts@plt`. Each jumps through a slot
+    /// of the global offset table, and the slot's relocation has the name of the function.
     fn add_linkage_stubs<'a>(&mut self, object: &impl Object<'a>) {
         let Some(table) = object.dynamic_symbol_table() else {
             return;

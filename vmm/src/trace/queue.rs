@@ -13,8 +13,8 @@ use crate::host::OutputError;
 /// Bytes of records for which the thread is woken. Waking it takes longer than formatting one frame
 /// of records.
 const BATCH: usize = 256 << 10;
-/// Interval at which a side that waits checks its other conditions (the alarm), and time after which
-/// the thread takes less than a batch.
+/// Interval at which a side that waits checks its other conditions (the alarm), and time after
+/// which the thread takes less than a batch.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why the trace could not be written.

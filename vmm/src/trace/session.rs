@@ -205,7 +205,7 @@ impl Session {
                 ToHost::Records { pid, extents } => {
                     *records = Some((pid, read(memory, extents)?));
                 }
-                ToHost::RecordsStand => {
+                ToHost::RecordsValid => {
                     if let Some((pid, records)) = records.take() {
                         writer.put(Work::Records { pid, records })?;
                     }
@@ -307,8 +307,8 @@ mod tests {
                 pid: 5,
                 extents: Extents::new(&extents).unwrap(),
             },
-            ToHost::RecordsStand,
-            ToHost::RecordsStand,
+            ToHost::RecordsValid,
+            ToHost::RecordsValid,
             ToHost::Lost(2),
             ToHost::Exit(ExitStatus::Signal(11)),
         ]);
@@ -332,7 +332,8 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert!(
             text.ends_with(
-                "\"records\":2,\"lost\":3,\"lost_at_least\":true,\"untraced\":1,\"exit\":139,\"accel\":\"soft\"}\n"
+                "\"records\":2,\"lost\":3,\"lost_at_least\":true,\"untraced\":1,\
+                 \"exit\":139,\"accel\":\"soft\"}\n"
             ),
             "{text}"
         );
@@ -381,7 +382,7 @@ mod tests {
         let extents = Extents::new(&extents).unwrap();
         session.put(&frames(&[
             ToHost::Records { pid: 1, extents },
-            ToHost::RecordsStand,
+            ToHost::RecordsValid,
         ]));
         let failure = session.finish(false).unwrap_err().into_failure();
         assert_eq!(failure.status(), 125);

@@ -123,7 +123,8 @@ impl Symbolizer {
     pub fn set_maps(&mut self, pid: u32, text: &[u8]) {
         let process = self.enter(pid);
         let mappings = maps::parse(text);
-        // Labels stay valid when mappings are only added: an address without a mapping has no label.
+        // Labels stay valid when mappings are only added: an address without a mapping has no
+        // label.
         let kept = |old: &Mapping| maps::find(&mappings, old.start) == Some(old);
         if !process.mappings.iter().all(kept) {
             process.labels.clear();
@@ -147,8 +148,8 @@ impl Symbolizer {
         &mut self.current
     }
 
-    /// The label of `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if the address
-    /// has none.
+    /// The label of `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if the
+    /// address has none.
     #[inline]
     pub fn label(&mut self, pid: u32, address: u64) -> &str {
         if address >= KERNEL && !VSYSCALL.contains(&address) {

@@ -61,8 +61,8 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub format: TraceFormat,
-    /// Write the trace to FILE. By default it goes to standard output: text together with the output
-    /// of the program, json and raw alone, with the output of the program on standard error
+    /// Write the trace to FILE. By default it goes to standard output: text together with the
+    /// output of the program, json and raw alone, with the output of the program on standard error
     #[arg(long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
     /// Which branches to record
