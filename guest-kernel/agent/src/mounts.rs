@@ -19,6 +19,34 @@ pub fn early() -> Result<(), Failure> {
 
 /// Builds the job's root and makes it this process's root.
 pub fn enter_root(job: &Job) -> Result<(), Failure> {
+    mount_root()?;
+    mount_system()?;
+    for share in &job.shares {
+        let tag = CString::new(share.tag.as_str()).map_err(|_| {
+            Failure::new(ErrorKind::Mount, format_args!("share tag {:?}", share.tag))
+        })?;
+        // cache=mmap: writes of the job reach the host immediately, so that they are not lost if
+        // the machine is stopped.
+        let options = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
+        mount_at(
+            &inside(&share.path)?,
+            &tag,
+            c"9p",
+            MountFlags::empty(),
+            Some(options),
+        )?;
+    }
+    let switch = || -> rustix::io::Result<()> {
+        rustix::process::chdir("/root")?;
+        mount_move(".", "/")?;
+        rustix::process::chroot(".")?;
+        rustix::process::chdir("/")
+    };
+    switch().map_err(|error| Failure::os(ErrorKind::Mount, "cannot switch to the new root", error))
+}
+
+/// Mounts the host's root at `/root`, under a temporary writable layer.
+fn mount_root() -> Result<(), Failure> {
     mount_at(
         "/layer",
         c"tmpfs",
@@ -43,8 +71,11 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
         c"overlay",
         MountFlags::empty(),
         Some(options),
-    )?;
+    )
+}
 
+/// Mounts the file systems of the kernel in the job's root and adds the links that udev would make.
+fn mount_system() -> Result<(), Failure> {
     mount_at("/root/proc", c"proc", c"proc", MountFlags::empty(), None)?;
     mount_at("/root/sys", c"sysfs", c"sysfs", MountFlags::empty(), None)?;
     mount_at(
@@ -80,30 +111,7 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
                 .map_err(|error| Failure::os(ErrorKind::Mount, path.display(), error))?;
         }
     }
-
-    for share in &job.shares {
-        let tag = CString::new(share.tag.as_str()).map_err(|_| {
-            Failure::new(ErrorKind::Mount, format_args!("share tag {:?}", share.tag))
-        })?;
-        // cache=mmap: writes of the job reach the host immediately, so that they are not lost if
-        // the machine is stopped.
-        let options = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
-        mount_at(
-            &inside(&share.path)?,
-            &tag,
-            c"9p",
-            MountFlags::empty(),
-            Some(options),
-        )?;
-    }
-
-    let switch = || -> rustix::io::Result<()> {
-        rustix::process::chdir("/root")?;
-        mount_move(".", "/")?;
-        rustix::process::chroot(".")?;
-        rustix::process::chdir("/")
-    };
-    switch().map_err(|error| Failure::os(ErrorKind::Mount, "cannot switch to the new root", error))
+    Ok(())
 }
 
 /// The path, before the switch of the root, of an absolute path of the job.
