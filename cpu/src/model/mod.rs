@@ -55,26 +55,43 @@ pub struct Model {
     features: &'static [CpuidFeature],
 }
 
-/// The names of all models; the first is the default.
-pub const MODELS: &[&str] = &[CORE2.name, X86_64_V2.name, NEHALEM.name];
+/// All models, each with its variant without a Branch Trace Store. The first is the default.
+static TABLE: [(Model, Model); 3] = [
+    (CORE2, CORE2.without_bts(&without_bts(CORE2_LEAVES))),
+    (
+        X86_64_V2,
+        X86_64_V2.without_bts(&without_bts(X86_64_V2_LEAVES)),
+    ),
+    (NEHALEM, NEHALEM.without_bts(&without_bts(NEHALEM_LEAVES))),
+];
+
+/// The names of all models. The first is the default.
+pub static MODELS: &[&str] = &names(&TABLE);
+
+const fn names<const N: usize>(table: &[(Model, Model); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut i = 0;
+    while i < N {
+        names[i] = table[i].0.name;
+        i += 1;
+    }
+    names
+}
 
 /// Finds a model by name.
 #[must_use]
 pub fn model(name: &str) -> Option<&'static Model> {
-    static TABLE: [&Model; 3] = [&CORE2, &X86_64_V2, &NEHALEM];
-    TABLE.into_iter().find(|m| m.name == name)
+    TABLE.iter().map(|(with, _)| with).find(|m| m.name == name)
 }
 
 /// Finds a model by name, in its variant without a Branch Trace Store: no DS area, and
 /// BTS_UNAVAILABLE set.
 #[must_use]
 pub fn model_without_bts(name: &str) -> Option<&'static Model> {
-    static TABLE: [Model; 3] = [
-        CORE2.without_bts(&without_bts(CORE2_LEAVES)),
-        X86_64_V2.without_bts(&without_bts(X86_64_V2_LEAVES)),
-        NEHALEM.without_bts(&without_bts(NEHALEM_LEAVES)),
-    ];
-    TABLE.iter().find(|m| m.name == name)
+    TABLE
+        .iter()
+        .map(|(_, without)| without)
+        .find(|m| m.name == name)
 }
 
 /// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
