@@ -6,14 +6,16 @@ use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN};
 use super::random::Random;
 use super::vendor::Vendor;
 use super::{FloatState, Mode, State};
+use codes::needs_initial_state;
+use operands::Draft;
 
 mod codes;
+mod implicit;
+mod memory;
 mod mutate;
 mod operands;
 
 pub use codes::Group;
-use codes::needs_initial_state;
-use operands::Draft;
 
 /// Instructions, and the state they start from.
 #[derive(Clone, Debug)]

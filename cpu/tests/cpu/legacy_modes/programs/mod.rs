@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test ends here")]
 
+mod faults;
 mod gates;
 pub mod image;
 mod paging;
@@ -19,6 +20,7 @@ pub fn all() -> Vec<(String, Image)> {
     let rows = [
         real::PROGRAMS,
         protected::PROGRAMS,
+        faults::PROGRAMS,
         gates::PROGRAMS,
         segments::PROGRAMS,
         switches::PROGRAMS,
@@ -29,7 +31,7 @@ pub fn all() -> Vec<(String, Image)> {
         (name.to_owned(), image)
     };
     let mut all: Vec<_> = rows.into_iter().flatten().map(build).collect();
-    all.extend(protected::faults());
+    all.extend(faults::faults());
     all.extend(gates::inner_stacks());
     all.extend(paging::programs());
     all

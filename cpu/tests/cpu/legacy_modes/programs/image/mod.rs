@@ -17,8 +17,17 @@
 //! A program tells what it finds by [`report`], and ends by [`exit`] or by shutting the processor
 //! down.
 
-use iced_x86::IcedError;
+mod attempts;
+mod handlers;
+mod snippets;
+
+pub use self::attempts::*;
+pub use self::snippets::*;
+pub use vbts_testkit::Emit;
+
+use self::snippets::say;
 use iced_x86::code_asm::*;
+use vbts_testkit::assemble;
 
 pub const ROM: usize = 0x1_0000;
 pub const GDT: u32 = 0x500;
@@ -38,7 +47,6 @@ pub const CODE32: u32 = 0x9000;
 pub const CODE64: u32 = 0xA000;
 const HANDLERS16: u32 = 0xB000;
 const HANDLERS32: u32 = 0xB400;
-const HANDLERS64: u32 = 0xBA00;
 /// Exceptions, and some vectors for INT n.
 const VECTORS: u32 = 0x40;
 pub const USER: u32 = 0xC000;
@@ -47,11 +55,9 @@ pub const USER_STACK: u32 = 0xD000;
 const COPIED: u32 = 0xE000;
 const START: u32 = 0xFF00;
 const RESET: u32 = 0xFFF0;
-
 /// What a report begins and ends with.
 const BEGIN: [u8; 4] = *b"vbts";
 const END: [u8; 4] = *b"stbv";
-
 /// A report of an exception begins with this and the vector.
 pub const EXCEPTION: u32 = 0xE000_0000;
 
@@ -114,8 +120,6 @@ const DESCRIPTORS: &[(u16, u64)] = &[
     (sel::HIGH_CODE, 0x0040_9A01_0000_FFFF),
 ];
 
-pub type Emit = Result<(), IcedError>;
-
 /// A program and what is known of it.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -147,7 +151,6 @@ impl Image {
         image.put(TSS16 + 4, &sel::DATA32.to_le_bytes());
         image.handlers16();
         image.handlers32();
-        image.handlers64();
         image.assemble(16, START, |a| {
             a.xor(ax, ax)?;
             a.mov(es, ax)?;
@@ -209,10 +212,7 @@ impl Image {
         at: u32,
         program: impl FnOnce(&mut CodeAssembler) -> Emit,
     ) {
-        let mut a = CodeAssembler::new(bits).unwrap();
-        program(&mut a).unwrap();
-        let bytes = a.assemble(at.into()).unwrap();
-        self.put(at, &bytes);
+        self.put(at, &assemble(bits, at.into(), program));
     }
 
     pub fn code16(&mut self, program: impl FnOnce(&mut CodeAssembler) -> Emit) {
@@ -271,214 +271,6 @@ impl Image {
     pub fn expect(&mut self, words: &[u32]) {
         self.expected.extend_from_slice(words);
     }
-
-    /// Each reports its vector, and IP, CS and FLAGS from the stack.
-    fn handlers16(&mut self) {
-        self.stubs16(|a| {
-            a.mov(bp, sp)?;
-            for n in 0..3 {
-                a.movzx(eax, word_ptr(bp + 2 * n))?;
-                report(a)?;
-            }
-            exit(a)
-        });
-    }
-
-    /// A handler for each vector that reports it and goes on with `then`.
-    fn stubs16(&mut self, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
-        let common = HANDLERS16 + 8 * VECTORS;
-        for vector in 0..VECTORS {
-            let at = HANDLERS16 + 8 * vector;
-            self.put32(4 * vector, &[at]);
-            self.assemble(16, at, |a| {
-                a.push(vector as i32)?;
-                a.jmp(u64::from(common))
-            });
-        }
-        self.assemble(16, common, |a| {
-            a.pop(ax)?;
-            a.movzx(eax, al)?;
-            a.or(eax, EXCEPTION as i32)?;
-            report(a)?;
-            then(a)
-        });
-    }
-
-    /// Each reports its vector and six words from the stack.
-    fn handlers32(&mut self) {
-        self.stubs32(false, |a| {
-            a.mov(ebp, esp)?;
-            for n in 0..6 {
-                a.mov(eax, dword_ptr(ebp + 4 * n))?;
-                // RF, which not every machine pushes; there are no addresses above.
-                a.btr(eax, 16)?;
-                report(a)?;
-            }
-            exit(a)
-        });
-    }
-
-    /// A handler for each vector that reports it and goes on with `then`, if `errors` with an error
-    /// code on the stack for each.
-    fn stubs32(&mut self, errors: bool, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
-        let common = HANDLERS32 + 16 * VECTORS;
-        for vector in 0..VECTORS {
-            let at = HANDLERS32 + 16 * vector;
-            let kind = if vector < 0x30 { 0x8E } else { 0xEE };
-            self.interrupt(vector as u8, kind, sel::CODE32, at);
-            self.assemble(32, at, |a| {
-                if errors && !matches!(vector, 8 | 10..=14 | 17) {
-                    a.push(0)?;
-                }
-                a.push(vector as i32)?;
-                a.jmp(u64::from(common))
-            });
-        }
-        self.assemble(32, common, |a| {
-            a.pop(eax)?;
-            a.or(eax, EXCEPTION as i32)?;
-            report(a)?;
-            then(a)
-        });
-    }
-
-    /// Real-address mode: tries instructions one after the other. Each reports its vector if it
-    /// faults, and else [`COMPLETED`].
-    pub fn attempts16(&mut self, rows: &[fn(&mut CodeAssembler) -> Emit]) {
-        const SLOT: u32 = 0x40;
-        self.stubs16(|a| {
-            a.xor(ax, ax)?;
-            a.mov(ss, ax)?;
-            a.mov(sp, STACK as i32)?;
-            a.mov(ds, ax)?;
-            a.mov(es, ax)?;
-            a.push(ax)?;
-            a.push(bx)?;
-            a.retf()
-        });
-        for (n, row) in (0..).zip(rows) {
-            let next = CODE16 + SLOT * (n + 1);
-            self.assemble(16, CODE16 + SLOT * n, |a| {
-                a.mov(bx, next as i32)?;
-                row(a)?;
-                mark(a, COMPLETED)?;
-                a.jmp(u64::from(next))
-            });
-        }
-        self.assemble(16, CODE16 + SLOT * rows.len() as u32, exit);
-    }
-
-    /// Protected mode: as [`Image::attempts16`], and reports the error code as well; 0 if there is
-    /// none.
-    pub fn attempts32(&mut self, setup: impl FnOnce(&mut CodeAssembler) -> Emit, rows: &[Attempt]) {
-        const SLOT: u32 = 0x80;
-        self.stubs32(true, |a| {
-            a.pop(eax)?;
-            report(a)?;
-            a.mov(eax, i32::from(sel::DATA32))?;
-            for s in [ds, es, ss] {
-                a.mov(s, ax)?;
-            }
-            a.mov(esp, STACK as i32)?;
-            a.jmp(ebx)
-        });
-        let first = CODE32 + 0x200;
-        self.code32(|a| {
-            setup(a)?;
-            a.jmp(u64::from(first))
-        });
-        for (n, row) in (0..).zip(rows) {
-            let (at, next) = (first + SLOT * n, first + SLOT * (n + 1));
-            match row {
-                Attempt::Kernel(f) => self.assemble(32, at, |a| {
-                    a.mov(ebx, next as i32)?;
-                    f(a)?;
-                    mark(a, COMPLETED)?;
-                    a.jmp(u64::from(next))
-                }),
-                Attempt::User(f) => {
-                    let user = USER + SLOT * n;
-                    self.assemble(32, at, |a| {
-                        a.mov(ebx, next as i32)?;
-                        to_user(a, user)
-                    });
-                    self.assemble(32, user, |a| {
-                        f(a)?;
-                        a.int(COMPLETED_VECTOR)
-                    });
-                }
-            }
-        }
-        self.assemble(32, first + SLOT * rows.len() as u32, exit);
-    }
-
-    /// As those of 32 bits, with the lower halves of the words.
-    fn handlers64(&mut self) {
-        let common = HANDLERS64 + 8 * VECTORS;
-        for vector in 0..VECTORS {
-            self.assemble(64, HANDLERS64 + 8 * vector, |a| {
-                a.push(vector as i32)?;
-                a.jmp(u64::from(common))
-            });
-        }
-        self.assemble(64, common, |a| {
-            a.pop(rax)?;
-            a.or(eax, EXCEPTION as i32)?;
-            report(a)?;
-            a.mov(rbp, rsp)?;
-            for n in 0..6 {
-                a.mov(eax, dword_ptr(rbp + 8 * n))?;
-                report(a)?;
-            }
-            exit(a)
-        });
-    }
-}
-
-/// An instruction to try.
-#[derive(Debug, Clone, Copy)]
-pub enum Attempt {
-    /// At CPL 0.
-    Kernel(fn(&mut CodeAssembler) -> Emit),
-    /// At CPL 3; [`COMPLETED_VECTOR`] is reported if it completes.
-    User(fn(&mut CodeAssembler) -> Emit),
-}
-
-/// Reported of an instruction that does not fault.
-pub const COMPLETED: u32 = 0x600D_600D;
-pub const COMPLETED_VECTOR: i32 = 0x30;
-
-/// IRET to 32-bit user code with EFLAGS = 2, in flat 32-bit code.
-pub fn to_user(a: &mut CodeAssembler, at: u32) -> Emit {
-    a.push(i32::from(sel::USER_DATA))?;
-    a.push(USER_STACK as i32)?;
-    a.push(2)?;
-    a.push(i32::from(sel::USER_CODE))?;
-    a.push(at as i32)?;
-    a.iretd()
-}
-
-/// What [`Image::attempts32`] reports of an instruction at CPL 3 that completes, and of faults.
-pub const DONE: [u32; 2] = [EXCEPTION | COMPLETED_VECTOR as u32, 0];
-pub const GP: [u32; 2] = [EXCEPTION | 13, 0];
-pub const UD: [u32; 2] = [EXCEPTION | 6, 0];
-
-pub fn gp(selector: u16) -> [u32; 2] {
-    [EXCEPTION | 13, u32::from(selector & !3)]
-}
-
-pub fn np(selector: u16) -> [u32; 2] {
-    [EXCEPTION | 11, u32::from(selector & !3)]
-}
-
-/// Address of the 64-bit handler of a vector, for an IDT of IA-32e mode.
-pub fn handler64(vector: u32) -> u32 {
-    HANDLERS64 + 8 * vector
-}
-
-/// Writes a constant to the port that reports.
-fn say(a: &mut CodeAssembler, text: [u8; 4]) -> Emit {
-    mark(a, u32::from_le_bytes(text))
 }
 
 /// Finds in what a machine has printed the report of a program. `None` without a beginning; the
@@ -492,82 +284,4 @@ pub fn reported(printed: &[u8]) -> Option<(Vec<u32>, bool)> {
     let words = rest[..end.unwrap_or(rest.len())].chunks_exact(4);
     let words = words.map(|w| w.iter().rfold(0, |n, b| n << 8 | u32::from(*b)));
     Some((words.collect(), end.is_none()))
-}
-
-/// Reports EAX.
-pub fn report(a: &mut CodeAssembler) -> Emit {
-    for _ in 0..4 {
-        a.out(0xE9, al)?;
-        a.ror(eax, 8)?;
-    }
-    Ok(())
-}
-
-/// Reports a constant.
-pub fn mark(a: &mut CodeAssembler, value: u32) -> Emit {
-    a.mov(eax, value)?;
-    report(a)
-}
-
-/// Ends the program: isa-debug-exit on QEMU, the shutdown port on Bochs, and HLT.
-pub fn exit(a: &mut CodeAssembler) -> Emit {
-    say(a, END)?;
-    a.xor(eax, eax)?;
-    a.out(0xF4, al)?;
-    a.mov(dx, 0x8900)?;
-    for c in *b"Shutdown" {
-        a.mov(al, i32::from(c))?;
-        a.out(dx, al)?;
-    }
-    a.cli()?;
-    a.hlt()
-}
-
-/// JMP FAR with a 16-bit offset, in 16-bit code.
-pub fn ljmp16(a: &mut CodeAssembler, selector: u16, offset: u32) -> Emit {
-    let (o, s) = ((offset as u16).to_le_bytes(), selector.to_le_bytes());
-    a.db(&[0xEA, o[0], o[1], s[0], s[1]])
-}
-
-/// JMP FAR with a 32-bit offset, in 32-bit code, or with `prefix` in 16-bit code.
-pub fn ljmp32(a: &mut CodeAssembler, prefix: bool, selector: u16, offset: u32) -> Emit {
-    let (o, s) = (offset.to_le_bytes(), selector.to_le_bytes());
-    if prefix {
-        a.db(&[0x66])?;
-    }
-    a.db(&[0xEA, o[0], o[1], o[2], o[3], s[0], s[1]])
-}
-
-/// CALL FAR with a 32-bit offset, in 32-bit code.
-pub fn lcall32(a: &mut CodeAssembler, selector: u16, offset: u32) -> Emit {
-    let (o, s) = (offset.to_le_bytes(), selector.to_le_bytes());
-    a.db(&[0x9A, o[0], o[1], o[2], o[3], s[0], s[1]])
-}
-
-/// Loads GDTR and IDTR; 16-bit code with DS = 0.
-pub fn load_tables(a: &mut CodeAssembler) -> Emit {
-    a.mov(word_ptr(DATA), i32::from(sel::END) - 1)?;
-    a.mov(dword_ptr(DATA + 2), GDT as i32)?;
-    a.lgdt(ptr(DATA))?;
-    a.mov(word_ptr(DATA), 8 * VECTORS as i32 - 1)?;
-    a.mov(dword_ptr(DATA + 2), IDT as i32)?;
-    a.lidt(ptr(DATA))
-}
-
-/// From real-address mode to [`CODE32`].
-pub fn enter_protected(a: &mut CodeAssembler) -> Emit {
-    load_tables(a)?;
-    a.mov(eax, cr0)?;
-    a.or(al, 1)?;
-    a.mov(cr0, eax)?;
-    ljmp32(a, true, sel::CODE32, CODE32)
-}
-
-/// Flat data segments and the stack, in 32-bit code.
-pub fn load_data32(a: &mut CodeAssembler) -> Emit {
-    a.mov(ax, i32::from(sel::DATA32))?;
-    a.mov(ds, ax)?;
-    a.mov(es, ax)?;
-    a.mov(ss, ax)?;
-    a.mov(esp, STACK as i32)
 }

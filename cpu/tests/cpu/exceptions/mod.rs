@@ -1,0 +1,6 @@
+//! Exceptions and interrupts (SDM Vol. 3A chapter 6).
+
+mod delivery;
+mod double_faults;
+mod faults;
+mod interrupts;
