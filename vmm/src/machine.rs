@@ -19,7 +19,7 @@ use vbts_devices::{DmaObserver, Shared, lock};
 use crate::board::{Board, VcpuPlatform};
 use crate::console::Console;
 use crate::exit::Failure;
-use crate::host::{Alarm, Event};
+use crate::host::{Alarm, Event, EventLoop};
 use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
 use crate::sandbox::Sandbox;
@@ -206,9 +206,10 @@ impl Machine {
     pub fn run(&mut self, observer: &mut dyn RunObserver) -> Result<End, Failure> {
         self.alarm.start_timer()?;
         let began = Instant::now();
+        let mut events = EventLoop::new(self.alarm.clone())?;
         let outcome = match self.host_clock {
-            Some(clock) => self.run_on_host_time(clock, observer),
-            None => self.run_on_virtual_time(observer),
+            Some(clock) => self.run_on_host_time(clock, &mut events, observer),
+            None => self.run_on_virtual_time(&mut events, observer),
         };
         if let Some(timed) = &mut self.timed {
             timed.run = began.elapsed();

@@ -1,8 +1,7 @@
-//! What may interrupt a running guest from outside: signals to `vbts`, and `--timeout`.
+//! Events from outside that interrupt a running guest: signals to `vbts`, and `--timeout`.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -12,74 +11,85 @@ use std::time::Duration;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use vbts_cpu::Signals;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// Signals that ask `vbts` to end, or to end the guest's program.
+/// Signals that ask `vbts` to end the run.
 const SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
 
-/// What has happened.
+/// An event from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A signal arrived.
     Signal(i32),
-    /// The time is up.
+    /// The time limit has passed.
     Timeout,
 }
 
+/// Events that have not been taken.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Bit *n*: signal *n* has arrived.
+    /// Bit *n* is signal *n*.
     signals: AtomicU32,
     timeout: AtomicBool,
 }
 
-/// Collects signals and the time limit, kicks the processor out of its run loop, and wakes a wait
-/// for input.
+/// Collects signals and the time limit, makes the processor leave its run loop, and ends waits on
+/// [`Self::fd`].
+///
+/// Signals are caught with handlers, not read from a descriptor: while the guest runs on virtual
+/// time nothing reads one. For the same reason a thread waits for the time limit.
 #[derive(Debug)]
 pub struct Alarm {
     pending: Arc<Pending>,
     kick: Arc<Signals>,
-    /// Readable when something is pending.
-    woken: UnixStream,
-    waker: UnixStream,
+    /// Readable when an event is pending.
+    notice: EventFd,
     handlers: Vec<SigId>,
     limit: Option<Duration>,
     timer: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
 impl Alarm {
-    /// Catches signals from now on, until the result is dropped; `limit` counts from
-    /// [`Self::start_timer`].
+    /// Catches SIGINT, SIGQUIT, SIGTERM and SIGHUP from now on, until the result is dropped, and
+    /// raises the kick line of `kick` at each event. `limit` counts from [`Self::start_timer`].
     ///
     /// # Errors
     /// The host is out of file descriptors.
     pub fn new(kick: Arc<Signals>, limit: Option<Duration>) -> io::Result<Self> {
+        Self::catching(&SIGNALS, kick, limit)
+    }
+
+    /// As [`Self::new`], with the signals to catch. A signal is an event of every `Alarm` in the
+    /// process that catches it, so tests that run in parallel must not share signals.
+    pub(super) fn catching(
+        signals: &[i32],
+        kick: Arc<Signals>,
+        limit: Option<Duration>,
+    ) -> io::Result<Self> {
         let pending = Arc::new(Pending::default());
-        let (woken, waker) = UnixStream::pair()?;
-        woken.set_nonblocking(true)?;
-        waker.set_nonblocking(true)?;
+        let notice = EventFd::new(EFD_NONBLOCK | libc::EFD_CLOEXEC)?;
         let mut alarm = Self {
             pending,
             kick,
-            woken,
-            waker,
+            notice,
             handlers: Vec::new(),
             limit,
             timer: Mutex::new(None),
         };
-        for signal in SIGNALS {
+        for &signal in signals {
             let (pending, kick) = (alarm.pending.clone(), alarm.kick.clone());
+            let notice = alarm.notice.try_clone()?;
             let handler = move || {
                 pending.signals.fetch_or(1 << signal, Ordering::Relaxed);
                 kick.raise(Signals::KICK);
+                let _ = notice.write(1);
             };
-            // SAFETY: the handler only touches atomics, which is async-signal-safe.
+            // SAFETY: the handler only touches atomics and calls write(2), which are
+            // async-signal-safe. The write fails only if the counter is full, which takes 2^64
+            // signals, so errno does not change.
             alarm
                 .handlers
                 .push(unsafe { signal_hook::low_level::register(signal, handler) }?);
-            let waker = alarm.waker.try_clone()?;
-            alarm
-                .handlers
-                .push(signal_hook::low_level::pipe::register(signal, waker)?);
         }
         Ok(alarm)
     }
@@ -98,10 +108,10 @@ impl Alarm {
             return Ok(());
         };
         let (cancel, cancelled) = channel();
-        let (pending, kick, waker) = (
+        let (pending, kick, notice) = (
             self.pending.clone(),
             self.kick.clone(),
-            self.waker.try_clone()?,
+            self.notice.try_clone()?,
         );
         let thread = std::thread::Builder::new()
             .name("timeout".into())
@@ -109,7 +119,7 @@ impl Alarm {
                 if cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                     pending.timeout.store(true, Ordering::Relaxed);
                     kick.raise(Signals::KICK);
-                    let _ = io::Write::write(&mut &waker, &[0]);
+                    let _ = notice.write(1);
                 }
             })?;
         if let Ok(mut timer) = self.timer.lock() {
@@ -118,8 +128,17 @@ impl Alarm {
         Ok(())
     }
 
-    /// Takes what has happened; call it until there is nothing more.
+    /// Takes the next event. Call it until it returns `None`: then [`Self::fd`] is not readable
+    /// until the next event.
     pub fn take(&self) -> Option<Event> {
+        self.take_pending().or_else(|| {
+            self.drain();
+            // An event may have become pending before the descriptor was drained.
+            self.take_pending()
+        })
+    }
+
+    fn take_pending(&self) -> Option<Event> {
         if self.pending.timeout.swap(false, Ordering::Relaxed) {
             return Some(Event::Timeout);
         }
@@ -131,31 +150,32 @@ impl Alarm {
         self.pending
             .signals
             .fetch_and(!(1 << signal), Ordering::Relaxed);
-        self.drain();
         Some(Event::Signal(signal as i32))
     }
 
-    /// Whether something has happened that nobody has taken.
+    /// Returns whether an event is pending. Unless one is, [`Self::fd`] is not readable afterwards
+    /// until the next event.
     pub fn is_pending(&self) -> bool {
-        // What was written before the flags are looked at need not wake anybody again.
+        // This precedes the reads of the flags: a later event makes the descriptor readable again.
         self.drain();
         self.has_pending()
     }
 
-    /// The same, for who does not wait for [`Self::fd`]: whoever does is woken all the same.
+    /// Returns whether an event is pending, and leaves [`Self::fd`] readable for a thread that
+    /// waits for it.
     pub fn has_pending(&self) -> bool {
         self.pending.timeout.load(Ordering::Relaxed)
             || self.pending.signals.load(Ordering::Relaxed) != 0
     }
 
     fn drain(&self) {
-        let mut sink = [0; 64];
-        let _ = io::Read::read(&mut &self.woken, &mut sink);
+        let _ = self.notice.read();
     }
 
-    /// Becomes readable when something happens.
+    /// Becomes readable when an event happens.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.woken.as_fd()
+        // SAFETY: `notice` keeps the descriptor open as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.notice.as_raw_fd()) }
     }
 }
 
@@ -176,20 +196,28 @@ impl Drop for Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use signal_hook::consts::SIGUSR1;
+
+    fn is_readable(alarm: &Alarm) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    }
 
     #[test]
-    fn a_timeout_kicks_the_processor() {
+    fn a_timeout_interrupts_the_processor() {
         let signals = Arc::new(Signals::default());
         let limit = Some(Duration::from_millis(1));
-        let alarm = Alarm::new(signals.clone(), limit).unwrap();
+        let alarm = Alarm::catching(&[], signals.clone(), limit).unwrap();
         assert_eq!(alarm.take(), None);
         alarm.start_timer().unwrap();
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            alarm.fd(),
-            rustix::event::PollFlags::IN,
-        )];
-        rustix::event::poll(&mut fds, None).unwrap();
+        poll(
+            &mut [PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN)],
+            None,
+        )
+        .unwrap();
         assert!(alarm.is_pending());
+        assert!(!is_readable(&alarm));
         assert_eq!(alarm.take(), Some(Event::Timeout));
         assert_eq!(signals.get() & Signals::KICK, Signals::KICK);
         assert_eq!(alarm.take(), None);
@@ -198,10 +226,13 @@ mod tests {
     #[test]
     fn a_signal_is_an_event() {
         let signals = Arc::new(Signals::default());
-        let alarm = Alarm::new(signals.clone(), None).unwrap();
-        signal_hook::low_level::raise(SIGHUP).unwrap();
-        assert_eq!(alarm.take(), Some(Event::Signal(SIGHUP)));
+        // No other alarm catches this signal.
+        let alarm = Alarm::catching(&[SIGUSR1], signals.clone(), None).unwrap();
+        signal_hook::low_level::raise(SIGUSR1).unwrap();
+        assert!(is_readable(&alarm));
+        assert_eq!(alarm.take(), Some(Event::Signal(SIGUSR1)));
         assert_eq!(alarm.take(), None);
+        assert!(!is_readable(&alarm));
         assert_ne!(signals.get() & Signals::KICK, 0);
     }
 }

@@ -1,8 +1,8 @@
-//! Standard input, read only when the guest wants it.
+//! Standard input, which is read only when the guest asks for it.
 //!
-//! What is there when the guest asks (a file, `/dev/null`, a pipe that has been filled or closed)
-//! is answered on the guest's own time line, so such a run is reproducible. What comes later comes
-//! when it comes.
+//! Data that is available when the guest asks (a file, `/dev/null`, a pipe that has been filled or
+//! closed) is handed over on the guest's time line, so such a run is reproducible. The time at which
+//! the guest sees data that arrives later depends on the host.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,18 +12,18 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// How long to wait for a pipe's writer to go on, once it has begun: a writer that only copies then
-/// always gives the guest full pieces, which keeps the run reproducible.
+/// How long to wait for a pipe's writer to continue once it has begun. A writer that only copies
+/// then always gives the guest full pieces, which keeps the run reproducible.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// What an input has to offer.
+/// Result of reading an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
-    /// So many bytes, at least one.
+    /// The number of bytes read, at least one.
     Bytes(usize),
     /// Nothing yet.
     NotReady,
-    /// Nothing, for ever.
+    /// Nothing, and no more will come.
     End,
 }
 
@@ -43,7 +43,7 @@ impl Input {
     pub fn stdin() -> io::Result<Self> {
         let fd = match io::stdin().as_fd().try_clone_to_owned() {
             Ok(fd) => fd,
-            // Closed by whoever started us: an input without bytes.
+            // The parent process has closed it: an input without bytes.
             Err(error) if error.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {
                 File::open("/dev/null")?.into()
             }
@@ -62,17 +62,18 @@ impl Input {
         }
     }
 
-    /// Whether bytes can still come.
+    /// Returns whether more bytes can come.
     pub fn is_open(&self) -> bool {
         !self.ended
     }
 
-    /// For waiting until [`Self::read`] has something to say.
+    /// Is readable when [`Self::read`] has bytes or an end to report.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Reads what is there, without waiting. A read error ends the input like an end of file.
+    /// Reads the available bytes without waiting for the first one. A read error ends the input, as
+    /// the end of the file does.
     pub fn read(&mut self, buffer: &mut [u8]) -> Offer {
         if self.ended {
             return Offer::End;
@@ -96,7 +97,7 @@ impl Input {
                     break;
                 }
             }
-            // A terminal gives a line at a time, and a person waits for the answer.
+            // A terminal gives a line at a time, and its user waits for the answer.
             if self.terminal {
                 break;
             }
@@ -109,26 +110,17 @@ impl Input {
     }
 }
 
-/// Waits up to `patience` for `fd` to have bytes or an end.
-fn readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
-    wait(&[fd], Some(patience)).unwrap_or(true)
-}
-
-/// Waits until one of `fds` is readable or has ended (true), or `limit` has passed or a signal
-/// arrived (false).
+/// Waits up to `patience` for `fd` to have bytes or an end. A signal ends the wait early.
 ///
-/// # Errors
-/// `poll` failed.
-pub fn wait(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
-    let mut polled: Vec<PollFd<'_>> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+/// It calls poll(2) and not the event loop: no other event may be served here, and poll accepts
+/// regular files, which epoll refuses.
+fn readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let limit = Timespec::try_from(patience).ok();
     match poll(&mut polled, limit.as_ref()) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
+        Ok(ready) => ready > 0,
+        // The read reports the error.
+        Err(error) => error != Errno::INTR,
     }
 }
 

@@ -1,11 +1,13 @@
-//! The host's side: standard input, the terminal, signals and the clock on the wall.
+//! The host: its files, terminals, signals and timers.
 
 pub mod alarm;
+pub mod event_loop;
 pub mod input;
 pub mod output;
 pub mod terminal;
 
 pub use alarm::{Alarm, Event};
+pub use event_loop::{EventLoop, Waker};
 pub use input::Input;
 pub use output::{Output, OutputError};
 pub use terminal::RawTerminal;

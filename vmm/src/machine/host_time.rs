@@ -1,12 +1,10 @@
 //! The run loop on the host's time: one thread per processor, and the machine's thread, which serves
 //! timers, the host's files and signals.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
 use vbts_cpu::{Exit, HostClock, Signals};
 use vbts_devices::lock;
 
@@ -14,7 +12,7 @@ use super::idle::IdleProcessors;
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, MachineStatus, RunObserver};
 use crate::board::Board;
 use crate::exit::Failure;
-use crate::host::input;
+use crate::host::{EventLoop, Waker};
 use crate::vcpu::Vcpu;
 
 /// What the processors' threads share with the machine's thread.
@@ -25,7 +23,7 @@ struct Common<'a> {
     gate: Barrier,
     stop: AtomicBool,
     /// Wakes the machine's thread.
-    bell: OwnedFd,
+    waker: Waker,
     /// When the machine's thread wakes by itself, in ns.
     armed: AtomicU64,
     idle: IdleProcessors,
@@ -40,16 +38,11 @@ enum Stop {
 }
 
 impl Common<'_> {
-    fn ring(&self) {
-        // Fails only if the counter is at its maximum, and then the thread wakes anyway.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
     fn stop(&self, why: Stop) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         end.get_or_insert(why);
         drop(end);
-        self.ring();
+        self.waker.wake();
     }
 
     /// Runs `vcpu`, number `cpu`, until the machine stops.
@@ -72,7 +65,7 @@ impl Common<'_> {
             }
             let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
             if self.board.take_host_work() || deadline < self.armed.load(Ordering::SeqCst) {
-                self.ring();
+                self.waker.wake();
             }
         }
     }
@@ -84,7 +77,7 @@ impl Common<'_> {
         };
         let wakes = wake_lines(interrupts_masked);
         // The machine's thread then checks whether anything can still wake a processor.
-        let last = || self.ring();
+        let last = || self.waker.wake();
         let count = self.board.signals().len();
         self.idle.wait(interrupts_masked, count, last, || {
             while signals.get() & wakes == 0 {
@@ -114,6 +107,7 @@ impl Machine {
     pub(super) fn run_on_host_time(
         &mut self,
         clock: HostClock,
+        events: &mut EventLoop,
         observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
         crate::kvm::kick::install_handler()?;
@@ -126,7 +120,7 @@ impl Machine {
             board: &self.board,
             gate: Barrier::new(self.vcpus.len() + 1),
             stop: AtomicBool::new(false),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            waker: events.waker()?,
             armed: AtomicU64::new(0),
             idle: IdleProcessors::default(),
             end: Mutex::new(None),
@@ -146,7 +140,8 @@ impl Machine {
                 common.stop.store(true, Ordering::Release);
             }
             common.gate.wait();
-            let outcome = ready.and_then(|()| serve(&common, status, clock, count, observer));
+            let outcome =
+                ready.and_then(|()| serve(&common, status, clock, count, events, observer));
             common.stop.store(true, Ordering::Release);
             for signals in common.board.signals() {
                 signals.raise(Signals::KICK);
@@ -162,6 +157,7 @@ fn serve(
     status: MachineStatus<'_>,
     clock: HostClock,
     count: usize,
+    events: &mut EventLoop,
     observer: &mut dyn RunObserver,
 ) -> Result<End, Failure> {
     let mut masked_ticks = 0;
@@ -212,10 +208,7 @@ fn serve(
             _ => masked_ticks = 0,
         }
         let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
-        let mut awaited = observer.awaited_inputs();
-        awaited.extend([common.bell.as_fd(), status.alarm.fd()]);
-        input::wait(&awaited, limit)?;
-        let _ = rustix::io::read(&common.bell, &mut [0; 8]);
+        events.wait(&observer.awaited_inputs(), limit)?;
         observer.idle()?;
         status.take_events(observer)?;
     }

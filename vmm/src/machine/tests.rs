@@ -7,31 +7,43 @@ use crate::boot::{BootSource, load};
 use crate::layout::EXTENDED_MEMORY;
 use crate::memory::{Size, allocate};
 use std::fs::File;
+use std::io::PipeReader;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use vbts_devices::shared;
 
-/// A host that only listens.
-struct Nobody {
-    input: File,
-    awaits: bool,
-    attended: u32,
+/// An observer that counts exits, and offers an input if it has one.
+#[derive(Default)]
+pub(super) struct TestObserver {
+    input: Option<File>,
+    exits: u32,
 }
 
-impl RunObserver for Nobody {
+impl TestObserver {
+    /// An observer that awaits `pipe`.
+    pub(super) fn awaiting(pipe: PipeReader) -> Self {
+        Self {
+            input: Some(OwnedFd::from(pipe).into()),
+            exits: 0,
+        }
+    }
+}
+
+impl RunObserver for TestObserver {
     fn after_exit(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
-        self.attended += 1;
+        self.exits += 1;
         Ok(())
     }
     fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
         panic!("{event:?}")
     }
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        let input = self.awaits.then(|| std::os::fd::AsFd::as_fd(&self.input));
-        input.into_iter().collect()
+        self.input.iter().map(AsFd::as_fd).collect()
     }
 }
 
-fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
+/// A machine that executes `code` on virtual time, up to `limit` of the host's time.
+pub(super) fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
     let memory = allocate(Size(16 << 20)).unwrap();
     let image = kernel(EXTENDED_MEMORY, code, 0);
     let source = BootSource {
@@ -53,12 +65,7 @@ fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
 }
 
 fn run(code: &[u8]) -> Result<End, Failure> {
-    let input = File::open("/dev/null").unwrap();
-    machine(code, None).run(&mut Nobody {
-        input,
-        awaits: false,
-        attended: 0,
-    })
+    machine(code, None).run(&mut TestObserver::default())
 }
 
 fn reason(outcome: Result<End, Failure>) -> String {
@@ -138,28 +145,17 @@ fn a_halt_that_nothing_ends() {
 
 #[test]
 fn the_time_limit() {
-    let input = File::open("/dev/null").unwrap();
     let limit = Duration::from_millis(50);
-    let mut nobody = Nobody {
-        input,
-        awaits: false,
-        attended: 0,
-    };
-    let outcome = machine(&[0xEB, 0xFE], Some(limit)).run(&mut nobody);
+    let outcome = machine(&[0xEB, 0xFE], Some(limit)).run(&mut TestObserver::default());
     assert!(matches!(outcome, Err(Failure::Timeout { after, .. }) if after == limit));
 }
 
 #[test]
 fn the_time_limit_while_the_guest_waits_for_input() {
     let (reader, _writer) = std::io::pipe().unwrap();
-    let input = File::from(std::os::fd::OwnedFd::from(reader));
-    let mut nobody = Nobody {
-        input,
-        awaits: true,
-        attended: 0,
-    };
+    let mut observer = TestObserver::awaiting(reader);
     let limit = Some(Duration::from_millis(50));
-    let outcome = machine(&[0xFB, 0xF4, 0xEB, 0xFD], limit).run(&mut nobody);
+    let outcome = machine(&[0xFB, 0xF4, 0xEB, 0xFD], limit).run(&mut observer);
     assert!(
         matches!(outcome, Err(Failure::Timeout { .. })),
         "{outcome:?}"
@@ -167,14 +163,9 @@ fn the_time_limit_while_the_guest_waits_for_input() {
 }
 
 #[test]
-fn the_host_is_asked_after_each_access_to_the_machine() {
-    let input = File::open("/dev/null").unwrap();
-    let mut nobody = Nobody {
-        input,
-        awaits: false,
-        attended: 0,
-    };
+fn the_observer_is_called_after_accesses_to_devices() {
+    let mut observer = TestObserver::default();
     let code = [print("hello"), RESET.into()].concat();
-    machine(&code, None).run(&mut nobody).unwrap();
-    assert!(nobody.attended >= 1);
+    machine(&code, None).run(&mut observer).unwrap();
+    assert!(observer.exits >= 1);
 }

@@ -14,7 +14,7 @@ use vbts_devices::lock;
 
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
 use crate::exit::Failure;
-use crate::host::input;
+use crate::host::EventLoop;
 use crate::vcpu::Vcpu;
 
 /// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
@@ -31,6 +31,7 @@ struct Turn {
 impl Machine {
     pub(super) fn run_on_virtual_time(
         &mut self,
+        events: &mut EventLoop,
         observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
         // From here on the process opens no file and starts no thread.
@@ -52,7 +53,7 @@ impl Machine {
                             return Err(self.status().halted_with_interrupts_off());
                         }
                     }
-                    self.sleep(observer, interrupts_off)?;
+                    self.sleep(events, observer, interrupts_off)?;
                 }
                 Exit::Pause => {
                     turn.ends = self.now;
@@ -132,6 +133,7 @@ impl Machine {
     /// input that the guest waits for.
     fn sleep(
         &mut self,
+        events: &mut EventLoop,
         observer: &mut dyn RunObserver,
         interrupts_off: bool,
     ) -> Result<(), Failure> {
@@ -144,11 +146,8 @@ impl Machine {
                 observer.idle()?;
                 let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
                 let began = Instant::now();
-                let mut awaited = observer.awaited_inputs();
-                let woken = awaited.is_empty() || {
-                    awaited.push(self.alarm.fd());
-                    input::wait(&awaited, limit)?
-                };
+                let awaited = observer.awaited_inputs();
+                let woken = awaited.is_empty() || !events.wait(&awaited, limit)?.timer;
                 self.status().take_events(observer)?;
                 let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 let until = if woken {
@@ -160,5 +159,34 @@ impl Machine {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::VcpuPlatform;
+    use crate::layout::LAPIC;
+    use crate::machine::tests::{TestObserver, machine};
+    use vbts_cpu::Platform;
+
+    #[test]
+    fn an_interrupted_wait_does_not_move_time_to_the_deadline() {
+        let mut machine = machine(&[0xF4], None);
+        let platform = VcpuPlatform::new(machine.board.clone(), 0);
+        let lapic =
+            |offset, value: u32| platform.mmio_write(0, LAPIC + offset, &value.to_le_bytes());
+        // Enabled; timer vector 0x40, divided by 128: it expires after 550 s.
+        lapic(0xF0, 0x1FF);
+        lapic(0x320, 0x40);
+        lapic(0x3E0, 0xA);
+        lapic(0x380, u32::MAX);
+        let deadline = machine.board.next_deadline().unwrap();
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let mut observer = TestObserver::awaiting(reader);
+        let mut events = EventLoop::new(machine.alarm.clone()).unwrap();
+        events.waker().unwrap().wake();
+        machine.sleep(&mut events, &mut observer, false).unwrap();
+        assert!(machine.now < deadline, "{} {deadline}", machine.now);
     }
 }

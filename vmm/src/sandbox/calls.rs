@@ -29,15 +29,13 @@ pub(super) enum Check {
     Any,
     /// None of these bits of the argument's lower half.
     Clear(u8, u32),
-    /// A null pointer.
-    Null(u8),
     /// The argument's lower half is one of these.
     OneOf(u8, &'static [u32]),
     /// The ID of this process.
     OwnProcess(u8),
 }
 
-use Check::{Any, Clear, Null, OneOf, OwnProcess};
+use Check::{Any, Clear, OneOf, OwnProcess};
 
 macro_rules! calls {
     ($($number:ident, $check:expr, $why:literal;)*) => {
@@ -135,18 +133,20 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_clock_nanosleep, Any, "pauses";
     SYS_nanosleep, Any, "pauses, in older C libraries";
     SYS_futex, Any, "locks, and the wait for the time limit";
-    SYS_poll, Any, "waiting for input, or for room in a pipe";
-    SYS_ppoll, Any, "the same";
+    SYS_poll, Any, "waiting for the rest of a pipe's data, or for room in a pipe";
+    SYS_ppoll, Any, "waiting for the rest of a pipe's data, or for room in a pipe";
+    SYS_epoll_ctl, Any, "the descriptors that the I/O loop watches";
+    SYS_epoll_wait, Any, "waiting in the I/O loop";
+    SYS_epoll_pwait, Any, "waiting in the I/O loop, in other C libraries";
+    SYS_timerfd_settime, Any, "the timer of the I/O loop";
     SYS_sched_yield, Any, "locks, and a processor that waits for another";
     SYS_restart_syscall, Any, "continuing a wait after a stop (Ctrl-Z)";
 
-    // Signals. A handler wakes the loop through a socket pair: no other address can be sent to.
+    // Signals. A handler wakes the I/O loop through an eventfd.
     SYS_rt_sigreturn, Any, "the end of a signal handler";
     SYS_rt_sigaction, Any, "abort()";
     SYS_rt_sigprocmask, Any, "abort(), the end of a thread";
     SYS_sigaltstack, Any, "the beginning and the end of a thread";
-    SYS_sendto, Null(4), "a signal handler wakes the run loop through a socket pair: no other address";
-    SYS_recvfrom, Null(4), "the other end of it";
 
     // Threads that were started before: their first and last steps.
     SYS_set_robust_list, Any, "the beginning of a thread";

@@ -104,7 +104,7 @@ impl Sandbox {
 
 /// The rules of which one has to hold; none if every call is allowed.
 fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    use SeccompCmpArgLen::{Dword, Qword};
+    use SeccompCmpArgLen::Dword;
     use SeccompCmpOp::{Eq, MaskedEq};
     let rule = |argument, length, operator, value| {
         SeccompRule::new(vec![SeccompCondition::new(
@@ -114,7 +114,6 @@ fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError
     match *check {
         Check::Any => Ok(Vec::new()),
         Check::Clear(argument, bits) => Ok(vec![rule(argument, Dword, MaskedEq(bits.into()), 0)?]),
-        Check::Null(argument) => Ok(vec![rule(argument, Qword, Eq, 0)?]),
         Check::OneOf(argument, values) => values
             .iter()
             .map(|&value| rule(argument, Dword, Eq, value.into()))

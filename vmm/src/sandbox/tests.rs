@@ -326,7 +326,6 @@ fn row(call: &Call) -> String {
         (_, Check::Any) => "any",
         ("openat", Check::Clear(..)) => "no flag that writes or creates",
         (_, Check::Clear(..)) => "without PROT_EXEC",
-        (_, Check::Null(_)) => "no address",
         ("ioctl", Check::OneOf(_, values)) if values.len() > 9 => {
             "those above, and the 16 of KVM that a running virtual machine needs"
         }

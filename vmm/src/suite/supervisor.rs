@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Needs;
 use super::guest::{Guest, GuestEnd, Settings};
 use crate::exit::Failure;
-use crate::host::{Alarm, Event, Output, OutputError, input};
+use crate::host::{Alarm, Event, EventLoop, Output, OutputError};
 
 /// Lines of the console that a message shows.
 const TAIL_LINES: usize = 30;
@@ -32,6 +32,7 @@ pub struct SupervisedGuest {
     /// `None` after its end.
     guest: Option<Guest>,
     lines: VecDeque<String>,
+    events: EventLoop,
 }
 
 /// What a guest does next.
@@ -84,6 +85,7 @@ impl Supervisor {
         Ok(SupervisedGuest {
             guest: Some(Guest::boot(&self.settings, needs, names)?),
             lines: VecDeque::new(),
+            events: EventLoop::new(self.alarm.clone())?,
         })
     }
 
@@ -110,9 +112,7 @@ impl Supervisor {
             if remaining.is_zero() {
                 return Ok(Next::End(GuestEnd::TimedOut));
             }
-            if !input::wait(&[process.fd(), self.alarm.fd()], Some(remaining))?
-                || !input::wait(&[process.fd()], Some(Duration::ZERO))?
-            {
+            if !guest.events.wait(&[process.fd()], Some(remaining))?.input {
                 continue;
             }
             if !process.read(&mut guest.lines)?
