@@ -11,7 +11,7 @@ use vbts_devices::DmaObserver;
 
 use crate::exit::Failure;
 use crate::kvm::kick::ThreadRegistration;
-use crate::kvm::{KvmVcpu, Left};
+use crate::kvm::{ExitReason, KvmVcpu};
 
 /// Instructions to execute on the software CPU after tracing ends before handing back to KVM.
 ///
@@ -155,9 +155,9 @@ impl Vcpu {
             }
             let exit = match &mut self.kvm {
                 Some(kvm) if self.on_kvm => match kvm.run(&mut self.soft.cpu)? {
-                    Left::Exit(exit) => exit,
-                    Left::DebugCtl => continue,
-                    Left::Unemulated => return self.emulate_one(),
+                    ExitReason::Common(exit) => exit,
+                    ExitReason::DebugCtl => continue,
+                    ExitReason::EmulationFailure => return self.emulate_one(),
                 },
                 _ => self.soft.run(deadline),
             };

@@ -32,7 +32,7 @@ fn checked(result: i32) -> Result<(), errno::Error> {
 /// the guest.
 ///
 /// # Errors
-/// One is queued already, or the virtual machine has interrupt controllers in the kernel.
+/// An interrupt is queued already, or the virtual machine has interrupt controllers in the kernel.
 pub fn interrupt(vcpu: &VcpuFd, vector: u8) -> Result<(), errno::Error> {
     let irq = kvm_interrupt { irq: vector.into() };
     // SAFETY: the kernel reads a `kvm_interrupt`.
@@ -51,7 +51,7 @@ fn tsc_offset_attr(offset: *const u64) -> kvm_device_attr {
 /// KVM_VCPU_TSC_OFFSET: the guest's time-stamp counter minus the host's.
 ///
 /// # Errors
-/// Linux before 5.16 does not tell.
+/// Linux before 5.16 does not report it.
 pub fn tsc_offset(vcpu: &VcpuFd) -> Result<u64, errno::Error> {
     let mut offset = 0u64;
     let attr = tsc_offset_attr(&raw mut offset);
@@ -60,10 +60,10 @@ pub fn tsc_offset(vcpu: &VcpuFd) -> Result<u64, errno::Error> {
     Ok(offset)
 }
 
-/// Sets what [`tsc_offset`] tells.
+/// Sets the offset that [`tsc_offset`] returns.
 ///
 /// # Errors
-/// As there.
+/// Linux before 5.16 does not have it.
 pub fn set_tsc_offset(vcpu: &VcpuFd, offset: u64) -> Result<(), errno::Error> {
     let attr = tsc_offset_attr(&raw const offset);
     // SAFETY: the kernel reads the attribute, and eight bytes where it points.
@@ -75,7 +75,7 @@ const fn number<T>(direction: u32, nr: u32) -> u32 {
     ioctl_expr(direction, KVMIO, nr, size_of::<T>() as u32) as u32
 }
 
-/// The numbers of all ioctls that are made once a guest runs.
+/// The numbers of all ioctls that are used while a guest runs.
 pub const WHILE_RUNNING: [u32; 16] = [
     // KVM_RUN, KVM_NMI
     number::<()>(_IOC_NONE, 0x80),
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_the_kernels() {
-        // As strace and <linux/kvm.h> have them.
+    fn numbers_equal_those_of_the_kernel() {
+        // Values that strace prints and <linux/kvm.h> defines.
         let known = [
             0xAE80,
             0xAE9A,

@@ -26,7 +26,7 @@ fn signal() -> i32 {
 /// Installs the handler of the signal, for the process, once.
 ///
 /// # Errors
-/// The host refuses.
+/// The host rejects the handler.
 pub fn install_handler() -> io::Result<()> {
     let handler = || {
         let flag = IMMEDIATE_EXIT.get();
@@ -55,7 +55,7 @@ pub struct VcpuKick {
 }
 
 impl VcpuKick {
-    /// A kick that is sent whenever a line of `signals` is raised.
+    /// Creates a kick that is sent whenever a line of `signals` is raised.
     pub fn new(signals: &Signals) -> Arc<Self> {
         let kick = Arc::new(Self::default());
         signals.set_wake(Box::new(KickOnRaise(kick.clone())));
@@ -79,14 +79,14 @@ impl VcpuKick {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The thread is about to enter the guest: from now on a raised line sends the signal. The caller
-    /// must look at the lines after this call, because earlier ones sent none.
+    /// Called before the thread enters the guest: from now on a raised line sends the signal. The
+    /// caller must read the lines after this call, because lines raised before it sent no signal.
     pub fn enter(&self) {
         self.in_guest.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// The thread has left the guest: a raised line sends no signal any more.
+    /// Called after the thread has left the guest: a raised line sends no signal from now on.
     pub fn leave(&self) {
         self.in_guest.store(false, Ordering::SeqCst);
     }

@@ -1,14 +1,14 @@
 //! The host's KVM as an accelerator: it executes the guest at the speed of the host's processor
 //! while the guest neither traces branches nor counts events.
 //!
-//! | module | what it is |
+//! | module | subject |
 //! |---|---|
 //! | [`device`] | opening /dev/kvm, and its capabilities |
 //! | [`check`] | conformance checks by tiny guests |
 //! | [`passthrough`] | probe of Branch Trace Store pass-through |
 //! | [`vm`] | a virtual machine: memory, and which MSRs exit |
 //! | [`vcpu`] | a processor and its exits |
-//! | [`state`] | its state, as [`vbts_cpu::ArchState`] has it |
+//! | [`state`], [`xsave`] | conversion of its state from and to [`vbts_cpu::ArchState`] |
 //! | [`kick`] | ending KVM_RUN from other threads |
 //! | [`msr`] | one MSR of a vCPU |
 //! | [`ioctl`] | the ioctls that kvm-ioctls lacks |
@@ -27,8 +27,9 @@ pub mod passthrough;
 pub mod state;
 pub mod vcpu;
 pub mod vm;
+pub mod xsave;
 
-pub use vcpu::{KvmVcpu, Left};
+pub use vcpu::{ExitReason, KvmVcpu};
 pub use vm::Vm;
 
 /// A request to KVM that failed.

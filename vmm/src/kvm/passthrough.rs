@@ -24,11 +24,11 @@ const RECORD: u64 = 24;
 /// Why the host's Branch Trace Store cannot be passed through.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum NoPassThrough {
-    /// No scratch virtual machine could be made or run.
-    #[error("it cannot be tried: {0}")]
+    /// No scratch virtual machine could be created or run.
+    #[error("the probe cannot run: {0}")]
     Untried(String),
     /// KVM refuses to set the MSR.
-    #[error("KVM refuses {value:#x} in {}: {why}", name(*.index))]
+    #[error("KVM rejects {value:#x} in {}: {why}", name(*.index))]
     Refused {
         /// The MSR.
         index: u32,

@@ -1,21 +1,21 @@
-//! The state of a processor between [`ArchState`] and KVM's structures.
+//! Converts a processor's state between [`ArchState`] and KVM's structures.
 
 use std::sync::LazyLock;
 
 use kvm_bindings::{
     KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs,
     kvm_debugregs, kvm_dtable, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs, kvm_vcpu_events,
-    kvm_xsave,
 };
 use kvm_ioctls::VcpuFd;
 use vbts_cpu::ArchState;
 use vbts_cpu::state::msr::{IA32_EFER, IA32_FS_BASE, IA32_GS_BASE, SYSTEM_CALL_MSRS};
-use vbts_cpu::state::vector;
 use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, efer};
+use vbts_cpu::state::{gpr, vector};
 
+use super::xsave::{from_xsave, to_xsave};
 use super::{KvmError, Named};
 
-/// The MSRs that have a place in `kvm_sregs`.
+/// The MSRs that are part of `kvm_sregs`.
 pub const SREGS_MSRS: [u32; 3] = [IA32_EFER, IA32_FS_BASE, IA32_GS_BASE];
 
 fn to_segment(s: &Segment) -> kvm_segment {
@@ -37,9 +37,8 @@ fn to_segment(s: &Segment) -> kvm_segment {
     }
 }
 
-/// The task register. kvm_amd shows its TSS as busy whatever the processor has there, and the SVM
-/// that QEMU emulates finds an I/O permission bitmap only in one that it does not take for busy;
-/// kvm_intel insists on a busy one.
+/// The task register. kvm_intel requires a busy TSS. kvm_amd reports every TSS as busy, and the SVM
+/// that QEMU emulates uses the I/O permission bitmap only if the TSS is not busy.
 fn to_task_register(s: &Segment) -> kvm_segment {
     const BUSY: u8 = 2;
     let mut tr = to_segment(s);
@@ -49,8 +48,8 @@ fn to_task_register(s: &Segment) -> kvm_segment {
     tr
 }
 
-/// CPUID.80000001H:ECX.SVM. Asked once: where the host is a guest itself, CPUID is an exit, and
-/// this is on the way of each hand-over.
+/// CPUID.80000001H:ECX.SVM of the host. It is read once: each hand-over needs it, and CPUID exits if
+/// the host is itself a guest.
 static HOST_HAS_SVM: LazyLock<bool> =
     LazyLock::new(|| std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0);
 
@@ -91,43 +90,26 @@ fn from_table(t: &kvm_dtable) -> TableRegister {
     }
 }
 
-/// General registers. KVM has names where [`ArchState`] has numbers.
+/// The general registers, RIP and RFLAGS.
 fn to_regs(s: &ArchState) -> kvm_regs {
-    let [
-        rax,
-        rcx,
-        rdx,
-        rbx,
-        rsp,
-        rbp,
-        rsi,
-        rdi,
-        r8,
-        r9,
-        r10,
-        r11,
-        r12,
-        r13,
-        r14,
-        r15,
-    ] = s.gpr;
+    let r = &s.gpr;
     kvm_regs {
-        rax,
-        rbx,
-        rcx,
-        rdx,
-        rsi,
-        rdi,
-        rsp,
-        rbp,
-        r8,
-        r9,
-        r10,
-        r11,
-        r12,
-        r13,
-        r14,
-        r15,
+        rax: r[gpr::RAX],
+        rbx: r[gpr::RBX],
+        rcx: r[gpr::RCX],
+        rdx: r[gpr::RDX],
+        rsi: r[gpr::RSI],
+        rdi: r[gpr::RDI],
+        rsp: r[gpr::RSP],
+        rbp: r[gpr::RBP],
+        r8: r[8],
+        r9: r[9],
+        r10: r[10],
+        r11: r[11],
+        r12: r[12],
+        r13: r[13],
+        r14: r[14],
+        r15: r[15],
         rip: s.rip,
         rflags: s.rflags,
     }
@@ -146,7 +128,7 @@ fn to_sregs(s: &ArchState, apic_base: u64, cr8: u64) -> kvm_sregs {
     let sys = &s.sys;
     let [es, mut cs, ss, ds, fs, gs] = sys.seg.map(|s| to_segment(&s));
     if sys.efer & efer::LMA == 0 {
-        // It means nothing there, and KVM refuses it.
+        // Reserved outside IA-32e mode: KVM rejects it.
         cs.l = 0;
     }
     kvm_sregs {
@@ -166,7 +148,7 @@ fn to_sregs(s: &ArchState, apic_base: u64, cr8: u64) -> kvm_sregs {
         cr4: sys.cr4,
         cr8,
         efer: sys.efer,
-        // Whether CPUID shows a local APIC depends on it.
+        // CPUID reports a local APIC only if it is enabled here.
         apic_base,
         interrupt_bitmap: [0; 4],
     }
@@ -184,72 +166,9 @@ fn from_sregs(r: &kvm_sregs, s: &mut ArchState) {
     sys.efer = r.efer;
     let cs = &mut sys.seg[1];
     if sys.efer & efer::LMA == 0 && (cs.selector, cs.base) == (old.selector, old.base) {
-        // See `to_sregs`.
+        // `to_sregs` has cleared it.
         cs.attr |= old.attr & SegAttr::L;
     }
-}
-
-/// Where things are in the XSAVE area: as FXSAVE has them (SDM Vol. 1 table 10-2), and the header
-/// (13.4.2).
-mod xsave {
-    pub const FCW: usize = 0;
-    pub const FSW: usize = 2;
-    pub const FTW: usize = 4;
-    pub const FOP: usize = 6;
-    pub const FIP: usize = 8;
-    pub const FDP: usize = 16;
-    pub const MXCSR: usize = 24;
-    pub const ST: usize = 32;
-    pub const XMM: usize = 160;
-    pub const XSTATE_BV: usize = 512;
-    /// x87 and SSE state, in XSTATE_BV.
-    pub const X87_AND_SSE: u64 = 3;
-}
-
-/// The vector and floating-point registers. KVM_SET_FPU would not do: it leaves XSTATE_BV alone,
-/// and KVM's processor takes what that does not name as it is after initialization.
-fn to_xsave(s: &ArchState) -> kvm_xsave {
-    let mut area = kvm_xsave::default();
-    let mut put = |at: usize, bytes: &[u8]| {
-        for (i, byte) in (at..).zip(bytes) {
-            if let Some(word) = area.region.get_mut(i / 4) {
-                *word |= u32::from(*byte) << (8 * (i % 4));
-            }
-        }
-    };
-    put(xsave::FCW, &s.x87.fcw.to_le_bytes());
-    put(xsave::FSW, &s.x87.fsw.to_le_bytes());
-    put(xsave::FTW, &[s.x87.ftw]);
-    put(xsave::FOP, &s.x87.fop.to_le_bytes());
-    put(xsave::FIP, &s.x87.fip.to_le_bytes());
-    put(xsave::FDP, &s.x87.fdp.to_le_bytes());
-    put(xsave::MXCSR, &s.mxcsr.to_le_bytes());
-    for i in 0..8 {
-        put(xsave::ST + 16 * i, &s.x87.st(i).to_le_bytes());
-    }
-    for (i, register) in s.xmm.iter().enumerate() {
-        put(xsave::XMM + 16 * i, &register.to_le_bytes());
-    }
-    put(xsave::XSTATE_BV, &xsave::X87_AND_SSE.to_le_bytes());
-    area
-}
-
-fn from_xsave(area: &kvm_xsave, s: &mut ArchState) {
-    let word = |at: usize| area.region.get(at / 4).copied().unwrap_or_default();
-    let half = |at: usize| (word(at) >> (8 * (at % 4))) as u16;
-    let quad = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    let register = |at: usize| u128::from(quad(at)) | u128::from(quad(at + 8)) << 64;
-    s.x87.fcw = half(xsave::FCW);
-    s.x87.fsw = half(xsave::FSW);
-    s.x87.ftw = half(xsave::FTW) as u8;
-    s.x87.fop = half(xsave::FOP);
-    s.x87.fip = quad(xsave::FIP);
-    s.x87.fdp = quad(xsave::FDP);
-    s.mxcsr = word(xsave::MXCSR);
-    for i in 0..8 {
-        s.x87.set_st(i, register(xsave::ST + 16 * i));
-    }
-    s.xmm = std::array::from_fn(|i| register(xsave::XMM + 16 * i));
 }
 
 fn to_events(s: &ArchState) -> kvm_vcpu_events {
@@ -276,8 +195,8 @@ fn to_events(s: &ArchState) -> kvm_vcpu_events {
     events
 }
 
-/// Faults and software interrupts that KVM was about to deliver are left out: RIP is at the
-/// instruction that raises them again.
+/// Ignores faults and software interrupts that KVM was about to deliver: RIP is at the instruction
+/// that raises them again.
 fn from_events(events: &kvm_vcpu_events, s: &mut ArchState) {
     s.nmi_blocked = events.nmi.masked != 0;
     s.interrupt_shadow = events.interrupt.shadow != 0;
@@ -289,7 +208,7 @@ fn from_events(events: &kvm_vcpu_events, s: &mut ArchState) {
     } else if events.interrupt.injected != 0 && events.interrupt.soft == 0 {
         Some(PendingEvent::Interrupt(events.interrupt.nr))
     } else if (exception.injected != 0 || exception.pending != 0) && exception.nr == vector::DB {
-        // DR6 says why already.
+        // DR6 has the cause already.
         Some(PendingEvent::Debug(0))
     } else {
         None
@@ -308,26 +227,28 @@ fn msrs(state: &mut MsrState) -> Result<Msrs, KvmError> {
     })
 }
 
-/// How many of [`SYSTEM_CALL_MSRS`] were transferred.
-fn all_of_them(done: usize) -> Result<(), KvmError> {
+/// Checks that all of [`SYSTEM_CALL_MSRS`] were transferred. KVM stops at the first that it rejects,
+/// and returns the number of those before it.
+fn all_transferred(done: usize) -> Result<(), KvmError> {
     match SYSTEM_CALL_MSRS.get(done) {
         None => Ok(()),
         Some((index, _)) => Err(KvmError {
             what: "KVM_GET_MSRS or KVM_SET_MSRS",
-            source: std::io::Error::other(format!("MSR {index:#x} is refused")),
+            source: std::io::Error::other(format!("MSR {index:#x} was rejected")),
         }),
     }
 }
 
-/// Gives `vcpu` the state `s`. `apic_base` and `cr8` belong to its local APIC.
+/// Loads the state `s` into `vcpu`. `apic_base` and `cr8` are registers of its local APIC.
 ///
 /// # Errors
-/// KVM refuses a part of it.
+/// KVM rejects a part of it.
 pub fn load(vcpu: &VcpuFd, s: &ArchState, apic_base: u64, cr8: u64) -> Result<(), KvmError> {
     vcpu.set_sregs(&to_sregs(s, apic_base, cr8))
         .named("KVM_SET_SREGS")?;
     vcpu.set_regs(&to_regs(s)).named("KVM_SET_REGS")?;
-    // SAFETY: KVM reads no more than the structure: the guest has no features that need more (XFD).
+    // SAFETY: KVM reads only the structure. A larger area needs features that the guest does not
+    // have (XFD).
     unsafe { vcpu.set_xsave(&to_xsave(s)) }.named("KVM_SET_XSAVE")?;
     let causes = match s.pending {
         Some(PendingEvent::Debug(causes)) => causes,
@@ -343,19 +264,26 @@ pub fn load(vcpu: &VcpuFd, s: &ArchState, apic_base: u64, cr8: u64) -> Result<()
     let done = vcpu
         .set_msrs(&msrs(&mut s.msr.clone())?)
         .named("KVM_SET_MSRS")?;
-    all_of_them(done)?;
-    // Last: what is pending refers to the registers.
+    all_transferred(done)?;
+    // Last, because pending events refer to the registers.
     vcpu.set_vcpu_events(&to_events(s))
         .named("KVM_SET_VCPU_EVENTS")
 }
 
-/// Updates `s` with the state of `vcpu`, which is between two instructions. What KVM's processor
-/// does not hold is left alone: the time-stamp counter, whether it is halted, and the MSRs that are
-/// not in [`SYSTEM_CALL_MSRS`].
+/// State of a vCPU that [`ArchState`] does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcpuOnly {
+    /// An NMI is pending: NMIs are blocked, or another event is delivered first.
+    pub nmi_pending: bool,
+}
+
+/// Updates `s` with the state of `vcpu`, which is between two instructions. State that the vCPU does
+/// not have stays as it is: the time-stamp counter, HLT, and the MSRs that are not in
+/// [`SYSTEM_CALL_MSRS`]. Returns the state that [`ArchState`] does not have.
 ///
 /// # Errors
-/// KVM refuses.
-pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<Besides, KvmError> {
+/// KVM fails.
+pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<VcpuOnly, KvmError> {
     from_regs(&vcpu.get_regs().named("KVM_GET_REGS")?, s);
     from_sregs(&vcpu.get_sregs().named("KVM_GET_SREGS")?, s);
     from_xsave(&vcpu.get_xsave().named("KVM_GET_XSAVE")?, s);
@@ -364,30 +292,22 @@ pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<Besides, KvmError> {
     (s.sys.dr6, s.sys.dr7) = (debug.dr6, debug.dr7);
     let mut list = msrs(&mut s.msr)?;
     let done = vcpu.get_msrs(&mut list).named("KVM_GET_MSRS")?;
-    all_of_them(done)?;
+    all_transferred(done)?;
     for ((_, field), entry) in SYSTEM_CALL_MSRS.iter().zip(list.as_slice()) {
         *field(&mut s.msr) = entry.data;
     }
     let events = vcpu.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
     from_events(&events, s);
-    Ok(Besides {
-        nmi_waits: events.nmi.pending != 0,
+    Ok(VcpuOnly {
+        nmi_pending: events.nmi.pending != 0,
     })
-}
-
-/// What KVM's processor has, and [`ArchState`] has not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Besides {
-    /// A non-maskable interrupt that waits: for the end of the service of another, or for what is
-    /// delivered before it.
-    pub nmi_waits: bool,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A state in which every field has a value of its own.
+    /// A state in which every field has a different value.
     fn state() -> ArchState {
         let mut s = ArchState {
             rip: 0x1234,
@@ -426,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_goes_there_and_back() {
+    fn every_part_survives_a_round_trip() {
         let s = state();
         let mut back = ArchState {
             x87: s.x87,
@@ -435,7 +355,7 @@ mod tests {
         back.x87.r = [0; 8];
         from_regs(&to_regs(&s), &mut back);
         from_sregs(&to_sregs(&s, 0xFEE0_0900, 0), &mut back);
-        // What kvm_amd does.
+        // kvm_amd reports the TSS as busy.
         back.sys.tr.attr |= s.sys.tr.attr & SegAttr::from_bits_retain(2);
         from_xsave(&to_xsave(&s), &mut back);
         from_events(&to_events(&s), &mut back);
@@ -443,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_events_go_there_and_back() {
+    fn pending_events_survive_a_round_trip() {
         for pending in [
             None,
             Some(PendingEvent::Interrupt(0x41)),
@@ -461,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_raised_again_instead() {
+    fn faults_are_not_saved_because_the_instruction_raises_them_again() {
         let mut events = kvm_vcpu_events::default();
         events.exception.injected = 1;
         events.exception.nr = vector::PF;
@@ -473,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn each_msr_has_a_field_of_its_own() {
+    fn each_msr_has_its_own_field() {
         let mut m = MsrState::default();
         for (n, (_, field)) in (1..).zip(SYSTEM_CALL_MSRS) {
             *field(&mut m) = n;

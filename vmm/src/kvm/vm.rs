@@ -1,4 +1,4 @@
-//! A virtual machine of KVM's: the guest's memory, and MSR accesses that exit.
+//! A virtual machine of KVM: the guest's memory, and the MSR accesses that exit.
 
 use kvm_bindings::{
     KVM_CAP_EXIT_ON_EMULATION_FAILURE, kvm_enable_cap, kvm_userspace_memory_region,
@@ -15,29 +15,29 @@ use super::{KvmError, Named};
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
 use crate::memory::GuestMemory;
 
-/// MSRs from here on are filtered by a second range; below it by a first.
+/// The first MSR of the second range of the filter. The first range begins at 0.
 const EXTENDED: u32 = 0xC000_0000;
-/// MSRs in each range: what differs from the default is below.
+/// Number of MSRs in each range. Accesses to MSRs outside the ranges exit.
 const RANGE: u32 = 0x800;
 
 /// A virtual machine.
 #[derive(Debug)]
 pub struct Vm {
-    /// Its processors, until somebody takes them.
+    /// The processors, until [`Self::take_vcpus`].
     vcpus: Vec<VcpuFd>,
     tsc_khz: u32,
     passes_bts_through: bool,
     _vm: VmFd,
-    /// KVM's memory slots lead to it.
+    /// KVM's memory slots refer to it.
     _memory: GuestMemory,
 }
 
 impl Vm {
-    /// A virtual machine with `memory` and so many `processors`, in which the guest reads and
-    /// writes natively only the MSRs that [`vbts_cpu::ArchState`] carries.
+    /// Creates a virtual machine with `memory` and `processors` vCPUs. Accesses to MSRs exit, except
+    /// to those that a hand-over moves ([`SYSTEM_CALL_MSRS`], [`SREGS_MSRS`]).
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM rejects a setting.
     pub fn new(kvm: &Kvm, memory: &GuestMemory, processors: u8) -> Result<Self, KvmError> {
         let vm = create(kvm, memory)?;
         filter_msrs(&vm)?;
@@ -58,33 +58,31 @@ impl Vm {
         })
     }
 
-    /// Frequency of the processors' time-stamp counters, which is that of the host's, in kHz.
+    /// Frequency of the guest's time-stamp counters in kHz. It equals the host's.
     pub fn tsc_khz(&self) -> u32 {
         self.tsc_khz
     }
 
-    /// Has the guest use the Branch Trace Store of the host's processor, through KVM.
+    /// Lets the guest use the host processor's Branch Trace Store through KVM.
     pub fn pass_bts_through(&mut self) {
         self.passes_bts_through = true;
     }
 
-    /// Whether it does.
+    /// Whether the guest uses the host processor's Branch Trace Store.
     pub fn passes_bts_through(&self) -> bool {
         self.passes_bts_through
     }
 
-    /// Hands out the processors, in the order of their numbers.
+    /// Takes the processors, in the order of their numbers.
     pub fn take_vcpus(&mut self) -> Vec<VcpuFd> {
         std::mem::take(&mut self.vcpus)
     }
 }
 
-/// A virtual machine with `memory` and no processors. The caller keeps the memory as long as the
-/// result.
+/// Creates a virtual machine with `memory` and no processors. The memory must outlive the result.
 pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> {
     let vm = kvm.create_vm().named("KVM_CREATE_VM")?;
-    // Processors of Intel's without "unrestricted guest" run real mode with the help of these
-    // pages.
+    // Intel processors without "unrestricted guest" need these pages in real mode.
     if kvm.check_extension(Cap::SetTssAddr) {
         vm.set_tss_address(KVM_TSS as usize)
             .named("KVM_SET_TSS_ADDR")?;
@@ -101,14 +99,14 @@ pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> 
             memory_size: region.len(),
             userspace_addr: region.as_ptr() as u64,
         };
-        // SAFETY: the region is a live mapping of that length, which the caller keeps.
+        // SAFETY: the region is a mapping of that length, and the caller keeps it alive.
         unsafe { vm.set_user_memory_region(region) }.named("KVM_SET_USER_MEMORY_REGION")?;
     }
     Ok(vm)
 }
 
-/// Lets an instruction that KVM cannot emulate exit at any CPL: at CPL 3 it would be #UD. KVMs
-/// before Linux 5.14 have no choice.
+/// Makes an instruction that KVM cannot emulate exit at any CPL. Otherwise it raises #UD at CPL 3, as
+/// it does before Linux 5.14.
 fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
     let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
     if kvm.check_extension_raw(cap.into()) == 0 {
@@ -122,8 +120,8 @@ fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
     .named("KVM_CAP_EXIT_ON_EMULATION_FAILURE")
 }
 
-/// Lets accesses to the MSRs exit that `ranges`, and `default` for the others, deny, or that KVM
-/// does not know.
+/// Makes accesses to MSRs exit that `ranges` deny, or `default` for MSRs outside `ranges`. Accesses to
+/// MSRs that KVM does not know exit too.
 pub(super) fn exit_on_msrs(
     vm: &VmFd,
     default: MsrFilterDefaultAction,
@@ -140,7 +138,7 @@ pub(super) fn exit_on_msrs(
         .named("KVM_X86_SET_MSR_FILTER")
 }
 
-/// Lets the accesses to all MSRs exit that are not part of the state that is handed over.
+/// Makes accesses to all MSRs exit, except to those that a hand-over moves.
 fn filter_msrs(vm: &VmFd) -> Result<(), KvmError> {
     let mut bitmaps = [[0u8; RANGE as usize / 8]; 2];
     for number in SYSTEM_CALL_MSRS.iter().map(|m| m.0).chain(SREGS_MSRS) {
