@@ -1,36 +1,32 @@
 //! Selects the accelerator that runs a guest and the implementation of its Branch Trace Store, from
 //! the configuration and from what the host offers.
 //!
-//! `auto` takes KVM only if every check of it has passed and it is faster than the software CPU, at
-//! CPL 0 and at CPL 3: a guest spends its time in both. What was asked for by name is done or
-//! refused, never replaced.
+//! `auto` takes KVM only if KVM passes every check and is faster than the software CPU, at CPL 0 and
+//! at CPL 3: a guest spends its time in both. An accelerator that is named is used, or the run
+//! fails; it is never replaced by another.
 
-use std::cell::OnceCell;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use kvm_ioctls::Kvm;
-use vbts_cpu::{Cpu, Exit, Model, Signals, SoftCpu};
-use vbts_devices::{OutputBuffer, shared};
-use vm_memory::{Bytes, GuestAddress};
+use vbts_cpu::Model;
 
-use crate::board::{Board, VcpuPlatform};
-use crate::boot::registers;
 use crate::config::{Accelerator, BtsMode, MachineConfig};
 use crate::exit::Failure;
-use crate::kvm::check::speed::{LOOP, Speed};
-use crate::kvm::check::{self, Report};
-use crate::kvm::device::{self, NoKvm};
-use crate::kvm::passthrough::{self, NoPassThrough};
+use crate::kvm::check::Report;
+use crate::kvm::check::speed::{Millions, Speed};
+use crate::kvm::device;
+use crate::kvm::passthrough::NoPassThrough;
 use crate::layout;
-use crate::memory::{self, MIN_MEMORY, Size};
 
-/// What runs the guest.
+mod host;
+
+pub use host::ThisHost;
+
+/// An accelerator: what executes the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
-    /// The host's KVM, with the software CPU for what is traced.
+    /// The host's KVM, and the software CPU while branches are recorded.
     Kvm,
     /// The software CPU.
     Soft,
@@ -75,7 +71,7 @@ impl fmt::Display for Bts {
     }
 }
 
-/// What was chosen.
+/// The selected accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The accelerator.
@@ -86,36 +82,36 @@ pub struct Choice {
     pub why: String,
 }
 
-/// What there is to choose from. Each question is asked only if the answer matters.
+/// The capabilities of a host. [`choose`] calls a function only if the choice depends on it.
 pub trait Host {
-    /// What the checks of the host's KVM have shown, or why there is none.
+    /// The results of the checks of the host's KVM.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the host has no usable KVM.
     fn kvm(&mut self) -> Result<&Report, String>;
 
-    /// Whether a guest can have the host's Branch Trace Store.
+    /// Probes whether KVM gives a guest the host's Branch Trace Store.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it does not.
     fn pass_through(&mut self) -> Result<(), NoPassThrough>;
 
-    /// Speed of the software CPU.
+    /// Measures the software CPU, in instructions a second.
     ///
     /// # Errors
-    /// It cannot run.
+    /// The software CPU cannot run.
     fn soft_speed(&mut self) -> Result<Speed, Failure>;
 }
 
 /// Host time for which [`resolve`] measures the software CPU, if its speed matters.
 const MEASURE: Duration = Duration::from_millis(5);
 
-/// Checks that this build on this host can be the machine of `config`. Returns its processor model
-/// and what executes it.
+/// Checks that this build of vbts can run the machine of `config` on this host. Returns the processor
+/// model and the accelerator.
 ///
 /// # Errors
-/// [`Failure::Host`] for what this host cannot do, [`Failure::Error`] for a machine that no host
-/// can be.
+/// [`Failure::Host`] if this host lacks something, [`Failure::Error`] if no host can run such a
+/// machine.
 pub fn resolve(config: &MachineConfig) -> Result<(&'static Model, Choice), Failure> {
     let most = layout::MAX_PROCESSORS;
     if !(1..=most.into()).contains(&config.processors) {
@@ -134,7 +130,7 @@ pub fn resolve(config: &MachineConfig) -> Result<(&'static Model, Choice), Failu
     })?;
     if let Some(what) = model.unsupported() {
         return Err(Failure::Host(format!(
-            "--cpu {name}: the software CPU has the host's processor compute for it, and that has no {what}"
+            "--cpu {name}: the software CPU needs {what}, which the host's processor does not have"
         )));
     }
     let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
@@ -149,12 +145,12 @@ pub fn resolve(config: &MachineConfig) -> Result<(&'static Model, Choice), Failu
     Ok((model, choice))
 }
 
-/// Chooses. `unchecked`: `--accel kvm` takes a KVM that has failed its checks. `lacks`:
-/// instruction-set extensions that the guest's processor has and the host's has not, for KVM has
-/// the host's execute what the guest does.
+/// Chooses the accelerator and the Branch Trace Store. If `unchecked`, `--accel kvm` takes a KVM that
+/// has failed its checks. `lacks` lists the instruction-set extensions of the guest's processor that
+/// the host's processor does not have: the host's processor executes the guest under KVM.
 ///
 /// # Errors
-/// [`Failure::Host`]: the host does not offer what was asked for.
+/// [`Failure::Host`]: the host does not have the accelerator, or no Branch Trace Store for it.
 pub fn choose(
     accel: Accelerator,
     bts: BtsMode,
@@ -163,16 +159,16 @@ pub fn choose(
     host: &mut dyn Host,
 ) -> Result<Choice, Failure> {
     let (accel, why) = match accel {
-        Accelerator::Soft => (Accel::Soft, "asked for".to_owned()),
+        Accelerator::Soft => (Accel::Soft, "selected by --accel".to_owned()),
         Accelerator::Kvm if !lacks.is_empty() => {
             return Err(Failure::Host(format!(
-                "--accel kvm: {}, which this model of processor has (--accel soft runs it, --cpu chooses another)",
+                "--accel kvm: {}, which this processor model needs (--accel soft runs it, --cpu selects another model)",
                 lacking(lacks)
             )));
         }
         Accelerator::Kvm => {
             require_kvm(host, unchecked)?;
-            (Accel::Kvm, "asked for".to_owned())
+            (Accel::Kvm, "selected by --accel".to_owned())
         }
         Accelerator::Auto if !lacks.is_empty() => (Accel::Soft, lacking(lacks)),
         Accelerator::Auto => automatic(host)?,
@@ -190,7 +186,7 @@ pub fn choose(
         },
         (BtsMode::Passthrough, Accel::Soft) => {
             return Err(no_pass_through(&format!(
-                "it needs KVM, and the accelerator is soft: {why}"
+                "it needs KVM, and the accelerator is soft ({why})"
             )));
         }
     };
@@ -215,13 +211,13 @@ fn require_kvm(host: &mut dyn Host, unchecked: bool) -> Result<(), Failure> {
     match report.failure() {
         Some((name, why)) if !unchecked => Err(refuse(format!(
             "this KVM would run guests wrongly; the check '{name}' failed: {why} (--accel soft runs everywhere; \
-             --kvm-unchecked tries nevertheless)"
+             --kvm-unchecked runs the guest on this KVM regardless)"
         ))),
         _ => Ok(()),
     }
 }
 
-/// What `auto` takes, and why.
+/// The accelerator that `auto` takes, with the reason.
 fn automatic(host: &mut dyn Host) -> Result<(Accel, String), Failure> {
     let (cpl0, cpl3) = match host.kvm() {
         Err(why) => return Ok((Accel::Soft, format!("no KVM: {why}"))),
@@ -254,114 +250,6 @@ fn automatic(host: &mut dyn Host) -> Result<(Accel, String), Failure> {
             format!("KVM is slower than soft at CPL {cpl}: {figures}"),
         )
     })
-}
-
-/// A speed in millions of instructions a second.
-#[derive(Debug, Clone, Copy)]
-pub struct Millions(pub Speed);
-
-impl fmt::Display for Millions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 as f64 / 1e6 {
-            millions if millions < 10.0 => write!(f, "{millions:.1}"),
-            millions => write!(f, "{millions:.0}"),
-        }
-    }
-}
-
-/// This host. Each finding is made once and kept.
-#[derive(Debug)]
-pub struct ThisHost {
-    path: PathBuf,
-    kvm: OnceCell<Result<Kvm, NoKvm>>,
-    report: Option<Report>,
-    pass_through: Option<Result<(), NoPassThrough>>,
-    soft_speed: Option<Speed>,
-    /// How long the software CPU is measured.
-    measure: Duration,
-}
-
-impl ThisHost {
-    /// With the KVM at `path`, and this long to measure the software CPU.
-    pub fn new(path: &Path, measure: Duration) -> Self {
-        Self {
-            path: path.into(),
-            kvm: OnceCell::new(),
-            report: None,
-            pass_through: None,
-            soft_speed: None,
-            measure,
-        }
-    }
-}
-
-impl Host for ThisHost {
-    fn kvm(&mut self) -> Result<&Report, String> {
-        let kvm = self.kvm.get_or_init(|| device::open(&self.path));
-        let kvm = kvm.as_ref().map_err(ToString::to_string)?;
-        Ok(self.report.get_or_insert_with(|| check::run(kvm)))
-    }
-
-    fn pass_through(&mut self) -> Result<(), NoPassThrough> {
-        let kvm = match self.kvm.get_or_init(|| device::open(&self.path)) {
-            Ok(kvm) => kvm,
-            Err(why) => return Err(NoPassThrough::Untried(why.to_string())),
-        };
-        self.pass_through
-            .get_or_insert_with(|| passthrough::probe_kvm(kvm))
-            .clone()
-    }
-
-    fn soft_speed(&mut self) -> Result<Speed, Failure> {
-        if let Some(speed) = self.soft_speed {
-            return Ok(speed);
-        }
-        let speed = measure_soft(self.measure)?;
-        self.soft_speed = Some(speed);
-        Ok(speed)
-    }
-}
-
-/// Virtual time between two looks at the host's clock, in ns.
-const SLICE: u64 = 100_000;
-
-/// Instructions a second that the software CPU retires in the loop in which KVM is measured.
-fn measure_soft(long: Duration) -> Result<Speed, Failure> {
-    let memory = memory::allocate(Size(MIN_MEMORY))?;
-    registers::write_tables(&memory)?;
-    let back = [0xEB, (-(LOOP.len() as i8) - 2) as u8];
-    memory.write_slice(
-        &[LOOP, &back].concat(),
-        GuestAddress(layout::EXTENDED_MEMORY),
-    )?;
-    let signals = Arc::<Signals>::default();
-    let board = Board::new(
-        memory.clone(),
-        vec![signals.clone()],
-        false,
-        0,
-        Box::new(shared(OutputBuffer::new(0))),
-    )?;
-    let model =
-        vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
-    let mut cpu = Cpu::new(
-        model,
-        // SAFETY: it lives to the end of this function.
-        unsafe { memory::cpu_view(&memory) },
-        Arc::new(VcpuPlatform::new(Arc::new(board), 0)),
-        signals,
-    );
-    cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));
-    let mut soft = SoftCpu::new(cpu);
-    let began = Instant::now();
-    while began.elapsed() < long {
-        let exit = soft.run(soft.cpu.now() + SLICE);
-        if exit != Exit::Deadline {
-            return Err(anyhow::anyhow!("the software CPU left a plain loop: {exit:?}").into());
-        }
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    Ok((soft.cpu.instructions() as f64 / seconds) as Speed)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::kvm::check::Check;
 
-/// A host with set findings.
+/// A host whose capabilities a test sets.
 struct Fake {
     kvm: Result<Report, String>,
     pass_through: Result<(), NoPassThrough>,
@@ -29,8 +29,8 @@ fn check(outcome: Result<(), String>) -> Check {
     }
 }
 
-/// A faithful KVM of these speeds beside a software CPU of 100, without pass-through.
-fn faithful(cpl0: Speed, cpl3: Speed) -> Fake {
+/// A host with a correct KVM of these speeds and a software CPU of speed 100, without pass-through.
+fn correct(cpl0: Speed, cpl3: Speed) -> Fake {
     Fake {
         kvm: Ok(Report {
             checks: vec![check(Ok(()))],
@@ -43,8 +43,8 @@ fn faithful(cpl0: Speed, cpl3: Speed) -> Fake {
     }
 }
 
-fn unfaithful() -> Fake {
-    let mut fake = faithful(1000, 1000);
+fn incorrect() -> Fake {
+    let mut fake = correct(1000, 1000);
     if let Ok(report) = &mut fake.kvm {
         report.checks.push(check(Err("stays at CPL 3".into())));
     }
@@ -52,7 +52,7 @@ fn unfaithful() -> Fake {
 }
 
 fn none() -> Fake {
-    let mut fake = faithful(0, 0);
+    let mut fake = correct(0, 0);
     fake.kvm = Err("there is no /dev/kvm".into());
     fake
 }
@@ -68,30 +68,30 @@ fn refused(accel: Accelerator, bts: BtsMode, mut host: Fake) -> String {
 }
 
 #[test]
-fn auto_takes_a_faithful_and_fast_kvm() {
-    let choice = auto(faithful(101, 5000));
+fn auto_takes_a_correct_and_fast_kvm() {
+    let choice = auto(correct(101, 5000));
     assert_eq!((choice.accel, choice.bts), (Accel::Kvm, Bts::Emulate));
     assert_eq!(choice.why.lines().count(), 1);
 }
 
 #[test]
-fn auto_takes_no_kvm_that_is_slow_anywhere() {
+fn auto_takes_no_kvm_that_is_slow_at_one_cpl() {
     for (cpl0, cpl3) in [(100, 5000), (5000, 100), (2, 9000)] {
-        let choice = auto(faithful(cpl0, cpl3));
+        let choice = auto(correct(cpl0, cpl3));
         assert_eq!((choice.accel, choice.bts), (Accel::Soft, Bts::Emulate));
         assert!(choice.why.contains("slower"), "{}", choice.why);
     }
 }
 
 #[test]
-fn auto_takes_no_kvm_that_is_not_there_or_not_faithful_or_not_measured() {
-    let mut unmeasured = faithful(1000, 1000);
+fn auto_takes_no_kvm_that_is_missing_or_incorrect_or_unmeasured() {
+    let mut unmeasured = correct(1000, 1000);
     if let Ok(report) = &mut unmeasured.kvm {
         report.cpl3 = None;
     }
     for (host, word) in [
         (none(), "no /dev/kvm"),
-        (unfaithful(), "SYSCALL"),
+        (incorrect(), "SYSCALL"),
         (unmeasured, "measured"),
     ] {
         let choice = auto(host);
@@ -101,18 +101,18 @@ fn auto_takes_no_kvm_that_is_not_there_or_not_faithful_or_not_measured() {
 }
 
 #[test]
-fn kvm_by_name_is_taken_or_refused() {
-    // Slow is no reason: it was asked for.
+fn kvm_selected_by_name_is_used_or_refused() {
+    // Its speed does not matter, because it was selected by name.
     let choice = choose(
         Accelerator::Kvm,
         BtsMode::Auto,
         false,
         &[],
-        &mut faithful(1, 1),
+        &mut correct(1, 1),
     )
     .unwrap();
     assert_eq!(choice.accel, Accel::Kvm);
-    let message = refused(Accelerator::Kvm, BtsMode::Auto, unfaithful());
+    let message = refused(Accelerator::Kvm, BtsMode::Auto, incorrect());
     assert!(
         message.contains("SYSCALL") && message.contains("stays at CPL 3"),
         "{message}"
@@ -122,22 +122,15 @@ fn kvm_by_name_is_taken_or_refused() {
 }
 
 #[test]
-fn an_unfaithful_kvm_can_be_had_unchecked_by_name_only() {
-    let choice = choose(
-        Accelerator::Kvm,
-        BtsMode::Auto,
-        true,
-        &[],
-        &mut unfaithful(),
-    )
-    .unwrap();
+fn only_accel_kvm_takes_an_incorrect_kvm_unchecked() {
+    let choice = choose(Accelerator::Kvm, BtsMode::Auto, true, &[], &mut incorrect()).unwrap();
     assert_eq!(choice.accel, Accel::Kvm);
     let choice = choose(
         Accelerator::Auto,
         BtsMode::Auto,
         true,
         &[],
-        &mut unfaithful(),
+        &mut incorrect(),
     )
     .unwrap();
     assert_eq!(choice.accel, Accel::Soft);
@@ -145,8 +138,8 @@ fn an_unfaithful_kvm_can_be_had_unchecked_by_name_only() {
 }
 
 #[test]
-fn pass_through_is_taken_where_it_works() {
-    let mut host = faithful(1000, 1000);
+fn pass_through_is_used_if_it_works() {
+    let mut host = correct(1000, 1000);
     host.pass_through = Ok(());
     for (wanted, got) in [
         (BtsMode::Auto, Bts::PassThrough),
@@ -160,12 +153,12 @@ fn pass_through_is_taken_where_it_works() {
 }
 
 #[test]
-fn pass_through_is_refused_where_it_does_not() {
+fn pass_through_is_refused_if_it_does_not_work() {
     for accel in [Accelerator::Kvm, Accelerator::Auto] {
-        let message = refused(accel, BtsMode::Passthrough, faithful(1000, 1000));
+        let message = refused(accel, BtsMode::Passthrough, correct(1000, 1000));
         assert!(message.contains("no branch is stored"), "{message}");
     }
-    let mut host = faithful(1000, 1000);
+    let mut host = correct(1000, 1000);
     host.pass_through = Ok(());
     let message = refused(Accelerator::Soft, BtsMode::Passthrough, host);
     assert!(message.contains("needs KVM"), "{message}");
@@ -174,32 +167,27 @@ fn pass_through_is_refused_where_it_does_not() {
 }
 
 #[test]
-fn soft_asks_nothing_of_the_host() {
-    struct Nothing;
-    impl Host for Nothing {
+fn soft_probes_nothing_of_the_host() {
+    struct Unprobed;
+    impl Host for Unprobed {
         fn kvm(&mut self) -> Result<&Report, String> {
-            panic!("asked for KVM")
+            panic!("KVM was probed")
         }
         fn pass_through(&mut self) -> Result<(), NoPassThrough> {
-            panic!("asked for pass-through")
+            panic!("pass-through was probed")
         }
         fn soft_speed(&mut self) -> Result<Speed, Failure> {
-            panic!("asked for speed")
+            panic!("the speed was measured")
         }
     }
-    let choice = choose(Accelerator::Soft, BtsMode::Auto, false, &[], &mut Nothing).unwrap();
+    let choice = choose(Accelerator::Soft, BtsMode::Auto, false, &[], &mut Unprobed).unwrap();
     assert_eq!((choice.accel, choice.bts), (Accel::Soft, Bts::Emulate));
 }
 
 #[test]
-fn the_software_cpu_has_a_speed() {
-    assert!(measure_soft(Duration::from_millis(1)).unwrap() > 0);
-}
-
-#[test]
-fn kvm_runs_no_guest_with_instructions_that_the_host_lacks() {
+fn kvm_runs_no_guest_whose_instructions_the_host_lacks() {
     let lacks = ["SSE4.1", "SSE4.2"];
-    let host = &mut faithful(1000, 1);
+    let host = &mut correct(1000, 1);
     let failure = choose(Accelerator::Kvm, BtsMode::Auto, false, &lacks, host).unwrap_err();
     assert_eq!(failure.status(), crate::exit::status::HOST);
     let choice = choose(Accelerator::Auto, BtsMode::Auto, false, &lacks, host).unwrap();

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::accel::{self, Choice, Host, Millions, ThisHost};
+use crate::accel::{self, Choice, Host, ThisHost};
 use crate::config::{Accelerator, BtsMode};
 use crate::exit::Failure;
 use crate::kvm::check::Report;
-use crate::kvm::check::speed::Speed;
+use crate::kvm::check::speed::{Millions, Speed};
 use crate::kvm::device;
 use crate::kvm::passthrough::NoPassThrough;
 

@@ -1,6 +1,7 @@
-//! What is measured and not judged: how fast KVM executes at CPL 0 and CPL 3, and whether it can
-//! single-step.
+//! Measures the speed of KVM at CPL 0 and CPL 3, and probes whether it can single-step. No check
+//! depends on the results.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
@@ -11,21 +12,34 @@ use crate::kvm::{KvmError, Named};
 /// Instructions a second.
 pub type Speed = u64;
 
+/// A speed in millions of instructions a second.
+#[derive(Debug, Clone, Copy)]
+pub struct Millions(pub Speed);
+
+impl fmt::Display for Millions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 as f64 / 1e6 {
+            millions if millions < 10.0 => write!(f, "{millions:.1}"),
+            millions => write!(f, "{millions:.0}"),
+        }
+    }
+}
+
 /// `1: dec rcx; add rax, rcx; xor rdx, rax; test rcx, rcx; jnz 1b`
 pub const LOOP: &[u8] = &[
     0x48, 0xFF, 0xC9, 0x48, 0x01, 0xC8, 0x48, 0x31, 0xC2, 0x48, 0x85, 0xC9, 0x75, 0xF2,
 ];
 /// Instructions in one round of [`LOOP`].
 const ROUND: u64 = 5;
-/// Rounds of the first try. It grows until the loop takes long enough to be measured.
+/// Rounds of the first try. Later tries take more, until one lasts for [`ENOUGH`].
 const ROUNDS: u64 = 1 << 10;
-/// Long enough.
+/// Time that a loop must take to be measured.
 const ENOUGH: Duration = Duration::from_millis(2);
 
-/// The speed in a small loop at the CPL of `mode`.
+/// Measures the speed in [`LOOP`] at the CPL of `mode`.
 ///
 /// # Errors
-/// KVM does not get to its end.
+/// The guest does not reach the end of the loop.
 pub fn measure(scratch: &mut Scratch, mode: Mode) -> Result<Speed, KvmError> {
     let (last, end) = mode.end();
     let code = [LOOP, last].concat();
@@ -51,10 +65,10 @@ pub fn measure(scratch: &mut Scratch, mode: Mode) -> Result<Speed, KvmError> {
     }
 }
 
-/// Whether each step of three NOPs at the CPL of `mode` exits where it should.
+/// Probes whether each of three single-stepped NOPs exits, at the CPL of `mode`.
 ///
 /// # Errors
-/// What happens instead.
+/// The exit that happens instead.
 pub fn single_step(scratch: &mut Scratch, mode: Mode) -> Result<(), String> {
     let outcome = step(scratch, mode);
     let off = kvm_guest_debug::default();
