@@ -40,7 +40,7 @@ pub enum End {
     Off,
 }
 
-/// The host side of a run: reads the guest's output and gives it input.
+/// The host's side of a run. It reads the guest's output and gives it input.
 pub trait RunObserver {
     /// Called after each exit of the processor that is determined by virtual time.
     ///
@@ -48,16 +48,16 @@ pub trait RunObserver {
     /// The run has to end.
     fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure>;
 
-    /// Something happened outside.
+    /// Called for each signal to `vbts`.
     ///
     /// # Errors
     /// The run has to end.
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure>;
 
-    /// The inputs that the guest waits for, or can take at any time, and that may still come.
+    /// The open inputs that the guest waits for, or can take at any time.
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// The guest is idle and waits for input.
+    /// Called when the guest is idle and waits for input.
     ///
     /// # Errors
     /// The run has to end.
@@ -82,16 +82,16 @@ pub struct Machine {
     /// Virtual time in ns.
     now: u64,
     /// The host time that the run has taken, if it is measured.
-    timed: Option<Timed>,
+    host_time: Option<HostTime>,
 }
 
 /// Host time that a run on the software CPU has taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Timed {
-    /// Time in the software CPU.
-    pub processors: Duration,
+pub struct HostTime {
+    /// Time for which the software CPU executed the guest.
+    pub executing: Duration,
     /// Total time of the run.
-    pub run: Duration,
+    pub total: Duration,
 }
 
 impl Machine {
@@ -138,7 +138,7 @@ impl Machine {
             host_clock: None,
             vm: None,
             now: 0,
-            timed: None,
+            host_time: None,
         }
     }
 
@@ -180,13 +180,13 @@ impl Machine {
     }
 
     /// Starts measuring host time.
-    pub fn measure(&mut self) {
-        self.timed = Some(Timed::default());
+    pub fn measure_host_time(&mut self) {
+        self.host_time = Some(HostTime::default());
     }
 
     /// The measured host time; `None` if it is not measured, as on KVM.
-    pub fn timed(&self) -> Option<Timed> {
-        self.timed.filter(|_| self.host_clock.is_none())
+    pub fn host_time(&self) -> Option<HostTime> {
+        self.host_time.filter(|_| self.host_clock.is_none())
     }
 
     /// Number of hand-overs between the accelerators, of all processors.
@@ -211,8 +211,8 @@ impl Machine {
             Some(clock) => self.run_on_host_time(clock, &mut events, observer),
             None => self.run_on_virtual_time(&mut events, observer),
         };
-        if let Some(timed) = &mut self.timed {
-            timed.run = began.elapsed();
+        if let Some(time) = &mut self.host_time {
+            time.total = began.elapsed();
         }
         let mut console = lock(&self.console);
         console.flush();
@@ -251,7 +251,7 @@ impl Machine {
     }
 }
 
-/// What ends a run, as far as it can be observed while the processors run.
+/// The parts of a machine that can end the run, and that are accessible while the processors run.
 #[derive(Debug, Clone, Copy)]
 struct MachineStatus<'a> {
     board: &'a Board,
@@ -260,7 +260,10 @@ struct MachineStatus<'a> {
 }
 
 impl MachineStatus<'_> {
-    /// How the guest has ended the run, if it has. An error if it has crashed.
+    /// How the guest has ended the run, if it has.
+    ///
+    /// # Errors
+    /// The guest crashed, or the console cannot be written.
     fn ended(&self) -> Result<Option<End>, Failure> {
         if let Some(status) = self.board.exit_status() {
             return Ok(Some(End::Status(status)));

@@ -28,13 +28,13 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     ));
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
     let mut text = format!("time: {}", seconds(all));
-    if let Some(timed) = machine.timed() {
+    if let Some(time) = machine.host_time() {
         let _ = write!(
             text,
             ", of it {} before the guest ran, {} executing it, {} devices and waiting",
-            seconds(all.saturating_sub(timed.run)),
-            seconds(timed.processors),
-            seconds(timed.run.saturating_sub(timed.processors)),
+            seconds(all.saturating_sub(time.total)),
+            seconds(time.executing),
+            seconds(time.total.saturating_sub(time.executing)),
         );
     }
     say(format_args!(

@@ -129,7 +129,7 @@ impl Prepared {
     fn run(self, measured: bool) -> Result<(Machine, End), Failure> {
         let mut machine = self.launch.boot(&self.kernel)?;
         if measured {
-            machine.measure();
+            machine.measure_host_time();
         }
         let input = Input::stdin()?;
         let mut connection = AgentConnection::new(self.session.clone(), self.port, self.job, input);

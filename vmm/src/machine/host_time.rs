@@ -2,7 +2,7 @@
 //! timers, the host's files and signals.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vbts_cpu::{Exit, HostClock, Signals};
@@ -15,50 +15,55 @@ use crate::exit::Failure;
 use crate::host::{EventLoop, Waker};
 use crate::vcpu::Vcpu;
 
-/// What the processors' threads share with the machine's thread.
+/// State that the processors' threads share with the machine's thread.
 #[derive(Debug)]
-struct Common<'a> {
+struct SharedState<'a> {
     board: &'a Board,
-    /// Holds the processors back until the process is in the sandbox.
-    gate: Barrier,
+    /// Blocks the processors until the process is in the sandbox.
+    start: Barrier,
     stop: AtomicBool,
     /// Wakes the machine's thread.
     waker: Waker,
-    /// When the machine's thread wakes by itself, in ns.
+    /// The deadline in ns at which the machine's thread wakes by itself.
     armed: AtomicU64,
     idle: IdleProcessors,
     /// Why a processor cannot continue.
-    end: Mutex<Option<Stop>>,
+    stop_reason: Mutex<Option<StopReason>>,
 }
 
 #[derive(Debug)]
-enum Stop {
+enum StopReason {
     ShutDown,
     Failed(Failure),
 }
 
-impl Common<'_> {
-    fn stop(&self, why: Stop) {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        end.get_or_insert(why);
-        drop(end);
+impl SharedState<'_> {
+    /// Reports to the machine's thread that a processor cannot continue.
+    fn stop(&self, reason: StopReason) {
+        self.stop_reason().get_or_insert(reason);
         self.waker.wake();
+    }
+
+    fn stop_reason(&self) -> MutexGuard<'_, Option<StopReason>> {
+        self.stop_reason
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `vcpu`, number `cpu`, until the machine stops.
     fn run(&self, cpu: usize, vcpu: &mut Vcpu) {
         let _registration = vcpu.register_thread();
-        self.gate.wait();
+        self.start.wait();
         let mut pauses = 0;
         while !self.stop.load(Ordering::Acquire) {
             let exit = match vcpu.run(u64::MAX) {
                 Ok(exit) => exit,
-                Err(failure) => return self.stop(Stop::Failed(failure)),
+                Err(failure) => return self.stop(StopReason::Failed(failure)),
             };
             tracing::trace!(cpu, ?exit);
             pauses = if exit == Exit::Pause { pauses + 1 } else { 0 };
             match exit {
-                Exit::Shutdown => return self.stop(Stop::ShutDown),
+                Exit::Shutdown => return self.stop(StopReason::ShutDown),
                 Exit::Halt { interrupts_off } => self.wait_for_line(cpu, interrupts_off),
                 Exit::Pause => pause(pauses),
                 Exit::Bus | Exit::Deadline | Exit::Kick | Exit::Init => {}
@@ -116,34 +121,39 @@ impl Machine {
             console: &self.console,
             alarm: &self.alarm,
         };
-        let common = Common {
+        let shared = SharedState {
             board: &self.board,
-            gate: Barrier::new(self.vcpus.len() + 1),
+            start: Barrier::new(self.vcpus.len() + 1),
             stop: AtomicBool::new(false),
             waker: events.waker()?,
             armed: AtomicU64::new(0),
             idle: IdleProcessors::default(),
-            end: Mutex::new(None),
+            stop_reason: Mutex::new(None),
         };
-        let count = self.vcpus.len();
+        let mut service = Service {
+            shared: &shared,
+            status,
+            clock,
+            processors: self.vcpus.len(),
+            sleeps_with_interrupts_off: 0,
+        };
         let sandbox = self.sandbox.take();
         std::thread::scope(|scope| {
             for (cpu, vcpu) in self.vcpus.iter_mut().enumerate() {
-                let common = &common;
+                let shared = &shared;
                 std::thread::Builder::new()
                     .name(format!("vcpu{cpu}"))
-                    .spawn_scoped(scope, move || common.run(cpu, vcpu))?;
+                    .spawn_scoped(scope, move || shared.run(cpu, vcpu))?;
             }
             // From here on the process opens no file and starts no thread.
             let ready = sandbox.map_or(Ok(()), |sandbox| sandbox.enter());
             if ready.is_err() {
-                common.stop.store(true, Ordering::Release);
+                shared.stop.store(true, Ordering::Release);
             }
-            common.gate.wait();
-            let outcome =
-                ready.and_then(|()| serve(&common, status, clock, count, events, observer));
-            common.stop.store(true, Ordering::Release);
-            for signals in common.board.signals() {
+            shared.start.wait();
+            let outcome = ready.and_then(|()| service.run(events, observer));
+            shared.stop.store(true, Ordering::Release);
+            for signals in shared.board.signals() {
                 signals.raise(Signals::KICK);
             }
             outcome
@@ -151,71 +161,105 @@ impl Machine {
     }
 }
 
-/// Serves timers, the host's files and signals until the guest ends.
-fn serve(
-    common: &Common<'_>,
-    status: MachineStatus<'_>,
+/// The work of the machine's thread: timers, the host's files and signals.
+struct Service<'a> {
+    shared: &'a SharedState<'a>,
+    status: MachineStatus<'a>,
     clock: HostClock,
-    count: usize,
-    events: &mut EventLoop,
-    observer: &mut dyn RunObserver,
-) -> Result<End, Failure> {
-    let mut masked_ticks = 0;
-    loop {
-        let board = common.board;
-        board.tick(clock.now());
-        observer.after_exit(board, clock.now())?;
-        lock(status.console).flush();
-        if let Some(end) = status.ended()? {
-            return Ok(end);
+    /// Number of processors.
+    processors: usize,
+    /// Waits in a row during which all processors were halted with interrupts off.
+    sleeps_with_interrupts_off: u32,
+}
+
+impl Service<'_> {
+    /// Serves the guest until it ends.
+    fn run(
+        &mut self,
+        events: &mut EventLoop,
+        observer: &mut dyn RunObserver,
+    ) -> Result<End, Failure> {
+        loop {
+            if let Some(end) = self.serve_devices(observer)? {
+                return Ok(end);
+            }
+            let deadline = self.arm();
+            let input = !observer.awaited_inputs().is_empty();
+            if !self.check_wakeup_sources(deadline, input)? {
+                continue;
+            }
+            let now = self.clock.now();
+            let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+            events.wait(&observer.awaited_inputs(), limit)?;
+            observer.idle()?;
+            self.status.take_events(observer)?;
         }
-        let stop = common
-            .end
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        match stop {
-            Some(Stop::ShutDown) => return Err(status.shut_down()),
-            Some(Stop::Failed(failure)) => return Err(failure),
-            None => {}
+    }
+
+    /// Serves timers and the host's side of the devices. Returns how the guest has ended, if it has.
+    fn serve_devices(&self, observer: &mut dyn RunObserver) -> Result<Option<End>, Failure> {
+        let board = self.shared.board;
+        board.tick(self.clock.now());
+        observer.after_exit(board, self.clock.now())?;
+        lock(self.status.console).flush();
+        if let Some(end) = self.status.ended()? {
+            return Ok(Some(end));
         }
-        let deadline = board.next_deadline();
-        common
-            .armed
-            .store(deadline.unwrap_or(u64::MAX), Ordering::SeqCst);
-        // A processor may have set an earlier deadline before it could read `armed`.
-        if board.next_deadline() != deadline {
-            continue;
+        let reason = self.shared.stop_reason().take();
+        match reason {
+            Some(StopReason::ShutDown) => Err(self.status.shut_down()),
+            Some(StopReason::Failed(failure)) => Err(failure),
+            None => Ok(None),
         }
-        let awaited = !observer.awaited_inputs().is_empty();
-        let all_idle = common.idle.check(
-            count,
+    }
+
+    /// Publishes and returns the next deadline in ns. A processor that sets an earlier one from now
+    /// on wakes this thread.
+    fn arm(&self) -> Option<u64> {
+        loop {
+            let deadline = self.shared.board.next_deadline();
+            self.shared
+                .armed
+                .store(deadline.unwrap_or(u64::MAX), Ordering::SeqCst);
+            // A processor may have set an earlier deadline before it could read `armed`.
+            if self.shared.board.next_deadline() == deadline {
+                return deadline;
+            }
+        }
+    }
+
+    /// Checks, if all processors are idle, that something can wake one: a timer at `deadline`, or
+    /// awaited `input`. Returns false if a processor has set another deadline before it became idle.
+    fn check_wakeup_sources(
+        &mut self,
+        deadline: Option<u64>,
+        input: bool,
+    ) -> Result<bool, Failure> {
+        let board = self.shared.board;
+        let all_idle = self.shared.idle.check(
+            self.processors,
             |interrupts_masked| has_pending_wakeup(board, interrupts_masked),
             || board.next_deadline(),
         );
         match all_idle {
-            // A processor has set a timer before it became idle.
-            Some(idle) if idle.observed != deadline => continue,
-            Some(idle) if deadline.is_none() && (!awaited || idle.interrupts_masked) => {
-                return Err(status.no_wakeup_source());
+            Some(idle) if idle.observed != deadline => return Ok(false),
+            Some(idle) if deadline.is_none() && (!input || idle.interrupts_masked) => {
+                return Err(self.status.no_wakeup_source());
             }
             Some(idle) if idle.interrupts_masked => {
-                masked_ticks += 1;
-                if masked_ticks > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
-                    return Err(status.halted_with_interrupts_off());
+                self.sleeps_with_interrupts_off += 1;
+                if self.sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
+                    return Err(self.status.halted_with_interrupts_off());
                 }
             }
-            _ => masked_ticks = 0,
+            _ => self.sleeps_with_interrupts_off = 0,
         }
-        let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
-        events.wait(&observer.awaited_inputs(), limit)?;
-        observer.idle()?;
-        status.take_events(observer)?;
+        Ok(true)
     }
 }
 
-/// Whether a line is raised into any processor that would wake it. `interrupts_masked`: maskable
-/// interrupts wake none of them.
+/// Whether a line is raised that would wake one of the processors. `interrupts_masked` is true if
+/// maskable interrupts wake none of them.
 fn has_pending_wakeup(board: &Board, interrupts_masked: bool) -> bool {
     let wakes = wake_lines(interrupts_masked);
     let raised = |signals: &Arc<Signals>| signals.get() & wakes != 0;

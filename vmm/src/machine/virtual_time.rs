@@ -95,10 +95,10 @@ impl Machine {
             return Err(anyhow::anyhow!("the machine has no processor").into());
         };
         vcpu.soft_mut().advance_to(self.now);
-        let began = self.timed.map(|_| Instant::now());
+        let began = self.host_time.map(|_| Instant::now());
         let exit = vcpu.run(limit)?;
-        if let (Some(timed), Some(began)) = (&mut self.timed, began) {
-            timed.processors += began.elapsed();
+        if let (Some(time), Some(began)) = (&mut self.host_time, began) {
+            time.executing += began.elapsed();
         }
         self.now = vcpu.soft().cpu.now();
         let rip = vcpu.soft().cpu.rip;
