@@ -1,26 +1,25 @@
-//! The guest's serial console as the host watches it.
+//! The guest's serial console on the host's side: its copies, its last lines, and panics.
 
 use vbts_devices::ByteSink;
 
 use crate::host::{Output, OutputError};
 
-/// What Linux prints first when it panics.
+/// The text that Linux prints first when it panics.
 const PANIC: &[u8] = b"Kernel panic - not syncing";
-/// What it prints last, if it was told not to reset after that.
+/// The text that Linux prints last when it panics, unless it then resets the machine.
 const PANIC_END: &[u8] = b"[ end Kernel panic";
 
-/// Bytes of the console that are kept for messages.
+/// Number of the last bytes of the console that are kept for messages.
 const TAIL: usize = 8 << 10;
-/// A line that is not finished is copied when it is so long, in bytes.
+/// Length in bytes at which an unfinished line is copied.
 const MAX_PARTIAL_LINE: usize = 4 << 10;
-/// Lines of the console that a message shows.
+/// Number of lines of the console that a message shows.
 const TAIL_LINES: usize = 30;
 
-/// Looks for a text in a stream of bytes. Its first byte must not repeat within the text but at its
-/// start.
+/// Searches for a text in a stream of bytes. The first byte of the text must not occur in it again.
 #[derive(Debug, Default)]
 struct Pattern {
-    /// Bytes of the text that the stream ends with.
+    /// Number of bytes of the text that match the end of the stream.
     matched: usize,
     seen: bool,
 }
@@ -38,16 +37,15 @@ impl Pattern {
     }
 }
 
-/// Remembers the end of a console and whether a panic went over it, and copies it to where it is
-/// wanted.
+/// Keeps the end of the console's output, detects a kernel panic in it, and copies it to outputs.
 #[derive(Debug, Default)]
 pub struct Console {
     tail: Vec<u8>,
     panic: Pattern,
     panic_end: Pattern,
-    /// Where it is copied to.
+    /// The outputs that receive a copy.
     copies: Vec<Output>,
-    /// What is still to be copied.
+    /// Bytes that have not been copied yet.
     line: Vec<u8>,
     error: Option<OutputError>,
 }
@@ -60,7 +58,7 @@ impl ByteSink for Console {
 }
 
 impl Console {
-    /// A console that is copied to each of `copies`.
+    /// Creates a console that is copied to each of `copies`.
     pub fn new(copies: Vec<Output>) -> Self {
         Self {
             copies,
@@ -68,7 +66,7 @@ impl Console {
         }
     }
 
-    /// Takes what the guest has written.
+    /// Processes `bytes`, which the guest has written.
     pub fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.panic.push(PANIC, byte);
@@ -86,7 +84,7 @@ impl Console {
         }
     }
 
-    /// Copies the unfinished line as well: the guest has paused.
+    /// Copies the unfinished line. To be called when the guest pauses.
     pub fn flush(&mut self) {
         if self.line.is_empty() {
             return;
@@ -99,22 +97,22 @@ impl Console {
         self.line.clear();
     }
 
-    /// The guest kernel has panicked.
+    /// Whether the guest kernel has panicked.
     pub fn panicked(&self) -> bool {
         self.panic.seen
     }
 
-    /// The guest kernel has panicked and will do nothing more.
+    /// Whether the guest kernel has panicked and has stopped.
     pub fn is_dead(&self) -> bool {
         self.panic_end.seen
     }
 
-    /// The first error of a copy, once.
+    /// Takes the first error that occurred while copying.
     pub fn take_error(&mut self) -> Option<OutputError> {
         self.error.take()
     }
 
-    /// The last lines, without what could confuse a terminal.
+    /// The last lines, without control characters.
     pub fn tail(&self) -> String {
         let text = String::from_utf8_lossy(&self.tail);
         let lines: Vec<&str> = text.lines().collect();
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_the_end() {
+    fn the_tail_has_the_last_lines() {
         let mut console = Console::default();
         for i in 0..10_000 {
             console.write(format!("line {i}\x1b[0m\r\n").as_bytes());
@@ -159,11 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_not_silent() {
+    fn a_full_disk_is_reported() {
         let full = Output::create(std::path::Path::new("/dev/full")).unwrap();
         let mut console = Console::new(vec![full]);
         console.write(b"x");
-        assert!(console.take_error().is_none(), "an unfinished line waits");
+        assert!(
+            console.take_error().is_none(),
+            "an unfinished line is not written"
+        );
         console.flush();
         let failure = console.take_error().unwrap().into_failure();
         assert!(failure.to_string().contains("No space left"), "{failure}");

@@ -1,4 +1,4 @@
-//! Files, pipes and terminals that output goes to.
+//! The files, pipes and terminals to which vbts writes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
@@ -18,45 +18,45 @@ use crate::exit::Failure;
 const STDOUT: &str = "standard output";
 const STDERR: &str = "standard error";
 
-/// So much of a file that we create stays in the page cache, for who reads it next, in bytes. The
-/// rest does not: a trace fills gigabytes in seconds, and to find memory for them takes longer than
-/// to write them.
+/// Number of bytes of a created file that stay in the page cache for its next reader. Later bytes do
+/// not stay: a trace fills gigabytes in seconds, and finding memory for them takes longer than
+/// writing them.
 const CACHED: u64 = 64 << 20;
-/// `pwritev2(2)`, since Linux 6.14: written back at once, and dropped from the page cache after
-/// that.
+/// Flag of `pwritev2(2)` since Linux 6.14: the kernel writes the data back at once, and then drops it
+/// from the page cache.
 const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
-/// `pwritev2(2)`: where `write(2)` would write, too.
+/// Offset that makes `pwritev2(2)` write at the file offset, as `write(2)` does.
 const FILE_OFFSET: u64 = u64::MAX;
 
 /// Why output could not be written.
 #[derive(Debug, Error)]
 pub enum OutputError {
-    /// The reader has gone.
-    #[error("nobody reads {0} any more")]
+    /// The reader has closed its end.
+    #[error("the reader of {0} has closed it")]
     Closed(String),
-    /// The reader does not read, and something happened meanwhile: see the [`Alarm`].
+    /// The reader did not read before an event of the [`Alarm`].
     #[error("interrupted while writing to {0}")]
     Interrupted(String),
-    /// Anything else: a full disk, for example.
+    /// Another error, for example a full disk.
     #[error("Cannot write to {name}")]
     Write {
-        /// Where.
+        /// Name of the output.
         name: String,
-        /// Why.
+        /// The host's error.
         source: io::Error,
     },
     /// A file cannot be created.
     #[error("Cannot create {}", .path.display())]
     Create {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The host's error.
         source: io::Error,
     },
 }
 
 impl OutputError {
-    /// What this means for the command.
+    /// Converts the error into the failure of the command.
     pub fn into_failure(self) -> Failure {
         match self {
             Self::Closed(_) => Failure::Signal(signal_hook::consts::SIGPIPE),
@@ -66,23 +66,23 @@ impl OutputError {
     }
 }
 
-/// Something that is written, with a name for messages.
+/// An output, with a name for messages.
 ///
-/// Writing waits for a slow reader, but not beyond a signal or the time limit.
+/// A write waits for a slow reader. A signal or the time limit ends the wait.
 #[derive(Debug)]
 pub struct Output {
     file: File,
     name: String,
     alarm: Option<Arc<Alarm>>,
-    /// A write has failed: there will be no other.
+    /// A write has failed. Later ones fail at once.
     failed: bool,
-    /// So many bytes are written before the page cache is to be spared.
+    /// Number of bytes that still go to the page cache.
     to_cache: u64,
 }
 
 impl Output {
-    /// Standard output. Not through the standard library's buffer, so that nothing is left in it on
-    /// the way out.
+    /// Standard output. It bypasses the standard library's buffer, which could keep bytes when the
+    /// process ends.
     ///
     /// # Errors
     /// It is closed, or the host is out of file descriptors.
@@ -111,7 +111,7 @@ impl Output {
     /// Creates or truncates the file at `path`.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The file cannot be created.
     pub fn create(path: &Path) -> Result<Self, OutputError> {
         match File::create(path) {
             Ok(file) => Ok(Self {
@@ -125,7 +125,7 @@ impl Output {
         }
     }
 
-    /// Writes to `file`, which messages call `name`.
+    /// Creates an output to `file`. Messages call it `name`.
     pub fn new(file: File, name: &str) -> Self {
         let file = unblocked(&file).unwrap_or(file);
         Self {
@@ -137,7 +137,7 @@ impl Output {
         }
     }
 
-    /// Lets `alarm` interrupt a wait for the reader.
+    /// Makes events of `alarm` interrupt a wait for the reader.
     #[must_use]
     pub fn interruptible(self, alarm: Arc<Alarm>) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Output {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// The disk is full, the reader has gone, and so on.
+    /// See [`OutputError`]. Each write after the first error fails too.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         if self.failed {
             return Err(OutputError::Closed(self.name.clone()));
@@ -182,8 +182,8 @@ impl Output {
         Ok(())
     }
 
-    /// As `write(2)`, but spares the page cache once enough is in it, if the kernel and the file
-    /// system can.
+    /// Writes as `write(2)` does. After the first [`CACHED`] bytes of a created file, it keeps the data
+    /// out of the page cache if the kernel and the file system can.
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.to_cache == 0 {
             let slice = [IoSlice::new(bytes)];
@@ -205,24 +205,24 @@ impl Output {
             }
             fds.push(PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN));
         }
-        // Whatever it says, the next write tells.
+        // The next write reports the outcome.
         let _ = poll(&mut fds, None);
         Ok(())
     }
 
-    /// Whether it is a terminal.
+    /// Whether the output is a terminal.
     pub fn is_terminal(&self) -> bool {
         rustix::termios::isatty(&self.file)
     }
 
-    /// Whether it is standard output.
+    /// Whether the output is standard output.
     pub fn is_stdout(&self) -> bool {
         self.name == STDOUT
     }
 }
 
-/// The same pipe or terminal, opened anew: so it can be non-blocking without being so for others
-/// who write to it.
+/// Opens the pipe or terminal `file` again in non-blocking mode, so that other processes that write
+/// to it stay in blocking mode.
 fn unblocked(file: &File) -> Option<File> {
     let kind = FileType::from_raw_mode(fstat(file).ok()?.st_mode);
     if kind != FileType::Fifo && !rustix::termios::isatty(file) {
@@ -253,12 +253,12 @@ mod tests {
         );
         assert!(
             matches!(full.write(b"x"), Err(OutputError::Closed(_))),
-            "no second try"
+            "a later write fails at once"
         );
     }
 
     #[test]
-    fn a_large_file_is_written_whole_whether_or_not_it_can_spare_the_page_cache() {
+    fn a_large_file_is_written_whole_with_and_without_the_page_cache() {
         let path = std::env::temp_dir().join(format!("vbts-output-{}", std::process::id()));
         let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let spared = Output::create(&path).unwrap();
@@ -272,7 +272,7 @@ mod tests {
         for (mut out, mut file) in [(spared, whole), (cached, in_memory)] {
             let mut expected = Vec::new();
             for n in 0..=CACHED / (1 << 20) {
-                // Not whole pages, and each piece different.
+                // The pieces differ, and their length is not a multiple of the page size.
                 let piece = vec![n as u8; (1 << 20) + 24];
                 out.write(&piece).unwrap();
                 expected.extend_from_slice(&piece);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_is_told_apart() {
+    fn a_closed_reader_has_its_own_error() {
         let (reader, writer) = io::pipe().unwrap();
         let mut out = Output::new(File::from(OwnedFd::from(writer)), "pipe");
         drop(reader);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_cannot_hold_up_the_time_limit() {
+    fn the_time_limit_ends_a_write_to_a_reader_that_does_not_read() {
         let (_reader, writer) = io::pipe().unwrap();
         let limit = Some(Duration::from_millis(20));
         let alarm = Arc::new(Alarm::new(Arc::new(Signals::default()), limit).unwrap());

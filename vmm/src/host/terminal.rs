@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// Keeps a terminal in raw mode, so that every key goes to the guest; restores it when dropped.
+/// Keeps a terminal in raw mode, so that every key goes to the guest. Dropping it restores the
+/// terminal.
 #[derive(Debug)]
 pub struct RawTerminal {
     fd: OwnedFd,
@@ -16,7 +17,7 @@ impl RawTerminal {
     /// Puts standard input into raw mode, if it is a terminal.
     ///
     /// # Errors
-    /// The terminal refuses.
+    /// The terminal rejects the mode.
     pub fn enter() -> io::Result<Option<Self>> {
         let stdin = io::stdin();
         if !stdin.is_terminal() {

@@ -10,28 +10,35 @@ pub(super) struct Call {
     /// As in `<sys/syscall.h>`.
     pub number: c_long,
     pub check: Check,
-    /// For people: `docs/security.md` has the same table.
+    /// Name and reason for the reader. `docs/security.md` has the same table.
     #[cfg_attr(
         not(test),
-        expect(dead_code, reason = "read by people, and compared with the document")
+        expect(
+            dead_code,
+            reason = "documentation that a test compares with docs/security.md"
+        )
     )]
     pub name: &'static str,
     #[cfg_attr(
         not(test),
-        expect(dead_code, reason = "read by people, and compared with the document")
+        expect(
+            dead_code,
+            reason = "documentation that a test compares with docs/security.md"
+        )
     )]
     pub why: &'static str,
 }
 
-/// What has to be true of a call's arguments, which count from 0.
+/// A condition on a call's arguments, which are numbered from 0.
 #[derive(Debug)]
 pub(super) enum Check {
+    /// No condition.
     Any,
-    /// None of these bits of the argument's lower half.
+    /// None of these bits is set in the argument's lower half.
     Clear(u8, u32),
-    /// The argument's lower half is one of these.
+    /// The argument's lower half is one of these values.
     OneOf(u8, &'static [u32]),
-    /// The ID of this process.
+    /// The argument is the ID of this process.
     OwnProcess(u8),
 }
 
@@ -43,17 +50,17 @@ macro_rules! calls {
     };
 }
 
-/// Flags of `openat` that create, empty or write a file. O_TRUNC empties one that is open for
-/// reading only.
+/// Flags of `openat` that create, truncate or write a file. O_TRUNC also truncates a file that is
+/// opened for reading only.
 const OPEN_WRITES: u32 =
     (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND) as u32 | TMPFILE;
-/// O_TMPFILE without the O_DIRECTORY that is part of it.
+/// O_TMPFILE without O_DIRECTORY, which is part of it.
 const TMPFILE: u32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 
-/// Reading and restoring the settings of a terminal, and asking for its size. Above all not
-/// TIOCSTI, which types.
+/// Ioctls that read and restore the settings of a terminal, and read its size. TIOCSTI, which puts
+/// input into a terminal, must stay out.
 const TERMINAL: &[u32] = &[
     libc::TCGETS as u32,
     libc::TCSETS as u32,
@@ -72,7 +79,7 @@ const FCNTL: &[u32] = &[
     libc::F_GETFL as u32,
 ];
 
-/// What KVM is asked for, and what [`TERMINAL`] has: a call has one row.
+/// The ioctls of KVM and those of [`TERMINAL`], because a call has one row.
 const TERMINAL_AND_KVM: &[u32] = &{
     let mut all = [0; TERMINAL.len() + WHILE_RUNNING.len()];
     let mut i = 0;
@@ -93,11 +100,11 @@ const ADVICE: &[u32] = &[
     libc::MADV_HUGEPAGE as u32,
 ];
 
-/// What every machine needs. Only a call that is here may be made once the guest runs.
+/// The calls that every machine needs. No other call may be made once the guest runs.
 #[rustfmt::skip]
 pub(super) const CALLS: &[Call] = calls! {
-    // Descriptors. What can be written is open already: the trace, the console's copy, standard
-    // output and error.
+    // Descriptors. Everything that vbts writes to is already open: the trace, the console's copy,
+    // standard output and standard error.
     SYS_read, Any, "standard input, files while they are symbolised, frames from a TAP device";
     SYS_pread64, Any, "files for the guest";
     SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
@@ -119,7 +126,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_readlink, Any, "/proc/self/exe, for a backtrace";
     SYS_getcwd, Any, "file names in a backtrace";
 
-    // Memory: nothing that can be executed comes to it.
+    // Memory. None of it can become executable.
     SYS_brk, Any, "the heap";
     SYS_mmap, Clear(2, EXECUTABLE), "memory, and files while they are symbolised";
     SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
@@ -128,7 +135,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
     SYS_getrandom, Any, "keys of hash tables";
 
-    // Time and waiting. The clocks are calls where the vDSO has none.
+    // Time and waiting. A clock that the vDSO does not have is a system call.
     SYS_clock_gettime, Any, "the clock, where the vDSO has none";
     SYS_clock_nanosleep, Any, "pauses";
     SYS_nanosleep, Any, "pauses, in older C libraries";
@@ -148,27 +155,27 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_rt_sigprocmask, Any, "abort(), the end of a thread";
     SYS_sigaltstack, Any, "the beginning and the end of a thread";
 
-    // Threads that were started before: their first and last steps.
+    // The first and last calls of threads that were started before.
     SYS_set_robust_list, Any, "the beginning of a thread";
     SYS_rseq, Any, "the beginning of a thread";
     SYS_prctl, OneOf(0, &[libc::PR_SET_NAME as u32]), "the name of a thread";
     SYS_sched_getaffinity, Any, "number of malloc()'s heaps";
     SYS_exit, Any, "the end of a thread";
 
-    // The end, also by abort().
+    // The end of the process, also by abort().
     SYS_getpid, Any, "abort()";
     SYS_gettid, Any, "abort()";
     SYS_tgkill, OwnProcess(0), "abort(), and ending KVM_RUN";
     SYS_exit_group, Any, "the end";
 };
 
-/// What a machine needs besides if KVM executes it.
+/// Further calls of a machine that KVM executes.
 #[rustfmt::skip]
 pub(super) const KVM_CALLS: &[Call] = calls! {
     SYS_ioctl, OneOf(1, TERMINAL_AND_KVM), "as above; guest entry, processor state, interrupts";
 };
 
-/// What a machine needs besides if the guest may write to a disk.
+/// Further calls of a machine whose guest may write to a disk.
 #[rustfmt::skip]
 pub(super) const DISK_CALLS: &[Call] = calls! {
     SYS_pwrite64, Any, "writing sectors";
@@ -176,7 +183,7 @@ pub(super) const DISK_CALLS: &[Call] = calls! {
     SYS_fdatasync, Any, "flushing";
 };
 
-/// What a machine needs besides if the guest may write to a directory of the host.
+/// Further calls of a machine whose guest may write to a directory of the host.
 #[rustfmt::skip]
 pub(super) const WRITING_CALLS: &[Call] = calls! {
     SYS_openat, Any, "files for the guest, also for writing";

@@ -1,9 +1,9 @@
 //! Confines this process to the system calls that a running machine needs, so that a guest that
 //! escapes from its machine can do little on the host.
 //!
-//! Everything that the run needs is opened first. Then [`Sandbox::enter`] leaves this process the
-//! system calls of `calls::CALLS` and kills it (SIGSYS) at any other. `docs/security.md` says
-//! what that is worth.
+//! All files that the run needs are opened first. Then [`Sandbox::enter`] restricts this process to
+//! the system calls of `calls::CALLS`. Any other call kills it with SIGSYS. `docs/security.md`
+//! describes what the sandbox protects from.
 
 mod calls;
 
@@ -20,8 +20,8 @@ use vbts_devices::ninep::Access;
 use crate::exit::Failure;
 use calls::{CALLS, Call, Check, DISK_CALLS, KVM_CALLS, WRITING_CALLS};
 
-/// What root keeps: its say over files, because the guest sees the files that whoever started the
-/// VMM sees.
+/// The capabilities that root keeps: those over files, because the guest has access to the files of
+/// the user who started vbts.
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -37,8 +37,9 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A sandbox in which files can be opened for reading, or for writing as well if the guest may
-    /// write to a directory of the host, and from which KVM can be used if it executes the guest.
+    /// Creates a sandbox that allows opening files for reading. With [`Access::ReadWrite`], for guests
+    /// that may write to a directory of the host, it also allows writing. With `kvm` it allows the use
+    /// of KVM.
     pub fn new(files: Access, kvm: bool) -> Self {
         Self {
             files,
@@ -47,7 +48,7 @@ impl Sandbox {
         }
     }
 
-    /// One in which disks that are open can be written as well.
+    /// Also allows writing to disks that are open.
     #[must_use]
     pub fn with_writable_disks(self) -> Self {
         Self {
@@ -56,10 +57,10 @@ impl Sandbox {
         }
     }
 
-    /// Confines every thread of this process, for good. Threads cannot be started afterwards.
+    /// Confines every thread of this process until it ends. No thread can be started afterwards.
     ///
     /// # Errors
-    /// [`Failure::Host`]: the host's kernel does not filter system calls.
+    /// [`Failure::Host`]: the host's kernel cannot filter system calls.
     pub fn enter(self) -> Result<(), Failure> {
         let program = self.program()?;
         seccompiler::apply_filter_all_threads(&program).map_err(|error| {
@@ -71,7 +72,7 @@ impl Sandbox {
             };
             Failure::Host(format!(
                 "this host cannot confine vbts to the system calls that it needs (seccomp: {why}); --no-sandbox runs \
-                 without, which is for guests that you trust"
+                 a guest that you trust without the sandbox"
             ))
         })
     }
@@ -89,7 +90,7 @@ impl Sandbox {
     fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
         for call in self.calls() {
-            // A later entry takes the place of an earlier one.
+            // A later row replaces an earlier one.
             rules.insert(call.number, rules_of(&call.check)?);
         }
         SeccompFilter::new(
@@ -102,7 +103,7 @@ impl Sandbox {
     }
 }
 
-/// The rules of which one has to hold; none if every call is allowed.
+/// The seccomp rules of which a call must satisfy one. None if every call is allowed.
 fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     use SeccompCmpArgLen::Dword;
     use SeccompCmpOp::{Eq, MaskedEq};
@@ -124,11 +125,11 @@ fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError
     }
 }
 
-/// Gives up what this process could do as root beyond files: modules, devices, the network, other
-/// processes. Threads that are started afterwards have given it up as well.
+/// Drops the capabilities of root, except those over files: vbts then has no power over modules,
+/// devices, the network and other processes. Threads that start later have none either.
 ///
 /// # Errors
-/// The host's kernel refuses.
+/// The host's kernel rejects the change.
 pub fn drop_capabilities() -> io::Result<()> {
     let now = capabilities(None)?;
     let kept = now.permitted & KEPT_CAPABILITIES;

@@ -1,19 +1,22 @@
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Mode, mkdirat, unlinkat};
 
 use super::*;
+use crate::host::{Alarm, EventLoop};
 
-/// Names the case for [`in_a_process_of_its_own`].
+/// Names the case for [`in_a_separate_process`].
 const CASE: &str = "VBTS_SANDBOX_CASE";
-/// What a case prints that got to its end.
+/// Output of a case that reached its end.
 const SURVIVED: &str = "survived";
 
-/// What somebody who has broken into the process would try.
+/// Actions of an attacker who controls the process.
 const FORBIDDEN: &[(&str, fn())] = &[
     ("socket", || {
         call(
@@ -76,7 +79,14 @@ const FORBIDDEN: &[(&str, fn())] = &[
     }),
 ];
 
-/// What all machines do.
+/// The I/O loop of a case. It is created before the sandbox is entered, as in a machine.
+static EVENT_LOOP: Mutex<Option<EventLoop>> = Mutex::new(None);
+
+fn alarm() -> Alarm {
+    Alarm::new(Arc::default(), None).unwrap()
+}
+
+/// Actions of all machines.
 const ALLOWED: &[(&str, fn())] = &[
     ("a file", || {
         assert!(!std::fs::read("/proc/self/status").unwrap().is_empty())
@@ -90,6 +100,14 @@ const ALLOWED: &[(&str, fn())] = &[
         std::panic::catch_unwind(|| panic!("on purpose")).unwrap_err();
     }),
     ("a pause", || std::thread::sleep(Duration::from_millis(1))),
+    ("a wait in the I/O loop", || {
+        let mut events = EVENT_LOOP.lock().unwrap();
+        let limit = Some(Duration::from_millis(1));
+        let stdin = std::io::stdin();
+        let events = events.as_mut().unwrap();
+        assert!(events.wait(&[], limit).unwrap().timer);
+        let _ = events.wait(&[stdin.as_fd()], limit).unwrap();
+    }),
     ("a hash table", || {
         assert!(std::collections::HashSet::from([1]).contains(&1));
     }),
@@ -99,7 +117,7 @@ const ALLOWED: &[(&str, fn())] = &[
     }),
 ];
 
-/// What machines do whose guest may write.
+/// Actions of machines whose guest may write to a directory of the host.
 const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
     let name = format!("vbts-sandbox-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
@@ -111,8 +129,8 @@ const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
 })];
 
 fn call(number: i64, a: [u64; 6]) {
-    // SAFETY: the kernel must not get as far as the arguments; if it does, the test fails for that,
-    // and none of them lets it write to memory of this process that is in use.
+    // SAFETY: the filter kills the process before the kernel uses the arguments. If it does not, the
+    // test fails, and no argument lets the kernel write to memory of this process that is in use.
     unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
 }
 
@@ -124,7 +142,7 @@ fn open(flags: i32) {
     );
 }
 
-/// What machines do whose guest may write to a disk: here to none.
+/// Actions of machines whose guest may write to a disk. Here there is no disk.
 const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
     ("a sector", || {
         call(libc::SYS_pwrite64, [u64::MAX, 0x1000, 512, 0, 0, 0])
@@ -145,8 +163,8 @@ fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
 }
 
 #[test]
-#[ignore = "the other tests run it, each case in a process of its own"]
-fn in_a_process_of_its_own() {
+#[ignore = "the other tests run each case in a separate process"]
+fn in_a_separate_process() {
     let case = std::env::var(CASE).unwrap();
     let (sandbox, name) = match case.split_once(':') {
         Some(("rw", name)) => (Sandbox::new(Access::ReadWrite, false), name),
@@ -156,8 +174,9 @@ fn in_a_process_of_its_own() {
         ),
         None => (Sandbox::new(Access::ReadOnly, false), case.as_str()),
     };
-    // A thread that has been started before, that works and ends in the sandbox, and may not do
-    // more than this one.
+    *EVENT_LOOP.lock().unwrap() = Some(EventLoop::new(Arc::new(alarm())).unwrap());
+    // A thread that starts before the sandbox is entered works and ends inside it, and is confined
+    // too.
     let (ask, asked) = channel::<()>();
     let (answer, answered) = channel();
     let name = name.to_owned();
@@ -182,7 +201,7 @@ fn in_a_process_of_its_own() {
 }
 
 #[test]
-#[ignore = "another test runs it, in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn on_a_host_without_seccomp() {
     let rules = BTreeMap::from([(libc::SYS_seccomp, Vec::new())]);
     let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
@@ -198,7 +217,7 @@ fn on_a_host_without_seccomp() {
 }
 
 fn run(case: &str) -> Output {
-    run_test("in_a_process_of_its_own", case)
+    run_test("in_a_separate_process", case)
 }
 
 fn run_test(name: &str, case: &str) -> Output {
@@ -228,7 +247,7 @@ fn other_calls_kill_the_process() {
 }
 
 #[test]
-fn its_own_calls_do_not() {
+fn allowed_calls_do_not_kill_the_process() {
     for (prefix, access) in [
         ("", Access::ReadOnly),
         ("rw:", Access::ReadWrite),
@@ -251,11 +270,11 @@ fn its_own_calls_do_not() {
 }
 
 #[test]
-fn writing_needs_something_to_write_to() {
+fn writing_is_allowed_only_with_a_writable_device() {
     for (name, _) in ALLOWED_TO_WRITE.iter().chain(ALLOWED_ON_DISKS) {
         assert_eq!(run(name).status.signal(), Some(libc::SIGSYS), "{name}");
     }
-    // A file cannot be opened for writing because there is a disk.
+    // A writable disk does not allow opening files for writing.
     for (name, _) in ALLOWED_TO_WRITE {
         let output = run(&format!("disk:{name}"));
         assert_eq!(output.status.signal(), Some(libc::SIGSYS), "{name}");
@@ -263,8 +282,8 @@ fn writing_needs_something_to_write_to() {
 }
 
 #[test]
-fn a_crash_is_still_a_crash() {
-    // No case has this name.
+fn a_panic_is_reported_in_the_sandbox() {
+    // No case has this name, so the thread panics.
     let output = run("nothing");
     assert_eq!(output.status.code(), Some(101), "{output:?}");
     assert!(
@@ -274,14 +293,14 @@ fn a_crash_is_still_a_crash() {
 }
 
 #[test]
-fn no_machine_runs_where_it_cannot_be_confined() {
+fn a_host_without_seccomp_runs_no_machine() {
     let output = run_test("on_a_host_without_seccomp", "");
     assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
-fn root_keeps_its_say_over_files_only() {
-    // Capabilities belong to the thread.
+fn root_keeps_its_capabilities_over_files_only() {
+    // Capabilities belong to a thread, so other tests are not affected.
     drop_capabilities().unwrap();
     let left = capabilities(None).unwrap();
     assert_eq!(left.permitted - KEPT_CAPABILITIES, CapabilitySet::empty());
@@ -290,12 +309,12 @@ fn root_keeps_its_say_over_files_only() {
 }
 
 #[test]
-fn the_document_has_the_same_table() {
-    let mut table = String::from("| call | arguments | what for |\n|---|---|---|\n");
+fn the_document_has_the_same_tables() {
+    let mut table = String::from("| call | arguments | purpose |\n|---|---|---|\n");
     for call in CALLS {
         table += &row(call);
     }
-    let mut writing = String::from("| call | arguments | what for |\n|---|---|---|\n");
+    let mut writing = String::from("| call | arguments | purpose |\n|---|---|---|\n");
     for call in WRITING_CALLS {
         writing += &row(call);
     }
@@ -330,12 +349,12 @@ fn row(call: &Call) -> String {
             "those above, and the 16 of KVM that a running virtual machine needs"
         }
         ("ioctl", Check::OneOf(..)) => {
-            "TCGETS, TCSETS, TCSETSW, TCSETSF, the same with 2, TIOCGWINSZ"
+            "TCGETS, TCSETS, TCSETSW, TCSETSF, their variants with 2, TIOCGWINSZ"
         }
         ("fcntl", Check::OneOf(..)) => "F_DUPFD_CLOEXEC, F_GETFD, F_GETFL",
         ("madvise", Check::OneOf(..)) => "MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE",
         ("prctl", Check::OneOf(..)) => "PR_SET_NAME",
-        (_, Check::OneOf(..)) => panic!("{name}: what are its arguments?"),
+        (_, Check::OneOf(..)) => panic!("{name}: describe its arguments here"),
         (_, Check::OwnProcess(_)) => "this process",
     };
     format!("| `{name}` | {arguments} | {} |\n", call.why)
