@@ -1,5 +1,4 @@
-//! What every command that starts a guest does: the board from the machine options, then the kernel
-//! into it.
+//! Makes a machine of its configuration: memory and board first, then devices, then the kernel.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -31,8 +30,8 @@ use crate::memory::{self, GuestMemory};
 use crate::network::Network;
 use crate::sandbox::{self, Sandbox};
 
-/// The guest's clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` says
-/// otherwise: the same on every run (2026-01-01 00:00:00 UTC).
+/// The guest's real-time clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` sets
+/// another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are the same.
 const EPOCH: u64 = 1_767_225_600;
 
 /// Seed of [`RandomSource::Fixed`]. The value has no meaning.
@@ -41,7 +40,7 @@ const FIXED_SEED: u64 = 1;
 /// CPUID.1:ECX.TSC_DEADLINE.
 const CPUID_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
 
-/// A machine that is still being put together.
+/// A machine whose devices are being added.
 #[derive(Debug)]
 pub struct Launch {
     model: &'static Model,
@@ -50,7 +49,7 @@ pub struct Launch {
     /// The board.
     pub board: Board,
     alarm: Arc<Alarm>,
-    /// What executes the processors, if it is not the software CPU.
+    /// The KVM virtual machine, if KVM executes the processors.
     vm: Option<Vm>,
     config: MachineConfig,
     rng_seed: RngSeed,
@@ -118,7 +117,7 @@ impl Launch {
         &self.memory
     }
 
-    /// What executes the guest.
+    /// The accelerator.
     pub fn accel(&self) -> Accel {
         match self.vm {
             Some(_) => Accel::Kvm,
@@ -126,7 +125,7 @@ impl Launch {
         }
     }
 
-    /// What may interrupt the run.
+    /// The signals and the time limit that interrupt the run.
     pub fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
@@ -134,7 +133,7 @@ impl Launch {
     /// Shares `directory` as the guest's root, read-only.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The directory cannot be opened.
     pub fn share_root(&mut self, directory: &Path) -> Result<(), Failure> {
         Ok(self
             .board
@@ -144,7 +143,7 @@ impl Launch {
     /// The directories of `--share`.
     ///
     /// # Errors
-    /// One is not there.
+    /// A directory does not exist.
     pub fn shares(&self) -> Result<Vec<SharedDirectory>, Failure> {
         let share = |(
             n,
@@ -168,7 +167,7 @@ impl Launch {
     /// Shares `directories`.
     ///
     /// # Errors
-    /// One cannot be opened, or they are too many.
+    /// A directory cannot be opened, or the board has no room.
     pub fn share(&mut self, directories: &[SharedDirectory]) -> Result<(), Failure> {
         for SharedDirectory {
             tag,
@@ -189,7 +188,7 @@ impl Launch {
     /// Adds the configured disks.
     ///
     /// # Errors
-    /// One cannot be opened, or they are too many.
+    /// A disk cannot be opened, or the board has no room.
     pub fn add_disks(&mut self) -> Result<(), Failure> {
         for (n, DiskConfig { file, writable }) in self.config.disks.iter().enumerate() {
             let disk = Disk::open(file, *writable)
@@ -202,7 +201,7 @@ impl Launch {
     /// Adds the configured networks.
     ///
     /// # Errors
-    /// A TAP device cannot be opened, or they are too many.
+    /// A TAP device cannot be opened, or the board has no room.
     pub(crate) fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
         let connect = |NetworkConfig { tap, address }: &NetworkConfig| {
             let option = format!("--net tap={tap}");
@@ -217,10 +216,10 @@ impl Launch {
         self.config.networks.iter().map(connect).collect()
     }
 
-    /// Adds the configured source of random numbers, which the kernel's seed comes from as well.
+    /// Adds the configured source of random numbers. The kernel's seed comes from the same source.
     ///
     /// # Errors
-    /// There is no room, or the host gives no random numbers.
+    /// The board has no room, or the host provides no random numbers.
     pub fn add_entropy(&mut self) -> Result<(), Failure> {
         let mut source = match (self.config.random, self.accel()) {
             (RandomSource::Host, _) | (RandomSource::Auto, Accel::Kvm) => Source::Host,
@@ -229,7 +228,9 @@ impl Launch {
             }
         };
         if source == Source::Host && source.fill(&mut self.rng_seed) != self.rng_seed.len() {
-            return Err(Failure::Host("this host gives no random numbers".into()));
+            return Err(Failure::Host(
+                "this host provides no random numbers: getrandom(2) fails".into(),
+            ));
         }
         Ok(self.board.add_entropy(source)?)
     }
@@ -280,7 +281,7 @@ impl Launch {
         Ok(machine)
     }
 
-    /// The sandbox that leaves the configured devices what they need.
+    /// The sandbox that allows the system calls of the configured devices.
     fn sandbox(&self) -> Option<Sandbox> {
         let writable = self.config.shares.iter().any(|share| share.writable);
         let files = if writable {
@@ -297,7 +298,7 @@ impl Launch {
     }
 }
 
-/// The KVM virtual machine that executes the processors.
+/// Creates the KVM virtual machine that executes the processors.
 fn virtual_machine(memory: &GuestMemory, processors: u8, bts: Bts) -> Result<Vm, Failure> {
     let kvm = device::open(Path::new(device::DEVICE))?;
     let mut vm = Vm::new(&kvm, memory, processors)?;
@@ -307,7 +308,7 @@ fn virtual_machine(memory: &GuestMemory, processors: u8, bts: Bts) -> Result<Vm,
     Ok(vm)
 }
 
-/// The host's end of the serial console, with its copies.
+/// Creates the host's side of the serial console, with its copies.
 fn console(config: &MachineConfig, echo: bool, alarm: &Arc<Alarm>) -> Result<Console, Failure> {
     let mut copies = Vec::new();
     if echo {

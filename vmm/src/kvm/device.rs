@@ -1,4 +1,4 @@
-//! /dev/kvm: is it there, may it be opened, is it a KVM, and has it what the accelerator needs.
+//! Opens /dev/kvm, and checks that it has the capabilities that the accelerator needs.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -10,13 +10,13 @@ use kvm_ioctls::{Cap, Kvm};
 use std::os::fd::FromRawFd;
 use thiserror::Error;
 
-/// Where the kernel puts it.
+/// The device node of KVM.
 pub const DEVICE: &str = "/dev/kvm";
 
-/// The only version of the interface that there is (Documentation/virt/kvm/api.rst, 4.1).
+/// The only stable version of the API (Documentation/virt/kvm/api.rst, 4.1).
 const API_VERSION: i32 = 12;
 
-/// Capabilities without which there is no accelerator.
+/// The capabilities that the accelerator needs.
 pub const CAPABILITIES: &[(Cap, &str)] = &[
     (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
     (Cap::SetTssAddr, "KVM_CAP_SET_TSS_ADDR"),
@@ -29,61 +29,61 @@ pub const CAPABILITIES: &[(Cap, &str)] = &[
     (Cap::X86MsrFilter, "KVM_CAP_X86_MSR_FILTER"),
 ];
 
-/// Why there is no KVM to be used.
+/// Why the host's KVM cannot be used.
 #[derive(Debug, Error)]
 pub enum NoKvm {
-    /// No such file.
+    /// The device node does not exist, or the module is not loaded.
     #[error(
         "there is no {}: load kvm_intel or kvm_amd (modprobe), enable virtualisation in the firmware, or nested \
          virtualisation if this is a virtual machine", .0.display()
     )]
     Missing(PathBuf),
-    /// The file may not be opened.
+    /// The user has no permission to open the device.
     #[error("{} cannot be opened: permission denied; {advice}", .path.display())]
     Permission {
-        /// Its name.
+        /// Path of the device.
         path: PathBuf,
-        /// What to do.
+        /// How to get permission.
         advice: String,
     },
-    /// It cannot be opened for another reason.
+    /// The device cannot be opened for another reason.
     #[error("{} cannot be opened: {source}", .path.display())]
     Open {
-        /// Its name.
+        /// Path of the device.
         path: PathBuf,
-        /// The reason.
+        /// The host's error.
         source: io::Error,
     },
-    /// Something else.
+    /// The file is not a KVM device.
     #[error("{} is not a KVM: {what}", .path.display())]
     NotKvm {
-        /// Its name.
+        /// Path of the device.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file, or the error of the first ioctl.
         what: String,
     },
-    /// A version that nobody knows.
-    #[error("{}: its interface has version {version}, and {API_VERSION} is needed", .path.display())]
+    /// The API has an unknown version.
+    #[error("{}: the KVM API has version {version}, but vbts needs version {API_VERSION}", .path.display())]
     Version {
-        /// Its name.
+        /// Path of the device.
         path: PathBuf,
-        /// What it says.
+        /// The version of the device.
         version: i32,
     },
-    /// It lacks something.
+    /// KVM lacks capabilities.
     #[error("{}: this KVM lacks {}; a newer kernel (5.10 or later) has it", .path.display(), .missing.join(" and "))]
     Capabilities {
-        /// Its name.
+        /// Path of the device.
         path: PathBuf,
-        /// What it lacks.
+        /// Names of the missing capabilities.
         missing: Vec<&'static str>,
     },
 }
 
-/// Opens the KVM at `path`, which is [`DEVICE`] but in tests.
+/// Opens the KVM device at `path`, which is [`DEVICE`] except in tests.
 ///
 /// # Errors
-/// Why it cannot be used, and what to do.
+/// Why it cannot be used, and how to solve that.
 pub fn open(path: &Path) -> Result<Kvm, NoKvm> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -124,11 +124,11 @@ pub fn open(path: &Path) -> Result<Kvm, NoKvm> {
 }
 
 fn from_file(file: File) -> Kvm {
-    // SAFETY: the descriptor is open, and from here on it is the result's.
+    // SAFETY: the descriptor is open, and the result owns it from here on.
     unsafe { Kvm::from_raw_fd(file.into_raw_fd()) }
 }
 
-/// The names of those of [`CAPABILITIES`] that `has` denies.
+/// The names of the [`CAPABILITIES`] for which `has` returns false.
 fn missing(has: impl Fn(Cap) -> bool) -> Vec<&'static str> {
     CAPABILITIES
         .iter()
@@ -179,13 +179,13 @@ fn advice(mode: u32, gid: u32, group: &str) -> String {
     if gid != 0 && mode & GROUP_READ_WRITE == GROUP_READ_WRITE {
         format!("join its group with 'sudo usermod -aG {group} $USER', and log in again")
     } else {
-        "only root may: a file /etc/udev/rules.d/65-kvm.rules with the line 'KERNEL==\"kvm\", GROUP=\"kvm\", \
-         MODE=\"0660\"' gives it to the group kvm, which 'sudo usermod -aG kvm $USER' joins"
+        "only root may open it; to allow the group kvm, create /etc/udev/rules.d/65-kvm.rules with the line \
+         'KERNEL==\"kvm\", GROUP=\"kvm\", MODE=\"0660\"', and join the group with 'sudo usermod -aG kvm $USER'"
             .into()
     }
 }
 
-/// A group's name, or its number if it has none.
+/// The name of a group, or its number if it has no name.
 fn group_name(gid: u32) -> String {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     groups
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_no_kvm() {
+    fn other_files_are_not_a_kvm() {
         let file = Scratch::new("regular");
         for (path, what) in [
             (file.0.as_path(), "a regular file"),
@@ -252,7 +252,7 @@ mod tests {
         let path = file.0.clone();
         // Root is never denied: this thread takes the file-system identity of another user.
         let message = std::thread::spawn(move || {
-            // SAFETY: it changes the identity of this thread alone.
+            // SAFETY: setfsuid changes the identity of this thread alone.
             unsafe { libc::setfsuid(65534) };
             refusal(&path)
         });

@@ -27,7 +27,7 @@ pub enum NoPassThrough {
     /// No scratch virtual machine could be created or run.
     #[error("the probe cannot run: {0}")]
     Untried(String),
-    /// KVM refuses to set the MSR.
+    /// KVM rejects the value.
     #[error("KVM rejects {value:#x} in {}: {why}", name(*.index))]
     Refused {
         /// The MSR.
@@ -67,13 +67,13 @@ pub trait HostKvm {
     /// KVM's error.
     fn set_msr(&mut self, index: u32, value: u64) -> Result<(), String>;
 
-    /// An MSR of the scratch processor.
+    /// Reads an MSR of the scratch processor.
     ///
     /// # Errors
     /// KVM's error.
     fn msr(&mut self, index: u32) -> Result<u64, String>;
 
-    /// Runs a guest that takes branches. Returns how many records the DS buffer then holds.
+    /// Runs a guest that takes branches. Returns the number of records in the DS buffer after it.
     ///
     /// # Errors
     /// The guest does not reach its HLT.
@@ -135,7 +135,7 @@ impl HostKvm for Scratch {
     fn run_branches(&mut self) -> Result<u64, String> {
         match self.run(None).map_err(|e| e.to_string())? {
             Exit::Halt => Ok(self.read(DS_AREA + 8).saturating_sub(BUFFER) / RECORD),
-            exit => Err(format!("the guest came to {exit}")),
+            exit => Err(format!("{exit} instead of HLT")),
         }
     }
 }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kvm_that_refuses_does_not() {
+    fn a_kvm_that_rejects_a_value_fails() {
         for (index, value) in [(msr::IA32_DEBUGCTL, TR_BTS), (msr::IA32_DS_AREA, DS_AREA)] {
             let mut fake = Fake {
                 refuses: Some(index),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kvm_that_ignores_the_bits_does_not() {
+    fn a_kvm_that_ignores_the_bits_fails() {
         let mut fake = Fake {
             forgets: Some(msr::IA32_DEBUGCTL),
             stores: true,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kvm_that_keeps_the_bits_and_stores_nothing_does_not() {
+    fn a_kvm_that_keeps_the_bits_but_stores_no_branch_fails() {
         assert_eq!(
             probe(&mut Fake::default()),
             Err(NoPassThrough::NothingStored)

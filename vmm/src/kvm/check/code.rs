@@ -1,16 +1,16 @@
-//! What the guests execute, assembled with vbts itself.
+//! The code of the guests, assembled when vbts is compiled.
 
 /// The machine code of a guest.
 pub type Code = fn() -> &'static [u8];
 
-/// Assembles lines of code into a [`Code`]: `code!("mov eax, {value}", "hlt"; value = 5)`. It must
-/// not depend on where it is: it is copied to where the guest runs.
+/// Assembles lines of code into a [`Code`]: `code!("mov eax, {value}", "hlt"; value = 5)`. The code
+/// must be position-independent, because it is copied into the guest's memory.
 macro_rules! code {
     ($($line:expr),+ $(; $($name:ident = $value:expr),+)? $(,)?) => {
         || {
             let (start, end): (*const u8, *const u8);
-            // SAFETY: the lines only go to a section of data, and are not executed here. The two
-            // instructions that stay put the addresses of labels into registers.
+            // SAFETY: the lines go to a data section, and are not executed here. The two
+            // instructions that remain load the addresses of labels into registers.
             unsafe {
                 core::arch::asm!(
                     ".pushsection .rodata.guests, \"a\"",
@@ -33,7 +33,7 @@ macro_rules! code {
     };
 }
 
-/// An instruction that faults; the handler goes on after it.
+/// An instruction that faults. The handler returns to the next instruction.
 macro_rules! fault {
     ($instruction:literal) => {
         concat!(
@@ -44,14 +44,14 @@ macro_rules! fault {
     };
 }
 
-/// An instruction after which there is a trap.
+/// An instruction that traps.
 macro_rules! trap {
     ($instruction:literal) => {
         concat!("lea r14, [rip + 773f]; ", $instruction, "; 773:")
     };
 }
 
-/// The end of a guest at CPL 3: the exception that KVMs get right if they get any.
+/// The end of a guest at CPL 3: #UD, the exception that a KVM most probably handles correctly.
 macro_rules! leave {
     () => {
         "lea r14, [rip + 774f]; 774: ud2"

@@ -1,7 +1,7 @@
 //! The tiny guests and the exits that each must cause.
 //!
-//! Conventions: R14 is where the next exception or interrupt has to come from (the RIP in its
-//! frame), R15 where the handler of a fault returns to.
+//! Conventions: R14 is the address from which the next exception or interrupt must come (the RIP in
+//! its frame). R15 is the address to which the handler of a fault returns.
 
 use super::code::{Code, code, fault, leave, trap};
 use super::scratch::Mode::{self, Compatibility, Kernel, User};
@@ -28,45 +28,44 @@ pub enum Expect {
     Halt,
     /// OUT of a value to a port.
     Out(u16, u64),
-    /// IN from a port, which gives this value.
+    /// IN from a port, which returns this value.
     In(u16, u64),
     /// A write where there is no RAM: address, size, value.
     MmioWrite(u64, usize, u64),
-    /// A read: address, size, and what it gives.
+    /// A read where there is no RAM: address, size, and the value that it returns.
     MmioRead(u64, usize, u64),
     /// WRMSR: index and value.
     Wrmsr(u32, u64),
-    /// WRMSR of an index and value, which the VMM answers with #GP.
+    /// WRMSR: index and value. The VMM refuses it, which raises #GP.
     WrmsrRefused(u32, u64),
-    /// RDMSR, and what it gives.
+    /// RDMSR: index, and the value that it returns.
     Rdmsr(u32, u64),
     /// A write to CR8.
     TaskPriority(u8),
     /// An open interrupt window, in which this vector is injected.
     Window(u8),
-    /// Nothing, until a signal ends KVM_RUN; then this vector is injected.
+    /// No exit until a signal ends KVM_RUN. Then this vector is injected.
     Kicked(u8),
     /// An exception or interrupt: vector, error code, CPL before it.
     Event(u8, Option<u32>, u8),
     /// #PF: error code, CPL before it, and address.
     PageFault(u32, u8, u64),
-    /// SYSCALL or SYSENTER has led to CPL 0. RCX and R11 are to be what the first has left there,
-    /// if `true`.
+    /// The entry point of SYSCALL (`true`) or SYSENTER at CPL 0. SYSCALL has set RCX and R11.
     SystemCall(bool),
-    /// No exit: these bits of a page-table entry.
+    /// No exit: a page-table entry has these bits.
     PageBits(u64, u64),
-    /// No exit: RAX.
+    /// No exit: RAX has this value.
     Rax(u64),
 }
 
-/// A row of the check.
+/// A tiny guest.
 #[derive(Debug)]
 pub struct Guest {
     /// The behaviour that it checks.
     pub name: &'static str,
-    /// In which mode it starts.
+    /// The mode in which it starts.
     pub mode: Mode,
-    /// What happens before.
+    /// What happens before its first instruction.
     pub before: Before,
     /// Its code.
     pub code: Code,
@@ -96,7 +95,7 @@ const IRQ: u8 = 0x41;
 /// The exit that `leave!` causes.
 const LEFT: Expect = Expect::Event(UD, None, 3);
 
-/// Exceptions that are the same at each CPL, and then `$end`.
+/// Exceptions that are possible at each CPL, and then `$end`.
 macro_rules! exceptions {
     ($end:expr) => {
         code!(
@@ -113,7 +112,7 @@ macro_rules! exceptions {
     };
 }
 
-/// The guests, simplest first: the first failure is the one to look at.
+/// The guests, simplest first: the first failure is the most useful one.
 pub const GUESTS: &[Guest] = &[
     Guest {
         name: "64-bit mode at CPL 0, memory and HLT",
@@ -310,7 +309,7 @@ pub const GUESTS: &[Guest] = &[
         ],
     },
     Guest {
-        name: "CPL 3 cannot do what only CPL 0 can",
+        name: "CPL 3 cannot execute privileged instructions",
         mode: User,
         before: Before::Nothing,
         code: code!(
@@ -336,7 +335,7 @@ pub const GUESTS: &[Guest] = &[
         ],
     },
     Guest {
-        name: "a jump to a page that is not there",
+        name: "a jump to a page that is not present",
         mode: User,
         before: Before::Nothing,
         code: code!(
@@ -348,7 +347,7 @@ pub const GUESTS: &[Guest] = &[
             leave!();
             absent = ABSENT
         ),
-        // IA32_EFER.NXE is set: the fault tells that it was a fetch.
+        // With IA32_EFER.NXE set, the error code tells that it was an instruction fetch.
         expect: &[Expect::PageFault(USER | FETCH, 3, ABSENT), LEFT],
     },
     Guest {
@@ -369,7 +368,7 @@ pub const GUESTS: &[Guest] = &[
         name: "INT from compatibility mode reaches CPL 0, and IRET returns",
         mode: Compatibility,
         before: Before::Nothing,
-        // Its code cannot set R14. That the second one happens shows where the first returned to.
+        // Code in this mode cannot set R14. The second INT shows that the first one has returned.
         code: code!("int {gate}", "int {gate}"; gate = GATE),
         expect: &[Expect::Event(GATE, None, 3), Expect::Event(GATE, None, 3)],
     },
@@ -392,7 +391,7 @@ pub const GUESTS: &[Guest] = &[
         expect: &[Expect::Event(IRQ, None, 3), LEFT],
     },
     Guest {
-        name: "a signal ends a loop at CPL 3, and an interrupt comes there",
+        name: "a signal ends a loop at CPL 3, and an interrupt is injected there",
         mode: User,
         before: Before::Nothing,
         code: code!("lea r14, [rip + 775f]", "775:", "jmp 775b"),

@@ -1,19 +1,19 @@
-//! Instructions that a kernel or a program uses and that some KVMs cannot run: those that interpret
-//! CPL 0, above all.
+//! Instructions that kernels and programs use and that some KVMs cannot execute, in particular KVMs
+//! that interpret code at CPL 0.
 
 use super::code::{Code, code};
 use super::tables::{KERNEL_DATA, USER_DATA};
 
-/// An instruction, or a few: R8 is the address of data, and RAX is to be a value afterwards.
+/// One or a few instructions. R8 is the address of data, and RAX has the result.
 #[derive(Debug)]
 pub struct Row {
     /// Their mnemonics.
     pub name: &'static str,
     /// The code.
     pub code: Code,
-    /// RAX afterwards.
+    /// The expected value of RAX.
     pub result: u64,
-    /// They are for CPL 0 only.
+    /// The instructions are allowed at CPL 0 only.
     pub privileged: bool,
 }
 
@@ -35,7 +35,7 @@ const fn privileged(name: &'static str, result: u64, code: Code) -> Row {
     }
 }
 
-/// Where R8 points: at CPL 0, and at CPL 3.
+/// The value of R8 at CPL 0 and at CPL 3.
 pub const DATA: [u64; 2] = [KERNEL_DATA + 0x100, USER_DATA + 0x100];
 
 /// The instructions.

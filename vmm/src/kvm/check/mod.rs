@@ -6,12 +6,12 @@
 //! ways that are hard to find. So the tiny guests run before a real guest does, and each failed
 //! check names what is wrong.
 //!
-//! | module | what it is |
+//! | module | subject |
 //! |---|---|
 //! | [`guests`], [`instructions`] | the guests, as tables |
-//! | [`scratch`], [`tables`] | the machine that they run on, and what is in its memory |
-//! | [`watchdog`] | interrupts a guest that does not end |
-//! | [`speed`] | measurements that no check depends on: speed and single-step |
+//! | [`scratch`], [`tables`] | the machine that runs them, and its memory |
+//! | [`watchdog`] | interruption of a guest that does not end |
+//! | [`speed`] | measurements that no check depends on: speed and single-stepping |
 
 pub mod code;
 pub mod guests;
@@ -53,7 +53,7 @@ pub struct Report {
     pub cpl0: Option<speed::Speed>,
     /// Speed at CPL 3.
     pub cpl3: Option<speed::Speed>,
-    /// KVM_GUESTDBG_SINGLESTEP at CPL 0 and at CPL 3, or why not. Nothing depends on it.
+    /// Whether KVM_GUESTDBG_SINGLESTEP works at CPL 0 and at CPL 3. Nothing depends on it.
     pub single_step: Option<[Result<(), String>; 2]>,
 }
 
@@ -71,8 +71,8 @@ impl Report {
     }
 }
 
-/// Checks `kvm`, which has the capabilities that [`super::device`] asks for. Takes some
-/// milliseconds; no more than a second if a guest does not come back.
+/// Checks `kvm`, which has the capabilities that [`super::device`] needs. It takes some milliseconds,
+/// and at most a second if a guest does not end.
 pub fn run(kvm: &Kvm) -> Report {
     let mut report = Report::default();
     let mut scratch = match Scratch::new(kvm, true) {
@@ -87,9 +87,9 @@ pub fn run(kvm: &Kvm) -> Report {
     };
     for guest in GUESTS {
         let outcome = run_guest(&mut scratch, guest).or_else(|wrong| match wrong {
-            // A single failure can come from the machine below the host: QEMU's SVM loses the
-            // interrupt shadow of STI if a host interrupt arrives in it. A wrong KVM fails each
-            // time.
+            // A single failure can be caused by the machine below the host: QEMU's SVM loses the
+            // interrupt shadow of STI if a host interrupt arrives in it. An incorrect KVM fails
+            // every time.
             Wrong::Outcome(why) => {
                 tracing::debug!(check = guest.name, why, "the check failed, trying again");
                 run_guest(&mut scratch, guest)
@@ -116,7 +116,7 @@ pub fn run(kvm: &Kvm) -> Report {
     let outcome = keeps_tsc_offset(&mut scratch);
     if !note(
         &mut report,
-        "a time-stamp counter that goes with the host's",
+        "the time-stamp counter keeps its offset from the host's",
         outcome,
     ) {
         return report;
@@ -176,7 +176,7 @@ fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
     match offset.wrapping_sub(OFFSET) as i64 {
         0 => Ok(()),
         moved => Err(Wrong::Outcome(format!(
-            "KVM has moved it by {moved}: the host's kernel marks its time-stamp counter as unstable"
+            "KVM has changed it by {moved}: the host's kernel marks its time-stamp counter as unstable"
         ))),
     }
 }
@@ -201,7 +201,7 @@ pub fn run_guest(scratch: &mut Scratch, guest: &Guest) -> Result<(), Wrong> {
         .try_for_each(|expect| meet(scratch, guest, expect))
 }
 
-/// Runs to the next exit, which has to be as expected.
+/// Runs to the next exit, and compares it with `expect`.
 fn meet(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), Wrong> {
     let (wanted, answer) = match *expect {
         Expect::PageBits(address, bits) => {
@@ -251,7 +251,7 @@ fn meet(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), Wro
     }
 }
 
-/// Another exit than the one that was wanted, and where.
+/// Describes an unexpected exit, with its place.
 fn other(scratch: &Scratch, wanted: &Exit, exit: &Exit) -> Wrong {
     let mut why = format!("{exit} instead of {wanted}");
     if let (Ok(regs), Ok(sregs)) = (scratch.regs(), scratch.sregs_now()) {
@@ -293,8 +293,8 @@ fn same(what: &str, is: u64, should: u64) -> Result<(), Wrong> {
     }
 }
 
-/// The processor is at CPL 0 in a handler, with the frame of an event from `cpl` on the stack (SDM
-/// Vol. 3A 6.14.2).
+/// Checks that the processor is at CPL 0 in a handler, with the frame of an event at `cpl` on the
+/// stack (SDM Vol. 3A 6.14.2).
 fn frame(scratch: &Scratch, guest: &Guest, cpl: u8, error: Option<u32>) -> Result<(), Wrong> {
     let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
     same(
@@ -325,7 +325,7 @@ fn frame(scratch: &Scratch, guest: &Guest, cpl: u8, error: Option<u32>) -> Resul
     same("SS in the frame", scratch.read(at + 32), ss.into())
 }
 
-/// The processor is at CPL 0, where SYSCALL or SYSENTER leads (SDM Vol. 2B, both).
+/// Checks that the processor is at CPL 0 at the entry point of SYSCALL or SYSENTER (SDM Vol. 2B).
 fn system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<(), Wrong> {
     let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
     same("CPL after the system call", sregs.ss.dpl.into(), 0)?;
@@ -353,7 +353,7 @@ fn system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<(), Wr
     }
 }
 
-/// A row of instructions, at the CPL of `mode`.
+/// Runs a row of instructions at the CPL of `mode`.
 fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), Wrong> {
     let data = if mode == Mode::Kernel {
         DATA[0]
@@ -365,7 +365,7 @@ fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), 
     let mut end = mode.place().0 + code.len() as u64;
     code.extend(last);
     if wanted == Exit::Halt {
-        // A trap's RIP is behind the instruction, a fault's is at it.
+        // RIP is after HLT, but at UD2, which faults.
         end += last.len() as u64;
     }
     scratch.start(mode, &code)?;

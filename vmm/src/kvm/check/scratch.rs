@@ -32,7 +32,7 @@ const BUSY: Duration = Duration::from_millis(50);
 /// Time limit of a guest that did not get that processor time because the host is busy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// In which mode a guest starts.
+/// The mode in which a guest starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// 64-bit mode at CPL 0, interrupts off.
@@ -44,7 +44,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Where code lies, the top of the stack, CS and SS.
+    /// Address of the code, top of the stack, CS and SS.
     pub fn place(self) -> (u64, u64, u16, u16) {
         use selector::{KERNEL_CS, KERNEL_SS, USER_CS, USER_CS_32, USER_SS};
         match self {
@@ -62,8 +62,7 @@ impl Mode {
         }
     }
 
-    /// An instruction with which code comes to its end, and what that leads to: HLT, or UD2 where
-    /// HLT is not allowed.
+    /// The instruction that ends a guest, and its exit: HLT at CPL 0, UD2 at CPL 3.
     pub fn end(self) -> (&'static [u8], Exit) {
         match self {
             Self::Kernel => (&[0xF4], Exit::Halt),
@@ -79,15 +78,15 @@ pub enum Exit {
     Halt,
     /// The handler of this vector was entered.
     Event(u8),
-    /// SYSCALL or SYSENTER has led to where it should.
+    /// SYSCALL or SYSENTER has reached its entry point.
     SystemCall,
-    /// OUT to another port, and the value.
+    /// OUT to another port: port and value.
     Out(u16, u64),
     /// IN from a port.
     In(u16),
-    /// A write of so many bytes where there is no RAM: address, size, value.
+    /// A write where there is no RAM: address, size in bytes, value.
     MmioWrite(u64, usize, u64),
-    /// A read: address, size.
+    /// A read where there is no RAM: address, size in bytes.
     MmioRead(u64, usize),
     /// WRMSR: index and value.
     Wrmsr(u32, u64),
@@ -105,7 +104,7 @@ pub enum Exit {
     NoEmulation,
     /// The time limit was reached.
     Stuck,
-    /// Another.
+    /// Another exit.
     Other(String),
 }
 
@@ -128,7 +127,7 @@ impl fmt::Display for Exit {
             Self::TaskPriority(tpr) => write!(f, "a write of {tpr} to CR8"),
             Self::Shutdown => f.write_str("a triple fault"),
             Self::NoEmulation => f.write_str("KVM's \"emulation failure\""),
-            Self::Stuck => write!(f, "nothing at all for {} ms", LIMIT.as_millis()),
+            Self::Stuck => write!(f, "no exit within {} ms", LIMIT.as_millis()),
             Self::Other(what) => f.write_str(what),
         }
     }
@@ -141,20 +140,20 @@ pub struct Scratch {
     _vm: VmFd,
     memory: GuestMemory,
     watchdog: Watchdog,
-    /// When the guest's time is over, if this thread's processor time is then what `enough` says.
+    /// When the guest's time is over, if this thread has used `busy_limit` of processor time by then.
     deadline: Instant,
-    enough: Duration,
-    /// When it is over in any case.
+    busy_limit: Duration,
+    /// When the guest's time is over in any case.
     patience: Instant,
     /// The special registers as KVM initialises them.
     reset: kvm_sregs,
 }
 
 impl Scratch {
-    /// A machine in which accesses to IA32_DEBUGCTL and IA32_DS_AREA exit, if `filter`.
+    /// Creates a machine. If `filter`, accesses to IA32_DEBUGCTL and IA32_DS_AREA exit.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM rejects a setting.
     pub fn new(kvm: &Kvm, filter: bool) -> Result<Self, KvmError> {
         let host = |what, source| KvmError { what, source };
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), RAM as usize)])
@@ -164,7 +163,7 @@ impl Scratch {
             filter_msrs(&vm)?;
         }
         let vcpu = vm.create_vcpu(0).named("KVM_CREATE_VCPU")?;
-        // The filter of real guests.
+        // The CPUID of a real guest.
         let leaves = vbts_cpu::model(vbts_cpu::MODELS[0]).map_or(&[][..], |m| m.leaves);
         vcpu.set_cpuid2(&cpuid(leaves.iter().copied())?)
             .named("KVM_SET_CPUID2")?;
@@ -176,7 +175,7 @@ impl Scratch {
             memory,
             watchdog,
             deadline: Instant::now(),
-            enough: Duration::ZERO,
+            busy_limit: Duration::ZERO,
             patience: Instant::now(),
             reset,
         };
@@ -191,11 +190,11 @@ impl Scratch {
         &self.vcpu
     }
 
-    /// Puts the machine into its first state, with `code` to run next in `mode`. Its time starts
-    /// now.
+    /// Puts the machine into its initial state, with `code` to run next in `mode`. The guest's time
+    /// starts now.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM rejects the state.
     pub fn start(&mut self, mode: Mode, code: &[u8]) -> Result<(), KvmError> {
         // Events that the last guest left pending must not reach this one.
         self.watchdog.set(None);
@@ -212,7 +211,7 @@ impl Scratch {
             rip: place,
             rsp: stack,
             rflags: mode.flags(),
-            // Where a guest starts is where an interrupt before its first instruction comes from.
+            // An interrupt before the first instruction comes from there.
             r14: place,
             ..Default::default()
         };
@@ -221,12 +220,12 @@ impl Scratch {
         Ok(())
     }
 
-    /// The guest has [`LIMIT`] from now; then comes [`Exit::Stuck`].
+    /// Gives the guest [`LIMIT`] from now. After it, [`Self::run`] returns [`Exit::Stuck`].
     pub fn resume(&mut self) {
         self.set_limit(LIMIT, BUSY);
     }
 
-    /// The guest is interrupted after this time from now, which also is [`Exit::Stuck`].
+    /// Interrupts the guest after `time` from now: [`Self::run`] then returns [`Exit::Stuck`].
     pub fn interrupt_after(&mut self, time: Duration) {
         self.set_limit(time, Duration::ZERO);
     }
@@ -235,17 +234,17 @@ impl Scratch {
         let now = Instant::now();
         self.deadline = now + limit;
         self.patience = now + PATIENCE;
-        self.enough = busy_time() + busy;
+        self.busy_limit = busy_time() + busy;
         self.watchdog.set(Some(self.deadline));
     }
 
-    /// Whether the guest has had its time.
+    /// Whether the guest's time is over.
     fn is_over(&self) -> bool {
         let now = Instant::now();
-        now >= self.deadline && (busy_time() >= self.enough || now >= self.patience)
+        now >= self.deadline && (busy_time() >= self.busy_limit || now >= self.patience)
     }
 
-    /// Everything of the processor but its general registers.
+    /// Sets the processor's state except its general registers.
     fn set_state(&mut self, cs: u16, ss: u16) -> Result<(), KvmError> {
         self.vcpu
             .set_sregs(&self.sregs(cs, ss))
@@ -308,8 +307,8 @@ impl Scratch {
         sregs
     }
 
-    /// Runs until the next exit; a read is answered with `answer`, an access to an MSR is refused
-    /// if that is none.
+    /// Runs until the next exit. A read returns `answer`. Without an answer, an access to an MSR is
+    /// refused.
     ///
     /// # Errors
     /// KVM_RUN failed.
@@ -363,15 +362,15 @@ impl Scratch {
         }
     }
 
-    /// Asks for [`Exit::Window`] as soon as an interrupt can be injected, or no more.
+    /// Requests [`Exit::Window`] as soon as an interrupt can be injected, or cancels the request.
     pub fn request_window(&mut self, wanted: bool) {
         self.vcpu.get_kvm_run().request_interrupt_window = wanted.into();
     }
 
-    /// General registers.
+    /// The general registers.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM fails.
     pub fn regs(&self) -> Result<kvm_regs, KvmError> {
         self.vcpu.get_regs().named("KVM_GET_REGS")
     }
@@ -379,20 +378,20 @@ impl Scratch {
     /// Sets the general registers.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM rejects a value.
     pub fn set_regs(&self, regs: &kvm_regs) -> Result<(), KvmError> {
         self.vcpu.set_regs(regs).named("KVM_SET_REGS")
     }
 
-    /// CS and SS selectors, and CR2.
+    /// The segment and control registers.
     ///
     /// # Errors
-    /// KVM refuses.
+    /// KVM fails.
     pub fn sregs_now(&self) -> Result<kvm_sregs, KvmError> {
         self.vcpu.get_sregs().named("KVM_GET_SREGS")
     }
 
-    /// Eight bytes of memory; zero outside.
+    /// Reads eight bytes of memory. Outside RAM it returns zero.
     pub fn read(&self, address: u64) -> u64 {
         self.memory
             .read_obj(GuestAddress(address))
@@ -402,7 +401,7 @@ impl Scratch {
     /// Writes eight bytes of memory.
     ///
     /// # Errors
-    /// There is none.
+    /// The address is outside RAM.
     pub fn write(&self, address: u64, value: u64) -> Result<(), KvmError> {
         self.write_memory(address, &value.to_le_bytes())
     }
@@ -422,13 +421,13 @@ impl Scratch {
     }
 }
 
-/// Processor time that this thread has had, in a guest or not.
+/// Processor time that this thread has used, in guests and outside.
 fn busy_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: it writes a timespec.
+    // SAFETY: clock_gettime writes a timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -1,5 +1,4 @@
-//! What is in the memory of the scratch machine: page tables, descriptor tables, and a handler for
-//! each vector.
+//! The memory of the scratch machine: page tables, descriptor tables, and a handler for each vector.
 //!
 //! Linear addresses equal physical ones, except for the local APIC's page, one page without RAM, and
 //! one page that is not mapped.
@@ -15,7 +14,7 @@ const PT: u64 = 0x4000;
 pub(super) const GDT: u64 = 0x5000;
 pub(super) const IDT: u64 = 0x6000;
 pub(super) const TSS: u64 = 0x7000;
-/// Handler *n* is [`HANDLER_SIZE`] * *n* higher.
+/// Address of handler 0. Handler *n* is [`HANDLER_SIZE`] * *n* bytes higher.
 const HANDLERS: u64 = 0x8000;
 const HANDLER_SIZE: u64 = 32;
 /// Vectors that have a handler.
@@ -30,26 +29,26 @@ pub const KERNEL_STACK: u64 = 0xC000;
 pub const USER_CODE: u64 = 0x1_0000;
 /// Top of the stack at CPL 3.
 pub const USER_STACK: u64 = 0x1_2000;
-/// Data that CPL 3 can reach.
+/// Data that is accessible at CPL 3.
 pub const USER_DATA: u64 = 0x1_3000;
-/// Data that it cannot.
+/// Data that is accessible at CPL 0 only.
 pub const KERNEL_DATA: u64 = 0xD000;
-/// A page that one guest reads, and one that it writes; no other guest touches them.
+/// A page that one guest reads, and a page that it writes. No other guest accesses them.
 pub const FRESH: [u64; 2] = [0xE000, 0xF000];
 /// A page that is not present.
 pub const ABSENT: u64 = 0x2_0000;
-/// A page that is mapped to itself, where there is no RAM.
+/// A page without RAM, mapped to its own address.
 pub const DEVICE: u64 = 0x5_0000;
 /// A page that is mapped to the local APIC's registers, and their physical address.
 pub const LOCAL_APIC: (u64, u64) = (0x5_1000, 0xFEE0_0000);
 
-/// Handlers write their vector's number to the port of that number; SYSCALL and SYSENTER lead to a
-/// write to this one.
+/// The port to which the entry point of SYSCALL and SYSENTER writes. A handler writes its vector to
+/// the port of the same number.
 pub(super) const SYSTEM_CALL_PORT: u16 = 0x90;
-/// This vector can be called from CPL 3, as can those of INT3 and INTO.
+/// A vector that CPL 3 may call with INT, as it may those of INT3 and INTO.
 pub const GATE: u8 = 0x70;
 
-/// Selectors, in the order that SYSCALL, SYSRET, SYSENTER and SYSEXIT want.
+/// Selectors, in the order that SYSCALL, SYSRET, SYSENTER and SYSEXIT require.
 pub mod selector {
     #![allow(missing_docs)]
     pub const KERNEL_CS: u16 = 0x10;
@@ -95,7 +94,7 @@ pub(super) fn event_name(vector: u8) -> String {
     }
 }
 
-/// A segment register from its descriptor (SDM Vol. 3A 3.4.5); all bases are zero.
+/// Makes a segment register of its descriptor (SDM Vol. 3A 3.4.5). All bases are zero.
 pub(super) fn segment(selector: u16, descriptor: u64) -> kvm_segment {
     let bits = |shift: u32, mask: u64| (descriptor >> shift & mask) as u8;
     let granular = bits(55, 1) != 0;
@@ -120,12 +119,12 @@ pub(super) fn segment(selector: u16, descriptor: u64) -> kvm_segment {
     }
 }
 
-/// Where the page-table entry of a linear address is.
+/// The physical address of the page-table entry of a linear address.
 pub(super) fn page_entry_address(address: u64) -> u64 {
     PT + (address >> 12) * 8
 }
 
-/// The tables and handlers: where, and what.
+/// The tables and handlers, each with its address.
 pub(super) fn image() -> Vec<(u64, Vec<u8>)> {
     let table = |entries: &[u64]| entries.iter().flat_map(|e| e.to_le_bytes()).collect();
     let mut pages = Vec::with_capacity(512);
@@ -174,8 +173,8 @@ pub(super) fn image() -> Vec<(u64, Vec<u8>)> {
     ]
 }
 
-/// `out vector, al`, then back: after a fault to where R15 says, else to where it came from. After
-/// #DB without breakpoints.
+/// The handler of `vector`: `out vector, al`, then IRET. After a fault it returns to the address in
+/// R15, otherwise to the interrupted instruction. The handler of #DB disables breakpoints.
 fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
     let mut code = vec![0xE6, vector];
     if has_error_code(vector) {
@@ -204,7 +203,7 @@ fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
     padded
 }
 
-/// Whether a vector is that of an exception with an error code (SDM Vol. 3A table 6-1).
+/// Whether `vector` is an exception with an error code (SDM Vol. 3A table 6-1).
 pub fn has_error_code(vector: u8) -> bool {
     matches!(vector, 8 | 10..=14 | 17)
 }

@@ -16,7 +16,7 @@ fn every_guest_fits_its_page() {
 }
 
 #[test]
-fn a_guest_is_what_the_assembler_makes_of_it() {
+fn code_is_assembled_as_written() {
     let code: Code = code!("mov eax, {value}", trap!("int3"); value = 0x1234);
     // mov eax, 0x1234; lea r14, [rip + 1]; int3
     let bytes = [0xB8, 0x34, 0x12, 0, 0, 0x4C, 0x8D, 0x35, 1, 0, 0, 0, 0xCC];
@@ -24,7 +24,7 @@ fn a_guest_is_what_the_assembler_makes_of_it() {
 }
 
 #[test]
-fn every_check_has_a_name_of_its_own() {
+fn every_check_has_its_own_name() {
     let names: BTreeSet<_> = GUESTS.iter().map(|g| g.name).collect();
     assert_eq!(names.len(), GUESTS.len());
     let names: BTreeSet<_> = ROWS.iter().map(|r| r.name).collect();
@@ -32,9 +32,9 @@ fn every_check_has_a_name_of_its_own() {
 }
 
 #[test]
-fn the_first_failure_is_the_one_that_is_told() {
+fn the_first_failure_is_reported() {
     let mut report = Report::default();
-    assert!(!report.passed(), "nothing has been checked");
+    assert!(!report.passed(), "a report without checks has not passed");
     assert!(note(&mut report, "first", Ok(())));
     assert!(report.passed());
     assert!(note(

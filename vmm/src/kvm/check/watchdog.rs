@@ -1,4 +1,4 @@
-//! No guest of the check runs for ever: a thread that interrupts KVM_RUN when the time is up.
+//! A thread that interrupts KVM_RUN when a guest of the checks does not end in time.
 
 use std::io;
 use std::marker::PhantomData;
@@ -13,26 +13,26 @@ fn signal() -> i32 {
     libc::SIGRTMIN()
 }
 
-/// Sends the thread that made it a signal while a deadline is over.
+/// Sends signals to the thread that created it while a deadline is over.
 #[derive(Debug)]
 pub struct Watchdog {
     handler: SigId,
-    /// A deadline, or none.
+    /// Sends the deadline, or `None`.
     deadlines: Option<Sender<Option<Instant>>>,
     thread: Option<JoinHandle<()>>,
-    /// It stays with its thread, which so cannot end before it.
+    /// The watchdog stays with the thread that created it, so that it ends before the thread does.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Watchdog {
-    /// For the calling thread, which has to drop it.
+    /// Creates a watchdog for the calling thread.
     ///
     /// # Errors
-    /// The host refuses a thread or a signal handler.
+    /// The host cannot start a thread or install a signal handler.
     pub fn new() -> io::Result<Self> {
         // SAFETY: a handler that does nothing is async-signal-safe.
         let handler = unsafe { signal_hook::low_level::register(signal(), || {}) }?;
-        // SAFETY: it has no preconditions.
+        // SAFETY: pthread_self has no preconditions.
         let watched = unsafe { libc::pthread_self() };
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new()
@@ -46,17 +46,17 @@ impl Watchdog {
         })
     }
 
-    /// Signals are sent from `deadline` on, or no more.
+    /// Sends signals from `deadline` on, or none.
     pub fn set(&self, deadline: Option<Instant>) {
         if let Some(deadlines) = &self.deadlines {
-            // The thread is there as long as the sender is.
+            // The thread lives as long as the sender.
             let _ = deadlines.send(deadline);
         }
     }
 }
 
 fn watch(watched: libc::pthread_t, deadlines: &Receiver<Option<Instant>>) {
-    // A signal that comes just before KVM_RUN is in vain: there is another one a little later.
+    // A signal that arrives just before KVM_RUN has no effect, so another one follows.
     const AGAIN: Duration = Duration::from_millis(1);
     let mut deadline = None;
     loop {
@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_interrupted_when_the_time_is_up() {
+    fn a_wait_is_interrupted_at_the_deadline() {
         let watchdog = Watchdog::new().unwrap();
         let long = libc::timespec {
             tv_sec: 60,
             tv_nsec: 0,
         };
         watchdog.set(Some(Instant::now() + Duration::from_millis(2)));
-        // SAFETY: the request is a timespec, and no remainder is asked for.
+        // SAFETY: the request is a timespec, and the pointer for the remainder may be null.
         let slept = unsafe { libc::nanosleep(&raw const long, std::ptr::null_mut()) };
         assert_eq!(slept, -1);
         assert_eq!(
