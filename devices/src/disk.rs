@@ -202,30 +202,24 @@ pub(crate) mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::fs::MetadataExt;
-    use std::path::PathBuf;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use tempfile::NamedTempFile;
 
-    /// A file that goes when it is dropped.
-    pub(crate) struct TemporaryFile(pub PathBuf);
+    /// A temporary file.
+    pub(crate) struct TemporaryFile(NamedTempFile);
 
     impl TemporaryFile {
         pub(crate) fn new(contents: &[u8]) -> Self {
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let n = COUNT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("vbts-disk-{}-{n}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            File::create(&path).unwrap().write_all(contents).unwrap();
-            Self(path)
+            let mut file = NamedTempFile::new().unwrap();
+            file.write_all(contents).unwrap();
+            Self(file)
+        }
+
+        pub(crate) fn path(&self) -> &Path {
+            self.0.path()
         }
 
         pub(crate) fn contents(&self) -> Vec<u8> {
-            std::fs::read(&self.0).unwrap()
-        }
-    }
-
-    impl Drop for TemporaryFile {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
+            std::fs::read(self.path()).unwrap()
         }
     }
 
@@ -240,27 +234,27 @@ pub(crate) mod tests {
         assert!(error(Path::new("/nonexistent"), false).contains("No such file"));
         for size in [0, 511, 513] {
             let file = TemporaryFile::new(&vec![0; size]);
-            assert!(error(&file.0, true).contains(&format!("size of {size} bytes")));
+            assert!(error(file.path(), true).contains(&format!("size of {size} bytes")));
         }
     }
 
     #[test]
     fn a_disk_that_is_written_has_one_user() {
         let file = TemporaryFile::new(&[0; 512]);
-        let writer = Disk::open(&file.0, true).unwrap();
+        let writer = Disk::open(file.path(), true).unwrap();
         for writable in [false, true] {
-            assert!(error(&file.0, writable).contains("is using it"));
+            assert!(error(file.path(), writable).contains("is using it"));
         }
         drop(writer);
-        let _reader = Disk::open(&file.0, false).unwrap();
-        Disk::open(&file.0, false).unwrap();
-        assert!(error(&file.0, true).contains("is using it"));
+        let _reader = Disk::open(file.path(), false).unwrap();
+        Disk::open(file.path(), false).unwrap();
+        assert!(error(file.path(), true).contains("is using it"));
     }
 
     #[test]
     fn nothing_reaches_outside() {
         let file = TemporaryFile::new(&[7; 1024]);
-        let disk = Disk::open(&file.0, true).unwrap();
+        let disk = Disk::open(file.path(), true).unwrap();
         assert_eq!(disk.locate(1, 512), Some(512));
         assert_eq!(disk.locate(2, 0), Some(1024));
         for (sector, len) in [
@@ -285,7 +279,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_read_only_stays_so() {
         let file = TemporaryFile::new(&[7; 512]);
-        let disk = Disk::open(&file.0, false).unwrap();
+        let disk = Disk::open(file.path(), false).unwrap();
         assert!(disk.write(0, &[1]).is_err());
         assert!(disk.discard(0, 512).is_err());
         assert!(disk.write_zeros(0, 512, true).is_err());
@@ -297,7 +291,7 @@ pub(crate) mod tests {
     fn zeros_are_zeros_and_discarded_space_goes_back() {
         const SIZE: usize = 1 << 20;
         let file = TemporaryFile::new(&vec![7; SIZE]);
-        let disk = Disk::open(&file.0, true).unwrap();
+        let disk = Disk::open(file.path(), true).unwrap();
         disk.write_zeros(512, 512, false).unwrap();
         disk.write_zeros(2048, 1 << 19, true).unwrap();
         let contents = file.contents();
@@ -314,7 +308,7 @@ pub(crate) mod tests {
                 "{range:?}"
             );
         }
-        let blocks = || std::fs::metadata(&file.0).unwrap().blocks();
+        let blocks = || std::fs::metadata(file.path()).unwrap().blocks();
         let before = blocks();
         disk.discard(0, SIZE as u64).unwrap();
         // Some file systems cannot; those that can do.

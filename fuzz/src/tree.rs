@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is in the file outside the shares: 8 random bytes, again and again.
 static CANARY: LazyLock<Canary> = LazyLock::new(Canary::new);
@@ -41,19 +40,15 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes it, below the temporary directory of the host; it stays there, `ci/fuzz` gives each
-    /// run its own.
+    /// Creates it in the temporary directory of the host. It is not removed: `ci/fuzz` gives each run
+    /// a temporary directory of its own.
     ///
     /// # Panics
     /// The host's temporary directory cannot be written.
     pub fn new() -> Self {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH);
-        let name = format!(
-            "vbts-fuzz-{}-{}",
-            std::process::id(),
-            time.map_or(0, |t| t.as_nanos())
-        );
-        let top = std::env::temp_dir().join(name);
+        let top = tempfile::tempdir()
+            .expect("the temporary directory can be written")
+            .keep();
         let share = top.join("share");
         let make = || -> std::io::Result<()> {
             fs::create_dir_all(share.join("d/e"))?;

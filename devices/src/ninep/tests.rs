@@ -1,39 +1,16 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 use super::read::open;
 use super::wire::Qid;
 use super::write::{AT_REMOVEDIR, setattr};
 use super::*;
 
-/// A directory that is removed again.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "vbts-9p-{}-{}",
-            process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str, data: &[u8]) {
-        std::fs::write(self.0.join(name), data).unwrap();
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Writes a file into a temporary directory.
+fn write_file(directory: &TempDir, name: &str, data: &[u8]) {
+    std::fs::write(directory.path().join(name), data).unwrap();
 }
 
 /// Builds the body of a message.
@@ -157,8 +134,8 @@ impl Client {
 
 #[test]
 fn the_version_decides_the_message_size() {
-    let dir = TempDir::new();
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     for (asked, answer) in [(4096, 4096), (u32::MAX, MAX_MSIZE)] {
         let reply = c.ok(t::VERSION, b().u32(asked).s("9P2000.L"));
         assert_eq!(reply[..4], u32::to_le_bytes(answer));
@@ -178,11 +155,11 @@ fn the_version_decides_the_message_size() {
 
 #[test]
 fn files_are_found_and_read() {
-    let dir = TempDir::new();
-    std::fs::create_dir_all(dir.0.join("a/b")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
     let data: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
-    dir.file("a/b/file", &data);
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    write_file(&dir, "a/b/file", &data);
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     assert_eq!(c.walk(ROOT, 1, &[b"a", b"b", b"file"]), Ok(3));
     assert_eq!(c.read(1, 0, 10), Err(Errno::BADF), "not open");
     c.open(1, 0).unwrap();
@@ -201,9 +178,9 @@ fn files_are_found_and_read() {
 
 #[test]
 fn a_walk_stops_where_the_path_does() {
-    let dir = TempDir::new();
-    std::fs::create_dir(dir.0.join("a")).unwrap();
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("a")).unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     assert_eq!(c.walk(ROOT, 1, &[b"none"]), Err(Errno::NOENT));
     assert_eq!(c.walk(ROOT, 1, &[b"a", b"none"]), Ok(1));
     assert_eq!(c.open(1, 0), Err(Errno::BADF), "no fid from half a walk");
@@ -215,20 +192,20 @@ fn a_walk_stops_where_the_path_does() {
 
 #[test]
 fn nothing_leads_out_of_the_tree() {
-    let outside = TempDir::new();
-    outside.file("secret", b"secret");
-    let dir = TempDir::new();
-    std::fs::create_dir(dir.0.join("sub")).unwrap();
-    symlink(&outside.0, dir.0.join("directory")).unwrap();
-    symlink(outside.0.join("secret"), dir.0.join("file")).unwrap();
-    symlink("..", dir.0.join("sub/up")).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    write_file(&outside, "secret", b"secret");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    symlink(outside.path(), dir.path().join("directory")).unwrap();
+    symlink(outside.path().join("secret"), dir.path().join("file")).unwrap();
+    symlink("..", dir.path().join("sub/up")).unwrap();
     let escape = format!(
         "../{}/secret",
-        outside.0.file_name().unwrap().to_str().unwrap()
+        outside.path().file_name().unwrap().to_str().unwrap()
     );
-    let absolute = outside.0.join("secret");
+    let absolute = outside.path().join("secret");
     for access in [Access::ReadOnly, Access::ReadWrite] {
-        let mut c = Client::new(&dir.0, access);
+        let mut c = Client::new(dir.path(), access);
         for name in [
             &b".."[..],
             b".",
@@ -275,10 +252,13 @@ fn nothing_leads_out_of_the_tree() {
 
 #[test]
 fn a_name_that_leads_out_is_refused_in_every_request() {
-    let dir = TempDir::new();
-    let mut c = Client::new(&dir.0, Access::ReadWrite);
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadWrite);
     c.walk(ROOT, 1, &[]).unwrap();
-    let outside = format!("../{}-out", dir.0.file_name().unwrap().to_str().unwrap());
+    let outside = format!(
+        "../{}-out",
+        dir.path().file_name().unwrap().to_str().unwrap()
+    );
     for name in ["..", ".", "", "/tmp/x", outside.as_str()] {
         for (kind, body) in [
             (t::LCREATE, b().u32(1).s(name).u32(2).u32(0o644).u32(0)),
@@ -294,7 +274,7 @@ fn a_name_that_leads_out_is_refused_in_every_request() {
         }
     }
     assert!(
-        !dir.0
+        !dir.path()
             .parent()
             .unwrap()
             .join(outside.trim_start_matches("../"))
@@ -304,10 +284,10 @@ fn a_name_that_leads_out_is_refused_in_every_request() {
 
 #[test]
 fn a_read_only_share_refuses_every_write() {
-    let dir = TempDir::new();
-    dir.file("file", b"data");
-    std::fs::create_dir(dir.0.join("d")).unwrap();
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let dir = tempfile::tempdir().unwrap();
+    write_file(&dir, "file", b"data");
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     c.walk(ROOT, 1, &[b"file"]).unwrap();
     for flags in [
         1,
@@ -361,7 +341,7 @@ fn a_read_only_share_refuses_every_write() {
     c.walk(ROOT, 2, &[]).unwrap();
     c.open(2, 0).unwrap();
     assert_eq!(c.names(2, 1000), [&b"."[..], b"..", b"d", b"file"]);
-    assert_eq!(std::fs::read(dir.0.join("file")).unwrap(), b"data");
+    assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"data");
 }
 
 #[test]
@@ -384,12 +364,12 @@ fn message_types_that_write_are_all_in_the_list() {
         t::READ,
         t::CLUNK,
     ];
-    let dir = TempDir::new();
+    let dir = tempfile::tempdir().unwrap();
     for kind in 0..=255 {
-        let mut c = Client::new(&dir.0, Access::ReadOnly);
+        let mut c = Client::new(dir.path(), Access::ReadOnly);
         let refused = matches!(kind, t::REMOVE | t::FSYNC) || c.call(kind, b()) == Err(Errno::ROFS);
         assert_eq!(refused, WRITES.contains(&kind), "type {kind}");
-        let mut c = Client::new(&dir.0, Access::ReadOnly);
+        let mut c = Client::new(dir.path(), Access::ReadOnly);
         let known = c.call(kind, b().u32(77)) != Err(Errno::OPNOTSUPP);
         let expected = reads.contains(&kind) || WRITES.contains(&kind);
         assert!(!known || expected, "type {kind} is in neither list");
@@ -398,11 +378,11 @@ fn message_types_that_write_are_all_in_the_list() {
 
 #[test]
 fn special_files_are_shown_but_not_opened() {
-    let dir = TempDir::new();
-    let fifo = dir.0.join("fifo");
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let _listener = std::os::unix::net::UnixListener::bind(dir.0.join("socket")).unwrap();
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     for (fid, name) in [(1, &b"fifo"[..]), (2, b"socket")] {
         c.walk(ROOT, fid, &[name]).unwrap();
         c.ok(t::GETATTR, b().u32(fid).u64(u64::MAX));
@@ -422,7 +402,7 @@ fn special_files_are_shown_but_not_opened() {
 #[test]
 fn directories_list_whole_whatever_the_names() {
     use std::ffi::OsStr;
-    let dir = TempDir::new();
+    let dir = tempfile::tempdir().unwrap();
     let mut expected = vec![
         b".".to_vec(),
         b"..".to_vec(),
@@ -432,9 +412,9 @@ fn directories_list_whole_whatever_the_names() {
     expected.extend((0..500).map(|i| format!("entry {i}").into_bytes()));
     expected.sort();
     for name in expected.iter().filter(|n| !n.starts_with(b".")) {
-        std::fs::write(dir.0.join(OsStr::from_bytes(name)), b"").unwrap();
+        std::fs::write(dir.path().join(OsStr::from_bytes(name)), b"").unwrap();
     }
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     c.walk(ROOT, 1, &[]).unwrap();
     c.open(1, open::DIRECTORY).unwrap();
     assert_eq!(c.names(1, 300), expected);
@@ -454,12 +434,12 @@ fn directories_list_whole_whatever_the_names() {
 
 #[test]
 fn attributes_are_the_hosts_but_stable() {
-    let dir = TempDir::new();
-    dir.file("file", b"12345");
-    let path = dir.0.join("file");
+    let dir = tempfile::tempdir().unwrap();
+    write_file(&dir, "file", b"12345");
+    let path = dir.path().join("file");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     for (access, stable) in [(Access::ReadOnly, true), (Access::ReadWrite, false)] {
-        let mut c = Client::new(&dir.0, access);
+        let mut c = Client::new(dir.path(), access);
         c.walk(ROOT, 1, &[b"file"]).unwrap();
         let reply = c.ok(t::GETATTR, b().u32(1).u64(u64::MAX));
         assert_eq!(reply.len(), 153);
@@ -503,8 +483,8 @@ fn qids_tell_file_systems_apart() {
 
 #[test]
 fn fids_are_bounded() {
-    let dir = TempDir::new();
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     c.server.max_fids = 10;
     for fid in 1..10 {
         assert_eq!(c.walk(ROOT, fid, &[]), Ok(0));
@@ -520,9 +500,9 @@ fn fids_are_bounded() {
 
 #[test]
 fn locks_always_succeed() {
-    let dir = TempDir::new();
-    dir.file("file", b"");
-    let mut c = Client::new(&dir.0, Access::ReadOnly);
+    let dir = tempfile::tempdir().unwrap();
+    write_file(&dir, "file", b"");
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
     c.walk(ROOT, 1, &[b"file"]).unwrap();
     c.open(1, 0).unwrap();
     let lock = || b().u32(1).u8(1).u32(0).u64(0).u64(0).u32(9).s("me");
@@ -542,8 +522,8 @@ fn locks_always_succeed() {
 
 #[test]
 fn a_writable_share_can_be_written() {
-    let dir = TempDir::new();
-    let mut c = Client::new(&dir.0, Access::ReadWrite);
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadWrite);
     c.ok(t::MKDIR, b().u32(ROOT).s("d").u32(0o7755).u32(0));
     c.walk(ROOT, 1, &[b"d"]).unwrap();
     c.ok(t::LCREATE, b().u32(1).s("f").u32(2).u32(0o6755).u32(0));
@@ -552,7 +532,7 @@ fn a_writable_share_can_be_written() {
         3u32.to_le_bytes()
     );
     assert_eq!(c.read(1, 0, 10).unwrap(), [0, 0, 1, 2, 3]);
-    let path = dir.0.join("d/f");
+    let path = dir.path().join("d/f");
     let mode = || path.metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode() & 0o6000, 0, "no set-user-ID programs from a guest");
     c.ok(t::FSYNC, b().u32(1).u32(0));
@@ -606,7 +586,7 @@ fn a_writable_share_can_be_written() {
     assert_eq!(c.call(t::SETATTR, truncate), Err(Errno::LOOP));
     c.ok(t::LINK, b().u32(ROOT).u32(1).s("hard"));
     c.ok(t::RENAMEAT, b().u32(ROOT).s("hard").u32(ROOT).s("moved"));
-    assert!(dir.0.join("moved").exists() && !dir.0.join("hard").exists());
+    assert!(dir.path().join("moved").exists() && !dir.path().join("hard").exists());
     c.ok(t::UNLINKAT, b().u32(ROOT).s("moved").u32(0));
     assert_eq!(
         c.call(t::UNLINKAT, b().u32(ROOT).s("d").u32(0)),
@@ -624,14 +604,14 @@ fn a_writable_share_can_be_written() {
         Err(Errno::OPNOTSUPP)
     );
     assert_eq!(c.call(t::REMOVE, b().u32(2)), Err(Errno::OPNOTSUPP));
-    assert!(dir.0.join("link").symlink_metadata().is_ok());
+    assert!(dir.path().join("link").symlink_metadata().is_ok());
 }
 
 #[test]
 fn malformed_messages_are_answered_with_errors() {
-    let dir = TempDir::new();
-    dir.file("f", b"x");
-    let mut server = Server::new(&dir.0, Access::ReadWrite).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write_file(&dir, "f", b"x");
+    let mut server = Server::new(dir.path(), Access::ReadWrite).unwrap();
     let mut reply = Vec::new();
     let mut state = 88_172_645_463_325_252_u64;
     let mut random = || {
@@ -670,8 +650,8 @@ fn malformed_messages_are_answered_with_errors() {
 
 #[test]
 fn the_root_has_to_be_a_directory() {
-    let dir = TempDir::new();
-    dir.file("file", b"");
-    assert!(Server::new(&dir.0.join("file"), Access::ReadOnly).is_err());
-    assert!(Server::new(&dir.0.join("none"), Access::ReadOnly).is_err());
+    let dir = tempfile::tempdir().unwrap();
+    write_file(&dir, "file", b"");
+    assert!(Server::new(&dir.path().join("file"), Access::ReadOnly).is_err());
+    assert!(Server::new(&dir.path().join("none"), Access::ReadOnly).is_err());
 }

@@ -259,11 +259,11 @@ mod tests {
 
     #[test]
     fn a_large_file_is_written_whole_with_and_without_the_page_cache() {
-        let path = std::env::temp_dir().join(format!("vbts-output-{}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("output");
         let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let spared = Output::create(&path).unwrap();
         let whole = File::open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         let in_memory = File::from(memory);
         let cached = Output {
             to_cache: CACHED,

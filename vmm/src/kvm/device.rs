@@ -202,27 +202,10 @@ fn group_name(gid: u32) -> String {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use tempfile::NamedTempFile;
 
     fn refusal(path: &Path) -> String {
         open(path).map(drop).unwrap_err().to_string()
-    }
-
-    /// A file in a directory of this test's own.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let directory = std::env::temp_dir();
-            let path = directory.join(format!("vbts-device-{name}-{}", std::process::id()));
-            std::fs::write(&path, "no device").unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
     }
 
     #[test]
@@ -233,9 +216,9 @@ mod tests {
 
     #[test]
     fn other_files_are_not_a_kvm() {
-        let file = Scratch::new("regular");
+        let file = NamedTempFile::new().unwrap();
         for (path, what) in [
-            (file.0.as_path(), "a regular file"),
+            (file.path(), "a regular file"),
             (Path::new("/dev/null"), "KVM_GET_API_VERSION"),
             (Path::new("/dev"), "a directory"),
         ] {
@@ -247,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_refused_permission_comes_with_advice() {
-        let file = Scratch::new("secret");
-        std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o000)).unwrap();
-        let path = file.0.clone();
+        let file = NamedTempFile::new().unwrap();
+        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o000)).unwrap();
+        let path = file.path().to_owned();
         // Root is never denied: this thread takes the file-system identity of another user.
         let message = std::thread::spawn(move || {
             // SAFETY: setfsuid changes the identity of this thread alone.

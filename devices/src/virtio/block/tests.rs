@@ -14,7 +14,7 @@ fn file() -> TemporaryFile {
 }
 
 fn driver(file: &TemporaryFile, writable: bool) -> Driver<Block> {
-    let disk = Disk::open(&file.0, writable).unwrap();
+    let disk = Disk::open(file.path(), writable).unwrap();
     let mut driver = Driver::new(Block::new(disk, "test"));
     driver.start();
     driver
@@ -205,7 +205,7 @@ fn a_file_that_has_shrunk_is_an_error_and_no_more() {
     let mut d = driver(&file, true);
     std::fs::OpenOptions::new()
         .write(true)
-        .open(&file.0)
+        .open(file.path())
         .unwrap()
         .set_len(512)
         .unwrap();
@@ -223,7 +223,7 @@ fn a_file_that_has_shrunk_is_an_error_and_no_more() {
 #[test]
 fn a_restored_device_writes_through_as_before() {
     let file = file();
-    let device = || Block::new(Disk::open(&file.0, false).unwrap(), "test");
+    let device = || Block::new(Disk::open(file.path(), false).unwrap(), "test");
     for unused in [0, feature::FLUSH] {
         let mut d = Driver::new(device());
         d.set(0x070, 3);
