@@ -1,4 +1,4 @@
-//! Bad input gets one clear line and the right exit status, and leaves nothing behind.
+//! Bad input leads to a message of one line and the right exit status, and leaves no files behind.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -15,12 +15,14 @@ use nix::unistd::Pid;
 use vbts_tests::machine::{self, Machine, Run};
 use vbts_tests::programs;
 
-/// Exit status of a timeout, of bad usage or an error, of what the host cannot do, and of a guest
-/// that died.
+/// Exit status of a timeout.
 const TIMEOUT: i32 = 124;
+/// Exit status of bad usage and of errors.
 const USAGE: i32 = 125;
+/// Exit status of a command that this host cannot execute.
 const CANNOT: i32 = 126;
-const GUEST_DIED: i32 = 255;
+/// Exit status of a guest that crashed.
+const GUEST_CRASHED: i32 = 255;
 
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
@@ -51,7 +53,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
     )
 }
 
-/// Checks the status, and that the message is one line with each of `words` in it.
+/// Checks the status, and that the message is one line that contains each of `words`.
 fn complains(run: Run, status: i32, words: &[&str]) -> Result<()> {
     let run = run.expect(status)?;
     let lines: Vec<&str> = run.stderr.lines().filter(|line| !line.is_empty()).collect();
@@ -72,7 +74,7 @@ fn trace(machine: &Machine, program: &Path) -> Result<Run> {
     machine.trace("raw", Path::new("/dev/null"), &[], &[program])
 }
 
-/// A program in a directory of its own, changed by `edit`.
+/// Builds a program in a temporary directory, and changes it with `edit`.
 fn edited(edit: impl FnOnce(&mut Vec<u8>)) -> Result<(tempfile::TempDir, PathBuf)> {
     let directory = tempfile::tempdir()?;
     let path = programs::ALL[0].build(directory.path())?;
@@ -205,7 +207,7 @@ fn no_kvm(machine: &Machine) -> Result<()> {
         "--",
         "/bin/true",
     ])?;
-    // A host whose KVM works has nothing to complain about.
+    // The run succeeds on a host with a usable KVM.
     if run.status == Some(0) {
         Ok(())
     } else {
@@ -244,11 +246,11 @@ fn timeout(machine: &Machine) -> Result<()> {
 
 fn guest_panic(machine: &Machine) -> Result<()> {
     // No root file system and no initrd.
-    let run = boot(machine, machine.kernel(), &["--append", "panic=-1"])?.expect(GUEST_DIED)?;
+    let run = boot(machine, machine.kernel(), &["--append", "panic=-1"])?.expect(GUEST_CRASHED)?;
     let shown = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
     ensure!(
         shown.contains("Kernel panic"),
-        "the end of the console is not shown: {shown}"
+        "the message does not show the end of the console: {shown}"
     );
     Ok(())
 }
@@ -281,12 +283,12 @@ fn interrupted(machine: &Machine) -> Result<()> {
     ensure!(status != Some(0), "an interrupted run looks like success");
     ensure!(
         fs::read_dir(&temporary)?.next().is_none(),
-        "files are left behind"
+        "vbts leaves temporary files behind"
     );
     Ok(())
 }
 
-/// A signal ends a guest whose console is a terminal, and leaves the terminal as it was.
+/// A signal ends a guest whose console is a terminal, and vbts restores the terminal.
 fn terminal(machine: &Machine) -> Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let pty = openpty(None, None)?;
@@ -300,10 +302,13 @@ fn terminal(machine: &Machine) -> Result<()> {
         let mut child = command.spawn()?;
         let start = Instant::now();
         while tcgetattr(&pty.slave)? == before {
-            ensure!(child.try_wait()?.is_none(), "it ended by itself");
+            ensure!(
+                child.try_wait()?.is_none(),
+                "the guest ended before the signal"
+            );
             if start.elapsed() > Duration::from_secs(30) {
                 child.kill()?;
-                bail!("the terminal is not put into raw mode");
+                bail!("vbts does not put the terminal into raw mode");
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,4 +1,4 @@
-//! Two identical runs are identical, byte for byte: console, output and trace.
+//! Two runs of the same command have the same console, output and trace, byte for byte.
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
@@ -40,6 +40,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials(module, tests.into())
 }
 
+/// All output of a run.
 struct Everything {
     run: Run,
     console: Vec<u8>,
@@ -59,7 +60,7 @@ fn once(machine: &Machine, program: &[&str]) -> Result<Everything> {
         .arg(&trace)
         .arg("--")
         .args(program);
-    // Where the host's files lie is part of the input.
+    // The working directory is part of the input.
     command.current_dir("/");
     let run = machine::finish(command)?.expect(0)?;
     Ok(Everything {

@@ -1,7 +1,7 @@
-//! The sandbox is there while a guest runs, and no kind of work is missing a system call in it.
+//! A running guest is in the sandbox, and the sandbox allows the system calls of each kind of work.
 //!
-//! What it forbids is tested beside the code. Every other test of the whole system runs in it as
-//! well.
+//! Unit tests beside the code check what the sandbox forbids. All other tests of the whole system run
+//! in the sandbox too.
 
 use std::fs;
 use std::io::Read;
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-/// Prints a line, so that one knows that the guest runs, and never ends.
+/// A program that prints a line, which shows that the guest runs, and never ends.
 const ENDLESS: [&str; 3] = ["/bin/sh", "-c", "echo ready; while :; do :; done"];
 /// `Seccomp:` in /proc/PID/status of a thread with a filter.
 const FILTERED: &str = "2";
@@ -61,11 +61,11 @@ fn start(machine: &Machine, options: &[&str]) -> Result<Child> {
         child.kill()?;
         child.wait()?;
     }
-    ready.context("the program has printed nothing")?;
+    ready.context("the program printed nothing")?;
     Ok(child)
 }
 
-/// Each thread's /proc/PID/task/TID/status; ends the process.
+/// Reads /proc/PID/task/TID/status of each thread, and ends the process.
 fn threads(mut child: Child) -> Result<Vec<String>> {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id()))?
         .map(|entry| Ok(fs::read_to_string(entry?.path().join("status"))?))
@@ -129,7 +129,7 @@ fn formats(machine: &Machine) -> Result<()> {
 fn terminal(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("trace");
-    // With the trace in a file there is a line of progress on the terminal.
+    // With the trace in a file, the terminal shows a progress line.
     for output in [Path::new("-"), &file] {
         let pty = openpty(None, None)?;
         let mut command = machine.command(["trace", "--timeout", "100", "--output"]);
@@ -140,12 +140,12 @@ fn terminal(machine: &Machine) -> Result<()> {
             .stdout(pty.slave.try_clone()?)
             .stderr(pty.slave);
         let mut child = command.spawn()?;
-        // The terminal's last writer is the child only when these are gone.
+        // `command` has copies of the terminal. Without it, the child is the only writer.
         drop(command);
         let mut master = fs::File::from(pty.master);
         let shown = std::thread::spawn(move || {
             let mut shown = Vec::new();
-            // EIO is a terminal's end of file.
+            // The read returns EIO when the last writer has closed the terminal.
             let _ = master.read_to_end(&mut shown);
             shown
         });
@@ -171,7 +171,10 @@ fn root(machine: &Machine) -> Result<()> {
     command.arg(directory.path()).args(["--", "/link/straight"]);
     let run = machine::finish(command)?.expect(program.status)?;
     let text = String::from_utf8_lossy(&run.stdout);
-    ensure!(text.contains("_start+0x"), "no function has a name: {text}");
+    ensure!(
+        text.contains("_start+0x"),
+        "no address has a function name: {text}"
+    );
     Ok(())
 }
 
