@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, bail, ensure};
 use kvm_ioctls::Kvm;
 use serde_json::Value;
-use vbts::kvm::check::guests::{Before, Expect, GUESTS, Guest};
+use vbts::kvm::check::guests::{Expect, GUESTS, Guest, Setup};
 use vbts::kvm::check::scratch::{Mode, Scratch};
-use vbts::kvm::check::{self, Wrong};
+use vbts::kvm::check::{self, CheckFailure};
 use vbts_tests::kvm::{self, Needs};
 use vbts_tests::machine::Machine;
 
@@ -45,7 +45,7 @@ fn every_check_passes(kvm: &Kvm) -> Result<()> {
 const ONE: Guest = Guest {
     name: "one",
     mode: Mode::Kernel,
-    before: Before::Nothing,
+    setup: Setup::Nothing,
     code: || &[0xB8, 1, 0, 0, 0, 0xF4],
     expect: &[Expect::Halt, Expect::Rax(1)],
 };
@@ -70,7 +70,7 @@ fn another_outcome(kvm: &Kvm) -> Result<()> {
     ] {
         let guest = Guest { expect, ..ONE };
         match check::run_guest(&mut scratch, &guest) {
-            Err(Wrong::Outcome(why)) => ensure!(why.contains(message), "{why}"),
+            Err(CheckFailure::Outcome(why)) => ensure!(why.contains(message), "{why}"),
             other => bail!("{other:?} instead of '{message}'"),
         }
     }
@@ -86,7 +86,10 @@ fn endless(kvm: &Kvm) -> Result<()> {
             ..ONE
         };
         let outcome = check::run_guest(&mut scratch, &guest);
-        ensure!(matches!(outcome, Err(Wrong::Stuck(_))), "{outcome:?}");
+        ensure!(
+            matches!(outcome, Err(CheckFailure::Stuck(_))),
+            "{outcome:?}"
+        );
     }
     Ok(())
 }

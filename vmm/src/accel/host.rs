@@ -16,7 +16,7 @@ use crate::boot::registers;
 use crate::exit::Failure;
 use crate::kvm::check::speed::{LOOP, Speed};
 use crate::kvm::check::{self, Report};
-use crate::kvm::device::{self, NoKvm};
+use crate::kvm::device::{self, KvmUnavailable};
 use crate::kvm::passthrough::{self, NoPassThrough};
 use crate::layout;
 use crate::memory::{self, MIN_MEMORY, Size};
@@ -25,7 +25,7 @@ use crate::memory::{self, MIN_MEMORY, Size};
 #[derive(Debug)]
 pub struct ThisHost {
     path: PathBuf,
-    kvm: OnceCell<Result<Kvm, NoKvm>>,
+    kvm: OnceCell<Result<Kvm, KvmUnavailable>>,
     report: Option<Report>,
     pass_through: Option<Result<(), NoPassThrough>>,
     soft_speed: Option<Speed>,

@@ -14,7 +14,7 @@ use crate::config::{
     DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource,
 };
 use crate::exit::Failure;
-use crate::host::input::Offer;
+use crate::host::input::ReadOutcome;
 use crate::host::{Event, Input, RawTerminal};
 use crate::launch::Launch;
 use crate::machine::{End, RunObserver};
@@ -183,7 +183,7 @@ impl RunObserver for ConsoleFrontend {
         if wanted && due && self.pending.is_empty() {
             self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
             let mut bytes = [0; PIECE];
-            if let Offer::Bytes(n) = self.input.read(&mut bytes) {
+            if let ReadOutcome::Bytes(n) = self.input.read(&mut bytes) {
                 self.type_in(bytes.get(..n).unwrap_or_default())?;
             }
         }

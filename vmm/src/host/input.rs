@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(10);
 
 /// Result of reading an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offer {
+pub enum ReadOutcome {
     /// The number of bytes read, at least one.
     Bytes(usize),
     /// Nothing yet.
@@ -74,9 +74,9 @@ impl Input {
 
     /// Reads the available bytes without waiting for the first one. A read error ends the input, as
     /// the end of the file does.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Offer {
+    pub fn read(&mut self, buffer: &mut [u8]) -> ReadOutcome {
         if self.ended {
-            return Offer::End;
+            return ReadOutcome::End;
         }
         let mut got = 0;
         while let Some(rest) = buffer.get_mut(got..).filter(|rest| !rest.is_empty()) {
@@ -103,9 +103,9 @@ impl Input {
             }
         }
         match got {
-            0 if self.ended => Offer::End,
-            0 => Offer::NotReady,
-            n => Offer::Bytes(n),
+            0 if self.ended => ReadOutcome::End,
+            0 => ReadOutcome::NotReady,
+            n => ReadOutcome::Bytes(n),
         }
     }
 }
@@ -134,23 +134,23 @@ mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut input = Input::new(File::from(std::os::fd::OwnedFd::from(reader)));
         let mut buffer = [0; 8];
-        assert_eq!(input.read(&mut buffer), Offer::NotReady);
+        assert_eq!(input.read(&mut buffer), ReadOutcome::NotReady);
         writer.write_all(b"0123456789").unwrap();
-        assert_eq!(input.read(&mut buffer), Offer::Bytes(8));
+        assert_eq!(input.read(&mut buffer), ReadOutcome::Bytes(8));
         drop(writer);
-        assert_eq!(input.read(&mut buffer), Offer::Bytes(2));
+        assert_eq!(input.read(&mut buffer), ReadOutcome::Bytes(2));
         assert!(!input.is_open());
-        assert_eq!(input.read(&mut buffer), Offer::End);
+        assert_eq!(input.read(&mut buffer), ReadOutcome::End);
     }
 
     #[test]
     fn files_and_null_are_always_ready() {
         let mut buffer = [0; 16];
         let mut null = Input::new(File::open("/dev/null").unwrap());
-        assert_eq!(null.read(&mut buffer), Offer::End);
+        assert_eq!(null.read(&mut buffer), ReadOutcome::End);
         let mut file = Input::new(File::open("/proc/self/exe").unwrap());
-        assert_eq!(file.read(&mut buffer), Offer::Bytes(16));
+        assert_eq!(file.read(&mut buffer), ReadOutcome::Bytes(16));
         let mut directory = Input::new(File::open("/").unwrap());
-        assert_eq!(directory.read(&mut buffer), Offer::End);
+        assert_eq!(directory.read(&mut buffer), ReadOutcome::End);
     }
 }

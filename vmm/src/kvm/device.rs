@@ -31,7 +31,7 @@ pub const CAPABILITIES: &[(Cap, &str)] = &[
 
 /// Why the host's KVM cannot be used.
 #[derive(Debug, Error)]
-pub enum NoKvm {
+pub enum KvmUnavailable {
     /// The device node does not exist, or the module is not loaded.
     #[error(
         "there is no {}: load kvm_intel or kvm_amd (modprobe), enable virtualisation in the firmware, or nested \
@@ -84,12 +84,12 @@ pub enum NoKvm {
 ///
 /// # Errors
 /// Why it cannot be used, and how to solve that.
-pub fn open(path: &Path) -> Result<Kvm, NoKvm> {
+pub fn open(path: &Path) -> Result<Kvm, KvmUnavailable> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
         Err(source) => return Err(cannot_open(path, source)),
     };
-    let not_kvm = |what: String| NoKvm::NotKvm {
+    let not_kvm = |what: String| KvmUnavailable::NotKvm {
         path: path.into(),
         what,
     };
@@ -106,7 +106,7 @@ pub fn open(path: &Path) -> Result<Kvm, NoKvm> {
             return Err(not_kvm(format!("KVM_GET_API_VERSION: {error}")));
         }
         version => {
-            return Err(NoKvm::Version {
+            return Err(KvmUnavailable::Version {
                 path: path.into(),
                 version,
             });
@@ -116,7 +116,7 @@ pub fn open(path: &Path) -> Result<Kvm, NoKvm> {
     if missing.is_empty() {
         Ok(kvm)
     } else {
-        Err(NoKvm::Capabilities {
+        Err(KvmUnavailable::Capabilities {
             path: path.into(),
             missing,
         })
@@ -148,18 +148,18 @@ fn kind(metadata: &Metadata) -> &'static str {
     }
 }
 
-fn cannot_open(path: &Path, source: io::Error) -> NoKvm {
+fn cannot_open(path: &Path, source: io::Error) -> KvmUnavailable {
     let path = path.to_owned();
     match source.kind() {
-        io::ErrorKind::NotFound => NoKvm::Missing(path),
-        io::ErrorKind::PermissionDenied => NoKvm::Permission {
+        io::ErrorKind::NotFound => KvmUnavailable::Missing(path),
+        io::ErrorKind::PermissionDenied => KvmUnavailable::Permission {
             advice: std::fs::metadata(&path).map_or_else(
                 |_| "its directory cannot be searched".into(),
                 |m| advice(m.mode(), m.gid(), &group_name(m.gid())),
             ),
             path,
         },
-        io::ErrorKind::IsADirectory => NoKvm::NotKvm {
+        io::ErrorKind::IsADirectory => KvmUnavailable::NotKvm {
             path,
             what: "a directory".into(),
         },
@@ -167,9 +167,9 @@ fn cannot_open(path: &Path, source: io::Error) -> NoKvm {
         _ if source.raw_os_error() == Some(libc::ENODEV)
             || source.raw_os_error() == Some(libc::ENXIO) =>
         {
-            NoKvm::Missing(path)
+            KvmUnavailable::Missing(path)
         }
-        _ => NoKvm::Open { path, source },
+        _ => KvmUnavailable::Open { path, source },
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(missing(|_| true), [""; 0]);
         let lacking = missing(|cap| cap != Cap::X86MsrFilter && cap != Cap::UserNmi);
         assert_eq!(lacking, ["KVM_CAP_USER_NMI", "KVM_CAP_X86_MSR_FILTER"]);
-        let error = NoKvm::Capabilities {
+        let error = KvmUnavailable::Capabilities {
             path: DEVICE.into(),
             missing: lacking,
         };

@@ -10,7 +10,7 @@ use vbts_protocol::{Job, ToGuest};
 use super::session::{Session, SessionError};
 use crate::board::Board;
 use crate::exit::Failure;
-use crate::host::input::Offer;
+use crate::host::input::ReadOutcome;
 use crate::host::{Event, Input};
 use crate::machine::RunObserver;
 
@@ -88,15 +88,15 @@ impl AgentConnection {
                 .min(MAX_INPUT)
         ];
         match self.input.read(&mut bytes) {
-            Offer::Bytes(n) => {
+            ReadOutcome::Bytes(n) => {
                 self.wanted -= n as u64;
                 self.send(&ToGuest::Stdin(bytes.get(..n).unwrap_or_default()))
             }
-            Offer::End => {
+            ReadOutcome::End => {
                 self.wanted = 0;
                 self.send(&ToGuest::StdinEof)
             }
-            Offer::NotReady => Ok(()),
+            ReadOutcome::NotReady => Ok(()),
         }
     }
 }

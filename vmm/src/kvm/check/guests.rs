@@ -10,7 +10,7 @@ use vbts_cpu::state::msr;
 
 /// What happens before the guest's first instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
+pub enum Setup {
     /// Nothing.
     Nothing,
     /// KVM_INTERRUPT with this vector.
@@ -66,7 +66,7 @@ pub struct Guest {
     /// The mode in which it starts.
     pub mode: Mode,
     /// What happens before its first instruction.
-    pub before: Before,
+    pub setup: Setup,
     /// Its code.
     pub code: Code,
     /// The expected exits and states, in order.
@@ -117,7 +117,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "64-bit mode at CPL 0, memory and HLT",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov rax, 0x1122334455667788",
             "mov qword ptr [{data}], rax",
@@ -132,7 +132,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "accessed and dirty bits",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov al, byte ptr [{read}]",
             "mov byte ptr [{written}], al",
@@ -148,7 +148,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "I/O ports",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov edx, 0x3F8",
             "mov eax, 0x12345678",
@@ -172,7 +172,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "memory-mapped registers",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov eax, 0x12345678",
             "mov dword ptr [{device} + 8], eax",
@@ -195,7 +195,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "the local APIC's registers are the VMM's",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov eax, dword ptr [{apic} + 0x30]",
             "mov dword ptr [{apic} + 0xB0], 0",
@@ -212,7 +212,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "accesses to IA32_DEBUGCTL and IA32_DS_AREA exit",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov ecx, {debugctl}",
             "mov eax, {trace}",
@@ -245,7 +245,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "CPUID is the processor model's",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "xor eax, eax",
             "cpuid",
@@ -258,7 +258,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "exceptions at CPL 0",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: exceptions!("hlt"),
         expect: &[
             Expect::Event(UD, None, 0),
@@ -273,14 +273,14 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "#UD at CPL 3 reaches CPL 0, and IRET returns",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(fault!("ud2"), leave!()),
         expect: &[LEFT, LEFT],
     },
     Guest {
         name: "INT from CPL 3 reaches CPL 0, and IRET returns",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             trap!("int {gate}"),
             trap!("int {gate}"),
@@ -296,7 +296,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "exceptions at CPL 3",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: exceptions!(leave!()),
         expect: &[
             Expect::Event(UD, None, 3),
@@ -311,7 +311,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "CPL 3 cannot execute privileged instructions",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             fault!("cli"),
             fault!("hlt"),
@@ -337,7 +337,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "a jump to a page that is not present",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov eax, {absent}",
             "mov r14, rax",
@@ -353,21 +353,21 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "SYSCALL from CPL 3 reaches CPL 0, and SYSRET returns",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(trap!("syscall"), trap!("syscall"), leave!()),
         expect: &[Expect::SystemCall(true), Expect::SystemCall(true), LEFT],
     },
     Guest {
         name: "SYSENTER from compatibility mode reaches CPL 0",
         mode: Compatibility,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!("sysenter"),
         expect: &[Expect::SystemCall(false)],
     },
     Guest {
         name: "INT from compatibility mode reaches CPL 0, and IRET returns",
         mode: Compatibility,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         // Code in this mode cannot set R14. The second INT shows that the first one has returned.
         code: code!("int {gate}", "int {gate}"; gate = GATE),
         expect: &[Expect::Event(GATE, None, 3), Expect::Event(GATE, None, 3)],
@@ -375,7 +375,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "an interrupt at CPL 0",
         mode: Kernel,
-        before: Before::Window,
+        setup: Setup::Window,
         code: code!("lea r14, [rip + 775f]", "sti", "nop", "775:", "cli", "hlt"),
         expect: &[
             Expect::Window(IRQ),
@@ -386,35 +386,35 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "an interrupt at CPL 3",
         mode: User,
-        before: Before::Interrupt(IRQ),
+        setup: Setup::Interrupt(IRQ),
         code: code!(leave!()),
         expect: &[Expect::Event(IRQ, None, 3), LEFT],
     },
     Guest {
         name: "a signal ends a loop at CPL 3, and an interrupt is injected there",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!("lea r14, [rip + 775f]", "775:", "jmp 775b"),
         expect: &[Expect::Kicked(IRQ), Expect::Event(IRQ, None, 3)],
     },
     Guest {
         name: "a non-maskable interrupt at CPL 0",
         mode: Kernel,
-        before: Before::Nmi,
+        setup: Setup::Nmi,
         code: code!("hlt"),
         expect: &[Expect::Event(NMI, None, 0), Expect::Halt],
     },
     Guest {
         name: "a non-maskable interrupt at CPL 3",
         mode: User,
-        before: Before::Nmi,
+        setup: Setup::Nmi,
         code: code!(leave!()),
         expect: &[Expect::Event(NMI, None, 3), LEFT],
     },
     Guest {
         name: "TF at CPL 3",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "lea r14, [rip + 775f]",
             "pushfq",
@@ -430,7 +430,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "a hardware breakpoint at CPL 0",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "lea r14, [rip + 775f]",
             "mov dr0, r14",
@@ -446,7 +446,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "the upper half of RAX after 32-bit operations at CPL 3",
         mode: User,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov rax, 0xFFFFFFFFFFFFFFFF",
             "mov qword ptr [{data}], rax",
@@ -459,7 +459,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "the task-priority register is the VMM's",
         mode: Kernel,
-        before: Before::Nothing,
+        setup: Setup::Nothing,
         code: code!(
             "mov eax, 5",
             "mov cr8, rax",

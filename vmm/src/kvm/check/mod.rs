@@ -26,7 +26,7 @@ use kvm_ioctls::Kvm;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use self::guests::{Before, Expect, GUESTS, Guest};
+use self::guests::{Expect, GUESTS, Guest, Setup};
 use self::instructions::{DATA, ROWS, Row};
 use self::scratch::{Exit, Mode, Scratch};
 use self::tables::{A, D, KERNEL_STACK, has_error_code, selector};
@@ -90,13 +90,13 @@ pub fn run(kvm: &Kvm) -> Report {
             // A single failure can be caused by the machine below the host: QEMU's SVM loses the
             // interrupt shadow of STI if a host interrupt arrives in it. An incorrect KVM fails
             // every time.
-            Wrong::Outcome(why) => {
+            CheckFailure::Outcome(why) => {
                 tracing::debug!(check = guest.name, why, "the check failed, trying again");
                 run_guest(&mut scratch, guest)
             }
-            stuck @ Wrong::Stuck(_) => Err(stuck),
+            stuck @ CheckFailure::Stuck(_) => Err(stuck),
         });
-        if !note(&mut report, guest.name, outcome) {
+        if !add_result(&mut report, guest.name, outcome) {
             return report;
         }
     }
@@ -108,13 +108,13 @@ pub fn run(kvm: &Kvm) -> Report {
             let outcome = run_instructions(&mut scratch, row, mode);
             let cpl = if mode == Mode::Kernel { 0 } else { 3 };
             let name = format!("{} at CPL {cpl}", row.name);
-            if !note(&mut report, &name, outcome) {
+            if !add_result(&mut report, &name, outcome) {
                 return report;
             }
         }
     }
-    let outcome = keeps_tsc_offset(&mut scratch);
-    if !note(
+    let outcome = check_tsc_offset(&mut scratch);
+    if !add_result(
         &mut report,
         "the time-stamp counter keeps its offset from the host's",
         outcome,
@@ -130,25 +130,27 @@ pub fn run(kvm: &Kvm) -> Report {
 
 /// How a check failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wrong {
+pub enum CheckFailure {
     /// The guest had another outcome.
     Outcome(String),
     /// The guest did not end. No more guests can run on this machine.
     Stuck(String),
 }
 
-impl From<KvmError> for Wrong {
+impl From<KvmError> for CheckFailure {
     fn from(error: KvmError) -> Self {
         Self::Outcome(error.to_string())
     }
 }
 
 /// Adds the result of a check. Returns whether more checks can be made.
-fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
+fn add_result(report: &mut Report, name: &str, outcome: Result<(), CheckFailure>) -> bool {
     let (outcome, go_on) = match outcome {
         Ok(()) => (Ok(()), true),
-        Err(Wrong::Outcome(why)) => (Err(why), true),
-        Err(Wrong::Stuck(why)) => (Err(format!("{why}; no further checks were made")), false),
+        Err(CheckFailure::Outcome(why)) => (Err(why), true),
+        Err(CheckFailure::Stuck(why)) => {
+            (Err(format!("{why}; no further checks were made")), false)
+        }
     };
     report.checks.push(Check {
         name: name.into(),
@@ -161,7 +163,7 @@ fn note(report: &mut Report, name: &str, outcome: Result<(), Wrong>) -> bool {
 /// changes the offset at each load of the vCPU (`kvm_arch_vcpu_load`). The guest's timers, which the
 /// VMM arms on the host's TSC, would then expire too early by the guest's TSC. Linux before 5.16
 /// does not report the offset: the check passes there.
-fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
+fn check_tsc_offset(scratch: &mut Scratch) -> Result<(), CheckFailure> {
     const OFFSET: u64 = 1 << 40;
     if ioctl::set_tsc_offset(scratch.vcpu(), OFFSET).is_err() {
         return Ok(());
@@ -170,12 +172,12 @@ fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
     scratch.start(Mode::Kernel, code)?;
     let found = scratch.run(None)?;
     if found != exit {
-        return Err(other(scratch, &exit, &found));
+        return Err(unexpected_exit(scratch, &exit, &found));
     }
     let offset = ioctl::tsc_offset(scratch.vcpu()).named("KVM_VCPU_TSC_OFFSET")?;
     match offset.wrapping_sub(OFFSET) as i64 {
         0 => Ok(()),
-        moved => Err(Wrong::Outcome(format!(
+        moved => Err(CheckFailure::Outcome(format!(
             "KVM has changed it by {moved}: the host's kernel marks its time-stamp counter as unstable"
         ))),
     }
@@ -185,30 +187,30 @@ fn keeps_tsc_offset(scratch: &mut Scratch) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// The difference from the expected outcome.
-pub fn run_guest(scratch: &mut Scratch, guest: &Guest) -> Result<(), Wrong> {
+pub fn run_guest(scratch: &mut Scratch, guest: &Guest) -> Result<(), CheckFailure> {
     scratch.start(guest.mode, (guest.code)())?;
-    match guest.before {
-        Before::Nothing => {}
-        Before::Interrupt(vector) => {
+    match guest.setup {
+        Setup::Nothing => {}
+        Setup::Interrupt(vector) => {
             ioctl::interrupt(scratch.vcpu(), vector).named("KVM_INTERRUPT")?;
         }
-        Before::Nmi => scratch.vcpu().nmi().named("KVM_NMI")?,
-        Before::Window => scratch.request_window(true),
+        Setup::Nmi => scratch.vcpu().nmi().named("KVM_NMI")?,
+        Setup::Window => scratch.request_window(true),
     }
     guest
         .expect
         .iter()
-        .try_for_each(|expect| meet(scratch, guest, expect))
+        .try_for_each(|expect| expect_next(scratch, guest, expect))
 }
 
 /// Runs to the next exit, and compares it with `expect`.
-fn meet(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), Wrong> {
+fn expect_next(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), CheckFailure> {
     let (wanted, answer) = match *expect {
         Expect::PageBits(address, bits) => {
             let entry = scratch.page_entry(address) & (A | D);
-            return same("accessed and dirty bits", entry, bits);
+            return compare("accessed and dirty bits", entry, bits);
         }
-        Expect::Rax(rax) => return same("RAX", scratch.regs()?.rax, rax),
+        Expect::Rax(rax) => return compare("RAX", scratch.regs()?.rax, rax),
         Expect::Halt => (Exit::Halt, None),
         Expect::Out(port, value) => (Exit::Out(port, value), None),
         Expect::In(port, value) => (Exit::In(port), Some(value)),
@@ -229,7 +231,7 @@ fn meet(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), Wro
     };
     let exit = scratch.run(answer)?;
     if exit != wanted {
-        return Err(other(scratch, &wanted, &exit));
+        return Err(unexpected_exit(scratch, &wanted, &exit));
     }
     match *expect {
         Expect::Window(vector) | Expect::Kicked(vector) => {
@@ -240,30 +242,30 @@ fn meet(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<(), Wro
         }
         Expect::Event(vector, error, cpl) => {
             let error = has_error_code(vector).then_some(error.unwrap_or_default());
-            frame(scratch, guest, cpl, error)
+            check_frame(scratch, guest, cpl, error)
         }
         Expect::PageFault(error, cpl, address) => {
-            same("CR2", scratch.sregs_now()?.cr2, address)?;
-            frame(scratch, guest, cpl, Some(error))
+            compare("CR2", scratch.sregs()?.cr2, address)?;
+            check_frame(scratch, guest, cpl, Some(error))
         }
-        Expect::SystemCall(syscall) => system_call(scratch, guest, syscall),
+        Expect::SystemCall(syscall) => check_system_call(scratch, guest, syscall),
         _ => Ok(()),
     }
 }
 
 /// Describes an unexpected exit, with its place.
-fn other(scratch: &Scratch, wanted: &Exit, exit: &Exit) -> Wrong {
+fn unexpected_exit(scratch: &Scratch, wanted: &Exit, exit: &Exit) -> CheckFailure {
     let mut why = format!("{exit} instead of {wanted}");
-    if let (Ok(regs), Ok(sregs)) = (scratch.regs(), scratch.sregs_now()) {
+    if let (Ok(regs), Ok(sregs)) = (scratch.regs(), scratch.sregs()) {
         let _ = write!(why, ", at CPL {}, RIP {:#x}", sregs.ss.dpl, regs.rip);
         if let Exit::Event(vector) = *exit {
             let _ = write!(why, ", {}", describe_frame(scratch, &regs, vector));
         }
     }
     if *exit == Exit::Stuck {
-        Wrong::Stuck(why)
+        CheckFailure::Stuck(why)
     } else {
-        Wrong::Outcome(why)
+        CheckFailure::Outcome(why)
     }
 }
 
@@ -283,11 +285,11 @@ fn describe_frame(scratch: &Scratch, regs: &kvm_regs, vector: u8) -> String {
     text
 }
 
-fn same(what: &str, is: u64, should: u64) -> Result<(), Wrong> {
+fn compare(what: &str, is: u64, should: u64) -> Result<(), CheckFailure> {
     if is == should {
         Ok(())
     } else {
-        Err(Wrong::Outcome(format!(
+        Err(CheckFailure::Outcome(format!(
             "{what} is {is:#x} instead of {should:#x}"
         )))
     }
@@ -295,66 +297,71 @@ fn same(what: &str, is: u64, should: u64) -> Result<(), Wrong> {
 
 /// Checks that the processor is at CPL 0 in a handler, with the frame of an event at `cpl` on the
 /// stack (SDM Vol. 3A 6.14.2).
-fn frame(scratch: &Scratch, guest: &Guest, cpl: u8, error: Option<u32>) -> Result<(), Wrong> {
-    let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
-    same(
+fn check_frame(
+    scratch: &Scratch,
+    guest: &Guest,
+    cpl: u8,
+    error: Option<u32>,
+) -> Result<(), CheckFailure> {
+    let (regs, sregs) = (scratch.regs()?, scratch.sregs()?);
+    compare(
         "CS in the handler",
         sregs.cs.selector.into(),
         selector::KERNEL_CS.into(),
     )?;
-    same("CPL in the handler", sregs.ss.dpl.into(), 0)?;
-    same(
+    compare("CPL in the handler", sregs.ss.dpl.into(), 0)?;
+    compare(
         "IF in the handler",
         regs.rflags & vbts_cpu::state::rflags::IF,
         0,
     )?;
     let size = if error.is_some() { 48 } else { 40 };
-    same("RSP in the handler", regs.rsp, KERNEL_STACK - size)?;
+    compare("RSP in the handler", regs.rsp, KERNEL_STACK - size)?;
     let mut at = regs.rsp;
     if let Some(error) = error {
-        same("the error code", scratch.read(at), error.into())?;
+        compare("the error code", scratch.read(at), error.into())?;
         at += 8;
     }
     let mode = if cpl == 0 { Mode::Kernel } else { guest.mode };
-    let (_, stack, cs, ss) = mode.place();
+    let (_, stack, cs, ss) = mode.layout();
     if guest.mode != Mode::Compatibility {
-        same("RIP in the frame", scratch.read(at), regs.r14)?;
+        compare("RIP in the frame", scratch.read(at), regs.r14)?;
     }
-    same("CS in the frame", scratch.read(at + 8), cs.into())?;
-    same("RSP in the frame", scratch.read(at + 24), stack)?;
-    same("SS in the frame", scratch.read(at + 32), ss.into())
+    compare("CS in the frame", scratch.read(at + 8), cs.into())?;
+    compare("RSP in the frame", scratch.read(at + 24), stack)?;
+    compare("SS in the frame", scratch.read(at + 32), ss.into())
 }
 
 /// Checks that the processor is at CPL 0 at the entry point of SYSCALL or SYSENTER (SDM Vol. 2B).
-fn system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<(), Wrong> {
-    let (regs, sregs) = (scratch.regs()?, scratch.sregs_now()?);
-    same("CPL after the system call", sregs.ss.dpl.into(), 0)?;
-    same(
+fn check_system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<(), CheckFailure> {
+    let (regs, sregs) = (scratch.regs()?, scratch.sregs()?);
+    compare("CPL after the system call", sregs.ss.dpl.into(), 0)?;
+    compare(
         "CS after the system call",
         sregs.cs.selector.into(),
         selector::KERNEL_CS.into(),
     )?;
-    same(
+    compare(
         "SS after the system call",
         sregs.ss.selector.into(),
         selector::KERNEL_SS.into(),
     )?;
-    same(
+    compare(
         "IF after the system call",
         regs.rflags & vbts_cpu::state::rflags::IF,
         0,
     )?;
     if syscall {
-        same("RCX after SYSCALL", regs.rcx, regs.r14)?;
-        same("R11 after SYSCALL", regs.r11, guest.mode.flags())?;
-        same("RSP after SYSCALL", regs.rsp, guest.mode.place().1)
+        compare("RCX after SYSCALL", regs.rcx, regs.r14)?;
+        compare("R11 after SYSCALL", regs.r11, guest.mode.flags())?;
+        compare("RSP after SYSCALL", regs.rsp, guest.mode.layout().1)
     } else {
-        same("RSP after SYSENTER", regs.rsp, KERNEL_STACK)
+        compare("RSP after SYSENTER", regs.rsp, KERNEL_STACK)
     }
 }
 
 /// Runs a row of instructions at the CPL of `mode`.
-fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), Wrong> {
+fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), CheckFailure> {
     let data = if mode == Mode::Kernel {
         DATA[0]
     } else {
@@ -362,7 +369,7 @@ fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), 
     };
     let (last, wanted) = mode.end();
     let mut code = (row.code)().to_vec();
-    let mut end = mode.place().0 + code.len() as u64;
+    let mut end = mode.layout().0 + code.len() as u64;
     code.extend(last);
     if wanted == Exit::Halt {
         // RIP is after HLT, but at UD2, which faults.
@@ -374,7 +381,7 @@ fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), 
     scratch.set_regs(&regs)?;
     let exit = scratch.run(None)?;
     if exit != wanted {
-        return Err(other(scratch, &wanted, &exit));
+        return Err(unexpected_exit(scratch, &wanted, &exit));
     }
     let regs = scratch.regs()?;
     let rip = if mode == Mode::Kernel {
@@ -382,8 +389,8 @@ fn run_instructions(scratch: &mut Scratch, row: &Row, mode: Mode) -> Result<(), 
     } else {
         scratch.read(regs.rsp)
     };
-    same("RIP at the end", rip, end)?;
-    same("RAX", regs.rax, row.result)
+    compare("RIP at the end", rip, end)?;
+    compare("RAX", regs.rax, row.result)
 }
 
 #[cfg(test)]

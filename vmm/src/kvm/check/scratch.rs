@@ -45,7 +45,7 @@ pub enum Mode {
 
 impl Mode {
     /// Address of the code, top of the stack, CS and SS.
-    pub fn place(self) -> (u64, u64, u16, u16) {
+    pub fn layout(self) -> (u64, u64, u16, u16) {
         use selector::{KERNEL_CS, KERNEL_SS, USER_CS, USER_CS_32, USER_SS};
         match self {
             Self::Kernel => (KERNEL_CODE, KERNEL_STACK, KERNEL_CS, KERNEL_SS),
@@ -101,7 +101,7 @@ pub enum Exit {
     /// Triple fault.
     Shutdown,
     /// KVM cannot emulate an instruction.
-    NoEmulation,
+    EmulationFailure,
     /// The time limit was reached.
     Stuck,
     /// Another exit.
@@ -126,7 +126,7 @@ impl fmt::Display for Exit {
             Self::Debug(dr6) => write!(f, "a debug exit (DR6 {dr6:#x})"),
             Self::TaskPriority(tpr) => write!(f, "a write of {tpr} to CR8"),
             Self::Shutdown => f.write_str("a triple fault"),
-            Self::NoEmulation => f.write_str("KVM's \"emulation failure\""),
+            Self::EmulationFailure => f.write_str("KVM's \"emulation failure\""),
             Self::Stuck => write!(f, "no exit within {} ms", LIMIT.as_millis()),
             Self::Other(what) => f.write_str(what),
         }
@@ -204,7 +204,7 @@ impl Scratch {
         self.vcpu.get_kvm_run().request_interrupt_window = 0;
         self.vcpu.get_kvm_run().cr8 = 0;
 
-        let (place, stack, cs, ss) = mode.place();
+        let (place, stack, cs, ss) = mode.layout();
         self.write_memory(place, code)?;
         self.set_state(cs, ss)?;
         let regs = kvm_regs {
@@ -247,7 +247,7 @@ impl Scratch {
     /// Sets the processor's state except its general registers.
     fn set_state(&mut self, cs: u16, ss: u16) -> Result<(), KvmError> {
         self.vcpu
-            .set_sregs(&self.sregs(cs, ss))
+            .set_sregs(&self.initial_sregs(cs, ss))
             .named("KVM_SET_SREGS")?;
         let msrs = [
             (msr::IA32_STAR, 0x0023_0010_0000_0000),
@@ -283,7 +283,7 @@ impl Scratch {
             .named("KVM_SET_VCPU_EVENTS")
     }
 
-    fn sregs(&self, cs: u16, ss: u16) -> kvm_sregs {
+    fn initial_sregs(&self, cs: u16, ss: u16) -> kvm_sregs {
         let mut sregs = self.reset;
         let flat = |selector: u16| segment(selector, DESCRIPTORS[usize::from(selector >> 3)]);
         sregs.cs = flat(cs);
@@ -354,7 +354,7 @@ impl Scratch {
                 VcpuExit::Intr => continue,
                 VcpuExit::Debug(debug) => Exit::Debug(debug.dr6),
                 VcpuExit::Shutdown => Exit::Shutdown,
-                VcpuExit::InternalError => Exit::NoEmulation,
+                VcpuExit::InternalError => Exit::EmulationFailure,
                 VcpuExit::SetTpr => Exit::TaskPriority((self.vcpu.get_kvm_run().cr8 & 0xFF) as u8),
                 other => Exit::Other(format!("KVM's exit {other:x?}")),
             };
@@ -387,7 +387,7 @@ impl Scratch {
     ///
     /// # Errors
     /// KVM fails.
-    pub fn sregs_now(&self) -> Result<kvm_sregs, KvmError> {
+    pub fn sregs(&self) -> Result<kvm_sregs, KvmError> {
         self.vcpu.get_sregs().named("KVM_GET_SREGS")
     }
 

@@ -81,7 +81,7 @@ pub fn single_step(scratch: &mut Scratch, mode: Mode) -> Result<(), String> {
 
 fn step(scratch: &mut Scratch, mode: Mode) -> Result<(), String> {
     let text = |error: KvmError| error.to_string();
-    let place = mode.place().0;
+    let place = mode.layout().0;
     scratch.start(mode, &[0x90; 8]).map_err(text)?;
     for step in 1..=3 {
         let debug = kvm_guest_debug {

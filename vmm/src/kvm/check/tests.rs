@@ -35,17 +35,17 @@ fn every_check_has_its_own_name() {
 fn the_first_failure_is_reported() {
     let mut report = Report::default();
     assert!(!report.passed(), "a report without checks has not passed");
-    assert!(note(&mut report, "first", Ok(())));
+    assert!(add_result(&mut report, "first", Ok(())));
     assert!(report.passed());
-    assert!(note(
+    assert!(add_result(
         &mut report,
         "second",
-        Err(Wrong::Outcome("bad".into()))
+        Err(CheckFailure::Outcome("bad".into()))
     ));
-    assert!(!note(
+    assert!(!add_result(
         &mut report,
         "third",
-        Err(Wrong::Stuck("worse".into()))
+        Err(CheckFailure::Stuck("worse".into()))
     ));
     assert!(!report.passed());
     assert_eq!(report.failure(), Some(("second", "bad")));
