@@ -4,11 +4,14 @@
 //!
 //! | instruction | value |
 //! |---|---|
-//! | string instructions, INS, OUTS, LOOP, JCXZ, MASKMOVQ, MASKMOVDQU | address size in bits; of the last two in `dst` |
+//! | string instructions, INS, OUTS, LOOP, JCXZ | address size in bits |
 //! | XCHG with memory | the register operand |
 //! | ENTER | nesting level, 0 to 31 |
 //! | LDS, LES, LFS, LGS, LSS | the segment register |
-//! | x87 | the low three bits of the opcode; `src` is ModRM or its reg field, `dst` the size of the memory operand in bytes |
+//! | x87 | the low three bits of the opcode |
+//!
+//! MASKMOVQ and MASKMOVDQU have the address size in [`Insn::dst`]. An x87 instruction has ModRM or
+//! its reg field in [`Insn::src`], and the size of its memory operand in bytes in [`Insn::dst`].
 
 mod operand;
 
@@ -119,8 +122,8 @@ fn prefixes(insn: &Instruction) -> u16 {
     p
 }
 
-/// Fills registers and immediates. The register operand in position 0 is `dst`, in position 1 `src`,
-/// in position 2 `aux`.
+/// Fills registers and immediates. The register operand in position 0 is `dst`, in position 1
+/// `src`, in position 2 `aux`.
 fn operands(i: &Instruction, insn: &mut Insn) {
     for n in 0..i.op_count() {
         match i.op_kind(n) {

@@ -42,7 +42,8 @@ pub mod reg {
     pub const COUNT: usize = 256;
 }
 
-/// Segment numbers for [`Insn::seg`]: 0-5 are ES, CS, SS, DS, FS, GS as the instruction encodes them.
+/// Segment numbers for [`Insn::seg`]: 0-5 are ES, CS, SS, DS, FS, GS as the instruction encodes
+/// them.
 pub mod seg {
     #![allow(missing_docs)]
     pub const ES: u8 = 0;
@@ -123,12 +124,12 @@ impl BranchKind {
 // has 48.
 #[repr(C, packed(4))]
 pub struct Insn {
-    /// Immediate, sign-extended. For a direct near branch: the target's offset from the start of the
-    /// block. For a direct far branch: the target's offset in its segment. With [`Self::OFFSET64`]:
-    /// the memory operand's offset.
+    /// Immediate, sign-extended. For a direct near branch: the target's offset from the start of
+    /// the block. For a direct far branch: the target's offset in its segment. With
+    /// [`Self::OFFSET64`]: the memory operand's offset.
     pub imm: u64,
-    /// Displacement of the memory operand, relative to the next instruction if the base is RIP. For a
-    /// direct far branch: the selector.
+    /// Displacement of the memory operand, relative to the next instruction if the base is RIP. For
+    /// a direct far branch: the selector.
     pub disp: i32,
     /// Base register of the memory operand ([`reg::ZERO`] if none).
     pub base: u8,

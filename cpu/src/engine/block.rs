@@ -11,8 +11,8 @@ const _: () = assert!(size_of::<Block>() == 64);
 /// A run of instructions that were decoded together.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// RIP and key of the last jump to this block. Another jump to this RIP leads here while the key
-    /// is one of [`JumpKeys`]. The key is zero if no jump is remembered.
+    /// RIP and key of the last jump to this block. Another jump to this RIP leads here while the
+    /// key is one of [`JumpKeys`]. The key is zero if no jump is remembered.
     rip: u64,
     key: u64,
     pub ops: Ops,
@@ -140,8 +140,8 @@ impl BlockCache {
         }
     }
 
-    /// Starts an epoch: code may have changed untracked, so each block is compared with memory before
-    /// its next use.
+    /// Starts an epoch: code may have changed untracked, so each block is compared with memory
+    /// before its next use.
     pub fn revalidate(&mut self) {
         self.epoch += 1;
     }
@@ -179,8 +179,8 @@ impl BlockCache {
         }
     }
 
-    /// The block at `gpa`, if it has been decoded and `unchanged` confirms that memory still has its
-    /// bytes.
+    /// The block at `gpa`, if it has been decoded and `unchanged` confirms that memory still has
+    /// its bytes.
     pub fn find(
         &mut self,
         gpa: u64,

@@ -69,8 +69,8 @@ impl SoftCpu {
     pub(super) fn fault(&mut self, fault: BlockFault) {
         match self.cpu.fault {
             Fault::CodeWrite { gpa } => {
-                // After the code is invalidated the write is an ordinary one. The instruction itself
-                // may be in that page: it runs from a block of its own, which is not cached.
+                // After the code is invalidated the write is an ordinary one. The instruction
+                // itself may be in that page: it runs from a block of its own, which is not cached.
                 self.invalidate_page(gpa & !0xFFF);
                 let before = self.cpu.pending_work.events();
                 match self.decode_single() {

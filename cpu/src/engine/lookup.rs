@@ -73,8 +73,8 @@ impl SoftCpu {
         Ok(Found::Cached(id))
     }
 
-    /// Whether the cache has the instruction at RIP, which is translated to `hit`, as one that crosses
-    /// into another page, and its bytes have not changed.
+    /// Whether the cache has the instruction at RIP, which is translated to `hit`, as one that
+    /// crosses into another page, and its bytes have not changed.
     fn finds_crossing(&mut self, hit: &Hit) -> Result<bool, BlockFault> {
         let Some(block) = self.cache.crossing(hit.gpa, self.cpu.code_size) else {
             return Ok(false);

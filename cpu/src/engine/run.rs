@@ -114,8 +114,8 @@ fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> BlockExit {
 }
 
 /// Runs the operations of a block up to its end, a jump or a fault. Returns the last operation.
-/// `rip` is RIP, from a source that does not depend on the jump that led here, so that the host need
-/// not wait for it. `BRANCHES`: counts branch instructions.
+/// `rip` is RIP, from a source that does not depend on the jump that led here, so that the host
+/// need not wait for it. `BRANCHES`: counts branch instructions.
 #[inline(always)]
 fn run_block<'a, const BRANCHES: bool>(
     cpu: &mut Cpu,

@@ -25,8 +25,8 @@ impl CodeMap {
             .is_some_and(|&p| p != 0)
     }
 
-    /// Whether code was decoded from a granule that overlaps the `len` bytes at `gpa`. They must not
-    /// cross a page.
+    /// Whether code was decoded from a granule that overlaps the `len` bytes at `gpa`. They must
+    /// not cross a page.
     pub fn overlaps(&self, gpa: u64, len: usize) -> bool {
         self.pages
             .get((gpa >> 12) as usize)

@@ -81,6 +81,19 @@ const LEVELS_4: Structures = Structures {
     reserved_large: 0x1F_E000,
 };
 
+impl Structures {
+    /// Bits that are reserved in an entry of `level`. `large`: the entry maps a large page.
+    fn reserved_bits(&self, level: usize, large: bool, has_nx: bool) -> u64 {
+        let of_large = match level {
+            _ if !large => 0,
+            0 | 1 => self.reserved_large,
+            // PML4E, and PDPTE: the CPU models have no 1-GByte pages.
+            _ => PS,
+        };
+        self.reserved | of_large | if has_nx { 0 } else { NX }
+    }
+}
+
 /// Whether PAE paging is used, which translates through the four PDPTE registers (SDM Vol. 3A
 /// 4.1.1).
 pub(crate) fn is_pae(sys: &SystemState) -> bool {
@@ -116,6 +129,43 @@ fn set_flags(ram: &GuestRam, at: u64, entry: u64, flags: u64, s: &Structures) ->
     }
 }
 
+/// The structures of the current paging mode, and the address of the first table for `la`. `None`:
+/// the PDPTE register for `la` is not present (SDM Vol. 3A 4.4.1).
+fn root(sys: &SystemState, la: u64) -> Option<(&'static Structures, u64)> {
+    if sys.efer & efer::LMA != 0 {
+        Some((&LEVELS_4, sys.cr3 & ADDR))
+    } else if sys.cr4 & cr4::PAE != 0 {
+        let pdpte = sys.pdpte[(la >> 30 & 3) as usize];
+        (pdpte & P != 0).then_some((&PAE, pdpte & ADDR))
+    } else {
+        Some((&BITS_32, sys.cr3 & 0xFFFF_F000))
+    }
+}
+
+/// Whether the flags of the entries allow the access (SDM Vol. 3A 4.6.1). `rights`: RW and US are
+/// set if all entries have them, NX if one has it.
+fn is_allowed(sys: &SystemState, rights: u64, access: Access, user: bool) -> bool {
+    let by_kind = match access {
+        Access::Read => true,
+        Access::Write => rights & RW != 0 || (!user && sys.cr0 & cr0::WP == 0),
+        Access::Execute => rights & NX == 0,
+    };
+    by_kind && (!user || rights & US != 0)
+}
+
+/// An entry that a walk has visited: its address and its value.
+type Visited = (u64, u64);
+
+/// Sets the accessed flags of the entries in `path`, of which the first maps the page, and its dirty
+/// flag for a write (SDM Vol. 3A 4.8). Returns `false` if another processor has changed an entry.
+fn mark_used(ram: &GuestRam, s: &Structures, path: &[Visited], access: Access) -> bool {
+    path.iter().enumerate().all(|(i, &(at, value))| {
+        let dirty = i == 0 && access == Access::Write;
+        let want = A | if dirty { D } else { 0 };
+        value & want == want || set_flags(ram, at, value, want, s)
+    })
+}
+
 /// Translates the linear address `la` and sets accessed and dirty flags. `la` is canonical, and
 /// below 4 GBytes outside IA-32e mode.
 ///
@@ -144,22 +194,11 @@ pub(crate) fn walk(
             | if access == Access::Execute && has_nx { pf::ID } else { 0 }
     };
 
-    let (s, mut table) = if sys.efer & efer::LMA != 0 {
-        (&LEVELS_4, sys.cr3 & ADDR)
-    } else if sys.cr4 & cr4::PAE != 0 {
-        let pdpte = sys.pdpte[(la >> 30 & 3) as usize];
-        if pdpte & P == 0 {
-            return Err(code(0));
-        }
-        (&PAE, pdpte & ADDR)
-    } else {
-        (&BITS_32, sys.cr3 & 0xFFFF_F000)
-    };
+    let (s, mut table) = root(sys, la).ok_or_else(|| code(0))?;
     let has_large = s.entry_shift == 3 || sys.cr4 & cr4::PSE != 0;
     let mut rights = RW | US;
     let mut nx = 0;
-    // (address of the entry, its value) at each level visited, for the accessed flags.
-    let mut path = [(0u64, 0u64); 4];
+    let mut path: [Visited; 4] = [(0, 0); 4];
     let mut level = s.levels - 1;
     let (entry, large, page_mask) = loop {
         let shift = 12 + s.index_bits * level as u32;
@@ -169,15 +208,7 @@ pub(crate) fn walk(
             return Err(code(0));
         }
         let large = entry & PS != 0 && level > 0 && has_large;
-        let reserved = s.reserved
-            | if has_nx { 0 } else { NX }
-            | match (level, large) {
-                // PML4E, and PDPTE: the CPU models have no 1-GByte pages.
-                (2.., true) => PS,
-                (1, true) => s.reserved_large,
-                _ => 0,
-            };
-        if entry & reserved != 0 {
+        if entry & s.reserved_bits(level, large, has_nx) != 0 {
             return Err(code(pf::P | pf::RSVD));
         }
         rights &= entry;
@@ -190,25 +221,11 @@ pub(crate) fn walk(
         level -= 1;
     };
 
-    let writable = rights & RW != 0 || (!user && sys.cr0 & cr0::WP == 0);
-    let allowed = match access {
-        Access::Read => true,
-        Access::Write => writable,
-        Access::Execute => nx == 0,
-    } && (!user || rights & US != 0);
-    if !allowed {
+    if !is_allowed(sys, rights | nx, access, user) {
         return Err(code(pf::P));
     }
-
-    for (i, &(at, value)) in path.iter().enumerate().take(s.levels).skip(level) {
-        let want = A | if i == level && access == Access::Write {
-            D
-        } else {
-            0
-        };
-        if value & want != want && !set_flags(ram, at, value, want, s) {
-            return walk(ram, sys, la, access, privilege);
-        }
+    if !mark_used(ram, s, &path[level..s.levels], access) {
+        return walk(ram, sys, la, access, privilege);
     }
     // PSE-36: a 4-MByte page has bits 39:32 of its address in bits 20:13 of its entry.
     let high = if large && s.entry_shift == 2 {

@@ -13,6 +13,25 @@ struct Region {
 }
 
 /// The guest's RAM: ranges of host memory, found by guest-physical address.
+///
+/// # Example
+///
+/// ```
+/// use std::ptr::NonNull;
+///
+/// use vbts_cpu::GuestRam;
+///
+/// #[repr(align(4096))]
+/// struct Page([u8; 4096]);
+///
+/// let page = Box::into_raw(Box::new(Page([7; 4096])));
+/// let host = NonNull::new(page.cast::<u8>()).unwrap();
+/// // SAFETY: the page is never freed, and no reference to it exists.
+/// let ram = unsafe { GuestRam::new(&[(0x1000, 4096, host)]) };
+/// assert_eq!(ram.read_u64(0x1008), Some(0x0707_0707_0707_0707));
+/// assert_eq!(ram.read_u64(0x2000), None);
+/// assert_eq!(ram.end(), 0x2000);
+/// ```
 #[derive(Debug, Clone)]
 pub struct GuestRam {
     regions: Vec<Region>,
@@ -72,8 +91,8 @@ impl GuestRam {
         })
     }
 
-    /// Writes `new` at `gpa`, which is aligned to its size, if the value there is `old`; atomically.
-    /// Returns whether it was.
+    /// Writes `new` at `gpa`, which is aligned to its size, if the value there is `old`;
+    /// atomically. Returns whether it was.
     pub(crate) fn replace<T: Int>(&self, gpa: u64, old: T, new: T) -> bool {
         let Some(page) = self.page(gpa) else {
             return false;

@@ -148,8 +148,8 @@ impl Tlb {
         }
     }
 
-    /// The host address of `la` for the selected class, if the access of `size` bytes is allowed and
-    /// lies in one page of RAM that is not write-tracked.
+    /// The host address of `la` for the selected class, if the access of `size` bytes is allowed
+    /// and lies in one page of RAM that is not write-tracked.
     #[inline(always)]
     pub fn fast(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
         Self::look_up(&self.tables[0], la, size, kind)

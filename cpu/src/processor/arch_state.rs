@@ -63,8 +63,8 @@ impl Cpu {
         }
     }
 
-    /// Imports the architectural state. Values of DEBUGCTL and DS_AREA that this processor would not
-    /// accept are loaded as zero.
+    /// Imports the architectural state. Values of DEBUGCTL and DS_AREA that this processor would
+    /// not accept are loaded as zero.
     pub fn load_state(&mut self, s: &ArchState) {
         self.load_progress(&s.progress);
         self.gpr[..16].copy_from_slice(&s.gpr);

@@ -70,7 +70,8 @@ impl Cpu {
         self.tsc_offset = 0;
     }
 
-    /// Time in nanoseconds. On [`Clock::Instructions`] it is that of the start of the current block.
+    /// Time in nanoseconds. On [`Clock::Instructions`] it is that of the start of the current
+    /// block.
     #[inline]
     pub fn now(&self) -> u64 {
         match self.clock {

@@ -26,6 +26,21 @@ use crate::state::{ArchState, MsrState, PendingEvent, SpinCount, SystemState, X8
 ///
 /// Instructions use its fields directly. After a change of CS, CPL, CR0, CR4, EFER, RFLAGS.AC,
 /// DEBUGCTL or a segment they call [`Cpu::update_mode`].
+///
+/// # Example
+///
+/// ```
+/// use vbts_testkit::environment::soft_cpu;
+/// use vbts_testkit::{Ram, TestPlatform};
+///
+/// let (ram, platform) = (Ram::new(0x1000), TestPlatform::default().into());
+/// let mut cpu = soft_cpu(vbts_cpu::model("core2").unwrap(), &ram, &platform).cpu;
+/// let mut state = cpu.state();
+/// state.gpr[0] = 0x1234;
+/// cpu.load_state(&state);
+/// // Register 0 is RAX, or AX as one of 16 bits.
+/// assert_eq!(cpu.r::<u16>(0), 0x1234);
+/// ```
 pub struct Cpu {
     /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`]. Its length makes
     /// a check of the index unnecessary.
@@ -95,8 +110,8 @@ pub struct Cpu {
     /// MXCSR.
     pub mxcsr: u32,
     pub(crate) clock: Clock,
-    /// The time-stamp counter minus the counter of [`Clock`]: virtual time, or the host's time-stamp
-    /// counter.
+    /// The time-stamp counter minus the counter of [`Clock`]: virtual time, or the host's
+    /// time-stamp counter.
     pub(crate) tsc_offset: u64,
     /// Virtual time minus instructions retired: the time that HLT has skipped.
     pub(crate) skipped: u64,

@@ -51,8 +51,8 @@ impl DsMemory for Cpu {
 }
 
 impl Cpu {
-    /// Translates `la` if a supervisor may write `len` bytes there directly: they are in one page of
-    /// RAM without decoded code and without a watchpoint. The result is valid until the next
+    /// Translates `la` if a supervisor may write `len` bytes there directly: they are in one page
+    /// of RAM without decoded code and without a watchpoint. The result is valid until the next
     /// [`Self::new_generation`].
     pub(crate) fn pin(&mut self, la: u64, len: usize) -> Option<Hit> {
         if (la & 0xFFF) as usize + len > 0x1000 {

@@ -53,8 +53,8 @@ impl Cpu {
                 (vector::PF, Some(error))
             }
             Fault::NonCanonical if stack => (vector::SS, Some(0)),
-            // The result of a fetch from a device depends on the platform. #GP is precise. A machine
-            // check would be imprecise, and fatal while CR4.MCE is clear.
+            // The result of a fetch from a device depends on the platform. #GP is precise. A
+            // machine check would be imprecise, and fatal while CR4.MCE is clear.
             Fault::NonCanonical | Fault::Unexecutable => (vector::GP, Some(0)),
             // The run loop handles a code write itself.
             Fault::None | Fault::CodeWrite { .. } => return None,

@@ -138,15 +138,15 @@ impl Cpu {
         self.store_slow(la, bytes, self.privilege)
     }
 
-    /// Loads from a system structure (descriptor tables, TSS): implicitly, with supervisor privilege
-    /// at any CPL (SDM Vol. 3A 4.6.1).
+    /// Loads from a system structure (descriptor tables, TSS): implicitly, with supervisor
+    /// privilege at any CPL (SDM Vol. 3A 4.6.1).
     #[inline]
     pub fn load_system<T: Scalar>(&mut self, la: u64) -> Result<T, Abort> {
         self.load_as(la, Privilege::Supervisor)
     }
 
-    /// Stores to a system structure or, while an event is delivered, to the inner stack: implicitly,
-    /// with supervisor privilege at any CPL (SDM Vol. 3A 4.6.1).
+    /// Stores to a system structure or, while an event is delivered, to the inner stack:
+    /// implicitly, with supervisor privilege at any CPL (SDM Vol. 3A 4.6.1).
     pub fn store_system<T: Scalar>(&mut self, la: u64, value: T) -> Result<(), Abort> {
         match self
             .tlb
@@ -201,8 +201,8 @@ impl Cpu {
         if privilege == Privilege::UserAligned {
             self.check_aligned(la, bytes.len())?;
         }
-        // Both pages are translated before either is read, because the read of a device register must
-        // not be repeated. The first page that faults determines CR2.
+        // Both pages are translated before either is read, because the read of a device register
+        // must not be repeated. The first page that faults determines CR2.
         let parts = pages(la, bytes.len());
         if parts.clone().nth(1).is_some() {
             self.check_canonical_end(la, bytes.len())?;
@@ -281,8 +281,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Raises the fault of an operand that ends outside the canonical addresses. It has priority over
-    /// page faults of the operand.
+    /// Raises the fault of an operand that ends outside the canonical addresses. It has priority
+    /// over page faults of the operand.
     fn check_canonical_end(&mut self, la: u64, len: usize) -> Result<(), Abort> {
         if canonical(la.wrapping_add(len as u64 - 1)) {
             Ok(())
@@ -291,8 +291,8 @@ impl Cpu {
         }
     }
 
-    /// Prepares a write of `len` bytes at `hit`. In a write-tracked page it may change the fields of
-    /// the DS area, and it must not change decoded code.
+    /// Prepares a write of `len` bytes at `hit`. In a write-tracked page it may change the fields
+    /// of the DS area, and it must not change decoded code.
     fn check_write_tracking(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
         if hit.write_tracked {
             self.window.close();

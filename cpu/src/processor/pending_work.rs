@@ -153,9 +153,9 @@ impl Cpu {
         self.pending_work.insert(VmmRequests::BUS);
     }
 
-    /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): code that other processors
-    /// have changed becomes visible after it. The only processor of a machine sees all changes at
-    /// once.
+    /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): code that other
+    /// processors have changed becomes visible after it. The only processor of a machine sees all
+    /// changes at once.
     #[inline]
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {

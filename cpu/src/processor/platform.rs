@@ -18,8 +18,8 @@ pub trait Platform: Send + Sync {
     /// Writes 1, 2 or 4 bytes to an I/O port.
     fn pio_write(&self, now: u64, port: u16, data: &[u8]);
 
-    /// Acknowledges the interrupt that [`Signals::INTR`] announced. Returns its vector, or `None` if
-    /// it is no longer pending (a spurious wake-up).
+    /// Acknowledges the interrupt that [`Signals::INTR`] announced. Returns its vector, or `None`
+    /// if it is no longer pending (a spurious wake-up).
     fn acknowledge_interrupt(&self, now: u64) -> Option<u8>;
     /// Takes the non-maskable interrupt that [`Signals::NMI`] announced. Returns whether it was
     /// still pending.
@@ -89,8 +89,8 @@ impl Signals {
     pub const KICK: u32 = 1 << 2;
     /// An INIT or start-up IPI waits for the processor.
     pub const INIT: u32 = 1 << 3;
-    /// A device has written guest memory: the VMM has to invalidate the software CPU's caches of it.
-    /// This line does not end HLT.
+    /// A device has written guest memory: the VMM has to invalidate the software CPU's caches of
+    /// it. This line does not end HLT.
     pub const DMA: u32 = 1 << 4;
 
     /// Calls `wake` whenever a line changes from lowered to raised.
@@ -111,7 +111,8 @@ impl Signals {
         }
     }
 
-    /// Raises the lines in `bits` without a wake-up, for work that can wait until the processor runs.
+    /// Raises the lines in `bits` without a wake-up, for work that can wait until the processor
+    /// runs.
     pub fn raise_quietly(&self, bits: u32) {
         self.lines.fetch_or(bits, Ordering::Release);
     }

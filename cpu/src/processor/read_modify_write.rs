@@ -22,8 +22,8 @@ impl Cpu {
         self.modify_if::<false, T>(insn, la, f)
     }
 
-    /// [`Cpu::modify`] only on a TLB hit and without LOCK if `HIT` is set. Otherwise it then returns
-    /// [`Abort`] without setting a fault, so that the caller can retry on the slow path.
+    /// [`Cpu::modify`] only on a TLB hit and without LOCK if `HIT` is set. Otherwise it then
+    /// returns [`Abort`] without setting a fault, so that the caller can retry on the slow path.
     #[inline(always)]
     pub(crate) fn modify_if<const HIT: bool, T: Int>(
         &mut self,
@@ -102,8 +102,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Checks a write of `size` bytes at `la`. Returns the host's address if the bytes are RAM in one
-    /// page. An access to two pages, or to a device, is not atomic.
+    /// Checks a write of `size` bytes at `la`. Returns the host's address if the bytes are RAM in
+    /// one page. An access to two pages, or to a device, is not atomic.
     pub(crate) fn lockable(&mut self, la: u64, size: usize) -> Result<Option<*mut u8>, Abort> {
         self.check_writable(la, size)?;
         if pages(la, size).nth(1).is_some() {
