@@ -29,9 +29,9 @@ pub enum Exit {
     },
     /// The processor seems to wait for another (see `spin`), which should run first.
     Pause,
-    /// [`Signals::KICK`] was raised.
+    /// [`Signals::KICK`](crate::Signals::KICK) was raised.
     Kick,
-    /// [`Signals::INIT`] is raised.
+    /// [`Signals::INIT`](crate::Signals::INIT) is raised.
     Init,
     /// Triple fault.
     Shutdown,

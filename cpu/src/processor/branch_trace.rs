@@ -18,7 +18,7 @@ impl Cpu {
         }
     }
 
-    /// Whether taken branches matter to anybody at this CPL.
+    /// Whether taken branches at this CPL are recorded or single-stepped on.
     pub(crate) fn wants_branches(&self) -> bool {
         self.recorder.enabled(self.cpl) || self.steps_on_branches()
     }
@@ -74,7 +74,7 @@ impl Cpu {
         match self.recorder.area().store(self, from, to) {
             Ok(Stored::Stored) => self.open_window(),
             Ok(Stored::StoredAndPmi) => self.performance_interrupt(),
-            // A record that finds no room is lost, and nobody is told.
+            // The processor does not report a record that it drops.
             Err(_) => {}
         }
     }
