@@ -45,7 +45,7 @@ impl<T: ByteDevice> BusDevice for T {
     }
 }
 
-/// A device on a bus; whoever put it there keeps a clone to reach its host side.
+/// A device on a bus. The VMM keeps a clone to reach its host side.
 pub type Shared<T> = Arc<Mutex<T>>;
 
 /// Wraps a device so that it can be put on a [`Bus`].

@@ -27,7 +27,7 @@ pub enum DiskError {
     /// It is empty or ends within a sector.
     #[error("its size of {0} bytes is not a positive multiple of {SECTOR}")]
     Size(u64),
-    /// Somebody else has locked it.
+    /// Another process has locked it.
     #[error(
         "another program, such as a second vbts, is using it: a disk that is written can have one user only, one that is \
          only read (,ro) as many as like"
@@ -66,7 +66,7 @@ impl Disk {
             FlockOperation::NonBlockingLockShared
         };
         match flock(&file, lock) {
-            // A file system without locks has nobody who could hold one.
+            // On a file system without locks, no other process can hold one.
             Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS) => {}
             Err(Errno::WOULDBLOCK) => return Err(DiskError::InUse),
             Err(error) => return Err(DiskError::Open(error.into())),
@@ -102,7 +102,7 @@ impl Disk {
     /// Fills `data` from byte `offset`.
     ///
     /// # Errors
-    /// The host cannot read it, or somebody has made the file shorter.
+    /// The host cannot read it, or the file has become shorter.
     pub fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.check(offset, data.len() as u64)?;
         self.file.read_exact_at(data, offset)

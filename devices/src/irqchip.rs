@@ -258,8 +258,8 @@ impl IrqChip {
                 .is_some_and(|l| l.pending_vector().is_some())
     }
 
-    /// The interrupt-acknowledge cycle of `cpu`: the vector, or `None` if no interrupt is pending any
-    /// more.
+    /// The interrupt-acknowledge cycle of `cpu`: the vector, or `None` if no interrupt is pending
+    /// any more.
     pub fn acknowledge(&mut self, cpu: usize) -> Option<u8> {
         if self.extint_pending(cpu) {
             let vector = self.pic.acknowledge();

@@ -5,7 +5,8 @@
 //! they want to be called next:
 //!
 //! ```text
-//! let next = min(chip.next_deadline(), pit.next_deadline(), rtc.next_deadline());   // run the CPU until then
+//! let next = min(chip.next_deadline(), pit.next_deadline(), rtc.next_deadline());
+//! // Run the CPU until then.
 //! chip.tick(now); pit.tick(now); rtc.tick(now);
 //! ```
 //!
@@ -33,8 +34,8 @@
 //! | random numbers | [`virtio::entropy::Entropy`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | shared directories | [`virtio::fs9p::Fs9p`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //!
-//! Whatever makes a device do something (an access, host input, `tick`) returns the [`Effects`]: the
-//! machine then updates the processors' interrupt lines, or wakes its host side.
+//! Whatever makes a device do something (an access, host input, `tick`) returns the [`Effects`]:
+//! the machine then updates the processors' interrupt lines, or wakes its host side.
 //!
 //! Devices write guest memory through [`GuestRam`] only, which notes the pages that they write for
 //! each [`DmaObserver`].

@@ -22,7 +22,7 @@ impl<T: ByteSink> ByteSink for Shared<T> {
     }
 }
 
-/// A bounded buffer that whoever runs the machine empties.
+/// A bounded buffer that the machine's run loop empties.
 #[derive(Debug)]
 pub struct OutputBuffer {
     bytes: Vec<u8>,

@@ -50,7 +50,7 @@ pub enum TapError {
     /// Another program has it.
     #[error("another program is using {0}")]
     Busy(String),
-    /// It is somebody else's.
+    /// Another process uses it.
     #[error("{0} belongs to another user")]
     Permission(String),
     /// Something else.
@@ -216,7 +216,7 @@ mod tests {
         tap.send(b"xyz");
         assert_eq!(theirs.recv(&mut buffer).unwrap(), 3);
         assert!(!tap.is_gone());
-        // What nobody takes is lost.
+        // Frames that no reader takes are lost.
         drop(theirs);
         tap.send(b"xyz");
         let mut null = Tap::from_fd(std::fs::File::open("/dev/null").unwrap().into());

@@ -40,8 +40,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Creates it in the temporary directory of the host. It is not removed: `ci/fuzz` gives each run
-    /// a temporary directory of its own.
+    /// Creates it in the temporary directory of the host. It is not removed: `ci/fuzz` gives each
+    /// run a temporary directory of its own.
     ///
     /// # Panics
     /// The host's temporary directory cannot be written.

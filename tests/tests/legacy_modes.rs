@@ -1,6 +1,6 @@
-//! The programs of `cpu/tests/cpu/legacy_modes` on other machines, as a BIOS: their reports on QEMU's
-//! software CPU and on Bochs must be those that are expected of ours. Bochs checks segment limits,
-//! which QEMU ignores.
+//! The programs of `cpu/tests/cpu/legacy_modes` on other machines, as a BIOS: their reports on
+//! QEMU's software CPU and on Bochs must be those that are expected of ours. Bochs checks segment
+//! limits, which QEMU ignores.
 
 #[path = "../../cpu/tests/cpu/legacy_modes/programs/mod.rs"]
 mod programs;
@@ -56,8 +56,8 @@ fn qemu(directory: &Path) -> std::io::Result<Vec<String>> {
 }
 
 fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
-    // It wants a VGA BIOS, and a display; this one waits for nobody. Its debugger must be told to
-    // go on.
+    // Bochs needs a VGA BIOS and a display. The display "rfb" does not wait for a viewer. Its
+    // debugger needs a command to continue.
     let mut vga = vec![0; 512];
     vga[..3].copy_from_slice(&[0x55, 0xAA, 1]);
     fs::write(directory.join("vga.bin"), vga)?;

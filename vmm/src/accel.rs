@@ -1,8 +1,8 @@
 //! Selects the accelerator that runs a guest and the implementation of its Branch Trace Store, from
 //! the configuration and from what the host offers.
 //!
-//! `auto` takes KVM only if KVM passes every check and is faster than the software CPU, at CPL 0 and
-//! at CPL 3: a guest spends its time in both. An accelerator that is named is used, or the run
+//! `auto` takes KVM only if KVM passes every check and is faster than the software CPU, at CPL 0
+//! and at CPL 3: a guest spends its time in both. An accelerator that is named is used, or the run
 //! fails; it is never replaced by another.
 
 use std::fmt;
@@ -106,8 +106,8 @@ pub trait Host {
 /// Host time for which [`resolve`] measures the software CPU, if its speed matters.
 const MEASURE: Duration = Duration::from_millis(5);
 
-/// Checks that this build of vbts can run the machine of `config` on this host. Returns the processor
-/// model and the accelerator.
+/// Checks that this build of vbts can run the machine of `config` on this host. Returns the
+/// processor model and the accelerator.
 ///
 /// # Errors
 /// [`Failure::Host`] if this host lacks something, [`Failure::Error`] if no host can run such a
@@ -145,9 +145,10 @@ pub fn resolve(config: &MachineConfig) -> Result<(&'static Model, Choice), Failu
     Ok((model, choice))
 }
 
-/// Chooses the accelerator and the Branch Trace Store. If `unchecked`, `--accel kvm` takes a KVM that
-/// has failed its checks. `lacks` lists the instruction-set extensions of the guest's processor that
-/// the host's processor does not have: the host's processor executes the guest under KVM.
+/// Chooses the accelerator and the Branch Trace Store. If `unchecked`, `--accel kvm` takes a KVM
+/// that has failed its checks. `lacks` lists the instruction-set extensions of the guest's
+/// processor that the host's processor does not have: the host's processor executes the guest under
+/// KVM.
 ///
 /// # Errors
 /// [`Failure::Host`]: the host does not have the accelerator, or no Branch Trace Store for it.

@@ -89,8 +89,8 @@ pub struct Board {
 
 impl Board {
     /// A board with the devices that every machine has. It raises lines into 1 to
-    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS) processors, each of which has one of `signals`. The
-    /// guest's output on the serial port goes to `serial`. The guest's clock begins at `epoch`
+    /// [`MAX_PROCESSORS`](layout::MAX_PROCESSORS) processors, each of which has one of `signals`.
+    /// The guest's output on the serial port goes to `serial`. The guest's clock begins at `epoch`
     /// seconds since 1970.
     ///
     /// # Errors

@@ -156,8 +156,9 @@ fn is_allowed(sys: &SystemState, rights: u64, access: Access, user: bool) -> boo
 /// An entry that a walk has visited: its address and its value.
 type Visited = (u64, u64);
 
-/// Sets the accessed flags of the entries in `path`, of which the first maps the page, and its dirty
-/// flag for a write (SDM Vol. 3A 4.8). Returns `false` if another processor has changed an entry.
+/// Sets the accessed flags of the entries in `path`, of which the first maps the page, and its
+/// dirty flag for a write (SDM Vol. 3A 4.8). Returns `false` if another processor has changed an
+/// entry.
 fn mark_used(ram: &GuestRam, s: &Structures, path: &[Visited], access: Access) -> bool {
     path.iter().enumerate().all(|(i, &(at, value))| {
         let dirty = i == 0 && access == Access::Write;

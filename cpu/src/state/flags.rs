@@ -135,7 +135,7 @@ impl Lazy {
         if self.aux & DEFERRED == 0 {
             return self.aux;
         }
-        // What is beyond the operands' width goes to where nobody looks: carries go upwards only.
+        // Bits above the operands' width do not matter: carries go upwards only.
         let (r, b) = (self.res, self.aux >> OPERAND);
         let carries = if self.aux & SUBTRACTED == 0 {
             added(r.wrapping_sub(b), b, r)

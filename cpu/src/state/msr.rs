@@ -165,9 +165,9 @@ pub struct MtrrState {
 }
 
 impl Default for MtrrState {
-    /// As firmware sets them up: enabled, everything write-back. After RESET they are all clear, but
-    /// a kernel expects firmware's values, and treats a processor without any write-back memory as
-    /// broken.
+    /// As firmware sets them up: enabled, everything write-back. After RESET they are all clear,
+    /// but a kernel expects firmware's values, and treats a processor without any write-back memory
+    /// as broken.
     fn default() -> Self {
         Self {
             default_type: MTRR_ENABLE | MTRR_WRITE_BACK,

@@ -1,6 +1,6 @@
 //! What an instruction writes is what the next one reads: a block of instructions, whose operations
-//! pass values on (see `vbts_cpu::backend::interpreter::dispatch`), against the same instructions one at a time, which
-//! pass nothing.
+//! pass values on (see `vbts_cpu::backend::interpreter::dispatch`), against the same instructions
+//! one at a time, which pass nothing.
 
 use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::IcedError;

@@ -1,5 +1,5 @@
-//! Small guests on the software CPU. They are assembled here; each test checks the final state, most
-//! also the exact branch records. `VBTS_ACCEL` runs the guests on KVM: see
+//! Small guests on the software CPU. They are assembled here; each test checks the final state,
+//! most also the exact branch records. `VBTS_ACCEL` runs the guests on KVM: see
 //! `vbts_testkit::processor`.
 //!
 //! All tests are one program, because linking one program for each file takes much longer.

@@ -1,4 +1,5 @@
-//! Delivery of interrupts: acceptance, priorities, acknowledgement (SDM Vol. 3A 10.5.1, 10.6, 10.8).
+//! Delivery of interrupts: acceptance, priorities, acknowledgement (SDM Vol. 3A 10.5.1, 10.6,
+//! 10.8).
 
 use super::registers::{
     ESR_RECEIVE_ILLEGAL_VECTOR, ESR_SEND_ILLEGAL_VECTOR, LVT_MASKED, LVT_TRIGGER_LEVEL, Lvt,

@@ -1,8 +1,9 @@
 //! A 9P2000.L server for one host directory (Linux: Documentation/filesystems/9p.rst; the protocol
 //! is described by the diod project).
 //!
-//! A read-only share refuses requests that change something before it reads the rest of the message.
-//! Every answer is computed before [`Server::handle`] returns, and depends on the host's files alone.
+//! A read-only share refuses requests that change something before it reads the rest of the
+//! message. Every answer is computed before [`Server::handle`] returns, and depends on the host's
+//! files alone.
 //!
 //! A state can be saved while the guest has no fid. A fid is a file of the host, which another
 //! process could not open again as the same file.

@@ -107,7 +107,8 @@ impl Server {
         Ok(())
     }
 
-    /// Appends directory entries from `offset` on, up to `limit` bytes. Returns the number of bytes.
+    /// Appends directory entries from `offset` on, up to `limit` bytes. Returns the number of
+    /// bytes.
     fn read_entries(
         &mut self,
         directory: &OwnedFd,
@@ -215,8 +216,8 @@ impl Server {
     }
 }
 
-/// The flags that have an effect on the host. The client implements the others (O_NOATIME, O_DIRECT,
-/// …).
+/// The flags that have an effect on the host. The client implements the others (O_NOATIME,
+/// O_DIRECT, …).
 pub(super) fn host_flags(flags: u32) -> Result<OFlags, Errno> {
     let mut host = match flags & open::ACCESS_MODE {
         0 => OFlags::RDONLY,

@@ -111,8 +111,8 @@ impl Block {
         Ok(if moved == room { room + written } else { moved })
     }
 
-    /// Executes the request in `header`. The inner error is the status. `moved` becomes the number of
-    /// bytes in the writable part.
+    /// Executes the request in `header`. The inner error is the status. `moved` becomes the number
+    /// of bytes in the writable part.
     fn execute(
         &mut self,
         header: &[u8; HEADER],

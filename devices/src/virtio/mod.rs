@@ -34,8 +34,8 @@ pub trait VirtioDevice: Send {
     /// # Errors
     /// A queue is unusable. The transport then sets DEVICE_NEEDS_RESET.
     fn process(&mut self, queues: &mut [VirtQueue], ram: &GuestRam) -> Result<(), QueueError>;
-    /// The driver is ready, and has accepted `features` of those that were offered. Also called when
-    /// a running device is restored: what `start` derives from the features is not part of the
+    /// The driver is ready, and has accepted `features` of those that were offered. Also called
+    /// when a running device is restored: what `start` derives from the features is not part of the
     /// state.
     fn start(&mut self, _features: u64) {}
     /// Returns to the state before the driver set up the device.

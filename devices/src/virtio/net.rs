@@ -84,8 +84,8 @@ impl fmt::Display for MacAddress {
 
 const DEVICE: &str = "the network device";
 
-/// State of a network device. Frames that the host's kernel holds are not part of it: they are lost,
-/// as frames on an Ethernet may be.
+/// State of a network device. Frames that the host's kernel holds are not part of it: they are
+/// lost, as frames on an Ethernet may be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {
     /// The frame from the host that the guest has not taken yet; empty if there is none.
@@ -246,7 +246,8 @@ fn config(address: MacAddress) -> [u8; 12] {
     let mut config = [0; 12];
     let (mac, rest) = config.split_at_mut(6);
     mac.copy_from_slice(&address.0);
-    // The MTU follows status and max_virtqueue_pairs, which belong to features that are not offered.
+    // The MTU follows status and max_virtqueue_pairs, which belong to features that are not
+    // offered.
     rest[4..].copy_from_slice(&MTU.to_le_bytes());
     config
 }

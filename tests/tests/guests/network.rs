@@ -40,7 +40,7 @@ for port, handler in [(7000, Send), (7001, Sum)]:
     threading.Thread(target=server.serve_forever).start()
 "#;
 
-/// Somebody else who uses the TAP device.
+/// Another process that uses the TAP device.
 const HOLDER: &str = r#"
 import fcntl, struct, time
 device = open("/dev/net/tun", "r+b", 0)
@@ -70,7 +70,7 @@ fn in_namespace(directory: &Path, script: &str) -> Result<Command> {
         command
     };
     let mut why = String::new();
-    // As root, and as anybody else.
+    // As root, and as another user.
     for options in [&["--net"][..], &["--user", "--map-root-user", "--net"]] {
         let possible = command(options, TAP).output()?;
         if possible.status.success() {

@@ -1,7 +1,7 @@
 //! A running guest is in the sandbox, and the sandbox allows the system calls of each kind of work.
 //!
-//! Unit tests beside the code check what the sandbox forbids. All other tests of the whole system run
-//! in the sandbox too.
+//! Unit tests beside the code check what the sandbox forbids. All other tests of the whole system
+//! run in the sandbox too.
 
 use std::fs;
 use std::io::Read;

@@ -378,7 +378,7 @@ fn too_small(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Processes, a thread, and what these start themselves, which nobody counts.
+/// Processes, a thread, and the tasks that these start themselves, which are not counted.
 fn untraced(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let source = directory.path().join("family.c");

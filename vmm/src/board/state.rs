@@ -10,8 +10,8 @@ use vbts_devices::{StateError, lock};
 
 use super::Board;
 
-/// State of all devices. The levels of interrupt lines and the lines into the processors follow from
-/// it.
+/// State of all devices. The levels of interrupt lines and the lines into the processors follow
+/// from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoardState {
     interrupt_controllers: IrqChipState,

@@ -1,8 +1,8 @@
 //! Standard input, which is read only when the guest asks for it.
 //!
 //! Data that is available when the guest asks (a file, `/dev/null`, a pipe that has been filled or
-//! closed) is handed over on the guest's time line, so such a run is reproducible. The time at which
-//! the guest sees data that arrives later depends on the host.
+//! closed) is handed over on the guest's time line, so such a run is reproducible. The time at
+//! which the guest sees data that arrives later depends on the host.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -18,12 +18,12 @@ use crate::exit::Failure;
 const STDOUT: &str = "standard output";
 const STDERR: &str = "standard error";
 
-/// Number of bytes of a created file that stay in the page cache for its next reader. Later bytes do
-/// not stay: a trace fills gigabytes in seconds, and finding memory for them takes longer than
+/// Number of bytes of a created file that stay in the page cache for its next reader. Later bytes
+/// do not stay: a trace fills gigabytes in seconds, and finding memory for them takes longer than
 /// writing them.
 const CACHED: u64 = 64 << 20;
-/// Flag of `pwritev2(2)` since Linux 6.14: the kernel writes the data back at once, and then drops it
-/// from the page cache.
+/// Flag of `pwritev2(2)` since Linux 6.14: the kernel writes the data back at once, and then drops
+/// it from the page cache.
 const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 /// Offset that makes `pwritev2(2)` write at the file offset, as `write(2)` does.
 const FILE_OFFSET: u64 = u64::MAX;
@@ -182,8 +182,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes as `write(2)` does. After the first [`CACHED`] bytes of a created file, it keeps the data
-    /// out of the page cache if the kernel and the file system can.
+    /// Writes as `write(2)` does. After the first [`CACHED`] bytes of a created file, it keeps the
+    /// data out of the page cache if the kernel and the file system can.
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.to_cache == 0 {
             let slice = [IoSlice::new(bytes)];

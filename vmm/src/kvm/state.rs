@@ -48,8 +48,8 @@ fn to_task_register(s: &Segment) -> kvm_segment {
     tr
 }
 
-/// CPUID.80000001H:ECX.SVM of the host. It is read once: each hand-over needs it, and CPUID exits if
-/// the host is itself a guest.
+/// CPUID.80000001H:ECX.SVM of the host. It is read once: each hand-over needs it, and CPUID exits
+/// if the host is itself a guest.
 static HOST_HAS_SVM: LazyLock<bool> =
     LazyLock::new(|| std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0);
 
@@ -227,8 +227,8 @@ fn msrs(state: &mut MsrState) -> Result<Msrs, KvmError> {
     })
 }
 
-/// Checks that all of [`SYSTEM_CALL_MSRS`] were transferred. KVM stops at the first that it rejects,
-/// and returns the number of those before it.
+/// Checks that all of [`SYSTEM_CALL_MSRS`] were transferred. KVM stops at the first that it
+/// rejects, and returns the number of those before it.
 fn all_transferred(done: usize) -> Result<(), KvmError> {
     match SYSTEM_CALL_MSRS.get(done) {
         None => Ok(()),
@@ -277,8 +277,8 @@ pub struct VcpuOnly {
     pub nmi_pending: bool,
 }
 
-/// Updates `s` with the state of `vcpu`, which is between two instructions. State that the vCPU does
-/// not have stays as it is: the time-stamp counter, HLT, and the MSRs that are not in
+/// Updates `s` with the state of `vcpu`, which is between two instructions. State that the vCPU
+/// does not have stays as it is: the time-stamp counter, HLT, and the MSRs that are not in
 /// [`SYSTEM_CALL_MSRS`]. Returns the state that [`ArchState`] does not have.
 ///
 /// # Errors

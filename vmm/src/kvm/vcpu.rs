@@ -202,8 +202,8 @@ impl KvmVcpu {
         None
     }
 
-    /// Injects the interrupts that the interrupt controllers offer, or requests an exit for the time
-    /// when KVM can take one. Returns the lines that may be raised now without further work.
+    /// Injects the interrupts that the interrupt controllers offer, or requests an exit for the
+    /// time when KVM can take one. Returns the lines that may be raised now without further work.
     fn inject(&mut self, platform: &dyn Platform, lines: u32) -> Result<u32, KvmError> {
         // Memory under KVM is coherent with devices.
         let mut handled = Signals::DMA;

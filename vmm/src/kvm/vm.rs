@@ -33,8 +33,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Creates a virtual machine with `memory` and `processors` vCPUs. Accesses to MSRs exit, except
-    /// to those that a hand-over moves ([`SYSTEM_CALL_MSRS`], [`SREGS_MSRS`]).
+    /// Creates a virtual machine with `memory` and `processors` vCPUs. Accesses to MSRs exit,
+    /// except to those that a hand-over moves ([`SYSTEM_CALL_MSRS`], [`SREGS_MSRS`]).
     ///
     /// # Errors
     /// KVM rejects a setting.
@@ -105,8 +105,8 @@ pub(super) fn create(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> 
     Ok(vm)
 }
 
-/// Makes an instruction that KVM cannot emulate exit at any CPL. Otherwise it raises #UD at CPL 3, as
-/// it does before Linux 5.14.
+/// Makes an instruction that KVM cannot emulate exit at any CPL. Otherwise it raises #UD at CPL 3,
+/// as it does before Linux 5.14.
 fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
     let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
     if kvm.check_extension_raw(cap.into()) == 0 {
@@ -120,8 +120,8 @@ fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
     .named("KVM_CAP_EXIT_ON_EMULATION_FAILURE")
 }
 
-/// Makes accesses to MSRs exit that `ranges` deny, or `default` for MSRs outside `ranges`. Accesses to
-/// MSRs that KVM does not know exit too.
+/// Makes accesses to MSRs exit that `ranges` deny, or `default` for MSRs outside `ranges`. Accesses
+/// to MSRs that KVM does not know exit too.
 pub(super) fn exit_on_msrs(
     vm: &VmFd,
     default: MsrFilterDefaultAction,

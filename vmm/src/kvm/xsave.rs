@@ -1,4 +1,5 @@
-//! The XSAVE area: x87 and SSE registers between [`ArchState`] and KVM (SDM Vol. 1 table 10-2, 13.4).
+//! The XSAVE area: x87 and SSE registers between [`ArchState`] and KVM (SDM Vol. 1 table 10-2,
+//! 13.4).
 
 use kvm_bindings::kvm_xsave;
 use vbts_cpu::ArchState;

@@ -1,5 +1,5 @@
-//! The run loop on the host's time: one thread per processor, and the machine's thread, which serves
-//! timers, the host's files and signals.
+//! The run loop on the host's time: one thread per processor, and the machine's thread, which
+//! serves timers, the host's files and signals.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
@@ -196,7 +196,8 @@ impl Service<'_> {
         }
     }
 
-    /// Serves timers and the host's side of the devices. Returns how the guest has ended, if it has.
+    /// Serves timers and the host's side of the devices. Returns how the guest has ended, if it
+    /// has.
     fn serve_devices(&self, observer: &mut dyn RunObserver) -> Result<Option<End>, Failure> {
         let board = self.shared.board;
         board.tick(self.clock.now());
@@ -229,7 +230,8 @@ impl Service<'_> {
     }
 
     /// Checks, if all processors are idle, that something can wake one: a timer at `deadline`, or
-    /// awaited `input`. Returns false if a processor has set another deadline before it became idle.
+    /// awaited `input`. Returns false if a processor has set another deadline before it became
+    /// idle.
     fn check_wakeup_sources(
         &mut self,
         deadline: Option<u64>,

@@ -47,8 +47,8 @@ impl IdleProcessors {
     /// stayed idle meanwhile and none has a pending wake-up; otherwise one may have run between two
     /// of the checks.
     ///
-    /// `has_pending_wakeup` returns whether a line is raised that would wake a processor. Its argument
-    /// is true if maskable interrupts wake none of them.
+    /// `has_pending_wakeup` returns whether a line is raised that would wake a processor. Its
+    /// argument is true if maskable interrupts wake none of them.
     pub fn check<T>(
         &self,
         count: usize,

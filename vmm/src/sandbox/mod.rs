@@ -37,9 +37,9 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates a sandbox that allows opening files for reading. With [`Access::ReadWrite`], for guests
-    /// that may write to a directory of the host, it also allows writing. With `kvm` it allows the use
-    /// of KVM.
+    /// Creates a sandbox that allows opening files for reading. With [`Access::ReadWrite`], for
+    /// guests that may write to a directory of the host, it also allows writing. With `kvm` it
+    /// allows the use of KVM.
     pub fn new(files: Access, kvm: bool) -> Self {
         Self {
             files,

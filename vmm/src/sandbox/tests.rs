@@ -129,8 +129,9 @@ const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
 })];
 
 fn call(number: i64, a: [u64; 6]) {
-    // SAFETY: the filter kills the process before the kernel uses the arguments. If it does not, the
-    // test fails, and no argument lets the kernel write to memory of this process that is in use.
+    // SAFETY: the filter kills the process before the kernel uses the arguments. If it does not,
+    // the test fails, and no argument lets the kernel write to memory of this process that is in
+    // use.
     unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
 }
 

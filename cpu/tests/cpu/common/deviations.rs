@@ -1,5 +1,5 @@
-//! Tests whose outcome on KVM is known to differ, and why. Such a test runs on the software CPU, and
-//! says so.
+//! Tests whose outcome on KVM is known to differ, and why. Such a test runs on the software CPU,
+//! and says so.
 
 use vbts_testkit::Processor;
 use vbts_testkit::processor::{Accel, Host, accel, say};
@@ -16,9 +16,8 @@ pub struct Deviation {
 
 use Host::{Any, EmulatedSvm, Paravirtual, Svm};
 
-/// The software CPU computes with the host's x87 unit, and QEMU's stores the result of an operation
-/// despite its exception: what cannot come out right on a host that QEMU emulates, whoever executes
-/// the guest.
+/// Tests that fail on a host that QEMU emulates, on both accelerators. The software CPU computes
+/// with the host's x87 unit, and QEMU's stores the result of an operation despite its exception.
 const X87_OF_THE_HOST: &[&str] = &[
     "an_unmasked_x87_exception_is_raised_by_the_next_waiting_instruction",
     "an x87 store that an unmasked exception cancels accesses no memory",

@@ -103,7 +103,7 @@ fn frames_come_in() {
         expected.extend(frame(60, fill));
         assert_eq!(d.bytes(request.reply, 72), expected);
     }
-    // One more waits for a buffer, and meanwhile nobody asks the host.
+    // One more frame waits for a buffer. Meanwhile the device does not read from the host.
     host.send(&frame(60, 3)).unwrap();
     host.send(&frame(61, 4)).unwrap();
     d.device.poll();

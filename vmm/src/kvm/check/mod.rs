@@ -71,8 +71,8 @@ impl Report {
     }
 }
 
-/// Checks `kvm`, which has the capabilities that [`super::device`] needs. It takes some milliseconds,
-/// and at most a second if a guest does not end.
+/// Checks `kvm`, which has the capabilities that [`super::device`] needs. It takes some
+/// milliseconds, and at most a second if a guest does not end.
 pub fn run(kvm: &Kvm) -> Report {
     let mut report = Report::default();
     let mut scratch = match Scratch::new(kvm, true) {
@@ -159,10 +159,10 @@ fn add_result(report: &mut Report, name: &str, outcome: Result<(), CheckFailure>
     go_on
 }
 
-/// Checks that KVM keeps the guest's TSC offset. If the host's kernel marks its TSC as unstable, KVM
-/// changes the offset at each load of the vCPU (`kvm_arch_vcpu_load`). The guest's timers, which the
-/// VMM arms on the host's TSC, would then expire too early by the guest's TSC. Linux before 5.16
-/// does not report the offset: the check passes there.
+/// Checks that KVM keeps the guest's TSC offset. If the host's kernel marks its TSC as unstable,
+/// KVM changes the offset at each load of the vCPU (`kvm_arch_vcpu_load`). The guest's timers,
+/// which the VMM arms on the host's TSC, would then expire too early by the guest's TSC. Linux
+/// before 5.16 does not report the offset: the check passes there.
 fn check_tsc_offset(scratch: &mut Scratch) -> Result<(), CheckFailure> {
     const OFFSET: u64 = 1 << 40;
     if ioctl::set_tsc_offset(scratch.vcpu(), OFFSET).is_err() {

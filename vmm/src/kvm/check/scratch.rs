@@ -140,7 +140,8 @@ pub struct Scratch {
     _vm: VmFd,
     memory: GuestMemory,
     watchdog: Watchdog,
-    /// When the guest's time is over, if this thread has used `busy_limit` of processor time by then.
+    /// When the guest's time is over, if this thread has used `busy_limit` of processor time by
+    /// then.
     deadline: Instant,
     busy_limit: Duration,
     /// When the guest's time is over in any case.

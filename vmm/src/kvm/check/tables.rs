@@ -1,7 +1,8 @@
-//! The memory of the scratch machine: page tables, descriptor tables, and a handler for each vector.
+//! The memory of the scratch machine: page tables, descriptor tables, and a handler for each
+//! vector.
 //!
-//! Linear addresses equal physical ones, except for the local APIC's page, one page without RAM, and
-//! one page that is not mapped.
+//! Linear addresses equal physical ones, except for the local APIC's page, one page without RAM,
+//! and one page that is not mapped.
 
 use kvm_bindings::kvm_segment;
 
@@ -19,7 +20,8 @@ const HANDLERS: u64 = 0x8000;
 const HANDLER_SIZE: u64 = 32;
 /// Vectors that have a handler.
 pub(super) const VECTORS: u64 = 0x80;
-/// Entry point of SYSCALL and SYSENTER: it writes to [`SYSTEM_CALL_PORT`], then returns with SYSRET.
+/// Entry point of SYSCALL and SYSENTER: it writes to [`SYSTEM_CALL_PORT`], then returns with
+/// SYSRET.
 pub(super) const SYSTEM_CALL: u64 = 0x9000;
 /// Code at CPL 0.
 pub const KERNEL_CODE: u64 = 0xA000;
@@ -185,9 +187,9 @@ fn handler(vector: u8) -> [u8; HANDLER_SIZE as usize] {
     }
     if vector == 1 {
         // mov eax, DR7; mov dr7, rax. An instruction breakpoint is raised before its instruction
-        // each time, so the handler disables it. QEMU's VMRUN does not load breakpoints, and KVM may
-        // emulate the first MOV. The second MOV has to change DR7: otherwise QEMU's processor keeps
-        // the breakpoint for all later guests.
+        // each time, so the handler disables it. QEMU's VMRUN does not load breakpoints, and KVM
+        // may emulate the first MOV. The second MOV has to change DR7: otherwise QEMU's processor
+        // keeps the breakpoint for all later guests.
         for dr7 in [0x408_u32, 0x400] {
             code.push(0xB8);
             code.extend(dr7.to_le_bytes());

@@ -122,7 +122,8 @@ impl KvmVcpu {
         let run = self.fd.get_kvm_run();
         run.immediate_exit = 0;
         self.interrupts_on = run.if_flag != 0;
-        // The next entry delivers the #GP of a refused MSR access. KVM would lose one of two events.
+        // The next entry delivers the #GP of a refused MSR access. KVM would lose one of two
+        // events.
         self.injectable = run.ready_for_interrupt_injection != 0 && self.interrupts_on && !faulted;
         let cr8 = run.cr8;
         if cr8 != platform.cr8() {
@@ -162,8 +163,8 @@ impl KvmVcpu {
         }
     }
 
-    /// KVM_EXIT_INTERNAL_ERROR: the software CPU can execute an instruction that KVM cannot emulate.
-    /// Other errors are fatal.
+    /// KVM_EXIT_INTERNAL_ERROR: the software CPU can execute an instruction that KVM cannot
+    /// emulate. Other errors are fatal.
     fn internal_error(&mut self) -> Result<Effect, KvmError> {
         // SAFETY: KVM_EXIT_INTERNAL_ERROR fills this member.
         let suberror = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.internal.suberror };

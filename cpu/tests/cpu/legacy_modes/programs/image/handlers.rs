@@ -1,5 +1,5 @@
-//! Handlers for each vector, for 16-bit and for 32-bit code. Each reports its vector and a part of its stack
-//! frame.
+//! Handlers for each vector, for 16-bit and for 32-bit code. Each reports its vector and a part of
+//! its stack frame.
 
 use super::snippets::{exit, report};
 use super::{EXCEPTION, HANDLERS16, HANDLERS32, Image, VECTORS, sel};
