@@ -39,11 +39,11 @@ impl Cpu {
         self.ea_of::<{ operand::NONE }>(insn, 0)
     }
 
-    /// [`Cpu::ea`] with the value of the forwarded operand `N` in `passed` (see `dispatch`).
+    /// [`Cpu::ea`] with `forwarded` as the value of base or index, if `N` names it.
     #[inline(always)]
-    pub(crate) fn ea_of<const N: u8>(&self, insn: &Insn, passed: u64) -> u64 {
+    pub(crate) fn ea_of<const N: u8>(&self, insn: &Insn, forwarded: u64) -> u64 {
         let part = |n: u8, id: u8| match n == N {
-            true => passed,
+            true => forwarded,
             false => self.gpr[usize::from(id)],
         };
         part(operand::FIRST, insn.base)
@@ -51,20 +51,20 @@ impl Cpu {
             .wrapping_add(insn.disp as u64)
     }
 
-    /// The first register operand: `passed` if `N` says that it is forwarded, else register `id`.
+    /// The first register operand: `forwarded` if `N` names this operand, else register `id`.
     #[inline(always)]
-    pub(crate) fn first<const N: u8, T: Int>(&self, id: u8, passed: u64) -> T {
+    pub(crate) fn first<const N: u8, T: Int>(&self, id: u8, forwarded: u64) -> T {
         match N == operand::FIRST {
-            true => T::from_u64(passed),
+            true => T::from_u64(forwarded),
             false => self.r(id),
         }
     }
 
-    /// The second register operand: `passed` if `N` says that it is forwarded, else register `id`.
+    /// The second register operand: `forwarded` if `N` names this operand, else register `id`.
     #[inline(always)]
-    pub(crate) fn second<const N: u8, T: Int>(&self, id: u8, passed: u64) -> T {
+    pub(crate) fn second<const N: u8, T: Int>(&self, id: u8, forwarded: u64) -> T {
         match N == operand::SECOND {
-            true => T::from_u64(passed),
+            true => T::from_u64(forwarded),
             false => self.r(id),
         }
     }
