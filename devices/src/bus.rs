@@ -11,18 +11,18 @@ use crate::Effects;
 ///
 /// `now` is the virtual time in nanoseconds; `offset` counts bytes from the start of the range.
 pub trait BusDevice: Send {
-    /// Fills `data` (1 to 8 bytes, all inside the range) from `offset`. Returns what that caused.
+    /// Fills `data` (1 to 8 bytes, all inside the range) from `offset`. Returns the effects.
     fn read(&mut self, now: u64, offset: u64, data: &mut [u8]) -> Effects;
-    /// Stores `data` (1 to 8 bytes, all inside the range) at `offset`. Returns what that caused.
+    /// Stores `data` (1 to 8 bytes, all inside the range) at `offset`. Returns the effects.
     fn write(&mut self, now: u64, offset: u64, data: &[u8]) -> Effects;
 }
 
 /// A device whose registers are one byte wide: the bus splits wider accesses, as an ISA bridge
 /// does.
 pub trait ByteDevice: Send {
-    /// Reads the register at `offset`. Returns its value and what the access caused.
+    /// Reads the register at `offset`. Returns its value and the effects.
     fn read_byte(&mut self, now: u64, offset: u64) -> (u8, Effects);
-    /// Writes the register at `offset`. Returns what that caused.
+    /// Writes the register at `offset`. Returns the effects.
     fn write_byte(&mut self, now: u64, offset: u64, value: u8) -> Effects;
 }
 
@@ -45,7 +45,7 @@ impl<T: ByteDevice> BusDevice for T {
     }
 }
 
-/// A device on a bus. The VMM keeps a clone to reach its host side.
+/// A device on a bus. Its owner keeps a clone to reach its host side.
 pub type Shared<T> = Arc<Mutex<T>>;
 
 /// Wraps a device so that it can be put on a [`Bus`].
@@ -53,7 +53,7 @@ pub fn shared<T>(device: T) -> Shared<T> {
     Arc::new(Mutex::new(device))
 }
 
-/// Locks a device. A panic elsewhere does not make its registers unreadable, so poison is ignored.
+/// Locks a device. Ignores poison: a panic in another thread does not invalidate the registers.
 pub fn lock<T: ?Sized>(device: &Mutex<T>) -> MutexGuard<'_, T> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -61,7 +61,7 @@ pub fn lock<T: ?Sized>(device: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Why a device cannot be put on a bus.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BusError {
-    /// The range is empty or passes the end of the address space.
+    /// The range is empty or extends beyond the end of the address space.
     #[error("Bus range {base:#x}+{len:#x} is empty or wraps around")]
     BadRange {
         /// First address.
@@ -69,7 +69,7 @@ pub enum BusError {
         /// Length in bytes.
         len: u64,
     },
-    /// Another device decodes some of the range.
+    /// Another device decodes a part of the range.
     #[error("Bus range {base:#x}+{len:#x} overlaps the device at {other:#x}")]
     Overlap {
         /// First address.
@@ -136,8 +136,8 @@ impl Bus {
         Ok(())
     }
 
-    /// The device that decodes `addr`, the offset inside its range, and how many bytes remain
-    /// there.
+    /// The device that decodes `addr`, the offset in its range, and the number of bytes from there to
+    /// the end of the range.
     fn find(&self, addr: u64) -> Option<(&Slot, u64, u64)> {
         let at = self
             .slots
@@ -148,7 +148,7 @@ impl Bus {
         (offset < slot.len).then(|| (slot, offset, slot.len - offset))
     }
 
-    /// Reads `data.len()` bytes at `addr`. Returns what that caused.
+    /// Reads `data.len()` bytes at `addr`. Returns the effects.
     pub fn read(&self, now: u64, addr: u64, data: &mut [u8]) -> Effects {
         let mut effects = Effects::empty();
         let mut done = 0;
@@ -166,7 +166,7 @@ impl Bus {
         effects
     }
 
-    /// Writes `data` at `addr`. Returns what that caused.
+    /// Writes `data` at `addr`. Returns the effects.
     pub fn write(&self, now: u64, addr: u64, data: &[u8]) -> Effects {
         let mut effects = Effects::empty();
         let mut done = 0;

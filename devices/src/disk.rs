@@ -1,4 +1,4 @@
-//! A file or a block device of the host as a disk: whole sectors, never outside of it.
+//! A file or a block device of the host as a disk. Accesses are within its sectors.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -12,7 +12,7 @@ use thiserror::Error;
 /// Bytes in a sector.
 pub const SECTOR: u64 = 512;
 
-/// Zeros are written in pieces of this size where the file system cannot make them.
+/// Zeros are written in pieces of this size if the file system has no operation for them.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Why a file cannot be a disk.
@@ -21,10 +21,10 @@ pub enum DiskError {
     /// It cannot be opened.
     #[error(transparent)]
     Open(#[from] io::Error),
-    /// It is a directory, a pipe, a terminal and so on.
+    /// It is a directory, a pipe, a terminal or the like.
     #[error("it is neither a regular file nor a block device")]
     Kind,
-    /// It is empty or ends within a sector.
+    /// It is empty, or its last sector is incomplete.
     #[error("its size of {0} bytes is not a positive multiple of {SECTOR}")]
     Size(u64),
     /// Another process has locked it.
@@ -35,8 +35,8 @@ pub enum DiskError {
     InUse,
 }
 
-/// An open disk. While it is open, other users of the same file that lock it as well (flock) are
-/// kept away: all of them from one that is writable, writers from one that is read-only.
+/// An open disk. While it is open, its lock (flock) excludes other processes that lock the same file:
+/// all of them if the disk is writable, writers if it is read-only.
 #[derive(Debug)]
 pub struct Disk {
     file: File,
@@ -45,12 +45,12 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens the file at `path`, whose size is fixed from now on.
+    /// Opens the file at `path`. The size of the disk is that of the file now.
     ///
     /// # Errors
-    /// It is no disk, or in use.
+    /// The file is not a disk, or is in use.
     pub fn open(path: &Path, writable: bool) -> Result<Self, DiskError> {
-        // NONBLOCK, because a pipe without a writer would otherwise keep us here.
+        // Without NONBLOCK, opening a pipe that has no writer would block.
         let mut file = OpenOptions::new()
             .read(true)
             .write(writable)
@@ -66,7 +66,7 @@ impl Disk {
             FlockOperation::NonBlockingLockShared
         };
         match flock(&file, lock) {
-            // On a file system without locks, no other process can hold one.
+            // On a file system without locks no process can hold one.
             Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS) => {}
             Err(Errno::WOULDBLOCK) => return Err(DiskError::InUse),
             Err(error) => return Err(DiskError::Open(error.into())),
@@ -82,17 +82,17 @@ impl Disk {
         })
     }
 
-    /// Its size.
+    /// The size in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// Whether it may be written.
+    /// Whether the disk is writable.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// The byte at which `len` bytes from `sector` begin, if they are whole sectors of this disk.
+    /// The byte offset of `len` bytes from `sector`, if they are whole sectors of this disk.
     pub fn locate(&self, sector: u64, len: u64) -> Option<u64> {
         let end = sector.checked_add(len / SECTOR)?;
         let inside = len.is_multiple_of(SECTOR) && end <= self.sectors;
@@ -102,7 +102,7 @@ impl Disk {
     /// Fills `data` from byte `offset`.
     ///
     /// # Errors
-    /// The host cannot read it, or the file has become shorter.
+    /// The host cannot read the file, or the file has been shortened.
     pub fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.check(offset, data.len() as u64)?;
         self.file.read_exact_at(data, offset)
@@ -111,16 +111,16 @@ impl Disk {
     /// Writes `data` at byte `offset`.
     ///
     /// # Errors
-    /// The host cannot write it; the disk is read-only.
+    /// The host cannot write the file, or the disk is read-only.
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check_writable(offset, data.len() as u64)?;
         self.file.write_all_at(data, offset)
     }
 
-    /// Puts what has been written on the host's disk.
+    /// Writes cached data to the host's disk.
     ///
     /// # Errors
-    /// The host has lost some of it.
+    /// The host could not write all of it.
     pub fn flush(&self) -> io::Result<()> {
         if self.writable {
             self.file.sync_data()?;
@@ -128,11 +128,11 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives the space of `len` bytes from `offset` back to the host. That is advice: a file system
-    /// that cannot do it leaves everything as it is.
+    /// Returns the space of `len` bytes from `offset` to the host. A file system without this
+    /// operation leaves the bytes unchanged.
     ///
     /// # Errors
-    /// The host tried and failed; the disk is read-only.
+    /// The operation failed, or the disk is read-only.
     pub fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_writable(offset, len)?;
         match self.punch(offset, len) {
@@ -141,10 +141,10 @@ impl Disk {
         }
     }
 
-    /// Makes `len` bytes from `offset` zero; their space may go back to the host if `unmap`.
+    /// Sets `len` bytes from `offset` to zero. With `unmap` their space may be returned to the host.
     ///
     /// # Errors
-    /// The host cannot write them; the disk is read-only.
+    /// The host cannot write them, or the disk is read-only.
     pub fn write_zeros(&self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
         self.check_writable(offset, len)?;
         if len == 0 {
@@ -228,7 +228,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_disk_is_refused() {
+    fn other_files_are_refused() {
         assert!(error(Path::new("/"), false).contains("neither a regular file"));
         assert!(error(Path::new("/dev/null"), true).contains("neither a regular file"));
         assert!(error(Path::new("/nonexistent"), false).contains("No such file"));
@@ -252,7 +252,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_reaches_outside() {
+    fn accesses_outside_the_disk_fail() {
         let file = TemporaryFile::new(&[7; 1024]);
         let disk = Disk::open(file.path(), true).unwrap();
         assert_eq!(disk.locate(1, 512), Some(512));
@@ -277,7 +277,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_read_only_stays_so() {
+    fn a_read_only_disk_is_not_written() {
         let file = TemporaryFile::new(&[7; 512]);
         let disk = Disk::open(file.path(), false).unwrap();
         assert!(disk.write(0, &[1]).is_err());
@@ -288,7 +288,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn zeros_are_zeros_and_discarded_space_goes_back() {
+    fn zeros_are_written_and_discarded_space_is_returned() {
         const SIZE: usize = 1 << 20;
         let file = TemporaryFile::new(&vec![7; SIZE]);
         let disk = Disk::open(file.path(), true).unwrap();
@@ -311,7 +311,7 @@ pub(crate) mod tests {
         let blocks = || std::fs::metadata(file.path()).unwrap().blocks();
         let before = blocks();
         disk.discard(0, SIZE as u64).unwrap();
-        // Some file systems cannot; those that can do.
+        // Only if the file system can return space.
         if fallocate(
             &disk.file,
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,

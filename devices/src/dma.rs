@@ -1,8 +1,8 @@
 //! Tells processors which pages of guest memory devices have written.
 //!
-//! Each write gets a new generation, which is stored for its pages. Each processor remembers the
-//! generation up to which it has invalidated what it caches, so that every processor observes every
-//! write, and a processor that has nothing to do finds out with one comparison.
+//! Each write gets a new generation, which is stored for its pages. Each processor keeps the
+//! generation up to which it has invalidated its caches. So every processor observes every write, and
+//! one comparison tells a processor that there was no write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -30,19 +30,19 @@ impl Group {
     }
 }
 
-/// The generation of the latest device write to each page of one region of guest memory. It takes
-/// the place of the region's dirty bitmap.
+/// The generation of the latest device write to each page of one region of guest memory. It is used
+/// as the region's dirty bitmap.
 #[derive(Debug, Default)]
 pub struct DmaGenerations {
     groups: Vec<Group>,
     /// The generation of the latest write that is complete.
     latest: AtomicU64,
-    /// Held while a write is noted, so that generations complete in order.
-    noting: Mutex<()>,
+    /// Held while a write is recorded, so that generations complete in order.
+    recording: Mutex<()>,
 }
 
 impl DmaGenerations {
-    /// The generation of the latest write; 0 if there was none.
+    /// The generation of the latest write, or 0 if there was none.
     fn latest(&self) -> u64 {
         self.latest.load(Ordering::Acquire)
     }
@@ -73,7 +73,7 @@ impl Bitmap for DmaGenerations {
         let Some(last) = len.checked_sub(1).map(|l| offset.saturating_add(l)) else {
             return;
         };
-        let _noting = lock(&self.noting);
+        let _recording = lock(&self.recording);
         let generation = self.latest.load(Ordering::Relaxed) + 1;
         for page in offset >> PAGE_SHIFT..=last >> PAGE_SHIFT {
             let Some(group) = self.groups.get(page / GROUP) else {

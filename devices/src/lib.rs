@@ -1,23 +1,50 @@
 //! The devices of the vbts machine.
 //!
-//! Plain models: no threads, no host clock, nothing random unless it is asked for. Every call that
-//! depends on time takes `now`, the virtual time in nanoseconds, and devices with timers say when
-//! they want to be called next:
+//! The models have no threads, no host clock, and no random numbers unless they are configured. Every
+//! call that depends on time takes `now`, the virtual time in nanoseconds. Devices with timers have
+//! `next_deadline` and `tick`.
 //!
-//! ```text
-//! let next = min(chip.next_deadline(), pit.next_deadline(), rtc.next_deadline());
-//! // Run the CPU until then.
-//! chip.tick(now); pit.tick(now); rtc.tick(now);
-//! ```
+//! # A machine
 //!
-//! # Putting a machine together
-//!
-//! Devices live in [`Shared`] (an `Arc<Mutex<_>>`), so that the [`Bus`] and the VMM reach the same
-//! one. A device that interrupts owns an [`irqchip::IrqLine`]. Locks nest in one direction only:
-//! device, then interrupt controllers. So never call a device while holding the lock of the
+//! Devices are in [`Shared`] (an `Arc<Mutex<_>>`), so that the [`Bus`] and the VMM access the same
+//! one. A device that interrupts owns an [`irqchip::IrqLine`]. The lock order is: device, then
+//! interrupt controllers. So never call a device while holding the lock of the
 //! [`irqchip::IrqChip`].
 //!
-//! | what | type | where |
+//! ```
+//! use vbts_devices::irqchip::{IrqChip, IrqLine, PicPorts};
+//! use vbts_devices::uart::Uart;
+//! use vbts_devices::{Bus, OutputBuffer, lock, shared};
+//!
+//! let chip = shared(IrqChip::new(1, true));
+//! let output = shared(OutputBuffer::new(4096));
+//! let line = IrqLine::new(chip.clone(), 4);
+//! let uart = shared(Uart::new(line, Box::new(output.clone())));
+//!
+//! let mut ports = Bus::new();
+//! ports.insert(0x20, 2, shared(PicPorts::master(chip.clone())))?;
+//! ports.insert(0x3F8, 8, uart.clone())?;
+//!
+//! // The guest writes to its serial port, and unmasks IRQ 4 at the 8259A.
+//! ports.write(0, 0x3F8, b"A");
+//! ports.write(0, 0x21, &[0xEF]);
+//! assert_eq!(lock(&output).take(), b"A");
+//!
+//! // It enables the received-data interrupt, OUT2 and RTS. Input then raises the interrupt.
+//! ports.write(0, 0x3F9, &[0x01]);
+//! ports.write(0, 0x3FC, &[0x0A]);
+//! lock(&uart).push_input(b"hello");
+//! assert!(lock(&chip).intr_pending(0));
+//!
+//! // A restored device continues where the saved one was.
+//! let state = lock(&uart).state();
+//! let mut other = Uart::new(IrqLine::new(chip.clone(), 4), Box::new(OutputBuffer::new(0)));
+//! other.restore(&state)?;
+//! assert_eq!(other.state(), state);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | device | type | address |
 //! |---|---|---|
 //! | interrupt controllers | [`irqchip::IrqChip`] | local APIC page: `lapic_read`/`lapic_write` for the accessing CPU |
 //! | I/O APIC | [`irqchip::IoApicWindow`] | memory 0xFEC0_0000, 0x1000 bytes |
@@ -34,17 +61,25 @@
 //! | random numbers | [`virtio::entropy::Entropy`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //! | shared directories | [`virtio::fs9p::Fs9p`] | behind [`virtio::mmio::MmioTransport`], 0x1000 bytes |
 //!
-//! Whatever makes a device do something (an access, host input, `tick`) returns the [`Effects`]:
-//! the machine then updates the processors' interrupt lines, or wakes its host side.
+//! Every call that makes a device act (an access, host input, `tick`) returns the [`Effects`]. The
+//! machine then updates the processors' interrupt lines, or wakes its host side.
 //!
-//! Devices write guest memory through [`GuestRam`] only, which notes the pages that they write for
-//! each [`DmaObserver`].
+//! Devices write guest memory only through [`GuestRam`], which records the written pages for each
+//! [`DmaObserver`].
 //!
-//! Output of the guest goes to a [`ByteSink`] at once; [`OutputBuffer`] is one that can be emptied
-//! from outside. When a console port's sink was full and has room again, call
+//! Output of the guest goes to a [`ByteSink`] at once. [`OutputBuffer`] is a sink that its owner
+//! empties. When the sink of a console port was full and has room again, call
 //! [`virtio::mmio::MmioTransport::poll`].
 //!
-//! Ports and addresses that no device claims read as ones; that includes POST port 0x80.
+//! Ports and addresses that no device claims read as ones. Port 0x80 (POST) is one of them.
+//!
+//! # State
+//!
+//! A device is its state and its wiring: interrupt lines, guest memory, files and sinks of the host.
+//! The state is a plain type (`SerialState`, `PitState`, ...) with every fact that decides how the
+//! device continues. It can be compared and serialised. `state` returns it, and `restore` puts the
+//! device into it, or returns a [`StateError`] if the device never has such a state. Levels of
+//! interrupt lines follow from the states and are not stored.
 
 mod bus;
 pub mod disk;
@@ -69,8 +104,8 @@ pub mod virtio;
 pub use bus::{Bus, BusDevice, BusError, ByteDevice, Shared, lock, shared};
 pub use dma::{DmaGenerations, DmaObserver};
 pub use effects::Effects;
-/// Guest RAM as the devices access it. Processors learn from the generations which pages devices
-/// have written.
+/// Guest RAM as the devices access it. The generations tell processors which pages devices have
+/// written.
 pub type GuestRam = vm_memory::GuestMemoryMmap<DmaGenerations>;
 
 pub use sink::{ByteSink, OutputBuffer};

@@ -1,12 +1,12 @@
-//! Where the bytes that a guest sends go.
+//! The destination of the bytes that a guest sends.
 
 use crate::bus::{Shared, lock};
 
-/// Takes bytes that a guest sends. Called while the device is locked, so it must not reach for the
+/// Takes bytes that a guest sends. It is called while the device is locked, so it must not lock the
 /// device.
 pub trait ByteSink: Send {
-    /// Takes bytes from the front of `bytes` and returns how many. A device that can wait keeps the
-    /// rest and offers it again; one that cannot (the serial port) drops it.
+    /// Takes bytes from the front of `bytes`. Returns how many. A device that can wait keeps the rest
+    /// and offers it again. The serial port cannot wait, and drops it.
     fn put(&mut self, bytes: &[u8]) -> usize;
 }
 
@@ -22,7 +22,7 @@ impl<T: ByteSink> ByteSink for Shared<T> {
     }
 }
 
-/// A bounded buffer that the machine's run loop empties.
+/// A bounded buffer for output.
 #[derive(Debug)]
 pub struct OutputBuffer {
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct OutputBuffer {
 }
 
 impl OutputBuffer {
-    /// An empty buffer that holds up to `limit` bytes.
+    /// An empty buffer with room for `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             bytes: Vec::new(),
@@ -38,7 +38,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Hands out what has come in.
+    /// Takes all bytes out of the buffer.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }

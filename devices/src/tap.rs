@@ -1,5 +1,4 @@
-//! A TAP device of the host: an Ethernet with the host's kernel at one end and the guest at the
-//! other.
+//! A TAP device of the host: an Ethernet between the host's kernel and the guest.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,14 +13,14 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
-/// Where the kernel puts them.
+/// The device file of all TAP devices.
 pub const DEVICE: &str = "/dev/net/tun";
 
 /// Room for a name and its terminating zero (IFNAMSIZ).
 const NAME_SIZE: usize = 16;
-/// `_IOW('T', 202, int)`, which takes a `struct ifreq` all the same.
+/// `_IOW('T', 202, int)`, whose argument is a `struct ifreq` nevertheless.
 const TUNSETIFF: Opcode = opcode::write::<i32>(b'T', 202);
-/// Ethernet frames, with nothing before them.
+/// Ethernet frames without a header of the host.
 const IFF_TAP_NO_PI: i16 = 0x0002 | 0x1000;
 
 /// `struct ifreq`.
@@ -32,10 +31,10 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-/// Why a TAP device cannot be had.
+/// Why a TAP device cannot be opened.
 #[derive(Debug, Error)]
 pub enum TapError {
-    /// The host has none at all, or not for this user.
+    /// The host has no TAP devices, or the user has no access to them.
     #[error("{DEVICE} cannot be opened: {0}")]
     Unsupported(io::Error),
     /// No network device can have this name.
@@ -44,21 +43,21 @@ pub enum TapError {
     /// There is no network device of this name.
     #[error("there is no network device {0}: `ip tuntap add dev {0} mode tap user $USER` makes it")]
     Missing(String),
-    /// It is something else.
+    /// It is another kind of network device.
     #[error("{0} is no TAP device, or one with several queues")]
     Kind(String),
-    /// Another program has it.
+    /// Another program has opened it.
     #[error("another program is using {0}")]
     Busy(String),
-    /// Another process uses it.
+    /// It belongs to another user.
     #[error("{0} belongs to another user")]
     Permission(String),
-    /// Something else.
+    /// Another error of the host.
     #[error(transparent)]
     Other(#[from] io::Error),
 }
 
-/// An open TAP device, whose user this process alone is while it is open.
+/// An open TAP device. No other process can open it meanwhile.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
@@ -66,11 +65,10 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the TAP device `name`, which must be there: who makes it decides what is reached
-    /// through it.
+    /// Opens the TAP device `name`. It has to exist: its creator decides what it is connected to.
     ///
     /// # Errors
-    /// It is not there, not a TAP device, or not for this process to use.
+    /// It does not exist, is not a TAP device, or this process may not use it.
     pub fn open(name: &str) -> Result<Self, TapError> {
         Self::open_at(Path::new(DEVICE), name)
     }
@@ -81,7 +79,7 @@ impl Tap {
             flags: IFF_TAP_NO_PI,
             rest: [0; 22],
         };
-        // The kernel makes a name of one that contains %d.
+        // The kernel would replace %d in a name.
         let possible = !name.is_empty()
             && name.len() < NAME_SIZE
             && name
@@ -100,7 +98,7 @@ impl Tap {
             .open(device)
             .map_err(TapError::Unsupported)?
             .into();
-        // TUNSETIFF would make it.
+        // TUNSETIFF would create a missing device.
         let socket = socket_with(
             AddressFamily::UNIX,
             SocketType::DGRAM,
@@ -124,29 +122,28 @@ impl Tap {
         }
     }
 
-    /// Takes a TAP device that is open, or anything else that keeps frames apart and does not
-    /// block.
+    /// Uses an open TAP device, or another file that transfers whole frames and does not block.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd, gone: false }
     }
 
-    /// For waiting until [`receive`](Self::receive) has something.
+    /// The file descriptor, which is readable when [`receive`](Self::receive) has a frame.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The device has been deleted: no frame will come any more.
+    /// Whether the device has been deleted, so that no frame will arrive.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Sends a frame. One that the host does not take is lost, as on any Ethernet.
+    /// Sends a frame. A frame that the host does not accept is lost, as on any Ethernet.
     pub fn send(&self, frame: &[u8]) {
         let _ = rustix::io::write(&self.fd, frame);
     }
 
-    /// Puts the next frame into `buffer` and returns its length, if there is one. What does not fit
-    /// is lost.
+    /// Copies the next frame, if there is one, to `buffer`, and returns its length. Bytes for which
+    /// there is no room are lost.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Option<usize> {
         match rustix::io::read(&self.fd, buffer) {
             Ok(n @ 1..) => Some(n),
@@ -165,7 +162,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn names_that_cannot_be() {
+    fn impossible_names_are_refused() {
         for name in ["", "sixteen-letters.", "a b", "a/b", "tap%d", "t\0p", "täp"] {
             let error = Tap::open(name).unwrap_err();
             assert!(matches!(error, TapError::Name(_)), "{name}: {error}");
@@ -173,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_tap_devices() {
+    fn a_host_without_tap_devices_is_reported() {
         for path in ["/nonexistent", "/"] {
             let error = Tap::open_at(Path::new(path), "tap0").unwrap_err();
             assert!(matches!(error, TapError::Unsupported(_)), "{error}");
@@ -181,11 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tap_device() {
+    fn other_devices_are_refused() {
         let Err(error) = Tap::open("vbts-none") else {
             panic!("there is one");
         };
-        // Where /dev/net/tun may not be opened that is the error.
+        // Without access to /dev/net/tun, that is the error.
         assert!(
             matches!(error, TapError::Missing(_) | TapError::Unsupported(_)),
             "{error}"
@@ -216,7 +213,7 @@ mod tests {
         tap.send(b"xyz");
         assert_eq!(theirs.recv(&mut buffer).unwrap(), 3);
         assert!(!tap.is_gone());
-        // Frames that no reader takes are lost.
+        // A frame without a receiver is lost.
         drop(theirs);
         tap.send(b"xyz");
         let mut null = Tap::from_fd(std::fs::File::open("/dev/null").unwrap().into());

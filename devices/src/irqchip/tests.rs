@@ -111,7 +111,7 @@ fn ipis_reach_their_destinations() {
 }
 
 #[test]
-fn lowest_priority_picks_the_idlest() {
+fn lowest_priority_delivery_selects_the_lowest_task_priority() {
     let mut chip = smp(2);
     for cpu in 0..2 {
         lapic(&mut chip, cpu, 0xD0, 0x0100_0000 << cpu);
@@ -139,7 +139,7 @@ fn odd_sized_lapic_accesses() {
 }
 
 #[test]
-fn the_windows_reach_the_chip() {
+fn the_windows_access_the_controllers() {
     let chip = shared(IrqChip::new(1, false));
     let mut io = IoApicWindow::new(chip.clone());
     io.write(0, 0, &1u32.to_le_bytes());

@@ -1,12 +1,12 @@
-//! What local APICs, I/O APICs and processors say to each other.
+//! Messages between local APICs, I/O APICs and processors.
 
-/// How a destination takes an interrupt: bits 10:8 of the ICR, an LVT entry or an I/O APIC
+/// How a destination handles an interrupt: bits 10:8 of the ICR, an LVT entry or an I/O APIC
 /// redirection entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryMode {
-    /// To every destination, at the given vector.
+    /// To every destination, with the given vector.
     Fixed,
-    /// To the destination that runs at the lowest priority, at the given vector.
+    /// To the destination with the lowest priority, with the given vector.
     LowestPriority,
     /// System management interrupt; this machine has no SMM and ignores it.
     Smi,
@@ -45,35 +45,35 @@ pub enum Destination {
     Logical(u8),
     /// The sender.
     Oneself,
-    /// Everyone.
+    /// All local APICs.
     All,
-    /// Everyone but the sender.
+    /// All local APICs except the sender.
     Others,
 }
 
 /// An interrupt message on the system bus, from an ICR or from the I/O APIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// For whom.
+    /// The local APICs that it is for.
     pub destination: Destination,
-    /// How it is taken.
+    /// How they handle it.
     pub mode: DeliveryMode,
-    /// At which vector.
+    /// The vector of the interrupt.
     pub vector: u8,
-    /// True for a level-triggered interrupt, whose EOI goes back to the I/O APIC.
+    /// True for a level-triggered interrupt, whose EOI is sent to the I/O APIC.
     pub level: bool,
 }
 
-/// What a register write asks of the rest of the machine.
+/// The effect of a register write on other interrupt controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Deliver this interprocessor interrupt.
     Ipi(Message),
-    /// Tell the I/O APICs that the level-triggered interrupt with this vector has been served.
+    /// Report to the I/O APICs that the level-triggered interrupt with this vector has been served.
     EoiBroadcast(u8),
 }
 
-/// What a processor has to do because another one asked it to.
+/// An event by which one processor starts or stops another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartupEvent {
     /// Reset to the wait-for-SIPI state.

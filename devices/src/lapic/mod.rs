@@ -84,7 +84,7 @@ impl LocalApic {
         Timer::new(mode, &mut self.state.timer)
     }
 
-    /// The registers as a BIOS leaves them for an operating system that knows no APIC: enabled, the
+    /// Sets the registers as a BIOS does for an operating system without APIC support: enabled, the
     /// 8259A on LINT0, NMI on LINT1 ("virtual wire mode", MultiProcessor Specification 3.6.2.2).
     pub fn set_virtual_wire_mode(&mut self) {
         self.state.svr |= SVR_ENABLE;

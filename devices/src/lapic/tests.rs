@@ -105,7 +105,7 @@ fn higher_classes_preempt_and_eoi_returns() {
 }
 
 #[test]
-fn the_task_priority_holds_back_its_class_and_lower_ones() {
+fn the_task_priority_blocks_its_class_and_lower_ones() {
     let mut a = enabled();
     fixed(&mut a, 0x52, false);
     a.write(0, reg::TPR, 0x50);

@@ -124,7 +124,7 @@ impl Server {
         })
     }
 
-    /// The state of the server. The error says which fids the guest has.
+    /// The state of the server. The error names the fids that the guest has.
     pub(crate) fn state(&self) -> Result<ServerState, String> {
         if !self.fids.is_empty() {
             const SHOWN: usize = 5;
@@ -142,7 +142,7 @@ impl Server {
         })
     }
 
-    /// Puts the server into `state`. The error says what is wrong with it.
+    /// Puts the server into `state`. The error is the reason why the server never has that state.
     pub(crate) fn restore(&mut self, state: &ServerState) -> Result<(), String> {
         let ServerState {
             msize,

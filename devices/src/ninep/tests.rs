@@ -228,7 +228,7 @@ fn nothing_leads_out_of_the_tree() {
                 "{name:?}"
             );
         }
-        // Links are found, but not followed, neither by walking on nor by opening.
+        // Links are found, but neither Twalk nor Tlopen follows them.
         assert_eq!(c.walk(ROOT, 1, &[b"directory", b"secret"]), Ok(1));
         assert_eq!(c.walk(ROOT, 1, &[b"sub", b"up", b"sub"]), Ok(2));
         assert_eq!(c.walk(ROOT, 1, &[b"directory"]), Ok(1));
@@ -346,7 +346,7 @@ fn a_read_only_share_refuses_every_write() {
 
 #[test]
 fn message_types_that_write_are_all_in_the_list() {
-    // Every type the server knows is either refused when read-only or one of these.
+    // A read-only share refuses every type that the server implements, except these.
     let reads = [
         t::STATFS,
         t::LOPEN,
@@ -400,7 +400,7 @@ fn special_files_are_shown_but_not_opened() {
 }
 
 #[test]
-fn directories_list_whole_whatever_the_names() {
+fn directories_list_all_names() {
     use std::ffi::OsStr;
     let dir = tempfile::tempdir().unwrap();
     let mut expected = vec![
@@ -433,7 +433,7 @@ fn directories_list_whole_whatever_the_names() {
 }
 
 #[test]
-fn attributes_are_the_hosts_but_stable() {
+fn attributes_are_those_of_the_host_without_volatile_ones() {
     let dir = tempfile::tempdir().unwrap();
     write_file(&dir, "file", b"12345");
     let path = dir.path().join("file");
@@ -465,7 +465,7 @@ fn attributes_are_the_hosts_but_stable() {
 }
 
 #[test]
-fn qids_tell_file_systems_apart() {
+fn qids_distinguish_file_systems() {
     let mut host = Host::new(Path::new("/"), true).unwrap();
     let stat = |path: &str| rustix::fs::lstat(path).unwrap();
     let (mut a, root) = (stat("/proc"), stat("/"));
@@ -626,7 +626,7 @@ fn malformed_messages_are_answered_with_errors() {
             m.put_u32(len as u32);
             m.put_u8(kind);
             m.put_u16(1);
-            // Small numbers, so that fids, counts and lengths often mean something.
+            // Small numbers are often valid fids, counts and lengths.
             m.extend((0..64).map(|_| random() & 3));
             m.truncate(len);
             server.handle(&m, &mut reply);

@@ -38,7 +38,7 @@ pub(super) const RLERROR: u8 = 7;
 /// size\[4\] type\[1\] tag\[2\]
 pub(super) const HEADER_LEN: usize = 7;
 
-/// Takes fields from the front of a message.
+/// Reads fields from the front of a message.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -124,7 +124,7 @@ impl Encode for Vec<u8> {
     }
 
     fn put_string(&mut self, value: &[u8]) {
-        // Every string here comes from the host's kernel, whose limit is PATH_MAX.
+        // All strings come from the host's kernel, whose limit is PATH_MAX.
         let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
         self.put_u16(len);
         self.extend(&value[..usize::from(len)]);

@@ -1,7 +1,7 @@
 use super::PicPort::*;
 use super::*;
 
-/// As Linux does: vectors 0x30 and 0x38, normal EOI, nothing masked.
+/// A pair as Linux initializes it: vectors 0x30 and 0x38, normal EOI, no input masked.
 fn initialized() -> DualPic {
     let mut p = DualPic::new();
     for (port, values) in [
@@ -22,7 +22,7 @@ fn pulse(p: &mut DualPic, input: u8) {
 
 #[test]
 fn the_mask_register_reads_back() {
-    // How Linux finds out that there is an 8259A at all.
+    // Linux detects an 8259A by this.
     let mut p = DualPic::new();
     p.write(SlaveData, 0xFF);
     p.write(MasterData, 0xFB);
@@ -49,7 +49,7 @@ fn priorities_nest_and_the_cascade_works() {
 }
 
 #[test]
-fn a_masked_edge_is_remembered() {
+fn a_masked_edge_stays_pending() {
     let mut p = initialized();
     p.write(MasterData, 0x10);
     pulse(&mut p, 4);

@@ -8,7 +8,7 @@ fn pit() -> (Pit, Shared<IrqChip>) {
     (Pit::new(IrqLine::new(chip.clone(), 0)), chip)
 }
 
-/// True if IRQ 0 came; acknowledges it and ends it.
+/// Whether IRQ 0 is pending. Acknowledges it and sends EOI.
 fn took_irq(chip: &Shared<IrqChip>) -> bool {
     let taken = lock(chip).acknowledge(0).is_some();
     PicPorts::master(chip.clone()).write_byte(0, 0, 0x20);
@@ -125,13 +125,13 @@ fn square_wave_and_bcd() {
 }
 
 #[test]
-fn channel_2_calibrates_as_linux_does_it() {
+fn linux_calibrates_with_channel_2() {
     let (mut p, _chip) = pit();
     p.write_port61(0, 0x01);
     program(&mut p, 0, 0xB0, 59_659);
     assert_eq!(p.read_port61(time_of(59_658)) & 0x20, 0);
     assert_eq!(p.read_port61(time_of(59_659)) & 0x21, 0x21);
-    // The fast way looks at the high byte alone.
+    // The fast calibration reads the high byte only.
     program(&mut p, 0, 0xB0, 0xFFFF);
     let high = |p: &mut Pit, clock| read16(p, time_of(clock), 2) >> 8;
     assert_eq!(

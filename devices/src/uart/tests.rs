@@ -39,7 +39,7 @@ fn registers_after_reset() {
 #[test]
 fn linux_autoconfig_finds_a_16550a() {
     let mut p = Port::new();
-    // Is there anything at all: IER keeps its low bits only.
+    // Detection of a port: IER keeps its low bits only.
     p.set(IER, 0);
     assert_eq!(p.get(IER) & 0xF, 0);
     p.set(IER, 0xFF);

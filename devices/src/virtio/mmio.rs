@@ -60,7 +60,7 @@ const INTERRUPT_CONFIG: u32 = 2;
 const F_INDIRECT_DESC: u64 = 1 << 28;
 const F_VERSION_1: u64 = 1 << 32;
 
-/// A virtio device whose state can be saved, of any kind.
+/// A virtio device of any kind, for saving and restoring it.
 pub trait VirtioTransport: Send + fmt::Debug {
     /// The state of the device, of its transport and of its queues.
     ///

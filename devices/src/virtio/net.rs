@@ -84,8 +84,8 @@ impl fmt::Display for MacAddress {
 
 const DEVICE: &str = "the network device";
 
-/// State of a network device. Frames that the host's kernel holds are not part of it: they are
-/// lost, as frames on an Ethernet may be.
+/// State of a network device. Frames that wait in the host's kernel are not part of it: a restored
+/// device may lose them, as an Ethernet may.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {
     /// The frame from the host that the guest has not taken yet; empty if there is none.

@@ -35,11 +35,11 @@ pub enum QueueError {
     ChainTooLong,
 }
 
-/// One queue, and what serving it has caused.
+/// One queue, and the effects of serving it.
 #[derive(Debug)]
 pub struct VirtQueue {
     queue: Queue,
-    /// The driver wants an interrupt for a chain that was completed.
+    /// A chain was completed for which the driver has enabled the interrupt.
     interrupt: bool,
     /// A chain was taken or completed: guest memory may have been written.
     served: bool,
@@ -112,12 +112,12 @@ impl VirtQueue {
         self.budget = self.queue.size();
     }
 
-    /// Whether the driver wants an interrupt, since the last call.
+    /// Whether an interrupt has become due since the last call.
     pub(super) fn take_interrupt(&mut self) -> bool {
         std::mem::take(&mut self.interrupt)
     }
 
-    /// Whether a chain was taken or completed, since the last call.
+    /// Whether a chain was taken or completed since the last call.
     pub(super) fn take_served(&mut self) -> bool {
         std::mem::take(&mut self.served)
     }

@@ -215,7 +215,7 @@ impl<D: VirtioDevice> Driver<D> {
         Some((head as u16, len))
     }
 
-    /// Sends `out`, expects it to be served at once, and returns the answer.
+    /// Submits `out`, checks that it is served at once, and returns the answer.
     pub fn exchange(&mut self, queue: usize, out: &[u8], room: usize) -> Vec<u8> {
         let request = self.submit(queue, out, room);
         self.notify(queue);

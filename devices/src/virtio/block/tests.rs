@@ -38,7 +38,7 @@ fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
     range
 }
 
-/// The status with which a request ends that writes nothing else.
+/// The status of a request, which is the only byte that it writes.
 fn status_of(driver: &mut Driver<Block>, request: &[u8]) -> u8 {
     let answer = driver.exchange(0, request, 1);
     assert_eq!(answer.len(), 1);
@@ -98,7 +98,7 @@ fn sectors_are_read_and_written() {
 }
 
 #[test]
-fn what_is_outside_is_an_error() {
+fn sectors_outside_the_disk_are_errors() {
     let file = file();
     let before = file.contents();
     let mut d = driver(&file, true);
@@ -200,7 +200,7 @@ fn other_requests() {
 }
 
 #[test]
-fn a_file_that_has_shrunk_is_an_error_and_no_more() {
+fn a_shortened_file_is_an_io_error() {
     let file = file();
     let mut d = driver(&file, true);
     std::fs::OpenOptions::new()

@@ -59,7 +59,7 @@ impl Guest {
 }
 
 #[test]
-fn the_configuration_says_two_ports() {
+fn the_configuration_has_the_number_of_ports() {
     let mut g = Guest::new(1024);
     assert_eq!(g.driver.get(0x008), 3);
     assert_eq!(g.driver.get(0x104), 2);
@@ -100,7 +100,7 @@ fn output_goes_to_its_sink() {
 }
 
 #[test]
-fn a_full_sink_holds_the_guest_back_and_loses_nothing() {
+fn a_full_sink_delays_the_guest_and_loses_no_byte() {
     let mut g = Guest::new(5);
     g.driver.submit(5, b"abcdefgh", 0);
     g.driver.submit(5, b"ijk", 0);
@@ -118,7 +118,7 @@ fn a_full_sink_holds_the_guest_back_and_loses_nothing() {
 }
 
 #[test]
-fn a_reset_forgets_the_unfinished_buffer() {
+fn a_reset_drops_the_unfinished_buffer() {
     let mut g = Guest::new(5);
     g.driver.submit(5, b"abcdefgh", 0);
     g.driver.notify(5);

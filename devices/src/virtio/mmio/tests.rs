@@ -6,7 +6,7 @@ use super::super::testing::{Driver, RAM_SIZE};
 use super::*;
 use crate::{DmaObserver, lock};
 
-/// Answers each chain with what it holds.
+/// Answers each chain with its readable bytes.
 struct Echo;
 
 impl VirtioDevice for Echo {
@@ -146,7 +146,7 @@ fn nothing_happens_before_driver_ok() {
 }
 
 #[test]
-fn bad_queue_set_up_asks_for_a_reset() {
+fn a_bad_queue_set_up_needs_a_reset() {
     let ram = RAM_SIZE as u32;
     for (register, value) in [
         (0x038, 0),
@@ -188,7 +188,7 @@ fn a_ready_queue_is_fixed() {
 }
 
 #[test]
-fn hostile_rings_are_survived() {
+fn hostile_rings_do_not_panic() {
     type Setup = fn(&mut Driver<Echo>);
     let table: [(&str, Setup, bool); 9] = [
         (
@@ -268,8 +268,8 @@ fn a_head_outside_the_table_breaks_the_queue_only() {
     assert_eq!(d.exchange(0, b"again", 8), b"again");
 }
 
-/// Makes another request available for each one that it serves, as a driver can bring a device to
-/// do that lays its rings and buffers over each other.
+/// Makes another request available for each one that it serves. A driver that places its rings and
+/// buffers over each other can bring a device to do that.
 struct SelfFeeding(usize);
 
 impl VirtioDevice for SelfFeeding {
@@ -299,7 +299,7 @@ impl VirtioDevice for SelfFeeding {
 }
 
 #[test]
-fn a_notification_is_bounded_work() {
+fn the_work_for_a_notification_is_bounded() {
     let mut d = Driver::new(SelfFeeding(0));
     d.start();
     d.make_available(0, 0);
@@ -325,7 +325,7 @@ fn odd_accesses_do_nothing() {
 }
 
 #[test]
-fn random_register_writes_are_survived() {
+fn random_register_writes_do_not_panic() {
     let mut d = driver();
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     for _ in 0..200_000 {

@@ -23,7 +23,7 @@ fn frame(len: usize, fill: u8) -> Vec<u8> {
     vec![fill; len]
 }
 
-/// What the guest sends for `frame`. Of the header nothing counts.
+/// The bytes that the guest sends for `frame`. The device ignores the header.
 fn packet(frame: &[u8]) -> Vec<u8> {
     [&[0xFF; HEADER], frame].concat()
 }
@@ -76,7 +76,7 @@ fn frames_go_out() {
         d.exchange(TRANSMIT, &packet(&frame(len, 0xA5)), 0);
         assert_eq!(received(&host), Some(frame(len, 0xA5)));
     }
-    // What is no frame is taken and lost.
+    // A chain of another length is completed and dropped.
     for len in [0, 1, SHORTEST_FRAME - 1, LONGEST_FRAME + 1, 65536] {
         d.exchange(TRANSMIT, &packet(&frame(len, 1)), 0);
     }
@@ -103,7 +103,7 @@ fn frames_come_in() {
         expected.extend(frame(60, fill));
         assert_eq!(d.bytes(request.reply, 72), expected);
     }
-    // One more frame waits for a buffer. Meanwhile the device does not read from the host.
+    // One more frame waits for a buffer. Meanwhile the device reads no frame from the host.
     host.send(&frame(60, 3)).unwrap();
     host.send(&frame(61, 4)).unwrap();
     d.device.poll();
@@ -118,7 +118,7 @@ fn frames_come_in() {
 }
 
 #[test]
-fn what_does_not_fit_is_lost() {
+fn frames_without_room_are_lost() {
     let (mut d, host) = network();
     for len in [1, SHORTEST_FRAME - 1, LONGEST_FRAME + 1, 4000] {
         host.send(&frame(len, 1)).unwrap();
@@ -133,7 +133,7 @@ fn what_does_not_fit_is_lost() {
     d.device.poll();
     let len = (HEADER + LONGEST_FRAME) as u32;
     assert_eq!(d.used(RECEIVE), Some((large.head, len)));
-    // A buffer that can only be read has no room at all.
+    // A chain without a writable buffer has no room.
     let none = d.submit(RECEIVE, &[7; 64], 0);
     host.send(&frame(60, 4)).unwrap();
     d.notify(RECEIVE);
@@ -142,7 +142,7 @@ fn what_does_not_fit_is_lost() {
 }
 
 #[test]
-fn a_host_that_floods_is_held_off() {
+fn frames_beyond_the_buffers_wait_on_the_host() {
     let (mut d, host) = network();
     for _ in 0..4 {
         d.submit(RECEIVE, &[], 1526);
@@ -155,7 +155,7 @@ fn a_host_that_floods_is_held_off() {
     d.notify(RECEIVE);
     let taken = std::iter::from_fn(|| d.used(RECEIVE)).count();
     assert_eq!(taken, 4);
-    // One is with the device, the others wait on the host.
+    // The device has one, and the others wait on the host.
     let mut more = 0;
     while host.send(&frame(60, 5)).is_ok() {
         more += 1;
@@ -197,7 +197,7 @@ fn a_driver_that_resets_or_breaks_the_device() {
 }
 
 #[test]
-fn rings_that_never_end() {
+fn endless_rings_are_bounded() {
     let (mut d, host) = network();
     // A chain that leads to itself.
     d.write_descriptor(TRANSMIT, 0, 0x10_0000, 16, 1, 0);
