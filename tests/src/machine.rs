@@ -84,6 +84,12 @@ impl Machine {
         &self.kernel
     }
 
+    /// The agent.
+    #[must_use]
+    pub fn agent(&self) -> &Path {
+        &self.agent
+    }
+
     /// What [`Self::trace`] runs on.
     #[must_use]
     pub fn accel(&self) -> &str {

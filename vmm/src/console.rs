@@ -1,6 +1,7 @@
 //! The guest's serial console on the host's side: its copies, its last lines, and panics.
 
-use vbts_devices::ByteSink;
+use serde::{Deserialize, Serialize};
+use vbts_devices::{ByteSink, StateError};
 
 use crate::host::{Output, OutputError};
 
@@ -17,7 +18,7 @@ const MAX_PARTIAL_LINE: usize = 4 << 10;
 const TAIL_LINES: usize = 30;
 
 /// Searches for a text in a stream of bytes. The first byte of the text must not occur in it again.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Pattern {
     /// Number of bytes of the text that match the end of the stream.
     matched: usize,
@@ -50,6 +51,14 @@ pub struct Console {
     error: Option<OutputError>,
 }
 
+/// State of the console: what decides whether the guest has panicked, and what a message shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConsoleState {
+    tail: Vec<u8>,
+    panic: Pattern,
+    panic_end: Pattern,
+}
+
 impl ByteSink for Console {
     fn put(&mut self, bytes: &[u8]) -> usize {
         self.write(bytes);
@@ -64,6 +73,31 @@ impl Console {
             copies,
             ..Self::default()
         }
+    }
+
+    /// The state of the console. An unfinished line has to be copied before.
+    pub(crate) fn state(&self) -> ConsoleState {
+        ConsoleState {
+            tail: self.tail.clone(),
+            panic: self.panic.clone(),
+            panic_end: self.panic_end.clone(),
+        }
+    }
+
+    /// Puts the console into `state`.
+    ///
+    /// # Errors
+    /// The console never has such a state.
+    pub(crate) fn restore(&mut self, state: &ConsoleState) -> Result<(), StateError> {
+        let len = state.tail.len();
+        if len > TAIL {
+            let reason = format!("{len} bytes are more than it keeps");
+            return Err(StateError::restore("the console", reason));
+        }
+        self.tail = state.tail.clone();
+        self.panic = state.panic.clone();
+        self.panic_end = state.panic_end.clone();
+        Ok(())
     }
 
     /// Processes `bytes`, which the guest has written.
@@ -168,5 +202,21 @@ mod tests {
         console.flush();
         let failure = console.take_error().unwrap().into_failure();
         assert!(failure.to_string().contains("No space left"), "{failure}");
+    }
+
+    #[test]
+    fn a_restored_console_finds_a_panic_that_began_before() {
+        let mut console = Console::default();
+        console.write(b"Kernel panic - not");
+        let mut restored = Console::default();
+        restored.restore(&console.state()).unwrap();
+        restored.write(b" syncing: x\n");
+        assert!(restored.panicked());
+        assert_eq!(restored.tail(), "Kernel panic - not syncing: x\n");
+        let state = ConsoleState {
+            tail: vec![0; TAIL + 1],
+            ..console.state()
+        };
+        assert!(restored.restore(&state).is_err());
     }
 }

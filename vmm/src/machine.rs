@@ -7,7 +7,10 @@
 
 mod host_time;
 mod idle;
+mod state;
 mod virtual_time;
+
+pub use state::{MachineState, MachineStateError};
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
 use crate::sandbox::Sandbox;
 use crate::vcpu::{HandoverStats, Vcpu};
+use virtual_time::Schedule;
 
 /// Timer expiries while all processors are halted with interrupts off, after which the run ends: an
 /// NMI could still wake them, but none has come.
@@ -72,15 +76,14 @@ pub struct Machine {
     vcpus: Vec<Vcpu>,
     board: Arc<Board>,
     /// Keeps the mapping alive that the processors access.
-    _memory: GuestMemory,
+    memory: GuestMemory,
     console: Shared<Console>,
     alarm: Arc<Alarm>,
     sandbox: Option<Sandbox>,
     /// The clock of the processors if KVM executes them.
     host_clock: Option<HostClock>,
     vm: Option<Vm>,
-    /// Virtual time in ns.
-    now: u64,
+    schedule: Schedule,
     /// The host time that the run has taken, if it is measured.
     host_time: Option<HostTime>,
 }
@@ -131,13 +134,13 @@ impl Machine {
         Self {
             vcpus: (0..count).map(vcpu).collect(),
             board: board.clone(),
-            _memory: memory,
+            memory,
             console,
             alarm,
             sandbox,
             host_clock: None,
             vm: None,
-            now: 0,
+            schedule: Schedule::default(),
             host_time: None,
         }
     }
@@ -196,7 +199,8 @@ impl Machine {
 
     /// The machine's time in ns, virtual or the host's.
     pub fn now(&self) -> u64 {
-        self.host_clock.map_or(self.now, |clock| clock.now())
+        self.host_clock
+            .map_or(self.schedule.now, |clock| clock.now())
     }
 
     /// Runs the guest until it ends the run.
@@ -204,12 +208,32 @@ impl Machine {
     /// # Errors
     /// The guest crashed, the time limit was reached, or `observer` ended it.
     pub fn run(&mut self, observer: &mut dyn RunObserver) -> Result<End, Failure> {
+        loop {
+            if let Some(end) = self.run_until(u64::MAX, observer)? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Runs the guest until it ends the run, or until the first exit of a processor at or after
+    /// virtual time `pause` in ns. Returns `None` in the latter case: the next call continues as if
+    /// there had been no pause. On the host's time there is no pause.
+    ///
+    /// # Errors
+    /// The guest crashed, the time limit was reached, or `observer` ended it.
+    pub fn run_until(
+        &mut self,
+        pause: u64,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Option<End>, Failure> {
         self.alarm.start_timer()?;
         let began = Instant::now();
         let mut events = EventLoop::new(self.alarm.clone())?;
         let outcome = match self.host_clock {
-            Some(clock) => self.run_on_host_time(clock, &mut events, observer),
-            None => self.run_on_virtual_time(&mut events, observer),
+            Some(clock) => self
+                .run_on_host_time(clock, &mut events, observer)
+                .map(Some),
+            None => self.run_on_virtual_time(pause, &mut events, observer),
         };
         if let Some(time) = &mut self.host_time {
             time.total = began.elapsed();

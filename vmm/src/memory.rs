@@ -1,5 +1,9 @@
 //! Guest memory: its size, its place, and the software CPU's view of it.
 
+mod contents;
+
+pub use contents::{ContentsError, MemoryContents};
+
 use std::fmt;
 use std::ptr::NonNull;
 use std::str::FromStr;

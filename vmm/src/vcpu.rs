@@ -94,6 +94,12 @@ impl Vcpu {
         self.enter_kvm()
     }
 
+    /// Puts a processor that runs on the software CPU into `state`.
+    pub fn restore(&mut self, state: &ArchState) {
+        self.soft.cpu.load_state(state);
+        self.soft.revalidate();
+    }
+
     /// The software CPU.
     pub fn soft(&self) -> &SoftCpu {
         &self.soft

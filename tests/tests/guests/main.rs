@@ -18,6 +18,7 @@ mod processors;
 mod ptrace_bts;
 mod real_programs;
 mod sandbox;
+mod save_restore;
 mod scope;
 mod stock_kernel;
 
@@ -25,7 +26,7 @@ mod stock_kernel;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 16] = [
+const MODULES: [(&str, Trials); 17] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -41,6 +42,7 @@ const MODULES: [(&str, Trials); 16] = [
     ("processors", processors::trials),
     ("long_trace", long_trace::trials),
     ("determinism", determinism::trials),
+    ("save_restore", save_restore::trials),
     ("manual_page", manual_page::trials),
 ];
 

@@ -9,10 +9,12 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use vbts_cpu::{Exit, Signals};
 use vbts_devices::lock;
 
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
+use crate::board::MAX_DEADLINE;
 use crate::exit::Failure;
 use crate::host::EventLoop;
 use crate::vcpu::Vcpu;
@@ -21,90 +23,114 @@ use crate::vcpu::Vcpu;
 /// kernel, and long enough to amortise a switch.
 const TURN: u64 = 20_000;
 
-/// The processor that runs, and the virtual time in ns at which its turn ends.
-#[derive(Debug, Clone, Copy)]
-struct Turn {
+/// The position of the run loop: with the states of the processors and the devices it decides how
+/// the machine continues.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Schedule {
+    /// Virtual time in ns.
+    pub now: u64,
+    /// The processor whose turn it is.
     cpu: usize,
-    ends: u64,
+    /// Virtual time in ns at which its turn ends.
+    turn_ends: u64,
+    /// Timer expiries in a row while all processors were halted with interrupts off.
+    sleeps_with_interrupts_off: u32,
+}
+
+impl Schedule {
+    /// Whether the run loop of a machine with `processors` processors can be here.
+    pub fn is_possible(&self, processors: usize) -> bool {
+        self.now < MAX_DEADLINE
+            && self.turn_ends <= MAX_DEADLINE
+            && self.cpu < processors
+            && self.sleeps_with_interrupts_off <= MAX_SLEEPS_WITH_INTERRUPTS_OFF
+    }
 }
 
 impl Machine {
+    /// Runs the guest until it ends the run, or until the first exit of a processor at or after
+    /// virtual time `pause` in ns. Returns `None` in the latter case: the next call continues as if
+    /// there had been no pause.
     pub(super) fn run_on_virtual_time(
         &mut self,
+        pause: u64,
         events: &mut EventLoop,
         observer: &mut dyn RunObserver,
-    ) -> Result<End, Failure> {
+    ) -> Result<Option<End>, Failure> {
         // From here on the process opens no file and starts no thread.
         if let Some(sandbox) = self.sandbox.take() {
             sandbox.enter()?;
         }
-        let mut sleeps_with_interrupts_off = 0;
-        let mut turn = Turn { cpu: 0, ends: 0 };
         loop {
             let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
-            let exit = self.run_turn(&mut turn, deadline)?;
+            let exit = self.run_turn(deadline)?;
             match exit {
                 Exit::Shutdown => return Err(self.status().shut_down()),
                 Exit::Kick => self.status().take_events(observer)?,
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {
-                        sleeps_with_interrupts_off += 1;
-                        if sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF {
+                        self.schedule.sleeps_with_interrupts_off += 1;
+                        if self.schedule.sleeps_with_interrupts_off > MAX_SLEEPS_WITH_INTERRUPTS_OFF
+                        {
                             return Err(self.status().halted_with_interrupts_off());
                         }
                     }
                     self.sleep(events, observer, interrupts_off)?;
                 }
                 Exit::Pause => {
-                    turn.ends = self.now;
-                    sleeps_with_interrupts_off = 0;
+                    self.schedule.turn_ends = self.schedule.now;
+                    self.schedule.sleeps_with_interrupts_off = 0;
                 }
-                Exit::Deadline | Exit::Bus | Exit::Init => sleeps_with_interrupts_off = 0,
+                Exit::Deadline | Exit::Bus | Exit::Init => {
+                    self.schedule.sleeps_with_interrupts_off = 0;
+                }
             }
             if exit != Exit::Bus {
                 lock(&self.console).flush();
             }
-            self.board.tick(self.now);
+            self.board.tick(self.schedule.now);
             if exit != Exit::Kick {
-                observer.after_exit(&self.board, self.now)?;
+                observer.after_exit(&self.board, self.schedule.now)?;
             }
             if let Some(end) = self.status().ended()? {
-                return Ok(end);
+                return Ok(Some(end));
+            }
+            if self.schedule.now >= pause {
+                return Ok(None);
             }
         }
     }
 
     /// Runs the processor that has its turn, up to `deadline` in ns. Returns [`Exit::Halt`] only if
     /// all processors are halted.
-    fn run_turn(&mut self, turn: &mut Turn, deadline: u64) -> Result<Exit, Failure> {
+    fn run_turn(&mut self, deadline: u64) -> Result<Exit, Failure> {
         let count = self.vcpus.len();
         let limit = if count == 1 {
             deadline
         } else {
-            if self.now >= turn.ends || !self.can_run(turn.cpu) {
-                let others = (1..=count).map(|n| (turn.cpu + n) % count);
-                turn.cpu = others
-                    .into_iter()
-                    .find(|cpu| self.can_run(*cpu))
-                    .unwrap_or(turn.cpu);
-                turn.ends = self.now + TURN;
+            let Schedule { now, cpu, .. } = self.schedule;
+            if now >= self.schedule.turn_ends || !self.can_run(cpu) {
+                let mut others = (1..=count).map(|n| (cpu + n) % count);
+                let next = others.find(|cpu| self.can_run(*cpu));
+                self.schedule.cpu = next.unwrap_or(cpu);
+                self.schedule.turn_ends = now + TURN;
             }
-            deadline.min(turn.ends)
+            deadline.min(self.schedule.turn_ends)
         };
-        let Some(vcpu) = self.vcpus.get_mut(turn.cpu) else {
+        let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu) else {
             return Err(anyhow::anyhow!("the machine has no processor").into());
         };
-        vcpu.soft_mut().advance_to(self.now);
+        vcpu.soft_mut().advance_to(self.schedule.now);
         let began = self.host_time.map(|_| Instant::now());
         let exit = vcpu.run(limit)?;
         if let (Some(time), Some(began)) = (&mut self.host_time, began) {
             time.executing += began.elapsed();
         }
-        self.now = vcpu.soft().cpu.now();
+        self.schedule.now = vcpu.soft().cpu.now();
         let rip = vcpu.soft().cpu.rip;
         tracing::trace!(
-            now = self.now,
-            cpu = turn.cpu,
+            now = self.schedule.now,
+            cpu = self.schedule.cpu,
             ?exit,
             rip = format_args!("{rip:#x}")
         );
@@ -137,10 +163,10 @@ impl Machine {
         observer: &mut dyn RunObserver,
         interrupts_off: bool,
     ) -> Result<(), Failure> {
-        let (now, deadline) = (self.now, self.board.next_deadline());
+        let (now, deadline) = (self.schedule.now, self.board.next_deadline());
         let awaited = !observer.awaited_inputs().is_empty() && !interrupts_off;
         match deadline {
-            Some(deadline) if !awaited => self.now = deadline,
+            Some(deadline) if !awaited => self.schedule.now = deadline,
             None if !awaited => return Err(self.status().no_wakeup_source()),
             _ => {
                 observer.idle()?;
@@ -155,7 +181,7 @@ impl Machine {
                 } else {
                     u64::MAX
                 };
-                self.now = until.min(deadline.unwrap_or(now.saturating_add(slept)));
+                self.schedule.now = until.min(deadline.unwrap_or(now.saturating_add(slept)));
             }
         }
         Ok(())
@@ -187,6 +213,10 @@ mod tests {
         let mut events = EventLoop::new(machine.alarm.clone()).unwrap();
         events.waker().unwrap().wake();
         machine.sleep(&mut events, &mut observer, false).unwrap();
-        assert!(machine.now < deadline, "{} {deadline}", machine.now);
+        assert!(
+            machine.schedule.now < deadline,
+            "{} {deadline}",
+            machine.schedule.now
+        );
     }
 }
