@@ -1,5 +1,4 @@
-//! What KVM costs where it exits, and what the way from one accelerator to the other: `ci/bench`
-//! prints it.
+//! The cost of exits from KVM and of hand-overs between the accelerators, for `ci/bench`.
 //!
 //! Tiny guests at CPL 0. Prints a JSON object of times in ns, or `{"skipped": REASON}`.
 
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use iced_x86::code_asm::*;
 use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
 use kvm_ioctls::Kvm;
 use serde_json::{Map, Value, json};
@@ -18,50 +18,25 @@ use vbts::kvm::check::scratch::{Exit as ScratchExit, Mode, Scratch};
 use vbts::kvm::{KvmVcpu, Vm, device};
 use vbts::memory::{GuestMemory, Size, allocate, cpu_view};
 use vbts::vcpu::Vcpu;
-use vbts_cpu::{Activity, Cpu, Exit, HostClock, Platform, Signals, SoftCpu};
+use vbts_bts::DebugCtl;
+use vbts_cpu::state::msr;
+use vbts_cpu::{Activity, Cpu, Exit, HostClock, SoftCpu};
+use vbts_testkit::{Emit, TestPlatform, assemble};
 use vm_memory::{Bytes, GuestAddress};
 
 /// Where the programs are.
 const CODE: u64 = 0x10_0000;
+/// A port without a device.
+const PORT: i32 = 0x84;
 /// The Debug Store save area, and the buffer behind it.
 const DS_AREA: u64 = 0x20_0000;
+/// What a tiny guest executes.
+type Program = fn(&mut CodeAssembler) -> Emit;
+
 /// How long each measurement takes at least.
 const ENOUGH: Duration = Duration::from_millis(200);
 
-/// Devices that do nothing.
-#[derive(Debug)]
-struct Nothing;
-
-impl Platform for Nothing {
-    fn mmio_read(&self, _: u64, _: u64, data: &mut [u8]) {
-        data.fill(0xFF);
-    }
-    fn mmio_write(&self, _: u64, _: u64, _: &[u8]) {}
-    fn pio_read(&self, _: u64, _: u16, data: &mut [u8]) {
-        data.fill(0xFF);
-    }
-    fn pio_write(&self, _: u64, _: u16, _: &[u8]) {}
-    fn acknowledge_interrupt(&self, _: u64) -> Option<u8> {
-        None
-    }
-    fn take_nmi(&self) -> bool {
-        false
-    }
-    fn give_back_nmi(&self) {}
-    fn performance_interrupt(&self, _: u64) {}
-    fn cr8(&self) -> u64 {
-        0
-    }
-    fn set_cr8(&self, _: u64, _: u64) {}
-    fn apic_rdmsr(&self, _: u64, msr: u32) -> Option<u64> {
-        (msr == 0x1B).then_some(0xFEE0_0900)
-    }
-    fn apic_wrmsr(&self, _: u64, _: u32, _: u64) -> Option<()> {
-        None
-    }
-}
-
-/// An error for people.
+/// Turns a failure into an error that can be printed.
 fn told<T>(result: Result<T, Failure>) -> Result<T> {
     result.map_err(|failure| anyhow!("{failure:?}"))
 }
@@ -82,10 +57,11 @@ impl Machine {
             memory.write_obj(field, GuestAddress(DS_AREA + 8 * i))?;
         }
         let model = vbts_cpu::model(vbts_cpu::MODELS[0]).context("no processor model")?;
-        let signals = Arc::new(Signals::default());
+        let platform = Arc::new(TestPlatform::default());
+        let signals = platform.signals.clone();
         // SAFETY: the machine keeps both.
         let ram = unsafe { cpu_view(&memory) };
-        let cpu = Cpu::new(model, ram, Arc::new(Nothing), signals.clone());
+        let cpu = Cpu::new(model, ram, platform, signals.clone());
         let mut vcpu = Vcpu::new(SoftCpu::new(cpu));
         let mut vm = Vm::new(kvm, &memory, 1)?;
         let clock = HostClock::new(vm.tsc_khz());
@@ -98,13 +74,14 @@ impl Machine {
         Ok(Self { vcpu, memory })
     }
 
-    /// Has `code` run next, with `rbx`.
-    fn start(&mut self, code: &[u8], rbx: u64) -> Result<()> {
-        self.memory.write_slice(code, GuestAddress(CODE))?;
+    /// Prepares to run `program` with `count` in RBX.
+    fn start(&mut self, program: Program, count: u64) -> Result<()> {
+        let code = assemble(64, CODE, program);
+        self.memory.write_slice(&code, GuestAddress(CODE))?;
         told(self.vcpu.leave_kvm())?;
         let cpu = &mut self.vcpu.soft_mut().cpu;
         let mut state = cpu.state();
-        (state.rip, state.gpr[3], state.activity) = (CODE, rbx, Activity::Active);
+        (state.rip, state.gpr[3], state.activity) = (CODE, count, Activity::Active);
         cpu.load_state(&state);
         told(self.vcpu.enter_kvm())?;
         Ok(())
@@ -120,11 +97,11 @@ impl Machine {
         }
     }
 
-    /// Time that a round of `code` takes, which is a loop that counts RBX down.
-    fn round(&mut self, code: &[u8]) -> Result<f64> {
+    /// Nanoseconds that a round of `program` takes, which is a loop that counts RBX down.
+    fn round(&mut self, program: Program) -> Result<f64> {
         let mut rounds = 16;
         loop {
-            self.start(code, rounds)?;
+            self.start(program, rounds)?;
             let begin = Instant::now();
             self.run_to_halt()?;
             let took = begin.elapsed();
@@ -136,32 +113,77 @@ impl Machine {
     }
 }
 
-/// `mov ecx, 600; mov eax, DS_AREA; xor edx, edx; 1: wrmsr; dec rbx; jnz 1b; hlt`
-const WRITE_MSR: &[u8] = &[
-    0xB9, 0x00, 0x06, 0x00, 0x00, 0xB8, 0x00, 0x00, 0x20, 0x00, 0x31, 0xD2, 0x0F, 0x30, 0x48, 0xFF,
-    0xCB, 0x75, 0xF9, 0xF4,
-];
-/// `1: out 80, al; jmp 1b`
-const OUT: &[u8] = &[0xE6, 0x80, 0xEB, 0xFC];
-/// Tracing on, 100 rounds of `dec; jnz`, tracing off, until RBX is zero: `mov esi, DS_AREA; mov
-/// ecx, 600; mov eax, esi; xor edx, edx; wrmsr; 1: mov ecx, 1d9; mov eax, c0; wrmsr; mov edi, 100;
-/// 2: dec edi; jnz 2b; xor eax, eax; wrmsr; dec rbx; jnz 1b; hlt`
-const TRACE: &[u8] = &[
-    0xBE, 0x00, 0x00, 0x20, 0x00, 0xB9, 0x00, 0x06, 0x00, 0x00, 0x89, 0xF0, 0x31, 0xD2, 0x0F, 0x30,
-    0xB9, 0xD9, 0x01, 0x00, 0x00, 0xB8, 0xC0, 0x00, 0x00, 0x00, 0x0F, 0x30, 0xBF, 0x64, 0x00, 0x00,
-    0x00, 0xFF, 0xCF, 0x75, 0xFC, 0x31, 0xC0, 0x0F, 0x30, 0x48, 0xFF, 0xCB, 0x75, 0xE2, 0xF4,
-];
-/// The same loop as [`TRACE`] has, for as long as RBX says, with tracing on; two instructions a
-/// round.
-const TRACED: &[u8] = &[
-    0xB9, 0x00, 0x06, 0x00, 0x00, 0xB8, 0x00, 0x00, 0x20, 0x00, 0x31, 0xD2, 0x0F, 0x30, 0xB9, 0xD9,
-    0x01, 0x00, 0x00, 0xB8, 0xC0, 0x00, 0x00, 0x00, 0x0F, 0x30, 0x48, 0xFF, 0xCB, 0x75, 0xFB, 0x31,
-    0xC0, 0x0F, 0x30, 0xF4,
-];
+/// Writes IA32_DS_AREA as often as RBX says.
+fn write_msr(a: &mut CodeAssembler) -> Emit {
+    let mut again = a.create_label();
+    load_ds_area(a)?;
+    a.set_label(&mut again)?;
+    a.wrmsr()?;
+    a.dec(rbx)?;
+    a.jnz(again)?;
+    a.hlt()
+}
+
+/// Writes a port for ever.
+fn out(a: &mut CodeAssembler) -> Emit {
+    let mut again = a.create_label();
+    a.set_label(&mut again)?;
+    a.out(PORT, al)?;
+    a.jmp(again)
+}
+
+/// Turns tracing on for 100 rounds of a loop of two instructions, and off again, as often as RBX
+/// says.
+fn trace(a: &mut CodeAssembler) -> Emit {
+    let (mut again, mut inner) = (a.create_label(), a.create_label());
+    load_ds_area(a)?;
+    a.wrmsr()?;
+    a.set_label(&mut again)?;
+    start_tracing(a)?;
+    a.mov(edi, 100)?;
+    a.set_label(&mut inner)?;
+    a.dec(edi)?;
+    a.jnz(inner)?;
+    stop_tracing(a)?;
+    a.dec(rbx)?;
+    a.jnz(again)?;
+    a.hlt()
+}
+
+/// Runs the inner loop of [`trace`] as often as RBX says, with tracing on.
+fn traced(a: &mut CodeAssembler) -> Emit {
+    let mut again = a.create_label();
+    load_ds_area(a)?;
+    a.wrmsr()?;
+    start_tracing(a)?;
+    a.set_label(&mut again)?;
+    a.dec(rbx)?;
+    a.jnz(again)?;
+    stop_tracing(a)?;
+    a.hlt()
+}
+
+/// Loads the registers for a WRMSR to IA32_DS_AREA. EDX stays zero for the WRMSRs that follow.
+fn load_ds_area(a: &mut CodeAssembler) -> Emit {
+    a.mov(ecx, msr::IA32_DS_AREA)?;
+    a.mov(eax, DS_AREA as u32)?;
+    a.xor(edx, edx)
+}
+
+fn start_tracing(a: &mut CodeAssembler) -> Emit {
+    a.mov(ecx, msr::IA32_DEBUGCTL)?;
+    a.mov(eax, (DebugCtl::TR | DebugCtl::BTS).bits() as u32)?;
+    a.wrmsr()
+}
+
+fn stop_tracing(a: &mut CodeAssembler) -> Emit {
+    a.xor(eax, eax)?;
+    a.wrmsr()
+}
 
 /// Each way between the accelerators, and an exit just after it.
 fn hand_over(machine: &mut Machine) -> Result<[f64; 3]> {
-    machine.start(OUT, 0)?;
+    machine.start(out, 0)?;
     let (mut times, mut count) = ([Duration::ZERO; 3], 0);
     while times.iter().sum::<Duration>() < ENOUGH {
         let begin = Instant::now();
@@ -181,8 +203,12 @@ fn hand_over(machine: &mut Machine) -> Result<[f64; 3]> {
 /// A step of KVM's single-stepping. None if that does not work.
 fn single_step(kvm: &Kvm) -> Result<Option<f64>> {
     let mut scratch = Scratch::new(kvm, true)?;
-    // `1: jmp 1b`
-    scratch.start(Mode::Kernel, &[0xEB, 0xFE])?;
+    let code = assemble(64, 0, |a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again)?;
+        a.jmp(again)
+    });
+    scratch.start(Mode::Kernel, &code)?;
     let debug = kvm_guest_debug {
         control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP,
         ..Default::default()
@@ -217,7 +243,7 @@ fn measure() -> Result<Value> {
             },
         );
     };
-    add("wrmsr exit", machine.round(WRITE_MSR).map(Some));
+    add("wrmsr exit", machine.round(write_msr).map(Some));
     match hand_over(&mut machine) {
         Ok([leave, enter, exit]) => {
             add("KVM to soft", Ok(Some(leave)));
@@ -228,11 +254,11 @@ fn measure() -> Result<Value> {
     }
     add(
         "traced for 200 instructions",
-        machine.round(TRACE).map(Some),
+        machine.round(trace).map(Some),
     );
     add(
         "traced instruction on soft",
-        machine.round(TRACED).map(|ns| Some(ns / 2.0)),
+        machine.round(traced).map(|ns| Some(ns / 2.0)),
     );
     add("single-step of KVM", single_step(&kvm));
     Ok(result.into())

@@ -214,7 +214,7 @@ fn call_gates_and_far_returns() {
         });
         g.write(USER + 0x200, u64::from(selector::CALL_GATE | 3) << 32);
         g.call_gate(selector::KERNEL_CS, 3, KERNEL);
-        g.assemble(KERNEL, |a| a.db(&[0x48, 0xCB])); // RETFQ
+        g.assemble(KERNEL, |a| a.retf());
         g
     };
     check(
@@ -232,7 +232,7 @@ fn compatibility_mode_has_linear_addresses_of_32_bits() {
     // The second one wraps around.
     for base in [0x1_0000u32, 0xFFFF_F000] {
         let make = || {
-            let mut g = Guest::user(|a| a.db(&[0xEB, 12]));
+            let mut g = Guest::user(|a| a.jmp(USER + 14));
             g.assemble(USER + 14, |a| a.ud2());
             g.update(|s| {
                 s.sys.seg[1] = crate::common::segment(selector::USER_CS32);

@@ -2,9 +2,9 @@
 //! code that a device writes or a new mapping brings, instructions across pages, repeated strings
 //! that fault or are interrupted.
 
-use crate::common::{DATA, Guest, KERNEL, USER, handler, page_table_entry};
-use iced_x86::IcedError;
+use crate::common::{DATA, Guest, KERNEL, USER, assemble, handler, page_table_entry};
 use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RSI};
 use vbts_cpu::state::vector::{GP, PF};
 use vbts_cpu::state::{self, Activity};
@@ -14,20 +14,27 @@ const OTHER: u64 = 0x3_0000;
 
 /// `mov eax, value; ret`.
 fn function(value: u32) -> Vec<u8> {
-    let mut code = vec![0xB8];
-    code.extend(value.to_le_bytes());
-    code.push(0xC3);
-    code
+    assemble(64, 0, |a| {
+        a.mov(eax, value)?;
+        a.ret()
+    })
 }
 
 #[test]
 fn a_store_to_the_next_instruction_takes_effect_at_once() {
     let mut g = Guest::new();
-    // mov dword [rip + 1], 0x12345678: the immediate of the instruction behind it.
-    let mut code = vec![0xC7, 0x05, 1, 0, 0, 0, 0x78, 0x56, 0x34, 0x12];
-    code.extend([0xB8, 0, 0, 0, 0, 0xF4]);
-    g.write_bytes(KERNEL, &code);
-    g.run_to(KERNEL + code.len() as u64);
+    let end = g.assemble(KERNEL, |a| {
+        // The immediate of the next instruction.
+        let immediate = MemoryOperand::with_base_displ(Register::RIP, KERNEL as i64 + 11);
+        a.add_instruction(Instruction::with2(
+            Code::Mov_rm32_imm32,
+            immediate,
+            0x1234_5678,
+        )?)?; // +0
+        a.mov(eax, 0)?; // +10
+        a.hlt()
+    });
+    g.run_to(end);
     assert_eq!(g.soft.cpu.gpr[RAX], 0x1234_5678);
 }
 
@@ -118,11 +125,16 @@ fn what_takes_the_place_of_an_instruction_that_was_too_long_is_decoded() {
         a.mov(rdx, at)?;
         a.jmp(rdx)
     });
+    // Prefixes, more of them than fit in an instruction.
     g.write_bytes(at, &[0x66; 16]);
     g.run_to_exception(GP, Some(0));
-    // ADD [RAX], AL, eight times, and HLT.
-    g.write_bytes(at, &[0; 16]);
-    g.write_bytes(at + 16, &[0xF4]);
+    // An instruction of two bytes lies across the two pages.
+    g.assemble(at, |a| {
+        for _ in 0..8 {
+            a.add(byte_ptr(rax), al)?;
+        }
+        a.hlt()
+    });
     g.update(|s| {
         s.rip = at;
         s.activity = Activity::Active;
@@ -146,11 +158,11 @@ fn an_instruction_that_reaches_into_a_missing_page_faults_there() {
 
 #[test]
 fn code_that_a_device_has_written_is_decoded_anew() {
-    let program = |value| {
-        let mut code = vec![0xB8];
-        code.extend(u32::to_le_bytes(value));
-        code.push(0xF4);
-        code
+    let program = |value: u32| {
+        assemble(64, KERNEL, |a| {
+            a.mov(eax, value)?;
+            a.hlt()
+        })
     };
     let mut g = Guest::new();
     g.write_bytes(KERNEL, &program(1));

@@ -3,6 +3,7 @@
 
 use crate::common::{Guest, KERNEL, KERNEL_STACK, LDT, RSP0, USER, USER_STACK, assemble, selector};
 use iced_x86::code_asm::*;
+use iced_x86::{Code, Instruction};
 use vbts_cpu::state::vector::{GP, NP, SS, UD};
 use vbts_cpu::state::{efer, gpr, rflags};
 
@@ -140,7 +141,12 @@ fn compatibility_mode_is_entered_and_left() {
         a.inc(eax)?;
         a.push(0x1234_5678u32 as i32)?;
         a.pop(ebx)?;
-        a.db(&[0xEA, 0x00, 0x01, 0x10, 0x00, selector::USER_CS as u8, 0])
+        let at = USER as u32 + 0x100;
+        a.add_instruction(Instruction::with_far_branch(
+            Code::Jmp_ptr1632,
+            selector::USER_CS,
+            at,
+        )?)
     });
     g.assemble(USER + 0x100, |a| {
         a.mov(rcx, rsp)?;
@@ -168,7 +174,7 @@ fn exceptions_in_compatibility_mode_go_to_64_bit_handlers() {
 
 #[test]
 fn retfq_returns_to_outer_levels_and_releases_arguments() {
-    let mut g = Guest::kernel(|a| a.db(&[0x48, 0xCA, 16, 0])); // RETFQ 16
+    let mut g = Guest::kernel(|a| a.retf_1(16));
     let outer = [USER, USER_CS, 0, 0, USER_STACK - 0x100, USER_SS];
     for (i, word) in outer.into_iter().enumerate() {
         g.write(KERNEL_STACK - 48 + 8 * i as u64, word);
@@ -195,7 +201,8 @@ fn a_far_call_and_return_at_one_level() {
     );
     let after = g.assemble(KERNEL + 0x100, |a| {
         a.mov(ebx, cs)?;
-        a.db(&[0xCB]) // RETF with the same operand size
+        // With 32-bit operands, as the call.
+        a.add_instruction(Instruction::with(Code::Retfd))
     });
     assert_eq!(after, KERNEL + 0x103);
     g.run_to(KERNEL + 8);
@@ -225,7 +232,7 @@ fn a_call_gate_switches_to_the_kernel_and_back() {
     g.assemble(KERNEL, |a| {
         a.mov(ebx, ss)?;
         a.mov(rcx, rsp)?;
-        a.db(&[0x48, 0xCB]) // RETFQ
+        a.retf()
     });
     let frame = g.run_to_exception(GP, Some(0));
     assert_eq!(

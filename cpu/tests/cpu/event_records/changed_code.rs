@@ -52,12 +52,11 @@ fn code_may_change_the_instruction_behind_it_through_another_mapping() {
         });
         g.assemble(CODE, |a| {
             a.mov(byte_ptr(ALIAS + 9), 2)?; // +0: the displacement of the JMP
-            a.jmp(CODE + 8)?; // +8
+            a.jmp(CODE + 10)?; // +8
             a.nop()?;
             a.nop()?;
             a.ud2() // +12
         });
-        g.write_bytes(CODE + 8, &[0xEB, 0]);
         g.write(0x7000 + (ALIAS >> 12) * 8, CODE | 7);
         g
     };
@@ -79,8 +78,8 @@ fn code_that_an_interrupt_handler_changes_is_new_after_iret() {
             a.set_label(&mut again)?;
             a.jmp(again) // +0
         });
-        // To UD2 behind it.
-        g.write_bytes(USER + 2, &[0x0F, 0x0B]);
+        // The handler makes the JMP lead here.
+        g.assemble(USER + 2, |a| a.ud2());
         g.assemble(handler(0x21), |a| {
             a.mov(byte_ptr(USER + 1), 0)?; // +0
             a.iretq() // +8

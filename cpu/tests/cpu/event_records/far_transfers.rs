@@ -3,6 +3,7 @@
 use crate::common::records::{check, check_and};
 use crate::common::{Guest, KERNEL, KERNEL_STACK, RSP0, USER, USER_STACK, handler, selector};
 use iced_x86::code_asm::*;
+use iced_x86::{Code, Instruction};
 use vbts_cpu::state::gpr::RSP;
 use vbts_cpu::state::vector::{GP, UD};
 
@@ -85,7 +86,10 @@ fn far_transfers_at_one_level() {
         let pointer = |rip: u64| rip | u64::from(selector::USER_CS) << 32;
         g.write(USER + 0x200, pointer(USER + 9));
         g.write(USER + 0x208, pointer(USER + 0x100));
-        g.assemble(USER + 0x100, |a| a.db(&[0xCB])); // RETF
+        // With 32-bit operands, as the call.
+        g.assemble(USER + 0x100, |a| {
+            a.add_instruction(Instruction::with(Code::Retfd))
+        });
         g
     };
     check_and(
@@ -103,7 +107,7 @@ fn far_transfers_at_one_level() {
 #[test]
 fn a_far_return_to_user_code() {
     let make = || {
-        let mut g = Guest::kernel(|a| a.db(&[0x48, 0xCB])); // RETFQ
+        let mut g = Guest::kernel(|a| a.retf());
         let words = [
             USER,
             selector::USER_CS.into(),

@@ -65,8 +65,7 @@ fn a_branch_across_two_pages_comes_from_its_first_byte() {
             a.mov(rdx, at)?; // +0
             a.jmp(rdx) // +10
         });
-        // jmp rel32, to USER + 0x2000
-        g.write_bytes(at, &[0xE9, 0xFD, 0x0F, 0, 0]);
+        g.assemble(at, |a| a.jmp(USER + 0x2000));
         g.assemble(USER + 0x2000, |a| a.ud2());
         take_away(&mut g, USER + 0x1000);
         g

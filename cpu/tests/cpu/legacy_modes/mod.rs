@@ -4,7 +4,7 @@
 
 mod programs;
 
-use self::programs::image::{Emit, Image, ROM, reported};
+use self::programs::image::{Emit, Image, ROM, lcall16, ljmp32, reported};
 use crate::common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
 use iced_x86::code_asm::*;
 use vbts_cpu::state::{SegAttr, cr0, gpr};
@@ -60,6 +60,11 @@ fn real(program: impl FnOnce(&mut CodeAssembler) -> Emit) -> Guest {
     guest
 }
 
+/// Puts 16-bit code at a linear address.
+fn assemble16(g: &mut Guest, at: u64, program: impl FnOnce(&mut CodeAssembler) -> Emit) {
+    g.write_bytes(at, &assemble(16, at, program));
+}
+
 fn halt(guest: &mut Guest) -> u64 {
     let exit = guest.run();
     assert!(
@@ -80,14 +85,13 @@ fn branches_in_real_mode_are_recorded_with_linear_addresses() {
         a.jmp(on)?;
         a.nop()?;
         a.set_label(&mut on)?;
-        // CALL FAR 1000:0010.
-        a.db(&[0x9A, 0x10, 0x00, 0x00, 0x10])?;
+        lcall16(a, 0x1000, 0x10)?;
         a.int(0x40)?;
         a.hlt()
     });
-    g.write_bytes(0x1_0010, &[0xCB]);
+    assemble16(&mut g, 0x1_0010, |a| a.retf());
     g.write(4 * 0x40, 0x1000_0020);
-    g.write_bytes(0x1_0020, &[0xCF]);
+    assemble16(&mut g, 0x1_0020, |a| a.iret());
     // DS and its buffer have their 64-bit format in every mode with DTES64 (SDM Vol. 3B 17.4.9).
     g.trace(TRACE, 16);
     assert_eq!(halt(&mut g), 11);
@@ -116,8 +120,14 @@ fn interrupts_arrive_in_real_mode() {
     // Each counts in a register.
     g.write(4 * 0x41, 0x1000_0000);
     g.write(4 * 2, 0x1000_0010);
-    g.write_bytes(0x1_0000, &[0x43, 0xCF]);
-    g.write_bytes(0x1_0010, &[0x41, 0xCF]);
+    assemble16(&mut g, 0x1_0000, |a| {
+        a.inc(bx)?;
+        a.iret()
+    });
+    assemble16(&mut g, 0x1_0010, |a| {
+        a.inc(cx)?;
+        a.iret()
+    });
     g.update(|s| s.gpr[gpr::RDX] = 0);
     halt(&mut g);
     let gpr = g.soft.cpu.gpr;
@@ -169,7 +179,7 @@ fn what_keeps_an_interrupt_from_being_delivered_is_external() {
         if vector < 0x40 {
             gate(&mut g, vector, 0xB000, kind);
         }
-        g.write_bytes(0xA000, &[0xF4]);
+        g.assemble(0xA000, |a| a.hlt());
         g.update(|s| s.gpr[gpr::RAX] = vector);
         assert_eq!(halt(&mut g), 0xA001, "vector {vector:#x}");
         let top = g.soft.cpu.gpr[gpr::RSP];
@@ -180,7 +190,7 @@ fn what_keeps_an_interrupt_from_being_delivered_is_external() {
 #[test]
 fn a_descriptor_table_that_is_not_ram_holds_nothing_good() {
     // Reads as ones: no code segment that could be entered.
-    let mut g = protected(|a| a.db(&[0xEA, 0, 0, 0, 0, 8, 0]));
+    let mut g = protected(|a| ljmp32(a, 8, 0));
     gate(&mut g, 13, 0xA000, 0x8E);
     g.update(|s| s.sys.gdtr.base = 0xFFFF_FFF0);
     assert_eq!(g.run(), Exit::Shutdown);

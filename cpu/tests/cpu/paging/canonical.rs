@@ -1,41 +1,76 @@
 //! Accesses to addresses that are not canonical (SDM Vol. 1 3.3.7.1).
 
 use crate::common::records::check_and;
-use crate::common::{Gate, Guest, IST1, KERNEL, USER, handler};
+use crate::common::{Gate, Guest, IST1, KERNEL, USER, assemble, handler};
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
 use vbts_cpu::state::gpr::RBX;
 use vbts_cpu::state::vector::{GP, SS};
 
-/// An instruction that accesses RBX, and what it raises if that is not canonical.
-type Access = (&'static str, u8, &'static [u8]);
+type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+
+/// An instruction that accesses the address in RBX, what precedes it, and the vector of the fault
+/// that it raises if the address is not canonical.
+type Access = (&'static str, u8, Program, Program);
+
+const ACCESSES: &[Access] = &[
+    ("mov rax, [rbx]", GP, nothing, |a| {
+        a.mov(rax, qword_ptr(rbx))
+    }),
+    ("mov [rbx], rax", GP, nothing, |a| {
+        a.mov(qword_ptr(rbx), rax)
+    }),
+    ("lock inc dword ptr [rbx]", GP, nothing, |a| {
+        a.lock().inc(dword_ptr(rbx))
+    }),
+    ("movups xmm0, [rbx]", GP, nothing, |a| {
+        a.movups(xmm0, xmmword_ptr(rbx))
+    }),
+    ("fld qword ptr [rbx]", GP, nothing, |a| {
+        a.fld(qword_ptr(rbx))
+    }),
+    ("fxsave [rbx]", GP, nothing, |a| a.fxsave(ptr(rbx))),
+    ("push qword ptr [rbx]", GP, nothing, |a| {
+        a.push(qword_ptr(rbx))
+    }),
+    ("jmp rbx", GP, nothing, |a| a.jmp(rbx)),
+    ("call rbx", GP, nothing, |a| a.call(rbx)),
+    ("jmp qword ptr [rbx]", GP, nothing, |a| {
+        a.jmp(qword_ptr(rbx))
+    }),
+    (PUSH, SS, to_rsp, |a| a.push(rax)),
+    ("pop rax", SS, to_rsp, |a| a.pop(rax)),
+    ("ret", SS, to_rsp, |a| a.ret()),
+    (CALL, SS, to_rsp, |a| {
+        let mut next = a.create_label();
+        a.call(next)?;
+        a.set_label(&mut next)?;
+        a.nop()
+    }),
+    ("mov eax, [rsp]", SS, to_rsp, |a| a.mov(eax, dword_ptr(rsp))),
+    (
+        "mov eax, [rbp]",
+        SS,
+        |a| a.mov(rbp, rbx),
+        |a| a.mov(eax, dword_ptr(rbp)),
+    ),
+    ("movsq", GP, |a| a.mov(rsi, rbx), |a| a.movsq()),
+    ("stosq", GP, |a| a.mov(rdi, rbx), |a| a.stosq()),
+];
+const PUSH: &str = "push rax";
+const CALL: &str = "call near";
+
+fn nothing(_: &mut CodeAssembler) -> Result<(), IcedError> {
+    Ok(())
+}
+
+fn to_rsp(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(rsp, rbx)
+}
 
 #[test]
 fn addresses_that_are_not_canonical_fault_before_any_page_does() {
-    const ACCESSES: &[Access] = &[
-        ("mov rax, [rbx]", GP, &[0x48, 0x8B, 0x03]),
-        ("mov [rbx], rax", GP, &[0x48, 0x89, 0x03]),
-        ("lock inc dword ptr [rbx]", GP, &[0xF0, 0xFF, 0x03]),
-        ("movups xmm0, [rbx]", GP, &[0x0F, 0x10, 0x03]),
-        ("fld qword ptr [rbx]", GP, &[0xDD, 0x03]),
-        ("fxsave [rbx]", GP, &[0x0F, 0xAE, 0x03]),
-        ("push qword ptr [rbx]", GP, &[0xFF, 0x33]),
-        ("jmp rbx", GP, &[0xFF, 0xE3]),
-        ("call rbx", GP, &[0xFF, 0xD3]),
-        ("jmp qword ptr [rbx]", GP, &[0xFF, 0x23]),
-        ("push rax", SS, &[0x48, 0x89, 0xDC, 0x50]),
-        ("pop rax", SS, &[0x48, 0x89, 0xDC, 0x58]),
-        ("ret", SS, &[0x48, 0x89, 0xDC, 0xC3]),
-        ("call +0", SS, &[0x48, 0x89, 0xDC, 0xE8, 0, 0, 0, 0]),
-        ("mov eax, [rsp]", SS, &[0x48, 0x89, 0xDC, 0x8B, 0x04, 0x24]),
-        ("mov eax, [rbp]", SS, &[0x48, 0x89, 0xDD, 0x8B, 0x45, 0]),
-        ("movsq from", GP, &[0x48, 0x89, 0xDE, 0x48, 0xA5]),
-        ("stosq to", GP, &[0x48, 0x89, 0xDF, 0x48, 0xAB]),
-    ];
-    for &(name, vector, code) in ACCESSES {
-        // Those of three bytes more move RBX to the register that they access first.
-        let before = match code {
-            [0x48, 0x89, 0xDC..=0xDF, rest @ ..] if !rest.is_empty() => 3,
-            _ => 0,
-        };
+    for &(name, vector, prepare, access) in ACCESSES {
         // Far enough above the last canonical address that PUSH and CALL do not reach it, and the
         // last that is not canonical.
         for la in [
@@ -44,18 +79,21 @@ fn addresses_that_are_not_canonical_fault_before_any_page_does() {
             0xFFFF_7FFF_FFFF_FFF8,
             1 << 63,
         ] {
-            let pushes = matches!(code.get(before), Some(0x50 | 0xE8)) && before > 0;
-            if pushes && la == 0x8000_0000_0000 {
+            if [PUSH, CALL].contains(&name) && la == 0x8000_0000_0000 {
                 continue;
             }
             for start in [KERNEL, USER] {
+                let at = start + assemble(64, start, prepare).len() as u64;
                 let make = || {
                     let mut g = if start == KERNEL {
                         Guest::kernel(|a| a.hlt())
                     } else {
                         Guest::user(|a| a.hlt())
                     };
-                    g.write_bytes(start, code);
+                    g.assemble(start, |a| {
+                        prepare(a)?;
+                        access(a)
+                    });
                     for vector in [GP, SS] {
                         g.gate(
                             vector,
@@ -68,7 +106,6 @@ fn addresses_that_are_not_canonical_fault_before_any_page_does() {
                     g.update(|s| s.gpr[RBX] = la);
                     g
                 };
-                let at = start + before as u64;
                 check_and(make, &[(at, handler(vector), 0)], |g| {
                     assert_eq!(g.soft.cpu.sys.cr2, 0, "{name} {la:#x}");
                     assert_eq!(g.read(IST1 - 48), 0, "{name} {la:#x}: error code");

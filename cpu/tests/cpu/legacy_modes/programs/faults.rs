@@ -25,12 +25,7 @@ type Fault = (
 /// What faults at CPL 0, with the whole frame.
 const FAULTS: &[Fault] = &[
     ("ud", |a| a.ud2(), 6, None),
-    (
-        "gp_limit",
-        |a| a.db(&[0x8E, 0xD8 + 1]), // MOV DS, CX
-        13,
-        Some(0x1FF8),
-    ),
+    ("gp_limit", |a| a.mov(ds, ecx), 13, Some(0x1FF8)),
     (
         "np_data",
         |a| a.mov(es, dx),
@@ -44,28 +39,28 @@ const FAULTS: &[Fault] = &[
         Some(sel::ABSENT_DATA as u32),
     ),
     ("ss_null", |a| a.mov(ss, di), 13, Some(0)),
-    ("jmp_null", |a| ljmp32(a, false, 3, 0), 13, Some(0)),
+    ("jmp_null", |a| ljmp32(a, 3, 0), 13, Some(0)),
     (
         "jmp_data",
-        |a| ljmp32(a, false, sel::DATA32, 0),
+        |a| ljmp32(a, sel::DATA32, 0),
         13,
         Some(sel::DATA32 as u32),
     ),
     (
         "jmp_absent",
-        |a| ljmp32(a, false, sel::ABSENT_CODE, 0),
+        |a| ljmp32(a, sel::ABSENT_CODE, 0),
         11,
         Some(sel::ABSENT_CODE as u32),
     ),
     (
         "jmp_user",
-        |a| ljmp32(a, false, sel::USER_CODE, USER),
+        |a| ljmp32(a, sel::USER_CODE, USER),
         13,
         Some(sel::USER_CODE as u32 & !3),
     ),
     (
         "jmp_limit",
-        |a| ljmp32(a, false, sel::CODE16, 0x1_0000),
+        |a| ljmp32(a, sel::CODE16, 0x1_0000),
         13,
         Some(0),
     ),
@@ -92,7 +87,7 @@ pub fn faults() -> Vec<(String, Image)> {
             a.xor(edi, edi)?;
             a.push(2)?;
             a.popfd()?;
-            ljmp32(a, false, sel::CODE32, AT)
+            ljmp32(a, sel::CODE32, AT)
         });
         i.assemble(32, AT, fault);
         let mut words = vec![EXCEPTION | vector];
@@ -138,10 +133,11 @@ fn double_fault(i: &mut Image) {
     i.code32(|a| {
         a.push(2)?;
         a.popfd()?;
-        ljmp32(a, false, sel::CODE32, AT)
+        ljmp32(a, sel::CODE32, AT)
     });
     i.assemble(32, AT, |a| {
-        a.db(&[0x8E, 0xD8])?; // MOV DS, AX: the TSS.
+        // The TSS.
+        a.mov(ds, eax)?;
         a.hlt()
     });
     i.expect(&[EXCEPTION | 8, 0, AT, CS, 2, 0, 0]);

@@ -1,6 +1,7 @@
 //! Gates and the stacks of inner levels (SDM Vol. 3A 5.8, 6.12).
 
 use iced_x86::code_asm::*;
+use iced_x86::{Code, Instruction};
 
 use super::Row;
 use super::image::*;
@@ -147,7 +148,7 @@ fn call_gate_16(i: &mut Image) {
         a.mov(eax, esp)?;
         report(a)?;
         // RET FAR with 16-bit operands releases the parameter on both stacks.
-        a.db(&[0x66, 0xCA, 2, 0])
+        a.add_instruction(Instruction::with1(Code::Retfw_imm16, 2)?)
     });
     i.interrupt(0x31, 0xEE, sel::CODE32, CODE32 + 0x300);
     i.assemble(32, CODE32 + 0x300, |a| {
@@ -173,12 +174,12 @@ fn call_gate_same_level(i: &mut Image) {
     i.gate(GDT + u32::from(sel::GATE2), 0x8C, sel::CODE32, 0x9240, 4);
     i.code32(|a| {
         lcall32(a, sel::GATE, 0)?;
-        ljmp32(a, false, sel::GATE2, 0)
+        ljmp32(a, sel::GATE2, 0)
     });
     i.assemble(32, 0x9200, |a| {
         a.mov(eax, esp)?;
         report(a)?;
-        a.db(&[0x66, 0xCB])
+        a.add_instruction(Instruction::with(Code::Retfw))
     });
     i.assemble(32, 0x9240, |a| {
         a.mov(eax, esp)?;
@@ -211,7 +212,7 @@ fn call_gates_refused(i: &mut Image) {
             User(|a| lcall32(a, sel::GATE, 0)),
             Kernel(|a| lcall32(a, sel::GATE | 3, 0)),
             User(|a| lcall32(a, sel::GATE2, 0)),
-            User(|a| ljmp32(a, false, sel::CONFORMING, CODE32 + 0x1FF)),
+            User(|a| ljmp32(a, sel::CONFORMING, CODE32 + 0x1FF)),
             // To nothing, to data, and to what is absent.
             Kernel(|a| {
                 a.mov(word_ptr(GDT + u32::from(sel::GATE) + 2), 0)?;

@@ -106,7 +106,7 @@ fn user_is_unprivileged(i: &mut Image) {
                 a.mov(eax, i32::from(sel::DATA32))?;
                 a.mov(ds, ax)
             }),
-            User(|a| ljmp32(a, false, sel::CODE32, CODE32)),
+            User(|a| ljmp32(a, sel::CODE32, CODE32)),
             // POPF changes neither IF nor IOPL.
             User(|a| {
                 a.push(0x3202)?;
@@ -337,9 +337,9 @@ fn left_out(i: &mut Image) {
     i.attempts32(
         |_| Ok(()),
         &[
-            Kernel(|a| ljmp32(a, false, sel::TSS16, 0)),
+            Kernel(|a| ljmp32(a, sel::TSS16, 0)),
             Kernel(|a| lcall32(a, sel::TSS16, 0)),
-            Kernel(|a| ljmp32(a, false, sel::GATE, 0)),
+            Kernel(|a| ljmp32(a, sel::GATE, 0)),
             Kernel(|a| a.int(0x3F)),
             // IRET with NT.
             Kernel(|a| {

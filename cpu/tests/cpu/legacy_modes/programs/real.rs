@@ -1,6 +1,7 @@
 //! Real-address mode (SDM Vol. 3A chapter 20).
 
 use iced_x86::code_asm::*;
+use iced_x86::{Code, Instruction};
 
 use super::Row;
 use super::image::*;
@@ -93,7 +94,8 @@ fn limits(i: &mut Image) {
 /// Jumps and instructions beyond the limit of CS.
 fn code_limit(i: &mut Image) {
     i.attempts16(&[
-        // JMP NEAR with a 32-bit operand.
+        // JMP NEAR with a 32-bit operand, 64 KBytes beyond its end. An assembler would reject the
+        // target.
         |a| a.db(&[0x66, 0xE9, 0, 0, 1, 0]),
         // An instruction of two bytes at FFFF, in a segment of its own.
         |a| {
@@ -218,15 +220,15 @@ fn triple_fault(i: &mut Image) {
 /// Far JMP, CALL, RET and IRET of both operand sizes.
 fn far_transfers(i: &mut Image) {
     i.code16(|a| {
-        // CALL FAR 0800:0200, which releases a word.
+        // The function releases a word.
         a.push(0x77)?;
-        a.db(&[0x9A, 0x00, 0x02, 0x00, 0x08])?;
+        lcall16(a, 0x800, 0x200)?;
         a.movzx(eax, sp)?;
         report(a)?;
-        // The same through memory with 32 bits.
+        // Through memory, with 32 bits.
         a.mov(dword_ptr(DATA), 0x300)?;
         a.mov(word_ptr(DATA + 4), 0x800)?;
-        a.db(&[0x66, 0xFF, 0x1E, DATA as u8, (DATA >> 8) as u8])?;
+        a.call(fword_ptr(DATA))?;
         a.mov(eax, esp)?;
         report(a)?;
         // IRETD.
@@ -247,7 +249,7 @@ fn far_transfers(i: &mut Image) {
         a.mov(ax, cs)?;
         a.movzx(eax, ax)?;
         report(a)?;
-        a.db(&[0x66, 0xCB])
+        a.add_instruction(Instruction::with(Code::Retfd))
     });
     i.assemble(16, CODE16 + 0x400, |a| {
         a.mov(ax, cs)?;
@@ -266,8 +268,8 @@ fn same_offset(i: &mut Image) {
         a.mov(cx, 3)?;
         let mut again = a.create_label();
         a.set_label(&mut again)?;
-        a.db(&[0x9A, 0x00, 0x00, 0x20, 0x08])?;
-        a.db(&[0x9A, 0x00, 0x00, 0x40, 0x08])?;
+        lcall16(a, 0x820, 0)?;
+        lcall16(a, 0x840, 0)?;
         a.loop_(again)?;
         exit(a)
     });
@@ -321,9 +323,8 @@ fn undefined(i: &mut Image) {
         |a| a.lsl(ax, cx),
         |a| a.arpl(ax, cx),
         |a| a.syscall(),
-        |a| a.db(&[0x0F, 0x0B]),
-        // MOV CS.
-        |a| a.db(&[0x8E, 0xC8]),
+        |a| a.ud2(),
+        |a| a.mov(cs, ax),
     ]);
     i.expect(&[EXCEPTION | 6; 12]);
 }

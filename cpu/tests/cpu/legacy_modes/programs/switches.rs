@@ -52,7 +52,7 @@ fn protected_and_back(i: &mut Image) {
         a.mov(ax, cs)?;
         a.movzx(eax, ax)?;
         report(a)?;
-        ljmp32(a, false, sel::CODE16, CODE16 + 0x100)
+        ljmp32(a, sel::CODE16, CODE16 + 0x100)
     });
     i.assemble(16, CODE16 + 0x100, |a| {
         a.mov(ax, i32::from(sel::DATA16))?;
@@ -120,14 +120,13 @@ fn down(i: &mut Image) {
     i.put32(TABLES[3], &[0x87]);
     i.code32(|a| {
         activate(a)?;
-        ljmp32(a, false, sel::CODE64, CODE64)
+        ljmp32(a, sel::CODE64, CODE64)
     });
     i.assemble(64, CODE64, |a| {
         report_efer(a)?;
         a.push(i32::from(sel::CODE32))?;
         a.push(CODE32 as i32 + 0x200)?;
-        // RET FAR
-        a.db(&[0x48, 0xCB])
+        a.retf()
     });
     i.assemble(32, CODE32 + 0x200, |a| {
         // Compatibility mode: no more paging, no more IA-32e mode.
@@ -143,7 +142,7 @@ fn down(i: &mut Image) {
         a.or(eax, 0x40)?;
         report(a)?;
         set_cr(a, cr0, 0x11)?;
-        ljmp32(a, false, sel::CODE16, CODE16 + 0x200)
+        ljmp32(a, sel::CODE16, CODE16 + 0x200)
     });
     i.assemble(16, CODE16 + 0x200, |a| {
         a.mov(ax, i32::from(sel::DATA16))?;
@@ -217,7 +216,7 @@ fn kept(i: &mut Image) {
     i.put32(IDT + 16 * 13, &[handler | selector, 0x8E00, 0, 0]);
     i.code32(|a| {
         activate(a)?;
-        ljmp32(a, false, sel::CODE64, CODE64)
+        ljmp32(a, sel::CODE64, CODE64)
     });
     // The handler goes on at RBX.
     i.assemble(64, handler, |a| {
@@ -263,7 +262,7 @@ fn from_code_with_l(i: &mut Image) {
         set_cr(a, cr4, 0x20)?;
         set_cr(a, cr3, TABLES[0])?;
         set_efer(a, 0x100)?;
-        ljmp32(a, false, sel::CODE64, CODE16 + 0x200)
+        ljmp32(a, sel::CODE64, CODE16 + 0x200)
     });
     // L without D: 16-bit code.
     i.assemble(16, CODE16 + 0x200, |a| {
@@ -308,7 +307,7 @@ fn trampoline(i: &mut Image) {
         load_tables(a)?;
         a.mov(ax, 1)?;
         a.lmsw(ax)?;
-        ljmp32(a, true, sel::CODE32, CODE32)
+        ljmp32(a, sel::CODE32, CODE32)
     });
     i.assemble(32, CODE32, |a| {
         load_data32(a)?;
@@ -325,7 +324,7 @@ fn trampoline(i: &mut Image) {
         // Compatibility mode.
         a.rdmsr()?;
         report(a)?;
-        ljmp32(a, false, sel::CODE64, CODE64)
+        ljmp32(a, sel::CODE64, CODE64)
     });
     i.assemble(64, CODE64, |a| {
         a.mov(rax, 0x1234_5678_9ABC_DEF0u64)?;

@@ -167,9 +167,7 @@ impl Image {
             say(a, BEGIN)?;
             ljmp16(a, 0, CODE16)
         });
-        // JMP FAR F000:FF00
-        let start = (START as u16).to_le_bytes();
-        image.put(RESET, &[0xEA, start[0], start[1], 0x00, 0xF0]);
+        image.assemble(16, RESET, |a| ljmp16(a, 0xF000, START));
         image
     }
 

@@ -2,6 +2,7 @@
 
 use super::{CODE32, DATA, END, GDT, IDT, STACK, USER_STACK, VECTORS, sel};
 use iced_x86::code_asm::*;
+use iced_x86::{Code, Instruction};
 use vbts_testkit::Emit;
 
 /// Writes a constant to the port that reports.
@@ -38,25 +39,29 @@ pub fn exit(a: &mut CodeAssembler) -> Emit {
     a.hlt()
 }
 
-/// JMP FAR with a 16-bit offset, in 16-bit code.
+/// JMP FAR with a 16-bit offset.
 pub fn ljmp16(a: &mut CodeAssembler, selector: u16, offset: u32) -> Emit {
-    let (o, s) = ((offset as u16).to_le_bytes(), selector.to_le_bytes());
-    a.db(&[0xEA, o[0], o[1], s[0], s[1]])
+    far(a, Code::Jmp_ptr1616, selector, offset)
 }
 
-/// JMP FAR with a 32-bit offset, in 32-bit code, or with `prefix` in 16-bit code.
-pub fn ljmp32(a: &mut CodeAssembler, prefix: bool, selector: u16, offset: u32) -> Emit {
-    let (o, s) = (offset.to_le_bytes(), selector.to_le_bytes());
-    if prefix {
-        a.db(&[0x66])?;
-    }
-    a.db(&[0xEA, o[0], o[1], o[2], o[3], s[0], s[1]])
+/// JMP FAR with a 32-bit offset.
+pub fn ljmp32(a: &mut CodeAssembler, selector: u16, offset: u32) -> Emit {
+    far(a, Code::Jmp_ptr1632, selector, offset)
 }
 
-/// CALL FAR with a 32-bit offset, in 32-bit code.
+/// CALL FAR with a 16-bit offset.
+pub fn lcall16(a: &mut CodeAssembler, selector: u16, offset: u32) -> Emit {
+    far(a, Code::Call_ptr1616, selector, offset)
+}
+
+/// CALL FAR with a 32-bit offset.
 pub fn lcall32(a: &mut CodeAssembler, selector: u16, offset: u32) -> Emit {
-    let (o, s) = (offset.to_le_bytes(), selector.to_le_bytes());
-    a.db(&[0x9A, o[0], o[1], o[2], o[3], s[0], s[1]])
+    far(a, Code::Call_ptr1632, selector, offset)
+}
+
+/// A far JMP or CALL to an address in the instruction, for which the assembler has no method.
+fn far(a: &mut CodeAssembler, code: Code, selector: u16, offset: u32) -> Emit {
+    a.add_instruction(Instruction::with_far_branch(code, selector, offset)?)
 }
 
 /// Loads GDTR and IDTR; 16-bit code with DS = 0.
@@ -75,7 +80,7 @@ pub fn enter_protected(a: &mut CodeAssembler) -> Emit {
     a.mov(eax, cr0)?;
     a.or(al, 1)?;
     a.mov(cr0, eax)?;
-    ljmp32(a, true, sel::CODE32, CODE32)
+    ljmp32(a, sel::CODE32, CODE32)
 }
 
 /// Flat data segments and the stack, in 32-bit code.
