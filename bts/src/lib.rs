@@ -5,6 +5,67 @@
 //! The crate is pure: it knows no operating system, no hypervisor and no way to reach memory but
 //! [`DsMemory`].
 //!
+//! # Example
+//!
+//! A DS area in 4 KBytes of memory, and a branch that is stored in it:
+//!
+//! ```
+//! use vbts_bts::{
+//!     BranchRecord, BtsFields, DebugCtl, DsFault, DsMemory, Microarchitecture, RECORD_SIZE,
+//!     Recorder, Stored,
+//! };
+//!
+//! /// Memory whose linear addresses are offsets.
+//! struct Memory([u8; 0x1000]);
+//!
+//! impl DsMemory for Memory {
+//!     fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
+//!         let bytes = self.0.get(la as usize..).ok_or(DsFault::Unmapped)?;
+//!         let (words, _) = bytes.as_chunks();
+//!         let words = words.first_chunk().ok_or(DsFault::Unmapped)?;
+//!         Ok(words.map(u64::from_le_bytes))
+//!     }
+//!     fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
+//!         let end = la as usize + 8 * N;
+//!         let bytes = self.0.get_mut(la as usize..end).ok_or(DsFault::Unmapped)?;
+//!         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
+//!             slot.copy_from_slice(&word.to_le_bytes());
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! const DS_AREA: usize = 0x100;
+//! const BUFFER: usize = 0x200;
+//!
+//! // Room for ten records. The threshold is past the buffer: no interrupt.
+//! let end = BUFFER as u64 + 10 * RECORD_SIZE;
+//! let fields = BtsFields {
+//!     base: BUFFER as u64,
+//!     index: BUFFER as u64,
+//!     absolute_maximum: end,
+//!     threshold: end + 1,
+//! };
+//! let mut memory = Memory([0; 0x1000]);
+//! memory.0[DS_AREA..][..BtsFields::SIZE].copy_from_slice(&fields.to_bytes());
+//!
+//! let mut recorder = Recorder::new(Microarchitecture::Core2);
+//! recorder.set_ds_area(DS_AREA as u64)?;
+//! recorder.set_debugctl((DebugCtl::TR | DebugCtl::BTS | DebugCtl::BTS_OFF_OS).bits())?;
+//!
+//! // A branch to CPL 3 is stored, one to CPL 0 is not.
+//! assert!(recorder.enabled(3) && !recorder.enabled(0));
+//! let stored = recorder.area().store(&mut memory, 0x40_1000, 0x40_2000);
+//! assert_eq!(stored, Ok(Stored::Stored));
+//!
+//! let record = memory.0[BUFFER..].first_chunk().unwrap();
+//! let (from, to) = (0x40_1000, 0x40_2000);
+//! assert_eq!(BranchRecord::from_bytes(record), BranchRecord { from, to });
+//! let fields = memory.0[DS_AREA..].first_chunk().unwrap();
+//! assert_eq!(BtsFields::from_bytes(fields).index, BUFFER as u64 + RECORD_SIZE);
+//! # Ok::<(), vbts_bts::Gp>(())
+//! ```
+//!
 //! Sections are those of the Intel SDM Vol. 3B, chapter "Debug, Branch Profile, TSC, ... Features":
 //! 17 in the editions up to 2019, 18 and 19 in later ones, with the same sub-section numbers.
 

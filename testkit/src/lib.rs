@@ -9,8 +9,38 @@
 //! | [`environment`] | RAM contents and processor state, built step by step, and the machine that starts with them |
 //! | [`processor`] | a processor that the software CPU executes or, by VBTS_ACCEL, KVM |
 //!
-//! A machine is made in three steps: an [`Environment`] says what is in memory and in the
-//! registers, [`Environment::machine`] copies it into new memory, and [`Machine`] runs it.
+//! A machine is made in three steps: an [`Environment`] describes memory and registers,
+//! [`Environment::machine`] copies it into new memory, and [`Machine`] runs it:
+//!
+//! ```
+//! use iced_x86::code_asm::*;
+//! use vbts_cpu::Exit;
+//! use vbts_cpu::state::gpr::RAX;
+//! use vbts_testkit::Environment;
+//! use vbts_testkit::descriptor::{KERNEL_CODE64, KERNEL_DATA, selector};
+//!
+//! const DESCRIPTORS: &[(u16, u64)] = &[
+//!     (selector::KERNEL_CS, KERNEL_CODE64),
+//!     (selector::KERNEL_SS, KERNEL_DATA),
+//! ];
+//! const CODE: u64 = 0x8000;
+//! const STACK: u64 = 0x1_0000;
+//!
+//! let mut environment = Environment::new(0x1_0000);
+//! environment.gdt(0x1000, DESCRIPTORS, selector::KERNEL_SS);
+//! // Every page is present and writable.
+//! environment.page_tables(0x2000, |_| 3);
+//! environment.start(selector::KERNEL_CS, selector::KERNEL_SS, CODE, STACK);
+//! environment.assemble(64, CODE, |a| {
+//!     a.mov(eax, 6)?;
+//!     a.imul_3(eax, eax, 7)?;
+//!     a.hlt()
+//! });
+//!
+//! let mut machine = environment.machine(vbts_cpu::model("core2").unwrap());
+//! assert!(matches!(machine.soft.run(1000), Exit::Halt { .. }));
+//! assert_eq!(machine.soft.cpu.gpr[RAX], 42);
+//! ```
 
 #![allow(
     clippy::unwrap_used,
