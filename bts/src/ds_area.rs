@@ -27,6 +27,19 @@ impl BtsFields {
     /// Size in memory, in bytes.
     pub const SIZE: usize = 32;
 
+    /// The fields of the first words of a DS management area.
+    #[inline]
+    #[must_use]
+    pub const fn from_words(words: [u64; 4]) -> Self {
+        let [base, index, absolute_maximum, threshold] = words;
+        Self {
+            base,
+            index,
+            absolute_maximum,
+            threshold,
+        }
+    }
+
     /// Reads the fields from the first bytes of a DS management area.
     #[inline]
     #[must_use]

@@ -1,9 +1,9 @@
-//! The Intel Debug Store as the manual describes it: the IA32_DEBUGCTL bits of each processor
-//! generation, the DS management area, the 64-bit branch record, and the [`Recorder`] that a
+//! The Intel Debug Store as the manual describes it: the IA32_DEBUGCTL bits of each
+//! microarchitecture, the DS management area, the 64-bit branch record, and the [`Recorder`] that a
 //! virtual CPU calls after every transfer of control.
 //!
-//! The crate is pure: it knows no operating system, no hypervisor and no way to reach memory but
-//! [`DsMemory`].
+//! The crate is pure: it knows no operating system, no hypervisor, and reaches memory through
+//! [`DsMemory`] only.
 //!
 //! # Example
 //!
@@ -71,10 +71,12 @@
 
 #![forbid(unsafe_code)]
 
+mod buffer;
 mod debugctl;
 mod ds_area;
 mod recorder;
 
+pub use buffer::{DropReason, DsArea, DsFault, DsMemory, Stored, Window};
 pub use debugctl::{DebugCtl, Layout, Microarchitecture};
 pub use ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
-pub use recorder::{DropReason, DsArea, DsFault, DsMemory, Gp, Recorder, Stored};
+pub use recorder::{Gp, Recorder};

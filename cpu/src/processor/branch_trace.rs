@@ -1,6 +1,6 @@
-//! Where a taken branch meets the Branch Trace Store.
+//! Records taken branches in the Branch Trace Store.
 
-use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored};
+use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, Stored, Window};
 
 use crate::insn::seg;
 use crate::processor::cpu::Cpu;
@@ -8,8 +8,8 @@ use crate::processor::debug;
 use crate::state::rflags;
 
 impl Cpu {
-    /// A transfer from linear address `from` to RIP was made that may have changed CS and CPL: the
-    /// CPL that counts is the one it has led to (see `Recorder::enabled`).
+    /// Records a transfer from linear address `from` to RIP that may have changed CS and CPL. The
+    /// new CPL decides whether it is recorded (see `Recorder::enabled`).
     #[inline(never)]
     pub(crate) fn record_far(&mut self, from: u64) {
         let to = self.linear_ip(self.rip);
@@ -33,7 +33,8 @@ impl Cpu {
         self.eflags & rflags::TF != 0 && self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
     }
 
-    /// A branch was taken in the code segment, and `recording` is set; RIP has moved.
+    /// Records a branch in the code segment from `from` to `to`, which RIP already holds.
+    /// `recording` is set.
     #[inline(always)]
     pub(crate) fn record_near(&mut self, from: u64, to: u64) {
         if !self.record_in_window(from, to) {
@@ -41,28 +42,26 @@ impl Cpu {
         }
     }
 
-    /// Stores a record if the window is open.
+    /// Stores a record in the window. Returns whether there was a slot.
     #[inline(always)]
     fn record_in_window(&mut self, from: u64, to: u64) -> bool {
         let w = &mut self.window;
-        if w.index < w.end {
-            let slot = w.offset.wrapping_add(w.index) as *mut u64;
-            let record = BranchRecord { from, to }.to_words();
-            for (i, word) in record.into_iter().enumerate() {
-                // SAFETY: the window is open, and `index` lies in it: a record there is in the page
-                // of writable guest RAM that `offset` leads to.
-                unsafe { slot.add(i).write_unaligned(word) };
-            }
-            w.index += RECORD_SIZE;
-            // SAFETY: the window is open: `field` is the host address of a word of writable guest
-            // RAM.
-            unsafe { (w.field as *mut u64).write_unaligned(w.index) };
-            return true;
+        let Some(la) = w.slots.take() else {
+            return false;
+        };
+        let slot = w.offset.wrapping_add(la) as *mut u64;
+        let record = BranchRecord { from, to }.to_words();
+        for (i, word) in record.into_iter().enumerate() {
+            // SAFETY: the window is open: a record at `la` is in the page of writable guest RAM
+            // that `offset` leads to.
+            unsafe { slot.add(i).write_unaligned(word) };
         }
-        false
+        // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM.
+        unsafe { (w.field as *mut u64).write_unaligned(w.slots.index()) };
+        true
     }
 
-    /// Stores a record wherever the DS area says, and opens the window there.
+    /// Stores a record at the BTS index of the DS area, and opens the window there.
     #[cold]
     #[inline(never)]
     fn branch_anywhere(&mut self, from: u64, to: u64) {
@@ -79,18 +78,20 @@ impl Cpu {
         }
     }
 
-    /// Opens the window at the index.
+    /// Opens the window at the BTS index.
     fn open_window(&mut self) {
         if self.steps_on_branches() || self.seg_base(seg::CS) != 0 {
             return;
         }
         let la = self.recorder.ds_area();
-        let Ok([base, index, absolute_maximum, threshold]) = self.read::<4>(la) else {
+        let Ok(words) = self.read(la) else {
             return;
         };
-        if (base | index) & 3 != 0 || index < base {
+        let slots = self.recorder.area().window(&BtsFields::from_words(words));
+        if slots.is_empty() {
             return;
         }
+        let index = slots.index();
         let (Some(fields), Some(slot)) = (self.pin(la, BtsFields::SIZE), self.pin(index, 1)) else {
             return;
         };
@@ -100,23 +101,15 @@ impl Cpu {
             return;
         }
         self.track_ds_page(ds_page);
-        // A record that fits after the next one: no wrap. Neither reaches the threshold, or it lies
-        // behind.
-        let mut end = absolute_maximum.saturating_sub(2 * RECORD_SIZE - 1);
-        if index < threshold {
-            end = end.min(threshold.saturating_sub(RECORD_SIZE));
-        }
-        self.window = Window {
-            index,
-            // It stays in this page.
-            end: end.min((index | 0xFFF) - (RECORD_SIZE - 2)),
+        self.window = MappedWindow {
+            slots: slots.up_to(index | 0xFFF),
             offset: (slot.host as u64).wrapping_sub(index),
             field: fields.host as u64 + DS_INDEX_OFFSET,
         };
     }
 
-    /// Has writes to the page at `gpa` close the window, and no longer those to the page of which
-    /// that was so.
+    /// Makes writes to the page at `gpa` close the window, instead of writes to the page that did so
+    /// before.
     fn track_ds_page(&mut self, gpa: u64) {
         let before = std::mem::replace(&mut self.ds_page, gpa);
         if before != gpa {
@@ -125,43 +118,40 @@ impl Cpu {
         }
     }
 
-    /// Whether writes to the guest-physical page of `gpa` must be looked at: it holds decoded code,
-    /// or the fields of the DS area.
+    /// Whether the guest-physical page of `gpa` is write-tracked: it holds decoded code, or the
+    /// fields of the DS area.
     pub(crate) fn is_write_tracked(&self, gpa: u64) -> bool {
         self.code_map.is_code(gpa) || gpa & !0xFFF == self.ds_page
     }
 
-    /// Tells the TLB that [`Self::is_write_tracked`] may have changed for this page.
+    /// Updates the TLB after a change of [`Self::is_write_tracked`] for this page.
     pub(crate) fn update_write_tracking(&mut self, gpa: u64) {
         self.tlb.set_write_tracked(gpa, self.is_write_tracked(gpa));
     }
 }
 
-/// [`Cpu`]'s `ds_page` when there is none: no page begins there.
+/// The value of [`Cpu`]'s `ds_page` without a page: no page begins there.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
-/// Where records can be stored by one comparison: a run of slots in one page, the next one among
-/// them, in which a record neither wraps the buffer, nor fills it, nor reaches the threshold. The
+/// Slots of the DS buffer in one page, with the host addresses to store records there directly. The
 /// code segment begins at zero, so that an instruction pointer is a linear address.
 ///
-/// Everything that could make this untrue closes it: another translation, another DS area or
-/// DEBUGCTL, code decoded from either page, and a write to the page of the fields, by the guest or
-/// by a device. What another processor writes there is seen when the next run begins.
+/// Each change that could invalidate it closes it: of a translation, of the DS area's address or
+/// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields, by
+/// the guest or by a device, closes it, too. Writes by other processors become visible at the start
+/// of the next run.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
-    /// The BTS index: linear address of the next slot. In the DS area it is the same.
-    index: u64,
-    /// The slots below this index are in the window. 0: closed.
-    end: u64,
+pub(crate) struct MappedWindow {
+    slots: Window,
     /// Host address minus linear address of the slots, modulo 2^64.
     offset: u64,
     /// Host address of the index in the DS area.
     field: u64,
 }
 
-impl Window {
-    /// Closes it.
+impl MappedWindow {
+    /// Closes it: the next record reads the fields of the DS area again.
     pub fn close(&mut self) {
-        self.end = 0;
+        self.slots.close();
     }
 }

@@ -10,7 +10,7 @@ use crate::mmu::code_map::CodeMap;
 use crate::mmu::ram::GuestRam;
 use crate::mmu::tlb::{PageFilter, Tlb};
 use crate::model::{Model, Topology};
-use crate::processor::branch_trace::{NO_PAGE, Window};
+use crate::processor::branch_trace::{MappedWindow, NO_PAGE};
 use crate::processor::clock::Clock;
 use crate::processor::debug::Breakpoints;
 use crate::processor::fault::Fault;
@@ -95,8 +95,8 @@ pub struct Cpu {
     pub(crate) recorder: Recorder,
     /// Boxed to keep the fields that every instruction uses close together.
     pub(crate) pmu: Box<Pmu>,
-    /// See [`Window`].
-    pub(crate) window: Window,
+    /// See [`MappedWindow`].
+    pub(crate) window: MappedWindow,
     /// Guest-physical page of the DS area in which the window was last opened, or [`NO_PAGE`].
     pub(crate) ds_page: u64,
     /// Segments, tables, control and debug registers.
@@ -184,7 +184,7 @@ impl Cpu {
             code_map,
             recorder: Recorder::new(model.microarchitecture),
             pmu: Box::new(Pmu::new(model)),
-            window: Window::default(),
+            window: MappedWindow::default(),
             ds_page: NO_PAGE,
             sys: SystemState::default(),
             msr: MsrState::default(),
