@@ -35,8 +35,8 @@ pub mod reg {
     pub const TMP: u8 = 18;
     /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
     pub const HIGH8: u8 = 20;
-    /// The base of segment register `n` as `seg` numbers it is `SEGMENT + n`: in 64-bit mode only
-    /// FS and GS differ from zero.
+    /// The base of segment register `n` is `SEGMENT + n`. In 64-bit mode an address adds only those
+    /// of FS and GS: `seg::FLAT` and `seg::FLAT_SS` number bases that stay zero.
     pub const SEGMENT: u8 = 24;
     /// Number of registers: each value of an operand field is a valid index.
     pub const COUNT: usize = 256;

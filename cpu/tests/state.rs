@@ -40,8 +40,8 @@ fn state() -> ArchState {
         rip: 0x1234,
         // The lazy flags hold an overflow and a parity that no result gives.
         rflags: rflags::FIXED | rflags::CF | rflags::PF | rflags::OF | rflags::DF | rflags::IF,
+        seg: std::array::from_fn(|n| segment(1 + n as u32)),
         sys: SystemState {
-            seg: std::array::from_fn(|n| segment(1 + n as u32)),
             ldtr: segment(8),
             tr: segment(9),
             gdtr: TableRegister {

@@ -146,7 +146,7 @@ fuzz_target!(|data: &[u8]| {
 /// load goes, or the handler of a fault has been overwritten.
 fn loaded(guest: &Guest, state: &ArchState, at: u64) -> Option<u64> {
     let la = state.gpr[0];
-    let user = state.sys.seg[2].dpl() == 3;
+    let user = state.seg[2].dpl() == 3;
     let mut walker = Walker::new(guest.ram(), state, user);
     let fault = || guest.handlers_are_intact(state).then_some(la);
     match walker.translate(at, Purpose::Fetch) {

@@ -309,8 +309,8 @@ fn state(memory: &Environment, mode: Mode) -> ArchState {
     let segment = |selector| memory.segment(selector);
     let mut s = memory.state.clone();
     s.rip = CODE;
-    s.sys.seg = [segment(ss); 6];
-    s.sys.seg[1] = segment(cs);
+    s.seg = [segment(ss); 6];
+    s.seg[1] = segment(cs);
     s.gpr[4] = if cs & 3 == 0 {
         KERNEL_STACK
     } else {
@@ -318,7 +318,7 @@ fn state(memory: &Environment, mode: Mode) -> ArchState {
     };
     if mode == Mode::User16 {
         // Addresses have 16 bits: code and data in one segment of its own.
-        for s in &mut s.sys.seg {
+        for s in &mut s.seg {
             s.base = CODE;
         }
         s.rip = 0;
@@ -329,7 +329,7 @@ fn state(memory: &Environment, mode: Mode) -> ArchState {
         s.rip = 0;
         s.gpr[4] = 0x8000;
         if mode == Mode::Real {
-            for (n, s) in s.sys.seg.iter_mut().enumerate() {
+            for (n, s) in s.seg.iter_mut().enumerate() {
                 let at = if n == 1 || n == 2 { CODE } else { DATA };
                 (s.selector, s.base) = ((at >> 4) as u16, at);
             }

@@ -175,7 +175,7 @@ impl Environment {
     /// `ss` and the top of the stack at `rsp`.
     pub fn start(&mut self, cs: u16, ss: u16, rip: u64, rsp: u64) {
         let (code, data) = (self.segment(cs), self.segment(ss));
-        self.state.sys.seg = [data, code, data, data, data, data];
+        self.state.seg = [data, code, data, data, data, data];
         self.state.rip = rip;
         self.state.gpr[4] = rsp;
     }

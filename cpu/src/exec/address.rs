@@ -119,7 +119,7 @@ impl Cpu {
         size: u32,
         write: bool,
     ) -> Result<u64, crate::insn::Abort> {
-        let s = self.sys.seg[usize::from(segment.min(seg::GS))];
+        let s = self.segment(segment.min(seg::GS).into());
         if !allows(&s, offset, size, write) {
             let vector = if segment == seg::SS {
                 vector::SS

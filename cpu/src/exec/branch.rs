@@ -29,7 +29,7 @@ fn check<T: Int>(cpu: &mut Cpu, target: u64) -> Result<u64, Abort> {
     let good = if T::BITS == 64 {
         canonical(target)
     } else {
-        target <= u64::from(cpu.sys.seg[1].limit)
+        target <= u64::from(cpu.seg[1].limit)
     };
     if good { Ok(target) } else { Err(cpu.gp(0)) }
 }

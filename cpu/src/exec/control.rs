@@ -54,7 +54,7 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
         // 9.8.5: IA-32e mode is entered from 32-bit code with PAE on and a TSS that it can use, and
         // left from compatibility mode.
         let good = if entering {
-            let code = sys.seg[sreg::CS].attr;
+            let code = cpu.seg[sreg::CS].attr;
             sys.cr4 & cr4::PAE != 0
                 && !code.contains(SegAttr::L)
                 && !matches!(sys.tr.ty(), system::TSS_16_AVAILABLE | system::TSS_16_BUSY)

@@ -65,7 +65,7 @@ fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, A
 /// CS after a transfer to `selector` in real-address mode, where only the limit that CS already has
 /// is checked.
 fn real_target(cpu: &mut Cpu, selector: u16, ip: u64) -> Result<Segment, Abort> {
-    let cs = real_segment(cpu.sys.seg[sreg::CS], selector);
+    let cs = real_segment(cpu.segment(sreg::CS), selector);
     cpu.check_target(cs.attr, cs.limit, ip)?;
     Ok(cs)
 }
@@ -125,7 +125,7 @@ fn with_rpl(mut segment: Segment, cpl: u8) -> Segment {
 /// Continues at `ip` in `cs`.
 fn enter(cpu: &mut Cpu, insn: &Insn, cs: Segment, cpl: u8, ip: u64) -> Exec {
     let from = cpu.linear_ip(cpu.this_rip(insn));
-    cpu.sys.seg[sreg::CS] = cs;
+    cpu.set_segment(sreg::CS, cs);
     cpu.cpl = cpl;
     cpu.rip = ip;
     cpu.update_mode();
@@ -162,7 +162,7 @@ fn push_return<T: Int>(
     let old = Frame::current(cpu);
     let (stack, mut frame) = if t.cpl < cpu.cpl {
         let (ss, mut frame) = cpu.inner_stack(t.cpl)?;
-        frame.push(cpu, T::from_u64(cpu.sys.seg[sreg::SS].selector.into()))?;
+        frame.push(cpu, T::from_u64(cpu.seg[sreg::SS].selector.into()))?;
         frame.push(cpu, T::from_u64(cpu.gpr[gpr::RSP]))?;
         for n in (0..parameters).rev() {
             let mut from = old;
@@ -174,10 +174,10 @@ fn push_return<T: Int>(
     } else {
         (None, old)
     };
-    frame.push(cpu, T::from_u64(cpu.sys.seg[sreg::CS].selector.into()))?;
+    frame.push(cpu, T::from_u64(cpu.seg[sreg::CS].selector.into()))?;
     frame.push(cpu, T::from_u64(cpu.next_rip(insn)))?;
     if let Some(ss) = stack {
-        cpu.sys.seg[sreg::SS] = ss;
+        cpu.set_segment(sreg::SS, ss);
     }
     frame.commit(cpu);
     Ok(())
@@ -238,16 +238,16 @@ fn switch_stack(cpu: &mut Cpu, ss: Segment, code64: bool, rsp: u64) {
         (false, true) => rsp & 0xFFFF_FFFF,
         (false, false) => (*sp & !0xFFFF) | (rsp & 0xFFFF),
     };
-    cpu.sys.seg[sreg::SS] = ss;
+    cpu.set_segment(sreg::SS, ss);
 }
 
 /// Data segments of the inner level must not stay loaded at the outer one (SDM Vol. 3A 5.8.6).
 fn drop_inner_segments(cpu: &mut Cpu, cpl: u8) {
     for register in [0, 3, sreg::FS, sreg::GS] {
-        let s = &mut cpu.sys.seg[register];
+        let s = cpu.segment(register);
         let conforming = s.attr.contains(SegAttr::CODE | SegAttr::CONFORMING);
         if !s.attr.contains(SegAttr::UNUSABLE) && s.dpl() < cpl && !conforming {
-            *s = null_segment(0, 0);
+            cpu.set_segment(register, null_segment(0, 0));
         }
     }
 }

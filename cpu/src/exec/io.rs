@@ -121,7 +121,11 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let port = cpu.gpr[RDX] as u16;
     cpu.check_port(port, T::BYTES)?;
     let id = if IN { RDI } else { RSI };
-    let segment = if IN { seg::ES } else { insn.seg };
+    let segment = match (IN, cpu.code64) {
+        (false, _) => insn.seg,
+        (true, false) => seg::ES,
+        (true, true) => seg::FLAT,
+    };
     let offset = cpu.gpr[id] & mask(insn);
     let la = if cpu.code64 {
         cpu.seg_base(segment).wrapping_add(offset)

@@ -44,7 +44,7 @@ fn mov_to_segment(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// MOV from a segment register: 16 bits to memory, zero-extended to a register.
 fn store<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let selector = cpu.sys.seg[usize::from(insn.src) % 6].selector;
+    let selector = cpu.seg[usize::from(insn.src) % 6].selector;
     if insn.prefix & Insn::MEM != 0 {
         cpu.store(cpu.ea(insn), selector)?;
     } else {
@@ -54,7 +54,7 @@ fn store<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 fn push<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let selector = cpu.sys.seg[usize::from(insn.dst) % 6].selector;
+    let selector = cpu.seg[usize::from(insn.dst) % 6].selector;
     if T::BITS == 64 {
         cpu.push(u64::from(selector))?;
     } else {

@@ -18,7 +18,7 @@ impl Cpu {
     fn stack_mask(&self) -> u64 {
         if self.code64 {
             u64::MAX
-        } else if self.sys.seg[2].attr.contains(SegAttr::DB) {
+        } else if self.seg[2].attr.contains(SegAttr::DB) {
             0xFFFF_FFFF
         } else {
             0xFFFF

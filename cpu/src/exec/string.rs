@@ -54,11 +54,16 @@ fn set_index(cpu: &mut Cpu, insn: &Insn, id: usize, v: u64) {
     }
 }
 
-/// Linear address of an offset in a segment.
+/// Linear address of an offset in a segment. In 64-bit mode ES is flat.
 #[inline(always)]
 fn linear<T: Int>(cpu: &mut Cpu, segment: u8, offset: u64, write: bool) -> Result<u64, Abort> {
     if cpu.code64 {
-        Ok(cpu.seg_base(segment).wrapping_add(offset))
+        let base = if segment == seg::ES {
+            0
+        } else {
+            cpu.seg_base(segment)
+        };
+        Ok(base.wrapping_add(offset))
     } else {
         cpu.segment_address(segment, offset, T::BYTES as u32, write)
     }

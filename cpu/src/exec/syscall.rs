@@ -18,8 +18,8 @@ fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip:
     let from = cpu.linear_ip(cpu.this_rip(insn));
     let cs = (cs & !3) | u16::from(cpl);
     let ss = (ss & !3) | u16::from(cpl);
-    cpu.sys.seg[sreg::CS] = flat_code(cs, cpl, long);
-    cpu.sys.seg[sreg::SS] = flat_stack(ss, cpl);
+    cpu.set_segment(sreg::CS, flat_code(cs, cpl, long));
+    cpu.set_segment(sreg::SS, flat_stack(ss, cpl));
     cpu.cpl = cpl;
     cpu.rip = rip;
     cpu.update_mode();
@@ -107,9 +107,9 @@ fn swapgs(cpu: &mut Cpu, _: &Insn) -> Exec {
         return Err(cpu.ud());
     }
     cpu.require_cpl0()?;
-    let base = cpu.sys.seg[sreg::GS].base;
+    let base = cpu.seg_base(sreg::GS as u8);
     let kernel = std::mem::replace(&mut cpu.msr.kernel_gs_base, base);
-    cpu.set_segment_base(sreg::GS, kernel);
+    cpu.set_seg_base(sreg::GS, kernel);
     Ok(Flow::Next)
 }
 

@@ -4,6 +4,7 @@ use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::debug::{DR6_ONES, DR7_ONES};
 use crate::processor::pending_work::{ArchEvents, PendingWork, VmmRequests};
+use crate::processor::segment::sreg;
 use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0};
 
 /// The activity states other than [`Activity::Active`].
@@ -22,6 +23,7 @@ impl Cpu {
             gpr,
             rip: self.rip,
             rflags: self.rflags(),
+            seg: std::array::from_fn(|n| self.segment(n)),
             sys: self.sys.clone(),
             msr: self.msr.clone(),
             debugctl: self.recorder.debugctl(),
@@ -69,6 +71,9 @@ impl Cpu {
         self.load_progress(&s.progress);
         self.gpr[..16].copy_from_slice(&s.gpr);
         self.rip = s.rip;
+        for (n, segment) in s.seg.into_iter().enumerate() {
+            self.set_segment(n, segment);
+        }
         self.sys = s.sys.clone();
         self.sys.dr6 |= DR6_ONES;
         self.sys.dr7 |= DR7_ONES;
@@ -117,7 +122,7 @@ impl Cpu {
         self.cpl = if s.sys.cr0 & cr0::PE == 0 {
             0
         } else {
-            s.sys.seg[2].dpl()
+            s.seg[sreg::SS].dpl()
         };
         self.load_counters();
         self.flush_tlb(false);

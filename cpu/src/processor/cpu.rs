@@ -18,6 +18,7 @@ use crate::processor::jump_keys::JumpKeys;
 use crate::processor::pending_work::PendingWork;
 use crate::processor::platform::{Platform, Signals};
 use crate::processor::pmu::Pmu;
+use crate::processor::segment::SegmentRegister;
 use crate::processor::usage::Meter;
 use crate::state::flags::Lazy;
 use crate::state::{ArchState, MsrState, PendingEvent, SpinCount, SystemState, X87State};
@@ -99,7 +100,9 @@ pub struct Cpu {
     pub(crate) window: MappedWindow,
     /// Guest-physical page of the DS area in which the window was last opened, or [`NO_PAGE`].
     pub(crate) ds_page: u64,
-    /// Segments, tables, control and debug registers.
+    /// ES, CS, SS, DS, FS, GS. See [`Cpu::segment`].
+    pub(crate) seg: [SegmentRegister; 6],
+    /// Tables, control and debug registers.
     pub sys: SystemState,
     /// MSRs.
     pub msr: MsrState,
@@ -186,6 +189,7 @@ impl Cpu {
             pmu: Box::new(Pmu::new(model)),
             window: MappedWindow::default(),
             ds_page: NO_PAGE,
+            seg: [SegmentRegister::default(); 6],
             sys: SystemState::default(),
             msr: MsrState::default(),
             x87: X87State::default(),

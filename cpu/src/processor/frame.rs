@@ -37,7 +37,7 @@ impl Frame {
         Self {
             error: 0,
             privilege: cpu.privilege,
-            ..Self::inner(cpu.sys.seg[sreg::SS], rsp)
+            ..Self::inner(cpu.segment(sreg::SS), rsp)
         }
     }
 

@@ -113,9 +113,9 @@ impl Cpu {
 
         let from = self.linear_ip(event.from);
         cs.selector = (selector & !3) | u16::from(cpl);
-        self.sys.seg[sreg::CS] = cs;
+        self.set_segment(sreg::CS, cs);
         if cpl != self.cpl {
-            self.sys.seg[sreg::SS] = stack.unwrap_or(null_segment(cpl.into(), cpl));
+            self.set_segment(sreg::SS, stack.unwrap_or(null_segment(cpl.into(), cpl)));
             self.cpl = cpl;
         }
         frame.commit(self);
@@ -145,11 +145,11 @@ impl Cpu {
             image |= rflags::RF;
         }
         if whole {
-            frame.push(self, T::from_u64(self.sys.seg[sreg::SS].selector.into()))?;
+            frame.push(self, T::from_u64(self.seg[sreg::SS].selector.into()))?;
             frame.push(self, T::from_u64(self.gpr[gpr::RSP]))?;
         }
         frame.push(self, T::from_u64(image))?;
-        frame.push(self, T::from_u64(self.sys.seg[sreg::CS].selector.into()))?;
+        frame.push(self, T::from_u64(self.seg[sreg::CS].selector.into()))?;
         frame.push(self, T::from_u64(event.return_ip))?;
         if let Some(error) = event.error {
             frame.push(self, T::from_u64(error.into()))?;
@@ -166,7 +166,7 @@ impl Cpu {
         }
         let pointer: u32 = self.load_system(self.sys.idtr.base.wrapping_add(offset))?;
         let (ip, selector) = (u64::from(pointer & 0xFFFF), (pointer >> 16) as u16);
-        let cs = real_segment(self.sys.seg[sreg::CS], selector);
+        let cs = real_segment(self.segment(sreg::CS), selector);
         let mut frame = Frame::current(self);
         let without_error = Event {
             error: None,
@@ -176,7 +176,7 @@ impl Cpu {
         self.check_target(cs.attr, cs.limit, ip)?;
 
         let from = self.linear_ip(event.from);
-        self.sys.seg[sreg::CS] = cs;
+        self.set_segment(sreg::CS, cs);
         frame.commit(self);
         self.rip = ip;
         self.eflags &= !(rflags::TF | rflags::RF | rflags::AC | rflags::IF);

@@ -17,7 +17,6 @@ impl Cpu {
         self.code_size = self.derive_code_size();
         self.code64 = self.code_size == CodeSize::Bits64;
         self.update_code_segment();
-        self.update_segment_bases();
         self.privilege = self.derive_data_privilege();
         self.tlb.select(self.privilege);
         self.recording = self.wants_branches();
@@ -40,7 +39,7 @@ impl Cpu {
 
     /// The default size of operands and addresses: the L and D flags of CS (SDM Vol. 3A 5.2.1).
     fn derive_code_size(&self) -> CodeSize {
-        let attr = self.sys.seg[sreg::CS].attr;
+        let attr = self.seg[sreg::CS].attr;
         match (self.is_code64(attr), attr.contains(SegAttr::DB)) {
             (true, _) => CodeSize::Bits64,
             (false, true) => CodeSize::Bits32,
@@ -51,19 +50,11 @@ impl Cpu {
     /// Invalidates cached jump targets if an instruction pointer has another linear address now, or
     /// if another limit applies to it.
     fn update_code_segment(&mut self) {
-        let cs = self.sys.seg[sreg::CS];
+        let cs = self.segment(sreg::CS);
         if !self.code64 && self.code_segment != (cs.base, cs.limit) {
             self.code_segment = (cs.base, cs.limit);
             self.generation += 1;
             self.global_generation += 1;
-        }
-    }
-
-    /// In 64-bit mode the bases of ES, CS, SS and DS are treated as zero (SDM Vol. 3A 3.4.4).
-    fn update_segment_bases(&mut self) {
-        for i in 0..self.sys.seg.len() {
-            let flat = self.code64 && i < sreg::FS;
-            self.set_seg_base(i, if flat { 0 } else { self.sys.seg[i].base });
         }
     }
 

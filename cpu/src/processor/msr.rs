@@ -3,7 +3,7 @@
 //!
 //! A register that is not in the table does not exist: #GP(0).
 
-use crate::insn::Abort;
+use crate::insn::{Abort, seg};
 use crate::mmu::access::canonical;
 use crate::model::PHYS_BITS;
 use crate::processor::cpu::Cpu;
@@ -324,8 +324,8 @@ impl Cpu {
                 self.msr.misc_enable & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED | bts
             }
             Kind::Efer => self.sys.efer,
-            Kind::FsBase => self.sys.seg[sreg::FS].base,
-            Kind::GsBase => self.sys.seg[sreg::GS].base,
+            Kind::FsBase => self.seg_base(seg::FS),
+            Kind::GsBase => self.seg_base(seg::GS),
             Kind::Tsc => self.tsc(ahead),
             Kind::DebugCtl => self.recorder.debugctl(),
             // It exists with DS only (Vol. 3B 17.4.9).
@@ -390,8 +390,8 @@ impl Cpu {
                 self.msr.misc_enable = value & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED
             }
             Kind::Efer => self.write_efer(value),
-            Kind::FsBase => self.set_segment_base(sreg::FS, value),
-            Kind::GsBase => self.set_segment_base(sreg::GS, value),
+            Kind::FsBase => self.set_seg_base(sreg::FS, value),
+            Kind::GsBase => self.set_seg_base(sreg::GS, value),
             Kind::Tsc => {
                 self.tsc_offset = self
                     .tsc_offset
@@ -442,12 +442,6 @@ impl Cpu {
         }
         self.after_bus();
         Ok(())
-    }
-
-    /// Changes the base of FS or GS.
-    pub(crate) fn set_segment_base(&mut self, register: usize, base: u64) {
-        self.sys.seg[register].base = base;
-        self.set_seg_base(register, base);
     }
 
     /// LMA is read-only, and LME cannot change while paging is on (Vol. 3A 2.2.1).

@@ -81,8 +81,8 @@ impl ArchState {
         let mut state = Self {
             rip: RESET_IP,
             rflags: rflags::FIXED,
+            seg,
             sys: SystemState {
-                seg,
                 ldtr: system_segment(system::LDT),
                 tr: system_segment(system::TSS_BUSY),
                 gdtr: TABLE,
@@ -115,7 +115,7 @@ impl ArchState {
     /// What a start-up IPI does to a processor that waits for it after INIT: it begins at the page
     /// that `vector` names (SDM Vol. 3A 8.4.3).
     pub fn start_up(&mut self, vector: u8) {
-        let cs = &mut self.sys.seg[1];
+        let cs = &mut self.seg[1];
         cs.selector = u16::from(vector) << 8;
         cs.base = u64::from(vector) << 12;
         self.rip = 0;
@@ -137,7 +137,7 @@ mod tests {
         let s = ArchState::after_reset(core2());
         assert_eq!(s.sys.cr0, 0x6000_0010);
         assert_eq!((s.sys.cr3, s.sys.cr4, s.sys.efer), (0, 0, 0));
-        assert_eq!(s.sys.seg[1].base + s.rip, 0xFFFF_FFF0);
+        assert_eq!(s.seg[1].base + s.rip, 0xFFFF_FFF0);
         assert_eq!((s.rflags, s.sys.dr6, s.sys.dr7), (2, 0xFFFF_0FF0, 0x400));
         assert_eq!((s.sys.idtr.base, s.sys.idtr.limit), (0, 0xFFFF));
         assert_eq!(s.gpr[gpr::RDX], 0x6FB);
@@ -171,7 +171,7 @@ mod tests {
     fn a_start_up_ipi_names_a_page() {
         let mut s = ArchState::after_reset(core2());
         s.start_up(0x9A);
-        let cs = s.sys.seg[1];
+        let cs = s.seg[1];
         assert_eq!((cs.selector, cs.base, cs.limit), (0x9A00, 0x9_A000, 0xFFFF));
         assert_eq!(s.rip, 0);
     }

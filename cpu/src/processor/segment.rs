@@ -109,6 +109,15 @@ pub(crate) fn within_limit(segment: &Segment, offset: u64, len: u64) -> bool {
     }
 }
 
+/// A segment register of the live processor. Its base is the pseudo register
+/// [`reg::SEGMENT`](crate::insn::reg::SEGMENT), so that an address can add it like an index.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SegmentRegister {
+    pub selector: u16,
+    pub limit: u32,
+    pub attr: SegAttr,
+}
+
 /// A descriptor of 8 bytes, or of 16: IA-32e mode widens system descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptor {
@@ -207,6 +216,37 @@ impl Descriptor {
 }
 
 impl Cpu {
+    /// The segment register `n` with its hidden part.
+    pub fn segment(&self, n: usize) -> Segment {
+        let SegmentRegister {
+            selector,
+            limit,
+            attr,
+        } = self.seg[n];
+        Segment {
+            selector,
+            base: self.seg_base(n as u8),
+            limit,
+            attr,
+        }
+    }
+
+    /// Loads the segment register `n` with its hidden part.
+    pub(crate) fn set_segment(&mut self, n: usize, segment: Segment) {
+        let Segment {
+            selector,
+            base,
+            limit,
+            attr,
+        } = segment;
+        self.set_seg_base(n, base);
+        self.seg[n] = SegmentRegister {
+            selector,
+            limit,
+            attr,
+        };
+    }
+
     /// Protected mode or IA-32e mode, not real-address mode.
     pub(crate) fn is_protected(&self) -> bool {
         self.sys.cr0 & cr0::PE != 0
@@ -322,15 +362,13 @@ impl Cpu {
     /// Loads ES, SS, DS, FS or GS (SDM Vol. 2B, MOV "Loading a segment register").
     pub(crate) fn load_segment(&mut self, register: usize, selector: u16) -> Result<(), Abort> {
         let segment = if !self.is_protected() {
-            real_segment(self.sys.seg[register], selector)
+            real_segment(self.segment(register), selector)
         } else if register == sreg::SS {
             self.stack_segment(selector, self.cpl, self.code64, vector::GP)?
         } else {
             self.data_segment(selector)?
         };
-        self.sys.seg[register] = segment;
-        let flat = self.code64 && register < sreg::FS;
-        self.set_seg_base(register, if flat { 0 } else { segment.base });
+        self.set_segment(register, segment);
         Ok(())
     }
 
@@ -400,7 +438,7 @@ impl Cpu {
     /// Whether `len` bytes of code at RIP are inside the code segment; 64-bit code has no limit.
     pub(crate) fn within_code_segment(&self, len: u64) -> bool {
         let last = self.rip.wrapping_add(len).wrapping_sub(1);
-        self.code64 || last <= u64::from(self.sys.seg[sreg::CS].limit)
+        self.code64 || last <= u64::from(self.seg[sreg::CS].limit)
     }
 
     /// The linear address of offset `ip` in the code segment.

@@ -66,7 +66,9 @@ pub struct ArchState {
     pub rip: u64,
     /// RFLAGS.
     pub rflags: u64,
-    /// Segments, tables, control and debug registers.
+    /// ES, CS, SS, DS, FS, GS.
+    pub seg: [Segment; 6],
+    /// Tables, control and debug registers.
     pub sys: SystemState,
     /// MSRs.
     pub msr: MsrState,

@@ -4,11 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Segment, TableRegister};
 
-/// Segments, descriptor tables, control and debug registers: what system software programs.
+/// The registers that system software programs, apart from the segment registers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SystemState {
-    /// ES, CS, SS, DS, FS, GS.
-    pub seg: [Segment; 6],
     /// Local descriptor table.
     pub ldtr: Segment,
     /// Task register.

@@ -235,8 +235,8 @@ fn compatibility_mode_has_linear_addresses_of_32_bits() {
             let mut g = Guest::user(|a| a.jmp(USER + 14));
             g.assemble(USER + 14, |a| a.ud2());
             g.update(|s| {
-                s.sys.seg[1] = crate::common::segment(selector::USER_CS32);
-                s.sys.seg[1].base = base.into();
+                s.seg[1] = crate::common::segment(selector::USER_CS32);
+                s.seg[1].base = base.into();
                 s.rip = (USER as u32).wrapping_sub(base).into();
             });
             g

@@ -275,7 +275,7 @@ fn outside_64_bit_mode_fxsave_knows_eight_xmm_registers() {
     g.write_bytes(KERNEL, &code);
     g.write_bytes(DATA, &[0xEE; 512]);
     g.update(|s| {
-        s.sys.seg[1] = segment(selector::KERNEL_CS32);
+        s.seg[1] = segment(selector::KERNEL_CS32);
         s.gpr[gpr::RDI] = DATA;
         s.xmm = std::array::from_fn(|i| i as u128 + 1);
     });

@@ -38,9 +38,9 @@ fn iretq_to_user_code_loads_everything() {
 fn iretq_drops_data_segments_of_the_inner_level_only() {
     let mut g = iret_to([USER, USER_CS, 2, USER_STACK, USER_SS]);
     g.assemble(USER, |a| a.ud2());
-    g.update(|s| s.sys.seg[4] = crate::common::segment(selector::USER_SS));
+    g.update(|s| s.seg[4] = crate::common::segment(selector::USER_SS));
     g.run_to_exception(UD, None);
-    let selectors = g.soft.cpu.sys.seg.map(|s| s.selector);
+    let selectors = [0, 1, 2, 3, 4, 5].map(|n| g.soft.cpu.segment(n).selector);
     assert_eq!(selectors[3..], [0, selector::USER_SS, 0]);
 }
 
@@ -57,7 +57,7 @@ fn iretq_to_the_same_level_also_loads_the_stack() {
         g.assemble(KERNEL + 0x100, |a| a.hlt());
         g.run_to(KERNEL + 0x101);
         assert_eq!(g.soft.cpu.gpr[gpr::RSP], 0x3_0008);
-        assert_eq!(u64::from(g.soft.cpu.sys.seg[2].selector), stack);
+        assert_eq!(u64::from(g.soft.cpu.segment(2).selector), stack);
     }
 }
 
@@ -208,7 +208,7 @@ fn a_far_call_and_return_at_one_level() {
     g.run_to(KERNEL + 8);
     // The selector's RPL is the CPL.
     assert_eq!(g.soft.cpu.gpr[3], u64::from(selector::CONFORMING_CS));
-    assert_eq!(g.soft.cpu.sys.seg[1].selector, selector::KERNEL_CS);
+    assert_eq!(g.soft.cpu.segment(1).selector, selector::KERNEL_CS);
     assert_eq!(g.soft.cpu.gpr[gpr::RSP], KERNEL_STACK);
     // The operand size, and so the frame, is 32 bits.
     assert_eq!(g.read(KERNEL_STACK - 8) as u32, KERNEL as u32 + 7);
@@ -301,7 +301,7 @@ fn selectors_of_the_ldt_are_looked_up_there() {
     g.write(LDT + 8, 0x00CF_F212_3456_FFFF);
     let frame = g.run_to_exception(GP, Some(0x1C));
     assert_eq!(frame.rip, end - 2);
-    assert_eq!(g.soft.cpu.sys.seg[4].base, 0x12_3456);
+    assert_eq!(g.soft.cpu.segment(4).base, 0x12_3456);
     // The descriptor is now marked as accessed.
     assert_eq!(g.read(LDT + 8), 0x00CF_F312_3456_FFFF);
 }
@@ -488,7 +488,7 @@ fn swapgs_exchanges_the_bases() {
     });
     g.write(crate::common::DATA + 8, 0x1122_3344);
     g.update(|s| {
-        s.sys.seg[5].base = 0x55;
+        s.seg[5].base = 0x55;
         s.msr.kernel_gs_base = crate::common::DATA;
     });
     g.run();

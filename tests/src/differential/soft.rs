@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use vbts_cpu::Exit;
-use vbts_cpu::state::{ArchState, SystemState, cr0, cr4};
+use vbts_cpu::state::{ArchState, cr0, cr4};
 use vbts_testkit::descriptor::{
     Gate, KERNEL_CODE64, USER_CODE32, USER_CODE64, USER_DATA, null, segment, selector, tss,
 };
@@ -45,8 +45,8 @@ const LIMIT: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct Soft {
     machine: Machine,
-    /// The system's part of the state before each case.
-    sys: SystemState,
+    /// The state before each case, without the case's own part.
+    start: ArchState,
 }
 
 impl Soft {
@@ -59,7 +59,7 @@ impl Soft {
         let environment = environment();
         Ok(Self {
             machine: environment.machine(model),
-            sys: environment.state.sys,
+            start: environment.state,
         })
     }
 
@@ -72,19 +72,17 @@ impl Soft {
         ram.write(CODE, code);
         ram.write(DATA, &state.memory);
         soft.invalidate_page(CODE);
-        let mut sys = self.sys.clone();
-        if state.mode == Mode::Bits32 {
-            sys.seg[1] = segment(selector::USER_CS32, USER_CODE32);
-        }
         let mut start = ArchState {
             gpr: state.gpr,
             rip: CODE,
             rflags: state.rflags,
-            sys,
             xmm: state.float.xmm,
             mxcsr: state.float.mxcsr,
-            ..ArchState::default()
+            ..self.start.clone()
         };
+        if state.mode == Mode::Bits32 {
+            start.seg[1] = segment(selector::USER_CS32, USER_CODE32);
+        }
         start.x87.fcw = state.float.fcw;
         start.x87.fsw = state.float.fsw;
         start.x87.ftw = state.float.ftw;
@@ -183,7 +181,7 @@ fn environment() -> Environment {
     }
     e.start(selector::USER_CS, selector::USER_SS, CODE, 0);
     let s = &mut e.state.sys;
-    (s.seg[4], s.seg[5]) = (null(), null());
+    (e.state.seg[4], e.state.seg[5]) = (null(), null());
     s.cr0 |= cr0::MP | cr0::AM;
     s.cr4 |= cr4::OSXMMEXCPT;
     (s.dr6, s.dr7) = (0xFFFF_0FF0, 0x400);

@@ -76,7 +76,7 @@ pub fn initial_state(entry: u64) -> ArchState {
     };
     state.gpr[gpr::RSI] = BOOT_PARAMS;
     state.gpr[gpr::RSP] = BOOT_STACK;
-    state.sys.seg = [data, code, data, data, data, data];
+    state.seg = [data, code, data, data, data, data];
     state.sys.tr = segment(BOOT_TSS, busy_tss, 0x67);
     state.sys.ldtr = segment(0, SegAttr::UNUSABLE, 0);
     state.sys.gdtr = TableRegister {
@@ -118,7 +118,7 @@ mod tests {
         let memory = allocate(Size(16 << 20)).unwrap();
         write_tables(&memory).unwrap();
         let state = initial_state(0x100_0000);
-        for segment in [state.sys.seg[1], state.sys.seg[2]] {
+        for segment in [state.seg[1], state.seg[2]] {
             let address = GDT + u64::from(segment.selector);
             let descriptor: u64 = memory.read_obj(GuestAddress(address)).unwrap();
             assert_eq!(

@@ -126,7 +126,7 @@ fn from_regs(r: &kvm_regs, s: &mut ArchState) {
 
 fn to_sregs(s: &ArchState, apic_base: u64, cr8: u64) -> kvm_sregs {
     let sys = &s.sys;
-    let [es, mut cs, ss, ds, fs, gs] = sys.seg.map(|s| to_segment(&s));
+    let [es, mut cs, ss, ds, fs, gs] = s.seg.map(|s| to_segment(&s));
     if sys.efer & efer::LMA == 0 {
         // Reserved outside IA-32e mode: KVM rejects it.
         cs.l = 0;
@@ -155,16 +155,16 @@ fn to_sregs(s: &ArchState, apic_base: u64, cr8: u64) -> kvm_sregs {
 }
 
 fn from_sregs(r: &kvm_sregs, s: &mut ArchState) {
+    let old = s.seg[1];
+    s.seg = [r.es, r.cs, r.ss, r.ds, r.fs, r.gs].map(|s| from_segment(&s));
     let sys = &mut s.sys;
-    let old = sys.seg[1];
-    sys.seg = [r.es, r.cs, r.ss, r.ds, r.fs, r.gs].map(|s| from_segment(&s));
     sys.tr = from_segment(&r.tr);
     sys.ldtr = from_segment(&r.ldt);
     sys.gdtr = from_table(&r.gdt);
     sys.idtr = from_table(&r.idt);
     (sys.cr0, sys.cr2, sys.cr3, sys.cr4) = (r.cr0, r.cr2, r.cr3, r.cr4);
     sys.efer = r.efer;
-    let cs = &mut sys.seg[1];
+    let cs = &mut s.seg[1];
     if sys.efer & efer::LMA == 0 && (cs.selector, cs.base) == (old.selector, old.base) {
         // `to_sregs` has cleared it.
         cs.attr |= old.attr & SegAttr::L;
@@ -320,7 +320,7 @@ mod tests {
         for (i, r) in s.gpr.iter_mut().enumerate() {
             *r = 0x100 + i as u64;
         }
-        for (i, r) in s.sys.seg.iter_mut().enumerate() {
+        for (i, r) in s.seg.iter_mut().enumerate() {
             *r = Segment {
                 selector: 8 * i as u16,
                 base: 0x1000 * i as u64,

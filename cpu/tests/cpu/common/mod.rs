@@ -148,9 +148,9 @@ impl Guest {
         let mut guest = Self::new();
         guest.assemble(USER, program);
         guest.update(|s| {
-            s.sys.seg[1] = segment(selector::USER_CS);
+            s.seg[1] = segment(selector::USER_CS);
             for i in [0, 2, 3] {
-                s.sys.seg[i] = segment(selector::USER_SS);
+                s.seg[i] = segment(selector::USER_SS);
             }
             s.rip = USER;
             s.gpr[4] = USER_STACK;

@@ -24,6 +24,6 @@ const FOR_USER: Gate = Gate {
 fn user32(program: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) -> Guest {
     let mut g = Guest::user(|a| a.ud2());
     g.write_bytes(USER, &assemble(32, USER, program));
-    g.update(|s| s.sys.seg[1] = segment(selector::USER_CS32));
+    g.update(|s| s.seg[1] = segment(selector::USER_CS32));
     g
 }

@@ -12,7 +12,7 @@ fn an_event_from_user_code_switches_stacks_and_loads_a_null_ss() {
         (frame.ss, frame.rsp),
         (selector::USER_SS.into(), USER_STACK)
     );
-    assert_eq!(g.soft.cpu.sys.seg[2].selector, 0);
+    assert_eq!(g.soft.cpu.segment(2).selector, 0);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_gate_with_an_ist_switches_stacks_even_without_a_change_of_cpl() {
         (frame.ss, frame.rsp),
         (selector::KERNEL_SS.into(), KERNEL_STACK)
     );
-    assert_eq!(g.soft.cpu.sys.seg[2].selector, selector::KERNEL_SS);
+    assert_eq!(g.soft.cpu.segment(2).selector, selector::KERNEL_SS);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn run(image: &Image) -> (Vec<u32>, bool) {
     let model = vbts_cpu::model("core2").unwrap();
     let mut state = ArchState::after_reset(model);
     // There is no RAM below 4 GBytes: the first instruction jumps to its copy in base memory.
-    state.sys.seg[1].base = 0xF_0000;
+    state.seg[1].base = 0xF_0000;
     guest.soft.cpu.load_state(&state);
     let exit = guest.run();
     let (words, unfinished) = reported(&guest.platform.reported()).unwrap();
@@ -142,7 +142,7 @@ fn protected(program: impl FnOnce(&mut CodeAssembler) -> Emit) -> Guest {
     g.write(0x508, 0x00CF_9B00_0000_FFFF);
     g.update(|s| {
         s.sys.cr0 |= cr0::PE;
-        for (n, segment) in s.sys.seg.iter_mut().enumerate() {
+        for (n, segment) in s.seg.iter_mut().enumerate() {
             (segment.selector, segment.base, segment.limit) = (8, 0, u32::MAX);
             segment.attr |= SegAttr::DB | SegAttr::G;
             if n == 1 {
@@ -203,7 +203,7 @@ fn linear_addresses_wrap_at_4_gbytes() {
         a.hlt()
     });
     g.write(0x0, 0x1234_5678);
-    g.update(|s| s.sys.seg[3].base = 0xFFFF_FF00);
+    g.update(|s| s.seg[3].base = 0xFFFF_FF00);
     halt(&mut g);
     assert_eq!(g.soft.cpu.gpr[gpr::RAX], 0x1234_5678);
 }

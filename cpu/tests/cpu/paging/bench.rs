@@ -153,8 +153,8 @@ impl Bench {
         s.gpr[RSP] = KERNEL_STACK;
         if setting.cpl == 3 {
             s.gpr[RSP] = USER_STACK;
-            s.sys.seg = [segment(selector::USER_SS); 6];
-            s.sys.seg[1] = segment(selector::USER_CS);
+            s.seg = [segment(selector::USER_SS); 6];
+            s.seg[1] = segment(selector::USER_CS);
         }
         if !setting.wp {
             s.sys.cr0 &= !cr0::WP;

@@ -133,7 +133,7 @@ pub(super) const CASES: &[Case] = &[
         mode: Bits32,
         code: |a| xlat(a, Register::EBX),
         before: |s| {
-            s.sys.seg[3] = limited(DATA + 0xF);
+            s.seg[3] = limited(DATA + 0xF);
             s.gpr[RBX] = DATA;
             s.gpr[RAX] = 0x10;
         },

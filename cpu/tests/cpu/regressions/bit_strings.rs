@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
         mode: Bits32,
         code: |a| a.bt(dword_ptr(ebx), ecx),
         before: |s| {
-            s.sys.seg[3] = limited(DATA + 0xF);
+            s.seg[3] = limited(DATA + 0xF);
             s.gpr[RBX] = DATA;
             s.gpr[RCX] = 8 * 0x10;
         },

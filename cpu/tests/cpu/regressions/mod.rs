@@ -120,7 +120,7 @@ fn start(case: &Case) -> Guest {
     }
     g.update(|s| {
         if case.mode == Bits32 {
-            s.sys.seg[1] = segment(selector::USER_CS32);
+            s.seg[1] = segment(selector::USER_CS32);
         }
         s.sys.cr0 &= !(cr0::EM | cr0::TS);
         (case.before)(s);

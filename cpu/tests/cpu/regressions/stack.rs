@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
         name: "the stack segment has a limit in compatibility mode",
         mode: Bits32,
         code: |a| a.push(eax),
-        before: |s| s.sys.seg[2] = limited(USER_STACK - 4),
+        before: |s| s.seg[2] = limited(USER_STACK - 4),
         memory: &[],
         end: Faults(SS, Some(0)),
         after: &[Gpr(RSP, USER_STACK)],
@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
         code: |a| a.pop(dword_ptr(ebx).gs()),
         before: |s| {
             s.gpr[RSP] = 0xFFFF_FFFF;
-            s.sys.seg[5] = null();
+            s.seg[5] = null();
         },
         memory: &[],
         end: Faults(SS, Some(0)),
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
         name: "POP to a null segment leaves the stack pointer alone",
         mode: Bits32,
         code: |a| a.pop(dword_ptr(ebx).gs()),
-        before: |s| s.sys.seg[5] = null(),
+        before: |s| s.seg[5] = null(),
         memory: &[],
         end: Faults(GP, Some(0)),
         after: &[Gpr(RSP, USER_STACK)],
@@ -89,7 +89,7 @@ pub(super) const CASES: &[Case] = &[
         code: |a| a.push(fs),
         before: |s| {
             s.gpr[RSP] = DATA + 8;
-            s.sys.seg[4] = segment(selector::USER_SS);
+            s.seg[4] = segment(selector::USER_SS);
         },
         memory: &[(DATA, u64::MAX)],
         end: Completes,

@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
         code: |a| a.fistp(word_ptr(ebx).gs()),
         before: |s| {
             s.x87.fcw = 0x37E;
-            s.sys.seg[5] = null();
+            s.seg[5] = null();
         },
         memory: &[],
         end: Completes,
