@@ -8,7 +8,7 @@
 //! | layer | contents |
 //! |---|---|
 //! | [`state`] | [`ArchState`], the architectural state; registers' bits, MSR numbers, lazy flags |
-//! | [`mod@model`] | the processor models: CPUID leaves and features |
+//! | [`mod@model`] | the processor models: CPUID leaves, features and MSRs |
 //! | [`mmu`] | paging, the software TLB, guest RAM, the map of decoded code |
 //! | [`insn`] | the decoded instruction as data |
 //! | `decode` | bytes to [`insn::Insn`], with iced-x86 |

@@ -1,10 +1,14 @@
-//! The CPU models as data, and the CPUID instruction.
+//! The processor models as data: CPUID leaves, instruction-set extensions and MSRs.
 //!
 //! Sections are those of SDM Vol. 2A, "CPUID—CPU Identification", and of Vol. 3B for what a leaf
 //! enumerates.
 
+pub(crate) mod msr;
+
 use iced_x86::CpuidFeature;
 use vbts_bts::Microarchitecture;
+
+use self::msr::MSRS;
 
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,18 +55,35 @@ pub struct Model {
     /// CPUID, sorted by leaf and sub-leaf, as processor 0 sees it with its local APIC enabled.
     /// Leaves that are absent below the maximum read as zero.
     pub leaves: &'static [Leaf],
+    /// Model-specific registers, sorted by number.
+    msrs: &'static [msr::Row],
     /// Instruction-set extensions that it has.
     features: &'static [CpuidFeature],
 }
 
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
 static TABLE: [(Model, Model); 3] = [
-    (CORE2, CORE2.without_bts(&without_bts(CORE2_LEAVES))),
+    (
+        CORE2,
+        CORE2.without_bts(
+            &without_bts(CORE2_LEAVES),
+            &msr::without_bts(&MSRS, CORE2.microarchitecture),
+        ),
+    ),
     (
         X86_64_V2,
-        X86_64_V2.without_bts(&without_bts(X86_64_V2_LEAVES)),
+        X86_64_V2.without_bts(
+            &without_bts(X86_64_V2_LEAVES),
+            &msr::without_bts(&MSRS, X86_64_V2.microarchitecture),
+        ),
     ),
-    (NEHALEM, NEHALEM.without_bts(&without_bts(NEHALEM_LEAVES))),
+    (
+        NEHALEM,
+        NEHALEM.without_bts(
+            &without_bts(NEHALEM_LEAVES),
+            &msr::without_bts(&MSRS, NEHALEM.microarchitecture),
+        ),
+    ),
 ];
 
 /// The names of all models. The first is the default.
@@ -210,6 +231,7 @@ const CORE2: Model = Model {
     bts: true,
     features: CORE2_FEATURES,
     leaves: &CORE2_LEAVES,
+    msrs: &MSRS,
 };
 
 /// [`CORE2`] with the instructions that distributions ask for that are built for x86-64-v2. There
@@ -229,6 +251,7 @@ const NEHALEM: Model = Model {
     bts: true,
     features: X86_64_V2_FEATURES,
     leaves: &NEHALEM_LEAVES,
+    msrs: &MSRS,
 };
 
 /// The leaves without the flags of the Debug Store.
@@ -448,12 +471,13 @@ const CORE2_LEAVES: [Leaf; 19] = [
 const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
 
 impl Model {
-    const fn without_bts(&self, leaves: &'static [Leaf]) -> Self {
+    const fn without_bts(&self, leaves: &'static [Leaf], msrs: &'static [msr::Row]) -> Self {
         Self {
             name: self.name,
             microarchitecture: self.microarchitecture,
             bts: false,
             leaves,
+            msrs,
             features: self.features,
         }
     }

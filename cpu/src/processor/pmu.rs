@@ -29,7 +29,7 @@ use crate::model::Model;
 use crate::processor::clock::{Clock, HostClock};
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
-use crate::state::PmuState;
+use crate::state::{PmuRegister, PmuState};
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, the pin, is nowhere; version 2 has no "any thread".
 mod evtsel {
@@ -286,38 +286,19 @@ impl PmuState {
     }
 }
 
-/// A register of the performance monitoring unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Register {
-    /// IA32_PERFEVTSELx.
-    EvtSel(usize),
-    /// IA32_PMCx.
-    Pmc(usize),
-    /// IA32_FIXED_CTRx.
-    FixedCtr(usize),
-    /// IA32_FIXED_CTR_CTRL.
-    FixedCtrCtrl,
-    /// IA32_PERF_GLOBAL_STATUS.
-    GlobalStatus,
-    /// IA32_PERF_GLOBAL_CTRL.
-    GlobalCtrl,
-    /// IA32_PERF_GLOBAL_OVF_CTRL.
-    GlobalOvfCtrl,
-}
-
 impl Cpu {
     /// Whether the model has the register.
-    fn has_pmu_register(&self, register: Register) -> bool {
+    fn has_pmu_register(&self, register: PmuRegister) -> bool {
         let shape = &self.pmu.shape;
         match register {
-            Register::EvtSel(n) | Register::Pmc(n) => n < shape.general,
-            Register::FixedCtr(n) => n < shape.fixed,
+            PmuRegister::EvtSel(n) | PmuRegister::Pmc(n) => n < shape.general,
+            PmuRegister::FixedCtr(n) => n < shape.fixed,
             _ => true,
         }
     }
 
     /// Reads a register, `ahead` instructions into the current block. `None`: #GP(0).
-    pub(crate) fn read_pmu(&mut self, ahead: u8, register: Register) -> Option<u64> {
+    pub(crate) fn read_pmu(&mut self, ahead: u8, register: PmuRegister) -> Option<u64> {
         if !self.has_pmu_register(register) {
             return None;
         }
@@ -326,19 +307,19 @@ impl Cpu {
         }
         let pmu = &self.msr.pmu;
         Some(match register {
-            Register::EvtSel(n) => *pmu.evtsel.get(n)?,
-            Register::Pmc(n) => *pmu.pmc.get(n)?,
-            Register::FixedCtr(n) => *pmu.fixed_ctr.get(n)?,
-            Register::FixedCtrCtrl => pmu.fixed_ctr_ctrl,
-            Register::GlobalStatus => pmu.global_status,
-            Register::GlobalCtrl => pmu.global_ctrl,
-            Register::GlobalOvfCtrl => 0,
+            PmuRegister::EvtSel(n) => *pmu.evtsel.get(n)?,
+            PmuRegister::Pmc(n) => *pmu.pmc.get(n)?,
+            PmuRegister::FixedCtr(n) => *pmu.fixed_ctr.get(n)?,
+            PmuRegister::FixedCtrCtrl => pmu.fixed_ctr_ctrl,
+            PmuRegister::GlobalStatus => pmu.global_status,
+            PmuRegister::GlobalCtrl => pmu.global_ctrl,
+            PmuRegister::GlobalOvfCtrl => 0,
         })
     }
 
     /// Writes a register by a WRMSR that has so many instructions `ahead` of it in the current
     /// block. `None`: #GP(0).
-    pub(crate) fn write_pmu(&mut self, ahead: u8, register: Register, value: u64) -> Option<()> {
+    pub(crate) fn write_pmu(&mut self, ahead: u8, register: PmuRegister, value: u64) -> Option<()> {
         let Shape {
             mask,
             fixed_ctrl,
@@ -346,13 +327,13 @@ impl Cpu {
             ..
         } = self.pmu.shape;
         let writable = match register {
-            Register::EvtSel(_) => EVTSEL_WRITABLE,
+            PmuRegister::EvtSel(_) => EVTSEL_WRITABLE,
             // Writes of a counter take the low 32 bits, and extend their sign (18.2.1.1).
-            Register::Pmc(_) | Register::FixedCtr(_) => u64::MAX,
-            Register::FixedCtrCtrl => fixed_ctrl,
-            Register::GlobalStatus => return None,
-            Register::GlobalCtrl => global,
-            Register::GlobalOvfCtrl => global | OVF_OTHERS,
+            PmuRegister::Pmc(_) | PmuRegister::FixedCtr(_) => u64::MAX,
+            PmuRegister::FixedCtrCtrl => fixed_ctrl,
+            PmuRegister::GlobalStatus => return None,
+            PmuRegister::GlobalCtrl => global,
+            PmuRegister::GlobalOvfCtrl => global | OVF_OTHERS,
         };
         if value & !writable != 0 || !self.has_pmu_register(register) {
             return None;
@@ -361,13 +342,13 @@ impl Cpu {
         let extended = value as u32 as i32 as u64 & mask;
         let pmu = &mut self.msr.pmu;
         match register {
-            Register::EvtSel(n) => *pmu.evtsel.get_mut(n)? = value,
-            Register::Pmc(n) => *pmu.pmc.get_mut(n)? = extended,
-            Register::FixedCtr(n) => *pmu.fixed_ctr.get_mut(n)? = extended,
-            Register::FixedCtrCtrl => pmu.fixed_ctr_ctrl = value,
-            Register::GlobalStatus => {}
-            Register::GlobalCtrl => pmu.global_ctrl = value,
-            Register::GlobalOvfCtrl => pmu.global_status &= !value,
+            PmuRegister::EvtSel(n) => *pmu.evtsel.get_mut(n)? = value,
+            PmuRegister::Pmc(n) => *pmu.pmc.get_mut(n)? = extended,
+            PmuRegister::FixedCtr(n) => *pmu.fixed_ctr.get_mut(n)? = extended,
+            PmuRegister::FixedCtrCtrl => pmu.fixed_ctr_ctrl = value,
+            PmuRegister::GlobalStatus => {}
+            PmuRegister::GlobalCtrl => pmu.global_ctrl = value,
+            PmuRegister::GlobalOvfCtrl => pmu.global_status &= !value,
         }
         self.configure_counters();
         // The loop that runs, and the accelerator, depend on what counts.
@@ -380,8 +361,8 @@ impl Cpu {
     pub(crate) fn performance_counter(&mut self, ahead: u8, index: u32) -> Option<u64> {
         const FIXED_COUNTERS: u32 = 1 << 30;
         let register = match index.checked_sub(FIXED_COUNTERS) {
-            None => Register::Pmc(index as usize),
-            Some(n) => Register::FixedCtr(n as usize),
+            None => PmuRegister::Pmc(index as usize),
+            Some(n) => PmuRegister::FixedCtr(n as usize),
         };
         self.read_pmu(ahead, register)
     }

@@ -12,6 +12,7 @@ pub mod vector;
 mod x87;
 
 pub use msr::{MsrState, MtrrRange, MtrrState};
+pub(crate) use pmu::PmuRegister;
 pub use pmu::PmuState;
 pub use progress::{Progress, SpinCount, Usage};
 pub use registers::{cr0, cr4, efer, gpr, rflags};

@@ -26,3 +26,22 @@ impl PmuState {
     /// Fixed-function counters, at most.
     pub const FIXED: usize = 3;
 }
+
+/// A register of the performance monitoring unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PmuRegister {
+    /// IA32_PERFEVTSELx.
+    EvtSel(usize),
+    /// IA32_PMCx.
+    Pmc(usize),
+    /// IA32_FIXED_CTRx.
+    FixedCtr(usize),
+    /// IA32_FIXED_CTR_CTRL.
+    FixedCtrCtrl,
+    /// IA32_PERF_GLOBAL_STATUS.
+    GlobalStatus,
+    /// IA32_PERF_GLOBAL_CTRL.
+    GlobalCtrl,
+    /// IA32_PERF_GLOBAL_OVF_CTRL.
+    GlobalOvfCtrl,
+}
