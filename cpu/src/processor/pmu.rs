@@ -1,11 +1,11 @@
 //! Architectural performance monitoring, version 2 (SDM Vol. 3B 18.2.1, 18.2.2): counters of
 //! instructions, branch instructions and clock cycles.
 //!
-//! Nothing is counted one by one. The run loop knows how many instructions have retired, so a
-//! counter is brought up to date when it is read, and at the first instruction boundary
-//! after a change of privilege, which decides what counts. Only for branches there is a loop of its
-//! own, which runs while a counter counts them. An overflow that interrupts is a deadline like any
-//! other: blocks run as long as they cannot reach it, and then single instructions.
+//! No event is counted by itself. The run loop knows how many instructions have retired. A counter
+//! is brought up to date when it is read, and at the first instruction boundary after a change of
+//! privilege. Only branches have a run loop of their own, which runs while a counter counts them.
+//! An overflow that interrupts is a deadline: blocks run as long as they cannot reach it, and then
+//! single instructions.
 //!
 //! What is counted:
 //!
@@ -66,7 +66,7 @@ fn ring(cpl: u8) -> u8 {
     if cpl == 0 { OS } else { USR }
 }
 
-/// What makes a counter go up.
+/// The events that advance a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rate {
     Instructions,
@@ -109,7 +109,7 @@ impl Rate {
     }
 }
 
-/// All that has happened since the processor was made.
+/// The events since the processor was made.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     instructions: u64,
@@ -140,13 +140,13 @@ impl Totals {
     }
 }
 
-/// A counter that counts.
+/// An enabled counter.
 #[derive(Debug, Clone, Copy)]
 struct Counting {
     /// Its bit in the global registers.
     bit: usize,
     rate: Rate,
-    /// Where it counts.
+    /// The privilege levels at which it counts: [`OS`] and [`USR`].
     rings: u8,
     /// An overflow interrupts.
     interrupts: bool,
@@ -185,7 +185,7 @@ impl Shape {
     }
 }
 
-/// What the processor has beside the registers, which are [`PmuState`].
+/// The counters' state that is derived from the registers ([`PmuState`]), and the totals.
 #[derive(Debug)]
 pub(crate) struct Pmu {
     shape: Shape,
@@ -196,7 +196,7 @@ pub(crate) struct Pmu {
     pub branches_count: bool,
     /// A performance-monitoring interrupt is to stop all counters at the next boundary.
     freezes: bool,
-    /// Up to here the counters have counted.
+    /// The totals when the counters were last brought up to date.
     last: Totals,
     /// Where the instructions ran that have not been counted yet: at [`OS`] or [`USR`].
     ring: u8,
@@ -252,7 +252,7 @@ impl PmuState {
         }
     }
 
-    /// The counter with this bit counts so.
+    /// What the counter with this bit in the global registers counts; `None` if it is disabled.
     fn counting(&self, bit: usize) -> Option<Counting> {
         let counting = match bit.checked_sub(FIXED) {
             None => {
@@ -280,7 +280,7 @@ impl PmuState {
         (on && counting.rings != 0).then_some(counting)
     }
 
-    /// A counter is enabled, were it not for IA32_PERF_GLOBAL_CTRL.
+    /// Whether a counter is enabled, apart from IA32_PERF_GLOBAL_CTRL.
     pub(crate) fn any_enabled(&self) -> bool {
         self.fixed_ctr_ctrl != 0 || self.evtsel.iter().any(|e| e & evtsel::EN != 0)
     }
@@ -439,7 +439,7 @@ impl Cpu {
         self.update_due();
     }
 
-    /// Goes on with registers that another accelerator has executed with.
+    /// Continues with counter registers that were loaded.
     pub(crate) fn load_counters(&mut self) {
         let shape = self.pmu.shape;
         let pmu = &mut self.msr.pmu;
@@ -477,10 +477,10 @@ impl Cpu {
         self.limit = self.run_limit.min(blocks);
     }
 
-    /// The run loop begins, to return when so many instructions have run.
+    /// Prepares a run, which ends when `limit` instructions have retired.
     pub(crate) fn enter_run(&mut self, limit: u64) {
         self.run_limit = limit;
-        // What the machine did in between was no time of the guest's.
+        // Time between two runs does not count.
         if self.pmu.active {
             self.pmu.last.reference = self.totals(0).reference;
         }
@@ -489,7 +489,7 @@ impl Cpu {
         self.update_limit();
     }
 
-    /// It returns.
+    /// Updates the counters when the run loop returns.
     pub(crate) fn leave_run(&mut self) {
         if self.pmu.active || self.pending_work.contains(ArchEvents::COUNTERS) {
             self.count_events(0);

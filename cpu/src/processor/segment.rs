@@ -53,8 +53,8 @@ pub(crate) fn null_segment(selector: u16, dpl: u8) -> Segment {
     }
 }
 
-/// What a segment register holds after it was loaded in real-address mode: a base. Limit and
-/// attributes stay as they were in protected mode, or at reset (SDM Vol. 3A 9.9.2, 20.1.1).
+/// A segment register after a load in real-address mode. The load sets the base. Limit and
+/// attributes keep the values of protected mode or of reset (SDM Vol. 3A 9.9.2, 20.1.1).
 pub(crate) fn real_segment(old: Segment, selector: u16) -> Segment {
     let attr = (old.attr - SegAttr::UNUSABLE) | SegAttr::P | SegAttr::S;
     Segment {
@@ -65,14 +65,14 @@ pub(crate) fn real_segment(old: Segment, selector: u16) -> Segment {
     }
 }
 
-/// A flat code segment as SYSCALL and its relatives load it, without a look at the descriptor
-/// table.
+/// A flat code segment as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it. They do not read the
+/// descriptor table.
 pub(crate) fn flat_code(selector: u16, dpl: u8, long: bool) -> Segment {
     let size = if long { SegAttr::L } else { SegAttr::DB };
     flat(selector, dpl, SegAttr::CODE | size)
 }
 
-/// A flat stack segment as SYSCALL and its relatives load it.
+/// A flat stack segment as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it.
 pub(crate) fn flat_stack(selector: u16, dpl: u8) -> Segment {
     flat(selector, dpl, SegAttr::DB)
 }
@@ -263,7 +263,7 @@ impl Cpu {
         self.is_ia32e() && attr.contains(SegAttr::L)
     }
 
-    /// #UD in real-address mode, which has no descriptors to work on.
+    /// Raises #UD in real-address mode, which has no descriptors.
     pub(crate) fn require_protected(&mut self) -> Result<(), Abort> {
         if self.is_protected() {
             Ok(())
@@ -272,7 +272,7 @@ impl Cpu {
         }
     }
 
-    /// A fault with a selector as its error code.
+    /// Raises a fault with a selector as its error code.
     #[cold]
     pub(crate) fn selector_fault(&mut self, vector: u8, selector: u16) -> Abort {
         self.exception(vector, Some(u32::from(selector & !3)))
@@ -387,9 +387,9 @@ impl Cpu {
         self.accessed(selector, d)
     }
 
-    /// What SS would hold at privilege level `cpl`. `fault` is the exception for a selector that
-    /// does not suit: #GP, or #TS if it came from a TSS. Null is good enough for 64-bit code that
-    /// is not the user's.
+    /// Checks a selector for SS at privilege level `cpl`, and returns the segment. `fault` is the
+    /// exception for an unsuitable selector: #GP, or #TS if it came from a TSS. A null selector is
+    /// allowed for 64-bit code at CPL 0 to 2.
     pub(crate) fn stack_segment(
         &mut self,
         selector: u16,
@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flat_code_descriptor_is_taken_apart() {
+    fn the_fields_of_a_flat_code_descriptor() {
         let d = Descriptor {
             low: 0x00AF_9B12_3456_FFFF,
             high: 0,
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_inclusive_and_expand_down_turns_them_over() {
+    fn limits_are_inclusive_and_expand_down_inverts_them() {
         let mut s = Segment {
             limit: 0xFFF,
             ..Segment::default()

@@ -75,12 +75,12 @@ const CF: u64 = 1 << 63;
 const PO: u64 = 1 << 62;
 const AF: u64 = 1 << 3;
 const SD: u64 = 1;
-/// The carries are yet to be found: those of an addition, or with [`SUBTRACTED`] of a subtraction.
+/// The carries are not computed yet: those of an addition, or with [`SUBTRACTED`] of a subtraction.
 const DEFERRED: u64 = 1 << 1;
 const SUBTRACTED: u64 = 1 << 2;
-/// Where the shift is.
+/// First bit of the shift that moves the carry out of the most significant bit to bit 63.
 const SHIFT: u32 = 16;
-/// Where the second operand is.
+/// First bit of the second operand.
 const OPERAND: u32 = 32;
 
 /// The carries out of each bit of `r = a + b`, and of such a sum with a carry into it.
@@ -103,7 +103,7 @@ pub struct Lazy {
 }
 
 impl Lazy {
-    /// From a result and the vector of carries out of each bit.
+    /// Returns the flags of the result `r`. `carries` has the carry out of each bit.
     #[inline(always)]
     fn from_carries<T: Int>(r: T, carries: u64) -> Self {
         Self {
@@ -112,24 +112,25 @@ impl Lazy {
         }
     }
 
-    /// What of a vector of carries goes into `aux`; `shift` moves the most significant one to bit
-    /// 63.
+    /// Returns the bits of `aux` that a vector of carries gives. `shift` moves the carry out of the
+    /// most significant bit to bit 63.
     #[inline(always)]
     fn carry_bits(carries: u64, shift: u32) -> u64 {
         ((carries << shift) & (CF | PO)) | (carries & AF)
     }
 
-    /// Without the carries: of `r`, and `b` of `how` it came about.
+    /// Defers the computation of the carries. `r` is the result and `b` the second operand.
+    /// `operation` is [`SUBTRACTED`], or 0 after an addition.
     #[inline(always)]
-    fn deferred<T: Int>(b: T, r: T, how: u64) -> Self {
+    fn deferred<T: Int>(b: T, r: T, operation: u64) -> Self {
         let shift = u64::from(64 - T::BITS);
         Self {
             res: r.sext(),
-            aux: b.zext() << OPERAND | shift << SHIFT | DEFERRED | how,
+            aux: b.zext() << OPERAND | shift << SHIFT | DEFERRED | operation,
         }
     }
 
-    /// `aux` with the carries.
+    /// Returns `aux` with the carry bits computed.
     #[inline(always)]
     fn aux(self) -> u64 {
         if self.aux & DEFERRED == 0 {
@@ -145,19 +146,19 @@ impl Lazy {
         Self::carry_bits(carries, (self.aux >> SHIFT) as u32 & 63)
     }
 
-    /// After `r = a + b + carry`.
+    /// The flags after `r = a + b + carry`.
     #[inline(always)]
     pub fn adc<T: Int>(a: T, b: T, r: T) -> Self {
         Self::from_carries(r, added(a.zext(), b.zext(), r.zext()))
     }
 
-    /// After `r = a - b - borrow`.
+    /// The flags after `r = a - b - borrow`.
     #[inline(always)]
     pub fn sbb<T: Int>(a: T, b: T, r: T) -> Self {
         Self::from_carries(r, subtracted(a.zext(), b.zext(), r.zext()))
     }
 
-    /// After `r = a + b`.
+    /// The flags after `r = a + b`.
     #[inline(always)]
     pub fn add<T: Int>(a: T, b: T, r: T) -> Self {
         match T::BITS {
@@ -166,7 +167,7 @@ impl Lazy {
         }
     }
 
-    /// After `r = a - b`.
+    /// The flags after `r = a - b`.
     #[inline(always)]
     pub fn sub<T: Int>(a: T, b: T, r: T) -> Self {
         match T::BITS {
@@ -175,7 +176,7 @@ impl Lazy {
         }
     }
 
-    /// After a logical instruction: CF, OF and (undefined) AF are clear.
+    /// The flags after a logical instruction: CF, OF and (undefined) AF are clear.
     #[inline(always)]
     pub fn logic<T: Int>(r: T) -> Self {
         Self {
@@ -184,7 +185,7 @@ impl Lazy {
         }
     }
 
-    /// As `self`, but with CF taken from `old`: INC and DEC keep it.
+    /// Replaces CF by that of `old`: INC and DEC keep it.
     #[inline(always)]
     pub fn keep_cf(self, old: Lazy) -> Self {
         // OF is CF ^ PO: flipping CF must flip PO with it.
@@ -196,8 +197,8 @@ impl Lazy {
         }
     }
 
-    /// SF, ZF and PF of a result, with CF and OF given; AF (undefined) clear: shifts and
-    /// multiplications.
+    /// The flags after a shift or a multiplication: SF, ZF and PF of the result, the given CF and
+    /// OF, and AF (undefined) clear.
     #[inline(always)]
     pub fn result<T: Int>(r: T, cf: bool, of: bool) -> Self {
         Self {
@@ -206,7 +207,7 @@ impl Lazy {
         }
     }
 
-    /// As `self`, but with CF and OF given: rotates.
+    /// Replaces CF and OF: rotates change only these.
     #[inline(always)]
     pub fn with_cf_of(self, cf: bool, of: bool) -> Self {
         Self {
@@ -215,23 +216,23 @@ impl Lazy {
         }
     }
 
-    /// As `self`, but with CF given and OF kept.
+    /// Replaces CF.
     #[inline(always)]
     pub fn with_cf(self, cf: bool) -> Self {
         self.with_cf_of(cf, self.of())
     }
 
-    /// As `self`, but with ZF given and the others kept.
+    /// Replaces ZF.
     pub fn with_zf(self, zf: bool) -> Self {
         let bits = self.bits() & !rflags::ZF;
         Self::from_bits(bits | if zf { rflags::ZF } else { 0 })
     }
 
-    /// From the arithmetic bits of an RFLAGS image.
+    /// Returns the arithmetic flags of an RFLAGS image.
     #[inline]
     pub fn from_bits(f: u64) -> Self {
         let bit = |mask: u64| u64::from(f & mask != 0);
-        // A result that is zero or, for ZF = 0, 0x100: positive and with even parity either way.
+        // The result is zero or, for ZF = 0, 0x100. Both are positive and have even parity.
         let res = (1 - bit(rflags::ZF)) << 8;
         let cf = bit(rflags::CF);
         let po = cf ^ bit(rflags::OF);
@@ -403,7 +404,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn carries_that_are_found_later_are_the_same() {
+    fn deferred_carries_equal_computed_carries() {
         let values = edges();
         for &a in &values {
             for &b in &values {

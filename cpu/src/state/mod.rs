@@ -1,5 +1,5 @@
 //! The architectural state of one logical processor, in the form that accelerators exchange and
-//! that a snapshot keeps.
+//! that a snapshot stores.
 
 pub mod flags;
 pub mod msr;
@@ -52,7 +52,7 @@ pub enum Activity {
 
 /// Everything that decides how a logical processor continues.
 ///
-/// It moves with the processor from one accelerator to another, and a snapshot keeps it. The
+/// It moves with the processor from one accelerator to another, and a snapshot stores it. The
 /// processor's fields that are not here are configuration (model, topology, clock, memory, platform
 /// and signals) or derived from this state and from guest memory (mode, decoded code, TLB, window
 /// into the DS buffer, enabled breakpoints, deadlines of the run loop). A restored processor starts
