@@ -260,11 +260,16 @@ mod tests {
     #[test]
     fn a_limit_is_not_rounded_to_milliseconds() {
         let (_alarm, mut events) = event_loop(None);
-        // Any number of shorter waits takes at least as long as their sum.
-        let limit = Duration::from_micros(1500);
-        let began = Instant::now();
-        assert_eq!(events.wait(&[], Some(limit)).unwrap(), TIMER);
-        assert!(began.elapsed() >= limit);
+        let limit = Duration::from_micros(1100);
+        let mut wait = || {
+            let began = Instant::now();
+            assert_eq!(events.wait(&[], Some(limit)).unwrap(), TIMER);
+            began.elapsed()
+        };
+        assert!(wait() >= limit, "rounded down");
+        // A wait can take longer on a busy host, but not every time.
+        let rounded_up = Duration::from_millis(2);
+        assert!((0..1000).any(|_| wait() < rounded_up), "rounded up");
         // A timer of an earlier wait does not end a later one.
         events.waker().unwrap().wake();
         assert_eq!(events.wait(&[], None).unwrap(), Ready::default());

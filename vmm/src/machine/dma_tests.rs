@@ -15,7 +15,7 @@ use vbts_cpu::{Cpu, Exit, SoftCpu};
 use vbts_devices::{DmaObserver, Effects, OutputBuffer};
 use vm_memory::{Bytes, GuestAddress};
 
-/// Processors that are about to execute the same code, and what they run on.
+/// Processors that execute the same code next, with their board and memory.
 struct Processors {
     vcpus: Vec<Vcpu>,
     board: Arc<Board>,

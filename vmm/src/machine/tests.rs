@@ -1,4 +1,4 @@
-//! Tiny guests that end in each of the ways in which a guest can end.
+//! Tiny guests that end a run in each possible way.
 
 use super::*;
 use crate::boot::elf::tests::kernel;
@@ -76,7 +76,7 @@ fn reason(outcome: Result<End, Failure>) -> String {
 }
 
 #[test]
-fn a_guest_that_goes_to_s5_is_off() {
+fn entering_s5_switches_the_machine_off() {
     // mov dx, 0x600; mov al, 0x34; out dx, al; hlt
     let code = [0x66, 0xBA, 0x00, 0x06, 0xB0, 0x34, 0xEE, 0xF4];
     assert_eq!(run(&code).unwrap(), End::Off);
@@ -96,19 +96,19 @@ fn print(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_status_at_the_exit_port() {
+fn a_write_to_the_exit_port_ends_the_run_with_a_status() {
     // mov eax, 42; out 0xF4, eax; jmp $
     let code = [0xB8, 42, 0, 0, 0, 0xE7, 0xF4, 0xEB, 0xFE];
     assert_eq!(run(&code).unwrap(), End::Status(42));
 }
 
 #[test]
-fn a_reset() {
+fn a_reset_ends_the_run() {
     assert_eq!(run(RESET).unwrap(), End::Reset);
 }
 
 #[test]
-fn a_reset_after_a_panic_is_no_success() {
+fn a_reset_after_a_panic_is_a_failure() {
     let code = [print("Kernel panic - not syncing: x\n"), RESET.into()].concat();
     match run(&code) {
         Err(Failure::Guest { reason, console }) => {
@@ -120,7 +120,7 @@ fn a_reset_after_a_panic_is_no_success() {
 }
 
 #[test]
-fn a_panic_without_reset() {
+fn a_panic_without_a_reset_is_a_failure() {
     let code = [
         print("---[ end Kernel panic - not syncing: x ]---\n"),
         vec![0xEB, 0xFE],
@@ -130,13 +130,13 @@ fn a_panic_without_reset() {
 }
 
 #[test]
-fn a_triple_fault() {
+fn a_triple_fault_is_a_failure() {
     // ud2, and no IDT
     assert!(reason(run(&[0x0F, 0x0B])).contains("triple fault"));
 }
 
 #[test]
-fn a_halt_that_nothing_ends() {
+fn a_halt_without_a_wakeup_source_is_a_failure() {
     // cli; hlt
     assert!(reason(run(&[0xFA, 0xF4])).contains("halted"));
     // sti; hlt; jmp to the hlt
@@ -144,14 +144,14 @@ fn a_halt_that_nothing_ends() {
 }
 
 #[test]
-fn the_time_limit() {
+fn the_time_limit_ends_the_run() {
     let limit = Duration::from_millis(50);
     let outcome = machine(&[0xEB, 0xFE], Some(limit)).run(&mut TestObserver::default());
     assert!(matches!(outcome, Err(Failure::Timeout { after, .. }) if after == limit));
 }
 
 #[test]
-fn the_time_limit_while_the_guest_waits_for_input() {
+fn the_time_limit_ends_a_wait_for_input() {
     let (reader, _writer) = std::io::pipe().unwrap();
     let mut observer = TestObserver::awaiting(reader);
     let limit = Some(Duration::from_millis(50));
