@@ -219,6 +219,9 @@ impl Machine {
     /// virtual time `pause` in ns. Returns `None` in the latter case: the next call continues as if
     /// there had been no pause. On the host's time there is no pause.
     ///
+    /// Each call restarts the time limit. Only a machine without a sandbox can run again after a
+    /// pause: the sandbox does not allow the system calls with which a run begins.
+    ///
     /// # Errors
     /// The guest crashed, the time limit was reached, or `observer` ended it.
     pub fn run_until(
