@@ -191,7 +191,8 @@ impl DsArea {
             return Window::default();
         }
         // The end is the index of the first record that is not plain. A circular buffer wraps with
-        // its last record, and one with BTINT interrupts with the record that reaches the threshold.
+        // its last record, and one with BTINT interrupts with the record that reaches the
+        // threshold.
         let end = if !self.btint {
             above_last_fit(absolute_maximum - RECORD_SIZE)
         } else if index < threshold {

@@ -136,8 +136,8 @@ impl Bus {
         Ok(())
     }
 
-    /// The device that decodes `addr`, the offset in its range, and the number of bytes from there to
-    /// the end of the range.
+    /// The device that decodes `addr`, the offset in its range, and the number of bytes from there
+    /// to the end of the range.
     fn find(&self, addr: u64) -> Option<(&Slot, u64, u64)> {
         let at = self
             .slots

@@ -35,8 +35,8 @@ pub enum DiskError {
     InUse,
 }
 
-/// An open disk. While it is open, its lock (flock) excludes other processes that lock the same file:
-/// all of them if the disk is writable, writers if it is read-only.
+/// An open disk. While it is open, its lock (flock) excludes other processes that lock the same
+/// file: all of them if the disk is writable, writers if it is read-only.
 #[derive(Debug)]
 pub struct Disk {
     file: File,
@@ -141,7 +141,8 @@ impl Disk {
         }
     }
 
-    /// Sets `len` bytes from `offset` to zero. With `unmap` their space may be returned to the host.
+    /// Sets `len` bytes from `offset` to zero. With `unmap` their space may be returned to the
+    /// host.
     ///
     /// # Errors
     /// The host cannot write them, or the disk is read-only.

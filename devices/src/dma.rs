@@ -1,8 +1,8 @@
 //! Tells processors which pages of guest memory devices have written.
 //!
 //! Each write gets a new generation, which is stored for its pages. Each processor keeps the
-//! generation up to which it has invalidated its caches. So every processor observes every write, and
-//! one comparison tells a processor that there was no write.
+//! generation up to which it has invalidated its caches. So every processor observes every write,
+//! and one comparison tells a processor that there was no write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};

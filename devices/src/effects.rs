@@ -6,8 +6,8 @@ bitflags! {
     /// Effects of an access, a timer or host input, for which the machine has to act.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Effects: u8 {
-        /// An interrupt line changed: the machine has to set the processors' lines from the outputs of
-        /// the interrupt controllers.
+        /// An interrupt line changed: the machine has to set the processors' lines from the outputs
+        /// of the interrupt controllers.
         const INTERRUPTS = 1 << 0;
         /// Guest memory was written: the processors have to invalidate their caches of it. A
         /// [`DmaObserver`](crate::DmaObserver) reports the pages.

@@ -1,8 +1,8 @@
 //! The devices of the vbts machine.
 //!
-//! The models have no threads, no host clock, and no random numbers unless they are configured. Every
-//! call that depends on time takes `now`, the virtual time in nanoseconds. Devices with timers have
-//! `next_deadline` and `tick`.
+//! The models have no threads, no host clock, and no random numbers unless they are configured.
+//! Every call that depends on time takes `now`, the virtual time in nanoseconds. Devices with
+//! timers have `next_deadline` and `tick`.
 //!
 //! # A machine
 //!
@@ -75,11 +75,11 @@
 //!
 //! # State
 //!
-//! A device is its state and its wiring: interrupt lines, guest memory, files and sinks of the host.
-//! The state is a plain type (`SerialState`, `PitState`, ...) with every fact that decides how the
-//! device continues. It can be compared and serialised. `state` returns it, and `restore` puts the
-//! device into it, or returns a [`StateError`] if the device never has such a state. Levels of
-//! interrupt lines follow from the states and are not stored.
+//! A device is its state and its wiring: interrupt lines, guest memory, files and sinks of the
+//! host. The state is a plain type (`SerialState`, `PitState`, ...) with every fact that decides
+//! how the device continues. It can be compared and serialised. `state` returns it, and `restore`
+//! puts the device into it, or returns a [`StateError`] if the device never has such a state.
+//! Levels of interrupt lines follow from the states and are not stored.
 
 mod bus;
 pub mod disk;

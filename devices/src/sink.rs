@@ -5,8 +5,8 @@ use crate::bus::{Shared, lock};
 /// Takes bytes that a guest sends. It is called while the device is locked, so it must not lock the
 /// device.
 pub trait ByteSink: Send {
-    /// Takes bytes from the front of `bytes`. Returns how many. A device that can wait keeps the rest
-    /// and offers it again. The serial port cannot wait, and drops it.
+    /// Takes bytes from the front of `bytes`. Returns how many. A device that can wait keeps the
+    /// rest and offers it again. The serial port cannot wait, and drops it.
     fn put(&mut self, bytes: &[u8]) -> usize;
 }
 

@@ -1,5 +1,5 @@
-//! The model-specific registers of each processor model, as data (SDM Vol. 4, and Vol. 3 where a row
-//! says so).
+//! The model-specific registers of each processor model, as data (SDM Vol. 4, and Vol. 3 where a
+//! row says so).
 //!
 //! A register without a row does not exist: #GP(0). The values after RESET are those of
 //! `MsrState::default()`.
@@ -257,8 +257,8 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
 ];
 
-/// The registers of a variant without a Branch Trace Store: IA32_DS_AREA does not exist, the flags of
-/// tracing in IA32_DEBUGCTL cannot be set, and IA32_MISC_ENABLE says so (Vol. 3B 17.4.9).
+/// The registers of a variant without a Branch Trace Store: IA32_DS_AREA does not exist, the flags
+/// of tracing in IA32_DEBUGCTL cannot be set, and IA32_MISC_ENABLE says so (Vol. 3B 17.4.9).
 pub(super) const fn without_bts(
     rows: &[Row; ROWS],
     microarchitecture: Microarchitecture,

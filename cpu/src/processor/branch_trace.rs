@@ -108,8 +108,8 @@ impl Cpu {
         };
     }
 
-    /// Makes writes to the page at `gpa` close the window, instead of writes to the page that did so
-    /// before.
+    /// Makes writes to the page at `gpa` close the window, instead of writes to the page that did
+    /// so before.
     fn track_ds_page(&mut self, gpa: u64) {
         let before = std::mem::replace(&mut self.ds_page, gpa);
         if before != gpa {
@@ -137,9 +137,9 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// code segment begins at zero, so that an instruction pointer is a linear address.
 ///
 /// Each change that could invalidate it closes it: of a translation, of the DS area's address or
-/// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields, by
-/// the guest or by a device, closes it, too. Writes by other processors become visible at the start
-/// of the next run.
+/// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields,
+/// by the guest or by a device, closes it, too. Writes by other processors become visible at the
+/// start of the next run.
 #[derive(Debug, Default)]
 pub(crate) struct MappedWindow {
     slots: Window,

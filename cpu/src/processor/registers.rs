@@ -76,8 +76,9 @@ impl Cpu {
         value.zext()
     }
 
-    /// Base of the segment that an address with [`Insn::seg`] adds. In 64-bit mode ES, CS, SS and DS
-    /// keep bases that no address adds: the caller has [`seg::FLAT`](crate::insn::seg::FLAT) then.
+    /// Base of the segment that an address with [`Insn::seg`] adds. In 64-bit mode ES, CS, SS and
+    /// DS keep bases that no address adds: the caller has [`seg::FLAT`](crate::insn::seg::FLAT)
+    /// then.
     #[inline(always)]
     pub(crate) fn seg_base(&self, segment: u8) -> u64 {
         self.gpr[usize::from(reg::SEGMENT + (segment & 7))]

@@ -1,5 +1,6 @@
-//! A machine that is saved in the middle of the boot and restored to a new machine ends like the one
-//! without interruption: console, instruction counts, virtual time and trace are the same bytes.
+//! A machine that is saved in the middle of the boot and restored to a new machine ends like the
+//! one without interruption: console, instruction counts, virtual time and trace are the same
+//! bytes.
 //!
 //! The guest boots with everything that `vbts trace` gives it, and the moment of the save is before
 //! it mounts the shared root: a machine whose guest has files of the host open is not saved.
