@@ -9,12 +9,12 @@ use vbts_cpu::{Activity, Exit};
 use vbts_fuzz::guest::{BTS_BUFFER, CODE, DATA, DS_AREA, Guest, Mode, PT, RAM, ds_fields};
 use vbts_fuzz::input::Input;
 
-/// Calls, returns, jumps, an interrupt, a loop: for ever. In every mode.
+/// An endless sequence of calls, returns, jumps, an interrupt and a loop, valid in every mode.
 const BRANCHES: &[u8] = b"\xE8\x05\x00\x00\x00\xCD\x30\xEB\xF7\x90\xB9\x04\x00\x00\x00\xE2\xFE\xC3";
 /// WRMSR, then the branches.
 const WRITE_MSR: u64 = CODE + 0x100;
 
-/// A page that nothing here has a reason to write.
+/// A page that no correct access of this target writes.
 const UNTOUCHED: u64 = RAM as u64 - 0x1000;
 const OPERATIONS: usize = 200;
 
@@ -36,8 +36,8 @@ fuzz_target!(|data: &[u8]| {
     let mode = input.choose(&[Mode::Kernel64, Mode::User64, Mode::Kernel32, Mode::User32]);
     let mut guest = Guest::new(mode);
     let mut fields = ds_fields();
-    // Whether the records have gone where they should: not once they may have overwritten what
-    // decides that.
+    // Set until records may have overwritten the DS area, tables or code, which determine where
+    // records go.
     let mut orderly = true;
     let untouched = guest.ram().read(UNTOUCHED, 0x1000);
     for _ in 0..OPERATIONS {

@@ -141,9 +141,9 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// What is in RAX, which is the address now, after the load that lies at `at`, by an independent
-/// page walk. `None` if that cannot be told: there is other code at `at`, there is no RAM where the
-/// load goes, or the handler of a fault has been overwritten.
+/// The value of RAX after the load at `at`, by an independent page walk; before it, RAX is the
+/// address. `None` if the walk cannot predict it: `at` leads to other code, the load leads to no
+/// RAM, or the handler of a fault has been overwritten.
 fn loaded(guest: &Guest, state: &ArchState, at: u64) -> Option<u64> {
     let la = state.gpr[0];
     let user = state.seg[2].dpl() == 3;

@@ -133,8 +133,8 @@ impl Default for Tree {
     }
 }
 
-/// As a user without privileges it has to be allowed first: a guest may have taken all permissions
-/// away.
+/// Removes everything in `directory`. It first restores the permissions, because a guest may have
+/// removed those that a user without privileges needs.
 fn remove_contents(directory: &Path) -> std::io::Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(directory)? {

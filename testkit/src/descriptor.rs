@@ -20,8 +20,8 @@ pub const fn tss(base: u64) -> u64 {
     0x0000_8B00_0000_0067 | base << 16
 }
 
-/// Selectors, in the order that SYSCALL, SYSRET, SYSENTER and SYSEXIT need. Linux has the same, so
-/// that a program reads the same selectors in a guest and on the host.
+/// Selectors, in the order that SYSCALL, SYSRET, SYSENTER and SYSEXIT need. Linux uses these
+/// selectors for user code, so a program reads equal values in a guest and on the host.
 pub mod selector {
     /// 64-bit code of CPL 0.
     pub const KERNEL_CS: u16 = 0x10;

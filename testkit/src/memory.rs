@@ -117,7 +117,8 @@ impl Ram {
         unsafe { self.inside(at, 8).cast::<u64>().read_unaligned() }
     }
 
-    /// Overwrites the bytes from `at` on. Processors that have decoded them are not told.
+    /// Overwrites the bytes from `at` on. A processor's decoded code is not
+    /// invalidated.
     ///
     /// # Panics
     /// They are not all inside.

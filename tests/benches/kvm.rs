@@ -124,7 +124,7 @@ fn write_msr(a: &mut CodeAssembler) -> Emit {
     a.hlt()
 }
 
-/// Writes a port for ever.
+/// Writes a port in an endless loop.
 fn out(a: &mut CodeAssembler) -> Emit {
     let mut again = a.create_label();
     a.set_label(&mut again)?;

@@ -159,7 +159,7 @@ impl Code {
         self.check_from(self.on, branches)
     }
 
-    /// The same of a part of a trace, before which the processor was at `at`.
+    /// Checks a part of a trace that starts with the processor at `at`.
     ///
     /// # Errors
     /// Says where one branch cannot follow another.

@@ -1,5 +1,5 @@
-//! What the whole-system tests share: test programs and how they are built, the native oracle, and
-//! how `vbts` is found and run.
+//! Code that the whole-system tests share: the test programs, the native oracle, and a `vbts` to
+//! run.
 //!
 //! The tests need a `vbts` binary and a guest kernel; without them they report themselves as
 //! ignored and say why.

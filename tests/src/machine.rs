@@ -65,7 +65,8 @@ pub fn find(variable: &str, below: &str) -> Result<PathBuf> {
 
 impl Machine {
     /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`).
-    /// `VBTS_ACCEL` tells what [`Self::trace`] runs on; else it is `soft`, which every host has.
+    /// `VBTS_ACCEL` selects the accelerator of [`Self::trace`]. The default is `soft`, which every
+    /// host has.
     ///
     /// # Errors
     /// What is missing: the reason to skip a test.
@@ -161,7 +162,7 @@ pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     let stderr = drain(child.stderr.take());
     let status = wait(&mut child, limit);
     if status.is_err() {
-        // It may have ended just now.
+        // The child may have just ended.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -178,7 +179,7 @@ pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     })
 }
 
-/// Waits for a child, but not for ever.
+/// Waits for a child, with a time limit.
 ///
 /// # Errors
 /// If it has not ended after `limit`.

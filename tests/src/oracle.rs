@@ -8,7 +8,7 @@
 //! oracle checks itself against the CPU at every step.
 //!
 //! Entries into the kernel and returns from it (system calls, exceptions, signals) are not in the
-//! result, because one end of theirs is a kernel address. A program must not look at RFLAGS.TF,
+//! result, because one of their ends is a kernel address. A program must not read RFLAGS.TF,
 //! which stepping sets in PUSHF and in the R11 of SYSCALL.
 
 use std::fs::File;
@@ -263,7 +263,7 @@ enum Foreseen {
     Next,
     /// A string instruction with a repeat prefix: the step ends after each iteration.
     NextOrSame,
-    /// Goes to the kernel and comes back wherever the kernel wants: not a user branch.
+    /// Enters the kernel, which may return to any address: not a user branch.
     Kernel,
     /// A taken branch to a known target.
     To(u64),
@@ -349,7 +349,7 @@ fn is_taken(instruction: &Instruction, regs: &user_regs_struct) -> Result<bool> 
     })
 }
 
-/// The part of RCX that LOOP and JRCXZ look at.
+/// The part of RCX that LOOP and JRCXZ use.
 fn counter_mask(code: Code) -> Result<u64> {
     Ok(match code {
         Code::Jrcxz_rel8_64

@@ -86,8 +86,8 @@ fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
     ])
 }
 
-/// How often a machine may fail to start: Bochs shares the host's ports with whatever else runs
-/// there.
+/// How often a machine may fail to start. Bochs needs a port of the host, which another program may
+/// have.
 const ATTEMPTS: usize = 3;
 
 fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
@@ -106,7 +106,7 @@ fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
         }
         return Ok(image.check(&words, unfinished)?);
     }
-    Err(format!("it has reported nothing\n{complaints}").into())
+    Err(format!("the program reported nothing\n{complaints}").into())
 }
 
 /// What the image has printed on `reference`; what that said about itself is added to `complaints`.
@@ -130,7 +130,7 @@ fn attempt(
         if start.elapsed() > LIMIT {
             child.kill()?;
             child.wait()?;
-            return Err("it does not end".into());
+            return Err("the machine does not end".into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -138,7 +138,7 @@ fn attempt(
     Ok(fs::read(&stdout)?)
 }
 
-/// Why a reference machine cannot be asked, if it cannot.
+/// Why a reference machine cannot run, if it cannot.
 fn missing(reference: &Reference) -> Option<String> {
     let found = Command::new(reference.program)
         .arg("--help")

@@ -121,7 +121,7 @@ fn start(g: &mut Guest, program: &[usize], address: u64) {
     again(g, address);
 }
 
-/// The same for those that it has run before.
+/// Runs the instructions again, which are decoded already.
 fn again(g: &mut Guest, address: u64) {
     for i in 0..WORDS {
         let value = 0x0123_4567_89AB_CDEFu64.wrapping_mul(2 * i + 1);

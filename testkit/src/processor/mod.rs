@@ -1,10 +1,14 @@
-//! A processor under test. The environment variable VBTS_ACCEL says what executes it:
+//! A processor under test. The environment variable VBTS_ACCEL selects what executes it:
 //!
-//! | value | executes |
+//! | value | executed by |
 //! |---|---|
 //! | `soft`, or none | the software CPU |
-//! | `kvm` | the host's KVM, and the software CPU while the guest traces, as in the VMM; the first VBTS_SOFT_STEPS instructions of each run are the software CPU's in any case |
-//! | `both` | the software CPU; between two instructions the state goes to KVM and comes back: before each of the first hundreds, later before one of many |
+//! | `kvm` | the host's KVM |
+//! | `both` | the software CPU, with round trips of the state through KVM |
+//!
+//! With `kvm` the software CPU executes the guest while it traces, as in the VMM, and the first
+//! VBTS_SOFT_STEPS instructions of each run. With `both` there is a round trip before each of the
+//! first hundreds of instructions, and later before one of many.
 //!
 //! The last two need the feature `kvm`, which `cargo test --workspace` turns on. On a KVM that
 //! fails the checks of vbts the value `kvm` leaves every guest to the software CPU.

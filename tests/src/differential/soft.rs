@@ -1,5 +1,5 @@
 //! The software side: a processor with flat paging and descriptor tables, in which every exception
-//! ends at a HLT that tells its vector.
+//! ends at a HLT whose address gives the vector.
 
 use anyhow::{Context, Result, bail, ensure};
 use vbts_cpu::Exit;

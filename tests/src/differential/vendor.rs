@@ -1,6 +1,6 @@
-//! Where processors differ, as data. The software CPU models one of Intel's, so a host of another
-//! vendor is not asked about what Intel's do differently, and no host is asked about what the
-//! manual leaves to the processor.
+//! Behaviour in which processors differ, as data. The software CPU models one of Intel's. Where
+//! Intel's processors differ from a host of another vendor, that host's outcome is not compared.
+//! Behaviour that the manual leaves to the processor is not compared on any host.
 
 use std::arch::x86_64::__cpuid;
 

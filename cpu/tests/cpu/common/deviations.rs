@@ -135,7 +135,7 @@ const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         host: Any,
-        tests: &["a_descriptor_table_that_is_not_ram_holds_nothing_good"],
+        tests: &["a_descriptor_table_outside_ram_holds_no_valid_descriptor"],
         why: "KVM tries a descriptor that is not in RAM again and again",
         both: false,
     },

@@ -188,7 +188,8 @@ impl Guest {
         self.soft.invalidate_page(gpa);
     }
 
-    /// Writes memory as another processor does: this one is not told.
+    /// Writes memory as another processor does: the write does not invalidate this processor's
+    /// decoded code.
     pub fn write_unseen(&mut self, gpa: u64, bytes: &[u8]) {
         self.soft.ram().write(gpa, bytes);
     }
@@ -201,7 +202,7 @@ impl Guest {
         second
     }
 
-    /// Puts a program at `at`, and tells its end.
+    /// Puts a program at `at`, and returns the address of its end.
     pub fn assemble(
         &mut self,
         at: u64,
@@ -279,8 +280,7 @@ impl Guest {
         self.soft.run_to_end()
     }
 
-    /// Runs until the processor halts, which must happen with the HLT that `label` tells the end
-    /// of.
+    /// Runs until the processor halts, which must happen with the HLT that ends at `after_hlt`.
     pub fn run_to(&mut self, after_hlt: u64) {
         let exit = self.run();
         assert!(

@@ -10,7 +10,7 @@ mod restarts;
 use crate::common::{Gate, Guest, USER, assemble, segment, selector};
 use iced_x86::code_asm::*;
 
-/// For `int` and its kin from user code.
+/// A gate that user code may use with INT, INT3 and INTO.
 const FOR_USER: Gate = Gate {
     selector: selector::KERNEL_CS,
     offset: 0,

@@ -437,7 +437,7 @@ fn sse_operands_of_16_bytes_are_aligned() {
     assert!(faults > 100, "only {faults} faults");
 }
 
-/// Puts an instruction where the guest starts, and tells where it will have halted.
+/// Puts an instruction where the guest starts. Returns RIP after the HLT that follows it.
 fn put(guest: &mut Guest, form: &Form) -> u64 {
     let mut code = form.bytes.clone();
     code.push(0xF4);

@@ -188,7 +188,7 @@ fn what_keeps_an_interrupt_from_being_delivered_is_external() {
 }
 
 #[test]
-fn a_descriptor_table_that_is_not_ram_holds_nothing_good() {
+fn a_descriptor_table_outside_ram_holds_no_valid_descriptor() {
     // Reads as ones: no code segment that could be entered.
     let mut g = protected(|a| ljmp32(a, 8, 0));
     gate(&mut g, 13, 0xA000, 0x8E);

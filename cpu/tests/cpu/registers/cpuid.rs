@@ -86,7 +86,7 @@ fn hints_of_later_processors_do_nothing() {
         a.lfence()?;
         a.mfence()?;
         a.sfence()?;
-        // TZCNT is BSF here: the destination keeps its value.
+        // TZCNT executes as BSF: the destination keeps its value.
         a.xor(ecx, ecx)?;
         a.mov(eax, 5)?;
         a.tzcnt(eax, ecx)?;

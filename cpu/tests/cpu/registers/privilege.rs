@@ -9,7 +9,7 @@ use vbts_cpu::state::{cr4, gpr, rflags};
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
 #[test]
-fn privileged_instructions_are_the_kernels() {
+fn privileged_instructions_fault_in_user_code() {
     let programs: &[Program] = &[
         |a| a.mov(rax, cr0),
         |a| a.mov(cr3, rax),

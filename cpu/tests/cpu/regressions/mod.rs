@@ -1,6 +1,6 @@
-//! Instructions that the software CPU once executed wrongly. `ci/fuzz-cpu` found each of them: it
-//! runs random instructions on the host's processor as well. Here each instruction runs alone at
-//! CPL 3, with a UD2 behind it, which ends the guest if the instruction completes.
+//! Instructions that the software CPU once executed wrongly. `ci/fuzz-cpu`, which compares random
+//! instructions with the host's processor, found each of them. Here each instruction runs alone at
+//! CPL 3. The UD2 after it ends the guest if the instruction completes.
 
 mod addresses;
 mod bit_strings;
@@ -58,7 +58,7 @@ struct Case {
     name: &'static str,
     mode: Mode,
     code: fn(&mut CodeAssembler) -> Result<(), IcedError>,
-    /// Sets up the state; what it does not set is zero.
+    /// Sets up the state. Registers that it does not set are zero.
     before: fn(&mut ArchState),
     /// Quadwords of memory before the instruction; the rest is zero.
     memory: &'static [(u64, u64)],
@@ -102,7 +102,7 @@ impl Case {
         assemble(bitness, USER, self.code)
     }
 
-    /// The address behind the instruction.
+    /// The address after the instruction.
     fn end_address(&self) -> u64 {
         USER + self.assemble().len() as u64
     }

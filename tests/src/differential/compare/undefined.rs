@@ -104,7 +104,7 @@ pub(super) fn undefined_flags(case: &Case, host: &State) -> u32 {
         if stopped_inside && instruction.ip() >= host.rip {
             break;
         }
-        // Behind a branch an instruction may have run or not.
+        // An instruction after a branch may have run or not.
         let after = undefined_after(instruction, undefined);
         undefined = if branched { undefined | after } else { after };
         branched |= instruction.flow_control() != FlowControl::Next;

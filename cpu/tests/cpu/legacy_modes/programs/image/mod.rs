@@ -14,7 +14,7 @@
 //! | C000 | [`USER`] code, D000 the top of its stack |
 //! | FF00 | copies everything below E000 into RAM at the same addresses and jumps to [`CODE16`] |
 //!
-//! A program tells what it finds by [`report`], and ends by [`exit`] or by shutting the processor
+//! A program reports its results with [`report`]. It ends with [`exit`] or by shutting the processor
 //! down.
 
 mod attempts;
@@ -55,7 +55,7 @@ pub const USER_STACK: u32 = 0xD000;
 const COPIED: u32 = 0xE000;
 const START: u32 = 0xFF00;
 const RESET: u32 = 0xFFF0;
-/// What a report begins and ends with.
+/// The words before and after a report.
 const BEGIN: [u8; 4] = *b"vbts";
 const END: [u8; 4] = *b"stbv";
 /// A report of an exception begins with this and the vector.
@@ -239,12 +239,12 @@ impl Image {
         }
     }
 
-    /// A machine that does not do as the manual says, and how.
+    /// Notes a machine that differs from the manual, and how.
     pub fn deviates(&mut self, machine: &'static str, how: &'static str) {
         self.deviations.push((machine, how));
     }
 
-    /// Why a machine cannot be asked about this program.
+    /// Why this program is not run on a machine, if it is not.
     pub fn excuse(&self, machine: &str) -> Option<&'static str> {
         let found = self.deviations.iter().find(|d| d.0 == machine);
         found.map(|d| d.1)
@@ -271,8 +271,8 @@ impl Image {
     }
 }
 
-/// Finds in what a machine has printed the report of a program. `None` without a beginning; the
-/// flag tells that there is no end.
+/// Finds the report of a program in the output of a machine. `None` if it has no beginning; the
+/// flag is set if it has no end.
 pub fn reported(printed: &[u8]) -> Option<(Vec<u32>, bool)> {
     let find = |text: [u8; 4], bytes: &[u8]| bytes.windows(4).position(|w| w == text);
     let rest = &printed[find(BEGIN, printed)? + 4..];
