@@ -14,8 +14,8 @@
 //! | C000 | [`USER`] code, D000 the top of its stack |
 //! | FF00 | copies everything below E000 into RAM at the same addresses and jumps to [`CODE16`] |
 //!
-//! A program reports its results with [`report`]. It ends with [`exit`] or by shutting the processor
-//! down.
+//! A program reports its results with [`report`]. It ends with [`exit`] or by shutting the
+//! processor down.
 
 mod attempts;
 mod handlers;
