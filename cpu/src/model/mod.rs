@@ -37,18 +37,19 @@ pub struct Topology {
 }
 
 impl Default for Topology {
-    /// Alone.
+    /// The position of a machine's only processor.
     fn default() -> Self {
         Self { id: 0, count: 1 }
     }
 }
 
-/// A CPU model: what a guest can find out about its processor, on every accelerator.
+/// A CPU model: all that software can find out about the processor. It does not depend on the
+/// accelerator.
 #[derive(Debug)]
 pub struct Model {
     /// Name on the command line.
     pub name: &'static str,
-    /// What its DEBUGCTL can do.
+    /// The microarchitecture, which decides the bits of IA32_DEBUGCTL.
     pub microarchitecture: Microarchitecture,
     /// It has a Branch Trace Store.
     pub bts: bool,
@@ -118,8 +119,8 @@ pub fn model_without_bts(name: &str) -> Option<&'static Model> {
 /// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
 pub(crate) const PHYS_BITS: u32 = 40;
 
-/// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: a
-/// nanosecond a tick.
+/// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: one tick
+/// is one nanosecond.
 pub const TSC_HZ: u32 = 1_000_000_000;
 
 const fn leaf(leaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
@@ -234,9 +235,9 @@ const CORE2: Model = Model {
     msrs: &MSRS,
 };
 
-/// [`CORE2`] with the instructions that distributions ask for that are built for x86-64-v2. There
-/// is no such part; but Linux and GDB know of the first parts with those instructions that their
-/// Branch Trace Stores have errata.
+/// [`CORE2`] with the instructions that distributions for x86-64-v2 require. No such part exists.
+/// The first real parts with those instructions have errata in their Branch Trace Stores, which
+/// Linux and GDB know.
 const X86_64_V2: Model = Model {
     name: "x86-64-v2",
     features: X86_64_V2_FEATURES,
@@ -244,7 +245,7 @@ const X86_64_V2: Model = Model {
     ..CORE2
 };
 
-/// Intel Core i7 (Nehalem), of the first ones.
+/// Intel Core i7 (Nehalem), the first stepping.
 const NEHALEM: Model = Model {
     name: "nehalem",
     microarchitecture: Microarchitecture::Nehalem,
@@ -419,7 +420,7 @@ const CORE2_LEAVES: [Leaf; 19] = [
     subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0x0000_0001),
     subleaf(4, 1, 0x0000_0122, 0x01C0_003F, 63, 0x0000_0001),
     subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 4095, 0x0000_0001),
-    // ARAT: the local APIC timer runs whatever the processor idles in.
+    // ARAT: the local APIC timer runs in every idle state.
     leaf(6, 0x0000_0004, 0, 0, 0),
     // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has
     // no BTS. ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever
@@ -432,7 +433,7 @@ const CORE2_LEAVES: [Leaf; 19] = [
     leaf(0xA, 0x0728_0202, NO_MISSES, 0, 0x0000_0503),
     // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
     leaf(0x15, 1, 1, TSC_HZ, 0),
-    // Hypervisor leaves: a signature, and nothing paravirtual behind it.
+    // Hypervisor leaves: a signature, and no paravirtual feature.
     leaf(
         0x4000_0000,
         0x4000_0000,
@@ -482,15 +483,16 @@ impl Model {
         }
     }
 
-    /// What the software CPU has the host's processor execute, and that one lacks.
+    /// The extensions that the software CPU executes on the host's processor, and that the host's
+    /// processor lacks.
     #[must_use]
     pub fn unsupported(&self) -> Option<&'static str> {
         let sse41 = self.features.contains(&CpuidFeature::SSE4_1);
         (sse41 && !is_x86_feature_detected!("sse4.1")).then_some("SSE4.1")
     }
 
-    /// What of the model's instruction set the host's processor lacks: it cannot execute a guest
-    /// that may use all of it.
+    /// The model's instruction-set extensions that the host's processor lacks. Such a host cannot
+    /// execute the guest.
     #[must_use]
     pub fn missing_on_host(&self) -> Vec<&'static str> {
         let host = [
@@ -547,7 +549,7 @@ impl Model {
         };
         let range = RANGES.into_iter().rev().find(|first| leaf >= *first);
         let last = range.and_then(|first| find(first, 0)).map_or(0, |l| l.eax);
-        // Beyond the end of a range the highest basic leaf answers.
+        // A leaf beyond the end of a range returns the highest basic leaf.
         let basic = find(0, 0).map_or(0, |l| l.eax);
         let leaf = if leaf > last { basic } else { leaf };
         let has_subleaves =

@@ -7,10 +7,11 @@ use crate::processor::cpu::Cpu;
 /// What advances the time of a processor.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Clock {
-    /// Instructions: each takes a nanosecond, and the time-stamp counter counts nanoseconds.
+    /// Retired instructions. Each takes a nanosecond, and the time-stamp counter counts
+    /// nanoseconds.
     #[default]
     Instructions,
-    /// The host, as for a processor that the host's own executes at times.
+    /// The host's clock, for a processor that KVM executes at times.
     Host(HostClock),
 }
 
@@ -52,12 +53,12 @@ impl HostClock {
         u64::try_from(product).unwrap_or(u64::MAX)
     }
 
-    /// Nanoseconds in so many ticks of the time-stamp counter.
+    /// Converts ticks of the time-stamp counter to nanoseconds.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         Self::scaled(ticks, 1_000_000_000, self.tsc_hz)
     }
 
-    /// Ticks of the time-stamp counter in so many nanoseconds.
+    /// Converts nanoseconds to ticks of the time-stamp counter.
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         Self::scaled(nanoseconds, self.tsc_hz, 1_000_000_000)
     }
@@ -89,7 +90,7 @@ impl Cpu {
         .wrapping_add(self.tsc_offset)
     }
 
-    /// What [`Clock::Host`]'s guests read as time-stamp counter, minus the host's.
+    /// The time-stamp counter that the guest reads with [`Clock::Host`], minus the host's.
     pub fn tsc_offset(&self) -> u64 {
         self.tsc_offset
     }

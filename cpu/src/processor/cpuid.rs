@@ -16,7 +16,7 @@ impl Cpu {
     pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
         let mut l = self.model.cpuid(leaf, subleaf);
         let Topology { id, count } = self.topology;
-        // The number of IDs that the package sets aside: a power of two (Vol. 3A 8.9.1).
+        // The number of APIC IDs that the package reserves: a power of two (Vol. 3A 8.9.1).
         let ids = u32::from(count).next_power_of_two();
         match l.leaf {
             1 => {
@@ -35,7 +35,7 @@ impl Cpu {
             }
             0x15 => {
                 if let Clock::Host(clock) = self.clock {
-                    // The crystal stays that of the local APIC timer, a nanosecond a tick.
+                    // The crystal clock stays that of the local APIC timer: one tick a nanosecond.
                     (l.eax, l.ebx) = (1_000_000, clock.tsc_khz());
                 }
             }
@@ -47,7 +47,7 @@ impl Cpu {
                 .apic_rdmsr(self.now(), IA32_APIC_BASE)
                 .unwrap_or(0);
             if base & APIC_BASE_ENABLE == 0 {
-                // Vol. 3A 10.4.3: a disabled local APIC is not there.
+                // CPUID does not report a disabled local APIC (Vol. 3A 10.4.3).
                 l.edx &= !edx1::APIC;
             }
         }

@@ -28,7 +28,7 @@ pub(crate) const DR7_ONES: u64 = 1 << 10;
 /// DEBUGCTL: single-step on branches. At bit 1 in every generation.
 pub(crate) const DEBUGCTL_BTF: u64 = DebugCtl::BTF.bits();
 
-/// What a breakpoint condition is about: the R/W field of DR7.
+/// The accesses that a breakpoint condition matches: the R/W field of DR7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Execute,
@@ -76,8 +76,7 @@ impl Breakpoints {
                 0 => Kind::Execute,
                 1 => Kind::Write,
                 3 => Kind::ReadWrite,
-                // I/O breakpoints: no model has them on with CR4.DE clear, and with it they match
-                // no memory.
+                // I/O breakpoints need CR4.DE, and match no memory access.
                 _ => continue,
             };
             // The low bits of an address that is not aligned to its length are ignored (17.2.5).
@@ -100,7 +99,7 @@ impl Breakpoints {
 }
 
 impl Cpu {
-    /// Follows a change of the debug registers.
+    /// Updates what depends on the debug registers.
     #[inline]
     pub(crate) fn update_breakpoints(&mut self) {
         if self.sys.dr7 & 0xFF != 0 || !self.breakpoints.is_empty() {
@@ -167,8 +166,8 @@ impl Cpu {
         self.raise_debug(causes);
     }
 
-    /// Forgets a debug trap that was to be delivered after this instruction: delivery of an
-    /// exception ends it, that of INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
+    /// Drops the debug trap that is due after this instruction. Delivery of an exception drops it;
+    /// delivery of INT n, INT3 or INTO does not (SDM Vol. 3C 26.7.3).
     pub(crate) fn drop_debug_trap(&mut self) {
         self.pending_db = 0;
         self.pending_work.remove(ArchEvents::DEBUG);
@@ -180,8 +179,8 @@ impl Cpu {
         self.raise_debug(self.instruction_hits());
     }
 
-    /// What the processor does when it generates #DB, whatever for: tells why, and lets the handler
-    /// use the debug facilities itself. TR, and with it branch tracing, stays on (17.4.2).
+    /// Prepares the delivery of #DB: sets DR6, and clears what would disturb the handler. TR, and
+    /// with it branch tracing, stays on (17.4.2).
     pub(crate) fn enter_debug_exception(&mut self, causes: u64) {
         self.sys.dr6 |= causes;
         self.sys.dr7 &= !DR7_GD;
@@ -190,7 +189,7 @@ impl Cpu {
 
     fn raise_debug(&mut self, causes: u64) {
         self.enter_debug_exception(causes);
-        // As an interrupt does, it wakes a processor that executes HLT.
+        // It ends HLT, as an interrupt does.
         self.pending_work.remove(ArchEvents::HALTED);
         self.raise(Event {
             vector: vector::DB,
@@ -202,7 +201,7 @@ impl Cpu {
         });
     }
 
-    /// Resolves the number of a debug register, and checks that the program may have it.
+    /// Resolves the number of a debug register, and checks that the program may access it.
     fn debug_register(&mut self, n: u8) -> Result<usize, Abort> {
         let n = match n {
             4 | 5 if self.sys.cr4 & cr4::DE == 0 => n + 2,

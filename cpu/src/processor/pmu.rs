@@ -11,15 +11,15 @@
 //!
 //! * An instruction counts at the privilege level at which it began. One that faults does not
 //!   count, and a repeated string instruction counts once, when it is complete.
-//! * A branch instruction is one of control transfer, near or far, taken or not, software
-//!   interrupts among them.
-//! * A core cycle is what an instruction takes, a stretch of a repeated one, or an exception. So no
-//!   two instructions retire in a cycle, which makes a counter mask (CMASK) of 2 never be reached.
+//! * A branch instruction transfers control, near or far, taken or not. Software interrupts are
+//!   branch instructions.
+//! * An instruction, a part of a repeated instruction, and an exception each take one core cycle.
+//!   No two instructions retire in one cycle, so a counter mask (CMASK) of 2 is never reached.
 //! * A reference cycle is a tick of the time-stamp counter while the processor is not halted. In
 //!   virtual time a core cycle is one.
-//! * There are no caches and no prediction of branches to count misses of: CPUID.0AH:EBX says so. A
-//!   counter of those, of any event that is not architectural, and one with edge detection (E)
-//!   stands still.
+//! * This processor has no caches and no branch prediction, as CPUID.0AH:EBX reports. A counter of
+//!   their misses, of an event that is not architectural, or with edge detection (E) does not
+//!   advance.
 //! * A WRMSR that configures counters counts as they were configured before it.
 
 use vbts_bts::DebugCtl;
@@ -31,7 +31,7 @@ use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
 use crate::state::{PmuRegister, PmuState};
 
-/// IA32_PERFEVTSELx (18.2.1.1). PC, the pin, is nowhere; version 2 has no "any thread".
+/// IA32_PERFEVTSELx (18.2.1.1). PC, pin control, has no effect. Version 2 has no AnyThread.
 mod evtsel {
     pub const EVENT: u64 = 0xFFFF;
     pub const RINGS: u32 = 16;
@@ -83,7 +83,8 @@ impl Rate {
     /// The fixed counters (Vol. 3B table 18-2).
     const OF_FIXED: [Self; 3] = [Self::Instructions, Self::Cycles, Self::Reference];
 
-    /// What IA32_PERFEVTSELx selects (18.2.1.2, table 18-1); `None`: nothing that happens.
+    /// The event that IA32_PERFEVTSELx selects (18.2.1.2, table 18-1), or `None` for an event that
+    /// never occurs here.
     fn selected(select: u64) -> Option<Self> {
         let event = match select & evtsel::EVENT {
             0x003C => Self::Cycles,
@@ -95,8 +96,8 @@ impl Rate {
         if select & evtsel::EDGE != 0 {
             return None;
         }
-        // With a counter mask those cycles count in which at least so many events occur, or with
-        // INV fewer.
+        // With a counter mask the counter counts the cycles in which at least that many events
+        // occur; with INV, those in which fewer occur.
         match (select >> evtsel::CMASK, select & evtsel::INV != 0, event) {
             (0, _, _) => Some(event),
             (1, false, Self::Reference) => Some(Self::Cycles),
@@ -155,7 +156,7 @@ struct Counting {
 const GENERAL_MAX: usize = PmuState::GENERAL;
 const FIXED_MAX: usize = PmuState::FIXED;
 
-/// What CPUID leaf 0AH says about the counters.
+/// The counters that CPUID leaf 0AH enumerates.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     general: usize,
@@ -198,13 +199,13 @@ pub(crate) struct Pmu {
     freezes: bool,
     /// The totals when the counters were last brought up to date.
     last: Totals,
-    /// Where the instructions ran that have not been counted yet: at [`OS`] or [`USR`].
+    /// Privilege level of the instructions that have not been counted yet: [`OS`] or [`USR`].
     ring: u8,
-    /// No counter that interrupts overflows before so many instructions ([`Cpu::icount`]) have run.
+    /// No counter that interrupts overflows before [`Cpu::icount`] has reached this.
     pub due: u64,
     /// Branch instructions retired before the current block, as far as they were counted.
     pub branches: u64,
-    /// Those of the current block by their ordinal, while they are counted.
+    /// The branches of the current block by their ordinal, while branches are counted.
     pub block: u64,
     /// Cycles in which no instruction retired.
     pub idle: u64,
@@ -367,8 +368,8 @@ impl Cpu {
         self.read_pmu(ahead, register)
     }
 
-    /// Whether a counter is enabled, apart from IA32_PERF_GLOBAL_CTRL, by which system software
-    /// stops all of them for moments: only this processor counts its events.
+    /// Whether a counter is enabled. It ignores IA32_PERF_GLOBAL_CTRL, with which system software
+    /// stops all counters for short times. Only the software CPU counts events.
     pub fn uses_counters(&self) -> bool {
         self.msr.pmu.any_enabled()
     }
@@ -422,7 +423,7 @@ impl Cpu {
         }
     }
 
-    /// Follows a change of what counts. The counters are up to date.
+    /// Updates what depends on the enabled counters. The counters are up to date.
     fn configure_counters(&mut self) {
         let pmu = &self.msr.pmu;
         let Shape { general, fixed, .. } = self.pmu.shape;
@@ -480,7 +481,7 @@ impl Cpu {
     /// Prepares a run, which ends when `limit` instructions have retired.
     pub(crate) fn enter_run(&mut self, limit: u64) {
         self.run_limit = limit;
-        // Time between two runs does not count.
+        // The time between two runs is not counted.
         if self.pmu.active {
             self.pmu.last.reference = self.totals(0).reference;
         }
@@ -496,7 +497,7 @@ impl Cpu {
         }
     }
 
-    /// CPL may have changed: what has run so far is counted at the next boundary.
+    /// Has the instructions so far counted at the next boundary, since CPL may have changed.
     #[inline]
     pub(crate) fn update_counted_ring(&mut self) {
         if self.pmu.active && ring(self.cpl) != self.pmu.ring {
@@ -504,8 +505,8 @@ impl Cpu {
         }
     }
 
-    /// Signals a performance-monitoring interrupt, of a counter or of the Branch Trace Store, and
-    /// freezes what DEBUGCTL says (Vol. 3B 17.4.7). The counters go on to the end of the
+    /// Signals a performance-monitoring interrupt of a counter or of the Branch Trace Store, and
+    /// freezes what DEBUGCTL selects (Vol. 3B 17.4.7). The counters continue to the end of the
     /// instruction.
     pub(crate) fn performance_interrupt(&mut self) {
         let debugctl = DebugCtl::from_bits_retain(self.recorder.debugctl());

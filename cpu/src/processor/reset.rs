@@ -1,4 +1,4 @@
-//! The states that a processor starts from: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1
+//! The states in which a processor starts: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1
 //! and table 9-1, 8.4).
 
 use crate::model::Model;
@@ -28,7 +28,7 @@ const DATA: Segment = Segment {
         .union(SegAttr::ACCESSED),
 };
 
-/// LDTR and TR: nothing that could be used, but of the right type.
+/// LDTR and TR after RESET: of the right type, with base 0 and limit FFFFH.
 const fn system_segment(ty: u8) -> Segment {
     Segment {
         attr: SegAttr::P.union(SegAttr::from_bits_retain(ty as u32)),
@@ -112,8 +112,8 @@ impl ArchState {
         state
     }
 
-    /// What a start-up IPI does to a processor that waits for it after INIT: it begins at the page
-    /// that `vector` names (SDM Vol. 3A 8.4.3).
+    /// Applies a start-up IPI to a processor that waits for it after INIT. The processor begins at
+    /// page `vector` (SDM Vol. 3A 8.4.3).
     pub fn start_up(&mut self, vector: u8) {
         let cs = &mut self.seg[1];
         cs.selector = u16::from(vector) << 8;

@@ -7,8 +7,8 @@ use crate::processor::cpu::Cpu;
 use crate::state::vector;
 use crate::state::{SegAttr, Segment, cr0, efer};
 
-/// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode knows those without `_16`, and
-/// widens them.
+/// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode has only those without `_16`,
+/// with 16 bytes.
 pub(crate) mod system {
     pub const TSS_16_AVAILABLE: u8 = 0x1;
     pub const LDT: u8 = 0x2;
@@ -257,8 +257,8 @@ impl Cpu {
         self.sys.efer & efer::LMA != 0
     }
 
-    /// Whether a code segment with these attributes is one of 64-bit code. Outside IA-32e mode L
-    /// means nothing.
+    /// Whether a code segment with these attributes has 64-bit code. Outside IA-32e mode L has no
+    /// effect.
     pub(crate) fn is_code64(&self, attr: SegAttr) -> bool {
         self.is_ia32e() && attr.contains(SegAttr::L)
     }
@@ -351,7 +351,7 @@ impl Cpu {
         }
     }
 
-    /// Marks a checked descriptor as accessed; the segment register contents.
+    /// Marks a checked descriptor as accessed, and returns the contents of the segment register.
     pub(crate) fn accessed(&mut self, selector: u16, d: Descriptor) -> Result<Segment, Abort> {
         self.set_type_bits(selector, d, SegAttr::ACCESSED.bits() as u8)?;
         let mut segment = d.segment(selector);
