@@ -53,8 +53,8 @@ pub enum Behaviour {
     CmpsOrder,
     /// Whether BOUND loads the upper bound if the index is below the lower one.
     BoundOrder,
-    /// Upper halves of RCX, RSI and RDI where a repeated string instruction with 32-bit addressing
-    /// completes no iteration.
+    /// Upper halves of RCX, RSI and RDI after a repeated string instruction with 32-bit addressing
+    /// that completes no iteration.
     UpperHalvesOfRepeat,
     /// Upper half of the stack slot when a 32-bit PUSH stores a segment register.
     PushSegment,
@@ -83,6 +83,8 @@ pub enum Behaviour {
     MisalignedMode,
     /// MOV to and from a control register with LOCK.
     LockMovCr,
+    /// VERW of a selector in memory with LOCK.
+    LockVerw,
     /// Whether a CALL whose target is not canonical has stored the return address.
     FaultingCall,
     /// Whether a reserved opcode with operands that would make it longer than 15 bytes is that
@@ -126,7 +128,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         behaviour: Behaviour::UpperHalvesOfRepeat,
         vendors: AMD,
-        source: "observed: Intel's write the registers before the first iteration",
+        source: "SDM Vol. 2B, REP: a count of zero does not say; observed: Intel's clear that of RCX, MOVS and STOS also those of their pointers (as KVM's string_registers_quirk), AMD's none",
     },
     Difference {
         behaviour: Behaviour::PushSegment,
@@ -192,6 +194,11 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::LockMovCr,
         vendors: AMD,
         source: "SDM Vol. 2A, LOCK: #UD; APM Vol. 3, MOV CRn: CR8",
+    },
+    Difference {
+        behaviour: Behaviour::LockVerw,
+        vendors: AMD,
+        source: "SDM Vol. 2A, LOCK: #UD with an instruction that is not in its list; observed: AMD's with a microcode VERW of memory ignore the prefix",
     },
     Difference {
         behaviour: Behaviour::FaultingCall,

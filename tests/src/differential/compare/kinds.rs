@@ -1,6 +1,6 @@
 //! Kinds of instructions whose outcome may differ.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
 /// A reserved opcode of which the decoder does not know the operands: at most a SIB byte, a
 /// displacement and an immediate of four bytes each.
@@ -32,12 +32,30 @@ pub(super) fn repeats_a_comparison(instruction: &Instruction) -> bool {
             ))
 }
 
-pub(super) fn repeats_with_32_bits(instruction: &Instruction) -> bool {
+/// Whether it is a repeated string instruction with 32-bit addressing.
+#[must_use]
+pub fn repeats_with_32_bits(instruction: &Instruction) -> bool {
     use OpKind as K;
     is_repeated(instruction)
         && instruction
             .op_kinds()
             .any(|kind| matches!(kind, K::MemorySegESI | K::MemorySegEDI | K::MemoryESEDI))
+}
+
+/// Whether the instruction reads all 64 bits of RCX, RSI or RDI, as an operand or in an address.
+#[must_use]
+pub fn reads_string_registers(instruction: &Instruction) -> bool {
+    use OpAccess as A;
+    use Register as R;
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_registers();
+    used.iter().any(|used| {
+        matches!(used.register(), R::RCX | R::RSI | R::RDI)
+            && matches!(
+                used.access(),
+                A::Read | A::CondRead | A::ReadWrite | A::ReadCondWrite
+            )
+    })
 }
 
 pub(super) fn stores_x87(instruction: &Instruction) -> bool {
@@ -59,4 +77,62 @@ pub(super) fn converts_to_mmx(instruction: &Instruction) -> bool {
         instruction.mnemonic(),
         M::Cvtpd2pi | M::Cvttpd2pi | M::Cvtps2pi | M::Cvttps2pi | M::Cvtpi2ps | M::Cvtpi2pd
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+    use iced_x86::code_asm::*;
+    use iced_x86::{IcedError, RepPrefixKind};
+
+    use super::*;
+
+    fn instruction(code: fn(&mut CodeAssembler) -> Result<(), IcedError>) -> Instruction {
+        let mut a = CodeAssembler::new(64).unwrap();
+        code(&mut a).unwrap();
+        *a.instructions().first().unwrap()
+    }
+
+    #[test]
+    fn a_repeat_with_32_bits_has_the_prefix_and_a_32_bit_pointer() {
+        for repeated in [
+            Instruction::with_rep_stosw(32),
+            Instruction::with_rep_lodsb(32),
+            Instruction::with_repe_cmpsb(32),
+        ] {
+            assert!(repeats_with_32_bits(&repeated.unwrap()));
+        }
+        for other in [
+            Instruction::with_rep_stosw(64),
+            Instruction::with_stosw(32, RepPrefixKind::None),
+        ] {
+            assert!(!repeats_with_32_bits(&other.unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_string_register_is_read_as_an_operand_or_in_an_address() {
+        for reads in [
+            instruction(|a| a.mov(rax, rcx)),
+            instruction(|a| a.mov(rax, qword_ptr(rsi + 8))),
+            instruction(|a| a.lea(rax, qword_ptr(rdi * 2))),
+            instruction(|a| a.lodsb()),
+            instruction(|a| a.rep().movsb()),
+            instruction(|a| a.add(rcx, 1)),
+        ] {
+            assert!(reads_string_registers(&reads), "{reads}");
+        }
+        for other in [
+            instruction(|a| a.mov(rcx, rax)),
+            instruction(|a| a.mov(eax, ecx)),
+            instruction(|a| a.mov(eax, dword_ptr(esi))),
+            instruction(|a| a.mov(cl, 1)),
+            instruction(|a| a.shl(rax, cl)),
+            instruction(|a| a.mov(rax, qword_ptr(rbx + r8))),
+            Instruction::with_rep_movsb(32).unwrap(),
+        ] {
+            assert!(!reads_string_registers(&other), "{other}");
+        }
+    }
 }

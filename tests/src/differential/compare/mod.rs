@@ -5,6 +5,7 @@ mod kinds;
 mod undefined;
 
 pub use self::describe::describe;
+pub use self::kinds::{reads_string_registers, repeats_with_32_bits};
 pub use self::undefined::undefined_after;
 
 use std::fmt::Write;
@@ -14,8 +15,8 @@ use super::layout::DATA;
 
 use self::describe::{GPR_NAMES, flag_names, hex};
 use self::kinds::{
-    compares_strings, converts_to_mmx, may_be_too_long, repeats_a_comparison, repeats_with_32_bits,
-    stores_mmx, stores_x87,
+    compares_strings, converts_to_mmx, may_be_too_long, repeats_a_comparison, stores_mmx,
+    stores_x87,
 };
 use self::undefined::{rflags, undefined_conditions, undefined_flags};
 use super::vendor::{Behaviour, Vendor};

@@ -2,9 +2,10 @@
 
 use iced_x86::{Code, Instruction};
 
+use super::compare::{reads_string_registers, repeats_with_32_bits, undefined_after};
 use super::layout::{CODE, CODE_LEN, DATA, MEMORY_LEN};
 use super::random::Random;
-use super::vendor::Vendor;
+use super::vendor::{Behaviour, Vendor};
 use super::{FloatState, Mode, State};
 use codes::needs_initial_state;
 use operands::Draft;
@@ -101,6 +102,8 @@ impl Generator {
         let mut bytes = Vec::new();
         let mut instructions = Vec::new();
         let mut undefined = 0;
+        // The upper halves of RCX, RSI and RDI may be other ones on the host.
+        let mut halves_differ = false;
         for code in std::iter::once(first).chain(picks) {
             if !instructions.is_empty() && needs_initial_state(code) {
                 break;
@@ -109,11 +112,15 @@ impl Generator {
             else {
                 break;
             };
-            if instruction.rflags_read() & undefined != 0 || bytes.len() + encoded.len() > MAX_CODE
+            if instruction.rflags_read() & undefined != 0
+                || halves_differ && reads_string_registers(&instruction)
+                || bytes.len() + encoded.len() > MAX_CODE
             {
                 break;
             }
-            undefined = super::compare::undefined_after(&instruction, undefined);
+            undefined = undefined_after(&instruction, undefined);
+            halves_differ |= self.vendor.may_differ(Behaviour::UpperHalvesOfRepeat)
+                && repeats_with_32_bits(&instruction);
             bytes.extend(encoded);
             instructions.push(instruction);
         }
@@ -207,5 +214,28 @@ fn vector(random: &mut Random) -> u128 {
             wide << 64 | u128::from(random.bits() & LETTERS)
         }),
         _ => (0..2).fold(0, |wide, _| wide << 64 | u128::from(random.integer())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cases in which an instruction reads RCX, RSI or RDI after a repeat with 32-bit addressing.
+    fn reads_after_repeat(mode: Mode, vendor: Vendor) -> usize {
+        let mut generator = Generator::new(Group::Integer, mode, vendor, 1);
+        let cases = (0..50_000).map(|_| generator.case());
+        cases
+            .filter(|case| {
+                let mut rest = case.instructions.iter();
+                rest.any(repeats_with_32_bits) && rest.any(reads_string_registers)
+            })
+            .count()
+    }
+
+    #[test]
+    fn upper_halves_that_may_differ_are_not_read() {
+        assert_eq!(reads_after_repeat(Mode::Bits64, Vendor::Amd), 0);
+        assert_ne!(reads_after_repeat(Mode::Bits64, Vendor::Intel), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Changed bytes: prefixes that mean nothing, or something else, and byte sequences that are no
 //! instruction.
 
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
 use super::super::Mode;
 use super::super::layout::{CODE, CODE_LEN};
@@ -38,7 +38,7 @@ impl Generator {
         );
         let instruction = decoder.decode();
         let invalid = instruction.code() == Code::INVALID;
-        let known = invalid && !is_other_processors(self.vendor, &bytes)
+        let known = invalid && !differs_by_vendor(self.vendor, self.mode, &bytes)
             || self.codes.contains(&instruction.code())
                 && !needs_initial_state(instruction.code())
                 && !is_left_out(self.vendor, &instruction, &bytes);
@@ -73,12 +73,24 @@ impl Generator {
     }
 }
 
-/// What virtualisation extensions may make of 0F 01, and MOV to and from a control register.
-fn is_other_processors(vendor: Vendor, bytes: &[u8]) -> bool {
+/// Whether bytes that are no instruction of the software CPU's may be one of the host's: what
+/// virtualisation extensions make of 0F 01, MOV to and from a control register, and VERW.
+fn differs_by_vendor(vendor: Vendor, mode: Mode, bytes: &[u8]) -> bool {
     let lock_mov = vendor.may_differ(Behaviour::LockMovCr);
     bytes
         .windows(2)
         .any(|pair| matches!(pair, [0x0F, 0x01]) || lock_mov && matches!(pair, [0x0F, 0x20..=0x23]))
+        || vendor.may_differ(Behaviour::LockVerw) && is_locked_verw(mode, bytes)
+}
+
+/// Whether the bytes begin with VERW of memory that has a LOCK prefix. For the decoder it is
+/// invalid because of the prefix.
+fn is_locked_verw(mode: Mode, bytes: &[u8]) -> bool {
+    let mut decoder = Decoder::new(mode.bitness(), bytes, DecoderOptions::NO_INVALID_CHECK);
+    let instruction = decoder.decode();
+    instruction.mnemonic() == Mnemonic::Verw
+        && instruction.op0_kind() == OpKind::Memory
+        && instruction.has_lock_prefix()
 }
 
 /// Branches that do not lead to the INT3s, 16-bit shifts beyond the operand, and where vendors
@@ -99,4 +111,49 @@ fn is_left_out(vendor: Vendor, instruction: &Instruction, bytes: &[u8]) -> bool 
         || vendor.may_differ(Behaviour::PauseR8) && mnemonic == Mnemonic::Pause
         || vendor.may_differ(Behaviour::NarrowBranch) && branch && bytes.contains(&0x66);
     astray || wide_shift || differs
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+    use iced_x86::IcedError;
+    use iced_x86::code_asm::*;
+
+    use super::*;
+
+    /// An instruction, with LOCK in front of it if `lock` is set.
+    fn encode(
+        mode: Mode,
+        lock: bool,
+        code: fn(&mut CodeAssembler) -> Result<(), IcedError>,
+    ) -> Vec<u8> {
+        let mut a = CodeAssembler::new(mode.bitness()).unwrap();
+        code(&mut a).unwrap();
+        let prefix: &[u8] = if lock { &[0xF0] } else { &[] };
+        [prefix, &a.assemble(CODE).unwrap()].concat()
+    }
+
+    #[test]
+    fn only_a_locked_verw_of_memory_is_left_out_and_only_for_amd() {
+        for mode in [Mode::Bits64, Mode::Bits32] {
+            let verw = encode(mode, true, |a| a.verw(word_ptr(eax)));
+            assert!(differs_by_vendor(Vendor::Amd, mode, &verw));
+            assert!(!differs_by_vendor(Vendor::Intel, mode, &verw));
+            let others = [
+                encode(mode, false, |a| a.verw(word_ptr(eax))),
+                // A displacement with the value of the prefix.
+                encode(mode, false, |a| a.verw(word_ptr(eax - 0x10))),
+                encode(mode, true, |a| a.verw(ax)),
+                encode(mode, true, |a| a.verr(word_ptr(eax))),
+                encode(mode, true, |a| a.sldt(word_ptr(eax))),
+            ];
+            for bytes in others {
+                assert!(
+                    !differs_by_vendor(Vendor::Amd, mode, &bytes),
+                    "{mode:?} {bytes:02x?}"
+                );
+            }
+        }
+    }
 }
