@@ -183,6 +183,12 @@ const DEVIATIONS: &[Deviation] = &[
         why: "kvm_pvm forgets CR0.PG of 32-bit paging",
         both: true,
     },
+    Deviation {
+        host: Paravirtual,
+        tests: &["an_environment_tells_where_the_last_instruction_was"],
+        why: "kvm_pvm can lose FOP, FIP and FDP while no x87 exception is pending",
+        both: true,
+    },
     // What QEMU's processor is, which here is the host's.
     Deviation {
         host: EmulatedSvm,
