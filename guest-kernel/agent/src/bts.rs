@@ -1,6 +1,7 @@
 //! Records the job's branches with the kernel's `PTRACE_BTS_*` requests.
 
-use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::{fs, io};
 
 use libc::{c_int, pid_t};
 use vbts_protocol::{
@@ -59,10 +60,16 @@ impl Recorder {
     pub fn stopped(&mut self, port: &mut Port, signal: c_int, event: c_int) -> Result<(), Failure> {
         match event {
             libc::PTRACE_EVENT_EXEC if !self.started => {
-                self.start()?;
-                port.send(&ToHost::Started {
-                    pid: self.pid.unsigned_abs(),
+                let task = self.task();
+                let time = now();
+                port.send(&ToHost::TaskStart {
+                    task,
+                    parent: 0,
+                    process: task,
+                    records: self.start()?,
+                    time,
                 })?;
+                self.send_exec(port, time)?;
                 self.maps.replaced();
                 self.send_maps(port)?;
                 self.resume(0)
@@ -71,6 +78,7 @@ impl Recorder {
             // new mappings.
             libc::PTRACE_EVENT_EXEC => {
                 self.drain(port)?;
+                self.send_exec(port, now())?;
                 self.maps.replaced();
                 self.send_maps(port)?;
                 self.resume(0)
@@ -86,8 +94,15 @@ impl Recorder {
             }
             // The new task is not recorded. The host counts it.
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
-                if let Ok(pid) = ptrace::started_task(self.pid) {
-                    port.send(&ToHost::Started { pid })?;
+                if let Ok(task) = ptrace::started_task(self.pid) {
+                    let name = fs::read(format!("/proc/{task}/comm")).unwrap_or_default();
+                    port.send(&ToHost::TaskUntraced {
+                        task,
+                        parent: self.task(),
+                        time: now(),
+                        name: name.strip_suffix(b"\n").unwrap_or(&name),
+                        reason: "not followed",
+                    })?;
                 }
                 self.resume(0)
             }
@@ -111,21 +126,26 @@ impl Recorder {
 
     /// Handles the end of the task. Reports lost records if the last ones could not be drained.
     pub fn ended(&self, port: &mut Port, how: ExitStatus) -> Result<(), Failure> {
-        if self.finished {
-            return Ok(());
-        }
         if !self.started {
             return Err(Failure::new(
                 ErrorKind::Start,
                 format_args!("the program ended before it started: {how:?}"),
             ));
         }
-        // It was killed without its exit stop. The number of records in its buffer is unknown, but
-        // at least one is lost.
-        port.send(&ToHost::Lost(1))
+        if !self.finished {
+            // It was killed without its exit stop. The number of records in its buffer is unknown,
+            // but at least one is lost.
+            self.report_loss(port)?;
+        }
+        port.send(&ToHost::TaskEnd {
+            task: self.task(),
+            time: now(),
+            status: how,
+        })
     }
 
-    fn start(&mut self) -> Result<(), Failure> {
+    /// Starts to record. Returns the number of records that the buffers can have.
+    fn start(&mut self) -> Result<u32, Failure> {
         let branches = match self.trace.scope {
             Scope::User => ptrace::BTS_O_TRACE,
             Scope::Kernel => ptrace::BTS_O_KERNEL,
@@ -173,7 +193,35 @@ impl Recorder {
         self.records = vec![0; size];
         self.page_map = Some(PageMap::open()?);
         self.started = true;
-        Ok(())
+        let virtual_size = if self.is_virtual {
+            config.virtual_size
+        } else {
+            0
+        };
+        let records = status.size.saturating_add(virtual_size) / RECORD_SIZE as u64;
+        Ok(u32::try_from(records).unwrap_or(u32::MAX))
+    }
+
+    /// Reports the program that the task executes.
+    fn send_exec(&self, port: &mut Port, time: u64) -> Result<(), Failure> {
+        let name = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
+        port.send(&ToHost::TaskExec {
+            task: self.task(),
+            former: self.task(),
+            time,
+            name: name.as_os_str().as_bytes(),
+        })
+    }
+
+    fn task(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+
+    fn report_loss(&self, port: &mut Port) -> Result<(), Failure> {
+        port.send(&ToHost::Lost {
+            task: self.task(),
+            records: 1,
+        })
     }
 
     fn is_paused(&self) -> bool {
@@ -216,7 +264,7 @@ impl Recorder {
             loop {
                 let extents = pagemap::extents(records, &frames);
                 port.send(&ToHost::Records {
-                    pid: self.pid.unsigned_abs(),
+                    task: self.task(),
                     extents: Extents::new(&extents)
                         .map_err(|error| Failure::new(ErrorKind::Internal, error))?,
                 })?;
@@ -241,16 +289,14 @@ impl Recorder {
         }
         ptrace::bts_clear(self.pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_CLEAR", error))?;
-        port.send(&ToHost::Lost(1))
+        self.report_loss(port)
     }
 
     /// Sends the mappings if they have changed.
     fn send_maps(&mut self, port: &mut Port) -> Result<(), Failure> {
+        let process = self.task();
         match self.maps.changed() {
-            Some(text) => port.send(&ToHost::Maps {
-                pid: self.pid.unsigned_abs(),
-                text,
-            }),
+            Some(text) => port.send(&ToHost::Maps { process, text }),
             None => Ok(()),
         }
     }
@@ -268,6 +314,13 @@ impl Recorder {
             _ => Ok(()),
         }
     }
+}
+
+/// `CLOCK_MONOTONIC` in ns.
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // The clock starts at 0 when the guest boots.
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// The guest's memory in bytes.

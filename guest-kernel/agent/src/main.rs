@@ -71,7 +71,7 @@ fn serve(port: &mut Port) -> Result<ExitStatus, Failure> {
             match message {
                 ToGuest::Job(job) => break 'job *job,
                 // There is no job yet for them.
-                ToGuest::StdinEof | ToGuest::Signal(_) => {}
+                ToGuest::StdinEof | ToGuest::Signal(_) | ToGuest::End => {}
                 ToGuest::Stdin(_) => {
                     return Err(Failure::new(
                         ErrorKind::Protocol,

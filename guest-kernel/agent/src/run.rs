@@ -75,6 +75,8 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
                 ToGuest::Stdin(bytes) => input.push(bytes)?,
                 ToGuest::StdinEof => input.end(),
                 ToGuest::Signal(signal) => send_signal(pid, signal),
+                // The host ends the machine if there is no answer.
+                ToGuest::End => {}
                 ToGuest::Job(_) => return Err(Failure::new(ErrorKind::Protocol, "a second job")),
             }
         }

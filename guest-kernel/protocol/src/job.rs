@@ -87,6 +87,20 @@ pub struct Trace {
     pub sched: bool,
     /// The branches to record.
     pub scope: Scope,
+    /// The tasks to trace.
+    pub follow: Follow,
+}
+
+/// Tasks to trace in addition to the program's first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Follow {
+    /// All processes and threads that it starts, and those that they start.
+    All,
+    /// The threads of its process.
+    Threads,
+    /// None.
+    None,
 }
 
 /// Privilege level of the branches to record.

@@ -8,16 +8,20 @@
 //! guest                                host
 //!   Ready(VERSION)            ->
 //!                             <-       Job
-//!   Started{pid}              ->
+//!   TaskStart, or Started     ->
 //!   Maps, Records, Stdout, …  ->
 //!   StdinWant(n)              ->
 //!                             <-       Stdin(at most n bytes) or StdinEof
-//!   Exit or Error             ->       (and the agent ends the machine)
+//!                             <-       End (only to end the run early)
+//!   Exit, Ended or Error      ->       (and the agent ends the machine)
 //! ```
+//!
+//! The records of each traced task are a stream of their own, between its [`ToHost::TaskStart`] and
+//! its [`ToHost::TaskEnd`]. Times are `CLOCK_MONOTONIC` of the guest in ns.
 //!
 //! The host sends standard input only in answer to [`ToHost::StdinWant`]. The guest, and not the
 //! host's scheduler, thus determines when input arrives, which keeps runs reproducible.
-//! [`ToGuest::Signal`] is the only exception.
+//! [`ToGuest::Signal`] and [`ToGuest::End`] are the only exceptions.
 //!
 //! Neither side trusts the other. [`Decoder`] keeps at most one frame of [`MAX_PAYLOAD`] bytes in
 //! addition to the bytes of the last [`Decoder::push`]. Malformed bytes are an [`Error`], after
@@ -28,9 +32,10 @@ mod job;
 mod message;
 
 pub use decoder::{Decoder, Frame};
-pub use job::{Bytes, Job, Scope, Share, Trace};
+pub use job::{Bytes, Follow, Job, Scope, Share, Trace};
 pub use message::{
-    ErrorKind, ExitStatus, Extent, Extents, MAX_RECORDS, RECORD_SIZE, ToGuest, ToHost,
+    Crash, ErrorKind, ExitStatus, Extent, Extents, MAX_INSTRUCTION, MAX_RECORDS, RECORD_SIZE,
+    REGISTERS, ToGuest, ToHost,
 };
 
 /// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
@@ -46,7 +51,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 2";
+pub const VERSION: &str = "vbts-agent 3";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

@@ -77,6 +77,7 @@ const JOB: u8 = 0x01;
 const STDIN: u8 = 0x02;
 const STDIN_EOF: u8 = 0x03;
 const SIGNAL: u8 = 0x04;
+const END: u8 = 0x05;
 
 const READY: u8 = 0x81;
 const STARTED: u8 = 0x82;
@@ -89,6 +90,14 @@ const LOST: u8 = 0x88;
 const EXIT: u8 = 0x89;
 const ERROR: u8 = 0x8a;
 const RECORDS_VALID: u8 = 0x8b;
+const TASK_START: u8 = 0x8c;
+const TASK_EXEC: u8 = 0x8d;
+const TASK_END: u8 = 0x8e;
+const TASK_UNTRACED: u8 = 0x8f;
+const DRAINED: u8 = 0x90;
+const CRASH: u8 = 0x91;
+const STANDING: u8 = 0x92;
+const ENDED: u8 = 0x93;
 
 /// A message from the host to the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +111,9 @@ pub enum ToGuest<'a> {
     StdinEof,
     /// The number of a signal to send to the job.
     Signal(u32),
+    /// The run is over. The guest sends the records that its buffers have and where each task
+    /// stands, then [`ToHost::Ended`], and ends the machine.
+    End,
 }
 
 impl<'a> ToGuest<'a> {
@@ -118,6 +130,7 @@ impl<'a> ToGuest<'a> {
             Self::Stdin(bytes) => encode(out, STDIN, &[bytes]),
             Self::StdinEof => encode(out, STDIN_EOF, &[]),
             Self::Signal(signal) => encode(out, SIGNAL, &[&signal.to_le_bytes()]),
+            Self::End => encode(out, END, &[]),
         }
     }
 
@@ -140,18 +153,69 @@ impl<'a> ToGuest<'a> {
                 let [signal] = words("Signal", payload)?;
                 Self::Signal(signal)
             }
+            END => {
+                let [] = words("End", payload)?;
+                Self::End
+            }
             kind => return Err(Error::UnknownType(kind)),
         })
     }
 }
 
-/// How the job ended.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
     /// It called `exit` with this status.
     Code(u8),
     /// This signal killed it.
     Signal(u8),
+}
+
+impl ExitStatus {
+    /// Bytes of a status in a frame: {0 for a code and 1 for a signal, the value}, `u32` each.
+    const SIZE: usize = 8;
+
+    fn to_bytes(self) -> [u8; Self::SIZE] {
+        match self {
+            Self::Code(code) => [0, 0, 0, 0, code, 0, 0, 0],
+            Self::Signal(signal) => [1, 0, 0, 0, signal, 0, 0, 0],
+        }
+    }
+
+    fn new(name: &'static str, kind: u32, value: u32) -> Result<Self, Error> {
+        match (kind, value) {
+            (0, code @ 0..=255) => Ok(Self::Code(code as u8)),
+            (1, signal @ 1..=127) => Ok(Self::Signal(signal as u8)),
+            status => Err(malformed(name, format_args!("status {status:?}"))),
+        }
+    }
+}
+
+/// Names of the values of [`Crash::registers`], in order.
+pub const REGISTERS: [&str; 18] = [
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15", "rip", "rflags",
+];
+
+/// Maximum length of an instruction in bytes (SDM volume 2, section 2.3.11).
+pub const MAX_INSTRUCTION: usize = 15;
+
+/// A task that a signal of its own instruction kills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crash {
+    /// The task.
+    pub task: u32,
+    /// The number of the signal.
+    pub signal: u32,
+    /// `si_code` of the signal.
+    pub code: i32,
+    /// `si_addr` of the signal: the address that the instruction has accessed, or its own.
+    pub address: u64,
+    /// The values of [`REGISTERS`].
+    pub registers: [u64; REGISTERS.len()],
+    /// The bytes at `rip`, at most [`MAX_INSTRUCTION`]. They are fewer if the next page is not
+    /// mapped.
+    pub instruction: Vec<u8>,
 }
 
 /// The kind of an error inside the guest.
@@ -197,10 +261,10 @@ impl ErrorKind {
 pub enum ToHost<'a> {
     /// The agent waits for a job. The text is [`crate::VERSION`].
     Ready(&'a str),
-    /// The program was started: its `execve` has succeeded. If it is traced, each further message
-    /// reports that its task has started a process or thread, which is not traced.
+    /// A program that is not traced was started: its `execve` has succeeded. For a traced one,
+    /// the first [`Self::TaskStart`] says so.
     Started {
-        /// Process or thread ID in the guest.
+        /// Process ID in the guest.
         pid: u32,
     },
     /// The job wrote to its standard output.
@@ -210,13 +274,13 @@ pub enum ToHost<'a> {
     /// A request for standard input. The host answers with one [`ToGuest::Stdin`] of at most this
     /// many bytes, or with [`ToGuest::StdinEof`]. At most one request is without an answer.
     StdinWant(u32),
-    /// Records of `PTRACE_BTS_DRAIN`, oldest first: {qualifier, from or jiffies, to}, `u64`
+    /// Records of `PTRACE_BTS_DRAIN`, oldest first: {qualifier, from or time, to}, `u64`
     /// little-endian each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory, where
     /// the host reads them before the agent continues. Through the port they would be copied twice,
     /// a page at a time.
     Records {
         /// The task of the records.
-        pid: u32,
+        task: u32,
         /// The addresses of the records.
         extents: Extents<'a>,
     },
@@ -225,14 +289,89 @@ pub enum ToHost<'a> {
     RecordsValid,
     /// The text of `/proc/PID/maps`, valid for the records after this message.
     Maps {
-        /// The task of the mappings.
-        pid: u32,
+        /// The process (thread group) of the mappings.
+        process: u32,
         /// The text, cut after a line if it does not fit.
         text: &'a [u8],
     },
-    /// At least this many records were lost since the last such message. The kernel does not count
-    /// them.
-    Lost(u64),
+    /// At least this many records of a task were lost since the last such message. The kernel does
+    /// not count them.
+    Lost {
+        /// The task of the records.
+        task: u32,
+        /// The number of records.
+        records: u64,
+    },
+    /// A task is traced from here on, before its first instruction in user mode.
+    TaskStart {
+        /// Thread ID in the guest.
+        task: u32,
+        /// The task that has started it; 0 for the first task of the program.
+        parent: u32,
+        /// The process (thread group) that it belongs to.
+        process: u32,
+        /// The number of records that its buffers can have, which are missing if the task cannot
+        /// be drained.
+        records: u32,
+        /// `CLOCK_MONOTONIC` in ns.
+        time: u64,
+    },
+    /// A task executes a new program. The messages that follow are about that program. It has no
+    /// other tasks.
+    TaskExec {
+        /// The task.
+        task: u32,
+        /// Its ID before the exec. It differs from `task` if a thread that is not the leader
+        /// executes: the thread takes the ID of the leader, which has ended.
+        former: u32,
+        /// `CLOCK_MONOTONIC` in ns.
+        time: u64,
+        /// The path of the program.
+        name: &'a [u8],
+    },
+    /// A traced task has ended. This is the last message about it.
+    TaskEnd {
+        /// The task.
+        task: u32,
+        /// `CLOCK_MONOTONIC` in ns.
+        time: u64,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// A task is not traced, or not any more. What it starts is not traced either, and need not be
+    /// reported.
+    TaskUntraced {
+        /// Thread ID in the guest.
+        task: u32,
+        /// The task that has started it.
+        parent: u32,
+        /// `CLOCK_MONOTONIC` in ns.
+        time: u64,
+        /// Its name in the kernel (`/proc/TID/comm`).
+        name: &'a [u8],
+        /// The reason for the user, such as `traced by task 57`.
+        reason: &'a str,
+    },
+    /// All records of a task before `time` have been sent. Its later records are not older.
+    Drained {
+        /// The task.
+        task: u32,
+        /// `CLOCK_MONOTONIC` in ns.
+        time: u64,
+    },
+    /// A signal kills a task for what its instruction did. It precedes [`Self::TaskEnd`].
+    Crash(Box<Crash>),
+    /// Where a live task stands when [`ToGuest::End`] ends the run.
+    Standing {
+        /// The task.
+        task: u32,
+        /// The line of `/proc/TID/syscall`.
+        syscall: &'a str,
+        /// Its name in the kernel (`/proc/TID/comm`).
+        name: &'a [u8],
+    },
+    /// The answer to [`ToGuest::End`]: nothing more can be drained. This is the last message.
+    Ended,
     /// The job has ended. This is the last message.
     Exit(ExitStatus),
     /// The agent has failed. This is the last message.
@@ -258,18 +397,88 @@ impl<'a> ToHost<'a> {
             Self::Stdout(bytes) => encode(out, STDOUT, &[bytes]),
             Self::Stderr(bytes) => encode(out, STDERR, &[bytes]),
             Self::StdinWant(n) => encode(out, STDIN_WANT, &[&n.to_le_bytes()]),
-            Self::Records { pid, extents } => {
-                encode(out, RECORDS, &[&pid.to_le_bytes(), extents.0])
+            Self::Records { task, extents } => {
+                encode(out, RECORDS, &[&task.to_le_bytes(), extents.0])
             }
             Self::RecordsValid => encode(out, RECORDS_VALID, &[]),
-            Self::Maps { pid, text } => encode(out, MAPS, &[&pid.to_le_bytes(), text]),
-            Self::Lost(n) => encode(out, LOST, &[&n.to_le_bytes()]),
-            Self::Exit(ExitStatus::Code(code)) => {
-                encode(out, EXIT, &[&[0, 0, 0, 0, code, 0, 0, 0]])
+            Self::Maps { process, text } => encode(out, MAPS, &[&process.to_le_bytes(), text]),
+            Self::Lost { task, records } => {
+                encode(out, LOST, &[&task.to_le_bytes(), &records.to_le_bytes()])
             }
-            Self::Exit(ExitStatus::Signal(signal)) => {
-                encode(out, EXIT, &[&[1, 0, 0, 0, signal, 0, 0, 0]])
+            Self::TaskStart {
+                task,
+                parent,
+                process,
+                records,
+                time,
+            } => {
+                let words = [task, parent, process, records].map(u32::to_le_bytes);
+                encode(
+                    out,
+                    TASK_START,
+                    &[words.as_flattened(), &time.to_le_bytes()],
+                )
             }
+            Self::TaskExec {
+                task,
+                former,
+                time,
+                name,
+            } => {
+                let words = [task, former].map(u32::to_le_bytes);
+                let time = time.to_le_bytes();
+                encode(out, TASK_EXEC, &[words.as_flattened(), &time, name])
+            }
+            Self::TaskEnd { task, time, status } => {
+                let (task, time) = (task.to_le_bytes(), time.to_le_bytes());
+                encode(out, TASK_END, &[&task, &time, &status.to_bytes()])
+            }
+            Self::TaskUntraced {
+                task,
+                parent,
+                time,
+                name,
+                reason,
+            } => {
+                let words = [task, parent].map(u32::to_le_bytes);
+                let (time, len) = (time.to_le_bytes(), (name.len() as u32).to_le_bytes());
+                let reason = reason.as_bytes();
+                let parts = [words.as_flattened(), &time, &len, name, reason];
+                encode(out, TASK_UNTRACED, &parts)
+            }
+            Self::Drained { task, time } => {
+                encode(out, DRAINED, &[&task.to_le_bytes(), &time.to_le_bytes()])
+            }
+            Self::Crash(ref crash) => {
+                let Crash {
+                    task,
+                    signal,
+                    code,
+                    address,
+                    registers,
+                    instruction,
+                } = &**crash;
+                let words = [task.to_le_bytes(), signal.to_le_bytes(), code.to_le_bytes()];
+                let registers = registers.map(u64::to_le_bytes);
+                let address = address.to_le_bytes();
+                let parts = [
+                    words.as_flattened(),
+                    &address,
+                    registers.as_flattened(),
+                    instruction,
+                ];
+                encode(out, CRASH, &parts)
+            }
+            Self::Standing {
+                task,
+                syscall,
+                name,
+            } => {
+                let (task, len) = (task.to_le_bytes(), (syscall.len() as u32).to_le_bytes());
+                encode(out, STANDING, &[&task, &len, syscall.as_bytes(), name])
+            }
+            Self::Ended => encode(out, ENDED, &[]),
+            Self::Exit(status) => encode(out, EXIT, &[&status.to_bytes()]),
             Self::Error { kind, errno, text } => encode(
                 out,
                 ERROR,
@@ -301,27 +510,85 @@ impl<'a> ToHost<'a> {
                 Self::StdinWant(n)
             }
             RECORDS => {
-                let (pid, extents) = word("Records", payload)?;
+                let (task, extents) = word("Records", payload)?;
                 let extents = Extents::new(extents)?;
-                Self::Records { pid, extents }
+                Self::Records { task, extents }
             }
             RECORDS_VALID => {
                 let [] = words("RecordsValid", payload)?;
                 Self::RecordsValid
             }
             MAPS => {
-                let (pid, text) = word("Maps", payload)?;
-                Self::Maps { pid, text }
+                let (process, text) = word("Maps", payload)?;
+                Self::Maps { process, text }
             }
             LOST => {
-                let [low, high] = words("Lost", payload)?;
-                Self::Lost(u64::from(high) << 32 | u64::from(low))
+                let (task, rest) = word("Lost", payload)?;
+                let records = last_long("Lost", rest)?;
+                Self::Lost { task, records }
             }
-            EXIT => match words("Exit", payload)? {
-                [0, code @ 0..=255] => Self::Exit(ExitStatus::Code(code as u8)),
-                [1, signal @ 1..=127] => Self::Exit(ExitStatus::Signal(signal as u8)),
-                status => return Err(malformed("Exit", format_args!("status {status:?}"))),
-            },
+            TASK_START => {
+                let ([task, parent, process, records], rest) = some_words("TaskStart", payload)?;
+                Self::TaskStart {
+                    task,
+                    parent,
+                    process,
+                    records,
+                    time: last_long("TaskStart", rest)?,
+                }
+            }
+            TASK_EXEC => {
+                let ([task, former], rest) = some_words("TaskExec", payload)?;
+                let (time, name) = long("TaskExec", rest)?;
+                Self::TaskExec {
+                    task,
+                    former,
+                    time,
+                    name,
+                }
+            }
+            TASK_END => {
+                let (task, rest) = word("TaskEnd", payload)?;
+                let (time, rest) = long("TaskEnd", rest)?;
+                let [kind, value] = words("TaskEnd", rest)?;
+                let status = ExitStatus::new("TaskEnd", kind, value)?;
+                Self::TaskEnd { task, time, status }
+            }
+            TASK_UNTRACED => {
+                let ([task, parent], rest) = some_words("TaskUntraced", payload)?;
+                let (time, rest) = long("TaskUntraced", rest)?;
+                let (name, reason) = prefixed("TaskUntraced", rest)?;
+                Self::TaskUntraced {
+                    task,
+                    parent,
+                    time,
+                    name,
+                    reason: text("TaskUntraced", reason)?,
+                }
+            }
+            DRAINED => {
+                let (task, rest) = word("Drained", payload)?;
+                let time = last_long("Drained", rest)?;
+                Self::Drained { task, time }
+            }
+            CRASH => Self::Crash(Box::new(crash(payload)?)),
+            STANDING => {
+                let (task, rest) = word("Standing", payload)?;
+                let (syscall, name) = prefixed("Standing", rest)?;
+                Self::Standing {
+                    task,
+                    syscall: text("Standing", syscall)?,
+                    name,
+                }
+            }
+            ENDED => {
+                let [] = words("Ended", payload)?;
+                Self::Ended
+            }
+            EXIT => {
+                let [kind, value] = words("Exit", payload)?;
+                Self::Exit(ExitStatus::new("Exit", kind, value)?)
+            }
             ERROR => {
                 let (kind, rest) = word("Error", payload)?;
                 let (errno, rest) = word("Error", rest)?;
@@ -359,13 +626,63 @@ fn word<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u32, &'a [u8]), Er
     Ok((u32::from_le_bytes(*word), rest))
 }
 
-/// A payload of exactly `N` `u32`.
-fn words<const N: usize>(name: &'static str, payload: &[u8]) -> Result<[u32; N], Error> {
+/// The `u64` at the start of a payload, and the rest.
+fn long<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u64, &'a [u8]), Error> {
+    let ([low, high], rest) = some_words(name, payload)?;
+    Ok((u64::from(high) << 32 | u64::from(low), rest))
+}
+
+/// The `u64` at the end of a payload.
+fn last_long(name: &'static str, payload: &[u8]) -> Result<u64, Error> {
+    let (value, rest) = long(name, payload)?;
+    let [] = words(name, rest)?;
+    Ok(value)
+}
+
+/// A byte string with its length as `u32` before it, and the rest.
+fn prefixed<'a>(name: &'static str, payload: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Error> {
+    let (len, rest) = word(name, payload)?;
+    rest.split_at_checked(len as usize)
+        .ok_or_else(|| malformed(name, format_args!("{} bytes instead of {len}", rest.len())))
+}
+
+fn crash(payload: &[u8]) -> Result<Crash, Error> {
+    let ([task, signal, code], rest) = some_words("Crash", payload)?;
+    let (address, mut rest) = long("Crash", rest)?;
+    let mut registers = [0; REGISTERS.len()];
+    for value in &mut registers {
+        (*value, rest) = long("Crash", rest)?;
+    }
+    if rest.len() > MAX_INSTRUCTION {
+        let why = format_args!("an instruction of {} bytes", rest.len());
+        return Err(malformed("Crash", why));
+    }
+    Ok(Crash {
+        task,
+        signal,
+        code: code.cast_signed(),
+        address,
+        registers,
+        instruction: rest.to_vec(),
+    })
+}
+
+/// The first `N` `u32` of a payload, and the rest.
+fn some_words<'a, const N: usize>(
+    name: &'static str,
+    payload: &'a [u8],
+) -> Result<([u32; N], &'a [u8]), Error> {
     let mut rest = payload;
     let mut words = [0; N];
     for value in &mut words {
         (*value, rest) = word(name, rest)?;
     }
+    Ok((words, rest))
+}
+
+/// A payload of exactly `N` `u32`.
+fn words<const N: usize>(name: &'static str, payload: &[u8]) -> Result<[u32; N], Error> {
+    let (words, rest) = some_words(name, payload)?;
     if rest.is_empty() {
         Ok(words)
     } else {

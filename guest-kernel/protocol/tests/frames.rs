@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use vbts_protocol::{
-    Bytes, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, Frame, HEADER_SIZE, Job,
-    MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, Scope, Share, ToGuest, ToHost, Trace,
+    Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, Follow, Frame,
+    HEADER_SIZE, Job, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, Scope, Share,
+    ToGuest, ToHost, Trace, VERSION,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -27,6 +28,7 @@ fn job() -> Job {
             buffer_size: 1 << 20,
             sched: true,
             scope: Scope::User,
+            follow: Follow::Threads,
         }),
         shares: vec![Share {
             tag: "share0".into(),
@@ -46,21 +48,64 @@ const EXTENTS: [u8; 32] = {
 
 fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
     Ok(vec![
-        ToHost::Ready("vbts-agent 2"),
+        ToHost::Ready(VERSION),
         ToHost::Started { pid: 0x0102_0304 },
         ToHost::Stdout(b"out"),
         ToHost::Stderr(b""),
         ToHost::StdinWant(u32::MAX),
         ToHost::Records {
-            pid: 7,
+            task: 7,
             extents: Extents::new(&EXTENTS)?,
         },
         ToHost::RecordsValid,
         ToHost::Maps {
-            pid: 7,
+            process: 7,
             text: b"00400000-00401000 r-xp\n",
         },
-        ToHost::Lost(0x0102_0304_0506_0708),
+        ToHost::Lost {
+            task: 7,
+            records: 0x0102_0304_0506_0708,
+        },
+        ToHost::TaskStart {
+            task: 8,
+            parent: 7,
+            process: 8,
+            records: 1 << 17,
+            time: u64::MAX - 1,
+        },
+        ToHost::TaskExec {
+            task: 8,
+            former: 9,
+            time: 1 << 32,
+            name: b"/bin/\xff",
+        },
+        ToHost::TaskUntraced {
+            task: 10,
+            parent: 8,
+            time: 1,
+            name: b"gdb",
+            reason: "traced by task 8",
+        },
+        ToHost::Drained { task: 7, time: 5 },
+        ToHost::Crash(Box::new(Crash {
+            task: 8,
+            signal: 11,
+            code: -6,
+            address: 0xdead_beef,
+            registers: std::array::from_fn(|i| u64::MAX - i as u64),
+            instruction: vec![0x0f, 0x0b],
+        })),
+        ToHost::Standing {
+            task: 7,
+            syscall: "running",
+            name: b"a b",
+        },
+        ToHost::TaskEnd {
+            task: 8,
+            time: 2,
+            status: ExitStatus::Signal(11),
+        },
+        ToHost::Ended,
         ToHost::Exit(ExitStatus::Code(255)),
         ToHost::Exit(ExitStatus::Signal(9)),
         ToHost::Error {
@@ -127,6 +172,7 @@ fn messages_of_the_host_survive_a_round_trip() {
         ToGuest::Stdin(&[0, 1, 2]),
         ToGuest::StdinEof,
         ToGuest::Signal(15),
+        ToGuest::End,
     ];
     for message in messages {
         let mut bytes = Vec::new();
@@ -174,7 +220,7 @@ fn malformed_frames_are_errors() {
     let host: &[(u8, &[u8])] = &[
         (0x00, b""),
         (0x01, b""),
-        (0x8c, b""),
+        (0x94, b""),
         (0x81, b"\xff"),
         (0x82, b"123"),
         (0x82, b"12345"),
@@ -183,6 +229,27 @@ fn malformed_frames_are_errors() {
         (0x89, &[0, 0, 0, 0, 0, 1, 0, 0]),
         (0x89, &[1, 0, 0, 0, 0, 0, 0, 0]),
         (0x89, &[2, 0, 0, 0, 0, 0, 0, 0]),
+        (0x88, &[0; 11]),
+        (0x88, &[0; 13]),
+        (0x8c, &[0; 23]),
+        (0x8c, &[0; 25]),
+        (0x8d, &[0; 15]),
+        (0x8e, &[0; 19]),
+        (
+            0x8e,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+        ),
+        (0x8f, &[0; 19]),
+        (
+            0x8f,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+        ),
+        (0x90, &[0; 8]),
+        (0x91, &[0; 163]),
+        (0x91, &[0; 164 + MAX_INSTRUCTION + 1]),
+        (0x92, &[0; 7]),
+        (0x92, &[0, 0, 0, 0, 1, 0, 0, 0, 0xff]),
+        (0x93, &[0; 1]),
         (0x8a, &[0; 8]),
         (0x8a, &[10, 0, 0, 0, 0, 0, 0, 0]),
         (0x8a, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]),
@@ -195,6 +262,7 @@ fn malformed_frames_are_errors() {
         (0x81, b""),
         (0x03, b"x"),
         (0x04, b""),
+        (0x05, b"x"),
         (0x01, b"{}"),
         (0x01, b"not json"),
         (
@@ -220,7 +288,7 @@ proptest! {
             argv: argv.into_iter().map(Bytes).collect(),
             cwd: Bytes(cwd),
             uid,
-            trace: Some(Trace { buffer_size, sched, scope: Scope::All }),
+            trace: Some(Trace { buffer_size, sched, scope: Scope::All, follow: Follow::None }),
             ..Job::default()
         };
         let mut bytes = Vec::new();

@@ -18,7 +18,7 @@ use vbts::trace::format::Raw;
 use vbts::trace::{AgentConnection, Destination, Session};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};
-use vbts_protocol::{Bytes, Job, PORT_NAME, Scope, Trace};
+use vbts_protocol::{Bytes, Follow, Job, PORT_NAME, Scope, Trace};
 use vbts_tests::machine as found;
 
 const PROGRAM: [&str; 3] = ["/bin/sh", "-c", "exit 7"];
@@ -148,6 +148,7 @@ fn job() -> Job {
             buffer_size: 4 << 20,
             sched: false,
             scope: Scope::User,
+            follow: Follow::None,
         }),
         shares: Vec::new(),
         hostname: None,

@@ -190,20 +190,26 @@ impl Session {
             match ToHost::parse(frame)? {
                 ToHost::Ready(version) if version == VERSION => self.ready = true,
                 ToHost::Ready(version) => return Err(SessionError::Version(version.into())),
-                ToHost::Started { .. } if self.started => writer.put(Work::Untraced)?,
-                ToHost::Started { .. } => self.started = true,
+                ToHost::Started { .. } | ToHost::TaskStart { .. } => self.started = true,
+                ToHost::TaskUntraced { .. } => writer.put(Work::Untraced)?,
+                ToHost::TaskExec { .. }
+                | ToHost::TaskEnd { .. }
+                | ToHost::Drained { .. }
+                | ToHost::Crash(_)
+                | ToHost::Standing { .. }
+                | ToHost::Ended => {}
                 ToHost::Stdout(bytes) => writer.put(Work::Stdout(bytes.into()))?,
                 ToHost::Stderr(bytes) => writer.put(Work::Stderr(bytes.into()))?,
                 ToHost::StdinWant(n) => {
                     self.wanted_input = self.wanted_input.saturating_add(n.into());
                 }
-                ToHost::Maps { pid, text } => writer.put(Work::Maps {
-                    pid,
+                ToHost::Maps { process, text } => writer.put(Work::Maps {
+                    pid: process,
                     text: text.into(),
                 })?,
-                ToHost::Lost(n) => writer.put(Work::Lost(n))?,
-                ToHost::Records { pid, extents } => {
-                    *records = Some((pid, read(memory, extents)?));
+                ToHost::Lost { records, .. } => writer.put(Work::Lost(records))?,
+                ToHost::Records { task, extents } => {
+                    *records = Some((task, read(memory, extents)?));
                 }
                 ToHost::RecordsValid => {
                     if let Some((pid, records)) = records.take() {
@@ -293,23 +299,41 @@ mod tests {
         let extents = stored(&memory, &records);
         let bytes = frames(&[
             ToHost::Ready(VERSION),
-            ToHost::Started { pid: 5 },
-            ToHost::Maps { pid: 5, text: b"" },
-            ToHost::Started { pid: 6 },
+            ToHost::TaskStart {
+                task: 5,
+                parent: 0,
+                process: 5,
+                records: 100,
+                time: 1,
+            },
+            ToHost::Maps {
+                process: 5,
+                text: b"",
+            },
+            ToHost::TaskUntraced {
+                task: 6,
+                parent: 5,
+                time: 2,
+                name: b"",
+                reason: "",
+            },
             ToHost::StdinWant(10),
             ToHost::StdinWant(20),
             // A page was moved meanwhile, so the agent repeats the message.
             ToHost::Records {
-                pid: 5,
+                task: 5,
                 extents: Extents::new(&extents[..0]).unwrap(),
             },
             ToHost::Records {
-                pid: 5,
+                task: 5,
                 extents: Extents::new(&extents).unwrap(),
             },
             ToHost::RecordsValid,
             ToHost::RecordsValid,
-            ToHost::Lost(2),
+            ToHost::Lost {
+                task: 5,
+                records: 2,
+            },
             ToHost::Exit(ExitStatus::Signal(11)),
         ]);
         for piece in bytes.chunks(7) {
@@ -347,7 +371,7 @@ mod tests {
         for (bytes, message) in [
             (
                 frames(&[ToHost::Records {
-                    pid: 1,
+                    task: 1,
                     extents: Extents::new(&outside).unwrap(),
                 }]),
                 "outside of the guest's memory",
@@ -381,7 +405,7 @@ mod tests {
         let extents = stored(&memory, &records(&[[1, 2, 3]]));
         let extents = Extents::new(&extents).unwrap();
         session.put(&frames(&[
-            ToHost::Records { pid: 1, extents },
+            ToHost::Records { task: 1, extents },
             ToHost::RecordsValid,
         ]));
         let failure = session.finish(false).unwrap_err().into_failure();

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use vbts_protocol::{Bytes, Job, Share, Trace};
+use vbts_protocol::{Bytes, Follow, Job, Share, Trace};
 
 use super::args::TraceArgs;
 use crate::exit::Failure;
@@ -60,6 +60,7 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
             buffer_size: args.buffer.0,
             sched: args.sched,
             scope: args.scope.into(),
+            follow: Follow::None,
         }),
         shares,
         hostname: Some(Bytes(
