@@ -5,8 +5,9 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use crate::exec::table::Handler;
-use crate::insn::{CodeSize, Exec, Flow, Insn, reg, seg};
+use crate::insn::{Abort, CodeSize, Exec, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
+use crate::processor::segment::within_limit;
 use crate::state::{SegAttr, Segment, vector};
 
 /// [`access`]: the instruction writes its memory operand.
@@ -92,24 +93,57 @@ fn allows(s: &Segment, offset: u64, size: u32, write: bool) -> bool {
     let rw = s.attr.contains(SegAttr::RW);
     // Code segments are never writable; data segments are always readable.
     let allowed = if write { rw && !code } else { rw || !code };
-    if !allowed {
-        return false;
-    }
-    let last = offset + u64::from(size) - 1;
-    let limit = u64::from(s.limit);
-    if !code && s.attr.contains(SegAttr::CONFORMING) {
-        let top = if s.attr.contains(SegAttr::DB) {
-            0xFFFF_FFFF
-        } else {
-            0xFFFF
-        };
-        offset > limit && last <= top
-    } else {
-        last <= limit
+    allowed && within_limit(s, offset, size.into())
+}
+
+/// The bits that the instruction's address size (`aux`, in bits) leaves of an index or count
+/// register.
+#[inline(always)]
+pub(super) fn address_mask(insn: &Insn) -> u64 {
+    match insn.aux {
+        16 => 0xFFFF,
+        32 => 0xFFFF_FFFF,
+        _ => u64::MAX,
     }
 }
 
 impl Cpu {
+    /// An index or count register at the instruction's address size (`aux`, in bits).
+    #[inline(always)]
+    pub(super) fn index(&self, insn: &Insn, id: usize) -> u64 {
+        self.gpr[id] & address_mask(insn)
+    }
+
+    /// Writes an index or count register at the instruction's address size (`aux`, in bits).
+    #[inline(always)]
+    pub(super) fn set_index(&mut self, insn: &Insn, id: usize, v: u64) {
+        match insn.aux {
+            16 => self.w(id as u8, v as u16),
+            32 => self.w(id as u8, v as u32),
+            _ => self.gpr[id] = v,
+        }
+    }
+
+    /// Linear address of `size` bytes at an offset in a segment, which must allow the access. In
+    /// 64-bit mode only FS and GS have a base, and no segment has a limit (SDM Vol. 1 3.4.4).
+    #[inline(always)]
+    pub(super) fn linear_address(
+        &mut self,
+        segment: u8,
+        offset: u64,
+        size: u32,
+        write: bool,
+    ) -> Result<u64, Abort> {
+        if !self.code64 {
+            return self.segment_address(segment, offset, size, write);
+        }
+        let base = match segment {
+            seg::FS | seg::GS => self.seg_base(segment),
+            _ => 0,
+        };
+        Ok(base.wrapping_add(offset))
+    }
+
     /// Linear address of `size` bytes at an offset in a segment outside 64-bit mode; #SS(0) or
     /// #GP(0) if the segment does not allow the access.
     pub(crate) fn segment_address(
@@ -118,7 +152,7 @@ impl Cpu {
         offset: u64,
         size: u32,
         write: bool,
-    ) -> Result<u64, crate::insn::Abort> {
+    ) -> Result<u64, Abort> {
         let s = self.segment(segment.min(seg::GS).into());
         if !allows(&s, offset, size, write) {
             let vector = if segment == seg::SS {

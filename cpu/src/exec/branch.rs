@@ -2,6 +2,7 @@
 
 use iced_x86::Code;
 
+use crate::exec::address::address_mask;
 use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::mmu::access::canonical;
@@ -113,27 +114,12 @@ impl Inlined for Ret {
     }
 }
 
-/// The counter of LOOP and JCXZ: as wide as the address size (`aux`, in bits).
-#[inline(always)]
-fn counter(cpu: &Cpu, insn: &Insn) -> u64 {
-    match insn.aux {
-        16 => cpu.gpr[RCX] & 0xFFFF,
-        32 => cpu.gpr[RCX] & 0xFFFF_FFFF,
-        _ => cpu.gpr[RCX],
-    }
-}
-
 /// `Z` of [`loop_`]: the loop ends when the counter is zero, whatever ZF is.
 const ANY: u8 = 2;
 
 /// LOOP (`Z` is [`ANY`]), LOOPE (`Z` is 1) and LOOPNE (`Z` is 0).
 fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let n = counter(cpu, insn).wrapping_sub(1);
-    let left = match insn.aux {
-        16 => n & 0xFFFF,
-        32 => n & 0xFFFF_FFFF,
-        _ => n,
-    };
+    let left = cpu.index(insn, RCX).wrapping_sub(1) & address_mask(insn);
     let taken = left != 0
         && match Z {
             0 => !cpu.flags.zf(),
@@ -145,11 +131,7 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     } else {
         None
     };
-    match insn.aux {
-        16 => cpu.w(RCX as u8, n as u16),
-        32 => cpu.w(RCX as u8, n as u32),
-        _ => cpu.gpr[RCX] = n,
-    }
+    cpu.set_index(insn, RCX, left);
     match target {
         Some(target) => take(cpu, target),
         None => Ok(Flow::Next),
@@ -157,7 +139,7 @@ fn loop_<const Z: u8, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 fn jcxz<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    if counter(cpu, insn) != 0 {
+    if cpu.index(insn, RCX) != 0 {
         return Ok(Flow::Next);
     }
     let target = direct::<T>(cpu, insn)?;

@@ -2,6 +2,7 @@
 
 use iced_x86::Code;
 
+use crate::exec::string::distance;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Privilege;
@@ -86,52 +87,19 @@ fn out<const DX: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-fn mask(insn: &Insn) -> u64 {
-    match insn.aux {
-        16 => 0xFFFF,
-        32 => 0xFFFF_FFFF,
-        _ => u64::MAX,
-    }
-}
-
-fn step_index<T: Int>(cpu: &mut Cpu, insn: &Insn, id: usize) {
-    let delta = if cpu.eflags & rflags::DF != 0 {
-        (T::BYTES as u64).wrapping_neg()
-    } else {
-        T::BYTES as u64
-    };
-    set(cpu, insn, id, cpu.gpr[id].wrapping_add(delta));
-}
-
-fn set(cpu: &mut Cpu, insn: &Insn, id: usize, v: u64) {
-    match insn.aux {
-        16 => cpu.w(id as u8, v as u16),
-        32 => cpu.w(id as u8, v as u32),
-        _ => cpu.gpr[id] = v,
-    }
-}
-
 /// One iteration of INS (`IN`) or OUTS; a repeated instruction is restarted for each.
 fn string<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let repeated = insn.prefix & (Insn::REP | Insn::REPNE) != 0;
-    let count = cpu.gpr[RCX] & mask(insn);
+    let count = cpu.index(insn, RCX);
     if repeated && count == 0 {
         return Ok(Flow::Next);
     }
     let port = cpu.gpr[RDX] as u16;
     cpu.check_port(port, T::BYTES)?;
     let id = if IN { RDI } else { RSI };
-    let segment = match (IN, cpu.code64) {
-        (false, _) => insn.seg,
-        (true, false) => seg::ES,
-        (true, true) => seg::FLAT,
-    };
-    let offset = cpu.gpr[id] & mask(insn);
-    let la = if cpu.code64 {
-        cpu.seg_base(segment).wrapping_add(offset)
-    } else {
-        cpu.segment_address(segment, offset, T::BYTES as u32, IN)?
-    };
+    let segment = if IN { seg::ES } else { insn.seg };
+    let offset = cpu.index(insn, id);
+    let la = cpu.linear_address(segment, offset, T::BYTES as u32, IN)?;
     if IN {
         // The port must not be read if the store would fault.
         cpu.check_writable(la, T::BYTES)?;
@@ -141,9 +109,9 @@ fn string<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         let v = cpu.load::<T>(la)?;
         cpu.port_out(port, v);
     }
-    step_index::<T>(cpu, insn, id);
+    cpu.set_index(insn, id, offset.wrapping_add(distance::<T>(cpu, 1)));
     if repeated {
-        set(cpu, insn, RCX, count - 1);
+        cpu.set_index(insn, RCX, count - 1);
         if count > 1 {
             cpu.pmu.idle += 1;
             cpu.rip = cpu.this_rip(insn);

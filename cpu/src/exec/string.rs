@@ -34,51 +34,16 @@ trait Step {
     }
 }
 
-/// An index or count register at the address size of the instruction.
-#[inline(always)]
-fn index(cpu: &Cpu, insn: &Insn, id: usize) -> u64 {
-    let v = cpu.gpr[id];
-    match insn.aux {
-        16 => v & 0xFFFF,
-        32 => v & 0xFFFF_FFFF,
-        _ => v,
-    }
-}
-
-#[inline(always)]
-fn set_index(cpu: &mut Cpu, insn: &Insn, id: usize, v: u64) {
-    match insn.aux {
-        16 => cpu.w(id as u8, v as u16),
-        32 => cpu.w(id as u8, v as u32),
-        _ => cpu.gpr[id] = v,
-    }
-}
-
-/// Linear address of an offset in a segment. In 64-bit mode ES is flat.
-#[inline(always)]
-fn linear<T: Int>(cpu: &mut Cpu, segment: u8, offset: u64, write: bool) -> Result<u64, Abort> {
-    if cpu.code64 {
-        let base = if segment == seg::ES {
-            0
-        } else {
-            cpu.seg_base(segment)
-        };
-        Ok(base.wrapping_add(offset))
-    } else {
-        cpu.segment_address(segment, offset, T::BYTES as u32, write)
-    }
-}
-
 #[inline(always)]
 fn source<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
-    let offset = index(cpu, insn, RSI);
-    linear::<T>(cpu, insn.seg, offset, false)
+    let offset = cpu.index(insn, RSI);
+    cpu.linear_address(insn.seg, offset, T::BYTES as u32, false)
 }
 
 #[inline(always)]
 fn destination<T: Int>(cpu: &mut Cpu, insn: &Insn, write: bool) -> Result<u64, Abort> {
-    let offset = index(cpu, insn, RDI);
-    linear::<T>(cpu, seg::ES, offset, write)
+    let offset = cpu.index(insn, RDI);
+    cpu.linear_address(seg::ES, offset, T::BYTES as u32, write)
 }
 
 /// Iterations that stay in the page of `la`, ascending.
@@ -103,8 +68,8 @@ impl Step for Movs {
     }
 
     fn bulk<T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) -> u64 {
-        let from = index(cpu, insn, RSI).wrapping_add(cpu.seg_base(insn.seg));
-        let to = index(cpu, insn, RDI);
+        let from = cpu.index(insn, RSI).wrapping_add(cpu.seg_base(insn.seg));
+        let to = cpu.index(insn, RDI);
         let n = n.min(in_page::<T>(from)).min(in_page::<T>(to));
         let (Some(src), Some(dst)) = (
             cpu.tlb.fast(from, 1, Access::Read),
@@ -138,7 +103,7 @@ impl Step for Stos {
     }
 
     fn bulk<T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) -> u64 {
-        let to = index(cpu, insn, RDI);
+        let to = cpu.index(insn, RDI);
         let n = n.min(in_page::<T>(to));
         let Some(dst) = cpu.tlb.fast(to, 1, Access::Write) else {
             return 0;
@@ -202,22 +167,28 @@ impl Step for Scas {
     }
 }
 
-/// Moves the index registers by `n` elements.
+/// How far `n` elements move an index register: backwards if RFLAGS.DF is set.
 #[inline(always)]
-fn advance<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) {
+pub(super) fn distance<T: Int>(cpu: &Cpu, n: u64) -> u64 {
     let bytes = n.wrapping_mul(T::BYTES as u64);
-    let delta = if cpu.eflags & rflags::DF != 0 {
+    if cpu.eflags & rflags::DF != 0 {
         bytes.wrapping_neg()
     } else {
         bytes
-    };
+    }
+}
+
+/// Moves the index registers by `n` elements.
+#[inline(always)]
+fn advance<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn, n: u64) {
+    let delta = distance::<T>(cpu, n);
     if S::SI {
-        let v = index(cpu, insn, RSI).wrapping_add(delta);
-        set_index(cpu, insn, RSI, v);
+        let v = cpu.index(insn, RSI).wrapping_add(delta);
+        cpu.set_index(insn, RSI, v);
     }
     if S::DI {
-        let v = index(cpu, insn, RDI).wrapping_add(delta);
-        set_index(cpu, insn, RDI, v);
+        let v = cpu.index(insn, RDI).wrapping_add(delta);
+        cpu.set_index(insn, RDI, v);
     }
 }
 
@@ -234,8 +205,8 @@ fn clear_upper<S: Step>(cpu: &mut Cpu, insn: &Insn) {
     let di = S::CLEARS && S::DI;
     for (id, clears) in [(RCX, true), (RSI, si), (RDI, di)] {
         if clears {
-            let v = index(cpu, insn, id);
-            set_index(cpu, insn, id, v);
+            let v = cpu.index(insn, id);
+            cpu.set_index(insn, id, v);
         }
     }
 }
@@ -255,7 +226,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     };
     let mut done = 0;
     while done < chunk {
-        let count = index(cpu, insn, RCX);
+        let count = cpu.index(insn, RCX);
         if count == 0 {
             return Ok(Flow::Next);
         }
@@ -266,7 +237,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         };
         if bulk > 0 {
             advance::<S, T>(cpu, insn, bulk);
-            set_index(cpu, insn, RCX, count - bulk);
+            cpu.set_index(insn, RCX, count - bulk);
             done += bulk;
             continue;
         }
@@ -279,13 +250,13 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
             }
         };
         advance::<S, T>(cpu, insn, 1);
-        set_index(cpu, insn, RCX, count - 1);
+        cpu.set_index(insn, RCX, count - 1);
         done += 1;
         if !more {
             return Ok(Flow::Next);
         }
     }
-    if index(cpu, insn, RCX) == 0 {
+    if cpu.index(insn, RCX) == 0 {
         return Ok(Flow::Next);
     }
     cpu.flags = flags;

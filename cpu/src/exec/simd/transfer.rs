@@ -277,10 +277,7 @@ fn movmskpd(cpu: &mut Cpu, insn: &Insn) -> Exec {
 fn at_rdi(cpu: &mut Cpu, insn: &Insn, n: u64) -> Result<u64, Abort> {
     let size = u64::MAX >> (64 - u32::from(insn.dst));
     let offset = (cpu.gpr[gpr::RDI] & size).wrapping_add(n) & size;
-    if cpu.code64 {
-        return Ok(offset.wrapping_add(cpu.seg_base(insn.seg)));
-    }
-    cpu.segment_address(insn.seg, offset, 1, true)
+    cpu.linear_address(insn.seg, offset, 1, true)
 }
 
 /// Stores the bytes of `value` whose byte of `mask` has its sign set, all or none.
