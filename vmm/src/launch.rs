@@ -274,7 +274,7 @@ impl Launch {
             self.console,
             self.alarm,
             sandbox,
-        );
+        )?;
         if let Some(vm) = self.vm {
             machine.accelerate(vm)?;
         }

@@ -79,28 +79,33 @@ pub struct Machine {
     memory: GuestMemory,
     console: Shared<Console>,
     alarm: Arc<Alarm>,
+    /// It exists before the process enters the sandbox, which allows no new descriptors.
+    events: EventLoop,
     sandbox: Option<Sandbox>,
     /// The clock of the processors if KVM executes them.
     host_clock: Option<HostClock>,
     vm: Option<Vm>,
     schedule: Schedule,
-    /// The host time that the run has taken, if it is measured.
+    /// The host time that the runs have taken, if it is measured.
     host_time: Option<HostTime>,
 }
 
-/// Host time that a run on the software CPU has taken.
+/// Host time that the runs on the software CPU have taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostTime {
     /// Time for which the software CPU executed the guest.
     pub executing: Duration,
-    /// Total time of the run.
+    /// Total time of the runs.
     pub total: Duration,
 }
 
 impl Machine {
     /// Creates a machine with as many processors as the board has. The first is in `state`, the
     /// others wait for a start-up IPI. `console` is the output of the board's serial port. `alarm`
-    /// can end the run. The process enters `sandbox` when the run begins.
+    /// can end the run. The process enters `sandbox` when the first run begins.
+    ///
+    /// # Errors
+    /// The host is out of file descriptors.
     pub(crate) fn new(
         model: &'static Model,
         board: Board,
@@ -109,7 +114,8 @@ impl Machine {
         console: Shared<Console>,
         alarm: Arc<Alarm>,
         sandbox: Option<Sandbox>,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
+        let events = EventLoop::new(alarm.clone())?;
         let board = Arc::new(board);
         let count = board.signals().len() as u8;
         let vcpu = |id: u8| {
@@ -131,18 +137,19 @@ impl Machine {
             vcpu.observe_dma(DmaObserver::new(memory.clone()));
             vcpu
         };
-        Self {
+        Ok(Self {
             vcpus: (0..count).map(vcpu).collect(),
             board: board.clone(),
             memory,
             console,
             alarm,
+            events,
             sandbox,
             host_clock: None,
             vm: None,
             schedule: Schedule::default(),
             host_time: None,
-        }
+        })
     }
 
     /// Moves the processors to `vm`, which has this machine's memory and as many processors. They
@@ -219,8 +226,7 @@ impl Machine {
     /// virtual time `pause` in ns. Returns `None` in the latter case: the next call continues as if
     /// there had been no pause. On the host's time there is no pause.
     ///
-    /// Each call restarts the time limit. Only a machine without a sandbox can run again after a
-    /// pause: the sandbox does not allow the system calls with which a run begins.
+    /// Each call restarts the time limit.
     ///
     /// # Errors
     /// The guest crashed, the time limit was reached, or `observer` ended it.
@@ -231,15 +237,12 @@ impl Machine {
     ) -> Result<Option<End>, Failure> {
         self.alarm.start_timer()?;
         let began = Instant::now();
-        let mut events = EventLoop::new(self.alarm.clone())?;
         let outcome = match self.host_clock {
-            Some(clock) => self
-                .run_on_host_time(clock, &mut events, observer)
-                .map(Some),
-            None => self.run_on_virtual_time(pause, &mut events, observer),
+            Some(clock) => self.run_on_host_time(clock, observer).map(Some),
+            None => self.run_on_virtual_time(pause, observer),
         };
         if let Some(time) = &mut self.host_time {
-            time.total = began.elapsed();
+            time.total += began.elapsed();
         }
         let mut console = lock(&self.console);
         console.flush();

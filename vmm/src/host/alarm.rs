@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ pub struct Alarm {
     notice: EventFd,
     handlers: Vec<SigId>,
     limit: Option<Duration>,
+    /// The thread that waits for the time limit. Each message starts the limit again.
     timer: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
@@ -100,6 +101,7 @@ impl Alarm {
     }
 
     /// Lets [`Event::Timeout`] happen when the time limit, if there is one, has passed from now.
+    /// Only the first call starts a thread.
     ///
     /// # Errors
     /// The host cannot start a thread.
@@ -107,24 +109,37 @@ impl Alarm {
         let Some(limit) = self.limit else {
             return Ok(());
         };
-        let (cancel, cancelled) = channel();
+        self.pending.timeout.store(false, Ordering::Relaxed);
+        let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((restart, _)) = &*timer {
+            // The thread ends only after the sender is dropped.
+            let _ = restart.send(());
+            return Ok(());
+        }
+        let (restart, restarted) = channel();
         let (pending, kick, notice) = (
             self.pending.clone(),
             self.kick.clone(),
             self.notice.try_clone()?,
         );
-        let thread = std::thread::Builder::new()
-            .name("timeout".into())
-            .spawn(move || {
-                if cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                    pending.timeout.store(true, Ordering::Relaxed);
-                    kick.raise(Signals::KICK);
-                    let _ = notice.write(1);
+        let wait = move || {
+            loop {
+                match restarted.recv_timeout(limit) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {
+                        pending.timeout.store(true, Ordering::Relaxed);
+                        kick.raise(Signals::KICK);
+                        let _ = notice.write(1);
+                        if restarted.recv().is_err() {
+                            return;
+                        }
+                    }
                 }
-            })?;
-        if let Ok(mut timer) = self.timer.lock() {
-            *timer = Some((cancel, thread));
-        }
+            }
+        };
+        let thread = std::thread::Builder::new().name("timeout".into());
+        *timer = Some((restart, thread.spawn(wait)?));
         Ok(())
     }
 
@@ -185,9 +200,9 @@ impl Drop for Alarm {
             signal_hook::low_level::unregister(handler);
         }
         if let Ok(mut timer) = self.timer.lock()
-            && let Some((cancel, thread)) = timer.take()
+            && let Some((restart, thread)) = timer.take()
         {
-            drop(cancel);
+            drop(restart);
             let _ = thread.join();
         }
     }
@@ -221,6 +236,19 @@ mod tests {
         assert_eq!(alarm.take(), Some(Event::Timeout));
         assert_eq!(signals.get() & Signals::KICK, Signals::KICK);
         assert_eq!(alarm.take(), None);
+    }
+
+    #[test]
+    fn the_time_limit_can_start_again() {
+        let limit = Some(Duration::from_millis(1));
+        let alarm = Alarm::catching(&[], Arc::default(), limit).unwrap();
+        for _ in 0..3 {
+            alarm.start_timer().unwrap();
+            let mut fds = [PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN)];
+            poll(&mut fds, None).unwrap();
+            assert_eq!(alarm.take(), Some(Event::Timeout));
+            assert_eq!(alarm.take(), None);
+        }
     }
 
     #[test]

@@ -10,9 +10,11 @@ use crate::boot::{BootSource, load};
 use crate::layout::EXTENDED_MEMORY;
 use crate::memory::{self, GuestMemory, Size, allocate};
 use crate::vcpu::Vcpu;
+use iced_x86::code_asm::{CodeAssembler, al, ebx};
 use vbts_cpu::state::gpr::RBX;
 use vbts_cpu::{Cpu, Exit, SoftCpu};
 use vbts_devices::{DmaObserver, Effects, OutputBuffer};
+use vbts_testkit::Emit;
 use vm_memory::{Bytes, GuestAddress};
 
 /// Processors that execute the same code next, with their board and memory.
@@ -22,9 +24,10 @@ struct Processors {
     memory: GuestMemory,
 }
 
-fn processors(count: u8, code: &[u8]) -> Processors {
+fn processors(count: u8, program: impl FnOnce(&mut CodeAssembler) -> Emit) -> Processors {
     let memory = allocate(Size(16 << 20)).unwrap();
-    let image = kernel(EXTENDED_MEMORY, code, 0);
+    let code = vbts_testkit::assemble(64, EXTENDED_MEMORY, program);
+    let image = kernel(EXTENDED_MEMORY, &code, 0);
     let source = BootSource {
         kernel: &image,
         initrd: None,
@@ -58,10 +61,15 @@ fn processors(count: u8, code: &[u8]) -> Processors {
 
 #[test]
 fn each_processor_observes_a_device_write() {
-    // mov ebx, 1; out 0x80, al; jmp to the first
-    let code = [0xBB, 1, 0, 0, 0, 0xE6, 0x80, 0xEB, 0xF7];
+    let mut p = processors(2, |a| {
+        let mut first = a.create_label();
+        a.set_label(&mut first)?;
+        a.mov(ebx, 1)?;
+        a.out(0x80, al)?;
+        a.jmp(first)
+    });
+    // The immediate operand follows the opcode of MOV.
     let operand = GuestAddress(EXTENDED_MEMORY + 1);
-    let mut p = processors(2, &code);
     for value in 1..4u8 {
         p.memory.write_obj(value, operand).unwrap();
         p.board.apply(Effects::DMA);
@@ -77,15 +85,18 @@ fn each_processor_observes_a_device_write() {
 
 #[test]
 fn a_device_write_interrupts_a_processor_that_runs() {
-    // jmp to itself
-    let mut p = processors(1, &[0xEB, 0xFE]);
+    let mut p = processors(1, |a| {
+        let mut here = a.create_label();
+        a.set_label(&mut here)?;
+        a.jmp(here)
+    });
     let (memory, board) = (&p.memory, &p.board);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
-            // hlt
+            let halt = vbts_testkit::assemble(64, EXTENDED_MEMORY, |a| a.hlt());
             let start = GuestAddress(EXTENDED_MEMORY);
-            memory.write_obj(0xF4u8, start).unwrap();
+            memory.write_slice(&halt, start).unwrap();
             board.apply(Effects::DMA);
         });
         let mut exits = Vec::new();

@@ -112,7 +112,6 @@ impl Machine {
     pub(super) fn run_on_host_time(
         &mut self,
         clock: HostClock,
-        events: &mut EventLoop,
         observer: &mut dyn RunObserver,
     ) -> Result<End, Failure> {
         crate::kvm::kick::install_handler()?;
@@ -125,7 +124,7 @@ impl Machine {
             board: &self.board,
             start: Barrier::new(self.vcpus.len() + 1),
             stop: AtomicBool::new(false),
-            waker: events.waker()?,
+            waker: self.events.waker()?,
             armed: AtomicU64::new(0),
             idle: IdleProcessors::default(),
             stop_reason: Mutex::new(None),
@@ -151,7 +150,7 @@ impl Machine {
                 shared.stop.store(true, Ordering::Release);
             }
             shared.start.wait();
-            let outcome = ready.and_then(|()| service.run(events, observer));
+            let outcome = ready.and_then(|()| service.run(&mut self.events, observer));
             shared.stop.store(true, Ordering::Release);
             for signals in shared.board.signals() {
                 signals.raise(Signals::KICK);

@@ -9,8 +9,13 @@ use crate::memory::{Size, allocate};
 use std::fs::File;
 use std::io::PipeReader;
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
 use std::time::Duration;
+
+use iced_x86::code_asm::*;
+use vbts_devices::ninep::Access;
 use vbts_devices::shared;
+use vbts_testkit::Emit;
 
 /// An observer that counts exits, and offers an input if it has one.
 #[derive(Default)]
@@ -42,6 +47,11 @@ impl RunObserver for TestObserver {
     }
 }
 
+/// Assembles the code of a machine.
+pub(super) fn assembled(program: impl FnOnce(&mut CodeAssembler) -> Emit) -> Vec<u8> {
+    vbts_testkit::assemble(64, EXTENDED_MEMORY, program)
+}
+
 /// A machine that executes `code` on virtual time, up to `limit` of the host's time.
 pub(super) fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
     let memory = allocate(Size(16 << 20)).unwrap();
@@ -61,11 +71,11 @@ pub(super) fn machine(code: &[u8], limit: Option<Duration>) -> Machine {
     let serial = Box::new(console.clone());
     let board = Board::new(memory.clone(), vec![signals], true, 0, serial).unwrap();
     let model = vbts_cpu::model(vbts_cpu::MODELS[0]).unwrap();
-    Machine::new(model, board, memory, &state, console, alarm, None)
+    Machine::new(model, board, memory, &state, console, alarm, None).unwrap()
 }
 
-fn run(code: &[u8]) -> Result<End, Failure> {
-    machine(code, None).run(&mut TestObserver::default())
+fn run(program: impl FnOnce(&mut CodeAssembler) -> Emit) -> Result<End, Failure> {
+    machine(&assembled(program), None).run(&mut TestObserver::default())
 }
 
 fn reason(outcome: Result<End, Failure>) -> String {
@@ -75,42 +85,72 @@ fn reason(outcome: Result<End, Failure>) -> String {
     }
 }
 
-#[test]
-fn entering_s5_switches_the_machine_off() {
-    // mov dx, 0x600; mov al, 0x34; out dx, al; hlt
-    let code = [0x66, 0xBA, 0x00, 0x06, 0xB0, 0x34, 0xEE, 0xF4];
-    assert_eq!(run(&code).unwrap(), End::Off);
+/// Loops without end.
+fn spin(a: &mut CodeAssembler) -> Emit {
+    let mut here = a.create_label();
+    a.set_label(&mut here)?;
+    a.jmp(here)
 }
 
-/// `mov al, 0xFE; out 0x64, al; hlt`
-const RESET: &[u8] = &[0xB0, 0xFE, 0xE6, 0x64, 0xF4];
+/// Halts with interrupts enabled, again after each interrupt.
+fn sleep(a: &mut CodeAssembler) -> Emit {
+    let mut halt = a.create_label();
+    a.sti()?;
+    a.set_label(&mut halt)?;
+    a.hlt()?;
+    a.jmp(halt)
+}
 
-/// Code that writes `text` to COM1.
-fn print(text: &str) -> Vec<u8> {
-    // mov dx, 0x3F8
-    let mut code = vec![0x66, 0xBA, 0xF8, 0x03];
-    // mov al, byte; out dx, al
-    text.bytes()
-        .for_each(|byte| code.extend([0xB0, byte, 0xEE]));
-    code
+/// Resets the machine with the keyboard controller.
+fn reset(a: &mut CodeAssembler) -> Emit {
+    a.mov(al, 0xFE)?;
+    a.out(0x64, al)?;
+    a.hlt()
+}
+
+/// Writes `text` to COM1.
+fn print(a: &mut CodeAssembler, text: &str) -> Emit {
+    a.mov(dx, 0x3F8)?;
+    for byte in text.bytes() {
+        a.mov(al, u32::from(byte))?;
+        a.out(dx, al)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn entering_s5_switches_the_machine_off() {
+    let end = run(|a| {
+        a.mov(dx, 0x600)?;
+        a.mov(al, 0x34)?;
+        a.out(dx, al)?;
+        a.hlt()
+    });
+    assert_eq!(end.unwrap(), End::Off);
 }
 
 #[test]
 fn a_write_to_the_exit_port_ends_the_run_with_a_status() {
-    // mov eax, 42; out 0xF4, eax; jmp $
-    let code = [0xB8, 42, 0, 0, 0, 0xE7, 0xF4, 0xEB, 0xFE];
-    assert_eq!(run(&code).unwrap(), End::Status(42));
+    let end = run(|a| {
+        a.mov(eax, 42)?;
+        a.out(0xF4, eax)?;
+        spin(a)
+    });
+    assert_eq!(end.unwrap(), End::Status(42));
 }
 
 #[test]
 fn a_reset_ends_the_run() {
-    assert_eq!(run(RESET).unwrap(), End::Reset);
+    assert_eq!(run(reset).unwrap(), End::Reset);
 }
 
 #[test]
 fn a_reset_after_a_panic_is_a_failure() {
-    let code = [print("Kernel panic - not syncing: x\n"), RESET.into()].concat();
-    match run(&code) {
+    let outcome = run(|a| {
+        print(a, "Kernel panic - not syncing: x\n")?;
+        reset(a)
+    });
+    match outcome {
         Err(Failure::Guest { reason, console }) => {
             assert!(reason.contains("panicked"), "{reason}");
             assert_eq!(console, "Kernel panic - not syncing: x\n");
@@ -121,32 +161,33 @@ fn a_reset_after_a_panic_is_a_failure() {
 
 #[test]
 fn a_panic_without_a_reset_is_a_failure() {
-    let code = [
-        print("---[ end Kernel panic - not syncing: x ]---\n"),
-        vec![0xEB, 0xFE],
-    ]
-    .concat();
-    assert!(reason(run(&code)).contains("panicked"));
+    let outcome = run(|a| {
+        print(a, "---[ end Kernel panic - not syncing: x ]---\n")?;
+        spin(a)
+    });
+    assert!(reason(outcome).contains("panicked"));
 }
 
 #[test]
 fn a_triple_fault_is_a_failure() {
-    // ud2, and no IDT
-    assert!(reason(run(&[0x0F, 0x0B])).contains("triple fault"));
+    // There is no IDT.
+    assert!(reason(run(|a| a.ud2())).contains("triple fault"));
 }
 
 #[test]
 fn a_halt_without_a_wakeup_source_is_a_failure() {
-    // cli; hlt
-    assert!(reason(run(&[0xFA, 0xF4])).contains("halted"));
-    // sti; hlt; jmp to the hlt
-    assert!(reason(run(&[0xFB, 0xF4, 0xEB, 0xFD])).contains("halted"));
+    let masked = run(|a| {
+        a.cli()?;
+        a.hlt()
+    });
+    assert!(reason(masked).contains("halted"));
+    assert!(reason(run(sleep)).contains("halted"));
 }
 
 #[test]
 fn the_time_limit_ends_the_run() {
     let limit = Duration::from_millis(50);
-    let outcome = machine(&[0xEB, 0xFE], Some(limit)).run(&mut TestObserver::default());
+    let outcome = machine(&assembled(spin), Some(limit)).run(&mut TestObserver::default());
     assert!(matches!(outcome, Err(Failure::Timeout { after, .. }) if after == limit));
 }
 
@@ -155,7 +196,7 @@ fn the_time_limit_ends_a_wait_for_input() {
     let (reader, _writer) = std::io::pipe().unwrap();
     let mut observer = TestObserver::awaiting(reader);
     let limit = Some(Duration::from_millis(50));
-    let outcome = machine(&[0xFB, 0xF4, 0xEB, 0xFD], limit).run(&mut observer);
+    let outcome = machine(&assembled(sleep), limit).run(&mut observer);
     assert!(
         matches!(outcome, Err(Failure::Timeout { .. })),
         "{outcome:?}"
@@ -165,7 +206,55 @@ fn the_time_limit_ends_a_wait_for_input() {
 #[test]
 fn the_observer_is_called_after_accesses_to_devices() {
     let mut observer = TestObserver::default();
-    let code = [print("hello"), RESET.into()].concat();
+    let code = assembled(|a| {
+        print(a, "hello")?;
+        reset(a)
+    });
     machine(&code, None).run(&mut observer).unwrap();
     assert!(observer.exits >= 1);
+}
+
+/// Is set in the process of [`in_a_sandbox`].
+const CONFINED: &str = "VBTS_MACHINE_IN_SANDBOX";
+
+#[test]
+fn a_machine_in_the_sandbox_can_be_saved_and_run_again() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "machine::tests::in_a_sandbox", "--ignored"])
+        .env(CONFINED, "1")
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("1 passed"), "{output:?}");
+}
+
+#[test]
+#[ignore = "another test runs this in a separate process, which the sandbox confines"]
+fn in_a_sandbox() {
+    assert!(std::env::var_os(CONFINED).is_some());
+    const TEXT: &str = "hello\n";
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let mut observer = TestObserver::awaiting(reader);
+    let code = assembled(|a| {
+        print(a, TEXT)?;
+        sleep(a)
+    });
+    let mut machine = machine(&code, Some(Duration::from_millis(50)));
+    machine.sandbox = Some(Sandbox::new(Access::ReadOnly, false));
+    let output = |machine: &Machine| lock(&machine.console).tail();
+
+    // The first exit is after the first character.
+    assert_eq!(machine.run_until(1, &mut observer).unwrap(), None);
+    assert!(output(&machine).len() < TEXT.len());
+    let state = machine.save().unwrap();
+    machine.restore(&state).unwrap();
+    // Each further run waits for input until the time limit.
+    for _ in 0..2 {
+        let outcome = machine.run(&mut observer);
+        assert!(
+            matches!(outcome, Err(Failure::Timeout { .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(output(&machine), TEXT);
+    }
 }

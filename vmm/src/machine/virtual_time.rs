@@ -16,7 +16,6 @@ use vbts_devices::lock;
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
 use crate::board::MAX_DEADLINE;
 use crate::exit::Failure;
-use crate::host::EventLoop;
 use crate::vcpu::Vcpu;
 
 /// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
@@ -54,10 +53,9 @@ impl Machine {
     pub(super) fn run_on_virtual_time(
         &mut self,
         pause: u64,
-        events: &mut EventLoop,
         observer: &mut dyn RunObserver,
     ) -> Result<Option<End>, Failure> {
-        // From here on the process opens no file and starts no thread.
+        // From here on the process creates no descriptor for itself and starts no thread.
         if let Some(sandbox) = self.sandbox.take() {
             sandbox.enter()?;
         }
@@ -75,7 +73,7 @@ impl Machine {
                             return Err(self.status().halted_with_interrupts_off());
                         }
                     }
-                    self.sleep(events, observer, interrupts_off)?;
+                    self.sleep(observer, interrupts_off)?;
                 }
                 Exit::Pause => {
                     self.schedule.turn_ends = self.schedule.now;
@@ -159,7 +157,6 @@ impl Machine {
     /// input that the guest waits for.
     fn sleep(
         &mut self,
-        events: &mut EventLoop,
         observer: &mut dyn RunObserver,
         interrupts_off: bool,
     ) -> Result<(), Failure> {
@@ -173,7 +170,7 @@ impl Machine {
                 let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
                 let began = Instant::now();
                 let awaited = observer.awaited_inputs();
-                let woken = awaited.is_empty() || !events.wait(&awaited, limit)?.timer;
+                let woken = awaited.is_empty() || !self.events.wait(&awaited, limit)?.timer;
                 self.status().take_events(observer)?;
                 let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 let until = if woken {
@@ -190,15 +187,14 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::board::VcpuPlatform;
     use crate::layout::LAPIC;
-    use crate::machine::tests::{TestObserver, machine};
+    use crate::machine::tests::{TestObserver, assembled, machine};
     use vbts_cpu::Platform;
 
     #[test]
     fn an_interrupted_wait_does_not_move_time_to_the_deadline() {
-        let mut machine = machine(&[0xF4], None);
+        let mut machine = machine(&assembled(|a| a.hlt()), None);
         let platform = VcpuPlatform::new(machine.board.clone(), 0);
         let lapic =
             |offset, value: u32| platform.mmio_write(0, LAPIC + offset, &value.to_le_bytes());
@@ -210,9 +206,8 @@ mod tests {
         let deadline = machine.board.next_deadline().unwrap();
         let (reader, _writer) = std::io::pipe().unwrap();
         let mut observer = TestObserver::awaiting(reader);
-        let mut events = EventLoop::new(machine.alarm.clone()).unwrap();
-        events.waker().unwrap().wake();
-        machine.sleep(&mut events, &mut observer, false).unwrap();
+        machine.events.waker().unwrap().wake();
+        machine.sleep(&mut observer, false).unwrap();
         assert!(
             machine.schedule.now < deadline,
             "{} {deadline}",

@@ -1,6 +1,8 @@
 use std::os::fd::BorrowedFd;
 
-use super::super::tests::machine;
+use iced_x86::code_asm::*;
+
+use super::super::tests::{assembled, machine};
 use super::*;
 use crate::board::Board;
 use crate::exit::Failure;
@@ -22,19 +24,23 @@ impl RunObserver for Quiet {
     }
 }
 
-/// Prints the alphabet and ends with status 7.
-const ALPHABET: [u8; 26] = [
-    0x66, 0xBA, 0xF8, 0x03, // mov dx, 0x3F8
-    0xB9, 26, 0, 0, 0, // mov ecx, 26
-    0xB0, b'a', // mov al, 'a'
-    0xEE, // out dx, al
-    0xFE, 0xC0, // inc al
-    0xFF, 0xC9, // dec ecx
-    0x75, 0xF9, // jnz to the out
-    0xB8, 7, 0, 0, 0, // mov eax, 7
-    0xE7, 0xF4, // out 0xF4, eax
-    0xF4, // hlt
-];
+/// Code that prints the alphabet and ends with status 7.
+fn alphabet() -> Vec<u8> {
+    assembled(|a| {
+        let mut letter = a.create_label();
+        a.mov(dx, 0x3F8)?;
+        a.mov(ecx, 26)?;
+        a.mov(al, u32::from(b'a'))?;
+        a.set_label(&mut letter)?;
+        a.out(dx, al)?;
+        a.inc(al)?;
+        a.dec(ecx)?;
+        a.jnz(letter)?;
+        a.mov(eax, 7)?;
+        a.out(0xF4, eax)?;
+        a.hlt()
+    })
+}
 
 fn output(machine: &Machine) -> String {
     lock(&machine.console).tail()
@@ -42,11 +48,11 @@ fn output(machine: &Machine) -> String {
 
 #[test]
 fn a_restored_machine_ends_like_the_saved_one() {
-    let mut whole = machine(&ALPHABET, None);
+    let mut whole = machine(&alphabet(), None);
     assert_eq!(whole.run(&mut Quiet).unwrap(), End::Status(7));
     assert_eq!(output(&whole), "abcdefghijklmnopqrstuvwxyz\n");
 
-    let mut saved = machine(&ALPHABET, None);
+    let mut saved = machine(&alphabet(), None);
     assert_eq!(saved.run_until(whole.now() / 2, &mut Quiet).unwrap(), None);
     assert!(output(&saved).len() < 26 && saved.now() >= whole.now() / 2);
     let bytes = saved.save().unwrap().encode().unwrap();
@@ -55,7 +61,7 @@ fn a_restored_machine_ends_like_the_saved_one() {
     assert_eq!(state.now(), saved.now());
 
     // The code comes from the state, too.
-    let mut restored = machine(&[0xF4], None);
+    let mut restored = machine(&assembled(|a| a.hlt()), None);
     restored.restore(&state).unwrap();
     assert_eq!(restored.save().unwrap(), state);
     for machine in [&mut saved, &mut restored] {
@@ -69,8 +75,8 @@ fn a_restored_machine_ends_like_the_saved_one() {
 
 #[test]
 fn impossible_states_are_refused() {
-    let state = machine(&ALPHABET, None).save().unwrap();
-    let mut target = machine(&ALPHABET, None);
+    let state = machine(&alphabet(), None).save().unwrap();
+    let mut target = machine(&alphabet(), None);
     let changes: [fn(&mut MachineState); 8] = [
         |s| s.model = "other".into(),
         |s| s.processors.clear(),
@@ -91,7 +97,7 @@ fn impossible_states_are_refused() {
 
 #[test]
 fn damaged_bytes_are_refused() {
-    let bytes = machine(&ALPHABET, None).save().unwrap().encode().unwrap();
+    let bytes = machine(&alphabet(), None).save().unwrap().encode().unwrap();
     for bad in [
         &bytes[..0],
         &bytes[..bytes.len() - 1],
