@@ -13,8 +13,10 @@ use crate::memory::Size;
 
 /// Default size of guest memory.
 pub const DEFAULT_MEMORY: Size = Size(256 << 20);
-/// Default processor model.
+/// Default processor model of a machine: the processor that the kernel patches of 2007 target.
 pub const DEFAULT_MODEL: &str = vbts_cpu::MODELS[0];
+/// Default processor model for traced programs: distributions compile for x86-64-v2.
+pub const TRACE_MODEL: &str = "x86-64-v2";
 
 /// Selects what executes the guest's instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use clap::Args;
 use vbts_devices::virtio::net::MacAddress;
 
 use crate::config::{
-    Accelerator, BtsMode, DEFAULT_MEMORY, DEFAULT_MODEL, DiskConfig, LogLevel, MachineConfig,
-    NetworkConfig, RandomSource, ShareConfig,
+    Accelerator, BtsMode, DEFAULT_MEMORY, DiskConfig, LogLevel, MachineConfig, NetworkConfig,
+    RandomSource, ShareConfig,
 };
 use crate::memory::Size;
 
@@ -36,9 +36,9 @@ pub struct MachineArgs {
     /// What implements the Branch Trace Store
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub bts: BtsMode,
-    /// Processor model: core2, x86-64-v2 or nehalem
-    #[arg(long, value_name = "MODEL", default_value = DEFAULT_MODEL)]
-    pub cpu: String,
+    /// Processor model: core2, x86-64-v2 or nehalem (default: x86-64-v2 for trace, else core2)
+    #[arg(long, value_name = "MODEL")]
+    pub cpu: Option<String>,
     /// Guest memory, in bytes or with a suffix K, M, G or T
     #[arg(long, value_name = "SIZE", default_value_t = DEFAULT_MEMORY)]
     pub memory: Size,
@@ -66,24 +66,26 @@ pub struct MachineArgs {
     pub no_sandbox: bool,
 }
 
-impl From<&MachineArgs> for MachineConfig {
-    fn from(args: &MachineArgs) -> Self {
-        Self {
-            accelerator: args.accel,
-            kvm_unchecked: args.kvm_unchecked,
-            bts: args.bts,
-            model: args.cpu.clone(),
-            memory: args.memory,
-            processors: args.smp,
-            time_limit: args.timeout,
-            console: args.console.clone(),
-            root: args.root.clone(),
-            shares: args.share.clone(),
+impl MachineArgs {
+    /// The configuration of these options. The processor is `default_model` unless `--cpu` names
+    /// another one.
+    pub fn config(&self, default_model: &str) -> MachineConfig {
+        MachineConfig {
+            accelerator: self.accel,
+            kvm_unchecked: self.kvm_unchecked,
+            bts: self.bts,
+            model: self.cpu.as_deref().unwrap_or(default_model).to_owned(),
+            memory: self.memory,
+            processors: self.smp,
+            time_limit: self.timeout,
+            console: self.console.clone(),
+            root: self.root.clone(),
+            shares: self.share.clone(),
             disks: Vec::new(),
             networks: Vec::new(),
             random: RandomSource::Auto,
-            sandbox: !args.no_sandbox,
-            log: args.log,
+            sandbox: !self.no_sandbox,
+            log: self.log,
         }
     }
 }
@@ -213,6 +215,7 @@ pub fn start_logging(level: LogLevel) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DEFAULT_MODEL;
     use clap::Parser as _;
 
     #[derive(Debug, clap::Parser)]
@@ -223,7 +226,10 @@ mod tests {
 
     fn config(words: &[&str]) -> MachineConfig {
         let words = ["x"].iter().chain(words);
-        MachineConfig::from(&Line::try_parse_from(words).unwrap().machine)
+        Line::try_parse_from(words)
+            .unwrap()
+            .machine
+            .config(DEFAULT_MODEL)
     }
 
     #[test]

@@ -11,7 +11,8 @@ use signal_hook::consts::SIGTERM;
 use super::options::{self, EXIT_STATUS, MachineArgs};
 use crate::board::Board;
 use crate::config::{
-    DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource,
+    DEFAULT_MODEL, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig,
+    RandomSource,
 };
 use crate::exit::Failure;
 use crate::host::input::ReadOutcome;
@@ -72,7 +73,7 @@ impl From<&RunArgs> for GuestConfig {
                 disks: args.disk.clone(),
                 networks: args.net.clone(),
                 random: args.rng,
-                ..MachineConfig::from(&args.machine)
+                ..args.machine.config(DEFAULT_MODEL)
             },
             kernel: KernelConfig {
                 image: args.kernel.clone(),

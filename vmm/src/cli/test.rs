@@ -10,7 +10,7 @@ use clap::Args;
 use super::options::{self, MachineArgs, values};
 use crate::accel;
 use crate::boot;
-use crate::config::MachineConfig;
+use crate::config::{DEFAULT_MODEL, MachineConfig};
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
 use crate::host::{Alarm, Output};
@@ -106,7 +106,7 @@ values! {
 /// See [`Failure`].
 pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    let machine = MachineConfig::from(&args.machine);
+    let machine = args.machine.config(DEFAULT_MODEL);
     options::start_logging(machine.log);
     let (_, choice) = accel::resolve(&machine)?;
     let program = guest_files::suite()?;

@@ -17,7 +17,7 @@ use vbts_protocol::{ExitStatus, Job, PORT_NAME};
 
 use super::{options, stats};
 use crate::accel::Accel;
-use crate::config::{Initrd, KernelConfig, MachineConfig};
+use crate::config::{Initrd, KernelConfig, TRACE_MODEL};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Input;
@@ -40,7 +40,7 @@ use args::{ScopeArg, TraceFormat};
 /// See [`Failure`].
 pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    let config = MachineConfig::from(&args.machine);
+    let config = args.machine.config(TRACE_MODEL);
     options::start_logging(config.log);
     let launch = Launch::new(&config, false)?;
     let prepared = Prepared::new(args, launch)?;

@@ -89,12 +89,7 @@ pub struct TraceArgs {
     #[arg(long, help_heading = "Trace options")]
     pub stats: bool,
     /// Program to run, and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -139,6 +134,28 @@ pub(crate) mod tests {
             assert_eq!(args.program, ["ls", "--format", "x"]);
             assert_eq!(args.format, TraceFormat::Text);
         }
+    }
+
+    #[test]
+    fn a_mistyped_option_is_not_a_program() {
+        for words in [
+            &["--outputt", "file", "--", "ls"][..],
+            &["--outputt=file", "ls"],
+            &["--outputt", "ls"],
+            &["--shed", "ls", "--all"],
+        ] {
+            let words = ["vbts", "trace"].iter().chain(words);
+            let error = crate::cli::Cli::try_parse_from(words).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument);
+        }
+        let error = crate::cli::Cli::try_parse_from(["vbts", "trace", "--outputt", "f", "ls"]);
+        let text = error.unwrap_err().to_string();
+        assert!(
+            text.contains("similar argument exists: '--output'"),
+            "{text}"
+        );
+        // After "--" a program may have any name.
+        assert_eq!(args(&["--", "--outputt", "x"]).program, ["--outputt", "x"]);
     }
 
     #[test]
