@@ -1,11 +1,15 @@
 //! The host's KVM: its conformance check, and what `vbts` makes of it.
 
+use std::sync::LazyLock;
+
 use anyhow::{Context, Result, bail, ensure};
+use iced_x86::code_asm::eax;
 use kvm_ioctls::Kvm;
 use serde_json::Value;
 use vbts::kvm::check::guests::{Expect, GUESTS, Guest, Setup};
 use vbts::kvm::check::scratch::{Mode, Scratch};
 use vbts::kvm::check::{self, CheckFailure};
+use vbts_testkit::assemble;
 use vbts_tests::kvm::{self, Needs};
 use vbts_tests::machine::Machine;
 
@@ -46,9 +50,31 @@ const ONE: Guest = Guest {
     name: "one",
     mode: Mode::Kernel,
     setup: Setup::Nothing,
-    code: || &[0xB8, 1, 0, 0, 0, 0xF4],
+    code: one,
     expect: &[Expect::Halt, Expect::Rax(1)],
 };
+
+fn one() -> &'static [u8] {
+    static CODE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        assemble(64, 0, |a| {
+            a.mov(eax, 1)?;
+            a.hlt()
+        })
+    });
+    &CODE
+}
+
+/// A jump to itself.
+fn spin() -> &'static [u8] {
+    static CODE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        assemble(64, 0, |a| {
+            let mut here = a.create_label();
+            a.set_label(&mut here)?;
+            a.jmp(here)
+        })
+    });
+    &CODE
+}
 
 fn another_outcome(kvm: &Kvm) -> Result<()> {
     let mut scratch = Scratch::new(kvm, true)?;
@@ -82,7 +108,7 @@ fn endless(kvm: &Kvm) -> Result<()> {
         let mut scratch = Scratch::new(kvm, true)?;
         let guest = Guest {
             mode,
-            code: || &[0xEB, 0xFE], // jmp to itself
+            code: spin,
             ..ONE
         };
         let outcome = check::run_guest(&mut scratch, &guest);
@@ -94,13 +120,13 @@ fn endless(kvm: &Kvm) -> Result<()> {
     Ok(())
 }
 
-/// What one guest leaves behind must not make another one fail.
+/// A guest must not fail because of the state that another one has left.
 fn order(kvm: &Kvm) -> Result<()> {
     let mut scratch = Scratch::new(kvm, true)?;
     let fresh = |g: &&Guest| !g.expect.iter().any(|e| matches!(e, Expect::PageBits(..)));
     let guests = || GUESTS.iter().filter(fresh);
-    // Forwards first: QEMU's SYSENTER sets CS.D beside CS.L, which its VMRUN refuses if there is an
-    // exit before the page that it leads to has been touched.
+    // Forward order first: QEMU's SYSENTER sets both CS.D and CS.L. Its VMRUN refuses this if an
+    // exit precedes the first access to the page of the entry point.
     for guest in guests().chain(guests().rev()) {
         check::run_guest(&mut scratch, guest)
             .map_err(|wrong| anyhow::anyhow!("{}: {wrong:?}", guest.name))?;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use iced_x86::code_asm;
 use nix::errno::Errno;
 use nix::libc::{self, user_fpregs_struct, user_regs_struct};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -16,6 +17,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use vbts_testkit::assemble;
 
 use super::layout::{self, CODE, CODE_LEN, MEMORY_LEN};
 use super::{Event, FloatState, Mode, Outcome, State};
@@ -165,9 +167,13 @@ impl Host {
 
     /// Clears RFLAGS.ID, which ptrace leaves alone: a POPF would show in the cases after it.
     fn clear_id(&mut self) -> Result<()> {
-        // pushfq; andl $~(1 << 21), (%rsp); popfq; int3
-        const CODE: [u8; 10] = [0x9C, 0x81, 0x24, 0x24, 0xFF, 0xFF, 0xDF, 0xFF, 0x9D, 0xCC];
-        self.shared.write_all_at(&CODE, 0)?;
+        let code = assemble(64, CODE, |a| {
+            a.pushfq()?;
+            a.and(code_asm::dword_ptr(code_asm::rsp), !(ID as u32))?;
+            a.popfq()?;
+            a.int3()
+        });
+        self.shared.write_all_at(&code, 0)?;
         ptrace::setregs(
             self.pid,
             user_regs_struct {

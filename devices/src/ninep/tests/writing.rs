@@ -1,0 +1,184 @@
+//! Requests that write, to a read-only and to a writable share.
+
+use super::*;
+
+#[test]
+fn a_read_only_share_refuses_every_write() {
+    let dir = tempfile::tempdir().unwrap();
+    write_file(&dir, "file", b"data");
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadOnly);
+    c.walk(ROOT, 1, &[b"file"]).unwrap();
+    for flags in [
+        1,
+        2,
+        3,
+        open::TRUNCATE,
+        open::CREATE,
+        open::CREATE | 1,
+        open::APPEND | 1,
+    ] {
+        assert_eq!(c.open(1, flags), Err(Errno::ROFS), "flags {flags:#o}");
+    }
+    c.open(1, 0).unwrap();
+    let setattr = b()
+        .u32(1)
+        .u32(setattr::SIZE)
+        .u32(0)
+        .u32(0)
+        .u32(0)
+        .u64(0)
+        .u64(0)
+        .u64(0)
+        .u64(0)
+        .u64(0);
+    for (kind, body) in [
+        (t::WRITE, b().u32(1).u64(0).u32(1).u8(b'X')),
+        (t::SETATTR, setattr),
+        (t::LCREATE, b().u32(ROOT).s("new").u32(2).u32(0o644).u32(0)),
+        (t::MKDIR, b().u32(ROOT).s("new").u32(0o755).u32(0)),
+        (t::SYMLINK, b().u32(ROOT).s("new").s("target").u32(0)),
+        (
+            t::MKNOD,
+            b().u32(ROOT).s("new").u32(0o10_0644).u32(0).u32(0).u32(0),
+        ),
+        (t::LINK, b().u32(ROOT).u32(1).s("new")),
+        (t::RENAME, b().u32(1).u32(ROOT).s("new")),
+        (t::RENAMEAT, b().u32(ROOT).s("file").u32(ROOT).s("new")),
+        (t::UNLINKAT, b().u32(ROOT).s("file").u32(0)),
+        (t::UNLINKAT, b().u32(ROOT).s("d").u32(AT_REMOVEDIR)),
+        (t::XATTRCREATE, b().u32(1).s("user.x").u64(1).u32(0)),
+        (t::REMOVE, b().u32(1)),
+    ] {
+        assert_eq!(c.call(kind, body), Err(Errno::ROFS), "type {kind}");
+    }
+    assert_eq!(
+        c.read(1, 0, 1),
+        Err(Errno::BADF),
+        "Tremove gives up its fid all the same"
+    );
+    c.ok(t::FSYNC, b().u32(1).u32(0));
+    c.walk(ROOT, 2, &[]).unwrap();
+    c.open(2, 0).unwrap();
+    assert_eq!(c.names(2, 1000), [&b"."[..], b"..", b"d", b"file"]);
+    assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"data");
+}
+
+#[test]
+fn message_types_that_write_are_all_in_the_list() {
+    // A read-only share refuses every type that the server implements, except these.
+    let reads = [
+        t::STATFS,
+        t::LOPEN,
+        t::READLINK,
+        t::GETATTR,
+        t::XATTRWALK,
+        t::READDIR,
+        t::LOCK,
+        t::GETLOCK,
+        t::VERSION,
+        t::AUTH,
+        t::ATTACH,
+        t::FLUSH,
+        t::WALK,
+        t::READ,
+        t::CLUNK,
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for kind in 0..=255 {
+        let mut c = Client::new(dir.path(), Access::ReadOnly);
+        let refused = matches!(kind, t::REMOVE | t::FSYNC) || c.call(kind, b()) == Err(Errno::ROFS);
+        assert_eq!(refused, WRITES.contains(&kind), "type {kind}");
+        let mut c = Client::new(dir.path(), Access::ReadOnly);
+        let known = c.call(kind, b().u32(77)) != Err(Errno::OPNOTSUPP);
+        let expected = reads.contains(&kind) || WRITES.contains(&kind);
+        assert!(!known || expected, "type {kind} is in neither list");
+    }
+}
+
+#[test]
+fn a_writable_share_can_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadWrite);
+    c.ok(t::MKDIR, b().u32(ROOT).s("d").u32(0o7755).u32(0));
+    c.walk(ROOT, 1, &[b"d"]).unwrap();
+    c.ok(t::LCREATE, b().u32(1).s("f").u32(2).u32(0o6755).u32(0));
+    assert_eq!(
+        c.ok(t::WRITE, b().u32(1).u64(2).u32(3).u8(1).u8(2).u8(3)),
+        3u32.to_le_bytes()
+    );
+    assert_eq!(c.read(1, 0, 10).unwrap(), [0, 0, 1, 2, 3]);
+    let path = dir.path().join("d/f");
+    let mode = || path.metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode() & 0o6000, 0, "no set-user-ID programs from a guest");
+    c.ok(t::FSYNC, b().u32(1).u32(0));
+    let set = |valid, mode, size, time| {
+        b().u32(1)
+            .u32(valid)
+            .u32(mode)
+            .u32(0)
+            .u32(0)
+            .u64(size)
+            .u64(0)
+            .u64(0)
+            .u64(time)
+            .u64(5)
+    };
+    c.ok(t::SETATTR, set(setattr::MODE | setattr::SIZE, 0o4600, 4, 0));
+    c.ok(
+        t::SETATTR,
+        set(setattr::MTIME | setattr::MTIME_SET, 0, 0, 1_000_000),
+    );
+    assert_eq!(
+        (mode(), std::fs::read(&path).unwrap()),
+        (0o600, vec![0, 0, 1, 2])
+    );
+    let modified = path.metadata().unwrap().modified().unwrap();
+    assert_eq!(
+        modified
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs(),
+        1_000_000
+    );
+    c.ok(t::SYMLINK, b().u32(ROOT).s("link").s("/etc/passwd").u32(0));
+    c.walk(ROOT, 2, &[b"link"]).unwrap();
+    assert_eq!(
+        c.open(2, 1),
+        Err(Errno::LOOP),
+        "what the guest links to is not followed here"
+    );
+    let truncate = b()
+        .u32(2)
+        .u32(setattr::SIZE)
+        .u32(0)
+        .u32(0)
+        .u32(0)
+        .u64(0)
+        .u64(0)
+        .u64(0)
+        .u64(0)
+        .u64(0);
+    assert_eq!(c.call(t::SETATTR, truncate), Err(Errno::LOOP));
+    c.ok(t::LINK, b().u32(ROOT).u32(1).s("hard"));
+    c.ok(t::RENAMEAT, b().u32(ROOT).s("hard").u32(ROOT).s("moved"));
+    assert!(dir.path().join("moved").exists() && !dir.path().join("hard").exists());
+    c.ok(t::UNLINKAT, b().u32(ROOT).s("moved").u32(0));
+    assert_eq!(
+        c.call(t::UNLINKAT, b().u32(ROOT).s("d").u32(0)),
+        Err(Errno::ISDIR)
+    );
+    assert_eq!(
+        c.call(
+            t::MKNOD,
+            b().u32(ROOT).s("n").u32(0o2_0644).u32(1).u32(3).u32(0)
+        ),
+        Err(Errno::PERM)
+    );
+    assert_eq!(
+        c.call(t::RENAME, b().u32(1).u32(ROOT).s("n")),
+        Err(Errno::OPNOTSUPP)
+    );
+    assert_eq!(c.call(t::REMOVE, b().u32(2)), Err(Errno::OPNOTSUPP));
+    assert!(dir.path().join("link").symlink_metadata().is_ok());
+}
