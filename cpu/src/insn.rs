@@ -46,12 +46,15 @@ pub mod reg {
 /// them.
 pub mod seg {
     #![allow(missing_docs)]
-    pub const ES: u8 = 0;
-    pub const CS: u8 = 1;
-    pub const SS: u8 = 2;
-    pub const DS: u8 = 3;
-    pub const FS: u8 = 4;
-    pub const GS: u8 = 5;
+
+    use crate::state::sreg;
+
+    pub const ES: u8 = sreg::ES as u8;
+    pub const CS: u8 = sreg::CS as u8;
+    pub const SS: u8 = sreg::SS as u8;
+    pub const DS: u8 = sreg::DS as u8;
+    pub const FS: u8 = sreg::FS as u8;
+    pub const GS: u8 = sreg::GS as u8;
     /// 64-bit mode: base zero, #GP if not canonical (ES, CS, DS).
     pub const FLAT: u8 = 6;
     /// 64-bit mode: base zero, #SS if not canonical (SS).

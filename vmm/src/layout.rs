@@ -4,9 +4,10 @@
 pub const LOW_RAM_END: u64 = 0xC000_0000;
 /// Start of RAM above the hole for devices.
 pub const HIGH_RAM_START: u64 = 1 << 32;
-/// End of the guest-physical address space: 36 bits, as on the processors that the CPU models
-/// describe.
+/// End of the guest-physical addresses that the machine uses: 64 GiB, as much as a processor with
+/// 36 bits reaches.
 pub const PHYSICAL_END: u64 = 1 << 36;
+const _: () = assert!(PHYSICAL_END <= 1 << vbts_cpu::model::PHYS_BITS);
 
 /// The GDT of the boot protocol.
 pub const GDT: u64 = 0x500;

@@ -5,10 +5,9 @@ use crate::engine::SoftCpu;
 use crate::engine::block::Extent;
 use crate::engine::lookup::Found;
 use crate::engine::run::{BlockFault, run_one};
-use crate::processor::debug::DR6_BS;
 use crate::processor::fault::Fault;
 use crate::processor::pending_work::ArchEvents;
-use crate::state::rflags;
+use crate::state::{dr6, rflags};
 
 /// The shadows of STI, MOV SS and POP SS, which end with the next instruction.
 const SHADOWS: ArchEvents = ArchEvents::SHADOW.union(ArchEvents::HOLD_TRAP);
@@ -57,7 +56,7 @@ impl SoftCpu {
         }
         // The value of TF at the start of the instruction counts (SDM Vol. 3B 17.3.1.4).
         if before.contains(ArchEvents::TRAP) && !cpu.trap_suppressed() {
-            cpu.pending_db |= DR6_BS;
+            cpu.pending_db |= dr6::BS;
             cpu.pending_work.insert(ArchEvents::DEBUG);
         }
         cpu.pending_work.remove(ArchEvents::NO_STEP);

@@ -7,7 +7,6 @@ use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 use crate::exec::table::Handler;
 use crate::insn::{Abort, CodeSize, Exec, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
-use crate::processor::segment::within_limit;
 use crate::state::{SegAttr, Segment, vector};
 
 /// [`access`]: the instruction writes its memory operand.
@@ -93,7 +92,7 @@ fn allows(s: &Segment, offset: u64, size: u32, write: bool) -> bool {
     let rw = s.attr.contains(SegAttr::RW);
     // Code segments are never writable; data segments are always readable.
     let allowed = if write { rw && !code } else { rw || !code };
-    allowed && within_limit(s, offset, size.into())
+    allowed && s.within_limit(offset, size.into())
 }
 
 /// The bits that the instruction's address size (`aux`, in bits) leaves of an index or count

@@ -5,10 +5,10 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::mmu::paging;
-use crate::model::PHYS_BITS;
+use crate::model::PHYS_MASK;
 use crate::processor::cpu::Cpu;
-use crate::processor::segment::{sreg, system};
-use crate::state::{SegAttr, SystemState, cr0, cr4, efer};
+use crate::state::descriptor::system;
+use crate::state::{SegAttr, SystemState, cr0, cr4, efer, sreg};
 
 /// The bits of CR0 that exist; writes to others in the lower half are ignored.
 const CR0_BITS: u64 = cr0::PE
@@ -36,7 +36,7 @@ const CR4_BITS: u64 = cr4::TSD
     | cr4::OSXMMEXCPT;
 
 /// Bits of CR3 between MAXPHYADDR and 63 are reserved.
-const CR3_BITS: u64 = (1 << PHYS_BITS) - 1;
+const CR3_BITS: u64 = PHYS_MASK;
 
 /// Writes CR0, and with PE and PG changes the mode (SDM Vol. 3A 4.1.2, 9.8.5, 9.9).
 fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {

@@ -7,12 +7,10 @@ use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::frame::Frame;
 use crate::processor::interrupt::Source;
-use crate::processor::segment::{
-    Descriptor, is_null, null_segment, real_segment, rpl, sreg, system,
-};
+use crate::state::descriptor::{Descriptor, is_null, rpl, system};
 use crate::state::flags::Int;
 use crate::state::vector;
-use crate::state::{SegAttr, Segment, gpr, rflags};
+use crate::state::{SegAttr, Segment, gpr, rflags, sreg};
 
 /// Where a far JMP or CALL goes.
 struct Target {
@@ -65,7 +63,7 @@ fn target(cpu: &mut Cpu, selector: u16, ip: u64, call: bool) -> Result<Target, A
 /// CS after a transfer to `selector` in real-address mode, where only the limit that CS already has
 /// is checked.
 fn real_target(cpu: &mut Cpu, selector: u16, ip: u64) -> Result<Segment, Abort> {
-    let cs = real_segment(cpu.segment(sreg::CS), selector);
+    let cs = cpu.segment(sreg::CS).in_real_mode(selector);
     cpu.check_target(cs.attr, cs.limit, ip)?;
     Ok(cs)
 }
@@ -243,11 +241,11 @@ fn switch_stack(cpu: &mut Cpu, ss: Segment, code64: bool, rsp: u64) {
 
 /// Data segments of the inner level must not stay loaded at the outer one (SDM Vol. 3A 5.8.6).
 fn drop_inner_segments(cpu: &mut Cpu, cpl: u8) {
-    for register in [0, 3, sreg::FS, sreg::GS] {
+    for register in [sreg::ES, sreg::DS, sreg::FS, sreg::GS] {
         let s = cpu.segment(register);
         let conforming = s.attr.contains(SegAttr::CODE | SegAttr::CONFORMING);
         if !s.attr.contains(SegAttr::UNUSABLE) && s.dpl() < cpl && !conforming {
-            cpu.set_segment(register, null_segment(0, 0));
+            cpu.set_segment(register, Segment::null(0, 0));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
-use crate::processor::segment::system;
+use crate::state::descriptor::system;
 use crate::state::flags::Int;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
 use crate::state::rflags;

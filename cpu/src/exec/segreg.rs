@@ -6,10 +6,10 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
-use crate::processor::segment::{Descriptor, is_null, rpl, sreg, system};
-use crate::state::SegAttr;
+use crate::state::descriptor::{Descriptor, is_null, rpl, system};
 use crate::state::flags::Int;
 use crate::state::vector;
+use crate::state::{SegAttr, Segment, sreg};
 
 /// The 16-bit operand in position 0 or 1: a register (`n`) or memory.
 fn operand(cpu: &mut Cpu, insn: &Insn, n: u8) -> Result<u16, Abort> {
@@ -194,7 +194,7 @@ fn lldt(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     let selector = operand(cpu, insn, insn.dst)?;
     if is_null(selector) {
-        cpu.sys.ldtr = crate::processor::segment::null_segment(selector, 0);
+        cpu.sys.ldtr = Segment::null(selector, 0);
         return Ok(Flow::Next);
     }
     let d = system_segment(cpu, selector, &[system::LDT])?;

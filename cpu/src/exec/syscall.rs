@@ -7,8 +7,8 @@ use crate::insn::{Exec, Flow, Insn};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
-use crate::processor::segment::{flat_code, flat_stack, is_null, sreg};
-use crate::state::{efer, gpr, rflags};
+use crate::state::descriptor::is_null;
+use crate::state::{Segment, dr6, efer, gpr, rflags, sreg};
 
 /// The flags that SYSRET loads from R11: all except RF and VM (SDM Vol. 2B, SYSRET).
 const SYSRET_FLAGS: u64 = 0x3C_7FD7;
@@ -18,8 +18,8 @@ fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip:
     let from = cpu.linear_ip(cpu.this_rip(insn));
     let cs = (cs & !3) | u16::from(cpl);
     let ss = (ss & !3) | u16::from(cpl);
-    cpu.set_segment(sreg::CS, flat_code(cs, cpl, long));
-    cpu.set_segment(sreg::SS, flat_stack(ss, cpl));
+    cpu.set_segment(sreg::CS, Segment::flat_code(cs, cpl, long));
+    cpu.set_segment(sreg::SS, Segment::flat_stack(ss, cpl));
     cpu.cpl = cpl;
     cpu.rip = rip;
     cpu.update_mode();
@@ -59,7 +59,7 @@ fn sysret<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.put_rflags(flags, !0);
     // Unlike IRET, SYSRET to a program that is being stepped traps at once.
     if flags & rflags::TF != 0 {
-        cpu.pending_db |= crate::processor::debug::DR6_BS;
+        cpu.pending_db |= dr6::BS;
         cpu.pending_work.insert(ArchEvents::DEBUG);
     }
     let base = (cpu.msr.star >> 48) as u16;

@@ -4,7 +4,7 @@ use crate::mmu::ram::GuestRam;
 use crate::state::{SystemState, cr0, cr4, efer};
 
 use crate::mmu::access::{Access, Privilege};
-use crate::model::PHYS_BITS;
+use crate::model::PHYS_MASK;
 
 const P: u64 = 1 << 0;
 const RW: u64 = 1 << 1;
@@ -15,9 +15,9 @@ const PS: u64 = 1 << 7;
 const G: u64 = 1 << 8;
 const NX: u64 = 1 << 63;
 
-const ADDR: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
+const ADDR: u64 = PHYS_MASK & !0xFFF;
 /// Bits MAXPHYADDR to 51 are reserved in every 64-bit entry.
-const RSVD_ADDR: u64 = ((1 << 52) - 1) & !((1 << PHYS_BITS) - 1);
+const RSVD_ADDR: u64 = ((1 << 52) - 1) & !PHYS_MASK;
 
 /// Page-fault error code bits (SDM Vol. 3A 4.7).
 pub(crate) mod pf {
@@ -103,7 +103,7 @@ pub(crate) fn is_pae(sys: &SystemState) -> bool {
 /// Reads the page-directory-pointer table at `cr3` for the PDPTE registers. Returns `None` if a
 /// present entry has a reserved bit set (SDM Vol. 3A 4.4.1).
 pub(crate) fn pdptes(ram: &GuestRam, cr3: u64) -> Option<[u64; 4]> {
-    const RESERVED: u64 = 0x1E6 | !((1 << PHYS_BITS) - 1);
+    const RESERVED: u64 = 0x1E6 | !PHYS_MASK;
     let table = cr3 & 0xFFFF_FFE0;
     let entries = [0, 8, 16, 24].map(|at| ram.read_u64(table + at).unwrap_or(0));
     let good = |e: &u64| e & P == 0 || e & RESERVED == 0;

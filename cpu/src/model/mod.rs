@@ -4,11 +4,16 @@
 //! enumerates.
 
 pub(crate) mod msr;
+mod pmu;
+mod reset;
 
 use iced_x86::CpuidFeature;
 use vbts_bts::Microarchitecture;
 
+use crate::state::PmuState;
+
 use self::msr::MSRS;
+pub(crate) use self::pmu::Counters;
 
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +122,9 @@ pub fn model_without_bts(name: &str) -> Option<&'static Model> {
 }
 
 /// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
-pub(crate) const PHYS_BITS: u32 = 40;
+pub const PHYS_BITS: u32 = 40;
+/// The bits that a guest-physical address can have.
+pub(crate) const PHYS_MASK: u64 = (1 << PHYS_BITS) - 1;
 
 /// Frequency in Hz of the time-stamp counter and of the local APIC timer in virtual time: one tick
 /// is one nanosecond.
@@ -192,9 +199,19 @@ pub(crate) mod edx1 {
     pub const HTT: u32 = 1 << 28;
 }
 
-/// Leaf 0AH, EBX: architectural events that a processor without caches and prediction does not
-/// have.
-const NO_MISSES: u32 = 1 << 3 | 1 << 4 | 1 << 6;
+/// Leaf 0AH: architectural performance monitoring version 2, with so many programmable counters and
+/// all fixed ones, each of `width` bits (Vol. 3B 18.2.2). Of the 7 events a processor without caches
+/// and prediction lacks references to the last level cache (3), misses of it (4), and mispredicted
+/// branches (6).
+const fn performance_monitoring(counters: u32, width: u32) -> Leaf {
+    leaf(
+        0xA,
+        7 << 24 | width << 16 | counters << 8 | 2,
+        1 << 3 | 1 << 4 | 1 << 6,
+        0,
+        width << 5 | PmuState::FIXED as u32,
+    )
+}
 
 /// What every processor with Intel 64 executes.
 const BASE: &[CpuidFeature] = &[
@@ -347,9 +364,8 @@ const NEHALEM_LEAVES: [Leaf; 19] = with(
         subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0),
         subleaf(4, 1, 0x0000_0122, 0x00C0_003F, 127, 0),
         subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 511, 0),
-        // As of Core 2, but with 4 counters, and 48 bits in all of them. The part has version 3,
-        // which counts for its twin threads, too.
-        leaf(0xA, 0x0730_0402, NO_MISSES, 0, 0x0000_0603),
+        // The part has version 3, which counts for its twin threads, too.
+        performance_monitoring(4, 48),
         leaf(
             0x8000_0002,
             text(b"Inte"),
@@ -427,10 +443,7 @@ const CORE2_LEAVES: [Leaf; 19] = [
     // length. They are no instructions of their own, so that a guest may have them on any
     // processor.
     leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
-    // Architectural performance monitoring version 2: 2 counters of 40 bits, 3 fixed counters of 40
-    // bits (Vol. 3B 18.2.2). Of the 7 events there are no misses of the last level cache (4),
-    // references to it (3) or mispredictions (6): see the `pmu` module.
-    leaf(0xA, 0x0728_0202, NO_MISSES, 0, 0x0000_0503),
+    performance_monitoring(2, 40),
     // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
     leaf(0x15, 1, 1, TSC_HZ, 0),
     // Hypervisor leaves: a signature, and no paravirtual feature.

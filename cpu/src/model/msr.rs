@@ -8,7 +8,7 @@ use vbts_bts::Microarchitecture;
 
 use super::Model;
 use crate::state::msr::*;
-use crate::state::{MsrState, PmuRegister};
+use crate::state::{MsrState, PmuRegister, PmuState};
 
 /// Selects the field of [`MsrState`] that holds the register at a position in its row.
 pub(crate) type IndexedField = fn(&mut MsrState, usize) -> Option<&mut u64>;
@@ -85,6 +85,11 @@ const fn rows(first: u32, last: u32, kind: Kind) -> Row {
     Row { first, last, kind }
 }
 
+/// The registers of `n` performance counters.
+const fn counters(first: u32, n: usize, register: fn(usize) -> PmuRegister) -> Row {
+    rows(first, first + n as u32 - 1, Kind::Pmu(register))
+}
+
 /// Number of rows of a model with a Branch Trace Store.
 pub(super) const ROWS: usize = 41;
 
@@ -118,7 +123,7 @@ pub(super) const MSRS: [Row; ROWS] = [
         },
     ),
     // IA32_PMC0 to 3, as many as there are (Vol. 3B 18.2.1.1).
-    rows(0xC1, 0xC4, Kind::Pmu(PmuRegister::Pmc)),
+    counters(0xC1, PmuState::GENERAL, PmuRegister::Pmc),
     // MSR_FSB_FREQ: 133 MHz.
     row(0xCD, Kind::ReadOnly(1)),
     // IA32_MTRRCAP: 8 variable ranges, fixed ranges, write combining (Vol. 3A 11.11.1).
@@ -168,7 +173,7 @@ pub(super) const MSRS: [Row; ROWS] = [
         Kind::Stored(|m| &mut m.mcg_status, Accepts::Bits(0x7)),
     ),
     // IA32_PERFEVTSEL0 to 3.
-    rows(0x186, 0x189, Kind::Pmu(PmuRegister::EvtSel)),
+    counters(0x186, PmuState::GENERAL, PmuRegister::EvtSel),
     // IA32_MISC_ENABLE.
     row(IA32_MISC_ENABLE, Kind::MiscEnable(MISC_ENABLE_FIXED)),
     // IA32_DEBUGCTL (Vol. 3B 17.4.1).
@@ -212,7 +217,7 @@ pub(super) const MSRS: [Row; ROWS] = [
         Kind::Stored(|m| &mut m.mtrr.default_type, Accepts::MtrrDefault),
     ),
     // IA32_FIXED_CTR0 to 2.
-    rows(0x309, 0x30B, Kind::Pmu(PmuRegister::FixedCtr)),
+    counters(0x309, PmuState::FIXED, PmuRegister::FixedCtr),
     // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B
     // 18.2.2.1).
     row(0x38D, Kind::Pmu(|_| PmuRegister::FixedCtrCtrl)),

@@ -2,10 +2,8 @@
 
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
-use crate::processor::debug::{DR6_ONES, DR7_ONES};
 use crate::processor::pending_work::{ArchEvents, PendingWork, VmmRequests};
-use crate::processor::segment::sreg;
-use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0};
+use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0, dr6, dr7, sreg};
 
 /// The activity states other than [`Activity::Active`].
 const ACTIVITIES: [(ArchEvents, Activity); 3] = [
@@ -75,8 +73,8 @@ impl Cpu {
             self.set_segment(n, segment);
         }
         self.sys = s.sys.clone();
-        self.sys.dr6 |= DR6_ONES;
-        self.sys.dr7 |= DR7_ONES;
+        self.sys.dr6 |= dr6::FIXED;
+        self.sys.dr7 |= dr7::FIXED;
         self.msr = s.msr.clone();
         if self.recorder.set_debugctl(s.debugctl).is_err() {
             let _ = self.recorder.set_debugctl(0);

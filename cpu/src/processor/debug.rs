@@ -8,22 +8,7 @@ use crate::processor::cpu::Cpu;
 use crate::processor::interrupt::{Event, Source};
 use crate::processor::pending_work::ArchEvents;
 use crate::state::vector;
-use crate::state::{SystemState, cr4};
-
-/// DR6: a MOV to or from a debug register was stopped by DR7.GD.
-pub(crate) const DR6_BD: u64 = 1 << 13;
-/// DR6: single step.
-pub(crate) const DR6_BS: u64 = 1 << 14;
-/// Bits of DR6 that software can clear and set.
-const DR6_WRITABLE: u64 = 0xE00F;
-/// Bits of DR6 that always read as 1.
-pub(crate) const DR6_ONES: u64 = 0xFFFF_0FF0;
-
-/// DR7: general detect.
-const DR7_GD: u64 = 1 << 13;
-const DR7_WRITABLE: u64 = 0xFFFF_23FF;
-/// Bit 10 always reads as 1.
-pub(crate) const DR7_ONES: u64 = 1 << 10;
+use crate::state::{SystemState, cr4, dr6, dr7};
 
 /// DEBUGCTL: single-step on branches. At bit 1 in every generation.
 pub(crate) const DEBUGCTL_BTF: u64 = DebugCtl::BTF.bits();
@@ -183,7 +168,7 @@ impl Cpu {
     /// with it branch tracing, stays on (17.4.2).
     pub(crate) fn enter_debug_exception(&mut self, causes: u64) {
         self.sys.dr6 |= causes;
-        self.sys.dr7 &= !DR7_GD;
+        self.sys.dr7 &= !dr7::GD;
         self.recorder.clear_on_debug_exception();
     }
 
@@ -209,8 +194,8 @@ impl Cpu {
             _ => return Err(self.ud()),
         };
         self.require_cpl0()?;
-        if self.sys.dr7 & DR7_GD != 0 {
-            self.enter_debug_exception(DR6_BD);
+        if self.sys.dr7 & dr7::GD != 0 {
+            self.enter_debug_exception(dr6::BD);
             return Err(self.exception(vector::DB, None));
         }
         Ok(n.into())
@@ -219,8 +204,8 @@ impl Cpu {
     /// MOV from a debug register.
     pub(crate) fn read_dr(&mut self, n: u8) -> Result<u64, Abort> {
         Ok(match self.debug_register(n)? {
-            6 => self.sys.dr6 & DR6_WRITABLE | DR6_ONES,
-            7 => self.sys.dr7 & DR7_WRITABLE | DR7_ONES,
+            6 => self.sys.dr6 & dr6::WRITABLE | dr6::FIXED,
+            7 => self.sys.dr7 & dr7::WRITABLE | dr7::FIXED,
             n => self.sys.dr[n & 3],
         })
     }
@@ -232,8 +217,8 @@ impl Cpu {
             return Err(self.gp(0));
         }
         match n {
-            6 => self.sys.dr6 = value & DR6_WRITABLE | DR6_ONES,
-            7 => self.sys.dr7 = value & DR7_WRITABLE | DR7_ONES,
+            6 => self.sys.dr6 = value & dr6::WRITABLE | dr6::FIXED,
+            7 => self.sys.dr7 = value & dr7::WRITABLE | dr7::FIXED,
             n => self.sys.dr[n & 3] = value,
         }
         self.update_breakpoints();

@@ -5,10 +5,9 @@ use crate::insn::Abort;
 use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
-use crate::processor::segment::{sreg, within_limit};
 use crate::state::flags::Int;
 use crate::state::vector;
-use crate::state::{SegAttr, Segment, gpr};
+use crate::state::{SegAttr, Segment, gpr, sreg};
 
 /// A stack with a pointer of its own, which [`Frame::commit`] writes to RSP.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +109,7 @@ impl Frame {
     fn linear(&self, cpu: &mut Cpu, sp: u64, len: usize) -> Result<u64, Abort> {
         match &self.segment {
             None => Ok(sp),
-            Some(ss) if within_limit(ss, sp, len as u64) => {
+            Some(ss) if ss.within_limit(sp, len as u64) => {
                 Ok(ss.base.wrapping_add(sp) & 0xFFFF_FFFF)
             }
             Some(_) => Err(cpu.exception(vector::SS, Some(self.error))),

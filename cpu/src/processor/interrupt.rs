@@ -8,10 +8,10 @@ use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::frame::Frame;
 use crate::processor::pending_work::ArchEvents;
-use crate::processor::segment::{Descriptor, is_null, null_segment, real_segment, sreg, system};
+use crate::state::descriptor::{Descriptor, is_null, system};
 use crate::state::flags::Int;
 use crate::state::vector;
-use crate::state::{PendingEvent, SegAttr, Segment, gpr, rflags};
+use crate::state::{PendingEvent, SegAttr, Segment, gpr, rflags, sreg};
 
 /// The source of an event, as far as its delivery depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Cpu {
         cs.selector = (selector & !3) | u16::from(cpl);
         self.set_segment(sreg::CS, cs);
         if cpl != self.cpl {
-            self.set_segment(sreg::SS, stack.unwrap_or(null_segment(cpl.into(), cpl)));
+            self.set_segment(sreg::SS, stack.unwrap_or(Segment::null(cpl.into(), cpl)));
             self.cpl = cpl;
         }
         frame.commit(self);
@@ -166,7 +166,7 @@ impl Cpu {
         }
         let pointer: u32 = self.load_system(self.sys.idtr.base.wrapping_add(offset))?;
         let (ip, selector) = (u64::from(pointer & 0xFFFF), (pointer >> 16) as u16);
-        let cs = real_segment(self.segment(sreg::CS), selector);
+        let cs = self.segment(sreg::CS).in_real_mode(selector);
         let mut frame = Frame::current(self);
         let without_error = Event {
             error: None,
@@ -232,7 +232,7 @@ impl Cpu {
         let level = u64::from(cpl);
         if self.is_ia32e() {
             let rsp = self.tss_word::<u64>(TSS_RSP0 + 8 * level)?;
-            return Ok((null_segment(cpl.into(), cpl), Frame::supervisor(rsp)));
+            return Ok((Segment::null(cpl.into(), cpl), Frame::supervisor(rsp)));
         }
         let (sp, selector) = match self.sys.tr.ty() {
             system::TSS_16_AVAILABLE | system::TSS_16_BUSY => {

@@ -21,7 +21,6 @@ pub mod platform;
 pub(crate) mod pmu;
 mod read_modify_write;
 mod registers;
-pub(crate) mod reset;
 pub(crate) mod segment;
 mod spin;
 mod translation;

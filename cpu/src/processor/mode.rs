@@ -5,8 +5,7 @@ use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
 use crate::processor::platform::Signals;
-use crate::processor::segment::sreg;
-use crate::state::{SegAttr, cr0, rflags};
+use crate::state::{SegAttr, cr0, rflags, sreg};
 
 impl Cpu {
     /// Derives the mode again after a change of CS, CPL, CR0, CR4, EFER, RFLAGS, DEBUGCTL or a

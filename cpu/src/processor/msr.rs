@@ -2,14 +2,14 @@
 
 use crate::insn::{Abort, seg};
 use crate::mmu::access::canonical;
-use crate::model::PHYS_BITS;
+use crate::model::PHYS_MASK;
 use crate::model::msr::{Accepts, Kind};
 use crate::processor::cpu::Cpu;
-use crate::processor::segment::sreg;
 use crate::state::msr::*;
-use crate::state::{cr0, efer};
+use crate::state::{cr0, efer, sreg};
 
-const PHYS_PAGES: u64 = ((1 << PHYS_BITS) - 1) & !0xFFF;
+/// The address bits of a range, which consists of whole pages.
+const PHYS_PAGES: u64 = PHYS_MASK & !0xFFF;
 
 impl Accepts {
     /// Whether the register at `position` in its row accepts `value`.

@@ -1,113 +1,12 @@
-//! Selectors, descriptors and the checks that loading a segment register makes (SDM Vol. 3A
-//! chapters 3.4 and 5).
+//! The live segment registers: descriptors in memory, and the checks that loading a segment
+//! register makes (SDM Vol. 3A chapters 3.4 and 5).
 
 use crate::insn::Abort;
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
+use crate::state::descriptor::{Descriptor, is_null, rpl};
 use crate::state::vector;
-use crate::state::{SegAttr, Segment, cr0, efer};
-
-/// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode has only those without `_16`,
-/// with 16 bytes.
-pub(crate) mod system {
-    pub const TSS_16_AVAILABLE: u8 = 0x1;
-    pub const LDT: u8 = 0x2;
-    pub const TSS_16_BUSY: u8 = 0x3;
-    pub const CALL_GATE_16: u8 = 0x4;
-    pub const TASK_GATE: u8 = 0x5;
-    pub const INTERRUPT_GATE_16: u8 = 0x6;
-    pub const TRAP_GATE_16: u8 = 0x7;
-    pub const TSS_AVAILABLE: u8 = 0x9;
-    pub const TSS_BUSY: u8 = 0xB;
-    pub const CALL_GATE: u8 = 0xC;
-    pub const INTERRUPT_GATE: u8 = 0xE;
-    pub const TRAP_GATE: u8 = 0xF;
-}
-
-/// Numbers of the segment registers, as instructions encode them.
-pub(crate) mod sreg {
-    pub const CS: usize = 1;
-    pub const SS: usize = 2;
-    pub const FS: usize = 4;
-    pub const GS: usize = 5;
-}
-
-/// Whether a selector is null: index 0 of the GDT, whatever its RPL.
-pub(crate) fn is_null(selector: u16) -> bool {
-    selector & !3 == 0
-}
-
-/// Requested privilege level of a selector.
-pub(crate) fn rpl(selector: u16) -> u8 {
-    (selector & 3) as u8
-}
-
-/// The segment register contents after a null selector was loaded. The DPL matters for SS: the
-/// processor keeps the CPL there.
-pub(crate) fn null_segment(selector: u16, dpl: u8) -> Segment {
-    let attr = SegAttr::UNUSABLE | SegAttr::from_bits_retain(u32::from(dpl) << 5);
-    Segment {
-        selector,
-        attr,
-        ..Segment::default()
-    }
-}
-
-/// A segment register after a load in real-address mode. The load sets the base. Limit and
-/// attributes keep the values of protected mode or of reset (SDM Vol. 3A 9.9.2, 20.1.1).
-pub(crate) fn real_segment(old: Segment, selector: u16) -> Segment {
-    let attr = (old.attr - SegAttr::UNUSABLE) | SegAttr::P | SegAttr::S;
-    Segment {
-        selector,
-        base: u64::from(selector) << 4,
-        limit: old.limit,
-        attr,
-    }
-}
-
-/// A flat code segment as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it. They do not read the
-/// descriptor table.
-pub(crate) fn flat_code(selector: u16, dpl: u8, long: bool) -> Segment {
-    let size = if long { SegAttr::L } else { SegAttr::DB };
-    flat(selector, dpl, SegAttr::CODE | size)
-}
-
-/// A flat stack segment as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it.
-pub(crate) fn flat_stack(selector: u16, dpl: u8) -> Segment {
-    flat(selector, dpl, SegAttr::DB)
-}
-
-fn flat(selector: u16, dpl: u8, more: SegAttr) -> Segment {
-    let attr = SegAttr::ACCESSED
-        | SegAttr::RW
-        | SegAttr::S
-        | SegAttr::P
-        | SegAttr::G
-        | SegAttr::from_bits_retain(u32::from(dpl) << 5)
-        | more;
-    Segment {
-        selector,
-        base: 0,
-        limit: u32::MAX,
-        attr,
-    }
-}
-
-/// Whether `len` bytes at `offset` lie inside a segment (SDM Vol. 3A 5.3). `len` is not zero.
-pub(crate) fn within_limit(segment: &Segment, offset: u64, len: u64) -> bool {
-    let last = offset + len - 1;
-    let limit = u64::from(segment.limit);
-    if segment.attr.contains(SegAttr::CODE) || !segment.attr.contains(SegAttr::CONFORMING) {
-        last <= limit
-    } else {
-        let top = if segment.attr.contains(SegAttr::DB) {
-            0xFFFF_FFFF
-        } else {
-            0xFFFF
-        };
-        offset > limit && last <= top
-    }
-}
+use crate::state::{SegAttr, Segment, cr0, efer, sreg};
 
 /// A segment register of the live processor. Its base is the pseudo register
 /// [`reg::SEGMENT`](crate::insn::reg::SEGMENT), so that an address can add it like an index.
@@ -116,103 +15,6 @@ pub(crate) struct SegmentRegister {
     pub selector: u16,
     pub limit: u32,
     pub attr: SegAttr,
-}
-
-/// A descriptor of 8 bytes, or of 16: IA-32e mode widens system descriptors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Descriptor {
-    pub low: u64,
-    /// Zero for a descriptor of 8 bytes.
-    pub high: u64,
-}
-
-impl Descriptor {
-    pub fn attr(self) -> SegAttr {
-        SegAttr::from_bits_retain((self.low >> 40) as u32 & 0xF0FF)
-    }
-
-    pub fn has(self, attr: SegAttr) -> bool {
-        self.attr().contains(attr)
-    }
-
-    pub fn dpl(self) -> u8 {
-        (self.low >> 45 & 3) as u8
-    }
-
-    pub fn is_code(self) -> bool {
-        self.has(SegAttr::S.union(SegAttr::CODE))
-    }
-
-    pub fn is_conforming_code(self) -> bool {
-        self.has(SegAttr::S.union(SegAttr::CODE).union(SegAttr::CONFORMING))
-    }
-
-    pub fn is_data(self) -> bool {
-        self.has(SegAttr::S) && !self.has(SegAttr::CODE)
-    }
-
-    pub fn is_writable(self) -> bool {
-        self.is_data() && self.has(SegAttr::RW)
-    }
-
-    pub fn is_readable(self) -> bool {
-        self.is_data() || (self.is_code() && self.has(SegAttr::RW))
-    }
-
-    /// The type, if it is a system descriptor.
-    pub fn system_type(self) -> Option<u8> {
-        (!self.has(SegAttr::S)).then_some((self.low >> 40 & 15) as u8)
-    }
-
-    pub fn base(self) -> u64 {
-        (self.low >> 16 & 0xFF_FFFF) | (self.low >> 32 & 0xFF00_0000) | self.high << 32
-    }
-
-    pub fn limit(self) -> u32 {
-        let raw = (self.low & 0xFFFF) as u32 | (self.low >> 32) as u32 & 0xF_0000;
-        if self.has(SegAttr::G) {
-            raw << 12 | 0xFFF
-        } else {
-            raw
-        }
-    }
-
-    /// Whether this, a gate or a TSS, is one of 16 bits.
-    pub fn is_16_bit(self) -> bool {
-        self.low >> 43 & 1 == 0
-    }
-
-    /// Offset of a gate's target.
-    pub fn gate_offset(self) -> u64 {
-        if self.is_16_bit() {
-            return self.low & 0xFFFF;
-        }
-        (self.low & 0xFFFF) | (self.low >> 32 & 0xFFFF_0000) | self.high << 32
-    }
-
-    /// Words that a call gate copies from stack to stack; IA-32e mode copies none.
-    pub fn gate_parameters(self) -> u64 {
-        self.low >> 32 & 0x1F
-    }
-
-    /// Code segment of a gate's target.
-    pub fn gate_selector(self) -> u16 {
-        (self.low >> 16) as u16
-    }
-
-    /// Interrupt stack table entry of an interrupt or trap gate; 0 for none.
-    pub fn gate_ist(self) -> u8 {
-        (self.low >> 32 & 7) as u8
-    }
-
-    pub fn segment(self, selector: u16) -> Segment {
-        Segment {
-            selector,
-            base: self.base(),
-            limit: self.limit(),
-            attr: self.attr(),
-        }
-    }
 }
 
 impl Cpu {
@@ -362,7 +164,7 @@ impl Cpu {
     /// Loads ES, SS, DS, FS or GS (SDM Vol. 2B, MOV "Loading a segment register").
     pub(crate) fn load_segment(&mut self, register: usize, selector: u16) -> Result<(), Abort> {
         let segment = if !self.is_protected() {
-            real_segment(self.segment(register), selector)
+            self.segment(register).in_real_mode(selector)
         } else if register == sreg::SS {
             self.stack_segment(selector, self.cpl, self.code64, vector::GP)?
         } else {
@@ -374,7 +176,7 @@ impl Cpu {
 
     fn data_segment(&mut self, selector: u16) -> Result<Segment, Abort> {
         if is_null(selector) {
-            return Ok(null_segment(selector, 0));
+            return Ok(Segment::null(selector, 0));
         }
         let d = self.descriptor(selector, vector::GP)?;
         let privileged = self.cpl.max(rpl(selector)) > d.dpl() && !d.is_conforming_code();
@@ -399,7 +201,7 @@ impl Cpu {
     ) -> Result<Segment, Abort> {
         if is_null(selector) {
             if code64 && cpl < 3 && rpl(selector) == cpl {
-                return Ok(null_segment(selector, cpl));
+                return Ok(Segment::null(selector, cpl));
             }
             return Err(self.exception(fault, Some(0)));
         }
@@ -448,44 +250,5 @@ impl Cpu {
         } else {
             ip.wrapping_add(self.seg_base(sreg::CS as u8)) & 0xFFFF_FFFF
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_fields_of_a_flat_code_descriptor() {
-        let d = Descriptor {
-            low: 0x00AF_9B12_3456_FFFF,
-            high: 0,
-        };
-        assert!(d.is_code() && !d.is_data() && d.is_readable() && !d.is_writable());
-        assert!(d.has(SegAttr::L) && !d.has(SegAttr::DB));
-        assert_eq!((d.base(), d.limit(), d.dpl()), (0x12_3456, 0xFFFF_FFFF, 0));
-        assert_eq!(d.system_type(), None);
-    }
-
-    #[test]
-    fn a_system_descriptor_has_a_64_bit_base() {
-        let d = Descriptor {
-            low: 0xAB00_8923_4567_0067,
-            high: 0xFFFF_FE00,
-        };
-        assert_eq!(d.system_type(), Some(system::TSS_AVAILABLE));
-        assert_eq!((d.base(), d.limit()), (0xFFFF_FE00_AB23_4567, 0x67));
-    }
-
-    #[test]
-    fn limits_are_inclusive_and_expand_down_inverts_them() {
-        let mut s = Segment {
-            limit: 0xFFF,
-            ..Segment::default()
-        };
-        assert!(within_limit(&s, 0xFF8, 8) && !within_limit(&s, 0xFF9, 8));
-        s.attr = SegAttr::CONFORMING;
-        assert!(!within_limit(&s, 0xFFF, 1) && within_limit(&s, 0x1000, 8));
-        assert!(within_limit(&s, 0xFFFE, 2) && !within_limit(&s, 0xFFFF, 2));
     }
 }

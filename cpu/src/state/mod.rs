@@ -1,9 +1,10 @@
 //! The architectural state of one logical processor, in the form that accelerators exchange and
 //! that a snapshot stores.
 
+pub(crate) mod descriptor;
 pub mod flags;
 pub mod msr;
-mod pmu;
+pub(crate) mod pmu;
 mod progress;
 mod registers;
 mod segment;
@@ -15,7 +16,7 @@ pub use msr::{MsrState, MtrrRange, MtrrState};
 pub(crate) use pmu::PmuRegister;
 pub use pmu::PmuState;
 pub use progress::{Progress, SpinCount, Usage};
-pub use registers::{cr0, cr4, efer, gpr, rflags};
+pub use registers::{cr0, cr4, dr6, dr7, efer, gpr, rflags, sreg};
 pub use segment::{SegAttr, Segment, TableRegister};
 pub use system::SystemState;
 pub use x87::X87State;

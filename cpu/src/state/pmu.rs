@@ -1,4 +1,4 @@
-//! The registers of performance monitoring.
+//! The registers of performance monitoring (SDM Vol. 3B 18.2).
 
 use serde::{Deserialize, Serialize};
 
@@ -44,4 +44,33 @@ pub(crate) enum PmuRegister {
     GlobalCtrl,
     /// IA32_PERF_GLOBAL_OVF_CTRL.
     GlobalOvfCtrl,
+}
+
+/// IA32_PERFEVTSELx (18.2.1.1). PC, pin control, has no effect. Version 2 has no AnyThread.
+pub(crate) mod evtsel {
+    pub const EVENT: u64 = 0xFFFF;
+    pub const RINGS: u32 = 16;
+    pub const EDGE: u64 = 1 << 18;
+    pub const INT: u64 = 1 << 20;
+    pub const EN: u64 = 1 << 22;
+    pub const INV: u64 = 1 << 23;
+    pub const CMASK: u32 = 24;
+    /// The bits that can be written.
+    pub const WRITABLE: u64 = 0xFFDF_FFFF;
+}
+
+/// IA32_FIXED_CTR_CTRL (18.2.2.1): four bits a counter, of which version 2 has no third.
+pub(crate) mod fixed_ctrl {
+    pub const WIDTH: usize = 4;
+    pub const RINGS: u64 = 3;
+    pub const PMI: u64 = 1 << 3;
+}
+
+/// IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_STATUS and IA32_PERF_GLOBAL_OVF_CTRL (18.2.2): a bit for
+/// each counter.
+pub(crate) mod global {
+    /// First bit of the fixed counters.
+    pub const FIXED: usize = 32;
+    /// IA32_PERF_GLOBAL_OVF_CTRL: the DS buffer's bit, and that of a changed condition.
+    pub const OVF_OTHERS: u64 = 3 << 62;
 }

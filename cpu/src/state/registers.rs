@@ -14,6 +14,17 @@ pub mod gpr {
     pub const R11: usize = 11;
 }
 
+/// Segment register numbers, as instructions encode them.
+pub mod sreg {
+    #![allow(missing_docs)]
+    pub const ES: usize = 0;
+    pub const CS: usize = 1;
+    pub const SS: usize = 2;
+    pub const DS: usize = 3;
+    pub const FS: usize = 4;
+    pub const GS: usize = 5;
+}
+
 /// RFLAGS (SDM Vol. 1 3.4.3).
 pub mod rflags {
     #![allow(missing_docs)]
@@ -71,6 +82,28 @@ pub mod cr4 {
     pub const PCE: u64 = 1 << 8;
     pub const OSFXSR: u64 = 1 << 9;
     pub const OSXMMEXCPT: u64 = 1 << 10;
+}
+
+/// DR6 (SDM Vol. 3B 17.2.3).
+pub mod dr6 {
+    /// A MOV to or from a debug register was stopped by DR7.GD.
+    pub const BD: u64 = 1 << 13;
+    /// Single step.
+    pub const BS: u64 = 1 << 14;
+    /// The bits that software can clear and set.
+    pub const WRITABLE: u64 = 0xE00F;
+    /// The bits that always read as 1.
+    pub const FIXED: u64 = 0xFFFF_0FF0;
+}
+
+/// DR7 (SDM Vol. 3B 17.2.4).
+pub mod dr7 {
+    /// General detect.
+    pub const GD: u64 = 1 << 13;
+    /// The bits that software can clear and set.
+    pub const WRITABLE: u64 = 0xFFFF_23FF;
+    /// The bit that always reads as 1.
+    pub const FIXED: u64 = 1 << 10;
 }
 
 /// IA32_EFER (SDM Vol. 3A 2.2.1).

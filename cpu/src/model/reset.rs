@@ -1,12 +1,11 @@
 //! The states in which a processor starts: RESET, INIT, and the start-up IPI (SDM Vol. 3A 9.1.1
 //! and table 9-1, 8.4).
 
-use crate::model::Model;
-use crate::processor::debug::{DR6_ONES, DR7_ONES};
-use crate::processor::segment::system;
+use super::Model;
+use crate::state::descriptor::system;
 use crate::state::{
     Activity, ArchState, MsrState, PmuState, Progress, SegAttr, Segment, SystemState,
-    TableRegister, X87State, cr0, gpr, rflags,
+    TableRegister, X87State, cr0, dr6, dr7, gpr, rflags, sreg,
 };
 
 /// Where a processor without a start-up IPI begins: the last 16 bytes below 4 GBytes.
@@ -77,7 +76,7 @@ impl ArchState {
     #[must_use]
     pub fn after_init(&self, model: &Model) -> Self {
         let mut seg = [DATA; 6];
-        seg[1] = RESET_CS;
+        seg[sreg::CS] = RESET_CS;
         let mut state = Self {
             rip: RESET_IP,
             rflags: rflags::FIXED,
@@ -88,8 +87,8 @@ impl ArchState {
                 gdtr: TABLE,
                 idtr: TABLE,
                 cr0: cr0::ET | self.sys.cr0 & (cr0::CD | cr0::NW),
-                dr6: DR6_ONES,
-                dr7: DR7_ONES,
+                dr6: dr6::FIXED,
+                dr7: dr7::FIXED,
                 ..SystemState::default()
             },
             msr: self.msr.clone(),
@@ -115,7 +114,7 @@ impl ArchState {
     /// Applies a start-up IPI to a processor that waits for it after INIT. The processor begins at
     /// page `vector` (SDM Vol. 3A 8.4.3).
     pub fn start_up(&mut self, vector: u8) {
-        let cs = &mut self.seg[1];
+        let cs = &mut self.seg[sreg::CS];
         cs.selector = u16::from(vector) << 8;
         cs.base = u64::from(vector) << 12;
         self.rip = 0;

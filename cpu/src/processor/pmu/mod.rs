@@ -22,40 +22,20 @@
 //!   advance.
 //! * A WRMSR that configures counters counts as they were configured before it.
 
+mod event;
+mod registers;
+
 use vbts_bts::DebugCtl;
 
 use crate::decode::MAX_BLOCK;
-use crate::model::Model;
+use crate::model::{Counters, Model};
 use crate::processor::clock::{Clock, HostClock};
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
-use crate::state::{PmuRegister, PmuState};
+use crate::state::PmuState;
+use crate::state::pmu::{evtsel, fixed_ctrl, global};
 
-/// IA32_PERFEVTSELx (18.2.1.1). PC, pin control, has no effect. Version 2 has no AnyThread.
-mod evtsel {
-    pub const EVENT: u64 = 0xFFFF;
-    pub const RINGS: u32 = 16;
-    pub const EDGE: u64 = 1 << 18;
-    pub const INT: u64 = 1 << 20;
-    pub const EN: u64 = 1 << 22;
-    pub const INV: u64 = 1 << 23;
-    pub const CMASK: u32 = 24;
-}
-
-/// Bits of IA32_PERFEVTSELx that can be written.
-pub(crate) const EVTSEL_WRITABLE: u64 = 0xFFDF_FFFF;
-
-/// IA32_FIXED_CTR_CTRL (18.2.2.1): four bits a counter, of which version 2 has no third.
-mod fixed_ctrl {
-    pub const WIDTH: usize = 4;
-    pub const RINGS: u64 = 3;
-    pub const PMI: u64 = 1 << 3;
-}
-
-/// First bit of the fixed counters in the global registers.
-const FIXED: usize = 32;
-/// IA32_PERF_GLOBAL_OVF_CTRL: the DS buffer's bit, and that of a changed condition.
-const OVF_OTHERS: u64 = 3 << 62;
+use event::{Rate, Totals};
 
 /// CPL 0, and the other levels, as IA32_PERFEVTSELx (OS is the bit after USR) and
 /// IA32_FIXED_CTR_CTRL select them.
@@ -64,81 +44,6 @@ const USR: u8 = 1 << 1;
 
 fn ring(cpl: u8) -> u8 {
     if cpl == 0 { OS } else { USR }
-}
-
-/// The events that advance a counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rate {
-    Instructions,
-    Branches,
-    Cycles,
-    Reference,
-    /// Cycles in which no instruction retires.
-    IdleCycles,
-    /// Cycles in which no branch instruction retires.
-    BranchlessCycles,
-}
-
-impl Rate {
-    /// The fixed counters (Vol. 3B table 18-2).
-    const OF_FIXED: [Self; 3] = [Self::Instructions, Self::Cycles, Self::Reference];
-
-    /// The event that IA32_PERFEVTSELx selects (18.2.1.2, table 18-1), or `None` for an event that
-    /// never occurs here.
-    fn selected(select: u64) -> Option<Self> {
-        let event = match select & evtsel::EVENT {
-            0x003C => Self::Cycles,
-            0x013C => Self::Reference,
-            0x00C0 => Self::Instructions,
-            0x00C4 => Self::Branches,
-            _ => return None,
-        };
-        if select & evtsel::EDGE != 0 {
-            return None;
-        }
-        // With a counter mask the counter counts the cycles in which at least that many events
-        // occur; with INV, those in which fewer occur.
-        match (select >> evtsel::CMASK, select & evtsel::INV != 0, event) {
-            (0, _, _) => Some(event),
-            (1, false, Self::Reference) => Some(Self::Cycles),
-            (1, false, _) => Some(event),
-            (1, true, Self::Instructions) => Some(Self::IdleCycles),
-            (1, true, Self::Branches) => Some(Self::BranchlessCycles),
-            (1, true, _) | (_, false, _) => None,
-            (_, true, _) => Some(Self::Cycles),
-        }
-    }
-}
-
-/// The events since the processor was made.
-#[derive(Debug, Clone, Copy, Default)]
-struct Totals {
-    instructions: u64,
-    branches: u64,
-    cycles: u64,
-    reference: u64,
-}
-
-impl Totals {
-    fn since(self, before: Self) -> Self {
-        Self {
-            instructions: self.instructions.wrapping_sub(before.instructions),
-            branches: self.branches.wrapping_sub(before.branches),
-            cycles: self.cycles.wrapping_sub(before.cycles),
-            reference: self.reference.wrapping_sub(before.reference),
-        }
-    }
-
-    fn at(self, rate: Rate) -> u64 {
-        match rate {
-            Rate::Instructions => self.instructions,
-            Rate::Branches => self.branches,
-            Rate::Cycles => self.cycles,
-            Rate::Reference => self.reference,
-            Rate::IdleCycles => self.cycles.wrapping_sub(self.instructions),
-            Rate::BranchlessCycles => self.cycles.wrapping_sub(self.branches),
-        }
-    }
 }
 
 /// An enabled counter.
@@ -153,44 +58,14 @@ struct Counting {
     interrupts: bool,
 }
 
-const GENERAL_MAX: usize = PmuState::GENERAL;
-const FIXED_MAX: usize = PmuState::FIXED;
-
-/// The counters that CPUID leaf 0AH enumerates.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    general: usize,
-    fixed: usize,
-    /// Values of a counter.
-    mask: u64,
-    /// What IA32_FIXED_CTR_CTRL can hold.
-    fixed_ctrl: u64,
-    /// A bit for each counter.
-    global: u64,
-}
-
-impl Shape {
-    fn of(model: &Model) -> Self {
-        let leaf = model.cpuid(0xA, 0);
-        let field = |register: u32, at: u32| register >> at & 0xFF;
-        let general = (field(leaf.eax, 8) as usize).min(GENERAL_MAX);
-        let fixed = ((leaf.edx & 0x1F) as usize).min(FIXED_MAX);
-        let one = fixed_ctrl::RINGS | fixed_ctrl::PMI;
-        Self {
-            general,
-            fixed,
-            mask: (1 << field(leaf.eax, 16).min(63)) - 1,
-            fixed_ctrl: (0..fixed).map(|n| one << (fixed_ctrl::WIDTH * n)).sum(),
-            global: ((1 << general) - 1) | (((1 << fixed) - 1) << FIXED),
-        }
-    }
-}
+/// Counters of any model.
+const COUNTERS: usize = PmuState::GENERAL + PmuState::FIXED;
 
 /// The counters' state that is derived from the registers ([`PmuState`]), and the totals.
 #[derive(Debug)]
 pub(crate) struct Pmu {
-    shape: Shape,
-    counting: [Option<Counting>; GENERAL_MAX + FIXED_MAX],
+    counters: Counters,
+    counting: [Option<Counting>; COUNTERS],
     /// A counter counts.
     active: bool,
     /// A counter counts branches.
@@ -214,8 +89,8 @@ pub(crate) struct Pmu {
 impl Pmu {
     pub fn new(model: &Model) -> Self {
         Self {
-            shape: Shape::of(model),
-            counting: [None; GENERAL_MAX + FIXED_MAX],
+            counters: Counters::of(model),
+            counting: [None; COUNTERS],
             active: false,
             branches_count: false,
             freezes: false,
@@ -237,17 +112,9 @@ pub(crate) fn branches_before(branches: u64, n: u64) -> u64 {
 }
 
 impl PmuState {
-    /// After RESET: the programmable counters are enabled globally (Vol. 3B 18.2.2.2).
-    pub(crate) fn after_reset(model: &Model) -> Self {
-        Self {
-            global_ctrl: (1 << Shape::of(model).general) - 1,
-            ..Self::default()
-        }
-    }
-
     /// The counter that has this bit in the global registers.
     fn counter(&mut self, bit: usize) -> Option<&mut u64> {
-        match bit.checked_sub(FIXED) {
+        match bit.checked_sub(global::FIXED) {
             None => self.pmc.get_mut(bit),
             Some(n) => self.fixed_ctr.get_mut(n),
         }
@@ -255,7 +122,7 @@ impl PmuState {
 
     /// What the counter with this bit in the global registers counts; `None` if it is disabled.
     fn counting(&self, bit: usize) -> Option<Counting> {
-        let counting = match bit.checked_sub(FIXED) {
+        let counting = match bit.checked_sub(global::FIXED) {
             None => {
                 let select = *self.evtsel.get(bit)?;
                 let [usr, os] = [0, 1].map(|n| select >> (evtsel::RINGS + n) & 1 != 0);
@@ -277,7 +144,7 @@ impl PmuState {
             }
         };
         let on = self.global_ctrl >> bit & 1 != 0
-            && (bit >= FIXED || self.evtsel.get(bit)? & evtsel::EN != 0);
+            && (bit >= global::FIXED || self.evtsel.get(bit)? & evtsel::EN != 0);
         (on && counting.rings != 0).then_some(counting)
     }
 
@@ -288,92 +155,6 @@ impl PmuState {
 }
 
 impl Cpu {
-    /// Whether the model has the register.
-    fn has_pmu_register(&self, register: PmuRegister) -> bool {
-        let shape = &self.pmu.shape;
-        match register {
-            PmuRegister::EvtSel(n) | PmuRegister::Pmc(n) => n < shape.general,
-            PmuRegister::FixedCtr(n) => n < shape.fixed,
-            _ => true,
-        }
-    }
-
-    /// Reads a register, `ahead` instructions into the current block. `None`: #GP(0).
-    pub(crate) fn read_pmu(&mut self, ahead: u8, register: PmuRegister) -> Option<u64> {
-        if !self.has_pmu_register(register) {
-            return None;
-        }
-        if self.pmu.active {
-            self.count_events(ahead);
-        }
-        let pmu = &self.msr.pmu;
-        Some(match register {
-            PmuRegister::EvtSel(n) => *pmu.evtsel.get(n)?,
-            PmuRegister::Pmc(n) => *pmu.pmc.get(n)?,
-            PmuRegister::FixedCtr(n) => *pmu.fixed_ctr.get(n)?,
-            PmuRegister::FixedCtrCtrl => pmu.fixed_ctr_ctrl,
-            PmuRegister::GlobalStatus => pmu.global_status,
-            PmuRegister::GlobalCtrl => pmu.global_ctrl,
-            PmuRegister::GlobalOvfCtrl => 0,
-        })
-    }
-
-    /// Writes a register by a WRMSR that has so many instructions `ahead` of it in the current
-    /// block. `None`: #GP(0).
-    pub(crate) fn write_pmu(&mut self, ahead: u8, register: PmuRegister, value: u64) -> Option<()> {
-        let Shape {
-            mask,
-            fixed_ctrl,
-            global,
-            ..
-        } = self.pmu.shape;
-        let writable = match register {
-            PmuRegister::EvtSel(_) => EVTSEL_WRITABLE,
-            // Writes of a counter take the low 32 bits, and extend their sign (18.2.1.1).
-            PmuRegister::Pmc(_) | PmuRegister::FixedCtr(_) => u64::MAX,
-            PmuRegister::FixedCtrCtrl => fixed_ctrl,
-            PmuRegister::GlobalStatus => return None,
-            PmuRegister::GlobalCtrl => global,
-            PmuRegister::GlobalOvfCtrl => global | OVF_OTHERS,
-        };
-        if value & !writable != 0 || !self.has_pmu_register(register) {
-            return None;
-        }
-        self.count_events(ahead + 1);
-        let extended = value as u32 as i32 as u64 & mask;
-        let pmu = &mut self.msr.pmu;
-        match register {
-            PmuRegister::EvtSel(n) => *pmu.evtsel.get_mut(n)? = value,
-            PmuRegister::Pmc(n) => *pmu.pmc.get_mut(n)? = extended,
-            PmuRegister::FixedCtr(n) => *pmu.fixed_ctr.get_mut(n)? = extended,
-            PmuRegister::FixedCtrCtrl => pmu.fixed_ctr_ctrl = value,
-            PmuRegister::GlobalStatus => {}
-            PmuRegister::GlobalCtrl => pmu.global_ctrl = value,
-            PmuRegister::GlobalOvfCtrl => pmu.global_status &= !value,
-        }
-        self.configure_counters();
-        // The loop that runs, and the accelerator, depend on what counts.
-        self.after_bus();
-        Some(())
-    }
-
-    /// RDPMC, `ahead` instructions into the current block: a programmable counter, or with bit 30 a
-    /// fixed one (Vol. 2B). `None` if there is no such counter.
-    pub(crate) fn performance_counter(&mut self, ahead: u8, index: u32) -> Option<u64> {
-        const FIXED_COUNTERS: u32 = 1 << 30;
-        let register = match index.checked_sub(FIXED_COUNTERS) {
-            None => PmuRegister::Pmc(index as usize),
-            Some(n) => PmuRegister::FixedCtr(n as usize),
-        };
-        self.read_pmu(ahead, register)
-    }
-
-    /// Whether a counter is enabled. It ignores IA32_PERF_GLOBAL_CTRL, with which system software
-    /// stops all counters for short times. Only the software CPU counts events.
-    pub fn uses_counters(&self) -> bool {
-        self.msr.pmu.any_enabled()
-    }
-
     fn totals(&self, ahead: u8) -> Totals {
         let cycles = self.icount + u64::from(ahead);
         Totals {
@@ -394,7 +175,7 @@ impl Cpu {
         self.pending_work.remove(ArchEvents::COUNTERS);
         let now = self.totals(ahead);
         let passed = now.since(std::mem::replace(&mut self.pmu.last, now));
-        let mask = self.pmu.shape.mask;
+        let mask = self.pmu.counters.mask;
         let mut interrupt = false;
         for c in self.pmu.counting.into_iter().flatten() {
             if c.rings & self.pmu.ring == 0 {
@@ -426,9 +207,9 @@ impl Cpu {
     /// Updates what depends on the enabled counters. The counters are up to date.
     fn configure_counters(&mut self) {
         let pmu = &self.msr.pmu;
-        let Shape { general, fixed, .. } = self.pmu.shape;
-        let bits = (0..general).chain(FIXED..FIXED + fixed);
-        self.pmu.counting = [None; GENERAL_MAX + FIXED_MAX];
+        let Counters { general, fixed, .. } = self.pmu.counters;
+        let bits = (0..general).chain(global::FIXED..global::FIXED + fixed);
+        self.pmu.counting = [None; COUNTERS];
         let counting = bits.filter_map(|bit| pmu.counting(bit));
         for (slot, c) in self.pmu.counting.iter_mut().zip(counting) {
             *slot = Some(c);
@@ -442,10 +223,10 @@ impl Cpu {
 
     /// Continues with counter registers that were loaded.
     pub(crate) fn load_counters(&mut self) {
-        let shape = self.pmu.shape;
+        let counters = self.pmu.counters;
         let pmu = &mut self.msr.pmu;
         for counter in pmu.pmc.iter_mut().chain(&mut pmu.fixed_ctr) {
-            *counter &= shape.mask;
+            *counter &= counters.mask;
         }
         self.pmu.freezes = false;
         self.pmu.last = self.totals(0);
@@ -464,7 +245,7 @@ impl Cpu {
                 continue;
             }
             if let Some(counter) = self.msr.pmu.counter(c.bit) {
-                let left = self.pmu.shape.mask - *counter + 1;
+                let left = self.pmu.counters.mask - *counter + 1;
                 due = due.min(self.pmu.last.cycles.saturating_add(left));
             }
         }
@@ -526,44 +307,6 @@ impl Cpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model;
-
-    #[test]
-    fn the_default_model_has_two_and_three_counters_of_40_bits() {
-        let shape = Shape::of(model("core2").unwrap());
-        assert_eq!((shape.general, shape.fixed), (2, 3));
-        assert_eq!(shape.mask, (1 << 40) - 1);
-        assert_eq!(shape.fixed_ctrl, 0xBBB);
-        assert_eq!(shape.global, 0x7_0000_0003);
-    }
-
-    #[test]
-    fn what_is_selected() {
-        const CMASK: u64 = 1 << evtsel::CMASK;
-        let cases = [
-            (0x3C, Some(Rate::Cycles)),
-            (0x13C, Some(Rate::Reference)),
-            (0xC0, Some(Rate::Instructions)),
-            (0xC4, Some(Rate::Branches)),
-            (0x1C4, None),
-            (0xC5, None),
-            (0x412E, None),
-            (0, None),
-            (0xC0 | evtsel::EDGE, None),
-            // INV means nothing without a mask.
-            (0xC0 | evtsel::INV, Some(Rate::Instructions)),
-            (0xC4 | CMASK, Some(Rate::Branches)),
-            (0xC4 | (2 * CMASK), None),
-            (0xC0 | CMASK | evtsel::INV, Some(Rate::IdleCycles)),
-            (0xC4 | CMASK | evtsel::INV, Some(Rate::BranchlessCycles)),
-            (0x3C | CMASK | evtsel::INV, None),
-            // As perf selects cycles on Core 2: those in which fewer than 16 instructions retire.
-            (0xC0 | (16 * CMASK) | evtsel::INV, Some(Rate::Cycles)),
-        ];
-        for (select, expected) in cases {
-            assert_eq!(Rate::selected(select), expected, "{select:#x}");
-        }
-    }
 
     #[test]
     fn branches_of_a_part_of_a_block() {
