@@ -1,6 +1,7 @@
 //! CPUID: the leaves of the model, and what depends on the processor's state.
 
-use crate::model::{Leaf, Topology, edx1};
+use crate::model::cpuid::edx1;
+use crate::model::{Leaf, Topology};
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::state::msr::{APIC_BASE_ENABLE, IA32_APIC_BASE};

@@ -1,0 +1,133 @@
+//! CPUID (SDM Vol. 2A): a leaf, the feature flags of leaf 1, and the values that a model returns.
+
+use super::Model;
+
+/// What CPUID returns for one leaf and sub-leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// EAX on entry.
+    pub leaf: u32,
+    /// ECX on entry, for the leaves that have sub-leaves; else 0.
+    pub subleaf: u32,
+    /// EAX.
+    pub eax: u32,
+    /// EBX.
+    pub ebx: u32,
+    /// ECX.
+    pub ecx: u32,
+    /// EDX.
+    pub edx: u32,
+}
+
+/// Feature flags of leaf 1, ECX.
+pub(super) mod ecx1 {
+    pub const SSE3: u32 = 1 << 0;
+    pub const DTES64: u32 = 1 << 2;
+    pub const DS_CPL: u32 = 1 << 4;
+    pub const SSSE3: u32 = 1 << 9;
+    pub const CMPXCHG16B: u32 = 1 << 13;
+    pub const SSE4_1: u32 = 1 << 19;
+    pub const SSE4_2: u32 = 1 << 20;
+    pub const POPCNT: u32 = 1 << 23;
+    pub const TSC_DEADLINE: u32 = 1 << 24;
+    pub const HYPERVISOR: u32 = 1 << 31;
+}
+
+/// Feature flags of leaf 1, EDX.
+pub(crate) mod edx1 {
+    pub const FPU: u32 = 1 << 0;
+    pub const DE: u32 = 1 << 2;
+    pub const PSE: u32 = 1 << 3;
+    pub const TSC: u32 = 1 << 4;
+    pub const MSR: u32 = 1 << 5;
+    pub const PAE: u32 = 1 << 6;
+    pub const MCE: u32 = 1 << 7;
+    pub const CX8: u32 = 1 << 8;
+    pub const APIC: u32 = 1 << 9;
+    pub const SEP: u32 = 1 << 11;
+    pub const MTRR: u32 = 1 << 12;
+    pub const PGE: u32 = 1 << 13;
+    pub const MCA: u32 = 1 << 14;
+    pub const CMOV: u32 = 1 << 15;
+    pub const PAT: u32 = 1 << 16;
+    pub const PSE36: u32 = 1 << 17;
+    pub const CLFSH: u32 = 1 << 19;
+    pub const DS: u32 = 1 << 21;
+    pub const MMX: u32 = 1 << 23;
+    pub const FXSR: u32 = 1 << 24;
+    pub const SSE: u32 = 1 << 25;
+    pub const SSE2: u32 = 1 << 26;
+    pub const SELF_SNOOP: u32 = 1 << 27;
+    pub const HTT: u32 = 1 << 28;
+}
+
+/// First leaves of the three ranges; the first entry of each tells its last leaf in EAX.
+const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
+
+impl Model {
+    /// What CPUID returns for EAX = `leaf` and ECX = `subleaf`, for processor 0 with its local APIC
+    /// enabled.
+    #[must_use]
+    pub fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
+        let find = |leaf, subleaf| {
+            let key = (leaf, subleaf);
+            let found = self
+                .leaves
+                .binary_search_by_key(&key, |l| (l.leaf, l.subleaf));
+            found.ok().map(|i| self.leaves[i])
+        };
+        let range = RANGES.into_iter().rev().find(|first| leaf >= *first);
+        let last = range.and_then(|first| find(first, 0)).map_or(0, |l| l.eax);
+        // A leaf beyond the end of a range returns the highest basic leaf.
+        let basic = find(0, 0).map_or(0, |l| l.eax);
+        let leaf = if leaf > last { basic } else { leaf };
+        let has_subleaves =
+            self.leaves.iter().any(|l| l.leaf == leaf && l.subleaf != 0) || leaf == 7;
+        let subleaf = if has_subleaves { subleaf } else { 0 };
+        let absent = Leaf {
+            leaf,
+            subleaf,
+            eax: 0,
+            ebx: 0,
+            ecx: 0,
+            edx: 0,
+        };
+        find(leaf, subleaf).unwrap_or(absent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{MODELS, model, model_without_bts};
+
+    #[test]
+    fn leaves_are_sorted() {
+        for name in MODELS {
+            for m in [model(name).unwrap(), model_without_bts(name).unwrap()] {
+                assert!(m.leaves.is_sorted_by_key(|l| (l.leaf, l.subleaf)), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_leaf_beyond_its_range_gives_the_highest_basic_leaf() {
+        let m = model("core2").unwrap();
+        let highest = m.cpuid(0x15, 0);
+        for leaf in [0x16, 0x3FFF_FFFF, 0x4000_0001, 0x8000_0009, u32::MAX] {
+            assert_eq!(m.cpuid(leaf, 7), highest, "{leaf:#x}");
+        }
+    }
+
+    #[test]
+    fn leaves_inside_a_range_that_mean_nothing_are_zero() {
+        let m = model("core2").unwrap();
+        for (leaf, subleaf) in [(3, 0), (0xB, 0), (0xD, 1), (4, 3), (7, 1)] {
+            let l = m.cpuid(leaf, subleaf);
+            assert_eq!(
+                (l.eax, l.ebx, l.ecx, l.edx),
+                (0, 0, 0, 0),
+                "{leaf:#x}.{subleaf}"
+            );
+        }
+    }
+}

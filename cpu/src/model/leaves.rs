@@ -1,0 +1,241 @@
+//! The CPUID leaves of each model. Sections are those of SDM Vol. 2A, "CPUID—CPU Identification",
+//! and of Vol. 3B for what a leaf enumerates.
+
+use super::cpuid::{Leaf, ecx1, edx1};
+use super::{PHYS_BITS, TSC_HZ};
+use crate::state::PmuState;
+
+const fn leaf(leaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
+    Leaf {
+        leaf,
+        subleaf: 0,
+        eax,
+        ebx,
+        ecx,
+        edx,
+    }
+}
+
+const fn subleaf(leaf: u32, subleaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
+    Leaf {
+        leaf,
+        subleaf,
+        eax,
+        ebx,
+        ecx,
+        edx,
+    }
+}
+
+/// Four characters as a register holds them.
+const fn text(s: &[u8; 4]) -> u32 {
+    u32::from_le_bytes(*s)
+}
+
+/// Leaf 0AH: architectural performance monitoring version 2, with so many programmable counters and
+/// all fixed ones, each of `width` bits (Vol. 3B 18.2.2). Of the 7 events a processor without
+/// caches and prediction lacks references to the last level cache (3), misses of it (4), and
+/// mispredicted branches (6).
+const fn performance_monitoring(counters: u32, width: u32) -> Leaf {
+    leaf(
+        0xA,
+        7 << 24 | width << 16 | counters << 8 | 2,
+        1 << 3 | 1 << 4 | 1 << 6,
+        0,
+        width << 5 | PmuState::FIXED as u32,
+    )
+}
+
+pub(super) const CORE2_LEAVES: [Leaf; 19] = [
+    // Highest basic leaf, and vendor.
+    leaf(0, 0x15, text(b"Genu"), text(b"ntel"), text(b"ineI")),
+    // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64
+    // and DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES,
+    // is absent.
+    leaf(
+        1,
+        0x0000_06FB,
+        0x0001_0800,
+        ecx1::SSE3
+                | ecx1::DTES64
+                | ecx1::DS_CPL
+                | ecx1::SSSE3
+                | ecx1::CMPXCHG16B
+                // The timer needs no calibration: see leaf 15H.
+                | ecx1::TSC_DEADLINE
+                | ecx1::HYPERVISOR,
+        edx1::FPU
+            | edx1::DE
+            | edx1::PSE
+            | edx1::TSC
+            | edx1::MSR
+            | edx1::PAE
+            | edx1::MCE
+            | edx1::CX8
+            | edx1::APIC
+            | edx1::SEP
+            | edx1::MTRR
+            | edx1::PGE
+            | edx1::MCA
+            | edx1::CMOV
+            | edx1::PAT
+            | edx1::PSE36
+            | edx1::CLFSH
+            | edx1::DS
+            | edx1::MMX
+            | edx1::FXSR
+            | edx1::SSE
+            | edx1::SSE2
+            | edx1::SELF_SNOOP,
+    ),
+    // Cache and TLB descriptors: 05H B1H B0H 56H 57H F0H 2CH B4H 30H 7DH (2 MB L2), as this part
+    // reports.
+    leaf(2, 0x05B0_B101, 0x0056_57F0, 0, 0x2CB4_307D),
+    // Deterministic cache parameters: L1D and L1I 32 KB, 8 ways; L2 2 MB, 8 ways. Lines of 64
+    // bytes.
+    subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0x0000_0001),
+    subleaf(4, 1, 0x0000_0122, 0x01C0_003F, 63, 0x0000_0001),
+    subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 4095, 0x0000_0001),
+    // ARAT: the local APIC timer runs in every idle state.
+    leaf(6, 0x0000_0004, 0, 0, 0),
+    // ARCH_CAPABILITIES: RDCL_NO lets the guest leave its page tables unsplit, without which it has
+    // no BTS. ERMS and FSRM: REP MOVSB and STOSB are the fastest way to copy and fill, of whatever
+    // length. They are no instructions of their own, so that a guest may have them on any
+    // processor.
+    leaf(7, 0, 1 << 9, 0, 1 << 29 | 1 << 4),
+    performance_monitoring(2, 40),
+    // TSC frequency: crystal * 1/1. Also that of the local APIC timer (Vol. 3B 17.17.4).
+    leaf(0x15, 1, 1, TSC_HZ, 0),
+    // Hypervisor leaves: a signature, and no paravirtual feature.
+    leaf(
+        0x4000_0000,
+        0x4000_0000,
+        text(b"vbts"),
+        text(b"vbts"),
+        text(b"vbts"),
+    ),
+    leaf(0x8000_0000, 0x8000_0008, 0, 0, 0),
+    // LAHF in 64-bit mode; SYSCALL, execute disable, Intel 64.
+    leaf(0x8000_0001, 0, 0, 1 << 0, 1 << 11 | 1 << 20 | 1 << 29),
+    // Brand string.
+    leaf(
+        0x8000_0002,
+        text(b"Inte"),
+        text(b"l(R)"),
+        text(b" Cor"),
+        text(b"e(TM"),
+    ),
+    leaf(
+        0x8000_0003,
+        text(b")2 D"),
+        text(b"uo C"),
+        text(b"PU  "),
+        text(b"   @"),
+    ),
+    leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+    // L2: 2 MB, 8 ways, lines of 64 bytes.
+    leaf(0x8000_0006, 0, 0, 0x0800_6040, 0),
+    // Invariant TSC.
+    leaf(0x8000_0007, 0, 0, 0, 1 << 8),
+    // Physical and linear address widths.
+    leaf(0x8000_0008, PHYS_BITS | 48 << 8, 0, 0, 0),
+];
+
+pub(super) const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
+    with(
+        CORE2_LEAVES,
+        [
+            leaf(
+                0x8000_0002,
+                text(b"vbts"),
+                text(b" x86"),
+                text(b"-64-"),
+                text(b"v2 C"),
+            ),
+            leaf(0x8000_0003, text(b"PU @"), text(b" 1.0"), text(b"0GHz"), 0),
+            leaf(0x8000_0004, 0, 0, 0, 0),
+        ],
+    ),
+    ecx1::SSE4_1 | ecx1::SSE4_2 | ecx1::POPCNT,
+);
+
+pub(super) const NEHALEM_LEAVES: [Leaf; 19] = with(
+    X86_64_V2_LEAVES,
+    [
+        // Family 6, model 26, stepping 5.
+        leaf(
+            1,
+            0x0001_06A5,
+            0x0001_0800,
+            X86_64_V2_LEAVES[1].ecx,
+            X86_64_V2_LEAVES[1].edx,
+        ),
+        // Cache and TLB descriptors: 5AH 03H 55H B2H F0H 2CH 21H CAH 09H. There is no L3.
+        leaf(2, 0x5503_5A01, 0x00F0_B200, 0, 0x09CA_212C),
+        // L1D 32 KB, 8 ways; L1I 32 KB, 4 ways; L2 256 KB, 8 ways.
+        subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 63, 0),
+        subleaf(4, 1, 0x0000_0122, 0x00C0_003F, 127, 0),
+        subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 511, 0),
+        // The part has version 3, which counts for its twin threads, too.
+        performance_monitoring(4, 48),
+        leaf(
+            0x8000_0002,
+            text(b"Inte"),
+            text(b"l(R)"),
+            text(b" Cor"),
+            text(b"e(TM"),
+        ),
+        leaf(
+            0x8000_0003,
+            text(b") i7"),
+            text(b" CPU"),
+            text(b"    "),
+            text(b"   @"),
+        ),
+        leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+        // L2: 256 KB, 8 ways, lines of 64 bytes.
+        leaf(0x8000_0006, 0, 0, 0x0100_6040, 0),
+    ],
+);
+
+/// The leaves with other values for some of them.
+const fn with<const N: usize, const M: usize>(
+    mut leaves: [Leaf; N],
+    others: [Leaf; M],
+) -> [Leaf; N] {
+    let mut i = 0;
+    while i < M {
+        let mut at = 0;
+        while leaves[at].leaf != others[i].leaf || leaves[at].subleaf != others[i].subleaf {
+            at += 1;
+        }
+        leaves[at] = others[i];
+        i += 1;
+    }
+    leaves
+}
+
+/// The leaves with these feature flags in leaf 1, ECX, as well.
+const fn with_features<const N: usize>(mut leaves: [Leaf; N], ecx: u32) -> [Leaf; N] {
+    let mut i = 0;
+    while i < N {
+        if leaves[i].leaf == 1 {
+            leaves[i].ecx |= ecx;
+        }
+        i += 1;
+    }
+    leaves
+}
+
+/// The leaves without the flags of the Debug Store.
+pub(super) const fn without_bts<const N: usize>(mut leaves: [Leaf; N]) -> [Leaf; N] {
+    let mut i = 0;
+    while i < N {
+        if leaves[i].leaf == 1 {
+            leaves[i].ecx &= !(ecx1::DTES64 | ecx1::DS_CPL);
+            leaves[i].edx &= !edx1::DS;
+        }
+        i += 1;
+    }
+    leaves
+}
