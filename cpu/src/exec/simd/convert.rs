@@ -2,7 +2,7 @@
 
 use iced_x86::Code;
 
-use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float};
+use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float, packed, scalar};
 use super::mxcsr::{host, with_mxcsr};
 use super::{V, cast};
 use crate::exec::table::{Backend, Table};
@@ -160,6 +160,11 @@ fn mm_xmm<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+/// The row of a conversion to an integer whose operand is of the size of `T` if it is in memory.
+fn integer<B: Backend, K: ToInt, T: Int>(t: &mut Table<B>, code: Code) {
+    t.handlers([code], to_int::<K, Xmm>, to_int::<K, Low<T>>);
+}
+
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     t.handlers(
@@ -182,46 +187,14 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         from_reg::<Cvtsi2sd64>,
         from_mem::<Cvtsi2sd64, u64>,
     );
-    t.handlers(
-        [Cvtss2si_r32_xmmm32],
-        to_int::<Cvtss2si32, Xmm>,
-        to_int::<Cvtss2si32, Low<u32>>,
-    );
-    t.handlers(
-        [Cvtss2si_r64_xmmm32],
-        to_int::<Cvtss2si64, Xmm>,
-        to_int::<Cvtss2si64, Low<u32>>,
-    );
-    t.handlers(
-        [Cvttss2si_r32_xmmm32],
-        to_int::<Cvttss2si32, Xmm>,
-        to_int::<Cvttss2si32, Low<u32>>,
-    );
-    t.handlers(
-        [Cvttss2si_r64_xmmm32],
-        to_int::<Cvttss2si64, Xmm>,
-        to_int::<Cvttss2si64, Low<u32>>,
-    );
-    t.handlers(
-        [Cvtsd2si_r32_xmmm64],
-        to_int::<Cvtsd2si32, Xmm>,
-        to_int::<Cvtsd2si32, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtsd2si_r64_xmmm64],
-        to_int::<Cvtsd2si64, Xmm>,
-        to_int::<Cvtsd2si64, Low<u64>>,
-    );
-    t.handlers(
-        [Cvttsd2si_r32_xmmm64],
-        to_int::<Cvttsd2si32, Xmm>,
-        to_int::<Cvttsd2si32, Low<u64>>,
-    );
-    t.handlers(
-        [Cvttsd2si_r64_xmmm64],
-        to_int::<Cvttsd2si64, Xmm>,
-        to_int::<Cvttsd2si64, Low<u64>>,
-    );
+    integer::<B, Cvtss2si32, u32>(t, Cvtss2si_r32_xmmm32);
+    integer::<B, Cvtss2si64, u32>(t, Cvtss2si_r64_xmmm32);
+    integer::<B, Cvttss2si32, u32>(t, Cvttss2si_r32_xmmm32);
+    integer::<B, Cvttss2si64, u32>(t, Cvttss2si_r64_xmmm32);
+    integer::<B, Cvtsd2si32, u64>(t, Cvtsd2si_r32_xmmm64);
+    integer::<B, Cvtsd2si64, u64>(t, Cvtsd2si_r64_xmmm64);
+    integer::<B, Cvttsd2si32, u64>(t, Cvttsd2si_r32_xmmm64);
+    integer::<B, Cvttsd2si64, u64>(t, Cvttsd2si_r64_xmmm64);
     // From memory they access no MMX register, and leave the x87 FPU alone.
     t.handlers(
         [Cvtpi2ps_xmm_mmm64],
@@ -253,54 +226,14 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         mm_xmm::<Cvttpd2dq, Xmm>,
         mm_xmm::<Cvttpd2dq, Aligned>,
     );
-    t.handlers(
-        [Cvtps2pd_xmm_xmmm64],
-        arithmetic::<Cvtps2pd, Xmm>,
-        arithmetic::<Cvtps2pd, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtpd2ps_xmm_xmmm128],
-        arithmetic::<Cvtpd2ps, Xmm>,
-        arithmetic::<Cvtpd2ps, Aligned>,
-    );
-    t.handlers(
-        [Cvtss2sd_xmm_xmmm32],
-        arithmetic::<Cvtss2sd, Xmm>,
-        arithmetic::<Cvtss2sd, Low<u32>>,
-    );
-    t.handlers(
-        [Cvtsd2ss_xmm_xmmm64],
-        arithmetic::<Cvtsd2ss, Xmm>,
-        arithmetic::<Cvtsd2ss, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtdq2ps_xmm_xmmm128],
-        arithmetic::<Cvtdq2ps, Xmm>,
-        arithmetic::<Cvtdq2ps, Aligned>,
-    );
-    t.handlers(
-        [Cvtps2dq_xmm_xmmm128],
-        arithmetic::<Cvtps2dq, Xmm>,
-        arithmetic::<Cvtps2dq, Aligned>,
-    );
-    t.handlers(
-        [Cvttps2dq_xmm_xmmm128],
-        arithmetic::<Cvttps2dq, Xmm>,
-        arithmetic::<Cvttps2dq, Aligned>,
-    );
-    t.handlers(
-        [Cvtdq2pd_xmm_xmmm64],
-        arithmetic::<Cvtdq2pd, Xmm>,
-        arithmetic::<Cvtdq2pd, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtpd2dq_xmm_xmmm128],
-        arithmetic::<Cvtpd2dq, Xmm>,
-        arithmetic::<Cvtpd2dq, Aligned>,
-    );
-    t.handlers(
-        [Cvttpd2dq_xmm_xmmm128],
-        arithmetic::<Cvttpd2dq, Xmm>,
-        arithmetic::<Cvttpd2dq, Aligned>,
-    );
+    scalar::<B, Cvtps2pd, u64>(t, Cvtps2pd_xmm_xmmm64);
+    packed::<B, Cvtpd2ps>(t, Cvtpd2ps_xmm_xmmm128);
+    scalar::<B, Cvtss2sd, u32>(t, Cvtss2sd_xmm_xmmm32);
+    scalar::<B, Cvtsd2ss, u64>(t, Cvtsd2ss_xmm_xmmm64);
+    packed::<B, Cvtdq2ps>(t, Cvtdq2ps_xmm_xmmm128);
+    packed::<B, Cvtps2dq>(t, Cvtps2dq_xmm_xmmm128);
+    packed::<B, Cvttps2dq>(t, Cvttps2dq_xmm_xmmm128);
+    scalar::<B, Cvtdq2pd, u64>(t, Cvtdq2pd_xmm_xmmm64);
+    packed::<B, Cvtpd2dq>(t, Cvtpd2dq_xmm_xmmm128);
+    packed::<B, Cvttpd2dq>(t, Cvttpd2dq_xmm_xmmm128);
 }

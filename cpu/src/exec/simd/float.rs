@@ -260,198 +260,56 @@ fn compare<K: Compare, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+/// The row of an instruction whose second operand has 16 bytes.
+pub(super) fn packed<B: Backend, K: Float>(t: &mut Table<B>, code: Code) {
+    t.handlers([code], arithmetic::<K, Xmm>, arithmetic::<K, Aligned>);
+}
+
+/// The row of an instruction whose second operand is of the size of `T` if it is in memory.
+pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code) {
+    t.handlers([code], arithmetic::<K, Xmm>, arithmetic::<K, Low<T>>);
+}
+
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handlers(
-        [Addps_xmm_xmmm128],
-        arithmetic::<Addps, Xmm>,
-        arithmetic::<Addps, Aligned>,
-    );
-    t.handlers(
-        [Addpd_xmm_xmmm128],
-        arithmetic::<Addpd, Xmm>,
-        arithmetic::<Addpd, Aligned>,
-    );
-    t.handlers(
-        [Addss_xmm_xmmm32],
-        arithmetic::<Addss, Xmm>,
-        arithmetic::<Addss, Low<u32>>,
-    );
-    t.handlers(
-        [Addsd_xmm_xmmm64],
-        arithmetic::<Addsd, Xmm>,
-        arithmetic::<Addsd, Low<u64>>,
-    );
-    t.handlers(
-        [Subps_xmm_xmmm128],
-        arithmetic::<Subps, Xmm>,
-        arithmetic::<Subps, Aligned>,
-    );
-    t.handlers(
-        [Subpd_xmm_xmmm128],
-        arithmetic::<Subpd, Xmm>,
-        arithmetic::<Subpd, Aligned>,
-    );
-    t.handlers(
-        [Subss_xmm_xmmm32],
-        arithmetic::<Subss, Xmm>,
-        arithmetic::<Subss, Low<u32>>,
-    );
-    t.handlers(
-        [Subsd_xmm_xmmm64],
-        arithmetic::<Subsd, Xmm>,
-        arithmetic::<Subsd, Low<u64>>,
-    );
-    t.handlers(
-        [Mulps_xmm_xmmm128],
-        arithmetic::<Mulps, Xmm>,
-        arithmetic::<Mulps, Aligned>,
-    );
-    t.handlers(
-        [Mulpd_xmm_xmmm128],
-        arithmetic::<Mulpd, Xmm>,
-        arithmetic::<Mulpd, Aligned>,
-    );
-    t.handlers(
-        [Mulss_xmm_xmmm32],
-        arithmetic::<Mulss, Xmm>,
-        arithmetic::<Mulss, Low<u32>>,
-    );
-    t.handlers(
-        [Mulsd_xmm_xmmm64],
-        arithmetic::<Mulsd, Xmm>,
-        arithmetic::<Mulsd, Low<u64>>,
-    );
-    t.handlers(
-        [Divps_xmm_xmmm128],
-        arithmetic::<Divps, Xmm>,
-        arithmetic::<Divps, Aligned>,
-    );
-    t.handlers(
-        [Divpd_xmm_xmmm128],
-        arithmetic::<Divpd, Xmm>,
-        arithmetic::<Divpd, Aligned>,
-    );
-    t.handlers(
-        [Divss_xmm_xmmm32],
-        arithmetic::<Divss, Xmm>,
-        arithmetic::<Divss, Low<u32>>,
-    );
-    t.handlers(
-        [Divsd_xmm_xmmm64],
-        arithmetic::<Divsd, Xmm>,
-        arithmetic::<Divsd, Low<u64>>,
-    );
-    t.handlers(
-        [Minps_xmm_xmmm128],
-        arithmetic::<Minps, Xmm>,
-        arithmetic::<Minps, Aligned>,
-    );
-    t.handlers(
-        [Minpd_xmm_xmmm128],
-        arithmetic::<Minpd, Xmm>,
-        arithmetic::<Minpd, Aligned>,
-    );
-    t.handlers(
-        [Minss_xmm_xmmm32],
-        arithmetic::<Minss, Xmm>,
-        arithmetic::<Minss, Low<u32>>,
-    );
-    t.handlers(
-        [Minsd_xmm_xmmm64],
-        arithmetic::<Minsd, Xmm>,
-        arithmetic::<Minsd, Low<u64>>,
-    );
-    t.handlers(
-        [Maxps_xmm_xmmm128],
-        arithmetic::<Maxps, Xmm>,
-        arithmetic::<Maxps, Aligned>,
-    );
-    t.handlers(
-        [Maxpd_xmm_xmmm128],
-        arithmetic::<Maxpd, Xmm>,
-        arithmetic::<Maxpd, Aligned>,
-    );
-    t.handlers(
-        [Maxss_xmm_xmmm32],
-        arithmetic::<Maxss, Xmm>,
-        arithmetic::<Maxss, Low<u32>>,
-    );
-    t.handlers(
-        [Maxsd_xmm_xmmm64],
-        arithmetic::<Maxsd, Xmm>,
-        arithmetic::<Maxsd, Low<u64>>,
-    );
-    t.handlers(
-        [Sqrtps_xmm_xmmm128],
-        arithmetic::<Sqrtps, Xmm>,
-        arithmetic::<Sqrtps, Aligned>,
-    );
-    t.handlers(
-        [Sqrtpd_xmm_xmmm128],
-        arithmetic::<Sqrtpd, Xmm>,
-        arithmetic::<Sqrtpd, Aligned>,
-    );
-    t.handlers(
-        [Sqrtss_xmm_xmmm32],
-        arithmetic::<Sqrtss, Xmm>,
-        arithmetic::<Sqrtss, Low<u32>>,
-    );
-    t.handlers(
-        [Sqrtsd_xmm_xmmm64],
-        arithmetic::<Sqrtsd, Xmm>,
-        arithmetic::<Sqrtsd, Low<u64>>,
-    );
-    t.handlers(
-        [Rcpps_xmm_xmmm128],
-        arithmetic::<Rcpps, Xmm>,
-        arithmetic::<Rcpps, Aligned>,
-    );
-    t.handlers(
-        [Rcpss_xmm_xmmm32],
-        arithmetic::<Rcpss, Xmm>,
-        arithmetic::<Rcpss, Low<u32>>,
-    );
-    t.handlers(
-        [Rsqrtps_xmm_xmmm128],
-        arithmetic::<Rsqrtps, Xmm>,
-        arithmetic::<Rsqrtps, Aligned>,
-    );
-    t.handlers(
-        [Rsqrtss_xmm_xmmm32],
-        arithmetic::<Rsqrtss, Xmm>,
-        arithmetic::<Rsqrtss, Low<u32>>,
-    );
-    t.handlers(
-        [Haddps_xmm_xmmm128],
-        arithmetic::<Haddps, Xmm>,
-        arithmetic::<Haddps, Aligned>,
-    );
-    t.handlers(
-        [Haddpd_xmm_xmmm128],
-        arithmetic::<Haddpd, Xmm>,
-        arithmetic::<Haddpd, Aligned>,
-    );
-    t.handlers(
-        [Hsubps_xmm_xmmm128],
-        arithmetic::<Hsubps, Xmm>,
-        arithmetic::<Hsubps, Aligned>,
-    );
-    t.handlers(
-        [Hsubpd_xmm_xmmm128],
-        arithmetic::<Hsubpd, Xmm>,
-        arithmetic::<Hsubpd, Aligned>,
-    );
-    t.handlers(
-        [Addsubps_xmm_xmmm128],
-        arithmetic::<Addsubps, Xmm>,
-        arithmetic::<Addsubps, Aligned>,
-    );
-    t.handlers(
-        [Addsubpd_xmm_xmmm128],
-        arithmetic::<Addsubpd, Xmm>,
-        arithmetic::<Addsubpd, Aligned>,
-    );
+    packed::<B, Addps>(t, Addps_xmm_xmmm128);
+    packed::<B, Addpd>(t, Addpd_xmm_xmmm128);
+    scalar::<B, Addss, u32>(t, Addss_xmm_xmmm32);
+    scalar::<B, Addsd, u64>(t, Addsd_xmm_xmmm64);
+    packed::<B, Subps>(t, Subps_xmm_xmmm128);
+    packed::<B, Subpd>(t, Subpd_xmm_xmmm128);
+    scalar::<B, Subss, u32>(t, Subss_xmm_xmmm32);
+    scalar::<B, Subsd, u64>(t, Subsd_xmm_xmmm64);
+    packed::<B, Mulps>(t, Mulps_xmm_xmmm128);
+    packed::<B, Mulpd>(t, Mulpd_xmm_xmmm128);
+    scalar::<B, Mulss, u32>(t, Mulss_xmm_xmmm32);
+    scalar::<B, Mulsd, u64>(t, Mulsd_xmm_xmmm64);
+    packed::<B, Divps>(t, Divps_xmm_xmmm128);
+    packed::<B, Divpd>(t, Divpd_xmm_xmmm128);
+    scalar::<B, Divss, u32>(t, Divss_xmm_xmmm32);
+    scalar::<B, Divsd, u64>(t, Divsd_xmm_xmmm64);
+    packed::<B, Minps>(t, Minps_xmm_xmmm128);
+    packed::<B, Minpd>(t, Minpd_xmm_xmmm128);
+    scalar::<B, Minss, u32>(t, Minss_xmm_xmmm32);
+    scalar::<B, Minsd, u64>(t, Minsd_xmm_xmmm64);
+    packed::<B, Maxps>(t, Maxps_xmm_xmmm128);
+    packed::<B, Maxpd>(t, Maxpd_xmm_xmmm128);
+    scalar::<B, Maxss, u32>(t, Maxss_xmm_xmmm32);
+    scalar::<B, Maxsd, u64>(t, Maxsd_xmm_xmmm64);
+    packed::<B, Sqrtps>(t, Sqrtps_xmm_xmmm128);
+    packed::<B, Sqrtpd>(t, Sqrtpd_xmm_xmmm128);
+    scalar::<B, Sqrtss, u32>(t, Sqrtss_xmm_xmmm32);
+    scalar::<B, Sqrtsd, u64>(t, Sqrtsd_xmm_xmmm64);
+    packed::<B, Rcpps>(t, Rcpps_xmm_xmmm128);
+    scalar::<B, Rcpss, u32>(t, Rcpss_xmm_xmmm32);
+    packed::<B, Rsqrtps>(t, Rsqrtps_xmm_xmmm128);
+    scalar::<B, Rsqrtss, u32>(t, Rsqrtss_xmm_xmmm32);
+    packed::<B, Haddps>(t, Haddps_xmm_xmmm128);
+    packed::<B, Haddpd>(t, Haddpd_xmm_xmmm128);
+    packed::<B, Hsubps>(t, Hsubps_xmm_xmmm128);
+    packed::<B, Hsubpd>(t, Hsubpd_xmm_xmmm128);
+    packed::<B, Addsubps>(t, Addsubps_xmm_xmmm128);
+    packed::<B, Addsubpd>(t, Addsubpd_xmm_xmmm128);
     t.handlers(
         [Cmpps_xmm_xmmm128_imm8],
         by_predicate::<Cmpps, Xmm>,
