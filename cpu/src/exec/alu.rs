@@ -1,5 +1,4 @@
-//! Binary and unary arithmetic and logic: ADD, OR, ADC, SBB, AND, SUB, XOR, CMP, TEST, INC, DEC,
-//! NEG, NOT.
+//! Arithmetic and logic with two operands: ADD, OR, ADC, SBB, AND, SUB, XOR, CMP, TEST.
 
 use std::marker::PhantomData;
 
@@ -9,10 +8,11 @@ use crate::exec::table::{Backend, Memory, Registers, Table};
 use crate::insn::operand::NONE;
 use crate::insn::{Abort, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
+use crate::state::int::Int;
 
 /// An operation on two operands that sets the flags.
-trait Binary {
+pub(super) trait Binary {
     /// Whether the result is written to the first operand.
     const WRITES: bool = true;
     fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T;
@@ -39,7 +39,7 @@ impl Binary for Adc {
     }
 }
 
-struct Sub;
+pub(super) struct Sub;
 impl Binary for Sub {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
@@ -105,49 +105,6 @@ impl Binary for Test {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
         And::apply(cpu, a, b)
-    }
-}
-
-/// An operation on one operand.
-trait Unary {
-    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T;
-}
-
-struct Inc;
-impl Unary for Inc {
-    #[inline(always)]
-    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
-        let one = T::from_u64(1);
-        let r = T::from_u64(a.zext().wrapping_add(1));
-        cpu.flags = Lazy::add(a, one, r).keep_cf(cpu.flags);
-        r
-    }
-}
-
-struct Dec;
-impl Unary for Dec {
-    #[inline(always)]
-    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
-        let one = T::from_u64(1);
-        let r = T::from_u64(a.zext().wrapping_sub(1));
-        cpu.flags = Lazy::sub(a, one, r).keep_cf(cpu.flags);
-        r
-    }
-}
-
-struct Neg;
-impl Unary for Neg {
-    #[inline(always)]
-    fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
-        Sub::apply(cpu, T::default(), a)
-    }
-}
-
-struct Not;
-impl Unary for Not {
-    #[inline(always)]
-    fn apply<T: Int>(_: &mut Cpu, a: T) -> T {
-        T::from_u64(!a.zext())
     }
 }
 
@@ -238,33 +195,6 @@ fn to_register<O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T, forwar
     }
 }
 
-/// [`Unary`] `O` of a register or memory.
-struct Of<O>(PhantomData<O>);
-
-impl<O: Unary> Registers for Of<O> {
-    #[inline(always)]
-    fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
-        let a = cpu.first::<N, T>(insn.dst, forwarded);
-        let r = O::apply(cpu, a);
-        cpu.set(insn.dst, r)
-    }
-}
-
-impl<O: Unary> Memory for Of<O> {
-    const WRITES: bool = false;
-
-    #[inline(always)]
-    fn execute<const HIT: bool, const N: u8, T: Int>(
-        cpu: &mut Cpu,
-        insn: &Insn,
-        forwarded: u64,
-    ) -> Result<u64, Abort> {
-        let la = cpu.ea_of::<N>(insn, forwarded);
-        cpu.modify_if::<HIT, T>(insn, la, |cpu, a| O::apply(cpu, a))?;
-        Ok(forwarded)
-    }
-}
-
 /// The codes of a [`Binary`], each for operands of 8, 16, 32 and 64 bits.
 struct Codes {
     rm_r: [Code; 4],
@@ -285,11 +215,6 @@ fn binary<B: Backend, O: Binary>(t: &mut Table<B>, codes: Codes) {
         t.registers_8_to_64::<With<O, Immediate>>(rm_imm);
         t.memory_8_to_64::<With<O, Immediate>>(rm_imm);
     }
-}
-
-fn unary<B: Backend, O: Unary>(t: &mut Table<B>, rm: [Code; 4]) {
-    t.registers_8_to_64::<Of<O>>(rm);
-    t.memory_8_to_64::<Of<O>>(rm);
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
@@ -412,12 +337,4 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
             ],
         },
     );
-    unary::<B, Inc>(t, [Inc_rm8, Inc_rm16, Inc_rm32, Inc_rm64]);
-    unary::<B, Dec>(t, [Dec_rm8, Dec_rm16, Dec_rm32, Dec_rm64]);
-    unary::<B, Neg>(t, [Neg_rm8, Neg_rm16, Neg_rm32, Neg_rm64]);
-    unary::<B, Not>(t, [Not_rm8, Not_rm16, Not_rm32, Not_rm64]);
-    t.registers::<Of<Inc>, u16>(Inc_r16);
-    t.registers::<Of<Inc>, u32>(Inc_r32);
-    t.registers::<Of<Dec>, u16>(Dec_r16);
-    t.registers::<Of<Dec>, u32>(Dec_r32);
 }

@@ -5,8 +5,9 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
 use crate::state::gpr::{RAX, RBX, RCX, RDX};
+use crate::state::int::Int;
 
 const AX: u8 = RAX as u8;
 

@@ -7,8 +7,8 @@ use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
 use crate::state::gpr::RCX;
+use crate::state::int::Int;
 
 /// Takes a near branch to `target`, which has been checked.
 #[inline(always)]

@@ -207,7 +207,7 @@ fn lmsw(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 /// SMSW: 16 bits to memory, the operand size to a register.
-fn smsw<T: crate::state::flags::Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+fn smsw<T: crate::state::int::Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let value = cpu.sys.cr0;
     if insn.prefix & Insn::MEM != 0 {
         cpu.store(cpu.ea(insn), value as u16)?;

@@ -9,8 +9,8 @@ use crate::exec::table::{Backend, Inlined, Memory, Registers, Table};
 use crate::insn::operand::NONE;
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
 use crate::state::gpr;
+use crate::state::int::Int;
 
 const AX: u8 = gpr::RAX as u8;
 const DX: u8 = gpr::RDX as u8;

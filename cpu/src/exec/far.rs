@@ -7,7 +7,7 @@ use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::frame::Frame;
 use crate::state::descriptor::{Descriptor, is_null, rpl, system};
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{SegAttr, Segment, gpr, rflags, sreg};
 

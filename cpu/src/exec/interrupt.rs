@@ -6,7 +6,7 @@ use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::interrupt::Source;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 
 fn int(cpu: &mut Cpu, insn: &Insn) -> Exec {

@@ -8,8 +8,8 @@ use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 use crate::state::descriptor::system;
-use crate::state::flags::Int;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
+use crate::state::int::Int;
 use crate::state::rflags;
 
 const AX: u8 = RAX as u8;

@@ -28,6 +28,7 @@ mod string;
 mod syscall;
 mod system;
 pub(crate) mod table;
+mod unary;
 mod x87;
 
 use table::{Backend, Table};
@@ -41,6 +42,7 @@ pub(crate) fn instructions<B: Backend>() -> Table<B> {
     nop::rows(t);
     flags::rows(t);
     alu::rows(t);
+    unary::rows(t);
     branch::rows(t);
     stack::rows(t);
     shift::rows(t);

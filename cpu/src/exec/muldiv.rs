@@ -5,7 +5,8 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Memory, Registers, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{gpr, rflags};
 

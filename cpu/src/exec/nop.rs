@@ -5,7 +5,7 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 
 /// NOP, and the hints that this processor ignores.
 struct Nop;

@@ -11,8 +11,9 @@ use crate::exec::table::{Backend, Handler, Inlined, Registers, Table};
 use crate::insn::operand::NONE;
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
 use crate::state::gpr;
+use crate::state::int::Int;
 
 /// A shift of `a` by `n`, which has been masked to 5 or 6 bits and is not zero.
 trait Shift {

@@ -6,8 +6,8 @@ use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
-use crate::state::flags::Int;
 use crate::state::gpr::{RBP, RSP};
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{SegAttr, rflags};
 

@@ -10,8 +10,9 @@ use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
 use crate::state::gpr::{RAX, RCX, RDI, RSI};
+use crate::state::int::Int;
 use crate::state::rflags;
 
 /// Iterations of a repeated instruction between two checks for pending interrupts.

@@ -7,7 +7,7 @@ use iced_x86::Code;
 
 use crate::insn::{Abort, Exec, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 
 /// Executes one instruction.
 pub type Handler = fn(&mut Cpu, &Insn) -> Exec;

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::state::flags::Int;
+use crate::state::int::Int;
 
 /// One contiguous range of guest RAM.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@ use crate::insn::Abort;
 use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{SegAttr, Segment, gpr, sreg};
 

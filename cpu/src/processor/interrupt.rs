@@ -9,7 +9,7 @@ use crate::processor::fault::Fault;
 use crate::processor::frame::Frame;
 use crate::processor::pending_work::ArchEvents;
 use crate::state::descriptor::{Descriptor, is_null, system};
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{PendingEvent, SegAttr, Segment, gpr, rflags, sreg};
 

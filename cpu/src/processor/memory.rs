@@ -7,7 +7,7 @@ use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::pending_work::VmmRequests;
 use crate::processor::translation::Target;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 
 /// A value that one load or store transfers: an integer of 1 to 16 bytes.

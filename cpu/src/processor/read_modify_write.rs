@@ -7,7 +7,7 @@ use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
 use crate::processor::memory::pages;
 use crate::processor::translation::Target;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 
 impl Cpu {
     /// Reads a value at `la`, computes the new value with `f`, and writes it back; atomically if

@@ -2,7 +2,8 @@
 
 use crate::insn::{Exec, Flow, Insn, operand, reg};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
+use crate::state::int::Int;
 use crate::state::rflags;
 
 impl Cpu {

@@ -3,6 +3,7 @@
 
 pub(crate) mod descriptor;
 pub mod flags;
+pub mod int;
 pub mod msr;
 pub(crate) mod pmu;
 mod progress;

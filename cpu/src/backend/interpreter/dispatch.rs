@@ -18,7 +18,7 @@ use crate::exec::table::{Backend, Handler, Inlined, Memory, Registers};
 use crate::insn::operand::{FIRST, NONE, SECOND};
 use crate::insn::{Abort, Exec, Flow, Insn, operand, reg};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 
 /// Code of an operation, and of those behind it. The last argument is the forwarded value, if there
 /// is one.

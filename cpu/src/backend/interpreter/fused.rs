@@ -13,7 +13,8 @@ use crate::exec::alu::{Immediate, Register, Source};
 use crate::exec::branch::jump;
 use crate::insn::{Abort, Exec, Flow, Insn, operand};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
+use crate::state::int::Int;
 
 /// The instruction before the jump.
 trait Kind {

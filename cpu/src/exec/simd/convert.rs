@@ -8,7 +8,7 @@ use super::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 
 float! {
     Cvtps2pd = "cvtps2pd" Cvtpd2ps = "cvtpd2ps" Cvtss2sd = "cvtss2sd" Cvtsd2ss = "cvtsd2ss"

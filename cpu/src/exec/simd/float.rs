@@ -12,7 +12,8 @@ use super::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
+use crate::state::int::Int;
 use crate::state::rflags;
 
 /// A floating-point operation: result and MXCSR after it. `csr` has every exception masked.

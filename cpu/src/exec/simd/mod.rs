@@ -22,7 +22,7 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{cr0, cr4};
 

@@ -14,7 +14,8 @@ use super::{V, cast, packed, xmm};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::{Int, Lazy};
+use crate::state::flags::Lazy;
+use crate::state::int::Int;
 use crate::state::rflags;
 
 /// The elements of `b` whose bit of `mask` is set, else those of `a`.

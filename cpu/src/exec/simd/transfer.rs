@@ -7,8 +7,8 @@ use super::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
 use crate::state::gpr;
+use crate::state::int::Int;
 
 const LOW: u128 = u64::MAX as u128;
 

@@ -7,7 +7,7 @@ use super::host::abridged_tags;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Int;
+use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{X87State, cr0, gpr};
 
