@@ -133,7 +133,7 @@ impl Cpu {
         size: u32,
         write: bool,
     ) -> Result<u64, Abort> {
-        if !self.code64 {
+        if !self.in_64_bit_mode() {
             return self.segment_address(segment, offset, size, write);
         }
         let base = match segment {

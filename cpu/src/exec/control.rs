@@ -59,7 +59,7 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
                 && !code.contains(SegAttr::L)
                 && !matches!(sys.tr.ty(), system::TSS_16_AVAILABLE | system::TSS_16_BUSY)
         } else {
-            !cpu.code64
+            !cpu.in_64_bit_mode()
         };
         if !good {
             return Err(cpu.gp(0));
@@ -164,7 +164,7 @@ fn from_cr(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// The source operand. It has 64 bits in 64-bit mode and 32 bits elsewhere; prefixes do not change
 /// that.
 fn source(cpu: &Cpu, insn: &Insn) -> u64 {
-    if cpu.code64 {
+    if cpu.in_64_bit_mode() {
         cpu.r(insn.src)
     } else {
         cpu.r::<u32>(insn.src).into()
@@ -172,7 +172,7 @@ fn source(cpu: &Cpu, insn: &Insn) -> u64 {
 }
 
 fn destination(cpu: &mut Cpu, insn: &Insn, value: u64) {
-    if cpu.code64 {
+    if cpu.in_64_bit_mode() {
         cpu.w(insn.dst, value)
     } else {
         cpu.w(insn.dst, value as u32)

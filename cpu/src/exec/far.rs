@@ -306,7 +306,7 @@ fn iret<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         return Err(cpu.gp(0));
     }
     let cpl = rpl(selector);
-    let stack = if cpu.code64 || cpl > cpu.cpl {
+    let stack = if cpu.in_64_bit_mode() || cpl > cpu.cpl {
         let rsp = frame.pop::<T>(cpu)?.zext();
         Some((rsp, frame.pop::<T>(cpu)?.zext() as u16))
     } else {

@@ -29,7 +29,7 @@ fn area(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
 
 /// Number of XMM registers in this mode.
 fn xmm_count(cpu: &Cpu) -> usize {
-    if cpu.code64 {
+    if cpu.in_64_bit_mode() {
         cpu.xmm.len()
     } else {
         XMM_LEGACY

@@ -16,7 +16,7 @@ impl Cpu {
     /// 6.2.3).
     #[inline(always)]
     fn stack_mask(&self) -> u64 {
-        if self.code64 {
+        if self.in_64_bit_mode() {
             u64::MAX
         } else if self.seg[2].attr.contains(SegAttr::DB) {
             0xFFFF_FFFF
@@ -28,7 +28,7 @@ impl Cpu {
     /// Linear address of `T` at stack offset `sp`, which the stack segment must allow.
     #[inline(always)]
     fn stack_address<T: Int>(&mut self, sp: u64, write: bool) -> Result<u64, Abort> {
-        if self.code64 {
+        if self.in_64_bit_mode() {
             Ok(sp)
         } else {
             self.segment_address(seg::SS, sp & self.stack_mask(), T::BYTES as u32, write)

@@ -231,7 +231,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         if count == 0 {
             return Ok(Flow::Next);
         }
-        let bulk = if cpu.code64 && insn.aux == 64 && cpu.eflags & rflags::DF == 0 {
+        let bulk = if cpu.in_64_bit_mode() && insn.aux == 64 && cpu.eflags & rflags::DF == 0 {
             S::bulk::<T>(cpu, insn, count.min(chunk - done))
         } else {
             0

@@ -29,7 +29,7 @@ fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip:
 
 fn syscall(cpu: &mut Cpu, insn: &Insn) -> Exec {
     // Intel's processors have SYSCALL in 64-bit mode only.
-    if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
+    if !cpu.in_64_bit_mode() || cpu.sys.efer & efer::SCE == 0 {
         return Err(cpu.ud());
     }
     let flags = cpu.rflags();
@@ -46,7 +46,7 @@ fn syscall(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 fn sysret<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    if !cpu.code64 || cpu.sys.efer & efer::SCE == 0 {
+    if !cpu.in_64_bit_mode() || cpu.sys.efer & efer::SCE == 0 {
         return Err(cpu.ud());
     }
     cpu.require_cpl0()?;
@@ -103,7 +103,7 @@ fn sysexit<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 fn swapgs(cpu: &mut Cpu, _: &Insn) -> Exec {
-    if !cpu.code64 {
+    if !cpu.in_64_bit_mode() {
         return Err(cpu.ud());
     }
     cpu.require_cpl0()?;

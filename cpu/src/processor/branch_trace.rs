@@ -80,7 +80,7 @@ impl Cpu {
 
     /// Opens the window at the BTS index.
     fn open_window(&mut self) {
-        if self.steps_on_branches() || (!self.code64 && self.seg_base(seg::CS) != 0) {
+        if self.steps_on_branches() || (!self.in_64_bit_mode() && self.seg_base(seg::CS) != 0) {
             return;
         }
         let la = self.recorder.ds_area();

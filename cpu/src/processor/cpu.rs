@@ -56,8 +56,6 @@ pub struct Cpu {
     pub(crate) privilege: Privilege,
     /// Current privilege level.
     pub cpl: u8,
-    /// 64-bit mode (CS.L), else compatibility mode.
-    pub(crate) code64: bool,
     /// Taken branches at this CPL are recorded, or single-stepped on.
     pub(crate) recording: bool,
     pub(crate) meter: Meter,
@@ -166,7 +164,6 @@ impl Cpu {
             eflags: 0,
             privilege: Privilege::Supervisor,
             cpl: 0,
-            code64: true,
             recording: false,
             meter: Meter::default(),
             signal_mask: 0,

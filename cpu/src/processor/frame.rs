@@ -27,7 +27,7 @@ impl Frame {
     /// The stack that the current code uses.
     pub fn current(cpu: &Cpu) -> Self {
         let rsp = cpu.gpr[gpr::RSP];
-        if cpu.code64 {
+        if cpu.in_64_bit_mode() {
             return Self {
                 privilege: cpu.privilege,
                 ..Self::supervisor(rsp)

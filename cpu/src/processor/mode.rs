@@ -14,7 +14,6 @@ impl Cpu {
         self.window.close();
         self.linear_mask = self.derive_linear_mask();
         self.code_size = self.derive_code_size();
-        self.code64 = self.code_size == CodeSize::Bits64;
         self.update_code_segment();
         self.privilege = self.derive_data_privilege();
         self.tlb.select(self.privilege);
@@ -25,6 +24,12 @@ impl Cpu {
         self.update_jump_keys();
         self.update_breakpoints();
         self.update_counted_ring();
+    }
+
+    /// 64-bit mode: IA-32e mode with CS.L set.
+    #[inline(always)]
+    pub(crate) fn in_64_bit_mode(&self) -> bool {
+        self.code_size == CodeSize::Bits64
     }
 
     /// Linear addresses have 32 bits outside IA-32e mode (SDM Vol. 1 3.3.7).
@@ -50,7 +55,7 @@ impl Cpu {
     /// if another limit applies to it.
     fn update_code_segment(&mut self) {
         let cs = self.segment(sreg::CS);
-        if !self.code64 && self.code_segment != (cs.base, cs.limit) {
+        if !self.in_64_bit_mode() && self.code_segment != (cs.base, cs.limit) {
             self.code_segment = (cs.base, cs.limit);
             self.generation += 1;
             self.global_generation += 1;

@@ -166,7 +166,7 @@ impl Cpu {
         let segment = if !self.is_protected() {
             self.segment(register).in_real_mode(selector)
         } else if register == sreg::SS {
-            self.stack_segment(selector, self.cpl, self.code64, vector::GP)?
+            self.stack_segment(selector, self.cpl, self.in_64_bit_mode(), vector::GP)?
         } else {
             self.data_segment(selector)?
         };
@@ -240,12 +240,12 @@ impl Cpu {
     /// Whether `len` bytes of code at RIP are inside the code segment; 64-bit code has no limit.
     pub(crate) fn within_code_segment(&self, len: u64) -> bool {
         let last = self.rip.wrapping_add(len).wrapping_sub(1);
-        self.code64 || last <= u64::from(self.seg[sreg::CS].limit)
+        self.in_64_bit_mode() || last <= u64::from(self.seg[sreg::CS].limit)
     }
 
     /// The linear address of offset `ip` in the code segment.
     pub(crate) fn linear_ip(&self, ip: u64) -> u64 {
-        if self.code64 {
+        if self.in_64_bit_mode() {
             ip
         } else {
             ip.wrapping_add(self.seg_base(sreg::CS as u8)) & 0xFFFF_FFFF
