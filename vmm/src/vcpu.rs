@@ -124,12 +124,12 @@ impl Vcpu {
     /// Whether the processor is halted or waits for a start-up IPI, and no line wakes it. Not valid
     /// for a processor on KVM.
     pub fn is_idle(&self) -> bool {
-        self.soft.cpu.asleep()
+        self.soft.cpu.is_idle()
     }
 
     /// Whether only an NMI or INIT can wake the processor.
     pub fn interrupts_masked(&self) -> bool {
-        !self.soft.cpu.interrupts_on()
+        !self.soft.cpu.interrupts_enabled()
     }
 
     /// The state, from the accelerator that has it.

@@ -126,7 +126,7 @@ impl SoftCpu {
     }
 
     fn halt(&self) -> Option<Outcome> {
-        let interrupts_off = !self.cpu.interrupts_on();
+        let interrupts_off = !self.cpu.interrupts_enabled();
         self.is_pending(ArchEvents::HALTED)
             .then_some(Outcome::Exit(Exit::Halt { interrupts_off }))
     }

@@ -182,7 +182,7 @@ impl Cpu {
 
     /// Whether the processor is halted or waits for a start-up IPI, and no signal that ends this is
     /// raised.
-    pub fn asleep(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         let wakes = if self.waits_for_startup() {
             Signals::KICK | Signals::INIT
         } else if self.pending_work.contains(ArchEvents::HALTED) {
@@ -194,7 +194,7 @@ impl Cpu {
     }
 
     /// Whether maskable interrupts are enabled (RFLAGS.IF).
-    pub fn interrupts_on(&self) -> bool {
+    pub fn interrupts_enabled(&self) -> bool {
         self.eflags & rflags::IF != 0
     }
 }

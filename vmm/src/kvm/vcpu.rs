@@ -37,7 +37,7 @@ pub struct KvmVcpu {
     /// An interrupt can be injected: IF is set, and no other event blocks it.
     injectable: bool,
     /// IF, as of the last exit.
-    interrupts_on: bool,
+    interrupts_enabled: bool,
     /// KVM implements IA32_DEBUGCTL and IA32_DS_AREA.
     passes_bts_through: bool,
     /// The processor is in HLT. KVM has no such state: without interrupt controllers in the kernel,
@@ -54,7 +54,7 @@ impl KvmVcpu {
             kick: VcpuKick::new(&signals),
             signals,
             injectable: false,
-            interrupts_on: false,
+            interrupts_enabled: false,
             passes_bts_through,
             halted: false,
         }
@@ -116,8 +116,8 @@ impl KvmVcpu {
         let platform = cpu.platform();
         state::load(&self.fd, s, apic_base(platform), platform.cr8())?;
         self.halted = s.activity == Activity::Halted && s.pending.is_none();
-        self.interrupts_on = s.rflags & rflags::IF != 0;
-        self.injectable = self.interrupts_on && !s.interrupt_shadow && s.pending.is_none();
+        self.interrupts_enabled = s.rflags & rflags::IF != 0;
+        self.injectable = self.interrupts_enabled && !s.interrupt_shadow && s.pending.is_none();
         Ok(())
     }
 
@@ -187,14 +187,14 @@ impl KvmVcpu {
             return Some(Exit::Init);
         }
         if self.halted {
-            let wakes = if self.interrupts_on {
+            let wakes = if self.interrupts_enabled {
                 Signals::INTR | Signals::NMI
             } else {
                 Signals::NMI
             };
             if lines & wakes == 0 {
                 return Some(Exit::Halt {
-                    interrupts_off: !self.interrupts_on,
+                    interrupts_off: !self.interrupts_enabled,
                 });
             }
             self.halted = false;

@@ -121,10 +121,11 @@ impl KvmVcpu {
     fn update_interrupt_state(&mut self, platform: &dyn Platform, now: u64, faulted: bool) {
         let run = self.fd.get_kvm_run();
         run.immediate_exit = 0;
-        self.interrupts_on = run.if_flag != 0;
+        self.interrupts_enabled = run.if_flag != 0;
         // The next entry delivers the #GP of a refused MSR access. KVM would lose one of two
         // events.
-        self.injectable = run.ready_for_interrupt_injection != 0 && self.interrupts_on && !faulted;
+        self.injectable =
+            run.ready_for_interrupt_injection != 0 && self.interrupts_enabled && !faulted;
         let cr8 = run.cr8;
         if cr8 != platform.cr8() {
             platform.set_cr8(now, cr8 & 15);
