@@ -1,40 +1,44 @@
-//! Tests whose outcome on KVM is known to differ, and why. Such a test runs on the software CPU,
-//! and says so.
+//! Tests whose outcome on KVM is known to differ, and why. Such a test runs on the software CPU
+//! alone and reports that.
 
 use vbts_testkit::Processor;
 use vbts_testkit::processor::{Accel, Host, accel, say};
 
-/// Tests, by the names of their functions (or of a case in a table of cases), and what differs on
-/// which host.
+/// Tests that differ on one kind of host, for one reason.
 pub struct Deviation {
     pub host: Host,
+    /// Names of test functions, or of cases in a table.
     pub tests: &'static [&'static str],
     pub why: &'static str,
-    /// Even if KVM executes nothing, and has the state before each instruction.
+    /// Whether the tests also differ with VBTS_ACCEL=both, where KVM executes nothing and only
+    /// holds the state between two instructions.
     pub both: bool,
 }
 
 use Host::{Any, EmulatedSvm, Paravirtual, Svm};
 
 /// Tests that fail on a host that QEMU emulates, on both accelerators. The software CPU computes
-/// with the host's x87 unit, and QEMU's stores the result of an operation despite its exception.
+/// with the host's x87 unit. QEMU's stores the result of an operation despite an unmasked
+/// exception.
 const X87_OF_THE_HOST: &[&str] = &[
     "an_unmasked_x87_exception_is_raised_by_the_next_waiting_instruction",
     "an x87 store that an unmasked exception cancels accesses no memory",
-    "an x87 store that an unmasked exception cancels does not mind the segment",
+    "an x87 store that an unmasked exception cancels does not check the segment",
     "FCOMI sets the flags even if its exception is unmasked",
 ];
 
-/// Whether a test, or a case of one, has to be left out here.
+/// Whether a test, or a case of one, must be left out on this host.
 pub fn is_left_out(name: &str) -> bool {
     let left_out = X87_OF_THE_HOST.contains(&name) && EmulatedSvm.is_here();
     if left_out {
-        say(&format!("skipped: {name}: the host's x87 unit is QEMU's"));
+        say(&format!(
+            "skipped: {name}: QEMU emulates the host's x87 unit"
+        ));
     }
     left_out
 }
 
-/// Looks for the running test in the table.
+/// Leaves the running test to the software CPU if the table lists it for this host.
 pub fn apply(processor: &mut Processor) {
     if accel() == Accel::Soft {
         return;
@@ -44,12 +48,12 @@ pub fn apply(processor: &mut Processor) {
     let test = path.rsplit("::").next().unwrap_or_default();
     assert_ne!(
         test, "main",
-        "with one test thread tests have no names: give --test-threads 2"
+        "tests have no names with one test thread: use --test-threads 2"
     );
     apply_to_case(processor, test);
 }
 
-/// Looks for a test, or a case of one, in the table.
+/// Leaves a test, or a case of one, to the software CPU if the table lists it for this host.
 pub fn apply_to_case(processor: &mut Processor, name: &str) {
     if accel() == Accel::Soft {
         return;
@@ -63,7 +67,7 @@ pub fn apply_to_case(processor: &mut Processor, name: &str) {
 }
 
 const DEVIATIONS: &[Deviation] = &[
-    // What is the software CPU's own.
+    // The test needs the software CPU.
     Deviation {
         host: Any,
         tests: &[
@@ -71,7 +75,7 @@ const DEVIATIONS: &[Deviation] = &[
             "the_tsc_can_be_set_and_the_deadline_follows_it",
             "reference_cycles_are_those_of_the_time_stamp_counter",
         ],
-        why: "the time-stamp counter is the host's, and counts no instructions",
+        why: "KVM's time-stamp counter is the host's, which does not count instructions",
         both: true,
     },
     Deviation {
@@ -83,36 +87,36 @@ const DEVIATIONS: &[Deviation] = &[
     Deviation {
         host: Any,
         tests: &["locked_instructions_are_atomic"],
-        why: "its second processor is none of KVM's",
+        why: "the second processor is not on KVM",
         both: true,
     },
     Deviation {
         host: Any,
         tests: &["a_double_fault_that_cannot_be_delivered_shuts_down"],
-        why: "runs a processor that has shut down again, which kvm_amd has reset by then",
+        why: "the test runs a processor after its shutdown, and kvm_amd resets it there",
         both: false,
     },
-    // What the manual leaves to the processor.
+    // The manual leaves the choice to the processor.
     Deviation {
         host: Any,
         tests: &["global_pages_survive_a_new_cr3_and_not_a_new_pge"],
-        why: "whether a translation is kept that need not be forgotten is the processor's choice",
+        why: "the processor may keep or drop a translation that need not be invalidated",
         both: true,
     },
     Deviation {
         host: Any,
         tests: &["a_repeated_string_gives_way_to_an_interrupt_and_goes_on"],
-        why: "how far a repeated string comes before an interrupt is the processor's choice",
+        why: "the processor chooses how many iterations precede an interrupt",
         both: false,
     },
-    // What KVM is.
+    // Behaviour of any KVM.
     Deviation {
         host: Any,
         tests: &[
             "extensions_that_the_model_lacks_are_undefined",
             "hints_of_later_processors_do_nothing",
         ],
-        why: "instructions that the host's processor has and that cannot be intercepted are executed",
+        why: "the host's processor executes instructions that KVM cannot intercept",
         both: false,
     },
     Deviation {
@@ -124,19 +128,19 @@ const DEVIATIONS: &[Deviation] = &[
     Deviation {
         host: Any,
         tests: &["control_registers_reject_what_they_do_not_have"],
-        why: "with nested paging the host's width of physical addresses and CR4.VME are the guest's, too",
+        why: "with nested paging the guest has the host's physical address width and CR4.VME",
         both: false,
     },
     Deviation {
         host: Any,
         tests: &["rdtsc_and_rdpmc_are_subject_to_cr4"],
-        why: "RDPMC is KVM's to answer, which may have no counters",
+        why: "KVM executes RDPMC and may have no counters",
         both: false,
     },
     Deviation {
         host: Any,
         tests: &["a_descriptor_table_outside_ram_holds_no_valid_descriptor"],
-        why: "KVM tries a descriptor that is not in RAM again and again",
+        why: "KVM retries the access to a descriptor outside RAM forever",
         both: false,
     },
     Deviation {
@@ -145,26 +149,26 @@ const DEVIATIONS: &[Deviation] = &[
             "no_instruction_breakpoint_right_after_mov_ss",
             "what_follows_mov_ss_decides_what_becomes_of_its_watchpoint",
         ],
-        why: "KVM has no place for a trap that MOV SS holds back",
+        why: "KVM's state has no field for a trap that MOV SS delays",
         both: true,
     },
-    // What AMD's processors are.
+    // Behaviour of AMD's processors.
     Deviation {
         host: Svm,
         tests: &["sysretq_to_an_address_that_is_not_canonical_faults_in_the_kernel"],
-        why: "AMD's SYSRET faults at CPL 3",
+        why: "AMD's SYSRET faults after its change to CPL 3",
         both: false,
     },
     Deviation {
         host: Svm,
         tests: &["exceptions_in_compatibility_mode_go_to_64_bit_handlers"],
-        why: "AMD's processors have SYSCALL in compatibility mode",
+        why: "AMD's processors execute SYSCALL in compatibility mode",
         both: false,
     },
     Deviation {
         host: Svm,
         tests: &["an_environment_tells_where_the_last_instruction_was"],
-        why: "AMD's processors keep the last x87 instruction only with an exception, QEMU's not at all",
+        why: "AMD's processors keep the last x87 instruction only with an exception, and QEMU never does",
         both: false,
     },
     Deviation {
@@ -173,14 +177,14 @@ const DEVIATIONS: &[Deviation] = &[
             "sysenter_and_sysexit",
             "sysenter_keeps_tf_and_traps_in_the_kernel",
         ],
-        why: "AMD's processors have no SYSENTER in IA-32e mode, QEMU's leaves CS.D beside CS.L, which its VMRUN refuses",
+        why: "AMD's processors have no SYSENTER in IA-32e mode; QEMU's sets CS.D and CS.L, which its VMRUN refuses",
         both: false,
     },
-    // What KVM without virtualization is.
+    // Behaviour of KVM without hardware virtualization.
     Deviation {
         host: Paravirtual,
         tests: &["programs_report_what_the_manual_says"],
-        why: "kvm_pvm forgets CR0.PG of 32-bit paging",
+        why: "kvm_pvm loses CR0.PG of 32-bit paging",
         both: true,
     },
     Deviation {
@@ -189,7 +193,7 @@ const DEVIATIONS: &[Deviation] = &[
         why: "kvm_pvm can lose FOP, FIP and FDP while no x87 exception is pending",
         both: true,
     },
-    // What QEMU's processor is, which here is the host's.
+    // Behaviour of QEMU's processor, where it is the host's.
     Deviation {
         host: EmulatedSvm,
         tests: &[
@@ -197,13 +201,13 @@ const DEVIATIONS: &[Deviation] = &[
             "an_external_event_sets_ext_in_the_faults_of_its_delivery_and_a_program_does_not",
             "what_keeps_an_interrupt_from_being_delivered_is_external",
         ],
-        why: "QEMU before 8.0 doubles the vector in an error code, and never sets EXT",
+        why: "QEMU before 8.0 doubles the vector in an error code and never sets EXT",
         both: false,
     },
     Deviation {
         host: EmulatedSvm,
         tests: &["programs_report_what_the_manual_says"],
-        why: "some of these programs stand still there, which has not been explained yet",
+        why: "some of these programs hang, for a reason that is not known",
         both: false,
     },
     Deviation {
@@ -221,13 +225,13 @@ const DEVIATIONS: &[Deviation] = &[
     Deviation {
         host: EmulatedSvm,
         tests: &["a_gate_with_an_ist_switches_stacks_even_without_a_change_of_cpl"],
-        why: "QEMU loads a null SS with any stack of the IST",
+        why: "QEMU loads a null SS with every IST stack",
         both: false,
     },
     Deviation {
         host: EmulatedSvm,
         tests: &["an_interrupt_waits_for_the_instruction_after_mov_ss"],
-        why: "QEMU's VMRUN does not look at the interrupt shadow in the VMCB",
+        why: "QEMU's VMRUN ignores the interrupt shadow in the VMCB",
         both: false,
     },
     Deviation {
@@ -236,7 +240,7 @@ const DEVIATIONS: &[Deviation] = &[
             "a_double_fault_is_one_transfer_and_a_triple_fault_none",
             "contributory_after_contributory_and_page_fault_after_page_fault_are_double_faults",
         ],
-        why: "QEMU's VMRUN forgets that the event that it injects is an exception: the next one is no double fault",
+        why: "QEMU's VMRUN does not treat an injected event as an exception, so the next one is no double fault",
         both: false,
     },
     Deviation {
@@ -247,12 +251,12 @@ const DEVIATIONS: &[Deviation] = &[
             "iretq_checks_what_it_returns_to",
             "addresses_that_are_not_canonical_fault_before_any_page_does",
             "descriptor_table_registers_are_stored_and_loaded",
-            "a load that only ends outside the canonical addresses is #GP before its page is missing",
-            "a store that only ends outside the canonical addresses is #GP before its page is missing",
-            "ENTER reads the outer frame pointers from the stack: #SS",
-            "64-bit mode ignores an override of SS: #SS",
+            "a load whose last bytes are not canonical raises #GP, not a page fault",
+            "a store whose last bytes are not canonical raises #GP, not a page fault",
+            "ENTER reads the outer frame pointers from the stack segment: #SS",
+            "64-bit mode ignores a DS override of a stack access: #SS",
         ],
-        why: "QEMU looks late, or not at all, whether an address is canonical",
+        why: "QEMU checks late, or never, whether an address is canonical",
         both: false,
     },
     Deviation {
@@ -284,13 +288,13 @@ const DEVIATIONS: &[Deviation] = &[
             "watchpoints_trap_after_the_access",
             "general_detect_protects_the_debug_registers_once",
         ],
-        why: "QEMU's VMRUN loads DR7 and puts no breakpoint; there is no general detect",
+        why: "QEMU's VMRUN loads DR7 without setting breakpoints, and QEMU has no general detect",
         both: false,
     },
     Deviation {
         host: EmulatedSvm,
         tests: &["a_store_to_the_next_instruction_takes_effect_at_once"],
-        why: "QEMU goes on with a block that has changed itself",
+        why: "QEMU continues a block that has modified itself",
         both: false,
     },
     Deviation {
@@ -304,18 +308,18 @@ const DEVIATIONS: &[Deviation] = &[
             "sse_is_undefined_until_the_system_saves_it",
             "task_switched_state_is_not_touched",
         ],
-        why: "QEMU checks CR0, CR4 and pending exceptions for a part of the vector and x87 instructions, and does them piecemeal",
+        why: "QEMU omits checks of CR0, CR4 and pending exceptions for some instructions, and executes some in parts",
         both: false,
     },
     Deviation {
         host: EmulatedSvm,
         tests: &[
             "the stack segment has a limit in compatibility mode",
-            "a stack access across 4 GiB is beyond the limit",
-            "the segment's limit is that of XLAT's sum",
-            "the segment's limit is that of the bit string's word",
-            "POP reads the stack before the operand's segment is looked at",
-            "POP to a null segment leaves the stack pointer alone",
+            "a stack access across 4 GiB exceeds the limit",
+            "XLAT compares its sum with the segment limit",
+            "a bit string's accessed word is compared with the segment limit",
+            "POP reads the stack before it checks the operand's segment",
+            "POP to a null segment leaves the stack pointer unchanged",
             "a bit string wraps around at 64 KiB with 16-bit addressing",
         ],
         why: "QEMU has no segment limits",
@@ -325,14 +329,14 @@ const DEVIATIONS: &[Deviation] = &[
         host: EmulatedSvm,
         tests: &[
             "BOUND below the lower bound does not load the upper one",
-            "REP CMPS that faults leaves the flags as they were",
-            "REP SCAS that traps half-way leaves the flags as they were",
+            "REP CMPS that faults leaves the flags unchanged",
+            "REP SCAS that traps between iterations leaves the flags unchanged",
             "PUSH of a segment register moves 16 bits into a slot of 32",
             "a repeated string with ECX = 0 clears the upper half of RCX",
-            "REP MOVS with ECX = 0 clears the upper halves of its pointers, too",
-            "REP STOS that faults at once has cleared the upper halves",
+            "REP MOVS with ECX = 0 also clears the upper halves of its pointers",
+            "REP STOS that faults in its first iteration clears the upper halves",
         ],
-        why: "QEMU's instruction does it otherwise",
+        why: "QEMU's instruction differs",
         both: false,
     },
 ];

@@ -18,7 +18,7 @@ fn xlat(a: &mut CodeAssembler, base: Register) -> Result<(), IcedError> {
 
 pub(super) const CASES: &[Case] = &[
     Case {
-        name: "a load that crosses into a second missing page tells of the first",
+        name: "a load across two missing pages faults at its first byte",
         mode: Bits64,
         code: |a| a.mov(rax, qword_ptr(rbx)),
         before: |s| s.gpr[RBX] = NOWHERE + 0xFFC,
@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "a load that crosses into a missing page tells of its start",
+        name: "a load that crosses into a missing page faults at the start of that page",
         mode: Bits64,
         code: |a| a.mov(rax, qword_ptr(rbx)),
         before: |s| s.gpr[RBX] = ISLAND + 0xFFC,
@@ -36,7 +36,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "a store that crosses into a second missing page tells of the first",
+        name: "a store across two missing pages faults at its first byte",
         mode: Bits64,
         code: |a| a.mov(qword_ptr(rbx), rax),
         before: |s| s.gpr[RBX] = NOWHERE + 0xFFC,
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "a load that only ends outside the canonical addresses is #GP before its page is missing",
+        name: "a load whose last bytes are not canonical raises #GP, not a page fault",
         mode: Bits64,
         code: |a| a.mov(rax, qword_ptr(rbx)),
         before: |s| s.gpr[RBX] = HOLE - 4,
@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "a store that only ends outside the canonical addresses is #GP before its page is missing",
+        name: "a store whose last bytes are not canonical raises #GP, not a page fault",
         mode: Bits64,
         code: |a| a.mov(qword_ptr(rbx), rax),
         before: |s| s.gpr[RBX] = HOLE - 4,
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "ENTER reads the outer frame pointers from the stack: #SS",
+        name: "ENTER reads the outer frame pointers from the stack segment: #SS",
         mode: Bits64,
         code: |a| a.enter(0, 2),
         before: |s| s.gpr[RBP] = HOLE + 8,
@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RSP, USER_STACK), Gpr(RBP, HOLE + 8)],
     },
     Case {
-        name: "64-bit mode ignores an override with SS: #GP",
+        name: "64-bit mode ignores an SS override: #GP",
         mode: Bits64,
         code: |a| a.mov(al, byte_ptr(rbx).ss()),
         before: |s| s.gpr[RBX] = HOLE,
@@ -81,7 +81,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "64-bit mode ignores an override of SS: #SS",
+        name: "64-bit mode ignores a DS override of a stack access: #SS",
         mode: Bits64,
         code: |a| a.mov(al, byte_ptr(rbp).ds()),
         before: |s| s.gpr[RBP] = HOLE,
@@ -90,7 +90,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "64-bit mode ignores an override with SS on a string, too: #GP",
+        name: "64-bit mode ignores an SS override of a string instruction: #GP",
         mode: Bits64,
         code: |a| {
             a.add_instruction(Instruction::with_lodsb(
@@ -129,7 +129,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "the segment's limit is that of XLAT's sum",
+        name: "XLAT compares its sum with the segment limit",
         mode: Bits32,
         code: |a| xlat(a, Register::EBX),
         before: |s| {

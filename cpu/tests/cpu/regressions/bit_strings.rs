@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Memory(DATA, 8)],
     },
     Case {
-        name: "a bit string below address 0 is at the end of 4 GiB",
+        name: "a bit string below address 0 wraps around to the end of 4 GiB",
         mode: Bits64,
         code: |a| a.bt(dword_ptr(ebx), ecx),
         before: |s| {
@@ -59,7 +59,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "the segment's limit is that of the bit string's word",
+        name: "a bit string's accessed word is compared with the segment limit",
         mode: Bits32,
         code: |a| a.bt(dword_ptr(ebx), ecx),
         before: |s| {

@@ -25,7 +25,7 @@ fn locked_nop() -> [u8; 15] {
 
 pub(super) const CASES: &[Case] = &[
     Case {
-        name: "R12B is not AH and SPL is not R8: byte registers that need REX",
+        name: "a REX prefix selects SIL and R8B to R15B, not AH to BH",
         mode: Bits64,
         code: |a| {
             a.mov(sil, 0x11)?;
@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RSP, USER_STACK + 0x55), Gpr(RAX, 0)],
     },
     Case {
-        name: "15 bytes are an instruction",
+        name: "an instruction of 15 bytes executes",
         mode: Bits64,
         code: |a| a.db(&prefixed_nop::<15>()),
         before: |_| {},
@@ -64,7 +64,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "16 bytes are too many: #GP, not #UD",
+        name: "an instruction of 16 bytes raises #GP, not #UD",
         mode: Bits64,
         code: |a| a.db(&prefixed_nop::<16>()),
         before: |_| {},
@@ -73,7 +73,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "15 bytes with LOCK out of place are #UD",
+        name: "15 bytes with a misplaced LOCK prefix raise #UD",
         mode: Bits64,
         code: |a| a.db(&locked_nop()),
         before: |_| {},

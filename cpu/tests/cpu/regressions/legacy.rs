@@ -12,7 +12,7 @@ use vbts_cpu::state::vector::BR;
 
 pub(super) const CASES: &[Case] = &[
     Case {
-        name: "BOUND within the bounds, which are inclusive",
+        name: "BOUND accepts an index that equals the lower bound",
         mode: Bits32,
         code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| {
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "BOUND outside the bounds",
+        name: "BOUND raises #BR for an index above the upper bound",
         mode: Bits32,
         code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| {
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "BOUND not below the lower bound does",
+        name: "BOUND not below the lower bound loads the upper one",
         mode: Bits32,
         code: |a| a.bound(eax, qword_ptr(ebx)),
         before: |s| {
@@ -57,7 +57,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "SALC with CF",
+        name: "SALC sets AL if CF is set",
         mode: Bits32,
         code: |a| a.salc(),
         before: |s| {
@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RAX, 0x12FF)],
     },
     Case {
-        name: "SALC without CF",
+        name: "SALC clears AL if CF is clear",
         mode: Bits32,
         code: |a| a.salc(),
         before: |s| s.gpr[RAX] = 0x1234,

@@ -58,7 +58,7 @@ struct Case {
     name: &'static str,
     mode: Mode,
     code: fn(&mut CodeAssembler) -> Result<(), IcedError>,
-    /// Sets up the state. Registers that it does not set are zero.
+    /// Sets up the state. All other registers are zero.
     before: fn(&mut ArchState),
     /// Quadwords of memory before the instruction; the rest is zero.
     memory: &'static [(u64, u64)],

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RSP, USER_STACK)],
     },
     Case {
-        name: "a stack access across 4 GiB is beyond the limit",
+        name: "a stack access across 4 GiB exceeds the limit",
         mode: Bits32,
         code: |a| a.push(eax),
         before: |s| s.gpr[RSP] = 2,
@@ -48,7 +48,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RSP, DATA + 8), Memory(DATA + 8, 0x1234_5678)],
     },
     Case {
-        name: "POP reads the stack before the operand's segment is looked at",
+        name: "POP reads the stack before it checks the operand's segment",
         mode: Bits32,
         code: |a| a.pop(dword_ptr(ebx).gs()),
         before: |s| {
@@ -60,7 +60,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RSP, 0xFFFF_FFFF)],
     },
     Case {
-        name: "POP to a null segment leaves the stack pointer alone",
+        name: "POP to a null segment leaves the stack pointer unchanged",
         mode: Bits32,
         code: |a| a.pop(dword_ptr(ebx).gs()),
         before: |s| s.seg[5] = null(),

@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "CMPS loads its second operand before the first one's address is looked at",
+        name: "CMPS loads its second operand before it checks the first one's address",
         mode: Bits64,
         code: |a| a.cmpsb(),
         before: |s| {
@@ -49,7 +49,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[],
     },
     Case {
-        name: "REP CMPS that faults leaves the flags as they were",
+        name: "REP CMPS that faults leaves the flags unchanged",
         mode: Bits64,
         code: |a| a.repe().cmpsb(),
         before: |s| {
@@ -67,7 +67,7 @@ pub(super) const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "REP SCAS that traps half-way leaves the flags as they were",
+        name: "REP SCAS that traps between iterations leaves the flags unchanged",
         mode: Bits64,
         code: |a| a.repne().scasb(),
         before: |s| {
@@ -106,7 +106,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RCX, 0), Gpr(RSI, 0xFFFF_FFFF_0000_1234)],
     },
     Case {
-        name: "REP MOVS with ECX = 0 clears the upper halves of its pointers, too",
+        name: "REP MOVS with ECX = 0 also clears the upper halves of its pointers",
         mode: Bits64,
         code: |a| a.add_instruction(Instruction::with_rep_movsb(32)?),
         before: |s| {
@@ -119,7 +119,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RCX, 0), Gpr(RSI, 0x1234), Gpr(RDI, 0x5678)],
     },
     Case {
-        name: "REP STOS that faults at once has cleared the upper halves",
+        name: "REP STOS that faults in its first iteration clears the upper halves",
         mode: Bits64,
         code: |a| a.add_instruction(Instruction::with_rep_stosb(32)?),
         before: |s| {
@@ -131,7 +131,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[Gpr(RCX, 3), Gpr(RDI, NOWHERE)],
     },
     Case {
-        name: "REP STOS without a prefix for its addresses keeps them",
+        name: "REP STOS with 64-bit addressing keeps the upper half of RDI",
         mode: Bits64,
         code: |a| a.rep().stosb(),
         before: |s| s.gpr[RDI] = 0xFFFF_FFFF_0000_5678,

@@ -25,7 +25,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[StatusWord(0x80C1)],
     },
     Case {
-        name: "an x87 store that an unmasked exception cancels does not mind the segment",
+        name: "an x87 store that an unmasked exception cancels does not check the segment",
         mode: Bits32,
         // ST(0) is empty.
         code: |a| a.fistp(word_ptr(ebx).gs()),
@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
         after: &[StatusWord(0x80C1)],
     },
     Case {
-        name: "an x87 store that faults leaves the FPU alone",
+        name: "an x87 store that faults leaves the FPU unchanged",
         mode: Bits64,
         // ST(0) is empty.
         code: |a| a.fstp(dword_ptr(rbx)),
