@@ -383,7 +383,7 @@ const WRITES: [(&str, Write); 8] = [
 ];
 
 #[test]
-fn what_the_guest_writes_to_the_ds_area_counts_at_the_next_branch() {
+fn a_guest_write_to_the_ds_area_takes_effect_at_the_next_branch() {
     const INDEX: u64 = DS_AREA + 8;
     const ALIAS: u64 = DATA + 8;
     for (name, write) in WRITES {
@@ -417,7 +417,7 @@ fn what_the_guest_writes_to_the_ds_area_counts_at_the_next_branch() {
 }
 
 #[test]
-fn a_ds_area_that_is_not_mapped_harms_nobody() {
+fn an_unmapped_ds_area_drops_its_records() {
     let mut g = Guest::user(|a| {
         let mut next = a.create_label();
         a.jmp(next)?;

@@ -78,7 +78,7 @@ fn data_beside_code_can_be_written() {
 }
 
 #[test]
-fn a_repeated_store_may_run_over_code_that_has_run() {
+fn a_repeated_store_can_overwrite_code_that_has_run() {
     let mut g = Guest::kernel(|a| {
         a.mov(rdx, OTHER)?;
         a.call(rdx)?;
@@ -119,7 +119,7 @@ fn an_instruction_across_two_pages_sees_changes_in_both() {
 }
 
 #[test]
-fn what_takes_the_place_of_an_instruction_that_was_too_long_is_decoded() {
+fn the_replacement_of_a_too_long_instruction_is_decoded() {
     let at = OTHER + 0xFFD;
     let mut g = Guest::kernel(|a| {
         a.mov(rdx, at)?;
@@ -157,7 +157,7 @@ fn an_instruction_that_reaches_into_a_missing_page_faults_there() {
 }
 
 #[test]
-fn code_that_a_device_has_written_is_decoded_anew() {
+fn code_that_a_device_has_written_is_decoded_again() {
     let program = |value: u32| {
         assemble(64, KERNEL, |a| {
             a.mov(eax, value)?;
@@ -177,7 +177,7 @@ fn code_that_a_device_has_written_is_decoded_anew() {
 }
 
 #[test]
-fn a_new_mapping_brings_its_own_code() {
+fn a_new_mapping_executes_its_own_code() {
     const WINDOW: u64 = 0x3_8000;
     let mut g = Guest::kernel(|a| {
         a.mov(rdx, WINDOW)?;
@@ -271,7 +271,7 @@ fn branches_follow_a_new_mapping() {
 }
 
 #[test]
-fn a_repeated_string_that_faults_has_done_what_came_before() {
+fn a_repeated_string_that_faults_keeps_its_completed_iterations() {
     let mut g = Guest::user(|a| {
         a.mov(rsi, DATA)?;
         a.mov(rdi, DATA + 0x1FF0)?;
@@ -293,7 +293,7 @@ fn a_repeated_string_that_faults_has_done_what_came_before() {
 }
 
 #[test]
-fn a_repeated_string_gives_way_to_an_interrupt_and_goes_on() {
+fn a_repeated_string_is_interrupted_and_resumed() {
     const VECTOR: u8 = 0x50;
     const COUNT: u64 = 200_000;
     let mut g = Guest::kernel(|a| {
@@ -332,7 +332,7 @@ fn an_overlapping_copy_repeats_what_it_has_written() {
 }
 
 #[test]
-fn a_store_across_pages_is_made_whole_or_not_at_all() {
+fn a_store_across_pages_is_complete_or_absent() {
     let mut g = Guest::user(|a| {
         a.mov(rdi, DATA + 0xFFC)?;
         a.mov(rax, u64::MAX)?;

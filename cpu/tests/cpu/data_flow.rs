@@ -151,7 +151,7 @@ fn left(g: &Guest, address: u64) -> ([u64; 16], u64, Vec<u64>) {
 }
 
 #[test]
-fn a_block_does_what_its_instructions_do_one_at_a_time() {
+fn a_block_equals_single_steps_of_its_instructions() {
     let (mut block, mut single) = (Guest::new(), Guest::new());
     // In a page; and across two, where no access is a fast one.
     for address in [DATA + 0x100, DATA + 0xFFE] {

@@ -299,7 +299,7 @@ fn watchpoints_trap_after_the_access() {
 }
 
 #[test]
-fn what_follows_mov_ss_decides_what_becomes_of_its_watchpoint() {
+fn the_instruction_after_mov_ss_decides_about_its_watchpoint() {
     // The instruction after MOV SS; the RIP that each #DB is for.
     let trap = |length| USER + 7 + length;
     let cases: [(&[u8], Vec<u64>); 4] = [
@@ -336,7 +336,7 @@ fn what_follows_mov_ss_decides_what_becomes_of_its_watchpoint() {
 }
 
 #[test]
-fn a_watchpoint_that_is_set_by_the_program_sees_a_page_that_is_in_use() {
+fn a_new_watchpoint_matches_accesses_to_a_page_in_use() {
     let mut g = Guest::kernel(|a| {
         a.mov(eax, DATA as u32)?;
         a.mov(dword_ptr(rax), 1)?;

@@ -98,7 +98,7 @@ fn sse_is_undefined_until_the_system_saves_it() {
 }
 
 #[test]
-fn fwait_minds_ts_only_with_mp() {
+fn fwait_checks_ts_only_with_mp() {
     const WAIT: &[Program] = &[|a| a.wait()];
     each(WAIT, None, cr0::TS, 0);
     each(WAIT, None, cr0::MP, 0);
@@ -175,7 +175,7 @@ fn control_instructions_do_not_wait() {
 }
 
 #[test]
-fn a_page_fault_leaves_the_registers_and_memory_alone() {
+fn a_page_fault_leaves_the_registers_and_memory_unchanged() {
     // The operand, and how much of it is in the page before the one that is missing.
     let programs: &[(Program, u64)] = &[
         (|a| a.fstp(qword_ptr(rdi)), 0),
@@ -245,7 +245,7 @@ fn a_masked_store_writes_all_selected_bytes_or_none() {
 }
 
 #[test]
-fn an_environment_tells_where_the_last_instruction_was() {
+fn an_environment_has_the_address_of_the_last_instruction() {
     let mut g = Guest::kernel(|a| {
         a.mov(edi, DATA as u32)?;
         a.fld1()?;
@@ -264,7 +264,7 @@ fn an_environment_tells_where_the_last_instruction_was() {
 }
 
 #[test]
-fn outside_64_bit_mode_fxsave_knows_eight_xmm_registers() {
+fn outside_64_bit_mode_fxsave_stores_eight_xmm_registers() {
     let mut g = Guest::new();
     let code = assemble(32, KERNEL, |a| {
         a.fxsave(ptr(edi))?;

@@ -176,7 +176,7 @@ fn on_the_hosts_time_the_counter_is_the_hosts() {
 }
 
 #[test]
-fn on_the_hosts_time_a_run_comes_back_soon() {
+fn on_the_hosts_time_a_run_returns_soon() {
     let mut g = Guest::kernel(|a| {
         let mut here = a.create_label();
         a.set_label(&mut here)?;
@@ -211,7 +211,7 @@ fn a_processor_that_waits_for_another_lets_it_run() {
 }
 
 #[test]
-fn cpuid_tells_processors_apart() {
+fn cpuid_distinguishes_processors() {
     let mut g = Guest::new();
     g.soft.cpu.set_topology(Topology { id: 2, count: 3 });
     let leaf = |g: &Guest, n| g.soft.cpu.cpuid_leaves().find(|l| l.leaf == n).unwrap();
@@ -294,7 +294,7 @@ fn store_vectors(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
 }
 
 #[test]
-fn registers_that_were_as_after_reset_go_along_when_they_are_not() {
+fn registers_that_left_their_reset_values_are_handed_over() {
     // The second time, the processor that takes over has had nothing in them before.
     for filled in [false, true] {
         let mut g = Guest::kernel(store_vectors);
@@ -340,7 +340,7 @@ fn map_device(g: &mut Guest) {
 }
 
 #[test]
-fn an_instruction_that_kvm_cannot_emulate_is_the_software_cpus() {
+fn the_software_cpu_executes_an_instruction_that_kvm_cannot_emulate() {
     // KVM has to emulate what accesses a device, and its emulator has none of these.
     let program = |a: &mut CodeAssembler| {
         a.mov(edi, DEVICE as u32)?;

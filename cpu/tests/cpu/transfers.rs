@@ -328,7 +328,7 @@ fn ltr_makes_the_tss_busy_and_takes_only_an_available_one() {
 }
 
 #[test]
-fn lar_lsl_verr_and_verw_answer_through_zf() {
+fn lar_lsl_verr_and_verw_report_through_zf() {
     // Selector; results of LAR (0 for none), LSL, VERR, VERW, at CPL 3.
     let cases = [
         (selector::USER_SS, 0xCF_F300, u32::MAX, true, true),
@@ -439,7 +439,7 @@ fn sysretq_to_an_address_that_is_not_canonical_faults_in_the_kernel() {
 }
 
 #[test]
-fn syscall_needs_sce_and_sysret_the_kernel() {
+fn syscall_needs_sce_and_sysret_needs_cpl_0() {
     let mut g = Guest::user(|a| a.syscall());
     g.update(|s| s.sys.efer &= !efer::SCE);
     g.run_to_exception(UD, None);

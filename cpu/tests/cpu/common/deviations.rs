@@ -105,7 +105,7 @@ const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         host: Any,
-        tests: &["a_repeated_string_gives_way_to_an_interrupt_and_goes_on"],
+        tests: &["a_repeated_string_is_interrupted_and_resumed"],
         why: "the processor chooses how many iterations precede an interrupt",
         both: false,
     },
@@ -147,7 +147,7 @@ const DEVIATIONS: &[Deviation] = &[
         host: Any,
         tests: &[
             "no_instruction_breakpoint_right_after_mov_ss",
-            "what_follows_mov_ss_decides_what_becomes_of_its_watchpoint",
+            "the_instruction_after_mov_ss_decides_about_its_watchpoint",
         ],
         why: "KVM's state has no field for a trap that MOV SS delays",
         both: true,
@@ -167,7 +167,7 @@ const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         host: Svm,
-        tests: &["an_environment_tells_where_the_last_instruction_was"],
+        tests: &["an_environment_has_the_address_of_the_last_instruction"],
         why: "AMD's processors keep the last x87 instruction only with an exception, and QEMU never does",
         both: false,
     },
@@ -189,7 +189,7 @@ const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         host: Paravirtual,
-        tests: &["an_environment_tells_where_the_last_instruction_was"],
+        tests: &["an_environment_has_the_address_of_the_last_instruction"],
         why: "kvm_pvm can lose FOP, FIP and FDP while no x87 exception is pending",
         both: true,
     },
@@ -199,7 +199,7 @@ const DEVIATIONS: &[Deviation] = &[
         tests: &[
             "a_vector_beyond_the_idt_limit_is_gp",
             "an_external_event_sets_ext_in_the_faults_of_its_delivery_and_a_program_does_not",
-            "what_keeps_an_interrupt_from_being_delivered_is_external",
+            "a_fault_in_the_delivery_of_an_interrupt_is_external",
         ],
         why: "QEMU before 8.0 doubles the vector in an error code and never sets EXT",
         both: false,
@@ -275,7 +275,7 @@ const DEVIATIONS: &[Deviation] = &[
         host: EmulatedSvm,
         tests: &[
             "nxe_takes_effect_at_once",
-            "implicit_accesses_are_the_supervisors_at_any_cpl",
+            "implicit_accesses_have_supervisor_privilege_at_any_cpl",
         ],
         why: "QEMU reports reserved bits without P, and the first byte of an access across pages",
         both: false,
@@ -301,7 +301,7 @@ const DEVIATIONS: &[Deviation] = &[
         host: EmulatedSvm,
         tests: &[
             "a_masked_store_writes_all_selected_bytes_or_none",
-            "a_page_fault_leaves_the_registers_and_memory_alone",
+            "a_page_fault_leaves_the_registers_and_memory_unchanged",
             "control_instructions_do_not_wait",
             "emulation_comes_before_task_switched",
             "emulation_is_for_software",

@@ -44,7 +44,7 @@ fn code_that_is_written_through_another_mapping_changes() {
 }
 
 #[test]
-fn code_may_change_the_instruction_behind_it_through_another_mapping() {
+fn code_can_change_the_next_instruction_through_another_mapping() {
     let make = || {
         let mut g = Guest::user(|a| {
             a.mov(rdx, CODE)?; // +0

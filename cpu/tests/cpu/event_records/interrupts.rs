@@ -111,7 +111,7 @@ fn an_interrupt_of_user_code_takes_the_stack_of_its_gate() {
 }
 
 #[test]
-fn hlt_is_left_for_an_interrupt_which_returns_behind_it() {
+fn an_interrupt_ends_hlt_and_returns_to_the_next_instruction() {
     let make = || {
         let mut g = Guest::kernel(|a| {
             a.hlt()?; // +0

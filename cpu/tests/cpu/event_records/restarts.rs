@@ -22,7 +22,7 @@ fn take_away(g: &mut Guest, la: u64) {
 }
 
 #[test]
-fn a_repeated_string_goes_on_where_it_faulted() {
+fn a_repeated_string_resumes_where_it_faulted() {
     let make = || {
         let mut g = Guest::user(|a| {
             a.rep().movsq()?; // +0

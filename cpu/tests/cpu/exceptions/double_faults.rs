@@ -35,7 +35,7 @@ fn contributory_after_contributory_and_page_fault_after_page_fault_are_double_fa
 }
 
 #[test]
-fn page_fault_after_contributory_is_delivered_for_itself() {
+fn page_fault_after_contributory_is_delivered_as_itself() {
     let mut g = Guest::user(|a| a.hlt());
     g.page(RSP0 - 0x1000, 0);
     g.gate(

@@ -178,7 +178,7 @@ fn faults_push_their_error_code_and_the_address_of_the_instruction() {
 }
 
 #[test]
-fn a_page_fault_tells_the_address_in_cr2() {
+fn a_page_fault_stores_its_address_in_cr2() {
     let mut g = Guest::user(|a| a.mov(byte_ptr(0x4000_0123), al));
     g.run_to_exception(vector::PF, Some(6));
     assert_eq!(g.soft.cpu.sys.cr2, 0x4000_0123);

@@ -162,7 +162,7 @@ fn gate(g: &mut Guest, vector: u64, offset: u64, kind: u64) {
 }
 
 #[test]
-fn what_keeps_an_interrupt_from_being_delivered_is_external() {
+fn a_fault_in_the_delivery_of_an_interrupt_is_external() {
     // Not present, beyond the limit of the IDT, and of a type that it must not hold.
     for (vector, kind, fault, error) in [
         (0x31, 0x0E, 11, 0x31 << 3 | 3),

@@ -63,7 +63,7 @@ fn load_from_gdt(flags: u64, wp: bool) -> Guest {
 }
 
 #[test]
-fn implicit_accesses_are_the_supervisors_at_any_cpl() {
+fn implicit_accesses_have_supervisor_privilege_at_any_cpl() {
     // The tables are the kernel's, and the descriptor gets its accessed bit.
     for (flags, wp) in [(P | W, true), (P, false)] {
         let mut g = load_from_gdt(flags, wp);

@@ -46,7 +46,7 @@ fn rights_of_all_levels_combine_for_a_page_of_2_mbytes() {
 }
 
 #[test]
-fn a_missing_entry_faults_at_any_level_whatever_else_it_says() {
+fn an_entry_without_p_faults_at_any_level() {
     let mut bench = Bench::new();
     for size in [Size::Small, Size::Large] {
         for level in 0..size.levels() {

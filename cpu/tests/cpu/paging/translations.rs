@@ -29,7 +29,7 @@ fn a_write_after_a_read_makes_the_page_dirty() {
 }
 
 #[test]
-fn every_byte_of_a_large_page_is_where_it_belongs() {
+fn every_byte_of_a_large_page_has_its_address() {
     let mut bench = Bench::new();
     bench.map(Size::Large, &[FULL; 3]);
     let g = &mut bench.guest;
@@ -72,7 +72,7 @@ fn changed_entry(
 }
 
 #[test]
-fn fewer_rights_count_from_the_invalidation_on() {
+fn fewer_rights_take_effect_at_the_invalidation() {
     type Between = fn(&mut CodeAssembler) -> Result<(), IcedError>;
     let invalidations: [Between; 3] = [
         |a| a.invlpg(byte_ptr(rbx + 0x123)),
@@ -113,7 +113,7 @@ fn more_rights_need_no_invalidation() {
 }
 
 #[test]
-fn an_upper_entry_that_changes_counts_from_the_invalidation_on() {
+fn a_changed_upper_entry_takes_effect_at_the_invalidation() {
     let mut g = Guest::kernel(|a| {
         a.mov(rbx, LA)?;
         a.mov(rax, qword_ptr(rbx))?;
@@ -215,7 +215,7 @@ fn global_pages_survive_a_new_cr3_and_not_a_new_pge() {
 }
 
 #[test]
-fn invlpg_forgets_one_page_even_if_it_is_global() {
+fn invlpg_invalidates_one_page_even_if_it_is_global() {
     let mut g = Guest::kernel(|a| {
         a.mov(bl, byte_ptr(DATA))?;
         a.mov(qword_ptr(rsi), rdi)?;
@@ -235,7 +235,7 @@ fn invlpg_forgets_one_page_even_if_it_is_global() {
 }
 
 #[test]
-fn invlpg_forgets_all_of_a_large_page() {
+fn invlpg_invalidates_a_whole_large_page() {
     const PD_ENTRY: u64 = 0x6008;
     const LA: u64 = 0x20_0000;
     let mut g = Guest::kernel(|a| {

@@ -141,7 +141,7 @@ fn an_instruction_counts_where_it_began() {
 }
 
 #[test]
-fn a_repeated_string_is_one_instruction_and_takes_its_time() {
+fn a_repeated_string_is_one_instruction_of_many_cycles() {
     let mut g = Guest::kernel(|a| {
         a.rep().stosb()?;
         a.hlt()

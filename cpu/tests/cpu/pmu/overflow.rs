@@ -121,7 +121,7 @@ fn a_counter_that_is_set_again_interrupts_again() {
 }
 
 #[test]
-fn an_interrupt_freezes_the_counters_if_that_is_wanted() {
+fn an_interrupt_freezes_the_counters_if_debugctl_selects_it() {
     for (freeze, global) in [
         (DebugCtl::empty(), ALL),
         (DebugCtl::FREEZE_PERFMON_ON_PMI, 0),

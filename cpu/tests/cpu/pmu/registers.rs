@@ -59,7 +59,7 @@ fn counters_are_read_at_the_instruction_that_reads_them() {
 }
 
 #[test]
-fn user_code_reads_counters_if_it_may() {
+fn user_code_reads_counters_if_cr4_allows_it() {
     let program: Program = |a| {
         a.xor(ecx, ecx)?;
         a.nop()?;
@@ -190,7 +190,7 @@ fn a_later_model_has_more_and_wider_counters() {
 }
 
 #[test]
-fn the_unit_is_what_cpuid_says() {
+fn the_registers_match_cpuid() {
     let mut g = Guest::kernel(|a| {
         a.mov(eax, 0xA)?;
         a.cpuid()?;
