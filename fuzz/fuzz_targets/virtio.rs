@@ -16,9 +16,10 @@ use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
-use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_devices::virtio::mmio::{MmioTransport, VirtioTransport};
 use vbts_devices::virtio::net::{MacAddress, Net};
 use vbts_devices::{BusDevice, GuestRam, OutputBuffer, lock, shared};
+use vbts_fuzz::edit::edit;
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::{Tree, assert_no_canary};
 use vbts_testkit::Ram;
@@ -148,6 +149,19 @@ where
             }
             let operation = input.u8();
             match operation % 8 {
+                // The state of the device is saved, edited and restored.
+                0 if operation & 0x80 != 0 => {
+                    let Ok(state) = self.device.state() else {
+                        continue;
+                    };
+                    let mut bytes = postcard::to_allocvec(&state).expect("a state");
+                    let (len, edits) = (bytes.len(), input.u8());
+                    edit(&mut bytes, len, &mut Input::new(input.bytes(edits.into())));
+                    if let Ok(state) = postcard::from_bytes(&bytes) {
+                        // After an error a device has some other state.
+                        let _ = self.device.restore(&state);
+                    }
+                }
                 0 => {
                     let (offset, value) = (u64::from(input.u8()) * 4, input.u32());
                     self.set(offset, value);

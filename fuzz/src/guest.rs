@@ -192,8 +192,8 @@ fn memory() -> Environment {
     e.assemble(64, SYSRET, |a| a.sysretq());
     e.assemble(64, SYSEXIT, |a| a.sysexitq());
     e.assemble(32, LEGACY_HALT, |a| a.hlt());
-    // Of the operand size of the code.
-    e.write(LEGACY_RETURN, &[0xCF]);
+    // In 16-bit code the same byte is IRET with operands of 16 bits.
+    e.assemble(32, LEGACY_RETURN, |a| a.iretd());
     e.write(TSS32 + 4, &RSP0.to_le_bytes()[..4]);
     e.write(TSS32 + 8, &KERNEL_SS.to_le_bytes());
     e.write(DIRECTORY32, &0x87u32.to_le_bytes());

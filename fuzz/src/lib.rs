@@ -4,10 +4,12 @@
 //! | module | contents |
 //! |---|---|
 //! | [`input`] | the bytes that the fuzzer provides, taken from the front |
+//! | [`edit`] | edits of an encoded state |
 //! | [`guest`] | a small machine with a software CPU, page tables, descriptor tables and handlers |
 //! | [`walk`] | an independent page walk |
 //! | [`tree`] | directories to share with a guest, beside a file that it must never see |
 
+pub mod edit;
 pub mod guest;
 pub mod input;
 pub mod tree;
