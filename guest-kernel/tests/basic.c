@@ -19,7 +19,7 @@ static int test_errors(void)
 
 	REFUSED(bts(CONFIG, pid, NULL, 0), EFAULT);
 	REFUSED(bts(STATUS, pid, NULL, 0), EFAULT);
-	REFUSED(config(pid, 4096, 1ul << 16), EINVAL);
+	REFUSED(config(pid, 4096, 1ul << 17), EINVAL);
 	REFUSED(config(pid, 0, O_TRACE), EINVAL);
 	REFUSED(config(pid, 23, O_TRACE), ENOMEM);
 	REFUSED(config(pid, 4096, O_TRACE | O_SIGNR(SIGUSR1)), EINVAL);

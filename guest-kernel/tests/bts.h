@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN };
+enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN, DRAIN_RUNNING };
 enum { INVALID, BRANCH, ARRIVES, DEPARTS };
 
 #define O_TRACE		0x1ul
@@ -60,8 +60,8 @@ struct test {
 
 /* The tests of each file. A name of NULL marks the end. */
 extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
-	virtual_tests[], kernel_tests[], task_tests[], perf_tests[], smp_tests[], no_bts_tests[],
-	pti_tests[], november_tests[], december_tests[];
+	virtual_tests[], kernel_tests[], task_tests[], running_tests[], perf_tests[], smp_tests[],
+	no_bts_tests[], pti_tests[], november_tests[], december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;

@@ -51,6 +51,7 @@ static const struct {
 	{ "virtual", virtual_tests, NEW, ANY },
 	{ "kernel", kernel_tests, NEW, ANY },
 	{ "task", task_tests, NEW, ANY },
+	{ "running", running_tests, NEW, ANY },
 	{ "perf", perf_tests, NEW, ANY },
 	{ "smp", smp_tests, NEW, ANY },
 	{ "no_bts", no_bts_tests, NEW, NO_BTS },

@@ -196,7 +196,8 @@ static int begin(struct slot *slot)
 /* The errors that requests may return for a task that can be killed at any time. */
 static int is_expected(long result)
 {
-	static const int errors[] = { ESRCH, EINVAL, ENOMEM, ENXIO, EBUSY, EFAULT, EPERM };
+	static const int errors[] = { ESRCH, EINVAL, ENOMEM, ENXIO,
+				      EBUSY, EFAULT, EPERM, EAGAIN };
 
 	if (result >= 0)
 		return 1;
@@ -227,7 +228,7 @@ static int configure(struct slot *slot)
 		if (flag != O_PAUSED && !any(3))
 			flags |= flag;
 	if (!any(16))
-		flags = any(1 << 17);
+		flags = any(1 << 18);
 	result = config_virtual(
 		slot->pid, sizes[any(sizeof(sizes) / sizeof(sizes[0]))], flags,
 		virtual_sizes[any(sizeof(virtual_sizes) / sizeof(virtual_sizes[0]))]);
@@ -242,7 +243,8 @@ static int drain(struct slot *slot)
 {
 	static struct record records[(1 << 20) / sizeof(struct record) + RECORDS_MAX];
 	const long room = sizeof(records) / sizeof(records[0]);
-	long n = bts(DRAIN, slot->pid, records, any(2) ? room : any(100)), i;
+	const int kind = any(2) ? DRAIN : DRAIN_RUNNING;
+	long n = bts(kind, slot->pid, records, any(2) ? room : any(100)), i;
 
 	if (!is_expected(n))
 		FAIL("DRAIN: errno %d", errno);
@@ -285,7 +287,7 @@ static int request(struct slot *slot)
 		break;
 	case 9:
 		result = any(8) ? bts(SIZE, slot->pid, NULL, 0)
-				: bts(CONFIG + any(6), slot->pid, (void *)8, any(100));
+				: bts(CONFIG + any(7), slot->pid, (void *)8, any(100));
 		break;
 	}
 	if (!is_expected(result))
@@ -321,7 +323,7 @@ static int act(struct slot *slot)
 			ptrace(PTRACE_INTERRUPT, slot->pid, 0, 0);
 			break;
 		case 2:
-			/* Every request to a running task is refused. */
+			/* Every request except DRAIN_RUNNING is refused while the task runs. */
 			return request(slot);
 		case 3:
 			if (!any(8)) {

@@ -1,12 +1,10 @@
-//! Records the job's branches with the kernel's `PTRACE_BTS_*` requests.
+//! Records the branches of tasks with the kernel's `PTRACE_BTS_*` requests.
 
-use std::os::unix::ffi::OsStrExt;
-use std::{fs, io};
+use std::io;
 
 use libc::{c_int, pid_t};
-use vbts_protocol::{
-    ErrorKind, ExitStatus, Extents, MAX_RECORDS, RECORD_SIZE, Scope, ToHost, Trace,
-};
+use rustix::time::{ClockId, clock_gettime};
+use vbts_protocol::{ErrorKind, Extents, Follow, MAX_RECORDS, RECORD_SIZE, Scope, ToHost, Trace};
 
 use crate::failure::Failure;
 use crate::maps::Maps;
@@ -19,133 +17,141 @@ use crate::ptrace::{self, BtsConfig};
 /// for the program.
 const OVERFLOW_SIGNAL: c_int = 64;
 
-/// Divisor of the guest's memory. The quotient is the size of the virtual buffer, which takes the
-/// records of a system call, in which a task does not stop. The kernel allocates as much again if a
-/// system call needs it.
+/// Divisor of the guest's memory. The quotient is the size of the first task's virtual buffer,
+/// which takes the records of a system call, in which a task does not stop. The kernel allocates as
+/// much again if a system call needs it.
 const VIRTUAL_BUFFER_PART: u64 = 4;
 
-/// The recorder of one traced task.
+/// Divisor of the guest's memory. The quotient is shared by the buffers of all further tasks.
+const BUFFERS_PART: u64 = 16;
+
+/// Divisor of what is left for the buffers of further tasks. The quotient is the next one's size.
+const NEXT_BUFFER_PART: u64 = 32;
+
+/// Smallest buffer in bytes of a further task, a fraction of what the kernel needs for a task.
+const MIN_BUFFER: u64 = 32 << 10;
+
+/// Smallest buffer in bytes that the kernel accepts for its own branches: 4096 records.
+const MIN_KERNEL_BUFFER: u64 = 4096 * RECORD_SIZE as u64;
+
+/// The buffers of a traced task.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffer {
+    /// Size in bytes of the processor's buffer.
+    size: u64,
+    /// Size in bytes of the virtual buffer, or 0.
+    virtual_size: u64,
+}
+
+impl Buffer {
+    /// The number of records that it can have.
+    pub fn records(self) -> u32 {
+        let records = self.size.saturating_add(self.virtual_size) / RECORD_SIZE as u64;
+        u32::try_from(records).unwrap_or(u32::MAX)
+    }
+}
+
+/// A task whose records are drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// Its ID.
+    pub pid: pid_t,
+    /// The ID under which the host knows it: the one before an exec that is not reported yet.
+    pub known_as: pid_t,
+    /// The process that it belongs to.
+    pub process: pid_t,
+}
+
+impl Source {
+    fn task(self) -> u32 {
+        self.known_as.unsigned_abs()
+    }
+}
+
+/// What [`Recorder::drain_running`] has achieved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drain {
+    /// The records have been sent.
+    Done,
+    /// The task is on a processor.
+    Running,
+}
+
+/// Allocates the buffers of all traced tasks, and sends their records.
 #[derive(Debug)]
 pub struct Recorder {
-    pid: pid_t,
     trace: Trace,
-    started: bool,
     /// The kernel moves records from the processor's buffer to a virtual buffer.
     is_virtual: bool,
     /// Memory for the records of a full processor's buffer.
     records: Vec<u8>,
     page_map: Option<PageMap>,
-    /// The task's mappings, which are sent to the host.
-    maps: Maps,
-    /// The records up to the task's end have been sent.
-    finished: bool,
+    /// Number of buffers.
+    buffers: u64,
+    /// Size in bytes of all buffers of further tasks.
+    used: u64,
+    /// Bytes of records that were sent since [`Self::reset_sent`].
+    sent: u64,
 }
 
 impl Recorder {
-    /// A recorder for a seized task that does not execute its program yet.
-    pub fn new(pid: pid_t, trace: Trace) -> Self {
+    pub fn new(trace: Trace) -> Self {
         Self {
-            pid,
             trace,
-            started: false,
             is_virtual: trace.scope != Scope::User,
             records: Vec::new(),
             page_map: None,
-            maps: Maps::new(pid),
-            finished: false,
+            buffers: 0,
+            used: 0,
+            sent: 0,
         }
     }
 
-    /// Handles a stop of the task and resumes it.
-    pub fn stopped(&mut self, port: &mut Port, signal: c_int, event: c_int) -> Result<(), Failure> {
-        match event {
-            libc::PTRACE_EVENT_EXEC if !self.started => {
-                let task = self.task();
-                let time = now();
-                port.send(&ToHost::TaskStart {
-                    task,
-                    parent: 0,
-                    process: task,
-                    records: self.start()?,
-                    time,
-                })?;
-                self.send_exec(port, time)?;
-                self.maps.replaced();
-                self.send_maps(port)?;
-                self.resume(0)
-            }
-            // The records belong to the old program and its mappings, so they are sent before the
-            // new mappings.
-            libc::PTRACE_EVENT_EXEC => {
-                self.drain(port)?;
-                self.send_exec(port, now())?;
-                self.maps.replaced();
-                self.send_maps(port)?;
-                self.resume(0)
-            }
-            // The last stop at which the task has its mappings.
-            libc::PTRACE_EVENT_EXIT => {
-                if self.started {
-                    self.send_maps(port)?;
-                    self.drain(port)?;
-                    self.finished = true;
-                }
-                self.resume(0)
-            }
-            // The new task is not recorded. The host counts it.
-            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
-                if let Ok(task) = ptrace::started_task(self.pid) {
-                    let name = fs::read(format!("/proc/{task}/comm")).unwrap_or_default();
-                    port.send(&ToHost::TaskUntraced {
-                        task,
-                        parent: self.task(),
-                        time: now(),
-                        name: name.strip_suffix(b"\n").unwrap_or(&name),
-                        reason: "not followed",
-                    })?;
-                }
-                self.resume(0)
-            }
-            libc::PTRACE_EVENT_STOP
-                if matches!(
-                    signal,
-                    libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU
-                ) =>
-            {
-                self.ignore_killed(ptrace::listen(self.pid), "PTRACE_LISTEN")
-            }
-            0 if signal == OVERFLOW_SIGNAL && self.is_paused() => {
-                self.send_maps(port)?;
-                self.drain(port)?;
-                self.resume(0)
-            }
-            0 => self.resume(signal),
-            _ => self.resume(0),
-        }
+    /// Starts to record a stopped task, the first one of the program.
+    pub fn start_first(&mut self, pid: pid_t) -> Result<Buffer, Failure> {
+        self.page_map = Some(PageMap::open()?);
+        // The kernel refuses less than twice the processor's buffer.
+        let virtual_size =
+            (memory() / VIRTUAL_BUFFER_PART).max(self.trace.buffer_size.saturating_mul(2));
+        let buffer = self
+            .configure(pid, self.trace.buffer_size, virtual_size)
+            .map_err(|error| self.explain(error))?;
+        self.records = vec![0; usize::try_from(buffer.size).unwrap_or(usize::MAX)];
+        Ok(buffer)
     }
 
-    /// Handles the end of the task. Reports lost records if the last ones could not be drained.
-    pub fn ended(&self, port: &mut Port, how: ExitStatus) -> Result<(), Failure> {
-        if !self.started {
-            return Err(Failure::new(
-                ErrorKind::Start,
-                format_args!("the program ended before it started: {how:?}"),
-            ));
-        }
-        if !self.finished {
-            // It was killed without its exit stop. The number of records in its buffer is unknown,
-            // but at least one is lost.
-            self.report_loss(port)?;
-        }
-        port.send(&ToHost::TaskEnd {
-            task: self.task(),
-            time: now(),
-            status: how,
-        })
+    /// Starts to record a further stopped task. Its buffer is the smaller, the more there are.
+    pub fn start(&mut self, pid: pid_t) -> io::Result<Buffer> {
+        let min = if self.is_virtual {
+            MIN_KERNEL_BUFFER
+        } else {
+            MIN_BUFFER
+        };
+        let first = self.records.len() as u64;
+        let left = (memory() / BUFFERS_PART).saturating_sub(self.used);
+        let size = (left / NEXT_BUFFER_PART).max(min).min(first);
+        let virtual_size = memory() / VIRTUAL_BUFFER_PART / (self.buffers + 1);
+        let buffer = self.configure(pid, size, virtual_size.max(2 * size))?;
+        self.used += buffer.size;
+        Ok(buffer)
     }
 
-    /// Starts to record. Returns the number of records that the buffers can have.
-    fn start(&mut self) -> Result<u32, Failure> {
+    /// Accounts for the end of a further task.
+    pub fn release(&mut self, buffer: Buffer) {
+        self.used = self.used.saturating_sub(buffer.size);
+        self.buffers = self.buffers.saturating_sub(1);
+    }
+
+    /// Bytes of records that were sent since [`Self::reset_sent`].
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub fn reset_sent(&mut self) {
+        self.sent = 0;
+    }
+
+    fn configure(&mut self, pid: pid_t, size: u64, virtual_size: u64) -> io::Result<Buffer> {
         let branches = match self.trace.scope {
             Scope::User => ptrace::BTS_O_TRACE,
             Scope::Kernel => ptrace::BTS_O_KERNEL,
@@ -153,110 +159,130 @@ impl Recorder {
         };
         let when = |condition, flag| if condition { flag } else { 0 };
         let signal = u64::from(OVERFLOW_SIGNAL.unsigned_abs()) << ptrace::BTS_O_SIGNR_SHIFT;
+        // The host merges the records of several tasks by these times.
+        let sched = self.trace.sched || self.trace.follow != Follow::None;
         let config = BtsConfig {
-            size: self.trace.buffer_size,
+            size,
             flags: branches
                 | ptrace::BTS_O_SIGNAL
                 | ptrace::BTS_O_CUT_SIZE
-                | when(self.trace.sched, ptrace::BTS_O_SCHED)
+                | when(sched, ptrace::BTS_O_SCHED | ptrace::BTS_O_NSECS)
                 | when(self.is_virtual, ptrace::BTS_O_VIRTUAL)
                 | signal,
-            // The kernel refuses less than twice the processor's buffer.
-            virtual_size: (memory() / VIRTUAL_BUFFER_PART)
-                .max(self.trace.buffer_size.saturating_mul(2)),
+            virtual_size,
         };
-        let trace = |what: &str, error: io::Error| {
-            let text = match error.raw_os_error() {
-                Some(libc::EOPNOTSUPP) => {
-                    "the guest's processor has no usable Branch Trace Store".to_string()
-                }
-                Some(libc::EIO) => "the guest's kernel has no PTRACE_BTS_CONFIG".to_string(),
-                Some(libc::EINVAL) => format!(
-                    "a trace buffer of {} bytes is too small, or too large for the guest's memory",
-                    self.trace.buffer_size
-                ),
-                Some(libc::ENOMEM) => format!(
-                    "the guest has too little memory for a trace buffer of {} bytes",
-                    self.trace.buffer_size
-                ),
-                _ => format!("{what}: {error}"),
-            };
-            Failure {
-                text,
-                ..Failure::os(ErrorKind::Trace, what, error)
+        ptrace::bts_config(pid, &config)?;
+        let status = ptrace::bts_status(pid)?;
+        self.buffers += 1;
+        Ok(Buffer {
+            size: status.size,
+            virtual_size: status.virtual_size,
+        })
+    }
+
+    /// Describes an error of the first PTRACE_BTS_CONFIG.
+    fn explain(&self, error: io::Error) -> Failure {
+        let size = self.trace.buffer_size;
+        let text = match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => {
+                "the guest's processor has no usable Branch Trace Store".to_string()
             }
+            Some(libc::EIO) => "the guest's kernel has no PTRACE_BTS_CONFIG".to_string(),
+            Some(libc::EINVAL) => format!(
+                "a trace buffer of {size} bytes is too small, or too large for the guest's memory"
+            ),
+            Some(libc::ENOMEM) => {
+                format!("the guest has too little memory for a trace buffer of {size} bytes")
+            }
+            _ => format!("PTRACE_BTS_CONFIG: {error}"),
         };
-        ptrace::bts_config(self.pid, &config).map_err(|error| trace("PTRACE_BTS_CONFIG", error))?;
-        let status =
-            ptrace::bts_status(self.pid).map_err(|error| trace("PTRACE_BTS_STATUS", error))?;
-        let size = usize::try_from(status.size).unwrap_or(usize::MAX);
-        self.records = vec![0; size];
-        self.page_map = Some(PageMap::open()?);
-        self.started = true;
-        let virtual_size = if self.is_virtual {
-            config.virtual_size
-        } else {
-            0
-        };
-        let records = status.size.saturating_add(virtual_size) / RECORD_SIZE as u64;
-        Ok(u32::try_from(records).unwrap_or(u32::MAX))
-    }
-
-    /// Reports the program that the task executes.
-    fn send_exec(&self, port: &mut Port, time: u64) -> Result<(), Failure> {
-        let name = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
-        port.send(&ToHost::TaskExec {
-            task: self.task(),
-            former: self.task(),
-            time,
-            name: name.as_os_str().as_bytes(),
-        })
-    }
-
-    fn task(&self) -> u32 {
-        self.pid.unsigned_abs()
-    }
-
-    fn report_loss(&self, port: &mut Port) -> Result<(), Failure> {
-        port.send(&ToHost::Lost {
-            task: self.task(),
-            records: 1,
-        })
-    }
-
-    fn is_paused(&self) -> bool {
-        ptrace::bts_status(self.pid).is_ok_and(|status| status.flags & ptrace::BTS_O_PAUSED != 0)
-    }
-
-    /// Sends all records, empties the buffers, and reports lost records.
-    fn drain(&mut self, port: &mut Port) -> Result<(), Failure> {
-        let result = self.send_records(port).and_then(|()| self.send_loss(port));
-        match result {
-            // The task was killed meanwhile. `ended` handles that.
-            Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => Ok(()),
-            result => result,
+        Failure {
+            text,
+            ..Failure::os(ErrorKind::Trace, "PTRACE_BTS_CONFIG", error)
         }
     }
 
-    fn send_records(&mut self, port: &mut Port) -> Result<(), Failure> {
+    /// Returns whether a task has stopped because its buffer is full.
+    pub fn is_overflow(&self, pid: pid_t, signal: c_int) -> bool {
+        signal == OVERFLOW_SIGNAL
+            && ptrace::bts_status(pid).is_ok_and(|status| status.flags & ptrace::BTS_O_PAUSED != 0)
+    }
+
+    /// Sends all records of a stopped task, and whether some were lost. Returns whether it could: a
+    /// task that was killed keeps its records until it is reaped.
+    pub fn drain(
+        &mut self,
+        port: &mut Port,
+        source: Source,
+        maps: Option<&mut Maps>,
+    ) -> Result<bool, Failure> {
+        let is_virtual = self.is_virtual;
+        let drained = self.drain_with(port, source, maps, "PTRACE_BTS_DRAIN", |pid, out| {
+            ptrace::bts_drain(pid, is_virtual, out)
+        });
+        match drained.and_then(|()| self.send_loss(port, source)) {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Sends all records of a task in any state, except on a processor.
+    pub fn drain_running(
+        &mut self,
+        port: &mut Port,
+        source: Source,
+        maps: Option<&mut Maps>,
+    ) -> Result<Drain, Failure> {
+        let what = "PTRACE_BTS_DRAIN_RUNNING";
+        match self.drain_with(port, source, maps, what, ptrace::bts_drain_running) {
+            Ok(()) => Ok(Drain::Done),
+            Err(failure) if failure.errno == libc::EAGAIN.unsigned_abs() => Ok(Drain::Running),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn drain_with(
+        &mut self,
+        port: &mut Port,
+        source: Source,
+        mut maps: Option<&mut Maps>,
+        what: &str,
+        request: impl Fn(pid_t, &mut [u8]) -> io::Result<usize>,
+    ) -> Result<(), Failure> {
+        let time = now();
         loop {
             let room = self.records.len() / RECORD_SIZE;
-            let count = ptrace::bts_drain(self.pid, self.is_virtual, &mut self.records)
-                .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error))?;
-            self.send_drained(port, count)?;
-            // A virtual buffer can have more records than fit.
-            if !self.is_virtual || count < room {
-                return Ok(());
+            let count = request(source.pid, &mut self.records)
+                .map_err(|error| Failure::os(ErrorKind::Trace, what, error))?;
+            if count > 0
+                && let Some(maps) = maps.take()
+            {
+                send_maps(port, source.process, maps)?;
+            }
+            self.send_records(port, source, count)?;
+            if count < room {
+                break;
             }
         }
+        port.send(&ToHost::Drained {
+            task: source.task(),
+            time,
+        })
     }
 
     /// Sends the first `count` records in `records`.
-    fn send_drained(&self, port: &mut Port, count: usize) -> Result<(), Failure> {
+    fn send_records(
+        &mut self,
+        port: &mut Port,
+        source: Source,
+        count: usize,
+    ) -> Result<(), Failure> {
         let Some(page_map) = &self.page_map else {
             return Ok(());
         };
         let drained = self.records.get(..count * RECORD_SIZE).unwrap_or_default();
+        self.sent += drained.len() as u64;
         for records in drained.chunks(MAX_RECORDS) {
             // The kernel can move a page while the host reads it (compaction, for example), so the
             // message is repeated until no page has moved.
@@ -264,7 +290,7 @@ impl Recorder {
             loop {
                 let extents = pagemap::extents(records, &frames);
                 port.send(&ToHost::Records {
-                    task: self.task(),
+                    task: source.task(),
                     extents: Extents::new(&extents)
                         .map_err(|error| Failure::new(ErrorKind::Internal, error))?,
                 })?;
@@ -281,44 +307,35 @@ impl Recorder {
 
     /// Reports to the host whether the kernel has lost records, which it does not count. The
     /// buffers must be empty.
-    fn send_loss(&self, port: &mut Port) -> Result<(), Failure> {
-        let status = ptrace::bts_status(self.pid)
+    fn send_loss(&self, port: &mut Port, source: Source) -> Result<(), Failure> {
+        let status = ptrace::bts_status(source.pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_STATUS", error))?;
         if status.flags & ptrace::BTS_O_LOST == 0 {
             return Ok(());
         }
-        ptrace::bts_clear(self.pid)
+        ptrace::bts_clear(source.pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_CLEAR", error))?;
-        self.report_loss(port)
+        port.send(&ToHost::Lost {
+            task: source.task(),
+            records: 1,
+        })
     }
+}
 
-    /// Sends the mappings if they have changed.
-    fn send_maps(&mut self, port: &mut Port) -> Result<(), Failure> {
-        let process = self.task();
-        match self.maps.changed() {
-            Some(text) => port.send(&ToHost::Maps { process, text }),
-            None => Ok(()),
-        }
-    }
-
-    fn resume(&self, signal: c_int) -> Result<(), Failure> {
-        self.ignore_killed(ptrace::cont(self.pid, signal), "PTRACE_CONT")
-    }
-
-    /// Ignores ESRCH: a task may be killed at any time, and `wait` reports its end.
-    fn ignore_killed(&self, result: io::Result<()>, what: &str) -> Result<(), Failure> {
-        match result {
-            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                Err(Failure::os(ErrorKind::Trace, what, error))
-            }
-            _ => Ok(()),
-        }
+/// Sends the mappings of a process if they have changed.
+pub fn send_maps(port: &mut Port, process: pid_t, maps: &mut Maps) -> Result<(), Failure> {
+    match maps.changed() {
+        Some(text) => port.send(&ToHost::Maps {
+            process: process.unsigned_abs(),
+            text: &text,
+        }),
+        None => Ok(()),
     }
 }
 
 /// `CLOCK_MONOTONIC` in ns.
-fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
     // The clock starts at 0 when the guest boots.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }

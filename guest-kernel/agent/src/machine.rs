@@ -5,9 +5,13 @@ use std::io;
 use std::time::Duration;
 
 use rustix::fs::Timespec;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use vbts_protocol::{EXIT_PORT, ErrorKind, Job};
 
 use crate::failure::Failure;
+
+/// The kernel's limit of open files of a process (`fs.nr_open`).
+const MAX_FILES: u64 = 1 << 20;
 
 /// Lets this process write to the exit port.
 pub fn enable_exit_port() -> Result<(), Failure> {
@@ -60,6 +64,13 @@ pub fn configure(job: &Job) -> Result<(), Failure> {
             )
         })?;
     }
+    // The agent keeps a file open for each traced process.
+    let files = Rlimit {
+        current: Some(MAX_FILES),
+        maximum: Some(MAX_FILES),
+    };
+    setrlimit(Resource::Nofile, files)
+        .map_err(|error| Failure::os(ErrorKind::Internal, "limit of open files", error))?;
     enable_loopback().map_err(|error| Failure::os(ErrorKind::Internal, "loopback interface", error))
 }
 

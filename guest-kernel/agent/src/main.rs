@@ -2,6 +2,7 @@
 //! reports over a virtio-console port. It ends the machine through the exit port.
 
 mod bts;
+mod crash;
 mod failure;
 mod machine;
 mod maps;
@@ -12,11 +13,14 @@ mod port;
 mod ptrace;
 mod run;
 mod spawn;
+mod tasks;
+mod tracer;
 
 use vbts_protocol::{EXIT_FAILURE, ErrorKind, ExitStatus, ToGuest, ToHost, VERSION};
 
 use crate::failure::Failure;
 use crate::port::Port;
+use crate::run::Outcome;
 
 fn main() {
     let status = match start() {
@@ -40,9 +44,15 @@ fn start() -> Result<Port, Failure> {
 fn report(port: &mut Port) -> u8 {
     let outcome = serve(port);
     let (message, status) = match &outcome {
-        Ok(status @ ExitStatus::Code(code)) => (ToHost::Exit(*status), *code),
-        // The convention of shells. The frame has the exact status.
-        Ok(status @ ExitStatus::Signal(signal)) => (ToHost::Exit(*status), 128 + (signal & 0x7f)),
+        Ok(Outcome::Ended) => (ToHost::Ended, 0),
+        Ok(Outcome::Exit(status)) => {
+            let code = match status {
+                ExitStatus::Code(code) => *code,
+                // The convention of shells. The frame has the exact status.
+                ExitStatus::Signal(signal) => 128 + (signal & 0x7f),
+            };
+            (ToHost::Exit(*status), code)
+        }
         Err(Failure { kind, errno, text }) => (
             ToHost::Error {
                 kind: *kind,
@@ -63,7 +73,7 @@ fn report(port: &mut Port) -> u8 {
     }
 }
 
-fn serve(port: &mut Port) -> Result<ExitStatus, Failure> {
+fn serve(port: &mut Port) -> Result<Outcome, Failure> {
     port.send(&ToHost::Ready(VERSION))?;
     let job = 'job: loop {
         port.fill()?;
@@ -71,7 +81,8 @@ fn serve(port: &mut Port) -> Result<ExitStatus, Failure> {
             match message {
                 ToGuest::Job(job) => break 'job *job,
                 // There is no job yet for them.
-                ToGuest::StdinEof | ToGuest::Signal(_) | ToGuest::End => {}
+                ToGuest::StdinEof | ToGuest::Signal(_) => {}
+                ToGuest::End => return Ok(Outcome::Ended),
                 ToGuest::Stdin(_) => {
                     return Err(Failure::new(
                         ErrorKind::Protocol,

@@ -1,7 +1,8 @@
-//! The executable mappings of the traced task.
+//! The executable mappings of a traced process.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::rc::Rc;
 
 use libc::pid_t;
 use rustix::io::Errno;
@@ -33,50 +34,66 @@ struct Query {
     build_id_addr: u64,
 }
 
-/// `/proc/PID/maps` of one task, with its last contents.
+/// `/proc/PID/maps` of one process, with its last contents.
 #[derive(Debug)]
 pub struct Maps {
-    pid: pid_t,
-    /// The file of the program that the task executed when it was opened.
+    /// The file of the program that the process executed when it was opened. It also serves when
+    /// the first thread has ended, after which a new file would be empty.
     file: Option<File>,
+    known: Contents,
+    /// `known` describes this process, and not only the one that has started it.
+    sent: bool,
+}
+
+/// Mappings, which a process shares with the one that has started it until they change.
+#[derive(Debug, Clone, Default)]
+struct Contents {
     /// The executable mappings; `None` on kernels before 6.11, which have no PROCMAP_QUERY.
-    executable: Option<Vec<Query>>,
-    text: Vec<u8>,
+    executable: Option<Rc<[Query]>>,
+    text: Rc<[u8]>,
 }
 
 impl Maps {
-    /// The mappings of a task, which are not read yet.
+    /// The mappings of process `pid`, which are not read yet.
     pub fn new(pid: pid_t) -> Self {
         Self {
-            pid,
-            file: None,
-            executable: None,
-            text: Vec::new(),
+            file: File::open(format!("/proc/{pid}/maps")).ok(),
+            known: Contents::default(),
+            sent: false,
         }
     }
 
-    /// Opens the mappings of a new program that the task executes.
-    pub fn replaced(&mut self) {
-        self.file = File::open(format!("/proc/{}/maps", self.pid)).ok();
-        self.executable = None;
+    /// The mappings of process `pid` if this process has started it. They are not read yet.
+    pub fn child(&self, pid: pid_t) -> Self {
+        Self {
+            known: self.known.clone(),
+            ..Self::new(pid)
+        }
     }
 
-    /// Returns the text of `/proc/PID/maps`, cut to the complete lines that fit into a frame, if
-    /// the executable mappings have changed. The kernel formats the text much more slowly than it
-    /// answers the queries, and the mappings rarely change between two drains.
-    pub fn changed(&mut self) -> Option<&[u8]> {
+    /// Returns the text of `/proc/PID/maps`, cut to the complete lines that fit into a frame, if it
+    /// was not returned yet or the executable mappings have changed. The kernel formats the text
+    /// much more slowly than it answers the queries, and the mappings rarely change between two
+    /// drains, or between a fork and the first instruction of the child.
+    pub fn changed(&mut self) -> Option<Rc<[u8]>> {
         let file = self.file.as_mut()?;
         let executable = executable(file).ok();
-        if executable.is_some() && executable == self.executable {
+        let same =
+            executable.is_some() && executable.as_deref() == self.known.executable.as_deref();
+        if same && self.sent {
             return None;
         }
-        let text = text(file).ok()?;
-        self.executable = executable;
-        if text == self.text {
-            return None;
+        if !same {
+            // It is empty if the process has ended, or has executed another program.
+            let text = text(file).ok().filter(|text| !text.is_empty())?;
+            self.known.executable = executable.map(Rc::from);
+            if self.sent && *text == *self.known.text {
+                return None;
+            }
+            self.known.text = text.into();
         }
-        self.text = text;
-        Some(&self.text)
+        self.sent = true;
+        Some(self.known.text.clone())
     }
 }
 

@@ -1,6 +1,7 @@
-//! The ptrace requests that the agent uses, and `waitpid`.
+//! The ptrace requests that the agent uses, and `waitid`.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use libc::{c_int, c_void, pid_t};
@@ -15,12 +16,18 @@ pub const BTS_O_PAUSED: u64 = 0x20;
 pub const BTS_O_VIRTUAL: u64 = 0x40;
 pub const BTS_O_LOST: u64 = 0x80;
 pub const BTS_O_SIGNR_SHIFT: u32 = 8;
+pub const BTS_O_NSECS: u64 = 0x10000;
 
 const PTRACE_BTS_CONFIG: u32 = 40;
 const PTRACE_BTS_STATUS: u32 = 41;
 const PTRACE_BTS_SIZE: u32 = 42;
 const PTRACE_BTS_CLEAR: u32 = 44;
 const PTRACE_BTS_DRAIN: u32 = 45;
+const PTRACE_BTS_DRAIN_RUNNING: u32 = 46;
+
+/// The tracee is about to trace a task that has a tracer.
+pub const EVENT_PTRACE: c_int = 8;
+const O_TRACEPTRACE: c_int = 1 << EVENT_PTRACE;
 
 /// `struct ptrace_bts_virtual_config`. Without `BTS_O_VIRTUAL` the kernel reads and writes only the
 /// fields before `virtual_size`.
@@ -38,21 +45,23 @@ pub struct BtsConfig {
 /// A change of a child's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It has ended.
+    /// It has ended. It remains a zombie until [`reap`].
     Ended(ExitStatus),
     /// It has stopped as a tracee, with a signal and a `PTRACE_EVENT_*` or 0.
     Stopped { signal: c_int, event: c_int },
 }
 
 /// Becomes the tracer of `pid`. The tracee is killed with its tracer. It stops at each exec, at its
-/// exit, and when it starts a task, which the kernel attaches to the tracer too, until [`detach`].
+/// exit, when it is about to trace a traced task, and when it starts a task, which the kernel
+/// attaches to the tracer with the same options, until [`detach`].
 pub fn seize(pid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_EXITKILL
         | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACEEXIT
         | libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE;
+        | libc::PTRACE_O_TRACECLONE
+        | O_TRACEPTRACE;
     // SAFETY: SEIZE takes no pointers.
     check(unsafe {
         libc::ptrace(
@@ -77,14 +86,34 @@ pub fn cont(pid: pid_t, signal: c_int) -> io::Result<()> {
     })
 }
 
-/// Resumes a stopped tracee and stops tracing it.
-pub fn detach(pid: pid_t) -> io::Result<()> {
+/// Resumes a stopped tracee, delivers `signal` to it, or none if 0, and stops tracing it.
+pub fn detach(pid: pid_t, signal: c_int) -> io::Result<()> {
     // SAFETY: DETACH takes no pointers.
-    check(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, ptr::null_mut::<c_void>(), 0usize) })
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_DETACH,
+            pid,
+            ptr::null_mut::<c_void>(),
+            signal as usize,
+        )
+    })
 }
 
-/// Returns the ID of the task that a tracee has started. The tracee must be in the stop for that.
-pub fn started_task(pid: pid_t) -> io::Result<u32> {
+/// Makes a tracee stop, with `PTRACE_EVENT_STOP` if it has no other reason.
+pub fn interrupt(pid: pid_t) -> io::Result<()> {
+    // SAFETY: INTERRUPT takes no pointers.
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_INTERRUPT,
+            pid,
+            ptr::null_mut::<c_void>(),
+            0usize,
+        )
+    })
+}
+
+/// Returns the message of the event that a tracee has stopped for: a task's ID or an exit status.
+pub fn event_message(pid: pid_t) -> io::Result<c_int> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: GETEVENTMSG writes an unsigned long.
     check(unsafe {
@@ -95,7 +124,37 @@ pub fn started_task(pid: pid_t) -> io::Result<u32> {
             &raw mut message,
         )
     })?;
-    u32::try_from(message).map_err(|_| io::ErrorKind::InvalidData.into())
+    c_int::try_from(message).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Returns the signal that a tracee has stopped for.
+pub fn signal_info(pid: pid_t) -> io::Result<libc::siginfo_t> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: GETSIGINFO writes a siginfo_t, for which all-zero bytes are valid, too.
+    unsafe {
+        check(libc::ptrace(
+            libc::PTRACE_GETSIGINFO,
+            pid,
+            ptr::null_mut::<c_void>(),
+            info.as_mut_ptr(),
+        ))?;
+        Ok(info.assume_init())
+    }
+}
+
+/// Returns the user-mode registers of a stopped tracee.
+pub fn registers(pid: pid_t) -> io::Result<libc::user_regs_struct> {
+    let mut registers = MaybeUninit::<libc::user_regs_struct>::zeroed();
+    // SAFETY: GETREGS writes a user_regs_struct, for which all-zero bytes are valid, too.
+    unsafe {
+        check(libc::ptrace(
+            libc::PTRACE_GETREGS,
+            pid,
+            ptr::null_mut::<c_void>(),
+            registers.as_mut_ptr(),
+        ))?;
+        Ok(registers.assume_init())
+    }
 }
 
 /// Leaves a tracee in its group-stop until SIGCONT.
@@ -131,8 +190,8 @@ pub fn bts_clear(pid: pid_t) -> io::Result<()> {
     check(unsafe { libc::ptrace(PTRACE_BTS_CLEAR, pid, ptr::null_mut::<c_void>(), 0usize) })
 }
 
-/// Moves records to `out`, oldest first, and returns their number. With a virtual buffer it moves
-/// as many as fit. Without one it moves all, and fails if they do not fit.
+/// Moves the records of a stopped tracee to `out`, oldest first, and returns their number. With a
+/// virtual buffer it moves as many as fit. Without one it moves all, and fails if they do not fit.
 pub fn bts_drain(pid: pid_t, is_virtual: bool, out: &mut [u8]) -> io::Result<usize> {
     let room = out.len() / RECORD_SIZE;
     if !is_virtual && bts_size(pid)? > room {
@@ -144,25 +203,61 @@ pub fn bts_drain(pid: pid_t, is_virtual: bool, out: &mut [u8]) -> io::Result<usi
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the next child whose state has changed. Does not block.
+/// Moves as many records as fit to `out`, oldest first, and returns their number. The tracee may be
+/// blocked, waiting for a processor, stopped, or a zombie.
+///
+/// # Errors
+/// `EAGAIN` if it is on a processor.
+pub fn bts_drain_running(pid: pid_t, out: &mut [u8]) -> io::Result<usize> {
+    let room = out.len() / RECORD_SIZE;
+    // SAFETY: DRAIN_RUNNING writes at most `room` records.
+    let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN_RUNNING, pid, out.as_mut_ptr(), room) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Returns the next child whose state has changed. Does not block. A child that has ended is
+/// returned until it is reaped.
 pub fn wait_any() -> Option<(pid_t, Wait)> {
-    let mut status = 0;
-    // SAFETY: waitpid writes one int.
-    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
-    if pid <= 0 {
-        return None;
-    }
-    let wait = if libc::WIFEXITED(status) {
-        Wait::Ended(ExitStatus::Code(libc::WEXITSTATUS(status) as u8))
-    } else if libc::WIFSIGNALED(status) {
-        Wait::Ended(ExitStatus::Signal(libc::WTERMSIG(status) as u8))
-    } else {
-        Wait::Stopped {
-            signal: libc::WSTOPSIG(status),
-            event: status >> 16,
+    loop {
+        let changes = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+        let (pid, code, status) = wait(libc::P_ALL, 0, changes)?;
+        match code {
+            libc::CLD_EXITED => return Some((pid, Wait::Ended(ExitStatus::Code(status as u8)))),
+            libc::CLD_KILLED | libc::CLD_DUMPED => {
+                return Some((pid, Wait::Ended(ExitStatus::Signal(status as u8))));
+            }
+            // An untraced orphan has stopped (CLD_STOPPED), or a tracee (CLD_TRAPPED), which may have
+            // been killed in the meantime.
+            _ => {
+                if let Some((pid, code, status)) = wait(libc::P_PID, pid, libc::WSTOPPED)
+                    && code == libc::CLD_TRAPPED
+                {
+                    let (signal, event) = (status & 0xff, status >> 8);
+                    return Some((pid, Wait::Stopped { signal, event }));
+                }
+            }
         }
+    }
+}
+
+/// Removes a zombie.
+pub fn reap(pid: pid_t) {
+    wait(libc::P_PID, pid, libc::WEXITED);
+}
+
+/// Returns the process ID, the `CLD_*` and the status of a child with one of `changes`. Does not
+/// block.
+fn wait(which: libc::idtype_t, pid: pid_t, changes: c_int) -> Option<(pid_t, c_int, c_int)> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = changes | libc::WNOHANG | libc::__WALL;
+    // SAFETY: waitid writes a siginfo_t or nothing. All-zero bytes are valid for it, and so are its
+    // fields for SIGCHLD.
+    let (result, info, pid, status) = unsafe {
+        let result = libc::waitid(which, pid.unsigned_abs(), info.as_mut_ptr(), options);
+        let info = info.assume_init();
+        (result, info, info.si_pid(), info.si_status())
     };
-    Some((pid, wait))
+    (result == 0 && pid != 0).then_some((pid, info.si_code, status))
 }
 
 fn check(result: libc::c_long) -> io::Result<()> {

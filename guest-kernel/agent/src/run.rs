@@ -8,15 +8,25 @@ use std::ptr;
 use rustix::event::{PollFd, PollFlags, poll};
 use vbts_protocol::{ErrorKind, ExitStatus, Job, ToGuest, ToHost};
 
-use crate::bts::Recorder;
+use crate::bts::now;
 use crate::failure::Failure;
 use crate::pipes::{Input, Output, Stream};
 use crate::port::Port;
 use crate::ptrace::{self, Wait};
 use crate::spawn::{Child, spawn};
+use crate::tracer::Tracer;
 
-/// Runs the job and returns how it ended.
-pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
+/// How the run of a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its program ended.
+    Exit(ExitStatus),
+    /// The host asked for the end.
+    Ended,
+}
+
+/// Runs the job and returns how that ended.
+pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
     let children =
         child_events().map_err(|error| Failure::os(ErrorKind::Internal, "signalfd", error))?;
     let Child {
@@ -25,8 +35,8 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
         stdout,
         stderr,
     } = spawn(job, job.trace.is_some())?;
-    let mut recorder = job.trace.map(|trace| Recorder::new(pid, trace));
-    if recorder.is_none() {
+    let mut tracer = job.trace.map(|trace| Tracer::new(pid, trace));
+    if tracer.is_none() {
         port.send(&ToHost::Started {
             pid: pid.unsigned_abs(),
         })?;
@@ -40,30 +50,23 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
     loop {
         discard_events(&children);
         while let Some((child, wait)) = ptrace::wait_any() {
-            if child != pid {
-                // A child that stops is a new task of the program, which the kernel has attached to
-                // this tracer. Other children are orphans that PID 1 has inherited.
-                if let Wait::Stopped { .. } = wait
-                    && let Err(error) = ptrace::detach(child)
-                    && error.raw_os_error() != Some(libc::ESRCH)
-                {
-                    return Err(Failure::os(ErrorKind::Trace, "PTRACE_DETACH", error));
-                }
-                continue;
-            }
-            match (wait, &mut recorder) {
-                (Wait::Stopped { signal, event }, Some(recorder)) => {
-                    recorder.stopped(port, signal, event)?
+            match (wait, &mut tracer) {
+                (Wait::Stopped { signal, event }, Some(tracer)) => {
+                    tracer.stopped(port, child, signal, event)?;
+                    tracer.sweep(port)?;
                 }
                 (Wait::Stopped { .. }, None) => {}
-                (Wait::Ended(status), recorder) => {
-                    if let Some(recorder) = recorder {
-                        recorder.ended(port, status)?;
+                // It may also be an orphan that PID 1 has inherited.
+                (Wait::Ended(status), tracer) => {
+                    if let Some(tracer) = tracer {
+                        tracer.ended(port, child, status)?;
                     }
-                    for output in &mut outputs {
-                        while output.forward(port)? {}
+                    ptrace::reap(child);
+                    if child == pid {
+                        forward_all(port, &mut outputs)?;
+                        end_others(port, tracer)?;
+                        return Ok(Outcome::Exit(status));
                     }
-                    return Ok(status);
                 }
             }
         }
@@ -75,8 +78,13 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
                 ToGuest::Stdin(bytes) => input.push(bytes)?,
                 ToGuest::StdinEof => input.end(),
                 ToGuest::Signal(signal) => send_signal(pid, signal),
-                // The host ends the machine if there is no answer.
-                ToGuest::End => {}
+                ToGuest::End => {
+                    forward_all(port, &mut outputs)?;
+                    if let Some(tracer) = &mut tracer {
+                        tracer.close(port)?;
+                    }
+                    return Ok(Outcome::Ended);
+                }
                 ToGuest::Job(_) => return Err(Failure::new(ErrorKind::Protocol, "a second job")),
             }
         }
@@ -90,6 +98,29 @@ pub fn run(port: &mut Port, job: &Job) -> Result<ExitStatus, Failure> {
             input.close();
         }
     }
+}
+
+/// Forwards what is in the pipes.
+fn forward_all(port: &mut Port, outputs: &mut [Output; 2]) -> Result<(), Failure> {
+    for output in outputs {
+        while output.forward(port)? {}
+    }
+    Ok(())
+}
+
+/// Reports the end of the tasks that have outlived the program: the end of the machine kills them.
+fn end_others(port: &mut Port, tracer: &mut Option<Tracer>) -> Result<(), Failure> {
+    let Some(tracer) = tracer else {
+        return Ok(());
+    };
+    for task in tracer.close(port)? {
+        port.send(&ToHost::TaskEnd {
+            task: task.unsigned_abs(),
+            time: now(),
+            status: ExitStatus::Signal(libc::SIGKILL as u8),
+        })?;
+    }
+    Ok(())
 }
 
 /// Events that the loop does not detect itself.
@@ -163,12 +194,14 @@ fn discard_events(children: &OwnedFd) {
     while rustix::io::read(children.as_fd(), &mut events).is_ok() {}
 }
 
-/// Sends a signal to the job's process group, as a terminal would.
+/// Sends a signal to the job: SIGTERM to its first process, as `kill` on the host would, and others
+/// to its process group, as a terminal would.
 fn send_signal(pid: libc::pid_t, signal: u32) {
     let Ok(signal) = libc::c_int::try_from(signal) else {
         return;
     };
-    // SAFETY: kill takes no pointers. It fails if the signal is invalid or the group has ended, and
-    // then nothing has to be done.
-    unsafe { libc::kill(-pid, signal) };
+    let target = if signal == libc::SIGTERM { pid } else { -pid };
+    // SAFETY: kill takes no pointers. It fails if the signal is invalid or the process or group has
+    // ended, and then nothing has to be done.
+    unsafe { libc::kill(target, signal) };
 }

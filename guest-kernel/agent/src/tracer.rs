@@ -1,0 +1,349 @@
+//! Traces the program and what it starts: handles the stops and ends of tasks.
+
+mod drain;
+mod start;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use libc::{c_int, pid_t};
+use vbts_protocol::{ErrorKind, ExitStatus, Follow, ToHost, Trace};
+
+use crate::bts::{Recorder, Source, now, send_maps};
+use crate::crash;
+use crate::failure::Failure;
+use crate::maps::Maps;
+use crate::port::Port;
+use crate::ptrace::{self, EVENT_PTRACE};
+use crate::tasks::{Task, Tasks};
+
+/// How a stopped task continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resume {
+    /// It runs on, with this signal if not 0.
+    Continue(c_int),
+    /// It remains in its group-stop.
+    Listen,
+}
+
+/// The tracer of a program and of what it starts.
+#[derive(Debug)]
+pub struct Tracer {
+    /// The first task of the program.
+    program: pid_t,
+    follow: Follow,
+    /// The program executes. Until then its task executes the agent's code.
+    started: bool,
+    recorder: Recorder,
+    tasks: Tasks,
+    /// The parents of new tasks whose first stop has not been seen.
+    announced: BTreeMap<pid_t, pid_t>,
+    /// The first stops of new tasks whose parents have not reported them: how they continue.
+    waiting: BTreeMap<pid_t, Resume>,
+}
+
+impl Tracer {
+    /// A tracer for a seized task that does not execute its program yet.
+    pub fn new(program: pid_t, trace: Trace) -> Self {
+        Self {
+            program,
+            follow: trace.follow,
+            started: false,
+            recorder: Recorder::new(trace),
+            tasks: Tasks::default(),
+            announced: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Handles a stop of a task and resumes it.
+    pub fn stopped(
+        &mut self,
+        port: &mut Port,
+        pid: pid_t,
+        signal: c_int,
+        event: c_int,
+    ) -> Result<(), Failure> {
+        let stop_signals = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        let resume = match event {
+            0 => Resume::Continue(signal),
+            libc::PTRACE_EVENT_STOP if stop_signals.contains(&signal) => Resume::Listen,
+            _ => Resume::Continue(0),
+        };
+        if event == libc::PTRACE_EVENT_EXEC {
+            self.executes(port, pid)?;
+            return self.resume(port, pid, resume);
+        }
+        if !self.tasks.contains(pid) {
+            // Before its exec, the program is not recorded.
+            if pid == self.program && !self.started {
+                return resume_task(pid, resume);
+            }
+            return self.first_stop(port, pid, resume);
+        }
+        match event {
+            // The last stop at which the task has its mappings.
+            libc::PTRACE_EVENT_EXIT => {
+                self.exits(port, pid)?;
+                return resume_task(pid, resume);
+            }
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                if let Ok(child) = ptrace::event_message(pid) {
+                    self.starts(port, child, pid)?;
+                }
+            }
+            EVENT_PTRACE => return self.traces(port, pid),
+            0 if self.recorder.is_overflow(pid, signal) => {
+                self.drain(port, pid)?;
+                return self.resume(port, pid, Resume::Continue(0));
+            }
+            0 => {
+                let crash = crash::possible(pid, signal);
+                if let Some(task) = self.tasks.get_mut(pid) {
+                    task.crash = crash;
+                }
+            }
+            _ => {}
+        }
+        self.resume(port, pid, resume)
+    }
+
+    /// Handles the end of a child, which is a zombie.
+    pub fn ended(
+        &mut self,
+        port: &mut Port,
+        pid: pid_t,
+        status: ExitStatus,
+    ) -> Result<(), Failure> {
+        if pid == self.program && !self.started {
+            return Err(Failure::new(
+                ErrorKind::Start,
+                format_args!("the program ended before it started: {status:?}"),
+            ));
+        }
+        self.announced.remove(&pid);
+        self.waiting.remove(&pid);
+        if let Some(task) = self.tasks.remove(pid) {
+            let process = task.process;
+            self.end(port, pid, task, status)?;
+            self.start_abandoned(port, process)?;
+        }
+        Ok(())
+    }
+
+    /// A task has executed a program. It has no other threads any more.
+    fn executes(&mut self, port: &mut Port, pid: pid_t) -> Result<(), Failure> {
+        if pid == self.program && !self.started {
+            let time = now();
+            let buffer = self.recorder.start_first(pid)?;
+            self.started = true;
+            self.tasks.add(pid, Task::new(pid, 0, Some(buffer)));
+            port.send(&ToHost::TaskStart {
+                task: pid.unsigned_abs(),
+                parent: 0,
+                process: pid.unsigned_abs(),
+                records: buffer.records(),
+                time,
+            })?;
+            return self.send_exec(port, pid, pid);
+        }
+        let former = ptrace::event_message(pid).unwrap_or(pid);
+        // A thread takes the place of the leader, which has ended.
+        if former != pid {
+            if let Some(leader) = self.tasks.remove(pid) {
+                self.end(port, pid, leader, ExitStatus::Code(0))?;
+            }
+            self.tasks.rename(former, pid);
+        }
+        if let Some(task) = self.tasks.get(pid)
+            && task.buffer.is_some()
+        {
+            let source = Source {
+                known_as: former,
+                ..task.source(pid)
+            };
+            // The records belong to the old program and its mappings, which no longer exist.
+            self.recorder.drain(port, source, None)?;
+        }
+        self.send_exec(port, pid, former)
+    }
+
+    fn send_exec(&mut self, port: &mut Port, pid: pid_t, former: pid_t) -> Result<(), Failure> {
+        let Some(task) = self.tasks.get(pid) else {
+            return Ok(());
+        };
+        let process = task.process;
+        if task.buffer.is_some() {
+            let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            port.send(&ToHost::TaskExec {
+                task: pid.unsigned_abs(),
+                former: former.unsigned_abs(),
+                time: now(),
+                name: path.as_os_str().as_bytes(),
+            })?;
+        }
+        self.replace_maps(port, process, Maps::new(pid))
+    }
+
+    /// Sends the mappings of a process that has a new program.
+    fn replace_maps(&mut self, port: &mut Port, process: pid_t, maps: Maps) -> Result<(), Failure> {
+        match self.tasks.maps(process) {
+            Some(entry) => {
+                *entry = maps;
+                send_maps(port, process, entry)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A task has stopped at its exit.
+    fn exits(&mut self, port: &mut Port, pid: pid_t) -> Result<(), Failure> {
+        let Some(task) = self.tasks.get_mut(pid) else {
+            return Ok(());
+        };
+        if let Some(crash) = task.crash.take()
+            && let Ok(status) = ptrace::event_message(pid)
+            && crash::is_fatal(pid, status, &crash)
+            && task.buffer.is_some()
+        {
+            port.send(&ToHost::Crash(crash))?;
+        }
+        let drained = self.drain(port, pid)?;
+        if let Some(task) = self.tasks.get_mut(pid) {
+            task.finished = drained;
+        }
+        Ok(())
+    }
+
+    /// A task is about to trace another one, or to be traced, and waits in a stop. A task has one
+    /// tracer, so this one detaches from the other.
+    fn traces(&mut self, port: &mut Port, pid: pid_t) -> Result<(), Failure> {
+        let target = ptrace::event_message(pid).unwrap_or(0);
+        if target == pid {
+            let parent = self.tasks.get(pid).map_or(0, |task| task.parent);
+            return self.release(port, pid, 0, parent);
+        }
+        let Some(task) = self.tasks.get_mut(target) else {
+            return resume_task(pid, Resume::Continue(0));
+        };
+        if task.held {
+            self.release(port, target, 0, pid)?;
+        } else if !task.finished && ptrace::interrupt(target).is_ok() {
+            // It continues after the other task's next stop or end.
+            task.callers.push(pid);
+            if let Some(caller) = self.tasks.get_mut(pid) {
+                caller.held = true;
+            }
+            return Ok(());
+        }
+        resume_task(pid, Resume::Continue(0))
+    }
+
+    /// Detaches from a stopped task, which `tracer` is going to trace.
+    fn release(
+        &mut self,
+        port: &mut Port,
+        pid: pid_t,
+        signal: c_int,
+        tracer: pid_t,
+    ) -> Result<(), Failure> {
+        self.drain(port, pid)?;
+        let Some(task) = self.tasks.remove(pid) else {
+            return Ok(());
+        };
+        if task.buffer.is_some() {
+            untraced(port, pid, task.parent, &format!("traced by task {tracer}"))?;
+        }
+        ignore_killed(ptrace::detach(pid, signal), "PTRACE_DETACH")?;
+        self.forget(task)
+    }
+
+    /// Reports the end of a task, which is in no table any more.
+    fn end(
+        &mut self,
+        port: &mut Port,
+        pid: pid_t,
+        task: Task,
+        status: ExitStatus,
+    ) -> Result<(), Failure> {
+        if task.buffer.is_some() {
+            // It was killed while it was in a stop, or missed its exit stop.
+            if !task.finished && !self.drain_zombie(port, task.source(pid))? {
+                port.send(&ToHost::Lost {
+                    task: pid.unsigned_abs(),
+                    records: 1,
+                })?;
+            }
+            port.send(&ToHost::TaskEnd {
+                task: pid.unsigned_abs(),
+                time: now(),
+                status,
+            })?;
+        }
+        self.forget(task)
+    }
+
+    /// Frees what belonged to a task, and resumes the tasks that wait for it.
+    fn forget(&mut self, task: Task) -> Result<(), Failure> {
+        // The first task's buffer has a size of its own.
+        if let Some(buffer) = task.buffer
+            && task.parent != 0
+        {
+            self.recorder.release(buffer);
+        }
+        for caller in task.callers {
+            if let Some(caller) = self.tasks.get_mut(caller) {
+                caller.held = false;
+            }
+            resume_task(caller, Resume::Continue(0))?;
+        }
+        Ok(())
+    }
+
+    /// Resumes a task, or detaches from it if another one is about to trace it.
+    fn resume(&mut self, port: &mut Port, pid: pid_t, resume: Resume) -> Result<(), Failure> {
+        let caller = self.tasks.get(pid).and_then(|task| task.callers.first());
+        match (caller, resume) {
+            (None, _) => resume_task(pid, resume),
+            (Some(&tracer), Resume::Continue(signal)) => self.release(port, pid, signal, tracer),
+            (Some(&tracer), Resume::Listen) => self.release(port, pid, 0, tracer),
+        }
+    }
+}
+
+fn resume_task(pid: pid_t, resume: Resume) -> Result<(), Failure> {
+    match resume {
+        Resume::Continue(signal) => ignore_killed(ptrace::cont(pid, signal), "PTRACE_CONT"),
+        Resume::Listen => ignore_killed(ptrace::listen(pid), "PTRACE_LISTEN"),
+    }
+}
+
+/// Reports that a task is not traced, or not any more.
+fn untraced(port: &mut Port, pid: pid_t, parent: pid_t, reason: &str) -> Result<(), Failure> {
+    port.send(&ToHost::TaskUntraced {
+        task: pid.unsigned_abs(),
+        parent: parent.unsigned_abs(),
+        time: now(),
+        name: &name(pid),
+        reason,
+    })
+}
+
+/// The name of a task in the kernel.
+fn name(pid: pid_t) -> Vec<u8> {
+    let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.truncate(name.trim_ascii_end().len());
+    name
+}
+
+/// Ignores ESRCH: a task may be killed at any time, and `wait` reports its end.
+fn ignore_killed(result: io::Result<()>, what: &str) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+            Err(Failure::os(ErrorKind::Trace, what, error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,136 @@
+//! New tasks.
+
+use std::fs;
+use std::path::Path;
+
+use libc::pid_t;
+use vbts_protocol::{Follow, ToHost};
+
+use super::{Resume, Tracer, ignore_killed, resume_task, untraced};
+use crate::bts::now;
+use crate::failure::Failure;
+use crate::maps::Maps;
+use crate::port::Port;
+use crate::ptrace;
+use crate::tasks::Task;
+
+impl Tracer {
+    /// The first stop of a new task, before its first instruction. Its parent's stop may come
+    /// before or after it.
+    pub(super) fn first_stop(
+        &mut self,
+        port: &mut Port,
+        pid: pid_t,
+        resume: Resume,
+    ) -> Result<(), Failure> {
+        if let Some(parent) = self.announced.remove(&pid) {
+            return self.start(port, pid, parent, resume);
+        }
+        self.waiting.insert(pid, resume);
+        // The parent may have been killed before its stop.
+        self.start_abandoned(port, 0)
+    }
+
+    /// A task has started a child.
+    pub(super) fn starts(
+        &mut self,
+        port: &mut Port,
+        child: pid_t,
+        parent: pid_t,
+    ) -> Result<(), Failure> {
+        if let Some(resume) = self.waiting.remove(&child) {
+            return self.start(port, child, parent, resume);
+        }
+        if !self.tasks.contains(child) {
+            self.announced.insert(child, parent);
+        }
+        Ok(())
+    }
+
+    /// Starts the waiting tasks whose parent was killed before it could report them: that is of
+    /// process `ended`, or of one that has no tasks.
+    pub(super) fn start_abandoned(&mut self, port: &mut Port, ended: pid_t) -> Result<(), Failure> {
+        let abandoned: Vec<_> = self
+            .waiting
+            .keys()
+            .map(|&pid| (pid, creator(pid)))
+            .filter(|(_, parent)| *parent == ended || !self.tasks.has_process(*parent))
+            .collect();
+        for (pid, parent) in abandoned {
+            if let Some(resume) = self.waiting.remove(&pid) {
+                self.start(port, pid, parent, resume)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to record a new task, and resumes it.
+    fn start(
+        &mut self,
+        port: &mut Port,
+        pid: pid_t,
+        parent: pid_t,
+        resume: Resume,
+    ) -> Result<(), Failure> {
+        let parents = self.tasks.get(parent).map_or(parent, |task| task.process);
+        let is_thread = Path::new(&format!("/proc/{parents}/task/{pid}")).exists();
+        let process = if is_thread { parents } else { pid };
+        let followed = match self.follow {
+            Follow::All => true,
+            Follow::Threads => process == self.program,
+            Follow::None => false,
+        };
+        if !followed {
+            untraced(port, pid, parent, "not followed")?;
+            return ignore_killed(ptrace::detach(pid, 0), "PTRACE_DETACH");
+        }
+        let time = now();
+        let buffer = match self.recorder.start(pid) {
+            Ok(buffer) => {
+                port.send(&ToHost::TaskStart {
+                    task: pid.unsigned_abs(),
+                    parent: parent.unsigned_abs(),
+                    process: process.unsigned_abs(),
+                    records: buffer.records(),
+                    time,
+                })?;
+                Some(buffer)
+            }
+            // It was killed before its first instruction.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            Err(error) => {
+                let reason = match error.raw_os_error() {
+                    Some(libc::ENOMEM) => {
+                        "the guest has too little memory for its trace buffer".to_string()
+                    }
+                    _ => format!("PTRACE_BTS_CONFIG: {error}"),
+                };
+                untraced(port, pid, parent, &reason)?;
+                None
+            }
+        };
+        self.tasks.add(pid, Task::new(process, parent, buffer));
+        if process == pid {
+            let maps = match self.tasks.maps(parents) {
+                Some(parents) => parents.child(pid),
+                None => Maps::new(pid),
+            };
+            self.replace_maps(port, process, maps)?;
+        }
+        resume_task(pid, resume)
+    }
+}
+
+/// The process of the task that has started a new one: of a thread its own, else its parent. 1 if
+/// the new task has been killed.
+fn creator(pid: pid_t) -> pid_t {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|value| value.trim().parse().ok())
+    };
+    match field("Tgid:") {
+        Some(process) if process != pid => process,
+        _ => field("PPid:").unwrap_or(1),
+    }
+}
