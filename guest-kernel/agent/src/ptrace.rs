@@ -226,7 +226,7 @@ pub fn wait_any() -> Option<(pid_t, Wait)> {
             libc::CLD_KILLED | libc::CLD_DUMPED => {
                 return Some((pid, Wait::Ended(ExitStatus::Signal(status as u8))));
             }
-            // An untraced orphan has stopped (CLD_STOPPED), or a tracee (CLD_TRAPPED), which may have
+            // A tracee (CLD_TRAPPED) or an untraced orphan (CLD_STOPPED) has stopped. It may have
             // been killed in the meantime.
             _ => {
                 if let Some((pid, code, status)) = wait(libc::P_PID, pid, libc::WSTOPPED)
