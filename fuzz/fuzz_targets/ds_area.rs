@@ -2,15 +2,35 @@
 //! run.
 #![no_main]
 
+use std::sync::LazyLock;
+
+use iced_x86::code_asm::ecx;
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::msr::{IA32_DEBUGCTL, IA32_DS_AREA};
 use vbts_cpu::{Activity, Exit};
 use vbts_fuzz::guest::{BTS_BUFFER, CODE, DATA, DS_AREA, Guest, Mode, PT, RAM, ds_fields};
 use vbts_fuzz::input::Input;
+use vbts_testkit::assemble;
 
 /// An endless sequence of calls, returns, jumps, an interrupt and a loop, valid in every mode.
-const BRANCHES: &[u8] = b"\xE8\x05\x00\x00\x00\xCD\x30\xEB\xF7\x90\xB9\x04\x00\x00\x00\xE2\xFE\xC3";
+static BRANCHES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    assemble(64, CODE, |a| {
+        let (mut top, mut function) = (a.create_label(), a.create_label());
+        let mut repeat = a.create_label();
+        a.set_label(&mut top)?;
+        a.call(function)?;
+        a.int(0x30)?;
+        a.jmp(top)?;
+        a.nop()?;
+        a.set_label(&mut function)?;
+        a.mov(ecx, 4)?;
+        a.set_label(&mut repeat)?;
+        a.loop_(repeat)?;
+        a.ret()
+    })
+});
+static WRMSR: LazyLock<Vec<u8>> = LazyLock::new(|| assemble(64, WRITE_MSR, |a| a.wrmsr()));
 /// WRMSR, then the branches.
 const WRITE_MSR: u64 = CODE + 0x100;
 
@@ -110,9 +130,9 @@ fuzz_target!(|data: &[u8]| {
                 guest.update(|_| {}); // flushes the TLB
             }
             _ => {
-                guest.write(CODE, BRANCHES);
-                guest.write(WRITE_MSR, b"\x0F\x30");
-                guest.write(WRITE_MSR + 2, BRANCHES);
+                guest.write(CODE, &BRANCHES);
+                guest.write(WRITE_MSR, &WRMSR);
+                guest.write(WRITE_MSR + WRMSR.len() as u64, &BRANCHES);
                 orderly &= is_orderly(&fields);
                 let steps = u64::from(operation >> 3) * 8;
                 match guest.run(steps) {

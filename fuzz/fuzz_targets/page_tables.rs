@@ -2,6 +2,9 @@
 //! accesses, branch records.
 #![no_main]
 
+use std::sync::LazyLock;
+
+use iced_x86::code_asm::{CodeAssembler, ptr, qword_ptr, rax, rbx, rsp, xmm0};
 use libfuzzer_sys::fuzz_target;
 use vbts_bts::BtsFields;
 use vbts_cpu::state::{cr0, efer, rflags};
@@ -9,24 +12,47 @@ use vbts_cpu::{Activity, ArchState, Exit};
 use vbts_fuzz::guest::{CODE, Guest, Mode, PML4, RAM};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::walk::{Purpose, Walker};
+use vbts_testkit::{Emit, assemble};
 
 /// Instructions that reach memory at RBX. The first is a load into RAX.
-const ACCESSES: [&[u8]; 14] = [
-    b"\x48\x8B\x03",         // mov rax, [rbx]
-    b"\x48\x89\x03",         // mov [rbx], rax
-    b"\x0F\x10\x03",         // movups xmm0, [rbx]
-    b"\x0F\x11\x03",         // movups [rbx], xmm0
-    b"\xF0\x48\x01\x03",     // lock add [rbx], rax
-    b"\x48\x0F\xC7\x0B",     // cmpxchg16b [rbx]
-    b"\xF3\x48\xA5",         // rep movsq
-    b"\xF3\xAA",             // rep stosb
-    b"\xFF\xE3",             // jmp rbx
-    b"\xFF\x13",             // call [rbx]
-    b"\x48\x89\xDC\x6A\x01", // mov rsp, rbx; push 1
-    b"\x0F\xAE\x03",         // fxsave [rbx]
-    b"\x0F\x01\x13",         // lgdt [rbx]
-    b"\x0F\x01\x3B",         // invlpg [rbx]
-];
+static ACCESSES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let programs: [fn(&mut CodeAssembler) -> Emit; 14] = [
+        |a| a.mov(rax, qword_ptr(rbx)),
+        |a| a.mov(qword_ptr(rbx), rax),
+        |a| a.movups(xmm0, ptr(rbx)),
+        |a| a.movups(ptr(rbx), xmm0),
+        |a| a.lock().add(qword_ptr(rbx), rax),
+        |a| a.cmpxchg16b(ptr(rbx)),
+        |a| a.rep().movsq(),
+        |a| a.rep().stosb(),
+        |a| a.jmp(rbx),
+        |a| a.call(qword_ptr(rbx)),
+        |a| {
+            a.mov(rsp, rbx)?;
+            a.push(1)
+        },
+        |a| a.fxsave(ptr(rbx)),
+        |a| a.lgdt(ptr(rbx)),
+        |a| a.invlpg(ptr(rbx)),
+    ];
+    programs.map(|program| assemble(64, CODE, program)).into()
+});
+/// What follows an access: a jump to itself, or HLT twice.
+static SPIN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    assemble(64, CODE, |a| {
+        let mut here = a.create_label();
+        a.set_label(&mut here)?;
+        a.jmp(here)
+    })
+});
+static HALT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    assemble(64, CODE, |a| {
+        a.hlt()?;
+        a.hlt()
+    })
+});
+/// NOP, which fills the rest.
+const NOP: u8 = 0x90;
 
 /// Bits of the first byte.
 const NO_WRITE_PROTECT: u8 = 1;
@@ -96,13 +122,13 @@ fuzz_target!(|data: &[u8]| {
                     la |= !0 << 48;
                 }
                 let at = CODE + n as u64 * 16;
-                let access = input.choose(&ACCESSES);
-                let mut code = [0x90; 10];
-                code[..access.len()].copy_from_slice(access);
+                let access = usize::from(input.u8()) % ACCESSES.len();
+                let mut code = [NOP; 10];
+                code[..ACCESSES[access].len()].copy_from_slice(&ACCESSES[access]);
                 // A load that is checked ends in a loop, so that nothing can happen after it; all
                 // else in HLT.
-                let checked = access == ACCESSES[0] && la % 8 == 0 && flags & RECORD == 0;
-                code[8..].copy_from_slice(if checked { b"\xEB\xFE" } else { b"\xF4\xF4" });
+                let checked = access == 0 && la % 8 == 0 && flags & RECORD == 0;
+                code[8..].copy_from_slice(if checked { &SPIN } else { &HALT });
                 guest.write(at, &code);
                 if flags & RECORD != 0 {
                     // The DS area is where the access goes.
@@ -129,9 +155,9 @@ fuzz_target!(|data: &[u8]| {
                 let state = guest.machine.soft.cpu.state();
                 let expected = checked.then(|| loaded(&guest, &state, at)).flatten();
                 let exit = guest.run(200);
-                let rax = guest.machine.soft.cpu.state().gpr[0];
+                let value = guest.machine.soft.cpu.state().gpr[0];
                 if let Some(expected) = expected {
-                    assert_eq!(rax, expected, "load from {la:#x}: {state:x?}");
+                    assert_eq!(value, expected, "load from {la:#x}: {state:x?}");
                 }
                 if exit == Exit::Shutdown {
                     break;
