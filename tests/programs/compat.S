@@ -1,4 +1,4 @@
-/* 32-bit code in the middle of a 64-bit program, as Wine and CRIU do it. */
+/* A 64-bit program that runs 32-bit code for a while, as Wine and CRIU do. */
 
 	.text
 	.globl _start
@@ -6,7 +6,7 @@
 _start:
 	mov	%rsp, %r15
 	lea	stack_top(%rip), %rsp
-	mov	$0x2b, %eax			/* __USER_DS: 32-bit code uses it, exec leaves it null */
+	mov	$0x2b, %eax			/* __USER_DS for 32-bit code: execve loads 0 */
 	mov	%eax, %ds
 	push	$0x23				/* __USER32_CS */
 	lea	narrow(%rip), %rax

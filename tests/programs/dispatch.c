@@ -1,4 +1,7 @@
-/* Indirect branches: a switch's jump table, computed goto, and calls through a table of functions. */
+/*
+ * Indirect branches: the jump table of a switch, computed goto, and calls through a table of
+ * functions.
+ */
 #include "sys.h"
 
 static NOINLINE u64 step(u64 state, u32 op)

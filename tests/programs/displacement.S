@@ -1,10 +1,13 @@
-/* Every near branch at the edges: to the next instruction, to itself, taken and not, short and near forms. */
+/*
+ * Every kind of near branch in its short and near forms, taken and not taken, to the next
+ * instruction and to itself.
+ */
 
 	.text
 	.globl _start
 	.type _start, @function
 _start:
-	/* To the next instruction: a branch like any other. */
+	/* To the next instruction. Such a branch is recorded too. */
 	call	1f
 1:	pop	%rax
 	jmp	1f
@@ -23,8 +26,8 @@ _start:
 1:	mov	$2, %ecx
 	loop	1f				/* 2 -> 1: taken */
 1:	mov	$0x100000000, %rcx
-	jrcxz	1f				/* looks at 64 bits */
-1:	jecxz	1f				/* looks at 32 */
+	jrcxz	1f				/* tests RCX */
+1:	jecxz	1f				/* tests ECX */
 1:	mov	$0x100000001, %rcx
 	addr32 loop 1f				/* ECX 1 -> 0: not taken, RCX zero-extended */
 1:	jrcxz	1f
@@ -68,7 +71,10 @@ _start:
 	test	%eax, %eax			/* none */
 	conditions
 
-	/* Indirect, through a register and memory; RET with and without an operand, and with a useless prefix. */
+	/*
+	 * Indirect branches through a register and memory. RET with and without an operand, and
+	 * with a REP prefix, which has no effect.
+	 */
 	lea	1f(%rip), %rax
 	jmp	*%rax
 	ud2

@@ -1,4 +1,7 @@
-/* Exceptions: what faults is not a branch, and the handler goes on where it likes. */
+/*
+ * Exceptions: an instruction that faults is not a user branch. The signal handler resumes the
+ * program at another address.
+ */
 #include "signals.h"
 
 static volatile u64 faults, resume_at;
@@ -10,7 +13,7 @@ static void skip(int signal, void *info, struct ucontext *context)
 	context->gregs[REG_RIP] = resume_at;
 }
 
-/* Runs a statement that faults; the handler resumes behind it, with the stack as it was. */
+/* Runs a statement that faults. The program continues after it, with the stack pointer restored. */
 #define FAULT(statement, ...)                                                 \
 	__asm__ volatile("mov %%rsp, %%r12\n"                                 \
 			 "lea 1f(%%rip), %%rax\n"                             \
@@ -41,7 +44,8 @@ int run(void)
 	FAULT("mov $0x80000000, %%eax\n cltd\n mov $-1, %%ecx\n idiv %%ecx");
 	FAULT("movb $1, %1", "m"(constant));
 	FAULT("movaps 8+%1, %%xmm0", "m"(constant));
-	FAULT("ldmxcsr %1\n mov $1, %%eax\n cvtsi2sd %%eax, %%xmm0\n xorps %%xmm1, %%xmm1\n divsd %%xmm1, %%xmm0",
+	FAULT("ldmxcsr %1\n mov $1, %%eax\n cvtsi2sd %%eax, %%xmm0\n xorps %%xmm1, %%xmm1\n "
+	      "divsd %%xmm1, %%xmm0",
 	      "m"(mxcsr));
 	FAULT("hlt");
 	FAULT("cli");

@@ -1,4 +1,4 @@
-/* Branches that depend on floating point: SSE, x87, comparisons with NaN, conversions. */
+/* Branches that depend on floating-point results: SSE, x87, comparisons with NaN, conversions. */
 #include "sys.h"
 
 static NOINLINE double newton(double x)
@@ -48,8 +48,8 @@ static NOINLINE u32 logistic(float r)
 
 static NOINLINE int compare(double a, double b)
 {
-	return (a < b) | (a <= b) << 1 | (a == b) << 2 | (a >= b) << 3 | (a > b) << 4 | (a != b) << 5 |
-	       __builtin_isunordered(a, b) << 6;
+	return (a < b) | (a <= b) << 1 | (a == b) << 2 | (a >= b) << 3 | (a > b) << 4 |
+	       (a != b) << 5 | __builtin_isunordered(a, b) << 6;
 }
 
 static NOINLINE int compare_x87(long double a, long double b)
@@ -59,7 +59,10 @@ static NOINLINE int compare_x87(long double a, long double b)
 
 int run(void)
 {
-	static const double values[] = { 0.0, -0.0, 1.0, -1.5, 1e300, __builtin_inf(), -__builtin_inf(), __builtin_nan("") };
+	static const double values[] = {
+		0.0, -0.0, 1.0, -1.5, 1e300,
+		__builtin_inf(), -__builtin_inf(), __builtin_nan(""),
+	};
 	u64 sum = 0;
 
 	for (int i = 0; i < 8; i++)

@@ -1,4 +1,4 @@
-/* A few calls whose every instruction is known: what a debugger's history of them must be. */
+/* A few calls. The test of the debugger's branch history knows the offset of each instruction. */
 
 	.text
 	.globl _start

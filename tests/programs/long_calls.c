@@ -1,4 +1,7 @@
-/* System calls that take many branches in the kernel, and page faults, in between a few of the program's own. */
+/*
+ * System calls and page faults that take many branches in the kernel, with few user branches
+ * between them.
+ */
 #include "sys.h"
 
 enum { SYS_read = 0, SYS_open = 2, SYS_close = 3, SYS_munmap = 11, SYS_getrandom = 318 };

@@ -1,5 +1,8 @@
-/* More than 70 000 taken branches: over a hundred times the 682 records of a 16 KiB buffer. Which of them are taken
-   depends on a generator of pseudo-random numbers, so that no stretch is like another. */
+/*
+ * More than 70 000 taken branches: over a hundred times the 682 records of a 16 KiB buffer. A
+ * generator of pseudo-random numbers decides which branches are taken, so that the sequence does
+ * not repeat.
+ */
 
 	.text
 	.globl _start

@@ -1,4 +1,4 @@
-/* Calls and returns: deep, wide, mutual, and onto stack pages that are not there yet. */
+/* Calls and returns: deep, wide and mutual recursion, also onto unmapped stack pages. */
 #include "sys.h"
 
 static NOINLINE u64 fibonacci(u64 n)
@@ -25,7 +25,7 @@ static NOINLINE int is_odd(u64 n)
 	return n ? is_even(n - 1) : 0;
 }
 
-/* 64 KiB of stack, so that calls fault on fresh pages and are restarted. */
+/* Uses 64 KiB of stack: calls fault on pages that are not mapped yet, and are restarted. */
 static NOINLINE u64 descend(u64 depth)
 {
 	volatile u64 frame[32];

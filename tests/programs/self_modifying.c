@@ -1,4 +1,7 @@
-/* Code that changes: between calls, in a loop, in the instruction just ahead, and across a page boundary. */
+/*
+ * Self-modifying code: code changes between calls, in a loop, in the next instruction, and across a
+ * page boundary.
+ */
 #include "sys.h"
 
 typedef u64 function(u64);
@@ -19,7 +22,7 @@ int run(void)
 	if (page != (u8 *)0x20000000)
 		return 1;
 
-	/* Rewritten between calls, inside a page and across two. */
+	/* A function that is rewritten between calls, in one page and across two. */
 	for (u32 i = 0; i < 60; i++) {
 		u8 *at = page + (i % 2 ? 128 : 4096 - 3);
 
@@ -40,7 +43,7 @@ int run(void)
 		sum += ((function *)(page + 512))(i);
 	}
 
-	/* A store to the instruction right behind it: inc %eax becomes dec %eax and back. */
+	/* A store that changes the next instruction from inc %eax to dec %eax, or back. */
 	static const u8 ahead[] = {
 		0xb8, 0x64, 0x00, 0x00, 0x00,			/* mov $100, %eax */
 		0xb9, 0x06, 0x00, 0x00, 0x00,			/* mov $6, %ecx */
@@ -52,7 +55,7 @@ int run(void)
 	memcpy(page + 1024, ahead, sizeof ahead);
 	sum = sum * 31 + ((function *)(page + 1024))(0);
 
-	/* Written as data, made executable later; then the other way round. */
+	/* Code in a page that is never writable and executable at once, then in one that is. */
 	syscall3(SYS_mprotect, page, 4096, 3);
 	emit_constant(page + 2048, 77);
 	syscall3(SYS_mprotect, page, 4096, 5);

@@ -1,4 +1,7 @@
-/* Signal handlers: sent to itself, nested, blocked and released, on another stack. */
+/*
+ * Signals that the program sends to itself: nested handlers, a signal that is blocked and then
+ * unblocked, and a handler on an alternate stack.
+ */
 #include "signals.h"
 
 static volatile u64 seen[3];

@@ -7,7 +7,7 @@ enum { SIGILL = 4, SIGBUS = 7, SIGFPE = 8, SIGUSR1 = 10, SIGSEGV = 11, SIGUSR2 =
 
 enum { SA_SIGINFO = 4, SA_RESTORER = 0x04000000, SA_ONSTACK = 0x08000000, SA_NODEFER = 0x40000000 };
 
-/* struct sigcontext's registers, in the kernel's order. */
+/* Indexes of registers in struct sigcontext. */
 enum { REG_R8 = 0, REG_RDI = 8, REG_RAX = 13, REG_RSP = 15, REG_RIP = 16 };
 
 struct ucontext {
@@ -31,7 +31,8 @@ __asm__(".globl restorer\n"
 	"syscall\n"
 	".size restorer, . - restorer\n");
 
-static NOINLINE void on_signal(int signal, void (*handler)(int, void *, struct ucontext *), u64 flags, u64 mask)
+static NOINLINE void on_signal(int signal, void (*handler)(int, void *, struct ucontext *), 
+			       u64 flags, u64 mask)
 {
 	struct sigaction action = { handler, flags | SA_SIGINFO | SA_RESTORER, restorer, mask };
 

@@ -1,5 +1,7 @@
-/* 32 KiB of code without a loop, and jumps back and forth between its pages. Instructions of every length that an
-   assembler gives, so that many lie across a page boundary, branches among them. */
+/*
+ * 32 KiB of code without a loop, and jumps between its pages. The instructions have different
+ * lengths, so that some of them, also branches, cross a page boundary.
+ */
 
 	.text
 	.globl _start
@@ -9,7 +11,7 @@ _start:
 	lea	data(%rip), %rbx
 	jmp	run_through
 
-	/* Ten hops whose own bytes straddle a page boundary, each to one that lies further back. */
+	/* Six jumps that end at a page boundary or cross it. Each of them jumps backwards. */
 	.macro hop name, next, before
 	.balign	4096
 	.skip	4096 - \before, 0x90

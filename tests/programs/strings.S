@@ -1,4 +1,7 @@
-/* String instructions: an iteration is not a branch, and what they leave behind decides the branches after them. */
+/*
+ * String instructions: an iteration is not a branch. Branches after them depend on the registers,
+ * flags and memory that they have changed.
+ */
 
 	.text
 	.globl _start
@@ -41,7 +44,7 @@ _start:
 	repe cmpsb
 	jne	fail2
 
-	/* Different at byte 100: one step past it, ZF clear. */
+	/* Different at byte 100: REPE stops after it, with ZF clear. */
 	incb	100(%rbp)
 	mov	%rbx, %rsi
 	mov	%rbp, %rdi
@@ -63,7 +66,7 @@ _start:
 1:	cmpb	$'T', 4(%rbp)
 	jne	fail3
 
-	/* REPNE SCAS finds, and does not find. */
+	/* REPNE SCAS of a byte that is found, and of one that is not found. */
 	mov	%rbx, %rdi
 	mov	$'z', %al
 	mov	$200, %ecx
@@ -94,7 +97,7 @@ _start:
 	jrcxz	1f
 	jmp	fail5
 
-	/* REPNE CMPS, words; then single steps without a prefix in a loop. */
+	/* REPNE CMPS of words, then LODS without a prefix in a loop. */
 1:	mov	%rbx, %rsi
 	mov	%rbp, %rdi
 	mov	$60, %ecx
@@ -111,7 +114,7 @@ _start:
 	cmp	$20, %edx
 	jne	fail6
 
-	/* A page-crossing copy onto pages that are not there yet. */
+	/* Copies that cross into pages that are not mapped yet. */
 	lea	fresh(%rip), %rdi
 	mov	%rbx, %rsi
 	mov	$3, %r13d

@@ -1,5 +1,8 @@
-/* The process in which the host runs single instructions: maps the shared memory at fixed addresses and stops.
-   From then on its tracer sets its registers. The layout is that of differential/mod.rs. */
+/*
+ * The process in which the host runs single instructions. It maps the shared memory at fixed
+ * addresses and stops. Then its tracer sets its registers. tests/src/differential/mod.rs has the
+ * same addresses.
+ */
 
 	.macro map address, length, protection, offset
 	mov	$9, %eax			/* SYS_mmap */

@@ -1,4 +1,4 @@
-/* What a test program has instead of a C library: system calls and an entry point. */
+/* System calls and an entry point for test programs, which have no C library. */
 #pragma once
 
 typedef unsigned char u8;
@@ -8,9 +8,9 @@ typedef unsigned long u64;
 #define NOINLINE __attribute__((noinline, noclone))
 
 enum {
-	SYS_write = 1, SYS_mmap = 9, SYS_mprotect = 10, SYS_rt_sigaction = 13, SYS_rt_sigprocmask = 14,
-	SYS_rt_sigreturn = 15, SYS_getpid = 39, SYS_kill = 62, SYS_gettid = 186, SYS_exit_group = 231,
-	SYS_tgkill = 234, SYS_sigaltstack = 131,
+	SYS_write = 1, SYS_mmap = 9, SYS_mprotect = 10, SYS_rt_sigaction = 13,
+	SYS_rt_sigprocmask = 14, SYS_rt_sigreturn = 15, SYS_getpid = 39, SYS_kill = 62,
+	SYS_sigaltstack = 131, SYS_gettid = 186, SYS_exit_group = 231, SYS_tgkill = 234,
 };
 
 static inline long syscall6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
@@ -32,7 +32,7 @@ static inline long syscall6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 #define syscall3(nr, a, b, c) syscall6(nr, (u64)(a), (u64)(b), (u64)(c), 0, 0, 0)
 #define syscall4(nr, a, b, c, d) syscall6(nr, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0, 0)
 
-/* The compiler may call these whatever the flags. */
+/* The compiler may call these even with -ffreestanding and -fno-builtin. */
 void *memset(void *to, int value, u64 n)
 {
 	u8 *p = to;

@@ -1,4 +1,4 @@
-/* Many system calls: entries into the kernel are not user branches, and neither are the ways back. */
+/* Many system calls. Neither entries into the kernel nor returns from it are user branches. */
 #include "sys.h"
 
 int run(void)

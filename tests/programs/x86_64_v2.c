@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Instructions of x86-64-v2, and a checksum of what they make of some numbers. Not among the programs of the oracle: it needs
- * a processor that has them.
+ * Executes instructions of x86-64-v2, and prints a checksum of their results. It is not in the
+ * table of tests/src/programs.rs, because it needs a processor that has them.
  */
 #include <nmmintrin.h>
 
@@ -11,7 +11,10 @@ static long write_out(const char *text, unsigned long length)
 {
 	long result = 1;
 
-	asm volatile("syscall" : "+a"(result) : "D"(1), "S"(text), "d"(length) : "rcx", "r11", "memory");
+	asm volatile("syscall"
+		     : "+a"(result)
+		     : "D"(1), "S"(text), "d"(length)
+		     : "rcx", "r11", "memory");
 	return result;
 }
 
@@ -35,7 +38,9 @@ __attribute__((force_align_arg_pointer)) void _start(void)
 	for (int i = 0; i < 1000; i++) {
 		a = _mm_mullo_epi32(_mm_add_epi32(a, b), _mm_shuffle_epi8(a, b));
 		b = _mm_blend_epi16(_mm_max_epu32(a, b), _mm_cmpgt_epi64(a, b), 0x5a);
-		f = _mm_add_pd(_mm_round_pd(_mm_div_pd(f, _mm_set1_pd(1.37)), _MM_FROUND_TO_NEG_INF), _mm_set1_pd(i));
+		f = _mm_add_pd(_mm_round_pd(_mm_div_pd(f, _mm_set1_pd(1.37)),
+					    _MM_FROUND_TO_NEG_INF),
+			       _mm_set1_pd(i));
 		sum = _mm_crc32_u64(sum, _mm_extract_epi64(a, 1));
 		sum += _mm_popcnt_u64(_mm_extract_epi64(b, 0)) + _mm_testz_si128(a, b);
 		sum ^= _mm_cmpistri(a, b, _SIDD_UBYTE_OPS | _SIDD_CMP_RANGES) << (i & 15);
