@@ -272,10 +272,13 @@ enum Foreseen {
 }
 
 fn foresee(instruction: &Instruction, regs: &user_regs_struct) -> Result<Foreseen> {
-    if matches!(
-        instruction.mnemonic(),
-        Mnemonic::Syscall | Mnemonic::Sysenter
-    ) {
+    // INT 80H is the system call of 32-bit programs.
+    let calls_kernel = match instruction.mnemonic() {
+        Mnemonic::Syscall | Mnemonic::Sysenter => true,
+        Mnemonic::Int => instruction.immediate8() == 0x80,
+        _ => false,
+    };
+    if calls_kernel {
         return Ok(Foreseen::Kernel);
     }
     Ok(match instruction.flow_control() {

@@ -32,6 +32,8 @@ pub struct Program {
     pub source: &'static str,
     /// What it exits with.
     pub status: i32,
+    /// Options for the compiler, besides those of all programs.
+    pub flags: &'static [&'static str],
 }
 
 /// Every test program.
@@ -39,50 +41,67 @@ pub const ALL: &[Program] = &[
     Program {
         source: "recursion.c",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "dispatch.c",
         status: 3,
+        flags: &[],
     },
     Program {
         source: "strings.S",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "signal.c",
         status: 7,
+        flags: &[],
     },
     Program {
         source: "long_loop.S",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "displacement.S",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "compat.S",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "syscalls.c",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "faults.c",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "self_modifying.c",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "floating.c",
         status: 0,
+        flags: &[],
     },
     Program {
         source: "straight.S",
         status: 131,
+        flags: &[],
+    },
+    Program {
+        source: "ia32.c",
+        status: 5,
+        flags: &["-m32"],
     },
 ];
 
@@ -98,7 +117,11 @@ impl Program {
     /// # Errors
     /// If there is no `gcc`, or it does not like the program.
     pub fn build(&self, directory: &Path) -> Result<PathBuf> {
-        compile(&source(self.source), &directory.join(self.name()), &[])
+        compile(
+            &source(self.source),
+            &directory.join(self.name()),
+            self.flags,
+        )
     }
 }
 

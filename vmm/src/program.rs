@@ -52,7 +52,7 @@ pub enum ProgramError {
     #[error("{}: is neither an ELF program nor a script with #!", .0.display())]
     UnknownFormat(PathBuf),
     /// An ELF file that an x86-64 Linux does not run.
-    #[error("{}: is {what}; only x86-64 programs can run", .path.display())]
+    #[error("{}: is {what}; only programs for x86-64 and 32-bit x86 can run", .path.display())]
     WrongElf {
         /// The file.
         path: PathBuf,
@@ -253,6 +253,9 @@ mod tests {
     fn files_that_the_guest_cannot_run_are_refused() {
         let scratch = Scratch::new();
         let root = scratch.root();
+        scratch.put("program", 0o755, &elf_file(1, 3));
+        let program = find(&root, Path::new("/"), OsStr::new("/program"), None);
+        assert!(program.is_ok(), "32-bit programs run: {program:?}");
         let mut object_file = elf_file(2, 62);
         object_file[16] = 1;
         for (contents, message) in [
@@ -264,7 +267,8 @@ mod tests {
                 "its interpreter cannot run: /no/interpreter: not found",
             ),
             (b"#!/program\n", "too many levels"),
-            (&elf_file(1, 3), "a 32-bit ELF file for x86"),
+            (&elf_file(1, 40), "a 32-bit ELF file for Arm"),
+            (&elf_file(1, 3)[..40], "truncated"),
             (&elf_file(1, 62), "x32"),
             (&elf_file(2, 183), "a 64-bit ELF file for AArch64"),
             (&elf_file(2, 4711), "machine number 4711"),

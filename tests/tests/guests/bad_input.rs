@@ -33,7 +33,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("not_an_elf_file", not_an_elf_file),
             ("a_directory", a_directory),
             ("not_executable", not_executable),
-            ("elf_of_32_bits", elf_of_32_bits),
+            ("elf_of_x32", elf_of_x32),
             ("elf_of_another_architecture", elf_of_another_architecture),
             ("truncated_elf", truncated_elf),
             ("no_such_kernel", no_such_kernel),
@@ -119,12 +119,11 @@ fn not_executable(machine: &Machine) -> Result<()> {
     complains(trace(machine, &path)?, USAGE, &["recursion", "permission"])
 }
 
-fn elf_of_32_bits(machine: &Machine) -> Result<()> {
+fn elf_of_x32(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|bytes| {
         bytes[4] = 1; // ELFCLASS32
-        bytes[18] = 3; // EM_386
     })?;
-    complains(trace(machine, &path)?, USAGE, &["recursion", "32-bit"])
+    complains(trace(machine, &path)?, USAGE, &["recursion", "x32"])
 }
 
 fn elf_of_another_architecture(machine: &Machine) -> Result<()> {

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use object::LittleEndian as Le;
+use object::read::elf::{FileHeader, ProgramHeader};
 use object::{elf, pod};
 
 use super::ProgramError;
@@ -41,30 +42,33 @@ fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(word.to_vec())))
 }
 
-/// The dynamic loader of an ELF program, or what the file is if it is no program for x86-64.
+/// The dynamic loader of an ELF program, or what the file is if it is no program for x86-64 Linux,
+/// which runs 32-bit programs for x86, too.
 fn elf_interpreter(start: &[u8]) -> Result<Option<PathBuf>, String> {
-    check_architecture(start)?;
-    let truncated = || "a truncated ELF file".to_owned();
-    let (header, _) = pod::from_bytes::<elf::FileHeader64<Le>>(start).map_err(|()| truncated())?;
-    if !matches!(header.e_type.get(Le), elf::ET_EXEC | elf::ET_DYN) {
-        return Err("an ELF file that is no program".into());
+    match class(start)? {
+        Class::Elf32 => loader::<elf::FileHeader32<Le>>(start),
+        Class::Elf64 => loader::<elf::FileHeader64<Le>>(start),
     }
-    let segments = program_headers(start, header).ok_or_else(truncated)?;
-    let name = segments
-        .iter()
-        .find(|segment| segment.p_type.get(Le) == elf::PT_INTERP)
-        .and_then(|segment| loader_name(start, segment));
-    Ok(name)
+}
+
+/// The layout of an ELF file.
+enum Class {
+    Elf32,
+    Elf64,
+}
+
+fn truncated() -> String {
+    "a truncated ELF file".into()
 }
 
 /// Checks class and machine of an ELF file, which have the same offsets in all classes.
-fn check_architecture(start: &[u8]) -> Result<(), String> {
+fn class(start: &[u8]) -> Result<Class, String> {
     let (Some(&class), Some(&order), Some(&machine)) = (
         start.get(4),
         start.get(5),
         start.get(18..).and_then(|machine| machine.first_chunk()),
     ) else {
-        return Err("a truncated ELF file".into());
+        return Err(truncated());
     };
     let is_64_bit = elf::FileClass(class) == elf::ELFCLASS64;
     let machine = elf::Machine(match elf::DataEncoding(order) {
@@ -72,7 +76,8 @@ fn check_architecture(start: &[u8]) -> Result<(), String> {
         _ => u16::from_le_bytes(machine),
     });
     match (machine, is_64_bit) {
-        (elf::EM_X86_64, true) => Ok(()),
+        (elf::EM_X86_64, true) => Ok(Class::Elf64),
+        (elf::EM_386, false) => Ok(Class::Elf32),
         (elf::EM_X86_64, false) => Err("a 32-bit (x32) ELF file".into()),
         (machine, _) => {
             let bits = if is_64_bit { 64 } else { 32 };
@@ -82,20 +87,34 @@ fn check_architecture(start: &[u8]) -> Result<(), String> {
     }
 }
 
-fn program_headers<'a>(
+/// The dynamic loader that the program headers in `start` name.
+fn loader<Elf: FileHeader<Endian = Le>>(start: &[u8]) -> Result<Option<PathBuf>, String> {
+    let (header, _) = pod::from_bytes::<Elf>(start).map_err(|()| truncated())?;
+    if !matches!(header.e_type(Le), elf::ET_EXEC | elf::ET_DYN) {
+        return Err("an ELF file that is no program".into());
+    }
+    let segments = program_headers(start, header).ok_or_else(truncated)?;
+    let name = segments
+        .iter()
+        .find(|segment| segment.p_type(Le) == elf::PT_INTERP)
+        .and_then(|segment| loader_name(start, segment));
+    Ok(name)
+}
+
+fn program_headers<'a, Elf: FileHeader<Endian = Le>>(
     start: &'a [u8],
-    header: &elf::FileHeader64<Le>,
-) -> Option<&'a [elf::ProgramHeader64<Le>]> {
-    let offset = usize::try_from(header.e_phoff.get(Le)).ok()?;
-    let count = usize::from(header.e_phnum.get(Le));
+    header: &Elf,
+) -> Option<&'a [Elf::ProgramHeader]> {
+    let offset = usize::try_from(header.e_phoff(Le).into()).ok()?;
+    let count = usize::from(header.e_phnum(Le));
     let (headers, _) = pod::slice_from_bytes(start.get(offset..)?, count).ok()?;
     Some(headers)
 }
 
 /// The name of the dynamic loader in `segment`; `None` if it is empty or not in `start`.
-fn loader_name(start: &[u8], segment: &elf::ProgramHeader64<Le>) -> Option<PathBuf> {
-    let offset = usize::try_from(segment.p_offset.get(Le)).ok()?;
-    let len = usize::try_from(segment.p_filesz.get(Le)).ok()?;
+fn loader_name(start: &[u8], segment: &impl ProgramHeader<Endian = Le>) -> Option<PathBuf> {
+    let offset = usize::try_from(segment.p_offset(Le).into()).ok()?;
+    let len = usize::try_from(segment.p_filesz(Le).into()).ok()?;
     let name = start.get(offset..)?.get(..len)?;
     let name = name.split(|b| *b == 0).next()?;
     (!name.is_empty()).then(|| PathBuf::from(OsString::from_vec(name.to_vec())))

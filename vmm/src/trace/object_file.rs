@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{
-    Endianness, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache,
+    Endianness, FileKind, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache,
     RelocationTarget, SectionFlags, SymbolKind, elf,
 };
 
@@ -150,13 +150,24 @@ impl ObjectFile {
                 ))
             })
             .collect();
+        let slot_address = if object.is_64() {
+            SlotAddress::RelativeToRip
+        } else {
+            let section = [".got.plt", ".got"];
+            let mut found = section
+                .iter()
+                .filter_map(|name| object.section_by_name(name));
+            SlotAddress::Absolute {
+                table: found.next().map(|section| section.address()),
+            }
+        };
         for name in [".plt", ".plt.sec", ".plt.got"] {
             let Some(section) = object.section_by_name(name) else {
                 continue;
             };
             let Ok(code) = section.data() else { continue };
             let (start, stub) = (section.address(), if name == ".plt.got" { 8 } else { 16 });
-            for (slot, at) in linkage_jumps(code, start) {
+            for (slot, at) in linkage_jumps(code, start, slot_address) {
                 if let Some(function) = slots.get(&slot) {
                     let entry = start + (at - start) / stub * stub;
                     self.add(entry, stub, &format!("{function}@plt"));
@@ -236,16 +247,28 @@ fn is_suitable(file: &File) -> bool {
 }
 
 fn segments<'a>(data: impl object::ReadRef<'a>) -> Option<Vec<Segment>> {
-    let header = elf::FileHeader64::<Endianness>::parse(data).ok()?;
+    match FileKind::parse(data).ok()? {
+        FileKind::Elf32 => loaded_segments::<elf::FileHeader32<Endianness>, _>(data),
+        FileKind::Elf64 => loaded_segments::<elf::FileHeader64<Endianness>, _>(data),
+        _ => None,
+    }
+}
+
+fn loaded_segments<'a, Elf, Data>(data: Data) -> Option<Vec<Segment>>
+where
+    Elf: FileHeader<Endian = Endianness>,
+    Data: object::ReadRef<'a>,
+{
+    let header = Elf::parse(data).ok()?;
     let endian = header.endian().ok()?;
     let headers = header.program_headers(endian, data).ok()?;
     let loaded = headers.iter().filter(|h| h.p_type(endian) == elf::PT_LOAD);
     Some(
         loaded
             .map(|h| Segment {
-                offset: h.p_offset(endian),
-                size: h.p_filesz(endian),
-                address: h.p_vaddr(endian),
+                offset: h.p_offset(endian).into(),
+                size: h.p_filesz(endian).into(),
+                address: h.p_vaddr(endian).into(),
             })
             .collect(),
     )
@@ -260,16 +283,40 @@ fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
     )))
 }
 
-/// Finds the `jmp *slot(%rip)` instructions in `code` at `start`. Returns the addresses of the slot
+/// How a stub of the procedure linkage table addresses its slot of the global offset table.
+#[derive(Debug, Clone, Copy)]
+enum SlotAddress {
+    /// Relative to RIP: 64-bit code.
+    RelativeToRip,
+    /// Absolute, or relative to the table at this address, which EBX holds: 32-bit code.
+    Absolute { table: Option<u64> },
+}
+
+/// Finds the indirect jumps through a slot in `code` at `start`. Returns the addresses of the slot
 /// and of the jump.
-fn linkage_jumps(code: &[u8], start: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+fn linkage_jumps(
+    code: &[u8],
+    start: u64,
+    slots: SlotAddress,
+) -> impl Iterator<Item = (u64, u64)> + '_ {
     code.windows(6).enumerate().filter_map(move |(i, bytes)| {
-        let displacement = bytes.strip_prefix(&[0xFF, 0x25])?.first_chunk()?;
+        let &[opcode, modrm, ref displacement @ ..] = bytes else {
+            return None;
+        };
+        let displacement = i32::from_le_bytes(*displacement.first_chunk()?);
         let at = start.wrapping_add(i as u64);
-        let slot = at
-            .wrapping_add(6)
-            .wrapping_add_signed(i32::from_le_bytes(*displacement).into());
-        Some((slot, at))
+        let base = match (opcode, modrm, slots) {
+            // jmp *displacement(%rip)
+            (0xFF, 0x25, SlotAddress::RelativeToRip) => at.wrapping_add(6),
+            // jmp *displacement
+            (0xFF, 0x25, SlotAddress::Absolute { .. }) => {
+                return Some((u64::from(displacement.cast_unsigned()), at));
+            }
+            // jmp *displacement(%ebx)
+            (0xFF, 0xA3, SlotAddress::Absolute { table: Some(table) }) => table,
+            _ => return None,
+        };
+        Some((base.wrapping_add_signed(displacement.into()), at))
     })
 }
 
@@ -347,11 +394,19 @@ pub(crate) mod tests {
     #[test]
     fn jumps_of_linkage_stubs_are_found() {
         let code = [
-            0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0x10, 0, 0, 0, 0x90,
+            0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0x10, 0, 0, 0, 0x90, 0xFF, 0xA3, 0x0C, 0, 0,
+            0,
         ];
+        let jumps = |slots| linkage_jumps(&code, 0x1000, slots).collect::<Vec<_>>();
+        assert_eq!(jumps(SlotAddress::RelativeToRip), [(0x101B, 0x1005)]);
         assert_eq!(
-            linkage_jumps(&code, 0x1000).collect::<Vec<_>>(),
-            [(0x101B, 0x1005)]
+            jumps(SlotAddress::Absolute { table: None }),
+            [(0x10, 0x1005)]
+        );
+        let table = Some(0x4000);
+        assert_eq!(
+            jumps(SlotAddress::Absolute { table }),
+            [(0x10, 0x1005), (0x400C, 0x100C)]
         );
     }
 
