@@ -1,5 +1,6 @@
-//! The native oracle: single-steps a program on the host CPU and derives the branches that a Branch
-//! Trace Store would record between user addresses.
+//! The native oracle: single-steps a program on the host CPU, with all threads and processes that
+//! it starts, and derives the branches that a Branch Trace Store would record between user
+//! addresses.
 //!
 //! The host need not have a Branch Trace Store. Before each step the instruction is decoded and its
 //! condition evaluated, because the instruction pointer alone does not tell a taken branch to the
@@ -9,8 +10,9 @@
 //!
 //! Entries into the kernel and returns from it (system calls, exceptions, signals) are not in the
 //! result, because one of their ends is a kernel address. A program must not read RFLAGS.TF,
-//! which stepping sets in PUSHF and in the R11 of SYSCALL.
+//! which stepping sets in PUSHF and in the R11 of SYSCALL. It must not execute another program.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -25,18 +27,44 @@ use nix::sched::{self, CpuSet};
 use nix::sys::personality::{self, Persona};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::branches::Branch;
 
-/// What a program did on the host.
+/// What a program with one task did on the host.
 #[derive(Debug)]
 pub struct Trace {
     /// The branches between user addresses, oldest first.
     pub branches: Vec<Branch>,
     /// What it wrote to standard output.
     pub stdout: Vec<u8>,
+    /// What it exited with.
+    pub status: i32,
+    /// How many single steps it took.
+    pub steps: u64,
+    /// Instructions that it completed; a repeated string instruction is one.
+    pub instructions: u64,
+    /// Those of them that are branches, taken or not, system calls among them.
+    pub branch_instructions: u64,
+}
+
+/// What a program with several tasks did on the host.
+#[derive(Debug)]
+pub struct Tasks {
+    /// Its tasks, each after the one that has started it. The first one is that of the program.
+    pub tasks: Vec<TaskTrace>,
+    /// What it wrote to standard output.
+    pub stdout: Vec<u8>,
+}
+
+/// What one task did on the host.
+#[derive(Debug, Default)]
+pub struct TaskTrace {
+    /// Index of the task that has started it; `None` for the first one.
+    pub parent: Option<usize>,
+    /// The branches between user addresses, oldest first.
+    pub branches: Vec<Branch>,
     /// What it exited with.
     pub status: i32,
     /// How many single steps it took.
@@ -54,15 +82,42 @@ const STEP_LIMIT: u64 = 5_000_000;
 const USER_CS: u64 = 0x33;
 const USER32_CS: u64 = 0x23;
 
+/// Length of SYSCALL, in bytes.
+const SYSCALL_LENGTH: u64 = 2;
+
+/// Results with which Linux marks an interrupted system call that it executes again: ERESTARTSYS,
+/// ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK.
+const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+
 /// Longest x86 instruction, in bytes.
 const MAX_INSTRUCTION: usize = 15;
 
-/// Runs `program` step by step.
+/// Runs `program`, which starts no tasks, step by step.
 ///
 /// # Errors
 /// If it cannot be started or traced, is killed by a signal, takes too many steps, or does
 /// something that the oracle did not foresee.
 pub fn trace(program: &Path) -> Result<Trace> {
+    let Tasks { mut tasks, stdout } = trace_tasks(program)?;
+    ensure!(tasks.len() == 1, "{} tasks instead of one", tasks.len());
+    let task = tasks.swap_remove(0);
+    Ok(Trace {
+        branches: task.branches,
+        stdout,
+        status: task.status,
+        steps: task.steps,
+        instructions: task.instructions,
+        branch_instructions: task.branch_instructions,
+    })
+}
+
+/// Runs `program` and the tasks that it starts step by step. A task that blocks does not stop the
+/// others.
+///
+/// # Errors
+/// If it cannot be started or traced, a task is killed by a signal, it takes too many steps, or
+/// does something that the oracle did not foresee.
+pub fn trace_tasks(program: &Path) -> Result<Tasks> {
     let _pinned = Pinned::new()?;
     let mut command = Command::new(program);
     command
@@ -93,22 +148,8 @@ pub fn trace(program: &Path) -> Result<Trace> {
     if result.is_err() {
         let _ = child.wait();
     }
-    let Stepper {
-        branches,
-        status,
-        steps,
-        instructions,
-        branch_instructions,
-        ..
-    } = result.with_context(|| format!("oracle on {}", program.display()))?;
-    Ok(Trace {
-        branches,
-        stdout,
-        status,
-        steps,
-        instructions,
-        branch_instructions,
-    })
+    let tasks = result.with_context(|| format!("oracle on {}", program.display()))?;
+    Ok(Tasks { tasks, stdout })
 }
 
 /// Keeps this thread, and so the child, on one CPU: a step is then a context switch and not a
@@ -136,14 +177,27 @@ impl Drop for Pinned {
     }
 }
 
-struct Stepper {
+/// A task that is being stepped.
+struct Task {
     pid: Pid,
     memory: File,
-    branches: Vec<Branch>,
-    status: i32,
-    steps: u64,
-    instructions: u64,
-    branch_instructions: u64,
+    /// The registers before the current step.
+    regs: user_regs_struct,
+    /// The instruction that the current step executes.
+    instruction: Instruction,
+    /// The signal to deliver with the next step.
+    deliver: Option<Signal>,
+    trace: TaskTrace,
+}
+
+/// Steps the tasks of a program.
+struct Stepper {
+    /// All tasks, in the order in which they were started.
+    tasks: Vec<Task>,
+    /// Indexes of the live ones.
+    live: BTreeMap<Pid, usize>,
+    /// New tasks that have stopped before their parents have reported them.
+    waiting: Vec<Pid>,
 }
 
 impl Stepper {
@@ -154,52 +208,126 @@ impl Stepper {
             stop == WaitStatus::Stopped(pid, Signal::SIGTRAP),
             "not stopped at its first instruction: {stop:?}"
         );
-        ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)?;
-        let memory = File::open(format!("/proc/{pid}/mem"))?;
-        Ok(Self {
+        ptrace::setoptions(
             pid,
-            memory,
-            branches: Vec::new(),
-            status: 0,
-            steps: 0,
-            instructions: 0,
-            branch_instructions: 0,
-        })
+            ptrace::Options::PTRACE_O_EXITKILL
+                | ptrace::Options::PTRACE_O_TRACEFORK
+                | ptrace::Options::PTRACE_O_TRACEVFORK
+                | ptrace::Options::PTRACE_O_TRACECLONE,
+        )?;
+        let mut stepper = Self {
+            tasks: Vec::new(),
+            live: BTreeMap::new(),
+            waiting: Vec::new(),
+        };
+        stepper.begin(pid, None)?;
+        Ok(stepper)
     }
 
-    fn run(mut self) -> Result<Self> {
-        let mut deliver = None;
-        let mut regs = ptrace::getregs(self.pid)?;
-        loop {
-            ensure!(self.steps < STEP_LIMIT, "more than {STEP_LIMIT} steps");
-            self.steps += 1;
-            let instruction = self.decode(&regs);
-            ptrace::step(self.pid, deliver)?;
-            match waitpid(self.pid, None)? {
+    /// Starts to step a task that has stopped before its first instruction.
+    fn begin(&mut self, pid: Pid, parent: Option<usize>) -> Result<()> {
+        let task = Task::new(pid, parent)?;
+        task.step()?;
+        self.live.insert(pid, self.tasks.len());
+        self.tasks.push(task);
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<Vec<TaskTrace>> {
+        // The tasks of other threads of this process are traced by those.
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let mut steps = 0;
+        while !self.live.is_empty() {
+            ensure!(steps < STEP_LIMIT, "more than {STEP_LIMIT} steps");
+            steps += 1;
+            let status = waitpid(None, Some(flags))?;
+            let pid = status.pid().context("no task has changed its state")?;
+            let Some(&index) = self.live.get(&pid) else {
+                self.waiting.push(pid);
+                continue;
+            };
+            let task = self.tasks.get_mut(index).context("no such task")?;
+            match status {
                 WaitStatus::Exited(_, status) => {
-                    self.count(&instruction);
-                    self.status = status;
-                    return Ok(self);
+                    task.exited(status);
+                    self.live.remove(&pid);
                 }
-                WaitStatus::Stopped(_, Signal::SIGTRAP) => {
-                    // A step that delivers a signal ends at the handler's first instruction and
-                    // executes nothing.
-                    let after = ptrace::getregs(self.pid)?;
-                    if deliver.take().is_none() {
-                        self.retired(&instruction, &regs, after.rip)?;
+                // The system call is not complete yet.
+                WaitStatus::PtraceEvent(..) => {
+                    let new = Pid::from_raw(i32::try_from(ptrace::getevent(pid)?)?);
+                    ptrace::step(pid, None)?;
+                    match self.waiting.iter().position(|pid| *pid == new) {
+                        Some(at) => drop(self.waiting.swap_remove(at)),
+                        None => drop(waitpid(new, Some(WaitPidFlag::__WALL))?),
                     }
-                    regs = after;
+                    self.begin(new, Some(index))?;
                 }
+                WaitStatus::Stopped(_, Signal::SIGTRAP) => task.stepped()?,
+                // The end of a child. The programs ignore this signal, and a step that delivers an
+                // ignored signal executes an instruction.
+                WaitStatus::Stopped(_, Signal::SIGCHLD) => task.step()?,
                 // The signal waits for the next step; the instruction faulted, or was not reached.
-                WaitStatus::Stopped(_, signal) => deliver = Some(signal),
-                other => bail!("at {:#x}, {instruction}: {other:?}", regs.rip),
+                WaitStatus::Stopped(_, signal) => {
+                    task.trace.steps += 1;
+                    task.deliver = Some(signal);
+                    task.step()?;
+                }
+                other => bail!("at {:#x}, {}: {other:?}", task.regs.rip, task.instruction),
             }
         }
+        Ok(self.tasks.into_iter().map(|task| task.trace).collect())
+    }
+}
+
+impl Task {
+    fn new(pid: Pid, parent: Option<usize>) -> Result<Self> {
+        let mut task = Self {
+            pid,
+            memory: File::open(format!("/proc/{pid}/mem"))?,
+            regs: ptrace::getregs(pid)?,
+            instruction: Instruction::default(),
+            deliver: None,
+            trace: TaskTrace {
+                parent,
+                ..TaskTrace::default()
+            },
+        };
+        task.instruction = task.decode();
+        Ok(task)
+    }
+
+    fn step(&self) -> Result<()> {
+        Ok(ptrace::step(self.pid, self.deliver)?)
+    }
+
+    /// Handles the end of a step, and begins the next one.
+    fn stepped(&mut self) -> Result<()> {
+        self.trace.steps += 1;
+        // A step that delivers a signal ends at the handler's first instruction and executes
+        // nothing.
+        let after = ptrace::getregs(self.pid)?;
+        if self.deliver.take().is_none() {
+            self.retired(after.rip)?;
+        }
+        self.regs = after;
+        // A signal for the process has interrupted the system call. The kernel executes it again.
+        if after.orig_rax.cast_signed() >= 0 && RESTARTS.contains(&after.rax.cast_signed()) {
+            self.regs.rip -= SYSCALL_LENGTH;
+        }
+        self.instruction = self.decode();
+        self.step()
+    }
+
+    fn exited(&mut self, status: i32) {
+        self.trace.steps += 1;
+        self.count();
+        self.trace.status = status;
     }
 
     /// The instruction at RIP, or an invalid one if it cannot be read.
-    fn decode(&self, regs: &user_regs_struct) -> Instruction {
+    fn decode(&self) -> Instruction {
         let mut bytes = [0; MAX_INSTRUCTION];
+        let regs = &self.regs;
         let len = self.memory.read_at(&mut bytes, regs.rip).unwrap_or(0);
         let bitness = if regs.cs == USER32_CS { 32 } else { 64 };
         Decoder::with_ip(
@@ -211,13 +339,9 @@ impl Stepper {
         .decode()
     }
 
-    /// Adds the branch that `instruction` took, if it did, and checks where the host went.
-    fn retired(
-        &mut self,
-        instruction: &Instruction,
-        before: &user_regs_struct,
-        after: u64,
-    ) -> Result<()> {
+    /// Adds the branch that the instruction took, if it did, and checks where the host went.
+    fn retired(&mut self, after: u64) -> Result<()> {
+        let (instruction, before) = (&self.instruction, &self.regs);
         ensure!(
             before.cs == USER_CS || before.cs == USER32_CS,
             "unknown code segment {:#x} at {:#x}",
@@ -239,20 +363,21 @@ impl Stepper {
             before.rip
         );
         if taken {
-            self.branches.push(Branch {
+            self.trace.branches.push(Branch {
                 from: before.rip,
                 to: after,
             });
         }
         if foreseen != Foreseen::NextOrSame || after != before.rip {
-            self.count(instruction);
+            self.count();
         }
         Ok(())
     }
 
-    fn count(&mut self, instruction: &Instruction) {
-        self.instructions += 1;
-        self.branch_instructions += u64::from(instruction.flow_control() != FlowControl::Next);
+    fn count(&mut self) {
+        let is_branch = self.instruction.flow_control() != FlowControl::Next;
+        self.trace.instructions += 1;
+        self.trace.branch_instructions += u64::from(is_branch);
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Program {
     pub flags: &'static [&'static str],
 }
 
-/// Every test program.
+/// Every test program with one task.
 pub const ALL: &[Program] = &[
     Program {
         source: "recursion.c",
@@ -104,6 +104,13 @@ pub const ALL: &[Program] = &[
         flags: &["-m32"],
     },
 ];
+
+/// The program that starts threads and processes.
+pub const TASKS: Program = Program {
+    source: "tasks.c",
+    status: 3,
+    flags: &[],
+};
 
 impl Program {
     /// The name without the language.

@@ -161,6 +161,26 @@ setup:
 }
 
 #[test]
+fn threads_and_processes() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = programs::TASKS.build(directory.path()).unwrap();
+    let [first, second] = [(); 2].map(|()| trace_tasks(&program).unwrap());
+    // Tasks of different parents can start in any order. Which status a thread has depends on
+    // whether it ends before its process.
+    let summary = |tasks: &Tasks| {
+        let tasks = tasks.tasks.iter();
+        let mut summary: Vec<_> = tasks.map(|task| task.branches.len()).collect();
+        summary.sort_unstable();
+        summary
+    };
+    assert_eq!(summary(&first), summary(&second));
+    assert_eq!(first.tasks.len(), 13);
+    assert_eq!(first.tasks[0].status, programs::TASKS.status);
+    assert!(first.tasks.iter().all(|task| task.branches.len() > 200));
+    assert_eq!(first.stdout, second.stdout);
+}
+
+#[test]
 fn a_jump_into_nowhere_is_taken_before_it_faults() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("program.S");
