@@ -152,6 +152,30 @@ static int test_errors(void)
 	return 0;
 }
 
+/* The request takes the records of a paused tracee, which stays paused for its tracer. */
+static int test_paused(void)
+{
+	static struct record r[64];
+	pid_t pid = start(work_a);
+	unsigned long found = 0;
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
+	while ((status = next_stop(pid, 0)) >> 8 == SIGIO) {
+		n = bts(DRAIN_RUNNING, pid, r, sizeof(r) / sizeof(*r));
+		CHECK(n > 0 && flags_of(pid) & O_PAUSED);
+		found += count(r, n, loop_a_branch, loop_a_head);
+		CHECK(bts(DRAIN, pid, r, 0) == 0 && !(flags_of(pid) & O_PAUSED));
+	}
+	CHECK(status >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, 0);
+	CHECK(n >= 0 && found + count(r, n, loop_a_branch, loop_a_head) == 999);
+	stop(pid);
+	return 0;
+}
+
 #define PIECES	40
 
 static void work_pieces(void)
@@ -455,6 +479,7 @@ const struct test running_tests[] = {
 	{ "nsecs", test_nsecs },
 	{ "blocked", test_blocked },
 	{ "errors", test_errors },
+	{ "paused", test_paused },
 	{ "all_the_time", test_all_the_time },
 	{ "overflow", test_overflow },
 	{ "virtual", test_virtual },
