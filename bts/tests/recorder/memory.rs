@@ -1,19 +1,12 @@
 //! Guest memory for the tests: pages at linear addresses, each writable, read-only or missing.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "only tests are here"
-)]
-
 use std::collections::BTreeMap;
 
 use vbts_bts::{BranchRecord, BtsFields, DsFault, DsMemory, RECORD_SIZE};
 
 pub const PAGE: u64 = 4096;
 
-/// One access, to check how often and in which order the recorder touches memory.
+/// An access of the recorder: address and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read(u64, usize),
@@ -44,11 +37,7 @@ impl Memory {
         }
     }
 
-    pub fn unmap(&mut self, la: u64) {
-        self.pages.remove(&(la / PAGE));
-    }
-
-    /// Reads without a trace in the log; unmapped bytes are 0.
+    /// Reads without an entry in the log. Unmapped bytes are 0.
     pub fn peek<const N: usize>(&self, la: u64) -> [u8; N] {
         std::array::from_fn(|i| {
             let la = la.wrapping_add(i as u64);
@@ -58,7 +47,7 @@ impl Memory {
         })
     }
 
-    /// Writes whatever the protection.
+    /// Writes without an entry in the log, also to read-only pages. Unmapped bytes stay unmapped.
     pub fn poke(&mut self, la: u64, bytes: &[u8]) {
         for (offset, &byte) in (0..).zip(bytes) {
             let la = la.wrapping_add(offset);
@@ -80,7 +69,7 @@ impl Memory {
         BranchRecord::from_bytes(&self.peek::<{ RECORD_SIZE as usize }>(la))
     }
 
-    /// Every mapped byte, to compare before and after.
+    /// The address and the bytes of each mapped page.
     pub fn snapshot(&self) -> Vec<(u64, Vec<u8>)> {
         self.pages
             .iter()

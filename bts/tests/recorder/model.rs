@@ -1,12 +1,9 @@
-//! The recorder against a model that is as simple as can be: slots in a `Vec`.
+//! Compares the recorder with a simple model: slots in a `Vec`.
 
-#![allow(clippy::unwrap_used, reason = "only tests are here")]
-
-mod common;
-
-use common::Memory;
 use proptest::prelude::*;
 use vbts_bts::{BranchRecord, BtsFields, Microarchitecture, Recorder, Stored};
+
+use crate::memory::Memory;
 
 const DS: u64 = 0xFFFF_FE00_0000_1000;
 const BUF: u64 = 0xFFFF_FE00_0000_3000;
@@ -18,8 +15,8 @@ enum Step {
     Debugctl(u64),
     /// Software moves the index to a slot, as after reading the buffer.
     Index(usize),
-    /// Software sets up a buffer of so many slots, with or without the manual's "plus 1", and a
-    /// threshold slot.
+    /// Software sets up a buffer with this number of slots, with or without the manual's "plus 1",
+    /// and a threshold slot.
     Buffer {
         slots: usize,
         plus_one: bool,
@@ -38,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the manual says, in slots.
+/// The buffer as the manual describes it (SDM Vol. 3B 17.4.9), in slots.
 #[derive(Default)]
 struct Model {
     debugctl: u64,
@@ -54,7 +51,7 @@ impl Model {
         bit(6) && bit(7) && if cpl == 0 { !bit(9) } else { !bit(10) }
     }
 
-    /// Whether it is stored.
+    /// Takes a branch. Returns whether its record is stored.
     fn branch(&mut self, record: BranchRecord) -> bool {
         let btint = self.debugctl >> 8 & 1 == 1;
         let len = self.slots.len();
@@ -78,7 +75,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn recorder_is_the_model(steps in prop::collection::vec(step(), 1..60)) {
+    fn the_recorder_agrees_with_the_model(steps in prop::collection::vec(step(), 1..60)) {
         let mut memory = Memory::default();
         memory.map(DS, 4096, true);
         memory.map(BUF, 4096, true);
@@ -129,13 +126,12 @@ proptest! {
                 prop_assert_eq!(memory.record(address(slot)), record.unwrap_or_default());
             }
             let end = address(model.slots.len());
-            prop_assert_eq!(memory.peek::<32>(end), [0; 32], "nothing past the last slot");
+            prop_assert_eq!(memory.peek::<32>(end), [0; 32], "a write past the last slot");
         }
     }
 
-    /// Any DS area at all: no panic, and no byte changes but the slot and the index.
     #[test]
-    fn hostile_fields_harm_nothing(
+    fn hostile_fields_change_only_the_slot_and_the_index(
         fields in prop::array::uniform4(prop_oneof![
             (0u64..8192).prop_map(|offset| BUF - 2048 + offset),
             (0u64..64).prop_map(|offset| DS - 32 + offset),

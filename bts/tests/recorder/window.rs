@@ -1,6 +1,4 @@
-//! The window agrees with `store`, record by record.
-
-#![allow(clippy::unwrap_used, reason = "only tests are here")]
+//! Compares the slots of a window with those that `store` fills.
 
 use proptest::prelude::*;
 use vbts_bts::{BtsFields, DsArea, DsFault, DsMemory, Microarchitecture, Recorder, Stored};
@@ -10,7 +8,7 @@ const BUFFER: u64 = 0xFFFF_FE00_0000_3000;
 /// End of the lower half of the canonical addresses.
 const LOWER_HALF: u64 = 1 << 47;
 const UPPER_HALF: u64 = !0 << 47;
-/// Slots of a window that a case looks at: more than a page holds.
+/// Slots of a window that a case compares: more than a page holds.
 const SLOTS: usize = 400;
 
 /// A DS area at [`DS`], and the slot that was written last. Every address is writable.
@@ -53,7 +51,7 @@ fn is_plain(area: DsArea, fields: BtsFields) -> bool {
         && memory.fields.index == fields.index.wrapping_add(24)
 }
 
-/// A buffer of some slots that begins near `start`, with its index and threshold somewhere near it.
+/// A buffer with its base, index, end and threshold at random addresses near `start`.
 fn near(start: u64) -> impl Strategy<Value = BtsFields> {
     (0u64..200, 0u64..3000, 0u64..3000, 0u64..3000).prop_map(
         move |(base, index, end, threshold)| {
