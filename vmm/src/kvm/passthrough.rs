@@ -10,7 +10,9 @@ use thiserror::Error;
 use super::KvmError;
 use vbts_cpu::state::msr;
 
-use super::check::scratch::{Exit, Mode, Scratch};
+use super::check::exit::Exit;
+use super::check::guest::Mode;
+use super::check::scratch::Scratch;
 use super::check::tables::KERNEL_DATA;
 
 /// TR and BTS in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).

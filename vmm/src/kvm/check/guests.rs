@@ -1,77 +1,15 @@
-//! The tiny guests and the exits that each must cause.
+//! The tiny guests that check memory, exits, exceptions, interrupts and system calls.
 //!
 //! Conventions: R14 is the address from which the next exception or interrupt must come (the RIP in
 //! its frame). R15 is the address to which the handler of a fault returns.
 
-use super::code::{Code, code, fault, leave, trap};
-use super::scratch::Mode::{self, Compatibility, Kernel, User};
-use super::tables::{A, ABSENT, D, DEVICE, FRESH, GATE, KERNEL_DATA, LOCAL_APIC, USER_DATA};
 use vbts_cpu::state::msr;
+use vbts_cpu::state::vector::{BP, DB, DE, GP, NMI, UD};
 
-/// What happens before the guest's first instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Setup {
-    /// Nothing.
-    Nothing,
-    /// KVM_INTERRUPT with this vector.
-    Interrupt(u8),
-    /// KVM_NMI.
-    Nmi,
-    /// The VMM requests an interrupt window.
-    Window,
-}
-
-/// The next exit or state that a guest must reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
-    /// HLT.
-    Halt,
-    /// OUT of a value to a port.
-    Out(u16, u64),
-    /// IN from a port, which returns this value.
-    In(u16, u64),
-    /// A write where there is no RAM: address, size, value.
-    MmioWrite(u64, usize, u64),
-    /// A read where there is no RAM: address, size, and the value that it returns.
-    MmioRead(u64, usize, u64),
-    /// WRMSR: index and value.
-    Wrmsr(u32, u64),
-    /// WRMSR: index and value. The VMM refuses it, which raises #GP.
-    WrmsrRefused(u32, u64),
-    /// RDMSR: index, and the value that it returns.
-    Rdmsr(u32, u64),
-    /// A write to CR8.
-    TaskPriority(u8),
-    /// An open interrupt window, in which this vector is injected.
-    Window(u8),
-    /// No exit until a signal ends KVM_RUN. Then this vector is injected.
-    Kicked(u8),
-    /// An exception or interrupt: vector, error code, CPL before it.
-    Event(u8, Option<u32>, u8),
-    /// #PF: error code, CPL before it, and address.
-    PageFault(u32, u8, u64),
-    /// The entry point of SYSCALL (`true`) or SYSENTER at CPL 0. SYSCALL has set RCX and R11.
-    SystemCall(bool),
-    /// No exit: a page-table entry has these bits.
-    PageBits(u64, u64),
-    /// No exit: RAX has this value.
-    Rax(u64),
-}
-
-/// A tiny guest.
-#[derive(Debug)]
-pub struct Guest {
-    /// The behaviour that it checks.
-    pub name: &'static str,
-    /// The mode in which it starts.
-    pub mode: Mode,
-    /// What happens before its first instruction.
-    pub setup: Setup,
-    /// Its code.
-    pub code: Code,
-    /// The expected exits and states, in order.
-    pub expect: &'static [Expect],
-}
+use super::code::{code, fault, leave, trap};
+use super::guest::Mode::{Compatibility, Kernel, User};
+use super::guest::{Expect, Guest, Setup};
+use super::tables::{A, ABSENT, D, DEVICE, FRESH, GATE, KERNEL_DATA, LOCAL_APIC, USER_DATA};
 
 /// Page-fault error codes (SDM Vol. 3A 4.7).
 const PRESENT: u32 = 1;
@@ -79,16 +17,9 @@ const WRITE: u32 = 2;
 const USER: u32 = 4;
 const FETCH: u32 = 16;
 
-/// TR, BTS and BTINT.
-pub const TRACE: u64 = 0x1C0;
+/// TR, BTS and BTINT in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
+const TRACE: u64 = 0x1C0;
 
-const DE: u8 = 0;
-const DB: u8 = 1;
-const NMI: u8 = 2;
-const BP: u8 = 3;
-/// #UD.
-pub const UD: u8 = 6;
-const GP: u8 = 13;
 /// A vector that the interrupt controller might use.
 const IRQ: u8 = 0x41;
 

@@ -8,27 +8,35 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`guest`], [`exit`] | how a guest and its exits are described |
+//! | [`code`] | the assembler of the guests' code |
 //! | [`guests`], [`instructions`] | the guests, as tables |
 //! | [`scratch`], [`tables`] | the machine that runs them, and its memory |
-//! | [`watchdog`] | interruption of a guest that does not end |
+//! | [`time_limit`], [`watchdog`] | interruption of a guest that does not end |
 //! | [`speed`] | measurements that no check depends on: speed and single-stepping |
 
 pub mod code;
+pub mod exit;
+pub mod guest;
 pub mod guests;
 pub mod instructions;
 pub mod scratch;
 pub mod speed;
 pub mod tables;
+pub mod time_limit;
 pub mod watchdog;
 
 use kvm_bindings::kvm_regs;
 use kvm_ioctls::Kvm;
 use std::fmt::Write as _;
 use std::time::Duration;
+use vbts_cpu::state::{rflags, vector};
 
-use self::guests::{Expect, GUESTS, Guest, Setup};
+use self::exit::Exit;
+use self::guest::{Expect, Guest, Mode, Setup};
+use self::guests::GUESTS;
 use self::instructions::{DATA, ROWS, Row};
-use self::scratch::{Exit, Mode, Scratch};
+use self::scratch::Scratch;
 use self::tables::{A, D, KERNEL_STACK, has_error_code, selector};
 use super::{KvmError, Named, ioctl};
 
@@ -226,7 +234,7 @@ fn expect_next(scratch: &mut Scratch, guest: &Guest, expect: &Expect) -> Result<
             (Exit::Stuck, None)
         }
         Expect::Event(vector, ..) => (Exit::Event(vector), None),
-        Expect::PageFault(..) => (Exit::Event(14), None),
+        Expect::PageFault(..) => (Exit::Event(vector::PF), None),
         Expect::SystemCall(_) => (Exit::SystemCall, None),
     };
     let exit = scratch.run(answer)?;
@@ -310,11 +318,7 @@ fn check_frame(
         selector::KERNEL_CS.into(),
     )?;
     compare("CPL in the handler", sregs.ss.dpl.into(), 0)?;
-    compare(
-        "IF in the handler",
-        regs.rflags & vbts_cpu::state::rflags::IF,
-        0,
-    )?;
+    compare("IF in the handler", regs.rflags & rflags::IF, 0)?;
     let size = if error.is_some() { 48 } else { 40 };
     compare("RSP in the handler", regs.rsp, KERNEL_STACK - size)?;
     let mut at = regs.rsp;
@@ -346,11 +350,7 @@ fn check_system_call(scratch: &Scratch, guest: &Guest, syscall: bool) -> Result<
         sregs.ss.selector.into(),
         selector::KERNEL_SS.into(),
     )?;
-    compare(
-        "IF after the system call",
-        regs.rflags & vbts_cpu::state::rflags::IF,
-        0,
-    )?;
+    compare("IF after the system call", regs.rflags & rflags::IF, 0)?;
     if syscall {
         compare("RCX after SYSCALL", regs.rcx, regs.r14)?;
         compare("R11 after SYSCALL", regs.r11, guest.mode.flags())?;

@@ -1,8 +1,7 @@
 //! A virtual machine for tiny guests: 256 KiB of RAM, and a processor that starts in 64-bit or
 //! compatibility mode.
 
-use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvm_bindings::{
     KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, kvm_debugregs, kvm_fpu, kvm_regs,
@@ -11,127 +10,19 @@ use kvm_bindings::{
 use kvm_ioctls::{
     Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuExit, VcpuFd, VmFd,
 };
-use vbts_cpu::state::msr;
-use vbts_cpu::state::{cr0, cr4, efer, rflags};
+use vbts_cpu::state::{cr0, cr4, efer, msr, rflags};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::guests::UD;
+use super::exit::Exit;
+use super::guest::Mode;
 use super::tables::{
-    DESCRIPTORS, GDT, IDT, KERNEL_CODE, KERNEL_STACK, PML4, RAM, SYSTEM_CALL, SYSTEM_CALL_PORT,
-    TSS, USER_CODE, USER_STACK, VECTORS, event_name, image, page_entry_address, segment, selector,
+    DESCRIPTORS, GDT, IDT, KERNEL_STACK, PML4, RAM, SYSTEM_CALL, SYSTEM_CALL_PORT, TSS, VECTORS,
+    image, page_entry_address, segment, selector,
 };
-use super::watchdog::Watchdog;
+use super::time_limit::TimeLimit;
 use crate::kvm::vcpu::cpuid;
 use crate::kvm::{KvmError, Named, vm};
 use crate::memory::GuestMemory;
-
-/// Time limit of a guest. Guests take microseconds.
-pub const LIMIT: Duration = Duration::from_millis(300);
-/// Processor time that an endless guest has used when the limit is reached.
-const BUSY: Duration = Duration::from_millis(50);
-/// Time limit of a guest that did not get that processor time because the host is busy.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The mode in which a guest starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// 64-bit mode at CPL 0, interrupts off.
-    Kernel,
-    /// 64-bit mode at CPL 3, interrupts on.
-    User,
-    /// Compatibility mode at CPL 3, interrupts on.
-    Compatibility,
-}
-
-impl Mode {
-    /// Address of the code, top of the stack, CS and SS.
-    pub fn layout(self) -> (u64, u64, u16, u16) {
-        use selector::{KERNEL_CS, KERNEL_SS, USER_CS, USER_CS_32, USER_SS};
-        match self {
-            Self::Kernel => (KERNEL_CODE, KERNEL_STACK, KERNEL_CS, KERNEL_SS),
-            Self::User => (USER_CODE, USER_STACK, USER_CS, USER_SS),
-            Self::Compatibility => (USER_CODE, USER_STACK, USER_CS_32, USER_SS),
-        }
-    }
-
-    /// RFLAGS at the start.
-    pub fn flags(self) -> u64 {
-        match self {
-            Self::Kernel => rflags::FIXED,
-            Self::User | Self::Compatibility => rflags::FIXED | rflags::IF,
-        }
-    }
-
-    /// The instruction that ends a guest, and its exit: HLT at CPL 0, UD2 at CPL 3.
-    pub fn end(self) -> (&'static [u8], Exit) {
-        match self {
-            Self::Kernel => (&[0xF4], Exit::Halt),
-            Self::User | Self::Compatibility => (&[0x0F, 0x0B], Exit::Event(UD)),
-        }
-    }
-}
-
-/// Why KVM_RUN returned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Exit {
-    /// HLT.
-    Halt,
-    /// The handler of this vector was entered.
-    Event(u8),
-    /// SYSCALL or SYSENTER has reached its entry point.
-    SystemCall,
-    /// OUT to another port: port and value.
-    Out(u16, u64),
-    /// IN from a port.
-    In(u16),
-    /// A write where there is no RAM: address, size in bytes, value.
-    MmioWrite(u64, usize, u64),
-    /// A read where there is no RAM: address, size in bytes.
-    MmioRead(u64, usize),
-    /// WRMSR: index and value.
-    Wrmsr(u32, u64),
-    /// RDMSR.
-    Rdmsr(u32),
-    /// An interrupt can be injected now.
-    Window,
-    /// Guest debugging: DR6.
-    Debug(u64),
-    /// The task-priority register was written.
-    TaskPriority(u8),
-    /// Triple fault.
-    Shutdown,
-    /// KVM cannot emulate an instruction.
-    EmulationFailure,
-    /// The time limit was reached.
-    Stuck,
-    /// Another exit.
-    Other(String),
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Halt => f.write_str("HLT"),
-            Self::Event(vector) => f.write_str(&event_name(*vector)),
-            Self::SystemCall => f.write_str("a system call"),
-            Self::Out(port, value) => write!(f, "OUT of {value:#x} to port {port:#x}"),
-            Self::In(port) => write!(f, "IN from port {port:#x}"),
-            Self::MmioWrite(gpa, size, value) => {
-                write!(f, "a write of {value:#x} ({size} bytes) to {gpa:#x}")
-            }
-            Self::MmioRead(gpa, size) => write!(f, "a read of {size} bytes from {gpa:#x}"),
-            Self::Wrmsr(index, value) => write!(f, "WRMSR of {value:#x} to MSR {index:#x}"),
-            Self::Rdmsr(index) => write!(f, "RDMSR of MSR {index:#x}"),
-            Self::Window => f.write_str("an open interrupt window"),
-            Self::Debug(dr6) => write!(f, "a debug exit (DR6 {dr6:#x})"),
-            Self::TaskPriority(tpr) => write!(f, "a write of {tpr} to CR8"),
-            Self::Shutdown => f.write_str("a triple fault"),
-            Self::EmulationFailure => f.write_str("KVM's \"emulation failure\""),
-            Self::Stuck => write!(f, "no exit within {} ms", LIMIT.as_millis()),
-            Self::Other(what) => f.write_str(what),
-        }
-    }
-}
 
 /// A virtual machine with one processor.
 #[derive(Debug)]
@@ -139,13 +30,7 @@ pub struct Scratch {
     vcpu: VcpuFd,
     _vm: VmFd,
     memory: GuestMemory,
-    watchdog: Watchdog,
-    /// When the guest's time is over, if this thread has used `busy_limit` of processor time by
-    /// then.
-    deadline: Instant,
-    busy_limit: Duration,
-    /// When the guest's time is over in any case.
-    patience: Instant,
+    limit: TimeLimit,
     /// The special registers as KVM initialises them.
     reset: kvm_sregs,
 }
@@ -169,15 +54,12 @@ impl Scratch {
         vcpu.set_cpuid2(&cpuid(leaves.iter().copied())?)
             .named("KVM_SET_CPUID2")?;
         let reset = vcpu.get_sregs().named("KVM_GET_SREGS")?;
-        let watchdog = Watchdog::new().map_err(|e| host("watchdog", e))?;
+        let limit = TimeLimit::new().map_err(|e| host("watchdog", e))?;
         let scratch = Self {
             vcpu,
             _vm: vm,
             memory,
-            watchdog,
-            deadline: Instant::now(),
-            busy_limit: Duration::ZERO,
-            patience: Instant::now(),
+            limit,
             reset,
         };
         for (address, bytes) in image() {
@@ -198,7 +80,7 @@ impl Scratch {
     /// KVM rejects the state.
     pub fn start(&mut self, mode: Mode, code: &[u8]) -> Result<(), KvmError> {
         // Events that the last guest left pending must not reach this one.
-        self.watchdog.set(None);
+        self.limit.stop();
         self.vcpu.set_kvm_immediate_exit(1);
         let _ = self.vcpu.run().map(drop);
         self.vcpu.set_kvm_immediate_exit(0);
@@ -221,28 +103,14 @@ impl Scratch {
         Ok(())
     }
 
-    /// Gives the guest [`LIMIT`] from now. After it, [`Self::run`] returns [`Exit::Stuck`].
+    /// Starts the guest's time limit again. After it, [`Self::run`] returns [`Exit::Stuck`].
     pub fn resume(&mut self) {
-        self.set_limit(LIMIT, BUSY);
+        self.limit.start();
     }
 
     /// Interrupts the guest after `time` from now: [`Self::run`] then returns [`Exit::Stuck`].
     pub fn interrupt_after(&mut self, time: Duration) {
-        self.set_limit(time, Duration::ZERO);
-    }
-
-    fn set_limit(&mut self, limit: Duration, busy: Duration) {
-        let now = Instant::now();
-        self.deadline = now + limit;
-        self.patience = now + PATIENCE;
-        self.busy_limit = busy_time() + busy;
-        self.watchdog.set(Some(self.deadline));
-    }
-
-    /// Whether the guest's time is over.
-    fn is_over(&self) -> bool {
-        let now = Instant::now();
-        now >= self.deadline && (busy_time() >= self.busy_limit || now >= self.patience)
+        self.limit.start_for(time);
     }
 
     /// Sets the processor's state except its general registers.
@@ -318,7 +186,7 @@ impl Scratch {
             let exit = match self.vcpu.run() {
                 Ok(exit) => exit,
                 Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {
-                    if self.is_over() {
+                    if self.limit.is_over() {
                         return Ok(Exit::Stuck);
                     }
                     continue;
@@ -420,17 +288,6 @@ impl Scratch {
     pub fn page_entry(&self, address: u64) -> u64 {
         self.read(page_entry_address(address))
     }
-}
-
-/// Processor time that this thread has used, in guests and outside.
-fn busy_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: clock_gettime writes a timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn number(data: &[u8]) -> u64 {

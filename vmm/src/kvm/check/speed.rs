@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
 
-use super::scratch::{Exit, Mode, Scratch};
+use super::exit::Exit;
+use super::guest::Mode;
+use super::scratch::Scratch;
 use crate::kvm::{KvmError, Named};
 
 /// Instructions a second.
