@@ -1,8 +1,8 @@
 //! Random instructions on the software CPU and on the host CPU.
 //!
 //! `VBTS_FUZZ_SECONDS` is the time for each group (2 by default), `VBTS_FUZZ_SEED` the first seed.
-//! A case is reproduced by its seed and number, which a failure prints; `VBTS_FUZZ_REPORT` names a
-//! file to write every difference to.
+//! A failure prints the seed and the number of a case, which reproduce it. With
+//! `VBTS_FUZZ_REPORT=FILE`, files whose names begin with FILE have all differences.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "only tests are here")]
 
@@ -17,7 +17,7 @@ use vbts_tests::differential::native::Host;
 use vbts_tests::differential::soft::Soft;
 use vbts_tests::differential::vendor::Vendor;
 
-/// Differences shown by name; the rest is counted.
+/// Number of differences that a failure prints.
 const SHOWN: usize = 12;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -37,7 +37,7 @@ fn compare(group: Group, mode: Mode) {
     let mut generator = Generator::new(group, mode, vendor, seed);
     let start = Instant::now();
     let mut cases = 0u64;
-    // By the last instruction of the case: one example each.
+    // The number of cases and an example, by the instructions of the case.
     let mut found: BTreeMap<String, (u64, String)> = BTreeMap::new();
     while start.elapsed() < time {
         let case = generator.case();
@@ -69,7 +69,7 @@ fn compare(group: Group, mode: Mode) {
         return;
     }
     let mut all = String::new();
-    // Single instructions first: they say most.
+    // Differences of single instructions are the most useful ones, so they come first.
     let mut sorted: Vec<_> = found.into_iter().collect();
     sorted.sort_by_key(|(name, _)| name.split(' ').count());
     for (name, (count, report)) in &sorted {

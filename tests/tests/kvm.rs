@@ -1,4 +1,4 @@
-//! The host's KVM: its conformance check, and what `vbts` makes of it.
+//! The conformance checks of the host's KVM, and the choice of the accelerator by their results.
 
 use std::sync::LazyLock;
 
@@ -17,11 +17,19 @@ use vbts_tests::machine::Machine;
 fn main() {
     kvm::main(&[
         ("every_check_passes", Needs::Faithful, every_check_passes),
-        ("another_outcome_is_found", Needs::Kvm, another_outcome),
-        ("a_guest_without_end_is_ended", Needs::Kvm, endless),
-        ("checks_do_not_disturb_each_other", Needs::Faithful, order),
+        (
+            "an_unexpected_outcome_is_found",
+            Needs::Kvm,
+            another_outcome,
+        ),
+        ("an_endless_guest_is_interrupted", Needs::Kvm, endless),
+        (
+            "checks_do_not_depend_on_their_order",
+            Needs::Faithful,
+            order,
+        ),
         ("single_step_works", Needs::Faithful, single_step),
-        ("probe_tells_what_the_check_finds", Needs::Kvm, probe),
+        ("probe_reports_the_checks", Needs::Kvm, probe),
         ("accel_kvm_is_refused_if_a_check_fails", Needs::Kvm, refused),
         (
             "pass_through_is_refused_where_it_does_not_work",
@@ -137,7 +145,9 @@ fn order(kvm: &Kvm) -> Result<()> {
 
 fn single_step(kvm: &Kvm) -> Result<()> {
     let report = check::run(kvm);
-    let steps = report.single_step.context("not tried")?;
+    let steps = report
+        .single_step
+        .context("single-stepping was not probed")?;
     for (cpl, outcome) in [0, 3].iter().zip(steps) {
         ensure!(outcome.is_ok(), "CPL {cpl}: {outcome:?}");
     }
@@ -157,9 +167,9 @@ fn probe(kvm: &Kvm) -> Result<()> {
     ensure!(answer["kvm"]["usable"] == report.passed(), "{answer}");
     let checks = answer["kvm"]["checks"].as_array().context("no checks")?;
     ensure!(checks.len() == report.checks.len(), "{answer}");
-    for (told, found) in checks.iter().zip(&report.checks) {
-        ensure!(told["name"] == *found.name, "{told}");
-        ensure!(told["passed"] == found.outcome.is_ok(), "{told}");
+    for (reported, found) in checks.iter().zip(&report.checks) {
+        ensure!(reported["name"] == *found.name, "{reported}");
+        ensure!(reported["passed"] == found.outcome.is_ok(), "{reported}");
     }
     if !report.passed() {
         ensure!(answer["auto"]["accel"] == "soft", "{answer}");

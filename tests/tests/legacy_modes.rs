@@ -1,5 +1,5 @@
-//! The programs of `cpu/tests/cpu/legacy_modes` on other machines, as a BIOS: their reports on
-//! QEMU's software CPU and on Bochs must be those that are expected of ours. Bochs checks segment
+//! Runs the programs of `cpu/tests/cpu/legacy_modes` as a BIOS on QEMU's software CPU and on Bochs.
+//! Their reports must be those that the tests of our software CPU expect. Bochs checks segment
 //! limits, which QEMU ignores.
 
 #[path = "../../cpu/tests/cpu/legacy_modes/programs/mod.rs"]
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use programs::image::{Image, reported};
 
-/// No program needs longer than this on a busy machine.
+/// Time limit of a program on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A machine to compare with.
 struct Reference {
     name: &'static str,
     program: &'static str,
-    /// Arguments for a machine whose BIOS is `rom.bin` in a directory, where it may put files of
-    /// its own.
+    /// Arguments for a machine whose BIOS is `rom.bin` in this directory. The function may write
+    /// other files there.
     arguments: fn(&Path) -> std::io::Result<Vec<String>>,
-    /// Held while one runs, for a machine of which there can be only one at a time.
+    /// Held while the machine runs, if only one of its kind can run at a time.
     alone: Option<&'static Mutex<()>>,
 }
 
-/// Two of them that start together can both bind the same port of their display (SO_REUSEADDR), and
-/// the second to listen on it gives up.
+/// Two instances of Bochs that start together can both bind the port of their display
+/// (SO_REUSEADDR). The second one that listens on it then exits.
 static BOCHS: Mutex<()> = Mutex::new(());
 
 const REFERENCES: &[Reference] = &[
@@ -86,8 +86,8 @@ fn bochs(directory: &Path) -> std::io::Result<Vec<String>> {
     ])
 }
 
-/// How often a machine may fail to start. Bochs needs a port of the host, which another program may
-/// have.
+/// Number of attempts to start a machine. Bochs needs a port of the host, which another program may
+/// use.
 const ATTEMPTS: usize = 3;
 
 fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
@@ -101,7 +101,7 @@ fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
             continue;
         };
         if unfinished {
-            // What the machine itself prints at its end.
+            // The machine's own output at its end follows.
             words.truncate(image.expected.len());
         }
         return Ok(image.check(&words, unfinished)?);
@@ -109,7 +109,8 @@ fn run(reference: &Reference, image: &Image) -> Result<(), Failed> {
     Err(format!("the program reported nothing\n{complaints}").into())
 }
 
-/// What the image has printed on `reference`; what that said about itself is added to `complaints`.
+/// Runs the image on `reference`. Returns its output, and adds the machine's own messages to
+/// `complaints`.
 fn attempt(
     reference: &Reference,
     image: &Image,
@@ -130,7 +131,7 @@ fn attempt(
         if start.elapsed() > LIMIT {
             child.kill()?;
             child.wait()?;
-            return Err("the machine does not end".into());
+            return Err(format!("the machine did not end in {} s", LIMIT.as_secs()).into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -138,7 +139,7 @@ fn attempt(
     Ok(fs::read(&stdout)?)
 }
 
-/// Why a reference machine cannot run, if it cannot.
+/// The reason why a reference machine cannot run, or `None`.
 fn missing(reference: &Reference) -> Option<String> {
     let found = Command::new(reference.program)
         .arg("--help")

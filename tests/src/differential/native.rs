@@ -1,5 +1,5 @@
-//! The host side: a traced process whose registers and memory are set before each run. It stops at
-//! the INT3 behind the code or at the signal of an exception.
+//! The host side: a traced process. Its tracer sets its registers and memory before each run. The
+//! process stops at the INT3 after the code, or at the signal of an exception.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -52,7 +52,7 @@ impl Host {
     /// # Errors
     /// If it cannot be built, started or traced.
     pub fn new(directory: &Path) -> Result<Self> {
-        // Far from the addresses that random registers give.
+        // Random registers rarely point near this address.
         let stub = programs::compile(
             &programs::source("stub.S"),
             &directory.join("stub"),
@@ -64,8 +64,8 @@ impl Host {
         let fd = shared.as_raw_fd();
         let mut command = Command::new(stub);
         command.env_clear().stdin(Stdio::null());
-        // SAFETY: all are bare system calls, which may be made between fork and exec; `shared` is
-        // still open.
+        // SAFETY: the closure makes only system calls that are async-signal-safe. `shared` is still
+        // open.
         unsafe {
             command.pre_exec(move || {
                 if fd == SHARED_FD {
@@ -107,14 +107,14 @@ impl Host {
         })
     }
 
-    /// Runs `code` from `state`; `state.rip` is not used.
+    /// Runs `code` from `state`. It ignores `state.rip`.
     ///
     /// # Errors
     /// If the process is lost.
     pub fn run(&mut self, code: &[u8; CODE_LEN], state: &State) -> Result<Outcome> {
         let mut signal = self.start(code, state)?;
-        // A virtual machine that was stopped for seconds counts them as the process's own: code
-        // that goes on and on does so again.
+        // A virtual machine that was stopped for seconds counts them as time of the process.
+        // Endless code reaches the limit again.
         if signal == Signal::SIGPROF {
             signal = self.start(code, state)?;
         }
@@ -126,7 +126,7 @@ impl Host {
             (Signal::SIGTRAP, libc::SI_KERNEL) => Event::Completed,
             (Signal::SIGTRAP, _) => Event::Debug,
             (Signal::SIGFPE, 1) => Event::Divide, // FPE_INTDIV
-            // #MF and #XM share their codes; compare.rs knows.
+            // #MF and #XM have the same codes. The comparison treats them alike.
             (Signal::SIGFPE, _) => Event::X87,
             (Signal::SIGILL, _) => Event::InvalidOpcode,
             (Signal::SIGSEGV, libc::SI_KERNEL) => Event::GeneralProtection,
@@ -151,8 +151,7 @@ impl Host {
         self.resume()
     }
 
-    /// Runs to the next stop. Code that goes on and on is stopped by SIGPROF, whose timer otherwise
-    /// means nothing.
+    /// Runs to the next stop. SIGPROF stops code that has not ended by the third tick of its timer.
     fn resume(&self) -> Result<Signal> {
         let mut ticks = 0;
         loop {
@@ -165,7 +164,7 @@ impl Host {
         }
     }
 
-    /// Clears RFLAGS.ID, which ptrace leaves alone: a POPF would show in the cases after it.
+    /// Clears RFLAGS.ID, which ptrace cannot change: otherwise a POPF affects the cases after it.
     fn clear_id(&mut self) -> Result<()> {
         let code = assemble(64, CODE, |a| {
             a.pushfq()?;
@@ -190,8 +189,8 @@ impl Host {
         Ok(())
     }
 
-    /// The FXSAVE image. Not as a register set, whose layout is another while the process runs
-    /// 32-bit code.
+    /// The FXSAVE image. PTRACE_GETREGSET is not used, because its layout is different while the
+    /// process runs 32-bit code.
     fn float(&self) -> Result<user_fpregs_struct> {
         // SAFETY: a plain structure of integers, for which zero is a value.
         let mut image: user_fpregs_struct = unsafe { std::mem::zeroed() };
@@ -264,10 +263,10 @@ impl Host {
                 Mode::Bits64 => USER_CS,
                 Mode::Bits32 => USER32_CS,
             },
-            // Only 32-bit code looks at them.
+            // Only 32-bit code uses these.
             ds: USER_DS,
             es: USER_DS,
-            // No system call to restart.
+            // The kernel restarts no system call.
             orig_rax: u64::MAX,
             ..self.base
         }
@@ -275,7 +274,7 @@ impl Host {
 
     fn state(&self, mode: Mode, regs: &user_regs_struct, memory: Vec<u8>) -> Result<State> {
         let r = regs;
-        // INT3 is a trap: RIP is behind it.
+        // INT3 is a trap, so RIP is after it.
         Ok(State {
             mode,
             gpr: [
@@ -292,7 +291,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! A guest that works for a while, on a disk: packages come and go, and programs are compiled.
-//! `VBTS_WORK_SECONDS` tells how long.
+//! A Debian guest on a disk installs and removes packages and compiles programs, for
+//! `VBTS_WORK_SECONDS`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use vbts_tests::programs;
 use crate::stock_kernel::{debian, file, is_clean};
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[("apt_gcc_and_a_compile", work)])
+    machine::trials_of(module, &[("apt_and_gcc_work", work)])
 }
 
-/// What the kernel says when something is wrong.
+/// Texts with which the kernel reports a problem.
 const COMPLAINTS: &str =
     "WARNING:|BUG:|Oops|Call Trace:|stall|lockup|blocked for more than|EXT4-fs error|I/O error";
 
-/// A grammar, for bison, whose parser adds and multiplies.
+/// A grammar for bison. Its parser adds and multiplies.
 const GRAMMAR: &str = r#"
 %{
 #include <ctype.h>
@@ -49,11 +49,11 @@ int yylex(void)
 int main(void) { return yyparse(); }
 "#;
 
-/// How hot.c is compiled.
+/// Compiler flags for hot.c.
 const FLAGS: &str =
     "-O2 -mgeneral-regs-only -nostdlib -static -fno-pie -no-pie -fno-stack-protector";
 
-/// A round of work, each step of which has to succeed. Its arguments are C files; FLAGS is set.
+/// A round of work, in which each step must succeed. The arguments are C files. FLAGS is set.
 const ROUND: &str = "set -e; cd work
     apt='apt-get -qq -o Dir::Etc::SourceList=/srv/packages/sources.list -o Dir::Etc::SourceParts=/dev/null'
     export DEBIAN_FRONTEND=noninteractive
@@ -70,7 +70,7 @@ const ROUND: &str = "set -e; cd work
     sync
     echo 3 >/proc/sys/vm/drop_caches";
 
-/// How long the guest works, in the host's time.
+/// Time for which the guest works, by the host's clock.
 fn duration() -> Result<Duration> {
     let seconds = match std::env::var("VBTS_WORK_SECONDS") {
         Ok(text) => text.parse().context("VBTS_WORK_SECONDS")?,
@@ -79,10 +79,11 @@ fn duration() -> Result<Duration> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// C files of the guest kernel's tests that are compiled in a round.
+/// Number of C files of the guest kernel's tests that a round compiles.
 const FILES: usize = 3;
 
-/// An archive of what the guest compiles, as a disk, and the names of the C files.
+/// Writes an archive of the files that the guest compiles, which is its second disk. Returns its
+/// path and the names of the C files.
 fn sources(directory: &Path) -> Result<(PathBuf, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let sources = directory.join("sources");
@@ -114,7 +115,7 @@ fn sources(directory: &Path) -> Result<(PathBuf, Vec<String>)> {
     Ok((archive, names))
 }
 
-/// What hot.c prints on this machine.
+/// The output of hot.c on this machine.
 fn checksum(directory: &Path) -> Result<String> {
     let flags: Vec<&str> = FLAGS.split(' ').collect();
     let source = directory.join("sources/hot.c");

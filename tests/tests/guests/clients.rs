@@ -1,5 +1,5 @@
-//! Debian's perf and GDB, on Debian's unmodified kernel and on our own. They show programs all of
-//! whose branches are known.
+//! Debian's perf and GDB, on Debian's unmodified kernel and on our own. They trace programs whose
+//! branches are all known.
 //!
 //! They are in the root file system of `ci/guest-rootfs`, which is mounted read-only: from the disk
 //! image, or over 9P by our kernel, which has no disk driver. The guest writes their output to an
@@ -139,7 +139,7 @@ fn run(
             command.arg(file("root")?).arg("--share").arg(share);
         }
     }
-    // Another machine than the default.
+    // Options for a machine that is not the default one.
     let options = std::env::var("VBTS_OPTIONS").unwrap_or_default();
     command.args(options.split_whitespace());
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
@@ -212,7 +212,7 @@ impl Known {
     }
 }
 
-/// Runs `commands` for every test program in turn, whose name is `$p` in them.
+/// Runs `before`, then `commands` for each test program. `$p` is the name of the program.
 fn run_programs(
     machine: &Machine,
     kernel: Kernel,

@@ -41,13 +41,13 @@ pub fn trials(module: &str) -> Vec<Trial> {
 }
 
 /// All output of a run.
-struct Everything {
+struct Output {
     run: Run,
     console: Vec<u8>,
     trace: Vec<u8>,
 }
 
-fn once(machine: &Machine, program: &[&str]) -> Result<Everything> {
+fn once(machine: &Machine, program: &[&str]) -> Result<Output> {
     let directory = tempfile::tempdir()?;
     let (console, trace) = (
         directory.path().join("console"),
@@ -63,7 +63,7 @@ fn once(machine: &Machine, program: &[&str]) -> Result<Everything> {
     // The working directory is part of the input.
     command.current_dir("/");
     let run = machine::finish(command)?.expect(0)?;
-    Ok(Everything {
+    Ok(Output {
         run,
         console: std::fs::read(console)?,
         trace: std::fs::read(trace)?,

@@ -1,6 +1,6 @@
-//! The kernel's own tests of the x86 entry code (tools/testing/selftests/x86), which see a
-//! processor as only system software does: each runs in a guest of its own, as the only program,
-//! and says itself whether it passed.
+//! The kernel's own tests of the x86 entry code (tools/testing/selftests/x86). They use features of
+//! the processor that most programs do not use. Each test is the only program of a guest, and
+//! reports whether it passed.
 //!
 //! `ci/kernel-selftests` builds them from the source of the guest kernel.
 
@@ -14,15 +14,15 @@ use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-/// Wall-clock limit of one test, in seconds. Most take one, on a machine that does nothing else;
-/// syscall_numbering, with more than a billion instructions, half a minute.
+/// Wall-clock limit of one test, in seconds. On an idle machine most tests take one second.
+/// syscall_numbering, with more than a billion instructions, takes half a minute.
 const LIMIT: &str = "280";
 
-/// What the kernel says on its console when it finds itself broken. Some tests cannot see more than
-/// that.
+/// Texts with which the kernel reports a problem on its console. Some tests pass although the
+/// kernel has reported one.
 const SPLATS: &[&str] = &["WARNING: ", "BUG: ", "Oops: ", "Kernel panic"];
 
-/// What every test needs.
+/// Files that every test needs.
 struct Setup {
     machine: Machine,
     /// The directory of the tests.
@@ -66,7 +66,7 @@ fn found(module: &str) -> Result<Vec<Trial>> {
 }
 
 impl Setup {
-    /// The guest's first process, which the first test that needs it compiles.
+    /// The program of the guest's first process. The first call compiles it.
     fn init(&self) -> Result<&[u8]> {
         let compile = || {
             let source =
@@ -123,23 +123,23 @@ fn run(setup: &Setup, name: &str) -> Result<Completion> {
     })
 }
 
-/// What a test said of itself: by its exit status, and by what it printed, since older tests do not
-/// exit with `KSFT_SKIP`. The reasons why parts of a test that passed could not run are printed.
+/// The result of a test, by its exit status and its output: older tests do not exit with
+/// `KSFT_SKIP`. Prints the reasons for the parts that a test has skipped.
 fn judge(name: &str, output: &str) -> Result<Completion> {
-    // What init says last; without it the guest came to another end.
+    // The last message of init. It is missing if the guest ended before.
     let (printed, end) = output
         .trim_end()
         .rsplit_once("selftest: ")
         .context("the guest ended before the test did")?;
     let find = |word: &str| printed.lines().find(|line| line.contains(word));
     if let Some(line) = SPLATS.iter().find_map(|word| find(word)) {
-        bail!("{end}, but the kernel said: {line}");
+        bail!("{end}, but the kernel reported: {line}");
     }
     let skip = match end {
         "exited with 4" => printed.lines().rfind(|line| !line.trim().is_empty()),
-        // Parts were begun, and none could be done.
+        // Parts of the test were started, and none of them passed.
         "exited with 0" if find("[OK]").is_none() => find("[SKIP]"),
-        // Nothing was begun.
+        // No part of the test was started.
         "exited with 1" if find("[RUN]").or(find("[OK]")).is_none() => find("[SKIP]"),
         _ => None,
     };
@@ -148,12 +148,12 @@ fn judge(name: &str, output: &str) -> Result<Completion> {
     }
     ensure!(end == "exited with 0", "{end}");
     if let Some(line) = find("[FAIL]").or_else(|| find("not ok ")) {
-        bail!("{end}, but the test said: {line}");
+        bail!("{end}, but the test printed: {line}");
     }
     let skipped = printed.lines().filter(|line| line.contains("SKIP"));
     let parts: BTreeSet<_> = skipped.map(reason).collect();
     for part in parts {
-        println!("     {name}, in part skipped: {part}");
+        println!("     {name}: partly skipped: {part}");
     }
     Ok(Completion::Completed)
 }

@@ -1,5 +1,5 @@
-//! A trace of any length, of a program whose number of branches is known:
-//! guest-kernel/tests/long_trace.c.
+//! A trace of any length. The number of branches of the program, guest-kernel/tests/long_trace.c,
+//! is known.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine};
 
-/// For each million steps, on a slow and busy machine.
+/// Time limit for a million steps on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OTHERS: [&str; 2] = ["walk.c", "bts.c"];
 
@@ -17,7 +17,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(module, &[("native", native), ("guest", guest)])
 }
 
-/// The program takes the branches that it should, says the host's processor.
+/// The program takes the expected branches when the host's processor single-steps it.
 fn native(_: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = guest_program::compile(directory.path(), "long_trace.c", &OTHERS)?;
@@ -32,8 +32,8 @@ fn native(_: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Every record is there, with PTRACE_BTS_O_SIGNAL and with PTRACE_BTS_O_VIRTUAL. VBTS_LONG_TRACE
-/// is the number of steps.
+/// No record is lost with PTRACE_BTS_O_SIGNAL or with PTRACE_BTS_O_VIRTUAL. `VBTS_LONG_TRACE` is
+/// the number of steps.
 fn guest(machine: &Machine) -> Result<()> {
     let steps = match std::env::var("VBTS_LONG_TRACE") {
         Ok(steps) => steps,

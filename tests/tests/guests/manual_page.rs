@@ -16,7 +16,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("the_page_is_well_formed", well_formed),
             ("the_example_prints_every_branch", example),
-            ("the_page_names_what_the_header_has", names),
+            ("the_page_describes_all_of_the_header", names),
         ],
     )
 }
@@ -39,7 +39,7 @@ fn well_formed(_: &Machine) -> Result<()> {
         .arg(page)
         .output()
     else {
-        println!("     in part skipped: there is no mandoc");
+        println!("     skipped: there is no mandoc");
         return Ok(());
     };
     let complaints = String::from_utf8_lossy(&output.stdout);
@@ -50,7 +50,7 @@ fn well_formed(_: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// The program in the page, as it is shown.
+/// The source of the page's program, with its escape sequences replaced.
 fn program_source(page: &str) -> Result<String> {
     let (_, rest) = page
         .split_once("\n.SS Program source\n.EX\n")
@@ -82,8 +82,8 @@ fn program_source(page: &str) -> Result<String> {
     Ok(source)
 }
 
-/// Makes the kernel's `<asm/ptrace-bts.h>` below `directory`, as the series leaves it, and returns
-/// where to look for it.
+/// Writes the kernel's `<asm/ptrace-bts.h>` below `directory`, with all patches applied. Returns
+/// the directory for the compiler's search path.
 fn header(directory: &Path) -> Result<PathBuf> {
     let include = "arch/x86/include/uapi";
     let mut patches: Vec<PathBuf> = std::fs::read_dir(guest_kernel("patches"))?
@@ -92,7 +92,7 @@ fn header(directory: &Path) -> Result<PathBuf> {
     patches.retain(|path| path.extension().is_some_and(|e| e == "patch"));
     patches.sort();
     for patch in patches {
-        // Not below a repository, whose ignored files git would leave alone.
+        // In a repository, git apply skips files that the repository ignores.
         let status = Command::new("git")
             .args(["apply", "--include", &format!("{include}/*")])
             .arg(patch.canonicalize()?)
@@ -130,7 +130,7 @@ fn example(machine: &Machine) -> Result<()> {
     let output = directory.path().join("trace");
     machine.trace("raw", &output, &[], &[&traced])?.expect(0)?;
     let expected = branches::parse_raw(&std::fs::read(&output)?)?;
-    // Both record, each with a tracer of its own.
+    // The agent traces the example, while the example traces the program.
     let run = machine
         .trace("raw", &output, &[], &[&example, &traced])?
         .expect(0)?;
@@ -139,7 +139,7 @@ fn example(machine: &Machine) -> Result<()> {
     let got: Vec<Branch> = printed
         .lines()
         .filter_map(|line| {
-            // The program's own output, of an unfinished line.
+            // The program's own output can precede the record on its line.
             let line = line.get(line.find("0x")?..)?;
             let (from, to) = line.split_once(" -> ")?;
             Some(Branch {
@@ -152,7 +152,7 @@ fn example(machine: &Machine) -> Result<()> {
     if let Some(difference) = branches::first_difference(&expected, &got, &symbols) {
         bail!(difference);
     }
-    // More than the buffer of the example holds.
+    // The example's buffer holds less, so it was read more than once.
     ensure!(got.len() > 4096, "only {} branches", got.len());
     let last = format!("\n{} branches\n", got.len());
     ensure!(printed.ends_with(&last), "no {last} at the end");
@@ -168,7 +168,7 @@ fn example(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Every name and number of the header, and no other.
+/// The page describes each name of the header with its number, and no other name.
 fn names(_: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let header = std::fs::read_to_string(header(directory.path())?.join("asm/ptrace-bts.h"))?;
@@ -182,7 +182,7 @@ fn names(_: &Machine) -> Result<()> {
         let (Some(name), Some(value)) = (words.next(), words.next()) else {
             continue;
         };
-        // The bits of the signal's number are described, not named.
+        // The page describes the bits of the signal number without this name.
         if name.contains("SIGNR") {
             continue;
         }
@@ -198,7 +198,7 @@ fn names(_: &Machine) -> Result<()> {
         .filter(|line| line.starts_with(".BR PTRACE_BTS_") && line.ends_with(")\""));
     ensure!(
         tags.count() == found && found > 10,
-        "the page describes what the header does not have"
+        "the page describes a name that the header does not have"
     );
     Ok(())
 }

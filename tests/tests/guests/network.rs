@@ -1,5 +1,5 @@
-//! `--net`: Debian's unmodified kernel and the host at the two ends of a TAP device, in a network
-//! namespace of their own.
+//! `--net`: Debian's unmodified kernel and the host exchange data through a TAP device in a
+//! separate network namespace.
 
 use std::fs;
 use std::path::Path;
@@ -15,18 +15,18 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[
-            ("a_guest_and_its_host", guest_and_host),
-            ("what_is_no_tap_device", bad_devices),
+            ("a_guest_and_the_host_exchange_data", guest_and_host),
+            ("other_devices_are_refused", bad_devices),
         ],
     )
 }
 
-/// A TAP device, in a namespace in which there is nothing else.
+/// Creates a TAP device in an empty namespace.
 const TAP: &str = "
     ip link set lo up && ip tuntap add dev tap0 mode tap && ip address add 192.0.2.1/24 dev tap0 && ip link set tap0 up";
 
-/// The host's servers: one sends the file `data`, the other answers with the SHA-256 of what it is
-/// sent.
+/// The host's servers: one sends the file `data`, the other answers with the SHA-256 of the data
+/// that it receives.
 const SERVER: &str = r#"
 import hashlib, socketserver, threading
 class Send(socketserver.StreamRequestHandler):
@@ -49,7 +49,7 @@ open("held", "w").close()
 time.sleep(1000)
 "#;
 
-/// The guest's end.
+/// The guest's commands.
 const JOB: &str = "
     cat /sys/class/net/eth0/address /sys/class/net/eth0/mtu
     ip link set eth0 up; ip address add 192.0.2.2/24 dev eth0
@@ -58,8 +58,10 @@ const JOB: &str = "
     nc 192.0.2.1 7001 <got
     cat /proc/net/dev; dmesg --level=warn,err,crit 2>/dev/null; poweroff -f";
 
-/// A command that runs `script`, with `arguments`, in a network namespace of its own, or why there
-/// cannot be one.
+/// A command that runs `script` in a separate network namespace.
+///
+/// # Errors
+/// [`Skip`] if this user cannot create a namespace with a TAP device.
 fn in_namespace(directory: &Path, script: &str) -> Result<Command> {
     let command = |options: &[&str], script: &str| {
         let mut command = Command::new("unshare");
@@ -70,7 +72,7 @@ fn in_namespace(directory: &Path, script: &str) -> Result<Command> {
         command
     };
     let mut why = String::new();
-    // As root, and as another user.
+    // The first command needs root.
     for options in [&["--net"][..], &["--user", "--map-root-user", "--net"]] {
         let possible = command(options, TAP).output()?;
         if possible.status.success() {
@@ -82,10 +84,10 @@ fn in_namespace(directory: &Path, script: &str) -> Result<Command> {
     Err(Skip(format!("no TAP device in a network namespace here: {why}")).into())
 }
 
-/// `more`, with the program and the arguments of `command`.
-fn within(mut more: Command, command: &Command) -> Command {
-    more.arg(command.get_program()).args(command.get_args());
-    more
+/// Adds the program and the arguments of `command` to those of `outer`.
+fn within(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program()).args(command.get_args());
+    outer
 }
 
 fn guest_and_host(machine: &Machine) -> Result<()> {
@@ -104,7 +106,7 @@ fn guest_and_host(machine: &Machine) -> Result<()> {
     let initrd = initrd_with(directory, JOB, &[])?;
     let net = "tap=tap0,mac=02:00:00:00:00:07";
     let guest = boot(machine, &initrd, &["--net", net, "--append", "quiet"])?;
-    // The server is there before the guest, which takes seconds to boot.
+    // The guest takes seconds to boot, so the server is ready before it.
     let script = r#"{ python3 server & server=$!; "$@"; status=$?; kill $server; exit $status; }"#;
     let command = within(in_namespace(directory, script)?, &guest);
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;

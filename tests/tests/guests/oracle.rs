@@ -1,8 +1,9 @@
-//! Every test program traced in the guest must give, branch for branch, what single-stepping it on
-//! the host gives.
+//! The trace of each test program in the guest must have the same branches as single-stepping it on
+//! the host.
 //!
-//! With `VBTS_ORACLE=DIR` programs and what single-stepping gave are kept there, and taken from
-//! there: for a machine whose own processor is an emulated one.
+//! With `VBTS_ORACLE=DIR` the test keeps the programs and the results of single-stepping in this
+//! directory, and uses those that it finds there. A machine with an emulated processor needs the
+//! results of another machine.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +53,7 @@ fn compare(
         .expect(program.status)?;
     ensure!(
         run.stdout == expected.stdout,
-        "other output than on the host:\n{}",
+        "the output differs from that on the host:\n{}",
         String::from_utf8_lossy(&run.stdout)
     );
     ensure!(
@@ -70,7 +71,7 @@ fn compare(
     Ok(())
 }
 
-/// What the guest is to print, and the branches that it is to take.
+/// The expected output and branches of a program.
 struct Expected {
     stdout: Vec<u8>,
     branches: Vec<Branch>,
@@ -82,7 +83,7 @@ fn expectation(directory: &Path, program: programs::Program) -> Result<(PathBuf,
     let trace = oracle::trace(&path)?;
     ensure!(
         trace.status == program.status,
-        "the oracle's own run exited with {}",
+        "the program exited with {} on the host",
         trace.status
     );
     let expected = Expected {
@@ -92,10 +93,11 @@ fn expectation(directory: &Path, program: programs::Program) -> Result<(PathBuf,
     Ok((path, expected))
 }
 
-/// Likewise, if that has not been done before.
+/// Uses the program and the results in `directory`. If there are none, it builds the program there,
+/// runs it on the host, and keeps the results.
 fn kept_expectation(directory: &Path, program: programs::Program) -> Result<(PathBuf, Expected)> {
     let (stdout, branches) = (directory.join("stdout"), directory.join("branches"));
-    // Written last.
+    // This file is written last.
     if branches.exists() {
         let read = |path: &Path| {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))

@@ -1,5 +1,5 @@
-//! Guests with several processors. On KVM each runs in a thread of its own, and moves between KVM
-//! and the software CPU while the others go on.
+//! Guests with several processors. On KVM each processor has its own thread, and moves between KVM
+//! and the software CPU while the others run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-/// What a slow and busy machine needs for anything.
+/// Time limit of a guest on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn trials(module: &str) -> Vec<Trial> {
@@ -47,13 +47,14 @@ fn start_and_stop(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// VBTS_STRESS_SECONDS, in the guest's time, or else what a test takes for each accelerator.
+/// The duration of a test by the guest's clock: `VBTS_STRESS_SECONDS`, or the default for the
+/// accelerator.
 fn seconds(machine: &Machine, soft: f64, kvm: f64) -> Result<f64> {
     match std::env::var("VBTS_STRESS_SECONDS") {
         Ok(seconds) => seconds
             .parse()
             .with_context(|| format!("VBTS_STRESS_SECONDS={seconds}")),
-        // A second of four software CPUs is a long time.
+        // The host needs much longer for one second of four software CPUs.
         Err(_) if machine.accel() == "soft" => Ok(soft),
         Err(_) => Ok(kvm),
     }
@@ -71,24 +72,24 @@ fn run(machine: &Machine, name: &str, others: &[&str], seconds: f64) -> Result<(
         &seconds.to_string(),
     )?;
     command.args(["--smp", "4", "--memory", "512M"]);
-    // The software CPU executes four of them, each at a fraction of its speed.
+    // On the software CPU, one thread executes the four processors in turn.
     let limit = PATIENCE + Duration::try_from_secs_f64(seconds)?.saturating_mul(300);
     let run = machine::finish_within(command, limit)?.expect(0)?;
     let output = String::from_utf8_lossy(&run.stdout);
     ensure!(
         output.contains(&format!("\nok 1 {name}")),
-        "it was not run:\n{output}"
+        "{name} was not run:\n{output}"
     );
     Ok(())
 }
 
-/// Several traced threads, and others that disturb them: guest-kernel/tests/traced_threads.c.
+/// Several traced threads, and others that interrupt them: guest-kernel/tests/traced_threads.c.
 fn traced_threads(machine: &Machine) -> Result<()> {
     let seconds = seconds(machine, 0.1, 20.0)?;
     run(machine, "traced_threads", &["walk.c", "bts.c"], seconds)
 }
 
-/// Tracers that do anything to their tracees: guest-kernel/tests/stress.c.
+/// Tracers that make random requests: guest-kernel/tests/stress.c.
 fn stress(machine: &Machine) -> Result<()> {
     run(machine, "stress", &["bts.c"], seconds(machine, 0.2, 20.0)?)
 }

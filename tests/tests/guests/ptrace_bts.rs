@@ -1,5 +1,5 @@
-//! The guest kernel's `ptrace` BTS API, tested by the cases of `vbts test` (guest-kernel/tests), a
-//! group at a time; and `vbts test` itself, with a suite whose cases misbehave.
+//! Runs the cases of `vbts test` (guest-kernel/tests) for the guest kernel's `ptrace` BTS API, one
+//! group in each test. Also tests `vbts test` itself with a suite whose cases crash or hang.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine, Run, Skip};
 
-/// A kernel with a generation of the API: where [`machine::find`] looks for it.
+/// A generation of the API, and the arguments with which [`machine::find`] finds its kernel.
 struct Kernel {
     api: &'static str,
     variable: &'static str,
@@ -35,7 +35,7 @@ const KERNELS: [Kernel; 3] = [
     },
 ];
 
-/// What a slow and busy machine needs for a group, or for all on several processors.
+/// Time limit of a group, or of all groups on several processors, on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 type Test = fn(&Machine, &Path) -> Result<()>;
@@ -67,7 +67,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials(module, tests)
 }
 
-/// A test that is skipped if there is no such kernel or no suite.
+/// A test that is skipped if the kernel or the suite is missing.
 fn on(
     kernel: &'static Kernel,
     test: impl Fn(&Machine, &Path) -> Result<()> + Send + 'static,
@@ -173,7 +173,7 @@ fn whole_group(machine: &Machine, kernel: &Path, group: &str) -> Result<()> {
     Ok(())
 }
 
-/// With --smp, the cases for several processors are run, and not skipped.
+/// With `--smp`, the cases that need several processors are not skipped.
 fn several_processors(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let command = command(
@@ -199,7 +199,7 @@ fn bad(machine: &Machine, directory: &Path, kernel: &Path, options: &[&str]) -> 
     Ok(command)
 }
 
-/// A case that takes the guest down is told by its name, and those after it are run.
+/// A case that crashes the guest has failed, and another guest runs the cases after it.
 fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let command = bad(machine, directory.path(), kernel, &["--case-timeout", "10"])?;
@@ -226,19 +226,19 @@ fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
     ] {
         ensure!(text.lines().any(|l| l == line), "no '{line}' in:\n{text}");
     }
-    for said in [
+    for message in [
         "failed: bad.fail, bad.crash, bad.hang, bad.warn, bad.reset",
         "passed: 3, failed: 5, skipped: 0",
         "console log: ",
     ] {
-        ensure!(run.stderr.contains(said), "{}", run.stderr);
+        ensure!(run.stderr.contains(message), "{}", run.stderr);
     }
     let console = std::fs::read_to_string(directory.path().join("console"))?;
     ensure!(console.contains("Kernel panic") && console.contains("=== guest 5: "));
     Ok(())
 }
 
-/// A document that a parser of XML takes, in a file, and the lines on standard output nevertheless.
+/// With `--output`, the file has the JUnit report, and standard output still has the KTAP lines.
 fn junit(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let report = directory.path().join("report.xml");
@@ -267,7 +267,8 @@ fn junit(machine: &Machine, kernel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Then the case that runs has failed, and the others are told as well.
+/// When the time limit is reached, the running case has failed, and the report has the others as
+/// not run.
 fn time_limit(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let options = ["--timeout", "10", "--filter", "*.hang", "--filter", "good"];
@@ -282,7 +283,7 @@ fn time_limit(machine: &Machine, kernel: &Path) -> Result<()> {
     )
 }
 
-/// Ctrl-C ends the guest, and completes the report.
+/// SIGINT ends the guest, and the report is complete.
 fn interrupted(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let console = directory.path().join("console");
@@ -302,7 +303,7 @@ fn interrupted(machine: &Machine, kernel: &Path) -> Result<()> {
     while !std::fs::read_to_string(&console).is_ok_and(|text| text.contains("start bad.hang")) {
         ensure!(
             began.elapsed() < Duration::from_secs(60),
-            "it does not begin"
+            "the case did not start within a minute"
         );
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -322,18 +323,18 @@ fn interrupted(machine: &Machine, kernel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of its test.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended just now.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A kernel that has nothing to test is one line, and no failures.
+/// Without a Branch Trace Store the report has one line, which skips all cases.
 fn no_bts(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let command = command(machine, directory.path(), kernel, &["--bts", "off"])?;
@@ -344,12 +345,12 @@ fn no_bts(machine: &Machine, kernel: &Path) -> Result<()> {
         "{}",
         String::from_utf8_lossy(&run.stdout)
     );
-    let said = run.stderr.lines().last().unwrap_or_default();
-    ensure!(said.contains("no case was run"), "{}", run.stderr);
+    let message = run.stderr.lines().last().unwrap_or_default();
+    ensure!(message.contains("no case was run"), "{}", run.stderr);
     Ok(())
 }
 
-/// One that does not even boot is no failure of a case.
+/// If the kernel does not boot, no case has failed.
 fn no_boot(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let options = ["--append", "rdinit=/none init=/none"];

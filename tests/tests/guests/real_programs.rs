@@ -1,4 +1,5 @@
-//! Programs from Debian print in the guest what they print on the host, and lose no record.
+//! Debian's programs have the same output in the guest as on the host, and their traces are
+//! complete.
 
 use std::path::Path;
 use std::process::Command;
@@ -54,8 +55,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials(module, tests.into())
 }
 
-/// Sets up both runs alike.
-fn alike(command: &mut Command) -> &mut Command {
+/// Sets the working directory and the environment, which must be the same for both runs.
+fn set_environment(command: &mut Command) -> &mut Command {
     command
         .current_dir("/usr/share")
         .env_clear()
@@ -72,7 +73,7 @@ fn same(machine: &Machine, program: &[&str]) -> Result<()> {
     );
     let mut native = Command::new(name);
     let native = machine::finish({
-        alike(&mut native).args(program.iter().skip(1));
+        set_environment(&mut native).args(program.iter().skip(1));
         native
     })?;
 
@@ -83,8 +84,8 @@ fn same(machine: &Machine, program: &[&str]) -> Result<()> {
         .get_envs()
         .map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned)))
         .collect();
-    alike(&mut command);
-    // vbts looks for its own files with these; they are no part of the comparison.
+    set_environment(&mut command);
+    // vbts finds its own files by these variables. The comparison leaves them out.
     for (name, value) in settings {
         if let Some(value) = value {
             command.env(name, value);
@@ -112,7 +113,7 @@ fn same(machine: &Machine, program: &[&str]) -> Result<()> {
     let records = text.lines().count() as u64 - 1;
     ensure!(
         summary["records"] == records && records > 1000,
-        "{records} records, but {summary}"
+        "the trace has {records} records, the summary says {summary}"
     );
     Ok(())
 }

@@ -33,7 +33,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("traces_to_files_and_pipes", formats),
             ("trace_and_progress_on_a_terminal", terminal),
             ("symbols_below_another_root", root),
-            ("everything_that_a_writable_share_can_do", share),
+            ("all_operations_on_a_writable_share", share),
             ("console_to_standard_output_and_file", console),
             ("timeout", timeout),
             ("signal", signal),

@@ -1,9 +1,9 @@
-//! Debian's unmodified kernel on the software CPU: what it finds, and that it lets go of everything
-//! in the end.
+//! Debian's unmodified kernel on the software CPU: its devices, its console, a root file system on
+//! a disk, and shutdown.
 //!
-//! `ci/guest-rootfs --kernel-only` fetches what the first tests need, and without that option makes
-//! the root file system that the others need. VBTS_GUEST_ROOTFS names another directory than
-//! `target/guest-rootfs`.
+//! `ci/guest-rootfs --kernel-only` fetches the files that the first tests need. Without that option
+//! it also makes the root file system that the others need. `VBTS_GUEST_ROOTFS` replaces the
+//! directory `target/guest-rootfs`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine, Skip};
 
-/// What a slow and busy machine needs for anything.
+/// Time limit of each wait on a slow and busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(900);
 /// A prompt of root's shell in the root file system.
 const PROMPT: &str = "root@vbts-guest:~# ";
@@ -32,12 +32,15 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[
-            ("finds_its_devices_and_switches_off", devices),
-            ("two_runs_are_the_same", same),
-            ("the_power_button", power_button),
-            ("a_terminal", terminal),
+            ("devices_and_power_off", devices),
+            ("two_runs_have_the_same_output", same),
+            ("sigterm_presses_the_power_button", power_button),
+            (
+                "keys_reach_the_guest_and_the_terminal_is_restored",
+                terminal,
+            ),
             ("boots_from_a_disk", disk),
-            ("sigterm_shuts_down", sigterm),
+            ("sigterm_shuts_down_debian", sigterm),
         ],
     )
 }
@@ -59,7 +62,7 @@ fn initrd(directory: &Path, job: &str) -> Result<PathBuf> {
     initrd_with(directory, job, &[])
 }
 
-/// Likewise, with these programs in the directory `/programs`.
+/// As [`initrd`], with these programs in the directory `/programs`.
 pub fn initrd_with(directory: &Path, job: &str, programs: &[(&str, &Path)]) -> Result<PathBuf> {
     let mut image = fs::read(file("initrd")?)?;
     let mut more = Cpio::new();
@@ -123,7 +126,10 @@ fn devices(machine: &Machine) -> Result<()> {
     let disk = fs::File::open(&first)?;
     let mut sector = [0; 512];
     disk.read_exact_at(&mut sector, 3 * 512)?;
-    ensure!(sector == contents[..512], "what was written is not there");
+    ensure!(
+        sector == contents[..512],
+        "the sector that the guest wrote is not on the disk"
+    );
     ensure!(disk.metadata()?.len() == contents.len() as u64);
     ensure!(
         fs::read(&second)?[0] == b'x',
@@ -154,7 +160,7 @@ pub struct Session {
     child: Child,
     input: fs::File,
     output: Arc<Mutex<String>>,
-    /// So much of the output has been looked at.
+    /// Number of bytes of the output that `wait_for` has consumed.
     seen: usize,
 }
 
@@ -196,7 +202,7 @@ impl Session {
         output.clone()
     }
 
-    /// Waits for `text`, and returns what came before it.
+    /// Waits for `text`. Returns the output before it.
     fn wait_for(&mut self, text: &str) -> Result<String> {
         let start = Instant::now();
         loop {
@@ -215,21 +221,21 @@ impl Session {
         }
     }
 
-    /// Types a command, and returns what is printed until the next prompt.
+    /// Types a command. Returns the output before the next prompt.
     pub fn command(&mut self, line: &str) -> Result<String> {
         writeln!(self.input, "{line}")?;
         self.wait_for("\n")?;
         self.wait_for(PROMPT)
     }
 
-    /// Types a command that has to print `expected`.
+    /// Types a command. Its output must contain `expected`.
     pub fn expect(&mut self, line: &str, expected: &str) -> Result<()> {
         let output = self.command(line)?;
         ensure!(output.contains(expected), "{line}: {output}");
         Ok(())
     }
 
-    /// Has the guest switch itself off.
+    /// Types the command that powers off the guest, and waits for the end.
     pub fn power_off(&mut self) -> Result<()> {
         writeln!(self.input, "poweroff")?;
         self.end().map(drop)
@@ -242,7 +248,7 @@ impl Session {
         )?)
     }
 
-    /// Waits for the end, which has to be good.
+    /// Waits for the end of vbts, which must succeed. Returns all output.
     fn end(&mut self) -> Result<String> {
         let status = machine::wait(&mut self.child, PATIENCE)?;
         let output = self.output();
@@ -260,7 +266,7 @@ impl Drop for Session {
 
 fn power_button(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    // KEY_POWER, 116, goes down: the first event.
+    // The first event: KEY_POWER (116) is pressed.
     let job = "until [ -e /dev/input/event0 ]; do sleep 0.1; done; (sleep 1; echo ready) &
         dd if=/dev/input/event0 bs=24 count=1 2>/dev/null | od -An -tu2 -j16; poweroff -f";
     let initrd = initrd(directory.path(), job)?;
@@ -272,7 +278,7 @@ fn power_button(machine: &Machine) -> Result<()> {
     let words: Vec<_> = event.split_whitespace().take(4).collect();
     ensure!(words == ["1", "116", "1", "0"], "{output}");
 
-    // A kernel that has no ear for it, here because it is not that far yet, is ended at once.
+    // A kernel that has not unmasked the interrupt, here because it is still booting, ends at once.
     let mut session = Session::start(boot(machine, &initrd, &["--append", "acpi=off"])?)?;
     session.wait_for("Linux version")?;
     session.terminate()?;
@@ -281,8 +287,8 @@ fn power_button(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Every key is the guest's but Ctrl-A, and the terminal is in the end as it was. With our own
-/// kernel, which is there sooner.
+/// The guest gets every key except Ctrl-A, and vbts restores the terminal at the end. The test uses
+/// our own kernel, because it boots faster.
 fn terminal(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let initrd = initrd(directory.path(), "exec setsid cttyhack sh")?;
@@ -320,7 +326,7 @@ fn terminal(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// A guest with systemd, whose disk is a copy of the root file system.
+/// Boots Debian with systemd from `copy`, a new copy of the root file system.
 pub fn debian(machine: &Machine, copy: &Path, options: &[&str]) -> Result<Session> {
     let done = Command::new("cp")
         .args(["--sparse=always", "--reflink=auto"])
@@ -339,7 +345,7 @@ pub fn debian(machine: &Machine, copy: &Path, options: &[&str]) -> Result<Sessio
     Ok(session)
 }
 
-/// The file system in `image` was left as it should be.
+/// Checks that the file system in `image` was unmounted and has no errors.
 pub fn is_clean(image: &Path) -> Result<()> {
     let check = Command::new("/sbin/e2fsck")
         .arg("-fn")
@@ -366,7 +372,7 @@ fn disk(machine: &Machine) -> Result<()> {
         "5af7b95208fdcff454bab3f5eddf567a688a3796c703d4fef91072e38645c062",
     )?;
     session.expect("fstrim -v /", "trimmed")?;
-    // That there is no PCI is all that the kernel minds.
+    // The only error that the kernel reports is the missing PCI bus.
     session.expect(
         "echo errors: $(dmesg --level=err,crit,alert,emerg | grep -vc 'PCI: Fatal: No config space access')",
         "errors: 0\r\n",
