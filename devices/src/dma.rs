@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_of_pages() {
+    fn each_write_gives_its_pages_a_new_generation() {
         let generations = DmaGenerations::with_len(1 << 30);
         generations.mark_dirty(0x1FFF, 2);
         generations.mark_dirty((1 << 30) - 1, 1);

@@ -1,4 +1,4 @@
-//! A restored machine does what the saved one does: the same random accesses to both have the same
+//! A restored machine behaves as the saved one: the same random accesses to both have the same
 //! results.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]

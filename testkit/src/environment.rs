@@ -20,23 +20,23 @@ const TSS_RSP0: u64 = 4;
 const TSS_IST1: u64 = 0x24;
 const TSS_IO_MAP: u64 = 0x66;
 
-/// What a 64-bit TSS holds here.
+/// The fields of a 64-bit TSS that tests set.
 #[derive(Debug, Clone, Copy)]
 pub struct Tss {
-    /// The stack of handlers that are entered from CPL 3.
+    /// Top of the stack of handlers that are entered from CPL 3.
     pub rsp0: u64,
-    /// The stack of gates whose [`Gate::ist`] is 1.
+    /// Top of the stack of gates with 1 in [`Gate::ist`].
     pub ist1: u64,
-    /// Offset of the I/O permission bit map. Beyond the limit, 0x67, it denies every port to CPL 3;
-    /// at 0 it is the TSS itself, whose zeros allow most ports.
+    /// Offset of the I/O permission bit map. An offset beyond the limit, 0x67, denies every port to
+    /// CPL 3. At offset 0 the TSS itself is the map, and its zeros allow most ports.
     pub io_map: u16,
 }
 
 /// Memory contents, and the state of the processor at its first instruction.
 ///
-/// A new one has empty memory and a processor in 64-bit mode at CPL 0, with the tables that it
-/// needs still missing; each method adds one. What a method does not offer, the caller writes into
-/// memory or into [`state`](Self::state).
+/// A new environment has empty memory, and a processor in 64-bit mode at CPL 0 without the tables
+/// that it needs. Each method adds a table. For anything else, the caller writes to memory or to
+/// [`state`](Self::state).
 #[derive(Debug, Clone)]
 pub struct Environment {
     ram: usize,
@@ -48,7 +48,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// One with `ram` bytes of memory.
+    /// Creates an environment with `ram` bytes of memory.
     pub fn new(ram: usize) -> Self {
         let mut state = ArchState {
             mxcsr: 0x1F80,
@@ -180,10 +180,10 @@ impl Environment {
         self.state.gpr[4] = rsp;
     }
 
-    /// Sets all of `ram` to what it is at the start.
+    /// Sets all of `ram` to its initial contents.
     ///
     /// # Panics
-    /// It has another size.
+    /// `ram` has another size.
     pub fn load(&self, ram: &Ram) {
         assert_eq!(ram.len(), self.ram);
         ram.clear();
@@ -192,13 +192,13 @@ impl Environment {
         }
     }
 
-    /// A machine with memory of its own that is about to run.
+    /// Creates a machine with its own memory, in its initial state.
     pub fn machine(&self, model: &'static Model) -> Machine {
         let ram = Arc::new(Ram::new(self.ram));
         self.machine_in(ram, model, TestPlatform::default())
     }
 
-    /// A machine in `ram`, whose contents are overwritten, with this platform around it.
+    /// Creates a machine with this platform and `ram`, which it overwrites.
     pub fn machine_in(
         &self,
         ram: Arc<Ram>,

@@ -15,9 +15,8 @@ const PAGE: usize = 0x1000;
 
 /// RAM from guest-physical address 0.
 ///
-/// Its mapping is never removed: the next RAM of this size uses it again. So a processor that is
-/// still there when its RAM is dropped reads what the next test has, but nothing that is not guest
-/// memory.
+/// Its mapping is never removed: the next RAM of this size uses it again. A processor that still
+/// uses its RAM after this is dropped reads the memory of a later test, but only guest memory.
 #[derive(Debug)]
 pub struct Ram {
     host: NonNull<u8>,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use vbts_cpu::{Platform, Signals};
 
-/// A port that raises the interrupt whose vector is written.
+/// A port. A write to it raises the interrupt of the vector that is written.
 pub const INTERRUPT_PORT: i32 = 0x80;
 /// A port that raises an NMI.
 pub const NMI_PORT: i32 = 0x81;

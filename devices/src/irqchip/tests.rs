@@ -42,7 +42,7 @@ fn the_8259a_reaches_the_processor_through_lint0() {
 }
 
 #[test]
-fn lint0_as_a_fixed_interrupt() {
+fn lint0_can_deliver_a_fixed_interrupt() {
     // "Virtual wire IRQ", the first fallback of Linux's timer check.
     let mut chip = IrqChip::new(1, false);
     chip.pic_write(PicPort::MasterData, 0xFE);
@@ -124,7 +124,7 @@ fn lowest_priority_delivery_selects_the_lowest_task_priority() {
 }
 
 #[test]
-fn odd_sized_lapic_accesses() {
+fn odd_lapic_writes_are_ignored_and_odd_reads_are_answered() {
     let mut chip = IrqChip::new(1, false);
     chip.lapic_write(0, 0, 0x80, &[0x20]);
     chip.lapic_write(0, 0, 0x84, &[0x20, 0, 0, 0]);

@@ -192,7 +192,7 @@ fn without_tsc_deadline_its_msr_and_mode_do_not_exist() {
 }
 
 #[test]
-fn icr_shorthands_and_modes() {
+fn a_write_to_the_icr_sends_its_message() {
     let mut a = enabled();
     let ipi = |destination, mode, vector| {
         Some(Action::Ipi(Message {
@@ -270,7 +270,7 @@ fn errors_latch_and_interrupt_once() {
 }
 
 #[test]
-fn destinations() {
+fn destinations_match_ids_in_each_format() {
     let mut a = enabled();
     a.write(0, reg::LDR, 0x2300_0000);
     for (destination, flat, cluster) in [
@@ -314,7 +314,7 @@ fn apic_base_disables_and_refuses_reserved_bits() {
 }
 
 #[test]
-fn init_and_startup_events() {
+fn init_resets_and_a_startup_ipi_follows() {
     let mut a = enabled();
     a.write(0, reg::TPR, 0x20);
     a.accept(DeliveryMode::Init, 0, false);
@@ -331,7 +331,7 @@ fn init_and_startup_events() {
 }
 
 #[test]
-fn virtual_wire_mode() {
+fn virtual_wire_mode_accepts_extint() {
     let mut a = LocalApic::new(0, true, false);
     assert!(!a.takes_extint());
     a.set_virtual_wire_mode();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn divisors() {
+    fn each_configuration_divides_by_its_value() {
         let table = [
             (0, 2),
             (1, 4),

@@ -102,7 +102,7 @@ fn counts_latch_and_read_back() {
 }
 
 #[test]
-fn square_wave_and_bcd() {
+fn mode_3_is_a_square_wave_and_bcd_counts_in_decimal() {
     let (mut p, _chip) = pit();
     program(&mut p, 0, 0x36, 1000);
     for (clock, count, out) in [

@@ -87,7 +87,7 @@ fn update_in_progress_precedes_the_second() {
 }
 
 #[test]
-fn setting_the_time() {
+fn the_time_can_be_set() {
     let (mut r, _chip) = rtc();
     set(&mut r, 0, STATUS_B, B_SET | B_24_HOURS);
     let values = [
@@ -134,7 +134,7 @@ fn memory_reads_back() {
 }
 
 #[test]
-fn the_update_ended_interrupt() {
+fn an_update_interrupts_once_until_status_c_is_read() {
     let (mut r, chip) = rtc();
     assert_eq!(r.next_deadline(), None);
     set(&mut r, 100, STATUS_B, B_24_HOURS | UPDATE);
@@ -146,7 +146,7 @@ fn the_update_ended_interrupt() {
     assert_eq!(
         r.next_deadline(),
         None,
-        "nothing new until the flag is read"
+        "no interrupt until the flag is read"
     );
     assert_eq!(
         get(&mut r, SECOND, STATUS_C) & (C_IRQF | UPDATE),
@@ -157,7 +157,7 @@ fn the_update_ended_interrupt() {
 }
 
 #[test]
-fn the_alarm() {
+fn the_alarm_interrupts_when_its_fields_match() {
     let (mut r, chip) = rtc();
     set(&mut r, 0, STATUS_B, B_24_HOURS | ALARM);
     for (fields, seconds) in [
@@ -184,7 +184,7 @@ fn the_alarm() {
 }
 
 #[test]
-fn the_periodic_interrupt() {
+fn each_rate_has_its_period() {
     let (mut r, _chip) = rtc();
     set(&mut r, 0, STATUS_B, B_24_HOURS | PERIODIC);
     for (rate, hz) in [(6, 1024), (15, 2), (3, 8192), (1, 256), (2, 128)] {

@@ -49,7 +49,7 @@ fn linux_autoconfig_finds_a_16550a() {
     p.set(MCR, MCR_LOOP | MCR_RTS | MCR_OUT2);
     assert_eq!(p.get(MSR) & 0xF0, 0x90);
     p.set(MCR, 0);
-    // FIFO: no EFR behind LCR = 0xBF, no 64-byte FIFO.
+    // FIFO: LCR = 0xBF does not select an EFR, and there is no 64-byte FIFO.
     p.set(LCR, 0xBF);
     p.set(IIR_FCR, 0);
     p.set(LCR, 0);

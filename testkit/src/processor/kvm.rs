@@ -36,12 +36,12 @@ static FREE: Mutex<Vec<Machine>> = Mutex::new(Vec::new());
 pub(super) struct Accelerated {
     pub(super) platform: Arc<TestPlatform>,
     pub(super) ram: Arc<Ram>,
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     machine: Option<Machine>,
 }
 
 impl Accelerated {
-    /// A processor of `model` in a machine that starts as `environment` says.
+    /// Creates a processor of `model` in a machine that starts in `environment`.
     pub(super) fn new(environment: &Environment, model: &'static Model) -> Self {
         let free = {
             let mut free = lock(&FREE);
@@ -169,7 +169,7 @@ impl Machine {
                 self.enter_kvm();
                 self.vcpu.leave_kvm().unwrap();
                 let after = self.vcpu.soft().cpu.state();
-                // Time passes, and what is pending ends a halt.
+                // Time passes, and a pending event ends a halt.
                 before.tsc = after.tsc;
                 if before.pending.is_some() {
                     before.activity = Activity::Active;

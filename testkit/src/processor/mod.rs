@@ -10,8 +10,8 @@
 //! VBTS_SOFT_STEPS instructions of each run. With `both` there is a round trip before each of the
 //! first hundreds of instructions, and later before one of many.
 //!
-//! The last two need the feature `kvm`, which `cargo test --workspace` turns on. On a KVM that
-//! fails the checks of vbts the value `kvm` leaves every guest to the software CPU.
+//! The last two need the feature `kvm`, which `cargo test --workspace` enables. On a KVM that fails
+//! the checks of vbts, `kvm` runs every guest on the software CPU.
 
 #[cfg(feature = "kvm")]
 mod kvm;
@@ -25,7 +25,7 @@ use vbts_cpu::{Exit, Model, SoftCpu};
 
 use crate::{Environment, Ram, TestPlatform};
 
-/// What executes the processors of this test program.
+/// The accelerator of the processors of this test program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
     /// The software CPU.
@@ -35,14 +35,14 @@ pub enum Accel {
         /// Instructions of each run that the software CPU executes first.
         after: u32,
     },
-    /// The software CPU; the state goes to KVM and back in between.
+    /// The software CPU, with round trips of the state through KVM.
     Both,
 }
 
-/// What VBTS_ACCEL says.
+/// The value of VBTS_ACCEL.
 ///
 /// # Panics
-/// It has another value, or one that needs the feature `kvm`.
+/// The value is unknown, or it needs the feature `kvm`.
 pub fn accel() -> Accel {
     static ACCEL: OnceLock<Accel> = OnceLock::new();
     let variable = |name| std::env::var(name).unwrap_or_default();
@@ -67,21 +67,21 @@ pub fn accel() -> Accel {
     })
 }
 
-/// A kind of host whose KVM differs.
+/// A kind of host on which KVM behaves differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Host {
-    /// Any.
+    /// Any host.
     Any,
     /// A processor with AMD's virtualization, SVM.
     Svm,
-    /// One whose SVM is emulated by QEMU.
+    /// A processor with SVM that QEMU emulates.
     EmulatedSvm,
     /// A host without virtualization (kvm_pvm).
     Paravirtual,
 }
 
 impl Host {
-    /// Whether this is one.
+    /// Whether the tests run on this kind of host.
     pub fn is_here(self) -> bool {
         let cpuid = |leaf| std::arch::x86_64::__cpuid(leaf);
         let svm = || cpuid(0x8000_0001).ecx & 1 << 2 != 0;
@@ -117,8 +117,8 @@ enum Kind {
 }
 
 impl Processor {
-    /// One of `model` in a machine of its own that starts as `environment` says. KVM's part of it
-    /// may show another model by CPUID, and has the host's instructions in any case.
+    /// Creates a processor of `model` in its own machine, which starts in `environment`. On KVM,
+    /// CPUID may report another model, and the processor has the instructions of the host's.
     ///
     /// # Panics
     /// KVM fails.
@@ -149,7 +149,7 @@ impl Processor {
         }
     }
 
-    /// What is around it.
+    /// The platform of its machine.
     pub fn platform(&self) -> &Arc<TestPlatform> {
         &self.platform
     }
@@ -159,7 +159,7 @@ impl Processor {
         &self.ram
     }
 
-    /// Leaves this guest to the software CPU, whatever VBTS_ACCEL says, and says why.
+    /// Runs this guest on the software CPU, also if VBTS_ACCEL selects KVM. Prints the reason.
     pub fn soft_only(&mut self, why: &str) {
         self.soft_only = true;
         if accel() != Accel::Soft {
@@ -167,7 +167,7 @@ impl Processor {
         }
     }
 
-    /// How often it has changed accelerators, if KVM executes it at all.
+    /// The number of changes between accelerators, or `None` if only the software CPU executes it.
     pub fn handovers(&self) -> Option<Handovers> {
         match &self.kind {
             Kind::Soft(_) => None,
@@ -182,7 +182,7 @@ impl Processor {
     /// Runs until the processor halts or shuts down.
     ///
     /// # Panics
-    /// It does not.
+    /// It does neither.
     pub fn run_to_end(&mut self) -> Exit {
         match &mut self.kind {
             #[cfg(feature = "kvm")]
@@ -229,8 +229,8 @@ impl DerefMut for Processor {
     }
 }
 
-/// Prints a remark on the running test once. It goes past the test harness, which hides what tests
-/// print that pass.
+/// Prints a remark on the running test once. It writes to standard error directly, because the test
+/// harness hides the output of tests that pass.
 pub fn say(what: &str) {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let thread = std::thread::current();

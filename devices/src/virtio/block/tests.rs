@@ -5,7 +5,7 @@ use crate::disk::tests::TemporaryFile;
 
 const SECTORS: usize = 512;
 
-/// A disk whose sector *n* is full of the byte *n*.
+/// A disk. All bytes of sector *n* have the value *n*.
 fn file() -> TemporaryFile {
     let contents: Vec<u8> = (0..SECTORS)
         .flat_map(|n| [n as u8; SECTOR as usize])
@@ -188,7 +188,7 @@ fn bad_ranges_are_refused() {
 }
 
 #[test]
-fn other_requests() {
+fn the_id_is_read_and_bad_requests_are_refused() {
     let file = file();
     let mut d = driver(&file, true);
     let answer = d.exchange(0, &header(request::GET_ID, 0), 21);

@@ -35,7 +35,7 @@ fn received(host: &UnixDatagram) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn addresses() {
+fn addresses_round_trip_through_text() {
     for text in ["02:00:00:00:00:01", "52:54:00:ab:cd:ef"] {
         assert_eq!(text.parse::<MacAddress>().unwrap().to_string(), text);
     }
@@ -70,7 +70,7 @@ fn the_configuration_has_the_address() {
 }
 
 #[test]
-fn frames_go_out() {
+fn transmitted_frames_reach_the_host() {
     let (mut d, host) = network();
     for len in [SHORTEST_FRAME, 60, 1514, LONGEST_FRAME] {
         d.exchange(TRANSMIT, &packet(&frame(len, 0xA5)), 0);
@@ -87,7 +87,7 @@ fn frames_go_out() {
 }
 
 #[test]
-fn frames_come_in() {
+fn frames_of_the_host_are_received() {
     let (mut d, host) = network();
     let first = d.submit(RECEIVE, &[], 1526);
     let second = d.submit(RECEIVE, &[], 1526);
@@ -164,7 +164,7 @@ fn frames_beyond_the_buffers_wait_on_the_host() {
 }
 
 #[test]
-fn a_driver_that_resets_or_breaks_the_device() {
+fn a_device_without_a_driver_or_broken_receives_no_frames() {
     let (mut d, host) = network();
     host.send(&frame(60, 1)).unwrap();
     d.device.poll();
@@ -220,14 +220,14 @@ fn endless_rings_are_bounded() {
 }
 
 #[test]
-fn a_tap_device_that_is_deleted() {
+fn a_deleted_tap_device_is_not_polled() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let address = MacAddress::of_name("x");
     let mut d = Driver::new(Net::new(Tap::from_fd(file.into()), address));
     d.start();
     d.submit(RECEIVE, &[], 1526);
     d.notify(RECEIVE);
-    assert!(!d.device.awaits_frames(), "it would be ready for ever");
+    assert!(!d.device.awaits_frames(), "its descriptor is always ready");
     d.exchange(TRANSMIT, &packet(&frame(60, 1)), 0);
 }
 
