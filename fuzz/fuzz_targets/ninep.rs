@@ -42,7 +42,10 @@ fuzz_target!(|data: &[u8]| {
     } else {
         (TREE.share(), Access::ReadOnly)
     };
-    let mut server = Server::new(&root, access).expect("the share is there");
+    // With few descriptors the server closes files and opens them again.
+    let descriptors = if flags & 4 != 0 { 8 } else { 1000 };
+    let server = Server::with_descriptors(&root, access, descriptors);
+    let mut server = server.expect("the share is there");
     let mut reply = Vec::new();
     if flags & 2 == 0 {
         for request in OPENING {

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatFs};
@@ -31,17 +32,16 @@ const KERNEL_FILE_SYSTEMS: [u32; 16] = [
     0xF97C_FF8C, // selinuxfs
 ];
 
-/// A place in the tree, held by an `O_PATH` descriptor.
+/// A file of the tree, held by a descriptor: an `O_PATH` one, or that of the open file.
 #[derive(Debug)]
-pub(super) struct Node {
-    fd: OwnedFd,
+pub(super) struct Descriptor {
+    pub fd: Arc<OwnedFd>,
     pub kind: FileType,
 }
 
-/// The file system seen from the root of the share.
+/// The file system of the host as the guest sees it.
 #[derive(Debug)]
 pub(super) struct Host {
-    root: OwnedFd,
     /// /proc/self/fd, the way to open an `O_PATH` descriptor for reading or writing.
     proc_fds: OwnedFd,
     /// Device numbers of the file systems so far. The position is part of a qid.
@@ -53,14 +53,15 @@ pub(super) struct Host {
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A file name: one component that is neither `.` nor `..`.
-pub(super) fn name(bytes: &[u8]) -> Result<CString, Errno> {
+pub(super) fn name(bytes: &[u8]) -> Result<Arc<CStr>, Errno> {
     match bytes {
         b"" | b"." | b".." => return Err(Errno::INVAL),
         _ if bytes.contains(&b'/') => return Err(Errno::INVAL),
         _ if bytes.len() > 255 => return Err(Errno::NAMETOOLONG),
         _ => {}
     }
-    CString::new(bytes).map_err(|_| Errno::INVAL)
+    let name = CString::new(bytes).map_err(|_| Errno::INVAL)?;
+    Ok(name.into())
 }
 
 /// Refuses to open for a guest anything except regular files and directories, since others could
@@ -82,15 +83,9 @@ pub fn check_openable(place: impl AsFd, kind: FileType) -> Result<(), Errno> {
 }
 
 impl Host {
-    /// Exports the directory `root`. `stable` hides access times and free space, which reads by the
-    /// guest and other users of the host change.
-    pub(super) fn new(root: &Path, stable: bool) -> Result<Self, Errno> {
-        let root = fs::openat(
-            CWD,
-            root,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+    /// `stable` hides access times and free space, which reads by the guest and other users of the
+    /// host change.
+    pub(super) fn new(stable: bool) -> Result<Self, Errno> {
         let proc_fds = fs::openat(
             CWD,
             c"/proc/self/fd",
@@ -98,35 +93,26 @@ impl Host {
             Mode::empty(),
         )?;
         Ok(Self {
-            root,
             proc_fds,
             file_systems: Vec::new(),
             stable,
         })
     }
 
-    pub(super) fn root(&self) -> Result<Node, Errno> {
-        Ok(Node {
-            fd: self.root.try_clone().map_err(|_| Errno::MFILE)?,
-            kind: FileType::Directory,
-        })
+    /// Opens the directory that is exported.
+    pub(super) fn open_root(root: &Path) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        fs::openat(CWD, root, flags, Mode::empty())
     }
 
-    /// The entry `name` of the directory `parent`; the link itself if it is a symbolic link.
-    pub(super) fn lookup(&self, parent: &Node, name: &CStr) -> Result<(Node, Stat), Errno> {
-        let fd = fs::openat(&parent.fd, name, PATH_FLAGS, Mode::empty())?;
-        let stat = fs::fstat(&fd)?;
-        Ok((
-            Node {
-                fd,
-                kind: FileType::from_raw_mode(stat.st_mode),
-            },
-            stat,
-        ))
+    /// Opens the entry `name` of the directory `parent` for its place alone. It opens a symbolic
+    /// link itself.
+    pub(super) fn find(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+        fs::openat(parent, name, PATH_FLAGS, Mode::empty())
     }
 
-    pub(super) fn stat(&self, node: &Node) -> Result<Stat, Errno> {
-        let mut stat = fs::fstat(&node.fd)?;
+    pub(super) fn stat(&self, file: impl AsFd) -> Result<Stat, Errno> {
+        let mut stat = fs::fstat(file)?;
         if self.stable {
             stat.st_atime = stat.st_mtime;
             stat.st_atime_nsec = stat.st_mtime_nsec;
@@ -134,8 +120,8 @@ impl Host {
         Ok(stat)
     }
 
-    pub(super) fn statfs(&self, node: &Node) -> Result<StatFs, Errno> {
-        let mut stat = fs::fstatfs(&node.fd)?;
+    pub(super) fn statfs(&self, file: impl AsFd) -> Result<StatFs, Errno> {
+        let mut stat = fs::fstatfs(file)?;
         if self.stable {
             stat.f_bfree = 0;
             stat.f_bavail = 0;
@@ -184,31 +170,31 @@ impl Host {
     }
 
     /// Opens a regular file or a directory.
-    pub(super) fn open(&self, node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
-        check_openable(&node.fd, node.kind)?;
+    pub(super) fn open(&self, file: &Descriptor, flags: OFlags) -> Result<OwnedFd, Errno> {
+        check_openable(&file.fd, file.kind)?;
+        self.reopen(&file.fd, flags)
+    }
+
+    /// Opens a file again, by its descriptor.
+    pub(super) fn reopen(&self, fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         // Non-blocking: a lease or a lock on the host must not stop the machine.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        fs::openat(&self.proc_fds, self.proc_name(node), flags, Mode::empty())
+        fs::openat(&self.proc_fds, proc_name(fd), flags, Mode::empty())
     }
 
-    fn proc_name(&self, node: &Node) -> String {
-        node.fd.as_raw_fd().to_string()
-    }
-
-    pub(super) fn readlink(&self, node: &Node) -> Result<CString, Errno> {
-        fs::readlinkat(&node.fd, c"", Vec::new())
+    pub(super) fn readlink(&self, file: impl AsFd) -> Result<CString, Errno> {
+        fs::readlinkat(file, c"", Vec::new())
     }
 
     // The following functions are for writable shares only.
 
     /// Creates and opens a regular file.
     pub(super) fn create(
-        &self,
-        parent: &Node,
+        parent: impl AsFd,
         name: &CStr,
         flags: OFlags,
         mode: u32,
-    ) -> Result<(Node, Stat, OwnedFd), Errno> {
+    ) -> Result<OwnedFd, Errno> {
         let flags = flags
             | OFlags::CREATE
             | OFlags::EXCL
@@ -216,105 +202,80 @@ impl Host {
             | OFlags::CLOEXEC
             | OFlags::NOCTTY
             | OFlags::NONBLOCK;
-        let file = fs::openat(&parent.fd, name, flags, permissions(mode))?;
-        // Through the file's own descriptor: the name may be that of another file by now.
-        let path = fs::openat(
-            &self.proc_fds,
-            file.as_raw_fd().to_string(),
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let stat = fs::fstat(&path)?;
-        Ok((
-            Node {
-                fd: path,
-                kind: FileType::RegularFile,
-            },
-            stat,
-            file,
-        ))
+        fs::openat(parent, name, flags, permissions(mode))
     }
 
-    pub(super) fn mkdir(&self, parent: &Node, name: &CStr, mode: u32) -> Result<(), Errno> {
-        fs::mkdirat(&parent.fd, name, permissions(mode))
+    pub(super) fn mkdir(parent: impl AsFd, name: &CStr, mode: u32) -> Result<(), Errno> {
+        fs::mkdirat(parent, name, permissions(mode))
     }
 
-    pub(super) fn symlink(&self, parent: &Node, name: &CStr, target: &CStr) -> Result<(), Errno> {
-        fs::symlinkat(target, &parent.fd, name)
+    pub(super) fn symlink(parent: impl AsFd, name: &CStr, target: &CStr) -> Result<(), Errno> {
+        fs::symlinkat(target, parent, name)
     }
 
-    pub(super) fn link(&self, node: &Node, parent: &Node, name: &CStr) -> Result<(), Errno> {
-        if node.kind != FileType::RegularFile {
+    pub(super) fn link(
+        &self,
+        file: &Descriptor,
+        parent: impl AsFd,
+        name: &CStr,
+    ) -> Result<(), Errno> {
+        if file.kind != FileType::RegularFile {
             return Err(Errno::PERM);
         }
-        fs::linkat(
-            &self.proc_fds,
-            self.proc_name(node),
-            &parent.fd,
-            name,
-            AtFlags::SYMLINK_FOLLOW,
-        )
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        fs::linkat(&self.proc_fds, proc_name(&file.fd), parent, name, flags)
     }
 
-    pub(super) fn unlink(&self, parent: &Node, name: &CStr, directory: bool) -> Result<(), Errno> {
+    pub(super) fn unlink(parent: impl AsFd, name: &CStr, directory: bool) -> Result<(), Errno> {
         let flags = if directory {
             AtFlags::REMOVEDIR
         } else {
             AtFlags::empty()
         };
-        fs::unlinkat(&parent.fd, name, flags)
+        fs::unlinkat(parent, name, flags)
     }
 
     pub(super) fn rename(
-        &self,
-        from: &Node,
+        from: impl AsFd,
         name: &CStr,
-        to: &Node,
+        to: impl AsFd,
         new_name: &CStr,
     ) -> Result<(), Errno> {
-        fs::renameat(&from.fd, name, &to.fd, new_name)
+        fs::renameat(from, name, to, new_name)
     }
 
-    pub(super) fn chmod(&self, node: &Node, mode: u32) -> Result<(), Errno> {
-        if node.kind == FileType::Symlink {
+    pub(super) fn chmod(&self, file: &Descriptor, mode: u32) -> Result<(), Errno> {
+        if file.kind == FileType::Symlink {
             return Err(Errno::OPNOTSUPP);
         }
-        fs::chmodat(
-            &self.proc_fds,
-            self.proc_name(node),
-            permissions(mode),
-            AtFlags::empty(),
-        )
+        let (name, mode) = (proc_name(&file.fd), permissions(mode));
+        fs::chmodat(&self.proc_fds, name, mode, AtFlags::empty())
     }
 
-    pub(super) fn chown(
-        &self,
-        node: &Node,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<(), Errno> {
+    pub(super) fn chown(file: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
         let (uid, gid) = (uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw));
-        fs::chownat(&node.fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+        fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
     }
 
-    pub(super) fn truncate(&self, node: &Node, size: u64) -> Result<(), Errno> {
-        if node.kind == FileType::Directory {
+    pub(super) fn truncate(&self, file: &Descriptor, size: u64) -> Result<(), Errno> {
+        if file.kind == FileType::Directory {
             return Err(Errno::ISDIR);
         }
-        fs::ftruncate(self.open(node, OFlags::WRONLY)?, size)
+        fs::ftruncate(self.open(file, OFlags::WRONLY)?, size)
     }
 
-    pub(super) fn set_times(&self, node: &Node, times: &fs::Timestamps) -> Result<(), Errno> {
-        if node.kind == FileType::Symlink {
+    pub(super) fn set_times(&self, file: &Descriptor, times: &fs::Timestamps) -> Result<(), Errno> {
+        if file.kind == FileType::Symlink {
             return Err(Errno::OPNOTSUPP);
         }
-        fs::utimensat(
-            &self.proc_fds,
-            self.proc_name(node),
-            times,
-            AtFlags::empty(),
-        )
+        let name = proc_name(&file.fd);
+        fs::utimensat(&self.proc_fds, name, times, AtFlags::empty())
     }
+}
+
+/// The name of a descriptor in /proc/self/fd.
+fn proc_name(fd: &OwnedFd) -> String {
+    fd.as_raw_fd().to_string()
 }
 
 /// Permission bits without set-user-ID and set-group-ID: a guest must not create programs on the

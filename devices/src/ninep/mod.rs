@@ -8,8 +8,12 @@
 //! A state can be saved while the guest has no fid. A fid is a file of the host, which another
 //! process could not open again as the same file.
 
+mod handle;
 mod host;
+mod identity;
+mod limit;
 mod read;
+mod tree;
 mod wire;
 mod write;
 
@@ -20,13 +24,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 pub use host::check_openable;
 
-use host::{Host, Node};
+use host::Host;
+use limit::Limit;
+use tree::{NodeId, Tree};
 use wire::{Encode, HEADER_LEN, RLERROR, Reader, t};
 
 /// Largest message in either direction. Linux's virtio transport cannot send more than 500 KiB.
@@ -34,9 +40,10 @@ pub const MAX_MSIZE: u32 = 512 * 1024;
 const MIN_MSIZE: u32 = 4096;
 /// Most names in one Twalk (MAXWELEM).
 const MAX_WALK: u16 = 16;
-/// File descriptors that are left to the rest of the process.
-const RESERVED_DESCRIPTORS: u64 = 128;
-const MAX_FIDS: usize = 1 << 20;
+/// Most fids. Linux keeps one for each file in its cache, of about 2 KB, so that a guest of 4 GB
+/// has fewer. A fid takes about 20 bytes, and its node at most 700 ([`tree::MAX_NODES`]): a hostile
+/// guest makes vbts use at most about 1.5 GB.
+const MAX_FIDS: usize = 1 << 21;
 /// Most file systems that the upper bits of a qid can distinguish.
 const MAX_FILE_SYSTEMS: usize = 1 << 16;
 
@@ -68,8 +75,7 @@ pub enum Access {
 }
 
 struct Fid {
-    node: Arc<Node>,
-    open: Option<OwnedFd>,
+    node: NodeId,
 }
 
 /// State of the server. It has no fids.
@@ -83,7 +89,7 @@ pub struct ServerState {
 
 /// The server. It has one client at a time, and Tversion starts a session.
 pub struct Server {
-    host: Host,
+    tree: Tree,
     access: Access,
     /// Largest message of the session, in bytes.
     msize: u32,
@@ -94,33 +100,35 @@ pub struct Server {
 impl Server {
     /// Exports the directory `root`.
     ///
-    /// A fid is an open descriptor, and a guest with a large cache has many. So the process's soft
-    /// limit is raised to its hard limit.
+    /// The server keeps descriptors of the files that the guest used last. So the process's soft
+    /// limit of descriptors is raised to its hard limit, which all servers share.
     ///
     /// # Errors
     /// `root` cannot be opened or is not a directory, or there is no /proc.
     pub fn new(root: &Path, access: Access) -> std::io::Result<Self> {
-        let host = Host::new(root, access == Access::ReadOnly)?;
-        let limit = rustix::process::getrlimit(Resource::Nofile);
-        let raised = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        };
-        let usable = match rustix::process::setrlimit(Resource::Nofile, raised) {
-            Ok(()) => limit.maximum,
-            Err(_) => limit.current,
-        };
-        // An open file uses two descriptors.
-        let max_fids = usable.map_or(MAX_FIDS, |n| {
-            usize::try_from(n.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(MAX_FIDS)
-        });
-        let max_fids = max_fids.min(MAX_FIDS);
+        Self::with_limit(root, access, Limit::shared())
+    }
+
+    /// Exports the directory `root`, with at most `descriptors` open (at least 8).
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn with_descriptors(
+        root: &Path,
+        access: Access,
+        descriptors: usize,
+    ) -> std::io::Result<Self> {
+        Self::with_limit(root, access, Limit::Own(descriptors))
+    }
+
+    fn with_limit(root: &Path, access: Access, limit: Limit) -> std::io::Result<Self> {
+        let host = Host::new(access == Access::ReadOnly)?;
         Ok(Self {
-            host,
+            tree: Tree::new(root, host, limit)?,
             access,
             msize: MAX_MSIZE,
             fids: BTreeMap::new(),
-            max_fids,
+            max_fids: MAX_FIDS,
         })
     }
 
@@ -138,7 +146,7 @@ impl Server {
         }
         Ok(ServerState {
             msize: self.msize,
-            file_systems: self.host.file_systems().to_vec(),
+            file_systems: self.tree.host.file_systems().to_vec(),
         })
     }
 
@@ -156,13 +164,14 @@ impl Server {
         }
         self.reset();
         self.msize = *msize;
-        self.host.set_file_systems(file_systems.clone());
+        self.tree.host.set_file_systems(file_systems.clone());
         Ok(())
     }
 
     /// Ends the session: forgets every fid.
     pub fn reset(&mut self) {
         self.fids.clear();
+        self.tree.clear();
         self.msize = MAX_MSIZE;
     }
 
@@ -196,7 +205,7 @@ impl Server {
             t::READLINK => self.readlink(&mut r, reply),
             t::GETATTR => self.getattr(&mut r, reply),
             t::STATFS => self.statfs(&mut r, reply),
-            t::CLUNK => self.fids.remove(&r.u32()?).map(drop).ok_or(Errno::BADF),
+            t::CLUNK => self.clunk(r.u32()?),
             t::LOCK => self.lock(&mut r, reply),
             t::GETLOCK => self.getlock(&mut r, reply),
             // No extended attributes.
@@ -212,11 +221,7 @@ impl Server {
             t::FSYNC => self.fsync(&mut r),
             // Linux falls back to these from Trenameat and Tunlinkat only.
             t::RENAME => Err(Errno::OPNOTSUPP),
-            t::REMOVE => self
-                .fids
-                .remove(&r.u32()?)
-                .ok_or(Errno::BADF)
-                .and(Err(Errno::OPNOTSUPP)),
+            t::REMOVE => self.clunk(r.u32()?).and(Err(Errno::OPNOTSUPP)),
             t::MKNOD => Err(Errno::PERM),
             _ => Err(Errno::OPNOTSUPP),
         }
@@ -227,23 +232,28 @@ impl Server {
             // There is no data to write.
             t::FSYNC => return Ok(()),
             // Tremove clunks its fid even if it fails.
-            t::REMOVE => drop(self.fids.remove(&Reader::new(body).u32()?)),
+            t::REMOVE => drop(self.clunk(Reader::new(body).u32()?)),
             _ => {}
         }
         Err(Errno::ROFS)
     }
 
-    fn fid(&self, fid: u32) -> Result<&Fid, Errno> {
-        self.fids.get(&fid).ok_or(Errno::BADF)
+    fn node(&self, fid: u32) -> Result<NodeId, Errno> {
+        self.fids.get(&fid).map(|f| f.node).ok_or(Errno::BADF)
     }
 
-    fn node(&self, fid: u32) -> Result<Arc<Node>, Errno> {
-        self.fid(fid).map(|f| f.node.clone())
+    /// The file that a fid has open, and its kind.
+    fn opened(&self, fid: u32) -> Result<(FileType, &Arc<OwnedFd>), Errno> {
+        let node = self.node(fid)?;
+        let file = self.tree.file(node, fid).ok_or(Errno::BADF)?;
+        Ok((self.tree.kind(node), file))
     }
 
-    fn opened(&self, fid: u32) -> Result<(&Fid, &OwnedFd), Errno> {
-        let f = self.fid(fid)?;
-        Ok((f, f.open.as_ref().ok_or(Errno::BADF)?))
+    fn clunk(&mut self, fid: u32) -> Result<(), Errno> {
+        let Fid { node } = self.fids.remove(&fid).ok_or(Errno::BADF)?;
+        self.tree.close(node, fid);
+        self.tree.release(node);
+        Ok(())
     }
 
     fn version(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
@@ -262,25 +272,28 @@ impl Server {
         Ok(())
     }
 
-    fn insert(&mut self, fid: u32, node: Arc<Node>) -> Result<(), Errno> {
-        if self.fids.len() >= self.max_fids {
-            return Err(Errno::NFILE);
-        }
-        match self.fids.entry(fid) {
-            Entry::Occupied(_) => Err(Errno::BADF),
+    /// Adds a fid for a node, and hands it a user of the node.
+    fn insert(&mut self, fid: u32, node: NodeId) -> Result<(), Errno> {
+        let full = self.fids.len() >= self.max_fids;
+        let errno = match self.fids.entry(fid) {
+            _ if full => Errno::NFILE,
+            Entry::Occupied(_) => Errno::BADF,
             Entry::Vacant(v) => {
-                v.insert(Fid { node, open: None });
-                Ok(())
+                v.insert(Fid { node });
+                return Ok(());
             }
-        }
+        };
+        self.tree.release(node);
+        Err(errno)
     }
 
     fn attach(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let fid = r.u32()?;
-        let root = self.host.root()?;
-        let stat = self.host.stat(&root)?;
-        self.insert(fid, Arc::new(root))?;
-        reply.put_qid(self.host.qid(&stat));
+        let root = self.tree.root();
+        self.insert(fid, root)?;
+        let directory = self.tree.path(root)?;
+        let stat = self.tree.host.stat(&directory.fd)?;
+        reply.put_qid(self.tree.host.qid(&stat));
         Ok(())
     }
 
@@ -289,32 +302,45 @@ impl Server {
         if count > MAX_WALK {
             return Err(Errno::INVAL);
         }
-        let start = self.fid(fid)?;
-        if fid == new_fid && start.open.is_some() {
+        let mut node = self.node(fid)?;
+        if fid == new_fid && self.tree.file(node, fid).is_some() {
             return Err(Errno::BADF);
         }
         if fid != new_fid && self.fids.contains_key(&new_fid) {
             return Err(Errno::BADF);
         }
-        let mut node = start.node.clone();
-        let mut qids = Vec::with_capacity(usize::from(count));
-        for _ in 0..count {
-            let name = host::name(r.string()?)?;
-            match self.host.lookup(&node, &name) {
+        let names = (0..count).map(|_| host::name(r.string()?));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let mut qids = Vec::with_capacity(names.len());
+        let mut failure = None;
+        self.tree.retain(node);
+        for name in &names {
+            match self.tree.lookup(node, name) {
                 Ok((next, stat)) => {
-                    qids.push(self.host.qid(&stat));
-                    node = Arc::new(next);
+                    qids.push(self.tree.host.qid(&stat));
+                    self.tree.release(node);
+                    node = next;
                 }
-                // Only a failure at the first name is an error. A later one shortens the walk.
-                Err(errno) if qids.is_empty() => return Err(errno),
-                Err(_) => break,
+                Err(errno) => {
+                    failure = Some(errno);
+                    break;
+                }
             }
         }
-        if qids.len() == usize::from(count) {
-            if fid == new_fid {
-                self.fids.remove(&fid);
+        match failure {
+            None => {
+                if fid == new_fid {
+                    self.clunk(fid)?;
+                }
+                self.insert(new_fid, node)?;
             }
-            self.insert(new_fid, node)?;
+            Some(errno) => {
+                self.tree.release(node);
+                // Only a failure at the first name is an error. A later one shortens the walk.
+                if qids.is_empty() {
+                    return Err(errno);
+                }
+            }
         }
         reply.put_u16(qids.len() as u16);
         qids.into_iter().for_each(|q| reply.put_qid(q));

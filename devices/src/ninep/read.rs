@@ -2,10 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-use rustix::fd::OwnedFd;
+use rustix::fd::AsFd;
 use rustix::fs::{FileType, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
+use super::host::Host;
 use super::wire::{Encode, Qid, Reader};
 use super::{Access, Server, set_u32};
 
@@ -37,21 +38,21 @@ impl Server {
             return Err(Errno::ROFS);
         }
         let node = self.node(fid)?;
-        if flags & open::DIRECTORY != 0 && node.kind != FileType::Directory {
+        if flags & open::DIRECTORY != 0 && self.tree.kind(node) != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
-        let stat = self.host.stat(&node)?;
-        let file = self.host.open(&node, host_flags(flags)?)?;
-        self.fids.get_mut(&fid).ok_or(Errno::BADF)?.open = Some(file);
-        reply.put_qid(self.host.qid(&stat));
+        let file = self.tree.path(node)?;
+        let stat = self.tree.host.stat(&file.fd)?;
+        self.tree.open(node, fid, host_flags(flags)?)?;
+        reply.put_qid(self.tree.host.qid(&stat));
         reply.put_u32(0); // iounit: as much as msize allows
         Ok(())
     }
 
     pub(super) fn read(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
-        let (f, file) = self.opened(fid)?;
-        if f.node.kind == FileType::Directory {
+        let (kind, file) = self.opened(fid)?;
+        if kind == FileType::Directory {
             return Err(Errno::ISDIR);
         }
         let count_at = reply.len();
@@ -83,64 +84,19 @@ impl Server {
 
     pub(super) fn readdir(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
-        let node = self.node(fid)?;
-        let stat = self.host.stat(&node)?;
-        // The descriptor is taken out meanwhile, since `read_entries` borrows all of `self`.
-        let file = self
-            .fids
-            .get_mut(&fid)
-            .and_then(|f| f.open.take())
-            .ok_or(Errno::BADF)?;
+        let (kind, directory) = self.opened(fid)?;
+        if kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let directory = directory.clone();
+        let stat = self.tree.host.stat(&directory)?;
         let count_at = reply.len();
         reply.put_u32(0);
         let limit = self.data_limit(count, reply.len());
-        let result = if node.kind == FileType::Directory {
-            self.read_entries(&file, &stat, offset, limit, reply)
-        } else {
-            Err(Errno::NOTDIR)
-        };
-        if let Some(f) = self.fids.get_mut(&fid) {
-            f.open = Some(file);
-        }
-        let len = result?;
+        let host = &mut self.tree.host;
+        let len = read_entries(host, &directory, &stat, offset, limit, reply)?;
         set_u32(reply, count_at, len);
         Ok(())
-    }
-
-    /// Appends directory entries from `offset` on, up to `limit` bytes. Returns the number of
-    /// bytes.
-    fn read_entries(
-        &mut self,
-        directory: &OwnedFd,
-        stat: &Stat,
-        offset: u64,
-        limit: usize,
-        reply: &mut Vec<u8>,
-    ) -> Result<usize, Errno> {
-        let start = reply.len();
-        i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-        rustix::fs::seek(directory, SeekFrom::Start(offset))?;
-        let mut buffer = [MaybeUninit::uninit(); DIRECTORY_BUFFER];
-        let mut entries = RawDir::new(directory, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            let used = reply.len() - start;
-            if used + Qid::LEN + 8 + 1 + 2 + name.len() > limit {
-                // An empty answer would mean the end of the directory.
-                return if used == 0 {
-                    Err(Errno::INVAL)
-                } else {
-                    Ok(used)
-                };
-            }
-            let kind = entry.file_type();
-            reply.put_qid(self.host.entry_qid(stat, kind, entry.ino()));
-            reply.put_u64(entry.next_entry_cookie());
-            reply.put_u8(directory_entry_type(kind));
-            reply.put_string(name);
-        }
-        Ok(reply.len() - start)
     }
 
     pub(super) fn readlink(
@@ -149,17 +105,20 @@ impl Server {
         reply: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         let node = self.node(r.u32()?)?;
-        if node.kind != FileType::Symlink {
+        if self.tree.kind(node) != FileType::Symlink {
             return Err(Errno::INVAL);
         }
-        reply.put_string(self.host.readlink(&node)?.to_bytes());
+        let link = self.tree.path(node)?;
+        reply.put_string(self.tree.host.readlink(&link.fd)?.to_bytes());
         Ok(())
     }
 
     pub(super) fn getattr(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let s = self.host.stat(&*self.node(r.u32()?)?)?;
+        let node = self.node(r.u32()?)?;
+        let file = self.tree.path(node)?;
+        let s = self.tree.host.stat(&file.fd)?;
         reply.put_u64(GETATTR_BASIC);
-        reply.put_qid(self.host.qid(&s));
+        reply.put_qid(self.tree.host.qid(&s));
         [s.st_mode, s.st_uid, s.st_gid]
             .into_iter()
             .for_each(|v| reply.put_u32(v));
@@ -185,7 +144,9 @@ impl Server {
     }
 
     pub(super) fn statfs(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let s = self.host.statfs(&*self.node(r.u32()?)?)?;
+        let node = self.node(r.u32()?)?;
+        let file = self.tree.path(node)?;
+        let s = self.tree.host.statfs(&file.fd)?;
         reply.put_u32(s.f_type as u32);
         reply.put_u32(s.f_bsize as u32);
         for value in [s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree] {
@@ -214,6 +175,41 @@ impl Server {
         reply.put_string(client);
         Ok(())
     }
+}
+
+/// Appends directory entries from `offset` on, up to `limit` bytes. Returns the number of bytes.
+fn read_entries(
+    host: &mut Host,
+    directory: impl AsFd + Copy,
+    stat: &Stat,
+    offset: u64,
+    limit: usize,
+    reply: &mut Vec<u8>,
+) -> Result<usize, Errno> {
+    let start = reply.len();
+    i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    rustix::fs::seek(directory, SeekFrom::Start(offset))?;
+    let mut buffer = [MaybeUninit::uninit(); DIRECTORY_BUFFER];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        let used = reply.len() - start;
+        if used + Qid::LEN + 8 + 1 + 2 + name.len() > limit {
+            // An empty answer would mean the end of the directory.
+            return if used == 0 {
+                Err(Errno::INVAL)
+            } else {
+                Ok(used)
+            };
+        }
+        let kind = entry.file_type();
+        reply.put_qid(host.entry_qid(stat, kind, entry.ino()));
+        reply.put_u64(entry.next_entry_cookie());
+        reply.put_u8(directory_entry_type(kind));
+        reply.put_string(name);
+    }
+    Ok(reply.len() - start)
 }
 
 /// The flags that have an effect on the host. The client implements the others (O_NOATIME,

@@ -1,7 +1,9 @@
 //! A client of the server, and tests of sessions and messages.
 
 mod confinement;
+mod random;
 mod reading;
+mod reopening;
 mod writing;
 
 use std::os::unix::ffi::OsStrExt;
@@ -60,8 +62,13 @@ const ROOT: u32 = 0;
 impl Client {
     /// A client with the root attached as fid 0.
     fn new(root: &Path, access: Access) -> Self {
+        Self::attached(Server::new(root, access).unwrap())
+    }
+
+    /// A client of `server` with the root attached as fid 0.
+    fn attached(server: Server) -> Self {
         let mut c = Self {
-            server: Server::new(root, access).unwrap(),
+            server,
             reply: Vec::new(),
         };
         c.ok(t::VERSION, b().u32(8192).s("9P2000.L"));

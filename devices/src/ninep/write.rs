@@ -1,13 +1,13 @@
 //! The requests that change something. They are dispatched on writable shares only.
 
 use std::ffi::{CStr, CString};
-use std::sync::Arc;
 
 use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 
-use super::host::{self, Node};
+use super::host::{self, Descriptor, Host};
 use super::read::host_flags;
+use super::tree::NodeId;
 use super::wire::{Encode, Reader};
 use super::{Fid, Server};
 
@@ -27,9 +27,9 @@ pub(super) mod setattr {
 pub(super) const AT_REMOVEDIR: u32 = 0x200;
 
 impl Server {
-    fn directory(&self, fid: u32) -> Result<Arc<Node>, Errno> {
+    fn directory(&self, fid: u32) -> Result<NodeId, Errno> {
         let node = self.node(fid)?;
-        if node.kind == FileType::Directory {
+        if self.tree.kind(node) == FileType::Directory {
             Ok(node)
         } else {
             Err(Errno::NOTDIR)
@@ -39,19 +39,15 @@ impl Server {
     pub(super) fn lcreate(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, name, flags, mode) = (r.u32()?, host::name(r.string()?)?, r.u32()?, r.u32()?);
         let parent = self.directory(fid)?;
-        if self.fid(fid)?.open.is_some() {
+        if self.tree.file(parent, fid).is_some() {
             return Err(Errno::BADF);
         }
-        let (node, stat, file) = self.host.create(&parent, &name, host_flags(flags)?, mode)?;
+        let flags = host_flags(flags)?;
+        let (node, stat) = self.tree.create(parent, &name, fid, flags, mode)?;
         // The fid is now that of the new file.
-        self.fids.insert(
-            fid,
-            Fid {
-                node: Arc::new(node),
-                open: Some(file),
-            },
-        );
-        reply.put_qid(self.host.qid(&stat));
+        self.fids.insert(fid, Fid { node });
+        self.tree.release(parent);
+        reply.put_qid(self.tree.host.qid(&stat));
         reply.put_u32(0); // iounit
         Ok(())
     }
@@ -87,8 +83,10 @@ impl Server {
         let last_access = time(setattr::ATIME, setattr::ATIME_SET)?;
         let last_modification = time(setattr::MTIME, setattr::MTIME_SET)?;
         let node = self.node(fid)?;
+        let file = self.tree.path(node)?;
+        let host = &self.tree.host;
         if valid & setattr::MODE != 0 {
-            self.host.chmod(&node, mode)?;
+            host.chmod(&file, mode)?;
         }
         if valid & (setattr::UID | setattr::GID) != 0 {
             let given = |bit, id| {
@@ -96,20 +94,18 @@ impl Server {
                     .then_some(id)
                     .filter(|id| *id != u32::MAX)
             };
-            self.host
-                .chown(&node, given(setattr::UID, uid), given(setattr::GID, gid))?;
+            let (uid, gid) = (given(setattr::UID, uid), given(setattr::GID, gid));
+            Host::chown(&file.fd, uid, gid)?;
         }
         if valid & setattr::SIZE != 0 {
-            self.host.truncate(&node, size)?;
+            host.truncate(&file, size)?;
         }
         if valid & (setattr::ATIME | setattr::MTIME) != 0 {
-            self.host.set_times(
-                &node,
-                &fs::Timestamps {
-                    last_access,
-                    last_modification,
-                },
-            )?;
+            let times = fs::Timestamps {
+                last_access,
+                last_modification,
+            };
+            host.set_times(&file, &times)?;
         }
         Ok(())
     }
@@ -117,12 +113,12 @@ impl Server {
     /// Answers a request that created `name` in `parent` with the new entry's qid.
     fn put_new_qid(
         &mut self,
-        parent: &Node,
+        parent: &Descriptor,
         name: &CStr,
         reply: &mut Vec<u8>,
     ) -> Result<(), Errno> {
-        let (_, stat) = self.host.lookup(parent, name)?;
-        reply.put_qid(self.host.qid(&stat));
+        let stat = self.tree.host.stat(Host::find(&parent.fd, name)?)?;
+        reply.put_qid(self.tree.host.qid(&stat));
         Ok(())
     }
 
@@ -132,20 +128,24 @@ impl Server {
             host::name(r.string()?)?,
             r.u32()?,
         );
-        self.host.mkdir(&parent, &name, mode)?;
+        let parent = self.tree.path(parent)?;
+        Host::mkdir(&parent.fd, &name, mode)?;
         self.put_new_qid(&parent, &name, reply)
     }
 
     pub(super) fn symlink(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (parent, name) = (self.directory(r.u32()?)?, host::name(r.string()?)?);
         let target = CString::new(r.string()?).map_err(|_| Errno::INVAL)?;
-        self.host.symlink(&parent, &name, &target)?;
+        let parent = self.tree.path(parent)?;
+        Host::symlink(&parent.fd, &name, &target)?;
         self.put_new_qid(&parent, &name, reply)
     }
 
     pub(super) fn link(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {
         let (parent, node) = (self.directory(r.u32()?)?, self.node(r.u32()?)?);
-        self.host.link(&node, &parent, &host::name(r.string()?)?)
+        let name = host::name(r.string()?)?;
+        let (parent, file) = (self.tree.path(parent)?, self.tree.path(node)?);
+        self.tree.host.link(&file, &parent.fd, &name)
     }
 
     pub(super) fn unlinkat(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {
@@ -154,13 +154,13 @@ impl Server {
             host::name(r.string()?)?,
             r.u32()?,
         );
-        self.host.unlink(&parent, &name, flags & AT_REMOVEDIR != 0)
+        self.tree.unlink(parent, &name, flags & AT_REMOVEDIR != 0)
     }
 
     pub(super) fn renameat(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {
         let (from, name) = (self.directory(r.u32()?)?, host::name(r.string()?)?);
         let (to, new_name) = (self.directory(r.u32()?)?, host::name(r.string()?)?);
-        self.host.rename(&from, &name, &to, &new_name)
+        self.tree.rename((from, &name), (to, &new_name))
     }
 
     pub(super) fn fsync(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {

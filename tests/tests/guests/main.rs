@@ -9,6 +9,7 @@ mod bad_input;
 mod cli;
 mod clients;
 mod determinism;
+mod files;
 mod kernel_selftests;
 mod long_trace;
 mod manual_page;
@@ -26,7 +27,7 @@ mod stock_kernel;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 17] = [
+const MODULES: [(&str, Trials); 18] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -35,6 +36,7 @@ const MODULES: [(&str, Trials); 17] = [
     ("network", network::trials),
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
+    ("files", files::trials),
     ("oracle", oracle::trials),
     ("bad_input", bad_input::trials),
     ("real_programs", real_programs::trials),

@@ -121,6 +121,8 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_newfstatat, Any, "`fstat` in newer C libraries";
     SYS_statx, Any, "`fstat` in Rust's library";
     SYS_fstatfs, Any, "file systems for the guest, and which of them are refused";
+    SYS_name_to_handle_at, Any, "what identifies a file for the guest while it is closed";
+    SYS_open_by_handle_at, Clear(2, OPEN_WRITES), "opening such a file again, if root started vbts";
     SYS_getdents64, Any, "directories for the guest";
     SYS_readlinkat, Any, "symbolic links for the guest";
     SYS_readlink, Any, "/proc/self/exe, for a backtrace";

@@ -58,6 +58,10 @@ const FORBIDDEN: &[(&str, fn())] = &[
     ("a file to empty", || open(libc::O_TRUNC)),
     ("a file without a name", || open(libc::O_TMPFILE)),
     ("openat2", || call(libc::SYS_openat2, [0; 6])),
+    ("a file to write, by its handle", || {
+        let flags = libc::O_WRONLY as u64;
+        call(libc::SYS_open_by_handle_at, [u64::MAX, 0, flags, 0, 0, 0]);
+    }),
     ("a new directory", || {
         call(
             libc::SYS_mkdirat,
@@ -110,6 +114,10 @@ const ALLOWED: &[(&str, fn())] = &[
     }),
     ("a hash table", || {
         assert!(std::collections::HashSet::from([1]).contains(&1));
+    }),
+    ("a file by its handle", || {
+        call(libc::SYS_name_to_handle_at, [u64::MAX, 0, 0, 0, 0, 0]);
+        call(libc::SYS_open_by_handle_at, [u64::MAX, 0, 0, 0, 0, 0]);
     }),
     ("a terminal's size", || {
         let _ = rustix::termios::tcgetattr(std::io::stdin());
@@ -344,7 +352,7 @@ fn row(call: &Call) -> String {
     let name = call.name.trim_start_matches("SYS_");
     let arguments = match (name, &call.check) {
         (_, Check::Any) => "any",
-        ("openat", Check::Clear(..)) => "no flag that writes or creates",
+        ("openat" | "open_by_handle_at", Check::Clear(..)) => "no flag that writes or creates",
         (_, Check::Clear(..)) => "without PROT_EXEC",
         ("ioctl", Check::OneOf(_, values)) if values.len() > 9 => {
             "those above, and the 16 of KVM that a running virtual machine needs"

@@ -106,7 +106,7 @@ fn attributes_are_those_of_the_host_without_volatile_ones() {
 
 #[test]
 fn qids_distinguish_file_systems() {
-    let mut host = Host::new(Path::new("/"), true).unwrap();
+    let mut host = Host::new(true).unwrap();
     let stat = |path: &str| rustix::fs::lstat(path).unwrap();
     let (mut a, root) = (stat("/proc"), stat("/"));
     a.st_ino = root.st_ino;
