@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatFs};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatFs, XattrFlags};
 use rustix::io::Errno;
 
 use super::wire::Qid;
@@ -31,6 +31,10 @@ const KERNEL_FILE_SYSTEMS: [u32; 16] = [
     0x4249_4E4D, // binfmt_misc
     0xF97C_FF8C, // selinuxfs
 ];
+
+/// Longest value of an extended attribute, and longest list of their names (XATTR_SIZE_MAX,
+/// XATTR_LIST_MAX).
+pub(super) const MAX_XATTR: usize = 64 * 1024;
 
 /// A file of the tree, held by a descriptor: an `O_PATH` one, or that of the open file.
 #[derive(Debug)]
@@ -186,6 +190,22 @@ impl Host {
         fs::readlinkat(file, c"", Vec::new())
     }
 
+    /// The value of an extended attribute of a regular file or a directory.
+    pub(super) fn xattr(fd: &OwnedFd, name: &CStr) -> Result<Vec<u8>, Errno> {
+        let mut value = vec![0; MAX_XATTR];
+        let len = fs::getxattr(proc_path(fd), name, value.as_mut_slice())?;
+        value.truncate(len);
+        Ok(value)
+    }
+
+    /// The names of the extended attributes of a regular file or a directory, each with a zero.
+    pub(super) fn list_xattrs(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
+        let mut names = vec![0; MAX_XATTR];
+        let len = fs::listxattr(proc_path(fd), names.as_mut_slice())?;
+        names.truncate(len);
+        Ok(names)
+    }
+
     // The following functions are for writable shares only.
 
     /// Creates and opens a regular file.
@@ -207,6 +227,15 @@ impl Host {
 
     pub(super) fn mkdir(parent: impl AsFd, name: &CStr, mode: u32) -> Result<(), Errno> {
         fs::mkdirat(parent, name, permissions(mode))
+    }
+
+    pub(super) fn mknod(
+        parent: impl AsFd,
+        name: &CStr,
+        kind: FileType,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        fs::mknodat(parent, name, kind, permissions(mode), 0)
     }
 
     pub(super) fn symlink(parent: impl AsFd, name: &CStr, target: &CStr) -> Result<(), Errno> {
@@ -265,12 +294,32 @@ impl Host {
     }
 
     pub(super) fn set_times(&self, file: &Descriptor, times: &fs::Timestamps) -> Result<(), Errno> {
+        // Before Linux 5.8 a path could not be empty.
         if file.kind == FileType::Symlink {
-            return Err(Errno::OPNOTSUPP);
+            return fs::utimensat(&file.fd, c"", times, AtFlags::EMPTY_PATH);
         }
         let name = proc_name(&file.fd);
         fs::utimensat(&self.proc_fds, name, times, AtFlags::empty())
     }
+
+    pub(super) fn set_xattr(
+        fd: &OwnedFd,
+        name: &CStr,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<(), Errno> {
+        fs::setxattr(proc_path(fd), name, value, flags)
+    }
+
+    pub(super) fn remove_xattr(fd: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+        fs::removexattr(proc_path(fd), name)
+    }
+}
+
+/// The path of a descriptor, for system calls on extended attributes, which take no `O_PATH`
+/// descriptor.
+fn proc_path(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 /// The name of a descriptor in /proc/self/fd.

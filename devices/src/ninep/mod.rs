@@ -16,6 +16,7 @@ mod read;
 mod tree;
 mod wire;
 mod write;
+mod xattr;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,6 +35,7 @@ use host::Host;
 use limit::Limit;
 use tree::{NodeId, Tree};
 use wire::{Encode, HEADER_LEN, RLERROR, Reader, t};
+use xattr::Xattr;
 
 /// Largest message in either direction. Linux's virtio transport cannot send more than 500 KiB.
 pub const MAX_MSIZE: u32 = 512 * 1024;
@@ -74,10 +76,6 @@ pub enum Access {
     ReadWrite,
 }
 
-struct Fid {
-    node: NodeId,
-}
-
 /// State of the server. It has no fids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerState {
@@ -93,7 +91,9 @@ pub struct Server {
     access: Access,
     /// Largest message of the session, in bytes.
     msize: u32,
-    fids: BTreeMap<u32, Fid>,
+    fids: BTreeMap<u32, NodeId>,
+    /// What the fids that stand for extended attributes are for.
+    xattrs: BTreeMap<u32, Xattr>,
     max_fids: usize,
 }
 
@@ -128,6 +128,7 @@ impl Server {
             access,
             msize: MAX_MSIZE,
             fids: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
             max_fids: MAX_FIDS,
         })
     }
@@ -171,6 +172,7 @@ impl Server {
     /// Ends the session: forgets every fid.
     pub fn reset(&mut self) {
         self.fids.clear();
+        self.xattrs.clear();
         self.tree.clear();
         self.msize = MAX_MSIZE;
     }
@@ -208,8 +210,8 @@ impl Server {
             t::CLUNK => self.clunk(r.u32()?),
             t::LOCK => self.lock(&mut r, reply),
             t::GETLOCK => self.getlock(&mut r, reply),
-            // No extended attributes.
-            t::XATTRWALK | t::XATTRCREATE => Err(Errno::OPNOTSUPP),
+            t::XATTRWALK => self.xattrwalk(&mut r, reply),
+            t::XATTRCREATE => self.xattrcreate(&mut r),
             t::LCREATE => self.lcreate(&mut r, reply),
             t::WRITE => self.write(&mut r, reply),
             t::SETATTR => self.setattr(&mut r),
@@ -222,7 +224,7 @@ impl Server {
             // Linux falls back to these from Trenameat and Tunlinkat only.
             t::RENAME => Err(Errno::OPNOTSUPP),
             t::REMOVE => self.clunk(r.u32()?).and(Err(Errno::OPNOTSUPP)),
-            t::MKNOD => Err(Errno::PERM),
+            t::MKNOD => self.mknod(&mut r, reply),
             _ => Err(Errno::OPNOTSUPP),
         }
     }
@@ -239,7 +241,7 @@ impl Server {
     }
 
     fn node(&self, fid: u32) -> Result<NodeId, Errno> {
-        self.fids.get(&fid).map(|f| f.node).ok_or(Errno::BADF)
+        self.fids.get(&fid).copied().ok_or(Errno::BADF)
     }
 
     /// The file that a fid has open, and its kind.
@@ -250,10 +252,14 @@ impl Server {
     }
 
     fn clunk(&mut self, fid: u32) -> Result<(), Errno> {
-        let Fid { node } = self.fids.remove(&fid).ok_or(Errno::BADF)?;
+        let node = self.fids.remove(&fid).ok_or(Errno::BADF)?;
+        let finished = match self.xattrs.remove(&fid) {
+            Some(xattr) => self.finish_xattr(node, xattr),
+            None => Ok(()),
+        };
         self.tree.close(node, fid);
         self.tree.release(node);
-        Ok(())
+        finished
     }
 
     fn version(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
@@ -279,7 +285,7 @@ impl Server {
             _ if full => Errno::NFILE,
             Entry::Occupied(_) => Errno::BADF,
             Entry::Vacant(v) => {
-                v.insert(Fid { node });
+                v.insert(node);
                 return Ok(());
             }
         };

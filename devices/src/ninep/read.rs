@@ -51,6 +51,13 @@ impl Server {
 
     pub(super) fn read(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
+        if let Some(xattr) = self.xattrs.get(&fid) {
+            let limit = self.data_limit(count, reply.len() + 4);
+            let data = xattr.read(offset, limit)?;
+            reply.put_u32(data.len() as u32);
+            reply.extend(data);
+            return Ok(());
+        }
         let (kind, file) = self.opened(fid)?;
         if kind == FileType::Directory {
             return Err(Errno::ISDIR);

@@ -4,6 +4,7 @@ mod confinement;
 mod random;
 mod reading;
 mod reopening;
+mod special;
 mod writing;
 
 use std::os::unix::ffi::OsStrExt;
@@ -194,10 +195,6 @@ fn locks_always_succeed() {
     assert_eq!(c.ok(t::LOCK, lock()), [0]);
     let reply = c.ok(t::GETLOCK, b().u32(1).u8(1).u64(3).u64(4).u32(9).s("me"));
     assert_eq!((reply[0], reply.len()), (2, 25));
-    assert_eq!(
-        c.call(t::XATTRWALK, b().u32(1).u32(2).s("")),
-        Err(Errno::OPNOTSUPP)
-    );
     assert_eq!(
         c.call(t::AUTH, b().u32(9).s("").s("").u32(0)),
         Err(Errno::OPNOTSUPP)

@@ -5,11 +5,11 @@ use std::ffi::{CStr, CString};
 use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 
+use super::Server;
 use super::host::{self, Descriptor, Host};
 use super::read::host_flags;
 use super::tree::NodeId;
 use super::wire::{Encode, Reader};
-use super::{Fid, Server};
 
 /// Bits of `valid` in Tsetattr.
 pub(super) mod setattr {
@@ -45,7 +45,7 @@ impl Server {
         let flags = host_flags(flags)?;
         let (node, stat) = self.tree.create(parent, &name, fid, flags, mode)?;
         // The fid is now that of the new file.
-        self.fids.insert(fid, Fid { node });
+        self.fids.insert(fid, node);
         self.tree.release(parent);
         reply.put_qid(self.tree.host.qid(&stat));
         reply.put_u32(0); // iounit
@@ -55,6 +55,11 @@ impl Server {
     pub(super) fn write(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
         let data = r.bytes(count as usize)?;
+        if let Some(xattr) = self.xattrs.get_mut(&fid) {
+            xattr.write(offset, data)?;
+            reply.put_u32(count);
+            return Ok(());
+        }
         let (_, file) = self.opened(fid)?;
         let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, data, offset))?;
         reply.put_u32(n as u32);
@@ -130,6 +135,22 @@ impl Server {
         );
         let parent = self.tree.path(parent)?;
         Host::mkdir(&parent.fd, &name, mode)?;
+        self.put_new_qid(&parent, &name, reply)
+    }
+
+    /// Creates a pipe, a socket or an empty regular file. A guest must not create devices.
+    pub(super) fn mknod(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
+        let (parent, name, mode) = (
+            self.directory(r.u32()?)?,
+            host::name(r.string()?)?,
+            r.u32()?,
+        );
+        let kind = match FileType::from_raw_mode(mode) {
+            kind @ (FileType::Fifo | FileType::Socket | FileType::RegularFile) => kind,
+            _ => return Err(Errno::PERM),
+        };
+        let parent = self.tree.path(parent)?;
+        Host::mknod(&parent.fd, &name, kind, mode)?;
         self.put_new_qid(&parent, &name, reply)
     }
 

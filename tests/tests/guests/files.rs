@@ -1,13 +1,16 @@
-//! The host's files in the guest: many of them with few descriptors.
+//! The host's files in the guest: many of them with few descriptors, and what a writable share can
+//! keep.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::programs;
 
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
@@ -15,6 +18,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("many_files_with_256_descriptors", many_files),
             ("unlinked_programs_with_256_descriptors", unlinked),
+            ("special_files_on_a_writable_share", special_files),
         ],
     )
 }
@@ -146,5 +150,118 @@ fn unlinked(machine: &Machine) -> Result<()> {
         .stdin(fs::File::open(&expected)?)
         .output()?;
     ensure!(run.stdout == host.stdout, "{run:?}");
+    Ok(())
+}
+
+/// Makes special files in the current directory, uses them, and says what is not possible.
+const SPECIAL: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			printf("line %d: %s\n", __LINE__, strerror(errno)); \
+			return 1; \
+		} \
+	} while (0)
+
+int main(void)
+{
+	struct timespec times[2] = {{1000, 123456789}, {2000, 999999999}};
+	struct sockaddr_un address = {AF_UNIX, "socket"};
+	char buffer[100] = "";
+	struct stat st;
+
+	/* A pipe, between two programs of the guest. */
+	CHECK(mkfifo("pipe", 0640) == 0);
+	if (fork() == 0) {
+		int out = open("pipe", O_WRONLY);
+		_exit(write(out, "through a pipe", 14) != 14);
+	}
+	int in = open("pipe", O_RDONLY);
+	CHECK(in >= 0 && read(in, buffer, sizeof buffer) == 14);
+	int status;
+	CHECK(wait(&status) > 0 && status == 0);
+
+	/* A socket. */
+	int server = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+	CHECK(bind(server, (struct sockaddr *)&address, sizeof address) == 0);
+	CHECK(listen(server, 1) == 0);
+	CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+	CHECK(send(client, "x", 1, 0) == 1 && recv(accept(server, 0, 0), buffer, 1, 0) == 1);
+	CHECK(stat("socket", &st) == 0 && S_ISSOCK(st.st_mode));
+
+	/* Times. */
+	int file = open("file", O_CREAT | O_RDWR, 0600);
+	CHECK(file >= 0 && symlink("file", "link") == 0);
+	CHECK(futimens(file, times) == 0);
+	CHECK(fstat(file, &st) == 0 && st.st_mtim.tv_nsec == 999999999);
+	CHECK(utimensat(AT_FDCWD, "link", times, AT_SYMLINK_NOFOLLOW) == 0);
+	CHECK(lstat("link", &st) == 0 && st.st_atim.tv_nsec == 123456789);
+
+	/* Extended attributes. */
+	CHECK(setxattr("file", "user.one", "value", 5, 0) == 0);
+	CHECK(setxattr("file", "user.two", "", 0, 0) == 0);
+	CHECK(fgetxattr(file, "user.one", buffer, sizeof buffer) == 5);
+	CHECK(memcmp(buffer, "value", 5) == 0);
+	CHECK(removexattr("file", "user.two") == 0);
+	CHECK(listxattr("file", buffer, sizeof buffer) == 9);
+	CHECK(getxattr("file", "user.two", buffer, sizeof buffer) < 0 && errno == ENODATA);
+	CHECK(setxattr("file", "security.capability", "x", 1, 0) < 0);
+
+	/* What a share cannot do. */
+	CHECK(open(".", O_TMPFILE | O_RDWR, 0600) < 0 && errno == EOPNOTSUPP);
+	CHECK(mknod("device", S_IFCHR | 0600, 0x103) < 0 && errno == EPERM);
+
+	/* A file that is removed while it is open. */
+	CHECK(unlink("file") == 0 && write(file, "data", 4) == 4);
+	CHECK(lseek(file, 0, SEEK_SET) == 0 && read(file, buffer, 4) == 4);
+	CHECK(fstat(file, &st) == 0 && st.st_nlink == 0);
+	CHECK(setxattr("pipe", "user.x", "x", 1, 0) < 0);
+	return 0;
+}
+"#;
+
+fn special_files(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let source = directory.path().join("special.c");
+    fs::write(&source, SPECIAL)?;
+    let program = programs::gcc(
+        &source,
+        &directory.path().join("special"),
+        &["-static", "-Wall"],
+    )?;
+    let shared = directory.path().join("shared");
+    fs::create_dir(&shared)?;
+    let test = shared.join("test");
+    fs::write(&test, "")?;
+    let set = rustix::fs::setxattr(&test, "user.x", b"", rustix::fs::XattrFlags::empty());
+    if let Err(error) = set {
+        return Err(Skip(format!("extended attributes: {error}")).into());
+    }
+    fs::remove_file(&test)?;
+    let mut command = with_few_descriptors(machine);
+    command
+        .arg("--share")
+        .arg(format!("{}:rw", shared.display()))
+        .arg("--")
+        .arg(program)
+        .current_dir(&shared);
+    machine::finish(command)?.expect(0)?;
+    let metadata = |name: &str| shared.join(name).symlink_metadata();
+    ensure!(metadata("pipe")?.file_type().is_fifo());
+    ensure!(metadata("socket")?.file_type().is_socket());
+    ensure!(metadata("link")?.mtime_nsec() == 999_999_999);
+    ensure!(metadata("file").is_err() && metadata("device").is_err());
     Ok(())
 }

@@ -57,6 +57,10 @@ const OPEN_WRITES: u32 =
 /// O_TMPFILE without O_DIRECTORY, which is part of it.
 const TMPFILE: u32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
+/// The bit of a file's type that character and block devices have, and pipes, sockets and regular
+/// files do not.
+const DEVICE: u32 = libc::S_IFCHR;
+
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 
 /// Ioctls that read and restore the settings of a terminal, and read its size. TIOCSTI, which puts
@@ -123,6 +127,8 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_fstatfs, Any, "file systems for the guest, and which of them are refused";
     SYS_name_to_handle_at, Any, "what identifies a file for the guest while it is closed";
     SYS_open_by_handle_at, Clear(2, OPEN_WRITES), "opening such a file again, if root started vbts";
+    SYS_getxattr, Any, "extended attributes for the guest";
+    SYS_listxattr, Any, "names of extended attributes for the guest";
     SYS_getdents64, Any, "directories for the guest";
     SYS_readlinkat, Any, "symbolic links for the guest";
     SYS_readlink, Any, "/proc/self/exe, for a backtrace";
@@ -193,6 +199,7 @@ pub(super) const WRITING_CALLS: &[Call] = calls! {
     SYS_ftruncate, Any, "file sizes";
     SYS_fsync, Any, "flushing files";
     SYS_mkdirat, Any, "new directories";
+    SYS_mknodat, Clear(2, DEVICE), "new pipes, sockets and regular files";
     SYS_symlinkat, Any, "new symbolic links";
     SYS_linkat, Any, "new hard links";
     SYS_unlinkat, Any, "removing names";
@@ -200,4 +207,6 @@ pub(super) const WRITING_CALLS: &[Call] = calls! {
     SYS_fchmodat, Any, "permissions";
     SYS_fchownat, Any, "owners";
     SYS_utimensat, Any, "times";
+    SYS_setxattr, Any, "extended attributes";
+    SYS_removexattr, Any, "removing extended attributes";
 };

@@ -6,7 +6,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Mode, mkdirat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, XattrFlags, mkdirat, mknodat, removexattr, setxattr, unlinkat,
+};
 
 use super::*;
 use crate::host::{Alarm, EventLoop};
@@ -61,6 +63,11 @@ const FORBIDDEN: &[(&str, fn())] = &[
     ("a file to write, by its handle", || {
         let flags = libc::O_WRONLY as u64;
         call(libc::SYS_open_by_handle_at, [u64::MAX, 0, flags, 0, 0, 0]);
+    }),
+    ("a device", || {
+        let path = c"/tmp/vbts-sandbox-device".as_ptr() as u64;
+        let mode = u64::from(libc::S_IFBLK | 0o600);
+        call(libc::SYS_mknodat, [u64::MAX, path, mode, 0, 0, 0]);
     }),
     ("a new directory", || {
         call(
@@ -119,6 +126,10 @@ const ALLOWED: &[(&str, fn())] = &[
         call(libc::SYS_name_to_handle_at, [u64::MAX, 0, 0, 0, 0, 0]);
         call(libc::SYS_open_by_handle_at, [u64::MAX, 0, 0, 0, 0, 0]);
     }),
+    ("extended attributes", || {
+        let _ = rustix::fs::listxattr("/", &mut [0; 8][..]);
+        let _ = rustix::fs::getxattr("/", "user.x", &mut [0; 8][..]);
+    }),
     ("a terminal's size", || {
         let _ = rustix::termios::tcgetattr(std::io::stdin());
         let _ = rustix::termios::tcgetwinsize(std::io::stderr());
@@ -132,6 +143,10 @@ const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
     mkdirat(CWD, &path, Mode::RWXU).unwrap();
     let file = path.join("file");
     std::fs::write(&file, "x").unwrap();
+    let _ = setxattr(&file, "user.x", b"x", XattrFlags::empty());
+    let _ = removexattr(&file, "user.x");
+    unlinkat(CWD, &file, AtFlags::empty()).unwrap();
+    mknodat(CWD, &file, FileType::Fifo, Mode::RWXU, 0).unwrap();
     unlinkat(CWD, &file, AtFlags::empty()).unwrap();
     unlinkat(CWD, &path, AtFlags::REMOVEDIR).unwrap();
 })];
@@ -353,6 +368,7 @@ fn row(call: &Call) -> String {
     let arguments = match (name, &call.check) {
         (_, Check::Any) => "any",
         ("openat" | "open_by_handle_at", Check::Clear(..)) => "no flag that writes or creates",
+        ("mknodat", Check::Clear(..)) => "no device",
         (_, Check::Clear(..)) => "without PROT_EXEC",
         ("ioctl", Check::OneOf(_, values)) if values.len() > 9 => {
             "those above, and the 16 of KVM that a running virtual machine needs"
