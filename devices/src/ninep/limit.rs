@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::process::{Resource, Rlimit};
 
 /// Descriptors that are left to the rest of the process, or half of them all if there are few.
-const RESERVED: usize = 128;
+const RESERVED: usize = 64;
 /// Fewest descriptors of a server. A request needs four.
 const MIN: usize = 8;
 /// Most descriptors of all servers together. More would keep kernel memory of the host for little.
