@@ -53,6 +53,8 @@ pub struct Launch {
     vm: Option<Vm>,
     config: MachineConfig,
     rng_seed: RngSeed,
+    /// The run creates files.
+    creates_files: bool,
 }
 
 /// A directory that is shared with the guest.
@@ -109,6 +111,7 @@ impl Launch {
             vm,
             config: config.clone(),
             rng_seed: FIXED_RNG_SEED,
+            creates_files: false,
         })
     }
 
@@ -123,6 +126,11 @@ impl Launch {
             Some(_) => Accel::Kvm,
             None => Accel::Soft,
         }
+    }
+
+    /// Lets the process create files while the guest runs.
+    pub fn create_files(&mut self) {
+        self.creates_files = true;
     }
 
     /// The signals and the time limit that interrupt the run.
@@ -289,7 +297,10 @@ impl Launch {
         } else {
             Access::ReadOnly
         };
-        let sandbox = Sandbox::new(files, self.vm.is_some());
+        let mut sandbox = Sandbox::new(files, self.vm.is_some());
+        if self.creates_files {
+            sandbox = sandbox.with_new_files();
+        }
         let writable_disks = self.config.disks.iter().any(|disk| disk.writable);
         self.config.sandbox.then(|| match writable_disks {
             true => sandbox.with_writable_disks(),

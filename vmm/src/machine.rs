@@ -58,6 +58,16 @@ pub trait RunObserver {
     /// The run has to end.
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure>;
 
+    /// Called when the time limit has passed. Returns whether the run goes on, up to a limit that
+    /// the observer has set.
+    ///
+    /// # Errors
+    /// The run has to end.
+    fn outlasts_timeout(&mut self, board: &Board) -> Result<bool, Failure> {
+        let _ = board;
+        Ok(false)
+    }
+
     /// The open inputs that the guest waits for, or can take at any time.
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>>;
 
@@ -268,6 +278,11 @@ impl Machine {
         self.status().crashed(reason)
     }
 
+    /// The failure of a guest that was still running at the time limit.
+    pub fn timed_out(&self) -> Failure {
+        self.status().timed_out()
+    }
+
     /// Replaces [`Failure::Interrupted`] by its cause, a signal or the time limit.
     fn name_interruption(&self, failure: Failure) -> Failure {
         match failure {
@@ -341,10 +356,11 @@ impl MachineStatus<'_> {
 
     fn take_events(&self, observer: &mut dyn RunObserver) -> Result<(), Failure> {
         while let Some(event) = self.alarm.take() {
-            if event == Event::Timeout {
+            if event != Event::Timeout {
+                observer.event(self.board, event)?;
+            } else if !observer.outlasts_timeout(self.board)? {
                 return Err(self.timed_out());
             }
-            observer.event(self.board, event)?;
         }
         Ok(())
     }

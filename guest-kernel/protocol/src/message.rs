@@ -338,8 +338,8 @@ pub enum ToHost<'a> {
         /// How it ended.
         status: ExitStatus,
     },
-    /// A task is not traced, or not any more. What it starts is not traced either, and need not be
-    /// reported.
+    /// A task is not traced, or not any more. If another task traces it, or tasks are not followed,
+    /// what it starts is not reported.
     TaskUntraced {
         /// Thread ID in the guest.
         task: u32,

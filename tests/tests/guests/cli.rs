@@ -54,14 +54,24 @@ fn json_lines(machine: &Machine) -> Result<()> {
         .trace("json", &output, &[], &["/bin/true"])?
         .expect(0)?;
     let lines = json(&std::fs::read_to_string(&output)?)?;
-    let (summary, records) = lines.split_last().context("no lines")?;
+    let [start, exec, records @ .., end, summary] = lines.as_slice() else {
+        bail!("{} lines", lines.len());
+    };
+    let task = &start["task"];
+    ensure!(start["kind"] == "start" && start["parent"] == 0, "{start}");
+    ensure!(exec["kind"] == "exec" && exec["task"] == *task, "{exec}");
+    let name = std::fs::canonicalize("/bin/true")?;
+    ensure!(exec["name"].as_str() == name.to_str(), "{exec}");
     for record in records {
         ensure!(record["kind"] == "branch", "{record}");
+        ensure!(record["task"] == *task, "{record}");
         address(&record["from"])?;
         address(&record["to"])?;
     }
+    ensure!(end["kind"] == "end" && end["exit"] == 0, "{end}");
     let expected = serde_json::json!({
-        "kind": "summary", "records": records.len(), "lost": 0, "exit": 0, "accel": machine.accel()
+        "kind": "summary", "records": records.len(), "lost": 0, "tasks": 1, "end": "exited",
+        "exit": 0, "accel": machine.accel()
     });
     ensure!(*summary == expected, "{summary} instead of {expected}");
     Ok(())
@@ -75,9 +85,10 @@ fn formats_agree(machine: &Machine) -> Result<()> {
         .trace("json", &lines, &[], &["/bin/true"])?
         .expect(0)?;
     let raw = branches::parse_raw(&std::fs::read(&raw)?)?;
-    let lines = json(&std::fs::read_to_string(&lines)?)?;
+    let mut lines = json(&std::fs::read_to_string(&lines)?)?;
+    lines.retain(|line| line["kind"] == "branch");
     ensure!(
-        lines.len() == raw.len() + 1,
+        lines.len() == raw.len(),
         "{} lines for {} records",
         lines.len(),
         raw.len()
@@ -155,7 +166,7 @@ fn sched(machine: &Machine) -> Result<()> {
             pair[1]
         );
         ensure!(
-            pair[0]["jiffies"].as_u64() <= pair[1]["jiffies"].as_u64(),
+            pair[0]["time"].as_u64() <= pair[1]["time"].as_u64(),
             "{} and {}",
             pair[0],
             pair[1]

@@ -9,7 +9,9 @@ mod bad_input;
 mod cli;
 mod clients;
 mod determinism;
+mod endings;
 mod files;
+mod follow;
 mod kernel_selftests;
 mod long_trace;
 mod manual_page;
@@ -27,13 +29,15 @@ mod stock_kernel;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 18] = [
+const MODULES: [(&str, Trials); 20] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
     ("stock_kernel", stock_kernel::trials),
     ("clients", clients::trials),
     ("network", network::trials),
+    ("follow", follow::trials),
+    ("endings", endings::trials),
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
     ("files", files::trials),

@@ -14,8 +14,10 @@ use vbts::config::{Accelerator, Initrd, KernelConfig, MachineConfig};
 use vbts::host::Input;
 use vbts::launch::Launch;
 use vbts::machine::{End, Machine, MachineState};
+use vbts::root::Root;
 use vbts::trace::format::Raw;
-use vbts::trace::{AgentConnection, Destination, Session};
+use vbts::trace::symbols::Symbolizer;
+use vbts::trace::{AgentConnection, Destination, Options, RunEnd, Session};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};
 use vbts_protocol::{Bytes, Follow, Job, PORT_NAME, Scope, Trace};
@@ -66,8 +68,14 @@ impl Guest {
         let trace = directory.path().join("trace");
         let destination = Destination::new(Some(&trace), false)?;
         let memory = launch.memory().clone();
-        let format = Box::new(Raw);
-        let session = Session::start(memory, Scope::User, format, destination, launch.alarm())?;
+        let options = Options {
+            scope: Scope::User,
+            format: Box::new(Raw),
+            symbols: Symbolizer::new(Root::open(Path::new("/"))?, Path::new("/")),
+            destination,
+            merge_limit: 1 << 20,
+        };
+        let session = Session::start(memory, options, launch.alarm())?;
         let session = shared(session);
         let output = Box::new(session.clone());
         let port = ConsolePort::named(PORT_NAME, output);
@@ -79,9 +87,10 @@ impl Guest {
             initrd: Some(Initrd::Contents(initramfs(files)?)),
             append: String::new(),
         };
+        let alarm = launch.alarm().clone();
         let machine = launch.boot(&kernel).map_err(|error| anyhow!("{error}"))?;
         let input = Input::new(std::fs::File::open("/dev/null")?);
-        let connection = AgentConnection::new(session.clone(), port, job(), input);
+        let connection = AgentConnection::new(session.clone(), port, job(), input, alarm);
         Ok(Self {
             machine,
             connection,
@@ -100,8 +109,8 @@ impl Guest {
     fn finish(&mut self) -> Result<Results> {
         let end = self.run_until(u64::MAX)?.context("no end")?;
         let mut session = lock(&self.session);
-        let summary = session.finish(false)?;
-        let status = session.ending().map(|ending| ending.code());
+        let summary = session.finish(RunEnd::Error, false)?;
+        let status = summary.end.exit();
         drop(session);
         ensure!(status == Some(7), "{status:?}, {end:?}");
         ensure!(summary.records > 0 && summary.lost == 0, "{summary}");

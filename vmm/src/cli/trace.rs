@@ -20,17 +20,17 @@ use crate::accel::Accel;
 use crate::config::{Initrd, KernelConfig, TRACE_MODEL};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
-use crate::host::Input;
+use crate::host::{Event, Input};
 use crate::launch::Launch;
 use crate::machine::{End, Machine};
 use crate::program;
 use crate::root::Root;
-use crate::trace::format::{Format, Json, Raw};
+use crate::trace::format::{Format, Raw, RawWithIndex};
+use crate::trace::json::Json;
 use crate::trace::object_file::ObjectFile;
-use crate::trace::session::SessionError;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
-use crate::trace::{AgentConnection, Destination, Ending, Session, Summary};
+use crate::trace::{AgentConnection, Destination, Options, RunEnd, Session, Summary};
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
 
@@ -46,22 +46,45 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let prepared = Prepared::new(args, launch)?;
     let to_stdout = prepared.to_stdout;
     let session = prepared.session.clone();
-    let (machine, end) = prepared.run(args.stats)?;
+    let (machine, failure) = prepared.run(args.stats)?;
     let mut session = lock(&session);
-    let summary = session.finish(false).map_err(SessionError::into_failure)?;
-    let Some(ending) = session.ending() else {
-        let how = match end {
-            End::Status(status) => format!("with status {status}"),
-            End::Reset => "by a reset".into(),
-            End::Off => "by switching itself off".into(),
-        };
-        return Err(machine.crashed(&format!("the guest ended {how} before the program did")));
+    let (end, interrupted) = failure.as_ref().map_or((RunEnd::Panic, false), end_of);
+    // The first error is reported, not one of `finish`.
+    let (summary, failure) = match (session.finish(end, interrupted), failure) {
+        (Ok(summary), failure) => (Some(summary), failure),
+        (Err(_), Some(failure)) => (None, Some(failure)),
+        (Err(error), None) => (None, Some(error.into_failure())),
     };
-    report(args, ending, &summary, to_stdout, began.elapsed());
-    if args.stats {
-        stats::print(&machine, session.writing(), began.elapsed());
+    let took = began.elapsed();
+    match &summary {
+        Some(summary) => report(args, summary, to_stdout, took),
+        None if session.records() > 0 => say(format_args!(
+            "the trace is incomplete: it ends after {} records",
+            session.records()
+        )),
+        None => {}
     }
-    Ok(ending.code())
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let Some(exit) = summary.and_then(|summary| summary.end.exit()) else {
+        return Err(machine.crashed("the guest ended before the program did"));
+    };
+    if args.stats {
+        stats::print(&machine, session.writing(), took);
+    }
+    Ok(exit)
+}
+
+/// How a run ended that failed so, and whether its output may have a reader that does not read.
+fn end_of(failure: &Failure) -> (RunEnd, bool) {
+    match failure {
+        Failure::Timeout { .. } => (RunEnd::Timeout, true),
+        Failure::Signal(signal_hook::consts::SIGPIPE) => (RunEnd::Error, true),
+        Failure::Signal(_) | Failure::Interrupted | Failure::Quit => (RunEnd::Interrupted, true),
+        Failure::Guest { .. } => (RunEnd::Panic, false),
+        Failure::Error(_) | Failure::Host(_) => (RunEnd::Error, false),
+    }
 }
 
 /// A guest that is ready to boot, and the session that traces its program.
@@ -89,15 +112,30 @@ impl Prepared {
         let files = GuestFiles::find(args.kernel.as_deref())?;
 
         let readable = args.format == TraceFormat::Text;
-        let mut destination = Destination::new(args.output.as_deref(), readable)?;
+        let mut destination = match args.directory() {
+            Some(directory) => {
+                launch.create_files();
+                Destination::directory(directory)?
+            }
+            None => Destination::new(args.output.as_deref(), readable)?,
+        };
         let progress = progress_bar(&destination);
         destination.keep_clear_of(progress.clone());
         let to_stdout = destination.trace_is_stdout();
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root));
-        let format = format(args, root, &cwd, &files.kernel, launch.accel());
-        let (memory, alarm) = (launch.memory().clone(), launch.alarm());
-        let session = Session::start(memory, args.scope.into(), format, destination, alarm)
+        let mut symbols = Symbolizer::new(root, &cwd);
+        if readable {
+            name_kernel(&mut symbols, args.scope, &files.kernel);
+        }
+        let options = Options {
+            scope: args.scope.into(),
+            format: format(args, launch.accel()),
+            symbols,
+            destination,
+            merge_limit: merge_limit(args),
+        };
+        let session = Session::start(launch.memory().clone(), options, launch.alarm())
             .context("Cannot start a thread for the trace")?;
         let session = shared(session);
 
@@ -124,15 +162,17 @@ impl Prepared {
         })
     }
 
-    /// Boots the guest and runs it to its end, and measures host time if `measured`. If the run
-    /// fails, the trace is finished first.
-    fn run(self, measured: bool) -> Result<(Machine, End), Failure> {
+    /// Boots the guest and runs it to its end, and measures host time if `measured`. Returns why
+    /// the run ended before the program did, if that was so.
+    fn run(self, measured: bool) -> Result<(Machine, Option<Failure>), Failure> {
+        let alarm = self.launch.alarm().clone();
         let mut machine = self.launch.boot(&self.kernel)?;
         if measured {
             machine.measure_host_time();
         }
         let input = Input::stdin()?;
-        let mut connection = AgentConnection::new(self.session.clone(), self.port, self.job, input);
+        let session = self.session.clone();
+        let mut connection = AgentConnection::new(session, self.port, self.job, input, alarm);
         connection.show_progress(self.progress.clone());
         let outcome = machine.run(&mut connection);
         self.progress.finish_and_clear();
@@ -142,19 +182,32 @@ impl Prepared {
             handovers = ?machine.handovers(),
             "end"
         );
-        match outcome {
-            Ok(end) => Ok((machine, end)),
-            Err(failure) => {
-                // Keeps the branches up to here. The first error is reported, not one of `finish`.
-                let interrupted = matches!(
-                    failure,
-                    Failure::Interrupted | Failure::Signal(_) | Failure::Timeout { .. }
-                );
-                let _ = lock(&self.session).finish(interrupted);
-                Err(failure)
+        let has_ended = lock(&self.session).ending().is_some();
+        let failure = match (connection.ended_by(), outcome) {
+            (Some(Event::Signal(signal)), _) if !has_ended => Some(Failure::Signal(signal)),
+            (Some(Event::Timeout), _) if !has_ended => Some(machine.timed_out()),
+            (_, Err(failure)) => Some(failure),
+            (_, Ok(_)) if has_ended => None,
+            (_, Ok(end)) => {
+                let how = match end {
+                    End::Status(status) => format!("with status {status}"),
+                    End::Reset => "by a reset".into(),
+                    End::Off => "by switching itself off".into(),
+                };
+                let reason = format!("the guest ended {how} before the program did");
+                Some(machine.crashed(&reason))
             }
-        }
+        };
+        Ok((machine, failure))
     }
+}
+
+/// Memory in bytes for records that wait for older ones of other tasks: half as much again as the
+/// agent allows for the buffers of all tasks, and room for what is drained between two sweeps.
+fn merge_limit(args: &TraceArgs) -> usize {
+    const BETWEEN_SWEEPS: u64 = 64 << 20;
+    let limit = args.machine.memory.0 / 8 + args.buffer.0 + BETWEEN_SWEEPS;
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// Opens the directory that is the guest's root.
@@ -164,21 +217,13 @@ fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
         .with_context(|| format!("--root: cannot open {}", directory.display()))?)
 }
 
-/// The format of the trace. Text names the addresses in the files below `root` and in `kernel`.
-fn format(
-    args: &TraceArgs,
-    root: Root,
-    cwd: &Path,
-    kernel: &Path,
-    accel: Accel,
-) -> Box<dyn Format> {
+/// The format of the trace.
+fn format(args: &TraceArgs, accel: Accel) -> Box<dyn Format> {
+    let json = Json::new(accel, args.sched);
     match args.format {
-        TraceFormat::Text => {
-            let mut symbols = Symbolizer::new(root, cwd);
-            name_kernel(&mut symbols, args.scope, kernel);
-            Box::new(Text::new(symbols))
-        }
-        TraceFormat::Json => Box::new(Json::new(accel)),
+        TraceFormat::Text => Box::new(Text::new(args.sched)),
+        TraceFormat::Json => Box::new(json),
+        TraceFormat::Raw if args.directory().is_some() => Box::new(RawWithIndex(json)),
         TraceFormat::Raw => Box::new(Raw),
     }
 }
@@ -212,23 +257,23 @@ fn progress_bar(destination: &Destination) -> ProgressBar {
 }
 
 /// Prints the end of the program and the numbers of the trace on standard error.
-fn report(args: &TraceArgs, ending: Ending, summary: &Summary, to_stdout: bool, took: Duration) {
+fn report(args: &TraceArgs, summary: &Summary, to_stdout: bool, took: Duration) {
     let name = args
         .program
         .first()
         .map_or(OsStr::new(""), |name| name)
         .display();
-    match ending.status {
-        ExitStatus::Signal(signal) => {
+    match summary.end {
+        RunEnd::Program(ExitStatus::Signal(signal)) => {
             say(format_args!(
                 "{name} was killed by {}",
                 signal_name(signal.into())
             ));
         }
-        ExitStatus::Code(
+        RunEnd::Program(ExitStatus::Code(
             code @ (status::TIMEOUT | status::ERROR | status::HOST | status::GUEST),
-        ) => say(format_args!("{name} itself ended with status {code}")),
-        ExitStatus::Code(_) => {}
+        )) => say(format_args!("{name} itself ended with status {code}")),
+        _ => {}
     }
     if summary.lost > 0 {
         let lost = summary.lost;

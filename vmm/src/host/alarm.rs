@@ -33,6 +33,9 @@ struct Pending {
     timeout: AtomicBool,
 }
 
+/// The thread that waits for the time limit. Each message sets the limit again.
+type Timer = (Sender<Option<Duration>>, JoinHandle<()>);
+
 /// Collects signals and the time limit, makes the processor leave its run loop, and ends waits on
 /// [`Self::fd`].
 ///
@@ -46,8 +49,7 @@ pub struct Alarm {
     notice: EventFd,
     handlers: Vec<SigId>,
     limit: Option<Duration>,
-    /// The thread that waits for the time limit. Each message starts the limit again.
-    timer: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    timer: Mutex<Option<Timer>>,
 }
 
 impl Alarm {
@@ -106,41 +108,52 @@ impl Alarm {
     /// # Errors
     /// The host cannot start a thread.
     pub fn start_timer(&self) -> io::Result<()> {
-        let Some(limit) = self.limit else {
-            return Ok(());
-        };
         self.pending.timeout.store(false, Ordering::Relaxed);
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((restart, _)) = &*timer {
+        if let Some((set, _)) = &*timer {
             // The thread ends only after the sender is dropped.
-            let _ = restart.send(());
+            let _ = set.send(self.limit);
             return Ok(());
         }
-        let (restart, restarted) = channel();
+        let (set, limits) = channel();
         let (pending, kick, notice) = (
             self.pending.clone(),
             self.kick.clone(),
             self.notice.try_clone()?,
         );
+        let mut limit = self.limit;
         let wait = move || {
             loop {
-                match restarted.recv_timeout(limit) {
-                    Ok(()) => {}
+                let changed = match limit {
+                    Some(limit) => limits.recv_timeout(limit),
+                    None => limits.recv().map_err(RecvTimeoutError::from),
+                };
+                match changed {
+                    Ok(new_limit) => limit = new_limit,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
+                        limit = None;
                         pending.timeout.store(true, Ordering::Relaxed);
                         kick.raise(Signals::KICK);
                         let _ = notice.write(1);
-                        if restarted.recv().is_err() {
-                            return;
-                        }
                     }
                 }
             }
         };
         let thread = std::thread::Builder::new().name("timeout".into());
-        *timer = Some((restart, thread.spawn(wait)?));
+        *timer = Some((set, thread.spawn(wait)?));
         Ok(())
+    }
+
+    /// Lets [`Event::Timeout`] happen `limit` from now, and not at an earlier limit. The timer has
+    /// been started.
+    pub fn set_timer(&self, limit: Duration) {
+        self.pending.timeout.store(false, Ordering::Relaxed);
+        if let Ok(timer) = self.timer.lock()
+            && let Some((set, _)) = &*timer
+        {
+            let _ = set.send(Some(limit));
+        }
     }
 
     /// Takes the next event. Call it until it returns `None`: then [`Self::fd`] is not readable
@@ -200,9 +213,9 @@ impl Drop for Alarm {
             signal_hook::low_level::unregister(handler);
         }
         if let Ok(mut timer) = self.timer.lock()
-            && let Some((restart, thread)) = timer.take()
+            && let Some((set, thread)) = timer.take()
         {
-            drop(restart);
+            drop(set);
             let _ = thread.join();
         }
     }
@@ -248,6 +261,27 @@ mod tests {
             poll(&mut fds, None).unwrap();
             assert_eq!(alarm.take(), Some(Event::Timeout));
             assert_eq!(alarm.take(), None);
+        }
+    }
+
+    #[test]
+    fn the_timer_can_be_set_again() {
+        for limit in [None, Some(Duration::from_millis(1))] {
+            let alarm = Alarm::catching(&[], Arc::default(), limit).unwrap();
+            alarm.start_timer().unwrap();
+            let wait = || {
+                let fd = PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN);
+                poll(&mut [fd], None).unwrap();
+                let event = alarm.take();
+                assert_eq!(alarm.take(), None);
+                event
+            };
+            if limit.is_some() {
+                assert_eq!(wait(), Some(Event::Timeout));
+            }
+            alarm.set_timer(Duration::from_secs(1000));
+            alarm.set_timer(Duration::from_millis(1));
+            assert_eq!(wait(), Some(Event::Timeout));
         }
     }
 

@@ -191,6 +191,12 @@ pub(super) const DISK_CALLS: &[Call] = calls! {
     SYS_fdatasync, Any, "flushing";
 };
 
+/// Further calls of a trace with a file for each task.
+#[rustfmt::skip]
+pub(super) const NEW_FILE_CALLS: &[Call] = calls! {
+    SYS_openat, Any, "as above; a file for each task of the trace";
+};
+
 /// Further calls of a machine whose guest may write to a directory of the host.
 #[rustfmt::skip]
 pub(super) const WRITING_CALLS: &[Call] = calls! {

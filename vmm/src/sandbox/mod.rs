@@ -18,7 +18,7 @@ use seccompiler::{
 use vbts_devices::ninep::Access;
 
 use crate::exit::Failure;
-use calls::{CALLS, Call, Check, DISK_CALLS, KVM_CALLS, WRITING_CALLS};
+use calls::{CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, WRITING_CALLS};
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
 /// the user who started vbts.
@@ -34,6 +34,7 @@ pub struct Sandbox {
     files: Access,
     kvm: bool,
     disks: bool,
+    new_files: bool,
 }
 
 impl Sandbox {
@@ -45,6 +46,16 @@ impl Sandbox {
             files,
             kvm,
             disks: false,
+            new_files: false,
+        }
+    }
+
+    /// Also allows creating files, for a trace with a file for each task.
+    #[must_use]
+    pub fn with_new_files(self) -> Self {
+        Self {
+            new_files: true,
+            ..self
         }
     }
 
@@ -84,7 +95,13 @@ impl Sandbox {
         };
         let kvm = if self.kvm { KVM_CALLS } else { &[] };
         let disks = if self.disks { DISK_CALLS } else { &[] };
-        CALLS.iter().chain(kvm).chain(disks).chain(writing)
+        let new_files = if self.new_files { NEW_FILE_CALLS } else { &[] };
+        CALLS
+            .iter()
+            .chain(kvm)
+            .chain(disks)
+            .chain(new_files)
+            .chain(writing)
     }
 
     fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {

@@ -177,6 +177,11 @@ const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
     ("a flush", || call(libc::SYS_fdatasync, [u64::MAX; 6])),
 ];
 
+const ALLOWED_FOR_TASK_FILES: &[(&str, fn())] = &[("a file of a task", || {
+    let name = format!("vbts-sandbox-task-{}", std::process::id());
+    std::fs::write(std::env::temp_dir().join(name), "x").unwrap();
+})];
+
 fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
     let writing = if access == Access::ReadWrite {
         ALLOWED_TO_WRITE
@@ -192,6 +197,7 @@ fn in_a_separate_process() {
     let case = std::env::var(CASE).unwrap();
     let (sandbox, name) = match case.split_once(':') {
         Some(("rw", name)) => (Sandbox::new(Access::ReadWrite, false), name),
+        Some(("files", name)) => (Sandbox::new(Access::ReadOnly, false).with_new_files(), name),
         Some((_, name)) => (
             Sandbox::new(Access::ReadOnly, false).with_writable_disks(),
             name,
@@ -207,12 +213,12 @@ fn in_a_separate_process() {
     let thread = std::thread::spawn(move || {
         answer.send(()).unwrap();
         asked.recv().unwrap();
-        let disks = ALLOWED_ON_DISKS.iter().copied();
+        let more = ALLOWED_ON_DISKS.iter().chain(ALLOWED_FOR_TASK_FILES);
         let mut all = FORBIDDEN
             .iter()
             .copied()
             .chain(cases(Access::ReadWrite))
-            .chain(disks);
+            .chain(more.copied());
         all.find(|(n, _)| *n == name).unwrap().1();
     });
     answered.recv().unwrap();
@@ -276,13 +282,14 @@ fn allowed_calls_do_not_kill_the_process() {
         ("", Access::ReadOnly),
         ("rw:", Access::ReadWrite),
         ("disk:", Access::ReadOnly),
+        ("files:", Access::ReadOnly),
     ] {
-        let disks = if prefix == "disk:" {
-            ALLOWED_ON_DISKS
-        } else {
-            &[]
+        let more = match prefix {
+            "disk:" => ALLOWED_ON_DISKS,
+            "files:" => ALLOWED_FOR_TASK_FILES,
+            _ => &[],
         };
-        for (name, _) in cases(access).chain(disks.iter().copied()) {
+        for (name, _) in cases(access).chain(more.iter().copied()) {
             let output = run(&format!("{prefix}{name}"));
             assert!(output.status.success(), "{name}: {output:?}");
             assert!(
@@ -295,12 +302,14 @@ fn allowed_calls_do_not_kill_the_process() {
 
 #[test]
 fn writing_is_allowed_only_with_a_writable_device() {
-    for (name, _) in ALLOWED_TO_WRITE.iter().chain(ALLOWED_ON_DISKS) {
+    let files = ALLOWED_TO_WRITE.iter().chain(ALLOWED_FOR_TASK_FILES);
+    for (name, _) in files.chain(ALLOWED_ON_DISKS) {
         assert_eq!(run(name).status.signal(), Some(libc::SIGSYS), "{name}");
     }
-    // A writable disk does not allow opening files for writing.
-    for (name, _) in ALLOWED_TO_WRITE {
-        let output = run(&format!("disk:{name}"));
+    // A writable disk does not allow opening files for writing, nor do files of tasks allow
+    // creating directories.
+    for name in ["disk:files", "disk:a file of a task", "files:files"] {
+        let output = run(name);
         assert_eq!(output.status.signal(), Some(libc::SIGSYS), "{name}");
     }
 }
@@ -343,6 +352,7 @@ fn the_document_has_the_same_tables() {
         writing += &row(call);
     }
     let disks: String = DISK_CALLS.iter().map(row).collect();
+    let new_files: String = NEW_FILE_CALLS.iter().map(row).collect();
     let kvm: String = KVM_CALLS.iter().map(row).collect();
     let document = include_str!("../../../docs/security.md");
     assert!(
@@ -356,6 +366,10 @@ fn the_document_has_the_same_tables() {
     assert!(
         document.contains(&disks),
         "docs/security.md should have:\n{disks}"
+    );
+    assert!(
+        document.contains(&new_files),
+        "docs/security.md should have:\n{new_files}"
     );
     assert!(
         document.contains(&writing),

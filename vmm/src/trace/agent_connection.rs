@@ -1,6 +1,8 @@
 //! The sending half of the connection to the agent, which takes part in the machine's run.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
 
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
@@ -11,13 +13,15 @@ use super::session::{Session, SessionError};
 use crate::board::Board;
 use crate::exit::Failure;
 use crate::host::input::ReadOutcome;
-use crate::host::{Event, Input};
+use crate::host::{Alarm, Event, Input};
 use crate::machine::RunObserver;
 
 /// The most standard input that one answer carries, in bytes.
 const MAX_INPUT: usize = 64 << 10;
 /// Interval in virtual time, in ns, at which input is read that was not available before.
 const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
+/// Host time for which the guest may drain its buffers when the run ends early.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Index of the agent's port on its console device.
 const AGENT_PORT: usize = 0;
 
@@ -35,18 +39,23 @@ pub struct AgentConnection {
     next_check: u64,
     /// Frames for which the port had no room yet.
     outbox: Vec<u8>,
-    /// The program was sent an interrupt.
-    interrupted: bool,
+    alarm: Arc<Alarm>,
+    /// The program was sent a signal.
+    signalled: bool,
+    /// The event that ends the run, for which the guest was asked to drain its buffers.
+    ended_by: Option<Event>,
     progress: Option<indicatif::ProgressBar>,
 }
 
 impl AgentConnection {
     /// A connection of `session` over `port`. The agent runs `job` with `input` as standard input.
+    /// `alarm` is that of the machine.
     pub fn new(
         session: Shared<Session>,
         port: Shared<MmioTransport<Console>>,
         job: Job,
         input: Input,
+        alarm: Arc<Alarm>,
     ) -> Self {
         Self {
             session,
@@ -56,7 +65,9 @@ impl AgentConnection {
             wanted: 0,
             next_check: 0,
             outbox: Vec::new(),
-            interrupted: false,
+            alarm,
+            signalled: false,
+            ended_by: None,
             progress: None,
         }
     }
@@ -64,6 +75,23 @@ impl AgentConnection {
     /// Shows the number of branches on `progress`.
     pub fn show_progress(&mut self, progress: indicatif::ProgressBar) {
         self.progress = Some(progress);
+    }
+
+    /// The event that has ended the run before the program did.
+    pub fn ended_by(&self) -> Option<Event> {
+        self.ended_by
+    }
+
+    /// Asks the guest to drain its buffers and to end, because of `event`. Returns whether it can.
+    fn end(&mut self, board: &Board, event: Event) -> Result<bool, Failure> {
+        if self.ended_by.is_some() || !lock(&self.session).has_started() {
+            return Ok(false);
+        }
+        self.ended_by = Some(event);
+        self.send(&ToGuest::End)?;
+        self.flush(board);
+        self.alarm.set_timer(DRAIN_TIME);
+        Ok(true)
     }
 
     fn send(&mut self, message: &ToGuest<'_>) -> Result<(), Failure> {
@@ -125,19 +153,24 @@ impl RunObserver for AgentConnection {
     }
 
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
-        match event {
-            // The first interrupt is for the program, which may handle it.
-            Event::Signal(signal_hook::consts::SIGINT)
-                if !self.interrupted && lock(&self.session).has_started() =>
-            {
-                self.interrupted = true;
-                self.send(&ToGuest::Signal(signal_hook::consts::SIGINT as u32))?;
-                self.flush(board);
-                Ok(())
-            }
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
+        let Event::Signal(signal) = event else {
+            return Ok(());
+        };
+        // The first signal is for the program, which may handle it.
+        if !self.signalled && self.ended_by.is_none() && lock(&self.session).has_started() {
+            self.signalled = true;
+            self.send(&ToGuest::Signal(signal.unsigned_abs()))?;
+            self.flush(board);
+            return Ok(());
         }
+        if self.end(board, event)? {
+            return Ok(());
+        }
+        Err(Failure::Signal(signal))
+    }
+
+    fn outlasts_timeout(&mut self, board: &Board) -> Result<bool, Failure> {
+        self.end(board, Event::Timeout)
     }
 
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {

@@ -4,15 +4,24 @@ use std::path::Path;
 
 use indicatif::ProgressBar;
 
+use super::task::{Task, TaskEvent};
+use super::task_files::TaskFiles;
 use crate::host::output::{Output, OutputError};
 
 /// Length in bytes at which an unfinished line of the program is written.
 const MAX_PARTIAL_LINE: usize = 64 << 10;
 
+/// Where the trace goes.
+#[derive(Debug)]
+enum TraceOutput {
+    Stream(Output),
+    Files(Box<TaskFiles>),
+}
+
 /// The destinations of the trace and of the program's output.
 #[derive(Debug)]
 pub struct Destination {
-    trace: Output,
+    trace: TraceOutput,
     stdout: Output,
     stderr: Output,
     /// The program's unfinished line, if the trace and the program's standard output are one stream
@@ -31,6 +40,7 @@ impl Destination {
     pub fn new(file: Option<&Path>, readable: bool) -> Result<Self, OutputError> {
         let file = file.filter(|path| *path != Path::new("-"));
         let trace = file.map_or_else(Output::stdout, Output::create)?;
+        let trace = TraceOutput::Stream(trace);
         let stdout = if file.is_none() && !readable {
             Output::stderr()?
         } else {
@@ -46,11 +56,25 @@ impl Destination {
         })
     }
 
+    /// The trace goes to a file for each task in `directory`.
+    ///
+    /// # Errors
+    /// The directory cannot be created.
+    pub fn directory(directory: &Path) -> Result<Self, OutputError> {
+        Ok(Self {
+            trace: TraceOutput::Files(Box::new(TaskFiles::create(directory)?)),
+            stdout: Output::stdout()?,
+            stderr: Output::stderr()?,
+            mixed: None,
+            progress: ProgressBar::hidden(),
+        })
+    }
+
     /// The trace goes to `trace`.
     #[cfg(test)]
     pub(crate) fn to(trace: std::fs::File) -> Self {
         Self {
-            trace: Output::new(trace, "trace"),
+            trace: TraceOutput::Stream(Output::new(trace, "trace")),
             stdout: Output::stdout().unwrap(),
             stderr: Output::stderr().unwrap(),
             mixed: None,
@@ -63,12 +87,37 @@ impl Destination {
         self.progress = progress;
     }
 
-    /// Writes complete lines or records of the trace.
+    /// Writes complete lines or records of the trace, which are about `task`.
+    ///
+    /// # Errors
+    /// The write fails.
+    pub fn write_records(&mut self, task: &Task, bytes: &[u8]) -> Result<(), OutputError> {
+        match &mut self.trace {
+            TraceOutput::Stream(output) => output.write(bytes),
+            TraceOutput::Files(files) => files.write(task, bytes),
+        }
+    }
+
+    /// Writes complete lines of the trace between records.
     ///
     /// # Errors
     /// The write fails.
     pub fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
-        self.trace.write(bytes)
+        match &mut self.trace {
+            TraceOutput::Stream(output) => output.write(bytes),
+            TraceOutput::Files(files) => files.write_index(bytes),
+        }
+    }
+
+    /// Prepares for a task that starts, and for one that has ended.
+    ///
+    /// # Errors
+    /// The file of the task cannot be created.
+    pub fn task_event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), OutputError> {
+        match &mut self.trace {
+            TraceOutput::Stream(_) => Ok(()),
+            TraceOutput::Files(files) => files.event(task, event),
+        }
     }
 
     /// Writes bytes of the program's standard output. If the trace goes there too, complete lines
@@ -132,12 +181,12 @@ impl Destination {
 
     /// Returns whether the trace goes to standard output.
     pub fn trace_is_stdout(&self) -> bool {
-        self.trace.is_stdout()
+        matches!(&self.trace, TraceOutput::Stream(output) if output.is_stdout())
     }
 
     /// Returns whether the trace goes to a terminal, where it would mix with progress.
     pub fn trace_is_terminal(&self) -> bool {
-        self.trace.is_terminal()
+        matches!(&self.trace, TraceOutput::Stream(output) if output.is_terminal())
     }
 }
 
@@ -153,7 +202,7 @@ mod tests {
         let mut file = File::from(fd);
         let output = || Output::new(file.try_clone().unwrap(), "test");
         let mut d = Destination {
-            trace: output(),
+            trace: TraceOutput::Stream(output()),
             stdout: output(),
             stderr: output(),
             mixed: Some(Vec::new()),

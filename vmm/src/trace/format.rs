@@ -1,14 +1,17 @@
-//! Records, and the formats of a trace that machines read.
+//! Records, and what the formats of a trace have in common.
 
-use crate::accel::Accel;
 use vbts_protocol::{RECORD_SIZE, Scope};
 
-/// `enum bts_qualifier` of the kernel's `struct bts_struct`.
-mod qualifier {
-    pub const BRANCH: u64 = 1;
-    pub const ARRIVES: u64 = 2;
-    pub const DEPARTS: u64 = 3;
-}
+use super::summary::Summary;
+use super::symbols::Symbolizer;
+use super::task::{Task, TaskEvent, Untraced};
+
+/// Qualifier of a branch (`enum bts_qualifier` of the kernel's `struct bts_struct`).
+const BRANCH: u64 = 1;
+/// Qualifier of the time at which the task arrives on a processor.
+pub const ARRIVES: u64 = 2;
+/// Qualifier of the time at which the task departs from a processor.
+pub const DEPARTS: u64 = 3;
 
 /// One record of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +25,13 @@ pub enum Record {
     },
     /// The task was scheduled on a processor.
     Arrive {
-        /// The kernel's time in jiffies.
-        jiffies: u64,
+        /// `CLOCK_MONOTONIC` of the guest in ns.
+        time: u64,
     },
     /// The task was descheduled.
     Depart {
-        /// The kernel's time in jiffies.
-        jiffies: u64,
+        /// `CLOCK_MONOTONIC` of the guest in ns.
+        time: u64,
     },
     /// The kernel has marked the record invalid.
     Invalid,
@@ -41,7 +44,7 @@ pub enum Record {
 /// the trace buffer.
 fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
     // The second word is `from`; it is in the upper half of the address space.
-    record[15] >= 0x80 && record[..8] == qualifier::BRANCH.to_le_bytes()
+    record[15] >= 0x80 && record[..8] == BRANCH.to_le_bytes()
 }
 
 /// Records in the format of the guest's kernel.
@@ -62,7 +65,7 @@ impl<'a> Records<'a> {
     }
 
     /// The records, oldest first.
-    pub fn iter(self) -> impl Iterator<Item = Record> + 'a {
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = Record> + 'a {
         let records = self.records.iter();
         records
             .filter(move |record| !(self.program_only && is_return_from_kernel(record)))
@@ -73,41 +76,35 @@ impl<'a> Records<'a> {
                     u64::from_le_bytes(bytes)
                 };
                 match word(0) {
-                    qualifier::BRANCH => Record::Branch {
+                    BRANCH => Record::Branch {
                         from: word(1),
                         to: word(2),
                     },
-                    qualifier::ARRIVES => Record::Arrive { jiffies: word(1) },
-                    qualifier::DEPARTS => Record::Depart { jiffies: word(1) },
+                    ARRIVES => Record::Arrive { time: word(1) },
+                    DEPARTS => Record::Depart { time: word(1) },
                     _ => Record::Invalid,
                 }
             })
     }
 }
 
-/// The numbers at the end of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summary {
-    /// Number of branches.
-    pub records: u64,
-    /// Number of records that are missing.
-    pub lost: u64,
-    /// More than `lost` may be missing: the guest's kernel does not count them.
-    pub lost_more: bool,
-    /// Number of processes and threads that the program's task has started. They are not traced.
-    pub untraced: u64,
-    /// Exit status of the program, 128+n if signal n killed it.
-    pub exit: u8,
-}
-
-/// Formats records.
+/// Formats records and the events between them.
 pub trait Format: Send {
-    /// Appends the records of process `pid` to `out`. They take at most [`PIECE`] bytes.
-    fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>);
-    /// Sets the mappings of process `pid` for the records that follow; `text` is that of
-    /// `/proc/PID/maps`.
-    fn maps(&mut self, pid: u32, text: &[u8]) {
-        let _ = (pid, text);
+    /// Appends the records of `task` to `out`. They take at most [`PIECE`] bytes.
+    fn records(
+        &mut self,
+        task: &Task,
+        records: Records<'_>,
+        symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+    );
+    /// Appends what has happened to `task` to `out`.
+    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
+        let _ = (task, event, out);
+    }
+    /// Appends a task that is not traced to `out`.
+    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
+        let _ = (untraced, out);
     }
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}
@@ -121,7 +118,13 @@ pub const PIECE: usize = RECORD_SIZE * 4096;
 pub struct Raw;
 
 impl Format for Raw {
-    fn records(&mut self, _pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
+    fn records(
+        &mut self,
+        _task: &Task,
+        records: Records<'_>,
+        _symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+    ) {
         for record in records.iter() {
             if let Record::Branch { from, to } = record {
                 let mut bytes = [0; RECORD_SIZE];
@@ -133,68 +136,31 @@ impl Format for Raw {
     }
 }
 
-/// One JSON object a line.
+/// Records as in [`Raw`], and everything else in another format, for an index beside them.
 #[derive(Debug)]
-pub struct Json {
-    accel: Accel,
-    /// The program's process. Records of other processes have a process ID.
-    main: Option<u32>,
-}
+pub struct RawWithIndex<F>(pub F);
 
-impl Json {
-    /// An empty trace of a guest on `accel`.
-    pub fn new(accel: Accel) -> Self {
-        Self { accel, main: None }
-    }
-}
-
-impl Format for Json {
-    fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
-        let main = *self.main.get_or_insert(pid);
-        for record in records.iter() {
-            let (kind, jiffies) = match record {
-                Record::Branch { from, to } => {
-                    out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
-                    push_hex(out, from);
-                    out.extend_from_slice(b"\",\"to\":\"0x");
-                    push_hex(out, to);
-                    out.push(b'"');
-                    (None, 0)
-                }
-                Record::Arrive { jiffies } => (Some("arrive"), jiffies),
-                Record::Depart { jiffies } => (Some("depart"), jiffies),
-                Record::Invalid => continue,
-            };
-            if let Some(kind) = kind {
-                out.extend_from_slice(b"{\"kind\":\"");
-                out.extend_from_slice(kind.as_bytes());
-                out.extend_from_slice(b"\",\"jiffies\":");
-                push_decimal(out, jiffies);
-            }
-            if pid != main {
-                out.extend_from_slice(b",\"pid\":");
-                push_decimal(out, pid.into());
-            }
-            out.extend_from_slice(b"}\n");
-        }
+impl<F: Format> Format for RawWithIndex<F> {
+    fn records(
+        &mut self,
+        task: &Task,
+        records: Records<'_>,
+        symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+    ) {
+        Raw.records(task, records, symbols, out);
     }
 
-    fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
-        let more = if s.lost_more {
-            ",\"lost_at_least\":true"
-        } else {
-            ""
-        };
-        let untraced = match s.untraced {
-            0 => String::new(),
-            n => format!(",\"untraced\":{n}"),
-        };
-        let line = format!(
-            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}{more}{untraced},\
-             \"exit\":{},\"accel\":\"{}\"}}\n",
-            s.records, s.lost, s.exit, self.accel
-        );
-        out.extend_from_slice(line.as_bytes());
+    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
+        self.0.event(task, event, out);
+    }
+
+    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
+        self.0.untraced(untraced, out);
+    }
+
+    fn summary(&mut self, summary: &Summary, out: &mut Vec<u8>) {
+        self.0.summary(summary, out);
     }
 }
 
@@ -221,7 +187,11 @@ pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::root::Root;
+    use crate::trace::task::Recent;
 
     /// Records in the format of the kernel.
     pub(crate) fn records(words: &[[u64; 3]]) -> Vec<u8> {
@@ -232,7 +202,26 @@ pub(crate) mod tests {
             .collect()
     }
 
-    const SAMPLE: &[[u64; 3]] = &[
+    /// Task `id` of process 1, which executes /bin/NAME.
+    pub(crate) fn task(id: u32, name: &str) -> Task {
+        Task {
+            id,
+            number: 0,
+            parent: 0,
+            process: 1,
+            name: format!("/bin/{name}").into(),
+            capacity: 0,
+            recent: Recent::default(),
+        }
+    }
+
+    /// A symbolizer without mappings.
+    pub(crate) fn symbols() -> Symbolizer {
+        let root = Root::open(Path::new("/")).unwrap();
+        Symbolizer::new(root, Path::new("/"))
+    }
+
+    pub(crate) const SAMPLE: &[[u64; 3]] = &[
         [2, 4_294_937_296, 0],
         [1, 0x40_1000, 0xFFFF_8000_0000_0000],
         [0, 1, 2],
@@ -244,7 +233,9 @@ pub(crate) mod tests {
     #[test]
     fn raw_has_only_branches() {
         let mut out = Vec::new();
-        Raw.records(1, Records::new(&records(SAMPLE), Scope::User), &mut out);
+        let bytes = records(SAMPLE);
+        let sample = Records::new(&bytes, Scope::User);
+        Raw.records(&task(1, "a"), sample, &mut symbols(), &mut out);
         Raw.summary(&Summary::default(), &mut out);
         let words: Vec<u64> = out
             .as_chunks()
@@ -266,43 +257,6 @@ pub(crate) mod tests {
             let records: Vec<Record> = Records::new(&bytes, scope).iter().collect();
             assert_eq!(records.iter().filter(|r| **r == back).count(), count);
             assert_eq!(records.len(), SAMPLE.len() - 1 + count);
-        }
-    }
-
-    #[test]
-    fn json_is_one_object_a_line() {
-        let mut out = Vec::new();
-        let mut json = Json::new(Accel::Kvm);
-        json.records(7, Records::new(&records(SAMPLE), Scope::User), &mut out);
-        let others = records(&[[1, 1, 2], [2, 3, 0]]);
-        json.records(8, Records::new(&others, Scope::User), &mut out);
-        for lost_more in [false, true] {
-            let summary = Summary {
-                records: 3,
-                lost: 1,
-                lost_more,
-                untraced: u64::from(lost_more) * 2,
-                exit: 200,
-            };
-            json.summary(&summary, &mut out);
-        }
-        let text = String::from_utf8(out).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines,
-            [
-                r#"{"kind":"arrive","jiffies":4294937296}"#,
-                r#"{"kind":"branch","from":"0x401000","to":"0xffff800000000000"}"#,
-                r#"{"kind":"depart","jiffies":7}"#,
-                r#"{"kind":"branch","from":"0x0","to":"0xa"}"#,
-                r#"{"kind":"branch","from":"0x1","to":"0x2","pid":8}"#,
-                r#"{"kind":"arrive","jiffies":3,"pid":8}"#,
-                r#"{"kind":"summary","records":3,"lost":1,"exit":200,"accel":"kvm"}"#,
-                r#"{"kind":"summary","records":3,"lost":1,"lost_at_least":true,"untraced":2,"exit":200,"accel":"kvm"}"#,
-            ]
-        );
-        for line in lines {
-            serde_json::from_str::<serde_json::Value>(line).unwrap();
         }
     }
 

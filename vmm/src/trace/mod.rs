@@ -6,24 +6,33 @@
 //! | `agent_connection` | sends the job, standard input and signals to the agent |
 //! | `session` | receives the agent's messages |
 //! | `queue`, `writer` | the thread that formats and writes the trace |
-//! | `format`, `text` | the formats |
-//! | `destination` | where the trace and the program's output go |
+//! | `task`, `merge` | tasks, and the order of their records |
+//! | `format`, `text`, `json` | the formats |
+//! | `summary`, `report` | the end of a trace; reports about single tasks |
+//! | `destination`, `task_files` | where the trace and the program's output go |
 //! | `symbols`, `object_file`, `maps`, `lines` | names and source lines of addresses |
 
 mod agent_connection;
 pub mod destination;
 pub mod format;
+pub mod json;
 mod lines;
 mod maps;
+pub mod merge;
 pub mod object_file;
 mod queue;
+mod report;
 pub mod session;
+pub mod summary;
 pub mod symbols;
+pub mod task;
+mod task_files;
 pub mod text;
 mod writer;
 
 pub use agent_connection::AgentConnection;
 pub use destination::Destination;
-pub use format::{Format, Summary};
+pub use format::Format;
 pub use queue::WriterError;
-pub use session::{Ending, Session};
+pub use session::{Options, Session};
+pub use summary::{RunEnd, Summary};

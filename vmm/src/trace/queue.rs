@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::format::Summary;
+use super::merge::{Input, MergeError};
+use super::summary::{RunEnd, Summary};
 use crate::host::OutputError;
 
 /// Bytes of records for which the thread is woken. Waking it takes longer than formatting one frame
@@ -23,6 +24,9 @@ pub enum WriterError {
     /// Output could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// The agent has reported what cannot be true.
+    #[error(transparent)]
+    Agent(#[from] MergeError),
     /// A signal arrived, or the time limit was reached, while the reader did not read.
     #[error("interrupted while the trace was written")]
     Interrupted,
@@ -34,24 +38,8 @@ pub enum WriterError {
 /// One task of the thread.
 #[derive(Debug)]
 pub enum Work {
-    /// Records of a process as the guest's kernel writes them.
-    Records {
-        /// The process.
-        pid: u32,
-        /// The records.
-        records: Vec<u8>,
-    },
-    /// The mappings of a process, valid for the records that follow.
-    Maps {
-        /// The process.
-        pid: u32,
-        /// The text of `/proc/PID/maps`.
-        text: Vec<u8>,
-    },
-    /// At least this many records are missing.
-    Lost(u64),
-    /// The program has started a process or thread, which is not traced.
-    Untraced,
+    /// A message of the agent about a task.
+    Task(Input),
     /// The program has written to its standard output.
     Stdout(Vec<u8>),
     /// The program has written to its standard error.
@@ -64,11 +52,9 @@ impl Work {
     /// The memory that it takes, in bytes.
     pub fn bytes(&self) -> usize {
         let more = match self {
-            Self::Records { records: bytes, .. }
-            | Self::Maps { text: bytes, .. }
-            | Self::Stdout(bytes)
-            | Self::Stderr(bytes) => bytes.len(),
-            Self::Lost(_) | Self::Untraced | Self::FlushLine => 0,
+            Self::Task(input) => input.bytes(),
+            Self::Stdout(bytes) | Self::Stderr(bytes) => bytes.len(),
+            Self::FlushLine => 0,
         };
         size_of::<Self>() + more
     }
@@ -88,8 +74,8 @@ pub struct State {
     pub bytes: usize,
     /// Some of `work` has to be done at once.
     pub urgent: bool,
-    /// The program's exit status, after which no work is added.
-    pub end: Option<u8>,
+    /// How the run has ended, and whether the guest's buffers are drained. No work is added later.
+    pub end: Option<(RunEnd, bool)>,
     /// Writing has failed. No more is written.
     pub failed: bool,
     /// Why writing has failed, until the run loop takes it.

@@ -11,10 +11,14 @@ use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Extents, Scope, ToHost, VERS
 use vm_memory::{Bytes, GuestAddress};
 
 use super::destination::Destination;
-use super::format::{Format, Summary};
+use super::format::Format;
+use super::merge::Input;
 use super::queue::{Work, WriterError};
+use super::summary::{RunEnd, Summary};
+use super::symbols::Symbolizer;
+use super::task::Untraced;
 use super::writer::Writer;
-use crate::exit::{Failure, killed_by};
+use crate::exit::Failure;
 use crate::host::Alarm;
 
 /// Why a session cannot continue.
@@ -55,20 +59,28 @@ impl SessionError {
     }
 }
 
-/// How the program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ending {
-    /// Status that the guest's kernel reports.
-    pub status: ExitStatus,
+/// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
+const MAX_NAME: usize = 4096;
+
+/// How a trace is written.
+pub struct Options {
+    /// The branches to write.
+    pub scope: Scope,
+    /// The format.
+    pub format: Box<dyn Format>,
+    /// Names the addresses.
+    pub symbols: Symbolizer,
+    /// Where the trace and the program's output go.
+    pub destination: Destination,
+    /// Memory in bytes for records that wait for older ones of other tasks.
+    pub merge_limit: usize,
 }
 
-impl Ending {
-    /// The exit status as shells report it.
-    pub fn code(self) -> u8 {
-        match self.status {
-            ExitStatus::Code(code) => code,
-            ExitStatus::Signal(signal) => killed_by(signal.into()),
-        }
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,7 +88,7 @@ impl Ending {
 pub struct Session {
     decoder: Decoder,
     memory: GuestRam,
-    /// Records of a process that the agent has not confirmed yet.
+    /// Records of a task that the agent has not confirmed yet.
     records: Option<(u32, Vec<u8>)>,
     writer: Writer,
     /// The agent is ready for a job.
@@ -86,7 +98,9 @@ pub struct Session {
     /// Standard input, in bytes, that the agent has asked for since the last
     /// [`Session::take_wanted_input`].
     wanted_input: u64,
-    ending: Option<Ending>,
+    ending: Option<ExitStatus>,
+    /// The agent has drained everything because the host has ended the run.
+    ended: bool,
     error: Option<SessionError>,
 }
 
@@ -101,33 +115,27 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts a session with a guest that has `memory`. The branches that belong to `scope` are
-    /// written to `destination` in `format`. `alarm` interrupts waits for a slow reader.
+    /// Starts a session with a guest that has `memory`. `alarm` interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
-    pub fn start(
-        memory: GuestRam,
-        scope: Scope,
-        format: Box<dyn Format>,
-        destination: Destination,
-        alarm: &Arc<Alarm>,
-    ) -> io::Result<Self> {
+    pub fn start(memory: GuestRam, options: Options, alarm: &Arc<Alarm>) -> io::Result<Self> {
         Ok(Self {
             decoder: Decoder::new(),
             memory,
             records: None,
-            writer: Writer::start(scope, format, destination, alarm.clone())?,
+            writer: Writer::start(options, alarm.clone())?,
             ready: false,
             started: false,
             wanted_input: 0,
             ending: None,
+            ended: false,
             error: None,
         })
     }
 
     /// How the program ended, or `None` if it has not.
-    pub fn ending(&self) -> Option<Ending> {
+    pub fn ending(&self) -> Option<ExitStatus> {
         self.ending
     }
 
@@ -136,14 +144,16 @@ impl Session {
         self.writer.busy()
     }
 
-    /// Blocks until the trace and its summary are written. If the run was `interrupted`, the wait
-    /// for a reader that does not read is short.
+    /// Blocks until the trace and its summary are written. `end` says how the run ended if the
+    /// program did not. If the run was `interrupted`, the wait for a reader that does not read is
+    /// short.
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn finish(&mut self, interrupted: bool) -> Result<Summary, SessionError> {
-        let exit = self.ending.map_or(0, Ending::code);
-        Ok(self.writer.finish(exit, interrupted)?)
+    pub fn finish(&mut self, end: RunEnd, interrupted: bool) -> Result<Summary, SessionError> {
+        let end = self.ending.map_or(end, RunEnd::Program);
+        let drained = self.ended || self.ending.is_some();
+        Ok(self.writer.finish(end, drained, interrupted)?)
     }
 
     /// Returns the error that ended the session. A second call returns `None`.
@@ -169,7 +179,7 @@ impl Session {
     }
 
     /// Branches so far.
-    pub(super) fn records(&self) -> u64 {
+    pub fn records(&self) -> u64 {
         self.writer.records()
     }
 
@@ -187,46 +197,119 @@ impl Session {
             ..
         } = self;
         while let Some(frame) = decoder.next_frame()? {
-            match ToHost::parse(frame)? {
-                ToHost::Ready(version) if version == VERSION => self.ready = true,
+            let work = match ToHost::parse(frame)? {
+                ToHost::Ready(version) if version == VERSION => {
+                    self.ready = true;
+                    continue;
+                }
                 ToHost::Ready(version) => return Err(SessionError::Version(version.into())),
-                ToHost::Started { .. } | ToHost::TaskStart { .. } => self.started = true,
-                ToHost::TaskUntraced { .. } => writer.put(Work::Untraced)?,
-                ToHost::TaskExec { .. }
-                | ToHost::TaskEnd { .. }
-                | ToHost::Drained { .. }
-                | ToHost::Crash(_)
-                | ToHost::Standing { .. }
-                | ToHost::Ended => {}
-                ToHost::Stdout(bytes) => writer.put(Work::Stdout(bytes.into()))?,
-                ToHost::Stderr(bytes) => writer.put(Work::Stderr(bytes.into()))?,
+                ToHost::Started { .. } => {
+                    self.started = true;
+                    continue;
+                }
+                ToHost::Stdout(bytes) => Work::Stdout(bytes.into()),
+                ToHost::Stderr(bytes) => Work::Stderr(bytes.into()),
                 ToHost::StdinWant(n) => {
                     self.wanted_input = self.wanted_input.saturating_add(n.into());
+                    continue;
                 }
-                ToHost::Maps { process, text } => writer.put(Work::Maps {
-                    pid: process,
-                    text: text.into(),
-                })?,
-                ToHost::Lost { records, .. } => writer.put(Work::Lost(records))?,
                 ToHost::Records { task, extents } => {
                     *records = Some((task, read(memory, extents)?));
+                    continue;
                 }
-                ToHost::RecordsValid => {
-                    if let Some((pid, records)) = records.take() {
-                        writer.put(Work::Records { pid, records })?;
-                    }
+                ToHost::RecordsValid => match records.take() {
+                    Some((task, records)) => Work::Task(Input::Records { task, records }),
+                    None => continue,
+                },
+                ToHost::Exit(status) => {
+                    self.ending = Some(status);
+                    continue;
                 }
-                ToHost::Exit(status) => self.ending = Some(Ending { status }),
+                ToHost::Ended => {
+                    self.ended = true;
+                    continue;
+                }
                 ToHost::Error { kind, text, .. } => {
                     return Err(SessionError::Agent {
                         kind,
                         text: text.into(),
                     });
                 }
-            }
+                message => {
+                    self.started |= matches!(message, ToHost::TaskStart { .. });
+                    match about_a_task(message) {
+                        Some(input) => Work::Task(input),
+                        None => continue,
+                    }
+                }
+            };
+            writer.put(work)?;
         }
         Ok(())
     }
+}
+
+/// A message about a task or a process; `None` for another message.
+fn about_a_task(message: ToHost<'_>) -> Option<Input> {
+    let name = |name: &[u8]| name.get(..MAX_NAME).unwrap_or(name).to_vec();
+    let text = |text: &str| text.chars().take(MAX_NAME).collect();
+    Some(match message {
+        ToHost::TaskStart {
+            task,
+            parent,
+            process,
+            records,
+            time,
+        } => Input::Start {
+            task,
+            parent,
+            process,
+            capacity: records,
+            time,
+        },
+        ToHost::TaskExec {
+            task,
+            former,
+            time,
+            name: path,
+        } => Input::Exec {
+            task,
+            former,
+            time,
+            name: name(path),
+        },
+        ToHost::TaskEnd { task, time, status } => Input::End { task, time, status },
+        ToHost::TaskUntraced {
+            task,
+            parent,
+            time,
+            name: comm,
+            reason,
+        } => Input::Untraced(Untraced {
+            task,
+            parent,
+            time,
+            name: name(comm),
+            reason: text(reason),
+        }),
+        ToHost::Maps { process, text } => Input::Maps {
+            process,
+            text: text.into(),
+        },
+        ToHost::Lost { task, records } => Input::Lost { task, records },
+        ToHost::Drained { task, time } => Input::Drained { task, time },
+        ToHost::Crash(crash) => Input::Crash(crash),
+        ToHost::Standing {
+            task,
+            syscall,
+            name: comm,
+        } => Input::Standing {
+            task,
+            syscall: text(syscall),
+            name: name(comm),
+        },
+        _ => return None,
+    })
 }
 
 /// Copies records out of guest memory.
@@ -256,8 +339,8 @@ impl ByteSink for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::format::Json;
-    use crate::trace::format::tests::records;
+    use crate::trace::format::tests::{records, symbols};
+    use crate::trace::json::Json;
     use vbts_protocol::Extent;
 
     fn memory() -> GuestRam {
@@ -266,9 +349,27 @@ mod tests {
 
     fn session(memory: GuestRam, file: &std::path::Path) -> Session {
         let alarm = Arc::new(Alarm::new(Default::default(), None).unwrap());
-        let destination = Destination::new(Some(file), false).unwrap();
-        let json = Box::new(Json::new(crate::accel::Accel::Soft));
-        Session::start(memory, Scope::User, json, destination, &alarm).unwrap()
+        let options = Options {
+            scope: Scope::User,
+            format: Box::new(Json::new(crate::accel::Accel::Soft, false)),
+            symbols: symbols(),
+            destination: Destination::new(Some(file), false).unwrap(),
+            merge_limit: 1 << 20,
+        };
+        Session::start(memory, options, &alarm).unwrap()
+    }
+
+    const START: ToHost<'_> = ToHost::TaskStart {
+        task: 5,
+        parent: 0,
+        process: 5,
+        records: 100,
+        time: 1,
+    };
+
+    fn lines(file: &std::path::Path) -> Vec<String> {
+        let text = std::fs::read_to_string(file).unwrap();
+        text.lines().map(String::from).collect()
     }
 
     /// Stores records in two extents; the second one is at the end of the memory.
@@ -299,13 +400,7 @@ mod tests {
         let extents = stored(&memory, &records);
         let bytes = frames(&[
             ToHost::Ready(VERSION),
-            ToHost::TaskStart {
-                task: 5,
-                parent: 0,
-                process: 5,
-                records: 100,
-                time: 1,
-            },
+            START,
             ToHost::Maps {
                 process: 5,
                 text: b"",
@@ -341,26 +436,51 @@ mod tests {
         }
         assert!(session.error.is_none() && session.ready && session.started);
         assert_eq!(session.take_wanted_input(), 30);
-        assert_eq!(session.ending().unwrap().code(), 139);
+        let killed = ExitStatus::Signal(11);
+        assert_eq!(session.ending(), Some(killed));
+        let summary = session.finish(RunEnd::Error, false).unwrap();
+        assert_eq!((summary.records, summary.lost, summary.untraced), (2, 3, 1));
         assert_eq!(
-            session.finish(false).unwrap(),
-            Summary {
-                records: 2,
-                lost: 3,
-                lost_more: true,
-                untraced: 1,
-                exit: 139
+            (summary.end, summary.undrained),
+            (RunEnd::Program(killed), 0)
+        );
+        let lines = lines(&file);
+        assert_eq!(lines.len(), 6);
+        assert_eq!(
+            lines[5],
+            "{\"kind\":\"summary\",\"records\":2,\"lost\":3,\"lost_at_least\":true,\
+             \"untraced\":1,\"tasks\":1,\"end\":\"signal\",\"exit\":139,\"signal\":11,\
+             \"accel\":\"soft\"}"
+        );
+    }
+
+    #[test]
+    fn a_run_that_ends_early_says_whether_the_buffers_were_drained() {
+        for (drained, expected) in [(true, ""), (false, ",\"undrained_at_most\":100")] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("trace");
+            let mut session = session(memory(), &file);
+            session.put(&frames(&[
+                START,
+                ToHost::Standing {
+                    task: 5,
+                    syscall: "running",
+                    name: b"a",
+                },
+            ]));
+            if drained {
+                session.put(&frames(&[ToHost::Ended]));
             }
-        );
-        let text = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(text.lines().count(), 3);
-        assert!(
-            text.ends_with(
-                "\"records\":2,\"lost\":3,\"lost_at_least\":true,\"untraced\":1,\
-                 \"exit\":139,\"accel\":\"soft\"}\n"
-            ),
-            "{text}"
-        );
+            session.finish(RunEnd::Timeout, false).unwrap();
+            let last = lines(&file).pop();
+            assert_eq!(
+                last.unwrap(),
+                format!(
+                    "{{\"kind\":\"summary\",\"records\":0,\"lost\":0{expected},\"tasks\":1,\
+                     \"end\":\"timeout\",\"accel\":\"soft\"}}"
+                )
+            );
+        }
     }
 
     #[test]
@@ -375,6 +495,10 @@ mod tests {
                     extents: Extents::new(&outside).unwrap(),
                 }]),
                 "outside of the guest's memory",
+            ),
+            (
+                frames(&[ToHost::Drained { task: 9, time: 0 }]),
+                "task 9, which is not traced",
             ),
             (
                 frames(&[ToHost::Ready("another 9")]),
@@ -392,8 +516,12 @@ mod tests {
         ] {
             let mut session = session(memory(), "/dev/null".as_ref());
             session.put(&bytes);
-            session.put(&[1; 100_000]);
-            let error = session.take_error().unwrap().to_string();
+            if session.error.is_some() {
+                session.put(&[1; 100_000]);
+            }
+            let error = session.take_error();
+            let error = error.unwrap_or_else(|| session.finish(RunEnd::Error, false).unwrap_err());
+            let error = error.to_string();
             assert!(error.contains(message), "{error}");
         }
     }
@@ -405,10 +533,14 @@ mod tests {
         let extents = stored(&memory, &records(&[[1, 2, 3]]));
         let extents = Extents::new(&extents).unwrap();
         session.put(&frames(&[
-            ToHost::Records { task: 1, extents },
+            START,
+            ToHost::Records { task: 5, extents },
             ToHost::RecordsValid,
         ]));
-        let failure = session.finish(false).unwrap_err().into_failure();
+        let failure = session
+            .finish(RunEnd::Error, false)
+            .unwrap_err()
+            .into_failure();
         assert_eq!(failure.status(), 125);
         assert!(failure.to_string().contains("No space left"), "{failure}");
     }

@@ -14,8 +14,12 @@ use crate::root::Root;
 const KERNEL: u64 = 1 << 63;
 /// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
-/// Maximum number of processes whose mappings are kept. When it is reached, all are dropped.
-const MAX_PROCESSES: usize = 16;
+/// Maximum number of mappings that are kept of processes other than the current one. When it is
+/// reached, all are dropped.
+const MAX_MAPPINGS: usize = 1 << 19;
+/// Maximum memory in bytes of the labels that are kept for processes other than the current one.
+/// When it is reached, all are dropped.
+const MAX_OTHER_LABELS: usize = 128 << 20;
 /// Maximum number of labels that are kept for a process. When it is reached, all are dropped.
 const MAX_LABELS: usize = 1 << 18;
 /// Maximum size in bytes of the labels of a process. When it is reached, all are dropped.
@@ -64,6 +68,11 @@ impl Labels {
         self.ranges.clear();
         self.text.clear();
     }
+
+    /// About the memory that they take, in bytes.
+    fn bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<(u64, (u32, u32))>() + self.text.capacity()
+    }
 }
 
 /// The mappings and labels of a process.
@@ -95,6 +104,10 @@ pub struct Symbolizer {
     /// The process of the last address.
     current: Process,
     others: HashMap<u32, Process>,
+    /// Number of mappings of `others`.
+    mappings: usize,
+    /// Memory of the labels of `others` in bytes.
+    label_bytes: usize,
 }
 
 impl Symbolizer {
@@ -110,6 +123,8 @@ impl Symbolizer {
             kernel_labels: Labels::default(),
             current: Process::default(),
             others: HashMap::new(),
+            mappings: 0,
+            label_bytes: 0,
         }
     }
 
@@ -132,20 +147,49 @@ impl Symbolizer {
         process.mappings = mappings;
     }
 
+    /// Forgets process `pid`, which has ended.
+    pub fn remove(&mut self, pid: u32) {
+        self.take(pid);
+        if self.current.pid == pid {
+            self.current = Process::default();
+        }
+    }
+
     /// Makes process `pid` the current one.
+    #[inline]
     fn enter(&mut self, pid: u32) -> &mut Process {
         if self.current.pid != pid {
-            let next = self.others.remove(&pid).unwrap_or_else(|| Process {
-                pid,
-                ..Process::default()
-            });
-            let last = std::mem::replace(&mut self.current, next);
-            if self.others.len() >= MAX_PROCESSES {
-                self.others.clear();
-            }
-            self.others.insert(last.pid, last);
+            self.switch(pid);
         }
         &mut self.current
+    }
+
+    fn switch(&mut self, pid: u32) {
+        let next = self.take(pid).unwrap_or_else(|| Process {
+            pid,
+            ..Process::default()
+        });
+        let last = std::mem::replace(&mut self.current, next);
+        self.mappings += last.mappings.len();
+        self.label_bytes += last.labels.bytes();
+        self.others.insert(last.pid, last);
+        if self.label_bytes > MAX_OTHER_LABELS {
+            let others = self.others.values_mut();
+            others.for_each(|process| process.labels = Labels::default());
+            self.label_bytes = 0;
+        }
+        if self.mappings > MAX_MAPPINGS {
+            self.others.clear();
+            (self.mappings, self.label_bytes) = (0, 0);
+        }
+    }
+
+    /// Takes process `pid` out of the others.
+    fn take(&mut self, pid: u32) -> Option<Process> {
+        let process = self.others.remove(&pid)?;
+        self.mappings -= process.mappings.len();
+        self.label_bytes -= process.labels.bytes();
+        Some(process)
     }
 
     /// The label of `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if the
@@ -304,6 +348,16 @@ mod tests {
         symbols.set_maps(1, many.as_bytes());
         symbols.set_maps(1, many.as_bytes());
         assert_eq!(symbols.label(1, 199_999), "[anonymous]+0x0");
+        for pid in 2..10 {
+            symbols.set_maps(pid, many.as_bytes());
+            assert_eq!(symbols.label(pid, 199_999), "[anonymous]+0x0");
+            assert!(symbols.mappings <= MAX_MAPPINGS, "{}", symbols.mappings);
+        }
+        for pid in 0..10 {
+            symbols.remove(pid);
+        }
+        assert!(symbols.others.is_empty());
+        assert_eq!((symbols.mappings, symbols.label_bytes), (0, 0));
     }
 
     #[test]

@@ -2,63 +2,113 @@
 
 use std::io::Write as _;
 
-use super::format::{Format, Record, Records, Summary, push_decimal, push_hex_digits};
+use vbts_protocol::ExitStatus;
+
+use super::format::{Format, Record, Records, push_decimal, push_hex_digits};
+use super::summary::Summary;
 use super::symbols::Symbolizer;
+use super::task::{Task, TaskEvent, Untraced};
+use crate::exit::signal_name;
 
 /// Hexadecimal digits of a user-mode address.
 const ADDRESS_DIGITS: u32 = 12;
 
-/// One branch a line: from and to, each with an address and a label.
+/// One branch a line: from and to, each with an address and a label. Where another task continues,
+/// a line names it.
 #[derive(Debug)]
 pub struct Text {
-    symbols: Symbolizer,
-    /// The process of the last records.
-    pid: Option<u32>,
+    /// Show when tasks arrive on a processor and depart from it.
+    sched: bool,
+    /// Number of tasks that have started.
+    tasks: u64,
+    /// The task of the last line.
+    task: Option<u32>,
 }
 
 impl Text {
-    /// An empty trace, with the labels of `symbols`.
-    pub fn new(symbols: Symbolizer) -> Self {
-        Self { symbols, pid: None }
-    }
-
-    fn place(&mut self, pid: u32, address: u64, out: &mut Vec<u8>) {
-        let digits = if address >> (ADDRESS_DIGITS * 4) == 0 {
-            ADDRESS_DIGITS
-        } else {
-            16
-        };
-        push_hex_digits(out, address, digits);
-        let label = self.symbols.label(pid, address);
-        if !label.is_empty() {
-            out.push(b' ');
-            out.extend_from_slice(label.as_bytes());
+    /// An empty trace, which shows when tasks arrive on a processor and depart from it if `sched`.
+    pub fn new(sched: bool) -> Self {
+        Self {
+            sched,
+            tasks: 0,
+            task: None,
         }
     }
 }
 
-impl Format for Text {
-    fn records(&mut self, pid: u32, records: Records<'_>, out: &mut Vec<u8>) {
-        if self.pid.is_some_and(|last| last != pid) {
-            out.extend_from_slice(b"[process ");
-            push_decimal(out, pid.into());
-            out.extend_from_slice(b"]\n");
+/// Appends `address` of `process` with its label.
+pub fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mut Vec<u8>) {
+    let digits = if address >> (ADDRESS_DIGITS * 4) == 0 {
+        ADDRESS_DIGITS
+    } else {
+        16
+    };
+    push_hex_digits(out, address, digits);
+    let label = symbols.label(process, address);
+    if !label.is_empty() {
+        out.push(b' ');
+        out.extend_from_slice(label.as_bytes());
+    }
+}
+
+/// Appends a branch of `process`, from and to.
+pub fn push_branch(
+    symbols: &mut Symbolizer,
+    process: u32,
+    (from, to): (u64, u64),
+    out: &mut Vec<u8>,
+) {
+    push_place(symbols, process, from, out);
+    out.extend_from_slice(b" -> ");
+    push_place(symbols, process, to, out);
+}
+
+/// A name from the guest in one line, without control characters.
+pub fn printable(name: &[u8]) -> String {
+    let mut out = String::new();
+    for c in String::from_utf8_lossy(name).chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
         }
-        self.pid = Some(pid);
+    }
+    out
+}
+
+impl Format for Text {
+    fn records(
+        &mut self,
+        task: &Task,
+        records: Records<'_>,
+        symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+    ) {
         for record in records.iter() {
+            if !self.sched && matches!(record, Record::Arrive { .. } | Record::Depart { .. }) {
+                continue;
+            }
+            if self.task != Some(task.id) {
+                if self.task.is_some() {
+                    let name = printable(task.short_name());
+                    // Writing to a `Vec` does not fail.
+                    let _ = writeln!(out, "[task {} ({name})]", task.id);
+                }
+                self.task = Some(task.id);
+            }
             match record {
                 Record::Branch { from, to } => {
-                    self.place(pid, from, out);
-                    out.extend_from_slice(b" -> ");
-                    self.place(pid, to, out);
+                    push_branch(symbols, task.process, (from, to), out);
                 }
-                Record::Arrive { jiffies } => {
-                    out.extend_from_slice(b"arrives at jiffy ");
-                    push_decimal(out, jiffies);
+                Record::Arrive { time } => {
+                    out.extend_from_slice(b"arrives at ");
+                    push_decimal(out, time);
+                    out.extend_from_slice(b" ns");
                 }
-                Record::Depart { jiffies } => {
-                    out.extend_from_slice(b"departs at jiffy ");
-                    push_decimal(out, jiffies);
+                Record::Depart { time } => {
+                    out.extend_from_slice(b"departs at ");
+                    push_decimal(out, time);
+                    out.extend_from_slice(b" ns");
                 }
                 Record::Invalid => continue,
             }
@@ -66,8 +116,54 @@ impl Format for Text {
         }
     }
 
-    fn maps(&mut self, pid: u32, text: &[u8]) {
-        self.symbols.set_maps(pid, text);
+    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
+        let id = task.id;
+        // Writing to a `Vec` does not fail.
+        let _ = match event {
+            TaskEvent::Start { .. } => {
+                self.tasks += 1;
+                if self.tasks == 1 {
+                    return;
+                }
+                writeln!(out, "[task {id} starts, from {}]", task.parent)
+            }
+            // The first program of the first task is the one that the user has named.
+            TaskEvent::Exec { .. } if self.task.is_none() && self.tasks <= 1 => return,
+            TaskEvent::Exec { former, .. } => {
+                let former = match former {
+                    former if *former == id => String::new(),
+                    former => format!(", task {former} before,"),
+                };
+                let name = printable(&task.name);
+                writeln!(out, "[task {id}{former} executes {name}]")
+            }
+            TaskEvent::End { .. } if self.tasks <= 1 => return,
+            TaskEvent::End {
+                status: ExitStatus::Code(code),
+                ..
+            } => writeln!(out, "[task {id} ends: status {code}]"),
+            TaskEvent::End {
+                status: ExitStatus::Signal(signal),
+                ..
+            } => writeln!(out, "[task {id} ends: {}]", signal_name((*signal).into())),
+            TaskEvent::Lost(n) => writeln!(out, "[task {id}: at least {n} branches lost]"),
+            // The report on standard error says more.
+            TaskEvent::Crash(_) | TaskEvent::Standing { .. } => return,
+        };
+        // The next records begin with the name of their task.
+        self.task = Some(0);
+    }
+
+    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
+        let (name, reason) = (printable(&untraced.name), &untraced.reason);
+        // Writing to a `Vec` does not fail.
+        let _ = writeln!(
+            out,
+            "[task {} ({name}), from {}, is not traced: {}]",
+            untraced.task,
+            untraced.parent,
+            printable(reason.as_bytes())
+        );
     }
 
     fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
@@ -76,58 +172,42 @@ impl Format for Text {
     }
 }
 
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let least = if self.lost_more { "at least " } else { "" };
-        write!(
-            f,
-            "records: {}, lost: {least}{}, exit: {}",
-            self.records, self.lost, self.exit
-        )?;
-        match self.untraced {
-            0 => Ok(()),
-            n => write!(f, ", processes and threads not traced: {n}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::Root;
-    use crate::trace::format::tests::records;
-    use std::path::Path;
+    use crate::trace::format::tests::{records, symbols, task};
     use vbts_protocol::Scope;
 
-    #[test]
-    fn a_branch_is_a_line() {
-        let root = Root::open(Path::new("/")).unwrap();
-        let mut text = Text::new(Symbolizer::new(root, Path::new("/")));
-        text.maps(
+    fn records_of(text: &mut Text, task: &Task, words: &[[u64; 3]], out: &mut Vec<u8>) {
+        let bytes = records(words);
+        let mut symbols = symbols();
+        symbols.set_maps(
             1,
             b"401000-402000 r-xp 00001000 00:00 0 /nonexistent/prog\n",
         );
-        let mut out = Vec::new();
-        text.records(
-            1,
-            Records::new(
-                &records(&[[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]]),
-                Scope::User,
-            ),
-            &mut out,
-        );
-        text.records(
-            2,
-            Records::new(
-                &records(&[[1, u64::MAX, 0x40_1000], [1, 0x6000, u64::MAX]]),
-                Scope::User,
-            ),
-            &mut out,
-        );
+        text.records(task, Records::new(&bytes, Scope::All), &mut symbols, out);
+    }
+
+    fn exec(former: u32) -> TaskEvent {
+        TaskEvent::Exec { time: 1, former }
+    }
+
+    #[test]
+    fn a_branch_is_a_line() {
+        let mut text = Text::new(true);
+        let (mut out, first) = (Vec::new(), task(7, "sh"));
+        text.event(&first, &TaskEvent::Start { time: 1 }, &mut out);
+        text.event(&first, &exec(7), &mut out);
+        let sample = [[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]];
+        records_of(&mut text, &first, &sample, &mut out);
+        let sample = [[2, 43, 0], [1, 0x6000, u64::MAX]];
+        records_of(&mut text, &first, &sample, &mut out);
+        let status = ExitStatus::Code(0);
+        text.event(&first, &TaskEvent::End { time: 1, status }, &mut out);
         text.summary(
             &Summary {
                 records: 2,
-                exit: 3,
+                tasks: 1,
                 ..Summary::default()
             },
             &mut out,
@@ -135,42 +215,72 @@ mod tests {
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "000000401000 prog+0x1000 -> 000000005000\n\
-             departs at jiffy 42\n\
-             [process 2]\n\
+             departs at 42 ns\n\
+             arrives at 43 ns\n\
              000000006000 -> ffffffffffffffff [kernel]\n\
-             records: 2, lost: 0, exit: 3\n"
+             records: 2, lost: 0, exit: 0\n"
+        );
+    }
+
+    #[test]
+    fn a_line_names_the_task_that_continues() {
+        let mut text = Text::new(false);
+        let (mut out, first, second) = (Vec::new(), task(7, "sh"), task(8, "so\nrt"));
+        let sample = [[2, 42, 0], [1, 0x5000, 0x6000], [3, 43, 0]];
+        text.event(&first, &TaskEvent::Start { time: 1 }, &mut out);
+        text.event(&first, &exec(7), &mut out);
+        records_of(&mut text, &first, &sample, &mut out);
+        text.event(&second, &TaskEvent::Start { time: 2 }, &mut out);
+        records_of(&mut text, &first, &sample, &mut out);
+        records_of(&mut text, &first, &sample, &mut out);
+        // Only a line of branches needs the name.
+        records_of(&mut text, &second, &[[2, 1, 0], [3, 2, 0]], &mut out);
+        text.event(&second, &exec(8), &mut out);
+        records_of(&mut text, &second, &sample, &mut out);
+        let status = ExitStatus::Signal(9);
+        text.event(&second, &TaskEvent::End { time: 4, status }, &mut out);
+        text.event(&first, &exec(9), &mut out);
+        text.event(&first, &TaskEvent::Lost(1), &mut out);
+        let status = ExitStatus::Code(3);
+        text.event(&first, &TaskEvent::End { time: 6, status }, &mut out);
+        let untraced = Untraced {
+            task: 9,
+            parent: 8,
+            time: 4,
+            name: b"gdb".to_vec(),
+            reason: "traced by task 8".into(),
+        };
+        text.untraced(&untraced, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "000000005000 -> 000000006000\n\
+             [task 8 starts, from 0]\n\
+             [task 7 (sh)]\n\
+             000000005000 -> 000000006000\n\
+             000000005000 -> 000000006000\n\
+             [task 8 executes /bin/so\\nrt]\n\
+             [task 8 (so\\nrt)]\n\
+             000000005000 -> 000000006000\n\
+             [task 8 ends: SIGKILL]\n\
+             [task 7, task 9 before, executes /bin/sh]\n\
+             [task 7: at least 1 branches lost]\n\
+             [task 7 ends: status 3]\n\
+             [task 9 (gdb), from 8, is not traced: traced by task 8]\n"
         );
     }
 
     #[test]
     fn kernel_addresses_are_labelled() {
-        let root = Root::open(Path::new("/")).unwrap();
-        let mut text = Text::new(Symbolizer::new(root, Path::new("/")));
-        let (user, kernel) = (0x40_1000, 0xFFFF_FFFF_8100_0000);
+        let mut text = Text::new(false);
+        let (user, kernel) = (0x50_1000, 0xFFFF_FFFF_8100_0000);
         let mut out = Vec::new();
-        text.records(
-            1,
-            Records::new(
-                &records(&[[1, user, kernel], [1, kernel, kernel], [1, kernel, user]]),
-                Scope::All,
-            ),
-            &mut out,
-        );
-        text.summary(
-            &Summary {
-                lost: 1,
-                lost_more: true,
-                untraced: 3,
-                ..Summary::default()
-            },
-            &mut out,
-        );
+        let sample = [[1, user, kernel], [1, kernel, kernel], [1, kernel, user]];
+        records_of(&mut text, &task(1, "a"), &sample, &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "000000401000 -> ffffffff81000000 [kernel]\n\
+            "000000501000 -> ffffffff81000000 [kernel]\n\
              ffffffff81000000 [kernel] -> ffffffff81000000 [kernel]\n\
-             ffffffff81000000 [kernel] -> 000000401000\n\
-             records: 0, lost: at least 1, exit: 0, processes and threads not traced: 3\n"
+             ffffffff81000000 [kernel] -> 000000501000\n"
         );
     }
 }

@@ -4,22 +4,35 @@
 //! not depend on how fast the host writes. Only work that the guest does not wait for is queued for
 //! the thread.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vbts_protocol::Scope;
+use vbts_protocol::{Crash, Scope};
 
 use super::destination::Destination;
-use super::format::{Format, PIECE, Record, Records, Summary};
+use super::format::{Format, PIECE, Record, Records};
+use super::merge::{Merge, Sink};
 use super::queue::{Queue, Work, WriterError};
-use crate::host::{Alarm, OutputError};
+use super::report::{self, Standing};
+use super::session::Options;
+use super::summary::{RunEnd, Summary};
+use super::symbols::Symbolizer;
+use super::task::{Task, TaskEvent, Untraced};
+use super::text::printable;
+use crate::host::Alarm;
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
 const LIMIT: usize = 8 << 20;
 /// Time for which a reader that does not read can delay the end of an interrupted run.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Number of tasks that a report shows at the end of a run.
+const SHOWN: usize = 32;
+/// Number of branches that it shows of each.
+const SHOWN_BRANCHES: usize = 8;
 
 /// The thread that writes the trace, as the run loop sees it.
 #[derive(Debug)]
@@ -29,25 +42,28 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. The branches that belong to `scope` are written to `destination` in
-    /// `format`. `alarm` interrupts waits for a slow reader.
+    /// Starts the thread, which writes a trace as `options` say. `alarm` ends waits for a reader
+    /// that does not read.
     ///
     /// # Errors
     /// The host cannot start a thread.
-    pub fn start(
-        scope: Scope,
-        format: Box<dyn Format>,
-        destination: Destination,
-        alarm: Arc<Alarm>,
-    ) -> io::Result<Self> {
+    pub fn start(options: Options, alarm: Arc<Alarm>) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let mut thread = Thread {
             queue: queue.clone(),
-            scope,
-            format,
-            destination,
-            buffer: Vec::new(),
-            summary: Summary::default(),
+            merge: Merge::new(options.merge_limit),
+            trace: Trace {
+                queue: queue.clone(),
+                scope: options.scope,
+                format: options.format,
+                symbols: options.symbols,
+                destination: options.destination,
+                buffer: Vec::new(),
+                summary: Summary::default(),
+                crashes: HashMap::new(),
+                standing: Vec::new(),
+                more_standing: 0,
+            },
         };
         std::thread::Builder::new()
             .name("trace".into())
@@ -96,22 +112,28 @@ impl Writer {
         Duration::from_nanos(self.queue.busy.load(Ordering::Relaxed))
     }
 
-    /// Blocks until the trace of a program that ended with status `exit` is written, its summary
-    /// included. The alarm ends the wait for a reader that does not read. If the run was
-    /// `interrupted`, the wait is at most one second.
+    /// Blocks until the trace of a run that ended so is written, its summary included. The guest's
+    /// buffers are `drained`, or the summary says how much they can have. The alarm ends the wait
+    /// for a reader that does not read. If the run was `interrupted`, the wait is at most one
+    /// second.
     ///
     /// # Errors
     /// See [`WriterError`].
-    pub fn finish(&self, exit: u8, interrupted: bool) -> Result<Summary, WriterError> {
+    pub fn finish(
+        &self,
+        end: RunEnd,
+        drained: bool,
+        interrupted: bool,
+    ) -> Result<Summary, WriterError> {
         let began = Instant::now();
         let mut state = self.queue.lock();
-        state.end = Some(exit);
+        state.end = Some((end, drained));
         self.queue.notify();
         loop {
             if state.failed {
                 return Err(state.error.take().unwrap_or(WriterError::Interrupted));
             }
-            if let Some(summary) = state.summary {
+            if let Some(summary) = state.summary.take() {
                 return Ok(summary);
             }
             let given_up = if interrupted {
@@ -130,36 +152,32 @@ impl Writer {
 /// The state of the thread.
 struct Thread {
     queue: Arc<Queue>,
-    scope: Scope,
-    format: Box<dyn Format>,
-    destination: Destination,
-    /// Formatted records.
-    buffer: Vec<u8>,
-    summary: Summary,
+    merge: Merge,
+    trace: Trace,
 }
 
 impl Thread {
     fn run(&mut self) {
-        /// Reports a panic of the thread. Without one, the end is reported before it is dropped.
+        /// Reports a panic of the thread.
         struct Guard(Arc<Queue>);
         impl Drop for Guard {
             fn drop(&mut self) {
-                if self.0.lock().summary.is_none() {
+                if std::thread::panicking() {
                     self.0.fail(WriterError::Failed);
                 }
             }
         }
         let guard = Guard(self.queue.clone());
         match self.write() {
-            Ok(()) => self.queue.lock().summary = Some(self.summary),
-            Err(error) => self.queue.fail(error.into()),
+            Ok(summary) => self.queue.lock().summary = Some(summary),
+            Err(error) => self.queue.fail(error),
         }
         self.queue.notify();
         drop(guard);
     }
 
     /// Does all work until the end of the trace or the first error.
-    fn write(&mut self) -> Result<(), OutputError> {
+    fn write(&mut self) -> Result<Summary, WriterError> {
         loop {
             let mut state = self.queue.lock();
             while !state.is_due() {
@@ -177,9 +195,9 @@ impl Thread {
                 self.queue.notify();
             }
             if work.is_empty()
-                && let Some(exit) = end
+                && let Some((end, drained)) = end
             {
-                return self.end(exit);
+                return self.end(end, drained);
             }
             let began = Instant::now();
             let done = work.into_iter().try_for_each(|work| self.perform(work));
@@ -189,47 +207,169 @@ impl Thread {
         }
     }
 
-    fn perform(&mut self, work: Work) -> Result<(), OutputError> {
+    fn perform(&mut self, work: Work) -> Result<(), WriterError> {
+        let destination = &mut self.trace.destination;
         match work {
-            Work::Records { pid, records } => self.records(pid, &records),
-            Work::Maps { pid, text } => {
-                self.format.maps(pid, &text);
-                Ok(())
-            }
-            Work::Lost(n) => {
-                self.summary.lost = self.summary.lost.saturating_add(n);
-                self.summary.lost_more = true;
-                Ok(())
-            }
-            Work::Untraced => {
-                self.summary.untraced = self.summary.untraced.saturating_add(1);
-                Ok(())
-            }
-            Work::Stdout(bytes) => self.destination.write_stdout(&bytes),
-            Work::Stderr(bytes) => self.destination.write_stderr(&bytes),
-            Work::FlushLine => self.destination.flush_line(),
-        }
+            Work::Task(input) => return self.merge.push(input, &mut self.trace),
+            Work::Stdout(bytes) => destination.write_stdout(&bytes),
+            Work::Stderr(bytes) => destination.write_stderr(&bytes),
+            Work::FlushLine => destination.flush_line(),
+        }?;
+        Ok(())
     }
 
-    fn records(&mut self, pid: u32, records: &[u8]) -> Result<(), OutputError> {
+    fn end(&mut self, end: RunEnd, drained: bool) -> Result<Summary, WriterError> {
+        self.merge.finish(&mut self.trace)?;
+        let summary = &mut self.trace.summary;
+        summary.end = end;
+        summary.tasks = self.merge.tasks();
+        summary.undrained = if drained { 0 } else { self.merge.capacity() };
+        summary.unordered = self.merge.is_unordered();
+        self.trace.end()
+    }
+}
+
+/// The trace that is written.
+struct Trace {
+    queue: Arc<Queue>,
+    scope: Scope,
+    format: Box<dyn Format>,
+    symbols: Symbolizer,
+    destination: Destination,
+    /// Formatted records.
+    buffer: Vec<u8>,
+    summary: Summary,
+    /// How live tasks have crashed, by their numbers. Their last branches follow.
+    crashes: HashMap<u64, Crash>,
+    /// Tasks that stood at the end of the run.
+    standing: Vec<Standing>,
+    /// Number of further ones.
+    more_standing: u64,
+}
+
+impl Trace {
+    fn end(&mut self) -> Result<Summary, WriterError> {
+        self.destination.end_line()?;
+        let report = match self.summary.end {
+            RunEnd::Program(_) => self.ended_with_program(),
+            _ => self.where_tasks_stand(),
+        };
+        self.destination.write_stderr(report.as_bytes())?;
+        self.buffer.clear();
+        self.format.summary(&self.summary, &mut self.buffer);
+        self.destination.write_trace(&self.buffer)?;
+        Ok(self.summary.clone())
+    }
+
+    /// The tasks that ended because the program did.
+    fn ended_with_program(&self) -> String {
+        if self.standing.is_empty() {
+            return String::new();
+        }
+        let name =
+            |standing: &Standing| format!("{} ({})", standing.task.id, printable(&standing.name));
+        let names: Vec<String> = self.standing.iter().map(name).collect();
+        let more = match self.more_standing {
+            0 => String::new(),
+            n => format!(", and {n} more"),
+        };
+        format!(
+            "vbts: the end of the program has ended tasks: {}{more}\n",
+            names.join(", ")
+        )
+    }
+
+    fn where_tasks_stand(&mut self) -> String {
+        if self.standing.is_empty() {
+            return String::new();
+        }
+        let mut text = String::from("vbts: where each task stands:\n");
+        for standing in &self.standing {
+            text.push_str(&report::of_standing(
+                standing,
+                SHOWN_BRANCHES,
+                &mut self.symbols,
+            ));
+        }
+        if self.more_standing > 0 {
+            text.push_str(&format!("  and {} more tasks\n", self.more_standing));
+        }
+        text
+    }
+
+    fn write_buffer(&mut self) -> Result<(), WriterError> {
+        if !self.buffer.is_empty() {
+            self.destination.write_trace(&self.buffer)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Trace {
+    type Error = WriterError;
+
+    fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), WriterError> {
         for piece in records.chunks(PIECE) {
             let piece = Records::new(piece, self.scope);
             count(piece, &mut self.summary);
             self.buffer.clear();
-            self.format.records(pid, piece, &mut self.buffer);
-            self.destination.write_trace(&self.buffer)?;
+            self.format
+                .records(task, piece, &mut self.symbols, &mut self.buffer);
+            self.destination.write_records(task, &self.buffer)?;
         }
+        task.recent.push(records, self.scope);
         let so_far = &self.queue.records;
         so_far.store(self.summary.records, Ordering::Relaxed);
         Ok(())
     }
 
-    fn end(&mut self, exit: u8) -> Result<(), OutputError> {
-        self.summary.exit = exit;
-        self.destination.end_line()?;
+    fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), WriterError> {
+        self.destination.task_event(task, event)?;
+        match event {
+            TaskEvent::Lost(n) => {
+                self.summary.lost = self.summary.lost.saturating_add(*n);
+                self.summary.lost_more = true;
+            }
+            TaskEvent::Crash(crash) => {
+                self.crashes.insert(task.number, (**crash).clone());
+            }
+            TaskEvent::End { .. } => {
+                if let Some(crash) = self.crashes.remove(&task.number) {
+                    let report = report::of_crash(task, &crash, &mut self.symbols);
+                    self.destination.write_stderr(report.as_bytes())?;
+                }
+            }
+            TaskEvent::Standing { syscall, name } => {
+                if self.standing.len() < SHOWN {
+                    self.standing.push(Standing {
+                        task: task.clone(),
+                        name: name.clone(),
+                        syscall: syscall.clone(),
+                    });
+                } else {
+                    self.more_standing += 1;
+                }
+            }
+            TaskEvent::Start { .. } | TaskEvent::Exec { .. } => {}
+        }
         self.buffer.clear();
-        self.format.summary(&self.summary, &mut self.buffer);
-        self.destination.write_trace(&self.buffer)
+        self.format.event(task, event, &mut self.buffer);
+        self.write_buffer()
+    }
+
+    fn untraced(&mut self, untraced: &Untraced) -> Result<(), WriterError> {
+        self.summary.count_untraced(untraced);
+        self.buffer.clear();
+        self.format.untraced(untraced, &mut self.buffer);
+        self.write_buffer()
+    }
+
+    fn maps(&mut self, process: u32, text: &[u8]) {
+        self.symbols.set_maps(process, text);
+    }
+
+    fn process_ended(&mut self, process: u32) {
+        self.symbols.remove(process);
     }
 }
 
@@ -249,20 +389,41 @@ mod tests {
     use std::fs::File;
     use std::os::fd::OwnedFd;
 
+    use vbts_protocol::ExitStatus;
+
     use super::*;
+    use crate::host::OutputError;
     use crate::trace::format::Raw;
-    use crate::trace::format::tests::records;
+    use crate::trace::format::tests::{records, symbols};
+    use crate::trace::merge::Input;
 
     fn writer(trace: File, limit: Option<Duration>) -> Writer {
         let alarm = Arc::new(Alarm::new(Arc::default(), limit).unwrap());
         alarm.start_timer().unwrap();
-        let destination = Destination::to(trace);
-        Writer::start(Scope::User, Box::new(Raw), destination, alarm).unwrap()
+        let options = Options {
+            scope: Scope::User,
+            format: Box::new(Raw),
+            symbols: symbols(),
+            destination: Destination::to(trace),
+            merge_limit: 1 << 20,
+        };
+        let writer = Writer::start(options, alarm).unwrap();
+        let start = Input::Start {
+            task: 1,
+            parent: 0,
+            process: 1,
+            capacity: 0,
+            time: 0,
+        };
+        writer.put(Work::Task(start)).unwrap();
+        writer
     }
+
+    const EXITED: RunEnd = RunEnd::Program(ExitStatus::Code(7));
 
     fn branches(n: usize) -> Work {
         let records = records(&vec![[1, 2, 3]; n]);
-        Work::Records { pid: 1, records }
+        Work::Task(Input::Records { task: 1, records })
     }
 
     /// A pipe that is not read, and the end for reading.
@@ -278,7 +439,7 @@ mod tests {
             .find_map(|_| writer.put(branches(1 << 16)).err())
             .unwrap();
         assert!(matches!(error, WriterError::Interrupted), "{error}");
-        let error = writer.finish(0, false).unwrap_err();
+        let error = writer.finish(EXITED, true, false).unwrap_err();
         assert!(matches!(error, WriterError::Interrupted), "{error}");
     }
 
@@ -286,7 +447,7 @@ mod tests {
     fn a_reader_that_does_not_read_does_not_block_an_interrupted_run() {
         let (_reader, writer) = stuck(None);
         writer.put(branches(1 << 16)).unwrap();
-        let error = writer.finish(0, true).unwrap_err();
+        let error = writer.finish(EXITED, true, true).unwrap_err();
         assert!(matches!(error, WriterError::Interrupted), "{error}");
     }
 
@@ -295,7 +456,7 @@ mod tests {
         let (_reader, writer) = stuck(Some(Duration::from_millis(500)));
         writer.put(branches(1 << 16)).unwrap();
         let most = 2 * LIMIT / size_of::<Work>();
-        let refused = (0..=most).find(|_| writer.put(Work::Untraced).is_err());
+        let refused = (0..=most).find(|_| writer.put(Work::FlushLine).is_err());
         assert!(refused.is_some());
     }
 
@@ -315,8 +476,8 @@ mod tests {
         for _ in 0..10 {
             writer.put(branches(1 << 16)).unwrap();
         }
-        let summary = writer.finish(7, false).unwrap();
-        assert_eq!((summary.records, summary.exit), (10 << 16, 7));
+        let summary = writer.finish(EXITED, true, false).unwrap();
+        assert_eq!((summary.records, summary.end), (10 << 16, EXITED));
         drop(writer);
         assert_eq!(slow.join().unwrap(), 24 * (10 << 16));
     }

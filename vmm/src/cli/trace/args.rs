@@ -1,10 +1,11 @@
 //! The arguments of `vbts trace`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use vbts_protocol::Scope;
+use vbts_protocol::{Follow, Scope};
 
 use crate::cli::options::{EXIT_STATUS, MachineArgs};
 use crate::exit::Failure;
@@ -43,6 +44,27 @@ impl From<ScopeArg> for Scope {
     }
 }
 
+/// Which tasks to trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FollowArg {
+    /// All processes and threads that the program starts
+    All,
+    /// The threads of the program's first process
+    Threads,
+    /// The first thread of the program only
+    None,
+}
+
+impl From<FollowArg> for Follow {
+    fn from(arg: FollowArg) -> Self {
+        match arg {
+            FollowArg::All => Self::All,
+            FollowArg::Threads => Self::Threads,
+            FollowArg::None => Self::None,
+        }
+    }
+}
+
 /// Arguments of `vbts trace`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
@@ -62,9 +84,14 @@ pub struct TraceArgs {
     )]
     pub format: TraceFormat,
     /// Write the trace to FILE. By default it goes to standard output: text together with the
-    /// output of the program, json and raw alone, with the output of the program on standard error
+    /// output of the program, json and raw alone, with the output of the program on standard error.
+    /// With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
     #[arg(long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
+    /// Which processes and threads to trace (default: all; none for raw into one file, which has
+    /// the records of one task)
+    #[arg(long, value_enum, value_name = "TASKS", help_heading = "Trace options")]
+    pub follow: Option<FollowArg>,
     /// Which branches to record
     #[arg(
         long,
@@ -73,8 +100,9 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub scope: ScopeArg,
-    /// Size of the guest kernel's trace buffer. The program waits while a full buffer is emptied.
-    /// Inside a system call, the kernel moves the records to a quarter of the guest's memory
+    /// Size of the guest kernel's trace buffer of a task. The task waits while a full buffer is
+    /// emptied. Inside a system call, the kernel moves the records to a quarter of the guest's
+    /// memory
     #[arg(
         long,
         value_name = "SIZE",
@@ -82,7 +110,7 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub buffer: Size,
-    /// Also record when the program arrives on a processor and departs from it
+    /// Also show when each task arrives on a processor and departs from it, in ns
     #[arg(long, help_heading = "Trace options")]
     pub sched: bool,
     /// Print at the end how the time was spent
@@ -94,11 +122,44 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
+    /// The directory that gets a file for each task.
+    pub fn directory(&self) -> Option<&Path> {
+        let path = self.output.as_deref()?;
+        let named = path.as_os_str().as_bytes().ends_with(b"/");
+        (named || path.is_dir()).then_some(path)
+    }
+
+    /// The tasks to trace.
+    pub fn followed(&self) -> FollowArg {
+        let one_file = self.format == TraceFormat::Raw && self.directory().is_none();
+        let default = if one_file {
+            FollowArg::None
+        } else {
+            FollowArg::All
+        };
+        self.follow.unwrap_or(default)
+    }
+
     /// Refuses options that make a trace impossible.
     ///
     /// # Errors
-    /// The buffer is too small.
+    /// The buffer is too small, or the format cannot have what was asked for.
     pub fn check(&self) -> Result<(), Failure> {
+        let raw = self.format == TraceFormat::Raw;
+        if let Some(directory) = self.directory().filter(|_| !raw) {
+            return Err(anyhow::anyhow!(
+                "--output {}: only --format raw can write to a directory",
+                directory.display()
+            )
+            .into());
+        }
+        if raw && self.directory().is_none() && self.followed() != FollowArg::None {
+            return Err(anyhow::anyhow!(
+                "--follow: a raw file has the records of one task; --output DIR/ writes a file \
+                 for each task, and --format json tells the tasks in one file"
+            )
+            .into());
+        }
         let record = vbts_protocol::RECORD_SIZE as u64;
         if self.buffer.0 < record {
             return Err(
@@ -156,6 +217,40 @@ pub(crate) mod tests {
         );
         // After "--" a program may have any name.
         assert_eq!(args(&["--", "--outputt", "x"]).program, ["--outputt", "x"]);
+    }
+
+    #[test]
+    fn one_raw_file_has_one_task() {
+        for (words, followed, ok) in [
+            (&["x"][..], FollowArg::All, true),
+            (&["--follow", "threads", "x"], FollowArg::Threads, true),
+            (&["--format", "raw", "x"], FollowArg::None, true),
+            (
+                &["--format", "raw", "--follow", "none", "x"],
+                FollowArg::None,
+                true,
+            ),
+            (
+                &["--format", "raw", "--follow", "all", "x"],
+                FollowArg::All,
+                false,
+            ),
+            (
+                &["--format", "raw", "--output", "new/", "x"],
+                FollowArg::All,
+                true,
+            ),
+            (
+                &["--format", "raw", "--output", "/tmp", "x"],
+                FollowArg::All,
+                true,
+            ),
+            (&["--output", "/tmp", "x"], FollowArg::All, false),
+        ] {
+            let args = args(words);
+            assert_eq!(args.followed(), followed, "{words:?}");
+            assert_eq!(args.check().is_ok(), ok, "{words:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use vbts_protocol::{Bytes, Follow, Job, Share, Trace};
+use vbts_protocol::{Bytes, Job, Share, Trace};
 
 use super::args::TraceArgs;
 use crate::exit::Failure;
@@ -60,7 +60,7 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
             buffer_size: args.buffer.0,
             sched: args.sched,
             scope: args.scope.into(),
-            follow: Follow::None,
+            follow: args.followed().into(),
         }),
         shares,
         hostname: Some(Bytes(
@@ -74,7 +74,7 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
 mod tests {
     use super::*;
     use crate::cli::trace::args::tests::args;
-    use vbts_protocol::Scope;
+    use vbts_protocol::{Follow, Scope};
 
     #[test]
     fn the_job_follows_the_arguments() {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(job.cwd, Bytes::from("/tmp"));
         let trace = job.trace.unwrap();
         assert_eq!((trace.buffer_size, trace.sched), (65536, true));
-        assert_eq!(trace.scope, Scope::User);
+        assert_eq!((trace.scope, trace.follow), (Scope::User, Follow::All));
         assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
 
         for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {

@@ -1,0 +1,328 @@
+//! The processes and threads that a traced program starts: all of them have records, in the order
+//! of time, in each format.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::{branches, programs};
+
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(
+        module,
+        &[
+            ("every_command_of_a_pipeline_is_traced", pipeline),
+            ("processes_and_threads_have_their_records", family),
+            ("a_directory_has_a_file_for_each_task", directory),
+            ("text_names_the_task_that_continues", text),
+            ("many_short_processes_are_whole", many_processes),
+            ("many_threads_are_whole", many_threads),
+        ],
+    )
+}
+
+const PIPELINE: [&str; 3] = ["/bin/sh", "-c", "ls / | sort | head -n 3"];
+
+/// What a JSON trace says about a task.
+#[derive(Debug, Default)]
+struct Task {
+    branches: u64,
+    executed: Vec<String>,
+    ended: bool,
+}
+
+/// The tasks of a JSON trace, which is checked for what every trace has.
+struct Tasks {
+    tasks: Vec<Task>,
+    summary: Value,
+}
+
+fn json(path: &Path) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(path)?;
+    let lines = text.lines().map(serde_json::from_str);
+    Ok(lines.collect::<Result<_, _>>()?)
+}
+
+/// Traces `program`, and checks that each record belongs to a live task, that the scheduling events
+/// are in the order of time, and that the numbers in the summary are right.
+fn tasks(machine: &Machine, options: &[&str], program: &[&str]) -> Result<Tasks> {
+    let directory = tempfile::tempdir()?;
+    let output = directory.path().join("trace");
+    let options = [options, &["--sched"]].concat();
+    machine
+        .trace("json", &output, &options, program)?
+        .expect(0)?;
+    let mut lines = json(&output)?;
+    let summary = lines.pop().context("no summary")?;
+    let mut tasks: BTreeMap<u64, Task> = BTreeMap::new();
+    // Tasks whose ID another task has taken.
+    let mut replaced = Vec::new();
+    let (mut last, mut arrived) = (0, None);
+    for line in &lines {
+        let kind = line["kind"].as_str().context("no kind")?;
+        let id = line["task"].as_u64().context("no task")?;
+        if kind == "untraced" {
+            continue;
+        }
+        if kind == "start" {
+            ensure!(tasks.insert(id, Task::default()).is_none(), "{line}");
+        }
+        if let Some(former) = line["former"].as_u64() {
+            let task = tasks.remove(&former).with_context(|| line.to_string())?;
+            let leader = tasks.insert(id, task).with_context(|| line.to_string())?;
+            ensure!(leader.ended, "{line}");
+            replaced.push(leader);
+        }
+        let task = tasks.get_mut(&id).with_context(|| line.to_string())?;
+        ensure!(!task.ended, "{line}");
+        match kind {
+            "branch" => {
+                ensure!(arrived == Some(id), "{line} while {arrived:?} runs");
+                task.branches += 1;
+            }
+            "exec" => {
+                let name = line["name"].as_str().context("no name")?;
+                task.executed
+                    .push(name.rsplit('/').next().unwrap_or_default().into());
+            }
+            "arrive" => {
+                let time = line["time"].as_u64().context("no time")?;
+                ensure!(last <= time && arrived.is_none(), "{line} after {last}");
+                (last, arrived) = (time, Some(id));
+            }
+            "depart" => ensure!(arrived.take() == Some(id), "{line}"),
+            "end" => task.ended = true,
+            _ => {}
+        }
+    }
+    let tasks: Vec<Task> = tasks.into_values().chain(replaced).collect();
+    let branches: u64 = tasks.iter().map(|task| task.branches).sum();
+    ensure!(
+        summary["records"] == branches && summary["lost"] == 0 && summary["tasks"] == tasks.len(),
+        "{branches} branches, {} tasks: {summary}",
+        tasks.len()
+    );
+    ensure!(summary["unordered"].is_null(), "{summary}");
+    for task in &tasks {
+        ensure!(task.ended && task.branches > 0, "{task:?} of {program:?}");
+    }
+    Ok(Tasks { tasks, summary })
+}
+
+fn pipeline(machine: &Machine) -> Result<()> {
+    let Tasks { tasks, summary } = tasks(machine, &[], &PIPELINE)?;
+    ensure!(summary["untraced"].is_null(), "{summary}");
+    let executed: BTreeSet<&str> = tasks
+        .iter()
+        .flat_map(|task| task.executed.iter().map(String::as_str))
+        .collect();
+    for name in ["ls", "sort", "head"] {
+        ensure!(executed.contains(name), "{executed:?}");
+    }
+    // A run has one order.
+    let directory = tempfile::tempdir()?;
+    let [first, second] = ["first", "second"].map(|name| directory.path().join(name));
+    for output in [&first, &second] {
+        machine.trace("json", output, &[], &PIPELINE)?.expect(0)?;
+    }
+    ensure!(std::fs::read(first)? == std::fs::read(second)?);
+    Ok(())
+}
+
+fn build(directory: &Path, text: &str) -> Result<PathBuf> {
+    let source = directory.join("program.c");
+    std::fs::write(&source, text)?;
+    programs::gcc(
+        &source,
+        &directory.join("program"),
+        &["-O2", "-static", "-pthread"],
+    )
+}
+
+/// A thread, a process, one that it starts, a vfork, and a thread that executes a program.
+const FAMILY: &str = r#"
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static volatile int sum;
+
+static void *work(void *unused)
+{
+	for (int i = 0; i < 1000; i++)
+		sum += i & 1 ? i : 3;
+	return unused;
+}
+
+static void *replace(void *program)
+{
+	execl(program, program, "thread", NULL);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t id;
+	int status;
+	pid_t pid;
+
+	if (argc > 1)
+		return !!*argv[1] - 1;
+	pthread_create(&id, NULL, work, NULL);
+	pthread_join(id, NULL);
+	pid = fork();
+	if (!pid) {
+		pid = fork();
+		if (!pid)
+			_exit(0);
+		waitpid(pid, &status, 0);
+		pthread_create(&id, NULL, replace, argv[0]);
+		pause();
+	}
+	waitpid(pid, &status, 0);
+	pid = vfork();
+	if (!pid)
+		_exit(3);
+	waitpid(pid, &status, 0);
+	return 0;
+}
+"#;
+
+fn family(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), FAMILY)?;
+    let program = [program.to_str().context("a path")?];
+    for (options, traced, untraced) in [
+        (&[][..], 6, 0),
+        (&["--smp", "2"], 6, 0),
+        (&["--scope", "all"], 6, 0),
+        (&["--follow", "threads"], 2, 2),
+        (&["--follow", "none"], 1, 3),
+    ] {
+        let Tasks { tasks, summary } = tasks(machine, options, &program)?;
+        ensure!(
+            tasks.len() == traced && summary["untraced"].as_u64().unwrap_or(0) == untraced,
+            "{options:?}: {summary}"
+        );
+    }
+    Ok(())
+}
+
+fn directory(machine: &Machine) -> Result<()> {
+    let parent = tempfile::tempdir()?;
+    let output = parent.path().join("trace");
+    let named = format!("{}/", output.display());
+    machine
+        .trace("raw", Path::new(&named), &[], &PIPELINE)?
+        .expect(0)?;
+    let mut index = json(&output.join("index.json"))?;
+    let summary = index.pop().context("no summary")?;
+    let mut records = 0;
+    let mut tasks = 0;
+    for line in index.iter().filter(|line| line["kind"] == "start") {
+        let file = output.join(format!("{}.raw", line["task"]));
+        let branches = branches::parse_raw(&std::fs::read(&file)?)?;
+        ensure!(!branches.is_empty(), "{}", file.display());
+        records += branches.len();
+        tasks += 1;
+    }
+    ensure!(
+        summary["records"] == records && summary["tasks"] == tasks && tasks >= 4,
+        "{records} records of {tasks} tasks: {summary}"
+    );
+    // One file has one task, or an explanation.
+    let run = machine.trace(
+        "raw",
+        &parent.path().join("x"),
+        &["--follow", "all"],
+        &PIPELINE,
+    )?;
+    ensure!(run.expect(125)?.stderr.contains("--output DIR/"));
+    let run = machine.trace("text", parent.path(), &[], &PIPELINE)?;
+    ensure!(run.expect(125)?.stderr.contains("--format raw"));
+    Ok(())
+}
+
+fn text(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let output = directory.path().join("trace");
+    machine.trace("text", &output, &[], &PIPELINE)?.expect(0)?;
+    let text = std::fs::read_to_string(&output)?;
+    for wanted in [
+        " starts, from ",
+        " executes ",
+        "(sort)]\n",
+        " ends: status 0]",
+    ] {
+        ensure!(text.contains(wanted), "no `{wanted}` in the trace");
+    }
+    let summary = text.lines().last().context("no summary")?;
+    ensure!(
+        summary.contains("lost: 0, tasks: ") && summary.contains("exit: 0"),
+        "{summary}"
+    );
+    machine
+        .trace("text", &output, &[], &["/bin/true"])?
+        .expect(0)?;
+    let text = std::fs::read_to_string(&output)?;
+    ensure!(!text.contains("[task"), "a single task has no name");
+    Ok(())
+}
+
+fn many_processes(machine: &Machine) -> Result<()> {
+    let script = "i=0; while [ $i -lt 200 ]; do (:); i=$((i+1)); done";
+    let Tasks { tasks, summary } = tasks(machine, &[], &["/bin/sh", "-c", script])?;
+    ensure!(
+        tasks.len() == 201 && summary["untraced"].is_null(),
+        "{summary}"
+    );
+    Ok(())
+}
+
+/// 100 threads that all run at once.
+const THREADS: &str = r#"
+#include <pthread.h>
+
+static pthread_barrier_t barrier;
+static volatile int sum;
+
+static void *work(void *unused)
+{
+	pthread_barrier_wait(&barrier);
+	for (int i = 0; i < 10000; i++)
+		sum += i & 1 ? i : 3;
+	pthread_barrier_wait(&barrier);
+	return unused;
+}
+
+int main(void)
+{
+	pthread_t ids[100];
+
+	pthread_barrier_init(&barrier, NULL, 100);
+	for (int i = 0; i < 100; i++)
+		pthread_create(&ids[i], NULL, work, NULL);
+	for (int i = 0; i < 100; i++)
+		pthread_join(ids[i], NULL);
+	return 0;
+}
+"#;
+
+fn many_threads(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), THREADS)?;
+    let program = [program.to_str().context("a path")?];
+    for processors in ["1", "4"] {
+        let Tasks { tasks, summary } = tasks(machine, &["--smp", processors], &program)?;
+        ensure!(
+            tasks.len() == 101 && summary["untraced"].is_null(),
+            "{summary}"
+        );
+        let least = tasks.iter().map(|task| task.branches).min();
+        ensure!(least >= Some(10_000), "a thread has {least:?} branches");
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! The format of a trace for programs: one JSON object a line.
+
+use serde_json::json;
+use vbts_protocol::ExitStatus;
+
+use super::format::{Format, Record, Records, push_decimal, push_hex};
+use super::summary::{RunEnd, Summary};
+use super::symbols::Symbolizer;
+use super::task::{Task, TaskEvent, Untraced};
+use crate::accel::Accel;
+use crate::exit::signal_name;
+
+/// One JSON object a line.
+#[derive(Debug)]
+pub struct Json {
+    accel: Accel,
+    /// Show when tasks arrive on a processor and depart from it.
+    sched: bool,
+    /// The task of the last records, and the end of each of their lines.
+    task: u32,
+    line_end: Vec<u8>,
+}
+
+impl Json {
+    /// An empty trace of a guest on `accel`, which shows when tasks arrive on a processor and
+    /// depart from it if `sched`.
+    pub fn new(accel: Accel, sched: bool) -> Self {
+        Self {
+            accel,
+            sched,
+            task: 0,
+            line_end: Vec::new(),
+        }
+    }
+
+    /// Makes `task` the one of the next records.
+    fn enter(&mut self, task: u32) {
+        if self.task != task || self.line_end.is_empty() {
+            self.task = task;
+            self.line_end.clear();
+            self.line_end.extend_from_slice(b",\"task\":");
+            push_decimal(&mut self.line_end, task.into());
+            self.line_end.extend_from_slice(b"}\n");
+        }
+    }
+}
+
+/// A JSON string with these bytes; those that are not UTF-8 are replaced.
+fn string(bytes: &[u8]) -> String {
+    json!(String::from_utf8_lossy(bytes)).to_string()
+}
+
+fn hex(value: u64) -> String {
+    format!("\"{value:#x}\"")
+}
+
+impl Format for Json {
+    fn records(
+        &mut self,
+        task: &Task,
+        records: Records<'_>,
+        _symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+    ) {
+        self.enter(task.id);
+        for record in records.iter() {
+            let (kind, time) = match record {
+                Record::Branch { from, to } => {
+                    out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
+                    push_hex(out, from);
+                    out.extend_from_slice(b"\",\"to\":\"0x");
+                    push_hex(out, to);
+                    out.push(b'"');
+                    out.extend_from_slice(&self.line_end);
+                    continue;
+                }
+                Record::Arrive { time } if self.sched => ("arrive", time),
+                Record::Depart { time } if self.sched => ("depart", time),
+                _ => continue,
+            };
+            out.extend_from_slice(b"{\"kind\":\"");
+            out.extend_from_slice(kind.as_bytes());
+            out.extend_from_slice(b"\",\"time\":");
+            push_decimal(out, time);
+            out.extend_from_slice(&self.line_end);
+        }
+    }
+
+    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
+        let id = task.id;
+        let line = match event {
+            TaskEvent::Start { time } => format!(
+                "{{\"kind\":\"start\",\"task\":{id},\"parent\":{},\"process\":{},\"time\":{time}}}",
+                task.parent, task.process
+            ),
+            TaskEvent::Exec { time, former } => {
+                let former = match former {
+                    former if *former == id => String::new(),
+                    former => format!(",\"former\":{former}"),
+                };
+                let name = string(&task.name);
+                format!(
+                    "{{\"kind\":\"exec\",\"task\":{id}{former},\"name\":{name},\"time\":{time}}}"
+                )
+            }
+            TaskEvent::End { time, status } => {
+                let (name, value) = match status {
+                    ExitStatus::Code(code) => ("exit", code),
+                    ExitStatus::Signal(signal) => ("signal", signal),
+                };
+                format!("{{\"kind\":\"end\",\"task\":{id},\"{name}\":{value},\"time\":{time}}}")
+            }
+            TaskEvent::Crash(crash) => {
+                let signal = signal_name(crash.signal.cast_signed());
+                let rip = crash.registers.get(super::report::RIP).copied();
+                format!(
+                    "{{\"kind\":\"crash\",\"task\":{id},\"signal\":\"{signal}\",\"code\":{},\
+                     \"address\":{},\"rip\":{}}}",
+                    crash.code,
+                    hex(crash.address),
+                    hex(rip.unwrap_or_default())
+                )
+            }
+            TaskEvent::Standing { syscall, name } => format!(
+                "{{\"kind\":\"standing\",\"task\":{id},\"name\":{},\"syscall\":{}}}",
+                string(name),
+                string(syscall.as_bytes())
+            ),
+            TaskEvent::Lost(n) => format!("{{\"kind\":\"lost\",\"task\":{id},\"at_least\":{n}}}"),
+        };
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
+    }
+
+    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
+        let line = format!(
+            "{{\"kind\":\"untraced\",\"task\":{},\"parent\":{},\"name\":{},\"reason\":{},\
+             \"time\":{}}}\n",
+            untraced.task,
+            untraced.parent,
+            string(&untraced.name),
+            string(untraced.reason.as_bytes()),
+            untraced.time
+        );
+        out.extend_from_slice(line.as_bytes());
+    }
+
+    fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
+        use std::io::Write as _;
+        // Writing to a `Vec` does not fail.
+        let _ = write!(
+            out,
+            "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}",
+            s.records, s.lost
+        );
+        if s.lost_more {
+            out.extend_from_slice(b",\"lost_at_least\":true");
+        }
+        if s.undrained > 0 {
+            let _ = write!(out, ",\"undrained_at_most\":{}", s.undrained);
+        }
+        if s.untraced > 0 {
+            let _ = write!(out, ",\"untraced\":{}", s.untraced);
+        }
+        if s.unordered {
+            out.extend_from_slice(b",\"unordered\":true");
+        }
+        let _ = write!(out, ",\"tasks\":{},\"end\":\"{}\"", s.tasks, s.end.name());
+        if let Some(exit) = s.end.exit() {
+            let _ = write!(out, ",\"exit\":{exit}");
+        }
+        if let RunEnd::Program(ExitStatus::Signal(signal)) = s.end {
+            let _ = write!(out, ",\"signal\":{signal}");
+        }
+        let _ = writeln!(out, ",\"accel\":\"{}\"}}", self.accel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::format::tests::{SAMPLE, records, symbols, task};
+    use vbts_protocol::{Crash, Scope};
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let mut out = Vec::new();
+        let mut json = Json::new(Accel::Kvm, true);
+        let (first, second) = (task(7, "sh"), task(8, "a\"b"));
+        json.event(&first, &TaskEvent::Start { time: 5 }, &mut out);
+        for former in [8, 10] {
+            let time = 6;
+            json.event(&second, &TaskEvent::Exec { time, former }, &mut out);
+        }
+        let (sample, others) = (records(SAMPLE), records(&[[1, 1, 2], [2, 3, 0]]));
+        let user = |bytes| Records::new(bytes, Scope::User);
+        json.records(&first, user(&sample), &mut symbols(), &mut out);
+        json.records(&second, user(&others), &mut symbols(), &mut out);
+        for (status, time) in [(ExitStatus::Code(3), 9), (ExitStatus::Signal(11), 10)] {
+            json.event(&second, &TaskEvent::End { time, status }, &mut out);
+        }
+        json.event(&second, &TaskEvent::Lost(1), &mut out);
+        let standing = TaskEvent::Standing {
+            syscall: "running".into(),
+            name: b"sh".to_vec(),
+        };
+        json.event(&first, &standing, &mut out);
+        let crash = Crash {
+            task: 7,
+            signal: 11,
+            code: 1,
+            address: 0x10,
+            registers: std::array::from_fn(|n| n as u64),
+            instruction: Vec::new(),
+        };
+        json.event(&first, &TaskEvent::Crash(Box::new(crash)), &mut out);
+        let untraced = Untraced {
+            task: 9,
+            parent: 8,
+            time: 4,
+            name: b"\xff".to_vec(),
+            reason: "traced by task 8".into(),
+        };
+        json.untraced(&untraced, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                r#"{"kind":"start","task":7,"parent":0,"process":1,"time":5}"#,
+                r#"{"kind":"exec","task":8,"name":"/bin/a\"b","time":6}"#,
+                r#"{"kind":"exec","task":8,"former":10,"name":"/bin/a\"b","time":6}"#,
+                r#"{"kind":"arrive","time":4294937296,"task":7}"#,
+                r#"{"kind":"branch","from":"0x401000","to":"0xffff800000000000","task":7}"#,
+                r#"{"kind":"depart","time":7,"task":7}"#,
+                r#"{"kind":"branch","from":"0x0","to":"0xa","task":7}"#,
+                r#"{"kind":"branch","from":"0x1","to":"0x2","task":8}"#,
+                r#"{"kind":"arrive","time":3,"task":8}"#,
+                r#"{"kind":"end","task":8,"exit":3,"time":9}"#,
+                r#"{"kind":"end","task":8,"signal":11,"time":10}"#,
+                r#"{"kind":"lost","task":8,"at_least":1}"#,
+                r#"{"kind":"standing","task":7,"name":"sh","syscall":"running"}"#,
+                r#"{"kind":"crash","task":7,"signal":"SIGSEGV","code":1,"address":"0x10","rip":"0x10"}"#,
+                "{\"kind\":\"untraced\",\"task\":9,\"parent\":8,\"name\":\"\u{fffd}\",\"reason\":\"traced by task 8\",\"time\":4}",
+            ]
+        );
+        for line in lines {
+            serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_summary_says_how_the_run_ended() {
+        let line = |end, lost_more| {
+            let summary = Summary {
+                records: 3,
+                lost: 1,
+                lost_more,
+                untraced: u64::from(lost_more) * 2,
+                undrained: u64::from(lost_more) * 10,
+                unordered: lost_more,
+                tasks: 2,
+                end,
+                ..Summary::default()
+            };
+            let mut out = Vec::new();
+            Json::new(Accel::Soft, false).summary(&summary, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            line(RunEnd::Program(ExitStatus::Code(200)), false),
+            "{\"kind\":\"summary\",\"records\":3,\"lost\":1,\"tasks\":2,\"end\":\"exited\",\
+             \"exit\":200,\"accel\":\"soft\"}\n"
+        );
+        assert_eq!(
+            line(RunEnd::Timeout, true),
+            "{\"kind\":\"summary\",\"records\":3,\"lost\":1,\"lost_at_least\":true,\
+             \"undrained_at_most\":10,\"untraced\":2,\"unordered\":true,\"tasks\":2,\
+             \"end\":\"timeout\",\"accel\":\"soft\"}\n"
+        );
+        let killed = line(RunEnd::Program(ExitStatus::Signal(9)), false);
+        assert!(
+            killed.contains("\"end\":\"signal\",\"exit\":137,\"signal\":9,"),
+            "{killed}"
+        );
+    }
+}

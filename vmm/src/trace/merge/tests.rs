@@ -1,0 +1,384 @@
+//! Any order of messages gives one order of segments, and bounded memory.
+
+use std::convert::Infallible;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::trace::format::tests::records;
+
+/// What the merge has given out.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Given {
+    /// Task, and first value of each record that is a branch.
+    branches: Vec<(u32, u64)>,
+    events: Vec<(u32, &'static str)>,
+    maps: Vec<Vec<u8>>,
+    ended: Vec<u32>,
+    failed: Option<MergeError>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Failed(MergeError);
+
+impl From<MergeError> for Failed {
+    fn from(error: MergeError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Infallible> for Failed {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl Sink for Given {
+    type Error = Failed;
+
+    fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), Failed> {
+        assert!(!records.is_empty());
+        for record in words(records) {
+            let word = u64::from_le_bytes(record.as_chunks().0[1]);
+            if record[0] == 1 {
+                self.branches.push((task.id, word));
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), Failed> {
+        let name = match event {
+            TaskEvent::Start { .. } => "start",
+            TaskEvent::Exec { .. } => "exec",
+            TaskEvent::End { .. } => "end",
+            TaskEvent::Lost(_) => "lost",
+            TaskEvent::Crash(_) => "crash",
+            TaskEvent::Standing { .. } => "standing",
+        };
+        self.events.push((task.id, name));
+        Ok(())
+    }
+
+    fn untraced(&mut self, untraced: &Untraced) -> Result<(), Failed> {
+        self.events.push((untraced.task, "untraced"));
+        Ok(())
+    }
+
+    fn maps(&mut self, _: u32, text: &[u8]) {
+        self.maps.push(text.to_vec());
+    }
+
+    fn process_ended(&mut self, process: u32) {
+        self.ended.push(process);
+    }
+}
+
+fn start(task: u32, parent: u32, time: u64) -> Input {
+    Input::Start {
+        task,
+        parent,
+        process: task,
+        capacity: 10,
+        time,
+    }
+}
+
+fn end(task: u32, time: u64) -> Input {
+    let status = ExitStatus::Code(0);
+    Input::End { task, time, status }
+}
+
+/// A segment from time `from` to `to` with one branch, whose address is `from`.
+fn segment(task: u32, from: u64, to: u64) -> Input {
+    let records = records(&[[2, from, 0], [1, from, 0], [3, to, 0]]);
+    Input::Records { task, records }
+}
+
+fn merged(inputs: Vec<Input>) -> (Merge, Given) {
+    let (mut merge, mut given) = (Merge::new(1 << 20), Given::default());
+    for input in inputs {
+        merge.push(input, &mut given).unwrap();
+    }
+    (merge, given)
+}
+
+#[test]
+fn the_records_of_a_single_task_do_not_wait() {
+    let branch = |task, n| Input::Records {
+        task,
+        records: records(&[[1, n, 0]]),
+    };
+    let (merge, given) = merged(vec![start(5, 0, 100), branch(5, 1), branch(5, 2)]);
+    assert_eq!(given.branches, [(5, 1), (5, 2)]);
+    assert_eq!((merge.tasks(), merge.capacity()), (1, 10));
+    assert!(!merge.is_unordered());
+}
+
+#[test]
+fn records_wait_for_a_task_that_can_have_older_ones() {
+    let (mut merge, mut given) = merged(vec![
+        start(5, 0, 100),
+        start(6, 5, 110),
+        segment(6, 120, 130),
+    ]);
+    assert_eq!(given.branches, []);
+    let drained = |time| Input::Drained { task: 5, time };
+    merge.push(drained(119), &mut given).unwrap();
+    assert_eq!(given.branches, []);
+    merge.push(drained(140), &mut given).unwrap();
+    assert_eq!(given.branches, [(6, 120)]);
+    merge.push(segment(6, 150, 160), &mut given).unwrap();
+    merge.push(segment(5, 145, 149), &mut given).unwrap();
+    assert_eq!(given.branches, [(6, 120), (5, 145)]);
+    merge.push(end(5, 149), &mut given).unwrap();
+    assert_eq!(given.branches, [(6, 120), (5, 145), (6, 150)]);
+    merge.push(end(6, 170), &mut given).unwrap();
+    assert_eq!(
+        given.events,
+        [(5, "start"), (6, "start"), (5, "end"), (6, "end")]
+    );
+    assert_eq!(given.ended, [5, 6]);
+    assert_eq!((merge.bytes, merge.capacity()), (0, 0));
+    assert!(merge.streams.is_empty() && merge.processes.is_empty());
+}
+
+#[test]
+fn a_thread_that_executes_takes_the_id_of_its_process() {
+    let exec = Input::Exec {
+        task: 5,
+        former: 7,
+        time: 130,
+        name: b"/bin/sh".to_vec(),
+    };
+    let (merge, given) = merged(vec![
+        start(5, 0, 100),
+        start(7, 5, 110),
+        end(5, 120),
+        segment(7, 121, 125),
+        exec,
+        segment(5, 131, 132),
+        start(8, 5, 140),
+        end(8, 141),
+        end(5, 150),
+    ]);
+    assert_eq!(given.branches, [(7, 121), (5, 131)]);
+    assert_eq!(given.events.last(), Some(&(5, "end")));
+    assert_eq!(merge.tasks(), 3);
+}
+
+#[test]
+fn mappings_are_given_out_before_the_first_records_that_need_them() {
+    let maps = |text: &str| Input::Maps {
+        process: 5,
+        text: text.into(),
+    };
+    let (mut merge, mut given) = merged(vec![
+        start(5, 0, 100),
+        start(6, 5, 101),
+        maps("one"),
+        maps("two"),
+        segment(5, 102, 110),
+    ]);
+    assert_eq!(given.maps, [b""; 0]);
+    merge.push(maps("three"), &mut given).unwrap();
+    merge.push(segment(5, 111, 115), &mut given).unwrap();
+    merge.finish(&mut given).unwrap();
+    assert_eq!(given.maps, [&b"two"[..], b"three"]);
+    // They are counted while they are kept.
+    merge.push(maps("four"), &mut given).unwrap();
+    assert_eq!(merge.bytes, 4);
+    merge.push(end(5, 120), &mut given).unwrap();
+    merge.push(end(6, 120), &mut given).unwrap();
+    assert_eq!(merge.bytes, 0);
+}
+
+#[test]
+fn a_task_without_a_trace_is_in_the_order_of_its_parent() {
+    let untraced = |task, parent, time| {
+        Input::Untraced(Untraced {
+            task,
+            parent,
+            time,
+            name: Vec::new(),
+            reason: String::new(),
+        })
+    };
+    let (_, given) = merged(vec![
+        untraced(3, 2, 50),
+        start(5, 0, 100),
+        start(6, 5, 101),
+        untraced(9, 6, 103),
+        untraced(6, 5, 104),
+        segment(5, 102, 106),
+        end(5, 107),
+    ]);
+    assert_eq!(
+        given.events,
+        [
+            (3, "untraced"),
+            (5, "start"),
+            (6, "start"),
+            (9, "untraced"),
+            (6, "untraced"),
+            (5, "end")
+        ]
+    );
+}
+
+#[test]
+fn messages_that_make_no_sense_are_errors() {
+    for (inputs, error) in [
+        (vec![segment(1, 2, 3)], MergeError::UnknownTask(1)),
+        (vec![end(1, 2)], MergeError::UnknownTask(1)),
+        (
+            vec![start(1, 0, 1), end(1, 2), segment(1, 3, 4)],
+            MergeError::UnknownTask(1),
+        ),
+        (
+            vec![start(1, 0, 1), start(1, 0, 2)],
+            MergeError::StartedTwice(1),
+        ),
+        (
+            (0..=MAX_TASKS as u32).map(|n| start(n, 0, 1)).collect(),
+            MergeError::TooManyTasks,
+        ),
+        (
+            vec![
+                start(1, 0, 1),
+                Input::Maps {
+                    process: 1,
+                    text: vec![0; 2 << 20],
+                },
+            ],
+            MergeError::TooManyMappings,
+        ),
+    ] {
+        let (mut merge, mut given) = (Merge::new(1 << 20), Given::default());
+        let mut results = inputs.into_iter().map(|i| merge.push(i, &mut given));
+        assert_eq!(results.find_map(Result::err), Some(Failed(error)));
+    }
+}
+
+#[test]
+fn a_task_that_is_never_drained_does_not_keep_the_others_for_ever() {
+    let (mut merge, mut given) = (Merge::new(10_000), Given::default());
+    merge.push(start(1, 0, 0), &mut given).unwrap();
+    merge.push(start(2, 1, 1), &mut given).unwrap();
+    for time in 0..10_000 {
+        merge
+            .push(segment(2, time * 2 + 2, time * 2 + 3), &mut given)
+            .unwrap();
+        assert!(merge.bytes <= 10_000);
+    }
+    assert!(given.branches.len() > 9_900);
+    assert!(!merge.is_unordered());
+    merge.push(segment(1, 50, 51), &mut given).unwrap();
+    merge.finish(&mut given).unwrap();
+    assert!(merge.is_unordered());
+    assert_eq!(given.branches.len(), 10_001);
+}
+
+/// The messages of a task with a segment for each of `parts`: pauses, lengths, and whether a
+/// message begins with it.
+fn stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<Input> {
+    let mut time = 10 * u64::from(task);
+    let mut inputs = vec![start(task, 0, time)];
+    let mut batch = Vec::new();
+    for &(pause, len, begins) in parts {
+        if begins && !batch.is_empty() {
+            let records = std::mem::take(&mut batch);
+            inputs.push(Input::Records { task, records });
+            inputs.push(Input::Drained { task, time });
+        }
+        time += pause;
+        batch.extend(records(&[[2, time, 0], [1, time, 0], [1, time, 0]]));
+        time += len;
+        batch.extend(records(&[[3, time, 0]]));
+    }
+    let records = batch;
+    inputs.push(Input::Records { task, records });
+    inputs.push(end(task, time));
+    inputs
+}
+
+proptest! {
+    #[test]
+    fn any_interleaving_gives_the_order_of_time(
+        tasks in prop::collection::vec(
+            prop::collection::vec((0u64..20, 1u64..20, any::<bool>()), 0..12), 1..8),
+        turns in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
+    ) {
+        let mut expected = Vec::new();
+        let mut streams = Vec::new();
+        for (n, parts) in tasks.iter().enumerate() {
+            let task = n as u32 + 1;
+            let inputs = stream(task, parts);
+            for input in &inputs {
+                if let Input::Records { records, .. } = input {
+                    let branches = words(records).iter().filter(|record| record[0] == 1);
+                    expected.extend(branches.map(|record| {
+                        (u64::from_le_bytes(record.as_chunks().0[1]), task)
+                    }));
+                }
+            }
+            streams.push(inputs.into_iter());
+        }
+        expected.sort();
+        let (mut merge, mut given) = (Merge::new(1 << 30), Given::default());
+        // All tasks have started before the first one drains: a task is not known earlier.
+        for stream in &mut streams {
+            merge.push(stream.next().unwrap(), &mut given).unwrap();
+        }
+        for turn in turns {
+            let at = turn.index(streams.len());
+            if let Some(input) = streams[at].next() {
+                merge.push(input, &mut given).unwrap();
+            }
+        }
+        for input in streams.into_iter().flatten() {
+            merge.push(input, &mut given).unwrap();
+        }
+        prop_assert!(!merge.is_unordered());
+        prop_assert_eq!(merge.bytes, 0);
+        let branches: Vec<(u64, u32)> = given.branches.iter().map(|(task, n)| (*n, *task)).collect();
+        prop_assert_eq!(branches, expected);
+    }
+
+    #[test]
+    fn a_hostile_agent_neither_panics_nor_fills_memory(
+        messages in prop::collection::vec(
+            (0u8..10, 0u32..5, 0u32..5, any::<u64>(), prop::collection::vec((0u64..5, 0u64..40), 0..8)),
+            0..200),
+    ) {
+        const LIMIT: usize = 2000;
+        let (mut merge, mut given) = (Merge::new(LIMIT), Given::default());
+        for (kind, task, other, time, content) in messages {
+            let content: Vec<[u64; 3]> = content.iter().map(|(kind, n)| [*kind, *n, 0]).collect();
+            let bytes = records(&content);
+            let input = match kind {
+                0 | 1 => start(task, other, time % 40),
+                2 => Input::Exec { task, former: other, time: time % 40, name: bytes },
+                3 => end(task, time % 40),
+                4 => Input::Maps { process: task, text: bytes },
+                5 => Input::Drained { task, time },
+                6 => Input::Lost { task, records: time },
+                7 => Input::Untraced(Untraced {
+                    task,
+                    parent: other,
+                    time,
+                    name: bytes,
+                    reason: String::new(),
+                }),
+                _ => Input::Records { task, records: bytes },
+            };
+            let _ = merge.push(input, &mut given);
+            prop_assert!(merge.bytes <= LIMIT, "{}", merge.bytes);
+        }
+        merge.finish(&mut given).unwrap();
+        let pending = merge.processes.values().filter_map(|process| process.pending.as_ref());
+        prop_assert_eq!(merge.bytes, pending.map(Vec::len).sum::<usize>());
+        prop_assert_eq!(merge.ready.len(), 0);
+        prop_assert_eq!(merge.waiting.len(), merge.live.len());
+    }
+}

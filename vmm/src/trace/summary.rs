@@ -1,0 +1,168 @@
+//! The end of a trace: how the run ended, and the numbers.
+
+use vbts_protocol::ExitStatus;
+
+use super::task::Untraced;
+use super::text::printable;
+use crate::exit::killed_by;
+
+/// Number of untraced tasks that the summary names.
+const NAMED: usize = 4;
+
+/// How the run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// The program ended.
+    Program(ExitStatus),
+    /// The time limit ended it.
+    Timeout,
+    /// A signal to `vbts` ended it.
+    Interrupted,
+    /// The guest's kernel panicked, or its processor shut down.
+    Panic,
+    /// Something else ended it, such as a full disk.
+    Error,
+}
+
+impl RunEnd {
+    /// The name in the formats.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Program(ExitStatus::Code(_)) => "exited",
+            Self::Program(ExitStatus::Signal(_)) => "signal",
+            Self::Timeout => "timeout",
+            Self::Interrupted => "interrupted",
+            Self::Panic => "panic",
+            Self::Error => "error",
+        }
+    }
+
+    /// The program's exit status as shells report it; `None` if it has not ended.
+    pub fn exit(self) -> Option<u8> {
+        match self {
+            Self::Program(ExitStatus::Code(code)) => Some(code),
+            Self::Program(ExitStatus::Signal(signal)) => Some(killed_by(signal.into())),
+            _ => None,
+        }
+    }
+}
+
+/// The numbers at the end of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Number of branches.
+    pub records: u64,
+    /// Number of records that are missing.
+    pub lost: u64,
+    /// More than `lost` may be missing: the guest's kernel does not count them.
+    pub lost_more: bool,
+    /// Number of records that may be missing in addition: those that the buffers in the guest could
+    /// have, which were not drained.
+    pub undrained: u64,
+    /// Number of tasks that were traced.
+    pub tasks: u64,
+    /// Number of tasks that were not traced.
+    pub untraced: u64,
+    /// The first of them.
+    pub untraced_names: Vec<Untraced>,
+    /// Some records come after younger ones of another task.
+    pub unordered: bool,
+    /// How the run ended.
+    pub end: RunEnd,
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Self {
+            records: 0,
+            lost: 0,
+            lost_more: false,
+            undrained: 0,
+            tasks: 0,
+            untraced: 0,
+            untraced_names: Vec::new(),
+            unordered: false,
+            end: RunEnd::Program(ExitStatus::Code(0)),
+        }
+    }
+}
+
+impl Summary {
+    /// Counts a task that is not traced.
+    pub fn count_untraced(&mut self, untraced: &Untraced) {
+        self.untraced = self.untraced.saturating_add(1);
+        if self.untraced_names.len() < NAMED {
+            self.untraced_names.push(untraced.clone());
+        }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let least = if self.lost_more { "at least " } else { "" };
+        write!(f, "records: {}, lost: {least}{}", self.records, self.lost)?;
+        if self.undrained > 0 {
+            write!(f, " and at most {} more", self.undrained)?;
+        }
+        if self.tasks > 1 {
+            write!(f, ", tasks: {}", self.tasks)?;
+        }
+        match (self.end.exit(), self.end) {
+            (Some(exit), _) => write!(f, ", exit: {exit}")?,
+            (None, end) => write!(f, ", end: {}", end.name())?,
+        }
+        if self.unordered {
+            f.write_str(", not in the order of time")?;
+        }
+        if self.untraced == 0 {
+            return Ok(());
+        }
+        write!(f, ", processes and threads not traced: {}", self.untraced)?;
+        for (n, untraced) in self.untraced_names.iter().enumerate() {
+            let before = if n == 0 { " (" } else { ", " };
+            let (name, reason) = (printable(&untraced.name), &untraced.reason);
+            write!(f, "{before}{} {name}: {reason}", untraced.task)?;
+        }
+        let more = self.untraced > self.untraced_names.len() as u64;
+        f.write_str(if more { ", …)" } else { ")" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_says_what_is_missing() {
+        let mut summary = Summary {
+            records: 2,
+            ..Summary::default()
+        };
+        assert_eq!(summary.to_string(), "records: 2, lost: 0, exit: 0");
+        summary.end = RunEnd::Timeout;
+        summary.undrained = 100;
+        summary.tasks = 2;
+        assert_eq!(
+            summary.to_string(),
+            "records: 2, lost: 0 and at most 100 more, tasks: 2, end: timeout"
+        );
+        summary.end = RunEnd::Program(ExitStatus::Signal(11));
+        summary.undrained = 0;
+        summary.lost_more = true;
+        for task in 7..12 {
+            summary.count_untraced(&Untraced {
+                task,
+                parent: 6,
+                time: 0,
+                name: b"a\n".to_vec(),
+                reason: "traced by task 6".into(),
+            });
+        }
+        assert_eq!(
+            summary.to_string(),
+            "records: 2, lost: at least 0, tasks: 2, exit: 139, processes and threads not traced: 5 \
+             (7 a\\n: traced by task 6, 8 a\\n: traced by task 6, 9 a\\n: traced by task 6, \
+             10 a\\n: traced by task 6, …)"
+        );
+    }
+}
