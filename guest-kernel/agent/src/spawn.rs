@@ -6,13 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use vbts_protocol::{Bytes, ErrorKind, Job};
+use vbts_protocol::{Bytes, ErrorKind, Job, Limit, Resource};
 
 use crate::failure::Failure;
 use crate::ptrace;
 
 /// Directories that `execvp` searches if there is no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+const DEFAULT_UMASK: libc::mode_t = 0o022;
+/// The kernel's default of /proc/sys/fs/nr_open.
+const MAX_OPEN_FILES: libc::rlim_t = 1 << 20;
 
 /// A process that executes the job's program.
 #[derive(Debug)]
@@ -43,6 +46,9 @@ struct Plan {
     cwd: CString,
     uid: libc::uid_t,
     gid: libc::gid_t,
+    groups: Vec<libc::gid_t>,
+    umask: libc::mode_t,
+    limits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
 }
 
 /// Starts the job. If `seize`, the process stops in `PTRACE_EVENT_EXEC` before its first
@@ -125,6 +131,9 @@ impl Plan {
             cwd: string(&job.cwd)?,
             uid: job.uid.unwrap_or(0),
             gid: job.gid.unwrap_or(0),
+            groups: job.groups.clone(),
+            umask: job.umask.unwrap_or(DEFAULT_UMASK),
+            limits: job.limits.iter().map(limit).collect(),
         })
     }
 
@@ -169,12 +178,13 @@ impl Plan {
             check(libc::setsid())?;
             // Without this, addresses depend on the random numbers that the boot has used.
             check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
-            limit(libc::RLIMIT_NOFILE, 1024, 1 << 20)?;
-            limit(libc::RLIMIT_CORE, 0, libc::RLIM_INFINITY)?;
-            check(libc::setgroups(0, ptr::null()))?;
+            for (resource, limit) in &self.limits {
+                check(libc::setrlimit(*resource, limit))?;
+            }
+            check(libc::setgroups(self.groups.len(), self.groups.as_ptr()))?;
             check(libc::setgid(self.gid))?;
             check(libc::setuid(self.uid))?;
-            libc::umask(0o022);
+            libc::umask(self.umask);
             // The Rust runtime ignores SIGPIPE, and the agent blocks SIGCHLD.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             let mut none = std::mem::zeroed();
@@ -257,17 +267,19 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-fn limit(
-    resource: libc::__rlimit_resource_t,
-    soft: libc::rlim_t,
-    hard: libc::rlim_t,
-) -> io::Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: soft,
-        rlim_max: hard,
+/// A limit as setrlimit takes it. The guest's kernel permits fewer open files than a host may.
+fn limit(limit: &Limit) -> (libc::__rlimit_resource_t, libc::rlimit) {
+    let (resource, most) = match limit.resource {
+        Resource::Nofile => (libc::RLIMIT_NOFILE, MAX_OPEN_FILES),
+        Resource::Stack => (libc::RLIMIT_STACK, libc::RLIM_INFINITY),
+        Resource::Core => (libc::RLIMIT_CORE, libc::RLIM_INFINITY),
     };
-    // SAFETY: setrlimit reads a live rlimit.
-    check(unsafe { libc::setrlimit(resource, &limit) })
+    let value = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY).min(most);
+    let limit = libc::rlimit {
+        rlim_cur: value(limit.soft),
+        rlim_max: value(limit.hard),
+    };
+    (resource, limit)
 }
 
 #[cfg(test)]

@@ -59,9 +59,18 @@ pub struct Job {
     /// User id; `None` is 0.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// Group id; `None` is 0. There are no supplementary groups.
+    /// Group id; `None` is 0.
     #[serde(default)]
     pub gid: Option<u32>,
+    /// Supplementary groups.
+    #[serde(default)]
+    pub groups: Vec<u32>,
+    /// File mode creation mask; `None` is 022.
+    #[serde(default)]
+    pub umask: Option<u32>,
+    /// Resource limits. The guest's kernel has its own defaults for the others.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
     /// How to record branches; `None` does not record.
     #[serde(default)]
     pub trace: Option<Trace>,
@@ -75,6 +84,30 @@ pub struct Job {
     /// the RTC.
     #[serde(default)]
     pub epoch: Option<i64>,
+}
+
+/// A resource limit of setrlimit(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// The resource.
+    pub resource: Resource,
+    /// The soft limit, in the resource's unit; `None` is unlimited.
+    pub soft: Option<u64>,
+    /// The hard limit; `None` is unlimited.
+    pub hard: Option<u64>,
+}
+
+/// Resources of a [`Limit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resource {
+    /// RLIMIT_NOFILE, in descriptors.
+    Nofile,
+    /// RLIMIT_STACK, in bytes.
+    Stack,
+    /// RLIMIT_CORE, in bytes.
+    Core,
 }
 
 /// How to record branches.

@@ -32,7 +32,7 @@ mod job;
 mod message;
 
 pub use decoder::{Decoder, Frame};
-pub use job::{Bytes, Follow, Job, Scope, Share, Trace};
+pub use job::{Bytes, Follow, Job, Limit, Resource, Scope, Share, Trace};
 pub use message::{
     Crash, ErrorKind, ExitStatus, Extent, Extents, MAX_INSTRUCTION, MAX_RECORDS, RECORD_SIZE,
     REGISTERS, ToGuest, ToHost,

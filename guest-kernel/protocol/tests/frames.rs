@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use vbts_protocol::{
     Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, Follow, Frame,
-    HEADER_SIZE, Job, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, Scope, Share,
-    ToGuest, ToHost, Trace, VERSION,
+    HEADER_SIZE, Job, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, Resource,
+    Scope, Share, ToGuest, ToHost, Trace, VERSION,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -24,6 +24,13 @@ fn job() -> Job {
         cwd: "/tmp".into(),
         uid: Some(1000),
         gid: None,
+        groups: vec![4, 1000],
+        umask: Some(0o27),
+        limits: vec![Limit {
+            resource: Resource::Stack,
+            soft: Some(8 << 20),
+            hard: None,
+        }],
         trace: Some(Trace {
             buffer_size: 1 << 20,
             sched: true,

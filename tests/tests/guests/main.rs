@@ -24,12 +24,13 @@ mod sandbox;
 mod save_restore;
 mod scope;
 mod stock_kernel;
+mod surroundings;
 
 /// Tests of a module, whose name is given.
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 20] = [
+const MODULES: [(&str, Trials); 21] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -50,6 +51,7 @@ const MODULES: [(&str, Trials); 20] = [
     ("determinism", determinism::trials),
     ("save_restore", save_restore::trials),
     ("manual_page", manual_page::trials),
+    ("surroundings", surroundings::trials),
 ];
 
 fn main() {

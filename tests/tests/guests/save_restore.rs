@@ -151,17 +151,13 @@ fn job() -> Job {
         argv: PROGRAM.map(bytes).into(),
         envp: vec![bytes("PATH=/usr/bin:/bin")],
         cwd: bytes("/"),
-        uid: None,
-        gid: None,
         trace: Some(Trace {
             buffer_size: 4 << 20,
             sched: false,
             scope: Scope::User,
             follow: Follow::None,
         }),
-        shares: Vec::new(),
-        hostname: None,
-        epoch: None,
+        ..Job::default()
     }
 }
 

@@ -5,7 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use vbts_protocol::{Bytes, Job, Share, Trace};
+use rustix::fs::Mode;
+use vbts_protocol::{Bytes, Job, Limit, Resource, Share, Trace};
 
 use super::args::TraceArgs;
 use crate::exit::Failure;
@@ -41,8 +42,47 @@ fn bytes(text: &OsStr) -> Bytes {
     Bytes(text.as_bytes().to_vec())
 }
 
+/// The supplementary groups of the process. A process can have more than the host tells, but not
+/// without privileges.
+fn groups() -> Vec<u32> {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    groups
+        .into_iter()
+        .map(rustix::process::Gid::as_raw)
+        .collect()
+}
+
+/// The file mode creation mask of the process, which can only be read by setting another one.
+fn umask() -> u32 {
+    let mask = rustix::process::umask(Mode::RWXU.complement());
+    rustix::process::umask(mask);
+    mask.bits()
+}
+
+/// The resource limits of the process that a program may depend on. Limits of memory, time and
+/// processes are those of the guest: they would count other things there.
+fn limits() -> Vec<Limit> {
+    use rustix::process::Resource as Of;
+    [
+        (Resource::Nofile, Of::Nofile),
+        (Resource::Stack, Of::Stack),
+        (Resource::Core, Of::Core),
+    ]
+    .map(|(resource, of)| {
+        let limit = rustix::process::getrlimit(of);
+        Limit {
+            resource,
+            soft: limit.current,
+            hard: limit.maximum,
+        }
+    })
+    .to_vec()
+}
+
 /// The job that runs the program of `args` in the directory `cwd` of the guest, with the
-/// environment, user and group of `vbts`.
+/// environment, user, groups, file mode creation mask and resource limits of `vbts`.
+///
+/// It must be made before the servers of shares raise the limit of open files.
 pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
     let entry = |(name, value): (OsString, OsString)| {
         let mut entry = name.into_vec();
@@ -56,6 +96,9 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
         cwd: bytes(cwd.as_os_str()),
         uid: Some(rustix::process::geteuid().as_raw()),
         gid: Some(rustix::process::getegid().as_raw()),
+        groups: groups(),
+        umask: Some(umask()),
+        limits: limits(),
         trace: Some(Trace {
             buffer_size: args.buffer.0,
             sched: args.sched,
