@@ -245,9 +245,9 @@ impl Server {
     }
 
     /// The file that a fid has open, and its kind.
-    fn opened(&self, fid: u32) -> Result<(FileType, &Arc<OwnedFd>), Errno> {
+    fn opened(&mut self, fid: u32) -> Result<(FileType, Arc<OwnedFd>), Errno> {
         let node = self.node(fid)?;
-        let file = self.tree.file(node, fid).ok_or(Errno::BADF)?;
+        let file = self.tree.file(node, fid)?;
         Ok((self.tree.kind(node), file))
     }
 
@@ -309,7 +309,7 @@ impl Server {
             return Err(Errno::INVAL);
         }
         let mut node = self.node(fid)?;
-        if fid == new_fid && self.tree.file(node, fid).is_some() {
+        if fid == new_fid && self.tree.is_open(node, fid) {
             return Err(Errno::BADF);
         }
         if fid != new_fid && self.fids.contains_key(&new_fid) {

@@ -70,7 +70,7 @@ impl Server {
         while done < count {
             let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
             let read = rustix::io::retry_on_intr(|| {
-                rustix::io::pread(file, &mut reply[data_at + done..], at)
+                rustix::io::pread(&file, &mut reply[data_at + done..], at)
             });
             match read {
                 Ok(0) => break,
@@ -95,7 +95,6 @@ impl Server {
         if kind != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
-        let directory = directory.clone();
         let stat = self.tree.host.stat(&directory)?;
         let count_at = reply.len();
         reply.put_u32(0);

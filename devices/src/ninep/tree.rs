@@ -9,21 +9,23 @@
 //!   the file again, wherever it was moved.
 //! - Otherwise its name in the directory's node opens it, if the identity is still the same.
 //!   Requests of the guest that rename or remove a name update the nodes first.
-//! - A file without a name, and one that the guest has open, keeps its descriptor.
+//! - A file without a name, and one that the guest has open, keeps its descriptor. If there is no
+//!   room otherwise, a regular file that is open for reading alone is closed as well.
 //!
 //! Descriptors are closed in the order of their last use. What the guest sees does not depend on
 //! it.
 
 mod descriptors;
+mod files;
 mod names;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, c_int};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, OFlags, Stat};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::host::Host;
@@ -64,6 +66,15 @@ struct Node {
     identity: Option<Box<Identity>>,
 }
 
+/// A file that a fid has open.
+#[derive(Debug)]
+struct OpenFile {
+    fd: Arc<OwnedFd>,
+    /// Whether it can be closed and opened again without a difference to the guest.
+    reopens: bool,
+    last_use: u64,
+}
+
 /// The nodes and their descriptors.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -72,7 +83,9 @@ pub(super) struct Tree {
     free: Vec<NodeId>,
     names: HashMap<Place, NodeId>,
     /// Files that are open for reading or writing, by node and fid.
-    files: BTreeMap<(NodeId, u32), Arc<OwnedFd>>,
+    files: BTreeMap<(NodeId, u32), OpenFile>,
+    /// Files that fids have open for reading, whose descriptors are closed.
+    closed_files: BTreeSet<(NodeId, u32)>,
     /// Nodes whose `path` can be closed, by the time of their last use.
     closable: BTreeMap<u64, NodeId>,
     clock: u64,
@@ -96,6 +109,7 @@ impl Tree {
             free: Vec::new(),
             names: HashMap::new(),
             files: BTreeMap::new(),
+            closed_files: BTreeSet::new(),
             closable: BTreeMap::new(),
             clock: 0,
             paths: 1,
@@ -120,7 +134,7 @@ impl Tree {
     /// Files that are open for reading or writing.
     #[cfg(test)]
     pub(super) fn open_files(&self) -> usize {
-        self.files.len()
+        self.files.len() + self.closed_files.len()
     }
 
     /// Nodes that are in use.
@@ -138,6 +152,7 @@ impl Tree {
         self.free.clear();
         self.names.clear();
         self.files.clear();
+        self.closed_files.clear();
         self.closable.clear();
         self.paths = 1;
     }
@@ -252,38 +267,6 @@ impl Tree {
             // An inode number is not reused while a descriptor holds the inode.
             None => Ok(self.held(id).is_some()),
             Some(identity) => identity.is_of(fd),
-        }
-    }
-
-    /// The file that a fid of a node has open.
-    pub(super) fn file(&self, id: NodeId, fid: u32) -> Option<&Arc<OwnedFd>> {
-        self.files.get(&(id, fid))
-    }
-
-    /// Opens the file of a node for a fid.
-    pub(super) fn open(&mut self, id: NodeId, fid: u32, flags: OFlags) -> Result<(), Errno> {
-        let path = self.path(id)?;
-        let file = self.open_with_room(|tree| tree.host.open(&path, flags))?;
-        self.files.insert((id, fid), Arc::new(file));
-        Ok(())
-    }
-
-    /// Closes the file that a fid has open, if it has one.
-    pub(super) fn close(&mut self, id: NodeId, fid: u32) {
-        let Some(file) = self.files.remove(&(id, fid)) else {
-            return;
-        };
-        // Another fid needs the node, which would be left without a descriptor.
-        if self.node(id).users > 1 && self.held(id).is_none() {
-            match self.identify(id, &file) {
-                Some(identity) => self.node_mut(id).identity = Some(identity),
-                None => {
-                    if let Ok(path) = self.host.reopen(&file, OFlags::PATH) {
-                        self.node_mut(id).path = Some(Arc::new(path));
-                        self.paths += 1;
-                    }
-                }
-            }
         }
     }
 }

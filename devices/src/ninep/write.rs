@@ -39,7 +39,7 @@ impl Server {
     pub(super) fn lcreate(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, name, flags, mode) = (r.u32()?, host::name(r.string()?)?, r.u32()?, r.u32()?);
         let parent = self.directory(fid)?;
-        if self.tree.file(parent, fid).is_some() {
+        if self.tree.is_open(parent, fid) {
             return Err(Errno::BADF);
         }
         let flags = host_flags(flags)?;
@@ -61,7 +61,7 @@ impl Server {
             return Ok(());
         }
         let (_, file) = self.opened(fid)?;
-        let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, data, offset))?;
+        let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, data, offset))?;
         reply.put_u32(n as u32);
         Ok(())
     }

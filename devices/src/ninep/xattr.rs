@@ -86,7 +86,7 @@ impl Server {
             return Err(Errno::OPNOTSUPP);
         }
         self.check_xattrs(node)?;
-        if self.tree.file(node, fid).is_some() {
+        if self.tree.is_open(node, fid) {
             return Err(Errno::BADF);
         }
         if size > MAX_XATTR as u64 {

@@ -364,14 +364,40 @@ fn open_files_keep_their_descriptors() {
 }
 
 #[test]
-fn too_many_open_files_are_an_error() {
-    both_ways(Access::ReadOnly, |c, _, _| {
+fn files_open_for_reading_are_opened_again() {
+    both_ways(Access::ReadOnly, |c, dir, _| {
+        c.walk(ROOT, 1, &[b"a", b"b", b"file"]).unwrap();
+        c.open(1, 0).unwrap();
+        c.walk(ROOT, 2, &[b"a", b"b", b"second"]).unwrap();
+        c.open(2, 0).unwrap();
+        fs::remove_file(dir.path().join("a/b/second")).unwrap();
+        for i in 0..OTHERS {
+            let name = format!("other{i}");
+            c.walk(ROOT, 10 + i, &[b"others", name.as_bytes()]).unwrap();
+            c.open(10 + i, 0).unwrap();
+            assert!(c.server.tree.descriptors() <= FEW);
+        }
+        for fid in (10..10 + OTHERS).rev() {
+            assert_eq!(c.read(fid, 1, 10).unwrap(), b"ther");
+        }
+        assert_eq!(c.read(1, 0, 10).unwrap(), b"data");
+        assert_eq!(c.read(2, 0, 10).unwrap(), b"second", "it has no name");
+        assert_eq!(c.walk(1, 1, &[]), Err(Errno::BADF), "open");
+        c.clunk(1);
+        c.walk(ROOT, 1, &[b"a", b"b", b"file"]).unwrap();
+        assert_eq!(c.read(1, 0, 10), Err(Errno::BADF), "not open");
+    });
+}
+
+#[test]
+fn too_many_files_open_for_writing_are_an_error() {
+    both_ways(Access::ReadWrite, |c, _, _| {
         let mut opened = 0;
         let errno = loop {
             let name = format!("other{opened}");
             let fid = 1 + opened;
             let walked = c.walk(ROOT, fid, &[b"others", name.as_bytes()]);
-            match walked.and_then(|_| c.open(fid, 0)) {
+            match walked.and_then(|_| c.open(fid, 2)) {
                 Ok(()) => opened += 1,
                 Err(errno) => break errno,
             }

@@ -41,7 +41,7 @@ impl Tree {
         let path = self.node(id).path.as_ref();
         path.or_else(|| {
             let mut files = self.files.range((id, 0)..=(id, u32::MAX));
-            files.next().map(|(_, file)| file)
+            files.next().map(|(_, file)| &file.fd)
         })
     }
 
@@ -161,7 +161,7 @@ impl Tree {
         open: impl Fn(&Self) -> Result<OwnedFd, Errno>,
     ) -> Result<OwnedFd, Errno> {
         while self.descriptors() >= self.limit.get() {
-            if !self.close_oldest() {
+            if !self.close_oldest() && !self.close_oldest_file() {
                 return Err(Errno::NFILE);
             }
         }

@@ -31,7 +31,7 @@ impl Tree {
             self.forget_name(id);
         }
         let id = self.insert(place, &stat)?;
-        self.files.insert((id, fid), Arc::new(file));
+        self.add_file(id, fid, file, false);
         Ok((id, stat))
     }
 
