@@ -136,7 +136,7 @@ pub fn model_without_bts(name: &str) -> Option<&'static Model> {
         .find(|m| m.name == name)
 }
 
-/// Guest-physical address width that the CPU models advertise (CPUID.80000008H:EAX[7:0]).
+/// Guest-physical address width that the CPU models advertise (`CPUID.80000008H:EAX[7:0]`).
 pub const PHYS_BITS: u32 = 40;
 /// The bits that a guest-physical address can have.
 pub(crate) const PHYS_MASK: u64 = (1 << PHYS_BITS) - 1;

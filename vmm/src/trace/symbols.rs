@@ -290,6 +290,11 @@ fn demangle(name: &str) -> String {
         Some(name) => (name, "@plt"),
         None => (name, ""),
     };
+    // Without this prefix a name is that of the source: the demangler would take the function "f" for
+    // the type `float`.
+    if !name.starts_with("_Z") && !name.starts_with("_R") {
+        return format!("{name}{suffix}");
+    }
     format!("{}{suffix}", addr2line::demangle_auto(name.into(), None))
 }
 
@@ -396,6 +401,11 @@ mod tests {
     #[test]
     fn names_are_demangled() {
         assert_eq!(demangle("_ZN3foo3barEv"), "foo::bar()");
+        assert_eq!(demangle("_RNvC3foo3bar"), "foo::bar");
         assert_eq!(demangle("memcpy@plt"), "memcpy@plt");
+        // These are types in the C++ ABI.
+        for name in ["f", "i", "v", "PKc"] {
+            assert_eq!(demangle(name), name);
+        }
     }
 }
