@@ -290,8 +290,8 @@ fn demangle(name: &str) -> String {
         Some(name) => (name, "@plt"),
         None => (name, ""),
     };
-    // Without this prefix a name is that of the source: the demangler would take the function "f" for
-    // the type `float`.
+    // Without a prefix of the ABI the name is that of the source. The demangler would take the
+    // function "f" for the type `float`.
     if !name.starts_with("_Z") && !name.starts_with("_R") {
         return format!("{name}{suffix}");
     }
