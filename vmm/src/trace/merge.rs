@@ -218,9 +218,17 @@ struct Stream {
 }
 
 impl Stream {
+    /// The time of the next segment, if a record says so.
+    fn first_arrival(&self) -> Option<u64> {
+        match &self.items.front()?.item {
+            Item::Records { records, at, .. } => arrival(records, *at),
+            _ => None,
+        }
+    }
+
     fn key(&self) -> Key {
         let time = match self.items.front().map(|queued| &queued.item) {
-            Some(Item::Records { records, at, .. }) => arrival(records, *at).unwrap_or(0),
+            Some(Item::Records { .. }) => self.first_arrival().unwrap_or(0),
             Some(Item::Event(TaskEvent::Start { time } | TaskEvent::End { time, .. })) => *time,
             Some(Item::Exec { time, .. } | Item::Drained(time)) => *time,
             Some(Item::Untraced(untraced)) => untraced.time,
@@ -258,7 +266,10 @@ pub struct Merge {
     /// Memory that the items take, in bytes.
     bytes: usize,
     limit: usize,
+    /// Number of tasks that have started.
     started: u64,
+    /// Number of streams so far.
+    numbers: u64,
     last_time: u64,
     unordered: bool,
 }
@@ -276,6 +287,7 @@ impl Merge {
             bytes: 0,
             limit,
             started: 0,
+            numbers: 0,
             last_time: 0,
             unordered: false,
         }
@@ -302,7 +314,7 @@ impl Merge {
     /// # Errors
     /// The message makes no sense, or the sink fails.
     pub fn push<S: Sink>(&mut self, input: Input, sink: &mut S) -> Result<(), S::Error> {
-        self.take(input, sink)?;
+        self.take(input)?;
         self.give(sink, false)?;
         // Only mappings to which no records refer are left.
         if self.bytes > self.limit {
@@ -319,7 +331,7 @@ impl Merge {
         self.give(sink, true)
     }
 
-    fn take<S: Sink>(&mut self, input: Input, sink: &mut S) -> Result<(), S::Error> {
+    fn take(&mut self, input: Input) -> Result<(), MergeError> {
         let bytes = input.bytes();
         match input {
             Input::Start {
@@ -331,7 +343,7 @@ impl Merge {
             } => {
                 let task = Task {
                     id: task,
-                    number: self.started,
+                    number: self.numbers,
                     parent,
                     process,
                     name: self.name_of(parent),
@@ -349,7 +361,7 @@ impl Merge {
                 let number = self.number(former)?;
                 if task != former {
                     if self.live.contains_key(&task) {
-                        return Err(MergeError::StartedTwice(task).into());
+                        return Err(MergeError::StartedTwice(task));
                     }
                     self.live.remove(&former);
                     self.live.insert(task, number);
@@ -366,11 +378,10 @@ impl Merge {
                 self.end(task, number, Item::Event(event), bytes);
             }
             Input::Untraced(untraced) => {
-                let (task, parent) = (untraced.task, untraced.parent);
-                match (self.live.get(&task), self.live.get(&parent)) {
-                    (Some(&own), _) => self.end(task, own, Item::Untraced(untraced), bytes),
-                    (None, Some(&parent)) => self.queue(parent, Item::Untraced(untraced), bytes),
-                    (None, None) => sink.untraced(&untraced)?,
+                let task = untraced.task;
+                match self.live.get(&task).copied() {
+                    Some(number) => self.end(task, number, Item::Untraced(untraced), bytes),
+                    None => self.queue_untraced(untraced, bytes),
                 }
             }
             Input::Records { task, records } => self.queue_records(task, records)?,
@@ -421,11 +432,12 @@ impl Merge {
         if self.live.contains_key(&task.id) {
             return Err(MergeError::StartedTwice(task.id));
         }
-        if self.streams.len() >= MAX_TASKS {
+        if self.live.len() >= MAX_TASKS {
             return Err(MergeError::TooManyTasks);
         }
         let number = task.number;
         self.started += 1;
+        self.numbers += 1;
         self.live.insert(task.id, number);
         self.processes.entry(task.process).or_default().streams += 1;
         let stream = Stream {
@@ -449,6 +461,33 @@ impl Merge {
             stream.ended = true;
         }
         self.queue(number, last, bytes);
+    }
+
+    /// Queues the report of a task that was never traced, in a stream of its own: records of its
+    /// parent that are older may follow.
+    fn queue_untraced(&mut self, untraced: Untraced, bytes: usize) {
+        let number = self.numbers;
+        self.numbers += 1;
+        let task = Task {
+            id: untraced.task,
+            number,
+            parent: untraced.parent,
+            // It has no mappings, and no process has this ID.
+            process: 0,
+            name: Vec::new(),
+            capacity: 0,
+            recent: Recent::default(),
+        };
+        let stream = Stream {
+            first_id: task.id,
+            items: VecDeque::new(),
+            last_name: Vec::new(),
+            time: untraced.time,
+            ended: true,
+            task,
+        };
+        self.streams.insert(number, stream);
+        self.queue(number, Item::Untraced(untraced), bytes);
     }
 
     fn queue_records(&mut self, task: u32, records: Vec<u8>) -> Result<(), MergeError> {
@@ -524,6 +563,7 @@ impl Merge {
             let Some(stream) = self.streams.get_mut(&key.2) else {
                 continue;
             };
+            self.unordered |= stream.first_arrival().is_some_and(|time| time < key.0);
             stream.time = key.0;
             self.bytes -= give_first(stream, &mut self.processes, until, sink)?;
             if !stream.items.is_empty() {

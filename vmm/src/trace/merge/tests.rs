@@ -194,7 +194,7 @@ fn mappings_are_given_out_before_the_first_records_that_need_them() {
 }
 
 #[test]
-fn a_task_without_a_trace_is_in_the_order_of_its_parent() {
+fn a_task_without_a_trace_is_in_the_order_of_time() {
     let untraced = |task, parent, time| {
         Input::Untraced(Untraced {
             task,
@@ -204,13 +204,14 @@ fn a_task_without_a_trace_is_in_the_order_of_its_parent() {
             reason: String::new(),
         })
     };
-    let (_, given) = merged(vec![
+    let (merge, given) = merged(vec![
         untraced(3, 2, 50),
         start(5, 0, 100),
         start(6, 5, 101),
-        untraced(9, 6, 103),
-        untraced(6, 5, 104),
-        segment(5, 102, 106),
+        untraced(9, 6, 105),
+        untraced(6, 5, 106),
+        // These are older than the task that their own task has started.
+        segment(5, 102, 104),
         end(5, 107),
     ]);
     assert_eq!(
@@ -224,6 +225,16 @@ fn a_task_without_a_trace_is_in_the_order_of_its_parent() {
             (5, "end")
         ]
     );
+    assert_eq!(given.branches, [(5, 102)]);
+    assert!(!merge.is_unordered());
+    assert_eq!((merge.tasks(), merge.bytes, merge.streams.len()), (2, 0, 0));
+}
+
+#[test]
+fn records_older_than_what_was_said_to_be_complete_are_noticed() {
+    let drained = Input::Drained { task: 5, time: 120 };
+    let (merge, _) = merged(vec![start(5, 0, 100), drained, segment(5, 110, 115)]);
+    assert!(merge.is_unordered());
 }
 
 #[test]
