@@ -26,6 +26,9 @@ pub fn trials(module: &str) -> Vec<Trial> {
     )
 }
 
+/// A buffer that a debug build of `vbts` drains well within the time that it gives the guest.
+const BUFFER: [&str; 2] = ["--buffer", "64K"];
+
 fn summary(output: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(output)?;
     let last = text.lines().last().context("no summary")?;
@@ -39,7 +42,8 @@ fn timeout(machine: &Machine) -> Result<()> {
         &["/bin/sleep", "1000000000"][..],
         &["/bin/sh", "-c", "while :; do :; done"],
     ] {
-        let run = machine.trace("json", &output, &["--timeout", "2"], program)?;
+        let options = [&["--timeout", "10"], &BUFFER[..]].concat();
+        let run = machine.trace("json", &output, &options, program)?;
         let run = run.expect(124)?;
         let summary = summary(&output)?;
         ensure!(
@@ -102,7 +106,7 @@ fn deadlock(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), DEADLOCK)?;
     let output = directory.path().join("trace");
-    let run = machine.trace("text", &output, &["--timeout", "3"], &[program])?;
+    let run = machine.trace("text", &output, &["--timeout", "10"], &[program])?;
     let run = run.expect(124)?;
     let futex = run.stderr.matches("in system call 202 (futex) at").count();
     ensure!(futex == 2, "{}", run.stderr);
@@ -120,7 +124,7 @@ fn terminated(machine: &Machine, script: &str, count: usize) -> Result<(i32, Val
     let directory = tempfile::tempdir()?;
     let output = directory.path().join("trace");
     let mut command = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
-    command.arg("--output").arg(&output);
+    command.arg("--output").arg(&output).args(BUFFER);
     command.args(["--", "/bin/sh", "-c", script]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
