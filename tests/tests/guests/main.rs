@@ -14,6 +14,7 @@ mod files;
 mod follow;
 mod kernel_selftests;
 mod long_trace;
+mod loopback;
 mod manual_page;
 mod network;
 mod oracle;
@@ -30,7 +31,7 @@ mod surroundings;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 21] = [
+const MODULES: [(&str, Trials); 22] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -52,6 +53,7 @@ const MODULES: [(&str, Trials); 21] = [
     ("save_restore", save_restore::trials),
     ("manual_page", manual_page::trials),
     ("surroundings", surroundings::trials),
+    ("loopback", loopback::trials),
 ];
 
 fn main() {
