@@ -12,6 +12,10 @@ use crate::state::{dr6, rflags};
 /// The shadows of STI, MOV SS and POP SS, which end with the next instruction.
 const SHADOWS: ArchEvents = ArchEvents::SHADOW.union(ArchEvents::HOLD_TRAP);
 
+/// Pages whose code an instruction can invalidate before the run loop checks for pending work. An
+/// instruction that does not repeat writes to fewer.
+const MAX_CODE_PAGES: u32 = 16;
+
 impl SoftCpu {
     /// Runs one instruction, or raises the breakpoint fault at it.
     pub(super) fn run_instruction(&mut self) {
@@ -65,22 +69,34 @@ impl SoftCpu {
 
     /// Handles the fault of an instruction that did not complete.
     #[cold]
-    pub(super) fn fault(&mut self, fault: BlockFault) {
-        match self.cpu.fault {
-            Fault::CodeWrite { gpa } => {
-                // After the code is invalidated the write is an ordinary one. The instruction
-                // itself may be in that page: it runs from a block of its own, which is not cached.
-                self.invalidate_page(gpa & !0xFFF);
-                let before = self.cpu.pending_work.events();
-                match self.decode_single() {
-                    Ok(block) => match run_one(&mut self.cpu, &block) {
-                        None => self.after_instruction(before),
-                        Some(fault) => self.fault(fault),
-                    },
-                    Err(fault) => self.fault(fault),
+    pub(super) fn fault(&mut self, mut fault: BlockFault) {
+        let mut pages = 0;
+        while let Fault::CodeWrite { gpa } = self.cpu.fault {
+            // After the code is invalidated the write is an ordinary one.
+            self.invalidate_page(gpa & !0xFFF);
+            pages += 1;
+            if pages > MAX_CODE_PAGES {
+                // A repeated string instruction, which goes on after a check for pending work: it
+                // counts as in `exec/string.rs`.
+                self.cpu.icount += 1;
+                self.cpu.pmu.idle += 1;
+                return;
+            }
+            // The instruction itself may be in that page: it runs from a block of its own, which
+            // is not cached.
+            let before = self.cpu.pending_work.events();
+            let result = match self.decode_single() {
+                Ok(block) => run_one(&mut self.cpu, &block),
+                Err(fault) => Some(fault),
+            };
+            match result {
+                Some(next) => fault = next,
+                None => {
+                    self.after_instruction(before);
+                    return;
                 }
             }
-            _ => self.cpu.raise_fault(fault.stack),
         }
+        self.cpu.raise_fault(fault.stack);
     }
 }

@@ -2,7 +2,7 @@
 //! code that a device writes or a new mapping brings, instructions across pages, repeated strings
 //! that fault or are interrupted.
 
-use crate::common::{DATA, Guest, KERNEL, USER, assemble, handler, page_table_entry};
+use crate::common::{DATA, Guest, KERNEL, RAM, USER, assemble, handler, page_table_entry};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RSI};
@@ -313,6 +313,62 @@ fn a_repeated_string_is_interrupted_and_resumed() {
     let left = cpu.gpr[RCX];
     assert!(left > 0 && left < COUNT, "{left} iterations left");
     assert_eq!(cpu.gpr[RDI], DATA + (COUNT - left));
+}
+
+/// A program that calls a function in each page from [`USER`] on, and then overwrites all of them
+/// with one instruction; before that it executes `prepare`.
+fn overwriting_functions(
+    prepare: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
+) -> Guest {
+    let mut g = Guest::kernel(|a| {
+        let mut again = a.create_label();
+        a.mov(rdi, USER)?;
+        a.set_label(&mut again)?;
+        a.call(rdi)?;
+        a.add(rdi, 0x1000)?;
+        a.cmp(rdi, RAM as i32)?;
+        a.jne(again)?;
+        a.mov(rdi, USER)?;
+        a.mov(ecx, ((RAM - USER) / 8) as u32)?;
+        prepare(a)?;
+        a.rep().stosq()?;
+        a.hlt()
+    });
+    for page in (USER..RAM).step_by(0x1000) {
+        g.write_bytes(page, &function(1));
+    }
+    g
+}
+
+#[test]
+fn a_repeated_store_over_code_of_many_pages_needs_little_stack() {
+    const STACK: usize = 64 << 10;
+    let mut g = overwriting_functions(|_| Ok(()));
+    std::thread::scope(|scope| {
+        let run = || {
+            g.run();
+        };
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        thread.spawn_scoped(scope, run).unwrap();
+    });
+    assert_eq!(g.soft.cpu.gpr[RDI], RAM);
+    assert!((USER..RAM).step_by(0x1000).all(|page| g.read(page) == 1));
+}
+
+#[test]
+fn a_repeated_store_over_code_of_many_pages_is_interrupted() {
+    const VECTOR: u8 = 0x50;
+    let mut g = overwriting_functions(|a| {
+        a.mov(al, i32::from(VECTOR))?;
+        a.out(0x80, al)?;
+        a.sti()
+    });
+    g.run();
+    let cpu = &g.soft.cpu;
+    assert_eq!(cpu.rip, handler(VECTOR) + 1);
+    let (at, left) = (cpu.gpr[RDI], cpu.gpr[RCX]);
+    assert!(at > USER && at < USER + (32 << 12), "{at:#x}");
+    assert_eq!(at + 8 * left, RAM);
 }
 
 #[test]
