@@ -238,13 +238,21 @@ fn switch_stack(cpu: &mut Cpu, ss: Segment, code64: bool, rsp: u64) {
     cpu.set_segment(sreg::SS, ss);
 }
 
-/// Data segments of the inner level must not stay loaded at the outer one (SDM Vol. 3A 5.8.6).
+/// Data segments of the inner level must not stay loaded at the outer one (SDM Vol. 3A 5.8.6). Only
+/// the selector becomes null (Vol. 2A, IRET): the base, which 64-bit code uses of FS and GS, stays.
 fn drop_inner_segments(cpu: &mut Cpu, cpl: u8) {
     for register in [sreg::ES, sreg::DS, sreg::FS, sreg::GS] {
         let s = cpu.segment(register);
         let conforming = s.attr.contains(SegAttr::CODE | SegAttr::CONFORMING);
         if !s.attr.contains(SegAttr::UNUSABLE) && s.dpl() < cpl && !conforming {
-            cpu.set_segment(register, Segment::null(0, 0));
+            let base = s.base;
+            cpu.set_segment(
+                register,
+                Segment {
+                    base,
+                    ..Segment::null(0, 0)
+                },
+            );
         }
     }
 }

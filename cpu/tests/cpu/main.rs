@@ -22,3 +22,4 @@ mod pmu;
 mod registers;
 mod regressions;
 mod transfers;
+mod segments;
