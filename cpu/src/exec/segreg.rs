@@ -4,6 +4,7 @@ use iced_x86::Code;
 
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
+use crate::mmu::access::canonical;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
 use crate::state::descriptor::{Descriptor, is_null, rpl, system};
@@ -223,7 +224,8 @@ fn ltr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// The descriptor of an LDT or TSS of one of these types, which must be in the GDT.
+/// The descriptor of an LDT or TSS of one of these types, which must be in the GDT. Its base must
+/// be canonical (SDM Vol. 1 3.3.7.1).
 fn system_segment(cpu: &mut Cpu, selector: u16, types: &[u8]) -> Result<Descriptor, Abort> {
     if selector & 4 != 0 {
         return Err(cpu.selector_fault(vector::GP, selector));
@@ -234,6 +236,9 @@ fn system_segment(cpu: &mut Cpu, selector: u16, types: &[u8]) -> Result<Descript
     }
     if !d.has(SegAttr::P) {
         return Err(cpu.selector_fault(vector::NP, selector));
+    }
+    if !canonical(d.base()) {
+        return Err(cpu.selector_fault(vector::GP, selector));
     }
     Ok(d)
 }
