@@ -4,8 +4,8 @@
 pub const LOW_RAM_END: u64 = 0xC000_0000;
 /// Start of RAM above the hole for devices.
 pub const HIGH_RAM_START: u64 = 1 << 32;
-/// End of the guest-physical addresses that the machine uses: 64 GiB, as much as a processor with
-/// 36 bits reaches.
+/// End of the guest-physical addresses that the machine uses: 64 GiB, fewer than the processor's
+/// addresses can have.
 pub const PHYSICAL_END: u64 = 1 << 36;
 const _: () = assert!(PHYSICAL_END <= 1 << vbts_cpu::model::PHYS_BITS);
 

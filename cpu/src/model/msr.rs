@@ -53,6 +53,9 @@ pub(crate) enum Kind {
     GsBase,
     Tsc,
     TscDeadline,
+    /// IA32_APIC_BASE: a register of the local APIC that holds a physical address.
+    ApicBase,
+    /// Another register of the local APIC.
     Apic,
     /// IA32_DEBUGCTL. These flags cannot be set, in addition to those that the microarchitecture
     /// does not have.
@@ -102,7 +105,7 @@ pub(super) const MSRS: [Row; ROWS] = [
     // IA32_PLATFORM_ID: slot 0, for microcode updates.
     row(0x17, Kind::ReadOnly(0)),
     // IA32_APIC_BASE (Vol. 3A 10.4.4).
-    row(IA32_APIC_BASE, Kind::Apic),
+    row(IA32_APIC_BASE, Kind::ApicBase),
     // MSR_EBL_CR_POWERON: bus ratio and straps of the Core microarchitecture.
     row(
         0x2A,

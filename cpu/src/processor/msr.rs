@@ -82,7 +82,7 @@ impl Cpu {
                     self.tsc(ahead).wrapping_add(self.ticks(left))
                 }
             },
-            Kind::Apic => self.apic_rdmsr(number)?,
+            Kind::ApicBase | Kind::Apic => self.apic_rdmsr(number)?,
         })
     }
 
@@ -109,6 +109,8 @@ impl Cpu {
                 let known =
                     MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
                 value & !known == 0
+            // The local APIC checks the flags.
+            Kind::ApicBase => value & !PHYS_MASK == 0,
             }
             Kind::Efer => self.efer_accepts(value),
             Kind::DebugCtl { absent } => value & absent == 0,
@@ -145,7 +147,7 @@ impl Cpu {
                 let deadline = self.deadline(ahead, value);
                 self.apic_wrmsr(ahead, number, deadline)?;
             }
-            Kind::Apic => self.apic_wrmsr(ahead, number, value)?,
+            Kind::ApicBase | Kind::Apic => self.apic_wrmsr(ahead, number, value)?,
             Kind::DebugCtl { .. } => {
                 if self.recorder.set_debugctl(value).is_err() {
                     return Err(self.gp(0));

@@ -52,6 +52,8 @@ fn msrs_hold_what_is_written_as_far_as_their_bits_exist() {
     let cases = [
         (0x1234, 0, None),
         (0x17, 0, None),
+        (0x1B, 0xFF_FEE0_0900, Some(0xFF_FEE0_0900)),
+        (0x1B, 1 << 40 | 0xFEE0_0900, None),
         (0x8B, 0, Some(0xBC << 32)),
         // Counters take 32 bits and extend the sign to 40.
         (0xC1, 0xFFFF, Some(0xFFFF)),
