@@ -47,8 +47,9 @@ impl Cpu {
         } = self.pmu.counters;
         let writable = match register {
             PmuRegister::EvtSel(_) => evtsel::WRITABLE,
-            // Writes of a counter take the low 32 bits, and extend their sign (18.2.1.1).
-            PmuRegister::Pmc(_) | PmuRegister::FixedCtr(_) => u64::MAX,
+            // A write takes the low 32 bits, and extends their sign (18.2.1.1).
+            PmuRegister::Pmc(_) => u64::MAX,
+            PmuRegister::FixedCtr(_) => mask,
             PmuRegister::FixedCtrCtrl => fixed_ctrl,
             PmuRegister::GlobalStatus => return None,
             PmuRegister::GlobalCtrl => global,
@@ -63,7 +64,7 @@ impl Cpu {
         match register {
             PmuRegister::EvtSel(n) => *pmu.evtsel.get_mut(n)? = value,
             PmuRegister::Pmc(n) => *pmu.pmc.get_mut(n)? = extended,
-            PmuRegister::FixedCtr(n) => *pmu.fixed_ctr.get_mut(n)? = extended,
+            PmuRegister::FixedCtr(n) => *pmu.fixed_ctr.get_mut(n)? = value,
             PmuRegister::FixedCtrCtrl => pmu.fixed_ctr_ctrl = value,
             PmuRegister::GlobalStatus => {}
             PmuRegister::GlobalCtrl => pmu.global_ctrl = value,

@@ -58,7 +58,10 @@ fn msrs_hold_what_is_written_as_far_as_their_bits_exist() {
         // Counters take 32 bits and extend the sign to 40.
         (0xC1, 0xFFFF, Some(0xFFFF)),
         (0xC2, 0x8000_0000, Some(0xFF_8000_0000)),
-        (0x309, 0xFFFF_FFFF_0000_0001, Some(1)),
+        // Those with a fixed function take all 40.
+        (0x309, 0x8000_0000, Some(0x8000_0000)),
+        (0x30A, 0xFF_8000_0001, Some(0xFF_8000_0001)),
+        (0x30B, 1 << 40, None),
         (0xFE, 0x508, None),
         (0x174, 0x10, Some(0x10)),
         (0x175, TOP, Some(TOP)),
