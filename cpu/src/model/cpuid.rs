@@ -61,6 +61,13 @@ pub(crate) mod edx1 {
     pub const HTT: u32 = 1 << 28;
 }
 
+/// Feature flags of leaf 80000001H, EDX.
+pub(crate) mod edx8000_0001 {
+    pub const SYSCALL: u32 = 1 << 11;
+    pub const XD: u32 = 1 << 20;
+    pub const INTEL64: u32 = 1 << 29;
+}
+
 /// First leaves of the three ranges; the first entry of each tells its last leaf in EAX.
 const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
 

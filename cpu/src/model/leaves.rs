@@ -1,7 +1,7 @@
 //! The CPUID leaves of each model. Sections are those of SDM Vol. 2A, "CPUID—CPU Identification",
 //! and of Vol. 3B for what a leaf enumerates.
 
-use super::cpuid::{Leaf, ecx1, edx1};
+use super::cpuid::{Leaf, ecx1, edx1, edx8000_0001};
 use super::{PHYS_BITS, TSC_HZ};
 use crate::state::PmuState;
 
@@ -115,8 +115,14 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
         text(b"vbts"),
     ),
     leaf(0x8000_0000, 0x8000_0008, 0, 0, 0),
-    // LAHF in 64-bit mode; SYSCALL, execute disable, Intel 64.
-    leaf(0x8000_0001, 0, 0, 1 << 0, 1 << 11 | 1 << 20 | 1 << 29),
+    // LAHF in 64-bit mode.
+    leaf(
+        0x8000_0001,
+        0,
+        0,
+        1 << 0,
+        edx8000_0001::SYSCALL | edx8000_0001::XD | edx8000_0001::INTEL64,
+    ),
     // Brand string.
     leaf(
         0x8000_0002,

@@ -1,10 +1,16 @@
 //! CPUID: the leaves of the model, and what depends on the processor's state.
 
-use crate::model::cpuid::edx1;
+use crate::model::cpuid::{edx1, edx8000_0001};
 use crate::model::{Leaf, Topology};
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
-use crate::state::msr::{APIC_BASE_ENABLE, IA32_APIC_BASE};
+use crate::state::msr::{
+    APIC_BASE_ENABLE, IA32_APIC_BASE, LIMITED_CPUID, MISC_ENABLE_LIMIT_CPUID,
+    MISC_ENABLE_XD_DISABLE,
+};
+
+/// The first leaf that is not a basic one.
+const BASIC_END: u32 = 0x4000_0000;
 
 impl Cpu {
     /// What CPUID returns on this processor for each leaf that its model has, as it is now.
@@ -16,6 +22,11 @@ impl Cpu {
     /// CPUID as this processor executes it.
     pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> Leaf {
         let mut l = self.model.cpuid(leaf, subleaf);
+        let misc_enable = self.msr.misc_enable;
+        let limited = misc_enable & MISC_ENABLE_LIMIT_CPUID != 0;
+        if limited && (LIMITED_CPUID..BASIC_END).contains(&l.leaf) {
+            l = self.model.cpuid(LIMITED_CPUID, 0);
+        }
         let Topology { id, count } = self.topology;
         // The number of APIC IDs that the package reserves: a power of two (Vol. 3A 8.9.1).
         let ids = u32::from(count).next_power_of_two();
@@ -40,6 +51,8 @@ impl Cpu {
                     (l.eax, l.ebx) = (1_000_000, clock.tsc_khz());
                 }
             }
+            0 if limited => l.eax = LIMITED_CPUID,
+            0x8000_0001 if misc_enable & MISC_ENABLE_XD_DISABLE != 0 => l.edx &= !edx8000_0001::XD,
             _ => {}
         }
         if l.leaf == 1 {

@@ -68,7 +68,7 @@ impl Cpu {
                 Some(value) => value,
                 None => return Err(self.gp(0)),
             },
-            Kind::MiscEnable(fixed) => self.msr.misc_enable & MISC_ENABLE_FAST_STRINGS | fixed,
+            Kind::MiscEnable(fixed) => self.msr.misc_enable & MISC_ENABLE_WRITABLE | fixed,
             Kind::Efer => self.sys.efer,
             Kind::FsBase => self.seg_base(seg::FS),
             Kind::GsBase => self.seg_base(seg::GS),
@@ -106,12 +106,11 @@ impl Cpu {
             }
             Kind::FsBase | Kind::GsBase => canonical(value),
             Kind::MiscEnable(_) => {
-                let known =
-                    MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
+                let known = MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
                 value & !known == 0
+            }
             // The local APIC checks the flags.
             Kind::ApicBase => value & !PHYS_MASK == 0,
-            }
             Kind::Efer => self.efer_accepts(value),
             Kind::DebugCtl { absent } => value & absent == 0,
             Kind::Pmu(_) | Kind::Tsc | Kind::TscDeadline | Kind::Apic | Kind::DsArea => true,
@@ -133,7 +132,7 @@ impl Cpu {
             }
             // The flags that tell what is available are read-only.
             Kind::MiscEnable(_) => {
-                self.msr.misc_enable = value & MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED
+                self.msr.misc_enable = value & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED
             }
             Kind::Efer => self.write_efer(value),
             Kind::FsBase => self.set_seg_base(sreg::FS, value),
@@ -187,9 +186,13 @@ impl Cpu {
         Ok(())
     }
 
-    /// LMA is read-only, and LME cannot change while paging is on (Vol. 3A 2.2.1).
+    /// LMA is read-only, LME cannot change while paging is on (Vol. 3A 2.2.1), and NXE exists
+    /// unless IA32_MISC_ENABLE disables execute disable.
     fn efer_accepts(&self, value: u64) -> bool {
-        let known = efer::SCE | efer::LME | efer::LMA | efer::NXE;
+        let known = match self.msr.misc_enable & MISC_ENABLE_XD_DISABLE {
+            0 => efer::SCE | efer::LME | efer::LMA | efer::NXE,
+            _ => efer::SCE | efer::LME | efer::LMA,
+        };
         let lme_changes = (value ^ self.sys.efer) & efer::LME != 0;
         value & !known == 0 && !(lme_changes && self.sys.cr0 & cr0::PG != 0)
     }

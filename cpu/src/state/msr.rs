@@ -53,10 +53,24 @@ pub const MISC_ENABLE_PERFMON: u64 = 1 << 7;
 pub const MISC_ENABLE_BTS_UNAVAILABLE: u64 = 1 << 11;
 /// IA32_MISC_ENABLE: PEBS is unavailable.
 pub const MISC_ENABLE_PEBS_UNAVAILABLE: u64 = 1 << 12;
+/// IA32_MISC_ENABLE: CPUID has no basic leaf above 3.
+pub const MISC_ENABLE_LIMIT_CPUID: u64 = 1 << 22;
+/// IA32_MISC_ENABLE: messages about the task priority are disabled. There is no bus that has them.
+pub const MISC_ENABLE_XTPR_DISABLE: u64 = 1 << 23;
+/// IA32_MISC_ENABLE: CPUID does not report execute disable, and IA32_EFER does not enable it.
+pub const MISC_ENABLE_XD_DISABLE: u64 = 1 << 34;
+/// IA32_MISC_ENABLE: the flags that software can set and clear.
+pub const MISC_ENABLE_WRITABLE: u64 = MISC_ENABLE_FAST_STRINGS
+    | MISC_ENABLE_LIMIT_CPUID
+    | MISC_ENABLE_XTPR_DISABLE
+    | MISC_ENABLE_XD_DISABLE;
 /// IA32_MISC_ENABLE: the flags that are set and that software cannot clear.
 pub const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_PERFMON | MISC_ENABLE_PEBS_UNAVAILABLE;
 /// IA32_MISC_ENABLE after reset.
 pub const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;
+
+/// The highest basic leaf of CPUID while IA32_MISC_ENABLE limits it.
+pub(crate) const LIMITED_CPUID: u32 = 3;
 
 /// IA32_MTRR_DEF_TYPE: the ranges are enabled.
 const MTRR_ENABLE: u64 = 1 << 11;

@@ -134,6 +134,15 @@ const DEVIATIONS: &[Deviation] = &[
     Deviation {
         host: Any,
         tests: &["rdtsc_and_rdpmc_are_subject_to_cr4"],
+    Deviation {
+        host: Any,
+        tests: &[
+            "cpuid_follows_misc_enable",
+            "execute_disable_can_be_disabled",
+        ],
+        why: "KVM executes CPUID, which cannot change any more, and WRMSR to IA32_EFER",
+        both: false,
+    },
         why: "KVM executes RDPMC and may have no counters",
         both: false,
     },

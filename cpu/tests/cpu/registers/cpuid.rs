@@ -28,6 +28,36 @@ fn cpuid_follows_the_local_apic() {
 }
 
 #[test]
+fn cpuid_follows_misc_enable() {
+    const LIMIT_CPUID: u64 = 1 << 22;
+    const XD_DISABLE: u64 = 1 << 34;
+    let cpuid = |misc_enable, leaf: u32| {
+        let mut g = Guest::kernel(|a| {
+            a.mov(eax, leaf)?;
+            a.cpuid()?;
+            a.hlt()
+        });
+        g.update(|s| s.msr.misc_enable |= misc_enable);
+        g.run();
+        [gpr::RAX, gpr::RBX, gpr::RCX, gpr::RDX].map(|n| g.soft.cpu.gpr[n])
+    };
+    let zero = [0; 4];
+    assert_eq!(cpuid(0, 0)[0], 0x15);
+    assert_eq!(cpuid(LIMIT_CPUID, 0)[0], 3);
+    assert_eq!(cpuid(LIMIT_CPUID, 1), cpuid(0, 1));
+    // Leaves beyond the last one are as that.
+    for leaf in [0xA, 0x15, 0x16, 0x4000_0001] {
+        assert_ne!(cpuid(0, leaf), zero, "{leaf:#x}");
+        assert_eq!(cpuid(LIMIT_CPUID, leaf), zero, "{leaf:#x}");
+    }
+    let extended = cpuid(0, 0x8000_0001);
+    assert_eq!(cpuid(LIMIT_CPUID, 0x8000_0001), extended);
+    let without = [0, 1, 2, 3].map(|n| extended[n] & !if n == 3 { 1 << 20 } else { 0 });
+    assert_ne!(without, extended);
+    assert_eq!(cpuid(XD_DISABLE, 0x8000_0001), without);
+}
+
+#[test]
 fn cpuid_clears_the_upper_halves() {
     let mut g = Guest::user(|a| {
         a.cpuid()?;

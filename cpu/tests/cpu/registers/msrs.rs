@@ -75,7 +75,11 @@ fn msrs_hold_what_is_written_as_far_as_their_bits_exist() {
         (0x186, 1 << 32, None),
         (0x1A0, 0, Some(0x1080)),
         (0x1A0, 1 << 11, Some(0x1080)),
+        (0x1A0, 1 << 22, Some(0x40_1080)),
+        (0x1A0, 1 << 34 | 1 << 23, Some(0x4_0080_1080)),
         (0x1A0, 1 << 2, None),
+        // MONITOR is missing.
+        (0x1A0, 1 << 18, None),
         (0x1D9, 0x3C0, Some(0x3C0)),
         (0x1D9, 1 << 14, Some(1 << 14)),
         (0x1D9, 1 << 2, None),
@@ -168,6 +172,23 @@ fn a_segment_base_msr_moves_the_segment() {
     });
     g.run();
     assert_eq!(g.soft.cpu.gpr[gpr::RAX], 0x5EED);
+}
+
+#[test]
+fn execute_disable_can_be_disabled() {
+    const XD_DISABLE: u64 = 1 << 34;
+    let mut g = Guest::new();
+    g.update(|s| s.sys.efer &= !efer::NXE);
+    assert_eq!(
+        write_and_read(&mut g, 0x1A0, XD_DISABLE),
+        Some(XD_DISABLE | 0x1080)
+    );
+    let now = efer::SCE | efer::LME | efer::LMA;
+    assert_eq!(write_and_read(&mut g, 0xC000_0080, now | efer::NXE), None);
+    assert_eq!(write_and_read(&mut g, 0xC000_0080, now), Some(now));
+    assert_eq!(write_and_read(&mut g, 0x1A0, 0), Some(0x1080));
+    let with = now | efer::NXE;
+    assert_eq!(write_and_read(&mut g, 0xC000_0080, with), Some(with));
 }
 
 #[test]
