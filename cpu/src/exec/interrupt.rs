@@ -46,7 +46,7 @@ fn bound<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 fn int1(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let flow = cpu.software_interrupt(insn, vector::DB, Source::Exception)?;
     cpu.drop_debug_trap();
-    cpu.enter_debug_exception(0);
+    cpu.prepare_debug_handler();
     Ok(flow)
 }
 

@@ -164,10 +164,16 @@ impl Cpu {
         self.raise_debug(self.instruction_hits());
     }
 
-    /// Prepares the delivery of #DB: sets DR6, and clears what would disturb the handler. TR, and
-    /// with it branch tracing, stays on (17.4.2).
-    pub(crate) fn enter_debug_exception(&mut self, causes: u64) {
-        self.sys.dr6 |= causes;
+    /// Prepares the delivery of #DB for `causes`. In DR6 they replace the breakpoint conditions of
+    /// an earlier one, and are added to the other causes (17.2.3).
+    fn enter_debug_exception(&mut self, causes: u64) {
+        self.sys.dr6 = self.sys.dr6 & !dr6::BREAKPOINTS | causes;
+        self.prepare_debug_handler();
+    }
+
+    /// Clears what would disturb the handler of #DB. TR, and with it branch tracing, stays on
+    /// (17.4.2).
+    pub(crate) fn prepare_debug_handler(&mut self) {
         self.sys.dr7 &= !dr7::GD;
         self.recorder.clear_on_debug_exception();
     }

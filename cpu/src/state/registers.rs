@@ -86,6 +86,8 @@ pub mod cr4 {
 
 /// DR6 (SDM Vol. 3B 17.2.3).
 pub mod dr6 {
+    /// The breakpoint conditions that were met (B0 to B3).
+    pub const BREAKPOINTS: u64 = 0xF;
     /// A MOV to or from a debug register was stopped by DR7.GD.
     pub const BD: u64 = 1 << 13;
     /// Single step.

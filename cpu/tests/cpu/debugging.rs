@@ -169,6 +169,17 @@ fn sysenter_keeps_tf_and_traps_in_the_kernel() {
 }
 
 #[test]
+fn a_debug_exception_replaces_the_breakpoint_conditions_of_an_earlier_one() {
+    let mut g = Guest::kernel(|a| a.nop());
+    g.update(|s| {
+        s.rflags |= rflags::TF;
+        s.sys.dr6 |= BD | 0xF;
+    });
+    g.run_to_exception(DB, None);
+    assert_eq!(g.soft.cpu.sys.dr6 & 0xE00F, BD | BS);
+}
+
+#[test]
 fn a_debug_trap_wakes_hlt() {
     let mut g = Guest::kernel(|a| a.hlt());
     g.update(|s| s.rflags |= rflags::TF);
