@@ -61,7 +61,7 @@ impl LocalApic {
     /// 10.6.2).
     pub(crate) fn matches(&self, destination: Destination) -> bool {
         match destination {
-            Destination::Physical(id) => id == 0xFF || id == self.id,
+            Destination::Physical(id) => id == 0xFF || id == self.state.id,
             Destination::Logical(0xFF) => true,
             Destination::Logical(mda) => {
                 let id = (self.state.ldr >> 24) as u8;

@@ -35,7 +35,8 @@ const APIC_BASE_BITS: u64 = APIC_BASE_BSP | APIC_BASE_ENABLE | APIC_BASE_ADDRESS
 /// The local APIC of one processor.
 #[derive(Debug)]
 pub struct LocalApic {
-    id: u8,
+    /// The ID after power-up.
+    initial_id: u8,
     tsc_deadline: bool,
     state: LapicState,
 }
@@ -45,9 +46,9 @@ impl LocalApic {
     pub fn new(id: u8, bsp: bool, tsc_deadline: bool) -> Self {
         let bsp = if bsp { APIC_BASE_BSP } else { 0 };
         Self {
-            id,
+            initial_id: id,
             tsc_deadline,
-            state: LapicState::new(LAPIC_BASE | APIC_BASE_ENABLE | bsp),
+            state: LapicState::new(id, LAPIC_BASE | APIC_BASE_ENABLE | bsp),
         }
     }
 
@@ -74,7 +75,7 @@ impl LocalApic {
             nmi: self.state.nmi,
             init: self.state.init,
             startup: self.state.startup,
-            ..LapicState::new(self.state.apic_base)
+            ..LapicState::new(self.state.id, self.state.apic_base)
         };
     }
 
@@ -167,6 +168,7 @@ impl LocalApic {
                 self.state.apic_base = value & !APIC_BASE_BSP | bsp;
                 if !self.globally_enabled() {
                     self.reset();
+                    self.state.id = self.initial_id;
                 }
             }
             IA32_TSC_DEADLINE if self.tsc_deadline => {

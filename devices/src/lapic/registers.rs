@@ -102,7 +102,7 @@ impl LocalApic {
     pub fn read(&mut self, now: u64, offset: u64) -> u32 {
         self.tick(now);
         match offset {
-            reg::ID => u32::from(self.id) << 24,
+            reg::ID => u32::from(self.state.id) << 24,
             reg::VERSION => VERSION,
             reg::TPR => u32::from(self.state.tpr),
             reg::APR => u32::from(self.arbitration_priority()),
@@ -134,6 +134,8 @@ impl LocalApic {
     pub fn write(&mut self, now: u64, offset: u64, value: u32) -> Option<Action> {
         self.tick(now);
         match offset {
+            // Read/write in SDM Vol. 3A table 10-1, though not on every processor (10.4.6).
+            reg::ID => self.state.id = (value >> 24) as u8,
             reg::TPR => self.state.tpr = value as u8,
             reg::EOI => return self.eoi(),
             reg::LDR => self.state.ldr = value & 0xFF00_0000,
@@ -163,8 +165,7 @@ impl LocalApic {
             reg::INITIAL_COUNT => self.timer().set_initial_count(now, value),
             reg::DIVIDE_CONFIGURATION => self.timer().set_divide_configuration(now, value),
             // Read-only registers: the write is dropped.
-            reg::ID | reg::VERSION | reg::APR | reg::PPR | reg::CURRENT_COUNT | reg::ISR..0x280 => {
-            }
+            reg::VERSION | reg::APR | reg::PPR | reg::CURRENT_COUNT | reg::ISR..0x280 => {}
             _ => self.error(ESR_ILLEGAL_REGISTER),
         }
         None

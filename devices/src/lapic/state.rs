@@ -16,6 +16,7 @@ const DEVICE: &str = "a local APIC";
 /// State of a local APIC. The mode of its timer follows from its LVT entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LapicState {
+    pub(super) id: u8,
     pub(super) apic_base: u64,
     pub(super) tpr: u8,
     pub(super) ldr: u32,
@@ -40,9 +41,10 @@ pub struct LapicState {
 }
 
 impl LapicState {
-    /// The state after power-up, with this value of IA32_APIC_BASE.
-    pub(super) fn new(apic_base: u64) -> Self {
+    /// The state after power-up, with this ID and this value of IA32_APIC_BASE.
+    pub(super) fn new(id: u8, apic_base: u64) -> Self {
         Self {
+            id,
             apic_base,
             tpr: 0,
             ldr: 0,

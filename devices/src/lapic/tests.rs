@@ -46,7 +46,7 @@ fn registers_after_reset() {
 fn only_defined_bits_can_be_written() {
     let mut a = enabled();
     let table = [
-        (reg::ID, 0x0300_0000),
+        (reg::ID, 0xFF00_0000),
         (reg::VERSION, 0x0005_0014),
         (reg::TPR, 0xFF),
         (reg::LDR, 0xFF00_0000),
@@ -311,6 +311,24 @@ fn apic_base_disables_and_refuses_reserved_bits() {
     assert!(a.takes_extint(), "LINT0 is INTR");
     a.wrmsr(0, IA32_APIC_BASE, 0xFEE0_0900).unwrap();
     assert_eq!(a.read(0, reg::SVR), 0xFF, "registers were reset");
+}
+
+#[test]
+fn software_can_change_the_id_until_the_apic_is_disabled() {
+    let mut a = enabled();
+    let ids = |a: &LocalApic| [3, 9].map(|id| a.matches(Destination::Physical(id)));
+    a.write(0, reg::ID, 0x0912_3456);
+    assert_eq!(a.read(0, reg::ID), 0x0900_0000);
+    assert_eq!(ids(&a), [false, true]);
+    let mut restored = LocalApic::new(3, true, true);
+    restored.restore(&a.state()).unwrap();
+    assert_eq!(ids(&restored), [false, true]);
+    a.accept(DeliveryMode::Init, 0, false);
+    a.take_startup_event();
+    assert_eq!(ids(&a), [false, true], "INIT keeps it");
+    a.wrmsr(0, IA32_APIC_BASE, 0xFEE0_0000).unwrap();
+    a.wrmsr(0, IA32_APIC_BASE, 0xFEE0_0900).unwrap();
+    assert_eq!(ids(&a), [true, false]);
 }
 
 #[test]
