@@ -8,7 +8,7 @@ use crate::processor::cpu::Cpu;
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Clock {
     /// Retired instructions. Each takes a nanosecond, and the time-stamp counter counts
-    /// nanoseconds.
+    /// nanoseconds. One thread of the host runs all processors, in turn.
     #[default]
     Instructions,
     /// The host's clock, for a processor that KVM executes at times.

@@ -224,66 +224,6 @@ fn cpuid_distinguishes_processors() {
     assert_eq!(leaf(&g, 1).edx >> 28 & 1, 0);
 }
 
-/// Several threads add with LOCK to one cell, each on a processor of its own: nothing is lost.
-#[test]
-fn locked_instructions_are_atomic() {
-    const TIMES: u64 = 20_000;
-    type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
-    let table: [(&str, u64, Program); 5] = [
-        ("ADD", 0, |a| a.lock().add(qword_ptr(rdi), 1)),
-        ("XADD, not aligned", 3, |a| {
-            a.mov(eax, 1)?;
-            a.lock().xadd(dword_ptr(rdi), eax)
-        }),
-        ("ADC", 0, |a| {
-            a.stc()?;
-            a.lock().adc(qword_ptr(rdi), 0)
-        }),
-        ("CMPXCHG", 2, |a| {
-            let mut again = a.create_label();
-            // An instruction takes one label.
-            a.nop()?;
-            a.set_label(&mut again)?;
-            a.mov(ax, word_ptr(rdi))?;
-            a.lea(edx, ptr(rax + 1))?;
-            a.lock().cmpxchg(word_ptr(rdi), dx)?;
-            a.jnz(again)
-        }),
-        ("CMPXCHG16B", 0, |a| {
-            let mut again = a.create_label();
-            a.mov(rax, qword_ptr(rdi))?;
-            a.mov(rdx, qword_ptr(rdi + 8))?;
-            a.set_label(&mut again)?;
-            a.lea(rbx, ptr(rax + 1))?;
-            a.mov(rcx, rdx)?;
-            a.lock().cmpxchg16b(xmmword_ptr(rdi))?;
-            a.jnz(again)
-        }),
-    ];
-    for (name, offset, program) in table {
-        let build = |a: &mut CodeAssembler| {
-            let mut again = a.create_label();
-            a.mov(rdi, DATA + offset)?;
-            a.mov(r8, TIMES)?;
-            a.set_label(&mut again)?;
-            program(a)?;
-            a.dec(r8)?;
-            a.jnz(again)?;
-            a.hlt()
-        };
-        let mut first = Guest::kernel(build);
-        let mut second = first.second_processor();
-        std::thread::scope(|scope| {
-            scope.spawn(|| while !matches!(second.run(u64::MAX), Exit::Halt { .. }) {});
-            first.run();
-        });
-        let sum = first.read(DATA + offset);
-        let expected = 2 * TIMES;
-        let mask = if name == "CMPXCHG" { 0xFFFF } else { u64::MAX };
-        assert_eq!(sum & mask, expected & mask, "{name}");
-    }
-}
-
 /// Stores XMM0, XMM15 and, as FXSAVE has it, all of the x87 state.
 fn store_vectors(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
     a.mov(edi, DATA as u32)?;

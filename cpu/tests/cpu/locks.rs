@@ -1,0 +1,119 @@
+//! Instructions with LOCK: atomic among processors that run at the same time, and without a lock of
+//! the host's where none do.
+
+use std::time::{Duration, Instant};
+
+use iced_x86::code_asm::*;
+use vbts_cpu::{Clock, Exit, HostClock, SoftCpu, Topology};
+
+use crate::common::{DATA, Guest};
+
+/// A processor like that of `guest` which is one of two, each in a thread of its own.
+fn one_of_two(guest: &Guest) -> SoftCpu {
+    let mut soft = guest.second_processor();
+    soft.cpu.set_topology(Topology { id: 0, count: 2 });
+    soft.cpu.set_clock(Clock::Host(HostClock::new(1_000_000)));
+    soft
+}
+
+fn run_to_halt(soft: &mut SoftCpu) {
+    while !matches!(soft.run(u64::MAX), Exit::Halt { .. }) {}
+}
+
+/// Two threads add with LOCK to one cell, each on a processor of its own: nothing is lost.
+#[test]
+fn locked_instructions_are_atomic() {
+    const TIMES: u64 = 20_000;
+    type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
+    let table: [(&str, u64, Program); 6] = [
+        ("ADD", 0, |a| a.lock().add(qword_ptr(rdi), 1)),
+        ("XADD, not aligned", 3, |a| {
+            a.mov(eax, 1)?;
+            a.lock().xadd(dword_ptr(rdi), eax)
+        }),
+        ("INC, across cache lines", 61, |a| {
+            a.lock().inc(dword_ptr(rdi))
+        }),
+        ("ADC", 0, |a| {
+            a.stc()?;
+            a.lock().adc(qword_ptr(rdi), 0)
+        }),
+        ("CMPXCHG", 2, |a| {
+            let mut again = a.create_label();
+            // An instruction takes one label.
+            a.nop()?;
+            a.set_label(&mut again)?;
+            a.mov(ax, word_ptr(rdi))?;
+            a.lea(edx, ptr(rax + 1))?;
+            a.lock().cmpxchg(word_ptr(rdi), dx)?;
+            a.jnz(again)
+        }),
+        ("CMPXCHG16B", 0, |a| {
+            let mut again = a.create_label();
+            a.mov(rax, qword_ptr(rdi))?;
+            a.mov(rdx, qword_ptr(rdi + 8))?;
+            a.set_label(&mut again)?;
+            a.lea(rbx, ptr(rax + 1))?;
+            a.mov(rcx, rdx)?;
+            a.lock().cmpxchg16b(xmmword_ptr(rdi))?;
+            a.jnz(again)
+        }),
+    ];
+    for (name, offset, program) in table {
+        let build = |a: &mut CodeAssembler| {
+            let mut again = a.create_label();
+            a.mov(rdi, DATA + offset)?;
+            a.mov(r8, TIMES)?;
+            a.set_label(&mut again)?;
+            program(a)?;
+            a.dec(r8)?;
+            a.jnz(again)?;
+            a.hlt()
+        };
+        let guest = Guest::kernel(build);
+        let (mut first, mut second) = (one_of_two(&guest), one_of_two(&guest));
+        std::thread::scope(|scope| {
+            scope.spawn(|| run_to_halt(&mut second));
+            run_to_halt(&mut first);
+        });
+        let sum = guest.read(DATA + offset);
+        let expected = 2 * TIMES;
+        let mask = if name == "CMPXCHG" { 0xFFFF } else { u64::MAX };
+        assert_eq!(sum & mask, expected & mask, "{name}");
+    }
+}
+
+/// The shortest of several times that a guest takes to add with LOCK to the word at `la`.
+fn time_to_add(la: u64) -> Duration {
+    const RUNS: u32 = 5;
+    const TIMES: u64 = 20_000;
+    let mut guest = Guest::kernel(|a| {
+        let mut again = a.create_label();
+        a.mov(rdi, la)?;
+        a.mov(r8, TIMES)?;
+        a.set_label(&mut again)?;
+        a.lock().add(qword_ptr(rdi), 1)?;
+        a.dec(r8)?;
+        a.jnz(again)?;
+        a.hlt()
+    });
+    let start = guest.soft.cpu.state();
+    let runs = (0..RUNS).map(|_| {
+        guest.soft.cpu.load_state(&start);
+        let before = Instant::now();
+        guest.run();
+        before.elapsed()
+    });
+    let shortest = runs.min().unwrap();
+    assert_eq!(guest.read(la), u64::from(RUNS) * TIMES);
+    shortest
+}
+
+/// A lock of the host's across cache lines stops all of the host's processors, for some thousand
+/// cycles.
+#[test]
+fn a_lock_across_cache_lines_takes_no_lock_of_the_hosts() {
+    let (aligned, split) = (time_to_add(DATA), time_to_add(DATA + 60));
+    println!("{aligned:?}, across cache lines {split:?}");
+    assert!(split < 8 * aligned, "{split:?} instead of {aligned:?}");
+}
