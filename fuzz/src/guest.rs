@@ -12,7 +12,7 @@
 use std::sync::{Arc, LazyLock};
 
 use vbts_bts::{BtsFields, RECORD_SIZE};
-use vbts_cpu::state::{TableRegister, cr0, cr4, efer};
+use vbts_cpu::state::{TableRegister, cr0, cr4, dr6, dr7, efer};
 use vbts_cpu::{ArchState, Exit, Model};
 use vbts_testkit::Ram;
 use vbts_testkit::descriptor::selector::{
@@ -366,8 +366,8 @@ fn state(memory: &Environment, mode: Mode) -> ArchState {
         }
         _ => {}
     }
-    s.sys.dr6 = 0xFFFF_0FF0;
-    s.sys.dr7 = 0x400;
+    s.sys.dr6 = dr6::FIXED;
+    s.sys.dr7 = dr7::FIXED;
     s.msr.star = u64::from(USER_CS32) << 48 | u64::from(KERNEL_CS) << 32;
     s.msr.lstar = SYSRET;
     s.msr.cstar = SYSRET;

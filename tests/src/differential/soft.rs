@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use vbts_cpu::Exit;
-use vbts_cpu::state::{ArchState, cr0, cr4};
+use vbts_cpu::state::{ArchState, cr0, cr4, dr6, dr7};
 use vbts_testkit::descriptor::{
     Gate, KERNEL_CODE64, USER_CODE32, USER_CODE64, USER_DATA, null, segment, selector, tss,
 };
@@ -184,7 +184,7 @@ fn environment() -> Environment {
     (e.state.seg[4], e.state.seg[5]) = (null(), null());
     s.cr0 |= cr0::MP | cr0::AM;
     s.cr4 |= cr4::OSXMMEXCPT;
-    (s.dr6, s.dr7) = (0xFFFF_0FF0, 0x400);
+    (s.dr6, s.dr7) = (dr6::FIXED, dr7::FIXED);
     // The TSS has no descriptor: no instruction at CPL 3 needs it.
     e.task(
         segment(selector::TSS, tss(TSS)),

@@ -2,7 +2,7 @@
 //! first 4 GiB identity mapped.
 
 use vbts_cpu::ArchState;
-use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, efer, gpr, rflags};
+use vbts_cpu::state::{SegAttr, Segment, TableRegister, cr0, cr4, dr6, dr7, efer, gpr, rflags};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 
 use crate::layout::{BOOT_PARAMS, BOOT_STACK, GDT, PAGE_TABLES};
@@ -87,8 +87,8 @@ pub fn initial_state(entry: u64) -> ArchState {
     state.sys.cr3 = PAGE_TABLES;
     state.sys.cr4 = cr4::PAE;
     state.sys.efer = efer::LME | efer::LMA;
-    state.sys.dr6 = 0xFFFF_0FF0;
-    state.sys.dr7 = 0x400;
+    state.sys.dr6 = dr6::FIXED;
+    state.sys.dr7 = dr7::FIXED;
     state.msr.pat = PAT_RESET;
     state
 }

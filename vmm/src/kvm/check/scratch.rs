@@ -10,7 +10,7 @@ use kvm_bindings::{
 use kvm_ioctls::{
     Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuExit, VcpuFd, VmFd,
 };
-use vbts_cpu::state::{cr0, cr4, efer, msr, rflags};
+use vbts_cpu::state::{cr0, cr4, dr6, dr7, efer, msr, rflags};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::exit::Exit;
@@ -136,8 +136,8 @@ impl Scratch {
         };
         self.vcpu.set_fpu(&fpu).named("KVM_SET_FPU")?;
         let debug = kvm_debugregs {
-            dr6: 0xFFFF_0FF0,
-            dr7: 0x400,
+            dr6: dr6::FIXED,
+            dr7: dr7::FIXED,
             ..Default::default()
         };
         self.vcpu
