@@ -99,7 +99,7 @@ impl Launch {
             memory.clone(),
             signals,
             has_tsc_deadline(model),
-            epoch()?,
+            source_date_epoch()?.unwrap_or(EPOCH),
             Box::new(console.clone()),
         )?;
         Ok(Self {
@@ -337,11 +337,16 @@ fn has_tsc_deadline(model: &Model) -> bool {
     leaf.is_some_and(|l| l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0)
 }
 
-fn epoch() -> anyhow::Result<u64> {
+/// The date in seconds since 1970 that the environment sets for reproducible results.
+///
+/// # Errors
+/// It is not a number.
+pub fn source_date_epoch() -> anyhow::Result<Option<u64>> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text
             .parse()
+            .map(Some)
             .with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is not a number of seconds")),
-        Err(_) => Ok(EPOCH),
+        Err(_) => Ok(None),
     }
 }

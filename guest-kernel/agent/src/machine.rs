@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::fs::Timespec;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 use vbts_protocol::{EXIT_PORT, ErrorKind, Job};
 
 use crate::failure::Failure;
@@ -55,11 +56,11 @@ pub fn configure(job: &Job) -> Result<(), Failure> {
             )
         })?;
     }
-    if let Some(seconds) = job.epoch {
-        set_clock(seconds).map_err(|error| {
+    if let Some(epoch) = job.epoch {
+        set_clock(epoch).map_err(|error| {
             Failure::os(
                 ErrorKind::Internal,
-                format_args!("wall clock {seconds}"),
+                format_args!("wall clock {epoch}"),
                 error,
             )
         })?;
@@ -74,22 +75,28 @@ pub fn configure(job: &Job) -> Result<(), Failure> {
     enable_loopback().map_err(|error| Failure::os(ErrorKind::Internal, "loopback interface", error))
 }
 
-fn set_clock(seconds: i64) -> io::Result<()> {
-    let time = Timespec {
-        tv_sec: seconds,
+/// Sets the wall clock to `epoch` seconds since 1970 plus the uptime. Whatever the epoch, the clock
+/// thus begins its seconds at the same times, and the kernel's work for it takes the same time.
+fn set_clock(epoch: i64) -> io::Result<()> {
+    // In this order the difference is never too large: Linux refuses a wall clock that is behind
+    // the uptime.
+    let wall = clock_gettime(ClockId::Realtime);
+    let booted = wall - clock_gettime(ClockId::Monotonic);
+    let offset = Timespec {
+        tv_sec: epoch,
         tv_nsec: 0,
-    };
-    // SAFETY: rustix's Timespec is the kernel's struct timespec, and lives until the call returns.
-    match unsafe {
-        libc::syscall(
-            libc::SYS_clock_settime,
-            libc::CLOCK_REALTIME,
-            &raw const time,
-        )
-    } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    } - booted;
+    // SAFETY: all-zero is a valid timex.
+    let mut change: libc::timex = unsafe { std::mem::zeroed() };
+    change.modes = libc::ADJ_SETOFFSET | libc::ADJ_NANO;
+    change.time.tv_sec = offset.tv_sec;
+    // With ADJ_NANO.
+    change.time.tv_usec = offset.tv_nsec;
+    // SAFETY: adjtimex reads and writes a timex.
+    if unsafe { libc::adjtimex(&raw mut change) } < 0 {
+        return Err(io::Error::last_os_error());
     }
+    Ok(())
 }
 
 /// Brings up `lo`. A kernel with the Internet protocols gives it the address 127.0.0.1.

@@ -80,8 +80,8 @@ pub struct Job {
     /// Host name; `None` keeps the kernel's.
     #[serde(default)]
     pub hostname: Option<Bytes>,
-    /// Wall-clock time in seconds since 1970; `None` keeps the time that the kernel has read from
-    /// the RTC.
+    /// Wall-clock time in seconds since 1970 at the zero of `CLOCK_MONOTONIC`, the boot; `None`
+    /// keeps the time that the kernel has read from the RTC.
     #[serde(default)]
     pub epoch: Option<i64>,
 }

@@ -1,4 +1,5 @@
-//! Two runs of the same command have the same console, output and trace, byte for byte.
+//! Two runs of the same command have the same console, output and trace, byte for byte, also on
+//! different days.
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
@@ -37,7 +38,11 @@ pub fn trials(module: &str) -> Vec<Trial> {
             Box::new(move |machine: &Machine| twice(machine, program)) as Test,
         )
     });
-    machine::trials(module, tests.into())
+    let another_day: Test = Box::new(another_day);
+    let tests = tests
+        .into_iter()
+        .chain([("another_day".into(), another_day)]);
+    machine::trials(module, tests.collect())
 }
 
 /// All output of a run.
@@ -47,14 +52,16 @@ struct Output {
     trace: Vec<u8>,
 }
 
-fn once(machine: &Machine, program: &[&str]) -> Result<Output> {
+/// Runs `program` on the day `date`, and traces it in `format`.
+fn once(machine: &Machine, date: &str, format: &str, program: &[&str]) -> Result<Output> {
     let directory = tempfile::tempdir()?;
     let (console, trace) = (
         directory.path().join("console"),
         directory.path().join("trace"),
     );
-    let mut command = machine.command(["trace", "--accel", "soft", "--format", "raw", "--console"]);
+    let mut command = machine.command(["trace", "--accel", "soft", "--sched", "--epoch", date]);
     command
+        .args(["--format", format, "--console"])
         .arg(&console)
         .arg("--output")
         .arg(&trace)
@@ -71,7 +78,24 @@ fn once(machine: &Machine, program: &[&str]) -> Result<Output> {
 }
 
 fn twice(machine: &Machine, program: &[&str]) -> Result<()> {
-    let (a, b) = (once(machine, program)?, once(machine, program)?);
+    let once = || once(machine, "2026-01-31", "raw", program);
+    same(&once()?, &once()?)
+}
+
+/// A program that does not look at the date. The times in the trace are part of it.
+fn another_day(machine: &Machine) -> Result<()> {
+    let script = "for i in 1 2 3; do echo $i $$; sleep 0.3; done; cat /proc/uptime; \
+                  od -An -tx8 -N32 /dev/urandom; echo > /tmp/file; rm /tmp/file";
+    let on = |date: &str| once(machine, date, "json", &["/bin/sh", "-c", script]);
+    let first = on("2026-11-23")?;
+    for date in ["2026-12-31T23:59:59+05:30", "8277292035"] {
+        same(&first, &on(date)?)?;
+    }
+    Ok(())
+}
+
+/// Checks that two runs are the same.
+fn same(a: &Output, b: &Output) -> Result<()> {
     ensure!(
         a.run.stdout == b.run.stdout,
         "standard output differs:\n{}\n---\n{}",

@@ -1,13 +1,17 @@
 //! What a traced program inherits: the same as on the host.
 
 use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine};
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[("process_attributes", process_attributes)])
+    machine::trials_of(
+        module,
+        &[("process_attributes", process_attributes), ("date", date)],
+    )
 }
 
 /// A shell prints its user, groups, umask and resource limits.
@@ -32,6 +36,46 @@ fn process_attributes(machine: &Machine) -> Result<()> {
         String::from_utf8_lossy(&run.stdout),
         String::from_utf8_lossy(&host.stdout)
     );
+    Ok(())
+}
+
+/// The date is the host's, or the one that was asked for.
+fn date(machine: &Machine) -> Result<()> {
+    let trace = tempfile::NamedTempFile::new()?;
+    let date = |options: &[&str], variable: Option<&str>, words: &[&str]| -> Result<String> {
+        let mut command = machine.command(["trace", "--accel", machine.accel(), "--output"]);
+        command.arg(trace.path()).args(["--format", "raw"]);
+        command.args(options).arg("--").arg("/bin/date").args(words);
+        command.env_remove("SOURCE_DATE_EPOCH");
+        command.envs(variable.map(|value| ("SOURCE_DATE_EPOCH", value)));
+        let run = machine::finish(command)?.expect(0)?;
+        Ok(String::from_utf8(run.stdout)?.trim().into())
+    };
+    let seconds = || -> Result<u64> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        Ok(now.as_secs())
+    };
+    let before = seconds()?;
+    let guest: u64 = date(&[], None, &["+%s"])?.parse()?;
+    let after = seconds()?;
+    ensure!(
+        (before..=after + 1).contains(&guest),
+        "{guest} is not between {before} and {after}"
+    );
+    // The boot takes some hundredths of a second.
+    let format = &["-u", "+%FT%T.%1N"][..];
+    for (options, variable, expected) in [
+        (
+            &["--epoch", "2000-02-29"][..],
+            None,
+            "2000-02-29T00:00:00.0",
+        ),
+        (&["--epoch", "0"], Some("1"), "1970-01-01T00:00:00.0"),
+        (&[], Some("951782400"), "2000-02-29T00:00:00.0"),
+    ] {
+        let guest = date(options, variable, format)?;
+        ensure!(guest == expected, "{guest} instead of {expected}");
+    }
     Ok(())
 }
 

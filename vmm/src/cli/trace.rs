@@ -1,6 +1,7 @@
 //! `vbts trace`: runs a program of the host in a guest and prints every branch that it takes.
 
 mod args;
+mod epoch;
 mod job;
 
 use std::ffi::OsStr;
@@ -123,7 +124,7 @@ impl Prepared {
         destination.keep_clear_of(progress.clone());
         let to_stdout = destination.trace_is_stdout();
         let shares = launch.shares()?;
-        let job = job::job(args, &cwd, job::guest_shares(&shares, &root));
+        let job = job::job(args, &cwd, job::guest_shares(&shares, &root))?;
         let mut symbols = Symbolizer::new(root, &cwd);
         if readable {
             name_kernel(&mut symbols, args.scope, &files.kernel);

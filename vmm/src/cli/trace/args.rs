@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use vbts_protocol::{Follow, Scope};
 
+use super::epoch;
 use crate::cli::options::{EXIT_STATUS, MachineArgs};
 use crate::exit::Failure;
 use crate::memory::Size;
@@ -113,6 +114,16 @@ pub struct TraceArgs {
     /// Also show when each task arrives on a processor and departs from it, in ns
     #[arg(long, help_heading = "Trace options")]
     pub sched: bool,
+    /// Date of the guest at its boot: seconds since 1970, or a date such as 2026-01-31 or
+    /// 2026-01-31T12:00:00Z (default: $SOURCE_DATE_EPOCH, else the host's date)
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_negative_numbers = true,
+        value_parser = epoch::parse,
+        help_heading = "Trace options"
+    )]
+    pub epoch: Option<i64>,
     /// Print at the end how the time was spent
     #[arg(long, help_heading = "Trace options")]
     pub stats: bool,

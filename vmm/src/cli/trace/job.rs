@@ -9,6 +9,7 @@ use rustix::fs::Mode;
 use vbts_protocol::{Bytes, Job, Limit, Resource, Share, Trace};
 
 use super::args::TraceArgs;
+use super::epoch;
 use crate::exit::Failure;
 use crate::launch::SharedDirectory;
 use crate::root::Root;
@@ -83,14 +84,17 @@ fn limits() -> Vec<Limit> {
 /// environment, user, groups, file mode creation mask and resource limits of `vbts`.
 ///
 /// It must be made before the servers of shares raise the limit of open files.
-pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
+///
+/// # Errors
+/// `SOURCE_DATE_EPOCH` is not a date.
+pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Result<Job, Failure> {
     let entry = |(name, value): (OsString, OsString)| {
         let mut entry = name.into_vec();
         entry.push(b'=');
         entry.extend_from_slice(value.as_bytes());
         Bytes(entry)
     };
-    Job {
+    Ok(Job {
         argv: args.program.iter().map(|arg| bytes(arg)).collect(),
         envp: std::env::vars_os().map(entry).collect(),
         cwd: bytes(cwd.as_os_str()),
@@ -109,8 +113,8 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Job {
         hostname: Some(Bytes(
             rustix::system::uname().nodename().to_bytes().to_vec(),
         )),
-        epoch: None,
-    }
+        epoch: Some(epoch::date(args.epoch)?),
+    })
 }
 
 #[cfg(test)]
@@ -122,7 +126,7 @@ mod tests {
     #[test]
     fn the_job_follows_the_arguments() {
         let trace_args = args(&["--buffer", "64K", "--sched", "--", "ls", "-l"]);
-        let job = job(&trace_args, Path::new("/tmp"), Vec::new());
+        let job = job(&trace_args, Path::new("/tmp"), Vec::new()).unwrap();
         assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
         assert_eq!(job.cwd, Bytes::from("/tmp"));
         let trace = job.trace.unwrap();
@@ -132,7 +136,7 @@ mod tests {
 
         for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
             let trace_args = args(&["--scope", word, "--", "ls"]);
-            let job = self::job(&trace_args, Path::new("/"), Vec::new());
+            let job = self::job(&trace_args, Path::new("/"), Vec::new()).unwrap();
             assert_eq!(job.trace.unwrap().scope, scope);
         }
     }
