@@ -30,8 +30,8 @@ pub enum Failure {
     Timeout {
         /// The time limit.
         after: Duration,
-        /// The end of the guest's console.
-        console: String,
+        /// The end of the guest's console, if it may explain that.
+        console: Option<String>,
     },
     /// The guest crashed.
     Guest {
@@ -64,9 +64,20 @@ impl Failure {
     /// The end of the guest's console, for failures that it can explain.
     fn console(&self) -> Option<&str> {
         match self {
-            Self::Timeout { console, .. } | Self::Guest { console, .. } => Some(console),
+            Self::Timeout { console, .. } => console.as_deref(),
+            Self::Guest { console, .. } => Some(console),
             _ => None,
         }
+    }
+
+    /// Forgets the end of the console if the guest was still running at the time limit, and its
+    /// kernel has not complained about anything there.
+    #[must_use]
+    pub fn if_complaint(mut self) -> Self {
+        if let Self::Timeout { console, .. } = &mut self {
+            *console = console.take().filter(|console| has_complaint(console));
+        }
+        self
     }
 
     /// Prints the error, and the end of the guest's console if there is one, to standard error.
@@ -116,6 +127,24 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
+/// What the lines contain with which Linux reports that something is wrong with itself.
+const COMPLAINTS: [&str; 9] = [
+    "BUG:",
+    "WARNING:",
+    "Oops:",
+    "Call Trace:",
+    "Kernel panic",
+    "general protection fault",
+    "detected stall",
+    "blocked for more than",
+    "Out of memory",
+];
+
+/// Whether the kernel has complained on its console.
+fn has_complaint(console: &str) -> bool {
+    COMPLAINTS.iter().any(|text| console.contains(text))
+}
+
 /// The status that shells report for a process killed by `signal`.
 pub fn killed_by(signal: i32) -> u8 {
     128u8.wrapping_add(signal as u8 & 0x7F)
@@ -155,7 +184,7 @@ mod tests {
         };
         let timeout = Failure::Timeout {
             after: Duration::from_millis(1500),
-            console: String::new(),
+            console: None,
         };
         assert_eq!(
             timeout.to_string(),
@@ -169,6 +198,32 @@ mod tests {
             Failure::Signal(2),
         ];
         assert_eq!(failures.map(|f| f.status()), [125, 126, 124, 255, 130]);
+    }
+
+    #[test]
+    fn the_console_explains_a_time_limit_if_the_kernel_has_complained() {
+        for (console, shown) in [
+            (
+                "Linux version 6.12\n[    1.2] random: crng init done\n",
+                false,
+            ),
+            ("[    1.2] BUG: kernel NULL pointer dereference\n", true),
+            (
+                "[    1.2] rcu: INFO: rcu_sched detected stalls on CPUs\n",
+                true,
+            ),
+        ] {
+            let failure = Failure::Timeout {
+                after: Duration::from_secs(1),
+                console: Some(console.into()),
+            };
+            assert!(failure.console().is_some());
+            assert_eq!(
+                failure.if_complaint().console().is_some(),
+                shown,
+                "{console}"
+            );
+        }
     }
 
     #[test]

@@ -350,7 +350,7 @@ impl MachineStatus<'_> {
     fn timed_out(&self) -> Failure {
         Failure::Timeout {
             after: self.alarm.limit().unwrap_or_default(),
-            console: lock(self.console).tail(),
+            console: Some(lock(self.console).tail()),
         }
     }
 

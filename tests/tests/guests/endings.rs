@@ -63,6 +63,14 @@ fn timeout(machine: &Machine) -> Result<()> {
             "{}",
             run.stderr
         );
+        // Nothing is wrong with the guest's kernel, so its console is not shown.
+        ensure!(
+            run.stderr
+                .ends_with("\nvbts: timeout: the guest was still running after 10 s\n")
+                && !run.stderr.contains("console"),
+            "{}",
+            run.stderr
+        );
     }
     Ok(())
 }

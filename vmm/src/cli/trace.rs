@@ -183,7 +183,10 @@ impl Prepared {
             handovers = ?machine.handovers(),
             "end"
         );
-        let has_ended = lock(&self.session).ending().is_some();
+        let (has_started, has_ended) = {
+            let session = lock(&self.session);
+            (session.has_started(), session.ending().is_some())
+        };
         let failure = match (connection.ended_by(), outcome) {
             (Some(Event::Signal(signal)), _) if !has_ended => Some(Failure::Signal(signal)),
             (Some(Event::Timeout), _) if !has_ended => Some(machine.timed_out()),
@@ -199,6 +202,11 @@ impl Prepared {
                 Some(machine.crashed(&reason))
             }
         };
+        // Once the program runs, a time limit says nothing about the kernel.
+        let failure = failure.map(|failure| match has_started {
+            true => failure.if_complaint(),
+            false => failure,
+        });
         Ok((machine, failure))
     }
 }

@@ -71,7 +71,7 @@ impl Runner {
             GuestEnd::TimedOut => {
                 return Err(Failure::Timeout {
                     after: self.supervisor.case_limit(),
-                    console: self.supervisor.tail(),
+                    console: Some(self.supervisor.tail()),
                 });
             }
             GuestEnd::Interrupted(event) => return Err(self.failure_of(event)),

@@ -151,7 +151,7 @@ impl Supervisor {
         match event {
             Event::Timeout => Failure::Timeout {
                 after: self.alarm.limit().unwrap_or_default(),
-                console: self.tail(),
+                console: Some(self.tail()),
             },
             Event::Signal(signal) => Failure::Signal(signal),
         }

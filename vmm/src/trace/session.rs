@@ -168,7 +168,7 @@ impl Session {
     }
 
     /// Returns whether the program has started.
-    pub(super) fn has_started(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         self.started
     }
 
