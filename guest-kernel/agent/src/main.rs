@@ -4,12 +4,14 @@
 mod bts;
 mod crash;
 mod failure;
+mod layer;
 mod machine;
 mod maps;
 mod mounts;
 mod pagemap;
 mod pipes;
 mod port;
+mod processes;
 mod ptrace;
 mod run;
 mod spawn;
@@ -92,7 +94,9 @@ fn serve(port: &mut Port) -> Result<Outcome, Failure> {
             }
         }
     };
-    mounts::enter_root(&job)?;
+    let layer = mounts::enter_root(&job)?;
     machine::configure(&job)?;
-    run::run(port, &job)
+    let outcome = run::run(port, &job)?;
+    layer.report(port)?;
+    Ok(outcome)
 }

@@ -9,6 +9,7 @@ use rustix::mount::{MountFlags, mount, mount_move};
 use vbts_protocol::{Bytes, ErrorKind, Job, ROOT_TAG};
 
 use crate::failure::Failure;
+use crate::layer::Layer;
 
 /// Mounts the file systems that the agent needs before it has the job.
 pub fn early() -> Result<(), Failure> {
@@ -17,9 +18,9 @@ pub fn early() -> Result<(), Failure> {
     mount_at("/dev", c"devtmpfs", c"devtmpfs", MountFlags::empty(), None)
 }
 
-/// Builds the job's root and makes it this process's root.
-pub fn enter_root(job: &Job) -> Result<(), Failure> {
-    mount_root()?;
+/// Builds the job's root and makes it this process's root. Returns its writable layer.
+pub fn enter_root(job: &Job) -> Result<Layer, Failure> {
+    let mut layer = mount_root()?;
     mount_system()?;
     for share in &job.shares {
         let tag = CString::new(share.tag.as_str()).map_err(|_| {
@@ -42,11 +43,14 @@ pub fn enter_root(job: &Job) -> Result<(), Failure> {
         rustix::process::chroot(".")?;
         rustix::process::chdir("/")
     };
-    switch().map_err(|error| Failure::os(ErrorKind::Mount, "cannot switch to the new root", error))
+    switch()
+        .map_err(|error| Failure::os(ErrorKind::Mount, "cannot switch to the new root", error))?;
+    layer.note_mount_points();
+    Ok(layer)
 }
 
 /// Mounts the host's root at `/root`, under a temporary writable layer.
-fn mount_root() -> Result<(), Failure> {
+fn mount_root() -> Result<Layer, Failure> {
     mount_at(
         "/layer",
         c"tmpfs",
@@ -71,7 +75,8 @@ fn mount_root() -> Result<(), Failure> {
         c"overlay",
         MountFlags::empty(),
         Some(options),
-    )
+    )?;
+    Layer::open(Path::new("/layer/upper"), Path::new("/lower"))
 }
 
 /// Mounts the file systems of the kernel in the job's root and adds the links that udev would make.

@@ -240,6 +240,15 @@ pub fn wait_any() -> Option<(pid_t, Wait)> {
     }
 }
 
+/// Returns whether this process has children, among them the processes that it has inherited as
+/// PID 1.
+pub fn has_children() -> bool {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
+    // SAFETY: waitid writes a siginfo_t or nothing. It fails only if there is no child.
+    unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) == 0 }
+}
+
 /// Removes a zombie.
 pub fn reap(pid: pid_t) {
     wait(libc::P_PID, pid, libc::WEXITED);

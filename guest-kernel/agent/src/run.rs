@@ -12,6 +12,7 @@ use crate::bts::now;
 use crate::failure::Failure;
 use crate::pipes::{Input, Output, Stream};
 use crate::port::Port;
+use crate::processes;
 use crate::ptrace::{self, Wait};
 use crate::spawn::{Child, spawn};
 use crate::tracer::Tracer;
@@ -46,6 +47,8 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
         Output::new(stderr, Stream::Stderr)?,
     ];
     let mut input = Input::new(stdin)?;
+    // How the first process has ended, if the run waits for others.
+    let mut ended = None;
 
     loop {
         discard_events(&children);
@@ -63,12 +66,21 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
                     }
                     ptrace::reap(child);
                     if child == pid {
-                        forward_all(port, &mut outputs)?;
-                        end_others(port, tracer)?;
-                        return Ok(Outcome::Exit(status));
+                        if !job.wait_all {
+                            return finish(port, &mut outputs, tracer, status);
+                        }
+                        ended = Some(status);
+                        if ptrace::has_children() {
+                            processes::report_left(port, false)?;
+                        }
                     }
                 }
             }
+        }
+        if let Some(status) = ended
+            && !ptrace::has_children()
+        {
+            return finish(port, &mut outputs, &mut tracer, status);
         }
         for output in &mut outputs {
             output.forward(port)?;
@@ -77,7 +89,11 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
             match message {
                 ToGuest::Stdin(bytes) => input.push(bytes)?,
                 ToGuest::StdinEof => input.end(),
-                ToGuest::Signal(signal) => send_signal(pid, signal),
+                ToGuest::Signal(signal) => match ended {
+                    None => send_signal(pid, signal),
+                    // The user does not want to wait for the others.
+                    Some(status) => return finish(port, &mut outputs, &mut tracer, status),
+                },
                 ToGuest::End => {
                     forward_all(port, &mut outputs)?;
                     if let Some(tracer) = &mut tracer {
@@ -98,6 +114,21 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
             input.close();
         }
     }
+}
+
+/// Ends the run after the program's first process, which has ended with `status`.
+fn finish(
+    port: &mut Port,
+    outputs: &mut [Output; 2],
+    tracer: &mut Option<Tracer>,
+    status: ExitStatus,
+) -> Result<Outcome, Failure> {
+    forward_all(port, outputs)?;
+    if ptrace::has_children() {
+        processes::report_left(port, true)?;
+    }
+    end_others(port, tracer)?;
+    Ok(Outcome::Exit(status))
 }
 
 /// Forwards what is in the pipes.

@@ -84,6 +84,9 @@ pub struct Job {
     /// keeps the time that the kernel has read from the RTC.
     #[serde(default)]
     pub epoch: Option<i64>,
+    /// The run goes on until all processes of the program have ended, not only the first one.
+    #[serde(default)]
+    pub wait_all: bool,
 }
 
 /// A resource limit of setrlimit(2).

@@ -30,6 +30,7 @@
 mod decoder;
 mod job;
 mod message;
+mod names;
 
 pub use decoder::{Decoder, Frame};
 pub use job::{Bytes, Follow, Job, Limit, Resource, Scope, Share, Trace};
@@ -37,6 +38,7 @@ pub use message::{
     Crash, ErrorKind, ExitStatus, Extent, Extents, MAX_INSTRUCTION, MAX_RECORDS, RECORD_SIZE,
     REGISTERS, ToGuest, ToHost,
 };
+pub use names::Names;
 
 /// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
 pub const PORT_NAME: &str = "vbts.agent";

@@ -1,7 +1,7 @@
 //! The messages of both directions.
 
 use crate::decoder::encode;
-use crate::{Error, Frame, Job};
+use crate::{Error, Frame, Job, Names};
 
 /// Bytes of one record: the kernel's `struct bts_struct`.
 pub const RECORD_SIZE: usize = 24;
@@ -98,6 +98,8 @@ const DRAINED: u8 = 0x90;
 const CRASH: u8 = 0x91;
 const STANDING: u8 = 0x92;
 const ENDED: u8 = 0x93;
+const OUTLIVED: u8 = 0xa0;
+const DISCARDED: u8 = 0xa1;
 
 /// A message from the host to the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -370,6 +372,25 @@ pub enum ToHost<'a> {
         /// Its name in the kernel (`/proc/TID/comm`).
         name: &'a [u8],
     },
+    /// The program's first process has ended before others that it has started.
+    Outlived {
+        /// The end of the run ends them. Otherwise it waits for them.
+        ended: bool,
+        /// The number of processes.
+        count: u32,
+        /// The first of them.
+        names: Names<'a>,
+    },
+    /// The job has changed files outside of its shares. The changes are lost.
+    Discarded {
+        /// The number of files that were written, made or deleted, and of directories that were
+        /// made.
+        count: u32,
+        /// There may be more than `count`.
+        more: bool,
+        /// The paths of some. That of a directory ends with a slash.
+        names: Names<'a>,
+    },
     /// The answer to [`ToGuest::End`]: nothing more can be drained. This is the last message.
     Ended,
     /// The job has ended. This is the last message.
@@ -477,6 +498,18 @@ impl<'a> ToHost<'a> {
                 let (task, len) = (task.to_le_bytes(), (syscall.len() as u32).to_le_bytes());
                 encode(out, STANDING, &[&task, &len, syscall.as_bytes(), name])
             }
+            Self::Outlived {
+                ended,
+                count,
+                names,
+            } => {
+                let words = [ended.into(), count].map(u32::to_le_bytes);
+                encode(out, OUTLIVED, &[words.as_flattened(), names.bytes()])
+            }
+            Self::Discarded { count, more, names } => {
+                let words = [more.into(), count].map(u32::to_le_bytes);
+                encode(out, DISCARDED, &[words.as_flattened(), names.bytes()])
+            }
             Self::Ended => encode(out, ENDED, &[]),
             Self::Exit(status) => encode(out, EXIT, &[&status.to_bytes()]),
             Self::Error { kind, errno, text } => encode(
@@ -581,6 +614,22 @@ impl<'a> ToHost<'a> {
                     name,
                 }
             }
+            OUTLIVED => {
+                let ([ended, count], rest) = some_words("Outlived", payload)?;
+                Self::Outlived {
+                    ended: flag("Outlived", ended)?,
+                    count,
+                    names: Names::new(rest)?,
+                }
+            }
+            DISCARDED => {
+                let ([more, count], rest) = some_words("Discarded", payload)?;
+                Self::Discarded {
+                    count,
+                    more: flag("Discarded", more)?,
+                    names: Names::new(rest)?,
+                }
+            }
             ENDED => {
                 let [] = words("Ended", payload)?;
                 Self::Ended
@@ -624,6 +673,14 @@ fn word<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u32, &'a [u8]), Er
         .split_first_chunk::<4>()
         .ok_or_else(|| malformed(name, format_args!("{} bytes are too few", payload.len())))?;
     Ok((u32::from_le_bytes(*word), rest))
+}
+
+/// A `u32` that is 0 or 1.
+fn flag(name: &'static str, word: u32) -> Result<bool, Error> {
+    match word {
+        0 | 1 => Ok(word == 1),
+        _ => Err(malformed(name, format_args!("flag {word}"))),
+    }
 }
 
 /// The `u64` at the start of a payload, and the rest.

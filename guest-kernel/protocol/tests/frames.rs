@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use vbts_protocol::{
     Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, Follow, Frame,
-    HEADER_SIZE, Job, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, RECORD_SIZE, Resource,
-    Scope, Share, ToGuest, ToHost, Trace, VERSION,
+    HEADER_SIZE, Job, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, Names, RECORD_SIZE,
+    Resource, Scope, Share, ToGuest, ToHost, Trace, VERSION,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -43,6 +43,7 @@ fn job() -> Job {
         }],
         hostname: Some("guest".into()),
         epoch: Some(-1),
+        wait_all: true,
     }
 }
 
@@ -52,6 +53,9 @@ const EXTENTS: [u8; 32] = {
     (bytes[1], bytes[8], bytes[16], bytes[24]) = (0x10, 40, 1, 8);
     bytes
 };
+
+/// Two names.
+const NAMES: [u8; 11] = *b"\x02\0\0\0/a\x01\0\0\0b";
 
 fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
     Ok(vec![
@@ -111,6 +115,16 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             task: 8,
             time: 2,
             status: ExitStatus::Signal(11),
+        },
+        ToHost::Outlived {
+            ended: true,
+            count: 3,
+            names: Names::new(&NAMES)?,
+        },
+        ToHost::Discarded {
+            count: 1 << 16,
+            more: true,
+            names: Names::new(&[])?,
         },
         ToHost::Ended,
         ToHost::Exit(ExitStatus::Code(255)),

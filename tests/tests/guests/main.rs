@@ -13,6 +13,7 @@ mod endings;
 mod files;
 mod follow;
 mod kernel_selftests;
+mod left_behind;
 mod long_trace;
 mod loopback;
 mod manual_page;
@@ -31,7 +32,7 @@ mod surroundings;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 22] = [
+const MODULES: [(&str, Trials); 23] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -54,6 +55,7 @@ const MODULES: [(&str, Trials); 22] = [
     ("manual_page", manual_page::trials),
     ("surroundings", surroundings::trials),
     ("loopback", loopback::trials),
+    ("left_behind", left_behind::trials),
 ];
 
 fn main() {

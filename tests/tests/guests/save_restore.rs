@@ -70,6 +70,7 @@ impl Guest {
         let memory = launch.memory().clone();
         let options = Options {
             scope: Scope::User,
+            reports: true,
             format: Box::new(Raw),
             symbols: Symbolizer::new(Root::open(Path::new("/"))?, Path::new("/")),
             destination,

@@ -31,7 +31,7 @@ use crate::trace::json::Json;
 use crate::trace::object_file::ObjectFile;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
-use crate::trace::{AgentConnection, Destination, Options, RunEnd, Session, Summary};
+use crate::trace::{AgentConnection, Destination, Notes, Options, RunEnd, Session, Summary};
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
 
@@ -58,7 +58,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     };
     let took = began.elapsed();
     match &summary {
-        Some(summary) => report(args, summary, to_stdout, took),
+        Some(summary) => report(args, summary, session.notes(), to_stdout, took),
         None if session.records() > 0 => say(format_args!(
             "the trace is incomplete: it ends after {} records",
             session.records()
@@ -98,6 +98,8 @@ struct Prepared {
     progress: ProgressBar,
     /// The trace goes to standard output.
     to_stdout: bool,
+    /// Notes about the run are not shown.
+    quiet: bool,
 }
 
 impl Prepared {
@@ -120,17 +122,18 @@ impl Prepared {
             }
             None => Destination::new(args.output.as_deref(), readable)?,
         };
-        let progress = progress_bar(&destination);
+        let progress = progress_bar(args, &destination);
         destination.keep_clear_of(progress.clone());
         let to_stdout = destination.trace_is_stdout();
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root))?;
         let mut symbols = Symbolizer::new(root, &cwd);
         if readable {
-            name_kernel(&mut symbols, args.scope, &files.kernel);
+            name_kernel(&mut symbols, args, &files.kernel);
         }
         let options = Options {
             scope: args.scope.into(),
+            reports: !args.quiet,
             format: format(args, launch.accel()),
             symbols,
             destination,
@@ -160,6 +163,7 @@ impl Prepared {
             job,
             progress,
             to_stdout,
+            quiet: args.quiet,
         })
     }
 
@@ -175,6 +179,9 @@ impl Prepared {
         let session = self.session.clone();
         let mut connection = AgentConnection::new(session, self.port, self.job, input, alarm);
         connection.show_progress(self.progress.clone());
+        if self.quiet {
+            connection.be_quiet();
+        }
         let outcome = machine.run(&mut connection);
         self.progress.finish_and_clear();
         tracing::debug!(
@@ -237,13 +244,14 @@ fn format(args: &TraceArgs, accel: Accel) -> Box<dyn Format> {
     }
 }
 
-/// Gives `symbols` the symbols of the kernel if `scope` includes it.
-fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
-    if scope == ScopeArg::User {
+/// Gives `symbols` the symbols of the kernel if the trace includes it.
+fn name_kernel(symbols: &mut Symbolizer, args: &TraceArgs, kernel: &Path) {
+    if args.scope == ScopeArg::User {
         return;
     }
     match ObjectFile::of_kernel(kernel) {
         Some(file) => symbols.set_kernel(file),
+        None if args.quiet => {}
         None => say(format_args!(
             "{} has no symbols, so the trace shows the kernel's addresses without names; \
              an uncompressed vmlinux has them",
@@ -253,8 +261,8 @@ fn name_kernel(symbols: &mut Symbolizer, scope: ScopeArg, kernel: &Path) {
 }
 
 /// Progress on standard error, if that is a terminal and the trace does not go to a terminal.
-fn progress_bar(destination: &Destination) -> ProgressBar {
-    if !stderr().is_terminal() || destination.trace_is_terminal() {
+fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
+    if args.quiet || !stderr().is_terminal() || destination.trace_is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
@@ -265,8 +273,12 @@ fn progress_bar(destination: &Destination) -> ProgressBar {
     bar
 }
 
-/// Prints the end of the program and the numbers of the trace on standard error.
-fn report(args: &TraceArgs, summary: &Summary, to_stdout: bool, took: Duration) {
+/// Prints the end of the program, notes, and the numbers of the trace on standard error.
+fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, to_stdout: bool, took: Duration) {
+    report_lost(args, summary);
+    if args.quiet {
+        return;
+    }
     let name = args
         .program
         .first()
@@ -284,17 +296,22 @@ fn report(args: &TraceArgs, summary: &Summary, to_stdout: bool, took: Duration) 
         )) => say(format_args!("{name} itself ended with status {code}")),
         _ => {}
     }
-    if summary.lost > 0 {
-        let lost = summary.lost;
-        let least = if summary.lost_more { "at least " } else { "" };
-        let help = match args.scope {
-            ScopeArg::User => "a larger --buffer may help",
-            ScopeArg::Kernel | ScopeArg::All => "more --memory or a larger --buffer may help",
-        };
-        say(format_args!("{least}{lost} branches were lost; {help}"));
-    }
+    notes.at_end().for_each(say);
     // On standard output, text and JSON have the summary already.
     if !to_stdout || args.format == TraceFormat::Raw {
         say(format_args!("{summary} ({:.1} s)", took.as_secs_f64()));
     }
+}
+
+fn report_lost(args: &TraceArgs, summary: &Summary) {
+    if summary.lost == 0 {
+        return;
+    }
+    let lost = summary.lost;
+    let least = if summary.lost_more { "at least " } else { "" };
+    let help = match args.scope {
+        ScopeArg::User => "a larger --buffer may help",
+        ScopeArg::Kernel | ScopeArg::All => "more --memory or a larger --buffer may help",
+    };
+    say(format_args!("{least}{lost} branches were lost; {help}"));
 }

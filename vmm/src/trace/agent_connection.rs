@@ -11,7 +11,7 @@ use vbts_protocol::{Job, ToGuest};
 
 use super::session::{Session, SessionError};
 use crate::board::Board;
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
 use crate::host::input::ReadOutcome;
 use crate::host::{Alarm, Event, Input};
 use crate::machine::RunObserver;
@@ -45,6 +45,8 @@ pub struct AgentConnection {
     /// The event that ends the run, for which the guest was asked to drain its buffers.
     ended_by: Option<Event>,
     progress: Option<indicatif::ProgressBar>,
+    /// Notes about the run are not shown.
+    quiet: bool,
 }
 
 impl AgentConnection {
@@ -69,12 +71,18 @@ impl AgentConnection {
             signalled: false,
             ended_by: None,
             progress: None,
+            quiet: false,
         }
     }
 
     /// Shows the number of branches on `progress`.
     pub fn show_progress(&mut self, progress: indicatif::ProgressBar) {
         self.progress = Some(progress);
+    }
+
+    /// Does not show notes about the run.
+    pub fn be_quiet(&mut self) {
+        self.quiet = true;
     }
 
     /// The event that has ended the run before the program did.
@@ -139,7 +147,14 @@ impl RunObserver for AgentConnection {
         if let Some(progress) = &self.progress {
             progress.set_position(session.records());
         }
+        let note = session.take_waiting_note().filter(|_| !self.quiet);
         drop(session);
+        if let Some(note) = note {
+            match &self.progress {
+                Some(progress) => progress.suspend(|| say(note)),
+                None => say(note),
+            }
+        }
         if ready && let Some(job) = self.job.take() {
             self.send(&ToGuest::Job(Box::new(job)))?;
         }

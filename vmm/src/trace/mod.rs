@@ -9,6 +9,7 @@
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json` | the formats |
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
+//! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `destination`, `task_files` | where the trace and the program's output go |
 //! | `symbols`, `object_file`, `maps`, `lines` | names and source lines of addresses |
 
@@ -19,6 +20,7 @@ pub mod json;
 mod lines;
 mod maps;
 pub mod merge;
+mod notes;
 pub mod object_file;
 mod queue;
 mod report;
@@ -33,6 +35,7 @@ mod writer;
 pub use agent_connection::AgentConnection;
 pub use destination::Destination;
 pub use format::Format;
+pub use notes::Notes;
 pub use queue::WriterError;
 pub use session::{Options, Session};
 pub use summary::{RunEnd, Summary};

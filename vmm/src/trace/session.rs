@@ -13,6 +13,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::destination::Destination;
 use super::format::Format;
 use super::merge::Input;
+use super::notes::Notes;
 use super::queue::{Work, WriterError};
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
@@ -66,6 +67,8 @@ const MAX_NAME: usize = 4096;
 pub struct Options {
     /// The branches to write.
     pub scope: Scope,
+    /// Whether reports about single tasks go to standard error.
+    pub reports: bool,
     /// The format.
     pub format: Box<dyn Format>,
     /// Names the addresses.
@@ -101,6 +104,7 @@ pub struct Session {
     ending: Option<ExitStatus>,
     /// The agent has drained everything because the host has ended the run.
     ended: bool,
+    notes: Notes,
     error: Option<SessionError>,
 }
 
@@ -130,6 +134,7 @@ impl Session {
             wanted_input: 0,
             ending: None,
             ended: false,
+            notes: Notes::default(),
             error: None,
         })
     }
@@ -137,6 +142,16 @@ impl Session {
     /// How the program ended, or `None` if it has not.
     pub fn ending(&self) -> Option<ExitStatus> {
         self.ending
+    }
+
+    /// The notes about the run.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// The note that the run waits for processes that the program has left, once it is due.
+    pub(super) fn take_waiting_note(&mut self) -> Option<String> {
+        self.notes.take_waiting()
     }
 
     /// Host time so far in which the trace was formatted and written.
@@ -221,6 +236,18 @@ impl Session {
                     Some((task, records)) => Work::Task(Input::Records { task, records }),
                     None => continue,
                 },
+                ToHost::Outlived {
+                    ended,
+                    count,
+                    names,
+                } => {
+                    self.notes.outlived(ended, count, names);
+                    continue;
+                }
+                ToHost::Discarded { count, more, names } => {
+                    self.notes.discarded(count, more, names);
+                    continue;
+                }
                 ToHost::Exit(status) => {
                     self.ending = Some(status);
                     continue;
@@ -351,6 +378,7 @@ mod tests {
         let alarm = Arc::new(Alarm::new(Default::default(), None).unwrap());
         let options = Options {
             scope: Scope::User,
+            reports: true,
             format: Box::new(Json::new(crate::accel::Accel::Soft, false)),
             symbols: symbols(),
             destination: Destination::new(Some(file), false).unwrap(),

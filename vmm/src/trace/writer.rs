@@ -21,7 +21,6 @@ use super::session::Options;
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
-use super::text::printable;
 use crate::host::Alarm;
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
@@ -55,6 +54,7 @@ impl Writer {
             trace: Trace {
                 queue: queue.clone(),
                 scope: options.scope,
+                reports: options.reports,
                 format: options.format,
                 symbols: options.symbols,
                 destination: options.destination,
@@ -233,6 +233,8 @@ impl Thread {
 struct Trace {
     queue: Arc<Queue>,
     scope: Scope,
+    /// Reports about tasks go to standard error.
+    reports: bool,
     format: Box<dyn Format>,
     symbols: Symbolizer,
     destination: Destination,
@@ -250,33 +252,14 @@ struct Trace {
 impl Trace {
     fn end(&mut self) -> Result<Summary, WriterError> {
         self.destination.end_line()?;
-        let report = match self.summary.end {
-            RunEnd::Program(_) => self.ended_with_program(),
-            _ => self.where_tasks_stand(),
-        };
-        self.destination.write_stderr(report.as_bytes())?;
+        if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
+            let report = self.where_tasks_stand();
+            self.destination.write_stderr(report.as_bytes())?;
+        }
         self.buffer.clear();
         self.format.summary(&self.summary, &mut self.buffer);
         self.destination.write_trace(&self.buffer)?;
         Ok(self.summary.clone())
-    }
-
-    /// The tasks that ended because the program did.
-    fn ended_with_program(&self) -> String {
-        if self.standing.is_empty() {
-            return String::new();
-        }
-        let name =
-            |standing: &Standing| format!("{} ({})", standing.task.id, printable(&standing.name));
-        let names: Vec<String> = self.standing.iter().map(name).collect();
-        let more = match self.more_standing {
-            0 => String::new(),
-            n => format!(", and {n} more"),
-        };
-        format!(
-            "vbts: the end of the program has ended tasks: {}{more}\n",
-            names.join(", ")
-        )
     }
 
     fn where_tasks_stand(&mut self) -> String {
@@ -334,7 +317,9 @@ impl Sink for Trace {
                 self.crashes.insert(task.number, (**crash).clone());
             }
             TaskEvent::End { .. } => {
-                if let Some(crash) = self.crashes.remove(&task.number) {
+                if let Some(crash) = self.crashes.remove(&task.number)
+                    && self.reports
+                {
                     let report = report::of_crash(task, &crash, &mut self.symbols);
                     self.destination.write_stderr(report.as_bytes())?;
                 }
@@ -402,6 +387,7 @@ mod tests {
         alarm.start_timer().unwrap();
         let options = Options {
             scope: Scope::User,
+            reports: true,
             format: Box::new(Raw),
             symbols: symbols(),
             destination: Destination::to(trace),

@@ -66,6 +66,15 @@ impl From<FollowArg> for Follow {
     }
 }
 
+/// Which processes to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WaitArg {
+    /// All processes that the program has started
+    All,
+    /// The program's first process; its end ends the others
+    First,
+}
+
 /// Arguments of `vbts trace`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
@@ -93,6 +102,15 @@ pub struct TraceArgs {
     /// the records of one task)
     #[arg(long, value_enum, value_name = "TASKS", help_heading = "Trace options")]
     pub follow: Option<FollowArg>,
+    /// Whose end ends the run. The exit status is that of the first process
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PROCESSES",
+        default_value = "all",
+        help_heading = "Trace options"
+    )]
+    pub wait: WaitArg,
     /// Which branches to record
     #[arg(
         long,
@@ -124,6 +142,9 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub epoch: Option<i64>,
+    /// Print no messages except errors and lost records
+    #[arg(long, help_heading = "Trace options")]
+    pub quiet: bool,
     /// Print at the end how the time was spent
     #[arg(long, help_heading = "Trace options")]
     pub stats: bool,

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use rustix::fs::Mode;
 use vbts_protocol::{Bytes, Job, Limit, Resource, Share, Trace};
 
-use super::args::TraceArgs;
+use super::args::{TraceArgs, WaitArg};
 use super::epoch;
 use crate::exit::Failure;
 use crate::launch::SharedDirectory;
@@ -114,6 +114,7 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Result<Job, Fail
             rustix::system::uname().nodename().to_bytes().to_vec(),
         )),
         epoch: Some(epoch::date(args.epoch)?),
+        wait_all: args.wait == WaitArg::All,
     })
 }
 
@@ -125,19 +126,22 @@ mod tests {
 
     #[test]
     fn the_job_follows_the_arguments() {
-        let trace_args = args(&["--buffer", "64K", "--sched", "--", "ls", "-l"]);
+        let trace_args = args(&[
+            "--buffer", "64K", "--sched", "--epoch", "7", "--", "ls", "-l",
+        ]);
         let job = job(&trace_args, Path::new("/tmp"), Vec::new()).unwrap();
         assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
         assert_eq!(job.cwd, Bytes::from("/tmp"));
+        assert_eq!((job.epoch, job.wait_all), (Some(7), true));
         let trace = job.trace.unwrap();
         assert_eq!((trace.buffer_size, trace.sched), (65536, true));
         assert_eq!((trace.scope, trace.follow), (Scope::User, Follow::All));
         assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
 
         for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
-            let trace_args = args(&["--scope", word, "--", "ls"]);
+            let trace_args = args(&["--scope", word, "--wait", "first", "--", "ls"]);
             let job = self::job(&trace_args, Path::new("/"), Vec::new()).unwrap();
-            assert_eq!(job.trace.unwrap().scope, scope);
+            assert_eq!((job.trace.unwrap().scope, job.wait_all), (scope, false));
         }
     }
 }
