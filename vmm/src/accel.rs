@@ -156,7 +156,7 @@ pub fn choose(
     accel: Accelerator,
     bts: BtsMode,
     unchecked: bool,
-    lacks: &[&str],
+    lacks: &[String],
     host: &mut dyn Host,
 ) -> Result<Choice, Failure> {
     let (accel, why) = match accel {
@@ -194,7 +194,7 @@ pub fn choose(
     Ok(Choice { accel, bts, why })
 }
 
-fn lacking(what: &[&str]) -> String {
+fn lacking(what: &[String]) -> String {
     format!("the host's processor has no {}", what.join(", "))
 }
 

@@ -1,8 +1,8 @@
 //! The instruction-set extensions of each model, and those of the host on which it depends.
 
-use iced_x86::CpuidFeature;
+use iced_x86::{CpuidFeature, Instruction};
 
-use super::Model;
+use super::{MODELS, Model, model};
 
 /// What every processor with Intel 64 executes.
 const BASE: &[CpuidFeature] = &[
@@ -47,51 +47,66 @@ pub(super) const X86_64_V2_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::POPCNT,
 ];
 
+/// The extensions that an instruction needs and that not every model has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// Their names.
+    pub extensions: Vec<String>,
+    /// The names of the models that have all of them.
+    pub models: Vec<&'static str>,
+}
+
+impl Requirement {
+    /// What `instruction` needs; `None` if every model executes it.
+    #[must_use]
+    pub fn of(instruction: &Instruction) -> Option<Self> {
+        let needed = instruction.cpuid_features();
+        let models = || MODELS.iter().filter_map(|name| model(name));
+        let missing = needed
+            .iter()
+            .filter(|feature| !models().all(|model| model.executes(**feature)));
+        let extensions: Vec<String> = missing.map(|feature| name(*feature)).collect();
+        let with = models().filter(|model| model.executes_all(needed));
+        (!extensions.is_empty()).then(|| Self {
+            extensions,
+            models: with.map(|model| model.name).collect(),
+        })
+    }
+}
+
+/// The name of an extension in Intel's manuals.
+fn name(feature: CpuidFeature) -> String {
+    format!("{feature:?}").replace("SSE4_", "SSE4.")
+}
+
 impl Model {
     /// The extensions that the software CPU executes on the host's processor, and that the host's
     /// processor lacks.
     #[must_use]
-    pub fn unsupported(&self) -> Option<&'static str> {
-        let sse41 = self.features.contains(&CpuidFeature::SSE4_1);
-        (sse41 && !is_x86_feature_detected!("sse4.1")).then_some("SSE4.1")
+    pub fn unsupported(&self) -> Option<String> {
+        let sse41 = CpuidFeature::SSE4_1;
+        (self.features.contains(&sse41) && !is_x86_feature_detected!("sse4.1")).then(|| name(sse41))
     }
 
     /// The model's instruction-set extensions that the host's processor lacks. Such a host cannot
     /// execute the guest.
     #[must_use]
-    pub fn missing_on_host(&self) -> Vec<&'static str> {
+    pub fn missing_on_host(&self) -> Vec<String> {
         let host = [
-            (CpuidFeature::SSE3, "SSE3", is_x86_feature_detected!("sse3")),
-            (
-                CpuidFeature::SSSE3,
-                "SSSE3",
-                is_x86_feature_detected!("ssse3"),
-            ),
+            (CpuidFeature::SSE3, is_x86_feature_detected!("sse3")),
+            (CpuidFeature::SSSE3, is_x86_feature_detected!("ssse3")),
             (
                 CpuidFeature::CMPXCHG16B,
-                "CMPXCHG16B",
                 is_x86_feature_detected!("cmpxchg16b"),
             ),
-            (
-                CpuidFeature::SSE4_1,
-                "SSE4.1",
-                is_x86_feature_detected!("sse4.1"),
-            ),
-            (
-                CpuidFeature::SSE4_2,
-                "SSE4.2",
-                is_x86_feature_detected!("sse4.2"),
-            ),
-            (
-                CpuidFeature::POPCNT,
-                "POPCNT",
-                is_x86_feature_detected!("popcnt"),
-            ),
+            (CpuidFeature::SSE4_1, is_x86_feature_detected!("sse4.1")),
+            (CpuidFeature::SSE4_2, is_x86_feature_detected!("sse4.2")),
+            (CpuidFeature::POPCNT, is_x86_feature_detected!("popcnt")),
         ];
-        let lacks = host.into_iter().filter(|(_, _, there)| !there);
+        let lacks = host.into_iter().filter(|(_, there)| !there);
         lacks
-            .filter(|(feature, ..)| self.features.contains(feature))
-            .map(|(_, name, _)| name)
+            .filter(|(feature, _)| self.features.contains(feature))
+            .map(|(feature, _)| name(feature))
             .collect()
     }
 
@@ -100,13 +115,18 @@ impl Model {
     pub fn executes(&self, feature: CpuidFeature) -> bool {
         BASE.contains(&feature) || self.features.contains(&feature)
     }
+
+    /// Whether the model has all of these extensions.
+    pub(crate) fn executes_all(&self, features: &[CpuidFeature]) -> bool {
+        features.iter().all(|feature| self.executes(*feature))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::cpuid::ecx1;
-    use crate::model::{MODELS, model};
+    use iced_x86::{Decoder, DecoderOptions};
 
     #[test]
     fn what_cpuid_advertises_is_executed() {
@@ -129,5 +149,39 @@ mod tests {
         assert!(flags.iter().all(|(_, feature)| later.executes(*feature)));
         assert_eq!(later.cpuid(1, 0).eax, 0x6FB);
         assert_eq!(model("nehalem").unwrap().cpuid(1, 0).eax, 0x1_06A5);
+    }
+
+    #[test]
+    fn an_instruction_requires_what_some_model_lacks() {
+        let of = |bytes: &[u8]| {
+            let instruction = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+            assert!(!instruction.is_invalid(), "{bytes:02x?}");
+            Requirement::of(&instruction)
+                .map(|needed| (needed.extensions.join(" "), needed.models.join(" ")))
+        };
+        let expect = |extensions: &str, models: &str| Some((extensions.into(), models.into()));
+        // UD2, ADD, PSHUFB
+        for bytes in [
+            &[0x0F, 0x0B][..],
+            &[0x01, 0xC0],
+            &[0x66, 0x0F, 0x38, 0x00, 0xC1],
+        ] {
+            assert_eq!(of(bytes), None);
+        }
+        // POPCNT, PTEST
+        assert_eq!(
+            of(&[0xF3, 0x0F, 0xB8, 0xC1]),
+            expect("POPCNT", "x86-64-v2 nehalem")
+        );
+        assert_eq!(
+            of(&[0x66, 0x0F, 0x38, 0x17, 0xC1]),
+            expect("SSE4.1", "x86-64-v2 nehalem")
+        );
+        // VPADDD YMM0, YMM0, YMM1, and of XMM0 with mask K1
+        assert_eq!(of(&[0xC5, 0xFD, 0xFE, 0xC1]), expect("AVX2", ""));
+        assert_eq!(
+            of(&[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1]),
+            expect("AVX512VL AVX512F", "")
+        );
     }
 }

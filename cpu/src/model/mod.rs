@@ -11,6 +11,7 @@ use iced_x86::CpuidFeature;
 use vbts_bts::Microarchitecture;
 
 pub use self::cpuid::Leaf;
+pub use self::features::Requirement;
 use self::features::{CORE2_FEATURES, X86_64_V2_FEATURES};
 use self::leaves::{CORE2_LEAVES, NEHALEM_LEAVES, X86_64_V2_LEAVES, without_bts};
 use self::msr::MSRS;

@@ -25,7 +25,7 @@ pub fn possible(pid: pid_t, signal: c_int) -> Option<Box<Crash>> {
     }
     let info = ptrace::signal_info(pid).ok()?;
     let registers = registers(pid)?;
-    let [.., rip, _] = registers;
+    let [.., rip, _, _] = registers;
     // A signal of the processor has a positive code and an address, others have a sender there.
     let address = match info.si_code {
         // SAFETY: the kernel has filled in these fields, and any value is a valid address.
@@ -71,6 +71,7 @@ fn registers(pid: pid_t) -> Option<[u64; REGISTERS.len()]> {
         user.r15,
         user.rip,
         user.eflags,
+        user.cs,
     ])
 }
 

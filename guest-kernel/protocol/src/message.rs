@@ -194,9 +194,9 @@ impl ExitStatus {
 }
 
 /// Names of the values of [`Crash::registers`], in order.
-pub const REGISTERS: [&str; 18] = [
+pub const REGISTERS: [&str; 19] = [
     "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13",
-    "r14", "r15", "rip", "rflags",
+    "r14", "r15", "rip", "rflags", "cs",
 ];
 
 /// Maximum length of an instruction in bytes (SDM volume 2, section 2.3.11).

@@ -8,6 +8,7 @@ mod at_work;
 mod bad_input;
 mod cli;
 mod clients;
+mod crashes;
 mod determinism;
 mod endings;
 mod files;
@@ -32,7 +33,7 @@ mod surroundings;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 23] = [
+const MODULES: [(&str, Trials); 24] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -41,6 +42,7 @@ const MODULES: [(&str, Trials); 23] = [
     ("network", network::trials),
     ("follow", follow::trials),
     ("endings", endings::trials),
+    ("crashes", crashes::trials),
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
     ("files", files::trials),

@@ -186,7 +186,7 @@ fn soft_probes_nothing_of_the_host() {
 
 #[test]
 fn kvm_runs_no_guest_whose_instructions_the_host_lacks() {
-    let lacks = ["SSE4.1", "SSE4.2"];
+    let lacks = ["SSE4.1", "SSE4.2"].map(String::from);
     let host = &mut correct(1000, 1);
     let failure = choose(Accelerator::Kvm, BtsMode::Auto, false, &lacks, host).unwrap_err();
     assert_eq!(failure.status(), crate::exit::status::HOST);

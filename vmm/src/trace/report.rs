@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 
-use iced_x86::{Decoder, DecoderOptions, FastFormatter};
+use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction};
 use syscalls::Sysno;
+use vbts_cpu::model::Requirement;
 use vbts_protocol::{Crash, REGISTERS};
 
 use super::symbols::Symbolizer;
@@ -14,6 +15,12 @@ use crate::exit::signal_name;
 
 /// Index of the instruction pointer in [`REGISTERS`].
 pub const RIP: usize = 16;
+
+/// Index of the selector of the code segment in [`REGISTERS`].
+const CS: usize = 18;
+
+/// The selector of 64-bit code in Linux. Its others are of 32-bit code.
+const USER_CS: u64 = 0x33;
 
 /// Registers in a line of a report.
 const REGISTERS_PER_LINE: usize = 4;
@@ -54,12 +61,20 @@ pub fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> String 
     }
     text.push('\n');
     let rip = crash.registers.get(RIP).copied().unwrap_or_default();
+    let instruction = decoded(crash, rip);
     let _ = writeln!(
         text,
         "  {}: {}",
         place(symbols, task, rip),
-        disassembled(rip, &crash.instruction)
+        disassembled(instruction.as_ref(), &crash.instruction)
     );
+    // The kernel's own signal means that the processor does not have the instruction.
+    if signal == libc::SIGILL
+        && crash.code > 0
+        && let Some(requirement) = instruction.as_ref().and_then(Requirement::of)
+    {
+        let _ = writeln!(text, "  {}", processors_with(&requirement));
+    }
     let registers: Vec<(&str, u64)> = REGISTERS.into_iter().zip(crash.registers).collect();
     for line in registers.chunks(REGISTERS_PER_LINE) {
         let mut separator = "  ";
@@ -127,13 +142,21 @@ fn place(symbols: &mut Symbolizer, task: &Task, address: u64) -> String {
     printable(&out)
 }
 
-/// The instruction at `rip` that `bytes` begin with.
-fn disassembled(rip: u64, bytes: &[u8]) -> String {
-    let mut decoder = Decoder::with_ip(64, bytes, rip, DecoderOptions::NONE);
-    if !decoder.can_decode() {
+/// The instruction at `rip`, if it can be read.
+fn decoded(crash: &Crash, rip: u64) -> Option<Instruction> {
+    let bits = match crash.registers.get(CS) {
+        Some(&USER_CS) => 64,
+        _ => 32,
+    };
+    let mut decoder = Decoder::with_ip(bits, &crash.instruction, rip, DecoderOptions::NONE);
+    decoder.can_decode().then(|| decoder.decode())
+}
+
+/// The text of an instruction that `bytes` begin with.
+fn disassembled(instruction: Option<&Instruction>, bytes: &[u8]) -> String {
+    let Some(instruction) = instruction else {
         return "no instruction can be read there".into();
-    }
-    let instruction = decoder.decode();
+    };
     if instruction.is_invalid() {
         let list: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         return format!("no valid instruction: {}", list.join(" "));
@@ -141,8 +164,17 @@ fn disassembled(rip: u64, bytes: &[u8]) -> String {
     let mut text = String::new();
     let mut formatter = FastFormatter::new();
     formatter.options_mut().set_use_hex_prefix(true);
-    formatter.format(&instruction, &mut text);
+    formatter.format(instruction, &mut text);
     text
+}
+
+/// What an instruction needs, and which processor models have it.
+fn processors_with(requirement: &Requirement) -> String {
+    let needs = requirement.extensions.join(" and ");
+    match requirement.models.as_slice() {
+        [] => format!("it needs {needs}, which no --cpu model has"),
+        models => format!("it needs {needs}: use --cpu {}", models.join(" or ")),
+    }
 }
 
 /// Appends the last branches of `task`, at most `limit`.
@@ -190,6 +222,7 @@ mod tests {
             instruction: vec![0x8B, 0x40, 0x10, 0x90],
         };
         crash.registers[RIP] = 0x40_1010;
+        crash.registers[CS] = USER_CS;
         let text = of_crash(&task, &crash, &mut mapped());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -204,7 +237,7 @@ mod tests {
         );
         assert_eq!(
             lines[6],
-            "  rip    0000000000401010  rflags 0000000000000011"
+            "  rip    0000000000401010  rflags 0000000000000011  cs     0000000000000033"
         );
         assert_eq!(
             lines[7..],
@@ -223,6 +256,68 @@ mod tests {
             let text = of_crash(&task, &crash, &mut mapped());
             assert!(text.starts_with("vbts: task 57 (prog) crashed: SIGABRT\n"));
             assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    /// The lines of the report about `instruction` in the code segment `cs`, without its registers.
+    fn instruction_lines(signal: i32, code: i32, cs: u64, instruction: &[u8]) -> Vec<String> {
+        let mut crash = Crash {
+            task: 57,
+            signal: signal.cast_unsigned(),
+            code,
+            address: 0x40_1010,
+            registers: [0; REGISTERS.len()],
+            instruction: instruction.to_vec(),
+        };
+        crash.registers[RIP] = 0x40_1010;
+        crash.registers[CS] = cs;
+        let text = of_crash(&task(57, "prog"), &crash, &mut mapped());
+        let lines = text.lines().skip(1).map(str::to_owned);
+        lines.take_while(|line| !line.contains("rax ")).collect()
+    }
+
+    #[test]
+    fn an_illegal_instruction_shows_which_processors_have_it() {
+        const ILL_ILLOPN: i32 = 2;
+        const POPCNT: &[u8] = &[0xF3, 0x0F, 0xB8, 0xC1];
+        let lines = |instruction| {
+            let lines = instruction_lines(libc::SIGILL, ILL_ILLOPN, USER_CS, instruction);
+            lines.join("\n").replace("  000000401010 prog+0x1010: ", "")
+        };
+        for (instruction, expected) in [
+            (
+                POPCNT,
+                "popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem",
+            ),
+            (
+                &[0xC5, 0xFD, 0xFE, 0xC1],
+                "vpaddd ymm0,ymm0,ymm1\n  it needs AVX2, which no --cpu model has",
+            ),
+            (
+                &[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1],
+                "vpaddd xmm0{k1},xmm0,xmm1\n  \
+                 it needs AVX512VL and AVX512F, which no --cpu model has",
+            ),
+            (&[0x0F, 0x0B], "ud2"),
+            (&[0x06], "no valid instruction: 06"),
+            (&[], "no instruction can be read there"),
+        ] {
+            assert_eq!(lines(instruction), expected);
+        }
+        // Another process has sent the signal, or it is another one.
+        for (signal, code) in [(libc::SIGILL, 0), (libc::SIGSEGV, 1)] {
+            assert_eq!(instruction_lines(signal, code, USER_CS, POPCNT).len(), 1);
+        }
+    }
+
+    #[test]
+    fn an_instruction_is_that_of_its_code_segment() {
+        const USER32_CS: u64 = 0x23;
+        // INC EAX, or a REX prefix
+        let bytes = [0x40, 0x8B, 0x00];
+        for (cs, expected) in [(USER_CS, "mov eax,[rax]"), (USER32_CS, "inc eax")] {
+            let lines = instruction_lines(libc::SIGSEGV, 1, cs, &bytes);
+            assert_eq!(lines, [format!("  000000401010 prog+0x1010: {expected}")]);
         }
     }
 

@@ -108,7 +108,7 @@ struct Forwarded {
 fn push(cpu: &Cpu, i: &Instruction, insn: Insn, ops: &mut Vec<Op>, forwarded: &mut Forwarded) {
     let before = std::mem::take(forwarded);
     let count = ops.len();
-    let known = !i.is_invalid() && i.cpuid_features().iter().all(|f| cpu.model.executes(*f));
+    let known = !i.is_invalid() && cpu.model.executes_all(i.cpuid_features());
     let Some(found) = INSTRUCTIONS.find(&insn).filter(|_| known) else {
         ops.push(Op::called(exec::undefined, insn));
         return;

@@ -1,0 +1,60 @@
+//! What a report says about the instruction that a program crashes with.
+
+use anyhow::{Result, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
+
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(
+        module,
+        &[
+            ("an_illegal_instruction_names_processors", illegal),
+            ("code_of_32_bits_is_disassembled_as_such", compatibility),
+        ],
+    )
+}
+
+/// Runs a program that begins with `code`, and expects it to be killed by `signal`. Returns what
+/// was printed on standard error.
+fn crash(machine: &Machine, code: &str, flag: &str, cpu: &str, signal: Signal) -> Result<String> {
+    let directory = tempfile::tempdir()?;
+    let source = directory.path().join("program.S");
+    let text =
+        format!(".globl _start\n_start:\n{code}\n.section .note.GNU-stack, \"\", @progbits\n");
+    std::fs::write(&source, text)?;
+    let program = programs::compile(&source, &directory.path().join("program"), &[flag])?;
+    let output = directory.path().join("trace");
+    let run = machine.trace("raw", &output, &["--cpu", cpu], &[program])?;
+    Ok(run.expect(128 + signal as i32)?.stderr)
+}
+
+fn illegal(machine: &Machine) -> Result<()> {
+    for (code, cpu, report) in [
+        (
+            "popcnt %ecx, %eax",
+            "core2",
+            ": popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem\n",
+        ),
+        (
+            "vpaddd %ymm1, %ymm0, %ymm0",
+            "x86-64-v2",
+            ": vpaddd ymm0,ymm0,ymm1\n  it needs AVX2, which no --cpu model has\n",
+        ),
+        ("ud2", "core2", ": ud2\n  rax "),
+    ] {
+        let stderr = crash(machine, code, "-m64", cpu, Signal::SIGILL)?;
+        ensure!(stderr.contains(report), "{code}: {stderr}");
+    }
+    Ok(())
+}
+
+fn compatibility(machine: &Machine) -> Result<()> {
+    // In 64-bit code the address would have eight bytes.
+    let stderr = crash(machine, "movl 16, %eax", "-m32", "core2", Signal::SIGSEGV)?;
+    for wanted in [": mov eax,[0x10]\n", "cs     0000000000000023"] {
+        ensure!(stderr.contains(wanted), "no {wanted}: {stderr}");
+    }
+    Ok(())
+}
