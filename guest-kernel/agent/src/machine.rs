@@ -27,6 +27,16 @@ pub fn enable_exit_port() -> Result<(), Failure> {
     ))
 }
 
+/// Takes from this process, a child of the agent, what [`enable_exit_port`] has given it: otherwise
+/// the program that it executes could end the machine.
+pub fn disable_exit_port() -> io::Result<()> {
+    // SAFETY: as above.
+    match unsafe { libc::ioperm(EXIT_PORT.into(), size_of::<u32>() as libc::c_ulong, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Ends the machine with `status`.
 pub fn exit(status: u8) -> ! {
     // SAFETY: only the exit port is written. Without the permission of `enable_exit_port` the

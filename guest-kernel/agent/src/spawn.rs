@@ -9,7 +9,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use vbts_protocol::{Bytes, ErrorKind, Job, Limit, Resource};
 
 use crate::failure::Failure;
-use crate::ptrace;
+use crate::{machine, ptrace};
 
 /// Directories that `execvp` searches if there is no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -165,6 +165,7 @@ impl Plan {
     }
 
     fn prepare(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> io::Result<()> {
+        machine::disable_exit_port()?;
         for (target, fd) in (0..).zip(stdio) {
             // SAFETY: dup2 takes no pointers. The pipes are not among the targets: PID 1 has the
             // console on 0, 1 and 2.

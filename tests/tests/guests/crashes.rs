@@ -12,6 +12,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("an_illegal_instruction_names_processors", illegal),
             ("code_of_32_bits_is_disassembled_as_such", compatibility),
+            ("a_program_cannot_use_the_agents_port", exit_port),
         ],
     )
 }
@@ -55,6 +56,15 @@ fn compatibility(machine: &Machine) -> Result<()> {
     let stderr = crash(machine, "movl 16, %eax", "-m32", "core2", Signal::SIGSEGV)?;
     for wanted in [": mov eax,[0x10]\n", "cs     0000000000000023"] {
         ensure!(stderr.contains(wanted), "no {wanted}: {stderr}");
+    }
+    Ok(())
+}
+
+fn exit_port(machine: &Machine) -> Result<()> {
+    for width in ["al", "ax", "eax"] {
+        let code = format!("movb $3, %al\nmovw $0xf4, %dx\nout %{width}, %dx");
+        let stderr = crash(machine, &code, "-m64", "core2", Signal::SIGSEGV)?;
+        ensure!(stderr.contains(&format!(": out dx,{width}\n")), "{stderr}");
     }
     Ok(())
 }
