@@ -32,6 +32,26 @@ const fn text(s: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*s)
 }
 
+/// Leaf 80000002H, 80000003H or 80000004H (`part` 0 to 2): 16 bytes of the brand string, which ends
+/// with zeros.
+const fn brand(part: u32, name: &str) -> Leaf {
+    let name = name.as_bytes();
+    let mut words = [0; 4];
+    let mut i = 0;
+    while i < 16 {
+        let at = 16 * part as usize + i;
+        if at < name.len() {
+            words[i / 4] |= (name[at] as u32) << (8 * (i % 4));
+        }
+        i += 1;
+    }
+    leaf(0x8000_0002 + part, words[0], words[1], words[2], words[3])
+}
+
+const CORE2_BRAND: &str = "Intel(R) Core(TM)2 Duo CPU     @ 1.00GHz";
+const X86_64_V2_BRAND: &str = "vbts x86-64-v2 CPU @ 1.00GHz";
+const NEHALEM_BRAND: &str = "Intel(R) Core(TM) i7 CPU       @ 1.00GHz";
+
 /// Leaf 0AH: architectural performance monitoring version 2, with so many programmable counters and
 /// all fixed ones, each of `width` bits (Vol. 3B 18.2.2). Of the 7 events a processor without
 /// caches and prediction lacks references to the last level cache (3), misses of it (4), and
@@ -124,21 +144,9 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
         edx8000_0001::SYSCALL | edx8000_0001::XD | edx8000_0001::INTEL64,
     ),
     // Brand string.
-    leaf(
-        0x8000_0002,
-        text(b"Inte"),
-        text(b"l(R)"),
-        text(b" Cor"),
-        text(b"e(TM"),
-    ),
-    leaf(
-        0x8000_0003,
-        text(b")2 D"),
-        text(b"uo C"),
-        text(b"PU  "),
-        text(b"   @"),
-    ),
-    leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+    brand(0, CORE2_BRAND),
+    brand(1, CORE2_BRAND),
+    brand(2, CORE2_BRAND),
     // L2: 2 MB, 8 ways, lines of 64 bytes.
     leaf(0x8000_0006, 0, 0, 0x0800_6040, 0),
     // Invariant TSC.
@@ -151,15 +159,9 @@ pub(super) const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
     with(
         CORE2_LEAVES,
         [
-            leaf(
-                0x8000_0002,
-                text(b"vbts"),
-                text(b" x86"),
-                text(b"-64-"),
-                text(b"v2 C"),
-            ),
-            leaf(0x8000_0003, text(b"PU @"), text(b" 1.0"), text(b"0GHz"), 0),
-            leaf(0x8000_0004, 0, 0, 0, 0),
+            brand(0, X86_64_V2_BRAND),
+            brand(1, X86_64_V2_BRAND),
+            brand(2, X86_64_V2_BRAND),
         ],
     ),
     ecx1::SSE4_1 | ecx1::SSE4_2 | ecx1::POPCNT,
@@ -184,21 +186,9 @@ pub(super) const NEHALEM_LEAVES: [Leaf; 19] = with(
         subleaf(4, 2, 0x0000_0143, 0x01C0_003F, 511, 0),
         // The part has version 3, which counts for its twin threads, too.
         performance_monitoring(4, 48),
-        leaf(
-            0x8000_0002,
-            text(b"Inte"),
-            text(b"l(R)"),
-            text(b" Cor"),
-            text(b"e(TM"),
-        ),
-        leaf(
-            0x8000_0003,
-            text(b") i7"),
-            text(b" CPU"),
-            text(b"    "),
-            text(b"   @"),
-        ),
-        leaf(0x8000_0004, text(b" 1.0"), text(b"0GHz"), 0, 0),
+        brand(0, NEHALEM_BRAND),
+        brand(1, NEHALEM_BRAND),
+        brand(2, NEHALEM_BRAND),
         // L2: 256 KB, 8 ways, lines of 64 bytes.
         leaf(0x8000_0006, 0, 0, 0x0100_6040, 0),
     ],
@@ -244,4 +234,35 @@ pub(super) const fn without_bts<const N: usize>(mut leaves: [Leaf; N]) -> [Leaf;
         i += 1;
     }
     leaves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_brand_string_fills_three_leaves() {
+        for (leaves, name) in [
+            (CORE2_LEAVES, CORE2_BRAND),
+            (X86_64_V2_LEAVES, X86_64_V2_BRAND),
+            (NEHALEM_LEAVES, NEHALEM_BRAND),
+        ] {
+            let parts = leaves
+                .iter()
+                .filter(|l| (0x8000_0002..=0x8000_0004).contains(&l.leaf));
+            let words = parts.flat_map(|l| [l.eax, l.ebx, l.ecx, l.edx]);
+            let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+            assert_eq!(bytes.len(), 48);
+            assert!(bytes.starts_with(name.as_bytes()), "{name}");
+            assert!(bytes[name.len()..].iter().all(|byte| *byte == 0), "{name}");
+        }
+        assert_eq!(
+            CORE2_LEAVES
+                .iter()
+                .find(|l| l.leaf == 0x8000_0002)
+                .unwrap()
+                .eax,
+            0x6574_6E49
+        );
+    }
 }
