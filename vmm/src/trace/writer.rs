@@ -25,7 +25,8 @@ use crate::host::Alarm;
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
 const LIMIT: usize = 8 << 20;
-/// Time for which a reader that does not read can delay the end of an interrupted run.
+/// Time for which a reader that does not read can delay the end of an interrupted run. One that
+/// reads slowly gets all of the trace: the merge may hold much of it until the end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Number of tasks that a report shows at the end of a run.
@@ -114,8 +115,8 @@ impl Writer {
 
     /// Blocks until the trace of a run that ended so is written, its summary included. The guest's
     /// buffers are `drained`, or the summary says how much they can have. The alarm ends the wait
-    /// for a reader that does not read. If the run was `interrupted`, the wait is at most one
-    /// second.
+    /// for a reader that does not read. If the run was `interrupted`, the wait ends when nothing
+    /// was written for one second.
     ///
     /// # Errors
     /// See [`WriterError`].
@@ -125,7 +126,7 @@ impl Writer {
         drained: bool,
         interrupted: bool,
     ) -> Result<Summary, WriterError> {
-        let began = Instant::now();
+        let (mut records, mut since) = (self.records(), Instant::now());
         let mut state = self.queue.lock();
         state.end = Some((end, drained));
         self.queue.notify();
@@ -136,8 +137,12 @@ impl Writer {
             if let Some(summary) = state.summary.take() {
                 return Ok(summary);
             }
+            let so_far = self.records();
+            if so_far != records {
+                (records, since) = (so_far, Instant::now());
+            }
             let given_up = if interrupted {
-                began.elapsed() >= PATIENCE
+                since.elapsed() >= PATIENCE
             } else {
                 self.alarm.has_pending()
             };
@@ -299,10 +304,10 @@ impl Sink for Trace {
             self.format
                 .records(task, piece, &mut self.symbols, &mut self.buffer);
             self.destination.write_records(task, &self.buffer)?;
+            let so_far = &self.queue.records;
+            so_far.store(self.summary.records, Ordering::Relaxed);
         }
         task.recent.push(records, self.scope);
-        let so_far = &self.queue.records;
-        so_far.store(self.summary.records, Ordering::Relaxed);
         Ok(())
     }
 
@@ -446,26 +451,34 @@ mod tests {
         assert!(refused.is_some());
     }
 
-    #[test]
-    fn a_slow_reader_gets_everything() {
-        let (mut reader, writer) = stuck(None);
-        let slow = std::thread::spawn(move || {
-            let (mut all, mut bytes) = (0, [0; 1 << 16]);
+    /// A reader that takes 64 KiB after each `delay`. Returns the number of bytes in the end.
+    fn slow(mut reader: std::io::PipeReader, delay: Duration) -> std::thread::JoinHandle<usize> {
+        std::thread::spawn(move || {
+            let (mut all, mut bytes) = (0, vec![0; 1 << 16]);
             loop {
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(delay);
                 match io::Read::read(&mut reader, &mut bytes).unwrap() {
                     0 => return all,
                     n => all += n,
                 }
             }
-        });
-        for _ in 0..10 {
-            writer.put(branches(1 << 16)).unwrap();
+        })
+    }
+
+    #[test]
+    fn a_slow_reader_gets_everything() {
+        // The interrupted run takes longer than a reader that does not read may delay it.
+        for (interrupted, delay) in [(false, 1), (true, 16)] {
+            let (reader, writer) = stuck(None);
+            let slow = slow(reader, Duration::from_millis(delay));
+            for _ in 0..10 {
+                writer.put(branches(1 << 16)).unwrap();
+            }
+            let summary = writer.finish(EXITED, true, interrupted).unwrap();
+            assert_eq!((summary.records, summary.end), (10 << 16, EXITED));
+            drop(writer);
+            assert_eq!(slow.join().unwrap(), 24 * (10 << 16));
         }
-        let summary = writer.finish(EXITED, true, false).unwrap();
-        assert_eq!((summary.records, summary.end), (10 << 16, EXITED));
-        drop(writer);
-        assert_eq!(slow.join().unwrap(), 24 * (10 << 16));
     }
 
     #[test]
