@@ -43,6 +43,17 @@ packages() {
 		die "could not install ${missing[*]}"
 }
 
+# program_packages quick|all: prints the packages of the rows of tests/real_programs/table: of those
+# for ci/test, or of all.
+program_packages() {
+	awk -v RS= -v FS='\n' -v tier="$1" '
+		tier == "all" || $0 ~ "\nTier: " tier {
+			for (i = 1; i <= NF; i++)
+				if (sub(/^Packages: /, "", $i))
+					print $i
+		}' tests/real_programs/table | tr ' ' '\n' | sort -u
+}
+
 # candidate NAME: prints the version of a Debian package that apt would install, if any.
 candidate() {
 	apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p' | grep -v '^(none)$' || :

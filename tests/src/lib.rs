@@ -11,7 +11,9 @@ pub mod guest_program;
 pub mod kvm;
 pub mod machine;
 pub mod oracle;
+pub mod program_table;
 pub mod programs;
+pub mod tasks;
 
 pub use branches::{Branch, Symbols};
 pub use machine::{Machine, Run, Test};

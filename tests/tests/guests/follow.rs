@@ -1,13 +1,14 @@
 //! The processes and threads that a traced program starts: all of them have records, in the order
 //! of time, in each format.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine};
+use vbts_tests::tasks::Trace;
 use vbts_tests::{branches, programs};
 
 pub fn trials(module: &str) -> Vec<Trial> {
@@ -26,94 +27,25 @@ pub fn trials(module: &str) -> Vec<Trial> {
 
 const PIPELINE: [&str; 3] = ["/bin/sh", "-c", "ls / | sort | head -n 3"];
 
-/// What a JSON trace says about a task.
-#[derive(Debug, Default)]
-struct Task {
-    branches: u64,
-    executed: Vec<String>,
-    ended: bool,
-}
-
-/// The tasks of a JSON trace, which is checked for what every trace has.
-struct Tasks {
-    tasks: Vec<Task>,
-    summary: Value,
-}
-
 fn json(path: &Path) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(path)?;
     let lines = text.lines().map(serde_json::from_str);
     Ok(lines.collect::<Result<_, _>>()?)
 }
 
-/// Traces `program`, and checks that each record belongs to a live task, that the scheduling events
-/// are in the order of time, and that the numbers in the summary are right.
-fn tasks(machine: &Machine, options: &[&str], program: &[&str]) -> Result<Tasks> {
+/// Traces `program`, and checks its trace ([`Trace`]).
+fn tasks(machine: &Machine, options: &[&str], program: &[&str]) -> Result<Trace> {
     let directory = tempfile::tempdir()?;
     let output = directory.path().join("trace");
     let options = [options, &["--sched"]].concat();
     machine
         .trace("json", &output, &options, program)?
         .expect(0)?;
-    let mut lines = json(&output)?;
-    let summary = lines.pop().context("no summary")?;
-    let mut tasks: BTreeMap<u64, Task> = BTreeMap::new();
-    // Tasks whose ID another task has taken.
-    let mut replaced = Vec::new();
-    let (mut last, mut arrived) = (0, None);
-    for line in &lines {
-        let kind = line["kind"].as_str().context("no kind")?;
-        let id = line["task"].as_u64().context("no task")?;
-        if kind == "untraced" {
-            continue;
-        }
-        if kind == "start" {
-            ensure!(tasks.insert(id, Task::default()).is_none(), "{line}");
-        }
-        if let Some(former) = line["former"].as_u64() {
-            let task = tasks.remove(&former).with_context(|| line.to_string())?;
-            let leader = tasks.insert(id, task).with_context(|| line.to_string())?;
-            ensure!(leader.ended, "{line}");
-            replaced.push(leader);
-        }
-        let task = tasks.get_mut(&id).with_context(|| line.to_string())?;
-        ensure!(!task.ended, "{line}");
-        match kind {
-            "branch" => {
-                ensure!(arrived == Some(id), "{line} while {arrived:?} runs");
-                task.branches += 1;
-            }
-            "exec" => {
-                let name = line["name"].as_str().context("no name")?;
-                task.executed
-                    .push(name.rsplit('/').next().unwrap_or_default().into());
-            }
-            "arrive" => {
-                let time = line["time"].as_u64().context("no time")?;
-                ensure!(last <= time && arrived.is_none(), "{line} after {last}");
-                (last, arrived) = (time, Some(id));
-            }
-            "depart" => ensure!(arrived.take() == Some(id), "{line}"),
-            "end" => task.ended = true,
-            _ => {}
-        }
-    }
-    let tasks: Vec<Task> = tasks.into_values().chain(replaced).collect();
-    let branches: u64 = tasks.iter().map(|task| task.branches).sum();
-    ensure!(
-        summary["records"] == branches && summary["lost"] == 0 && summary["tasks"] == tasks.len(),
-        "{branches} branches, {} tasks: {summary}",
-        tasks.len()
-    );
-    ensure!(summary["unordered"].is_null(), "{summary}");
-    for task in &tasks {
-        ensure!(task.ended && task.branches > 0, "{task:?} of {program:?}");
-    }
-    Ok(Tasks { tasks, summary })
+    Trace::open(&output)?.expect_whole()
 }
 
 fn pipeline(machine: &Machine) -> Result<()> {
-    let Tasks { tasks, summary } = tasks(machine, &[], &PIPELINE)?;
+    let Trace { tasks, summary, .. } = tasks(machine, &[], &PIPELINE)?;
     ensure!(summary["untraced"].is_null(), "{summary}");
     let executed: BTreeSet<&str> = tasks
         .iter()
@@ -202,7 +134,7 @@ fn family(machine: &Machine) -> Result<()> {
         (&["--follow", "threads"], 2, 2),
         (&["--follow", "none"], 1, 3),
     ] {
-        let Tasks { tasks, summary } = tasks(machine, options, &program)?;
+        let Trace { tasks, summary, .. } = tasks(machine, options, &program)?;
         ensure!(
             tasks.len() == traced && summary["untraced"].as_u64().unwrap_or(0) == untraced,
             "{options:?}: {summary}"
@@ -274,7 +206,7 @@ fn text(machine: &Machine) -> Result<()> {
 
 fn many_processes(machine: &Machine) -> Result<()> {
     let script = "i=0; while [ $i -lt 200 ]; do (:); i=$((i+1)); done";
-    let Tasks { tasks, summary } = tasks(machine, &[], &["/bin/sh", "-c", script])?;
+    let Trace { tasks, summary, .. } = tasks(machine, &[], &["/bin/sh", "-c", script])?;
     ensure!(
         tasks.len() == 201 && summary["untraced"].is_null(),
         "{summary}"
@@ -316,7 +248,7 @@ fn many_threads(machine: &Machine) -> Result<()> {
     let program = build(directory.path(), THREADS)?;
     let program = [program.to_str().context("a path")?];
     for processors in ["1", "4"] {
-        let Tasks { tasks, summary } = tasks(machine, &["--smp", processors], &program)?;
+        let Trace { tasks, summary, .. } = tasks(machine, &["--smp", processors], &program)?;
         ensure!(
             tasks.len() == 101 && summary["untraced"].is_null(),
             "{summary}"

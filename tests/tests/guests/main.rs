@@ -18,6 +18,7 @@ mod left_behind;
 mod long_trace;
 mod loopback;
 mod manual_page;
+mod many_tasks;
 mod network;
 mod oracle;
 mod processors;
@@ -33,13 +34,14 @@ mod surroundings;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 24] = [
+const MODULES: [(&str, Trials); 25] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
     ("stock_kernel", stock_kernel::trials),
     ("clients", clients::trials),
     ("network", network::trials),
+    ("many_tasks", many_tasks::trials),
     ("follow", follow::trials),
     ("endings", endings::trials),
     ("crashes", crashes::trials),

@@ -1,122 +1,261 @@
-//! Debian's programs have the same output in the guest as on the host, and their traces are
-//! complete.
+//! Everyday programs do in a guest what they do on the host, and their traces are whole: the rows
+//! of `tests/real_programs/table`.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Test};
+use vbts_tests::machine::{self, Machine, Run, Skip, Test};
+use vbts_tests::program_table::{self, Row};
+use vbts_tests::tasks::Trace;
+
+/// Time for a traced run, on a slow and busy machine.
+const LIMIT: Duration = Duration::from_secs(900);
+/// How far the number of records may be from that of the table.
+const FACTOR: u64 = 10;
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    let tests: [(&str, &'static [&'static str]); 9] = [
+    let rows = match program_table::rows() {
+        Ok(rows) => rows,
+        Err(error) => {
+            let error = format!("{error:#}");
+            let failed = move || Err(error.into());
+            return vec![Trial::test(format!("{module}::table"), failed)];
+        }
+    };
+    let tests = rows.into_iter().map(|row| {
+        let name = row.test_name();
         (
-            "python3",
-            &["/usr/bin/python3", "-c", "print(sum(range(100000)))"],
-        ),
-        ("gzip", &["/bin/gzip", "-c", "/bin/ls"]),
-        (
-            "sha256sum",
-            &["/usr/bin/sha256sum", "/bin/ls", "/etc/passwd"],
-        ),
-        (
-            "perl",
-            &[
-                "/usr/bin/perl",
-                "-e",
-                "print join(' ', sort map { $_ * 7 % 31 } 1..30), \"\\n\"; printf '%.15g', sin(1)",
-            ],
-        ),
-        (
-            "bash",
-            &[
-                "/bin/bash",
-                "-c",
-                "for i in {1..20}; do echo $((i * i)); done | sort -r | head -3; echo $PWD",
-            ],
-        ),
-        (
-            "awk",
-            &[
-                "/usr/bin/awk",
-                "BEGIN { for (i = 0; i < 100; i++) s += sqrt(i); printf \"%.10f\\n\", s }",
-            ],
-        ),
-        ("ls", &["/bin/ls", "-l", "--time-style=+%s", "/etc/apt"]),
-        ("find", &["/usr/bin/find", "/etc/apt", "-name", "*.d"]),
-        ("environment", &["/usr/bin/env"]),
-    ];
-    let tests = tests.map(|(name, program)| {
-        (
-            name.to_owned(),
-            Box::new(move |machine: &Machine| same(machine, program)) as Test,
+            name,
+            Box::new(move |machine: &Machine| same(machine, &row)) as Test,
         )
     });
-    machine::trials(module, tests.into())
+    machine::trials(module, tests.collect())
 }
 
-/// Sets the working directory and the environment, which must be the same for both runs.
-fn set_environment(command: &mut Command) -> &mut Command {
-    command
-        .current_dir("/usr/share")
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("GREETING", "hello world")
-        .env("LC_ALL", "C")
+/// The directory of a row: a copy of the programs' files. The path is the same on the host and in
+/// the guest.
+struct Scratch {
+    directory: tempfile::TempDir,
 }
 
-fn same(machine: &Machine, program: &[&str]) -> Result<()> {
-    let name = program.first().context("no program")?;
-    ensure!(
-        Path::new(name).exists(),
-        "this host has no {name} (ci/setup installs what the tests need)"
-    );
-    let mut native = Command::new(name);
-    let native = machine::finish({
-        set_environment(&mut native).args(program.iter().skip(1));
-        native
-    })?;
+impl Scratch {
+    fn new() -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        // A row may change the user.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+        let scratch = Self { directory };
+        copy(&program_table::directory(), &scratch.work())?;
+        // The guest's clock may be before the time at which they were checked out.
+        let old = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for entry in fs::read_dir(scratch.work())? {
+            fs::File::open(entry?.path())?.set_modified(old)?;
+        }
+        Ok(scratch)
+    }
 
-    let directory = tempfile::tempdir()?;
-    let trace = directory.path().join("trace");
-    let mut command = machine.command(["trace", "--accel", "soft", "--format", "json", "--output"]);
-    let settings: Vec<_> = command
-        .get_envs()
-        .map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned)))
-        .collect();
-    set_environment(&mut command);
-    // vbts finds its own files by these variables. The comparison leaves them out.
-    for (name, value) in settings {
-        if let Some(value) = value {
-            command.env(name, value);
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The working directory.
+    fn work(&self) -> PathBuf {
+        self.path("work")
+    }
+
+    /// Sets the working directory and the environment, which are the same for both runs.
+    fn set_environment(&self, command: &mut Command) {
+        let toolchain = Path::new(env!("CARGO")).parent();
+        let toolchain = toolchain.unwrap_or(Path::new("/usr/bin")).display();
+        command
+            .current_dir(self.work())
+            .env("PATH", format!("{toolchain}:/usr/bin:/bin:/usr/sbin:/sbin"))
+            .env("HOME", self.work())
+            .env("REPOSITORY", program_table::directory().join("../.."))
+            .env("LC_ALL", "C.UTF-8")
+            .env("TZ", "UTC")
+            .env("TERM", "dumb");
+    }
+
+    /// Runs lines of a shell on the host.
+    fn run_on_host(&self, lines: &str) -> Result<Run> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", lines]).env_clear();
+        command.stdin(std::process::Stdio::null());
+        self.set_environment(&mut command);
+        machine::finish(command)
+    }
+
+    /// Runs the row in a guest.
+    fn run_in_guest(&self, machine: &Machine, row: &Row) -> Result<(Run, Trace)> {
+        let output = self.path("trace");
+        let vbts = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+        let mut command = Command::new(vbts.get_program());
+        command.args(vbts.get_args()).env_clear();
+        for (name, value) in vbts.get_envs() {
+            // vbts finds its own files by these variables.
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        command.stdin(std::process::Stdio::null());
+        self.set_environment(&mut command);
+        if let Some(memory) = &row.memory {
+            command.args(["--memory", memory]);
+        }
+        if !row.keeps.is_empty() {
+            command.args(["--share", &format!("{}:rw", self.work().display())]);
+        }
+        command.arg("--output").arg(&output);
+        command.args(["--", "/bin/sh", "-c", &row.run]);
+        Trace::of(command, &output, LIMIT)
+    }
+}
+
+/// Copies a directory with all attributes.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    command.arg("-a").arg(from).arg(to);
+    machine::finish(command)?.expect(0)?;
+    Ok(())
+}
+
+/// Packages of a row that are not installed.
+fn missing(row: &Row) -> Result<Vec<&str>> {
+    let mut missing = Vec::new();
+    for package in &row.packages {
+        let mut command = Command::new("dpkg-query");
+        command.args(["-W", "-f", "${Status}", package]);
+        let run = machine::finish(command).context("dpkg-query")?;
+        if !run.stdout.ends_with(b"ok installed") {
+            missing.push(package.as_str());
         }
     }
-    command.arg(&trace).arg("--").args(program);
-    let run = machine::finish(command)?.expect(native.status.context("killed on the host")?)?;
+    Ok(missing)
+}
 
-    let strip = |bytes: &[u8]| -> Vec<u8> {
-        let lines = bytes
-            .split_inclusive(|&byte| byte == b'\n')
-            .filter(|line| !line.starts_with(b"VBTS_"));
-        lines.flatten().copied().collect()
-    };
-    ensure!(
-        strip(&run.stdout) == strip(&native.stdout),
-        "on the host:\n{}\nin the guest:\n{}",
-        String::from_utf8_lossy(&native.stdout),
-        String::from_utf8_lossy(&run.stdout)
+fn same(machine: &Machine, row: &Row) -> Result<()> {
+    let missing = missing(row)?.join(" ");
+    if !missing.is_empty() {
+        ensure!(
+            std::env::var_os("VBTS_REQUIRE_PROGRAMS").is_none(),
+            "not installed: {missing}"
+        );
+        return Err(Skip(format!("not installed: {missing}")).into());
+    }
+    let scratch = Scratch::new()?;
+    if let Some(prepare) = &row.prepare {
+        scratch.run_on_host(prepare)?.expect(0)?;
+    }
+    let (work, prepared, kept) = (
+        scratch.work(),
+        scratch.path("prepared"),
+        scratch.path("host"),
     );
-    let text = std::fs::read_to_string(&trace)?;
-    let summary: serde_json::Value =
-        serde_json::from_str(text.lines().last().context("no summary")?)?;
-    ensure!(summary["lost"] == 0, "records were lost: {summary}");
-    let branches = text
-        .lines()
-        .filter(|line| line.contains(r#""kind":"branch""#));
-    let records = branches.count() as u64;
+    copy(&work, &prepared)?;
+    let host = scratch.run_on_host(&row.run)?;
+    fs::rename(&work, &kept)?;
+    fs::rename(&prepared, &work)?;
+    let (guest, trace) = scratch.run_in_guest(machine, row)?;
+
+    let status = host.status.context("killed on the host")?;
+    let guest = guest.expect(status)?;
+    compare("standard output", &host.stdout, &guest.stdout)?;
+    let ours = ["vbts: records: ", "vbts: discarded changes to "];
+    let is_ours = |line: &&str| ours.iter().any(|start| line.starts_with(start));
+    let stderr: String = (guest.stderr.split_inclusive('\n'))
+        .filter(|line| !is_ours(line))
+        .collect();
+    compare("standard error", host.stderr.as_bytes(), stderr.as_bytes())?;
+    for name in &row.keeps {
+        same_files(&kept.join(name), &work.join(name))?;
+    }
+    check(row, trace)
+}
+
+fn compare(what: &str, host: &[u8], guest: &[u8]) -> Result<()> {
     ensure!(
-        summary["records"] == records && records > 1000,
-        "the trace has {records} records, the summary says {summary}"
+        host == guest,
+        "{what} on the host:\n{}\nin the guest:\n{}",
+        String::from_utf8_lossy(host),
+        String::from_utf8_lossy(guest)
+    );
+    Ok(())
+}
+
+/// Checks that two files, or the files of two directories, are the same.
+fn same_files(host: &Path, guest: &Path) -> Result<()> {
+    let both =
+        [host, guest].map(|path| path.symlink_metadata().context(path.display().to_string()));
+    let [a, b] = both;
+    let (a, b) = (a?, b?);
+    let name = guest.display();
+    ensure!(
+        a.mode() == b.mode(),
+        "{name}: {:o}, {:o}",
+        a.mode(),
+        b.mode()
+    );
+    if a.is_dir() {
+        let names = |path: &Path| -> Result<Vec<_>> {
+            let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name()));
+            let mut names = entries.collect::<Result<Vec<_>>>()?;
+            names.sort();
+            Ok(names)
+        };
+        let list = names(host)?;
+        ensure!(list == names(guest)?, "the files in {name}");
+        for entry in list {
+            same_files(&host.join(&entry), &guest.join(&entry))?;
+        }
+    } else if a.is_file() {
+        ensure!(
+            fs::read(host)? == fs::read(guest)?,
+            "the contents of {name}"
+        );
+    }
+    Ok(())
+}
+
+/// Whether a file is the program `name`, which may have a version and an architecture in its name:
+/// `x86_64-linux-gnu-gcc-12` is `gcc`.
+fn is_program(file: &str, name: &str) -> bool {
+    let without_version = |word: &str| {
+        word.trim_end_matches(|c: char| c.is_ascii_digit())
+            .to_owned()
+    };
+    file == name
+        || file
+            .split(['-', '.'])
+            .any(|word| without_version(word) == without_version(name))
+}
+
+/// Checks the trace of a row.
+fn check(row: &Row, trace: Trace) -> Result<()> {
+    let trace = trace.expect_whole()?;
+    for name in &row.executes {
+        let mut executed = trace.tasks.iter().flat_map(|task| &task.executed);
+        ensure!(
+            executed.any(|executed| is_program(executed, name)),
+            "{name} is not in {:#?}",
+            trace.tasks
+        );
+    }
+    ensure!(
+        row.untraced.is_none() == trace.untraced.is_empty(),
+        "not traced: {:?}",
+        trace.untraced
+    );
+    let (tasks, records) = (trace.tasks.len(), trace.branches());
+    ensure!(tasks >= row.tasks, "{tasks} tasks instead of {}", row.tasks);
+    ensure!(
+        records <= row.records * FACTOR && row.records <= records * FACTOR,
+        "{records} records instead of about {}",
+        row.records
     );
     Ok(())
 }

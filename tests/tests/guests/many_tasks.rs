@@ -1,0 +1,232 @@
+//! Programs with very many processes and threads: their traces are whole, two of them are the same,
+//! and `vbts` needs little memory.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::tasks::Trace;
+use vbts_tests::{program_table, programs};
+
+pub fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(
+        module,
+        &[
+            ("a_thousand_short_processes", processes),
+            ("two_hundred_threads_at_once", threads),
+            ("two_processes_of_make", make),
+            ("a_fork_bomb_until_its_end", fork_bomb),
+            ("a_fork_bomb_until_a_time_limit", endless_fork_bomb),
+        ],
+    )
+}
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Limit of the data of `vbts` in KiB (RLIMIT_DATA): the guest's memory and as much again.
+const DATA: u32 = 512 << 10;
+
+/// Traces a program, within [`DATA`].
+fn trace<S: AsRef<str>>(
+    machine: &Machine,
+    directory: &Path,
+    options: &[&str],
+    program: &[S],
+) -> Result<(Run, Trace)> {
+    let vbts = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+    // Not in the program's directory, whose times would differ in a second run.
+    let outside = tempfile::tempdir()?;
+    let pipe = outside.path().join("trace");
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", &format!("ulimit -d {DATA} && exec \"$@\""), "sh"])
+        .arg(vbts.get_program())
+        .args(vbts.get_args())
+        .arg("--output")
+        .arg(&pipe)
+        .args(options)
+        .arg("--")
+        .args(program.iter().map(AsRef::as_ref))
+        .current_dir(directory)
+        .stdin(Stdio::null());
+    for (name, value) in vbts.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    Trace::of(command, &pipe, LIMIT)
+}
+
+/// Traces a program twice. The traces must be whole and the same.
+fn twice<S: AsRef<str>>(
+    machine: &Machine,
+    directory: &Path,
+    program: &[S],
+) -> Result<(Run, Trace)> {
+    let whole = || {
+        let (run, trace) = trace(machine, directory, &[], program)?;
+        let (run, trace) = (run.expect(0)?, trace.expect_whole()?);
+        ensure!(trace.untraced.is_empty(), "{:?}", trace.untraced);
+        anyhow::Ok((run, trace))
+    };
+    let (first, second) = (whole()?, whole()?);
+    ensure!(
+        first.1.digest == second.1.digest && first.0.stdout == second.0.stdout,
+        "two runs differ: {} and {}",
+        first.1.summary,
+        second.1.summary
+    );
+    Ok(first)
+}
+
+fn build(directory: &Path, source: &str) -> Result<String> {
+    let file = directory.join("program.c");
+    std::fs::write(&file, source)?;
+    let flags = ["-O2", "-static", "-pthread", "-Wall"];
+    let program = programs::gcc(&file, &directory.join("program"), &flags)?;
+    Ok(program.to_str().context("a path")?.to_owned())
+}
+
+fn processes(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let script = "i=0; while [ $i -lt 1000 ]; do /bin/true; i=$((i+1)); done";
+    let (_, trace) = twice(machine, directory.path(), &["/bin/sh", "-c", script])?;
+    let executed = |task: &&vbts_tests::tasks::Task| task.executed == ["true"];
+    let programs = trace.tasks.iter().filter(executed).count();
+    ensure!(
+        trace.tasks.len() == 1001 && programs == 1000,
+        "{programs} programs: {}",
+        trace.summary
+    );
+    Ok(())
+}
+
+/// 200 threads that all run at once.
+const THREADS: &str = r#"
+#include <pthread.h>
+
+enum { COUNT = 200 };
+
+static pthread_barrier_t barrier;
+static volatile int sum;
+
+static void *work(void *unused)
+{
+	for (int round = 0; round < 4; round++) {
+		pthread_barrier_wait(&barrier);
+		for (int i = 0; i < 10000; i++)
+			sum += i & 1 ? i : 3;
+	}
+	return unused;
+}
+
+int main(void)
+{
+	pthread_t ids[COUNT];
+
+	pthread_barrier_init(&barrier, NULL, COUNT);
+	for (int i = 0; i < COUNT; i++)
+		pthread_create(&ids[i], NULL, work, NULL);
+	for (int i = 0; i < COUNT; i++)
+		pthread_join(ids[i], NULL);
+	return 0;
+}
+"#;
+
+fn threads(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), THREADS)?;
+    let (_, trace) = twice(machine, directory.path(), &[program])?;
+    ensure!(trace.tasks.len() == 201, "{}", trace.summary);
+    let least = trace.tasks.iter().map(|task| task.branches).min();
+    ensure!(least >= Some(40_000), "a thread has {least:?} branches");
+    Ok(())
+}
+
+fn make(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let makefile = program_table::directory().join("Makefile");
+    std::fs::copy(makefile, directory.path().join("Makefile"))?;
+    let (_, trace) = twice(machine, directory.path(), &["/usr/bin/make", "-j2"])?;
+    let ran = |name: &str| {
+        let executed = trace.tasks.iter().flat_map(|task| &task.executed);
+        executed.filter(|file| file.contains(name)).count()
+    };
+    ensure!(
+        ran("cc1") == 4 && ran("-as") == 4 && ran("collect2") == 1,
+        "{:#?}",
+        trace.tasks
+    );
+    Ok(())
+}
+
+/// Each process forks in a loop, until the kernel refuses. Then all of them end.
+const FORK_BOMB: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct shared {
+	int error;
+	int processes;
+};
+
+int main(void)
+{
+	struct shared volatile *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
+					      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t first = getpid();
+
+	while (!shared->error) {
+		pid_t pid = fork();
+
+		if (pid < 0)
+			shared->error = errno;
+		else if (pid == 0)
+			__atomic_add_fetch(&shared->processes, 1, __ATOMIC_RELAXED);
+	}
+	while (wait(NULL) > 0)
+		;
+	if (getpid() == first)
+		printf("%d\n", shared->processes);
+	return shared->error != EAGAIN && shared->error != ENOMEM;
+}
+"#;
+
+fn fork_bomb(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), FORK_BOMB)?;
+    let (run, trace) = twice(machine, directory.path(), &[program])?;
+    let processes: usize = String::from_utf8(run.stdout)?.trim().parse()?;
+    ensure!(
+        processes > 1000 && trace.tasks.len() == processes + 1,
+        "{processes} processes: {}",
+        trace.summary
+    );
+    Ok(())
+}
+
+/// It has no end of its own. Where the guest cannot hand over its buffers in time, the trace says
+/// so.
+fn endless_fork_bomb(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = [
+        "/bin/bash",
+        "-c",
+        ":() { : | : & }; :; wait; read < /dev/zero",
+    ];
+    let options = ["--timeout", "10"];
+    let (run, trace) = trace(machine, directory.path(), &options, &program)?;
+    run.expect(124)?;
+    ensure!(
+        trace.summary["end"] == "timeout" && trace.summary["lost"] == 0 && trace.tasks.len() > 100,
+        "{}",
+        trace.summary
+    );
+    Ok(())
+}
