@@ -87,6 +87,7 @@ fuzz_target!(|data: &[u8]| {
         symbols: Symbolizer::new(root, Path::new("/")),
         destination: destination(flags & 4 != 0),
         merge_limit: 1 << 16,
+        reports: false,
     };
     let mut session = Session::start(memory, options, &ALARM).expect("a thread");
 
