@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::Kvm;
 use vbts::kvm::{KvmVcpu, Vm, device, kick};
 use vbts::vcpu::Vcpu;
-use vbts_cpu::state::{Activity, PendingEvent, X87State};
+use vbts_cpu::state::{Activity, PendingEvent, X87State, dr6};
 use vbts_cpu::{Clock, Exit, HostClock, Model, Signals, SoftCpu};
 
 use super::{Accel, Handovers, Host, accel};
@@ -176,10 +176,11 @@ impl Machine {
                 }
                 // KVM does not keep it.
                 before.mov_ss_shadow = false;
-                // DR6 has it already.
+                // DR6 has the causes already.
                 if let Some(PendingEvent::Debug(causes)) = &mut before.pending {
-                    before.sys.dr6 |= *causes;
-                    *causes = 0;
+                    let dr6 = &mut before.sys.dr6;
+                    *dr6 = *dr6 & !dr6::BREAKPOINTS | *causes;
+                    *causes &= dr6::BREAKPOINTS;
                 }
                 if loses_x87_pointers(&before.x87, &after.x87) {
                     (before.x87.fop, before.x87.fip, before.x87.fdp) = (0, 0, 0);

@@ -9,7 +9,7 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 use vbts_cpu::ArchState;
 use vbts_cpu::state::msr::{IA32_EFER, IA32_FS_BASE, IA32_GS_BASE, SYSTEM_CALL_MSRS};
-use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, efer};
+use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, dr6, efer};
 use vbts_cpu::state::{gpr, vector};
 
 use super::xsave::{from_xsave, to_xsave};
@@ -208,11 +208,35 @@ fn from_events(events: &kvm_vcpu_events, s: &mut ArchState) {
     } else if events.interrupt.injected != 0 && events.interrupt.soft == 0 {
         Some(PendingEvent::Interrupt(events.interrupt.nr))
     } else if (exception.injected != 0 || exception.pending != 0) && exception.nr == vector::DB {
-        // DR6 has the cause already.
+        // DR6 has the causes already (see `from_debugregs`).
         Some(PendingEvent::Debug(0))
     } else {
         None
     };
+}
+
+/// KVM has the causes of a pending debug exception in DR6.
+fn to_debugregs(s: &ArchState) -> kvm_debugregs {
+    let dr6 = match s.pending {
+        Some(PendingEvent::Debug(causes)) => s.sys.dr6 & !dr6::BREAKPOINTS | causes,
+        _ => s.sys.dr6,
+    };
+    kvm_debugregs {
+        db: s.sys.dr,
+        dr6,
+        dr7: s.sys.dr7,
+        ..Default::default()
+    }
+}
+
+/// Updates `s`, which has the pending events already.
+fn from_debugregs(debug: &kvm_debugregs, s: &mut ArchState) {
+    s.sys.dr = debug.db;
+    (s.sys.dr6, s.sys.dr7) = (debug.dr6, debug.dr7);
+    if let Some(PendingEvent::Debug(causes)) = &mut s.pending {
+        // The delivery of the exception clears those of an earlier one.
+        *causes = debug.dr6 & dr6::BREAKPOINTS;
+    }
 }
 
 fn msrs(state: &mut MsrState) -> Result<Msrs, KvmError> {
@@ -250,17 +274,8 @@ pub fn load(vcpu: &VcpuFd, s: &ArchState, apic_base: u64, cr8: u64) -> Result<()
     // SAFETY: KVM reads only the structure. A larger area needs features that the guest does not
     // have (XFD).
     unsafe { vcpu.set_xsave(&to_xsave(s)) }.named("KVM_SET_XSAVE")?;
-    let causes = match s.pending {
-        Some(PendingEvent::Debug(causes)) => causes,
-        _ => 0,
-    };
-    let debug = kvm_debugregs {
-        db: s.sys.dr,
-        dr6: s.sys.dr6 | causes,
-        dr7: s.sys.dr7,
-        ..Default::default()
-    };
-    vcpu.set_debug_regs(&debug).named("KVM_SET_DEBUGREGS")?;
+    vcpu.set_debug_regs(&to_debugregs(s))
+        .named("KVM_SET_DEBUGREGS")?;
     let done = vcpu
         .set_msrs(&msrs(&mut s.msr.clone())?)
         .named("KVM_SET_MSRS")?;
@@ -288,8 +303,6 @@ pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<VcpuOnly, KvmError> {
     from_sregs(&vcpu.get_sregs().named("KVM_GET_SREGS")?, s);
     from_xsave(&vcpu.get_xsave().named("KVM_GET_XSAVE")?, s);
     let debug = vcpu.get_debug_regs().named("KVM_GET_DEBUGREGS")?;
-    s.sys.dr = debug.db;
-    (s.sys.dr6, s.sys.dr7) = (debug.dr6, debug.dr7);
     let mut list = msrs(&mut s.msr)?;
     let done = vcpu.get_msrs(&mut list).named("KVM_GET_MSRS")?;
     all_transferred(done)?;
@@ -298,6 +311,7 @@ pub fn save(vcpu: &VcpuFd, s: &mut ArchState) -> Result<VcpuOnly, KvmError> {
     }
     let events = vcpu.get_vcpu_events().named("KVM_GET_VCPU_EVENTS")?;
     from_events(&events, s);
+    from_debugregs(&debug, s);
     Ok(VcpuOnly {
         nmi_pending: events.nmi.pending != 0,
     })
@@ -378,6 +392,20 @@ mod tests {
             from_events(&to_events(&s), &mut back);
             assert_eq!(back.pending, pending);
         }
+    }
+
+    #[test]
+    fn the_causes_of_a_debug_exception_replace_those_of_an_earlier_one() {
+        let mut s = ArchState {
+            pending: Some(PendingEvent::Debug(dr6::BS | 2)),
+            ..ArchState::default()
+        };
+        s.sys.dr6 = dr6::FIXED | dr6::BD | 1;
+        let mut back = ArchState::default();
+        from_events(&to_events(&s), &mut back);
+        from_debugregs(&to_debugregs(&s), &mut back);
+        assert_eq!(back.pending, Some(PendingEvent::Debug(2)));
+        assert_eq!(back.sys.dr6, dr6::FIXED | dr6::BD | dr6::BS | 2);
     }
 
     #[test]
