@@ -37,6 +37,8 @@ pub struct Trace {
     pub untraced: Vec<Value>,
     /// The last object.
     pub summary: Value,
+    /// The last time in it, in nanoseconds since the guest's start.
+    pub time: u64,
     /// A checksum of the whole trace.
     pub digest: u64,
 }
@@ -49,6 +51,7 @@ struct Reader {
     replaced: Vec<Task>,
     untraced: Vec<Value>,
     summary: Option<Value>,
+    time: u64,
     /// Branches since the last other line: their number, their task, and how their lines end.
     run: u64,
     task: u64,
@@ -86,6 +89,7 @@ impl Trace {
             tasks: (reader.tasks.into_values().chain(reader.replaced)).collect(),
             untraced: reader.untraced,
             summary: reader.summary.context("no summary")?,
+            time: reader.time,
             digest: digest.finish(),
         };
         trace.check()?;
@@ -212,6 +216,7 @@ impl Reader {
             _ => {}
         }
         let id = line["task"].as_u64().context("no task")?;
+        self.time = line["time"].as_u64().unwrap_or(self.time);
         if kind == "start"
             && let Some(before) = self.tasks.insert(id, Task::default())
         {

@@ -28,6 +28,15 @@ enum Resume {
     Listen,
 }
 
+/// A new task in its first stop.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    /// How it continues.
+    resume: Resume,
+    /// The process that has started it.
+    creator: pid_t,
+}
+
 /// The tracer of a program and of what it starts.
 #[derive(Debug)]
 pub struct Tracer {
@@ -40,8 +49,8 @@ pub struct Tracer {
     tasks: Tasks,
     /// The parents of new tasks whose first stop has not been seen.
     announced: BTreeMap<pid_t, pid_t>,
-    /// The first stops of new tasks whose parents have not reported them: how they continue.
-    waiting: BTreeMap<pid_t, Resume>,
+    /// New tasks whose first stop was seen before their parents have reported them.
+    waiting: BTreeMap<pid_t, Waiting>,
 }
 
 impl Tracer {
@@ -257,7 +266,9 @@ impl Tracer {
             untraced(port, pid, task.parent, &format!("traced by task {tracer}"))?;
         }
         ignore_killed(ptrace::detach(pid, signal), "PTRACE_DETACH")?;
-        self.forget(task)
+        let process = task.process;
+        self.forget(task)?;
+        self.start_abandoned(port, process)
     }
 
     /// Reports the end of a task, which is in no table any more.

@@ -6,7 +6,7 @@ use std::path::Path;
 use libc::pid_t;
 use vbts_protocol::{Follow, ToHost};
 
-use super::{Resume, Tracer, ignore_killed, resume_task, untraced};
+use super::{Resume, Tracer, Waiting, ignore_killed, resume_task, untraced};
 use crate::bts::now;
 use crate::failure::Failure;
 use crate::maps::Maps;
@@ -26,9 +26,13 @@ impl Tracer {
         if let Some(parent) = self.announced.remove(&pid) {
             return self.start(port, pid, parent, resume);
         }
-        self.waiting.insert(pid, resume);
+        let creator = creator(pid);
         // The parent may have been killed before its stop.
-        self.start_abandoned(port, 0)
+        if !self.tasks.has_process(creator) {
+            return self.start(port, pid, creator, resume);
+        }
+        self.waiting.insert(pid, Waiting { resume, creator });
+        Ok(())
     }
 
     /// A task has started a child.
@@ -38,8 +42,8 @@ impl Tracer {
         child: pid_t,
         parent: pid_t,
     ) -> Result<(), Failure> {
-        if let Some(resume) = self.waiting.remove(&child) {
-            return self.start(port, child, parent, resume);
+        if let Some(waiting) = self.waiting.remove(&child) {
+            return self.start(port, child, parent, waiting.resume);
         }
         if !self.tasks.contains(child) {
             self.announced.insert(child, parent);
@@ -47,19 +51,16 @@ impl Tracer {
         Ok(())
     }
 
-    /// Starts the waiting tasks whose parent was killed before it could report them: that is of
-    /// process `ended`, or of one that has no tasks.
+    /// Starts the waiting tasks of process `ended`, whose task may have been killed before it could
+    /// report them.
     pub(super) fn start_abandoned(&mut self, port: &mut Port, ended: pid_t) -> Result<(), Failure> {
-        let abandoned: Vec<_> = self
-            .waiting
-            .keys()
-            .map(|&pid| (pid, creator(pid)))
-            .filter(|(_, parent)| *parent == ended || !self.tasks.has_process(*parent))
+        let abandoned: Vec<_> = (self.waiting.iter())
+            .filter(|(_, waiting)| waiting.creator == ended)
+            .map(|(&pid, waiting)| (pid, waiting.resume))
             .collect();
-        for (pid, parent) in abandoned {
-            if let Some(resume) = self.waiting.remove(&pid) {
-                self.start(port, pid, parent, resume)?;
-            }
+        for (pid, resume) in abandoned {
+            self.waiting.remove(&pid);
+            self.start(port, pid, creator(pid), resume)?;
         }
         Ok(())
     }
