@@ -145,14 +145,14 @@ impl Alarm {
         Ok(())
     }
 
-    /// Lets [`Event::Timeout`] happen `limit` from now, and not at an earlier limit. The timer has
-    /// been started.
-    pub fn set_timer(&self, limit: Duration) {
+    /// Lets [`Event::Timeout`] happen `limit` from now, and not at an earlier limit; `None` is
+    /// never. The timer has been started.
+    pub fn set_timer(&self, limit: Option<Duration>) {
         self.pending.timeout.store(false, Ordering::Relaxed);
         if let Ok(timer) = self.timer.lock()
             && let Some((set, _)) = &*timer
         {
-            let _ = set.send(Some(limit));
+            let _ = set.send(limit);
         }
     }
 
@@ -279,8 +279,8 @@ mod tests {
             if limit.is_some() {
                 assert_eq!(wait(), Some(Event::Timeout));
             }
-            alarm.set_timer(Duration::from_secs(1000));
-            alarm.set_timer(Duration::from_millis(1));
+            alarm.set_timer(Some(Duration::from_secs(1000)));
+            alarm.set_timer(Some(Duration::from_millis(1)));
             assert_eq!(wait(), Some(Event::Timeout));
         }
     }

@@ -96,9 +96,10 @@ impl AgentConnection {
             return Ok(false);
         }
         self.ended_by = Some(event);
+        lock(&self.session).expect_end();
         self.send(&ToGuest::End)?;
         self.flush(board);
-        self.alarm.set_timer(DRAIN_TIME);
+        self.alarm.set_timer(Some(DRAIN_TIME));
         Ok(true)
     }
 

@@ -100,6 +100,9 @@ pub struct Queue {
     pub records: AtomicU64,
     /// Host time in ns in which the thread has worked.
     pub busy: AtomicU64,
+    /// Writes that the thread has finished. A thread that is slow makes progress, and one whose
+    /// reader does not read makes none.
+    pub progress: AtomicU64,
 }
 
 impl Queue {

@@ -159,9 +159,14 @@ impl Session {
         self.writer.busy()
     }
 
+    /// Prepares for the records that the guest drains when the run ends early.
+    pub(super) fn expect_end(&mut self) {
+        self.writer.expect_end();
+    }
+
     /// Blocks until the trace and its summary are written. `end` says how the run ended if the
     /// program did not. If the run was `interrupted`, the wait for a reader that does not read is
-    /// short.
+    /// short. A further event of the alarm ends it, too.
     ///
     /// # Errors
     /// The trace cannot be written.

@@ -25,6 +25,9 @@ use crate::host::Alarm;
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
 const LIMIT: usize = 8 << 20;
+/// Bytes of work that are queued at most when the run ends early, so that the guest can drain its
+/// buffers without a wait.
+const LIMIT_AT_END: usize = 256 << 20;
 /// Time for which a reader that does not read can delay the end of an interrupted run. One that
 /// reads slowly gets all of the trace: the merge may hold much of it until the end.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,6 +42,8 @@ const SHOWN_BRANCHES: usize = 8;
 pub struct Writer {
     queue: Arc<Queue>,
     alarm: Arc<Alarm>,
+    /// Bytes of work that are queued at most.
+    limit: usize,
 }
 
 impl Writer {
@@ -69,18 +74,29 @@ impl Writer {
         std::thread::Builder::new()
             .name("trace".into())
             .spawn(move || thread.run())?;
-        Ok(Self { queue, alarm })
+        Ok(Self {
+            queue,
+            alarm,
+            limit: LIMIT,
+        })
     }
 
-    /// Queues `work`. Blocks while the queue is full.
+    /// Lets the queue grow, because the run ends early.
+    pub fn expect_end(&mut self) {
+        self.limit = LIMIT_AT_END;
+    }
+
+    /// Queues `work`. Blocks while the queue is full. An event of the alarm ends the wait for a
+    /// reader that does not read.
     ///
     /// # Errors
     /// See [`WriterError`]. After the first one, all work is dropped.
     pub fn put(&self, work: Work) -> Result<(), WriterError> {
         let mut state = self.queue.lock();
-        while state.bytes > LIMIT && !state.failed {
+        let mut patience = Patience::new(&self.queue);
+        while state.bytes > self.limit && !state.failed {
             state = self.queue.wait(state);
-            if state.bytes > LIMIT && self.alarm.has_pending() {
+            if state.bytes > self.limit && self.alarm.has_pending() && patience.is_over() {
                 return Err(WriterError::Interrupted);
             }
         }
@@ -115,8 +131,8 @@ impl Writer {
 
     /// Blocks until the trace of a run that ended so is written, its summary included. The guest's
     /// buffers are `drained`, or the summary says how much they can have. The alarm ends the wait
-    /// for a reader that does not read. If the run was `interrupted`, the wait ends when nothing
-    /// was written for one second.
+    /// for a reader that does not read. If the run was `interrupted`, a wait in which nothing can
+    /// be written for one second ends too.
     ///
     /// # Errors
     /// See [`WriterError`].
@@ -126,7 +142,12 @@ impl Writer {
         drained: bool,
         interrupted: bool,
     ) -> Result<Summary, WriterError> {
-        let (mut records, mut since) = (self.records(), Instant::now());
+        let mut patience = Patience::new(&self.queue);
+        if interrupted {
+            // What ended the run must not end this wait. A later signal does.
+            self.alarm.set_timer(None);
+            while self.alarm.take().is_some() {}
+        }
         let mut state = self.queue.lock();
         state.end = Some((end, drained));
         self.queue.notify();
@@ -137,20 +158,37 @@ impl Writer {
             if let Some(summary) = state.summary.take() {
                 return Ok(summary);
             }
-            let so_far = self.records();
-            if so_far != records {
-                (records, since) = (so_far, Instant::now());
-            }
-            let given_up = if interrupted {
-                since.elapsed() >= PATIENCE
-            } else {
-                self.alarm.has_pending()
-            };
-            if given_up {
+            if self.alarm.has_pending() || interrupted && patience.is_over() {
                 return Err(WriterError::Interrupted);
             }
             state = self.queue.wait(state);
         }
+    }
+}
+
+/// Distinguishes a thread that is slow from one whose reader does not read.
+struct Patience<'a> {
+    queue: &'a Queue,
+    progress: u64,
+    since: Instant,
+}
+
+impl<'a> Patience<'a> {
+    fn new(queue: &'a Queue) -> Self {
+        Self {
+            queue,
+            progress: queue.progress.load(Ordering::Relaxed),
+            since: Instant::now(),
+        }
+    }
+
+    /// Returns whether the thread has written nothing for [`PATIENCE`].
+    fn is_over(&mut self) -> bool {
+        let progress = self.queue.progress.load(Ordering::Relaxed);
+        if progress != self.progress {
+            (self.progress, self.since) = (progress, Instant::now());
+        }
+        self.since.elapsed() >= PATIENCE
     }
 }
 
@@ -306,6 +344,7 @@ impl Sink for Trace {
             self.destination.write_records(task, &self.buffer)?;
             let so_far = &self.queue.records;
             so_far.store(self.summary.records, Ordering::Relaxed);
+            self.queue.progress.fetch_add(1, Ordering::Relaxed);
         }
         task.recent.push(records, self.scope);
         Ok(())
