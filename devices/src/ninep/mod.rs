@@ -12,6 +12,7 @@ mod handle;
 mod host;
 mod identity;
 mod limit;
+mod open_files;
 mod read;
 mod tree;
 mod wire;
@@ -30,6 +31,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use host::check_openable;
+pub use open_files::OpenFiles;
 
 use host::Host;
 use limit::Limit;
@@ -133,8 +135,7 @@ impl Server {
         })
     }
 
-    /// The state of the server. The error names the fids that the guest has.
-    pub(crate) fn state(&self) -> Result<ServerState, String> {
+    fn server_state(&self) -> Result<ServerState, String> {
         if !self.fids.is_empty() {
             const SHOWN: usize = 5;
             let numbers: Vec<_> = self.fids.keys().take(SHOWN).map(u32::to_string).collect();
@@ -151,8 +152,7 @@ impl Server {
         })
     }
 
-    /// Puts the server into `state`. The error is the reason why the server never has that state.
-    pub(crate) fn restore(&mut self, state: &ServerState) -> Result<(), String> {
+    fn restore_state(&mut self, state: &ServerState) -> Result<(), String> {
         let ServerState {
             msize,
             file_systems,
@@ -179,15 +179,9 @@ impl Server {
 
     /// Serves one request. `reply` is overwritten with the answer, at most [`MAX_MSIZE`] bytes.
     pub fn handle(&mut self, request: &[u8], reply: &mut Vec<u8>) {
-        let (kind, tag, body) = match split(request) {
-            Ok(parts) => parts,
-            Err(tag) => return seal_error(reply, tag, Errno::INVAL),
-        };
-        start(reply, kind.wrapping_add(1), tag);
-        match self.dispatch(kind, body, reply) {
-            Ok(()) => seal(reply),
-            Err(errno) => seal_error(reply, tag, errno),
-        }
+        serve(request, reply, |kind, body, reply| {
+            self.dispatch(kind, body, reply)
+        });
     }
 
     fn dispatch(&mut self, kind: u8, body: &[u8], reply: &mut Vec<u8>) -> Result<(), Errno> {
@@ -263,18 +257,9 @@ impl Server {
     }
 
     fn version(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
-        let (msize, version) = (r.u32()?, r.string()?);
-        if msize < MIN_MSIZE {
-            return Err(Errno::INVAL);
-        }
+        let msize = negotiate(r, reply)?;
         self.reset();
-        self.msize = msize.min(MAX_MSIZE);
-        reply.put_u32(self.msize);
-        reply.put_string(if version == b"9P2000.L" {
-            version
-        } else {
-            b"unknown"
-        });
+        self.msize = msize;
         Ok(())
     }
 
@@ -354,6 +339,45 @@ impl Server {
     }
 }
 
+/// What answers the requests that the guest sends to a 9P device.
+pub trait Service: fmt::Debug + Send {
+    /// Serves one request. `reply` is overwritten with the answer, at most [`MAX_MSIZE`] bytes.
+    fn handle(&mut self, request: &[u8], reply: &mut Vec<u8>);
+
+    /// Ends the session: forgets every fid.
+    fn reset(&mut self);
+
+    /// The state. The error says why it cannot be saved.
+    ///
+    /// # Errors
+    /// The guest has fids, or the service is bound to this process.
+    fn state(&self) -> Result<ServerState, String>;
+
+    /// Puts the service into `state`.
+    ///
+    /// # Errors
+    /// The service never has that state.
+    fn restore(&mut self, state: &ServerState) -> Result<(), String>;
+}
+
+impl Service for Server {
+    fn handle(&mut self, request: &[u8], reply: &mut Vec<u8>) {
+        Self::handle(self, request, reply);
+    }
+
+    fn reset(&mut self) {
+        Self::reset(self);
+    }
+
+    fn state(&self) -> Result<ServerState, String> {
+        self.server_state()
+    }
+
+    fn restore(&mut self, state: &ServerState) -> Result<(), String> {
+        self.restore_state(state)
+    }
+}
+
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
@@ -362,6 +386,39 @@ impl fmt::Debug for Server {
             .field("fids", &self.fids.len())
             .finish_non_exhaustive()
     }
+}
+
+/// Serves one request with `dispatch`, which gets its type and its body.
+fn serve(
+    request: &[u8],
+    reply: &mut Vec<u8>,
+    dispatch: impl FnOnce(u8, &[u8], &mut Vec<u8>) -> Result<(), Errno>,
+) {
+    let (kind, tag, body) = match split(request) {
+        Ok(parts) => parts,
+        Err(tag) => return seal_error(reply, tag, Errno::INVAL),
+    };
+    start(reply, kind.wrapping_add(1), tag);
+    match dispatch(kind, body, reply) {
+        Ok(()) => seal(reply),
+        Err(errno) => seal_error(reply, tag, errno),
+    }
+}
+
+/// Answers Tversion. Returns the largest message of the session in bytes.
+fn negotiate(r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<u32, Errno> {
+    let (msize, version) = (r.u32()?, r.string()?);
+    if msize < MIN_MSIZE {
+        return Err(Errno::INVAL);
+    }
+    let msize = msize.min(MAX_MSIZE);
+    reply.put_u32(msize);
+    reply.put_string(if version == b"9P2000.L" {
+        version
+    } else {
+        b"unknown"
+    });
+    Ok(msize)
 }
 
 /// Type, tag and body of a request. The error is the tag (or NOTAG), if the request is too short or

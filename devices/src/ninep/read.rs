@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use rustix::fd::AsFd;
-use rustix::fs::{FileType, OFlags, RawDir, SeekFrom, Stat};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FileType, OFlags, RawDir, SeekFrom, Stat, StatFs};
 use rustix::io::Errno;
 
 use super::host::Host;
@@ -28,7 +28,7 @@ pub(super) mod open {
 
 /// Fields up to `blocks` are valid in Rgetattr.
 const GETATTR_BASIC: u64 = 0x7FF;
-const LOCK_SUCCESS: u8 = 0;
+pub(super) const LOCK_SUCCESS: u8 = 0;
 const LOCK_TYPE_UNLOCKED: u8 = 2;
 
 impl Server {
@@ -62,26 +62,8 @@ impl Server {
         if kind == FileType::Directory {
             return Err(Errno::ISDIR);
         }
-        let count_at = reply.len();
-        let data_at = count_at + 4;
-        let count = self.data_limit(count, data_at);
-        reply.resize(data_at + count, 0);
-        let mut done = 0;
-        while done < count {
-            let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
-            let read = rustix::io::retry_on_intr(|| {
-                rustix::io::pread(&file, &mut reply[data_at + done..], at)
-            });
-            match read {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-        }
-        reply.truncate(data_at + done);
-        set_u32(reply, count_at, done);
-        Ok(())
+        let limit = self.data_limit(count, reply.len() + 4);
+        put_data(&file, offset, limit, reply)
     }
 
     /// How many of `count` bytes of data an answer can contain after a header of `header` bytes.
@@ -123,29 +105,8 @@ impl Server {
         let node = self.node(r.u32()?)?;
         let file = self.tree.path(node)?;
         let s = self.tree.host.stat(&file.fd)?;
-        reply.put_u64(GETATTR_BASIC);
-        reply.put_qid(self.tree.host.qid(&s));
-        [s.st_mode, s.st_uid, s.st_gid]
-            .into_iter()
-            .for_each(|v| reply.put_u32(v));
-        let wide = [
-            s.st_nlink,
-            s.st_rdev,
-            s.st_size as u64,
-            s.st_blksize as u64,
-            s.st_blocks as u64,
-        ];
-        wide.into_iter().for_each(|v| reply.put_u64(v));
-        for (seconds, nanoseconds) in [
-            (s.st_atime, s.st_atime_nsec),
-            (s.st_mtime, s.st_mtime_nsec),
-            (s.st_ctime, s.st_ctime_nsec),
-        ] {
-            reply.put_u64(seconds as u64);
-            reply.put_u64(nanoseconds);
-        }
-        // btime (two fields), gen, data_version: not valid.
-        [0; 4].into_iter().for_each(|v| reply.put_u64(v));
+        let qid = self.tree.host.qid(&s);
+        put_attributes(qid, &s, reply);
         Ok(())
     }
 
@@ -153,13 +114,7 @@ impl Server {
         let node = self.node(r.u32()?)?;
         let file = self.tree.path(node)?;
         let s = self.tree.host.statfs(&file.fd)?;
-        reply.put_u32(s.f_type as u32);
-        reply.put_u32(s.f_bsize as u32);
-        for value in [s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree] {
-            reply.put_u64(value);
-        }
-        reply.put_u64(0); // fsid
-        reply.put_u32(s.f_namelen as u32);
+        put_file_system(&s, reply);
         Ok(())
     }
 
@@ -172,15 +127,84 @@ impl Server {
 
     pub(super) fn getlock(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         self.opened(r.u32()?)?;
-        let (_kind, start, length, pid, client) =
-            (r.u8()?, r.u64()?, r.u64()?, r.u32()?, r.string()?);
-        reply.put_u8(LOCK_TYPE_UNLOCKED);
-        reply.put_u64(start);
-        reply.put_u64(length);
-        reply.put_u32(pid);
-        reply.put_string(client);
-        Ok(())
+        put_unlocked(r, reply)
     }
+}
+
+/// Puts up to `count` bytes of a file from `offset`.
+pub(super) fn put_data(
+    file: &OwnedFd,
+    offset: u64,
+    count: usize,
+    reply: &mut Vec<u8>,
+) -> Result<(), Errno> {
+    let count_at = reply.len();
+    let data_at = count_at + 4;
+    reply.resize(data_at + count, 0);
+    let mut done = 0;
+    while done < count {
+        let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
+        let read =
+            rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut reply[data_at + done..], at));
+        match read {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    reply.truncate(data_at + done);
+    set_u32(reply, count_at, done);
+    Ok(())
+}
+
+/// Puts the answer to Tgetattr.
+pub(super) fn put_attributes(qid: Qid, s: &Stat, reply: &mut Vec<u8>) {
+    reply.put_u64(GETATTR_BASIC);
+    reply.put_qid(qid);
+    [s.st_mode, s.st_uid, s.st_gid]
+        .into_iter()
+        .for_each(|v| reply.put_u32(v));
+    let wide = [
+        s.st_nlink,
+        s.st_rdev,
+        s.st_size as u64,
+        s.st_blksize as u64,
+        s.st_blocks as u64,
+    ];
+    wide.into_iter().for_each(|v| reply.put_u64(v));
+    for (seconds, nanoseconds) in [
+        (s.st_atime, s.st_atime_nsec),
+        (s.st_mtime, s.st_mtime_nsec),
+        (s.st_ctime, s.st_ctime_nsec),
+    ] {
+        reply.put_u64(seconds as u64);
+        reply.put_u64(nanoseconds);
+    }
+    // btime (two fields), gen, data_version: not valid.
+    [0; 4].into_iter().for_each(|v| reply.put_u64(v));
+}
+
+/// Puts the answer to Tstatfs.
+pub(super) fn put_file_system(s: &StatFs, reply: &mut Vec<u8>) {
+    reply.put_u32(s.f_type as u32);
+    reply.put_u32(s.f_bsize as u32);
+    for value in [s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree] {
+        reply.put_u64(value);
+    }
+    reply.put_u64(0); // fsid
+    reply.put_u32(s.f_namelen as u32);
+}
+
+/// Answers the rest of Tgetlock: no other client has a lock.
+pub(super) fn put_unlocked(r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
+    let (_kind, start, length, pid, client) = (r.u8()?, r.u64()?, r.u64()?, r.u32()?, r.string()?);
+    reply.put_u8(LOCK_TYPE_UNLOCKED);
+    reply.put_u64(start);
+    reply.put_u64(length);
+    reply.put_u32(pid);
+    reply.put_string(client);
+    Ok(())
 }
 
 /// Appends directory entries from `offset` on, up to `limit` bytes. Returns the number of bytes.

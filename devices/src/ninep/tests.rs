@@ -1,6 +1,7 @@
 //! A client of the server, and tests of sessions and messages.
 
 mod confinement;
+mod open_files;
 mod random;
 mod reading;
 mod reopening;
@@ -53,8 +54,8 @@ fn b() -> Body {
     Body::default()
 }
 
-struct Client {
-    server: Server,
+struct Client<S = Server> {
+    server: S,
     reply: Vec<u8>,
 }
 
@@ -65,9 +66,11 @@ impl Client {
     fn new(root: &Path, access: Access) -> Self {
         Self::attached(Server::new(root, access).unwrap())
     }
+}
 
+impl<S: Service> Client<S> {
     /// A client of `server` with the root attached as fid 0.
-    fn attached(server: Server) -> Self {
+    fn attached(server: S) -> Self {
         let mut c = Self {
             server,
             reply: Vec::new(),

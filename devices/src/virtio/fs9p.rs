@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::{QueueError, VirtQueue};
 use super::{DeviceState, VirtioDevice};
-use crate::ninep::{Access, MAX_MSIZE, Server, ServerState};
+use crate::ninep::{Access, MAX_MSIZE, Server, ServerState, Service};
 use crate::{GuestRam, StateError};
 
 const DEVICE_ID: u32 = 9;
@@ -21,10 +21,10 @@ pub struct Fs9pState {
     server: ServerState,
 }
 
-/// A host directory that the guest mounts by its tag.
+/// Files of the host that the guest mounts by a tag.
 pub struct Fs9p {
     config: Vec<u8>,
-    server: Server,
+    server: Box<dyn Service>,
     request: Vec<u8>,
     reply: Vec<u8>,
 }
@@ -35,12 +35,19 @@ impl Fs9p {
     /// # Errors
     /// `root` cannot be opened or is not a directory, or the tag is longer than 65535 bytes.
     pub fn new(tag: &str, root: &Path, access: Access) -> std::io::Result<Self> {
+        Self::with_service(tag, Box::new(Server::new(root, access)?))
+    }
+
+    /// Exports what `server` serves under `tag`.
+    ///
+    /// # Errors
+    /// The tag is longer than 65535 bytes.
+    pub fn with_service(tag: &str, server: Box<dyn Service>) -> std::io::Result<Self> {
         let len = u16::try_from(tag.len()).map_err(|_| {
             std::io::Error::new(std::io::ErrorKind::InvalidInput, "Tag is too long")
         })?;
         let mut config = len.to_le_bytes().to_vec();
         config.extend(tag.bytes());
-        let server = Server::new(root, access)?;
         Ok(Self {
             config,
             server,
