@@ -13,6 +13,7 @@ use vbts::root::Root;
 use vbts::trace::format::{Format, Raw};
 use vbts::trace::json::Json;
 use vbts::trace::session::{Options, Session};
+use vbts::trace::streams::Positions;
 use vbts::trace::symbols::Symbolizer;
 use vbts::trace::text::Text;
 use vbts::trace::{Destination, RunEnd};
@@ -89,7 +90,8 @@ fuzz_target!(|data: &[u8]| {
         merge_limit: 1 << 16,
         reports: false,
     };
-    let mut session = Session::start(memory, options, &ALARM).expect("a thread");
+    let mut session =
+        Session::start(memory, options, Positions::default(), &ALARM).expect("a thread");
 
     let mut stream = Vec::new();
     if flags & 8 == 0 {

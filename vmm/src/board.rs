@@ -15,7 +15,7 @@ use vbts_cpu::Signals;
 use vbts_devices::disk::Disk;
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
-use vbts_devices::ninep::Access;
+use vbts_devices::ninep::{Access, OpenFiles};
 use vbts_devices::pit::{Pit, SystemControlPort};
 use vbts_devices::power::{PowerSwitch, SleepRegisters};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
@@ -204,6 +204,19 @@ impl Board {
     ) -> Result<(), BoardError> {
         let device = Fs9p::new(tag, directory, access).map_err(|source| BoardError::Share {
             directory: directory.display().to_string(),
+            source,
+        })?;
+        self.attach(device).map(drop)
+    }
+
+    /// Gives the guest files that this process has open, as a share named `tag`.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn add_open_files(&mut self, tag: &str, files: OpenFiles) -> Result<(), BoardError> {
+        let device = Fs9p::with_service(tag, Box::new(files));
+        let device = device.map_err(|source| BoardError::Share {
+            directory: tag.into(),
             source,
         })?;
         self.attach(device).map(drop)

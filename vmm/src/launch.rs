@@ -1,17 +1,19 @@
 //! Makes a machine of its configuration: memory and board first, then devices, then the kernel.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use vbts_cpu::{Model, Signals};
 use vbts_devices::disk::Disk;
-use vbts_devices::ninep::Access;
+use vbts_devices::ninep::{Access, OpenFiles};
 use vbts_devices::tap::{Tap, TapError};
 use vbts_devices::virtio::entropy::Source;
 use vbts_devices::{Shared, shared};
-use vbts_protocol::ROOT_TAG;
+use vbts_protocol::{FILES_TAG, ROOT_TAG};
 
 use crate::accel::{self, Accel, Bts};
 use crate::board::Board;
@@ -55,6 +57,8 @@ pub struct Launch {
     rng_seed: RngSeed,
     /// The run creates files.
     creates_files: bool,
+    /// The guest has files that this process has open.
+    shares_open_files: bool,
 }
 
 /// A directory that is shared with the guest.
@@ -112,6 +116,7 @@ impl Launch {
             config: config.clone(),
             rng_seed: FIXED_RNG_SEED,
             creates_files: false,
+            shares_open_files: false,
         })
     }
 
@@ -191,6 +196,20 @@ impl Launch {
             self.board.add_share(tag, path, access)?;
         }
         Ok(())
+    }
+
+    /// Gives the guest `files`, which this process has open.
+    ///
+    /// # Errors
+    /// The board has no room.
+    pub fn share_open_files(&mut self, files: BTreeMap<u32, OwnedFd>) -> Result<(), Failure> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.shares_open_files = true;
+        Ok(self
+            .board
+            .add_open_files(FILES_TAG, OpenFiles::new(files))?)
     }
 
     /// Adds the configured disks.
@@ -300,6 +319,9 @@ impl Launch {
         let mut sandbox = Sandbox::new(files, self.vm.is_some());
         if self.creates_files {
             sandbox = sandbox.with_new_files();
+        }
+        if self.shares_open_files {
+            sandbox = sandbox.with_open_files();
         }
         let writable_disks = self.config.disks.iter().any(|disk| disk.writable);
         self.config.sandbox.then(|| match writable_disks {

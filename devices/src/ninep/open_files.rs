@@ -1,7 +1,7 @@
 //! A 9P2000.L server for regular files that this process has open.
 //!
-//! The guest gets what the descriptors permit and nothing else: the server opens no file, neither by
-//! a name nor again. A file that is open for reading alone cannot be written, whatever its
+//! The guest gets what the descriptors permit and nothing else: the server opens no file, neither
+//! by a name nor again. A file that is open for reading alone cannot be written, whatever its
 //! permissions on the host are.
 
 use std::collections::BTreeMap;

@@ -15,7 +15,9 @@ mod processes;
 mod ptrace;
 mod run;
 mod spawn;
+mod streams;
 mod tasks;
+mod terminal;
 mod tracer;
 
 use vbts_protocol::{EXIT_FAILURE, ErrorKind, ExitStatus, ToGuest, ToHost, VERSION};
@@ -83,20 +85,21 @@ fn serve(port: &mut Port) -> Result<Outcome, Failure> {
             match message {
                 ToGuest::Job(job) => break 'job *job,
                 // There is no job yet for them.
-                ToGuest::StdinEof | ToGuest::Signal(_) => {}
+                ToGuest::InputEnd { .. }
+                | ToGuest::Signal(_)
+                | ToGuest::OutputClosed { .. }
+                | ToGuest::WindowSize(_) => {}
                 ToGuest::End => return Ok(Outcome::Ended),
-                ToGuest::Stdin(_) => {
-                    return Err(Failure::new(
-                        ErrorKind::Protocol,
-                        "standard input before the job",
-                    ));
+                ToGuest::Input { .. } => {
+                    return Err(Failure::new(ErrorKind::Protocol, "input before the job"));
                 }
             }
         }
     };
+    let files = mounts::files(&job)?;
     let layer = mounts::enter_root(&job)?;
     machine::configure(&job)?;
-    let outcome = run::run(port, &job)?;
+    let outcome = run::run(port, &job, files.as_ref())?;
     layer.report(port)?;
     Ok(outcome)
 }

@@ -2,11 +2,13 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, mount, mount_move};
-use vbts_protocol::{Bytes, ErrorKind, Job, ROOT_TAG};
+use vbts_protocol::{Bytes, ErrorKind, FILES_TAG, Job, ROOT_TAG, Stream, StreamKind};
 
 use crate::failure::Failure;
 use crate::layer::Layer;
@@ -16,6 +18,24 @@ pub fn early() -> Result<(), Failure> {
     mount_at("/proc", c"proc", c"proc", MountFlags::empty(), None)?;
     mount_at("/sys", c"sysfs", c"sysfs", MountFlags::empty(), None)?;
     mount_at("/dev", c"devtmpfs", c"devtmpfs", MountFlags::empty(), None)
+}
+
+/// Mounts the regular files among the program's descriptors where no process of the job can reach
+/// them by a name. Returns their directory, if there are any.
+pub fn files(job: &Job) -> Result<Option<OwnedFd>, Failure> {
+    let is_file = |stream: &Stream| matches!(stream.kind, StreamKind::File { .. });
+    if !job.streams.iter().any(is_file) {
+        return Ok(None);
+    }
+    let tag = CString::new(FILES_TAG).map_err(|_| Failure::new(ErrorKind::Internal, "tag"))?;
+    // cache=readahead: files can be mapped, and what the program writes reaches the host at once.
+    let options = c"trans=virtio,version=9p2000.L,cache=readahead,access=any,msize=512000";
+    let path = "/files";
+    mount_at(path, &tag, c"9p", MountFlags::empty(), Some(options))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map(Some)
+        .map_err(|error| Failure::os(ErrorKind::Mount, path, error))
 }
 
 /// Builds the job's root and makes it this process's root. Returns its writable layer.

@@ -1,8 +1,9 @@
-//! The job's standard input, output and error.
+//! Pipes and terminals whose bytes the agent exchanges with the host.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use vbts_protocol::{ErrorKind, ToHost};
@@ -13,51 +14,55 @@ use crate::port::Port;
 /// Bytes that are read from the job, or requested from the host, at a time: the capacity of a pipe.
 const CHUNK: usize = 64 << 10;
 
-/// An output of the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    Stdout,
-    Stderr,
-}
-
 /// The reading end of an output of the job.
 #[derive(Debug)]
 pub struct Output {
-    pipe: Option<OwnedFd>,
-    stream: Stream,
+    stream: u32,
+    fd: Option<OwnedFd>,
     chunk: Box<[u8]>,
 }
 
 impl Output {
-    pub fn new(pipe: OwnedFd, stream: Stream) -> Result<Self, Failure> {
-        set_nonblocking(&pipe)?;
+    /// `fd` has what the program writes to the stream.
+    pub fn new(stream: u32, fd: OwnedFd) -> io::Result<Self> {
+        set_nonblocking(&fd)?;
         Ok(Self {
-            pipe: Some(pipe),
             stream,
+            fd: Some(fd),
             chunk: vec![0; CHUNK].into(),
         })
     }
 
-    /// The pipe, while it is open.
+    /// The number of the stream.
+    pub fn stream(&self) -> u32 {
+        self.stream
+    }
+
+    /// The descriptor, while it is open.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.pipe.as_ref().map(OwnedFd::as_fd)
+        self.fd.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Closes the descriptor. What the program writes from now on fails.
+    pub fn close(&mut self) {
+        self.fd = None;
     }
 
     /// Forwards one chunk. Returns whether there was one.
     pub fn forward(&mut self, port: &mut Port) -> Result<bool, Failure> {
-        let Some(pipe) = &self.pipe else {
+        let Some(fd) = &self.fd else {
             return Ok(false);
         };
-        match rustix::io::read(pipe, &mut *self.chunk) {
-            Ok(0) => {
-                self.pipe = None;
+        match rustix::io::read(fd, &mut *self.chunk) {
+            // A terminal without a process has EIO.
+            Ok(0) | Err(Errno::IO) => {
+                self.fd = None;
                 Ok(false)
             }
             Ok(n) => {
-                let bytes = self.chunk.get(..n).unwrap_or_default();
-                port.send(&match self.stream {
-                    Stream::Stdout => ToHost::Stdout(bytes),
-                    Stream::Stderr => ToHost::Stderr(bytes),
+                port.send(&ToHost::Output {
+                    fd: self.stream,
+                    bytes: self.chunk.get(..n).unwrap_or_default(),
                 })?;
                 Ok(true)
             }
@@ -67,51 +72,83 @@ impl Output {
     }
 }
 
-/// The writing end of the job's standard input.
+/// The writing end of an input of the job.
 ///
-/// The agent requests a pipe's capacity from the host when all earlier input is in the pipe.
+/// The agent requests a pipe's capacity from the host when a process waits for input: when it reads
+/// an empty pipe or polls it. The guest's kernel reports that as POLLPRI at the writing end. A
+/// terminal is read ahead, since keys such as Ctrl-C act at once.
 #[derive(Debug)]
 pub struct Input {
-    pipe: Option<OwnedFd>,
+    stream: u32,
+    fd: Option<OwnedFd>,
+    reads_ahead: bool,
     /// Bytes that were received but not written.
     pending: Vec<u8>,
+    /// A process waits for input.
+    wanted: bool,
     /// A request to the host has no answer yet.
     asked: bool,
     ended: bool,
 }
 
 impl Input {
-    pub fn new(pipe: OwnedFd) -> Result<Self, Failure> {
-        set_nonblocking(&pipe)?;
+    /// The program reads the stream from the pipe whose writing end is `fd`.
+    pub fn new(stream: u32, fd: OwnedFd) -> io::Result<Self> {
+        set_nonblocking(&fd)?;
         Ok(Self {
-            pipe: Some(pipe),
+            stream,
+            fd: Some(fd),
+            reads_ahead: false,
             pending: Vec::new(),
+            wanted: false,
             asked: false,
             ended: false,
         })
     }
 
-    /// The pipe, while the job has it open.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.pipe.as_ref().map(OwnedFd::as_fd)
+    /// The program reads the stream from the terminal whose other side is `fd`.
+    pub fn of_terminal(stream: u32, fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            reads_ahead: true,
+            ..Self::new(stream, fd)?
+        })
     }
 
-    /// Returns whether bytes wait for room in the pipe.
-    pub fn is_pending(&self) -> bool {
-        !self.pending.is_empty()
+    /// The number of the stream.
+    pub fn stream(&self) -> u32 {
+        self.stream
+    }
+
+    /// The descriptor and the events to wait for, while the job has it open. poll also reports the
+    /// end of the reader (POLLERR), without a request.
+    pub fn awaited(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let fd = self.fd.as_ref()?.as_fd();
+        let events = if !self.pending.is_empty() {
+            PollFlags::OUT
+        } else if self.asked || self.reads_ahead {
+            PollFlags::empty()
+        } else {
+            PollFlags::PRI
+        };
+        Some((fd, events))
+    }
+
+    /// Takes events of [`Self::awaited`].
+    pub fn take_events(&mut self, events: PollFlags) {
+        self.wanted |= events.contains(PollFlags::PRI);
+        if events.contains(PollFlags::ERR) {
+            self.close();
+        }
     }
 
     /// Adds bytes from the host.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         if !self.asked || bytes.len() > CHUNK {
-            let text = format!(
-                "{} bytes of standard input that were not asked for",
-                bytes.len()
-            );
+            let text = format!("{} bytes of input that were not asked for", bytes.len());
             return Err(Failure::new(ErrorKind::Protocol, text));
         }
         self.asked = false;
-        if self.pipe.is_some() && !self.ended {
+        if self.fd.is_some() && !self.ended {
             self.pending.extend_from_slice(bytes);
         }
         Ok(())
@@ -123,23 +160,23 @@ impl Input {
     }
 
     /// Closes the pipe: the job has closed its end, or the input has ended.
-    pub fn close(&mut self) {
-        self.pipe = None;
+    fn close(&mut self) {
+        self.fd = None;
         self.pending = Vec::new();
     }
 
-    /// Writes bytes until the pipe is full. When all are written, requests more or forwards the
-    /// end.
+    /// Writes bytes until the pipe is full. When all are written, requests more if a process waits
+    /// for them, or forwards the end.
     pub fn pump(&mut self, port: &mut Port) -> Result<(), Failure> {
-        let Some(pipe) = &self.pipe else {
+        let Some(fd) = &self.fd else {
             return Ok(());
         };
         while !self.pending.is_empty() {
-            match rustix::io::write(pipe, &self.pending) {
+            match rustix::io::write(fd, &self.pending) {
                 Ok(n) => drop(self.pending.drain(..n)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::PIPE) => {
+                Err(Errno::PIPE | Errno::IO) => {
                     self.close();
                     return Ok(());
                 }
@@ -149,17 +186,21 @@ impl Input {
             }
         }
         if self.ended {
-            self.close();
-        } else if !self.asked {
-            self.asked = true;
-            port.send(&ToHost::StdinWant(CHUNK as u32))?;
+            // A terminal stays open: the program may still write to it.
+            if !self.reads_ahead {
+                self.close();
+            }
+        } else if !self.asked && (self.wanted || self.reads_ahead) {
+            (self.asked, self.wanted) = (true, false);
+            port.send(&ToHost::InputWant {
+                fd: self.stream,
+                bytes: CHUNK as u32,
+            })?;
         }
         Ok(())
     }
 }
 
-fn set_nonblocking(pipe: &OwnedFd) -> Result<(), Failure> {
-    let set =
-        || -> rustix::io::Result<()> { fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK) };
-    set().map_err(|error| Failure::os(ErrorKind::Internal, "pipe", io::Error::from(error)))
+fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
 }

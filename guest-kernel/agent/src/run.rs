@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use vbts_protocol::{ErrorKind, ExitStatus, Job, ToGuest, ToHost};
+use vbts_protocol::{ErrorKind, ExitStatus, Job, StreamKind, ToGuest, ToHost};
 
 use crate::bts::now;
 use crate::failure::Failure;
-use crate::pipes::{Input, Output, Stream};
 use crate::port::Port;
 use crate::processes;
 use crate::ptrace::{self, Wait};
-use crate::spawn::{Child, spawn};
+use crate::spawn::spawn;
+use crate::streams::Streams;
+use crate::terminal::Terminal;
 use crate::tracer::Tracer;
 
 /// How the run of a job ended.
@@ -26,27 +27,25 @@ pub enum Outcome {
     Ended,
 }
 
-/// Runs the job and returns how that ended.
-pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
+/// Runs the job and returns how that ended. `files` has the regular files among its descriptors.
+pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcome, Failure> {
     let children =
         child_events().map_err(|error| Failure::os(ErrorKind::Internal, "signalfd", error))?;
-    let Child {
-        pid,
-        stdin,
-        stdout,
-        stderr,
-    } = spawn(job, job.trace.is_some())?;
+    let (mut streams, descriptors) = Streams::open(job, files)?;
+    let terminal = job
+        .streams
+        .iter()
+        .find(|stream| stream.kind == StreamKind::Terminal)
+        .map(|stream| stream.fd);
+    let pid = spawn(job, &descriptors, terminal, job.trace.is_some())?;
+    // A pipe ends when the program's processes have closed it.
+    drop(descriptors);
     let mut tracer = job.trace.map(|trace| Tracer::new(pid, trace));
     if tracer.is_none() {
         port.send(&ToHost::Started {
             pid: pid.unsigned_abs(),
         })?;
     }
-    let mut outputs = [
-        Output::new(stdout, Stream::Stdout)?,
-        Output::new(stderr, Stream::Stderr)?,
-    ];
-    let mut input = Input::new(stdin)?;
     // How the first process has ended, if the run waits for others.
     let mut ended = None;
 
@@ -67,7 +66,7 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
                     ptrace::reap(child);
                     if child == pid {
                         if !job.wait_all {
-                            return finish(port, &mut outputs, tracer, status);
+                            return finish(port, &mut streams, tracer, status);
                         }
                         ended = Some(status);
                         if ptrace::has_children() {
@@ -80,22 +79,22 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
         if let Some(status) = ended
             && !ptrace::has_children()
         {
-            return finish(port, &mut outputs, &mut tracer, status);
+            return finish(port, &mut streams, &mut tracer, status);
         }
-        for output in &mut outputs {
-            output.forward(port)?;
-        }
+        streams.forward(port)?;
         while let Some(message) = port.next_message()? {
             match message {
-                ToGuest::Stdin(bytes) => input.push(bytes)?,
-                ToGuest::StdinEof => input.end(),
+                ToGuest::Input { fd, bytes } => streams.push(fd, bytes)?,
+                ToGuest::InputEnd { fd } => streams.end_input(fd)?,
+                ToGuest::OutputClosed { fd } => streams.close_output(fd),
+                ToGuest::WindowSize(size) => streams.resize(size),
                 ToGuest::Signal(signal) => match ended {
-                    None => send_signal(pid, signal),
+                    None => send_signal(pid, signal, streams.terminal()),
                     // The user does not want to wait for the others.
-                    Some(status) => return finish(port, &mut outputs, &mut tracer, status),
+                    Some(status) => return finish(port, &mut streams, &mut tracer, status),
                 },
                 ToGuest::End => {
-                    forward_all(port, &mut outputs)?;
+                    streams.finish(port)?;
                     if let Some(tracer) = &mut tracer {
                         tracer.close(port)?;
                     }
@@ -104,14 +103,9 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
                 ToGuest::Job(_) => return Err(Failure::new(ErrorKind::Protocol, "a second job")),
             }
         }
-        input.pump(port)?;
-
-        let ready = wait_for_events(port, &children, &outputs, &input)?;
-        if ready.host {
+        streams.pump(port)?;
+        if wait_for_events(port, &children, &mut streams)? {
             port.fill()?;
-        }
-        if ready.input_closed {
-            input.close();
         }
     }
 }
@@ -119,24 +113,16 @@ pub fn run(port: &mut Port, job: &Job) -> Result<Outcome, Failure> {
 /// Ends the run after the program's first process, which has ended with `status`.
 fn finish(
     port: &mut Port,
-    outputs: &mut [Output; 2],
+    streams: &mut Streams,
     tracer: &mut Option<Tracer>,
     status: ExitStatus,
 ) -> Result<Outcome, Failure> {
-    forward_all(port, outputs)?;
+    streams.finish(port)?;
     if ptrace::has_children() {
         processes::report_left(port, true)?;
     }
     end_others(port, tracer)?;
     Ok(Outcome::Exit(status))
-}
-
-/// Forwards what is in the pipes.
-fn forward_all(port: &mut Port, outputs: &mut [Output; 2]) -> Result<(), Failure> {
-    for output in outputs {
-        while output.forward(port)? {}
-    }
-    Ok(())
 }
 
 /// Reports the end of the tasks that have outlived the program: the end of the machine kills them.
@@ -154,38 +140,17 @@ fn end_others(port: &mut Port, tracer: &mut Option<Tracer>) -> Result<(), Failur
     Ok(())
 }
 
-/// Events that the loop does not detect itself.
-struct Ready {
-    host: bool,
-    input_closed: bool,
-}
-
+/// Waits for an event. Returns whether the host has sent something.
 fn wait_for_events(
     port: &Port,
     children: &OwnedFd,
-    outputs: &[Output; 2],
-    input: &Input,
-) -> Result<Ready, Failure> {
+    streams: &mut Streams,
+) -> Result<bool, Failure> {
     let mut fds = vec![
         PollFd::new(port, PollFlags::IN),
         PollFd::new(children, PollFlags::IN),
     ];
-    let input_at = input.fd().map(|fd| {
-        // poll reports the end of the reader (POLLERR) without a request.
-        let flags = if input.is_pending() {
-            PollFlags::OUT
-        } else {
-            PollFlags::empty()
-        };
-        fds.push(PollFd::from_borrowed_fd(fd, flags));
-        fds.len() - 1
-    });
-    fds.extend(
-        outputs
-            .iter()
-            .filter_map(Output::fd)
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-    );
+    streams.watch(&mut fds);
     loop {
         match poll(&mut fds, None) {
             Ok(_) => break,
@@ -193,11 +158,12 @@ fn wait_for_events(
             Err(error) => return Err(Failure::os(ErrorKind::Internal, "poll", error)),
         }
     }
-    let events = |at: usize| fds.get(at).map_or(PollFlags::empty(), PollFd::revents);
-    Ok(Ready {
-        host: !events(0).is_empty(),
-        input_closed: input_at.is_some_and(|at| events(at).contains(PollFlags::ERR)),
-    })
+    let mut events = fds.iter().map(PollFd::revents);
+    let host = events.next().unwrap_or(PollFlags::empty());
+    // That of the children is for the loop, which looks after them in each turn.
+    let of_streams: Vec<PollFlags> = events.skip(1).collect();
+    streams.take_events(&of_streams);
+    Ok(!host.is_empty())
 }
 
 /// Blocks SIGCHLD and returns a file descriptor that becomes readable when it is pending.
@@ -226,12 +192,18 @@ fn discard_events(children: &OwnedFd) {
 }
 
 /// Sends a signal to the job: SIGTERM to its first process, as `kill` on the host would, and others
-/// to its process group, as a terminal would.
-fn send_signal(pid: libc::pid_t, signal: u32) {
+/// as a terminal would, to the foreground process group, or without a terminal to the process group
+/// of the job.
+fn send_signal(pid: libc::pid_t, signal: u32, terminal: Option<&Terminal>) {
     let Ok(signal) = libc::c_int::try_from(signal) else {
         return;
     };
-    let target = if signal == libc::SIGTERM { pid } else { -pid };
+    let target = match terminal {
+        // It fails if the kernel does not let terminals send the signal.
+        Some(terminal) if signal != libc::SIGTERM && terminal.signal(signal).is_ok() => return,
+        _ if signal == libc::SIGTERM => pid,
+        _ => -pid,
+    };
     // SAFETY: kill takes no pointers. It fails if the signal is invalid or the process or group has
     // ended, and then nothing has to be done.
     unsafe { libc::kill(target, signal) };

@@ -2,32 +2,21 @@
 
 use std::ffi::CString;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use vbts_protocol::{Bytes, ErrorKind, Job, Limit, Resource};
 
 use crate::failure::Failure;
-use crate::{machine, ptrace};
+use crate::streams::Descriptors;
+use crate::{machine, ptrace, terminal};
 
 /// Directories that `execvp` searches if there is no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 const DEFAULT_UMASK: libc::mode_t = 0o022;
 /// The kernel's default of /proc/sys/fs/nr_open.
 const MAX_OPEN_FILES: libc::rlim_t = 1 << 20;
-
-/// A process that executes the job's program.
-#[derive(Debug)]
-pub struct Child {
-    pub pid: libc::pid_t,
-    /// Its standard input, for writing.
-    pub stdin: OwnedFd,
-    /// Its standard output, for reading.
-    pub stdout: OwnedFd,
-    /// Its standard error, for reading.
-    pub stderr: OwnedFd,
-}
 
 /// Steps of the child before `execve` succeeds. Their numbers are in its report.
 #[derive(Debug, Clone, Copy)]
@@ -48,20 +37,32 @@ struct Plan {
     gid: libc::gid_t,
     groups: Vec<libc::gid_t>,
     umask: libc::mode_t,
+    /// The descriptors of the program: (number, descriptor of the agent).
+    descriptors: Vec<(RawFd, RawFd)>,
+    /// The number of a descriptor that is the controlling terminal.
+    terminal: Option<RawFd>,
     limits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
 }
 
-/// Starts the job. If `seize`, the process stops in `PTRACE_EVENT_EXEC` before its first
-/// instruction.
-pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
-    let plan = Plan::new(job)?;
+/// Starts the job with `descriptors`, and returns the ID of its process. The descriptor `terminal`,
+/// if there is one, is its controlling terminal. If `seize`, the process stops in
+/// `PTRACE_EVENT_EXEC` before its first instruction.
+pub fn spawn(
+    job: &Job,
+    descriptors: &Descriptors,
+    terminal: Option<u32>,
+    seize: bool,
+) -> Result<libc::pid_t, Failure> {
+    let mut plan = Plan::new(job)?;
+    plan.descriptors = descriptors
+        .iter()
+        .map(|(fd, descriptor)| (fd.cast_signed(), descriptor.as_raw_fd()))
+        .collect();
+    plan.terminal = terminal.map(u32::cast_signed);
     let pipe = || {
         pipe_with(PipeFlags::CLOEXEC)
             .map_err(|error| Failure::os(ErrorKind::Internal, "pipe", error))
     };
-    let (child_in, stdin) = pipe()?;
-    let (stdout, child_out) = pipe()?;
-    let (stderr, child_err) = pipe()?;
     // The child waits until `going` is closed. A successful execve closes `failing`.
     let (go, going) = pipe()?;
     let (failed, failing) = pipe()?;
@@ -70,11 +71,7 @@ pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(going);
-        let (step, error) = plan.execute([&child_in, &child_out, &child_err], &go);
-        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-        let [e0, e1, e2, e3] = errno.to_le_bytes();
-        // If the write fails, the parent gets the exit status.
-        let _ = rustix::io::write(&failing, &[step as u8, e0, e1, e2, e3]);
+        plan.run_child(go, failing);
         // SAFETY: _exit does not run the parent's destructors.
         unsafe { libc::_exit(127) };
     }
@@ -85,7 +82,7 @@ pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
             io::Error::last_os_error(),
         ));
     }
-    drop((child_in, child_out, child_err, go, failing));
+    drop((go, failing));
     if seize {
         ptrace::seize(pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "ptrace(PTRACE_SEIZE)", error))?;
@@ -97,12 +94,7 @@ pub fn spawn(job: &Job, seize: bool) -> Result<Child, Failure> {
         .read_to_end(&mut report)
         .map_err(|error| Failure::os(ErrorKind::Internal, "pipe of the child", error))?;
     match *report {
-        [] => Ok(Child {
-            pid,
-            stdin,
-            stdout,
-            stderr,
-        }),
+        [] => Ok(pid),
         [step, e0, e1, e2, e3] => {
             let error = io::Error::from_raw_os_error(i32::from_le_bytes([e0, e1, e2, e3]));
             Err(plan.failure(step, error))
@@ -133,13 +125,36 @@ impl Plan {
             gid: job.gid.unwrap_or(0),
             groups: job.groups.clone(),
             umask: job.umask.unwrap_or(DEFAULT_UMASK),
+            descriptors: Vec::new(),
+            terminal: None,
             limits: job.limits.iter().map(limit).collect(),
         })
     }
 
-    /// Executes the program in the child. Returns only if a step fails.
-    fn execute(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> (Step, io::Error) {
-        if let Err(error) = self.prepare(stdio, go) {
+    /// Executes the program in the child. If that fails, reports on `failing` why, and returns.
+    fn run_child(&self, go: OwnedFd, failing: OwnedFd) {
+        // The descriptors that the child itself uses must not have numbers that the program's get.
+        let Ok((go, failing)) = self.above(go).and_then(|go| Ok((go, self.above(failing)?))) else {
+            return;
+        };
+        let (step, error) = self.execute(&go);
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        let [e0, e1, e2, e3] = errno.to_le_bytes();
+        // If the write fails, the parent gets the exit status.
+        let _ = rustix::io::write(&failing, &[step as u8, e0, e1, e2, e3]);
+    }
+
+    /// A duplicate of `fd` whose number is above those of the program's descriptors.
+    fn above(&self, fd: impl IntoRawFd) -> io::Result<OwnedFd> {
+        let highest = self.descriptors.last().map_or(2, |(fd, _)| *fd).max(2);
+        // SAFETY: the descriptor is open. It is not closed here, so no other one can be affected.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd.into_raw_fd()) };
+        Ok(rustix::io::fcntl_dupfd_cloexec(fd, highest + 1)?)
+    }
+
+    /// Executes the program. Returns only if a step fails.
+    fn execute(&self, go: &OwnedFd) -> (Step, io::Error) {
+        if let Err(error) = self.prepare(go) {
             return (Step::Prepare, error);
         }
         // SAFETY: a NUL-terminated path.
@@ -164,19 +179,18 @@ impl Plan {
         (Step::Execute, worst)
     }
 
-    fn prepare(&self, stdio: [&OwnedFd; 3], go: &OwnedFd) -> io::Result<()> {
+    fn prepare(&self, go: &OwnedFd) -> io::Result<()> {
         machine::disable_exit_port()?;
-        for (target, fd) in (0..).zip(stdio) {
-            // SAFETY: dup2 takes no pointers. The pipes are not among the targets: PID 1 has the
-            // console on 0, 1 and 2.
-            check(unsafe { libc::dup2(fd.as_raw_fd(), target) })?;
-        }
+        self.set_descriptors()?;
         // SAFETY: the calls change attributes of this process only. Each pointer is to a live value
         // of the right type.
         unsafe {
             // A process group of its own: the host's Ctrl-C must reach the job's processes, but not
             // the agent.
             check(libc::setsid())?;
+            if let Some(fd) = self.terminal {
+                terminal::control(fd)?;
+            }
             // Without this, addresses depend on the random numbers that the boot has used.
             check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
             for (resource, limit) in &self.limits {
@@ -196,6 +210,28 @@ impl Plan {
         rustix::io::read(go, &mut [0u8; 1])
             .map(drop)
             .map_err(io::Error::from)
+    }
+
+    /// Gives the program's descriptors their numbers, and closes the standard ones that it does not
+    /// have. execve closes all others.
+    fn set_descriptors(&self) -> io::Result<()> {
+        // First out of the way of each other.
+        let sources: Vec<_> = self
+            .descriptors
+            .iter()
+            .map(|(fd, source)| Ok((*fd, self.above(*source)?)))
+            .collect::<io::Result<_>>()?;
+        for (fd, source) in &sources {
+            // SAFETY: dup2 takes no pointers. What it closes is a copy of the agent's descriptor.
+            check(unsafe { libc::dup2(source.as_raw_fd(), *fd) })?;
+        }
+        for fd in 0..=2 {
+            if sources.iter().all(|(given, _)| *given != fd) {
+                // SAFETY: close takes no pointers. The agent's console is not used in the child.
+                unsafe { libc::close(fd) };
+            }
+        }
+        Ok(())
     }
 
     fn failure(&self, step: u8, error: io::Error) -> Failure {

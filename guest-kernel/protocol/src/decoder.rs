@@ -18,11 +18,11 @@ pub struct Frame<'a> {
 /// ```
 /// # use vbts_protocol::{Decoder, ToHost};
 /// # let mut chunk = Vec::new();
-/// # ToHost::Stdout(b"hello").encode(&mut chunk).unwrap();
+/// # ToHost::Output { fd: 1, bytes: b"hello" }.encode(&mut chunk).unwrap();
 /// let mut decoder = Decoder::new();
 /// decoder.push(&chunk);
 /// while let Some(frame) = decoder.next_frame()? {
-///     assert_eq!(ToHost::parse(frame)?, ToHost::Stdout(b"hello"));
+///     assert_eq!(ToHost::parse(frame)?, ToHost::Output { fd: 1, bytes: b"hello" });
 /// }
 /// # Ok::<(), vbts_protocol::Error>(())
 /// ```

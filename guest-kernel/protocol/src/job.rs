@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::stream::{Stream, Terminal};
+
 /// Arguments, paths and environment entries: bytes that need not be UTF-8.
 ///
 /// In JSON they are a string whose characters U+0000 to U+00FF each represent one byte, so that
@@ -71,6 +73,13 @@ pub struct Job {
     /// Resource limits. The guest's kernel has its own defaults for the others.
     #[serde(default)]
     pub limits: Vec<Limit>,
+    /// The program's open descriptors. A stream that shares the open file of another one comes
+    /// after it.
+    #[serde(default)]
+    pub streams: Vec<Stream>,
+    /// The program's controlling terminal, if it has one.
+    #[serde(default)]
+    pub terminal: Option<Terminal>,
     /// How to record branches; `None` does not record.
     #[serde(default)]
     pub trace: Option<Trace>,

@@ -9,9 +9,9 @@
 //!   Ready(VERSION)            ->
 //!                             <-       Job
 //!   TaskStart, or Started     ->
-//!   Maps, Records, Stdout, …  ->
-//!   StdinWant(n)              ->
-//!                             <-       Stdin(at most n bytes) or StdinEof
+//!   Maps, Records, Output, …  ->
+//!   InputWant(fd, n)          ->
+//!                             <-       Input(fd, at most n bytes) or InputEnd(fd)
 //!                             <-       End (only to end the run early)
 //!   Exit, Ended or Error      ->       (and the agent ends the machine)
 //! ```
@@ -19,9 +19,10 @@
 //! The records of each traced task are a stream of their own, between its [`ToHost::TaskStart`] and
 //! its [`ToHost::TaskEnd`]. Times are `CLOCK_MONOTONIC` of the guest in ns.
 //!
-//! The host sends standard input only in answer to [`ToHost::StdinWant`]. The guest, and not the
-//! host's scheduler, thus determines when input arrives, which keeps runs reproducible.
-//! [`ToGuest::Signal`] and [`ToGuest::End`] are the only exceptions.
+//! The host sends input only in answer to [`ToHost::InputWant`]. The guest, and not the host's
+//! scheduler, thus determines when input arrives, which keeps runs reproducible. What a user causes
+//! is the only exception: [`ToGuest::Signal`], [`ToGuest::WindowSize`], [`ToGuest::OutputClosed`],
+//! [`ToGuest::End`].
 //!
 //! Neither side trusts the other. [`Decoder`] keeps at most one frame of [`MAX_PAYLOAD`] bytes in
 //! addition to the bytes of the last [`Decoder::push`]. Malformed bytes are an [`Error`], after
@@ -31,6 +32,7 @@ mod decoder;
 mod job;
 mod message;
 mod names;
+mod stream;
 
 pub use decoder::{Decoder, Frame};
 pub use job::{Bytes, Follow, Job, Limit, Resource, Scope, Share, Trace};
@@ -39,12 +41,17 @@ pub use message::{
     REGISTERS, ToGuest, ToHost,
 };
 pub use names::Names;
+pub use stream::{FileAccess, Stream, StreamKind, Terminal, WindowSize};
 
 /// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
 pub const PORT_NAME: &str = "vbts.agent";
 
 /// 9P mount tag of the file system that becomes the guest's root.
 pub const ROOT_TAG: &str = "root";
+
+/// 9P mount tag of the regular files among the program's descriptors. Its root has one entry for
+/// each, named by the number of the descriptor.
+pub const FILES_TAG: &str = "files";
 
 /// I/O port that ends the machine. The low byte of the value written is the exit status.
 pub const EXIT_PORT: u16 = 0xf4;
@@ -53,7 +60,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 3";
+pub const VERSION: &str = "vbts-agent 4";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

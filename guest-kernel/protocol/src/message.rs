@@ -1,7 +1,7 @@
 //! The messages of both directions.
 
 use crate::decoder::encode;
-use crate::{Error, Frame, Job, Names};
+use crate::{Error, Frame, Job, Names, WindowSize};
 
 /// Bytes of one record: the kernel's `struct bts_struct`.
 pub const RECORD_SIZE: usize = 24;
@@ -74,16 +74,18 @@ impl<'a> Extents<'a> {
 }
 
 const JOB: u8 = 0x01;
-const STDIN: u8 = 0x02;
-const STDIN_EOF: u8 = 0x03;
+const INPUT: u8 = 0x02;
+const INPUT_END: u8 = 0x03;
 const SIGNAL: u8 = 0x04;
 const END: u8 = 0x05;
+const OUTPUT_CLOSED: u8 = 0x06;
+const WINDOW_SIZE: u8 = 0x07;
 
 const READY: u8 = 0x81;
 const STARTED: u8 = 0x82;
-const STDOUT: u8 = 0x83;
-const STDERR: u8 = 0x84;
-const STDIN_WANT: u8 = 0x85;
+const OUTPUT: u8 = 0x83;
+const POSITION: u8 = 0x84;
+const INPUT_WANT: u8 = 0x85;
 const RECORDS: u8 = 0x86;
 const MAPS: u8 = 0x87;
 const LOST: u8 = 0x88;
@@ -106,11 +108,25 @@ const DISCARDED: u8 = 0xa1;
 pub enum ToGuest<'a> {
     /// The job. It is sent once, after [`ToHost::Ready`].
     Job(Box<Job>),
-    /// Standard input of the job: the answer to one [`ToHost::StdinWant`], with at most the
-    /// requested number of bytes.
-    Stdin(&'a [u8]),
-    /// Standard input has ended: the last answer to a [`ToHost::StdinWant`].
-    StdinEof,
+    /// Input of a stream: the answer to one [`ToHost::InputWant`].
+    Input {
+        /// The stream.
+        fd: u32,
+        /// At most the requested number of bytes.
+        bytes: &'a [u8],
+    },
+    /// The input of a stream has ended: the last answer to a [`ToHost::InputWant`].
+    InputEnd {
+        /// The stream.
+        fd: u32,
+    },
+    /// The reader of an output has closed it.
+    OutputClosed {
+        /// The stream.
+        fd: u32,
+    },
+    /// The terminal has another size.
+    WindowSize(WindowSize),
     /// The number of a signal to send to the job.
     Signal(u32),
     /// The run is over. The guest sends the records that its buffers have and where each task
@@ -129,8 +145,14 @@ impl<'a> ToGuest<'a> {
                 let json = serde_json::to_vec(job).map_err(|error| malformed("Job", error))?;
                 encode(out, JOB, &[&json])
             }
-            Self::Stdin(bytes) => encode(out, STDIN, &[bytes]),
-            Self::StdinEof => encode(out, STDIN_EOF, &[]),
+            Self::Input { fd, bytes } => encode(out, INPUT, &[&fd.to_le_bytes(), bytes]),
+            Self::InputEnd { fd } => encode(out, INPUT_END, &[&fd.to_le_bytes()]),
+            Self::OutputClosed { fd } => encode(out, OUTPUT_CLOSED, &[&fd.to_le_bytes()]),
+            Self::WindowSize(size) => {
+                let words = [size.rows, size.columns, size.x_pixels, size.y_pixels];
+                let words = words.map(|word| u32::from(word).to_le_bytes());
+                encode(out, WINDOW_SIZE, &[words.as_flattened()])
+            }
             Self::Signal(signal) => encode(out, SIGNAL, &[&signal.to_le_bytes()]),
             Self::End => encode(out, END, &[]),
         }
@@ -146,10 +168,28 @@ impl<'a> ToGuest<'a> {
             JOB => {
                 Self::Job(serde_json::from_slice(payload).map_err(|error| malformed("Job", error))?)
             }
-            STDIN => Self::Stdin(payload),
-            STDIN_EOF => {
-                let [] = words("StdinEof", payload)?;
-                Self::StdinEof
+            INPUT => {
+                let (fd, bytes) = word("Input", payload)?;
+                Self::Input { fd, bytes }
+            }
+            INPUT_END => {
+                let [fd] = words("InputEnd", payload)?;
+                Self::InputEnd { fd }
+            }
+            OUTPUT_CLOSED => {
+                let [fd] = words("OutputClosed", payload)?;
+                Self::OutputClosed { fd }
+            }
+            WINDOW_SIZE => {
+                let size: [u32; 4] = words("WindowSize", payload)?;
+                let [rows, columns, x_pixels, y_pixels] =
+                    size.map(|word| u16::try_from(word).unwrap_or(u16::MAX));
+                Self::WindowSize(WindowSize {
+                    rows,
+                    columns,
+                    x_pixels,
+                    y_pixels,
+                })
             }
             SIGNAL => {
                 let [signal] = words("Signal", payload)?;
@@ -269,13 +309,29 @@ pub enum ToHost<'a> {
         /// Process ID in the guest.
         pid: u32,
     },
-    /// The job wrote to its standard output.
-    Stdout(&'a [u8]),
-    /// The job wrote to its standard error.
-    Stderr(&'a [u8]),
-    /// A request for standard input. The host answers with one [`ToGuest::Stdin`] of at most this
-    /// many bytes, or with [`ToGuest::StdinEof`]. At most one request is without an answer.
-    StdinWant(u32),
+    /// The program wrote to a stream.
+    Output {
+        /// The stream.
+        fd: u32,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// A request for input, because the program waits for it. The host answers with one
+    /// [`ToGuest::Input`] or with [`ToGuest::InputEnd`]. At most one request of a stream is without
+    /// an answer.
+    InputWant {
+        /// The stream.
+        fd: u32,
+        /// The most bytes to send.
+        bytes: u32,
+    },
+    /// The file offset of a stream that is a regular file, at the end of the program.
+    Position {
+        /// The stream.
+        fd: u32,
+        /// The offset in bytes.
+        offset: u64,
+    },
     /// Records of `PTRACE_BTS_DRAIN`, oldest first: {qualifier, from or time, to}, `u64`
     /// little-endian each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory, where
     /// the host reads them before the agent continues. Through the port they would be copied twice,
@@ -415,9 +471,13 @@ impl<'a> ToHost<'a> {
         match *self {
             Self::Ready(version) => encode(out, READY, &[version.as_bytes()]),
             Self::Started { pid } => encode(out, STARTED, &[&pid.to_le_bytes()]),
-            Self::Stdout(bytes) => encode(out, STDOUT, &[bytes]),
-            Self::Stderr(bytes) => encode(out, STDERR, &[bytes]),
-            Self::StdinWant(n) => encode(out, STDIN_WANT, &[&n.to_le_bytes()]),
+            Self::Output { fd, bytes } => encode(out, OUTPUT, &[&fd.to_le_bytes(), bytes]),
+            Self::InputWant { fd, bytes } => {
+                encode(out, INPUT_WANT, &[&fd.to_le_bytes(), &bytes.to_le_bytes()])
+            }
+            Self::Position { fd, offset } => {
+                encode(out, POSITION, &[&fd.to_le_bytes(), &offset.to_le_bytes()])
+            }
             Self::Records { task, extents } => {
                 encode(out, RECORDS, &[&task.to_le_bytes(), extents.0])
             }
@@ -536,11 +596,18 @@ impl<'a> ToHost<'a> {
                 let [pid] = words("Started", payload)?;
                 Self::Started { pid }
             }
-            STDOUT => Self::Stdout(payload),
-            STDERR => Self::Stderr(payload),
-            STDIN_WANT => {
-                let [n] = words("StdinWant", payload)?;
-                Self::StdinWant(n)
+            OUTPUT => {
+                let (fd, bytes) = word("Output", payload)?;
+                Self::Output { fd, bytes }
+            }
+            INPUT_WANT => {
+                let [fd, bytes] = words("InputWant", payload)?;
+                Self::InputWant { fd, bytes }
+            }
+            POSITION => {
+                let (fd, rest) = word("Position", payload)?;
+                let offset = last_long("Position", rest)?;
+                Self::Position { fd, offset }
             }
             RECORDS => {
                 let (task, extents) = word("Records", payload)?;

@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use vbts_protocol::{
-    Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, Follow, Frame,
-    HEADER_SIZE, Job, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, Names, RECORD_SIZE,
-    Resource, Scope, Share, ToGuest, ToHost, Trace, VERSION,
+    Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, FileAccess, Follow,
+    Frame, HEADER_SIZE, Job, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, Names, RECORD_SIZE,
+    Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest, ToHost, Trace, VERSION,
+    WindowSize,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -12,6 +13,26 @@ fn frame(bytes: &[u8]) -> Frame<'_> {
         kind: bytes[0],
         payload: &bytes[HEADER_SIZE..],
     }
+}
+
+fn streams() -> Vec<Stream> {
+    let kinds = [
+        StreamKind::Input,
+        StreamKind::Output,
+        StreamKind::Terminal,
+        StreamKind::File {
+            access: FileAccess::Both,
+            append: true,
+            offset: u64::MAX,
+        },
+        StreamKind::Device {
+            path: "/dev/null".into(),
+            access: FileAccess::Read,
+        },
+        StreamKind::Same { fd: 1 },
+    ];
+    let stream = |(fd, kind)| Stream { fd, kind };
+    (0..).zip(kinds).map(stream).collect()
 }
 
 fn job() -> Job {
@@ -31,6 +52,19 @@ fn job() -> Job {
             soft: Some(8 << 20),
             hard: None,
         }],
+        streams: streams(),
+        terminal: Some(Terminal {
+            size: WindowSize {
+                rows: 24,
+                columns: 80,
+                ..WindowSize::default()
+            },
+            input_modes: 1,
+            output_modes: 2,
+            control_modes: u32::MAX,
+            local_modes: 3,
+            special_codes: vec![3, 0x1c, 0xff],
+        }),
         trace: Some(Trace {
             buffer_size: 1 << 20,
             sched: true,
@@ -61,9 +95,19 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
     Ok(vec![
         ToHost::Ready(VERSION),
         ToHost::Started { pid: 0x0102_0304 },
-        ToHost::Stdout(b"out"),
-        ToHost::Stderr(b""),
-        ToHost::StdinWant(u32::MAX),
+        ToHost::Output {
+            fd: 1,
+            bytes: b"out",
+        },
+        ToHost::Output { fd: 2, bytes: b"" },
+        ToHost::Position {
+            fd: 7,
+            offset: u64::MAX,
+        },
+        ToHost::InputWant {
+            fd: 0,
+            bytes: u32::MAX,
+        },
         ToHost::Records {
             task: 7,
             extents: Extents::new(&EXTENTS)?,
@@ -190,8 +234,18 @@ fn extents_have_whole_records_up_to_a_limit() {
 fn messages_of_the_host_survive_a_round_trip() {
     let messages = [
         ToGuest::Job(Box::new(job())),
-        ToGuest::Stdin(&[0, 1, 2]),
-        ToGuest::StdinEof,
+        ToGuest::Input {
+            fd: 63,
+            bytes: &[0, 1, 2],
+        },
+        ToGuest::InputEnd { fd: 0 },
+        ToGuest::OutputClosed { fd: 1 },
+        ToGuest::WindowSize(WindowSize {
+            rows: 24,
+            columns: u16::MAX,
+            x_pixels: 0,
+            y_pixels: 1,
+        }),
         ToGuest::Signal(15),
         ToGuest::End,
     ];
@@ -212,19 +266,23 @@ fn ascii_is_readable_in_a_job() {
 
 #[test]
 fn a_frame_that_is_too_long_is_refused_on_both_sides() {
-    let long = vec![0; MAX_PAYLOAD + 1];
+    let long = vec![0; MAX_PAYLOAD - 3];
     let expected = Error::TooLong {
         kind: 0x83,
-        len: long.len(),
+        len: MAX_PAYLOAD + 1,
     };
     assert_eq!(
-        ToHost::Stdout(&long).encode(&mut Vec::new()),
+        ToHost::Output {
+            fd: 1,
+            bytes: &long,
+        }
+        .encode(&mut Vec::new()),
         Err(expected.clone())
     );
 
     let mut decoder = Decoder::new();
     decoder.push(&[0x83, 0, 0, 0]);
-    decoder.push(&(long.len() as u32).to_le_bytes());
+    decoder.push(&(MAX_PAYLOAD as u32 + 1).to_le_bytes());
     assert_eq!(decoder.next_frame(), Err(expected.clone()));
     // The start of the next frame is unknown, so no later bytes may be taken for a frame.
     decoder.push(&[0x83, 0, 0, 0, 0, 0, 0, 0]);
@@ -250,6 +308,9 @@ fn malformed_frames_are_errors() {
         (0x89, &[0, 0, 0, 0, 0, 1, 0, 0]),
         (0x89, &[1, 0, 0, 0, 0, 0, 0, 0]),
         (0x89, &[2, 0, 0, 0, 0, 0, 0, 0]),
+        (0x83, &[0; 3]),
+        (0x84, &[0; 11]),
+        (0x85, &[0; 9]),
         (0x88, &[0; 11]),
         (0x88, &[0; 13]),
         (0x8c, &[0; 23]),
@@ -281,7 +342,10 @@ fn malformed_frames_are_errors() {
     let guest: &[(u8, &[u8])] = &[
         (0x00, b""),
         (0x81, b""),
+        (0x02, b"123"),
         (0x03, b"x"),
+        (0x06, b"x"),
+        (0x07, &[0; 15]),
         (0x04, b""),
         (0x05, b"x"),
         (0x01, b"{}"),
@@ -324,14 +388,21 @@ proptest! {
     ) {
         let mut stream = Vec::new();
         for chunk in &chunks {
-            ToHost::Stdout(chunk).encode(&mut stream).unwrap();
+            ToHost::Output {
+                fd: 1,
+                bytes: chunk,
+            }
+            .encode(&mut stream).unwrap();
         }
         let mut decoder = Decoder::new();
         let mut seen = Vec::new();
         for part in stream.chunks(read) {
             decoder.push(part);
             while let Some(frame) = decoder.next_frame().unwrap() {
-                seen.push(frame.payload.to_vec());
+                match ToHost::parse(frame).unwrap() {
+                    ToHost::Output { fd: 1, bytes } => seen.push(bytes.to_vec()),
+                    other => panic!("{other:?}"),
+                }
             }
         }
         prop_assert_eq!(seen, chunks);

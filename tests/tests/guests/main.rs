@@ -28,13 +28,15 @@ mod sandbox;
 mod save_restore;
 mod scope;
 mod stock_kernel;
+mod streams;
 mod surroundings;
+mod terminal;
 
 /// Tests of a module, whose name is given.
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 25] = [
+const MODULES: [(&str, Trials); 27] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -57,7 +59,9 @@ const MODULES: [(&str, Trials); 25] = [
     ("determinism", determinism::trials),
     ("save_restore", save_restore::trials),
     ("manual_page", manual_page::trials),
+    ("streams", streams::trials),
     ("surroundings", surroundings::trials),
+    ("terminal", terminal::trials),
     ("loopback", loopback::trials),
     ("left_behind", left_behind::trials),
 ];

@@ -5,22 +5,23 @@
 //! The guest boots with everything that `vbts trace` gives it, and the moment of the save is before
 //! it mounts the shared root: a machine whose guest has files of the host open is not saved.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
 use vbts::boot::cpio::Cpio;
 use vbts::config::{Accelerator, Initrd, KernelConfig, MachineConfig};
-use vbts::host::Input;
 use vbts::launch::Launch;
 use vbts::machine::{End, Machine, MachineState};
 use vbts::root::Root;
 use vbts::trace::format::Raw;
+use vbts::trace::streams::Positions;
 use vbts::trace::symbols::Symbolizer;
 use vbts::trace::{AgentConnection, Destination, Options, RunEnd, Session};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};
-use vbts_protocol::{Bytes, Follow, Job, PORT_NAME, Scope, Trace};
+use vbts_protocol::{Bytes, FileAccess, Follow, Job, PORT_NAME, Scope, Stream, StreamKind, Trace};
 use vbts_tests::machine as found;
 
 const PROGRAM: [&str; 3] = ["/bin/sh", "-c", "exit 7"];
@@ -76,7 +77,7 @@ impl Guest {
             destination,
             merge_limit: 1 << 20,
         };
-        let session = Session::start(memory, options, launch.alarm())?;
+        let session = Session::start(memory, options, Positions::default(), launch.alarm())?;
         let session = shared(session);
         let output = Box::new(session.clone());
         let port = ConsolePort::named(PORT_NAME, output);
@@ -90,8 +91,8 @@ impl Guest {
         };
         let alarm = launch.alarm().clone();
         let machine = launch.boot(&kernel).map_err(|error| anyhow!("{error}"))?;
-        let input = Input::new(std::fs::File::open("/dev/null")?);
-        let connection = AgentConnection::new(session.clone(), port, job(), input, alarm);
+        let inputs = BTreeMap::new();
+        let connection = AgentConnection::new(session.clone(), port, job(), inputs, alarm);
         Ok(Self {
             machine,
             connection,
@@ -152,6 +153,7 @@ fn job() -> Job {
         argv: PROGRAM.map(bytes).into(),
         envp: vec![bytes("PATH=/usr/bin:/bin")],
         cwd: bytes("/"),
+        streams: (0..=2).map(null).collect(),
         trace: Some(Trace {
             buffer_size: 4 << 20,
             sched: false,
@@ -160,6 +162,15 @@ fn job() -> Job {
         }),
         ..Job::default()
     }
+}
+
+/// A descriptor that is `/dev/null`.
+fn null(fd: u32) -> Stream {
+    let kind = StreamKind::Device {
+        path: "/dev/null".into(),
+        access: FileAccess::Both,
+    };
+    Stream { fd, kind }
 }
 
 /// Saves and restores at several points of the boot.

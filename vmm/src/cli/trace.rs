@@ -4,7 +4,9 @@ mod args;
 mod epoch;
 mod job;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +23,8 @@ use crate::accel::Accel;
 use crate::config::{Initrd, KernelConfig, TRACE_MODEL};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
-use crate::host::{Event, Input};
+use crate::host::Event;
+use crate::host::descriptors::Inherited;
 use crate::launch::Launch;
 use crate::machine::{End, Machine};
 use crate::program;
@@ -29,11 +32,17 @@ use crate::root::Root;
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
 use crate::trace::object_file::ObjectFile;
+use crate::trace::streams::{Positions, TraceOutput};
 use crate::trace::symbols::Symbolizer;
+use crate::trace::terminal::{Restorer, Terminal};
 use crate::trace::text::Text;
-use crate::trace::{AgentConnection, Destination, Notes, Options, RunEnd, Session, Summary};
+use crate::trace::{
+    AgentConnection, Destination, Notes, Options, RunEnd, Session, Streams, Summary,
+};
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
+
+const STREAMS: &str = "Cannot hand the open files to the program";
 
 /// Runs the command.
 ///
@@ -47,6 +56,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let prepared = Prepared::new(args, launch)?;
     let to_stdout = prepared.to_stdout;
     let session = prepared.session.clone();
+    let restorer = prepared.terminal.as_ref().map(Terminal::restorer);
     let (machine, failure) = prepared.run(args.stats)?;
     let mut session = lock(&session);
     let (end, interrupted) = failure.as_ref().map_or((RunEnd::Panic, false), end_of);
@@ -56,6 +66,8 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         (Err(_), Some(failure)) => (None, Some(failure)),
         (Err(error), None) => (None, Some(error.into_failure())),
     };
+    // The writer has done so, unless it is stuck.
+    restorer.inspect(Restorer::restore);
     let took = began.elapsed();
     match &summary {
         Some(summary) => report(args, summary, session.notes(), to_stdout, took),
@@ -95,6 +107,9 @@ struct Prepared {
     session: Shared<Session>,
     port: Shared<MmioTransport<Console>>,
     job: Job,
+    /// What the program reads, by stream.
+    inputs: BTreeMap<u32, File>,
+    terminal: Option<Terminal>,
     progress: ProgressBar,
     /// The trace goes to standard output.
     to_stdout: bool,
@@ -115,6 +130,7 @@ impl Prepared {
         let files = GuestFiles::find(args.kernel.as_deref())?;
 
         let readable = args.format == TraceFormat::Text;
+        let mut streams = streams(args)?;
         let mut destination = match args.directory() {
             Some(directory) => {
                 launch.create_files();
@@ -122,11 +138,16 @@ impl Prepared {
             }
             None => Destination::new(args.output.as_deref(), readable)?,
         };
-        let progress = progress_bar(args, &destination);
+        destination.connect(std::mem::take(&mut streams.outputs));
+        // The program may draw on the whole terminal.
+        let progress = match streams.terminal.as_ref().is_some_and(Terminal::reads) {
+            true => ProgressBar::hidden(),
+            false => progress_bar(args, &destination),
+        };
         destination.keep_clear_of(progress.clone());
         let to_stdout = destination.trace_is_stdout();
         let shares = launch.shares()?;
-        let job = job::job(args, &cwd, job::guest_shares(&shares, &root))?;
+        let job = job::job(args, &cwd, job::guest_shares(&shares, &root), &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
         if readable {
             name_kernel(&mut symbols, args, &files.kernel);
@@ -139,7 +160,13 @@ impl Prepared {
             destination,
             merge_limit: merge_limit(args),
         };
-        let session = Session::start(launch.memory().clone(), options, launch.alarm())
+        let positions = Positions::new(&streams.files).context(STREAMS)?;
+        let memory = launch.memory().clone();
+        if streams.terminal.is_some() {
+            let watched = launch.alarm().watch_terminal();
+            watched.context("Cannot watch the size of the terminal")?;
+        }
+        let session = Session::start(memory, options, positions, launch.alarm())
             .context("Cannot start a thread for the trace")?;
         let session = shared(session);
 
@@ -150,6 +177,7 @@ impl Prepared {
         )])?;
         launch.share_root(&root_path)?;
         launch.share(&shares)?;
+        launch.share_open_files(streams.files)?;
         let kernel = KernelConfig {
             initrd: Some(Initrd::Contents(files.initramfs()?)),
             image: files.kernel,
@@ -161,6 +189,8 @@ impl Prepared {
             session,
             port,
             job,
+            inputs: streams.inputs,
+            terminal: streams.terminal,
             progress,
             to_stdout,
             quiet: args.quiet,
@@ -175,14 +205,20 @@ impl Prepared {
         if measured {
             machine.measure_host_time();
         }
-        let input = Input::stdin()?;
         let session = self.session.clone();
-        let mut connection = AgentConnection::new(session, self.port, self.job, input, alarm);
+        let mut connection = AgentConnection::new(session, self.port, self.job, self.inputs, alarm);
+        let restorer = self.terminal.as_ref().map(Terminal::restorer);
+        if let Some(terminal) = self.terminal {
+            connection.connect_terminal(terminal);
+        }
         connection.show_progress(self.progress.clone());
         if self.quiet {
             connection.be_quiet();
         }
         let outcome = machine.run(&mut connection);
+        if let Some(restorer) = restorer {
+            lock(&self.session).restore_terminal(restorer);
+        }
         self.progress.finish_and_clear();
         tracing::debug!(
             instructions = machine.instructions(),
@@ -216,6 +252,21 @@ impl Prepared {
         });
         Ok((machine, failure))
     }
+}
+
+/// What the program's descriptors become in the guest.
+fn streams(args: &TraceArgs) -> Result<Streams, Failure> {
+    let output = match args.trace_is_stdout() {
+        false => TraceOutput::Elsewhere,
+        true if args.format == TraceFormat::Text => TraceOutput::Shared,
+        true => TraceOutput::Stdout,
+    };
+    let inherited = Inherited::all().context(STREAMS)?;
+    let streams = Streams::new(&inherited, output).context(STREAMS)?;
+    for (fd, kind) in &streams.left_out {
+        tracing::info!(fd, kind, "the program does not get this descriptor");
+    }
+    Ok(streams)
 }
 
 /// Memory in bytes for records that wait for older ones of other tasks: half as much again as the

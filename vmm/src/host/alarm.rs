@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -31,6 +31,8 @@ struct Pending {
     /// Bit *n* is signal *n*.
     signals: AtomicU32,
     timeout: AtomicBool,
+    /// The terminal has another size. Nothing that waits has to end for it.
+    resized: AtomicBool,
 }
 
 /// The thread that waits for the time limit. Each message sets the limit again.
@@ -47,7 +49,7 @@ pub struct Alarm {
     kick: Arc<Signals>,
     /// Readable when an event is pending.
     notice: EventFd,
-    handlers: Vec<SigId>,
+    handlers: Mutex<Vec<SigId>>,
     limit: Option<Duration>,
     timer: Mutex<Option<Timer>>,
 }
@@ -71,11 +73,11 @@ impl Alarm {
     ) -> io::Result<Self> {
         let pending = Arc::new(Pending::default());
         let notice = EventFd::new(EFD_NONBLOCK | libc::EFD_CLOEXEC)?;
-        let mut alarm = Self {
+        let alarm = Self {
             pending,
             kick,
             notice,
-            handlers: Vec::new(),
+            handlers: Mutex::default(),
             limit,
             timer: Mutex::new(None),
         };
@@ -90,11 +92,38 @@ impl Alarm {
             // SAFETY: the handler only touches atomics and calls write(2), which are
             // async-signal-safe. The write fails only if the counter is full, which takes 2^64
             // signals, so errno does not change.
-            alarm
-                .handlers
-                .push(unsafe { signal_hook::low_level::register(signal, handler) }?);
+            let id = unsafe { signal_hook::low_level::register(signal, handler) }?;
+            alarm.handlers().push(id);
         }
         Ok(alarm)
+    }
+
+    /// Also wakes the machine when the terminal gets another size.
+    ///
+    /// # Errors
+    /// The host refuses a handler of the signal.
+    pub fn watch_terminal(&self) -> io::Result<()> {
+        let (pending, kick) = (self.pending.clone(), self.kick.clone());
+        let notice = self.notice.try_clone()?;
+        let handler = move || {
+            pending.resized.store(true, Ordering::Relaxed);
+            kick.raise(Signals::KICK);
+            let _ = notice.write(1);
+        };
+        // SAFETY: as in `catching`.
+        let id = unsafe { signal_hook::low_level::register(SIGWINCH, handler) }?;
+        self.handlers().push(id);
+        Ok(())
+    }
+
+    fn handlers(&self) -> MutexGuard<'_, Vec<SigId>> {
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the terminal has got another size since the last call.
+    pub fn take_resized(&self) -> bool {
+        self.pending.resized.load(Ordering::Relaxed)
+            && self.pending.resized.swap(false, Ordering::Relaxed)
     }
 
     /// The time limit.
@@ -209,7 +238,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        for handler in self.handlers.drain(..) {
+        for handler in self.handlers().drain(..) {
             signal_hook::low_level::unregister(handler);
         }
         if let Ok(mut timer) = self.timer.lock()

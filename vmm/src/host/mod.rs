@@ -1,6 +1,7 @@
 //! The host: its files, terminals, signals and timers.
 
 pub mod alarm;
+pub mod descriptors;
 pub mod event_loop;
 pub mod input;
 pub mod output;

@@ -63,7 +63,8 @@ const DEVICE: u32 = libc::S_IFCHR;
 
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 
-/// Ioctls that read and restore the settings of a terminal, and read its size. TIOCSTI, which puts
+/// Ioctls that read and change the settings of a terminal, and read its size and its foreground
+/// process group. TIOCSTI, which puts
 /// input into a terminal, must stay out.
 const TERMINAL: &[u32] = &[
     libc::TCGETS as u32,
@@ -75,6 +76,7 @@ const TERMINAL: &[u32] = &[
     libc::TCSETSW2 as u32,
     libc::TCSETSF2 as u32,
     libc::TIOCGWINSZ as u32,
+    libc::TIOCGPGRP as u32,
 ];
 
 const FCNTL: &[u32] = &[
@@ -117,7 +119,9 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_lseek, Any, "directories for the guest, files while they are symbolised";
     SYS_close, Any, "files that the guest has closed";
     SYS_fcntl, OneOf(1, FCNTL), "a duplicate of the root when the guest mounts it";
-    SYS_ioctl, OneOf(1, TERMINAL), "restoring the terminal; its width, for a progress line";
+    SYS_ioctl, OneOf(1, TERMINAL), "the modes of the terminal, its size, its foreground job";
+    SYS_getpgrp, Any, "whether vbts is the foreground job";
+    SYS_getpgid, Any, "whether vbts is the foreground job, in other C libraries";
 
     // Files for the guest and for symbols, below the shared directories: read-only.
     SYS_openat, Clear(2, OPEN_WRITES), "files for the guest and for symbols, read-only";
@@ -195,6 +199,14 @@ pub(super) const DISK_CALLS: &[Call] = calls! {
 #[rustfmt::skip]
 pub(super) const NEW_FILE_CALLS: &[Call] = calls! {
     SYS_openat, Any, "as above; a file for each task of the trace";
+};
+
+/// Further calls of a machine whose guest has regular files that this process has open.
+#[rustfmt::skip]
+pub(super) const OPEN_FILE_CALLS: &[Call] = calls! {
+    SYS_pwrite64, Any, "contents of the program's open files";
+    SYS_ftruncate, Any, "their sizes";
+    SYS_fsync, Any, "flushing them";
 };
 
 /// Further calls of a machine whose guest may write to a directory of the host.

@@ -18,7 +18,9 @@ use seccompiler::{
 use vbts_devices::ninep::Access;
 
 use crate::exit::Failure;
-use calls::{CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, WRITING_CALLS};
+use calls::{
+    CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS, WRITING_CALLS,
+};
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
 /// the user who started vbts.
@@ -35,6 +37,7 @@ pub struct Sandbox {
     kvm: bool,
     disks: bool,
     new_files: bool,
+    open_files: bool,
 }
 
 impl Sandbox {
@@ -47,6 +50,7 @@ impl Sandbox {
             kvm,
             disks: false,
             new_files: false,
+            open_files: false,
         }
     }
 
@@ -55,6 +59,15 @@ impl Sandbox {
     pub fn with_new_files(self) -> Self {
         Self {
             new_files: true,
+            ..self
+        }
+    }
+
+    /// Also allows writing to files that this process has open, for the guest.
+    #[must_use]
+    pub fn with_open_files(self) -> Self {
+        Self {
+            open_files: true,
             ..self
         }
     }
@@ -96,11 +109,17 @@ impl Sandbox {
         let kvm = if self.kvm { KVM_CALLS } else { &[] };
         let disks = if self.disks { DISK_CALLS } else { &[] };
         let new_files = if self.new_files { NEW_FILE_CALLS } else { &[] };
+        let open_files = if self.open_files {
+            OPEN_FILE_CALLS
+        } else {
+            &[]
+        };
         CALLS
             .iter()
             .chain(kvm)
             .chain(disks)
             .chain(new_files)
+            .chain(open_files)
             .chain(writing)
     }
 

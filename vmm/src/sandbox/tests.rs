@@ -353,6 +353,7 @@ fn the_document_has_the_same_tables() {
     }
     let disks: String = DISK_CALLS.iter().map(row).collect();
     let new_files: String = NEW_FILE_CALLS.iter().map(row).collect();
+    let open_files: String = OPEN_FILE_CALLS.iter().map(row).collect();
     let kvm: String = KVM_CALLS.iter().map(row).collect();
     let document = include_str!("../../../docs/security.md");
     assert!(
@@ -372,6 +373,10 @@ fn the_document_has_the_same_tables() {
         "docs/security.md should have:\n{new_files}"
     );
     assert!(
+        document.contains(&open_files),
+        "docs/security.md should have:\n{open_files}"
+    );
+    assert!(
         document.contains(&writing),
         "docs/security.md should have:\n{writing}"
     );
@@ -384,11 +389,11 @@ fn row(call: &Call) -> String {
         ("openat" | "open_by_handle_at", Check::Clear(..)) => "no flag that writes or creates",
         ("mknodat", Check::Clear(..)) => "no device",
         (_, Check::Clear(..)) => "without PROT_EXEC",
-        ("ioctl", Check::OneOf(_, values)) if values.len() > 9 => {
+        ("ioctl", Check::OneOf(_, values)) if values.len() > 10 => {
             "those above, and the 16 of KVM that a running virtual machine needs"
         }
         ("ioctl", Check::OneOf(..)) => {
-            "TCGETS, TCSETS, TCSETSW, TCSETSF, their variants with 2, TIOCGWINSZ"
+            "TCGETS, TCSETS, TCSETSW, TCSETSF, their variants with 2, TIOCGWINSZ, TIOCGPGRP"
         }
         ("fcntl", Check::OneOf(..)) => "F_DUPFD_CLOEXEC, F_GETFD, F_GETFL",
         ("madvise", Check::OneOf(..)) => "MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE",

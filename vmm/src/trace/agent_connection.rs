@@ -1,22 +1,26 @@
 //! The sending half of the connection to the agent, which takes part in the machine's run.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use signal_hook::consts::SIGINT;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock};
 use vbts_protocol::{Job, ToGuest};
 
 use super::session::{Session, SessionError};
+use super::terminal::Terminal;
 use crate::board::Board;
 use crate::exit::{Failure, say};
 use crate::host::input::ReadOutcome;
 use crate::host::{Alarm, Event, Input};
 use crate::machine::RunObserver;
 
-/// The most standard input that one answer carries, in bytes.
+/// The most input that one answer carries, in bytes.
 const MAX_INPUT: usize = 64 << 10;
 /// Interval in virtual time, in ns, at which input is read that was not available before.
 const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
@@ -25,16 +29,16 @@ const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Index of the agent's port on its console device.
 const AGENT_PORT: usize = 0;
 
-/// Connects the agent inside the guest to the host: sends it the job, standard input and signals.
+/// Connects the agent inside the guest to the host: sends it the job, input and signals.
 #[derive(Debug)]
 pub struct AgentConnection {
     session: Shared<Session>,
     port: Shared<MmioTransport<Console>>,
     /// The job until it is sent.
     job: Option<Job>,
-    input: Input,
-    /// Bytes of standard input that the agent still waits for.
-    wanted: u64,
+    /// What the program reads, by stream, with the bytes that the agent still waits for.
+    inputs: BTreeMap<u32, (Input, u64)>,
+    terminal: Option<Terminal>,
     /// Virtual time of the next attempt to read input that was not available.
     next_check: u64,
     /// Frames for which the port had no room yet.
@@ -50,21 +54,24 @@ pub struct AgentConnection {
 }
 
 impl AgentConnection {
-    /// A connection of `session` over `port`. The agent runs `job` with `input` as standard input.
-    /// `alarm` is that of the machine.
+    /// A connection of `session` over `port`. The agent runs `job`, which reads `inputs`, by
+    /// stream. `alarm` is that of the machine.
     pub fn new(
         session: Shared<Session>,
         port: Shared<MmioTransport<Console>>,
         job: Job,
-        input: Input,
+        inputs: BTreeMap<u32, File>,
         alarm: Arc<Alarm>,
     ) -> Self {
+        let inputs = inputs.into_iter();
         Self {
             session,
             port,
             job: Some(job),
-            input,
-            wanted: 0,
+            inputs: inputs
+                .map(|(fd, file)| (fd, (Input::new(file), 0)))
+                .collect(),
+            terminal: None,
             next_check: 0,
             outbox: Vec::new(),
             alarm,
@@ -73,6 +80,11 @@ impl AgentConnection {
             progress: None,
             quiet: false,
         }
+    }
+
+    /// The program's terminal is `terminal`.
+    pub fn connect_terminal(&mut self, terminal: Terminal) {
+        self.terminal = Some(terminal);
     }
 
     /// Shows the number of branches on `progress`.
@@ -117,24 +129,55 @@ impl AgentConnection {
         board.apply(effects);
     }
 
-    fn send_input(&mut self) -> Result<(), Failure> {
-        let mut bytes = vec![
-            0;
-            usize::try_from(self.wanted)
-                .unwrap_or(usize::MAX)
-                .min(MAX_INPUT)
-        ];
-        match self.input.read(&mut bytes) {
-            ReadOutcome::Bytes(n) => {
-                self.wanted -= n as u64;
-                self.send(&ToGuest::Stdin(bytes.get(..n).unwrap_or_default()))
+    /// Sends what is available of the inputs that the agent waits for. Returns whether the user has
+    /// pressed the keys that end the run.
+    fn send_input(&mut self) -> Result<bool, Failure> {
+        let mut ends = false;
+        let Self {
+            inputs,
+            outbox,
+            terminal,
+            ..
+        } = self;
+        for (fd, (input, wanted)) in inputs.iter_mut().filter(|(_, (_, wanted))| *wanted > 0) {
+            let mut terminal = terminal.as_mut().filter(|t| t.stream() == *fd);
+            if terminal.as_mut().is_some_and(|t| !t.is_usable()) {
+                continue;
             }
-            ReadOutcome::End => {
-                self.wanted = 0;
-                self.send(&ToGuest::StdinEof)
+            let most = usize::try_from(*wanted).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; most.min(MAX_INPUT)];
+            match input.read(&mut bytes) {
+                ReadOutcome::Bytes(n) => {
+                    *wanted = 0;
+                    let bytes = bytes.get(..n).unwrap_or_default();
+                    ends |= terminal.is_some_and(|t| t.take_keys(bytes));
+                    ToGuest::Input { fd: *fd, bytes }.encode(outbox)?;
+                }
+                ReadOutcome::End => {
+                    *wanted = 0;
+                    ToGuest::InputEnd { fd: *fd }.encode(outbox)?;
+                }
+                ReadOutcome::NotReady => {}
             }
-            ReadOutcome::NotReady => Ok(()),
         }
+        Ok(ends)
+    }
+
+    /// Tells the guest the size of the terminal, if it has changed.
+    fn send_size(&mut self) -> Result<(), Failure> {
+        let resized = self.alarm.take_resized();
+        match self.terminal.as_ref().filter(|_| resized) {
+            Some(terminal) => match terminal.size() {
+                Some(size) => self.send(&ToGuest::WindowSize(size)),
+                None => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the agent waits for input.
+    fn awaits_input(&self) -> bool {
+        self.inputs.values().any(|(_, wanted)| *wanted > 0)
     }
 }
 
@@ -145,6 +188,7 @@ impl RunObserver for AgentConnection {
             return Err(error.into_failure());
         }
         let (ready, wanted) = (session.is_ready(), session.take_wanted_input());
+        let closed = session.take_closed();
         if let Some(progress) = &self.progress {
             progress.set_position(session.records());
         }
@@ -159,11 +203,22 @@ impl RunObserver for AgentConnection {
         if ready && let Some(job) = self.job.take() {
             self.send(&ToGuest::Job(Box::new(job)))?;
         }
-        self.wanted = self.wanted.saturating_add(wanted);
-        if self.wanted > 0 && (wanted > 0 || now >= self.next_check) {
-            self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
-            self.send_input()?;
+        for fd in closed {
+            self.send(&ToGuest::OutputClosed { fd })?;
         }
+        let asked = !wanted.is_empty();
+        for (fd, bytes) in wanted {
+            if let Some((_, wanted)) = self.inputs.get_mut(&fd) {
+                *wanted = wanted.saturating_add(bytes);
+            }
+        }
+        if self.awaits_input() && (asked || now >= self.next_check) {
+            self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
+            if self.send_input()? && !self.end(board, Event::Signal(SIGINT))? {
+                return Err(Failure::Signal(SIGINT));
+            }
+        }
+        self.send_size()?;
         self.flush(board);
         Ok(())
     }
@@ -190,8 +245,11 @@ impl RunObserver for AgentConnection {
     }
 
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        let input = (self.wanted > 0 && self.input.is_open()).then(|| self.input.fd());
-        input.into_iter().collect()
+        let awaited = self.inputs.values();
+        awaited
+            .filter(|(input, wanted)| *wanted > 0 && input.is_open())
+            .map(|(input, _)| input.fd())
+            .collect()
     }
 
     fn idle(&mut self) -> Result<(), Failure> {

@@ -1,9 +1,11 @@
 //! The destinations of a trace and of the program's output.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use indicatif::ProgressBar;
 
+use super::streams::Sink;
 use super::task::{Task, TaskEvent};
 use super::task_files::TaskFiles;
 use crate::host::output::{Output, OutputError};
@@ -18,12 +20,22 @@ enum TraceOutput {
     Files(Box<TaskFiles>),
 }
 
+/// Where a stream of the program goes.
+#[derive(Debug)]
+enum Stream {
+    Stdout,
+    Stderr,
+    Other(Output),
+}
+
 /// The destinations of the trace and of the program's output.
 #[derive(Debug)]
 pub struct Destination {
     trace: TraceOutput,
     stdout: Output,
     stderr: Output,
+    /// Streams of the program.
+    streams: BTreeMap<u32, Stream>,
     /// The program's unfinished line, if the trace and the program's standard output are one stream
     /// of lines.
     mixed: Option<Vec<u8>>,
@@ -32,8 +44,7 @@ pub struct Destination {
 
 impl Destination {
     /// The trace goes to `file`, or to standard output. On standard output, `readable` text is
-    /// mixed with the program's standard output. A format for machines is alone there, and the
-    /// program's standard output goes to standard error.
+    /// mixed with the program's standard output. A format for machines is alone there.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -41,16 +52,12 @@ impl Destination {
         let file = file.filter(|path| *path != Path::new("-"));
         let trace = file.map_or_else(Output::stdout, Output::create)?;
         let trace = TraceOutput::Stream(trace);
-        let stdout = if file.is_none() && !readable {
-            Output::stderr()?
-        } else {
-            Output::stdout()?
-        };
         let mixed = (file.is_none() && readable).then(Vec::new);
         Ok(Self {
             trace,
-            stdout,
+            stdout: Output::stdout()?,
             stderr: Output::stderr()?,
+            streams: BTreeMap::new(),
             mixed,
             progress: ProgressBar::hidden(),
         })
@@ -65,6 +72,7 @@ impl Destination {
             trace: TraceOutput::Files(Box::new(TaskFiles::create(directory)?)),
             stdout: Output::stdout()?,
             stderr: Output::stderr()?,
+            streams: BTreeMap::new(),
             mixed: None,
             progress: ProgressBar::hidden(),
         })
@@ -77,6 +85,7 @@ impl Destination {
             trace: TraceOutput::Stream(Output::new(trace, "trace")),
             stdout: Output::stdout().unwrap(),
             stderr: Output::stderr().unwrap(),
+            streams: BTreeMap::new(),
             mixed: None,
             progress: ProgressBar::hidden(),
         }
@@ -120,12 +129,44 @@ impl Destination {
         }
     }
 
+    /// Sets where the streams of the program go.
+    pub fn connect(&mut self, sinks: BTreeMap<u32, Sink>) {
+        let connect = |(fd, sink)| match sink {
+            Sink::Stdout => (fd, Stream::Stdout),
+            Sink::Stderr => (fd, Stream::Stderr),
+            Sink::Other(file) => (
+                fd,
+                Stream::Other(Output::new(file, &format!("descriptor {fd}"))),
+            ),
+        };
+        self.streams = sinks.into_iter().map(connect).collect();
+    }
+
+    /// Whether the stream `fd` of the program goes where the trace goes.
+    pub fn shares_trace(&self, fd: u32) -> bool {
+        self.mixed.is_some() && matches!(self.streams.get(&fd), Some(Stream::Stdout))
+    }
+
+    /// Writes bytes of the program's stream `fd`.
+    ///
+    /// # Errors
+    /// The write fails.
+    pub fn write_stream(&mut self, fd: u32, bytes: &[u8]) -> Result<(), OutputError> {
+        match self.streams.get_mut(&fd) {
+            Some(Stream::Stdout) => self.write_stdout(bytes),
+            Some(Stream::Stderr) => self.write_stderr(bytes),
+            Some(Stream::Other(output)) => output.write(bytes),
+            // Only an agent that does not follow the job writes to another stream.
+            None => Ok(()),
+        }
+    }
+
     /// Writes bytes of the program's standard output. If the trace goes there too, complete lines
     /// are written.
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_stdout(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+    fn write_stdout(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         let Some(partial) = &mut self.mixed else {
             let stdout = &mut self.stdout;
             return self.progress.suspend(|| stdout.write(bytes));
@@ -205,6 +246,7 @@ mod tests {
             trace: TraceOutput::Stream(output()),
             stdout: output(),
             stderr: output(),
+            streams: BTreeMap::new(),
             mixed: Some(Vec::new()),
             progress: ProgressBar::hidden(),
         };

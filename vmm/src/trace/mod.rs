@@ -25,10 +25,12 @@ pub mod object_file;
 mod queue;
 mod report;
 pub mod session;
+pub mod streams;
 pub mod summary;
 pub mod symbols;
 pub mod task;
 mod task_files;
+pub mod terminal;
 pub mod text;
 mod writer;
 
@@ -38,4 +40,5 @@ pub use format::Format;
 pub use notes::Notes;
 pub use queue::WriterError;
 pub use session::{Options, Session};
+pub use streams::Streams;
 pub use summary::{RunEnd, Summary};

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::merge::{Input, MergeError};
 use super::summary::{RunEnd, Summary};
+use super::terminal::Restorer;
 use crate::host::OutputError;
 
 /// Bytes of records for which the thread is woken. Waking it takes longer than formatting one frame
@@ -40,12 +41,17 @@ pub enum WriterError {
 pub enum Work {
     /// A message of the agent about a task.
     Task(Input),
-    /// The program has written to its standard output.
-    Stdout(Vec<u8>),
-    /// The program has written to its standard error.
-    Stderr(Vec<u8>),
+    /// The program has written to a stream.
+    Output {
+        /// The number of the stream.
+        fd: u32,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
     /// The program waits for input, so its unfinished line may be a prompt.
     FlushLine,
+    /// The program writes no more to the terminal.
+    RestoreTerminal(Restorer),
 }
 
 impl Work {
@@ -53,15 +59,15 @@ impl Work {
     pub fn bytes(&self) -> usize {
         let more = match self {
             Self::Task(input) => input.bytes(),
-            Self::Stdout(bytes) | Self::Stderr(bytes) => bytes.len(),
-            Self::FlushLine => 0,
+            Self::Output { bytes, .. } => bytes.len(),
+            Self::FlushLine | Self::RestoreTerminal(_) => 0,
         };
         size_of::<Self>() + more
     }
 
     /// Returns whether a user or a program may wait for its output.
     pub fn is_urgent(&self) -> bool {
-        matches!(self, Self::Stdout(_) | Self::Stderr(_) | Self::FlushLine)
+        matches!(self, Self::Output { .. } | Self::FlushLine)
     }
 }
 
@@ -80,6 +86,8 @@ pub struct State {
     pub failed: bool,
     /// Why writing has failed, until the run loop takes it.
     pub error: Option<WriterError>,
+    /// Streams of the program whose readers have closed them, until the run loop takes them.
+    pub closed: Vec<u32>,
     /// The end of the trace, when all is written.
     pub summary: Option<Summary>,
 }

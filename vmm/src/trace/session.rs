@@ -1,6 +1,7 @@
 //! The receiving half of the connection to the agent: its messages become work for the thread that
 //! writes the trace.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +16,11 @@ use super::format::Format;
 use super::merge::Input;
 use super::notes::Notes;
 use super::queue::{Work, WriterError};
+use super::streams::Positions;
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::Untraced;
+use super::terminal::Restorer;
 use super::writer::Writer;
 use crate::exit::Failure;
 use crate::host::Alarm;
@@ -60,6 +63,8 @@ impl SessionError {
     }
 }
 
+/// One more than the highest number of a stream (the guest's limit of open files).
+const MAX_STREAM: u32 = 1 << 20;
 /// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
 const MAX_NAME: usize = 4096;
 
@@ -98,9 +103,10 @@ pub struct Session {
     ready: bool,
     /// The program has started.
     started: bool,
-    /// Standard input, in bytes, that the agent has asked for since the last
-    /// [`Session::take_wanted_input`].
-    wanted_input: u64,
+    /// Input, in bytes, that the agent has asked for since the last [`Session::take_wanted_input`],
+    /// by stream.
+    wanted_input: BTreeMap<u32, u64>,
+    positions: Positions,
     ending: Option<ExitStatus>,
     /// The agent has drained everything because the host has ended the run.
     ended: bool,
@@ -119,11 +125,17 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts a session with a guest that has `memory`. `alarm` interrupts waits for a slow reader.
+    /// Starts a session with a guest that has `memory`. `positions` are those of the regular files
+    /// that the program has open. `alarm` interrupts waits for a slow reader.
     ///
     /// # Errors
     /// The host cannot start a thread.
-    pub fn start(memory: GuestRam, options: Options, alarm: &Arc<Alarm>) -> io::Result<Self> {
+    pub fn start(
+        memory: GuestRam,
+        options: Options,
+        positions: Positions,
+        alarm: &Arc<Alarm>,
+    ) -> io::Result<Self> {
         Ok(Self {
             decoder: Decoder::new(),
             memory,
@@ -131,7 +143,8 @@ impl Session {
             writer: Writer::start(options, alarm.clone())?,
             ready: false,
             started: false,
-            wanted_input: 0,
+            wanted_input: BTreeMap::new(),
+            positions,
             ending: None,
             ended: false,
             notes: Notes::default(),
@@ -171,6 +184,7 @@ impl Session {
     /// # Errors
     /// The trace cannot be written.
     pub fn finish(&mut self, end: RunEnd, interrupted: bool) -> Result<Summary, SessionError> {
+        self.positions.settle();
         let end = self.ending.map_or(end, RunEnd::Program);
         let drained = self.ended || self.ending.is_some();
         Ok(self.writer.finish(end, drained, interrupted)?)
@@ -192,15 +206,29 @@ impl Session {
         self.started
     }
 
-    /// Returns the number of bytes of standard input that the agent has asked for since the last
-    /// call.
-    pub(super) fn take_wanted_input(&mut self) -> u64 {
+    /// Returns the number of bytes of input that the agent has asked for since the last call, by
+    /// stream.
+    pub(super) fn take_wanted_input(&mut self) -> BTreeMap<u32, u64> {
         std::mem::take(&mut self.wanted_input)
+    }
+
+    /// Returns the streams of the program whose readers have closed them since the last call.
+    pub(super) fn take_closed(&self) -> Vec<u32> {
+        self.writer.take_closed()
     }
 
     /// Branches so far.
     pub fn records(&self) -> u64 {
         self.writer.records()
+    }
+
+    /// Restores the terminal after all output of the program so far.
+    pub fn restore_terminal(&self, restorer: Restorer) {
+        // A writer that has failed writes nothing, so that the terminal can be restored now.
+        let failed = self.writer.put(Work::RestoreTerminal(restorer.clone()));
+        if failed.is_err() {
+            restorer.restore();
+        }
     }
 
     /// Writes the program's unfinished line, which may be a prompt.
@@ -214,6 +242,7 @@ impl Session {
             memory,
             records,
             writer,
+            positions,
             ..
         } = self;
         while let Some(frame) = decoder.next_frame()? {
@@ -227,10 +256,20 @@ impl Session {
                     self.started = true;
                     continue;
                 }
-                ToHost::Stdout(bytes) => Work::Stdout(bytes.into()),
-                ToHost::Stderr(bytes) => Work::Stderr(bytes.into()),
-                ToHost::StdinWant(n) => {
-                    self.wanted_input = self.wanted_input.saturating_add(n.into());
+                ToHost::Output { fd, bytes } => Work::Output {
+                    fd,
+                    bytes: bytes.into(),
+                },
+                ToHost::InputWant { fd, bytes } => {
+                    // An agent that asks for streams that the job lacks gets no memory for them.
+                    if fd < MAX_STREAM {
+                        let wanted = self.wanted_input.entry(fd).or_default();
+                        *wanted = wanted.saturating_add(bytes.into());
+                    }
+                    continue;
+                }
+                ToHost::Position { fd, offset } => {
+                    positions.set(fd, offset);
                     continue;
                 }
                 ToHost::Records { task, extents } => {
@@ -389,7 +428,7 @@ mod tests {
             destination: Destination::new(Some(file), false).unwrap(),
             merge_limit: 1 << 20,
         };
-        Session::start(memory, options, &alarm).unwrap()
+        Session::start(memory, options, Positions::default(), &alarm).unwrap()
     }
 
     const START: ToHost<'_> = ToHost::TaskStart {
@@ -445,8 +484,9 @@ mod tests {
                 name: b"",
                 reason: "",
             },
-            ToHost::StdinWant(10),
-            ToHost::StdinWant(20),
+            ToHost::InputWant { fd: 0, bytes: 10 },
+            ToHost::InputWant { fd: 0, bytes: 20 },
+            ToHost::InputWant { fd: 5, bytes: 1 },
             // A page was moved meanwhile, so the agent repeats the message.
             ToHost::Records {
                 task: 5,
@@ -468,7 +508,7 @@ mod tests {
             assert_eq!(session.put(piece), piece.len());
         }
         assert!(session.error.is_none() && session.ready && session.started);
-        assert_eq!(session.take_wanted_input(), 30);
+        assert_eq!(session.take_wanted_input(), [(0, 30), (5, 1)].into());
         let killed = ExitStatus::Signal(11);
         assert_eq!(session.ending(), Some(killed));
         let summary = session.finish(RunEnd::Error, false).unwrap();

@@ -21,7 +21,7 @@ use super::session::Options;
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
-use crate::host::Alarm;
+use crate::host::{Alarm, OutputError};
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
 const LIMIT: usize = 8 << 20;
@@ -117,6 +117,11 @@ impl Writer {
     /// Returns why writing has failed. A second call returns `None`.
     pub fn take_error(&self) -> Option<WriterError> {
         self.queue.lock().error.take()
+    }
+
+    /// Returns the streams of the program whose readers have closed them since the last call.
+    pub fn take_closed(&self) -> Vec<u32> {
+        std::mem::take(&mut self.queue.lock().closed)
     }
 
     /// Branches so far.
@@ -254,10 +259,21 @@ impl Thread {
         let destination = &mut self.trace.destination;
         match work {
             Work::Task(input) => return self.merge.push(input, &mut self.trace),
-            Work::Stdout(bytes) => destination.write_stdout(&bytes),
-            Work::Stderr(bytes) => destination.write_stderr(&bytes),
+            Work::Output { fd, bytes } => match destination.write_stream(fd, &bytes) {
+                // The program gets to know, and the trace goes on.
+                Err(OutputError::Closed(_)) if !destination.shares_trace(fd) => {
+                    self.queue.lock().closed.push(fd);
+                    Ok(())
+                }
+                written => written,
+            },
             Work::FlushLine => destination.flush_line(),
+            Work::RestoreTerminal(restorer) => {
+                restorer.restore();
+                Ok(())
+            }
         }?;
+        self.queue.progress.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -421,7 +437,6 @@ mod tests {
     use vbts_protocol::ExitStatus;
 
     use super::*;
-    use crate::host::OutputError;
     use crate::trace::format::Raw;
     use crate::trace::format::tests::{records, symbols};
     use crate::trace::merge::Input;

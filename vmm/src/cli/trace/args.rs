@@ -161,6 +161,11 @@ impl TraceArgs {
         (named || path.is_dir()).then_some(path)
     }
 
+    /// Whether the trace goes to standard output.
+    pub fn trace_is_stdout(&self) -> bool {
+        self.output.as_deref().is_none_or(|path| path == "-")
+    }
+
     /// The tasks to trace.
     pub fn followed(&self) -> FollowArg {
         let one_file = self.format == TraceFormat::Raw && self.directory().is_none();

@@ -13,6 +13,8 @@ use super::epoch;
 use crate::exit::Failure;
 use crate::launch::SharedDirectory;
 use crate::root::Root;
+use crate::trace::Streams;
+use crate::trace::terminal::Terminal;
 
 /// The path in the guest of the working directory, or `/` if that is outside the guest's root.
 ///
@@ -86,14 +88,25 @@ fn limits() -> Vec<Limit> {
 /// It must be made before the servers of shares raise the limit of open files.
 ///
 /// # Errors
-/// `SOURCE_DATE_EPOCH` is not a date.
-pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Result<Job, Failure> {
+/// `SOURCE_DATE_EPOCH` is not a date, or the terminal tells no settings.
+pub fn job(
+    args: &TraceArgs,
+    cwd: &Path,
+    shares: Vec<Share>,
+    streams: &Streams,
+) -> Result<Job, Failure> {
     let entry = |(name, value): (OsString, OsString)| {
         let mut entry = name.into_vec();
         entry.push(b'=');
         entry.extend_from_slice(value.as_bytes());
         Bytes(entry)
     };
+    let terminal = streams
+        .terminal
+        .as_ref()
+        .map(Terminal::settings)
+        .transpose();
+    let terminal = terminal.context("Cannot read the settings of the terminal")?;
     Ok(Job {
         argv: args.program.iter().map(|arg| bytes(arg)).collect(),
         envp: std::env::vars_os().map(entry).collect(),
@@ -103,6 +116,8 @@ pub fn job(args: &TraceArgs, cwd: &Path, shares: Vec<Share>) -> Result<Job, Fail
         groups: groups(),
         umask: Some(umask()),
         limits: limits(),
+        streams: streams.job.clone(),
+        terminal,
         trace: Some(Trace {
             buffer_size: args.buffer.0,
             sched: args.sched,
@@ -129,7 +144,8 @@ mod tests {
         let trace_args = args(&[
             "--buffer", "64K", "--sched", "--epoch", "7", "--", "ls", "-l",
         ]);
-        let job = job(&trace_args, Path::new("/tmp"), Vec::new()).unwrap();
+        let streams = Streams::default();
+        let job = job(&trace_args, Path::new("/tmp"), Vec::new(), &streams).unwrap();
         assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
         assert_eq!(job.cwd, Bytes::from("/tmp"));
         assert_eq!((job.epoch, job.wait_all), (Some(7), true));
@@ -140,7 +156,7 @@ mod tests {
 
         for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
             let trace_args = args(&["--scope", word, "--wait", "first", "--", "ls"]);
-            let job = self::job(&trace_args, Path::new("/"), Vec::new()).unwrap();
+            let job = self::job(&trace_args, Path::new("/"), Vec::new(), &streams).unwrap();
             assert_eq!((job.trace.unwrap().scope, job.wait_all), (scope, false));
         }
     }
