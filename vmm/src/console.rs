@@ -10,6 +10,9 @@ const PANIC: &[u8] = b"Kernel panic - not syncing";
 /// The text that Linux prints last when it panics, unless it then resets the machine.
 const PANIC_END: &[u8] = b"[ end Kernel panic";
 
+/// The text before a process that Linux kills because there is no memory left.
+const OUT_OF_MEMORY: &str = "Out of memory: Killed process ";
+
 /// Number of the last bytes of the console that are kept for messages.
 const TAIL: usize = 8 << 10;
 /// Length in bytes at which an unfinished line is copied.
@@ -146,6 +149,17 @@ impl Console {
         self.error.take()
     }
 
+    /// The last process that Linux has killed because it was out of memory, as `29 (sh)`, if the end
+    /// of the output has that.
+    pub fn killed_for_memory(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.tail);
+        let (_, process) = text.rsplit_once(OUT_OF_MEMORY)?;
+        // The name may have parentheses, but what follows has none.
+        let (process, _) = process.lines().next()?.rsplit_once(") ")?;
+        let process = process.chars().filter(|c| !c.is_control());
+        Some(process.chain([')']).collect())
+    }
+
     /// The last lines, without control characters.
     pub fn tail(&self) -> String {
         let text = String::from_utf8_lossy(&self.tail);
@@ -188,6 +202,22 @@ mod tests {
         assert!(tail.ends_with("line 9999[0m\n"), "{tail:?}");
         console.write(&[b'x'; 3 * TAIL]);
         assert_eq!(console.tail().len(), TAIL + 1);
+    }
+
+    #[test]
+    fn a_process_that_was_killed_for_memory_has_a_name() {
+        let mut console = Console::default();
+        console.write(b"[ 0.5] Out of memory: nothing\r\n");
+        assert_eq!(console.killed_for_memory(), None);
+        for name in ["sh", "a) (b", "x\x1b[0m"] {
+            let line = format!("[ 0.5] Out of memory: Killed process 29 ({name}) total-vm:1kB\r\n");
+            console.write(line.as_bytes());
+            let shown = name.replace('\x1b', "");
+            let expected = format!("29 ({shown})");
+            assert_eq!(console.killed_for_memory(), Some(expected));
+        }
+        console.write(b"[ 0.6] Out of memory: Killed process 30");
+        assert_eq!(console.killed_for_memory(), None);
     }
 
     #[test]

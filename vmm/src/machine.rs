@@ -273,6 +273,11 @@ impl Machine {
         }
     }
 
+    /// The last process that Linux has killed because it was out of memory: its number and name.
+    pub fn killed_for_memory(&self) -> Option<String> {
+        lock(&self.console).killed_for_memory()
+    }
+
     /// The failure of a guest that crashed for `reason`.
     pub fn crashed(&self, reason: &str) -> Failure {
         self.status().crashed(reason)

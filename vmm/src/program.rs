@@ -48,6 +48,12 @@ pub enum ProgramError {
     /// The user may not execute the file.
     #[error("{}: no permission to execute it", .0.display())]
     NotExecutable(PathBuf),
+    /// The user may execute the file, but not read it.
+    #[error(
+        "{}: no permission to read it, which the guest needs in order to execute it",
+        .0.display()
+    )]
+    NotReadable(PathBuf),
     /// The file is neither an ELF file nor a script.
     #[error("{}: is neither an ELF program nor a script with #!", .0.display())]
     UnknownFormat(PathBuf),
@@ -121,9 +127,11 @@ pub fn find(
 fn check(root: &Root, cwd: &Path, path: &Path, levels: u32) -> Result<(), ProgramError> {
     check_executable(root, path)?;
     // 9P needs to read a program that the guest executes.
-    let read_error = |source| read_error(path, source);
-    let file = root.open_file(path).map_err(read_error)?;
-    let start = read_start(file).map_err(read_error)?;
+    let file = root.open_file(path).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => ProgramError::NotReadable(path.into()),
+        _ => read_error(path, error),
+    })?;
+    let start = read_start(file).map_err(|error| read_error(path, error))?;
     let Some(interpreter) = format::interpreter(path, &start)? else {
         return Ok(());
     };
@@ -146,6 +154,8 @@ fn check_executable(root: &Root, path: &Path) -> Result<(), ProgramError> {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             ProgramError::NotFound(path.into())
         }
+        // A directory on the way may not be searched.
+        io::ErrorKind::PermissionDenied => ProgramError::NotExecutable(path.into()),
         _ => read_error(path, error),
     })?;
     let status = fstat(&file).map_err(|error| read_error(path, error.into()))?;

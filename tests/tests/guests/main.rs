@@ -6,6 +6,7 @@ use vbts_tests::machine::Machine;
 
 mod at_work;
 mod bad_input;
+mod causes;
 mod cli;
 mod clients;
 mod crashes;
@@ -36,7 +37,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 27] = [
+const MODULES: [(&str, Trials); 28] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -64,6 +65,7 @@ const MODULES: [(&str, Trials); 27] = [
     ("terminal", terminal::trials),
     ("loopback", loopback::trials),
     ("left_behind", left_behind::trials),
+    ("causes", causes::trials),
 ];
 
 fn main() {

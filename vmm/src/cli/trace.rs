@@ -69,6 +69,13 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     // The writer has done so, unless it is stuck.
     restorer.inspect(Restorer::restore);
     let took = began.elapsed();
+    if let Some(process) = machine.killed_for_memory() {
+        say(format_args!(
+            "the guest ran out of memory, and its kernel killed process {process}; \
+             more --memory than {} may help",
+            config.memory
+        ));
+    }
     match &summary {
         Some(summary) => report(args, summary, session.notes(), to_stdout, took),
         None if session.records() > 0 => say(format_args!(
@@ -121,6 +128,7 @@ impl Prepared {
     /// Finds the program and the files of the guest, opens the destination, and adds the devices.
     fn new(args: &TraceArgs, mut launch: Launch) -> Result<Self, Failure> {
         args.check()?;
+        check_proc()?;
         let root = open_root(args)?;
         let root_path = root.path().to_owned();
         let cwd = job::working_directory(&root)?;
@@ -275,6 +283,21 @@ fn merge_limit(args: &TraceArgs) -> usize {
     const BETWEEN_SWEEPS: u64 = 64 << 20;
     let limit = args.machine.memory.0 / 8 + args.buffer.0 + BETWEEN_SWEEPS;
     usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Checks that this process has `/proc`, through which files are opened by their descriptors.
+///
+/// # Errors
+/// `/proc` is not mounted, as in a chroot directory.
+fn check_proc() -> Result<(), Failure> {
+    if Path::new("/proc/self/fd").is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Host(
+        "/proc is not mounted here, which vbts needs to share files with a guest \
+         (mount -t proc proc /proc)"
+            .into(),
+    ))
 }
 
 /// Opens the directory that is the guest's root.
