@@ -149,8 +149,8 @@ impl Console {
         self.error.take()
     }
 
-    /// The last process that Linux has killed because it was out of memory, as `29 (sh)`, if the end
-    /// of the output has that.
+    /// The last process that Linux has killed because it was out of memory, as `29 (sh)`, if the
+    /// end of the output has that.
     pub fn killed_for_memory(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.tail);
         let (_, process) = text.rsplit_once(OUT_OF_MEMORY)?;
