@@ -16,7 +16,7 @@ from running import ROOT, Broken, guest, program
 
 VBTS = os.path.join(ROOT, "target/release/vbts")
 KERNEL = os.path.join(ROOT, "target/guest/vmlinux")
-# The default model of vbts: all ways except the native run have the same vector registers.
+# The model of vbts is core2: all ways except the native run have the same vector registers.
 MODEL = ["-cpu", "core2duo"]
 MEMORY = "256"
 
@@ -183,6 +183,8 @@ def vbts_trace(place):
         "trace",
         "--accel",
         "soft",
+        "--cpu",
+        "core2",
         "--memory",
         MEMORY + "M",
         "--log",
