@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vbts_devices::{ByteSink, StateError};
 
+use crate::escape::is_printable;
 use crate::host::{Output, OutputError};
 
 /// The text that Linux prints first when it panics.
@@ -156,18 +157,18 @@ impl Console {
         let (_, process) = text.rsplit_once(OUT_OF_MEMORY)?;
         // The name may have parentheses, but what follows has none.
         let (process, _) = process.lines().next()?.rsplit_once(") ")?;
-        let process = process.chars().filter(|c| !c.is_control());
+        let process = process.chars().filter(|c| is_printable(*c));
         Some(process.chain([')']).collect())
     }
 
-    /// The last lines, without control characters.
+    /// The last lines, without characters that are not printable.
     pub fn tail(&self) -> String {
         let text = String::from_utf8_lossy(&self.tail);
         let lines: Vec<&str> = text.lines().collect();
         let shown = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         let mut tail = String::new();
         for line in shown {
-            tail.extend(line.chars().filter(|c| !c.is_control() || *c == '\t'));
+            tail.extend(line.chars().filter(|c| is_printable(*c) || *c == '\t'));
             tail.push('\n');
         }
         tail

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::escape::Message;
+
 /// Exit statuses of `vbts` itself.
 pub mod status {
     /// The guest did not end within `--timeout`.
@@ -156,9 +158,10 @@ pub fn signal_name(signal: i32) -> String {
         .map_or_else(|| format!("signal {signal}"), String::from)
 }
 
-/// Prints `message` on standard error. An error of the write is ignored.
+/// Prints `message` on standard error, with escapes for what is not printable. An error of the
+/// write is ignored.
 pub fn say(message: impl fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "vbts: {message}");
+    let _ = writeln!(std::io::stderr(), "vbts: {}", Message(message));
 }
 
 /// Reports the failure of a command, if it failed, and returns its exit code.

@@ -31,9 +31,9 @@ use crate::program;
 use crate::root::Root;
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
-use crate::trace::object_file::ObjectFile;
 use crate::trace::streams::{Positions, TraceOutput};
 use crate::trace::symbols::Symbolizer;
+use crate::trace::symbols::object_file::ObjectFile;
 use crate::trace::terminal::{Restorer, Terminal};
 use crate::trace::text::Text;
 use crate::trace::{

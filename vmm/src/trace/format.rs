@@ -37,6 +37,25 @@ pub enum Record {
     Invalid,
 }
 
+impl Record {
+    fn parse(record: &[u8; RECORD_SIZE]) -> Self {
+        let word = |i: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        match word(0) {
+            BRANCH => Self::Branch {
+                from: word(1),
+                to: word(2),
+            },
+            ARRIVES => Self::Arrive { time: word(1) },
+            DEPARTS => Self::Depart { time: word(1) },
+            _ => Self::Invalid,
+        }
+    }
+}
+
 /// Returns whether a record is a return from the kernel to the program.
 ///
 /// The processor filters by the privilege level after the branch, so it records returns. They are
@@ -64,37 +83,52 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The records, oldest first.
-    pub fn iter(self) -> impl DoubleEndedIterator<Item = Record> + 'a {
-        let records = self.records.iter();
-        records
-            .filter(move |record| !(self.program_only && is_return_from_kernel(record)))
-            .map(|record| {
-                let word = |i: usize| {
-                    let mut bytes = [0; 8];
-                    bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
-                    u64::from_le_bytes(bytes)
-                };
-                match word(0) {
-                    BRANCH => Record::Branch {
-                        from: word(1),
-                        to: word(2),
-                    },
-                    ARRIVES => Record::Arrive { time: word(1) },
-                    DEPARTS => Record::Depart { time: word(1) },
-                    _ => Record::Invalid,
-                }
-            })
+    /// Returns whether all are taken.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    fn has(&self, record: &[u8; RECORD_SIZE]) -> bool {
+        !(self.program_only && is_return_from_kernel(record))
+    }
+}
+
+/// Takes the records, oldest first.
+impl Iterator for Records<'_> {
+    type Item = Record;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record> {
+        while let Some((record, rest)) = self.records.split_first() {
+            self.records = rest;
+            if self.has(record) {
+                return Some(Record::parse(record));
+            }
+        }
+        None
+    }
+}
+
+impl DoubleEndedIterator for Records<'_> {
+    fn next_back(&mut self) -> Option<Record> {
+        while let Some((record, rest)) = self.records.split_last() {
+            self.records = rest;
+            if self.has(record) {
+                return Some(Record::parse(record));
+            }
+        }
+        None
     }
 }
 
 /// Formats records and the events between them.
 pub trait Format: Send {
-    /// Appends the records of `task` to `out`. They take at most [`PIECE`] bytes.
+    /// Takes records of `task` and appends them to `out`, until it has taken all, or until `out`
+    /// has [`FULL`] bytes. They take at most [`PIECE`] bytes.
     fn records(
         &mut self,
         task: &Task,
-        records: Records<'_>,
+        records: &mut Records<'_>,
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
     );
@@ -110,8 +144,11 @@ pub trait Format: Send {
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}
 }
 
-/// Bytes of records that are formatted at a time, which bounds the memory for their text.
+/// Bytes of records that are formatted at a time.
 pub const PIECE: usize = RECORD_SIZE * 4096;
+/// Bytes of text for which no more records are formatted before it is written: an address can have
+/// a long label.
+pub const FULL: usize = 1 << 20;
 
 /// Only 24-byte little-endian records {from, to, flags}.
 #[derive(Debug, Default)]
@@ -121,11 +158,11 @@ impl Format for Raw {
     fn records(
         &mut self,
         _task: &Task,
-        records: Records<'_>,
+        records: &mut Records<'_>,
         _symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
     ) {
-        for record in records.iter() {
+        for record in records {
             if let Record::Branch { from, to } = record {
                 let mut bytes = [0; RECORD_SIZE];
                 bytes[..8].copy_from_slice(&from.to_le_bytes());
@@ -144,7 +181,7 @@ impl<F: Format> Format for RawWithIndex<F> {
     fn records(
         &mut self,
         task: &Task,
-        records: Records<'_>,
+        records: &mut Records<'_>,
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
     ) {
@@ -234,8 +271,8 @@ pub(crate) mod tests {
     fn raw_has_only_branches() {
         let mut out = Vec::new();
         let bytes = records(SAMPLE);
-        let sample = Records::new(&bytes, Scope::User);
-        Raw.records(&task(1, "a"), sample, &mut symbols(), &mut out);
+        let mut sample = Records::new(&bytes, Scope::User);
+        Raw.records(&task(1, "a"), &mut sample, &mut symbols(), &mut out);
         Raw.summary(&Summary::default(), &mut out);
         let words: Vec<u64> = out
             .as_chunks()
@@ -254,7 +291,7 @@ pub(crate) mod tests {
             to: 0x40_1000,
         };
         for (scope, count) in [(Scope::User, 0), (Scope::Kernel, 1), (Scope::All, 1)] {
-            let records: Vec<Record> = Records::new(&bytes, scope).iter().collect();
+            let records: Vec<Record> = Records::new(&bytes, scope).collect();
             assert_eq!(records.iter().filter(|r| **r == back).count(), count);
             assert_eq!(records.len(), SAMPLE.len() - 1 + count);
         }

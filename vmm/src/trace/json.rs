@@ -8,6 +8,7 @@ use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
 use crate::accel::Accel;
+use crate::escape::is_printable;
 use crate::exit::signal_name;
 
 /// One JSON object a line.
@@ -45,9 +46,21 @@ impl Json {
     }
 }
 
-/// A JSON string with these bytes; those that are not UTF-8 are replaced.
+/// A JSON string with these bytes; those that are not UTF-8 are replaced. What is not printable is
+/// escaped: JSON itself only requires that of some control characters.
 fn string(bytes: &[u8]) -> String {
-    json!(String::from_utf8_lossy(bytes)).to_string()
+    let text = json!(String::from_utf8_lossy(bytes)).to_string();
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_printable(c) {
+            out.push(c);
+        } else {
+            let mut units = [0; 2];
+            let units = c.encode_utf16(&mut units).iter();
+            out.extend(units.map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    out
 }
 
 fn hex(value: u64) -> String {
@@ -58,12 +71,12 @@ impl Format for Json {
     fn records(
         &mut self,
         task: &Task,
-        records: Records<'_>,
+        records: &mut Records<'_>,
         _symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
     ) {
         self.enter(task.id);
-        for record in records.iter() {
+        for record in records {
             let (kind, time) = match record {
                 Record::Branch { from, to } => {
                     out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
@@ -194,8 +207,8 @@ mod tests {
         }
         let (sample, others) = (records(SAMPLE), records(&[[1, 1, 2], [2, 3, 0]]));
         let user = |bytes| Records::new(bytes, Scope::User);
-        json.records(&first, user(&sample), &mut symbols(), &mut out);
-        json.records(&second, user(&others), &mut symbols(), &mut out);
+        json.records(&first, &mut user(&sample), &mut symbols(), &mut out);
+        json.records(&second, &mut user(&others), &mut symbols(), &mut out);
         for (status, time) in [(ExitStatus::Code(3), 9), (ExitStatus::Signal(11), 10)] {
             json.event(&second, &TaskEvent::End { time, status }, &mut out);
         }
@@ -247,6 +260,18 @@ mod tests {
         for line in lines {
             serde_json::from_str::<serde_json::Value>(line).unwrap();
         }
+    }
+
+    #[test]
+    fn strings_are_printable() {
+        let name = "a\n\x1b\x7f\u{9b}\u{202e}\u{2028}\u{e0041}\"\\ö";
+        let json = string(name.as_bytes());
+        assert!(json.chars().all(is_printable), "{json}");
+        assert_eq!(
+            json,
+            r#""a\n\u001b\u007f\u009b\u202e\u2028\udb40\udc41\"\\ö""#
+        );
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), name);
     }
 
     #[test]

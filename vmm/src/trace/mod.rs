@@ -11,17 +11,14 @@
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `destination`, `task_files` | where the trace and the program's output go |
-//! | `symbols`, `object_file`, `maps`, `lines` | names and source lines of addresses |
+//! | `symbols` | names and source lines of addresses |
 
 mod agent_connection;
 pub mod destination;
 pub mod format;
 pub mod json;
-mod lines;
-mod maps;
 pub mod merge;
 mod notes;
-pub mod object_file;
 mod queue;
 mod report;
 pub mod session;

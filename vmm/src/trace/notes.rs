@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use vbts_protocol::Names;
 
-use super::text::printable;
+use crate::escape::printable;
 
 /// Time for which a run waits for processes before a note says so.
 const UNANNOUNCED: Duration = Duration::from_secs(1);

@@ -10,7 +10,8 @@ use vbts_protocol::{Crash, REGISTERS};
 
 use super::symbols::Symbolizer;
 use super::task::Task;
-use super::text::{printable, push_branch, push_place};
+use super::text::{push_branch, push_place};
+use crate::escape::printable;
 use crate::exit::signal_name;
 
 /// Index of the instruction pointer in [`REGISTERS`].

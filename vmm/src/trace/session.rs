@@ -22,6 +22,7 @@ use super::symbols::Symbolizer;
 use super::task::Untraced;
 use super::terminal::Restorer;
 use super::writer::Writer;
+use crate::escape::printable;
 use crate::exit::Failure;
 use crate::host::Alarm;
 
@@ -251,7 +252,10 @@ impl Session {
                     self.ready = true;
                     continue;
                 }
-                ToHost::Ready(version) => return Err(SessionError::Version(version.into())),
+                ToHost::Ready(version) => {
+                    let version = printable(version.as_bytes());
+                    return Err(SessionError::Version(version));
+                }
                 ToHost::Started { .. } => {
                     self.started = true;
                     continue;
@@ -303,7 +307,7 @@ impl Session {
                 ToHost::Error { kind, text, .. } => {
                     return Err(SessionError::Agent {
                         kind,
-                        text: text.into(),
+                        text: printable(text.as_bytes()),
                     });
                 }
                 message => {

@@ -3,7 +3,7 @@
 use vbts_protocol::ExitStatus;
 
 use super::task::Untraced;
-use super::text::printable;
+use crate::escape::printable;
 use crate::exit::killed_by;
 
 /// Number of untraced tasks that the summary names.
@@ -120,7 +120,8 @@ impl std::fmt::Display for Summary {
         write!(f, ", processes and threads not traced: {}", self.untraced)?;
         for (n, untraced) in self.untraced_names.iter().enumerate() {
             let before = if n == 0 { " (" } else { ", " };
-            let (name, reason) = (printable(&untraced.name), &untraced.reason);
+            let name = printable(&untraced.name);
+            let reason = printable(untraced.reason.as_bytes());
             write!(f, "{before}{} {name}: {reason}", untraced.task)?;
         }
         let more = self.untraced > self.untraced_names.len() as u64;

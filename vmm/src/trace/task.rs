@@ -44,7 +44,7 @@ pub struct Recent {
 impl Recent {
     /// Adds the branches in `records` that belong to `scope`.
     pub fn push(&mut self, records: &[u8], scope: Scope) {
-        let records = Records::new(records, scope).iter().rev();
+        let records = Records::new(records, scope).rev();
         let branches = records.filter_map(|record| match record {
             Record::Branch { from, to } => Some((from, to)),
             _ => None,

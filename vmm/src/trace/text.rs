@@ -4,10 +4,11 @@ use std::io::Write as _;
 
 use vbts_protocol::ExitStatus;
 
-use super::format::{Format, Record, Records, push_decimal, push_hex_digits};
+use super::format::{FULL, Format, Record, Records, push_decimal, push_hex_digits};
 use super::summary::Summary;
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
+use crate::escape::printable;
 use crate::exit::signal_name;
 
 /// Hexadecimal digits of a user-mode address.
@@ -63,28 +64,17 @@ pub fn push_branch(
     push_place(symbols, process, to, out);
 }
 
-/// A name from the guest in one line, without control characters.
-pub fn printable(name: &[u8]) -> String {
-    let mut out = String::new();
-    for c in String::from_utf8_lossy(name).chars() {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
 impl Format for Text {
     fn records(
         &mut self,
         task: &Task,
-        records: Records<'_>,
+        records: &mut Records<'_>,
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
     ) {
-        for record in records.iter() {
+        while out.len() < FULL
+            && let Some(record) = records.next()
+        {
             if !self.sched && matches!(record, Record::Arrive { .. } | Record::Depart { .. }) {
                 continue;
             }
@@ -185,7 +175,8 @@ mod tests {
             1,
             b"401000-402000 r-xp 00001000 00:00 0 /nonexistent/prog\n",
         );
-        text.records(task, Records::new(&bytes, Scope::All), &mut symbols, out);
+        let mut records = Records::new(&bytes, Scope::All);
+        text.records(task, &mut records, &mut symbols, out);
     }
 
     fn exec(former: u32) -> TaskEvent {
@@ -266,6 +257,40 @@ mod tests {
              [task 7: at least 1 branches lost]\n\
              [task 7 ends: status 3]\n\
              [task 9 (gdb), from 8, is not traced: traced by task 8]\n"
+        );
+    }
+
+    #[test]
+    fn long_labels_do_not_become_a_long_text() {
+        let path = "x".repeat(4000);
+        let mut symbols = symbols();
+        let maps = format!("401000-402000 r-xp 00001000 00:00 0 /nonexistent/{path}\n");
+        symbols.set_maps(1, maps.as_bytes());
+        let bytes = records(&[[1, 0x40_1000, 0x40_1010]; 4096]);
+        let mut records = Records::new(&bytes, Scope::All);
+        let (mut text, task) = (Text::new(false), task(7, "sh"));
+        let mut lines = 0;
+        while !records.is_empty() {
+            let mut out = Vec::new();
+            text.records(&task, &mut records, &mut symbols, &mut out);
+            assert!(out.len() < FULL + 3 * path.len(), "{}", out.len());
+            lines += out.iter().filter(|byte| **byte == b'\n').count();
+        }
+        assert_eq!(lines, 4096);
+    }
+
+    #[test]
+    fn names_cannot_forge_lines() {
+        let mut symbols = symbols();
+        symbols.set_maps(
+            1,
+            "401000-402000 r-xp 0 00:00 0 /x\r\x1b[A\u{202e}\u{85}\n".as_bytes(),
+        );
+        let mut out = Vec::new();
+        push_place(&mut symbols, 1, 0x40_1010, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "000000401010 x\\r\\u{1b}[A\\u{202e}\\u{85}+0x10"
         );
     }
 

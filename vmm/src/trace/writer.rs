@@ -352,15 +352,17 @@ impl Sink for Trace {
 
     fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), WriterError> {
         for piece in records.chunks(PIECE) {
-            let piece = Records::new(piece, self.scope);
+            let mut piece = Records::new(piece, self.scope);
             count(piece, &mut self.summary);
-            self.buffer.clear();
-            self.format
-                .records(task, piece, &mut self.symbols, &mut self.buffer);
-            self.destination.write_records(task, &self.buffer)?;
+            while !piece.is_empty() {
+                self.buffer.clear();
+                self.format
+                    .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
+                self.destination.write_records(task, &self.buffer)?;
+                self.queue.progress.fetch_add(1, Ordering::Relaxed);
+            }
             let so_far = &self.queue.records;
             so_far.store(self.summary.records, Ordering::Relaxed);
-            self.queue.progress.fetch_add(1, Ordering::Relaxed);
         }
         task.recent.push(records, self.scope);
         Ok(())
@@ -420,7 +422,7 @@ impl Sink for Trace {
 
 /// Counts `records` in `summary`. A record that the kernel has marked invalid is a lost one.
 fn count(records: Records<'_>, summary: &mut Summary) {
-    for record in records.iter() {
+    for record in records {
         match record {
             Record::Branch { .. } => summary.records += 1,
             Record::Invalid => summary.lost += 1,

@@ -1,79 +1,34 @@
 //! Labels for addresses: function and offset, file and line.
 
+mod demangle;
+mod labels;
+mod lines;
+mod maps;
+pub mod object_file;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use rustc_hash::FxHashMap;
+use demangle::demangle;
+use labels::Labels;
+use maps::Mapping;
+use object_file::ObjectFile;
 
-use super::maps::{self, Mapping};
-use super::object_file::ObjectFile;
 use crate::root::Root;
 
 /// Start of the kernel's half of the address space.
 const KERNEL: u64 = 1 << 63;
 /// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
-/// Maximum number of mappings that are kept of processes other than the current one. When it is
-/// reached, all are dropped.
-const MAX_MAPPINGS: usize = 1 << 19;
+/// Maximum memory in bytes of the mappings that are kept of processes other than the current one.
+/// When it is reached, all are dropped.
+const MAX_OTHER_MAPPINGS: usize = 64 << 20;
 /// Maximum memory in bytes of the labels that are kept for processes other than the current one.
 /// When it is reached, all are dropped.
-const MAX_OTHER_LABELS: usize = 128 << 20;
-/// Maximum number of labels that are kept for a process. When it is reached, all are dropped.
-const MAX_LABELS: usize = 1 << 18;
-/// Maximum size in bytes of the labels of a process. When it is reached, all are dropped.
-const MAX_TEXT: usize = 64 << 20;
+const MAX_OTHER_LABELS: usize = 64 << 20;
 /// Maximum number of files whose symbols are kept. When it is reached, all are dropped.
 const MAX_FILES: usize = 1 << 10;
-
-/// Labels of addresses that were looked up.
-#[derive(Debug, Default)]
-struct Labels {
-    /// Range in `text` of the label of an address. A hash without a key is enough: a program that
-    /// provokes collisions slows down the output of its own trace only.
-    ranges: FxHashMap<u64, (u32, u32)>,
-    text: String,
-}
-
-impl Labels {
-    /// Returns the label of `address`. If it is not kept, `make` appends it to a text.
-    #[inline]
-    fn get(&mut self, address: u64, make: impl FnOnce(&mut String)) -> &str {
-        let (start, end) = match self.ranges.get(&address) {
-            Some(range) => *range,
-            None => self.add(address, make),
-        };
-        self.text
-            .get(start as usize..end as usize)
-            .unwrap_or_default()
-    }
-
-    #[cold]
-    fn add(&mut self, address: u64, make: impl FnOnce(&mut String)) -> (u32, u32) {
-        if self.ranges.len() >= MAX_LABELS || self.text.len() >= MAX_TEXT {
-            self.clear();
-        }
-        let start = self.text.len();
-        make(&mut self.text);
-        let range = (start as u32, self.text.len() as u32);
-        // An address without a label may get one when its mapping is known.
-        if range.0 < range.1 {
-            self.ranges.insert(address, range);
-        }
-        range
-    }
-
-    fn clear(&mut self) {
-        self.ranges.clear();
-        self.text.clear();
-    }
-
-    /// About the memory that they take, in bytes.
-    fn bytes(&self) -> usize {
-        self.ranges.capacity() * size_of::<(u64, (u32, u32))>() + self.text.capacity()
-    }
-}
 
 /// The mappings and labels of a process.
 #[derive(Debug, Default)]
@@ -104,8 +59,8 @@ pub struct Symbolizer {
     /// The process of the last address.
     current: Process,
     others: HashMap<u32, Process>,
-    /// Number of mappings of `others`.
-    mappings: usize,
+    /// Memory of the mappings of `others` in bytes.
+    mapping_bytes: usize,
     /// Memory of the labels of `others` in bytes.
     label_bytes: usize,
 }
@@ -123,7 +78,7 @@ impl Symbolizer {
             kernel_labels: Labels::default(),
             current: Process::default(),
             others: HashMap::new(),
-            mappings: 0,
+            mapping_bytes: 0,
             label_bytes: 0,
         }
     }
@@ -170,7 +125,7 @@ impl Symbolizer {
             ..Process::default()
         });
         let last = std::mem::replace(&mut self.current, next);
-        self.mappings += last.mappings.len();
+        self.mapping_bytes += maps::bytes(&last.mappings);
         self.label_bytes += last.labels.bytes();
         self.others.insert(last.pid, last);
         if self.label_bytes > MAX_OTHER_LABELS {
@@ -178,16 +133,16 @@ impl Symbolizer {
             others.for_each(|process| process.labels = Labels::default());
             self.label_bytes = 0;
         }
-        if self.mappings > MAX_MAPPINGS {
+        if self.mapping_bytes > MAX_OTHER_MAPPINGS {
             self.others.clear();
-            (self.mappings, self.label_bytes) = (0, 0);
+            (self.mapping_bytes, self.label_bytes) = (0, 0);
         }
     }
 
     /// Takes process `pid` out of the others.
     fn take(&mut self, pid: u32) -> Option<Process> {
         let process = self.others.remove(&pid)?;
-        self.mappings -= process.mappings.len();
+        self.mapping_bytes -= maps::bytes(&process.mappings);
         self.label_bytes -= process.labels.bytes();
         Some(process)
     }
@@ -284,24 +239,10 @@ fn describe(
     }
 }
 
-/// The name in the source, for Rust and C++.
-fn demangle(name: &str) -> String {
-    let (name, suffix) = match name.strip_suffix("@plt") {
-        Some(name) => (name, "@plt"),
-        None => (name, ""),
-    };
-    // Without a prefix of the ABI the name is that of the source. The demangler would take the
-    // function "f" for the type `float`.
-    if !name.starts_with("_Z") && !name.starts_with("_R") {
-        return format!("{name}{suffix}");
-    }
-    format!("{}{suffix}", addr2line::demangle_auto(name.into(), None))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::object_file::tests::with_function;
+    use object_file::tests::with_function;
 
     fn own_maps() -> Vec<u8> {
         std::fs::read("/proc/self/maps").unwrap()
@@ -321,7 +262,7 @@ mod tests {
             label.contains("a_test_finds_its_own_function+0x0"),
             "{label}"
         );
-        assert!(label.contains("symbols.rs:"), "{label}");
+        assert!(label.contains("symbols/mod.rs:"), "{label}");
         assert_eq!(symbols.label(1, address), label, "from the cache");
     }
 
@@ -356,13 +297,13 @@ mod tests {
         for pid in 2..10 {
             symbols.set_maps(pid, many.as_bytes());
             assert_eq!(symbols.label(pid, 199_999), "[anonymous]+0x0");
-            assert!(symbols.mappings <= MAX_MAPPINGS, "{}", symbols.mappings);
+            assert!(symbols.mapping_bytes <= MAX_OTHER_MAPPINGS);
         }
         for pid in 0..10 {
             symbols.remove(pid);
         }
         assert!(symbols.others.is_empty());
-        assert_eq!((symbols.mappings, symbols.label_bytes), (0, 0));
+        assert_eq!((symbols.mapping_bytes, symbols.label_bytes), (0, 0));
     }
 
     #[test]
@@ -396,16 +337,5 @@ mod tests {
         assert_eq!(symbols.label(2, start + 16), "[kernel]");
         assert_eq!(symbols.label(1, start + 0x10_0000), "[kernel]");
         assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
-    }
-
-    #[test]
-    fn names_are_demangled() {
-        assert_eq!(demangle("_ZN3foo3barEv"), "foo::bar()");
-        assert_eq!(demangle("_RNvC3foo3bar"), "foo::bar");
-        assert_eq!(demangle("memcpy@plt"), "memcpy@plt");
-        // These are types in the C++ ABI.
-        for name in ["f", "i", "v", "PKc"] {
-            assert_eq!(demangle(name), name);
-        }
     }
 }

@@ -43,6 +43,12 @@ fn parse_line(line: &str) -> Option<Mapping> {
     (executable && name.len() <= MAX_NAME).then_some(mapping)
 }
 
+/// The memory that `mappings` take, in bytes.
+pub fn bytes(mappings: &[Mapping]) -> usize {
+    let names: usize = mappings.iter().map(|mapping| mapping.name.len()).sum();
+    size_of_val(mappings) + names
+}
+
 /// Returns the mapping that contains `address`. `mappings` are sorted by address.
 pub fn find(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = mappings.partition_point(|m| m.start <= address);
