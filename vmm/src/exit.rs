@@ -13,8 +13,10 @@ pub mod status {
     pub const TIMEOUT: u8 = 124;
     /// Bad usage, or an error of the VMM itself.
     pub const ERROR: u8 = 125;
-    /// The host cannot do what was asked for.
+    /// The host cannot do what was asked for, or the program cannot be executed.
     pub const HOST: u8 = 126;
+    /// The program does not exist.
+    pub const NOT_FOUND: u8 = 127;
     /// The guest panicked, had a triple fault, or halted without a wake-up source.
     pub const GUEST: u8 = 255;
 }
@@ -28,6 +30,10 @@ pub enum Failure {
     Error(anyhow::Error),
     /// The host cannot do what was asked for.
     Host(String),
+    /// The program does not exist.
+    NotFound(anyhow::Error),
+    /// The program cannot be executed.
+    NotExecutable(anyhow::Error),
     /// `--timeout` was reached.
     Timeout {
         /// The time limit.
@@ -55,7 +61,8 @@ impl Failure {
     pub fn status(&self) -> u8 {
         match self {
             Self::Error(_) | Self::Interrupted => status::ERROR,
-            Self::Host(_) => status::HOST,
+            Self::Host(_) | Self::NotExecutable(_) => status::HOST,
+            Self::NotFound(_) => status::NOT_FOUND,
             Self::Timeout { .. } => status::TIMEOUT,
             Self::Guest { .. } => status::GUEST,
             Self::Quit => killed_by(signal_hook::consts::SIGINT),
@@ -106,7 +113,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Error(error) => write!(f, "{error:#}"),
+            Self::Error(error) | Self::NotFound(error) | Self::NotExecutable(error) => {
+                write!(f, "{error:#}")
+            }
             Self::Host(message) => f.write_str(message),
             Self::Timeout { after, .. } => {
                 write!(
@@ -196,11 +205,16 @@ mod tests {
         let failures = [
             Failure::Error(anyhow::anyhow!("x")),
             Failure::Host("x".into()),
+            Failure::NotExecutable(anyhow::anyhow!("x")),
+            Failure::NotFound(anyhow::anyhow!("x")),
             timeout,
             guest,
             Failure::Signal(2),
         ];
-        assert_eq!(failures.map(|f| f.status()), [125, 126, 124, 255, 130]);
+        assert_eq!(
+            failures.map(|f| f.status()),
+            [125, 126, 126, 127, 124, 255, 130]
+        );
     }
 
     #[test]

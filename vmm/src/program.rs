@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, FileType, accessat, fstat};
 use thiserror::Error;
 
+use crate::exit::Failure;
 use crate::root::Root;
 
 /// Directories that `execvp` searches if the environment has no `PATH`.
@@ -84,6 +85,17 @@ pub enum ProgramError {
         /// The error of the host.
         source: io::Error,
     },
+}
+
+impl ProgramError {
+    /// The failure of the command, with the status that a shell has for it.
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::NotFound(_) | Self::NotInPath { .. } => Failure::NotFound(self.into()),
+            Self::Read { .. } => Failure::Error(self.into()),
+            _ => Failure::NotExecutable(self.into()),
+        }
+    }
 }
 
 /// Finds `name` as `execvp` in directory `cwd` of the guest would, with the `PATH` of `search`, and

@@ -19,8 +19,10 @@ use vbts_tests::programs;
 const TIMEOUT: i32 = 124;
 /// Exit status of bad usage and of errors.
 const USAGE: i32 = 125;
-/// Exit status of a command that this host cannot execute.
+/// Exit status of a command or a program that this host cannot execute.
 const CANNOT: i32 = 126;
+/// Exit status if the program does not exist.
+const NOT_FOUND: i32 = 127;
 /// Exit status of a guest that crashed.
 const GUEST_CRASHED: i32 = 255;
 
@@ -87,7 +89,7 @@ fn edited(edit: impl FnOnce(&mut Vec<u8>)) -> Result<(tempfile::TempDir, PathBuf
 fn no_such_program(machine: &Machine) -> Result<()> {
     complains(
         trace(machine, Path::new("/no/such/program"))?,
-        USAGE,
+        NOT_FOUND,
         &["/no/such/program"],
     )
 }
@@ -95,20 +97,20 @@ fn no_such_program(machine: &Machine) -> Result<()> {
 fn no_such_program_in_path(machine: &Machine) -> Result<()> {
     complains(
         trace(machine, Path::new("no-such-program"))?,
-        USAGE,
+        NOT_FOUND,
         &["no-such-program", "PATH"],
     )
 }
 
 fn not_an_elf_file(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|bytes| *bytes = b"just words\n".repeat(20))?;
-    complains(trace(machine, &path)?, USAGE, &["recursion", "ELF"])
+    complains(trace(machine, &path)?, CANNOT, &["recursion", "ELF"])
 }
 
 fn a_directory(machine: &Machine) -> Result<()> {
     complains(
         trace(machine, Path::new("/etc"))?,
-        USAGE,
+        CANNOT,
         &["/etc", "directory"],
     )
 }
@@ -116,24 +118,24 @@ fn a_directory(machine: &Machine) -> Result<()> {
 fn not_executable(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|_| ())?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
-    complains(trace(machine, &path)?, USAGE, &["recursion", "permission"])
+    complains(trace(machine, &path)?, CANNOT, &["recursion", "permission"])
 }
 
 fn elf_of_x32(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|bytes| {
         bytes[4] = 1; // ELFCLASS32
     })?;
-    complains(trace(machine, &path)?, USAGE, &["recursion", "x32"])
+    complains(trace(machine, &path)?, CANNOT, &["recursion", "x32"])
 }
 
 fn elf_of_another_architecture(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|bytes| bytes[18] = 183)?; // EM_AARCH64
-    complains(trace(machine, &path)?, USAGE, &["recursion", "AArch64"])
+    complains(trace(machine, &path)?, CANNOT, &["recursion", "AArch64"])
 }
 
 fn truncated_elf(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|bytes| bytes.truncate(100))?;
-    complains(trace(machine, &path)?, USAGE, &["recursion", "truncated"])
+    complains(trace(machine, &path)?, CANNOT, &["recursion", "truncated"])
 }
 
 fn boot(machine: &Machine, kernel: &Path, options: &[&str]) -> Result<Run> {

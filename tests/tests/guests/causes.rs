@@ -80,7 +80,7 @@ fn unreadable(machine: &Machine) -> Result<()> {
         machine::finish(command)
     };
     // The guest reads what it executes; the host's kernel does not need to.
-    let refused = run("./true")?.expect(125)?;
+    let refused = run("./true")?.expect(126)?;
     ensure!(
         refused.stderr.contains("no permission to read it"),
         "{}",

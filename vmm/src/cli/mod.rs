@@ -121,7 +121,6 @@ mod tests {
             &["trace", "--timeout", "-1", "--", "true"],
             &["trace", "--root", "/nonexistent", "--", "true"],
             &["trace", "--share", "/nonexistent", "--", "true"],
-            &["trace", "--", "/nonexistent"],
             &["run", "--kernel", "/nonexistent"],
             &["run", "--kernel", "/dev/null"],
             &["run", "--kernel", "/etc/passwd"],
@@ -145,6 +144,13 @@ mod tests {
             &["trace", "--bts", "passthrough", "--", "true"],
         ] {
             assert_eq!(status_of(args), 126, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_127_and_one_that_is_none_126() {
+        for (program, status) in [("/nonexistent", 127), ("/", 126)] {
+            assert_eq!(status_of(&["trace", "--", program]), status, "{program}");
         }
     }
 }

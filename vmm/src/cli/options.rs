@@ -19,7 +19,8 @@ Exit status:
   that of the guest's command, or 128+n if signal n killed it; also
   124  --timeout was reached
   125  bad usage, or an error of vbts itself
-  126  this host cannot do what was asked for
+  126  this host cannot do what was asked for, or vbts trace cannot execute the program
+  127  vbts trace has not found the program
   255  the guest panicked, crashed, or halted without a wake-up source
 If the guest's command itself ends with one of these, a line on standard error says so.";
 

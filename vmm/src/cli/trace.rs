@@ -27,7 +27,7 @@ use crate::host::Event;
 use crate::host::descriptors::Inherited;
 use crate::launch::Launch;
 use crate::machine::{End, Machine};
-use crate::program;
+use crate::program::{self, ProgramError};
 use crate::root::Root;
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
@@ -103,7 +103,9 @@ fn end_of(failure: &Failure) -> (RunEnd, bool) {
         Failure::Signal(signal_hook::consts::SIGPIPE) => (RunEnd::Error, true),
         Failure::Signal(_) | Failure::Interrupted | Failure::Quit => (RunEnd::Interrupted, true),
         Failure::Guest { .. } => (RunEnd::Panic, false),
-        Failure::Error(_) | Failure::Host(_) => (RunEnd::Error, false),
+        Failure::Error(_) | Failure::Host(_) | Failure::NotFound(_) | Failure::NotExecutable(_) => {
+            (RunEnd::Error, false)
+        }
     }
 }
 
@@ -133,7 +135,8 @@ impl Prepared {
         let root_path = root.path().to_owned();
         let cwd = job::working_directory(&root)?;
         let name = args.program.first().context("no program given")?;
-        let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())?;
+        let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())
+            .map_err(ProgramError::into_failure)?;
         tracing::info!(program = %path.display(), cwd = %cwd.display());
         let files = GuestFiles::find(args.kernel.as_deref())?;
 
@@ -366,7 +369,11 @@ fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, to_stdout: bool, t
             ));
         }
         RunEnd::Program(ExitStatus::Code(
-            code @ (status::TIMEOUT | status::ERROR | status::HOST | status::GUEST),
+            code @ (status::TIMEOUT
+            | status::ERROR
+            | status::HOST
+            | status::NOT_FOUND
+            | status::GUEST),
         )) => say(format_args!("{name} itself ended with status {code}")),
         _ => {}
     }

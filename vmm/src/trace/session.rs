@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use thiserror::Error;
 use vbts_devices::{ByteSink, GuestRam};
 use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Extents, Scope, ToHost, VERSION};
@@ -59,6 +60,14 @@ impl SessionError {
         match self {
             Self::Writer(WriterError::Output(error)) => error.into_failure(),
             Self::Writer(WriterError::Interrupted) => Failure::Interrupted,
+            Self::Agent { kind, text } => match kind {
+                ErrorKind::NotFound => Failure::NotFound(anyhow!(text)),
+                ErrorKind::PermissionDenied
+                | ErrorKind::NotExecutable
+                | ErrorKind::Start
+                | ErrorKind::WorkingDirectory => Failure::NotExecutable(anyhow!(text)),
+                _ => Failure::Error(anyhow!(text)),
+            },
             error => Failure::Error(error.into()),
         }
     }
