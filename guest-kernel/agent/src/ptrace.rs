@@ -51,24 +51,39 @@ pub enum Wait {
     Stopped { signal: c_int, event: c_int },
 }
 
-/// Becomes the tracer of `pid`. The tracee is killed with its tracer. It stops at each exec, at its
-/// exit, when it is about to trace a traced task, and when it starts a task, which the kernel
-/// attaches to the tracer with the same options, until [`detach`].
+/// The options of [`seize`].
+const OPTIONS: c_int = libc::PTRACE_O_EXITKILL
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | O_TRACEPTRACE;
+
+/// Becomes the tracer of `pid`. The tracee is killed with its tracer. It stops at each exec, when
+/// it is about to trace a traced task, and when it starts a task, which the kernel attaches to the
+/// tracer with the same options, until [`detach`].
 pub fn seize(pid: pid_t) -> io::Result<()> {
-    let options = libc::PTRACE_O_EXITKILL
-        | libc::PTRACE_O_TRACEEXEC
-        | libc::PTRACE_O_TRACEEXIT
-        | libc::PTRACE_O_TRACEFORK
-        | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE
-        | O_TRACEPTRACE;
     // SAFETY: SEIZE takes no pointers.
     check(unsafe {
         libc::ptrace(
             libc::PTRACE_SEIZE,
             pid,
             ptr::null_mut::<c_void>(),
-            options as usize,
+            OPTIONS as usize,
+        )
+    })
+}
+
+/// Makes a stopped tracee, and what it starts from now on, also stop at its exit. It still has its
+/// files open in that stop.
+pub fn stop_at_exit(pid: pid_t) -> io::Result<()> {
+    // SAFETY: SETOPTIONS takes no pointers.
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_SETOPTIONS,
+            pid,
+            ptr::null_mut::<c_void>(),
+            (OPTIONS | libc::PTRACE_O_TRACEEXIT) as usize,
         )
     })
 }

@@ -127,10 +127,7 @@ impl Tracer {
         status: ExitStatus,
     ) -> Result<(), Failure> {
         if pid == self.program && !self.started {
-            return Err(Failure::new(
-                ErrorKind::Start,
-                format_args!("the program ended before it started: {status:?}"),
-            ));
+            return Err(not_started(status));
         }
         self.announced.remove(&pid);
         self.waiting.remove(&pid);
@@ -146,6 +143,10 @@ impl Tracer {
     fn executes(&mut self, port: &mut Port, pid: pid_t) -> Result<(), Failure> {
         if pid == self.program && !self.started {
             let time = now();
+            // Not before: the agent waits until the child has closed its pipe, which a child that
+            // cannot execute the program does by its exit.
+            ptrace::stop_at_exit(pid)
+                .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_SETOPTIONS", error))?;
             let buffer = self.recorder.start_first(pid)?;
             self.started = true;
             self.tasks.add(pid, Task::new(pid, 0, Some(buffer)));
@@ -347,6 +348,26 @@ fn name(pid: pid_t) -> Vec<u8> {
     let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.truncate(name.trim_ascii_end().len());
     name
+}
+
+/// The failure of a program whose task has ended during execve. The kernel kills the task if it can
+/// neither load the program nor return to the old one.
+fn not_started(status: ExitStatus) -> Failure {
+    let how = match status {
+        ExitStatus::Signal(signal) => match c_int::from(signal) {
+            libc::SIGKILL => "SIGKILL".to_string(),
+            libc::SIGSEGV => "SIGSEGV".to_string(),
+            other => format!("signal {other}"),
+        },
+        ExitStatus::Code(code) => format!("status {code}"),
+    };
+    Failure::new(
+        ErrorKind::NotExecutable,
+        format_args!(
+            "the guest's kernel could not load the program ({how}): it or its interpreter is \
+             damaged, or does not fit into memory"
+        ),
+    )
 }
 
 /// Ignores ESRCH: a task may be killed at any time, and `wait` reports its end.

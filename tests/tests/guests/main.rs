@@ -21,6 +21,7 @@ mod loopback;
 mod manual_page;
 mod many_tasks;
 mod network;
+mod not_started;
 mod oracle;
 mod processors;
 mod ptrace_bts;
@@ -37,13 +38,14 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 28] = [
+const MODULES: [(&str, Trials); 29] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
     ("stock_kernel", stock_kernel::trials),
     ("clients", clients::trials),
     ("network", network::trials),
+    ("not_started", not_started::trials),
     ("many_tasks", many_tasks::trials),
     ("follow", follow::trials),
     ("endings", endings::trials),
