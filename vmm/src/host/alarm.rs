@@ -82,18 +82,9 @@ impl Alarm {
             timer: Mutex::new(None),
         };
         for &signal in signals {
-            let (pending, kick) = (alarm.pending.clone(), alarm.kick.clone());
-            let notice = alarm.notice.try_clone()?;
-            let handler = move || {
+            alarm.on_signal(signal, move |pending| {
                 pending.signals.fetch_or(1 << signal, Ordering::Relaxed);
-                kick.raise(Signals::KICK);
-                let _ = notice.write(1);
-            };
-            // SAFETY: the handler only touches atomics and calls write(2), which are
-            // async-signal-safe. The write fails only if the counter is full, which takes 2^64
-            // signals, so errno does not change.
-            let id = unsafe { signal_hook::low_level::register(signal, handler) }?;
-            alarm.handlers().push(id);
+            })?;
         }
         Ok(alarm)
     }
@@ -103,15 +94,28 @@ impl Alarm {
     /// # Errors
     /// The host refuses a handler of the signal.
     pub fn watch_terminal(&self) -> io::Result<()> {
+        self.on_signal(SIGWINCH, |pending| {
+            pending.resized.store(true, Ordering::Relaxed);
+        })
+    }
+
+    /// Notes `signal` with `note`, which only touches atomics, and interrupts the guest.
+    fn on_signal(
+        &self,
+        signal: i32,
+        note: impl Fn(&Pending) + Send + Sync + 'static,
+    ) -> io::Result<()> {
         let (pending, kick) = (self.pending.clone(), self.kick.clone());
         let notice = self.notice.try_clone()?;
         let handler = move || {
-            pending.resized.store(true, Ordering::Relaxed);
+            note(&pending);
             kick.raise(Signals::KICK);
             let _ = notice.write(1);
         };
-        // SAFETY: as in `catching`.
-        let id = unsafe { signal_hook::low_level::register(SIGWINCH, handler) }?;
+        // SAFETY: the handler only touches atomics and calls write(2), which are
+        // async-signal-safe. The write fails only if the counter is full, which takes 2^64
+        // signals, so errno does not change.
+        let id = unsafe { signal_hook::low_level::register(signal, handler) }?;
         self.handlers().push(id);
         Ok(())
     }
