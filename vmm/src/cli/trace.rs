@@ -29,12 +29,13 @@ use crate::launch::Launch;
 use crate::machine::{End, Machine};
 use crate::program::{self, ProgramError};
 use crate::root::Root;
+use crate::trace::destination::{StdoutUse, TraceTo};
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
-use crate::trace::streams::{Positions, TraceOutput};
+use crate::trace::streams::Positions;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::symbols::object_file::ObjectFile;
-use crate::trace::terminal::{Restorer, Terminal};
+use crate::trace::terminal::Terminal;
 use crate::trace::text::Text;
 use crate::trace::{
     AgentConnection, Destination, Notes, Options, RunEnd, Session, Streams, Summary,
@@ -54,9 +55,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     options::start_logging(config.log);
     let launch = Launch::new(&config, false)?;
     let prepared = Prepared::new(args, launch)?;
-    let to_stdout = prepared.to_stdout;
     let session = prepared.session.clone();
-    let restorer = prepared.terminal.as_ref().map(Terminal::restorer);
     let (machine, failure) = prepared.run(args.stats)?;
     let mut session = lock(&session);
     let (end, interrupted) = failure.as_ref().map_or((RunEnd::Panic, false), end_of);
@@ -66,8 +65,6 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         (Err(_), Some(failure)) => (None, Some(failure)),
         (Err(error), None) => (None, Some(error.into_failure())),
     };
-    // The writer has done so, unless it is stuck.
-    restorer.inspect(Restorer::restore);
     let took = began.elapsed();
     if let Some(process) = machine.killed_for_memory() {
         say(format_args!(
@@ -77,7 +74,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         ));
     }
     match &summary {
-        Some(summary) => report(args, summary, session.notes(), to_stdout, took),
+        Some(summary) => report(args, summary, session.notes(), took),
         None if session.records() > 0 => say(format_args!(
             "the trace is incomplete: it ends after {} records",
             session.records()
@@ -120,10 +117,6 @@ struct Prepared {
     inputs: BTreeMap<u32, File>,
     terminal: Option<Terminal>,
     progress: ProgressBar,
-    /// The trace goes to standard output.
-    to_stdout: bool,
-    /// Notes about the run are not shown.
-    quiet: bool,
 }
 
 impl Prepared {
@@ -142,13 +135,11 @@ impl Prepared {
 
         let readable = args.format == TraceFormat::Text;
         let mut streams = streams(args)?;
-        let mut destination = match args.directory() {
-            Some(directory) => {
-                launch.create_files();
-                Destination::directory(directory)?
-            }
-            None => Destination::new(args.output.as_deref(), readable)?,
-        };
+        let trace_to = args.trace_to();
+        if matches!(trace_to, TraceTo::Directory(_)) {
+            launch.create_files();
+        }
+        let mut destination = Destination::new(trace_to, args.stdout_use())?;
         destination.connect(std::mem::take(&mut streams.outputs));
         // The program may draw on the whole terminal.
         let progress = match streams.terminal.as_ref().is_some_and(Terminal::reads) {
@@ -156,7 +147,6 @@ impl Prepared {
             false => progress_bar(args, &destination),
         };
         destination.keep_clear_of(progress.clone());
-        let to_stdout = destination.trace_is_stdout();
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root), &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
@@ -203,8 +193,6 @@ impl Prepared {
             inputs: streams.inputs,
             terminal: streams.terminal,
             progress,
-            to_stdout,
-            quiet: args.quiet,
         })
     }
 
@@ -223,9 +211,6 @@ impl Prepared {
             connection.connect_terminal(terminal);
         }
         connection.show_progress(self.progress.clone());
-        if self.quiet {
-            connection.be_quiet();
-        }
         let outcome = machine.run(&mut connection);
         if let Some(restorer) = restorer {
             lock(&self.session).restore_terminal(restorer);
@@ -267,13 +252,8 @@ impl Prepared {
 
 /// What the program's descriptors become in the guest.
 fn streams(args: &TraceArgs) -> Result<Streams, Failure> {
-    let output = match args.trace_is_stdout() {
-        false => TraceOutput::Elsewhere,
-        true if args.format == TraceFormat::Text => TraceOutput::Shared,
-        true => TraceOutput::Stdout,
-    };
     let inherited = Inherited::all().context(STREAMS)?;
-    let streams = Streams::new(&inherited, output).context(STREAMS)?;
+    let streams = Streams::new(&inherited, args.stdout_use()).context(STREAMS)?;
     for (fd, kind) in &streams.left_out {
         tracing::info!(fd, kind, "the program does not get this descriptor");
     }
@@ -316,7 +296,7 @@ fn format(args: &TraceArgs, accel: Accel) -> Box<dyn Format> {
     match args.format {
         TraceFormat::Text => Box::new(Text::new(args.sched)),
         TraceFormat::Json => Box::new(json),
-        TraceFormat::Raw if args.directory().is_some() => Box::new(RawWithIndex(json)),
+        TraceFormat::Raw if args.has_task_files() => Box::new(RawWithIndex(json)),
         TraceFormat::Raw => Box::new(Raw),
     }
 }
@@ -351,7 +331,7 @@ fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
 }
 
 /// Prints the end of the program, notes, and the numbers of the trace on standard error.
-fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, to_stdout: bool, took: Duration) {
+fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, took: Duration) {
     report_lost(args, summary);
     if args.quiet {
         return;
@@ -379,7 +359,7 @@ fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, to_stdout: bool, t
     }
     notes.at_end().for_each(say);
     // On standard output, text and JSON have the summary already.
-    if !to_stdout || args.format == TraceFormat::Raw {
+    if args.stdout_use() == StdoutUse::Program || args.format == TraceFormat::Raw {
         say(format_args!("{summary} ({:.1} s)", took.as_secs_f64()));
     }
 }

@@ -97,7 +97,11 @@ impl Inherited {
         Ok(all)
     }
 
-    fn new(number: u32, fd: OwnedFd) -> io::Result<Self> {
+    /// The descriptor `number`, of which `fd` is a duplicate.
+    ///
+    /// # Errors
+    /// The host does not tell what it refers to.
+    pub fn new(number: u32, fd: OwnedFd) -> io::Result<Self> {
         let stat = fstat(&fd)?;
         Ok(Self {
             number,

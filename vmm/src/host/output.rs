@@ -214,11 +214,6 @@ impl Output {
     pub fn is_terminal(&self) -> bool {
         rustix::termios::isatty(&self.file)
     }
-
-    /// Whether the output is standard output.
-    pub fn is_stdout(&self) -> bool {
-        self.name == STDOUT
-    }
 }
 
 /// Opens the pipe or terminal `file` again in non-blocking mode, so that other processes that write

@@ -49,8 +49,6 @@ pub struct AgentConnection {
     /// The event that ends the run, for which the guest was asked to drain its buffers.
     ended_by: Option<Event>,
     progress: Option<indicatif::ProgressBar>,
-    /// Notes about the run are not shown.
-    quiet: bool,
 }
 
 impl AgentConnection {
@@ -78,7 +76,6 @@ impl AgentConnection {
             signalled: false,
             ended_by: None,
             progress: None,
-            quiet: false,
         }
     }
 
@@ -90,11 +87,6 @@ impl AgentConnection {
     /// Shows the number of branches on `progress`.
     pub fn show_progress(&mut self, progress: indicatif::ProgressBar) {
         self.progress = Some(progress);
-    }
-
-    /// Does not show notes about the run.
-    pub fn be_quiet(&mut self) {
-        self.quiet = true;
     }
 
     /// The event that has ended the run before the program did.
@@ -165,14 +157,12 @@ impl AgentConnection {
 
     /// Tells the guest the size of the terminal, if it has changed.
     fn send_size(&mut self) -> Result<(), Failure> {
-        let resized = self.alarm.take_resized();
-        match self.terminal.as_ref().filter(|_| resized) {
-            Some(terminal) => match terminal.size() {
-                Some(size) => self.send(&ToGuest::WindowSize(size)),
-                None => Ok(()),
-            },
-            None => Ok(()),
+        if self.alarm.take_resized()
+            && let Some(size) = self.terminal.as_ref().and_then(Terminal::size)
+        {
+            self.send(&ToGuest::WindowSize(size))?;
         }
+        Ok(())
     }
 
     /// Whether the agent waits for input.
@@ -184,15 +174,12 @@ impl AgentConnection {
 impl RunObserver for AgentConnection {
     fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
         let mut session = lock(&self.session);
-        if let Some(error) = session.take_error() {
-            return Err(error.into_failure());
-        }
+        let closed = session.take_closed().map_err(SessionError::into_failure)?;
         let (ready, wanted) = (session.is_ready(), session.take_wanted_input());
-        let closed = session.take_closed();
         if let Some(progress) = &self.progress {
             progress.set_position(session.records());
         }
-        let note = session.take_waiting_note().filter(|_| !self.quiet);
+        let note = session.take_waiting_note();
         drop(session);
         if let Some(note) = note {
             match &self.progress {

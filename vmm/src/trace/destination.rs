@@ -5,7 +5,6 @@ use std::path::Path;
 
 use indicatif::ProgressBar;
 
-use super::streams::Sink;
 use super::task::{Task, TaskEvent};
 use super::task_files::TaskFiles;
 use crate::host::output::{Output, OutputError};
@@ -14,18 +13,43 @@ use crate::host::output::{Output, OutputError};
 const MAX_PARTIAL_LINE: usize = 64 << 10;
 
 /// Where the trace goes.
-#[derive(Debug)]
-enum TraceOutput {
-    Stream(Output),
-    Files(Box<TaskFiles>),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TraceTo<'a> {
+    /// To standard output.
+    Stdout,
+    /// To a file.
+    File(&'a Path),
+    /// To a file for each task in a directory.
+    Directory(&'a Path),
+}
+
+/// What is written to standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StdoutUse {
+    /// What the program writes there.
+    Program,
+    /// The trace, together with what the program writes there.
+    Both,
+    /// The trace. What the program writes there goes to standard error.
+    Trace,
 }
 
 /// Where a stream of the program goes.
 #[derive(Debug)]
-enum Stream {
+pub enum StreamOutput {
+    /// To standard output. If the trace goes there too, they are mixed by lines.
     Stdout,
+    /// To standard error.
     Stderr,
+    /// To another descriptor.
     Other(Output),
+}
+
+/// The opened destination of the trace.
+#[derive(Debug)]
+enum TraceOutput {
+    Stream(Output),
+    Files(Box<TaskFiles>),
 }
 
 /// The destinations of the trace and of the program's output.
@@ -35,7 +59,7 @@ pub struct Destination {
     stdout: Output,
     stderr: Output,
     /// Streams of the program.
-    streams: BTreeMap<u32, Stream>,
+    streams: BTreeMap<u32, StreamOutput>,
     /// The program's unfinished line, if the trace and the program's standard output are one stream
     /// of lines.
     mixed: Option<Vec<u8>>,
@@ -43,52 +67,24 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// The trace goes to `file`, or to standard output. On standard output, `readable` text is
-    /// mixed with the program's standard output. A format for machines is alone there.
+    /// Opens the destination `to` of the trace.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub fn new(file: Option<&Path>, readable: bool) -> Result<Self, OutputError> {
-        let file = file.filter(|path| *path != Path::new("-"));
-        let trace = file.map_or_else(Output::stdout, Output::create)?;
-        let trace = TraceOutput::Stream(trace);
-        let mixed = (file.is_none() && readable).then(Vec::new);
+    /// The file or the directory cannot be created, or standard output or error is closed.
+    pub fn new(to: TraceTo<'_>, stdout: StdoutUse) -> Result<Self, OutputError> {
+        let trace = match to {
+            TraceTo::Stdout => TraceOutput::Stream(Output::stdout()?),
+            TraceTo::File(path) => TraceOutput::Stream(Output::create(path)?),
+            TraceTo::Directory(path) => TraceOutput::Files(Box::new(TaskFiles::create(path)?)),
+        };
         Ok(Self {
             trace,
             stdout: Output::stdout()?,
             stderr: Output::stderr()?,
             streams: BTreeMap::new(),
-            mixed,
+            mixed: (stdout == StdoutUse::Both).then(Vec::new),
             progress: ProgressBar::hidden(),
         })
-    }
-
-    /// The trace goes to a file for each task in `directory`.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
-    pub fn directory(directory: &Path) -> Result<Self, OutputError> {
-        Ok(Self {
-            trace: TraceOutput::Files(Box::new(TaskFiles::create(directory)?)),
-            stdout: Output::stdout()?,
-            stderr: Output::stderr()?,
-            streams: BTreeMap::new(),
-            mixed: None,
-            progress: ProgressBar::hidden(),
-        })
-    }
-
-    /// The trace goes to `trace`.
-    #[cfg(test)]
-    pub(crate) fn to(trace: std::fs::File) -> Self {
-        Self {
-            trace: TraceOutput::Stream(Output::new(trace, "trace")),
-            stdout: Output::stdout().unwrap(),
-            stderr: Output::stderr().unwrap(),
-            streams: BTreeMap::new(),
-            mixed: None,
-            progress: ProgressBar::hidden(),
-        }
     }
 
     /// Hides `progress` while the program's output is written.
@@ -130,21 +126,13 @@ impl Destination {
     }
 
     /// Sets where the streams of the program go.
-    pub fn connect(&mut self, sinks: BTreeMap<u32, Sink>) {
-        let connect = |(fd, sink)| match sink {
-            Sink::Stdout => (fd, Stream::Stdout),
-            Sink::Stderr => (fd, Stream::Stderr),
-            Sink::Other(file) => (
-                fd,
-                Stream::Other(Output::new(file, &format!("descriptor {fd}"))),
-            ),
-        };
-        self.streams = sinks.into_iter().map(connect).collect();
+    pub fn connect(&mut self, streams: BTreeMap<u32, StreamOutput>) {
+        self.streams = streams;
     }
 
     /// Whether the stream `fd` of the program goes where the trace goes.
     pub fn shares_trace(&self, fd: u32) -> bool {
-        self.mixed.is_some() && matches!(self.streams.get(&fd), Some(Stream::Stdout))
+        self.mixed.is_some() && matches!(self.streams.get(&fd), Some(StreamOutput::Stdout))
     }
 
     /// Writes bytes of the program's stream `fd`.
@@ -153,9 +141,9 @@ impl Destination {
     /// The write fails.
     pub fn write_stream(&mut self, fd: u32, bytes: &[u8]) -> Result<(), OutputError> {
         match self.streams.get_mut(&fd) {
-            Some(Stream::Stdout) => self.write_stdout(bytes),
-            Some(Stream::Stderr) => self.write_stderr(bytes),
-            Some(Stream::Other(output)) => output.write(bytes),
+            Some(StreamOutput::Stdout) => self.write_stdout(bytes),
+            Some(StreamOutput::Stderr) => self.write_stderr(bytes),
+            Some(StreamOutput::Other(output)) => output.write(bytes),
             // Only an agent that does not follow the job writes to another stream.
             None => Ok(()),
         }
@@ -218,11 +206,6 @@ impl Destination {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Returns whether the trace goes to standard output.
-    pub fn trace_is_stdout(&self) -> bool {
-        matches!(&self.trace, TraceOutput::Stream(output) if output.is_stdout())
     }
 
     /// Returns whether the trace goes to a terminal, where it would mix with progress.

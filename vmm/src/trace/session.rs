@@ -82,7 +82,7 @@ const MAX_NAME: usize = 4096;
 pub struct Options {
     /// The branches to write.
     pub scope: Scope,
-    /// Whether reports about single tasks go to standard error.
+    /// Whether notes about the run and reports about single tasks go to standard error.
     pub reports: bool,
     /// The format.
     pub format: Box<dyn Format>,
@@ -121,6 +121,9 @@ pub struct Session {
     /// The agent has drained everything because the host has ended the run.
     ended: bool,
     notes: Notes,
+    /// Notes go to standard error.
+    reports: bool,
+    terminal: Option<Restorer>,
     error: Option<SessionError>,
 }
 
@@ -150,6 +153,7 @@ impl Session {
             decoder: Decoder::new(),
             memory,
             records: None,
+            reports: options.reports,
             writer: Writer::start(options, alarm.clone())?,
             ready: false,
             started: false,
@@ -158,6 +162,7 @@ impl Session {
             ending: None,
             ended: false,
             notes: Notes::default(),
+            terminal: None,
             error: None,
         })
     }
@@ -174,7 +179,7 @@ impl Session {
 
     /// The note that the run waits for processes that the program has left, once it is due.
     pub(super) fn take_waiting_note(&mut self) -> Option<String> {
-        self.notes.take_waiting()
+        self.notes.take_waiting().filter(|_| self.reports)
     }
 
     /// Host time so far in which the trace was formatted and written.
@@ -197,13 +202,12 @@ impl Session {
         self.positions.settle();
         let end = self.ending.map_or(end, RunEnd::Program);
         let drained = self.ended || self.ending.is_some();
-        Ok(self.writer.finish(end, drained, interrupted)?)
-    }
-
-    /// Returns the error that ended the session. A second call returns `None`.
-    pub(super) fn take_error(&mut self) -> Option<SessionError> {
-        let error = self.error.take();
-        error.or_else(|| self.writer.take_error().map(SessionError::from))
+        let summary = self.writer.finish(end, drained, interrupted);
+        // The writer has done so, unless it is stuck.
+        if let Some(terminal) = self.terminal.take() {
+            terminal.restore();
+        }
+        Ok(summary?)
     }
 
     /// Returns whether the agent is ready for a job.
@@ -223,8 +227,14 @@ impl Session {
     }
 
     /// Returns the streams of the program whose readers have closed them since the last call.
-    pub(super) fn take_closed(&self) -> Vec<u32> {
-        self.writer.take_closed()
+    ///
+    /// # Errors
+    /// The session has ended with an error, which is returned once.
+    pub(super) fn take_closed(&mut self) -> Result<Vec<u32>, SessionError> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.writer.take_closed()?),
+        }
     }
 
     /// Branches so far.
@@ -232,8 +242,9 @@ impl Session {
         self.writer.records()
     }
 
-    /// Restores the terminal after all output of the program so far.
-    pub fn restore_terminal(&self, restorer: Restorer) {
+    /// Restores the terminal after all output of the program so far, or in [`Session::finish`].
+    pub fn restore_terminal(&mut self, restorer: Restorer) {
+        self.terminal = Some(restorer.clone());
         // A writer that has failed writes nothing, so that the terminal can be restored now.
         let failed = self.writer.put(Work::RestoreTerminal(restorer.clone()));
         if failed.is_err() {
@@ -423,6 +434,7 @@ impl ByteSink for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::destination::{StdoutUse, TraceTo};
     use crate::trace::format::tests::{records, symbols};
     use crate::trace::json::Json;
     use vbts_protocol::Extent;
@@ -438,7 +450,7 @@ mod tests {
             reports: true,
             format: Box::new(Json::new(crate::accel::Accel::Soft, false)),
             symbols: symbols(),
-            destination: Destination::new(Some(file), false).unwrap(),
+            destination: Destination::new(TraceTo::File(file), StdoutUse::Program).unwrap(),
             merge_limit: 1 << 20,
         };
         Session::start(memory, options, Positions::default(), &alarm).unwrap()
@@ -605,8 +617,10 @@ mod tests {
             if session.error.is_some() {
                 session.put(&[1; 100_000]);
             }
-            let error = session.take_error();
-            let error = error.unwrap_or_else(|| session.finish(RunEnd::Error, false).unwrap_err());
+            let error = match session.take_closed() {
+                Err(error) => error,
+                Ok(_) => session.finish(RunEnd::Error, false).unwrap_err(),
+            };
             let error = error.to_string();
             assert!(error.contains(message), "{error}");
         }

@@ -16,19 +16,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use vbts_protocol::{Bytes, FileAccess, Stream, StreamKind};
 
+use super::destination::{StdoutUse, StreamOutput};
 use super::terminal::Terminal;
 use crate::host::descriptors::{Inherited, Kind};
-
-/// Where the trace goes, as far as the program's descriptors are concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceOutput {
-    /// Somewhere else.
-    Elsewhere,
-    /// To standard output, together with what the program writes there.
-    Shared,
-    /// To standard output alone. What the program writes there goes to standard error.
-    Stdout,
-}
+use crate::host::output::Output;
 
 /// The program's descriptors and their host side.
 #[derive(Debug, Default)]
@@ -38,104 +29,74 @@ pub struct Streams {
     /// What the program reads from pipes, by the number of the stream.
     pub inputs: BTreeMap<u32, File>,
     /// Where the bytes go that the program writes to a stream.
-    pub outputs: BTreeMap<u32, Sink>,
+    pub outputs: BTreeMap<u32, StreamOutput>,
     /// Regular files.
     pub files: BTreeMap<u32, OwnedFd>,
     /// The terminal.
     pub terminal: Option<Terminal>,
-    /// What the terminal is, and whether the program reads from it.
-    terminal_kind: Option<(Kind, bool)>,
     /// Descriptors that the program does not get, with their kinds.
     pub left_out: Vec<(u32, &'static str)>,
 }
 
-/// Where the bytes of a stream go.
-#[derive(Debug)]
-pub enum Sink {
-    /// To standard output. If the trace goes there too, they are mixed by lines.
-    Stdout,
-    /// To standard error.
-    Stderr,
-    /// To another descriptor.
-    Other(File),
-}
-
 impl Streams {
-    /// The streams of a program that gets the descriptors `inherited`.
+    /// The streams of a program that gets the descriptors `inherited`. `stdout` says what is
+    /// written to standard output.
     ///
     /// # Errors
     /// The process is out of descriptors, or a file has no offset.
-    pub fn new(inherited: &[Inherited], trace: TraceOutput) -> io::Result<Self> {
+    pub fn new(inherited: &[Inherited], stdout: StdoutUse) -> io::Result<Self> {
         let mut streams = Self::default();
-        let has = |number| inherited.iter().find(|i| i.number == number);
-        let stdout = has(1);
-        streams.add_terminal(inherited, trace)?;
+        streams.add_terminal(inherited, stdout)?;
+        let find = |number| inherited.iter().find(|i| i.number == number);
+        // The trace writes to this open file, too, and does not know what the program writes.
+        let shared = find(1).filter(|_| stdout != StdoutUse::Program);
         for (at, descriptor) in inherited.iter().enumerate() {
-            let number = descriptor.number;
-            if number == 1 && trace == TraceOutput::Stdout {
+            let fd = descriptor.number;
+            if fd == 1 && stdout == StdoutUse::Trace {
                 continue;
             }
-            let same = |other: &&Inherited| other.is_same_open_file(descriptor);
-            // The trace writes to this open file, too, and does not know what the program writes.
-            let shared = trace != TraceOutput::Elsewhere
-                && stdout.is_some_and(|stdout| same(&stdout))
-                && !matches!(descriptor.kind, Kind::Terminal(_));
-            let earlier = inherited[..at]
-                .iter()
-                .find(|i| same(i) && streams.job.iter().any(|s| s.fd == i.number));
-            let kind = match (earlier, descriptor.kind) {
-                (Some(_), Kind::Terminal(_)) => streams.kind(descriptor)?,
-                (Some(earlier), _) if !shared => {
-                    let fd = earlier.number;
-                    Some(StreamKind::Same { fd })
-                }
-                _ if shared => streams.pipe(descriptor)?,
-                _ => streams.kind(descriptor)?,
+            let earlier = inherited.iter().take(at).find(|earlier| {
+                earlier.is_same_open_file(descriptor)
+                    && streams.job.iter().any(|s| s.fd == earlier.number)
+            });
+            let kind = if matches!(descriptor.kind, Kind::Terminal(_)) {
+                streams.kind(descriptor)?
+            } else if shared.is_some_and(|shared| shared.is_same_open_file(descriptor)) {
+                streams.pipe(descriptor)?
+            } else if let Some(earlier) = earlier {
+                let fd = earlier.number;
+                Some(StreamKind::Same { fd })
+            } else {
+                streams.kind(descriptor)?
             };
-            if let Some(kind) = kind {
-                streams.job.push(Stream { fd: number, kind });
-            }
+            streams.job.extend(kind.map(|kind| Stream { fd, kind }));
         }
         // The agent opens what a stream shares before that stream.
-        if trace == TraceOutput::Stdout && has(2).is_some() {
+        if stdout == StdoutUse::Trace && find(2).is_some() {
             let kind = StreamKind::Same { fd: 2 };
             streams.job.push(Stream { fd: 1, kind });
         }
         Ok(streams)
     }
 
-    /// Finds the program's terminal, which is that of its standard output, or else of its standard
-    /// error. If standard output goes elsewhere, another program may read what is typed, such as
-    /// `less` at the other end of a pipe. Then the terminal is for output only.
-    fn add_terminal(&mut self, inherited: &[Inherited], trace: TraceOutput) -> io::Result<()> {
-        let is_terminal = |i: &&Inherited| matches!(i.kind, Kind::Terminal(_));
-        let standard = |number| inherited.iter().find(|i| i.number == number);
-        let (output, error) = (standard(1), standard(2));
-        let Some(terminal) = output.filter(is_terminal).or(error.filter(is_terminal)) else {
+    fn add_terminal(&mut self, inherited: &[Inherited], stdout: StdoutUse) -> io::Result<()> {
+        self.terminal = Terminal::find(inherited, stdout != StdoutUse::Program)?;
+        let Some(terminal) = &self.terminal else {
             return Ok(());
         };
-        let reads = terminal.number == 1;
-        let first = inherited
-            .iter()
-            .find(|i| i.kind == terminal.kind && (reads || i.number > 0))
-            .map_or(terminal.number, |first| first.number);
-        let shared = trace != TraceOutput::Elsewhere;
-        self.terminal = Some(Terminal::new(first, terminal.file()?, shared, reads));
-        self.terminal_kind = Some((terminal.kind, reads));
-        let sink = if reads { Sink::Stdout } else { Sink::Stderr };
-        self.outputs.insert(first, sink);
-        if reads {
-            self.inputs.insert(first, terminal.file()?);
-        }
+        let output = if terminal.reads() {
+            self.inputs.insert(terminal.stream(), terminal.file()?);
+            StreamOutput::Stdout
+        } else {
+            StreamOutput::Stderr
+        };
+        self.outputs.insert(terminal.stream(), output);
         Ok(())
     }
 
     fn kind(&mut self, descriptor: &Inherited) -> io::Result<Option<StreamKind>> {
         let number = descriptor.number;
-        if let Some((kind, reads)) = self.terminal_kind
-            && kind == descriptor.kind
-            && (reads || number > 0)
-        {
+        if self.terminal.as_ref().is_some_and(|t| t.is(descriptor)) {
             return Ok(Some(StreamKind::Terminal));
         }
         let access = access(descriptor.flags);
@@ -175,12 +136,15 @@ impl Streams {
             self.inputs.insert(number, descriptor.file()?);
             return Ok(Some(StreamKind::Input));
         }
-        let sink = match number {
-            1 => Sink::Stdout,
-            2 => Sink::Stderr,
-            _ => Sink::Other(descriptor.file()?),
+        let output = match number {
+            1 => StreamOutput::Stdout,
+            2 => StreamOutput::Stderr,
+            _ => {
+                let name = format!("descriptor {number}");
+                StreamOutput::Other(Output::new(descriptor.file()?, &name))
+            }
         };
-        self.outputs.insert(number, sink);
+        self.outputs.insert(number, output);
         Ok(Some(StreamKind::Output))
     }
 }
@@ -229,5 +193,118 @@ fn access(flags: OFlags) -> FileAccess {
         OFlags::RDONLY => FileAccess::Read,
         OFlags::WRONLY => FileAccess::Write,
         _ => FileAccess::Both,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The descriptors of a process, by number.
+    fn inherited(descriptors: Vec<(u32, OwnedFd)>) -> Vec<Inherited> {
+        let inherited = |(number, fd)| Inherited::new(number, fd).unwrap();
+        descriptors.into_iter().map(inherited).collect()
+    }
+
+    fn kinds(streams: &Streams) -> Vec<(u32, StreamKind)> {
+        let kind = |stream: &Stream| (stream.fd, stream.kind.clone());
+        streams.job.iter().map(kind).collect()
+    }
+
+    /// Both ends of a new terminal. The first one must stay open.
+    fn terminal() -> (OwnedFd, OwnedFd) {
+        use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let host = openpt(flags).unwrap();
+        grantpt(&host).unwrap();
+        unlockpt(&host).unwrap();
+        let program = ioctl_tiocgptpeer(&host, flags).unwrap();
+        (host, program)
+    }
+
+    #[test]
+    fn each_kind_of_descriptor_has_a_stream() {
+        let (reader, writer) = io::pipe().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        seek(&file, SeekFrom::Start(5)).unwrap();
+        let directory = File::open("/").unwrap();
+        let inherited = inherited(vec![
+            (0, reader.into()),
+            (1, file.try_clone().unwrap().into()),
+            (2, file.into()),
+            (5, writer.into()),
+            (6, File::open("/dev/null").unwrap().into()),
+            (7, directory.into()),
+        ]);
+        let streams = Streams::new(&inherited, StdoutUse::Program).unwrap();
+        let both = StreamKind::File {
+            access: FileAccess::Both,
+            append: false,
+            offset: 5,
+        };
+        let null = StreamKind::Device {
+            path: Bytes::from("/dev/null"),
+            access: FileAccess::Read,
+        };
+        assert_eq!(
+            kinds(&streams),
+            [
+                (0, StreamKind::Input),
+                (1, both),
+                (2, StreamKind::Same { fd: 1 }),
+                (5, StreamKind::Output),
+                (6, null),
+            ]
+        );
+        assert_eq!(streams.left_out, [(7, "a directory")]);
+        assert_eq!(streams.inputs.keys().collect::<Vec<_>>(), [&0]);
+        assert_eq!(streams.files.keys().collect::<Vec<_>>(), [&1]);
+        assert!(matches!(streams.outputs[&5], StreamOutput::Other(_)));
+    }
+
+    #[test]
+    fn the_program_gets_no_file_to_which_the_trace_goes() {
+        for (stdout, expected) in [
+            (
+                StdoutUse::Both,
+                [(1, StreamKind::Output), (2, StreamKind::Output)],
+            ),
+            (
+                StdoutUse::Trace,
+                [(2, StreamKind::Output), (1, StreamKind::Same { fd: 2 })],
+            ),
+        ] {
+            let file = tempfile::tempfile().unwrap();
+            let same = file.try_clone().unwrap();
+            let inherited = inherited(vec![(1, file.into()), (2, same.into())]);
+            let streams = Streams::new(&inherited, stdout).unwrap();
+            assert_eq!(kinds(&streams), expected);
+            assert!(streams.files.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_terminal_is_read_only_if_standard_output_is_one() {
+        let (_host, program) = terminal();
+        let copy = || program.try_clone().unwrap();
+        let all = inherited(vec![(0, copy()), (1, copy()), (2, copy())]);
+        let streams = Streams::new(&all, StdoutUse::Both).unwrap();
+        let three = [0, 1, 2].map(|fd| (fd, StreamKind::Terminal));
+        assert_eq!(kinds(&streams), three);
+        assert_eq!(streams.inputs.keys().collect::<Vec<_>>(), [&0]);
+        assert!(matches!(streams.outputs[&0], StreamOutput::Stdout));
+
+        let (_reader, pipe) = io::pipe().unwrap();
+        let piped = inherited(vec![(0, copy()), (1, pipe.into()), (2, copy())]);
+        let streams = Streams::new(&piped, StdoutUse::Program).unwrap();
+        assert_eq!(
+            kinds(&streams),
+            [
+                (0, StreamKind::Input),
+                (1, StreamKind::Output),
+                (2, StreamKind::Terminal)
+            ]
+        );
+        assert!(matches!(streams.outputs[&2], StreamOutput::Stderr));
     }
 }

@@ -9,6 +9,7 @@ use vbts_devices::lock;
 use vbts_protocol::WindowSize;
 
 use crate::host::RawTerminal;
+use crate::host::descriptors::{Inherited, Kind};
 use crate::host::terminal::{in_foreground, settings, size};
 
 /// The key (Ctrl-]) that ends the run if it is pressed [`END_COUNT`] times within [`END_TIME`], as
@@ -22,6 +23,8 @@ const END_TIME: Duration = Duration::from_secs(1);
 pub struct Terminal {
     /// The number of its stream.
     stream: u32,
+    /// Which terminal it is.
+    kind: Kind,
     file: File,
     /// The trace goes to the terminal, too. The host then goes on to process output.
     shared: bool,
@@ -32,16 +35,42 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal `file`, which is the stream `stream` of the program.
-    pub fn new(stream: u32, file: File, shared: bool, reads: bool) -> Self {
-        Self {
-            stream,
-            file,
+    /// Finds the terminal of a program that gets the descriptors `inherited`: that of its standard
+    /// output, or else of its standard error. If standard output goes elsewhere, another program
+    /// may read what is typed, such as `less` at the other end of a pipe. Then the terminal is for
+    /// output only. It is `shared` if the trace goes to it, too.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn find(inherited: &[Inherited], shared: bool) -> io::Result<Option<Self>> {
+        let terminal = |number| {
+            let is_terminal = |i: &&Inherited| matches!(i.kind, Kind::Terminal(_));
+            inherited
+                .iter()
+                .filter(is_terminal)
+                .find(|i| i.number == number)
+        };
+        let Some(descriptor) = terminal(1).or_else(|| terminal(2)) else {
+            return Ok(None);
+        };
+        let mut terminal = Self {
+            stream: descriptor.number,
+            kind: descriptor.kind,
+            file: descriptor.file()?,
             shared,
-            reads,
+            reads: descriptor.number == 1,
             raw: Restorer::default(),
             end_keys: EndKeys::default(),
+        };
+        if let Some(first) = inherited.iter().find(|i| terminal.is(i)) {
+            terminal.stream = first.number;
         }
+        Ok(Some(terminal))
+    }
+
+    /// Whether `descriptor` is this terminal for the program.
+    pub fn is(&self, descriptor: &Inherited) -> bool {
+        descriptor.kind == self.kind && (self.reads || descriptor.number > 0)
     }
 
     /// The number of its stream.

@@ -114,14 +114,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns why writing has failed. A second call returns `None`.
-    pub fn take_error(&self) -> Option<WriterError> {
-        self.queue.lock().error.take()
-    }
-
     /// Returns the streams of the program whose readers have closed them since the last call.
-    pub fn take_closed(&self) -> Vec<u32> {
-        std::mem::take(&mut self.queue.lock().closed)
+    ///
+    /// # Errors
+    /// Writing has failed. A second call does not return the error.
+    pub fn take_closed(&self) -> Result<Vec<u32>, WriterError> {
+        let mut state = self.queue.lock();
+        match state.error.take() {
+            Some(error) => Err(error),
+            None => Ok(std::mem::take(&mut state.closed)),
+        }
     }
 
     /// Branches so far.
@@ -434,16 +436,19 @@ fn count(records: Records<'_>, summary: &mut Summary) {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::OwnedFd;
+    use std::os::fd::AsRawFd;
 
     use vbts_protocol::ExitStatus;
 
     use super::*;
+    use crate::trace::destination::{StdoutUse, TraceTo};
     use crate::trace::format::Raw;
     use crate::trace::format::tests::{records, symbols};
     use crate::trace::merge::Input;
 
-    fn writer(trace: File, limit: Option<Duration>) -> Writer {
+    fn writer(trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
+        let path = format!("/proc/self/fd/{}", trace.as_raw_fd());
+        let trace = TraceTo::File(path.as_ref());
         let alarm = Arc::new(Alarm::new(Arc::default(), limit).unwrap());
         alarm.start_timer().unwrap();
         let options = Options {
@@ -451,7 +456,7 @@ mod tests {
             reports: true,
             format: Box::new(Raw),
             symbols: symbols(),
-            destination: Destination::to(trace),
+            destination: Destination::new(trace, StdoutUse::Program).unwrap(),
             merge_limit: 1 << 20,
         };
         let writer = Writer::start(options, alarm).unwrap();
@@ -476,7 +481,7 @@ mod tests {
     /// A pipe that is not read, and the end for reading.
     fn stuck(limit: Option<Duration>) -> (std::io::PipeReader, Writer) {
         let (reader, pipe) = io::pipe().unwrap();
-        (reader, writer(File::from(OwnedFd::from(pipe)), limit))
+        (reader, writer(&pipe, limit))
     }
 
     #[test]
@@ -540,13 +545,13 @@ mod tests {
     #[test]
     fn a_full_disk_is_reported_once() {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let writer = writer(full, None);
+        let writer = writer(&full, None);
         let error = (0..).find_map(|_| writer.put(branches(1)).err()).unwrap();
         assert!(
             matches!(error, WriterError::Output(OutputError::Write { .. })),
             "{error}"
         );
-        assert!(writer.take_error().is_none());
+        assert!(writer.take_closed().is_ok());
         writer.put(branches(1)).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use vbts_protocol::{Follow, Scope};
@@ -11,6 +11,7 @@ use super::epoch;
 use crate::cli::options::{EXIT_STATUS, MachineArgs};
 use crate::exit::Failure;
 use crate::memory::Size;
+use crate::trace::destination::{StdoutUse, TraceTo};
 
 /// Formats of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -154,21 +155,36 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// The directory that gets a file for each task.
-    pub fn directory(&self) -> Option<&Path> {
-        let path = self.output.as_deref()?;
-        let named = path.as_os_str().as_bytes().ends_with(b"/");
-        (named || path.is_dir()).then_some(path)
+    /// Where the trace goes.
+    pub fn trace_to(&self) -> TraceTo<'_> {
+        match self.output.as_deref() {
+            None => TraceTo::Stdout,
+            Some(path) if path == "-" => TraceTo::Stdout,
+            Some(path) if path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir() => {
+                TraceTo::Directory(path)
+            }
+            Some(path) => TraceTo::File(path),
+        }
     }
 
-    /// Whether the trace goes to standard output.
-    pub fn trace_is_stdout(&self) -> bool {
-        self.output.as_deref().is_none_or(|path| path == "-")
+    /// What is written to standard output. Text is mixed there with the program's output. A format
+    /// for machines is alone there.
+    pub fn stdout_use(&self) -> StdoutUse {
+        match (self.trace_to(), self.format) {
+            (TraceTo::File(_) | TraceTo::Directory(_), _) => StdoutUse::Program,
+            (TraceTo::Stdout, TraceFormat::Text) => StdoutUse::Both,
+            (TraceTo::Stdout, TraceFormat::Json | TraceFormat::Raw) => StdoutUse::Trace,
+        }
+    }
+
+    /// Whether each task gets a file.
+    pub fn has_task_files(&self) -> bool {
+        matches!(self.trace_to(), TraceTo::Directory(_))
     }
 
     /// The tasks to trace.
     pub fn followed(&self) -> FollowArg {
-        let one_file = self.format == TraceFormat::Raw && self.directory().is_none();
+        let one_file = self.format == TraceFormat::Raw && !self.has_task_files();
         let default = if one_file {
             FollowArg::None
         } else {
@@ -183,14 +199,16 @@ impl TraceArgs {
     /// The buffer is too small, or the format cannot have what was asked for.
     pub fn check(&self) -> Result<(), Failure> {
         let raw = self.format == TraceFormat::Raw;
-        if let Some(directory) = self.directory().filter(|_| !raw) {
+        if let TraceTo::Directory(directory) = self.trace_to()
+            && !raw
+        {
             return Err(anyhow::anyhow!(
                 "--output {}: only --format raw can write to a directory",
                 directory.display()
             )
             .into());
         }
-        if raw && self.directory().is_none() && self.followed() != FollowArg::None {
+        if raw && !self.has_task_files() && self.followed() != FollowArg::None {
             return Err(anyhow::anyhow!(
                 "--follow: a raw file has the records of one task; --output DIR/ writes a file \
                  for each task, and --format json tells the tasks in one file"
