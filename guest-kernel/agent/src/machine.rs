@@ -7,12 +7,9 @@ use std::time::Duration;
 use rustix::fs::Timespec;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use vbts_protocol::{EXIT_PORT, ErrorKind, Job};
+use vbts_protocol::{EXIT_PORT, ErrorKind, Job, MAX_OPEN_FILES};
 
 use crate::failure::Failure;
-
-/// The kernel's limit of open files of a process (`fs.nr_open`).
-const MAX_FILES: u64 = 1 << 20;
 
 /// Lets this process write to the exit port.
 pub fn enable_exit_port() -> Result<(), Failure> {
@@ -77,8 +74,8 @@ pub fn configure(job: &Job) -> Result<(), Failure> {
     }
     // The agent keeps a file open for each traced process.
     let files = Rlimit {
-        current: Some(MAX_FILES),
-        maximum: Some(MAX_FILES),
+        current: Some(MAX_OPEN_FILES.into()),
+        maximum: Some(MAX_OPEN_FILES.into()),
     };
     setrlimit(Resource::Nofile, files)
         .map_err(|error| Failure::os(ErrorKind::Internal, "limit of open files", error))?;

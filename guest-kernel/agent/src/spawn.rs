@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use vbts_protocol::{Bytes, ErrorKind, Job, Limit, Resource};
+use vbts_protocol::{Bytes, ErrorKind, Job, Limit, MAX_OPEN_FILES, Resource};
 
 use crate::failure::Failure;
 use crate::streams::Descriptors;
@@ -15,8 +15,6 @@ use crate::{machine, ptrace, terminal};
 /// Directories that `execvp` searches if there is no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 const DEFAULT_UMASK: libc::mode_t = 0o022;
-/// The kernel's default of /proc/sys/fs/nr_open.
-const MAX_OPEN_FILES: libc::rlim_t = 1 << 20;
 
 /// Steps of the child before `execve` succeeds. Their numbers are in its report.
 #[derive(Debug, Clone, Copy)]
@@ -307,7 +305,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
 /// A limit as setrlimit takes it. The guest's kernel permits fewer open files than a host may.
 fn limit(limit: &Limit) -> (libc::__rlimit_resource_t, libc::rlimit) {
     let (resource, most) = match limit.resource {
-        Resource::Nofile => (libc::RLIMIT_NOFILE, MAX_OPEN_FILES),
+        Resource::Nofile => (libc::RLIMIT_NOFILE, MAX_OPEN_FILES.into()),
         Resource::Stack => (libc::RLIMIT_STACK, libc::RLIM_INFINITY),
         Resource::Core => (libc::RLIMIT_CORE, libc::RLIM_INFINITY),
     };

@@ -28,20 +28,26 @@
 //! addition to the bytes of the last [`Decoder::push`]. Malformed bytes are an [`Error`], after
 //! which the stream is unusable.
 
+mod crash;
 mod decoder;
+mod extents;
 mod job;
-mod message;
 mod names;
+mod payload;
+mod status;
 mod stream;
+mod to_guest;
+mod to_host;
 
+pub use crash::{Crash, MAX_INSTRUCTION, REGISTERS};
 pub use decoder::{Decoder, Frame};
+pub use extents::{Extent, Extents, MAX_RECORDS, RECORD_SIZE};
 pub use job::{Bytes, Follow, Job, Limit, Resource, Scope, Share, Trace};
-pub use message::{
-    Crash, ErrorKind, ExitStatus, Extent, Extents, MAX_INSTRUCTION, MAX_RECORDS, RECORD_SIZE,
-    REGISTERS, ToGuest, ToHost,
-};
 pub use names::Names;
+pub use status::{ErrorKind, ExitStatus};
 pub use stream::{FileAccess, Stream, StreamKind, Terminal, WindowSize};
+pub use to_guest::ToGuest;
+pub use to_host::ToHost;
 
 /// Name of the virtio-console port (`/sys/class/virtio-ports/*/name` in the guest).
 pub const PORT_NAME: &str = "vbts.agent";
@@ -64,6 +70,10 @@ pub const VERSION: &str = "vbts-agent 4";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;
+
+/// The most files that a process in the guest can open: the kernel's default of
+/// `/proc/sys/fs/nr_open`.
+pub const MAX_OPEN_FILES: u32 = 1 << 20;
 
 /// Maximum size in bytes of a frame's payload.
 pub const MAX_PAYLOAD: usize = 4 << 20;

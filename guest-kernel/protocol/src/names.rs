@@ -1,9 +1,7 @@
 //! Lists of names in messages.
 
 use crate::Error;
-
-/// Bytes of the length before a name.
-const LENGTH_SIZE: usize = size_of::<u32>();
+use crate::payload::prefixed;
 
 /// A list of names, which need not be UTF-8: each is its length as `u32` little-endian, and its
 /// bytes.
@@ -25,10 +23,7 @@ impl<'a> Names<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            (_, rest) = split(rest).ok_or_else(|| Error::Malformed {
-                name: "Names",
-                why: format!("the last {} bytes are no name", rest.len()),
-            })?;
+            (_, rest) = prefixed("Names", rest)?;
         }
         Ok(Self(bytes))
     }
@@ -37,7 +32,7 @@ impl<'a> Names<'a> {
     pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
-            let (name, after) = split(rest)?;
+            let (name, after) = prefixed("Names", rest).ok()?;
             rest = after;
             Some(name)
         })
@@ -47,12 +42,6 @@ impl<'a> Names<'a> {
     pub(crate) fn bytes(self) -> &'a [u8] {
         self.0
     }
-}
-
-/// The first name and the rest.
-fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = bytes.split_first_chunk::<LENGTH_SIZE>()?;
-    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
 }
 
 #[cfg(test)]

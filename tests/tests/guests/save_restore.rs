@@ -15,6 +15,7 @@ use vbts::config::{Accelerator, Initrd, KernelConfig, MachineConfig};
 use vbts::launch::Launch;
 use vbts::machine::{End, Machine, MachineState};
 use vbts::root::Root;
+use vbts::trace::destination::{StdoutUse, TraceTo};
 use vbts::trace::format::Raw;
 use vbts::trace::streams::Positions;
 use vbts::trace::symbols::Symbolizer;
@@ -67,7 +68,7 @@ impl Guest {
         };
         let mut launch = Launch::new(&config, false).map_err(|error| anyhow!("{error}"))?;
         let trace = directory.path().join("trace");
-        let destination = Destination::new(Some(&trace), false)?;
+        let destination = Destination::new(TraceTo::File(&trace), StdoutUse::Program)?;
         let memory = launch.memory().clone();
         let options = Options {
             scope: Scope::User,

@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 use thiserror::Error;
 use vbts_devices::{ByteSink, GuestRam};
-use vbts_protocol::{Decoder, ErrorKind, ExitStatus, Extents, Scope, ToHost, VERSION};
+use vbts_protocol::{
+    Decoder, ErrorKind, ExitStatus, Extents, MAX_OPEN_FILES, Scope, ToHost, VERSION,
+};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::destination::Destination;
@@ -73,8 +75,6 @@ impl SessionError {
     }
 }
 
-/// One more than the highest number of a stream (the guest's limit of open files).
-const MAX_STREAM: u32 = 1 << 20;
 /// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
 const MAX_NAME: usize = 4096;
 
@@ -286,7 +286,7 @@ impl Session {
                 },
                 ToHost::InputWant { fd, bytes } => {
                     // An agent that asks for streams that the job lacks gets no memory for them.
-                    if fd < MAX_STREAM {
+                    if fd < MAX_OPEN_FILES {
                         let wanted = self.wanted_input.entry(fd).or_default();
                         *wanted = wanted.saturating_add(bytes.into());
                     }

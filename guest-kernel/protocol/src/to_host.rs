@@ -1,85 +1,8 @@
-//! The messages of both directions.
+//! The messages of the guest.
 
 use crate::decoder::encode;
-use crate::{Error, Frame, Job, Names, WindowSize};
-
-/// Bytes of one record: the kernel's `struct bts_struct`.
-pub const RECORD_SIZE: usize = 24;
-
-/// Maximum size in bytes of the records of one [`ToHost::Records`], a multiple of [`RECORD_SIZE`].
-pub const MAX_RECORDS: usize = (4 << 20) / RECORD_SIZE * RECORD_SIZE;
-
-/// A contiguous range of guest memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// Guest-physical address.
-    pub address: u64,
-    /// Length in bytes.
-    pub len: u64,
-}
-
-/// Bytes of an [`Extent`] in a frame.
-const EXTENT_SIZE: usize = 16;
-
-/// A list of extents: {address, length}, `u64` little-endian each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extents<'a>(&'a [u8]);
-
-impl<'a> Extents<'a> {
-    /// Appends an extent to `bytes`, from which [`Self::new`] can make a list.
-    pub fn push(bytes: &mut Vec<u8>, extent: Extent) {
-        bytes.extend_from_slice(&extent.address.to_le_bytes());
-        bytes.extend_from_slice(&extent.len.to_le_bytes());
-    }
-
-    /// The list in `bytes`.
-    ///
-    /// # Errors
-    /// The total length is not a multiple of [`RECORD_SIZE`], or is more than [`MAX_RECORDS`].
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
-        let wrong = |why: &dyn std::fmt::Display| Err(malformed("Records", why));
-        if !bytes.len().is_multiple_of(EXTENT_SIZE) {
-            return wrong(&format_args!("{} bytes are no extents", bytes.len()));
-        }
-        let extents = Self(bytes);
-        let len = extents
-            .iter()
-            .try_fold(0u64, |sum, extent| sum.checked_add(extent.len))
-            .unwrap_or(u64::MAX);
-        if !len.is_multiple_of(RECORD_SIZE as u64) {
-            return wrong(&format_args!("{len} bytes are not whole records"));
-        }
-        if len > MAX_RECORDS as u64 {
-            return wrong(&format_args!("{len} bytes of records are too many"));
-        }
-        Ok(extents)
-    }
-
-    /// The extents in order.
-    pub fn iter(self) -> impl Iterator<Item = Extent> + 'a {
-        self.0.as_chunks::<EXTENT_SIZE>().0.iter().map(|bytes| {
-            let (address, len) = bytes.split_at(8);
-            let word = |bytes: &[u8]| {
-                bytes
-                    .iter()
-                    .rev()
-                    .fold(0, |word, b| word << 8 | u64::from(*b))
-            };
-            Extent {
-                address: word(address),
-                len: word(len),
-            }
-        })
-    }
-}
-
-const JOB: u8 = 0x01;
-const INPUT: u8 = 0x02;
-const INPUT_END: u8 = 0x03;
-const SIGNAL: u8 = 0x04;
-const END: u8 = 0x05;
-const OUTPUT_CLOSED: u8 = 0x06;
-const WINDOW_SIZE: u8 = 0x07;
+use crate::payload::{flag, last_long, long, prefixed, some_words, text, word, words};
+use crate::{Crash, Error, ErrorKind, ExitStatus, Extents, Frame, Names};
 
 const READY: u8 = 0x81;
 const STARTED: u8 = 0x82;
@@ -103,201 +26,6 @@ const ENDED: u8 = 0x93;
 const OUTLIVED: u8 = 0xa0;
 const DISCARDED: u8 = 0xa1;
 
-/// A message from the host to the guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToGuest<'a> {
-    /// The job. It is sent once, after [`ToHost::Ready`].
-    Job(Box<Job>),
-    /// Input of a stream: the answer to one [`ToHost::InputWant`].
-    Input {
-        /// The stream.
-        fd: u32,
-        /// At most the requested number of bytes.
-        bytes: &'a [u8],
-    },
-    /// The input of a stream has ended: the last answer to a [`ToHost::InputWant`].
-    InputEnd {
-        /// The stream.
-        fd: u32,
-    },
-    /// The reader of an output has closed it.
-    OutputClosed {
-        /// The stream.
-        fd: u32,
-    },
-    /// The terminal has another size.
-    WindowSize(WindowSize),
-    /// The number of a signal to send to the job.
-    Signal(u32),
-    /// The run is over. The guest sends the records that its buffers have and where each task
-    /// stands, then [`ToHost::Ended`], and ends the machine.
-    End,
-}
-
-impl<'a> ToGuest<'a> {
-    /// Appends the message to `out` as a frame.
-    ///
-    /// # Errors
-    /// The message is longer than [`crate::MAX_PAYLOAD`].
-    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Error> {
-        match self {
-            Self::Job(job) => {
-                let json = serde_json::to_vec(job).map_err(|error| malformed("Job", error))?;
-                encode(out, JOB, &[&json])
-            }
-            Self::Input { fd, bytes } => encode(out, INPUT, &[&fd.to_le_bytes(), bytes]),
-            Self::InputEnd { fd } => encode(out, INPUT_END, &[&fd.to_le_bytes()]),
-            Self::OutputClosed { fd } => encode(out, OUTPUT_CLOSED, &[&fd.to_le_bytes()]),
-            Self::WindowSize(size) => {
-                let words = [size.rows, size.columns, size.x_pixels, size.y_pixels];
-                let words = words.map(|word| u32::from(word).to_le_bytes());
-                encode(out, WINDOW_SIZE, &[words.as_flattened()])
-            }
-            Self::Signal(signal) => encode(out, SIGNAL, &[&signal.to_le_bytes()]),
-            Self::End => encode(out, END, &[]),
-        }
-    }
-
-    /// Reads a frame that the host sent.
-    ///
-    /// # Errors
-    /// The type is unknown or the payload does not fit it.
-    pub fn parse(frame: Frame<'a>) -> Result<Self, Error> {
-        let payload = frame.payload;
-        Ok(match frame.kind {
-            JOB => {
-                Self::Job(serde_json::from_slice(payload).map_err(|error| malformed("Job", error))?)
-            }
-            INPUT => {
-                let (fd, bytes) = word("Input", payload)?;
-                Self::Input { fd, bytes }
-            }
-            INPUT_END => {
-                let [fd] = words("InputEnd", payload)?;
-                Self::InputEnd { fd }
-            }
-            OUTPUT_CLOSED => {
-                let [fd] = words("OutputClosed", payload)?;
-                Self::OutputClosed { fd }
-            }
-            WINDOW_SIZE => {
-                let size: [u32; 4] = words("WindowSize", payload)?;
-                let [rows, columns, x_pixels, y_pixels] =
-                    size.map(|word| u16::try_from(word).unwrap_or(u16::MAX));
-                Self::WindowSize(WindowSize {
-                    rows,
-                    columns,
-                    x_pixels,
-                    y_pixels,
-                })
-            }
-            SIGNAL => {
-                let [signal] = words("Signal", payload)?;
-                Self::Signal(signal)
-            }
-            END => {
-                let [] = words("End", payload)?;
-                Self::End
-            }
-            kind => return Err(Error::UnknownType(kind)),
-        })
-    }
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// It called `exit` with this status.
-    Code(u8),
-    /// This signal killed it.
-    Signal(u8),
-}
-
-impl ExitStatus {
-    /// Bytes of a status in a frame: {0 for a code and 1 for a signal, the value}, `u32` each.
-    const SIZE: usize = 8;
-
-    fn to_bytes(self) -> [u8; Self::SIZE] {
-        match self {
-            Self::Code(code) => [0, 0, 0, 0, code, 0, 0, 0],
-            Self::Signal(signal) => [1, 0, 0, 0, signal, 0, 0, 0],
-        }
-    }
-
-    fn new(name: &'static str, kind: u32, value: u32) -> Result<Self, Error> {
-        match (kind, value) {
-            (0, code @ 0..=255) => Ok(Self::Code(code as u8)),
-            (1, signal @ 1..=127) => Ok(Self::Signal(signal as u8)),
-            status => Err(malformed(name, format_args!("status {status:?}"))),
-        }
-    }
-}
-
-/// Names of the values of [`Crash::registers`], in order.
-pub const REGISTERS: [&str; 19] = [
-    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13",
-    "r14", "r15", "rip", "rflags", "cs",
-];
-
-/// Maximum length of an instruction in bytes (SDM volume 2, section 2.3.11).
-pub const MAX_INSTRUCTION: usize = 15;
-
-/// A task that a signal of its own instruction kills.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Crash {
-    /// The task.
-    pub task: u32,
-    /// The number of the signal.
-    pub signal: u32,
-    /// `si_code` of the signal.
-    pub code: i32,
-    /// `si_addr` of the signal: the address that the instruction has accessed, or its own.
-    pub address: u64,
-    /// The values of [`REGISTERS`].
-    pub registers: [u64; REGISTERS.len()],
-    /// The bytes at `rip`, at most [`MAX_INSTRUCTION`]. They are fewer if the next page is not
-    /// mapped.
-    pub instruction: Vec<u8>,
-}
-
-/// The kind of an error inside the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ErrorKind {
-    /// The program, its interpreter or a directory of the job does not exist.
-    NotFound = 1,
-    /// The program may not be executed.
-    PermissionDenied = 2,
-    /// The file is not a program that this kernel can run.
-    NotExecutable = 3,
-    /// Another error while the program was started.
-    Start = 4,
-    /// The working directory cannot be entered.
-    WorkingDirectory = 5,
-    /// The root or a share cannot be mounted.
-    Mount = 6,
-    /// The kernel or the processor cannot record branches as the job requires.
-    Trace = 7,
-    /// The host sent something that is not a message of this protocol.
-    Protocol = 8,
-    /// Any other error.
-    Internal = 9,
-}
-
-impl ErrorKind {
-    const ALL: [Self; 9] = [
-        Self::NotFound,
-        Self::PermissionDenied,
-        Self::NotExecutable,
-        Self::Start,
-        Self::WorkingDirectory,
-        Self::Mount,
-        Self::Trace,
-        Self::Protocol,
-        Self::Internal,
-    ];
-}
-
 /// A message from the guest to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToHost<'a> {
@@ -317,8 +45,8 @@ pub enum ToHost<'a> {
         bytes: &'a [u8],
     },
     /// A request for input, because the program waits for it. The host answers with one
-    /// [`ToGuest::Input`] or with [`ToGuest::InputEnd`]. At most one request of a stream is without
-    /// an answer.
+    /// [`crate::ToGuest::Input`] or with [`crate::ToGuest::InputEnd`]. At most one request of a
+    /// stream is without an answer.
     InputWant {
         /// The stream.
         fd: u32,
@@ -333,9 +61,9 @@ pub enum ToHost<'a> {
         offset: u64,
     },
     /// Records of `PTRACE_BTS_DRAIN`, oldest first: {qualifier, from or time, to}, `u64`
-    /// little-endian each, [`RECORD_SIZE`] bytes a record. They are in the agent's memory, where
-    /// the host reads them before the agent continues. Through the port they would be copied twice,
-    /// a page at a time.
+    /// little-endian each, [`crate::RECORD_SIZE`] bytes a record. They are in the agent's memory,
+    /// where the host reads them before the agent continues. Through the port they would be copied
+    /// twice, a page at a time.
     Records {
         /// The task of the records.
         task: u32,
@@ -419,7 +147,7 @@ pub enum ToHost<'a> {
     },
     /// A signal kills a task for what its instruction did. It precedes [`Self::TaskEnd`].
     Crash(Box<Crash>),
-    /// Where a live task stands when [`ToGuest::End`] ends the run.
+    /// Where a live task stands when [`crate::ToGuest::End`] ends the run.
     Standing {
         /// The task.
         task: u32,
@@ -447,7 +175,8 @@ pub enum ToHost<'a> {
         /// The paths of some. That of a directory ends with a slash.
         names: Names<'a>,
     },
-    /// The answer to [`ToGuest::End`]: nothing more can be drained. This is the last message.
+    /// The answer to [`crate::ToGuest::End`]: nothing more can be drained. This is the last
+    /// message.
     Ended,
     /// The job has ended. This is the last message.
     Exit(ExitStatus),
@@ -479,7 +208,7 @@ impl<'a> ToHost<'a> {
                 encode(out, POSITION, &[&fd.to_le_bytes(), &offset.to_le_bytes()])
             }
             Self::Records { task, extents } => {
-                encode(out, RECORDS, &[&task.to_le_bytes(), extents.0])
+                encode(out, RECORDS, &[&task.to_le_bytes(), extents.bytes()])
             }
             Self::RecordsValid => encode(out, RECORDS_VALID, &[]),
             Self::Maps { process, text } => encode(out, MAPS, &[&process.to_le_bytes(), text]),
@@ -530,26 +259,7 @@ impl<'a> ToHost<'a> {
             Self::Drained { task, time } => {
                 encode(out, DRAINED, &[&task.to_le_bytes(), &time.to_le_bytes()])
             }
-            Self::Crash(ref crash) => {
-                let Crash {
-                    task,
-                    signal,
-                    code,
-                    address,
-                    registers,
-                    instruction,
-                } = &**crash;
-                let words = [task.to_le_bytes(), signal.to_le_bytes(), code.to_le_bytes()];
-                let registers = registers.map(u64::to_le_bytes);
-                let address = address.to_le_bytes();
-                let parts = [
-                    words.as_flattened(),
-                    &address,
-                    registers.as_flattened(),
-                    instruction,
-                ];
-                encode(out, CRASH, &parts)
-            }
+            Self::Crash(ref crash) => encode(out, CRASH, &[&crash.to_bytes()]),
             Self::Standing {
                 task,
                 syscall,
@@ -650,8 +360,7 @@ impl<'a> ToHost<'a> {
             TASK_END => {
                 let (task, rest) = word("TaskEnd", payload)?;
                 let (time, rest) = long("TaskEnd", rest)?;
-                let [kind, value] = words("TaskEnd", rest)?;
-                let status = ExitStatus::new("TaskEnd", kind, value)?;
+                let status = ExitStatus::parse("TaskEnd", rest)?;
                 Self::TaskEnd { task, time, status }
             }
             TASK_UNTRACED => {
@@ -671,7 +380,7 @@ impl<'a> ToHost<'a> {
                 let time = last_long("Drained", rest)?;
                 Self::Drained { task, time }
             }
-            CRASH => Self::Crash(Box::new(crash(payload)?)),
+            CRASH => Self::Crash(Box::new(Crash::parse(payload)?)),
             STANDING => {
                 let (task, rest) = word("Standing", payload)?;
                 let (syscall, name) = prefixed("Standing", rest)?;
@@ -701,118 +410,16 @@ impl<'a> ToHost<'a> {
                 let [] = words("Ended", payload)?;
                 Self::Ended
             }
-            EXIT => {
-                let [kind, value] = words("Exit", payload)?;
-                Self::Exit(ExitStatus::new("Exit", kind, value)?)
-            }
+            EXIT => Self::Exit(ExitStatus::parse("Exit", payload)?),
             ERROR => {
-                let (kind, rest) = word("Error", payload)?;
-                let (errno, rest) = word("Error", rest)?;
-                let kind = ErrorKind::ALL
-                    .into_iter()
-                    .find(|known| *known as u32 == kind)
-                    .ok_or_else(|| malformed("Error", format_args!("kind {kind}")))?;
+                let ([kind, errno], rest) = some_words("Error", payload)?;
                 Self::Error {
-                    kind,
+                    kind: ErrorKind::new(kind)?,
                     errno,
                     text: text("Error", rest)?,
                 }
             }
             kind => return Err(Error::UnknownType(kind)),
         })
-    }
-}
-
-fn malformed(name: &'static str, why: impl std::fmt::Display) -> Error {
-    Error::Malformed {
-        name,
-        why: why.to_string(),
-    }
-}
-
-fn text<'a>(name: &'static str, payload: &'a [u8]) -> Result<&'a str, Error> {
-    std::str::from_utf8(payload).map_err(|error| malformed(name, error))
-}
-
-/// The `u32` at the start of a payload, and the rest.
-fn word<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u32, &'a [u8]), Error> {
-    let (word, rest) = payload
-        .split_first_chunk::<4>()
-        .ok_or_else(|| malformed(name, format_args!("{} bytes are too few", payload.len())))?;
-    Ok((u32::from_le_bytes(*word), rest))
-}
-
-/// A `u32` that is 0 or 1.
-fn flag(name: &'static str, word: u32) -> Result<bool, Error> {
-    match word {
-        0 | 1 => Ok(word == 1),
-        _ => Err(malformed(name, format_args!("flag {word}"))),
-    }
-}
-
-/// The `u64` at the start of a payload, and the rest.
-fn long<'a>(name: &'static str, payload: &'a [u8]) -> Result<(u64, &'a [u8]), Error> {
-    let ([low, high], rest) = some_words(name, payload)?;
-    Ok((u64::from(high) << 32 | u64::from(low), rest))
-}
-
-/// The `u64` at the end of a payload.
-fn last_long(name: &'static str, payload: &[u8]) -> Result<u64, Error> {
-    let (value, rest) = long(name, payload)?;
-    let [] = words(name, rest)?;
-    Ok(value)
-}
-
-/// A byte string with its length as `u32` before it, and the rest.
-fn prefixed<'a>(name: &'static str, payload: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Error> {
-    let (len, rest) = word(name, payload)?;
-    rest.split_at_checked(len as usize)
-        .ok_or_else(|| malformed(name, format_args!("{} bytes instead of {len}", rest.len())))
-}
-
-fn crash(payload: &[u8]) -> Result<Crash, Error> {
-    let ([task, signal, code], rest) = some_words("Crash", payload)?;
-    let (address, mut rest) = long("Crash", rest)?;
-    let mut registers = [0; REGISTERS.len()];
-    for value in &mut registers {
-        (*value, rest) = long("Crash", rest)?;
-    }
-    if rest.len() > MAX_INSTRUCTION {
-        let why = format_args!("an instruction of {} bytes", rest.len());
-        return Err(malformed("Crash", why));
-    }
-    Ok(Crash {
-        task,
-        signal,
-        code: code.cast_signed(),
-        address,
-        registers,
-        instruction: rest.to_vec(),
-    })
-}
-
-/// The first `N` `u32` of a payload, and the rest.
-fn some_words<'a, const N: usize>(
-    name: &'static str,
-    payload: &'a [u8],
-) -> Result<([u32; N], &'a [u8]), Error> {
-    let mut rest = payload;
-    let mut words = [0; N];
-    for value in &mut words {
-        (*value, rest) = word(name, rest)?;
-    }
-    Ok((words, rest))
-}
-
-/// A payload of exactly `N` `u32`.
-fn words<const N: usize>(name: &'static str, payload: &[u8]) -> Result<[u32; N], Error> {
-    let (words, rest) = some_words(name, payload)?;
-    if rest.is_empty() {
-        Ok(words)
-    } else {
-        Err(malformed(
-            name,
-            format_args!("{} bytes instead of {}", payload.len(), N * 4),
-        ))
     }
 }
