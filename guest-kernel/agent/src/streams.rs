@@ -209,7 +209,7 @@ fn owner(job: &Job) -> (Uid, Gid) {
     )
 }
 
-/// A pipe that belongs to the job's user, who may then open it again by `/dev/stdin` or
+/// A pipe that belongs to the job's user. The program can thus open it again by `/dev/stdin` or
 /// `/dev/fd/N`.
 fn pipe(job: &Job) -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;

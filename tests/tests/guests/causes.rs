@@ -42,7 +42,7 @@ fn out_of_memory(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// A user without privileges, whom a mode denies something.
+/// A user without privileges: the mode of a file counts for it.
 const NOBODY: u32 = 65534;
 
 fn unreadable(machine: &Machine) -> Result<()> {
