@@ -91,10 +91,11 @@ struct Crossing {
 /// Slots for instructions that cross into another page: a power of two.
 const CROSSINGS: usize = 256;
 
-/// Upper bound on cached blocks. A full cache is cleared.
+/// Upper bound on the cached blocks of all processors of a machine. A full cache is cleared.
 const MAX_BLOCKS: usize = 1 << 19;
-/// Upper bound on cached operations: 384 MiB. Linux with a few programs needs far less. A guest
-/// that jumps to every byte of its memory would need more.
+/// Upper bound on the cached operations of all processors of a machine: 384 MiB. Linux with a few
+/// programs needs far less, on each of eight processors, too. A guest that jumps to every byte of
+/// its memory would need more.
 const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
 
 /// Slots for jump targets: a power of two.
@@ -110,6 +111,10 @@ pub(crate) struct Branch {
 /// The cache of decoded blocks.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
+    /// Upper bounds on cached blocks and operations: this processor's share, so that processors
+    /// on different threads need not count together.
+    max_blocks: usize,
+    max_ops: usize,
     blocks: Vec<Block>,
     /// Operations of all blocks.
     ops: usize,
@@ -124,12 +129,16 @@ pub(crate) struct BlockCache {
 }
 
 impl BlockCache {
-    pub fn new(ram_end: u64) -> Self {
+    /// The cache of one of `processors` that share `ram_end` bytes of memory.
+    pub fn new(ram_end: u64, processors: usize) -> Self {
         let mut pages = Vec::new();
         pages.resize_with((ram_end >> 12) as usize, || None);
         let mut crossings = Vec::new();
         crossings.resize_with(CROSSINGS, || None);
+        let processors = processors.max(1);
         Self {
+            max_blocks: MAX_BLOCKS / processors,
+            max_ops: MAX_OPS / processors,
             blocks: Vec::new(),
             ops: 0,
             free: Vec::new(),
@@ -217,8 +226,8 @@ impl BlockCache {
         extent: Extent,
         mut block: Block,
     ) -> Option<(BlockId, bool)> {
-        let full = self.blocks.len() >= MAX_BLOCKS && self.free.is_empty();
-        if full || self.ops + block.ops.count() > MAX_OPS {
+        let full = self.blocks.len() >= self.max_blocks && self.free.is_empty();
+        if full || self.ops + block.ops.count() > self.max_ops {
             return None;
         }
         self.ops += block.ops.count();
@@ -326,7 +335,7 @@ mod tests {
     fn operations_are_bounded() {
         const PAGES: u64 = 2;
         let end = PAGES << 12;
-        let (mut cache, mut map) = (BlockCache::new(end), CodeMap::new(end));
+        let (mut cache, mut map) = (BlockCache::new(end, 1), CodeMap::new(end));
         let half = MAX_OPS / 2;
         let mut insert = |gpa, n| {
             let inserted = cache.insert(&mut map, gpa, CodeSize::Bits64, Extent::Whole, block(n));
@@ -341,5 +350,18 @@ mod tests {
         assert_eq!(cache.ops, half);
         cache.clear(&mut map);
         assert_eq!(cache.ops, 0);
+    }
+    #[test]
+    fn processors_share_the_bound() {
+        const PROCESSORS: usize = 8;
+        let end = 1 << 12;
+        let fill = |processors| {
+            let (mut cache, mut map) = (BlockCache::new(end, processors), CodeMap::new(end));
+            let size = CodeSize::Bits64;
+            let mut insert = |gpa| cache.insert(&mut map, gpa, size, Extent::Whole, block(8));
+            (0..end).take_while(|gpa| insert(*gpa).is_some()).count() * 8
+        };
+        assert_eq!(fill(1), MAX_OPS);
+        assert_eq!(fill(PROCESSORS), MAX_OPS / PROCESSORS);
     }
 }

@@ -46,9 +46,10 @@ pub struct SoftCpu {
 }
 
 impl SoftCpu {
-    /// Runs `cpu` in software, with no code decoded yet.
+    /// Runs `cpu` in software, with no code decoded yet. The processors of its topology share the
+    /// memory for decoded code.
     pub fn new(cpu: Cpu) -> Self {
-        let cache = BlockCache::new(cpu.ram.end());
+        let cache = BlockCache::new(cpu.ram.end(), cpu.topology.count.into());
         Self { cpu, cache }
     }
 
