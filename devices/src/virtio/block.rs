@@ -54,11 +54,12 @@ const ID: usize = 20;
 /// less than the longest chain that a queue accepts.
 const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 const SIZE_MAX: u32 = 32 * 1024;
-/// Longest range to discard, and to write zeros to. The zeros may have to be written one by one.
-const MAX_DISCARD_SECTORS: u32 = 1 << 22;
-const MAX_ZERO_SECTORS: u32 = 1 << 15;
+/// Longest range to discard, and to write zeros to. The time limit cannot interrupt the host's file
+/// system, which frees the pages and blocks of a range one by one, or writes its zeros.
+const MAX_DISCARD_SECTORS: u32 = 1 << 16;
+const MAX_ZERO_SECTORS: u32 = 1 << 11;
 /// Most ranges in a request.
-const MAX_DISCARD_RANGES: u32 = 32;
+const MAX_DISCARD_RANGES: u32 = 2;
 const MAX_ZERO_RANGES: u32 = 1;
 
 /// Data is moved in pieces of this size.

@@ -17,6 +17,10 @@ const MAX_SEGMENTS: usize = 1024;
 /// memory, so the size of RAM is not a bound.
 const MAX_CHAIN_BYTES: u64 = 4 << 20;
 
+/// Most bytes of all chains that a device takes before the driver runs again: what the time limit
+/// may have to wait for. A driver that keeps to a device's limits has less outstanding.
+pub(super) const MAX_BYTES_AT_ONCE: u64 = 128 << 20;
+
 const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
 
 const DEVICE: &str = "a virtqueue";
@@ -45,6 +49,8 @@ pub struct VirtQueue {
     served: bool,
     /// Chains that may still be taken before the driver runs again.
     budget: u16,
+    /// Bytes that chains may still have before the driver runs again. The last one may have more.
+    bytes: u64,
 }
 
 impl VirtQueue {
@@ -54,6 +60,7 @@ impl VirtQueue {
             interrupt: false,
             served: false,
             budget: 0,
+            bytes: 0,
         })
     }
 
@@ -102,14 +109,17 @@ impl VirtQueue {
             interrupt: false,
             served: false,
             budget: 0,
+            bytes: 0,
         })
     }
 
-    /// Allows as many chains as the ring has entries. A correct driver does not have more
-    /// outstanding. A driver that places its rings over each other or over its buffers could make
-    /// the device itself add to them without end.
+    /// Allows as many chains as the ring has entries, with [`MAX_BYTES_AT_ONCE`] bytes. A correct
+    /// driver does not have more outstanding. A driver that places its rings over each other or
+    /// over its buffers could make the device itself add to them without end, and one that makes
+    /// the same long chain available many times could occupy the device beyond the time limit.
     pub(super) fn grant_budget(&mut self) {
         self.budget = self.queue.size();
+        self.bytes = MAX_BYTES_AT_ONCE;
     }
 
     /// Whether an interrupt has become due since the last call.
@@ -129,7 +139,7 @@ impl VirtQueue {
 
     /// Takes the next chain that the driver has made available.
     pub fn pop(&mut self, ram: &GuestRam) -> Result<Option<Chain>, QueueError> {
-        if !self.queue.ready() || self.budget == 0 {
+        if !self.queue.ready() || self.budget == 0 || self.bytes == 0 {
             return Ok(None);
         }
         let Some(descriptors) = self.queue.iter(ram)?.next() else {
@@ -158,6 +168,7 @@ impl VirtQueue {
                 len: d.len(),
             });
         }
+        self.bytes = self.bytes.saturating_sub(bytes);
         Ok(Some(chain))
     }
 

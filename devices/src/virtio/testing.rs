@@ -13,8 +13,8 @@ const RINGS: u64 = 0x1000;
 const RING_STRIDE: u64 = 0x3000;
 const BUFFERS: u64 = 0x10_0000;
 
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
+pub const NEXT: u16 = 1;
+pub const WRITE: u16 = 2;
 
 #[derive(Default, Clone)]
 struct Ring {

@@ -1,5 +1,6 @@
 use super::super::mmio::VirtioTransport;
-use super::super::testing::Driver;
+use super::super::queue::MAX_BYTES_AT_ONCE;
+use super::super::testing::{Driver, NEXT, WRITE};
 use super::*;
 use crate::disk::tests::TemporaryFile;
 
@@ -249,4 +250,33 @@ fn the_disk_has_to_be_the_same() {
     let mut writable = driver(&file, true);
     let error = writable.device.restore(&state).unwrap_err().to_string();
     assert!(error.contains("features"), "{error}");
+}
+
+#[test]
+fn a_long_request_that_is_repeated_does_not_occupy_the_device() {
+    const SEGMENT: u32 = 1 << 19;
+    const SEGMENTS: u16 = 7;
+    const TIMES: u16 = 100;
+    let len = SEGMENT * u32::from(SEGMENTS);
+    let file = TemporaryFile::new(&vec![0; len as usize]);
+    let mut d = driver(&file, false);
+    let (place, data) = (0x10_0000, 0x10_1000);
+    let request = vm_memory::GuestAddress(place);
+    let ram = d.ram.clone();
+    vm_memory::Bytes::write_slice(&ram, &header(request::IN, 0), request).unwrap();
+    d.write_descriptor(0, 0, place, HEADER as u32, NEXT, 1);
+    for n in 1..=SEGMENTS {
+        d.write_descriptor(0, n, data, SEGMENT, NEXT | WRITE, n + 1);
+    }
+    d.write_descriptor(0, SEGMENTS + 1, data, 1, WRITE, 0);
+    (0..TIMES).for_each(|_| d.make_available(0, 0));
+    let served = |d: &mut Driver<Block>| {
+        d.notify(0);
+        std::iter::from_fn(|| d.used(0)).count() as u64
+    };
+    let at_once = MAX_BYTES_AT_ONCE.div_ceil(u64::from(len) + HEADER as u64 + 1);
+    assert_eq!(served(&mut d), at_once);
+    // The others are served when the driver comes again.
+    assert_eq!(served(&mut d), at_once);
+    assert!(!d.device.is_broken());
 }
