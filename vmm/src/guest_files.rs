@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 
 use crate::boot::{self, cpio::Cpio};
 use crate::exit::Failure;
+use crate::host::whole_file;
 
 /// Environment variables with the paths of the files.
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
@@ -99,7 +100,7 @@ pub fn add_devices(cpio: &mut Cpio) {
 /// Finds the kernel with a generation of the API. `given` replaces the default kernel.
 ///
 /// # Errors
-/// The file is missing.
+/// The file is missing, or no regular file.
 pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
     let (variable, name) = match api {
         Api::New => (KERNEL_VARIABLE, "vmlinux"),
@@ -112,13 +113,15 @@ pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
 /// Finds the program of the regression suite.
 ///
 /// # Errors
-/// The file is missing.
+/// The file is missing, or no regular file.
 pub fn suite() -> Result<PathBuf, Failure> {
     locate(None, SUITE_VARIABLE, "ptrace_bts")
 }
 
 fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf, Failure> {
     if let Some(path) = given.or_else(|| std::env::var_os(variable).map(PathBuf::from)) {
+        // Its symbols may be read before it is booted.
+        whole_file::open(&path).with_context(|| format!("Cannot read {}", path.display()))?;
         return Ok(path);
     }
     let own = std::env::current_exe()

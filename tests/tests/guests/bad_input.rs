@@ -41,6 +41,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("no_such_kernel", no_such_kernel),
             ("not_a_kernel", not_a_kernel),
             ("truncated_kernel", truncated_kernel),
+            ("special_files", special_files),
+            ("share_of_the_root", share_of_the_root),
             ("initrd_larger_than_memory", large_initrd),
             ("one_megabyte_of_memory", little_memory),
             ("unknown_cpu_model", unknown_model),
@@ -166,6 +168,49 @@ fn truncated_kernel(machine: &Machine) -> Result<()> {
     bytes.truncate(bytes.len() / 3);
     fs::write(&path, bytes)?;
     complains(boot(machine, &path, &[])?, USAGE, &["truncated"])
+}
+
+/// Files that have no end, or whose opening waits for another process.
+fn special_files(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let pipe = directory.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU)?;
+    let pipe = pipe.to_str().context("a strange directory")?;
+    let kernel = machine.kernel().to_str().context("a strange directory")?;
+    for (file, words) in [
+        (pipe, ["Cannot read", "a pipe"]),
+        ("/dev/zero", ["Cannot read", "a character device"]),
+        ("/", ["Cannot read", "a directory"]),
+    ] {
+        for command in [
+            &["run", "--kernel", file][..],
+            &["run", "--kernel", kernel, "--initrd", file],
+            &["trace", "--kernel", file, "--", "/bin/true"],
+            &[
+                "trace",
+                "--kernel",
+                file,
+                "--scope",
+                "all",
+                "--",
+                "/bin/true",
+            ],
+            &["test", "--kernel", file],
+        ] {
+            complains(machine.run(command)?, USAGE, &words)?;
+        }
+        let disk = machine.run(["run", "--kernel", kernel, "--disk", file])?;
+        complains(disk, USAGE, &["--disk", file])?;
+    }
+    Ok(())
+}
+
+fn share_of_the_root(machine: &Machine) -> Result<()> {
+    complains(
+        machine.run(["trace", "--share", "/:rw", "--", "/bin/true"])?,
+        USAGE,
+        &["--share /", "the guest's root"],
+    )
 }
 
 fn large_initrd(machine: &Machine) -> Result<()> {

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::host::whole_file;
 use crate::layout;
 use crate::memory::{self, GuestMemory, Size};
 use params::BootParams;
@@ -145,12 +146,12 @@ pub struct LoadedKernel {
     pub initrd_max: u64,
 }
 
-/// Reads a file that is to be booted.
+/// Reads a regular file that is to be booted.
 ///
 /// # Errors
 /// [`BootError::Read`].
 pub fn read_file(path: &Path) -> Result<Vec<u8>, BootError> {
-    std::fs::read(path).map_err(|source| BootError::Read {
+    whole_file::read(path).map_err(|source| BootError::Read {
         path: path.into(),
         source,
     })

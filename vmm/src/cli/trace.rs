@@ -148,7 +148,7 @@ impl Prepared {
         };
         destination.keep_clear_of(progress.clone());
         let shares = launch.shares()?;
-        let job = job::job(args, &cwd, job::guest_shares(&shares, &root), &streams)?;
+        let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
         if readable {
             name_kernel(&mut symbols, args, &files.kernel);

@@ -6,6 +6,7 @@ pub mod event_loop;
 pub mod input;
 pub mod output;
 pub mod terminal;
+pub mod whole_file;
 
 pub use alarm::{Alarm, Event};
 pub use event_loop::{EventLoop, Waker};

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use rustix::fs::Mode;
 use vbts_protocol::{Bytes, Job, Limit, Resource, Share, Trace};
 
@@ -30,15 +30,34 @@ pub fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
 
 /// The directories to share, each with the path where the guest mounts it: its own path, relative
 /// to the guest's root if it is inside.
-pub fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Vec<Share> {
-    let place = |path: &Path| root.guest_path(path).unwrap_or_else(|| path.into());
-    shares
-        .iter()
-        .map(|share| Share {
-            tag: share.tag.clone(),
-            path: bytes(place(&share.path).as_os_str()),
-        })
-        .collect()
+///
+/// # Errors
+/// The guest has something of its own there.
+pub fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Result<Vec<Share>, Failure> {
+    let place = |share: &SharedDirectory| {
+        let path = root.guest_path(&share.path);
+        let path = path.unwrap_or_else(|| share.path.clone());
+        match reserved(&path) {
+            None => Ok(Share {
+                tag: share.tag.clone(),
+                path: bytes(path.as_os_str()),
+            }),
+            Some(reason) => Err(anyhow!("--share {}: {reason}", share.path.display()).into()),
+        }
+    };
+    shares.iter().map(place).collect()
+}
+
+/// Why a share cannot be mounted at `path` of the guest.
+fn reserved(path: &Path) -> Option<&'static str> {
+    if path == Path::new("/") {
+        return Some(
+            "it is the guest's root, which the program sees anyway, and which only a temporary \
+             layer makes writable: share directories in it instead",
+        );
+    }
+    let kernels = ["/proc", "/sys"].iter().any(|own| path.starts_with(own));
+    (kernels || path == Path::new("/dev")).then_some("the guest has its own /proc, /sys and /dev")
 }
 
 fn bytes(text: &OsStr) -> Bytes {
@@ -138,6 +157,44 @@ mod tests {
     use super::*;
     use crate::cli::trace::args::tests::args;
     use vbts_protocol::{Follow, Scope};
+
+    #[test]
+    fn shares_do_not_hide_what_the_guest_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let place = |path: &Path| {
+            let share = SharedDirectory {
+                tag: "share0".into(),
+                path: path.into(),
+                writable: true,
+            };
+            let shares = guest_shares(&[share], &root).map_err(|error| error.to_string());
+            shares.map(|shares| {
+                shares
+                    .into_iter()
+                    .map(|share| share.path)
+                    .collect::<Vec<_>>()
+            })
+        };
+        for (path, message) in [
+            (root.path(), "it is the guest's root"),
+            (&root.path().join("proc/sys"), "its own /proc"),
+            (&root.path().join("dev"), "its own /proc"),
+        ] {
+            let error = place(path).unwrap_err();
+            assert!(
+                error.starts_with("--share /") && error.contains(message),
+                "{error}"
+            );
+        }
+        for (path, within) in [
+            (root.path().join("a"), "/a"),
+            (root.path().join("dev/shm"), "/dev/shm"),
+            ("/outside".into(), "/outside"),
+        ] {
+            assert_eq!(place(&path).unwrap(), [Bytes::from(within)]);
+        }
+    }
 
     #[test]
     fn the_job_follows_the_arguments() {
