@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * What a tracer of several tasks needs: times in nanoseconds, records of tracees that are not
- * stopped or have ended, and the event of a tracee that traces.
+ * stopped or have ended, the event of a tracee that traces, and that of a task that hides.
  */
 #include "bts.h"
+#include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #define O_NSECS		0x10000ul
 #define EVENT_PTRACE	8
 #define O_TRACEPTRACE	(1 << EVENT_PTRACE)
+#define O_TRACEUNTRACED	(1 << 22)
 
 static int to_tracee[2], to_tracer[2];
 
@@ -475,6 +478,46 @@ static int test_event_seize(void)
 	return 0;
 }
 
+static void work_clone_untraced(void)
+{
+	if (!syscall(SYS_clone, CLONE_UNTRACED | SIGCHLD, 0, 0, 0, 0)) {
+		loop_a(101);
+		_exit(0);
+	}
+	wait(NULL);
+}
+
+/* With CLONE_UNTRACED a new task is a tracee only if the tracer wants it. */
+static int test_untraced(void)
+{
+	static struct record r[1 << 12];
+	const int options = PTRACE_O_TRACEFORK | PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL;
+	pid_t pid = start(work_clone_untraced), child;
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, options));
+	do
+		status = next_stop(pid, 0);
+	while (status >> 8 == SIGCHLD);
+	CHECK(status >> 8 == AT_EXIT);
+	stop(pid);
+
+	pid = start(work_clone_untraced);
+	CHECK(pid > 0);
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, options | O_TRACEUNTRACED));
+	CHECK(next_stop(pid, 0) >> 8 == (SIGTRAP | PTRACE_EVENT_FORK << 8));
+	child = record_new_task(pid, sizeof(r), O_TRACE);
+	CHECK(child > 0);
+	CHECK(next_stop(child, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, child, r, 0);
+	CHECK(n > 0 && count(r, n, loop_a_branch, loop_a_head) == 100);
+	stop(child);
+	stop(pid);
+	return 0;
+}
+
 const struct test running_tests[] = {
 	{ "nsecs", test_nsecs },
 	{ "blocked", test_blocked },
@@ -488,5 +531,6 @@ const struct test running_tests[] = {
 	{ "long_write", test_long_write },
 	{ "event_traceme", test_event_traceme },
 	{ "event_seize", test_event_seize },
+	{ "untraced", test_untraced },
 	{ 0 },
 };

@@ -28,6 +28,8 @@ const PTRACE_BTS_DRAIN_RUNNING: u32 = 46;
 /// The tracee is about to trace a task that has a tracer.
 pub const EVENT_PTRACE: c_int = 8;
 const O_TRACEPTRACE: c_int = 1 << EVENT_PTRACE;
+/// The tracee reports tasks that it starts with `CLONE_UNTRACED`, too.
+const O_TRACEUNTRACED: c_int = 1 << 22;
 
 /// `struct ptrace_bts_virtual_config`. Without `BTS_O_VIRTUAL` the kernel reads and writes only the
 /// fields before `virtual_size`.
@@ -57,7 +59,8 @@ const OPTIONS: c_int = libc::PTRACE_O_EXITKILL
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
-    | O_TRACEPTRACE;
+    | O_TRACEPTRACE
+    | O_TRACEUNTRACED;
 
 /// Becomes the tracer of `pid`. The tracee is killed with its tracer. It stops at each exec, when
 /// it is about to trace a traced task, and when it starts a task, which the kernel attaches to the

@@ -17,6 +17,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("every_command_of_a_pipeline_is_traced", pipeline),
             ("processes_and_threads_have_their_records", family),
+            ("tasks_that_hide_from_a_tracer_are_traced", hidden),
             ("a_directory_has_a_file_for_each_task", directory),
             ("text_names_the_task_that_continues", text),
             ("many_short_processes_are_whole", many_processes),
@@ -134,6 +135,55 @@ fn family(machine: &Machine) -> Result<()> {
         (&["--follow", "threads"], 2, 2),
         (&["--follow", "none"], 1, 3),
     ] {
+        let Trace { tasks, summary, .. } = tasks(machine, options, &program)?;
+        ensure!(
+            tasks.len() == traced && summary["untraced"].as_u64().unwrap_or(0) == untraced,
+            "{options:?}: {summary}"
+        );
+    }
+    Ok(())
+}
+
+/// A process and a thread that are started with CLONE_UNTRACED.
+const HIDDEN: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char stack[1 << 16];
+static volatile int ended;
+
+static int child(void *unused)
+{
+	if (!unused)
+		_exit(0);
+	ended = 1;
+	return 0;
+}
+
+int main(void)
+{
+	const int thread = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
+
+	if (clone(child, stack + sizeof(stack), CLONE_UNTRACED | SIGCHLD, NULL) < 0)
+		return 1;
+	if (wait(NULL) < 0)
+		return 2;
+	if (clone(child, stack + sizeof(stack), CLONE_UNTRACED | thread, stack) < 0)
+		return 3;
+	while (!ended)
+		sched_yield();
+	return 0;
+}
+"#;
+
+fn hidden(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), HIDDEN)?;
+    let program = [program.to_str().context("a path")?];
+    for (options, traced, untraced) in [(&[][..], 3, 0), (&["--follow", "none"], 1, 2)] {
         let Trace { tasks, summary, .. } = tasks(machine, options, &program)?;
         ensure!(
             tasks.len() == traced && summary["untraced"].as_u64().unwrap_or(0) == untraced,
