@@ -14,6 +14,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("out_of_memory", out_of_memory),
+            ("out_of_memory_little_by_little", little_by_little),
             ("a_program_that_cannot_be_read", unreadable),
             ("no_proc", no_proc),
         ],
@@ -39,6 +40,19 @@ fn out_of_memory(machine: &Machine) -> Result<()> {
             run.stderr
         );
     }
+    Ok(())
+}
+
+/// A program fills the memory with small allocations. The kernel could go on for long with the
+/// pages of its text: it reclaims them, and the program makes it read them again.
+fn little_by_little(machine: &Machine) -> Result<()> {
+    let trace = tempfile::NamedTempFile::new()?;
+    let options = ["--memory", "64M", "--timeout", "120"];
+    let program = ["/bin/sh", "-c", "exec tail /dev/zero"];
+    let run = machine.trace("text", trace.path(), &options, &program)?;
+    let run = run.expect(128 + 9)?;
+    let message = " (tail); more --memory than 64M may help";
+    ensure!(run.stderr.contains(message), "{}", run.stderr);
     Ok(())
 }
 
