@@ -61,7 +61,11 @@ impl Tree {
         let mut closed = Vec::new();
         let mut at = id;
         let mut fd = loop {
-            if let Some(fd) = self.open_by_handle(at)? {
+            // The kernel may have no path for another file that is opened by its handle, and
+            // Landlock refuses such a file.
+            if self.kind(at) == FileType::Directory
+                && let Some(fd) = self.open_by_handle(at)?
+            {
                 break fd;
             }
             closed.push(at);
