@@ -9,10 +9,10 @@ use std::time::Duration;
 use iced_x86::code_asm::*;
 use libfuzzer_sys::fuzz_target;
 use vbts::board::Board;
-use vbts::config::{Accelerator, KernelConfig, MachineConfig};
+use vbts::config::{Accelerator, KernelConfig, MachineConfig, SandboxMode};
 use vbts::exit::Failure;
 use vbts::host::Event;
-use vbts::launch::Launch;
+use vbts::launch::{KernelFiles, Launch};
 use vbts::layout::EXTENDED_MEMORY;
 use vbts::machine::{Machine, MachineState, RunObserver};
 use vbts::memory::Size;
@@ -132,8 +132,9 @@ fn machine(time_limit: Option<Duration>) -> Machine {
         processors: 2,
         memory: Size(MEMORY),
         time_limit,
+        root: Some(TREE.share()),
         // The fuzzer needs more system calls.
-        sandbox: false,
+        sandbox: SandboxMode::Off,
         ..MachineConfig::default()
     };
     let make = || -> Result<Machine, Failure> {
@@ -142,13 +143,13 @@ fn machine(time_limit: Option<Duration>) -> Machine {
         launch
             .board
             .add_console(vec![ConsolePort::named("port", output)])?;
-        launch.share_root(&TREE.share())?;
+        launch.share_root()?;
         launch.add_entropy()?;
-        launch.boot(&KernelConfig {
+        launch.boot(&KernelFiles::read(KernelConfig {
             image: KERNEL.clone(),
             initrd: None,
             append: String::new(),
-        })
+        })?)
     };
     make().expect("a machine")
 }

@@ -104,6 +104,18 @@ pub struct NetworkConfig {
     pub address: MacAddress,
 }
 
+/// How the process is confined while the guest runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum SandboxMode {
+    /// To the system calls that it needs, and, where the host has Landlock, to the files.
+    #[default]
+    Auto,
+    /// To the system calls and the files that it needs. A host that cannot do so runs no guest.
+    Strict,
+    /// Not at all.
+    Off,
+}
+
 /// The machine: its processors, memory and devices, and the limits of its run.
 ///
 /// ```
@@ -148,8 +160,8 @@ pub struct MachineConfig {
     pub networks: Vec<NetworkConfig>,
     /// Source of random numbers.
     pub random: RandomSource,
-    /// Whether the process may make only the system calls that a running machine needs.
-    pub sandbox: bool,
+    /// How the process is confined while the guest runs.
+    pub sandbox: SandboxMode,
     /// What vbts reports about itself.
     pub log: LogLevel,
 }
@@ -170,7 +182,7 @@ impl Default for MachineConfig {
             disks: Vec::new(),
             networks: Vec::new(),
             random: RandomSource::default(),
-            sandbox: true,
+            sandbox: SandboxMode::default(),
             log: LogLevel::default(),
         }
     }
@@ -285,7 +297,7 @@ mod tests {
                     address: MacAddress::of_name("tap0"),
                 }],
                 random: RandomSource::Host,
-                sandbox: false,
+                sandbox: SandboxMode::Off,
                 log: LogLevel::Off,
             },
             kernel: KernelConfig {

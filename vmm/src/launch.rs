@@ -1,6 +1,5 @@
 //! Makes a machine of its configuration: memory and board first, then devices, then the kernel.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,8 @@ use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
 use crate::config::{
-    DiskConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource, ShareConfig,
+    DiskConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource, SandboxMode,
+    ShareConfig,
 };
 use crate::console::Console;
 use crate::exit::Failure;
@@ -30,7 +30,7 @@ use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
 use crate::network::Network;
-use crate::sandbox::{self, Sandbox};
+use crate::sandbox::{self, FileRules, Reach, Sandbox};
 
 /// The guest's real-time clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` sets
 /// another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are the same.
@@ -55,8 +55,10 @@ pub struct Launch {
     vm: Option<Vm>,
     config: MachineConfig,
     rng_seed: RngSeed,
-    /// The run creates files.
-    creates_files: bool,
+    /// The directory in which the run creates files.
+    creates_files: Option<PathBuf>,
+    /// The files that this process can open are restricted.
+    files_are_restricted: bool,
     /// The guest has files that this process has open.
     shares_open_files: bool,
 }
@@ -72,6 +74,36 @@ pub struct SharedDirectory {
     pub writable: bool,
 }
 
+/// A kernel to boot, and its initial RAM disk.
+#[derive(Debug)]
+pub struct KernelFiles {
+    /// For messages.
+    name: String,
+    image: Vec<u8>,
+    initrd: Option<Vec<u8>>,
+    append: String,
+}
+
+impl KernelFiles {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn read(kernel: KernelConfig) -> Result<Self, Failure> {
+        let initrd = match kernel.initrd {
+            Some(Initrd::File(path)) => Some(boot::read_file(&path)?),
+            Some(Initrd::Contents(archive)) => Some(archive),
+            None => None,
+        };
+        Ok(Self {
+            name: kernel.image.display().to_string(),
+            image: boot::read_file(&kernel.image)?,
+            initrd,
+            append: kernel.append,
+        })
+    }
+}
+
 impl Launch {
     /// Checks `config` and builds the board. The guest's serial console is copied to standard
     /// output if `echo`.
@@ -80,7 +112,7 @@ impl Launch {
     /// The configuration or this host does not allow the machine.
     pub fn new(config: &MachineConfig, echo: bool) -> Result<Self, Failure> {
         let (model, choice) = accel::resolve(config)?;
-        if config.sandbox {
+        if config.sandbox != SandboxMode::Off {
             sandbox::drop_capabilities().context("Cannot give up capabilities")?;
         }
         let memory = memory::allocate(config.memory).context("--memory")?;
@@ -115,7 +147,8 @@ impl Launch {
             vm,
             config: config.clone(),
             rng_seed: FIXED_RNG_SEED,
-            creates_files: false,
+            creates_files: None,
+            files_are_restricted: false,
             shares_open_files: false,
         })
     }
@@ -133,9 +166,38 @@ impl Launch {
         }
     }
 
-    /// Lets the process create files while the guest runs.
-    pub fn create_files(&mut self) {
-        self.creates_files = true;
+    /// Lets the process create files in `directory` while the guest runs.
+    pub fn create_files(&mut self, directory: &Path) {
+        self.creates_files = Some(directory.into());
+    }
+
+    /// Restricts this thread, and those that it starts from now on, to files below the root, the
+    /// shares and [`Self::create_files`], where the host can do that. All else that the run needs
+    /// must be open. [`Self::boot`] does it if it was not done.
+    ///
+    /// # Errors
+    /// A directory cannot be opened, or the host cannot restrict files as the configuration wants.
+    pub fn restrict_files(&mut self) -> Result<(), Failure> {
+        let mode = self.config.sandbox;
+        if std::mem::replace(&mut self.files_are_restricted, true) || mode == SandboxMode::Off {
+            return Ok(());
+        }
+        let mut rules = FileRules::default();
+        if let Some(root) = &self.config.root {
+            rules.allow(root, Reach::Read)?;
+        }
+        for ShareConfig {
+            directory,
+            writable,
+        } in &self.config.shares
+        {
+            let reach = if *writable { Reach::Write } else { Reach::Read };
+            rules.allow(directory, reach)?;
+        }
+        if let Some(directory) = &self.creates_files {
+            rules.allow(directory, Reach::Create)?;
+        }
+        sandbox::restrict_files(rules, mode == SandboxMode::Strict)
     }
 
     /// The signals and the time limit that interrupt the run.
@@ -143,14 +205,15 @@ impl Launch {
         &self.alarm
     }
 
-    /// Shares `directory` as the guest's root, read-only.
+    /// Shares the configured root, if there is one, read-only.
     ///
     /// # Errors
     /// The directory cannot be opened.
-    pub fn share_root(&mut self, directory: &Path) -> Result<(), Failure> {
-        Ok(self
-            .board
-            .add_share(ROOT_TAG, directory, Access::ReadOnly)?)
+    pub fn share_root(&mut self) -> Result<(), Failure> {
+        if let Some(root) = &self.config.root {
+            self.board.add_share(ROOT_TAG, root, Access::ReadOnly)?;
+        }
+        Ok(())
     }
 
     /// The directories of `--share`.
@@ -265,15 +328,10 @@ impl Launch {
     /// Loads `kernel`. The machine is then ready to run.
     ///
     /// # Errors
-    /// The kernel, the initrd or the command line is unsuitable.
-    pub fn boot(self, kernel: &KernelConfig) -> Result<Machine, Failure> {
-        let initrd = match &kernel.initrd {
-            Some(Initrd::File(path)) => Some(Cow::Owned(boot::read_file(path)?)),
-            Some(Initrd::Contents(archive)) => Some(Cow::Borrowed(archive.as_slice())),
-            None => None,
-        };
-        let image = boot::read_file(&kernel.image)?;
-        let name = kernel.image.display();
+    /// The kernel, the initrd or the command line is unsuitable, or see [`Self::restrict_files`].
+    pub fn boot(mut self, kernel: &KernelFiles) -> Result<Machine, Failure> {
+        self.restrict_files()?;
+        let name = &kernel.name;
         let devices = self.board.virtio_devices();
         let tsc_khz = self
             .vm
@@ -283,8 +341,8 @@ impl Launch {
             cmdline::build(devices, tsc_khz, &kernel.append).map_err(anyhow::Error::from)?;
         tracing::debug!(kernel = %name, memory = %self.config.memory, cmdline, "boot");
         let source = BootSource {
-            kernel: &image,
-            initrd: initrd.as_deref(),
+            kernel: &kernel.image,
+            initrd: kernel.initrd.as_deref(),
             cmdline: &cmdline,
             processors: self.board.signals().len() as u8,
             level_gsis: VIRTIO_GSI.get(..devices).unwrap_or_default(),
@@ -317,14 +375,14 @@ impl Launch {
             Access::ReadOnly
         };
         let mut sandbox = Sandbox::new(files, self.vm.is_some());
-        if self.creates_files {
+        if self.creates_files.is_some() {
             sandbox = sandbox.with_new_files();
         }
         if self.shares_open_files {
             sandbox = sandbox.with_open_files();
         }
         let writable_disks = self.config.disks.iter().any(|disk| disk.writable);
-        self.config.sandbox.then(|| match writable_disks {
+        (self.config.sandbox != SandboxMode::Off).then(|| match writable_disks {
             true => sandbox.with_writable_disks(),
             false => sandbox,
         })

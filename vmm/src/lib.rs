@@ -14,7 +14,7 @@
 //! use vbts::config::{Accelerator, KernelConfig, MachineConfig};
 //! use vbts::exit::Failure;
 //! use vbts::host::Event;
-//! use vbts::launch::Launch;
+//! use vbts::launch::{KernelFiles, Launch};
 //! use vbts::machine::{End, RunObserver};
 //!
 //! /// Ends the run at the first signal.
@@ -46,7 +46,7 @@
 //!         initrd: None,
 //!         append: "quiet".into(),
 //!     };
-//!     let mut machine = Launch::new(&config, true)?.boot(&kernel)?;
+//!     let mut machine = Launch::new(&config, true)?.boot(&KernelFiles::read(kernel)?)?;
 //!     machine.run(&mut Unattended)
 //! }
 //! # let _ = boot;

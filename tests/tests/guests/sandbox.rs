@@ -102,7 +102,7 @@ fn confined(machine: &Machine) -> Result<()> {
 
 fn not_confined(machine: &Machine) -> Result<()> {
     let own = fs::read_to_string("/proc/self/status")?;
-    for status in threads(start(machine, &["--no-sandbox"])?)? {
+    for status in threads(start(machine, &["--sandbox", "off"])?)? {
         for name in ["Seccomp", "NoNewPrivs", "CapEff"] {
             ensure!(field(&status, name)? == field(&own, name)?, "{status}");
         }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
 use vbts::boot::cpio::Cpio;
-use vbts::config::{Accelerator, Initrd, KernelConfig, MachineConfig};
-use vbts::launch::Launch;
+use vbts::config::{Accelerator, Initrd, KernelConfig, MachineConfig, SandboxMode};
+use vbts::launch::{KernelFiles, Launch};
 use vbts::machine::{End, Machine, MachineState};
 use vbts::root::Root;
 use vbts::trace::destination::{StdoutUse, TraceTo};
@@ -63,7 +63,8 @@ impl Guest {
             processors,
             console: Some(directory.path().join("console")),
             // The tests of this process need more system calls.
-            sandbox: false,
+            root: Some("/".into()),
+            sandbox: SandboxMode::Off,
             ..MachineConfig::default()
         };
         let mut launch = Launch::new(&config, false).map_err(|error| anyhow!("{error}"))?;
@@ -83,7 +84,7 @@ impl Guest {
         let output = Box::new(session.clone());
         let port = ConsolePort::named(PORT_NAME, output);
         let port = launch.board.add_console(vec![port])?;
-        let root = launch.share_root(Path::new("/"));
+        let root = launch.share_root();
         root.map_err(|error| anyhow!("{error}"))?;
         let kernel = KernelConfig {
             image: files.kernel().to_owned(),
@@ -91,7 +92,8 @@ impl Guest {
             append: String::new(),
         };
         let alarm = launch.alarm().clone();
-        let machine = launch.boot(&kernel).map_err(|error| anyhow!("{error}"))?;
+        let machine = KernelFiles::read(kernel).and_then(|kernel| launch.boot(&kernel));
+        let machine = machine.map_err(|error| anyhow!("{error}"))?;
         let inputs = BTreeMap::new();
         let connection = AgentConnection::new(session.clone(), port, job(), inputs, alarm);
         Ok(Self {

@@ -35,10 +35,11 @@ fn described(page: &str) -> BTreeSet<String> {
     options
 }
 
-/// The long options of a command, except `--help` and `--version`.
+/// The visible long options of a command, except `--help` and `--version`.
 fn options(command: &clap::Command) -> BTreeSet<String> {
     command
         .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
         .filter_map(|argument| argument.get_long())
         .filter(|name| !["help", "version"].contains(name))
         .map(str::to_owned)

@@ -9,7 +9,7 @@ use vbts_devices::virtio::net::MacAddress;
 
 use crate::config::{
     Accelerator, BtsMode, DEFAULT_MEMORY, DiskConfig, LogLevel, MachineConfig, NetworkConfig,
-    RandomSource, ShareConfig,
+    RandomSource, SandboxMode, ShareConfig,
 };
 use crate::memory::Size;
 
@@ -61,9 +61,11 @@ pub struct MachineArgs {
     /// Show DIR of the host at the same place in the guest, read-only, or writable with :rw
     #[arg(long, value_name = "DIR[:rw]", value_parser = share)]
     pub share: Vec<ShareConfig>,
-    /// Do not confine vbts to the system calls that it needs while the guest runs (for debugging
-    /// vbts)
-    #[arg(long)]
+    /// How to confine vbts while the guest runs
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub sandbox: SandboxMode,
+    /// The earlier name of `--sandbox off`
+    #[arg(long, hide = true, conflicts_with = "sandbox")]
     pub no_sandbox: bool,
 }
 
@@ -85,7 +87,10 @@ impl MachineArgs {
             disks: Vec::new(),
             networks: Vec::new(),
             random: RandomSource::Auto,
-            sandbox: !self.no_sandbox,
+            sandbox: match self.no_sandbox {
+                true => SandboxMode::Off,
+                false => self.sandbox,
+            },
             log: self.log,
         }
     }
@@ -120,6 +125,11 @@ values! {
         Emulate: "emulate", "The software CPU of vbts";
         Passthrough: "passthrough", "The host's processor";
         Off: "off", "The guest's processor has no Branch Trace Store";
+    }
+    SandboxMode {
+        Auto: "auto", "To the system calls that it needs, and to the files if the host has Landlock";
+        Strict: "strict", "To both; a host without Landlock runs no guest";
+        Off: "off", "Not at all, to debug vbts";
     }
     LogLevel {
         Off: "off", "Nothing";
@@ -242,7 +252,7 @@ mod tests {
     fn each_option_changes_its_part_of_the_configuration() {
         let words = "--accel soft --kvm-unchecked --bts off --cpu nehalem --memory 1G --smp 4 \
                      --timeout 1.5 --log off --console f --root /r --share /c:rw --share /d:e \
-                     --no-sandbox";
+                     --sandbox off";
         let words: Vec<&str> = words.split_whitespace().collect();
         let share = |directory: &str, writable| ShareConfig {
             directory: directory.into(),
@@ -261,10 +271,19 @@ mod tests {
                 console: Some("f".into()),
                 root: Some("/r".into()),
                 shares: vec![share("/c", true), share("/d:e", false)],
-                sandbox: false,
+                sandbox: SandboxMode::Off,
                 log: LogLevel::Off,
                 ..MachineConfig::default()
             }
+        );
+    }
+
+    #[test]
+    fn the_sandbox_has_an_earlier_option() {
+        assert_eq!(config(&["--no-sandbox"]).sandbox, SandboxMode::Off);
+        assert_eq!(
+            config(&["--sandbox", "strict"]).sandbox,
+            SandboxMode::Strict
         );
     }
 

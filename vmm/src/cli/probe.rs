@@ -14,6 +14,7 @@ use crate::kvm::check::Report;
 use crate::kvm::check::speed::{Millions, Speed};
 use crate::kvm::device;
 use crate::kvm::passthrough::NoPassThrough;
+use crate::sandbox;
 
 /// Arguments of `vbts probe`.
 #[derive(Debug, Args)]
@@ -49,6 +50,31 @@ struct Findings {
     pass_through: Result<(), NoPassThrough>,
     soft: Speed,
     auto: Choice,
+    sandbox: Sandbox,
+}
+
+/// To what the host can confine vbts.
+#[derive(Debug, Clone, Copy)]
+struct Sandbox {
+    calls: bool,
+    files: bool,
+}
+
+impl Sandbox {
+    fn of_this_host() -> Self {
+        Self {
+            calls: sandbox::can_filter_calls(),
+            files: sandbox::can_restrict_files(),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match (self.calls, self.files) {
+            (true, true) => "strict: system calls (seccomp) and files (Landlock)",
+            (true, false) => "system calls (seccomp), not files: Landlock is missing or too old",
+            (false, _) => "no: the kernel cannot filter system calls (seccomp)",
+        }
+    }
 }
 
 impl Findings {
@@ -59,6 +85,7 @@ impl Findings {
             pass_through: host.pass_through(),
             soft: host.soft_speed()?,
             auto: accel::choose(Accelerator::Auto, BtsMode::Auto, false, &[], host)?,
+            sandbox: Sandbox::of_this_host(),
         })
     }
 
@@ -107,6 +134,7 @@ impl Findings {
                 "bts": self.auto.bts.to_string(),
                 "reason": self.auto.why,
             },
+            "sandbox": {"system_calls": self.sandbox.calls, "files": self.sandbox.files},
         })
     }
 
@@ -159,6 +187,7 @@ impl Findings {
             &format!("{} ({})", self.auto.accel, self.auto.why),
         );
         line("--bts auto", &self.auto.bts.to_string());
+        line("--sandbox auto", self.sandbox.text());
         text
     }
 }

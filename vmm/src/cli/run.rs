@@ -17,7 +17,7 @@ use crate::config::{
 use crate::exit::Failure;
 use crate::host::input::ReadOutcome;
 use crate::host::{Event, Input, RawTerminal};
-use crate::launch::Launch;
+use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, RunObserver};
 use crate::network::Network;
 
@@ -101,15 +101,15 @@ pub(super) fn run(guest: &GuestConfig) -> Result<u8, Failure> {
     options::start_logging(guest.machine.log);
     let mut launch = Launch::new(&guest.machine, true)?;
     launch.add_disks()?;
-    if let Some(root) = &guest.machine.root {
-        launch.share_root(root)?;
-    }
+    launch.share_root()?;
     launch.share(&launch.shares()?)?;
     launch.add_entropy()?;
     let networks = launch.add_networks()?;
-    let mut machine = launch.boot(&guest.kernel)?;
-
+    let kernel = KernelFiles::read(guest.kernel.clone())?;
     let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
+    let mut machine = launch.boot(&kernel)?;
+    drop(kernel);
+
     frontend.networks = networks;
     let terminal = RawTerminal::enter()?;
     let outcome = machine.run(&mut frontend);

@@ -25,7 +25,7 @@ use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::Event;
 use crate::host::descriptors::Inherited;
-use crate::launch::Launch;
+use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, Machine};
 use crate::program::{self, ProgramError};
 use crate::root::Root;
@@ -51,7 +51,8 @@ const STREAMS: &str = "Cannot hand the open files to the program";
 /// See [`Failure`].
 pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    let config = args.machine.config(TRACE_MODEL);
+    let mut config = args.machine.config(TRACE_MODEL);
+    config.root.get_or_insert_with(|| "/".into());
     options::start_logging(config.log);
     let launch = Launch::new(&config, false)?;
     let prepared = Prepared::new(args, launch)?;
@@ -109,7 +110,7 @@ fn end_of(failure: &Failure) -> (RunEnd, bool) {
 /// A guest that is ready to boot, and the session that traces its program.
 struct Prepared {
     launch: Launch,
-    kernel: KernelConfig,
+    kernel: KernelFiles,
     session: Shared<Session>,
     port: Shared<MmioTransport<Console>>,
     job: Job,
@@ -125,7 +126,6 @@ impl Prepared {
         args.check()?;
         check_proc()?;
         let root = open_root(args)?;
-        let root_path = root.path().to_owned();
         let cwd = job::working_directory(&root)?;
         let name = args.program.first().context("no program given")?;
         let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())
@@ -136,23 +136,30 @@ impl Prepared {
         let readable = args.format == TraceFormat::Text;
         let mut streams = streams(args)?;
         let trace_to = args.trace_to();
-        if matches!(trace_to, TraceTo::Directory(_)) {
-            launch.create_files();
-        }
         let mut destination = Destination::new(trace_to, args.stdout_use())?;
+        if let TraceTo::Directory(directory) = trace_to {
+            launch.create_files(directory);
+        }
         destination.connect(std::mem::take(&mut streams.outputs));
-        // The program may draw on the whole terminal.
-        let progress = match streams.terminal.as_ref().is_some_and(Terminal::reads) {
-            true => ProgressBar::hidden(),
-            false => progress_bar(args, &destination),
-        };
-        destination.keep_clear_of(progress.clone());
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
         if readable {
             name_kernel(&mut symbols, args, &files.kernel);
         }
+        let kernel = KernelFiles::read(KernelConfig {
+            initrd: Some(Initrd::Contents(files.initramfs()?)),
+            image: files.kernel,
+            append: String::new(),
+        })?;
+        // All threads start after this, and all other files are open.
+        launch.restrict_files()?;
+        // The program may draw on the whole terminal.
+        let progress = match streams.terminal.as_ref().is_some_and(Terminal::reads) {
+            true => ProgressBar::hidden(),
+            false => progress_bar(args, &destination),
+        };
+        destination.keep_clear_of(progress.clone());
         let options = Options {
             scope: args.scope.into(),
             reports: !args.quiet,
@@ -176,14 +183,9 @@ impl Prepared {
             PORT_NAME,
             Box::new(session.clone()),
         )])?;
-        launch.share_root(&root_path)?;
+        launch.share_root()?;
         launch.share(&shares)?;
         launch.share_open_files(streams.files)?;
-        let kernel = KernelConfig {
-            initrd: Some(Initrd::Contents(files.initramfs()?)),
-            image: files.kernel,
-            append: String::new(),
-        };
         Ok(Self {
             launch,
             kernel,

@@ -1,11 +1,13 @@
 //! Confines this process to the system calls that a running machine needs, so that a guest that
 //! escapes from its machine can do little on the host.
 //!
-//! All files that the run needs are opened first. Then [`Sandbox::enter`] restricts this process to
-//! the system calls of `calls::CALLS`. Any other call kills it with SIGSYS. `docs/security.md`
-//! describes what the sandbox protects from.
+//! All files that the run needs are opened first. Then [`restrict_files`] leaves the directories of
+//! the guest as the only ones where this process can open files, and [`Sandbox::enter`] restricts
+//! it to the system calls of `calls::CALLS`. Any other call kills it with SIGSYS.
+//! `docs/security.md` describes what the sandbox protects from.
 
 mod calls;
+mod files;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +19,7 @@ use seccompiler::{
 };
 use vbts_devices::ninep::Access;
 
+pub use self::files::{FileRules, Reach, is_available as can_restrict_files};
 use crate::exit::Failure;
 use calls::{
     CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS, WRITING_CALLS,
@@ -95,7 +98,7 @@ impl Sandbox {
                 error => error.to_string(),
             };
             Failure::Host(format!(
-                "this host cannot confine vbts to the system calls that it needs (seccomp: {why}); --no-sandbox runs \
+                "this host cannot confine vbts to the system calls that it needs (seccomp: {why}); --sandbox off runs \
                  a guest that you trust without the sandbox"
             ))
         })
@@ -159,6 +162,42 @@ fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError
             Ok(vec![rule(argument, Dword, Eq, std::process::id().into())?])
         }
     }
+}
+
+/// Whether this host can kill a process that makes a forbidden system call.
+pub fn can_filter_calls() -> bool {
+    let action = libc::SECCOMP_RET_KILL_PROCESS;
+    // SAFETY: the kernel reads the number that the pointer names.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_GET_ACTION_AVAIL,
+            0,
+            &raw const action,
+        )
+    };
+    result == 0
+}
+
+/// Restricts this thread, and those that it starts later, to the files of `rules`, if the host can
+/// do that.
+///
+/// # Errors
+/// [`Failure::Host`]: it cannot, and has to because the sandbox is `strict`.
+pub fn restrict_files(rules: FileRules, strict: bool) -> Result<(), Failure> {
+    let why = match rules.enter() {
+        Ok(true) => return Ok(()),
+        Ok(false) => "Landlock is missing or too old".into(),
+        Err(error) => format!("Landlock: {error}"),
+    };
+    tracing::info!(why, "the files that vbts can open are not restricted");
+    if !strict {
+        return Ok(());
+    }
+    Err(Failure::Host(format!(
+        "this host cannot confine vbts to the files that it needs ({why}); --sandbox auto confines \
+         it to the system calls alone"
+    )))
 }
 
 /// Drops the capabilities of root, except those over files: vbts then has no power over modules,

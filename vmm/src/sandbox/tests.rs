@@ -243,7 +243,25 @@ fn on_a_host_without_seccomp() {
     assert_eq!(failure.status(), crate::exit::status::HOST);
     let message = failure.to_string();
     assert!(message.contains("Function not implemented"), "{message}");
-    assert!(message.contains("--no-sandbox"), "{message}");
+    assert!(message.contains("--sandbox off"), "{message}");
+}
+
+#[test]
+#[ignore = "another test runs this in a separate process"]
+fn on_a_host_without_landlock() {
+    let rules = BTreeMap::from([(libc::SYS_landlock_create_ruleset, Vec::new())]);
+    let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::Allow, refuse, TargetArch::x86_64).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+    assert!(!can_restrict_files());
+    restrict_files(FileRules::default(), false).unwrap();
+    let failure = restrict_files(FileRules::default(), true).unwrap_err();
+    assert_eq!(failure.status(), crate::exit::status::HOST);
+    let message = failure.to_string();
+    assert!(message.contains("Landlock"), "{message}");
+    assert!(message.contains("--sandbox auto"), "{message}");
 }
 
 fn run(case: &str) -> Output {
@@ -328,6 +346,12 @@ fn a_panic_is_reported_in_the_sandbox() {
 #[test]
 fn a_host_without_seccomp_runs_no_machine() {
     let output = run_test("on_a_host_without_seccomp", "");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_host_without_landlock_runs_no_strict_machine() {
+    let output = run_test("on_a_host_without_landlock", "");
     assert!(output.status.success(), "{output:?}");
 }
 
