@@ -79,6 +79,14 @@ impl Console {
         }
     }
 
+    /// Discards the former contents of the files among the copies.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub fn truncate(&self) -> Result<(), OutputError> {
+        self.copies.iter().try_for_each(Output::truncate)
+    }
+
     /// The state of the console. An unfinished line has to be copied before.
     pub(crate) fn state(&self) -> ConsoleState {
         ConsoleState {

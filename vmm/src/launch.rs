@@ -11,7 +11,7 @@ use vbts_devices::disk::Disk;
 use vbts_devices::ninep::{Access, OpenFiles};
 use vbts_devices::tap::{Tap, TapError};
 use vbts_devices::virtio::entropy::Source;
-use vbts_devices::{Shared, shared};
+use vbts_devices::{Shared, lock, shared};
 use vbts_protocol::{FILES_TAG, ROOT_TAG};
 
 use crate::accel::{self, Accel, Bts};
@@ -351,6 +351,8 @@ impl Launch {
         let state =
             boot::load(&self.memory, &source).with_context(|| format!("Cannot boot {name}"))?;
         let sandbox = self.sandbox();
+        // Everything else is open now.
+        lock(&self.console).truncate().context("--console")?;
         let mut machine = Machine::new(
             self.model,
             self.board,
@@ -406,7 +408,7 @@ fn console(config: &MachineConfig, echo: bool, alarm: &Arc<Alarm>) -> Result<Con
         copies.push(Output::stdout()?.interruptible(alarm.clone()));
     }
     if let Some(path) = &config.console {
-        let file = Output::create(path).context("--console")?;
+        let file = Output::open(path).context("--console")?;
         copies.push(file.interruptible(alarm.clone()));
     }
     Ok(Console::new(copies))

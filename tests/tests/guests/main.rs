@@ -23,6 +23,7 @@ mod many_tasks;
 mod network;
 mod not_started;
 mod oracle;
+mod overwritten;
 mod processors;
 mod ptrace_bts;
 mod real_programs;
@@ -38,7 +39,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 29] = [
+const MODULES: [(&str, Trials); 30] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -57,6 +58,7 @@ const MODULES: [(&str, Trials); 29] = [
     ("bad_input", bad_input::trials),
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),
+    ("overwritten", overwritten::trials),
     ("processors", processors::trials),
     ("long_trace", long_trace::trials),
     ("determinism", determinism::trials),

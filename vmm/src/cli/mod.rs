@@ -1,5 +1,6 @@
 //! The `vbts` command line.
 
+mod file_uses;
 mod guest;
 #[cfg(test)]
 mod manual;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use signal_hook::consts::SIGTERM;
 
+use super::file_uses::FileUses;
 use super::options::{self, EXIT_STATUS, MachineArgs};
 use crate::board::Board;
 use crate::config::{
@@ -99,6 +100,12 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
 /// See [`Failure`].
 pub(super) fn run(guest: &GuestConfig) -> Result<u8, Failure> {
     options::start_logging(guest.machine.log);
+    let mut uses = FileUses::of_machine(&guest.machine);
+    uses.reads("--kernel", &guest.kernel.image);
+    if let Some(Initrd::File(path)) = &guest.kernel.initrd {
+        uses.reads("--initrd", path);
+    }
+    uses.check()?;
     let mut launch = Launch::new(&guest.machine, true)?;
     launch.add_disks()?;
     launch.share_root()?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 
+use super::file_uses::FileUses;
 use super::options::{self, MachineArgs, values};
 use crate::accel;
 use crate::boot;
@@ -115,6 +116,15 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     }
     let kernel = guest_files::kernel(args.kernel.as_deref(), args.api.unwrap_or(Api::New))?;
     let cases = suite::select(suite::list(&program)?, &args.filter)?;
+    let log_path = console_path(args);
+    let mut uses = FileUses::default();
+    uses.reads("--kernel", &kernel);
+    uses.reads("the program of the suite", &program);
+    uses.writes("--console", &log_path);
+    if let Some(path) = report_path(args) {
+        uses.writes("--output", path);
+    }
+    uses.check()?;
     let settings = Settings {
         machine: MachineConfig {
             accelerator: choice.accel.into(),
@@ -130,7 +140,6 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     };
     let alarm = Arc::new(Alarm::new(Arc::default(), args.machine.timeout)?);
     alarm.start_timer()?;
-    let log_path = console_path(args);
     let log = Output::create(&log_path)
         .context("--console")?
         .interruptible(alarm.clone());
@@ -232,10 +241,15 @@ fn console_path(args: &TestArgs) -> PathBuf {
     }
 }
 
+/// The file of `--output`; `None` if that is standard output.
+fn report_path(args: &TestArgs) -> Option<&Path> {
+    let output = args.output.as_deref();
+    output.filter(|path| *path != Path::new("-"))
+}
+
 fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
     let stdout = Output::stdout()?.interruptible(alarm.clone());
-    let file = args.output.as_ref().filter(|path| *path != Path::new("-"));
-    Ok(Reports::new(match file {
+    Ok(Reports::new(match report_path(args) {
         None => vec![(stdout, args.report)],
         Some(path) => {
             let file = Output::create(path).context("--output")?;

@@ -18,13 +18,14 @@ use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
 use vbts_protocol::{ExitStatus, Job, PORT_NAME};
 
+use super::file_uses::FileUses;
 use super::{options, stats};
 use crate::accel::Accel;
 use crate::config::{Initrd, KernelConfig, TRACE_MODEL};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
-use crate::host::Event;
 use crate::host::descriptors::Inherited;
+use crate::host::{Event, OutputError};
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, Machine};
 use crate::program::{self, ProgramError};
@@ -38,7 +39,7 @@ use crate::trace::symbols::object_file::ObjectFile;
 use crate::trace::terminal::Terminal;
 use crate::trace::text::Text;
 use crate::trace::{
-    AgentConnection, Destination, Notes, Options, RunEnd, Session, Streams, Summary,
+    AgentConnection, Destination, INDEX, Notes, Options, RunEnd, Session, Streams, Summary,
 };
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
@@ -133,6 +134,9 @@ impl Prepared {
         tracing::info!(program = %path.display(), cwd = %cwd.display());
         let files = GuestFiles::find(args.kernel.as_deref())?;
 
+        let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
+        file_uses(args, &program, &files).check()?;
+
         let readable = args.format == TraceFormat::Text;
         let mut streams = streams(args)?;
         let trace_to = args.trace_to();
@@ -168,6 +172,10 @@ impl Prepared {
             destination,
             merge_limit: merge_limit(args),
         };
+        options
+            .destination
+            .truncate()
+            .map_err(OutputError::into_failure)?;
         let positions = Positions::new(&streams.files).context(STREAMS)?;
         let memory = launch.memory().clone();
         if streams.terminal.is_some() {
@@ -250,6 +258,20 @@ impl Prepared {
         });
         Ok((machine, failure))
     }
+}
+
+/// The files that the options name.
+fn file_uses(args: &TraceArgs, program: &Path, files: &GuestFiles) -> FileUses {
+    let mut uses = FileUses::of_machine(&args.machine.config(TRACE_MODEL));
+    uses.reads("the program", program);
+    uses.reads("--kernel", &files.kernel);
+    uses.reads("the agent", &files.agent);
+    match args.trace_to() {
+        TraceTo::Stdout => {}
+        TraceTo::File(path) => uses.writes("--output", path),
+        TraceTo::Directory(path) => uses.writes("--output", &path.join(INDEX)),
+    }
+    uses
 }
 
 /// What the program's descriptors become in the guest.

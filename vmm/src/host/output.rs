@@ -78,6 +78,8 @@ pub struct Output {
     failed: bool,
     /// Number of bytes that still go to the page cache.
     to_cache: u64,
+    /// vbts has opened the file by its name.
+    own: bool,
 }
 
 impl Output {
@@ -113,9 +115,25 @@ impl Output {
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path) -> Result<Self, OutputError> {
-        match File::create(path) {
+        Self::opened(File::create(path), path)
+    }
+
+    /// Opens the file at `path`, or creates it. An existing file keeps its contents until
+    /// [`Self::truncate`].
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, OutputError> {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false);
+        Self::opened(options.open(path), path)
+    }
+
+    fn opened(file: io::Result<File>, path: &Path) -> Result<Self, OutputError> {
+        match file {
             Ok(file) => Ok(Self {
                 to_cache: CACHED,
+                own: true,
                 ..Self::new(file, &path.display().to_string())
             }),
             Err(source) => Err(OutputError::Create {
@@ -123,6 +141,29 @@ impl Output {
                 source,
             }),
         }
+    }
+
+    /// Discards the former contents of a regular file that [`Self::open`] has opened.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub fn truncate(&self) -> Result<(), OutputError> {
+        // Others are as the user has opened them.
+        if !self.own {
+            return Ok(());
+        }
+        let truncated = self.file.metadata().and_then(|status| {
+            let has_contents = status.is_file() && status.len() > 0;
+            if has_contents {
+                self.file.set_len(0)
+            } else {
+                Ok(())
+            }
+        });
+        truncated.map_err(|source| OutputError::Write {
+            name: self.name.clone(),
+            source,
+        })
     }
 
     /// Creates an output to `file`. Messages call it `name`.
@@ -134,6 +175,7 @@ impl Output {
             alarm: None,
             failed: false,
             to_cache: u64::MAX,
+            own: false,
         }
     }
 

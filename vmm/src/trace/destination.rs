@@ -67,14 +67,15 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Opens the destination `to` of the trace.
+    /// Opens the destination `to` of the trace. A file keeps its contents until
+    /// [`Self::truncate`].
     ///
     /// # Errors
     /// The file or the directory cannot be created, or standard output or error is closed.
     pub fn new(to: TraceTo<'_>, stdout: StdoutUse) -> Result<Self, OutputError> {
         let trace = match to {
             TraceTo::Stdout => TraceOutput::Stream(Output::stdout()?),
-            TraceTo::File(path) => TraceOutput::Stream(Output::create(path)?),
+            TraceTo::File(path) => TraceOutput::Stream(Output::open(path)?),
             TraceTo::Directory(path) => TraceOutput::Files(Box::new(TaskFiles::create(path)?)),
         };
         Ok(Self {
@@ -85,6 +86,17 @@ impl Destination {
             mixed: (stdout == StdoutUse::Both).then(Vec::new),
             progress: ProgressBar::hidden(),
         })
+    }
+
+    /// Discards the former contents of the files, when everything else is open.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub fn truncate(&self) -> Result<(), OutputError> {
+        match &self.trace {
+            TraceOutput::Stream(output) => output.truncate(),
+            TraceOutput::Files(files) => files.truncate(),
+        }
     }
 
     /// Hides `progress` while the program's output is written.

@@ -39,3 +39,4 @@ pub use queue::WriterError;
 pub use session::{Options, Session};
 pub use streams::Streams;
 pub use summary::{RunEnd, Summary};
+pub use task_files::INDEX;

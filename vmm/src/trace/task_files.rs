@@ -8,7 +8,7 @@ use super::task::{Task, TaskEvent};
 use crate::host::output::{Output, OutputError};
 
 /// Name of the index.
-const INDEX: &str = "index.json";
+pub const INDEX: &str = "index.json";
 /// Number of files that are open at once. Further ones are closed and opened again.
 const MAX_OPEN: usize = 64;
 
@@ -40,11 +40,19 @@ impl TaskFiles {
         }
         Ok(Self {
             directory: directory.into(),
-            index: Output::create(&directory.join(INDEX))?,
+            index: Output::open(&directory.join(INDEX))?,
             used: HashMap::new(),
             paths: HashMap::new(),
             open: VecDeque::new(),
         })
+    }
+
+    /// Discards the former index.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub fn truncate(&self) -> Result<(), OutputError> {
+        self.index.truncate()
     }
 
     /// Creates the file of a task that starts, and forgets that of a task that ends.
