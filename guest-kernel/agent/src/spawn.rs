@@ -308,6 +308,7 @@ fn limit(limit: &Limit) -> (libc::__rlimit_resource_t, libc::rlimit) {
         Resource::Nofile => (libc::RLIMIT_NOFILE, MAX_OPEN_FILES.into()),
         Resource::Stack => (libc::RLIMIT_STACK, libc::RLIM_INFINITY),
         Resource::Core => (libc::RLIMIT_CORE, libc::RLIM_INFINITY),
+        Resource::Fsize => (libc::RLIMIT_FSIZE, libc::RLIM_INFINITY),
     };
     let value = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY).min(most);
     let limit = libc::rlimit {

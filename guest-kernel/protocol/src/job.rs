@@ -120,6 +120,8 @@ pub enum Resource {
     Stack,
     /// RLIMIT_CORE, in bytes.
     Core,
+    /// RLIMIT_FSIZE, in bytes.
+    Fsize,
 }
 
 /// How to record branches.

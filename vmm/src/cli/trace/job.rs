@@ -82,13 +82,15 @@ fn umask() -> u32 {
 }
 
 /// The resource limits of the process that a program may depend on. Limits of memory, time and
-/// processes are those of the guest: they would count other things there.
+/// processes are those of the guest: they would count other things there. The size of files has no
+/// limit in the guest, so that only one is told.
 fn limits() -> Vec<Limit> {
     use rustix::process::Resource as Of;
     [
         (Resource::Nofile, Of::Nofile),
         (Resource::Stack, Of::Stack),
         (Resource::Core, Of::Core),
+        (Resource::Fsize, Of::Fsize),
     ]
     .map(|(resource, of)| {
         let limit = rustix::process::getrlimit(of);
@@ -98,7 +100,9 @@ fn limits() -> Vec<Limit> {
             hard: limit.maximum,
         }
     })
-    .to_vec()
+    .into_iter()
+    .filter(|limit| limit.resource != Resource::Fsize || limit.soft.is_some())
+    .collect()
 }
 
 /// The job that runs the program of `args` in the directory `cwd` of the guest, with the
