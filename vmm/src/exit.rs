@@ -41,6 +41,11 @@ pub enum Failure {
         /// The end of the guest's console, if it may explain that.
         console: Option<String>,
     },
+    /// `--timeout` was reached while the trace of a run that had ended was written.
+    WritingTimeout {
+        /// The time limit.
+        after: Duration,
+    },
     /// The guest crashed.
     Guest {
         /// The message of the crash.
@@ -63,7 +68,7 @@ impl Failure {
             Self::Error(_) | Self::Interrupted => status::ERROR,
             Self::Host(_) | Self::NotExecutable(_) => status::HOST,
             Self::NotFound(_) => status::NOT_FOUND,
-            Self::Timeout { .. } => status::TIMEOUT,
+            Self::Timeout { .. } | Self::WritingTimeout { .. } => status::TIMEOUT,
             Self::Guest { .. } => status::GUEST,
             Self::Quit => killed_by(signal_hook::consts::SIGINT),
             Self::Signal(signal) => killed_by(*signal),
@@ -121,6 +126,13 @@ impl fmt::Display for Failure {
                 write!(
                     f,
                     "timeout: the guest was still running after {} s",
+                    after.as_secs_f64()
+                )
+            }
+            Self::WritingTimeout { after } => {
+                write!(
+                    f,
+                    "timeout: the trace was not written within {} s",
                     after.as_secs_f64()
                 )
             }
@@ -208,12 +220,15 @@ mod tests {
             Failure::NotExecutable(anyhow::anyhow!("x")),
             Failure::NotFound(anyhow::anyhow!("x")),
             timeout,
+            Failure::WritingTimeout {
+                after: Duration::from_secs(1),
+            },
             guest,
             Failure::Signal(2),
         ];
         assert_eq!(
             failures.map(|f| f.status()),
-            [125, 126, 126, 127, 124, 255, 130]
+            [125, 126, 126, 127, 124, 124, 255, 130]
         );
     }
 

@@ -288,10 +288,18 @@ impl Machine {
         self.status().timed_out()
     }
 
+    /// Replaces [`Failure::Interrupted`], of the trace of a run that has ended, by its cause.
+    pub fn name_interrupted_trace(&self, failure: Failure) -> Failure {
+        match self.name_interruption(failure) {
+            Failure::Timeout { after, .. } => Failure::WritingTimeout { after },
+            failure => failure,
+        }
+    }
+
     /// Replaces [`Failure::Interrupted`] by its cause, a signal or the time limit.
     fn name_interruption(&self, failure: Failure) -> Failure {
         match failure {
-            Failure::Interrupted => match self.alarm.take() {
+            Failure::Interrupted => match self.alarm.cause() {
                 Some(Event::Timeout) => self.status().timed_out(),
                 Some(Event::Signal(signal)) => Failure::Signal(signal),
                 None => failure,

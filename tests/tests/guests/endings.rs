@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -22,6 +22,13 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("the_first_signal_is_for_the_program", first_signal),
             ("the_second_signal_ends_the_run", second_signal),
             ("a_crash_has_a_report", crash),
+            ("a_file_size_limit_ends_the_trace", file_size_limit),
+            (
+                "the_program_has_the_file_size_limit",
+                program_file_size_limit,
+            ),
+            ("a_time_limit_ends_an_unread_trace", unread_at_time_limit),
+            ("a_signal_ends_an_unread_trace", unread_at_signal),
         ],
     )
 }
@@ -182,6 +189,176 @@ fn second_signal(machine: &Machine) -> Result<()> {
     );
     ensure!(stderr.contains("interrupted by SIGTERM"), "{stderr}");
     Ok(())
+}
+
+/// `command`, started by a shell that permits files of `kib` KiB.
+fn limited(command: &Command, kib: u32) -> Command {
+    let mut shell = Command::new("/bin/bash");
+    shell.args(["-c", &format!("ulimit -f {kib} && exec \"$@\""), "bash"]);
+    shell.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            shell.env(name, value);
+        }
+    }
+    shell
+}
+
+/// The trace ends with a whole line or record, and the message says why.
+fn file_size_limit(machine: &Machine) -> Result<()> {
+    for (format, to_stdout) in [
+        ("json", false),
+        ("json", true),
+        ("text", false),
+        ("raw", false),
+    ] {
+        let directory = tempfile::tempdir()?;
+        let output = directory.path().join("trace");
+        let mut command = machine.command(["trace", "--accel", machine.accel()]);
+        command.args(["--format", format]);
+        if !to_stdout {
+            command.arg("--output").arg(&output);
+        }
+        command.args(["--", "/bin/true"]);
+        let mut command = limited(&command, 10);
+        if to_stdout {
+            command.stdout(std::fs::File::create(&output)?);
+        }
+        let run = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()?;
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        ensure!(
+            run.status.code() == Some(125)
+                && stderr.contains("the trace is incomplete")
+                && stderr.contains("the file size limit is reached (ulimit -f"),
+            "{format}: {}\n{stderr}",
+            run.status
+        );
+        let trace = std::fs::read(&output)?;
+        let whole = match format {
+            "raw" => trace.len() % 24 == 0,
+            _ => trace.ends_with(b"\n"),
+        };
+        ensure!(
+            whole && trace.len() > 9 << 10,
+            "{format}: {} bytes",
+            trace.len()
+        );
+        if format == "json" {
+            for line in std::str::from_utf8(&trace)?.lines() {
+                serde_json::from_str::<Value>(line)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A program whose file becomes too large gets SIGXFSZ, or EFBIG if it ignores that, as on the
+/// host.
+fn program_file_size_limit(machine: &Machine) -> Result<()> {
+    let script = "ulimit -f; head -c 20000 /dev/zero > \"$0\"; echo $?; \
+                  trap '' XFSZ; head -c 20000 /dev/zero >> \"$0\"; echo $?; \
+                  wc -c < \"$0\"; head -c 20000 /dev/zero; kill -XFSZ $$";
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("file");
+    let result = |mut command: Command| -> Result<_> {
+        let stdout = tempfile::NamedTempFile::new()?;
+        command.stdout(stdout.reopen()?).stdin(Stdio::null());
+        let run = command.stderr(Stdio::piped()).output()?;
+        // A shell of the host that is killed has no status of its own.
+        let status = run.status.code().unwrap_or(128 + 25);
+        Ok((status, std::fs::read(stdout.path())?))
+    };
+    let mut host = Command::new("/bin/bash");
+    host.args(["-c", script]).arg(&file);
+    let host = result(limited(&host, 8))?;
+    std::fs::remove_file(&file)?;
+    let mut guest = machine.command(["trace", "--accel", machine.accel(), "--format", "raw"]);
+    guest.args(["--output", "/dev/null", "--", "/bin/bash", "-c", script]);
+    guest.arg(&file);
+    let guest = result(limited(&guest, 8))?;
+    ensure!(
+        guest == host && host.1.starts_with(b"8\n153\n"),
+        "{} and {} bytes, on the host {} and {}\n{}",
+        guest.0,
+        guest.1.len(),
+        host.0,
+        host.1.len(),
+        String::from_utf8_lossy(&guest.1)
+    );
+    Ok(())
+}
+
+/// Traces a program whose trace is read slowly, until `vbts` ends; `act` gets its process ID. The
+/// program has ended before. Returns the exit status, the bytes of the trace, and standard error.
+fn unread(
+    machine: &Machine,
+    options: &[&str],
+    act: impl Fn(Pid) -> Result<()>,
+) -> Result<(Option<i32>, Vec<u8>, String)> {
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+    command.args(options).args(["--", "/bin/true"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut stdout = child.stdout.take().context("no pipe")?;
+    std::thread::sleep(Duration::from_secs(2));
+    act(Pid::from_raw(i32::try_from(child.id())?))?;
+    let reader = std::thread::spawn(move || {
+        let (mut trace, mut bytes) = (Vec::new(), [0; 4096]);
+        while let Ok(n @ 1..) = stdout.read(&mut bytes) {
+            trace.extend_from_slice(&bytes[..n]);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        trace
+    });
+    let status = machine::wait(&mut child, Duration::from_secs(60));
+    if status.is_err() {
+        child.kill()?;
+        child.wait()?;
+    }
+    let mut stderr = String::new();
+    let pipe = child.stderr.as_mut().context("no pipe")?;
+    pipe.read_to_string(&mut stderr)?;
+    let trace = reader.join().ok().context("the reader has failed")?;
+    Ok((status?, trace, stderr))
+}
+
+fn check_unread(
+    (status, trace, stderr): (Option<i32>, Vec<u8>, String),
+    expected: i32,
+    message: &str,
+) -> Result<()> {
+    ensure!(
+        status == Some(expected)
+            && stderr.ends_with(&format!("\nvbts: {message}\n"))
+            && stderr.contains("the trace is incomplete"),
+        "{status:?}: {stderr}"
+    );
+    let text = std::str::from_utf8(&trace)?;
+    ensure!(
+        text.ends_with('\n') && !text.contains("summary"),
+        "{} bytes",
+        text.len()
+    );
+    for line in text.lines() {
+        serde_json::from_str::<Value>(line)?;
+    }
+    Ok(())
+}
+
+fn unread_at_time_limit(machine: &Machine) -> Result<()> {
+    let run = unread(machine, &["--timeout", "3"], |_| Ok(()))?;
+    let message = "timeout: the trace was not written within 3 s";
+    check_unread(run, 124, message)
+}
+
+fn unread_at_signal(machine: &Machine) -> Result<()> {
+    let run = unread(machine, &[], |pid| Ok(kill(pid, Signal::SIGTERM)?))?;
+    check_unread(run, 128 + 15, "interrupted by SIGTERM")
 }
 
 const CRASH: &str = r#"

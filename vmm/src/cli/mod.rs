@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::exit::{Failure, conclude, status};
+use crate::host::output::survive_file_size_limit;
 use options::EXIT_STATUS;
 
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
@@ -46,6 +47,7 @@ enum Command {
 
 /// Runs the command line `args`, the first of which is the program's name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    survive_file_size_limit();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {

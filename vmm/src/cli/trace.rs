@@ -61,11 +61,19 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let (machine, failure) = prepared.run(args.stats)?;
     let mut session = lock(&session);
     let (end, interrupted) = failure.as_ref().map_or((RunEnd::Panic, false), end_of);
-    // The first error is reported, not one of `finish`.
     let (summary, failure) = match (session.finish(end, interrupted), failure) {
         (Ok(summary), failure) => (Some(summary), failure),
-        (Err(_), Some(failure)) => (None, Some(failure)),
-        (Err(error), None) => (None, Some(error.into_failure())),
+        // The first failure decides the exit status.
+        (Err(error), Some(failure)) => {
+            if let Failure::Error(error) = error.into_failure() {
+                say(format_args!("{error:#}"));
+            }
+            (None, Some(failure))
+        }
+        (Err(error), None) => {
+            let failure = error.into_failure();
+            (None, Some(machine.name_interrupted_trace(failure)))
+        }
     };
     let took = began.elapsed();
     if let Some(process) = machine.killed_for_memory() {
@@ -77,8 +85,8 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     }
     match &summary {
         Some(summary) => report(args, summary, session.notes(), took),
-        None if session.records() > 0 => say(format_args!(
-            "the trace is incomplete: it ends after {} records",
+        None if session.has_started() => say(format_args!(
+            "the trace is incomplete: it ends after {} or more records",
             session.records()
         )),
         None => {}
@@ -98,7 +106,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
 /// How a run ended that failed so, and whether its output may have a reader that does not read.
 fn end_of(failure: &Failure) -> (RunEnd, bool) {
     match failure {
-        Failure::Timeout { .. } => (RunEnd::Timeout, true),
+        Failure::Timeout { .. } | Failure::WritingTimeout { .. } => (RunEnd::Timeout, true),
         Failure::Signal(signal_hook::consts::SIGPIPE) => (RunEnd::Error, true),
         Failure::Signal(_) | Failure::Interrupted | Failure::Quit => (RunEnd::Interrupted, true),
         Failure::Guest { .. } => (RunEnd::Panic, false),
@@ -236,9 +244,14 @@ impl Prepared {
             let session = lock(&self.session);
             (session.has_started(), session.ending().is_some())
         };
+        // A program that has ended may still be in a guest that does not end.
+        let cut = matches!(
+            outcome,
+            Err(Failure::Timeout { .. } | Failure::Interrupted | Failure::Signal(_))
+        );
         let failure = match (connection.ended_by(), outcome) {
-            (Some(Event::Signal(signal)), _) if !has_ended => Some(Failure::Signal(signal)),
-            (Some(Event::Timeout), _) if !has_ended => Some(machine.timed_out()),
+            (Some(Event::Signal(signal)), _) if cut || !has_ended => Some(Failure::Signal(signal)),
+            (Some(Event::Timeout), _) if cut || !has_ended => Some(machine.timed_out()),
             (_, Err(failure)) => Some(failure),
             (_, Ok(_)) if has_ended => None,
             (_, Ok(end)) => {

@@ -33,6 +33,8 @@ struct Pending {
     timeout: AtomicBool,
     /// The terminal has another size. Nothing that waits has to end for it.
     resized: AtomicBool,
+    /// The last signal that was taken.
+    last_signal: AtomicU32,
 }
 
 /// The thread that waits for the time limit. Each message sets the limit again.
@@ -211,7 +213,18 @@ impl Alarm {
         self.pending
             .signals
             .fetch_and(!(1 << signal), Ordering::Relaxed);
-        Some(Event::Signal(signal as i32))
+        self.pending.last_signal.store(signal, Ordering::Relaxed);
+        Some(Event::Signal(signal.cast_signed()))
+    }
+
+    /// The event because of which a wait ended: a pending one, which is taken, or else the last
+    /// signal.
+    pub fn cause(&self) -> Option<Event> {
+        let last = || match self.pending.last_signal.load(Ordering::Relaxed) {
+            0 => None,
+            signal => Some(Event::Signal(signal.cast_signed())),
+        };
+        self.take().or_else(last)
     }
 
     /// Returns whether an event is pending. Unless one is, [`Self::fd`] is not readable afterwards
@@ -325,8 +338,9 @@ mod tests {
         let alarm = Alarm::catching(&[SIGUSR1], signals.clone(), None).unwrap();
         signal_hook::low_level::raise(SIGUSR1).unwrap();
         assert!(is_readable(&alarm));
-        assert_eq!(alarm.take(), Some(Event::Signal(SIGUSR1)));
+        assert_eq!(alarm.cause(), Some(Event::Signal(SIGUSR1)));
         assert_eq!(alarm.take(), None);
+        assert_eq!(alarm.cause(), Some(Event::Signal(SIGUSR1)));
         assert!(!is_readable(&alarm));
         assert_ne!(signals.get() & Signals::KICK, 0);
     }

@@ -6,6 +6,7 @@ pub mod event_loop;
 pub mod input;
 pub mod output;
 pub mod terminal;
+pub mod unit;
 pub mod whole_file;
 
 pub use alarm::{Alarm, Event};
@@ -13,3 +14,4 @@ pub use event_loop::{EventLoop, Waker};
 pub use input::Input;
 pub use output::{Output, OutputError};
 pub use terminal::RawTerminal;
+pub use unit::Unit;

@@ -6,13 +6,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FileType, fstat};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use thiserror::Error;
 
 use super::Alarm;
+use super::unit::Unit;
 use crate::exit::Failure;
 
 const STDOUT: &str = "standard output";
@@ -27,6 +29,18 @@ const CACHED: u64 = 64 << 20;
 const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 /// Offset that makes `pwritev2(2)` write at the file offset, as `write(2)` does.
 const FILE_OFFSET: u64 = u64::MAX;
+/// Interval at which a wait for room looks whether it has to end.
+const STOP_CHECK_INTERVAL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+/// Makes a write beyond the file size limit of this process an error, as it is on a full disk.
+/// Without this, the host's kernel ends the process by SIGXFSZ.
+pub fn survive_file_size_limit() {
+    // SAFETY: the call changes the action for a signal, and no code runs for an ignored one.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
 
 /// Why output could not be written.
 #[derive(Debug, Error)]
@@ -37,6 +51,11 @@ pub enum OutputError {
     /// The reader did not read before an event of the [`Alarm`].
     #[error("interrupted while writing to {0}")]
     Interrupted(String),
+    /// The file would exceed the limit of this process, or the largest size of its file system.
+    #[error(
+        "Cannot write to {0}: the file size limit is reached (ulimit -f, or that of the file system)"
+    )]
+    TooLarge(String),
     /// Another error, for example a full disk.
     #[error("Cannot write to {name}")]
     Write {
@@ -74,6 +93,8 @@ pub struct Output {
     file: File,
     name: String,
     alarm: Option<Arc<Alarm>>,
+    /// Set when a write has to end as soon as it has written whole units.
+    stop: Option<Arc<AtomicBool>>,
     /// A write has failed. Later ones fail at once.
     failed: bool,
     /// Number of bytes that still go to the page cache.
@@ -160,10 +181,7 @@ impl Output {
                 Ok(())
             }
         });
-        truncated.map_err(|source| OutputError::Write {
-            name: self.name.clone(),
-            source,
-        })
+        truncated.map_err(|source| self.error(source))
     }
 
     /// Creates an output to `file`. Messages call it `name`.
@@ -173,6 +191,7 @@ impl Output {
             file,
             name: name.into(),
             alarm: None,
+            stop: None,
             failed: false,
             to_cache: u64::MAX,
             own: false,
@@ -188,40 +207,94 @@ impl Output {
         }
     }
 
+    /// Makes writes end early, with whole units, once `stop` is set.
+    pub fn stop_at(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
     /// Writes all of `bytes`.
     ///
     /// # Errors
     /// See [`OutputError`]. Each write after the first error fails too.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+        self.write_units(bytes, Unit::BYTE)
+    }
+
+    /// Writes all of `bytes`, which consist of whole units.
+    ///
+    /// # Errors
+    /// See [`OutputError`]. A regular file then ends with a whole unit. Each write after the first
+    /// error fails too.
+    pub fn write_units(&mut self, bytes: &[u8], unit: Unit) -> Result<(), OutputError> {
         if self.failed {
             return Err(OutputError::Closed(self.name.clone()));
         }
-        let result = self.write_all(bytes);
+        let mut written = 0;
+        let result = self.write_all(bytes, unit, &mut written);
         self.failed = result.is_err();
+        if self.failed {
+            let part = bytes.get(..written).unwrap_or_default();
+            self.remove(written - unit.whole(part));
+        }
         result
     }
 
-    fn write_all(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            match self.write_some(rest) {
-                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => self.wait_for_room()?,
-                    io::ErrorKind::BrokenPipe => {
-                        return Err(OutputError::Closed(self.name.clone()));
-                    }
-                    _ => {
-                        return Err(OutputError::Write {
-                            name: self.name.clone(),
-                            source: error,
-                        });
-                    }
+    fn write_all(
+        &mut self,
+        bytes: &[u8],
+        unit: Unit,
+        written: &mut usize,
+    ) -> Result<(), OutputError> {
+        let mut end = bytes.len();
+        while *written < end {
+            if self.is_stopped() {
+                end = unit.end(bytes, *written);
+            }
+            match bytes.get(*written..end) {
+                None | Some([]) => break,
+                Some(rest) => match self.write_some(rest) {
+                    Ok(n) => *written += n,
+                    Err(error) => match error.kind() {
+                        io::ErrorKind::Interrupted => {}
+                        io::ErrorKind::WouldBlock => self.wait_for_room()?,
+                        _ => return Err(self.error(error)),
+                    },
                 },
             }
         }
+        if *written < bytes.len() {
+            return Err(OutputError::Interrupted(self.name.clone()));
+        }
         Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stop = self.stop.as_ref();
+        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Removes the last `n` bytes of a regular file, which this process has just written. It is
+    /// left as it is if another process has written more since, and if the host refuses.
+    fn remove(&self, n: usize) {
+        let end = seek(&self.file, SeekFrom::Current(0)).ok();
+        let size = self.file.metadata().ok().filter(std::fs::Metadata::is_file);
+        if n > 0
+            && let Some(end) = end
+            && size.is_some_and(|status| status.len() == end)
+            && let Some(end) = end.checked_sub(n as u64)
+            && self.file.set_len(end).is_ok()
+        {
+            let _ = seek(&self.file, SeekFrom::Start(end));
+        }
+    }
+
+    fn error(&self, source: io::Error) -> OutputError {
+        let name = self.name.clone();
+        match source.kind() {
+            io::ErrorKind::BrokenPipe => OutputError::Closed(name),
+            io::ErrorKind::FileTooLarge => OutputError::TooLarge(name),
+            _ => OutputError::Write { name, source },
+        }
     }
 
     /// Writes as `write(2)` does. After the first [`CACHED`] bytes of a created file, it keeps the
@@ -248,7 +321,8 @@ impl Output {
             fds.push(PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN));
         }
         // The next write reports the outcome.
-        let _ = poll(&mut fds, None);
+        let limit = self.stop.as_ref().map(|_| &STOP_CHECK_INTERVAL);
+        let _ = poll(&mut fds, limit);
         Ok(())
     }
 
@@ -292,6 +366,36 @@ mod tests {
             matches!(full.write(b"x"), Err(OutputError::Closed(_))),
             "a later write fails at once"
         );
+    }
+
+    #[test]
+    fn a_file_that_cannot_grow_ends_with_a_whole_line() {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        let line = b"a line of 20 bytes.\n";
+        for (unit, earlier, expected) in [
+            (Unit::Line, 0, 8180),
+            (Unit::Line, 500, 8180),
+            (Unit::Bytes(24), 240, 8184),
+            (Unit::BYTE, 0, 8192),
+        ] {
+            let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+            let mut file = File::from(memory);
+            file.set_len(8192).unwrap();
+            fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+            let mut out = Output::new(file.try_clone().unwrap(), "memory");
+            let lines = line.repeat(500);
+            out.write_units(&lines[..earlier], unit).unwrap();
+            let error = out.write_units(&lines[earlier..], unit).unwrap_err();
+            assert!(matches!(error, OutputError::Write { .. }), "{error}");
+            assert_eq!(file.metadata().unwrap().len(), expected);
+            assert_eq!(file.stream_position().unwrap(), expected);
+            // Bytes of others stay.
+            file.write_all(b"x").unwrap_or_default();
+            out.remove(1);
+        }
+        let error = Output::new(tempfile::tempfile().unwrap(), "f");
+        let error = error.error(Errno::FBIG.into()).to_string();
+        assert!(error.contains("file size limit"), "{error}");
     }
 
     #[test]

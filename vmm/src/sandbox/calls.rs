@@ -115,6 +115,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_pread64, Any, "files for the guest";
     SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
     SYS_pwritev2, Any, "a long trace, past the page cache";
+    SYS_ftruncate, Any, "cutting a trace that cannot go on at its last whole line; file sizes";
     SYS_writev, Any, "messages of the C library when it aborts";
     SYS_lseek, Any, "directories for the guest, files while they are symbolised";
     SYS_close, Any, "files that the guest has closed";
@@ -205,7 +206,6 @@ pub(super) const NEW_FILE_CALLS: &[Call] = calls! {
 #[rustfmt::skip]
 pub(super) const OPEN_FILE_CALLS: &[Call] = calls! {
     SYS_pwrite64, Any, "contents of the program's open files";
-    SYS_ftruncate, Any, "their sizes";
     SYS_fsync, Any, "flushing them";
 };
 
@@ -214,7 +214,6 @@ pub(super) const OPEN_FILE_CALLS: &[Call] = calls! {
 pub(super) const WRITING_CALLS: &[Call] = calls! {
     SYS_openat, Any, "files for the guest, also for writing";
     SYS_pwrite64, Any, "file contents";
-    SYS_ftruncate, Any, "file sizes";
     SYS_fsync, Any, "flushing files";
     SYS_mkdirat, Any, "new directories";
     SYS_mknodat, Clear(2, DEVICE), "new pipes, sockets and regular files";

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use indicatif::ProgressBar;
 
 use super::task::{Task, TaskEvent};
 use super::task_files::TaskFiles;
+use crate::host::Unit;
 use crate::host::output::{Output, OutputError};
 
 /// Length in bytes at which an unfinished line of the program is written.
@@ -56,6 +59,8 @@ enum TraceOutput {
 #[derive(Debug)]
 pub struct Destination {
     trace: TraceOutput,
+    /// What the records of the trace consist of.
+    unit: Unit,
     stdout: Output,
     stderr: Output,
     /// Streams of the program.
@@ -80,6 +85,7 @@ impl Destination {
         };
         Ok(Self {
             trace,
+            unit: Unit::BYTE,
             stdout: Output::stdout()?,
             stderr: Output::stderr()?,
             streams: BTreeMap::new(),
@@ -99,6 +105,16 @@ impl Destination {
         }
     }
 
+    /// The records of the trace consist of `unit`. Once `stop` is set, the trace ends with a whole
+    /// one.
+    pub fn write_in(&mut self, unit: Unit, stop: &Arc<AtomicBool>) {
+        self.unit = unit;
+        if let TraceOutput::Stream(output) = &mut self.trace {
+            output.stop_at(stop.clone());
+        }
+        self.stdout.stop_at(stop.clone());
+    }
+
     /// Hides `progress` while the program's output is written.
     pub fn keep_clear_of(&mut self, progress: ProgressBar) {
         self.progress = progress;
@@ -110,8 +126,8 @@ impl Destination {
     /// The write fails.
     pub fn write_records(&mut self, task: &Task, bytes: &[u8]) -> Result<(), OutputError> {
         match &mut self.trace {
-            TraceOutput::Stream(output) => output.write(bytes),
-            TraceOutput::Files(files) => files.write(task, bytes),
+            TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
+            TraceOutput::Files(files) => files.write(task, bytes, self.unit),
         }
     }
 
@@ -121,7 +137,7 @@ impl Destination {
     /// The write fails.
     pub fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         match &mut self.trace {
-            TraceOutput::Stream(output) => output.write(bytes),
+            TraceOutput::Stream(output) => output.write_units(bytes, Unit::Line),
             TraceOutput::Files(files) => files.write_index(bytes),
         }
     }
@@ -177,7 +193,7 @@ impl Destination {
             None if partial.len() > MAX_PARTIAL_LINE => partial.len(),
             None => return Ok(()),
         };
-        self.stdout.write(&partial[..whole])?;
+        self.stdout.write_units(&partial[..whole], Unit::Line)?;
         partial.drain(..whole);
         Ok(())
     }
@@ -239,6 +255,7 @@ mod tests {
         let output = || Output::new(file.try_clone().unwrap(), "test");
         let mut d = Destination {
             trace: TraceOutput::Stream(output()),
+            unit: Unit::Line,
             stdout: output(),
             stderr: output(),
             streams: BTreeMap::new(),

@@ -5,6 +5,7 @@ use vbts_protocol::{RECORD_SIZE, Scope};
 use super::summary::Summary;
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
+use crate::host::Unit;
 
 /// Qualifier of a branch (`enum bts_qualifier` of the kernel's `struct bts_struct`).
 const BRANCH: u64 = 1;
@@ -123,6 +124,10 @@ impl DoubleEndedIterator for Records<'_> {
 
 /// Formats records and the events between them.
 pub trait Format: Send {
+    /// What the formatted records consist of.
+    fn unit(&self) -> Unit {
+        Unit::Line
+    }
     /// Takes records of `task` and appends them to `out`, until it has taken all, or until `out`
     /// has [`FULL`] bytes. They take at most [`PIECE`] bytes.
     fn records(
@@ -155,6 +160,10 @@ pub const FULL: usize = 1 << 20;
 pub struct Raw;
 
 impl Format for Raw {
+    fn unit(&self) -> Unit {
+        Unit::Bytes(RECORD_SIZE)
+    }
+
     fn records(
         &mut self,
         _task: &Task,
@@ -178,6 +187,10 @@ impl Format for Raw {
 pub struct RawWithIndex<F>(pub F);
 
 impl<F: Format> Format for RawWithIndex<F> {
+    fn unit(&self) -> Unit {
+        Raw.unit()
+    }
+
     fn records(
         &mut self,
         task: &Task,

@@ -1,8 +1,8 @@
 //! The queue between the run loop and the thread that writes the trace.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -111,6 +111,8 @@ pub struct Queue {
     /// Writes that the thread has finished. A thread that is slow makes progress, and one whose
     /// reader does not read makes none.
     pub progress: AtomicU64,
+    /// The thread has to end with a whole line or record.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Queue {
@@ -128,6 +130,17 @@ impl Queue {
     /// Wakes the other side after a change of the state.
     pub fn notify(&self) {
         self.changed.notify_all();
+    }
+
+    /// Returns an error if the thread has to end.
+    ///
+    /// # Errors
+    /// [`WriterError::Interrupted`].
+    pub fn check(&self) -> Result<(), WriterError> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(WriterError::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Ends writing with `error`. The first error counts.

@@ -194,7 +194,7 @@ impl Session {
 
     /// Blocks until the trace and its summary are written. `end` says how the run ended if the
     /// program did not. If the run was `interrupted`, the wait for a reader that does not read is
-    /// short. A further event of the alarm ends it, too.
+    /// short. A further event of the alarm ends the trace.
     ///
     /// # Errors
     /// The trace cannot be written.
@@ -203,11 +203,16 @@ impl Session {
         let end = self.ending.map_or(end, RunEnd::Program);
         let drained = self.ended || self.ending.is_some();
         let summary = self.writer.finish(end, drained, interrupted);
+        // The guest may have ended before the run loop has looked for an error.
+        let error = self.error.take();
         // The writer has done so, unless it is stuck.
         if let Some(terminal) = self.terminal.take() {
             terminal.restore();
         }
-        Ok(summary?)
+        match error {
+            Some(error) => Err(error),
+            None => Ok(summary?),
+        }
     }
 
     /// Returns whether the agent is ready for a job.

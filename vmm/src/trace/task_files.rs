@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use super::task::{Task, TaskEvent};
+use crate::host::Unit;
 use crate::host::output::{Output, OutputError};
 
 /// Name of the index.
@@ -81,11 +82,11 @@ impl TaskFiles {
         Ok(())
     }
 
-    /// Writes to the file of `task`.
+    /// Writes `bytes`, which consist of whole units, to the file of `task`.
     ///
     /// # Errors
     /// The file cannot be opened again, or the write fails.
-    pub fn write(&mut self, task: &Task, bytes: &[u8]) -> Result<(), OutputError> {
+    pub fn write(&mut self, task: &Task, bytes: &[u8], unit: Unit) -> Result<(), OutputError> {
         let is_last = |last: &(u64, Output)| last.0 == task.number;
         if !self.open.back().is_some_and(is_last) {
             let output = match self.open.iter().position(is_last) {
@@ -98,15 +99,15 @@ impl TaskFiles {
         }
         self.open
             .back_mut()
-            .map_or(Ok(()), |(_, output)| output.write(bytes))
+            .map_or(Ok(()), |(_, output)| output.write_units(bytes, unit))
     }
 
-    /// Writes to the index.
+    /// Writes lines to the index.
     ///
     /// # Errors
     /// The write fails.
     pub fn write_index(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
-        self.index.write(bytes)
+        self.index.write_units(bytes, Unit::Line)
     }
 
     fn reopened(&self, task: &Task) -> Result<Option<Output>, OutputError> {
@@ -153,7 +154,7 @@ mod tests {
         for part in 0..3 {
             for task in &tasks {
                 let text = format!("{} {part}\n", task.id);
-                files.write(task, text.as_bytes()).unwrap();
+                files.write(task, text.as_bytes(), Unit::Line).unwrap();
                 assert!(files.open.len() <= MAX_OPEN);
             }
         }
@@ -167,7 +168,7 @@ mod tests {
             ..task(0, "b")
         };
         files.event(&again, &start).unwrap();
-        files.write(&again, b"again").unwrap();
+        files.write(&again, b"again", Unit::BYTE).unwrap();
         files.write_index(b"{}\n").unwrap();
         let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
         for task in &tasks {

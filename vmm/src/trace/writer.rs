@@ -31,6 +31,8 @@ const LIMIT_AT_END: usize = 256 << 20;
 /// Time for which a reader that does not read can delay the end of an interrupted run. One that
 /// reads slowly gets all of the trace: the merge may hold much of it until the end.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time that the thread has to end the line or record that it writes, when no more is to follow.
+const STOP_TIME: Duration = Duration::from_millis(500);
 
 /// Number of tasks that a report shows at the end of a run.
 const SHOWN: usize = 32;
@@ -54,6 +56,8 @@ impl Writer {
     /// The host cannot start a thread.
     pub fn start(options: Options, alarm: Arc<Alarm>) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
+        let mut destination = options.destination;
+        destination.write_in(options.format.unit(), &queue.stop);
         let mut thread = Thread {
             queue: queue.clone(),
             merge: Merge::new(options.merge_limit),
@@ -63,7 +67,7 @@ impl Writer {
                 reports: options.reports,
                 format: options.format,
                 symbols: options.symbols,
-                destination: options.destination,
+                destination,
                 buffer: Vec::new(),
                 summary: Summary::default(),
                 crashes: HashMap::new(),
@@ -137,9 +141,10 @@ impl Writer {
     }
 
     /// Blocks until the trace of a run that ended so is written, its summary included. The guest's
-    /// buffers are `drained`, or the summary says how much they can have. The alarm ends the wait
-    /// for a reader that does not read. If the run was `interrupted`, a wait in which nothing can
-    /// be written for one second ends too.
+    /// buffers are `drained`, or the summary says how much they can have. An event of the alarm
+    /// ends the trace at once. If the run was `interrupted`, a wait in which nothing can be written
+    /// for one second ends it too. It then ends with a whole line or record, unless a reader that
+    /// does not read has got only a part of one.
     ///
     /// # Errors
     /// See [`WriterError`].
@@ -158,6 +163,7 @@ impl Writer {
         let mut state = self.queue.lock();
         state.end = Some((end, drained));
         self.queue.notify();
+        let mut stopped: Option<Instant> = None;
         loop {
             if state.failed {
                 return Err(state.error.take().unwrap_or(WriterError::Interrupted));
@@ -165,8 +171,15 @@ impl Writer {
             if let Some(summary) = state.summary.take() {
                 return Ok(summary);
             }
-            if self.alarm.has_pending() || interrupted && patience.is_over() {
-                return Err(WriterError::Interrupted);
+            match stopped {
+                Some(since) if since.elapsed() >= STOP_TIME => {
+                    return Err(WriterError::Interrupted);
+                }
+                None if self.alarm.has_pending() || interrupted && patience.is_over() => {
+                    self.queue.stop.store(true, Ordering::Relaxed);
+                    stopped = Some(Instant::now());
+                }
+                _ => {}
             }
             state = self.queue.wait(state);
         }
@@ -258,6 +271,7 @@ impl Thread {
     }
 
     fn perform(&mut self, work: Work) -> Result<(), WriterError> {
+        self.queue.check()?;
         let destination = &mut self.trace.destination;
         match work {
             Work::Task(input) => return self.merge.push(input, &mut self.trace),
@@ -357,6 +371,7 @@ impl Sink for Trace {
             let mut piece = Records::new(piece, self.scope);
             count(piece, &mut self.summary);
             while !piece.is_empty() {
+                self.queue.check()?;
                 self.buffer.clear();
                 self.format
                     .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
@@ -501,6 +516,19 @@ mod tests {
         writer.put(branches(1 << 16)).unwrap();
         let error = writer.finish(EXITED, true, true).unwrap_err();
         assert!(matches!(error, WriterError::Interrupted), "{error}");
+    }
+
+    #[test]
+    fn a_trace_that_the_time_limit_ends_has_whole_records() {
+        let (reader, writer) = stuck(Some(Duration::from_millis(200)));
+        let slow = slow(reader, Duration::from_millis(70));
+        writer.put(branches(1 << 16)).unwrap();
+        let error = writer.finish(EXITED, true, false).unwrap_err();
+        let interrupted = matches!(error, WriterError::Output(OutputError::Interrupted(_)));
+        assert!(interrupted, "{error}");
+        let written = slow.join().unwrap();
+        assert!(written > 0 && written < 24 << 16, "{written}");
+        assert_eq!(written % 24, 0, "{written}");
     }
 
     #[test]
