@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -222,6 +223,22 @@ impl Run {
         );
         Ok(self)
     }
+}
+
+/// The value of an environment variable, if it is set.
+///
+/// # Errors
+/// If it cannot be parsed.
+pub fn setting<T>(name: &str) -> Result<Option<T>>
+where
+    T: FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    let Ok(text) = std::env::var(name) else {
+        return Ok(None);
+    };
+    let value = text.parse().with_context(|| format!("{name}={text}"))?;
+    Ok(Some(value))
 }
 
 /// What a test cannot do without and has not got: with this error it is reported as ignored.

@@ -78,6 +78,18 @@ pub struct TaskTrace {
 /// More steps than any test program needs: ends one that runs away.
 const STEP_LIMIT: u64 = 5_000_000;
 
+/// The program has taken more steps than this.
+#[derive(Debug)]
+pub struct TooManySteps(u64);
+
+impl std::fmt::Display for TooManySteps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "more than {} steps", self.0)
+    }
+}
+
+impl std::error::Error for TooManySteps {}
+
 /// Code segments of 64-bit and 32-bit user code in Linux.
 const USER_CS: u64 = 0x33;
 const USER32_CS: u64 = 0x23;
@@ -98,7 +110,15 @@ const MAX_INSTRUCTION: usize = 15;
 /// If it cannot be started or traced, is killed by a signal, takes too many steps, or does
 /// something that the oracle did not foresee.
 pub fn trace(program: &Path) -> Result<Trace> {
-    let Tasks { mut tasks, stdout } = trace_tasks(program)?;
+    trace_within(program, STEP_LIMIT)
+}
+
+/// [`trace`], for so many steps.
+///
+/// # Errors
+/// As [`trace`]. The root cause is [`TooManySteps`] if the program takes more.
+pub fn trace_within(program: &Path, steps: u64) -> Result<Trace> {
+    let Tasks { mut tasks, stdout } = trace_tasks_within(program, steps)?;
     ensure!(tasks.len() == 1, "{} tasks instead of one", tasks.len());
     let task = tasks.swap_remove(0);
     Ok(Trace {
@@ -118,6 +138,10 @@ pub fn trace(program: &Path) -> Result<Trace> {
 /// If it cannot be started or traced, a task is killed by a signal, it takes too many steps, or
 /// does something that the oracle did not foresee.
 pub fn trace_tasks(program: &Path) -> Result<Tasks> {
+    trace_tasks_within(program, STEP_LIMIT)
+}
+
+fn trace_tasks_within(program: &Path, steps: u64) -> Result<Tasks> {
     let _pinned = Pinned::new()?;
     let mut command = Command::new(program);
     command
@@ -136,7 +160,7 @@ pub fn trace_tasks(program: &Path) -> Result<Tasks> {
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start {}", program.display()))?;
-    let result = Stepper::new(&child).and_then(Stepper::run);
+    let result = Stepper::new(&child).and_then(|stepper| stepper.run(steps));
     if result.is_err() {
         // It may be stopped anywhere, or gone already.
         let _ = child.kill();
@@ -233,12 +257,12 @@ impl Stepper {
         Ok(())
     }
 
-    fn run(mut self) -> Result<Vec<TaskTrace>> {
+    fn run(mut self, limit: u64) -> Result<Vec<TaskTrace>> {
         // The tasks of other threads of this process are traced by those.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         let mut steps = 0;
         while !self.live.is_empty() {
-            ensure!(steps < STEP_LIMIT, "more than {STEP_LIMIT} steps");
+            ensure!(steps < limit, TooManySteps(limit));
             steps += 1;
             let status = waitpid(None, Some(flags))?;
             let pid = status.pid().context("no task has changed its state")?;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, setting};
 use vbts_tests::programs;
 
 use crate::stock_kernel::{debian, file, is_clean};
@@ -72,11 +72,9 @@ const ROUND: &str = "set -e; cd work
 
 /// Time for which the guest works, by the host's clock.
 fn duration() -> Result<Duration> {
-    let seconds = match std::env::var("VBTS_WORK_SECONDS") {
-        Ok(text) => text.parse().context("VBTS_WORK_SECONDS")?,
-        Err(_) => 1,
-    };
-    Ok(Duration::from_secs(seconds))
+    Ok(Duration::from_secs(
+        setting("VBTS_WORK_SECONDS")?.unwrap_or(1),
+    ))
 }
 
 /// Number of C files of the guest kernel's tests that a round compiles.

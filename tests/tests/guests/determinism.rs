@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run, Test};
+use vbts_tests::machine::{self, Machine, Run, Test, setting};
 
 pub fn trials(module: &str) -> Vec<Trial> {
     let tests: [(&str, &'static [&'static str]); 3] = [
@@ -39,9 +39,10 @@ pub fn trials(module: &str) -> Vec<Trial> {
         )
     });
     let another_day: Test = Box::new(another_day);
+    let boots: Test = Box::new(boots);
     let tests = tests
         .into_iter()
-        .chain([("another_day".into(), another_day)]);
+        .chain([("another_day".into(), another_day), ("boots".into(), boots)]);
     machine::trials(module, tests.collect())
 }
 
@@ -52,8 +53,8 @@ struct Output {
     trace: Vec<u8>,
 }
 
-/// Runs `program` on the day `date`, and traces it in `format`.
-fn once(machine: &Machine, date: &str, format: &str, program: &[&str]) -> Result<Output> {
+/// Runs `program` on the day `date`, and traces it with `options`.
+fn once(machine: &Machine, date: &str, options: &[&str], program: &[&str]) -> Result<Output> {
     let directory = tempfile::tempdir()?;
     let (console, trace) = (
         directory.path().join("console"),
@@ -61,7 +62,8 @@ fn once(machine: &Machine, date: &str, format: &str, program: &[&str]) -> Result
     );
     let mut command = machine.command(["trace", "--accel", "soft", "--sched", "--epoch", date]);
     command
-        .args(["--format", format, "--console"])
+        .args(options)
+        .arg("--console")
         .arg(&console)
         .arg("--output")
         .arg(&trace)
@@ -78,7 +80,7 @@ fn once(machine: &Machine, date: &str, format: &str, program: &[&str]) -> Result
 }
 
 fn twice(machine: &Machine, program: &[&str]) -> Result<()> {
-    let once = || once(machine, "2026-01-31", "raw", program);
+    let once = || once(machine, "2026-01-31", &["--format", "raw"], program);
     same(&once()?, &once()?)
 }
 
@@ -86,11 +88,37 @@ fn twice(machine: &Machine, program: &[&str]) -> Result<()> {
 fn another_day(machine: &Machine) -> Result<()> {
     let script = "for i in 1 2 3; do echo $i $$; sleep 0.3; done; cat /proc/uptime; \
                   od -An -tx8 -N32 /dev/urandom; echo > /tmp/file; rm /tmp/file";
-    let on = |date: &str| once(machine, date, "json", &["/bin/sh", "-c", script]);
+    let on = |date: &str| {
+        once(
+            machine,
+            date,
+            &["--format", "json"],
+            &["/bin/sh", "-c", script],
+        )
+    };
     let first = on("2026-11-23")?;
     for date in ["2026-12-31T23:59:59+05:30", "8277292035"] {
         same(&first, &on(date)?)?;
     }
+    Ok(())
+}
+
+/// Boots with one and with four processors by turns. `VBTS_BOOTS` is their number.
+fn boots(machine: &Machine) -> Result<()> {
+    let number: usize = setting("VBTS_BOOTS")?.unwrap_or(4);
+    let boot = |processors| {
+        let program = ["/bin/cat", "/proc/interrupts"];
+        once(machine, "2026-01-31", &["--smp", processors], &program)
+    };
+    let first = [("1", boot("1")?), ("4", boot("4")?)];
+    ensure!(
+        first.iter().all(|(_, first)| !first.console.is_empty()),
+        "the console is empty"
+    );
+    for (processors, first) in first.iter().cycle().take(number) {
+        same(first, &boot(processors)?)?;
+    }
+    println!("{number} boots, all equal");
     Ok(())
 }
 

@@ -4,10 +4,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, setting};
 
 /// Time limit for a million steps on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,13 +35,8 @@ fn native(_: &Machine) -> Result<()> {
 /// No record is lost with PTRACE_BTS_O_SIGNAL or with PTRACE_BTS_O_VIRTUAL. `VBTS_LONG_TRACE` is
 /// the number of steps.
 fn guest(machine: &Machine) -> Result<()> {
-    let steps = match std::env::var("VBTS_LONG_TRACE") {
-        Ok(steps) => steps,
-        Err(_) => "2000000".into(),
-    };
-    let count: u32 = steps
-        .parse()
-        .with_context(|| format!("VBTS_LONG_TRACE={steps}"))?;
+    let count: u32 = setting("VBTS_LONG_TRACE")?.unwrap_or(2_000_000);
+    let steps = count.to_string();
     let directory = tempfile::tempdir()?;
     let program = guest_program::compile(directory.path(), "long_trace.c", &OTHERS)?;
     let command =

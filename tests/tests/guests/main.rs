@@ -26,6 +26,7 @@ mod oracle;
 mod overwritten;
 mod processors;
 mod ptrace_bts;
+mod random_programs;
 mod real_programs;
 mod sandbox;
 mod save_restore;
@@ -39,7 +40,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 30] = [
+const MODULES: [(&str, Trials); 31] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -55,6 +56,7 @@ const MODULES: [(&str, Trials); 30] = [
     ("sandbox", sandbox::trials),
     ("files", files::trials),
     ("oracle", oracle::trials),
+    ("random_programs", random_programs::trials),
     ("bad_input", bad_input::trials),
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),

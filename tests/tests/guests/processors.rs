@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, setting};
 use vbts_tests::programs;
 
 /// Time limit of a guest on a slow and busy machine.
@@ -50,14 +50,9 @@ fn start_and_stop(machine: &Machine) -> Result<()> {
 /// The duration of a test by the guest's clock: `VBTS_STRESS_SECONDS`, or the default for the
 /// accelerator.
 fn seconds(machine: &Machine, soft: f64, kvm: f64) -> Result<f64> {
-    match std::env::var("VBTS_STRESS_SECONDS") {
-        Ok(seconds) => seconds
-            .parse()
-            .with_context(|| format!("VBTS_STRESS_SECONDS={seconds}")),
-        // The host needs much longer for one second of four software CPUs.
-        Err(_) if machine.accel() == "soft" => Ok(soft),
-        Err(_) => Ok(kvm),
-    }
+    // The host needs much longer for one second of four software CPUs.
+    let default = if machine.accel() == "soft" { soft } else { kvm };
+    Ok(setting("VBTS_STRESS_SECONDS")?.unwrap_or(default))
 }
 
 /// Runs a program of guest-kernel/tests as the only one of a guest with four processors.
