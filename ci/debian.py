@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Shared by the scripts of this directory that boot Debian's kernels: packages from apt, modules,
-initial RAM disks.
+"""Shared by the Python scripts of this directory: packages from apt, and, for those that boot
+Debian's kernels, modules and initial RAM disks.
 """
 
 import lzma
