@@ -15,7 +15,7 @@ use vbts_cpu::Signals;
 use vbts_devices::disk::Disk;
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
-use vbts_devices::ninep::{Access, OpenFiles};
+use vbts_devices::ninep::{Access, GuestClock, OpenFiles, Server};
 use vbts_devices::pit::{Pit, SystemControlPort};
 use vbts_devices::power::{PowerSwitch, SleepRegisters};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
@@ -81,6 +81,7 @@ pub struct Board {
     power: PowerSwitch,
     power_button: Mutex<IrqLine>,
     memory: GuestMemory,
+    guest_clock: GuestClock,
     /// In the order of their addresses.
     virtio: Vec<Arc<Mutex<dyn VirtioTransport>>>,
     /// A device has had work for the host: see [`Effects::HOST`].
@@ -157,6 +158,7 @@ impl Board {
             power,
             power_button,
             memory,
+            guest_clock: GuestClock::default(),
             virtio: Vec::new(),
             host_work: AtomicBool::new(false),
         })
@@ -202,7 +204,12 @@ impl Board {
         directory: &Path,
         access: Access,
     ) -> Result<(), BoardError> {
-        let device = Fs9p::new(tag, directory, access).map_err(|source| BoardError::Share {
+        let server = Server::new(directory, access);
+        let device = server.and_then(|server| {
+            let server = server.with_clock(self.guest_clock.clone());
+            Fs9p::with_service(tag, Box::new(server))
+        });
+        let device = device.map_err(|source| BoardError::Share {
             directory: directory.display().to_string(),
             source,
         })?;
@@ -244,6 +251,11 @@ impl Board {
     /// There is no room.
     pub fn add_entropy(&mut self, source: Source) -> Result<(), BoardError> {
         self.attach(Entropy::new(source)).map(drop)
+    }
+
+    /// The guest's wall clock, by which shares show times. Nothing sets it but [`GuestClock::set`].
+    pub fn guest_clock(&self) -> &GuestClock {
+        &self.guest_clock
     }
 
     /// The number of virtio devices.

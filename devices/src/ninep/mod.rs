@@ -3,7 +3,7 @@
 //!
 //! A read-only share refuses requests that change something before it reads the rest of the
 //! message. Every answer is computed before [`Server::handle`] returns, and depends on the host's
-//! files alone.
+//! files alone, and on the guest's clock for the times of files that it has changed.
 //!
 //! A state can be saved while the guest has no fid. A fid is a file of the host, which another
 //! process could not open again as the same file.
@@ -14,6 +14,7 @@ mod identity;
 mod limit;
 mod open_files;
 mod read;
+mod times;
 mod tree;
 mod wire;
 mod write;
@@ -32,9 +33,11 @@ use serde::{Deserialize, Serialize};
 
 pub use host::check_openable;
 pub use open_files::OpenFiles;
+pub use times::GuestClock;
 
 use host::Host;
 use limit::Limit;
+use times::Times;
 use tree::{NodeId, Tree};
 use wire::{Encode, HEADER_LEN, RLERROR, Reader, t};
 use xattr::Xattr;
@@ -96,6 +99,7 @@ pub struct Server {
     fids: BTreeMap<u32, NodeId>,
     /// What the fids that stand for extended attributes are for.
     xattrs: BTreeMap<u32, Xattr>,
+    times: Times,
     max_fids: usize,
 }
 
@@ -131,8 +135,16 @@ impl Server {
             msize: MAX_MSIZE,
             fids: BTreeMap::new(),
             xattrs: BTreeMap::new(),
+            times: Times::new(GuestClock::default()),
             max_fids: MAX_FIDS,
         })
+    }
+
+    /// Shows the guest the times at which it has changed files on its own `clock`.
+    #[must_use]
+    pub fn with_clock(mut self, clock: GuestClock) -> Self {
+        self.times = Times::new(clock);
+        self
     }
 
     fn server_state(&self) -> Result<ServerState, String> {
@@ -173,6 +185,7 @@ impl Server {
     pub fn reset(&mut self) {
         self.fids.clear();
         self.xattrs.clear();
+        self.times.clear();
         self.tree.clear();
         self.msize = MAX_MSIZE;
     }
@@ -344,6 +357,9 @@ pub trait Service: fmt::Debug + Send {
     /// Serves one request. `reply` is overwritten with the answer, at most [`MAX_MSIZE`] bytes.
     fn handle(&mut self, request: &[u8], reply: &mut Vec<u8>);
 
+    /// The next requests are of the virtual time `now`, in ns.
+    fn advance_to(&mut self, _now: u64) {}
+
     /// Ends the session: forgets every fid.
     fn reset(&mut self);
 
@@ -363,6 +379,10 @@ pub trait Service: fmt::Debug + Send {
 impl Service for Server {
     fn handle(&mut self, request: &[u8], reply: &mut Vec<u8>) {
         Self::handle(self, request, reply);
+    }
+
+    fn advance_to(&mut self, now: u64) {
+        self.times.advance_to(now);
     }
 
     fn reset(&mut self) {

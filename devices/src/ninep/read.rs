@@ -44,6 +44,9 @@ impl Server {
         let file = self.tree.path(node)?;
         let stat = self.tree.host.stat(&file.fd)?;
         self.tree.open(node, fid, host_flags(flags)?)?;
+        if flags & open::TRUNCATE != 0 {
+            self.changed(&file.fd);
+        }
         reply.put_qid(self.tree.host.qid(&stat));
         reply.put_u32(0); // iounit: as much as msize allows
         Ok(())
@@ -104,8 +107,9 @@ impl Server {
     pub(super) fn getattr(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.node(r.u32()?)?;
         let file = self.tree.path(node)?;
-        let s = self.tree.host.stat(&file.fd)?;
+        let mut s = self.tree.host.stat(&file.fd)?;
         let qid = self.tree.host.qid(&s);
+        self.times.show(&mut s);
         put_attributes(qid, &s, reply);
         Ok(())
     }

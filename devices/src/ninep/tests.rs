@@ -6,6 +6,7 @@ mod random;
 mod reading;
 mod reopening;
 mod special;
+mod times;
 mod writing;
 
 use std::os::unix::ffi::OsStrExt;

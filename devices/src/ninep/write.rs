@@ -2,12 +2,14 @@
 
 use std::ffi::{CStr, CString};
 
-use rustix::fs::{self, FileType};
+use rustix::fd::AsFd;
+use rustix::fs::{self, FileType, Stat};
 use rustix::io::Errno;
 
 use super::Server;
 use super::host::{self, Descriptor, Host};
 use super::read::host_flags;
+use super::times::{given, timespec};
 use super::tree::NodeId;
 use super::wire::{Encode, Reader};
 
@@ -36,6 +38,39 @@ impl Server {
         }
     }
 
+    /// Notes that the request has changed a file.
+    pub(super) fn changed(&mut self, file: impl AsFd) {
+        if self.times.is_known()
+            && let Ok(stat) = fs::fstat(file)
+        {
+            self.times.changed(&stat);
+        }
+    }
+
+    /// Notes that the request has changed the directory `parent` and its entry `name`.
+    fn entry_changed(&mut self, parent: &Descriptor, name: &CStr) {
+        self.changed(&parent.fd);
+        if let Some(stat) = self.entry(parent, name) {
+            self.times.changed(&stat);
+        }
+    }
+
+    /// The attributes of an entry, if the guest's clock is known.
+    fn entry(&self, parent: &Descriptor, name: &CStr) -> Option<Stat> {
+        let is_known = self.times.is_known();
+        let file = is_known.then(|| Host::find(&parent.fd, name))?.ok()?;
+        fs::fstat(file).ok()
+    }
+
+    /// Notes that the request has removed the name of a file that had the attributes `stat`.
+    fn removed(&mut self, stat: Option<Stat>) {
+        if let Some(stat) = stat
+            && (stat.st_nlink <= 1 || FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+        {
+            self.times.forget(&stat);
+        }
+    }
+
     pub(super) fn lcreate(&mut self, r: &mut Reader<'_>, reply: &mut Vec<u8>) -> Result<(), Errno> {
         let (fid, name, flags, mode) = (r.u32()?, host::name(r.string()?)?, r.u32()?, r.u32()?);
         let parent = self.directory(fid)?;
@@ -43,7 +78,10 @@ impl Server {
             return Err(Errno::BADF);
         }
         let flags = host_flags(flags)?;
+        let directory = self.tree.path(parent)?;
         let (node, stat) = self.tree.create(parent, &name, fid, flags, mode)?;
+        self.times.changed(&stat);
+        self.changed(&directory.fd);
         // The fid is now that of the new file.
         self.fids.insert(fid, node);
         self.tree.release(parent);
@@ -62,6 +100,7 @@ impl Server {
         }
         let (_, file) = self.opened(fid)?;
         let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, data, offset))?;
+        self.changed(&file);
         reply.put_u32(n as u32);
         Ok(())
     }
@@ -106,11 +145,19 @@ impl Server {
             host.truncate(&file, size)?;
         }
         if valid & (setattr::ATIME | setattr::MTIME) != 0 {
+            let mut host_time =
+                |time| given(time).map_or(time, |t| timespec(self.times.host_time(t)));
             let times = fs::Timestamps {
-                last_access,
-                last_modification,
+                last_access: host_time(last_access),
+                last_modification: host_time(last_modification),
             };
             host.set_times(&file, &times)?;
+        }
+        if self.times.is_known() {
+            let stat = fs::fstat(&file.fd)?;
+            self.times.changed(&stat);
+            let set = [last_access, last_modification].map(given);
+            self.times.has_set(&stat, set);
         }
         Ok(())
     }
@@ -123,6 +170,8 @@ impl Server {
         reply: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         let stat = self.tree.host.stat(Host::find(&parent.fd, name)?)?;
+        self.times.changed(&stat);
+        self.changed(&parent.fd);
         reply.put_qid(self.tree.host.qid(&stat));
         Ok(())
     }
@@ -166,7 +215,9 @@ impl Server {
         let (parent, node) = (self.directory(r.u32()?)?, self.node(r.u32()?)?);
         let name = host::name(r.string()?)?;
         let (parent, file) = (self.tree.path(parent)?, self.tree.path(node)?);
-        self.tree.host.link(&file, &parent.fd, &name)
+        self.tree.host.link(&file, &parent.fd, &name)?;
+        self.entry_changed(&parent, &name);
+        Ok(())
     }
 
     pub(super) fn unlinkat(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {
@@ -175,13 +226,24 @@ impl Server {
             host::name(r.string()?)?,
             r.u32()?,
         );
-        self.tree.unlink(parent, &name, flags & AT_REMOVEDIR != 0)
+        let directory = self.tree.path(parent)?;
+        let file = self.entry(&directory, &name);
+        self.tree.unlink(parent, &name, flags & AT_REMOVEDIR != 0)?;
+        self.removed(file);
+        self.changed(&directory.fd);
+        Ok(())
     }
 
     pub(super) fn renameat(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {
         let (from, name) = (self.directory(r.u32()?)?, host::name(r.string()?)?);
         let (to, new_name) = (self.directory(r.u32()?)?, host::name(r.string()?)?);
-        self.tree.rename((from, &name), (to, &new_name))
+        let (former, directory) = (self.tree.path(from)?, self.tree.path(to)?);
+        let replaced = self.entry(&directory, &new_name);
+        self.tree.rename((from, &name), (to, &new_name))?;
+        self.removed(replaced);
+        self.changed(&former.fd);
+        self.entry_changed(&directory, &new_name);
+        Ok(())
     }
 
     pub(super) fn fsync(&mut self, r: &mut Reader<'_>) -> Result<(), Errno> {

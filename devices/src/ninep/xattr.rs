@@ -118,10 +118,12 @@ impl Server {
         let file = self.tree.path(node)?;
         // Linux's removexattr is a Txattrcreate of size 0 that replaces.
         if value.is_empty() && flags == XattrFlags::REPLACE {
-            Host::remove_xattr(&file.fd, &name)
+            Host::remove_xattr(&file.fd, &name)?;
         } else {
-            Host::set_xattr(&file.fd, &name, &value, flags)
+            Host::set_xattr(&file.fd, &name, &value, flags)?;
         }
+        self.changed(&file.fd);
+        Ok(())
     }
 }
 

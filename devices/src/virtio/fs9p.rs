@@ -80,6 +80,10 @@ impl VirtioDevice for Fs9p {
         &self.config
     }
 
+    fn advance_to(&mut self, now: u64) {
+        self.server.advance_to(now);
+    }
+
     fn process(&mut self, queues: &mut [VirtQueue], ram: &GuestRam) -> Result<(), QueueError> {
         let Some(queue) = queues.first_mut() else {
             return Ok(());

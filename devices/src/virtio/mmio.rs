@@ -363,7 +363,8 @@ impl<D: VirtioDevice> BusDevice for MmioTransport<D> {
         Effects::empty()
     }
 
-    fn write(&mut self, _now: u64, offset: u64, data: &[u8]) -> Effects {
+    fn write(&mut self, now: u64, offset: u64, data: &[u8]) -> Effects {
+        self.device.advance_to(now);
         // No device here has writable configuration.
         if offset < reg::CONFIG
             && offset & 3 == 0

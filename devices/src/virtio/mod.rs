@@ -29,6 +29,8 @@ pub trait VirtioDevice: Send {
     fn queue_sizes(&self) -> &[u16];
     /// The device-specific configuration space; read-only for the driver.
     fn config(&self) -> &[u8];
+    /// The driver accesses the device at the virtual time `now`, in ns.
+    fn advance_to(&mut self, _now: u64) {}
     /// Serves the chains that the driver has made available on any queue, as far as possible now.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("many_files_with_256_descriptors", many_files),
             ("unlinked_programs_with_256_descriptors", unlinked),
             ("special_files_on_a_writable_share", special_files),
+            ("times_of_new_files_on_a_writable_share", times_of_new_files),
         ],
     )
 }
@@ -279,5 +280,82 @@ fn special_files(machine: &Machine) -> Result<()> {
         ensure!(times == set, "{name}: {times:?}");
     }
     ensure!(metadata("file").is_err() && metadata("device").is_err());
+    Ok(())
+}
+
+/// A file, a copy with its times, and what is made of both with a second `make`.
+const MAKEFILE: &str = "all: copy
+\t$(MAKE) -f second
+file:
+\techo 1 >$@
+copy: file
+\tcp -p file $@
+";
+const SECOND: &str = "both: file copy
+\tcat file copy >$@
+";
+
+/// In the guest, what a program makes in a writable share is not in the future, whatever the date
+/// is. On the host it has the host's times, in the same order.
+fn times_of_new_files(machine: &Machine) -> Result<()> {
+    const EPOCH: i64 = 1_000_000_000;
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    for (name, text) in [("Makefile", MAKEFILE), ("second", SECOND)] {
+        fs::write(path(name), text)?;
+        let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(900_000_000);
+        fs::File::options()
+            .append(true)
+            .open(path(name))?
+            .set_modified(old)?;
+    }
+    let began = fs::metadata(path("."))?.mtime();
+    let share = format!("{}:rw", directory.path().display());
+    let epoch = EPOCH.to_string();
+    let options = ["--quiet", "--share", &share, "--epoch", &epoch];
+    let in_guest = |lines: &str| {
+        let lines = format!("cd {} && {lines}", directory.path().display());
+        let output = Path::new("/dev/null");
+        machine.trace("raw", output, &options, &["/bin/sh", "-c", &lines])
+    };
+    let lines = "make -s && make && stat -c %n:%X:%Y:%Z * . && sleep 5 && touch last";
+    let first = in_guest(lines)?.expect(0)?;
+    ensure!(first.stderr.is_empty(), "{}", first.stderr);
+    let text = String::from_utf8(first.stdout)?;
+    for line in text
+        .lines()
+        .filter(|line| line.contains(':') && !line.starts_with("make"))
+    {
+        let [name, times @ ..] = &line.split(':').collect::<Vec<_>>()[..] else {
+            continue;
+        };
+        let made = ["file", "copy", "both", "."].contains(name);
+        for time in times {
+            let time: i64 = time.parse()?;
+            let since = EPOCH..EPOCH + 60;
+            ensure!(!made || since.contains(&time), "{line}");
+        }
+    }
+    ensure!(text.contains("is up to date"), "{text}");
+    // The guest's clock has shown times that are still to come here.
+    let now = std::time::SystemTime::now();
+    let mut last = None;
+    for name in ["file", "copy", "both", "last"] {
+        let file = fs::metadata(path(name))?;
+        let time = file.modified()?;
+        ensure!(
+            file.mtime() >= began && time <= now && last <= Some(time),
+            "{name}: {time:?}"
+        );
+        last = Some(time);
+    }
+    let mut make = Command::new("make");
+    make.arg("-C").arg(directory.path());
+    let host = machine::finish(make)?.expect(0)?;
+    let host = String::from_utf8(host.stdout)?;
+    ensure!(
+        host.contains("is up to date") && !host.contains("cat "),
+        "{host}"
+    );
     Ok(())
 }

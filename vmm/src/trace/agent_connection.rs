@@ -36,6 +36,8 @@ pub struct AgentConnection {
     port: Shared<MmioTransport<Console>>,
     /// The job until it is sent.
     job: Option<Job>,
+    /// The guest's date at its boot, in seconds since 1970, if the job sets it.
+    epoch: Option<i64>,
     /// What the program reads, by stream, with the bytes that the agent still waits for.
     inputs: BTreeMap<u32, (Input, u64)>,
     terminal: Option<Terminal>,
@@ -65,6 +67,7 @@ impl AgentConnection {
         Self {
             session,
             port,
+            epoch: job.epoch,
             job: Some(job),
             inputs: inputs
                 .map(|(fd, file)| (fd, (Input::new(file), 0)))
@@ -165,6 +168,12 @@ impl AgentConnection {
         Ok(())
     }
 
+    /// The guest's date, in ns since 1970, when its CLOCK_MONOTONIC is `time`.
+    fn date(&self, time: u64) -> Option<i64> {
+        let epoch = self.epoch?.checked_mul(1_000_000_000)?;
+        epoch.checked_add(i64::try_from(time).ok()?)
+    }
+
     /// Whether the agent waits for input.
     fn awaits_input(&self) -> bool {
         self.inputs.values().any(|(_, wanted)| *wanted > 0)
@@ -176,6 +185,7 @@ impl RunObserver for AgentConnection {
         let mut session = lock(&self.session);
         let closed = session.take_closed().map_err(SessionError::into_failure)?;
         let (ready, wanted) = (session.is_ready(), session.take_wanted_input());
+        let time = session.take_time();
         if let Some(progress) = &self.progress {
             progress.set_position(session.records());
         }
@@ -186,6 +196,9 @@ impl RunObserver for AgentConnection {
                 Some(progress) => progress.suspend(|| say(note)),
                 None => say(note),
             }
+        }
+        if let Some(date) = time.and_then(|time| self.date(time)) {
+            board.guest_clock().set(date, now);
         }
         if ready && let Some(job) = self.job.take() {
             self.send(&ToGuest::Job(Box::new(job)))?;

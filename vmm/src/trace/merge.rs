@@ -101,6 +101,14 @@ pub enum Input {
 }
 
 impl Input {
+    /// The time at which the agent has sent it, if it says so.
+    pub fn sent_at(&self) -> Option<u64> {
+        match self {
+            Self::Exec { time, .. } | Self::End { time, .. } => Some(*time),
+            _ => None,
+        }
+    }
+
     /// The memory that it takes in addition to itself, in bytes.
     pub fn bytes(&self) -> usize {
         match self {

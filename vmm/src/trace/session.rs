@@ -113,6 +113,8 @@ pub struct Session {
     ready: bool,
     /// The program has started.
     started: bool,
+    /// The guest's CLOCK_MONOTONIC in the last message that had it, until it is taken.
+    time: Option<u64>,
     /// Input, in bytes, that the agent has asked for since the last [`Session::take_wanted_input`],
     /// by stream.
     wanted_input: BTreeMap<u32, u64>,
@@ -157,6 +159,7 @@ impl Session {
             writer: Writer::start(options, alarm.clone())?,
             ready: false,
             started: false,
+            time: None,
             wanted_input: BTreeMap::new(),
             positions,
             ending: None,
@@ -223,6 +226,12 @@ impl Session {
     /// Returns whether the program has started.
     pub fn has_started(&self) -> bool {
         self.started
+    }
+
+    /// Returns the guest's CLOCK_MONOTONIC in ns, if a message since the last call had it. The
+    /// agent has read it just before.
+    pub(super) fn take_time(&mut self) -> Option<u64> {
+        self.time.take()
     }
 
     /// Returns the number of bytes of input that the agent has asked for since the last call, by
@@ -338,7 +347,10 @@ impl Session {
                 message => {
                     self.started |= matches!(message, ToHost::TaskStart { .. });
                     match about_a_task(message) {
-                        Some(input) => Work::Task(input),
+                        Some(input) => {
+                            self.time = input.sent_at().or(self.time);
+                            Work::Task(input)
+                        }
                         None => continue,
                     }
                 }
