@@ -20,10 +20,15 @@ use crate::kvm::{ExitReason, KvmVcpu};
 /// (the ski-rental bound).
 const HANDBACK_DELAY: u64 = 5_000;
 
+/// Instructions to execute on the software CPU after the guest has locked the bus of the host's
+/// processors, some milliseconds: a guest that does so again and again is slow, not its host.
+const BUS_LOCK_DELAY: u64 = 1_000_000;
+
 /// Number of hand-overs between the accelerators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HandoverStats {
-    /// From KVM to the software CPU, because tracing or a performance counter was turned on.
+    /// From KVM to the software CPU, because tracing or a performance counter was turned on, or
+    /// because the guest has locked the bus.
     pub to_soft: u64,
     /// From the software CPU back to KVM.
     pub to_kvm: u64,
@@ -52,6 +57,8 @@ pub struct Vcpu {
     last_traced: u64,
     /// A counter was in use since the software CPU took over: see [`Self::hand_back`].
     counted: bool,
+    /// Instructions retired up to which the software CPU executes the guest in any case.
+    soft_until: u64,
     handovers: HandoverStats,
     /// The device writes that the software CPU has yet to observe.
     dma: Option<DmaObserver>,
@@ -66,6 +73,7 @@ impl Vcpu {
             on_kvm: false,
             last_traced: 0,
             counted: false,
+            soft_until: 0,
             handovers: HandoverStats::default(),
             dma: None,
         }
@@ -164,6 +172,7 @@ impl Vcpu {
                     ExitReason::Common(exit) => exit,
                     ExitReason::DebugCtl => continue,
                     ExitReason::EmulationFailure => return self.emulate_one(),
+                    ExitReason::BusLock => return self.slow_down(),
                 },
                 _ => self.soft.run(deadline),
             };
@@ -265,6 +274,9 @@ impl Vcpu {
             self.counted |= self.soft.cpu.uses_counters();
             return Ok(());
         }
+        if now < self.soft_until {
+            return Ok(());
+        }
         let idle = matches!(exit, Exit::Halt { .. });
         if self.counted && !idle && self.soft.cpu.cpl == 0 {
             return Ok(());
@@ -274,6 +286,21 @@ impl Vcpu {
             self.handovers.to_kvm += u64::from(self.on_kvm);
         }
         Ok(())
+    }
+
+    /// Hands the processor to the software CPU for some time, which emulates bus locks without one
+    /// of the host's.
+    fn slow_down(&mut self) -> Result<Exit, Failure> {
+        self.leave_kvm()?;
+        self.handovers.to_soft += 1;
+        self.soft_until = self.soft.cpu.instructions() + BUS_LOCK_DELAY;
+        let rip = self.soft.cpu.rip;
+        tracing::debug!(
+            rip = format_args!("{rip:#x}"),
+            "the guest has locked the bus: the software CPU runs it for some time"
+        );
+        // The exit may have been an access to a device.
+        Ok(Exit::Bus)
     }
 
     /// Executes the one instruction that KVM could not emulate on the software CPU.

@@ -23,5 +23,6 @@ mod read_modify_write;
 mod registers;
 pub(crate) mod segment;
 mod spin;
+mod split_lock;
 mod translation;
 pub mod usage;

@@ -7,6 +7,7 @@ use crate::mmu::access::Access;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::memory::pages;
+use crate::processor::split_lock::crosses_line;
 use crate::processor::translation::Target;
 use crate::state::int::Int;
 
@@ -72,6 +73,10 @@ impl Cpu {
         la: u64,
         mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
+        let alone = self.has_memory_alone();
+        if !alone && crosses_line(la, T::BYTES) {
+            return self.modify_across_lines(la, f);
+        }
         let fast = self.tlb.fast(la, T::BYTES, Access::Write);
         let host = match fast {
             Some(p) => p,
@@ -89,7 +94,7 @@ impl Cpu {
         // SAFETY: `host` is writable guest RAM with `T::BYTES` bytes left in the page.
         let mut old = unsafe { host.read_unaligned() };
         let mut new = f(self, old);
-        if self.has_memory_alone() {
+        if alone {
             // SAFETY: as above. `f` computes; it cannot unmap guest RAM.
             unsafe { host.write_unaligned(new) };
         } else {
@@ -112,8 +117,7 @@ impl Cpu {
     }
 
     /// Whether no other processor accesses memory while this one executes an instruction. Then a
-    /// locked instruction needs no lock of the host's, which costs all of the host's processors
-    /// microseconds if the operand crosses a cache line, or ends vbts (split_lock_detect=fatal).
+    /// locked instruction needs no lock of the host's.
     #[inline(always)]
     fn has_memory_alone(&self) -> bool {
         matches!(self.clock, Clock::Instructions) || self.topology.count == 1

@@ -25,7 +25,7 @@ fn run_to_halt(soft: &mut SoftCpu) {
 fn locked_instructions_are_atomic() {
     const TIMES: u64 = 20_000;
     type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
-    let table: [(&str, u64, Program); 6] = [
+    let table: [(&str, u64, Program); 8] = [
         ("ADD", 0, |a| a.lock().add(qword_ptr(rdi), 1)),
         ("XADD, not aligned", 3, |a| {
             a.mov(eax, 1)?;
@@ -33,6 +33,12 @@ fn locked_instructions_are_atomic() {
         }),
         ("INC, across cache lines", 61, |a| {
             a.lock().inc(dword_ptr(rdi))
+        }),
+        ("ADD, carries across cache lines", 63, |a| {
+            a.lock().add(qword_ptr(rdi), 1)
+        }),
+        ("ADD, across pages", 0xFFD, |a| {
+            a.lock().add(dword_ptr(rdi), 1)
         }),
         ("ADC", 0, |a| {
             a.stc()?;
@@ -83,8 +89,36 @@ fn locked_instructions_are_atomic() {
     }
 }
 
-/// The shortest of several times that a guest takes to add with LOCK to the word at `la`.
-fn time_to_add(la: u64) -> Duration {
+/// One thread adds across cache lines, another to bytes beside the operand in the same words.
+#[test]
+fn a_lock_across_cache_lines_changes_no_other_bytes() {
+    const TIMES: u64 = 20_000;
+    let (split, low, high) = (DATA + 62, DATA + 56, DATA + 66);
+    let guest = Guest::kernel(|a| {
+        let mut again = a.create_label();
+        a.mov(rdi, split)?;
+        a.mov(r8, TIMES)?;
+        a.set_label(&mut again)?;
+        a.lock().add(dword_ptr(rdi), 1)?;
+        a.lock().add(word_ptr(low), 1)?;
+        a.lock().add(word_ptr(high), 1)?;
+        a.dec(r8)?;
+        a.jnz(again)?;
+        a.hlt()
+    });
+    let (mut first, mut second) = (one_of_two(&guest), one_of_two(&guest));
+    std::thread::scope(|scope| {
+        scope.spawn(|| run_to_halt(&mut second));
+        run_to_halt(&mut first);
+    });
+    for (la, mask) in [(split, 0xFFFF_FFFF), (low, 0xFFFF), (high, 0xFFFF)] {
+        assert_eq!(guest.read(la) & mask, (2 * TIMES) & mask, "{la:#x}");
+    }
+}
+
+/// The shortest of several times that a guest takes to add with LOCK to the word at `la`. It has
+/// `processors`, one of which runs.
+fn time_to_add(la: u64, processors: u8) -> Duration {
     const RUNS: u32 = 5;
     const TIMES: u64 = 20_000;
     let mut guest = Guest::kernel(|a| {
@@ -97,11 +131,15 @@ fn time_to_add(la: u64) -> Duration {
         a.jnz(again)?;
         a.hlt()
     });
+    if processors > 1 {
+        let soft = one_of_two(&guest);
+        *guest.soft = soft;
+    }
     let start = guest.soft.cpu.state();
     let runs = (0..RUNS).map(|_| {
         guest.soft.cpu.load_state(&start);
         let before = Instant::now();
-        guest.run();
+        run_to_halt(&mut guest.soft);
         before.elapsed()
     });
     let shortest = runs.min().unwrap();
@@ -113,7 +151,10 @@ fn time_to_add(la: u64) -> Duration {
 /// cycles.
 #[test]
 fn a_lock_across_cache_lines_takes_no_lock_of_the_hosts() {
-    let (aligned, split) = (time_to_add(DATA), time_to_add(DATA + 60));
-    println!("{aligned:?}, across cache lines {split:?}");
-    assert!(split < 8 * aligned, "{split:?} instead of {aligned:?}");
+    for processors in [1, 2] {
+        let aligned = time_to_add(DATA, processors);
+        let split = time_to_add(DATA + 60, processors);
+        println!("{processors}: {aligned:?}, across cache lines {split:?}");
+        assert!(split < 8 * aligned, "{split:?} instead of {aligned:?}");
+    }
 }

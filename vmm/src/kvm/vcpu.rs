@@ -26,6 +26,8 @@ pub enum ExitReason {
     DebugCtl,
     /// KVM cannot emulate the instruction at RIP.
     EmulationFailure,
+    /// The guest has locked the bus of the host's processors, or is about to.
+    BusLock,
 }
 
 /// A vCPU.

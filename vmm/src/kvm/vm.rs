@@ -1,7 +1,8 @@
 //! A virtual machine of KVM: the guest's memory, and the MSR accesses that exit.
 
 use kvm_bindings::{
-    KVM_CAP_EXIT_ON_EMULATION_FAILURE, kvm_enable_cap, kvm_userspace_memory_region,
+    KVM_BUS_LOCK_DETECTION_EXIT, KVM_CAP_EXIT_ON_EMULATION_FAILURE, KVM_CAP_X86_BUS_LOCK_EXIT,
+    kvm_enable_cap, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{
     Cap, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd,
@@ -42,6 +43,7 @@ impl Vm {
         let vm = create(kvm, memory)?;
         filter_msrs(&vm)?;
         exit_on_emulation_failure(kvm, &vm)?;
+        exit_on_bus_locks(kvm, &vm)?;
         let vcpus = (0..processors)
             .map(|id| vm.create_vcpu(id.into()).named("KVM_CREATE_VCPU"))
             .collect::<Result<Vec<_>, _>>()?;
@@ -118,6 +120,22 @@ fn exit_on_emulation_failure(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
         ..Default::default()
     })
     .named("KVM_CAP_EXIT_ON_EMULATION_FAILURE")
+}
+
+/// Makes an instruction exit that locks the bus of the host's processors: one with LOCK whose
+/// operand crosses a cache line. Hosts without detection of bus locks do not have this.
+fn exit_on_bus_locks(kvm: &Kvm, vm: &VmFd) -> Result<(), KvmError> {
+    let cap = KVM_CAP_X86_BUS_LOCK_EXIT;
+    let modes = kvm.check_extension_raw(cap.into());
+    if modes & KVM_BUS_LOCK_DETECTION_EXIT.cast_signed() == 0 {
+        return Ok(());
+    }
+    vm.enable_cap(&kvm_enable_cap {
+        cap,
+        args: [KVM_BUS_LOCK_DETECTION_EXIT.into(), 0, 0, 0],
+        ..Default::default()
+    })
+    .named("KVM_CAP_X86_BUS_LOCK_EXIT")
 }
 
 /// Makes accesses to MSRs exit that `ranges` deny, or `default` for MSRs outside `ranges`. Accesses

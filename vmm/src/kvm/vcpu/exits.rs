@@ -1,6 +1,9 @@
 //! The exits of KVM_RUN (Documentation/virt/kvm/api.rst, 5), and the effect of each.
 
-use kvm_bindings::{KVM_EXIT_IO_OUT, KVM_INTERNAL_ERROR_EMULATION, kvm_run};
+use kvm_bindings::{
+    KVM_EXIT_IO_OUT, KVM_EXIT_X86_BUS_LOCK, KVM_INTERNAL_ERROR_EMULATION, KVM_RUN_X86_BUS_LOCK,
+    kvm_run,
+};
 use kvm_ioctls::VcpuExit;
 use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_DEBUGCTL, IA32_DS_AREA, IA32_TSC};
 use vbts_cpu::{Cpu, Exit, Platform};
@@ -30,6 +33,19 @@ impl Effect {
             faulted: false,
         }
     }
+
+    /// The same exit with these flags of `kvm_run`. A bus lock can come with another exit, which
+    /// goes first if the software CPU has to take over because of it.
+    fn with_flags(self, flags: u16) -> Self {
+        let locked = u32::from(flags) & KVM_RUN_X86_BUS_LOCK != 0;
+        match self.reason {
+            None | Some(ExitReason::Common(Exit::Bus)) if locked => Self {
+                reason: Some(ExitReason::BusLock),
+                ..self
+            },
+            _ => self,
+        }
+    }
 }
 
 impl KvmVcpu {
@@ -38,6 +54,7 @@ impl KvmVcpu {
     pub(super) fn enter(&mut self, cpu: &mut Cpu) -> Result<Option<ExitReason>, KvmError> {
         let now = cpu.now();
         let effect = self.run_to_exit(cpu, now)?;
+        let effect = effect.with_flags(self.fd.get_kvm_run().flags);
         self.halted = effect.halted && !self.has_wakeup_event()?;
         self.update_interrupt_state(cpu.platform(), now, effect.faulted);
         Ok(effect.reason)
@@ -85,7 +102,11 @@ impl KvmVcpu {
                 halted: true,
                 ..Effect::default()
             }),
-            VcpuExit::IrqWindowOpen | VcpuExit::Intr | VcpuExit::SetTpr => Ok(Effect::default()),
+            // The flags of `kvm_run` tell a bus lock.
+            VcpuExit::IrqWindowOpen
+            | VcpuExit::Intr
+            | VcpuExit::SetTpr
+            | VcpuExit::Unsupported(KVM_EXIT_X86_BUS_LOCK) => Ok(Effect::default()),
             VcpuExit::Shutdown => Ok(Effect::returning(ExitReason::Common(Exit::Shutdown))),
             VcpuExit::InternalError => self.internal_error(),
             VcpuExit::FailEntry(reason, _) => Err(run_error(format!(
@@ -180,5 +201,32 @@ impl KvmVcpu {
         let mut sregs = self.fd.get_sregs().named("KVM_GET_SREGS")?;
         sregs.apic_base = apic_base(platform);
         self.fd.set_sregs(&sregs).named("KVM_SET_SREGS")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bus_lock_adds_to_another_exit() {
+        let flag = KVM_RUN_X86_BUS_LOCK as u16;
+        let locked = Some(ExitReason::BusLock);
+        let kick = Effect::returning(ExitReason::Common(Exit::Kick));
+        let failure = Effect::returning(ExitReason::EmulationFailure);
+        for (effect, expected) in [
+            (Effect::default(), locked),
+            (Effect::DEVICE_ACCESS, locked),
+            (kick, kick.reason),
+            (failure, failure.reason),
+        ] {
+            assert_eq!(effect.with_flags(flag | 1).reason, expected);
+            assert_eq!(effect.with_flags(!flag).reason, effect.reason);
+        }
+        let faulted = Effect {
+            faulted: true,
+            ..Effect::default()
+        };
+        assert!(faulted.with_flags(flag).faulted);
     }
 }
