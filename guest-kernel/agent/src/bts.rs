@@ -90,8 +90,6 @@ pub struct Recorder {
     buffers: u64,
     /// Size in bytes of all buffers of further tasks.
     used: u64,
-    /// Bytes of records that were sent since [`Self::reset_sent`].
-    sent: u64,
 }
 
 impl Recorder {
@@ -103,7 +101,6 @@ impl Recorder {
             page_map: None,
             buffers: 0,
             used: 0,
-            sent: 0,
         }
     }
 
@@ -140,15 +137,6 @@ impl Recorder {
     pub fn release(&mut self, buffer: Buffer) {
         self.used = self.used.saturating_sub(buffer.size);
         self.buffers = self.buffers.saturating_sub(1);
-    }
-
-    /// Bytes of records that were sent since [`Self::reset_sent`].
-    pub fn sent(&self) -> u64 {
-        self.sent
-    }
-
-    pub fn reset_sent(&mut self) {
-        self.sent = 0;
     }
 
     fn configure(&mut self, pid: pid_t, size: u64, virtual_size: u64) -> io::Result<Buffer> {
@@ -282,7 +270,6 @@ impl Recorder {
             return Ok(());
         };
         let drained = self.records.get(..count * RECORD_SIZE).unwrap_or_default();
-        self.sent += drained.len() as u64;
         for records in drained.chunks(MAX_RECORDS) {
             // The kernel can move a page while the host reads it (compaction, for example), so the
             // message is repeated until no page has moved.

@@ -15,6 +15,9 @@ use crate::failure::Failure;
 const APPEARS_WITHIN: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(1);
 
+/// Memory in bytes that the host needs for a message about a task in addition to its contents.
+const MESSAGE: u64 = 128;
+
 /// The connection to the host.
 #[derive(Debug)]
 pub struct Port {
@@ -22,6 +25,9 @@ pub struct Port {
     decoder: Decoder,
     chunk: Box<[u8]>,
     out: Vec<u8>,
+    /// Memory in bytes that the host needs to keep the messages about tasks since
+    /// [`Self::reset_kept`].
+    kept: u64,
 }
 
 impl Port {
@@ -51,7 +57,19 @@ impl Port {
             decoder: Decoder::new(),
             chunk: vec![0; 64 << 10].into(),
             out: Vec::new(),
+            kept: 0,
         })
+    }
+
+    /// Memory in bytes that the host needs to keep the messages about tasks since
+    /// [`Self::reset_kept`].
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Starts [`Self::kept`] again.
+    pub fn reset_kept(&mut self) {
+        self.kept = 0;
     }
 
     /// Sends one message.
@@ -60,6 +78,12 @@ impl Port {
         message
             .encode(&mut self.out)
             .map_err(|error| Failure::new(ErrorKind::Internal, error))?;
+        self.kept += match message {
+            // The host does not put them into the order of time.
+            ToHost::Output { .. } | ToHost::InputWant { .. } | ToHost::Position { .. } => 0,
+            ToHost::Records { extents, .. } => extents.iter().map(|extent| extent.len).sum(),
+            _ => MESSAGE + self.out.len() as u64,
+        };
         self.file.write_all(&self.out).map_err(broken)
     }
 

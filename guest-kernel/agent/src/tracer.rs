@@ -104,6 +104,10 @@ impl Tracer {
                 }
             }
             EVENT_PTRACE => return self.traces(port, pid),
+            // The stop of a sweep, or a group-stop.
+            libc::PTRACE_EVENT_STOP => {
+                self.drain(port, pid)?;
+            }
             0 if self.recorder.is_overflow(pid, signal) => {
                 self.drain(port, pid)?;
                 return self.resume(port, pid, Resume::Continue(0));

@@ -17,6 +17,12 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("a_thousand_short_processes", processes),
             ("two_hundred_threads_at_once", threads),
+            ("nine_hundred_threads_that_sleep", sleeping_threads),
+            (
+                "processes_with_the_kernel_on_two_processors",
+                kernel_processes,
+            ),
+            ("threads_with_the_kernel_on_two_processors", kernel_threads),
             ("two_processes_of_make", make),
             ("a_fork_bomb_until_its_end", fork_bomb),
             ("a_fork_bomb_until_a_time_limit", endless_fork_bomb),
@@ -144,6 +150,107 @@ fn threads(machine: &Machine) -> Result<()> {
     let least = trace.tasks.iter().map(|task| task.branches).min();
     ensure!(least >= Some(40_000), "a thread has {least:?} branches");
     Ok(())
+}
+
+/// One thread records more than the host keeps in memory, while all others sleep.
+const SLEEPING: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+
+enum { COUNT = 900 };
+
+static void *sleeps(void *unused)
+{
+	pause();
+	return unused;
+}
+
+int main(void)
+{
+	pthread_attr_t small;
+	pthread_t id;
+	volatile int sum = 0;
+
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 32768);
+	for (int i = 0; i < COUNT; i++)
+		if (pthread_create(&id, &small, sleeps, NULL))
+			return 1;
+	for (int i = 0; i < 5000000; i++)
+		sum += i;
+	return 0;
+}
+"#;
+
+/// The sleeping threads are drained often enough for the order of time.
+fn sleeping_threads(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), SLEEPING)?;
+    let (run, trace) = trace(machine, directory.path(), &[], &[program])?;
+    run.expect(0)?;
+    let trace = trace.expect_whole()?;
+    ensure!(
+        trace.tasks.len() == 901 && trace.summary["unordered"].is_null(),
+        "{}",
+        trace.summary
+    );
+    Ok(())
+}
+
+/// Executes itself 200 times.
+const EXECUTES: &str = r#"
+#include <sys/wait.h>
+#include <unistd.h>
+
+int main(int count, char **arguments)
+{
+	if (count > 1)
+		return 0;
+	for (int i = 0; i < 200; i++) {
+		if (vfork() == 0) {
+			execl(arguments[0], arguments[0], "child", NULL);
+			_exit(1);
+		}
+		wait(NULL);
+	}
+	return 0;
+}
+"#;
+
+/// Traces a program with the kernel's branches on two processors: nothing is lost.
+fn with_kernel(machine: &Machine, source: &str, tasks: usize) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = [build(directory.path(), source)?];
+    let run = |options: &[&str]| {
+        let (run, trace) = trace(machine, directory.path(), options, &program)?;
+        run.expect(0)?;
+        let trace = trace.expect_whole()?;
+        ensure!(
+            trace.tasks.len() == tasks && trace.summary["unordered"].is_null(),
+            "{}",
+            trace.summary
+        );
+        anyhow::Ok(trace)
+    };
+    let all = run(&["--smp", "2", "--scope", "all"])?;
+    let user = run(&["--smp", "2"])?;
+    let branches = |trace: &Trace| trace.tasks.iter().map(|task| task.branches).sum::<u64>();
+    ensure!(
+        branches(&all) > branches(&user) + 100 * tasks as u64,
+        "{} and {}",
+        all.summary,
+        user.summary
+    );
+    Ok(())
+}
+
+fn kernel_processes(machine: &Machine) -> Result<()> {
+    with_kernel(machine, EXECUTES, 201)
+}
+
+fn kernel_threads(machine: &Machine) -> Result<()> {
+    let source = THREADS.replace("COUNT = 200", "COUNT = 50");
+    with_kernel(machine, &source, 51)
 }
 
 fn make(machine: &Machine) -> Result<()> {

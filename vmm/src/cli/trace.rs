@@ -297,11 +297,18 @@ fn streams(args: &TraceArgs) -> Result<Streams, Failure> {
     Ok(streams)
 }
 
-/// Memory in bytes for records that wait for older ones of other tasks: half as much again as the
-/// agent allows for the buffers of all tasks, and room for what is drained between two sweeps.
+/// Memory in bytes for records that wait for older ones of other tasks: twice what the agent allows
+/// for the buffers of all tasks (`guest-kernel/agent/src/bts.rs`), and room for what is drained
+/// between two sweeps.
 fn merge_limit(args: &TraceArgs) -> usize {
     const BETWEEN_SWEEPS: u64 = 64 << 20;
-    let limit = args.machine.memory.0 / 8 + args.buffer.0 + BETWEEN_SWEEPS;
+    let memory = args.machine.memory.0;
+    // With the kernel's branches, a virtual buffer can have half of the guest's memory.
+    let virtual_buffer = match args.scope {
+        ScopeArg::User => 0,
+        ScopeArg::Kernel | ScopeArg::All => memory / 2,
+    };
+    let limit = memory / 8 + args.buffer.0 + virtual_buffer + BETWEEN_SWEEPS;
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 

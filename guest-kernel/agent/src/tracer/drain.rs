@@ -13,23 +13,32 @@ use crate::failure::Failure;
 use crate::port::Port;
 use crate::ptrace::{self, Wait};
 
-/// Bytes of records after which the tasks that are not on a processor are drained: the host merges
-/// the records of all tasks, and keeps those that are newer than what it knows of the last task.
+/// Bytes of messages after which all tasks are drained: the host merges the records of all tasks,
+/// and keeps those that are newer than what it knows of the last task.
 const SWEEP_BYTES: u64 = 4 << 20;
 /// More such bytes for each task, so that many tasks do not make the sweeps dominate.
 const SWEEP_BYTES_PER_TASK: u64 = 128 << 10;
+/// Most such bytes. The host has memory for these and for what is in the buffers of all tasks
+/// (`merge_limit` in `vmm/src/cli/trace.rs`).
+const MAX_SWEEP_BYTES: u64 = 48 << 20;
 
 /// Time in ns in which tasks must stop when the run ends.
 const END_WITHIN: u64 = 100_000_000;
 const END_CHECK: Duration = Duration::from_millis(1);
 
 impl Tracer {
-    /// Drains the tasks that are not on a processor, if much was recorded since the last time.
+    /// Drains the tasks that are not on a processor, and stops the others to drain them, if much
+    /// was recorded since the last time.
     pub fn sweep(&mut self, port: &mut Port) -> Result<(), Failure> {
         let tasks = self.tasks.len() as u64;
-        if tasks > 1 && self.recorder.sent() >= SWEEP_BYTES + tasks * SWEEP_BYTES_PER_TASK {
-            self.drain_all(port)?;
-            self.recorder.reset_sent();
+        let bytes = SWEEP_BYTES + tasks * SWEEP_BYTES_PER_TASK;
+        if tasks > 1 && port.kept() >= bytes.min(MAX_SWEEP_BYTES) {
+            port.reset_kept();
+            for pid in self.drain_all(port)? {
+                // A loop with few branches would not fill its buffer for long. If this fails, the
+                // task has ended.
+                let _ = ptrace::interrupt(pid);
+            }
         }
         Ok(())
     }
