@@ -74,13 +74,22 @@ impl Generator {
 }
 
 /// Whether bytes that are no instruction of the software CPU's may be one of the host's: what
-/// virtualisation extensions make of 0F 01, MOV to and from a control register, and VERW.
+/// virtualisation extensions make of 0F 01, MOV to and from a control register, VERW, and EVEX.
 fn differs_by_vendor(vendor: Vendor, mode: Mode, bytes: &[u8]) -> bool {
     let lock_mov = vendor.may_differ(Behaviour::LockMovCr);
     bytes
         .windows(2)
         .any(|pair| matches!(pair, [0x0F, 0x01]) || lock_mov && matches!(pair, [0x0F, 0x20..=0x23]))
         || vendor.may_differ(Behaviour::LockVerw) && is_locked_verw(mode, bytes)
+        || is_x86_feature_detected!("avx512f") && is_evex(mode, bytes)
+}
+
+/// Whether the bytes have an EVEX prefix. In 32-bit code a processor with AVX-512 ignores bits of
+/// it that the decoder checks. Without the bits 7 and 6 of the second byte it is BOUND there.
+fn is_evex(mode: Mode, bytes: &[u8]) -> bool {
+    let mut opcode = bytes.iter().skip_while(|byte| PREFIXES.contains(byte));
+    opcode.next() == Some(&0x62)
+        && (mode == Mode::Bits64 || opcode.next().is_some_and(|byte| *byte >= 0xC0))
 }
 
 /// Whether the bytes begin with VERW of memory that has a LOCK prefix. For the decoder it is
@@ -132,6 +141,17 @@ mod tests {
         code(&mut a).unwrap();
         let prefix: &[u8] = if lock { &[0xF0] } else { &[] };
         [prefix, &a.assemble(CODE).unwrap()].concat()
+    }
+
+    #[test]
+    fn evex_is_left_out_and_bound_is_not() {
+        let evex = [0x3E, 0x62, 0xC1, 0x4D, 0x00, 0xE3];
+        assert!(is_evex(Mode::Bits32, &evex));
+        assert!(is_evex(Mode::Bits64, &evex[1..]));
+        let bound = encode(Mode::Bits32, false, |a| a.bound(eax, dword_ptr(ecx)));
+        assert!(!is_evex(Mode::Bits32, &bound));
+        assert!(is_evex(Mode::Bits64, &bound));
+        assert!(!is_evex(Mode::Bits32, &[0x0F, 0x62, 0xC1]));
     }
 
     #[test]
