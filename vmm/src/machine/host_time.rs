@@ -13,6 +13,7 @@ use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, MachineStatus, RunObse
 use crate::board::Board;
 use crate::exit::Failure;
 use crate::host::{EventLoop, Waker};
+use crate::sandbox::{ThreadKind, confine_thread};
 use crate::vcpu::Vcpu;
 
 /// State that the processors' threads share with the machine's thread.
@@ -54,6 +55,9 @@ impl SharedState<'_> {
     fn run(&self, cpu: usize, vcpu: &mut Vcpu) {
         let _registration = vcpu.register_thread();
         self.start.wait();
+        if let Err(failure) = confine_thread(ThreadKind::Processor) {
+            return self.stop(StopReason::Failed(failure));
+        }
         let mut pauses = 0;
         while !self.stop.load(Ordering::Acquire) {
             let exit = match vcpu.run(u64::MAX) {
@@ -150,7 +154,9 @@ impl Machine {
                 shared.stop.store(true, Ordering::Release);
             }
             shared.start.wait();
-            let outcome = ready.and_then(|()| service.run(&mut self.events, observer));
+            let outcome = ready
+                .and_then(|()| confine_thread(ThreadKind::Service))
+                .and_then(|_| service.run(&mut self.events, observer));
             shared.stop.store(true, Ordering::Release);
             for signals in shared.board.signals() {
                 signals.raise(Signals::KICK);

@@ -79,6 +79,8 @@ const TERMINAL: &[u32] = &[
     libc::TIOCGPGRP as u32,
 ];
 
+const THREAD: &[u32] = &[libc::PR_SET_NAME as u32, libc::PR_SET_NO_NEW_PRIVS as u32];
+
 const FCNTL: &[u32] = &[
     libc::F_DUPFD_CLOEXEC as u32,
     libc::F_GETFD as u32,
@@ -99,6 +101,9 @@ const TERMINAL_AND_KVM: &[u32] = &{
     }
     all
 };
+
+/// The ioctls of a thread that runs a processor on KVM.
+pub(super) const PROCESSOR_IOCTLS: Check = OneOf(1, &WHILE_RUNNING);
 
 const ADVICE: &[u32] = &[
     libc::MADV_DONTNEED as u32,
@@ -171,7 +176,8 @@ pub(super) const CALLS: &[Call] = calls! {
     // The first and last calls of threads that were started before.
     SYS_set_robust_list, Any, "the beginning of a thread";
     SYS_rseq, Any, "the beginning of a thread";
-    SYS_prctl, OneOf(0, &[libc::PR_SET_NAME as u32]), "the name of a thread";
+    SYS_prctl, OneOf(0, THREAD), "the name of a thread, a thread's filter";
+    SYS_seccomp, OneOf(0, &[libc::SECCOMP_SET_MODE_FILTER]), "a thread's filter, which adds to this one";
     SYS_sched_getaffinity, Any, "number of malloc()'s heaps";
     SYS_exit, Any, "the end of a thread";
 

@@ -8,10 +8,12 @@
 
 mod calls;
 mod files;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::io;
 
+use libc::c_long;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -20,6 +22,7 @@ use seccompiler::{
 use vbts_devices::ninep::Access;
 
 pub use self::files::{FileRules, Reach, is_available as can_restrict_files};
+pub use self::threads::{ThreadKind, confine_thread};
 use crate::exit::Failure;
 use calls::{
     CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS, WRITING_CALLS,
@@ -89,8 +92,9 @@ impl Sandbox {
     /// # Errors
     /// [`Failure::Host`]: the host's kernel cannot filter system calls.
     pub fn enter(self) -> Result<(), Failure> {
-        let program = self.program()?;
-        seccompiler::apply_filter_all_threads(&program).map_err(|error| {
+        let calls = self.calls().map(|call| (call.number, &call.check));
+        let program = program(calls)?;
+        let applied = seccompiler::apply_filter_all_threads(&program).map_err(|error| {
             use seccompiler::Error::{Prctl, Seccomp, ThreadSync};
             let why = match error {
                 Prctl(error) | Seccomp(error) => error.to_string(),
@@ -101,7 +105,8 @@ impl Sandbox {
                 "this host cannot confine vbts to the system calls that it needs (seccomp: {why}); --sandbox off runs \
                  a guest that you trust without the sandbox"
             ))
-        })
+        });
+        applied.inspect(|()| threads::entered(self))
     }
 
     fn calls(self) -> impl Iterator<Item = &'static Call> {
@@ -125,21 +130,24 @@ impl Sandbox {
             .chain(open_files)
             .chain(writing)
     }
+}
 
-    fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
-        let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-        for call in self.calls() {
-            // A later row replaces an earlier one.
-            rules.insert(call.number, rules_of(&call.check)?);
-        }
-        SeccompFilter::new(
-            rules,
-            SeccompAction::KillProcess,
-            SeccompAction::Allow,
-            TargetArch::x86_64,
-        )?
-        .try_into()
+/// The filter that allows `calls`.
+fn program<'a>(
+    calls: impl Iterator<Item = (c_long, &'a Check)>,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for (number, check) in calls {
+        // A later row replaces an earlier one.
+        rules.insert(number, rules_of(check)?);
     }
+    SeccompFilter::new(
+        rules,
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+        TargetArch::x86_64,
+    )?
+    .try_into()
 }
 
 /// The seccomp rules of which a call must satisfy one. None if every call is allowed.

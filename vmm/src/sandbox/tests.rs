@@ -130,6 +130,13 @@ const ALLOWED: &[(&str, fn())] = &[
         let _ = rustix::fs::listxattr("/", &mut [0; 8][..]);
         let _ = rustix::fs::getxattr("/", "user.x", &mut [0; 8][..]);
     }),
+    ("names in a directory", || {
+        assert!(std::fs::read_dir("/").unwrap().count() > 0);
+    }),
+    ("another filter", || {
+        // There is no filter at this address.
+        call(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]);
+    }),
     ("a terminal's size", || {
         let _ = rustix::termios::tcgetattr(std::io::stdin());
         let _ = rustix::termios::tcgetwinsize(std::io::stderr());
@@ -166,6 +173,20 @@ fn open(flags: i32) {
     );
 }
 
+/// Actions of the process that a thread of its own filter does without.
+const NOT_FOR_THREADS: &[(&str, &str)] = &[
+    ("trace", "names in a directory"),
+    ("trace", "a file by its handle"),
+    ("trace", "extended attributes"),
+    ("trace", "a wait in the I/O loop"),
+    ("trace", "a sector"),
+    ("trace", "files"),
+    ("trace", "another filter"),
+    ("vcpu", "a wait in the I/O loop"),
+    ("vcpu", "a terminal's size"),
+    ("vcpu", "another filter"),
+];
+
 /// Actions of machines whose guest may write to a disk. Here there is no disk.
 const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
     ("a sector", || {
@@ -195,7 +216,17 @@ fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
 #[ignore = "the other tests run each case in a separate process"]
 fn in_a_separate_process() {
     let case = std::env::var(CASE).unwrap();
+    let mut kind = None;
     let (sandbox, name) = match case.split_once(':') {
+        Some(("trace", name)) => {
+            kind = Some(ThreadKind::Trace);
+            let sandbox = Sandbox::new(Access::ReadWrite, false).with_writable_disks();
+            (sandbox, name)
+        }
+        Some(("vcpu", name)) => {
+            kind = Some(ThreadKind::Processor);
+            (Sandbox::new(Access::ReadWrite, true), name)
+        }
         Some(("rw", name)) => (Sandbox::new(Access::ReadWrite, false), name),
         Some(("files", name)) => (Sandbox::new(Access::ReadOnly, false).with_new_files(), name),
         Some((_, name)) => (
@@ -213,6 +244,9 @@ fn in_a_separate_process() {
     let thread = std::thread::spawn(move || {
         answer.send(()).unwrap();
         asked.recv().unwrap();
+        if let Some(kind) = kind {
+            assert!(confine_thread(kind).unwrap());
+        }
         let more = ALLOWED_ON_DISKS.iter().chain(ALLOWED_FOR_TASK_FILES);
         let mut all = FORBIDDEN
             .iter()
@@ -319,6 +353,41 @@ fn allowed_calls_do_not_kill_the_process() {
 }
 
 #[test]
+fn a_thread_can_do_less_than_the_process() {
+    for (kind, name) in NOT_FOR_THREADS {
+        let output = run(&format!("{kind}:{name}"));
+        assert_eq!(
+            output.status.signal(),
+            Some(libc::SIGSYS),
+            "{kind} {name}: {output:?}"
+        );
+    }
+    let is_withheld = |kind, name| NOT_FOR_THREADS.contains(&(kind, name));
+    for kind in ["trace", "vcpu"] {
+        for (name, _) in ALLOWED.iter().filter(|(name, _)| !is_withheld(kind, name)) {
+            let output = run(&format!("{kind}:{name}"));
+            assert!(output.status.success(), "{kind} {name}: {output:?}");
+        }
+    }
+    let output = run("vcpu:files");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn only_threads_of_processors_use_kvm() {
+    let sandbox = Sandbox::new(Access::ReadOnly, true);
+    let ioctls = |kind: ThreadKind| match kind.calls(sandbox)[&libc::SYS_ioctl] {
+        Check::OneOf(_, values) => values.to_vec(),
+        check => panic!("{check:?}"),
+    };
+    let run = 0xAE80;
+    assert!(ioctls(ThreadKind::Processor).contains(&run));
+    assert!(!ioctls(ThreadKind::Processor).contains(&(libc::TCSETS as u32)));
+    assert!(!ioctls(ThreadKind::Trace).contains(&run));
+    assert!(!ioctls(ThreadKind::Service).contains(&run));
+}
+
+#[test]
 fn writing_is_allowed_only_with_a_writable_device() {
     let files = ALLOWED_TO_WRITE.iter().chain(ALLOWED_FOR_TASK_FILES);
     for (name, _) in files.chain(ALLOWED_ON_DISKS) {
@@ -375,6 +444,15 @@ fn the_document_has_the_same_tables() {
     for call in WRITING_CALLS {
         writing += &row(call);
     }
+    let name = |number: &i64| {
+        let call = CALLS.iter().find(|call| call.number == *number);
+        format!("`{}`", call.unwrap().name.trim_start_matches("SYS_"))
+    };
+    let thread = |(kind, thread, more): (ThreadKind, &str, &str)| {
+        let names: Vec<_> = kind.withheld().iter().map(name).collect();
+        format!("| {thread} | {}{more} |\n", names.join(", "))
+    };
+    let threads: String = ThreadKind::DOCUMENTED.map(thread).concat();
     let disks: String = DISK_CALLS.iter().map(row).collect();
     let new_files: String = NEW_FILE_CALLS.iter().map(row).collect();
     let open_files: String = OPEN_FILE_CALLS.iter().map(row).collect();
@@ -383,6 +461,10 @@ fn the_document_has_the_same_tables() {
     assert!(
         document.contains(&table),
         "docs/security.md should have:\n{table}"
+    );
+    assert!(
+        document.contains(&threads),
+        "docs/security.md should have:\n{threads}"
     );
     assert!(
         document.contains(&kvm),
@@ -421,7 +503,8 @@ fn row(call: &Call) -> String {
         }
         ("fcntl", Check::OneOf(..)) => "F_DUPFD_CLOEXEC, F_GETFD, F_GETFL",
         ("madvise", Check::OneOf(..)) => "MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE",
-        ("prctl", Check::OneOf(..)) => "PR_SET_NAME",
+        ("prctl", Check::OneOf(..)) => "PR_SET_NAME, PR_SET_NO_NEW_PRIVS",
+        ("seccomp", Check::OneOf(..)) => "SECCOMP_SET_MODE_FILTER",
         (_, Check::OneOf(..)) => panic!("{name}: describe its arguments here"),
         (_, Check::OwnProcess(_)) => "this process",
     };

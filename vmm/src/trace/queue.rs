@@ -31,6 +31,9 @@ pub enum WriterError {
     /// A signal arrived, or the time limit was reached, while the reader did not read.
     #[error("interrupted while the trace was written")]
     Interrupted,
+    /// The thread cannot be confined.
+    #[error("cannot confine the thread that writes the trace: {0}")]
+    Sandbox(String),
     /// The thread has panicked. The panic was reported on standard error.
     #[error("the thread that writes the trace has failed")]
     Failed,

@@ -22,6 +22,7 @@ use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
 use crate::host::{Alarm, OutputError};
+use crate::sandbox::{ThreadKind, confine_thread};
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
 const LIMIT: usize = 8 << 20;
@@ -241,6 +242,7 @@ impl Thread {
 
     /// Does all work until the end of the trace or the first error.
     fn write(&mut self) -> Result<Summary, WriterError> {
+        let mut confined = false;
         loop {
             let mut state = self.queue.lock();
             while !state.is_due() {
@@ -256,6 +258,11 @@ impl Thread {
             drop(state);
             if was_full {
                 self.queue.notify();
+            }
+            // The process enters its sandbox before the guest starts, and so before any work.
+            if !confined {
+                confined = confine_thread(ThreadKind::Trace)
+                    .map_err(|failure| WriterError::Sandbox(failure.to_string()))?;
             }
             if work.is_empty()
                 && let Some((end, drained)) = end
@@ -348,6 +355,8 @@ impl Trace {
                 SHOWN_BRANCHES,
                 &mut self.symbols,
             ));
+            // Finding names can take long, and is no wait for a reader.
+            self.queue.progress.fetch_add(1, Ordering::Relaxed);
         }
         if self.more_standing > 0 {
             text.push_str(&format!("  and {} more tasks\n", self.more_standing));

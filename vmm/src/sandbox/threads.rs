@@ -1,0 +1,118 @@
+//! Threads that need less than the process: each enters a filter of its own, which adds to that of
+//! the process.
+//!
+//! The thread that runs the guest on virtual time also serves all devices, and so does that of a
+//! processor on KVM: a device works when the guest writes to its register. Neither needs all of
+//! the calls of the other. The thread of the trace parses what the guest's agent sends and the
+//! files that the guest names, and needs least.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use libc::c_long;
+use vbts_devices::ninep::Access;
+
+use super::Sandbox;
+use super::calls::{Call, Check, PROCESSOR_IOCTLS};
+use crate::exit::Failure;
+
+/// The sandbox that this process has entered.
+static ENTERED: OnceLock<Sandbox> = OnceLock::new();
+
+/// A kind of thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadKind {
+    /// Formats and writes the trace, with the names of addresses.
+    Trace,
+    /// Runs a processor on KVM.
+    Processor,
+    /// Serves timers and the host's files while other threads run processors.
+    Service,
+}
+
+/// What the thread of the trace does without.
+#[rustfmt::skip]
+const NOT_FOR_TRACE: &[c_long] = &[
+    libc::SYS_getdents64, libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
+    libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_epoll_ctl, libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_seccomp,
+];
+
+/// What the thread of a processor on KVM does without.
+#[rustfmt::skip]
+const NOT_FOR_PROCESSOR: &[c_long] = &[
+    libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_timerfd_settime,
+    libc::SYS_getpgrp, libc::SYS_getpgid, libc::SYS_seccomp,
+];
+
+impl ThreadKind {
+    /// Each kind with its name, the calls of the process that it does without, and what else it
+    /// lacks.
+    #[cfg(test)]
+    pub(super) const DOCUMENTED: [(Self, &str, &str); 3] = [
+        (
+            Self::Trace,
+            "`trace`",
+            "; also those of KVM, of disks, of open files and of `:rw` shares",
+        ),
+        (Self::Processor, "`vcpu0` …", "; also those of terminals"),
+        (Self::Service, "main, on KVM", "; also those of KVM"),
+    ];
+
+    /// The calls that it does without.
+    pub(super) fn withheld(self) -> &'static [c_long] {
+        match self {
+            Self::Trace => NOT_FOR_TRACE,
+            Self::Processor => NOT_FOR_PROCESSOR,
+            Self::Service => &[libc::SYS_seccomp],
+        }
+    }
+
+    /// Its calls in a process that has entered `sandbox`.
+    pub(super) fn calls(self, sandbox: Sandbox) -> BTreeMap<c_long, &'static Check> {
+        let sandbox = match self {
+            Self::Trace => Sandbox {
+                files: Access::ReadOnly,
+                kvm: false,
+                disks: false,
+                open_files: false,
+                ..sandbox
+            },
+            Self::Processor => sandbox,
+            Self::Service => Sandbox {
+                kvm: false,
+                ..sandbox
+            },
+        };
+        let mut calls: BTreeMap<_, _> = sandbox
+            .calls()
+            .filter(|call| !self.withheld().contains(&call.number))
+            .map(|call: &Call| (call.number, &call.check))
+            .collect();
+        if self == Self::Processor {
+            calls.insert(libc::SYS_ioctl, &PROCESSOR_IOCTLS);
+        }
+        calls
+    }
+}
+
+/// The process has entered `sandbox`.
+pub(super) fn entered(sandbox: Sandbox) {
+    // A process enters one sandbox.
+    let _ = ENTERED.set(sandbox);
+}
+
+/// Confines this thread to the calls of `kind` as soon as the process is in its sandbox. Returns
+/// whether it is. A second call would add the same filter again.
+///
+/// # Errors
+/// The host refuses the filter.
+pub fn confine_thread(kind: ThreadKind) -> Result<bool, Failure> {
+    let Some(sandbox) = ENTERED.get() else {
+        return Ok(false);
+    };
+    let calls = kind.calls(*sandbox);
+    let program = super::program(calls.into_iter())?;
+    seccompiler::apply_filter(&program)?;
+    Ok(true)
+}
