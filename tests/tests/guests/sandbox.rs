@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -37,8 +37,34 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("console_to_standard_output_and_file", console),
             ("timeout", timeout),
             ("signal", signal),
+            ("address_space_of_the_document", address_space),
         ],
     )
+}
+
+/// The limit that docs/security.md recommends is enough for a trace with names.
+fn address_space(machine: &Machine) -> Result<()> {
+    let document = include_str!("../../../docs/security.md");
+    let command = "prlimit --as=$(((512 + 1024) << 20)) vbts trace --memory 512M --output trace";
+    ensure!(document.contains(command), "the document has another limit");
+    let directory = tempfile::tempdir()?;
+    let vbts = machine.command(["trace", "--accel", machine.accel(), "--memory", "512M"]);
+    for (mib, status) in [(512 + 1024, 0), (512, 125)] {
+        let mut command = Command::new("/usr/bin/prlimit");
+        command.arg(format!("--as={}", mib << 20));
+        command.arg(vbts.get_program()).args(vbts.get_args());
+        command.arg("--output").arg(directory.path().join("trace"));
+        command.args(["--format", "text", "--", "/bin/ls", "/"]);
+        let values = vbts.get_envs();
+        command.envs(values.filter_map(|(name, value)| Some((name, value?))));
+        let run = machine::finish(command)?.expect(status)?;
+        ensure!(
+            status == 0 || run.stderr.contains("cannot map 512M of guest memory"),
+            "{}",
+            run.stderr
+        );
+    }
+    Ok(())
 }
 
 /// Starts an endless program and waits until it runs in the guest.
