@@ -8,6 +8,7 @@
 //! | [`descriptor`] | segment descriptors and gates as numbers |
 //! | [`environment`] | RAM contents and processor state, built step by step, and the machine that starts with them |
 //! | [`processor`] | a processor that the software CPU executes or, by VBTS_ACCEL, KVM |
+//! | [`elf`] | ELF files, hostile ones among them |
 //!
 //! A machine is made in three steps: an [`Environment`] describes memory and registers,
 //! [`Environment::machine`] copies it into new memory, and [`Machine`] runs it:
@@ -50,6 +51,7 @@
 )]
 
 pub mod descriptor;
+pub mod elf;
 pub mod environment;
 pub mod memory;
 pub mod platform;

@@ -61,6 +61,8 @@ pub struct Launch {
     files_are_restricted: bool,
     /// The guest has files that this process has open.
     shares_open_files: bool,
+    /// The run reads symbols.
+    reads_symbols: bool,
 }
 
 /// A directory that is shared with the guest.
@@ -150,6 +152,7 @@ impl Launch {
             creates_files: None,
             files_are_restricted: false,
             shares_open_files: false,
+            reads_symbols: false,
         })
     }
 
@@ -198,6 +201,16 @@ impl Launch {
             rules.allow(directory, Reach::Create)?;
         }
         sandbox::restrict_files(rules, mode == SandboxMode::Strict)
+    }
+
+    /// Lets the process pass files to one that reads symbols.
+    pub fn read_symbols(&mut self) {
+        self.reads_symbols = true;
+    }
+
+    /// Whether the process will be in a sandbox.
+    pub fn is_confined(&self) -> bool {
+        self.config.sandbox != SandboxMode::Off
     }
 
     /// The signals and the time limit that interrupt the run.
@@ -382,6 +395,9 @@ impl Launch {
         }
         if self.shares_open_files {
             sandbox = sandbox.with_open_files();
+        }
+        if self.reads_symbols {
+            sandbox = sandbox.with_symbols();
         }
         let writable_disks = self.config.disks.iter().any(|disk| disk.writable);
         (self.config.sandbox != SandboxMode::Off).then(|| match writable_disks {

@@ -18,6 +18,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Failure, conclude, status};
 use crate::host::output::survive_file_size_limit;
+use crate::trace::symbols;
 use options::EXIT_STATUS;
 
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
@@ -43,6 +44,17 @@ enum Command {
     /// Boot the guest of a configuration file, for `vbts test`
     #[command(hide = true)]
     Guest(guest::GuestArgs),
+    /// Read symbols for `vbts trace`, which is at the other end of standard input
+    #[command(hide = true, name = symbols::COMMAND)]
+    ReadSymbols(ReadSymbolsArgs),
+}
+
+/// Arguments of the process that reads symbols.
+#[derive(Debug, clap::Args)]
+struct ReadSymbolsArgs {
+    /// Read them outside of a sandbox
+    #[arg(long)]
+    no_sandbox: bool,
 }
 
 /// Runs the command line `args`, the first of which is the program's name.
@@ -65,6 +77,10 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Trace(args) => trace::main(args),
         Command::Test(args) => test::main(args),
         Command::Guest(args) => guest::main(args),
+        Command::ReadSymbols(args) => {
+            symbols::reader::run(!args.no_sandbox)?;
+            Ok(0)
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, stderr};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -35,7 +37,6 @@ use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
 use crate::trace::streams::Positions;
 use crate::trace::symbols::Symbolizer;
-use crate::trace::symbols::object_file::ObjectFile;
 use crate::trace::terminal::Terminal;
 use crate::trace::text::Text;
 use crate::trace::{
@@ -44,6 +45,8 @@ use crate::trace::{
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
 
+/// The program that this process executes.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 const STREAMS: &str = "Cannot hand the open files to the program";
 
 /// Runs the command.
@@ -156,7 +159,11 @@ impl Prepared {
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
-        if readable {
+        if readable || !args.quiet {
+            let vbts = &mut Command::new(OWN_PROGRAM);
+            let started = symbols.start_reader(vbts, launch.is_confined());
+            started.context("Cannot start the process that reads symbols")?;
+            launch.read_symbols();
             name_kernel(&mut symbols, args, &files.kernel);
         }
         let kernel = KernelFiles::read(KernelConfig {
@@ -350,8 +357,8 @@ fn name_kernel(symbols: &mut Symbolizer, args: &TraceArgs, kernel: &Path) {
     if args.scope == ScopeArg::User {
         return;
     }
-    match ObjectFile::of_kernel(kernel) {
-        Some(file) => symbols.set_kernel(file),
+    match elf_file(kernel) {
+        Some(file) => symbols.set_kernel(file, &kernel.display().to_string()),
         None if args.quiet => {}
         None => say(format_args!(
             "{} has no symbols, so the trace shows the kernel's addresses without names; \
@@ -359,6 +366,16 @@ fn name_kernel(symbols: &mut Symbolizer, args: &TraceArgs, kernel: &Path) {
             kernel.display()
         )),
     }
+}
+
+/// Opens `path` if it is an ELF file. A bzImage is none.
+fn elf_file(path: &Path) -> Option<File> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).ok()?;
+    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    let mut magic = [0; 4];
+    (is_file && file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF").then_some(file)
 }
 
 /// Progress on standard error, if that is a terminal and the trace does not go to a terminal.

@@ -111,18 +111,23 @@ const ADVICE: &[u32] = &[
     libc::MADV_HUGEPAGE as u32,
 ];
 
+const PROCESS_SETTINGS: &[u32] = &[
+    libc::PR_SET_PDEATHSIG as u32,
+    libc::PR_SET_NO_NEW_PRIVS as u32,
+];
+
 /// The calls that every machine needs. No other call may be made once the guest runs.
 #[rustfmt::skip]
 pub(super) const CALLS: &[Call] = calls! {
     // Descriptors. Everything that vbts writes to is already open: the trace, the console's copy,
     // standard output and standard error.
-    SYS_read, Any, "standard input, files while they are symbolised, frames from a TAP device";
+    SYS_read, Any, "standard input, names of functions, frames from a TAP device";
     SYS_pread64, Any, "files for the guest";
     SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
     SYS_pwritev2, Any, "a long trace, past the page cache";
     SYS_ftruncate, Any, "cutting a trace that cannot go on at its last whole line; file sizes";
     SYS_writev, Any, "messages of the C library when it aborts";
-    SYS_lseek, Any, "directories for the guest, files while they are symbolised";
+    SYS_lseek, Any, "directories for the guest";
     SYS_close, Any, "files that the guest has closed";
     SYS_fcntl, OneOf(1, FCNTL), "a duplicate of the root when the guest mounts it";
     SYS_ioctl, OneOf(1, TERMINAL), "the modes of the terminal, its size, its foreground job";
@@ -146,10 +151,10 @@ pub(super) const CALLS: &[Call] = calls! {
 
     // Memory. None of it can become executable.
     SYS_brk, Any, "the heap";
-    SYS_mmap, Clear(2, EXECUTABLE), "memory, and files while they are symbolised";
+    SYS_mmap, Clear(2, EXECUTABLE), "memory";
     SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
     SYS_mremap, Any, "growing buffers";
-    SYS_munmap, Any, "memory and files that are no longer needed";
+    SYS_munmap, Any, "memory that is no longer needed";
     SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
     SYS_getrandom, Any, "keys of hash tables";
 
@@ -192,6 +197,57 @@ pub(super) const CALLS: &[Call] = calls! {
 #[rustfmt::skip]
 pub(super) const KVM_CALLS: &[Call] = calls! {
     SYS_ioctl, OneOf(1, TERMINAL_AND_KVM), "as above; guest entry, processor state, interrupts";
+};
+
+/// Further calls of a trace that shows names of functions.
+#[rustfmt::skip]
+pub(super) const SYMBOL_CALLS: &[Call] = calls! {
+    SYS_sendmsg, Any, "files for the process that reads symbols";
+    SYS_shutdown, Any, "the end of the socket to it";
+    SYS_wait4, Any, "its end";
+};
+
+/// The calls of the process that reads symbols.
+#[rustfmt::skip]
+pub(super) const READER_CALLS: &[Call] = calls! {
+    SYS_recvmsg, Any, "requests, and files that are open";
+    SYS_sendto, Any, "answers";
+    SYS_pread64, Any, "the contents of files";
+    SYS_close, Any, "files that are no longer needed";
+    SYS_fcntl, OneOf(1, FCNTL), "a check of what is closed, in debug builds";
+    SYS_brk, Any, "the heap";
+    SYS_mmap, Clear(2, EXECUTABLE), "memory";
+    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
+    SYS_mremap, Any, "growing buffers";
+    SYS_munmap, Any, "memory that is no longer needed";
+    SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
+    SYS_getrandom, Any, "keys of hash tables";
+    SYS_setitimer, Any, "the time limit of a request";
+    SYS_futex, Any, "locks";
+    SYS_restart_syscall, Any, "continuing a wait after a stop (Ctrl-Z)";
+    SYS_rt_sigreturn, Any, "the end of a signal handler";
+    SYS_rt_sigaction, Any, "abort()";
+    SYS_rt_sigprocmask, Any, "abort()";
+    SYS_sigaltstack, Any, "the end";
+    SYS_write, Any, "the message of a panic, to nowhere";
+    SYS_getpid, Any, "abort()";
+    SYS_gettid, Any, "abort()";
+    SYS_tgkill, Any, "abort()";
+    SYS_exit_group, Any, "the end";
+};
+
+/// Further calls of the process that starts it.
+#[rustfmt::skip]
+pub(super) const STARTER_CALLS: &[Call] = calls! {
+    SYS_clone, Any, "a process that reads symbols";
+    SYS_fork, Any, "a process that reads symbols, in other C libraries";
+    SYS_set_robust_list, Any, "the beginning of a process";
+    SYS_rseq, Any, "the beginning of a process";
+    SYS_wait4, Any, "its end";
+    SYS_getrusage, Any, "the time that it has taken";
+    SYS_prctl, OneOf(0, PROCESS_SETTINGS), "its end with this one, and its filter";
+    SYS_prlimit64, Any, "its limits";
+    SYS_seccomp, Any, "its filter";
 };
 
 /// Further calls of a machine whose guest may write to a disk.

@@ -25,7 +25,8 @@ pub use self::files::{FileRules, Reach, is_available as can_restrict_files};
 pub use self::threads::{ThreadKind, confine_thread};
 use crate::exit::Failure;
 use calls::{
-    CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS, WRITING_CALLS,
+    CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS, READER_CALLS,
+    STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
 };
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
@@ -44,6 +45,16 @@ pub struct Sandbox {
     disks: bool,
     new_files: bool,
     open_files: bool,
+    symbols: bool,
+}
+
+/// A process that reads symbols for this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SymbolProcess {
+    /// It reads.
+    Reader,
+    /// It starts those that read.
+    Starter,
 }
 
 impl Sandbox {
@@ -57,6 +68,7 @@ impl Sandbox {
             disks: false,
             new_files: false,
             open_files: false,
+            symbols: false,
         }
     }
 
@@ -74,6 +86,15 @@ impl Sandbox {
     pub fn with_open_files(self) -> Self {
         Self {
             open_files: true,
+            ..self
+        }
+    }
+
+    /// Also allows passing files to a process that reads symbols.
+    #[must_use]
+    pub fn with_symbols(self) -> Self {
+        Self {
+            symbols: true,
             ..self
         }
     }
@@ -122,8 +143,10 @@ impl Sandbox {
         } else {
             &[]
         };
+        let symbols = if self.symbols { SYMBOL_CALLS } else { &[] };
         CALLS
             .iter()
+            .chain(symbols)
             .chain(kvm)
             .chain(disks)
             .chain(new_files)
@@ -132,7 +155,7 @@ impl Sandbox {
     }
 }
 
-/// The filter that allows `calls`.
+/// The filter that allows `calls` and kills the process at others.
 fn program<'a>(
     calls: impl Iterator<Item = (c_long, &'a Check)>,
 ) -> Result<BpfProgram, seccompiler::BackendError> {
@@ -148,6 +171,34 @@ fn program<'a>(
         TargetArch::x86_64,
     )?
     .try_into()
+}
+
+/// Confines this process, which has one thread, to what `process` needs.
+///
+/// # Errors
+/// The host's kernel cannot filter system calls.
+pub fn confine(process: SymbolProcess) -> anyhow::Result<()> {
+    let more = match process {
+        SymbolProcess::Reader => &[][..],
+        SymbolProcess::Starter => STARTER_CALLS,
+    };
+    let calls = READER_CALLS.iter().chain(more);
+    let program = program(calls.map(|call| (call.number, &call.check)))?;
+    Ok(seccompiler::apply_filter(&program)?)
+}
+
+/// Drops all capabilities.
+///
+/// # Errors
+/// The host's kernel rejects the change.
+pub fn drop_all_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    Ok(set_capabilities(None, sets)?)
 }
 
 /// The seccomp rules of which a call must satisfy one. None if every call is allowed.

@@ -457,6 +457,9 @@ fn the_document_has_the_same_tables() {
     let new_files: String = NEW_FILE_CALLS.iter().map(row).collect();
     let open_files: String = OPEN_FILE_CALLS.iter().map(row).collect();
     let kvm: String = KVM_CALLS.iter().map(row).collect();
+    let symbols: String = SYMBOL_CALLS.iter().map(row).collect();
+    let reader: String = READER_CALLS.iter().map(row).collect();
+    let starter: String = STARTER_CALLS.iter().map(row).collect();
     let document = include_str!("../../../docs/security.md");
     assert!(
         document.contains(&table),
@@ -470,6 +473,12 @@ fn the_document_has_the_same_tables() {
         document.contains(&kvm),
         "docs/security.md should have:\n{kvm}"
     );
+    for table in [symbols, reader, starter] {
+        assert!(
+            document.contains(&table),
+            "docs/security.md should have:\n{table}"
+        );
+    }
     assert!(
         document.contains(&disks),
         "docs/security.md should have:\n{disks}"
@@ -503,6 +512,9 @@ fn row(call: &Call) -> String {
         }
         ("fcntl", Check::OneOf(..)) => "F_DUPFD_CLOEXEC, F_GETFD, F_GETFL",
         ("madvise", Check::OneOf(..)) => "MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE",
+        ("prctl", Check::OneOf(_, values)) if values.contains(&(libc::PR_SET_PDEATHSIG as u32)) => {
+            "PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS"
+        }
         ("prctl", Check::OneOf(..)) => "PR_SET_NAME, PR_SET_NO_NEW_PRIVS",
         ("seccomp", Check::OneOf(..)) => "SECCOMP_SET_MODE_FILTER",
         (_, Check::OneOf(..)) => panic!("{name}: describe its arguments here"),

@@ -116,6 +116,8 @@ pub struct Queue {
     pub progress: AtomicU64,
     /// The thread has to end with a whole line or record.
     pub stop: Arc<AtomicBool>,
+    /// The run is interrupted. What is left to do must not take long.
+    pub hurry: AtomicBool,
 }
 
 impl Queue {

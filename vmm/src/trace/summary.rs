@@ -2,6 +2,7 @@
 
 use vbts_protocol::ExitStatus;
 
+use super::symbols::Unnamed;
 use super::task::Untraced;
 use crate::escape::printable;
 use crate::exit::killed_by;
@@ -65,6 +66,8 @@ pub struct Summary {
     pub untraced: u64,
     /// The first of them.
     pub untraced_names: Vec<Untraced>,
+    /// Files whose functions have no names.
+    pub unnamed: Unnamed,
     /// Some records come after younger ones of another task.
     pub unordered: bool,
     /// How the run ended.
@@ -81,6 +84,7 @@ impl Default for Summary {
             tasks: 0,
             untraced: 0,
             untraced_names: Vec::new(),
+            unnamed: Unnamed::default(),
             unordered: false,
             end: RunEnd::Program(ExitStatus::Code(0)),
         }
@@ -114,6 +118,9 @@ impl std::fmt::Display for Summary {
         if self.unordered {
             f.write_str(", not in the order of time")?;
         }
+        if !self.unnamed.is_empty() {
+            write!(f, ", names missing: {}", self.unnamed)?;
+        }
         if self.untraced == 0 {
             return Ok(());
         }
@@ -140,6 +147,12 @@ mod tests {
             ..Summary::default()
         };
         assert_eq!(summary.to_string(), "records: 2, lost: 0, exit: 0");
+        summary.unnamed.add("/a\n", "it is too large");
+        assert_eq!(
+            summary.to_string(),
+            "records: 2, lost: 0, exit: 0, names missing: /a\\n (it is too large)"
+        );
+        summary.unnamed = Unnamed::default();
         summary.end = RunEnd::Timeout;
         summary.undrained = 100;
         summary.tasks = 2;

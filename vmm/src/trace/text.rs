@@ -37,19 +37,30 @@ impl Text {
     }
 }
 
-/// Appends `address` of `process` with its label.
-pub fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mut Vec<u8>) {
+/// Appends `address` of `process` with its label. If it is looked up, `others` are, too.
+fn push_place_among(
+    symbols: &mut Symbolizer,
+    process: u32,
+    address: u64,
+    others: &mut dyn FnMut() -> Vec<u64>,
+    out: &mut Vec<u8>,
+) {
     let digits = if address >> (ADDRESS_DIGITS * 4) == 0 {
         ADDRESS_DIGITS
     } else {
         16
     };
     push_hex_digits(out, address, digits);
-    let label = symbols.label(process, address);
+    let label = symbols.label(process, address, others);
     if !label.is_empty() {
         out.push(b' ');
         out.extend_from_slice(label.as_bytes());
     }
+}
+
+/// Appends `address` of `process` with its label.
+pub fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mut Vec<u8>) {
+    push_place_among(symbols, process, address, &mut Vec::new, out);
 }
 
 /// Appends a branch of `process`, from and to.
@@ -64,6 +75,15 @@ pub fn push_branch(
     push_place(symbols, process, to, out);
 }
 
+/// The addresses of `records`.
+fn addresses(records: Records<'_>) -> Vec<u64> {
+    let branches = records.filter_map(|record| match record {
+        Record::Branch { from, to } => Some([from, to]),
+        _ => None,
+    });
+    branches.flatten().collect()
+}
+
 impl Format for Text {
     fn records(
         &mut self,
@@ -72,6 +92,8 @@ impl Format for Text {
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
     ) {
+        let mut all = Some(*records);
+        let others = &mut || all.take().map(addresses).unwrap_or_default();
         while out.len() < FULL
             && let Some(record) = records.next()
         {
@@ -88,7 +110,9 @@ impl Format for Text {
             }
             match record {
                 Record::Branch { from, to } => {
-                    push_branch(symbols, task.process, (from, to), out);
+                    push_place_among(symbols, task.process, from, others, out);
+                    out.extend_from_slice(b" -> ");
+                    push_place_among(symbols, task.process, to, others, out);
                 }
                 Record::Arrive { time } => {
                     out.extend_from_slice(b"arrives at ");

@@ -59,6 +59,8 @@ impl Writer {
         let queue = Arc::new(Queue::default());
         let mut destination = options.destination;
         destination.write_in(options.format.unit(), &queue.stop);
+        let mut symbols = options.symbols;
+        symbols.end_with(queue.clone());
         let mut thread = Thread {
             queue: queue.clone(),
             merge: Merge::new(options.merge_limit),
@@ -67,7 +69,7 @@ impl Writer {
                 scope: options.scope,
                 reports: options.reports,
                 format: options.format,
-                symbols: options.symbols,
+                symbols,
                 destination,
                 buffer: Vec::new(),
                 summary: Summary::default(),
@@ -89,6 +91,7 @@ impl Writer {
     /// Lets the queue grow, because the run ends early.
     pub fn expect_end(&mut self) {
         self.limit = LIMIT_AT_END;
+        self.queue.hurry.store(true, Ordering::Relaxed);
     }
 
     /// Queues `work`. Blocks while the queue is full. An event of the alarm ends the wait for a
@@ -101,8 +104,11 @@ impl Writer {
         let mut patience = Patience::new(&self.queue);
         while state.bytes > self.limit && !state.failed {
             state = self.queue.wait(state);
-            if state.bytes > self.limit && self.alarm.has_pending() && patience.is_over() {
-                return Err(WriterError::Interrupted);
+            if state.bytes > self.limit && self.alarm.has_pending() {
+                self.queue.hurry.store(true, Ordering::Relaxed);
+                if patience.is_over() {
+                    return Err(WriterError::Interrupted);
+                }
             }
         }
         if let Some(error) = state.error.take() {
@@ -157,6 +163,7 @@ impl Writer {
     ) -> Result<Summary, WriterError> {
         let mut patience = Patience::new(&self.queue);
         if interrupted {
+            self.queue.hurry.store(true, Ordering::Relaxed);
             // What ended the run must not end this wait. A later signal does.
             self.alarm.set_timer(None);
             while self.alarm.take().is_some() {}
@@ -338,6 +345,8 @@ impl Trace {
             let report = self.where_tasks_stand();
             self.destination.write_stderr(report.as_bytes())?;
         }
+        self.summary.unnamed = self.symbols.unnamed().clone();
+        self.symbols.end_reader();
         self.buffer.clear();
         self.format.summary(&self.summary, &mut self.buffer);
         self.destination.write_trace(&self.buffer)?;

@@ -11,35 +11,35 @@ const MAX_LABELS: usize = 1 << 18;
 /// Maximum size in bytes of the labels of a process. When it is reached, all are dropped.
 const MAX_TEXT: usize = 16 << 20;
 
+/// Where a label begins and ends.
+pub type LabelRange = (u32, u32);
+
 /// Labels of addresses that were looked up.
 #[derive(Debug, Default)]
 pub struct Labels {
     /// Range in `text` of the label of an address. A hash without a key is enough: a program that
     /// provokes collisions slows down the output of its own trace only.
-    ranges: FxHashMap<u64, (u32, u32)>,
+    ranges: FxHashMap<u64, LabelRange>,
     text: String,
 }
 
 impl Labels {
-    /// Returns the label of `address`. If it is not kept, `make` makes it.
+    /// Returns where the label of `address` is, if it is kept.
     #[inline]
-    pub fn get(&mut self, address: u64, make: impl FnOnce(&mut String)) -> &str {
-        let (start, end) = match self.ranges.get(&address) {
-            Some(range) => *range,
-            None => {
-                let mut label = String::new();
-                make(&mut label);
-                self.add(address, &label)
-            }
-        };
+    pub fn find(&self, address: u64) -> Option<LabelRange> {
+        self.ranges.get(&address).copied()
+    }
+
+    /// The label at `range`.
+    #[inline]
+    pub fn text(&self, (start, end): LabelRange) -> &str {
         self.text
             .get(start as usize..end as usize)
             .unwrap_or_default()
     }
 
-    /// Keeps `label`, in a form that is printable and not too long. Returns its range.
-    #[cold]
-    fn add(&mut self, address: u64, label: &str) -> (u32, u32) {
+    /// Keeps `label` for `address`, in a form that is printable and not too long.
+    pub fn add(&mut self, address: u64, label: &str) {
         if self.ranges.len() >= MAX_LABELS || self.text.len() >= MAX_TEXT {
             self.clear();
         }
@@ -50,11 +50,7 @@ impl Labels {
             self.text.push('…');
         }
         let range = (start as u32, self.text.len() as u32);
-        // An address without a label may get one when its mapping is known.
-        if range.0 < range.1 {
-            self.ranges.insert(address, range);
-        }
-        range
+        self.ranges.insert(address, range);
     }
 
     /// Drops all labels.
@@ -65,7 +61,7 @@ impl Labels {
 
     /// About the memory that they take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.ranges.capacity() * size_of::<(u64, (u32, u32))>() + self.text.capacity()
+        self.ranges.capacity() * size_of::<(u64, LabelRange)>() + self.text.capacity()
     }
 }
 
@@ -76,14 +72,16 @@ mod tests {
     #[test]
     fn labels_are_printable_and_have_a_limit() {
         let mut labels = Labels::default();
-        let label = labels.get(1, |out| out.push_str("a\nb\u{202e}"));
-        assert_eq!(label, "a\\nb\\u{202e}");
-        let long = "ö".repeat(MAX_LABEL);
-        let label = labels.get(2, |out| out.push_str(&long));
-        assert_eq!(label.len(), MAX_LABEL + '…'.len_utf8());
-        for address in 0..3 * (MAX_TEXT / MAX_LABEL) as u64 {
-            labels.get(address, |out| out.push_str(&long));
+        let mut add = |address, label: &str| {
+            labels.add(address, label);
             assert!(labels.bytes() < 4 * MAX_TEXT, "{}", labels.bytes());
+            let range = labels.find(address).unwrap();
+            labels.text(range).to_owned()
+        };
+        assert_eq!(add(1, "a\nb\u{202e}"), "a\\nb\\u{202e}");
+        let long = "ö".repeat(MAX_LABEL);
+        for address in 0..3 * (MAX_TEXT / MAX_LABEL) as u64 {
+            assert_eq!(add(address, &long).len(), MAX_LABEL + '…'.len_utf8());
         }
     }
 }

@@ -1,20 +1,44 @@
 //! Labels for addresses: function and offset, file and line.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `reader` | the process that reads symbols: what is at an address of a file |
+//! | `protocol`, `connection`, `source` | how it is asked |
+//! | `files` | which files it has, and what becomes of one at which it dies |
+//! | `maps`, `labels` | mappings of processes; labels that were made |
+//! | `unnamed` | files whose names are missing |
+//!
+//! Only `reader` parses files. The other modules trust nothing that it answers.
 
-mod demangle;
+mod connection;
+mod files;
 mod labels;
-mod lines;
 mod maps;
-pub mod object_file;
+mod protocol;
+pub mod reader;
+mod source;
+mod unnamed;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
 
-use demangle::demangle;
-use labels::Labels;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use connection::Connection;
+pub use connection::{COMMAND, UNCONFINED};
+use files::{FileId, Files};
+use labels::{LabelRange, Labels};
 use maps::Mapping;
-use object_file::ObjectFile;
+use protocol::Answer;
+use source::Source;
+pub use unnamed::Unnamed;
 
+use super::queue::Queue;
 use crate::root::Root;
 
 /// Start of the kernel's half of the address space.
@@ -27,8 +51,6 @@ const MAX_OTHER_MAPPINGS: usize = 64 << 20;
 /// Maximum memory in bytes of the labels that are kept for processes other than the current one.
 /// When it is reached, all are dropped.
 const MAX_OTHER_LABELS: usize = 64 << 20;
-/// Maximum number of files whose symbols are kept. When it is reached, all are dropped.
-const MAX_FILES: usize = 1 << 10;
 
 /// The mappings and labels of a process.
 #[derive(Debug, Default)]
@@ -38,22 +60,14 @@ struct Process {
     labels: Labels,
 }
 
-/// The mapped files.
-#[derive(Debug)]
-struct Files {
-    root: Root,
-    /// Source files below this directory are named relative to it.
-    cwd: PathBuf,
-    /// Symbols by path in the guest; `None` if a file has no symbols.
-    files: HashMap<String, Option<ObjectFile>>,
-}
-
 /// Names the addresses of the guest's processes and of its kernel.
 #[derive(Debug)]
 pub struct Symbolizer {
     files: Files,
-    /// The guest's kernel, if its file has symbols.
-    kernel: Option<ObjectFile>,
+    /// Source files below this directory are named relative to it.
+    cwd: PathBuf,
+    /// The file of the guest's kernel.
+    kernel: Option<FileId>,
     /// Labels of the kernel's addresses.
     kernel_labels: Labels,
     /// The process of the last address.
@@ -66,14 +80,12 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// Looks up files below `root` for a program that runs in `cwd`.
+    /// Looks up files below `root` for a program that runs in `cwd`. Without a process that reads
+    /// symbols, addresses have no names.
     pub fn new(root: Root, cwd: &Path) -> Self {
         Self {
-            files: Files {
-                root,
-                cwd: cwd.into(),
-                files: HashMap::new(),
-            },
+            files: Files::new(root, Source::Absent),
+            cwd: cwd.into(),
             kernel: None,
             kernel_labels: Labels::default(),
             current: Process::default(),
@@ -83,10 +95,39 @@ impl Symbolizer {
         }
     }
 
-    /// Sets the symbols of the guest's kernel.
-    pub fn set_kernel(&mut self, kernel: ObjectFile) {
-        self.kernel = Some(kernel);
+    /// Starts the process that reads symbols: the program `vbts`, in a sandbox if `confined`.
+    ///
+    /// # Errors
+    /// The host starts no process.
+    pub fn start_reader(&mut self, vbts: &mut Command, confined: bool) -> io::Result<()> {
+        let connection = Connection::start(vbts, confined)?;
+        self.files.set_source(Source::Process(connection));
+        Ok(())
+    }
+
+    /// Gives names up soon once the run of `queue` is interrupted.
+    pub fn end_with(&mut self, queue: Arc<Queue>) {
+        if let Source::Process(connection) = self.files.source() {
+            connection.end_with(queue);
+        }
+    }
+
+    /// Ends the process that reads symbols. Addresses whose labels are not kept have no names any
+    /// more.
+    pub fn end_reader(&mut self) {
+        self.files.set_source(Source::Absent);
+    }
+
+    /// Sets the file of the guest's kernel, which is called `name`. The kernel runs at the
+    /// addresses in the file.
+    pub fn set_kernel(&mut self, file: File, name: &str) {
+        self.kernel = Some(self.files.add_kernel(file, name));
         self.kernel_labels.clear();
+    }
+
+    /// The files whose names are missing.
+    pub fn unnamed(&self) -> &Unnamed {
+        self.files.unnamed()
     }
 
     /// Sets the mappings of process `pid` from the text of `/proc/PID/maps`.
@@ -148,91 +189,151 @@ impl Symbolizer {
     }
 
     /// The label of `address` in process `pid`, such as `main+0x1f (fib.c:12)`; empty if the
-    /// address has none.
+    /// address has none. If it is not known, those of `others` are looked up with it, because each
+    /// request takes time.
     #[inline]
-    pub fn label(&mut self, pid: u32, address: u64) -> &str {
-        if address >= KERNEL && !VSYSCALL.contains(&address) {
-            let kernel = self.kernel.as_ref();
-            return self
-                .kernel_labels
-                .get(address, |out| describe_kernel(out, kernel, address));
+    pub fn label(&mut self, pid: u32, address: u64, others: &mut dyn FnMut() -> Vec<u64>) -> &str {
+        let labels = if is_kernel(address) {
+            &self.kernel_labels
+        } else {
+            self.enter(pid);
+            &self.current.labels
+        };
+        let known = labels.find(address);
+        let range = known.unwrap_or_else(|| self.look_up(address, others()));
+        self.labels(address).text(range)
+    }
+
+    /// The labels of the kernel, or of the current process.
+    fn labels(&self, address: u64) -> &Labels {
+        match is_kernel(address) {
+            true => &self.kernel_labels,
+            false => &self.current.labels,
         }
-        self.enter(pid);
-        let files = &mut self.files;
-        let Process {
-            mappings, labels, ..
-        } = &mut self.current;
-        labels.get(address, |out| {
-            if let Some(mapping) = maps::find(mappings, address) {
-                files.describe(out, mapping, address);
+    }
+
+    /// Makes the labels of `address` and of `others` in the current process. Returns that of
+    /// `address`.
+    #[cold]
+    fn look_up(&mut self, address: u64, others: Vec<u64>) -> LabelRange {
+        self.make_labels(others.into_iter().chain([address]));
+        if self.labels(address).find(address).is_none() {
+            // The others may have taken all the room.
+            self.make_labels([address].into_iter());
+        }
+        // An address without a label may get one when its mapping is known.
+        self.labels(address).find(address).unwrap_or_default()
+    }
+
+    fn make_labels(&mut self, addresses: impl Iterator<Item = u64>) {
+        let mut seen = FxHashSet::default();
+        // Addresses of the kernel and of the process by their files; `None` is no file.
+        let mut wanted: FxHashMap<(bool, Option<FileId>), Vec<u64>> = FxHashMap::default();
+        for address in addresses {
+            if self.labels(address).find(address).is_some() || !seen.insert(address) {
+                continue;
             }
-        })
+            let file = match maps::find(&self.current.mappings, address) {
+                _ if is_kernel(address) => self.kernel,
+                Some(mapping) => self.files.get(&mapping.name),
+                None => continue,
+            };
+            let place = (is_kernel(address), file);
+            wanted.entry(place).or_default().push(address);
+        }
+        for ((in_kernel, file), addresses) in wanted {
+            self.make_labels_of(in_kernel, file, &addresses);
+        }
+    }
+
+    /// Makes the labels of addresses in `file`, which all are `in_kernel`, or none is.
+    fn make_labels_of(&mut self, in_kernel: bool, file: Option<FileId>, addresses: &[u64]) {
+        let Self {
+            files,
+            cwd,
+            kernel_labels,
+            current,
+            ..
+        } = self;
+        let mappings = &current.mappings;
+        let mapping = |address| maps::find(mappings, address);
+        let labels = match in_kernel {
+            true => kernel_labels,
+            false => &mut current.labels,
+        };
+        let mut text = String::new();
+        let mut add = |address: u64, answer: &Answer<'_>| {
+            text.clear();
+            match mapping(address) {
+                _ if in_kernel => describe_kernel(&mut text, answer),
+                Some(mapping) => describe(&mut text, mapping, address, answer, cwd),
+                None => {}
+            }
+            labels.add(address, &text);
+        };
+        let mut answered = 0;
+        if let Some(file) = file {
+            let places: Vec<u64> = addresses
+                .iter()
+                .map(|address| match mapping(*address) {
+                    Some(mapping) if !in_kernel => offset(mapping, *address),
+                    _ => *address,
+                })
+                .collect();
+            files.find(file, &places, &mut |n, answer| {
+                if let Some(address) = addresses.get(n) {
+                    add(*address, answer);
+                }
+                answered = n + 1;
+            });
+        }
+        let rest = addresses.get(answered..).unwrap_or_default();
+        rest.iter()
+            .for_each(|address| add(*address, &Answer::default()));
     }
 }
 
-impl Files {
-    /// Appends the label of `address`, which is in `mapping`.
-    fn describe(&mut self, out: &mut String, mapping: &Mapping, address: u64) {
-        if !self.files.contains_key(&mapping.name) {
-            let path = mapping
-                .name
-                .strip_suffix(" (deleted)")
-                .unwrap_or(&mapping.name);
-            let file = path
-                .starts_with('/')
-                .then(|| ObjectFile::open(&self.root, Path::new(path)))
-                .flatten();
-            if self.files.len() >= MAX_FILES {
-                self.files.clear();
-            }
-            self.files.insert(mapping.name.clone(), file);
-        }
-        let file = self.files.get(&mapping.name).and_then(Option::as_ref);
-        describe(out, mapping, file, address, &self.cwd);
-    }
+fn is_kernel(address: u64) -> bool {
+    address >= KERNEL && !VSYSCALL.contains(&address)
+}
+
+/// The offset in its file of `address`, which is in `mapping`. The guest chooses the mappings, so
+/// it can have any value.
+fn offset(mapping: &Mapping, address: u64) -> u64 {
+    (address - mapping.start).wrapping_add(mapping.offset)
 }
 
 /// Appends the label of an address of the kernel.
-fn describe_kernel(out: &mut String, kernel: Option<&ObjectFile>, address: u64) {
+fn describe_kernel(out: &mut String, answer: &Answer<'_>) {
     // Writing to a `String` does not fail.
-    if let Some((name, distance)) = kernel.and_then(|file| file.function(address)) {
-        let _ = write!(out, "{}+{distance:#x} ", demangle(name));
+    if let Some((name, distance)) = answer.function {
+        let _ = write!(out, "{name}+{distance:#x} ");
     }
     out.push_str("[kernel]");
-    if let Some((path, line)) = kernel.and_then(|file| file.line(address)) {
+    if let Some((path, line)) = answer.line {
         let _ = write!(out, " ({path}:{line})");
     }
 }
 
-/// Appends the label of `address`, which is in `mapping` of `file`.
-fn describe(
-    out: &mut String,
-    mapping: &Mapping,
-    file: Option<&ObjectFile>,
-    address: u64,
-    cwd: &Path,
-) {
-    // The guest chooses the mappings, so the offset can have any value.
-    let offset = (address - mapping.start).wrapping_add(mapping.offset);
+/// Appends the label of `address`, which is in `mapping`.
+fn describe(out: &mut String, mapping: &Mapping, address: u64, answer: &Answer<'_>, cwd: &Path) {
     let module = mapping.name.rsplit('/').next().unwrap_or_default();
-    let in_file = file.and_then(|f| Some((f, f.address_of_offset(offset)?)));
-    let function = in_file.and_then(|(f, at)| f.function(at));
     // Writing to a `String` does not fail.
-    let _ = match function {
-        Some((name, distance)) => write!(out, "{}+{distance:#x}", demangle(name)),
+    let _ = match answer.function {
+        Some((name, distance)) => write!(out, "{name}+{distance:#x}"),
         None if module.is_empty() => write!(out, "[anonymous]+{:#x}", address - mapping.start),
-        None => write!(out, "{module}+{offset:#x}"),
+        None => write!(out, "{module}+{:#x}", offset(mapping, address)),
     };
-    match in_file.and_then(|(f, at)| f.line(at)) {
+    match answer.line {
         Some((path, line)) => {
-            let path = Path::new(&path);
+            let path = Path::new(path);
             let _ = write!(
                 out,
                 " ({}:{line})",
                 path.strip_prefix(cwd).unwrap_or(path).display()
             );
         }
-        None if function.is_some() => {
+        None if answer.function.is_some() => {
             let _ = write!(out, " ({module})");
         }
         None => {}
@@ -240,102 +341,4 @@ fn describe(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use object_file::tests::with_function;
-
-    fn own_maps() -> Vec<u8> {
-        std::fs::read("/proc/self/maps").unwrap()
-    }
-
-    fn symbolizer() -> Symbolizer {
-        Symbolizer::new(Root::open(Path::new("/")).unwrap(), Path::new("/"))
-    }
-
-    #[test]
-    fn a_test_finds_its_own_function() {
-        let mut symbols = symbolizer();
-        symbols.set_maps(1, &own_maps());
-        let address = a_test_finds_its_own_function as fn() as usize as u64;
-        let label = symbols.label(1, address).to_owned();
-        assert!(
-            label.contains("a_test_finds_its_own_function+0x0"),
-            "{label}"
-        );
-        assert!(label.contains("symbols/mod.rs:"), "{label}");
-        assert_eq!(symbols.label(1, address), label, "from the cache");
-    }
-
-    #[test]
-    fn a_library_function_is_found_in_its_library() {
-        let mut symbols = symbolizer();
-        symbols.set_maps(1, &own_maps());
-        let label = symbols
-            .label(1, libc::getpid as *const () as usize as u64)
-            .to_owned();
-        assert!(label.contains("getpid"), "{label}");
-    }
-
-    #[test]
-    fn memory_for_a_hostile_guest_is_bounded() {
-        let mut symbols = symbolizer();
-        for n in 0..MAX_FILES * 2 {
-            symbols.set_maps(
-                1,
-                format!("1000-2000 r-xp 0 0:0 0 /nonexistent/{n}\n").as_bytes(),
-            );
-            assert_eq!(symbols.label(1, 0x1000), format!("{n}+0x0"));
-            assert!(symbols.files.files.len() <= MAX_FILES);
-        }
-        // As many mappings as a message can have, twice, take linear time.
-        let many: String = (0..200_000)
-            .map(|n| format!("{n:x}-{:x} r-xp 0 0 0\n", n + 1))
-            .collect();
-        symbols.set_maps(1, many.as_bytes());
-        symbols.set_maps(1, many.as_bytes());
-        assert_eq!(symbols.label(1, 199_999), "[anonymous]+0x0");
-        for pid in 2..10 {
-            symbols.set_maps(pid, many.as_bytes());
-            assert_eq!(symbols.label(pid, 199_999), "[anonymous]+0x0");
-            assert!(symbols.mapping_bytes <= MAX_OTHER_MAPPINGS);
-        }
-        for pid in 0..10 {
-            symbols.remove(pid);
-        }
-        assert!(symbols.others.is_empty());
-        assert_eq!((symbols.mapping_bytes, symbols.label_bytes), (0, 0));
-    }
-
-    #[test]
-    fn unknown_addresses_have_no_label_until_they_are_mapped() {
-        let mut symbols = symbolizer();
-        assert_eq!(symbols.label(1, 0x1234), "");
-        symbols.set_maps(1, b"1000-2000 r-xp 00000000 00:00 0\n");
-        assert_eq!(symbols.label(1, 0x1234), "[anonymous]+0x234");
-        symbols.set_maps(1, b"1000-2000 r-xp 00005000 00:01 9 /nonexistent\n");
-        assert_eq!(symbols.label(1, 0x1234), "nonexistent+0x5234");
-        symbols.set_maps(1, b"1000-2000 r-xp ffffffffffffffff 00:01 9 /nonexistent\n");
-        assert_eq!(symbols.label(1, 0x1234), "nonexistent+0x233");
-        symbols.set_maps(2, b"1000-2000 r-xp 00000000 00:00 0 [vdso]\n");
-        assert_eq!(symbols.label(2, 0x1234), "[vdso]+0x234");
-        assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
-        symbols.set_maps(
-            1,
-            b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n",
-        );
-        assert_eq!(symbols.label(1, 0xFFFF_FFFF_FF60_0400), "[vsyscall]+0x400");
-    }
-
-    #[test]
-    fn addresses_of_the_kernel_are_named_by_its_file() {
-        let mut symbols = symbolizer();
-        let start = 0xFFFF_FFFF_8100_0000;
-        assert_eq!(symbols.label(1, start), "[kernel]");
-        symbols.set_kernel(with_function(start, 16, "entry_SYSCALL_64"));
-        assert_eq!(symbols.label(1, start), "entry_SYSCALL_64+0x0 [kernel]");
-        assert_eq!(symbols.label(2, start + 4), "entry_SYSCALL_64+0x4 [kernel]");
-        assert_eq!(symbols.label(2, start + 16), "[kernel]");
-        assert_eq!(symbols.label(1, start + 0x10_0000), "[kernel]");
-        assert_eq!(symbols.label(1, u64::MAX), "[kernel]");
-    }
-}
+mod tests;

@@ -7,15 +7,13 @@ use std::fmt::{self, Write};
 
 use crate::escape::prefix;
 
-/// Maximum length of a name in bytes, mangled or not. A longer name ends with `…`.
+/// Maximum length of a name in bytes. A longer one ends with `…`.
 pub const MAX_NAME: usize = 4096;
+/// Maximum length of a mangled name in bytes. What follows is ignored.
+pub const MAX_MANGLED: usize = 16 << 10;
 
 /// The name in the source, for Rust and C++.
 pub fn demangle(name: &str) -> String {
-    let (name, suffix) = match name.strip_suffix("@plt") {
-        Some(name) => (name, "@plt"),
-        None => (name, ""),
-    };
     let mut out = Bounded::default();
     // Without a prefix of the ABI the name is that of the source. The demangler would take the
     // function "f" for the type `float`.
@@ -25,7 +23,6 @@ pub fn demangle(name: &str) -> String {
         // An error means that the limit is reached.
         let _ = out.write_str(name);
     }
-    let _ = out.write_str(suffix);
     out.finish()
 }
 
@@ -70,38 +67,16 @@ impl Write for Bounded {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
+    use vbts_testkit::elf::nested_name;
+
     use super::*;
-
-    /// A function whose parameters are pairs of the parameter before: each doubles the length.
-    pub(crate) fn nested(levels: usize) -> String {
-        // `S0_` and so on are the parts of the name so far.
-        let mut name = String::from("_Z1f1a");
-        for n in 0..levels {
-            let part = match n {
-                0 => "S_".into(),
-                n => format!("S{}_", to_base_36(2 * n)),
-            };
-            name += &format!("1bI{part}{part}E");
-        }
-        name
-    }
-
-    fn to_base_36(number: usize) -> String {
-        let digit = |n: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n % 36]);
-        let number = number - 1;
-        match number {
-            0..36 => digit(number).into(),
-            _ => [digit(number / 36), digit(number)].iter().collect(),
-        }
-    }
 
     #[test]
     fn names_are_demangled() {
         assert_eq!(demangle("_ZN3foo3barEv"), "foo::bar()");
         assert_eq!(demangle("_RNvC3foo3bar"), "foo::bar");
         assert_eq!(demangle("_ZN3foo3bar17h0123456789abcdefE"), "foo::bar");
-        assert_eq!(demangle("memcpy@plt"), "memcpy@plt");
         // These are types in the C++ ABI.
         for name in ["f", "i", "v", "PKc"] {
             assert_eq!(demangle(name), name);
@@ -114,7 +89,7 @@ pub(crate) mod tests {
     #[test]
     fn names_have_a_limit() {
         for levels in [3, 30, 300] {
-            let name = demangle(&nested(levels));
+            let name = demangle(&nested_name(levels));
             assert!(
                 name.starts_with("f(a, b<a, a>, b<b<a, a>, b<a, a> >"),
                 "{name}"

@@ -1,0 +1,382 @@
+//! The files whose symbols are known to the process that reads them.
+//!
+//! A file can be the death of that process. Then it is tried once more without the others, once
+//! more without its source lines, and after that it has no names.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::connection::Gone;
+use super::protocol::{Action, Answer, MAX_ADDRESSES, MAX_BUILD_ID, Refusal, Reply};
+use super::source::Source;
+use super::unnamed::Unnamed;
+use crate::root::Root;
+
+/// Directory of separate debug files, by build ID.
+const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";
+/// Maximum number of names of files that are kept. When it is reached, all are dropped.
+const MAX_NAMES: usize = 1 << 10;
+/// Number of times that all files are forgotten to make room for one.
+const MAX_RESETS: u32 = 64;
+
+const TOO_LARGE: &str = "its symbols are too large";
+const NO_LINES: &str = "no source lines: its debugging information is too large";
+const NO_SYMBOLS: &str = "it has no symbols";
+const CLOSED: &str = "symbols are not read any more";
+
+/// Number of a file.
+pub type FileId = u32;
+
+/// What is the same for all names of a file, and changes with its contents.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// A file with symbols.
+#[derive(Debug)]
+struct SymbolFile {
+    /// One of its names.
+    name: String,
+    place: Place,
+    state: State,
+    /// Its source lines are read.
+    lines: bool,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Its path in the guest.
+    Guest(PathBuf),
+    /// The guest's kernel.
+    Kernel(File),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unread,
+    /// It was read in this epoch.
+    Read(u32),
+    /// It has no names.
+    Bad,
+}
+
+/// The files whose symbols are known to the process that reads them.
+#[derive(Debug)]
+pub struct Files {
+    root: Root,
+    source: Source,
+    /// Mapped files by their names; `None` if a file cannot have symbols.
+    names: HashMap<String, Option<FileId>>,
+    identities: HashMap<Identity, FileId>,
+    files: HashMap<FileId, SymbolFile>,
+    /// Number of files so far.
+    count: FileId,
+    /// Number of times that the process has lost its files.
+    epoch: u32,
+    /// Number of files that it has.
+    loaded: u32,
+    resets: u32,
+    unnamed: Unnamed,
+}
+
+impl Files {
+    /// No files yet. Those below `root` are read by `source`.
+    pub fn new(root: Root, source: Source) -> Self {
+        Self {
+            root,
+            source,
+            names: HashMap::new(),
+            identities: HashMap::new(),
+            files: HashMap::new(),
+            count: 0,
+            epoch: 0,
+            loaded: 0,
+            resets: 0,
+            unnamed: Unnamed::default(),
+        }
+    }
+
+    /// Sets what reads symbols.
+    pub fn set_source(&mut self, source: Source) {
+        self.source = source;
+    }
+
+    /// What reads symbols.
+    pub fn source(&mut self) -> &mut Source {
+        &mut self.source
+    }
+
+    /// The files without names.
+    pub fn unnamed(&self) -> &Unnamed {
+        &self.unnamed
+    }
+
+    /// Adds the file of the guest's kernel, which is called `name`.
+    pub fn add_kernel(&mut self, file: File, name: &str) -> FileId {
+        self.add(name, Place::Kernel(file))
+    }
+
+    fn add(&mut self, name: &str, place: Place) -> FileId {
+        let file = SymbolFile {
+            name: name.to_owned(),
+            place,
+            state: State::Unread,
+            lines: true,
+        };
+        self.count = self.count.wrapping_add(1);
+        self.files.insert(self.count, file);
+        self.count
+    }
+
+    /// The mapped file called `name`; `None` if it cannot have symbols.
+    pub fn get(&mut self, name: &str) -> Option<FileId> {
+        if let Some(known) = self.names.get(name) {
+            return *known;
+        }
+        if self.names.len() >= MAX_NAMES {
+            self.names.clear();
+        }
+        let id = self.open(name);
+        self.names.insert(name.to_owned(), id);
+        id
+    }
+
+    fn open(&mut self, name: &str) -> Option<FileId> {
+        let path = name.strip_suffix(" (deleted)").unwrap_or(name);
+        let path = Some(Path::new(path)).filter(|path| path.is_absolute())?;
+        let file = self.root.open_file(path).ok()?;
+        let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let identity = (
+            metadata.dev(),
+            metadata.ino(),
+            metadata.size(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        );
+        if let Some(id) = self.identities.get(&identity) {
+            return Some(*id);
+        }
+        if self.identities.len() >= MAX_NAMES {
+            self.identities.clear();
+            self.names.clear();
+            self.files
+                .retain(|_, file| matches!(file.place, Place::Kernel(_)));
+            self.forget();
+        }
+        let id = self.add(name, Place::Guest(path.to_owned()));
+        self.identities.insert(identity, id);
+        Some(id)
+    }
+
+    /// Finds what is at `addresses` of a file: offsets in it, or for the kernel its own addresses.
+    /// Calls `each` with the index of an address and the answer. A file without names has no
+    /// answers.
+    pub fn find(
+        &mut self,
+        id: FileId,
+        addresses: &[u64],
+        each: &mut dyn FnMut(usize, &Answer<'_>),
+    ) {
+        let mut done = 0;
+        while let Some(rest) = addresses.get(done..).filter(|rest| !rest.is_empty()) {
+            if !self.is_loaded(id) {
+                return;
+            }
+            let addresses = rest.get(..MAX_ADDRESSES).unwrap_or(rest);
+            let before = done;
+            let asked = self.ask(id, addresses, &mut |answer| {
+                each(done, answer);
+                done += 1;
+            });
+            match asked {
+                Ok(()) if done > before => {}
+                Ok(()) => self.give_up(id, TOO_LARGE),
+                Err(gone) => self.failed(id, gone),
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        id: FileId,
+        addresses: &[u64],
+        each: &mut dyn FnMut(&Answer<'_>),
+    ) -> Result<(), Gone> {
+        let kernel = self.files.get(&id);
+        let action = Action::Find {
+            file: id,
+            absolute: kernel.is_some_and(|file| matches!(file.place, Place::Kernel(_))),
+            addresses: addresses.to_vec(),
+        };
+        self.source.send(action, None)?;
+        let mut left = addresses.len();
+        while left > 0 {
+            let Reply::Found { count, answers } = self.source.receive()? else {
+                return Err(Gone::Closed);
+            };
+            let mut answers = answers;
+            let count = (count as usize).min(left);
+            for _ in 0..count {
+                let Ok((answer, rest)) = postcard::take_from_bytes(answers) else {
+                    return Err(Gone::Closed);
+                };
+                each(&answer);
+                answers = rest;
+            }
+            if count == 0 {
+                return Err(Gone::Closed);
+            }
+            left -= count;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the process has read the file. Returns whether it has.
+    fn is_loaded(&mut self, id: FileId) -> bool {
+        loop {
+            match self.files.get(&id).map(|file| file.state) {
+                None | Some(State::Bad) => return false,
+                Some(State::Read(epoch)) if epoch == self.epoch => return true,
+                Some(_) => {}
+            }
+            if let Err(gone) = self.load(id) {
+                self.failed(id, gone);
+            }
+        }
+    }
+
+    /// Makes the process read the file, or gives it up.
+    fn load(&mut self, id: FileId) -> Result<(), Gone> {
+        let Some(file) = self.files.get_mut(&id) else {
+            return Ok(());
+        };
+        let open = Action::Open { file: id };
+        match &file.place {
+            Place::Kernel(kernel) => self.source.send(open, Some(kernel))?,
+            Place::Guest(path) => match self.root.open_file(path) {
+                Ok(opened) => self.source.send(open, Some(&opened))?,
+                Err(_) => {
+                    file.state = State::Bad;
+                    return Ok(());
+                }
+            },
+        }
+        let is_kernel = matches!(file.place, Place::Kernel(_));
+        let lines = file.lines;
+        let debug_file = match self.source.receive()? {
+            Reply::Opened {
+                refused: None,
+                build_id,
+            } if build_id.len() <= MAX_BUILD_ID => debug_file_path(build_id),
+            Reply::Opened {
+                refused: Some(refusal),
+                ..
+            } => {
+                self.refused(id, refusal);
+                return Ok(());
+            }
+            _ => return Err(Gone::Closed),
+        };
+        let debug_file = debug_file.filter(|_| !is_kernel);
+        let debug_file = debug_file.and_then(|path| self.root.open_file(&path).ok());
+        let finish = Action::Finish { file: id, lines };
+        self.source.send(finish, debug_file.as_ref())?;
+        let Reply::Finished { refused, functions } = self.source.receive()? else {
+            return Err(Gone::Closed);
+        };
+        if refused == Some(Refusal::TooLarge) && self.reset() {
+            return Ok(());
+        }
+        self.loaded += 1;
+        let Some(file) = self.files.get_mut(&id) else {
+            return Ok(());
+        };
+        file.state = State::Read(self.epoch);
+        if is_kernel && functions == 0 {
+            self.unnamed.add(&file.name, NO_SYMBOLS);
+        } else if refused == Some(Refusal::TooLarge) && file.lines {
+            file.lines = false;
+            self.unnamed.add(&file.name, NO_LINES);
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, id: FileId, refusal: Refusal) {
+        if refusal == Refusal::TooLarge {
+            if !self.reset() {
+                self.give_up(id, TOO_LARGE);
+            }
+        } else if let Some(file) = self.files.get_mut(&id) {
+            file.state = State::Bad;
+            if matches!(file.place, Place::Kernel(_)) {
+                self.unnamed.add(&file.name, NO_SYMBOLS);
+            }
+        }
+    }
+
+    /// Makes the process forget all files, if it has some, so that there is more room for one.
+    fn reset(&mut self) -> bool {
+        if self.loaded == 0 || self.resets == MAX_RESETS {
+            return false;
+        }
+        self.resets += 1;
+        self.forget();
+        true
+    }
+
+    fn forget(&mut self) {
+        // An error shows at the next request.
+        let _ = self.source.send(Action::Forget, None);
+        self.epoch += 1;
+        self.loaded = 0;
+    }
+
+    /// Decides what becomes of a file at which the process has died.
+    fn failed(&mut self, id: FileId, gone: Gone) {
+        let others = std::mem::take(&mut self.loaded) > 1;
+        self.epoch += 1;
+        let Gone::Died(signal) = gone else {
+            self.give_up_all();
+            return;
+        };
+        let reason = match signal {
+            libc::SIGABRT => TOO_LARGE,
+            libc::SIGPROF => "its symbols take too long",
+            _ => "its symbols cannot be read",
+        };
+        match self.files.get_mut(&id) {
+            // Another file may have taken the memory.
+            Some(_) if others && signal == libc::SIGABRT => {}
+            Some(file) if file.lines => {
+                file.lines = false;
+                self.unnamed.add(&file.name, NO_LINES);
+            }
+            _ => self.give_up(id, reason),
+        }
+    }
+
+    fn give_up(&mut self, id: FileId, reason: &'static str) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.state = State::Bad;
+            self.unnamed.add(&file.name, reason);
+        }
+    }
+
+    fn give_up_all(&mut self) {
+        let files = self.files.values_mut();
+        files.for_each(|file| file.state = State::Bad);
+        if !self.source.is_absent() {
+            self.unnamed.add("further files", CLOSED);
+        }
+        self.source = Source::Absent;
+    }
+}
+
+fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    Some(PathBuf::from(format!(
+        "{DEBUG_FILES}/{first:02x}/{}.debug",
+        hex(rest)
+    )))
+}

@@ -1,0 +1,101 @@
+//! Messages between vbts and the process that reads symbols. Each is one packet of their socket.
+
+use serde::{Deserialize, Serialize};
+
+/// Maximum size in bytes of a packet.
+pub const MAX_PACKET: usize = 64 << 10;
+/// Maximum number of addresses in a request: they fit in a packet.
+pub const MAX_ADDRESSES: usize = 4096;
+/// Maximum length in bytes of a path of a source file.
+pub const MAX_PATH: usize = 4096;
+/// Maximum length in bytes of a build ID.
+pub const MAX_BUILD_ID: usize = 64;
+
+/// A packet to the process that reads.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Number of the process that it is for. A later one ignores it.
+    pub generation: u32,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What the process that reads has to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Read the functions of the file that comes with the packet. The reply is [`Reply::Opened`].
+    Open {
+        /// The number of the file from now on.
+        file: u32,
+    },
+    /// Read its separate debug file, if one comes with the packet. The reply is
+    /// [`Reply::Finished`].
+    Finish {
+        /// As in [`Self::Open`].
+        file: u32,
+        /// Read source lines, too.
+        lines: bool,
+    },
+    /// Find what is at `addresses`. The replies are [`Reply::Found`].
+    Find {
+        /// As in [`Self::Open`].
+        file: u32,
+        /// They are the addresses in the file, not offsets.
+        absolute: bool,
+        /// At most [`MAX_ADDRESSES`].
+        addresses: Vec<u64>,
+    },
+    /// Forget all files. There is no reply.
+    Forget,
+}
+
+/// A packet from the process that reads, or from the one that starts it.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply<'a> {
+    /// The file is read.
+    Opened {
+        /// What is wrong with it.
+        refused: Option<Refusal>,
+        /// Its build ID, at most [`MAX_BUILD_ID`] bytes, or nothing.
+        build_id: &'a [u8],
+    },
+    /// The file can be asked about.
+    Finished {
+        /// Why names or lines are missing.
+        refused: Option<Refusal>,
+        /// Number of its functions.
+        functions: u64,
+    },
+    /// Answers about the next addresses.
+    Found {
+        /// Number of answers.
+        count: u32,
+        /// That many [`Answer`]s.
+        answers: &'a [u8],
+    },
+    /// The process that reads has ended. Another takes its place.
+    Ended {
+        /// The signal that has ended it, or 0.
+        signal: i32,
+    },
+}
+
+/// What is at an address.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Answer<'a> {
+    /// The function as in the source, and the distance from its start.
+    #[serde(borrow)]
+    pub function: Option<(&'a str, u64)>,
+    /// Path and number of the line.
+    #[serde(borrow)]
+    pub line: Option<(&'a str, u32)>,
+}
+
+/// Why a file is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// It is not an ELF file for x86.
+    NotElf,
+    /// It has more than the process reads.
+    TooLarge,
+}

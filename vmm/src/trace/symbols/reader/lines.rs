@@ -1,0 +1,106 @@
+//! Source lines of an ELF file, from its debugging information. Other files that it names (split
+//! DWARF) are not opened.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use addr2line::Context;
+use gimli::{AbbreviationsCacheStrategy, Dwarf, EndianArcSlice, LittleEndian, SectionId};
+
+use super::elf::{ElfFile, Section, optional};
+use super::object_file::Budget;
+use crate::escape::prefix;
+use crate::trace::symbols::protocol::{MAX_PATH, Refusal};
+
+/// Maximum number of units of one file. Large programs have about 50,000.
+const MAX_UNITS: usize = 1 << 17;
+/// About the memory in bytes that a unit takes.
+const UNIT: usize = 1024;
+
+/// The sections that describe lines. The others describe types, variables and macros.
+const SECTIONS: [SectionId; 11] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugTypes,
+];
+
+type Data = EndianArcSlice<LittleEndian>;
+
+/// The source lines of one file.
+pub struct Lines(Context<Data>);
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    /// Reads the lines of `file`; `None` if it has none.
+    ///
+    /// # Errors
+    /// They are malformed or too large.
+    pub fn read(file: &File, budget: &mut Budget) -> Result<Option<Self>, Refusal> {
+        let elf = ElfFile::open(file)?;
+        if find(&elf, SectionId::DebugLine).is_none() {
+            return Ok(None);
+        }
+        let mut dwarf = Dwarf::load(|id| {
+            let contents = match SECTIONS.contains(&id) {
+                true => contents(&elf, id, budget)?,
+                false => Arc::from([]),
+            };
+            Ok(Data::new(contents, LittleEndian))
+        })?;
+        let mut units = dwarf.units();
+        let mut count = 0;
+        while let Ok(Some(_)) = units.next() {
+            budget.take(UNIT)?;
+            count += 1;
+            if count > MAX_UNITS {
+                return Err(Refusal::TooLarge);
+            }
+        }
+        // Units can share a table of abbreviations.
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::All);
+        let context = Context::from_dwarf(dwarf);
+        context
+            .map(|context| Some(Self(context)))
+            .map_err(|_| Refusal::NotElf)
+    }
+
+    /// Source file and line of `address`, an address in the file.
+    pub fn find(&self, address: u64) -> Option<(String, u32)> {
+        let location = self.0.find_location(address).ok()??;
+        Some((
+            prefix(location.file?, MAX_PATH).to_owned(),
+            location.line.filter(|line| *line != 0)?,
+        ))
+    }
+}
+
+/// The section `id`, and whether it is in the old compressed format.
+fn find<'a>(elf: &'a ElfFile<'_>, id: SectionId) -> Option<(&'a Section, bool)> {
+    let old = || elf.section(&id.name().replacen('.', ".z", 1));
+    let section = elf.section(id.name()).map(|section| (section, false));
+    section.or_else(|| old().map(|section| (section, true)))
+}
+
+/// The contents of a section, which are empty if the file has no such section.
+fn contents(elf: &ElfFile<'_>, id: SectionId, budget: &mut Budget) -> Result<Arc<[u8]>, Refusal> {
+    let bytes = match find(elf, id) {
+        Some((section, false)) => optional(elf.decompressed(section))?,
+        Some((section, true)) => optional(elf.decompressed_gnu(section))?,
+        None => Vec::new(),
+    };
+    budget.take(bytes.len())?;
+    Ok(Arc::from(bytes))
+}

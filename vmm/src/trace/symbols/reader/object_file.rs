@@ -1,0 +1,373 @@
+//! The symbols of an ELF file: functions, and what maps offsets in the file to them.
+
+use std::fs::File;
+
+use super::demangle::MAX_MANGLED;
+use super::elf::{ElfFile, Segment, SymbolTable, optional};
+use super::lines::Lines;
+use super::linkage;
+use crate::trace::symbols::protocol::Refusal;
+
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+const SHN_UNDEF: u16 = 0;
+/// Sections from here on are none, such as SHN_ABS; the last one (SHN_XINDEX) stands for others.
+const SHN_LORESERVE: u16 = 0xFF00;
+const SHN_XINDEX: u16 = 0xFFFF;
+
+/// Maximum memory in bytes of all files that are kept.
+const MAX_KEPT: u64 = 256 << 20;
+
+/// The memory that all files together may take.
+#[derive(Debug, Clone)]
+pub struct Budget(u64);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(MAX_KEPT)
+    }
+}
+
+impl Budget {
+    /// Does `work`, and keeps what it has taken only if it succeeds.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn spend<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let mut left = self.clone();
+        let result = work(&mut left)?;
+        *self = left;
+        Ok(result)
+    }
+
+    /// Takes `bytes` of it.
+    ///
+    /// # Errors
+    /// Less is left.
+    pub fn take(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let left = self.0.checked_sub(bytes as u64);
+        self.0 = left.ok_or(Refusal::TooLarge)?;
+        Ok(())
+    }
+}
+
+/// A function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Function {
+    start: u64,
+    /// First address after it.
+    end: u64,
+    /// Offset of its name in the strings.
+    name: u32,
+    /// Index of the strings.
+    strings: u16,
+    /// It is the stub of the procedure linkage table for the function with this name.
+    stub: bool,
+}
+
+/// The symbols of one ELF file.
+#[derive(Debug, Default)]
+pub struct ObjectFile {
+    segments: Vec<Segment>,
+    /// Sorted by start address. They can overlap if the file says so.
+    functions: Vec<Function>,
+    /// Names with a zero at the end of each.
+    strings: Vec<Vec<u8>>,
+    lines: Option<Lines>,
+}
+
+impl ObjectFile {
+    /// Reads `file`. Returns the build ID, too, which may be empty.
+    ///
+    /// # Errors
+    /// It is not an ELF file, or it is too large.
+    pub fn open(file: &File, budget: &mut Budget) -> Result<(Self, Vec<u8>), Refusal> {
+        let elf = ElfFile::open(file)?;
+        let mut this = Self {
+            segments: elf.segments.clone(),
+            ..Self::default()
+        };
+        let [symbols, dynamic] = elf.symbol_tables()?;
+        this.add_functions(&elf, symbols, budget)?;
+        let stubs = linkage::stubs(&elf, &dynamic)?;
+        let strings = this.strings.len() as u16;
+        for stub in stubs {
+            this.add(
+                Function {
+                    start: stub.start,
+                    end: stub.start.saturating_add(stub.size),
+                    name: stub.name,
+                    strings,
+                    stub: true,
+                },
+                budget,
+            )?;
+        }
+        this.add_functions(&elf, dynamic, budget)?;
+        let build_id = elf.build_id()?;
+        Ok((this, build_id))
+    }
+
+    /// Adds the symbols of `file`, the separate debug file of this one.
+    ///
+    /// # Errors
+    /// It is not an ELF file, or it is too large.
+    pub fn add_debug_file(&mut self, file: &File, budget: &mut Budget) -> Result<(), Refusal> {
+        let elf = ElfFile::open(file)?;
+        for table in elf.symbol_tables()? {
+            self.add_functions(&elf, table, budget)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the source lines of the first of `files` that has some.
+    ///
+    /// # Errors
+    /// They are too large.
+    pub fn read_lines<'a>(
+        &mut self,
+        files: impl IntoIterator<Item = &'a File>,
+        budget: &mut Budget,
+    ) -> Result<(), Refusal> {
+        for file in files {
+            self.lines = optional(Lines::read(file, budget))?;
+            if self.lines.is_some() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_functions(
+        &mut self,
+        elf: &ElfFile<'_>,
+        table: SymbolTable,
+        budget: &mut Budget,
+    ) -> Result<(), Refusal> {
+        budget.take(table.strings.len())?;
+        for symbol in (0..table.len()).filter_map(|index| table.get(index)) {
+            let code = match symbol.kind {
+                STT_FUNC | STT_GNU_IFUNC => true,
+                // Entry points in assembly language often have no type.
+                STT_NOTYPE => elf.is_code(symbol.section),
+                _ => false,
+            };
+            let special = SHN_LORESERVE..SHN_XINDEX;
+            let defined = symbol.section != SHN_UNDEF && !special.contains(&symbol.section);
+            let first = table.strings.get(symbol.name as usize);
+            // A name that begins with `$` says what the linker has there.
+            let named = first.is_some_and(|c| *c != 0 && (symbol.kind != STT_NOTYPE || *c != b'$'));
+            if code && defined && named {
+                self.add(
+                    Function {
+                        start: symbol.value,
+                        end: symbol.value.saturating_add(symbol.size),
+                        name: symbol.name,
+                        strings: self.strings.len() as u16,
+                        stub: false,
+                    },
+                    budget,
+                )?;
+            }
+        }
+        self.strings.push(table.strings);
+        Ok(())
+    }
+
+    fn add(&mut self, function: Function, budget: &mut Budget) -> Result<(), Refusal> {
+        // A vector has at most twice as much memory as it needs.
+        budget.take(2 * size_of::<Function>())?;
+        self.functions.push(function);
+        Ok(())
+    }
+
+    /// Sorts the functions. A function without a size extends to the next one.
+    pub fn finish(&mut self) {
+        // Of several names for one address, a name with a size comes first, then the alphabet
+        // decides.
+        let mut functions = std::mem::take(&mut self.functions);
+        functions.sort_unstable_by(|a, b| {
+            let by_place = (a.start, b.end).cmp(&(b.start, a.end));
+            by_place.then_with(|| self.name(a).cmp(self.name(b)))
+        });
+        functions.dedup_by_key(|f| f.start);
+        let mut next = u64::MAX;
+        for function in functions.iter_mut().rev() {
+            if function.end == function.start {
+                function.end = next;
+            }
+            next = function.start;
+        }
+        self.functions = functions;
+    }
+
+    fn name(&self, function: &Function) -> &[u8] {
+        let strings = self.strings.get(usize::from(function.strings));
+        let name = strings.and_then(|strings| strings.get(function.name as usize..));
+        let name = name.unwrap_or_default();
+        let name = name.get(..MAX_MANGLED).unwrap_or(name);
+        name.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// Number of functions.
+    pub fn functions(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// The address that the segment with `offset` in the file maps it to.
+    pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| offset.wrapping_sub(s.offset) < s.size)?;
+        // The file can be malformed, so that the sum wraps.
+        let distance = offset.wrapping_sub(segment.offset);
+        Some(segment.address.wrapping_add(distance))
+    }
+
+    /// The function that contains `address`: its name as in the source, and the offset in it.
+    pub fn function(&self, address: u64) -> Option<(String, u64)> {
+        let after = self.functions.partition_point(|f| f.start <= address);
+        let function = self
+            .functions
+            .get(after.checked_sub(1)?)
+            .filter(|f| address < f.end)?;
+        let name = str::from_utf8(self.name(function)).ok()?;
+        let mut name = super::demangle::demangle(name);
+        if function.stub {
+            name.push_str("@plt");
+        }
+        Some((name, address - function.start))
+    }
+
+    /// Source file and line of `address`.
+    pub fn line(&self, address: u64) -> Option<(String, u32)> {
+        self.lines.as_ref()?.find(address)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    pub(crate) fn read(path: &Path) -> Result<ObjectFile, Refusal> {
+        let file = File::open(path).unwrap();
+        let mut budget = Budget::default();
+        let (mut object, _) = ObjectFile::open(&file, &mut budget)?;
+        object.finish();
+        object.read_lines([&file], &mut budget)?;
+        Ok(object)
+    }
+
+    fn names(object: &ObjectFile) -> Vec<String> {
+        let name = |f: &Function| object.function(f.start).unwrap_or_default().0;
+        object.functions.iter().map(name).collect()
+    }
+
+    #[inline(never)]
+    fn a_function_of_this_test() -> u32 {
+        std::hint::black_box(line!())
+    }
+
+    #[test]
+    fn functions_and_lines_of_this_program() {
+        let line = a_function_of_this_test();
+        let file = read(&std::env::current_exe().unwrap()).unwrap();
+        let names = names(&file);
+        let index = names
+            .iter()
+            .position(|name| name.contains("a_function_of_this_test"))
+            .unwrap();
+        let function = file.functions[index];
+        let (name, offset) = file.function(function.start).unwrap();
+        assert!(name.contains("a_function_of_this_test"));
+        assert_eq!(offset, 0);
+        assert_eq!(file.function(function.start + 1).unwrap().1, 1);
+        // At least one instruction is on the line that the function returned. Others may be inlined
+        // from elsewhere.
+        let mut lines = (function.start..function.end).filter_map(|a| file.line(a));
+        assert!(lines.any(|(path, n)| path.ends_with("object_file.rs") && n.abs_diff(line) <= 2));
+    }
+
+    #[test]
+    fn functions_of_a_stripped_library_have_linkage_stubs() {
+        // Such as `malloc@plt`: every dynamic program calls the C library.
+        let shell = names(&read(Path::new("/bin/sh")).unwrap());
+        assert!(shell.iter().any(|name| name.ends_with("@plt")), "{shell:?}");
+    }
+
+    #[test]
+    fn files_that_are_not_elf_have_no_symbols() {
+        for path in ["/etc/passwd", "/dev/null", "/"] {
+            let error = read(Path::new(path)).unwrap_err();
+            assert_eq!(error, Refusal::NotElf, "{path}");
+        }
+    }
+
+    /// A file without sections.
+    fn with(functions: &[(u64, u64, &str)]) -> ObjectFile {
+        let mut file = ObjectFile::default();
+        let mut strings = Vec::new();
+        for (start, size, name) in functions {
+            let function = Function {
+                start: *start,
+                end: start + size,
+                name: strings.len() as u32,
+                strings: 0,
+                stub: false,
+            };
+            file.add(function, &mut Budget::default()).unwrap();
+            strings.extend_from_slice(name.as_bytes());
+            strings.push(0);
+        }
+        file.strings.push(strings);
+        file.finish();
+        file
+    }
+
+    #[test]
+    fn a_name_with_a_size_is_preferred() {
+        let file = with(&[
+            (0x10, 0, "start"),
+            (0x10, 4, "b"),
+            (0x10, 4, "a"),
+            (0x20, 0, "open"),
+            (0x30, 1, "last"),
+        ]);
+        let name = |address| file.function(address).map(|(name, _)| name);
+        assert_eq!(name(0x10), Some("a".into()));
+        assert_eq!(name(0x14), None);
+        assert_eq!(name(0x2F), Some("open".into()));
+        assert_eq!(name(0x30), Some("last".into()));
+        assert_eq!(name(0x31), None);
+    }
+
+    #[test]
+    fn the_budget_is_for_all_files() {
+        let exe = File::open(std::env::current_exe().unwrap()).unwrap();
+        let mut budget = Budget::default();
+        let fits = (0..1000).find(|_| ObjectFile::open(&exe, &mut budget).is_err());
+        assert!((1..1000).contains(&fits.unwrap()), "{fits:?}");
+    }
+
+    #[test]
+    fn offsets_become_addresses() {
+        let file = ObjectFile {
+            segments: vec![Segment {
+                offset: 0x1000,
+                size: 0x500,
+                address: 0x40_1000,
+            }],
+            ..ObjectFile::default()
+        };
+        assert_eq!(file.address_of_offset(0x1234), Some(0x40_1234));
+        assert_eq!(file.address_of_offset(0x1500), None);
+        assert_eq!(file.address_of_offset(0xFFF), None);
+    }
+}
