@@ -176,12 +176,23 @@ fn null(fd: u32) -> Stream {
     Stream { fd, kind }
 }
 
+/// Runs `guest` until it has files of the host open. Returns its virtual time in ns then.
+fn open_files(guest: &mut Guest) -> Result<u64> {
+    const STEP: u64 = 1_000_000;
+    while guest.machine.board().state().is_ok() {
+        let pause = guest.machine.now() + STEP;
+        ensure!(guest.run_until(pause)?.is_none(), "no save was refused");
+    }
+    Ok(guest.machine.now())
+}
+
 /// Saves and restores at several points of the boot.
 fn compare(files: &found::Machine, processors: u32) -> Result<()> {
     let whole = Guest::new(files, processors)?.finish()?;
-    for quarter in 1..3 {
+    let mounted = open_files(&mut Guest::new(files, processors)?)?;
+    for third in 1..3 {
         let mut saved = Guest::new(files, processors)?;
-        let end = saved.run_until(whole.now * quarter / 4)?;
+        let end = saved.run_until(mounted * third / 3)?;
         ensure!(end.is_none(), "{end:?} before the save");
         let bytes = saved.machine.save()?.encode()?;
         let before = saved.console()?;
@@ -221,11 +232,7 @@ fn same(run: &Results, expected: &Results) -> Result<()> {
 /// A guest that has files of the host open is not saved, and the error names the share.
 fn open_host_files(files: &found::Machine) -> Result<()> {
     let mut guest = Guest::new(files, 1)?;
-    const STEP: u64 = 1_000_000;
-    while guest.machine.board().state().is_ok() {
-        let pause = guest.machine.now() + STEP;
-        ensure!(guest.run_until(pause)?.is_none(), "no save was refused");
-    }
+    open_files(&mut guest)?;
     let error = guest.machine.save().err().context("it was saved")?;
     let error = error.to_string();
     ensure!(
