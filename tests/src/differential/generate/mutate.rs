@@ -38,7 +38,8 @@ impl Generator {
         );
         let instruction = decoder.decode();
         let invalid = instruction.code() == Code::INVALID;
-        let known = invalid && !differs_by_vendor(self.vendor, self.mode, &bytes)
+        let known = invalid
+            && !differs_by_vendor(self.vendor, self.mode, &case.code[..MAX_INSTRUCTION + 1])
             || self.codes.contains(&instruction.code())
                 && !needs_initial_state(instruction.code())
                 && !is_left_out(self.vendor, &instruction, &bytes);
@@ -81,14 +82,15 @@ fn differs_by_vendor(vendor: Vendor, mode: Mode, bytes: &[u8]) -> bool {
         .windows(2)
         .any(|pair| matches!(pair, [0x0F, 0x01]) || lock_mov && matches!(pair, [0x0F, 0x20..=0x23]))
         || vendor.may_differ(Behaviour::LockVerw) && is_locked_verw(mode, bytes)
-        || is_x86_feature_detected!("avx512f") && is_evex(mode, bytes)
+        || is_x86_feature_detected!("avx512f") && is_vex(mode, bytes)
 }
 
-/// Whether the bytes have an EVEX prefix. In 32-bit code a processor with AVX-512 ignores bits of
-/// it that the decoder checks. Without the bits 7 and 6 of the second byte it is BOUND there.
-fn is_evex(mode: Mode, bytes: &[u8]) -> bool {
+/// Whether the bytes have a VEX or EVEX prefix. A processor with AVX-512 ignores bits of them that
+/// the decoder checks: registers above 7. In 32-bit code it is LES, LDS or BOUND if bits 7 and 6 of
+/// the second byte are not set.
+fn is_vex(mode: Mode, bytes: &[u8]) -> bool {
     let mut opcode = bytes.iter().skip_while(|byte| PREFIXES.contains(byte));
-    opcode.next() == Some(&0x62)
+    matches!(opcode.next(), Some(0x62 | 0xC4 | 0xC5))
         && (mode == Mode::Bits64 || opcode.next().is_some_and(|byte| *byte >= 0xC0))
 }
 
@@ -144,14 +146,16 @@ mod tests {
     }
 
     #[test]
-    fn evex_is_left_out_and_bound_is_not() {
+    fn vex_is_left_out_and_bound_is_not() {
         let evex = [0x3E, 0x62, 0xC1, 0x4D, 0x00, 0xE3];
-        assert!(is_evex(Mode::Bits32, &evex));
-        assert!(is_evex(Mode::Bits64, &evex[1..]));
+        assert!(is_vex(Mode::Bits32, &evex));
+        assert!(is_vex(Mode::Bits64, &evex[1..]));
+        let vex = [0x64, 0xC5, 0xC4, 0x45, 0xC5];
+        assert!(is_vex(Mode::Bits32, &vex));
         let bound = encode(Mode::Bits32, false, |a| a.bound(eax, dword_ptr(ecx)));
-        assert!(!is_evex(Mode::Bits32, &bound));
-        assert!(is_evex(Mode::Bits64, &bound));
-        assert!(!is_evex(Mode::Bits32, &[0x0F, 0x62, 0xC1]));
+        assert!(!is_vex(Mode::Bits32, &bound));
+        assert!(is_vex(Mode::Bits64, &bound));
+        assert!(!is_vex(Mode::Bits32, &[0x0F, 0x62, 0xC1]));
     }
 
     #[test]
