@@ -10,6 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
 use vbts::host::Alarm;
 use vbts::root::Root;
+use vbts::trace::destination::{StdoutUse, TraceTo};
 use vbts::trace::format::{Format, Raw};
 use vbts::trace::json::Json;
 use vbts::trace::session::{Options, Session};
@@ -31,14 +32,14 @@ static ALARM: LazyLock<Arc<Alarm>> =
 const MEMORY: usize = 4096;
 
 /// A destination that keeps nothing: the descriptors are taken while all of them lead to /dev/null.
-fn destination(readable: bool) -> Destination {
+fn destination(stdout_use: StdoutUse) -> Destination {
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null");
     let null = null.expect("/dev/null");
     let (out, err) = (rustix::io::dup(stdout()), rustix::io::dup(stderr()));
     let (out, err) = (out.expect("a descriptor"), err.expect("a descriptor"));
     dup2_stdout(&null).expect("standard output");
     dup2_stderr(&null).expect("standard error");
-    let destination = Destination::new(None, readable);
+    let destination = Destination::new(TraceTo::Stdout, stdout_use);
     dup2_stdout(&out).expect("standard output");
     dup2_stderr(&err).expect("standard error");
     destination.expect("/dev/null")
@@ -72,6 +73,10 @@ fuzz_target!(|data: &[u8]| {
     };
     std::fs::write(TREE.empty().join("prog"), program).expect("a file can be written");
     let root = Root::open(&TREE.empty()).expect("a directory");
+    let stdout_use = match flags & 4 {
+        0 => StdoutUse::Trace,
+        _ => StdoutUse::Both,
+    };
     let scope = if flags & 16 == 0 {
         Scope::User
     } else {
@@ -86,7 +91,7 @@ fuzz_target!(|data: &[u8]| {
         scope,
         format,
         symbols: Symbolizer::new(root, Path::new("/")),
-        destination: destination(flags & 4 != 0),
+        destination: destination(stdout_use),
         merge_limit: 1 << 16,
         reports: false,
     };
