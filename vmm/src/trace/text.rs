@@ -63,16 +63,22 @@ pub fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mu
     push_place_among(symbols, process, address, &mut Vec::new, out);
 }
 
-/// Appends a branch of `process`, from and to.
-pub fn push_branch(
+/// Appends a branch of `process`, from and to. If an address is looked up, `others` are, too.
+fn push_branch_among(
     symbols: &mut Symbolizer,
     process: u32,
     (from, to): (u64, u64),
+    others: &mut dyn FnMut() -> Vec<u64>,
     out: &mut Vec<u8>,
 ) {
-    push_place(symbols, process, from, out);
+    push_place_among(symbols, process, from, others, out);
     out.extend_from_slice(b" -> ");
-    push_place(symbols, process, to, out);
+    push_place_among(symbols, process, to, others, out);
+}
+
+/// Appends a branch of `process`, from and to.
+pub fn push_branch(symbols: &mut Symbolizer, process: u32, branch: (u64, u64), out: &mut Vec<u8>) {
+    push_branch_among(symbols, process, branch, &mut Vec::new, out);
 }
 
 /// The addresses of `records`.
@@ -110,9 +116,7 @@ impl Format for Text {
             }
             match record {
                 Record::Branch { from, to } => {
-                    push_place_among(symbols, task.process, from, others, out);
-                    out.extend_from_slice(b" -> ");
-                    push_place_among(symbols, task.process, to, others, out);
+                    push_branch_among(symbols, task.process, (from, to), others, out);
                 }
                 Record::Arrive { time } => {
                     out.extend_from_slice(b"arrives at ");
