@@ -187,20 +187,6 @@ pub fn confine(process: SymbolProcess) -> anyhow::Result<()> {
     Ok(seccompiler::apply_filter(&program)?)
 }
 
-/// Drops all capabilities.
-///
-/// # Errors
-/// The host's kernel rejects the change.
-pub fn drop_all_capabilities() -> io::Result<()> {
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    Ok(set_capabilities(None, sets)?)
-}
-
 /// The seccomp rules of which a call must satisfy one. None if every call is allowed.
 fn rules_of(check: &Check) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     use SeccompCmpArgLen::Dword;
@@ -265,17 +251,27 @@ pub fn restrict_files(rules: FileRules, strict: bool) -> Result<(), Failure> {
 /// # Errors
 /// The host's kernel rejects the change.
 pub fn drop_capabilities() -> io::Result<()> {
+    keep_capabilities(KEPT_CAPABILITIES)
+}
+
+/// Drops all capabilities.
+///
+/// # Errors
+/// The host's kernel rejects the change.
+pub fn drop_all_capabilities() -> io::Result<()> {
+    keep_capabilities(CapabilitySet::empty())
+}
+
+/// Drops the capabilities that are not in `kept`.
+fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     let now = capabilities(None)?;
-    let kept = now.permitted & KEPT_CAPABILITIES;
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: now.effective & kept,
-            permitted: kept,
-            inheritable: CapabilitySet::empty(),
-        },
-    )?;
-    Ok(())
+    let permitted = now.permitted & kept;
+    let sets = CapabilitySets {
+        effective: now.effective & permitted,
+        permitted,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, sets)?)
 }
 
 #[cfg(test)]
