@@ -29,6 +29,13 @@ pub(super) struct Call {
     pub why: &'static str,
 }
 
+impl Call {
+    /// Its number and its condition.
+    pub fn rule(&self) -> (c_long, &Check) {
+        (self.number, &self.check)
+    }
+}
+
 /// A condition on a call's arguments, which are numbered from 0.
 #[derive(Debug)]
 pub(super) enum Check {

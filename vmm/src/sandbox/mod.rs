@@ -113,8 +113,7 @@ impl Sandbox {
     /// # Errors
     /// [`Failure::Host`]: the host's kernel cannot filter system calls.
     pub fn enter(self) -> Result<(), Failure> {
-        let calls = self.calls().map(|call| (call.number, &call.check));
-        let program = program(calls)?;
+        let program = program(self.calls().map(Call::rule))?;
         let applied = seccompiler::apply_filter_all_threads(&program).map_err(|error| {
             use seccompiler::Error::{Prctl, Seccomp, ThreadSync};
             let why = match error {
@@ -183,7 +182,7 @@ pub fn confine(process: SymbolProcess) -> anyhow::Result<()> {
         SymbolProcess::Starter => STARTER_CALLS,
     };
     let calls = READER_CALLS.iter().chain(more);
-    let program = program(calls.map(|call| (call.number, &call.check)))?;
+    let program = program(calls.map(Call::rule))?;
     Ok(seccompiler::apply_filter(&program)?)
 }
 

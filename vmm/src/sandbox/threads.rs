@@ -3,8 +3,8 @@
 //!
 //! The thread that runs the guest on virtual time also serves all devices, and so does that of a
 //! processor on KVM: a device works when the guest writes to its register. Neither needs all of
-//! the calls of the other. The thread of the trace parses what the guest's agent sends and the
-//! files that the guest names, and needs least.
+//! the calls of the other. The thread of the trace writes files that are open, and opens those
+//! that the guest names, for the process that reads symbols. It needs least.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -87,7 +87,7 @@ impl ThreadKind {
         let mut calls: BTreeMap<_, _> = sandbox
             .calls()
             .filter(|call| !self.withheld().contains(&call.number))
-            .map(|call: &Call| (call.number, &call.check))
+            .map(Call::rule)
             .collect();
         if self == Self::Processor {
             calls.insert(libc::SYS_ioctl, &PROCESSOR_IOCTLS);
