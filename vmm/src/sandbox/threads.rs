@@ -33,9 +33,9 @@ pub enum ThreadKind {
 /// What the thread of the trace does without.
 #[rustfmt::skip]
 const NOT_FOR_TRACE: &[c_long] = &[
-    libc::SYS_getdents64, libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
-    libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_epoll_ctl, libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_seccomp,
+    libc::SYS_pread64, libc::SYS_getdents64, libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at, libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_epoll_ctl,
+    libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_seccomp,
 ];
 
 /// What the thread of a processor on KVM does without.
