@@ -123,7 +123,31 @@ const PROCESS_SETTINGS: &[u32] = &[
     libc::PR_SET_NO_NEW_PRIVS as u32,
 ];
 
-/// The calls that every machine needs. No other call may be made once the guest runs.
+/// The calls of every process of vbts.
+#[rustfmt::skip]
+pub(super) const COMMON_CALLS: &[Call] = calls! {
+    // Memory. None of it can become executable.
+    SYS_brk, Any, "the heap";
+    SYS_mmap, Clear(2, EXECUTABLE), "memory";
+    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
+    SYS_mremap, Any, "growing buffers";
+    SYS_munmap, Any, "memory that is no longer needed";
+    SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
+    SYS_getrandom, Any, "keys of hash tables";
+
+    // Waits and signals.
+    SYS_restart_syscall, Any, "continuing a wait after a stop (Ctrl-Z)";
+    SYS_rt_sigreturn, Any, "the end of a signal handler";
+    SYS_rt_sigaction, Any, "abort()";
+
+    // The end of the process, also by abort().
+    SYS_getpid, Any, "abort()";
+    SYS_gettid, Any, "abort()";
+    SYS_exit_group, Any, "the end";
+};
+
+/// The calls that every machine needs, besides [`COMMON_CALLS`]. No other call may be made once the
+/// guest runs.
 #[rustfmt::skip]
 pub(super) const CALLS: &[Call] = calls! {
     // Descriptors. Everything that vbts writes to is already open: the trace, the console's copy,
@@ -156,15 +180,6 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_readlink, Any, "/proc/self/exe, for a backtrace";
     SYS_getcwd, Any, "file names in a backtrace";
 
-    // Memory. None of it can become executable.
-    SYS_brk, Any, "the heap";
-    SYS_mmap, Clear(2, EXECUTABLE), "memory";
-    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
-    SYS_mremap, Any, "growing buffers";
-    SYS_munmap, Any, "memory that is no longer needed";
-    SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
-    SYS_getrandom, Any, "keys of hash tables";
-
     // Time and waiting. A clock that the vDSO does not have is a system call.
     SYS_clock_gettime, Any, "the clock, where the vDSO has none";
     SYS_clock_nanosleep, Any, "pauses";
@@ -177,11 +192,8 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_epoll_pwait, Any, "waiting in the I/O loop, in other C libraries";
     SYS_timerfd_settime, Any, "the timer of the I/O loop";
     SYS_sched_yield, Any, "locks, and a processor that waits for another";
-    SYS_restart_syscall, Any, "continuing a wait after a stop (Ctrl-Z)";
 
     // Signals. A handler wakes the I/O loop through an eventfd.
-    SYS_rt_sigreturn, Any, "the end of a signal handler";
-    SYS_rt_sigaction, Any, "abort()";
     SYS_rt_sigprocmask, Any, "abort(), the end of a thread";
     SYS_sigaltstack, Any, "the beginning and the end of a thread";
 
@@ -194,10 +206,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_exit, Any, "the end of a thread";
 
     // The end of the process, also by abort().
-    SYS_getpid, Any, "abort()";
-    SYS_gettid, Any, "abort()";
     SYS_tgkill, OwnProcess(0), "abort(), and ending KVM_RUN";
-    SYS_exit_group, Any, "the end";
 };
 
 /// Further calls of a machine that KVM executes.
@@ -214,7 +223,7 @@ pub(super) const SYMBOL_CALLS: &[Call] = calls! {
     SYS_wait4, Any, "its end";
 };
 
-/// The calls of the process that reads symbols.
+/// The calls of the process that reads symbols, besides [`COMMON_CALLS`].
 #[rustfmt::skip]
 pub(super) const READER_CALLS: &[Call] = calls! {
     SYS_recvmsg, Any, "requests, and files that are open";
@@ -222,25 +231,12 @@ pub(super) const READER_CALLS: &[Call] = calls! {
     SYS_pread64, Any, "the contents of files";
     SYS_close, Any, "files that are no longer needed";
     SYS_fcntl, OneOf(1, FCNTL), "a check of what is closed, in debug builds";
-    SYS_brk, Any, "the heap";
-    SYS_mmap, Clear(2, EXECUTABLE), "memory";
-    SYS_mprotect, Clear(2, EXECUTABLE), "growing heaps";
-    SYS_mremap, Any, "growing buffers";
-    SYS_munmap, Any, "memory that is no longer needed";
-    SYS_madvise, OneOf(2, ADVICE), "returning memory to the host";
-    SYS_getrandom, Any, "keys of hash tables";
     SYS_setitimer, Any, "the time limit of a request";
     SYS_futex, Any, "locks";
-    SYS_restart_syscall, Any, "continuing a wait after a stop (Ctrl-Z)";
-    SYS_rt_sigreturn, Any, "the end of a signal handler";
-    SYS_rt_sigaction, Any, "abort()";
     SYS_rt_sigprocmask, Any, "abort()";
     SYS_sigaltstack, Any, "the end";
     SYS_write, Any, "the message of a panic, to nowhere";
-    SYS_getpid, Any, "abort()";
-    SYS_gettid, Any, "abort()";
     SYS_tgkill, Any, "abort()";
-    SYS_exit_group, Any, "the end";
 };
 
 /// Further calls of the process that starts it.

@@ -25,8 +25,8 @@ pub use self::files::{FileRules, Reach, is_available as can_restrict_files};
 pub use self::threads::{ThreadKind, confine_thread};
 use crate::exit::Failure;
 use calls::{
-    CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS, READER_CALLS,
-    STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
+    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS,
+    READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
 };
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
@@ -143,8 +143,9 @@ impl Sandbox {
             &[]
         };
         let symbols = if self.symbols { SYMBOL_CALLS } else { &[] };
-        CALLS
+        COMMON_CALLS
             .iter()
+            .chain(CALLS)
             .chain(symbols)
             .chain(kvm)
             .chain(disks)
@@ -181,7 +182,7 @@ pub fn confine(process: SymbolProcess) -> anyhow::Result<()> {
         SymbolProcess::Reader => &[][..],
         SymbolProcess::Starter => STARTER_CALLS,
     };
-    let calls = READER_CALLS.iter().chain(more);
+    let calls = COMMON_CALLS.iter().chain(READER_CALLS).chain(more);
     let program = program(calls.map(Call::rule))?;
     Ok(seccompiler::apply_filter(&program)?)
 }
