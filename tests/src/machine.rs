@@ -162,11 +162,6 @@ pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
     let status = wait(&mut child, limit);
-    if status.is_err() {
-        // The child may have just ended.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
     let collect = |reader: JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
     let (stdout, stderr) = (collect(stdout), collect(stderr));
     let stderr = String::from_utf8_lossy(&stderr).into_owned();
@@ -180,10 +175,10 @@ pub fn finish_within(mut command: Command, limit: Duration) -> Result<Run> {
     })
 }
 
-/// Waits for a child, with a time limit.
+/// Waits for a child, and kills it after `limit`.
 ///
 /// # Errors
-/// If it has not ended after `limit`.
+/// If it has not ended by itself.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<i32>> {
     let start = Instant::now();
     loop {
@@ -191,6 +186,8 @@ pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<i32>> {
             return Ok(status.code());
         }
         if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
             bail!("still running after {} s", limit.as_secs());
         }
         std::thread::sleep(Duration::from_millis(5));

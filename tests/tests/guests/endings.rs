@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -133,6 +133,15 @@ fn deadlock(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Waits for the end of `vbts`. Returns its exit status and what it has printed on standard error.
+fn end(child: &mut Child) -> Result<(Option<i32>, String)> {
+    let status = machine::wait(child, Duration::from_secs(60));
+    let mut stderr = String::new();
+    let pipe = child.stderr.as_mut().context("no pipe")?;
+    pipe.read_to_string(&mut stderr)?;
+    Ok((status.with_context(|| stderr.clone())?, stderr))
+}
+
 /// Runs `script` in a shell, and sends `vbts` SIGTERM each time it prints a line, `count` times.
 /// Returns the exit status, the summary, and what was printed on standard error.
 fn terminated(machine: &Machine, script: &str, count: usize) -> Result<(i32, Value, String)> {
@@ -150,15 +159,8 @@ fn terminated(machine: &Machine, script: &str, count: usize) -> Result<(i32, Val
         stdout.read_exact(&mut line)?;
         kill(pid, Signal::SIGTERM)?;
     }
-    let status = machine::wait(&mut child, Duration::from_secs(60));
-    if status.is_err() {
-        child.kill()?;
-        child.wait()?;
-    }
-    let mut stderr = String::new();
-    let pipe = child.stderr.as_mut().context("no pipe")?;
-    pipe.read_to_string(&mut stderr)?;
-    let status = status?.with_context(|| format!("killed by a signal: {stderr}"))?;
+    let (status, stderr) = end(&mut child)?;
+    let status = status.with_context(|| format!("killed by a signal: {stderr}"))?;
     Ok((status, summary(&output)?, stderr))
 }
 
@@ -315,16 +317,9 @@ fn unread(
         }
         trace
     });
-    let status = machine::wait(&mut child, Duration::from_secs(60));
-    if status.is_err() {
-        child.kill()?;
-        child.wait()?;
-    }
-    let mut stderr = String::new();
-    let pipe = child.stderr.as_mut().context("no pipe")?;
-    pipe.read_to_string(&mut stderr)?;
+    let (status, stderr) = end(&mut child)?;
     let trace = reader.join().ok().context("the reader has failed")?;
-    Ok((status?, trace, stderr))
+    Ok((status, trace, stderr))
 }
 
 fn check_unread(

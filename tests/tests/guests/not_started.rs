@@ -136,10 +136,6 @@ fn ends_with(
     }
     let changed = change();
     let ended = machine::wait(&mut child, LIMIT);
-    if ended.is_err() {
-        child.kill()?;
-        child.wait()?;
-    }
     changed?;
     errors.read_to_string(&mut text)?;
     ensure!(

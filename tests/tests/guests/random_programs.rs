@@ -148,16 +148,5 @@ fn ends_well(program: &Path) -> Result<bool> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
-        }
-        if start.elapsed() > LIMIT {
-            child.kill()?;
-            child.wait()?;
-            return Ok(false);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    Ok(machine::wait(&mut child, LIMIT).is_ok_and(|status| status == Some(0)))
 }

@@ -249,11 +249,7 @@ fn timeout(machine: &Machine) -> Result<()> {
 fn signal(machine: &Machine) -> Result<()> {
     let mut child = start(machine, &[])?;
     kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGINT)?;
-    let status = machine::wait(&mut child, Duration::from_secs(30));
-    if status.is_err() {
-        child.kill()?;
-        child.wait()?;
-    }
-    ensure!(status? == Some(128 + Signal::SIGINT as i32));
+    let status = machine::wait(&mut child, Duration::from_secs(30))?;
+    ensure!(status == Some(128 + Signal::SIGINT as i32));
     Ok(())
 }
