@@ -142,6 +142,20 @@ impl Machine {
     }
 }
 
+/// The environment variables that a command sets. `vbts` finds its own files by them.
+pub fn variables(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+    let variables = command.get_envs();
+    variables.filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// Appends `command` to `launcher`, which executes the command that its arguments end with.
+pub fn append<'a>(launcher: &'a mut Command, command: &Command) -> &'a mut Command {
+    launcher
+        .arg(command.get_program())
+        .args(command.get_args())
+        .envs(variables(command))
+}
+
 /// Runs a command to its end.
 ///
 /// # Errors

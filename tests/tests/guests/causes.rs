@@ -120,12 +120,7 @@ fn no_proc(machine: &Machine) -> Result<()> {
     }
     let trace = machine.command(["trace", "--output", "/dev/null", "--", "/bin/true"]);
     let mut command = in_namespace(&[]);
-    command.arg(trace.get_program()).args(trace.get_args());
-    for (name, value) in trace.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
+    machine::append(&mut command, &trace);
     let run = machine::finish(command)?.expect(126)?;
     ensure!(
         run.stderr.contains("/proc is not mounted"),

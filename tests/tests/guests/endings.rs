@@ -197,12 +197,7 @@ fn second_signal(machine: &Machine) -> Result<()> {
 fn limited(command: &Command, kib: u32) -> Command {
     let mut shell = Command::new("/bin/bash");
     shell.args(["-c", &format!("ulimit -f {kib} && exec \"$@\""), "bash"]);
-    shell.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        if let Some(value) = value {
-            shell.env(name, value);
-        }
-    }
+    machine::append(&mut shell, command);
     shell
 }
 

@@ -28,16 +28,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
 fn with_few_descriptors(machine: &Machine) -> Command {
     let trace = machine.command(["trace", "--accel", machine.accel(), "--format", "raw"]);
     let mut command = Command::new("/bin/sh");
-    command
-        .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
-        .arg(trace.get_program())
-        .args(trace.get_args())
-        .args(["--output", "/dev/null"]);
-    for (name, value) in trace.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
+    command.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
+    machine::append(&mut command, &trace).args(["--output", "/dev/null"]);
     command
 }
 

@@ -47,10 +47,8 @@ fn trace<S: AsRef<str>>(
     let outside = tempfile::tempdir()?;
     let pipe = outside.path().join("trace");
     let mut command = Command::new("/bin/sh");
-    command
-        .args(["-c", &format!("ulimit -d {DATA} && exec \"$@\""), "sh"])
-        .arg(vbts.get_program())
-        .args(vbts.get_args())
+    command.args(["-c", &format!("ulimit -d {DATA} && exec \"$@\""), "sh"]);
+    machine::append(&mut command, &vbts)
         .arg("--output")
         .arg(&pipe)
         .args(options)
@@ -58,11 +56,6 @@ fn trace<S: AsRef<str>>(
         .args(program.iter().map(AsRef::as_ref))
         .current_dir(directory)
         .stdin(Stdio::null());
-    for (name, value) in vbts.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
     Trace::of(command, &pipe, LIMIT)
 }
 

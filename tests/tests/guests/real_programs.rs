@@ -96,12 +96,7 @@ impl Scratch {
         let vbts = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
         let mut command = Command::new(vbts.get_program());
         command.args(vbts.get_args()).env_clear();
-        for (name, value) in vbts.get_envs() {
-            // vbts finds its own files by these variables.
-            if let Some(value) = value {
-                command.env(name, value);
-            }
-        }
+        command.envs(machine::variables(&vbts));
         command.stdin(std::process::Stdio::null());
         self.set_environment(&mut command);
         if let Some(memory) = &row.memory {

@@ -52,11 +52,9 @@ fn address_space(machine: &Machine) -> Result<()> {
     for (mib, status) in [(512 + 1024, 0), (512, 125)] {
         let mut command = Command::new("/usr/bin/prlimit");
         command.arg(format!("--as={}", mib << 20));
-        command.arg(vbts.get_program()).args(vbts.get_args());
+        machine::append(&mut command, &vbts);
         command.arg("--output").arg(directory.path().join("trace"));
         command.args(["--format", "text", "--", "/bin/ls", "/"]);
-        let values = vbts.get_envs();
-        command.envs(values.filter_map(|(name, value)| Some((name, value?))));
         let run = machine::finish(command)?.expect(status)?;
         ensure!(
             status == 0 || run.stderr.contains("cannot map 512M of guest memory"),

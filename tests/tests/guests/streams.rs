@@ -24,12 +24,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
 fn run(directory: &Path, script: &str, before: &[String], machine: &Machine) -> Result<Run> {
     let mut command = Command::new("/bin/bash");
     command.args(["-c", script, "bash"]).args(before);
-    // What vbts finds by the environment of the test.
-    for (name, value) in machine.command::<[&str; 0], &str>([]).get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
+    command.envs(machine::variables(&machine.command::<[&str; 0], &str>([])));
     command.current_dir(directory).stdin(Stdio::null());
     machine::finish(command)
 }

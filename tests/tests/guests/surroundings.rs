@@ -83,12 +83,7 @@ fn date(machine: &Machine) -> Result<()> {
 fn under_shell(command: &Command) -> Command {
     let mut shell = Command::new("/bin/bash");
     shell.args(["-c", &format!("{CHANGES}; exec \"$@\""), "bash"]);
-    shell.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        if let Some(value) = value {
-            shell.env(name, value);
-        }
-    }
+    machine::append(&mut shell, command);
     shell.stdin(std::process::Stdio::null());
     shell
 }

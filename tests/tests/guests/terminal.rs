@@ -59,12 +59,7 @@ fn run(program: &Command, steps: &[(&str, &str)]) -> Result<(String, Option<i32>
     for (text, typed) in steps {
         command.args([text, typed]);
     }
-    command.arg(program.get_program()).args(program.get_args());
-    for (name, value) in program.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
+    machine::append(&mut command, program);
     command.stdin(Stdio::null());
     let run = machine::finish(command)?;
     let shown = String::from_utf8_lossy(&run.stdout);
