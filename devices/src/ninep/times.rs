@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rustix::fs::{Stat, Timespec};
 use rustix::time::{ClockId, clock_gettime};
 
-const NS_PER_SECOND: i64 = 1_000_000_000;
+/// Nanoseconds of a second.
+pub(super) const NS_PER_SECOND: i64 = 1_000_000_000;
 /// Most files with times of the guest. Further ones have the host's.
 const MAX_FILES: usize = 1 << 18;
 /// Most pairs of times for [`Times::host_time`]. Of more, every second one is dropped.

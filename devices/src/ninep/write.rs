@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Server;
 use super::host::{self, Descriptor, Host};
 use super::read::host_flags;
-use super::times::{given, timespec};
+use super::times::{NS_PER_SECOND, given, timespec};
 use super::tree::NodeId;
 use super::wire::{Encode, Reader};
 
@@ -119,7 +119,7 @@ impl Server {
                 } else {
                     i64::try_from(nanoseconds)
                         .ok()
-                        .filter(|n| *n < 1_000_000_000)
+                        .filter(|n| *n < NS_PER_SECOND)
                         .ok_or(Errno::INVAL)?
                 },
             })
