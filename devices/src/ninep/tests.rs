@@ -55,6 +55,38 @@ fn b() -> Body {
     Body::default()
 }
 
+/// A Tsetattr.
+#[derive(Default)]
+struct SetAttr {
+    /// Bits of [`setattr`].
+    valid: u32,
+    mode: u32,
+    size: u64,
+    /// Seconds and nanoseconds.
+    atime: (u64, u64),
+    mtime: (u64, u64),
+}
+
+impl SetAttr {
+    fn body(&self, fid: u32) -> Body {
+        let (atime, mtime) = (self.atime, self.mtime);
+        let body = b().u32(fid).u32(self.valid).u32(self.mode).u32(0).u32(0);
+        let body = body.u64(self.size).u64(atime.0).u64(atime.1);
+        body.u64(mtime.0).u64(mtime.1)
+    }
+}
+
+/// The body of a Tsetattr of a file's size.
+fn set_size(fid: u32, size: u64) -> Body {
+    let valid = setattr::SIZE;
+    let set = SetAttr {
+        valid,
+        size,
+        ..SetAttr::default()
+    };
+    set.body(fid)
+}
+
 struct Client<S = Server> {
     server: S,
     reply: Vec<u8>,

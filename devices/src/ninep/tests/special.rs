@@ -199,13 +199,13 @@ fn times_have_nanoseconds_also_those_of_links() {
     for (fid, name) in [(1, "file"), (2, "link")] {
         c.walk(ROOT, fid, &[name.as_bytes()]).unwrap();
         let time = u64::from(fid);
-        let body = b().u32(fid).u32(valid).u32(0).u32(0).u32(0).u64(0);
-        let body = body
-            .u64(1000 + time)
-            .u64(123_456_789)
-            .u64(2000 + time)
-            .u64(999_999_999);
-        c.ok(t::SETATTR, body);
+        let set = SetAttr {
+            valid,
+            atime: (1000 + time, 123_456_789),
+            mtime: (2000 + time, 999_999_999),
+            ..SetAttr::default()
+        };
+        c.ok(t::SETATTR, set.body(fid));
         let m = dir.path().join(name).symlink_metadata().unwrap();
         assert_eq!(
             (m.atime(), m.atime_nsec()),

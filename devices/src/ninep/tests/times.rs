@@ -1,10 +1,11 @@
 //! The times of files that the guest changes, on its own clock.
 
 use super::*;
+use crate::ninep::times::NS_PER_SECOND;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-const S: i64 = 1_000_000_000;
+const S: i64 = NS_PER_SECOND;
 /// What the guest's clock shows at virtual time 0: long before the host's.
 const START: i64 = 1000 * S;
 
@@ -59,17 +60,13 @@ impl Guest {
         } else {
             0
         };
-        let body = b()
-            .u32(fid)
-            .u32(setattr::MTIME | given)
-            .u32(0)
-            .u32(0)
-            .u32(0)
-            .u64(0);
         let time = time.unwrap_or_default();
-        let (seconds, nanoseconds) = ((time / S) as u64, (time % S) as u64);
-        self.client
-            .ok(t::SETATTR, body.u64(0).u64(0).u64(seconds).u64(nanoseconds));
+        let set = SetAttr {
+            valid: setattr::MTIME | given,
+            mtime: ((time / S) as u64, (time % S) as u64),
+            ..SetAttr::default()
+        };
+        self.client.ok(t::SETATTR, set.body(fid));
     }
 
     /// Times of access, modification and status change in seconds after the start of the clock.
@@ -122,19 +119,12 @@ fn other_files_have_times_of_the_host() {
     let host = guest.host("old") / S - START / S;
     assert_eq!(guest.times(1), [host; 3]);
     // Only the status changes.
-    guest.client.ok(
-        t::SETATTR,
-        b().u32(1)
-            .u32(setattr::MODE)
-            .u32(0o600)
-            .u32(0)
-            .u32(0)
-            .u64(0)
-            .u64(0)
-            .u64(0)
-            .u64(0)
-            .u64(0),
-    );
+    let set = SetAttr {
+        valid: setattr::MODE,
+        mode: 0o600,
+        ..SetAttr::default()
+    };
+    guest.client.ok(t::SETATTR, set.body(1));
     assert_eq!(guest.times(1), [host, host, 5]);
     // The host's own changes are later than the guest's.
     guest.set(1, None);

@@ -21,20 +21,9 @@ fn a_read_only_share_refuses_every_write() {
         assert_eq!(c.open(1, flags), Err(Errno::ROFS), "flags {flags:#o}");
     }
     c.open(1, 0).unwrap();
-    let setattr = b()
-        .u32(1)
-        .u32(setattr::SIZE)
-        .u32(0)
-        .u32(0)
-        .u32(0)
-        .u64(0)
-        .u64(0)
-        .u64(0)
-        .u64(0)
-        .u64(0);
     for (kind, body) in [
         (t::WRITE, b().u32(1).u64(0).u32(1).u8(b'X')),
-        (t::SETATTR, setattr),
+        (t::SETATTR, set_size(1, 0)),
         (t::LCREATE, b().u32(ROOT).s("new").u32(2).u32(0o644).u32(0)),
         (t::MKDIR, b().u32(ROOT).s("new").u32(0o755).u32(0)),
         (t::SYMLINK, b().u32(ROOT).s("new").s("target").u32(0)),
@@ -112,23 +101,19 @@ fn a_writable_share_can_be_written() {
     let mode = || path.metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode() & 0o6000, 0, "no set-user-ID programs from a guest");
     c.ok(t::FSYNC, b().u32(1).u32(0));
-    let set = |valid, mode, size, time| {
-        b().u32(1)
-            .u32(valid)
-            .u32(mode)
-            .u32(0)
-            .u32(0)
-            .u64(size)
-            .u64(0)
-            .u64(0)
-            .u64(time)
-            .u64(5)
+    let set = SetAttr {
+        valid: setattr::MODE | setattr::SIZE,
+        mode: 0o4600,
+        size: 4,
+        ..SetAttr::default()
     };
-    c.ok(t::SETATTR, set(setattr::MODE | setattr::SIZE, 0o4600, 4, 0));
-    c.ok(
-        t::SETATTR,
-        set(setattr::MTIME | setattr::MTIME_SET, 0, 0, 1_000_000),
-    );
+    c.ok(t::SETATTR, set.body(1));
+    let set = SetAttr {
+        valid: setattr::MTIME | setattr::MTIME_SET,
+        mtime: (1_000_000, 5),
+        ..SetAttr::default()
+    };
+    c.ok(t::SETATTR, set.body(1));
     assert_eq!(
         (mode(), std::fs::read(&path).unwrap()),
         (0o600, vec![0, 0, 1, 2])
@@ -148,18 +133,7 @@ fn a_writable_share_can_be_written() {
         Err(Errno::LOOP),
         "what the guest links to is not followed here"
     );
-    let truncate = b()
-        .u32(2)
-        .u32(setattr::SIZE)
-        .u32(0)
-        .u32(0)
-        .u32(0)
-        .u64(0)
-        .u64(0)
-        .u64(0)
-        .u64(0)
-        .u64(0);
-    assert_eq!(c.call(t::SETATTR, truncate), Err(Errno::LOOP));
+    assert_eq!(c.call(t::SETATTR, set_size(2, 0)), Err(Errno::LOOP));
     c.ok(t::LINK, b().u32(ROOT).u32(1).s("hard"));
     c.ok(t::RENAMEAT, b().u32(ROOT).s("hard").u32(ROOT).s("moved"));
     assert!(dir.path().join("moved").exists() && !dir.path().join("hard").exists());
