@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Shared by the Python scripts of this directory: packages from apt, and, for those that boot
-Debian's kernels, modules and initial RAM disks.
+"""Shared by the Python scripts of this directory: packages from apt, the name of the processor,
+and, for those that boot Debian's kernels, modules and initial RAM disks.
 """
 
 import lzma
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -44,6 +45,13 @@ def sh(*args, cwd=ROOT, **options):
 def install(*packages):
     """Installs the Debian packages that are missing."""
     sh("bash", "-c", "source ci/common.sh; packages " + shlex.join(packages))
+
+
+def processor():
+    """Returns the name of this machine's processor, or its architecture."""
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        found = re.search(r"^model name\s*: (.*)$", f.read(), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def kernel_package(meta):

@@ -10,6 +10,8 @@ import subprocess
 import running
 import workloads
 
+import debian
+
 
 def spread(values):
     """Returns the median and the extremes."""
@@ -73,7 +75,6 @@ def machine():
 
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         info = f.read()
-    model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
     family = re.findall(r"^(?:cpu family|model|stepping)\s*: (\d+)", info, re.MULTILINE)[:3]
     with open("/proc/meminfo", encoding="ascii") as f:
         memory = int(re.search(r"MemTotal: *(\d+) kB", f.read())[1])
@@ -83,7 +84,7 @@ def machine():
     }
     versions["python3"] = first([workloads.python(), "--version"])
     return {
-        "processor": model[1] if model else platform.machine(),
+        "processor": debian.processor(),
         "family, model, stepping": " ".join(family),
         "processors": len(os.sched_getaffinity(0)),
         "virtual machine": " hypervisor" in info,
