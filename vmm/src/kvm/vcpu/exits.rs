@@ -34,8 +34,9 @@ impl Effect {
         }
     }
 
-    /// The same exit with these flags of `kvm_run`. A bus lock can come with another exit, which
-    /// goes first if the software CPU has to take over because of it.
+    /// Adds what the `flags` of `kvm_run` report: a bus lock, possibly together with another exit.
+    /// After a bus lock, the software CPU executes the guest. If the other exit also hands over to
+    /// the software CPU or ends the run, its reason is kept.
     fn with_flags(self, flags: u16) -> Self {
         let locked = u32::from(flags) & KVM_RUN_X86_BUS_LOCK != 0;
         match self.reason {
