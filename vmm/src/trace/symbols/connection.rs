@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
     SocketType, sendmsg, shutdown, socketpair,
@@ -145,10 +145,10 @@ impl Connection {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
             match poll(&mut fds, Some(&CHECK_INTERVAL)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => match rustix::io::read(&self.socket, &mut self.packet) {
-                    Err(Errno::INTR) => {}
-                    read => return Ok(read?),
-                },
+                Ok(_) => {
+                    let read = || rustix::io::read(&self.socket, &mut self.packet);
+                    return Ok(retry_on_intr(read)?);
+                }
                 Err(error) => return Err(error.into()),
             }
             let waited = began.elapsed();
@@ -184,10 +184,6 @@ fn send(socket: BorrowedFd<'_>, request: &Request, file: Option<BorrowedFd<'_>>)
         ancillary.push(SendAncillaryMessage::ScmRights(files));
     }
     let parts = [IoSlice::new(&packet)];
-    loop {
-        match sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL) {
-            Err(Errno::INTR) => {}
-            sent => return Ok(sent.map(|_| ())?),
-        }
-    }
+    retry_on_intr(|| sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL))?;
+    Ok(())
 }
