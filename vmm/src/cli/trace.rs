@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, stderr};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use crate::config::{Initrd, KernelConfig, TRACE_MODEL};
 use crate::exit::{Failure, say, signal_name, status};
 use crate::guest_files::GuestFiles;
 use crate::host::descriptors::Inherited;
-use crate::host::{Event, OutputError};
+use crate::host::{Event, OutputError, whole_file};
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, Machine};
 use crate::program::{self, ProgramError};
@@ -370,12 +370,9 @@ fn name_kernel(symbols: &mut Symbolizer, args: &TraceArgs, kernel: &Path) {
 
 /// Opens `path` if it is an ELF file. A bzImage is none.
 fn elf_file(path: &Path) -> Option<File> {
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).ok()?;
-    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    let file = whole_file::open(path).ok()?;
     let mut magic = [0; 4];
-    (is_file && file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF").then_some(file)
+    (file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF").then_some(file)
 }
 
 /// Progress on standard error, if that is a terminal and the trace does not go to a terminal.
