@@ -7,10 +7,12 @@
 //! | [`edit`] | edits of an encoded state |
 //! | [`guest`] | a small machine with a software CPU, page tables, descriptor tables and handlers |
 //! | [`walk`] | an independent page walk |
+//! | [`object`] | files whose symbols are read |
 //! | [`tree`] | directories to share with a guest, beside a file that it must never see |
 
 pub mod edit;
 pub mod guest;
 pub mod input;
+pub mod object;
 pub mod tree;
 pub mod walk;

@@ -79,6 +79,8 @@ impl Lines {
 
     /// Source file and line of `address`, an address in the file.
     pub fn find(&self, address: u64) -> Option<(String, u32)> {
+        // The library looks for what begins below the next address.
+        address.checked_add(1)?;
         let location = self.0.find_location(address).ok()??;
         Some((
             prefix(location.file?, MAX_PATH).to_owned(),
@@ -103,4 +105,16 @@ fn contents(elf: &ElfFile<'_>, id: SectionId, budget: &mut Budget) -> Result<Arc
     };
     budget.take(bytes.len())?;
     Ok(Arc::from(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_address_has_no_line() {
+        let exe = File::open(std::env::current_exe().unwrap()).unwrap();
+        let lines = Lines::read(&exe, &mut Budget::default());
+        assert_eq!(lines.unwrap().unwrap().find(u64::MAX), None);
+    }
 }
