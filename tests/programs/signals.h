@@ -8,7 +8,7 @@ enum { SIGILL = 4, SIGBUS = 7, SIGFPE = 8, SIGUSR1 = 10, SIGSEGV = 11, SIGUSR2 =
 enum { SA_SIGINFO = 4, SA_RESTORER = 0x04000000, SA_ONSTACK = 0x08000000, SA_NODEFER = 0x40000000 };
 
 /* Indexes of registers in struct sigcontext. */
-enum { REG_R8 = 0, REG_RDI = 8, REG_RAX = 13, REG_RSP = 15, REG_RIP = 16 };
+enum { REG_R8 = 0, REG_RDI = 8, REG_RAX = 13, REG_RSP = 15, REG_RIP = 16, REG_EFL = 17 };
 
 struct ucontext {
 	u64 flags;

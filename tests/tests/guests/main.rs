@@ -31,6 +31,7 @@ mod real_programs;
 mod sandbox;
 mod save_restore;
 mod scope;
+mod stepped_programs;
 mod stock_kernel;
 mod streams;
 mod surroundings;
@@ -40,7 +41,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 31] = [
+const MODULES: [(&str, Trials); 32] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -57,6 +58,7 @@ const MODULES: [(&str, Trials); 31] = [
     ("files", files::trials),
     ("oracle", oracle::trials),
     ("random_programs", random_programs::trials),
+    ("stepped_programs", stepped_programs::trials),
     ("bad_input", bad_input::trials),
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),
