@@ -15,7 +15,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use tempfile::TempDir;
 
 use super::read::open;
-use super::wire::Qid;
+use super::wire::{HEADER_LEN, Qid, RLERROR};
 use super::write::{AT_REMOVEDIR, setattr};
 use super::*;
 
