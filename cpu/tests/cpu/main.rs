@@ -23,4 +23,5 @@ mod pmu;
 mod registers;
 mod regressions;
 mod segments;
+mod system_calls;
 mod transfers;
