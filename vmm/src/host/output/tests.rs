@@ -1,0 +1,99 @@
+//! Writes that fail, are cut or end early.
+
+use super::*;
+use std::io::{Read, Seek};
+use std::time::Duration;
+use vbts_cpu::Signals;
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let mut full = Output::create(Path::new("/dev/full")).unwrap();
+    let error = format!("{:#}", anyhow::Error::from(full.write(b"x").unwrap_err()));
+    assert!(
+        error.contains("/dev/full") && error.contains("No space left"),
+        "{error}"
+    );
+    assert!(
+        matches!(full.write(b"x"), Err(OutputError::Closed(_))),
+        "a later write fails at once"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_grow_ends_with_a_whole_line() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let line = b"a line of 20 bytes.\n";
+    for (unit, earlier, expected) in [
+        (Unit::Line, 0, 8180),
+        (Unit::Line, 500, 8180),
+        (Unit::Bytes(24), 240, 8184),
+        (Unit::BYTE, 0, 8192),
+    ] {
+        let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        let mut file = File::from(memory);
+        file.set_len(8192).unwrap();
+        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        let mut out = Output::new(file.try_clone().unwrap(), "memory");
+        let lines = line.repeat(500);
+        out.write_units(&lines[..earlier], unit).unwrap();
+        let error = out.write_units(&lines[earlier..], unit).unwrap_err();
+        assert!(matches!(error, OutputError::Write { .. }), "{error}");
+        assert_eq!(file.metadata().unwrap().len(), expected);
+        assert_eq!(file.stream_position().unwrap(), expected);
+        // Bytes of others stay.
+        file.write_all(b"x").unwrap_or_default();
+        out.remove(1);
+    }
+    let error = Output::new(tempfile::tempfile().unwrap(), "f");
+    let error = error.error(Errno::FBIG.into()).to_string();
+    assert!(error.contains("file size limit"), "{error}");
+}
+
+#[test]
+fn a_large_file_is_written_whole_with_and_without_the_page_cache() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("output");
+    let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let spared = Output::create(&path).unwrap();
+    let whole = File::open(&path).unwrap();
+    let in_memory = File::from(memory);
+    let cached = Output {
+        to_cache: CACHED,
+        ..Output::new(in_memory.try_clone().unwrap(), "memory")
+    };
+    for (mut out, mut file) in [(spared, whole), (cached, in_memory)] {
+        let mut expected = Vec::new();
+        for n in 0..=CACHED / (1 << 20) {
+            // The pieces differ, and their length is not a multiple of the page size.
+            let piece = vec![n as u8; (1 << 20) + 24];
+            out.write(&piece).unwrap();
+            expected.extend_from_slice(&piece);
+        }
+        let mut written = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut written).unwrap();
+        assert!(written == expected, "{out:?}");
+    }
+}
+
+#[test]
+fn a_closed_reader_has_its_own_error() {
+    let (reader, writer) = io::pipe().unwrap();
+    let mut out = Output::new(File::from(OwnedFd::from(writer)), "pipe");
+    drop(reader);
+    assert!(matches!(out.write(b"x"), Err(OutputError::Closed(_))));
+    let error = Output::create(Path::new("/nonexistent/x")).unwrap_err();
+    assert!(matches!(error, OutputError::Create { .. }));
+}
+
+#[test]
+fn the_time_limit_ends_a_write_to_a_reader_that_does_not_read() {
+    let (_reader, writer) = io::pipe().unwrap();
+    let limit = Some(Duration::from_millis(20));
+    let alarm = Arc::new(Alarm::new(Arc::new(Signals::default()), limit).unwrap());
+    let mut out =
+        Output::new(File::from(OwnedFd::from(writer)), "pipe").interruptible(alarm.clone());
+    alarm.start_timer().unwrap();
+    let error = out.write(&vec![0; 1 << 20]).unwrap_err();
+    assert!(matches!(error, OutputError::Interrupted(_)), "{error}");
+}
