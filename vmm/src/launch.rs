@@ -1,27 +1,20 @@
 //! Makes a machine of its configuration: memory and board first, then devices, then the kernel.
 
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+mod devices;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use vbts_cpu::{Model, Signals};
-use vbts_devices::disk::Disk;
-use vbts_devices::ninep::{Access, OpenFiles};
-use vbts_devices::tap::{Tap, TapError};
-use vbts_devices::virtio::entropy::Source;
+use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, lock, shared};
-use vbts_protocol::{FILES_TAG, ROOT_TAG};
 
 use crate::accel::{self, Accel, Bts};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
-use crate::config::{
-    DiskConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig, RandomSource, SandboxMode,
-    ShareConfig,
-};
+use crate::config::{Initrd, KernelConfig, MachineConfig, SandboxMode, ShareConfig};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
@@ -29,15 +22,12 @@ use crate::kvm::{Vm, device};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
-use crate::network::Network;
 use crate::sandbox::{self, FileRules, Reach, Sandbox};
+pub use devices::SharedDirectory;
 
 /// The guest's real-time clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` sets
 /// another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are the same.
 const EPOCH: u64 = 1_767_225_600;
-
-/// Seed of [`RandomSource::Fixed`]. The value has no meaning.
-const FIXED_SEED: u64 = 1;
 
 /// CPUID.1:ECX.TSC_DEADLINE.
 const CPUID_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
@@ -63,17 +53,6 @@ pub struct Launch {
     shares_open_files: bool,
     /// The run reads symbols.
     reads_symbols: bool,
-}
-
-/// A directory that is shared with the guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SharedDirectory {
-    /// 9P mount tag.
-    pub tag: String,
-    /// Absolute path on the host.
-    pub path: PathBuf,
-    /// The guest may write.
-    pub writable: bool,
 }
 
 /// A kernel to boot, and its initial RAM disk.
@@ -216,126 +195,6 @@ impl Launch {
     /// The signals and the time limit that interrupt the run.
     pub fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
-    }
-
-    /// Shares the configured root, if there is one, read-only.
-    ///
-    /// # Errors
-    /// The directory cannot be opened.
-    pub fn share_root(&mut self) -> Result<(), Failure> {
-        if let Some(root) = &self.config.root {
-            self.board.add_share(ROOT_TAG, root, Access::ReadOnly)?;
-        }
-        Ok(())
-    }
-
-    /// The directories of `--share`.
-    ///
-    /// # Errors
-    /// A directory does not exist.
-    pub fn shares(&self) -> Result<Vec<SharedDirectory>, Failure> {
-        let share = |(
-            n,
-            ShareConfig {
-                directory,
-                writable,
-            },
-        ): (usize, &ShareConfig)| {
-            let path = directory
-                .canonicalize()
-                .with_context(|| format!("--share: cannot open {}", directory.display()))?;
-            Ok(SharedDirectory {
-                tag: format!("share{n}"),
-                path,
-                writable: *writable,
-            })
-        };
-        self.config.shares.iter().enumerate().map(share).collect()
-    }
-
-    /// Shares `directories`.
-    ///
-    /// # Errors
-    /// A directory cannot be opened, or the board has no room.
-    pub fn share(&mut self, directories: &[SharedDirectory]) -> Result<(), Failure> {
-        for SharedDirectory {
-            tag,
-            path,
-            writable,
-        } in directories
-        {
-            let access = if *writable {
-                Access::ReadWrite
-            } else {
-                Access::ReadOnly
-            };
-            self.board.add_share(tag, path, access)?;
-        }
-        Ok(())
-    }
-
-    /// Gives the guest `files`, which this process has open.
-    ///
-    /// # Errors
-    /// The board has no room.
-    pub fn share_open_files(&mut self, files: BTreeMap<u32, OwnedFd>) -> Result<(), Failure> {
-        if files.is_empty() {
-            return Ok(());
-        }
-        self.shares_open_files = true;
-        Ok(self
-            .board
-            .add_open_files(FILES_TAG, OpenFiles::new(files))?)
-    }
-
-    /// Adds the configured disks.
-    ///
-    /// # Errors
-    /// A disk cannot be opened, or the board has no room.
-    pub fn add_disks(&mut self) -> Result<(), Failure> {
-        for (n, DiskConfig { file, writable }) in self.config.disks.iter().enumerate() {
-            let disk = Disk::open(file, *writable)
-                .with_context(|| format!("--disk {}", file.display()))?;
-            self.board.add_disk(disk, &format!("vbts-disk{n}"))?;
-        }
-        Ok(())
-    }
-
-    /// Adds the configured networks.
-    ///
-    /// # Errors
-    /// A TAP device cannot be opened, or the board has no room.
-    pub(crate) fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
-        let connect = |NetworkConfig { tap, address }: &NetworkConfig| {
-            let option = format!("--net tap={tap}");
-            let opened = match Tap::open(tap) {
-                Err(error @ TapError::Unsupported(_)) => {
-                    return Err(Failure::Host(format!("{option}: {error}")));
-                }
-                opened => opened.context(option.clone())?,
-            };
-            Ok(Network::attach(&mut self.board, opened, *address).context(option)?)
-        };
-        self.config.networks.iter().map(connect).collect()
-    }
-
-    /// Adds the configured source of random numbers. The kernel's seed comes from the same source.
-    ///
-    /// # Errors
-    /// The board has no room, or the host provides no random numbers.
-    pub fn add_entropy(&mut self) -> Result<(), Failure> {
-        let mut source = match (self.config.random, self.accel()) {
-            (RandomSource::Host, _) | (RandomSource::Auto, Accel::Kvm) => Source::Host,
-            (RandomSource::Fixed, _) | (RandomSource::Auto, Accel::Soft) => {
-                Source::Fixed(FIXED_SEED)
-            }
-        };
-        if source == Source::Host && source.fill(&mut self.rng_seed) != self.rng_seed.len() {
-            return Err(Failure::Host(
-                "this host provides no random numbers: getrandom(2) fails".into(),
-            ));
-        }
-        Ok(self.board.add_entropy(source)?)
     }
 
     /// Loads `kernel`. The machine is then ready to run.
