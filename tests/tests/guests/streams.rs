@@ -7,12 +7,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::programs;
 
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[
             ("regular_files_are_shared_with_their_offsets", regular_files),
+            ("messages_leave_the_program_its_file", messages),
             ("standard_input_is_read_if_the_program_reads_it", lazy_input),
             ("closed_and_further_descriptors", further_descriptors),
             ("a_reader_that_goes_away_ends_the_program", closed_reader),
@@ -123,4 +125,26 @@ fn closed_reader(machine: &Machine) -> Result<()> {
         "$@" /bin/sh -c 'yes; echo $? >&2' 2> status | head -1; grep -v ^vbts: status
         "#,
     )
+}
+
+/// A message about the run does not overwrite what the program writes to the same file.
+fn messages(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (source, log) = (
+        directory.path().join("crash.c"),
+        directory.path().join("log"),
+    );
+    std::fs::write(&source, "int main(void) { *(volatile int *)0 = 1; }")?;
+    let program = programs::gcc(&source, &directory.path().join("crash"), &[])?;
+    let lines = "echo before >&2; \"$0\" 2>/dev/null; echo after >&2";
+    let mut command = machine.command(["trace", "--accel", machine.accel()]);
+    command.args(["--output", "/dev/null", "--", "/bin/sh", "-c", lines]);
+    let status = (command.arg(program).stderr(std::fs::File::create(&log)?)).status()?;
+    let text = std::fs::read_to_string(&log)?;
+    ensure!(
+        status.success() && text.starts_with("before\n") && text.contains("after\nvbts: task "),
+        "{status}: {text}"
+    );
+    ensure!(text.contains("crashed: SIGSEGV at address 0x0"), "{text}");
+    Ok(())
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use indicatif::ProgressBar;
+use rustix::fs::FileType;
 
 use super::task::{Task, TaskEvent};
 use super::task_files::TaskFiles;
@@ -14,6 +15,8 @@ use crate::host::output::{Output, OutputError};
 
 /// Length in bytes at which an unfinished line of the program is written.
 const MAX_PARTIAL_LINE: usize = 64 << 10;
+/// Bytes of waiting reports after which further ones are only counted.
+const MAX_HELD_REPORTS: usize = 1 << 20;
 
 /// Where the trace goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +71,24 @@ pub struct Destination {
     /// The program's unfinished line, if the trace and the program's standard output are one stream
     /// of lines.
     mixed: Option<Vec<u8>>,
+    /// Reports until [`Self::end_reports`], if standard error is a regular file.
+    held_reports: Option<HeldReports>,
     progress: ProgressBar,
+}
+
+/// Reports that wait for the end of the run.
+#[derive(Debug, Default)]
+struct HeldReports {
+    text: String,
+    /// Number of reports that are not in `text`, because it has become too long.
+    left_out: u64,
+}
+
+/// Whether standard error is a regular file. The program has it as such and writes to it at an
+/// offset of its own. It would overwrite what is written there during the run, or be overwritten.
+pub(super) fn stderr_is_file() -> bool {
+    let stat = rustix::fs::fstat(rustix::stdio::stderr());
+    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
 impl Destination {
@@ -90,6 +110,7 @@ impl Destination {
             stderr: Output::stderr()?,
             streams: BTreeMap::new(),
             mixed: (stdout == StdoutUse::Both).then(Vec::new),
+            held_reports: stderr_is_file().then(HeldReports::default),
             progress: ProgressBar::hidden(),
         })
     }
@@ -207,6 +228,37 @@ impl Destination {
         self.progress.suspend(|| stderr.write(bytes))
     }
 
+    /// Writes a report while the program runs.
+    ///
+    /// # Errors
+    /// The write fails.
+    pub fn report(&mut self, text: &str) -> Result<(), OutputError> {
+        let Some(held) = &mut self.held_reports else {
+            return self.write_stderr(text.as_bytes());
+        };
+        if held.text.len() < MAX_HELD_REPORTS {
+            held.text.push_str(text);
+        } else {
+            held.left_out += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes the reports that have waited for the end of the program.
+    ///
+    /// # Errors
+    /// The write fails.
+    pub fn end_reports(&mut self) -> Result<(), OutputError> {
+        let Some(mut held) = self.held_reports.take() else {
+            return Ok(());
+        };
+        if held.left_out > 0 {
+            let left_out = held.left_out;
+            held.text += &format!("vbts: {left_out} further reports are left out\n");
+        }
+        self.write_stderr(held.text.as_bytes())
+    }
+
     /// Writes the program's unfinished line. It may be a prompt.
     ///
     /// # Errors
@@ -260,6 +312,7 @@ mod tests {
             stderr: output(),
             streams: BTreeMap::new(),
             mixed: Some(Vec::new()),
+            held_reports: None,
             progress: ProgressBar::hidden(),
         };
         d.write_stdout(b"one\ntw").unwrap();

@@ -14,7 +14,7 @@ use vbts_protocol::{
 };
 use vm_memory::{Bytes, GuestAddress};
 
-use super::destination::Destination;
+use super::destination::{Destination, stderr_is_file};
 use super::format::Format;
 use super::merge::Input;
 use super::notes::Notes;
@@ -182,7 +182,8 @@ impl Session {
 
     /// The note that the run waits for processes that the program has left, once it is due.
     pub(super) fn take_waiting_note(&mut self) -> Option<String> {
-        self.notes.take_waiting().filter(|_| self.reports)
+        let note = self.notes.take_waiting();
+        note.filter(|_| self.reports && !stderr_is_file())
     }
 
     /// Host time so far in which the trace was formatted and written.

@@ -341,6 +341,7 @@ struct Trace {
 impl Trace {
     fn end(&mut self) -> Result<Summary, WriterError> {
         self.destination.end_line()?;
+        self.destination.end_reports()?;
         if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
             let report = self.where_tasks_stand();
             self.destination.write_stderr(report.as_bytes())?;
@@ -418,7 +419,7 @@ impl Sink for Trace {
                     && self.reports
                 {
                     let report = report::of_crash(task, &crash, &mut self.symbols);
-                    self.destination.write_stderr(report.as_bytes())?;
+                    self.destination.report(&report)?;
                 }
             }
             TaskEvent::Standing { syscall, name } => {
