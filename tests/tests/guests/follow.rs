@@ -55,7 +55,10 @@ fn pipeline(machine: &Machine) -> Result<()> {
     for name in ["ls", "sort", "head"] {
         ensure!(executed.contains(name), "{executed:?}");
     }
-    // A run has one order.
+    if machine.accel() != "soft" {
+        return Ok(());
+    }
+    // On virtual time, a run has one order.
     let directory = tempfile::tempdir()?;
     let [first, second] = ["first", "second"].map(|name| directory.path().join(name));
     for output in [&first, &second] {
