@@ -110,6 +110,11 @@ pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
     locate(given.map(PathBuf::from), variable, name)
 }
 
+/// Whether the environment names the default kernel.
+pub fn has_default_kernel_variable() -> bool {
+    std::env::var_os(KERNEL_VARIABLE).is_some()
+}
+
 /// Finds the program of the regression suite.
 ///
 /// # Errors

@@ -61,7 +61,7 @@
 //! |---|---|
 //! | [`cli`] | the command line: options and commands |
 //! | `suite` | the regression suite of the guest kernel's API |
-//! | `guest_files`, [`trace`] | the files of vbts's guests; traces of programs |
+//! | `guest_files`, `kernel_tree`, [`trace`] | vbts's guest files; kernel trees; traces of programs |
 //! | [`launch`] | from a configuration to a machine |
 //! | [`accel`] | the choice of the accelerator |
 //! | [`machine`], `network` | run loops; networks and their TAP devices |
@@ -80,6 +80,7 @@ mod escape;
 pub mod exit;
 mod guest_files;
 pub mod host;
+mod kernel_tree;
 pub mod kvm;
 pub mod launch;
 pub mod layout;

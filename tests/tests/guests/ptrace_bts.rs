@@ -41,8 +41,10 @@ const PATIENCE: Duration = Duration::from_secs(900);
 type Test = fn(&Machine, &Path) -> Result<()>;
 
 /// Tests of the command, with the new API's kernel.
-const COMMAND: [(&str, Test); 8] = [
+const COMMAND: [(&str, Test); 10] = [
     ("several_processors", several_processors),
+    ("two_kernels", two_kernels),
+    ("kernel_tree", kernel_tree),
     ("bad_cases", bad_cases),
     ("junit", junit),
     ("time_limit", time_limit),
@@ -264,6 +266,88 @@ fn junit(machine: &Machine, kernel: &Path) -> Result<()> {
     ] {
         ensure!(text.contains(part), "no '{part}' in:\n{text}");
     }
+    Ok(())
+}
+
+/// Several kernels are tested one after the other, and compared.
+fn two_kernels(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (other, report) = (
+        directory.path().join("other"),
+        directory.path().join("report.xml"),
+    );
+    std::fs::copy(kernel, &other)?;
+    let filter = ["--filter", "basic.[cw]*"];
+    let mut command = command(machine, directory.path(), kernel, &filter)?;
+    command.arg("--kernel").arg(&other);
+    command.args(["--report", "junit", "--output"]).arg(&report);
+    let run = machine::finish(command)?.expect(0)?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    let second = format!("ok 2 basic ({})", other.display());
+    ensure!(text.starts_with("KTAP version 1\n1..2\n"), "{text}");
+    ensure!(text.lines().any(|line| line == second), "{text}");
+    let same = "all cases have the same outcome on all kernels";
+    ensure!(run.stderr.contains(same), "{}", run.stderr);
+    let report = std::fs::read_to_string(&report)?;
+    let suite = format!("<testsuite name=\"ptrace_bts.basic ({})\"", other.display());
+    ensure!(report.contains(&suite), "{report}");
+    Ok(())
+}
+
+/// A source tree whose make installs `kernel`.
+fn tree(directory: &Path, kernel: &Path) -> Result<()> {
+    for file in ["Kbuild", "MAINTAINERS", "arch/x86/Kconfig", "init/main.c"] {
+        let path = directory.join(file);
+        std::fs::create_dir_all(path.parent().context("a parent")?)?;
+        std::fs::write(path, "")?;
+    }
+    let kernel = kernel.display();
+    let makefile = format!(
+        "x86_64_defconfig:\n\techo CONFIG_MINE=y > $(O)/.config\n\
+         olddefconfig:\n\ttest -z \"$$BROKEN\" || sed -i /X86_PTRACE_BTS/d $(O)/.config\n\
+         vmlinux:\n\tmkdir -p $(O)/include/config\n\
+         \techo 6.12.1-tree > $(O)/include/config/kernel.release\n\tcp {kernel} $(O)/vmlinux\n"
+    );
+    std::fs::write(directory.join("Makefile"), makefile)?;
+    Ok(())
+}
+
+/// In a kernel tree, `--build` configures and builds it, and the kernel of a build directory is the
+/// default.
+fn kernel_tree(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (source, output) = (directory.path().join("linux"), directory.path().join("out"));
+    tree(&source, kernel)?;
+    let run = |current: &Path, words: &[&str], broken: &str| -> Result<Run> {
+        let mut command = machine.command(["test", "--accel", machine.accel()]);
+        let suite = machine::find("VBTS_SUITE", "guest/ptrace_bts")?;
+        command.env("VBTS_SUITE", suite).env("BROKEN", broken);
+        command.env_remove("VBTS_KERNEL");
+        command.args(["--filter", "basic.wrap"]).args(words);
+        machine::finish({
+            command.current_dir(current);
+            command
+        })
+    };
+    let unbuilt = run(&source, &[], "")?.expect(125)?;
+    ensure!(
+        unbuilt.stderr.contains("has no vmlinux"),
+        "{}",
+        unbuilt.stderr
+    );
+    let built = run(&source, &["--build", "../out"], "")?.expect(0)?;
+    ensure!(built.stderr.contains("(6.12.1-tree)"), "{}", built.stderr);
+    let config = std::fs::read_to_string(output.join(".config"))?;
+    ensure!(
+        config.starts_with("CONFIG_MINE=y\n") && config.contains("\nCONFIG_X86_PTRACE_BTS=y\n"),
+        "{config}"
+    );
+    let found = run(&output, &[], "")?.expect(0)?;
+    let message = "testing ./vmlinux of this kernel tree (6.12.1-tree)";
+    ensure!(found.stderr.contains(message), "{}", found.stderr);
+    let broken = run(&source, &["--build", "../out"], "1")?.expect(125)?;
+    let message = "cannot have CONFIG_X86_PTRACE_BTS=y";
+    ensure!(broken.stderr.contains(message), "{}", broken.stderr);
     Ok(())
 }
 

@@ -14,7 +14,8 @@ use crate::boot;
 use crate::config::{DEFAULT_MODEL, MachineConfig};
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
-use crate::host::{Alarm, Output};
+use crate::host::{Alarm, Event, Output};
+use crate::kernel_tree;
 use crate::suite::guest::Settings;
 use crate::suite::report::{ReportFormat, Reports};
 use crate::suite::run::{Offer, Runner};
@@ -42,10 +43,19 @@ pub struct TestArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one that was built with
-    /// vbts)
+    /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one of the kernel tree in
+    /// the working directory, else the one that was built with vbts). Several are compared
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
-    pub kernel: Option<PathBuf>,
+    pub kernel: Vec<PathBuf>,
+    /// Build the kernel tree in the working directory, in DIR, and test it. DIR keeps its .config;
+    /// without one it gets that of x86_64_defconfig. What the suite needs is switched on
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["api", "list"],
+        help_heading = "Test options"
+    )]
+    pub build: Option<PathBuf>,
     /// Generation of the API: selects the kernel of guest-kernel/build to test; --kernel FILE must
     /// have it (default: new; with --kernel, the generation of that kernel)
     #[arg(long, value_enum, help_heading = "Test options")]
@@ -114,11 +124,13 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     if args.list {
         return list(args, &program);
     }
-    let kernel = guest_files::kernel(args.kernel.as_deref(), args.api.unwrap_or(Api::New))?;
     let cases = suite::select(suite::list(&program)?, &args.filter)?;
+    let kernels = kernels(args)?;
     let log_path = console_path(args);
     let mut uses = FileUses::default();
-    uses.reads("--kernel", &kernel);
+    for kernel in &kernels {
+        uses.reads("--kernel", kernel);
+    }
     uses.reads("the program of the suite", &program);
     uses.writes("--console", &log_path);
     if let Some(path) = report_path(args) {
@@ -133,7 +145,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             console: None,
             ..machine
         },
-        kernel: kernel.clone(),
+        kernel: PathBuf::new(),
         program: boot::read_file(&program)?,
         append: args.append.clone(),
         limit: args.case_timeout,
@@ -146,16 +158,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let mut reports = reports(args, &alarm)?;
     let mut runner = Runner::new(settings, alarm, log);
 
-    let outcome = match runner.probe() {
-        Ok(Offer::Api(api)) => {
-            of_api(cases, api, args, &kernel).and_then(|cases| runner.run(&cases, &mut reports))
-        }
-        Ok(Offer::Nothing(why)) => {
-            reports.skip_all(&why)?;
-            return Err(no_api(&kernel, &why));
-        }
-        Err(failure) => Err(failure),
-    };
+    let outcome = run(args, &kernels, &cases, &mut runner, &mut reports);
     let bad = match &outcome {
         Ok(event) => {
             summarise(&reports, began.elapsed(), &choice.accel.to_string());
@@ -170,6 +173,79 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
         Some(event) => Err(runner.failure_of(event)),
         None => Ok(u8::from(bad)),
     }
+}
+
+/// The kernels to test.
+fn kernels(args: &TestArgs) -> Result<Vec<PathBuf>, Failure> {
+    let mut kernels = Vec::new();
+    for path in &args.kernel {
+        let kernel = guest_files::kernel(Some(path), Api::New)?;
+        if kernels.contains(&kernel) {
+            return Err(anyhow!("--kernel {}: named twice", kernel.display()).into());
+        }
+        kernels.push(kernel);
+    }
+    let tree = Path::new(".");
+    if let Some(directory) = &args.build {
+        let built = kernel_tree::build(tree, directory)?;
+        say(format_args!(
+            "built {} ({})",
+            built.path.display(),
+            built.release
+        ));
+        kernels.push(built.path);
+    }
+    if kernels.is_empty()
+        && args.api.is_none()
+        && !guest_files::has_default_kernel_variable()
+        && let Some(found) = kernel_tree::find(tree)?
+    {
+        say(format_args!(
+            "testing ./vmlinux of this kernel tree ({})",
+            found.release
+        ));
+        kernels.push(found.path);
+    }
+    if kernels.is_empty() {
+        kernels.push(guest_files::kernel(None, args.api.unwrap_or(Api::New))?);
+    }
+    Ok(kernels)
+}
+
+/// Runs those of `cases` that test a kernel's generation of the API, on each of `kernels`. Returns
+/// the event that has ended the run early.
+fn run(
+    args: &TestArgs,
+    kernels: &[PathBuf],
+    cases: &[Case],
+    runner: &mut Runner,
+    reports: &mut Reports,
+) -> Result<Option<Event>, Failure> {
+    let mut tested = Vec::new();
+    for kernel in kernels {
+        runner.select_kernel(kernel)?;
+        match runner.probe()? {
+            Offer::Api(api) => tested.push((kernel, of_api(cases, api, args, kernel)?)),
+            Offer::Nothing(why) => {
+                reports.skip_all(&why)?;
+                return Err(no_api(kernel, &why));
+            }
+        }
+    }
+    let groups = tested
+        .iter()
+        .map(|(_, cases)| suite::run::groups(cases).count());
+    reports.begin(groups.sum())?;
+    let mut event = None;
+    for (kernel, cases) in &tested {
+        if tested.len() > 1 {
+            runner.select_kernel(kernel)?;
+            reports.kernel(&kernel.display().to_string());
+        }
+        event = runner.run(cases, event, reports)?;
+    }
+    reports.end()?;
+    Ok(event)
 }
 
 fn list(args: &TestArgs, program: &Path) -> Result<u8, Failure> {
@@ -188,12 +264,7 @@ fn list(args: &TestArgs, program: &Path) -> Result<u8, Failure> {
 }
 
 /// Returns those of `cases` that test `api`, the kernel's generation of the API.
-fn of_api(
-    cases: Vec<Case>,
-    api: Api,
-    args: &TestArgs,
-    kernel: &Path,
-) -> Result<Vec<Case>, Failure> {
+fn of_api(cases: &[Case], api: Api, args: &TestArgs, kernel: &Path) -> Result<Vec<Case>, Failure> {
     if let Some(wanted) = args.api
         && wanted != api
     {
@@ -203,7 +274,8 @@ fn of_api(
         )
         .into());
     }
-    let cases: Vec<Case> = cases.into_iter().filter(|case| case.api == api).collect();
+    let of_api = cases.iter().filter(|case| case.api == api);
+    let cases: Vec<Case> = of_api.cloned().collect();
     if cases.is_empty() {
         let filter = args.filter.join(" ");
         return Err(anyhow!(
@@ -268,6 +340,16 @@ fn summarise(reports: &Reports, took: Duration, accel: &str) {
     for error in reports.errors() {
         say(error);
     }
+    let comparison = reports.comparison();
+    if comparison.kernels() > 1 {
+        let differences = comparison.differences();
+        differences.iter().for_each(say);
+        say(match differences.len() {
+            0 => "all cases have the same outcome on all kernels".to_owned(),
+            1 => "1 case differs between the kernels".to_owned(),
+            n => format!("{n} cases differ between the kernels"),
+        });
+    }
     say(format_args!(
         "{} ({:.1} s, {accel})",
         reports.counts(),
@@ -305,7 +387,7 @@ mod tests {
     fn a_kernel_of_another_generation_is_refused() {
         let cases = vec![suite::tests::case("a.b")];
         let of = |words: &[&str], api| {
-            of_api(cases.clone(), api, &args(words), Path::new("vmlinux"))
+            of_api(&cases, api, &args(words), Path::new("vmlinux"))
                 .map_err(|failure| failure.to_string())
         };
         assert_eq!(of(&[], Api::New).unwrap().len(), 1);

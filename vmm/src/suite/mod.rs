@@ -10,8 +10,10 @@
 //! | `group` | a group of cases and the case that runs |
 //! | `guest_run` | applies what a guest prints, and its end, to its group |
 //! | `run` | runs all cases |
+//! | `comparison` | what differs between several kernels |
 //! | `report` | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
 
+mod comparison;
 mod group;
 pub mod guest;
 mod guest_run;
@@ -89,6 +91,18 @@ impl Outcome {
     /// Returns whether the case passed or was skipped.
     pub fn is_good(&self) -> bool {
         matches!(self, Self::Passed | Self::Skipped(_))
+    }
+
+    /// The outcome without its reason.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Skipped(_) => "skipped",
+            Self::Failed(_) => "failed",
+            Self::Crashed(_) => "crashed",
+            Self::TimedOut(_) => "timed out",
+            Self::NotRun(_) => "not run",
+        }
     }
 
     /// The reason, unless the case passed.

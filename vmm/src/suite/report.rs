@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::comparison::Comparison;
 use super::junit::Document;
 use super::{CaseResult, Counts, Outcome, ktap};
 use crate::exit::Failure;
@@ -24,6 +25,11 @@ pub struct Reports {
     failed: Vec<String>,
     errors: Vec<String>,
     began: Instant,
+    /// Name of the kernel under test, if there are several.
+    kernel: Option<String>,
+    comparison: Comparison,
+    /// Number of groups that have begun.
+    groups: usize,
 }
 
 #[derive(Debug)]
@@ -51,7 +57,22 @@ impl Reports {
             failed: Vec::new(),
             errors: Vec::new(),
             began: Instant::now(),
+            kernel: None,
+            comparison: Comparison::default(),
+            groups: 0,
         }
+    }
+
+    /// The cases that follow run on the kernel `name`, one of several. The reports then name it
+    /// with each group.
+    pub fn kernel(&mut self, name: &str) {
+        self.kernel = Some(name.to_owned());
+        self.comparison.add_kernel(name);
+    }
+
+    /// What differs between the kernels.
+    pub fn comparison(&self) -> &Comparison {
+        &self.comparison
     }
 
     /// How many cases have ended, by outcome.
@@ -96,7 +117,17 @@ impl Reports {
     /// # Errors
     /// As [`Output::write`].
     pub fn group(&mut self, name: &str, cases: usize) -> Result<(), Failure> {
-        self.write_ktap(|| ktap::group_head(name, cases))
+        self.groups += 1;
+        let title = self.title(name);
+        self.write_ktap(|| ktap::group_head(&title, cases))
+    }
+
+    /// `name`, of a group or a case, with the kernel if there are several.
+    fn title(&self, name: &str) -> String {
+        match &self.kernel {
+            Some(kernel) => format!("{name} ({kernel})"),
+            None => name.to_owned(),
+        }
     }
 
     /// Reports case `number` of its group, the first of which is 1.
@@ -106,28 +137,31 @@ impl Reports {
     pub fn case(&mut self, number: usize, result: &CaseResult) -> Result<(), Failure> {
         self.counts.add(&result.outcome);
         if !result.outcome.is_good() && !matches!(result.outcome, Outcome::NotRun(_)) {
-            self.failed.push(result.case.name.clone());
+            self.failed.push(self.title(&result.case.name));
         }
-        self.documents().for_each(|document| document.case(result));
+        self.comparison.add(&result.case.name, &result.outcome);
+        let group = self.title(result.case.group());
+        self.documents()
+            .for_each(|document| document.case(&group, result));
         self.write_ktap(|| ktap::case(number, result))
     }
 
-    /// Ends group `number`, the first of which is 1. `errors` are those of its guests.
+    /// Ends the group that has begun last. `errors` are those of its guests.
     ///
     /// # Errors
     /// As [`Output::write`].
     pub fn group_end(
         &mut self,
-        number: usize,
         name: &str,
         counts: &Counts,
         errors: &[String],
     ) -> Result<(), Failure> {
-        let named = errors.iter().map(|error| format!("{name}: {error}"));
+        let (number, title) = (self.groups, self.title(name));
+        let named = errors.iter().map(|error| format!("{title}: {error}"));
         self.errors.extend(named);
         self.documents()
-            .for_each(|document| document.group_end(name, errors));
-        self.write_ktap(|| ktap::group_end(number, name, counts, errors))
+            .for_each(|document| document.group_end(&title, errors));
+        self.write_ktap(|| ktap::group_end(number, &title, counts, errors))
     }
 
     /// Ends the run: writes the reports that are written as a whole.
@@ -209,7 +243,7 @@ mod tests {
             let result = result(&format!("a.c{number}"), outcome);
             reports.case(number, &result).unwrap();
         }
-        reports.group_end(1, "a", &counts, &[]).unwrap();
+        reports.group_end("a", &counts, &[]).unwrap();
         reports.group("b", 1).unwrap();
         let skipped = Outcome::Skipped("no".into());
         reports.case(1, &result("b.x", skipped)).unwrap();
@@ -217,7 +251,7 @@ mod tests {
             skipped: 1,
             ..Counts::default()
         };
-        reports.group_end(2, "b", &skipped, &[]).unwrap();
+        reports.group_end("b", &skipped, &[]).unwrap();
         reports.end().unwrap();
         assert_eq!(reports.counts().failed, 3);
         assert_eq!(reports.failed(), ["a.c3", "a.c4", "a.c5"]);
@@ -272,7 +306,8 @@ ok 2 b # SKIP
         let text = written(ReportFormat::Ktap, |reports| {
             let counts = Counts::default();
             let errors = ["after the last case: Oops".to_owned()];
-            reports.group_end(1, "a", &counts, &errors).unwrap();
+            reports.group("a", 0).unwrap();
+            reports.group_end("a", &counts, &errors).unwrap();
             assert_eq!(reports.errors(), ["a: after the last case: Oops"]);
             assert!(!reports.is_good());
         });

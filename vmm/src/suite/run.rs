@@ -1,6 +1,7 @@
 //! Runs cases: a guest for each group, and another guest for the rest of a group when a case has
 //! ended the one before.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +18,11 @@ use crate::host::{Alarm, Event, Output};
 
 /// The name of no case. A guest with it only reports the kernel's API and ends.
 const NO_CASE: &str = "-";
+
+/// The groups of `cases`, which are in the suite's order.
+pub fn groups(cases: &[Case]) -> impl Iterator<Item = &[Case]> {
+    cases.chunk_by(|a, b| a.group() == b.group())
+}
 
 /// What a kernel can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +45,14 @@ impl Runner {
         Self {
             supervisor: Supervisor::new(settings, alarm, log),
         }
+    }
+
+    /// Selects the kernel of the guests that follow.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub fn select_kernel(&mut self, kernel: &Path) -> Result<(), Failure> {
+        self.supervisor.select_kernel(kernel)
     }
 
     /// Boots the kernel and returns what it can run.
@@ -85,16 +99,19 @@ impl Runner {
         }
     }
 
-    /// Runs `cases`, group by group. Returns the event that ended the run early, if there was one;
-    /// the cases that were not run because of it are reported too.
+    /// Runs `cases`, group by group, unless `event` has already ended the run. Returns the event
+    /// that ended the run early, if there was one; the cases that were not run because of it are
+    /// reported too.
     ///
     /// # Errors
     /// A report cannot be written, or `vbts` itself fails.
-    pub fn run(&mut self, cases: &[Case], reports: &mut Reports) -> Result<Option<Event>, Failure> {
-        let groups: Vec<&[Case]> = cases.chunk_by(|a, b| a.group() == b.group()).collect();
-        let mut event = None;
-        reports.begin(groups.len())?;
-        for (number, cases) in (1..).zip(groups) {
+    pub fn run(
+        &mut self,
+        cases: &[Case],
+        mut event: Option<Event>,
+        reports: &mut Reports,
+    ) -> Result<Option<Event>, Failure> {
+        for cases in groups(cases) {
             let name = cases.first().map_or("", Case::group);
             reports.group(name, cases.len())?;
             let mut group = Group::new(cases);
@@ -108,9 +125,8 @@ impl Runner {
                 };
                 group.give_up(&Outcome::NotRun(why), reports)?;
             }
-            reports.group_end(number, name, group.counts(), group.errors())?;
+            reports.group_end(name, group.counts(), group.errors())?;
         }
-        reports.end()?;
         Ok(event)
     }
 

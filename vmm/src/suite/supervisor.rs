@@ -1,6 +1,7 @@
 //! Boots guests and waits for what they do next: print a line, end, or exceed a limit.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,15 @@ impl Supervisor {
             tail: VecDeque::new(),
             guests: 0,
         }
+    }
+
+    /// Selects the kernel of the guests that follow.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub fn select_kernel(&mut self, kernel: &Path) -> Result<(), Failure> {
+        self.settings.kernel = kernel.to_owned();
+        self.write_log(&format!("=== kernel {}", kernel.display()))
     }
 
     /// Host time that a case may take.
