@@ -115,6 +115,46 @@ static int test_status_address(void)
 	return 0;
 }
 
+/* STATUS stores as much as the ptracer has room for, whatever the tracee's trace is. */
+static int test_status_size(void)
+{
+	struct {
+		struct config cfg;
+		unsigned long after[2];
+	} s;
+	pid_t pid = start(work_none);
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, 4096, O_TRACE | O_VIRTUAL, 1 << 20) == 0);
+	/* A ptracer that knows nothing of the third word passes no size. */
+	memset(&s, 0x5a, sizeof(s));
+	CHECK(bts(STATUS, pid, &s, 0) == CONFIG_SIZE && s.cfg.size == RECORDS(170));
+	CHECK(s.cfg.flags == (O_TRACE | O_VIRTUAL) && s.cfg.virtual_size == 0x5a5a5a5a5a5a5a5a);
+	/* All sizes that there may be */
+	CHECK(bts(STATUS, pid, &s, CONFIG_SIZE) == CONFIG_SIZE);
+	CHECK(s.cfg.virtual_size == 0x5a5a5a5a5a5a5a5a);
+	CHECK(bts(STATUS, pid, &s, sizeof(s.cfg)) == sizeof(s.cfg));
+	CHECK(s.cfg.virtual_size == (1 << 20) / 24 * 24 && s.after[0] == 0x5a5a5a5a5a5a5a5a);
+	/* What a later kernel may add is zero. */
+	CHECK(bts(STATUS, pid, &s, sizeof(s)) == sizeof(s.cfg) && !s.after[0] && !s.after[1]);
+	REFUSED(bts(STATUS, pid, &s, CONFIG_SIZE - 1), EINVAL);
+	REFUSED(bts(STATUS, pid, &s, 1), EINVAL);
+	REFUSED(bts(STATUS, pid, &s, 4097), E2BIG);
+	REFUSED(bts(STATUS, pid, &s, ~0ul), E2BIG);
+
+	/* CONFIG takes a size, too. */
+	s.cfg = (struct config){ 8192, O_TRACE | O_VIRTUAL, 1 << 20 };
+	REFUSED(bts(CONFIG, pid, &s, CONFIG_SIZE), EINVAL);
+	REFUSED(bts(CONFIG, pid, &s, CONFIG_SIZE - 1), EINVAL);
+	CHECK(bts(CONFIG, pid, &s, sizeof(s.cfg)) == 0);
+	CHECK(bts(CONFIG, pid, &s, sizeof(s)) == 0);
+	s.after[1] = 1;
+	REFUSED(bts(CONFIG, pid, &s, sizeof(s)), E2BIG);
+	REFUSED(bts(CONFIG, pid, &s, ~0ul), E2BIG);
+	stop(pid);
+	return 0;
+}
+
 static int test_get_address(void)
 {
 	struct record *end = before_end(sizeof(*end)), r;
@@ -327,6 +367,7 @@ const struct test errors_tests[] = {
 	{ "unknown_requests", test_unknown_requests },
 	{ "config_address", test_config_address },
 	{ "status_address", test_status_address },
+	{ "status_size", test_status_size },
 	{ "get_address", test_get_address },
 	{ "get_index", test_get_index },
 	{ "drain_address", test_drain_address },

@@ -335,6 +335,35 @@ static int test_lost_is_told(void)
 	return 0;
 }
 
+/*
+ * A long system call leaves more records than fit into the virtual buffer. Recording continues when
+ * the ptracer has made room for the rest, although it has not drained it.
+ */
+static int test_drain_most(void)
+{
+	const long size = 2 * KERNEL_MIN, rest = KERNEL_MIN - 96;
+	pid_t pid = start(work_long_call);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_SIGNAL | O_VIRTUAL,
+			     RECORDS(size)) == 0);
+	for (;;) {
+		CHECK(next_stop(pid, 0) >> 8 == SIGIO && flags_of(pid) & O_PAUSED);
+		n = bts(SIZE, pid, NULL, 0);
+		if (n > size + 10)
+			break;
+		CHECK(bts(DRAIN, pid, r, n) == n);
+	}
+	/* The rest fits into the virtual buffer without filling it. */
+	CHECK(bts(DRAIN, pid, r, n - rest) == n - rest && bts(SIZE, pid, NULL, 0) == rest);
+	if (flags_of(pid) & O_PAUSED)
+		FAIL("it is still paused after DRAIN of %ld records of %ld", n - rest, n);
+	CHECK(bts(DRAIN, pid, r, n) == rest);
+	stop(pid);
+	return 0;
+}
+
 static void work_sleep(void)
 {
 	/* Long enough that the task is asleep before the time ends, also with a slow kernel. */
@@ -462,6 +491,7 @@ const struct test kernel_tests[] = {
 	{ "signal_too_long_call", test_signal_too_long_call },
 	{ "errors", test_errors },
 	{ "lost_is_told", test_lost_is_told },
+	{ "drain_most", test_drain_most },
 	{ "sleep", test_sleep },
 	{ "wrap", test_wrap },
 	{ "switch_on_and_off", test_switch_on_and_off },

@@ -75,6 +75,40 @@ static int test_cut(void)
 	return limited(cut);
 }
 
+/* The same request again keeps the buffer and its records, although it was cut. */
+static int cut_twice(void)
+{
+	static struct record r[4096];
+	struct config first, second;
+	pid_t pid = start(work_a);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config(pid, 1 << 20, O_TRACE | O_CUT) == 0);
+	CHECK(bts(STATUS, pid, &first, 0) > 0 && first.size < 1 << 20);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts(SIZE, pid, NULL, 0);
+	CHECK(n > 999);
+	for (int i = 0; i < 2; i++) {
+		CHECK(config(pid, 1 << 20, O_TRACE | O_CUT) == 0);
+		CHECK(bts(STATUS, pid, &second, 0) > 0 && second.size == first.size);
+		CHECK(bts(SIZE, pid, NULL, 0) == n);
+	}
+	/* So does the size that STATUS returns. */
+	CHECK(config(pid, first.size, O_TRACE | O_CUT) == 0);
+	CHECK(config(pid, first.size, O_TRACE) == 0);
+	/* Without O_CUT_SIZE, the whole size is wanted. */
+	REFUSED(config(pid, 1 << 20, O_TRACE), ENOMEM);
+	CHECK(bts(DRAIN, pid, r, 0) == n && count(r, n, loop_a_branch, loop_a_head) == 999);
+	stop(pid);
+	return 0;
+}
+
+static int test_cut_twice(void)
+{
+	return limited(cut_twice);
+}
+
 static int cut_nothing_left(void)
 {
 	struct rlimit none = { 0, 0 };
@@ -235,7 +269,8 @@ static int test_tracer_killed(void)
 		      WTERMSIG(status) == SIGKILL);
 		close(ready[0]);
 		close(ready[1]);
-		usleep(1000);
+		/* The kernel releases it in the background. */
+		usleep(100000);
 		free_now = sysconf(_SC_AVPHYS_PAGES);
 		if (i == 1)
 			free_before = free_now;
@@ -249,6 +284,7 @@ static int test_tracer_killed(void)
 const struct test memlock_tests[] = {
 	{ "sum", test_sum },
 	{ "cut", test_cut },
+	{ "cut_twice", test_cut_twice },
 	{ "cut_nothing_left", test_cut_nothing_left },
 	{ "with_mlock", test_with_mlock },
 	{ "refused", test_refused },

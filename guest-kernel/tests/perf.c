@@ -93,9 +93,20 @@ static int excluded(struct perf_event_attr attr)
 		REFUSED(config(pid, 4096, O_TRACE), EBUSY);
 		CHECK(flags_of(pid) == 0 && locked() == 0);
 		close(fd);
-		/* Also before recording starts */
-		CHECK(config(pid, 4096, i == 1 ? 0 : O_TRACE) == 0);
+		/* A trace that records no branches does not need the hardware. */
+		CHECK(config(pid, 4096, i ? O_SCHED : 0) == 0);
+		fd = perf_open(&attr, 0);
+		CHECK(fd >= 0);
+		REFUSED(config(pid, 4096, O_TRACE), EBUSY);
+		CHECK(flags_of(pid) == (i ? O_SCHED : 0) && locked() == 4);
+		close(fd);
+		/* Before recording starts */
+		CHECK(config(pid, 4096, O_TRACE) == 0);
 		CHECK(perf_open(&attr, 0) == -1 && errno == EBUSY);
+		CHECK(config(pid, 4096, O_SCHED) == 0);
+		fd = perf_open(&attr, 0);
+		CHECK(fd >= 0);
+		close(fd);
 		CHECK(config(pid, 0, 0) == 0);
 	}
 	fd = perf_open(&attr, 0);
@@ -144,6 +155,187 @@ static int test_given_back(void)
 		fd = perf_open(&attr, 0);
 		CHECK(fd >= 0);
 		close(fd);
+	}
+	return 0;
+}
+
+/* Fails unless perf can soon open its intel_bts: the kernel releases a trace in the background. */
+static int soon_given_back(void)
+{
+	struct perf_event_attr attr = intel_bts();
+	int fd = -1;
+
+	for (int i = 0; i < 100 && fd < 0; i++) {
+		fd = perf_open(&attr, 0);
+		if (fd < 0)
+			usleep(10000);
+	}
+	CHECK(fd >= 0);
+	close(fd);
+	return 0;
+}
+
+/*
+ * A task that sleeps, or never enters the kernel by itself, does not keep the trace of a ptracer
+ * that has died.
+ */
+static void work_pause(void)
+{
+	pause();
+}
+
+static void work_spin(void)
+{
+	for (;;)
+		loop_a(1000);
+}
+
+static int tracer_dies(void (*work)(void), unsigned long flags)
+{
+	int ready[2], status;
+	pid_t tracer, pid;
+
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !pipe(ready));
+	tracer = fork();
+	if (!tracer) {
+		pid = start(work);
+		ptrace(PTRACE_SETOPTIONS, pid, 0, 0);
+		if (pid < 0 || config_virtual(pid, RECORDS(KERNEL_MIN), flags, 1 << 20) ||
+		    ptrace(PTRACE_CONT, pid, 0, 0) || write(ready[1], &pid, sizeof(pid)) < 0)
+			_exit(1);
+		/* Until the tracee sleeps, or records */
+		usleep(20000);
+		_exit(42);
+	}
+	CHECK(waitpid(tracer, &status, 0) == tracer && WIFEXITED(status) &&
+	      WEXITSTATUS(status) == 42);
+	CHECK(read(ready[0], &pid, sizeof(pid)) == sizeof(pid));
+	TRY(soon_given_back());
+	/* It has survived. */
+	CHECK(waitpid(pid, &status, WNOHANG | __WALL) == 0);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status));
+	close(ready[0]);
+	close(ready[1]);
+	return 0;
+}
+
+static int test_tracer_dies(void)
+{
+	if (is_traced())
+		return 0;
+	for (int i = 0; i < 2; i++) {
+		void (*work)(void) = i ? work_spin : work_pause;
+
+		TRY(tracer_dies(work, O_TRACE));
+		TRY(tracer_dies(work, O_SCHED));
+		TRY(tracer_dies(work, O_TRACE | O_SCHED | O_VIRTUAL));
+		TRY(tracer_dies(work, O_TRACE | O_KERNEL | O_VIRTUAL));
+	}
+	return 0;
+}
+
+/* A detach releases the trace at once, also of a task in the middle of a system call. */
+static int test_detach_in_call(void)
+{
+	int status, fds[2];
+	pid_t pid;
+
+	if (is_traced())
+		return 0;
+	CHECK(!pipe(fds));
+	pid = fork();
+	if (!pid) {
+		char c;
+
+		_exit(read(fds[0], &c, 1) != 1);
+	}
+	usleep(10000);
+	TRY(attach(pid));
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESYSGOOD));
+	CHECK(config(pid, 100 << 10, O_TRACE | O_SCHED) == 0 && locked() == 100);
+	CHECK(!ptrace(PTRACE_SYSCALL, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid && status >> 8 == (SIGTRAP | 0x80));
+	CHECK(!ptrace(PTRACE_DETACH, pid, 0, 0));
+	CHECK(locked() == 0);
+	TRY(soon_given_back());
+	CHECK(write(fds[1], "", 1) == 1 && waitpid(pid, &status, __WALL) == pid && !status);
+	return 0;
+}
+
+/* The bounds of a function of the kernel, or 0 if it cannot be found */
+static int find_function(const char *name, uint64_t *start, uint64_t *end)
+{
+	FILE *file = fopen("/proc/kallsyms", "r");
+	char line[256], symbol[128];
+	unsigned long at;
+
+	*start = *end = 0;
+	while (file && !*end && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%lx %*c %127s", &at, symbol) != 2)
+			continue;
+		if (!strcmp(symbol, name))
+			*start = at;
+		else if (*start && at > *start)
+			*end = at;
+	}
+	if (file)
+		fclose(file);
+	return *end != 0;
+}
+
+/* Returns how often perf records, with the branches of the kernel, an entry to [start, end). */
+static long entries(uint64_t start, uint64_t end)
+{
+	struct perf_event_attr attr = intel_bts();
+	struct perf_event_mmap_page *page;
+	const size_t size = PAGES * sysconf(_SC_PAGESIZE);
+	long found = 0;
+	uint64_t *aux;
+	int fd;
+
+	attr.exclude_kernel = 0;
+	fd = perf_open(&attr, 0);
+	CHECK(fd >= 0);
+	page = mmap(NULL, 2 * sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	page->aux_offset = 2 * sysconf(_SC_PAGESIZE);
+	page->aux_size = size;
+	aux = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, page->aux_offset);
+	CHECK(aux != MAP_FAILED);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_ENABLE, 0));
+	/* Enough for perf's interrupt, at half of the buffer */
+	loop_a(size / 24);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_DISABLE, 0));
+	for (uint64_t at = 0; at + 24 <= size; at += 24)
+		found += aux[at / 8 + 1] >= start && aux[at / 8 + 1] < end;
+	munmap(aux, size);
+	munmap(page, 2 * sysconf(_SC_PAGESIZE));
+	close(fd);
+	return found;
+}
+
+/* perf's interrupts cost nothing more while there is no trace. */
+static int test_no_handler(void)
+{
+	uint64_t ours[2], nmi[2];
+	pid_t pid;
+
+	if (is_traced())
+		return 0;
+	if (!find_function("bts_nmi", &ours[0], &ours[1]) ||
+	    !find_function("nmi_handle", &nmi[0], &nmi[1]))
+		FAIL("no bts_nmi or nmi_handle in /proc/kallsyms");
+	for (int i = 0; i < 2; i++) {
+		long n = entries(ours[0], ours[1]);
+
+		if (n)
+			FAIL("bts_nmi was called, %ld branches, in round %d", n, i);
+		/* Otherwise there was no interrupt. */
+		CHECK(entries(nmi[0], nmi[1]) > 0);
+		pid = start(work_a);
+		CHECK(pid > 0 && config(pid, 4096, O_TRACE | O_SIGNAL) == 0);
+		CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+		stop(pid);
 	}
 	return 0;
 }
@@ -457,6 +649,9 @@ const struct test perf_tests[] = {
 	{ "intel_bts", test_intel_bts },
 	{ "branches_event", test_branches_event },
 	{ "given_back", test_given_back },
+	{ "tracer_dies", test_tracer_dies },
+	{ "detach_in_call", test_detach_in_call },
+	{ "no_handler", test_no_handler },
 	{ "intel_bts_records", test_intel_bts_records },
 	{ "area_is_restored", test_area_is_restored },
 	{ "counts", test_counts },

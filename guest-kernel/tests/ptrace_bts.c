@@ -124,14 +124,14 @@ static int run_test(const struct test *test)
 /* Processes that a test has left behind would disturb the next test. */
 static void clean_up(void)
 {
-	const struct timespec soon = { 0, 10 * 1000 * 1000 };
+	const struct timespec soon = { 0, 50 * 1000 * 1000 };
 
 	if (getpid() != 1)
 		return;
 	kill(-1, SIGKILL);
 	while (waitpid(-1, NULL, __WALL) > 0)
 		;
-	/* Memory that the kernel frees later */
+	/* What the kernel frees later: memory, and the hardware for perf */
 	nanosleep(&soon, NULL);
 }
 

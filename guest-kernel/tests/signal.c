@@ -59,17 +59,19 @@ static int test_overflow_undrained(void)
 	CHECK(next_stop(pid, 0) >> 8 == SIGUSR2);
 	n = bts(SIZE, pid, NULL, 0);
 	/* Paused: the rest of the loop is not recorded and does not stop again. */
+	CHECK(!(flags_of(pid) & O_LOST));
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	CHECK(bts(SIZE, pid, NULL, 0) == n);
+	/* But it is told. */
+	CHECK(flags_of(pid) & O_LOST);
 	stop(pid);
 
-	/* A task that is restarted with the signal gets it. */
+	/* A task that is restarted with the signal gets it, without another stop. */
 	pid = start(work_a);
 	CHECK(pid > 0);
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL | O_SIGNR(SIGUSR2)) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == SIGUSR2);
 	CHECK(config(pid, 0, 0) == 0);
-	CHECK(next_stop(pid, SIGUSR2) >> 8 == SIGUSR2);
 	CHECK(next_stop(pid, SIGUSR2) >> 8 == AT_EXIT);
 	ptrace(PTRACE_CONT, pid, 0, 0);
 	int status;
@@ -478,11 +480,150 @@ static int test_inject_another(void)
 
 	TRY(paused(&pid, work_a));
 	CHECK(bts(CLEAR, pid, NULL, 0) == 0);
-	CHECK(next_stop(pid, SIGUSR1) >> 8 == SIGUSR1);
 	CHECK(!(flags_of(pid) & O_PAUSED));
 	ptrace(PTRACE_DETACH, pid, 0, SIGUSR1);
 	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSIGNALED(status) &&
 	      WTERMSIG(status) == SIGUSR1);
+	return 0;
+}
+
+static volatile int handled;
+static siginfo_t handled_info;
+
+static void handler(int signal, siginfo_t *info, void *context)
+{
+	(void)signal;
+	(void)context;
+	handled++;
+	handled_info = *info;
+}
+
+/* Handles SIGIO. Its exit status is the number of signals. */
+static void work_handler(void)
+{
+	const struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
+
+	sigaction(SIGIO, &action, NULL);
+	loop_a(1000);
+	_exit(handled && handled_info.si_code != SI_KERNEL ? 99 : handled);
+}
+
+/* Each injected signal is delivered once, with the information of its stop, and stops once. */
+static int test_inject_handled(void)
+{
+	static struct record r[170];
+	int status, stops = 0;
+	siginfo_t info;
+	pid_t pid;
+
+	TRY(paused(&pid, work_handler));
+	do {
+		CHECK(!ptrace(PTRACE_GETSIGINFO, pid, 0, &info) && info.si_code == SI_KERNEL);
+		CHECK(flags_of(pid) & O_PAUSED && bts(DRAIN, pid, r, 0) > 0);
+		stops++;
+		status = next_stop(pid, SIGIO);
+	} while (status >> 8 == SIGIO);
+	CHECK(status >> 8 == AT_EXIT && stops > 3);
+	ptrace(PTRACE_CONT, pid, 0, 0);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status));
+	if (WEXITSTATUS(status) != stops)
+		FAIL("%d signals in %d stops", WEXITSTATUS(status), stops);
+	return 0;
+}
+
+/* A signal that the task blocks is delivered when the task no longer blocks it. */
+static void work_blocked(void)
+{
+	const struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
+	sigset_t set;
+
+	sigaction(SIGIO, &action, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, SIGIO);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	loop_a(150);
+	if (handled)
+		_exit(98);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	_exit(handled);
+}
+
+static int test_inject_blocked(void)
+{
+	int status;
+	pid_t pid;
+
+	TRY(paused(&pid, work_blocked));
+	CHECK(config(pid, 0, 0) == 0);
+	/* As for every blocked signal, a second stop precedes the delivery. */
+	CHECK(next_stop(pid, SIGIO) >> 8 == SIGIO);
+	CHECK(next_stop(pid, SIGIO) >> 8 == AT_EXIT);
+	ptrace(PTRACE_CONT, pid, 0, 0);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) &&
+	      WEXITSTATUS(status) == 1);
+	return 0;
+}
+
+/*
+ * The ptracer dies at the stop, with or without a call of wait() for it. The task gets no signal,
+ * also if it has another ptracer by then.
+ */
+static int tracer_dies(int waits, int next)
+{
+	const struct sched_param first = { 1 };
+	struct config cfg = { RECORDS(170), O_TRACE | O_SIGNAL, 0 };
+	int ready[2], status;
+	pid_t pid, tracer;
+
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !pipe(ready));
+	/* This process runs before the tracee when the ptracer has died. */
+	CHECK(!sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first));
+	pid = fork();
+	if (!pid) {
+		char c;
+
+		/* SIGIO would end it. */
+		_exit(read(ready[0], &c, 1) != 1 || (loop_a(1000), 0));
+	}
+	tracer = fork();
+	if (!tracer) {
+		siginfo_t info;
+
+		_exit(attach(pid) || bts(CONFIG, pid, &cfg, 0) || ptrace(PTRACE_CONT, pid, 0, 0) ||
+		      write(ready[1], "", 1) != 1 ||
+		      waitid(P_PID, pid, &info, WSTOPPED | __WALL | (waits ? 0 : WNOWAIT)) ||
+		      info.si_status != SIGIO);
+	}
+	CHECK(waitpid(tracer, &status, 0) == tracer && WIFEXITED(status));
+	if (WEXITSTATUS(status))
+		FAIL("the ptracer failed (waits %d, next %d)", waits, next);
+	if (next)
+		CHECK(!ptrace(PTRACE_SEIZE, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid);
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		FAIL("the task ended with %#x (waits %d, next %d)", status, waits, next);
+	close(ready[0]);
+	close(ready[1]);
+	return 0;
+}
+
+static int test_tracer_dies(void)
+{
+	for (int i = 0; i < 4; i++)
+		TRY(tracer_dies(i & 1, i >> 1));
+	return 0;
+}
+
+/* A detach with the signal delivers it. */
+static int test_detach_with_signal(void)
+{
+	int status;
+	pid_t pid;
+
+	TRY(paused(&pid, work_handler));
+	CHECK(!ptrace(PTRACE_DETACH, pid, 0, SIGIO));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status) &&
+	      WEXITSTATUS(status) == 1);
 	return 0;
 }
 
@@ -505,5 +646,9 @@ const struct test signal_tests[] = {
 	{ "kill_while_paused", test_kill_while_paused },
 	{ "detach_while_paused", test_detach_while_paused },
 	{ "inject_another", test_inject_another },
+	{ "inject_handled", test_inject_handled },
+	{ "inject_blocked", test_inject_blocked },
+	{ "tracer_dies", test_tracer_dies },
+	{ "detach_with_signal", test_detach_with_signal },
 	{ 0 },
 };

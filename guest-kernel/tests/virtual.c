@@ -36,10 +36,11 @@ static int test_errors(void)
 	short_one.flags = O_TRACE;
 	memcpy(end - CONFIG_SIZE, &short_one, CONFIG_SIZE);
 	CHECK(bts(CONFIG, pid, end - CONFIG_SIZE, 0) == 0);
-	CHECK(bts(STATUS, pid, end - CONFIG_SIZE, 0) == CONFIG_SIZE);
 	CHECK(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, MIB) == 0);
-	REFUSED(bts(STATUS, pid, end - CONFIG_SIZE, 0), EFAULT);
-	CHECK(bts(STATUS, pid, end - sizeof(struct config), 0) == sizeof(struct config));
+	CHECK(bts(STATUS, pid, end - CONFIG_SIZE, 0) == CONFIG_SIZE);
+	REFUSED(bts(STATUS, pid, end - CONFIG_SIZE, sizeof(struct config)), EFAULT);
+	CHECK(bts(STATUS, pid, end - sizeof(struct config), sizeof(struct config)) ==
+	      sizeof(struct config));
 
 	REFUSED(config_virtual(pid, RECORDS(63), O_TRACE | O_VIRTUAL, MIB), EINVAL);
 	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, 0), EINVAL);
@@ -62,18 +63,19 @@ static int test_status(void)
 	CHECK(pid > 0);
 	CHECK(config_virtual(pid, 4100, O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR1),
 			     MIB + 1) == 0);
-	CHECK(bts(STATUS, pid, &cfg, 0) == sizeof(cfg));
+	CHECK(bts(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg));
 	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size == RECORDS(MIB / sizeof(struct record)));
 	CHECK(cfg.flags == (O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR1)));
 	/* Cut to the available memory: less than a terabyte, but more than may be locked. */
 	CHECK(config_virtual(pid, 4096, O_TRACE | O_VIRTUAL | O_CUT, 1ul << 40) == 0);
-	CHECK(bts(STATUS, pid, &cfg, 0) == sizeof(cfg));
+	CHECK(bts(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg));
 	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size >= 64 * MIB &&
 	      cfg.virtual_size < 1ul << 40);
 	CHECK(config_virtual(pid, ~0ul, O_TRACE | O_VIRTUAL | O_CUT, ~0ul) == 0);
-	/* Without the flag there is no virtual buffer, and only two words are stored. */
+	/* Without the flag there is no virtual buffer. */
 	CHECK(config(pid, 4096, O_TRACE) == 0);
-	CHECK(bts(STATUS, pid, &cfg, 0) == CONFIG_SIZE && cfg.flags == O_TRACE);
+	CHECK(bts(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg) && cfg.flags == O_TRACE &&
+	      !cfg.virtual_size);
 	stop(pid);
 	return 0;
 }
@@ -470,7 +472,7 @@ static int test_compat(void)
 	CHECK(pid > 0);
 	CHECK(bts32(CONFIG, pid, &cfg, 0) == 0);
 	memset(&cfg, 0, sizeof(cfg));
-	CHECK(bts32(STATUS, pid, &cfg, 0) == sizeof(cfg));
+	CHECK(bts32(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg));
 	CHECK(cfg.size == RECORDS(64) && cfg.flags == (O_TRACE | O_VIRTUAL));
 	CHECK(cfg.virtual_size == RECORDS(4 * MIB / sizeof(struct record)));
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
@@ -479,6 +481,61 @@ static int test_compat(void)
 	CHECK(n == 0);
 	stop(pid);
 	return path_compare(&path, &reference);
+}
+
+/*
+ * At the stop, the processor's buffer may hold records that did not fit into the virtual buffer.
+ * Recording continues when there is room for them, although they have not been drained.
+ */
+static int test_drain_most(void)
+{
+	static struct record r[2048];
+	struct path path = { 0 }, reference;
+	const long size = 512;
+	pid_t pid;
+	int status;
+	long n;
+
+	TRY(path_reference(&reference));
+	pid = start(work_maze);
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(128), O_TRACE | O_SIGNAL | O_VIRTUAL, RECORDS(size)) ==
+	      0);
+	do {
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		/* All but one, in two steps of which the first makes too little room. */
+		n = bts(SIZE, pid, NULL, 0);
+		CHECK(n > 1);
+		if (status >> 8 == SIGIO) {
+			CHECK(n > size - 128);
+			CHECK(bts(DRAIN, pid, r, 1) == 1);
+			TRY(path_add(&path, r, 1));
+			n -= 2;
+		}
+		CHECK(bts(DRAIN, pid, r, n) == n);
+		TRY(path_add(&path, r, n));
+		if (flags_of(pid) & (O_PAUSED | O_LOST))
+			FAIL("flags %#lx after DRAIN of all but one", flags_of(pid));
+	} while (status >> 8 == SIGIO);
+	stop(pid);
+	return path_compare(&path, &reference);
+}
+
+/* A stop at which most of the buffer remains: it records nothing, and says so. */
+static int test_drain_few(void)
+{
+	static struct record r[2048];
+	pid_t pid = start(work_maze);
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(128), O_TRACE | O_SIGNAL | O_VIRTUAL, RECORDS(512)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+	CHECK(bts(DRAIN, pid, r, 1) == 1 && (flags_of(pid) & (O_PAUSED | O_LOST)) == O_PAUSED);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK((flags_of(pid) & (O_PAUSED | O_LOST)) == (O_PAUSED | O_LOST));
+	stop(pid);
+	return 0;
 }
 
 const struct test virtual_tests[] = {
@@ -497,5 +554,7 @@ const struct test virtual_tests[] = {
 	{ "memlock", test_memlock },
 	{ "long", test_long },
 	{ "compat", test_compat },
+	{ "drain_most", test_drain_most },
+	{ "drain_few", test_drain_few },
 	{ 0 },
 };
