@@ -1,0 +1,186 @@
+//! The parts of a file. Each has a header, a checksum, and is compressed if that makes it smaller.
+
+use std::io::{Read, Write};
+
+use crate::Error;
+
+/// What a file begins with, before the version (32 bits, little-endian). As in PNG, the first byte
+/// shows that the file is no text, and the last two show a change of line ends.
+pub const MAGIC: [u8; 8] = *b"\x93BTRC\r\n\0";
+/// Version of the format.
+pub const VERSION: u32 = 1;
+/// What a complete file ends with, after the offset of its index (64 bits, little-endian).
+pub const END_MAGIC: [u8; 8] = *b"BTRCend\n";
+/// Size of the end of a complete file in bytes.
+pub const TRAILER: usize = 16;
+
+/// Maximum size of a part in bytes, before its compression.
+pub const MAX_PLAIN: usize = 64 << 20;
+
+/// Size of a header in bytes.
+pub const HEADER: usize = 16;
+
+/// Level of zstd: the codec leaves little for a higher one, which takes twice the time and more.
+const LEVEL: i32 = 1;
+
+/// Kinds of parts. A reader ignores others.
+pub mod kind {
+    /// [`crate::Run`] as JSON; the first part.
+    pub const RUN: u8 = 1;
+    /// The events of a block, and the number of its branches.
+    pub const EVENTS: u8 = 2;
+    /// The branches of the block whose events precede it.
+    pub const BRANCHES: u8 = 3;
+    /// [`crate::Summary`] as JSON.
+    pub const SUMMARY: u8 = 4;
+    /// Where the blocks are; the last part.
+    pub const INDEX: u8 = 5;
+}
+
+const PLAIN: u8 = 0;
+const ZSTD: u8 = 1;
+
+/// A part's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The kind.
+    pub kind: u8,
+    compression: u8,
+    /// Size in the file in bytes, without the header.
+    pub stored: u32,
+    /// Size before the compression in bytes.
+    plain: u32,
+    checksum: u32,
+}
+
+impl Header {
+    /// The header in the file: kind, compression, two zero bytes, sizes, and the checksum.
+    fn to_bytes(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        (bytes[0], bytes[1]) = (self.kind, self.compression);
+        bytes[4..8].copy_from_slice(&self.stored.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.plain.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// CRC-32 (IEEE 802.3) of the header before the checksum and of the stored bytes.
+    fn checksum(self, stored: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.to_bytes()[..12]);
+        hasher.update(stored);
+        hasher.finalize()
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// There are no 16 bytes, or they are no header.
+    pub fn read<R: Read>(input: &mut R) -> Result<Self, Error> {
+        let mut bytes = [0; HEADER];
+        input.read_exact(&mut bytes)?;
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&bytes[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        let header = Self {
+            kind: bytes[0],
+            compression: bytes[1],
+            stored: word(4),
+            plain: word(8),
+            checksum: word(12),
+        };
+        let is_valid = header.stored <= header.plain && header.plain as usize <= MAX_PLAIN;
+        is_valid.then_some(header).ok_or(Error::Damaged)
+    }
+
+    /// Reads the part after this header.
+    ///
+    /// # Errors
+    /// It is damaged, or the file ends.
+    pub fn read_part<R: Read>(self, input: &mut R) -> Result<Vec<u8>, Error> {
+        let mut stored = Vec::new();
+        input.take(self.stored.into()).read_to_end(&mut stored)?;
+        if stored.len() != self.stored as usize || self.checksum(&stored) != self.checksum {
+            return Err(Error::Damaged);
+        }
+        let plain = match self.compression {
+            PLAIN => stored,
+            ZSTD => {
+                zstd::bulk::decompress(&stored, self.plain as usize).map_err(|_| Error::Damaged)?
+            }
+            _ => return Err(Error::Damaged),
+        };
+        (plain.len() == self.plain as usize)
+            .then_some(plain)
+            .ok_or(Error::Damaged)
+    }
+}
+
+/// Writes parts.
+pub struct Parts<W> {
+    /// Where to.
+    pub output: W,
+    /// Bytes so far.
+    pub position: u64,
+    compressor: zstd::bulk::Compressor<'static>,
+}
+
+impl<W> std::fmt::Debug for Parts<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> Parts<W> {
+    /// Parts of a file that begins here.
+    ///
+    /// # Errors
+    /// There is no memory for zstd.
+    pub fn new(output: W) -> Result<Self, Error> {
+        Ok(Self {
+            output,
+            position: 0,
+            compressor: zstd::bulk::Compressor::new(LEVEL)?,
+        })
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// The output fails.
+    pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.output.write_all(bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes a part.
+    ///
+    /// # Errors
+    /// The output fails, or the part is larger than [`MAX_PLAIN`].
+    pub fn write(&mut self, kind: u8, plain: &[u8]) -> Result<(), Error> {
+        if plain.len() > MAX_PLAIN {
+            return Err(Error::TooLarge(plain.len()));
+        }
+        let compressed = self.compressor.compress(plain)?;
+        let (compression, stored) = if compressed.len() < plain.len() {
+            (ZSTD, compressed.as_slice())
+        } else {
+            (PLAIN, plain)
+        };
+        let mut header = Header {
+            kind,
+            compression,
+            stored: stored.len() as u32,
+            plain: plain.len() as u32,
+            checksum: 0,
+        };
+        header.checksum = header.checksum(stored);
+        self.write_all(&header.to_bytes())?;
+        self.write_all(stored)
+    }
+}

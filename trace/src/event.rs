@@ -1,0 +1,293 @@
+//! What happens between branches.
+
+use crate::varint::{self, Cursor};
+use crate::{Error, varint::push_bytes};
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It exited with this status.
+    Exited(u8),
+    /// This signal killed it.
+    Killed(u8),
+}
+
+/// What happens to a task between two of its branches. Times are `CLOCK_MONOTONIC` of the guest in
+/// ns. Names and texts are bytes from the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The task is traced from here on.
+    Start {
+        /// Thread ID in the guest. It can be used again; the number of the task is not.
+        id: u32,
+        /// Thread ID of the task that has started it; 0 for the first one.
+        parent: u32,
+        /// The process (thread group) that it belongs to.
+        process: u32,
+        /// When.
+        time: u64,
+    },
+    /// The task executes a program.
+    Exec {
+        /// Its thread ID from here on.
+        id: u32,
+        /// Its thread ID before. It differs if a thread that is not the leader executes.
+        former: u32,
+        /// When.
+        time: u64,
+        /// Path of the program.
+        name: Vec<u8>,
+    },
+    /// The task has ended.
+    End {
+        /// When.
+        time: u64,
+        /// How.
+        status: Status,
+    },
+    /// At least this many records of the task are missing here.
+    Lost(u64),
+    /// The guest's kernel has marked one record invalid.
+    Invalid,
+    /// The task arrives on a processor.
+    Arrive {
+        /// When.
+        time: u64,
+    },
+    /// The task departs from a processor.
+    Depart {
+        /// When.
+        time: u64,
+    },
+    /// A signal kills the task for what its instruction did.
+    Crash {
+        /// The signal.
+        signal: u32,
+        /// `si_code` of the signal.
+        code: i32,
+        /// The address of the fault.
+        address: u64,
+        /// RAX, RBX, RCX, RDX, RSI, RDI, RSP, RBP, R8 to R15, RIP, RFLAGS, CS.
+        registers: Vec<u64>,
+        /// The bytes at RIP, as far as they can be read.
+        instruction: Vec<u8>,
+    },
+    /// The run has ended before the task did.
+    Standing {
+        /// The line of `/proc/TID/syscall`.
+        syscall: Vec<u8>,
+        /// Its name in the guest's kernel.
+        name: Vec<u8>,
+    },
+    /// Another task is not traced, or not any more.
+    Untraced {
+        /// Its thread ID.
+        id: u32,
+        /// Thread ID of the task that has started it.
+        parent: u32,
+        /// When.
+        time: u64,
+        /// Its name in the guest's kernel.
+        name: Vec<u8>,
+        /// The reason for the user.
+        reason: Vec<u8>,
+    },
+    /// The mappings of a process from here on.
+    Maps {
+        /// The process.
+        process: u32,
+        /// The text of `/proc/PID/maps`.
+        text: Vec<u8>,
+    },
+    /// The last task of a process has ended.
+    ProcessEnd {
+        /// The process.
+        process: u32,
+    },
+}
+
+/// Kinds of events. [`SELECT`] has no [`Event`]: it names the task of what follows.
+pub(crate) const SELECT: u8 = 1;
+const START: u8 = 2;
+const EXEC: u8 = 3;
+const END: u8 = 4;
+const LOST: u8 = 5;
+const INVALID: u8 = 6;
+const ARRIVE: u8 = 7;
+const DEPART: u8 = 8;
+const CRASH: u8 = 9;
+const STANDING: u8 = 10;
+const UNTRACED: u8 = 11;
+const MAPS: u8 = 12;
+const PROCESS_END: u8 = 13;
+
+impl Event {
+    /// When, if the event has a time.
+    pub fn time(&self) -> Option<u64> {
+        match self {
+            Self::Start { time, .. }
+            | Self::Exec { time, .. }
+            | Self::End { time, .. }
+            | Self::Arrive { time }
+            | Self::Depart { time }
+            | Self::Untraced { time, .. } => Some(*time),
+            _ => None,
+        }
+    }
+
+    /// Appends the event to `out`, without its time, which stands before it. Returns its kind.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) -> u8 {
+        let mut numbers = |numbers: &[u32]| {
+            for number in numbers {
+                varint::push(out, (*number).into());
+            }
+        };
+        match self {
+            Self::Start {
+                id,
+                parent,
+                process,
+                ..
+            } => {
+                numbers(&[*id, *parent, *process]);
+                START
+            }
+            Self::Exec {
+                id, former, name, ..
+            } => {
+                numbers(&[*id, *former]);
+                push_bytes(out, name);
+                EXEC
+            }
+            Self::End { status, .. } => {
+                let (kind, value) = match status {
+                    Status::Exited(value) => (0, value),
+                    Status::Killed(value) => (1, value),
+                };
+                out.extend_from_slice(&[kind, *value]);
+                END
+            }
+            Self::Lost(records) => {
+                varint::push(out, *records);
+                LOST
+            }
+            Self::Invalid => INVALID,
+            Self::Arrive { .. } => ARRIVE,
+            Self::Depart { .. } => DEPART,
+            Self::Crash {
+                signal,
+                code,
+                address,
+                registers,
+                instruction,
+            } => {
+                numbers(&[*signal]);
+                varint::push_signed(out, (*code).into());
+                varint::push(out, *address);
+                push_bytes(out, instruction);
+                varint::push(out, registers.len() as u64);
+                for register in registers {
+                    varint::push(out, *register);
+                }
+                CRASH
+            }
+            Self::Standing { syscall, name } => {
+                push_bytes(out, syscall);
+                push_bytes(out, name);
+                STANDING
+            }
+            Self::Untraced {
+                id,
+                parent,
+                name,
+                reason,
+                ..
+            } => {
+                numbers(&[*id, *parent]);
+                push_bytes(out, name);
+                push_bytes(out, reason);
+                UNTRACED
+            }
+            Self::Maps { process, text } => {
+                numbers(&[*process]);
+                push_bytes(out, text);
+                MAPS
+            }
+            Self::ProcessEnd { process } => {
+                numbers(&[*process]);
+                PROCESS_END
+            }
+        }
+    }
+
+    /// Whether events of this kind have a time.
+    pub(crate) fn has_time(kind: u8) -> bool {
+        matches!(kind, START | EXEC | END | ARRIVE | DEPART | UNTRACED)
+    }
+
+    /// Decodes an event of a kind, with its time. Returns `None` for a kind of a later version.
+    pub(crate) fn decode(kind: u8, time: u64, bytes: &[u8]) -> Result<Option<Self>, Error> {
+        let mut cursor = Cursor(bytes);
+        Ok(Some(match kind {
+            START => Self::Start {
+                id: cursor.word()?,
+                parent: cursor.word()?,
+                process: cursor.word()?,
+                time,
+            },
+            EXEC => Self::Exec {
+                id: cursor.word()?,
+                former: cursor.word()?,
+                time,
+                name: cursor.bytes()?.into(),
+            },
+            END => {
+                let &[kind, value] = cursor.take(2)? else {
+                    return Err(Error::Damaged);
+                };
+                let status = match kind {
+                    0 => Status::Exited(value),
+                    1 => Status::Killed(value),
+                    _ => return Err(Error::Damaged),
+                };
+                Self::End { time, status }
+            }
+            LOST => Self::Lost(cursor.number()?),
+            INVALID => Self::Invalid,
+            ARRIVE => Self::Arrive { time },
+            DEPART => Self::Depart { time },
+            CRASH => Self::Crash {
+                signal: cursor.word()?,
+                code: i32::try_from(cursor.signed()?).map_err(|_| Error::Damaged)?,
+                address: cursor.number()?,
+                instruction: cursor.bytes()?.into(),
+                // Not more than there are bytes for.
+                registers: {
+                    let count = cursor.number()?.min(bytes.len() as u64);
+                    (0..count)
+                        .map(|_| cursor.number())
+                        .collect::<Result<_, _>>()?
+                },
+            },
+            STANDING => Self::Standing {
+                syscall: cursor.bytes()?.into(),
+                name: cursor.bytes()?.into(),
+            },
+            UNTRACED => Self::Untraced {
+                id: cursor.word()?,
+                parent: cursor.word()?,
+                time,
+                name: cursor.bytes()?.into(),
+                reason: cursor.bytes()?.into(),
+            },
+            MAPS => Self::Maps {
+                process: cursor.word()?,
+                text: cursor.bytes()?.into(),
+            },
+            PROCESS_END => Self::ProcessEnd {
+                process: cursor.word()?,
+            },
+            _ => return Ok(None),
+        }))
+    }
+}

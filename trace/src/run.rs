@@ -1,0 +1,56 @@
+//! What a file says about the run. Both types are JSON in the file. Fields that a reader does not
+//! know are kept in `other`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The run, as far as it is known at its beginning.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Run {
+    /// The program that writes the file, with its version.
+    pub writer: String,
+    /// The traced command.
+    pub command: Vec<String>,
+    /// Its working directory.
+    pub directory: String,
+    /// Which branches are recorded: `user`, `kernel` or `all`.
+    pub scope: String,
+    /// What executes the guest: `soft` or `kvm`.
+    pub accel: String,
+    /// Whether the user wants to see when tasks arrive on processors and depart from them. The file
+    /// has these events anyway.
+    pub sched: bool,
+    /// Further facts.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// The end of the run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// Number of branches.
+    pub records: u64,
+    /// Number of records that are missing.
+    pub lost: u64,
+    /// More than `lost` may be missing.
+    pub lost_more: bool,
+    /// Number of records that may be missing in addition, in buffers that were not drained.
+    pub undrained: u64,
+    /// Number of tasks that were traced.
+    pub tasks: u64,
+    /// Some branches come after younger ones of another task.
+    pub unordered: bool,
+    /// How the run ended: `exited`, `signal`, `timeout`, `interrupted`, `panic` or `error`.
+    pub end: String,
+    /// The program's exit status, if `end` is `exited`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
+    /// The signal that killed the program, if `end` is `signal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u8>,
+    /// Further facts.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
