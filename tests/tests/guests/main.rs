@@ -6,6 +6,7 @@ use vbts_tests::machine::Machine;
 
 mod at_work;
 mod bad_input;
+mod btrace;
 mod causes;
 mod cli;
 mod clients;
@@ -41,7 +42,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 32] = [
+const MODULES: [(&str, Trials); 33] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -59,6 +60,7 @@ const MODULES: [(&str, Trials); 32] = [
     ("oracle", oracle::trials),
     ("random_programs", random_programs::trials),
     ("stepped_programs", stepped_programs::trials),
+    ("btrace", btrace::trials),
     ("bad_input", bad_input::trials),
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),

@@ -6,6 +6,7 @@ mod guest;
 mod manual;
 mod options;
 mod probe;
+mod report;
 mod run;
 mod stats;
 mod test;
@@ -39,6 +40,8 @@ enum Command {
     Run(run::RunArgs),
     /// Run a program inside a guest and print every branch that it takes
     Trace(trace::TraceArgs),
+    /// Show a trace that was kept in a file
+    Report(report::ReportArgs),
     /// Run the regression suite of the ptrace BTS requests in guests
     Test(test::TestArgs),
     /// Boot the guest of a configuration file, for `vbts test`
@@ -75,6 +78,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
         Command::Trace(args) => trace::main(args),
+        Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),
         Command::Guest(args) => guest::main(args),
         Command::ReadSymbols(args) => {

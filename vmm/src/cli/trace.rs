@@ -13,12 +13,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use clap::ValueEnum as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
 use vbts_protocol::{ExitStatus, Job, PORT_NAME};
+use vbts_trace::Run;
 
 use super::file_uses::FileUses;
 use super::{options, stats};
@@ -32,6 +34,7 @@ use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, Machine};
 use crate::program::{self, ProgramError};
 use crate::root::Root;
+use crate::trace::btrace::Btrace;
 use crate::trace::destination::{StdoutUse, TraceTo};
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
@@ -45,8 +48,8 @@ use crate::trace::{
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
 
-/// The program that this process executes.
-const OWN_PROGRAM: &str = "/proc/self/exe";
+/// This program, for the process that reads symbols.
+pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 const STREAMS: &str = "Cannot hand the open files to the program";
 
 /// Runs the command.
@@ -148,12 +151,17 @@ impl Prepared {
         let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
         file_uses(args, &program, &files).check()?;
 
-        let readable = args.format == TraceFormat::Text;
+        let readable = args.format() == TraceFormat::Text;
         let mut streams = streams(args)?;
         let trace_to = args.trace_to();
         let mut destination = Destination::new(trace_to, args.stdout_use())?;
         if let TraceTo::Directory(directory) = trace_to {
             launch.create_files(directory);
+        }
+        if args.format() == TraceFormat::Btrace && destination.trace_is_terminal() {
+            return Err(
+                anyhow!("a btrace file is not written to a terminal: use --output FILE").into(),
+            );
         }
         destination.connect(std::mem::take(&mut streams.outputs));
         let shares = launch.shares()?;
@@ -164,7 +172,9 @@ impl Prepared {
             let started = symbols.start_reader(vbts, launch.is_confined());
             started.context("Cannot start the process that reads symbols")?;
             launch.read_symbols();
-            name_kernel(&mut symbols, args, &files.kernel);
+            if args.scope != ScopeArg::User {
+                name_kernel(&mut symbols, &files.kernel, args.quiet);
+            }
         }
         let kernel = KernelFiles::read(KernelConfig {
             initrd: Some(Initrd::Contents(files.initramfs()?)),
@@ -182,7 +192,7 @@ impl Prepared {
         let options = Options {
             scope: args.scope.into(),
             reports: !args.quiet,
-            format: format(args, launch.accel()),
+            format: format(args, launch.accel(), &cwd)?,
             symbols,
             destination,
             merge_limit: merge_limit(args),
@@ -342,24 +352,46 @@ fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
 }
 
 /// The format of the trace.
-fn format(args: &TraceArgs, accel: Accel) -> Box<dyn Format> {
+fn format(args: &TraceArgs, accel: Accel, cwd: &Path) -> Result<Box<dyn Format>, Failure> {
     let json = Json::new(accel, args.sched);
-    match args.format {
+    Ok(match args.format() {
         TraceFormat::Text => Box::new(Text::new(args.sched)),
         TraceFormat::Json => Box::new(json),
         TraceFormat::Raw if args.has_task_files() => Box::new(RawWithIndex(json)),
         TraceFormat::Raw => Box::new(Raw),
-    }
+        TraceFormat::Btrace => {
+            let format = Btrace::new(&run(args, accel, cwd));
+            Box::new(format.context("Cannot begin the trace")?)
+        }
+    })
 }
 
-/// Gives `symbols` the symbols of the kernel if the trace includes it.
-fn name_kernel(symbols: &mut Symbolizer, args: &TraceArgs, kernel: &Path) {
-    if args.scope == ScopeArg::User {
-        return;
-    }
+/// What a kept trace says about the run.
+fn run(args: &TraceArgs, accel: Accel, cwd: &Path) -> Run {
+    let words = args.program.iter();
+    let scope = args.scope.to_possible_value();
+    let mut run = Run {
+        writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
+        command: words.map(|word| word.display().to_string()).collect(),
+        directory: cwd.display().to_string(),
+        scope: scope.map_or_else(String::new, |scope| scope.get_name().into()),
+        accel: accel.to_string(),
+        sched: args.sched,
+        ..Run::default()
+    };
+    let config = args.machine.config(TRACE_MODEL);
+    run.other.insert("memory".into(), config.memory.0.into());
+    run.other
+        .insert("processors".into(), config.processors.into());
+    run.other.insert("cpu".into(), config.model.into());
+    run
+}
+
+/// Gives `symbols` the symbols of the kernel. A message says so if there are none, unless `quiet`.
+pub(super) fn name_kernel(symbols: &mut Symbolizer, kernel: &Path, quiet: bool) {
     match elf_file(kernel) {
         Some(file) => symbols.set_kernel(file, &kernel.display().to_string()),
-        None if args.quiet => {}
+        None if quiet => {}
         None => say(format_args!(
             "{} has no symbols, so the trace shows the kernel's addresses without names; \
              an uncompressed vmlinux has them",
@@ -417,7 +449,8 @@ fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, took: Duration) {
     }
     notes.at_end().for_each(say);
     // On standard output, text and JSON have the summary already.
-    if args.stdout_use() == StdoutUse::Program || args.format == TraceFormat::Raw {
+    let is_binary = matches!(args.format(), TraceFormat::Raw | TraceFormat::Btrace);
+    if args.stdout_use() == StdoutUse::Program || is_binary {
         say(format_args!("{summary} ({:.1} s)", took.as_secs_f64()));
     }
 }

@@ -8,7 +8,7 @@ use super::task::{Task, TaskEvent, Untraced};
 use crate::host::Unit;
 
 /// Qualifier of a branch (`enum bts_qualifier` of the kernel's `struct bts_struct`).
-const BRANCH: u64 = 1;
+pub const BRANCH: u64 = 1;
 /// Qualifier of the time at which the task arrives on a processor.
 pub const ARRIVES: u64 = 2;
 /// Qualifier of the time at which the task departs from a processor.
@@ -144,6 +144,15 @@ pub trait Format: Send {
     /// Appends a task that is not traced to `out`.
     fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
         let _ = (untraced, out);
+    }
+    /// Takes the mappings of `process`, the text of `/proc/PID/maps`, valid for the records that
+    /// follow.
+    fn maps(&mut self, process: u32, text: &[u8]) {
+        let _ = (process, text);
+    }
+    /// Takes the end of the last task of `process`.
+    fn process_ended(&mut self, process: u32) {
+        let _ = process;
     }
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}

@@ -7,19 +7,22 @@
 //! | `session` | receives the agent's messages |
 //! | `queue`, `writer` | the thread that formats and writes the trace |
 //! | `task`, `merge` | tasks, and the order of their records |
-//! | `format`, `text`, `json` | the formats |
+//! | `format`, `text`, `json`, `btrace` | the formats |
+//! | `replay` | a kept trace in another format |
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `destination`, `task_files` | where the trace and the program's output go |
 //! | `symbols` | names and source lines of addresses |
 
 mod agent_connection;
+pub mod btrace;
 pub mod destination;
 pub mod format;
 pub mod json;
 pub mod merge;
 mod notes;
 mod queue;
+pub mod replay;
 mod report;
 pub mod session;
 pub mod streams;

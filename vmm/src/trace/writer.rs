@@ -448,10 +448,12 @@ impl Sink for Trace {
     }
 
     fn maps(&mut self, process: u32, text: &[u8]) {
+        self.format.maps(process, text);
         self.symbols.set_maps(process, text);
     }
 
     fn process_ended(&mut self, process: u32) {
+        self.format.process_ended(process);
         self.symbols.remove(process);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use vbts_protocol::{Follow, Scope};
@@ -22,6 +22,8 @@ pub enum TraceFormat {
     Json,
     /// Records of 24 bytes, little-endian: from, to, flags
     Raw,
+    /// Compressed, for `vbts report`
+    Btrace,
 }
 
 /// Which branches to record.
@@ -86,17 +88,17 @@ pub struct TraceArgs {
     /// Guest kernel (default: $VBTS_KERNEL, else the one that was built with vbts)
     #[arg(long, value_name = "FILE", help_heading = "Machine options")]
     pub kernel: Option<PathBuf>,
-    /// Format of the trace
+    /// Format of the trace (default: text; btrace if the name of the output ends with .btrace)
     #[arg(
         long,
         value_enum,
-        default_value = "text",
+        value_name = "FORMAT",
         help_heading = "Trace options"
     )]
-    pub format: TraceFormat,
+    pub format: Option<TraceFormat>,
     /// Write the trace to FILE. By default it goes to standard output: text together with the
-    /// output of the program, json and raw alone, with the output of the program on standard error.
-    /// With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
+    /// output of the program, other formats alone, with the output of the program on standard
+    /// error. With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
     #[arg(long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
     /// Which processes and threads to trace (default: all; none for raw into one file, which has
@@ -155,6 +157,16 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
+    /// The format of the trace.
+    pub fn format(&self) -> TraceFormat {
+        let output = self.output.as_deref();
+        let by_name = match output.and_then(Path::extension) {
+            Some(extension) if extension == "btrace" => TraceFormat::Btrace,
+            _ => TraceFormat::Text,
+        };
+        self.format.unwrap_or(by_name)
+    }
+
     /// Where the trace goes.
     pub fn trace_to(&self) -> TraceTo<'_> {
         match self.output.as_deref() {
@@ -170,10 +182,10 @@ impl TraceArgs {
     /// What is written to standard output. Text is mixed there with the program's output. A format
     /// for machines is alone there.
     pub fn stdout_use(&self) -> StdoutUse {
-        match (self.trace_to(), self.format) {
+        match (self.trace_to(), self.format()) {
             (TraceTo::File(_) | TraceTo::Directory(_), _) => StdoutUse::Program,
             (TraceTo::Stdout, TraceFormat::Text) => StdoutUse::Both,
-            (TraceTo::Stdout, TraceFormat::Json | TraceFormat::Raw) => StdoutUse::Trace,
+            (TraceTo::Stdout, _) => StdoutUse::Trace,
         }
     }
 
@@ -184,7 +196,7 @@ impl TraceArgs {
 
     /// The tasks to trace.
     pub fn followed(&self) -> FollowArg {
-        let one_file = self.format == TraceFormat::Raw && !self.has_task_files();
+        let one_file = self.format() == TraceFormat::Raw && !self.has_task_files();
         let default = if one_file {
             FollowArg::None
         } else {
@@ -198,7 +210,7 @@ impl TraceArgs {
     /// # Errors
     /// The buffer is too small, or the format cannot have what was asked for.
     pub fn check(&self) -> Result<(), Failure> {
-        let raw = self.format == TraceFormat::Raw;
+        let raw = self.format() == TraceFormat::Raw;
         if let TraceTo::Directory(directory) = self.trace_to()
             && !raw
         {
@@ -248,7 +260,7 @@ pub(crate) mod tests {
             let args = args(words);
             assert!(args.sched);
             assert_eq!(args.program, ["ls", "--format", "x"]);
-            assert_eq!(args.format, TraceFormat::Text);
+            assert_eq!(args.format(), TraceFormat::Text);
         }
     }
 

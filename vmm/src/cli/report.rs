@@ -1,0 +1,215 @@
+//! `vbts report`: shows a kept trace.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, ValueEnum};
+use vbts_trace::{Item, Reader, Run};
+
+use super::options::EXIT_STATUS;
+use super::trace::{OWN_PROGRAM, name_kernel};
+use crate::accel::Accel;
+use crate::exit::{Failure, say};
+use crate::guest_files::GuestFiles;
+use crate::host::output::{Output, OutputError};
+use crate::root::Root;
+use crate::trace::Format;
+use crate::trace::format::Raw;
+use crate::trace::json::Json;
+use crate::trace::replay::{Replay, ReplayError};
+use crate::trace::symbols::Symbolizer;
+use crate::trace::text::Text;
+
+/// What to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// For people: one line a branch, with functions and source lines
+    Text,
+    /// One JSON object a line
+    Json,
+    /// Records of 24 bytes, little-endian: from, to, flags; of one task
+    Raw,
+}
+
+/// Arguments of `vbts report`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_STATUS)]
+pub struct ReportArgs {
+    /// What to show: what `vbts trace` prints in this format
+    pub what: What,
+    /// A trace of `vbts trace --output FILE.btrace`
+    pub file: PathBuf,
+    /// Only the task with this thread ID
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<u32>,
+    /// From branch number N on; the first one is 0. Branches of all tasks count
+    #[arg(long, value_name = "N")]
+    pub from: Option<u64>,
+    /// Up to the branch before number N
+    #[arg(long, value_name = "N")]
+    pub to: Option<u64>,
+    /// Only the last N branches
+    #[arg(long, value_name = "N", conflicts_with_all = ["from", "to"])]
+    pub last: Option<u64>,
+    /// Also show when each task arrives on a processor and departs from it (default: as
+    /// `vbts trace` was told)
+    #[arg(long)]
+    pub sched: bool,
+    /// Write to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Directory in which the traced files are looked up for names
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub root: PathBuf,
+    /// The guest kernel, for the names of its functions (default: as for `vbts trace`)
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The file is no trace or is damaged, or the output fails.
+pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
+    let name = args.file.display();
+    let file = File::open(&args.file).with_context(|| format!("Cannot open {name}"))?;
+    let mut reader =
+        Reader::new(BufReader::new(file)).with_context(|| format!("Cannot read {name}"))?;
+    let mut report = Report {
+        symbols: symbolizer(args, reader.run())?,
+        format: format(args, reader.run()),
+        replay: Replay::default(),
+        only: args.task,
+        out: Vec::new(),
+        output: match &args.output {
+            Some(path) => Output::create(path),
+            None => Output::stdout(),
+        }
+        .map_err(OutputError::into_failure)?,
+    };
+    let records = reader.records();
+    let read_failure = |error: anyhow::Error| error.context(format!("Cannot read {name}")).into();
+    let to = args.to.map_or(records, |to| to.min(records));
+    let from = match args.last {
+        Some(last) => records.saturating_sub(last),
+        None => args.from.unwrap_or(0),
+    };
+    report
+        .show(&mut reader, from..to, args.what == What::Raw)
+        .map_err(|error| match error.downcast::<ReplayError>() {
+            Ok(ReplayError::Output(error)) => error.into_failure(),
+            Ok(error) => read_failure(error.into()),
+            Err(error) => match error.downcast::<OutputError>() {
+                Ok(error) => error.into_failure(),
+                Err(error) => read_failure(error),
+            },
+        })?;
+    if reader.summary().is_none() {
+        say(format_args!(
+            "{name} has no end: its run was cut or is not over. {records} branches are complete"
+        ));
+    }
+    Ok(0)
+}
+
+/// What shows the trace.
+struct Report {
+    symbols: Symbolizer,
+    format: Box<dyn Format>,
+    replay: Replay,
+    only: Option<u32>,
+    out: Vec<u8>,
+    output: Output,
+}
+
+impl Report {
+    /// Shows branches `range` of the trace, and what happens between them. If `one_task`, refuses
+    /// branches of a second task.
+    fn show(
+        &mut self,
+        reader: &mut Reader<BufReader<File>>,
+        range: std::ops::Range<u64>,
+        one_task: bool,
+    ) -> anyhow::Result<()> {
+        let mut skipped = Ok(());
+        reader.events_before(range.start, |task, event| {
+            if skipped.is_ok() {
+                skipped = self.replay.skip(task, event, &mut self.symbols);
+            }
+        })?;
+        skipped?;
+        reader.seek(range.start)?;
+        let whole = range.end == reader.records();
+        let mut left = range.end.saturating_sub(range.start);
+        let mut first_task = None;
+        while left > 0 || whole {
+            let item = match reader.next_item()? {
+                None => break,
+                Some(Item::Branches { task, branches }) => {
+                    if one_task && self.only.is_none() && *first_task.get_or_insert(task) != task {
+                        return Err(anyhow!(
+                            "the trace has several tasks, and raw records are those of one: \
+                             --task selects it"
+                        ));
+                    }
+                    let count = branches
+                        .len()
+                        .min(usize::try_from(left).unwrap_or(usize::MAX));
+                    left -= count as u64;
+                    let branches = branches.get(..count).unwrap_or_default();
+                    Item::Branches { task, branches }
+                }
+                Some(item) => item,
+            };
+            let (format, output) = (self.format.as_mut(), &mut self.output);
+            let unit = format.unit();
+            let write = |out: &mut Vec<u8>| {
+                output.write_units(out, unit)?;
+                out.clear();
+                Ok(())
+            };
+            let (only, symbols) = (self.only, &mut self.symbols);
+            self.replay
+                .show(item, only, format, symbols, &mut self.out, write)?;
+        }
+        if let Some(summary) = reader.summary() {
+            let summary = self.replay.summary(summary)?;
+            self.format.summary(&summary, &mut self.out);
+        }
+        self.output.write_units(&self.out, self.format.unit())?;
+        Ok(())
+    }
+}
+
+/// Names the addresses of the traced programs, from their files on this machine.
+fn symbolizer(args: &ReportArgs, run: &Run) -> Result<Symbolizer, Failure> {
+    let root = Root::open(&args.root)
+        .with_context(|| format!("--root: cannot open {}", args.root.display()))?;
+    let mut symbols = Symbolizer::new(root, Path::new(&run.directory));
+    if args.what == What::Text {
+        symbols
+            .start_reader(&mut Command::new(OWN_PROGRAM), true)
+            .context("Cannot start the process that reads symbols")?;
+        if run.scope != "user" {
+            let kernel = GuestFiles::find(args.kernel.as_deref())?.kernel;
+            name_kernel(&mut symbols, &kernel, false);
+        }
+    }
+    Ok(symbols)
+}
+
+fn format(args: &ReportArgs, run: &Run) -> Box<dyn Format> {
+    let sched = args.sched || run.sched;
+    let accel = match run.accel.as_str() {
+        "kvm" => Accel::Kvm,
+        _ => Accel::Soft,
+    };
+    match args.what {
+        What::Text => Box::new(Text::new(sched)),
+        What::Json => Box::new(Json::new(accel, sched)),
+        What::Raw => Box::new(Raw),
+    }
+}

@@ -1,0 +1,293 @@
+//! Gives a trace that was kept in a file to another format.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE, Scope};
+use vbts_trace::{Event, Item, Status};
+
+use super::format::{ARRIVES, BRANCH, DEPARTS, FULL, Format, Records};
+use super::summary::{RunEnd, Summary};
+use super::symbols::Symbolizer;
+use super::task::{Recent, Task, TaskEvent, Untraced};
+use crate::escape::printable;
+use crate::host::output::OutputError;
+
+/// Number of tasks that can live at once.
+const MAX_TASKS: usize = 1 << 16;
+/// Bytes of the mappings of all processes that live at once.
+const MAX_MAPS: usize = 256 << 20;
+
+/// What no trace of a guest has.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The end of a run that this program does not know.
+    #[error("the trace ends with \"{}\", which this vbts does not know", printable(.0.as_bytes()))]
+    UnknownEnd(String),
+    /// There are more tasks than a guest can have.
+    #[error("the trace has more than {MAX_TASKS} tasks at once")]
+    TooManyTasks,
+    /// The mappings take too much memory.
+    #[error("the trace has more than {} MiB of mappings at once", MAX_MAPS >> 20)]
+    TooManyMaps,
+    /// What is shown cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+/// Gives what a file has to another format.
+#[derive(Debug, Default)]
+pub struct Replay {
+    tasks: HashMap<u64, Task>,
+    /// Numbers of the live tasks, by thread ID.
+    live: HashMap<u32, u64>,
+    /// The tasks that were not traced.
+    untraced: Summary,
+    /// Bytes of the mappings of each process, and of all.
+    maps: HashMap<u32, usize>,
+    maps_bytes: usize,
+    /// Records in the format of the guest's kernel.
+    records: Vec<u8>,
+}
+
+impl Replay {
+    /// The summary, from that of the file.
+    ///
+    /// # Errors
+    /// The file names an end that this program does not know.
+    pub fn summary(&self, read: &vbts_trace::Summary) -> Result<Summary, ReplayError> {
+        let end = match (read.end.as_str(), read.exit, read.signal) {
+            ("exited", Some(code), _) => RunEnd::Program(ExitStatus::Code(code)),
+            ("signal", _, Some(signal)) => RunEnd::Program(ExitStatus::Signal(signal)),
+            ("timeout", ..) => RunEnd::Timeout,
+            ("interrupted", ..) => RunEnd::Interrupted,
+            ("panic", ..) => RunEnd::Panic,
+            ("error", ..) => RunEnd::Error,
+            _ => return Err(ReplayError::UnknownEnd(read.end.clone())),
+        };
+        Ok(Summary {
+            records: read.records,
+            lost: read.lost,
+            lost_more: read.lost_more,
+            undrained: read.undrained,
+            tasks: read.tasks,
+            unordered: read.unordered,
+            end,
+            ..self.untraced.clone()
+        })
+    }
+
+    /// Takes an event without showing it.
+    ///
+    /// # Errors
+    /// No guest has so many tasks or mappings.
+    pub fn skip(
+        &mut self,
+        task: u64,
+        event: Event,
+        symbols: &mut Symbolizer,
+    ) -> Result<(), ReplayError> {
+        let is_end = matches!(event, Event::End { .. });
+        self.apply(task, event, symbols)?;
+        if is_end {
+            self.end(task);
+        }
+        Ok(())
+    }
+
+    /// Shows an item, if it is about the task with the thread ID `only`, or about any if that is
+    /// `None`: appends it to `out`, and calls `write`, which has to empty `out`, when that is full.
+    ///
+    /// # Errors
+    /// No guest has so many tasks or mappings, or `write` fails.
+    pub fn show(
+        &mut self,
+        item: Item<'_>,
+        only: Option<u32>,
+        format: &mut dyn Format,
+        symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+        mut write: impl FnMut(&mut Vec<u8>) -> Result<(), OutputError>,
+    ) -> Result<(), ReplayError> {
+        if out.len() >= FULL {
+            write(out)?;
+        }
+        self.records.clear();
+        let number = match item {
+            Item::Branches { task, branches } => {
+                for branch in branches {
+                    self.push_record([BRANCH, branch.from, branch.to]);
+                }
+                task
+            }
+            Item::Event { task, event } => match self.apply(task, event, symbols)? {
+                Shown::Record(words) => {
+                    self.push_record(words);
+                    task
+                }
+                Shown::Event(event) => {
+                    let shown = self.tasks.get(&task);
+                    if let Some(shown) = shown.filter(|task| only.is_none_or(|id| id == task.id)) {
+                        format.event(shown, &event, out);
+                    }
+                    if matches!(event, TaskEvent::End { .. }) {
+                        self.end(task);
+                    }
+                    return Ok(());
+                }
+                Shown::Untraced(untraced) => {
+                    if only.is_none() {
+                        format.untraced(&untraced, out);
+                    }
+                    return Ok(());
+                }
+                Shown::Nothing => return Ok(()),
+            },
+        };
+        let shown = self.tasks.get(&number);
+        if let Some(task) = shown.filter(|task| only.is_none_or(|id| id == task.id)) {
+            let mut records = Records::new(&self.records, Scope::All);
+            while !records.is_empty() {
+                format.records(task, &mut records, symbols, out);
+                if out.len() >= FULL {
+                    write(out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push_record(&mut self, words: [u64; 3]) {
+        let bytes: [[u8; 8]; RECORD_SIZE / 8] = words.map(u64::to_le_bytes);
+        self.records.extend_from_slice(bytes.as_flattened());
+    }
+
+    /// Changes what is known about tasks and mappings. Returns what there is to show.
+    fn apply(
+        &mut self,
+        number: u64,
+        event: Event,
+        symbols: &mut Symbolizer,
+    ) -> Result<Shown, ReplayError> {
+        Ok(match event {
+            Event::Start {
+                id,
+                parent,
+                process,
+                time,
+            } => {
+                if self.tasks.len() >= MAX_TASKS {
+                    return Err(ReplayError::TooManyTasks);
+                }
+                let from = self.live.get(&parent).and_then(|from| self.tasks.get(from));
+                let task = Task {
+                    id,
+                    number,
+                    parent,
+                    process,
+                    name: from.map_or_else(Vec::new, |from| from.name.clone()),
+                    capacity: 0,
+                    recent: Recent::default(),
+                };
+                self.tasks.insert(number, task);
+                self.live.insert(id, number);
+                Shown::Event(TaskEvent::Start { time })
+            }
+            Event::Exec {
+                id,
+                former,
+                time,
+                name,
+            } => {
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    (task.id, task.name) = (id, name);
+                }
+                self.live.remove(&former);
+                self.live.insert(id, number);
+                Shown::Event(TaskEvent::Exec { time, former })
+            }
+            Event::End { time, status } => {
+                let status = match status {
+                    Status::Exited(code) => ExitStatus::Code(code),
+                    Status::Killed(signal) => ExitStatus::Signal(signal),
+                };
+                Shown::Event(TaskEvent::End { time, status })
+            }
+            Event::Lost(records) => Shown::Event(TaskEvent::Lost(records)),
+            Event::Invalid => Shown::Record([0; 3]),
+            Event::Arrive { time } => Shown::Record([ARRIVES, time, 0]),
+            Event::Depart { time } => Shown::Record([DEPARTS, time, 0]),
+            Event::Crash {
+                signal,
+                code,
+                address,
+                registers,
+                instruction,
+            } => {
+                let mut crash = Crash {
+                    task: self.tasks.get(&number).map_or(0, |task| task.id),
+                    signal,
+                    code,
+                    address,
+                    registers: Default::default(),
+                    instruction,
+                };
+                for (register, value) in crash.registers.iter_mut().zip(registers) {
+                    *register = value;
+                }
+                Shown::Event(TaskEvent::Crash(Box::new(crash)))
+            }
+            Event::Standing { syscall, name } => Shown::Event(TaskEvent::Standing {
+                syscall: String::from_utf8_lossy(&syscall).into_owned(),
+                name,
+            }),
+            Event::Untraced {
+                id,
+                parent,
+                time,
+                name,
+                reason,
+            } => {
+                let untraced = Untraced {
+                    task: id,
+                    parent,
+                    time,
+                    name,
+                    reason: String::from_utf8_lossy(&reason).into_owned(),
+                };
+                self.untraced.count_untraced(&untraced);
+                Shown::Untraced(untraced)
+            }
+            Event::Maps { process, text } => {
+                let before = self.maps.insert(process, text.len()).unwrap_or(0);
+                self.maps_bytes = self.maps_bytes + text.len() - before;
+                if self.maps_bytes > MAX_MAPS {
+                    return Err(ReplayError::TooManyMaps);
+                }
+                symbols.set_maps(process, &text);
+                Shown::Nothing
+            }
+            Event::ProcessEnd { process } => {
+                self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
+                symbols.remove(process);
+                Shown::Nothing
+            }
+        })
+    }
+
+    fn end(&mut self, number: u64) {
+        if let Some(task) = self.tasks.remove(&number)
+            && self.live.get(&task.id) == Some(&number)
+        {
+            self.live.remove(&task.id);
+        }
+    }
+}
+
+/// What there is to show of an event.
+enum Shown {
+    Record([u64; 3]),
+    Event(TaskEvent),
+    Untraced(Untraced),
+    Nothing,
+}
