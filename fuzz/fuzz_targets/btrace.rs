@@ -1,0 +1,95 @@
+//! Any file as a kept trace: as it is, or chunks with the headers and checksums that belong to
+//! them. It is read from its beginning and from other branches on.
+#![no_main]
+
+use std::io::Cursor;
+
+use libfuzzer_sys::fuzz_target;
+use vbts_fuzz::input::Input;
+use vbts_trace::{Event, Item, Reader};
+
+/// Bits of the first byte: the input has chunks.
+const CHUNKS: u8 = 1;
+/// The file has an end, which names the last chunk as the index.
+const HAS_END: u8 = 2;
+/// Items that are read at once. A file of 8 KiB can have billions of branches.
+const MAX_ITEMS: usize = 5000;
+
+/// A file with the chunks of `input`: for each its kind, whether it claims to be compressed, its
+/// size before the compression if so, the number of its bytes, and these.
+fn chunks(input: &mut Input<'_>, has_end: bool) -> Vec<u8> {
+    let mut file = b"\x93BTRC\r\n\0\x01\0\0\0".to_vec();
+    let mut last = file.len();
+    while !input.is_empty() {
+        let (kind, compression) = (input.u8(), input.u8() & 1);
+        let plain = if compression == 1 { input.u32() } else { 0 };
+        let len = usize::from(input.u16());
+        let stored = input.bytes(len);
+        let plain = if compression == 1 {
+            plain
+        } else {
+            stored.len() as u32
+        };
+        let mut header = vec![kind, compression, 0, 0];
+        header.extend_from_slice(&(stored.len() as u32).to_le_bytes());
+        header.extend_from_slice(&plain.to_le_bytes());
+        let mut checksum = crc32fast::Hasher::new();
+        checksum.update(&header);
+        checksum.update(stored);
+        header.extend_from_slice(&checksum.finalize().to_le_bytes());
+        last = file.len();
+        file.extend_from_slice(&header);
+        file.extend_from_slice(stored);
+    }
+    if has_end {
+        file.extend_from_slice(&(last as u64).to_le_bytes());
+        file.extend_from_slice(b"BTRCend\n");
+    }
+    file
+}
+
+/// Reads on. Returns the number of branches.
+fn read(reader: &mut Reader<Cursor<&[u8]>>) -> u64 {
+    let mut count = 0;
+    for _ in 0..MAX_ITEMS {
+        match reader.next_item() {
+            Ok(Some(Item::Branches { branches, .. })) => {
+                assert!(!branches.is_empty());
+                count += branches.len() as u64;
+            }
+            Ok(Some(Item::Event { .. })) => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    count
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input::new(data);
+    let flags = input.u8();
+    let (record, time) = (input.u64(), input.u64());
+    let built;
+    let file = if flags & CHUNKS == 0 {
+        input.rest()
+    } else {
+        built = chunks(&mut input, flags & HAS_END != 0);
+        &built
+    };
+    let Ok(mut reader) = Reader::new(Cursor::new(file)) else {
+        return;
+    };
+    // The index is believed until a block contradicts it.
+    let is_sure = reader.summary().is_none();
+    let count = read(&mut reader);
+    assert!(!is_sure || count <= reader.records());
+    for at in [record, record % 64, reader.records(), reader.records() / 2] {
+        if reader.seek(at).is_ok() {
+            read(&mut reader);
+        }
+        let mut events = 0;
+        let _ = reader.events_before(at, |_, event: Event| {
+            events += event.time().is_some() as u32
+        });
+        let _ = reader.record_at(time);
+    }
+});
