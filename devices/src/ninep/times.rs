@@ -123,13 +123,16 @@ impl Times {
     /// What the guest's clock shows. It never goes back.
     fn guest_now(&mut self) -> Option<i64> {
         self.shown = self.clock.at(self.now)?.max(self.shown);
-        if self.moments.is_empty() {
-            self.moments.push(Moment {
-                guest: self.shown,
-                host: host_now(),
-            });
-        }
         Some(self.shown)
+    }
+
+    /// The first moment. The host's clock can have ticked since a change, so that its own time
+    /// is better than the present.
+    fn begin(&mut self, guest: i64, change: Option<i64>) {
+        if self.moments.is_empty() {
+            let host = change.unwrap_or_else(host_now);
+            self.moments.push(Moment { guest, host });
+        }
     }
 
     /// The guest has changed the file that has the attributes `stat` now.
@@ -138,7 +141,9 @@ impl Times {
             return;
         };
         let times = times(stat);
-        if let Some(host) = times[STATUS_CHANGED]
+        let change = times[STATUS_CHANGED].filter(|host| *host >= self.began);
+        self.begin(guest, change);
+        if let Some(host) = change
             && self.moments.last().is_some_and(|last| last.host < host)
         {
             self.remember(Moment { guest, host });
@@ -168,7 +173,11 @@ impl Times {
 
     /// The host's time for a time that the guest sets.
     pub(super) fn host_time(&mut self, guest: i64) -> i64 {
-        if self.guest_now().is_none_or(|now| now < guest) {
+        let Some(now) = self.guest_now() else {
+            return guest;
+        };
+        self.begin(now, None);
+        if now < guest {
             return guest;
         }
         let after = self.moments.partition_point(|moment| moment.guest <= guest);

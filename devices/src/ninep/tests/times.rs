@@ -162,6 +162,22 @@ fn the_host_has_its_own_times_in_the_order_of_the_guest() {
 }
 
 #[test]
+fn the_first_change_has_the_time_of_its_file() {
+    let clock = GuestClock::default();
+    clock.set(START, 0);
+    let mut times = Times::new(clock);
+    let directory = tempfile::tempdir().unwrap();
+    write_file(&directory, "a", b"data");
+    // The host's clock ticks before the server sees the attributes.
+    std::thread::sleep(Duration::from_millis(20));
+    let path = directory.path().join("a");
+    times.changed(&rustix::fs::stat(&path).unwrap());
+    let metadata = path.metadata().unwrap();
+    let host = metadata.ctime() * S + metadata.ctime_nsec();
+    assert_eq!(times.host_time(START), host);
+}
+
+#[test]
 fn a_clock_that_is_not_known_or_out_of_range_changes_nothing() {
     let mut guest = Guest::new();
     guest.clock.set(i64::MAX, 1);
