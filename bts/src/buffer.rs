@@ -229,6 +229,15 @@ pub struct Window {
 }
 
 impl Window {
+    /// The slots of a buffer that no DS area describes: from `index` up to `end`.
+    #[must_use]
+    pub const fn over(index: u64, end: u64) -> Self {
+        Self {
+            index,
+            end: above_last_fit(end),
+        }
+    }
+
     /// Linear address of the next slot, which is also the BTS index.
     #[inline(always)]
     #[must_use]

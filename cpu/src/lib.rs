@@ -92,6 +92,9 @@ pub mod state;
 pub use engine::{Exit, SoftCpu};
 pub use mmu::ram::GuestRam;
 pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};
+pub use processor::branch_log::{
+    BranchLog, LogBuffer, LogEntry, LogScope, LogSink, Probe, ProbeAction,
+};
 pub use processor::clock::{Clock, HostClock};
 pub use processor::cpu::Cpu;
 pub use processor::platform::{Platform, Signals, Startup};

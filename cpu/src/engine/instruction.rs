@@ -28,7 +28,7 @@ impl SoftCpu {
             return;
         }
         let result = match self.look_up(Extent::One) {
-            Ok(Found::Cached(id)) => match self.cache.get(id) {
+            Ok(Found::Cached(id) | Found::Probed(id)) => match self.cache.get(id) {
                 Some(block) => run_one(&mut self.cpu, block),
                 None => return,
             },

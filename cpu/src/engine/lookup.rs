@@ -13,6 +13,8 @@ use crate::processor::cpu::Cpu;
 pub(super) enum Found {
     /// A block of the cache.
     Cached(BlockId),
+    /// A block of the cache that each jump to it has to look up.
+    Probed(BlockId),
     /// One instruction that begins at this guest-physical address, and crosses into another page.
     Crossing(u64),
     /// One instruction that is not cached.
@@ -23,6 +25,7 @@ impl SoftCpu {
     /// Finds the block at RIP.
     pub(super) fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
         let hit = self.fetch()?;
+        let is_probed = self.cpu.pass_probe();
         // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
         let unchanged = |bytes: &[u8]| unsafe { is_at(bytes, hit.host) };
         if let Some(id) = self
@@ -33,8 +36,7 @@ impl SoftCpu {
             if !self.cpu.within_code_segment(block.len()) {
                 return self.decode_single().map(Found::Single);
             }
-            self.remember(extent, id, &hit);
-            return Ok(Found::Cached(id));
+            return Ok(self.found(extent, id, &hit, is_probed));
         }
         if self.finds_crossing(&hit)? {
             return Ok(Found::Crossing(hit.gpa));
@@ -69,8 +71,16 @@ impl SoftCpu {
             self.cpu.update_write_tracking(hit.gpa);
             self.cpu.window.close();
         }
-        self.remember(extent, id, &hit);
-        Ok(Found::Cached(id))
+        Ok(self.found(extent, id, &hit, is_probed))
+    }
+
+    /// A block of the cache that was found at RIP.
+    fn found(&mut self, extent: Extent, id: BlockId, hit: &Hit, is_probed: bool) -> Found {
+        if is_probed {
+            return Found::Probed(id);
+        }
+        self.remember(extent, id, hit);
+        Found::Cached(id)
     }
 
     /// Whether the cache has the instruction at RIP, which is translated to `hit`, as one that

@@ -58,6 +58,10 @@ impl SoftCpu {
                     }
                     run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
                 }
+                Ok(Found::Probed(id)) => match self.cache.get(id) {
+                    Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
+                    None => BlockExit::Lookup,
+                },
                 Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
                     Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
                     None => BlockExit::Lookup,

@@ -179,6 +179,35 @@ pub(crate) fn walk(
     access: Access,
     privilege: Privilege,
 ) -> Result<Walk, u32> {
+    loop {
+        let mut is_marked = true;
+        let walk = walk_with(ram, sys, la, access, privilege, |structures, path| {
+            is_marked = mark_used(ram, structures, path, access);
+        })?;
+        if is_marked {
+            return Ok(walk);
+        }
+    }
+}
+
+/// The guest-physical address of `la`, for a reader that the guest must not observe: no flag is
+/// set. `la` is as for [`walk`].
+pub(crate) fn peek(ram: &GuestRam, sys: &SystemState, la: u64) -> Option<u64> {
+    let walk = walk_with(ram, sys, la, Access::Read, Privilege::Supervisor, |_, _| {});
+    walk.ok().map(|walk| walk.gpa)
+}
+
+/// Translates `la`, and passes the entries of an allowed access to `used`, of which the first maps
+/// the page.
+#[inline(always)]
+fn walk_with(
+    ram: &GuestRam,
+    sys: &SystemState,
+    la: u64,
+    access: Access,
+    privilege: Privilege,
+    used: impl FnOnce(&Structures, &[Visited]),
+) -> Result<Walk, u32> {
     if sys.cr0 & cr0::PG == 0 {
         return Ok(Walk {
             gpa: la,
@@ -225,9 +254,7 @@ pub(crate) fn walk(
     if !is_allowed(sys, rights | nx, access, user) {
         return Err(code(pf::P));
     }
-    if !mark_used(ram, s, &path[level..s.levels], access) {
-        return walk(ram, sys, la, access, privilege);
-    }
+    used(s, &path[level..s.levels]);
     // PSE-36: a 4-MByte page has bits 39:32 of its address in bits 20:13 of its entry.
     let high = if large && s.entry_shift == 2 {
         (entry >> 13 & 0xFF) << 32

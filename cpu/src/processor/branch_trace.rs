@@ -1,8 +1,9 @@
-//! Records taken branches in the Branch Trace Store.
+//! Records taken branches in the Branch Trace Store, and in the log of the VMM.
 
 use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, Stored, Window};
 
 use crate::insn::seg;
+use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
 use crate::processor::debug;
 use crate::state::rflags;
@@ -18,9 +19,19 @@ impl Cpu {
         }
     }
 
-    /// Whether taken branches at this CPL are recorded or single-stepped on.
+    /// Whether taken branches at this CPL are recorded, single-stepped on or logged.
     pub(crate) fn wants_branches(&self) -> bool {
+        self.guest_wants_branches() || self.logs_branches()
+    }
+
+    /// Whether the guest has taken branches at this CPL recorded or single-stepped on.
+    fn guest_wants_branches(&self) -> bool {
         self.recorder.enabled(self.cpl) || self.steps_on_branches()
+    }
+
+    /// Whether taken branches at this CPL are logged for the VMM.
+    fn logs_branches(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.enabled(self.cpl))
     }
 
     /// Whether IA32_DEBUGCTL asks for branches to be recorded or for single-stepping on branches.
@@ -53,34 +64,66 @@ impl Cpu {
         let record = BranchRecord { from, to }.to_words();
         for (i, word) in record.into_iter().enumerate() {
             // SAFETY: the window is open: a record at `la` is in the page of writable guest RAM
-            // that `offset` leads to.
+            // that `offset` leads to, or in the buffer of the log.
             unsafe { slot.add(i).write_unaligned(word) };
         }
-        // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM.
+        // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM,
+        // or of the buffer of the log.
         unsafe { (w.field as *mut u64).write_unaligned(w.slots.index()) };
         true
     }
 
-    /// Stores a record at the BTS index of the DS area, and opens the window there.
+    /// Stores a record in the log and at the BTS index of the DS area, and opens the window where
+    /// there is only one of them.
     #[cold]
     #[inline(never)]
     fn branch_anywhere(&mut self, from: u64, to: u64) {
         self.window.close();
+        let logs = self.logs_branches();
+        if logs {
+            let time = self.now();
+            if let Some(log) = &mut self.log {
+                log.push(LogEntry::Branch { from, to }, time);
+            }
+        }
+        if !self.guest_wants_branches() {
+            return self.open_log_window();
+        }
         self.branched = true;
         if !self.recorder.enabled(self.cpl) {
             return;
         }
         match self.recorder.area().store(self, from, to) {
-            Ok(Stored::Stored) => self.open_window(),
+            Ok(Stored::Stored) if !logs => self.open_window(),
+            Ok(Stored::Stored) => {}
             Ok(Stored::StoredAndPmi) => self.performance_interrupt(),
             // The processor does not report a record that it drops.
             Err(_) => {}
         }
     }
 
+    /// Whether an instruction pointer is a linear address, so that it can be stored as it is.
+    fn code_begins_at_zero(&self) -> bool {
+        self.in_64_bit_mode() || self.seg_base(seg::CS) == 0
+    }
+
+    /// Opens the window in the log.
+    fn open_log_window(&mut self) {
+        if self.code_begins_at_zero()
+            && let Some(log) = &mut self.log
+        {
+            let (slots, field) = log.window();
+            self.window = MappedWindow {
+                slots,
+                offset: 0,
+                field,
+            };
+        }
+    }
+
     /// Opens the window at the BTS index.
     fn open_window(&mut self) {
-        if self.steps_on_branches() || (!self.in_64_bit_mode() && self.seg_base(seg::CS) != 0) {
+        if self.steps_on_branches() || !self.code_begins_at_zero() {
             return;
         }
         let la = self.recorder.ds_area();
@@ -133,8 +176,12 @@ impl Cpu {
 /// The value of [`Cpu`]'s `ds_page` without a page: no page begins there.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
-/// Slots of the DS buffer in one page, with the host addresses to store records there directly. The
-/// code segment begins at zero, so that an instruction pointer is a linear address.
+/// Slots of the DS buffer in one page, or those of the log, with the host addresses to store
+/// records there directly. The code segment begins at zero, so that an instruction pointer is a
+/// linear address.
+///
+/// While both want the branches, it stays closed: a record in the DS area, which the guest can
+/// overwrite, does not become one of the log.
 ///
 /// Each change that could invalidate it closes it: of a translation, of the DS area's address or
 /// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields,

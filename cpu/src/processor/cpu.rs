@@ -10,6 +10,7 @@ use crate::mmu::code_map::CodeMap;
 use crate::mmu::ram::GuestRam;
 use crate::mmu::tlb::{PageFilter, Tlb};
 use crate::model::{Model, Topology};
+use crate::processor::branch_log::BranchLog;
 use crate::processor::branch_trace::{MappedWindow, NO_PAGE};
 use crate::processor::clock::Clock;
 use crate::processor::debug::Breakpoints;
@@ -56,7 +57,7 @@ pub struct Cpu {
     pub(crate) privilege: Privilege,
     /// Current privilege level.
     pub cpl: u8,
-    /// Taken branches at this CPL are recorded, or single-stepped on.
+    /// Taken branches at this CPL are recorded, single-stepped on or logged.
     pub(crate) recording: bool,
     pub(crate) meter: Meter,
     /// [`Signals`] that can be taken now.
@@ -92,6 +93,8 @@ pub struct Cpu {
     pub(crate) ram: GuestRam,
     pub(crate) code_map: CodeMap,
     pub(crate) recorder: Recorder,
+    /// Branches for the VMM. The guest does not observe it, and it is no part of the state.
+    pub(crate) log: Option<Box<BranchLog>>,
     /// Boxed to keep the fields that every instruction uses close together.
     pub(crate) pmu: Box<Pmu>,
     /// See [`MappedWindow`].
@@ -183,6 +186,7 @@ impl Cpu {
             ram,
             code_map,
             recorder: Recorder::new(model.microarchitecture),
+            log: None,
             pmu: Box::new(Pmu::new(model)),
             window: MappedWindow::default(),
             ds_page: NO_PAGE,

@@ -31,22 +31,27 @@ impl Cpu {
         }
     }
 
-    /// The guest-physical address of `la`, for a privileged reader such as a debugger. Sets no
-    /// fault.
-    pub fn translate_quietly(&mut self, la: u64) -> Option<u64> {
+    /// The guest-physical address of `la`, for a privileged reader such as a debugger, which the
+    /// guest does not observe: it sets neither a fault nor accessed flags.
+    pub fn translate_quietly(&self, la: u64) -> Option<u64> {
         let la = la & self.linear_mask;
         if !canonical(la) {
             return None;
         }
-        paging::walk(
-            &self.ram,
-            &self.sys,
-            la,
-            Access::Read,
-            Privilege::Supervisor,
-        )
-        .ok()
-        .map(|w| w.gpa)
+        paging::peek(&self.ram, &self.sys, la)
+    }
+
+    /// Reads memory at `la` as [`Self::translate_quietly`] translates. Returns whether all of it is
+    /// RAM.
+    pub fn read_quietly(&self, la: u64, bytes: &mut [u8]) -> bool {
+        bytes.iter_mut().enumerate().all(|(i, byte)| {
+            let gpa = self.translate_quietly(la.wrapping_add(i as u64));
+            let word = gpa.and_then(|gpa| Some((gpa, self.ram.read_u64(gpa & !7)?)));
+            word.is_some_and(|(gpa, word)| {
+                *byte = word.to_le_bytes()[(gpa & 7) as usize];
+                true
+            })
+        })
     }
 
     /// Translates `la` through the TLB, or through the page tables, and enters the result into the
@@ -95,6 +100,8 @@ impl Cpu {
     /// Flushes the TLB; with `keep_global` all but global pages.
     pub fn flush_tlb(&mut self, keep_global: bool) {
         self.tlb.flush(keep_global);
+        // CR3 does not change without a flush.
+        self.log_address_space();
         if keep_global {
             self.new_local_generation();
         } else {

@@ -10,6 +10,7 @@
 //! test then looks at RIP.
 
 pub mod deviations;
+pub mod log;
 pub mod records;
 
 use std::sync::{Arc, LazyLock};

@@ -1,8 +1,11 @@
 //! The records that a program's transfers leave under each CPL filter.
 
 use vbts_bts::DebugCtl;
+use vbts_cpu::LogScope;
+use vbts_testkit::processor::{Accel, accel};
 
 use super::Guest;
+use super::log::Log;
 
 /// Branch tracing at every level.
 pub const ALL: DebugCtl = DebugCtl::TR.union(DebugCtl::BTS);
@@ -48,6 +51,38 @@ pub fn check_and(make: impl Fn() -> Guest, transfers: &[Transfer], after: impl F
             .collect();
         assert_eq!(g.records(), expected, "{debugctl:?}");
         after(&g);
+        check_log(&make, transfers, debugctl, &expected);
+    }
+}
+
+/// Checks that a log of the VMM gets the transfers of its scope, whatever the guest records, and
+/// that the guest gets `expected` as without one.
+fn check_log(
+    make: &impl Fn() -> Guest,
+    transfers: &[Transfer],
+    debugctl: DebugCtl,
+    expected: &[(u64, u64)],
+) {
+    if accel() != Accel::Soft {
+        // A log has the transfers that the software CPU executes.
+        return;
+    }
+    for scope in [LogScope::all(), LogScope::USER, LogScope::KERNEL] {
+        let mut g = make();
+        g.trace(debugctl.bits(), 64);
+        let log = Log::attach(&mut g, scope, Vec::new());
+        g.run();
+        assert_eq!(g.records(), expected, "{debugctl:?}, {scope:?}");
+        let arrives_in = |cpl| match cpl {
+            0 => scope.contains(LogScope::KERNEL),
+            _ => scope.contains(LogScope::USER),
+        };
+        let logged: Vec<_> = transfers
+            .iter()
+            .filter(|t| arrives_in(t.2))
+            .map(|t| (t.0, t.1))
+            .collect();
+        assert_eq!(log.branches(&mut g), logged, "{debugctl:?}, {scope:?}");
     }
 }
 
