@@ -122,7 +122,7 @@ def block(events, branches):
         if not events.left():
             return
         (kind,) = events.take(1)
-        if kind in (2, 3, 4, 7, 8, 11):
+        if kind in (2, 3, 4, 7, 8, 11) or 32 <= kind <= 63:
             time = (time + events.signed()) & MASK
         fields = events.bytes()
         if kind == 1:
@@ -161,6 +161,14 @@ def describe(kind, time, fields):
         task, parent = fields.number(), fields.number()
         described = {"kind": "untraced", "task": task, "parent": parent, "name": fields.text()}
         return described | {"reason": fields.text(), "time": time}
+    if kind == 32:
+        return {"kind": "address_space", "cr3": hex(fields.number()), "time": time}
+    if kind == 33:
+        task, process = fields.number(), fields.number()
+        described = {"kind": "switch", "id": task, "process": process, "name": fields.text()}
+        return described | {"time": time}
+    if kind == 34:
+        return {"kind": "gap", "duration": fields.number(), "time": time}
     return None
 
 
@@ -170,7 +178,7 @@ def main():
     assert data.startswith(MAGIC + struct.pack("<I", 1))
     kind, run, at = chunk(data, 12)
     assert kind == RUN
-    json.loads(run.data)
+    processors = json.loads(run.data).get("streams") == "processors"
     blocks, ids, summary = [], {}, None
     while at + 16 < len(data):
         start = at
@@ -193,7 +201,10 @@ def main():
                 if kind == 11:
                     print(json.dumps(printed))
                     continue
-                ids[task] = printed.setdefault("task", ids.get(task))
+                if processors:
+                    printed["processor"] = task
+                else:
+                    ids[task] = printed.setdefault("task", ids.get(task))
                 print(json.dumps(printed))
         elif kind == SUMMARY:
             summary = start, json.loads(body.data)

@@ -1,5 +1,7 @@
 //! What happens between branches.
 
+use std::ops::RangeInclusive;
+
 use crate::varint::{self, Cursor};
 use crate::{Error, varint::push_bytes};
 
@@ -12,8 +14,8 @@ pub enum Status {
     Killed(u8),
 }
 
-/// What happens to a task between two of its branches. Times are `CLOCK_MONOTONIC` of the guest in
-/// ns. Names and texts are bytes from the guest.
+/// What happens to a task, or to a processor, between two of its branches. Times are
+/// `CLOCK_MONOTONIC` of the guest in ns. Names and texts are bytes from the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The task is traced from here on.
@@ -104,6 +106,32 @@ pub enum Event {
         /// The process.
         process: u32,
     },
+    /// The address space of the processor from here on. Times of processors are those of the
+    /// machine since its start.
+    AddressSpace {
+        /// CR3.
+        cr3: u64,
+        /// When.
+        time: u64,
+    },
+    /// The processor executes this task of the guest's kernel from here on.
+    Switch {
+        /// Its thread ID.
+        id: u32,
+        /// The process (thread group) that it belongs to.
+        process: u32,
+        /// When.
+        time: u64,
+        /// Its name in the guest's kernel.
+        name: Vec<u8>,
+    },
+    /// Another accelerator has executed the processor until here, and its branches are missing.
+    Gap {
+        /// For how long, in ns.
+        duration: u64,
+        /// When that ended.
+        time: u64,
+    },
 }
 
 /// Kinds of events. [`SELECT`] has no [`Event`]: it names the task of what follows.
@@ -120,6 +148,12 @@ const STANDING: u8 = 10;
 const UNTRACED: u8 = 11;
 const MAPS: u8 = 12;
 const PROCESS_END: u8 = 13;
+const ADDRESS_SPACE: u8 = 32;
+const SWITCH: u8 = 33;
+const GAP: u8 = 34;
+
+/// Kinds that have a time, whether a reader knows them or not.
+const TIMED: RangeInclusive<u8> = 32..=63;
 
 impl Event {
     /// When, if the event has a time.
@@ -130,7 +164,10 @@ impl Event {
             | Self::End { time, .. }
             | Self::Arrive { time }
             | Self::Depart { time }
-            | Self::Untraced { time, .. } => Some(*time),
+            | Self::Untraced { time, .. }
+            | Self::AddressSpace { time, .. }
+            | Self::Switch { time, .. }
+            | Self::Gap { time, .. } => Some(*time),
             _ => None,
         }
     }
@@ -217,12 +254,27 @@ impl Event {
                 numbers(&[*process]);
                 PROCESS_END
             }
+            Self::AddressSpace { cr3, .. } => {
+                varint::push(out, *cr3);
+                ADDRESS_SPACE
+            }
+            Self::Switch {
+                id, process, name, ..
+            } => {
+                numbers(&[*id, *process]);
+                push_bytes(out, name);
+                SWITCH
+            }
+            Self::Gap { duration, .. } => {
+                varint::push(out, *duration);
+                GAP
+            }
         }
     }
 
     /// Whether events of this kind have a time.
     pub(crate) fn has_time(kind: u8) -> bool {
-        matches!(kind, START | EXEC | END | ARRIVE | DEPART | UNTRACED)
+        matches!(kind, START | EXEC | END | ARRIVE | DEPART | UNTRACED) || TIMED.contains(&kind)
     }
 
     /// Decodes an event of a kind, with its time. Returns `None` for a kind of a later version.
@@ -286,6 +338,20 @@ impl Event {
             },
             PROCESS_END => Self::ProcessEnd {
                 process: cursor.word()?,
+            },
+            ADDRESS_SPACE => Self::AddressSpace {
+                cr3: cursor.number()?,
+                time,
+            },
+            SWITCH => Self::Switch {
+                id: cursor.word()?,
+                process: cursor.word()?,
+                time,
+                name: cursor.bytes()?.into(),
+            },
+            GAP => Self::Gap {
+                duration: cursor.number()?,
+                time,
             },
             _ => return Ok(None),
         }))

@@ -43,7 +43,7 @@ mod writer;
 
 pub use event::{Event, Status};
 pub use reader::{Item, Reader};
-pub use run::{Run, Summary};
+pub use run::{Run, Streams, Summary};
 pub use writer::Writer;
 
 use thiserror::Error;

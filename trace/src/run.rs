@@ -4,6 +4,21 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// What the branches of a trace are ordered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Streams {
+    /// Each stream is a task. Its number is that of its start.
+    #[default]
+    Tasks,
+    /// Each stream is a processor of the machine, and its number that of the processor.
+    Processors,
+}
+
+fn is_default(streams: &Streams) -> bool {
+    *streams == Streams::default()
+}
+
 /// The run, as far as it is known at its beginning.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -21,6 +36,12 @@ pub struct Run {
     /// Whether the user wants to see when tasks arrive on processors and depart from them. The file
     /// has these events anyway.
     pub sched: bool,
+    /// What the streams are.
+    #[serde(skip_serializing_if = "is_default")]
+    pub streams: Streams,
+    /// The kernel's file, for the names of its functions, if the trace is that of a machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
     /// Further facts.
     #[serde(flatten)]
     pub other: Map<String, Value>,

@@ -73,6 +73,16 @@ fn event() -> impl Strategy<Value = Event> {
         ),
         (any::<u32>(), bytes()).prop_map(|(process, text)| Event::Maps { process, text }),
         any::<u32>().prop_map(|process| Event::ProcessEnd { process }),
+        any::<(u64, u64)>().prop_map(|(cr3, time)| Event::AddressSpace { cr3, time }),
+        (any::<(u32, u32, u64)>(), bytes()).prop_map(|((id, process, time), name)| {
+            Event::Switch {
+                id,
+                process,
+                time,
+                name,
+            }
+        }),
+        any::<(u64, u64)>().prop_map(|(duration, time)| Event::Gap { duration, time }),
     ]
 }
 
