@@ -149,6 +149,16 @@ impl Code {
         Ok(this)
     }
 
+    /// For a recording of the machine, which goes on where the kernel switches its own recording
+    /// off.
+    #[must_use]
+    pub fn of_machine(self) -> Self {
+        Self {
+            off: u64::MAX..u64::MAX,
+            ..self
+        }
+    }
+
     /// Checks a whole trace, which begins when the kernel switches recording on.
     ///
     /// Returns how often recording was off.
@@ -291,8 +301,9 @@ impl Code {
 
 /// Where the processor enters the kernel by itself, by the names of Linux.
 fn is_entry(name: &str) -> bool {
-    const NAMES: [&str; 3] = [
+    const NAMES: [&str; 4] = [
         "asm_int80_emulation",
+        "early_idt_handler_array",
         "irq_entries_start",
         "spurious_entries_start",
     ];

@@ -83,6 +83,11 @@ impl KernelFiles {
             append: kernel.append,
         })
     }
+
+    /// The kernel's file.
+    pub fn image(&self) -> &[u8] {
+        &self.image
+    }
 }
 
 impl Launch {

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vbts_cpu::{Activity, ArchState, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
+use vbts_cpu::{Activity, ArchState, BranchLog, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
 use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
@@ -178,6 +178,23 @@ impl Machine {
         self.host_clock = Some(clock);
         self.vm = Some(vm);
         Ok(())
+    }
+
+    /// Logs the branches that the software CPU executes from now on. `log` makes a log. Processors
+    /// that take turns share one, so that it has their branches in the order of time.
+    pub fn record(&mut self, mut log: impl FnMut() -> Box<BranchLog>) {
+        if self.host_clock.is_some() {
+            for vcpu in &mut self.vcpus {
+                vcpu.attach_log(log());
+            }
+        } else if let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu()) {
+            vcpu.attach_log(log());
+        }
+    }
+
+    /// Hands over what the logs have, and logs no more.
+    pub fn end_recording(&mut self) {
+        self.vcpus.iter_mut().for_each(Vcpu::end_log);
     }
 
     /// The board.

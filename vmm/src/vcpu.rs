@@ -5,7 +5,7 @@
 //! does not move. In particular the software CPU's table serves the MSRs that are not part of
 //! [`ArchState`] on both.
 
-use vbts_cpu::{ArchState, Clock, Exit, HostClock, Signals, SoftCpu, Startup};
+use vbts_cpu::{ArchState, BranchLog, Clock, Exit, HostClock, Signals, SoftCpu, Startup};
 
 use vbts_devices::DmaObserver;
 
@@ -106,6 +106,25 @@ impl Vcpu {
     pub fn restore(&mut self, state: &ArchState) {
         self.soft.cpu.load_state(state);
         self.soft.revalidate();
+    }
+
+    /// Logs the branches that the software CPU executes from now on.
+    pub fn attach_log(&mut self, log: Box<BranchLog>) {
+        self.soft.cpu.attach_log(log);
+        if self.on_kvm {
+            self.soft.cpu.leave_log();
+        }
+    }
+
+    /// Logs no more branches. Returns the log.
+    pub fn detach_log(&mut self) -> Option<Box<BranchLog>> {
+        self.soft.cpu.detach_log()
+    }
+
+    /// Hands over what the log has, and detaches it.
+    pub fn end_log(&mut self) {
+        self.soft.cpu.flush_log();
+        self.detach_log();
     }
 
     /// The software CPU.
@@ -234,6 +253,7 @@ impl Vcpu {
         {
             kvm.load(cpu)?;
             self.on_kvm = true;
+            self.soft.cpu.leave_log();
         }
         Ok(())
     }
@@ -247,6 +267,7 @@ impl Vcpu {
             return Ok(());
         }
         let state = self.state()?;
+        self.soft.cpu.come_back_to_log();
         self.soft.cpu.load_state(&state);
         // Stores by the processor on KVM are not tracked, so cached code may be stale.
         self.soft.revalidate();

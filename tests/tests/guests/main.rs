@@ -29,6 +29,7 @@ mod processors;
 mod ptrace_bts;
 mod random_programs;
 mod real_programs;
+mod record;
 mod sandbox;
 mod save_restore;
 mod scope;
@@ -42,7 +43,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 33] = [
+const MODULES: [(&str, Trials); 34] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -61,6 +62,7 @@ const MODULES: [(&str, Trials); 33] = [
     ("random_programs", random_programs::trials),
     ("stepped_programs", stepped_programs::trials),
     ("btrace", btrace::trials),
+    ("record", record::trials),
     ("bad_input", bad_input::trials),
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),

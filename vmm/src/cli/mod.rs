@@ -6,6 +6,7 @@ mod guest;
 mod manual;
 mod options;
 mod probe;
+mod record;
 mod report;
 mod run;
 mod stats;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use vbts_trace::{Item, Reader, Run};
+use vbts_trace::{Item, Reader, Run, Streams};
 
 use super::options::EXIT_STATUS;
 use super::trace::{OWN_PROGRAM, name_kernel};
@@ -19,7 +19,7 @@ use crate::root::Root;
 use crate::trace::Format;
 use crate::trace::format::Raw;
 use crate::trace::json::Json;
-use crate::trace::replay::{Replay, ReplayError};
+use crate::trace::replay::{Only, Replay, ReplayError};
 use crate::trace::symbols::Symbolizer;
 use crate::trace::text::Text;
 
@@ -40,11 +40,14 @@ pub enum What {
 pub struct ReportArgs {
     /// What to show: what `vbts trace` prints in this format
     pub what: What,
-    /// A trace of `vbts trace --output FILE.btrace`
+    /// A trace of `vbts trace --output FILE.btrace` or of `vbts run --record FILE`
     pub file: PathBuf,
     /// Only the task with this thread ID
     #[arg(long, value_name = "TASK")]
     pub task: Option<u32>,
+    /// Only this processor of a machine; the first one is 0
+    #[arg(long, value_name = "N")]
+    pub processor: Option<u32>,
     /// From branch number N on; the first one is 0. Branches of all tasks count
     #[arg(long, value_name = "N")]
     pub from: Option<u64>,
@@ -81,8 +84,11 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     let mut report = Report {
         symbols: symbolizer(args, reader.run())?,
         format: format(args, reader.run()),
-        replay: Replay::default(),
-        only: args.task,
+        replay: Replay::new(reader.run().streams),
+        only: Only {
+            task: args.task,
+            processor: args.processor,
+        },
         out: Vec::new(),
         output: match &args.output {
             Some(path) => Output::create(path),
@@ -120,7 +126,7 @@ struct Report {
     symbols: Symbolizer,
     format: Box<dyn Format>,
     replay: Replay,
-    only: Option<u32>,
+    only: Only,
     out: Vec<u8>,
     output: Output,
 }
@@ -149,11 +155,11 @@ impl Report {
             let item = match reader.next_item()? {
                 None => break,
                 Some(Item::Branches { task, branches }) => {
-                    if one_task && self.only.is_none() && *first_task.get_or_insert(task) != task {
-                        return Err(anyhow!(
-                            "the trace has several tasks, and raw records are those of one: \
-                             --task selects it"
-                        ));
+                    if one_task
+                        && self.only == Only::default()
+                        && *first_task.get_or_insert(task) != task
+                    {
+                        return Err(anyhow!(self.replay.several()));
                     }
                     let count = branches
                         .len()
@@ -194,7 +200,10 @@ fn symbolizer(args: &ReportArgs, run: &Run) -> Result<Symbolizer, Failure> {
             .start_reader(&mut Command::new(OWN_PROGRAM), true)
             .context("Cannot start the process that reads symbols")?;
         if run.scope != "user" {
-            let kernel = GuestFiles::find(args.kernel.as_deref())?.kernel;
+            let kernel = match (&args.kernel, &run.kernel) {
+                (None, Some(kernel)) => PathBuf::from(kernel),
+                (kernel, _) => GuestFiles::find(kernel.as_deref())?.kernel,
+            };
             name_kernel(&mut symbols, &kernel, false);
         }
     }
@@ -207,8 +216,11 @@ fn format(args: &ReportArgs, run: &Run) -> Box<dyn Format> {
         "kvm" => Accel::Kvm,
         _ => Accel::Soft,
     };
+    let of_machine = run.streams == Streams::Processors;
     match args.what {
+        What::Text if of_machine => Box::new(Text::new(sched).of_machine()),
         What::Text => Box::new(Text::new(sched)),
+        What::Json if of_machine => Box::new(Json::new(accel, sched).of_machine()),
         What::Json => Box::new(Json::new(accel, sched)),
         What::Raw => Box::new(Raw),
     }

@@ -10,10 +10,11 @@ use signal_hook::consts::SIGTERM;
 
 use super::file_uses::FileUses;
 use super::options::{self, EXIT_STATUS, MachineArgs};
+use super::record::RecordArgs;
 use crate::board::Board;
 use crate::config::{
-    DEFAULT_MODEL, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig, NetworkConfig,
-    RandomSource,
+    Accelerator, DEFAULT_MODEL, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig,
+    NetworkConfig, RandomSource,
 };
 use crate::exit::Failure;
 use crate::host::input::ReadOutcome;
@@ -21,6 +22,7 @@ use crate::host::{Event, Input, RawTerminal};
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, RunObserver};
 use crate::network::Network;
+use crate::trace::machine::Recording;
 
 /// Ctrl-A: the next key is a command to vbts.
 const ESCAPE: u8 = 0x01;
@@ -62,6 +64,9 @@ pub struct RunArgs {
     /// Add a network device that is connected to the TAP device NAME of the host
     #[arg(long, value_name = "tap=NAME[,mac=ADDRESS]", value_parser = options::network)]
     pub net: Vec<NetworkConfig>,
+    /// Options of a recording.
+    #[command(flatten)]
+    pub record: RecordArgs,
     /// Source of the guest's random numbers
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
     pub rng: RandomSource,
@@ -69,13 +74,18 @@ pub struct RunArgs {
 
 impl From<&RunArgs> for GuestConfig {
     fn from(args: &RunArgs) -> Self {
+        let mut machine = MachineConfig {
+            disks: args.disk.clone(),
+            networks: args.net.clone(),
+            random: args.rng,
+            ..args.machine.config(DEFAULT_MODEL)
+        };
+        // Only the software CPU sees branches.
+        if args.record.record.is_some() && machine.accelerator == Accelerator::Auto {
+            machine.accelerator = Accelerator::Soft;
+        }
         Self {
-            machine: MachineConfig {
-                disks: args.disk.clone(),
-                networks: args.net.clone(),
-                random: args.rng,
-                ..args.machine.config(DEFAULT_MODEL)
-            },
+            machine,
             kernel: KernelConfig {
                 image: args.kernel.clone(),
                 initrd: args.initrd.clone().map(Initrd::File),
@@ -90,7 +100,7 @@ impl From<&RunArgs> for GuestConfig {
 /// # Errors
 /// See [`Failure`].
 pub fn main(args: &RunArgs) -> Result<u8, Failure> {
-    run(&GuestConfig::from(args))
+    run(&GuestConfig::from(args), &args.record)
 }
 
 /// Boots `guest` and runs it to its end, with its console on standard input and output. Returns its
@@ -98,9 +108,12 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
 ///
 /// # Errors
 /// See [`Failure`].
-pub(super) fn run(guest: &GuestConfig) -> Result<u8, Failure> {
+pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failure> {
     options::start_logging(guest.machine.log);
     let mut uses = FileUses::of_machine(&guest.machine);
+    if let Some(path) = &record.record {
+        uses.writes("--record", path);
+    }
     uses.reads("--kernel", &guest.kernel.image);
     if let Some(Initrd::File(path)) = &guest.kernel.initrd {
         uses.reads("--initrd", path);
@@ -114,13 +127,29 @@ pub(super) fn run(guest: &GuestConfig) -> Result<u8, Failure> {
     let networks = launch.add_networks()?;
     let kernel = KernelFiles::read(guest.kernel.clone())?;
     let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
+    let output = record.open()?;
+    // All threads start after this, and all other files are open.
+    launch.restrict_files()?;
+    if let Some(output) = output {
+        frontend.recording = Some(record.start(output, guest, &kernel, &launch)?);
+    }
     let mut machine = launch.boot(&kernel)?;
     drop(kernel);
+    if let Some(recording) = &frontend.recording {
+        machine.record(|| recording.log());
+    }
 
     frontend.networks = networks;
     let terminal = RawTerminal::enter()?;
-    let outcome = machine.run(&mut frontend);
+    let mut outcome = machine.run(&mut frontend);
     drop(terminal);
+    if let Some(recording) = frontend.recording.take() {
+        machine.end_recording();
+        let ended = record.finish(recording, &outcome);
+        if let (Ok(_), Err(failure)) = (&outcome, ended) {
+            outcome = Err(machine.name_interrupted_trace(failure));
+        }
+    }
     tracing::debug!(
         instructions = machine.instructions(),
         ns = machine.now(),
@@ -136,6 +165,8 @@ pub(super) fn run(guest: &GuestConfig) -> Result<u8, Failure> {
 /// Connects the guest's serial console to standard input, and its networks to TAP devices.
 #[derive(Debug)]
 struct ConsoleFrontend {
+    /// Takes the branches of the processors.
+    recording: Option<Recording>,
     networks: Vec<Network>,
     next_poll: u64,
     input: Input,
@@ -153,6 +184,7 @@ struct ConsoleFrontend {
 impl ConsoleFrontend {
     fn new(input: Input, interactive: bool) -> Self {
         Self {
+            recording: None,
             networks: Vec::new(),
             next_poll: 0,
             input,
@@ -185,6 +217,9 @@ impl ConsoleFrontend {
 
 impl RunObserver for ConsoleFrontend {
     fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
+        if let Some(recording) = &self.recording {
+            recording.check()?;
+        }
         let wanted = board.serial_wants_input();
         let due = !self.wanted || now >= self.next_check;
         self.wanted = wanted;

@@ -110,7 +110,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
 }
 
 /// How a run ended that failed so, and whether its output may have a reader that does not read.
-fn end_of(failure: &Failure) -> (RunEnd, bool) {
+pub(super) fn end_of(failure: &Failure) -> (RunEnd, bool) {
     match failure {
         Failure::Timeout { .. } | Failure::WritingTimeout { .. } => (RunEnd::Timeout, true),
         Failure::Signal(signal_hook::consts::SIGPIPE) => (RunEnd::Error, true),

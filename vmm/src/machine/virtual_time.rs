@@ -37,6 +37,11 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// The processor whose turn it is.
+    pub fn cpu(&self) -> usize {
+        self.cpu
+    }
+
     /// Whether the run loop of a machine with `processors` processors can be here.
     pub fn is_possible(&self, processors: usize) -> bool {
         self.now < MAX_DEADLINE
@@ -110,7 +115,9 @@ impl Machine {
             if now >= self.schedule.turn_ends || !self.can_run(cpu) {
                 let mut others = (1..=count).map(|n| (cpu + n) % count);
                 let next = others.find(|cpu| self.can_run(*cpu));
-                self.schedule.cpu = next.unwrap_or(cpu);
+                let next = next.unwrap_or(cpu);
+                self.pass_log(cpu, next);
+                self.schedule.cpu = next;
                 self.schedule.turn_ends = now + TURN;
             }
             deadline.min(self.schedule.turn_ends)
@@ -141,6 +148,16 @@ impl Machine {
         Ok(Exit::Halt {
             interrupts_off: interrupts_off && self.vcpus.iter().all(Vcpu::interrupts_masked),
         })
+    }
+
+    /// Passes the log of branches, if there is one, from one processor to another.
+    fn pass_log(&mut self, from: usize, to: usize) {
+        if from != to
+            && let Some(log) = self.vcpus.get_mut(from).and_then(Vcpu::detach_log)
+            && let Some(vcpu) = self.vcpus.get_mut(to)
+        {
+            vcpu.attach_log(log);
+        }
     }
 
     /// Whether processor `cpu` has an instruction to execute or a request to return from its loop.

@@ -4,7 +4,8 @@
 //! The thread that runs the guest on virtual time also serves all devices, and so does that of a
 //! processor on KVM: a device works when the guest writes to its register. Neither needs all of
 //! the calls of the other. The thread of the trace writes files that are open, and opens those
-//! that the guest names, for the process that reads symbols. It needs least.
+//! that the guest names, for the process that reads symbols. The thread that records a machine
+//! writes one file. It needs least.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -24,6 +25,8 @@ static ENTERED: OnceLock<Sandbox> = OnceLock::new();
 pub enum ThreadKind {
     /// Formats and writes the trace, with the names of addresses.
     Trace,
+    /// Encodes and writes the trace of a machine.
+    Record,
     /// Runs a processor on KVM.
     Processor,
     /// Serves timers and the host's files while other threads run processors.
@@ -38,6 +41,15 @@ const NOT_FOR_TRACE: &[c_long] = &[
     libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_seccomp,
 ];
 
+/// What the thread that records a machine does without.
+#[rustfmt::skip]
+const NOT_FOR_RECORD: &[c_long] = &[
+    libc::SYS_pread64, libc::SYS_getdents64, libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at, libc::SYS_fstatfs, libc::SYS_readlinkat, libc::SYS_getxattr,
+    libc::SYS_listxattr, libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait,
+    libc::SYS_timerfd_settime, libc::SYS_seccomp,
+];
+
 /// What the thread of a processor on KVM does without.
 #[rustfmt::skip]
 const NOT_FOR_PROCESSOR: &[c_long] = &[
@@ -49,11 +61,16 @@ impl ThreadKind {
     /// Each kind with its name, the calls of the process that it does without, and what else it
     /// lacks.
     #[cfg(test)]
-    pub(super) const DOCUMENTED: [(Self, &str, &str); 3] = [
+    pub(super) const DOCUMENTED: [(Self, &str, &str); 4] = [
         (
             Self::Trace,
             "`trace`",
             "; also those of KVM, of disks, of open files and of `:rw` shares",
+        ),
+        (
+            Self::Record,
+            "`record`",
+            "; also those of KVM, of disks, of open files, of `:rw` shares and of symbols",
         ),
         (Self::Processor, "`vcpu0` …", "; also those of terminals"),
         (Self::Service, "main, on KVM", "; also those of KVM"),
@@ -63,6 +80,7 @@ impl ThreadKind {
     pub(super) fn withheld(self) -> &'static [c_long] {
         match self {
             Self::Trace => NOT_FOR_TRACE,
+            Self::Record => NOT_FOR_RECORD,
             Self::Processor => NOT_FOR_PROCESSOR,
             Self::Service => &[libc::SYS_seccomp],
         }
@@ -78,6 +96,7 @@ impl ThreadKind {
                 open_files: false,
                 ..sandbox
             },
+            Self::Record => Sandbox::new(Access::ReadOnly, false),
             Self::Processor => sandbox,
             Self::Service => Sandbox {
                 kvm: false,

@@ -4,7 +4,7 @@ use vbts_protocol::{RECORD_SIZE, Scope};
 
 use super::summary::Summary;
 use super::symbols::Symbolizer;
-use super::task::{Task, TaskEvent, Untraced};
+use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::host::Unit;
 
 /// Qualifier of a branch (`enum bts_qualifier` of the kernel's `struct bts_struct`).
@@ -140,6 +140,10 @@ pub trait Format: Send {
     /// Appends what has happened to `task` to `out`.
     fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
         let _ = (task, event, out);
+    }
+    /// Appends what has happened to a processor to `out`.
+    fn processor(&mut self, processor: u32, event: &ProcessorEvent, out: &mut Vec<u8>) {
+        let _ = (processor, event, out);
     }
     /// Appends a task that is not traced to `out`.
     fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {

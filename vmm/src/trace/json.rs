@@ -6,7 +6,7 @@ use vbts_protocol::ExitStatus;
 use super::format::{Format, Record, Records, push_decimal, push_hex};
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
-use super::task::{Task, TaskEvent, Untraced};
+use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::accel::Accel;
 use crate::escape::is_printable;
 use crate::exit::signal_name;
@@ -20,6 +20,8 @@ pub struct Json {
     /// The task of the last records, and the end of each of their lines.
     task: u32,
     line_end: Vec<u8>,
+    /// What a branch has the number of: `task` or `processor`.
+    key: &'static str,
 }
 
 impl Json {
@@ -31,6 +33,16 @@ impl Json {
             sched,
             task: 0,
             line_end: Vec::new(),
+            key: "task",
+        }
+    }
+
+    /// The trace of a machine: processors are in the place of tasks.
+    #[must_use]
+    pub fn of_machine(self) -> Self {
+        Self {
+            key: "processor",
+            ..self
         }
     }
 
@@ -39,7 +51,9 @@ impl Json {
         if self.task != task || self.line_end.is_empty() {
             self.task = task;
             self.line_end.clear();
-            self.line_end.extend_from_slice(b",\"task\":");
+            self.line_end.extend_from_slice(b",\"");
+            self.line_end.extend_from_slice(self.key.as_bytes());
+            self.line_end.extend_from_slice(b"\":");
             push_decimal(&mut self.line_end, task.into());
             self.line_end.extend_from_slice(b"}\n");
         }
@@ -143,6 +157,30 @@ impl Format for Json {
         };
         out.extend_from_slice(line.as_bytes());
         out.push(b'\n');
+    }
+
+    fn processor(&mut self, processor: u32, event: &ProcessorEvent, out: &mut Vec<u8>) {
+        let (kind, fields, time) = match event {
+            ProcessorEvent::AddressSpace { cr3, time } => {
+                ("address_space", format!("\"cr3\":{}", hex(*cr3)), time)
+            }
+            ProcessorEvent::Switch {
+                id,
+                process,
+                name,
+                time,
+            } => {
+                let name = string(name);
+                let fields = format!("\"id\":{id},\"process\":{process},\"name\":{name}");
+                ("switch", fields, time)
+            }
+            ProcessorEvent::Gap { duration, time } => {
+                ("gap", format!("\"duration\":{duration}"), time)
+            }
+        };
+        let line =
+            format!("{{\"kind\":\"{kind}\",\"processor\":{processor},{fields},\"time\":{time}}}\n");
+        out.extend_from_slice(line.as_bytes());
     }
 
     fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {

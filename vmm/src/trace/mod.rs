@@ -8,6 +8,7 @@
 //! | `queue`, `writer` | the thread that formats and writes the trace |
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json`, `btrace` | the formats |
+//! | `machine` | the trace of a whole machine, which the software CPU logs |
 //! | `replay` | a kept trace in another format |
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
@@ -19,6 +20,7 @@ pub mod btrace;
 pub mod destination;
 pub mod format;
 pub mod json;
+pub mod machine;
 pub mod merge;
 mod notes;
 mod queue;

@@ -28,6 +28,9 @@ pub enum WriterError {
     /// The agent has reported what cannot be true.
     #[error(transparent)]
     Agent(#[from] MergeError),
+    /// The trace cannot be encoded.
+    #[error("cannot encode the trace: {0}")]
+    Encoding(#[from] vbts_trace::Error),
     /// A signal arrived, or the time limit was reached, while the reader did not read.
     #[error("interrupted while the trace was written")]
     Interrupted,

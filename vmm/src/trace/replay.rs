@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE, Scope};
-use vbts_trace::{Event, Item, Status};
+use vbts_trace::{Event, Item, Status, Streams};
 
 use super::format::{ARRIVES, BRANCH, DEPARTS, FULL, Format, Records};
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
-use super::task::{Recent, Task, TaskEvent, Untraced};
+use super::task::{ProcessorEvent, Recent, Task, TaskEvent, Untraced};
 use crate::escape::printable;
 use crate::host::output::OutputError;
 
@@ -17,6 +17,9 @@ use crate::host::output::OutputError;
 const MAX_TASKS: usize = 1 << 16;
 /// Bytes of the mappings of all processes that live at once.
 const MAX_MAPS: usize = 256 << 20;
+
+/// Number of processors that a machine can have.
+const MAX_PROCESSORS: u64 = 1 << 16;
 
 /// What no trace of a guest has.
 #[derive(Debug, Error)]
@@ -27,6 +30,9 @@ pub enum ReplayError {
     /// There are more tasks than a guest can have.
     #[error("the trace has more than {MAX_TASKS} tasks at once")]
     TooManyTasks,
+    /// There are more processors than a machine can have.
+    #[error("the trace has a processor {0}, and no machine has so many")]
+    TooManyProcessors(u64),
     /// The mappings take too much memory.
     #[error("the trace has more than {} MiB of mappings at once", MAX_MAPS >> 20)]
     TooManyMaps,
@@ -48,9 +54,29 @@ pub struct Replay {
     maps_bytes: usize,
     /// Records in the format of the guest's kernel.
     records: Vec<u8>,
+    /// The streams are processors, each with the thread ID of the task that it executes.
+    processors: Option<HashMap<u64, u32>>,
+}
+
+/// What is shown of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Only {
+    /// What is about the task with this thread ID. In the trace of a machine, what its processors
+    /// do while they execute that task.
+    pub task: Option<u32>,
+    /// What is about this processor, in the trace of a machine.
+    pub processor: Option<u32>,
 }
 
 impl Replay {
+    /// What replays a trace with such streams.
+    pub fn new(streams: Streams) -> Self {
+        Self {
+            processors: (streams == Streams::Processors).then(HashMap::new),
+            ..Self::default()
+        }
+    }
+
     /// The summary, from that of the file.
     ///
     /// # Errors
@@ -95,15 +121,61 @@ impl Replay {
         Ok(())
     }
 
-    /// Shows an item, if it is about the task with the thread ID `only`, or about any if that is
-    /// `None`: appends it to `out`, and calls `write`, which has to empty `out`, when that is full.
+    /// Why not all branches can be shown as those of one task.
+    pub fn several(&self) -> &'static str {
+        match self.processors {
+            None => {
+                "the trace has several tasks, and raw records are those of one: --task selects it"
+            }
+            Some(_) => {
+                "the trace has several processors, and raw records are those of one: --processor \
+                 selects it"
+            }
+        }
+    }
+
+    /// Makes a task that stands for processor `number`, if the streams are processors.
+    fn add_processor(&mut self, number: u64) -> Result<(), ReplayError> {
+        if self.processors.is_none() || self.tasks.contains_key(&number) {
+            return Ok(());
+        }
+        if number >= MAX_PROCESSORS {
+            return Err(ReplayError::TooManyProcessors(number));
+        }
+        let task = Task {
+            id: number as u32,
+            number,
+            parent: 0,
+            process: 0,
+            name: Vec::new(),
+            capacity: 0,
+            recent: Recent::default(),
+        };
+        self.tasks.insert(number, task);
+        Ok(())
+    }
+
+    /// Whether `task`, which may stand for a processor, is one of `only`.
+    fn has(&self, only: Only, task: &Task) -> bool {
+        let is = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
+        match &self.processors {
+            None => is(only.task, Some(task.id)),
+            Some(executed) => {
+                is(only.processor, Some(task.id))
+                    && is(only.task, executed.get(&task.number).copied())
+            }
+        }
+    }
+
+    /// Shows an item, if it is one of `only`: appends it to `out`, and calls `write`, which has to
+    /// empty `out`, when that is full.
     ///
     /// # Errors
     /// No guest has so many tasks or mappings, or `write` fails.
     pub fn show(
         &mut self,
         item: Item<'_>,
-        only: Option<u32>,
+        only: Only,
         format: &mut dyn Format,
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
@@ -113,6 +185,8 @@ impl Replay {
             write(out)?;
         }
         self.records.clear();
+        let (Item::Branches { task, .. } | Item::Event { task, .. }) = &item;
+        self.add_processor(*task)?;
         let number = match item {
             Item::Branches { task, branches } => {
                 for branch in branches {
@@ -127,7 +201,7 @@ impl Replay {
                 }
                 Shown::Event(event) => {
                     let shown = self.tasks.get(&task);
-                    if let Some(shown) = shown.filter(|task| only.is_none_or(|id| id == task.id)) {
+                    if let Some(shown) = shown.filter(|task| self.has(only, task)) {
                         format.event(shown, &event, out);
                     }
                     if matches!(event, TaskEvent::End { .. }) {
@@ -135,8 +209,15 @@ impl Replay {
                     }
                     return Ok(());
                 }
+                Shown::Processor(event) => {
+                    let shown = self.tasks.get(&task).filter(|task| self.has(only, task));
+                    if let Some(shown) = shown {
+                        format.processor(shown.id, &event, out);
+                    }
+                    return Ok(());
+                }
                 Shown::Untraced(untraced) => {
-                    if only.is_none() {
+                    if only.task.is_none() {
                         format.untraced(&untraced, out);
                     }
                     return Ok(());
@@ -145,7 +226,7 @@ impl Replay {
             },
         };
         let shown = self.tasks.get(&number);
-        if let Some(task) = shown.filter(|task| only.is_none_or(|id| id == task.id)) {
+        if let Some(task) = shown.filter(|task| self.has(only, task)) {
             let mut records = Records::new(&self.records, Scope::All);
             while !records.is_empty() {
                 format.records(task, &mut records, symbols, out);
@@ -267,6 +348,29 @@ impl Replay {
                 symbols.set_maps(process, &text);
                 Shown::Nothing
             }
+            Event::AddressSpace { cr3, time } => {
+                Shown::Processor(ProcessorEvent::AddressSpace { cr3, time })
+            }
+            Event::Switch {
+                id,
+                process,
+                time,
+                name,
+            } => {
+                self.add_processor(number)?;
+                if let Some(executed) = &mut self.processors {
+                    executed.insert(number, id);
+                }
+                Shown::Processor(ProcessorEvent::Switch {
+                    id,
+                    process,
+                    name,
+                    time,
+                })
+            }
+            Event::Gap { duration, time } => {
+                Shown::Processor(ProcessorEvent::Gap { duration, time })
+            }
             Event::ProcessEnd { process } => {
                 self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
                 symbols.remove(process);
@@ -289,5 +393,6 @@ enum Shown {
     Record([u64; 3]),
     Event(TaskEvent),
     Untraced(Untraced),
+    Processor(ProcessorEvent),
     Nothing,
 }

@@ -100,6 +100,36 @@ pub enum TaskEvent {
     },
 }
 
+/// What happens to a processor, in the trace of a machine. Times are those of the machine, in ns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessorEvent {
+    /// Its address space from here on.
+    AddressSpace {
+        /// CR3.
+        cr3: u64,
+        /// When.
+        time: u64,
+    },
+    /// It executes this task of the guest's kernel from here on.
+    Switch {
+        /// Thread ID.
+        id: u32,
+        /// Process ID.
+        process: u32,
+        /// Name in the guest's kernel.
+        name: Vec<u8>,
+        /// When.
+        time: u64,
+    },
+    /// Another accelerator has executed it, and its branches are missing.
+    Gap {
+        /// For how long, in ns.
+        duration: u64,
+        /// When that ended.
+        time: u64,
+    },
+}
+
 /// A task that is not traced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untraced {

@@ -7,7 +7,7 @@ use vbts_protocol::ExitStatus;
 use super::format::{FULL, Format, Record, Records, push_decimal, push_hex_digits};
 use super::summary::Summary;
 use super::symbols::Symbolizer;
-use super::task::{Task, TaskEvent, Untraced};
+use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::escape::printable;
 use crate::exit::signal_name;
 
@@ -24,6 +24,8 @@ pub struct Text {
     tasks: u64,
     /// The task of the last line.
     task: Option<u32>,
+    /// The branches are those of processors.
+    of_machine: bool,
 }
 
 impl Text {
@@ -33,6 +35,16 @@ impl Text {
             sched,
             tasks: 0,
             task: None,
+            of_machine: false,
+        }
+    }
+
+    /// The trace of a machine: processors are in the place of tasks.
+    #[must_use]
+    pub fn of_machine(self) -> Self {
+        Self {
+            of_machine: true,
+            ..self
         }
     }
 }
@@ -107,9 +119,11 @@ impl Format for Text {
                 continue;
             }
             if self.task != Some(task.id) {
-                if self.task.is_some() {
+                // Writing to a `Vec` does not fail.
+                if self.of_machine {
+                    let _ = writeln!(out, "[processor {}]", task.id);
+                } else if self.task.is_some() {
                     let name = printable(task.short_name());
-                    // Writing to a `Vec` does not fail.
                     let _ = writeln!(out, "[task {} ({name})]", task.id);
                 }
                 self.task = Some(task.id);
@@ -170,6 +184,30 @@ impl Format for Text {
         };
         // The next records begin with the name of their task.
         self.task = Some(0);
+    }
+
+    fn processor(&mut self, processor: u32, event: &ProcessorEvent, out: &mut Vec<u8>) {
+        self.task = Some(processor);
+        // Writing to a `Vec` does not fail.
+        let _ = match event {
+            ProcessorEvent::AddressSpace { cr3, .. } => {
+                writeln!(out, "[processor {processor}: address space {cr3:#x}]")
+            }
+            ProcessorEvent::Switch {
+                id, process, name, ..
+            } => {
+                let name = printable(name);
+                let of = match process {
+                    process if process == id => String::new(),
+                    process => format!(", process {process}"),
+                };
+                writeln!(out, "[processor {processor}: task {id} ({name}){of}]")
+            }
+            ProcessorEvent::Gap { duration, .. } => writeln!(
+                out,
+                "[processor {processor}: not recorded for {duration} ns]"
+            ),
+        };
     }
 
     fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {

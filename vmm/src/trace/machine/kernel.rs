@@ -1,0 +1,116 @@
+//! What the file of the guest's kernel tells about it: addresses of symbols, and where a task has
+//! its numbers and its name.
+
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
+use vbts_cpu::{Probe, ProbeAction};
+
+/// Where the kernel switches tasks; RSI has the next one.
+const SWITCH: &str = "__switch_to";
+/// The first task, `struct task_struct`.
+const INIT_TASK: &str = "init_task";
+/// A kernel with this function has `stack_canary` between a task's numbers and its parent.
+const STACK_PROTECTOR: &str = "__stack_chk_fail";
+/// The name of the first task.
+const INIT_NAME: &[u8] = b"swapper\0";
+/// Bytes of a task that are looked at, at most.
+const MAX_TASK: usize = 32 << 10;
+
+/// A kernel with symbols, at the addresses that they have: an uncompressed one, without KASLR.
+#[derive(Debug)]
+pub struct Kernel<'a> {
+    file: ElfFile64<'a, LittleEndian>,
+}
+
+impl<'a> Kernel<'a> {
+    /// The kernel of an ELF file; `None` if it is another one, or has no symbols.
+    pub fn parse(image: &'a [u8]) -> Option<Self> {
+        let file = ElfFile64::parse(image).ok()?;
+        let has_symbols = file.symbols().next().is_some();
+        has_symbols.then_some(Self { file })
+    }
+
+    /// The address of a symbol.
+    pub fn symbol(&self, name: &str) -> Option<u64> {
+        let symbol = self.file.symbol_by_name(name)?;
+        (symbol.address() != 0).then_some(symbol.address())
+    }
+
+    /// The probe that notes tasks, if the symbols say where it is and how a task is laid out.
+    pub fn task_probe(&self) -> Option<Probe> {
+        let at = self.symbol(INIT_TASK)?;
+        let section = self.file.sections().find(|section| {
+            let (start, size) = (section.address(), section.size());
+            at >= start && at - start < size
+        })?;
+        let data = section.data().ok()?;
+        let task = data.get(usize::try_from(at - section.address()).ok()?..)?;
+        let task = task.get(..MAX_TASK).unwrap_or(task);
+        let canary = match self.symbol(STACK_PROTECTOR) {
+            Some(_) => 8,
+            None => 0,
+        };
+        let family = family(task, at)?;
+        Some(Probe {
+            address: self.symbol(SWITCH)?,
+            action: ProbeAction::SwitchTask {
+                // `pid` and `tgid`, of 32 bits each, precede.
+                ids: family.checked_sub(8 + canary)?,
+                name: name(task)?,
+            },
+        })
+    }
+}
+
+/// The offset of `real_parent` in the first task, which is at address `at`. Linux initializes the
+/// members from there on so: `real_parent` and `parent` with the task itself, `children` and
+/// `sibling` as empty lists, `group_leader` with the task.
+fn family(task: &[u8], at: u64) -> Option<u64> {
+    let words: Vec<u64> = task
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
+        .collect();
+    let found = words.windows(7).enumerate().find(|(index, w)| {
+        let own = |word: usize| at.wrapping_add(8 * (index + word) as u64);
+        **w == [at, at, own(2), own(2), own(4), own(4), at]
+    });
+    found.map(|(index, _)| 8 * index as u64)
+}
+
+/// The offset of `comm` in the first task.
+fn name(task: &[u8]) -> Option<u64> {
+    let at = task
+        .windows(INIT_NAME.len())
+        .position(|bytes| bytes == INIT_NAME);
+    at.map(|at| at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_members_of_a_task_are_found() {
+        const AT: u64 = 0xFFFF_FFFF_8180_0000;
+        let mut task = vec![0; 0x100];
+        let own = |word: u64| AT + 8 * word;
+        let words = [AT, AT, own(10), own(10), own(12), own(12), AT];
+        for (word, bytes) in words.iter().zip(task[64..].chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        task[0xC8..0xCF].copy_from_slice(b"swapper");
+        assert_eq!((family(&task, AT), name(&task)), (Some(64), Some(0xC8)));
+        assert_eq!(family(&task, AT + 8), None);
+        assert_eq!(family(&task[..64 + 48], AT), None);
+        assert_eq!(name(&task[..0xCF]), None);
+    }
+
+    #[test]
+    fn other_files_are_no_kernels() {
+        assert!(Kernel::parse(b"").is_none());
+        assert!(Kernel::parse(b"\x7fELF").is_none());
+        assert!(Kernel::parse(&[0; 4096]).is_none());
+    }
+}
