@@ -241,6 +241,26 @@ int set_kernel(const char *name, const char *value)
 	return 0;
 }
 
+int find_function(const char *name, uint64_t *start, uint64_t *end)
+{
+	FILE *file = fopen("/proc/kallsyms", "r");
+	char line[256], symbol[128];
+	unsigned long at;
+
+	*start = *end = 0;
+	while (file && !*end && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%lx %*c %127s", &at, symbol) != 2)
+			continue;
+		if (!strcmp(symbol, name))
+			*start = at;
+		else if (*start && at > *start)
+			*end = at;
+	}
+	if (file)
+		fclose(file);
+	return *end != 0;
+}
+
 long locked(void)
 {
 	FILE *file = fopen("/proc/self/status", "r");

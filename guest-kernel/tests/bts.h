@@ -146,6 +146,9 @@ int drain_after_exec(pid_t pid);
 /* Writes /proc/sys/kernel/NAME. */
 int set_kernel(const char *name, const char *value);
 
+/* The bounds of a function of the kernel, or 0 if it cannot be found */
+int find_function(const char *name, uint64_t *start, uint64_t *end);
+
 /* Returns the locked memory of this process, in KiB. */
 long locked(void);
 

@@ -480,6 +480,69 @@ static int test_exit(void)
 	return 0;
 }
 
+static void work_very_long_call(void)
+{
+	static char buffer[512 << 10];
+
+	syscall(SYS_getrandom, buffer, sizeof(buffer), 0);
+}
+
+/*
+ * The interrupt copies the records since the last one. However large the buffer is, these are at
+ * most 192 KiB.
+ */
+static int test_short_interrupts(void)
+{
+	const unsigned long limit = (192 << 10) / sizeof(struct record);
+	unsigned long longest = 0, length = 0;
+	uint64_t nmi, end;
+	pid_t pid;
+	long n;
+
+	if (!find_function("asm_exc_nmi", &nmi, &end))
+		FAIL("no asm_exc_nmi in /proc/kallsyms");
+	n = trace(&pid, work_very_long_call, r, ROOM, 4 * MIB / sizeof(struct record),
+		  O_KERNEL | O_VIRTUAL, 64 * MIB);
+	TRY(n < 0);
+	CHECK(n < ROOM && n > (long)(4 * MIB / sizeof(struct record)));
+	for (long i = 0; i < n; i++) {
+		length = r[i].b == nmi ? 0 : length + 1;
+		longest = length > longest ? length : longest;
+	}
+	if (longest > limit)
+		FAIL("%lu records without an interrupt", longest);
+	stop(pid);
+	return 0;
+}
+
+static void work_two_loops(void)
+{
+	loop_a(15000);
+	raise(SIGSTOP);
+	loop_b(1000);
+}
+
+/* A large buffer may hold more records than an interrupt may move, when that starts. */
+static int test_switch_on_full(void)
+{
+	const unsigned long size = 20000;
+	pid_t pid = start(work_two_loops);
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(size), O_TRACE | O_VIRTUAL, RECORDS(1 << 18)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGSTOP && bts(SIZE, pid, NULL, 0) > 14999);
+	CHECK(config_virtual(pid, RECORDS(size), O_TRACE | O_KERNEL | O_VIRTUAL,
+			     RECORDS(1 << 18)) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts(DRAIN, pid, r, ROOM);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 14999);
+	CHECK(count(r, n, loop_b_branch, loop_b_head) == 999);
+	CHECK(!(flags_of(pid) & O_LOST));
+	stop(pid);
+	return 0;
+}
+
 const struct test kernel_tests[] = {
 	{ "all", test_all },
 	{ "kernel_only", test_kernel_only },
@@ -495,7 +558,9 @@ const struct test kernel_tests[] = {
 	{ "sleep", test_sleep },
 	{ "wrap", test_wrap },
 	{ "switch_on_and_off", test_switch_on_and_off },
+	{ "switch_on_full", test_switch_on_full },
 	{ "capability", test_capability },
 	{ "exit", test_exit },
+	{ "short_interrupts", test_short_interrupts },
 	{ 0 },
 };

@@ -262,27 +262,6 @@ static int test_detach_in_call(void)
 	return 0;
 }
 
-/* The bounds of a function of the kernel, or 0 if it cannot be found */
-static int find_function(const char *name, uint64_t *start, uint64_t *end)
-{
-	FILE *file = fopen("/proc/kallsyms", "r");
-	char line[256], symbol[128];
-	unsigned long at;
-
-	*start = *end = 0;
-	while (file && !*end && fgets(line, sizeof(line), file)) {
-		if (sscanf(line, "%lx %*c %127s", &at, symbol) != 2)
-			continue;
-		if (!strcmp(symbol, name))
-			*start = at;
-		else if (*start && at > *start)
-			*end = at;
-	}
-	if (file)
-		fclose(file);
-	return *end != 0;
-}
-
 /* Returns how often perf records, with the branches of the kernel, an entry to [start, end). */
 static long entries(uint64_t start, uint64_t end)
 {

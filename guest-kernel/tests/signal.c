@@ -2,6 +2,7 @@
 /*
  * PTRACE_BTS_O_SIGNAL: the stop when the buffer is nearly full.
  */
+#include <linux/io_uring.h>
 #include "bts.h"
 
 static void work_block(void)
@@ -627,6 +628,104 @@ static int test_detach_with_signal(void)
 	return 0;
 }
 
+/* A ring of io_uring with one entry, without a library. */
+struct ring {
+	struct io_uring_params p;
+	char *sq, *cq;
+	struct io_uring_sqe *sqe;
+	int fd;
+};
+
+static int ring_open(struct ring *ring)
+{
+	const int prot = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
+
+	memset(ring, 0, sizeof(*ring));
+	ring->fd = syscall(SYS_io_uring_setup, 1, &ring->p);
+	if (ring->fd < 0)
+		return -1;
+	ring->sq = mmap(NULL, 4096, prot, flags, ring->fd, IORING_OFF_SQ_RING);
+	ring->cq = mmap(NULL, 4096, prot, flags, ring->fd, IORING_OFF_CQ_RING);
+	ring->sqe = mmap(NULL, 4096, prot, flags, ring->fd, IORING_OFF_SQES);
+	return ring->sq == MAP_FAILED || ring->cq == MAP_FAILED || ring->sqe == MAP_FAILED;
+}
+
+static unsigned int *ring_word(char *ring, unsigned int offset)
+{
+	return (unsigned int *)(ring + offset);
+}
+
+/* Waits for the ring's timer. Returns what io_uring_enter() returns, or the negative errno. */
+static long ring_sleep(struct ring *ring, long ns)
+{
+	struct { long seconds, ns; } time = { 0, ns };
+	long n;
+
+	*ring->sqe = (struct io_uring_sqe){ .opcode = IORING_OP_TIMEOUT, .len = 1,
+					    .addr = (uintptr_t)&time };
+	*ring_word(ring->sq, ring->p.sq_off.array) = 0;
+	__atomic_add_fetch(ring_word(ring->sq, ring->p.sq_off.tail), 1, __ATOMIC_RELEASE);
+	n = syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+	if (n < 0)
+		return -errno;
+	/* The number of submitted entries; the wait may have ended early nevertheless. */
+	if (*ring_word(ring->cq, ring->p.cq_off.tail) == *ring_word(ring->cq, ring->p.cq_off.head))
+		return -EINTR;
+	__atomic_add_fetch(ring_word(ring->cq, ring->p.cq_off.head), 1, __ATOMIC_RELEASE);
+	return n;
+}
+
+/* Its exit status is 0 if no wait was interrupted, and 1 without io_uring. */
+static void work_io_uring(void)
+{
+	struct ring ring;
+
+	if (ring_open(&ring))
+		_exit(1);
+	for (int i = 0; i < 40; i++) {
+		if (ring_sleep(&ring, 200 * 1000) != 1)
+			_exit(2);
+	}
+}
+
+/*
+ * io_uring runs task work while it waits. The stop for overflow must not interrupt that: a task
+ * does not notice that it is traced.
+ */
+static int io_uring(unsigned long records)
+{
+	static struct record r[2 * KERNEL_MIN];
+	pid_t pid = start(work_io_uring);
+	int status, stops = 0;
+
+	CHECK(pid > 0 && config(pid, RECORDS(records), O_TRACE | O_KERNEL | O_SIGNAL) == 0);
+	for (;;) {
+		status = next_stop(pid, 0);
+		CHECK(status >> 8 == SIGIO || status >> 8 == AT_EXIT);
+		if (status >> 8 == AT_EXIT)
+			break;
+		CHECK(bts(DRAIN, pid, r, 0) > 0);
+		stops++;
+	}
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFEXITED(status));
+	if (WEXITSTATUS(status) == 1)
+		snprintf(why, WHY_SIZE, "no io_uring");
+	else if (WEXITSTATUS(status))
+		FAIL("a wait was interrupted, with %d stops", stops);
+	else
+		CHECK(stops > 2);
+	return 0;
+}
+
+static int test_io_uring(void)
+{
+	/* The buffer becomes full at any time before, in and after a wait. */
+	for (unsigned long i = 0; i < 8 && !*why; i++)
+		TRY(io_uring(KERNEL_MIN + 333 * i));
+	return 0;
+}
+
 const struct test signal_tests[] = {
 	{ "overflow", test_overflow },
 	{ "undrained", test_overflow_undrained },
@@ -650,5 +749,6 @@ const struct test signal_tests[] = {
 	{ "inject_blocked", test_inject_blocked },
 	{ "tracer_dies", test_tracer_dies },
 	{ "detach_with_signal", test_detach_with_signal },
+	{ "io_uring", test_io_uring },
 	{ 0 },
 };
