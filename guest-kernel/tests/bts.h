@@ -61,7 +61,8 @@ struct test {
 /* The tests of each file. A name of NULL marks the end. */
 extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
 	virtual_tests[], kernel_tests[], task_tests[], running_tests[], perf_tests[], smp_tests[],
-	no_bts_tests[], pti_tests[], november_tests[], december_tests[];
+	no_bts_tests[], pti_tests[], november_tests[], man_tests[],
+	december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The API as posted in November and in December 2007, on the kernels of `build --api 2007-11` and
- * `2007-12`.
+ * The API as posted in November and in December 2007, and that of the manual page between them, on
+ * the kernels of `build --api 2007-11`, `2007-man` and `2007-12`.
  */
 #include "bts.h"
 
-/* In November's API an index is a slot of the buffer. In December's, 0 is the newest record. */
+/*
+ * In November's API an index is a slot of the buffer. In December's, 0 is the newest record. The
+ * API of the manual page is November's, with MAX_BUFFER_SIZE instead of INIT.
+ */
 enum { INIT_11 = 40, ALLOCATE_11, BUFFER_SIZE_11, INDEX_11, READ_11, CONFIG_11, STATUS_11 };
 enum { MAX_SIZE_12 = 40, ALLOCATE_12, BUFFER_SIZE_12, READ_12, CONFIG_12, STATUS_12 };
 
@@ -323,6 +326,60 @@ const struct test november_tests[] = {
 	{ "wrap", test_11_wrap },
 	{ "timestamps", test_11_timestamps },
 	{ "compat", test_11_compat },
+	{ 0 },
+};
+
+/* What the manual page says about each request, in its order */
+static int test_man_page(void)
+{
+	pid_t pid = start(work_none);
+
+	CHECK(pid > 0);
+	CHECK(bts(MAX_SIZE_12, pid, NULL, 0) == MAX_RECORDS);
+	/* ENXIO: access without a buffer */
+	REFUSED(bts(BUFFER_SIZE_11, pid, NULL, 0), ENXIO);
+	REFUSED(bts(INDEX_11, pid, NULL, 0), ENXIO);
+	REFUSED(bts(READ_11, pid, r, 0), ENXIO);
+	REFUSED(bts(CONFIG_11, pid, NULL, O_TRACE_TASK), ENXIO);
+	REFUSED(bts(STATUS_11, pid, NULL, 0), ENXIO);
+	/* "data must be in the range of 0..PTRACE_BTS_MAX_BUFFER_SIZE" */
+	REFUSED(bts(ALLOCATE_11, pid, NULL, MAX_RECORDS + 1), EINVAL);
+	REFUSED(bts(ALLOCATE_11, pid, NULL, -1), EINVAL);
+	CHECK(bts(ALLOCATE_11, pid, NULL, 0) == 0);
+	CHECK(bts(ALLOCATE_11, pid, NULL, MAX_RECORDS) == 0);
+	/* "The new buffer initially contains invalid entries." */
+	CHECK(bts(ALLOCATE_11, pid, NULL, 100) == 0 && bts(BUFFER_SIZE_11, pid, NULL, 0) == 100);
+	for (long i = 0; i < 100; i++)
+		CHECK(bts(READ_11, pid, r, i) == 0 && r->qualifier == INVALID);
+	REFUSED(bts(READ_11, pid, r, 100), EINVAL);
+	CHECK(bts(INDEX_11, pid, NULL, 0) == 0);
+	/* "(addr is ignored.)" */
+	CHECK(bts(CONFIG_11, pid, (void *)1, O_TRACE_TASK | O_TIMESTAMPS) == 0);
+	CHECK(bts(STATUS_11, pid, (void *)1, 7) == (O_TRACE_TASK | O_TIMESTAMPS));
+	REFUSED(bts(47, pid, NULL, 0), EIO);
+	/* "automatically deallocated when the parent detaches" */
+	CHECK(locked() > 0 && !ptrace(PTRACE_DETACH, pid, 0, SIGKILL) && locked() == 0);
+	CHECK(waitpid(pid, NULL, __WALL) == pid);
+	return 0;
+}
+
+static int test_man_compat(void)
+{
+	pid_t pid;
+
+	TRY(traced(&pid, work_a, ALLOCATE_11, CONFIG_11, MAX_RECORDS, O_TRACE_TASK));
+	CHECK(bts32(MAX_SIZE_12, pid, NULL, 0) == MAX_RECORDS);
+	TRY(compat(READ_11, pid, bts32(INDEX_11, pid, NULL, 0), 0, 1));
+	stop(pid);
+	return 0;
+}
+
+const struct test man_tests[] = {
+	{ "page", test_man_page },
+	{ "records", test_11_records },
+	{ "wrap", test_11_wrap },
+	{ "timestamps", test_11_timestamps },
+	{ "compat", test_man_compat },
 	{ 0 },
 };
 

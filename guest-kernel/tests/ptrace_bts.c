@@ -29,9 +29,10 @@
 #define OURS		"vbts-test: "
 #define PRIORITY	"<1>"
 
-enum api { NONE, NOVEMBER, DECEMBER, NEW };
+enum api { NONE, NOVEMBER, MAN, DECEMBER, NEW };
 
-static const char *const api_names[] = { "none", "2007-11", "2007-12", "new" };
+static const char *const api_names[] = { "none", "2007-11", "2007-man", "2007-12",
+					  "new" };
 
 /* Options of vbts that a group needs. */
 #define ANY		"any"
@@ -57,6 +58,7 @@ static const struct {
 	{ "no_bts", no_bts_tests, NEW, NO_BTS },
 	{ "pti", pti_tests, NEW, PTI },
 	{ "2007-11", november_tests, NOVEMBER, ANY },
+	{ "2007-man", man_tests, MAN, ANY },
 	{ "2007-12", december_tests, DECEMBER, ANY },
 };
 
@@ -137,21 +139,26 @@ static void clean_up(void)
 
 /*
  * Determines the generation by request 40: it is CONFIG, which needs an address, MAX_BUFFER_SIZE,
- * which returns 4000, or INIT, which returns the features. `error` gets the reason if none of them
- * works.
+ * which returns 4000, or INIT, which returns the features. December's API has no request 46.
+ * `error` gets the reason if none of them works.
  */
 static enum api kernel_api(int *error)
 {
 	pid_t pid = start(work_none);
 	long value = pid > 0 ? bts(40, pid, NULL, 0) : -1;
+	int numbered = 0;
 
 	*error = errno;
+	if (value == 4000)
+		numbered = bts(46, pid, NULL, 0) == -1 && errno == EIO;
 	if (pid > 0)
 		stop(pid);
 	if (value < 0)
 		return *error == EFAULT ? NEW : NONE;
 	*error = EOPNOTSUPP;
-	return value == 4000 ? DECEMBER : value ? NOVEMBER : NONE;
+	if (value == 4000)
+		return numbered ? DECEMBER : MAN;
+	return value ? NOVEMBER : NONE;
 }
 
 static int list(char **patterns)

@@ -28,6 +28,8 @@ pub enum Api {
     New,
     /// The requests posted in November 2007.
     November2007,
+    /// The requests of the manual page that was proposed on 30 November 2007.
+    Man2007,
     /// The requests posted in December 2007.
     December2007,
 }
@@ -35,9 +37,14 @@ pub enum Api {
 impl Api {
     /// The generation with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::New, Self::November2007, Self::December2007]
-            .into_iter()
-            .find(|api| api.name() == name)
+        [
+            Self::New,
+            Self::November2007,
+            Self::Man2007,
+            Self::December2007,
+        ]
+        .into_iter()
+        .find(|api| api.name() == name)
     }
 
     /// Its name for the suite's program and for `guest-kernel/build --api`.
@@ -45,6 +52,7 @@ impl Api {
         match self {
             Self::New => "new",
             Self::November2007 => "2007-11",
+            Self::Man2007 => "2007-man",
             Self::December2007 => "2007-12",
         }
     }
@@ -105,6 +113,7 @@ pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
     let (variable, name) = match api {
         Api::New => (KERNEL_VARIABLE, "vmlinux"),
         Api::November2007 => ("VBTS_KERNEL_2007_11", "2007-11/vmlinux"),
+        Api::Man2007 => ("VBTS_KERNEL_2007_MAN", "2007-man/vmlinux"),
         Api::December2007 => ("VBTS_KERNEL_2007_12", "2007-12/vmlinux"),
     };
     locate(given.map(PathBuf::from), variable, name)

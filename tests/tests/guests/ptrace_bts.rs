@@ -17,7 +17,7 @@ struct Kernel {
     below: &'static str,
 }
 
-const KERNELS: [Kernel; 3] = [
+const KERNELS: [Kernel; 4] = [
     Kernel {
         api: "new",
         variable: "VBTS_KERNEL",
@@ -27,6 +27,11 @@ const KERNELS: [Kernel; 3] = [
         api: "2007-11",
         variable: "VBTS_KERNEL_2007_11",
         below: "guest/2007-11/vmlinux",
+    },
+    Kernel {
+        api: "2007-man",
+        variable: "VBTS_KERNEL_2007_MAN",
+        below: "guest/2007-man/vmlinux",
     },
     Kernel {
         api: "2007-12",

@@ -103,6 +103,7 @@ values! {
     Api {
         New: "new", "`PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`";
         November2007: "2007-11", "The requests posted in November 2007";
+        Man2007: "2007-man", "The requests of the manual page proposed on 30 November 2007";
         December2007: "2007-12", "The requests posted in December 2007";
     }
     ReportFormat {
