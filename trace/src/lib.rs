@@ -12,6 +12,8 @@
 //! | `branches` | the codec of branches |
 //! | `chunk` | the parts of a file: lengths, checksums, compression |
 //! | `varint` | numbers of variable length |
+//! | `maps` | the mappings of a process |
+//! | `profile` | what a trace says about the code that was executed |
 //!
 //! ```
 //! use vbts_trace::{Branch, Event, Item, Reader, Run, Summary, Writer};
@@ -36,6 +38,8 @@
 mod branches;
 mod chunk;
 mod event;
+pub mod maps;
+pub mod profile;
 mod reader;
 mod run;
 mod varint;

@@ -9,7 +9,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::connection::Gone;
-use super::protocol::{Action, Answer, MAX_ADDRESSES, MAX_BUILD_ID, Refusal, Reply};
+use super::protocol::{
+    Action, Answer, FunctionRange, LineRow, MAX_ADDRESSES, MAX_BUILD_ID, Refusal, Reply,
+};
 use super::source::Source;
 use super::unnamed::Unnamed;
 use crate::root::Root;
@@ -196,16 +198,114 @@ impl Files {
         }
     }
 
+    /// Makes requests of `work` for a file until one succeeds. Returns `None` for a file without
+    /// symbols.
+    fn request<T>(
+        &mut self,
+        id: FileId,
+        mut work: impl FnMut(&mut Source) -> Result<T, Gone>,
+    ) -> Option<T> {
+        while self.is_loaded(id) {
+            match work(&mut self.source) {
+                Ok(done) => return Some(done),
+                Err(gone) => self.failed(id, gone),
+            }
+        }
+        None
+    }
+
+    fn is_kernel(&self, id: FileId) -> bool {
+        let file = self.files.get(&id);
+        file.is_some_and(|file| matches!(file.place, Place::Kernel(_)))
+    }
+
+    /// The functions of a file, sorted by their start, at most `most`.
+    pub fn functions(&mut self, id: FileId, most: usize) -> Vec<FunctionRange> {
+        let mut all = Vec::new();
+        while all.len() < most {
+            let (absolute, first) = (self.is_kernel(id), all.len() as u64);
+            let functions = self.request(id, |source| {
+                let action = Action::Functions {
+                    file: id,
+                    absolute,
+                    first,
+                };
+                source.send(action, None)?;
+                let Reply::Functions { count, functions } = source.receive()? else {
+                    return Err(Gone::Closed);
+                };
+                let mut rest = functions;
+                let mut list: Vec<FunctionRange> = Vec::new();
+                for _ in 0..count {
+                    let taken = postcard::take_from_bytes(rest).map_err(|_| Gone::Closed)?;
+                    list.push(taken.0);
+                    rest = taken.1;
+                }
+                Ok(list)
+            });
+            match functions {
+                Some(functions) if !functions.is_empty() => all.extend(functions),
+                _ => break,
+            }
+        }
+        all.truncate(most);
+        // The answers of a process that reads hostile files are in any order.
+        all.retain(|function: &FunctionRange| function.size > 0);
+        all.sort_by_key(|function| function.start);
+        all
+    }
+
+    /// Calls `each` with the source lines of a part of a file: where their code begins, its size,
+    /// the number of the line and its path. Ends when `each` returns
+    /// false.
+    pub fn lines(
+        &mut self,
+        id: FileId,
+        range: std::ops::Range<u64>,
+        each: &mut dyn FnMut(u64, u64, u32, &str) -> bool,
+    ) {
+        let absolute = self.is_kernel(id);
+        let mut start = range.start;
+        loop {
+            let next = self.request(id, |source| {
+                let action = Action::Lines {
+                    file: id,
+                    absolute,
+                    start,
+                    end: range.end,
+                };
+                source.send(action, None)?;
+                let Reply::Lines { count, rows, next } = source.receive()? else {
+                    return Err(Gone::Closed);
+                };
+                let (mut rest, mut path) = (rows, "");
+                for _ in 0..count {
+                    let (row, more): (LineRow<'_>, _) =
+                        postcard::take_from_bytes(rest).map_err(|_| Gone::Closed)?;
+                    rest = more;
+                    path = row.path.unwrap_or(path);
+                    if !each(row.start, row.size, row.line, path) {
+                        return Ok(None);
+                    }
+                }
+                Ok(next)
+            });
+            match next.flatten() {
+                Some(next) if next > start => start = next,
+                _ => return,
+            }
+        }
+    }
+
     fn ask(
         &mut self,
         id: FileId,
         addresses: &[u64],
         each: &mut dyn FnMut(&Answer<'_>),
     ) -> Result<(), Gone> {
-        let kernel = self.files.get(&id);
         let action = Action::Find {
             file: id,
-            absolute: kernel.is_some_and(|file| matches!(file.place, Place::Kernel(_))),
+            absolute: self.is_kernel(id),
             addresses: addresses.to_vec(),
         };
         self.source.send(action, None)?;

@@ -4,16 +4,17 @@
 //! |---|---|
 //! | `reader` | the process that reads symbols: what is at an address of a file |
 //! | `protocol`, `connection`, `source` | how it is asked |
+//! | `by_file` | symbols of files, without processes |
 //! | `files` | which files it has, and what becomes of one at which it dies |
 //! | `maps`, `labels` | mappings of processes; labels that were made |
 //! | `unnamed` | files whose names are missing |
 //!
 //! Only `reader` parses files. The other modules trust nothing that it answers.
 
+mod by_file;
 mod connection;
 mod files;
 mod labels;
-mod maps;
 mod protocol;
 pub mod reader;
 mod source;
@@ -28,13 +29,14 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use vbts_trace::maps::{self, Mapping};
 
+pub use by_file::FileSymbols;
 use connection::Connection;
 pub use connection::{COMMAND, UNCONFINED};
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};
-use maps::Mapping;
-use protocol::Answer;
+pub use protocol::{Answer, FunctionRange};
 use source::Source;
 pub use unnamed::Unnamed;
 

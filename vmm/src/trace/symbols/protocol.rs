@@ -45,6 +45,26 @@ pub enum Action {
         /// At most [`MAX_ADDRESSES`].
         addresses: Vec<u64>,
     },
+    /// List the functions. The reply is [`Reply::Functions`].
+    Functions {
+        /// As in [`Self::Open`].
+        file: u32,
+        /// As in [`Self::Find`].
+        absolute: bool,
+        /// Number of functions that were listed before.
+        first: u64,
+    },
+    /// List the source lines. The reply is [`Reply::Lines`].
+    Lines {
+        /// As in [`Self::Open`].
+        file: u32,
+        /// As in [`Self::Find`].
+        absolute: bool,
+        /// The first address.
+        start: u64,
+        /// The address after the last one.
+        end: u64,
+    },
     /// Forget all files. There is no reply.
     Forget,
 }
@@ -73,6 +93,22 @@ pub enum Reply<'a> {
         /// That many [`Answer`]s.
         answers: &'a [u8],
     },
+    /// The next functions.
+    Functions {
+        /// Number of functions; 0 at the end.
+        count: u32,
+        /// That many [`FunctionRange`]s, sorted by their start.
+        functions: &'a [u8],
+    },
+    /// The next source lines.
+    Lines {
+        /// Number of rows.
+        count: u32,
+        /// That many [`LineRow`]s.
+        rows: &'a [u8],
+        /// The address at which the next request begins; `None` at the end.
+        next: Option<u64>,
+    },
     /// The process that reads has ended. Another takes its place.
     Ended {
         /// The signal that has ended it, or 0.
@@ -89,6 +125,33 @@ pub struct Answer<'a> {
     /// Path and number of the line.
     #[serde(borrow)]
     pub line: Option<(&'a str, u32)>,
+}
+
+/// Where a function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionRange {
+    /// Offset in the file, or address.
+    pub start: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// It is a stub of the procedure linkage table.
+    pub stub: bool,
+    /// It is a part of a function that the compiler has moved away.
+    pub part: bool,
+}
+
+/// The source line of some code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineRow<'a> {
+    /// Offset in the file, or address.
+    pub start: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Number of the line.
+    pub line: u32,
+    /// Path of the source file; nothing if it is that of the row before in the packet.
+    #[serde(borrow)]
+    pub path: Option<&'a str>,
 }
 
 /// Why a file is not read.

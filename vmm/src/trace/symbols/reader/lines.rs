@@ -87,6 +87,25 @@ impl Lines {
             location.line.filter(|line| *line != 0)?,
         ))
     }
+
+    /// Calls `each` with the rows of the addresses in `range`: address, size, line and path. Ends
+    /// when `each` returns false.
+    pub fn rows(
+        &self,
+        range: std::ops::Range<u64>,
+        each: &mut dyn FnMut(u64, u64, u32, &str) -> bool,
+    ) {
+        let Ok(rows) = self.0.find_location_range(range.start, range.end) else {
+            return;
+        };
+        for (start, size, location) in rows {
+            if let (Some(path), Some(line @ 1..)) = (location.file, location.line)
+                && !each(start, size, line, prefix(path, MAX_PATH))
+            {
+                return;
+            }
+        }
+    }
 }
 
 /// The section `id`, and whether it is in the old compressed format.

@@ -6,7 +6,7 @@ use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, Segment, SymbolTable, optional};
 use super::lines::Lines;
 use super::linkage;
-use crate::trace::symbols::protocol::Refusal;
+use crate::trace::symbols::protocol::{FunctionRange, Refusal};
 
 const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
@@ -244,10 +244,99 @@ impl ObjectFile {
         Some((name, address - function.start))
     }
 
+    /// The functions from number `first` on: at offsets in the file, or at their own addresses if
+    /// `absolute`.
+    pub fn function_ranges(
+        &self,
+        absolute: bool,
+        first: u64,
+    ) -> impl Iterator<Item = FunctionRange> + '_ {
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        let functions = self.functions.get(first..).unwrap_or_default();
+        functions.iter().map(move |function| {
+            let size = function.end.saturating_sub(function.start);
+            let (start, room) = match absolute {
+                true => (Some(function.start), size),
+                false => self.offset_of_address(function.start),
+            };
+            FunctionRange {
+                // The reply has an entry for each function.
+                start: start.unwrap_or_default(),
+                size: if start.is_some() { size.min(room) } else { 0 },
+                stub: function.stub,
+                part: is_part(self.name(function)),
+            }
+        })
+    }
+
+    /// The offset in the file of `address`, and how many bytes its segment has there.
+    fn offset_of_address(&self, address: u64) -> (Option<u64>, u64) {
+        let segments = &mut self.segments.iter();
+        let segment = segments.find(|s| address.wrapping_sub(s.address) < s.size);
+        match segment {
+            Some(segment) => {
+                let distance = address.wrapping_sub(segment.address);
+                let offset = segment.offset.wrapping_add(distance);
+                (Some(offset), segment.size - distance)
+            }
+            None => (None, 0),
+        }
+    }
+
+    /// Calls `each` with the source lines of the code in `range`: where they begin, their size, the
+    /// line and the path. Ends when `each` returns false.
+    pub fn line_rows(
+        &self,
+        absolute: bool,
+        range: std::ops::Range<u64>,
+        each: &mut dyn FnMut(u64, u64, u32, &str) -> bool,
+    ) {
+        let Some(lines) = &self.lines else {
+            return;
+        };
+        if absolute {
+            lines.rows(range, each);
+            return;
+        }
+        for segment in &self.segments {
+            let start = range.start.max(segment.offset);
+            let end = range.end.min(segment.offset.saturating_add(segment.size));
+            if start >= end {
+                continue;
+            }
+            let address = segment.address.wrapping_add(start - segment.offset);
+            let rows = address..address.saturating_add(end - start);
+            let mut goes_on = true;
+            lines.rows(rows, &mut |at, size, line, path| {
+                goes_on = each(
+                    start.wrapping_add(at.wrapping_sub(address)),
+                    size,
+                    line,
+                    path,
+                );
+                goes_on
+            });
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
     /// Source file and line of `address`.
     pub fn line(&self, address: u64) -> Option<(String, u32)> {
         self.lines.as_ref()?.find(address)
     }
+}
+
+/// Returns whether a name is that of a part of a function that a compiler has moved away because it
+/// is rarely executed.
+fn is_part(name: &[u8]) -> bool {
+    let part = b".cold";
+    let mut places = name.windows(part.len()).enumerate();
+    places.any(|(at, found)| {
+        let after = name.get(at + part.len());
+        found == part && after.is_none_or(|after| *after == b'.')
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 
 use super::object_file::{Budget, ObjectFile};
-use crate::trace::symbols::protocol::{Action, Answer, MAX_PACKET, Refusal, Reply};
+use crate::trace::symbols::protocol::{Action, Answer, LineRow, MAX_PACKET, Refusal, Reply};
 
 /// Size in bytes of answers after which they are sent. One answer has less than a quarter of it.
 const FULL: usize = MAX_PACKET / 2;
@@ -53,6 +53,17 @@ impl Objects {
                 absolute,
                 addresses,
             } => self.find(self.files.get(&file), absolute, &addresses, send),
+            Action::Functions {
+                file,
+                absolute,
+                first,
+            } => self.functions(self.files.get(&file), absolute, first, send),
+            Action::Lines {
+                file,
+                absolute,
+                start,
+                end,
+            } => self.lines(self.files.get(&file), absolute, start..end, send),
             Action::Forget => {
                 *self = Self::default();
                 Ok(())
@@ -82,6 +93,69 @@ impl Objects {
         let functions = object.functions() as u64;
         self.files.insert(id, object);
         (refused, functions)
+    }
+
+    fn functions(
+        &self,
+        file: Option<&ObjectFile>,
+        absolute: bool,
+        first: u64,
+        send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut functions, mut count) = (Vec::new(), 0);
+        let ranges = file.map(|file| file.function_ranges(absolute, first));
+        for range in ranges.into_iter().flatten() {
+            functions = postcard::to_extend(&range, functions).map_err(io::Error::other)?;
+            count += 1;
+            if functions.len() >= FULL {
+                break;
+            }
+        }
+        let functions = &functions;
+        send(&Reply::Functions { count, functions })
+    }
+
+    fn lines(
+        &self,
+        file: Option<&ObjectFile>,
+        absolute: bool,
+        range: std::ops::Range<u64>,
+        send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut rows, mut count, mut next) = (Vec::new(), 0, None);
+        let mut last_path = String::new();
+        let mut failure = None;
+        if let Some(file) = file {
+            file.line_rows(absolute, range, &mut |start, size, line, path| {
+                if rows.len() >= FULL {
+                    next = Some(start);
+                    return false;
+                }
+                let is_new = count == 0 || path != last_path;
+                let row = LineRow {
+                    start,
+                    size,
+                    line,
+                    path: is_new.then_some(path),
+                };
+                match postcard::to_extend(&row, std::mem::take(&mut rows)) {
+                    Ok(more) => rows = more,
+                    Err(error) => failure = Some(error),
+                }
+                if is_new {
+                    path.clone_into(&mut last_path);
+                }
+                count += 1;
+                failure.is_none()
+            });
+        }
+        match failure {
+            Some(error) => Err(io::Error::other(error)),
+            None => {
+                let rows = &rows;
+                send(&Reply::Lines { count, rows, next })
+            }
+        }
     }
 
     fn find(

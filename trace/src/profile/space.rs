@@ -1,0 +1,104 @@
+//! The transfers in one address space.
+
+use rustc_hash::FxHashMap;
+
+use super::functions::FunctionId;
+use super::modules::AddressSpace;
+use super::tree::NodeId;
+
+/// Maximum number of different transfers. When it is reached, their counts are added up and they
+/// are dropped.
+pub const MAX_TRANSFERS: usize = 1 << 21;
+
+/// What a transfer does to the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: it stays in its function.
+    Jump,
+    /// It calls a function.
+    Call,
+    /// It returns.
+    Return,
+    /// It jumps to the beginning of another function.
+    Tail,
+    /// It jumps into the middle of another function, directly.
+    Far,
+    /// It jumps there indirectly.
+    FarIndirect,
+    /// It enters the kernel.
+    Enter,
+    /// It leaves the kernel, or an event in it.
+    Leave,
+    /// The code is not known.
+    Blind,
+}
+
+/// A straight line and the branch at its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    /// Where the line begins.
+    pub start: u64,
+    /// The branch.
+    pub from: u64,
+    /// Its target.
+    pub to: u64,
+    /// Where a call returns to.
+    pub ret: u64,
+    /// How often it was executed since the counts were added up.
+    pub count: u64,
+    /// Instructions of the line, with the branch.
+    pub instructions: u32,
+    /// The transfer that mostly follows.
+    pub next: u32,
+    /// The function of the target.
+    pub function: FunctionId,
+    /// The function begins there.
+    pub is_entry: bool,
+    /// The last instruction was executed: not if an event came before it.
+    pub complete: bool,
+    /// What it does to the stack.
+    pub effect: Effect,
+    /// The last node from which it has called, and the node of the call.
+    pub cache: (NodeId, NodeId),
+}
+
+/// The transfers in one address space.
+#[derive(Debug, Default)]
+pub struct Space {
+    /// Its mappings.
+    pub map: AddressSpace,
+    /// The transfers.
+    pub transfers: Vec<Transfer>,
+    /// Their numbers.
+    index: FxHashMap<(u64, u64, u64), u32>,
+}
+
+impl Space {
+    /// With these mappings, and no transfers.
+    pub fn with(map: AddressSpace) -> Self {
+        Self {
+            map,
+            ..Self::default()
+        }
+    }
+
+    /// The number of a transfer.
+    pub fn find(&self, start: u64, from: u64, to: u64) -> Option<u32> {
+        self.index.get(&(start, from, to)).copied()
+    }
+
+    /// Adds a transfer. Returns its number.
+    pub fn add(&mut self, transfer: Transfer) -> u32 {
+        let number = self.transfers.len() as u32;
+        let key = (transfer.start, transfer.from, transfer.to);
+        self.index.insert(key, number);
+        self.transfers.push(transfer);
+        number
+    }
+
+    /// Drops the transfers.
+    pub fn clear(&mut self) {
+        self.transfers.clear();
+        self.index.clear();
+    }
+}

@@ -1,0 +1,443 @@
+//! The call stack of one task.
+//!
+//! A frame knows where its function returns to. Most transfers fit: a call adds a frame, a return
+//! removes it. What does not fit is resynchronised: a longjmp or an exception leaves frames behind,
+//! a coroutine or a context switch exchanges the stack, a return can be a disguised jump. What has
+//! no explanation is counted.
+
+use super::Counts;
+use super::code::SymbolKind;
+use super::functions::{FunctionId, Functions};
+use super::modules::Modules;
+use super::tree::{Label, NodeId, Tree};
+
+/// Maximum number of frames. When it is reached, the outer half is dropped.
+const MAX_DEPTH: usize = 1 << 16;
+/// Maximum number of frames among which one is looked for.
+const MAX_SEARCH: usize = 1 << 12;
+/// Maximum number of stacks that a task has left. When it is reached, the oldest is dropped.
+const MAX_PARKED: usize = 1 << 10;
+/// Number of inner frames of a stack to which a coroutine can return.
+const RESUMED: usize = 8;
+
+/// The address to which a frame returns, if it is not known. No code is there.
+pub const NOWHERE: u64 = u64::MAX;
+
+/// Why a frame exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// The first one.
+    Outermost,
+    /// A call.
+    Call,
+    /// A jump to a function, which returns to the caller of the one that jumps.
+    Tail,
+    /// A signal interrupts a straight line, which begins at this address.
+    Signal(u64),
+    /// The handler of a signal.
+    Handler,
+    /// A system call, an interrupt or an exception enters the kernel.
+    Event,
+    /// A transfer from code that is not known.
+    Blind,
+}
+
+/// A frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// Where it returns to, or [`NOWHERE`].
+    pub ret: u64,
+    /// Its node in the call tree.
+    pub node: NodeId,
+    /// Its function. A frame of a signal has that of the interrupted frame.
+    pub function: FunctionId,
+    /// Why it exists.
+    pub kind: FrameKind,
+}
+
+/// What a stack needs to know of the code.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The call tree.
+    pub tree: &'a mut Tree,
+    /// The functions.
+    pub functions: &'a Functions,
+    /// What could not be explained.
+    pub counts: &'a mut Counts,
+}
+
+/// The target of a transfer.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its address.
+    pub to: u64,
+    /// The function there.
+    pub function: FunctionId,
+    /// The function begins there.
+    pub is_entry: bool,
+}
+
+/// The call stack of one task. It is empty only before its first record.
+#[derive(Debug, Clone, Default)]
+pub struct Stack {
+    frames: Vec<Frame>,
+    parked: Vec<Vec<Frame>>,
+}
+
+impl Stack {
+    /// The frames, the outermost first.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The innermost frame.
+    #[inline]
+    pub fn top(&self) -> Option<&Frame> {
+        self.frames.last()
+    }
+
+    /// Forgets everything: the task executes another program.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes the frames of the task that has made this one by a fork.
+    pub fn fork(&mut self, parent: &Self) {
+        self.frames.clone_from(&parent.frames);
+    }
+
+    /// Begins with a function.
+    pub fn begin(&mut self, program: NodeId, function: FunctionId, context: &mut Context<'_>) {
+        self.frames.clear();
+        self.add(program, function, NOWHERE, FrameKind::Outermost, context);
+    }
+
+    /// Adds a frame below node `parent`.
+    fn add(
+        &mut self,
+        parent: NodeId,
+        function: FunctionId,
+        ret: u64,
+        kind: FrameKind,
+        context: &mut Context<'_>,
+    ) {
+        let label = match kind {
+            FrameKind::Signal(_) => Label::Signal,
+            _ => Label::Function(function),
+        };
+        let node = context.tree.child(parent, label);
+        self.add_node(node, function, ret, kind, context);
+    }
+
+    fn add_node(
+        &mut self,
+        node: NodeId,
+        function: FunctionId,
+        ret: u64,
+        kind: FrameKind,
+        context: &mut Context<'_>,
+    ) {
+        if self.frames.len() >= MAX_DEPTH {
+            self.frames.drain(..MAX_DEPTH / 2);
+            context.counts.too_deep += 1;
+        }
+        if let Some(node) = context.tree.get_mut(node) {
+            node.calls += 1;
+        }
+        self.frames.push(Frame {
+            ret,
+            node,
+            function,
+            kind,
+        });
+    }
+
+    /// Adds a frame. `cache` has the last parent and its child.
+    #[inline]
+    pub fn push(
+        &mut self,
+        function: FunctionId,
+        ret: u64,
+        kind: FrameKind,
+        cache: &mut (NodeId, NodeId),
+        context: &mut Context<'_>,
+    ) {
+        let parent = self.node();
+        if cache.0 != parent {
+            let label = Label::Function(function);
+            *cache = (parent, context.tree.child(parent, label));
+        }
+        self.add_node(cache.1, function, ret, kind, context);
+    }
+
+    /// The node of the innermost frame.
+    #[inline]
+    pub fn node(&self) -> NodeId {
+        self.frames.last().map_or(0, |frame| frame.node)
+    }
+
+    /// Adds the frames of a signal and its handler. The signal interrupts the line that begins at
+    /// `start`.
+    pub fn signal(&mut self, start: u64, handler: FunctionId, context: &mut Context<'_>) {
+        context.counts.signals += 1;
+        let function = self.top().map_or(handler, |frame| frame.function);
+        let kind = FrameKind::Signal(start);
+        self.add(self.node(), function, NOWHERE, kind, context);
+        self.add(self.node(), handler, NOWHERE, FrameKind::Handler, context);
+    }
+
+    /// The start of the line that the innermost signal has interrupted.
+    pub fn interrupted(&self) -> Option<u64> {
+        let frames = self.frames.iter().rev().take(MAX_SEARCH);
+        frames
+            .filter_map(|frame| match frame.kind {
+                FrameKind::Signal(start) => Some(start),
+                _ => None,
+            })
+            .next()
+    }
+
+    /// Returns from the innermost signal.
+    pub fn end_signal(&mut self) {
+        let is_signal = |frame: &Frame| matches!(frame.kind, FrameKind::Signal(_));
+        if let Some(at) = self.find(is_signal) {
+            self.frames.truncate(at);
+        }
+    }
+
+    /// The index of the innermost frame that is `wanted`.
+    fn find(&self, wanted: impl Fn(&Frame) -> bool) -> Option<usize> {
+        let first = self.frames.len().saturating_sub(MAX_SEARCH);
+        let frames = self.frames.get(first..)?;
+        Some(first + frames.iter().rposition(wanted)?)
+    }
+
+    /// Removes the frame at `at` and those inside of it. Its caller stays.
+    fn leave(&mut self, at: usize) {
+        self.frames.truncate(at);
+    }
+
+    /// A return.
+    #[inline]
+    pub fn ret(&mut self, target: Target, context: &mut Context<'_>) {
+        if let Some(frame) = self.frames.last()
+            && frame.ret == target.to
+            && frame.kind == FrameKind::Call
+        {
+            self.frames.pop();
+        } else {
+            self.ret_slow(target, context);
+        }
+    }
+
+    #[cold]
+    fn ret_slow(&mut self, target: Target, context: &mut Context<'_>) {
+        let returns = |frame: &Frame| frame.ret == target.to;
+        if let Some(mut at) = self.find(returns) {
+            // The frames of jumps return together with the one that was called.
+            let is_tail = |frame: &Frame| frame.kind == FrameKind::Tail;
+            let inner = self.frames.get(at + 1..).unwrap_or_default();
+            if !inner.is_empty() && !inner.iter().all(is_tail) {
+                context.counts.unwound += 1;
+            }
+            while at > 0 && self.frames.get(at).is_some_and(is_tail) {
+                at -= 1;
+            }
+            self.leave(at);
+            return;
+        }
+        // The handler of the innermost signal returns to code that ends the signal.
+        let is_handler = |frame: &Frame| matches!(frame.kind, FrameKind::Handler | FrameKind::Call);
+        if let Some(at) = self.find(is_handler)
+            && self
+                .frames
+                .get(at)
+                .is_some_and(|f| f.kind == FrameKind::Handler)
+        {
+            self.leave(at);
+            return;
+        }
+        if let Some(at) = self.find(|frame| frame.kind == FrameKind::Blind)
+            && let Some(below) = at.checked_sub(1).and_then(|below| self.frames.get(below))
+            && context.functions.get(below.function).start.module
+                == context.functions.get(target.function).start.module
+        {
+            self.leave(at);
+            return;
+        }
+        if target.is_entry {
+            // A return that is a jump, for example a retpoline.
+            self.tail(target, context);
+            return;
+        }
+        if self.frames.len() == 1 {
+            // The trace has begun in a function that was called before.
+            let frame = self.frames.first().copied();
+            let parent = frame.map(|frame| context.tree.nodes().get(frame.node as usize));
+            let program = parent.flatten().map_or(0, |node| node.parent);
+            self.begin(program, target.function, context);
+            return;
+        }
+        self.resume(target, context);
+    }
+
+    /// A jump to the beginning of another function.
+    pub fn tail(&mut self, target: Target, context: &mut Context<'_>) {
+        let Some(top) = self.frames.last().copied() else {
+            return;
+        };
+        // Functions that jump to each other do not make the stack deeper.
+        let mut at = self.frames.len();
+        while let Some(frame) = at.checked_sub(1).and_then(|at| self.frames.get(at)) {
+            at -= 1;
+            if frame.function == target.function && !matches!(frame.kind, FrameKind::Signal(_)) {
+                self.frames.truncate(at + 1);
+                if let Some(node) = self
+                    .frames
+                    .last()
+                    .and_then(|f| context.tree.get_mut(f.node))
+                {
+                    node.calls += 1;
+                }
+                return;
+            }
+            if frame.kind != FrameKind::Tail {
+                break;
+            }
+        }
+        // A stub of the linkage table is no caller.
+        let is_stub = context.functions.get(top.function).kind == SymbolKind::Stub;
+        if is_stub && top.kind == FrameKind::Call && self.frames.len() > 1 {
+            self.frames.pop();
+            let function = target.function;
+            self.add(self.node(), function, top.ret, FrameKind::Call, context);
+            return;
+        }
+        let (function, kind) = (target.function, FrameKind::Tail);
+        self.add(top.node, function, top.ret, kind, context);
+    }
+
+    /// A jump into the middle of another function: longjmp, an exception, a coroutine, or parts of
+    /// functions that share code.
+    pub fn far_jump(&mut self, target: Target, indirect: bool, context: &mut Context<'_>) {
+        if indirect {
+            self.resume(target, context);
+        } else if let Some(frame) = self.frames.last_mut() {
+            frame.function = target.function;
+        }
+    }
+
+    /// Continues in the middle of a function that was left.
+    pub fn resume(&mut self, target: Target, context: &mut Context<'_>) {
+        let is_wanted = |frame: &Frame| {
+            frame.function == target.function && !matches!(frame.kind, FrameKind::Signal(_))
+        };
+        let resumes = |stack: &Vec<Frame>| {
+            let inner = stack.iter().rev().take(RESUMED);
+            inner.filter(|frame| frame.ret == target.to).count() > 0
+        };
+        if let Some(at) = self.parked.iter().rposition(resumes) {
+            context.counts.switches += 1;
+            let mut next = self.parked.remove(at);
+            if let Some(at) = next.iter().rposition(|frame| frame.ret == target.to) {
+                next.truncate(at.max(1));
+            }
+            self.park(next, context);
+            return;
+        }
+        if let Some(at) = self.find(is_wanted) {
+            if at + 1 < self.frames.len() {
+                context.counts.unwound += 1;
+            }
+            self.frames.truncate(at + 1);
+            return;
+        }
+        let known = context.functions.get(target.function);
+        if !known.named && known.start.module == Modules::UNMAPPED {
+            self.enter_blindly(target, context);
+            return;
+        }
+        context.counts.unexplained += 1;
+        let program = self.frames.first().map_or(0, |frame| frame.node);
+        let program = context.tree.nodes().get(program as usize);
+        let program = program.map_or(0, |node| node.parent);
+        self.park(Vec::new(), context);
+        self.begin(program, target.function, context);
+    }
+
+    /// A transfer from or to code that is not known.
+    pub fn blind(&mut self, target: Target, context: &mut Context<'_>) {
+        if self.find(|frame| frame.ret == target.to).is_some() {
+            self.ret(target, context);
+        } else if let Some(at) = self.find(|frame| frame.function == target.function) {
+            self.frames.truncate(at + 1);
+        } else if target.is_entry || context.functions.get(target.function).named {
+            self.enter_blindly(target, context);
+        }
+    }
+
+    fn enter_blindly(&mut self, target: Target, context: &mut Context<'_>) {
+        if self
+            .top()
+            .is_none_or(|frame| frame.function != target.function)
+        {
+            let parent = self.node();
+            self.add(parent, target.function, NOWHERE, FrameKind::Blind, context);
+        }
+    }
+
+    /// Keeps the current stack, and continues with another one.
+    fn park(&mut self, next: Vec<Frame>, context: &mut Context<'_>) {
+        let last = std::mem::replace(&mut self.frames, next);
+        if last.len() > 1 {
+            if self.parked.len() >= MAX_PARKED {
+                self.parked.remove(0);
+                context.counts.too_deep += 1;
+            }
+            self.parked.push(last);
+        }
+    }
+
+    /// A return from the kernel or from an event in it. Returns whether the straight line that
+    /// begins at the target was entered by no call: by a signal.
+    pub fn far_return(&mut self, target: Target, to_user: bool, context: &mut Context<'_>) {
+        let is_event = |frame: &Frame| frame.kind == FrameKind::Event;
+        if let Some(at) = self.find(|frame| is_event(frame) && frame.ret == target.to) {
+            self.leave(at.max(1));
+            return;
+        }
+        if !to_user {
+            self.resume(target, context);
+            return;
+        }
+        // The outermost of the events is the entry from the program.
+        let mut event = self.find(is_event);
+        while let Some(at) = event
+            && let Some(outer) = self
+                .frames
+                .get(..at)
+                .and_then(|f| f.iter().rposition(is_event))
+            && self
+                .frames
+                .get(outer..at)
+                .is_some_and(|f| f.iter().all(|f| !matches!(f.kind, FrameKind::Signal(_))))
+        {
+            event = Some(outer);
+        }
+        let ret = event
+            .and_then(|at| self.frames.get(at))
+            .map(|frame| frame.ret);
+        if let Some(at) = event {
+            self.leave(at.max(1));
+        }
+        if self.interrupted() == Some(target.to) {
+            self.end_signal();
+        } else if target.is_entry
+            && let Some(ret) = ret
+        {
+            self.signal(ret, target.function, context);
+        } else {
+            self.resume(target, context);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The call tree: what was executed, by the functions that have led there.
+
+use rustc_hash::FxHashMap;
+
+use super::functions::FunctionId;
+
+/// Number of a node.
+pub type NodeId = u32;
+
+/// Maximum number of nodes. Further calls count for their callers.
+const MAX_NODES: usize = 1 << 20;
+
+/// What a node stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Label {
+    /// A program, by its number. Its node has no parent.
+    Program(u32),
+    /// A function.
+    Function(FunctionId),
+    /// A signal interrupts what the parent does.
+    Signal,
+}
+
+/// A node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node {
+    /// The caller; the node itself, if it has none. It has a smaller number.
+    pub parent: NodeId,
+    /// What it stands for.
+    pub label: Label,
+    /// Number of calls.
+    pub calls: u64,
+    /// Instructions that were executed in it, without its children.
+    pub instructions: u64,
+    /// Records of branches that were executed in it, without its children.
+    pub branches: u64,
+}
+
+/// The call tree.
+#[derive(Debug, Default)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    children: FxHashMap<(NodeId, Label), NodeId>,
+    cut: u64,
+}
+
+impl Tree {
+    /// All nodes. A parent comes before its children.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Number of calls that count for their callers, because the tree is full.
+    pub fn cut(&self) -> u64 {
+        self.cut
+    }
+
+    /// The node of a program.
+    pub fn program(&mut self, program: u32) -> NodeId {
+        let label = Label::Program(program);
+        // No function has such a label, so that the parent does not matter.
+        if let Some(node) = self.children.get(&(0, label)) {
+            return *node;
+        }
+        let node = self.nodes.len() as NodeId;
+        self.add(node, label);
+        self.children.insert((0, label), node);
+        node
+    }
+
+    fn add(&mut self, parent: NodeId, label: Label) {
+        self.nodes.push(Node {
+            parent,
+            label,
+            calls: 0,
+            instructions: 0,
+            branches: 0,
+        });
+    }
+
+    /// The child of `parent`.
+    pub fn child(&mut self, parent: NodeId, label: Label) -> NodeId {
+        if let Some(node) = self.children.get(&(parent, label)) {
+            return *node;
+        }
+        if self.nodes.len() >= MAX_NODES {
+            self.cut += 1;
+            return parent;
+        }
+        let node = self.nodes.len() as NodeId;
+        self.add(parent, label);
+        self.children.insert((parent, label), node);
+        node
+    }
+
+    /// The node with this number, which comes from this tree.
+    #[inline]
+    pub fn get_mut(&mut self, node: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(node as usize)
+    }
+
+    /// Instructions and branches of each node with all nodes below it.
+    pub fn totals(&self) -> Vec<(u64, u64)> {
+        let mut totals: Vec<(u64, u64)> = self
+            .nodes
+            .iter()
+            .map(|node| (node.instructions, node.branches))
+            .collect();
+        for (at, node) in self.nodes.iter().enumerate().rev() {
+            if node.parent as usize != at
+                && let Some((instructions, branches)) = totals.get(at).copied()
+                && let Some(parent) = totals.get_mut(node.parent as usize)
+            {
+                parent.0 = parent.0.saturating_add(instructions);
+                parent.1 = parent.1.saturating_add(branches);
+            }
+        }
+        totals
+    }
+}
