@@ -60,7 +60,7 @@
 //! | modules | contents |
 //! |---|---|
 //! | [`cli`] | the command line: options and commands |
-//! | `suite` | the regression suite of the guest kernel's API |
+//! | [`answers`], `suite` | answers from kept traces; the regression suite of the guest kernel's API |
 //! | `guest_files`, `kernel_tree`, [`trace`] | vbts's guest files; kernel trees; traces of programs |
 //! | [`launch`] | from a configuration to a machine |
 //! | [`accel`] | the choice of the accelerator |
@@ -71,6 +71,7 @@
 //! | `escape`, [`layout`] | names as printable text; the address map |
 
 pub mod accel;
+pub mod answers;
 pub mod board;
 pub mod boot;
 pub mod cli;

@@ -4,6 +4,7 @@
 use libtest_mimic::{Arguments, Trial};
 use vbts_tests::machine::Machine;
 
+mod answers;
 mod at_work;
 mod bad_input;
 mod btrace;
@@ -43,7 +44,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 34] = [
+const MODULES: [(&str, Trials); 35] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -61,6 +62,7 @@ const MODULES: [(&str, Trials); 34] = [
     ("oracle", oracle::trials),
     ("random_programs", random_programs::trials),
     ("stepped_programs", stepped_programs::trials),
+    ("answers", answers::trials),
     ("btrace", btrace::trials),
     ("record", record::trials),
     ("bad_input", bad_input::trials),

@@ -1,5 +1,6 @@
 //! The `vbts` command line.
 
+mod answers;
 mod file_uses;
 mod guest;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod run;
 mod stats;
 mod test;
 mod trace;
+mod trace_report;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -64,13 +66,16 @@ struct ReadSymbolsArgs {
 /// Runs the command line `args`, the first of which is the program's name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     survive_file_size_limit();
-    let cli = match Cli::try_parse_from(args) {
+    let mut cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(parse_status(&error));
         }
     };
+    if let Command::Trace(args) = &mut cli.command {
+        args.redirect();
+    }
     conclude(run(&cli.command))
 }
 
@@ -78,7 +83,10 @@ fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
-        Command::Trace(args) => trace::main(args),
+        Command::Trace(args) => match args.report {
+            Some(what) => trace_report::main(args, what),
+            None => trace::main(args),
+        },
         Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),
         Command::Guest(args) => guest::main(args),

@@ -9,10 +9,11 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use vbts_trace::{Item, Reader, Run, Streams};
 
+use super::answers::{self, Trace};
 use super::options::EXIT_STATUS;
 use super::trace::{OWN_PROGRAM, name_kernel};
 use crate::accel::Accel;
-use crate::exit::{Failure, say};
+use crate::exit::Failure;
 use crate::guest_files::GuestFiles;
 use crate::host::output::{Output, OutputError};
 use crate::root::Root;
@@ -32,6 +33,42 @@ pub enum What {
     Json,
     /// Records of 24 bytes, little-endian: from, to, flags; of one task
     Raw,
+    /// Functions: calls, instructions and branches, without and with those of callees
+    Functions,
+    /// Mapped files
+    Modules,
+    /// Source files
+    Files,
+    /// Tasks
+    Tasks,
+    /// The call tree
+    Calls,
+    /// Call stacks with their instructions, for flame graph tools
+    Folded,
+    /// A flame graph: one SVG file
+    Flamegraph,
+    /// Functions over time, for Perfetto and Chrome's tracing
+    Timeline,
+    /// Source files with the count of each line
+    Lines,
+    /// Instructions of functions with their counts
+    Assembly,
+    /// Coverage of lines, functions and branches, for lcov's tools
+    Lcov,
+    /// Coverage as Cobertura's XML
+    Cobertura,
+    /// Coverage as one HTML file
+    Html,
+    /// Executed code, in DynamoRIO's format
+    Drcov,
+    /// A profile for BOLT (pre-aggregated)
+    Bolt,
+    /// Functions that a second run, OTHER, has executed more or less often
+    Diff,
+    /// The last calls and returns of each task, and its stack
+    Tail,
+    /// The stack of the task of the last branch: with --to N, that before branch number N
+    Where,
 }
 
 /// Arguments of `vbts report`.
@@ -42,6 +79,8 @@ pub struct ReportArgs {
     pub what: What,
     /// A trace of `vbts trace --output FILE.btrace` or of `vbts run --record FILE`
     pub file: PathBuf,
+    /// diff: the trace to compare with
+    pub other: Option<PathBuf>,
     /// Only the task with this thread ID
     #[arg(long, value_name = "TASK")]
     pub task: Option<u32>,
@@ -70,6 +109,28 @@ pub struct ReportArgs {
     /// The guest kernel, for the names of its functions (default: as for `vbts trace`)
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// functions, modules, files, tasks, diff: at most N rows; assembly: N functions
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
+    /// lines, lcov, cobertura, html: only source files in this directory, or this file; can be
+    /// repeated
+    #[arg(long, value_name = "PATH")]
+    pub source: Vec<PathBuf>,
+    /// assembly: only the function with this name
+    #[arg(long, value_name = "NAME")]
+    pub function: Option<String>,
+    /// bolt: the executed file (default: the program)
+    #[arg(long, value_name = "NAME")]
+    pub module: Option<String>,
+    /// tail: branches to show of each task, 10000 at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub steps: usize,
+    /// calls: only subtrees with at least P percent of all instructions
+    #[arg(long, value_name = "P", default_value_t = 0.5)]
+    pub least: f64,
+    /// functions, modules, files, tasks, calls: one JSON object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Runs the command.
@@ -78,9 +139,12 @@ pub struct ReportArgs {
 /// The file is no trace or is damaged, or the output fails.
 pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     let name = args.file.display();
-    let file = File::open(&args.file).with_context(|| format!("Cannot open {name}"))?;
-    let mut reader =
-        Reader::new(BufReader::new(file)).with_context(|| format!("Cannot read {name}"))?;
+    let trace = Trace::open(&args.file)?;
+    if !matches!(args.what, What::Text | What::Json | What::Raw) {
+        return answers::main(args, trace);
+    }
+    trace.say_if_cut();
+    let mut reader = trace.reader;
     let mut report = Report {
         symbols: symbolizer(args, reader.run())?,
         format: format(args, reader.run()),
@@ -98,13 +162,8 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     };
     let records = reader.records();
     let read_failure = |error: anyhow::Error| error.context(format!("Cannot read {name}")).into();
-    let to = args.to.map_or(records, |to| to.min(records));
-    let from = match args.last {
-        Some(last) => records.saturating_sub(last),
-        None => args.from.unwrap_or(0),
-    };
     report
-        .show(&mut reader, from..to, args.what == What::Raw)
+        .show(&mut reader, args.range(records), args.what == What::Raw)
         .map_err(|error| match error.downcast::<ReplayError>() {
             Ok(ReplayError::Output(error)) => error.into_failure(),
             Ok(error) => read_failure(error.into()),
@@ -113,12 +172,19 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
                 Err(error) => read_failure(error),
             },
         })?;
-    if reader.summary().is_none() {
-        say(format_args!(
-            "{name} has no end: its run was cut or is not over. {records} branches are complete"
-        ));
-    }
     Ok(0)
+}
+
+impl ReportArgs {
+    /// The numbers of the branches to show, of `records`.
+    pub(super) fn range(&self, records: u64) -> std::ops::Range<u64> {
+        let to = self.to.map_or(records, |to| to.min(records));
+        let from = match self.last {
+            Some(last) => records.saturating_sub(last),
+            None => self.from.unwrap_or(0),
+        };
+        from..to
+    }
 }
 
 /// What shows the trace.
@@ -220,8 +286,8 @@ fn format(args: &ReportArgs, run: &Run) -> Box<dyn Format> {
     match args.what {
         What::Text if of_machine => Box::new(Text::new(sched).of_machine()),
         What::Text => Box::new(Text::new(sched)),
-        What::Json if of_machine => Box::new(Json::new(accel, sched).of_machine()),
-        What::Json => Box::new(Json::new(accel, sched)),
         What::Raw => Box::new(Raw),
+        _ if of_machine => Box::new(Json::new(accel, sched).of_machine()),
+        _ => Box::new(Json::new(accel, sched)),
     }
 }

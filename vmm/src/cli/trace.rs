@@ -401,7 +401,7 @@ pub(super) fn name_kernel(symbols: &mut Symbolizer, kernel: &Path, quiet: bool) 
 }
 
 /// Opens `path` if it is an ELF file. A bzImage is none.
-fn elf_file(path: &Path) -> Option<File> {
+pub(super) fn elf_file(path: &Path) -> Option<File> {
     let file = whole_file::open(path).ok()?;
     let mut magic = [0; 4];
     (file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF").then_some(file)

@@ -9,6 +9,7 @@ use vbts_protocol::{Follow, Scope};
 
 use super::epoch;
 use crate::cli::options::{EXIT_STATUS, MachineArgs};
+use crate::cli::report::What;
 use crate::exit::Failure;
 use crate::memory::Size;
 use crate::trace::destination::{StdoutUse, TraceTo};
@@ -101,6 +102,19 @@ pub struct TraceArgs {
     /// error. With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
     #[arg(long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
+    /// Answer a question from the trace, as `vbts report` does, instead of writing the trace: to
+    /// --output, or to standard output after the program has ended
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        conflicts_with = "format",
+        help_heading = "Trace options"
+    )]
+    pub report: Option<What>,
+    /// Where this process, which another vbts has started for `--report`, keeps the trace
+    #[arg(long, hide = true)]
+    pub keep_for_report: Option<PathBuf>,
     /// Which processes and threads to trace (default: all; none for raw into one file, which has
     /// the records of one task)
     #[arg(long, value_enum, value_name = "TASKS", help_heading = "Trace options")]
@@ -203,6 +217,15 @@ impl TraceArgs {
             FollowArg::All
         };
         self.follow.unwrap_or(default)
+    }
+
+    /// Makes the trace of a process that was started for `--report` the only output.
+    pub fn redirect(&mut self) {
+        if let Some(trace) = self.keep_for_report.take() {
+            self.output = Some(trace);
+            self.format = Some(TraceFormat::Btrace);
+            self.report = None;
+        }
     }
 
     /// Refuses options that make a trace impossible.

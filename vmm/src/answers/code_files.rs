@@ -1,0 +1,246 @@
+//! Reads the code and the symbols of the traced files.
+//!
+//! The guest could write the files, and they can have changed since the trace. Symbols are read by
+//! a process of its own (`trace/symbols`). Code is only read, at most some pages at a time, and
+//! given to a disassembler that accepts any bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
+use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
+
+use crate::escape::printable;
+use crate::root::Root;
+use crate::trace::symbols::FileSymbols;
+
+/// Maximum number of files that are open at once.
+const MAX_OPEN: usize = 256;
+/// Maximum number of files that are named because something is wrong with them.
+const MAX_NAMED: usize = 1 << 10;
+/// Type of a loaded segment.
+const PT_LOAD: u32 = 1;
+/// Offset of the class in an ELF file, and the class of 32-bit files.
+const ELF_CLASS: u64 = 4;
+const ELFCLASS32: u8 = 1;
+
+/// A loaded segment of an ELF file.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    offset: u64,
+    size: u64,
+    address: u64,
+}
+
+/// The loaded segments of an ELF file for x86-64 (ELF-64 Object File Format, version 1.5).
+fn segments(file: &File) -> Option<Vec<Segment>> {
+    const SIZE: usize = 56;
+    let mut header = [0; 64];
+    file.read_exact_at(&mut header, 0).ok()?;
+    let number = |bytes: &[u8], at: usize| {
+        let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
+        Some(u64::from_le_bytes(bytes))
+    };
+    header.starts_with(b"\x7fELF\x02\x01").then_some(())?;
+    let at = number(&header, 32)?;
+    let count = u16::from_le_bytes(header.get(56..58)?.try_into().ok()?);
+    let mut programs = vec![0; usize::from(count) * SIZE];
+    file.read_exact_at(&mut programs, at).ok()?;
+    let segments = programs.chunks_exact(SIZE).filter_map(|program| {
+        let kind = u32::from_le_bytes(program.get(..4)?.try_into().ok()?);
+        (kind == PT_LOAD).then_some(Segment {
+            offset: number(program, 8)?,
+            size: number(program, 32)?,
+            address: number(program, 16)?,
+        })
+    });
+    Some(segments.collect())
+}
+
+/// What is wrong with the file of a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Problem {
+    /// It cannot be opened.
+    Missing,
+    /// It was changed after the trace was written.
+    Changed,
+}
+
+/// The traced files.
+#[derive(Debug)]
+pub struct CodeFiles {
+    root: Root,
+    /// Their symbols.
+    pub symbols: FileSymbols,
+    /// Source files below this directory are named relative to it.
+    pub directory: PathBuf,
+    open: HashMap<String, Option<File>>,
+    kernel: Option<(File, Vec<Segment>)>,
+    segments: HashMap<ModuleId, Vec<Segment>>,
+    /// When the trace was written.
+    traced: SystemTime,
+    problems: BTreeMap<String, Problem>,
+}
+
+impl CodeFiles {
+    /// The files below `root`, as they were at `traced`, for a program that was started in
+    /// `directory`.
+    pub fn new(root: Root, symbols: FileSymbols, directory: PathBuf, traced: SystemTime) -> Self {
+        Self {
+            root,
+            symbols,
+            directory,
+            open: HashMap::new(),
+            kernel: None,
+            segments: HashMap::new(),
+            traced,
+            problems: BTreeMap::new(),
+        }
+    }
+
+    /// Sets the file of the guest's kernel, which is called `name`.
+    pub fn set_kernel(&mut self, file: File, name: &str) {
+        if let Ok(copy) = file.try_clone() {
+            let segments = segments(&copy).unwrap_or_default();
+            self.kernel = Some((copy, segments));
+        }
+        self.symbols.set_kernel(file, name);
+    }
+
+    /// What is wrong with files, by their names.
+    pub fn problems(&self) -> impl Iterator<Item = (&str, Problem)> {
+        self.problems
+            .iter()
+            .map(|(name, problem)| (name.as_str(), *problem))
+    }
+
+    /// Opens a file of the guest, for example a source file.
+    pub fn open(&self, path: &Path) -> Option<File> {
+        let file = self.root.open_file(path).ok()?;
+        file.metadata()
+            .is_ok_and(|metadata| metadata.is_file())
+            .then_some(file)
+    }
+
+    /// The address in an ELF file of the code at `offset` in the module.
+    pub fn address(&mut self, module: &Module, offset: u64) -> Option<u64> {
+        if module.kind != ModuleKind::File {
+            return Some(offset);
+        }
+        if !self.segments.contains_key(&module.id) {
+            let segments = self.file(module).and_then(segments).unwrap_or_default();
+            self.segments.insert(module.id, segments);
+        }
+        let segments = self.segments.get(&module.id)?.iter();
+        let mut inside = segments.filter(|s| offset.wrapping_sub(s.offset) < s.size);
+        let segment = inside.next()?;
+        Some(
+            segment
+                .address
+                .wrapping_add(offset.wrapping_sub(segment.offset)),
+        )
+    }
+
+    fn file(&mut self, module: &Module) -> Option<&File> {
+        if self.open.len() >= MAX_OPEN && !self.open.contains_key(&module.name) {
+            self.open.clear();
+        }
+        if !self.open.contains_key(&module.name) {
+            let path = PathBuf::from(&module.name);
+            let file = self.open(&path);
+            let problem = match &file {
+                None => Some(Problem::Missing),
+                Some(file) => is_newer(file, self.traced).then_some(Problem::Changed),
+            };
+            if let Some(problem) = problem
+                && self.problems.len() < MAX_NAMED
+            {
+                let name = printable(module.name.as_bytes());
+                self.problems.insert(name, problem);
+            }
+            self.open.insert(module.name.clone(), file);
+        }
+        self.open.get(&module.name)?.as_ref()
+    }
+}
+
+/// Whether the contents of a file have changed since `time`.
+fn is_newer(file: &File, time: SystemTime) -> bool {
+    let traced = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let traced = (traced.as_secs() as i64, i64::from(traced.subsec_nanos()));
+    let times = file
+        .metadata()
+        .map(|metadata| (metadata.mtime(), metadata.mtime_nsec()));
+    times.is_ok_and(|changed| changed > traced)
+}
+
+/// The path of a module for its symbols; `None` is the kernel.
+pub fn symbol_path(module: &Module) -> Option<&str> {
+    (module.kind != ModuleKind::Kernel).then_some(module.name.as_str())
+}
+
+impl Files for CodeFiles {
+    fn read(&mut self, module: &Module, offset: u64, bytes: &mut [u8]) -> usize {
+        let (file, offset, size) = match module.kind {
+            ModuleKind::Kernel => {
+                let Some((file, segments)) = &self.kernel else {
+                    return 0;
+                };
+                let inside = |s: &&Segment| offset.wrapping_sub(s.address) < s.size;
+                let Some(segment) = segments.iter().find(inside) else {
+                    return 0;
+                };
+                let distance = offset.wrapping_sub(segment.address);
+                let left = segment.size - distance;
+                (file, segment.offset.wrapping_add(distance), left)
+            }
+            ModuleKind::File => match self.file(module) {
+                Some(file) => (file, offset, u64::MAX),
+                None => return 0,
+            },
+            _ => return 0,
+        };
+        let size = usize::try_from(size).unwrap_or(usize::MAX).min(bytes.len());
+        let Some(bytes) = bytes.get_mut(..size) else {
+            return 0;
+        };
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(rest, offset.wrapping_add(done as u64)) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => done += count,
+            }
+        }
+        done
+    }
+
+    fn is_64_bit(&mut self, module: &Module) -> bool {
+        let mut class = [0];
+        let file = match module.kind {
+            ModuleKind::File => self.file(module),
+            _ => None,
+        };
+        let read = file.map(|file| file.read_exact_at(&mut class, ELF_CLASS));
+        !(matches!(read, Some(Ok(()))) && class == [ELFCLASS32])
+    }
+
+    fn symbols(&mut self, module: &Module) -> Vec<Symbol> {
+        if !matches!(module.kind, ModuleKind::Kernel | ModuleKind::File) {
+            return Vec::new();
+        }
+        let functions = self.symbols.functions(symbol_path(module));
+        let symbols = functions.iter().map(|function| Symbol {
+            start: function.start,
+            end: function.start.saturating_add(function.size),
+            kind: match (function.stub, function.part) {
+                (true, _) => SymbolKind::Stub,
+                (false, true) => SymbolKind::Part,
+                (false, false) => SymbolKind::Function,
+            },
+        });
+        symbols.collect()
+    }
+}

@@ -1,0 +1,311 @@
+//! Source files with how often their lines, functions and branches were executed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use vbts_trace::profile::Watch;
+use vbts_trace::profile::code::{SymbolKind, Transfer, transfer};
+use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
+
+use super::Loaded;
+use super::code_files::symbol_path;
+use super::counts::{AllCounts, ModuleCounts};
+use super::names::shown;
+
+/// Maximum number of rows of the tables of lines, of all files together.
+const MAX_ROWS: usize = 1 << 23;
+/// Maximum size in bytes of the code of a row.
+const MAX_ROW: u64 = 1 << 20;
+/// Maximum number of source files.
+const MAX_FILES: usize = 1 << 16;
+/// Maximum size in bytes of a source file.
+const MAX_SOURCE: u64 = 16 << 20;
+
+/// A conditional branch instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BranchCount {
+    /// Its source line.
+    pub line: u32,
+    /// Its module.
+    pub module: ModuleId,
+    /// Its offset.
+    pub offset: u64,
+    /// How often it was executed.
+    pub executed: u64,
+    /// How often it was taken.
+    pub taken: u64,
+}
+
+/// A source file.
+#[derive(Debug, Default)]
+pub struct SourceFile {
+    /// How often its lines were executed that have code.
+    pub lines: BTreeMap<u32, u64>,
+    /// How often its functions were called, by their line and name.
+    pub functions: BTreeMap<(u32, String), u64>,
+    /// Its branches, sorted.
+    pub branches: Vec<BranchCount>,
+}
+
+/// The source files.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    /// By their paths.
+    pub files: BTreeMap<String, SourceFile>,
+    /// Rows that there was no memory for.
+    pub left_out: u64,
+}
+
+/// The source line of some code.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    start: u64,
+    size: u64,
+    line: u32,
+    file: u32,
+}
+
+/// Which source files are wanted.
+#[derive(Debug)]
+pub struct Selection {
+    /// Relative paths begin here.
+    pub directory: PathBuf,
+    /// Only files in these directories, or these files; all, if there are none.
+    pub only: Vec<PathBuf>,
+}
+
+/// Paths with numbers.
+#[derive(Debug, Default)]
+struct Paths {
+    numbers: HashMap<String, u32>,
+    list: Vec<String>,
+}
+
+impl Paths {
+    /// The number of a path; `None` if there are too many.
+    fn number(&mut self, path: &str) -> Option<u32> {
+        if let Some(number) = self.numbers.get(path) {
+            return Some(*number);
+        }
+        if self.list.len() >= MAX_FILES {
+            return None;
+        }
+        let number = self.list.len() as u32;
+        self.list.push(path.to_owned());
+        self.numbers.insert(path.to_owned(), number);
+        Some(number)
+    }
+}
+
+/// The wanted source files that were found.
+#[derive(Debug)]
+struct Sources<'a> {
+    selection: &'a Selection,
+    paths: Paths,
+}
+
+impl Sources<'_> {
+    /// The number of a source file; `None` if it is not wanted or not found.
+    fn number(&mut self, path: &str, exists: impl FnOnce(&Path) -> bool) -> Option<u32> {
+        let whole = clean(&self.selection.directory.join(path));
+        let only = &self.selection.only;
+        let is_wanted = only.is_empty() || only.iter().any(|prefix| whole.starts_with(prefix));
+        if !is_wanted || !exists(&whole) {
+            return None;
+        }
+        self.paths.number(&shown(&whole.to_string_lossy()))
+    }
+}
+
+/// A path without `.` and `..`.
+fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::CurDir => {}
+            std::path::Component::ParentDir => {
+                clean.pop();
+            }
+            part => clean.push(part),
+        }
+    }
+    clean
+}
+
+/// Finds the source lines of all modules whose code was executed, in the source files that exist
+/// and that `selection` has.
+pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Coverage {
+    let counts = AllCounts::of(profile);
+    let mut sources = Sources {
+        selection,
+        paths: Paths::default(),
+    };
+    let mut coverage = Coverage::default();
+    let mut files: Vec<SourceFile> = Vec::new();
+    let mut left = MAX_ROWS;
+    for id in profile.executed_modules() {
+        let (code, modules) = profile.code();
+        let module = modules.get(id).clone();
+        let Some(counts) = counts.module(id) else {
+            continue;
+        };
+        if !matches!(module.kind, ModuleKind::File | ModuleKind::Kernel) {
+            continue;
+        }
+        let mut rows: Vec<Row> = Vec::new();
+        let mut paths = Paths::default();
+        let path = symbol_path(&module);
+        code.files
+            .symbols
+            .lines(path, 0..u64::MAX, &mut |start, size, line, path| {
+                if left == 0 {
+                    coverage.left_out += 1;
+                    return false;
+                }
+                if let Some(file) = paths.number(path).filter(|_| size <= MAX_ROW) {
+                    left -= 1;
+                    let row = Row {
+                        start,
+                        size,
+                        line,
+                        file,
+                    };
+                    rows.push(row);
+                }
+                true
+            });
+        let open = |path: &Path| code.files.open(path).is_some();
+        let numbers = paths.list.iter().map(|path| sources.number(path, open));
+        let numbers: Vec<Option<u32>> = numbers.collect();
+        rows.retain_mut(|row| {
+            let number = numbers.get(row.file as usize).copied().flatten();
+            row.file = number.unwrap_or(0);
+            number.is_some()
+        });
+        rows.sort_by_key(|row| row.start);
+        files.resize_with(sources.paths.list.len(), SourceFile::default);
+        add_lines(profile, id, counts, &rows, &mut files);
+        add_functions(profile, &module, counts, &rows, &mut files);
+        add_branches(profile, &module, counts, &rows, &mut files);
+    }
+    for (path, mut file) in sources.paths.list.into_iter().zip(files) {
+        file.branches.sort_unstable();
+        file.branches
+            .dedup_by_key(|branch| (branch.line, branch.module, branch.offset));
+        coverage.files.insert(path, file);
+    }
+    coverage
+}
+
+/// Adds the lines: in each function the count of the instruction that was executed most.
+fn add_lines<W: Watch>(
+    profile: &Loaded<W>,
+    module: ModuleId,
+    counts: &ModuleCounts,
+    rows: &[Row],
+    files: &mut [SourceFile],
+) {
+    let symbols = profile.functions().symbols(module);
+    let mut most: HashMap<(u32, u32, usize), u64> = HashMap::new();
+    for row in rows {
+        let function = symbols.partition_point(|symbol| symbol.start <= row.start);
+        let count = counts.most(row.start, row.start.saturating_add(row.size));
+        let known = most.entry((row.file, row.line, function)).or_default();
+        *known = count.max(*known);
+    }
+    for ((file, line, _), count) in most {
+        if let Some(file) = files.get_mut(file as usize) {
+            let sum = file.lines.entry(line).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+}
+
+fn row_at(rows: &[Row], offset: u64) -> Option<&Row> {
+    let after = rows.partition_point(|row| row.start <= offset);
+    let row = rows.get(after.checked_sub(1)?)?;
+    (offset - row.start < row.size).then_some(row)
+}
+
+fn add_functions<W: Watch>(
+    profile: &mut Loaded<W>,
+    module: &Module,
+    counts: &ModuleCounts,
+    rows: &[Row],
+    files: &mut [SourceFile],
+) {
+    let symbols = profile.functions().symbols(module.id).iter();
+    let found: Vec<(u64, Row)> = symbols
+        .filter(|symbol| symbol.kind == SymbolKind::Function)
+        .filter_map(|symbol| Some((symbol.start, *row_at(rows, symbol.start)?)))
+        .collect();
+    let offsets: Vec<u64> = found.iter().map(|(offset, _)| *offset).collect();
+    let (code, _) = profile.code();
+    code.files
+        .symbols
+        .find(symbol_path(module), &offsets, &mut |n, answer| {
+            if let Some((offset, row)) = found.get(n)
+                && let Some((name, 0)) = answer.function
+                && let Some(file) = files.get_mut(row.file as usize)
+            {
+                let sum = file.functions.entry((row.line, shown(name))).or_default();
+                *sum = sum.saturating_add(counts.at(*offset));
+            }
+        });
+}
+
+fn add_branches<W: Watch>(
+    profile: &mut Loaded<W>,
+    module: &Module,
+    counts: &ModuleCounts,
+    rows: &[Row],
+    files: &mut [SourceFile],
+) {
+    let (code, _) = profile.code();
+    let bits = code.bits(module);
+    let mut instruction = Instruction::default();
+    let mut done = 0;
+    for row in rows {
+        // Rows of a hostile file overlap.
+        if row.start < done {
+            continue;
+        }
+        done = row.start.saturating_add(row.size);
+        let bytes = code.read(module, row.start, row.size);
+        let mut decoder = Decoder::with_ip(bits, bytes, row.start, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            let Transfer::Jump {
+                conditional: true, ..
+            } = transfer(&instruction)
+            else {
+                continue;
+            };
+            if let Some(file) = files.get_mut(row.file as usize) {
+                let offset = instruction.ip();
+                file.branches.push(BranchCount {
+                    line: row.line,
+                    module: module.id,
+                    offset,
+                    executed: counts.at(offset),
+                    taken: counts.taken(offset),
+                });
+            }
+        }
+    }
+}
+
+/// The lines of a source file, as printable text.
+pub fn source_lines<W: Watch>(profile: &mut Loaded<W>, path: &str) -> Vec<String> {
+    let (code, _) = profile.code();
+    let mut bytes = Vec::new();
+    let file = code.files.open(Path::new(path));
+    // What cannot be read is shown without its text.
+    let _ = file.map(|file| file.take(MAX_SOURCE).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    text.lines()
+        .map(|line| shown(&line.replace('\t', "        ")))
+        .collect()
+}

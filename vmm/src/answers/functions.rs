@@ -1,0 +1,223 @@
+//! Functions, modules, source files or tasks, with what was executed in them.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde_json::json;
+use vbts_trace::profile::Watch;
+use vbts_trace::profile::functions::FunctionId;
+use vbts_trace::profile::tree::{Label, Node, Tree};
+
+use super::{Loaded, Names, Out, percent};
+
+/// What a row stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A function.
+    Function,
+    /// A mapped file.
+    Module,
+    /// A source file.
+    File,
+    /// A task.
+    Task,
+}
+
+/// A row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Row {
+    /// Number of calls.
+    pub calls: u64,
+    /// Instructions, without those of callees.
+    pub instructions: u64,
+    /// Branches, without those of callees.
+    pub branches: u64,
+    /// Instructions with those of callees. What a recursive call executes counts once.
+    pub total: u64,
+}
+
+/// The rows of all functions that were executed.
+pub fn rows_by_function(tree: &Tree) -> BTreeMap<FunctionId, Row> {
+    let mut rows: BTreeMap<FunctionId, Row> = BTreeMap::new();
+    let totals = tree.totals();
+    let is_nested = nested(tree.nodes());
+    for ((node, total), is_nested) in tree.nodes().iter().zip(totals).zip(is_nested) {
+        if let Label::Function(function) = node.label {
+            let row = rows.entry(function).or_default();
+            row.calls += node.calls;
+            row.instructions += node.instructions;
+            row.branches += node.branches;
+            if !is_nested {
+                row.total += total.0;
+            }
+        }
+    }
+    rows
+}
+
+/// For each node, whether one of its callers has the same function.
+fn nested(nodes: &[Node]) -> Vec<bool> {
+    let mut children: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
+    let mut open: Vec<(u32, bool)> = Vec::new();
+    for (at, node) in nodes.iter().enumerate() {
+        match children.get_mut(node.parent as usize) {
+            Some(of_parent) if node.parent as usize != at => of_parent.push(at as u32),
+            _ => open.push((at as u32, false)),
+        }
+    }
+    // How often each function is on the path to the current node.
+    let mut active: BTreeMap<FunctionId, u32> = BTreeMap::new();
+    let mut is_nested = vec![false; nodes.len()];
+    while let Some((at, leaves)) = open.pop() {
+        let Some(Label::Function(function)) = nodes.get(at as usize).map(|node| node.label) else {
+            if !leaves {
+                let below = children.get(at as usize).into_iter().flatten();
+                open.extend(below.map(|child| (*child, false)));
+            }
+            continue;
+        };
+        let count = active.entry(function).or_default();
+        if leaves {
+            *count -= 1;
+            continue;
+        }
+        if let Some(is_nested) = is_nested.get_mut(at as usize) {
+            *is_nested = *count > 0;
+        }
+        *count += 1;
+        open.push((at, true));
+        let below = children.get(at as usize).into_iter().flatten();
+        open.extend(below.map(|child| (*child, false)));
+    }
+    is_nested
+}
+
+/// A row with its name.
+struct Named {
+    name: String,
+    place: String,
+    row: Row,
+}
+
+/// Shows functions, modules, source files or tasks, at most `limit`, those with most instructions
+/// first.
+///
+/// # Errors
+/// The output fails.
+pub fn functions<W: Watch>(
+    profile: &mut Loaded<W>,
+    by: By,
+    limit: usize,
+    as_json: bool,
+    out: &mut Out<'_>,
+) -> io::Result<()> {
+    let names = Names::of(profile);
+    let of_functions = rows_by_function(profile.tree());
+    let mut rows: Vec<Named> = match by {
+        By::Function => of_functions
+            .iter()
+            .map(|(id, row)| {
+                let name = names.function(*id);
+                let module = names.short_module(name.module);
+                Named {
+                    name: name.name.clone(),
+                    place: match &name.line {
+                        Some((path, line)) => format!("{path}:{line}"),
+                        None => module.to_owned(),
+                    },
+                    row: *row,
+                }
+            })
+            .collect(),
+        By::Module | By::File => {
+            let mut groups: BTreeMap<String, Row> = BTreeMap::new();
+            for (id, row) in &of_functions {
+                let name = names.function(*id);
+                let module = names.module(name.module);
+                let group = match (&name.line, by) {
+                    (Some((path, _)), By::File) => path.as_str(),
+                    _ => module,
+                };
+                let sum = groups.entry(group.to_owned()).or_default();
+                sum.calls += row.calls;
+                sum.instructions += row.instructions;
+                sum.branches += row.branches;
+            }
+            let named = groups.into_iter().map(|(name, row)| Named {
+                name,
+                place: String::new(),
+                row,
+            });
+            named.collect()
+        }
+        By::Task => {
+            let tasks = profile.tasks().iter().map(|(_, task)| Named {
+                name: format!("{} {}", task.id, names.program(task.program)),
+                place: String::new(),
+                row: Row {
+                    instructions: task.instructions,
+                    branches: task.branches,
+                    ..Row::default()
+                },
+            });
+            tasks.collect()
+        }
+    };
+    rows.sort_by(|a, b| {
+        let by_count = b.row.instructions.cmp(&a.row.instructions);
+        by_count
+            .then(b.row.branches.cmp(&a.row.branches))
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    let left = rows.len().saturating_sub(limit);
+    rows.truncate(limit);
+    let whole = profile.counts().instructions;
+    if as_json {
+        for Named { name, place, row } in &rows {
+            let mut object = json!({
+                "name": name,
+                "instructions": row.instructions,
+                "branches": row.branches,
+            });
+            if by != By::Task {
+                object["calls"] = row.calls.into();
+            }
+            if by == By::Function {
+                object["total"] = row.total.into();
+                object["place"] = place.as_str().into();
+            }
+            writeln!(out, "{object}")?;
+        }
+        return Ok(());
+    }
+    let has = (by != By::Task, by == By::Function);
+    write!(out, "{:>14} {:>6} ", "instructions", "self")?;
+    if has.1 {
+        write!(out, "{:>14} {:>6} ", "with callees", "")?;
+    }
+    write!(out, "{:>12} ", "branches")?;
+    if has.0 {
+        write!(out, "{:>10}  ", "calls")?;
+    }
+    writeln!(out)?;
+    for Named { name, place, row } in &rows {
+        let share = percent(row.instructions, whole);
+        write!(out, "{:>14} {share:>5.1}% ", row.instructions)?;
+        if has.1 {
+            let share = percent(row.total, whole);
+            write!(out, "{:>14} {share:>5.1}% ", row.total)?;
+        }
+        write!(out, "{:>12} ", row.branches)?;
+        if has.0 {
+            write!(out, "{:>10}  ", row.calls)?;
+        }
+        match place.as_str() {
+            "" => writeln!(out, "{name}")?,
+            place => writeln!(out, "{name} ({place})")?,
+        }
+    }
+    if left > 0 {
+        writeln!(out, "{left} more: --limit shows them")?;
+    }
+    Ok(())
+}
