@@ -13,6 +13,12 @@ DEBIAN = os.path.join(running.ROOT, "target/guest-rootfs")
 PROMPT = re.compile(re.escape(b"root@vbts-guest:~# "))
 
 
+def recorded(place, make, end):
+    """Returns the boot of a machine of vbts with each branch kept in a file."""
+    file = os.path.join(place.work, "boot.btrace")
+    return ("vbts, recorded to a file", lambda: [*make(), "--record", file], end, None)
+
+
 def kernel(place):
     """Returns the machines that boot our kernel: (name, function that returns the command, pattern
     that ends the boot, required tool).
@@ -38,6 +44,22 @@ def kernel(place):
         line,
     ]
     qemu = "qemu-system-x86_64"
+    vbts = [
+        ways.VBTS,
+        "run",
+        "--accel",
+        "soft",
+        "--memory",
+        ways.MEMORY + "M",
+        "--root",
+        "/",
+        "--kernel",
+        ways.KERNEL,
+        "--initrd",
+        place.initrd,
+        "--append",
+        "quiet -- plain /init",
+    ]
     return [
         ("QEMU system", lambda: [qemu, *machine], running.BEGIN, qemu),
         (
@@ -46,27 +68,8 @@ def kernel(place):
             running.BEGIN,
             qemu,
         ),
-        (
-            "vbts",
-            lambda: [
-                ways.VBTS,
-                "run",
-                "--accel",
-                "soft",
-                "--memory",
-                ways.MEMORY + "M",
-                "--root",
-                "/",
-                "--kernel",
-                ways.KERNEL,
-                "--initrd",
-                place.initrd,
-                "--append",
-                "quiet -- plain /init",
-            ],
-            running.BEGIN,
-            None,
-        ),
+        ("vbts", lambda: vbts, running.BEGIN, None),
+        recorded(place, lambda: vbts, running.BEGIN),
     ]
 
 
@@ -88,6 +91,24 @@ def debian(place):
         return make
 
     qemu = "qemu-system-x86_64"
+    vbts = fresh(
+        [
+            ways.VBTS,
+            "run",
+            "--accel",
+            "soft",
+            "--memory",
+            "512M",
+            "--disk",
+            disk,
+            "--kernel",
+            linux,
+            "--initrd",
+            initrd,
+            "--append",
+            line,
+        ]
+    )
     return [
         (
             "QEMU system",
@@ -123,29 +144,8 @@ def debian(place):
             PROMPT,
             qemu,
         ),
-        (
-            "vbts",
-            fresh(
-                [
-                    ways.VBTS,
-                    "run",
-                    "--accel",
-                    "soft",
-                    "--memory",
-                    "512M",
-                    "--disk",
-                    disk,
-                    "--kernel",
-                    linux,
-                    "--initrd",
-                    initrd,
-                    "--append",
-                    line,
-                ]
-            ),
-            PROMPT,
-            None,
-        ),
+        ("vbts", vbts, PROMPT, None),
+        recorded(place, vbts, PROMPT),
     ]
 
 

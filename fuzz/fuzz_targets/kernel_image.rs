@@ -7,6 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use vbts::boot::params::FIXED_RNG_SEED;
 use vbts::boot::{BootSource, load};
 use vbts::layout;
+use vbts::trace::machine::kernel::Kernel;
 use vbts_devices::GuestRam;
 use vbts_testkit::Ram;
 
@@ -35,6 +36,10 @@ fuzz_target!(|image: &[u8]| {
     match load(memory, &source) {
         Ok(state) => assert!((layout::EXTENDED_MEMORY..=SIZE as u64 + 0x200).contains(&state.rip)),
         Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    // What a recording reads from it.
+    if let Some(kernel) = Kernel::parse(image) {
+        let _ = (kernel.task_probe(), kernel.symbol("start_kernel"));
     }
     assert!(ram.read(hole, 4096).iter().all(|b| *b == 0xA5));
 });
