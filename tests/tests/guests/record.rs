@@ -361,6 +361,14 @@ fn tasks(machine: &Machine) -> Result<()> {
     let text = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
     let user = text.lines().filter(|line| line.contains("\"from\":\"0x40"));
     ensure!(user.count() > 1000, "no branches of the program");
+    // A part begins with what was known before it.
+    let mut command = machine.command(["report", "json", "--last", "1"]);
+    command.arg(&file);
+    let part = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+    for kind in ["address_space", "switch", "branch", "summary"] {
+        let kind = format!("\"kind\":\"{kind}\"");
+        ensure!(part.matches(&kind).count() == 1, "{kind}: {part}");
+    }
     // The child has another number.
     let (all, _) = contents(&file, 0)?;
     let shown = text.lines().filter(|line| line.contains("\"branch\""));

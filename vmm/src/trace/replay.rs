@@ -54,8 +54,18 @@ pub struct Replay {
     maps_bytes: usize,
     /// Records in the format of the guest's kernel.
     records: Vec<u8>,
-    /// The streams are processors, each with the thread ID of the task that it executes.
-    processors: Option<HashMap<u64, u32>>,
+    /// The streams are processors.
+    processors: Option<HashMap<u64, Executed>>,
+}
+
+/// What is known about a processor.
+#[derive(Debug, Default)]
+struct Executed {
+    /// Thread ID of the task that it executes.
+    task: Option<u32>,
+    /// The last [`ProcessorEvent::AddressSpace`] and [`ProcessorEvent::Switch`], if they were not
+    /// shown.
+    unseen: [Option<ProcessorEvent>; 2],
 }
 
 /// What is shown of a trace.
@@ -114,7 +124,9 @@ impl Replay {
         symbols: &mut Symbolizer,
     ) -> Result<(), ReplayError> {
         let is_end = matches!(event, Event::End { .. });
-        self.apply(task, event, symbols)?;
+        if let Shown::Processor(event) = self.apply(task, event, symbols)? {
+            self.keep(task, event);
+        }
         if is_end {
             self.end(task);
         }
@@ -155,6 +167,29 @@ impl Replay {
         Ok(())
     }
 
+    /// Keeps an event of processor `number` until the next of its branches is shown.
+    fn keep(&mut self, number: u64, event: ProcessorEvent) {
+        let at = match event {
+            ProcessorEvent::AddressSpace { .. } => 0,
+            ProcessorEvent::Switch { .. } => 1,
+            ProcessorEvent::Gap { .. } => return,
+        };
+        if let Some(processors) = &mut self.processors {
+            processors.entry(number).or_default().unseen[at] = Some(event);
+        }
+    }
+
+    /// Shows the events of `task`, which stands for a processor, that were kept.
+    fn show_kept(&mut self, number: u64, format: &mut dyn Format, out: &mut Vec<u8>) {
+        let processors = self.processors.as_mut();
+        let Some(executed) = processors.and_then(|all| all.get_mut(&number)) else {
+            return;
+        };
+        for event in executed.unseen.iter_mut().filter_map(Option::take) {
+            format.processor(number as u32, &event, out);
+        }
+    }
+
     /// Whether `task`, which may stand for a processor, is one of `only`.
     fn has(&self, only: Only, task: &Task) -> bool {
         let is = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
@@ -162,7 +197,7 @@ impl Replay {
             None => is(only.task, Some(task.id)),
             Some(executed) => {
                 is(only.processor, Some(task.id))
-                    && is(only.task, executed.get(&task.number).copied())
+                    && is(only.task, executed.get(&task.number).and_then(|it| it.task))
             }
         }
     }
@@ -210,9 +245,17 @@ impl Replay {
                     return Ok(());
                 }
                 Shown::Processor(event) => {
-                    let shown = self.tasks.get(&task).filter(|task| self.has(only, task));
-                    if let Some(shown) = shown {
-                        format.processor(shown.id, &event, out);
+                    let shown = self
+                        .tasks
+                        .get(&task)
+                        .is_some_and(|task| self.has(only, task));
+                    let is_gap = matches!(event, ProcessorEvent::Gap { .. });
+                    self.keep(task, event.clone());
+                    if shown {
+                        self.show_kept(task, format, out);
+                        if is_gap {
+                            format.processor(task as u32, &event, out);
+                        }
                     }
                     return Ok(());
                 }
@@ -225,6 +268,13 @@ impl Replay {
                 Shown::Nothing => return Ok(()),
             },
         };
+        if self
+            .tasks
+            .get(&number)
+            .is_some_and(|task| self.has(only, task))
+        {
+            self.show_kept(number, format, out);
+        }
         let shown = self.tasks.get(&number);
         if let Some(task) = shown.filter(|task| self.has(only, task)) {
             let mut records = Records::new(&self.records, Scope::All);
@@ -359,7 +409,7 @@ impl Replay {
             } => {
                 self.add_processor(number)?;
                 if let Some(executed) = &mut self.processors {
-                    executed.insert(number, id);
+                    executed.entry(number).or_default().task = Some(id);
                 }
                 Shown::Processor(ProcessorEvent::Switch {
                     id,
