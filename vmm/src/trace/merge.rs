@@ -9,256 +9,22 @@
 //! A segment is given out when no live task can have an older one: each has either sent one that is
 //! not older, or is known to be complete up to a later time.
 
+mod input;
+mod segments;
+mod sink;
+mod stream;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use thiserror::Error;
-use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE};
-
-use super::format::{ARRIVES, DEPARTS};
 use super::task::{Recent, Task, TaskEvent, Untraced};
+pub use input::Input;
+use segments::departure;
+pub use sink::{MergeError, Sink};
+use stream::{Item, Key, Maps, Process, Queued, Stream};
 
 /// Maximum number of tasks at once. A guest's kernel has 32768 unless it is told otherwise.
 const MAX_TASKS: usize = 1 << 16;
-
-/// A message of the agent about a task, or about a process (its mappings).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// A task is traced from here on.
-    Start {
-        /// The task.
-        task: u32,
-        /// The task that has started it.
-        parent: u32,
-        /// Its process.
-        process: u32,
-        /// Number of records that its buffers can have.
-        capacity: u32,
-        /// When.
-        time: u64,
-    },
-    /// A task executes a program.
-    Exec {
-        /// The task.
-        task: u32,
-        /// Its ID before.
-        former: u32,
-        /// When.
-        time: u64,
-        /// Path of the program.
-        name: Vec<u8>,
-    },
-    /// A task has ended.
-    End {
-        /// The task.
-        task: u32,
-        /// When.
-        time: u64,
-        /// How.
-        status: ExitStatus,
-    },
-    /// A task is not traced, or not any more.
-    Untraced(Untraced),
-    /// Records of a task as the guest's kernel writes them.
-    Records {
-        /// The task.
-        task: u32,
-        /// The records.
-        records: Vec<u8>,
-    },
-    /// The mappings of a process, valid for the records of its tasks that follow.
-    Maps {
-        /// The process.
-        process: u32,
-        /// The text of `/proc/PID/maps`.
-        text: Vec<u8>,
-    },
-    /// All records of a task before a time have arrived.
-    Drained {
-        /// The task.
-        task: u32,
-        /// The time.
-        time: u64,
-    },
-    /// At least this many records of a task are missing.
-    Lost {
-        /// The task.
-        task: u32,
-        /// The number of records.
-        records: u64,
-    },
-    /// A signal kills a task for what its instruction did.
-    Crash(Box<Crash>),
-    /// Where a task stands at the end of the run.
-    Standing {
-        /// The task.
-        task: u32,
-        /// The line of `/proc/TID/syscall`.
-        syscall: String,
-        /// Its name in the guest's kernel.
-        name: Vec<u8>,
-    },
-}
-
-impl Input {
-    /// The time at which the agent has sent it, if it says so.
-    pub fn sent_at(&self) -> Option<u64> {
-        match self {
-            Self::Exec { time, .. } | Self::End { time, .. } => Some(*time),
-            _ => None,
-        }
-    }
-
-    /// The memory that it takes in addition to itself, in bytes.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Records { records: bytes, .. }
-            | Self::Maps { text: bytes, .. }
-            | Self::Exec { name: bytes, .. } => bytes.len(),
-            Self::Untraced(Untraced { name, reason, .. })
-            | Self::Standing {
-                name,
-                syscall: reason,
-                ..
-            } => name.len() + reason.len(),
-            Self::Crash(crash) => size_of_val(&**crash) + crash.instruction.len(),
-            Self::Start { .. } | Self::End { .. } | Self::Drained { .. } | Self::Lost { .. } => 0,
-        }
-    }
-}
-
-/// What the agent cannot truly have reported.
-#[derive(Debug, Error, Clone, PartialEq, Eq)]
-pub enum MergeError {
-    /// A message is about a task that has not started, or has ended.
-    #[error("the guest's agent has reported task {0}, which is not traced")]
-    UnknownTask(u32),
-    /// A task has started that has not ended.
-    #[error("the guest's agent has reported the start of task {0} twice")]
-    StartedTwice(u32),
-    /// There are more tasks than a guest can have.
-    #[error("the guest's agent has reported more than {MAX_TASKS} tasks at once")]
-    TooManyTasks,
-    /// The mappings take too much memory.
-    #[error("the guest's agent has reported too many mappings")]
-    TooManyMappings,
-}
-
-/// Takes what the merge gives out.
-pub trait Sink {
-    /// Why it cannot take more.
-    type Error: From<MergeError>;
-
-    /// Takes records of `task`, oldest first.
-    ///
-    /// # Errors
-    /// No more can be taken.
-    fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), Self::Error>;
-
-    /// Takes an event of `task`.
-    ///
-    /// # Errors
-    /// No more can be taken.
-    fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), Self::Error>;
-
-    /// Takes a task that is not traced.
-    ///
-    /// # Errors
-    /// No more can be taken.
-    fn untraced(&mut self, untraced: &Untraced) -> Result<(), Self::Error>;
-
-    /// Takes the mappings of `process`, valid for the records that follow.
-    fn maps(&mut self, process: u32, text: &[u8]);
-
-    /// Takes the end of the last task of `process`.
-    fn process_ended(&mut self, process: u32);
-}
-
-/// The position of a stream in the order: the time of its next segment, its task, and its number.
-type Key = (u64, u32, u64);
-
-/// A part of a stream.
-#[derive(Debug)]
-enum Item {
-    Records {
-        records: Vec<u8>,
-        /// Bytes that were given out.
-        at: usize,
-        maps: Option<Arc<Maps>>,
-    },
-    Event(TaskEvent),
-    Exec {
-        id: u32,
-        time: u64,
-        name: Vec<u8>,
-    },
-    Untraced(Untraced),
-    /// The stream is complete up to this time.
-    Drained(u64),
-}
-
-/// The mappings of a process.
-#[derive(Debug)]
-struct Maps {
-    version: u64,
-    text: Vec<u8>,
-}
-
-/// An item and the memory that it takes, in bytes.
-#[derive(Debug)]
-struct Queued {
-    item: Item,
-    bytes: usize,
-}
-
-/// What a task has sent and the merge has not given out.
-#[derive(Debug)]
-struct Stream {
-    task: Task,
-    /// The ID with which it started, for the order.
-    first_id: u32,
-    items: VecDeque<Queued>,
-    /// Its path of the program after all items.
-    last_name: Vec<u8>,
-    /// No item is older.
-    time: u64,
-    ended: bool,
-}
-
-impl Stream {
-    /// The time of the next segment, if a record says so.
-    fn first_arrival(&self) -> Option<u64> {
-        match &self.items.front()?.item {
-            Item::Records { records, at, .. } => arrival(records, *at),
-            _ => None,
-        }
-    }
-
-    fn key(&self) -> Key {
-        let time = match self.items.front().map(|queued| &queued.item) {
-            Some(Item::Records { .. }) => self.first_arrival().unwrap_or(0),
-            Some(Item::Event(TaskEvent::Start { time } | TaskEvent::End { time, .. })) => *time,
-            Some(Item::Exec { time, .. } | Item::Drained(time)) => *time,
-            Some(Item::Untraced(untraced)) => untraced.time,
-            Some(Item::Event(_)) | None => 0,
-        };
-        (self.time.max(time), self.first_id, self.task.number)
-    }
-}
-
-/// A process with live tasks, or with streams that are not given out.
-#[derive(Debug, Default)]
-struct Process {
-    streams: usize,
-    /// Mappings to which no records refer yet.
-    pending: Option<Vec<u8>>,
-    /// Mappings to which queued records refer.
-    current: Weak<Maps>,
-    /// Version of the last mappings.
-    version: u64,
-    /// Version of the mappings that were given out.
-    shown: u64,
-}
 
 /// Merges the streams of tasks.
 #[derive(Debug)]
@@ -573,7 +339,7 @@ impl Merge {
             };
             self.unordered |= stream.first_arrival().is_some_and(|time| time < key.0);
             stream.time = key.0;
-            self.bytes -= give_first(stream, &mut self.processes, until, sink)?;
+            self.bytes -= stream.give_first(&mut self.processes, until, sink)?;
             if !stream.items.is_empty() {
                 self.ready.insert(stream.key());
             } else if !stream.ended {
@@ -597,84 +363,6 @@ impl Merge {
             sink.process_ended(process);
         }
     }
-}
-
-/// Gives out the first item of a stream: of records, those before the stream `until`. Returns the
-/// memory in bytes that is free now.
-fn give_first<S: Sink>(
-    stream: &mut Stream,
-    processes: &mut HashMap<u32, Process>,
-    until: Option<Key>,
-    sink: &mut S,
-) -> Result<usize, S::Error> {
-    let task = &mut stream.task;
-    let Some(Queued { item, bytes }) = stream.items.front_mut() else {
-        return Ok(0);
-    };
-    match item {
-        Item::Records { records, at, maps } => {
-            let process = processes.get_mut(&task.process);
-            if let (Some(process), Some(maps)) = (process, maps)
-                && process.shown < maps.version
-            {
-                process.shown = maps.version;
-                sink.maps(task.process, &maps.text);
-            }
-            let rest = records.get(*at..).unwrap_or_default();
-            let end = match until {
-                Some((time, ..)) => segments_before(rest, time),
-                None => rest.len(),
-            };
-            sink.records(task, rest.get(..end).unwrap_or_default())?;
-            *at += end;
-            if *at < records.len() {
-                return Ok(0);
-            }
-        }
-        Item::Event(event) => sink.event(task, event)?,
-        Item::Exec { id, time, name } => {
-            let (time, former) = (*time, std::mem::replace(&mut task.id, *id));
-            task.name = std::mem::take(name);
-            sink.event(task, &TaskEvent::Exec { time, former })?;
-        }
-        Item::Untraced(untraced) => sink.untraced(untraced)?,
-        Item::Drained(_) => {}
-    }
-    let bytes = *bytes;
-    stream.items.pop_front();
-    Ok(bytes)
-}
-
-fn words(records: &[u8]) -> &[[u8; RECORD_SIZE]] {
-    records.as_chunks().0
-}
-
-/// The time of a scheduling record of kind `qualifier`.
-fn time_of(record: &[u8; RECORD_SIZE], qualifier: u64) -> Option<u64> {
-    let [kind, time, _] = record.as_chunks::<8>().0 else {
-        return None;
-    };
-    (*kind == qualifier.to_le_bytes()).then(|| u64::from_le_bytes(*time))
-}
-
-/// The time of the segment that begins at byte `at`, if a record says so.
-fn arrival(records: &[u8], at: usize) -> Option<u64> {
-    let first = words(records.get(at..)?).first()?;
-    time_of(first, ARRIVES)
-}
-
-/// The time up to which a stream is complete after `records`, if the last one says so.
-fn departure(records: &[u8]) -> Option<u64> {
-    time_of(words(records).last()?, DEPARTS)
-}
-
-/// Length in bytes of the first segment, and of the segments after it that begin before `time`.
-fn segments_before(records: &[u8], time: u64) -> usize {
-    let later = words(records)
-        .iter()
-        .skip(1)
-        .position(|record| time_of(record, ARRIVES).is_some_and(|arrival| arrival >= time));
-    later.map_or(records.len(), |at| (at + 1) * RECORD_SIZE)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 
 use proptest::prelude::*;
+use vbts_protocol::ExitStatus;
 
+use super::segments::words;
 use super::*;
 use crate::trace::format::tests::records;
 
