@@ -17,6 +17,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("messages_leave_the_program_its_file", messages),
             ("standard_input_is_read_if_the_program_reads_it", lazy_input),
             ("closed_and_further_descriptors", further_descriptors),
+            ("sockets_are_standard_streams", sockets),
             ("a_reader_that_goes_away_ends_the_program", closed_reader),
         ],
     )
@@ -115,6 +116,28 @@ fn further_descriptors(machine: &Machine) -> Result<()> {
         "$@" /bin/sh -c 'test -c /dev/stdin && cat; echo null > /dev/full' < /dev/null; echo $?
         "#,
     )
+}
+
+fn sockets(machine: &Machine) -> Result<()> {
+    // As sshd gives them to a command, and Node.js to a child.
+    let server = r#"
+import socket, subprocess, sys
+mine, its = socket.socketpair()
+program = subprocess.Popen(sys.argv[1:], stdin=its, stdout=its, stderr=subprocess.DEVNULL)
+its.close()
+for line in b'one
+', b'two
+':
+    mine.send(line)
+    print(mine.recv(100))
+mine.shutdown(socket.SHUT_WR)
+print(mine.recv(100), program.wait())
+"#;
+    let script = format!(
+        "/usr/bin/python3 -c \"{server}\" \"$@\" sh -c \
+         'while read -r line; do echo \"<$line>\"; done; echo end; exit 5'"
+    );
+    compare(machine, &script)
 }
 
 fn closed_reader(machine: &Machine) -> Result<()> {

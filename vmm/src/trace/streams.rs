@@ -3,7 +3,7 @@
 //! | On the host | In the guest |
 //! |---|---|
 //! | regular file | the same file, by 9P |
-//! | pipe, or as a standard descriptor anything else that can be read or written | pipe |
+//! | pipe, or as a standard descriptor anything else (a socket) | pipe for one direction |
 //! | terminal | pseudoterminal |
 //! | `/dev/null` and the like | the guest's own |
 //! | closed | closed |
@@ -57,7 +57,7 @@ impl Streams {
             }
             let earlier = inherited.iter().take(at).find(|earlier| {
                 earlier.is_same_open_file(descriptor)
-                    && streams.job.iter().any(|s| s.fd == earlier.number)
+                    && streams.can_share(earlier.number, descriptor)
             });
             let kind = if matches!(descriptor.kind, Kind::Terminal(_)) {
                 streams.kind(descriptor)?
@@ -77,6 +77,18 @@ impl Streams {
             streams.job.push(Stream { fd: 1, kind });
         }
         Ok(streams)
+    }
+
+    /// Whether `descriptor`, which is the same open file as the stream `earlier`, can be that
+    /// stream. A pipe has one direction: a socket that is both standard input and output becomes
+    /// two.
+    fn can_share(&self, earlier: u32, descriptor: &Inherited) -> bool {
+        let stream = self.job.iter().find(|stream| stream.fd == earlier);
+        stream.is_some_and(|stream| match stream.kind {
+            StreamKind::Input => reads(descriptor),
+            StreamKind::Output => !reads(descriptor),
+            _ => true,
+        })
     }
 
     fn add_terminal(&mut self, inherited: &[Inherited], stdout: StdoutUse) -> io::Result<()> {
@@ -127,12 +139,7 @@ impl Streams {
 
     fn pipe(&mut self, descriptor: &Inherited) -> io::Result<Option<StreamKind>> {
         let number = descriptor.number;
-        let reads = match access(descriptor.flags) {
-            FileAccess::Read => true,
-            FileAccess::Write => false,
-            FileAccess::Both => number == 0,
-        };
-        if reads {
+        if reads(descriptor) {
             self.inputs.insert(number, descriptor.file()?);
             return Ok(Some(StreamKind::Input));
         }
@@ -185,6 +192,15 @@ impl Positions {
                 let _ = seek(fd, SeekFrom::End(0));
             }
         }
+    }
+}
+
+/// Whether a pipe in the place of `descriptor` is one to read.
+fn reads(descriptor: &Inherited) -> bool {
+    match access(descriptor.flags) {
+        FileAccess::Read => true,
+        FileAccess::Write => false,
+        FileAccess::Both => descriptor.number == 0,
     }
 }
 
@@ -260,6 +276,22 @@ mod tests {
         assert_eq!(streams.inputs.keys().collect::<Vec<_>>(), [&0]);
         assert_eq!(streams.files.keys().collect::<Vec<_>>(), [&1]);
         assert!(matches!(streams.outputs[&5], StreamOutput::Other(_)));
+    }
+
+    #[test]
+    fn a_socket_that_is_input_and_output_becomes_two_pipes() {
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let copy = || socket.try_clone().unwrap().into();
+        let inherited = inherited(vec![(0, copy()), (1, copy()), (2, copy())]);
+        let streams = Streams::new(&inherited, StdoutUse::Program).unwrap();
+        assert_eq!(
+            kinds(&streams),
+            [
+                (0, StreamKind::Input),
+                (1, StreamKind::Output),
+                (2, StreamKind::Same { fd: 1 })
+            ]
+        );
     }
 
     #[test]
