@@ -16,6 +16,7 @@ mod ptrace;
 mod run;
 mod spawn;
 mod streams;
+mod suspension;
 mod tasks;
 mod terminal;
 mod tracer;

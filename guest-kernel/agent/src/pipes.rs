@@ -76,11 +76,12 @@ impl Output {
 ///
 /// The agent requests a pipe's capacity from the host when a process waits for input: when it reads
 /// an empty pipe or polls it. The guest's kernel reports that as POLLPRI at the writing end. A
-/// terminal is read ahead, since keys such as Ctrl-C act at once.
+/// terminal is read ahead from then on, since keys such as Ctrl-C act at once.
 #[derive(Debug)]
 pub struct Input {
     stream: u32,
     fd: Option<OwnedFd>,
+    terminal: bool,
     reads_ahead: bool,
     /// Bytes that were received but not written.
     pending: Vec<u8>,
@@ -98,6 +99,7 @@ impl Input {
         Ok(Self {
             stream,
             fd: Some(fd),
+            terminal: false,
             reads_ahead: false,
             pending: Vec::new(),
             wanted: false,
@@ -109,7 +111,7 @@ impl Input {
     /// The program reads the stream from the terminal whose other side is `fd`.
     pub fn of_terminal(stream: u32, fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            reads_ahead: true,
+            terminal: true,
             ..Self::new(stream, fd)?
         })
     }
@@ -136,6 +138,7 @@ impl Input {
     /// Takes events of [`Self::awaited`].
     pub fn take_events(&mut self, events: PollFlags) {
         self.wanted |= events.contains(PollFlags::PRI);
+        self.reads_ahead |= self.terminal && self.wanted;
         if events.contains(PollFlags::ERR) {
             self.close();
         }
@@ -187,7 +190,7 @@ impl Input {
         }
         if self.ended {
             // A terminal stays open: the program may still write to it.
-            if !self.reads_ahead {
+            if !self.terminal {
                 self.close();
             }
         } else if !self.asked && (self.wanted || self.reads_ahead) {

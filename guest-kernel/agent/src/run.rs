@@ -40,7 +40,8 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
     let pid = spawn(job, &descriptors, terminal, job.trace.is_some())?;
     // A pipe ends when the program's processes have closed it.
     drop(descriptors);
-    let mut tracer = job.trace.map(|trace| Tracer::new(pid, trace));
+    let on_terminal = streams.terminal().is_some();
+    let mut tracer = job.trace.map(|trace| Tracer::new(pid, trace, on_terminal));
     if tracer.is_none() {
         port.send(&ToHost::Started {
             pid: pid.unsigned_abs(),

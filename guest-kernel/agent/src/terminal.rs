@@ -68,12 +68,34 @@ impl Terminal {
             .map(drop)
     }
 
-    /// Sends a signal to the foreground process group, as a terminal does for a typed key.
+    /// Sends a signal to the foreground process group: types its key, which is shown then, if there
+    /// is one.
     pub fn signal(&self, signal: libc::c_int) -> io::Result<()> {
+        if let Some(key) = self.key(signal)? {
+            return Ok(rustix::io::write(&self.master, &[key]).map(drop)?);
+        }
         const TIOCSIG: libc::Ioctl = 0x4004_5436;
         // SAFETY: TIOCSIG takes the number of a signal, not a pointer.
         check(unsafe { libc::ioctl(self.master.as_raw_fd(), TIOCSIG, libc::c_long::from(signal)) })
             .map(drop)
+    }
+
+    /// The key that sends a signal now.
+    fn key(&self, signal: libc::c_int) -> io::Result<Option<u8>> {
+        let code = match signal {
+            libc::SIGINT => libc::VINTR,
+            libc::SIGQUIT => libc::VQUIT,
+            libc::SIGTSTP => libc::VSUSP,
+            _ => return Ok(None),
+        };
+        // SAFETY: all-zero is a valid termios, and the call writes one.
+        let modes = unsafe {
+            let mut modes: libc::termios = std::mem::zeroed();
+            check(libc::tcgetattr(self.slave.as_raw_fd(), &raw mut modes))?;
+            modes
+        };
+        let key = modes.c_cc.get(code).copied();
+        Ok(key.filter(|key| modes.c_lflag & libc::ISIG != 0 && *key != 0))
     }
 
     /// The side that the program has open.

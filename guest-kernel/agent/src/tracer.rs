@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace::{self, EVENT_PTRACE};
+use crate::suspension::Suspension;
 use crate::tasks::{Task, Tasks};
 
 /// How a stopped task continues.
@@ -43,6 +44,7 @@ pub struct Tracer {
     /// The first task of the program.
     program: pid_t,
     follow: Follow,
+    suspension: Suspension,
     /// The program executes. Until then its task executes the agent's code.
     started: bool,
     recorder: Recorder,
@@ -54,11 +56,13 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// A tracer for a seized task that does not execute its program yet.
-    pub fn new(program: pid_t, trace: Trace) -> Self {
+    /// A tracer for a seized task that does not execute its program yet. The program may be
+    /// `on_terminal`.
+    pub fn new(program: pid_t, trace: Trace, on_terminal: bool) -> Self {
         Self {
             program,
             follow: trace.follow,
+            suspension: Suspension::new(program, on_terminal),
             started: false,
             recorder: Recorder::new(trace),
             tasks: Tasks::default(),
@@ -77,7 +81,7 @@ impl Tracer {
     ) -> Result<(), Failure> {
         let stop_signals = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
         let resume = match event {
-            0 => Resume::Continue(signal),
+            0 => Resume::Continue(self.suspension.delivered(pid, signal)),
             libc::PTRACE_EVENT_STOP if stop_signals.contains(&signal) => Resume::Listen,
             _ => Resume::Continue(0),
         };
@@ -107,6 +111,8 @@ impl Tracer {
             // The stop of a sweep, or a group-stop.
             libc::PTRACE_EVENT_STOP => {
                 self.drain(port, pid)?;
+                self.suspension
+                    .report(port, pid, resume == Resume::Listen)?;
             }
             0 if self.recorder.is_overflow(pid, signal) => {
                 self.drain(port, pid)?;

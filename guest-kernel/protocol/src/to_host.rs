@@ -23,6 +23,7 @@ const DRAINED: u8 = 0x90;
 const CRASH: u8 = 0x91;
 const STANDING: u8 = 0x92;
 const ENDED: u8 = 0x93;
+const STOPPED: u8 = 0x94;
 const OUTLIVED: u8 = 0xa0;
 const DISCARDED: u8 = 0xa1;
 
@@ -156,6 +157,9 @@ pub enum ToHost<'a> {
         /// Its name in the kernel (`/proc/TID/comm`).
         name: &'a [u8],
     },
+    /// A signal has stopped the program's first process, which has a terminal. The host continues
+    /// it with [`crate::ToGuest::Signal`].
+    Stopped,
     /// The program's first process has ended before others that it has started.
     Outlived {
         /// The end of the run ends them. Otherwise it waits for them.
@@ -268,6 +272,7 @@ impl<'a> ToHost<'a> {
                 let (task, len) = (task.to_le_bytes(), (syscall.len() as u32).to_le_bytes());
                 encode(out, STANDING, &[&task, &len, syscall.as_bytes(), name])
             }
+            Self::Stopped => encode(out, STOPPED, &[]),
             Self::Outlived {
                 ended,
                 count,
@@ -389,6 +394,10 @@ impl<'a> ToHost<'a> {
                     syscall: text("Standing", syscall)?,
                     name,
                 }
+            }
+            STOPPED => {
+                let [] = words("Stopped", payload)?;
+                Self::Stopped
             }
             OUTLIVED => {
                 let ([ended, count], rest) = some_words("Outlived", payload)?;

@@ -171,6 +171,7 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             names: Names::new(&[])?,
         },
         ToHost::Ended,
+        ToHost::Stopped,
         ToHost::Exit(ExitStatus::Code(255)),
         ToHost::Exit(ExitStatus::Signal(9)),
         ToHost::Error {

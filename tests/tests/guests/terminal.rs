@@ -1,5 +1,9 @@
 //! Programs on a terminal: what a user sees is the same on the host and when they are traced.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
@@ -14,14 +18,20 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("prompts_and_passwords", prompts),
             ("keys_are_signals_and_a_new_size_is_told", keys_and_size),
             ("job_control", job_control),
+            ("a_shell_stops_and_continues_the_run", suspension),
+            ("what_is_typed_ahead_is_for_the_shell", type_ahead),
+            ("a_job_in_the_background_reads_after_fg", background),
+            ("standard_input_is_a_terminal_in_a_pipeline", pipeline),
+            ("keys_are_signals_each_time", repeated_keys),
             ("three_keys_end_the_run", end_keys),
         ],
     )
 }
 
 /// Runs a program on a terminal of 33 by 99 characters. Its arguments are the number of steps, the
-/// steps (a text to wait for, and what to type then; "resize" resizes the terminal), and the
-/// program. It prints what the terminal shows, and exits with the status of the program.
+/// steps (a text to wait for, and what to type then; "resize" resizes the terminal, and "wait"
+/// waits for a second), and the program. It prints what the terminal shows, and exits with the
+/// status of the program.
 const DRIVER: &str = r#"
 import fcntl, os, pty, select, struct, sys, termios, time
 def resize(rows, columns):
@@ -46,7 +56,15 @@ while time.time() - began < 100:
     elif steps and steps[0][0] in shown[seen:]:
         seen = len(shown)
         typed = steps.pop(0)[1]
-        resize(20, 40) if typed == b'resize' else os.write(fd, typed)
+        if typed == b'resize':
+            resize(20, 40)
+        elif typed == b'wait':
+            time.sleep(1.1)
+        else:
+            # Signals that follow each other at once are one.
+            for key in typed:
+                os.write(fd, bytes([key]))
+                time.sleep(0.1 if key == 3 else 0)
 os.set_blocking(1, True)
 os.write(1, shown)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -68,7 +86,7 @@ fn run(program: &Command, steps: &[(&str, &str)]) -> Result<(String, Option<i32>
     Ok((shown, run.status))
 }
 
-fn traced(machine: &Machine, trace: &std::path::Path, program: &[&str]) -> Command {
+fn traced(machine: &Machine, trace: &Path, program: &[&str]) -> Command {
     let mut command = machine.command(["trace", "--accel", machine.accel(), "--output"]);
     command.arg(trace).arg("--").args(program);
     command
@@ -128,18 +146,161 @@ fn job_control(machine: &Machine) -> Result<()> {
     )
 }
 
-fn end_keys(machine: &Machine) -> Result<()> {
+/// A shell, on the host and traced, that runs a script in which `$TRACE` stands before a program.
+/// It expects the script's path.
+fn shell(machine: &Machine, directory: &Path, script: &str) -> Result<[Command; 2]> {
+    let path = directory.join("job");
+    fs::write(&path, format!("#!/bin/sh\nexec $TRACE {script}\n"))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    let trace = traced(machine, &directory.join("trace"), &[]);
+    let words = std::iter::once(trace.get_program()).chain(trace.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    let shell = |trace: &str| {
+        let mut command = Command::new("/usr/bin/env");
+        command.args(["PS1=prompt>", &format!("TRACE={trace}"), "/bin/dash", "-i"]);
+        command
+    };
+    Ok([shell(""), shell(&words.join(" "))])
+}
+
+/// What is shown without the names of keys, which only the host's terminal shows.
+fn without_keys(shown: &str) -> String {
+    let shown = shown.replace("^Z", "").replace("^C", "");
+    let lines = shown.lines().filter(|line| !line.starts_with("vbts: "));
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn suspension(machine: &Machine) -> Result<()> {
+    let handler = r#"/usr/bin/python3 -c '
+import os, signal, time
+def handle(number, frame):
+    print("handled", flush=True)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.signal(number, handle)
+signal.signal(signal.SIGTSTP, handle)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)'"#;
+    // A shell and its child stop, and a program that does something before.
+    for script in ["sh -c 'echo ready; sleep 1000; exit 3'", handler] {
+        let directory = tempfile::tempdir()?;
+        let job = format!("{}\\n", directory.path().join("job").display());
+        let steps = [
+            ("prompt>", job.as_str()),
+            ("ready", "\\x1a"),
+            ("Stopped", "echo $?; fg\\n"),
+            ("job", "\\x1a"),
+            ("Stopped", "kill -9 %1; fg; exit 7\\n"),
+        ];
+        let [host, traced] = shell(machine, directory.path(), script)?;
+        let (expected, shown) = (run(&host, &steps)?, run(&traced, &steps)?);
+        ensure!(
+            shown.1 == Some(7) && expected.1 == Some(7),
+            "{shown:#?}\ninstead of\n{expected:#?}"
+        );
+        let (expected, shown) = (without_keys(&expected.0), without_keys(&shown.0));
+        ensure!(shown == expected, "{shown:#?}\ninstead of\n{expected:#?}");
+    }
+    Ok(())
+}
+
+fn type_ahead(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let output = directory.path().join("trace");
-    let program = ["/bin/sh", "-c", "trap '' INT; echo ready; exec sleep 1000"];
-    let keys = [("ready", "\\x1d\\x1d\\x1d")];
-    let (shown, status) = run(&traced(machine, &output, &program), &keys)?;
-    ensure!(status == Some(130), "{status:?} {shown}");
-    let trace = std::fs::read_to_string(output)?;
+    let job = format!("{}\\n", directory.path().join("job").display());
+    let script = "sh -c 'echo ready; sleep 3; echo slept'";
+    let [_, traced] = shell(machine, directory.path(), script)?;
+    let steps = [
+        ("prompt>", job.as_str()),
+        ("ready", "echo $((6 * 7))\\n"),
+        ("42", "exit 7\\n"),
+    ];
+    let (shown, status) = run(&traced, &steps)?;
+    let at = |text| shown.find(text);
     ensure!(
-        trace.contains("end: interrupted"),
-        "{:?}",
-        trace.lines().last()
+        status == Some(7) && at("slept").is_some() && at("slept") < at("42"),
+        "{shown}"
     );
+    Ok(())
+}
+
+fn background(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let job = format!("{} &\\n", directory.path().join("job").display());
+    let script = "sh -c 'echo ready; read line; stty size; echo \"got $line\"'";
+    let [_, traced] = shell(machine, directory.path(), script)?;
+    let steps = [
+        ("prompt>", job.as_str()),
+        ("ready", "echo $((6 * 7))\\n"),
+        ("42", "fg\\n"),
+        ("job", "for it\\n"),
+        ("got for it", "exit 7\\n"),
+    ];
+    let (shown, status) = run(&traced, &steps)?;
+    ensure!(status == Some(7), "{shown}");
+    Ok(())
+}
+
+fn pipeline(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let script = r#"bash -c 'test -t 0 && ! test -t 1 && echo terminal; stty size
+        read -p name: name; read -s -p password: password; echo "<$name $password>"
+        read -p key: -n 1 key < /dev/tty; echo "<$key>"' | sed 's/^/| /'"#;
+    let job = directory.path().join("job").display().to_string();
+    let command = format!("{job}; exit 7\\n");
+    let steps = [
+        ("prompt>", command.as_str()),
+        ("name:", "ann\\n"),
+        ("password:", "secret\\n"),
+        ("key:", "x"),
+    ];
+    let [host, traced] = shell(machine, directory.path(), script)?;
+    let (expected, shown) = (run(&host, &steps)?, run(&traced, &steps)?);
+    ensure!(
+        shown == expected && shown.0.contains("| <ann secret>"),
+        "{shown:#?}\ninstead of\n{expected:#?}"
+    );
+    Ok(())
+}
+
+fn repeated_keys(machine: &Machine) -> Result<()> {
+    let script = "trap 'n=$((n + 1)); echo $n times; test $n -lt 4 || exit 3' INT; echo ready
+        while :; do sleep 0.1; done";
+    let directory = tempfile::tempdir()?;
+    let program = ["/bin/sh", "-c", script];
+    let keys = [
+        ("ready", "\\x03"),
+        ("1 times", "\\x03"),
+        ("2 times", "wait"),
+        ("", "\\x03"),
+        ("3 times", "\\x03"),
+    ];
+    let (shown, status) = run(
+        &traced(machine, &directory.path().join("trace"), &program),
+        &keys,
+    )?;
+    ensure!(status == Some(3), "{shown} {status:?}");
+    Ok(())
+}
+
+fn end_keys(machine: &Machine) -> Result<()> {
+    // A program that does not read the terminal, and one that does.
+    for (program, keys) in [
+        ("exec sleep 1000", [("ready", "\\x03\\x03\\x03")]),
+        ("exec cat", [("ready", "\\x1d\\x1d\\x1d")]),
+    ] {
+        let directory = tempfile::tempdir()?;
+        let output = directory.path().join("trace");
+        let script = format!("trap '' INT; echo ready; {program}");
+        let command = traced(machine, &output, &["/bin/sh", "-c", &script]);
+        let (shown, status) = run(&command, &keys)?;
+        ensure!(status == Some(130), "{status:?} {shown}");
+        let trace = fs::read_to_string(output)?;
+        ensure!(
+            trace.contains("end: interrupted"),
+            "{:?}",
+            trace.lines().last()
+        );
+    }
     Ok(())
 }

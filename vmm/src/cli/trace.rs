@@ -7,7 +7,7 @@ mod job;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal, stderr};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::ValueEnum as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::FileType;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
@@ -163,7 +164,8 @@ impl Prepared {
                 anyhow!("a btrace file is not written to a terminal: use --output FILE").into(),
             );
         }
-        destination.connect(std::mem::take(&mut streams.outputs));
+        let terminal = streams.terminal.as_ref().map(Terminal::stream);
+        destination.connect(std::mem::take(&mut streams.outputs), terminal);
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
@@ -183,11 +185,7 @@ impl Prepared {
         })?;
         // All threads start after this, and all other files are open.
         launch.restrict_files()?;
-        // The program may draw on the whole terminal.
-        let progress = match streams.terminal.as_ref().is_some_and(Terminal::reads) {
-            true => ProgressBar::hidden(),
-            false => progress_bar(args, &destination),
-        };
+        let progress = progress_bar(args, &destination);
         destination.keep_clear_of(progress.clone());
         let options = Options {
             scope: args.scope.into(),
@@ -205,7 +203,7 @@ impl Prepared {
         let memory = launch.memory().clone();
         if streams.terminal.is_some() {
             let watched = launch.alarm().watch_terminal();
-            watched.context("Cannot watch the size of the terminal")?;
+            watched.context("Cannot watch the terminal")?;
         }
         let session = Session::start(memory, options, positions, launch.alarm())
             .context("Cannot start a thread for the trace")?;
@@ -407,9 +405,16 @@ pub(super) fn elf_file(path: &Path) -> Option<File> {
     (file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF").then_some(file)
 }
 
-/// Progress on standard error, if that is a terminal and the trace does not go to a terminal.
+/// Progress on standard error, if that is a terminal and nothing else is known to draw there: not
+/// the trace, nor the program, nor the program at the other end of a pipe.
 fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
-    if args.quiet || !stderr().is_terminal() || destination.trace_is_terminal() {
+    let stdout = rustix::fs::fstat(rustix::stdio::stdout());
+    let is_piped = stdout.is_ok_and(|stat| {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        matches!(kind, FileType::Fifo | FileType::Socket)
+    });
+    let drawn = is_piped || io::stdout().is_terminal() || destination.trace_is_terminal();
+    if args.quiet || !stderr().is_terminal() || drawn {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -33,6 +33,10 @@ struct Pending {
     timeout: AtomicBool,
     /// The terminal has another size. Nothing that waits has to end for it.
     resized: AtomicBool,
+    /// The terminal asks the process to stop.
+    suspended: AtomicBool,
+    /// The process was continued: it may be in the foreground now.
+    continued: AtomicBool,
     /// The last signal that was taken.
     last_signal: AtomicU32,
 }
@@ -91,13 +95,20 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// Also wakes the machine when the terminal gets another size.
+    /// Also wakes the machine when the terminal gets another size, asks the process to stop, or
+    /// when a shell continues it.
     ///
     /// # Errors
-    /// The host refuses a handler of the signal.
+    /// The host refuses a handler of a signal.
     pub fn watch_terminal(&self) -> io::Result<()> {
         self.on_signal(SIGWINCH, |pending| {
             pending.resized.store(true, Ordering::Relaxed);
+        })?;
+        self.on_signal(SIGTSTP, |pending| {
+            pending.suspended.store(true, Ordering::Relaxed);
+        })?;
+        self.on_signal(SIGCONT, |pending| {
+            pending.continued.store(true, Ordering::Relaxed);
         })
     }
 
@@ -128,8 +139,17 @@ impl Alarm {
 
     /// Returns whether the terminal has got another size since the last call.
     pub fn take_resized(&self) -> bool {
-        self.pending.resized.load(Ordering::Relaxed)
-            && self.pending.resized.swap(false, Ordering::Relaxed)
+        take(&self.pending.resized)
+    }
+
+    /// Returns whether the terminal has asked the process to stop since the last call.
+    pub fn take_suspended(&self) -> bool {
+        take(&self.pending.suspended)
+    }
+
+    /// Returns whether the process was continued since the last call.
+    pub fn take_continued(&self) -> bool {
+        take(&self.pending.continued)
     }
 
     /// The time limit.
@@ -251,6 +271,11 @@ impl Alarm {
         // SAFETY: `notice` keeps the descriptor open as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.notice.as_raw_fd()) }
     }
+}
+
+/// Takes a flag, which is rarely set.
+fn take(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }
 
 impl Drop for Alarm {

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::getpgrp;
 use rustix::termios::SpecialCodeIndex as Code;
 use rustix::termios::{
-    OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+    LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp, tcgetwinsize,
+    tcsetattr,
 };
 use vbts_protocol::WindowSize;
 
@@ -33,12 +34,52 @@ const CODES: [Code; 17] = [
     Code::VEOL2,
 ];
 
-/// Keeps a terminal in raw mode, so that every key goes to the guest. Dropping it restores the
-/// terminal.
+/// What a terminal of the host does with the keys while a guest uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// They wait for a program that reads them, and are not shown until then. Some are signals,
+    /// such as Ctrl-C.
+    Waiting,
+    /// They go to the guest, except those that are signals.
+    ExceptSignals,
+    /// All go to the guest.
+    All,
+}
+
+/// The mode of a terminal of the host while a guest uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// What it does with the keys.
+    pub keys: Keys,
+    /// It goes on to process output: each line feed then returns to the first column.
+    pub processes_output: bool,
+}
+
+impl Mode {
+    /// The settings of this mode for a terminal that had the settings `before`.
+    fn settings(self, before: &Termios) -> Termios {
+        let mut settings = before.clone();
+        match self.keys {
+            Keys::Waiting => settings.local_modes.remove(LocalModes::ECHO),
+            Keys::ExceptSignals | Keys::All => settings.make_raw(),
+        }
+        if self.keys == Keys::ExceptSignals {
+            settings.local_modes |= before.local_modes & LocalModes::ISIG;
+        }
+        settings.output_modes = before.output_modes;
+        if !self.processes_output {
+            settings.output_modes.remove(OutputModes::OPOST);
+        }
+        settings
+    }
+}
+
+/// Keeps a terminal in a mode for a guest. Dropping it restores the terminal.
 #[derive(Debug)]
 pub struct RawTerminal {
     fd: OwnedFd,
     before: Termios,
+    mode: Mode,
 }
 
 impl RawTerminal {
@@ -51,23 +92,42 @@ impl RawTerminal {
         if !stdin.is_terminal() {
             return Ok(None);
         }
-        Self::of(stdin.as_fd().try_clone_to_owned()?, false).map(Some)
+        let mode = Mode {
+            keys: Keys::All,
+            processes_output: false,
+        };
+        Self::of(stdin.as_fd().try_clone_to_owned()?, mode).map(Some)
     }
 
-    /// Puts the terminal `fd` into raw mode. If it `processes_output`, it goes on to do so: each
-    /// line feed then returns to the first column.
+    /// Puts the terminal `fd` into a mode.
     ///
     /// # Errors
     /// The terminal rejects the mode.
-    pub fn of(fd: OwnedFd, processes_output: bool) -> io::Result<Self> {
+    pub fn of(fd: OwnedFd, mode: Mode) -> io::Result<Self> {
         let before = tcgetattr(&fd)?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        if processes_output {
-            raw.output_modes = before.output_modes;
-        }
-        tcsetattr(&fd, OptionalActions::Drain, &raw)?;
-        Ok(Self { fd, before })
+        let terminal = Self { fd, before, mode };
+        terminal.apply(mode)?;
+        Ok(terminal)
+    }
+
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Puts it into another mode.
+    ///
+    /// # Errors
+    /// The terminal rejects the mode.
+    pub fn set(&mut self, mode: Mode) -> io::Result<()> {
+        self.apply(mode)?;
+        self.mode = mode;
+        Ok(())
+    }
+
+    fn apply(&self, mode: Mode) -> io::Result<()> {
+        let settings = mode.settings(&self.before);
+        Ok(tcsetattr(&self.fd, OptionalActions::Drain, &settings)?)
     }
 }
 
@@ -110,6 +170,21 @@ pub fn size(terminal: &File) -> io::Result<WindowSize> {
         x_pixels: size.ws_xpixel,
         y_pixels: size.ws_ypixel,
     })
+}
+
+/// Stops this process as Ctrl-Z does if SIGTSTP has no handler, until a shell continues it. It has
+/// no effect if no shell can do so: if the process group is orphaned.
+pub fn stop() {
+    // SAFETY: the calls read and write signal actions on the stack, and all-zero is the default
+    // action. A SIGTSTP of the terminal meanwhile has the same effect.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        let mut handler = default;
+        if libc::sigaction(libc::SIGTSTP, &raw const default, &raw mut handler) == 0 {
+            libc::raise(libc::SIGTSTP);
+            libc::sigaction(libc::SIGTSTP, &raw const handler, std::ptr::null_mut());
+        }
+    }
 }
 
 /// Whether this process may use a terminal now: it is not a job in the background.

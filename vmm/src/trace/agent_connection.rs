@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTSTP};
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock};
@@ -83,7 +83,8 @@ impl AgentConnection {
     }
 
     /// The program's terminal is `terminal`.
-    pub fn connect_terminal(&mut self, terminal: Terminal) {
+    pub fn connect_terminal(&mut self, mut terminal: Terminal) {
+        terminal.update();
         self.terminal = Some(terminal);
     }
 
@@ -132,12 +133,19 @@ impl AgentConnection {
             inputs,
             outbox,
             terminal,
+            progress,
             ..
         } = self;
         for (fd, (input, wanted)) in inputs.iter_mut().filter(|(_, (_, wanted))| *wanted > 0) {
             let mut terminal = terminal.as_mut().filter(|t| t.stream() == *fd);
-            if terminal.as_mut().is_some_and(|t| !t.is_usable()) {
-                continue;
+            if let Some(terminal) = &mut terminal {
+                // The program draws from here on.
+                if let Some(progress) = progress.take() {
+                    progress.finish_and_clear();
+                }
+                if !terminal.read() {
+                    continue;
+                }
             }
             let most = usize::try_from(*wanted).unwrap_or(usize::MAX);
             let mut bytes = vec![0; most.min(MAX_INPUT)];
@@ -158,14 +166,42 @@ impl AgentConnection {
         Ok(ends)
     }
 
-    /// Tells the guest the size of the terminal, if it has changed.
-    fn send_size(&mut self) -> Result<(), Failure> {
-        if self.alarm.take_resized()
-            && let Some(size) = self.terminal.as_ref().and_then(Terminal::size)
-        {
-            self.send(&ToGuest::WindowSize(size))?;
+    /// Handles what has happened at the terminal. The program is stopped if it has `stopped`
+    /// itself.
+    fn serve_terminal(&mut self, stopped: bool) -> Result<(), Failure> {
+        let Some(terminal) = &mut self.terminal else {
+            return Ok(());
+        };
+        if self.alarm.take_continued() {
+            terminal.update();
+        }
+        let (mut stops, mut resized) = (stopped, self.alarm.take_resized());
+        if self.alarm.take_suspended() {
+            if lock(&self.session).has_started() {
+                // The program stops, and with it vbts, unless it does not want to.
+                ToGuest::Signal(SIGTSTP.unsigned_abs()).encode(&mut self.outbox)?;
+            } else {
+                stops = true;
+            }
+        }
+        if stops {
+            terminal.suspend();
+            resized = true;
+        }
+        if stopped {
+            ToGuest::Signal(SIGCONT.unsigned_abs()).encode(&mut self.outbox)?;
+        }
+        if resized && let Some(size) = terminal.size() {
+            ToGuest::WindowSize(size).encode(&mut self.outbox)?;
         }
         Ok(())
+    }
+
+    /// Whether an event is a signal of the terminal (Ctrl-C), which are all for the program, except
+    /// that several in a row end the run.
+    fn is_key(&mut self, signal: i32) -> bool {
+        let terminal = self.terminal.as_mut();
+        matches!(signal, SIGINT | SIGQUIT) && terminal.is_some_and(|t| !t.take_signal())
     }
 
     /// The guest's date, in ns since 1970, when its CLOCK_MONOTONIC is `time`.
@@ -185,7 +221,7 @@ impl RunObserver for AgentConnection {
         let mut session = lock(&self.session);
         let closed = session.take_closed().map_err(SessionError::into_failure)?;
         let (ready, wanted) = (session.is_ready(), session.take_wanted_input());
-        let time = session.take_time();
+        let (time, stopped) = (session.take_time(), session.take_stopped());
         if let Some(progress) = &self.progress {
             progress.set_position(session.records());
         }
@@ -218,7 +254,7 @@ impl RunObserver for AgentConnection {
                 return Err(Failure::Signal(SIGINT));
             }
         }
-        self.send_size()?;
+        self.serve_terminal(stopped)?;
         self.flush(board);
         Ok(())
     }
@@ -227,9 +263,11 @@ impl RunObserver for AgentConnection {
         let Event::Signal(signal) = event else {
             return Ok(());
         };
-        // The first signal is for the program, which may handle it.
-        if !self.signalled && self.ended_by.is_none() && lock(&self.session).has_started() {
-            self.signalled = true;
+        // The first signal is for the program, which may handle it, and each key of its terminal.
+        let is_key = self.is_key(signal);
+        let is_first = !self.signalled || is_key;
+        if is_first && self.ended_by.is_none() && lock(&self.session).has_started() {
+            self.signalled |= !is_key;
             self.send(&ToGuest::Signal(signal.unsigned_abs()))?;
             self.flush(board);
             return Ok(());
@@ -245,10 +283,16 @@ impl RunObserver for AgentConnection {
     }
 
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        let awaited = self.inputs.values();
+        // Others read the terminal while vbts is a job in the background.
+        let not_for_us = |fd| {
+            let terminal = self.terminal.as_ref().filter(|t| t.stream() == fd);
+            terminal.is_some_and(|terminal| !terminal.is_readable())
+        };
+        let awaited = self.inputs.iter();
         awaited
-            .filter(|(input, wanted)| *wanted > 0 && input.is_open())
-            .map(|(input, _)| input.fd())
+            .filter(|(fd, (input, wanted))| *wanted > 0 && input.is_open() && !not_for_us(**fd))
+            .map(|(_, (input, _))| input.fd())
+            .chain(self.terminal.as_ref().and_then(Terminal::pace))
             .collect()
     }
 

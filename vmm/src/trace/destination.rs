@@ -68,6 +68,8 @@ pub struct Destination {
     stderr: Output,
     /// Streams of the program.
     streams: BTreeMap<u32, StreamOutput>,
+    /// The stream that is the program's terminal.
+    terminal: Option<u32>,
     /// The program's unfinished line, if the trace and the program's standard output are one stream
     /// of lines.
     mixed: Option<Vec<u8>>,
@@ -109,6 +111,7 @@ impl Destination {
             stdout: Output::stdout()?,
             stderr: Output::stderr()?,
             streams: BTreeMap::new(),
+            terminal: None,
             mixed: (stdout == StdoutUse::Both).then(Vec::new),
             held_reports: stderr_is_file().then(HeldReports::default),
             progress: ProgressBar::hidden(),
@@ -136,7 +139,8 @@ impl Destination {
         self.stdout.stop_at(stop.clone());
     }
 
-    /// Hides `progress` while the program's output is written.
+    /// Hides `progress` while the program's output is written, and ends it when the program draws
+    /// on its terminal.
     pub fn keep_clear_of(&mut self, progress: ProgressBar) {
         self.progress = progress;
     }
@@ -174,9 +178,10 @@ impl Destination {
         }
     }
 
-    /// Sets where the streams of the program go.
-    pub fn connect(&mut self, streams: BTreeMap<u32, StreamOutput>) {
+    /// Sets where the streams of the program go. One of them may be its `terminal`.
+    pub fn connect(&mut self, streams: BTreeMap<u32, StreamOutput>, terminal: Option<u32>) {
         self.streams = streams;
+        self.terminal = terminal;
     }
 
     /// Whether the stream `fd` of the program goes where the trace goes.
@@ -189,6 +194,10 @@ impl Destination {
     /// # Errors
     /// The write fails.
     pub fn write_stream(&mut self, fd: u32, bytes: &[u8]) -> Result<(), OutputError> {
+        if self.terminal == Some(fd) {
+            // What is written may be a prompt, beside which there is no room.
+            self.progress.finish_and_clear();
+        }
         match self.streams.get_mut(&fd) {
             Some(StreamOutput::Stdout) => self.write_stdout(bytes),
             Some(StreamOutput::Stderr) => self.write_stderr(bytes),
@@ -311,6 +320,7 @@ mod tests {
             stdout: output(),
             stderr: output(),
             streams: BTreeMap::new(),
+            terminal: None,
             mixed: Some(Vec::new()),
             held_reports: None,
             progress: ProgressBar::hidden(),

@@ -115,6 +115,8 @@ pub struct Session {
     started: bool,
     /// The guest's CLOCK_MONOTONIC in the last message that had it, until it is taken.
     time: Option<u64>,
+    /// The program has stopped at its terminal.
+    stopped: bool,
     /// Input, in bytes, that the agent has asked for since the last [`Session::take_wanted_input`],
     /// by stream.
     wanted_input: BTreeMap<u32, u64>,
@@ -160,6 +162,7 @@ impl Session {
             ready: false,
             started: false,
             time: None,
+            stopped: false,
             wanted_input: BTreeMap::new(),
             positions,
             ending: None,
@@ -233,6 +236,11 @@ impl Session {
     /// agent has read it just before.
     pub(super) fn take_time(&mut self) -> Option<u64> {
         self.time.take()
+    }
+
+    /// Returns whether the program has stopped at its terminal since the last call.
+    pub(super) fn take_stopped(&mut self) -> bool {
+        std::mem::take(&mut self.stopped)
     }
 
     /// Returns the number of bytes of input that the agent has asked for since the last call, by
@@ -319,6 +327,10 @@ impl Session {
                     Some((task, records)) => Work::Task(Input::Records { task, records }),
                     None => continue,
                 },
+                ToHost::Stopped => {
+                    self.stopped = true;
+                    continue;
+                }
                 ToHost::Outlived {
                     ended,
                     count,

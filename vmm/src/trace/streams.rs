@@ -96,13 +96,8 @@ impl Streams {
         let Some(terminal) = &self.terminal else {
             return Ok(());
         };
-        let output = if terminal.reads() {
-            self.inputs.insert(terminal.stream(), terminal.file()?);
-            StreamOutput::Stdout
-        } else {
-            StreamOutput::Stderr
-        };
-        self.outputs.insert(terminal.stream(), output);
+        self.inputs.insert(terminal.stream(), terminal.file()?);
+        self.outputs.insert(terminal.stream(), terminal.output()?);
         Ok(())
     }
 
@@ -316,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_read_only_if_standard_output_is_one() {
+    fn a_terminal_is_one_on_any_standard_descriptor() {
         let (_host, program) = terminal();
         let copy = || program.try_clone().unwrap();
         let all = inherited(vec![(0, copy()), (1, copy()), (2, copy())]);
@@ -327,16 +322,22 @@ mod tests {
         assert!(matches!(streams.outputs[&0], StreamOutput::Stdout));
 
         let (_reader, pipe) = io::pipe().unwrap();
-        let piped = inherited(vec![(0, copy()), (1, pipe.into()), (2, copy())]);
+        let pipe = || pipe.try_clone().unwrap().into();
+        let piped = inherited(vec![(0, copy()), (1, pipe()), (2, copy())]);
         let streams = Streams::new(&piped, StdoutUse::Program).unwrap();
         assert_eq!(
             kinds(&streams),
             [
-                (0, StreamKind::Input),
+                (0, StreamKind::Terminal),
                 (1, StreamKind::Output),
                 (2, StreamKind::Terminal)
             ]
         );
-        assert!(matches!(streams.outputs[&2], StreamOutput::Stderr));
+        assert!(matches!(streams.outputs[&0], StreamOutput::Stderr));
+
+        let piped = inherited(vec![(0, copy()), (1, pipe()), (2, pipe())]);
+        let streams = Streams::new(&piped, StdoutUse::Program).unwrap();
+        assert_eq!(kinds(&streams)[0], (0, StreamKind::Terminal));
+        assert!(matches!(streams.outputs[&0], StreamOutput::Other(_)));
     }
 }

@@ -1,0 +1,96 @@
+//! Stops of the program at its terminal (Ctrl-Z).
+//!
+//! The program's parent is PID 1, so its process group is orphaned, and the kernel discards SIGTSTP
+//! there. On the host its parent is a shell, which can continue it. The agent makes the program
+//! stop all the same, and the host stops with it.
+
+use std::fs;
+
+use libc::{c_int, pid_t};
+use vbts_protocol::ToHost;
+
+use crate::failure::Failure;
+use crate::port::Port;
+
+/// The signals that the kernel discards in an orphaned process group.
+const TERMINAL_STOPS: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+/// Stops and continues the program together with the host.
+#[derive(Debug)]
+pub struct Suspension {
+    /// The first task of the program, and its process group.
+    program: pid_t,
+    /// The program has a terminal.
+    on_terminal: bool,
+    /// The host knows that the program is stopped.
+    stopped: bool,
+}
+
+impl Suspension {
+    /// `program` runs, and may be `on_terminal`.
+    pub fn new(program: pid_t, on_terminal: bool) -> Self {
+        Self {
+            program,
+            on_terminal,
+            stopped: false,
+        }
+    }
+
+    /// The signal that a task gets which has stopped for `signal`: SIGSTOP instead of a stop signal
+    /// of the terminal, if the task belongs to the program's process group and neither handles nor
+    /// ignores it.
+    pub fn delivered(&self, pid: pid_t, signal: c_int) -> c_int {
+        if self.on_terminal
+            && TERMINAL_STOPS.contains(&signal)
+            // SAFETY: getpgid takes no pointers.
+            && unsafe { libc::getpgid(pid) } == self.program
+            && has_default_action(pid, signal)
+        {
+            return libc::SIGSTOP;
+        }
+        signal
+    }
+
+    /// The task `pid` is stopped, or continues. Tells the host if that is the program, unless the
+    /// host knows.
+    pub fn report(&mut self, port: &mut Port, pid: pid_t, stopped: bool) -> Result<(), Failure> {
+        if pid != self.program || !self.on_terminal {
+            return Ok(());
+        }
+        if stopped && !self.stopped {
+            port.send(&ToHost::Stopped)?;
+        }
+        self.stopped = stopped;
+        Ok(())
+    }
+}
+
+fn has_default_action(pid: pid_t, signal: c_int) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !ignores_or_handles(&status, signal)
+}
+
+/// Whether the task with this text of `/proc/PID/status` ignores or handles a signal.
+fn ignores_or_handles(status: &str, signal: c_int) -> bool {
+    let set = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+    };
+    let sets = set("SigIgn:").unwrap_or(0) | set("SigCgt:").unwrap_or(0);
+    sets >> (signal - 1) & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sets_of_the_status_count() {
+        let status = "Name:\ta\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000080000\n\
+                      SigCgt:\t0000000000000002\n";
+        assert!(ignores_or_handles(status, libc::SIGTSTP));
+        assert!(ignores_or_handles(status, libc::SIGINT));
+        assert!(!ignores_or_handles(status, libc::SIGTTIN));
+        assert!(!ignores_or_handles("", libc::SIGTSTP));
+    }
+}
