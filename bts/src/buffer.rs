@@ -10,6 +10,8 @@
 //! * The index moves only after its record is in the buffer, and the record is written only if the
 //!   index can be: a dropped record leaves the buffer and the DS area as they were.
 
+use std::mem::offset_of;
+
 use thiserror::Error;
 
 use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
@@ -221,6 +223,7 @@ const fn above_last_fit(limit: u64) -> u64 {
 /// A run of slots that records can fill without another check of the DS area's fields (see
 /// [`DsArea::window`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Window {
     /// The BTS index: linear address of the next slot.
     index: u64,
@@ -229,6 +232,12 @@ pub struct Window {
 }
 
 impl Window {
+    /// Offset of the index in this type in bytes, for code that is made at run time. Such code may
+    /// advance the index by a record while it is below the end.
+    pub const INDEX_OFFSET: usize = offset_of!(Self, index);
+    /// Offset of the end in this type in bytes.
+    pub const END_OFFSET: usize = offset_of!(Self, end);
+
     /// The slots of a buffer that no DS area describes: from `index` up to `end`.
     #[must_use]
     pub const fn over(index: u64, end: u64) -> Self {

@@ -14,7 +14,7 @@
 //! | `decode` | bytes to [`insn::Insn`], with iced-x86 |
 //! | [`processor`] | [`Cpu`], the processor that instructions act on, and the [`Platform`] around it |
 //! | `exec` | what each instruction does, a file for each family of the manual |
-//! | [`backend`] | the interpreter: operations and the dispatch from one to the next |
+//! | [`backend`] | the interpreter: operations and the dispatch from one to the next; native code |
 //! | [`engine`] | [`SoftCpu`]: the run loop, cached blocks, links, invalidation |
 //!
 //! # Example
@@ -89,6 +89,7 @@ pub mod model;
 pub mod processor;
 pub mod state;
 
+pub use backend::jit::{NativeOptions, NativeStats};
 pub use engine::{Exit, SoftCpu};
 pub use mmu::ram::GuestRam;
 pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use iced_x86::code_asm::CodeAssembler;
 use vbts_cpu::state::{Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{ArchState, Cpu, Model, SoftCpu};
+use vbts_cpu::{ArchState, Cpu, Model, NativeOptions, SoftCpu};
 
 use crate::descriptor::{Gate, null, segment};
 use crate::{Emit, Ram, TestPlatform, assemble};
@@ -218,9 +218,17 @@ impl Environment {
 }
 
 /// A processor after power-up in this memory, with this platform around it.
+///
+/// With the variable `VBTS_TEST_JIT` it translates each block that has run as often. If the number
+/// is followed by `c`, native code is compared with the interpreter.
 pub fn soft_cpu(model: &'static Model, ram: &Ram, platform: &Arc<TestPlatform>) -> SoftCpu {
     let signals = platform.signals.clone();
-    SoftCpu::new(Cpu::new(model, ram.for_cpu(), platform.clone(), signals))
+    let mut soft = SoftCpu::new(Cpu::new(model, ram.for_cpu(), platform.clone(), signals));
+    if let Some(options) = native_options() {
+        soft.translate_blocks(options)
+            .expect("executable memory for native code");
+    }
+    soft
 }
 
 /// A machine with one processor, which the software CPU executes.
@@ -249,4 +257,15 @@ impl Machine {
             self.soft.invalidate_page(page << PAGE_BITS);
         }
     }
+}
+
+/// How the processor makes native code, if it does.
+fn native_options() -> Option<NativeOptions> {
+    let value = std::env::var("VBTS_TEST_JIT").ok()?;
+    let number = value.trim_end_matches('c');
+    Some(NativeOptions {
+        threshold: number.parse().expect("VBTS_TEST_JIT is a number"),
+        check: number != value,
+        ..NativeOptions::default()
+    })
 }

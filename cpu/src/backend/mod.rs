@@ -1,3 +1,4 @@
 //! The ways to execute a block of instructions.
 
 pub mod interpreter;
+pub mod jit;

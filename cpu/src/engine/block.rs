@@ -2,6 +2,8 @@
 
 use crate::backend::interpreter::dispatch::Ops;
 use crate::backend::interpreter::lower::Lowered;
+use crate::backend::interpreter::op::Op;
+use crate::backend::jit::CodeId;
 use crate::insn::CodeSize;
 use crate::mmu::code_map::CodeMap;
 use crate::processor::jump_keys::JumpKeys;
@@ -16,8 +18,10 @@ pub(crate) struct Block {
     rip: u64,
     key: u64,
     pub ops: Ops,
-    /// A bit for each instruction: whether it is a branch.
-    pub branches: u64,
+    /// Runs in the interpreter since it was last translated, or [`Self::NEVER`].
+    pub heat: u32,
+    /// Its native code.
+    pub native: CodeId,
     /// The bytes that it was decoded from.
     bytes: Box<[u8]>,
     /// See [`BlockCache::revalidate`].
@@ -25,13 +29,17 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// [`Self::heat`] of a block that cannot be translated.
+    pub const NEVER: u32 = u32::MAX;
+
     /// A block that was decoded from the start of `bytes`.
     pub fn new(lowered: Lowered, bytes: &[u8]) -> Self {
         Self {
             rip: 0,
             key: 0,
-            ops: Ops::new(lowered.ops, lowered.len as u16),
-            branches: lowered.branches,
+            ops: Ops::new(lowered.ops, lowered.len as u16, lowered.branches),
+            heat: 0,
+            native: CodeId::NONE,
             bytes: bytes[..lowered.len].into(),
             epoch: 0,
         }
@@ -46,6 +54,11 @@ impl Block {
     #[inline(always)]
     pub fn rip(&self) -> u64 {
         self.rip
+    }
+
+    /// The key with which that jump was remembered.
+    pub fn key(&self) -> u64 {
+        self.key
     }
 
     /// The bytes that it was decoded from.
@@ -188,6 +201,12 @@ impl BlockCache {
         }
     }
 
+    /// The block to which `branch` has led before. There may be none.
+    pub fn link_of(&self, branch: Branch) -> BlockId {
+        let block = self.blocks.get(branch.block as usize);
+        block.map_or(Op::UNLINKED, |block| block.ops.link_of(branch.op))
+    }
+
     /// The block at `gpa`, if it has been decoded and `unchanged` confirms that memory still has
     /// its bytes.
     pub fn find(
@@ -209,6 +228,18 @@ impl BlockCache {
             block.epoch = self.epoch;
         }
         Some(id)
+    }
+
+    /// The block with this index, to be changed.
+    pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
+        self.blocks.get_mut(id as usize)
+    }
+
+    /// Forgets the native code of all blocks.
+    pub fn forget_native_code(&mut self) {
+        for block in &mut self.blocks {
+            (block.heat, block.native) = (0, CodeId::NONE);
+        }
     }
 
     /// The block with this index.
@@ -317,7 +348,6 @@ impl BlockCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::interpreter::op::Op;
     use crate::exec;
     use crate::insn::Insn;
 

@@ -114,6 +114,10 @@ impl SoftCpu {
         if extent == Extent::Whole {
             let key = self.cpu.jump_key(self.linear_rip(), hit);
             self.cache.remember(self.cpu.rip, key, id);
+            if let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get(id)) {
+                let global = key == self.cpu.jump_keys.global;
+                jit.remember(block.native, self.cpu.rip, key, global);
+            }
         }
     }
 

@@ -4,8 +4,10 @@ pub(crate) mod block;
 mod boundary;
 mod instruction;
 mod lookup;
+mod native;
 mod run;
 
+use crate::backend::jit::{Jit, NativeOptions, NativeStats};
 use crate::engine::block::BlockCache;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
@@ -43,6 +45,8 @@ pub struct SoftCpu {
     /// The processor.
     pub cpu: Cpu,
     cache: BlockCache,
+    /// Native code, if blocks are translated.
+    jit: Option<Box<Jit>>,
 }
 
 impl SoftCpu {
@@ -50,7 +54,25 @@ impl SoftCpu {
     /// memory for decoded code.
     pub fn new(cpu: Cpu) -> Self {
         let cache = BlockCache::new(cpu.ram.end(), cpu.topology.count.into());
-        Self { cpu, cache }
+        let jit = None;
+        Self { cpu, cache, jit }
+    }
+
+    /// Has blocks that run often translated to native code. Nothing that a guest can observe
+    /// depends on it. The processors of the topology share the memory for native code. It is mapped
+    /// here, and none becomes executable later.
+    ///
+    /// # Errors
+    /// The host refuses to map it, or its processor is too old.
+    pub fn translate_blocks(&mut self, options: NativeOptions) -> std::io::Result<()> {
+        let jit = Jit::new(self.cpu.topology.count.into(), options)?;
+        self.jit = Some(Box::new(jit));
+        Ok(())
+    }
+
+    /// Counts of the native code; zero if there is none.
+    pub fn native_code(&self) -> NativeStats {
+        self.jit.as_ref().map(|jit| jit.stats).unwrap_or_default()
     }
 
     /// Skips time that passes while the processor is halted, up to virtual time `now` in
@@ -95,9 +117,11 @@ impl SoftCpu {
         });
         // An instruction that starts or stops a counter ends the run.
         let exit = if self.cpu.pmu.branches_count {
-            self.run_blocks::<true>()
+            self.run_blocks::<true, false>()
+        } else if self.jit.is_some() {
+            self.run_blocks::<false, true>()
         } else {
-            self.run_blocks::<false>()
+            self.run_blocks::<false, false>()
         };
         self.cpu.leave_run();
         exit

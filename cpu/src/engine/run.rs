@@ -2,6 +2,7 @@
 
 use crate::backend::interpreter::dispatch::{At, Done};
 use crate::backend::interpreter::op::Op;
+use crate::backend::jit::Edge;
 use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
 use crate::engine::lookup::Found;
 use crate::engine::{Exit, SoftCpu};
@@ -17,30 +18,42 @@ pub(super) struct BlockFault {
 
 impl BlockFault {
     /// The fault of `insn`.
-    fn at(insn: &Insn) -> Self {
+    pub fn at(insn: &Insn) -> Self {
         Self {
             stack: matches!(insn.seg, seg::SS | seg::FLAT_SS),
         }
     }
 }
 
+/// How the processor came to the end of the last block, for a link to the next one.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin {
+    /// No link is possible.
+    None,
+    /// By a branch that the interpreter has executed.
+    Branch(Branch),
+    /// By a direct jump in native code.
+    Edge(Edge),
+    /// By an indirect jump in native code.
+    Indirect,
+}
+
 /// Why a sequence of blocks ended.
-enum BlockExit {
-    /// The last block has no link to the next, which has to be looked up.
-    Lookup,
-    /// The last branch has no link to the block of its target yet.
-    Unlinked(Branch),
+pub(super) enum BlockExit {
+    /// The next block has to be looked up, and can be linked to the last one.
+    Lookup(Origin),
     /// An instruction did not complete.
     Fault(BlockFault),
 }
 
 impl SoftCpu {
-    /// Runs blocks until the run ends. `BRANCHES`: counts branch instructions.
-    pub(super) fn run_blocks<const BRANCHES: bool>(&mut self) -> Exit {
-        // The branch at the end of the last sequence, to be linked to the next block.
-        let mut unlinked = None;
+    /// Runs blocks until the run ends. `BRANCHES`: counts branch instructions. `NATIVE`: with
+    /// native code.
+    pub(super) fn run_blocks<const BRANCHES: bool, const NATIVE: bool>(&mut self) -> Exit {
+        // The end of the last sequence, to be linked to the next block.
+        let mut origin = Origin::None;
         loop {
-            let branch = unlinked.take();
+            let from = std::mem::replace(&mut origin, Origin::None);
             if self.cpu.is_due() {
                 if let Some(exit) = self.boundary() {
                     return exit;
@@ -53,25 +66,26 @@ impl SoftCpu {
             };
             let exit = match found {
                 Ok(Found::Cached(id)) => {
-                    if let Some(branch) = branch {
-                        self.cache.link(branch, id);
+                    self.link(from, id);
+                    if NATIVE {
+                        self.run_mixed(id)
+                    } else {
+                        run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
                     }
-                    run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
                 }
                 Ok(Found::Probed(id)) => match self.cache.get(id) {
                     Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
-                    None => BlockExit::Lookup,
+                    None => BlockExit::Lookup(Origin::None),
                 },
                 Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
                     Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
-                    None => BlockExit::Lookup,
+                    None => BlockExit::Lookup(Origin::None),
                 },
                 Ok(Found::Single(block)) => run_alone::<BRANCHES>(&mut self.cpu, &block),
                 Err(fault) => BlockExit::Fault(fault),
             };
             match exit {
-                BlockExit::Lookup => {}
-                BlockExit::Unlinked(branch) => unlinked = Some(branch),
+                BlockExit::Lookup(end) => origin = end,
                 BlockExit::Fault(fault) => self.fault(fault),
             }
         }
@@ -81,7 +95,7 @@ impl SoftCpu {
 /// Runs the block `id`, and others while each is linked to the next and no work is due.
 fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: BlockId) -> BlockExit {
     let Some(mut block) = cache.get(id) else {
-        return BlockExit::Lookup;
+        return BlockExit::Lookup(Origin::None);
     };
     loop {
         let at = match run_block::<BRANCHES>(cpu, block, block.rip()) {
@@ -89,7 +103,7 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
             Err(fault) => return BlockExit::Fault(fault),
         };
         if cpu.is_due() {
-            return BlockExit::Lookup;
+            return BlockExit::Lookup(Origin::None);
         }
         let (rip, keys, link) = (cpu.rip, cpu.jump_keys, at.op().link);
         let linked = if link == Op::INDIRECT {
@@ -100,10 +114,10 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
         block = match linked {
             Some(next) => next,
             None => {
-                return BlockExit::Unlinked(Branch {
+                return BlockExit::Lookup(Origin::Branch(Branch {
                     block: cache.id(block),
                     op: block.ops.position(at),
-                });
+                }));
             }
         };
     }
@@ -112,7 +126,7 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
 /// Runs a block that no other is linked to.
 fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> BlockExit {
     match run_block::<BRANCHES>(cpu, block, cpu.rip) {
-        Ok(_) => BlockExit::Lookup,
+        Ok(_) => BlockExit::Lookup(Origin::None),
         Err(fault) => BlockExit::Fault(fault),
     }
 }
@@ -121,7 +135,7 @@ fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> BlockExit {
 /// `rip` is RIP, from a source that does not depend on the jump that led here, so that the host
 /// need not wait for it. `BRANCHES`: counts branch instructions.
 #[inline(always)]
-fn run_block<'a, const BRANCHES: bool>(
+pub(super) fn run_block<'a, const BRANCHES: bool>(
     cpu: &mut Cpu,
     block: &'a Block,
     rip: u64,
@@ -129,12 +143,12 @@ fn run_block<'a, const BRANCHES: bool>(
     debug_assert_eq!(rip, cpu.rip);
     cpu.gpr[reg::BLOCK as usize] = rip;
     if BRANCHES {
-        cpu.pmu.block = block.branches;
+        cpu.pmu.block = block.ops.branches();
     }
     let retired = |cpu: &mut Cpu, n: u64| {
         cpu.icount += n;
         if BRANCHES {
-            cpu.pmu.branches += branches_before(block.branches, n);
+            cpu.pmu.branches += branches_before(block.ops.branches(), n);
         }
     };
     let first = block.ops.first();
@@ -162,7 +176,7 @@ pub(super) fn run_one(cpu: &mut Cpu, block: &Block) -> Option<BlockFault> {
         return Some(fault);
     }
     if cpu.pmu.branches_count {
-        cpu.pmu.branches += block.branches & 1;
+        cpu.pmu.branches += block.ops.branches() & 1;
     }
     None
 }

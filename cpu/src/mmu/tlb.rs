@@ -25,6 +25,7 @@ const GLOBAL_BIT: u64 = 1;
 
 /// The part of a translation that every access compares.
 #[derive(Debug, Clone, Copy)]
+#[repr(C)]
 struct Entry {
     /// Linear page address, plus [`WRITE_TRACKED`] for a page that the fast path must not hit.
     tag: u64,
@@ -102,6 +103,29 @@ impl<const SHIFT: u32> Filter<SHIFT> {
     pub fn may_have(&self, la: u64) -> bool {
         let (word, bit) = Self::bit(la);
         self.0[word] & bit != 0
+    }
+}
+
+/// Where native code finds the entries.
+pub(crate) mod layout {
+    use std::mem::{offset_of, size_of};
+
+    use super::{ENTRIES, Entry, Table, Tlb};
+    use crate::mmu::access::Access;
+
+    /// Offset in [`Tlb`] of the pointer to the table of the current class.
+    pub const TABLE: usize = offset_of!(Tlb, tables);
+    /// log2 of the size of an entry.
+    pub const ENTRY_SHIFT: u32 = size_of::<Entry>().trailing_zeros();
+    /// Bits of a page number that select an entry.
+    pub const INDEX_MASK: usize = ENTRIES - 1;
+    /// Offset of the host address minus the linear address in an entry. The tag is its first word.
+    pub const ADDEND: usize = offset_of!(Entry, addend);
+    const _: () = assert!(offset_of!(Entry, tag) == 0 && size_of::<Entry>() == 1 << ENTRY_SHIFT);
+
+    /// Offset in a table of the first entry for this kind of access.
+    pub const fn entries(kind: Access) -> usize {
+        offset_of!(Table, entries) + kind as usize * ENTRIES * size_of::<Entry>()
     }
 }
 

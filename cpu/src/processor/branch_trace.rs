@@ -1,6 +1,8 @@
 //! Records taken branches in the Branch Trace Store, and in the log of the VMM.
 
-use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, Stored, Window};
+use std::mem::offset_of;
+
+use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored, Window};
 
 use crate::insn::seg;
 use crate::processor::branch_log::LogEntry;
@@ -187,7 +189,7 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields,
 /// by the guest or by a device, closes it, too. Writes by other processors become visible at the
 /// start of the next run.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct MappedWindow {
     slots: Window,
     /// Host address minus linear address of the slots, modulo 2^64.
@@ -197,6 +199,22 @@ pub(crate) struct MappedWindow {
 }
 
 impl MappedWindow {
+    /// Offsets in this type, for native code: of the slots, and of the two host addresses.
+    pub const SLOTS_OFFSET: usize = offset_of!(Self, slots);
+    pub const ADDEND_OFFSET: usize = offset_of!(Self, offset);
+    pub const FIELD_OFFSET: usize = offset_of!(Self, field);
+
+    /// Where the next record is stored, and then the index: host addresses of guest memory, and
+    /// sizes in bytes. `None`: it has no slot.
+    pub fn next_stores(&self) -> Option<[(*mut u8, usize); 2]> {
+        let slot = self.offset.wrapping_add(self.slots.index()) as *mut u8;
+        let stores = [
+            (slot, RECORD_SIZE as usize),
+            (self.field as *mut u8, size_of::<u64>()),
+        ];
+        (!self.slots.is_empty()).then_some(stores)
+    }
+
     /// Closes it: the next record reads the fields of the DS area again.
     pub fn close(&mut self) {
         self.slots.close();

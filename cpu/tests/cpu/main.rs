@@ -19,6 +19,7 @@ mod handover;
 mod host;
 mod legacy_modes;
 mod locks;
+mod native_code;
 mod paging;
 mod pmu;
 mod registers;

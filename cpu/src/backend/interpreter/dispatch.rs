@@ -38,13 +38,15 @@ pub struct Done<'a> {
 pub struct Ops(Box<[Op]>);
 
 impl Ops {
-    /// `ops`, and the operation that ends a block of `len` bytes.
-    pub fn new(mut ops: Vec<Op>, len: u16) -> Self {
+    /// `ops`, and the operation that ends a block of `len` bytes. `branches` has a bit for each
+    /// instruction: whether it is a branch.
+    pub fn new(mut ops: Vec<Op>, len: u16, branches: u64) -> Self {
         ops.push(Op {
             run: end,
             ..Op::called(
                 exec::undefined,
                 Insn {
+                    imm: branches,
                     offset: len,
                     // As many instructions have retired as if the last one had jumped.
                     ordinal: ops.last().map_or(0, |op| op.insn.ordinal),
@@ -64,6 +66,16 @@ impl Ops {
         }
     }
 
+    /// The operations, with the one that ends the block.
+    pub(crate) fn all(&self) -> &[Op] {
+        &self.0
+    }
+
+    /// A bit for each instruction: whether it is a branch.
+    pub fn branches(&self) -> u64 {
+        self.0.last().map_or(0, |end| end.insn.imm)
+    }
+
     /// Number of operations.
     pub fn count(&self) -> usize {
         self.0.len()
@@ -76,6 +88,11 @@ impl Ops {
         {
             op.link = to;
         }
+    }
+
+    /// The link of operation `from`.
+    pub(crate) fn link_of(&self, from: usize) -> u32 {
+        self.0.get(from).map_or(Op::UNLINKED, |op| op.link)
     }
 
     /// Index of the operation `at`.

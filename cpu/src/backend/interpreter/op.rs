@@ -30,6 +30,11 @@ impl Op {
     /// [`Op::link`] of a branch that has not been taken yet.
     pub const UNLINKED: u32 = u32::MAX - 1;
 
+    /// Whether it is no instruction, but the end of a block.
+    pub(crate) fn ends_block(&self) -> bool {
+        self.insn.len == 0
+    }
+
     /// An operation whose code calls `body`.
     pub fn called(body: Handler, insn: Insn) -> Self {
         Self {

@@ -1,0 +1,158 @@
+//! Guest memory in native code: the TLB, inline.
+
+use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, cond};
+use crate::backend::jit::form::{Guest, Operand};
+use crate::backend::jit::layout::{FRAME_ADDRESS, HOST, TLB_TABLE, register};
+use crate::backend::jit::translate::Translator;
+use crate::insn::reg;
+use crate::mmu::access::Access;
+use crate::mmu::tlb::layout::{ADDEND, ENTRY_SHIFT, INDEX_MASK, entries};
+
+/// Bits of an address that select a page.
+const PAGE: i32 = -0x1000;
+
+impl Translator<'_> {
+    /// Finds the host's address of `operand` in the TLB, or jumps to `missed`. Overwrites RAX, R14
+    /// and the host's flags. The result does not use RAX.
+    pub(super) fn probe(&mut self, operand: &Operand, access: Access, missed: Label) -> Mem {
+        let table = entries(access) as i32;
+        if operand.base.is_none() && operand.index.is_none() && operand.segment.is_none() {
+            return self.probe_constant(operand, table, missed);
+        }
+        let last = operand.size as i64 - 1;
+        if let Some(m) = host_form(operand)
+            && let Some(end) = with_disp(&m, i64::from(m.disp) + last)
+        {
+            self.asm.lea(RAX, &m);
+            if last == 0 {
+                self.asm.mov32(R14, RAX);
+            } else {
+                self.asm.op_mem32(Op::Lea, R14, &end);
+            }
+            self.compare(table, missed);
+            self.asm.load(R14, &Mem::at(R14, table + ADDEND as i32));
+            if m.index.is_none() {
+                return Mem {
+                    index: Some((R14, 1)),
+                    ..m
+                };
+            }
+            self.asm.lea(RAX, &m);
+            self.asm.op(Op::Add, R14, RAX);
+            return Mem::at(R14, 0);
+        }
+        self.linear_address(operand);
+        self.asm.store(&FRAME_ADDRESS, RAX);
+        self.asm.op_mem32(Op::Lea, R14, &Mem::at(RAX, last as i32));
+        self.compare(table, missed);
+        self.asm.load(R14, &Mem::at(R14, table + ADDEND as i32));
+        self.asm.op_mem(Op::Add, R14, &FRAME_ADDRESS);
+        Mem::at(R14, 0)
+    }
+
+    /// Compares the page of the first byte, in RAX, with the entry for the page of the last one,
+    /// in R14: an operand in two pages does not match. Leaves the address of the entry, without the
+    /// offset of its table, in R14.
+    fn compare(&mut self, table: i32, missed: Label) {
+        let a = &mut self.asm;
+        a.shr(false, R14, 12 - ENTRY_SHIFT as u8);
+        a.imm(false, Imm::And, R14, (INDEX_MASK << ENTRY_SHIFT) as i32);
+        a.op_mem(Op::Add, R14, &TLB_TABLE);
+        a.imm(true, Imm::And, RAX, PAGE);
+        a.op_mem(Op::Cmp, RAX, &Mem::at(R14, table));
+        a.jump_if(cond::NE, missed);
+    }
+
+    /// [`Self::probe`] of an address that does not depend on registers.
+    fn probe_constant(&mut self, operand: &Operand, table: i32, missed: Label) -> Mem {
+        let address = operand.disp as u64;
+        let last = address.wrapping_add(operand.size as u64 - 1);
+        let index = (last >> 12) as usize & INDEX_MASK;
+        let entry = table + (index << ENTRY_SHIFT) as i32;
+        let a = &mut self.asm;
+        a.load(R14, &TLB_TABLE);
+        a.mov_imm(RAX, address & PAGE as i64 as u64);
+        a.op_mem(Op::Cmp, RAX, &Mem::at(R14, entry));
+        a.jump_if(cond::NE, missed);
+        a.mov_imm(RAX, address);
+        a.op_mem(Op::Add, RAX, &Mem::at(R14, entry + ADDEND as i32));
+        a.mov(R14, RAX);
+        Mem::at(R14, 0)
+    }
+
+    /// Computes the linear address of `operand`, which has a register or a segment, in RAX.
+    /// Overwrites R14 and the host's flags.
+    fn linear_address(&mut self, operand: &Operand) {
+        let disp = operand.disp as i32;
+        match operand.base {
+            Some(base) => self.read(RAX, base),
+            None if operand.index.is_none() => self.asm.mov_imm(RAX, operand.disp as u64),
+            None => {}
+        }
+        if let Some((index, factor)) = operand.index {
+            let register = match HOST[usize::from(index)] {
+                Some(host) => host,
+                None => {
+                    self.read(R14, index);
+                    R14
+                }
+            };
+            let sum = Mem {
+                base: operand.base.map(|_| RAX),
+                index: Some((register, factor)),
+                disp,
+            };
+            self.asm.lea(RAX, &sum);
+        } else if operand.base.is_some() && disp != 0 {
+            self.asm.lea(RAX, &Mem::at(RAX, disp));
+        }
+        if let Some(segment) = operand.segment {
+            self.asm
+                .op_mem(Op::Add, RAX, &register(reg::SEGMENT + segment));
+        }
+    }
+
+    /// Loads a guest register into a host register.
+    pub(super) fn read(&mut self, to: u8, guest: Guest) {
+        match HOST[usize::from(guest)] {
+            Some(host) => self.asm.mov(to, host),
+            None => self.asm.load(to, &register(guest)),
+        }
+    }
+
+    /// Writes a guest register.
+    pub(super) fn write(&mut self, guest: Guest, from: u8) {
+        match HOST[usize::from(guest)] {
+            Some(host) => self.asm.mov(host, from),
+            None => self.asm.store(&register(guest), from),
+        }
+    }
+}
+
+/// The operand as one of the host, if host registers hold all of its registers.
+pub(super) fn host_form(operand: &Operand) -> Option<Mem> {
+    if operand.segment.is_some() {
+        return None;
+    }
+    let host = |guest: Guest| HOST[usize::from(guest)];
+    let base = match operand.base {
+        Some(base) => Some(host(base)?),
+        None => None,
+    };
+    let index = match operand.index {
+        Some((index, factor)) => Some((host(index)?, factor)),
+        None => None,
+    };
+    Some(Mem {
+        base,
+        index,
+        disp: i32::try_from(operand.disp).ok()?,
+    })
+}
+
+fn with_disp(m: &Mem, disp: i64) -> Option<Mem> {
+    Some(Mem {
+        disp: i32::try_from(disp).ok()?,
+        ..*m
+    })
+}

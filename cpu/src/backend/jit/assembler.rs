@@ -1,0 +1,403 @@
+//! Writes the host's instructions around those of the guest: a few forms, by their encoding (SDM
+//! Vol. 2A, chapter 2). The guest's own instructions go through iced-x86's encoder.
+
+use iced_x86::{Encoder, IcedError, Instruction};
+
+/// A general register of the host, by its number.
+pub(super) type Reg = u8;
+
+pub(super) const RAX: Reg = 0;
+pub(super) const RCX: Reg = 1;
+pub(super) const RDX: Reg = 2;
+pub(super) const RBX: Reg = 3;
+pub(super) const RSP: Reg = 4;
+pub(super) const RBP: Reg = 5;
+pub(super) const RSI: Reg = 6;
+pub(super) const RDI: Reg = 7;
+pub(super) const R8: Reg = 8;
+pub(super) const R9: Reg = 9;
+pub(super) const R10: Reg = 10;
+pub(super) const R11: Reg = 11;
+pub(super) const R12: Reg = 12;
+pub(super) const R13: Reg = 13;
+pub(super) const R14: Reg = 14;
+pub(super) const R15: Reg = 15;
+
+/// A memory operand of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mem {
+    pub base: Option<Reg>,
+    /// Register and factor.
+    pub index: Option<(Reg, u8)>,
+    pub disp: i32,
+}
+
+impl Mem {
+    /// `[base + disp]`.
+    pub const fn at(base: Reg, disp: i32) -> Self {
+        Self {
+            base: Some(base),
+            index: None,
+            disp,
+        }
+    }
+}
+
+/// Instructions of two operands by their opcode for `r, r/m`.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(super) enum Op {
+    Add = 0x03,
+    Sub = 0x2B,
+    Cmp = 0x3B,
+    Load = 0x8B,
+    Lea = 0x8D,
+}
+
+/// Instructions with an immediate, by their extension of opcodes 81 and 83.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(super) enum Imm {
+    Add = 0,
+    And = 4,
+    Sub = 5,
+    Cmp = 7,
+}
+
+/// Conditions as Jcc encodes them.
+pub(super) mod cond {
+    pub const AE: u8 = 3;
+    pub const E: u8 = 4;
+    pub const NE: u8 = 5;
+    pub const A: u8 = 7;
+    pub const LE: u8 = 14;
+}
+
+/// A place in the code that jumps lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+/// Code that begins at a known address.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    /// Address of the first byte where it is executed.
+    start: u64,
+    code: Vec<u8>,
+    /// Where each label is.
+    labels: Vec<Option<usize>>,
+    /// Displacements of 32 bits to be filled in: where they are, and the label.
+    fixups: Vec<(usize, Label)>,
+}
+
+impl Assembler {
+    pub fn new(start: u64, mut code: Vec<u8>) -> Self {
+        code.clear();
+        Self {
+            start,
+            code,
+            labels: Vec::new(),
+            fixups: Vec::new(),
+        }
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.code.len()
+    }
+
+    /// The code, with all jumps resolved.
+    pub fn finish(mut self) -> Vec<u8> {
+        for (at, label) in &self.fixups {
+            let target = self.labels[label.0].unwrap_or_default();
+            let displacement = (target as i64 - (*at as i64 + 4)) as i32;
+            self.code[*at..*at + 4].copy_from_slice(&displacement.to_le_bytes());
+        }
+        self.code
+    }
+
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Puts the label here.
+    pub fn bind(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.code.len());
+    }
+
+    /// A label here.
+    pub fn here(&mut self) -> Label {
+        let label = self.label();
+        self.bind(label);
+        label
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.code.extend_from_slice(bytes);
+    }
+
+    /// Encodes an instruction of iced-x86's.
+    ///
+    /// # Errors
+    /// It has no encoding.
+    pub fn instruction(&mut self, encoder: &mut Encoder, i: &Instruction) -> Result<(), IcedError> {
+        let rip = self.start + self.code.len() as u64;
+        encoder.set_buffer(std::mem::take(&mut self.code));
+        let result = encoder.encode(i, rip);
+        self.code = encoder.take_buffer();
+        result.map(|_| ())
+    }
+
+    /// REX, opcode, ModRM, SIB and displacement.
+    fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, m: &Mem) {
+        let (index, factor) = m.index.unwrap_or((RSP, 1));
+        let base = m.base.unwrap_or(RBP);
+        let rex = 0x40
+            | u8::from(wide) << 3
+            | (reg >> 3) << 2
+            | (index >> 3) << 1
+            | (m.base.unwrap_or(0) >> 3);
+        if rex != 0x40 {
+            self.code.push(rex);
+        }
+        self.code.extend_from_slice(opcode);
+        // RBP and R13 as a base always have a displacement.
+        let mode = match m.base {
+            None => 0,
+            Some(b) if m.disp == 0 && b & 7 != RBP => 0,
+            Some(_) if i8::try_from(m.disp).is_ok() => 1,
+            Some(_) => 2,
+        };
+        let sib = m.index.is_some() || m.base.is_none() || base & 7 == RSP;
+        let rm = if sib { RSP } else { base & 7 };
+        self.code.push(mode << 6 | (reg & 7) << 3 | rm);
+        if sib {
+            let scale = factor.trailing_zeros() as u8;
+            self.code.push(scale << 6 | (index & 7) << 3 | (base & 7));
+        }
+        match (mode, m.base) {
+            (1, _) => self.code.push(m.disp as u8),
+            (2, _) | (_, None) => self.code.extend_from_slice(&m.disp.to_le_bytes()),
+            _ => {}
+        }
+    }
+
+    /// REX, opcode and ModRM of two registers.
+    fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
+        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (rm >> 3);
+        if rex != 0x40 {
+            self.code.push(rex);
+        }
+        self.code.extend_from_slice(opcode);
+        self.code.push(0xC0 | (reg & 7) << 3 | (rm & 7));
+    }
+
+    /// `op to, [m]` with 64 bits.
+    pub fn op_mem(&mut self, op: Op, to: Reg, m: &Mem) {
+        self.memory(true, &[op as u8], to, m);
+    }
+
+    /// `op to, [m]` with 32 bits.
+    pub fn op_mem32(&mut self, op: Op, to: Reg, m: &Mem) {
+        self.memory(false, &[op as u8], to, m);
+    }
+
+    /// `op to, from` with 64 bits.
+    pub fn op(&mut self, op: Op, to: Reg, from: Reg) {
+        self.registers(true, &[op as u8], to, from);
+    }
+
+    pub fn mov(&mut self, to: Reg, from: Reg) {
+        if to != from {
+            self.op(Op::Load, to, from);
+        }
+    }
+
+    /// `mov to, from` with 32 bits.
+    pub fn mov32(&mut self, to: Reg, from: Reg) {
+        self.registers(false, &[Op::Load as u8], to, from);
+    }
+
+    pub fn load(&mut self, to: Reg, m: &Mem) {
+        self.op_mem(Op::Load, to, m);
+    }
+
+    pub fn lea(&mut self, to: Reg, m: &Mem) {
+        self.op_mem(Op::Lea, to, m);
+    }
+
+    pub fn store(&mut self, m: &Mem, from: Reg) {
+        self.memory(true, &[0x89], from, m);
+    }
+
+    /// Stores AX.
+    pub fn store_ax(&mut self, m: &Mem) {
+        self.code.push(0x66);
+        self.memory(false, &[0x89], RAX, m);
+    }
+
+    /// Loads a word into EAX, zero-extended.
+    pub fn load_ax(&mut self, m: &Mem) {
+        self.memory(false, &[0x0F, 0xB7], RAX, m);
+    }
+
+    /// Stores a sign-extended immediate of 64 bits.
+    pub fn store_imm(&mut self, m: &Mem, value: i32) {
+        self.memory(true, &[0xC7], 0, m);
+        self.code.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// `op to, value` with 64 or 32 bits.
+    pub fn imm(&mut self, wide: bool, op: Imm, to: Reg, value: i32) {
+        match i8::try_from(value) {
+            Ok(short) => {
+                self.registers(wide, &[0x83], op as u8, to);
+                self.code.push(short as u8);
+            }
+            Err(_) => {
+                self.registers(wide, &[0x81], op as u8, to);
+                self.code.extend_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+
+    /// `op qword [m], value`.
+    pub fn imm_mem(&mut self, op: Imm, m: &Mem, value: i8) {
+        self.memory(true, &[0x83], op as u8, m);
+        self.code.push(value as u8);
+    }
+
+    /// `mov to, value`, in the shortest form.
+    pub fn mov_imm(&mut self, to: Reg, value: u64) {
+        if let Ok(short) = u32::try_from(value) {
+            if to >= R8 {
+                self.code.push(0x41);
+            }
+            self.code.push(0xB8 | (to & 7));
+            self.code.extend_from_slice(&short.to_le_bytes());
+        } else if let Ok(short) = i32::try_from(value as i64) {
+            self.registers(true, &[0xC7], 0, to);
+            self.code.extend_from_slice(&short.to_le_bytes());
+        } else {
+            self.code.push(0x48 | (to >> 3));
+            self.code.push(0xB8 | (to & 7));
+            self.code.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    /// `cmp a, b` with 64 or 32 bits.
+    pub fn compare(&mut self, wide: bool, a: Reg, b: Reg) {
+        self.registers(wide, &[Op::Cmp as u8], a, b);
+    }
+
+    /// An instruction of opcode F7 with 64 or 32 bits: MUL, IMUL or DIV.
+    pub fn unary(&mut self, wide: bool, extension: u8, r: Reg) {
+        self.registers(wide, &[0xF7], extension, r);
+    }
+
+    /// `test r, r` with 64 or 32 bits.
+    pub fn test(&mut self, wide: bool, r: Reg) {
+        self.registers(wide, &[0x85], r, r);
+    }
+
+    /// Logical shift to the right, of 64 or 32 bits.
+    pub fn shr(&mut self, wide: bool, to: Reg, n: u8) {
+        self.registers(wide, &[0xC1], 5, to);
+        self.code.push(n);
+    }
+
+    /// Shift to the left, of 32 bits.
+    pub fn shl32(&mut self, to: Reg, n: u8) {
+        self.registers(false, &[0xC1], 4, to);
+        self.code.push(n);
+    }
+
+    /// Arithmetic shift to the right, of 64 bits.
+    pub fn sar(&mut self, to: Reg, n: u8) {
+        self.registers(true, &[0xC1], 7, to);
+        self.code.push(n);
+    }
+
+    pub fn push(&mut self, r: Reg) {
+        if r >= R8 {
+            self.code.push(0x41);
+        }
+        self.code.push(0x50 | (r & 7));
+    }
+
+    pub fn pop(&mut self, r: Reg) {
+        if r >= R8 {
+            self.code.push(0x41);
+        }
+        self.code.push(0x58 | (r & 7));
+    }
+
+    pub fn ret(&mut self) {
+        self.code.push(0xC3);
+    }
+
+    /// `jmp to`.
+    pub fn jump_to(&mut self, to: Reg) {
+        self.registers(false, &[0xFF], 4, to);
+    }
+
+    /// `jmp [m]`.
+    pub fn jump_mem(&mut self, m: &Mem) {
+        self.memory(false, &[0xFF], 4, m);
+    }
+
+    /// `call to`.
+    pub fn call_register(&mut self, to: Reg) {
+        self.registers(false, &[0xFF], 2, to);
+    }
+
+    fn fixup(&mut self, label: Label) {
+        self.fixups.push((self.code.len(), label));
+        self.code.extend_from_slice(&[0; 4]);
+    }
+
+    pub fn jump(&mut self, label: Label) {
+        self.code.push(0xE9);
+        self.fixup(label);
+    }
+
+    pub fn jump_if(&mut self, condition: u8, label: Label) {
+        self.code.extend_from_slice(&[0x0F, 0x80 | condition]);
+        self.fixup(label);
+    }
+
+    fn displacement(&mut self, target: u64) {
+        let next = self.start + self.code.len() as u64 + 4;
+        let displacement = target.wrapping_sub(next) as i32;
+        self.code.extend_from_slice(&displacement.to_le_bytes());
+    }
+
+    /// Jumps to an address.
+    pub fn jump_address(&mut self, target: u64) {
+        self.code.push(0xE9);
+        self.displacement(target);
+    }
+
+    /// Calls code at an address.
+    pub fn call_address(&mut self, target: u64) {
+        self.code.push(0xE8);
+        self.displacement(target);
+    }
+
+    /// `mov to, [address]`, relative to RIP.
+    pub fn load_address(&mut self, to: Reg, address: u64) {
+        self.relative(&[0x8B], to, address);
+    }
+
+    /// `lea to, [address]`, relative to RIP.
+    pub fn lea_address(&mut self, to: Reg, address: u64) {
+        self.relative(&[0x8D], to, address);
+    }
+
+    fn relative(&mut self, opcode: &[u8], to: Reg, address: u64) {
+        self.code.push(0x48 | (to >> 3) << 2);
+        self.code.extend_from_slice(opcode);
+        self.code.push((to & 7) << 3 | 5);
+        self.displacement(address);
+    }
+}

@@ -1,0 +1,103 @@
+//! What native code calls: the code of an instruction that has no template or whose operand the TLB
+//! does not find, and the recording of a branch that finds no open window.
+
+use crate::backend::interpreter::op::Op;
+use crate::backend::jit::exit;
+use crate::backend::jit::flags;
+use crate::backend::jit::layout::Frame;
+use crate::insn::{Abort, Flow, reg, seg};
+use crate::processor::cpu::Cpu;
+
+/// The value of [`execute`] and [`record`] that continues native code.
+const CONTINUE: u64 = 0;
+
+impl Frame {
+    /// Has native code leave at the end of the block if work is due, and not later than the run
+    /// loop would.
+    fn limit_to(&mut self, cpu: &Cpu) {
+        let left = if cpu.is_due() {
+            0
+        } else {
+            i64::try_from(cpu.limit - cpu.icount).unwrap_or(i64::MAX)
+        };
+        if left < self.budget {
+            self.limit -= (self.budget - left) as u64;
+            self.budget = left;
+        }
+    }
+
+    /// Brings the counter of instructions to the start of the block.
+    fn update_count(&self, cpu: &mut Cpu) {
+        cpu.icount = self.limit.wrapping_sub(self.budget as u64);
+    }
+}
+
+/// Executes the instruction whose first operation is `op`, in a block at `rip`.
+pub(super) extern "sysv64" fn execute(
+    cpu: &mut Cpu,
+    frame: &mut Frame,
+    op: *const Op,
+    rip: u64,
+) -> u64 {
+    frame.update_count(cpu);
+    cpu.gpr[usize::from(reg::BLOCK)] = rip;
+    cpu.flags = flags::unpack(frame.flags);
+    let code = run(cpu, frame, op);
+    frame.flags = flags::pack(cpu.flags);
+    if code == CONTINUE {
+        frame.limit_to(cpu);
+    }
+    code
+}
+
+fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
+    let mut at = first;
+    loop {
+        // SAFETY: the code of a block passes addresses of operations of that block, which lives as
+        // long as its code can be reached. Its last operation ends it, so that none is read behind
+        // it.
+        let op = unsafe { &*at };
+        let insn = &op.insn;
+        if op.ends_block() {
+            cpu.rip = cpu.this_rip(insn);
+            frame.budget -= i64::from(insn.ordinal) + 1;
+            return exit::ENDED;
+        }
+        match (op.body)(cpu, insn) {
+            Ok(Flow::Next) => {}
+            Ok(flow) => {
+                if flow == Flow::Branch && cpu.recording {
+                    cpu.record_near(cpu.this_rip(insn), cpu.rip);
+                }
+                frame.budget -= i64::from(insn.ordinal) + 1;
+                return exit::ENDED;
+            }
+            Err(Abort) => {
+                cpu.rip = cpu.this_rip(insn);
+                frame.budget -= i64::from(insn.ordinal);
+                return match insn.seg {
+                    seg::SS | seg::FLAT_SS => exit::STACK_FAULT,
+                    _ => exit::FAULT,
+                };
+            }
+        }
+        // SAFETY: as above: this operation does not end the block.
+        at = unsafe { at.add(1) };
+        // SAFETY: as above.
+        let next = unsafe { &*at };
+        let complete = next.ends_block() || next.insn.ordinal != insn.ordinal;
+        // The rest of a block that began to record, or ceased to, is not in its code.
+        if complete && u64::from(cpu.recording) == frame.recording {
+            return CONTINUE;
+        }
+    }
+}
+
+/// Records a branch from `from` to RIP, the last instruction of the block.
+pub(super) extern "sysv64" fn record(cpu: &mut Cpu, frame: &mut Frame, from: u64, to: u64) -> u64 {
+    frame.update_count(cpu);
+    cpu.rip = to;
+    cpu.record_near(from, to);
+    frame.limit_to(cpu);
+    CONTINUE
+}

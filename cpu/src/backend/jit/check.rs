@@ -1,0 +1,197 @@
+//! Compares native code with the interpreter, for `--jit check`.
+//!
+//! The interpreter executes a block, instruction by instruction. What it has changed is noted and
+//! undone. Then native code executes the block, and must change the same in the same way. Only
+//! instructions that have a template are compared: the others call the interpreter's code. A block
+//! in which an access does not find its page in the TLB, or a branch no open window, runs without a
+//! comparison: that could not be undone.
+
+use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
+
+use crate::backend::interpreter::op::Op;
+use crate::backend::jit::form::Operand;
+use crate::backend::jit::translate::{self, Item};
+use crate::insn::{Flow, Insn, reg};
+use crate::mmu::access::Access;
+use crate::processor::cpu::Cpu;
+use crate::state::gpr;
+
+/// What a block changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Changes {
+    gpr: [u64; 16],
+    flags: u64,
+    rip: u64,
+    /// Instructions that have retired.
+    retired: u64,
+    /// What memory holds afterwards where the block has written.
+    memory: Vec<Vec<u8>>,
+}
+
+/// Bytes of the host's memory, and what they were.
+#[derive(Debug)]
+struct Written {
+    at: *mut u8,
+    before: Vec<u8>,
+}
+
+impl Written {
+    /// Notes `size` bytes that are about to be written.
+    ///
+    /// # Safety
+    /// They are guest memory, also for the calls of the methods.
+    unsafe fn note(at: *mut u8, size: usize) -> Self {
+        let mut before = vec![0; size];
+        // SAFETY: the caller's promise; `before` is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(at, before.as_mut_ptr(), size) };
+        Self { at, before }
+    }
+
+    fn now(&self) -> Vec<u8> {
+        // SAFETY: the promise of `note`'s caller.
+        unsafe { Self::note(self.at, self.before.len()) }.before
+    }
+
+    fn undo(&self) {
+        // SAFETY: the promise of `note`'s caller; `before` is elsewhere.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.before.as_ptr(), self.at, self.before.len());
+        }
+    }
+}
+
+/// A block that native code is about to execute.
+#[derive(Debug)]
+pub(crate) struct Expectation {
+    changes: Changes,
+    written: Vec<Written>,
+    icount: u64,
+}
+
+impl Expectation {
+    /// What the interpreter makes of the first `count` instructions of a block. `None`: that
+    /// cannot be undone.
+    pub fn of(cpu: &mut Cpu, rip: u64, bytes: &[u8], ops: &[Op], count: u8) -> Option<Self> {
+        let (before, window) = (cpu.gpr, cpu.window.clone());
+        let (flags, fault) = (cpu.flags, cpu.fault);
+        let mut written = Vec::new();
+        cpu.gpr[usize::from(reg::BLOCK)] = rip;
+        let items = translate::items(bytes, ops);
+        let retired = execute(cpu, &items[..usize::from(count)], &mut written);
+        let next = match items.get(usize::from(count)) {
+            Some(item) => u64::from(item.insn.offset),
+            None => bytes.len() as u64,
+        };
+        let expectation = retired.map(|(retired, jumped)| {
+            if !jumped {
+                cpu.rip = rip.wrapping_add(next);
+            }
+            let changes = Changes::of(cpu, retired, &written);
+            (changes, cpu.icount)
+        });
+        for change in written.iter().rev() {
+            change.undo();
+        }
+        (cpu.gpr, cpu.window) = (before, window);
+        (cpu.flags, cpu.fault, cpu.rip) = (flags, fault, rip);
+        expectation.map(|(changes, icount)| Self {
+            changes,
+            written,
+            icount,
+        })
+    }
+
+    /// Compares what native code has made of the block. Returns a description of the difference.
+    pub fn differs(&self, cpu: &Cpu) -> Option<String> {
+        let got = Changes::of(cpu, cpu.icount - self.icount, &self.written);
+        (got != self.changes).then(|| format!("expected {:x?}\ngot {got:x?}", self.changes))
+    }
+}
+
+impl Changes {
+    fn of(cpu: &Cpu, retired: u64, written: &[Written]) -> Self {
+        Self {
+            gpr: std::array::from_fn(|n| cpu.gpr[n]),
+            flags: cpu.flags.bits(),
+            rip: cpu.rip,
+            retired,
+            memory: written.iter().map(Written::now).collect(),
+        }
+    }
+}
+
+/// Executes instructions, up to a branch that is taken, and notes what they write. Returns how many
+/// have retired, and whether the last one has jumped. `None`: one cannot be undone.
+fn execute(cpu: &mut Cpu, items: &[Item], written: &mut Vec<Written>) -> Option<(u64, bool)> {
+    let mut factory = InstructionInfoFactory::new();
+    for item in items {
+        for (operand, access) in accesses(&item.decoded, &item.insn, &mut factory, cpu)? {
+            let host = cpu.tlb.fast(linear(cpu, &operand), operand.size, access)?;
+            if access == Access::Write {
+                // SAFETY: the TLB gives addresses of guest memory with as many bytes.
+                written.push(unsafe { Written::note(host, operand.size) });
+            }
+        }
+        // SAFETY: it is an operation of the block, which the caller has borrowed.
+        let op = unsafe { &*item.op };
+        match (op.body)(cpu, &op.insn).ok()? {
+            Flow::Next => {}
+            Flow::Branch => {
+                if cpu.recording {
+                    for (at, size) in cpu.window.next_stores()? {
+                        // SAFETY: the window is open: these are the places of the next record and
+                        // of the index, in guest memory.
+                        written.push(unsafe { Written::note(at, size) });
+                    }
+                    cpu.record_near(cpu.this_rip(&op.insn), cpu.rip);
+                }
+                return Some((u64::from(op.insn.ordinal) + 1, true));
+            }
+            Flow::Jump => return None,
+        }
+    }
+    Some((items.len() as u64, false))
+}
+
+/// The memory that an instruction with a template accesses. `None`: its operand has another form.
+fn accesses(
+    i: &Instruction,
+    insn: &Insn,
+    factory: &mut InstructionInfoFactory,
+    cpu: &Cpu,
+) -> Option<Vec<(Operand, Access)>> {
+    const RSP: u8 = gpr::RSP as u8;
+    let mut all = Vec::new();
+    if insn.prefix & Insn::MEM != 0 && i.mnemonic() != Mnemonic::Lea {
+        let rip = cpu.gpr[usize::from(reg::BLOCK)];
+        let info = factory.info(i);
+        let writes = (0..i.op_count())
+            .filter(|n| i.op_kind(*n) == OpKind::Memory)
+            .any(|n| !matches!(info.op_access(n), OpAccess::Read | OpAccess::CondRead));
+        let access = if writes { Access::Write } else { Access::Read };
+        all.push((Operand::of(i, insn, rip)?, access));
+    }
+    match i.mnemonic() {
+        Mnemonic::Push | Mnemonic::Call => all.push((Operand::at(RSP, -8, 8), Access::Write)),
+        Mnemonic::Pop | Mnemonic::Ret => all.push((Operand::at(RSP, 0, 8), Access::Read)),
+        Mnemonic::Leave => all.push((Operand::at(gpr::RBP as u8, 0, 8), Access::Read)),
+        _ => {}
+    }
+    // Their operand is accessed twice, or with another size.
+    (i.code() != Code::Pop_rm64).then_some(all)
+}
+
+/// The linear address of an operand.
+fn linear(cpu: &Cpu, operand: &Operand) -> u64 {
+    let register = |n: u8| cpu.gpr[usize::from(n)];
+    let base = operand.base.map_or(0, register);
+    let index = operand
+        .index
+        .map_or(0, |(n, factor)| register(n).wrapping_mul(factor.into()));
+    let segment = operand
+        .segment
+        .map_or(0, |segment| register(reg::SEGMENT + segment));
+    base.wrapping_add(index)
+        .wrapping_add(operand.disp as u64)
+        .wrapping_add(segment)
+}

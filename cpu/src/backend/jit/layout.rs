@@ -1,0 +1,93 @@
+//! Where native code finds things: guest registers in the host's, the processor's fields, and the
+//! values on the host's stack.
+
+use std::mem::{offset_of, size_of};
+
+use vbts_bts::Window;
+
+use crate::backend::jit::assembler::{
+    Mem, R8, R9, R10, R11, R12, R13, R15, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg,
+};
+use crate::mmu::tlb;
+use crate::processor::branch_trace::MappedWindow;
+use crate::processor::cpu::Cpu;
+use crate::processor::jump_keys::JumpKeys;
+
+/// Has the address of the [`Cpu`].
+pub(super) const CPU: Reg = R15;
+
+/// The host register of each guest register. The others stay in [`Cpu`]'s register file.
+///
+/// RAX of the host is needed to save the flags, RSP for the host's own stack, R14 for addresses. CL
+/// and RDX, which instructions name implicitly, are themselves.
+pub(super) const HOST: [Option<Reg>; 16] = [
+    Some(R10),
+    Some(RCX),
+    Some(RDX),
+    Some(RBX),
+    Some(R11),
+    Some(RBP),
+    Some(RSI),
+    Some(RDI),
+    Some(R8),
+    Some(R9),
+    None,
+    None,
+    Some(R12),
+    Some(R13),
+    None,
+    None,
+];
+
+/// Host register of the guest's RAX.
+pub(super) const GUEST_RAX: Reg = R10;
+/// Host register of the guest's RSP.
+pub(super) const GUEST_RSP: Reg = R11;
+
+const fn field(offset: usize) -> Mem {
+    Mem::at(CPU, offset as i32)
+}
+
+/// The guest register `n`, or a pseudo register, in [`Cpu`].
+pub(super) const fn register(n: u8) -> Mem {
+    field(offset_of!(Cpu, gpr) + size_of::<u64>() * n as usize)
+}
+
+pub(super) const RIP: Mem = field(offset_of!(Cpu, rip));
+pub(super) const ICOUNT: Mem = field(offset_of!(Cpu, icount));
+pub(super) const KEY_ANY: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, any));
+pub(super) const KEY_GLOBAL: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, global));
+pub(super) const TLB_TABLE: Mem = field(offset_of!(Cpu, tlb) + tlb::layout::TABLE);
+
+const WINDOW: usize = offset_of!(Cpu, window);
+const SLOTS: usize = WINDOW + MappedWindow::SLOTS_OFFSET;
+pub(super) const WINDOW_INDEX: Mem = field(SLOTS + Window::INDEX_OFFSET);
+pub(super) const WINDOW_END: Mem = field(SLOTS + Window::END_OFFSET);
+pub(super) const WINDOW_ADDEND: Mem = field(WINDOW + MappedWindow::ADDEND_OFFSET);
+pub(super) const WINDOW_FIELD: Mem = field(WINDOW + MappedWindow::FIELD_OFFSET);
+
+/// What native code keeps on the host's stack.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Frame {
+    /// Instructions that may still retire before the run loop takes over, from the start of the
+    /// current block. The run loop takes over at the first end of a block where none is left.
+    pub budget: i64,
+    /// A linear address.
+    pub address: u64,
+    /// The arithmetic flags, where they are not in the host's: OF in bit 0, and in the second byte
+    /// what LAHF loads.
+    pub flags: u64,
+    /// Instructions retired when the budget is used up.
+    pub limit: u64,
+    /// The code was made for a processor that records branches: 1, else 0.
+    pub recording: u64,
+}
+
+pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame, budget) as i32);
+pub(super) const FRAME_ADDRESS: Mem = Mem::at(RSP, offset_of!(Frame, address) as i32);
+pub(super) const FRAME_FLAGS: Mem = Mem::at(RSP, offset_of!(Frame, flags) as i32);
+pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame, limit) as i32);
+/// Size of the frame on the stack, which keeps the stack's alignment.
+pub(super) const FRAME_SIZE: i32 = 64;
+const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);

@@ -1,0 +1,468 @@
+//! Native code for blocks that run often.
+//!
+//! Guest and host have the same instruction set, so that most instructions become themselves, with
+//! other registers. What has no template calls the code of `exec`, which is the interpreter's, too.
+//! An access finds its page in the TLB inline. A block is translated for a RIP, and for a processor
+//! that records branches or for one that does not.
+//!
+//! Native code ends where the interpreter's blocks end, and looks there for the same work. So
+//! nothing that a guest can observe depends on what is translated.
+
+mod address;
+mod assembler;
+mod branch;
+mod calls;
+pub(crate) mod check;
+mod code_memory;
+mod flags;
+mod form;
+mod layout;
+mod routines;
+mod template;
+mod translate;
+
+use std::io;
+use std::mem::offset_of;
+
+use iced_x86::{Encoder, InstructionInfoFactory};
+
+use crate::backend::interpreter::op::Op;
+use crate::backend::jit::code_memory::CodeMemory;
+use crate::backend::jit::layout::Frame;
+use crate::backend::jit::routines::{Enter, Returned, Routines};
+use crate::backend::jit::translate::Context;
+use crate::processor::cpu::Cpu;
+
+/// Why native code ended, in the low byte of the code with which it returns.
+mod exit {
+    /// The run loop has to take over at RIP: the budget is used up.
+    pub const BUDGET: u32 = 1;
+    /// A direct jump that is not linked, whose number is in the upper bits.
+    pub const EDGE: u32 = 2;
+    pub const EDGE_SHIFT: u32 = 8;
+    /// The jump to RIP is not valid any more.
+    pub const STALE: u32 = 3;
+    /// The target of an indirect jump is not in the table.
+    pub const INDIRECT: u32 = 4;
+    /// An instruction ended its block.
+    pub const ENDED: u64 = 5;
+    /// An instruction did not complete.
+    pub const FAULT: u64 = 6;
+    /// As [`FAULT`], and its memory operand was relative to SS.
+    pub const STACK_FAULT: u64 = 7;
+    /// Before an instruction without a template.
+    pub const PARTIAL: u32 = 8;
+}
+
+/// Why native code ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// At the end of a block.
+    Block,
+    /// At the end of a block, with a direct jump that can be linked to the block at RIP.
+    Unlinked(Edge),
+    /// At the end of a block, with a jump whose target should be remembered.
+    Indirect,
+    /// In the middle of a block, at RIP, if the code is checked.
+    Partial,
+    /// An instruction did not complete. `stack`: its memory operand was relative to SS.
+    Fault {
+        /// See above.
+        stack: bool,
+    },
+}
+
+/// A direct jump from native code to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Edge {
+    number: u32,
+    /// See [`Jit::generation`].
+    generation: u32,
+}
+
+/// Names native code of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CodeId(u32);
+
+impl CodeId {
+    /// No code.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+/// The native code of a block.
+#[derive(Debug, Clone, Copy)]
+struct Code {
+    /// RIP of the block.
+    rip: u64,
+    /// Offset of the check of the key, and of what follows it.
+    entry: u32,
+    body: u32,
+    recording: bool,
+    global: bool,
+    /// Instructions that it executes, if the code is checked.
+    count: u8,
+}
+
+/// How a processor makes native code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NativeOptions {
+    /// Runs of a block in the interpreter after which it is translated.
+    pub threshold: u32,
+    /// Each block is also executed by the interpreter, and the results are compared, which is slow.
+    /// A difference is a panic.
+    pub check: bool,
+    /// Memory for the code of all processors of the machine, in bytes. The code is cleared when it
+    /// is full.
+    pub memory: usize,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        Self {
+            threshold: 200,
+            check: false,
+            memory: 64 << 20,
+        }
+    }
+}
+
+/// Least code memory of a processor.
+const LEAST_CODE: usize = 4 * LONGEST;
+/// Bytes of code memory for each block that can have code: most need more.
+const BYTES_PER_BLOCK: usize = 128;
+/// Longest code of a block in bytes.
+const LONGEST: usize = 48 * 512;
+
+/// Entries of the table of jump targets of indirect jumps: a power of two.
+const JUMPS: usize = 1 << 13;
+
+/// An entry of the table of jump targets.
+#[repr(C)]
+struct Jump {
+    rip: u64,
+    key: u64,
+    /// Address of the code.
+    body: u64,
+    unused: u64,
+}
+const JUMP_SIZE: usize = size_of::<Jump>();
+const JUMP_SHIFT: u32 = JUMP_SIZE.trailing_zeros();
+const JUMP_RIP: i32 = offset_of!(Jump, rip) as i32;
+const JUMP_KEY: i32 = offset_of!(Jump, key) as i32;
+const JUMP_BODY: i32 = offset_of!(Jump, body) as i32;
+
+/// Native code returns at the first end of a block after as many instructions: signals from other
+/// threads are seen then.
+const SLICE: i64 = 20_000;
+
+/// Counts of a processor's native code.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NativeStats {
+    /// Blocks that were translated.
+    pub blocks: u64,
+    /// Bytes of native code that were made.
+    pub bytes: u64,
+    /// How often the code memory was full, and was cleared.
+    pub flushes: u64,
+}
+
+impl std::iter::Sum for NativeStats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            blocks: a.blocks + b.blocks,
+            bytes: a.bytes + b.bytes,
+            flushes: a.flushes + b.flushes,
+        })
+    }
+}
+
+/// The native code of a processor.
+pub(crate) struct Jit {
+    memory: CodeMemory,
+    routines: Routines,
+    /// Length of the memory for code. The keys of blocks follow, then the tables of jump targets:
+    /// for code that does not record, and for code that does.
+    size: usize,
+    /// Where the next code goes.
+    end: usize,
+    /// What is at the start of the memory, and stays.
+    start: usize,
+    codes: Vec<Code>,
+    /// Offsets of the displacements of direct jumps.
+    edges: Vec<u32>,
+    /// Number of flushes. Edges of before do not exist any more.
+    generation: u32,
+    encoder: Encoder,
+    info: InstructionInfoFactory,
+    /// Runs of a block in the interpreter after which it is translated.
+    pub threshold: u32,
+    /// Native code is compared with the interpreter: it ends at the end of each block, and before
+    /// an instruction without a template.
+    pub checks: bool,
+    pub stats: NativeStats,
+}
+
+impl std::fmt::Debug for Jit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Jit")
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Jit {
+    /// Maps code memory for one of `processors`.
+    ///
+    /// # Errors
+    /// The host makes no memory executable, or its processor lacks LAHF.
+    pub fn new(processors: usize, options: NativeOptions) -> io::Result<Self> {
+        if !has_lahf() {
+            return Err(io::Error::other("the host's processor lacks LAHF"));
+        }
+        let share = options.memory / processors.max(1);
+        let size = share.max(LEAST_CODE).next_multiple_of(0x1000);
+        let keys = 8 * (size / BYTES_PER_BLOCK);
+        let memory =
+            CodeMemory::new((size + keys + 2 * JUMPS * JUMP_SIZE).next_multiple_of(0x1000))?;
+        let (code, routines) = routines::write(memory.address(0));
+        let mut jit = Self {
+            memory,
+            routines,
+            size,
+            end: code.len(),
+            start: code.len(),
+            codes: Vec::new(),
+            edges: Vec::new(),
+            generation: 0,
+            encoder: Encoder::new(64),
+            info: InstructionInfoFactory::new(),
+            threshold: options.threshold.max(1),
+            checks: options.check,
+            stats: NativeStats::default(),
+        };
+        jit.memory.write(0, &code);
+        serialize();
+        Ok(jit)
+    }
+
+    fn key_offset(&self, id: CodeId) -> usize {
+        self.size + 8 * id.0 as usize
+    }
+
+    fn jumps_offset(&self, recording: bool) -> usize {
+        self.size + 8 * (self.size / BYTES_PER_BLOCK) + usize::from(recording) * JUMPS * JUMP_SIZE
+    }
+
+    /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes it.
+    pub fn has_room(&self) -> bool {
+        self.end + LONGEST <= self.size && self.codes.len() < self.size / BYTES_PER_BLOCK
+    }
+
+    /// Forgets all code.
+    pub fn flush(&mut self) {
+        self.end = self.start;
+        self.codes.clear();
+        self.edges.clear();
+        self.generation = self.generation.wrapping_add(1);
+        let tables = self.memory_len() - self.size;
+        self.memory.clear(self.size, tables);
+        self.stats.flushes += 1;
+    }
+
+    fn memory_len(&self) -> usize {
+        self.jumps_offset(true) + JUMPS * JUMP_SIZE
+    }
+
+    /// Translates the 64-bit code `bytes` of a block with the operations `ops`, to which jumps to
+    /// `rip` lead while `key` is valid. Returns `None` if the block has no native code.
+    pub fn translate(
+        &mut self,
+        cpu: &Cpu,
+        rip: u64,
+        key: u64,
+        bytes: &[u8],
+        ops: &[Op],
+    ) -> Option<CodeId> {
+        let id = CodeId(self.codes.len() as u32);
+        let recording = cpu.recording;
+        let global = key == cpu.jump_keys.global;
+        let context = Context {
+            rip,
+            recording,
+            global,
+            key: self.memory.address(self.key_offset(id)),
+            jumps: self.memory.address(self.jumps_offset(recording)),
+            first_edge: self.edges.len() as u32,
+            checks: self.checks,
+            routines: self.routines,
+        };
+        let start = self.memory.address(self.end);
+        let translated = translate::block(
+            context,
+            bytes,
+            ops,
+            start,
+            &mut self.encoder,
+            &mut self.info,
+        )
+        .ok()?;
+        if translated.code.len() > LONGEST {
+            return None;
+        }
+        self.memory.write(self.end, &translated.code);
+        let entry = self.end as u32;
+        self.codes.push(Code {
+            rip,
+            entry,
+            body: entry + translated.body as u32,
+            recording,
+            global,
+            count: translated.count,
+        });
+        let edges = translated.edges.iter().map(|at| entry + *at as u32);
+        self.edges.extend(edges);
+        self.end = (self.end + translated.code.len()).next_multiple_of(16);
+        self.stats.blocks += 1;
+        self.stats.bytes += translated.code.len() as u64;
+        self.set_key(id, key);
+        serialize();
+        Some(id)
+    }
+
+    fn code(&self, id: CodeId) -> Option<&Code> {
+        self.codes.get(id.0 as usize)
+    }
+
+    /// Whether `id` is code for jumps to `rip`, on a processor that records branches or not.
+    #[inline]
+    pub fn fits(&self, id: CodeId, rip: u64, recording: bool) -> bool {
+        self.code(id)
+            .is_some_and(|code| code.rip == rip && code.recording == recording)
+    }
+
+    /// The block of `id` is reached by jumps to `rip` while `key` is valid. `global`: it is that of
+    /// a global page.
+    pub fn remember(&mut self, id: CodeId, rip: u64, key: u64, global: bool) {
+        if self
+            .code(id)
+            .is_some_and(|code| code.rip == rip && code.global == global)
+        {
+            self.set_key(id, key);
+        }
+    }
+
+    fn set_key(&mut self, id: CodeId, key: u64) {
+        let offset = self.key_offset(id);
+        self.memory.write(offset, &key.to_le_bytes());
+    }
+
+    /// Instructions of the block that its code executes, if code is checked.
+    pub fn count(&self, id: CodeId) -> u8 {
+        self.code(id).map_or(0, |code| code.count)
+    }
+
+    /// Links a direct jump to the code of the block that it leads to.
+    pub fn link(&mut self, edge: Edge, to: CodeId) {
+        let Some(code) = self.codes.get(to.0 as usize) else {
+            return;
+        };
+        if edge.generation != self.generation {
+            return;
+        }
+        if let Some(&at) = self.edges.get(edge.number as usize) {
+            let displacement = code.entry.wrapping_sub(at + 4);
+            self.memory.write(at as usize, &displacement.to_le_bytes());
+            serialize();
+        }
+    }
+
+    /// Remembers that indirect jumps to the block of `id` lead to its code while `key` is valid.
+    pub fn remember_jump(&mut self, id: CodeId, key: u64) {
+        let Some(&Code {
+            rip,
+            body,
+            recording,
+            ..
+        }) = self.code(id)
+        else {
+            return;
+        };
+        let offset = self.jumps_offset(recording) + (rip as usize % JUMPS) * JUMP_SIZE;
+        let words = [rip, key, self.memory.address(body as usize)];
+        for (i, word) in words.into_iter().enumerate() {
+            self.memory.write(offset + 8 * i, &word.to_le_bytes());
+        }
+    }
+
+    /// Runs native code from the block of `id` on. The caller has checked that no work is due, and
+    /// that `cpu` is at the start of the block.
+    pub fn run(&mut self, cpu: &mut Cpu, id: CodeId) -> Left {
+        let Some(code) = self.code(id) else {
+            return Left::Block;
+        };
+        let body = self.memory.address(code.body as usize);
+        let left = cpu.limit.saturating_sub(cpu.icount);
+        let budget = i64::try_from(left).unwrap_or(SLICE).min(SLICE);
+        let frame = Frame {
+            budget,
+            address: 0,
+            flags: flags::pack(cpu.flags),
+            limit: cpu.icount + budget as u64,
+            recording: cpu.recording.into(),
+        };
+        let Returned { code, flags } = self.enter(cpu, body, &frame);
+        cpu.flags = flags::unpack(flags);
+        match code as u32 & 0xFF {
+            exit::EDGE => Left::Unlinked(Edge {
+                number: code as u32 >> exit::EDGE_SHIFT,
+                generation: self.generation,
+            }),
+            exit::INDIRECT => Left::Indirect,
+            exit::PARTIAL => Left::Partial,
+            kind if u64::from(kind) == exit::FAULT => Left::Fault { stack: false },
+            kind if u64::from(kind) == exit::STACK_FAULT => Left::Fault { stack: true },
+            _ => Left::Block,
+        }
+    }
+
+    fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame) -> Returned {
+        // SAFETY: the routine has this type, and is never overwritten.
+        let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
+        // SAFETY: `body` is native code of a block. It follows the calling convention, accesses
+        // `cpu`, the frame and its own tables, and memory at addresses that the TLB or the window
+        // of the DS area gives, as the interpreter does.
+        unsafe { enter(cpu, body, frame) }
+    }
+}
+
+/// Whether the host has LAHF and SAHF in 64-bit mode (CPUID.80000001H:ECX, bit 0).
+fn has_lahf() -> bool {
+    use std::arch::x86_64::{__cpuid, __get_cpuid_max};
+    let (highest, _) = __get_cpuid_max(0x8000_0000);
+    highest >= 0x8000_0001 && __cpuid(0x8000_0001).ecx & 1 != 0
+}
+
+/// Makes this processor of the host fetch instructions anew, after code was written at another
+/// linear address than that where it is executed (SDM Vol. 3A 8.1.3). Of the serializing
+/// instructions (8.3), IRET needs no privilege and does not exit to a hypervisor.
+fn serialize() {
+    // SAFETY: IRET returns to the next instruction, with the stack pointer of before. It pushes
+    // below the red zone.
+    unsafe {
+        std::arch::asm!(
+            "mov {rsp}, rsp",
+            "mov {t:e}, ss",
+            "push {t}",
+            "push {rsp}",
+            "pushfq",
+            "mov {t:e}, cs",
+            "push {t}",
+            "lea {t}, [rip + 2f]",
+            "push {t}",
+            "iretq",
+            "2:",
+            t = out(reg) _,
+            rsp = out(reg) _,
+        );
+    }
+}

@@ -1,0 +1,409 @@
+//! Instructions as themselves: with host registers in place of the guest's.
+
+use iced_x86::{Code, IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
+
+use crate::backend::jit::assembler::{Label, Mem, Op, R14, RAX, RCX, RDX, Reg, cond};
+use crate::backend::jit::flags::{self, Fix, Place};
+use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
+use crate::backend::jit::layout::{FRAME_FLAGS, GUEST_RAX, HOST};
+use crate::backend::jit::translate::{Item, Translator};
+use crate::insn::Insn;
+use crate::mmu::access::Access;
+
+const GPR64: [Register; 16] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RBX,
+    Register::RSP,
+    Register::RBP,
+    Register::RSI,
+    Register::RDI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+const GPR8: [Register; 16] = [
+    Register::AL,
+    Register::CL,
+    Register::DL,
+    Register::BL,
+    Register::SPL,
+    Register::BPL,
+    Register::SIL,
+    Register::DIL,
+    Register::R8L,
+    Register::R9L,
+    Register::R10L,
+    Register::R11L,
+    Register::R12L,
+    Register::R13L,
+    Register::R14L,
+    Register::R15L,
+];
+
+/// The register `n` of `size` bytes.
+fn named(n: Reg, size: usize) -> Register {
+    let n = usize::from(n);
+    match size {
+        1 => GPR8[n],
+        2 => Register::AX + n as u32,
+        4 => Register::EAX + n as u32,
+        _ => GPR64[n],
+    }
+}
+
+/// The general register that `r` is, or is the lowest part of.
+fn guest(r: Register) -> Option<Guest> {
+    let high = matches!(r, Register::AH | Register::CH | Register::DH | Register::BH);
+    (r.is_gpr() && !high).then(|| r.full_register().number() as Guest)
+}
+
+/// Guest registers that are in host registers for the time of one instruction.
+#[derive(Debug, Default)]
+struct Borrowed {
+    free: Vec<Reg>,
+    taken: Vec<(Guest, Reg)>,
+    written: Vec<Guest>,
+}
+
+impl Borrowed {
+    /// The host register that has `guest`, or will have it.
+    fn host(&mut self, guest: Guest) -> Option<Reg> {
+        if let Some(host) = HOST[usize::from(guest)] {
+            return Some(host);
+        }
+        if let Some((_, host)) = self.taken.iter().find(|(g, _)| *g == guest) {
+            return Some(*host);
+        }
+        let host = self.free.pop()?;
+        self.taken.push((guest, host));
+        Some(host)
+    }
+}
+
+impl Translator<'_> {
+    /// Translates an instruction that is no branch. Returns whether there is a template.
+    pub(super) fn template(&mut self, item: &Item, rest: &[Item]) -> Result<bool, IcedError> {
+        let i = &item.decoded;
+        if i.is_invalid() || item.insn.prefix & Insn::LOCK != 0 {
+            return Ok(false);
+        }
+        if self.stack(item) || self.accumulator(item) {
+            return Ok(true);
+        }
+        if i.mnemonic() == Mnemonic::Lea {
+            return self.lea(item);
+        }
+        let Some(plain) = form::plain(i) else {
+            return Ok(false);
+        };
+        let dead = self.flags_are_dead(rest);
+        match plain.effect {
+            Effect::Unknown if !dead => self.unknown(item, &plain),
+            _ => self.plain(item, &plain),
+        }
+    }
+
+    /// Instructions whose operands are in RAX and RDX. Returns whether there is a template.
+    fn accumulator(&mut self, item: &Item) -> bool {
+        let a = &mut self.asm;
+        match item.decoded.code() {
+            Code::Nopw | Code::Nopd | Code::Nopq => {}
+            // MOVSX R10W, R10B; MOVSX R10D, R10W; MOVSXD R10, R10D
+            Code::Cbw => a.bytes(&[0x66, 0x45, 0x0F, 0xBE, 0xD2]),
+            Code::Cwde => a.bytes(&[0x45, 0x0F, 0xBF, 0xD2]),
+            Code::Cdqe => a.bytes(&[0x4D, 0x63, 0xD2]),
+            Code::Cdq => {
+                a.mov32(RAX, GUEST_RAX);
+                a.bytes(&[0x99]);
+            }
+            Code::Cqo => {
+                a.mov(RAX, GUEST_RAX);
+                a.bytes(&[0x48, 0x99]);
+            }
+            Code::Mul_rm32 | Code::Mul_rm64 | Code::Imul_rm32 | Code::Imul_rm64 => {
+                return self.multiply(item);
+            }
+            Code::Div_rm32 | Code::Div_rm64 => return self.divide(item),
+            // Hints do nothing.
+            _ if matches!(
+                item.decoded.mnemonic(),
+                Mnemonic::Nop
+                    | Mnemonic::Prefetchnta
+                    | Mnemonic::Prefetcht0
+                    | Mnemonic::Prefetcht1
+                    | Mnemonic::Prefetcht2
+            ) => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// Loads the operand of a multiplication or division into R14. Returns where it goes on after
+    /// it was executed by `exec`, and where to go for that; `None` without a template.
+    fn factor(&mut self, item: &Item, wide: bool) -> Option<(Label, Label)> {
+        let i = &item.decoded;
+        if i.op0_kind() == OpKind::Register {
+            let (missed, back) = self.miss(item);
+            self.read(R14, i.op0_register().number() as Guest);
+            return Some((missed, back));
+        }
+        let operand = Operand::of(i, &item.insn, self.context.rip)?;
+        let (missed, back) = self.miss(item);
+        let m = self.probe(&operand, Access::Read, missed);
+        if wide {
+            self.asm.load(R14, &m);
+        } else {
+            self.asm.op_mem32(Op::Load, R14, &m);
+        }
+        Some((missed, back))
+    }
+
+    /// MUL and IMUL with one operand.
+    fn multiply(&mut self, item: &Item) -> bool {
+        let code = item.decoded.code();
+        let wide = matches!(code, Code::Mul_rm64 | Code::Imul_rm64);
+        let Some((_, back)) = self.factor(item, wide) else {
+            return false;
+        };
+        let extension = if matches!(code, Code::Mul_rm32 | Code::Mul_rm64) {
+            4
+        } else {
+            5
+        };
+        self.asm.mov(RAX, GUEST_RAX);
+        self.asm.unary(wide, extension, R14);
+        self.asm.mov(GUEST_RAX, RAX);
+        flags::save_of_product(&mut self.asm, GUEST_RAX, wide);
+        self.asm.bind(back);
+        true
+    }
+
+    /// DIV. It keeps the flags, as that of the interpreter.
+    fn divide(&mut self, item: &Item) -> bool {
+        let wide = item.decoded.code() == Code::Div_rm64;
+        let Some((missed, back)) = self.factor(item, wide) else {
+            return false;
+        };
+        // The quotient fits iff the upper half is below the divisor.
+        self.asm.compare(wide, RDX, R14);
+        self.asm.jump_if(cond::AE, missed);
+        self.asm.mov(RAX, GUEST_RAX);
+        self.asm.unary(wide, 6, R14);
+        self.asm.mov(GUEST_RAX, RAX);
+        self.asm.bind(back);
+        true
+    }
+
+    fn lea(&mut self, item: &Item) -> Result<bool, IcedError> {
+        let i = &item.decoded;
+        let Some(operand) = Operand::of(i, &item.insn, self.context.rip) else {
+            return Ok(false);
+        };
+        let size = i.op0_register().size();
+        let Some(to) = guest(i.op0_register()).filter(|_| size >= 4) else {
+            return Ok(false);
+        };
+        if operand.base.is_none() && operand.index.is_none() {
+            let value = match size {
+                4 => operand.disp as u32 as u64,
+                _ => operand.disp as u64,
+            };
+            self.asm.mov_imm(RAX, value);
+            self.write(to, RAX);
+            return Ok(true);
+        }
+        let Ok(disp) = i32::try_from(operand.disp) else {
+            return Ok(false);
+        };
+        let mut borrowed = Borrowed {
+            free: vec![R14, RAX],
+            ..Borrowed::default()
+        };
+        let mut host = |guest: Guest| borrowed.host(guest).unwrap_or(RAX);
+        let m = Mem {
+            base: operand.base.map(&mut host),
+            index: operand.index.map(|(r, factor)| (host(r), factor)),
+            disp,
+        };
+        self.load_borrowed(&borrowed);
+        let result = HOST[usize::from(to)].unwrap_or(RAX);
+        if size == 4 {
+            self.asm.op_mem32(Op::Lea, result, &m);
+        } else {
+            self.asm.lea(result, &m);
+        }
+        self.write(to, result);
+        Ok(true)
+    }
+
+    fn load_borrowed(&mut self, borrowed: &Borrowed) {
+        for (guest, host) in &borrowed.taken {
+            self.read(*host, *guest);
+        }
+    }
+
+    /// How a memory operand is accessed.
+    fn access(&mut self, i: &Instruction) -> Access {
+        let info = self.info.info(i);
+        let reads = (0..i.op_count())
+            .filter(|n| i.op_kind(*n) == OpKind::Memory)
+            .all(|n| matches!(info.op_access(n), OpAccess::Read | OpAccess::CondRead));
+        if reads { Access::Read } else { Access::Write }
+    }
+
+    /// Replaces the register operands of `i` by those of the host.
+    fn substitute(&mut self, i: &mut Instruction, borrowed: &mut Borrowed) -> bool {
+        for n in 0..i.op_count() {
+            if i.op_kind(n) != OpKind::Register {
+                continue;
+            }
+            let r = i.op_register(n);
+            let Some(guest) = guest(r) else {
+                return false;
+            };
+            let Some(host) = borrowed.host(guest) else {
+                return false;
+            };
+            let access = self.info.info(i).op_access(n);
+            if !matches!(access, OpAccess::Read | OpAccess::CondRead) {
+                borrowed.written.push(guest);
+            }
+            i.set_op_register(n, named(host, r.size()));
+        }
+        true
+    }
+
+    /// The instruction as itself.
+    fn plain(&mut self, item: &Item, plain: &Plain) -> Result<bool, IcedError> {
+        let mut i = item.decoded;
+        i.set_code(plain.code);
+        i.set_has_rep_prefix(false);
+        i.set_has_repne_prefix(false);
+        let memory = item.insn.prefix & Insn::MEM != 0;
+        let mut borrowed = Borrowed {
+            free: if memory { vec![RAX] } else { vec![R14, RAX] },
+            ..Borrowed::default()
+        };
+        let operand = if memory {
+            match Operand::of(&item.decoded, &item.insn, self.context.rip) {
+                Some(operand) => Some((operand, self.access(&i))),
+                None => return Ok(false),
+            }
+        } else {
+            None
+        };
+        if !self.substitute(&mut i, &mut borrowed) {
+            return Ok(false);
+        }
+        let mut back = None;
+        if let Some((operand, access)) = operand {
+            let (missed, label) = (self.asm.label(), self.asm.label());
+            self.save_flags();
+            let m = self.probe(&operand, access, missed);
+            set_memory(&mut i, &m);
+            back = Some((missed, label));
+        }
+        if plain.reads != 0 {
+            self.restore_flags(plain.reads);
+        }
+        self.load_borrowed(&borrowed);
+        self.asm.instruction(self.encoder, &i)?;
+        for (guest, host) in &borrowed.taken {
+            if borrowed.written.contains(guest) {
+                self.write(*guest, *host);
+            }
+        }
+        self.place = match plain.effect {
+            Effect::Keeps => self.place,
+            Effect::Writes(fix) => Place::Host(fix),
+            Effect::Unknown => Place::Host(Fix::ClearAf),
+        };
+        if let Some((missed, back)) = back {
+            self.on_miss(missed, back, item.op);
+            self.asm.bind(back);
+        }
+        Ok(true)
+    }
+
+    /// An instruction whose flags are not simply those of the host's, and are read later.
+    fn unknown(&mut self, item: &Item, plain: &Plain) -> Result<bool, IcedError> {
+        let i = &item.decoded;
+        let size = form::size(i);
+        if size < 4 {
+            return Ok(false);
+        }
+        let to = match i.op0_kind() {
+            OpKind::Register => guest(i.op0_register()).and_then(|g| HOST[usize::from(g)]),
+            _ => None,
+        };
+        let Some(to) = to else {
+            return Ok(false);
+        };
+        let wide = size == 8;
+        match i.mnemonic() {
+            Mnemonic::Imul => {
+                if !self.plain(item, plain)? {
+                    return Ok(false);
+                }
+                flags::save_of_product(&mut self.asm, to, wide);
+            }
+            Mnemonic::Shr if form::count(i).is_some() => {
+                self.asm.mov(R14, to);
+                if !self.plain(item, plain)? {
+                    return Ok(false);
+                }
+                flags::save(&mut self.asm, Fix::Right { wide });
+            }
+            // A count in CL: if it is zero, the flags stay.
+            Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar if to != RCX => {
+                let fix = match i.mnemonic() {
+                    Mnemonic::Shr => Fix::Right { wide },
+                    Mnemonic::Sar => Fix::ArithmeticRight,
+                    _ => Fix::Left,
+                };
+                self.save_flags();
+                self.asm.mov(R14, to);
+                if !self.plain(item, plain)? {
+                    return Ok(false);
+                }
+                flags::load(&mut self.asm, fix);
+                // TEST CL, mask
+                self.asm
+                    .bytes(&[0xF6, 0xC1, if wide { 0x3F } else { 0x1F }]);
+                let unchanged = self.asm.label();
+                self.asm.jump_if(cond::E, unchanged);
+                self.asm.store_ax(&FRAME_FLAGS);
+                self.asm.bind(unchanged);
+            }
+            _ => return Ok(false),
+        }
+        self.place = Place::Saved;
+        Ok(true)
+    }
+}
+
+/// Replaces the memory operand of `i`.
+fn set_memory(i: &mut Instruction, m: &Mem) {
+    let name = |r: Reg| named(r, 8);
+    i.set_memory_base(m.base.map_or(Register::None, name));
+    let (index, factor) = m
+        .index
+        .map_or((Register::None, 1), |(r, factor)| (name(r), factor));
+    i.set_memory_index(index);
+    i.set_memory_index_scale(factor.into());
+    i.set_memory_displacement64(i64::from(m.disp) as u64);
+    let short = i8::try_from(m.disp).is_ok();
+    i.set_memory_displ_size(match (m.disp, short) {
+        (0, _) => 0,
+        (_, true) => 1,
+        _ => 8,
+    });
+    i.set_segment_prefix(Register::None);
+}

@@ -1,0 +1,510 @@
+//! From a block of instructions to native code.
+
+use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
+
+use crate::backend::interpreter::op::Op as Operation;
+use crate::backend::jit::assembler::{Assembler, Imm, Label, R14, RAX, cond};
+use crate::backend::jit::assembler::{Mem, Op};
+use crate::backend::jit::exit;
+use crate::backend::jit::flags::{self, Fix, Place};
+use crate::backend::jit::form::{self, Effect};
+use crate::backend::jit::layout::{
+    FRAME_BUDGET, KEY_ANY, KEY_GLOBAL, RIP, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX,
+};
+use crate::backend::jit::routines::Routines;
+use crate::decode;
+use crate::insn::{CodeSize, Insn};
+use crate::mmu::access::canonical;
+
+/// What a block is translated for, and with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context {
+    /// RIP of the block.
+    pub rip: u64,
+    /// The processor records branches.
+    pub recording: bool,
+    /// Jumps to the block have the key of a global page.
+    pub global: bool,
+    /// Address of the key with which jumps to the block are valid.
+    pub key: u64,
+    /// Address of the table of jump targets.
+    pub jumps: u64,
+    /// The code ends at the first instruction without a template, instead of a call of `exec`.
+    pub checks: bool,
+    /// Number of the block's first edge.
+    pub first_edge: u32,
+    pub routines: Routines,
+}
+
+/// The native code of a block.
+#[derive(Debug)]
+pub(super) struct Translated {
+    pub code: Vec<u8>,
+    /// Offset of what follows the check of the key.
+    pub body: usize,
+    /// Offsets of the displacements of the jumps to other blocks.
+    pub edges: Vec<usize>,
+    /// Instructions that it executes, with [`Context::checks`].
+    pub count: u8,
+}
+
+/// Code that is reached rarely, behind that of the block.
+#[derive(Debug, Clone, Copy)]
+enum Stub {
+    /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`.
+    Execute {
+        at: Label,
+        back: Label,
+        op: *const Operation,
+        place: Place,
+    },
+    /// A conditional branch that is taken.
+    Taken {
+        at: Label,
+        branch: Transfer,
+        target: u64,
+        place: Place,
+    },
+    /// Records a branch anywhere.
+    Record {
+        at: Label,
+        back: Label,
+        from: u64,
+        target: Target,
+    },
+    /// Leaves native code, with this RIP unless that is set.
+    Exit {
+        at: Label,
+        rip: Option<u64>,
+        code: u32,
+    },
+}
+
+/// Where a branch leads.
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Direct(u64),
+    /// RIP has been set.
+    Indirect,
+}
+
+/// The end of a block at one of its instructions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Transfer {
+    /// Address of the branch. `None`: the block ends without one.
+    pub from: Option<u64>,
+    /// Instructions retired in the block.
+    pub retired: u8,
+}
+
+/// An instruction of the block.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub decoded: Instruction,
+    pub insn: Insn,
+    /// Its first operation.
+    pub op: *const Operation,
+}
+
+/// Translates a block.
+pub(super) struct Translator<'a> {
+    pub asm: Assembler,
+    pub encoder: &'a mut Encoder,
+    pub info: &'a mut InstructionInfoFactory,
+    pub context: Context,
+    /// Where the guest's flags are.
+    pub place: Place,
+    stubs: Vec<Stub>,
+    edges: Vec<usize>,
+}
+
+/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code at `start`.
+///
+/// # Errors
+/// An instruction could not be encoded.
+pub(super) fn block(
+    context: Context,
+    bytes: &[u8],
+    ops: &[Operation],
+    start: u64,
+    encoder: &mut Encoder,
+    info: &mut InstructionInfoFactory,
+) -> Result<Translated, IcedError> {
+    let items = items(bytes, ops);
+    let mut t = Translator {
+        asm: Assembler::new(start, Vec::with_capacity(1024)),
+        encoder,
+        info,
+        context,
+        place: Place::Saved,
+        stubs: Vec::new(),
+        edges: Vec::new(),
+    };
+    t.check_key();
+    let body = t.asm.len();
+    let mut ended = false;
+    let mut count = items.len() as u8;
+    for (n, item) in items.iter().enumerate() {
+        if !context.checks {
+            ended = t.item(item, &items[n + 1..])?;
+        } else if let Some(end) = t.native(item, &items[n + 1..])? {
+            ended = end;
+        } else {
+            count = n as u8;
+            t.leave(item);
+            ended = true;
+            break;
+        }
+    }
+    if !ended {
+        let transfer = Transfer {
+            from: None,
+            retired: items.len() as u8,
+        };
+        t.jump(transfer, context.rip.wrapping_add(bytes.len() as u64));
+    }
+    t.write_stubs();
+    let edges = t.edges;
+    Ok(Translated {
+        code: t.asm.finish(),
+        body,
+        edges,
+        count,
+    })
+}
+
+/// Decodes the instructions of a block again. Their operations have less than their templates need.
+pub(super) fn items(bytes: &[u8], ops: &[Operation]) -> Vec<Item> {
+    let mut decoder = decode::decoder(CodeSize::Bits64, bytes);
+    let mut items = Vec::new();
+    for (i, op) in ops.iter().enumerate() {
+        let first = i == 0 || ops[i - 1].insn.ordinal != op.insn.ordinal;
+        if first && !op.ends_block() {
+            let decoded = decoder.decode();
+            let (offset, ordinal) = (op.insn.offset, op.insn.ordinal);
+            items.push(Item {
+                insn: decode::insn(CodeSize::Bits64, &decoded, offset, ordinal),
+                decoded,
+                op,
+            });
+        }
+    }
+    items
+}
+
+impl Translator<'_> {
+    /// Leaves unless a jump to this block is still valid.
+    fn check_key(&mut self) {
+        let Context {
+            rip, key, global, ..
+        } = self.context;
+        self.asm.load_address(RAX, key);
+        let now = if global { KEY_GLOBAL } else { KEY_ANY };
+        self.asm.op_mem(Op::Cmp, RAX, &now);
+        let at = self.asm.label();
+        self.asm.jump_if(cond::NE, at);
+        self.stubs.push(Stub::Exit {
+            at,
+            rip: Some(rip),
+            code: exit::STALE,
+        });
+    }
+
+    /// Translates an instruction. Returns whether it ends the block always.
+    fn item(&mut self, item: &Item, rest: &[Item]) -> Result<bool, IcedError> {
+        if let Some(ended) = self.native(item, rest)? {
+            return Ok(ended);
+        }
+        self.execute(item.op);
+        Ok(item.insn.branch.ends_block())
+    }
+
+    /// As [`Self::item`]. `None`: there is no template.
+    fn native(&mut self, item: &Item, rest: &[Item]) -> Result<Option<bool>, IcedError> {
+        match self.branch(item)? {
+            None => Ok(self.template(item, rest)?.then_some(false)),
+            ended => Ok(ended),
+        }
+    }
+
+    /// Leaves before an instruction.
+    fn leave(&mut self, item: &Item) {
+        self.save_flags();
+        let retired = item.insn.ordinal;
+        self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired as i8);
+        let at = self.asm.label();
+        self.asm.jump(at);
+        self.stubs.push(Stub::Exit {
+            at,
+            rip: Some(self.address(&item.insn)),
+            code: exit::PARTIAL,
+        });
+    }
+
+    /// Linear address of an instruction.
+    pub(super) fn address(&self, insn: &Insn) -> u64 {
+        self.context.rip.wrapping_add(insn.offset.into())
+    }
+
+    /// Linear address of the next instruction.
+    pub(super) fn next_address(&self, insn: &Insn) -> u64 {
+        self.context.rip.wrapping_add(insn.next_offset())
+    }
+
+    /// Calls `exec`'s code of an instruction.
+    fn execute(&mut self, op: *const Operation) {
+        self.save_flags();
+        self.call_execute(op);
+    }
+
+    fn call_execute(&mut self, op: *const Operation) {
+        self.asm.mov_imm(RAX, op as u64);
+        self.asm.mov_imm(R14, self.context.rip);
+        self.asm.call_address(self.context.routines.execute);
+    }
+
+    /// Saves the flags, unless they are. Overwrites RAX and the host's flags.
+    pub(super) fn save_flags(&mut self) {
+        if let Place::Host(fix) = self.place {
+            flags::save(&mut self.asm, fix);
+            self.place = Place::Saved;
+        }
+    }
+
+    /// Brings the flags `mask` of the guest into the host's. Overwrites RAX.
+    pub(super) fn restore_flags(&mut self, mask: u32) {
+        let exact = match self.place {
+            Place::Saved => false,
+            Place::Host(Fix::None | Fix::ClearAf) => true,
+            Place::Host(_) => mask & iced_x86::RflagsBits::OF == 0,
+        };
+        if !exact {
+            self.save_flags();
+            flags::restore(&mut self.asm);
+            self.place = Place::Host(Fix::None);
+        }
+    }
+
+    /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. It
+    /// goes on at `back`, with the flags in the place where they are then.
+    pub(super) fn on_miss(&mut self, at: Label, back: Label, op: *const Operation) {
+        let place = self.place;
+        self.stubs.push(Stub::Execute {
+            at,
+            back,
+            op,
+            place,
+        });
+    }
+
+    /// Whether nothing can observe the flags between this instruction and the next that writes all
+    /// of them.
+    pub(super) fn flags_are_dead(&self, rest: &[Item]) -> bool {
+        for item in rest {
+            let i = &item.decoded;
+            let Some(plain) = form::plain(i) else {
+                return false;
+            };
+            let memory =
+                item.insn.prefix & Insn::MEM != 0 && i.mnemonic() != iced_x86::Mnemonic::Lea;
+            if memory || plain.reads != 0 {
+                return false;
+            }
+            match plain.effect {
+                Effect::Writes(_) => return true,
+                Effect::Keeps => {}
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Ends the block with a conditional branch to `target`, taken if the host's flags, which are
+    /// the guest's, meet `condition`.
+    pub(super) fn jump_conditionally(&mut self, branch: Transfer, condition: u8, target: u64) {
+        let at = self.asm.label();
+        self.asm.jump_if(condition, at);
+        self.stubs.push(Stub::Taken {
+            at,
+            branch,
+            target,
+            place: self.place,
+        });
+    }
+
+    /// Ends the block with a jump to `target`.
+    pub(super) fn jump(&mut self, transfer: Transfer, target: u64) {
+        self.save_flags();
+        if let Some(from) = transfer.from {
+            self.record(from, Target::Direct(target));
+        }
+        self.retire(transfer, Some(target));
+        let edge = self.context.first_edge + self.edges.len() as u32;
+        let at = self.asm.label();
+        self.asm.jump(at);
+        self.edges.push(self.asm.len() - 4);
+        self.stubs.push(Stub::Exit {
+            at,
+            rip: Some(target),
+            code: exit::EDGE | edge << exit::EDGE_SHIFT,
+        });
+    }
+
+    /// Ends the block with a jump to RIP, which has been set.
+    pub(super) fn jump_indirect(&mut self, transfer: Transfer) {
+        self.save_flags();
+        if let Some(from) = transfer.from {
+            self.record(from, Target::Indirect);
+        }
+        self.retire(transfer, None);
+        let jumps = self.context.jumps;
+        let missed = self.asm.label();
+        let a = &mut self.asm;
+        a.op_mem32(Op::Load, RAX, &RIP);
+        a.imm(false, Imm::And, RAX, super::JUMPS as i32 - 1);
+        a.shl32(RAX, super::JUMP_SHIFT as u8);
+        a.lea_address(R14, jumps);
+        a.op(Op::Add, RAX, R14);
+        a.load(R14, &RIP);
+        a.op_mem(Op::Cmp, R14, &Mem::at(RAX, super::JUMP_RIP));
+        a.jump_if(cond::NE, missed);
+        a.load(R14, &Mem::at(RAX, super::JUMP_KEY));
+        let found = a.label();
+        a.op_mem(Op::Cmp, R14, &KEY_ANY);
+        a.jump_if(cond::E, found);
+        a.op_mem(Op::Cmp, R14, &KEY_GLOBAL);
+        a.jump_if(cond::NE, missed);
+        a.bind(found);
+        a.jump_mem(&Mem::at(RAX, super::JUMP_BODY));
+        self.stubs.push(Stub::Exit {
+            at: missed,
+            rip: None,
+            code: exit::INDIRECT,
+        });
+    }
+
+    /// Counts the instructions of the block. Leaves, with RIP as given unless that is set, if the
+    /// run loop has to take over.
+    fn retire(&mut self, transfer: Transfer, rip: Option<u64>) {
+        self.asm
+            .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired as i8);
+        let at = self.asm.label();
+        self.asm.jump_if(cond::LE, at);
+        self.stubs.push(Stub::Exit {
+            at,
+            rip,
+            code: exit::BUDGET,
+        });
+    }
+
+    /// Records a branch, if branches are recorded. As `Cpu::record_near`.
+    fn record(&mut self, from: u64, target: Target) {
+        if !self.context.recording {
+            return;
+        }
+        let (at, back) = (self.asm.label(), self.asm.label());
+        let a = &mut self.asm;
+        a.load(RAX, &WINDOW_INDEX);
+        a.op_mem(Op::Cmp, RAX, &WINDOW_END);
+        a.jump_if(cond::AE, at);
+        a.op_mem(Op::Add, RAX, &WINDOW_ADDEND);
+        store_value(a, &Mem::at(RAX, 0), from);
+        match target {
+            Target::Direct(to) => store_value(a, &Mem::at(RAX, 8), to),
+            Target::Indirect => {
+                a.load(R14, &RIP);
+                a.store(&Mem::at(RAX, 8), R14);
+            }
+        }
+        a.store_imm(&Mem::at(RAX, 16), 0);
+        a.load(R14, &WINDOW_INDEX);
+        a.load(RAX, &WINDOW_FIELD);
+        a.imm(true, Imm::Add, R14, vbts_bts::RECORD_SIZE as i32);
+        a.store(&WINDOW_INDEX, R14);
+        a.store(&Mem::at(RAX, 0), R14);
+        a.bind(back);
+        self.stubs.push(Stub::Record {
+            at,
+            back,
+            from,
+            target,
+        });
+    }
+
+    fn write_stubs(&mut self) {
+        // A stub may add others.
+        let mut next = 0;
+        while next < self.stubs.len() {
+            self.write_stub(self.stubs[next]);
+            next += 1;
+        }
+    }
+
+    fn write_stub(&mut self, stub: Stub) {
+        match stub {
+            Stub::Execute {
+                at,
+                back,
+                op,
+                place,
+            } => {
+                self.asm.bind(at);
+                self.call_execute(op);
+                if place != Place::Saved {
+                    flags::restore(&mut self.asm);
+                }
+                self.asm.jump(back);
+            }
+            Stub::Taken {
+                at,
+                branch,
+                target,
+                place,
+            } => {
+                self.asm.bind(at);
+                self.place = place;
+                self.jump(branch, target);
+            }
+            Stub::Record {
+                at,
+                back,
+                from,
+                target,
+            } => {
+                self.asm.bind(at);
+                match target {
+                    Target::Direct(to) => self.asm.mov_imm(R14, to),
+                    Target::Indirect => self.asm.load(R14, &RIP),
+                }
+                self.asm.mov_imm(RAX, from);
+                self.asm.call_address(self.context.routines.record);
+                self.asm.jump(back);
+            }
+            Stub::Exit { at, rip, code } => {
+                self.asm.bind(at);
+                if let Some(rip) = rip {
+                    self.asm.mov_imm(RAX, rip);
+                    self.asm.store(&RIP, RAX);
+                }
+                self.asm.mov_imm(RAX, code.into());
+                self.asm.jump_address(self.context.routines.exit);
+            }
+        }
+    }
+
+    /// Whether a direct branch to `target` can fault.
+    pub(super) fn is_good(target: u64) -> bool {
+        canonical(target)
+    }
+}
+
+/// Stores a constant. Overwrites R14 if it does not fit an immediate.
+fn store_value(a: &mut Assembler, m: &Mem, value: u64) {
+    match i32::try_from(value as i64) {
+        Ok(short) => a.store_imm(m, short),
+        Err(_) => {
+            a.mov_imm(R14, value);
+            a.store(m, R14);
+        }
+    }
+}
