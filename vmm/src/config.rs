@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use vbts_cpu::NativeOptions;
 use vbts_devices::virtio::net::MacAddress;
 
 use crate::memory::Size;
@@ -41,6 +42,18 @@ pub enum BtsMode {
     /// The host's processor stores the branches.
     Passthrough,
     /// The guest's processor has no Branch Trace Store.
+    Off,
+}
+
+/// Selects whether the software CPU makes native code of what runs often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JitMode {
+    /// It does.
+    On,
+    /// It does, and interprets as well, to compare the results.
+    Check,
+    /// It interprets.
+    #[default]
     Off,
 }
 
@@ -138,6 +151,10 @@ pub struct MachineConfig {
     pub kvm_unchecked: bool,
     /// Implementation of the Branch Trace Store.
     pub bts: BtsMode,
+    /// Whether the software CPU makes native code.
+    pub jit: JitMode,
+    /// Runs of a block after which it becomes native code.
+    pub jit_threshold: u32,
     /// Name of the processor model, one of [`vbts_cpu::MODELS`].
     pub model: String,
     /// Guest memory in bytes.
@@ -172,6 +189,8 @@ impl Default for MachineConfig {
             accelerator: Accelerator::default(),
             kvm_unchecked: false,
             bts: BtsMode::default(),
+            jit: JitMode::default(),
+            jit_threshold: NativeOptions::default().threshold,
             model: DEFAULT_MODEL.into(),
             memory: DEFAULT_MEMORY,
             processors: 1,
@@ -278,6 +297,8 @@ mod tests {
                 accelerator: Accelerator::Soft,
                 kvm_unchecked: true,
                 bts: BtsMode::Off,
+                jit: JitMode::On,
+                jit_threshold: 5,
                 model: "nehalem".into(),
                 memory: Size(1 << 30),
                 processors: 4,

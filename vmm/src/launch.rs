@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use vbts_cpu::{Model, Signals};
+use vbts_cpu::{Model, NativeOptions, Signals};
 use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, lock, shared};
 
@@ -14,7 +14,7 @@ use crate::accel::{self, Accel, Bts};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
-use crate::config::{Initrd, KernelConfig, MachineConfig, SandboxMode, ShareConfig};
+use crate::config::{Initrd, JitMode, KernelConfig, MachineConfig, SandboxMode, ShareConfig};
 use crate::console::Console;
 use crate::exit::Failure;
 use crate::host::{Alarm, Output};
@@ -239,6 +239,16 @@ impl Launch {
             self.alarm,
             sandbox,
         )?;
+        if self.config.jit != JitMode::Off {
+            let options = NativeOptions {
+                threshold: self.config.jit_threshold,
+                check: self.config.jit == JitMode::Check,
+                ..NativeOptions::default()
+            };
+            machine
+                .translate_blocks(options)
+                .map_err(|e| Failure::Host(format!("No native code: {e}; use --jit off")))?;
+        }
         if let Some(vm) = self.vm {
             machine.accelerate(vm)?;
         }

@@ -12,11 +12,15 @@ mod virtual_time;
 
 pub use state::{MachineState, MachineStateError};
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vbts_cpu::{Activity, ArchState, BranchLog, Cpu, HostClock, Model, SoftCpu, Topology, Usage};
+use vbts_cpu::{
+    Activity, ArchState, BranchLog, Cpu, HostClock, Model, NativeOptions, NativeStats, SoftCpu,
+    Topology, Usage,
+};
 use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
@@ -160,6 +164,21 @@ impl Machine {
             schedule: Schedule::default(),
             host_time: None,
         })
+    }
+
+    /// Has the software CPU make native code of what runs often.
+    ///
+    /// # Errors
+    /// The host makes no memory executable, or its processor is too old.
+    pub fn translate_blocks(&mut self, options: NativeOptions) -> io::Result<()> {
+        let mut vcpus = self.vcpus.iter_mut();
+        vcpus.try_for_each(|vcpu| vcpu.soft_mut().translate_blocks(options))
+    }
+
+    /// Counts of native code, of all processors.
+    pub fn native_code(&self) -> NativeStats {
+        let vcpus = self.vcpus.iter();
+        vcpus.map(|vcpu| vcpu.soft().native_code()).sum()
     }
 
     /// Moves the processors to `vm`, which has this machine's memory and as many processors. They

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use vbts_cpu::NativeOptions;
 use vbts_devices::virtio::net::MacAddress;
 
 use crate::config::{
-    Accelerator, BtsMode, DEFAULT_MEMORY, DiskConfig, LogLevel, MachineConfig, NetworkConfig,
-    RandomSource, SandboxMode, ShareConfig,
+    Accelerator, BtsMode, DEFAULT_MEMORY, DiskConfig, JitMode, LogLevel, MachineConfig,
+    NetworkConfig, RandomSource, SandboxMode, ShareConfig,
 };
 use crate::memory::Size;
 
@@ -37,6 +38,12 @@ pub struct MachineArgs {
     /// What implements the Branch Trace Store
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub bts: BtsMode,
+    /// Whether the software CPU makes native code of what runs often
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub jit: JitMode,
+    /// Runs of a block of code after which it becomes native code
+    #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
+    pub jit_threshold: u32,
     /// Processor model: core2, x86-64-v2 or nehalem (default: x86-64-v2 for trace, else core2)
     #[arg(long, value_name = "MODEL")]
     pub cpu: Option<String>,
@@ -77,6 +84,8 @@ impl MachineArgs {
             accelerator: self.accel,
             kvm_unchecked: self.kvm_unchecked,
             bts: self.bts,
+            jit: self.jit,
+            jit_threshold: self.jit_threshold,
             model: self.cpu.as_deref().unwrap_or(default_model).to_owned(),
             memory: self.memory,
             processors: self.smp,
@@ -125,6 +134,11 @@ values! {
         Emulate: "emulate", "The software CPU of vbts";
         Passthrough: "passthrough", "The host's processor";
         Off: "off", "The guest's processor has no Branch Trace Store";
+    }
+    JitMode {
+        On: "on", "It does";
+        Off: "off", "It interprets";
+        Check: "check", "It does both and compares the results, to debug vbts (slow)";
     }
     SandboxMode {
         Auto: "auto", "To the system calls that it needs, and to the files if the host has Landlock";
@@ -250,7 +264,7 @@ mod tests {
 
     #[test]
     fn each_option_changes_its_part_of_the_configuration() {
-        let words = "--accel soft --kvm-unchecked --bts off --cpu nehalem --memory 1G --smp 4 \
+        let words = "--accel soft --kvm-unchecked --bts off --jit on --jit-threshold 5 --cpu nehalem --memory 1G --smp 4 \
                      --timeout 1.5 --log off --console f --root /r --share /c:rw --share /d:e \
                      --sandbox off";
         let words: Vec<&str> = words.split_whitespace().collect();
@@ -264,6 +278,8 @@ mod tests {
                 accelerator: Accelerator::Soft,
                 kvm_unchecked: true,
                 bts: BtsMode::Off,
+                jit: JitMode::On,
+                jit_threshold: 5,
                 model: "nehalem".into(),
                 memory: Size(1 << 30),
                 processors: 4,

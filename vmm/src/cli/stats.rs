@@ -26,6 +26,13 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
             ]
         )
     ));
+    let native = machine.native_code();
+    if native.blocks > 0 {
+        say(format_args!(
+            "native code: {} blocks of code translated to {} bytes, memory full {} times",
+            native.blocks, native.bytes, native.flushes
+        ));
+    }
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
     let mut text = format!("time: {}", seconds(all));
     if let Some(time) = machine.host_time() {
