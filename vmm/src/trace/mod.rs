@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `agent_connection` | sends the job, standard input and signals to the agent |
 //! | `session` | receives the agent's messages |
-//! | `queue`, `writer` | the thread that formats and writes the trace |
+//! | `queue`, `writer`, `sink` | the thread that formats and writes the trace |
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json`, `btrace` | the formats |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
@@ -27,6 +27,7 @@ mod queue;
 pub mod replay;
 mod report;
 pub mod session;
+mod sink;
 pub mod streams;
 pub mod summary;
 pub mod symbols;

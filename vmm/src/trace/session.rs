@@ -1,82 +1,33 @@
 //! The receiving half of the connection to the agent: its messages become work for the thread that
 //! writes the trace.
 
+mod error;
+mod messages;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
-use thiserror::Error;
 use vbts_devices::{ByteSink, GuestRam};
-use vbts_protocol::{
-    Decoder, ErrorKind, ExitStatus, Extents, MAX_OPEN_FILES, Scope, ToHost, VERSION,
-};
+use vbts_protocol::{Decoder, ExitStatus, Extents, MAX_OPEN_FILES, Scope, ToHost, VERSION};
 use vm_memory::{Bytes, GuestAddress};
+
+pub use error::SessionError;
+use messages::about_a_task;
 
 use super::destination::{Destination, stderr_is_file};
 use super::format::Format;
 use super::merge::Input;
 use super::notes::Notes;
-use super::queue::{Work, WriterError};
+use super::queue::Work;
 use super::streams::Positions;
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
-use super::task::Untraced;
 use super::terminal::Restorer;
 use super::writer::Writer;
 use crate::escape::printable;
-use crate::exit::Failure;
 use crate::host::Alarm;
-
-/// Why a session cannot continue.
-#[derive(Debug, Error)]
-pub enum SessionError {
-    /// The trace, or what the program prints, could not be written.
-    #[error(transparent)]
-    Writer(#[from] WriterError),
-    /// The agent sent something that is not in the protocol.
-    #[error("the guest's agent does not follow the protocol")]
-    Protocol(#[from] vbts_protocol::Error),
-    /// The agent has another version of the protocol.
-    #[error(
-        "the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again"
-    )]
-    Version(String),
-    /// The agent reported records at an address without memory.
-    #[error("the guest's agent has records outside of the guest's memory, at {0:#x}")]
-    Records(u64),
-    /// The agent could not run the job.
-    #[error("{text}")]
-    Agent {
-        /// The kind of the error.
-        kind: ErrorKind,
-        /// The agent's message.
-        text: String,
-    },
-}
-
-impl SessionError {
-    /// The failure of the command that this error causes.
-    pub fn into_failure(self) -> Failure {
-        match self {
-            Self::Writer(WriterError::Output(error)) => error.into_failure(),
-            Self::Writer(WriterError::Interrupted) => Failure::Interrupted,
-            Self::Agent { kind, text } => match kind {
-                ErrorKind::NotFound => Failure::NotFound(anyhow!(text)),
-                ErrorKind::PermissionDenied
-                | ErrorKind::NotExecutable
-                | ErrorKind::Start
-                | ErrorKind::WorkingDirectory => Failure::NotExecutable(anyhow!(text)),
-                _ => Failure::Error(anyhow!(text)),
-            },
-            error => Failure::Error(error.into()),
-        }
-    }
-}
-
-/// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
-const MAX_NAME: usize = 4096;
 
 /// How a trace is written.
 pub struct Options {
@@ -374,69 +325,6 @@ impl Session {
     }
 }
 
-/// A message about a task or a process; `None` for another message.
-fn about_a_task(message: ToHost<'_>) -> Option<Input> {
-    let name = |name: &[u8]| name.get(..MAX_NAME).unwrap_or(name).to_vec();
-    let text = |text: &str| text.chars().take(MAX_NAME).collect();
-    Some(match message {
-        ToHost::TaskStart {
-            task,
-            parent,
-            process,
-            records,
-            time,
-        } => Input::Start {
-            task,
-            parent,
-            process,
-            capacity: records,
-            time,
-        },
-        ToHost::TaskExec {
-            task,
-            former,
-            time,
-            name: path,
-        } => Input::Exec {
-            task,
-            former,
-            time,
-            name: name(path),
-        },
-        ToHost::TaskEnd { task, time, status } => Input::End { task, time, status },
-        ToHost::TaskUntraced {
-            task,
-            parent,
-            time,
-            name: comm,
-            reason,
-        } => Input::Untraced(Untraced {
-            task,
-            parent,
-            time,
-            name: name(comm),
-            reason: text(reason),
-        }),
-        ToHost::Maps { process, text } => Input::Maps {
-            process,
-            text: text.into(),
-        },
-        ToHost::Lost { task, records } => Input::Lost { task, records },
-        ToHost::Drained { task, time } => Input::Drained { task, time },
-        ToHost::Crash(crash) => Input::Crash(crash),
-        ToHost::Standing {
-            task,
-            syscall,
-            name: comm,
-        } => Input::Standing {
-            task,
-            syscall: text(syscall),
-            name: name(comm),
-        },
-        _ => return None,
-    })
-}
-
 /// Copies records out of guest memory.
 fn read(memory: &GuestRam, extents: Extents<'_>) -> Result<Vec<u8>, SessionError> {
     // `Extents` has checked that this is at most MAX_RECORDS bytes.
@@ -462,216 +350,4 @@ impl ByteSink for Session {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::trace::destination::{StdoutUse, TraceTo};
-    use crate::trace::format::tests::{records, symbols};
-    use crate::trace::json::Json;
-    use vbts_protocol::Extent;
-
-    fn memory() -> GuestRam {
-        GuestRam::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap()
-    }
-
-    fn session(memory: GuestRam, file: &std::path::Path) -> Session {
-        let alarm = Arc::new(Alarm::new(Default::default(), None).unwrap());
-        let options = Options {
-            scope: Scope::User,
-            reports: true,
-            format: Box::new(Json::new(crate::accel::Accel::Soft, false)),
-            symbols: symbols(),
-            destination: Destination::new(TraceTo::File(file), StdoutUse::Program).unwrap(),
-            merge_limit: 1 << 20,
-        };
-        Session::start(memory, options, Positions::default(), &alarm).unwrap()
-    }
-
-    const START: ToHost<'_> = ToHost::TaskStart {
-        task: 5,
-        parent: 0,
-        process: 5,
-        records: 100,
-        time: 1,
-    };
-
-    fn lines(file: &std::path::Path) -> Vec<String> {
-        let text = std::fs::read_to_string(file).unwrap();
-        text.lines().map(String::from).collect()
-    }
-
-    /// Stores records in two extents; the second one is at the end of the memory.
-    fn stored(memory: &GuestRam, records: &[u8]) -> Vec<u8> {
-        let (first, second) = records.split_at(20);
-        let mut extents = Vec::new();
-        for (bytes, address) in [(first, 0x1000), (second, (1 << 20) - second.len() as u64)] {
-            memory.write_slice(bytes, GuestAddress(address)).unwrap();
-            let len = bytes.len() as u64;
-            Extents::push(&mut extents, Extent { address, len });
-        }
-        extents
-    }
-
-    fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        messages.iter().for_each(|m| m.encode(&mut bytes).unwrap());
-        bytes
-    }
-
-    #[test]
-    fn messages_become_a_trace() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("trace");
-        let memory = memory();
-        let mut session = session(memory.clone(), &file);
-        let records = records(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
-        let extents = stored(&memory, &records);
-        let bytes = frames(&[
-            ToHost::Ready(VERSION),
-            START,
-            ToHost::Maps {
-                process: 5,
-                text: b"",
-            },
-            ToHost::TaskUntraced {
-                task: 6,
-                parent: 5,
-                time: 2,
-                name: b"",
-                reason: "",
-            },
-            ToHost::InputWant { fd: 0, bytes: 10 },
-            ToHost::InputWant { fd: 0, bytes: 20 },
-            ToHost::InputWant { fd: 5, bytes: 1 },
-            // A page was moved meanwhile, so the agent repeats the message.
-            ToHost::Records {
-                task: 5,
-                extents: Extents::new(&extents[..0]).unwrap(),
-            },
-            ToHost::Records {
-                task: 5,
-                extents: Extents::new(&extents).unwrap(),
-            },
-            ToHost::RecordsValid,
-            ToHost::RecordsValid,
-            ToHost::Lost {
-                task: 5,
-                records: 2,
-            },
-            ToHost::Exit(ExitStatus::Signal(11)),
-        ]);
-        for piece in bytes.chunks(7) {
-            assert_eq!(session.put(piece), piece.len());
-        }
-        assert!(session.error.is_none() && session.ready && session.started);
-        assert_eq!(session.take_wanted_input(), [(0, 30), (5, 1)].into());
-        let killed = ExitStatus::Signal(11);
-        assert_eq!(session.ending(), Some(killed));
-        let summary = session.finish(RunEnd::Error, false).unwrap();
-        assert_eq!((summary.records, summary.lost, summary.untraced), (2, 3, 1));
-        assert_eq!(
-            (summary.end, summary.undrained),
-            (RunEnd::Program(killed), 0)
-        );
-        let lines = lines(&file);
-        assert_eq!(lines.len(), 6);
-        assert_eq!(
-            lines[5],
-            "{\"kind\":\"summary\",\"records\":2,\"lost\":3,\"lost_at_least\":true,\
-             \"untraced\":1,\"tasks\":1,\"end\":\"signal\",\"exit\":139,\"signal\":11,\
-             \"accel\":\"soft\"}"
-        );
-    }
-
-    #[test]
-    fn a_run_that_ends_early_says_whether_the_buffers_were_drained() {
-        for (drained, expected) in [(true, ""), (false, ",\"undrained_at_most\":100")] {
-            let directory = tempfile::tempdir().unwrap();
-            let file = directory.path().join("trace");
-            let mut session = session(memory(), &file);
-            session.put(&frames(&[
-                START,
-                ToHost::Standing {
-                    task: 5,
-                    syscall: "running",
-                    name: b"a",
-                },
-            ]));
-            if drained {
-                session.put(&frames(&[ToHost::Ended]));
-            }
-            session.finish(RunEnd::Timeout, false).unwrap();
-            let last = lines(&file).pop();
-            assert_eq!(
-                last.unwrap(),
-                format!(
-                    "{{\"kind\":\"summary\",\"records\":0,\"lost\":0{expected},\"tasks\":1,\
-                     \"end\":\"timeout\",\"accel\":\"soft\"}}"
-                )
-            );
-        }
-    }
-
-    #[test]
-    fn a_hostile_agent_ends_the_session() {
-        let mut outside = Vec::new();
-        let (address, len) = ((1 << 20) - 16, 24);
-        Extents::push(&mut outside, Extent { address, len });
-        for (bytes, message) in [
-            (
-                frames(&[ToHost::Records {
-                    task: 1,
-                    extents: Extents::new(&outside).unwrap(),
-                }]),
-                "outside of the guest's memory",
-            ),
-            (
-                frames(&[ToHost::Drained { task: 9, time: 0 }]),
-                "task 9, which is not traced",
-            ),
-            (
-                frames(&[ToHost::Ready("another 9")]),
-                "build the guest again",
-            ),
-            (vec![0xFF; 8], "does not follow the protocol"),
-            (
-                frames(&[ToHost::Error {
-                    kind: ErrorKind::NotFound,
-                    errno: 2,
-                    text: "no such thing",
-                }]),
-                "no such thing",
-            ),
-        ] {
-            let mut session = session(memory(), "/dev/null".as_ref());
-            session.put(&bytes);
-            if session.error.is_some() {
-                session.put(&[1; 100_000]);
-            }
-            let error = match session.take_closed() {
-                Err(error) => error,
-                Ok(_) => session.finish(RunEnd::Error, false).unwrap_err(),
-            };
-            let error = error.to_string();
-            assert!(error.contains(message), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_full_disk_ends_the_session() {
-        let memory = memory();
-        let mut session = session(memory.clone(), "/dev/full".as_ref());
-        let extents = stored(&memory, &records(&[[1, 2, 3]]));
-        let extents = Extents::new(&extents).unwrap();
-        session.put(&frames(&[
-            START,
-            ToHost::Records { task: 5, extents },
-            ToHost::RecordsValid,
-        ]));
-        let failure = session
-            .finish(RunEnd::Error, false)
-            .unwrap_err()
-            .into_failure();
-        assert_eq!(failure.status(), 125);
-        assert!(failure.to_string().contains("No space left"), "{failure}");
-    }
-}
+mod tests;

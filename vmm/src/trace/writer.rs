@@ -4,23 +4,16 @@
 //! not depend on how fast the host writes. Only work that the guest does not wait for is queued for
 //! the thread.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vbts_protocol::{Crash, Scope};
-
-use super::destination::Destination;
-use super::format::{Format, PIECE, Record, Records};
-use super::merge::{Merge, Sink};
+use super::merge::Merge;
 use super::queue::{Queue, Work, WriterError};
-use super::report::{self, Standing};
 use super::session::Options;
+use super::sink::Trace;
 use super::summary::{RunEnd, Summary};
-use super::symbols::Symbolizer;
-use super::task::{Task, TaskEvent, Untraced};
 use crate::host::{Alarm, OutputError};
 use crate::sandbox::{ThreadKind, confine_thread};
 
@@ -34,11 +27,6 @@ const LIMIT_AT_END: usize = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time that the thread has to end the line or record that it writes, when no more is to follow.
 const STOP_TIME: Duration = Duration::from_millis(500);
-
-/// Number of tasks that a report shows at the end of a run.
-const SHOWN: usize = 32;
-/// Number of branches that it shows of each.
-const SHOWN_BRANCHES: usize = 8;
 
 /// The thread that writes the trace, as the run loop sees it.
 #[derive(Debug)]
@@ -57,26 +45,10 @@ impl Writer {
     /// The host cannot start a thread.
     pub fn start(options: Options, alarm: Arc<Alarm>) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
-        let mut destination = options.destination;
-        destination.write_in(options.format.unit(), &queue.stop);
-        let mut symbols = options.symbols;
-        symbols.end_with(queue.clone());
         let mut thread = Thread {
             queue: queue.clone(),
             merge: Merge::new(options.merge_limit),
-            trace: Trace {
-                queue: queue.clone(),
-                scope: options.scope,
-                reports: options.reports,
-                format: options.format,
-                symbols,
-                destination,
-                buffer: Vec::new(),
-                summary: Summary::default(),
-                crashes: HashMap::new(),
-                standing: Vec::new(),
-                more_standing: 0,
-            },
+            trace: Trace::new(options, queue.clone()),
         };
         std::thread::Builder::new()
             .name("trace".into())
@@ -318,289 +290,5 @@ impl Thread {
     }
 }
 
-/// The trace that is written.
-struct Trace {
-    queue: Arc<Queue>,
-    scope: Scope,
-    /// Reports about tasks go to standard error.
-    reports: bool,
-    format: Box<dyn Format>,
-    symbols: Symbolizer,
-    destination: Destination,
-    /// Formatted records.
-    buffer: Vec<u8>,
-    summary: Summary,
-    /// How live tasks have crashed, by their numbers. Their last branches follow.
-    crashes: HashMap<u64, Crash>,
-    /// Tasks that stood at the end of the run.
-    standing: Vec<Standing>,
-    /// Number of further ones.
-    more_standing: u64,
-}
-
-impl Trace {
-    fn end(&mut self) -> Result<Summary, WriterError> {
-        self.destination.end_line()?;
-        self.destination.end_reports()?;
-        if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
-            let report = self.where_tasks_stand();
-            self.destination.write_stderr(report.as_bytes())?;
-        }
-        self.summary.unnamed = self.symbols.unnamed().clone();
-        self.symbols.end_reader();
-        self.buffer.clear();
-        self.format.summary(&self.summary, &mut self.buffer);
-        self.destination.write_trace(&self.buffer)?;
-        Ok(self.summary.clone())
-    }
-
-    fn where_tasks_stand(&mut self) -> String {
-        if self.standing.is_empty() {
-            return String::new();
-        }
-        let mut text = String::from("vbts: where each task stands:\n");
-        for standing in &self.standing {
-            text.push_str(&report::of_standing(
-                standing,
-                SHOWN_BRANCHES,
-                &mut self.symbols,
-            ));
-            // Finding names can take long, and is no wait for a reader.
-            self.queue.progress.fetch_add(1, Ordering::Relaxed);
-        }
-        if self.more_standing > 0 {
-            text.push_str(&format!("  and {} more tasks\n", self.more_standing));
-        }
-        text
-    }
-
-    fn write_buffer(&mut self) -> Result<(), WriterError> {
-        if !self.buffer.is_empty() {
-            self.destination.write_trace(&self.buffer)?;
-        }
-        Ok(())
-    }
-}
-
-impl Sink for Trace {
-    type Error = WriterError;
-
-    fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), WriterError> {
-        for piece in records.chunks(PIECE) {
-            let mut piece = Records::new(piece, self.scope);
-            count(piece, &mut self.summary);
-            while !piece.is_empty() {
-                self.queue.check()?;
-                self.buffer.clear();
-                self.format
-                    .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
-                self.destination.write_records(task, &self.buffer)?;
-                self.queue.progress.fetch_add(1, Ordering::Relaxed);
-            }
-            let so_far = &self.queue.records;
-            so_far.store(self.summary.records, Ordering::Relaxed);
-        }
-        task.recent.push(records, self.scope);
-        Ok(())
-    }
-
-    fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), WriterError> {
-        self.destination.task_event(task, event)?;
-        match event {
-            TaskEvent::Lost(n) => {
-                self.summary.lost = self.summary.lost.saturating_add(*n);
-                self.summary.lost_more = true;
-            }
-            TaskEvent::Crash(crash) => {
-                self.crashes.insert(task.number, (**crash).clone());
-            }
-            TaskEvent::End { .. } => {
-                if let Some(crash) = self.crashes.remove(&task.number)
-                    && self.reports
-                {
-                    let report = report::of_crash(task, &crash, &mut self.symbols);
-                    self.destination.report(&report)?;
-                }
-            }
-            TaskEvent::Standing { syscall, name } => {
-                if self.standing.len() < SHOWN {
-                    self.standing.push(Standing {
-                        task: task.clone(),
-                        name: name.clone(),
-                        syscall: syscall.clone(),
-                    });
-                } else {
-                    self.more_standing += 1;
-                }
-            }
-            TaskEvent::Start { .. } | TaskEvent::Exec { .. } => {}
-        }
-        self.buffer.clear();
-        self.format.event(task, event, &mut self.buffer);
-        self.write_buffer()
-    }
-
-    fn untraced(&mut self, untraced: &Untraced) -> Result<(), WriterError> {
-        self.summary.count_untraced(untraced);
-        self.buffer.clear();
-        self.format.untraced(untraced, &mut self.buffer);
-        self.write_buffer()
-    }
-
-    fn maps(&mut self, process: u32, text: &[u8]) {
-        self.format.maps(process, text);
-        self.symbols.set_maps(process, text);
-    }
-
-    fn process_ended(&mut self, process: u32) {
-        self.format.process_ended(process);
-        self.symbols.remove(process);
-    }
-}
-
-/// Counts `records` in `summary`. A record that the kernel has marked invalid is a lost one.
-fn count(records: Records<'_>, summary: &mut Summary) {
-    for record in records {
-        match record {
-            Record::Branch { .. } => summary.records += 1,
-            Record::Invalid => summary.lost += 1,
-            Record::Arrive { .. } | Record::Depart { .. } => {}
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::os::fd::AsRawFd;
-
-    use vbts_protocol::ExitStatus;
-
-    use super::*;
-    use crate::trace::destination::{StdoutUse, TraceTo};
-    use crate::trace::format::Raw;
-    use crate::trace::format::tests::{records, symbols};
-    use crate::trace::merge::Input;
-
-    fn writer(trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
-        let path = format!("/proc/self/fd/{}", trace.as_raw_fd());
-        let trace = TraceTo::File(path.as_ref());
-        let alarm = Arc::new(Alarm::new(Arc::default(), limit).unwrap());
-        alarm.start_timer().unwrap();
-        let options = Options {
-            scope: Scope::User,
-            reports: true,
-            format: Box::new(Raw),
-            symbols: symbols(),
-            destination: Destination::new(trace, StdoutUse::Program).unwrap(),
-            merge_limit: 1 << 20,
-        };
-        let writer = Writer::start(options, alarm).unwrap();
-        let start = Input::Start {
-            task: 1,
-            parent: 0,
-            process: 1,
-            capacity: 0,
-            time: 0,
-        };
-        writer.put(Work::Task(start)).unwrap();
-        writer
-    }
-
-    const EXITED: RunEnd = RunEnd::Program(ExitStatus::Code(7));
-
-    fn branches(n: usize) -> Work {
-        let records = records(&vec![[1, 2, 3]; n]);
-        Work::Task(Input::Records { task: 1, records })
-    }
-
-    /// A pipe that is not read, and the end for reading.
-    fn stuck(limit: Option<Duration>) -> (std::io::PipeReader, Writer) {
-        let (reader, pipe) = io::pipe().unwrap();
-        (reader, writer(&pipe, limit))
-    }
-
-    #[test]
-    fn a_reader_that_does_not_read_blocks_the_guest_until_the_time_limit() {
-        let (_reader, writer) = stuck(Some(Duration::from_millis(200)));
-        let error = (0..)
-            .find_map(|_| writer.put(branches(1 << 16)).err())
-            .unwrap();
-        assert!(matches!(error, WriterError::Interrupted), "{error}");
-        let error = writer.finish(EXITED, true, false).unwrap_err();
-        assert!(matches!(error, WriterError::Interrupted), "{error}");
-    }
-
-    #[test]
-    fn a_reader_that_does_not_read_does_not_block_an_interrupted_run() {
-        let (_reader, writer) = stuck(None);
-        writer.put(branches(1 << 16)).unwrap();
-        let error = writer.finish(EXITED, true, true).unwrap_err();
-        assert!(matches!(error, WriterError::Interrupted), "{error}");
-    }
-
-    #[test]
-    fn a_trace_that_the_time_limit_ends_has_whole_records() {
-        let (reader, writer) = stuck(Some(Duration::from_millis(200)));
-        let slow = slow(reader, Duration::from_millis(70));
-        writer.put(branches(1 << 16)).unwrap();
-        let error = writer.finish(EXITED, true, false).unwrap_err();
-        let interrupted = matches!(error, WriterError::Output(OutputError::Interrupted(_)));
-        assert!(interrupted, "{error}");
-        let written = slow.join().unwrap();
-        assert!(written > 0 && written < 24 << 16, "{written}");
-        assert_eq!(written % 24, 0, "{written}");
-    }
-
-    #[test]
-    fn the_queue_is_bounded_for_work_without_data() {
-        let (_reader, writer) = stuck(Some(Duration::from_millis(500)));
-        writer.put(branches(1 << 16)).unwrap();
-        let most = 2 * LIMIT / size_of::<Work>();
-        let refused = (0..=most).find(|_| writer.put(Work::FlushLine).is_err());
-        assert!(refused.is_some());
-    }
-
-    /// A reader that takes 64 KiB after each `delay`. Returns the number of bytes in the end.
-    fn slow(mut reader: std::io::PipeReader, delay: Duration) -> std::thread::JoinHandle<usize> {
-        std::thread::spawn(move || {
-            let (mut all, mut bytes) = (0, vec![0; 1 << 16]);
-            loop {
-                std::thread::sleep(delay);
-                match io::Read::read(&mut reader, &mut bytes).unwrap() {
-                    0 => return all,
-                    n => all += n,
-                }
-            }
-        })
-    }
-
-    #[test]
-    fn a_slow_reader_gets_everything() {
-        // The interrupted run takes longer than a reader that does not read may delay it.
-        for (interrupted, delay) in [(false, 1), (true, 16)] {
-            let (reader, writer) = stuck(None);
-            let slow = slow(reader, Duration::from_millis(delay));
-            for _ in 0..10 {
-                writer.put(branches(1 << 16)).unwrap();
-            }
-            let summary = writer.finish(EXITED, true, interrupted).unwrap();
-            assert_eq!((summary.records, summary.end), (10 << 16, EXITED));
-            drop(writer);
-            assert_eq!(slow.join().unwrap(), 24 * (10 << 16));
-        }
-    }
-
-    #[test]
-    fn a_full_disk_is_reported_once() {
-        let full = File::options().write(true).open("/dev/full").unwrap();
-        let writer = writer(&full, None);
-        let error = (0..).find_map(|_| writer.put(branches(1)).err()).unwrap();
-        assert!(
-            matches!(error, WriterError::Output(OutputError::Write { .. })),
-            "{error}"
-        );
-        assert!(writer.take_closed().is_ok());
-        writer.put(branches(1)).unwrap();
-    }
-}
+mod tests;
