@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN, DRAIN_RUNNING };
+enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN, DRAIN_RUNNING, MAP, TAKE, TAKE_RUNNING };
 enum { INVALID, BRANCH, ARRIVES, DEPARTS };
 
 #define O_TRACE		0x1ul
@@ -35,9 +35,13 @@ enum { INVALID, BRANCH, ARRIVES, DEPARTS };
 #define O_PAUSED	0x20ul
 #define O_VIRTUAL	0x40ul
 #define O_LOST		0x80ul
+#define O_MAPPED	0x20000ul
 #define O_SIGNR(nr)	((unsigned long)(nr) << 8)
 
-/* struct ptrace_bts_config and, with O_VIRTUAL, struct ptrace_bts_virtual_config */
+/*
+ * struct ptrace_bts_config and, with O_VIRTUAL or O_MAPPED, struct ptrace_bts_virtual_config. With
+ * O_MAPPED, the last word is the number of segments.
+ */
 struct config {
 	unsigned long size, flags, virtual_size;
 };
@@ -47,6 +51,13 @@ struct config {
 struct record {
 	uint64_t qualifier, a, b;
 };
+
+/* A record in a mapped segment */
+struct mapped_record {
+	uint64_t from, to, flags;
+};
+
+#define MAPPED_SCHED (1ull << 63)
 
 #define RECORDS(n) ((n) * sizeof(struct record))
 /* The smallest buffer for records of the kernel with an interrupt. */
@@ -60,8 +71,8 @@ struct test {
 
 /* The tests of each file. A name of NULL marks the end. */
 extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
-	virtual_tests[], kernel_tests[], task_tests[], running_tests[], perf_tests[], smp_tests[],
-	no_bts_tests[], pti_tests[], november_tests[], man_tests[],
+	virtual_tests[], kernel_tests[], task_tests[], running_tests[], mapped_tests[],
+	perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], november_tests[], man_tests[],
 	december_tests[];
 
 /* Shared with the process that runs a test. */

@@ -65,7 +65,7 @@ static int test_unknown_requests(void)
 	CHECK(pid > 0);
 	CHECK(config(pid, 4096, O_TRACE) == 0);
 	for (int request = 34; request < 60; request++)
-		if (request < CONFIG || request > DRAIN_RUNNING) {
+		if (request < CONFIG || request > TAKE_RUNNING) {
 			REFUSED(bts(request, pid, &cfg, 0), EIO);
 			CHECK(bts32(request, pid, &cfg, 0) == -EIO);
 		}

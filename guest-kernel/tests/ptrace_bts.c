@@ -53,6 +53,7 @@ static const struct {
 	{ "kernel", kernel_tests, NEW, ANY },
 	{ "task", task_tests, NEW, ANY },
 	{ "running", running_tests, NEW, ANY },
+	{ "mapped", mapped_tests, NEW, ANY },
 	{ "perf", perf_tests, NEW, ANY },
 	{ "smp", smp_tests, NEW, ANY },
 	{ "no_bts", no_bts_tests, NEW, NO_BTS },
