@@ -8,9 +8,10 @@ use vbts_protocol::{ErrorKind, Extents, Follow, MAX_RECORDS, RECORD_SIZE, Scope,
 
 use crate::failure::Failure;
 use crate::maps::Maps;
-use crate::pagemap::{self, PageMap};
+use crate::pagemap::{self, PAGE, PageMap};
 use crate::port::Port;
 use crate::ptrace::{self, BtsConfig};
+use crate::segments::Segments;
 
 /// The signal of a full buffer: the last real-time signal, which programs rarely use.
 /// `BTS_O_PAUSED` distinguishes the kernel's stop from a program's signal. The stop is not queued
@@ -31,21 +32,31 @@ const NEXT_BUFFER_PART: u64 = 32;
 /// Smallest buffer in bytes of a further task, a fraction of what the kernel needs for a task.
 const MIN_BUFFER: u64 = 32 << 10;
 
+/// Number of segments of the first task's buffer: the host reads the others while the processor
+/// writes one.
+const SEGMENTS: u64 = 4;
+/// Number of segments of another task's buffer.
+const FURTHER_SEGMENTS: u64 = 2;
+
 /// Smallest buffer in bytes that the kernel accepts for its own branches: 4096 records.
 const MIN_KERNEL_BUFFER: u64 = 4096 * RECORD_SIZE as u64;
 
 /// The buffers of a traced task.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Buffer {
-    /// Size in bytes of the processor's buffer.
+    /// Size in bytes of the processor's buffer, or of one of its segments.
     size: u64,
     /// Size in bytes of the virtual buffer, or 0.
     virtual_size: u64,
+    /// The segments, unless there is a virtual buffer.
+    segments: Option<Segments>,
+    /// The part of [`BUFFERS_PART`] that it takes, in bytes.
+    share: u64,
 }
 
 impl Buffer {
     /// The number of records that it can have.
-    pub fn records(self) -> u32 {
+    pub fn records(&self) -> u32 {
         let records = self.size.saturating_add(self.virtual_size) / RECORD_SIZE as u64;
         u32::try_from(records).unwrap_or(u32::MAX)
     }
@@ -68,6 +79,14 @@ impl Source {
     }
 }
 
+/// The state of a task whose records are drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Stopped,
+    /// Any state, except on a processor.
+    Running,
+}
+
 /// What [`Recorder::drain_running`] has achieved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drain {
@@ -81,10 +100,15 @@ pub enum Drain {
 #[derive(Debug)]
 pub struct Recorder {
     trace: Trace,
-    /// The kernel moves records from the processor's buffer to a virtual buffer.
+    /// The kernel moves records from the processor's buffer to a virtual buffer. Otherwise the host
+    /// reads them in the processor's buffer.
     is_virtual: bool,
-    /// Memory for the records of a full processor's buffer.
+    /// Memory for the records of a full processor's buffer, if they are in a virtual buffer.
     records: Vec<u8>,
+    /// Size in bytes of the first task's buffer, or of one of its segments.
+    first_size: u64,
+    /// Number of messages about mapped records.
+    sent: u64,
     page_map: Option<PageMap>,
     /// Number of buffers.
     buffers: u64,
@@ -98,6 +122,8 @@ impl Recorder {
             trace,
             is_virtual: trace.scope != Scope::User,
             records: Vec::new(),
+            first_size: 0,
+            sent: 0,
             page_map: None,
             buffers: 0,
             used: 0,
@@ -107,45 +133,87 @@ impl Recorder {
     /// Starts to record a stopped task, the first one of the program.
     pub fn start_first(&mut self, pid: pid_t) -> Result<Buffer, Failure> {
         self.page_map = Some(PageMap::open()?);
-        // The kernel refuses less than twice the processor's buffer.
-        let virtual_size =
-            (memory() / VIRTUAL_BUFFER_PART).max(self.trace.buffer_size.saturating_mul(2));
-        let buffer = self
-            .configure(pid, self.trace.buffer_size, virtual_size)
+        let size = self.trace.buffer_size;
+        let more = if self.is_virtual {
+            // The kernel refuses less than twice the processor's buffer.
+            (memory() / VIRTUAL_BUFFER_PART).max(size.saturating_mul(2))
+        } else {
+            SEGMENTS
+        };
+        let config = self
+            .configure(pid, size, more)
             .map_err(|error| self.explain(error))?;
-        self.records = vec![0; usize::try_from(buffer.size).unwrap_or(usize::MAX)];
-        Ok(buffer)
+        self.first_size = config.size;
+        if self.is_virtual {
+            self.records = vec![0; usize::try_from(config.size).unwrap_or(usize::MAX)];
+        }
+        self.buffer(pid, config, 0)
     }
 
     /// Starts to record a further stopped task. Its buffer is the smaller, the more there are.
-    pub fn start(&mut self, pid: pid_t) -> io::Result<Buffer> {
-        let min = if self.is_virtual {
-            MIN_KERNEL_BUFFER
-        } else {
-            MIN_BUFFER
-        };
-        let first = self.records.len() as u64;
+    pub fn start(&mut self, pid: pid_t) -> Result<Buffer, Failure> {
+        let failed = |error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_CONFIG", error);
         let left = (memory() / BUFFERS_PART).saturating_sub(self.used);
-        let size = (left / NEXT_BUFFER_PART).max(min).min(first);
-        let virtual_size = memory() / VIRTUAL_BUFFER_PART / (self.buffers + 1);
-        let buffer = self.configure(pid, size, virtual_size.max(2 * size))?;
-        self.used += buffer.size;
-        Ok(buffer)
+        let wanted = left / NEXT_BUFFER_PART;
+        if self.is_virtual {
+            let size = wanted.max(MIN_KERNEL_BUFFER).min(self.first_size);
+            let virtual_size = memory() / VIRTUAL_BUFFER_PART / (self.buffers + 1);
+            let config = self.configure(pid, size, virtual_size.max(2 * size));
+            let config = config.map_err(failed)?;
+            return self.buffer(pid, config, config.size);
+        }
+        let size = (wanted.max(MIN_BUFFER) / FURTHER_SEGMENTS).min(self.first_size);
+        let config = self.configure(pid, size, FURTHER_SEGMENTS);
+        let config = config.map_err(failed)?;
+        self.buffer(pid, config, FURTHER_SEGMENTS * config.size)
     }
 
-    /// Accounts for the end of a further task.
-    pub fn release(&mut self, buffer: Buffer) {
-        self.used = self.used.saturating_sub(buffer.size);
+    /// The buffer of a stopped task that was configured so.
+    fn buffer(&mut self, pid: pid_t, config: BtsConfig, share: u64) -> Result<Buffer, Failure> {
+        let BtsConfig { size, more, .. } = config;
+        let segments = match &self.page_map {
+            Some(page_map) if !self.is_virtual => Some(Segments::map(pid, page_map, size, more)?),
+            _ => None,
+        };
+        self.buffers += 1;
+        self.used += share;
+        Ok(Buffer {
+            size,
+            virtual_size: if self.is_virtual { more } else { 0 },
+            segments,
+            share,
+        })
+    }
+
+    /// Makes the host read all records, so that the memory of all buffers can be freed.
+    pub fn finish(&self, port: &mut Port) -> Result<(), Failure> {
+        port.send(&ToHost::Reuse {
+            messages: self.sent,
+        })
+    }
+
+    /// Accounts for the end of a task.
+    pub fn release(&mut self, port: &mut Port, buffer: Buffer) -> Result<(), Failure> {
+        self.used = self.used.saturating_sub(buffer.share);
         self.buffers = self.buffers.saturating_sub(1);
+        match buffer.segments {
+            Some(segments) => segments.finish(port),
+            None => Ok(()),
+        }
     }
 
-    fn configure(&mut self, pid: pid_t, size: u64, virtual_size: u64) -> io::Result<Buffer> {
+    fn configure(&mut self, pid: pid_t, size: u64, more: u64) -> io::Result<BtsConfig> {
         let branches = match self.trace.scope {
             Scope::User => ptrace::BTS_O_TRACE,
             Scope::Kernel => ptrace::BTS_O_KERNEL,
             Scope::All => ptrace::BTS_O_TRACE | ptrace::BTS_O_KERNEL,
         };
         let when = |condition, flag| if condition { flag } else { 0 };
+        let buffer = if self.is_virtual {
+            ptrace::BTS_O_VIRTUAL
+        } else {
+            ptrace::BTS_O_MAPPED
+        };
         let signal = u64::from(OVERFLOW_SIGNAL.unsigned_abs()) << ptrace::BTS_O_SIGNR_SHIFT;
         // The host merges the records of several tasks by these times.
         let sched = self.trace.sched || self.trace.follow != Follow::None;
@@ -155,17 +223,12 @@ impl Recorder {
                 | ptrace::BTS_O_SIGNAL
                 | ptrace::BTS_O_CUT_SIZE
                 | when(sched, ptrace::BTS_O_SCHED | ptrace::BTS_O_NSECS)
-                | when(self.is_virtual, ptrace::BTS_O_VIRTUAL)
+                | buffer
                 | signal,
-            virtual_size,
+            more,
         };
         ptrace::bts_config(pid, &config)?;
-        let status = ptrace::bts_status(pid)?;
-        self.buffers += 1;
-        Ok(Buffer {
-            size: status.size,
-            virtual_size: status.virtual_size,
-        })
+        ptrace::bts_status(pid)
     }
 
     /// Describes an error of the first PTRACE_BTS_CONFIG.
@@ -202,12 +265,10 @@ impl Recorder {
         &mut self,
         port: &mut Port,
         source: Source,
+        buffer: &mut Buffer,
         maps: Option<&mut Maps>,
     ) -> Result<bool, Failure> {
-        let is_virtual = self.is_virtual;
-        let drained = self.drain_with(port, source, maps, "PTRACE_BTS_DRAIN", |pid, out| {
-            ptrace::bts_drain(pid, is_virtual, out)
-        });
+        let drained = self.drain_as(port, source, buffer, maps, State::Stopped);
         match drained.and_then(|()| self.send_loss(port, source)) {
             Ok(()) => Ok(true),
             Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => Ok(false),
@@ -220,37 +281,50 @@ impl Recorder {
         &mut self,
         port: &mut Port,
         source: Source,
+        buffer: &mut Buffer,
         maps: Option<&mut Maps>,
     ) -> Result<Drain, Failure> {
-        let what = "PTRACE_BTS_DRAIN_RUNNING";
-        match self.drain_with(port, source, maps, what, ptrace::bts_drain_running) {
+        match self.drain_as(port, source, buffer, maps, State::Running) {
             Ok(()) => Ok(Drain::Done),
             Err(failure) if failure.errno == libc::EAGAIN.unsigned_abs() => Ok(Drain::Running),
             Err(failure) => Err(failure),
         }
     }
 
-    fn drain_with(
+    fn drain_as(
         &mut self,
         port: &mut Port,
         source: Source,
+        buffer: &mut Buffer,
         mut maps: Option<&mut Maps>,
-        what: &str,
-        request: impl Fn(pid_t, &mut [u8]) -> io::Result<usize>,
+        state: State,
     ) -> Result<(), Failure> {
         let time = now();
-        loop {
-            let room = self.records.len() / RECORD_SIZE;
-            let count = request(source.pid, &mut self.records)
-                .map_err(|error| Failure::os(ErrorKind::Trace, what, error))?;
-            if count > 0
-                && let Some(maps) = maps.take()
-            {
-                send_maps(port, source.process, maps)?;
+        if let Some(segments) = &mut buffer.segments {
+            let taken = segments.take(port, source.pid, state == State::Running)?;
+            if taken.records > 0 {
+                if let Some(maps) = maps {
+                    send_maps(port, source.process, maps)?;
+                }
+                segments.send(port, source.task(), taken, &mut self.sent)?;
             }
-            self.send_records(port, source, count)?;
-            if count < room {
-                break;
+        } else {
+            loop {
+                let room = self.records.len() / RECORD_SIZE;
+                let count = match state {
+                    State::Stopped => ptrace::bts_drain(source.pid, &mut self.records),
+                    State::Running => ptrace::bts_drain_running(source.pid, &mut self.records),
+                }
+                .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_DRAIN", error))?;
+                if count > 0
+                    && let Some(maps) = maps.take()
+                {
+                    send_maps(port, source.process, maps)?;
+                }
+                self.send_records(port, source, count)?;
+                if count < room {
+                    break;
+                }
             }
         }
         port.send(&ToHost::Drained {
@@ -275,7 +349,8 @@ impl Recorder {
             // message is repeated until no page has moved.
             let mut frames = page_map.frames(records)?;
             loop {
-                let extents = pagemap::extents(records, &frames);
+                let start = records.as_ptr().addr() % PAGE;
+                let extents = pagemap::extents(&frames, start, records.len());
                 port.send(&ToHost::Records {
                     task: source.task(),
                     extents: Extents::new(&extents)

@@ -14,6 +14,7 @@ mod port;
 mod processes;
 mod ptrace;
 mod run;
+mod segments;
 mod spawn;
 mod streams;
 mod suspension;

@@ -10,7 +10,8 @@ use vbts_protocol::{ErrorKind, Extent, Extents};
 use crate::failure::Failure;
 
 const PATH: &str = "/proc/self/pagemap";
-const PAGE: usize = 4096;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
 /// The page is in memory, and its frame number is in the low bits.
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
@@ -33,7 +34,7 @@ impl PageMap {
 
     /// Brings all pages of `bytes` into memory and returns the page frame of each.
     pub fn frames(&self, bytes: &[u8]) -> Result<Vec<u64>, Failure> {
-        let start = bytes.as_ptr() as usize;
+        let start = bytes.as_ptr().addr();
         let (first, end) = (start / PAGE, (start + bytes.len()).div_ceil(PAGE));
         let mut words = vec![0; (end - first) * size_of::<u64>()];
         loop {
@@ -56,13 +57,17 @@ impl PageMap {
     }
 }
 
-/// Returns the extents, in the form of [`Extents`], of `bytes`, whose pages have these `frames`.
-pub fn extents(bytes: &[u8], frames: &[u64]) -> Vec<u8> {
+/// Returns the extents, in the form of [`Extents`], of `left` bytes from offset `start` on in pages
+/// with these `frames`.
+pub fn extents(frames: &[u64], start: usize, mut left: usize) -> Vec<u8> {
     let mut list = Vec::new();
     let mut extent: Option<Extent> = None;
-    let mut at = bytes.as_ptr() as usize % PAGE;
-    let mut left = bytes.len();
-    for frame in frames {
+    let mut at = start % PAGE;
+    let first = (start / PAGE).min(frames.len());
+    for frame in &frames[first..] {
+        if left == 0 {
+            break;
+        }
         let address = frame * PAGE as u64 + at as u64;
         let len = left.min(PAGE - at);
         (at, left) = (0, left - len);
@@ -88,26 +93,23 @@ mod tests {
 
     #[test]
     fn adjacent_pages_are_one_extent() {
-        let memory = vec![0; 6 * PAGE];
-        let start = memory.as_ptr().align_offset(PAGE) + 100;
-        let bytes = &memory[start..start + 4 * PAGE];
-        let list = extents(bytes, &[7, 8, 3, 4, 5]);
-        let found: Vec<(u64, u64)> = Extents::new(&list[..])
-            .map(|e| e.iter().map(|e| (e.address, e.len)).collect())
-            .unwrap_or_default();
-        // 16384 is not a multiple of the size of a record.
-        assert_eq!(found, []);
-        let bytes = &bytes[..4 * PAGE - 16];
-        let list = extents(bytes, &[7, 8, 3, 4, 5]);
-        let found: Vec<(u64, u64)> = Extents::new(&list)
-            .unwrap()
-            .iter()
-            .map(|e| (e.address, e.len))
-            .collect();
         let page = PAGE as u64;
-        assert_eq!(
-            found,
-            [(7 * page + 100, 2 * page - 100), (3 * page, 2 * page + 84)]
-        );
+        for (start, left, expected) in [
+            // 16384 is not a multiple of the size of a record.
+            (100, 4 * PAGE, vec![]),
+            (
+                100,
+                4 * PAGE - 16,
+                vec![(7 * page + 100, 2 * page - 100), (3 * page, 2 * page + 84)],
+            ),
+            (2 * PAGE, 48, vec![(3 * page, 48)]),
+            (5 * PAGE, 0, vec![]),
+        ] {
+            let list = extents(&[7, 8, 3, 4, 5], start, left);
+            let found: Vec<(u64, u64)> = Extents::new(&list)
+                .map(|list| list.iter().map(|e| (e.address, e.len)).collect())
+                .unwrap_or_default();
+            assert_eq!(found, expected);
+        }
     }
 }

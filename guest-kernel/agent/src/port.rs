@@ -81,7 +81,9 @@ impl Port {
         self.kept += match message {
             // The host does not put them into the order of time.
             ToHost::Output { .. } | ToHost::InputWant { .. } | ToHost::Position { .. } => 0,
-            ToHost::Records { extents, .. } => extents.iter().map(|extent| extent.len).sum(),
+            ToHost::Records { extents, .. } | ToHost::Mapped { extents, .. } => {
+                extents.iter().map(|extent| extent.len).sum()
+            }
             _ => MESSAGE + self.out.len() as u64,
         };
         self.file.write_all(&self.out).map_err(broken)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
 use libc::{c_int, c_void, pid_t};
@@ -17,13 +18,16 @@ pub const BTS_O_VIRTUAL: u64 = 0x40;
 pub const BTS_O_LOST: u64 = 0x80;
 pub const BTS_O_SIGNR_SHIFT: u32 = 8;
 pub const BTS_O_NSECS: u64 = 0x10000;
+pub const BTS_O_MAPPED: u64 = 0x20000;
 
 const PTRACE_BTS_CONFIG: u32 = 40;
 const PTRACE_BTS_STATUS: u32 = 41;
-const PTRACE_BTS_SIZE: u32 = 42;
 const PTRACE_BTS_CLEAR: u32 = 44;
 const PTRACE_BTS_DRAIN: u32 = 45;
 const PTRACE_BTS_DRAIN_RUNNING: u32 = 46;
+const PTRACE_BTS_MAP: u32 = 47;
+const PTRACE_BTS_TAKE: u32 = 48;
+const PTRACE_BTS_TAKE_RUNNING: u32 = 49;
 
 /// The tracee is about to trace a task that has a tracer.
 pub const EVENT_PTRACE: c_int = 8;
@@ -31,8 +35,8 @@ const O_TRACEPTRACE: c_int = 1 << EVENT_PTRACE;
 /// The tracee reports tasks that it starts with `CLONE_UNTRACED`, too.
 const O_TRACEUNTRACED: c_int = 1 << 22;
 
-/// `struct ptrace_bts_virtual_config`. Without `BTS_O_VIRTUAL` the kernel reads and writes only the
-/// fields before `virtual_size`.
+/// `struct ptrace_bts_virtual_config`. Without `BTS_O_VIRTUAL` and `BTS_O_MAPPED` the kernel reads
+/// and writes only the fields before `more`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BtsConfig {
@@ -40,8 +44,8 @@ pub struct BtsConfig {
     pub size: u64,
     /// `BTS_O_*`.
     pub flags: u64,
-    /// Size of the virtual buffer in bytes.
-    pub virtual_size: u64,
+    /// Size of the virtual buffer in bytes, or number of mapped segments.
+    pub more: u64,
 }
 
 /// A change of a child's state.
@@ -190,16 +194,10 @@ pub fn bts_config(pid: pid_t, config: &BtsConfig) -> io::Result<()> {
 /// Returns the configuration and the status flags.
 pub fn bts_status(pid: pid_t) -> io::Result<BtsConfig> {
     let mut config = BtsConfig::default();
-    // SAFETY: STATUS writes at most a struct ptrace_bts_virtual_config.
-    check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut config, 0usize) })?;
+    let size = size_of_val(&config);
+    // SAFETY: STATUS writes at most `size` bytes.
+    check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut config, size) })?;
     Ok(config)
-}
-
-/// Returns the number of records in the buffer.
-pub fn bts_size(pid: pid_t) -> io::Result<usize> {
-    // SAFETY: SIZE takes no pointers.
-    let count = unsafe { libc::ptrace(PTRACE_BTS_SIZE, pid, ptr::null_mut::<c_void>(), 0usize) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
 /// Discards all records and clears `BTS_O_LOST`.
@@ -208,15 +206,11 @@ pub fn bts_clear(pid: pid_t) -> io::Result<()> {
     check(unsafe { libc::ptrace(PTRACE_BTS_CLEAR, pid, ptr::null_mut::<c_void>(), 0usize) })
 }
 
-/// Moves the records of a stopped tracee to `out`, oldest first, and returns their number. With a
-/// virtual buffer it moves as many as fit. Without one it moves all, and fails if they do not fit.
-pub fn bts_drain(pid: pid_t, is_virtual: bool, out: &mut [u8]) -> io::Result<usize> {
+/// Moves as many records of a stopped tracee as fit to `out`, oldest first, and returns their
+/// number. The tracee must have a virtual buffer.
+pub fn bts_drain(pid: pid_t, out: &mut [u8]) -> io::Result<usize> {
     let room = out.len() / RECORD_SIZE;
-    if !is_virtual && bts_size(pid)? > room {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: with a virtual buffer DRAIN writes at most `room` records. Without one it writes SIZE
-    // records, and their number does not grow because the tracee is stopped.
+    // SAFETY: with a virtual buffer DRAIN writes at most `room` records.
     let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN, pid, out.as_mut_ptr(), room) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
@@ -231,6 +225,47 @@ pub fn bts_drain_running(pid: pid_t, out: &mut [u8]) -> io::Result<usize> {
     // SAFETY: DRAIN_RUNNING writes at most `room` records.
     let count = unsafe { libc::ptrace(PTRACE_BTS_DRAIN_RUNNING, pid, out.as_mut_ptr(), room) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Returns a file descriptor from which the segments of a stopped tracee's buffer can be mapped.
+pub fn bts_map(pid: pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: MAP takes no pointers.
+    let fd = unsafe { libc::ptrace(PTRACE_BTS_MAP, pid, ptr::null_mut::<c_void>(), 0usize) };
+    match c_int::try_from(fd) {
+        // SAFETY: MAP returns a new file descriptor.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What [`bts_take`] has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Where the records begin in the mapping, in bytes.
+    pub offset: u64,
+    /// The number of records. With 0, no segment was taken.
+    pub records: usize,
+}
+
+/// Gives back the first `back` segments that were taken, and takes the one with records of a
+/// tracee. The tracee is stopped; or it is `running`: blocked, waiting for a processor, stopped, or
+/// a zombie.
+///
+/// # Errors
+/// `EAGAIN` if it is on a processor. Nothing was given back then.
+pub fn bts_take(pid: pid_t, running: bool, back: usize) -> io::Result<Taken> {
+    let request = if running {
+        PTRACE_BTS_TAKE_RUNNING
+    } else {
+        PTRACE_BTS_TAKE
+    };
+    let mut offset = 0u64;
+    // SAFETY: TAKE writes a u64.
+    let records = unsafe { libc::ptrace(request, pid, &raw mut offset, back) };
+    match usize::try_from(records) {
+        Ok(records) => Ok(Taken { offset, records }),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Returns the next child whose state has changed. Does not block. A child that has ended is

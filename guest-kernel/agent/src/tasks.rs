@@ -89,8 +89,8 @@ impl Tasks {
     }
 
     /// A task and the mappings of its process.
-    pub fn with_maps(&mut self, pid: pid_t) -> Option<(&Task, Option<&mut Maps>)> {
-        let task = self.tasks.get(&pid)?;
+    pub fn with_maps(&mut self, pid: pid_t) -> Option<(&mut Task, Option<&mut Maps>)> {
+        let task = self.tasks.get_mut(&pid)?;
         let process = self.processes.get_mut(&task.process);
         Some((task, process.map(|process| &mut process.maps)))
     }

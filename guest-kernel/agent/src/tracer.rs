@@ -159,12 +159,13 @@ impl Tracer {
                 .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_SETOPTIONS", error))?;
             let buffer = self.recorder.start_first(pid)?;
             self.started = true;
+            let records = buffer.records();
             self.tasks.add(pid, Task::new(pid, 0, Some(buffer)));
             port.send(&ToHost::TaskStart {
                 task: pid.unsigned_abs(),
                 parent: 0,
                 process: pid.unsigned_abs(),
-                records: buffer.records(),
+                records,
                 time,
             })?;
             return self.send_exec(port, pid, pid);
@@ -177,15 +178,15 @@ impl Tracer {
             }
             self.tasks.rename(former, pid);
         }
-        if let Some(task) = self.tasks.get(pid)
-            && task.buffer.is_some()
-        {
+        if let Some(task) = self.tasks.get_mut(pid) {
             let source = Source {
                 known_as: former,
                 ..task.source(pid)
             };
-            // The records belong to the old program and its mappings, which no longer exist.
-            self.recorder.drain(port, source, None)?;
+            if let Some(buffer) = &mut task.buffer {
+                // The records belong to the old program and its mappings, which no longer exist.
+                self.recorder.drain(port, source, buffer, None)?;
+            }
         }
         self.send_exec(port, pid, former)
     }
@@ -278,7 +279,7 @@ impl Tracer {
         }
         ignore_killed(ptrace::detach(pid, signal), "PTRACE_DETACH")?;
         let process = task.process;
-        self.forget(task)?;
+        self.forget(port, task)?;
         self.start_abandoned(port, process)
     }
 
@@ -287,12 +288,13 @@ impl Tracer {
         &mut self,
         port: &mut Port,
         pid: pid_t,
-        task: Task,
+        mut task: Task,
         status: ExitStatus,
     ) -> Result<(), Failure> {
-        if task.buffer.is_some() {
+        let source = task.source(pid);
+        if let Some(buffer) = &mut task.buffer {
             // It was killed while it was in a stop, or missed its exit stop.
-            if !task.finished && !self.drain_zombie(port, task.source(pid))? {
+            if !task.finished && !self.drain_zombie(port, source, buffer)? {
                 port.send(&ToHost::Lost {
                     task: pid.unsigned_abs(),
                     records: 1,
@@ -304,16 +306,13 @@ impl Tracer {
                 status,
             })?;
         }
-        self.forget(task)
+        self.forget(port, task)
     }
 
     /// Frees what belonged to a task, and resumes the tasks that wait for it.
-    fn forget(&mut self, task: Task) -> Result<(), Failure> {
-        // The first task's buffer has a size of its own.
-        if let Some(buffer) = task.buffer
-            && task.parent != 0
-        {
-            self.recorder.release(buffer);
+    fn forget(&mut self, port: &mut Port, task: Task) -> Result<(), Failure> {
+        if let Some(buffer) = task.buffer {
+            self.recorder.release(port, buffer)?;
         }
         for caller in task.callers {
             if let Some(caller) = self.tasks.get_mut(caller) {

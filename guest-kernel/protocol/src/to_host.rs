@@ -26,6 +26,8 @@ const ENDED: u8 = 0x93;
 const STOPPED: u8 = 0x94;
 const OUTLIVED: u8 = 0xa0;
 const DISCARDED: u8 = 0xa1;
+const MAPPED: u8 = 0xa2;
+const REUSE: u8 = 0xa3;
 
 /// A message from the guest to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +76,22 @@ pub enum ToHost<'a> {
     /// The records of the last [`Self::Records`] are valid: the guest's kernel has not moved their
     /// pages while the host read them. If it has, [`Self::Records`] is repeated instead.
     RecordsValid,
+    /// Records of `PTRACE_BTS_TAKE`, oldest first, as the processor has stored them: {from or time,
+    /// to, flags}, `u64` little-endian each, [`crate::RECORD_SIZE`] bytes a record. Flags with bit
+    /// 63 are a scheduling event, whose qualifier is in the other bits. They do not change before
+    /// [`Self::Reuse`], so the host can read them while the guest continues.
+    Mapped {
+        /// The task of the records.
+        task: u32,
+        /// The addresses of the records.
+        extents: Extents<'a>,
+    },
+    /// The guest is about to use the memory of the first [`Self::Mapped`] messages of the
+    /// connection for other records. The host reads those records before the guest continues.
+    Reuse {
+        /// The number of these messages.
+        messages: u64,
+    },
     /// The text of `/proc/PID/maps`, valid for the records after this message.
     Maps {
         /// The process (thread group) of the mappings.
@@ -215,6 +233,10 @@ impl<'a> ToHost<'a> {
                 encode(out, RECORDS, &[&task.to_le_bytes(), extents.bytes()])
             }
             Self::RecordsValid => encode(out, RECORDS_VALID, &[]),
+            Self::Mapped { task, extents } => {
+                encode(out, MAPPED, &[&task.to_le_bytes(), extents.bytes()])
+            }
+            Self::Reuse { messages } => encode(out, REUSE, &[&messages.to_le_bytes()]),
             Self::Maps { process, text } => encode(out, MAPS, &[&process.to_le_bytes(), text]),
             Self::Lost { task, records } => {
                 encode(out, LOST, &[&task.to_le_bytes(), &records.to_le_bytes()])
@@ -333,6 +355,14 @@ impl<'a> ToHost<'a> {
                 let [] = words("RecordsValid", payload)?;
                 Self::RecordsValid
             }
+            MAPPED => {
+                let (task, extents) = word("Mapped", payload)?;
+                let extents = Extents::new(extents)?;
+                Self::Mapped { task, extents }
+            }
+            REUSE => Self::Reuse {
+                messages: last_long("Reuse", payload)?,
+            },
             MAPS => {
                 let (process, text) = word("Maps", payload)?;
                 Self::Maps { process, text }

@@ -113,6 +113,13 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             extents: Extents::new(&EXTENTS)?,
         },
         ToHost::RecordsValid,
+        ToHost::Mapped {
+            task: 7,
+            extents: Extents::new(&EXTENTS)?,
+        },
+        ToHost::Reuse {
+            messages: 0x0102_0304_0506_0708,
+        },
         ToHost::Maps {
             process: 7,
             text: b"00400000-00401000 r-xp\n",

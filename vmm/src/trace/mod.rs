@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `agent_connection` | sends the job, standard input and signals to the agent |
 //! | `session` | receives the agent's messages |
+//! | `guest_records` | records in the guest's memory |
 //! | `queue`, `writer`, `sink` | the thread that formats and writes the trace |
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json`, `btrace` | the formats |
@@ -19,6 +20,7 @@ mod agent_connection;
 pub mod btrace;
 pub mod destination;
 pub mod format;
+mod guest_records;
 pub mod json;
 pub mod machine;
 pub mod merge;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::guest_records::GuestRecords;
 use super::merge::{Input, MergeError};
 use super::summary::{RunEnd, Summary};
 use super::terminal::Restorer;
@@ -31,6 +32,9 @@ pub enum WriterError {
     /// The trace cannot be encoded.
     #[error("cannot encode the trace: {0}")]
     Encoding(#[from] vbts_trace::Error),
+    /// The agent reported records at an address without memory.
+    #[error("the guest's agent has records outside of the guest's memory, at {0:#x}")]
+    Records(u64),
     /// A signal arrived, or the time limit was reached, while the reader did not read.
     #[error("interrupted while the trace was written")]
     Interrupted,
@@ -47,6 +51,15 @@ pub enum WriterError {
 pub enum Work {
     /// A message of the agent about a task.
     Task(Input),
+    /// Records of a task that are still in the guest's memory.
+    Mapped {
+        /// The task.
+        task: u32,
+        /// The records.
+        records: GuestRecords,
+        /// The number of the agent's message about them.
+        message: u64,
+    },
     /// The program has written to a stream.
     Output {
         /// The number of the stream.
@@ -65,10 +78,23 @@ impl Work {
     pub fn bytes(&self) -> usize {
         let more = match self {
             Self::Task(input) => input.bytes(),
+            Self::Mapped { records, .. } => records.len(),
             Self::Output { bytes, .. } => bytes.len(),
             Self::FlushLine | Self::RestoreTerminal(_) => 0,
         };
         size_of::<Self>() + more
+    }
+
+    /// Copies records out of the guest's memory, if they are still there.
+    ///
+    /// # Errors
+    /// See [`GuestRecords::read_mapped`].
+    pub fn read_mapped(&mut self) -> Result<(), WriterError> {
+        if let Self::Mapped { task, records, .. } = self {
+            let (task, records) = (*task, records.read_mapped()?);
+            *self = Self::Task(Input::Records { task, records });
+        }
+        Ok(())
     }
 
     /// Returns whether a user or a program may wait for its output.
@@ -86,6 +112,8 @@ pub struct State {
     pub bytes: usize,
     /// Some of `work` has to be done at once.
     pub urgent: bool,
+    /// The thread copies records out of the guest's memory.
+    pub reading: bool,
     /// How the run has ended, and whether the guest's buffers are drained. No work is added later.
     pub end: Option<(RunEnd, bool)>,
     /// Writing has failed. No more is written.

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vbts_devices::{ByteSink, GuestRam};
-use vbts_protocol::{Decoder, ExitStatus, Extents, MAX_OPEN_FILES, Scope, ToHost, VERSION};
-use vm_memory::{Bytes, GuestAddress};
+use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, Scope, ToHost, VERSION};
 
 pub use error::SessionError;
 use messages::about_a_task;
 
 use super::destination::{Destination, stderr_is_file};
 use super::format::Format;
+use super::guest_records::GuestRecords;
 use super::merge::Input;
 use super::notes::Notes;
 use super::queue::Work;
@@ -59,6 +59,8 @@ pub struct Session {
     memory: GuestRam,
     /// Records of a task that the agent has not confirmed yet.
     records: Option<(u32, Vec<u8>)>,
+    /// Number of messages about records that stay in the guest's memory.
+    mapped: u64,
     writer: Writer,
     /// The agent is ready for a job.
     ready: bool,
@@ -108,6 +110,7 @@ impl Session {
             decoder: Decoder::new(),
             memory,
             records: None,
+            mapped: 0,
             reports: options.reports,
             writer: Writer::start(options, alarm.clone())?,
             ready: false,
@@ -236,6 +239,7 @@ impl Session {
             decoder,
             memory,
             records,
+            mapped,
             writer,
             positions,
             ..
@@ -271,7 +275,19 @@ impl Session {
                     continue;
                 }
                 ToHost::Records { task, extents } => {
-                    *records = Some((task, read(memory, extents)?));
+                    *records = Some((task, GuestRecords::new(memory, extents)?.read()?));
+                    continue;
+                }
+                ToHost::Mapped { task, extents } => {
+                    *mapped += 1;
+                    Work::Mapped {
+                        task,
+                        records: GuestRecords::new(memory, extents)?,
+                        message: *mapped,
+                    }
+                }
+                ToHost::Reuse { messages } => {
+                    writer.read_mapped(messages)?;
                     continue;
                 }
                 ToHost::RecordsValid => match records.take() {
@@ -323,20 +339,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-/// Copies records out of guest memory.
-fn read(memory: &GuestRam, extents: Extents<'_>) -> Result<Vec<u8>, SessionError> {
-    // `Extents` has checked that this is at most MAX_RECORDS bytes.
-    let len = extents.iter().map(|extent| extent.len as usize).sum();
-    let mut records = Vec::with_capacity(len);
-    for extent in extents.iter() {
-        let (at, len) = (GuestAddress(extent.address), extent.len as usize);
-        memory
-            .write_all_volatile_to(at, &mut records, len)
-            .map_err(|_| SessionError::Records(extent.address))?;
-    }
-    Ok(records)
 }
 
 impl ByteSink for Session {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::merge::Merge;
+use super::merge::{Input, Merge};
 use super::queue::{Queue, Work, WriterError};
 use super::session::Options;
 use super::sink::Trace;
@@ -25,6 +25,8 @@ const LIMIT_AT_END: usize = 256 << 20;
 /// Time for which a reader that does not read can delay the end of an interrupted run. One that
 /// reads slowly gets all of the trace: the merge may hold much of it until the end.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of mapped records that are copied at once: less than it takes to wake the thread.
+const COPIED: usize = 64 << 10;
 /// Time that the thread has to end the line or record that it writes, when no more is to follow.
 const STOP_TIME: Duration = Duration::from_millis(500);
 
@@ -71,7 +73,12 @@ impl Writer {
     ///
     /// # Errors
     /// See [`WriterError`]. After the first one, all work is dropped.
-    pub fn put(&self, work: Work) -> Result<(), WriterError> {
+    pub fn put(&self, mut work: Work) -> Result<(), WriterError> {
+        if let Work::Mapped { records, .. } = &work
+            && records.len() <= COPIED
+        {
+            work.read_mapped()?;
+        }
         let mut state = self.queue.lock();
         let mut patience = Patience::new(&self.queue);
         while state.bytes > self.limit && !state.failed {
@@ -93,6 +100,25 @@ impl Writer {
             if state.is_due() {
                 self.queue.notify();
             }
+        }
+        Ok(())
+    }
+
+    /// Copies the records of the first `messages` messages out of the guest's memory, unless the
+    /// thread has done so. The thread may be busy with older records for long, so it is not
+    /// waited for, except while it copies some.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub fn read_mapped(&self, messages: u64) -> Result<(), WriterError> {
+        let mut state = self.queue.lock();
+        for work in &mut state.work {
+            if matches!(work, Work::Mapped { message, .. } if *message <= messages) {
+                work.read_mapped()?;
+            }
+        }
+        while state.reading && !state.failed {
+            state = self.queue.wait(state);
         }
         Ok(())
     }
@@ -231,9 +257,11 @@ impl Thread {
                     break;
                 }
             }
-            let (work, end) = (std::mem::take(&mut state.work), state.end);
+            let (mut work, end) = (std::mem::take(&mut state.work), state.end);
             let was_full = state.bytes > LIMIT;
             (state.bytes, state.urgent) = (0, false);
+            let mapped = work.iter().any(|work| matches!(work, Work::Mapped { .. }));
+            state.reading = mapped;
             drop(state);
             if was_full {
                 self.queue.notify();
@@ -249,6 +277,11 @@ impl Thread {
                 return self.end(end, drained);
             }
             let began = Instant::now();
+            if mapped {
+                work.iter_mut().try_for_each(Work::read_mapped)?;
+                self.queue.lock().reading = false;
+                self.queue.notify();
+            }
             let done = work.into_iter().try_for_each(|work| self.perform(work));
             let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.queue.busy.fetch_add(took, Ordering::Relaxed);
@@ -261,6 +294,11 @@ impl Thread {
         let destination = &mut self.trace.destination;
         match work {
             Work::Task(input) => return self.merge.push(input, &mut self.trace),
+            Work::Mapped { task, records, .. } => {
+                let records = records.read_mapped()?;
+                let input = Input::Records { task, records };
+                return self.merge.push(input, &mut self.trace);
+            }
             Work::Output { fd, bytes } => match destination.write_stream(fd, &bytes) {
                 // The program gets to know, and the trace goes on.
                 Err(OutputError::Closed(_)) if !destination.shares_trace(fd) => {

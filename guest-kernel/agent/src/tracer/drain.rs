@@ -8,7 +8,7 @@ use libc::{c_int, pid_t};
 use vbts_protocol::ToHost;
 
 use super::{Tracer, name};
-use crate::bts::{Drain, Source, now};
+use crate::bts::{Buffer, Drain, Source, now};
 use crate::failure::Failure;
 use crate::port::Port;
 use crate::ptrace::{self, Wait};
@@ -83,16 +83,21 @@ impl Tracer {
                 name,
             })?;
         }
+        self.recorder.finish(port)?;
         Ok(self.tasks.ids())
     }
 
     /// Drains a stopped task. Returns whether nothing was left.
     pub(super) fn drain(&mut self, port: &mut Port, pid: pid_t) -> Result<bool, Failure> {
         match self.tasks.with_maps(pid) {
-            Some((task, maps)) if task.buffer.is_some() => {
-                self.recorder.drain(port, task.source(pid), maps)
+            Some((task, maps)) => {
+                let source = task.source(pid);
+                match &mut task.buffer {
+                    Some(buffer) => self.recorder.drain(port, source, buffer, maps),
+                    None => Ok(true),
+                }
             }
-            _ => Ok(true),
+            None => Ok(true),
         }
     }
 
@@ -101,8 +106,9 @@ impl Tracer {
         &mut self,
         port: &mut Port,
         source: Source,
+        buffer: &mut Buffer,
     ) -> Result<bool, Failure> {
-        match self.recorder.drain_running(port, source, None) {
+        match self.recorder.drain_running(port, source, buffer, None) {
             Ok(drain) => Ok(drain == Drain::Done),
             Err(failure) if is_gone(&failure) => Ok(false),
             Err(failure) => Err(failure),
@@ -111,13 +117,15 @@ impl Tracer {
 
     /// Drains a task in any state.
     fn drain_running(&mut self, port: &mut Port, pid: pid_t) -> Result<Drain, Failure> {
-        let (source, maps) = match self.tasks.with_maps(pid) {
-            Some((task, maps)) if task.buffer.is_some() && !task.finished => {
-                (task.source(pid), maps)
-            }
+        let Some((task, maps)) = self.tasks.with_maps(pid) else {
+            return Ok(Drain::Done);
+        };
+        let source = task.source(pid);
+        let buffer = match &mut task.buffer {
+            Some(buffer) if !task.finished => buffer,
             _ => return Ok(Drain::Done),
         };
-        match self.recorder.drain_running(port, source, maps) {
+        match self.recorder.drain_running(port, source, buffer, maps) {
             // It has executed a program as a thread, and will report that.
             Err(failure) if is_gone(&failure) => Ok(Drain::Done),
             result => result,

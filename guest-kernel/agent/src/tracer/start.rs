@@ -98,13 +98,12 @@ impl Tracer {
                 Some(buffer)
             }
             // It was killed before its first instruction.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-            Err(error) => {
-                let reason = match error.raw_os_error() {
-                    Some(libc::ENOMEM) => {
-                        "the guest has too little memory for its trace buffer".to_string()
-                    }
-                    _ => format!("PTRACE_BTS_CONFIG: {error}"),
+            Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => return Ok(()),
+            Err(failure) => {
+                let reason = if failure.errno == libc::ENOMEM.unsigned_abs() {
+                    "the guest has too little memory for its trace buffer".to_string()
+                } else {
+                    failure.text
                 };
                 untraced(port, pid, parent, &reason)?;
                 None

@@ -21,9 +21,6 @@ pub enum SessionError {
         "the guest's agent is \"{0}\", but this vbts needs \"{VERSION}\": build the guest again"
     )]
     Version(String),
-    /// The agent reported records at an address without memory.
-    #[error("the guest's agent has records outside of the guest's memory, at {0:#x}")]
-    Records(u64),
     /// The agent could not run the job.
     #[error("{text}")]
     Agent {

@@ -4,7 +4,8 @@ use super::*;
 use crate::trace::destination::{StdoutUse, TraceTo};
 use crate::trace::format::tests::{records, symbols};
 use crate::trace::json::Json;
-use vbts_protocol::{ErrorKind, Extent};
+use vbts_protocol::{ErrorKind, Extent, Extents, RECORD_SIZE};
+use vm_memory::{Bytes, GuestAddress};
 
 fn memory() -> GuestRam {
     GuestRam::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap()
@@ -120,6 +121,65 @@ fn messages_become_a_trace() {
 }
 
 #[test]
+fn mapped_records_are_read_before_their_memory_is_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("trace");
+    let memory = memory();
+    let mut session = session(memory.clone(), &file);
+    session.put(&frames(&[START]));
+    // Few records are copied at once, many by the thread or with Reuse.
+    let count = 5000;
+    for (n, count) in [count, 1, count, count].into_iter().enumerate() {
+        let mut records = vec![0; count * RECORD_SIZE];
+        for (i, record) in records
+            .as_chunks_mut::<RECORD_SIZE>()
+            .0
+            .iter_mut()
+            .enumerate()
+        {
+            let (from, to) = ((n << 16 | i) as u64, 1u64);
+            record[..8].copy_from_slice(&from.to_le_bytes());
+            record[8..16].copy_from_slice(&to.to_le_bytes());
+        }
+        let (address, len) = (0x1000, records.len() as u64);
+        memory.write_slice(&records, GuestAddress(address)).unwrap();
+        let mut extents = Vec::new();
+        Extents::push(&mut extents, Extent { address, len });
+        let extents = Extents::new(&extents).unwrap();
+        let messages = n as u64 + 1;
+        session.put(&frames(&[
+            ToHost::Mapped { task: 5, extents },
+            ToHost::Reuse { messages },
+        ]));
+    }
+    // An arrival, as the kernel stores it.
+    let arrival = [7u64, 1 << 63, 1 << 63 | 2].map(u64::to_le_bytes);
+    memory
+        .write_slice(arrival.as_flattened(), GuestAddress(0))
+        .unwrap();
+    let mut extents = Vec::new();
+    let (address, len) = (0, RECORD_SIZE as u64);
+    Extents::push(&mut extents, Extent { address, len });
+    let extents = Extents::new(&extents).unwrap();
+    session.put(&frames(&[ToHost::Mapped { task: 5, extents }]));
+    let summary = session.finish(RunEnd::Error, false).unwrap();
+    assert_eq!(summary.records, 15_001);
+    let expected: Vec<String> = [5000, 1, 5000, 5000]
+        .into_iter()
+        .enumerate()
+        .flat_map(|(n, count)| (0..count).map(move |i| format!("\"from\":\"{:#x}\"", n << 16 | i)))
+        .collect();
+    let lines = lines(&file);
+    let branches: Vec<&String> = (lines.iter())
+        .filter(|line| line.contains("\"branch\""))
+        .collect();
+    assert_eq!(branches.len(), expected.len());
+    for (line, from) in branches.into_iter().zip(expected) {
+        assert!(line.contains(&from), "{line} has no {from}");
+    }
+}
+
+#[test]
 fn a_run_that_ends_early_says_whether_the_buffers_were_drained() {
     for (drained, expected) in [(true, ""), (false, ",\"undrained_at_most\":100")] {
         let directory = tempfile::tempdir().unwrap();
@@ -156,6 +216,13 @@ fn a_hostile_agent_ends_the_session() {
     for (bytes, message) in [
         (
             frames(&[ToHost::Records {
+                task: 1,
+                extents: Extents::new(&outside).unwrap(),
+            }]),
+            "outside of the guest's memory",
+        ),
+        (
+            frames(&[ToHost::Mapped {
                 task: 1,
                 extents: Extents::new(&outside).unwrap(),
             }]),
