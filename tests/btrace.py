@@ -75,13 +75,13 @@ class Branches:
 
     def __init__(self, data):
         self.runs, self.codes, self.named, self.new = (data.bytes() for _ in range(4))
-        self.nodes = [((0, 0), [0] * 16, [False] * 16)]
+        self.nodes = [((0, 0), [0] * 16, [False] * 16, [0] * 8)]
         self.tasks = {}
         self.run = self.runs.number()
 
     def next(self, task):
         last, before, slot = self.tasks.get(task, (0, 0, 0))
-        (_, target), slots, flags = self.nodes[last]
+        (_, target), slots, flags, recent = self.nodes[last]
         node = slots[slot]
         if self.run:
             self.run -= 1
@@ -90,14 +90,16 @@ class Branches:
             (code,) = self.codes.take(1)
             if code == 0:
                 node = self.named.number()
-            elif code < 16:
-                node = slots[(slot + code) % 16]
+            elif code <= 8:
+                node = recent.pop(code - 1)
             else:
-                assert code == 16
+                assert code == 9
                 source = (target + self.new.signed()) & MASK
                 target = (source + self.new.signed()) & MASK
                 node = len(self.nodes)
-                self.nodes.append(((source, target), [0] * 16, [False] * 16))
+                self.nodes.append(((source, target), [0] * 16, [False] * 16, [0] * 8))
+            recent.insert(0, node)
+            del recent[8:]
             if flags[slot]:
                 flags[slot] = False
             else:

@@ -4,7 +4,8 @@
 //! encoder and the decoder build the same graph: a [`Node`] for each different branch, in the order
 //! in which they first occur, with [`SLOTS`] branches that may follow it. The two branches before
 //! it select the slot. The encoded form has the lengths of runs of correct predictions, and what
-//! follows instead where the prediction is wrong.
+//! follows instead where the prediction is wrong: mostly one of the last [`RECENT`] branches that
+//! have followed the node unexpectedly.
 //!
 //! The critical path of a correct prediction is one load, whose address is known from the node: the
 //! slot does not depend on the last branch.
@@ -22,9 +23,12 @@ const SLOTS: usize = 16;
 /// iteration of a loop does not change the prediction of the others.
 const CONFIRMED: u32 = 1 << 31;
 
-/// Codes of wrong predictions. A smaller one, from 1 on, is a distance between slots.
+/// Last corrections that a node keeps.
+const RECENT: usize = 8;
+
+/// Codes of wrong predictions. One in between is a position among the last corrections, from 1 on.
 const CODE_KNOWN: u8 = 0;
-const CODE_NEW: u8 = SLOTS as u8;
+const CODE_NEW: u8 = RECENT as u8 + 1;
 
 /// A branch, and what may follow it.
 #[derive(Debug, Clone)]
@@ -32,12 +36,25 @@ struct Node {
     branch: Branch,
     /// Indices of nodes, with [`CONFIRMED`].
     next: [u32; SLOTS],
+    /// Indices of nodes that have followed when others were predicted, the last one first.
+    recent: [u32; RECENT],
+}
+
+impl Node {
+    /// Moves `node` to the front of the last corrections. It was at position `at`, if at all.
+    #[inline]
+    fn corrected_by(&mut self, node: u32, at: Option<usize>) {
+        let end = at.unwrap_or(RECENT - 1);
+        self.recent.copy_within(..end, 1);
+        self.recent[0] = node;
+    }
 }
 
 /// Before the first branch, and what an empty slot predicts.
 const ORIGIN: Node = Node {
     branch: Branch { from: 0, to: 0 },
     next: [0; SLOTS],
+    recent: [0; RECENT],
 };
 
 /// The last branches of one task.
@@ -151,18 +168,18 @@ impl Encoder {
     /// Encodes a branch that was not predicted. Returns its node.
     fn correct(&mut self, branch: Branch, at: Context) -> u32 {
         let last = &self.nodes[at.last as usize];
+        // Most corrections need no look at the hash table.
+        let is_it = |node: &u32| self.nodes[*node as usize].branch == branch;
+        if let Some(position) = last.recent.iter().position(is_it) {
+            let node = last.recent[position];
+            self.codes.push(position as u8 + 1);
+            self.nodes[at.last as usize].corrected_by(node, Some(position));
+            return node;
+        }
         if let Some(&node) = self.known.get(&branch) {
-            let is_it = |slot: &u32| slot & !CONFIRMED == node;
-            match last.next.iter().position(is_it) {
-                Some(slot) => {
-                    let distance = slot.wrapping_sub(at.slot as usize) % SLOTS;
-                    self.codes.push(distance as u8);
-                }
-                None => {
-                    self.codes.push(CODE_KNOWN);
-                    varint::push(&mut self.nodes_named, node.into());
-                }
-            }
+            self.codes.push(CODE_KNOWN);
+            varint::push(&mut self.nodes_named, node.into());
+            self.nodes[at.last as usize].corrected_by(node, None);
             return node;
         }
         let difference = |a: u64, b: u64| a.wrapping_sub(b).cast_signed();
@@ -172,6 +189,7 @@ impl Encoder {
         let node = self.nodes.len() as u32;
         self.nodes.push(Node { branch, ..ORIGIN });
         self.known.insert(branch, node);
+        self.nodes[at.last as usize].corrected_by(node, None);
         node
     }
 
@@ -331,25 +349,29 @@ impl Streams<'_> {
         let &[code] = self.codes.take(1)? else {
             return Err(Error::Damaged);
         };
-        match code {
+        let (node, position) = match code {
             CODE_KNOWN => {
                 let node = self.nodes_named.word()?;
                 let exists = (node as usize) < nodes.len();
-                exists.then_some(node).ok_or(Error::Damaged)
+                (exists.then_some(node).ok_or(Error::Damaged)?, None)
             }
             CODE_NEW if nodes.len() < MAX_NODES => {
                 let from = last.branch.to.wrapping_add_signed(self.new.signed()?);
                 let to = from.wrapping_add_signed(self.new.signed()?);
                 let branch = Branch { from, to };
                 nodes.push(Node { branch, ..ORIGIN });
-                Ok(nodes.len() as u32 - 1)
+                (nodes.len() as u32 - 1, None)
             }
-            distance if distance < CODE_NEW => {
-                let slot = (at.slot as usize + usize::from(distance)) % SLOTS;
-                Ok(last.next[slot] & !CONFIRMED)
+            code if code < CODE_NEW => {
+                let position = usize::from(code) - 1;
+                (last.recent[position], Some(position))
             }
-            _ => Err(Error::Damaged),
+            _ => return Err(Error::Damaged),
+        };
+        if let Some(last) = nodes.get_mut(at.last as usize) {
+            last.corrected_by(node, position);
         }
+        Ok(node)
     }
 }
 
