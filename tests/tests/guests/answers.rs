@@ -345,6 +345,20 @@ fn moments(machine: &Machine) -> Result<()> {
         "{stack}"
     );
     ensure!(frames[1].contains("answers.c:"), "{stack}");
+    // The program ends after all branches, and nothing is before its start.
+    let json = report(machine, &["json"], &traced.trace)?;
+    let event = |kind: &str| -> Result<String> {
+        let line = json
+            .lines()
+            .find(|line| line.contains(kind))
+            .context("no event")?;
+        let event: Value = serde_json::from_str(line)?;
+        Ok(event["time"].as_u64().context("no time")?.to_string())
+    };
+    let (start, end) = (event("\"start\"")?, event("\"kind\":\"end\"")?);
+    let at = |time: &str| report(machine, &["where", "--time", time], &traced.trace);
+    ensure!(at(&start)?.is_empty(), "{}", at(&start)?);
+    ensure!(at(&end)?.contains("__run_exit_handlers+"), "{}", at(&end)?);
     let tail = report(machine, &["tail", "--steps", "5"], &traced.trace)?;
     ensure!(tail.contains("xit+0x0"), "{tail}");
     Ok(())

@@ -123,10 +123,11 @@ impl Trace {
         }
     }
 
-    fn load<W: Watch>(self, args: &ReportArgs, watch: W) -> Result<Loaded<W>, Failure> {
+    fn load<W: Watch>(mut self, args: &ReportArgs, watch: W) -> Result<Loaded<W>, Failure> {
         self.say_if_cut();
         let files = code_files(args, self.reader.run(), self.traced)?;
-        let range = args.range(self.reader.records());
+        let range = args.range(&mut self.reader);
+        let range = range.with_context(|| format!("Cannot read {}", self.name))?;
         let range = Range {
             from: range.start,
             to: range.end,

@@ -67,7 +67,7 @@ pub enum What {
     Diff,
     /// The last calls and returns of each task, and its stack
     Tail,
-    /// The stack of the task of the last branch: with --to N, that before branch number N
+    /// The stack of the task of the last branch: with --to or --time, that at this moment
     Where,
 }
 
@@ -93,8 +93,11 @@ pub struct ReportArgs {
     /// Up to the branch before number N
     #[arg(long, value_name = "N")]
     pub to: Option<u64>,
+    /// Up to the first branch after this time of the guest, in ns, as --sched and json show times
+    #[arg(long, value_name = "NS", conflicts_with = "to")]
+    pub time: Option<u64>,
     /// Only the last N branches
-    #[arg(long, value_name = "N", conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["from", "to", "time"])]
     pub last: Option<u64>,
     /// Also show when each task arrives on a processor and departs from it (default: as
     /// `vbts trace` was told)
@@ -160,10 +163,12 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
         }
         .map_err(OutputError::into_failure)?,
     };
-    let records = reader.records();
+    let range = args
+        .range(&mut reader)
+        .with_context(|| format!("Cannot read {name}"))?;
     let read_failure = |error: anyhow::Error| error.context(format!("Cannot read {name}")).into();
     report
-        .show(&mut reader, args.range(records), args.what == What::Raw)
+        .show(&mut reader, range, args.what == What::Raw)
         .map_err(|error| match error.downcast::<ReplayError>() {
             Ok(ReplayError::Output(error)) => error.into_failure(),
             Ok(error) => read_failure(error.into()),
@@ -176,14 +181,24 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
 }
 
 impl ReportArgs {
-    /// The numbers of the branches to show, of `records`.
-    pub(super) fn range(&self, records: u64) -> std::ops::Range<u64> {
-        let to = self.to.map_or(records, |to| to.min(records));
+    /// The numbers of the branches to show.
+    ///
+    /// # Errors
+    /// The trace cannot be read.
+    pub(super) fn range(
+        &self,
+        reader: &mut Reader<BufReader<File>>,
+    ) -> Result<std::ops::Range<u64>, vbts_trace::Error> {
+        let records = reader.records();
+        let to = match self.time {
+            Some(time) => reader.record_at(time)?,
+            None => self.to.map_or(records, |to| to.min(records)),
+        };
         let from = match self.last {
             Some(last) => records.saturating_sub(last),
             None => self.from.unwrap_or(0),
         };
-        from..to
+        Ok(from..to)
     }
 }
 
