@@ -223,6 +223,18 @@ const fn with_features<const N: usize>(mut leaves: [Leaf; N], ecx: u32) -> [Leaf
     leaves
 }
 
+/// The leaves without IA32_ARCH_CAPABILITIES, and so without RDCL_NO.
+pub(super) const fn without_capabilities<const N: usize>(mut leaves: [Leaf; N]) -> [Leaf; N] {
+    let mut i = 0;
+    while i < N {
+        if leaves[i].leaf == 7 {
+            leaves[i].edx &= !(1 << 29);
+        }
+        i += 1;
+    }
+    leaves
+}
+
 /// The leaves without the flags of the Debug Store.
 pub(super) const fn without_bts<const N: usize>(mut leaves: [Leaf; N]) -> [Leaf; N] {
     let mut i = 0;

@@ -13,8 +13,10 @@ use vbts_bts::Microarchitecture;
 pub use self::cpuid::Leaf;
 pub use self::features::Requirement;
 use self::features::{CORE2_FEATURES, X86_64_V2_FEATURES};
-use self::leaves::{CORE2_LEAVES, NEHALEM_LEAVES, X86_64_V2_LEAVES, without_bts};
-use self::msr::MSRS;
+use self::leaves::{
+    CORE2_LEAVES, NEHALEM_LEAVES, X86_64_V2_LEAVES, without_bts, without_capabilities,
+};
+use self::msr::{MSRS, ROWS};
 pub(crate) use self::pmu::Counters;
 
 /// Where a processor is among those of its machine. They are the cores of one package.
@@ -73,6 +75,15 @@ const X86_64_V2: Model = Model {
     ..CORE2
 };
 
+/// Intel Core 2 Duo (Conroe) as it was sold: [`CORE2`] without IA32_ARCH_CAPABILITIES. Kernels take
+/// it for vulnerable to Meltdown and isolate their page tables.
+const CONROE: Model = Model {
+    name: "conroe",
+    leaves: &without_capabilities(CORE2_LEAVES),
+    msrs: &msr::without_capabilities(&MSRS),
+    ..CORE2
+};
+
 /// Intel Core i7 (Nehalem), the first stepping.
 const NEHALEM: Model = Model {
     name: "nehalem",
@@ -84,26 +95,36 @@ const NEHALEM: Model = Model {
 };
 
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
-static TABLE: [(Model, Model); 3] = [
+static TABLE: [(Model, Model); 4] = [
     (
         CORE2,
         CORE2.without_bts(
             &without_bts(CORE2_LEAVES),
-            &msr::without_bts(&MSRS, CORE2.microarchitecture),
+            &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, CORE2.microarchitecture),
+        ),
+    ),
+    (
+        CONROE,
+        CONROE.without_bts(
+            &without_bts(without_capabilities(CORE2_LEAVES)),
+            &msr::without_bts::<{ ROWS - 1 }, { ROWS - 2 }>(
+                &msr::without_capabilities(&MSRS),
+                CONROE.microarchitecture,
+            ),
         ),
     ),
     (
         X86_64_V2,
         X86_64_V2.without_bts(
             &without_bts(X86_64_V2_LEAVES),
-            &msr::without_bts(&MSRS, X86_64_V2.microarchitecture),
+            &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, X86_64_V2.microarchitecture),
         ),
     ),
     (
         NEHALEM,
         NEHALEM.without_bts(
             &without_bts(NEHALEM_LEAVES),
-            &msr::without_bts(&MSRS, NEHALEM.microarchitecture),
+            &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, NEHALEM.microarchitecture),
         ),
     ),
 ];
@@ -174,6 +195,16 @@ mod tests {
             ecx1::DTES64 | ecx1::DS_CPL
         );
         assert_eq!(m.cpuid(0xA, 0).eax & 0xFF, 2);
+    }
+
+    #[test]
+    fn only_conroe_is_vulnerable_to_meltdown() {
+        for name in MODELS {
+            let m = model(name).unwrap();
+            let capabilities = m.cpuid(7, 0).edx >> 29 & 1 != 0;
+            assert_eq!(capabilities, *name != "conroe");
+            assert_eq!(m.msr(0x10A).is_some(), capabilities, "{name}");
+        }
     }
 
     #[test]

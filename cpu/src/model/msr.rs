@@ -95,6 +95,8 @@ const fn counters(first: u32, n: usize, register: fn(usize) -> PmuRegister) -> R
 
 /// Number of rows of a model with a Branch Trace Store.
 pub(super) const ROWS: usize = 41;
+/// What the processor is not vulnerable to, if CPUID says that the register exists.
+const IA32_ARCH_CAPABILITIES: u32 = 0x10A;
 
 /// The registers of every model, by number.
 pub(super) const MSRS: [Row; ROWS] = [
@@ -135,7 +137,7 @@ pub(super) const MSRS: [Row; ROWS] = [
     // SKIP_L1DFL, SSB_NO, MDS_NO, PSCHANGE_MC_NO, TAA_NO, SBDR_SSDP_NO, FBSDP_NO, PSDP_NO, BHI_NO,
     // PBRSB_NO, GDS_NO, RFDS_NO, ITS_NO.
     row(
-        0x10A,
+        IA32_ARCH_CAPABILITIES,
         Kind::ReadOnly(
             1 << 0
                 | 1 << 3
@@ -265,15 +267,32 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
 ];
 
-/// The registers of a variant without a Branch Trace Store: IA32_DS_AREA does not exist, the flags
-/// of tracing in IA32_DEBUGCTL cannot be set, and IA32_MISC_ENABLE says so (Vol. 3B 17.4.9).
-pub(super) const fn without_bts(
-    rows: &[Row; ROWS],
-    microarchitecture: Microarchitecture,
-) -> [Row; ROWS - 1] {
+/// The registers of a processor without IA32_ARCH_CAPABILITIES.
+pub(super) const fn without_capabilities(rows: &[Row; ROWS]) -> [Row; ROWS - 1] {
     let mut left = [rows[0]; ROWS - 1];
     let (mut from, mut to) = (0, 0);
     while from < ROWS {
+        if rows[from].first != IA32_ARCH_CAPABILITIES {
+            left[to] = rows[from];
+            to += 1;
+        }
+        from += 1;
+    }
+    left
+}
+
+/// The registers of a variant without a Branch Trace Store: IA32_DS_AREA does not exist, the flags
+/// of tracing in IA32_DEBUGCTL cannot be set, and IA32_MISC_ENABLE says so (Vol. 3B 17.4.9).
+///
+/// `M` is `N - 1`.
+pub(super) const fn without_bts<const N: usize, const M: usize>(
+    rows: &[Row; N],
+    microarchitecture: Microarchitecture,
+) -> [Row; M] {
+    assert!(M + 1 == N);
+    let mut left = [rows[0]; M];
+    let (mut from, mut to) = (0, 0);
+    while from < N {
         let row = rows[from];
         from += 1;
         left[to] = match row.kind {
