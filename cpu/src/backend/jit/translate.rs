@@ -300,6 +300,10 @@ impl Translator<'_> {
     /// Whether nothing can observe the flags between this instruction and the next that writes all
     /// of them.
     pub(super) fn flags_are_dead(&self, rest: &[Item]) -> bool {
+        // Code that is checked can end before any of them.
+        if self.context.checks {
+            return false;
+        }
         for item in rest {
             let i = &item.decoded;
             let Some(plain) = form::plain(i) else {
