@@ -65,6 +65,8 @@ while time.time() - began < 100:
             for key in typed:
                 os.write(fd, bytes([key]))
                 time.sleep(0.1 if key == 3 else 0)
+else:
+    os.kill(pid, 9)
 os.set_blocking(1, True)
 os.write(1, shown)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -182,8 +184,9 @@ signal.signal(signal.SIGTSTP, handle)
 print("ready", flush=True)
 while True:
     time.sleep(0.1)'"#;
-    // A shell and its child stop, and a program that does something before.
-    for script in ["sh -c 'echo ready; sleep 1000; exit 3'", handler] {
+    // A shell and its child stop, and a program that does something before. (dash would not stop on
+    // the host while it waits for the execve of a child of vfork that is stopped.)
+    for script in ["bash -c 'echo ready; sleep 1000; exit 3'", handler] {
         let directory = tempfile::tempdir()?;
         let job = format!("{}\\n", directory.path().join("job").display());
         let steps = [
@@ -245,7 +248,7 @@ fn pipeline(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let script = r#"bash -c 'test -t 0 && ! test -t 1 && echo terminal; stty size
         read -p name: name; read -s -p password: password; echo "<$name $password>"
-        read -p key: -n 1 key < /dev/tty; echo "<$key>"' | sed 's/^/| /'"#;
+        read -p key: -n 1 key < /dev/tty; echo "<$key>"' | sed 's/^/| /' >"$0.out"; cat "$0.out""#;
     let job = directory.path().join("job").display().to_string();
     let command = format!("{job}; exit 7\\n");
     let steps = [

@@ -197,11 +197,13 @@ impl AgentConnection {
         Ok(())
     }
 
-    /// Whether an event is a signal of the terminal (Ctrl-C), which are all for the program, except
-    /// that several in a row end the run.
-    fn is_key(&mut self, signal: i32) -> bool {
-        let terminal = self.terminal.as_mut();
-        matches!(signal, SIGINT | SIGQUIT) && terminal.is_some_and(|t| !t.take_signal())
+    /// Whether a signal is for the program. The first one is, which it may handle. So are all keys of
+    /// its terminal (Ctrl-C), except that several in a row end the run.
+    fn is_for_program(&mut self, signal: i32) -> bool {
+        match &mut self.terminal {
+            Some(terminal) if matches!(signal, SIGINT | SIGQUIT) => !terminal.take_signal(),
+            _ => !std::mem::replace(&mut self.signalled, true),
+        }
     }
 
     /// The guest's date, in ns since 1970, when its CLOCK_MONOTONIC is `time`.
@@ -263,11 +265,8 @@ impl RunObserver for AgentConnection {
         let Event::Signal(signal) = event else {
             return Ok(());
         };
-        // The first signal is for the program, which may handle it, and each key of its terminal.
-        let is_key = self.is_key(signal);
-        let is_first = !self.signalled || is_key;
-        if is_first && self.ended_by.is_none() && lock(&self.session).has_started() {
-            self.signalled |= !is_key;
+        let can_take = self.ended_by.is_none() && lock(&self.session).has_started();
+        if can_take && self.is_for_program(signal) {
             self.send(&ToGuest::Signal(signal.unsigned_abs()))?;
             self.flush(board);
             return Ok(());
