@@ -213,7 +213,7 @@ impl Terminal {
     }
 
     /// Notes a signal of the terminal (Ctrl-C). Returns whether the run has to end: after
-    /// [`END_COUNT`] within [`END_TIME`].
+    /// three within a second.
     pub fn take_signal(&mut self) -> bool {
         self.signals.press(Instant::now())
     }
