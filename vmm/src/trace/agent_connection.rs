@@ -197,8 +197,8 @@ impl AgentConnection {
         Ok(())
     }
 
-    /// Whether a signal is for the program. The first one is, which it may handle. So are all keys of
-    /// its terminal (Ctrl-C), except that several in a row end the run.
+    /// Whether a signal is for the program. The first one is, which it may handle. So are all keys
+    /// of its terminal (Ctrl-C), except that several in a row end the run.
     fn is_for_program(&mut self, signal: i32) -> bool {
         match &mut self.terminal {
             Some(terminal) if matches!(signal, SIGINT | SIGQUIT) => !terminal.take_signal(),
