@@ -73,8 +73,10 @@ impl Names {
         }
         let modules = profile.modules().iter().map(|m| shown(&m.name)).collect();
         let programs = profile.programs().iter().map(|path| {
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            shown(&String::from_utf8_lossy(name))
+            // A task of the kernel has a name with a slash, such as `swapper/0`.
+            let is_path = path.starts_with(b"/") || path.starts_with(b".");
+            let last = path.rsplit(|byte| is_path && *byte == b'/').next();
+            shown(&String::from_utf8_lossy(last.unwrap_or_default()))
         });
         Self {
             functions,
