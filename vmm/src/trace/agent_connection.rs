@@ -185,6 +185,8 @@ impl AgentConnection {
             }
         }
         if stops {
+            // The shell's prompt comes after it.
+            lock(&self.session).wait_for_output();
             terminal.suspend();
             resized = true;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ pub enum Work {
     FlushLine,
     /// The program writes no more to the terminal.
     RestoreTerminal(Restorer),
+    /// Tells the run loop that all before it is done.
+    Reached(SyncSender<()>),
 }
 
 impl Work {
@@ -80,7 +83,7 @@ impl Work {
             Self::Task(input) => input.bytes(),
             Self::Mapped { records, .. } => records.len(),
             Self::Output { bytes, .. } => bytes.len(),
-            Self::FlushLine | Self::RestoreTerminal(_) => 0,
+            Self::FlushLine | Self::RestoreTerminal(_) | Self::Reached(_) => 0,
         };
         size_of::<Self>() + more
     }
@@ -99,7 +102,10 @@ impl Work {
 
     /// Returns whether a user or a program may wait for its output.
     pub fn is_urgent(&self) -> bool {
-        matches!(self, Self::Output { .. } | Self::FlushLine)
+        matches!(
+            self,
+            Self::Output { .. } | Self::FlushLine | Self::Reached(_)
+        )
     }
 }
 

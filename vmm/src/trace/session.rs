@@ -229,6 +229,11 @@ impl Session {
         }
     }
 
+    /// Blocks until what the program has written so far is written, for at most a second.
+    pub(super) fn wait_for_output(&self) {
+        self.writer.wait_for_output();
+    }
+
     /// Writes the program's unfinished line, which may be a prompt.
     pub(super) fn flush_line(&self) -> Result<(), SessionError> {
         Ok(self.writer.put(Work::FlushLine)?)

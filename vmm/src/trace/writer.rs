@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use super::merge::{Input, Merge};
@@ -27,6 +28,8 @@ const LIMIT_AT_END: usize = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of mapped records that are copied at once: less than it takes to wake the thread.
 const COPIED: usize = 64 << 10;
+/// Time for which `vbts` waits for the program's output before it stops with the program.
+const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// Time that the thread has to end the line or record that it writes, when no more is to follow.
 const STOP_TIME: Duration = Duration::from_millis(500);
 
@@ -121,6 +124,15 @@ impl Writer {
             state = self.queue.wait(state);
         }
         Ok(())
+    }
+
+    /// Blocks until what the program has written so far is written, for at most a second: its
+    /// reader may not read. A writer that has failed writes nothing.
+    pub fn wait_for_output(&self) {
+        let (reached, waiting) = sync_channel(1);
+        if self.put(Work::Reached(reached)).is_ok() {
+            let _ = waiting.recv_timeout(OUTPUT_WAIT);
+        }
     }
 
     /// Returns the streams of the program whose readers have closed them since the last call.
@@ -310,6 +322,11 @@ impl Thread {
             Work::FlushLine => destination.flush_line(),
             Work::RestoreTerminal(restorer) => {
                 restorer.restore();
+                Ok(())
+            }
+            Work::Reached(waiting) => {
+                // The run loop may wait no longer.
+                let _ = waiting.try_send(());
                 Ok(())
             }
         }?;
