@@ -77,7 +77,7 @@ impl Expectation {
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
         let items = translate::items(bytes, ops);
-        let retired = execute(cpu, &items[..usize::from(count)], &mut written);
+        let retired = execute(cpu, &items[..usize::from(count)], ops, &mut written);
         let next = match items.get(usize::from(count)) {
             Some(item) => u64::from(item.insn.offset),
             None => bytes.len() as u64,
@@ -122,7 +122,12 @@ impl Changes {
 
 /// Executes instructions, up to a branch that is taken, and notes what they write. Returns how many
 /// have retired, and whether the last one has jumped. `None`: one cannot be undone.
-fn execute(cpu: &mut Cpu, items: &[Item], written: &mut Vec<Written>) -> Option<(u64, bool)> {
+fn execute(
+    cpu: &mut Cpu,
+    items: &[Item],
+    ops: &[Op],
+    written: &mut Vec<Written>,
+) -> Option<(u64, bool)> {
     let mut factory = InstructionInfoFactory::new();
     for item in items {
         for (operand, access) in accesses(&item.decoded, &item.insn, &mut factory, cpu)? {
@@ -132,9 +137,13 @@ fn execute(cpu: &mut Cpu, items: &[Item], written: &mut Vec<Written>) -> Option<
                 written.push(unsafe { Written::note(host, operand.size) });
             }
         }
-        // SAFETY: it is an operation of the block, which the caller has borrowed.
-        let op = unsafe { &*item.op };
-        match (op.body)(cpu, &op.insn).ok()? {
+        let ordinal = item.insn.ordinal;
+        let of_item = |op: &&Op| op.insn.ordinal == ordinal && !op.ends_block();
+        let mut flow = Flow::Next;
+        for op in ops.iter().filter(of_item) {
+            flow = (op.body)(cpu, &op.insn).ok()?;
+        }
+        match flow {
             Flow::Next => {}
             Flow::Branch => {
                 if cpu.recording {
@@ -143,9 +152,9 @@ fn execute(cpu: &mut Cpu, items: &[Item], written: &mut Vec<Written>) -> Option<
                         // of the index, in guest memory.
                         written.push(unsafe { Written::note(at, size) });
                     }
-                    cpu.record_near(cpu.this_rip(&op.insn), cpu.rip);
+                    cpu.record_near(cpu.this_rip(&item.insn), cpu.rip);
                 }
-                return Some((u64::from(op.insn.ordinal) + 1, true));
+                return Some((u64::from(ordinal) + 1, true));
             }
             Flow::Jump => return None,
         }
