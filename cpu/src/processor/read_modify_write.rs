@@ -119,7 +119,7 @@ impl Cpu {
     /// Whether no other processor accesses memory while this one executes an instruction. Then a
     /// locked instruction needs no lock of the host's.
     #[inline(always)]
-    fn has_memory_alone(&self) -> bool {
+    pub(crate) fn has_memory_alone(&self) -> bool {
         matches!(self.clock, Clock::Instructions) || self.topology.count == 1
     }
 

@@ -4,7 +4,7 @@
 //! undone. Then native code executes the block, and must change the same in the same way. Only
 //! instructions that have a template are compared: the others call the interpreter's code. A block
 //! in which an access does not find its page in the TLB, or a branch no open window, runs without a
-//! comparison: that could not be undone.
+//! comparison: that could not be undone. So does one beside which another processor runs.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
@@ -72,6 +72,10 @@ impl Expectation {
     /// What the interpreter makes of the first `count` instructions of a block. `None`: that
     /// cannot be undone.
     pub fn of(cpu: &mut Cpu, rip: u64, bytes: &[u8], ops: &[Op], count: u8) -> Option<Self> {
+        // Another processor could change what the two executions read.
+        if !cpu.has_memory_alone() {
+            return None;
+        }
         let (before, window) = (cpu.gpr, cpu.window.clone());
         let (flags, fault) = (cpu.flags, cpu.fault);
         let mut written = Vec::new();
