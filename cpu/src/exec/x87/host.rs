@@ -104,35 +104,45 @@ pub(super) fn abridged_tags(tags: u16) -> u8 {
     (x | x >> 4) as u8
 }
 
-/// Runs the register form with ModRM `modrm` (at least C0) of opcode D8 + `opcode` (0-7), which
-/// must be a waiting instruction that loads no environment; no exception may be pending. `flags` is
-/// the guest's RFLAGS; returns them after the instruction.
-pub(super) fn run_register(x87: &mut X87State, opcode: u8, modrm: u8, flags: u64) -> u64 {
+/// Runs the register form with ModRM `modrm` (at least C0) of opcode D8 + `opcode` (0-7). `flags`
+/// is the guest's RFLAGS; returns them after the instruction.
+///
+/// # Safety
+/// No exception is pending in `x87`: the host would trap. The instruction is defined, and accesses
+/// nothing but the FPU and RFLAGS: it is not FNSTSW AX.
+pub(super) unsafe fn run_register(x87: &mut X87State, opcode: u8, modrm: u8, flags: u64) -> u64 {
     let n = usize::from(opcode & 7) << 6 | usize::from(modrm & 0x3F);
     // SAFETY: `n` is below 512.
     let stub = unsafe { (&raw const REGISTER_FORMS).cast::<[u8; 4]>().add(n) };
-    run(x87, stub, &mut [0; 16], flags)
+    // SAFETY: the caller's promise. There is no operand.
+    unsafe { run(x87, stub, &mut [0; 16], flags) }
 }
 
 /// Runs the form with a memory operand with `reg` in ModRM of opcode D8 + `opcode` (0-7), on
-/// `operand`. Otherwise as [`run_register`].
+/// `operand`.
 ///
 /// # Safety
-/// It must not be an instruction that accesses more than 16 bytes: FLDENV, FNSTENV, FRSTOR, FNSAVE.
+/// No exception is pending in `x87`. The instruction is defined, and accesses at most 16 bytes: it
+/// is not FLDENV, FNSTENV, FRSTOR or FNSAVE.
 pub(super) unsafe fn run_memory(x87: &mut X87State, opcode: u8, reg: u8, operand: &mut Operand) {
     let n = usize::from(opcode & 7) << 3 | usize::from(reg & 7);
     // SAFETY: `n` is below 64.
     let stub = unsafe { (&raw const MEMORY_FORMS).cast::<[u8; 4]>().add(n) };
-    run(x87, stub, operand, 0);
+    // SAFETY: the caller's promise.
+    unsafe { run(x87, stub, operand, 0) };
 }
 
-fn run(x87: &mut X87State, stub: *const [u8; 4], operand: &mut Operand, flags: u64) -> u64 {
+/// Runs the instruction at `stub`.
+///
+/// # Safety
+/// It is an x87 instruction that accesses at most `operand`, the FPU and RFLAGS. No exception is
+/// pending in `x87`.
+unsafe fn run(x87: &mut X87State, stub: *const [u8; 4], operand: &mut Operand, flags: u64) -> u64 {
     debug_assert!(!x87.pending());
     let mut image = Image::load(x87);
     let mut flags = flags & rflags::ARITH;
-    // SAFETY: the stub is one x87 instruction that accesses at most `operand`. No exception is
-    // pending, so that it does not trap, and FNSAVE does not wait for one that it raises. The FPU
-    // is left as after FNINIT.
+    // SAFETY: the caller's promise. No exception is pending, so that the instruction does not trap,
+    // and FNSAVE does not wait for one that it raises. The FPU is left as after FNINIT.
     unsafe {
         asm!(
             "frstor [{image}]",

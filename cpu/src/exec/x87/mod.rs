@@ -102,7 +102,9 @@ impl Cpu {
 
 fn register(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    host::run_register(&mut cpu.x87, insn.aux, insn.src, 0);
+    // SAFETY: `wait_fpu` has found no pending exception. The rows of this function are defined
+    // register forms that access the FPU alone.
+    unsafe { host::run_register(&mut cpu.x87, insn.aux, insn.src, 0) };
     cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
@@ -110,7 +112,9 @@ fn register(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// FCMOVcc, which reads RFLAGS.
 fn conditional(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    host::run_register(&mut cpu.x87, insn.aux, insn.src, cpu.flags.bits());
+    let flags = cpu.flags.bits();
+    // SAFETY: as in `register`. FCMOVcc also reads RFLAGS.
+    unsafe { host::run_register(&mut cpu.x87, insn.aux, insn.src, flags) };
     cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
@@ -120,15 +124,20 @@ fn conditional(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// processors do.
 fn compare(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    let flags = host::run_register(&mut cpu.x87, insn.aux, insn.src, 0);
+    // SAFETY: as in `register`. The rows also write RFLAGS.
+    let flags = unsafe { host::run_register(&mut cpu.x87, insn.aux, insn.src, 0) };
     cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
     cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
 
 /// Computes with a memory operand, which a store fills.
-fn memory(cpu: &mut Cpu, insn: &Insn, operand: &mut host::Operand, la: u64) {
-    // SAFETY: the instructions with longer operands are those of `control`, which do not come here.
+///
+/// # Safety
+/// `wait_fpu` has found no pending exception. `insn` has a row of `load`, `store` or `try_store`:
+/// the instructions with longer operands are those of `control`.
+unsafe fn memory(cpu: &mut Cpu, insn: &Insn, operand: &mut host::Operand, la: u64) {
+    // SAFETY: the caller's promise: those rows are defined forms with operands of at most 10 bytes.
     unsafe { host::run_memory(&mut cpu.x87, insn.aux, insn.src, operand) };
     cpu.set_fip(insn, insn.src << 3);
     cpu.x87.fdp = la;
@@ -144,7 +153,8 @@ fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
         8 => operand[..8].copy_from_slice(&cpu.load::<u64>(la)?.to_le_bytes()),
         _ => cpu.load_bytes(la, &mut operand[..10])?,
     }
-    memory(cpu, insn, &mut operand, la);
+    // SAFETY: `wait_fpu` has returned, and this is a row of `load`.
+    unsafe { memory(cpu, insn, &mut operand, la) };
     Ok(Flow::Next)
 }
 
@@ -155,7 +165,8 @@ fn store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let la = cpu.ea(insn);
     let before = cpu.x87;
     let mut operand = [0; 16];
-    memory(cpu, insn, &mut operand, la);
+    // SAFETY: `wait_fpu` has returned, and this is a row of `store`.
+    unsafe { memory(cpu, insn, &mut operand, la) };
     if cpu.x87.unmasked() & !PE == 0 {
         let size = usize::from(insn.dst).min(10);
         if let Err(Abort) = cpu.store_bytes(la, &operand[..size]) {
@@ -172,7 +183,8 @@ fn try_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let before = cpu.x87;
     let la = cpu.ea(insn);
-    memory(cpu, insn, &mut [0; 16], la);
+    // SAFETY: `wait_fpu` has returned, and this is a row of `try_store`.
+    unsafe { memory(cpu, insn, &mut [0; 16], la) };
     if cpu.x87.unmasked() & !PE != 0 {
         return cpu.end_block(insn);
     }
