@@ -3,7 +3,7 @@
 use iced_x86::Code;
 
 use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float, packed, scalar};
-use super::mxcsr::{host, with_mxcsr};
+use super::mxcsr::{Masked, host, with_mxcsr};
 use super::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
@@ -18,7 +18,7 @@ float! {
 
 /// CVTSI2SS and CVTSI2SD.
 trait FromInt {
-    fn run(csr: u32, a: V, b: u64) -> (V, u32);
+    fn run(csr: Masked, a: V, b: u64) -> (V, u32);
 }
 
 macro_rules! from_int {
@@ -26,9 +26,10 @@ macro_rules! from_int {
         struct $name;
         impl FromInt for $name {
             #[inline(always)]
-            fn run(mut csr: u32, mut a: V, b: u64) -> (V, u32) {
+            fn run(csr: Masked, mut a: V, b: u64) -> (V, u32) {
+                let mut csr = csr.get();
                 // SAFETY: the instruction has register operands only, and every exception is masked
-                // in `csr`.
+                // in a `Masked`.
                 unsafe {
                     with_mxcsr!(
                         csr,
@@ -72,7 +73,7 @@ fn from_int<K: FromInt>(cpu: &mut Cpu, insn: &Insn, b: u64) -> Exec {
 trait ToInt {
     /// The size of the integer.
     type Result: Int;
-    fn run(csr: u32, b: V) -> (u64, u32);
+    fn run(csr: Masked, b: V) -> (u64, u32);
 }
 
 macro_rules! to_int {
@@ -81,10 +82,11 @@ macro_rules! to_int {
         impl ToInt for $name {
             type Result = $t;
             #[inline(always)]
-            fn run(mut csr: u32, b: V) -> (u64, u32) {
+            fn run(csr: Masked, b: V) -> (u64, u32) {
+                let mut csr = csr.get();
                 let r: u64;
                 // SAFETY: the instruction has register operands only, and every exception is masked
-                // in `csr`.
+                // in a `Masked`.
                 unsafe {
                     with_mxcsr!(
                         csr,
@@ -123,7 +125,7 @@ fn lower_half(v: V) -> V {
 struct Cvtpi2ps;
 impl Float for Cvtpi2ps {
     #[inline(always)]
-    fn run(csr: u32, a: V, b: V) -> (V, u32) {
+    fn run(csr: Masked, a: V, b: V) -> (V, u32) {
         let (r, csr) = Cvtdq2ps::run(csr, a, lower_half(b));
         let (a, r): ([u64; 2], [u64; 2]) = (cast(a), cast(r));
         (cast([r[0], a[1]]), csr)
@@ -134,7 +136,7 @@ impl Float for Cvtpi2ps {
 struct LowerHalf<K>(K);
 impl<K: Float> Float for LowerHalf<K> {
     #[inline(always)]
-    fn run(csr: u32, a: V, b: V) -> (V, u32) {
+    fn run(csr: Masked, a: V, b: V) -> (V, u32) {
         K::run(csr, a, lower_half(b))
     }
 }

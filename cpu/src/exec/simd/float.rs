@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use iced_x86::Code;
 
-use super::mxcsr::{host, with_mxcsr};
+use super::mxcsr::{Masked, host, with_mxcsr};
 use super::sse2::*;
 use super::{V, cast};
 use crate::exec::table::{Backend, Table};
@@ -16,9 +16,9 @@ use crate::state::flags::Lazy;
 use crate::state::int::Int;
 use crate::state::rflags;
 
-/// A floating-point operation: result and MXCSR after it. `csr` has every exception masked.
+/// A floating-point operation: result and MXCSR after it.
 pub(super) trait Float {
-    fn run(csr: u32, a: V, b: V) -> (V, u32);
+    fn run(csr: Masked, a: V, b: V) -> (V, u32);
 }
 
 /// Kernels that are one instruction of the host.
@@ -27,9 +27,9 @@ macro_rules! float {
         pub(super) struct $name;
         impl Float for $name {
             #[inline(always)]
-            fn run(csr: u32, a: V, b: V) -> (V, u32) {
+            fn run(csr: Masked, a: V, b: V) -> (V, u32) {
                 // SAFETY: the instruction has register operands only, and every exception is masked
-                // in `csr`.
+                // in a `Masked`.
                 unsafe { host!(concat!($insn, " {a}, {b}"), csr, a, b) }
             }
         }
@@ -50,8 +50,8 @@ float! {
 
 /// A floating-point operation that a constant selects, in each instruction's immediate operand.
 pub(super) trait ByImmediate {
-    /// The result and MXCSR after it. `csr` has every exception masked.
-    fn run<const P: u8>(csr: u32, a: V, b: V) -> (V, u32);
+    /// The result and MXCSR after it.
+    fn run<const P: u8>(csr: Masked, a: V, b: V) -> (V, u32);
 }
 
 /// Kernels that are one instruction of the host with an immediate operand.
@@ -60,7 +60,7 @@ macro_rules! by_immediate {
         struct $name;
         impl ByImmediate for $name {
             #[inline(always)]
-            fn run<const P: u8>(csr: u32, a: V, b: V) -> (V, u32) {
+            fn run<const P: u8>(csr: Masked, a: V, b: V) -> (V, u32) {
                 // SAFETY: the instruction has register operands only, every exception is masked in
                 // `csr`, and a model that has it runs only on a host that has it.
                 unsafe { host!(concat!($insn, " {a}, {b}, {p}"), csr, a, b, p = const P) }
@@ -79,7 +79,7 @@ macro_rules! horizontal {
         struct $name;
         impl Float for $name {
             #[inline(always)]
-            fn run(csr: u32, a: V, b: V) -> (V, u32) {
+            fn run(csr: Masked, a: V, b: V) -> (V, u32) {
                 let (even, odd) = $gather(a, b);
                 $base::run(csr, even, odd)
             }
@@ -110,7 +110,7 @@ fn doubles(a: V, b: V) -> (V, V) {
 /// ADDSUBPS and ADDSUBPD subtract the even elements and add the odd ones. Each step gets zeros for
 /// the other elements, which raise no exception.
 #[inline(always)]
-fn addsub<A: Float, S: Float>(csr: u32, a: V, b: V, even: V) -> (V, u32) {
+fn addsub<A: Float, S: Float>(csr: Masked, a: V, b: V, even: V) -> (V, u32) {
     let (d, s_csr) = S::run(csr, _mm_and_si128(a, even), _mm_and_si128(b, even));
     let (s, a_csr) = A::run(csr, _mm_andnot_si128(even, a), _mm_andnot_si128(even, b));
     (
@@ -122,7 +122,7 @@ fn addsub<A: Float, S: Float>(csr: u32, a: V, b: V, even: V) -> (V, u32) {
 struct Addsubps;
 impl Float for Addsubps {
     #[inline(always)]
-    fn run(csr: u32, a: V, b: V) -> (V, u32) {
+    fn run(csr: Masked, a: V, b: V) -> (V, u32) {
         addsub::<Addps, Subps>(csr, a, b, cast([u64::from(u32::MAX); 2]))
     }
 }
@@ -130,7 +130,7 @@ impl Float for Addsubps {
 struct Addsubpd;
 impl Float for Addsubpd {
     #[inline(always)]
-    fn run(csr: u32, a: V, b: V) -> (V, u32) {
+    fn run(csr: Masked, a: V, b: V) -> (V, u32) {
         addsub::<Addpd, Subpd>(csr, a, b, cast([u64::MAX, 0]))
     }
 }
@@ -171,7 +171,11 @@ impl<T: Int> Operand for Low<T> {
 
 /// Executes an instruction with an XMM destination.
 #[inline(always)]
-fn execute<F: Operand>(cpu: &mut Cpu, insn: &Insn, kernel: impl Fn(u32, V, V) -> (V, u32)) -> Exec {
+fn execute<F: Operand>(
+    cpu: &mut Cpu,
+    insn: &Insn,
+    kernel: impl Fn(Masked, V, V) -> (V, u32),
+) -> Exec {
     cpu.need_sse()?;
     let b = F::read(cpu, insn)?;
     let a = cpu.v(insn.dst);
@@ -224,7 +228,7 @@ pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn
 
 /// COMISS and its relatives: RFLAGS and MXCSR after it.
 trait Compare {
-    fn run(csr: u32, a: V, b: V) -> (u64, u32);
+    fn run(csr: Masked, a: V, b: V) -> (u64, u32);
 }
 
 macro_rules! scalar_compare {
@@ -232,10 +236,11 @@ macro_rules! scalar_compare {
         struct $name;
         impl Compare for $name {
             #[inline(always)]
-            fn run(mut csr: u32, a: V, b: V) -> (u64, u32) {
+            fn run(csr: Masked, a: V, b: V) -> (u64, u32) {
+                let mut csr = csr.get();
                 let flags: u64;
                 // SAFETY: the instruction has register operands only, and every exception is masked
-                // in `csr`.
+                // in a `Masked`.
                 unsafe {
                     with_mxcsr!(
                         csr,

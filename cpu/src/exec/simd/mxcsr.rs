@@ -29,6 +29,30 @@ pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 /// MXCSR as Rust's code expects it: no flag set, all exceptions masked, rounding to nearest.
 pub(super) static HOST_MXCSR: u32 = 0x1F80;
 
+/// A value for MXCSR in which every exception is masked and no flag is set: with it, no instruction
+/// of the host raises #XM. [`Cpu::float`] makes them.
+#[derive(Clone, Copy)]
+pub(super) struct Masked(u32);
+
+impl Masked {
+    /// The value with the guest's rounding, DAZ and FTZ.
+    #[inline(always)]
+    fn of(mxcsr: u32) -> Self {
+        Self(mxcsr & CONTROL | MASKS)
+    }
+
+    /// With the bit FTZ.
+    #[inline(always)]
+    fn flushing(self, ftz: bool) -> Self {
+        Self(if ftz { self.0 | FTZ } else { self.0 & !FTZ })
+    }
+
+    #[inline(always)]
+    pub(super) fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Assembly code that runs with `csr`, a variable, as MXCSR, and leaves MXCSR in it. The block is
 /// `unsafe` to expand: every exception must be masked in `csr`.
 macro_rules! with_mxcsr {
@@ -46,10 +70,11 @@ macro_rules! with_mxcsr {
 }
 pub(super) use with_mxcsr;
 
-/// `a = insn(a, b)` on the host; the result and MXCSR after it. `unsafe` as [`with_mxcsr`] is.
+/// `a = insn(a, b)` on the host with the [`Masked`] `csr`; the result and MXCSR after it. The block
+/// is `unsafe` to expand: the host must have the instruction.
 macro_rules! host {
     ($insn:expr, $csr:expr, $a:expr, $b:expr $(, $name:ident = const $value:expr)*) => {{
-        let (mut csr, mut a): (u32, V) = ($csr, $a);
+        let (mut csr, mut a): (u32, V) = ($crate::exec::simd::mxcsr::Masked::get($csr), $a);
         $crate::exec::simd::mxcsr::with_mxcsr!(
             csr,
             [$insn],
@@ -64,11 +89,11 @@ macro_rules! host {
 pub(super) use host;
 
 impl Cpu {
-    /// Runs a floating-point operation, which gets MXCSR with every exception masked and no flag
-    /// set, and returns its result and MXCSR after it. Merges the flags, or raises the exception.
+    /// Runs a floating-point operation, which gets a value for MXCSR and returns its result and
+    /// MXCSR after it. Merges the flags, or raises the exception.
     #[inline(always)]
-    pub(super) fn float<R>(&mut self, f: impl Fn(u32) -> (R, u32)) -> Result<R, Abort> {
-        let (r, csr) = f(self.mxcsr & CONTROL | MASKS);
+    pub(super) fn float<R>(&mut self, f: impl Fn(Masked) -> (R, u32)) -> Result<R, Abort> {
+        let (r, csr) = f(Masked::of(self.mxcsr));
         let flags = csr & FLAGS;
         let unmasked = !self.mxcsr >> MASK_SHIFT;
         if (flags | UE) & unmasked != 0 {
@@ -85,16 +110,16 @@ impl Cpu {
         &mut self,
         mut r: R,
         mut flags: u32,
-        f: impl Fn(u32) -> (R, u32),
+        f: impl Fn(Masked) -> (R, u32),
     ) -> Result<R, Abort> {
         let unmasked = !self.mxcsr >> MASK_SHIFT & FLAGS;
         if unmasked & UE != 0 {
             // Unmasked, underflow is reported for every tiny result; masked, only for an inexact
             // one, or if flushing to zero would make it so (11.5.2.5). And unmasked, there is no
             // flushing.
-            let masked = self.mxcsr & CONTROL | MASKS;
-            let tiny = f(masked | FTZ).1 & UE;
-            let (exact, csr) = f(masked & !FTZ);
+            let masked = Masked::of(self.mxcsr);
+            let tiny = f(masked.flushing(true)).1 & UE;
+            let (exact, csr) = f(masked.flushing(false));
             r = exact;
             flags = csr & (FLAGS & !UE) | tiny;
         }

@@ -8,7 +8,7 @@ use std::array::from_fn;
 use iced_x86::Code;
 
 use super::float::{Aligned, ByImmediate, Low, Xmm, by_immediate, by_rounding};
-use super::mxcsr::host;
+use super::mxcsr::{Masked, host};
 use super::ssse3::zip;
 use super::{V, cast, packed, xmm};
 use crate::exec::table::{Backend, Table};
@@ -267,10 +267,10 @@ by_immediate! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roun
 trait Dot {
     /// Elements.
     const N: u32;
-    fn products(csr: u32, a: V, b: V) -> (V, u32);
+    fn products(csr: Masked, a: V, b: V) -> (V, u32);
     /// The sums of two products each.
-    fn sums(csr: u32, products: V) -> (V, u32);
-    fn run(csr: u32, a: V, b: V) -> (V, u32);
+    fn sums(csr: Masked, products: V) -> (V, u32);
+    fn run(csr: Masked, a: V, b: V) -> (V, u32);
 }
 
 macro_rules! dot {
@@ -279,17 +279,17 @@ macro_rules! dot {
         impl Dot for $name {
             const N: u32 = $n;
             #[inline(always)]
-            fn products(csr: u32, a: V, b: V) -> (V, u32) {
+            fn products(csr: Masked, a: V, b: V) -> (V, u32) {
                 // SAFETY: as of the rounding instructions.
                 unsafe { host!(concat!($multiply, " {a}, {b}"), csr, a, b) }
             }
             #[inline(always)]
-            fn sums(csr: u32, products: V) -> (V, u32) {
+            fn sums(csr: Masked, products: V) -> (V, u32) {
                 // SAFETY: as of the rounding instructions.
                 unsafe { host!(concat!($add, " {a}, {b}"), csr, products, products) }
             }
             #[inline(always)]
-            fn run(csr: u32, a: V, b: V) -> (V, u32) {
+            fn run(csr: Masked, a: V, b: V) -> (V, u32) {
                 // SAFETY: as of the rounding instructions.
                 unsafe { host!(concat!($insn, " {a}, {b}, 255"), csr, a, b) }
             }
