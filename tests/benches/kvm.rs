@@ -233,7 +233,8 @@ fn measure() -> Result<Value> {
     let kvm = device::open(Path::new(device::DEVICE))?;
     vbts::kvm::kick::install_handler()?;
     let mut machine = Machine::new(&kvm)?;
-    let _registration = machine.vcpu.register_thread();
+    // SAFETY: it is dropped at the end of this function, before the machine.
+    let _registration = unsafe { machine.vcpu.register_thread() };
     let mut result = Map::new();
     let mut add = |name: &str, ns: Result<Option<f64>>| {
         let text = |error: &dyn Display| Value::String(format!("{error:#}"));

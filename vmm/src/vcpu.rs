@@ -144,8 +144,13 @@ impl Vcpu {
 
     /// Binds the processor to the calling thread until the result is dropped: raising a line into
     /// the processor wakes the thread. `None` without KVM.
-    pub fn register_thread(&mut self) -> Option<ThreadRegistration> {
-        self.kvm.as_mut().map(KvmVcpu::register_thread)
+    ///
+    /// # Safety
+    /// The result is dropped by the same thread, and before `self`.
+    pub unsafe fn register_thread(&mut self) -> Option<ThreadRegistration> {
+        let kvm = self.kvm.as_mut()?;
+        // SAFETY: the caller's promise.
+        Some(unsafe { kvm.register_thread() })
     }
 
     /// Whether the processor is halted or waits for a start-up IPI, and no line wakes it. Not valid

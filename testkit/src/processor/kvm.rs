@@ -98,7 +98,8 @@ impl Accelerated {
     pub(super) fn run(&mut self) -> Exit {
         let machine = self.machine.as_mut().unwrap();
         machine.accelerate();
-        let registration = machine.vcpu.register_thread();
+        // SAFETY: it is dropped at the end of this function, which borrows the machine.
+        let registration = unsafe { machine.vcpu.register_thread() };
         let time = Timer::start(machine.vcpu.soft().cpu.signals());
         let exit = match accel() {
             Accel::Both => machine.run_both(&time),

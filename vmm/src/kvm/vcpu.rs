@@ -104,9 +104,13 @@ impl KvmVcpu {
 
     /// Registers the calling thread as the one that calls [`Self::run`], until the result is
     /// dropped.
-    pub fn register_thread(&mut self) -> ThreadRegistration {
+    ///
+    /// # Safety
+    /// The result is dropped by the same thread, and before `self`.
+    pub unsafe fn register_thread(&mut self) -> ThreadRegistration {
         let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
-        self.kick.register_thread(flag)
+        // SAFETY: the caller's promise: `kvm_run` is mapped as long as `fd` is open.
+        unsafe { self.kick.register_thread(flag) }
     }
 
     /// Loads the state of `cpu` into the vCPU.

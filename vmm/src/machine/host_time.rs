@@ -53,7 +53,8 @@ impl SharedState<'_> {
 
     /// Runs `vcpu`, number `cpu`, until the machine stops.
     fn run(&self, cpu: usize, vcpu: &mut Vcpu) {
-        let _registration = vcpu.register_thread();
+        // SAFETY: the result is dropped at the end of this function, to which `vcpu` is borrowed.
+        let _registration = unsafe { vcpu.register_thread() };
         self.start.wait();
         if let Err(failure) = confine_thread(ThreadKind::Processor) {
             return self.stop(StopReason::Failed(failure));

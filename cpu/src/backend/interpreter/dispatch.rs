@@ -125,11 +125,13 @@ impl<'a> At<'a> {
     }
 
     /// The next operation.
+    ///
+    /// # Safety
+    /// This operation is not the last of its block.
     #[inline(always)]
-    fn next(self) -> Self {
+    unsafe fn next(self) -> Self {
         At {
-            // SAFETY: this operation is not the last. The last one has the code `end`, which does
-            // not call this function.
+            // SAFETY: the caller's promise.
             op: unsafe { self.op.add(1) },
             ..self
         }
@@ -140,7 +142,8 @@ impl<'a> At<'a> {
     pub fn after(self, cpu: &mut Cpu, how: Exec, forwarded: u64) -> Done<'a> {
         match how {
             Ok(Flow::Next) => {
-                let next = self.next();
+                // SAFETY: the last operation has the code `end`, whose result is never `Next`.
+                let next = unsafe { self.next() };
                 (next.op().run)(cpu, next, forwarded)
             }
             how => Done { at: self, how },
@@ -149,14 +152,18 @@ impl<'a> At<'a> {
 
     /// Executes the next operation, which is a whole instruction, with `f` in place of its own code
     /// (see [`super::fused`]), and continues after it.
+    ///
+    /// # Safety
+    /// This operation is not the last of its block.
     #[inline(always)]
-    pub(crate) fn with_next(
+    pub(crate) unsafe fn with_next(
         self,
         cpu: &mut Cpu,
         forwarded: u64,
         f: impl FnOnce(&mut Cpu, &Insn) -> Exec,
     ) -> Done<'a> {
-        let next = self.next();
+        // SAFETY: the caller's promise.
+        let next = unsafe { self.next() };
         let how = f(cpu, next.insn());
         next.after(cpu, how, forwarded)
     }

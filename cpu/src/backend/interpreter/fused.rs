@@ -114,13 +114,15 @@ fn run<'a, const C: u8, const N: u8, K: Kind, F: Form, T: Int>(
         Ok((a, b)) => {
             let (flags, met) = K::compare::<C, T>(a, b);
             cpu.flags = flags;
-            at.with_next(cpu, forwarded, |cpu, insn| -> Exec {
+            let jcc = |cpu: &mut Cpu, insn: &Insn| -> Exec {
                 if met {
                     jump::<u64>(cpu, insn)
                 } else {
                     Ok(Flow::Next)
                 }
-            })
+            };
+            // SAFETY: `select` gives this code to an operation that is followed by the Jcc.
+            unsafe { at.with_next(cpu, forwarded, jcc) }
         }
         Err(Abort) => retry_slow(cpu, at, forwarded),
     }

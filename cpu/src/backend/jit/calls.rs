@@ -33,7 +33,10 @@ impl Frame {
 }
 
 /// Executes the instruction whose first operation is `op`, in a block at `rip`.
-pub(super) extern "sysv64" fn execute(
+///
+/// # Safety
+/// `op` is an operation of a block, and not the one that ends it.
+pub(super) unsafe extern "sysv64" fn execute(
     cpu: &mut Cpu,
     frame: &mut Frame,
     op: *const Op,
@@ -42,7 +45,8 @@ pub(super) extern "sysv64" fn execute(
     frame.update_count(cpu);
     cpu.gpr[usize::from(reg::BLOCK)] = rip;
     cpu.flags = flags::unpack(frame.flags);
-    let code = run(cpu, frame, op);
+    // SAFETY: the caller's promise.
+    let code = unsafe { run(cpu, frame, op) };
     frame.flags = flags::pack(cpu.flags);
     if code == CONTINUE {
         frame.limit_to(cpu);
@@ -50,12 +54,15 @@ pub(super) extern "sysv64" fn execute(
     code
 }
 
-fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
+/// Executes the operations of one instruction, from `first` on.
+///
+/// # Safety
+/// `first` is an operation of a block.
+unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
     let mut at = first;
     loop {
-        // SAFETY: the code of a block passes addresses of operations of that block, which lives as
-        // long as its code can be reached. Its last operation ends it, so that none is read behind
-        // it.
+        // SAFETY: the caller's promise. The last operation of the block ends it, so that none is
+        // read behind it.
         let op = unsafe { &*at };
         let insn = &op.insn;
         if op.ends_block() {

@@ -410,7 +410,9 @@ impl Jit {
             limit: cpu.icount + budget as u64,
             recording: cpu.recording.into(),
         };
-        let Returned { code, flags } = self.enter(cpu, body, &frame);
+        // SAFETY: the code of a block that has not been given up is native code, and the operations
+        // whose addresses it has live as long.
+        let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
         cpu.flags = flags::unpack(flags);
         match code as u32 & 0xFF {
             exit::EDGE => Left::Unlinked(Edge {
@@ -425,10 +427,14 @@ impl Jit {
         }
     }
 
-    fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame) -> Returned {
+    /// Executes native code from `body` on.
+    ///
+    /// # Safety
+    /// `body` is the address of the native code of a block.
+    unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame) -> Returned {
         // SAFETY: the routine has this type, and is never overwritten.
         let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
-        // SAFETY: `body` is native code of a block. It follows the calling convention, accesses
+        // SAFETY: the caller's promise. The code follows the calling convention, accesses
         // `cpu`, the frame and its own tables, and memory at addresses that the TLB or the window
         // of the DS area gives, as the interpreter does.
         unsafe { enter(cpu, body, frame) }
