@@ -180,6 +180,7 @@ impl DsArea {
     ///
     /// The window is valid as long as the DS area keeps these `fields`, apart from the index, and
     /// as long as the memory of the slots can be written.
+    #[inline]
     #[must_use]
     pub fn window(self, fields: &BtsFields) -> Window {
         let BtsFields {
@@ -239,6 +240,7 @@ impl Window {
     pub const END_OFFSET: usize = offset_of!(Self, end);
 
     /// The slots of a buffer that no DS area describes: from `index` up to `end`.
+    #[inline]
     #[must_use]
     pub const fn over(index: u64, end: u64) -> Self {
         Self {
@@ -273,11 +275,13 @@ impl Window {
     }
 
     /// Removes the slots that are left.
+    #[inline]
     pub fn close(&mut self) {
         self.end = 0;
     }
 
     /// Keeps the slots whose last byte is at or below `last`.
+    #[inline]
     #[must_use]
     pub fn up_to(self, last: u64) -> Self {
         Self {

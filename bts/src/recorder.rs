@@ -53,6 +53,7 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Gp`] if the microarchitecture reserves a bit of `value`; the register keeps its value.
+    #[inline]
     pub fn set_debugctl(&mut self, value: u64) -> Result<(), Gp> {
         let layout = self.microarchitecture.layout();
         if value & !layout.writable != 0 {
@@ -84,6 +85,7 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Gp`] if `la` is not canonical (48 bits); the register keeps its value.
+    #[inline]
     pub fn set_ds_area(&mut self, la: u64) -> Result<(), Gp> {
         if !is_canonical(la) {
             return Err(Gp);
