@@ -20,9 +20,9 @@ use crate::root::Root;
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Interpreters of interpreters that Linux follows (`BINPRM` recursion limit).
 const MAX_INTERPRETERS: u32 = 5;
-/// Bytes at the start of a file that are checked. They have the program headers of all ELF files
-/// that linkers make.
-const START: u64 = 1 << 16;
+/// Bytes at the start of a file that are read: the header of an ELF file, or the first line of a
+/// script.
+const START: u64 = 256;
 
 /// Why a program cannot be run in the guest.
 #[derive(Debug, Error)]
@@ -143,8 +143,8 @@ fn check(root: &Root, cwd: &Path, path: &Path, levels: u32) -> Result<(), Progra
         io::ErrorKind::PermissionDenied => ProgramError::NotReadable(path.into()),
         _ => read_error(path, error),
     })?;
-    let start = read_start(file).map_err(|error| read_error(path, error))?;
-    let Some(interpreter) = format::interpreter(path, &start)? else {
+    let start = read_start(&file).map_err(|error| read_error(path, error))?;
+    let Some(interpreter) = format::interpreter(path, &file, &start)? else {
         return Ok(());
     };
     let levels = levels
@@ -187,7 +187,7 @@ fn check_executable(root: &Root, path: &Path) -> Result<(), ProgramError> {
         .map_err(|_| ProgramError::NotExecutable(path.into()))
 }
 
-fn read_start(file: File) -> io::Result<Vec<u8>> {
+fn read_start(file: &File) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
     file.take(START).read_to_end(&mut start)?;
     Ok(start)
@@ -302,6 +302,31 @@ mod tests {
             let error = format!("{:#}", anyhow::Error::from(error));
             assert!(error.contains(message), "{error}");
         }
+    }
+
+    #[test]
+    fn program_headers_can_be_anywhere() {
+        const AT: usize = 2 << 20;
+        let scratch = Scratch::new();
+        let root = scratch.root();
+        let mut file = elf_file(2, 62);
+        file.resize(AT + 56, 0);
+        file[32..40].copy_from_slice(&(AT as u64).to_le_bytes());
+        file[56] = 1;
+        // PT_INTERP: offset and size of the name.
+        file[AT] = 3;
+        file[AT + 8..AT + 16].copy_from_slice(&(AT as u64 + 56).to_le_bytes());
+        file[AT + 32] = 8;
+        file.extend_from_slice(b"/loader\0");
+        scratch.put("program", 0o755, &file);
+        let find = || find(&root, Path::new("/"), OsStr::new("/program"), None);
+        let error = format!("{:#}", anyhow::Error::from(find().unwrap_err()));
+        assert!(error.contains("/loader: not found"), "{error}");
+        scratch.put("loader", 0o755, &elf_file(2, 62));
+        assert!(find().is_ok());
+        scratch.put("program", 0o755, &file[..AT + 55]);
+        let error = format!("{:#}", anyhow::Error::from(find().unwrap_err()));
+        assert!(error.contains("truncated"), "{error}");
     }
 
     #[test]

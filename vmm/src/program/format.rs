@@ -1,7 +1,9 @@
 //! The formats of programs that Linux runs: ELF files and scripts.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use object::LittleEndian as Le;
@@ -12,15 +14,21 @@ use super::ProgramError;
 
 /// Bytes of a script in which Linux looks for its `#!` line (`BINPRM_BUF_SIZE`).
 const SCRIPT_LINE: usize = 256;
+/// Maximum length in bytes of the name of a dynamic loader (`PATH_MAX`).
+const MAX_LOADER: usize = 4096;
 
-/// Checks a program by `start`, its first bytes. Returns the program that loads or interprets it,
-/// if it needs one. `path` is for messages.
+/// Checks a program by `start`, its first bytes, and by what an ELF file refers to. Returns the
+/// program that loads or interprets it, if it needs one. `path` is for messages.
 ///
 /// # Errors
 /// An x86-64 Linux does not run the program.
-pub fn interpreter(path: &Path, start: &[u8]) -> Result<Option<PathBuf>, ProgramError> {
+pub fn interpreter(
+    path: &Path,
+    file: &File,
+    start: &[u8],
+) -> Result<Option<PathBuf>, ProgramError> {
     if start.starts_with(&elf::ELFMAG) {
-        return elf_interpreter(start).map_err(|what| ProgramError::WrongElf {
+        return elf_interpreter(file, start).map_err(|what| ProgramError::WrongElf {
             path: path.into(),
             what,
         });
@@ -44,10 +52,10 @@ fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
 
 /// The dynamic loader of an ELF program, or what the file is if it is no program for x86-64 Linux,
 /// which runs 32-bit programs for x86, too.
-fn elf_interpreter(start: &[u8]) -> Result<Option<PathBuf>, String> {
+fn elf_interpreter(file: &File, start: &[u8]) -> Result<Option<PathBuf>, String> {
     match class(start)? {
-        Class::Elf32 => loader::<elf::FileHeader32<Le>>(start),
-        Class::Elf64 => loader::<elf::FileHeader64<Le>>(start),
+        Class::Elf32 => loader::<elf::FileHeader32<Le>>(file, start),
+        Class::Elf64 => loader::<elf::FileHeader64<Le>>(file, start),
     }
 }
 
@@ -87,35 +95,44 @@ fn class(start: &[u8]) -> Result<Class, String> {
     }
 }
 
-/// The dynamic loader that the program headers in `start` name.
-fn loader<Elf: FileHeader<Endian = Le>>(start: &[u8]) -> Result<Option<PathBuf>, String> {
+/// The dynamic loader that the program headers name.
+fn loader<Elf: FileHeader<Endian = Le>>(
+    file: &File,
+    start: &[u8],
+) -> Result<Option<PathBuf>, String> {
     let (header, _) = pod::from_bytes::<Elf>(start).map_err(|()| truncated())?;
     if !matches!(header.e_type(Le), elf::ET_EXEC | elf::ET_DYN) {
         return Err("an ELF file that is no program".into());
     }
-    let segments = program_headers(start, header).ok_or_else(truncated)?;
+    let segments = program_headers(file, header).ok_or_else(truncated)?;
+    let (segments, _) = pod::slice_from_bytes::<Elf::ProgramHeader>(&segments, count(header))
+        .map_err(|()| truncated())?;
     let name = segments
         .iter()
         .find(|segment| segment.p_type(Le) == elf::PT_INTERP)
-        .and_then(|segment| loader_name(start, segment));
+        .and_then(|segment| loader_name(file, segment));
     Ok(name)
 }
 
-fn program_headers<'a, Elf: FileHeader<Endian = Le>>(
-    start: &'a [u8],
-    header: &Elf,
-) -> Option<&'a [Elf::ProgramHeader]> {
-    let offset = usize::try_from(header.e_phoff(Le).into()).ok()?;
-    let count = usize::from(header.e_phnum(Le));
-    let (headers, _) = pod::slice_from_bytes(start.get(offset..)?, count).ok()?;
+/// Number of program headers.
+fn count<Elf: FileHeader<Endian = Le>>(header: &Elf) -> usize {
+    usize::from(header.e_phnum(Le))
+}
+
+/// The program headers. They can be anywhere in the file: BOLT moves them.
+fn program_headers<Elf: FileHeader<Endian = Le>>(file: &File, header: &Elf) -> Option<Vec<u8>> {
+    let mut headers = vec![0; count(header) * size_of::<Elf::ProgramHeader>()];
+    file.read_exact_at(&mut headers, header.e_phoff(Le).into())
+        .ok()?;
     Some(headers)
 }
 
-/// The name of the dynamic loader in `segment`; `None` if it is empty or not in `start`.
-fn loader_name(start: &[u8], segment: &impl ProgramHeader<Endian = Le>) -> Option<PathBuf> {
-    let offset = usize::try_from(segment.p_offset(Le).into()).ok()?;
-    let len = usize::try_from(segment.p_filesz(Le).into()).ok()?;
-    let name = start.get(offset..)?.get(..len)?;
+/// The name of the dynamic loader in `segment`; `None` if it is empty, too long or not in the file.
+fn loader_name(file: &File, segment: &impl ProgramHeader<Endian = Le>) -> Option<PathBuf> {
+    let size = usize::try_from(segment.p_filesz(Le).into()).ok()?;
+    let mut name = vec![0; Some(size).filter(|size| *size <= MAX_LOADER)?];
+    file.read_exact_at(&mut name, segment.p_offset(Le).into())
+        .ok()?;
     let name = name.split(|b| *b == 0).next()?;
     (!name.is_empty()).then(|| PathBuf::from(OsString::from_vec(name.to_vec())))
 }
