@@ -145,6 +145,10 @@ pub struct Seen<'a> {
     pub to: u64,
     /// What it does.
     pub effect: Effect,
+    /// Number of instructions since the branch before it, with it.
+    pub instructions: u32,
+    /// Where these were executed: the innermost node of the stack before the branch.
+    pub node: NodeId,
     /// The stack after it.
     pub stack: &'a Stack,
     /// The process's mappings.
@@ -331,7 +335,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
             };
             transfer.count += 1;
             instructions += u64::from(transfer.instructions);
-            if let Some(node) = self.tree.get_mut(task.stack.node()) {
+            let node = task.stack.node();
+            if let Some(node) = self.tree.get_mut(node) {
                 node.instructions += u64::from(transfer.instructions);
                 node.branches += 1;
             }
@@ -352,6 +357,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 from: branch.from,
                 to: branch.to,
                 effect: transfer.effect,
+                instructions: transfer.instructions,
+                node,
                 stack: &task.stack,
                 map: &space.map,
             });

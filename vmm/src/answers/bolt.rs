@@ -41,6 +41,57 @@ pub fn find_module<W: Watch>(profile: &Loaded<W>, name: Option<&str>) -> Option<
     by_name.or(largest).copied()
 }
 
+/// Taken branches with their counts: by their address and that of their target, 0 in another file.
+type Branches = BTreeMap<(u64, u64), u64>;
+/// Straight lines with their counts: by the addresses of their first and their last instruction.
+type Lines = BTreeMap<(u64, u64), u64>;
+
+/// The branches and straight lines of a file, by addresses in its ELF file.
+fn of_file<W: Watch>(profile: &mut Loaded<W>, module: ModuleId) -> (Branches, Lines) {
+    let mut edges: BTreeMap<(Place, Place), u64> = BTreeMap::new();
+    for (edge, count) in profile.edges().filter(|(edge, _)| !edge.is_event) {
+        if edge.from.module == module || edge.to.module == module {
+            *edges.entry((edge.from, edge.to)).or_default() += count;
+        }
+    }
+    let symbols = profile.functions().symbols(module);
+    // The tools take a stub of the linkage table for one jump, and do not know the code to which
+    // all stubs jump that are not resolved.
+    let is_stub = |offset: u64| {
+        let after = symbols.partition_point(|symbol| symbol.start <= offset);
+        let symbol = after.checked_sub(1).and_then(|at| symbols.get(at));
+        symbol.is_some_and(|symbol| offset < symbol.end && symbol.kind == SymbolKind::Stub)
+    };
+    let from_stubs: BTreeSet<u64> = edges
+        .keys()
+        .filter(|(from, to)| from.module == module && to.module == module && is_stub(from.offset))
+        .map(|(_, to)| to.offset)
+        .collect();
+    let mut offsets: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for (line, count) in profile.lines() {
+        let is_function = !is_stub(line.start.offset) && !from_stubs.contains(&line.start.offset);
+        if line.start.module == module && line.complete && is_function {
+            *offsets.entry((line.start.offset, line.last)).or_default() += count.count;
+        }
+    }
+    let (code, modules) = profile.code();
+    let file = modules.get(module);
+    let mut address = |place: Place| match place.module == module {
+        true => code.files.address(file, place.offset).unwrap_or(0),
+        false => 0,
+    };
+    let (mut branches, mut lines) = (Branches::new(), Lines::new());
+    for ((from, to), count) in edges {
+        *branches.entry((address(from), address(to))).or_default() += count;
+    }
+    for ((start, last), count) in offsets {
+        let place = |offset| Place { module, offset };
+        let addresses = (address(place(start)), address(place(last)));
+        *lines.entry(addresses).or_default() += count;
+    }
+    (branches, lines)
+}
+
 /// Writes the profile of a file in BOLT's pre-aggregated format: `B` is a branch with its count,
 /// `F` the code between two branches. Addresses are those in the ELF file; 0 is another file.
 ///
@@ -51,49 +102,39 @@ pub fn bolt<W: Watch>(
     module: ModuleId,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    let mut branches: BTreeMap<(Place, Place), u64> = BTreeMap::new();
-    for (edge, count) in profile.edges().filter(|(edge, _)| !edge.is_event) {
-        if edge.from.module == module || edge.to.module == module {
-            *branches.entry((edge.from, edge.to)).or_default() += count;
-        }
-    }
-    let symbols = profile.functions().symbols(module);
-    // BOLT takes a stub of the linkage table for one jump, and does not know the code to which all
-    // stubs jump that are not resolved.
-    let is_stub = |offset: u64| {
-        let after = symbols.partition_point(|symbol| symbol.start <= offset);
-        let symbol = after.checked_sub(1).and_then(|at| symbols.get(at));
-        symbol.is_some_and(|symbol| offset < symbol.end && symbol.kind == SymbolKind::Stub)
-    };
-    let from_stubs: BTreeSet<u64> = branches
-        .keys()
-        .filter(|(from, to)| from.module == module && to.module == module && is_stub(from.offset))
-        .map(|(_, to)| to.offset)
-        .collect();
-    let mut lines: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-    for (line, count) in profile.lines() {
-        let is_function = !is_stub(line.start.offset) && !from_stubs.contains(&line.start.offset);
-        if line.start.module == module && line.complete && is_function {
-            *lines.entry((line.start.offset, line.last)).or_default() += count.count;
-        }
-    }
-    let (code, modules) = profile.code();
-    let file = modules.get(module);
-    let mut address = |place: Place| match place.module == module {
-        true => code.files.address(file, place.offset).unwrap_or(0),
-        false => 0,
-    };
+    let (branches, lines) = of_file(profile, module);
     for ((from, to), count) in branches {
-        writeln!(out, "B {:x} {:x} {count} 0", address(from), address(to))?;
+        writeln!(out, "B {from:x} {to:x} {count} 0")?;
     }
     for ((start, last), count) in lines {
-        let place = |offset| Place { module, offset };
-        writeln!(
-            out,
-            "F {:x} {:x} {count}",
-            address(place(start)),
-            address(place(last))
-        )?;
+        writeln!(out, "F {start:x} {last:x} {count}")?;
+    }
+    Ok(())
+}
+
+/// Writes the profile of a file in the text format that AutoFDO's `create_llvm_prof` reads: the
+/// number of straight lines and the lines, the number of sampled addresses (none), the number of
+/// branches and the branches. Addresses are relative to the first loaded segment.
+///
+/// # Errors
+/// The output fails.
+pub fn autofdo<W: Watch>(
+    profile: &mut Loaded<W>,
+    module: ModuleId,
+    out: &mut Out<'_>,
+) -> io::Result<()> {
+    let (mut branches, lines) = of_file(profile, module);
+    branches.retain(|(from, to), _| *from != 0 && *to != 0);
+    let (code, modules) = profile.code();
+    let base = code.files.base(modules.get(module));
+    let relative = |address: u64| address.wrapping_sub(base);
+    writeln!(out, "{}", lines.len())?;
+    for ((start, last), count) in lines {
+        writeln!(out, "{:x}-{:x}:{count}", relative(start), relative(last))?;
+    }
+    writeln!(out, "0\n{}", branches.len())?;
+    for ((from, to), count) in branches {
+        writeln!(out, "{:x}->{:x}:{count}", relative(from), relative(to))?;
     }
     Ok(())
 }

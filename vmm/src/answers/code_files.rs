@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
 
+use super::elf::{Segment, build_id, segments};
 use crate::escape::printable;
 use crate::root::Root;
 use crate::trace::symbols::FileSymbols;
@@ -21,44 +22,9 @@ use crate::trace::symbols::FileSymbols;
 const MAX_OPEN: usize = 256;
 /// Maximum number of files that are named because something is wrong with them.
 const MAX_NAMED: usize = 1 << 10;
-/// Type of a loaded segment.
-const PT_LOAD: u32 = 1;
 /// Offset of the class in an ELF file, and the class of 32-bit files.
 const ELF_CLASS: u64 = 4;
 const ELFCLASS32: u8 = 1;
-
-/// A loaded segment of an ELF file.
-#[derive(Debug, Clone, Copy)]
-struct Segment {
-    offset: u64,
-    size: u64,
-    address: u64,
-}
-
-/// The loaded segments of an ELF file for x86-64 (ELF-64 Object File Format, version 1.5).
-fn segments(file: &File) -> Option<Vec<Segment>> {
-    const SIZE: usize = 56;
-    let mut header = [0; 64];
-    file.read_exact_at(&mut header, 0).ok()?;
-    let number = |bytes: &[u8], at: usize| {
-        let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
-        Some(u64::from_le_bytes(bytes))
-    };
-    header.starts_with(b"\x7fELF\x02\x01").then_some(())?;
-    let at = number(&header, 32)?;
-    let count = u16::from_le_bytes(header.get(56..58)?.try_into().ok()?);
-    let mut programs = vec![0; usize::from(count) * SIZE];
-    file.read_exact_at(&mut programs, at).ok()?;
-    let segments = programs.chunks_exact(SIZE).filter_map(|program| {
-        let kind = u32::from_le_bytes(program.get(..4)?.try_into().ok()?);
-        (kind == PT_LOAD).then_some(Segment {
-            offset: number(program, 8)?,
-            size: number(program, 32)?,
-            address: number(program, 16)?,
-        })
-    });
-    Some(segments.collect())
-}
 
 /// What is wrong with the file of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +70,7 @@ impl CodeFiles {
     /// Sets the file of the guest's kernel, which is called `name`.
     pub fn set_kernel(&mut self, file: File, name: &str) {
         if let Ok(copy) = file.try_clone() {
-            let segments = segments(&copy).unwrap_or_default();
+            let segments = segments(&copy);
             self.kernel = Some((copy, segments));
         }
         self.symbols.set_kernel(file, name);
@@ -125,16 +91,48 @@ impl CodeFiles {
             .then_some(file)
     }
 
+    /// The loaded segments of a module's file.
+    fn segments(&mut self, module: &Module) -> &[Segment] {
+        if !self.segments.contains_key(&module.id) {
+            let segments = self.file(module).map(segments).unwrap_or_default();
+            self.segments.insert(module.id, segments);
+        }
+        self.segments.get(&module.id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The build ID of the file at `path` in the guest, if it has one.
+    pub fn build_id(&self, path: &str) -> Option<Vec<u8>> {
+        let path = Path::new(path);
+        build_id(&self.open(path.is_absolute().then_some(path)?)?)
+    }
+
+    /// The build ID of the kernel.
+    pub fn kernel_build_id(&self) -> Option<Vec<u8>> {
+        build_id(&self.kernel.as_ref()?.0)
+    }
+
+    /// The first address of the kernel's code, and its size in bytes.
+    pub fn kernel_code(&self) -> Option<(u64, u64)> {
+        let (_, segments) = self.kernel.as_ref()?;
+        let code = segments.iter().filter(|segment| segment.is_code);
+        let code: Vec<&Segment> = code.collect();
+        let start = code.iter().map(|segment| segment.address).min()?;
+        let ends = code.iter().map(|s| s.address.saturating_add(s.size));
+        Some((start, ends.max()?.saturating_sub(start)))
+    }
+
+    /// The address of the first loaded segment of a module's file.
+    pub fn base(&mut self, module: &Module) -> u64 {
+        let addresses = self.segments(module).iter().map(|s| s.address);
+        addresses.min().unwrap_or(0)
+    }
+
     /// The address in an ELF file of the code at `offset` in the module.
     pub fn address(&mut self, module: &Module, offset: u64) -> Option<u64> {
         if module.kind != ModuleKind::File {
             return Some(offset);
         }
-        if !self.segments.contains_key(&module.id) {
-            let segments = self.file(module).and_then(segments).unwrap_or_default();
-            self.segments.insert(module.id, segments);
-        }
-        let segments = self.segments.get(&module.id)?.iter();
+        let segments = self.segments(module).iter();
         let mut inside = segments.filter(|s| offset.wrapping_sub(s.offset) < s.size);
         let segment = inside.next()?;
         Some(

@@ -2,14 +2,15 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `code_files` | reads the code and the symbols of the traced files |
+//! | `code_files`, `elf` | reads the code and the symbols of the traced files |
 //! | `load` | reads a trace |
 //! | `names` | names of functions, modules and programs |
 //! | `functions`, `calls` | functions with their counts; the call tree |
-//! | `folded`, `flamegraph`, `timeline` | call stacks for other tools; pictures of them |
+//! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
 //! | `counts`, `coverage` | how often instructions and source lines were executed |
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
 //! | `bolt` | profiles for tools that optimise and show binary code |
+//! | `perf`, `perf_data` | the trace as a file of Linux perf |
 //! | `moment`, `diff` | the stacks at a moment; what two runs have executed differently |
 //!
 //! `vbts_trace::profile` counts; this module names and shows.
@@ -20,6 +21,8 @@ mod code_files;
 mod counts;
 mod coverage;
 mod diff;
+mod elf;
+mod firefox;
 mod flamegraph;
 mod folded;
 mod functions;
@@ -29,13 +32,16 @@ mod lines;
 mod load;
 mod moment;
 mod names;
+mod perf;
+mod perf_data;
 mod timeline;
 
-pub use bolt::{bolt, drcov, find_module};
+pub use bolt::{autofdo, bolt, drcov, find_module};
 pub use calls::calls;
 pub use code_files::{CodeFiles, Problem};
 pub use coverage::{Coverage, Selection, coverage};
 pub use diff::{Calls, diff};
+pub use firefox::{Samples, firefox};
 pub use flamegraph::flamegraph;
 pub use folded::folded;
 pub use functions::{By, functions};
@@ -45,6 +51,7 @@ pub use lines::{assembly, lines};
 pub use load::{Loaded, Range, load};
 pub use moment::{Moment, moment};
 pub use names::Names;
+pub use perf::{PerfError, perf};
 pub use timeline::{Timeline, timeline};
 
 use std::fmt;

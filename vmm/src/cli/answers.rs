@@ -14,7 +14,8 @@ use vbts_trace::{Reader, Run};
 use super::report::{ReportArgs, What};
 use super::trace::{OWN_PROGRAM, elf_file};
 use crate::answers::{
-    self, By, Calls, CodeFiles, Loaded, Moment, Out, Problem, Range, Selection, Timeline,
+    self, By, Calls, CodeFiles, Loaded, Moment, Out, PerfError, Problem, Range, Samples, Selection,
+    Timeline,
 };
 use crate::exit::{Failure, say};
 use crate::guest_files::GuestFiles;
@@ -42,6 +43,13 @@ pub fn main(args: &ReportArgs, trace: Trace) -> Result<u8, Failure> {
             write(args, |out| answers::timeline(&mut profile, out))?;
             say_problems(&mut profile);
         }
+        What::Firefox => {
+            let title = trace.reader.run().command.join(" ");
+            let mut profile = trace.load(args, Samples::default())?;
+            write(args, |out| answers::firefox(&mut profile, &title, out))?;
+            say_problems(&mut profile);
+        }
+        What::Perf => trace.perf(args)?,
         What::Tail | What::Where => {
             let tail = args.what == What::Tail;
             let steps = if tail { args.steps } else { 1 };
@@ -67,7 +75,7 @@ pub fn main(args: &ReportArgs, trace: Trace) -> Result<u8, Failure> {
             let title = trace.reader.run().command.join(" ");
             let mut profile = trace.load(args, ())?;
             let module = answers::find_module(&profile, args.module.as_deref());
-            if args.what == What::Bolt && module.is_none() {
+            if matches!(args.what, What::Bolt | What::Autofdo) && module.is_none() {
                 let name = args.module.as_deref().unwrap_or("the program");
                 return Err(anyhow!("No code of {name} was executed").into());
             }
@@ -123,15 +131,37 @@ impl Trace {
         }
     }
 
+    /// Writes the trace as a file of Linux perf.
+    fn perf(mut self, args: &ReportArgs) -> Result<(), Failure> {
+        self.say_if_cut();
+        let mut files = code_files(args, self.reader.run(), self.traced)?;
+        let range = self.range(args)?;
+        let progress = progress_bar();
+        let mut out = Sink::new(args)?;
+        let (reader, files) = (&mut self.reader, &mut files);
+        match answers::perf(reader, range, args.task, files, &progress, &mut out) {
+            Ok(()) => out.finish(Ok(())),
+            Err(PerfError::Output(error)) => out.finish(Err(error)),
+            Err(PerfError::Trace(error)) => Err(anyhow!(error)
+                .context(format!("Cannot read {}", self.name))
+                .into()),
+        }
+    }
+
+    /// The branches that `args` select.
+    fn range(&mut self, args: &ReportArgs) -> Result<Range, Failure> {
+        let range = args.range(&mut self.reader);
+        let range = range.with_context(|| format!("Cannot read {}", self.name))?;
+        Ok(Range {
+            from: range.start,
+            to: range.end,
+        })
+    }
+
     fn load<W: Watch>(mut self, args: &ReportArgs, watch: W) -> Result<Loaded<W>, Failure> {
         self.say_if_cut();
         let files = code_files(args, self.reader.run(), self.traced)?;
-        let range = args.range(&mut self.reader);
-        let range = range.with_context(|| format!("Cannot read {}", self.name))?;
-        let range = Range {
-            from: range.start,
-            to: range.end,
-        };
+        let range = self.range(args)?;
         let progress = progress_bar();
         let loaded = answers::load(self.reader, range, args.task, files, watch, &progress);
         Ok(loaded.with_context(|| format!("Cannot read {}", self.name))?)
@@ -177,6 +207,7 @@ fn answer(
         }
         What::Drcov => return answers::drcov(profile, out),
         What::Bolt => return answers::bolt(profile, module, out),
+        What::Autofdo => return answers::autofdo(profile, module, out),
         What::Lines | What::Lcov | What::Cobertura | What::Html => {
             let coverage = answers::coverage(profile, selection);
             if coverage.left_out > 0 {

@@ -49,6 +49,8 @@ pub enum What {
     Flamegraph,
     /// Functions over time, for Perfetto and Chrome's tracing
     Timeline,
+    /// Call stacks over time, for the Firefox profiler
+    Firefox,
     /// Source files with the count of each line
     Lines,
     /// Instructions of functions with their counts
@@ -63,6 +65,10 @@ pub enum What {
     Drcov,
     /// A profile for BOLT (pre-aggregated)
     Bolt,
+    /// A profile for AutoFDO's create_llvm_prof (text)
+    Autofdo,
+    /// All branches as a perf.data file with branch stacks, for Linux perf
+    Perf,
     /// Functions that a second run, OTHER, has executed more or less often
     Diff,
     /// The last calls and returns of each task, and its stack
@@ -122,7 +128,7 @@ pub struct ReportArgs {
     /// assembly: only the function with this name
     #[arg(long, value_name = "NAME")]
     pub function: Option<String>,
-    /// bolt: the executed file (default: the program)
+    /// bolt, autofdo: the executed file (default: the program)
     #[arg(long, value_name = "NAME")]
     pub module: Option<String>,
     /// tail: branches to show of each task, 10000 at most

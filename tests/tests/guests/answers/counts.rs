@@ -1,0 +1,122 @@
+//! Counts of functions, and the call tree.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use vbts_tests::machine::{self, Machine};
+
+use super::{functions, report, tool, traced};
+
+/// Calls and instructions of each function, from the output file of callgrind.
+fn callgrind_functions(text: &str) -> Result<HashMap<String, (u64, u64)>> {
+    let mut names: HashMap<String, String> = HashMap::new();
+    let mut functions: HashMap<String, (u64, u64)> = HashMap::new();
+    // A name is given once; later its number stands for it.
+    let mut name = |field: &str| -> String {
+        match field.split_once(' ') {
+            Some((number, name)) => {
+                names.insert(number.to_owned(), name.to_owned());
+                name.to_owned()
+            }
+            None => names.get(field).cloned().unwrap_or_default(),
+        }
+    };
+    // A recursive function has a name for each depth, if it was asked for.
+    let plain = |name: String| name.split('\'').next().unwrap_or_default().to_owned();
+    let (mut current, mut called) = (String::new(), String::new());
+    let mut is_call = false;
+    for line in text.lines() {
+        if let Some(field) = line.strip_prefix("fn=") {
+            current = plain(name(field));
+        } else if let Some(field) = line.strip_prefix("cfn=") {
+            called = plain(name(field));
+        } else if let Some(fields) = line.strip_prefix("calls=") {
+            let count = fields.split(' ').next().context("no count")?;
+            functions.entry(called.clone()).or_default().0 += count.parse::<u64>()?;
+            is_call = true;
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
+            && !std::mem::take(&mut is_call)
+        {
+            let cost = line.split(' ').nth(1).unwrap_or("0");
+            functions.entry(current.clone()).or_default().1 += cost.parse::<u64>()?;
+        }
+    }
+    Ok(functions)
+}
+
+/// The functions of the program itself have the calls and instructions that callgrind counts. The
+/// start of a program under valgrind differs, so that others do not.
+pub(super) fn callgrind(machine: &Machine) -> Result<()> {
+    for flags in [&["-O2", "-g", "-static"][..], &["-O0", "-g", "-static"]] {
+        let traced = traced(machine, flags, &[])?;
+        let output = traced.directory.path().join("callgrind");
+        let option = format!("--callgrind-out-file={}", output.display());
+        let mut command = tool("valgrind", &["--tool=callgrind", &option])?;
+        machine::finish({
+            command.arg(&traced.program);
+            command
+        })?
+        .expect(0)?;
+        let theirs = callgrind_functions(&std::fs::read_to_string(&output)?)?;
+        let ours = functions(machine, &traced.trace)?;
+        for name in [
+            "fib", "is_even", "is_odd", "insert", "depth", "choose", "leaf", "main",
+        ] {
+            let (ours, theirs) = (ours.get(name), theirs.get(name));
+            ensure!(
+                theirs.is_some_and(|counts| counts.1 > 0),
+                "{name}: {theirs:?}"
+            );
+            ensure!(
+                ours == theirs,
+                "{flags:?} {name}: {ours:?}, callgrind: {theirs:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Signals, longjmp, threads, forks and functions that jump to each other.
+pub(super) fn kinds_of_calls(machine: &Machine) -> Result<()> {
+    let traced = traced(machine, &["-O2", "-g", "-static", "-pthread"], &["k"])?;
+    let ours = functions(machine, &traced.trace)?;
+    let calls = |name: &str| ours.get(name).map_or(0, |counts| counts.0);
+    // choose: 3; handler: 10; thread: 50; child: 30.
+    ensure!(calls("leaf") == 93, "leaf: {}", calls("leaf"));
+    ensure!(calls("deep") == 21 && calls("handler") == 10, "{ours:?}");
+    let folded = report(machine, &["folded"], &traced.trace)?;
+    for stack in [
+        ";[signal];handler;leaf ",
+        ";main;kinds;leaf ",
+        "thread;leaf ",
+        ";main;kinds;deep;deep;deep",
+        ";main;is_even;is_odd ",
+    ] {
+        ensure!(folded.contains(stack), "no {stack}:\n{folded}");
+    }
+    // What comes after a longjmp is not below it, and nothing is below functions that have ended.
+    ensure!(!folded.contains("deep;pthread_create"), "{folded}");
+    ensure!(
+        !folded.contains("is_odd;is_even;is_odd;is_even"),
+        "{folded}"
+    );
+    let sum: u64 = folded
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum();
+    let tasks = report(machine, &["tasks", "--json"], &traced.trace)?;
+    let rows: Vec<Value> = tasks
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    let total: u64 = rows
+        .iter()
+        .filter_map(|row| row["instructions"].as_u64())
+        .sum();
+    ensure!(
+        rows.len() == 3 && sum == total,
+        "{sum} instructions, tasks: {tasks}"
+    );
+    Ok(())
+}

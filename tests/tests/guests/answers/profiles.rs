@@ -1,0 +1,308 @@
+//! Profiles for other tools.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use vbts_tests::machine::{self, Machine, Skip};
+
+use super::{functions, report, tool, traced};
+
+/// The newest installed tool of LLVM with this name, which must have its own path: by another name,
+/// it is another program.
+fn llvm(name: &str) -> Result<PathBuf> {
+    let path = |version: u32| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/{name}"));
+    let mut paths = (14..40).rev().map(path);
+    paths
+        .find(|path| path.exists())
+        .ok_or_else(|| Skip(format!("{name} is not installed")).into())
+}
+
+/// Number of taken branches in a file, by its path.
+fn branches(machine: &Machine, trace: &Path, file: &Path) -> Result<u64> {
+    let mut command = machine.command(["report", "modules", "--json"]);
+    command.arg(trace);
+    let rows = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+    let rows = rows.lines().map(serde_json::from_str::<Value>);
+    let rows: Vec<Value> = rows.collect::<Result<_, _>>()?;
+    let row = rows
+        .iter()
+        .find(|row| row["name"].as_str() == file.to_str());
+    row.and_then(|row| row["branches"].as_u64())
+        .with_context(|| format!("no {}: {rows:?}", file.display()))
+}
+
+/// perf2bolt finds the profile without mismatches, and llvm-bolt makes a program of it that does
+/// the same with fewer taken branches: as it says itself, and by a trace.
+pub(super) fn optimised(machine: &Machine) -> Result<()> {
+    let mut command = Command::new(llvm("perf2bolt")?);
+    command.arg("--pa");
+    let flags = ["-O2", "-g", "-Wl,--emit-relocs", "-pthread"];
+    let traced = traced(machine, &flags, &["k"])?;
+    let profile = traced.directory.path().join("preaggregated");
+    let program = traced.program.to_str().context("a path")?;
+    let mut ours = machine.command(["report", "bolt", "--output"]);
+    ours.arg(&profile).arg(&traced.trace);
+    machine::finish(ours)?.expect(0)?;
+    let fdata = traced.directory.path().join("fdata");
+    command.arg("-p").arg(&profile).arg("-o").arg(&fdata);
+    command.arg(program);
+    let run = machine::finish(command)?.expect(0)?;
+    let output = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
+    for bad in ["mismatching", "out of range"] {
+        let line = output.lines().find(|line| line.contains(bad));
+        let is_none = line.is_none_or(|line| line.contains(" 0 ") || line.contains("(0.0%)"));
+        ensure!(is_none, "{output}");
+    }
+    ensure!(output.contains("PERF2BOLT: wrote "), "{output}");
+    ensure!(output.contains("mismatching"), "{output}");
+    let faster = traced.directory.path().join("answers.bolt");
+    let mut bolt = Command::new(llvm("llvm-bolt")?);
+    bolt.arg(program)
+        .arg("-o")
+        .arg(&faster)
+        .arg("-data")
+        .arg(&fdata)
+        .args(["-reorder-blocks=ext-tsp", "-reorder-functions=hfsort"])
+        .args(["-split-functions", "-dyno-stats"]);
+    let run = machine::finish(bolt)?.expect(0)?;
+    let output = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
+    let taken = output.lines().filter_map(|line| {
+        let (count, name) = line.split_once(" : ")?;
+        let is_it = name.split(" (").next() == Some("taken branches");
+        is_it.then(|| count.trim().parse::<u64>().ok()).flatten()
+    });
+    let taken: Vec<u64> = taken.collect();
+    ensure!(
+        matches!(taken[..], [before, after] if after < before),
+        "{taken:?}: {output}"
+    );
+    let results = [&traced.program, &faster].map(|program| {
+        let mut command = Command::new(program);
+        command.arg("k");
+        machine::finish(command)?.expect(0)
+    });
+    let [first, second] = results;
+    ensure!(first?.stdout == second?.stdout, "another result");
+    let again = traced.directory.path().join("again.btrace");
+    let words = [faster.to_str().context("a path")?, "k"];
+    machine
+        .trace("btrace", &again, &["--epoch", "0"], &words)?
+        .expect(0)?;
+    let before = branches(machine, &traced.trace, &traced.program)?;
+    let after = branches(machine, &again, &faster)?;
+    ensure!(after < before, "{before} branches, then {after}");
+    Ok(())
+}
+
+/// The Firefox profiler's own reader has the instructions of each function.
+pub(super) fn firefox(machine: &Machine) -> Result<()> {
+    tool("node", &[])?;
+    let reader = "tools/firefox/node_modules/.bin/profiler-cli";
+    let reader =
+        machine::find("VBTS_PROFILER_CLI", reader).map_err(|error| Skip(format!("{error:#}")))?;
+    let traced = traced(machine, &["-O2", "-g", "-static"], &[])?;
+    let file = traced.directory.path().join("profile.json");
+    std::fs::write(&file, report(machine, &["firefox"], &traced.trace)?)?;
+    let ask = |words: &[&str]| {
+        let mut command = Command::new("node");
+        command.arg(&reader).args(words).env(
+            "PROFILER_CLI_SESSION_DIR",
+            traced.directory.path().join("sessions"),
+        );
+        machine::finish(command)
+    };
+    // Its server answers late if the machine has other work.
+    ask(&["load", file.to_str().context("a path")?])?;
+    let mut answer = ask(&["thread", "functions", "--json", "--limit", "0"])?;
+    for _ in 0..100 {
+        if answer.status == Some(0) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        answer = ask(&["thread", "functions", "--json", "--limit", "0"])?;
+    }
+    ask(&["stop", "--all"])?;
+    let answer: Value = serde_json::from_slice(&answer.expect(0)?.stdout)?;
+    let theirs = answer["functions"].as_array().context("no functions")?;
+    let mut sums: HashMap<&str, u64> = HashMap::new();
+    for row in theirs {
+        let name = row["name"].as_str().context("no name")?;
+        *sums.entry(name).or_default() += row["selfSamples"].as_u64().context("no count")?;
+    }
+    let ours = functions(machine, &traced.trace)?;
+    for (name, (_, instructions)) in &ours {
+        let theirs = sums.get(name.as_str()).copied();
+        ensure!(
+            theirs == Some(*instructions),
+            "{name}: {instructions} instructions, {theirs:?} in the profiler"
+        );
+    }
+    ensure!(ours.len() > 20, "{} functions", ours.len());
+    Ok(())
+}
+
+/// AutoFDO's create_gcov has the counts of source lines, those of an inlined function among them.
+pub(super) fn autofdo(machine: &Machine) -> Result<()> {
+    for place in ["-no-pie", "-pie"] {
+        // The tool does not know later versions of DWARF.
+        let flags = ["-O2", "-gdwarf-4", "-static", place];
+        let traced = traced(machine, &flags, &[])?;
+        let path = |name: &str| traced.directory.path().join(name);
+        let (text, profile) = (path("answers.txt"), path("answers.afdo"));
+        std::fs::write(&text, report(machine, &["autofdo"], &traced.trace)?)?;
+        let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut create = tool("create_gcov", &["--profiler=text", "--gcov_version=2"])?;
+        create
+            .arg(option("binary", &traced.program))
+            .arg(option("profile", &text))
+            .arg(option("gcov", &profile));
+        machine::finish(create)?.expect(0)?;
+        let mut dump = tool("dump_gcov", &["--gcov_version=2"])?;
+        dump.arg(&profile);
+        let dumped = machine::finish(dump)?.expect(0)?;
+        let dumped = String::from_utf8(dumped.stdout)?;
+        let head = |name: &str| {
+            let mut lines = dumped.lines();
+            lines
+                .find(|line| line.starts_with(&format!("{name} total:")))
+                .and_then(|line| line.rsplit_once("head:")?.1.parse::<u64>().ok())
+        };
+        // Calls of functions that are not inlined everywhere.
+        let ours = functions(machine, &traced.trace)?;
+        for name in ["insert", "leaf"] {
+            let calls = ours.get(name).map(|counts| counts.0);
+            ensure!(calls.is_some(), "{name} is inlined");
+            ensure!(head(name) == calls, "{name}: {calls:?}: {dumped}");
+        }
+    }
+    Ok(())
+}
+
+/// perf reads all branches of all tasks, with names and build IDs, and llvm-profgen makes a profile
+/// of them with which clang compiles.
+pub(super) fn perf(machine: &Machine) -> Result<()> {
+    let mut script = tool("perf", &["script", "-F", "tid,brstack", "-i"])?;
+    let flags = ["-O2", "-g", "-pthread", "-Wl,--build-id=0x0123456789abcdef"];
+    let traced = traced(machine, &flags, &["k"])?;
+    let data = traced.directory.path().join("perf.data");
+    let mut ours = machine.command(["report", "perf", "--output"]);
+    ours.arg(&data).arg(&traced.trace);
+    machine::finish(ours)?.expect(0)?;
+    script.arg(&data);
+    let theirs = machine::finish(script)?.expect(0)?;
+    let mut read: HashMap<u64, Vec<(String, String)>> = HashMap::new();
+    for line in String::from_utf8(theirs.stdout)?.lines() {
+        let mut words = line.split_whitespace();
+        let task = words.next().context("no task")?.parse()?;
+        let branches = words.rev().filter_map(|word| {
+            let mut ends = word.split('/');
+            Some((ends.next()?.to_owned(), ends.next()?.to_owned()))
+        });
+        read.entry(task).or_default().extend(branches);
+    }
+    let mut traced_branches: HashMap<u64, Vec<(String, String)>> = HashMap::new();
+    for line in report(machine, &["json"], &traced.trace)?.lines() {
+        let object: Value = serde_json::from_str(line)?;
+        if object["kind"] == "branch" {
+            let end = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+            let task = object["task"].as_u64().context("no task")?;
+            traced_branches
+                .entry(task)
+                .or_default()
+                .push((end("from"), end("to")));
+        }
+    }
+    ensure!(read.len() == 3, "{} tasks", read.len());
+    ensure!(read == traced_branches, "perf has read other branches");
+    let mut ids = tool("perf", &["buildid-list", "-i"])?;
+    ids.arg(&data);
+    let ids = String::from_utf8(machine::finish(ids)?.expect(0)?.stdout)?;
+    let name = traced.program.to_str().context("a path")?;
+    ensure!(
+        ids.lines()
+            .any(|line| line.starts_with("0123456789abcdef") && line.ends_with(name)),
+        "{ids}"
+    );
+    let mut report = tool(
+        "perf",
+        &["report", "--stdio", "--sort", "comm,symbol_to", "-i"],
+    )?;
+    report.arg(&data);
+    let text = machine::finish(report)?.expect(0)?;
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let is_row = |line: &str| line.contains("answers") && line.contains("[.] insert");
+    ensure!(text.lines().any(is_row), "{text}");
+    Ok(())
+}
+
+/// llvm-profgen makes a profile of perf's text, with inlined functions, and clang compiles with it.
+pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
+    let (clang, profgen) = (llvm("clang")?, llvm("llvm-profgen")?);
+    let mut script = tool(
+        "perf",
+        &["script", "--show-mmap-events", "-F", "ip,brstack", "-i"],
+    )?;
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    let source = vbts_tests::programs::source("inlined.c");
+    let compile = |program: &Path, flag: &str| {
+        let mut command = Command::new(&clang);
+        command
+            .args([
+                "-O2",
+                "-g",
+                "-fdebug-info-for-profiling",
+                "-static",
+                flag,
+                "-o",
+            ])
+            .args([program, &source]);
+        machine::finish(command)?.expect(0)
+    };
+    let (program, faster) = (path("inlined"), path("faster"));
+    compile(&program, "-Wl,--build-id")?;
+    let (trace, data) = (path("inlined.btrace"), path("perf.data"));
+    machine
+        .trace("btrace", &trace, &["--epoch", "0"], &[&program])?
+        .expect(0)?;
+    let mut ours = machine.command(["report", "perf", "--output"]);
+    ours.arg(&data).arg(&trace);
+    machine::finish(ours)?.expect(0)?;
+    let (text, profile) = (path("script"), path("profile"));
+    script.arg(&data);
+    std::fs::write(&text, machine::finish(script)?.expect(0)?.stdout)?;
+    let mut generate = Command::new(profgen);
+    let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
+    generate
+        .arg("--format=text")
+        .arg(option("binary", &program))
+        .arg(option("perfscript", &text))
+        .arg(option("output", &profile));
+    machine::finish(generate)?.expect(0)?;
+    let profile_text = std::fs::read_to_string(&profile)?;
+    // The code between two samples is in none of them: one execution of some 700.
+    let count = |start: &str| {
+        let mut lines = profile_text.lines();
+        let line = lines.find(|line| line.starts_with(start));
+        line.and_then(|line| line.strip_prefix(start)?.parse::<u64>().ok())
+    };
+    for (line, executed) in [(" 3: weigh:", 0), ("  1: ", 20_000), ("  1.2: ", 13_333)] {
+        let counted = count(line);
+        ensure!(
+            counted.is_some_and(|count| executed == 0 || executed - count < executed / 100),
+            "{line}{counted:?}: {profile_text}"
+        );
+    }
+    ensure!(profile_text.contains(" rare:20\n"), "{profile_text}");
+    compile(&faster, &option("fprofile-sample-use", &profile)[1..])?;
+    let results = [&program, &faster].map(|program| {
+        let run = machine::finish(Command::new(program))?.expect(0)?;
+        anyhow::Ok(run.stdout)
+    });
+    let [first, second] = results;
+    ensure!(first? == second?, "another result");
+    Ok(())
+}
