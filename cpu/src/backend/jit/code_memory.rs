@@ -84,3 +84,28 @@ impl Drop for CodeMemory {
         }
     }
 }
+
+/// Makes this processor of the host fetch instructions anew, after code was written at another
+/// linear address than that where it is executed (SDM Vol. 3A 8.1.3). Of the serializing
+/// instructions (8.3), IRET needs no privilege and does not exit to a hypervisor.
+pub(super) fn serialize() {
+    // SAFETY: IRET returns to the next instruction, with the stack pointer of before. It pushes
+    // below the red zone.
+    unsafe {
+        std::arch::asm!(
+            "mov {rsp}, rsp",
+            "mov {t:e}, ss",
+            "push {t}",
+            "push {rsp}",
+            "pushfq",
+            "mov {t:e}, cs",
+            "push {t}",
+            "lea {t}, [rip + 2f]",
+            "push {t}",
+            "iretq",
+            "2:",
+            t = out(reg) _,
+            rsp = out(reg) _,
+        );
+    }
+}

@@ -17,7 +17,10 @@ mod code_memory;
 mod flags;
 mod form;
 mod layout;
+mod options;
+mod record;
 mod routines;
+mod stub;
 mod template;
 mod translate;
 
@@ -27,11 +30,13 @@ use std::mem::offset_of;
 use iced_x86::{Encoder, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::code_memory::CodeMemory;
+use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
 use crate::backend::jit::routines::{Enter, Returned, Routines};
 use crate::backend::jit::translate::Context;
 use crate::processor::cpu::Cpu;
+
+pub use crate::backend::jit::options::{NativeOptions, NativeStats};
 
 /// Why native code ended, in the low byte of the code with which it returns.
 mod exit {
@@ -103,29 +108,6 @@ struct Code {
     count: u8,
 }
 
-/// How a processor makes native code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NativeOptions {
-    /// Runs of a block in the interpreter after which it is translated.
-    pub threshold: u32,
-    /// Each block is also executed by the interpreter, and the results are compared, which is slow.
-    /// A difference is a panic.
-    pub check: bool,
-    /// Memory for the code of all processors of the machine, in bytes. The code is cleared when it
-    /// is full.
-    pub memory: usize,
-}
-
-impl Default for NativeOptions {
-    fn default() -> Self {
-        Self {
-            threshold: 200,
-            check: false,
-            memory: 64 << 20,
-        }
-    }
-}
-
 /// Least code memory of a processor.
 const LEAST_CODE: usize = 4 * LONGEST;
 /// Bytes of code memory for each block that can have code: most need more.
@@ -154,27 +136,6 @@ const JUMP_BODY: i32 = offset_of!(Jump, body) as i32;
 /// Native code returns at the first end of a block after as many instructions: signals from other
 /// threads are seen then.
 const SLICE: i64 = 20_000;
-
-/// Counts of a processor's native code.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NativeStats {
-    /// Blocks that were translated.
-    pub blocks: u64,
-    /// Bytes of native code that were made.
-    pub bytes: u64,
-    /// How often the code memory was full, and was cleared.
-    pub flushes: u64,
-}
-
-impl std::iter::Sum for NativeStats {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |a, b| Self {
-            blocks: a.blocks + b.blocks,
-            bytes: a.bytes + b.bytes,
-            flushes: a.flushes + b.flushes,
-        })
-    }
-}
 
 /// The native code of a processor.
 pub(crate) struct Jit {
@@ -446,29 +407,4 @@ fn has_lahf() -> bool {
     use std::arch::x86_64::{__cpuid, __get_cpuid_max};
     let (highest, _) = __get_cpuid_max(0x8000_0000);
     highest >= 0x8000_0001 && __cpuid(0x8000_0001).ecx & 1 != 0
-}
-
-/// Makes this processor of the host fetch instructions anew, after code was written at another
-/// linear address than that where it is executed (SDM Vol. 3A 8.1.3). Of the serializing
-/// instructions (8.3), IRET needs no privilege and does not exit to a hypervisor.
-fn serialize() {
-    // SAFETY: IRET returns to the next instruction, with the stack pointer of before. It pushes
-    // below the red zone.
-    unsafe {
-        std::arch::asm!(
-            "mov {rsp}, rsp",
-            "mov {t:e}, ss",
-            "push {t}",
-            "push {rsp}",
-            "pushfq",
-            "mov {t:e}, cs",
-            "push {t}",
-            "lea {t}, [rip + 2f]",
-            "push {t}",
-            "iretq",
-            "2:",
-            t = out(reg) _,
-            rsp = out(reg) _,
-        );
-    }
 }

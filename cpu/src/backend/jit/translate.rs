@@ -3,15 +3,13 @@
 use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op as Operation;
-use crate::backend::jit::assembler::{Assembler, Imm, Label, R14, RAX, cond};
-use crate::backend::jit::assembler::{Mem, Op};
+use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect};
-use crate::backend::jit::layout::{
-    FRAME_BUDGET, KEY_ANY, KEY_GLOBAL, RIP, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX,
-};
+use crate::backend::jit::layout::{FRAME_BUDGET, KEY_ANY, KEY_GLOBAL, RIP};
 use crate::backend::jit::routines::Routines;
+use crate::backend::jit::stub::{Stub, Target};
 use crate::decode;
 use crate::insn::{CodeSize, Insn};
 use crate::mmu::access::canonical;
@@ -48,46 +46,6 @@ pub(super) struct Translated {
     pub count: u8,
 }
 
-/// Code that is reached rarely, behind that of the block.
-#[derive(Debug, Clone, Copy)]
-enum Stub {
-    /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`.
-    Execute {
-        at: Label,
-        back: Label,
-        op: *const Operation,
-        place: Place,
-    },
-    /// A conditional branch that is taken.
-    Taken {
-        at: Label,
-        branch: Transfer,
-        target: u64,
-        place: Place,
-    },
-    /// Records a branch anywhere.
-    Record {
-        at: Label,
-        back: Label,
-        from: u64,
-        target: Target,
-    },
-    /// Leaves native code, with this RIP unless that is set.
-    Exit {
-        at: Label,
-        rip: Option<u64>,
-        code: u32,
-    },
-}
-
-/// Where a branch leads.
-#[derive(Debug, Clone, Copy)]
-enum Target {
-    Direct(u64),
-    /// RIP has been set.
-    Indirect,
-}
-
 /// The end of a block at one of its instructions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
@@ -114,7 +72,7 @@ pub(super) struct Translator<'a> {
     pub context: Context,
     /// Where the guest's flags are.
     pub place: Place,
-    stubs: Vec<Stub>,
+    pub stubs: Vec<Stub>,
     edges: Vec<usize>,
 }
 
@@ -257,7 +215,7 @@ impl Translator<'_> {
         self.call_execute(op);
     }
 
-    fn call_execute(&mut self, op: *const Operation) {
+    pub(super) fn call_execute(&mut self, op: *const Operation) {
         self.asm.mov_imm(RAX, op as u64);
         self.asm.mov_imm(R14, self.context.rip);
         self.asm.call_address(self.context.routines.execute);
@@ -401,114 +359,8 @@ impl Translator<'_> {
         });
     }
 
-    /// Records a branch, if branches are recorded. As `Cpu::record_near`.
-    fn record(&mut self, from: u64, target: Target) {
-        if !self.context.recording {
-            return;
-        }
-        let (at, back) = (self.asm.label(), self.asm.label());
-        let a = &mut self.asm;
-        a.load(RAX, &WINDOW_INDEX);
-        a.op_mem(Op::Cmp, RAX, &WINDOW_END);
-        a.jump_if(cond::AE, at);
-        a.op_mem(Op::Add, RAX, &WINDOW_ADDEND);
-        store_value(a, &Mem::at(RAX, 0), from);
-        match target {
-            Target::Direct(to) => store_value(a, &Mem::at(RAX, 8), to),
-            Target::Indirect => {
-                a.load(R14, &RIP);
-                a.store(&Mem::at(RAX, 8), R14);
-            }
-        }
-        a.store_imm(&Mem::at(RAX, 16), 0);
-        a.load(R14, &WINDOW_INDEX);
-        a.load(RAX, &WINDOW_FIELD);
-        a.imm(true, Imm::Add, R14, vbts_bts::RECORD_SIZE as i32);
-        a.store(&WINDOW_INDEX, R14);
-        a.store(&Mem::at(RAX, 0), R14);
-        a.bind(back);
-        self.stubs.push(Stub::Record {
-            at,
-            back,
-            from,
-            target,
-        });
-    }
-
-    fn write_stubs(&mut self) {
-        // A stub may add others.
-        let mut next = 0;
-        while next < self.stubs.len() {
-            self.write_stub(self.stubs[next]);
-            next += 1;
-        }
-    }
-
-    fn write_stub(&mut self, stub: Stub) {
-        match stub {
-            Stub::Execute {
-                at,
-                back,
-                op,
-                place,
-            } => {
-                self.asm.bind(at);
-                self.call_execute(op);
-                if place != Place::Saved {
-                    flags::restore(&mut self.asm);
-                }
-                self.asm.jump(back);
-            }
-            Stub::Taken {
-                at,
-                branch,
-                target,
-                place,
-            } => {
-                self.asm.bind(at);
-                self.place = place;
-                self.jump(branch, target);
-            }
-            Stub::Record {
-                at,
-                back,
-                from,
-                target,
-            } => {
-                self.asm.bind(at);
-                match target {
-                    Target::Direct(to) => self.asm.mov_imm(R14, to),
-                    Target::Indirect => self.asm.load(R14, &RIP),
-                }
-                self.asm.mov_imm(RAX, from);
-                self.asm.call_address(self.context.routines.record);
-                self.asm.jump(back);
-            }
-            Stub::Exit { at, rip, code } => {
-                self.asm.bind(at);
-                if let Some(rip) = rip {
-                    self.asm.mov_imm(RAX, rip);
-                    self.asm.store(&RIP, RAX);
-                }
-                self.asm.mov_imm(RAX, code.into());
-                self.asm.jump_address(self.context.routines.exit);
-            }
-        }
-    }
-
     /// Whether a direct branch to `target` can fault.
     pub(super) fn is_good(target: u64) -> bool {
         canonical(target)
-    }
-}
-
-/// Stores a constant. Overwrites R14 if it does not fit an immediate.
-fn store_value(a: &mut Assembler, m: &Mem, value: u64) {
-    match i32::try_from(value as i64) {
-        Ok(short) => a.store_imm(m, short),
-        Err(_) => {
-            a.mov_imm(R14, value);
-            a.store(m, R14);
-        }
     }
 }

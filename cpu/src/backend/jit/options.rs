@@ -1,0 +1,45 @@
+//! What users choose and read about native code.
+
+/// How a processor makes native code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NativeOptions {
+    /// Runs of a block in the interpreter after which it is translated.
+    pub threshold: u32,
+    /// Each block is also executed by the interpreter, and the results are compared, which is slow.
+    /// A difference is a panic.
+    pub check: bool,
+    /// Memory for the code of all processors of the machine, in bytes. The code is cleared when it
+    /// is full.
+    pub memory: usize,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        Self {
+            threshold: 200,
+            check: false,
+            memory: 64 << 20,
+        }
+    }
+}
+
+/// Counts of a processor's native code.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NativeStats {
+    /// Blocks that were translated.
+    pub blocks: u64,
+    /// Bytes of native code that were made.
+    pub bytes: u64,
+    /// How often the code memory was full, and was cleared.
+    pub flushes: u64,
+}
+
+impl std::iter::Sum for NativeStats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            blocks: a.blocks + b.blocks,
+            bytes: a.bytes + b.bytes,
+            flushes: a.flushes + b.flushes,
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! Code behind that of a block, which is reached rarely.
+
+use crate::backend::interpreter::op::Op as Operation;
+use crate::backend::jit::assembler::{Label, R14, RAX};
+use crate::backend::jit::flags::{self, Place};
+use crate::backend::jit::layout::RIP;
+use crate::backend::jit::translate::{Transfer, Translator};
+
+/// Code that is reached rarely, behind that of the block.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stub {
+    /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`.
+    Execute {
+        at: Label,
+        back: Label,
+        op: *const Operation,
+        place: Place,
+    },
+    /// A conditional branch that is taken.
+    Taken {
+        at: Label,
+        branch: Transfer,
+        target: u64,
+        place: Place,
+    },
+    /// Records a branch anywhere.
+    Record {
+        at: Label,
+        back: Label,
+        from: u64,
+        target: Target,
+    },
+    /// Leaves native code, with this RIP unless that is set.
+    Exit {
+        at: Label,
+        rip: Option<u64>,
+        code: u32,
+    },
+}
+
+/// Where a branch leads.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Target {
+    Direct(u64),
+    /// RIP has been set.
+    Indirect,
+}
+
+impl Translator<'_> {
+    pub(super) fn write_stubs(&mut self) {
+        // A stub may add others.
+        let mut next = 0;
+        while next < self.stubs.len() {
+            self.write_stub(self.stubs[next]);
+            next += 1;
+        }
+    }
+
+    fn write_stub(&mut self, stub: Stub) {
+        match stub {
+            Stub::Execute {
+                at,
+                back,
+                op,
+                place,
+            } => {
+                self.asm.bind(at);
+                self.call_execute(op);
+                if place != Place::Saved {
+                    flags::restore(&mut self.asm);
+                }
+                self.asm.jump(back);
+            }
+            Stub::Taken {
+                at,
+                branch,
+                target,
+                place,
+            } => {
+                self.asm.bind(at);
+                self.place = place;
+                self.jump(branch, target);
+            }
+            Stub::Record {
+                at,
+                back,
+                from,
+                target,
+            } => {
+                self.asm.bind(at);
+                match target {
+                    Target::Direct(to) => self.asm.mov_imm(R14, to),
+                    Target::Indirect => self.asm.load(R14, &RIP),
+                }
+                self.asm.mov_imm(RAX, from);
+                self.asm.call_address(self.context.routines.record);
+                self.asm.jump(back);
+            }
+            Stub::Exit { at, rip, code } => {
+                self.asm.bind(at);
+                if let Some(rip) = rip {
+                    self.asm.mov_imm(RAX, rip);
+                    self.asm.store(&RIP, RAX);
+                }
+                self.asm.mov_imm(RAX, code.into());
+                self.asm.jump_address(self.context.routines.exit);
+            }
+        }
+    }
+}
