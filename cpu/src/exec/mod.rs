@@ -31,6 +31,7 @@ pub(crate) mod table;
 mod unary;
 mod x87;
 
+pub(crate) use simd::{HOST_MXCSR, MXCSR_MASKS};
 use table::{Backend, Table};
 
 /// The table of all instructions, with the code of backend `B`.

@@ -149,7 +149,7 @@ impl Assembler {
     }
 
     /// REX, opcode, ModRM, SIB and displacement.
-    fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, m: &Mem) {
+    pub fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, m: &Mem) {
         let (index, factor) = m.index.unwrap_or((RSP, 1));
         let base = m.base.unwrap_or(RBP);
         let rex = 0x40
@@ -293,6 +293,12 @@ impl Assembler {
     /// An instruction of opcode F7 with 64 or 32 bits: MUL, IMUL or DIV.
     pub fn unary(&mut self, wide: bool, extension: u8, r: Reg) {
         self.registers(wide, &[0xF7], extension, r);
+    }
+
+    /// `test dword [m], value`.
+    pub fn test_mem32(&mut self, m: &Mem, value: u32) {
+        self.memory(false, &[0xF7], 0, m);
+        self.code.extend_from_slice(&value.to_le_bytes());
     }
 
     /// `test r, r` with 64 or 32 bits.

@@ -1,5 +1,5 @@
 //! What native code calls: the code of an instruction that has no template or whose operand the TLB
-//! does not find, and the recording of a branch that finds no open window.
+//! does not find, that of the rest of a block, and the recording of a branch that finds no open window.
 
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::exit;
@@ -42,11 +42,9 @@ pub(super) unsafe extern "sysv64" fn execute(
     op: *const Op,
     rip: u64,
 ) -> u64 {
-    frame.update_count(cpu);
-    cpu.gpr[usize::from(reg::BLOCK)] = rip;
-    cpu.flags = flags::unpack(frame.flags);
+    enter(cpu, frame, rip);
     // SAFETY: the caller's promise.
-    let code = unsafe { run(cpu, frame, op) };
+    let code = unsafe { run::<false>(cpu, frame, op) };
     frame.flags = flags::pack(cpu.flags);
     if code == CONTINUE {
         frame.limit_to(cpu);
@@ -54,11 +52,37 @@ pub(super) unsafe extern "sysv64" fn execute(
     code
 }
 
-/// Executes the operations of one instruction, from `first` on.
+/// Executes the instruction whose first operation is `op`, in a block at `rip`, and the rest of the
+/// block.
+///
+/// # Safety
+/// As that of [`execute`].
+pub(super) unsafe extern "sysv64" fn finish(
+    cpu: &mut Cpu,
+    frame: &mut Frame,
+    op: *const Op,
+    rip: u64,
+) -> u64 {
+    enter(cpu, frame, rip);
+    // SAFETY: the caller's promise.
+    let code = unsafe { run::<true>(cpu, frame, op) };
+    frame.flags = flags::pack(cpu.flags);
+    code
+}
+
+/// Brings the processor to the state in which its instructions are executed.
+fn enter(cpu: &mut Cpu, frame: &Frame, rip: u64) {
+    frame.update_count(cpu);
+    cpu.gpr[usize::from(reg::BLOCK)] = rip;
+    cpu.flags = flags::unpack(frame.flags);
+}
+
+/// Executes instructions from that whose first operation is `first` on: one, or with `REST` all of
+/// the block.
 ///
 /// # Safety
 /// `first` is an operation of a block.
-unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
+unsafe fn run<const REST: bool>(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
     let mut at = first;
     loop {
         // SAFETY: the caller's promise. The last operation of the block ends it, so that none is
@@ -94,7 +118,7 @@ unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
         let next = unsafe { &*at };
         let complete = next.ends_block() || next.insn.ordinal != insn.ordinal;
         // The rest of a block that began to record, or ceased to, is not in its code.
-        if complete && u64::from(cpu.recording) == frame.recording {
+        if !REST && complete && u64::from(cpu.recording) == frame.recording {
             return CONTINUE;
         }
     }

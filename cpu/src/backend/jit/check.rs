@@ -11,6 +11,7 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Op
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::form::Operand;
 use crate::backend::jit::translate::{self, Item};
+use crate::exec::MXCSR_MASKS;
 use crate::insn::{Flow, Insn, reg};
 use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
@@ -20,6 +21,8 @@ use crate::state::gpr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Changes {
     gpr: [u64; 16],
+    xmm: [u128; 16],
+    mxcsr: u32,
     flags: u64,
     rip: u64,
     /// Instructions that have retired.
@@ -72,11 +75,13 @@ impl Expectation {
     /// What the interpreter makes of the first `count` instructions of a block. `None`: that
     /// cannot be undone.
     pub fn of(cpu: &mut Cpu, rip: u64, bytes: &[u8], ops: &[Op], count: u8) -> Option<Self> {
-        // Another processor could change what the two executions read.
-        if !cpu.has_memory_alone() {
+        // Another processor could change what the two executions read. And native code leaves a
+        // block to the interpreter if an exception is not masked.
+        if !cpu.has_memory_alone() || cpu.mxcsr & MXCSR_MASKS != MXCSR_MASKS {
             return None;
         }
         let (before, window) = (cpu.gpr, cpu.window.clone());
+        let (xmm, mxcsr) = (cpu.xmm, cpu.mxcsr);
         let (flags, fault) = (cpu.flags, cpu.fault);
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
@@ -97,6 +102,7 @@ impl Expectation {
             change.undo();
         }
         (cpu.gpr, cpu.window) = (before, window);
+        (cpu.xmm, cpu.mxcsr) = (xmm, mxcsr);
         (cpu.flags, cpu.fault, cpu.rip) = (flags, fault, rip);
         expectation.map(|(changes, icount)| Self {
             changes,
@@ -116,6 +122,8 @@ impl Changes {
     fn of(cpu: &Cpu, retired: u64, written: &[Written]) -> Self {
         Self {
             gpr: std::array::from_fn(|n| cpu.gpr[n]),
+            xmm: cpu.xmm,
+            mxcsr: cpu.mxcsr,
             flags: cpu.flags.bits(),
             rip: cpu.rip,
             retired,

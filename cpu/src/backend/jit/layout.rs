@@ -12,6 +12,7 @@ use crate::mmu::tlb;
 use crate::processor::branch_trace::MappedWindow;
 use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
+use crate::state::SystemState;
 
 /// Has the address of the [`Cpu`].
 pub(super) const CPU: Reg = R15;
@@ -53,7 +54,16 @@ pub(super) const fn register(n: u8) -> Mem {
     field(offset_of!(Cpu, gpr) + size_of::<u64>() * n as usize)
 }
 
+/// The XMM register `n` in [`Cpu`]: aligned, for MOVAPS.
+pub(super) const fn xmm(n: u8) -> Mem {
+    const { assert!(offset_of!(Cpu, xmm).is_multiple_of(16) && align_of::<Cpu>().is_multiple_of(16)) };
+    field(offset_of!(Cpu, xmm) + 16 * n as usize)
+}
+
 pub(super) const RIP: Mem = field(offset_of!(Cpu, rip));
+pub(super) const MXCSR: Mem = field(offset_of!(Cpu, mxcsr));
+pub(super) const CR0: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, cr0));
+pub(super) const CR4: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, cr4));
 pub(super) const ICOUNT: Mem = field(offset_of!(Cpu, icount));
 pub(super) const KEY_ANY: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, any));
 pub(super) const KEY_GLOBAL: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, global));
@@ -82,12 +92,15 @@ pub(super) struct Frame {
     pub limit: u64,
     /// The code was made for a processor that records branches: 1, else 0.
     pub recording: u64,
+    /// MXCSR for Rust's code.
+    pub host_mxcsr: u64,
 }
 
 pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame, budget) as i32);
 pub(super) const FRAME_ADDRESS: Mem = Mem::at(RSP, offset_of!(Frame, address) as i32);
 pub(super) const FRAME_FLAGS: Mem = Mem::at(RSP, offset_of!(Frame, flags) as i32);
 pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame, limit) as i32);
+pub(super) const FRAME_HOST_MXCSR: Mem = Mem::at(RSP, offset_of!(Frame, host_mxcsr) as i32);
 /// Size of the frame on the stack, which keeps the stack's alignment.
 pub(super) const FRAME_SIZE: i32 = 64;
 const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);

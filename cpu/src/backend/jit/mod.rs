@@ -23,6 +23,8 @@ mod routines;
 mod stub;
 mod template;
 mod translate;
+mod vector;
+mod vector_form;
 
 use std::io;
 use std::mem::offset_of;
@@ -34,6 +36,7 @@ use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
 use crate::backend::jit::routines::{Enter, Returned, Routines};
 use crate::backend::jit::translate::Context;
+use crate::exec::HOST_MXCSR;
 use crate::processor::cpu::Cpu;
 
 pub use crate::backend::jit::options::{NativeOptions, NativeStats};
@@ -248,6 +251,7 @@ impl Jit {
         let recording = cpu.recording;
         let global = key == cpu.jump_keys.global;
         let context = Context {
+            model: cpu.model,
             rip,
             recording,
             global,
@@ -370,6 +374,7 @@ impl Jit {
             flags: flags::pack(cpu.flags),
             limit: cpu.icount + budget as u64,
             recording: cpu.recording.into(),
+            host_mxcsr: HOST_MXCSR.into(),
         };
         // SAFETY: the code of a block that has not been given up is native code, and the operations
         // whose addresses it has live as long.

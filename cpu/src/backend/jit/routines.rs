@@ -33,6 +33,8 @@ pub(super) struct Routines {
     pub exit: u64,
     /// Calls [`calls::execute`] with what is in RAX and R14, and returns only to go on.
     pub execute: u64,
+    /// Calls [`calls::finish`] with what is in RAX and R14, and leaves native code.
+    pub finish: u64,
     /// Calls [`calls::record`] with what is in RAX and R14, and returns only to go on.
     pub record: u64,
 }
@@ -94,6 +96,7 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
 
     for (address, function) in [
         (&mut routines.execute, calls::execute as *const () as u64),
+        (&mut routines.finish, calls::finish as *const () as u64),
         (&mut routines.record, calls::record as *const () as u64),
     ] {
         *address = here(&a);

@@ -5,23 +5,29 @@ use crate::backend::jit::assembler::{Label, R14, RAX};
 use crate::backend::jit::flags::{self, Place};
 use crate::backend::jit::layout::RIP;
 use crate::backend::jit::translate::{Transfer, Translator};
+use crate::backend::jit::vector::Vectors;
 
 /// Code that is reached rarely, behind that of the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stub {
-    /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`.
+    /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`, and
+    /// XMM registers and MXCSR as in `vectors`.
     Execute {
         at: Label,
         back: Label,
         op: *const Operation,
         place: Place,
+        vectors: Vectors,
     },
+    /// Executes the instruction and the rest of the block by `exec`.
+    Finish { at: Label, op: *const Operation },
     /// A conditional branch that is taken.
     Taken {
         at: Label,
         branch: Transfer,
         target: u64,
         place: Place,
+        vectors: Vectors,
     },
     /// Records a branch anywhere.
     Record {
@@ -63,22 +69,31 @@ impl Translator<'_> {
                 back,
                 op,
                 place,
+                vectors,
             } => {
                 self.asm.bind(at);
-                self.call_execute(op);
+                self.vectors = vectors;
+                self.unload_mxcsr();
+                self.call(op, self.context.routines.execute);
                 if place != Place::Saved {
                     flags::restore(&mut self.asm);
                 }
+                self.reload_vectors(vectors);
                 self.asm.jump(back);
+            }
+            Stub::Finish { at, op } => {
+                self.asm.bind(at);
+                self.call(op, self.context.routines.finish);
             }
             Stub::Taken {
                 at,
                 branch,
                 target,
                 place,
+                vectors,
             } => {
                 self.asm.bind(at);
-                self.place = place;
+                (self.place, self.vectors) = (place, vectors);
                 self.jump(branch, target);
             }
             Stub::Record {

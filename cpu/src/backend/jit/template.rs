@@ -2,6 +2,7 @@
 
 use iced_x86::{Code, IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
+use crate::backend::interpreter::lower::exists;
 use crate::backend::jit::assembler::{Label, Mem, Op, R14, RAX, RCX, RDX, Reg, cond};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
@@ -66,13 +67,21 @@ fn guest(r: Register) -> Option<Guest> {
 
 /// Guest registers that are in host registers for the time of one instruction.
 #[derive(Debug, Default)]
-struct Borrowed {
+pub(super) struct Borrowed {
     free: Vec<Reg>,
     taken: Vec<(Guest, Reg)>,
     written: Vec<Guest>,
 }
 
 impl Borrowed {
+    /// None so far. Those of `free` can be used.
+    pub fn new(free: &[Reg]) -> Self {
+        Self {
+            free: free.to_vec(),
+            ..Self::default()
+        }
+    }
+
     /// The host register that has `guest`, or will have it.
     fn host(&mut self, guest: Guest) -> Option<Reg> {
         if let Some(host) = HOST[usize::from(guest)] {
@@ -91,7 +100,7 @@ impl Translator<'_> {
     /// Translates an instruction that is no branch. Returns whether there is a template.
     pub(super) fn template(&mut self, item: &Item, rest: &[Item]) -> Result<bool, IcedError> {
         let i = &item.decoded;
-        if i.is_invalid() || item.insn.prefix & Insn::LOCK != 0 {
+        if !exists(self.context.model, i) || item.insn.prefix & Insn::LOCK != 0 {
             return Ok(false);
         }
         if self.stack(item) || self.accumulator(item) {
@@ -99,6 +108,9 @@ impl Translator<'_> {
         }
         if i.mnemonic() == Mnemonic::Lea {
             return self.lea(item);
+        }
+        if self.vector(item)? {
+            return Ok(true);
         }
         let Some(plain) = form::plain(i) else {
             return Ok(false);
@@ -222,10 +234,7 @@ impl Translator<'_> {
         let Ok(disp) = i32::try_from(operand.disp) else {
             return Ok(false);
         };
-        let mut borrowed = Borrowed {
-            free: vec![R14, RAX],
-            ..Borrowed::default()
-        };
+        let mut borrowed = Borrowed::new(&[R14, RAX]);
         let mut host = |guest: Guest| borrowed.host(guest).unwrap_or(RAX);
         let m = Mem {
             base: operand.base.map(&mut host),
@@ -243,14 +252,23 @@ impl Translator<'_> {
         Ok(true)
     }
 
-    fn load_borrowed(&mut self, borrowed: &Borrowed) {
+    pub(super) fn load_borrowed(&mut self, borrowed: &Borrowed) {
         for (guest, host) in &borrowed.taken {
             self.read(*host, *guest);
         }
     }
 
+    /// Writes the guest registers that the instruction has written.
+    pub(super) fn store_borrowed(&mut self, borrowed: &Borrowed) {
+        for (guest, host) in &borrowed.taken {
+            if borrowed.written.contains(guest) {
+                self.write(*guest, *host);
+            }
+        }
+    }
+
     /// How a memory operand is accessed.
-    fn access(&mut self, i: &Instruction) -> Access {
+    pub(super) fn access(&mut self, i: &Instruction) -> Access {
         let info = self.info.info(i);
         let reads = (0..i.op_count())
             .filter(|n| i.op_kind(*n) == OpKind::Memory)
@@ -258,13 +276,16 @@ impl Translator<'_> {
         if reads { Access::Read } else { Access::Write }
     }
 
-    /// Replaces the register operands of `i` by those of the host.
-    fn substitute(&mut self, i: &mut Instruction, borrowed: &mut Borrowed) -> bool {
+    /// Replaces the general registers that are operands of `i` by those of the host.
+    pub(super) fn substitute(&mut self, i: &mut Instruction, borrowed: &mut Borrowed) -> bool {
         for n in 0..i.op_count() {
             if i.op_kind(n) != OpKind::Register {
                 continue;
             }
             let r = i.op_register(n);
+            if r.is_xmm() {
+                continue;
+            }
             let Some(guest) = guest(r) else {
                 return false;
             };
@@ -287,10 +308,7 @@ impl Translator<'_> {
         i.set_has_rep_prefix(false);
         i.set_has_repne_prefix(false);
         let memory = item.insn.prefix & Insn::MEM != 0;
-        let mut borrowed = Borrowed {
-            free: if memory { vec![RAX] } else { vec![R14, RAX] },
-            ..Borrowed::default()
-        };
+        let mut borrowed = Borrowed::new(if memory { &[RAX] } else { &[R14, RAX] });
         let operand = if memory {
             match Operand::of(&item.decoded, &item.insn, self.context.rip) {
                 Some(operand) => Some((operand, self.access(&i))),
@@ -315,11 +333,7 @@ impl Translator<'_> {
         }
         self.load_borrowed(&borrowed);
         self.asm.instruction(self.encoder, &i)?;
-        for (guest, host) in &borrowed.taken {
-            if borrowed.written.contains(guest) {
-                self.write(*guest, *host);
-            }
-        }
+        self.store_borrowed(&borrowed);
         self.place = match plain.effect {
             Effect::Keeps => self.place,
             Effect::Writes(fix) => Place::Host(fix),
@@ -390,7 +404,7 @@ impl Translator<'_> {
 }
 
 /// Replaces the memory operand of `i`.
-fn set_memory(i: &mut Instruction, m: &Mem) {
+pub(super) fn set_memory(i: &mut Instruction, m: &Mem) {
     let name = |r: Reg| named(r, 8);
     i.set_memory_base(m.base.map_or(Register::None, name));
     let (index, factor) = m

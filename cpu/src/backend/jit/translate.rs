@@ -10,13 +10,16 @@ use crate::backend::jit::form::{self, Effect};
 use crate::backend::jit::layout::{FRAME_BUDGET, KEY_ANY, KEY_GLOBAL, RIP};
 use crate::backend::jit::routines::Routines;
 use crate::backend::jit::stub::{Stub, Target};
+use crate::backend::jit::vector::Vectors;
 use crate::decode;
 use crate::insn::{CodeSize, Insn};
 use crate::mmu::access::canonical;
+use crate::model::Model;
 
 /// What a block is translated for, and with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context {
+    pub model: &'static Model,
     /// RIP of the block.
     pub rip: u64,
     /// The processor records branches.
@@ -72,6 +75,7 @@ pub(super) struct Translator<'a> {
     pub context: Context,
     /// Where the guest's flags are.
     pub place: Place,
+    pub vectors: Vectors,
     pub stubs: Vec<Stub>,
     edges: Vec<usize>,
 }
@@ -95,6 +99,7 @@ pub(super) fn block(
         info,
         context,
         place: Place::Saved,
+        vectors: Vectors::default(),
         stubs: Vec::new(),
         edges: Vec::new(),
     };
@@ -188,6 +193,7 @@ impl Translator<'_> {
     /// Leaves before an instruction.
     fn leave(&mut self, item: &Item) {
         self.save_flags();
+        self.unload_mxcsr();
         let retired = item.insn.ordinal;
         self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired as i8);
         let at = self.asm.label();
@@ -212,13 +218,17 @@ impl Translator<'_> {
     /// Calls `exec`'s code of an instruction.
     fn execute(&mut self, op: *const Operation) {
         self.save_flags();
-        self.call_execute(op);
+        self.unload_mxcsr();
+        self.call(op, self.context.routines.execute);
+        // It can change CR0, CR4, MXCSR and all XMM registers.
+        self.vectors = Vectors::default();
     }
 
-    pub(super) fn call_execute(&mut self, op: *const Operation) {
+    /// Calls a routine that executes from `op` on.
+    pub(super) fn call(&mut self, op: *const Operation, routine: u64) {
         self.asm.mov_imm(RAX, op as u64);
         self.asm.mov_imm(R14, self.context.rip);
-        self.asm.call_address(self.context.routines.execute);
+        self.asm.call_address(routine);
     }
 
     /// Saves the flags, unless they are. Overwrites RAX and the host's flags.
@@ -244,14 +254,15 @@ impl Translator<'_> {
     }
 
     /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. It
-    /// goes on at `back`, with the flags in the place where they are then.
+    /// goes on at `back`, with the flags, XMM registers and MXCSR in the places where they are now.
     pub(super) fn on_miss(&mut self, at: Label, back: Label, op: *const Operation) {
-        let place = self.place;
+        let (place, vectors) = (self.place, self.vectors);
         self.stubs.push(Stub::Execute {
             at,
             back,
             op,
             place,
+            vectors,
         });
     }
 
@@ -291,12 +302,14 @@ impl Translator<'_> {
             branch,
             target,
             place: self.place,
+            vectors: self.vectors,
         });
     }
 
     /// Ends the block with a jump to `target`.
     pub(super) fn jump(&mut self, transfer: Transfer, target: u64) {
         self.save_flags();
+        self.unload_mxcsr();
         if let Some(from) = transfer.from {
             self.record(from, Target::Direct(target));
         }
@@ -315,6 +328,7 @@ impl Translator<'_> {
     /// Ends the block with a jump to RIP, which has been set.
     pub(super) fn jump_indirect(&mut self, transfer: Transfer) {
         self.save_flags();
+        self.unload_mxcsr();
         if let Some(from) = transfer.from {
             self.record(from, Target::Indirect);
         }

@@ -18,7 +18,8 @@ const PRE: u32 = 0x7;
 const UE: u32 = 1 << 4;
 /// Distance in bits from a flag to its mask.
 const MASK_SHIFT: u32 = 7;
-const MASKS: u32 = FLAGS << MASK_SHIFT;
+/// The masks of all exceptions.
+pub(crate) const MASKS: u32 = FLAGS << MASK_SHIFT;
 /// Flush to zero.
 const FTZ: u32 = 1 << 15;
 /// DAZ, rounding control and FTZ.
@@ -27,7 +28,7 @@ const CONTROL: u32 = 0xE040;
 pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 
 /// MXCSR as Rust's code expects it: no flag set, all exceptions masked, rounding to nearest.
-pub(super) static HOST_MXCSR: u32 = 0x1F80;
+pub(crate) static HOST_MXCSR: u32 = 0x1F80;
 
 /// A value for MXCSR in which every exception is masked and no flag is set: with it, no instruction
 /// of the host raises #XM. [`Cpu::float`] makes them.
