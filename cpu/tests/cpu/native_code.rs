@@ -49,10 +49,66 @@ fn busy() -> Guest {
     guest
 }
 
+/// Vectors that stay in registers while other instructions miss the TLB or have no template, and
+/// MXCSR with changing rounding and an exception that is not masked in half of the rounds, for
+/// ever.
+fn vectors() -> Guest {
+    const FACTOR: u64 = 0x3FF8_0000_0000_0001;
+    const ROUND_UP_AND_DM: i32 = 0x4100;
+    let mut guest = Guest::new();
+    guest.assemble(KERNEL, |a| {
+        let (mut outer, mut inner, mut unordered) =
+            (a.create_label(), a.create_label(), a.create_label());
+        a.mov(rbx, DATA)?;
+        a.mov(rax, FACTOR)?;
+        a.mov(qword_ptr(rbx + 128), rax)?;
+        a.set_label(&mut outer)?;
+        // Flushes the TLB.
+        a.mov(rax, cr3)?;
+        a.mov(cr3, rax)?;
+        a.mov(ecx, 3)?;
+        a.set_label(&mut inner)?;
+        a.movq(xmm1, rcx)?;
+        a.paddd(xmm1, xmm2)?;
+        a.movdqu(xmmword_ptr(rbx + rcx * 8 + 1), xmm1)?;
+        a.pcmpeqb(xmm2, xmm1)?;
+        a.pmovmskb(edx, xmm2)?;
+        a.add(r8, rdx)?;
+        a.cvtsi2sd(xmm3, ecx)?;
+        a.addsd(xmm5, xmm3)?;
+        a.mulsd(xmm5, qword_ptr(rbx + 128))?;
+        a.pause()?;
+        a.sqrtsd(xmm6, xmm5)?;
+        a.push(rdx)?;
+        a.addpd(xmm6, xmmword_ptr(rbx))?;
+        a.pop(r10)?;
+        a.movapd(xmmword_ptr(rbx + 256), xmm6)?;
+        a.divsd(xmm6, xmm5)?;
+        a.ucomisd(xmm6, xmm3)?;
+        a.adc(r9, 0)?;
+        a.cvttsd2si(r11, xmm6)?;
+        a.comisd(xmm6, xmm5)?;
+        a.jp(unordered)?;
+        a.dec(ecx)?;
+        a.jnz(inner)?;
+        a.set_label(&mut unordered)?;
+        a.stmxcsr(dword_ptr(rbx + 512))?;
+        a.xor(dword_ptr(rbx + 512), ROUND_UP_AND_DM)?;
+        a.ldmxcsr(dword_ptr(rbx + 512))?;
+        a.jmp(outer)
+    });
+    guest
+}
+
 #[test]
 fn runs_end_at_the_same_instruction_in_the_same_state() {
-    for check in [false, true] {
-        let (guest, other) = (busy(), busy());
+    for (program, check) in [
+        (busy as fn() -> Guest, false),
+        (busy, true),
+        (vectors, false),
+        (vectors, true),
+    ] {
+        let (guest, other) = (program(), program());
         let mut interpreter = guest.second_processor();
         let mut native = native(&other, check, 1 << 20);
         for deadline in (1..2000).step_by(7) {
@@ -61,7 +117,7 @@ fn runs_end_at_the_same_instruction_in_the_same_state() {
             assert_eq!(interpreter.cpu.state(), native.cpu.state(), "at {deadline}");
         }
         assert!(native.native_code().blocks > 0);
-        for at in (DATA..DATA + 80).step_by(8) {
+        for at in (DATA..DATA + 520).step_by(8) {
             assert_eq!(guest.read(at), other.read(at), "{at:#x}");
         }
     }
@@ -90,4 +146,49 @@ fn full_memory_is_cleared() {
     assert!(matches!(native.run(u64::MAX), Exit::Halt { .. }));
     assert_eq!(native.cpu.state().gpr[0], BLOCKS * u64::from(ROUNDS));
     assert!(native.native_code().flushes > 0);
+}
+
+/// A processor that has run SSE instructions from [`KERNEL`] on, natively or interpreted, with
+/// these bits of CR0 and of MXCSR changed. Each of its exceptions halts it.
+fn run_changed(control: u64, mxcsr: u32, threshold: u32) -> SoftCpu {
+    let mut guest = Guest::new();
+    guest.assemble(KERNEL, |a| {
+        a.mov(rbx, DATA)?;
+        a.mov(eax, 3)?;
+        a.movd(xmm1, eax)?;
+        a.cvtsi2sd(xmm2, eax)?;
+        a.divsd(xmm2, xmm3)?;
+        a.movaps(xmmword_ptr(rbx + 8), xmm1)?;
+        a.hlt()
+    });
+    let mut soft = guest.second_processor();
+    soft.translate_blocks(NativeOptions {
+        threshold,
+        ..NativeOptions::default()
+    })
+    .unwrap();
+    let mut state = soft.cpu.state();
+    state.sys.cr0 ^= control;
+    state.mxcsr ^= mxcsr;
+    soft.cpu.load_state(&state);
+    // A triple fault or HLT.
+    soft.run(100);
+    soft
+}
+
+#[test]
+fn vector_instructions_fault_as_in_the_interpreter() {
+    const TS: u64 = 1 << 3;
+    const ZM: u32 = 1 << 9;
+    for (control, mxcsr) in [(0, 0), (TS, 0), (0, ZM)] {
+        let native = run_changed(control, mxcsr, 1);
+        let interpreter = run_changed(control, mxcsr, u32::MAX);
+        assert!(native.native_code().blocks > 0);
+        assert_eq!(interpreter.native_code().blocks, 0);
+        assert_eq!(
+            native.cpu.state(),
+            interpreter.cpu.state(),
+            "{control:#x} {mxcsr:#x}"
+        );
+    }
 }
