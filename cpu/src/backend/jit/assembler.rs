@@ -66,6 +66,7 @@ pub(super) enum Imm {
 
 /// Conditions as Jcc encodes them.
 pub(super) mod cond {
+    pub const B: u8 = 2;
     pub const AE: u8 = 3;
     pub const E: u8 = 4;
     pub const NE: u8 = 5;
@@ -183,7 +184,7 @@ impl Assembler {
     }
 
     /// REX, opcode and ModRM of two registers.
-    fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
+    pub fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
         let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (rm >> 3);
         if rex != 0x40 {
             self.code.push(rex);

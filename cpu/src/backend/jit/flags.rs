@@ -4,7 +4,7 @@
 //! guest's have been overwritten, too. Where the manual leaves a flag undefined, the result is that
 //! of the interpreter, on each host.
 
-use crate::backend::jit::assembler::{Assembler, R14, Reg};
+use crate::backend::jit::assembler::{Assembler, Mem, R14, RAX, Reg};
 use crate::backend::jit::layout::FRAME_FLAGS;
 use crate::state::flags::Lazy;
 use crate::state::rflags;
@@ -63,6 +63,26 @@ pub(super) fn load(a: &mut Assembler, fix: Fix) {
 pub(super) fn save(a: &mut Assembler, fix: Fix) {
     load(a, fix);
     a.store_ax(&FRAME_FLAGS);
+}
+
+/// Bits of flags in what LAHF loads.
+pub(super) const CF: u8 = 0;
+pub(super) const ZF: u8 = 6;
+
+/// Replaces the saved flag `bit` by whether the host's flags meet `condition`. Overwrites RAX; leaves
+/// the host's flags undefined.
+pub(super) fn save_one(a: &mut Assembler, condition: u8, bit: u8) {
+    let lahf = Mem {
+        disp: FRAME_FLAGS.disp + 1,
+        ..FRAME_FLAGS
+    };
+    // SETcc AL; SHL AL, bit
+    a.bytes(&[0x0F, 0x90 | condition, 0xC0, 0xC0, 0xE0, bit]);
+    // AND byte [lahf], NOT bit
+    a.memory(false, &[0x80], 4, &lahf);
+    a.bytes(&[!(1 << bit)]);
+    // OR byte [lahf], AL
+    a.memory(false, &[0x08], RAX, &lahf);
 }
 
 /// Saves the flags of a product whose lower half is in `result`, of the size of its instruction: CF

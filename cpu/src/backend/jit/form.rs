@@ -15,6 +15,8 @@ pub(super) enum Effect {
     Keeps,
     /// It writes all of them.
     Writes(Fix),
+    /// It writes CF.
+    Carry,
     /// It writes some or all of them in a way for which there is no [`Fix`]: the template is used
     /// where no flag is read afterwards.
     Unknown,
@@ -49,7 +51,14 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
         | Mnemonic::Cmp
         | Mnemonic::Neg
         | Mnemonic::Adc
-        | Mnemonic::Sbb => Effect::Writes(Fix::None),
+        | Mnemonic::Sbb
+        | Mnemonic::Popcnt => Effect::Writes(Fix::None),
+        // A register can name a bit beyond the memory operand.
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+            if i.op0_kind() == OpKind::Register || i.op1_kind() != OpKind::Register =>
+        {
+            Effect::Carry
+        }
         // CF, which they keep, comes from the host's flags.
         Mnemonic::Inc | Mnemonic::Dec => {
             return Some(Plain {

@@ -14,6 +14,7 @@ mod branch;
 mod calls;
 pub(crate) mod check;
 mod code_memory;
+mod fixed;
 mod flags;
 mod form;
 mod layout;

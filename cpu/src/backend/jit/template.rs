@@ -1,12 +1,12 @@
 //! Instructions as themselves: with host registers in place of the guest's.
 
-use iced_x86::{Code, IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use crate::backend::interpreter::lower::exists;
-use crate::backend::jit::assembler::{Label, Mem, Op, R14, RAX, RCX, RDX, Reg, cond};
+use crate::backend::jit::assembler::{Mem, Op, R14, RAX, RCX, Reg, cond};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
-use crate::backend::jit::layout::{FRAME_FLAGS, GUEST_RAX, HOST};
+use crate::backend::jit::layout::{FRAME_FLAGS, HOST};
 use crate::backend::jit::translate::{Item, Translator};
 use crate::insn::Insn;
 use crate::mmu::access::Access;
@@ -103,7 +103,7 @@ impl Translator<'_> {
         if !exists(self.context.model, i) || item.insn.prefix & Insn::LOCK != 0 {
             return Ok(false);
         }
-        if self.stack(item) || self.accumulator(item) {
+        if self.stack(item) || self.accumulator(item) || self.scan(item) {
             return Ok(true);
         }
         if i.mnemonic() == Mnemonic::Lea {
@@ -120,97 +120,6 @@ impl Translator<'_> {
             Effect::Unknown if !dead => self.unknown(item, &plain),
             _ => self.plain(item, &plain),
         }
-    }
-
-    /// Instructions whose operands are in RAX and RDX. Returns whether there is a template.
-    fn accumulator(&mut self, item: &Item) -> bool {
-        let a = &mut self.asm;
-        match item.decoded.code() {
-            Code::Nopw | Code::Nopd | Code::Nopq => {}
-            // MOVSX R10W, R10B; MOVSX R10D, R10W; MOVSXD R10, R10D
-            Code::Cbw => a.bytes(&[0x66, 0x45, 0x0F, 0xBE, 0xD2]),
-            Code::Cwde => a.bytes(&[0x45, 0x0F, 0xBF, 0xD2]),
-            Code::Cdqe => a.bytes(&[0x4D, 0x63, 0xD2]),
-            Code::Cdq => {
-                a.mov32(RAX, GUEST_RAX);
-                a.bytes(&[0x99]);
-            }
-            Code::Cqo => {
-                a.mov(RAX, GUEST_RAX);
-                a.bytes(&[0x48, 0x99]);
-            }
-            Code::Mul_rm32 | Code::Mul_rm64 | Code::Imul_rm32 | Code::Imul_rm64 => {
-                return self.multiply(item);
-            }
-            Code::Div_rm32 | Code::Div_rm64 => return self.divide(item),
-            // Hints do nothing.
-            _ if matches!(
-                item.decoded.mnemonic(),
-                Mnemonic::Nop
-                    | Mnemonic::Prefetchnta
-                    | Mnemonic::Prefetcht0
-                    | Mnemonic::Prefetcht1
-                    | Mnemonic::Prefetcht2
-            ) => {}
-            _ => return false,
-        }
-        true
-    }
-
-    /// Loads the operand of a multiplication or division into R14. Returns where it goes on after
-    /// it was executed by `exec`, and where to go for that; `None` without a template.
-    fn factor(&mut self, item: &Item, wide: bool) -> Option<(Label, Label)> {
-        let i = &item.decoded;
-        if i.op0_kind() == OpKind::Register {
-            let (missed, back) = self.miss(item);
-            self.read(R14, i.op0_register().number() as Guest);
-            return Some((missed, back));
-        }
-        let operand = Operand::of(i, &item.insn, self.context.rip)?;
-        let (missed, back) = self.miss(item);
-        let m = self.probe(&operand, Access::Read, missed);
-        if wide {
-            self.asm.load(R14, &m);
-        } else {
-            self.asm.op_mem32(Op::Load, R14, &m);
-        }
-        Some((missed, back))
-    }
-
-    /// MUL and IMUL with one operand.
-    fn multiply(&mut self, item: &Item) -> bool {
-        let code = item.decoded.code();
-        let wide = matches!(code, Code::Mul_rm64 | Code::Imul_rm64);
-        let Some((_, back)) = self.factor(item, wide) else {
-            return false;
-        };
-        let extension = if matches!(code, Code::Mul_rm32 | Code::Mul_rm64) {
-            4
-        } else {
-            5
-        };
-        self.asm.mov(RAX, GUEST_RAX);
-        self.asm.unary(wide, extension, R14);
-        self.asm.mov(GUEST_RAX, RAX);
-        flags::save_of_product(&mut self.asm, GUEST_RAX, wide);
-        self.asm.bind(back);
-        true
-    }
-
-    /// DIV. It keeps the flags, as that of the interpreter.
-    fn divide(&mut self, item: &Item) -> bool {
-        let wide = item.decoded.code() == Code::Div_rm64;
-        let Some((missed, back)) = self.factor(item, wide) else {
-            return false;
-        };
-        // The quotient fits iff the upper half is below the divisor.
-        self.asm.compare(wide, RDX, R14);
-        self.asm.jump_if(cond::AE, missed);
-        self.asm.mov(RAX, GUEST_RAX);
-        self.asm.unary(wide, 6, R14);
-        self.asm.mov(GUEST_RAX, RAX);
-        self.asm.bind(back);
-        true
     }
 
     fn lea(&mut self, item: &Item) -> Result<bool, IcedError> {
@@ -331,12 +240,19 @@ impl Translator<'_> {
         if plain.reads != 0 {
             self.restore_flags(plain.reads);
         }
+        if plain.effect == Effect::Carry {
+            self.save_flags();
+        }
         self.load_borrowed(&borrowed);
         self.asm.instruction(self.encoder, &i)?;
         self.store_borrowed(&borrowed);
         self.place = match plain.effect {
             Effect::Keeps => self.place,
             Effect::Writes(fix) => Place::Host(fix),
+            Effect::Carry => {
+                flags::save_one(&mut self.asm, cond::B, flags::CF);
+                Place::Saved
+            }
             Effect::Unknown => Place::Host(Fix::ClearAf),
         };
         if let Some((missed, back)) = back {
