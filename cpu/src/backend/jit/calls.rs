@@ -1,5 +1,6 @@
 //! What native code calls: the code of an instruction that has no template or whose operand the TLB
-//! does not find, that of the rest of a block, and the recording of a branch that finds no open window.
+//! does not find, that of the rest of a block, and the recording of a branch that finds no open
+//! window.
 
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::exit;

@@ -69,8 +69,8 @@ pub(super) fn save(a: &mut Assembler, fix: Fix) {
 pub(super) const CF: u8 = 0;
 pub(super) const ZF: u8 = 6;
 
-/// Replaces the saved flag `bit` by whether the host's flags meet `condition`. Overwrites RAX; leaves
-/// the host's flags undefined.
+/// Replaces the saved flag `bit` by whether the host's flags meet `condition`. Overwrites RAX;
+/// leaves the host's flags undefined.
 pub(super) fn save_one(a: &mut Assembler, condition: u8, bit: u8) {
     let lahf = Mem {
         disp: FRAME_FLAGS.disp + 1,
