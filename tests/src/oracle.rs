@@ -13,18 +13,15 @@
 //! which stepping sets in PUSHF and in the R11 of SYSCALL. It must not execute another program.
 
 mod foresee;
+mod task;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
-use nix::libc::user_regs_struct;
 use nix::sched::{self, CpuSet};
 use nix::sys::personality::{self, Persona};
 use nix::sys::ptrace;
@@ -33,7 +30,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::branches::Branch;
-use foresee::{Foreseen, foresee};
+use task::Task;
 
 /// What a program with one task did on the host.
 #[derive(Debug)]
@@ -92,20 +89,6 @@ impl std::fmt::Display for TooManySteps {
 }
 
 impl std::error::Error for TooManySteps {}
-
-/// Code segments of 64-bit and 32-bit user code in Linux.
-const USER_CS: u64 = 0x33;
-const USER32_CS: u64 = 0x23;
-
-/// Length of SYSCALL, in bytes.
-const SYSCALL_LENGTH: u64 = 2;
-
-/// Results with which Linux marks an interrupted system call that it executes again: ERESTARTSYS,
-/// ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK.
-const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
-
-/// Longest x86 instruction, in bytes.
-const MAX_INSTRUCTION: usize = 15;
 
 /// Runs `program`, which starts no tasks, step by step.
 ///
@@ -204,19 +187,6 @@ impl Drop for Pinned {
     }
 }
 
-/// A task that is being stepped.
-struct Task {
-    pid: Pid,
-    memory: File,
-    /// The registers before the current step.
-    regs: user_regs_struct,
-    /// The instruction that the current step executes.
-    instruction: Instruction,
-    /// The signal to deliver with the next step.
-    deliver: Option<Signal>,
-    trace: TaskTrace,
-}
-
 /// Steps the tasks of a program.
 struct Stepper {
     /// All tasks, in the order in which they were started.
@@ -303,108 +273,6 @@ impl Stepper {
             }
         }
         Ok(self.tasks.into_iter().map(|task| task.trace).collect())
-    }
-}
-
-impl Task {
-    fn new(pid: Pid, parent: Option<usize>) -> Result<Self> {
-        let mut task = Self {
-            pid,
-            memory: File::open(format!("/proc/{pid}/mem"))?,
-            regs: ptrace::getregs(pid)?,
-            instruction: Instruction::default(),
-            deliver: None,
-            trace: TaskTrace {
-                parent,
-                ..TaskTrace::default()
-            },
-        };
-        task.instruction = task.decode();
-        Ok(task)
-    }
-
-    fn step(&self) -> Result<()> {
-        Ok(ptrace::step(self.pid, self.deliver)?)
-    }
-
-    /// Handles the end of a step, and begins the next one.
-    fn stepped(&mut self) -> Result<()> {
-        self.trace.steps += 1;
-        // A step that delivers a signal ends at the handler's first instruction and executes
-        // nothing.
-        let after = ptrace::getregs(self.pid)?;
-        if self.deliver.take().is_none() {
-            self.retired(after.rip)?;
-        }
-        self.regs = after;
-        // A signal for the process has interrupted the system call. The kernel executes it again.
-        if after.orig_rax.cast_signed() >= 0 && RESTARTS.contains(&after.rax.cast_signed()) {
-            self.regs.rip -= SYSCALL_LENGTH;
-        }
-        self.instruction = self.decode();
-        self.step()
-    }
-
-    fn exited(&mut self, status: i32) {
-        self.trace.steps += 1;
-        self.count();
-        self.trace.status = status;
-    }
-
-    /// The instruction at RIP, or an invalid one if it cannot be read.
-    fn decode(&self) -> Instruction {
-        let mut bytes = [0; MAX_INSTRUCTION];
-        let regs = &self.regs;
-        let len = self.memory.read_at(&mut bytes, regs.rip).unwrap_or(0);
-        let bitness = if regs.cs == USER32_CS { 32 } else { 64 };
-        Decoder::with_ip(
-            bitness,
-            bytes.get(..len).unwrap_or(&[]),
-            regs.rip,
-            DecoderOptions::NONE,
-        )
-        .decode()
-    }
-
-    /// Adds the branch that the instruction took, if it did, and checks where the host went.
-    fn retired(&mut self, after: u64) -> Result<()> {
-        let (instruction, before) = (&self.instruction, &self.regs);
-        ensure!(
-            before.cs == USER_CS || before.cs == USER32_CS,
-            "unknown code segment {:#x} at {:#x}",
-            before.cs,
-            before.rip
-        );
-        let foreseen = foresee(instruction, before)
-            .with_context(|| format!("{:#x}: cannot follow `{instruction}`", before.rip))?;
-        let (taken, fits) = match foreseen {
-            Foreseen::Next => (false, after == instruction.next_ip()),
-            Foreseen::NextOrSame => (false, after == instruction.next_ip() || after == before.rip),
-            Foreseen::Kernel => (false, true),
-            Foreseen::To(target) => (true, after == target),
-            Foreseen::Anywhere => (true, true),
-        };
-        ensure!(
-            fits,
-            "{:#x}: `{instruction}` went to {after:#x}, not {foreseen:x?}",
-            before.rip
-        );
-        if taken {
-            self.trace.branches.push(Branch {
-                from: before.rip,
-                to: after,
-            });
-        }
-        if foreseen != Foreseen::NextOrSame || after != before.rip {
-            self.count();
-        }
-        Ok(())
-    }
-
-    fn count(&mut self) {
-        let is_branch = self.instruction.flow_control() != FlowControl::Next;
-        self.trace.instructions += 1;
-        self.trace.branch_instructions += u64::from(is_branch);
     }
 }
 
