@@ -16,8 +16,15 @@ const REQUEST_SECONDS: i64 = 10;
 const TOTAL_SECONDS: i64 = 120;
 
 /// Signals that a terminal or a service manager sends to all processes of a run. They end vbts,
-/// which still needs names for the rest of the trace.
-const OF_THE_RUN: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
+/// which still needs names for the rest of the trace, or ask it to stop, which the program may
+/// refuse.
+const OF_THE_RUN: [libc::c_int; 5] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGTSTP,
+];
 
 /// Prepares a process that starts others: it ends with the process that has started it, and not at
 /// a signal that is meant for that one. It has standard descriptors only, and leaves no core dump.
