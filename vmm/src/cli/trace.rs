@@ -92,10 +92,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     }
     match &summary {
         Some(summary) => report(args, summary, session.notes(), took),
-        None if session.has_started() => say(format_args!(
-            "the trace is incomplete: it ends after {} or more records",
-            session.records()
-        )),
+        None if session.has_started() => say(session.written()),
         None => {}
     }
     if let Some(failure) = failure {

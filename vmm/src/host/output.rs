@@ -97,6 +97,8 @@ pub struct Output {
     stop: Option<Arc<AtomicBool>>,
     /// A write has failed. Later ones fail at once.
     failed: bool,
+    /// Bytes so far.
+    written: u64,
     /// Number of bytes that still go to the page cache.
     to_cache: u64,
     /// vbts has opened the file by its name.
@@ -193,6 +195,7 @@ impl Output {
             alarm: None,
             stop: None,
             failed: false,
+            written: 0,
             to_cache: u64::MAX,
             own: false,
         }
@@ -232,6 +235,7 @@ impl Output {
         let mut written = 0;
         let result = self.write_all(bytes, unit, &mut written);
         self.failed = result.is_err();
+        self.written += written as u64;
         if self.failed {
             let part = bytes.get(..written).unwrap_or_default();
             self.remove(written - unit.whole(part));
@@ -275,7 +279,7 @@ impl Output {
 
     /// Removes the last `n` bytes of a regular file, which this process has just written. It is
     /// left as it is if another process has written more since, and if the host refuses.
-    fn remove(&self, n: usize) {
+    fn remove(&mut self, n: usize) {
         let end = seek(&self.file, SeekFrom::Current(0)).ok();
         let size = self.file.metadata().ok().filter(std::fs::Metadata::is_file);
         if n > 0
@@ -285,6 +289,7 @@ impl Output {
             && self.file.set_len(end).is_ok()
         {
             let _ = seek(&self.file, SeekFrom::Start(end));
+            self.written = self.written.saturating_sub(n as u64);
         }
     }
 
@@ -324,6 +329,11 @@ impl Output {
         let limit = self.stop.as_ref().map(|_| &STOP_CHECK_INTERVAL);
         let _ = poll(&mut fds, limit);
         Ok(())
+    }
+
+    /// Number of bytes that were written so far.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Whether the output is a terminal.

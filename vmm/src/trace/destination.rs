@@ -167,6 +167,14 @@ impl Destination {
         }
     }
 
+    /// Number of bytes of the trace that were written so far.
+    pub fn trace_bytes(&self) -> u64 {
+        match &self.trace {
+            TraceOutput::Stream(output) => output.written(),
+            TraceOutput::Files(files) => files.written(),
+        }
+    }
+
     /// Prepares for a task that starts, and for one that has ended.
     ///
     /// # Errors

@@ -46,5 +46,5 @@ pub use notes::Notes;
 pub use queue::WriterError;
 pub use session::{Options, Session};
 pub use streams::Streams;
-pub use summary::{RunEnd, Summary};
+pub use summary::{RunEnd, Summary, Written};
 pub use task_files::INDEX;

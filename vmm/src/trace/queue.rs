@@ -146,6 +146,8 @@ pub struct Queue {
     changed: Condvar,
     /// Branches so far.
     pub records: AtomicU64,
+    /// Bytes of the trace that are written.
+    pub bytes: AtomicU64,
     /// Host time in ns in which the thread has worked.
     pub busy: AtomicU64,
     /// Writes that the thread has finished. A thread that is slow makes progress, and one whose

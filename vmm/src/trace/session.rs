@@ -22,7 +22,7 @@ use super::merge::Input;
 use super::notes::Notes;
 use super::queue::Work;
 use super::streams::Positions;
-use super::summary::{RunEnd, Summary};
+use super::summary::{RunEnd, Summary, Written};
 use super::symbols::Symbolizer;
 use super::terminal::Restorer;
 use super::writer::Writer;
@@ -217,6 +217,11 @@ impl Session {
     /// Branches so far.
     pub fn records(&self) -> u64 {
         self.writer.records()
+    }
+
+    /// What is written of a trace that has no end.
+    pub fn written(&self) -> Written {
+        self.writer.written()
     }
 
     /// Restores the terminal after all output of the program so far, or in [`Session::finish`].

@@ -136,9 +136,58 @@ impl std::fmt::Display for Summary {
     }
 }
 
+/// What is written of a trace that has no end, because its disk is full or its reader does not
+/// read.
+#[derive(Debug, Clone, Copy)]
+pub struct Written {
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Number of branches that they have at least.
+    pub records: u64,
+    /// There are no further bytes.
+    pub all: bool,
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.all && self.bytes == 0 {
+            return f.write_str("the trace is empty: nothing of it was written");
+        }
+        let more = if self.all { "" } else { " or more" };
+        write!(
+            f,
+            "the trace is incomplete: only its first {} bytes{more} were written, \
+             which have {} records or more",
+            self.bytes, self.records
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_without_an_end_says_how_long_it_is() {
+        let written = |bytes, records, all| {
+            Written {
+                bytes,
+                records,
+                all,
+            }
+            .to_string()
+        };
+        assert_eq!(
+            written(0, 0, true),
+            "the trace is empty: nothing of it was written"
+        );
+        assert_eq!(
+            written(100, 2, true),
+            "the trace is incomplete: only its first 100 bytes were written, which have 2 records \
+             or more"
+        );
+        assert!(written(100, 2, false).contains("only its first 100 bytes or more were written"));
+    }
 
     #[test]
     fn a_summary_says_what_is_missing() {

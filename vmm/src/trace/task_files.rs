@@ -25,6 +25,8 @@ pub struct TaskFiles {
     paths: HashMap<u64, PathBuf>,
     /// Open files, by the task's number, the last used one last.
     open: VecDeque<(u64, Output)>,
+    /// Bytes so far in the tasks' files.
+    written: u64,
 }
 
 impl TaskFiles {
@@ -45,6 +47,7 @@ impl TaskFiles {
             used: HashMap::new(),
             paths: HashMap::new(),
             open: VecDeque::new(),
+            written: 0,
         })
     }
 
@@ -97,9 +100,18 @@ impl TaskFiles {
             let Some(output) = output else { return Ok(()) };
             self.keep_open(task.number, output);
         }
-        self.open
-            .back_mut()
-            .map_or(Ok(()), |(_, output)| output.write_units(bytes, unit))
+        let Some((_, output)) = self.open.back_mut() else {
+            return Ok(());
+        };
+        let before = output.written();
+        let result = output.write_units(bytes, unit);
+        self.written += output.written() - before;
+        result
+    }
+
+    /// Number of bytes that were written so far to all files.
+    pub fn written(&self) -> u64 {
+        self.written + self.index.written()
     }
 
     /// Writes lines to the index.

@@ -14,7 +14,7 @@ use super::merge::{Input, Merge};
 use super::queue::{Queue, Work, WriterError};
 use super::session::Options;
 use super::sink::Trace;
-use super::summary::{RunEnd, Summary};
+use super::summary::{RunEnd, Summary, Written};
 use crate::host::{Alarm, OutputError};
 use crate::sandbox::{ThreadKind, confine_thread};
 
@@ -152,6 +152,15 @@ impl Writer {
         self.queue.records.load(Ordering::Relaxed)
     }
 
+    /// What is written of a trace that has no end.
+    pub fn written(&self) -> Written {
+        Written {
+            bytes: self.queue.bytes.load(Ordering::Relaxed),
+            records: self.records(),
+            all: self.queue.lock().failed,
+        }
+    }
+
     /// Host time so far in which the trace was formatted and written.
     pub fn busy(&self) -> Duration {
         Duration::from_nanos(self.queue.busy.load(Ordering::Relaxed))
@@ -251,7 +260,10 @@ impl Thread {
         let guard = Guard(self.queue.clone());
         match self.write() {
             Ok(summary) => self.queue.lock().summary = Some(summary),
-            Err(error) => self.queue.fail(error),
+            Err(error) => {
+                self.count_bytes();
+                self.queue.fail(error);
+            }
         }
         self.queue.notify();
         drop(guard);
@@ -302,6 +314,17 @@ impl Thread {
     }
 
     fn perform(&mut self, work: Work) -> Result<(), WriterError> {
+        let done = self.perform_unless_stopped(work);
+        self.count_bytes();
+        done
+    }
+
+    fn count_bytes(&self) {
+        let bytes = self.trace.destination.trace_bytes();
+        self.queue.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn perform_unless_stopped(&mut self, work: Work) -> Result<(), WriterError> {
         self.queue.check()?;
         let destination = &mut self.trace.destination;
         match work {
