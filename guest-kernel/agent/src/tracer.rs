@@ -2,6 +2,7 @@
 
 mod drain;
 mod start;
+mod untraced;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,6 +20,7 @@ use crate::port::Port;
 use crate::ptrace::{self, EVENT_PTRACE};
 use crate::suspension::Suspension;
 use crate::tasks::{Task, Tasks};
+use untraced::{traced_by, traced_by_parent, untraced};
 
 /// How a stopped task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,14 +245,13 @@ impl Tracer {
     fn traces(&mut self, port: &mut Port, pid: pid_t) -> Result<(), Failure> {
         let target = ptrace::event_message(pid).unwrap_or(0);
         if target == pid {
-            let parent = self.tasks.get(pid).map_or(0, |task| task.parent);
-            return self.release(port, pid, 0, parent);
+            return self.release(port, pid, 0, &traced_by_parent(pid));
         }
         let Some(task) = self.tasks.get_mut(target) else {
             return resume_task(pid, Resume::Continue(0));
         };
         if task.held {
-            self.release(port, target, 0, pid)?;
+            self.release(port, target, 0, &traced_by(pid))?;
         } else if !task.finished && ptrace::interrupt(target).is_ok() {
             // It continues after the other task's next stop or end.
             task.callers.push(pid);
@@ -262,20 +263,20 @@ impl Tracer {
         resume_task(pid, Resume::Continue(0))
     }
 
-    /// Detaches from a stopped task, which `tracer` is going to trace.
+    /// Detaches from a stopped task, which will have another tracer. `reason` says which.
     fn release(
         &mut self,
         port: &mut Port,
         pid: pid_t,
         signal: c_int,
-        tracer: pid_t,
+        reason: &str,
     ) -> Result<(), Failure> {
         self.drain(port, pid)?;
         let Some(task) = self.tasks.remove(pid) else {
             return Ok(());
         };
         if task.buffer.is_some() {
-            untraced(port, pid, task.parent, &format!("traced by task {tracer}"))?;
+            untraced(port, pid, task.parent, reason)?;
         }
         ignore_killed(ptrace::detach(pid, signal), "PTRACE_DETACH")?;
         let process = task.process;
@@ -328,8 +329,10 @@ impl Tracer {
         let caller = self.tasks.get(pid).and_then(|task| task.callers.first());
         match (caller, resume) {
             (None, _) => resume_task(pid, resume),
-            (Some(&tracer), Resume::Continue(signal)) => self.release(port, pid, signal, tracer),
-            (Some(&tracer), Resume::Listen) => self.release(port, pid, 0, tracer),
+            (Some(&tracer), Resume::Continue(signal)) => {
+                self.release(port, pid, signal, &traced_by(tracer))
+            }
+            (Some(&tracer), Resume::Listen) => self.release(port, pid, 0, &traced_by(tracer)),
         }
     }
 }
@@ -339,24 +342,6 @@ fn resume_task(pid: pid_t, resume: Resume) -> Result<(), Failure> {
         Resume::Continue(signal) => ignore_killed(ptrace::cont(pid, signal), "PTRACE_CONT"),
         Resume::Listen => ignore_killed(ptrace::listen(pid), "PTRACE_LISTEN"),
     }
-}
-
-/// Reports that a task is not traced, or not any more.
-fn untraced(port: &mut Port, pid: pid_t, parent: pid_t, reason: &str) -> Result<(), Failure> {
-    port.send(&ToHost::TaskUntraced {
-        task: pid.unsigned_abs(),
-        parent: parent.unsigned_abs(),
-        time: now(),
-        name: &name(pid),
-        reason,
-    })
-}
-
-/// The name of a task in the kernel.
-fn name(pid: pid_t) -> Vec<u8> {
-    let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.truncate(name.trim_ascii_end().len());
-    name
 }
 
 /// The failure of a program whose task has ended during execve. The kernel kills the task if it can

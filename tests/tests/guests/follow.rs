@@ -18,6 +18,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("every_command_of_a_pipeline_is_traced", pipeline),
             ("processes_and_threads_have_their_records", family),
             ("tasks_that_hide_from_a_tracer_are_traced", hidden),
+            ("a_task_can_ask_for_another_tracer", traceme),
             ("a_directory_has_a_file_for_each_task", directory),
             ("text_names_the_task_that_continues", text),
             ("many_short_processes_are_whole", many_processes),
@@ -254,6 +255,43 @@ fn text(machine: &Machine) -> Result<()> {
         .expect(0)?;
     let text = std::fs::read_to_string(&output)?;
     ensure!(!text.contains("[task"), "a single task has no name");
+    Ok(())
+}
+
+/// A child and the program itself ask for their parents as tracers.
+const TRACEME: &str = r#"
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int main(void)
+{
+	int status;
+
+	if (!fork())
+		_exit(ptrace(PTRACE_TRACEME, 0, 0, 0) ? 1 : 2);
+	wait(&status);
+	return ptrace(PTRACE_TRACEME, 0, 0, 0) ? 3 : WEXITSTATUS(status) + 4;
+}
+"#;
+
+fn traceme(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), TRACEME)?;
+    let output = directory.path().join("trace");
+    let run = machine
+        .trace("text", &output, &[], &[&program])?
+        .expect(6)?;
+    let text = std::fs::read_to_string(&output)?;
+    let first = text.lines().find_map(|line| line.split(", from ").nth(1));
+    let first = first.and_then(|rest| rest.split([']', ',']).next());
+    let first = first.context("no task starts another one")?;
+    for reason in [
+        &format!("traced by task {first}"),
+        "it wants to be traced by its parent, which is outside of the guest",
+    ] {
+        ensure!(run.stderr.contains(reason), "no `{reason}`: {}", run.stderr);
+    }
     Ok(())
 }
 

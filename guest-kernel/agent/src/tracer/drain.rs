@@ -7,7 +7,8 @@ use std::time::Duration;
 use libc::{c_int, pid_t};
 use vbts_protocol::ToHost;
 
-use super::{Tracer, name};
+use super::Tracer;
+use super::untraced::name;
 use crate::bts::{Buffer, Drain, Source, now};
 use crate::failure::Failure;
 use crate::port::Port;

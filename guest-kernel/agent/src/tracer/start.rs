@@ -6,7 +6,7 @@ use std::path::Path;
 use libc::pid_t;
 use vbts_protocol::{Follow, ToHost};
 
-use super::{Resume, Tracer, Waiting, ignore_killed, resume_task, untraced};
+use super::{Resume, Tracer, Waiting, ignore_killed, resume_task, untraced::untraced};
 use crate::bts::now;
 use crate::failure::Failure;
 use crate::maps::Maps;
@@ -124,13 +124,20 @@ impl Tracer {
 /// The process of the task that has started a new one: of a thread its own, else its parent. 1 if
 /// the new task has been killed.
 fn creator(pid: pid_t) -> pid_t {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|value| value.trim().parse().ok())
-    };
-    match field("Tgid:") {
+    let status = status(pid);
+    match field(&status, "Tgid:") {
         Some(process) if process != pid => process,
-        _ => field("PPid:").unwrap_or(1),
+        _ => field(&status, "PPid:").unwrap_or(1),
     }
+}
+
+/// The text of `/proc/PID/status`.
+pub(super) fn status(pid: pid_t) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
+}
+
+/// A field of that text.
+pub(super) fn field(status: &str, name: &str) -> Option<pid_t> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.trim().parse().ok())
 }
