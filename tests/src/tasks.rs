@@ -26,6 +26,8 @@ pub struct Task {
     /// Names of the programs that it has executed, without directories.
     pub executed: Vec<String>,
     ended: bool,
+    /// Another task traces it now.
+    untraced: bool,
 }
 
 /// What a trace says.
@@ -159,7 +161,9 @@ impl Trace {
             "{summary}"
         );
         for task in &self.tasks {
-            ensure!(task.ended && task.branches > 0, "{task:?}: {summary}");
+            // A debugger may take a task before its first branch.
+            let has_records = task.branches > 0 || task.untraced;
+            ensure!(task.ended && has_records, "{task:?}: {summary}");
         }
         Ok(self)
     }
@@ -208,7 +212,7 @@ impl Reader {
                 // Nothing more is said about it.
                 let id = line["task"].as_u64().context("no task")?;
                 if let Some(task) = self.tasks.get_mut(&id) {
-                    task.ended = true;
+                    (task.ended, task.untraced) = (true, true);
                 }
                 self.untraced.push(line);
                 return Ok(());
