@@ -83,6 +83,11 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
             return finish(port, &mut streams, &mut tracer, status);
         }
         streams.forward(port)?;
+        if tracer.as_mut().is_some_and(Tracer::take_suspended) {
+            // The terminal shows the key (^Z) before the host's shell has it.
+            streams.forward(port)?;
+            port.send(&ToHost::Stopped)?;
+        }
         while let Some(message) = port.next_message()? {
             match message {
                 ToGuest::Input { fd, bytes } => streams.push(fd, bytes)?,

@@ -7,10 +7,6 @@
 use std::fs;
 
 use libc::{c_int, pid_t};
-use vbts_protocol::ToHost;
-
-use crate::failure::Failure;
-use crate::port::Port;
 
 /// The signals that the kernel discards in an orphaned process group.
 const TERMINAL_STOPS: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -22,8 +18,10 @@ pub struct Suspension {
     program: pid_t,
     /// The program has a terminal.
     on_terminal: bool,
-    /// The host knows that the program is stopped.
+    /// The program is stopped.
     stopped: bool,
+    /// The host does not know it.
+    is_new: bool,
 }
 
 impl Suspension {
@@ -33,6 +31,7 @@ impl Suspension {
             program,
             on_terminal,
             stopped: false,
+            is_new: false,
         }
     }
 
@@ -51,17 +50,17 @@ impl Suspension {
         signal
     }
 
-    /// The task `pid` is stopped, or continues. Tells the host if that is the program, unless the
-    /// host knows.
-    pub fn report(&mut self, port: &mut Port, pid: pid_t, stopped: bool) -> Result<(), Failure> {
-        if pid != self.program || !self.on_terminal {
-            return Ok(());
+    /// The task `pid` is stopped, or continues.
+    pub fn note(&mut self, pid: pid_t, stopped: bool) {
+        if pid == self.program && self.on_terminal {
+            self.is_new = stopped && (self.is_new || !self.stopped);
+            self.stopped = stopped;
         }
-        if stopped && !self.stopped {
-            port.send(&ToHost::Stopped)?;
-        }
-        self.stopped = stopped;
-        Ok(())
+    }
+
+    /// Whether the program has stopped since the last call.
+    pub fn take(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
     }
 }
 

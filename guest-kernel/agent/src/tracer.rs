@@ -113,8 +113,7 @@ impl Tracer {
             // The stop of a sweep, or a group-stop.
             libc::PTRACE_EVENT_STOP => {
                 self.drain(port, pid)?;
-                self.suspension
-                    .report(port, pid, resume == Resume::Listen)?;
+                self.suspension.note(pid, resume == Resume::Listen);
             }
             0 if self.recorder.is_overflow(pid, signal) => {
                 self.drain(port, pid)?;
@@ -129,6 +128,11 @@ impl Tracer {
             _ => {}
         }
         self.resume(port, pid, resume)
+    }
+
+    /// Whether the program has stopped at its terminal since the last call.
+    pub fn take_suspended(&mut self) -> bool {
+        self.suspension.take()
     }
 
     /// Handles the end of a child, which is a zombie.
