@@ -11,6 +11,7 @@ mod mounts;
 mod pagemap;
 mod pipes;
 mod port;
+mod process_group;
 mod processes;
 mod ptrace;
 mod run;

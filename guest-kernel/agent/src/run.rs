@@ -11,6 +11,7 @@ use vbts_protocol::{ErrorKind, ExitStatus, Job, StreamKind, ToGuest, ToHost};
 use crate::bts::now;
 use crate::failure::Failure;
 use crate::port::Port;
+use crate::process_group::group_of;
 use crate::processes;
 use crate::ptrace::{self, Wait};
 use crate::spawn::spawn;
@@ -208,7 +209,10 @@ fn send_signal(pid: libc::pid_t, signal: u32, terminal: Option<&Terminal>) {
         // It fails if the kernel does not let terminals send the signal.
         Some(terminal) if signal != libc::SIGTERM && terminal.signal(signal).is_ok() => return,
         _ if signal == libc::SIGTERM => pid,
-        _ => -pid,
+        _ => match group_of(pid) {
+            -1 => return,
+            group => -group,
+        },
     };
     // SAFETY: kill takes no pointers. It fails if the signal is invalid or the process or group has
     // ended, and then nothing has to be done.

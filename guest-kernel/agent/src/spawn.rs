@@ -9,8 +9,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use vbts_protocol::{Bytes, ErrorKind, Job, Limit, MAX_OPEN_FILES, Resource};
 
 use crate::failure::Failure;
+use crate::process_group::ProcessGroup;
 use crate::streams::Descriptors;
-use crate::{machine, ptrace, terminal};
+use crate::{machine, ptrace};
 
 /// Directories that `execvp` searches if there is no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -39,6 +40,7 @@ struct Plan {
     descriptors: Vec<(RawFd, RawFd)>,
     /// The number of a descriptor that is the controlling terminal.
     terminal: Option<RawFd>,
+    group: ProcessGroup,
     limits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
 }
 
@@ -51,7 +53,12 @@ pub fn spawn(
     terminal: Option<u32>,
     seize: bool,
 ) -> Result<libc::pid_t, Failure> {
-    let mut plan = Plan::new(job)?;
+    let group = ProcessGroup::new(
+        job.leads,
+        terminal.and_then(|terminal| descriptors.get(&terminal)),
+    )
+    .map_err(|error| Failure::os(ErrorKind::Internal, "process group", error))?;
+    let mut plan = Plan::new(job, group)?;
     plan.descriptors = descriptors
         .iter()
         .map(|(fd, descriptor)| (fd.cast_signed(), descriptor.as_raw_fd()))
@@ -105,7 +112,7 @@ pub fn spawn(
 }
 
 impl Plan {
-    fn new(job: &Job) -> Result<Self, Failure> {
+    fn new(job: &Job, group: ProcessGroup) -> Result<Self, Failure> {
         let strings = |list: &[Bytes]| list.iter().map(string).collect::<Result<Vec<_>, _>>();
         let program = job
             .argv
@@ -125,6 +132,7 @@ impl Plan {
             umask: job.umask.unwrap_or(DEFAULT_UMASK),
             descriptors: Vec::new(),
             terminal: None,
+            group,
             limits: job.limits.iter().map(limit).collect(),
         })
     }
@@ -180,15 +188,10 @@ impl Plan {
     fn prepare(&self, go: &OwnedFd) -> io::Result<()> {
         machine::disable_exit_port()?;
         self.set_descriptors()?;
+        self.group.join(self.terminal)?;
         // SAFETY: the calls change attributes of this process only. Each pointer is to a live value
         // of the right type.
         unsafe {
-            // A process group of its own: the host's Ctrl-C must reach the job's processes, but not
-            // the agent.
-            check(libc::setsid())?;
-            if let Some(fd) = self.terminal {
-                terminal::control(fd)?;
-            }
             // Without this, addresses depend on the random numbers that the boot has used.
             check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
             for (resource, limit) in &self.limits {

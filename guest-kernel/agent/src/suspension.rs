@@ -8,14 +8,18 @@ use std::fs;
 
 use libc::{c_int, pid_t};
 
+use crate::process_group::group_of;
+
 /// The signals that the kernel discards in an orphaned process group.
 const TERMINAL_STOPS: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Stops and continues the program together with the host.
 #[derive(Debug)]
 pub struct Suspension {
-    /// The first task of the program, and its process group.
+    /// The first task of the program.
     program: pid_t,
+    /// Its process group.
+    group: pid_t,
     /// The program has a terminal.
     on_terminal: bool,
     /// The program is stopped.
@@ -25,10 +29,11 @@ pub struct Suspension {
 }
 
 impl Suspension {
-    /// `program` runs, and may be `on_terminal`.
+    /// `program` is about to run, and may be `on_terminal`.
     pub fn new(program: pid_t, on_terminal: bool) -> Self {
         Self {
             program,
+            group: group_of(program),
             on_terminal,
             stopped: false,
             is_new: false,
@@ -41,8 +46,7 @@ impl Suspension {
     pub fn delivered(&self, pid: pid_t, signal: c_int) -> c_int {
         if self.on_terminal
             && TERMINAL_STOPS.contains(&signal)
-            // SAFETY: getpgid takes no pointers.
-            && unsafe { libc::getpgid(pid) } == self.program
+            && group_of(pid) == self.group
             && has_default_action(pid, signal)
         {
             return libc::SIGSTOP;

@@ -77,6 +77,9 @@ pub struct Job {
     /// after it.
     #[serde(default)]
     pub streams: Vec<Stream>,
+    /// What the program's first process leads.
+    #[serde(default)]
+    pub leads: Leads,
     /// The program's controlling terminal, if it has one.
     #[serde(default)]
     pub terminal: Option<Terminal>,
@@ -96,6 +99,19 @@ pub struct Job {
     /// The run goes on until all processes of the program have ended, not only the first one.
     #[serde(default)]
     pub wait_all: bool,
+}
+
+/// What a process leads: see credentials(7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Leads {
+    /// A session, and its first process group.
+    #[default]
+    Session,
+    /// A process group of a session that has another leader.
+    Group,
+    /// Neither.
+    Nothing,
 }
 
 /// A resource limit of setrlimit(2).

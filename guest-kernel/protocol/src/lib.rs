@@ -42,7 +42,7 @@ mod to_host;
 pub use crash::{Crash, MAX_INSTRUCTION, REGISTERS};
 pub use decoder::{Decoder, Frame};
 pub use extents::{Extent, Extents, MAX_RECORDS, RECORD_SIZE};
-pub use job::{Bytes, Follow, Job, Limit, Resource, Scope, Share, Trace};
+pub use job::{Bytes, Follow, Job, Leads, Limit, Resource, Scope, Share, Trace};
 pub use names::Names;
 pub use status::{ErrorKind, ExitStatus};
 pub use stream::{FileAccess, Stream, StreamKind, Terminal, WindowSize};
@@ -66,7 +66,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 5";
+pub const VERSION: &str = "vbts-agent 6";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

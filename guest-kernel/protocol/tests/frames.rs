@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use vbts_protocol::{
     Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, FileAccess, Follow,
-    Frame, HEADER_SIZE, Job, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, Names, RECORD_SIZE,
-    Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest, ToHost, Trace, VERSION,
-    WindowSize,
+    Frame, HEADER_SIZE, Job, Leads, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, Names,
+    RECORD_SIZE, Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest, ToHost, Trace,
+    VERSION, WindowSize,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -53,6 +53,7 @@ fn job() -> Job {
             hard: None,
         }],
         streams: streams(),
+        leads: Leads::Group,
         terminal: Some(Terminal {
             size: WindowSize {
                 rows: 24,

@@ -10,7 +10,11 @@ use vbts_tests::machine::{self, Machine};
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
-        &[("process_attributes", process_attributes), ("date", date)],
+        &[
+            ("process_attributes", process_attributes),
+            ("leaders_of_groups_and_sessions", leaders),
+            ("date", date),
+        ],
     )
 }
 
@@ -36,6 +40,40 @@ fn process_attributes(machine: &Machine) -> Result<()> {
         String::from_utf8_lossy(&run.stdout),
         String::from_utf8_lossy(&host.stdout)
     );
+    Ok(())
+}
+
+/// The program leads its process group and its session exactly if `vbts` would.
+fn leaders(machine: &Machine) -> Result<()> {
+    let own = "import os; own = os.getpid(); print(os.getsid(0) == own, os.getpgrp() == own)";
+    let directory = tempfile::tempdir()?;
+    let trace = directory.path().join("trace");
+    for (before, expected) in [
+        ("", "False False\n"),
+        ("import os; os.setpgid(0, 0)", "False True\n"),
+        ("import os; os.setsid()", "True True\n"),
+    ] {
+        let start = format!("{before}\nimport os, sys; os.execv(sys.argv[1], sys.argv[1:])");
+        let program = ["/usr/bin/python3", "-c", own];
+        let run = |vbts: Option<&Command>| -> Result<String> {
+            let mut command = Command::new("/usr/bin/python3");
+            command.args(["-c", &start]);
+            if let Some(vbts) = vbts {
+                machine::append(&mut command, vbts);
+            }
+            command.args(program).stdin(std::process::Stdio::null());
+            let run = machine::finish(command)?.expect(0)?;
+            Ok(String::from_utf8(run.stdout)?)
+        };
+        let mut vbts = machine.command(["trace", "--accel", machine.accel(), "--output"]);
+        vbts.arg(&trace).arg("--");
+        let (host, guest) = (run(None)?, run(Some(&vbts))?);
+        ensure!(host == expected, "{before}: {host} on the host");
+        ensure!(guest == host, "{before}: {guest} instead of {host}");
+    }
+    // setsid(1) waits for its program exactly if it leads no process group.
+    let program = ["/usr/bin/setsid", "/bin/sh", "-c", "exit 3"];
+    machine.trace("text", &trace, &[], &program)?.expect(3)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use rustix::fs::Mode;
-use vbts_protocol::{Bytes, Job, Limit, Resource, Share, Trace};
+use vbts_protocol::{Bytes, Job, Leads, Limit, Resource, Share, Trace};
 
 use super::args::{TraceArgs, WaitArg};
 use super::epoch;
@@ -105,6 +105,17 @@ fn limits() -> Vec<Limit> {
     .collect()
 }
 
+/// What the process leads on the host.
+fn leads() -> Leads {
+    use rustix::process::{getpgrp, getpid, getsid};
+    let own = getpid();
+    match getsid(None) {
+        Ok(session) if session == own => Leads::Session,
+        _ if getpgrp() == own => Leads::Group,
+        _ => Leads::Nothing,
+    }
+}
+
 /// The job that runs the program of `args` in the directory `cwd` of the guest, with the
 /// environment, user, groups, file mode creation mask and resource limits of `vbts`.
 ///
@@ -140,6 +151,7 @@ pub fn job(
         umask: Some(umask()),
         limits: limits(),
         streams: streams.job.clone(),
+        leads: leads(),
         terminal,
         trace: Some(Trace {
             buffer_size: args.buffer.0,
