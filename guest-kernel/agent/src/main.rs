@@ -14,6 +14,7 @@ mod port;
 mod process_group;
 mod processes;
 mod ptrace;
+mod reader;
 mod run;
 mod segments;
 mod spawn;

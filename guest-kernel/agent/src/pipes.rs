@@ -10,6 +10,7 @@ use vbts_protocol::{ErrorKind, ToHost};
 
 use crate::failure::Failure;
 use crate::port::Port;
+use crate::reader::{Reader, Wanted};
 
 /// Bytes that are read from the job, or requested from the host, at a time: the capacity of a pipe.
 const CHUNK: usize = 64 << 10;
@@ -75,20 +76,20 @@ impl Output {
 /// The writing end of an input of the job.
 ///
 /// The agent requests a pipe's capacity from the host when a process waits for input: when it reads
-/// an empty pipe or polls it. The guest's kernel reports that as POLLPRI at the writing end. A
-/// terminal is read ahead from then on, since keys such as Ctrl-C act at once.
+/// an empty pipe or polls it. The guest's kernel reports that as POLLPRI at the writing end. For a
+/// terminal, see [`Reader`].
 #[derive(Debug)]
 pub struct Input {
     stream: u32,
     fd: Option<OwnedFd>,
-    terminal: bool,
-    reads_ahead: bool,
+    /// Those who read a terminal.
+    reader: Option<Reader>,
     /// Bytes that were received but not written.
     pending: Vec<u8>,
-    /// A process waits for input.
+    /// A process waits for input of a pipe.
     wanted: bool,
-    /// A request to the host has no answer yet.
-    asked: bool,
+    /// The last request to the host, until its answer.
+    asked: Option<Wanted>,
     ended: bool,
 }
 
@@ -99,11 +100,10 @@ impl Input {
         Ok(Self {
             stream,
             fd: Some(fd),
-            terminal: false,
-            reads_ahead: false,
+            reader: None,
             pending: Vec::new(),
             wanted: false,
-            asked: false,
+            asked: Some(Wanted::Nothing),
             ended: false,
         })
     }
@@ -111,7 +111,7 @@ impl Input {
     /// The program reads the stream from the terminal whose other side is `fd`.
     pub fn of_terminal(stream: u32, fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            terminal: true,
+            reader: Some(Reader::new(fd.try_clone()?)?),
             ..Self::new(stream, fd)?
         })
     }
@@ -125,20 +125,17 @@ impl Input {
     /// end of the reader (POLLERR), without a request.
     pub fn awaited(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let fd = self.fd.as_ref()?.as_fd();
-        let events = if !self.pending.is_empty() {
-            PollFlags::OUT
-        } else if self.asked || self.reads_ahead {
-            PollFlags::empty()
-        } else {
-            PollFlags::PRI
-        };
-        Some((fd, events))
+        Some(match &self.reader {
+            _ if !self.pending.is_empty() => (fd, PollFlags::OUT),
+            Some(reader) => (reader.fd(), PollFlags::IN),
+            None if self.asked == Some(Wanted::Any) => (fd, PollFlags::empty()),
+            None => (fd, PollFlags::PRI),
+        })
     }
 
     /// Takes events of [`Self::awaited`].
     pub fn take_events(&mut self, events: PollFlags) {
         self.wanted |= events.contains(PollFlags::PRI);
-        self.reads_ahead |= self.terminal && self.wanted;
         if events.contains(PollFlags::ERR) {
             self.close();
         }
@@ -146,11 +143,16 @@ impl Input {
 
     /// Adds bytes from the host.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        if !self.asked || bytes.len() > CHUNK {
+        // The answer may have crossed another request for the keys of a terminal.
+        let was_asked = self.reader.is_some() || self.asked == Some(Wanted::Any);
+        if !was_asked || bytes.len() > CHUNK {
             let text = format!("{} bytes of input that were not asked for", bytes.len());
             return Err(Failure::new(ErrorKind::Protocol, text));
         }
-        self.asked = false;
+        self.asked = None;
+        if let Some(reader) = &mut self.reader {
+            reader.gets(bytes).map_err(failure)?;
+        }
         if self.fd.is_some() && !self.ended {
             self.pending.extend_from_slice(bytes);
         }
@@ -183,25 +185,50 @@ impl Input {
                     self.close();
                     return Ok(());
                 }
-                Err(error) => {
-                    return Err(Failure::os(ErrorKind::Internal, "input of the job", error));
-                }
+                Err(error) => return Err(failure(error.into())),
             }
         }
         if self.ended {
             // A terminal stays open: the program may still write to it.
-            if !self.terminal {
+            if self.reader.is_none() {
                 self.close();
             }
-        } else if !self.asked && (self.wanted || self.reads_ahead) {
-            (self.asked, self.wanted) = (true, false);
+            return Ok(());
+        }
+        let wanted = match &mut self.reader {
+            Some(reader) => {
+                reader.update().map_err(failure)?;
+                reader.wanted().map_err(failure)?
+            }
+            None if !self.wanted => return Ok(()),
+            None => Wanted::Any,
+        };
+        if self.asked != Some(wanted) {
+            (self.asked, self.wanted) = (Some(wanted), false);
+            let bytes = if wanted == Wanted::Nothing { 0 } else { CHUNK };
             port.send(&ToHost::InputWant {
                 fd: self.stream,
-                bytes: CHUNK as u32,
+                bytes: bytes as u32,
+                canonical: wanted == Wanted::Line,
             })?;
         }
         Ok(())
     }
+
+    /// Leaves what is typed from now on to the next reader of the host's terminal.
+    pub fn finish(&mut self, port: &mut Port) -> Result<(), Failure> {
+        match &mut self.reader {
+            Some(reader) => {
+                reader.end();
+                self.pump(port)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn failure(error: io::Error) -> Failure {
+    Failure::os(ErrorKind::Internal, "input of the job", error)
 }
 
 fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {

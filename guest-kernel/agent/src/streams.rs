@@ -150,9 +150,13 @@ impl Streams {
         Ok(any)
     }
 
-    /// Forwards all that the program has written, and tells the host the offsets of its files.
+    /// Forwards all that the program has written, takes no more input of a terminal, and tells the
+    /// host the offsets of its files.
     pub fn finish(&mut self, port: &mut Port) -> Result<(), Failure> {
         while self.forward(port)? {}
+        for input in &mut self.inputs {
+            input.finish(port)?;
+        }
         for (fd, file) in &self.files {
             let offset = seek(file, SeekFrom::Current(0))
                 .map_err(|error| Failure::os(ErrorKind::Internal, "file offset", error))?;

@@ -35,24 +35,17 @@ impl Terminal {
     }
 
     fn set_modes(&self, settings: &Settings) -> io::Result<()> {
-        // SAFETY: all-zero is a valid termios, and the calls read and write one.
-        unsafe {
-            let mut modes: libc::termios = std::mem::zeroed();
-            check(libc::tcgetattr(self.slave.as_raw_fd(), &raw mut modes))?;
-            modes.c_iflag = settings.input_modes;
-            modes.c_oflag = settings.output_modes;
-            modes.c_cflag = settings.control_modes;
-            modes.c_lflag = settings.local_modes;
-            for (code, value) in modes.c_cc.iter_mut().zip(&settings.special_codes) {
-                *code = *value;
-            }
-            check(libc::tcsetattr(
-                self.slave.as_raw_fd(),
-                libc::TCSANOW,
-                &raw const modes,
-            ))?;
+        let mut modes = modes(&self.slave)?;
+        modes.c_iflag = settings.input_modes;
+        modes.c_oflag = settings.output_modes;
+        modes.c_cflag = settings.control_modes;
+        modes.c_lflag = settings.local_modes;
+        for (code, value) in modes.c_cc.iter_mut().zip(&settings.special_codes) {
+            *code = *value;
         }
-        Ok(())
+        let slave = self.slave.as_raw_fd();
+        // SAFETY: tcsetattr reads a termios.
+        check(unsafe { libc::tcsetattr(slave, libc::TCSANOW, &raw const modes) }).map(drop)
     }
 
     /// Changes the size, of which the kernel tells the foreground process group.
@@ -88,12 +81,7 @@ impl Terminal {
             libc::SIGTSTP => libc::VSUSP,
             _ => return Ok(None),
         };
-        // SAFETY: all-zero is a valid termios, and the call writes one.
-        let modes = unsafe {
-            let mut modes: libc::termios = std::mem::zeroed();
-            check(libc::tcgetattr(self.slave.as_raw_fd(), &raw mut modes))?;
-            modes
-        };
+        let modes = modes(&self.slave)?;
         let key = modes.c_cc.get(code).copied();
         Ok(key.filter(|key| modes.c_lflag & libc::ISIG != 0 && *key != 0))
     }
@@ -109,7 +97,17 @@ impl Terminal {
     }
 }
 
-/// Makes the terminal `fd` the controlling terminal of this process, which leads a session.
+/// The modes of the program's side of a terminal, one of whose sides is `terminal`.
+pub fn modes(terminal: &OwnedFd) -> io::Result<libc::termios> {
+    // SAFETY: all-zero is a valid termios, and the call writes one.
+    unsafe {
+        let mut modes: libc::termios = std::mem::zeroed();
+        check(libc::tcgetattr(terminal.as_raw_fd(), &raw mut modes))?;
+        Ok(modes)
+    }
+}
+
+/// Makes the terminal `fd` the controlling terminal of the session that this process leads.
 pub fn control(fd: RawFd) -> io::Result<()> {
     // SAFETY: TIOCSCTTY takes a number, not a pointer.
     check(unsafe { libc::ioctl(fd, libc::TIOCSCTTY, 0) }).map(drop)

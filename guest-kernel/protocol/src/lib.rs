@@ -10,7 +10,7 @@
 //!                             <-       Job
 //!   TaskStart, or Started     ->
 //!   Maps, Records, Output, …  ->
-//!   InputWant(fd, n)          ->
+//!   InputWant(fd, n)          ->       (a later one replaces it)
 //!                             <-       Input(fd, at most n bytes) or InputEnd(fd)
 //!                             <-       End (only to end the run early)
 //!   Exit, Ended or Error      ->       (and the agent ends the machine)

@@ -48,13 +48,16 @@ pub enum ToHost<'a> {
         bytes: &'a [u8],
     },
     /// A request for input, because the program waits for it. The host answers with one
-    /// [`crate::ToGuest::Input`] or with [`crate::ToGuest::InputEnd`]. At most one request of a
-    /// stream is without an answer.
+    /// [`crate::ToGuest::Input`] or with [`crate::ToGuest::InputEnd`]. A further request of a
+    /// stream replaces one that has no answer yet.
     InputWant {
         /// The stream.
         fd: u32,
-        /// The most bytes to send.
+        /// The most bytes to send. 0 withdraws the request.
         bytes: u32,
+        /// The stream is a terminal that gives its reader a line at a time. What is typed after a
+        /// line can be for another reader.
+        canonical: bool,
     },
     /// The file offset of a stream that is a regular file, at the end of the program.
     Position {
@@ -223,8 +226,13 @@ impl<'a> ToHost<'a> {
             Self::Ready(version) => encode(out, READY, &[version.as_bytes()]),
             Self::Started { pid } => encode(out, STARTED, &[&pid.to_le_bytes()]),
             Self::Output { fd, bytes } => encode(out, OUTPUT, &[&fd.to_le_bytes(), bytes]),
-            Self::InputWant { fd, bytes } => {
-                encode(out, INPUT_WANT, &[&fd.to_le_bytes(), &bytes.to_le_bytes()])
+            Self::InputWant {
+                fd,
+                bytes,
+                canonical,
+            } => {
+                let words = [fd, bytes, canonical.into()].map(u32::to_le_bytes);
+                encode(out, INPUT_WANT, &[words.as_flattened()])
             }
             Self::Position { fd, offset } => {
                 encode(out, POSITION, &[&fd.to_le_bytes(), &offset.to_le_bytes()])
@@ -338,8 +346,13 @@ impl<'a> ToHost<'a> {
                 Self::Output { fd, bytes }
             }
             INPUT_WANT => {
-                let [fd, bytes] = words("InputWant", payload)?;
-                Self::InputWant { fd, bytes }
+                let [fd, bytes, canonical] = words("InputWant", payload)?;
+                let canonical = flag("InputWant", canonical)?;
+                Self::InputWant {
+                    fd,
+                    bytes,
+                    canonical,
+                }
             }
             POSITION => {
                 let (fd, rest) = word("Position", payload)?;

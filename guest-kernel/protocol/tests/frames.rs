@@ -108,6 +108,7 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
         ToHost::InputWant {
             fd: 0,
             bytes: u32::MAX,
+            canonical: true,
         },
         ToHost::Records {
             task: 7,

@@ -72,6 +72,23 @@ impl Input {
         self.file.as_fd()
     }
 
+    /// Reads the available bytes up to the first of `ends`, as [`Self::read`] does. What follows
+    /// stays for another reader.
+    pub fn read_to(&mut self, ends: &[u8], buffer: &mut [u8]) -> ReadOutcome {
+        let mut got = 0;
+        while let Some(next) = buffer.get_mut(got..=got) {
+            match self.read(next) {
+                ReadOutcome::Bytes(n) => got += n,
+                outcome if got == 0 => return outcome,
+                _ => break,
+            }
+            if next.iter().any(|byte| ends.contains(byte)) {
+                break;
+            }
+        }
+        ReadOutcome::Bytes(got)
+    }
+
     /// Reads the available bytes without waiting for the first one. A read error ends the input, as
     /// the end of the file does.
     pub fn read(&mut self, buffer: &mut [u8]) -> ReadOutcome {
@@ -141,6 +158,24 @@ mod tests {
         assert_eq!(input.read(&mut buffer), ReadOutcome::Bytes(2));
         assert!(!input.is_open());
         assert_eq!(input.read(&mut buffer), ReadOutcome::End);
+    }
+
+    #[test]
+    fn what_follows_a_line_stays() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut other = reader.try_clone().unwrap();
+        let mut input = Input::new(File::from(std::os::fd::OwnedFd::from(reader)));
+        let mut buffer = [0; 8];
+        let mut read = |input: &mut Input| input.read_to(b"\n\x04", &mut buffer);
+        assert_eq!(read(&mut input), ReadOutcome::NotReady);
+        writer.write_all(b"one\ntwo\x04three").unwrap();
+        assert_eq!(read(&mut input), ReadOutcome::Bytes(4));
+        assert_eq!(read(&mut input), ReadOutcome::Bytes(4));
+        let mut rest = [0; 8];
+        let n = other.read(&mut rest).unwrap();
+        assert_eq!(&rest[..n], b"three");
+        drop(writer);
+        assert_eq!(read(&mut input), ReadOutcome::End);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::getpgrp;
 use rustix::termios::SpecialCodeIndex as Code;
 use rustix::termios::{
-    LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp, tcgetwinsize,
-    tcsetattr,
+    InputModes, LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp,
+    tcgetwinsize, tcsetattr,
 };
 use vbts_protocol::WindowSize;
 
@@ -40,9 +40,9 @@ pub enum Keys {
     /// They wait for a program that reads them, and are not shown until then. Some are signals,
     /// such as Ctrl-C.
     Waiting,
-    /// They go to the guest, except those that are signals.
-    ExceptSignals,
-    /// All go to the guest.
+    /// They go to the guest, which makes lines of them.
+    Lines,
+    /// They go to the guest.
     All,
 }
 
@@ -51,6 +51,8 @@ pub enum Keys {
 pub struct Mode {
     /// What it does with the keys.
     pub keys: Keys,
+    /// Keys that are signals never go to the guest.
+    pub signals: bool,
     /// It goes on to process output: each line feed then returns to the first column.
     pub processes_output: bool,
 }
@@ -61,9 +63,14 @@ impl Mode {
         let mut settings = before.clone();
         match self.keys {
             Keys::Waiting => settings.local_modes.remove(LocalModes::ECHO),
-            Keys::ExceptSignals | Keys::All => settings.make_raw(),
+            Keys::Lines | Keys::All => settings.make_raw(),
         }
-        if self.keys == Keys::ExceptSignals {
+        if self.keys == Keys::Lines {
+            // What is not read may be for a reader of lines on the host.
+            let ends = InputModes::ICRNL | InputModes::INLCR | InputModes::IGNCR;
+            settings.input_modes |= before.input_modes & ends;
+        }
+        if self.signals {
             settings.local_modes |= before.local_modes & LocalModes::ISIG;
         }
         settings.output_modes = before.output_modes;
@@ -71,6 +78,31 @@ impl Mode {
             settings.output_modes.remove(OutputModes::OPOST);
         }
         settings
+    }
+}
+
+/// The characters that end a terminal's lines.
+#[derive(Debug, Clone, Copy)]
+pub struct LineCodes {
+    /// Ends a line without being a part of it, or the input: Ctrl-D.
+    eof: u8,
+}
+
+impl LineCodes {
+    /// What a terminal in raw mode has at the end of a line that was typed before.
+    const TYPED_EOF: u8 = 0;
+
+    /// The characters after which a line is whole.
+    pub fn ends(self) -> [u8; 4] {
+        [b'\n', b'\r', self.eof, Self::TYPED_EOF]
+    }
+
+    /// What was typed, if a terminal in raw mode gives `byte`.
+    pub fn typed(self, byte: u8) -> u8 {
+        match byte {
+            Self::TYPED_EOF => self.eof,
+            byte => byte,
+        }
     }
 }
 
@@ -94,6 +126,7 @@ impl RawTerminal {
         }
         let mode = Mode {
             keys: Keys::All,
+            signals: false,
             processes_output: false,
         };
         Self::of(stdin.as_fd().try_clone_to_owned()?, mode).map(Some)
@@ -108,6 +141,13 @@ impl RawTerminal {
         let terminal = Self { fd, before, mode };
         terminal.apply(mode)?;
         Ok(terminal)
+    }
+
+    /// The characters that end its lines.
+    pub fn line_codes(&self) -> LineCodes {
+        LineCodes {
+            eof: self.before.special_codes[Code::VEOF],
+        }
     }
 
     /// Its mode.

@@ -39,7 +39,7 @@ pub struct AgentConnection {
     /// The guest's date at its boot, in seconds since 1970, if the job sets it.
     epoch: Option<i64>,
     /// What the program reads, by stream, with the bytes that the agent still waits for.
-    inputs: BTreeMap<u32, (Input, u64)>,
+    inputs: BTreeMap<u32, (Input, u32)>,
     terminal: Option<Terminal>,
     /// Virtual time of the next attempt to read input that was not available.
     next_check: u64,
@@ -138,18 +138,19 @@ impl AgentConnection {
         } = self;
         for (fd, (input, wanted)) in inputs.iter_mut().filter(|(_, (_, wanted))| *wanted > 0) {
             let mut terminal = terminal.as_mut().filter(|t| t.stream() == *fd);
-            if let Some(terminal) = &mut terminal {
-                // The program draws from here on.
-                if let Some(progress) = progress.take() {
-                    progress.finish_and_clear();
-                }
-                if !terminal.read() {
-                    continue;
-                }
+            // The program draws on its terminal from here on.
+            if terminal.is_some()
+                && let Some(progress) = progress.take()
+            {
+                progress.finish_and_clear();
             }
             let most = usize::try_from(*wanted).unwrap_or(usize::MAX);
             let mut bytes = vec![0; most.min(MAX_INPUT)];
-            match input.read(&mut bytes) {
+            let outcome = match &mut terminal {
+                Some(terminal) => terminal.read(input, &mut bytes),
+                None => input.read(&mut bytes),
+            };
+            match outcome {
                 ReadOutcome::Bytes(n) => {
                     *wanted = 0;
                     let bytes = bytes.get(..n).unwrap_or_default();
@@ -247,9 +248,12 @@ impl RunObserver for AgentConnection {
             self.send(&ToGuest::OutputClosed { fd })?;
         }
         let asked = !wanted.is_empty();
-        for (fd, bytes) in wanted {
+        for (fd, request) in wanted {
             if let Some((_, wanted)) = self.inputs.get_mut(&fd) {
-                *wanted = wanted.saturating_add(bytes);
+                *wanted = request.bytes;
+            }
+            if let Some(terminal) = self.terminal.as_mut().filter(|t| t.stream() == fd) {
+                terminal.want(request.keys());
             }
         }
         if self.awaits_input() && (asked || now >= self.next_check) {

@@ -28,6 +28,7 @@ use super::terminal::Restorer;
 use super::writer::Writer;
 use crate::escape::printable;
 use crate::host::Alarm;
+use crate::host::terminal::Keys;
 
 /// How a trace is written.
 pub struct Options {
@@ -53,6 +54,26 @@ impl std::fmt::Debug for Options {
     }
 }
 
+/// A request for input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct InputWanted {
+    /// The most bytes; 0 is none.
+    pub bytes: u32,
+    /// It is for a terminal in canonical mode.
+    pub canonical: bool,
+}
+
+impl InputWanted {
+    /// What is wanted of a terminal.
+    pub fn keys(self) -> Option<Keys> {
+        match (self.bytes, self.canonical) {
+            (0, _) => None,
+            (_, true) => Some(Keys::Lines),
+            (_, false) => Some(Keys::All),
+        }
+    }
+}
+
 /// Receives what the agent sends through the guest's console port.
 pub struct Session {
     decoder: Decoder,
@@ -70,9 +91,8 @@ pub struct Session {
     time: Option<u64>,
     /// The program has stopped at its terminal.
     stopped: bool,
-    /// Input, in bytes, that the agent has asked for since the last [`Session::take_wanted_input`],
-    /// by stream.
-    wanted_input: BTreeMap<u32, u64>,
+    /// The last requests for input since the last [`Session::take_wanted_input`], by stream.
+    wanted_input: BTreeMap<u32, InputWanted>,
     positions: Positions,
     ending: Option<ExitStatus>,
     /// The agent has drained everything because the host has ended the run.
@@ -197,9 +217,8 @@ impl Session {
         std::mem::take(&mut self.stopped)
     }
 
-    /// Returns the number of bytes of input that the agent has asked for since the last call, by
-    /// stream.
-    pub(super) fn take_wanted_input(&mut self) -> BTreeMap<u32, u64> {
+    /// Returns the last requests for input since the last call, by stream.
+    pub(super) fn take_wanted_input(&mut self) -> BTreeMap<u32, InputWanted> {
         std::mem::take(&mut self.wanted_input)
     }
 
@@ -272,11 +291,15 @@ impl Session {
                     fd,
                     bytes: bytes.into(),
                 },
-                ToHost::InputWant { fd, bytes } => {
+                ToHost::InputWant {
+                    fd,
+                    bytes,
+                    canonical,
+                } => {
                     // An agent that asks for streams that the job lacks gets no memory for them.
                     if fd < MAX_OPEN_FILES {
-                        let wanted = self.wanted_input.entry(fd).or_default();
-                        *wanted = wanted.saturating_add(bytes.into());
+                        let wanted = InputWanted { bytes, canonical };
+                        self.wanted_input.insert(fd, wanted);
                     }
                     continue;
                 }

@@ -14,8 +14,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::destination::StreamOutput;
 use crate::host::descriptors::{Inherited, Kind};
+use crate::host::input::ReadOutcome;
 use crate::host::terminal::{Keys, Mode, in_foreground, settings, size, stop};
-use crate::host::{Output, RawTerminal};
+use crate::host::{Input, Output, RawTerminal};
 
 /// The key (Ctrl-]) that ends the run if it is pressed [`END_COUNT`] times within [`END_TIME`], as
 /// in systemd-nspawn. All others are for the program.
@@ -25,9 +26,9 @@ const END_TIME: Duration = Duration::from_secs(1);
 
 /// A terminal of the host that the program uses.
 ///
-/// Until a process in the guest reads it, the terminal of the host processes the keys: it sends
-/// signals, and what is typed stays there for the program or, after its end, for the shell. Then
-/// the guest's terminal processes them.
+/// While no process in the guest reads it, the terminal of the host processes the keys: it sends
+/// signals, and what is typed stays there for the program or, after its end, for the shell.
+/// Otherwise the guest's terminal processes them.
 #[derive(Debug)]
 pub struct Terminal {
     /// The number of its stream.
@@ -39,8 +40,10 @@ pub struct Terminal {
     output: u32,
     /// The trace goes to the terminal, too. The host then goes on to process output.
     shared: bool,
+    /// What a process in the guest waits for.
+    wanted: Option<Keys>,
     /// A process in the guest has read it.
-    reading: bool,
+    was_read: bool,
     /// Never readable.
     pace: EventFd,
     raw: Restorer,
@@ -73,7 +76,8 @@ impl Terminal {
             file,
             output: descriptor.number,
             shared,
-            reading: false,
+            wanted: None,
+            was_read: false,
             pace: EventFd::new(EFD_NONBLOCK | libc::EFD_CLOEXEC)?,
             raw: Restorer::default(),
             end_keys: Presses::default(),
@@ -137,14 +141,14 @@ impl Terminal {
     /// The mode that the terminal needs now. In a pipeline other programs use it, too (`less`), and
     /// signals are for all of them.
     fn mode(&self) -> Option<Mode> {
-        let keys = match (self.reading, self.is_stdout()) {
-            (true, true) => Keys::All,
-            (true, false) => Keys::ExceptSignals,
-            (false, true) => Keys::Waiting,
-            (false, false) => return None,
+        let keys = match self.wanted {
+            Some(keys) => keys,
+            None if self.is_stdout() || self.was_read => Keys::Waiting,
+            None => return None,
         };
         Some(Mode {
             keys,
+            signals: !self.is_stdout(),
             processes_output: self.host_processes_output(),
         })
     }
@@ -172,18 +176,35 @@ impl Terminal {
         }
     }
 
-    /// Notes that the guest reads the terminal. Returns whether that is possible now: a job in the
-    /// background reads nothing.
-    pub fn read(&mut self) -> bool {
-        self.reading = true;
+    /// Notes what the guest wants to read: lines, any keys, or nothing.
+    pub fn want(&mut self, wanted: Option<Keys>) {
+        self.wanted = wanted;
+        self.was_read |= wanted.is_some();
         self.update();
-        self.is_readable()
     }
 
-    /// Whether what is typed is for the guest.
+    /// Reads `input`, which is this terminal, unless it cannot be read now.
+    pub fn read(&mut self, input: &mut Input, buffer: &mut [u8]) -> ReadOutcome {
+        self.update();
+        if !self.is_readable() {
+            return ReadOutcome::NotReady;
+        }
+        let codes = lock(&self.raw.0).as_ref().map(RawTerminal::line_codes);
+        let (Some(Keys::Lines), Some(codes)) = (self.wanted, codes) else {
+            return input.read(buffer);
+        };
+        let outcome = input.read_to(&codes.ends(), buffer);
+        if let ReadOutcome::Bytes(n) = outcome {
+            let read = buffer.iter_mut().take(n);
+            read.for_each(|byte| *byte = codes.typed(*byte));
+        }
+        outcome
+    }
+
+    /// Whether what is typed is for the guest: a job in the background reads nothing.
     pub fn is_readable(&self) -> bool {
         let raw = lock(&self.raw.0);
-        self.reading && raw.as_ref().map(RawTerminal::mode) == self.mode()
+        self.wanted.is_some() && raw.as_ref().map(RawTerminal::mode) == self.mode()
     }
 
     /// What an idle guest waits for before the program reads the terminal. It is never readable,

@@ -32,6 +32,15 @@ const START: ToHost<'_> = ToHost::TaskStart {
     time: 1,
 };
 
+fn want(fd: u32, bytes: u32) -> ToHost<'static> {
+    let canonical = true;
+    ToHost::InputWant {
+        fd,
+        bytes,
+        canonical,
+    }
+}
+
 fn lines(file: &std::path::Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().map(String::from).collect()
@@ -77,9 +86,9 @@ fn messages_become_a_trace() {
             name: b"",
             reason: "",
         },
-        ToHost::InputWant { fd: 0, bytes: 10 },
-        ToHost::InputWant { fd: 0, bytes: 20 },
-        ToHost::InputWant { fd: 5, bytes: 1 },
+        want(0, 10),
+        want(0, 20),
+        want(5, 1),
         // A page was moved meanwhile, so the agent repeats the message.
         ToHost::Records {
             task: 5,
@@ -101,7 +110,11 @@ fn messages_become_a_trace() {
         assert_eq!(session.put(piece), piece.len());
     }
     assert!(session.error.is_none() && session.ready && session.started);
-    assert_eq!(session.take_wanted_input(), [(0, 30), (5, 1)].into());
+    let wanted = [(0, 20), (5, 1)].map(|(fd, bytes)| {
+        let canonical = true;
+        (fd, InputWanted { bytes, canonical })
+    });
+    assert_eq!(session.take_wanted_input(), wanted.into());
     let killed = ExitStatus::Signal(11);
     assert_eq!(session.ending(), Some(killed));
     let summary = session.finish(RunEnd::Error, false).unwrap();
