@@ -20,6 +20,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("job_control", job_control),
             ("a_shell_stops_and_continues_the_run", suspension),
             ("what_is_typed_ahead_is_for_the_shell", type_ahead),
+            ("groups_and_sessions_have_the_leaders_of_the_host", leaders),
             ("a_job_in_the_background_reads_after_fg", background),
             ("standard_input_is_a_terminal_in_a_pipeline", pipeline),
             ("keys_are_signals_each_time", repeated_keys),
@@ -165,13 +166,6 @@ fn shell(machine: &Machine, directory: &Path, script: &str) -> Result<[Command; 
     Ok([shell(""), shell(&words.join(" "))])
 }
 
-/// What is shown without the names of keys, which only the host's terminal shows.
-fn without_keys(shown: &str) -> String {
-    let shown = shown.replace("^Z", "").replace("^C", "");
-    let lines = shown.lines().filter(|line| !line.starts_with("vbts: "));
-    lines.map(|line| format!("{}\n", line.trim_end())).collect()
-}
-
 fn suspension(machine: &Machine) -> Result<()> {
     let handler = r#"/usr/bin/python3 -c '
 import os, signal, time
@@ -199,38 +193,120 @@ while True:
             ("ready", "\\x1a"),
             ("Stopped", "echo $?; fg\\n"),
             (continued, "\\x1a"),
-            ("Stopped", "kill -9 %1; fg; exit 7\\n"),
+            ("Stopped", "kill -9 %1\\n"),
+            // dash says that a job was killed if it has ended before the next prompt.
+            ("prompt>", "wait"),
+            ("", "jobs; exit 7\\n"),
         ];
         let [host, traced] = shell(machine, directory.path(), script)?;
         let (expected, shown) = (run(&host, &steps)?, run(&traced, &steps)?);
         ensure!(
-            shown.1 == Some(7) && expected.1 == Some(7),
+            shown == expected && shown.1 == Some(7) && shown.0.contains("Killed"),
             "{shown:#?}\ninstead of\n{expected:#?}"
         );
-        // dash says so only if the job has not ended before it waits.
-        let without = |shown: &str| without_keys(shown).replace("Killed\n", "");
-        let (expected, shown) = (without(&expected.0), without(&shown.0));
-        ensure!(shown == expected, "{shown:#?}\ninstead of\n{expected:#?}");
     }
+    // A program that does not stop.
+    let directory = tempfile::tempdir()?;
+    let job = format!("{}\\n", directory.path().join("job").display());
+    let script = "bash -c 'trap \"\" TSTP; echo ready; sleep 1; echo end'";
+    let steps = [
+        ("prompt>", job.as_str()),
+        ("ready", "\\x1a"),
+        ("end", "exit 7\\n"),
+    ];
+    let [host, traced] = shell(machine, directory.path(), script)?;
+    let (expected, shown) = (run(&host, &steps)?, run(&traced, &steps)?);
+    ensure!(
+        shown == expected && shown.1 == Some(7),
+        "{shown:#?}\ninstead of\n{expected:#?}"
+    );
     Ok(())
 }
 
 fn type_ahead(machine: &Machine) -> Result<()> {
+    let editor = "sh -c 'stty -icanon -echo; echo ready; dd count=1 bs=1 status=none; stty sane
+        echo ready; sleep 3; echo slept'";
+    let ahead = "echo $((6 * 7))\\n";
+    for (script, steps) in [
+        // A program that does not read the terminal, one that has read a line, one that has read
+        // the end of the input, and one that has read a key.
+        (
+            "sh -c 'echo ready; sleep 3; echo slept'",
+            &[("ready", ahead)][..],
+        ),
+        (
+            "sh -c 'read line; echo ready; sleep 3; echo slept'",
+            &[("job", "line\\n"), ("ready", ahead)],
+        ),
+        (
+            "sh -c 'cat; echo ready; sleep 3; echo slept'",
+            &[("job", "a\\n\\x04"), ("ready", ahead)],
+        ),
+        (editor, &[("ready", "x"), ("ready", ahead)]),
+        // What comes with a line is not for a program that reads one line.
+        (
+            "sh -c 'read line; echo slept $line'",
+            &[("job", "one\\necho $((6 * 7))\\n")],
+        ),
+        // What is typed before cat reads, with the end of the input.
+        (
+            "sh -c 'echo ready; sleep 2; cat; echo slept'",
+            &[("ready", "two\\n\\x04echo $((6 * 7))\\n")],
+        ),
+    ] {
+        let directory = tempfile::tempdir()?;
+        let job = format!("{}\\n", directory.path().join("job").display());
+        let steps = [&[("prompt>", job.as_str())], steps, &[("42", "exit 7\\n")]].concat();
+        for command in shell(machine, directory.path(), script)? {
+            let (shown, status) = run(&command, &steps)?;
+            let at = |text| shown.find(text);
+            ensure!(
+                status == Some(7) && at("slept").is_some() && at("slept") < at("42"),
+                "{script}: {shown}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The program leads its process group in a shell with job control, and not in a script. setsid(1)
+/// does not wait for its program if it leads a group.
+fn leaders(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let job = format!("{}\\n", directory.path().join("job").display());
-    let script = "sh -c 'echo ready; sleep 3; echo slept'";
-    let [_, traced] = shell(machine, directory.path(), script)?;
-    let steps = [
-        ("prompt>", job.as_str()),
-        ("ready", "echo $((6 * 7))\\n"),
-        ("42", "exit 7\\n"),
-    ];
-    let (shown, status) = run(&traced, &steps)?;
-    let at = |text| shown.find(text);
-    ensure!(
-        status == Some(7) && at("slept").is_some() && at("slept") < at("42"),
-        "{shown}"
-    );
+    let job = directory.path().join("job").display().to_string();
+    let script = r#"setsid sh -c 'sleep 0.3; exit 3'"#;
+    let group = format!("{job}; echo status $?; exit 7\\n");
+    let nothing = format!("sh -c \"{job}; echo status \\$?\"; exit 7\\n");
+    for (line, status) in [(&group, "status 0"), (&nothing, "status 3")] {
+        let shells = shell(machine, directory.path(), script)?;
+        for command in shells {
+            let shown = run(&command, &[("prompt>", line.as_str())])?;
+            ensure!(
+                shown.1 == Some(7) && shown.0.contains(status),
+                "{shown:#?} without {status}"
+            );
+        }
+    }
+    let ids = "import os; own = os.getpid()
+print(\"leads\", os.getsid(0) == own, os.getpgrp() == own, os.tcgetpgrp(0) == os.getpgrp())";
+    // The driver's program leads a session.
+    compare(machine, &["/usr/bin/python3", "-c", ids], &[])?;
+    let script = format!("/usr/bin/python3 -c '{ids}'");
+    for (line, leads) in [
+        (format!("{job}; exit 7\\n"), "leads False True True"),
+        (
+            format!("sh -c '{job}; :'; exit 7\\n"),
+            "leads False False True",
+        ),
+    ] {
+        for command in shell(machine, directory.path(), &script)? {
+            let shown = run(&command, &[("prompt>", line.as_str())])?;
+            ensure!(
+                shown.0.contains(leads),
+                "{line}: {shown:#?} without {leads}"
+            );
+        }
+    }
     Ok(())
 }
 
