@@ -17,6 +17,13 @@ pub const TRAILER: usize = 16;
 /// Maximum size of a part in bytes, before its compression.
 pub const MAX_PLAIN: usize = 64 << 20;
 
+/// Maximum size in bytes of a part that is JSON: what it becomes in memory is 20 times as large.
+pub const MAX_JSON: usize = 8 << 20;
+/// Bytes that an event can have.
+pub const MAX_EVENT: usize = 32 << 20;
+/// Blocks that a file can have.
+pub const MAX_BLOCKS: usize = 1 << 22;
+
 /// Size of a header in bytes.
 pub const HEADER: usize = 16;
 
@@ -49,7 +56,7 @@ pub struct Header {
     /// Size in the file in bytes, without the header.
     pub stored: u32,
     /// Size before the compression in bytes.
-    plain: u32,
+    pub plain: u32,
     checksum: u32,
 }
 

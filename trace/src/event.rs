@@ -172,6 +172,22 @@ impl Event {
         }
     }
 
+    /// Size in bytes of its names and texts.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Exec { name, .. } | Self::Switch { name, .. } => name.len(),
+            Self::Crash {
+                registers,
+                instruction,
+                ..
+            } => size_of_val(registers.as_slice()) + instruction.len(),
+            Self::Standing { syscall, name } => syscall.len() + name.len(),
+            Self::Untraced { name, reason, .. } => name.len() + reason.len(),
+            Self::Maps { text, .. } => text.len(),
+            _ => 0,
+        }
+    }
+
     /// Appends the event to `out`, without its time, which stands before it. Returns its kind.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) -> u8 {
         let mut numbers = |numbers: &[u32]| {

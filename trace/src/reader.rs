@@ -3,8 +3,12 @@
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 
+use serde::de::DeserializeOwned;
+
 use crate::branches::{Context, Decoder};
-use crate::chunk::{END_MAGIC, HEADER, Header, MAGIC, TRAILER, VERSION, kind};
+use crate::chunk::{
+    END_MAGIC, HEADER, Header, MAGIC, MAX_BLOCKS, MAX_EVENT, MAX_JSON, TRAILER, VERSION, kind,
+};
 use crate::event::{self, Event};
 use crate::run::{Run, Summary};
 use crate::varint::Cursor;
@@ -12,6 +16,9 @@ use crate::{Branch, Error};
 
 /// Branches that [`Reader::next_item`] gives out at once.
 const PIECE: u64 = 4096;
+
+/// Tasks that a block can have branches of: it would need larger events than a writer makes.
+const MAX_CONTEXTS: usize = 1 << 21;
 
 /// A part of a trace, in the order of time.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,8 +109,7 @@ impl<R: Read + Seek> Reader<R> {
         if version != VERSION {
             return Err(Error::Version(version, VERSION));
         }
-        let run = part(&mut input, kind::RUN)?;
-        let run = serde_json::from_slice(&run).map_err(|_| Error::Damaged)?;
+        let run = json(&mut input, kind::RUN)?;
         let first = input.stream_position()?;
         let mut reader = Self {
             input,
@@ -153,8 +159,7 @@ impl<R: Read + Seek> Reader<R> {
         let mut index = Cursor(&index);
         self.input.seek(SeekFrom::Start(index.number()?))?;
         let records = index.number()?;
-        let summary = part(&mut self.input, kind::SUMMARY)?;
-        let summary = serde_json::from_slice(&summary).map_err(|_| Error::Damaged)?;
+        let summary = json(&mut self.input, kind::SUMMARY)?;
         let mut blocks = Vec::new();
         let mut last = Block {
             position: 0,
@@ -162,6 +167,9 @@ impl<R: Read + Seek> Reader<R> {
             time: 0,
         };
         while !index.0.is_empty() {
+            if blocks.len() >= MAX_BLOCKS {
+                return Err(Error::Damaged);
+            }
             last = Block {
                 position: last.position.wrapping_add_signed(index.signed()?),
                 first: last.first.wrapping_add_signed(index.signed()?),
@@ -224,6 +232,9 @@ impl<R: Read + Seek> Reader<R> {
             current.entry()?;
         }
         *time = current.time.max(*time);
+        if self.blocks.len() >= MAX_BLOCKS {
+            return Err(Error::Damaged);
+        }
         self.blocks.push(block);
         self.records = block.first.checked_add(count).ok_or(Error::Damaged)?;
         Ok(Some(end))
@@ -322,6 +333,9 @@ impl<R: Read + Seek> Reader<R> {
             let current = &mut self.current;
             if current.ahead > 0 {
                 let count = current.ahead.min(PIECE).min(most);
+                if current.contexts.len() >= MAX_CONTEXTS {
+                    return Err(Error::Damaged);
+                }
                 let context = current.contexts.entry(current.task).or_default();
                 self.branches.clear();
                 self.decoder
@@ -399,6 +413,9 @@ impl Current {
             self.time = self.time.wrapping_add_signed(cursor.signed()?);
         }
         let bytes = cursor.bytes()?;
+        if bytes.len() > MAX_EVENT {
+            return Err(Error::Damaged);
+        }
         let entry = if kind == event::SELECT {
             self.task = Cursor(bytes).number()?;
             Entry::Other
@@ -412,6 +429,15 @@ impl Current {
         self.look_ahead()?;
         Ok(entry)
     }
+}
+
+/// Reads a part of a kind that is JSON.
+fn json<R: Read, T: DeserializeOwned>(input: &mut R, kind: u8) -> Result<T, Error> {
+    let header = Header::read(input)?;
+    if header.kind != kind || header.plain as usize > MAX_JSON {
+        return Err(Error::Damaged);
+    }
+    serde_json::from_slice(&header.read_part(input)?).map_err(|_| Error::Damaged)
 }
 
 /// Reads a part of a kind.
@@ -428,5 +454,64 @@ fn read_exact<R: Read>(input: &mut R, bytes: &mut [u8], short: Error) -> Result<
     match input.read_exact(bytes) {
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(short),
         done => Ok(done?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::Writer;
+    use crate::chunk::Parts;
+
+    /// In memory, such a part would be 20 times as large.
+    #[test]
+    fn what_is_known_of_a_run_is_not_large() {
+        let large = "[],".repeat(MAX_JSON / 3);
+        for (json, is_read) in [
+            ("{}".to_owned(), true),
+            (format!("{{\"a\":[{large}[]]}}"), false),
+        ] {
+            let mut file = Vec::new();
+            let mut parts = Parts::new(&mut file).unwrap();
+            parts.write_all(&MAGIC).unwrap();
+            parts.write_all(&VERSION.to_le_bytes()).unwrap();
+            parts.write(kind::RUN, json.as_bytes()).unwrap();
+            let read = Reader::new(Cursor::new(&file));
+            assert_eq!(read.is_ok(), is_read);
+        }
+        let run = Run {
+            directory: "a".repeat(MAX_JSON),
+            ..Run::default()
+        };
+        let written = Writer::new(Vec::new(), &run);
+        assert!(matches!(written, Err(Error::TooLarge(_))));
+    }
+
+    #[test]
+    fn an_index_names_a_limited_number_of_blocks() {
+        let mut file = Vec::new();
+        Writer::new(&mut file, &Run::default())
+            .unwrap()
+            .finish(&Summary::default())
+            .unwrap();
+        let reader = Reader::new(Cursor::new(&file)).unwrap();
+        assert!(reader.summary().is_some());
+        // The index again, with blocks that follow each other.
+        let (at, _) = file[file.len() - TRAILER..].split_at(8);
+        let at = u64::from_le_bytes(at.try_into().unwrap()) as usize;
+        let mut index = Header::read(&mut &file[at..])
+            .unwrap()
+            .read_part(&mut &file[at + HEADER..])
+            .unwrap();
+        file.truncate(at);
+        index.extend([2, 0, 0].repeat(MAX_BLOCKS + 1));
+        let mut parts = Parts::new(&mut file).unwrap();
+        parts.write(kind::INDEX, &index).unwrap();
+        file.extend((at as u64).to_le_bytes());
+        file.extend(END_MAGIC);
+        let reader = Reader::new(Cursor::new(&file)).unwrap();
+        assert_eq!(reader.summary(), None);
     }
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::branches::{Context, Encoder};
-use crate::chunk::{END_MAGIC, MAGIC, Parts, VERSION, kind};
+use crate::chunk::{END_MAGIC, MAGIC, MAX_EVENT, MAX_JSON, Parts, VERSION, kind};
 use crate::event::{self, Event};
 use crate::run::{Run, Summary};
 use crate::{Branch, Error, varint};
@@ -18,8 +18,6 @@ const BLOCK: u64 = 4 << 20;
 const BLOCK_BYTES: usize = 8 << 20;
 /// Branches between two looks at the size of the block.
 const PIECE: usize = 4096;
-/// Bytes that an event can have.
-const MAX_EVENT: usize = 32 << 20;
 
 /// Writes a trace to `W`, in blocks: what was not flushed is in memory, at most about 100 MB.
 #[derive(Debug)]
@@ -205,5 +203,9 @@ impl<W: Write> Writer<W> {
 }
 
 fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(value).map_err(|error| Error::Io(error.into()))
+    let json = serde_json::to_vec(value).map_err(|error| Error::Io(error.into()))?;
+    match json.len() {
+        ..=MAX_JSON => Ok(json),
+        len => Err(Error::TooLarge(len)),
+    }
 }

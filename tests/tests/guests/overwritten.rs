@@ -89,6 +89,30 @@ fn used_twice(machine: &Machine) -> Result<()> {
             &["test", "--kernel", file, "--output", file],
             ["--kernel", "--output"],
         ),
+        (
+            &[
+                "trace",
+                "--report",
+                "functions",
+                "--output",
+                link,
+                "--",
+                file,
+            ],
+            ["--output", "the program"],
+        ),
+        (
+            &["report", "text", file, "--output", link],
+            ["--output", "FILE"],
+        ),
+        (
+            &["report", "diff", kernel, file, "--output", link],
+            ["--output", "OTHER"],
+        ),
+        (
+            &["report", "text", kernel, "--kernel", file, "--output", file],
+            ["--output", "--kernel"],
+        ),
     ] {
         let run = machine.run(arguments)?.expect(USAGE)?;
         for word in words {

@@ -14,6 +14,7 @@
 //! | `space` | the transfers in one address space |
 //! | `tree`, `stack` | the call tree; the call stack of a task |
 //! | `classify` | what a transfer does to the stack |
+//! | `limits` | limits of what lives at once |
 //!
 //! A stream of branches can be that of a task or of a processor. What does not fit together, for
 //! example after lost records, is resynchronised, and [`Counts`] says how often.
@@ -21,6 +22,7 @@
 mod classify;
 pub mod code;
 pub mod functions;
+mod limits;
 pub mod modules;
 pub mod space;
 pub mod stack;
@@ -33,15 +35,14 @@ use rustc_hash::FxHashMap;
 use crate::{Branch, Event, Item};
 use code::{CodeReader, Files};
 use functions::Functions;
+use limits::{Added, MAX_ENDED, MAX_PATH, MAX_PROGRAMS, MAX_TASKS};
 use modules::{AddressSpace, ModuleId, Modules, Place};
-use space::{Effect, MAX_TRANSFERS, Space};
+use space::{Effect, Space};
 use stack::{Context, NOWHERE, Stack};
 use tree::{NodeId, Tree};
 
-/// Maximum number of tasks that live at once.
-const MAX_TASKS: usize = 1 << 16;
 /// Maximum number of different lines and branches that are counted. Further ones are not.
-const MAX_COUNTED: usize = 1 << 23;
+const MAX_COUNTED: usize = 1 << 21;
 /// Index of RIP among the registers of [`Event::Crash`].
 const RIP: usize = 16;
 
@@ -199,6 +200,7 @@ pub struct Profile<F, W = ()> {
     /// tasks by processor.
     asleep: HashMap<(u32, u64), Task>,
     ended: Vec<(u64, TaskCount)>,
+    added: Added,
     only: Option<u32>,
     watch: W,
 }
@@ -220,6 +222,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             live: HashMap::new(),
             asleep: HashMap::new(),
             ended: Vec::new(),
+            added: Added::default(),
             only: None,
             watch,
         }
@@ -290,17 +293,32 @@ impl<F: Files, W: Watch> Profile<F, W> {
 
     /// Takes branches of a task, oldest first.
     pub fn branches(&mut self, number: u64, branches: &[Branch]) {
-        let mut task = self.tasks.remove(&number).unwrap_or_default();
+        let task = self.tasks.remove(&number);
+        if task.is_none() && self.tasks.len() >= MAX_TASKS {
+            return self.do_not_count(branches);
+        }
+        let mut task = task.unwrap_or_default();
         if self.only.is_none_or(|id| id == task.count.id) {
             let process = task.count.process;
-            let mut space = self.spaces.remove(&process).unwrap_or_default();
-            if space.transfers.len() >= MAX_TRANSFERS {
-                self.add_up(&mut space);
+            let space = self.spaces.remove(&process);
+            if self.is_full(space.as_ref()) {
+                self.do_not_count(branches);
+            } else {
+                let mut space = space.unwrap_or_default();
+                let (frames, transfers) = (task.stack.held(), space.transfers.len());
+                self.execute(number, &mut task, &mut space, branches);
+                self.added.frames += task.stack.held().saturating_sub(frames);
+                self.added.transfers += space.transfers.len() - transfers;
+                self.spaces.insert(process, space);
             }
-            self.execute(number, &mut task, &mut space, branches);
-            self.spaces.insert(process, space);
         }
         self.tasks.insert(number, task);
+        self.make_room();
+    }
+
+    fn do_not_count(&mut self, branches: &[Branch]) {
+        let counts = &mut self.counts;
+        counts.uncounted = counts.uncounted.saturating_add(branches.len() as u64);
     }
 
     fn execute(&mut self, number: u64, task: &mut Task, space: &mut Space, branches: &[Branch]) {
@@ -378,6 +396,9 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 self.last_line(number, None);
                 let program = self.program(name);
                 if let Some(task) = self.tasks.get_mut(&number) {
+                    if self.live.get(&task.count.id) == Some(&number) {
+                        self.live.remove(&task.count.id);
+                    }
                     task.stack.clear();
                     (task.at, task.parent_at) = (NOWHERE, None);
                     (task.count.id, task.count.program) = (id, program);
@@ -410,8 +431,15 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 id, process, name, ..
             } => self.switch(number, id, process, name),
             Event::Maps { process, text } => {
-                let map = AddressSpace::parse(&text, &mut self.modules);
-                let mut space = self.spaces.remove(&process).unwrap_or_default();
+                let mut map = AddressSpace::parse(&text, &mut self.modules);
+                let space = self.spaces.remove(&process);
+                if self.is_full(space.as_ref()) {
+                    return;
+                }
+                if !self.has_room_for(&map) {
+                    map = AddressSpace::default();
+                }
+                let mut space = space.unwrap_or_default();
                 // Transfers in code that had no mapping would keep their places.
                 let is_kept = space.map.is_kept_in(&map);
                 if !is_kept || !space.transfers.iter().all(|t| is_mapped(&space.map, t)) {
@@ -473,7 +501,9 @@ impl<F: Files, W: Watch> Profile<F, W> {
             if parent.count.process != process {
                 // A fork has the stack of its parent. A thread begins with one of its own.
                 task.stack.fork(&parent.stack);
-                if !self.spaces.contains_key(&process)
+                self.added.frames += task.stack.held();
+                if self.spaces.len() < MAX_TASKS
+                    && !self.spaces.contains_key(&process)
                     && let Some(space) = self.spaces.get(&parent.count.process)
                 {
                     let space = Space::with(space.map.clone());
@@ -483,14 +513,19 @@ impl<F: Files, W: Watch> Profile<F, W> {
         }
         self.live.insert(id, number);
         self.tasks.insert(number, task);
+        self.make_room();
     }
 
-    fn program(&mut self, name: Vec<u8>) -> u32 {
+    fn program(&mut self, mut name: Vec<u8>) -> u32 {
+        name.truncate(MAX_PATH);
+        name.shrink_to_fit();
         let known = self.programs.iter().position(|program| *program == name);
         let program = known.unwrap_or_else(|| {
             // A few hundred programs are many.
-            if self.programs.len() < MAX_TASKS {
-                self.programs.push(name);
+            match self.programs.len() + 1 {
+                ..MAX_PROGRAMS => self.programs.push(name),
+                MAX_PROGRAMS => self.programs.push(b"[other programs]".into()),
+                _ => {}
             }
             self.programs.len() - 1
         });
@@ -513,7 +548,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
         self.counts.branches += count.branches;
         self.counts.instructions += count.instructions;
         // A run with more tasks than this has enough of them in the list.
-        if self.ended.len() < MAX_COUNTED {
+        if self.ended.len() < MAX_ENDED {
             self.ended.push((number, count));
         }
     }

@@ -1,7 +1,9 @@
 //! Modules: the files that are mapped as code, and code without a file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use super::limits::shared_size;
 use crate::maps::{self, Mapping};
 
 /// Number of a module.
@@ -13,6 +15,8 @@ pub const KERNEL_START: u64 = 1 << 63;
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
 /// Maximum number of modules. Code in further ones belongs to no module.
 const MAX_MODULES: usize = 1 << 16;
+/// Maximum length of the names of all modules in bytes.
+const MAX_NAMES: usize = 16 << 20;
 
 /// What a module is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +58,8 @@ pub struct Place {
 pub struct Modules {
     list: Vec<Module>,
     by_name: HashMap<String, ModuleId>,
+    /// Bytes of all names.
+    size: usize,
 }
 
 impl Default for Modules {
@@ -61,6 +67,7 @@ impl Default for Modules {
         let mut this = Self {
             list: Vec::new(),
             by_name: HashMap::new(),
+            size: 0,
         };
         for (kind, name) in [
             (ModuleKind::Unmapped, "[unmapped]"),
@@ -105,7 +112,8 @@ impl Modules {
         if let Some(id) = self.by_name.get(&mapping.name) {
             return *id;
         }
-        if self.list.len() >= MAX_MODULES {
+        self.size += mapping.name.len();
+        if self.list.len() >= MAX_MODULES || self.size > MAX_NAMES {
             return Self::UNMAPPED;
         }
         let kind = match mapping.name.starts_with('/') {
@@ -118,19 +126,27 @@ impl Modules {
     }
 }
 
-/// The mappings of a process, with their modules.
+/// The mappings of a process, with their modules. Processes can share them.
 #[derive(Debug, Clone, Default)]
 pub struct AddressSpace {
-    mappings: Vec<Mapping>,
-    modules: Vec<ModuleId>,
+    mappings: Arc<Vec<Mapping>>,
+    modules: Arc<Vec<ModuleId>>,
 }
 
 impl AddressSpace {
     /// From the text of `/proc/PID/maps`.
     pub fn parse(text: &[u8], modules: &mut Modules) -> Self {
         let mappings = maps::parse(text);
-        let modules = mappings.iter().map(|m| modules.of_mapping(m)).collect();
-        Self { mappings, modules }
+        let modules: Vec<ModuleId> = mappings.iter().map(|m| modules.of_mapping(m)).collect();
+        Self {
+            mappings: Arc::new(mappings),
+            modules: Arc::new(modules),
+        }
+    }
+
+    /// The memory that it takes in bytes, or its part of that.
+    pub fn bytes(&self) -> usize {
+        shared_size(&self.mappings, maps::bytes(&self.mappings))
     }
 
     /// Whether each mapping is in `later`, too.

@@ -6,10 +6,6 @@ use super::functions::FunctionId;
 use super::modules::AddressSpace;
 use super::tree::NodeId;
 
-/// Maximum number of different transfers. When it is reached, their counts are added up and they
-/// are dropped.
-pub const MAX_TRANSFERS: usize = 1 << 21;
-
 /// What a transfer does to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
@@ -98,7 +94,7 @@ impl Space {
 
     /// Drops the transfers.
     pub fn clear(&mut self) {
-        self.transfers.clear();
-        self.index.clear();
+        self.transfers = Vec::new();
+        self.index = FxHashMap::default();
     }
 }

@@ -96,6 +96,26 @@ impl Stack {
         self.frames.last()
     }
 
+    /// Number of frames for which it has memory.
+    pub fn held(&self) -> usize {
+        let parked: usize = self.parked.iter().map(Vec::capacity).sum();
+        self.frames.capacity() + parked
+    }
+
+    /// Forgets the stacks that the task has left, and all frames but `depth` inner ones. `None` if
+    /// it has no more.
+    pub fn trim(&mut self, depth: usize) -> Option<()> {
+        if self.held() <= depth {
+            return None;
+        }
+        self.parked = Vec::new();
+        // A shorter allocation in the place of the old one would leave a hole that is too small for
+        // the next stack.
+        let inner = self.frames.len().saturating_sub(depth);
+        self.frames = self.frames.get(inner..).unwrap_or_default().to_vec();
+        Some(())
+    }
+
     /// Forgets everything: the task executes another program.
     pub fn clear(&mut self) {
         *self = Self::default();

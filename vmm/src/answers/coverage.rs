@@ -1,5 +1,6 @@
 //! Source files with how often their lines, functions and branches were executed.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,13 +16,17 @@ use super::counts::{AllCounts, ModuleCounts};
 use super::names::shown;
 
 /// Maximum number of rows of the tables of lines, of all files together.
-const MAX_ROWS: usize = 1 << 23;
+const MAX_ROWS: usize = 1 << 22;
 /// Maximum size in bytes of the code of a row.
 const MAX_ROW: u64 = 1 << 20;
 /// Maximum number of source files.
 const MAX_FILES: usize = 1 << 16;
 /// Maximum size in bytes of a source file.
 const MAX_SOURCE: u64 = 16 << 20;
+/// Maximum number of its lines.
+const MAX_LINES: usize = 1 << 20;
+/// Maximum number of conditional branches.
+const MAX_BRANCHES: usize = 1 << 21;
 
 /// A conditional branch instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,7 +193,7 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
         files.resize_with(sources.paths.list.len(), SourceFile::default);
         add_lines(profile, id, counts, &rows, &mut files);
         add_functions(profile, &module, counts, &rows, &mut files);
-        add_branches(profile, &module, counts, &rows, &mut files);
+        coverage.left_out += add_branches(profile, &module, counts, &rows, &mut files);
     }
     for (path, mut file) in sources.paths.list.into_iter().zip(files) {
         file.branches.sort_unstable();
@@ -208,14 +213,15 @@ fn add_lines<W: Watch>(
     files: &mut [SourceFile],
 ) {
     let symbols = profile.functions().symbols(module);
-    let mut most: HashMap<(u32, u32, usize), u64> = HashMap::new();
-    for row in rows {
+    let of_row = |row: &Row| {
         let function = symbols.partition_point(|symbol| symbol.start <= row.start);
         let count = counts.most(row.start, row.start.saturating_add(row.size));
-        let known = most.entry((row.file, row.line, function)).or_default();
-        *known = count.max(*known);
-    }
-    for ((file, line, _), count) in most {
+        (row.file, row.line, function, Reverse(count))
+    };
+    let mut most: Vec<_> = rows.iter().map(of_row).collect();
+    most.sort_unstable();
+    most.dedup_by_key(|(file, line, function, _)| (*file, *line, *function));
+    for (file, line, _, Reverse(count)) in most {
         if let Some(file) = files.get_mut(file as usize) {
             let sum = file.lines.entry(line).or_default();
             *sum = sum.saturating_add(count);
@@ -256,18 +262,23 @@ fn add_functions<W: Watch>(
         });
 }
 
+/// Adds the conditional branches. Returns the number of rows that there is no room for.
 fn add_branches<W: Watch>(
     profile: &mut Loaded<W>,
     module: &Module,
     counts: &ModuleCounts,
     rows: &[Row],
     files: &mut [SourceFile],
-) {
+) -> u64 {
     let (code, _) = profile.code();
     let bits = code.bits(module);
     let mut instruction = Instruction::default();
     let mut done = 0;
-    for row in rows {
+    let mut left = MAX_BRANCHES - files.iter().map(|f| f.branches.len()).sum::<usize>();
+    for (at, row) in rows.iter().enumerate() {
+        if left == 0 {
+            return (rows.len() - at) as u64;
+        }
         // Rows of a hostile file overlap.
         if row.start < done {
             continue;
@@ -283,7 +294,11 @@ fn add_branches<W: Watch>(
             else {
                 continue;
             };
+            if left == 0 {
+                break;
+            }
             if let Some(file) = files.get_mut(row.file as usize) {
+                left -= 1;
                 let offset = instruction.ip();
                 file.branches.push(BranchCount {
                     line: row.line,
@@ -295,6 +310,7 @@ fn add_branches<W: Watch>(
             }
         }
     }
+    0
 }
 
 /// The lines of a source file, as printable text.
@@ -306,6 +322,7 @@ pub fn source_lines<W: Watch>(profile: &mut Loaded<W>, path: &str) -> Vec<String
     let _ = file.map(|file| file.take(MAX_SOURCE).read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes);
     text.lines()
+        .take(MAX_LINES)
         .map(|line| shown(&line.replace('\t', "        ")))
         .collect()
 }

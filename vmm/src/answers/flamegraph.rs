@@ -6,6 +6,7 @@ use std::io;
 use vbts_trace::profile::Watch;
 
 use super::calls::sorted_children;
+use super::names::shown;
 use super::{Loaded, Names, Out, Xml, percent};
 
 /// Width of the picture in pixels.
@@ -100,7 +101,7 @@ pub fn flamegraph<W: Watch>(
          <text id=\"search\" x=\"1140\" y=\"24\">search</text>\n\
          <text id=\"details\" x=\"8\" y=\"{}\"> </text>\n\
          <text id=\"found\" x=\"1000\" y=\"{}\"> </text>\n<g id=\"frames\">",
-        Xml(title),
+        Xml(&shown(title)),
         height - 12,
         height - 12
     )?;

@@ -29,7 +29,7 @@ pub fn html<W: Watch>(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
          <style>{STYLE}</style></head><body><h1>{0}</h1>\n<table><tr><th>file</th><th>lines</th>\
          <th></th><th>functions</th><th></th><th>branch directions</th><th></th></tr>",
-        Xml(title)
+        Xml(&super::names::shown(title))
     )?;
     for (at, (path, file)) in coverage.files.iter().enumerate() {
         write!(out, "<tr><td><a href=\"#f{at}\">{}</a></td>", Xml(path))?;

@@ -12,6 +12,8 @@ use super::CodeFiles;
 
 /// Number of items that are decoded ahead.
 const AHEAD: usize = 256;
+/// Size in bytes of an event that is not small. The decoder waits until it is taken.
+const LARGE: usize = 64 << 10;
 
 /// Which branches to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +60,10 @@ pub fn load<W: Watch>(
     progress.set_length(count);
     let (items, taken) = sync_channel(AHEAD);
     let (empty, reusable) = sync_channel(AHEAD);
+    let (done, taken_large) = sync_channel(1);
     std::thread::scope(|scope| {
-        let decoder = scope.spawn(move || decode(reader, count, whole, &items, &reusable));
+        let decoder =
+            scope.spawn(move || decode(reader, count, whole, &items, &reusable, &taken_large));
         for item in taken {
             match item {
                 Owned::Branches(task, mut branches) => {
@@ -69,7 +73,14 @@ pub fn load<W: Watch>(
                     // The decoder makes a new one if none is left.
                     let _ = empty.try_send(branches);
                 }
-                Owned::Event(task, event) => profile.item(Item::Event { task, event }),
+                Owned::Event(task, event) => {
+                    let is_large = event.size() > LARGE;
+                    profile.item(Item::Event { task, event });
+                    if is_large {
+                        // The decoder may have ended.
+                        let _ = done.try_send(());
+                    }
+                }
             }
         }
         match decoder.join() {
@@ -83,13 +94,14 @@ pub fn load<W: Watch>(
 }
 
 /// Sends `count` branches and the events between them, and those at the end if this is the `whole`
-/// trace.
+/// trace. After a large event it waits for `taken_large`.
 fn decode(
     mut reader: Reader<BufReader<File>>,
     count: u64,
     whole: bool,
     items: &SyncSender<Owned>,
     reusable: &Receiver<Vec<Branch>>,
+    taken_large: &Receiver<()>,
 ) -> Result<(), Error> {
     let mut left = count;
     while left > 0 || whole {
@@ -105,7 +117,8 @@ fn decode(
             }
             Some(Item::Event { task, event }) => Owned::Event(task, event),
         };
-        if items.send(owned).is_err() {
+        let is_large = matches!(&owned, Owned::Event(_, event) if event.size() > LARGE);
+        if items.send(owned).is_err() || is_large && taken_large.recv().is_err() {
             break;
         }
     }

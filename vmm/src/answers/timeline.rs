@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::io;
 
 use serde_json::json;
+use vbts_trace::profile::modules::AddressSpace;
 use vbts_trace::profile::space::Effect;
+use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Seen, TaskCount, Watch};
 
@@ -17,6 +19,8 @@ use super::{Loaded, Names, Out};
 const MAX_SPANS: usize = 1 << 19;
 /// Maximum number of open calls that are kept of a task. Deeper ones are not shown.
 const MAX_DEPTH: usize = 1 << 10;
+/// Maximum number of open calls that are kept of all tasks.
+const MAX_OPEN: usize = 1 << 21;
 
 /// A call, with its time in instructions.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +35,8 @@ struct Span {
 #[derive(Debug, Default)]
 pub struct Timeline {
     open: HashMap<u64, Vec<(NodeId, u64)>>,
+    /// Number of open calls.
+    count: usize,
     spans: Vec<Span>,
     /// Shorter calls are not kept.
     least: u64,
@@ -74,11 +80,22 @@ impl Watch for Timeline {
                 .is_none_or(|frame| frame.node != last.0)
         {
             open.pop();
+            self.count -= 1;
             self.close(task, last, clock);
         }
         let new = frames.get(open.len()..).unwrap_or_default();
+        let new = new.get(..MAX_OPEN - self.count).unwrap_or(new);
         open.extend(new.iter().map(|frame| (frame.node, clock)));
+        self.count += new.len();
         self.open.insert(task, open);
+    }
+
+    fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
+        let open = self.open.remove(&task).unwrap_or_default();
+        self.count -= open.len();
+        for frame in open {
+            self.close(task, frame, count.instructions);
+        }
     }
 }
 
@@ -89,14 +106,7 @@ impl Watch for Timeline {
 pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result<()> {
     let names = Names::of(profile);
     let tasks: HashMap<u64, TaskCount> = profile.tasks().iter().cloned().collect();
-    let mut timeline = std::mem::take(profile.watch());
-    let open: Vec<(u64, Vec<(NodeId, u64)>)> = timeline.open.drain().collect();
-    for (task, frames) in open {
-        let clock = tasks.get(&task).map_or(0, |task| task.instructions);
-        for frame in frames {
-            timeline.close(task, frame, clock);
-        }
-    }
+    let timeline = std::mem::take(profile.watch());
     let mut spans = timeline.spans;
     spans.sort_by_key(|span| (span.task, span.start, std::cmp::Reverse(span.length)));
     let nodes = profile.tree().nodes();

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use vbts_trace::{Item, Reader, Run, Streams};
 
 use super::answers::{self, Trace};
+use super::file_uses::FileUses;
 use super::options::EXIT_STATUS;
 use super::trace::{OWN_PROGRAM, name_kernel};
 use crate::accel::Accel;
@@ -148,6 +149,18 @@ pub struct ReportArgs {
 /// The file is no trace or is damaged, or the output fails.
 pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     let name = args.file.display();
+    let mut uses = FileUses::default();
+    uses.reads("FILE", &args.file);
+    if let Some(other) = &args.other {
+        uses.reads("OTHER", other);
+    }
+    if let Some(kernel) = &args.kernel {
+        uses.reads("--kernel", kernel);
+    }
+    if let Some(output) = &args.output {
+        uses.writes("--output", output);
+    }
+    uses.check()?;
     let trace = Trace::open(&args.file)?;
     if !matches!(args.what, What::Text | What::Json | What::Raw) {
         return answers::main(args, trace);

@@ -296,6 +296,9 @@ fn file_uses(args: &TraceArgs, program: &Path, files: &GuestFiles) -> FileUses {
         TraceTo::File(path) => uses.writes("--output", path),
         TraceTo::Directory(path) => uses.writes("--output", &path.join(INDEX)),
     }
+    if let Some(path) = &args.report_output {
+        uses.writes("--output", path);
+    }
     uses
 }
 

@@ -1,5 +1,7 @@
 //! Names of functions and files.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
@@ -22,7 +24,12 @@ pub(super) fn hostile_names(machine: &Machine) -> Result<()> {
     machine::finish(rename)?.expect(0)?;
     let trace = directory.path().join("a.btrace");
     machine
-        .trace("btrace", &trace, &["--epoch", "0"], &[&program])?
+        .trace(
+            "btrace",
+            &trace,
+            &["--epoch", "0"],
+            &[program.as_path(), Path::new("\x1b]0;<script>&\x07\u{202e}")],
+        )?
         .expect(0)?;
     for (words, is_xml) in [
         (&["flamegraph"][..], true),

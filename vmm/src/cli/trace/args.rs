@@ -115,6 +115,9 @@ pub struct TraceArgs {
     /// Where this process, which another vbts has started for `--report`, keeps the trace
     #[arg(long, hide = true)]
     pub keep_for_report: Option<PathBuf>,
+    /// The file that the answer is written to afterwards
+    #[arg(skip)]
+    pub report_output: Option<PathBuf>,
     /// Which processes and threads to trace (default: all; none for raw into one file, which has
     /// the records of one task)
     #[arg(long, value_enum, value_name = "TASKS", help_heading = "Trace options")]
@@ -222,6 +225,7 @@ impl TraceArgs {
     /// Makes the trace of a process that was started for `--report` the only output.
     pub fn redirect(&mut self) {
         if let Some(trace) = self.keep_for_report.take() {
+            self.report_output = self.output.take();
             self.output = Some(trace);
             self.format = Some(TraceFormat::Btrace);
             self.report = None;
