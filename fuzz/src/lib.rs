@@ -4,12 +4,14 @@
 //! | module | contents |
 //! |---|---|
 //! | [`input`] | the bytes that the fuzzer provides, taken from the front |
+//! | [`code`] | inputs that are code |
 //! | [`edit`] | edits of an encoded state |
 //! | [`guest`] | a small machine with a software CPU, page tables, descriptor tables and handlers |
 //! | [`walk`] | an independent page walk |
 //! | [`object`] | files whose symbols are read |
 //! | [`tree`] | directories to share with a guest, beside a file that it must never see |
 
+pub mod code;
 pub mod edit;
 pub mod guest;
 pub mod input;
