@@ -25,6 +25,9 @@ const VIRTUAL_BUFFER_PART: u64 = 4;
 
 /// Divisor of the guest's memory. The quotient is shared by the buffers of all further tasks.
 const BUFFERS_PART: u64 = 16;
+/// Its counterpart for buffers of two segments. One segment causes a stop when it is full, so it has
+/// the size that a buffer without segments has.
+const SEGMENTED_BUFFERS_PART: u64 = BUFFERS_PART / FURTHER_SEGMENTS;
 
 /// Divisor of what is left for the buffers of further tasks. The quotient is the next one's size.
 const NEXT_BUFFER_PART: u64 = 32;
@@ -153,7 +156,12 @@ impl Recorder {
     /// Starts to record a further stopped task. Its buffer is the smaller, the more there are.
     pub fn start(&mut self, pid: pid_t) -> Result<Buffer, Failure> {
         let failed = |error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_CONFIG", error);
-        let left = (memory() / BUFFERS_PART).saturating_sub(self.used);
+        let part = if self.is_virtual {
+            BUFFERS_PART
+        } else {
+            SEGMENTED_BUFFERS_PART
+        };
+        let left = (memory() / part).saturating_sub(self.used);
         let wanted = left / NEXT_BUFFER_PART;
         if self.is_virtual {
             let size = wanted.max(MIN_KERNEL_BUFFER).min(self.first_size);

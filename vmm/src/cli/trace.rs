@@ -323,7 +323,7 @@ fn merge_limit(args: &TraceArgs) -> usize {
         ScopeArg::User => 0,
         ScopeArg::Kernel | ScopeArg::All => memory / 2,
     };
-    let limit = memory / 8 + args.buffer.0 + virtual_buffer + BETWEEN_SWEEPS;
+    let limit = memory / 4 + args.buffer.0 + virtual_buffer + BETWEEN_SWEEPS;
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
