@@ -25,8 +25,8 @@ const VIRTUAL_BUFFER_PART: u64 = 4;
 
 /// Divisor of the guest's memory. The quotient is shared by the buffers of all further tasks.
 const BUFFERS_PART: u64 = 16;
-/// Its counterpart for buffers of two segments. One segment causes a stop when it is full, so it has
-/// the size that a buffer without segments has.
+/// Its counterpart for buffers of two segments. A full segment causes a stop, so each has the size
+/// that a buffer without segments has.
 const SEGMENTED_BUFFERS_PART: u64 = BUFFERS_PART / FURTHER_SEGMENTS;
 
 /// Divisor of what is left for the buffers of further tasks. The quotient is the next one's size.
