@@ -20,7 +20,7 @@ pub fn apply(transfer: &mut Transfer, stack: &mut Stack, context: &mut Context<'
         Effect::Jump => {}
         Effect::Call => stack.push(function, ret, FrameKind::Call, &mut transfer.cache, context),
         Effect::Return => stack.ret(target, context),
-        Effect::Tail => stack.tail(target, context),
+        Effect::Tail => stack.tail(target, &mut transfer.cache, context),
         Effect::Far => stack.far_jump(target, false, context),
         Effect::FarIndirect => stack.far_jump(target, true, context),
         Effect::Enter => stack.push(

@@ -328,25 +328,17 @@ impl<F: Files, W: Watch> Profile<F, W> {
             self.begin_if_empty(task, space, at);
         }
         for branch in branches {
-            let hint = space
-                .transfers
-                .get(last as usize)
-                .map_or(0, |last| last.next);
-            let fits = space.transfers.get(hint as usize).is_some_and(|transfer| {
-                transfer.to == branch.to && transfer.from == branch.from && transfer.start == at
-            });
-            let this = if fits {
-                hint
-            } else {
-                task.at = at;
-                let this = match space.find(at, branch.from, branch.to) {
-                    Some(this) if at != NOWHERE => this,
-                    _ => self.new_transfer(task, space, *branch),
-                };
-                if let Some(last) = space.transfers.get_mut(last as usize) {
-                    last.next = this;
+            let this = match space.expected(last, at, branch.from, branch.to) {
+                Some(this) => this,
+                None => {
+                    task.at = at;
+                    let this = match space.find(at, branch.from, branch.to) {
+                        Some(this) if at != NOWHERE => this,
+                        _ => self.new_transfer(task, space, *branch),
+                    };
+                    space.expect(last, this);
+                    this
                 }
-                this
             };
             let Some(transfer) = space.transfers.get_mut(this as usize) else {
                 break;

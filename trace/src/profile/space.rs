@@ -44,7 +44,7 @@ pub struct Transfer {
     pub count: u64,
     /// Instructions of the line, with the branch.
     pub instructions: u32,
-    /// The transfer that mostly follows.
+    /// The transfer that has followed most recently, of those that are not in [`Space::second`].
     pub next: u32,
     /// The function of the target.
     pub function: FunctionId,
@@ -65,6 +65,9 @@ pub struct Space {
     pub map: AddressSpace,
     /// The transfers.
     pub transfers: Vec<Transfer>,
+    /// For each, the transfer that has followed before the last one that differs from it. A
+    /// conditional branch has two successors.
+    pub second: Vec<u32>,
     /// Their numbers.
     index: FxHashMap<(u64, u64, u64), u32>,
 }
@@ -83,18 +86,44 @@ impl Space {
         self.index.get(&(start, from, to)).copied()
     }
 
+    /// The number of the transfer that follows `last`, if it has followed it before.
+    #[inline]
+    pub fn expected(&self, last: u32, start: u64, from: u64, to: u64) -> Option<u32> {
+        let fits = |number: u32| {
+            let transfer = self.transfers.get(number as usize);
+            transfer.is_some_and(|t| t.to == to && t.from == from && t.start == start)
+        };
+        let first = self.transfers.get(last as usize).map_or(0, |t| t.next);
+        if fits(first) {
+            return Some(first);
+        }
+        let second = self.second.get(last as usize).copied()?;
+        fits(second).then_some(second)
+    }
+
+    /// Notes that `this` has followed `last`, which was not expected.
+    pub fn expect(&mut self, last: u32, this: u32) {
+        if let Some(last_transfer) = self.transfers.get_mut(last as usize)
+            && let Some(second) = self.second.get_mut(last as usize)
+        {
+            *second = std::mem::replace(&mut last_transfer.next, this);
+        }
+    }
+
     /// Adds a transfer. Returns its number.
     pub fn add(&mut self, transfer: Transfer) -> u32 {
         let number = self.transfers.len() as u32;
         let key = (transfer.start, transfer.from, transfer.to);
         self.index.insert(key, number);
         self.transfers.push(transfer);
+        self.second.push(0);
         number
     }
 
     /// Drops the transfers.
     pub fn clear(&mut self) {
         self.transfers = Vec::new();
+        self.second = Vec::new();
         self.index = FxHashMap::default();
     }
 }

@@ -287,7 +287,7 @@ impl Stack {
         }
         if target.is_entry {
             // A return that is a jump, for example a retpoline.
-            self.tail(target, context);
+            self.tail(target, &mut (NodeId::MAX, 0), context);
             return;
         }
         if self.frames.len() == 1 {
@@ -301,8 +301,13 @@ impl Stack {
         self.resume(target, context);
     }
 
-    /// A jump to the beginning of another function.
-    pub fn tail(&mut self, target: Target, context: &mut Context<'_>) {
+    /// A jump to the beginning of another function. `cache` is as for [`Self::push`].
+    pub fn tail(
+        &mut self,
+        target: Target,
+        cache: &mut (NodeId, NodeId),
+        context: &mut Context<'_>,
+    ) {
         let Some(top) = self.frames.last().copied() else {
             return;
         };
@@ -329,12 +334,10 @@ impl Stack {
         let is_stub = context.functions.get(top.function).kind == SymbolKind::Stub;
         if is_stub && top.kind == FrameKind::Call && self.frames.len() > 1 {
             self.frames.pop();
-            let function = target.function;
-            self.add(self.node(), function, top.ret, FrameKind::Call, context);
+            self.push(target.function, top.ret, FrameKind::Call, cache, context);
             return;
         }
-        let (function, kind) = (target.function, FrameKind::Tail);
-        self.add(top.node, function, top.ret, kind, context);
+        self.push(target.function, top.ret, FrameKind::Tail, cache, context);
     }
 
     /// A jump into the middle of another function: longjmp, an exception, a coroutine, or parts of

@@ -36,12 +36,52 @@ pub struct Node {
     pub branches: u64,
 }
 
+/// Number of children that are found without the table of all, a power of two.
+const RECENT: usize = 1 << 14;
+
+/// A node, and what it is found by.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    parent: NodeId,
+    label: Label,
+    node: NodeId,
+}
+
 /// The call tree.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tree {
     nodes: Vec<Node>,
     children: FxHashMap<(NodeId, Label), NodeId>,
+    /// Children that were looked up, by [`slot`].
+    recent: Vec<Recent>,
     cut: u64,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        let none = Recent {
+            parent: NodeId::MAX,
+            label: Label::Signal,
+            node: 0,
+        };
+        Self {
+            nodes: Vec::new(),
+            children: FxHashMap::default(),
+            recent: vec![none; RECENT],
+            cut: 0,
+        }
+    }
+}
+
+/// Where a child is among the recent ones.
+fn slot(parent: NodeId, label: Label) -> usize {
+    let label = match label {
+        Label::Function(function) => function,
+        Label::Program(_) | Label::Signal => NodeId::MAX,
+    };
+    // Neighbours are often called one after the other. The factor is 2^32 / golden ratio.
+    let mixed = parent.wrapping_mul(0x9E37_79B9).rotate_left(15) ^ label;
+    mixed as usize % RECENT
 }
 
 impl Tree {
@@ -80,6 +120,26 @@ impl Tree {
 
     /// The child of `parent`.
     pub fn child(&mut self, parent: NodeId, label: Label) -> NodeId {
+        let slot = slot(parent, label);
+        if let Some(recent) = self.recent.get(slot)
+            && recent.parent == parent
+            && recent.label == label
+        {
+            return recent.node;
+        }
+        let node = self.find_or_add(parent, label);
+        // A call that counts for its caller is counted each time.
+        if let Some(recent) = self.recent.get_mut(slot).filter(|_| node != parent) {
+            *recent = Recent {
+                parent,
+                label,
+                node,
+            };
+        }
+        node
+    }
+
+    fn find_or_add(&mut self, parent: NodeId, label: Label) -> NodeId {
         if let Some(node) = self.children.get(&(parent, label)) {
             return *node;
         }
