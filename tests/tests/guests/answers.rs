@@ -3,6 +3,8 @@
 
 mod counts;
 mod coverage;
+mod guide;
+mod languages;
 mod moments;
 mod names;
 mod profiles;
@@ -33,6 +35,15 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("autofdo", profiles::autofdo),
             ("perf", profiles::perf),
             ("llvm_profile", profiles::llvm_profile),
+            ("guide_what_ran", guide::what_ran),
+            ("guide_coverage", guide::coverage),
+            ("guide_what_happened", guide::what_happened),
+            ("guide_optimise", guide::optimise),
+            ("at_once", languages::at_once),
+            ("ia32", languages::ia32),
+            ("cpp", languages::cpp),
+            ("rust", languages::rust),
+            ("go", languages::go),
         ],
     )
 }
@@ -82,11 +93,20 @@ fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// Calls and instructions of functions, by their names.
+type Counts = HashMap<String, (u64, u64)>;
+
 /// Calls and instructions of each function, by its name.
-fn functions(machine: &Machine, trace: &Path) -> Result<HashMap<String, (u64, u64)>> {
-    let words = ["functions", "--json", "--limit", "1000000"];
-    let mut functions: HashMap<String, (u64, u64)> = HashMap::new();
-    for line in report(machine, &words, trace)?.lines() {
+fn functions(machine: &Machine, trace: &Path) -> Result<Counts> {
+    function_rows(&report(machine, &FUNCTIONS, trace)?)
+}
+
+/// What asks for the rows of all functions.
+const FUNCTIONS: [&str; 4] = ["functions", "--json", "--limit", "1000000"];
+
+fn function_rows(rows: &str) -> Result<Counts> {
+    let mut functions = Counts::new();
+    for line in rows.lines() {
         let row: Value = serde_json::from_str(line)?;
         let number = |name: &str| row[name].as_u64().context("no number");
         let name = row["name"].as_str().context("no name")?;
