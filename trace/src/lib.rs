@@ -35,6 +35,8 @@
 //! # Ok::<(), vbts_trace::Error>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod branches;
 mod chunk;
 mod event;

@@ -28,6 +28,8 @@
 //! addition to the bytes of the last [`Decoder::push`]. Malformed bytes are an [`Error`], after
 //! which the stream is unusable.
 
+#![forbid(unsafe_code)]
+
 mod crash;
 mod decoder;
 mod extents;
