@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -288,6 +288,9 @@ fn program_file_size_limit(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Bytes that a pipe takes at least.
+const PIPE: u64 = 60 << 10;
+
 /// Traces a program whose trace is read slowly, until `vbts` ends; `act` gets its process ID. The
 /// program has ended before. Returns the exit status, the bytes of the trace, and standard error.
 fn unread(
@@ -302,7 +305,12 @@ fn unread(
         .stderr(Stdio::piped())
         .spawn()?;
     let mut stdout = child.stdout.take().context("no pipe")?;
-    std::thread::sleep(Duration::from_secs(2));
+    // The trace is longer than a pipe, and begins before the program ends.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(60) && rustix::io::ioctl_fionread(&stdout)? < PIPE {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
     act(Pid::from_raw(i32::try_from(child.id())?))?;
     let reader = std::thread::spawn(move || {
         let (mut trace, mut bytes) = (Vec::new(), [0; 4096]);
