@@ -86,30 +86,3 @@ const struct test no_bts_tests[] = {
 	{ "rest_works", test_no_bts_rest },
 	{ 0 },
 };
-
-/* Whether the kernel has page-table isolation for pti=on. */
-static int no_isolation(void)
-{
-	FILE *file = fopen("/proc/cpuinfo", "r");
-	char line[4096];
-	int found = 0;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, "flags", 5) && strstr(line, " pti"))
-			found = 1;
-	if (file)
-		fclose(file);
-	if (!found)
-		snprintf(why, WHY_SIZE, "this kernel has no page-table isolation");
-	return !found;
-}
-
-static int test_pti_requests(void)
-{
-	return no_isolation() ? 0 : all_refused();
-}
-
-const struct test pti_tests[] = {
-	{ "requests", test_pti_requests },
-	{ 0 },
-};

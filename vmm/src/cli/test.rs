@@ -294,7 +294,7 @@ fn no_api(kernel: &Path, why: &str) -> Failure {
     if why.contains("not supported") || why.contains("No such device") {
         anyhow!(
             "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this \
-             machine, or uses page-table isolation, which excludes it"
+             machine"
         )
     } else {
         anyhow!(
