@@ -312,3 +312,17 @@ int end_machine(int status)
 	reboot(RB_AUTOBOOT);
 	return 1;
 }
+
+int is_isolated(void)
+{
+	FILE *file = fopen("/proc/cpuinfo", "r");
+	char line[4096];
+	int found = 0;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (!strncmp(line, "flags", 5) && strstr(line, " pti"))
+			found = 1;
+	if (file)
+		fclose(file);
+	return found;
+}

@@ -62,6 +62,8 @@ struct mapped_record {
 #define RECORDS(n) ((n) * sizeof(struct record))
 /* The smallest buffer for records of the kernel with an interrupt. */
 #define KERNEL_MIN 4096
+/* Records that the processor's buffer has room for after its interrupt, with page-table isolation */
+#define ISOLATED_ROOM 1365
 
 /* A test: a function that returns 0, or -1 with the reason in `why`. */
 struct test {
@@ -96,6 +98,9 @@ long config(pid_t pid, unsigned long size, unsigned long flags);
 long config_virtual(pid_t pid, unsigned long size, unsigned long flags, unsigned long virtual_size);
 /* Returns the flags of STATUS, or all ones if it fails. */
 unsigned long flags_of(pid_t pid);
+
+/* Whether the kernel has page-table isolation. */
+int is_isolated(void);
 
 /* A traced child, stopped before it calls work(). */
 pid_t start(void (*work)(void));

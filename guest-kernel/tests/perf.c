@@ -77,6 +77,14 @@ static int is_traced(void)
 	return tracer != 0;
 }
 
+/* perf's driver is off with page-table isolation. */
+static int no_intel_bts(void)
+{
+	if (is_isolated())
+		snprintf(why, WHY_SIZE, "perf has no intel_bts with page-table isolation");
+	return is_traced() || is_isolated();
+}
+
 /* perf and ptrace exclude each other. */
 static int excluded(struct perf_event_attr attr)
 {
@@ -118,6 +126,8 @@ static int excluded(struct perf_event_attr attr)
 
 static int test_intel_bts(void)
 {
+	if (no_intel_bts())
+		return 0;
 	return excluded(intel_bts());
 }
 
@@ -133,7 +143,7 @@ static int test_given_back(void)
 {
 	struct perf_event_attr attr = intel_bts();
 
-	if (is_traced())
+	if (no_intel_bts())
 		return 0;
 	for (int how = 0; how < 3; how++) {
 		pid_t pid = start(work_a);
@@ -221,7 +231,7 @@ static int tracer_dies(void (*work)(void), unsigned long flags)
 
 static int test_tracer_dies(void)
 {
-	if (is_traced())
+	if (no_intel_bts())
 		return 0;
 	for (int i = 0; i < 2; i++) {
 		void (*work)(void) = i ? work_spin : work_pause;
@@ -240,7 +250,7 @@ static int test_detach_in_call(void)
 	int status, fds[2];
 	pid_t pid;
 
-	if (is_traced())
+	if (no_intel_bts())
 		return 0;
 	CHECK(!pipe(fds));
 	pid = fork();
@@ -299,7 +309,7 @@ static int test_no_handler(void)
 	uint64_t ours[2], nmi[2];
 	pid_t pid;
 
-	if (is_traced())
+	if (no_intel_bts())
 		return 0;
 	if (!find_function("bts_nmi", &ours[0], &ours[1]) ||
 	    !find_function("nmi_handle", &nmi[0], &nmi[1]))
@@ -408,7 +418,7 @@ static int trace_in_between(unsigned long flags)
 /* intel_bts records all branches before a trace and after it. */
 static int test_intel_bts_records(void)
 {
-	if (is_traced())
+	if (no_intel_bts())
 		return 0;
 	for (int i = 0; i < 3; i++) {
 		long n = intel_bts_records();
