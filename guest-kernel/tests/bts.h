@@ -62,7 +62,7 @@ struct mapped_record {
 #define RECORDS(n) ((n) * sizeof(struct record))
 /* The smallest buffer for records of the kernel with an interrupt. */
 #define KERNEL_MIN 4096
-/* Records that the processor's buffer has room for after its interrupt, with page-table isolation */
+/* With page-table isolation: room after the interrupt in the processor's buffer, in records */
 #define ISOLATED_ROOM 1365
 
 /* A test: a function that returns 0, or -1 with the reason in `why`. */
