@@ -5,8 +5,9 @@ use vbts_bts::{BtsFields, DropReason, DsFault, DsMemory, Microarchitecture, Reco
 pub const RECORD: u64 = 24;
 /// BTINT of IA32_DEBUGCTL.
 pub const BTINT: u64 = 1 << 8;
-/// The first address that is not canonical, and the last one.
+/// The first address that is not canonical.
 pub const HOLE: u64 = 1 << 47;
+/// The first one above it that is canonical.
 pub const HOLE_END: u64 = !0 << 47;
 
 /// The result of a property that holds for `x` alone if `premise` does.
