@@ -4,8 +4,6 @@
 //! The limits are those of sums over all tasks or processes. A sum is computed when so much was
 //! added since it was computed last that it could have reached the limit.
 
-use std::sync::Arc;
-
 use super::code::Files;
 use super::modules::AddressSpace;
 use super::space::Space;
@@ -68,8 +66,11 @@ impl<F: Files, W: Watch> Profile<F, W> {
         let mut depth = MAX_FRAMES;
         while self.stacks().map(|stack| stack.held()).sum::<usize>() > MAX_FRAMES / 4 * 3 {
             depth /= 2;
-            let trimmed = self.stacks().filter_map(|stack| stack.trim(depth)).count();
-            self.counts.too_deep += trimmed as u64;
+            let trimmed: u64 = self
+                .stacks()
+                .map(|stack| u64::from(stack.trim(depth)))
+                .sum();
+            self.counts.too_deep += trimmed;
         }
     }
 
@@ -91,9 +92,4 @@ impl<F: Files, W: Watch> Profile<F, W> {
     pub(super) fn is_full(&self, space: Option<&Space>) -> bool {
         space.is_none() && self.spaces.len() >= MAX_TASKS
     }
-}
-
-/// The size in bytes of what several processes may share, divided by their number.
-pub fn shared_size<T>(shared: &Arc<Vec<T>>, bytes: usize) -> usize {
-    bytes / Arc::strong_count(shared)
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limits::shared_size;
 use crate::maps::{self, Mapping};
 
 /// Number of a module.
@@ -146,7 +145,7 @@ impl AddressSpace {
 
     /// The memory that it takes in bytes, or its part of that.
     pub fn bytes(&self) -> usize {
-        shared_size(&self.mappings, maps::bytes(&self.mappings))
+        maps::bytes(&self.mappings) / Arc::strong_count(&self.mappings)
     }
 
     /// Whether each mapping is in `later`, too.

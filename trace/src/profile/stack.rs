@@ -102,18 +102,18 @@ impl Stack {
         self.frames.capacity() + parked
     }
 
-    /// Forgets the stacks that the task has left, and all frames but `depth` inner ones. `None` if
-    /// it has no more.
-    pub fn trim(&mut self, depth: usize) -> Option<()> {
+    /// Forgets the stacks that the task has left, and all frames except `depth` inner ones. Returns
+    /// whether there were more.
+    pub fn trim(&mut self, depth: usize) -> bool {
         if self.held() <= depth {
-            return None;
+            return false;
         }
         self.parked = Vec::new();
         // A shorter allocation in the place of the old one would leave a hole that is too small for
         // the next stack.
         let inner = self.frames.len().saturating_sub(depth);
         self.frames = self.frames.get(inner..).unwrap_or_default().to_vec();
-        Some(())
+        true
     }
 
     /// Forgets everything: the task executes another program.
