@@ -33,49 +33,27 @@ impl Frame {
     }
 }
 
-/// Executes the instruction whose first operation is `op`, in a block at `rip`.
+/// Executes the instruction whose first operation is `op`, in a block at `rip`, and with `REST` the
+/// rest of the block.
 ///
 /// # Safety
 /// `op` is an operation of a block, and not the one that ends it.
-pub(super) unsafe extern "sysv64" fn execute(
+pub(super) unsafe extern "sysv64" fn execute<const REST: bool>(
     cpu: &mut Cpu,
     frame: &mut Frame,
     op: *const Op,
     rip: u64,
 ) -> u64 {
-    enter(cpu, frame, rip);
+    frame.update_count(cpu);
+    cpu.gpr[usize::from(reg::BLOCK)] = rip;
+    cpu.flags = flags::unpack(frame.flags);
     // SAFETY: the caller's promise.
-    let code = unsafe { run::<false>(cpu, frame, op) };
+    let code = unsafe { run::<REST>(cpu, frame, op) };
     frame.flags = flags::pack(cpu.flags);
     if code == CONTINUE {
         frame.limit_to(cpu);
     }
     code
-}
-
-/// Executes the instruction whose first operation is `op`, in a block at `rip`, and the rest of the
-/// block.
-///
-/// # Safety
-/// As that of [`execute`].
-pub(super) unsafe extern "sysv64" fn finish(
-    cpu: &mut Cpu,
-    frame: &mut Frame,
-    op: *const Op,
-    rip: u64,
-) -> u64 {
-    enter(cpu, frame, rip);
-    // SAFETY: the caller's promise.
-    let code = unsafe { run::<true>(cpu, frame, op) };
-    frame.flags = flags::pack(cpu.flags);
-    code
-}
-
-/// Brings the processor to the state in which its instructions are executed.
-fn enter(cpu: &mut Cpu, frame: &Frame, rip: u64) {
-    frame.update_count(cpu);
-    cpu.gpr[usize::from(reg::BLOCK)] = rip;
-    cpu.flags = flags::unpack(frame.flags);
 }
 
 /// Executes instructions from that whose first operation is `first` on: one, or with `REST` all of

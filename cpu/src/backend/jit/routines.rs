@@ -31,9 +31,10 @@ pub(super) struct Routines {
     pub enter: u64,
     /// Leaves native code, with a code in EAX.
     pub exit: u64,
-    /// Calls [`calls::execute`] with what is in RAX and R14, and returns only to go on.
+    /// Calls [`calls::execute`] with what is in RAX and R14 for one instruction, and returns only to
+    /// go on.
     pub execute: u64,
-    /// Calls [`calls::finish`] with what is in RAX and R14, and leaves native code.
+    /// Calls it for the rest of the block, and leaves native code.
     pub finish: u64,
     /// Calls [`calls::record`] with what is in RAX and R14, and returns only to go on.
     pub record: u64,
@@ -95,8 +96,14 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
     a.ret();
 
     for (address, function) in [
-        (&mut routines.execute, calls::execute as *const () as u64),
-        (&mut routines.finish, calls::finish as *const () as u64),
+        (
+            &mut routines.execute,
+            calls::execute::<false> as *const () as u64,
+        ),
+        (
+            &mut routines.finish,
+            calls::execute::<true> as *const () as u64,
+        ),
         (&mut routines.record, calls::record as *const () as u64),
     ] {
         *address = here(&a);
