@@ -43,3 +43,12 @@ impl fmt::Display for Failure {
         f.write_str(&self.text)
     }
 }
+
+/// The result of a system call of libc, which is negative if `errno` has an error.
+pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

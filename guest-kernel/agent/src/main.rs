@@ -18,6 +18,7 @@ mod reader;
 mod run;
 mod segments;
 mod spawn;
+mod status;
 mod streams;
 mod suspension;
 mod tasks;

@@ -82,7 +82,7 @@ impl Output {
 pub struct Input {
     stream: u32,
     fd: Option<OwnedFd>,
-    /// Those who read a terminal.
+    /// The processes that read it, if it is a terminal.
     reader: Option<Reader>,
     /// Bytes that were received but not written.
     pending: Vec<u8>,

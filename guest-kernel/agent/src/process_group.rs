@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use libc::pid_t;
 use vbts_protocol::Leads;
 
+use crate::failure::check;
 use crate::ptrace;
 use crate::terminal::control;
 
@@ -84,11 +85,4 @@ impl Drop for ProcessGroup {
 pub fn group_of(pid: pid_t) -> pid_t {
     // SAFETY: getpgid takes no pointers.
     unsafe { libc::getpgid(pid) }
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    match result {
-        -1 => Err(io::Error::last_os_error()),
-        result => Ok(result),
-    }
 }

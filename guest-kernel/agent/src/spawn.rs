@@ -8,7 +8,7 @@ use std::ptr;
 use rustix::pipe::{PipeFlags, pipe_with};
 use vbts_protocol::{Bytes, ErrorKind, Job, Limit, MAX_OPEN_FILES, Resource};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, check};
 use crate::process_group::ProcessGroup;
 use crate::streams::Descriptors;
 use crate::{machine, ptrace};
@@ -295,14 +295,6 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         .map(|text| text.as_ptr())
         .chain([ptr::null()])
         .collect()
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
 }
 
 /// A limit as setrlimit takes it. The guest's kernel permits fewer open files than a host may.

@@ -4,11 +4,10 @@
 //! there. On the host its parent is a shell, which can continue it. The agent makes the program
 //! stop all the same, and the host stops with it.
 
-use std::fs;
-
 use libc::{c_int, pid_t};
 
 use crate::process_group::group_of;
+use crate::status::Status;
 
 /// The signals that the kernel discards in an orphaned process group.
 const TERMINAL_STOPS: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -69,31 +68,5 @@ impl Suspension {
 }
 
 fn has_default_action(pid: pid_t, signal: c_int) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    !ignores_or_handles(&status, signal)
-}
-
-/// Whether the task with this text of `/proc/PID/status` ignores or handles a signal.
-fn ignores_or_handles(status: &str, signal: c_int) -> bool {
-    let set = |name| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
-    };
-    let sets = set("SigIgn:").unwrap_or(0) | set("SigCgt:").unwrap_or(0);
-    sets >> (signal - 1) & 1 != 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sets_of_the_status_count() {
-        let status = "Name:\ta\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000080000\n\
-                      SigCgt:\t0000000000000002\n";
-        assert!(ignores_or_handles(status, libc::SIGTSTP));
-        assert!(ignores_or_handles(status, libc::SIGINT));
-        assert!(!ignores_or_handles(status, libc::SIGTTIN));
-        assert!(!ignores_or_handles("", libc::SIGTSTP));
-    }
+    !Status::of(pid).ignores_or_handles(signal)
 }

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown, open};
 use vbts_protocol::{Terminal as Settings, WindowSize};
 
+use crate::failure::check;
+
 /// A pseudoterminal.
 #[derive(Debug)]
 pub struct Terminal {
@@ -111,12 +113,4 @@ pub fn modes(terminal: &OwnedFd) -> io::Result<libc::termios> {
 pub fn control(fd: RawFd) -> io::Result<()> {
     // SAFETY: TIOCSCTTY takes a number, not a pointer.
     check(unsafe { libc::ioctl(fd, libc::TIOCSCTTY, 0) }).map(drop)
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
 }

@@ -1,6 +1,5 @@
 //! New tasks.
 
-use std::fs;
 use std::path::Path;
 
 use libc::pid_t;
@@ -12,6 +11,7 @@ use crate::failure::Failure;
 use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace;
+use crate::status::Status;
 use crate::tasks::Task;
 
 impl Tracer {
@@ -124,20 +124,9 @@ impl Tracer {
 /// The process of the task that has started a new one: of a thread its own, else its parent. 1 if
 /// the new task has been killed.
 fn creator(pid: pid_t) -> pid_t {
-    let status = status(pid);
-    match field(&status, "Tgid:") {
+    let status = Status::of(pid);
+    match status.task("Tgid:") {
         Some(process) if process != pid => process,
-        _ => field(&status, "PPid:").unwrap_or(1),
+        _ => status.task("PPid:").unwrap_or(1),
     }
-}
-
-/// The text of `/proc/PID/status`.
-pub(super) fn status(pid: pid_t) -> String {
-    fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
-}
-
-/// A field of that text.
-pub(super) fn field(status: &str, name: &str) -> Option<pid_t> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|value| value.trim().parse().ok())
 }

@@ -5,10 +5,10 @@ use std::fs;
 use libc::pid_t;
 use vbts_protocol::ToHost;
 
-use super::start::{field, status};
 use crate::bts::now;
 use crate::failure::Failure;
 use crate::port::Port;
+use crate::status::Status;
 
 /// Reports that a task is not traced, or not any more.
 pub(super) fn untraced(
@@ -41,7 +41,7 @@ pub(super) fn traced_by(tracer: pid_t) -> String {
 /// The reason why a task is not traced that has asked for its parent as its tracer
 /// (`PTRACE_TRACEME`).
 pub(super) fn traced_by_parent(pid: pid_t) -> String {
-    match field(&status(pid), "PPid:") {
+    match Status::of(pid).task("PPid:") {
         // The agent stands for whatever has started vbts on the host.
         Some(1) => "it wants to be traced by its parent, which is outside of the guest".into(),
         Some(parent) => traced_by(parent),
