@@ -68,7 +68,7 @@
 //! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | the parts of a machine |
 //! | [`host`], [`kvm`], `program` | the host's I/O and KVM; the program to trace |
 //! | [`exit`], [`memory`], [`root`] | exit statuses; guest RAM; the guest's root directory |
-//! | `escape`, [`layout`] | names as printable text; the address map |
+//! | `elf`, `escape`, [`layout`] | ELF headers; names as printable text; the address map |
 
 pub mod accel;
 pub mod answers;
@@ -77,6 +77,7 @@ pub mod boot;
 pub mod cli;
 pub mod config;
 mod console;
+mod elf;
 mod escape;
 pub mod exit;
 mod guest_files;

@@ -13,7 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
 
-use super::elf::{Segment, build_id, segments};
+use super::elf::{build_id, segments};
+use crate::elf::Segment;
 use crate::escape::printable;
 use crate::root::Root;
 use crate::trace::symbols::FileSymbols;

@@ -9,11 +9,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::connection::Gone;
-use super::protocol::{
-    Action, Answer, FunctionRange, LineRow, MAX_ADDRESSES, MAX_BUILD_ID, Refusal, Reply,
-};
+use super::protocol::{Action, Answer, FunctionRange, LineRow, MAX_ADDRESSES, Refusal, Reply};
 use super::source::Source;
 use super::unnamed::Unnamed;
+use crate::elf::MAX_BUILD_ID;
 use crate::root::Root;
 
 /// Directory of separate debug files, by build ID.

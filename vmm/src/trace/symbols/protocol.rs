@@ -8,8 +8,6 @@ pub const MAX_PACKET: usize = 64 << 10;
 pub const MAX_ADDRESSES: usize = 4096;
 /// Maximum length in bytes of a path of a source file.
 pub const MAX_PATH: usize = 4096;
-/// Maximum length in bytes of a build ID.
-pub const MAX_BUILD_ID: usize = 64;
 
 /// A packet to the process that reads.
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,7 +74,7 @@ pub enum Reply<'a> {
     Opened {
         /// What is wrong with it.
         refused: Option<Refusal>,
-        /// Its build ID, at most [`MAX_BUILD_ID`] bytes, or nothing.
+        /// Its build ID, at most [`crate::elf::MAX_BUILD_ID`] bytes, or nothing.
         build_id: &'a [u8],
     },
     /// The file can be asked about.

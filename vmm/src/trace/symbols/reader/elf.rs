@@ -9,15 +9,14 @@ use std::os::unix::fs::FileExt as _;
 
 use object::{CompressedData, CompressionFormat};
 
-use crate::trace::symbols::protocol::{MAX_BUILD_ID, Refusal};
+use crate::elf::{Fields, HEADER_SIZE, Header, Segment, build_id};
+use crate::trace::symbols::protocol::Refusal;
 
 /// Maximum number of bytes that are read of one file.
 const MAX_READ: u64 = 256 << 20;
 /// Maximum number of relocations that name a function.
 const MAX_RELOCATIONS: usize = 1 << 20;
 
-const ELF64_HEADER: usize = 64;
-const PT_LOAD: u32 = 1;
 const SHT_SYMTAB: u32 = 2;
 const SHT_RELA: u32 = 4;
 const SHT_NOTE: u32 = 7;
@@ -28,18 +27,6 @@ const SHF_EXECINSTR: u64 = 4;
 const SHF_COMPRESSED: u64 = 1 << 11;
 const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
-const NT_GNU_BUILD_ID: u32 = 3;
-
-/// A loaded segment, which maps offsets in the file to addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// Offset in the file.
-    pub offset: u64,
-    /// Size in the file.
-    pub size: u64,
-    /// Address.
-    pub address: u64,
-}
 
 /// A section header.
 #[derive(Debug, Clone, Copy)]
@@ -111,40 +98,6 @@ impl SymbolTable {
     }
 }
 
-/// Little-endian numbers at offsets.
-#[derive(Clone, Copy)]
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn bytes<const N: usize>(self, at: usize) -> Option<[u8; N]> {
-        self.0.get(at..)?.first_chunk().copied()
-    }
-
-    fn u8(self, at: usize) -> Option<u8> {
-        self.0.get(at).copied()
-    }
-
-    fn u16(self, at: usize) -> Option<u16> {
-        self.bytes(at).map(u16::from_le_bytes)
-    }
-
-    fn u32(self, at: usize) -> Option<u32> {
-        self.bytes(at).map(u32::from_le_bytes)
-    }
-
-    fn u64(self, at: usize) -> Option<u64> {
-        self.bytes(at).map(u64::from_le_bytes)
-    }
-
-    /// A number that has 8 bytes in 64-bit files, and 4 in others.
-    fn word(self, is_64: bool, at_64: usize, at_32: usize) -> Option<u64> {
-        match is_64 {
-            true => self.u64(at_64),
-            false => self.u32(at_32).map(u64::from),
-        }
-    }
-}
-
 /// An ELF file.
 #[derive(Debug)]
 pub struct ElfFile<'a> {
@@ -174,38 +127,23 @@ impl<'a> ElfFile<'a> {
             sections: Vec::new(),
             names: Vec::new(),
         };
-        let header = this.read(0, ELF64_HEADER as u64)?;
-        let header = Fields(&header);
-        this.is_64 = match header.bytes::<6>(0) {
-            Some([0x7F, b'E', b'L', b'F', 2, 1]) => true,
-            Some([0x7F, b'E', b'L', b'F', 1, 1]) => false,
-            _ => return Err(Refusal::NotElf),
-        };
+        let header = this.read(0, HEADER_SIZE as u64)?;
+        let header = Header::parse(&header).ok_or(Refusal::NotElf)?;
+        this.is_64 = header.is_64;
         this.read_headers(header)?;
         Ok(this)
     }
 
-    fn read_headers(&mut self, header: Fields<'_>) -> Result<(), Refusal> {
+    fn read_headers(&mut self, header: Header<'_>) -> Result<(), Refusal> {
         let is_64 = self.is_64;
-        let word = |at_64, at_32| header.word(is_64, at_64, at_32).ok_or(Refusal::NotElf);
+        let fields = header.fields;
+        let word = |at_64, at_32| fields.word(is_64, at_64, at_32).ok_or(Refusal::NotElf);
         let short = |at_64, at_32| {
             let at = if is_64 { at_64 } else { at_32 };
-            header.u16(at).ok_or(Refusal::NotElf)
+            fields.u16(at).ok_or(Refusal::NotElf)
         };
-        let entry = if is_64 { 56 } else { 32 };
-        let count = u64::from(short(56, 44)?);
-        let programs = self.read(word(32, 28)?, count * entry)?;
-        self.segments = programs
-            .chunks_exact(entry as usize)
-            .filter_map(|program| {
-                let program = Fields(program);
-                (program.u32(0)? == PT_LOAD).then_some(Segment {
-                    offset: program.word(is_64, 8, 4)?,
-                    size: program.word(is_64, 32, 16)?,
-                    address: program.word(is_64, 16, 8)?,
-                })
-            })
-            .collect();
+        let (at, size) = header.programs_place().ok_or(Refusal::NotElf)?;
+        self.segments = header.loaded(&self.read(at, size)?);
         let entry = if is_64 { 64 } else { 40 };
         let count = u64::from(short(60, 48)?);
         // A file without sections has no symbols.
@@ -396,23 +334,6 @@ impl<'a> ElfFile<'a> {
             }
         }
         Ok(Vec::new())
-    }
-}
-
-/// Finds the build ID among `notes`.
-fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
-    loop {
-        let header = Fields(notes);
-        let name_size = header.u32(0)? as usize;
-        let (size, kind) = (header.u32(4)? as usize, header.u32(8)?);
-        let name = notes.get(12..)?.get(..name_size)?;
-        let start = 12 + name_size.checked_next_multiple_of(4)?;
-        let rest = notes.get(start..)?;
-        let description = rest.get(..size)?;
-        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" && (2..=MAX_BUILD_ID).contains(&size) {
-            return Some(description);
-        }
-        notes = rest.get(size.checked_next_multiple_of(4)?..)?;
     }
 }
 

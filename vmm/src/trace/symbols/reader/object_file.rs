@@ -3,9 +3,10 @@
 use std::fs::File;
 
 use super::demangle::MAX_MANGLED;
-use super::elf::{ElfFile, Segment, SymbolTable, optional};
+use super::elf::{ElfFile, SymbolTable, optional};
 use super::lines::Lines;
 use super::linkage;
+use crate::elf::Segment;
 use crate::trace::symbols::protocol::{FunctionRange, Refusal};
 
 const STT_NOTYPE: u8 = 0;
@@ -452,6 +453,7 @@ pub(crate) mod tests {
                 offset: 0x1000,
                 size: 0x500,
                 address: 0x40_1000,
+                is_code: true,
             }],
             ..ObjectFile::default()
         };
