@@ -31,8 +31,8 @@ pub(super) struct Routines {
     pub enter: u64,
     /// Leaves native code, with a code in EAX.
     pub exit: u64,
-    /// Calls [`calls::execute`] with what is in RAX and R14 for one instruction, and returns only to
-    /// go on.
+    /// Calls [`calls::execute`] for one instruction with what is in RAX and R14, and returns only
+    /// to go on.
     pub execute: u64,
     /// Calls it for the rest of the block, and leaves native code.
     pub finish: u64,
