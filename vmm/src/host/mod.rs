@@ -5,6 +5,7 @@ pub mod descriptors;
 pub mod event_loop;
 pub mod input;
 pub mod output;
+pub mod process_group;
 pub mod terminal;
 pub mod unit;
 pub mod whole_file;

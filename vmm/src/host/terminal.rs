@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::process::getpgrp;
 use rustix::termios::SpecialCodeIndex as Code;
 use rustix::termios::{
-    InputModes, LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp,
-    tcgetwinsize, tcsetattr,
+    InputModes, LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetwinsize,
+    tcsetattr,
 };
 use vbts_protocol::WindowSize;
+
+use super::process_group::{foreground_group, group};
 
 /// The special characters, in the order of the kernel's numbers (Linux:
 /// include/uapi/asm-generic/termbits.h).
@@ -230,5 +231,5 @@ pub fn stop() {
 /// Whether this process may use a terminal now: it is not a job in the background.
 pub fn in_foreground(terminal: impl AsFd) -> bool {
     // A terminal that does not control this process's session has no background jobs of it.
-    tcgetpgrp(terminal).map_or(true, |group| group == getpgrp())
+    foreground_group(terminal).is_none_or(|foreground| foreground == group())
 }

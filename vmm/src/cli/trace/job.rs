@@ -11,6 +11,7 @@ use vbts_protocol::{Bytes, Job, Leads, Limit, Resource, Share, Trace};
 use super::args::{TraceArgs, WaitArg};
 use super::epoch;
 use crate::exit::Failure;
+use crate::host::process_group;
 use crate::launch::SharedDirectory;
 use crate::root::Root;
 use crate::trace::Streams;
@@ -105,14 +106,16 @@ fn limits() -> Vec<Limit> {
     .collect()
 }
 
-/// What the process leads on the host.
-fn leads() -> Leads {
-    use rustix::process::{getpgrp, getpid, getsid};
-    let own = getpid();
-    match getsid(None) {
-        Ok(session) if session == own => Leads::Session,
-        _ if getpgrp() == own => Leads::Group,
-        _ => Leads::Nothing,
+/// What the process `own` leads on the host, of its `session` and its process `group`.
+///
+/// An ID of 0 is one whose leader is outside of the PID namespace, which no process of it equals.
+fn leads(own: libc::pid_t, session: libc::pid_t, group: libc::pid_t) -> Leads {
+    if session == own {
+        Leads::Session
+    } else if group == own {
+        Leads::Group
+    } else {
+        Leads::Nothing
     }
 }
 
@@ -151,7 +154,11 @@ pub fn job(
         umask: Some(umask()),
         limits: limits(),
         streams: streams.job.clone(),
-        leads: leads(),
+        leads: leads(
+            rustix::process::getpid().as_raw_pid(),
+            process_group::session(),
+            process_group::group(),
+        ),
         terminal,
         trace: Some(Trace {
             buffer_size: args.buffer.0,
@@ -209,6 +216,19 @@ mod tests {
             ("/outside".into(), "/outside"),
         ] {
             assert_eq!(place(&path).unwrap(), [Bytes::from(within)]);
+        }
+    }
+
+    #[test]
+    fn leaders_outside_of_the_pid_namespace_are_not_this_process() {
+        for (own, session, group, expected) in [
+            (7, 7, 7, Leads::Session),
+            (7, 3, 7, Leads::Group),
+            (7, 3, 5, Leads::Nothing),
+            (7, 0, 7, Leads::Group),
+            (7, 0, 0, Leads::Nothing),
+        ] {
+            assert_eq!(leads(own, session, group), expected);
         }
     }
 
