@@ -106,7 +106,9 @@ fn unreadable(machine: &Machine) -> Result<()> {
 }
 
 fn no_proc(machine: &Machine) -> Result<()> {
-    let without = "mount --make-rprivate / && umount -l /proc && exec \"$@\"";
+    // A container can have several mounts on /proc.
+    let without = "mount --make-rprivate / && umount -l /proc && \
+                   while umount -l /proc 2>&-; do :; done; exec \"$@\"";
     let in_namespace = |words: &[&str]| {
         let mut command = Command::new("unshare");
         command
