@@ -112,7 +112,7 @@ const MAX_BLOCKS: usize = 1 << 19;
 const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
 
 /// Slots for jump targets: a power of two.
-const JUMPS: usize = 1 << 14;
+const JUMPS: usize = 1 << 16;
 
 /// A branch: an operation of a block.
 #[derive(Debug, Clone, Copy)]

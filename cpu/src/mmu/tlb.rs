@@ -6,7 +6,7 @@
 
 use crate::mmu::access::{Access, Privilege};
 
-const ENTRIES: usize = 512;
+const ENTRIES: usize = 2048;
 /// Kinds of access, see [`Access`].
 const KINDS: usize = 3;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.

@@ -120,7 +120,7 @@ const BYTES_PER_BLOCK: usize = 128;
 const LONGEST: usize = 48 * 512;
 
 /// Entries of the table of jump targets of indirect jumps: a power of two.
-const JUMPS: usize = 1 << 13;
+const JUMPS: usize = 1 << 15;
 
 /// An entry of the table of jump targets.
 #[repr(C)]
