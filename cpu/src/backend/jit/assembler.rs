@@ -78,11 +78,21 @@ pub(super) mod cond {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
-/// Code that begins at a known address.
+/// Where code is executed: what runs often, and what runs rarely. They are apart, so that what runs
+/// often is dense.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    /// Address of the first byte of each.
+    pub often: u64,
+    pub rarely: u64,
+}
+
+/// Code that begins at known addresses.
 #[derive(Debug)]
 pub(super) struct Assembler {
-    /// Address of the first byte where it is executed.
-    start: u64,
+    places: Places,
+    /// Length of what runs often, when all of it has been written.
+    split: usize,
     code: Vec<u8>,
     /// Where each label is.
     labels: Vec<Option<usize>>,
@@ -91,11 +101,11 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    pub fn new(start: u64, mut code: Vec<u8>) -> Self {
-        code.clear();
+    pub fn new(places: Places) -> Self {
         Self {
-            start,
-            code,
+            places,
+            split: usize::MAX,
+            code: Vec::with_capacity(1024),
             labels: Vec::new(),
             fixups: Vec::new(),
         }
@@ -106,14 +116,34 @@ impl Assembler {
         self.code.len()
     }
 
-    /// The code, with all jumps resolved.
-    pub fn finish(mut self) -> Vec<u8> {
+    /// What follows runs rarely.
+    pub fn split(&mut self) {
+        self.split = self.code.len();
+    }
+
+    /// Where the byte at `offset` is executed.
+    fn address(&self, offset: usize) -> u64 {
+        match offset.checked_sub(self.split) {
+            None => self.places.often + offset as u64,
+            Some(offset) => self.places.rarely + offset as u64,
+        }
+    }
+
+    /// Where the next byte is executed.
+    fn end(&self) -> u64 {
+        self.address(self.code.len())
+    }
+
+    /// The code, with all jumps resolved, and the length of what runs often.
+    pub fn finish(mut self) -> (Vec<u8>, usize) {
         for (at, label) in &self.fixups {
             let target = self.labels[label.0].unwrap_or_default();
-            let displacement = (target as i64 - (*at as i64 + 4)) as i32;
+            let next = self.address(*at).wrapping_add(4);
+            let displacement = self.address(target).wrapping_sub(next) as i32;
             self.code[*at..*at + 4].copy_from_slice(&displacement.to_le_bytes());
         }
-        self.code
+        let split = self.split.min(self.code.len());
+        (self.code, split)
     }
 
     pub fn label(&mut self) -> Label {
@@ -142,7 +172,7 @@ impl Assembler {
     /// # Errors
     /// It has no encoding.
     pub fn instruction(&mut self, encoder: &mut Encoder, i: &Instruction) -> Result<(), IcedError> {
-        let rip = self.start + self.code.len() as u64;
+        let rip = self.end();
         encoder.set_buffer(std::mem::take(&mut self.code));
         let result = encoder.encode(i, rip);
         self.code = encoder.take_buffer();
@@ -374,7 +404,7 @@ impl Assembler {
     }
 
     fn displacement(&mut self, target: u64) {
-        let next = self.start + self.code.len() as u64 + 4;
+        let next = self.end() + 4;
         let displacement = target.wrapping_sub(next) as i32;
         self.code.extend_from_slice(&displacement.to_le_bytes());
     }

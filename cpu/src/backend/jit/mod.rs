@@ -33,6 +33,7 @@ use std::mem::offset_of;
 use iced_x86::{Encoder, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op;
+use crate::backend::jit::assembler::Places;
 use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
 use crate::backend::jit::routines::{Enter, Returned, Routines};
@@ -148,8 +149,10 @@ pub(crate) struct Jit {
     /// Length of the memory for code. The keys of blocks follow, then the tables of jump targets:
     /// for code that does not record, and for code that does.
     size: usize,
-    /// Where the next code goes.
+    /// Where the next code goes: what runs often is in the first half, what runs rarely in the
+    /// second.
     end: usize,
+    rare_end: usize,
     /// What is at the start of the memory, and stays.
     start: usize,
     codes: Vec<Code>,
@@ -195,6 +198,7 @@ impl Jit {
             routines,
             size,
             end: code.len(),
+            rare_end: size / 2,
             start: code.len(),
             codes: Vec::new(),
             edges: Vec::new(),
@@ -220,12 +224,15 @@ impl Jit {
 
     /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes it.
     pub fn has_room(&self) -> bool {
-        self.end + LONGEST <= self.size && self.codes.len() < self.size / BYTES_PER_BLOCK
+        self.end + LONGEST <= self.size / 2
+            && self.rare_end + LONGEST <= self.size
+            && self.codes.len() < self.size / BYTES_PER_BLOCK
     }
 
     /// Forgets all code.
     pub fn flush(&mut self) {
         self.end = self.start;
+        self.rare_end = self.size / 2;
         self.codes.clear();
         self.edges.clear();
         self.generation = self.generation.wrapping_add(1);
@@ -262,12 +269,15 @@ impl Jit {
             checks: self.checks,
             routines: self.routines,
         };
-        let start = self.memory.address(self.end);
+        let places = Places {
+            often: self.memory.address(self.end),
+            rarely: self.memory.address(self.rare_end),
+        };
         let translated = translate::block(
             context,
             bytes,
             ops,
-            start,
+            places,
             &mut self.encoder,
             &mut self.info,
         )
@@ -275,7 +285,9 @@ impl Jit {
         if translated.code.len() > LONGEST {
             return None;
         }
-        self.memory.write(self.end, &translated.code);
+        let (often, rarely) = translated.code.split_at(translated.split);
+        self.memory.write(self.end, often);
+        self.memory.write(self.rare_end, rarely);
         let entry = self.end as u32;
         self.codes.push(Code {
             rip,
@@ -287,7 +299,8 @@ impl Jit {
         });
         let edges = translated.edges.iter().map(|at| entry + *at as u32);
         self.edges.extend(edges);
-        self.end = (self.end + translated.code.len()).next_multiple_of(16);
+        self.end = (self.end + often.len()).next_multiple_of(16);
+        self.rare_end += rarely.len();
         self.stats.blocks += 1;
         self.stats.bytes += translated.code.len() as u64;
         self.set_key(id, key);

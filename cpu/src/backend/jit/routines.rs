@@ -3,7 +3,8 @@
 use std::mem::offset_of;
 
 use crate::backend::jit::assembler::{
-    Assembler, Imm, Mem, Op, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg, cond,
+    Assembler, Imm, Mem, Op, Places, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP,
+    Reg, cond,
 };
 use crate::backend::jit::calls;
 use crate::backend::jit::layout::{
@@ -63,7 +64,10 @@ fn reload(a: &mut Assembler) {
 
 /// Writes the routines, of which the first byte is at `start`.
 pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
-    let mut a = Assembler::new(start, Vec::new());
+    let mut a = Assembler::new(Places {
+        often: start,
+        rarely: start,
+    });
     let here = |a: &Assembler| start + a.len() as u64;
     let mut routines = Routines {
         enter: here(&a),
@@ -125,5 +129,5 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
         a.jump(exit_spilled);
     }
     const { assert!(offset_of!(Frame, budget) == 0) };
-    (a.finish(), routines)
+    (a.finish().0, routines)
 }

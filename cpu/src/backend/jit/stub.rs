@@ -1,4 +1,4 @@
-//! Code behind that of a block, which is reached rarely.
+//! Code behind that of a block: branches that are taken, and what is reached rarely.
 
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Label, R14, RAX};
@@ -7,7 +7,7 @@ use crate::backend::jit::layout::RIP;
 use crate::backend::jit::translate::{Transfer, Translator};
 use crate::backend::jit::vector::Vectors;
 
-/// Code that is reached rarely, behind that of the block.
+/// Code behind that of the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stub {
     /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`, and
@@ -53,12 +53,19 @@ pub(super) enum Target {
 }
 
 impl Translator<'_> {
+    /// Writes what is behind the block: first the branches that are taken, which add other stubs.
     pub(super) fn write_stubs(&mut self) {
-        // A stub may add others.
-        let mut next = 0;
-        while next < self.stubs.len() {
-            self.write_stub(self.stubs[next]);
-            next += 1;
+        let stubs = std::mem::take(&mut self.stubs);
+        let (taken, rare): (Vec<_>, Vec<_>) = stubs
+            .into_iter()
+            .partition(|stub| matches!(stub, Stub::Taken { .. }));
+        for stub in taken {
+            self.write_stub(stub);
+        }
+        self.asm.split();
+        let added = std::mem::take(&mut self.stubs);
+        for stub in rare.into_iter().chain(added) {
+            self.write_stub(stub);
         }
     }
 

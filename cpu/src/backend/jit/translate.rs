@@ -3,7 +3,7 @@
 use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op as Operation;
-use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
+use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, Places, R14, RAX, cond};
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect};
@@ -41,6 +41,8 @@ pub(super) struct Context {
 #[derive(Debug)]
 pub(super) struct Translated {
     pub code: Vec<u8>,
+    /// Length of what runs often, the first part.
+    pub split: usize,
     /// Offset of what follows the check of the key.
     pub body: usize,
     /// Offsets of the displacements of the jumps to other blocks.
@@ -80,7 +82,7 @@ pub(super) struct Translator<'a> {
     edges: Vec<usize>,
 }
 
-/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code at `start`.
+/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code at `places`.
 ///
 /// # Errors
 /// An instruction could not be encoded.
@@ -88,13 +90,13 @@ pub(super) fn block(
     context: Context,
     bytes: &[u8],
     ops: &[Operation],
-    start: u64,
+    places: Places,
     encoder: &mut Encoder,
     info: &mut InstructionInfoFactory,
 ) -> Result<Translated, IcedError> {
     let items = items(bytes, ops);
     let mut t = Translator {
-        asm: Assembler::new(start, Vec::with_capacity(1024)),
+        asm: Assembler::new(places),
         encoder,
         info,
         context,
@@ -128,8 +130,10 @@ pub(super) fn block(
     }
     t.write_stubs();
     let edges = t.edges;
+    let (code, split) = t.asm.finish();
     Ok(Translated {
-        code: t.asm.finish(),
+        code,
+        split,
         body,
         edges,
         count,
