@@ -6,21 +6,71 @@
 use std::io;
 use std::ptr::{self, NonNull};
 
+use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Size of a huge page of the host.
+const HUGE: usize = 2 << 20;
+
+/// A mapping of a file from its start on.
+#[derive(Debug)]
+struct Mapping {
+    /// A multiple of [`HUGE`], so that the host can use huge pages.
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and any thread can use it.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(file: &OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Self> {
+        let whole = len.next_multiple_of(HUGE);
+        let reserved = whole + HUGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the host chooses addresses at which nothing is mapped.
+        let first =
+            unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
+        let before = first.addr().next_multiple_of(HUGE) - first.addr();
+        // SAFETY: `before` is at most `HUGE`, so all of these are in what has just been reserved.
+        let (start, end) = unsafe { (first.byte_add(before), first.byte_add(before + whole)) };
+        // SAFETY: nothing else knows of these addresses.
+        unsafe {
+            if before > 0 {
+                munmap(first, before)?;
+            }
+            if before < HUGE {
+                munmap(end, HUGE - before)?;
+            }
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            mmap(start, whole, protection, flags, file, 0)?;
+            // Without huge pages it works, too.
+            let _ = madvise(start, whole, Advice::LinuxHugepage);
+        }
+        Ok(Self {
+            start: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+            len: whole,
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the mapping any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
 
 /// Pages that are mapped twice.
 #[derive(Debug)]
 pub(super) struct CodeMemory {
     /// Readable and writable.
-    write: NonNull<u8>,
+    write: Mapping,
     /// Readable and executable.
-    execute: NonNull<u8>,
+    execute: Mapping,
     len: usize,
 }
-
-// SAFETY: the mappings belong to this value alone, and any thread can use them.
-unsafe impl Send for CodeMemory {}
 
 impl CodeMemory {
     /// Maps `len` bytes, a multiple of the page size. They are zero.
@@ -29,31 +79,17 @@ impl CodeMemory {
     /// The host refuses: it has no memory, or makes none executable.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = memfd_create("vbts-native-code", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, len as u64)?;
-        let map = |protection| -> io::Result<NonNull<u8>> {
-            // SAFETY: the host chooses an address at which nothing is mapped.
-            let start =
-                unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) }?;
-            NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-        };
-        let write = map(ProtFlags::READ | ProtFlags::WRITE)?;
-        match map(ProtFlags::READ | ProtFlags::EXEC) {
-            Ok(execute) => Ok(Self {
-                write,
-                execute,
-                len,
-            }),
-            Err(e) => {
-                // SAFETY: nothing else knows of this mapping.
-                unsafe { munmap(write.as_ptr().cast(), len) }?;
-                Err(e)
-            }
-        }
+        ftruncate(&file, len.next_multiple_of(HUGE) as u64)?;
+        Ok(Self {
+            write: Mapping::new(&file, len, ProtFlags::READ | ProtFlags::WRITE)?,
+            execute: Mapping::new(&file, len, ProtFlags::READ | ProtFlags::EXEC)?,
+            len,
+        })
     }
 
     /// Address at which the byte at `offset` is executed.
     pub fn address(&self, offset: usize) -> u64 {
-        self.execute.as_ptr() as u64 + offset as u64
+        self.execute.start.as_ptr() as u64 + offset as u64
     }
 
     /// Writes `bytes` at `offset`.
@@ -64,7 +100,11 @@ impl CodeMemory {
         assert!(offset <= self.len && bytes.len() <= self.len - offset);
         // SAFETY: the bytes lie in the mapping. No reference to it exists; `bytes` is elsewhere.
         unsafe {
-            ptr::copy_nonoverlapping(bytes.as_ptr(), self.write.as_ptr().add(offset), bytes.len());
+            ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.write.start.as_ptr().add(offset),
+                bytes.len(),
+            );
         }
     }
 
@@ -72,16 +112,7 @@ impl CodeMemory {
     pub fn clear(&mut self, offset: usize, len: usize) {
         assert!(offset <= self.len && len <= self.len - offset);
         // SAFETY: the bytes lie in the mapping.
-        unsafe { ptr::write_bytes(self.write.as_ptr().add(offset), 0, len) };
-    }
-}
-
-impl Drop for CodeMemory {
-    fn drop(&mut self) {
-        for start in [self.write, self.execute] {
-            // SAFETY: nothing uses the mappings any more.
-            let _ = unsafe { munmap(start.as_ptr().cast(), self.len) };
-        }
+        unsafe { ptr::write_bytes(self.write.start.as_ptr().add(offset), 0, len) };
     }
 }
 
