@@ -70,6 +70,7 @@ pub(super) mod cond {
     pub const AE: u8 = 3;
     pub const E: u8 = 4;
     pub const NE: u8 = 5;
+    pub const BE: u8 = 6;
     pub const A: u8 = 7;
     pub const LE: u8 = 14;
 }

@@ -2,10 +2,10 @@
 
 use iced_x86::{Code, Mnemonic, OpKind};
 
-use crate::backend::jit::assembler::{Label, Op, R14, RAX, RDX, cond};
+use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, RDX, cond};
 use crate::backend::jit::flags;
 use crate::backend::jit::form::{Guest, Operand};
-use crate::backend::jit::layout::GUEST_RAX;
+use crate::backend::jit::layout::{GUEST_RAX, Location};
 use crate::backend::jit::translate::{Item, Translator};
 use crate::mmu::access::Access;
 
@@ -34,6 +34,7 @@ impl Translator<'_> {
                 return self.multiply(item);
             }
             Code::Div_rm32 | Code::Div_rm64 => return self.divide(item),
+            Code::Idiv_rm32 | Code::Idiv_rm64 => return self.divide_signed(item),
             // Hints do nothing.
             _ if matches!(
                 item.decoded.mnemonic(),
@@ -84,7 +85,7 @@ impl Translator<'_> {
         self.asm.mov(RAX, GUEST_RAX);
         self.asm.unary(wide, extension, R14);
         self.asm.mov(GUEST_RAX, RAX);
-        flags::save_of_product(&mut self.asm, GUEST_RAX, wide);
+        flags::save_of_product(&mut self.asm, Location::Register(GUEST_RAX), wide);
         self.asm.bind(back);
         true
     }
@@ -100,6 +101,38 @@ impl Translator<'_> {
         self.asm.jump_if(cond::AE, missed);
         self.asm.mov(RAX, GUEST_RAX);
         self.asm.unary(wide, 6, R14);
+        self.asm.mov(GUEST_RAX, RAX);
+        self.asm.bind(back);
+        true
+    }
+
+    /// IDIV of a dividend that has been sign-extended, as compilers write it: the quotient of any
+    /// other may not fit. It keeps the flags, as that of the interpreter.
+    fn divide_signed(&mut self, item: &Item) -> bool {
+        let wide = item.decoded.code() == Code::Idiv_rm64;
+        let Some((missed, back)) = self.source(item, 0, wide) else {
+            return false;
+        };
+        if wide {
+            self.asm.mov(RAX, GUEST_RAX);
+            self.asm.sar(RAX, 63);
+        } else {
+            self.asm.mov32(RAX, GUEST_RAX);
+            // SAR EAX, 31
+            self.asm.bytes(&[0xC1, 0xF8, 31]);
+        }
+        self.asm.compare(wide, RAX, RDX);
+        self.asm.jump_if(cond::NE, missed);
+        // Neither 0 nor -1: the least number divided by -1 does not fit.
+        if wide {
+            self.asm.lea(RAX, &Mem::at(R14, 1));
+        } else {
+            self.asm.op_mem32(Op::Lea, RAX, &Mem::at(R14, 1));
+        }
+        self.asm.imm(wide, Imm::Cmp, RAX, 1);
+        self.asm.jump_if(cond::BE, missed);
+        self.asm.mov(RAX, GUEST_RAX);
+        self.asm.unary(wide, 7, R14);
         self.asm.mov(GUEST_RAX, RAX);
         self.asm.bind(back);
         true

@@ -4,8 +4,8 @@
 //! guest's have been overwritten, too. Where the manual leaves a flag undefined, the result is that
 //! of the interpreter, on each host.
 
-use crate::backend::jit::assembler::{Assembler, Mem, R14, RAX, Reg};
-use crate::backend::jit::layout::FRAME_FLAGS;
+use crate::backend::jit::assembler::{Assembler, Mem, R14, RAX, cond};
+use crate::backend::jit::layout::{FRAME_FLAGS, Location};
 use crate::state::flags::Lazy;
 use crate::state::rflags;
 
@@ -21,8 +21,8 @@ pub(super) enum Fix {
     /// After SAR: AF and OF are clear.
     ArithmeticRight,
     /// After SHR: AF is clear, OF is the most significant bit of the operand, which R14 has, with
-    /// 64 or 32 bits.
-    Right { wide: bool },
+    /// this number of bits.
+    Right { bits: u8 },
 }
 
 /// Where the guest's arithmetic flags are.
@@ -46,10 +46,10 @@ pub(super) fn load(a: &mut Assembler, fix: Fix) {
         Fix::Left => a.bytes(&[0x88, 0xE0, 0xC0, 0xE8, 7, 0x30, 0xE0, 0x24, 1]),
         // MOV AL, 0
         Fix::ArithmeticRight => a.bytes(&[0xB0, 0]),
-        Fix::Right { wide } => {
-            a.shr(wide, R14, if wide { 63 } else { 31 });
-            // MOV AL, R14B
-            a.bytes(&[0x44, 0x88, 0xF0]);
+        Fix::Right { bits } => {
+            a.shr(bits == 64, R14, bits - 1);
+            // MOV AL, R14B; AND AL, 1
+            a.bytes(&[0x44, 0x88, 0xF0, 0x24, 1]);
         }
     }
     if fix != Fix::None {
@@ -85,12 +85,26 @@ pub(super) fn save_one(a: &mut Assembler, condition: u8, bit: u8) {
     a.memory(false, &[0x08], RAX, &lahf);
 }
 
+/// Saves CF and OF after a rotate by one, and keeps the other saved flags. Overwrites RAX; leaves
+/// the host's flags undefined.
+pub(super) fn save_of_rotate(a: &mut Assembler) {
+    // SETO byte [flags]
+    a.memory(false, &[0x0F, 0x90], 0, &FRAME_FLAGS);
+    save_one(a, cond::B, CF);
+}
+
 /// Saves the flags of a product whose lower half is in `result`, of the size of its instruction: CF
-/// and OF are the host's OF, the others follow from the lower half. Overwrites R14.
-pub(super) fn save_of_product(a: &mut Assembler, result: Reg, wide: bool) {
+/// and OF are the host's OF, the others follow from the lower half. Overwrites RAX and R14.
+pub(super) fn save_of_product(a: &mut Assembler, result: Location, wide: bool) {
     // SETO AL; MOVZX R14D, AL
     a.bytes(&[0x0F, 0x90, 0xC0, 0x44, 0x0F, 0xB6, 0xF0]);
-    a.test(wide, result);
+    match result {
+        Location::Register(r) => a.test(wide, r),
+        Location::Memory(m) => {
+            a.load(RAX, &m);
+            a.test(wide, RAX);
+        }
+    }
     // LAHF; AND AH, SF | ZF | PF; MOV AL, R14B; OR AH, AL
     a.bytes(&[0x9F, 0x80, 0xE4, 0xC4, 0x44, 0x88, 0xF0, 0x08, 0xC4]);
     a.store_ax(&FRAME_FLAGS);

@@ -118,7 +118,7 @@ fn shift(i: &Instruction) -> Option<Effect> {
         (Some(0), _) => Effect::Keeps,
         (Some(1), _) => Effect::Writes(Fix::ClearAf),
         // A count may exceed the width of a byte or a word.
-        (Some(_), _) if size(i) < 4 => Effect::Unknown,
+        (Some(n), _) if n as usize >= 8 * size(i) => Effect::Unknown,
         (Some(_), Mnemonic::Shl | Mnemonic::Sal) => Effect::Writes(Fix::Left),
         (Some(_), Mnemonic::Sar) => Effect::Writes(Fix::ArithmeticRight),
         _ => Effect::Unknown,

@@ -40,6 +40,21 @@ pub(super) const HOST: [Option<Reg>; 16] = [
     None,
 ];
 
+/// Where a guest register is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Location {
+    Register(Reg),
+    Memory(Mem),
+}
+
+/// Where the guest register `n` is.
+pub(super) const fn location(n: u8) -> Location {
+    match HOST[n as usize] {
+        Some(host) => Location::Register(host),
+        None => Location::Memory(register(n)),
+    }
+}
+
 /// Host register of the guest's RAX.
 pub(super) const GUEST_RAX: Reg = R10;
 /// Host register of the guest's RSP.

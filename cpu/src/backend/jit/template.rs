@@ -3,13 +3,14 @@
 use iced_x86::{IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use crate::backend::interpreter::lower::exists;
-use crate::backend::jit::assembler::{Mem, Op, R14, RAX, RCX, Reg, cond};
+use crate::backend::jit::assembler::{Mem, Op, R14, RAX, Reg, cond};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
-use crate::backend::jit::layout::{FRAME_FLAGS, HOST};
+use crate::backend::jit::layout::{FRAME_FLAGS, HOST, location};
 use crate::backend::jit::translate::{Item, Translator};
 use crate::insn::Insn;
 use crate::mmu::access::Access;
+use crate::state::gpr;
 
 const GPR64: [Register; 16] = [
     Register::RAX,
@@ -65,12 +66,22 @@ fn guest(r: Register) -> Option<Guest> {
     (r.is_gpr() && !high).then(|| r.full_register().number() as Guest)
 }
 
+/// The general register of which `r` is the second byte.
+fn of_high(r: Register) -> Option<Guest> {
+    [Register::AH, Register::CH, Register::DH, Register::BH]
+        .into_iter()
+        .zip(0..)
+        .find_map(|(high, n)| (high == r).then_some(n))
+}
+
 /// Guest registers that are in host registers for the time of one instruction.
 #[derive(Debug, Default)]
 pub(super) struct Borrowed {
     free: Vec<Reg>,
     taken: Vec<(Guest, Reg)>,
     written: Vec<Guest>,
+    /// The guest register whose second byte AL of the host has.
+    high: Option<Guest>,
 }
 
 impl Borrowed {
@@ -80,6 +91,20 @@ impl Borrowed {
             free: free.to_vec(),
             ..Self::default()
         }
+    }
+
+    /// Has AL hold the second byte of `guest`. Returns whether it is free.
+    fn high(&mut self, guest: Guest) -> bool {
+        if self.high == Some(guest) {
+            return true;
+        }
+        let free = self.free.iter().position(|r| *r == RAX);
+        let Some(at) = free else {
+            return false;
+        };
+        self.free.remove(at);
+        self.high = Some(guest);
+        true
     }
 
     /// The host register that has `guest`, or will have it.
@@ -165,6 +190,11 @@ impl Translator<'_> {
         for (guest, host) in &borrowed.taken {
             self.read(*host, *guest);
         }
+        if let Some(guest) = borrowed.high {
+            self.read(RAX, guest);
+            // MOVZX EAX, AH, which keeps the flags.
+            self.asm.bytes(&[0x0F, 0xB6, 0xC4]);
+        }
     }
 
     /// Writes the guest registers that the instruction has written.
@@ -195,14 +225,22 @@ impl Translator<'_> {
             if r.is_xmm() {
                 continue;
             }
+            let access = self.info.info(i).op_access(n);
+            let reads = matches!(access, OpAccess::Read | OpAccess::CondRead);
+            if let Some(guest) = of_high(r).filter(|_| reads) {
+                if !borrowed.high(guest) {
+                    return false;
+                }
+                i.set_op_register(n, Register::AL);
+                continue;
+            }
             let Some(guest) = guest(r) else {
                 return false;
             };
             let Some(host) = borrowed.host(guest) else {
                 return false;
             };
-            let access = self.info.info(i).op_access(n);
-            if !matches!(access, OpAccess::Read | OpAccess::CondRead) {
+            if !reads {
                 borrowed.written.push(guest);
             }
             i.set_op_register(n, named(host, r.size()));
@@ -266,40 +304,41 @@ impl Translator<'_> {
     fn unknown(&mut self, item: &Item, plain: &Plain) -> Result<bool, IcedError> {
         let i = &item.decoded;
         let size = form::size(i);
-        if size < 4 {
-            return Ok(false);
-        }
         let to = match i.op0_kind() {
-            OpKind::Register => guest(i.op0_register()).and_then(|g| HOST[usize::from(g)]),
+            OpKind::Register => guest(i.op0_register()),
             _ => None,
         };
         let Some(to) = to else {
             return Ok(false);
         };
         let wide = size == 8;
+        let bits = 8 * size as u8;
         match i.mnemonic() {
-            Mnemonic::Imul => {
+            Mnemonic::Imul if size >= 4 => {
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
-                flags::save_of_product(&mut self.asm, to, wide);
+                flags::save_of_product(&mut self.asm, location(to), wide);
             }
-            Mnemonic::Shr if form::count(i).is_some() => {
-                self.asm.mov(R14, to);
+            Mnemonic::Shr if form::count(i).is_some_and(|n| n < bits.into()) => {
+                self.read(R14, to);
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
-                flags::save(&mut self.asm, Fix::Right { wide });
+                flags::save(&mut self.asm, Fix::Right { bits });
             }
+            Mnemonic::Rol | Mnemonic::Ror => return self.rotate(item, plain),
             // A count in CL: if it is zero, the flags stay.
-            Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar if to != RCX => {
+            Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar
+                if to != gpr::RCX as Guest && size >= 4 =>
+            {
                 let fix = match i.mnemonic() {
-                    Mnemonic::Shr => Fix::Right { wide },
+                    Mnemonic::Shr => Fix::Right { bits },
                     Mnemonic::Sar => Fix::ArithmeticRight,
                     _ => Fix::Left,
                 };
                 self.save_flags();
-                self.asm.mov(R14, to);
+                self.read(R14, to);
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
@@ -314,6 +353,33 @@ impl Translator<'_> {
             }
             _ => return Ok(false),
         }
+        self.place = Place::Saved;
+        Ok(true)
+    }
+
+    /// ROL and ROR of a register by a constant that is not zero. The manual defines OF for a count
+    /// of one: the last step is one of its own.
+    fn rotate(&mut self, item: &Item, plain: &Plain) -> Result<bool, IcedError> {
+        let (Some(count), OpKind::Register) = (form::count(&item.decoded), item.decoded.op0_kind())
+        else {
+            return Ok(false);
+        };
+        let mut i = item.decoded;
+        i.set_code(plain.code);
+        let mut borrowed = Borrowed::new(&[R14]);
+        if !self.substitute(&mut i, &mut borrowed) {
+            return Ok(false);
+        }
+        self.save_flags();
+        self.load_borrowed(&borrowed);
+        for part in [count - 1, 1] {
+            if part > 0 {
+                i.set_immediate8(part as u8);
+                self.asm.instruction(self.encoder, &i)?;
+            }
+        }
+        self.store_borrowed(&borrowed);
+        flags::save_of_rotate(&mut self.asm);
         self.place = Place::Saved;
         Ok(true)
     }
