@@ -11,10 +11,10 @@ use crate::insn::Insn;
 use crate::mmu::access::Access;
 use crate::state::gpr;
 
-const RSP: Guest = gpr::RSP as Guest;
+pub(super) const RSP: Guest = gpr::RSP as Guest;
 const RBP: Guest = gpr::RBP as Guest;
 /// Size of a slot of the stack.
-const SLOT: i64 = 8;
+pub(super) const SLOT: i64 = 8;
 
 impl Translator<'_> {
     /// Translates a near branch. Returns whether it ends the block always, or `None` if it is none
@@ -122,7 +122,7 @@ impl Translator<'_> {
     }
 
     /// Moves the stack pointer. Keeps the host's flags.
-    fn move_stack(&mut self, by: i64) {
+    pub(super) fn move_stack(&mut self, by: i64) {
         self.asm.lea(GUEST_RSP, &Mem::at(GUEST_RSP, by as i32));
     }
 

@@ -21,6 +21,7 @@ mod layout;
 mod options;
 mod record;
 mod routines;
+mod stack_run;
 mod stub;
 mod template;
 mod translate;

@@ -109,7 +109,15 @@ pub(super) fn block(
     let body = t.asm.len();
     let mut ended = false;
     let mut count = items.len() as u8;
-    for (n, item) in items.iter().enumerate() {
+    let mut next = 0;
+    while let Some(item) = items.get(next) {
+        let n = next;
+        let run = t.stack_run(&items[n..]);
+        if run > 0 {
+            next += run;
+            continue;
+        }
+        next += 1;
         if !context.checks {
             ended = t.item(item, &items[n + 1..])?;
         } else if let Some(end) = t.native(item, &items[n + 1..])? {

@@ -1,0 +1,87 @@
+//! PUSH or POP several times in a row, as functions begin and end: with one look-up of the TLB.
+
+use iced_x86::Code;
+
+use crate::backend::jit::assembler::{Label, Mem, RAX};
+use crate::backend::jit::branch::{RSP, SLOT};
+use crate::backend::jit::form::{Guest, Operand};
+use crate::backend::jit::layout::HOST;
+use crate::backend::jit::translate::{Item, Translator};
+use crate::mmu::access::Access;
+
+/// The access of an instruction that can be part of a run.
+fn kind(item: &Item) -> Option<Access> {
+    let i = &item.decoded;
+    let access = match i.code() {
+        Code::Push_r64 => Access::Write,
+        Code::Pop_r64 => Access::Read,
+        _ => return None,
+    };
+    // The stack pointer would change, or have to be up to date.
+    (register(item) != RSP).then_some(access)
+}
+
+fn register(item: &Item) -> Guest {
+    item.decoded.op0_register().number() as Guest
+}
+
+/// The first of `items` that are a run, and how they access the stack. `None` if fewer than two
+/// are.
+fn run(items: &[Item]) -> Option<(&[Item], Access)> {
+    let access = kind(items.first()?)?;
+    let others = items.iter().position(|item| kind(item) != Some(access));
+    let run = &items[..others.unwrap_or(items.len())];
+    (run.len() > 1).then_some((run, access))
+}
+
+impl Translator<'_> {
+    /// Translates the run at the start of `items`. Returns its length, or 0 if there is none.
+    pub(super) fn stack_run(&mut self, items: &[Item]) -> usize {
+        let Some((run, access)) = run(items) else {
+            return 0;
+        };
+        self.save_flags();
+        let size = SLOT * run.len() as i64;
+        let lowest = if access == Access::Write { -size } else { 0 };
+        let missed = self.asm.label();
+        let m = self.probe(&Operand::at(RSP, lowest, size as usize), access, missed);
+        for (item, n) in run.iter().zip(0i32..) {
+            let (guest, slot) = (register(item), SLOT as i32);
+            let host = HOST[usize::from(guest)];
+            if access == Access::Write {
+                let m = Mem {
+                    disp: m.disp + size as i32 - slot * (n + 1),
+                    ..m
+                };
+                if host.is_none() {
+                    self.read(RAX, guest);
+                }
+                self.asm.store(&m, host.unwrap_or(RAX));
+            } else {
+                let m = Mem {
+                    disp: m.disp + slot * n,
+                    ..m
+                };
+                self.asm.load(host.unwrap_or(RAX), &m);
+                if host.is_none() {
+                    self.write(guest, RAX);
+                }
+            }
+        }
+        self.move_stack(if access == Access::Write { -size } else { size });
+        self.execute_instead(run, missed);
+        run.len()
+    }
+
+    /// At `missed`, `exec` executes the instructions of the run, of which any may fault. Then it
+    /// goes on here.
+    fn execute_instead(&mut self, run: &[Item], missed: Label) {
+        let mut at = missed;
+        for item in run {
+            let next = self.asm.label();
+            self.on_miss(at, next, item.op);
+            at = next;
+        }
+        self.asm.bind(at);
+    }
+}
