@@ -16,7 +16,7 @@ pub struct NativeOptions {
 impl Default for NativeOptions {
     fn default() -> Self {
         Self {
-            threshold: 200,
+            threshold: 32,
             check: false,
             memory: 64 << 20,
         }
