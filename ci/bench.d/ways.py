@@ -149,7 +149,7 @@ def qemu_system(options):
     return run
 
 
-def vbts_run(mode):
+def vbts_run(mode, jit="off"):
     def run(place, command):
         # At its own end, vbts prints how many instructions it has executed.
         return guest(
@@ -158,6 +158,8 @@ def vbts_run(mode):
                 "run",
                 "--accel",
                 "soft",
+                "--jit",
+                jit,
                 "--memory",
                 MEMORY + "M",
                 "--log",
@@ -177,12 +179,14 @@ def vbts_run(mode):
     return run
 
 
-def vbts_trace(place):
-    return [
+def vbts_trace(output, jit="off"):
+    return lambda place: [
         VBTS,
         "trace",
         "--accel",
         "soft",
+        "--jit",
+        jit,
         "--cpu",
         "core2",
         "--memory",
@@ -192,7 +196,7 @@ def vbts_trace(place):
         "--format",
         "raw",
         "--output",
-        place.trace,
+        output or place.trace,
         "--",
     ]
 
@@ -237,7 +241,16 @@ WAYS = [
     ),
     Way("vbts", "vbts, untraced", vbts_run("plain"), kind="ours"),
     Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours"),
-    Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace), kind="ours"),
+    Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace(None)), kind="ours"),
+    Way("vbts-kept", "vbts, traced to /dev/null", prefixed(vbts_trace("/dev/null")), kind="ours"),
+    Way("vbts-jit", "vbts --jit on, untraced", vbts_run("plain", "on"), kind="ours"),
+    Way("vbts-recorded-jit", "vbts --jit on, recorded", vbts_run("recorded", "on"), kind="ours"),
+    Way(
+        "vbts-kept-jit",
+        "vbts --jit on, traced to /dev/null",
+        prefixed(vbts_trace("/dev/null", "on")),
+        kind="ours",
+    ),
 ]
 
 

@@ -32,6 +32,14 @@ def python():
     return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else shutil.which("python3")
 
 
+def compiler():
+    """Returns GCC's compiler proper, without the driver."""
+    said = subprocess.run(
+        ["gcc", "-print-prog-name=cc1"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    return [said.strip()]
+
+
 WORKLOADS = [
     Workload("hot", "hot integer loop", 200, lambda work, size: [f"{work}/hot", str(size)]),
     Workload(
@@ -52,6 +60,13 @@ WORKLOADS = [
     ),
     Workload(
         "switches", "context switches", 50_000, lambda work, size: [f"{work}/switches", str(size)]
+    ),
+    Workload(
+        "cc1",
+        "cc1 -O2",
+        12,
+        lambda work, size: [*compiler(), "-quiet", "-O2", "-o", "-", source(work, size)],
+        slow_start=True,
     ),
 ]
 
@@ -113,3 +128,44 @@ def data(work, size):
         with open(path, "w", encoding="ascii") as f:
             f.write(text[:size])
     return path
+
+
+def source(work, size):
+    """Returns a file of C code with `size` functions, which are the same on every machine."""
+    path = os.path.join(work, f"generated-{size}.c")
+    if not os.path.exists(path):
+        draw = random.Random(2)
+        functions = [function(draw, number) for number in range(size)]
+        with open(path, "w", encoding="ascii") as f:
+            f.write("struct node { struct node *next; int key; long sum; };\n")
+            f.write("".join(functions))
+    return path
+
+
+def function(draw, number):
+    """Returns a function with loops, a switch, pointers and floating point."""
+
+    def pick():
+        return draw.choice(["a", "b", "i", "n->key", "(int)n->sum", "t[i & 15]"])
+
+    def expression():
+        first, second = draw.choices("+-*^&|", k=2)
+        return f"({pick()} {first} {pick()}) {second} {draw.randint(1, 999)}"
+
+    cases = "".join(
+        f"\t\tcase {case}: a = {expression()}; b += {expression()}; break;\n"
+        for case in range(draw.randint(4, 12))
+    )
+    steps = "".join(
+        f"\t\tif (({expression()}) {draw.choice('<>')} b) t[{step} & 15] = {expression()};\n"
+        for step in range(draw.randint(3, 10))
+    )
+    earlier = f"\t\ta += f{draw.randrange(number)}(n->next, b, x);\n" if number else ""
+    return (
+        f"{draw.choice(['static ', ''])}int f{number}(struct node *n, int a, double x)\n{{\n"
+        "\tint b = a * 3, t[16] = { a, b };\n"
+        f"\tfor (int i = 0; n && i < {draw.randint(10, 99)}; i++, n = n->next) {{\n"
+        f"\t\tswitch ((a ^ b) & 15) {{\n{cases}\t\tdefault: n->sum += a;\n\t\t}}\n"
+        f"{steps}{earlier}\t\tx = x * 1.5 + a / (b | 1);\n"
+        "\t}\n\treturn a + b + t[a & 15] + (int)x;\n}\n"
+    )
