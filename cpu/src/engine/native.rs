@@ -1,5 +1,7 @@
 //! From block to block where blocks are translated to native code.
 
+use std::time::Instant;
+
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::check::Expectation;
 use crate::backend::jit::{CodeId, Left};
@@ -146,6 +148,7 @@ impl SoftCpu {
     #[cold]
     #[inline(never)]
     fn translate(&mut self, id: BlockId) -> Option<CodeId> {
+        let start = Instant::now();
         let jit = self.jit.as_mut()?;
         if !jit.has_room() {
             jit.flush();
@@ -167,6 +170,7 @@ impl SoftCpu {
             Some(code) => (block.native, block.heat) = (code, 0),
             None => block.heat = Block::NEVER,
         }
+        jit.stats.time += start.elapsed();
         translated
     }
 }

@@ -29,8 +29,11 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
     let native = machine.native_code();
     if native.blocks > 0 {
         say(format_args!(
-            "native code: {} blocks of code translated to {} bytes, memory full {} times",
-            native.blocks, native.bytes, native.flushes
+            "native code: {} blocks of code translated to {} bytes in {:.2} s, memory full {} times",
+            native.blocks,
+            native.bytes,
+            native.time.as_secs_f64(),
+            native.flushes
         ));
     }
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());

@@ -1,5 +1,7 @@
 //! What users choose and read about native code.
 
+use std::time::Duration;
+
 /// How a processor makes native code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NativeOptions {
@@ -32,6 +34,8 @@ pub struct NativeStats {
     pub bytes: u64,
     /// How often the code memory was full, and was cleared.
     pub flushes: u64,
+    /// Time of the host that translating took.
+    pub time: Duration,
 }
 
 impl std::iter::Sum for NativeStats {
@@ -40,6 +44,7 @@ impl std::iter::Sum for NativeStats {
             blocks: a.blocks + b.blocks,
             bytes: a.bytes + b.bytes,
             flushes: a.flushes + b.flushes,
+            time: a.time + b.time,
         })
     }
 }
