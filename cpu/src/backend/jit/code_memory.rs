@@ -3,6 +3,7 @@
 //! No page is writable and executable at one address. Both mappings exist from the start, so that a
 //! process that can make no memory executable any more can still translate.
 
+use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
 
@@ -13,12 +14,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 /// Size of a huge page of the host.
 const HUGE: usize = 2 << 20;
 
-/// A mapping of a file from its start on.
+/// A mapping of a file from its start on, in addresses that are reserved for it.
 #[derive(Debug)]
 struct Mapping {
     /// A multiple of [`HUGE`], so that the host can use huge pages.
     start: NonNull<u8>,
-    len: usize,
+    reserved: NonNull<c_void>,
+    reserved_len: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone, and any thread can use it.
@@ -26,39 +28,36 @@ unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn new(file: &OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Self> {
-        let whole = len.next_multiple_of(HUGE);
-        let reserved = whole + HUGE;
+        let len = len.next_multiple_of(HUGE);
+        let reserved_len = len + HUGE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the host chooses addresses at which nothing is mapped.
-        let first =
-            unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
-        let before = first.addr().next_multiple_of(HUGE) - first.addr();
-        // SAFETY: `before` is at most `HUGE`, so all of these are in what has just been reserved.
-        let (start, end) = unsafe { (first.byte_add(before), first.byte_add(before + whole)) };
-        // SAFETY: nothing else knows of these addresses.
+        let reserved =
+            unsafe { mmap_anonymous(ptr::null_mut(), reserved_len, ProtFlags::empty(), flags) }?;
+        let reserved = NonNull::new(reserved).ok_or(io::ErrorKind::OutOfMemory)?;
+        let before = reserved.cast::<u8>().align_offset(HUGE);
+        let mapping = Self {
+            // SAFETY: `before` is less than `HUGE`, so this is reserved.
+            start: unsafe { reserved.byte_add(before) }.cast(),
+            reserved,
+            reserved_len,
+        };
+        let start = mapping.start.as_ptr().cast();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: `len` bytes from here on are reserved, and nothing else knows of them.
         unsafe {
-            if before > 0 {
-                munmap(first, before)?;
-            }
-            if before < HUGE {
-                munmap(end, HUGE - before)?;
-            }
-            let flags = MapFlags::SHARED | MapFlags::FIXED;
-            mmap(start, whole, protection, flags, file, 0)?;
+            mmap(start, len, protection, flags, file, 0)?;
             // Without huge pages it works, too.
-            let _ = madvise(start, whole, Advice::LinuxHugepage);
+            let _ = madvise(start, len, Advice::LinuxHugepage);
         }
-        Ok(Self {
-            start: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
-            len: whole,
-        })
+        Ok(mapping)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: nothing uses the mapping any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        let _ = unsafe { munmap(self.reserved.as_ptr(), self.reserved_len) };
     }
 }
 
