@@ -322,7 +322,7 @@ impl Assembler {
         self.registers(wide, &[Op::Cmp as u8], a, b);
     }
 
-    /// An instruction of opcode F7 with 64 or 32 bits: MUL, IMUL or DIV.
+    /// An instruction of opcode F7 with 64 or 32 bits: MUL, IMUL, DIV or IDIV.
     pub fn unary(&mut self, wide: bool, extension: u8, r: Reg) {
         self.registers(wide, &[0xF7], extension, r);
     }
@@ -350,9 +350,9 @@ impl Assembler {
         self.code.push(n);
     }
 
-    /// Arithmetic shift to the right, of 64 bits.
-    pub fn sar(&mut self, to: Reg, n: u8) {
-        self.registers(true, &[0xC1], 7, to);
+    /// Arithmetic shift to the right, of 64 or 32 bits.
+    pub fn sar(&mut self, wide: bool, to: Reg, n: u8) {
+        self.registers(wide, &[0xC1], 7, to);
         self.code.push(n);
     }
 

@@ -99,7 +99,7 @@ impl Translator<'_> {
     fn check_target(&mut self, bad: Label) {
         let a = &mut self.asm;
         a.mov(RAX, R14);
-        a.sar(RAX, 47);
+        a.sar(true, RAX, 47);
         a.imm(true, Imm::Add, RAX, 1);
         a.imm(true, Imm::Cmp, RAX, 1);
         a.jump_if(cond::A, bad);

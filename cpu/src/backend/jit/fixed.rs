@@ -70,6 +70,13 @@ impl Translator<'_> {
         Some((missed, back))
     }
 
+    /// An instruction of opcode F7 of RDX:RAX with R14.
+    fn unary(&mut self, wide: bool, extension: u8) {
+        self.asm.mov(RAX, GUEST_RAX);
+        self.asm.unary(wide, extension, R14);
+        self.asm.mov(GUEST_RAX, RAX);
+    }
+
     /// MUL and IMUL with one operand.
     fn multiply(&mut self, item: &Item) -> bool {
         let code = item.decoded.code();
@@ -82,9 +89,7 @@ impl Translator<'_> {
         } else {
             5
         };
-        self.asm.mov(RAX, GUEST_RAX);
-        self.asm.unary(wide, extension, R14);
-        self.asm.mov(GUEST_RAX, RAX);
+        self.unary(wide, extension);
         flags::save_of_product(&mut self.asm, Location::Register(GUEST_RAX), wide);
         self.asm.bind(back);
         true
@@ -99,9 +104,7 @@ impl Translator<'_> {
         // The quotient fits iff the upper half is below the divisor.
         self.asm.compare(wide, RDX, R14);
         self.asm.jump_if(cond::AE, missed);
-        self.asm.mov(RAX, GUEST_RAX);
-        self.asm.unary(wide, 6, R14);
-        self.asm.mov(GUEST_RAX, RAX);
+        self.unary(wide, 6);
         self.asm.bind(back);
         true
     }
@@ -113,27 +116,15 @@ impl Translator<'_> {
         let Some((missed, back)) = self.source(item, 0, wide) else {
             return false;
         };
-        if wide {
-            self.asm.mov(RAX, GUEST_RAX);
-            self.asm.sar(RAX, 63);
-        } else {
-            self.asm.mov32(RAX, GUEST_RAX);
-            // SAR EAX, 31
-            self.asm.bytes(&[0xC1, 0xF8, 31]);
-        }
+        self.asm.mov(RAX, GUEST_RAX);
+        self.asm.sar(wide, RAX, if wide { 63 } else { 31 });
         self.asm.compare(wide, RAX, RDX);
         self.asm.jump_if(cond::NE, missed);
         // Neither 0 nor -1: the least number divided by -1 does not fit.
-        if wide {
-            self.asm.lea(RAX, &Mem::at(R14, 1));
-        } else {
-            self.asm.op_mem32(Op::Lea, RAX, &Mem::at(R14, 1));
-        }
+        self.asm.lea(RAX, &Mem::at(R14, 1));
         self.asm.imm(wide, Imm::Cmp, RAX, 1);
         self.asm.jump_if(cond::BE, missed);
-        self.asm.mov(RAX, GUEST_RAX);
-        self.asm.unary(wide, 7, R14);
-        self.asm.mov(GUEST_RAX, RAX);
+        self.unary(wide, 7);
         self.asm.bind(back);
         true
     }

@@ -42,33 +42,26 @@ impl Translator<'_> {
         };
         self.save_flags();
         let size = SLOT * run.len() as i64;
-        let lowest = if access == Access::Write { -size } else { 0 };
+        let pushes = access == Access::Write;
+        let lowest = if pushes { -size } else { 0 };
         let missed = self.asm.label();
         let m = self.probe(&Operand::at(RSP, lowest, size as usize), access, missed);
-        for (item, n) in run.iter().zip(0i32..) {
-            let (guest, slot) = (register(item), SLOT as i32);
-            let host = HOST[usize::from(guest)];
-            if access == Access::Write {
-                let m = Mem {
-                    disp: m.disp + size as i32 - slot * (n + 1),
-                    ..m
-                };
-                if host.is_none() {
-                    self.read(RAX, guest);
-                }
-                self.asm.store(&m, host.unwrap_or(RAX));
+        for (n, item) in run.iter().enumerate() {
+            let guest = register(item);
+            let host = HOST[usize::from(guest)].unwrap_or(RAX);
+            let slot = |n: usize| Mem {
+                disp: m.disp + (SLOT * n as i64) as i32,
+                ..m
+            };
+            if pushes {
+                self.read(host, guest);
+                self.asm.store(&slot(run.len() - 1 - n), host);
             } else {
-                let m = Mem {
-                    disp: m.disp + slot * n,
-                    ..m
-                };
-                self.asm.load(host.unwrap_or(RAX), &m);
-                if host.is_none() {
-                    self.write(guest, RAX);
-                }
+                self.asm.load(host, &slot(n));
+                self.write(guest, host);
             }
         }
-        self.move_stack(if access == Access::Write { -size } else { size });
+        self.move_stack(if pushes { -size } else { size });
         self.execute_instead(run, missed);
         run.len()
     }

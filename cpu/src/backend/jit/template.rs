@@ -62,8 +62,7 @@ fn named(n: Reg, size: usize) -> Register {
 
 /// The general register that `r` is, or is the lowest part of.
 fn guest(r: Register) -> Option<Guest> {
-    let high = matches!(r, Register::AH | Register::CH | Register::DH | Register::BH);
-    (r.is_gpr() && !high).then(|| r.full_register().number() as Guest)
+    (r.is_gpr() && of_high(r).is_none()).then(|| r.full_register().number() as Guest)
 }
 
 /// The general register of which `r` is the second byte.
@@ -98,8 +97,7 @@ impl Borrowed {
         if self.high == Some(guest) {
             return true;
         }
-        let free = self.free.iter().position(|r| *r == RAX);
-        let Some(at) = free else {
+        let Some(at) = self.free.iter().position(|r| *r == RAX) else {
             return false;
         };
         self.free.remove(at);
