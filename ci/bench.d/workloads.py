@@ -37,7 +37,7 @@ def compiler():
     said = subprocess.run(
         ["gcc", "-print-prog-name=cc1"], stdout=subprocess.PIPE, text=True, check=True
     ).stdout
-    return [said.strip()]
+    return said.strip()
 
 
 WORKLOADS = [
@@ -65,7 +65,7 @@ WORKLOADS = [
         "cc1",
         "cc1 -O2",
         12,
-        lambda work, size: [*compiler(), "-quiet", "-O2", "-o", "-", source(work, size)],
+        lambda work, size: [compiler(), "-quiet", "-O2", "-o", "-", source(work, size)],
         slow_start=True,
     ),
 ]
