@@ -3,7 +3,7 @@
 use crate::backend::interpreter::dispatch::Ops;
 use crate::backend::interpreter::lower::Lowered;
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::CodeId;
+use crate::backend::jit::{CodeId, MappingId};
 use crate::insn::CodeSize;
 use crate::mmu::code_map::CodeMap;
 use crate::processor::jump_keys::JumpKeys;
@@ -88,8 +88,47 @@ pub(crate) type BlockId = u32;
 /// Identifies a block in its page: offset, size of code, and extent.
 type PageKey = (u16, CodeSize, Extent);
 
-/// The blocks that begin in one guest-physical page, sorted.
-type PageBlocks = Vec<(PageKey, BlockId)>;
+/// What is cached of a guest-physical page.
+#[derive(Debug, Default)]
+struct Page {
+    /// The blocks that begin in it, sorted.
+    blocks: Vec<(PageKey, BlockId)>,
+    /// The linear pages for which it has native code, the oldest first.
+    mappings: Vec<Mapping>,
+    /// The epoch in which the native code was last compared with memory.
+    epoch: u64,
+}
+
+/// Upper bound on [`Page::mappings`].
+const MAX_MAPPINGS: usize = 8;
+
+/// A linear page that is translated to a guest-physical one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinearPage {
+    /// Its first address.
+    pub address: u64,
+    /// Jumps to it have the key of a global page.
+    pub global: bool,
+}
+
+/// A linear page with native code.
+#[derive(Debug, Clone, Copy)]
+struct Mapping {
+    page: LinearPage,
+    id: MappingId,
+}
+
+impl Page {
+    /// Forgets the native code of its blocks, which are of `blocks`.
+    fn forget_native_code(&mut self, blocks: &mut [Block]) {
+        self.mappings.clear();
+        for (_, id) in &self.blocks {
+            if let Some(block) = blocks.get_mut(*id as usize) {
+                (block.heat, block.native) = (0, CodeId::NONE);
+            }
+        }
+    }
+}
 
 /// An instruction that crosses into another page. Write tracking is by page, so its bytes are
 /// compared with memory each time instead.
@@ -132,7 +171,9 @@ pub(crate) struct BlockCache {
     /// Operations of all blocks.
     ops: usize,
     free: Vec<BlockId>,
-    pages: Vec<Option<Box<PageBlocks>>>,
+    /// Guest-physical page number of each of `blocks`.
+    places: Vec<u32>,
+    pages: Vec<Option<Box<Page>>>,
     /// The blocks to which jumps have led, by a hash of RIP.
     jumps: Box<[BlockId; JUMPS]>,
     /// Instructions that cross into another page, by a hash of their address.
@@ -155,6 +196,7 @@ impl BlockCache {
             blocks: Vec::new(),
             ops: 0,
             free: Vec::new(),
+            places: Vec::new(),
             pages,
             jumps: Box::new([0; JUMPS]),
             crossings,
@@ -208,25 +250,62 @@ impl BlockCache {
     }
 
     /// The block at `gpa`, if it has been decoded and `unchanged` confirms that memory still has
-    /// its bytes.
+    /// its bytes at its offset in the page.
     pub fn find(
         &mut self,
         gpa: u64,
         size: CodeSize,
         extent: Extent,
-        unchanged: impl FnOnce(&[u8]) -> bool,
+        unchanged: impl Fn(u16, &[u8]) -> bool,
     ) -> Option<BlockId> {
-        let page = self.pages.get((gpa >> 12) as usize)?.as_ref()?;
+        let page = self.pages.get_mut((gpa >> 12) as usize)?.as_mut()?;
+        if page.epoch != self.epoch {
+            // Native code of a page becomes valid as a whole.
+            let same = |(key, id): &(PageKey, BlockId)| {
+                let block = self.blocks.get(*id as usize);
+                block.is_some_and(|block| unchanged(key.0, &block.bytes))
+            };
+            if !page.mappings.is_empty() && !page.blocks.iter().all(same) {
+                page.forget_native_code(&mut self.blocks);
+            }
+            page.epoch = self.epoch;
+        }
         let key = ((gpa & 0xFFF) as u16, size, extent);
-        let i = page.binary_search_by_key(&key, |e| e.0).ok()?;
-        let id = page[i].1;
+        let i = page.blocks.binary_search_by_key(&key, |e| e.0).ok()?;
+        let id = page.blocks[i].1;
         let block = self.blocks.get_mut(id as usize)?;
         if block.epoch != self.epoch {
-            if !unchanged(&block.bytes) {
+            if !unchanged(key.0, &block.bytes) {
                 return None;
             }
             block.epoch = self.epoch;
         }
+        Some(id)
+    }
+
+    /// The linear page as one for which the guest-physical page of `gpa` has native code.
+    pub fn mapping(&self, gpa: u64, page: LinearPage) -> Option<MappingId> {
+        let mappings = &self.pages.get((gpa >> 12) as usize)?.as_ref()?.mappings;
+        mappings.iter().find(|m| m.page == page).map(|m| m.id)
+    }
+
+    /// As [`Self::mapping`] for the page of the block `id`. If it is not one yet, it becomes `new`.
+    pub fn mapping_of(
+        &mut self,
+        id: BlockId,
+        page: LinearPage,
+        new: impl FnOnce() -> MappingId,
+    ) -> Option<MappingId> {
+        let gpa = u64::from(*self.places.get(id as usize)?) << 12;
+        if let Some(known) = self.mapping(gpa, page) {
+            return Some(known);
+        }
+        let cached = self.pages.get_mut((gpa >> 12) as usize)?.as_mut()?;
+        if cached.mappings.len() >= MAX_MAPPINGS {
+            cached.mappings.remove(0);
+        }
+        let id = new();
+        cached.mappings.push(Mapping { page, id });
         Some(id)
     }
 
@@ -237,8 +316,8 @@ impl BlockCache {
 
     /// Forgets the native code of all blocks.
     pub fn forget_native_code(&mut self) {
-        for block in &mut self.blocks {
-            (block.heat, block.native) = (0, CodeId::NONE);
+        for page in self.pages.iter_mut().flatten() {
+            page.forget_native_code(&mut self.blocks);
         }
     }
 
@@ -271,20 +350,24 @@ impl BlockCache {
             }
             None => {
                 self.blocks.push(block);
+                self.places.push(0);
                 (self.blocks.len() - 1) as BlockId
             }
         };
+        self.places[id as usize] = (gpa >> 12) as u32;
         let page = self
             .pages
             .get_mut((gpa >> 12) as usize)?
             .get_or_insert_default();
         let key = ((gpa & 0xFFF) as u16, size, extent);
-        match page.binary_search_by_key(&key, |e| e.0) {
+        match page.blocks.binary_search_by_key(&key, |e| e.0) {
             Ok(i) => {
-                let old = std::mem::replace(&mut page[i].1, id);
+                let old = std::mem::replace(&mut page.blocks[i].1, id);
+                // Its native code must not become valid with that of the page.
+                page.forget_native_code(&mut self.blocks);
                 self.forget(old);
             }
-            Err(i) => page.insert(i, (key, id)),
+            Err(i) => page.blocks.insert(i, (key, id)),
         }
         Some((id, first))
     }
@@ -320,7 +403,7 @@ impl BlockCache {
         else {
             return false;
         };
-        for (_, id) in page.iter() {
+        for (_, id) in &page.blocks {
             self.forget(*id);
         }
         true
@@ -340,6 +423,7 @@ impl BlockCache {
         self.blocks.clear();
         self.ops = 0;
         self.free.clear();
+        self.places.clear();
         self.pages.fill_with(|| None);
         self.jumps.fill(0);
     }

@@ -1,11 +1,12 @@
 //! Finds the block of an instruction pointer, and decodes it if it is not cached.
 
 use crate::backend::interpreter::lower;
+use crate::backend::jit::CodeId;
 use crate::decode::{MAX_BLOCK, MAX_INSTRUCTION};
 use crate::engine::SoftCpu;
-use crate::engine::block::{Block, BlockId, Extent};
+use crate::engine::block::{Block, BlockId, Extent, LinearPage};
 use crate::engine::run::BlockFault;
-use crate::insn::Abort;
+use crate::insn::{Abort, CodeSize};
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
 
@@ -26,8 +27,10 @@ impl SoftCpu {
     pub(super) fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
         let hit = self.fetch()?;
         let is_probed = self.cpu.pass_probe();
-        // SAFETY: `hit.host` is RAM, and a cached block does not leave its page.
-        let unchanged = |bytes: &[u8]| unsafe { is_at(bytes, hit.host) };
+        let page = hit.host.wrapping_sub((hit.gpa & 0xFFF) as usize);
+        // SAFETY: the page of `hit.host` is RAM, and a cached block does not leave its page.
+        let unchanged =
+            |offset: u16, bytes: &[u8]| unsafe { is_at(bytes, page.add(offset.into())) };
         if let Some(id) = self
             .cache
             .find(hit.gpa, self.cpu.code_size, extent, unchanged)
@@ -114,10 +117,33 @@ impl SoftCpu {
         if extent == Extent::Whole {
             let key = self.cpu.jump_key(self.linear_rip(), hit);
             self.cache.remember(self.cpu.rip, key, id);
-            if let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get(id)) {
-                let global = key == self.cpu.jump_keys.global;
-                jit.remember(block.native, self.cpu.rip, key, global);
+            if self.jit.is_some() && self.cpu.code_size == CodeSize::Bits64 {
+                self.remember_page(id, hit.gpa, key);
             }
+        }
+    }
+
+    /// Makes the native code of the page of RIP valid with `key`. The page is that of `gpa`, and
+    /// of the block `id`, which a jump to RIP leads to.
+    fn remember_page(&mut self, id: BlockId, gpa: u64, key: u64) {
+        let page = self.linear_page(self.cpu.rip, key);
+        let mapping = self.cache.mapping(gpa, page);
+        let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get_mut(id)) else {
+            return;
+        };
+        if let Some(mapping) = mapping {
+            jit.validate(mapping, key);
+        }
+        if jit.is_of_other(block.native, self.cpu.rip, mapping) {
+            block.native = CodeId::NONE;
+        }
+    }
+
+    /// The page of `rip`, jumps to which have the key `key`.
+    pub(super) fn linear_page(&self, rip: u64, key: u64) -> LinearPage {
+        LinearPage {
+            address: rip & !0xFFF,
+            global: key == self.cpu.jump_keys.global,
         }
     }
 

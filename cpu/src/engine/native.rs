@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::check::Expectation;
-use crate::backend::jit::{CodeId, Left};
+use crate::backend::jit::{CodeId, Left, Start};
 use crate::engine::SoftCpu;
 use crate::engine::block::{Block, BlockId, Branch};
 use crate::engine::run::{BlockExit, BlockFault, Origin, run_block};
@@ -66,7 +66,7 @@ impl SoftCpu {
         match jit.run(&mut self.cpu, code) {
             Left::Block | Left::Partial => Ok(Origin::None),
             Left::Unlinked(edge) => Ok(Origin::Edge(edge)),
-            Left::Indirect => Ok(Origin::Indirect),
+            Left::Indirect | Left::Stale => Ok(Origin::Indirect),
             Left::Fault { stack } => Err(BlockFault { stack }),
         }
     }
@@ -122,7 +122,7 @@ impl SoftCpu {
         match origin {
             Origin::None | Origin::Branch(_) => {}
             Origin::Edge(edge) => jit.link(edge, block.native),
-            Origin::Indirect => jit.remember_jump(block.native, block.key()),
+            Origin::Indirect => jit.remember_jump(block.native),
         }
     }
 
@@ -154,18 +154,23 @@ impl SoftCpu {
             jit.flush();
             self.cache.forget_native_code();
         }
-        let block = self.cache.get_mut(id)?;
         let translated = if self.cpu.code_size == CodeSize::Bits64 {
-            jit.translate(
-                &self.cpu,
-                block.rip(),
-                block.key(),
-                block.bytes(),
-                block.ops.all(),
-            )
+            let (rip, key) = (self.cache.get(id)?.rip(), self.cache.get(id)?.key());
+            let page = self.linear_page(rip, key);
+            let jit = self.jit.as_mut()?;
+            let mapping = self.cache.mapping_of(id, page, || jit.new_mapping())?;
+            jit.validate(mapping, key);
+            let block = self.cache.get(id)?;
+            let start = Start {
+                rip,
+                mapping,
+                global: page.global,
+            };
+            jit.translate(&self.cpu, start, block.bytes(), block.ops.all())
         } else {
             None
         };
+        let (jit, block) = (self.jit.as_mut()?, self.cache.get_mut(id)?);
         match translated {
             Some(code) => (block.native, block.heat) = (code, 0),
             None => block.heat = Block::NEVER,

@@ -8,7 +8,7 @@ use crate::mmu::tlb::{Hit, PageFilter};
 use crate::processor::cpu::Cpu;
 
 /// The keys that are valid now. A cached target is valid while its key is one of these. Never zero.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct JumpKeys {
     /// For a jump to any page.
     pub any: u64,

@@ -344,12 +344,6 @@ impl Assembler {
         self.code.push(n);
     }
 
-    /// Shift to the left, of 32 bits.
-    pub fn shl32(&mut self, to: Reg, n: u8) {
-        self.registers(false, &[0xC1], 4, to);
-        self.code.push(n);
-    }
-
     /// Arithmetic shift to the right, of 64 or 32 bits.
     pub fn sar(&mut self, wide: bool, to: Reg, n: u8) {
         self.registers(wide, &[0xC1], 7, to);

@@ -13,10 +13,10 @@ use crate::processor::cpu::Cpu;
 const CONTINUE: u64 = 0;
 
 impl Frame {
-    /// Has native code leave at the end of the block if work is due, and not later than the run
-    /// loop would.
+    /// Has native code leave at the end of the block if work is due or jumps have become invalid,
+    /// and not later than the run loop would.
     fn limit_to(&mut self, cpu: &Cpu) {
-        let left = if cpu.is_due() {
+        let left = if cpu.is_due() || cpu.jump_keys != self.keys {
             0
         } else {
             i64::try_from(cpu.limit - cpu.icount).unwrap_or(i64::MAX)

@@ -107,6 +107,8 @@ pub(super) struct Frame {
     pub limit: u64,
     /// The code was made for a processor that records branches: 1, else 0.
     pub recording: u64,
+    /// The keys that were valid when native code was entered.
+    pub keys: JumpKeys,
     /// MXCSR for Rust's code.
     pub host_mxcsr: u64,
 }

@@ -29,7 +29,6 @@ mod vector;
 mod vector_form;
 
 use std::io;
-use std::mem::offset_of;
 
 use iced_x86::{Encoder, InstructionInfoFactory};
 
@@ -72,8 +71,10 @@ pub(crate) enum Left {
     Block,
     /// At the end of a block, with a direct jump that can be linked to the block at RIP.
     Unlinked(Edge),
-    /// At the end of a block, with a jump whose target should be remembered.
+    /// At the end of a block, with an indirect jump whose target should be remembered.
     Indirect,
+    /// At the start of a block, after a jump that is not valid any more.
+    Stale,
     /// In the middle of a block, at RIP, if the code is checked.
     Partial,
     /// An instruction did not complete. `stack`: its memory operand was relative to SS.
@@ -100,16 +101,29 @@ impl CodeId {
     pub const NONE: Self = Self(u32::MAX);
 }
 
+/// Names a linear page, as it is mapped to a guest-physical one with native code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MappingId(u32);
+
+/// Where the guest's code of a block starts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    /// RIP of the block.
+    pub rip: u64,
+    /// The page of RIP.
+    pub mapping: MappingId,
+    /// It is a global page.
+    pub global: bool,
+}
+
 /// The native code of a block.
 #[derive(Debug, Clone, Copy)]
 struct Code {
-    /// RIP of the block.
-    rip: u64,
+    start: Start,
     /// Offset of the check of the key, and of what follows it.
     entry: u32,
     body: u32,
     recording: bool,
-    global: bool,
     /// Instructions that it executes, if the code is checked.
     count: u8,
 }
@@ -124,20 +138,10 @@ const LONGEST: usize = 48 * 512;
 /// Entries of the table of jump targets of indirect jumps: a power of two.
 const JUMPS: usize = 1 << 15;
 
-/// An entry of the table of jump targets.
-#[repr(C)]
-struct Jump {
-    rip: u64,
-    key: u64,
-    /// Address of the code.
-    body: u64,
-    unused: u64,
-}
-const JUMP_SIZE: usize = size_of::<Jump>();
-const JUMP_SHIFT: u32 = JUMP_SIZE.trailing_zeros();
-const JUMP_RIP: i32 = offset_of!(Jump, rip) as i32;
-const JUMP_KEY: i32 = offset_of!(Jump, key) as i32;
-const JUMP_BODY: i32 = offset_of!(Jump, body) as i32;
+/// An entry of the table of jump targets has a RIP and, at this distance, the address of the code.
+const JUMP_ENTRY: usize = 8 * JUMPS;
+/// Size of a table of jump targets.
+const JUMPS_SIZE: usize = 2 * JUMP_ENTRY;
 
 /// Native code returns at the first end of a block after as many instructions: signals from other
 /// threads are seen then.
@@ -147,7 +151,7 @@ const SLICE: i64 = 20_000;
 pub(crate) struct Jit {
     memory: CodeMemory,
     routines: Routines,
-    /// Length of the memory for code. The keys of blocks follow, then the tables of jump targets:
+    /// Length of the memory for code. The keys of mappings follow, then the tables of jump targets:
     /// for code that does not record, and for code that does.
     size: usize,
     /// Where the next code goes: what runs often is in the first half, what runs rarely in the
@@ -157,8 +161,10 @@ pub(crate) struct Jit {
     /// What is at the start of the memory, and stays.
     start: usize,
     codes: Vec<Code>,
-    /// Offsets of the displacements of direct jumps.
-    edges: Vec<u32>,
+    /// Number of mappings.
+    mappings: u32,
+    /// Offsets of the displacements of direct jumps, and the mapping that each jumps from.
+    edges: Vec<(u32, MappingId)>,
     /// Number of flushes. Edges of before do not exist any more.
     generation: u32,
     encoder: Encoder,
@@ -191,8 +197,7 @@ impl Jit {
         let share = options.memory / processors.max(1);
         let size = share.max(LEAST_CODE).next_multiple_of(0x1000);
         let keys = 8 * (size / BYTES_PER_BLOCK);
-        let memory =
-            CodeMemory::new((size + keys + 2 * JUMPS * JUMP_SIZE).next_multiple_of(0x1000))?;
+        let memory = CodeMemory::new((size + keys + 2 * JUMPS_SIZE).next_multiple_of(0x1000))?;
         let (code, routines) = routines::write(memory.address(0));
         let mut jit = Self {
             memory,
@@ -202,6 +207,7 @@ impl Jit {
             rare_end: size / 2,
             start: code.len(),
             codes: Vec::new(),
+            mappings: 0,
             edges: Vec::new(),
             generation: 0,
             encoder: Encoder::new(64),
@@ -212,22 +218,23 @@ impl Jit {
         };
         jit.memory.write(0, &code);
         serialize();
+        jit.mark_tables();
         Ok(jit)
     }
 
-    fn key_offset(&self, id: CodeId) -> usize {
-        self.size + 8 * id.0 as usize
+    fn key_offset(&self, mapping: MappingId) -> usize {
+        self.size + 8 * mapping.0 as usize
     }
 
     fn jumps_offset(&self, recording: bool) -> usize {
-        self.size + 8 * (self.size / BYTES_PER_BLOCK) + usize::from(recording) * JUMPS * JUMP_SIZE
+        self.size + 8 * (self.size / BYTES_PER_BLOCK) + usize::from(recording) * JUMPS_SIZE
     }
 
     /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes it.
     pub fn has_room(&self) -> bool {
         self.end + LONGEST <= self.size / 2
             && self.rare_end + LONGEST <= self.size
-            && self.codes.len() < self.size / BYTES_PER_BLOCK
+            && (self.mappings as usize) < self.size / BYTES_PER_BLOCK
     }
 
     /// Forgets all code.
@@ -235,36 +242,60 @@ impl Jit {
         self.end = self.start;
         self.rare_end = self.size / 2;
         self.codes.clear();
+        self.mappings = 0;
         self.edges.clear();
         self.generation = self.generation.wrapping_add(1);
-        let tables = self.memory_len() - self.size;
+        let tables = self.jumps_offset(true) + JUMPS_SIZE - self.size;
         self.memory.clear(self.size, tables);
+        self.mark_tables();
         self.stats.flushes += 1;
     }
 
-    fn memory_len(&self) -> usize {
-        self.jumps_offset(true) + JUMPS * JUMP_SIZE
+    /// Makes the first entries of the empty tables of jump targets match no RIP: a zero is a RIP
+    /// that belongs there.
+    fn mark_tables(&mut self) {
+        for recording in [false, true] {
+            let first = self.jumps_offset(recording);
+            self.memory.write(first, &u64::MAX.to_le_bytes());
+        }
     }
 
-    /// Translates the 64-bit code `bytes` of a block with the operations `ops`, to which jumps to
-    /// `rip` lead while `key` is valid. Returns `None` if the block has no native code.
+    /// A mapping, whose native code is not valid yet.
+    pub fn new_mapping(&mut self) -> MappingId {
+        self.mappings += 1;
+        MappingId(self.mappings - 1)
+    }
+
+    /// The native code of a mapping is valid with `key`.
+    pub fn validate(&mut self, mapping: MappingId, key: u64) {
+        let offset = self.key_offset(mapping);
+        self.memory.write(offset, &key.to_le_bytes());
+    }
+
+    /// Whether `id` is code for jumps to `rip` in another mapping, which does not become valid any
+    /// more.
+    pub fn is_of_other(&self, id: CodeId, rip: u64, mapping: Option<MappingId>) -> bool {
+        self.code(id)
+            .is_some_and(|code| code.start.rip == rip && Some(code.start.mapping) != mapping)
+    }
+
+    /// Translates the 64-bit code `bytes` of a block with the operations `ops` for jumps to
+    /// `start`. Returns `None` if the block has no native code.
     pub fn translate(
         &mut self,
         cpu: &Cpu,
-        rip: u64,
-        key: u64,
+        start: Start,
         bytes: &[u8],
         ops: &[Op],
     ) -> Option<CodeId> {
         let id = CodeId(self.codes.len() as u32);
         let recording = cpu.recording;
-        let global = key == cpu.jump_keys.global;
         let context = Context {
             model: cpu.model,
-            rip,
+            rip: start.rip,
             recording,
-            global,
-            key: self.memory.address(self.key_offset(id)),
+            global: start.global,
+            key: self.memory.address(self.key_offset(start.mapping)),
             jumps: self.memory.address(self.jumps_offset(recording)),
             first_edge: self.edges.len() as u32,
             checks: self.checks,
@@ -291,20 +322,18 @@ impl Jit {
         self.memory.write(self.rare_end, rarely);
         let entry = self.end as u32;
         self.codes.push(Code {
-            rip,
+            start,
             entry,
             body: entry + translated.body as u32,
             recording,
-            global,
             count: translated.count,
         });
         let edges = translated.edges.iter().map(|at| entry + *at as u32);
-        self.edges.extend(edges);
+        self.edges.extend(edges.map(|at| (at, start.mapping)));
         self.end = (self.end + often.len()).next_multiple_of(16);
         self.rare_end += rarely.len();
         self.stats.blocks += 1;
         self.stats.bytes += translated.code.len() as u64;
-        self.set_key(id, key);
         serialize();
         Some(id)
     }
@@ -317,23 +346,7 @@ impl Jit {
     #[inline]
     pub fn fits(&self, id: CodeId, rip: u64, recording: bool) -> bool {
         self.code(id)
-            .is_some_and(|code| code.rip == rip && code.recording == recording)
-    }
-
-    /// The block of `id` is reached by jumps to `rip` while `key` is valid. `global`: it is that of
-    /// a global page.
-    pub fn remember(&mut self, id: CodeId, rip: u64, key: u64, global: bool) {
-        if self
-            .code(id)
-            .is_some_and(|code| code.rip == rip && code.global == global)
-        {
-            self.set_key(id, key);
-        }
-    }
-
-    fn set_key(&mut self, id: CodeId, key: u64) {
-        let offset = self.key_offset(id);
-        self.memory.write(offset, &key.to_le_bytes());
+            .is_some_and(|code| code.start.rip == rip && code.recording == recording)
     }
 
     /// Instructions of the block that its code executes, if code is checked.
@@ -349,29 +362,27 @@ impl Jit {
         if edge.generation != self.generation {
             return;
         }
-        if let Some(&at) = self.edges.get(edge.number as usize) {
-            let displacement = code.entry.wrapping_sub(at + 4);
+        if let Some(&(at, from)) = self.edges.get(edge.number as usize) {
+            // Native code leaves at the end of a block in which a key has changed, so that jumps
+            // in a mapping that was valid before the block are valid.
+            let same = from == code.start.mapping;
+            let to = if same { code.body } else { code.entry };
+            let displacement = to.wrapping_sub(at + 4);
             self.memory.write(at as usize, &displacement.to_le_bytes());
             serialize();
         }
     }
 
-    /// Remembers that indirect jumps to the block of `id` lead to its code while `key` is valid.
-    pub fn remember_jump(&mut self, id: CodeId, key: u64) {
-        let Some(&Code {
-            rip,
-            body,
-            recording,
-            ..
-        }) = self.code(id)
-        else {
+    /// Remembers that indirect jumps to the block of `id` lead to its code.
+    pub fn remember_jump(&mut self, id: CodeId) {
+        let Some(&code) = self.code(id) else {
             return;
         };
-        let offset = self.jumps_offset(recording) + (rip as usize % JUMPS) * JUMP_SIZE;
-        let words = [rip, key, self.memory.address(body as usize)];
-        for (i, word) in words.into_iter().enumerate() {
-            self.memory.write(offset + 8 * i, &word.to_le_bytes());
-        }
+        let rip = code.start.rip;
+        let offset = self.jumps_offset(code.recording) + 8 * (rip as usize % JUMPS);
+        let entry = self.memory.address(code.entry as usize);
+        self.memory.write(offset, &rip.to_le_bytes());
+        self.memory.write(offset + JUMP_ENTRY, &entry.to_le_bytes());
     }
 
     /// Runs native code from the block of `id` on. The caller has checked that no work is due, and
@@ -389,6 +400,7 @@ impl Jit {
             flags: flags::pack(cpu.flags),
             limit: cpu.icount + budget as u64,
             recording: cpu.recording.into(),
+            keys: cpu.jump_keys,
             host_mxcsr: HOST_MXCSR.into(),
         };
         // SAFETY: the code of a block that has not been given up is native code, and the operations
@@ -401,6 +413,7 @@ impl Jit {
                 generation: self.generation,
             }),
             exit::INDIRECT => Left::Indirect,
+            exit::STALE => Left::Stale,
             exit::PARTIAL => Left::Partial,
             kind if u64::from(kind) == exit::FAULT => Left::Fault { stack: false },
             kind if u64::from(kind) == exit::STACK_FAULT => Left::Fault { stack: true },

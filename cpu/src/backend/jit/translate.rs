@@ -350,20 +350,16 @@ impl Translator<'_> {
         let a = &mut self.asm;
         a.op_mem32(Op::Load, RAX, &RIP);
         a.imm(false, Imm::And, RAX, super::JUMPS as i32 - 1);
-        a.shl32(RAX, super::JUMP_SHIFT as u8);
         a.lea_address(R14, jumps);
-        a.op(Op::Add, RAX, R14);
-        a.load(R14, &RIP);
-        a.op_mem(Op::Cmp, R14, &Mem::at(RAX, super::JUMP_RIP));
+        let entry = Mem {
+            index: Some((RAX, 8)),
+            ..Mem::at(R14, 0)
+        };
+        a.lea(R14, &entry);
+        a.load(RAX, &RIP);
+        a.op_mem(Op::Cmp, RAX, &Mem::at(R14, 0));
         a.jump_if(cond::NE, missed);
-        a.load(R14, &Mem::at(RAX, super::JUMP_KEY));
-        let found = a.label();
-        a.op_mem(Op::Cmp, R14, &KEY_ANY);
-        a.jump_if(cond::E, found);
-        a.op_mem(Op::Cmp, R14, &KEY_GLOBAL);
-        a.jump_if(cond::NE, missed);
-        a.bind(found);
-        a.jump_mem(&Mem::at(RAX, super::JUMP_BODY));
+        a.jump_mem(&Mem::at(R14, super::JUMP_ENTRY as i32));
         self.stubs.push(Stub::Exit {
             at: missed,
             rip: None,
