@@ -104,6 +104,10 @@ fn event(input: &mut Input<'_>, kind: u8) -> Event {
             }
         }
         8 => Event::ProcessEnd { process: id / 2 },
+        9 => Event::KernelCode {
+            address: address(input),
+            bytes: input.bytes(8),
+        },
         _ => Event::Crash {
             signal: 11,
             code: 0,

@@ -106,6 +106,13 @@ pub enum Event {
         /// The process.
         process: u32,
     },
+    /// Code of the guest's kernel differs in memory from that in its file.
+    KernelCode {
+        /// Its linear address.
+        address: u64,
+        /// The bytes in memory.
+        bytes: Vec<u8>,
+    },
     /// The address space of the processor from here on. Times of processors are those of the
     /// machine since its start.
     AddressSpace {
@@ -148,6 +155,7 @@ const STANDING: u8 = 10;
 const UNTRACED: u8 = 11;
 const MAPS: u8 = 12;
 const PROCESS_END: u8 = 13;
+const KERNEL_CODE: u8 = 15;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
@@ -184,6 +192,7 @@ impl Event {
             Self::Standing { syscall, name } => syscall.len() + name.len(),
             Self::Untraced { name, reason, .. } => name.len() + reason.len(),
             Self::Maps { text, .. } => text.len(),
+            Self::KernelCode { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }
@@ -270,6 +279,11 @@ impl Event {
                 numbers(&[*process]);
                 PROCESS_END
             }
+            Self::KernelCode { address, bytes } => {
+                varint::push(out, *address);
+                push_bytes(out, bytes);
+                KERNEL_CODE
+            }
             Self::AddressSpace { cr3, .. } => {
                 varint::push(out, *cr3);
                 ADDRESS_SPACE
@@ -354,6 +368,10 @@ impl Event {
             },
             PROCESS_END => Self::ProcessEnd {
                 process: cursor.word()?,
+            },
+            KERNEL_CODE => Self::KernelCode {
+                address: cursor.number()?,
+                bytes: cursor.bytes()?.into(),
             },
             ADDRESS_SPACE => Self::AddressSpace {
                 cr3: cursor.number()?,

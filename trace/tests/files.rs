@@ -73,6 +73,7 @@ fn event() -> impl Strategy<Value = Event> {
         ),
         (any::<u32>(), bytes()).prop_map(|(process, text)| Event::Maps { process, text }),
         any::<u32>().prop_map(|process| Event::ProcessEnd { process }),
+        (any::<u64>(), bytes()).prop_map(|(address, bytes)| Event::KernelCode { address, bytes }),
         any::<(u64, u64)>().prop_map(|(cr3, time)| Event::AddressSpace { cr3, time }),
         (any::<(u32, u32, u64)>(), bytes()).prop_map(|((id, process, time), name)| {
             Event::Switch {

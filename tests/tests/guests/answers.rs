@@ -4,6 +4,7 @@
 mod counts;
 mod coverage;
 mod guide;
+mod kernel;
 mod languages;
 mod moments;
 mod names;
@@ -27,6 +28,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("gcov", coverage::gcov),
             ("genhtml", coverage::genhtml),
             ("kinds_of_calls", counts::kinds_of_calls),
+            ("patched_kernel", kernel::patched),
             ("two_runs", moments::two_runs),
             ("moments", moments::moments),
             ("hostile_names", names::hostile_names),

@@ -8,14 +8,13 @@
 use iced_x86::{Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction};
 use rustc_hash::FxHashMap;
 
-use super::modules::{Module, ModuleId, Modules};
+use super::changes::{Changes, PAGE, pages};
+use super::modules::{Module, ModuleId, ModuleKind, Modules};
 
 /// Maximum length in bytes of a straight line. The largest ones are unrolled cryptography.
 const MAX_LINE: u64 = 256 << 10;
 /// Maximum length of an instruction in bytes.
 const MAX_INSTRUCTION: u64 = 15;
-/// Size of the parts in which code is read, a power of two.
-const PAGE: u64 = 4096;
 /// Maximum number of parts that are kept. When it is reached, all are dropped.
 const MAX_PAGES: usize = 16 << 10;
 
@@ -105,7 +104,9 @@ pub enum NoLine {
 pub struct CodeReader<F> {
     /// Where it comes from.
     pub files: F,
-    pages: FxHashMap<(ModuleId, u64), Vec<u8>>,
+    /// Parts of modules, and whether they are as the kernel has changed them.
+    pages: FxHashMap<(ModuleId, u64, bool), Vec<u8>>,
+    changes: Changes,
     bits: FxHashMap<ModuleId, u32>,
     bytes: Vec<u8>,
 }
@@ -116,6 +117,7 @@ impl<F: Files> CodeReader<F> {
         Self {
             files,
             pages: FxHashMap::default(),
+            changes: Changes::default(),
             bits: FxHashMap::default(),
             bytes: Vec::new(),
         }
@@ -128,8 +130,28 @@ impl<F: Files> CodeReader<F> {
         *bits.or_insert_with(|| if files.is_64_bit(module) { 64 } else { 32 })
     }
 
-    /// Reads code from `offset` on, at most `size` bytes.
+    /// Notes that the kernel's memory has these bytes at `address`, in the place of those of its
+    /// file.
+    pub fn change(&mut self, address: u64, bytes: &[u8]) {
+        self.changes.add(address, bytes);
+        for page in pages(address, bytes) {
+            self.pages.remove(&(Modules::KERNEL, page, true));
+        }
+    }
+
+    /// Reads code from `offset` on, at most `size` bytes. The kernel's code is as it was in memory.
     pub fn read(&mut self, module: &Module, offset: u64, size: u64) -> &[u8] {
+        let changed = self.is_changed(module);
+        self.read_as(module, offset, size, changed)
+    }
+
+    /// Whether code of the module in memory differs from that in its file.
+    fn is_changed(&self, module: &Module) -> bool {
+        module.kind == ModuleKind::Kernel && !self.changes.is_empty()
+    }
+
+    /// Reads code, as it is in the file or as it was `changed`.
+    fn read_as(&mut self, module: &Module, offset: u64, size: u64, changed: bool) -> &[u8] {
         self.bytes.clear();
         let mut at = offset;
         while (self.bytes.len() as u64) < size {
@@ -138,10 +160,15 @@ impl<F: Files> CodeReader<F> {
                 self.pages.clear();
             }
             let files = &mut self.files;
-            let bytes = self.pages.entry((module.id, page)).or_insert_with(|| {
+            let changes = &self.changes;
+            let bytes = self.pages.entry((module.id, page, changed));
+            let bytes = bytes.or_insert_with(|| {
                 let mut bytes = vec![0; PAGE as usize];
                 let read = files.read(module, page, &mut bytes);
                 bytes.truncate(read);
+                if changed {
+                    changes.apply(page, &mut bytes);
+                }
                 bytes
             });
             let bytes = bytes.get((at - page) as usize..).unwrap_or_default();
@@ -178,11 +205,19 @@ impl<F: Files> CodeReader<F> {
         }
         let module = modules.get(module);
         let bits = self.bits(module);
-        let bytes = self.read(module, offset, length + MAX_INSTRUCTION);
-        if (bytes.len() as u64) <= length {
-            return Err(NoLine::NoCode);
+        let is_changed = self.is_changed(module);
+        let mut line = |changed| {
+            let bytes = self.read_as(module, offset, length + MAX_INSTRUCTION, changed);
+            if (bytes.len() as u64) <= length {
+                return Err(NoLine::NoCode);
+            }
+            decode(bits, bytes, start, from)
+        };
+        if !is_changed {
+            return line(false);
         }
-        decode(bits, bytes, start, from)
+        // The kernel may have executed the line before it has changed it.
+        line(true).or_else(|reason| line(false).map_err(|_| reason))
     }
 
     /// The address of the first system call in the line at `start`, and the number of instructions

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `modules` | the mapped files; addresses that do not depend on where they are mapped |
 //! | `code` | straight lines in the code |
+//! | `changes` | code that the kernel has changed in memory |
 //! | `functions` | which function a place is in |
 //! | `space` | the transfers in one address space |
 //! | `tree`, `stack` | the call tree; the call stack of a task |
@@ -19,6 +20,7 @@
 //! A stream of branches can be that of a task or of a processor. What does not fit together, for
 //! example after lost records, is resynchronised, and [`Counts`] says how often.
 
+mod changes;
 mod classify;
 pub mod code;
 pub mod functions;
@@ -440,6 +442,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 space.map = map;
                 self.spaces.insert(process, space);
             }
+            Event::KernelCode { address, bytes } => self.code.change(address, &bytes),
             Event::ProcessEnd { process } => {
                 if let Some(mut space) = self.spaces.remove(&process) {
                     self.add_up(&mut space);

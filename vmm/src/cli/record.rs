@@ -19,6 +19,7 @@ use crate::host::output::Output;
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::End;
 use crate::trace::RunEnd;
+use crate::trace::kernel_code::CodeChange;
 use crate::trace::machine::kernel::Kernel;
 use crate::trace::machine::{Options, Recording};
 
@@ -178,7 +179,8 @@ impl RecordArgs {
         run
     }
 
-    /// Writes the end of the file, of a run with this outcome, and reports its size.
+    /// Writes the end of the file, of a run with this outcome, and reports its size. `kernel_code`
+    /// differs from the kernel's file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -186,6 +188,7 @@ impl RecordArgs {
         &self,
         recording: Recording,
         outcome: &Result<End, Failure>,
+        kernel_code: Vec<CodeChange>,
     ) -> Result<(), Failure> {
         let end = match outcome {
             Ok(End::Status(status)) => RunEnd::Program(ExitStatus::Code(*status)),
@@ -197,7 +200,7 @@ impl RecordArgs {
             exit: end.exit(),
             ..Summary::default()
         };
-        let statistics = recording.finish(summary, outcome.is_err())?;
+        let statistics = recording.finish(summary, kernel_code, outcome.is_err())?;
         let (records, bytes) = (statistics.records, statistics.bytes);
         let path = self.record.as_deref().unwrap_or(Path::new(""));
         say(format_args!(

@@ -22,6 +22,7 @@ use crate::host::{Event, Input, RawTerminal};
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, RunObserver};
 use crate::network::Network;
+use crate::trace::kernel_code::KernelText;
 use crate::trace::machine::Recording;
 
 /// Ctrl-A: the next key is a command to vbts.
@@ -133,6 +134,8 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     if let Some(output) = output {
         frontend.recording = Some(record.start(output, guest, &kernel, &launch)?);
     }
+    let recorded = frontend.recording.is_some();
+    let kernel_text = recorded.then(|| KernelText::new(kernel.image(), launch.memory()));
     let mut machine = launch.boot(&kernel)?;
     drop(kernel);
     if let Some(recording) = &frontend.recording {
@@ -145,7 +148,8 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     drop(terminal);
     if let Some(recording) = frontend.recording.take() {
         machine.end_recording();
-        let ended = record.finish(recording, &outcome);
+        let changes = kernel_text.map(|text| text.changes()).unwrap_or_default();
+        let ended = record.finish(recording, &outcome, changes);
         if let (Ok(_), Err(failure)) = (&outcome, ended) {
             outcome = Err(machine.name_interrupted_trace(failure));
         }

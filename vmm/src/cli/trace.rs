@@ -39,6 +39,7 @@ use crate::trace::btrace::Btrace;
 use crate::trace::destination::{StdoutUse, TraceTo};
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
+use crate::trace::kernel_code::KernelText;
 use crate::trace::streams::Positions;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::terminal::Terminal;
@@ -131,6 +132,8 @@ struct Prepared {
     inputs: BTreeMap<u32, File>,
     terminal: Option<Terminal>,
     progress: ProgressBar,
+    /// The kernel's code, if the trace is to say how it has changed.
+    kernel_text: Option<KernelText>,
 }
 
 impl Prepared {
@@ -198,6 +201,8 @@ impl Prepared {
             .map_err(OutputError::into_failure)?;
         let positions = Positions::new(&streams.files).context(STREAMS)?;
         let memory = launch.memory().clone();
+        let is_kept = args.format() == TraceFormat::Btrace && args.scope != ScopeArg::User;
+        let kernel_text = is_kept.then(|| KernelText::new(kernel.image(), &memory));
         if streams.terminal.is_some() {
             let watched = launch.alarm().watch_terminal();
             watched.context("Cannot watch the terminal")?;
@@ -223,6 +228,7 @@ impl Prepared {
             inputs: streams.inputs,
             terminal: streams.terminal,
             progress,
+            kernel_text,
         })
     }
 
@@ -244,6 +250,9 @@ impl Prepared {
         let outcome = machine.run(&mut connection);
         if let Some(restorer) = restorer {
             lock(&self.session).restore_terminal(restorer);
+        }
+        if let Some(text) = self.kernel_text {
+            lock(&self.session).kernel_code(text.changes());
         }
         self.progress.finish_and_clear();
         tracing::debug!(

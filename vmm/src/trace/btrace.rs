@@ -4,6 +4,7 @@ use vbts_protocol::ExitStatus;
 use vbts_trace::{Branch, Error, Event, Run, Status, Writer};
 
 use super::format::{Format, Record, Records};
+use super::kernel_code::CodeChange;
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
@@ -136,6 +137,13 @@ impl Format for Btrace {
 
     fn process_ended(&mut self, process: u32) {
         self.add(0, &Event::ProcessEnd { process });
+    }
+
+    fn kernel_code(&mut self, changes: Vec<CodeChange>, out: &mut Vec<u8>) {
+        for change in changes {
+            self.add(0, &change.event());
+        }
+        self.give_out(out);
     }
 
     fn summary(&mut self, summary: &Summary, out: &mut Vec<u8>) {

@@ -2,6 +2,7 @@
 
 use vbts_protocol::{RECORD_SIZE, Scope};
 
+use super::kernel_code::CodeChange;
 use super::summary::Summary;
 use super::symbols::Symbolizer;
 use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
@@ -157,6 +158,10 @@ pub trait Format: Send {
     /// Takes the end of the last task of `process`.
     fn process_ended(&mut self, process: u32) {
         let _ = process;
+    }
+    /// Appends code of the guest's kernel that differs from that in its file to `out`.
+    fn kernel_code(&mut self, changes: Vec<CodeChange>, out: &mut Vec<u8>) {
+        let _ = (changes, out);
     }
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}

@@ -6,6 +6,7 @@
 //! | `agent_connection` | sends the job, standard input and signals to the agent |
 //! | `session` | receives the agent's messages |
 //! | `guest_records` | records in the guest's memory |
+//! | `kernel_code` | what the guest's kernel has changed in its code |
 //! | `queue`, `writer`, `sink` | the thread that formats and writes the trace |
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json`, `btrace` | the formats |
@@ -22,6 +23,7 @@ pub mod destination;
 pub mod format;
 mod guest_records;
 pub mod json;
+pub mod kernel_code;
 pub mod machine;
 pub mod merge;
 mod notes;

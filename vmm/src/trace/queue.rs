@@ -9,6 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::guest_records::GuestRecords;
+use super::kernel_code::CodeChange;
 use super::merge::{Input, MergeError};
 use super::summary::{RunEnd, Summary};
 use super::terminal::Restorer;
@@ -68,6 +69,8 @@ pub enum Work {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// Code of the guest's kernel that differs from that in its file.
+    KernelCode(Vec<CodeChange>),
     /// The program waits for input, so its unfinished line may be a prompt.
     FlushLine,
     /// The program writes no more to the terminal.
@@ -83,6 +86,7 @@ impl Work {
             Self::Task(input) => input.bytes(),
             Self::Mapped { records, .. } => records.len(),
             Self::Output { bytes, .. } => bytes.len(),
+            Self::KernelCode(changes) => changes.iter().map(CodeChange::size).sum(),
             Self::FlushLine | Self::RestoreTerminal(_) | Self::Reached(_) => 0,
         };
         size_of::<Self>() + more

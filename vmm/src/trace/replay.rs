@@ -421,6 +421,8 @@ impl Replay {
             Event::Gap { duration, time } => {
                 Shown::Processor(ProcessorEvent::Gap { duration, time })
             }
+            // Only what reads the code needs it.
+            Event::KernelCode { .. } => Shown::Nothing,
             Event::ProcessEnd { process } => {
                 self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
                 symbols.remove(process);

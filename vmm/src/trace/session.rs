@@ -18,6 +18,7 @@ use messages::about_a_task;
 use super::destination::{Destination, stderr_is_file};
 use super::format::Format;
 use super::guest_records::GuestRecords;
+use super::kernel_code::CodeChange;
 use super::merge::Input;
 use super::notes::Notes;
 use super::queue::Work;
@@ -171,6 +172,14 @@ impl Session {
     /// Prepares for the records that the guest drains when the run ends early.
     pub(super) fn expect_end(&mut self) {
         self.writer.expect_end();
+    }
+
+    /// Adds code of the guest's kernel that differs from that in its file.
+    pub(crate) fn kernel_code(&mut self, changes: Vec<CodeChange>) {
+        let put = self.writer.put(Work::KernelCode(changes));
+        if let Err(error) = put {
+            self.error.get_or_insert(error.into());
+        }
     }
 
     /// Blocks until the trace and its summary are written. `end` says how the run ended if the

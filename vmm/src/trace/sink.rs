@@ -8,6 +8,7 @@ use vbts_protocol::{Crash, Scope};
 
 use super::destination::Destination;
 use super::format::{Format, PIECE, Record, Records};
+use super::kernel_code::CodeChange;
 use super::merge::Sink;
 use super::queue::{Queue, WriterError};
 use super::report::{self, Standing};
@@ -82,6 +83,16 @@ impl Trace {
         self.format.summary(&self.summary, &mut self.buffer);
         self.destination.write_trace(&self.buffer)?;
         Ok(self.summary.clone())
+    }
+
+    /// Takes code of the guest's kernel that differs from that in its file.
+    ///
+    /// # Errors
+    /// The trace cannot be written.
+    pub fn kernel_code(&mut self, changes: Vec<CodeChange>) -> Result<(), WriterError> {
+        self.buffer.clear();
+        self.format.kernel_code(changes, &mut self.buffer);
+        self.write_buffer()
     }
 
     fn where_tasks_stand(&mut self) -> String {

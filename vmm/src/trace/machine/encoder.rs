@@ -10,7 +10,7 @@ use vbts_trace::{Branch, Error, Event, Run, Writer};
 
 use super::super::queue::WriterError;
 use super::last::Last;
-use super::queue::Queue;
+use super::queue::{End, Queue};
 use crate::host::output::Output;
 use crate::sandbox::{ThreadKind, confine_thread};
 
@@ -113,12 +113,19 @@ impl Encoder {
                 self.queue.notify();
                 self.show_progress();
             }
-            if let Some(mut summary) = end {
+            if let Some(End {
+                mut summary,
+                kernel_code,
+            }) = end
+            {
                 if let Some(last) = self.last.take() {
                     let left_out = last.finish(&mut self.writer, |writer| {
                         write(writer, &mut self.output, &self.queue)
                     })?;
                     summary.other.insert("left_out".into(), left_out.into());
+                }
+                for change in kernel_code {
+                    self.writer.event(0, &change.event())?;
                 }
                 summary.records = self.writer.records();
                 self.writer.finish(&summary)?;

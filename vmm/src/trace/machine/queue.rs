@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use vbts_cpu::{LogBuffer, LogSink};
 
+use super::super::kernel_code::CodeChange;
 use super::super::queue::WriterError;
 use crate::host::Alarm;
 
@@ -17,6 +18,15 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which output that cannot be written delays a run that is to end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The end of a run.
+#[derive(Debug)]
+pub struct End {
+    /// How it ended.
+    pub summary: vbts_trace::Summary,
+    /// Code of the kernel that differs from that in its file.
+    pub kernel_code: Vec<CodeChange>,
+}
+
 /// What both sides share behind a lock.
 #[derive(Debug, Default)]
 pub struct State {
@@ -25,7 +35,7 @@ pub struct State {
     /// Empty buffers.
     pub free: Vec<LogBuffer>,
     /// No buffer follows: the end of the run.
-    pub end: Option<vbts_trace::Summary>,
+    pub end: Option<End>,
     /// The thread has ended.
     pub done: bool,
     /// Why it has ended early, until the run loop takes it.

@@ -10,9 +10,10 @@ use indicatif::ProgressBar;
 use vbts_cpu::{BranchLog, LogScope, Probe};
 use vbts_trace::Run;
 
+use super::super::kernel_code::CodeChange;
 use super::super::queue::WriterError;
 use super::encoder::Encoder;
-use super::queue::{Queue, Sink};
+use super::queue::{End, Queue, Sink};
 use crate::exit::Failure;
 use crate::host::Alarm;
 use crate::host::output::{Output, OutputError};
@@ -108,18 +109,22 @@ impl Recording {
         }
     }
 
-    /// Writes the rest of the file, of a run that has ended as `summary` says. The logs have handed
-    /// over all that they had. If the run was `interrupted`, a reader that does not read is not
-    /// waited for.
+    /// Writes the rest of the file, of a run that has ended as `summary` says and in whose memory
+    /// `kernel_code` differs from the kernel's file. The logs have handed over all that they had.
+    /// If the run was `interrupted`, a reader that does not read is not waited for.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn finish(
         self,
         summary: vbts_trace::Summary,
+        kernel_code: Vec<CodeChange>,
         interrupted: bool,
     ) -> Result<Statistics, Failure> {
-        self.queue.lock().end = Some(summary);
+        self.queue.lock().end = Some(End {
+            summary,
+            kernel_code,
+        });
         self.queue.notify();
         let error = self.queue.wait_while(interrupted, |_| true).error.take();
         // The thread reports how it ends in the queue, also if it panics.
