@@ -104,9 +104,9 @@ fn event(input: &mut Input<'_>, kind: u8) -> Event {
             }
         }
         8 => Event::ProcessEnd { process: id / 2 },
-        9 => Event::KernelCode {
+        10 => Event::KernelCode {
             address: address(input),
-            bytes: input.bytes(8),
+            bytes: input.bytes(8).to_vec(),
         },
         _ => Event::Crash {
             signal: 11,
@@ -133,7 +133,7 @@ fuzz_target!(|data: &[u8]| {
         let operation = input.u8();
         let task = u64::from(operation >> 4);
         match operation & 15 {
-            kind @ 0..=9 => {
+            kind @ 0..=10 => {
                 let event = event(&mut input, kind);
                 profile.item(vbts_trace::Item::Event { task, event });
             }
