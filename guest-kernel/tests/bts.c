@@ -2,6 +2,7 @@
 /*
  * Requests, tracees, and code with known branches.
  */
+#include <dirent.h>
 #include <sys/io.h>
 #include <sys/reboot.h>
 #include <termios.h>
@@ -299,10 +300,63 @@ int kill_while_recording(void (*work)(void))
 	return 0;
 }
 
+enum printing { NO_PRINTER, IDLE, PRINTING };
+
+/* What the process with this number does, if it is a thread that prints kernel messages. */
+static enum printing printing(const char *pid)
+{
+	char path[300], line[128] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%s/stat", pid);
+	file = fopen(path, "r");
+	if (!file)
+		return NO_PRINTER;
+	if (!fgets(line, sizeof(line), file))
+		line[0] = 0;
+	fclose(file);
+	if (!strstr(line, " (pr/"))
+		return NO_PRINTER;
+	return strstr(line, ") S ") || strstr(line, ") I ") ? IDLE : PRINTING;
+}
+
+/*
+ * Linux 7 has a thread for each console, pr/ttyS0 for example, that prints kernel messages after
+ * the write to /dev/kmsg has returned. Nothing reports that a message has been printed, but such a
+ * thread sleeps only when it has printed all of them.
+ */
+static void wait_for_printing(void)
+{
+	int idle = 0, tries;
+
+	for (tries = 0; idle < 2 && tries < 1000; tries++) {
+		DIR *proc = opendir("/proc");
+		struct dirent *entry;
+		enum printing most = NO_PRINTER;
+
+		while (proc && (entry = readdir(proc))) {
+			enum printing one = NO_PRINTER;
+
+			if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9')
+				one = printing(entry->d_name);
+			if (one > most)
+				most = one;
+		}
+		if (proc)
+			closedir(proc);
+		if (most == NO_PRINTER)
+			return;
+		idle = most == IDLE ? idle + 1 : 0;
+		/* The thread is woken by the next tick at the latest. */
+		usleep(10000);
+	}
+}
+
 int end_machine(int status)
 {
 	fflush(stdout);
 	tcdrain(STDOUT_FILENO);
+	wait_for_printing();
 	if (!ioperm(EXIT_PORT, 1, 1)) {
 		outb(status, EXIT_PORT);
 		/* The machine has ended. */
