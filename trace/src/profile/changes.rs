@@ -1,5 +1,6 @@
-//! Code of the kernel that differs in memory from that in its file: alternatives for the features of
-//! the processor, static keys, returns and calls of functions are patched while it runs.
+//! Code of the kernel that differs in memory from that in its file. While it runs, the kernel
+//! patches alternatives for the processor's features, static keys, returns, and calls of
+//! functions.
 
 use std::collections::BTreeMap;
 
