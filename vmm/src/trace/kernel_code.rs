@@ -1,9 +1,8 @@
 //! Code of the guest's kernel that differs in its memory from that in its file.
 //!
 //! While it boots and runs, Linux patches its code: alternatives for the features of the processor,
-//! static keys and calls, returns, and the calls of ftrace. The file therefore has other instructions
-//! than those that the processor executed. The difference at the end of a run is part of a kept
-//! trace.
+//! static keys and calls, returns, and the calls of ftrace. So the file has other instructions than
+//! those that the processor executed. The difference at the end of a run is part of a kept trace.
 
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{LittleEndian, Object as _, ObjectSection as _, SectionFlags, elf};
