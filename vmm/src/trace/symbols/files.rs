@@ -9,7 +9,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::connection::Gone;
-use super::protocol::{Action, Answer, FunctionRange, LineRow, MAX_ADDRESSES, Refusal, Reply};
+use super::protocol::{
+    Action, Answer, CodePlace, FunctionRange, LineRow, MAX_ADDRESSES, Refusal, Reply, Wanted,
+};
 use super::source::Source;
 use super::unnamed::Unnamed;
 use crate::elf::MAX_BUILD_ID;
@@ -252,6 +254,31 @@ impl Files {
         all.retain(|function: &FunctionRange| function.size > 0);
         all.sort_by_key(|function| function.start);
         all
+    }
+
+    /// The places of a file that have a name: offsets in it, or for the kernel its own addresses.
+    pub fn resolve(&mut self, id: FileId, wanted: &Wanted) -> Vec<CodePlace> {
+        let absolute = self.is_kernel(id);
+        let places = self.request(id, |source| {
+            let action = Action::Resolve {
+                file: id,
+                absolute,
+                wanted: wanted.clone(),
+            };
+            source.send(action, None)?;
+            let Reply::Places { count, places } = source.receive()? else {
+                return Err(Gone::Closed);
+            };
+            let (mut rest, mut all) = (places, Vec::new());
+            for _ in 0..count {
+                let (place, more): (CodePlace, _) =
+                    postcard::take_from_bytes(rest).map_err(|_| Gone::Closed)?;
+                all.push(place);
+                rest = more;
+            }
+            Ok(all)
+        });
+        places.unwrap_or_default()
     }
 
     /// Calls `each` with the source lines of a part of a file: where their code begins, its size,

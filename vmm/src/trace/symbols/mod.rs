@@ -36,7 +36,7 @@ use connection::Connection;
 pub use connection::{COMMAND, UNCONFINED};
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};
-pub use protocol::{Answer, FunctionRange};
+pub use protocol::{Answer, CodePlace, FunctionRange, Wanted};
 use source::Source;
 pub use unnamed::Unnamed;
 
@@ -130,6 +130,16 @@ impl Symbolizer {
     /// The files whose names are missing.
     pub fn unnamed(&self) -> &Unnamed {
         self.files.unnamed()
+    }
+
+    /// The places that have a name in the file that is mapped as `name`, or in that of the kernel
+    /// without one: offsets in the file, or addresses of the kernel.
+    pub fn resolve(&mut self, name: Option<&str>, wanted: &Wanted) -> Vec<CodePlace> {
+        let file = match name {
+            Some(name) => self.files.get(name),
+            None => self.kernel,
+        };
+        file.map_or_else(Vec::new, |file| self.files.resolve(file, wanted))
     }
 
     /// Sets the mappings of process `pid` from the text of `/proc/PID/maps`.

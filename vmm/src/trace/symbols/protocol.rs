@@ -52,6 +52,15 @@ pub enum Action {
         /// Number of functions that were listed before.
         first: u64,
     },
+    /// Find what has a name. The reply is [`Reply::Places`].
+    Resolve {
+        /// As in [`Self::Open`].
+        file: u32,
+        /// As in [`Self::Find`].
+        absolute: bool,
+        /// The name.
+        wanted: Wanted,
+    },
     /// List the source lines. The reply is [`Reply::Lines`].
     Lines {
         /// As in [`Self::Open`].
@@ -98,6 +107,13 @@ pub enum Reply<'a> {
         /// That many [`FunctionRange`]s, sorted by their start.
         functions: &'a [u8],
     },
+    /// What has the name.
+    Places {
+        /// Number of places.
+        count: u32,
+        /// That many [`CodePlace`]s.
+        places: &'a [u8],
+    },
     /// The next source lines.
     Lines {
         /// Number of rows.
@@ -136,6 +152,33 @@ pub struct FunctionRange {
     pub stub: bool,
     /// It is a part of a function that the compiler has moved away.
     pub part: bool,
+}
+
+/// A name of code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// A function, as in the source or as in the file.
+    Function(String),
+    /// A source line.
+    Line {
+        /// The path, or its last components.
+        path: String,
+        /// The number of the line.
+        line: u32,
+    },
+    /// What is at an offset in the file, or at an address.
+    At(u64),
+}
+
+/// Where code with a name is: offsets in the file, or addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodePlace {
+    /// The first instruction with the name.
+    pub at: u64,
+    /// Where the function that has it begins.
+    pub start: u64,
+    /// The first address after the function.
+    pub end: u64,
 }
 
 /// The source line of some code.

@@ -14,6 +14,7 @@ mod lines;
 mod linkage;
 pub mod object_file;
 pub mod objects;
+mod resolve;
 
 use std::fs::File;
 use std::io;

@@ -57,17 +57,17 @@ impl Budget {
 }
 
 /// A function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Function {
-    start: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Function {
+    pub(super) start: u64,
     /// First address after it.
-    end: u64,
+    pub(super) end: u64,
     /// Offset of its name in the strings.
-    name: u32,
+    pub(super) name: u32,
     /// Index of the strings.
-    strings: u16,
+    pub(super) strings: u16,
     /// It is the stub of the procedure linkage table for the function with this name.
-    stub: bool,
+    pub(super) stub: bool,
 }
 
 /// The symbols of one ELF file.
@@ -76,6 +76,8 @@ pub struct ObjectFile {
     segments: Vec<Segment>,
     /// Sorted by start address. They can overlap if the file says so.
     functions: Vec<Function>,
+    /// Functions with the address of another one of [`Self::functions`].
+    aliases: Vec<Function>,
     /// Names with a zero at the end of each.
     strings: Vec<Vec<u8>>,
     lines: Option<Lines>,
@@ -195,7 +197,12 @@ impl ObjectFile {
             let by_place = (a.start, b.end).cmp(&(b.start, a.end));
             by_place.then_with(|| self.name(a).cmp(self.name(b)))
         });
-        functions.dedup_by_key(|f| f.start);
+        let mut last = None;
+        let (functions, aliases) = functions
+            .into_iter()
+            .partition(|f| last.replace(f.start) != Some(f.start));
+        let mut functions: Vec<Function> = functions;
+        self.aliases = aliases;
         let mut next = u64::MAX;
         for function in functions.iter_mut().rev() {
             if function.end == function.start {
@@ -206,12 +213,24 @@ impl ObjectFile {
         self.functions = functions;
     }
 
-    fn name(&self, function: &Function) -> &[u8] {
+    pub(super) fn name(&self, function: &Function) -> &[u8] {
         let strings = self.strings.get(usize::from(function.strings));
         let name = strings.and_then(|strings| strings.get(function.name as usize..));
         let name = name.unwrap_or_default();
         let name = name.get(..MAX_MANGLED).unwrap_or(name);
         name.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// All functions, those with the address of another one at the end.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Function> {
+        self.functions.iter().chain(&self.aliases)
+    }
+
+    /// The function that contains `address`.
+    pub(super) fn at(&self, address: u64) -> Option<&Function> {
+        let after = self.functions.partition_point(|f| f.start <= address);
+        let function = self.functions.get(after.checked_sub(1)?);
+        function.filter(|f| address < f.end)
     }
 
     /// Number of functions.
@@ -232,11 +251,7 @@ impl ObjectFile {
 
     /// The function that contains `address`: its name as in the source, and the offset in it.
     pub fn function(&self, address: u64) -> Option<(String, u64)> {
-        let after = self.functions.partition_point(|f| f.start <= address);
-        let function = self
-            .functions
-            .get(after.checked_sub(1)?)
-            .filter(|f| address < f.end)?;
+        let function = self.at(address)?;
         let name = str::from_utf8(self.name(function)).ok()?;
         let mut name = super::demangle::demangle(name);
         if function.stub {
@@ -271,7 +286,7 @@ impl ObjectFile {
     }
 
     /// The offset in the file of `address`, and how many bytes its segment has there.
-    fn offset_of_address(&self, address: u64) -> (Option<u64>, u64) {
+    pub(super) fn offset_of_address(&self, address: u64) -> (Option<u64>, u64) {
         let segments = &mut self.segments.iter();
         let segment = segments.find(|s| address.wrapping_sub(s.address) < s.size);
         match segment {

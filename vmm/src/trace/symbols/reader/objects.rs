@@ -58,6 +58,23 @@ impl Objects {
                 absolute,
                 first,
             } => self.functions(self.files.get(&file), absolute, first, send),
+            Action::Resolve {
+                file,
+                absolute,
+                wanted,
+            } => {
+                let (mut places, mut count) = (Vec::new(), 0);
+                let found = self.files.get(&file).map(|f| f.places(absolute, &wanted));
+                for place in found.into_iter().flatten() {
+                    if places.len() >= FULL {
+                        break;
+                    }
+                    places = postcard::to_extend(&place, places).map_err(io::Error::other)?;
+                    count += 1;
+                }
+                let places = &places;
+                send(&Reply::Places { count, places })
+            }
             Action::Lines {
                 file,
                 absolute,
