@@ -147,6 +147,8 @@ def describe(kind, time, fields):
         return {"kind": "end", ["exit", "signal"][how]: value, "time": time}
     if kind == 5:
         return {"kind": "lost", "at_least": fields.number()}
+    if kind == 14:
+        return {"kind": "filtered", "branches": fields.number()}
     if kind in (7, 8):
         return {"kind": {7: "arrive", 8: "depart"}[kind], "time": time}
     if kind == 9:
@@ -169,6 +171,8 @@ def describe(kind, time, fields):
         task, process = fields.number(), fields.number()
         described = {"kind": "switch", "id": task, "process": process, "name": fields.text()}
         return described | {"time": time}
+    if kind == 35:
+        return {"kind": "signal", "signal": signal.Signals(fields.number()).name, "time": time}
     if kind == 34:
         return {"kind": "gap", "duration": fields.number(), "time": time}
     return None

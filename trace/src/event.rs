@@ -51,6 +51,15 @@ pub enum Event {
     Lost(u64),
     /// The guest's kernel has marked one record invalid.
     Invalid,
+    /// The user did not want this many branches of the task, which were here.
+    Filtered(u64),
+    /// The task gets a signal.
+    Signal {
+        /// When.
+        time: u64,
+        /// The signal.
+        signal: u32,
+    },
     /// The task arrives on a processor.
     Arrive {
         /// When.
@@ -155,10 +164,12 @@ const STANDING: u8 = 10;
 const UNTRACED: u8 = 11;
 const MAPS: u8 = 12;
 const PROCESS_END: u8 = 13;
+const FILTERED: u8 = 14;
 const KERNEL_CODE: u8 = 15;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
+const SIGNAL: u8 = 35;
 
 /// Kinds that have a time, whether a reader knows them or not.
 const TIMED: RangeInclusive<u8> = 32..=63;
@@ -175,7 +186,8 @@ impl Event {
             | Self::Untraced { time, .. }
             | Self::AddressSpace { time, .. }
             | Self::Switch { time, .. }
-            | Self::Gap { time, .. } => Some(*time),
+            | Self::Gap { time, .. }
+            | Self::Signal { time, .. } => Some(*time),
             _ => None,
         }
     }
@@ -234,6 +246,14 @@ impl Event {
                 LOST
             }
             Self::Invalid => INVALID,
+            Self::Filtered(branches) => {
+                varint::push(out, *branches);
+                FILTERED
+            }
+            Self::Signal { signal, .. } => {
+                numbers(&[*signal]);
+                SIGNAL
+            }
             Self::Arrive { .. } => ARRIVE,
             Self::Depart { .. } => DEPART,
             Self::Crash {
@@ -336,6 +356,11 @@ impl Event {
             }
             LOST => Self::Lost(cursor.number()?),
             INVALID => Self::Invalid,
+            FILTERED => Self::Filtered(cursor.number()?),
+            SIGNAL => Self::Signal {
+                time,
+                signal: cursor.word()?,
+            },
             ARRIVE => Self::Arrive { time },
             DEPART => Self::Depart { time },
             CRASH => Self::Crash {

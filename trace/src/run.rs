@@ -59,6 +59,9 @@ pub struct Summary {
     pub lost_more: bool,
     /// Number of records that may be missing in addition, in buffers that were not drained.
     pub undrained: u64,
+    /// Number of branches that the user did not want, if there was a choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filtered: Option<u64>,
     /// Number of tasks that were traced.
     pub tasks: u64,
     /// Some branches come after younger ones of another task.

@@ -44,6 +44,8 @@ fn event() -> impl Strategy<Value = Event> {
             }
         }),
         any::<u64>().prop_map(Event::Lost),
+        any::<u64>().prop_map(Event::Filtered),
+        any::<(u64, u32)>().prop_map(|(time, signal)| Event::Signal { time, signal }),
         Just(Event::Invalid),
         any::<u64>().prop_map(|time| Event::Arrive { time }),
         any::<u64>().prop_map(|time| Event::Depart { time }),

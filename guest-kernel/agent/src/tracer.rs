@@ -46,6 +46,7 @@ pub struct Tracer {
     /// The first task of the program.
     program: pid_t,
     follow: Follow,
+    reported_signal: Option<u32>,
     suspension: Suspension,
     /// The program executes. Until then its task executes the agent's code.
     started: bool,
@@ -64,6 +65,7 @@ impl Tracer {
         Self {
             program,
             follow: trace.follow,
+            reported_signal: trace.reported_signal,
             suspension: Suspension::new(program, on_terminal),
             started: false,
             recorder: Recorder::new(trace),
@@ -123,6 +125,9 @@ impl Tracer {
                 let crash = crash::possible(pid, signal);
                 if let Some(task) = self.tasks.get_mut(pid) {
                     task.crash = crash;
+                }
+                if self.reported_signal == Some(signal.unsigned_abs()) {
+                    self.report_signal(port, pid, signal)?;
                 }
             }
             _ => {}
@@ -223,6 +228,19 @@ impl Tracer {
             }
             None => Ok(()),
         }
+    }
+
+    /// A task has stopped for a signal that the host wants to know about.
+    fn report_signal(&mut self, port: &mut Port, pid: pid_t, signal: c_int) -> Result<(), Failure> {
+        self.drain(port, pid)?;
+        if self.tasks.get(pid).is_none_or(|task| task.buffer.is_none()) {
+            return Ok(());
+        }
+        port.send(&ToHost::TaskSignal {
+            task: pid.unsigned_abs(),
+            time: now(),
+            signal: signal.unsigned_abs(),
+        })
     }
 
     /// A task has stopped at its exit.

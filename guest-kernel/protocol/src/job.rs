@@ -152,6 +152,9 @@ pub struct Trace {
     pub scope: Scope,
     /// The tasks to trace.
     pub follow: Follow,
+    /// A signal that is reported when a task gets it ([`crate::ToHost::TaskSignal`]).
+    #[serde(default)]
+    pub reported_signal: Option<u32>,
 }
 
 /// Tasks to trace in addition to the program's first one.

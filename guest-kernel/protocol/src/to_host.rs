@@ -24,6 +24,7 @@ const CRASH: u8 = 0x91;
 const STANDING: u8 = 0x92;
 const ENDED: u8 = 0x93;
 const STOPPED: u8 = 0x94;
+const TASK_SIGNAL: u8 = 0x95;
 const OUTLIVED: u8 = 0xa0;
 const DISCARDED: u8 = 0xa1;
 const MAPPED: u8 = 0xa2;
@@ -136,6 +137,15 @@ pub enum ToHost<'a> {
         time: u64,
         /// The path of the program.
         name: &'a [u8],
+    },
+    /// A task gets the signal that the job names. Its records before it have been sent.
+    TaskSignal {
+        /// The task.
+        task: u32,
+        /// `CLOCK_MONOTONIC` in ns.
+        time: u64,
+        /// The signal.
+        signal: u32,
     },
     /// A traced task has ended. This is the last message about it.
     TaskEnd {
@@ -273,6 +283,11 @@ impl<'a> ToHost<'a> {
                 let time = time.to_le_bytes();
                 encode(out, TASK_EXEC, &[words.as_flattened(), &time, name])
             }
+            Self::TaskSignal { task, time, signal } => {
+                let words = [task, signal].map(u32::to_le_bytes);
+                let time = time.to_le_bytes();
+                encode(out, TASK_SIGNAL, &[words.as_flattened(), &time])
+            }
             Self::TaskEnd { task, time, status } => {
                 let (task, time) = (task.to_le_bytes(), time.to_le_bytes());
                 encode(out, TASK_END, &[&task, &time, &status.to_bytes()])
@@ -404,6 +419,11 @@ impl<'a> ToHost<'a> {
                     time,
                     name,
                 }
+            }
+            TASK_SIGNAL => {
+                let ([task, signal], rest) = some_words("TaskSignal", payload)?;
+                let time = last_long("TaskSignal", rest)?;
+                Self::TaskSignal { task, time, signal }
             }
             TASK_END => {
                 let (task, rest) = word("TaskEnd", payload)?;

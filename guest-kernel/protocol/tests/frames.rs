@@ -71,6 +71,7 @@ fn job() -> Job {
             sched: true,
             scope: Scope::User,
             follow: Follow::Threads,
+            reported_signal: Some(10),
         }),
         shares: vec![Share {
             tag: "share0".into(),
@@ -159,6 +160,11 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             registers: std::array::from_fn(|i| u64::MAX - i as u64),
             instruction: vec![0x0f, 0x0b],
         })),
+        ToHost::TaskSignal {
+            task: 7,
+            time: 6,
+            signal: 10,
+        },
         ToHost::Standing {
             task: 7,
             syscall: "running",
@@ -384,7 +390,13 @@ proptest! {
             argv: argv.into_iter().map(Bytes).collect(),
             cwd: Bytes(cwd),
             uid,
-            trace: Some(Trace { buffer_size, sched, scope: Scope::All, follow: Follow::None }),
+            trace: Some(Trace {
+                buffer_size,
+                sched,
+                scope: Scope::All,
+                follow: Follow::None,
+                reported_signal: None,
+            }),
             ..Job::default()
         };
         let mut bytes = Vec::new();

@@ -15,6 +15,7 @@ mod crashes;
 mod determinism;
 mod endings;
 mod files;
+mod filters;
 mod follow;
 mod kernel_selftests;
 mod left_behind;
@@ -44,7 +45,7 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 35] = [
+const MODULES: [(&str, Trials); 36] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("at_work", at_work::trials),
@@ -59,6 +60,7 @@ const MODULES: [(&str, Trials); 35] = [
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
     ("files", files::trials),
+    ("filters", filters::trials),
     ("oracle", oracle::trials),
     ("random_programs", random_programs::trials),
     ("stepped_programs", stepped_programs::trials),

@@ -72,6 +72,7 @@ impl Guest {
         let destination = Destination::new(TraceTo::File(&trace), StdoutUse::Program)?;
         let memory = launch.memory().clone();
         let options = Options {
+            filters: vbts::trace::Filters::default(),
             scope: Scope::User,
             reports: true,
             format: Box::new(Raw),
@@ -162,6 +163,7 @@ fn job() -> Job {
             sched: false,
             scope: Scope::User,
             follow: Follow::None,
+            reported_signal: None,
         }),
         ..Job::default()
     }

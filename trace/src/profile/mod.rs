@@ -420,7 +420,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 self.counts.lost = self.counts.lost.saturating_add(1);
                 self.lose(number);
             }
-            Event::Gap { .. } => self.lose(number),
+            Event::Gap { .. } | Event::Filtered(_) => self.lose(number),
             Event::Switch {
                 id, process, name, ..
             } => self.switch(number, id, process, name),

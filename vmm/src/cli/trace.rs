@@ -2,6 +2,7 @@
 
 mod args;
 mod epoch;
+mod filters;
 mod job;
 
 use std::collections::BTreeMap;
@@ -169,7 +170,8 @@ impl Prepared {
         let shares = launch.shares()?;
         let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
-        if readable || !args.quiet {
+        let filters = args.filters.filters();
+        if readable || !args.quiet || filters.have_names() {
             let vbts = &mut Command::new(OWN_PROGRAM);
             let started = symbols.start_reader(vbts, launch.is_confined());
             started.context("Cannot start the process that reads symbols")?;
@@ -192,6 +194,7 @@ impl Prepared {
             reports: !args.quiet,
             format: format(args, launch.accel(), &cwd)?,
             symbols,
+            filters,
             destination,
             merge_limit: merge_limit(args),
         };
@@ -437,6 +440,7 @@ fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
 /// Prints the end of the program, notes, and the numbers of the trace on standard error.
 fn report(args: &TraceArgs, summary: &Summary, notes: &Notes, took: Duration) {
     report_lost(args, summary);
+    summary.filter_notes.iter().for_each(say);
     if args.quiet {
         return;
     }

@@ -71,6 +71,7 @@ impl Format for Btrace {
                 }
                 Record::Arrive { time } => Event::Arrive { time },
                 Record::Depart { time } => Event::Depart { time },
+                Record::Filtered { branches } => Event::Filtered(branches),
                 Record::Invalid => Event::Invalid,
             };
             self.add_branches(task.number);
@@ -93,6 +94,10 @@ impl Format for Btrace {
                 former: *former,
                 time: *time,
                 name: task.name.clone(),
+            },
+            TaskEvent::Signal { time, signal } => Event::Signal {
+                time: *time,
+                signal: *signal,
             },
             TaskEvent::End { time, status } => Event::End {
                 time: *time,
@@ -156,6 +161,7 @@ impl Format for Btrace {
             records: summary.records,
             lost: summary.lost,
             lost_more: summary.lost_more,
+            filtered: summary.filtered,
             undrained: summary.undrained,
             tasks: summary.tasks,
             unordered: summary.unordered,

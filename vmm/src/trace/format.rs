@@ -14,6 +14,8 @@ pub const BRANCH: u64 = 1;
 pub const ARRIVES: u64 = 2;
 /// Qualifier of the time at which the task departs from a processor.
 pub const DEPARTS: u64 = 3;
+/// Qualifier of a number of branches that the user did not want. The kernel has no such records.
+pub const FILTERED: u64 = u64::MAX;
 
 /// One record of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,11 @@ pub enum Record {
         /// `CLOCK_MONOTONIC` of the guest in ns.
         time: u64,
     },
+    /// The user did not want this many branches, which were here.
+    Filtered {
+        /// The number of branches.
+        branches: u64,
+    },
     /// The kernel has marked the record invalid.
     Invalid,
 }
@@ -53,6 +60,7 @@ impl Record {
             },
             ARRIVES => Self::Arrive { time: word(1) },
             DEPARTS => Self::Depart { time: word(1) },
+            FILTERED => Self::Filtered { branches: word(1) },
             _ => Self::Invalid,
         }
     }

@@ -101,6 +101,12 @@ impl Format for Json {
                     out.extend_from_slice(&self.line_end);
                     continue;
                 }
+                Record::Filtered { branches } => {
+                    out.extend_from_slice(b"{\"kind\":\"filtered\",\"branches\":");
+                    push_decimal(out, branches);
+                    out.extend_from_slice(&self.line_end);
+                    continue;
+                }
                 Record::Arrive { time } if self.sched => ("arrive", time),
                 Record::Depart { time } if self.sched => ("depart", time),
                 _ => continue,
@@ -128,6 +134,12 @@ impl Format for Json {
                 let name = string(&task.name);
                 format!(
                     "{{\"kind\":\"exec\",\"task\":{id}{former},\"name\":{name},\"time\":{time}}}"
+                )
+            }
+            TaskEvent::Signal { time, signal } => {
+                let signal = signal_name(signal.cast_signed());
+                format!(
+                    "{{\"kind\":\"signal\",\"task\":{id},\"signal\":\"{signal}\",\"time\":{time}}}"
                 )
             }
             TaskEvent::End { time, status } => {
@@ -204,6 +216,9 @@ impl Format for Json {
             "{{\"kind\":\"summary\",\"records\":{},\"lost\":{}",
             s.records, s.lost
         );
+        if let Some(filtered) = s.filtered {
+            let _ = write!(out, ",\"filtered\":{filtered}");
+        }
         if s.lost_more {
             out.extend_from_slice(b",\"lost_at_least\":true");
         }

@@ -146,6 +146,10 @@ impl Merge {
                 let id = task;
                 self.queue(number, Item::Exec { id, time, name }, bytes);
             }
+            Input::Signal { task, time, signal } => {
+                let event = TaskEvent::Signal { time, signal };
+                self.queue(self.number(task)?, Item::Event(event), bytes);
+            }
             Input::End { task, time, status } => {
                 let number = self.number(task)?;
                 let event = TaskEvent::End { time, status };

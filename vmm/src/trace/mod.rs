@@ -8,6 +8,7 @@
 //! | `guest_records` | records in the guest's memory |
 //! | `kernel_code` | what the guest's kernel has changed in its code |
 //! | `queue`, `writer`, `sink` | the thread that formats and writes the trace |
+//! | `filter` | the branches that the user wants |
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json`, `btrace` | the formats |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
@@ -20,6 +21,7 @@
 mod agent_connection;
 pub mod btrace;
 pub mod destination;
+mod filter;
 pub mod format;
 mod guest_records;
 pub mod json;
@@ -43,6 +45,7 @@ mod writer;
 
 pub use agent_connection::AgentConnection;
 pub use destination::Destination;
+pub use filter::{Filters, Object, Point, PointPlace};
 pub use format::Format;
 pub use notes::Notes;
 pub use queue::WriterError;

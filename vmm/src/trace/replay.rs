@@ -6,7 +6,7 @@ use thiserror::Error;
 use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE, Scope};
 use vbts_trace::{Event, Item, Status, Streams};
 
-use super::format::{ARRIVES, BRANCH, DEPARTS, FULL, Format, Records};
+use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED, FULL, Format, Records};
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
 use super::task::{ProcessorEvent, Recent, Task, TaskEvent, Untraced};
@@ -105,6 +105,7 @@ impl Replay {
             records: read.records,
             lost: read.lost,
             lost_more: read.lost_more,
+            filtered: read.filtered,
             undrained: read.undrained,
             tasks: read.tasks,
             unordered: read.unordered,
@@ -346,6 +347,8 @@ impl Replay {
             }
             Event::Lost(records) => Shown::Event(TaskEvent::Lost(records)),
             Event::Invalid => Shown::Record([0; 3]),
+            Event::Filtered(branches) => Shown::Record([FILTERED, branches, 0]),
+            Event::Signal { time, signal } => Shown::Event(TaskEvent::Signal { time, signal }),
             Event::Arrive { time } => Shown::Record([ARRIVES, time, 0]),
             Event::Depart { time } => Shown::Record([DEPARTS, time, 0]),
             Event::Crash {

@@ -16,6 +16,7 @@ pub use error::SessionError;
 use messages::about_a_task;
 
 use super::destination::{Destination, stderr_is_file};
+use super::filter::Filters;
 use super::format::Format;
 use super::guest_records::GuestRecords;
 use super::kernel_code::CodeChange;
@@ -41,6 +42,8 @@ pub struct Options {
     pub format: Box<dyn Format>,
     /// Names the addresses.
     pub symbols: Symbolizer,
+    /// The branches that are wanted.
+    pub filters: Filters,
     /// Where the trace and the program's output go.
     pub destination: Destination,
     /// Memory in bytes for records that wait for older ones of other tasks.

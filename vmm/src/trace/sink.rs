@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vbts_protocol::{Crash, Scope};
+use vbts_protocol::{Crash, ExitStatus, Scope};
 
 use super::destination::Destination;
+use super::filter::Filter;
 use super::format::{Format, PIECE, Record, Records};
 use super::kernel_code::CodeChange;
 use super::merge::Sink;
@@ -28,6 +29,7 @@ pub struct Trace {
     scope: Scope,
     /// Reports about tasks go to standard error.
     reports: bool,
+    filter: Option<Filter>,
     format: Box<dyn Format>,
     symbols: Symbolizer,
     /// Where the trace and the program's output go.
@@ -51,10 +53,15 @@ impl Trace {
         destination.write_in(options.format.unit(), &queue.stop);
         let mut symbols = options.symbols;
         symbols.end_with(queue.clone());
+        let filters = options.filters;
+        let filter = filters
+            .choose()
+            .then(|| Filter::new(filters, options.scope));
         Self {
             queue,
             scope: options.scope,
             reports: options.reports,
+            filter,
             format: options.format,
             symbols,
             destination,
@@ -76,6 +83,10 @@ impl Trace {
         if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
             let report = self.where_tasks_stand();
             self.destination.write_stderr(report.as_bytes())?;
+        }
+        if let Some(filter) = &self.filter {
+            self.summary.filtered = Some(filter.filtered());
+            self.summary.filter_notes = filter.notes();
         }
         self.summary.unnamed = self.symbols.unnamed().clone();
         self.symbols.end_reader();
@@ -115,6 +126,46 @@ impl Trace {
         text
     }
 
+    /// Writes records of `task`, at most [`PIECE`] bytes.
+    fn write_piece(&mut self, task: &Task, records: &[u8]) -> Result<(), WriterError> {
+        let mut piece = Records::new(records, self.scope);
+        count(piece, &mut self.summary);
+        while !piece.is_empty() {
+            self.queue.check()?;
+            self.buffer.clear();
+            self.format
+                .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
+            self.destination.write_records(task, &self.buffer)?;
+            self.queue.progress.fetch_add(1, Ordering::Relaxed);
+        }
+        let so_far = &self.queue.records;
+        so_far.store(self.summary.records, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Tells the filter what happens to `task`, and writes the gap before it.
+    fn filter_event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), WriterError> {
+        let Some(filter) = &mut self.filter else {
+            return Ok(());
+        };
+        let gap = filter.gap(task.number);
+        match event {
+            TaskEvent::Exec { .. } | TaskEvent::Lost(_) => filter.interrupted(task.number),
+            TaskEvent::Signal { signal, .. } => filter.signal(*signal),
+            TaskEvent::End { status, .. } => {
+                if let ExitStatus::Signal(signal) = status {
+                    filter.signal((*signal).into());
+                }
+                filter.task_ended(task.number);
+            }
+            TaskEvent::Start { .. } | TaskEvent::Crash(_) | TaskEvent::Standing { .. } => {}
+        }
+        match gap {
+            Some(record) => self.write_piece(task, &record),
+            None => Ok(()),
+        }
+    }
+
     fn write_buffer(&mut self) -> Result<(), WriterError> {
         if !self.buffer.is_empty() {
             self.destination.write_trace(&self.buffer)?;
@@ -127,25 +178,27 @@ impl Sink for Trace {
     type Error = WriterError;
 
     fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), WriterError> {
-        for piece in records.chunks(PIECE) {
-            let mut piece = Records::new(piece, self.scope);
-            count(piece, &mut self.summary);
-            while !piece.is_empty() {
-                self.queue.check()?;
-                self.buffer.clear();
-                self.format
-                    .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
-                self.destination.write_records(task, &self.buffer)?;
-                self.queue.progress.fetch_add(1, Ordering::Relaxed);
+        match self.filter.take() {
+            Some(mut filter) => {
+                for piece in records.chunks(Filter::PIECE) {
+                    let (number, process) = (task.number, task.process);
+                    let wanted = filter.records(number, process, piece, &mut self.symbols);
+                    self.write_piece(task, wanted)?;
+                }
+                self.filter = Some(filter);
             }
-            let so_far = &self.queue.records;
-            so_far.store(self.summary.records, Ordering::Relaxed);
+            None => {
+                for piece in records.chunks(PIECE) {
+                    self.write_piece(task, piece)?;
+                }
+            }
         }
         task.recent.push(records, self.scope);
         Ok(())
     }
 
     fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), WriterError> {
+        self.filter_event(task, event)?;
         self.destination.task_event(task, event)?;
         match event {
             TaskEvent::Lost(n) => {
@@ -174,7 +227,7 @@ impl Sink for Trace {
                     self.more_standing += 1;
                 }
             }
-            TaskEvent::Start { .. } | TaskEvent::Exec { .. } => {}
+            TaskEvent::Start { .. } | TaskEvent::Exec { .. } | TaskEvent::Signal { .. } => {}
         }
         self.buffer.clear();
         self.format.event(task, event, &mut self.buffer);
@@ -191,11 +244,17 @@ impl Sink for Trace {
     fn maps(&mut self, process: u32, text: &[u8]) {
         self.format.maps(process, text);
         self.symbols.set_maps(process, text);
+        if let Some(filter) = &mut self.filter {
+            filter.maps(process, text, &mut self.symbols);
+        }
     }
 
     fn process_ended(&mut self, process: u32) {
         self.format.process_ended(process);
         self.symbols.remove(process);
+        if let Some(filter) = &mut self.filter {
+            filter.process_ended(process);
+        }
     }
 }
 
@@ -205,7 +264,7 @@ fn count(records: Records<'_>, summary: &mut Summary) {
         match record {
             Record::Branch { .. } => summary.records += 1,
             Record::Invalid => summary.lost += 1,
-            Record::Arrive { .. } | Record::Depart { .. } => {}
+            Record::Arrive { .. } | Record::Depart { .. } | Record::Filtered { .. } => {}
         }
     }
 }

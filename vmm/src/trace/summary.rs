@@ -60,6 +60,10 @@ pub struct Summary {
     /// Number of records that may be missing in addition: those that the buffers in the guest could
     /// have, which were not drained.
     pub undrained: u64,
+    /// Number of branches that the user did not want, if there was a choice.
+    pub filtered: Option<u64>,
+    /// What the user should know about the choice.
+    pub filter_notes: Vec<String>,
     /// Number of tasks that were traced.
     pub tasks: u64,
     /// Number of tasks that were not traced.
@@ -81,6 +85,8 @@ impl Default for Summary {
             lost: 0,
             lost_more: false,
             undrained: 0,
+            filtered: None,
+            filter_notes: Vec::new(),
             tasks: 0,
             untraced: 0,
             untraced_names: Vec::new(),
@@ -104,7 +110,11 @@ impl Summary {
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let least = if self.lost_more { "at least " } else { "" };
-        write!(f, "records: {}, lost: {least}{}", self.records, self.lost)?;
+        write!(f, "records: {}", self.records)?;
+        if let Some(filtered) = self.filtered {
+            write!(f, ", filtered: {filtered}")?;
+        }
+        write!(f, ", lost: {least}{}", self.lost)?;
         if self.undrained > 0 {
             write!(f, " and at most {} more", self.undrained)?;
         }

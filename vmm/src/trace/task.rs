@@ -80,6 +80,13 @@ pub enum TaskEvent {
         /// Its ID before.
         former: u32,
     },
+    /// It gets a signal.
+    Signal {
+        /// When.
+        time: u64,
+        /// The signal.
+        signal: u32,
+    },
     /// It has ended.
     End {
         /// When.

@@ -115,7 +115,14 @@ impl Format for Text {
         while out.len() < FULL
             && let Some(record) = records.next()
         {
-            if !self.sched && matches!(record, Record::Arrive { .. } | Record::Depart { .. }) {
+            let is_shown = match record {
+                Record::Branch { .. } => true,
+                Record::Arrive { .. } | Record::Depart { .. } => self.sched,
+                Record::Filtered { .. } => false,
+                // The kernel has it in the place of a record of the task.
+                Record::Invalid => true,
+            };
+            if !is_shown {
                 continue;
             }
             if self.task != Some(task.id) {
@@ -142,7 +149,7 @@ impl Format for Text {
                     push_decimal(out, time);
                     out.extend_from_slice(b" ns");
                 }
-                Record::Invalid => continue,
+                Record::Filtered { .. } | Record::Invalid => continue,
             }
             out.push(b'\n');
         }
@@ -168,6 +175,10 @@ impl Format for Text {
                 };
                 let name = printable(&task.name);
                 writeln!(out, "[task {id}{former} executes {name}]")
+            }
+            TaskEvent::Signal { signal, .. } => {
+                let name = signal_name(signal.cast_signed());
+                writeln!(out, "[task {id} gets {name}]")
             }
             TaskEvent::End { .. } if self.tasks <= 1 => return,
             TaskEvent::End {

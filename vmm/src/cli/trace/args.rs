@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use vbts_protocol::{Follow, Scope};
 
 use super::epoch;
+use super::filters::FilterArgs;
 use crate::cli::options::{EXIT_STATUS, MachineArgs};
 use crate::cli::report::What;
 use crate::exit::Failure;
@@ -152,6 +153,9 @@ pub struct TraceArgs {
     /// Also show when each task arrives on a processor and departs from it, in ns
     #[arg(long, help_heading = "Trace options")]
     pub sched: bool,
+    /// Which branches to keep.
+    #[command(flatten)]
+    pub filters: FilterArgs,
     /// Date of the guest at its boot: seconds since 1970, or a date such as 2026-01-31 or
     /// 2026-01-31T12:00:00Z (default: $SOURCE_DATE_EPOCH, else the host's date)
     #[arg(
@@ -254,6 +258,7 @@ impl TraceArgs {
             )
             .into());
         }
+        self.filters.check(self.scope)?;
         let record = vbts_protocol::RECORD_SIZE as u64;
         if self.buffer.0 < record {
             return Err(

@@ -165,6 +165,7 @@ pub fn job(
             sched: args.sched,
             scope: args.scope.into(),
             follow: args.followed().into(),
+            reported_signal: args.filters.until_signal,
         }),
         shares,
         hostname: Some(Bytes(

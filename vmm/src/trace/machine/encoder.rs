@@ -122,7 +122,7 @@ impl Encoder {
                     let left_out = last.finish(&mut self.writer, |writer| {
                         write(writer, &mut self.output, &self.queue)
                     })?;
-                    summary.other.insert("left_out".into(), left_out.into());
+                    summary.filtered = Some(left_out);
                 }
                 for change in kernel_code {
                     self.writer.event(0, &change.event())?;

@@ -31,6 +31,15 @@ pub enum Input {
         /// Path of the program.
         name: Vec<u8>,
     },
+    /// A task gets a signal.
+    Signal {
+        /// The task.
+        task: u32,
+        /// When.
+        time: u64,
+        /// The signal.
+        signal: u32,
+    },
     /// A task has ended.
     End {
         /// The task.
@@ -87,7 +96,9 @@ impl Input {
     /// The time at which the agent has sent it, if it says so.
     pub fn sent_at(&self) -> Option<u64> {
         match self {
-            Self::Exec { time, .. } | Self::End { time, .. } => Some(*time),
+            Self::Exec { time, .. } | Self::Signal { time, .. } | Self::End { time, .. } => {
+                Some(*time)
+            }
             _ => None,
         }
     }
@@ -105,7 +116,11 @@ impl Input {
                 ..
             } => name.len() + reason.len(),
             Self::Crash(crash) => size_of_val(&**crash) + crash.instruction.len(),
-            Self::Start { .. } | Self::End { .. } | Self::Drained { .. } | Self::Lost { .. } => 0,
+            Self::Start { .. }
+            | Self::Signal { .. }
+            | Self::End { .. }
+            | Self::Drained { .. }
+            | Self::Lost { .. } => 0,
         }
     }
 }

@@ -70,7 +70,11 @@ impl Stream {
     pub(super) fn key(&self) -> Key {
         let time = match self.items.front().map(|queued| &queued.item) {
             Some(Item::Records { .. }) => self.first_arrival().unwrap_or(0),
-            Some(Item::Event(TaskEvent::Start { time } | TaskEvent::End { time, .. })) => *time,
+            Some(Item::Event(
+                TaskEvent::Start { time }
+                | TaskEvent::Signal { time, .. }
+                | TaskEvent::End { time, .. },
+            )) => *time,
             Some(Item::Exec { time, .. } | Item::Drained(time)) => *time,
             Some(Item::Untraced(untraced)) => untraced.time,
             Some(Item::Event(_)) | None => 0,

@@ -53,6 +53,7 @@ impl Sink for Given {
         let name = match event {
             TaskEvent::Start { .. } => "start",
             TaskEvent::Exec { .. } => "exec",
+            TaskEvent::Signal { .. } => "signal",
             TaskEvent::End { .. } => "end",
             TaskEvent::Lost(_) => "lost",
             TaskEvent::Crash(_) => "crash",

@@ -37,6 +37,7 @@ pub fn about_a_task(message: ToHost<'_>) -> Option<Input> {
             time,
             name: name(path),
         },
+        ToHost::TaskSignal { task, time, signal } => Input::Signal { task, time, signal },
         ToHost::TaskEnd { task, time, status } => Input::End { task, time, status },
         ToHost::TaskUntraced {
             task,

@@ -14,6 +14,7 @@ fn memory() -> GuestRam {
 fn session(memory: GuestRam, file: &std::path::Path) -> Session {
     let alarm = Arc::new(Alarm::new(Default::default(), None).unwrap());
     let options = Options {
+        filters: crate::trace::Filters::default(),
         scope: Scope::User,
         reports: true,
         format: Box::new(Json::new(crate::accel::Accel::Soft, false)),

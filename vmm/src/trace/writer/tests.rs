@@ -17,6 +17,7 @@ fn writer(trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
     let alarm = Arc::new(Alarm::new(Arc::default(), limit).unwrap());
     alarm.start_timer().unwrap();
     let options = Options {
+        filters: crate::trace::Filters::default(),
         scope: Scope::User,
         reports: true,
         format: Box::new(Raw),

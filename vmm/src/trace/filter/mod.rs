@@ -1,0 +1,466 @@
+//! Which branches of a trace the user wants.
+//!
+//! A filter is between the merge, which orders the records, and the format: all formats get the
+//! same. Where it has left out branches, the next record of the task is preceded by one that says
+//! how many ([`FILTERED`]), so that no reader mistakes the gap for straight-line execution.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `point`, `object` | what the user names |
+//! | `space` | where that is in an address space |
+//! | `position` | what a task executes between two branches |
+//! | `window` | from when until when branches are wanted |
+
+mod object;
+mod point;
+mod position;
+mod space;
+mod window;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use vbts_protocol::{RECORD_SIZE, Scope};
+use vbts_trace::maps::{self, Mapping};
+
+use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED};
+use super::symbols::{CodePlace, Symbolizer, Wanted};
+pub use object::Object;
+use object::{KERNEL, is_module};
+pub use point::{Point, PointPlace};
+use position::{Executed, Positions};
+use space::{Areas, Space, Target};
+use window::Window;
+
+/// Flag of the addresses of the only objects that are wanted.
+const ONLY: u8 = 1;
+/// Flag of the addresses of objects that are not wanted.
+const SKIP: u8 = 2;
+/// The first address of the kernel.
+const KERNEL_START: u64 = 1 << 63;
+/// Bytes around an address without a function in which the straight line to it is expected.
+const SURROUNDINGS: u64 = 4096;
+/// Number of files whose places are kept. When it is reached, all are dropped.
+const MAX_FILES: usize = 1 << 10;
+
+/// What the user wants of a trace.
+#[derive(Debug, Clone, Default)]
+pub struct Filters {
+    /// Where the trace begins.
+    pub start: Option<Point>,
+    /// Where it ends.
+    pub stop: Option<Point>,
+    /// Branches that touch none of these are left out, unless there are none.
+    pub only: Vec<Object>,
+    /// Branches inside of these are left out.
+    pub skip: Vec<Object>,
+    /// The number of branches after which it ends.
+    pub max_records: Option<u64>,
+    /// A signal to a task that ends it.
+    pub until_signal: Option<u32>,
+}
+
+impl Filters {
+    /// Returns whether branches may be left out.
+    pub fn choose(&self) -> bool {
+        self.start.is_some()
+            || self.stop.is_some()
+            || !self.only.is_empty()
+            || !self.skip.is_empty()
+            || self.max_records.is_some()
+            || self.until_signal.is_some()
+    }
+
+    /// Returns whether symbols are needed to find what the user has named.
+    pub fn have_names(&self) -> bool {
+        let has_name = |point: &Point| !matches!(point.place, PointPlace::Address(_));
+        let mut objects = self.only.iter().chain(&self.skip);
+        self.points().into_iter().flatten().any(has_name)
+            || objects.any(|object| object.function().is_some())
+    }
+
+    fn points(&self) -> [Option<&Point>; 2] {
+        [self.start.as_ref(), self.stop.as_ref()]
+    }
+
+    /// The objects with their flags.
+    fn objects(&self) -> impl Iterator<Item = (&Object, u8)> {
+        let only = self.only.iter().map(|object| (object, ONLY));
+        only.chain(self.skip.iter().map(|object| (object, SKIP)))
+    }
+}
+
+/// What a file has of what the user has named: offsets, or addresses of the kernel.
+#[derive(Debug, Clone, Default)]
+struct FilePlaces {
+    points: [Vec<CodePlace>; 2],
+    areas: Vec<(Range<u64>, u8)>,
+}
+
+/// What is known about a task.
+#[derive(Debug, Default)]
+struct TaskState {
+    positions: Positions,
+    /// Branches that were left out since the last one that was not.
+    left_out: u64,
+}
+
+/// Leaves out the branches that the user does not want.
+#[derive(Debug)]
+pub struct Filter {
+    filters: Filters,
+    scope: Scope,
+    window: Window,
+    /// The places in each mapped file, by its name.
+    files: HashMap<String, FilePlaces>,
+    spaces: HashMap<u32, Space>,
+    kernel: Option<Space>,
+    tasks: HashMap<u64, TaskState>,
+    /// Whether some code has the points, and each of the objects.
+    points_found: [bool; 2],
+    objects_found: Vec<bool>,
+    /// Branches that were left out.
+    filtered: u64,
+    kept: Vec<u8>,
+}
+
+impl Filter {
+    /// Bytes of records that [`Self::records`] takes at most, so that with the records of gaps they
+    /// are not more than a format takes.
+    pub const PIECE: usize = super::format::PIECE / 2;
+
+    /// A filter of records of `scope`.
+    pub fn new(filters: Filters, scope: Scope) -> Self {
+        let nth = filters.points().map(|point| point.map(|point| point.nth));
+        let objects = filters.objects().count();
+        Self {
+            window: Window::new(nth, filters.max_records),
+            filters,
+            scope,
+            files: HashMap::new(),
+            spaces: HashMap::new(),
+            kernel: None,
+            tasks: HashMap::new(),
+            points_found: [false; 2],
+            objects_found: vec![false; objects],
+            filtered: 0,
+            kept: Vec::new(),
+        }
+    }
+
+    /// Number of branches that were left out.
+    pub fn filtered(&self) -> u64 {
+        self.filtered
+    }
+
+    /// Takes the mappings of `process`, the text of `/proc/PID/maps`.
+    pub fn maps(&mut self, process: u32, text: &[u8], symbols: &mut Symbolizer) {
+        let mut mappings = Vec::new();
+        if self.scope != Scope::Kernel {
+            mappings = maps::parse(text);
+        }
+        let space = self.space(&mappings, symbols);
+        self.spaces.insert(process, space);
+    }
+
+    /// Takes the end of `process`.
+    pub fn process_ended(&mut self, process: u32) {
+        self.spaces.remove(&process);
+    }
+
+    /// Takes the end of the task with this number.
+    pub fn task_ended(&mut self, task: u64) {
+        self.tasks.remove(&task);
+    }
+
+    /// The straight line of a task ends: records are missing, or it executes a program.
+    pub fn interrupted(&mut self, task: u64) {
+        if let Some(state) = self.tasks.get_mut(&task) {
+            state.positions = Positions::default();
+        }
+    }
+
+    /// Takes a signal to a task.
+    pub fn signal(&mut self, signal: u32) {
+        if self.filters.until_signal == Some(signal) {
+            self.window.close();
+        }
+    }
+
+    /// The record of the gap at the end of what was given out of a task, if it is one.
+    pub fn gap(&mut self, task: u64) -> Option<[u8; RECORD_SIZE]> {
+        let state = self.tasks.get_mut(&task)?;
+        let branches = std::mem::take(&mut state.left_out);
+        (branches > 0).then(|| gap_record(branches))
+    }
+
+    /// The records of a task of `process` that are wanted, with those of gaps. The returns from
+    /// the kernel that do not belong to the scope are left out.
+    pub fn records(
+        &mut self,
+        task: u64,
+        process: u32,
+        records: &[u8],
+        symbols: &mut Symbolizer,
+    ) -> &[u8] {
+        if self.kernel.is_none() {
+            self.kernel = Some(self.kernel_space(symbols));
+        }
+        let Self {
+            filters,
+            window,
+            spaces,
+            kernel,
+            tasks,
+            kept,
+            filtered,
+            ..
+        } = self;
+        kept.clear();
+        let (unmapped, program_only) = (Space::default(), self.scope == Scope::User);
+        let user = spaces.get(&process).unwrap_or(&unmapped);
+        let kernel = kernel.as_ref().unwrap_or(&unmapped);
+        let state = tasks.entry(task).or_default();
+        let (has_only, has_skip) = (!filters.only.is_empty(), !filters.skip.is_empty());
+        let flags = |address: u64| match address >= KERNEL_START {
+            true => kernel.areas.flags(address),
+            false => user.areas.flags(address),
+        };
+        for record in records.as_chunks::<RECORD_SIZE>().0 {
+            let word = |at: usize| {
+                let word = record.as_chunks().0.get(at);
+                word.map_or(0, |word| u64::from_le_bytes(*word))
+            };
+            match word(0) {
+                BRANCH => {}
+                ARRIVES | DEPARTS => {
+                    kept.extend_from_slice(record);
+                    continue;
+                }
+                _ => {
+                    state.positions = Positions::default();
+                    kept.extend_from_slice(record);
+                    continue;
+                }
+            }
+            let (from, to) = (word(1), word(2));
+            let is_open = window.pass(&mut state.positions, &Executed { from, to }, user, kernel);
+            if program_only && from >= KERNEL_START {
+                continue;
+            }
+            let mut is_wanted = is_open;
+            if is_wanted && (has_only || has_skip) {
+                let (from, to) = (flags(from), flags(to));
+                is_wanted = (!has_only || (from | to) & ONLY != 0) && from & to & SKIP == 0;
+            }
+            if !is_wanted {
+                state.left_out += 1;
+                *filtered += 1;
+                continue;
+            }
+            if state.left_out > 0 {
+                kept.extend_from_slice(&gap_record(std::mem::take(&mut state.left_out)));
+            }
+            kept.extend_from_slice(record);
+            window.count();
+        }
+        kept
+    }
+
+    /// What the user should know at the end: what was not found, and what was not reached.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (which, point) in self.filters.points().into_iter().enumerate() {
+            let (Some(point), Some(reached)) = (point, self.window.missed(which)) else {
+                continue;
+            };
+            let option = ["--start", "--stop"][which];
+            let why = match (&point.place, self.points_found[which], reached) {
+                (PointPlace::Named { .. }, false, _) => {
+                    "no file that was mapped has such a function, or is such a module".into()
+                }
+                (PointPlace::Line { .. }, false, _) => {
+                    "no file that was mapped has code of this line".into()
+                }
+                (_, _, 0) => "the program has not reached it".into(),
+                (.., 1) => "the program has reached it only once".into(),
+                (.., times) => format!("the program has reached it only {times} times"),
+            };
+            notes.push(format!("{option} {point}: {why}"));
+        }
+        let objects = self.filters.objects().zip(&self.objects_found);
+        for ((object, flag), _) in objects.filter(|(_, is_found)| !**is_found) {
+            let option = if flag == ONLY { "--only" } else { "--skip" };
+            let why = "no file that was mapped has such a function, or is such a module";
+            notes.push(format!("{option} {object}: {why}"));
+        }
+        notes
+    }
+
+    /// Finds what the user has named in the program of a process.
+    fn space(&mut self, mappings: &[Mapping], symbols: &mut Symbolizer) -> Space {
+        let (mut space, mut areas) = (Space::default(), Vec::new());
+        self.add_addresses(&mut space, &mut areas, 0..KERNEL_START);
+        for mapping in mappings {
+            let name = mapping.name.as_str();
+            for (at, (object, flags)) in self.filters.objects().enumerate() {
+                if object.name().is_some_and(|object| is_module(name, object)) {
+                    areas.push((mapping.start..mapping.end, flags));
+                    if let Some(is_found) = self.objects_found.get_mut(at) {
+                        *is_found = true;
+                    }
+                }
+            }
+            let places = match self.files.get(name) {
+                Some(places) => places.clone(),
+                None => {
+                    let places = self.places(Some(name), symbols);
+                    if self.files.len() >= MAX_FILES {
+                        self.files.clear();
+                    }
+                    self.files.insert(name.into(), places.clone());
+                    places
+                }
+            };
+            let len = mapping.end - mapping.start;
+            let address = |offset: u64| {
+                let distance = offset.wrapping_sub(mapping.offset);
+                (distance < len).then(|| mapping.start + distance)
+            };
+            for (points, of_file) in space.points.iter_mut().zip(&places.points) {
+                points.extend(of_file.iter().filter_map(|place| {
+                    let at = address(place.at)?;
+                    Some(Target {
+                        at,
+                        start: at.saturating_sub(place.at.saturating_sub(place.start)),
+                        end: at.saturating_add(place.end.saturating_sub(place.at)),
+                    })
+                }));
+            }
+            areas.extend(places.areas.iter().filter_map(|(range, flags)| {
+                let start = address(range.start)?;
+                Some((start..start.saturating_add(range.end - range.start), *flags))
+            }));
+        }
+        space.areas = Areas::new(&areas);
+        space
+    }
+
+    /// Finds what the user has named in the kernel.
+    fn kernel_space(&mut self, symbols: &mut Symbolizer) -> Space {
+        let (mut space, mut areas) = (Space::default(), Vec::new());
+        self.add_addresses(&mut space, &mut areas, KERNEL_START..u64::MAX);
+        for (at, (object, flags)) in self.filters.objects().enumerate() {
+            if object.name() == Some(KERNEL) {
+                areas.push((KERNEL_START..u64::MAX, flags));
+                if let Some(is_found) = self.objects_found.get_mut(at) {
+                    *is_found = true;
+                }
+            }
+        }
+        if self.scope != Scope::User {
+            let places = self.places(None, symbols);
+            for (points, of_file) in space.points.iter_mut().zip(&places.points) {
+                points.extend(of_file.iter().map(|place| Target {
+                    at: place.at,
+                    start: place.start,
+                    end: place.end,
+                }));
+            }
+            areas.extend(places.areas);
+        }
+        space.areas = Areas::new(&areas);
+        space
+    }
+
+    /// Adds what the user has named by addresses in `half` of the address space.
+    fn add_addresses(
+        &mut self,
+        space: &mut Space,
+        areas: &mut Vec<(Range<u64>, u8)>,
+        half: Range<u64>,
+    ) {
+        for (which, point) in self.filters.points().into_iter().enumerate() {
+            if let Some(PointPlace::Address(at)) = point.map(|point| &point.place)
+                && half.contains(at)
+            {
+                space.points[which].push(Target {
+                    at: *at,
+                    start: at.saturating_sub(SURROUNDINGS),
+                    end: at.saturating_add(SURROUNDINGS),
+                });
+                self.points_found[which] = true;
+            }
+        }
+        for (at, (object, flags)) in self.filters.objects().enumerate() {
+            if let Some(range) = &object.range {
+                areas.push((range.clone(), flags));
+                if let Some(is_found) = self.objects_found.get_mut(at) {
+                    *is_found = true;
+                }
+            }
+        }
+    }
+
+    /// Finds what the user has named in the file that is mapped as `name`, or in that of the
+    /// kernel.
+    fn places(&mut self, name: Option<&str>, symbols: &mut Symbolizer) -> FilePlaces {
+        let mut places = FilePlaces::default();
+        for (which, point) in self.filters.points().into_iter().enumerate() {
+            if let Some(point) = point {
+                places.points[which] = find(&point.place, name, symbols);
+                self.points_found[which] |= !places.points[which].is_empty();
+            }
+        }
+        for (at, (object, flags)) in self.filters.objects().enumerate() {
+            if let Some(function) = object.function() {
+                let found = symbols.resolve(name, &Wanted::Function(function.into()));
+                if let Some(is_found) = self.objects_found.get_mut(at) {
+                    *is_found |= !found.is_empty();
+                }
+                let ranges = found.iter().map(|place| (place.start..place.end, flags));
+                places.areas.extend(ranges);
+            }
+        }
+        places
+    }
+}
+
+/// The places of a point in the file that is mapped as `name`, or in that of the kernel.
+fn find(point: &PointPlace, name: Option<&str>, symbols: &mut Symbolizer) -> Vec<CodePlace> {
+    match point {
+        PointPlace::Address(_) => Vec::new(),
+        PointPlace::Line { path, line } => symbols.resolve(
+            name,
+            &Wanted::Line {
+                path: path.clone(),
+                line: *line,
+            },
+        ),
+        PointPlace::Named {
+            name: named,
+            offset,
+        } => {
+            if name.is_some_and(|name| is_module(name, named)) {
+                return symbols.resolve(name, &Wanted::At(*offset));
+            }
+            let mut functions = symbols.resolve(name, &Wanted::Function(named.clone()));
+            functions.retain_mut(|place| {
+                place.at = place.at.saturating_add(*offset);
+                place.at < place.end
+            });
+            functions
+        }
+    }
+}
+
+/// The record of a gap.
+fn gap_record(branches: u64) -> [u8; RECORD_SIZE] {
+    let mut record = [0; RECORD_SIZE];
+    record[..8].copy_from_slice(&FILTERED.to_le_bytes());
+    record[8..16].copy_from_slice(&branches.to_le_bytes());
+    record
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What a task executes between two branches.
+//!
+//! After a branch to A, the next branch from B says that the task has executed the straight line
+//! from A to B. In between, the kernel may have interrupted it: a return from the kernel says where
+//! it goes on.
+
+use super::KERNEL_START;
+use super::space::Target;
+
+/// A branch that was executed.
+#[derive(Debug, Clone, Copy)]
+pub struct Executed {
+    pub from: u64,
+    pub to: u64,
+}
+
+/// Where a task is, in its program and in the kernel.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Positions {
+    pub user: Position,
+    pub kernel: Position,
+}
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Position {
+    /// The address of its next instruction; 0 if it is not known.
+    at: u64,
+    /// That it has reached this address has been seen.
+    seen: bool,
+}
+
+impl Position {
+    /// A branch has led to `at`.
+    fn arrive(&mut self, at: u64) {
+        *self = Self { at, seen: true };
+    }
+
+    /// Execution goes on at `at`.
+    fn go_on(&mut self, at: u64) {
+        if self.at != at {
+            *self = Self { at, seen: false };
+        }
+    }
+
+    /// The first of `targets` that is on the line from here to `end`, which is not on it, and was
+    /// not seen. The position is there afterwards.
+    pub fn reach(&mut self, targets: &[Target], end: u64) -> bool {
+        let first = self.at.saturating_add(self.seen.into());
+        let on_line = targets.iter().filter(|target| {
+            let function = target.start..target.end;
+            let is_line = function.contains(&self.at) && end <= target.end;
+            self.at != 0 && is_line && (first..end).contains(&target.at)
+        });
+        let Some(at) = on_line.map(|target| target.at).min() else {
+            return false;
+        };
+        self.arrive(at);
+        true
+    }
+}
+
+/// A part of what a branch and the line before it have executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The line in a program, up to this address, which is not on it.
+    UserLine(u64),
+    /// The line in the kernel.
+    KernelLine(u64),
+    /// The arrival of the branch at its target.
+    Arrival,
+}
+
+impl Executed {
+    /// The line that leads to the branch, and what comes before its arrival in other code.
+    pub fn steps(self) -> [Option<Step>; 3] {
+        let after = self.from.saturating_add(1);
+        match (self.from >= KERNEL_START, self.to >= KERNEL_START) {
+            (false, false) => [Some(Step::UserLine(after)), None, Some(Step::Arrival)],
+            // An interrupted instruction has not been executed, and is repeated.
+            (false, true) => [Some(Step::UserLine(self.from)), None, Some(Step::Arrival)],
+            (true, true) => [Some(Step::KernelLine(after)), None, Some(Step::Arrival)],
+            // What was executed before the kernel was entered, if that was not seen.
+            (true, false) => [
+                Some(Step::KernelLine(after)),
+                Some(Step::UserLine(self.to)),
+                None,
+            ],
+        }
+    }
+}
+
+impl Positions {
+    /// Takes note of a branch after its steps.
+    pub fn pass(&mut self, executed: Executed) {
+        match (executed.from >= KERNEL_START, executed.to >= KERNEL_START) {
+            (false, false) => self.user.arrive(executed.to),
+            (false, true) => {
+                self.user.go_on(executed.from);
+                self.kernel.arrive(executed.to);
+            }
+            (true, true) => self.kernel.arrive(executed.to),
+            (true, false) => self.user.go_on(executed.to),
+        }
+    }
+}
