@@ -30,6 +30,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("kinds_of_calls", counts::kinds_of_calls),
             ("patched_kernel", kernel::patched),
             ("two_runs", moments::two_runs),
+            ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("moments", moments::moments),
             ("hostile_names", names::hostile_names),
             ("optimised", profiles::optimised),

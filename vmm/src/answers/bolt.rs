@@ -25,10 +25,9 @@ pub fn find_module<W: Watch>(profile: &Loaded<W>, name: Option<&str>) -> Option<
         let is_wanted = |id: &ModuleId| path(id) == name || last(path(id)) == name;
         return files.iter().copied().find(is_wanted);
     }
-    let program = profile
-        .tasks()
-        .first()
-        .map(|(_, task)| task.program as usize);
+    // They are in the order in which they have ended.
+    let tasks = profile.tasks().iter().min_by_key(|(number, _)| *number);
+    let program = tasks.map(|(_, task)| task.program as usize);
     let program = program.and_then(|at| profile.programs().get(at));
     let program = program.map(|name| String::from_utf8_lossy(name));
     let by_name = files.iter().find(|id| program.as_deref() == Some(path(id)));

@@ -1,6 +1,6 @@
 //! What two runs have executed differently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use vbts_trace::profile::functions::FunctionId;
@@ -13,7 +13,7 @@ use super::functions::{Row, rows_by_function};
 use super::names::name_places;
 use super::{Loaded, Names, Out};
 
-/// Maximum number of calls whose order is compared.
+/// Maximum number of calls of a run whose order is compared.
 const MAX_CALLS: usize = 1 << 22;
 /// Number of calls that are shown before the first difference.
 const BEFORE: usize = 5;
@@ -27,62 +27,171 @@ struct Call {
     record: u64,
 }
 
-/// Keeps the calls of the first task.
+/// What a task called while it executed one program.
+#[derive(Debug, Default)]
+struct Stretch {
+    /// The thread ID of the task.
+    id: u32,
+    program: u32,
+    calls: Vec<Call>,
+}
+
+/// Keeps the calls of each task.
 #[derive(Debug, Default)]
 pub struct Calls {
-    task: Option<u64>,
     records: u64,
-    calls: Vec<Call>,
+    kept: usize,
+    /// Whether calls were left out.
+    cut: bool,
+    /// In the order in which they begin.
+    stretches: Vec<Stretch>,
+    /// The last stretch of each task, by the number of the task.
+    last: HashMap<u64, usize>,
 }
 
 impl Watch for Calls {
     fn record(&mut self, seen: &Seen<'_>) {
         let record = self.records;
         self.records += 1;
-        if !matches!(seen.effect, Effect::Call | Effect::Tail)
-            || *self.task.get_or_insert(seen.task) != seen.task
-            || self.calls.len() >= MAX_CALLS
-        {
+        if !matches!(seen.effect, Effect::Call | Effect::Tail) {
             return;
         }
-        if let Some(frame) = seen.stack.top() {
-            self.calls.push(Call {
-                from: seen.map.place(seen.from),
-                function: frame.function,
-                record,
-            });
+        let Some(frame) = seen.stack.top() else {
+            return;
+        };
+        if self.kept >= MAX_CALLS {
+            self.cut = true;
+            return;
         }
+        let program = seen.count.program;
+        let last = self.last.get(&seen.task).copied();
+        let stretch = match last.filter(|at| self.stretches[*at].program == program) {
+            Some(at) => at,
+            None => {
+                self.stretches.push(Stretch {
+                    id: seen.count.id,
+                    program,
+                    calls: Vec::new(),
+                });
+                let at = self.stretches.len() - 1;
+                self.last.insert(seen.task, at);
+                at
+            }
+        };
+        self.kept += 1;
+        self.stretches[stretch].calls.push(Call {
+            from: seen.map.place(seen.from),
+            function: frame.function,
+            record,
+        });
     }
 }
 
-/// The calls in the program's own file, or between it and others, with the names of functions.
-fn own_calls(profile: &mut Loaded<Calls>) -> Vec<(Call, String)> {
-    let module = find_module(profile, None);
-    let names = Names::of(profile);
-    let calls = std::mem::take(&mut profile.watch().calls);
-    let own = calls.into_iter().filter(|call| {
-        let callee = profile.functions().get(call.function).start.module;
-        Some(call.from.module) == module || Some(callee) == module
-    });
-    own.map(|call| (call, names.function(call.function).name.clone()))
-        .collect()
+/// The calls of a task while it executed one program, with the names of functions: those in the
+/// program's own file, or between it and others.
+struct Own {
+    /// `PROGRAM, task ID`.
+    label: String,
+    calls: Vec<(Call, String)>,
 }
 
-/// Shows the first call of the programs that differs, and those before it.
-fn first_difference(
+/// What the tasks of a run called, by the name of the program and by how many tasks executed that
+/// program before. The program of the command has an empty name, because that of the other run may
+/// be another one.
+fn own_calls(profile: &mut Loaded<Calls>) -> BTreeMap<(String, usize), Own> {
+    let names = Names::of(profile);
+    let stretches = std::mem::take(&mut profile.watch().stretches);
+    let command = stretches.first().map(|stretch| stretch.program);
+    let mut tasks: BTreeMap<String, usize> = BTreeMap::new();
+    let mut all = BTreeMap::new();
+    for stretch in stretches {
+        let path = profile.programs().get(stretch.program as usize);
+        let path = path.map(|path| String::from_utf8_lossy(path).into_owned());
+        let module = path
+            .and_then(|path| find_module(profile, Some(&path)))
+            .or_else(|| find_module(profile, None).filter(|_| Some(stretch.program) == command));
+        let is_own = |call: &Call| {
+            let callee = profile.functions().get(call.function).start.module;
+            Some(call.from.module) == module || Some(callee) == module
+        };
+        let own = stretch.calls.into_iter().filter(is_own);
+        let named = own.map(|call| (call, names.function(call.function).name.clone()));
+        let name = names.program(stretch.program);
+        let key = match Some(stretch.program) == command {
+            true => String::new(),
+            false => name.to_owned(),
+        };
+        let before = tasks.entry(key.clone()).or_default();
+        let own = Own {
+            label: format!("{name}, task {}", stretch.id),
+            calls: named.collect(),
+        };
+        all.insert((key, *before), own);
+        *before += 1;
+    }
+    all
+}
+
+/// Shows where the runs part in each task: the first call that differs, and those before it.
+fn first_differences(
     good: &mut Loaded<Calls>,
     bad: &mut Loaded<Calls>,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    let (ours, theirs) = (own_calls(good), own_calls(bad));
-    let pairs = ours.iter().zip(&theirs);
-    let same = pairs.take_while(|((_, a), (_, b))| a == b).count();
-    if same == ours.len() && same == theirs.len() {
-        return writeln!(
+    let (ours, mut theirs) = (own_calls(good), own_calls(bad));
+    let one = ours.len() <= 1 && theirs.len() <= 1;
+    let mut same = 0_usize;
+    let mut alone = Vec::new();
+    for (key, a) in ours {
+        let Some(b) = theirs.remove(&key) else {
+            alone.push((a, "first"));
+            continue;
+        };
+        let pairs = a.calls.iter().zip(&b.calls);
+        let equal = pairs.take_while(|((_, a), (_, b))| a == b).count();
+        if equal == a.calls.len() && equal == b.calls.len() {
+            same += 1;
+            continue;
+        }
+        if !one {
+            writeln!(out, "{}, then {}:", a.label, b.label)?;
+        }
+        first_difference((good, &a.calls), (bad, &b.calls), equal, out)?;
+    }
+    alone.extend(theirs.into_values().map(|task| (task, "second")));
+    for (task, run) in &alone {
+        writeln!(out, "{}: only in the {run}", task.label)?;
+    }
+    if good.watch().cut || bad.watch().cut {
+        writeln!(
+            out,
+            "only the first {MAX_CALLS} calls of a run were compared"
+        )?;
+    }
+    match (one, same) {
+        (_, 0) => Ok(()),
+        (true, _) => writeln!(
             out,
             "the calls of the program's own functions are the same, in order"
-        );
+        ),
+        (false, 1) => writeln!(
+            out,
+            "in 1 task, the calls of the program's own functions are the same, in order"
+        ),
+        (false, _) => writeln!(
+            out,
+            "in {same} tasks, the calls of the program's own functions are the same, in order"
+        ),
     }
+}
+
+/// Shows the call after the first `equal` ones, and those before it.
+fn first_difference(
+    (good, ours): (&mut Loaded<Calls>, &[(Call, String)]),
+    (bad, theirs): (&mut Loaded<Calls>, &[(Call, String)]),
+    equal: usize,
+    out: &mut Out<'_>,
+) -> io::Result<()> {
     let mut show = |run: &str, profile: &mut Loaded<Calls>, list: &[(Call, String)]| {
         let places: Vec<Place> = list.iter().map(|(call, _)| call.from).collect();
         let labels = name_places(profile, &places);
@@ -98,15 +207,19 @@ fn first_difference(
             false => Ok(()),
         }
     };
-    let first = same.saturating_sub(BEFORE);
-    if let Some(before @ [_, ..]) = ours.get(first..same) {
+    let first = equal.saturating_sub(BEFORE);
+    if let Some(before @ [_, ..]) = ours.get(first..equal) {
         show("both", good, before)?;
     }
-    show("first", good, ours.get(same..same + 1).unwrap_or_default())?;
+    show(
+        "first",
+        good,
+        ours.get(equal..equal + 1).unwrap_or_default(),
+    )?;
     show(
         "second",
         bad,
-        theirs.get(same..same + 1).unwrap_or_default(),
+        theirs.get(equal..equal + 1).unwrap_or_default(),
     )
 }
 
@@ -124,9 +237,10 @@ fn rows<W: Watch>(profile: &mut Loaded<W>) -> BTreeMap<(String, String), Row> {
     rows
 }
 
-/// Shows where two runs part: the first different call of the first task in the program's own file.
-/// Then the functions that were called more often, less often, or in one run only: at most `limit`,
-/// those first whose number of instructions differs most.
+/// Shows where two runs part: in each task, the first different call in the program's own file. The
+/// tasks are compared by program, in the order in which they begin. Then the functions that were
+/// called more often, less often, or in one run only: at most `limit`, those first whose number of
+/// instructions differs most.
 ///
 /// # Errors
 /// The output fails.
@@ -136,7 +250,7 @@ pub fn diff(
     limit: usize,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    first_difference(good, bad, out)?;
+    first_differences(good, bad, out)?;
     let (good, mut bad) = (rows(good), rows(bad));
     let mut all: Vec<((String, String), Row, Row)> = Vec::new();
     for (key, row) in good {

@@ -1,8 +1,11 @@
 //! Moments of a run, and the differences of two.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
 
 use super::{report, traced};
 
@@ -39,6 +42,88 @@ pub(super) fn two_runs(machine: &Machine) -> Result<()> {
         "{text}"
     );
     ensure!(line("fib").is_empty(), "{text}");
+    Ok(())
+}
+
+/// Children of one program are compared in the order in which they begin.
+pub(super) fn two_runs_of_tasks(machine: &Machine) -> Result<()> {
+    const CHILDREN: &str = r"
+        #include <sys/wait.h>
+        #include <unistd.h>
+        volatile int sink;
+        __attribute__((noinline)) void usual(void) { sink++; }
+        __attribute__((noinline)) void other(void) { sink--; }
+        int main(int argc, char **argv)
+        {
+            for (int i = 0; i < 2 + argc; i++) {
+                if (!fork()) {
+                    usual();
+                    if (argc > 1 && i == 1)
+                        other();
+                    usual();
+                    _exit(0);
+                }
+                wait(0);
+            }
+            return 0;
+        }";
+    let directory = tempfile::tempdir()?;
+    let (source, program) = (
+        directory.path().join("children.c"),
+        directory.path().join("children"),
+    );
+    std::fs::write(&source, CHILDREN)?;
+    programs::gcc(&source, &program, &["-O1", "-g"])?;
+    let program = program.to_str().context("a path")?;
+    let run = |name: &str, words: &[&str]| -> Result<PathBuf> {
+        let trace = directory.path().join(name);
+        let options = ["--epoch", "0"];
+        machine
+            .trace("btrace", &trace, &options, words)?
+            .expect(0)?;
+        Ok(trace)
+    };
+    let (good, bad) = (
+        run("good.btrace", &[program])?,
+        run("bad.btrace", &[program, "x"])?,
+    );
+    let diff = |other: &Path| -> Result<Vec<String>> {
+        let mut command = machine.command(["report", "diff"]);
+        command.arg(&good).arg(other);
+        let run = machine::finish(command)?.expect(0)?;
+        let text = String::from_utf8(run.stdout)?;
+        Ok(text.lines().map(str::to_owned).collect())
+    };
+    let equal = diff(&good)?;
+    ensure!(
+        equal
+            == [
+                "in 4 tasks, the calls of the program's own functions are the same, in order",
+                "the two runs have the same calls and instructions",
+            ],
+        "{equal:?}"
+    );
+    let lines = diff(&bad)?;
+    let heads = lines.iter().filter(|line| line.starts_with("children,"));
+    let heads: Vec<&String> = heads.collect();
+    // The parent forks once more, the second child calls `other`, and the fourth one is new.
+    ensure!(
+        heads.len() == 3 && heads[2].ends_with(": only in the second"),
+        "{lines:#?}"
+    );
+    let second = lines.iter().position(|line| line == heads[1]);
+    let part = &lines[second.context("a head")?..];
+    let of = |run: &str| {
+        let mut lines = part.iter();
+        lines
+            .find(|line| line.starts_with(run))
+            .cloned()
+            .unwrap_or_default()
+    };
+    ensure!(of("  first").ends_with("-> usual"), "{lines:#?}");
+    ensure!(of("  second").ends_with("-> other"), "{lines:#?}");
+    let same = "in 2 tasks, the calls of the program's own functions are the same, in order";
+    ensure!(lines.iter().any(|line| line == same), "{lines:#?}");
     Ok(())
 }
 
