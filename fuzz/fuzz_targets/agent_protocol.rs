@@ -17,7 +17,7 @@ use vbts::trace::session::{Options, Session};
 use vbts::trace::streams::Positions;
 use vbts::trace::symbols::Symbolizer;
 use vbts::trace::text::Text;
-use vbts::trace::{Destination, RunEnd};
+use vbts::trace::{Destination, Filters, RunEnd};
 use vbts_devices::{ByteSink, GuestRam};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
@@ -92,6 +92,7 @@ fuzz_target!(|data: &[u8]| {
         format,
         symbols: Symbolizer::new(root, Path::new("/")),
         destination: destination(stdout_use),
+        filters: Filters::default(),
         merge_limit: 1 << 16,
         reports: false,
     };
