@@ -328,10 +328,18 @@ impl BranchLog {
         }
     }
 
-    /// The probe at `rip`.
+    /// Whether there is a probe at `rip`.
     #[inline]
-    pub(crate) fn probe(&self, rip: u64) -> Option<Probe> {
-        self.probes.iter().find(|p| p.address == rip).copied()
+    fn has_probe(&self, rip: u64) -> bool {
+        self.probes.iter().any(|p| p.address == rip)
+    }
+
+    /// What happens at `rip`. A log that begins there notes what else happens.
+    fn actions(&self, rip: u64) -> Vec<ProbeAction> {
+        let here = self.probes.iter().filter(|p| p.address == rip);
+        let mut actions: Vec<ProbeAction> = here.map(|p| p.action).collect();
+        actions.sort_by_key(|action| *action != ProbeAction::Start);
+        actions
     }
 
     /// The log begins.
@@ -397,22 +405,29 @@ impl Cpu {
         }
     }
 
-    /// Does what a probe at RIP asks for. Returns whether there is one.
+    /// Does what the probes at RIP ask for. Returns whether there are some.
     #[inline]
     pub(crate) fn pass_probe(&mut self) -> bool {
         let rip = self.linear_ip(self.rip);
-        match self.log.as_ref().and_then(|log| log.probe(rip)) {
-            Some(probe) => self.act_on(probe),
-            None => return false,
+        let has_probe = self.log.as_ref().is_some_and(|log| log.has_probe(rip));
+        if has_probe {
+            self.act_at(rip);
         }
-        true
+        has_probe
     }
 
     #[cold]
-    fn act_on(&mut self, probe: Probe) {
+    fn act_at(&mut self, rip: u64) {
+        let actions = self.log.as_ref().map(|log| log.actions(rip));
+        for action in actions.unwrap_or_default() {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: ProbeAction) {
         self.window.close();
         let (cr3, time) = (self.sys.cr3, self.now());
-        match probe.action {
+        match action {
             ProbeAction::Start => {
                 if let Some(log) = &mut self.log {
                     log.start(cr3, time);

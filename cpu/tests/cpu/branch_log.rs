@@ -153,6 +153,34 @@ fn tasks_are_read_without_a_change_of_the_page_tables() {
 }
 
 #[test]
+fn a_log_that_begins_at_a_task_notes_it() {
+    let mut g = calling();
+    g.write(DATA + 0x10, 7 << 32 | 5);
+    let actions = [
+        ProbeAction::SwitchTask {
+            ids: 0x10,
+            name: 0x20,
+        },
+        ProbeAction::Start,
+    ];
+    let probes = actions.map(|action| Probe {
+        address: KERNEL + 21,
+        action,
+    });
+    let log = Log::attach(&mut g, LogScope::all(), probes.to_vec());
+    g.run_to(KERNEL + 21);
+    let entries = log.entries(&mut g);
+    let tasks = entries
+        .iter()
+        .filter(|e| matches!(e, LogEntry::Task { ids, .. } if *ids == 7 << 32 | 5));
+    assert_eq!(tasks.count(), 2);
+    let branches = entries
+        .iter()
+        .filter(|e| matches!(e, LogEntry::Branch { .. }));
+    assert_eq!(branches.count(), 3);
+}
+
+#[test]
 fn a_task_outside_memory_is_no_task() {
     let mut g = calling();
     g.page(DATA, 0);

@@ -304,6 +304,17 @@ fn from_point(machine: &Machine) -> Result<()> {
         record(guest(machine, "soft", &program)?, &options, &file)?;
         ensure!(contents(&file, 0)?.0 == all[at + 1..], "{point}");
     }
+    // The guest has no code there.
+    let mut command = guest(machine, "soft", &program)?;
+    command
+        .args(["--record-from", "0x123", "--record"])
+        .arg(&file);
+    let run = machine::finish(command)?;
+    ensure!(
+        run.stderr.contains("no branch has led there"),
+        "{}",
+        run.stderr
+    );
     for (point, reason) in [("no_such_function", "no function"), ("0xyz", "no address")] {
         let mut command = guest(machine, "soft", &program)?;
         command

@@ -203,6 +203,11 @@ impl RecordArgs {
         let statistics = recording.finish(summary, kernel_code, outcome.is_err())?;
         let (records, bytes) = (statistics.records, statistics.bytes);
         let path = self.record.as_deref().unwrap_or(Path::new(""));
+        if let (Some(point), 0) = (&self.record_from, records) {
+            say(format_args!(
+                "--record-from {point}: no branch has led there, so nothing was recorded"
+            ));
+        }
         say(format_args!(
             "{records} branches recorded in {}: {bytes} bytes, {:.3} each",
             path.display(),
