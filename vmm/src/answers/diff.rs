@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::modules::Place;
+use vbts_trace::profile::modules::{ModuleId, Place};
 use vbts_trace::profile::space::Effect;
 use vbts_trace::profile::{Seen, Watch};
 
@@ -102,14 +102,19 @@ fn own_calls(profile: &mut Loaded<Calls>) -> BTreeMap<(String, usize), Own> {
     let names = Names::of(profile);
     let stretches = std::mem::take(&mut profile.watch().stretches);
     let command = stretches.first().map(|stretch| stretch.program);
+    let mut modules: HashMap<u32, Option<ModuleId>> = HashMap::new();
     let mut tasks: BTreeMap<String, usize> = BTreeMap::new();
     let mut all = BTreeMap::new();
     for stretch in stretches {
-        let path = profile.programs().get(stretch.program as usize);
-        let path = path.map(|path| String::from_utf8_lossy(path).into_owned());
-        let module = path
-            .and_then(|path| find_module(profile, Some(&path)))
-            .or_else(|| find_module(profile, None).filter(|_| Some(stretch.program) == command));
+        let is_command = Some(stretch.program) == command;
+        let module = *modules.entry(stretch.program).or_insert_with(|| {
+            let path = profile.programs().get(stretch.program as usize);
+            let path = path.map(|path| String::from_utf8_lossy(path));
+            let own = path.and_then(|path| find_module(profile, Some(&path)));
+            // It goes through all that was executed.
+            let or_first = || is_command.then(|| find_module(profile, None)).flatten();
+            own.or_else(or_first)
+        });
         let is_own = |call: &Call| {
             let callee = profile.functions().get(call.function).start.module;
             Some(call.from.module) == module || Some(callee) == module
@@ -117,10 +122,7 @@ fn own_calls(profile: &mut Loaded<Calls>) -> BTreeMap<(String, usize), Own> {
         let own = stretch.calls.into_iter().filter(is_own);
         let named = own.map(|call| (call, names.function(call.function).name.clone()));
         let name = names.program(stretch.program);
-        let key = match Some(stretch.program) == command {
-            true => String::new(),
-            false => name.to_owned(),
-        };
+        let key = if is_command { "" } else { name }.to_owned();
         let before = tasks.entry(key.clone()).or_default();
         let own = Own {
             label: format!("{name}, task {}", stretch.id),
