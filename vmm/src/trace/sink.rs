@@ -180,12 +180,14 @@ impl Sink for Trace {
     fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), WriterError> {
         match self.filter.take() {
             Some(mut filter) => {
-                for piece in records.chunks(Filter::PIECE) {
+                let written = records.chunks(Filter::PIECE).try_for_each(|piece| {
                     let (number, process) = (task.number, task.process);
                     let wanted = filter.records(number, process, piece, &mut self.symbols);
-                    self.write_piece(task, wanted)?;
-                }
+                    self.write_piece(task, wanted)
+                });
+                // The summary has what it knows, also if the trace cannot be written.
                 self.filter = Some(filter);
+                written?;
             }
             None => {
                 for piece in records.chunks(PIECE) {
