@@ -147,6 +147,8 @@ def describe(kind, time, fields):
         return {"kind": "end", ["exit", "signal"][how]: value, "time": time}
     if kind == 5:
         return {"kind": "lost", "at_least": fields.number()}
+    if kind == 16:
+        return {"kind": "name", "name": fields.text()}
     if kind == 14:
         return {"kind": "filtered", "branches": fields.number()}
     if kind in (7, 8):

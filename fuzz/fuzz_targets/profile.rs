@@ -104,6 +104,7 @@ fn event(input: &mut Input<'_>, kind: u8) -> Event {
             }
         }
         8 => Event::ProcessEnd { process: id / 2 },
+        9 => Event::Name(vec![id as u8]),
         10 => Event::KernelCode {
             address: address(input),
             bytes: input.bytes(8).to_vec(),

@@ -40,6 +40,9 @@ pub enum Event {
         /// Path of the program.
         name: Vec<u8>,
     },
+    /// The path of the program that the task executes, and has executed before: the trace does not
+    /// have the task that it has got it from.
+    Name(Vec<u8>),
     /// The task has ended.
     End {
         /// When.
@@ -166,6 +169,7 @@ const MAPS: u8 = 12;
 const PROCESS_END: u8 = 13;
 const FILTERED: u8 = 14;
 const KERNEL_CODE: u8 = 15;
+const NAME: u8 = 16;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
@@ -195,7 +199,7 @@ impl Event {
     /// Size in bytes of its names and texts.
     pub fn size(&self) -> usize {
         match self {
-            Self::Exec { name, .. } | Self::Switch { name, .. } => name.len(),
+            Self::Exec { name, .. } | Self::Switch { name, .. } | Self::Name(name) => name.len(),
             Self::Crash {
                 registers,
                 instruction,
@@ -232,6 +236,10 @@ impl Event {
                 numbers(&[*id, *former]);
                 push_bytes(out, name);
                 EXEC
+            }
+            Self::Name(name) => {
+                push_bytes(out, name);
+                NAME
             }
             Self::End { status, .. } => {
                 let (kind, value) = match status {
@@ -343,6 +351,7 @@ impl Event {
                 time,
                 name: cursor.bytes()?.into(),
             },
+            NAME => Self::Name(cursor.bytes()?.into()),
             END => {
                 let &[kind, value] = cursor.take(2)? else {
                     return Err(Error::Damaged);

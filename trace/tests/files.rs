@@ -36,6 +36,7 @@ fn event() -> impl Strategy<Value = Event> {
             time,
             name
         }),
+        bytes().prop_map(Event::Name),
         any::<(u64, u8)>().prop_map(|(time, n)| Event::End {
             time,
             status: match n % 2 {

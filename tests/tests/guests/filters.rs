@@ -1,5 +1,7 @@
 //! The options that keep a part of a trace, compared with the whole trace of the same command.
 
+mod last;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -44,6 +46,9 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("limits", limits),
             ("formats", formats),
             ("mistakes", mistakes),
+            ("the_last_branches_of_a_task", last::of_a_task),
+            ("the_last_branches_of_several_tasks", last::of_tasks),
+            ("the_last_branches_however_it_ends", last::ends),
         ],
     )
 }

@@ -399,6 +399,12 @@ impl<F: Files, W: Watch> Profile<F, W> {
                     self.live.insert(id, number);
                 }
             }
+            Event::Name(name) => {
+                let program = self.program(name);
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    task.count.program = program;
+                }
+            }
             Event::Crash { registers, .. } => {
                 self.last_line(number, registers.get(RIP).copied());
             }

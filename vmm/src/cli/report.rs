@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
+use vbts_protocol::Scope;
 use vbts_trace::{Item, Reader, Run, Streams};
 
 use super::answers::{self, Trace};
@@ -19,10 +20,12 @@ use crate::guest_files::GuestFiles;
 use crate::host::output::{Output, OutputError};
 use crate::root::Root;
 use crate::trace::Format;
-use crate::trace::format::Raw;
+use crate::trace::format::{FULL, Raw, Records};
 use crate::trace::json::Json;
-use crate::trace::replay::{Only, Replay, ReplayError};
+use crate::trace::merge::Sink;
+use crate::trace::replay::{Only, Replay};
 use crate::trace::symbols::Symbolizer;
+use crate::trace::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::trace::text::Text;
 
 /// What to show.
@@ -167,14 +170,14 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     }
     trace.say_if_cut();
     let mut reader = trace.reader;
+    let mut replay = Replay::new(reader.run().streams);
+    let only = Only {
+        task: args.task,
+        processor: args.processor,
+    };
     let mut report = Report {
         symbols: symbolizer(args, reader.run())?,
         format: format(args, reader.run()),
-        replay: Replay::new(reader.run().streams),
-        only: Only {
-            task: args.task,
-            processor: args.processor,
-        },
         out: Vec::new(),
         output: match &args.output {
             Some(path) => Output::create(path),
@@ -185,16 +188,17 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     let range = args
         .range(&mut reader)
         .with_context(|| format!("Cannot read {name}"))?;
-    let read_failure = |error: anyhow::Error| error.context(format!("Cannot read {name}")).into();
     report
-        .show(&mut reader, range, args.what == What::Raw)
-        .map_err(|error| match error.downcast::<ReplayError>() {
-            Ok(ReplayError::Output(error)) => error.into_failure(),
-            Ok(error) => read_failure(error.into()),
-            Err(error) => match error.downcast::<OutputError>() {
-                Ok(error) => error.into_failure(),
-                Err(error) => read_failure(error),
-            },
+        .show(
+            &mut reader,
+            range,
+            &mut replay,
+            only,
+            args.what == What::Raw,
+        )
+        .map_err(|error| match error.downcast::<OutputError>() {
+            Ok(error) => error.into_failure(),
+            Err(error) => error.context(format!("Cannot read {name}")).into(),
         })?;
     Ok(0)
 }
@@ -225,25 +229,26 @@ impl ReportArgs {
 struct Report {
     symbols: Symbolizer,
     format: Box<dyn Format>,
-    replay: Replay,
-    only: Only,
+    /// What is formatted and not written.
     out: Vec<u8>,
     output: Output,
 }
 
 impl Report {
-    /// Shows branches `range` of the trace, and what happens between them. If `one_task`, refuses
-    /// branches of a second task.
+    /// Shows branches `range` of the trace that are of `only`, and what happens between them. If
+    /// `one_task`, refuses branches of a second task.
     fn show(
         &mut self,
         reader: &mut Reader<BufReader<File>>,
         range: std::ops::Range<u64>,
+        replay: &mut Replay,
+        only: Only,
         one_task: bool,
     ) -> anyhow::Result<()> {
         let mut skipped = Ok(());
         reader.events_before(range.start, |task, event| {
             if skipped.is_ok() {
-                skipped = self.replay.skip(task, event, &mut self.symbols);
+                skipped = replay.skip(task, event, self);
             }
         })?;
         skipped?;
@@ -256,10 +261,10 @@ impl Report {
                 None => break,
                 Some(Item::Branches { task, branches }) => {
                     if one_task
-                        && self.only == Only::default()
+                        && only == Only::default()
                         && *first_task.get_or_insert(task) != task
                     {
-                        return Err(anyhow!(self.replay.several()));
+                        return Err(anyhow!(replay.several()));
                     }
                     let count = branches
                         .len()
@@ -270,23 +275,69 @@ impl Report {
                 }
                 Some(item) => item,
             };
-            let (format, output) = (self.format.as_mut(), &mut self.output);
-            let unit = format.unit();
-            let write = |out: &mut Vec<u8>| {
-                output.write_units(out, unit)?;
-                out.clear();
-                Ok(())
-            };
-            let (only, symbols) = (self.only, &mut self.symbols);
-            self.replay
-                .show(item, only, format, symbols, &mut self.out, write)?;
+            replay.give(item, only, self)?;
         }
         if let Some(summary) = reader.summary() {
-            let summary = self.replay.summary(summary)?;
+            let summary = replay.summary(summary)?;
             self.format.summary(&summary, &mut self.out);
         }
+        self.write()
+    }
+
+    fn write(&mut self) -> anyhow::Result<()> {
         self.output.write_units(&self.out, self.format.unit())?;
+        self.out.clear();
         Ok(())
+    }
+
+    /// Writes what is formatted, if it is much.
+    fn write_if_full(&mut self) -> anyhow::Result<()> {
+        match self.out.len() {
+            FULL.. => self.write(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Sink for Report {
+    type Error = anyhow::Error;
+
+    fn records(&mut self, task: &mut Task, records: &[u8]) -> anyhow::Result<()> {
+        let mut records = Records::new(records, Scope::All);
+        while !records.is_empty() {
+            let Self {
+                symbols,
+                format,
+                out,
+                ..
+            } = self;
+            format.records(task, &mut records, symbols, out);
+            self.write_if_full()?;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, task: &Task, event: &TaskEvent) -> anyhow::Result<()> {
+        self.format.event(task, event, &mut self.out);
+        self.write_if_full()
+    }
+
+    fn untraced(&mut self, untraced: &Untraced) -> anyhow::Result<()> {
+        self.format.untraced(untraced, &mut self.out);
+        self.write_if_full()
+    }
+
+    fn maps(&mut self, process: u32, text: &[u8]) {
+        self.symbols.set_maps(process, text);
+    }
+
+    fn process_ended(&mut self, process: u32) {
+        self.symbols.remove(process);
+    }
+
+    fn processor(&mut self, processor: u32, event: &ProcessorEvent) -> anyhow::Result<()> {
+        self.format.processor(processor, event, &mut self.out);
+        self.write_if_full()
     }
 }
 

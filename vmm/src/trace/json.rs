@@ -136,6 +136,10 @@ impl Format for Json {
                     "{{\"kind\":\"exec\",\"task\":{id}{former},\"name\":{name},\"time\":{time}}}"
                 )
             }
+            TaskEvent::Name => {
+                let name = string(&task.name);
+                format!("{{\"kind\":\"name\",\"task\":{id},\"name\":{name}}}")
+            }
             TaskEvent::Signal { time, signal } => {
                 let signal = signal_name(signal.cast_signed());
                 format!(

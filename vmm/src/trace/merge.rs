@@ -87,7 +87,10 @@ impl Merge {
     ///
     /// # Errors
     /// The message makes no sense, or the sink fails.
-    pub fn push<S: Sink>(&mut self, input: Input, sink: &mut S) -> Result<(), S::Error> {
+    pub fn push<S: Sink>(&mut self, input: Input, sink: &mut S) -> Result<(), S::Error>
+    where
+        S::Error: From<MergeError>,
+    {
         self.take(input)?;
         self.give(sink, false)?;
         // Only mappings to which no records refer are left.

@@ -7,12 +7,15 @@
 //! | `session` | receives the agent's messages |
 //! | `guest_records` | records in the guest's memory |
 //! | `kernel_code` | what the guest's kernel has changed in its code |
-//! | `queue`, `writer`, `sink` | the thread that formats and writes the trace |
+//! | `queue`, `writer` | the thread that formats and writes the trace |
+//! | `sink` | what is wanted of the trace, and reports |
 //! | `filter` | the branches that the user wants |
+//! | `last`, `known` | the last branches, and what a reader must know before them |
 //! | `task`, `merge` | tasks, and the order of their records |
 //! | `format`, `text`, `json`, `btrace` | the formats |
+//! | `formatted` | what formats and writes |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
-//! | `replay` | a kept trace in another format |
+//! | `replay` | gives a kept trace to what takes one |
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `destination`, `task_files` | where the trace and the program's output go |
@@ -23,9 +26,12 @@ pub mod btrace;
 pub mod destination;
 mod filter;
 pub mod format;
+mod formatted;
 mod guest_records;
 pub mod json;
 pub mod kernel_code;
+mod known;
+mod last;
 pub mod machine;
 pub mod merge;
 mod notes;

@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::guest_records::GuestRecords;
 use super::kernel_code::CodeChange;
 use super::merge::{Input, MergeError};
+use super::replay::ReplayError;
 use super::summary::{RunEnd, Summary};
 use super::terminal::Restorer;
 use crate::host::OutputError;
@@ -31,6 +32,9 @@ pub enum WriterError {
     /// The agent has reported what cannot be true.
     #[error(transparent)]
     Agent(#[from] MergeError),
+    /// The last part of the trace cannot be read again.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
     /// The trace cannot be encoded.
     #[error("cannot encode the trace: {0}")]
     Encoding(#[from] vbts_trace::Error),

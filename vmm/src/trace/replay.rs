@@ -1,17 +1,17 @@
-//! Gives a trace that was kept in a file to another format.
+//! Gives a trace that was kept to what takes one.
 
 use std::collections::HashMap;
 
 use thiserror::Error;
-use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE, Scope};
+use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE};
 use vbts_trace::{Event, Item, Status, Streams};
 
-use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED, FULL, Format, Records};
+use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED};
+use super::kernel_code::CodeChange;
+use super::merge::Sink;
 use super::summary::{RunEnd, Summary};
-use super::symbols::Symbolizer;
 use super::task::{ProcessorEvent, Recent, Task, TaskEvent, Untraced};
 use crate::escape::printable;
-use crate::host::output::OutputError;
 
 /// Number of tasks that can live at once.
 const MAX_TASKS: usize = 1 << 16;
@@ -36,12 +36,9 @@ pub enum ReplayError {
     /// The mappings take too much memory.
     #[error("the trace has more than {} MiB of mappings at once", MAX_MAPS >> 20)]
     TooManyMaps,
-    /// What is shown cannot be written.
-    #[error(transparent)]
-    Output(#[from] OutputError),
 }
 
-/// Gives what a file has to another format.
+/// Gives what a file has to a [`Sink`].
 #[derive(Debug, Default)]
 pub struct Replay {
     tasks: HashMap<u64, Task>,
@@ -114,18 +111,16 @@ impl Replay {
         })
     }
 
-    /// Takes an event without showing it.
+    /// Takes an event. `sink` gets nothing of it but the mappings.
     ///
     /// # Errors
     /// No guest has so many tasks or mappings.
-    pub fn skip(
-        &mut self,
-        task: u64,
-        event: Event,
-        symbols: &mut Symbolizer,
-    ) -> Result<(), ReplayError> {
+    pub fn skip<S: Sink>(&mut self, task: u64, event: Event, sink: &mut S) -> Result<(), S::Error>
+    where
+        S::Error: From<ReplayError>,
+    {
         let is_end = matches!(event, Event::End { .. });
-        if let Shown::Processor(event) = self.apply(task, event, symbols)? {
+        if let Shown::Processor(event) = self.apply(task, event, sink)? {
             self.keep(task, event);
         }
         if is_end {
@@ -180,15 +175,14 @@ impl Replay {
         }
     }
 
-    /// Shows the events of `task`, which stands for a processor, that were kept.
-    fn show_kept(&mut self, number: u64, format: &mut dyn Format, out: &mut Vec<u8>) {
+    /// Gives `sink` the events of processor `number` that were kept.
+    fn give_kept<S: Sink>(&mut self, number: u64, sink: &mut S) -> Result<(), S::Error> {
         let processors = self.processors.as_mut();
         let Some(executed) = processors.and_then(|all| all.get_mut(&number)) else {
-            return;
+            return Ok(());
         };
-        for event in executed.unseen.iter_mut().filter_map(Option::take) {
-            format.processor(number as u32, &event, out);
-        }
+        let mut kept = executed.unseen.iter_mut().filter_map(Option::take);
+        kept.try_for_each(|event| sink.processor(number as u32, &event))
     }
 
     /// Whether `task`, which may stand for a processor, is one of `only`.
@@ -203,87 +197,65 @@ impl Replay {
         }
     }
 
-    /// Shows an item, if it is one of `only`: appends it to `out`, and calls `write`, which has to
-    /// empty `out`, when that is full.
+    /// Gives `sink` an item, if it is one of `only`.
     ///
     /// # Errors
-    /// No guest has so many tasks or mappings, or `write` fails.
-    pub fn show(
+    /// No guest has so many tasks or mappings, or `sink` takes no more.
+    pub fn give<S: Sink>(
         &mut self,
         item: Item<'_>,
         only: Only,
-        format: &mut dyn Format,
-        symbols: &mut Symbolizer,
-        out: &mut Vec<u8>,
-        mut write: impl FnMut(&mut Vec<u8>) -> Result<(), OutputError>,
-    ) -> Result<(), ReplayError> {
-        if out.len() >= FULL {
-            write(out)?;
-        }
+        sink: &mut S,
+    ) -> Result<(), S::Error>
+    where
+        S::Error: From<ReplayError>,
+    {
         self.records.clear();
-        let (Item::Branches { task, .. } | Item::Event { task, .. }) = &item;
-        self.add_processor(*task)?;
-        let number = match item {
-            Item::Branches { task, branches } => {
+        let (Item::Branches { task: number, .. } | Item::Event { task: number, .. }) = item;
+        self.add_processor(number)?;
+        match item {
+            Item::Branches { branches, .. } => {
                 for branch in branches {
                     self.push_record([BRANCH, branch.from, branch.to]);
                 }
-                task
             }
-            Item::Event { task, event } => match self.apply(task, event, symbols)? {
-                Shown::Record(words) => {
-                    self.push_record(words);
-                    task
-                }
+            Item::Event { event, .. } => match self.apply(number, event, sink)? {
+                Shown::Record(words) => self.push_record(words),
                 Shown::Event(event) => {
-                    let shown = self.tasks.get(&task);
-                    if let Some(shown) = shown.filter(|task| self.has(only, task)) {
-                        format.event(shown, &event, out);
+                    let shown = self.tasks.get(&number);
+                    if let Some(task) = shown.filter(|task| self.has(only, task)) {
+                        sink.event(task, &event)?;
                     }
                     if matches!(event, TaskEvent::End { .. }) {
-                        self.end(task);
+                        self.end(number);
                     }
                     return Ok(());
                 }
                 Shown::Processor(event) => {
-                    let shown = self
-                        .tasks
-                        .get(&task)
-                        .is_some_and(|task| self.has(only, task));
+                    let task = self.tasks.get(&number);
+                    let is_shown = task.is_some_and(|task| self.has(only, task));
                     let is_gap = matches!(event, ProcessorEvent::Gap { .. });
-                    self.keep(task, event.clone());
-                    if shown {
-                        self.show_kept(task, format, out);
+                    self.keep(number, event.clone());
+                    if is_shown {
+                        self.give_kept(number, sink)?;
                         if is_gap {
-                            format.processor(task as u32, &event, out);
+                            sink.processor(number as u32, &event)?;
                         }
                     }
                     return Ok(());
                 }
-                Shown::Untraced(untraced) => {
-                    if only.task.is_none() {
-                        format.untraced(&untraced, out);
-                    }
-                    return Ok(());
+                Shown::Untraced(untraced) if only.task.is_none() => {
+                    return sink.untraced(&untraced);
                 }
-                Shown::Nothing => return Ok(()),
+                Shown::KernelCode(change) => return sink.kernel_code(vec![change]),
+                Shown::Untraced(_) | Shown::Nothing => return Ok(()),
             },
-        };
-        if self
-            .tasks
-            .get(&number)
-            .is_some_and(|task| self.has(only, task))
-        {
-            self.show_kept(number, format, out);
         }
-        let shown = self.tasks.get(&number);
-        if let Some(task) = shown.filter(|task| self.has(only, task)) {
-            let mut records = Records::new(&self.records, Scope::All);
-            while !records.is_empty() {
-                format.records(task, &mut records, symbols, out);
-                if out.len() >= FULL {
-                    write(out)?;
-                }
+        let task = self.tasks.get(&number);
+        if task.is_some_and(|task| self.has(only, task)) {
+            self.give_kept(number, sink)?;
+            if let Some(task) = self.tasks.get_mut(&number) {
+                sink.records(task, &self.records)?;
             }
         }
         Ok(())
@@ -295,12 +267,10 @@ impl Replay {
     }
 
     /// Changes what is known about tasks and mappings. Returns what there is to show.
-    fn apply(
-        &mut self,
-        number: u64,
-        event: Event,
-        symbols: &mut Symbolizer,
-    ) -> Result<Shown, ReplayError> {
+    fn apply<S: Sink>(&mut self, number: u64, event: Event, sink: &mut S) -> Result<Shown, S::Error>
+    where
+        S::Error: From<ReplayError>,
+    {
         Ok(match event {
             Event::Start {
                 id,
@@ -309,7 +279,7 @@ impl Replay {
                 time,
             } => {
                 if self.tasks.len() >= MAX_TASKS {
-                    return Err(ReplayError::TooManyTasks);
+                    return Err(ReplayError::TooManyTasks.into());
                 }
                 let from = self.live.get(&parent).and_then(|from| self.tasks.get(from));
                 let task = Task {
@@ -337,6 +307,12 @@ impl Replay {
                 self.live.remove(&former);
                 self.live.insert(id, number);
                 Shown::Event(TaskEvent::Exec { time, former })
+            }
+            Event::Name(name) => {
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    task.name = name;
+                }
+                Shown::Event(TaskEvent::Name)
             }
             Event::End { time, status } => {
                 let status = match status {
@@ -396,9 +372,9 @@ impl Replay {
                 let before = self.maps.insert(process, text.len()).unwrap_or(0);
                 self.maps_bytes = self.maps_bytes + text.len() - before;
                 if self.maps_bytes > MAX_MAPS {
-                    return Err(ReplayError::TooManyMaps);
+                    return Err(ReplayError::TooManyMaps.into());
                 }
-                symbols.set_maps(process, &text);
+                sink.maps(process, &text);
                 Shown::Nothing
             }
             Event::AddressSpace { cr3, time } => {
@@ -424,11 +400,12 @@ impl Replay {
             Event::Gap { duration, time } => {
                 Shown::Processor(ProcessorEvent::Gap { duration, time })
             }
-            // Only what reads the code needs it.
-            Event::KernelCode { .. } => Shown::Nothing,
+            Event::KernelCode { address, bytes } => {
+                Shown::KernelCode(CodeChange { address, bytes })
+            }
             Event::ProcessEnd { process } => {
                 self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
-                symbols.remove(process);
+                sink.process_ended(process);
                 Shown::Nothing
             }
         })
@@ -449,5 +426,6 @@ enum Shown {
     Event(TaskEvent),
     Untraced(Untraced),
     Processor(ProcessorEvent),
+    KernelCode(CodeChange),
     Nothing,
 }

@@ -1,21 +1,25 @@
-//! The trace as it is written: counts, formats and writes what the merge gives out.
+//! The trace: counts what the merge gives out, and chooses what is written.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vbts_protocol::{Crash, ExitStatus, Scope};
+use vbts_trace::Item;
 
+use super::btrace::{Events, log_failure};
 use super::destination::Destination;
 use super::filter::Filter;
-use super::format::{Format, PIECE, Record, Records};
+use super::format::{PIECE, Record, Records};
+use super::formatted::Formatted;
 use super::kernel_code::CodeChange;
+use super::last::Last;
 use super::merge::Sink;
 use super::queue::{Queue, WriterError};
+use super::replay::{Only, Replay};
 use super::report::{self, Standing};
 use super::session::Options;
 use super::summary::{RunEnd, Summary};
-use super::symbols::Symbolizer;
 use super::task::{Task, TaskEvent, Untraced};
 
 /// Number of tasks that a report shows at the end of a run.
@@ -30,13 +34,10 @@ pub struct Trace {
     /// Reports about tasks go to standard error.
     reports: bool,
     filter: Option<Filter>,
-    format: Box<dyn Format>,
-    symbols: Symbolizer,
-    /// Where the trace and the program's output go.
-    pub destination: Destination,
-    /// Formatted records.
-    buffer: Vec<u8>,
-    /// What is written so far.
+    /// Keeps what is wanted until the end, if that is only the last part.
+    last: Option<Events<Last>>,
+    out: Formatted,
+    /// What is wanted so far.
     pub summary: Summary,
     /// How live tasks have crashed, by their numbers. Their last branches follow.
     crashes: HashMap<u64, Crash>,
@@ -48,29 +49,36 @@ pub struct Trace {
 
 impl Trace {
     /// A trace that is written as `options` say.
-    pub fn new(options: Options, queue: Arc<Queue>) -> Self {
+    ///
+    /// # Errors
+    /// There is no memory for the last part.
+    pub fn new(options: Options, queue: Arc<Queue>) -> Result<Self, vbts_trace::Error> {
         let mut destination = options.destination;
         destination.write_in(options.format.unit(), &queue.stop);
         let mut symbols = options.symbols;
         symbols.end_with(queue.clone());
         let filters = options.filters;
+        let last = filters.last.map(Last::new).transpose()?;
         let filter = filters
             .choose()
             .then(|| Filter::new(filters, options.scope));
-        Self {
+        Ok(Self {
+            out: Formatted::new(queue.clone(), options.format, symbols, destination),
             queue,
             scope: options.scope,
             reports: options.reports,
             filter,
-            format: options.format,
-            symbols,
-            destination,
-            buffer: Vec::new(),
+            last: last.map(Events::new),
             summary: Summary::default(),
             crashes: HashMap::new(),
             standing: Vec::new(),
             more_standing: 0,
-        }
+        })
+    }
+
+    /// Where the trace and the program's output go.
+    pub fn destination(&mut self) -> &mut Destination {
+        &mut self.out.destination
     }
 
     /// Writes the end of the trace.
@@ -78,32 +86,39 @@ impl Trace {
     /// # Errors
     /// It cannot be written.
     pub fn end(&mut self) -> Result<Summary, WriterError> {
-        self.destination.end_line()?;
-        self.destination.end_reports()?;
+        self.out.destination.end_line()?;
+        self.out.destination.end_reports()?;
         if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
             let report = self.where_tasks_stand();
-            self.destination.write_stderr(report.as_bytes())?;
+            self.out.destination.write_stderr(report.as_bytes())?;
         }
         if let Some(filter) = &self.filter {
             self.summary.filtered = Some(filter.filtered());
             self.summary.filter_notes = filter.notes();
         }
-        self.summary.unnamed = self.symbols.unnamed().clone();
-        self.symbols.end_reader();
-        self.buffer.clear();
-        self.format.summary(&self.summary, &mut self.buffer);
-        self.destination.write_trace(&self.buffer)?;
+        if let Some(last) = self.last.take() {
+            self.write_last(last.to)?;
+        }
+        self.summary.unnamed = self.out.symbols.unnamed().clone();
+        self.out.symbols.end_reader();
+        self.out.summary(&self.summary)?;
         Ok(self.summary.clone())
     }
 
-    /// Takes code of the guest's kernel that differs from that in its file.
-    ///
-    /// # Errors
-    /// The trace cannot be written.
-    pub fn kernel_code(&mut self, changes: Vec<CodeChange>) -> Result<(), WriterError> {
-        self.buffer.clear();
-        self.format.kernel_code(changes, &mut self.buffer);
-        self.write_buffer()
+    /// Writes the last part of the trace.
+    fn write_last(&mut self, last: Last) -> Result<(), WriterError> {
+        self.queue.records.store(0, Ordering::Relaxed);
+        let mut replay = Replay::default();
+        let left_out = last.finish(|item| {
+            if let Item::Branches { branches, .. } = &item {
+                let count = branches.len() as u64;
+                self.queue.records.fetch_add(count, Ordering::Relaxed);
+            }
+            replay.give(item, Only::default(), &mut self.out)
+        })?;
+        self.summary.records -= left_out;
+        self.summary.filtered = Some(self.summary.filtered.unwrap_or(0) + left_out);
+        Ok(())
     }
 
     fn where_tasks_stand(&mut self) -> String {
@@ -115,7 +130,7 @@ impl Trace {
             text.push_str(&report::of_standing(
                 standing,
                 SHOWN_BRANCHES,
-                &mut self.symbols,
+                &mut self.out.symbols,
             ));
             // Finding names can take long, and is no wait for a reader.
             self.queue.progress.fetch_add(1, Ordering::Relaxed);
@@ -130,13 +145,12 @@ impl Trace {
     fn write_piece(&mut self, task: &Task, records: &[u8]) -> Result<(), WriterError> {
         let mut piece = Records::new(records, self.scope);
         count(piece, &mut self.summary);
-        while !piece.is_empty() {
-            self.queue.check()?;
-            self.buffer.clear();
-            self.format
-                .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
-            self.destination.write_records(task, &self.buffer)?;
-            self.queue.progress.fetch_add(1, Ordering::Relaxed);
+        match &mut self.last {
+            Some(last) => {
+                last.records(task, &mut piece)?;
+                self.queue.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            None => self.out.piece(task, piece)?,
         }
         let so_far = &self.queue.records;
         so_far.store(self.summary.records, Ordering::Relaxed);
@@ -158,19 +172,15 @@ impl Trace {
                 }
                 filter.task_ended(task.number);
             }
-            TaskEvent::Start { .. } | TaskEvent::Crash(_) | TaskEvent::Standing { .. } => {}
+            TaskEvent::Start { .. }
+            | TaskEvent::Name
+            | TaskEvent::Crash(_)
+            | TaskEvent::Standing { .. } => {}
         }
         match gap {
             Some(record) => self.write_piece(task, &record),
             None => Ok(()),
         }
-    }
-
-    fn write_buffer(&mut self) -> Result<(), WriterError> {
-        if !self.buffer.is_empty() {
-            self.destination.write_trace(&self.buffer)?;
-        }
-        Ok(())
     }
 }
 
@@ -182,7 +192,7 @@ impl Sink for Trace {
             Some(mut filter) => {
                 let written = records.chunks(Filter::PIECE).try_for_each(|piece| {
                     let (number, process) = (task.number, task.process);
-                    let wanted = filter.records(number, process, piece, &mut self.symbols);
+                    let wanted = filter.records(number, process, piece, &mut self.out.symbols);
                     self.write_piece(task, wanted)
                 });
                 // The summary has what it knows, also if the trace cannot be written.
@@ -201,7 +211,6 @@ impl Sink for Trace {
 
     fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), WriterError> {
         self.filter_event(task, event)?;
-        self.destination.task_event(task, event)?;
         match event {
             TaskEvent::Lost(n) => {
                 self.summary.lost = self.summary.lost.saturating_add(*n);
@@ -214,8 +223,8 @@ impl Sink for Trace {
                 if let Some(crash) = self.crashes.remove(&task.number)
                     && self.reports
                 {
-                    let report = report::of_crash(task, &crash, &mut self.symbols);
-                    self.destination.report(&report)?;
+                    let report = report::of_crash(task, &crash, &mut self.out.symbols);
+                    self.out.destination.report(&report)?;
                 }
             }
             TaskEvent::Standing { syscall, name } => {
@@ -229,33 +238,56 @@ impl Sink for Trace {
                     self.more_standing += 1;
                 }
             }
-            TaskEvent::Start { .. } | TaskEvent::Exec { .. } | TaskEvent::Signal { .. } => {}
+            TaskEvent::Start { .. }
+            | TaskEvent::Exec { .. }
+            | TaskEvent::Name
+            | TaskEvent::Signal { .. } => {}
         }
-        self.buffer.clear();
-        self.format.event(task, event, &mut self.buffer);
-        self.write_buffer()
+        match &mut self.last {
+            Some(last) => Ok(last.event(task, event)?),
+            None => self.out.event(task, event),
+        }
     }
 
     fn untraced(&mut self, untraced: &Untraced) -> Result<(), WriterError> {
         self.summary.count_untraced(untraced);
-        self.buffer.clear();
-        self.format.untraced(untraced, &mut self.buffer);
-        self.write_buffer()
+        match &mut self.last {
+            Some(last) => Ok(last.untraced(untraced)?),
+            None => self.out.untraced(untraced),
+        }
     }
 
     fn maps(&mut self, process: u32, text: &[u8]) {
-        self.format.maps(process, text);
-        self.symbols.set_maps(process, text);
+        match &mut self.last {
+            Some(last) => {
+                // Reports need them at once.
+                self.out.symbols.set_maps(process, text);
+                log_failure(last.maps(process, text));
+            }
+            None => self.out.maps(process, text),
+        }
         if let Some(filter) = &mut self.filter {
-            filter.maps(process, text, &mut self.symbols);
+            filter.maps(process, text, &mut self.out.symbols);
         }
     }
 
     fn process_ended(&mut self, process: u32) {
-        self.format.process_ended(process);
-        self.symbols.remove(process);
+        match &mut self.last {
+            Some(last) => {
+                self.out.symbols.remove(process);
+                log_failure(last.process_ended(process));
+            }
+            None => self.out.process_ended(process),
+        }
         if let Some(filter) = &mut self.filter {
             filter.process_ended(process);
+        }
+    }
+
+    fn kernel_code(&mut self, changes: Vec<CodeChange>) -> Result<(), WriterError> {
+        match &mut self.last {
+            Some(last) => Ok(last.kernel_code(changes)?),
+            None => self.out.kernel_code(changes),
         }
     }
 }

@@ -80,6 +80,9 @@ pub enum TaskEvent {
         /// Its ID before.
         former: u32,
     },
+    /// It executes the program that its name is, and has done so before: the trace does not have
+    /// the task that it has got the program from.
+    Name,
     /// It gets a signal.
     Signal {
         /// When.

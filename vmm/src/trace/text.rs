@@ -191,7 +191,7 @@ impl Format for Text {
             } => writeln!(out, "[task {id} ends: {}]", signal_name((*signal).into())),
             TaskEvent::Lost(n) => writeln!(out, "[task {id}: at least {n} branches lost]"),
             // The report on standard error says more.
-            TaskEvent::Crash(_) | TaskEvent::Standing { .. } => return,
+            TaskEvent::Crash(_) | TaskEvent::Standing { .. } | TaskEvent::Name => return,
         };
         // The next records begin with the name of their task.
         self.task = Some(0);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use super::merge::{Input, Merge};
+use super::merge::{Input, Merge, Sink as _};
 use super::queue::{Queue, Work, WriterError};
 use super::session::Options;
 use super::sink::Trace;
@@ -47,13 +47,13 @@ impl Writer {
     /// that does not read.
     ///
     /// # Errors
-    /// The host cannot start a thread.
+    /// The host cannot start a thread, or has no memory for the trace.
     pub fn start(options: Options, alarm: Arc<Alarm>) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let mut thread = Thread {
             queue: queue.clone(),
             merge: Merge::new(options.merge_limit),
-            trace: Trace::new(options, queue.clone()),
+            trace: Trace::new(options, queue.clone()).map_err(io::Error::other)?,
         };
         std::thread::Builder::new()
             .name("trace".into())
@@ -319,14 +319,14 @@ impl Thread {
         done
     }
 
-    fn count_bytes(&self) {
-        let bytes = self.trace.destination.trace_bytes();
+    fn count_bytes(&mut self) {
+        let bytes = self.trace.destination().trace_bytes();
         self.queue.bytes.store(bytes, Ordering::Relaxed);
     }
 
     fn perform_unless_stopped(&mut self, work: Work) -> Result<(), WriterError> {
         self.queue.check()?;
-        let destination = &mut self.trace.destination;
+        let destination = self.trace.destination();
         match work {
             Work::Task(input) => return self.merge.push(input, &mut self.trace),
             Work::Mapped { task, records, .. } => {

@@ -35,6 +35,10 @@ pub struct FilterArgs {
     /// End when a task gets a signal, such as USR1 or 10
     #[arg(long, value_name = "SIGNAL", value_parser = signal, help_heading = "Trace options")]
     pub until_signal: Option<u32>,
+    /// Keep only the last N branches, however the run ends
+    #[arg(long, value_name = "N", help_heading = "Trace options",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub last: Option<u64>,
 }
 
 impl FilterArgs {
@@ -47,6 +51,7 @@ impl FilterArgs {
             skip: self.skip.clone(),
             max_records: self.max_records,
             until_signal: self.until_signal,
+            last: self.last,
         }
     }
 

@@ -58,10 +58,12 @@ pub struct Filters {
     pub max_records: Option<u64>,
     /// A signal to a task that ends it.
     pub until_signal: Option<u32>,
+    /// Of the branches that the others leave, only so many are kept: the last ones.
+    pub last: Option<u64>,
 }
 
 impl Filters {
-    /// Returns whether branches may be left out.
+    /// Returns whether branches may be left out before they are counted for `last`.
     pub fn choose(&self) -> bool {
         self.start.is_some()
             || self.stop.is_some()

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use vbts_cpu::{LogBuffer, LogEntry};
-use vbts_trace::{Branch, Error, Event, Run, Writer};
+use vbts_trace::{Branch, Error, Event, Item, Run, Writer};
 
+use super::super::last::Last;
 use super::super::queue::WriterError;
-use super::last::Last;
 use super::queue::{End, Queue};
 use crate::host::output::Output;
 use crate::sandbox::{ThreadKind, confine_thread};
@@ -119,8 +119,13 @@ impl Encoder {
             }) = end
             {
                 if let Some(last) = self.last.take() {
-                    let left_out = last.finish(&mut self.writer, |writer| {
-                        write(writer, &mut self.output, &self.queue)
+                    let (writer, output) = (&mut self.writer, &mut self.output);
+                    let left_out = last.finish(|item| {
+                        match item {
+                            Item::Event { task, event } => writer.event(task, &event)?,
+                            Item::Branches { task, branches } => writer.branches(task, branches)?,
+                        }
+                        write(writer, output, &self.queue)
                     })?;
                     summary.filtered = Some(left_out);
                 }

@@ -5,12 +5,10 @@
 //! | `recording` | a recording, as the run loop sees it |
 //! | `queue` | buffers of the processors on their way to the thread |
 //! | `encoder` | the thread that encodes and writes |
-//! | `last` | the last branches of a recording |
 //! | `kernel` | what the guest's kernel tells about its tasks |
 
 mod encoder;
 pub mod kernel;
-mod last;
 mod queue;
 mod recording;
 

@@ -1,9 +1,10 @@
-//! What takes what the merge gives out, and what the merge refuses.
+//! What takes a trace, and what the merge refuses.
 
 use thiserror::Error;
 
 use super::MAX_TASKS;
-use crate::trace::task::{Task, TaskEvent, Untraced};
+use crate::trace::kernel_code::CodeChange;
+use crate::trace::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 
 /// What the agent cannot truly have reported.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -22,10 +23,10 @@ pub enum MergeError {
     TooManyMappings,
 }
 
-/// Takes what the merge gives out.
+/// Takes a trace: what the merge gives out, or what a file has.
 pub trait Sink {
     /// Why it cannot take more.
-    type Error: From<MergeError>;
+    type Error;
 
     /// Takes records of `task`, oldest first.
     ///
@@ -50,4 +51,22 @@ pub trait Sink {
 
     /// Takes the end of the last task of `process`.
     fn process_ended(&mut self, process: u32);
+
+    /// Takes an event of a processor. The merge has none.
+    ///
+    /// # Errors
+    /// No more can be taken.
+    fn processor(&mut self, processor: u32, event: &ProcessorEvent) -> Result<(), Self::Error> {
+        let _ = (processor, event);
+        Ok(())
+    }
+
+    /// Takes code of the guest's kernel that differs from that in its file. The merge has none.
+    ///
+    /// # Errors
+    /// No more can be taken.
+    fn kernel_code(&mut self, changes: Vec<CodeChange>) -> Result<(), Self::Error> {
+        let _ = changes;
+        Ok(())
+    }
 }

@@ -53,6 +53,7 @@ impl Sink for Given {
         let name = match event {
             TaskEvent::Start { .. } => "start",
             TaskEvent::Exec { .. } => "exec",
+            TaskEvent::Name => "name",
             TaskEvent::Signal { .. } => "signal",
             TaskEvent::End { .. } => "end",
             TaskEvent::Lost(_) => "lost",

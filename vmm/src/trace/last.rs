@@ -1,9 +1,11 @@
-//! The last branches of a recording.
+//! The last branches of a trace.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::Cursor;
 
 use vbts_trace::{Branch, Error, Event, Item, Reader, Run, Writer};
+
+use super::known::Known;
 
 /// Branches of a segment, at least. Larger ones compress better.
 const MIN_SEGMENT: u64 = 1 << 16;
@@ -14,14 +16,16 @@ const MAX_SEGMENT: usize = 64 << 20;
 /// Bytes of all segments at most.
 const MAX_BYTES: usize = 2 << 30;
 
-/// Keeps the last branches in memory, encoded. Each segment is a trace of its own, which begins
-/// with what is known about each processor.
+/// Keeps the last branches in memory, encoded, with what happens between them.
 #[derive(Debug)]
 pub struct Last {
     limit: u64,
-    /// Complete segments, oldest first, with the number of their branches.
-    segments: VecDeque<(Vec<u8>, u64)>,
+    /// Complete segments, oldest first.
+    segments: VecDeque<Segment>,
     current: Writer<Vec<u8>>,
+    /// Branches of each stream in `current`.
+    counts: HashMap<u64, u64>,
+    /// What is known at the first segment.
     known: Known,
     /// Branches in `segments`, and their size in bytes.
     records: u64,
@@ -30,30 +34,22 @@ pub struct Last {
     dropped: u64,
 }
 
-/// The last [`Event::AddressSpace`] and [`Event::Switch`] of each processor.
-#[derive(Debug, Default)]
-struct Known(BTreeMap<u64, [Option<Event>; 2]>);
+/// A part of the trace, which is a trace of its own.
+#[derive(Debug)]
+struct Segment {
+    bytes: Vec<u8>,
+    records: u64,
+    /// Branches of each stream.
+    counts: HashMap<u64, u64>,
+}
 
-impl Known {
-    /// Notes an event. Returns whether it was not known.
-    fn note(&mut self, processor: u64, event: &Event) -> bool {
-        let place = match event {
-            Event::AddressSpace { .. } => 0,
-            Event::Switch { .. } => 1,
-            _ => return true,
-        };
-        let slot = &mut self.0.entry(processor).or_default()[place];
-        let is_new = slot.as_ref() != Some(event);
-        *slot = Some(event.clone());
-        is_new
-    }
-
-    /// Writes all.
-    fn write(&self, writer: &mut Writer<Vec<u8>>) -> Result<(), Error> {
-        for (processor, events) in &self.0 {
-            for event in events.iter().flatten() {
-                writer.event(*processor, event)?;
-            }
+impl Segment {
+    /// Adds what it says to `known`.
+    fn pass(self, known: &mut Known) -> Result<(), Error> {
+        let mut reader = Reader::new(Cursor::new(self.bytes))?;
+        reader.events_before(u64::MAX, |number, event| known.event(number, event))?;
+        for (number, count) in self.counts {
+            known.left_out(number, count);
         }
         Ok(())
     }
@@ -69,6 +65,7 @@ impl Last {
             limit,
             segments: VecDeque::new(),
             current: segment()?,
+            counts: HashMap::new(),
             known: Known::default(),
             records: 0,
             bytes: 0,
@@ -81,22 +78,22 @@ impl Last {
         self.dropped + self.records + self.current.records()
     }
 
-    /// Adds branches of a processor, oldest first.
+    /// Adds branches of a task or processor, oldest first.
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn branches(&mut self, processor: u64, branches: &[Branch]) -> Result<(), Error> {
-        self.current.branches(processor, branches)?;
+    pub fn branches(&mut self, number: u64, branches: &[Branch]) -> Result<(), Error> {
+        *self.counts.entry(number).or_default() += branches.len() as u64;
+        self.current.branches(number, branches)?;
         self.end_segment()
     }
 
-    /// Adds an event of a processor.
+    /// Adds an event of a task or processor.
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn event(&mut self, processor: u64, event: &Event) -> Result<(), Error> {
-        self.known.note(processor, event);
-        self.current.event(processor, event)?;
+    pub fn event(&mut self, number: u64, event: &Event) -> Result<(), Error> {
+        self.current.event(number, event)?;
         self.end_segment()
     }
 
@@ -107,15 +104,16 @@ impl Last {
             return Ok(());
         }
         self.close_segment()?;
-        while let Some((bytes, records)) = self.segments.front()
-            && (self.records - records >= self.limit || self.bytes > MAX_BYTES)
+        while let Some(first) = self.segments.front()
+            && (self.records - first.records >= self.limit || self.bytes > MAX_BYTES)
+            && let Some(first) = self.segments.pop_front()
         {
-            self.records -= records;
-            self.dropped += records;
-            self.bytes -= bytes.len();
-            self.segments.pop_front();
+            self.records -= first.records;
+            self.dropped += first.records;
+            self.bytes -= first.bytes.len();
+            first.pass(&mut self.known)?;
         }
-        self.known.write(&mut self.current)
+        Ok(())
     }
 
     fn close_segment(&mut self) -> Result<(), Error> {
@@ -125,45 +123,48 @@ impl Last {
         let bytes = std::mem::take(closed.output());
         self.records += records;
         self.bytes += bytes.len();
-        self.segments.push_back((bytes, records));
+        self.segments.push_back(Segment {
+            bytes,
+            records,
+            counts: std::mem::take(&mut self.counts),
+        });
         Ok(())
     }
 
-    /// Writes the branches to `writer`, and calls `drain` now and then, which may take its output.
-    /// Returns the number of older branches, which are left out.
+    /// Gives `take` the branches and the events between them. If branches are left out, it begins
+    /// with what is known at the first one that is not. Returns the number of those left out.
     ///
     /// # Errors
-    /// `drain` fails, or there is no memory for the compression.
+    /// `take` fails, or there is no memory for the compression.
     pub fn finish<E: From<Error>>(
         mut self,
-        writer: &mut Writer<Vec<u8>>,
-        mut drain: impl FnMut(&mut Writer<Vec<u8>>) -> Result<(), E>,
+        mut take: impl FnMut(Item<'_>) -> Result<(), E>,
     ) -> Result<u64, E> {
         self.close_segment()?;
         let mut skip = self.records.saturating_sub(self.limit);
         let left_out = self.dropped + skip;
-        let (mut known, mut begun) = (Known::default(), false);
-        for (bytes, _) in self.segments {
-            let mut reader = Reader::new(Cursor::new(bytes))?;
+        let mut known = (left_out > 0).then_some(self.known);
+        for segment in self.segments {
+            let mut reader = Reader::new(Cursor::new(segment.bytes))?;
             while let Some(item) = reader.next_item()? {
+                let Some(before) = &mut known else {
+                    take(item)?;
+                    continue;
+                };
                 match item {
-                    Item::Event { task, event } => {
-                        if known.note(task, &event) && begun {
-                            writer.event(task, &event)?;
-                        }
-                    }
+                    Item::Event { task, event } => before.event(task, event),
                     Item::Branches { task, branches } => {
                         let count = skip.min(branches.len() as u64);
                         skip -= count;
-                        let kept = branches.get(count as usize..).unwrap_or_default();
-                        if kept.is_empty() {
+                        before.left_out(task, count);
+                        let branches = branches.get(count as usize..).unwrap_or_default();
+                        if branches.is_empty() {
                             continue;
                         }
-                        if !std::mem::replace(&mut begun, true) {
-                            known.write(writer)?;
+                        for (task, event) in known.take().unwrap_or_default().into_events() {
+                            take(Item::Event { task, event })?;
                         }
-                        writer.branches(task, kept)?;
-                        drain(writer)?;
+                        take(Item::Branches { task, branches })?;
                     }
                 }
             }
@@ -196,7 +197,7 @@ mod tests {
     fn kept(limit: u64, count: u64) -> (u64, Of<Branch>, Of<Event>) {
         let mut last = Last::new(limit).unwrap();
         for n in 0..count {
-            if n % 1000 == 0 {
+            if n % 1_000_000 == 0 {
                 let cr3 = n / 1_000_000;
                 last.event(n % 2, &Event::AddressSpace { cr3, time: cr3 })
                     .unwrap();
@@ -204,21 +205,17 @@ mod tests {
             last.branches(n % 2, &[branch(n)]).unwrap();
         }
         assert_eq!(last.records(), count);
-        let mut writer = segment().unwrap();
-        let left_out = last.finish(&mut writer, |_| Ok::<_, Error>(())).unwrap();
-        writer.finish(&vbts_trace::Summary::default()).unwrap();
-        let file = std::mem::take(writer.output());
-        let mut reader = Reader::new(Cursor::new(file)).unwrap();
         let (mut all, mut events) = (Vec::new(), Vec::new());
-        while let Some(item) = reader.next_item().unwrap() {
+        let left_out = last.finish(|item| {
             match item {
                 Item::Branches { task, branches } => {
                     all.extend(branches.iter().map(|branch| (task, *branch)));
                 }
                 Item::Event { task, event } => events.push((task, event)),
             }
-        }
-        (left_out, all, events)
+            Ok::<_, Error>(())
+        });
+        (left_out.unwrap(), all, events)
     }
 
     #[test]
