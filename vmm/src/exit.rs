@@ -46,6 +46,11 @@ pub enum Failure {
         /// The time limit.
         after: Duration,
     },
+    /// `--timeout` was reached while a report was made.
+    ReportTimeout {
+        /// The time limit.
+        after: Duration,
+    },
     /// The guest crashed.
     Guest {
         /// The message of the crash.
@@ -59,6 +64,8 @@ pub enum Failure {
     Interrupted,
     /// A signal ended `vbts`.
     Signal(i32),
+    /// A signal killed the process that makes a report.
+    Killed(i32),
 }
 
 impl Failure {
@@ -68,10 +75,12 @@ impl Failure {
             Self::Error(_) | Self::Interrupted => status::ERROR,
             Self::Host(_) | Self::NotExecutable(_) => status::HOST,
             Self::NotFound(_) => status::NOT_FOUND,
-            Self::Timeout { .. } | Self::WritingTimeout { .. } => status::TIMEOUT,
+            Self::Timeout { .. } | Self::WritingTimeout { .. } | Self::ReportTimeout { .. } => {
+                status::TIMEOUT
+            }
             Self::Guest { .. } => status::GUEST,
             Self::Quit => killed_by(signal_hook::consts::SIGINT),
-            Self::Signal(signal) => killed_by(*signal),
+            Self::Signal(signal) | Self::Killed(signal) => killed_by(*signal),
         }
     }
 
@@ -136,10 +145,20 @@ impl fmt::Display for Failure {
                     after.as_secs_f64()
                 )
             }
+            Self::ReportTimeout { after } => {
+                write!(
+                    f,
+                    "timeout: the report was not complete after {} s",
+                    after.as_secs_f64()
+                )
+            }
             Self::Guest { reason, .. } => f.write_str(reason),
             Self::Quit => f.write_str("ended by Ctrl-A x"),
             Self::Interrupted => f.write_str("interrupted while writing"),
             Self::Signal(signal) => write!(f, "interrupted by {}", signal_name(*signal)),
+            Self::Killed(signal) => {
+                write!(f, "the report was ended by {}", signal_name(*signal))
+            }
         }
     }
 }
@@ -223,12 +242,16 @@ mod tests {
             Failure::WritingTimeout {
                 after: Duration::from_secs(1),
             },
+            Failure::ReportTimeout {
+                after: Duration::from_secs(1),
+            },
             guest,
             Failure::Signal(2),
+            Failure::Killed(6),
         ];
         assert_eq!(
             failures.map(|f| f.status()),
-            [125, 126, 126, 127, 124, 124, 255, 130]
+            [125, 126, 126, 127, 124, 124, 124, 255, 130, 134]
         );
     }
 

@@ -1,7 +1,7 @@
 //! Reads a trace into a profile.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use indicatif::ProgressBar;
@@ -9,6 +9,7 @@ use vbts_trace::profile::{Profile, Watch};
 use vbts_trace::{Branch, Error, Event, Item, Reader};
 
 use super::CodeFiles;
+use crate::host::Workers;
 
 /// Number of items that are decoded ahead.
 const AHEAD: usize = 256;
@@ -34,7 +35,7 @@ enum Owned {
 }
 
 /// Reads the branches in `range`, only those of the task with the thread ID `only` if that is
-/// given. Another thread decodes them.
+/// given. One of `workers` decodes them.
 ///
 /// # Errors
 /// The trace cannot be read, or is damaged.
@@ -44,6 +45,7 @@ pub fn load<W: Watch>(
     only: Option<u32>,
     files: CodeFiles,
     watch: W,
+    workers: &Workers,
     progress: &ProgressBar,
 ) -> Result<Loaded<W>, Error> {
     let program = reader.run().command.first().cloned().unwrap_or_default();
@@ -71,33 +73,32 @@ pub fn load<W: Watch>(
     let (items, taken) = sync_channel(AHEAD);
     let (empty, reusable) = sync_channel(AHEAD);
     let (done, taken_large) = sync_channel(1);
-    std::thread::scope(|scope| {
-        let decoder =
-            scope.spawn(move || decode(reader, count, whole, &items, &reusable, &taken_large));
-        for item in taken {
-            match item {
-                Owned::Branches(task, mut branches) => {
-                    profile.branches(task, &branches);
-                    progress.inc(branches.len() as u64);
-                    branches.clear();
-                    // The decoder makes a new one if none is left.
-                    let _ = empty.try_send(branches);
-                }
-                Owned::Event(task, event) => {
-                    let is_large = event.size() > LARGE;
-                    profile.item(Item::Event { task, event });
-                    if is_large {
-                        // The decoder may have ended.
-                        let _ = done.try_send(());
-                    }
+    let (ended, end) = sync_channel(1);
+    workers.run(move || {
+        let done = decode(reader, count, whole, &items, &reusable, &taken_large);
+        let _ = ended.send(done);
+    });
+    for item in taken {
+        match item {
+            Owned::Branches(task, mut branches) => {
+                profile.branches(task, &branches);
+                progress.inc(branches.len() as u64);
+                branches.clear();
+                // The decoder makes a new one if none is left.
+                let _ = empty.try_send(branches);
+            }
+            Owned::Event(task, event) => {
+                let is_large = event.size() > LARGE;
+                profile.item(Item::Event { task, event });
+                if is_large {
+                    // The decoder may have ended.
+                    let _ = done.try_send(());
                 }
             }
         }
-        match decoder.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })?;
+    }
+    end.recv()
+        .unwrap_or_else(|_| Err(io::Error::other("a thread has ended").into()))?;
     profile.finish();
     progress.finish_and_clear();
     Ok(profile)

@@ -1,171 +1,161 @@
 //! `vbts report`: answers that are computed from a trace.
 
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::SystemTime;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use anyhow::{Context as _, anyhow};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_trace::profile::{Counts, Watch};
-use vbts_trace::{Reader, Run};
 
 use super::report::{ReportArgs, What};
-use super::trace::{OWN_PROGRAM, elf_file};
+use super::report_files::{Source, Trace};
+use super::report_process;
 use crate::answers::{
     self, By, Calls, CodeFiles, Loaded, Moment, Out, PerfError, Problem, Range, Samples, Selection,
     Timeline,
 };
 use crate::exit::{Failure, say};
-use crate::guest_files::GuestFiles;
+use crate::host::Workers;
 use crate::host::output::{Output, OutputError};
-use crate::root::Root;
-use crate::trace::symbols::FileSymbols;
 
+/// Number of threads that decode.
+const WORKERS: usize = 1;
 /// Number of files that a message names.
 const NAMED: usize = 4;
 
-/// Answers `args.what`. The trace was written at `traced`.
+/// Answers `args.what`, and writes the answer to `output`.
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
-pub fn main(args: &ReportArgs, trace: Trace) -> Result<u8, Failure> {
+pub fn main(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
     if args.other.is_some() && args.what != What::Diff {
         return Err(anyhow!("Only diff compares two traces, so there can be only one FILE").into());
     }
     if args.processor.is_some() {
         return Err(anyhow!("--processor: only text, json and raw show a processor alone").into());
     }
+    let source = Source::open(args, &args.file)?;
+    let other = match (&args.other, args.what) {
+        (Some(other), _) => Some(Source::open(args, other)?),
+        (None, What::Diff) => {
+            return Err(anyhow!("diff needs two traces: FILE and OTHER").into());
+        }
+        _ => None,
+    };
+    report_process::restrict_files(args.sandbox, &args.root)?;
+    let workers = Workers::start(WORKERS).context("Cannot start a thread")?;
+    report_process::restrict_calls(args.sandbox)?;
+    let mut report = Report {
+        args,
+        workers,
+        output,
+    };
+    let (trace, files) = source.read()?;
     match args.what {
         What::Timeline => {
-            let mut profile = trace.load(args, Timeline::default())?;
-            write(args, |out| answers::timeline(&mut profile, out))?;
+            let mut profile = report.load(trace, files, Timeline::default())?;
+            report.write(|out| answers::timeline(&mut profile, out))?;
             say_problems(&mut profile);
         }
         What::Firefox => {
             let title = trace.reader.run().command.join(" ");
-            let mut profile = trace.load(args, Samples::default())?;
-            write(args, |out| answers::firefox(&mut profile, &title, out))?;
+            let mut profile = report.load(trace, files, Samples::default())?;
+            report.write(|out| answers::firefox(&mut profile, &title, out))?;
             say_problems(&mut profile);
         }
-        What::Perf => trace.perf(args)?,
+        What::Perf => report.perf(trace, files)?,
         What::Tail | What::Where => {
             let tail = args.what == What::Tail;
             let steps = if tail { args.steps } else { 1 };
-            let mut profile = trace.load(args, Moment::new(steps, tail))?;
-            write(args, |out| answers::moment(&mut profile, !tail, out))?;
+            let mut profile = report.load(trace, files, Moment::new(steps, tail))?;
+            report.write(|out| answers::moment(&mut profile, !tail, out))?;
             say_problems(&mut profile);
         }
         What::Diff => {
-            let other = args
-                .other
-                .as_ref()
-                .context("diff needs two traces: FILE and OTHER")?;
-            let other = Trace::open(other)?;
-            let mut good = trace.load(args, Calls::default())?;
-            let mut bad = other.load(args, Calls::default())?;
-            write(args, |out| {
-                answers::diff(&mut good, &mut bad, args.limit, out)
-            })?;
+            let mut good = report.load(trace, files, Calls::default())?;
+            let (trace, files) = other.context("diff needs two traces")?.read()?;
+            let mut bad = report.load(trace, files, Calls::default())?;
+            report.write(|out| answers::diff(&mut good, &mut bad, args.limit, out))?;
             say_problems(&mut bad);
         }
         _ => {
             let selection = selection(args, &trace)?;
             let title = trace.reader.run().command.join(" ");
-            let mut profile = trace.load(args, ())?;
+            let mut profile = report.load(trace, files, ())?;
             let module = answers::find_module(&profile, args.module.as_deref());
             if matches!(args.what, What::Bolt | What::Autofdo) && module.is_none() {
                 let name = args.module.as_deref().unwrap_or("the program");
                 return Err(anyhow!("No code of {name} was executed").into());
             }
-            write(args, |out| {
-                answer(
-                    args,
-                    &mut profile,
-                    &selection,
-                    &title,
-                    module.unwrap_or(0),
-                    out,
-                )
-            })?;
+            let module = module.unwrap_or(0);
+            report.write(|out| answer(args, &mut profile, &selection, &title, module, out))?;
             say_problems(&mut profile);
         }
     }
     Ok(0)
 }
 
-/// A trace, and when it was written.
-pub struct Trace {
-    /// The trace.
-    pub reader: Reader<BufReader<File>>,
-    name: String,
-    traced: SystemTime,
+/// What makes a report, in its sandbox.
+struct Report<'a> {
+    args: &'a ReportArgs,
+    workers: Workers,
+    output: Output,
 }
 
-impl Trace {
-    /// Opens the trace at `path`.
-    ///
-    /// # Errors
-    /// It is no trace, or cannot be read.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        let name = path.display().to_string();
-        let file = File::open(path).with_context(|| format!("Cannot open {name}"))?;
-        let traced = file.metadata().and_then(|metadata| metadata.modified());
-        let reader = Reader::new(BufReader::new(file));
-        Ok(Self {
-            reader: reader.with_context(|| format!("Cannot read {name}"))?,
-            name,
-            traced: traced.unwrap_or_else(|_| SystemTime::now()),
-        })
-    }
-
-    /// Says so if the trace has no end.
-    pub fn say_if_cut(&self) {
-        if self.reader.summary().is_none() {
-            say(format_args!(
-                "{} has no end: its run was cut or is not over. {} branches are complete",
-                self.name,
-                self.reader.records()
-            ));
-        }
+impl Report<'_> {
+    fn load<W: Watch>(
+        &self,
+        mut trace: Trace,
+        files: CodeFiles,
+        watch: W,
+    ) -> Result<Loaded<W>, Failure> {
+        let range = range(self.args, &mut trace)?;
+        let (task, progress) = (self.args.task, progress_bar());
+        let loaded = answers::load(
+            trace.reader,
+            range,
+            task,
+            files,
+            watch,
+            &self.workers,
+            &progress,
+        );
+        Ok(loaded.with_context(|| format!("Cannot read {}", trace.name))?)
     }
 
     /// Writes the trace as a file of Linux perf.
-    fn perf(mut self, args: &ReportArgs) -> Result<(), Failure> {
-        self.say_if_cut();
-        let mut files = code_files(args, self.reader.run(), self.traced)?;
-        let range = self.range(args)?;
-        let progress = progress_bar();
-        let mut out = Sink::new(args)?;
-        let (reader, files) = (&mut self.reader, &mut files);
-        match answers::perf(reader, range, args.task, files, &progress, &mut out) {
+    fn perf(&mut self, mut trace: Trace, mut files: CodeFiles) -> Result<(), Failure> {
+        let range = range(self.args, &mut trace)?;
+        let (task, progress) = (self.args.task, progress_bar());
+        let mut out = Sink::new(&mut self.output)?;
+        let reader = &mut trace.reader;
+        match answers::perf(reader, range, task, &mut files, &progress, &mut out) {
             Ok(()) => out.finish(Ok(())),
             Err(PerfError::Output(error)) => out.finish(Err(error)),
             Err(PerfError::Trace(error)) => Err(anyhow!(error)
-                .context(format!("Cannot read {}", self.name))
+                .context(format!("Cannot read {}", trace.name))
                 .into()),
         }
     }
 
-    /// The branches that `args` select.
-    fn range(&mut self, args: &ReportArgs) -> Result<Range, Failure> {
-        let range = args.range(&mut self.reader);
-        let range = range.with_context(|| format!("Cannot read {}", self.name))?;
-        Ok(Range {
-            from: range.start,
-            to: range.end,
-        })
+    /// Writes an answer to the output.
+    fn write(
+        &mut self,
+        answer: impl FnOnce(&mut Out<'_>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut out = Sink::new(&mut self.output)?;
+        let answered = answer(&mut out);
+        out.finish(answered)
     }
+}
 
-    fn load<W: Watch>(mut self, args: &ReportArgs, watch: W) -> Result<Loaded<W>, Failure> {
-        self.say_if_cut();
-        let files = code_files(args, self.reader.run(), self.traced)?;
-        let range = self.range(args)?;
-        let progress = progress_bar();
-        let loaded = answers::load(self.reader, range, args.task, files, watch, &progress);
-        Ok(loaded.with_context(|| format!("Cannot read {}", self.name))?)
-    }
+/// The branches that `args` select.
+fn range(args: &ReportArgs, trace: &mut Trace) -> Result<Range, Failure> {
+    let range = args.range(&mut trace.reader);
+    let range = range.with_context(|| format!("Cannot read {}", trace.name))?;
+    Ok(Range {
+        from: range.start,
+        to: range.end,
+    })
 }
 
 /// The source files that `args` select.
@@ -177,16 +167,6 @@ fn selection(args: &ReportArgs, trace: &Trace) -> Result<Selection, Failure> {
         directory: trace.reader.run().directory.clone().into(),
         only: only.collect::<Result<_, _>>()?,
     })
-}
-
-/// Writes an answer to the output.
-fn write(
-    args: &ReportArgs,
-    answer: impl FnOnce(&mut Out<'_>) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let mut out = Sink::new(args)?;
-    let answered = answer(&mut out);
-    out.finish(answered)
 }
 
 fn answer(
@@ -232,32 +212,6 @@ fn answer(
         _ => By::Function,
     };
     answers::functions(profile, by, args.limit, args.json, out)
-}
-
-/// The traced files on this machine.
-fn code_files(args: &ReportArgs, run: &Run, traced: SystemTime) -> Result<CodeFiles, Failure> {
-    let open = || {
-        Root::open(&args.root)
-            .with_context(|| format!("--root: cannot open {}", args.root.display()))
-    };
-    let symbols = FileSymbols::new(open()?, &mut Command::new(OWN_PROGRAM))
-        .context("Cannot start the process that reads symbols")?;
-    let mut files = CodeFiles::new(open()?, symbols, run.directory.clone().into(), traced);
-    if run.scope != "user" {
-        let kernel = match (&args.kernel, &run.kernel) {
-            (None, Some(kernel)) => PathBuf::from(kernel),
-            (kernel, _) => GuestFiles::find(kernel.as_deref())?.kernel,
-        };
-        match elf_file(&kernel) {
-            Some(file) => files.set_kernel(file, &kernel.display().to_string()),
-            None => say(format_args!(
-                "{} has no symbols and no code that can be read: \
-                 the kernel's branches are counted, but not its instructions",
-                kernel.display()
-            )),
-        }
-    }
-    Ok(files)
 }
 
 /// Progress on standard error, if that is a terminal.
@@ -342,17 +296,17 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
 }
 
 /// Writes an answer to the output.
-struct Sink {
-    to: BufWriter<Raw>,
+struct Sink<'a> {
+    to: BufWriter<Raw<'a>>,
 }
 
 /// An output, and why it has failed.
-struct Raw {
-    output: Output,
+struct Raw<'a> {
+    output: &'a mut Output,
     failure: Option<OutputError>,
 }
 
-impl Write for Raw {
+impl Write for Raw<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.output.write(bytes).map_err(|error| {
             self.failure = Some(error);
@@ -366,13 +320,10 @@ impl Write for Raw {
     }
 }
 
-impl Sink {
-    fn new(args: &ReportArgs) -> Result<Self, Failure> {
-        let output = match &args.output {
-            Some(path) => Output::create(path),
-            None => Output::stdout(),
-        }
-        .map_err(OutputError::into_failure)?;
+impl<'a> Sink<'a> {
+    /// Discards what was in the output before.
+    fn new(output: &'a mut Output) -> Result<Self, Failure> {
+        output.truncate().map_err(OutputError::into_failure)?;
         let failure = None;
         Ok(Self {
             to: BufWriter::with_capacity(1 << 16, Raw { output, failure }),
@@ -389,7 +340,7 @@ impl Sink {
     }
 }
 
-impl Write for Sink {
+impl Write for Sink<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.to.write(bytes)
     }

@@ -9,6 +9,8 @@ mod options;
 mod probe;
 mod record;
 mod report;
+mod report_files;
+mod report_process;
 mod run;
 mod stats;
 mod test;

@@ -4,21 +4,22 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use vbts_protocol::Scope;
 use vbts_trace::{Item, Reader, Run, Streams};
 
-use super::answers::{self, Trace};
 use super::file_uses::FileUses;
-use super::options::EXIT_STATUS;
+use super::options::seconds;
+use super::report_files::{Kernel, TraceFile, open_root};
 use super::trace::{OWN_PROGRAM, name_kernel};
+use super::{answers, report_process};
 use crate::accel::Accel;
+use crate::config::SandboxMode;
 use crate::exit::Failure;
-use crate::guest_files::GuestFiles;
 use crate::host::output::{Output, OutputError};
-use crate::root::Root;
 use crate::trace::Format;
 use crate::trace::format::{FULL, Raw, Records};
 use crate::trace::json::Json;
@@ -27,6 +28,16 @@ use crate::trace::replay::{Only, Replay};
 use crate::trace::symbols::Symbolizer;
 use crate::trace::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::trace::text::Text;
+
+/// The end of the help text.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0    the report is complete
+  124  --timeout was reached
+  125  bad usage, or the trace cannot be read, or the output fails
+  126  this host cannot confine the process as --sandbox says
+  128+n  signal n has ended the report
+A report that is not complete leaves no part of itself in the file that --output names.";
 
 /// What to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,6 +127,12 @@ pub struct ReportArgs {
     /// Write to FILE instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// End the report after this much time (fractions are allowed)
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// How to confine the process that makes the report
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub sandbox: SandboxMode,
     /// Directory in which the traced files are looked up for names
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
@@ -151,7 +168,6 @@ pub struct ReportArgs {
 /// # Errors
 /// The file is no trace or is damaged, or the output fails.
 pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
-    let name = args.file.display();
     let mut uses = FileUses::default();
     uses.reads("FILE", &args.file);
     if let Some(other) = &args.other {
@@ -164,27 +180,53 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
         uses.writes("--output", output);
     }
     uses.check()?;
-    let trace = Trace::open(&args.file)?;
-    if !matches!(args.what, What::Text | What::Json | What::Raw) {
-        return answers::main(args, trace);
+    report_process::run(args.output.as_deref(), args.timeout, |output| {
+        match args.what {
+            What::Text | What::Json | What::Raw => show(args, output),
+            _ => answers::main(args, output),
+        }
+    })
+}
+
+/// Shows the branches of a trace.
+fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
+    let file = TraceFile::open(&args.file)?;
+    let mut symbols = Symbolizer::new(open_root(args)?, Path::new("/"));
+    let kernel = Kernel::find(args);
+    if args.what == What::Text {
+        symbols
+            .start_reader(
+                &mut Command::new(OWN_PROGRAM),
+                args.sandbox != SandboxMode::Off,
+            )
+            .context("Cannot start the process that reads symbols")?;
     }
+    report_process::restrict_files(args.sandbox, &args.root)?;
+    report_process::restrict_calls(args.sandbox)?;
+    let trace = file.read()?;
     trace.say_if_cut();
-    let mut reader = trace.reader;
-    let mut replay = Replay::new(reader.run().streams);
+    let (mut reader, name) = (trace.reader, trace.name);
+    let run = reader.run();
+    symbols.set_directory(Path::new(&run.directory));
+    if args.what == What::Text && run.scope != "user" {
+        let (path, file) = kernel.of(run)?;
+        name_kernel(&mut symbols, &path, file, false);
+    }
+    let mut replay = Replay::new(run.streams);
     let only = Only {
         task: args.task,
         processor: args.processor,
     };
     let mut report = Report {
-        symbols: symbolizer(args, reader.run())?,
-        format: format(args, reader.run()),
+        symbols,
+        format: format(args, run),
         out: Vec::new(),
-        output: match &args.output {
-            Some(path) => Output::create(path),
-            None => Output::stdout(),
-        }
-        .map_err(OutputError::into_failure)?,
+        output,
     };
+    report
+        .output
+        .truncate()
+        .map_err(OutputError::into_failure)?;
     let range = args
         .range(&mut reader)
         .with_context(|| format!("Cannot read {name}"))?;
@@ -339,26 +381,6 @@ impl Sink for Report {
         self.format.processor(processor, event, &mut self.out);
         self.write_if_full()
     }
-}
-
-/// Names the addresses of the traced programs, from their files on this machine.
-fn symbolizer(args: &ReportArgs, run: &Run) -> Result<Symbolizer, Failure> {
-    let root = Root::open(&args.root)
-        .with_context(|| format!("--root: cannot open {}", args.root.display()))?;
-    let mut symbols = Symbolizer::new(root, Path::new(&run.directory));
-    if args.what == What::Text {
-        symbols
-            .start_reader(&mut Command::new(OWN_PROGRAM), true)
-            .context("Cannot start the process that reads symbols")?;
-        if run.scope != "user" {
-            let kernel = match (&args.kernel, &run.kernel) {
-                (None, Some(kernel)) => PathBuf::from(kernel),
-                (kernel, _) => GuestFiles::find(kernel.as_deref())?.kernel,
-            };
-            name_kernel(&mut symbols, &kernel, false);
-        }
-    }
-    Ok(symbols)
 }
 
 fn format(args: &ReportArgs, run: &Run) -> Box<dyn Format> {

@@ -112,13 +112,17 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
 /// How a run ended that failed so, and whether its output may have a reader that does not read.
 pub(super) fn end_of(failure: &Failure) -> (RunEnd, bool) {
     match failure {
-        Failure::Timeout { .. } | Failure::WritingTimeout { .. } => (RunEnd::Timeout, true),
+        Failure::Timeout { .. }
+        | Failure::WritingTimeout { .. }
+        | Failure::ReportTimeout { .. } => (RunEnd::Timeout, true),
         Failure::Signal(signal_hook::consts::SIGPIPE) => (RunEnd::Error, true),
         Failure::Signal(_) | Failure::Interrupted | Failure::Quit => (RunEnd::Interrupted, true),
         Failure::Guest { .. } => (RunEnd::Panic, false),
-        Failure::Error(_) | Failure::Host(_) | Failure::NotFound(_) | Failure::NotExecutable(_) => {
-            (RunEnd::Error, false)
-        }
+        Failure::Error(_)
+        | Failure::Host(_)
+        | Failure::NotFound(_)
+        | Failure::NotExecutable(_)
+        | Failure::Killed(_) => (RunEnd::Error, false),
     }
 }
 
@@ -177,7 +181,8 @@ impl Prepared {
             started.context("Cannot start the process that reads symbols")?;
             launch.read_symbols();
             if args.scope != ScopeArg::User {
-                name_kernel(&mut symbols, &files.kernel, args.quiet);
+                let kernel = elf_file(&files.kernel);
+                name_kernel(&mut symbols, &files.kernel, kernel, args.quiet);
             }
         }
         let kernel = KernelFiles::read(KernelConfig {
@@ -398,8 +403,13 @@ fn run(args: &TraceArgs, accel: Accel, cwd: &Path) -> Run {
 }
 
 /// Gives `symbols` the symbols of the kernel. A message says so if there are none, unless `quiet`.
-pub(super) fn name_kernel(symbols: &mut Symbolizer, kernel: &Path, quiet: bool) {
-    match elf_file(kernel) {
+pub(super) fn name_kernel(
+    symbols: &mut Symbolizer,
+    kernel: &Path,
+    file: Option<File>,
+    quiet: bool,
+) {
+    match file {
         Some(file) => symbols.set_kernel(file, &kernel.display().to_string()),
         None if quiet => {}
         None => say(format_args!(

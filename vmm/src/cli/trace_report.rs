@@ -61,8 +61,11 @@ pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
     let super::Command::Report(report_args) = command else {
         return Err(anyhow!("--report: not a report").into());
     };
-    report::main(&report_args)?;
-    Ok(code)
+    // An answer that is not there matters more than what the program says.
+    match report::main(&report_args)? {
+        0 => Ok(code),
+        status => Ok(status),
+    }
 }
 
 /// The options that the report has in common with the trace.
@@ -88,6 +91,7 @@ impl Common {
 }
 
 fn report_args(args: &TraceArgs) -> anyhow::Result<Common> {
+    use clap::ValueEnum as _;
     let mut words: Vec<OsString> = Vec::new();
     let mut add = |name: &str, value: Option<&Path>| {
         if let Some(value) = value {
@@ -97,6 +101,9 @@ fn report_args(args: &TraceArgs) -> anyhow::Result<Common> {
     add("--output", args.output.as_deref());
     add("--root", args.machine.root.as_deref());
     add("--kernel", args.kernel.as_deref());
+    if let Some(mode) = args.machine.config("").sandbox.to_possible_value() {
+        add("--sandbox", Some(Path::new(mode.get_name())));
+    }
     Ok(Common { words })
 }
 

@@ -1,6 +1,7 @@
 //! The host: its files, terminals, signals and timers.
 
 pub mod alarm;
+pub mod child;
 pub mod descriptors;
 pub mod event_loop;
 pub mod input;
@@ -9,6 +10,7 @@ pub mod process_group;
 pub mod terminal;
 pub mod unit;
 pub mod whole_file;
+pub mod workers;
 
 pub use alarm::{Alarm, Event};
 pub use event_loop::{EventLoop, Waker};
@@ -16,3 +18,4 @@ pub use input::Input;
 pub use output::{Output, OutputError};
 pub use terminal::RawTerminal;
 pub use unit::Unit;
+pub use workers::Workers;

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -184,6 +184,20 @@ impl Output {
             }
         });
         truncated.map_err(|source| self.error(source))
+    }
+
+    /// Whether the file at `path` is the one to which this writes.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let identity = |status: std::fs::Metadata| (status.dev(), status.ino());
+        let at_path = std::fs::symlink_metadata(path).map(identity);
+        let own = self.file.metadata().map(identity);
+        matches!((at_path, own), (Ok(at_path), Ok(own)) if at_path == own)
+    }
+
+    /// The position in a regular file at which this and other processes that share it write; 0 for
+    /// another output.
+    pub fn position(&self) -> u64 {
+        seek(&self.file, SeekFrom::Current(0)).unwrap_or(0)
     }
 
     /// Creates an output to `file`. Messages call it `name`.

@@ -209,6 +209,15 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_tgkill, OwnProcess(0), "abort(), and ending KVM_RUN";
 };
 
+/// What `vbts report` does without: it serves no guest.
+#[rustfmt::skip]
+pub(super) const NOT_FOR_REPORTS: &[c_long] = &[
+    libc::SYS_getdents64, libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
+    libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_epoll_ctl, libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_getpgrp, libc::SYS_getpgid,
+    libc::SYS_prctl, libc::SYS_seccomp,
+];
+
 /// Further calls of a machine that KVM executes.
 #[rustfmt::skip]
 pub(super) const KVM_CALLS: &[Call] = calls! {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use libc::c_long;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -25,8 +26,8 @@ pub use self::files::{FileRules, Reach, is_available as can_restrict_files};
 pub use self::threads::{ThreadKind, confine_thread};
 use crate::exit::Failure;
 use calls::{
-    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, OPEN_FILE_CALLS,
-    READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
+    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, NOT_FOR_REPORTS,
+    OPEN_FILE_CALLS, READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
 };
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
@@ -46,6 +47,7 @@ pub struct Sandbox {
     new_files: bool,
     open_files: bool,
     symbols: bool,
+    reports: bool,
 }
 
 /// A process that reads symbols for this one.
@@ -69,6 +71,17 @@ impl Sandbox {
             new_files: false,
             open_files: false,
             symbols: false,
+            reports: false,
+        }
+    }
+
+    /// Creates a sandbox for a process that runs no guest: it reads a kept trace and the traced
+    /// files, and writes to files that are open.
+    pub fn for_reports() -> Self {
+        Self {
+            symbols: true,
+            reports: true,
+            ..Self::new(Access::ReadOnly, false)
         }
     }
 
@@ -121,9 +134,13 @@ impl Sandbox {
                 ThreadSync(thread) => format!("thread {thread} has a filter of its own"),
                 error => error.to_string(),
             };
+            let does = match self.reports {
+                true => "reads a trace",
+                false => "runs a guest",
+            };
             Failure::Host(format!(
-                "this host cannot confine vbts to the system calls that it needs (seccomp: {why}); --sandbox off runs \
-                 a guest that you trust without the sandbox"
+                "this host cannot confine vbts to the system calls that it needs (seccomp: \
+                 {why}); --sandbox off {does} that you trust without the sandbox"
             ))
         });
         applied.inspect(|()| threads::entered(self))
@@ -143,9 +160,11 @@ impl Sandbox {
             &[]
         };
         let symbols = if self.symbols { SYMBOL_CALLS } else { &[] };
+        let withheld = if self.reports { NOT_FOR_REPORTS } else { &[] };
         COMMON_CALLS
             .iter()
             .chain(CALLS)
+            .filter(|call| !withheld.contains(&call.number))
             .chain(symbols)
             .chain(kvm)
             .chain(disks)
@@ -272,6 +291,19 @@ fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
         inheritable: CapabilitySet::empty(),
     };
     Ok(set_capabilities(None, sets)?)
+}
+
+/// Sets the limit of `resource` to `value`, or leaves it as it is if it is lower.
+///
+/// # Errors
+/// The host refuses.
+pub fn limit(resource: Resource, value: u64) -> io::Result<()> {
+    let value = getrlimit(resource).maximum.unwrap_or(value).min(value);
+    let limit = Rlimit {
+        current: Some(value),
+        maximum: Some(value),
+    };
+    Ok(setrlimit(resource, limit)?)
 }
 
 #[cfg(test)]

@@ -25,12 +25,13 @@ pub struct FileSymbols {
 }
 
 impl FileSymbols {
-    /// Looks up files below `root`. The program `vbts` reads their symbols, in a sandbox.
+    /// Looks up files below `root`. The program `vbts` reads their symbols, in a sandbox if
+    /// `confined`.
     ///
     /// # Errors
     /// The host starts no process.
-    pub fn new(root: Root, vbts: &mut Command) -> io::Result<Self> {
-        let connection = Connection::start(vbts, true)?;
+    pub fn new(root: Root, vbts: &mut Command, confined: bool) -> io::Result<Self> {
+        let connection = Connection::start(vbts, confined)?;
         Ok(Self {
             files: Files::new(root, Source::Process(connection)),
             kernel: None,

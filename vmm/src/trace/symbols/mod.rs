@@ -97,6 +97,11 @@ impl Symbolizer {
         }
     }
 
+    /// Sets the directory in which the program runs.
+    pub fn set_directory(&mut self, cwd: &Path) {
+        cwd.clone_into(&mut self.cwd);
+    }
+
     /// Starts the process that reads symbols: the program `vbts`, in a sandbox if `confined`.
     ///
     /// # Errors

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
-};
+use rustix::process::{Resource, Signal, set_parent_process_death_signal};
+
+use crate::sandbox::limit;
 
 /// Memory in bytes of the process that reads, without its program and what it maps of files.
 const MAX_MEMORY: u64 = 640 << 20;
@@ -57,16 +57,6 @@ pub fn confine_reader() -> io::Result<()> {
     limit(Resource::Nofile, 16)
 }
 
-/// Sets the limit of `resource` to `value`, or leaves it as it is if it is lower.
-fn limit(resource: Resource, value: u64) -> io::Result<()> {
-    let value = getrlimit(resource).maximum.unwrap_or(value).min(value);
-    let limit = Rlimit {
-        current: Some(value),
-        maximum: Some(value),
-    };
-    Ok(setrlimit(resource, limit)?)
-}
-
 /// Makes the request that begins now kill the process if it takes too long.
 pub fn begin_request() {
     set_timer(REQUEST_SECONDS);
@@ -101,17 +91,4 @@ pub fn is_exhausted() -> bool {
     // SAFETY: the kernel writes to `usage`.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
     usage.ru_utime.tv_sec + usage.ru_stime.tv_sec >= TOTAL_SECONDS
-}
-
-/// Starts a process that continues here. Returns its number, or `None` in it.
-///
-/// # Errors
-/// The host starts no more processes.
-pub fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: this process has one thread, so that the new one has all of what other threads could
-    // hold.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        number => Ok(Pid::from_raw(number)),
-    }
 }

@@ -26,6 +26,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 use rustix::process::{WaitOptions, waitpid};
 
 use super::protocol::{MAX_PACKET, Reply, Request};
+use crate::host::child;
 use crate::sandbox::{self, SymbolProcess};
 use objects::Objects;
 
@@ -67,7 +68,7 @@ fn start_readers(socket: BorrowedFd<'_>) -> anyhow::Result<Turn> {
         if limits::is_exhausted() {
             break;
         }
-        let Some(reader) = limits::fork()? else {
+        let Some(reader) = child::fork()? else {
             return Ok(Turn::Reads(generation));
         };
         let Some((_, status)) = waitpid(Some(reader), WaitOptions::empty())? else {
