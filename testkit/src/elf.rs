@@ -187,6 +187,39 @@ impl Program {
             .debug(".debug_line", vec![0; 16])
     }
 
+    /// Adds debugging information of `units` units, which share a table with `rows` lines for the
+    /// code, one for each byte, in the source files `/0` and `/1` in turn.
+    #[must_use]
+    pub fn many_lines(self, units: u32, rows: u32) -> Self {
+        // DW_TAG_compile_unit with DW_AT_stmt_list, DW_AT_low_pc and DW_AT_high_pc.
+        let abbreviations = vec![1, 0x11, 0, 0x10, 0x17, 0x11, 1, 0x12, 6, 0, 0, 0];
+        let mut unit = vec![24, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0];
+        unit.extend_from_slice(&self.address.to_le_bytes());
+        unit.extend_from_slice(&rows.to_le_bytes());
+        let info = unit.repeat(units as usize);
+        // The header of version 4: the sizes of the standard opcodes' operands and the files.
+        let mut header = vec![1, 1, 1, 0xFB, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0];
+        header.extend_from_slice(b"/0\0\0\0\0/1\0\0\0\0\0");
+        // DW_LNE_set_address.
+        let mut program = vec![0, 9, 2];
+        program.extend_from_slice(&self.address.to_le_bytes());
+        for row in 0..rows {
+            // DW_LNS_set_file; the next line and the next address.
+            program.extend_from_slice(&[4, 1 + (row % 2) as u8, 33]);
+        }
+        // DW_LNE_end_sequence.
+        program.extend_from_slice(&[0, 1, 1]);
+        let size = 6 + header.len() as u32 + program.len() as u32;
+        let mut line = size.to_le_bytes().to_vec();
+        line.extend_from_slice(&[4, 0]);
+        line.extend_from_slice(&(header.len() as u32).to_le_bytes());
+        line.extend_from_slice(&header);
+        line.extend_from_slice(&program);
+        self.debug(".debug_abbrev", abbreviations)
+            .debug(".debug_info", info)
+            .debug(".debug_line", line)
+    }
+
     /// Creates the file at `path`.
     ///
     /// # Errors

@@ -29,6 +29,39 @@ fn start(trace: &mut Trace, task: u64, parent: u32, process: u32) {
 /// Checks that reports on a trace take little memory. `write` writes it in a directory.
 #[track_caller]
 fn check(whats: &[&str], write: impl FnOnce(&mut Trace, &Path)) {
+    check_with(MEMORY, &[], whats, write);
+}
+
+/// As [`check`], with the traced program, which jumps to itself, and its source files `/0` and
+/// `/1`.
+#[track_caller]
+fn check_program(memory: u32, whats: &[&str], program: &Program, size: u64) {
+    let root = TempDir::new().unwrap();
+    program.create(&root.path().join("program")).unwrap();
+    for source in ["0", "1"] {
+        std::fs::write(root.path().join(source), "source\n").unwrap();
+    }
+    let root = root.path().to_str().unwrap();
+    check_with(memory, &["--root", root], whats, |trace, _| {
+        start(trace, 0, 0, 1);
+        let end = CODE + size;
+        let text = format!("{CODE:x}-{end:x} r-xp 1000 0:0 0 /program\n").into_bytes();
+        trace.event(0, &Event::Maps { process: 1, text }).unwrap();
+        let jump = Branch {
+            from: CODE,
+            to: CODE,
+        };
+        trace.branches(0, &[jump; 10]).unwrap();
+    });
+}
+
+#[track_caller]
+fn check_with(
+    memory: u32,
+    options: &[&str],
+    whats: &[&str],
+    write: impl FnOnce(&mut Trace, &Path),
+) {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("a.btrace");
     let run = Run {
@@ -47,10 +80,11 @@ fn check(whats: &[&str], write: impl FnOnce(&mut Trace, &Path)) {
     trace.finish(&summary).unwrap();
     drop(trace);
     for what in whats {
-        let script = format!("ulimit -d {MEMORY} && exec \"$@\"");
+        let script = format!("ulimit -d {memory} && exec \"$@\"");
         let done = Command::new("sh")
             .args(["-c", &script, "sh", env!("CARGO_BIN_EXE_vbts"), "report"])
             .args([*what, "--output", "/dev/null"])
+            .args(options)
             .arg(&file)
             .output()
             .unwrap();
@@ -165,4 +199,38 @@ fn many_different_branches() {
             trace.branches(0, &branches).unwrap();
         }
     });
+}
+
+/// Code of `size` bytes that jumps to itself.
+fn code(size: usize) -> Vec<u8> {
+    let mut code = vec![0x90; size];
+    code[..2].copy_from_slice(&[0xEB, 0xFE]);
+    code
+}
+
+#[test]
+fn many_lines_of_source() {
+    const ROWS: u32 = 30_000;
+    let program = Program::new(&code(ROWS as usize));
+    let program = program.functions(&[(CODE, ROWS.into(), "main")]);
+    let program = program.many_lines(300, ROWS);
+    let whats = ["lines", "lcov", "cobertura", "html", "assembly", "files"];
+    check_program(MEMORY, &whats, &program, ROWS.into());
+}
+
+#[test]
+fn instructions_with_long_names() {
+    const SIZE: u64 = 300_000;
+    let program = Program::new(&code(SIZE as usize));
+    let program = program.functions(&[(CODE, SIZE, &"a".repeat(4000))]);
+    check_program(MEMORY / 2, &["assembly"], &program, SIZE);
+}
+
+#[test]
+fn lines_of_functions_with_long_names() {
+    const SIZE: u32 = 300_000;
+    let program = Program::new(&code(SIZE as usize));
+    let program = program.many_functions(SIZE.into(), 4000);
+    let program = program.many_lines(1, SIZE);
+    check_program(MEMORY / 2, &["lcov"], &program, SIZE.into());
 }

@@ -13,9 +13,10 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
 use super::Loaded;
 use super::code_files::symbol_path;
 use super::counts::{AllCounts, ModuleCounts};
-use super::names::shown;
+use super::names::{Room, shown};
 
-/// Maximum number of rows of the tables of lines, of all files together.
+/// Maximum number of rows of the tables of lines, of all files together. A few bytes of a file can
+/// stand for millions of them.
 const MAX_ROWS: usize = 1 << 22;
 /// Maximum size in bytes of the code of a row.
 const MAX_ROW: u64 = 1 << 20;
@@ -109,18 +110,28 @@ impl Paths {
 struct Sources<'a> {
     selection: &'a Selection,
     paths: Paths,
+    /// Room for the names of their functions.
+    room: Room,
 }
 
 impl Sources<'_> {
-    /// The number of a source file; `None` if it is not wanted or not found.
+    /// The number of a wanted source file; `None` if it is not found.
     fn number(&mut self, path: &str, exists: impl FnOnce(&Path) -> bool) -> Option<u32> {
         let whole = clean(&self.selection.directory.join(path));
-        let only = &self.selection.only;
-        let is_wanted = only.is_empty() || only.iter().any(|prefix| whole.starts_with(prefix));
-        if !is_wanted || !exists(&whole) {
+        if !exists(&whole) {
             return None;
         }
         self.paths.number(&shown(&whole.to_string_lossy()))
+    }
+
+    /// Whether a source file is wanted.
+    fn is_wanted(&self, path: &str) -> bool {
+        let only = &self.selection.only;
+        if only.is_empty() {
+            return true;
+        }
+        let whole = clean(&self.selection.directory.join(path));
+        only.iter().any(|prefix| whole.starts_with(prefix))
     }
 }
 
@@ -146,6 +157,7 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
     let mut sources = Sources {
         selection,
         paths: Paths::default(),
+        room: Room::default(),
     };
     let mut coverage = Coverage::default();
     let mut files: Vec<SourceFile> = Vec::new();
@@ -169,8 +181,11 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
                     coverage.left_out += 1;
                     return false;
                 }
+                left -= 1;
+                if !sources.is_wanted(path) {
+                    return true;
+                }
                 if let Some(file) = paths.number(path).filter(|_| size <= MAX_ROW) {
-                    left -= 1;
                     let row = Row {
                         start,
                         size,
@@ -192,7 +207,14 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
         rows.sort_by_key(|row| row.start);
         files.resize_with(sources.paths.list.len(), SourceFile::default);
         add_lines(profile, id, counts, &rows, &mut files);
-        add_functions(profile, &module, counts, &rows, &mut files);
+        coverage.left_out += add_functions(
+            profile,
+            &module,
+            counts,
+            &rows,
+            &mut sources.room,
+            &mut files,
+        );
         coverage.left_out += add_branches(profile, &module, counts, &rows, &mut files);
     }
     for (path, mut file) in sources.paths.list.into_iter().zip(files) {
@@ -235,13 +257,16 @@ fn row_at(rows: &[Row], offset: u64) -> Option<&Row> {
     (offset - row.start < row.size).then_some(row)
 }
 
+/// Adds the functions. Returns the number of those whose names there is no room for.
 fn add_functions<W: Watch>(
     profile: &mut Loaded<W>,
     module: &Module,
     counts: &ModuleCounts,
     rows: &[Row],
+    room: &mut Room,
     files: &mut [SourceFile],
-) {
+) -> u64 {
+    let mut left_out = 0;
     let symbols = profile.functions().symbols(module.id).iter();
     let found: Vec<(u64, Row)> = symbols
         .filter(|symbol| symbol.kind == SymbolKind::Function)
@@ -256,10 +281,15 @@ fn add_functions<W: Watch>(
                 && let Some((name, 0)) = answer.function
                 && let Some(file) = files.get_mut(row.file as usize)
             {
-                let sum = file.functions.entry((row.line, shown(name))).or_default();
+                let Some(name) = room.take(shown(name)) else {
+                    left_out += 1;
+                    return;
+                };
+                let sum = file.functions.entry((row.line, name)).or_default();
                 *sum = sum.saturating_add(counts.at(*offset));
             }
         });
+    left_out
 }
 
 /// Adds the conditional branches. Returns the number of rows that there is no room for.

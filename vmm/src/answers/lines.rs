@@ -15,6 +15,8 @@ use super::{Loaded, Names, Out};
 
 /// Maximum size in bytes of a function that is shown.
 const MAX_FUNCTION: u64 = 1 << 20;
+/// Number of its instructions whose lines are in memory at once.
+const NAMED_AT_ONCE: usize = 4096;
 
 /// Shows source files with the count of each line, in the format of gcov(1).
 ///
@@ -101,24 +103,24 @@ pub fn assembly<W: Watch>(
         while decoder.can_decode() {
             list.push(decoder.decode());
         }
-        let places: Vec<Place> = list
-            .iter()
-            .map(|at| Place {
+        let mut last = String::new();
+        let mut text = String::new();
+        let labelled = list.chunks(NAMED_AT_ONCE).flat_map(|part| {
+            let place = |at: &Instruction| Place {
                 module,
                 offset: at.ip(),
-            })
-            .collect();
-        let labels = name_places(profile, &places);
-        let mut last = "";
-        let mut text = String::new();
-        for (instruction, label) in list.iter().zip(&labels) {
+            };
+            let places: Vec<Place> = part.iter().map(place).collect();
+            part.iter().zip(name_places(profile, &places))
+        });
+        for (instruction, label) in labelled {
             // The line stands behind the name.
             let line = label
                 .split_once(" (")
                 .map_or("", |(_, line)| line.trim_end_matches(')'));
             if !line.is_empty() && line != last {
                 writeln!(out, "{:>14}  {line}", "")?;
-                last = line;
+                line.clone_into(&mut last);
             }
             text.clear();
             formatter.format(instruction, &mut text);

@@ -15,6 +15,33 @@ use crate::escape::{prefix, printable};
 /// Maximum length of a name in bytes. A longer one ends with `…`.
 const MAX_NAME: usize = 1024;
 
+/// Maximum size in bytes of the names that are kept at once.
+const MAX_NAMES: usize = 64 << 20;
+
+/// Room for names of all files together. A hostile file has long names for everything.
+#[derive(Debug)]
+pub struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(MAX_NAMES)
+    }
+}
+
+impl Room {
+    /// The name, if there is room for it.
+    pub fn take(&mut self, name: String) -> Option<String> {
+        self.0 = self.0.checked_sub(name.len())?;
+        Some(name)
+    }
+
+    /// The name of a place without a function, or its offset if there is no room.
+    fn place(&mut self, module: &Module, offset: u64) -> String {
+        let name = self.take(place_name(module, offset));
+        name.unwrap_or_else(|| format!("{offset:#x}"))
+    }
+}
+
 /// The name of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FunctionName {
@@ -39,11 +66,12 @@ impl Names {
     pub fn of<W: Watch>(profile: &mut Loaded<W>) -> Self {
         let mut functions = Vec::new();
         let mut by_module: BTreeMap<ModuleId, Vec<(FunctionId, u64)>> = BTreeMap::new();
+        let mut room = Room::default();
         for id in 0..profile.functions().len() as FunctionId {
             let start = profile.functions().get(id).start;
             let module = profile.modules().get(start.module);
             functions.push(FunctionName {
-                name: place_name(module, start.offset),
+                name: room.place(module, start.offset),
                 line: None,
                 module: start.module,
             });
@@ -60,13 +88,15 @@ impl Names {
             code.files.symbols.find(path, &offsets, &mut |n, answer| {
                 let id = starts.get(n).map_or(0, |(id, _)| *id);
                 if let Some(function) = functions.get_mut(id as usize) {
-                    if let Some((name, 0)) = answer.function {
-                        function.name = shown(name);
+                    if let Some((name, 0)) = answer.function
+                        && let Some(name) = room.take(shown(name))
+                    {
+                        function.name = name;
                     }
-                    function.line = answer.line.map(|(path, line)| {
+                    function.line = answer.line.and_then(|(path, line)| {
                         let path = Path::new(path);
                         let short = path.strip_prefix(&directory).unwrap_or(path);
-                        (shown(&short.to_string_lossy()), line)
+                        Some((room.take(shown(&short.to_string_lossy()))?, line))
                     });
                 }
             });
@@ -144,9 +174,10 @@ pub fn shown(text: &str) -> String {
 
 /// The names of places, such as `main+0x1f (fib.c:12)`.
 pub fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<String> {
+    let mut room = Room::default();
     let mut names: Vec<String> = places
         .iter()
-        .map(|place| place_name(profile.modules().get(place.module), place.offset))
+        .map(|place| room.place(profile.modules().get(place.module), place.offset))
         .collect();
     let mut by_module: BTreeMap<ModuleId, Vec<(usize, u64)>> = BTreeMap::new();
     for (at, place) in places.iter().enumerate() {
@@ -164,13 +195,16 @@ pub fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<S
             let Some(name) = all.get(n).and_then(|(at, _)| names.get_mut(*at)) else {
                 return;
             };
-            if let Some((function, distance)) = answer.function {
-                *name = format!("{}+{distance:#x}", shown(function));
+            if let Some((function, distance)) = answer.function
+                && let Some(function) = room.take(format!("{}+{distance:#x}", shown(function)))
+            {
+                *name = function;
             }
             if let Some((path, line)) = answer.line {
                 let path = Path::new(path);
                 let short = path.strip_prefix(&directory).unwrap_or(path);
-                *name = format!("{name} ({}:{line})", shown(&short.to_string_lossy()));
+                let line = room.take(format!(" ({}:{line})", shown(&short.to_string_lossy())));
+                name.push_str(&line.unwrap_or_default());
             }
         });
     }
