@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
 use vbts_protocol::ErrorKind;
 
 /// A failure of the agent, in the terms of [`vbts_protocol::ToHost::Error`].
@@ -35,6 +36,11 @@ impl Failure {
             errno,
             text: format!("{what}: {error}"),
         }
+    }
+
+    /// Whether it has this error of the system.
+    pub fn is(&self, error: Errno) -> bool {
+        self.errno == error.raw_os_error().unsigned_abs()
     }
 }
 

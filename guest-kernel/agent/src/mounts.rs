@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_move};
 use vbts_protocol::{Bytes, ErrorKind, FILES_TAG, Job, ROOT_TAG, Stream, StreamKind};
 
@@ -28,10 +29,17 @@ pub fn files(job: &Job) -> Result<Option<OwnedFd>, Failure> {
         return Ok(None);
     }
     let tag = CString::new(FILES_TAG).map_err(|_| Failure::new(ErrorKind::Internal, "tag"))?;
-    // cache=readahead: files can be mapped, and what the program writes reaches the host at once.
+    // Files can be mapped, and what the program writes reaches the host at once. Before Linux 6.4,
+    // which does not know cache=readahead, cache=mmap does that.
     let options = c"trans=virtio,version=9p2000.L,cache=readahead,access=any,msize=512000";
+    let older = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
     let path = "/files";
-    mount_at(path, &tag, c"9p", MountFlags::empty(), Some(options))?;
+    mount_at(path, &tag, c"9p", MountFlags::empty(), Some(options)).or_else(
+        |failure| match failure.is(Errno::INVAL) {
+            true => mount_at(path, &tag, c"9p", MountFlags::empty(), Some(older)),
+            false => Err(failure),
+        },
+    )?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
         .map(Some)
