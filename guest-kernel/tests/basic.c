@@ -124,6 +124,37 @@ static int test_compat(void)
 	return 0;
 }
 
+static int test_x32(void)
+{
+	static struct { uint32_t size, flags; } cfg = { 1 << 16, O_TRACE | O_SIGNAL };
+	static struct record r[4096];
+	pid_t pid = start(work_a);
+	long n;
+
+	CHECK(pid > 0);
+	if (bts_x32(SIZE, pid, NULL, 0) == -1 && errno == ENOSYS) {
+		snprintf(why, WHY_SIZE, "this kernel has no x32 ABI");
+		stop(pid);
+		return 0;
+	}
+	REFUSED(bts_x32(SIZE, pid, NULL, 0), ENXIO);
+	CHECK(bts_x32(CONFIG, pid, &cfg, 0) == 0);
+	memset(&cfg, 0, sizeof(cfg));
+	CHECK(bts_x32(STATUS, pid, &cfg, 0) == sizeof(cfg));
+	CHECK(cfg.size == RECORDS((1 << 16) / sizeof(struct record)) &&
+	      cfg.flags == (O_TRACE | O_SIGNAL));
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	n = bts_x32(SIZE, pid, NULL, 0);
+	CHECK(n > 999);
+	CHECK(bts_x32(GET, pid, r, 0) == sizeof(*r));
+	REFUSED(bts_x32(GET, pid, r, n), EINVAL);
+	CHECK(bts_x32(DRAIN, pid, r, 0) == n);
+	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999);
+	CHECK(bts_x32(CLEAR, pid, NULL, 0) == 0);
+	stop(pid);
+	return 0;
+}
+
 static int unprivileged(void)
 {
 	static struct record r[4096];
@@ -387,6 +418,7 @@ const struct test basic_tests[] = {
 	{ "every_branch", test_every_branch },
 	{ "wrap", test_wrap },
 	{ "compat", test_compat },
+	{ "x32", test_x32 },
 	{ "unprivileged", test_unprivileged },
 	{ "wrap_sizes", test_wrap_sizes },
 	{ "one_record", test_one_record },

@@ -42,6 +42,13 @@ int bts32(int request, pid_t pid, void *addr, unsigned int data)
 	return ret;
 }
 
+long bts_x32(int request, pid_t pid, void *addr, unsigned int data)
+{
+	/* __X32_SYSCALL_BIT and the number in arch/x86/entry/syscalls/syscall_64.tbl */
+	errno = 0;
+	return syscall(0x40000000 + 521, request, pid, addr, (unsigned long)data);
+}
+
 long config(pid_t pid, unsigned long size, unsigned long flags)
 {
 	return config_virtual(pid, size, flags, 0);
@@ -167,7 +174,8 @@ int path_add(struct path *path, const struct record *r, long n)
 
 int path_reference(struct path *path)
 {
-	const unsigned long room = 1 << 17;
+	/* A step takes at most six branches. */
+	const unsigned long room = maze_steps * 6ul + 4096;
 	struct record *r = malloc(RECORDS(room));
 	pid_t pid = start(work_maze);
 	long n;

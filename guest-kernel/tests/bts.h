@@ -74,8 +74,8 @@ struct test {
 /* The tests of each file. A name of NULL marks the end. */
 extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
 	virtual_tests[], kernel_tests[], task_tests[], running_tests[], mapped_tests[],
-	perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], november_tests[], man_tests[],
-	december_tests[];
+	perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], swap_tests[], november_tests[],
+	man_tests[], december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;
@@ -94,6 +94,8 @@ extern char *why;
 long bts(int request, pid_t pid, void *addr, unsigned long data);
 /* Makes the request as a 32-bit program. Returns the negative errno if it fails. */
 int bts32(int request, pid_t pid, void *addr, unsigned int data);
+/* Makes the request as an x32 program, one with 64-bit registers and 32-bit pointers. */
+long bts_x32(int request, pid_t pid, void *addr, unsigned int data);
 long config(pid_t pid, unsigned long size, unsigned long flags);
 long config_virtual(pid_t pid, unsigned long size, unsigned long flags, unsigned long virtual_size);
 /* Returns the flags of STATUS, or all ones if it fails. */
@@ -174,6 +176,19 @@ long locked(void);
  * come back.
  */
 int kill_while_recording(void (*work)(void));
+
+/* Starts a line of the report, and a line that a program has printed. */
+#define REPORT		"vbts-test: "
+#define OUTPUT		"vbts-out: "
+
+/* Prints a line of the report or of a program. */
+__attribute__((format(printf, 2, 3))) void say(const char *prefix, const char *format, ...);
+
+/*
+ * Runs these TARGET.NAME of tools/testing/selftests, which are installed in this directory of the
+ * host. Returns 1 if one failed.
+ */
+int run_kselftests(const char *directory, char **tests);
 
 /*
  * Ends the vbts machine with this status after all output has been written. Returns 1 if it cannot.

@@ -12,8 +12,9 @@
  * Exit status: 0 if all passed, 1 if one failed, 2 if the kernel or the processor has no BTS.
  *
  * As PID 1 it mounts file systems, takes a pattern from each line of the file /cases, if there is
- * one, and reports its status through the machine's exit port. It then prints through /dev/kmsg,
- * because only the kernel can separate these lines from its own messages on the console.
+ * one, or runs tests of the kernel's source that it names (kselftest.c). It reports its status
+ * through the machine's exit port. It then prints through /dev/kmsg, because only the kernel can
+ * separate these lines from its own messages on the console.
  */
 #include <fnmatch.h>
 #include <stdarg.h>
@@ -25,8 +26,7 @@
 /* Time limit of a test, in seconds. */
 #define SECONDS		100
 
-/* Starts each line of this program on the console, with a priority that every console shows. */
-#define OURS		"vbts-test: "
+/* A priority that every console shows */
 #define PRIORITY	"<1>"
 
 enum api { NONE, NOVEMBER, MAN, DECEMBER, NEW };
@@ -34,10 +34,14 @@ enum api { NONE, NOVEMBER, MAN, DECEMBER, NEW };
 static const char *const api_names[] = { "none", "2007-11", "2007-man", "2007-12",
 					  "new" };
 
+/* In /cases, the word before the directory of the kernel's selftests */
+#define KSELFTEST	"kselftest "
+
 /* Options of vbts that a group needs. */
 #define ANY		"any"
 #define NO_BTS		"bts=off"
 #define PTI		"pti=on"
+#define DISK		"disk=on"
 
 static const struct {
 	const char *name;
@@ -58,6 +62,7 @@ static const struct {
 	{ "smp", smp_tests, NEW, ANY },
 	{ "no_bts", no_bts_tests, NEW, NO_BTS },
 	{ "pti", pti_tests, NEW, PTI },
+	{ "swap", swap_tests, NEW, DISK },
 	{ "2007-11", november_tests, NOVEMBER, ANY },
 	{ "2007-man", man_tests, MAN, ANY },
 	{ "2007-12", december_tests, DECEMBER, ANY },
@@ -67,11 +72,10 @@ static const struct {
 
 static int kmsg = -1;
 
-/* Prints a line. */
-__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+void say(const char *prefix, const char *format, ...)
 {
-	char line[WHY_SIZE + 256] = PRIORITY OURS;
-	char *text = line + strlen(line), *c;
+	char line[1024] = PRIORITY;
+	char *text = stpcpy(line + strlen(line), prefix), *c;
 	const size_t room = sizeof(line) - (text - line) - 1;
 	va_list arguments;
 
@@ -183,17 +187,13 @@ static int run(char **patterns)
 	int error, failed;
 	enum api api;
 
-	why = mmap(NULL, WHY_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (why == MAP_FAILED)
-		return 1;
-
-	say("KTAP version 1");
+	say(REPORT, "KTAP version 1");
 	api = kernel_api(&error);
-	say("# api %s", api_names[api]);
+	say(REPORT, "# api %s", api_names[api]);
 	/* The first pass counts the tests. */
 	for (int pass = 0; pass < 2; pass++) {
 		if (pass)
-			say("1..%u", number);
+			say(REPORT, "1..%u", number);
 		number = 0;
 		for (unsigned int i = 0; i < GROUPS; i++) {
 			/*
@@ -209,22 +209,22 @@ static int run(char **patterns)
 				number++;
 				if (!pass)
 					continue;
-				say("# start %s", name);
+				say(REPORT, "# start %s", name);
 				failed = run_test(test);
 				clean_up();
 				if (failed) {
-					say("# %s", why);
-					say("not ok %u %s", number, name);
+					say(REPORT, "# %s", why);
+					say(REPORT, "not ok %u %s", number, name);
 					failures++;
 				} else if (*why) {
-					say("ok %u %s # SKIP %s", number, name, why);
+					say(REPORT, "ok %u %s # SKIP %s", number, name, why);
 				} else {
-					say("ok %u %s", number, name);
+					say(REPORT, "ok %u %s", number, name);
 				}
 			}
 		}
 		if (!number && api == NONE) {
-			say("1..0 # SKIP no branch trace store: %s", strerror(error));
+			say(REPORT, "1..0 # SKIP no branch trace store: %s", strerror(error));
 			return 2;
 		}
 	}
@@ -255,6 +255,9 @@ int main(int argc, char **argv)
 {
 	char **patterns;
 
+	why = mmap(NULL, WHY_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (why == MAP_FAILED)
+		return 1;
 	/* Programs that some tests execute. */
 	if (argc > 1 && !strcmp(argv[1], "loop_b")) {
 		loop_b(500);
@@ -281,5 +284,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", why);
 	kmsg = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
 	patterns = lines_of("/cases");
+	/* The first line then names the directory of these tests. */
+	if (*patterns && !strncmp(*patterns, KSELFTEST, strlen(KSELFTEST)))
+		return end_machine(run_kselftests(*patterns + strlen(KSELFTEST), patterns + 1));
 	return end_machine(run(*patterns ? patterns : argv + 1));
 }

@@ -6,8 +6,18 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 
-/// The options that `vbts test` needs.
-const FRAGMENT: &str = include_str!("../../guest-kernel/test.config");
+/// The options that a kernel needs to run in vbts.
+const MACHINE: &str = include_str!("../../guest-kernel/configs/machine.config");
+/// The options that the suite of the requests needs.
+const REQUESTS: &str = include_str!("../../guest-kernel/configs/requests.config");
+/// The options that KUnit needs.
+const KUNIT: &str = include_str!("../../guest-kernel/configs/kunit.config");
+/// The options that the kernel's selftests need, besides those in a file of each target.
+const KSELFTEST: &str = include_str!("../../guest-kernel/configs/kselftest.config");
+/// Directory of the targets in a kernel tree.
+const SELFTESTS: &str = "tools/testing/selftests";
+/// The user's options for KUnit, in the build directory, as kunit.py has them.
+const KUNIT_CONFIG: &str = ".kunitconfig";
 /// The configuration without one of the user's.
 const DEFAULT_CONFIG: &str = "x86_64_defconfig";
 
@@ -47,13 +57,89 @@ fn is_source(directory: &Path) -> bool {
         .all(|file| directory.join(file).is_file())
 }
 
+/// What the kernel is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose<'a> {
+    /// The suite of the requests.
+    Requests,
+    /// KUnit. The build directory can have more options in `.kunitconfig`.
+    Kunit,
+    /// These targets of tools/testing/selftests.
+    Kselftest(&'a [String]),
+}
+
+impl Purpose<'_> {
+    /// The options that a kernel in `output` needs.
+    fn fragment(self, output: &Path) -> anyhow::Result<String> {
+        let mut text = MACHINE.to_owned();
+        match self {
+            Self::Requests => text.push_str(REQUESTS),
+            Self::Kunit => {
+                text.push_str(KUNIT);
+                let own = output.join(KUNIT_CONFIG);
+                if own.exists() {
+                    let own = std::fs::read_to_string(&own)
+                        .with_context(|| format!("--build: cannot read {}", own.display()))?;
+                    text.push_str(&own);
+                    text.push('\n');
+                }
+            }
+            Self::Kselftest(_) => text.push_str(KSELFTEST),
+        }
+        Ok(text)
+    }
+
+    /// The options that the kernel should have if its tree in `source` allows them: those of the
+    /// targets. They are built in, because the guests load no modules.
+    fn wishes(self, source: &Path) -> anyhow::Result<String> {
+        let Self::Kselftest(targets) = self else {
+            return Ok(String::new());
+        };
+        let mut text = String::new();
+        for target in targets {
+            let directory = source.join(SELFTESTS).join(target);
+            ensure!(
+                directory.join("Makefile").is_file(),
+                "--kselftest {target}: {SELFTESTS} of this tree has no such target"
+            );
+            let config = directory.join("config");
+            if config.exists() {
+                let options = std::fs::read_to_string(&config)
+                    .with_context(|| format!("--build: cannot read {}", config.display()))?;
+                for line in options.lines().filter(|line| line.starts_with("CONFIG_")) {
+                    let line = line.trim_end();
+                    text.push_str(
+                        &line
+                            .strip_suffix("=m")
+                            .map_or_else(|| format!("{line}\n"), |name| format!("{name}=y\n")),
+                    );
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    /// What a kernel may lack that cannot have all options.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Requests => {
+                "vbts test needs the patches of guest-kernel/patches, and a configuration that \
+                 allows these options"
+            }
+            Self::Kunit | Self::Kselftest(_) => {
+                "the tree has no such options, or they depend on others"
+            }
+        }
+    }
+}
+
 /// Builds the kernel of the tree `source` in the directory `output`, which keeps its configuration;
-/// a new one gets that of `x86_64_defconfig`. The options that `vbts test` needs are switched on.
+/// a new one gets that of `x86_64_defconfig`. The options that `purpose` needs are switched on.
 /// What make prints goes to standard error.
 ///
 /// # Errors
 /// `source` is no kernel tree, or the tree cannot be configured or built.
-pub fn build(source: &Path, output: &Path) -> anyhow::Result<TreeKernel> {
+pub fn build(source: &Path, output: &Path, purpose: Purpose<'_>) -> anyhow::Result<TreeKernel> {
     ensure!(
         is_source(source),
         "--build: the working directory is no source tree of a kernel"
@@ -67,35 +153,95 @@ pub fn build(source: &Path, output: &Path) -> anyhow::Result<TreeKernel> {
     if !config.exists() {
         make(source, &output, &[DEFAULT_CONFIG])?;
     }
-    merge(&config)?;
+    let fragment = purpose.fragment(&output)?;
+    merge(&config, &(purpose.wishes(source)? + &fragment))?;
     make(source, &output, &["olddefconfig"])?;
-    let missing = missing(&std::fs::read_to_string(&config)?);
+    let text = std::fs::read_to_string(&config)?;
+    let missing = missing(&fragment, &text);
     ensure!(
         missing.is_empty(),
-        "--build: {} cannot have {}: vbts test needs the patches of guest-kernel/patches, and a \
-         configuration that allows these options",
+        "--build: {} cannot have {}: {}",
         config.display(),
-        missing.join(", ")
+        missing.join(", "),
+        purpose.advice()
     );
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     make(source, &output, &[&format!("-j{jobs}"), "vmlinux"])?;
     find(&output)?.context("--build: make has left no vmlinux")
 }
 
-/// Appends the fragment to a configuration. Kconfig takes the last value of an option.
-fn merge(config: &Path) -> anyhow::Result<()> {
+/// Builds the targets of tools/testing/selftests of the tree `source`, for a kernel that was built
+/// in `output`, and installs them there. Returns their directory and the names of the tests,
+/// TARGET.TEST.
+///
+/// # Errors
+/// A target cannot be built, or has no tests.
+pub fn install_selftests(
+    source: &Path,
+    output: &Path,
+    targets: &[String],
+) -> anyhow::Result<(PathBuf, Vec<String>)> {
+    let output = output
+        .canonicalize()
+        .with_context(|| format!("--build: cannot find {}", output.display()))?;
+    let directory = output.join("kselftest_install");
+    let list = directory.join("kselftest-list.txt");
+    // The list of another run would have its tests.
+    if list.exists() {
+        std::fs::remove_file(&list)
+            .with_context(|| format!("--kselftest: cannot delete {}", list.display()))?;
+    }
+    make(
+        source,
+        &output,
+        &[
+            "kselftest-install",
+            &format!("TARGETS={}", targets.join(" ")),
+            &format!("INSTALL_PATH={}", directory.display()),
+        ],
+    )?;
+    let text = std::fs::read_to_string(&list)
+        .with_context(|| format!("--kselftest: make has left no {}", list.display()))?;
+    let names = selftests(&text);
+    for target in targets {
+        ensure!(
+            names
+                .iter()
+                .any(|name| name.split('.').next() == Some(target.as_str())),
+            "--kselftest {target}: make has installed no test; its messages say why"
+        );
+    }
+    Ok((directory, names))
+}
+
+/// The tests in kselftest-list.txt, whose lines are TARGET:TEST.
+fn selftests(list: &str) -> Vec<String> {
+    let mut names: Vec<String> = list
+        .lines()
+        .filter(|line| line.bytes().all(|b| b.is_ascii_graphic()))
+        .filter_map(|line| line.split_once(':'))
+        .map(|(target, test)| format!("{target}.{test}"))
+        .collect();
+    // Tests of a target follow each other, because they share guests.
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Appends `fragment` to a configuration. Kconfig takes the last value of an option.
+fn merge(config: &Path, fragment: &str) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(config)?;
-    if missing(&text).is_empty() {
+    if missing(fragment, &text).is_empty() {
         return Ok(());
     }
     let mut file = std::fs::File::options().append(true).open(config)?;
-    file.write_all(FRAGMENT.as_bytes())
+    file.write_all(fragment.as_bytes())
         .with_context(|| format!("--build: cannot write {}", config.display()))
 }
 
-/// The options of the fragment that the configuration `text` does not have.
-fn missing(text: &str) -> Vec<&'static str> {
-    let wanted = FRAGMENT.lines().filter(|line| line.starts_with("CONFIG_"));
+/// The options of `fragment` that the configuration `text` does not have.
+fn missing<'a>(fragment: &'a str, text: &str) -> Vec<&'a str> {
+    let wanted = fragment.lines().filter(|line| line.starts_with("CONFIG_"));
     wanted
         .filter(|wanted| !text.lines().any(|line| line == *wanted))
         .collect()
@@ -162,8 +308,42 @@ mod tests {
 
     #[test]
     fn options_that_a_configuration_lacks_are_found() {
-        assert_eq!(missing(FRAGMENT), [""; 0]);
-        let text = FRAGMENT.replace("CONFIG_SHMEM=y", "# CONFIG_SHMEM is not set");
-        assert_eq!(missing(&text), ["CONFIG_SHMEM=y"]);
+        let directory = tempfile::tempdir().unwrap();
+        let fragment = Purpose::Requests.fragment(directory.path()).unwrap();
+        assert_eq!(missing(&fragment, &fragment), [""; 0]);
+        let text = fragment.replace("CONFIG_SHMEM=y", "# CONFIG_SHMEM is not set");
+        assert_eq!(missing(&fragment, &text), ["CONFIG_SHMEM=y"]);
+    }
+
+    #[test]
+    fn kunit_has_options_of_the_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let wanted = |options: &str| {
+            std::fs::write(directory.path().join(KUNIT_CONFIG), options).unwrap();
+            Purpose::Kunit.fragment(directory.path()).unwrap()
+        };
+        assert!(wanted("CONFIG_LIST_KUNIT_TEST=y").ends_with("\nCONFIG_LIST_KUNIT_TEST=y\n"));
+        assert!(!wanted("").contains("CONFIG_X86_PTRACE_BTS"));
+    }
+
+    #[test]
+    fn targets_bring_options() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join(SELFTESTS).join("timers");
+        write(&target, &["Makefile"]);
+        std::fs::write(target.join("config"), "CONFIG_A=m\n# no\nCONFIG_B=y\n").unwrap();
+        let wishes = |target: &str| {
+            let targets = [target.to_owned()];
+            Purpose::Kselftest(&targets).wishes(directory.path())
+        };
+        assert_eq!(wishes("timers").unwrap(), "CONFIG_A=y\nCONFIG_B=y\n");
+        let error = wishes("timer").unwrap_err().to_string();
+        assert!(error.contains("no such target"), "{error}");
+    }
+
+    #[test]
+    fn the_tests_of_a_target_are_together() {
+        let list = "x86:b.sh\ntimers:a\nx86:a\nx86:a\n\nbad line:x\n";
+        assert_eq!(selftests(list), ["timers.a", "x86.a", "x86.b.sh"]);
     }
 }

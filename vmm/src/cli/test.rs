@@ -1,4 +1,5 @@
-//! `vbts test`: runs the regression suite of the ptrace BTS requests in guests.
+//! `vbts test`: runs the regression suite of the ptrace BTS requests in guests, or the kernel's own
+//! tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use crate::config::{DEFAULT_MODEL, MachineConfig};
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
 use crate::host::{Alarm, Event, Output};
-use crate::kernel_tree;
+use crate::kernel_tree::{self, Purpose};
 use crate::suite::guest::Settings;
 use crate::suite::report::{ReportFormat, Reports};
 use crate::suite::run::{Offer, Runner};
+use crate::suite::source::Source;
 use crate::suite::{self, Case};
 
 /// File of the console without `--console`.
@@ -52,10 +54,25 @@ pub struct TestArgs {
     #[arg(
         long,
         value_name = "DIR",
-        conflicts_with_all = ["api", "list"],
+        conflicts_with = "api",
         help_heading = "Test options"
     )]
     pub build: Option<PathBuf>,
+    /// Run the KUnit tests that are built into the kernel, instead of the suite. --build switches
+    /// on CONFIG_KUNIT and the options in DIR/.kunitconfig
+    #[arg(long, conflicts_with = "api", help_heading = "Test options")]
+    pub kunit: bool,
+    /// Build this target of tools/testing/selftests of the kernel tree in the working directory,
+    /// and run its tests instead of the suite. The tests see the root file system of the host, or
+    /// --root, and write to a temporary layer. May be given several times
+    #[arg(
+        long,
+        value_name = "TARGET",
+        requires = "build",
+        conflicts_with_all = ["api", "kunit"],
+        help_heading = "Test options"
+    )]
+    pub kselftest: Vec<String>,
     /// Generation of the API: selects the kernel of guest-kernel/build to test; --kernel FILE must
     /// have it (default: new; with --kernel, the generation of that kernel)
     #[arg(long, value_enum, help_heading = "Test options")]
@@ -118,21 +135,35 @@ values! {
 /// See [`Failure`].
 pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    let machine = args.machine.config(DEFAULT_MODEL);
+    let mut machine = args.machine.config(DEFAULT_MODEL);
     options::start_logging(machine.log);
     let (_, choice) = accel::resolve(&machine)?;
-    let program = guest_files::suite()?;
-    if args.list {
-        return list(args, &program);
-    }
-    let cases = suite::select(suite::list(&program)?, &args.filter)?;
-    let kernels = kernels(args)?;
     let log_path = console_path(args);
     let mut uses = FileUses::default();
+    let kernels;
+    let (source, cases) = if args.kunit {
+        kernels = self::kernels(args)?;
+        (Source::Kunit, Vec::new())
+    } else {
+        let program = guest_files::suite()?;
+        uses.reads("the program of the suite", &program);
+        if args.kselftest.is_empty() {
+            let cases = suite::select(suite::list(&program)?, &args.filter)?;
+            if args.list {
+                let of_api = |case: &&Case| args.api.is_none_or(|api| case.api == api);
+                return list(cases.iter().filter(of_api));
+            }
+            kernels = self::kernels(args)?;
+            (Source::Requests(boot::read_file(&program)?), cases)
+        } else {
+            kernels = self::kernels(args)?;
+            machine.root.get_or_insert_with(|| "/".into());
+            (kselftests(args, &program)?, Vec::new())
+        }
+    };
     for kernel in &kernels {
         uses.reads("--kernel", kernel);
     }
-    uses.reads("the program of the suite", &program);
     uses.writes("--console", &log_path);
     if let Some(path) = report_path(args) {
         uses.writes("--output", path);
@@ -147,7 +178,6 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             ..machine
         },
         kernel: PathBuf::new(),
-        program: boot::read_file(&program)?,
         append: args.append.clone(),
         limit: args.case_timeout,
     };
@@ -156,8 +186,11 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let log = Output::create(&log_path)
         .context("--console")?
         .interruptible(alarm.clone());
+    let mut runner = Runner::new(source, settings, alarm.clone(), log);
+    if args.list {
+        return list_of_kernels(args, &kernels, &mut runner);
+    }
     let mut reports = reports(args, &alarm)?;
-    let mut runner = Runner::new(settings, alarm, log);
 
     let outcome = run(args, &kernels, &cases, &mut runner, &mut reports);
     let bad = match &outcome {
@@ -188,7 +221,7 @@ fn kernels(args: &TestArgs) -> Result<Vec<PathBuf>, Failure> {
     }
     let tree = Path::new(".");
     if let Some(directory) = &args.build {
-        let built = kernel_tree::build(tree, directory)?;
+        let built = kernel_tree::build(tree, directory, purpose(args))?;
         say(format_args!(
             "built {} ({})",
             built.path.display(),
@@ -213,6 +246,34 @@ fn kernels(args: &TestArgs) -> Result<Vec<PathBuf>, Failure> {
     Ok(kernels)
 }
 
+/// What the kernel of `--build` is for.
+fn purpose(args: &TestArgs) -> Purpose<'_> {
+    if args.kunit {
+        Purpose::Kunit
+    } else if args.kselftest.is_empty() {
+        Purpose::Requests
+    } else {
+        Purpose::Kselftest(&args.kselftest)
+    }
+}
+
+/// Builds the targets of `--kselftest`. `program` is that of the suite.
+fn kselftests(args: &TestArgs, program: &Path) -> Result<Source, Failure> {
+    let output = args.build.as_deref().context("--kselftest needs --build")?;
+    let (directory, names) =
+        kernel_tree::install_selftests(Path::new("."), output, &args.kselftest)?;
+    say(format_args!(
+        "installed {} tests in {}",
+        names.len(),
+        directory.display()
+    ));
+    Ok(Source::Kselftest {
+        program: boot::read_file(program)?,
+        directory,
+        cases: names.into_iter().map(Case::of_the_kernel).collect(),
+    })
+}
+
 /// Runs those of `cases` that test a kernel's generation of the API, on each of `kernels`. Returns
 /// the event that has ended the run early.
 fn run(
@@ -227,9 +288,10 @@ fn run(
         runner.select_kernel(kernel)?;
         match runner.probe()? {
             Offer::Api(api) => tested.push((kernel, of_api(cases, api, args, kernel)?)),
+            Offer::Cases(cases) => tested.push((kernel, suite::select(cases, &args.filter)?)),
             Offer::Nothing(why) => {
                 reports.skip_all(&why)?;
-                return Err(no_api(kernel, &why));
+                return Err(nothing(args, kernel, &why));
             }
         }
     }
@@ -249,19 +311,33 @@ fn run(
     Ok(event)
 }
 
-fn list(args: &TestArgs, program: &Path) -> Result<u8, Failure> {
-    let cases = suite::select(suite::list(program)?, &args.filter)?;
-    let mut text = String::new();
-    for case in cases {
-        if args.api.is_none_or(|api| case.api == api) {
-            text.push_str(&case.name);
-            text.push('\n');
-        }
-    }
+fn list<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<u8, Failure> {
+    let text: String = cases.flat_map(|case| [&case.name, "\n"]).collect();
     Output::stdout()
         .and_then(|mut stdout| stdout.write(text.as_bytes()))
         .map_err(crate::host::OutputError::into_failure)?;
     Ok(0)
+}
+
+/// Lists the cases that the kernels have themselves, each once.
+fn list_of_kernels(
+    args: &TestArgs,
+    kernels: &[PathBuf],
+    runner: &mut Runner,
+) -> Result<u8, Failure> {
+    let mut all: Vec<Case> = Vec::new();
+    for kernel in kernels {
+        runner.select_kernel(kernel)?;
+        match runner.probe()? {
+            Offer::Cases(cases) => {
+                let new = cases.into_iter().filter(|case| !all.contains(case));
+                all.extend(new.collect::<Vec<_>>());
+            }
+            Offer::Api(_) => {}
+            Offer::Nothing(why) => return Err(nothing(args, kernel, &why)),
+        }
+    }
+    list(suite::select(all, &args.filter)?.iter())
 }
 
 /// Returns those of `cases` that test `api`, the kernel's generation of the API.
@@ -288,10 +364,15 @@ fn of_api(cases: &[Case], api: Api, args: &TestArgs, kernel: &Path) -> Result<Ve
     Ok(cases)
 }
 
-/// The failure of a test of a kernel without the API, with advice.
-fn no_api(kernel: &Path, why: &str) -> Failure {
+/// The failure of a test of a kernel that can run no case, with advice.
+fn nothing(args: &TestArgs, kernel: &Path, why: &str) -> Failure {
     let kernel = kernel.display();
-    if why.contains("not supported") || why.contains("No such device") {
+    if args.kunit {
+        anyhow!(
+            "{kernel}: no case was run, because this kernel has no KUnit: it needs CONFIG_KUNIT=y and \
+             tests that are built in, such as CONFIG_LIST_KUNIT_TEST=y ({why})"
+        )
+    } else if why.contains("not supported") || why.contains("No such device") {
         anyhow!(
             "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this \
              machine"

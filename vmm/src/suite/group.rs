@@ -108,6 +108,11 @@ impl Group {
         self.remaining.len()
     }
 
+    /// The number of cases.
+    pub fn len(&self) -> usize {
+        self.reported + self.remaining.len()
+    }
+
     fn report(&mut self, result: CaseResult, reports: &mut Reports) -> Result<(), Failure> {
         self.counts.add(&result.outcome);
         self.reported += 1;

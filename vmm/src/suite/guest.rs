@@ -17,20 +17,19 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::Needs;
-use crate::boot::cpio::Cpio;
-use crate::config::{BtsMode, GuestConfig, Initrd, KernelConfig, MachineConfig};
+use super::source::Contents;
+use crate::config::{BtsMode, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig};
 use crate::exit::{Failure, signal_name, status};
-use crate::guest_files;
 use crate::host::Event;
 
 /// Words that make the kernel print all its messages, and all that programs write to `/dev/kmsg`.
 const WORDS: &str = "loglevel=7 printk.devkmsg=on";
-/// The longest limit of a case that the suite accepts, in seconds.
-const MAX_CASE_SECONDS: u64 = 1_000_000;
 /// Bytes that one read takes from the console.
 const PIECE: usize = 16 << 10;
 /// Length of a line in bytes. A longer line is split.
 const MAX_LINE: usize = 16 << 10;
+/// Size in bytes of the disk of a guest that swaps. It takes memory as the guest writes it.
+const DISK_SIZE: u64 = 128 << 20;
 
 /// What all guests of a run share.
 #[derive(Debug, Clone)]
@@ -39,8 +38,6 @@ pub struct Settings {
     pub machine: MachineConfig,
     /// The kernel.
     pub kernel: PathBuf,
-    /// The suite's program, an ELF file.
-    pub program: Vec<u8>,
     /// Words to add to the kernel's command line.
     pub append: String,
     /// Host time that a case may take.
@@ -80,22 +77,34 @@ impl Drop for Guest {
 }
 
 impl Guest {
-    /// Boots a guest that runs the cases with these names, on a machine that has what they need.
+    /// Boots a guest with `contents`, on a machine that has what its cases need.
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn boot<'a>(
-        settings: &Settings,
-        needs: Needs,
-        names: impl Iterator<Item = &'a str>,
-    ) -> Result<Self, Failure> {
-        let archive = inherited_file("initramfs", &initramfs(&settings.program, names))?;
+    pub fn boot(settings: &Settings, needs: Needs, contents: &Contents) -> Result<Self, Failure> {
+        let archive = contents
+            .initramfs
+            .as_ref()
+            .map(|archive| inherited_file("initramfs", archive))
+            .transpose()?;
+        let mut machine = machine(settings, needs);
+        let disk = (needs == Needs::Disk)
+            .then(|| inherited_file("disk", &[]))
+            .transpose()?;
+        if let Some(disk) = &disk {
+            disk.set_len(DISK_SIZE)
+                .context("Cannot make a disk for the guest")?;
+            machine.disks.push(DiskConfig {
+                file: path_of(disk),
+                writable: true,
+            });
+        }
         let config = GuestConfig {
-            machine: machine(settings, needs),
+            machine,
             kernel: KernelConfig {
                 image: settings.kernel.clone(),
-                initrd: Some(Initrd::File(path_of(&archive))),
-                append: kernel_words(settings, needs),
+                initrd: archive.as_ref().map(|file| Initrd::File(path_of(file))),
+                append: kernel_words(settings, needs, &contents.words),
             },
         };
         let config = inherited_file("config", &serde_json::to_vec(&config)?)?;
@@ -217,21 +226,15 @@ fn machine(settings: &Settings, needs: Needs) -> MachineConfig {
     machine
 }
 
-/// Words to add to the kernel's command line. Some of them are arguments of the suite, which is the
-/// first process.
-fn kernel_words(settings: &Settings, needs: Needs) -> String {
-    let mut words = WORDS.to_owned();
-    if needs == Needs::PageTableIsolation {
-        words.push_str(" pti=on");
-    }
-    // The suite itself ends a case after 5/6 of the limit, so that its guest need not be killed.
-    let seconds = (settings.limit.as_secs() / 6 * 5).clamp(1, MAX_CASE_SECONDS);
-    words.push_str(&format!(" CASE_SECONDS={seconds}"));
-    if !settings.append.is_empty() {
-        words.push(' ');
-        words.push_str(&settings.append);
-    }
-    words
+/// Words to add to the kernel's command line: those of the guest's contents and of `settings`.
+fn kernel_words(settings: &Settings, needs: Needs, words: &str) -> String {
+    let pti = match needs {
+        Needs::PageTableIsolation => "pti=on",
+        Needs::Nothing | Needs::NoBts | Needs::Disk => "",
+    };
+    let all = [WORDS, pti, words, &settings.append];
+    let given: Vec<&str> = all.into_iter().filter(|words| !words.is_empty()).collect();
+    given.join(" ")
 }
 
 /// A file in memory with `contents`, which a child process inherits.
@@ -247,21 +250,6 @@ fn inherited_file(name: &str, contents: &[u8]) -> Result<File, Failure> {
 /// The path of an inherited `file` in the child process.
 fn path_of(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
-}
-
-/// An initramfs with `program` as the first process, and with `names` in the file where it looks
-/// for the cases to run.
-fn initramfs<'a>(program: &[u8], names: impl Iterator<Item = &'a str>) -> Vec<u8> {
-    let mut list = String::new();
-    for name in names {
-        list.push_str(name);
-        list.push('\n');
-    }
-    let mut cpio = Cpio::new();
-    guest_files::add_devices(&mut cpio);
-    cpio.file("init", 0o755, program);
-    cpio.file("cases", 0o644, list.as_bytes());
-    cpio.finish()
 }
 
 #[cfg(test)]
@@ -288,13 +276,5 @@ mod tests {
         assert_eq!(end(126 << 8, "vbts: no KVM\n").unwrap_err().status(), 126);
         let killed = end(31, "").unwrap_err();
         assert!(killed.to_string().contains("SIGSYS"), "{killed}");
-    }
-
-    #[test]
-    fn the_initramfs_has_the_program_and_its_cases() {
-        let archive = initramfs(b"program", ["a.b", "c.d"].into_iter());
-        let archive = String::from_utf8_lossy(&archive);
-        assert!(archive.contains("cases\0") && archive.contains("a.b\nc.d\n"));
-        assert!(archive.contains("dev/kmsg\0"));
     }
 }

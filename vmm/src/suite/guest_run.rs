@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use super::Outcome;
 use super::group::{Group, RunningCase, TIME_LIMIT};
 use super::guest::GuestEnd;
-use super::lines::{Line, parse};
+use super::lines::Line;
 use super::report::Reports;
+use super::source::Parser;
 use crate::exit::Failure;
 use crate::host::Event;
 
@@ -18,8 +19,11 @@ const CASE_LINES: usize = 200;
 pub struct GuestRun<'a> {
     group: &'a mut Group,
     reports: &'a mut Reports,
+    parser: Parser,
     /// Cases without a result when the guest was booted.
     remaining_at_boot: usize,
+    /// Those of them that are for other guests.
+    for_others: usize,
     running: Option<RunningCase>,
     /// When the guest was booted or the last case ended.
     idle_since: Instant,
@@ -32,13 +36,20 @@ pub struct GuestRun<'a> {
 }
 
 impl<'a> GuestRun<'a> {
-    /// A guest that was just booted.
-    pub fn new(group: &'a mut Group, reports: &'a mut Reports) -> Self {
+    /// A guest that was just booted, and runs the first `batch` cases without a result.
+    pub fn new(
+        group: &'a mut Group,
+        batch: usize,
+        parser: Parser,
+        reports: &'a mut Reports,
+    ) -> Self {
         let remaining_at_boot = group.remaining();
         Self {
             group,
             reports,
+            parser,
             remaining_at_boot,
+            for_others: remaining_at_boot.saturating_sub(batch),
             running: None,
             idle_since: Instant::now(),
             panic: None,
@@ -60,7 +71,13 @@ impl<'a> GuestRun<'a> {
     /// # Errors
     /// A report cannot be written.
     pub fn line(&mut self, line: &str) -> Result<(), Failure> {
-        let line = parse(line);
+        for line in self.parser.lines(line) {
+            self.apply(line)?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, line: Line) -> Result<(), Failure> {
         if let (Some(running), Line::Complaint(text) | Line::Other(text) | Line::Panic(text)) =
             (self.running.as_mut(), &line)
             && running.console.len() < CASE_LINES
@@ -98,7 +115,7 @@ impl<'a> GuestRun<'a> {
                 let why = format!("not on this machine: {why}");
                 self.group.give_up(&Outcome::NotRun(why), self.reports)?;
             }
-            Line::Api(_) | Line::Plan | Line::Other(_) => {}
+            Line::Api(_) | Line::Case(_) | Line::Plan | Line::Other(_) => {}
         }
         Ok(())
     }
@@ -115,7 +132,7 @@ impl<'a> GuestRun<'a> {
             ));
         }
         let outcome = match end {
-            GuestEnd::Exited if self.group.remaining() == 0 => return Ok(None),
+            GuestEnd::Exited if self.group.remaining() == self.for_others => return Ok(None),
             GuestEnd::Exited => Outcome::Crashed("the guest ended or was reset".into()),
             GuestEnd::Crashed(reason) => Outcome::Crashed(self.panic.take().unwrap_or(reason)),
             GuestEnd::TimedOut => {
@@ -136,7 +153,7 @@ impl<'a> GuestRun<'a> {
     /// Reports a guest that did not end as it should: the case that runs has `outcome`.
     fn fail(self, outcome: Outcome) -> Result<(), Failure> {
         let how = outcome.reason().unwrap_or_default();
-        if self.group.remaining() == 0 {
+        if self.group.remaining() == self.for_others {
             self.group.add_error(format!("after the last case: {how}"));
             return Ok(());
         }
@@ -170,7 +187,7 @@ mod tests {
         let output = Output::create(file.path()).unwrap();
         let mut reports = Reports::new(vec![(output, ReportFormat::Ktap)]);
         let mut group = Group::new(&["a.x", "a.y"].map(case));
-        let mut run = GuestRun::new(&mut group, &mut reports);
+        let mut run = GuestRun::new(&mut group, 2, Parser::Named, &mut reports);
         for line in lines {
             run.line(line).unwrap();
         }

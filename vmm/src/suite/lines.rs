@@ -3,11 +3,13 @@
 //! The suite writes its lines to `/dev/kmsg`. The kernel prints each of them whole, between its own
 //! messages.
 
-use super::Outcome;
+use super::{Case, Outcome};
 use crate::guest_files::Api;
 
 /// Prefix of the suite's lines, after the kernel's time.
 const OURS: &str = "vbts-test: ";
+/// Prefix of lines that a program of the suite prints: the kernel has no part in them.
+const OUTPUT: &str = "vbts-out: ";
 
 /// Messages of a kernel that has found an error in itself.
 const COMPLAINTS: [&str; 13] = [
@@ -42,6 +44,8 @@ pub enum Line {
     Why(String),
     /// The case with this name has ended. A failure has no reason yet: [`Line::Why`] precedes it.
     End(String, Outcome),
+    /// The kernel has this case.
+    Case(Case),
     /// Another line of the suite.
     Plan,
     /// The kernel reports an error in itself.
@@ -58,6 +62,9 @@ pub fn parse(line: &str) -> Line {
     if let Some(ours) = text.strip_prefix(OURS) {
         return parse_ours(ours);
     }
+    if let Some(output) = text.strip_prefix(OUTPUT) {
+        return Line::Other(output.into());
+    }
     if let Some(at) = text.find(PANIC) {
         return Line::Panic(text.get(at..).unwrap_or_default().into());
     }
@@ -68,25 +75,33 @@ pub fn parse(line: &str) -> Line {
 }
 
 fn parse_ours(text: &str) -> Line {
+    match result(text) {
+        Some((name, outcome)) => Line::End(name.into(), outcome),
+        None => parse_diagnostic(text),
+    }
+}
+
+/// The name and the outcome in a result line of KTAP: `ok NUMBER [- ]NAME [# SKIP REASON]`, or
+/// `not ok …`. A failure has no reason yet.
+pub fn result(text: &str) -> Option<(&str, Outcome)> {
     let (good, result) = match (text.strip_prefix("ok "), text.strip_prefix("not ok ")) {
         (Some(result), _) => (true, result),
         (_, Some(result)) => (false, result),
-        _ => return parse_diagnostic(text),
+        _ => return None,
     };
-    // A number, a name and optionally a directive.
-    let Some((_, name)) = result.split_once(' ') else {
-        return Line::Plan;
-    };
-    let (name, directive) = match name.split_once(" # SKIP ") {
-        Some((name, why)) => (name, Some(why)),
+    let (number, name) = result.split_once(' ')?;
+    number.parse::<u64>().ok()?;
+    let name = name.strip_prefix("- ").unwrap_or(name);
+    let (name, skipped) = match name.split_once(" # SKIP") {
+        Some((name, why)) => (name, Some(why.trim())),
         None => (name, None),
     };
-    let outcome = match (good, directive) {
+    let outcome = match (good, skipped) {
         (true, None) => Outcome::Passed,
         (true, Some(why)) => Outcome::Skipped(why.into()),
         (false, _) => Outcome::Failed(String::new()),
     };
-    Line::End(name.into(), outcome)
+    Some((name, outcome))
 }
 
 fn parse_diagnostic(text: &str) -> Line {
@@ -105,7 +120,7 @@ fn parse_diagnostic(text: &str) -> Line {
 
 /// Removes the prefix of `printk.time` and `CONFIG_PRINTK_CALLER`, such as `[    0.123456][    T1]
 /// `.
-fn without_time(line: &str) -> &str {
+pub fn without_time(line: &str) -> &str {
     let mut rest = line;
     while let Some((bracket, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
     {
@@ -172,6 +187,10 @@ mod tests {
             (
                 "[    2.5] Kernel panic - not syncing: Oops: 0000\r",
                 Line::Panic("Kernel panic - not syncing: Oops: 0000".into()),
+            ),
+            (
+                "[    0.5] vbts-out: # WARNING: slow",
+                Line::Other("# WARNING: slow".into()),
             ),
             (
                 "[    0.5] ptrace_bts: available",

@@ -8,6 +8,7 @@
 //! | `guest` | a guest in a process of its own, because a kernel under test may hang or crash it |
 //! | `supervisor` | boots guests and waits for their output, their end, and limits |
 //! | `group` | a group of cases and the case that runs |
+//! | `source` | where the cases come from: the suite, KUnit (`kunit`), the kernel's selftests |
 //! | `guest_run` | applies what a guest prints, and its end, to its group |
 //! | `run` | runs all cases |
 //! | `comparison` | what differs between several kernels |
@@ -19,9 +20,11 @@ pub mod guest;
 mod guest_run;
 mod junit;
 mod ktap;
+mod kunit;
 mod lines;
 pub mod report;
 pub mod run;
+pub mod source;
 mod supervisor;
 
 use std::fmt;
@@ -43,6 +46,8 @@ pub enum Needs {
     NoBts,
     /// A kernel with page-table isolation.
     PageTableIsolation,
+    /// A disk to swap to.
+    Disk,
 }
 
 /// A case of the suite.
@@ -57,6 +62,15 @@ pub struct Case {
 }
 
 impl Case {
+    /// A case that the kernel or its source has itself.
+    pub fn of_the_kernel(name: String) -> Self {
+        Self {
+            name,
+            api: Api::New,
+            needs: Needs::Nothing,
+        }
+    }
+
     /// The part of the name before the dot.
     pub fn group(&self) -> &str {
         self.name.split_once('.').map_or("", |(group, _)| group)
@@ -213,6 +227,7 @@ fn parse_case(line: &str) -> anyhow::Result<Case> {
             "any" => Needs::Nothing,
             "bts=off" => Needs::NoBts,
             "pti=on" => Needs::PageTableIsolation,
+            "disk=on" => Needs::Disk,
             _ => bail!("no such machine"),
         },
     })

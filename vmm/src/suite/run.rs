@@ -8,16 +8,14 @@ use std::time::Instant;
 use super::group::{Group, TIME_LIMIT};
 use super::guest::{GuestEnd, Settings};
 use super::guest_run::GuestRun;
-use super::lines::{Line, parse};
+use super::lines::Line;
 use super::report::Reports;
+use super::source::{NO_CASE, Source};
 use super::supervisor::{Next, Supervisor};
 use super::{Case, Needs, Outcome};
 use crate::exit::{Failure, signal_name};
 use crate::guest_files::Api;
 use crate::host::{Alarm, Event, Output};
-
-/// The name of no case. A guest with it only reports the kernel's API and ends.
-const NO_CASE: &str = "-";
 
 /// The groups of `cases`, which are in the suite's order.
 pub fn groups(cases: &[Case]) -> impl Iterator<Item = &[Case]> {
@@ -29,6 +27,8 @@ pub fn groups(cases: &[Case]) -> impl Iterator<Item = &[Case]> {
 pub enum Offer {
     /// The cases for a generation of the API.
     Api(Api),
+    /// Cases of its own.
+    Cases(Vec<Case>),
     /// No case, and the reason.
     Nothing(String),
 }
@@ -36,13 +36,16 @@ pub enum Offer {
 /// Runs cases in guests.
 #[derive(Debug)]
 pub struct Runner {
+    source: Source,
     supervisor: Supervisor,
 }
 
 impl Runner {
-    /// A runner whose guests have `settings`. Their console is written to `log`.
-    pub fn new(settings: Settings, alarm: Arc<Alarm>, log: Output) -> Self {
+    /// A runner of cases of `source`, whose guests have `settings`. Their console is written to
+    /// `log`.
+    pub fn new(source: Source, settings: Settings, alarm: Arc<Alarm>, log: Output) -> Self {
         Self {
+            source,
             supervisor: Supervisor::new(settings, alarm, log),
         }
     }
@@ -55,23 +58,35 @@ impl Runner {
         self.supervisor.select_kernel(kernel)
     }
 
-    /// Boots the kernel and returns what it can run.
+    /// Returns what the selected kernel can run. Boots it, unless all kernels can run the same.
     ///
     /// # Errors
     /// The kernel does not boot, or a signal or `--timeout` ended the run.
     pub fn probe(&mut self) -> Result<Offer, Failure> {
-        let names = std::iter::once(NO_CASE);
-        let mut guest = self.supervisor.boot(Needs::Nothing, names, "what it has")?;
+        if let Source::Kselftest { cases, .. } = &self.source {
+            return Ok(Offer::Cases(cases.clone()));
+        }
+        let names = [NO_CASE.to_owned()];
+        let contents = self.source.contents(&names, self.supervisor.case_limit());
+        let title = "what it has";
+        let mut guest = self.supervisor.boot(Needs::Nothing, &contents, title)?;
         let booted = Instant::now();
+        let mut parser = self.source.parser(&names);
+        let mut cases = Vec::new();
         let (mut api, mut nothing, mut panic) = (None, None, None);
         let end = loop {
             match self.supervisor.next(&mut guest, booted)? {
-                Next::Line(line) => match parse(&line) {
-                    Line::Api(found) => api = found,
-                    Line::Nothing(why) => nothing = Some(why),
-                    Line::Panic(text) => panic = Some(text),
-                    _ => {}
-                },
+                Next::Line(line) => {
+                    for line in parser.lines(&line) {
+                        match line {
+                            Line::Api(found) => api = found,
+                            Line::Nothing(why) => nothing = Some(why),
+                            Line::Panic(text) => panic = Some(text),
+                            Line::Case(case) => cases.push(case),
+                            _ => {}
+                        }
+                    }
+                }
                 Next::End(end) => break end,
             }
         };
@@ -81,6 +96,10 @@ impl Runner {
         };
         match end {
             GuestEnd::Exited => {}
+            // Without KUnit, the kernel looks for a process to start.
+            GuestEnd::Crashed(_) if matches!(self.source, Source::Kunit) && panic.is_some() => {
+                nothing = panic;
+            }
             GuestEnd::Crashed(reason) => return Err(crashed(panic.unwrap_or(reason))),
             GuestEnd::TimedOut => {
                 return Err(Failure::Timeout {
@@ -93,6 +112,10 @@ impl Runner {
         match (api, nothing) {
             (Some(api), _) => Ok(Offer::Api(api)),
             (None, Some(why)) => Ok(Offer::Nothing(why)),
+            (None, None) if matches!(self.source, Source::Kunit) => Ok(match cases.is_empty() {
+                true => Offer::Nothing("it lists no test".into()),
+                false => Offer::Cases(cases),
+            }),
             (None, None) => Err(crashed(
                 "the guest ended before the suite printed anything".into(),
             )),
@@ -152,11 +175,12 @@ impl Runner {
         group: &mut Group,
         reports: &mut Reports,
     ) -> Result<Option<Event>, Failure> {
-        let names = group.remaining_names();
-        let title = names.join(" ");
-        let names = names.iter().map(String::as_str);
-        let mut guest = self.supervisor.boot(needs, names, &title)?;
-        let mut run = GuestRun::new(group, reports);
+        let mut names = group.remaining_names();
+        names.truncate(self.source.batch(&names, group.len()));
+        let contents = self.source.contents(&names, self.supervisor.case_limit());
+        let mut guest = self.supervisor.boot(needs, &contents, &names.join(" "))?;
+        let parser = self.source.parser(&names);
+        let mut run = GuestRun::new(group, names.len(), parser, reports);
         loop {
             match self.supervisor.next(&mut guest, run.step_began())? {
                 Next::Line(line) => run.line(&line)?,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Needs;
 use super::guest::{Guest, GuestEnd, Settings};
+use super::source::Contents;
 use crate::exit::Failure;
 use crate::host::{Alarm, Event, EventLoop, Output, OutputError};
 
@@ -79,21 +80,20 @@ impl Supervisor {
             .collect()
     }
 
-    /// Boots a guest that runs the cases `names` on a machine for `needs`. `title` is its title in
-    /// the log.
+    /// Boots a guest with `contents` on a machine for `needs`. `title` is its title in the log.
     ///
     /// # Errors
     /// The process of the guest cannot be started, or the log cannot be written.
-    pub fn boot<'a>(
+    pub fn boot(
         &mut self,
         needs: Needs,
-        names: impl Iterator<Item = &'a str>,
+        contents: &Contents,
         title: &str,
     ) -> Result<SupervisedGuest, Failure> {
         self.guests += 1;
         self.write_log(&format!("=== guest {}: {title}", self.guests))?;
         Ok(SupervisedGuest {
-            guest: Some(Guest::boot(&self.settings, needs, names)?),
+            guest: Some(Guest::boot(&self.settings, needs, contents)?),
             lines: VecDeque::new(),
             events: EventLoop::new(self.alarm.clone())?,
         })
