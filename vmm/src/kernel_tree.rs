@@ -228,14 +228,15 @@ fn selftests(list: &str) -> Vec<String> {
     names
 }
 
-/// Appends `fragment` to a configuration. Kconfig takes the last value of an option.
+/// Appends the options of `fragment` that a configuration lacks. Kconfig takes the last value
+/// of an option.
 fn merge(config: &Path, fragment: &str) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(config)?;
-    if missing(fragment, &text).is_empty() {
-        return Ok(());
-    }
+    let missing = missing(fragment, &text);
     let mut file = std::fs::File::options().append(true).open(config)?;
-    file.write_all(fragment.as_bytes())
+    missing
+        .iter()
+        .try_for_each(|option| writeln!(file, "{option}"))
         .with_context(|| format!("--build: cannot write {}", config.display()))
 }
 
