@@ -48,7 +48,7 @@ mod varint;
 mod writer;
 
 pub use event::{Event, Status};
-pub use reader::{Item, Reader};
+pub use reader::{Item, Passed, Reader};
 pub use run::{Run, Streams, Summary};
 pub use writer::Writer;
 

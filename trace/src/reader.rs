@@ -39,6 +39,15 @@ pub enum Item<'a> {
     },
 }
 
+/// What [`Reader::pass`] passes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// So many branches of a task.
+    Branches(u64),
+    /// An event.
+    Event(Event),
+}
+
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
@@ -275,6 +284,19 @@ impl<R: Read + Seek> Reader<R> {
         record: u64,
         mut take: impl FnMut(u64, Event),
     ) -> Result<(), Error> {
+        self.pass(record, |task, passed| {
+            if let Passed::Event(event) = passed {
+                take(task, event);
+            }
+        })
+    }
+
+    /// Calls `take` like [`Reader::events_before`], and also with the branches between the events,
+    /// as far as they precede branch number `record`.
+    ///
+    /// # Errors
+    /// The input fails, or it is damaged.
+    pub fn pass(&mut self, record: u64, mut take: impl FnMut(u64, Passed)) -> Result<(), Error> {
         for at in 0..self.blocks.len() {
             let Some(block) = self.blocks.get(at).copied() else {
                 break;
@@ -285,12 +307,19 @@ impl<R: Read + Seek> Reader<R> {
             self.input.seek(SeekFrom::Start(block.position))?;
             let mut current = Current::default();
             current.begin(part(&mut self.input, kind::EVENTS)?, block.first)?;
-            let mut number = block.first.saturating_add(current.ahead);
-            while current.event_follows && number < record {
-                if let Entry::Event(event) = current.entry()? {
-                    take(current.task, event);
+            let mut number = block.first;
+            loop {
+                let count = current.ahead.min(record - number);
+                if count > 0 {
+                    take(current.task, Passed::Branches(count));
                 }
                 number = number.saturating_add(current.ahead);
+                if !current.event_follows || number >= record {
+                    break;
+                }
+                if let Entry::Event(event) = current.entry()? {
+                    take(current.task, Passed::Event(event));
+                }
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use vbts_trace::{Branch, Error, Event, Item, Reader, Run, Status, Summary, Writer};
+use vbts_trace::{Branch, Error, Event, Item, Passed, Reader, Run, Status, Summary, Writer};
 
 /// One thing of a trace.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,9 +183,21 @@ proptest! {
         let mut reader = reader(&file);
         let mut before = Vec::new();
         reader.events_before(at, |task, event| before.push(Thing::Event(task, event))).unwrap();
+        let mut passed = [0; 3];
+        reader.pass(at, |task, it| {
+            if let Passed::Branches(count) = it {
+                passed[task as usize] += count;
+            }
+        }).unwrap();
         reader.seek(at).unwrap();
         let rest = rest(&mut reader).unwrap();
         let branches = branches_of(&things);
+        for (task, count) in (0..).zip(passed) {
+            let of_task = |thing: &&Thing| matches!(thing, Thing::Branch(of, _) if *of == task);
+            let all = things.iter().filter(of_task).count();
+            let left = rest.iter().filter(of_task).count();
+            prop_assert_eq!(all - left, count as usize);
+        }
         prop_assert_eq!(branches_of(&rest), branches - at.min(branches));
         // The end of what there is.
         prop_assert_eq!(&rest[..], &things[things.len() - rest.len()..]);

@@ -1,6 +1,7 @@
 //! The options that keep a part of a trace, compared with the whole trace of the same command.
 
 mod last;
+mod reports;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,6 +50,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("the_last_branches_of_a_task", last::of_a_task),
             ("the_last_branches_of_several_tasks", last::of_tasks),
             ("the_last_branches_however_it_ends", last::ends),
+            ("reports_of_a_task", reports::of_a_task),
+            ("reports_of_several_tasks", reports::of_tasks),
         ],
     )
 }

@@ -150,8 +150,7 @@ impl Report<'_> {
 
 /// The branches that `args` select.
 fn range(args: &ReportArgs, trace: &mut Trace) -> Result<Range, Failure> {
-    let range = args.range(&mut trace.reader);
-    let range = range.with_context(|| format!("Cannot read {}", trace.name))?;
+    let range = trace.range(args)?;
     Ok(Range {
         from: range.start,
         to: range.end,

@@ -14,7 +14,7 @@ use vbts_trace::{Item, Reader, Run, Streams};
 use super::file_uses::FileUses;
 use super::options::seconds;
 use super::report_files::{Kernel, TraceFile, open_root};
-use super::trace::{OWN_PROGRAM, name_kernel};
+use super::trace::{FilterArgs, OWN_PROGRAM, name_kernel};
 use super::{answers, report_process};
 use crate::accel::Accel;
 use crate::config::SandboxMode;
@@ -93,7 +93,7 @@ pub enum What {
 }
 
 /// Arguments of `vbts report`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_STATUS)]
 pub struct ReportArgs {
     /// What to show: what `vbts trace` prints in this format
@@ -117,9 +117,9 @@ pub struct ReportArgs {
     /// Up to the first branch after this time of the guest, in ns, as --sched and json show times
     #[arg(long, value_name = "NS", conflicts_with = "to")]
     pub time: Option<u64>,
-    /// Only the last N branches
-    #[arg(long, value_name = "N", conflicts_with_all = ["from", "to", "time"])]
-    pub last: Option<u64>,
+    /// Which of these branches to show.
+    #[command(flatten)]
+    pub filters: FilterArgs,
     /// Also show when each task arrives on a processor and departs from it (default: as
     /// `vbts trace` was told)
     #[arg(long)]
@@ -190,7 +190,7 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
 
 /// Shows the branches of a trace.
 fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
-    let file = TraceFile::open(&args.file)?;
+    let file = TraceFile::open(args, &args.file)?;
     let mut symbols = Symbolizer::new(open_root(args)?, Path::new("/"));
     let kernel = Kernel::find(args);
     if args.what == What::Text {
@@ -203,8 +203,8 @@ fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
     }
     report_process::restrict_files(args.sandbox, &args.root)?;
     report_process::restrict_calls(args.sandbox)?;
-    let trace = file.read()?;
-    trace.say_if_cut();
+    let mut trace = file.read()?;
+    let range = trace.range(args)?;
     let (mut reader, name) = (trace.reader, trace.name);
     let run = reader.run();
     symbols.set_directory(Path::new(&run.directory));
@@ -227,9 +227,6 @@ fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
         .output
         .truncate()
         .map_err(OutputError::into_failure)?;
-    let range = args
-        .range(&mut reader)
-        .with_context(|| format!("Cannot read {name}"))?;
     report
         .show(
             &mut reader,
@@ -246,7 +243,7 @@ fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
 }
 
 impl ReportArgs {
-    /// The numbers of the branches to show.
+    /// The numbers of the branches to show or to filter.
     ///
     /// # Errors
     /// The trace cannot be read.
@@ -259,11 +256,7 @@ impl ReportArgs {
             Some(time) => reader.record_at(time)?,
             None => self.to.map_or(records, |to| to.min(records)),
         };
-        let from = match self.last {
-            Some(last) => records.saturating_sub(last),
-            None => self.from.unwrap_or(0),
-        };
-        Ok(from..to)
+        Ok(self.from.unwrap_or(0)..to)
     }
 }
 
@@ -377,8 +370,8 @@ impl Sink for Report {
         self.symbols.remove(process);
     }
 
-    fn processor(&mut self, processor: u32, event: &ProcessorEvent) -> anyhow::Result<()> {
-        self.format.processor(processor, event, &mut self.out);
+    fn processor(&mut self, task: &Task, event: &ProcessorEvent) -> anyhow::Result<()> {
+        self.format.processor(task.id, event, &mut self.out);
         self.write_if_full()
     }
 }

@@ -2,35 +2,105 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use vbts_protocol::Scope;
 use vbts_trace::{Reader, Run};
 
 use super::report::ReportArgs;
-use super::trace::{OWN_PROGRAM, elf_file};
+use super::trace::{OWN_PROGRAM, elf_file, name_kernel};
 use crate::answers::CodeFiles;
 use crate::config::SandboxMode;
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
 use crate::root::Root;
-use crate::trace::symbols::FileSymbols;
+use crate::trace::part::{self, PartError};
+use crate::trace::symbols::{FileSymbols, Symbolizer};
 
 /// A trace that is open.
 pub struct TraceFile {
     file: File,
     name: String,
     traced: SystemTime,
+    filter: Option<Filter>,
+}
+
+/// What filters a trace.
+struct Filter {
+    args: ReportArgs,
+    symbols: Symbolizer,
+    kernel: Kernel,
+    /// Gets what the filter leaves.
+    to: File,
+}
+
+impl Filter {
+    /// Opens what the filters of `args` need, if there are some.
+    fn open(args: &ReportArgs) -> Result<Option<Self>, Failure> {
+        let filters = args.filters.filters();
+        if !filters.choose() && filters.last.is_none() {
+            return Ok(None);
+        }
+        let mut symbols = Symbolizer::new(open_root(args)?, Path::new("/"));
+        if filters.have_names() {
+            let vbts = &mut Command::new(OWN_PROGRAM);
+            let started = symbols.start_reader(vbts, args.sandbox != SandboxMode::Off);
+            started.context("Cannot start the process that reads symbols")?;
+        }
+        Ok(Some(Self {
+            args: args.clone(),
+            symbols,
+            kernel: Kernel::find(args),
+            to: temporary_file().context("Cannot create a temporary file")?,
+        }))
+    }
+
+    /// The part of a trace that they leave, as a trace of its own.
+    fn apply(
+        self,
+        reader: &mut Reader<BufReader<File>>,
+    ) -> Result<Reader<BufReader<File>>, Failure> {
+        let Self {
+            args,
+            mut symbols,
+            kernel,
+            to,
+        } = self;
+        let (run, filters) = (reader.run(), args.filters.filters());
+        let scope = part::scope(&run.scope);
+        args.filters.check(scope)?;
+        symbols.set_directory(Path::new(&run.directory));
+        if scope != Scope::User && filters.have_names() {
+            let (path, file) = kernel.of(run)?;
+            name_kernel(&mut symbols, &path, file, false);
+        }
+        let range = args.range(reader).map_err(PartError::from);
+        let notes = range.and_then(|range| part::write(reader, range, filters, symbols, &to));
+        notes.map_err(anyhow::Error::from)?.iter().for_each(say);
+        Ok(Reader::new(BufReader::new(to)).map_err(anyhow::Error::from)?)
+    }
+}
+
+/// A file without a name, for what may not fit into memory.
+fn temporary_file() -> rustix::io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
+    // Some file systems have no such files.
+    let in_memory = |_| rustix::fs::memfd_create("vbts-report", MemfdFlags::CLOEXEC);
+    Ok(file.or_else(in_memory)?.into())
 }
 
 impl TraceFile {
-    /// Opens the trace at `path`.
+    /// Opens the trace at `path`, and what the filters of `args` need.
     ///
     /// # Errors
-    /// It cannot be opened.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    /// It cannot be opened, or the host starts no process that reads symbols.
+    pub fn open(args: &ReportArgs, path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("Cannot open {name}"))?;
         let traced = file.metadata().and_then(|metadata| metadata.modified());
@@ -38,17 +108,35 @@ impl TraceFile {
             file,
             name,
             traced: traced.unwrap_or_else(|_| SystemTime::now()),
+            filter: Filter::open(args)?,
         })
     }
 
-    /// Begins to read it.
+    /// Begins to read it. Says so if it has no end. Filters it, if there are filters.
     ///
     /// # Errors
-    /// It is no trace, or cannot be read.
+    /// It is no trace, or cannot be read, or filtered.
     pub fn read(self) -> Result<Trace, Failure> {
-        let reader = Reader::new(BufReader::new(self.file));
+        let cannot_read = || format!("Cannot read {}", self.name);
+        let reader = Reader::new(BufReader::new(self.file)).with_context(cannot_read);
+        let mut reader = reader?;
+        if reader.summary().is_none() {
+            say(format_args!(
+                "{} has no end: its run was cut or is not over. {} branches are complete",
+                self.name,
+                reader.records()
+            ));
+        }
+        let is_filtered = self.filter.is_some();
+        if let Some(filter) = self.filter {
+            reader = match filter.apply(&mut reader) {
+                Err(Failure::Error(error)) => return Err(error.context(cannot_read()).into()),
+                applied => applied?,
+            };
+        }
         Ok(Trace {
-            reader: reader.with_context(|| format!("Cannot read {}", self.name))?,
+            reader,
+            is_filtered,
             name: self.name,
         })
     }
@@ -58,20 +146,23 @@ impl TraceFile {
 pub struct Trace {
     /// The trace.
     pub reader: Reader<BufReader<File>>,
+    /// It has only what the filters have left.
+    is_filtered: bool,
     /// Its path.
     pub name: String,
 }
 
 impl Trace {
-    /// Says so if the trace has no end.
-    pub fn say_if_cut(&self) {
-        if self.reader.summary().is_none() {
-            say(format_args!(
-                "{} has no end: its run was cut or is not over. {} branches are complete",
-                self.name,
-                self.reader.records()
-            ));
+    /// The numbers of the branches that `args` select.
+    ///
+    /// # Errors
+    /// The trace cannot be read.
+    pub fn range(&mut self, args: &ReportArgs) -> Result<Range<u64>, Failure> {
+        if self.is_filtered {
+            return Ok(0..self.reader.records());
         }
+        let range = args.range(&mut self.reader);
+        Ok(range.with_context(|| format!("Cannot read {}", self.name))?)
     }
 }
 
@@ -139,7 +230,7 @@ impl Source {
         let confined = args.sandbox != SandboxMode::Off;
         let symbols = FileSymbols::new(open_root(args)?, &mut Command::new(OWN_PROGRAM), confined);
         Ok(Self {
-            trace: TraceFile::open(path)?,
+            trace: TraceFile::open(args, path)?,
             kernel: Kernel::find(args),
             root: open_root(args)?,
             symbols: symbols.context("Cannot start the process that reads symbols")?,
@@ -166,7 +257,6 @@ impl Source {
                 )),
             }
         }
-        trace.say_if_cut();
         Ok((trace, files))
     }
 }

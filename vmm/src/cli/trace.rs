@@ -50,6 +50,7 @@ use crate::trace::{
 };
 pub use args::TraceArgs;
 use args::{ScopeArg, TraceFormat};
+pub use filters::FilterArgs;
 
 /// This program, for the process that reads symbols.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";

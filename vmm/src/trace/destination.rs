@@ -1,6 +1,7 @@
 //! The destinations of a trace and of the program's output.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -114,6 +115,25 @@ impl Destination {
             terminal: None,
             mixed: (stdout == StdoutUse::Both).then(Vec::new),
             held_reports: stderr_is_file().then(HeldReports::default),
+            progress: ProgressBar::hidden(),
+        })
+    }
+
+    /// The destination is `file`. There is no program.
+    ///
+    /// # Errors
+    /// The host is out of file descriptors.
+    pub fn file(file: &File) -> std::io::Result<Self> {
+        let output = || Ok::<_, std::io::Error>(Output::new(file.try_clone()?, "a temporary file"));
+        Ok(Self {
+            trace: TraceOutput::Stream(output()?),
+            unit: Unit::BYTE,
+            stdout: output()?,
+            stderr: output()?,
+            streams: BTreeMap::new(),
+            terminal: None,
+            mixed: None,
+            held_reports: None,
             progress: ProgressBar::hidden(),
         })
     }
@@ -314,7 +334,6 @@ impl Destination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
     use std::io::{Read, Seek};
 
     #[test]

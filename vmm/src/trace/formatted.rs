@@ -108,9 +108,9 @@ impl Sink for Formatted {
         self.symbols.remove(process);
     }
 
-    fn processor(&mut self, processor: u32, event: &ProcessorEvent) -> Result<(), WriterError> {
+    fn processor(&mut self, task: &Task, event: &ProcessorEvent) -> Result<(), WriterError> {
         self.buffer.clear();
-        self.format.processor(processor, event, &mut self.buffer);
+        self.format.processor(task.id, event, &mut self.buffer);
         self.write_buffer()
     }
 

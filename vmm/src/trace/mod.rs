@@ -15,6 +15,7 @@
 //! | `format`, `text`, `json`, `btrace` | the formats |
 //! | `formatted` | what formats and writes |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
+//! | `part` | a part of a kept trace as a trace of its own |
 //! | `replay` | gives a kept trace to what takes one |
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
@@ -35,6 +36,7 @@ mod last;
 pub mod machine;
 pub mod merge;
 mod notes;
+pub mod part;
 mod queue;
 pub mod replay;
 mod report;

@@ -178,11 +178,12 @@ impl Replay {
     /// Gives `sink` the events of processor `number` that were kept.
     fn give_kept<S: Sink>(&mut self, number: u64, sink: &mut S) -> Result<(), S::Error> {
         let processors = self.processors.as_mut();
-        let Some(executed) = processors.and_then(|all| all.get_mut(&number)) else {
+        let executed = processors.and_then(|all| all.get_mut(&number));
+        let (Some(executed), Some(task)) = (executed, self.tasks.get(&number)) else {
             return Ok(());
         };
         let mut kept = executed.unseen.iter_mut().filter_map(Option::take);
-        kept.try_for_each(|event| sink.processor(number as u32, &event))
+        kept.try_for_each(|event| sink.processor(task, &event))
     }
 
     /// Whether `task`, which may stand for a processor, is one of `only`.
@@ -234,12 +235,13 @@ impl Replay {
                 Shown::Processor(event) => {
                     let task = self.tasks.get(&number);
                     let is_shown = task.is_some_and(|task| self.has(only, task));
-                    let is_gap = matches!(event, ProcessorEvent::Gap { .. });
                     self.keep(number, event.clone());
                     if is_shown {
                         self.give_kept(number, sink)?;
-                        if is_gap {
-                            sink.processor(number as u32, &event)?;
+                        if let (ProcessorEvent::Gap { .. }, Some(task)) =
+                            (&event, self.tasks.get(&number))
+                        {
+                            sink.processor(task, &event)?;
                         }
                     }
                     return Ok(());

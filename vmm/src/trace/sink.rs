@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vbts_protocol::{Crash, ExitStatus, Scope};
-use vbts_trace::Item;
+use vbts_trace::{Item, Streams};
 
 use super::btrace::{Events, log_failure};
 use super::destination::Destination;
@@ -20,7 +20,7 @@ use super::replay::{Only, Replay};
 use super::report::{self, Standing};
 use super::session::Options;
 use super::summary::{RunEnd, Summary};
-use super::task::{Task, TaskEvent, Untraced};
+use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 
 /// Number of tasks that a report shows at the end of a run.
 const SHOWN: usize = 32;
@@ -36,6 +36,8 @@ pub struct Trace {
     filter: Option<Filter>,
     /// Keeps what is wanted until the end, if that is only the last part.
     last: Option<Events<Last>>,
+    /// What the streams of the trace are.
+    pub streams: Streams,
     out: Formatted,
     /// What is wanted so far.
     pub summary: Summary,
@@ -69,6 +71,7 @@ impl Trace {
             reports: options.reports,
             filter,
             last: last.map(Events::new),
+            streams: Streams::Tasks,
             summary: Summary::default(),
             crashes: HashMap::new(),
             standing: Vec::new(),
@@ -93,7 +96,8 @@ impl Trace {
             self.out.destination.write_stderr(report.as_bytes())?;
         }
         if let Some(filter) = &self.filter {
-            self.summary.filtered = Some(filter.filtered());
+            let before = self.summary.filtered.unwrap_or(0);
+            self.summary.filtered = Some(before + filter.filtered());
             self.summary.filter_notes = filter.notes();
         }
         if let Some(last) = self.last.take() {
@@ -108,7 +112,7 @@ impl Trace {
     /// Writes the last part of the trace.
     fn write_last(&mut self, last: Last) -> Result<(), WriterError> {
         self.queue.records.store(0, Ordering::Relaxed);
-        let mut replay = Replay::default();
+        let mut replay = Replay::new(self.streams);
         let left_out = last.finish(|item| {
             if let Item::Branches { branches, .. } = &item {
                 let count = branches.len() as u64;
@@ -281,6 +285,24 @@ impl Sink for Trace {
         }
         if let Some(filter) = &mut self.filter {
             filter.process_ended(process);
+        }
+    }
+
+    fn processor(&mut self, task: &Task, event: &ProcessorEvent) -> Result<(), WriterError> {
+        if let Some(filter) = &mut self.filter {
+            match event {
+                ProcessorEvent::AddressSpace { .. } | ProcessorEvent::Switch { .. } => {
+                    filter.leave_program(task.number);
+                }
+                ProcessorEvent::Gap { .. } => filter.interrupted(task.number),
+            }
+            if let Some(gap) = filter.gap(task.number) {
+                self.write_piece(task, &gap)?;
+            }
+        }
+        match &mut self.last {
+            Some(last) => Ok(last.processor(task.id, event)?),
+            None => self.out.processor(task, event),
         }
     }
 

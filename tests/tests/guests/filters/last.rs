@@ -41,7 +41,7 @@ pub fn of_a_task(machine: &Machine) -> Result<()> {
 }
 
 /// Three processes after each other, and one that executes no program.
-const TASKS: &str = "/bin/true; (read x; read y; :) </dev/null; ls / >/dev/null & wait; :";
+pub const TASKS: &str = "/bin/true; (read x; read y; :) </dev/null; ls / >/dev/null & wait; :";
 
 /// All formats have the last branches, with what is known of their tasks.
 pub fn of_tasks(machine: &Machine) -> Result<()> {
@@ -134,6 +134,18 @@ pub fn of_tasks(machine: &Machine) -> Result<()> {
     }
     ensure!(bytes == 5000 * 24, "{bytes} bytes");
     Ok(())
+}
+
+/// Numbers of the branches in a trace in JSON, and of those that its gaps say are left out.
+pub fn gaps(json: &[u8]) -> Result<(u64, u64)> {
+    let (mut branches, mut gaps) = (0, 0);
+    for event in events(std::str::from_utf8(json)?)? {
+        branches += u64::from(is(&event, "branch"));
+        if is(&event, "filtered") {
+            gaps += event["branches"].as_u64().unwrap_or(0);
+        }
+    }
+    Ok((branches, gaps))
 }
 
 fn events(text: &str) -> Result<Vec<Value>> {

@@ -258,7 +258,7 @@ impl TraceArgs {
             )
             .into());
         }
-        self.filters.check(self.scope)?;
+        self.filters.check(self.scope.into())?;
         let record = vbts_protocol::RECORD_SIZE as u64;
         if self.buffer.0 < record {
             return Err(

@@ -4,7 +4,6 @@ use anyhow::anyhow;
 use clap::Args;
 use vbts_protocol::Scope;
 
-use super::args::ScopeArg;
 use crate::exit::{Failure, signal_name};
 use crate::trace::{Filters, Object, Point, PointPlace};
 
@@ -59,14 +58,14 @@ impl FilterArgs {
     ///
     /// # Errors
     /// There is such a point.
-    pub fn check(&self, scope: ScopeArg) -> Result<(), Failure> {
+    pub fn check(&self, scope: Scope) -> Result<(), Failure> {
         let points = [("--start", &self.start), ("--stop", &self.stop)];
         for (option, point) in points {
             let Some(point) = point else { continue };
             let PointPlace::Address(address) = point.place else {
                 continue;
             };
-            let why = match (address >> 63 != 0, Scope::from(scope)) {
+            let why = match (address >> 63 != 0, scope) {
                 (true, Scope::User) => {
                     "an address of the kernel, which --scope user does not record"
                 }

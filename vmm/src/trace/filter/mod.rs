@@ -7,29 +7,29 @@
 //! | module | contents |
 //! |---|---|
 //! | `point`, `object` | what the user names |
-//! | `space` | where that is in an address space |
+//! | `places`, `space` | where that is in an address space |
 //! | `position` | what a task executes between two branches |
 //! | `window` | from when until when branches are wanted |
 
 mod object;
+mod places;
 mod point;
 mod position;
 mod space;
 mod window;
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use vbts_protocol::{RECORD_SIZE, Scope};
-use vbts_trace::maps::{self, Mapping};
+use vbts_trace::maps;
 
 use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED};
-use super::symbols::{CodePlace, Symbolizer, Wanted};
+use super::symbols::Symbolizer;
 pub use object::Object;
-use object::{KERNEL, is_module};
+use places::FilePlaces;
 pub use point::{Point, PointPlace};
-use position::{Executed, Positions};
-use space::{Areas, Space, Target};
+use position::{Executed, Position, Positions};
+use space::Space;
 use window::Window;
 
 /// Flag of the addresses of the only objects that are wanted.
@@ -38,10 +38,6 @@ const ONLY: u8 = 1;
 const SKIP: u8 = 2;
 /// The first address of the kernel.
 const KERNEL_START: u64 = 1 << 63;
-/// Bytes around an address without a function in which the straight line to it is expected.
-const SURROUNDINGS: u64 = 4096;
-/// Number of files whose places are kept. When it is reached, all are dropped.
-const MAX_FILES: usize = 1 << 10;
 
 /// What the user wants of a trace.
 #[derive(Debug, Clone, Default)]
@@ -90,13 +86,6 @@ impl Filters {
         let only = self.only.iter().map(|object| (object, ONLY));
         only.chain(self.skip.iter().map(|object| (object, SKIP)))
     }
-}
-
-/// What a file has of what the user has named: offsets, or addresses of the kernel.
-#[derive(Debug, Clone, Default)]
-struct FilePlaces {
-    points: [Vec<CodePlace>; 2],
-    areas: Vec<(Range<u64>, u8)>,
 }
 
 /// What is known about a task.
@@ -182,6 +171,14 @@ impl Filter {
         }
     }
 
+    /// A processor, which is in the place of a task, leaves its program for another one. The
+    /// straight line in the kernel goes on.
+    pub fn leave_program(&mut self, task: u64) {
+        if let Some(state) = self.tasks.get_mut(&task) {
+            state.positions.user = Position::default();
+        }
+    }
+
     /// Takes a signal to a task.
     pub fn signal(&mut self, signal: u32) {
         if self.filters.until_signal == Some(signal) {
@@ -207,6 +204,10 @@ impl Filter {
     ) -> &[u8] {
         if self.kernel.is_none() {
             self.kernel = Some(self.kernel_space(symbols));
+        }
+        if !self.spaces.contains_key(&process) {
+            let space = self.space(&[], symbols);
+            self.spaces.insert(process, space);
         }
         let Self {
             filters,
@@ -297,162 +298,6 @@ impl Filter {
             notes.push(format!("{option} {object}: {why}"));
         }
         notes
-    }
-
-    /// Finds what the user has named in the program of a process.
-    fn space(&mut self, mappings: &[Mapping], symbols: &mut Symbolizer) -> Space {
-        let (mut space, mut areas) = (Space::default(), Vec::new());
-        self.add_addresses(&mut space, &mut areas, 0..KERNEL_START);
-        for mapping in mappings {
-            let name = mapping.name.as_str();
-            for (at, (object, flags)) in self.filters.objects().enumerate() {
-                if object.name().is_some_and(|object| is_module(name, object)) {
-                    areas.push((mapping.start..mapping.end, flags));
-                    if let Some(is_found) = self.objects_found.get_mut(at) {
-                        *is_found = true;
-                    }
-                }
-            }
-            let places = match self.files.get(name) {
-                Some(places) => places.clone(),
-                None => {
-                    let places = self.places(Some(name), symbols);
-                    if self.files.len() >= MAX_FILES {
-                        self.files.clear();
-                    }
-                    self.files.insert(name.into(), places.clone());
-                    places
-                }
-            };
-            let len = mapping.end - mapping.start;
-            let address = |offset: u64| {
-                let distance = offset.wrapping_sub(mapping.offset);
-                (distance < len).then(|| mapping.start + distance)
-            };
-            for (points, of_file) in space.points.iter_mut().zip(&places.points) {
-                points.extend(of_file.iter().filter_map(|place| {
-                    let at = address(place.at)?;
-                    Some(Target {
-                        at,
-                        start: at.saturating_sub(place.at.saturating_sub(place.start)),
-                        end: at.saturating_add(place.end.saturating_sub(place.at)),
-                    })
-                }));
-            }
-            areas.extend(places.areas.iter().filter_map(|(range, flags)| {
-                let start = address(range.start)?;
-                Some((start..start.saturating_add(range.end - range.start), *flags))
-            }));
-        }
-        space.areas = Areas::new(&areas);
-        space
-    }
-
-    /// Finds what the user has named in the kernel.
-    fn kernel_space(&mut self, symbols: &mut Symbolizer) -> Space {
-        let (mut space, mut areas) = (Space::default(), Vec::new());
-        self.add_addresses(&mut space, &mut areas, KERNEL_START..u64::MAX);
-        for (at, (object, flags)) in self.filters.objects().enumerate() {
-            if object.name() == Some(KERNEL) {
-                areas.push((KERNEL_START..u64::MAX, flags));
-                if let Some(is_found) = self.objects_found.get_mut(at) {
-                    *is_found = true;
-                }
-            }
-        }
-        if self.scope != Scope::User {
-            let places = self.places(None, symbols);
-            for (points, of_file) in space.points.iter_mut().zip(&places.points) {
-                points.extend(of_file.iter().map(|place| Target {
-                    at: place.at,
-                    start: place.start,
-                    end: place.end,
-                }));
-            }
-            areas.extend(places.areas);
-        }
-        space.areas = Areas::new(&areas);
-        space
-    }
-
-    /// Adds what the user has named by addresses in `half` of the address space.
-    fn add_addresses(
-        &mut self,
-        space: &mut Space,
-        areas: &mut Vec<(Range<u64>, u8)>,
-        half: Range<u64>,
-    ) {
-        for (which, point) in self.filters.points().into_iter().enumerate() {
-            if let Some(PointPlace::Address(at)) = point.map(|point| &point.place)
-                && half.contains(at)
-            {
-                space.points[which].push(Target {
-                    at: *at,
-                    start: at.saturating_sub(SURROUNDINGS),
-                    end: at.saturating_add(SURROUNDINGS),
-                });
-                self.points_found[which] = true;
-            }
-        }
-        for (at, (object, flags)) in self.filters.objects().enumerate() {
-            if let Some(range) = &object.range {
-                areas.push((range.clone(), flags));
-                if let Some(is_found) = self.objects_found.get_mut(at) {
-                    *is_found = true;
-                }
-            }
-        }
-    }
-
-    /// Finds what the user has named in the file that is mapped as `name`, or in that of the
-    /// kernel.
-    fn places(&mut self, name: Option<&str>, symbols: &mut Symbolizer) -> FilePlaces {
-        let mut places = FilePlaces::default();
-        for (which, point) in self.filters.points().into_iter().enumerate() {
-            if let Some(point) = point {
-                places.points[which] = find(&point.place, name, symbols);
-                self.points_found[which] |= !places.points[which].is_empty();
-            }
-        }
-        for (at, (object, flags)) in self.filters.objects().enumerate() {
-            if let Some(function) = object.function() {
-                let found = symbols.resolve(name, &Wanted::Function(function.into()));
-                if let Some(is_found) = self.objects_found.get_mut(at) {
-                    *is_found |= !found.is_empty();
-                }
-                let ranges = found.iter().map(|place| (place.start..place.end, flags));
-                places.areas.extend(ranges);
-            }
-        }
-        places
-    }
-}
-
-/// The places of a point in the file that is mapped as `name`, or in that of the kernel.
-fn find(point: &PointPlace, name: Option<&str>, symbols: &mut Symbolizer) -> Vec<CodePlace> {
-    match point {
-        PointPlace::Address(_) => Vec::new(),
-        PointPlace::Line { path, line } => symbols.resolve(
-            name,
-            &Wanted::Line {
-                path: path.clone(),
-                line: *line,
-            },
-        ),
-        PointPlace::Named {
-            name: named,
-            offset,
-        } => {
-            if name.is_some_and(|name| is_module(name, named)) {
-                return symbols.resolve(name, &Wanted::At(*offset));
-            }
-            let mut functions = symbols.resolve(name, &Wanted::Function(named.clone()));
-            functions.retain_mut(|place| {
-                place.at = place.at.saturating_add(*offset);
-                place.at < place.end
-            });
-            functions
-        }
     }
 }
 

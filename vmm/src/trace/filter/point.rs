@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::object::is_module;
+use crate::trace::symbols::{CodePlace, Symbolizer, Wanted};
+
 /// Longest text of a point or an object in bytes.
 pub const MAX_TEXT: usize = 4096;
 
@@ -35,6 +38,34 @@ pub enum PointPlace {
         /// The offset in bytes.
         offset: u64,
     },
+}
+
+impl PointPlace {
+    /// Where it is in the file that is mapped as `name`, or in that of the kernel: offsets in the
+    /// file, or addresses of the kernel. An address is in no file.
+    pub fn find(&self, name: Option<&str>, symbols: &mut Symbolizer) -> Vec<CodePlace> {
+        match self {
+            Self::Address(_) => Vec::new(),
+            Self::Line { path, line } => {
+                let (path, line) = (path.clone(), *line);
+                symbols.resolve(name, &Wanted::Line { path, line })
+            }
+            Self::Named {
+                name: named,
+                offset,
+            } => {
+                if name.is_some_and(|name| is_module(name, named)) {
+                    return symbols.resolve(name, &Wanted::At(*offset));
+                }
+                let mut functions = symbols.resolve(name, &Wanted::Function(named.clone()));
+                functions.retain_mut(|place| {
+                    place.at = place.at.saturating_add(*offset);
+                    place.at < place.end
+                });
+                functions
+            }
+        }
+    }
 }
 
 impl fmt::Display for Point {

@@ -52,12 +52,12 @@ pub trait Sink {
     /// Takes the end of the last task of `process`.
     fn process_ended(&mut self, process: u32);
 
-    /// Takes an event of a processor. The merge has none.
+    /// Takes an event of the processor for which `task` stands. The merge has none.
     ///
     /// # Errors
     /// No more can be taken.
-    fn processor(&mut self, processor: u32, event: &ProcessorEvent) -> Result<(), Self::Error> {
-        let _ = (processor, event);
+    fn processor(&mut self, task: &Task, event: &ProcessorEvent) -> Result<(), Self::Error> {
+        let _ = (task, event);
         Ok(())
     }
 

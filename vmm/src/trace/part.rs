@@ -1,0 +1,152 @@
+//! A part of a kept trace, as a trace of its own: what `vbts trace` would have kept with the same
+//! filters.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::ops::Range;
+use std::sync::Arc;
+
+use thiserror::Error;
+use vbts_protocol::Scope;
+use vbts_trace::{Event, Item, Passed, Reader};
+
+use super::btrace::Btrace;
+use super::destination::Destination;
+use super::filter::Filters;
+use super::kernel_code::CodeChange;
+use super::known::Known;
+use super::merge::Sink as _;
+use super::queue::WriterError;
+use super::replay::{Only, Replay};
+use super::session::Options;
+use super::sink::Trace;
+use super::summary::{RunEnd, Summary};
+use super::symbols::Symbolizer;
+
+/// Why there is no part.
+#[derive(Debug, Error)]
+pub enum PartError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Read(#[from] vbts_trace::Error),
+    /// The part cannot be written.
+    #[error("cannot keep the part of the trace to show: {0}")]
+    Write(#[from] WriterError),
+    /// The host is out of file descriptors.
+    #[error("cannot write a temporary file: {0}")]
+    Destination(#[from] std::io::Error),
+}
+
+/// The branches that `text` names as the scope of a run.
+pub fn scope(text: &str) -> Scope {
+    match text {
+        "user" => Scope::User,
+        "kernel" => Scope::Kernel,
+        _ => Scope::All,
+    }
+}
+
+/// Writes to the file `to` what `filters` leave of branches `range` of a trace, with what happens
+/// between them. `symbols` finds what the filters name. Returns what the user should know.
+///
+/// # Errors
+/// See [`PartError`].
+pub fn write<R: Read + Seek>(
+    reader: &mut Reader<R>,
+    range: Range<u64>,
+    mut filters: Filters,
+    symbols: Symbolizer,
+    to: &File,
+) -> Result<Vec<String>, PartError> {
+    let records = reader.records();
+    let mut start = range.start;
+    if !filters.choose()
+        && let Some(last) = filters.last.take()
+    {
+        // Nothing before them needs to be decoded.
+        start = start.max(range.end.saturating_sub(last));
+    }
+    let run = reader.run().clone();
+    let options = Options {
+        scope: scope(&run.scope),
+        reports: false,
+        format: Box::new(Btrace::new(&run)?),
+        symbols,
+        filters,
+        destination: Destination::file(to)?,
+        merge_limit: 0,
+    };
+    let mut part = Trace::new(options, Arc::default())?;
+    part.streams = run.streams;
+    let mut replay = Replay::new(run.streams);
+    let mut known = (start > 0).then(Known::default);
+    if let Some(known) = &mut known {
+        reader.pass(start, |number, passed| match passed {
+            Passed::Branches(count) => known.left_out(number, count),
+            Passed::Event(event) => known.event(number, event),
+        })?;
+    }
+    reader.seek(start)?;
+    let whole = range.end == records;
+    let mut left = range.end.saturating_sub(start);
+    while left > 0 || whole {
+        let item = match reader.next_item()? {
+            None => break,
+            Some(Item::Branches { task, branches }) => {
+                let count = usize::try_from(left).unwrap_or(usize::MAX);
+                let branches = branches.get(..count).unwrap_or(branches);
+                left -= branches.len() as u64;
+                Item::Branches { task, branches }
+            }
+            Some(Item::Event { task, event }) => match &mut known {
+                Some(known) => {
+                    known.event(task, event);
+                    continue;
+                }
+                None => Item::Event { task, event },
+            },
+        };
+        give_known(known.take(), &mut replay, &mut part)?;
+        replay.give(item, Only::default(), &mut part)?;
+    }
+    give_known(known, &mut replay, &mut part)?;
+    if !whole && run.scope != "user" {
+        let mut changes = Vec::new();
+        reader.events_before(u64::MAX, |_, event| {
+            if let Event::KernelCode { address, bytes } = event {
+                changes.push(CodeChange { address, bytes });
+            }
+        })?;
+        part.kernel_code(changes)?;
+    }
+    let kept = part.summary.records;
+    let outside = records - range.end.saturating_sub(start).min(records);
+    part.summary = match reader.summary() {
+        Some(summary) => {
+            let read = replay.summary(summary).map_err(WriterError::from)?;
+            Summary {
+                records: kept,
+                filtered: Some(read.filtered.unwrap_or(0) + outside),
+                ..read
+            }
+        }
+        None => Summary {
+            filtered: Some(outside),
+            end: RunEnd::Error,
+            ..part.summary
+        },
+    };
+    Ok(part.end()?.filter_notes)
+}
+
+/// Gives `part` what is known at its first branch.
+fn give_known(
+    known: Option<Known>,
+    replay: &mut Replay,
+    part: &mut Trace,
+) -> Result<(), WriterError> {
+    let events = known.unwrap_or_default().into_events();
+    events.into_iter().try_for_each(|(task, event)| {
+        replay.give(Item::Event { task, event }, Only::default(), part)
+    })
+}
