@@ -209,8 +209,11 @@ pub struct Probe {
 /// What happens at a [`Probe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeAction {
-    /// The log begins.
-    Start,
+    /// The log begins, when probes with this action have been reached so often.
+    Start {
+        /// The number of times, from 1 on.
+        nth: u64,
+    },
     /// RSI has the address of the task that the kernel switches to (`__switch_to` of Linux). The
     /// fields are at these offsets.
     SwitchTask {
@@ -221,6 +224,12 @@ pub enum ProbeAction {
     },
 }
 
+impl ProbeAction {
+    fn is_start(self) -> bool {
+        matches!(self, Self::Start { .. })
+    }
+}
+
 /// A log of branches. It is attached to one processor at a time.
 #[derive(Debug)]
 pub struct BranchLog {
@@ -229,6 +238,8 @@ pub struct BranchLog {
     scope: LogScope,
     /// The branches are logged, not awaited.
     started: bool,
+    /// How often a [`ProbeAction::Start`] was reached.
+    reached: u64,
     probes: Vec<Probe>,
     /// The processor that it is attached to.
     processor: u64,
@@ -242,12 +253,13 @@ impl BranchLog {
     /// A log of branches in `scope`, whose buffers go to `sink`. It begins at a
     /// [`ProbeAction::Start`] if `probes` have one, and else at once.
     pub fn new(scope: LogScope, probes: Vec<Probe>, sink: Box<dyn LogSink>) -> Self {
-        let waits = probes.iter().any(|p| p.action == ProbeAction::Start);
+        let waits = probes.iter().any(|p| p.action.is_start());
         Self {
             buffer: LogBuffer::default(),
             sink,
             scope,
             started: !waits,
+            reached: 0,
             probes,
             processor: 0,
             cr3: None,
@@ -338,15 +350,19 @@ impl BranchLog {
     fn actions(&self, rip: u64) -> Vec<ProbeAction> {
         let here = self.probes.iter().filter(|p| p.address == rip);
         let mut actions: Vec<ProbeAction> = here.map(|p| p.action).collect();
-        actions.sort_by_key(|action| *action != ProbeAction::Start);
+        actions.sort_by_key(|action| !action.is_start());
         actions
     }
 
-    /// The log begins.
-    pub(crate) fn start(&mut self, cr3: u64, time: u64) {
-        if !self.started {
+    /// The log begins if this is the `nth` time.
+    pub(crate) fn start(&mut self, nth: u64, cr3: u64, time: u64) {
+        if self.started {
+            return;
+        }
+        self.reached += 1;
+        if self.reached >= nth {
             self.started = true;
-            self.probes.retain(|p| p.action != ProbeAction::Start);
+            self.probes.retain(|p| !p.action.is_start());
             self.enter_processor(self.processor, cr3, time);
         }
     }
@@ -428,9 +444,9 @@ impl Cpu {
         self.window.close();
         let (cr3, time) = (self.sys.cr3, self.now());
         match action {
-            ProbeAction::Start => {
+            ProbeAction::Start { nth } => {
                 if let Some(log) = &mut self.log {
-                    log.start(cr3, time);
+                    log.start(nth, cr3, time);
                 }
                 self.update_mode();
             }

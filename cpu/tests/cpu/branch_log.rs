@@ -111,20 +111,24 @@ fn calling() -> Guest {
 #[test]
 fn a_log_begins_where_it_is_told() {
     let mut g = calling();
-    let start = Probe {
+    let start = |nth| Probe {
         address: KERNEL + 21,
-        action: ProbeAction::Start,
+        action: ProbeAction::Start { nth },
     };
-    let log = Log::attach(&mut g, LogScope::all(), vec![start]);
+    let log = Log::attach(&mut g, LogScope::all(), vec![start(1)]);
     g.run_to(KERNEL + 21);
-    assert_eq!(
-        log.branches(&mut g),
-        [
-            (KERNEL + 21, KERNEL + 15),
-            (KERNEL + 15, KERNEL + 21),
-            (KERNEL + 21, KERNEL + 20)
-        ]
-    );
+    let all = [
+        (KERNEL + 21, KERNEL + 15),
+        (KERNEL + 15, KERNEL + 21),
+        (KERNEL + 21, KERNEL + 20),
+    ];
+    assert_eq!(log.branches(&mut g), all);
+    for (nth, expected) in [(2, &all[2..]), (3, &[])] {
+        let mut g = calling();
+        let log = Log::attach(&mut g, LogScope::all(), vec![start(nth)]);
+        g.run_to(KERNEL + 21);
+        assert_eq!(log.branches(&mut g), expected, "{nth}");
+    }
 }
 
 #[test]
@@ -161,7 +165,7 @@ fn a_log_that_begins_at_a_task_notes_it() {
             ids: 0x10,
             name: 0x20,
         },
-        ProbeAction::Start,
+        ProbeAction::Start { nth: 1 },
     ];
     let probes = actions.map(|action| Probe {
         address: KERNEL + 21,

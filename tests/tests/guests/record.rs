@@ -299,11 +299,54 @@ fn from_point(machine: &Machine) -> Result<()> {
     let (all, _) = contents(&file, 0)?;
     let at = all.iter().position(|branch| branch.to == address);
     let at = at.context("the point is not reached")?;
+    // A report can begin there, too.
+    let mut report = machine.command(["report", "raw", "--start", point, "--last", "100000"]);
+    report.args(["--only", "[kernel]"]).arg(&file);
+    let shown = machine::finish(report)?.expect(0)?.stdout;
+    let is_kernel = |branch: &&Branch| branch.from >> 63 != 0 || branch.to >> 63 != 0;
+    let kernel: Vec<&Branch> = all[at..].iter().filter(is_kernel).collect();
+    let expected = kernel[kernel.len().saturating_sub(100_000)..].iter();
+    let expected = expected.flat_map(|branch| [branch.from, branch.to, 0]);
+    ensure!(
+        shown == expected.flat_map(u64::to_le_bytes).collect::<Vec<u8>>(),
+        "a report"
+    );
     for point in [point, &format!("{address:#x}")] {
         let options = ["--record-from", point];
         record(guest(machine, "soft", &program)?, &options, &file)?;
         ensure!(contents(&file, 0)?.0 == all[at + 1..], "{point}");
     }
+    // The second call of a function, and the place to which its callee returns.
+    let calls = |name: &str| -> Result<Vec<usize>> {
+        let address = symbol(machine.kernel(), name)?;
+        let all = all.iter().enumerate();
+        let calls = all.filter(|(_, branch)| branch.to == address);
+        Ok(calls.map(|(at, _)| at).collect())
+    };
+    let called = calls("kfree")?;
+    ensure!(called.len() > 2, "{} calls", called.len());
+    record(
+        guest(machine, "soft", &program)?,
+        &["--record-from", "kfree#3"],
+        &file,
+    )?;
+    ensure!(contents(&file, 0)?.0 == all[called[2] + 1..], "#3");
+    let into = address..address + 0x400;
+    let inside = all
+        .iter()
+        .find(|branch| into.contains(&branch.to) && branch.to != address);
+    let inside = inside.context("nothing returns")?.to;
+    let first = all.iter().position(|branch| branch.to == inside);
+    let point = format!("{point}+{:#x}", inside - address);
+    record(
+        guest(machine, "soft", &program)?,
+        &["--record-from", &point],
+        &file,
+    )?;
+    ensure!(
+        contents(&file, 0)?.0 == all[first.unwrap_or(0) + 1..],
+        "{point}"
+    );
     // The guest has no code there.
     let mut command = guest(machine, "soft", &program)?;
     command
@@ -315,7 +358,12 @@ fn from_point(machine: &Machine) -> Result<()> {
         "{}",
         run.stderr
     );
-    for (point, reason) in [("no_such_function", "no function"), ("0xyz", "no address")] {
+    for (point, reason) in [
+        ("no_such_function", "no such function"),
+        ("no_such_file.c:7", "no code of this line"),
+        ("0xyz", "no hexadecimal number"),
+        ("kernel_init#0", "from 1 on"),
+    ] {
         let mut command = guest(machine, "soft", &program)?;
         command
             .args(["--record-from", point, "--record"])

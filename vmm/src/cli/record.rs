@@ -2,26 +2,29 @@
 
 use std::io::{IsTerminal, stderr, stdout};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_cpu::{LogScope, Probe, ProbeAction};
 use vbts_protocol::ExitStatus;
 use vbts_trace::{Run, Streams, Summary};
 
-use super::trace::end_of;
+use super::trace::{OWN_PROGRAM, elf_file, end_of};
 use crate::accel::Accel;
 use crate::config::GuestConfig;
 use crate::exit::{Failure, say};
 use crate::host::output::Output;
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::End;
-use crate::trace::RunEnd;
+use crate::root::Root;
 use crate::trace::kernel_code::CodeChange;
 use crate::trace::machine::kernel::Kernel;
 use crate::trace::machine::{Options, Recording};
+use crate::trace::symbols::Symbolizer;
+use crate::trace::{Point, PointPlace, RunEnd};
 
 /// Which branches of the machine to record, by the privilege level that they lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -67,38 +70,54 @@ pub struct RecordArgs {
         requires = "record"
     )]
     pub record_scope: RecordScope,
-    /// Record from the first branch to POINT on: a function of the kernel, or an address (0x…)
+    /// Record from the first branch to POINT on, in the kernel FUNCTION, FUNCTION+0xOFFSET or
+    /// FILE:LINE, or 0xADDRESS; with #N at its end from the Nth branch on
     #[arg(long, value_name = "POINT", requires = "record")]
-    pub record_from: Option<String>,
+    pub record_from: Option<Point>,
     /// Keep only the last N branches
     #[arg(long, value_name = "N", requires = "record",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub record_last: Option<u64>,
 }
 
+/// What a recording needs that cannot be opened once the process is restricted.
+#[derive(Debug)]
+pub struct Opened {
+    output: Output,
+    /// The addresses at which it begins; none if it begins at once.
+    starts: Vec<u64>,
+}
+
 impl RecordArgs {
-    /// Opens the file, which keeps its contents until [`Self::start`].
+    /// Opens the file, which keeps its contents until [`Self::start`], and finds where to begin in
+    /// `kernel`. The process that reads symbols is in a sandbox if `confined`.
     ///
     /// # Errors
-    /// It cannot be created, or is a terminal.
-    pub fn open(&self) -> Result<Option<Output>, Failure> {
+    /// The file cannot be created, or is a terminal; or the kernel has no such code.
+    pub fn open(
+        &self,
+        guest: &GuestConfig,
+        kernel: &KernelFiles,
+        confined: bool,
+    ) -> Result<Option<Opened>, Failure> {
         let Some(path) = &self.record else {
             return Ok(None);
         };
+        let starts = self.starts(guest, kernel, confined)?;
         let output = Recording::open(path)?;
         if output.is_terminal() {
             return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
         }
-        Ok(Some(output))
+        Ok(Some(Opened { output, starts }))
     }
 
-    /// Starts to record the machine of `launch`, which is to boot `kernel`, to `output`.
+    /// Starts to record the machine of `launch`, which is to boot `kernel`.
     ///
     /// # Errors
-    /// The kernel has no such function, or the file cannot be written.
+    /// The file cannot be written.
     pub fn start(
         &self,
-        output: Output,
+        opened: Opened,
         guest: &GuestConfig,
         kernel: &KernelFiles,
         launch: &Launch,
@@ -110,10 +129,10 @@ impl RecordArgs {
             );
         }
         let options = Options {
-            output,
+            output: opened.output,
             run: self.run(guest, launch.accel()),
             scope: self.record_scope.into(),
-            probes: self.probes(kernel)?,
+            probes: self.probes(kernel, &opened.starts),
             last: self.record_last,
             progress: progress(),
         };
@@ -121,35 +140,59 @@ impl RecordArgs {
     }
 
     /// Where the recording begins, and where it notes tasks.
-    fn probes(&self, kernel: &KernelFiles) -> Result<Vec<Probe>, Failure> {
+    fn probes(&self, kernel: &KernelFiles, starts: &[u64]) -> Vec<Probe> {
         let symbols = Kernel::parse(kernel.image());
         let task = symbols.as_ref().and_then(Kernel::task_probe);
         if task.is_none() {
             tracing::info!("the kernel's file does not tell where it has the names of its tasks");
         }
         let mut probes: Vec<Probe> = task.into_iter().collect();
-        if let Some(point) = &self.record_from {
-            let address = match point.strip_prefix("0x") {
-                Some(digits) => u64::from_str_radix(digits, 16).ok(),
-                None => symbols.as_ref().and_then(|kernel| kernel.symbol(point)),
-            };
-            let Some(address) = address else {
-                let why = match (&symbols, point.starts_with("0x")) {
-                    (_, true) => "is no address",
-                    (None, _) => {
-                        "is a name, and the kernel's file has no symbols: an uncompressed vmlinux \
-                         has them"
-                    }
-                    (Some(_), _) => "is no function of the kernel",
-                };
-                return Err(anyhow!("--record-from: {point:?} {why}").into());
-            };
-            probes.push(Probe {
-                address,
-                action: ProbeAction::Start,
-            });
+        let nth = self.record_from.as_ref().map_or(1, |point| point.nth);
+        probes.extend(starts.iter().map(|address| Probe {
+            address: *address,
+            action: ProbeAction::Start { nth },
+        }));
+        probes
+    }
+
+    /// The addresses at which the recording begins.
+    fn starts(
+        &self,
+        guest: &GuestConfig,
+        kernel: &KernelFiles,
+        confined: bool,
+    ) -> Result<Vec<u64>, Failure> {
+        let Some(point) = &self.record_from else {
+            return Ok(Vec::new());
+        };
+        if let PointPlace::Address(address) = point.place {
+            return Ok(vec![address]);
         }
-        Ok(probes)
+        let refuse = |why: &str| Err(anyhow!("--record-from {point}: {why}").into());
+        let image = &guest.kernel.image;
+        let (Some(known), Some(file)) = (Kernel::parse(kernel.image()), elf_file(image)) else {
+            return refuse(
+                "the kernel's file has no symbols: an uncompressed vmlinux has them, and an \
+                 address (0x…) needs none",
+            );
+        };
+        let root = Root::open(Path::new("/")).context("Cannot open /")?;
+        let mut symbols = Symbolizer::new(root, Path::new("/"));
+        let started = symbols.start_reader(&mut Command::new(OWN_PROGRAM), confined);
+        started.context("Cannot start the process that reads symbols")?;
+        symbols.set_kernel(file, &image.display().to_string());
+        let places = point.place.find(None, &mut symbols);
+        if !places.is_empty() {
+            return Ok(places.iter().map(|place| place.at).collect());
+        }
+        match &point.place {
+            // Code in assembly language may have names that are no functions.
+            PointPlace::Named { name, offset } => match known.symbol(name) {
+                Some(address) => Ok(vec![address.wrapping_add(*offset)]),
+                None => refuse("the kernel has no such function"),
+            },
+            _ => refuse("the kernel's file has no code of this line, or no source lines"),
+        }
     }
 
     /// The facts about the run.
@@ -205,7 +248,8 @@ impl RecordArgs {
         let path = self.record.as_deref().unwrap_or(Path::new(""));
         if let (Some(point), 0) = (&self.record_from, records) {
             say(format_args!(
-                "--record-from {point}: no branch has led there, so nothing was recorded"
+                "--record-from {point}: no branch has led there{}, so nothing was recorded",
+                if point.nth > 1 { " so often" } else { "" }
             ));
         }
         say(format_args!(

@@ -128,11 +128,11 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     let networks = launch.add_networks()?;
     let kernel = KernelFiles::read(guest.kernel.clone())?;
     let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
-    let output = record.open()?;
+    let opened = record.open(guest, &kernel, launch.is_confined())?;
     // All threads start after this, and all other files are open.
     launch.restrict_files()?;
-    if let Some(output) = output {
-        frontend.recording = Some(record.start(output, guest, &kernel, &launch)?);
+    if let Some(opened) = opened {
+        frontend.recording = Some(record.start(opened, guest, &kernel, &launch)?);
     }
     let recorded = frontend.recording.is_some();
     let kernel_text = recorded.then(|| KernelText::new(kernel.image(), launch.memory()));
