@@ -6,8 +6,9 @@ use libfuzzer_sys::fuzz_target;
 use vbts_fuzz::input::Input;
 use vbts_trace::profile::Profile;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
-use vbts_trace::profile::modules::Module;
-use vbts_trace::{Branch, Event, Status};
+use vbts_trace::profile::generated::Generated;
+use vbts_trace::profile::modules::{Module, ModuleKind};
+use vbts_trace::{Branch, CodeSource, Event, Status};
 
 /// Where the file is mapped, and its size in bytes.
 const BASE: u64 = 0x40_0000;
@@ -16,15 +17,22 @@ const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
 /// Branches that one operation repeats.
 const REPEATED: usize = 5000;
 
-/// A file of code, which is every file and the kernel.
+/// A file of code, which is every file and the kernel, and code that programs have made.
 struct Code<'a> {
     bytes: &'a [u8],
     symbols: &'a [u8],
     is_64_bit: bool,
+    generated: Generated,
 }
 
 impl Files for Code<'_> {
-    fn read(&mut self, _: &Module, offset: u64, bytes: &mut [u8]) -> usize {
+    fn read(&mut self, module: &Module, offset: u64, bytes: &mut [u8]) -> usize {
+        if module.kind == ModuleKind::Generated {
+            self.generated.read_files();
+            let code = self.generated.page(offset);
+            bytes[..code.len()].copy_from_slice(code);
+            return code.len();
+        }
         let code = self.bytes.get(offset as usize % SIZE..).unwrap_or_default();
         let size = code.len().min(bytes.len());
         bytes[..size].copy_from_slice(&code[..size]);
@@ -35,7 +43,15 @@ impl Files for Code<'_> {
         self.is_64_bit
     }
 
-    fn symbols(&mut self, _: &Module) -> Vec<Symbol> {
+    fn add_code(&mut self, _: &Module, source: CodeSource, _: u64, bytes: &[u8]) {
+        self.generated.add(source, bytes);
+    }
+
+    fn symbols(&mut self, module: &Module) -> Vec<Symbol> {
+        if module.kind == ModuleKind::Generated {
+            self.generated.read_files();
+            return self.generated.symbols();
+        }
         let mut symbols: Vec<Symbol> = self
             .symbols
             .iter()
@@ -109,6 +125,17 @@ fn event(input: &mut Input<'_>, kind: u8) -> Event {
             address: address(input),
             bytes: input.bytes(8).to_vec(),
         },
+        11 => Event::Code {
+            process: id / 2,
+            source: match other & 3 {
+                0 => CodeSource::Memory,
+                1 => CodeSource::Vdso,
+                2 => CodeSource::PerfMap,
+                _ => CodeSource::JitDump,
+            },
+            at: address(input),
+            bytes: input.bytes(128).to_vec(),
+        },
         _ => Event::Crash {
             signal: 11,
             code: 0,
@@ -127,6 +154,7 @@ fuzz_target!(|data: &[u8]| {
         symbols: input.bytes(count),
         bytes: input.bytes(SIZE),
         is_64_bit: flags & 1 == 0,
+        generated: Generated::default(),
     };
     let mut profile = Profile::new(code, b"program", ());
     let mut given = 0_u64;
@@ -134,7 +162,7 @@ fuzz_target!(|data: &[u8]| {
         let operation = input.u8();
         let task = u64::from(operation >> 4);
         match operation & 15 {
-            kind @ 0..=10 => {
+            kind @ 0..=11 => {
                 let event = event(&mut input, kind);
                 profile.item(vbts_trace::Item::Event { task, event });
             }

@@ -14,6 +14,23 @@ pub enum Status {
     Killed(u8),
 }
 
+/// Where the bytes of [`Event::Code`] come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodeSource {
+    /// The memory of the process at its end, at an address: code without a file.
+    Memory,
+    /// The vDSO, which the kernel has mapped at an address.
+    Vdso,
+    /// A part of the process's `/tmp/perf-PID.map`, at an offset.
+    PerfMap,
+    /// A part of the process's `jit-PID.dump`, at an offset.
+    JitDump,
+}
+
+impl CodeSource {
+    const ALL: [Self; 4] = [Self::Memory, Self::Vdso, Self::PerfMap, Self::JitDump];
+}
+
 /// What happens to a task, or to a processor, between two of its branches. Times are
 /// `CLOCK_MONOTONIC` of the guest in ns. Names and texts are bytes from the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +142,17 @@ pub enum Event {
         /// The bytes in memory.
         bytes: Vec<u8>,
     },
+    /// Code that is in no file, or a part of what its compiler says about it.
+    Code {
+        /// The process.
+        process: u32,
+        /// Where it comes from.
+        source: CodeSource,
+        /// An address, or an offset: see [`CodeSource`].
+        at: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
     /// The address space of the processor from here on. Times of processors are those of the
     /// machine since its start.
     AddressSpace {
@@ -170,6 +198,7 @@ const PROCESS_END: u8 = 13;
 const FILTERED: u8 = 14;
 const KERNEL_CODE: u8 = 15;
 const NAME: u8 = 16;
+const CODE: u8 = 17;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
@@ -208,7 +237,7 @@ impl Event {
             Self::Standing { syscall, name } => syscall.len() + name.len(),
             Self::Untraced { name, reason, .. } => name.len() + reason.len(),
             Self::Maps { text, .. } => text.len(),
-            Self::KernelCode { bytes, .. } => bytes.len(),
+            Self::KernelCode { bytes, .. } | Self::Code { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }
@@ -312,6 +341,17 @@ impl Event {
                 push_bytes(out, bytes);
                 KERNEL_CODE
             }
+            Self::Code {
+                process,
+                source,
+                at,
+                bytes,
+            } => {
+                numbers(&[*process, *source as u32]);
+                varint::push(out, *at);
+                push_bytes(out, bytes);
+                CODE
+            }
             Self::AddressSpace { cr3, .. } => {
                 varint::push(out, *cr3);
                 ADDRESS_SPACE
@@ -407,6 +447,19 @@ impl Event {
                 address: cursor.number()?,
                 bytes: cursor.bytes()?.into(),
             },
+            CODE => {
+                let process = cursor.word()?;
+                let source = CodeSource::ALL.get(cursor.word()? as usize);
+                let Some(source) = source.copied() else {
+                    return Ok(None);
+                };
+                Self::Code {
+                    process,
+                    source,
+                    at: cursor.number()?,
+                    bytes: cursor.bytes()?.into(),
+                }
+            }
             ADDRESS_SPACE => Self::AddressSpace {
                 cr3: cursor.number()?,
                 time,

@@ -77,6 +77,16 @@ fn event() -> impl Strategy<Value = Event> {
         (any::<u32>(), bytes()).prop_map(|(process, text)| Event::Maps { process, text }),
         any::<u32>().prop_map(|process| Event::ProcessEnd { process }),
         (any::<u64>(), bytes()).prop_map(|(address, bytes)| Event::KernelCode { address, bytes }),
+        (any::<(u32, u64)>(), 0..4_usize, bytes()).prop_map(|((process, at), source, bytes)| {
+            use vbts_trace::CodeSource::{JitDump, Memory, PerfMap, Vdso};
+            let source = [Memory, Vdso, PerfMap, JitDump][source];
+            Event::Code {
+                process,
+                source,
+                at,
+                bytes,
+            }
+        }),
         any::<(u64, u64)>().prop_map(|(cr3, time)| Event::AddressSpace { cr3, time }),
         (any::<(u32, u32, u64)>(), bytes()).prop_map(|((id, process, time), name)| {
             Event::Switch {

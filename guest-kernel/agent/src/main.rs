@@ -2,6 +2,7 @@
 //! reports over a virtio-console port. It ends the machine through the exit port.
 
 mod bts;
+mod code;
 mod crash;
 mod failure;
 mod layer;

@@ -71,6 +71,11 @@ impl Maps {
         }
     }
 
+    /// The text that [`Self::changed`] has returned last.
+    pub fn text(&self) -> Rc<[u8]> {
+        self.known.text.clone()
+    }
+
     /// Returns the text of `/proc/PID/maps`, cut to the complete lines that fit into a frame, if it
     /// was not returned yet or the executable mappings have changed. The kernel formats the text
     /// much more slowly than it answers the queries, and the mappings rarely change between two

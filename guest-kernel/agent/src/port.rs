@@ -80,7 +80,10 @@ impl Port {
             .map_err(|error| Failure::new(ErrorKind::Internal, error))?;
         self.kept += match message {
             // The host does not put them into the order of time.
-            ToHost::Output { .. } | ToHost::InputWant { .. } | ToHost::Position { .. } => 0,
+            ToHost::Output { .. }
+            | ToHost::InputWant { .. }
+            | ToHost::Position { .. }
+            | ToHost::Code { .. } => 0,
             ToHost::Records { extents, .. } | ToHost::Mapped { extents, .. } => {
                 extents.iter().map(|extent| extent.len).sum()
             }

@@ -107,6 +107,11 @@ impl Tasks {
         self.processes.contains_key(&process)
     }
 
+    /// The processes.
+    pub fn processes(&self) -> Vec<pid_t> {
+        self.processes.keys().copied().collect()
+    }
+
     /// Adds a new task.
     pub fn add(&mut self, pid: pid_t, task: Task) {
         self.processes

@@ -13,6 +13,7 @@ use libc::{c_int, pid_t};
 use vbts_protocol::{ErrorKind, ExitStatus, Follow, ToHost, Trace};
 
 use crate::bts::{Recorder, Source, now, send_maps};
+use crate::code::CodeSender;
 use crate::crash;
 use crate::failure::Failure;
 use crate::maps::Maps;
@@ -51,6 +52,8 @@ pub struct Tracer {
     /// The program executes. Until then its task executes the agent's code.
     started: bool,
     recorder: Recorder,
+    /// Sends code that the host lacks. Whether the host wants it makes no difference to the guest.
+    code: CodeSender,
     tasks: Tasks,
     /// The parents of new tasks whose first stop has not been seen.
     announced: BTreeMap<pid_t, pid_t>,
@@ -69,6 +72,7 @@ impl Tracer {
             suspension: Suspension::new(program, on_terminal),
             started: false,
             recorder: Recorder::new(trace),
+            code: CodeSender::default(),
             tasks: Tasks::default(),
             announced: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -224,7 +228,8 @@ impl Tracer {
         match self.tasks.maps(process) {
             Some(entry) => {
                 *entry = maps;
-                send_maps(port, process, entry)
+                send_maps(port, process, entry)?;
+                self.code.executes(port, process, &entry.text())
             }
             None => Ok(()),
         }
@@ -258,8 +263,21 @@ impl Tracer {
         let drained = self.drain(port, pid)?;
         if let Some(task) = self.tasks.get_mut(pid) {
             task.finished = drained;
+            // The other threads end at the same time, or have ended.
+            if task.process == pid {
+                self.send_code(port, pid)?;
+            }
         }
         Ok(())
+    }
+
+    /// Sends the code of a process that ends.
+    pub(super) fn send_code(&mut self, port: &mut Port, process: pid_t) -> Result<(), Failure> {
+        let Some(maps) = self.tasks.maps(process) else {
+            return Ok(());
+        };
+        send_maps(port, process, maps)?;
+        self.code.ends(port, process, &maps.text())
     }
 
     /// A task is about to trace another one, or to be traced, and waits in a stop. A task has one

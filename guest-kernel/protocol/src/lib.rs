@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod code;
 mod crash;
 mod decoder;
 mod extents;
@@ -41,6 +42,7 @@ mod stream;
 mod to_guest;
 mod to_host;
 
+pub use code::CodeSource;
 pub use crash::{Crash, MAX_INSTRUCTION, REGISTERS};
 pub use decoder::{Decoder, Frame};
 pub use extents::{Extent, Extents, MAX_RECORDS, RECORD_SIZE};
@@ -68,7 +70,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 7";
+pub const VERSION: &str = "vbts-agent 8";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

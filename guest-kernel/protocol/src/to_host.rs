@@ -2,7 +2,7 @@
 
 use crate::decoder::encode;
 use crate::payload::{flag, last_long, long, prefixed, some_words, text, word, words};
-use crate::{Crash, Error, ErrorKind, ExitStatus, Extents, Frame, Names};
+use crate::{CodeSource, Crash, Error, ErrorKind, ExitStatus, Extents, Frame, Names};
 
 const READY: u8 = 0x81;
 const STARTED: u8 = 0x82;
@@ -25,6 +25,7 @@ const STANDING: u8 = 0x92;
 const ENDED: u8 = 0x93;
 const STOPPED: u8 = 0x94;
 const TASK_SIGNAL: u8 = 0x95;
+const CODE: u8 = 0x96;
 const OUTLIVED: u8 = 0xa0;
 const DISCARDED: u8 = 0xa1;
 const MAPPED: u8 = 0xa2;
@@ -102,6 +103,17 @@ pub enum ToHost<'a> {
         process: u32,
         /// The text, cut after a line if it does not fit.
         text: &'a [u8],
+    },
+    /// Code that is in no file of the host, or a part of what its compiler says about it.
+    Code {
+        /// The process (thread group).
+        process: u32,
+        /// Where it comes from.
+        source: CodeSource,
+        /// An address, or an offset: see [`CodeSource`].
+        at: u64,
+        /// The bytes.
+        bytes: &'a [u8],
     },
     /// At least this many records of a task were lost since the last such message. The kernel does
     /// not count them.
@@ -256,6 +268,15 @@ impl<'a> ToHost<'a> {
             }
             Self::Reuse { messages } => encode(out, REUSE, &[&messages.to_le_bytes()]),
             Self::Maps { process, text } => encode(out, MAPS, &[&process.to_le_bytes(), text]),
+            Self::Code {
+                process,
+                source,
+                at,
+                bytes,
+            } => {
+                let words = [process, source as u32].map(u32::to_le_bytes);
+                encode(out, CODE, &[words.as_flattened(), &at.to_le_bytes(), bytes])
+            }
             Self::Lost { task, records } => {
                 encode(out, LOST, &[&task.to_le_bytes(), &records.to_le_bytes()])
             }
@@ -394,6 +415,16 @@ impl<'a> ToHost<'a> {
             MAPS => {
                 let (process, text) = word("Maps", payload)?;
                 Self::Maps { process, text }
+            }
+            CODE => {
+                let ([process, source], rest) = some_words("Code", payload)?;
+                let (at, bytes) = long("Code", rest)?;
+                Self::Code {
+                    process,
+                    source: CodeSource::new(source)?,
+                    at,
+                    bytes,
+                }
             }
             LOST => {
                 let (task, rest) = word("Lost", payload)?;

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use vbts_protocol::{
-    Bytes, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, FileAccess, Follow,
-    Frame, HEADER_SIZE, Job, Leads, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, Names,
-    RECORD_SIZE, Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest, ToHost, Trace,
-    VERSION, WindowSize,
+    Bytes, CodeSource, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, FileAccess,
+    Follow, Frame, HEADER_SIZE, Job, Leads, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS,
+    Names, RECORD_SIZE, Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest, ToHost,
+    Trace, VERSION, WindowSize,
 };
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -126,6 +126,12 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
         ToHost::Maps {
             process: 7,
             text: b"00400000-00401000 r-xp\n",
+        },
+        ToHost::Code {
+            process: 7,
+            source: CodeSource::JitDump,
+            at: 1 << 40,
+            bytes: b"DTiJ",
         },
         ToHost::Lost {
             task: 7,

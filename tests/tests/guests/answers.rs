@@ -3,6 +3,7 @@
 
 mod counts;
 mod coverage;
+mod generated;
 mod guide;
 mod kernel;
 mod languages;
@@ -42,6 +43,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("guide_coverage", guide::coverage),
             ("guide_what_happened", guide::what_happened),
             ("guide_optimise", guide::optimise),
+            ("jit", generated::jit),
+            ("vdso", generated::vdso),
             ("at_once", languages::at_once),
             ("ia32", languages::ia32),
             ("cpp", languages::cpp),

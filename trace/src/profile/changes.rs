@@ -1,13 +1,15 @@
-//! Code of the kernel that differs in memory from that in its file. While it runs, the kernel
-//! patches alternatives for the processor's features, static keys, returns, and calls of
-//! functions.
+//! Code that differs in memory from that in its file. While it runs, the kernel patches
+//! alternatives for the processor's features, static keys, returns, and calls of functions. Code
+//! that a program has made may be in no file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::modules::ModuleId;
 
 /// Size of the parts in which code is read, a power of two.
 pub const PAGE: u64 = 4096;
 /// Maximum number of different bytes, and of pieces of them. Further ones are ignored.
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 64 << 20;
 const MAX_PIECES: usize = 1 << 20;
 
 /// The offset of bytes in their part, and the bytes.
@@ -16,20 +18,22 @@ type Piece = (usize, Box<[u8]>);
 /// Bytes in memory, in the place of those in the file.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Pieces by the part that they are in. Later ones come last.
-    pages: BTreeMap<u64, Vec<Piece>>,
+    /// Pieces by the module and the part that they are in. Later ones come last.
+    pages: BTreeMap<(ModuleId, u64), Vec<Piece>>,
+    modules: BTreeSet<ModuleId>,
     bytes: usize,
     pieces: usize,
 }
 
 impl Changes {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+    /// Whether code of the module has changed.
+    pub fn has(&self, module: ModuleId) -> bool {
+        self.modules.contains(&module)
     }
 
-    /// Adds the bytes at `address`.
-    pub fn add(&mut self, address: u64, bytes: &[u8]) {
+    /// Adds the bytes at `address` of a module.
+    pub fn add(&mut self, module: ModuleId, address: u64, bytes: &[u8]) {
+        self.modules.insert(module);
         let mut rest = bytes;
         let mut offset = (address % PAGE) as usize;
         for page in pages(address, bytes) {
@@ -38,7 +42,7 @@ impl Changes {
             if self.bytes + size > MAX_BYTES || self.pieces >= MAX_PIECES {
                 return;
             }
-            let pieces = self.pages.entry(page).or_default();
+            let pieces = self.pages.entry((module, page)).or_default();
             pieces.push((offset, piece.into()));
             self.bytes += size;
             self.pieces += 1;
@@ -47,13 +51,20 @@ impl Changes {
     }
 
     /// Changes `bytes`, which are those of the file from `page` on.
-    pub fn apply(&self, page: u64, bytes: &mut [u8]) {
-        for (offset, piece) in self.pages.get(&page).into_iter().flatten() {
+    pub fn apply(&self, module: ModuleId, page: u64, bytes: &mut [u8]) {
+        for (offset, piece) in self.pages.get(&(module, page)).into_iter().flatten() {
             // The file may have less.
             for (byte, changed) in bytes.iter_mut().skip(*offset).zip(piece) {
                 *byte = *changed;
             }
         }
+    }
+
+    /// Where the changed bytes from `page` on end.
+    pub fn end(&self, module: ModuleId, page: u64) -> usize {
+        let pieces = self.pages.get(&(module, page)).into_iter().flatten();
+        let ends = pieces.map(|(offset, piece)| offset + piece.len());
+        ends.max().unwrap_or(0)
     }
 }
 
@@ -73,32 +84,37 @@ mod tests {
     #[test]
     fn a_change_can_cross_pages() {
         let mut changes = Changes::default();
-        assert!(changes.is_empty());
-        changes.add(PAGE - 2, &[1, 2, 3]);
-        changes.add(PAGE, &[4]);
+        assert!(!changes.has(1));
+        changes.add(1, PAGE - 2, &[1, 2, 3]);
+        changes.add(1, PAGE, &[4]);
         let page = |at| {
             let mut bytes = vec![0; PAGE as usize];
-            changes.apply(at, &mut bytes);
+            changes.apply(1, at, &mut bytes);
             bytes
         };
         assert_eq!(page(0)[PAGE as usize - 3..], [0, 1, 2]);
         assert_eq!(page(PAGE)[..2], [4, 0]);
         assert_eq!(page(2 * PAGE), vec![0; PAGE as usize]);
+        assert_eq!(
+            (changes.end(1, 0), changes.end(1, PAGE)),
+            (PAGE as usize, 1)
+        );
+        assert_eq!(changes.end(2, 0), 0);
         let mut short = [0];
-        changes.apply(0, &mut short);
+        changes.apply(1, 0, &mut short);
         assert_eq!(short, [0]);
     }
 
     #[test]
     fn changes_are_limited() {
         let mut changes = Changes::default();
-        for at in 0..40 {
-            changes.add(at << 20, &[1; 1 << 20]);
+        for at in 0..100 {
+            changes.add(1, at << 20, &[1; 1 << 20]);
         }
-        changes.add(u64::MAX, &[1, 2]);
+        changes.add(1, u64::MAX, &[1, 2]);
         assert!(changes.bytes <= MAX_BYTES, "{}", changes.bytes);
         let mut changes = Changes::default();
-        changes.add(u64::MAX, &[1, 2]);
+        changes.add(1, u64::MAX, &[1, 2]);
         assert_eq!(changes.pieces, 2);
     }
 }

@@ -10,11 +10,14 @@ use rustc_hash::FxHashMap;
 
 use super::changes::{Changes, PAGE, pages};
 use super::modules::{Module, ModuleId, ModuleKind, Modules};
+use crate::event::CodeSource;
 
 /// Maximum length in bytes of a straight line. The largest ones are unrolled cryptography.
 const MAX_LINE: u64 = 256 << 10;
 /// Maximum length of an instruction in bytes.
 const MAX_INSTRUCTION: u64 = 15;
+/// What is between pieces of code: no instruction begins with it in 64-bit code.
+pub const NO_CODE: u8 = 0x06;
 /// Maximum number of parts that are kept. When it is reached, all are dropped.
 const MAX_PAGES: usize = 16 << 10;
 
@@ -47,6 +50,10 @@ pub trait Files {
     /// Reads code from `offset` on; for the kernel, from this address. Returns the number of bytes,
     /// 0 if there is no code.
     fn read(&mut self, module: &Module, offset: u64, bytes: &mut [u8]) -> usize;
+
+    /// Takes code of the module that is in no file, or a part of what its compiler says about it.
+    /// Not the memory of a process: that is code that was changed.
+    fn add_code(&mut self, _module: &Module, _source: CodeSource, _at: u64, _bytes: &[u8]) {}
 
     /// Whether the module has 64-bit code, and not 32-bit code.
     fn is_64_bit(&mut self, module: &Module) -> bool;
@@ -130,16 +137,17 @@ impl<F: Files> CodeReader<F> {
         *bits.or_insert_with(|| if files.is_64_bit(module) { 64 } else { 32 })
     }
 
-    /// Notes that the kernel's memory has these bytes at `address`, in the place of those of its
-    /// file.
-    pub fn change(&mut self, address: u64, bytes: &[u8]) {
-        self.changes.add(address, bytes);
+    /// Notes that the memory of the kernel, or of a process with a module of its own, has these
+    /// bytes at `address`, in the place of those of its file.
+    pub fn change(&mut self, module: ModuleId, address: u64, bytes: &[u8]) {
+        self.changes.add(module, address, bytes);
         for page in pages(address, bytes) {
-            self.pages.remove(&(Modules::KERNEL, page, true));
+            self.pages.remove(&(module, page, true));
         }
     }
 
-    /// Reads code from `offset` on, at most `size` bytes. The kernel's code is as it was in memory.
+    /// Reads code from `offset` on, at most `size` bytes. Code that was changed is as it was in
+    /// memory.
     pub fn read(&mut self, module: &Module, offset: u64, size: u64) -> &[u8] {
         let changed = self.is_changed(module);
         self.read_as(module, offset, size, changed)
@@ -147,7 +155,8 @@ impl<F: Files> CodeReader<F> {
 
     /// Whether code of the module in memory differs from that in its file.
     fn is_changed(&self, module: &Module) -> bool {
-        module.kind == ModuleKind::Kernel && !self.changes.is_empty()
+        matches!(module.kind, ModuleKind::Kernel | ModuleKind::Generated)
+            && self.changes.has(module.id)
     }
 
     /// Reads code, as it is in the file or as it was `changed`.
@@ -167,7 +176,11 @@ impl<F: Files> CodeReader<F> {
                 let read = files.read(module, page, &mut bytes);
                 bytes.truncate(read);
                 if changed {
-                    changes.apply(page, &mut bytes);
+                    if module.kind == ModuleKind::Generated {
+                        let end = changes.end(module.id, page);
+                        bytes.resize(end.max(bytes.len()), NO_CODE);
+                    }
+                    changes.apply(module.id, page, &mut bytes);
                 }
                 bytes
             });
@@ -216,7 +229,7 @@ impl<F: Files> CodeReader<F> {
         if !is_changed {
             return line(false);
         }
-        // The kernel may have executed the line before it has changed it.
+        // The line may have been executed before it was changed.
         line(true).or_else(|reason| line(false).map_err(|_| reason))
     }
 

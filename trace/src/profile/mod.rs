@@ -10,7 +10,8 @@
 //! |---|---|
 //! | `modules` | the mapped files; addresses that do not depend on where they are mapped |
 //! | `code` | straight lines in the code |
-//! | `changes` | code that the kernel has changed in memory |
+//! | `changes` | code in memory that differs from that in its file |
+//! | `generated` | code that a program has made, with its names |
 //! | `functions` | which function a place is in |
 //! | `space` | the transfers in one address space |
 //! | `tree`, `stack` | the call tree; the call stack of a task |
@@ -24,6 +25,7 @@ mod changes;
 mod classify;
 pub mod code;
 pub mod functions;
+pub mod generated;
 mod limits;
 pub mod modules;
 pub mod space;
@@ -34,7 +36,7 @@ use std::collections::HashMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::{Branch, Event, Item};
+use crate::{Branch, CodeSource, Event, Item};
 use code::{CodeReader, Files};
 use functions::Functions;
 use limits::{Added, MAX_ENDED, MAX_PATH, MAX_PROGRAMS, MAX_TASKS};
@@ -431,7 +433,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 id, process, name, ..
             } => self.switch(number, id, process, name),
             Event::Maps { process, text } => {
-                let mut map = AddressSpace::parse(&text, &mut self.modules);
+                let mut map = AddressSpace::parse(&text, process, &mut self.modules);
                 let space = self.spaces.remove(&process);
                 if self.is_full(space.as_ref()) {
                     return;
@@ -448,13 +450,35 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 space.map = map;
                 self.spaces.insert(process, space);
             }
-            Event::KernelCode { address, bytes } => self.code.change(address, &bytes),
+            Event::KernelCode { address, bytes } => {
+                self.code.change(Modules::KERNEL, address, &bytes);
+            }
+            Event::Code {
+                process,
+                source,
+                at,
+                bytes,
+            } => self.add_code(process, source, at, &bytes),
             Event::ProcessEnd { process } => {
                 if let Some(mut space) = self.spaces.remove(&process) {
                     self.add_up(&mut space);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Code that is in no file. It belongs to the mappings that follow.
+    fn add_code(&mut self, process: u32, source: CodeSource, at: u64, bytes: &[u8]) {
+        let module = match source {
+            CodeSource::Vdso => self.modules.vdso(at),
+            _ => self.modules.generated(process),
+        };
+        let module = self.modules.get(module);
+        match source {
+            _ if module.id == Modules::UNMAPPED => {}
+            CodeSource::Memory => self.code.change(module.id, at, bytes),
+            _ => self.code.files.add_code(module, source, at, bytes),
         }
     }
 

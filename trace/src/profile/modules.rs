@@ -12,6 +12,11 @@ pub type ModuleId = u32;
 pub const KERNEL_START: u64 = 1 << 63;
 /// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
+/// The name of the vDSO's mapping, and that of its module in programs of 32 bits.
+const VDSO: &str = "[vdso]";
+const VDSO_32: &str = "[vdso, 32 bits]";
+/// The first address that 32-bit code does not reach.
+const END_OF_32_BITS: u64 = 1 << 32;
 /// Maximum number of modules. Code in further ones belongs to no module.
 const MAX_MODULES: usize = 1 << 16;
 /// Maximum length of the names of all modules in bytes.
@@ -30,6 +35,9 @@ pub enum ModuleKind {
     Special,
     /// Memory without a file: code that a program has made. Offsets are addresses.
     Anonymous,
+    /// Code that a process has made, of which the trace has the bytes or the names. Offsets are
+    /// addresses.
+    Generated,
 }
 
 /// A module.
@@ -57,6 +65,8 @@ pub struct Place {
 pub struct Modules {
     list: Vec<Module>,
     by_name: HashMap<String, ModuleId>,
+    /// Code that processes have made.
+    generated: HashMap<u32, ModuleId>,
     /// Bytes of all names.
     size: usize,
 }
@@ -66,6 +76,7 @@ impl Default for Modules {
         let mut this = Self {
             list: Vec::new(),
             by_name: HashMap::new(),
+            generated: HashMap::new(),
             size: 0,
         };
         for (kind, name) in [
@@ -103,26 +114,78 @@ impl Modules {
         self.list.iter()
     }
 
-    /// The module of a mapping.
-    fn of_mapping(&mut self, mapping: &Mapping) -> ModuleId {
-        if mapping.name.is_empty() {
-            return Self::ANONYMOUS;
-        }
-        if let Some(id) = self.by_name.get(&mapping.name) {
+    /// The module of a mapping of a process.
+    fn of_mapping(&mut self, mapping: &Mapping, process: u32) -> ModuleId {
+        let name = mapping.name.as_str();
+        if is_anonymous(name)
+            && let Some(id) = self.generated.get(&process)
+        {
             return *id;
         }
-        self.size += mapping.name.len();
-        if self.list.len() >= MAX_MODULES || self.size > MAX_NAMES {
-            return Self::UNMAPPED;
+        match name {
+            "" => Self::ANONYMOUS,
+            VDSO => self.vdso(mapping.start),
+            _ => self.named(name),
         }
-        let kind = match mapping.name.starts_with('/') {
+    }
+
+    /// The module of the vDSO that is mapped at an address. Programs of 32 bits have another one.
+    pub(super) fn vdso(&mut self, start: u64) -> ModuleId {
+        self.named(match start {
+            ..END_OF_32_BITS => VDSO_32,
+            _ => VDSO,
+        })
+    }
+
+    /// The module of the code that a process has made. It is that of the mappings that are parsed
+    /// from here on.
+    pub(super) fn generated(&mut self, process: u32) -> ModuleId {
+        if let Some(id) = self.generated.get(&process) {
+            return *id;
+        }
+        let id = self.add_limited(ModuleKind::Generated, &format!("[JIT {process}]"));
+        if id != Self::UNMAPPED {
+            self.generated.insert(process, id);
+        }
+        id
+    }
+
+    fn named(&mut self, name: &str) -> ModuleId {
+        if let Some(id) = self.by_name.get(name) {
+            return *id;
+        }
+        let kind = match name.starts_with('/') {
             true => ModuleKind::File,
             false => ModuleKind::Special,
         };
-        let id = self.add(kind, mapping.name.clone());
-        self.by_name.insert(mapping.name.clone(), id);
+        let id = self.add_limited(kind, name);
+        if id != Self::UNMAPPED {
+            self.by_name.insert(name.to_owned(), id);
+        }
         id
     }
+
+    /// Adds a module, if there is room for it.
+    fn add_limited(&mut self, kind: ModuleKind, name: &str) -> ModuleId {
+        self.size += name.len();
+        match self.list.len() >= MAX_MODULES || self.size > MAX_NAMES {
+            true => Self::UNMAPPED,
+            false => self.add(kind, name.to_owned()),
+        }
+    }
+}
+
+/// Whether a mapping with this name has no file: memory in which a program makes code.
+fn is_anonymous(name: &str) -> bool {
+    let starts = [
+        "[anon",
+        "[heap]",
+        "[stack]",
+        "/memfd:",
+        "/dev/zero",
+        "/SYSV",
+    ];
+    name.is_empty() || starts.iter().any(|start| name.starts_with(start))
 }
 
 /// The mappings of a process, with their modules. Processes can share them.
@@ -130,16 +193,22 @@ impl Modules {
 pub struct AddressSpace {
     mappings: Arc<Vec<Mapping>>,
     modules: Arc<Vec<ModuleId>>,
+    /// The module of what has no mapping.
+    other: ModuleId,
 }
 
 impl AddressSpace {
-    /// From the text of `/proc/PID/maps`.
-    pub fn parse(text: &[u8], modules: &mut Modules) -> Self {
+    /// From the text of `/proc/PID/maps` of a process.
+    pub fn parse(text: &[u8], process: u32, modules: &mut Modules) -> Self {
         let mappings = maps::parse(text);
-        let modules: Vec<ModuleId> = mappings.iter().map(|m| modules.of_mapping(m)).collect();
+        let of = |mapping| modules.of_mapping(mapping, process);
+        let ids: Vec<ModuleId> = mappings.iter().map(of).collect();
+        let generated = modules.generated.get(&process).copied();
         Self {
             mappings: Arc::new(mappings),
-            modules: Arc::new(modules),
+            modules: Arc::new(ids),
+            // Code can be made and unmapped before the mappings are looked at again.
+            other: generated.unwrap_or(Modules::UNMAPPED),
         }
     }
 
@@ -166,11 +235,12 @@ impl AddressSpace {
                 Some((_, &(Modules::ANONYMOUS | Modules::UNMAPPED))) => {
                     (Modules::ANONYMOUS, address)
                 }
+                Some((_, module)) if *module == self.other => (self.other, address),
                 Some((mapping, module)) => {
                     let distance = address - mapping.start;
                     (*module, mapping.offset.wrapping_add(distance))
                 }
-                None => (Modules::UNMAPPED, address),
+                None => (self.other, address),
             }
         };
         Place { module, offset }

@@ -10,14 +10,16 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use vbts_trace::CodeSource;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
 
 use super::elf::{build_id, segments};
+use super::memory_code::MemoryCode;
 use crate::elf::Segment;
 use crate::escape::printable;
 use crate::root::Root;
-use crate::trace::symbols::FileSymbols;
+use crate::trace::symbols::{Answer, FileSymbols};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
@@ -47,6 +49,8 @@ pub struct CodeFiles {
     open: HashMap<String, Option<File>>,
     kernel: Option<(File, Vec<Segment>)>,
     segments: HashMap<ModuleId, Vec<Segment>>,
+    /// Code that is in no file.
+    memory: MemoryCode,
     /// When the trace was written.
     traced: SystemTime,
     problems: BTreeMap<String, Problem>,
@@ -55,7 +59,13 @@ pub struct CodeFiles {
 impl CodeFiles {
     /// The files below `root`, as they were at `traced`, for a program that was started in
     /// `directory`.
-    pub fn new(root: Root, symbols: FileSymbols, directory: PathBuf, traced: SystemTime) -> Self {
+    pub fn new(
+        root: Root,
+        symbols: FileSymbols,
+        memory: MemoryCode,
+        directory: PathBuf,
+        traced: SystemTime,
+    ) -> Self {
         Self {
             root,
             symbols,
@@ -63,6 +73,7 @@ impl CodeFiles {
             open: HashMap::new(),
             kernel: None,
             segments: HashMap::new(),
+            memory,
             traced,
             problems: BTreeMap::new(),
         }
@@ -143,6 +154,40 @@ impl CodeFiles {
         )
     }
 
+    /// Calls `each` with the index of an offset in a module and what is there. Offsets without an
+    /// answer have no names.
+    pub fn find(
+        &mut self,
+        module: &Module,
+        offsets: &[u64],
+        each: &mut dyn FnMut(usize, &Answer<'_>),
+    ) {
+        if module.kind != ModuleKind::Generated {
+            return self.symbols.find(symbol_path(module), offsets, each);
+        }
+        for (number, offset) in offsets.iter().enumerate() {
+            let function = self.memory.name(module, *offset);
+            each(
+                number,
+                &Answer {
+                    function,
+                    line: None,
+                },
+            );
+        }
+    }
+
+    /// Calls `each` with the source lines of a module: where their code begins, its size, the
+    /// number of the line and its path. Ends when `each` returns false.
+    pub fn lines(&mut self, module: &Module, each: &mut dyn FnMut(u64, u64, u32, &str) -> bool) {
+        self.symbols.lines(symbol_path(module), 0..u64::MAX, each);
+    }
+
+    /// Number of functions of JIT compilers that others have replaced while the program ran.
+    pub fn replaced(&self) -> u64 {
+        self.memory.replaced()
+    }
+
     fn file(&mut self, module: &Module) -> Option<&File> {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&module.name) {
             self.open.clear();
@@ -177,7 +222,7 @@ fn is_newer(file: &File, time: SystemTime) -> bool {
 }
 
 /// The path of a module for its symbols; `None` is the kernel.
-pub fn symbol_path(module: &Module) -> Option<&str> {
+fn symbol_path(module: &Module) -> Option<&str> {
     (module.kind != ModuleKind::Kernel).then_some(module.name.as_str())
 }
 
@@ -200,7 +245,7 @@ impl Files for CodeFiles {
                 Some(file) => (file, offset, u64::MAX),
                 None => return 0,
             },
-            _ => return 0,
+            _ => return self.memory.read(module, offset, bytes),
         };
         let size = usize::try_from(size).unwrap_or(usize::MAX).min(bytes.len());
         let Some(bytes) = bytes.get_mut(..size) else {
@@ -220,15 +265,25 @@ impl Files for CodeFiles {
         let mut class = [0];
         let file = match module.kind {
             ModuleKind::File => self.file(module),
-            _ => None,
+            _ => return !self.memory.is_32_bit(module),
         };
         let read = file.map(|file| file.read_exact_at(&mut class, ELF_CLASS));
         !(matches!(read, Some(Ok(()))) && class == [ELFCLASS32])
     }
 
+    fn add_code(&mut self, module: &Module, source: CodeSource, at: u64, bytes: &[u8]) {
+        self.memory.add(module, source, at, bytes);
+    }
+
     fn symbols(&mut self, module: &Module) -> Vec<Symbol> {
-        if !matches!(module.kind, ModuleKind::Kernel | ModuleKind::File) {
-            return Vec::new();
+        match module.kind {
+            ModuleKind::Kernel | ModuleKind::File => {}
+            ModuleKind::Generated => return self.memory.symbols(module),
+            // Without an image, it has no names.
+            _ => match self.memory.image(module) {
+                Some(image) => self.symbols.add_image(image, &module.name),
+                None => return Vec::new(),
+            },
         }
         let functions = self.symbols.functions(symbol_path(module));
         let symbols = functions.iter().map(|function| Symbol {

@@ -11,7 +11,6 @@ use vbts_trace::profile::code::{SymbolKind, Transfer, transfer};
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
 
 use super::Loaded;
-use super::code_files::symbol_path;
 use super::counts::{AllCounts, ModuleCounts};
 use super::names::{Room, shown};
 
@@ -173,29 +172,26 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
         }
         let mut rows: Vec<Row> = Vec::new();
         let mut paths = Paths::default();
-        let path = symbol_path(&module);
-        code.files
-            .symbols
-            .lines(path, 0..u64::MAX, &mut |start, size, line, path| {
-                if left == 0 {
-                    coverage.left_out += 1;
-                    return false;
-                }
-                left -= 1;
-                if !sources.is_wanted(path) {
-                    return true;
-                }
-                if let Some(file) = paths.number(path).filter(|_| size <= MAX_ROW) {
-                    let row = Row {
-                        start,
-                        size,
-                        line,
-                        file,
-                    };
-                    rows.push(row);
-                }
-                true
-            });
+        code.files.lines(&module, &mut |start, size, line, path| {
+            if left == 0 {
+                coverage.left_out += 1;
+                return false;
+            }
+            left -= 1;
+            if !sources.is_wanted(path) {
+                return true;
+            }
+            if let Some(file) = paths.number(path).filter(|_| size <= MAX_ROW) {
+                let row = Row {
+                    start,
+                    size,
+                    line,
+                    file,
+                };
+                rows.push(row);
+            }
+            true
+        });
         let open = |path: &Path| code.files.open(path).is_some();
         let numbers = paths.list.iter().map(|path| sources.number(path, open));
         let numbers: Vec<Option<u32>> = numbers.collect();
@@ -274,21 +270,19 @@ fn add_functions<W: Watch>(
         .collect();
     let offsets: Vec<u64> = found.iter().map(|(offset, _)| *offset).collect();
     let (code, _) = profile.code();
-    code.files
-        .symbols
-        .find(symbol_path(module), &offsets, &mut |n, answer| {
-            if let Some((offset, row)) = found.get(n)
-                && let Some((name, 0)) = answer.function
-                && let Some(file) = files.get_mut(row.file as usize)
-            {
-                let Some(name) = room.take(shown(name)) else {
-                    left_out += 1;
-                    return;
-                };
-                let sum = file.functions.entry((row.line, name)).or_default();
-                *sum = sum.saturating_add(counts.at(*offset));
-            }
-        });
+    code.files.find(module, &offsets, &mut |n, answer| {
+        if let Some((offset, row)) = found.get(n)
+            && let Some((name, 0)) = answer.function
+            && let Some(file) = files.get_mut(row.file as usize)
+        {
+            let Some(name) = room.take(shown(name)) else {
+                left_out += 1;
+                return;
+            };
+            let sum = file.functions.entry((row.line, name)).or_default();
+            *sum = sum.saturating_add(counts.at(*offset));
+        }
+    });
     left_out
 }
 

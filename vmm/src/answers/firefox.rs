@@ -365,7 +365,7 @@ fn libraries(profile: &mut Loaded<Samples>, names: &Names, written: &mut Profile
             ModuleKind::Kernel => start.offset.checked_sub(KERNEL_BASE),
             ModuleKind::File => code.files.address(module, start.offset),
             ModuleKind::Special => Some(start.offset),
-            ModuleKind::Unmapped | ModuleKind::Anonymous => None,
+            ModuleKind::Unmapped | ModuleKind::Anonymous | ModuleKind::Generated => None,
         };
         let address = address.and_then(|address| u32::try_from(address).ok());
         libraries.places.push((start.module, address));

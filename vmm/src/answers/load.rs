@@ -53,16 +53,14 @@ pub fn load<W: Watch>(
     if let Some(only) = only {
         profile.only_task(only);
     }
-    if reader.run().scope != "user" {
-        // It is known at the end, and the first branches need it.
-        reader.events_before(u64::MAX, |task, event| {
-            if is_kernel_code(&event) {
-                profile.item(Item::Event { task, event });
-            }
-        })?;
-    }
+    // It is known at the end, and the first branches need it.
+    reader.events_before(u64::MAX, |task, event| {
+        if is_code(&event) {
+            profile.item(Item::Event { task, event });
+        }
+    })?;
     reader.events_before(range.from, |task, event| {
-        if !is_kernel_code(&event) {
+        if !is_code(&event) {
             profile.item(Item::Event { task, event });
         }
     })?;
@@ -104,8 +102,8 @@ pub fn load<W: Watch>(
     Ok(profile)
 }
 
-fn is_kernel_code(event: &Event) -> bool {
-    matches!(event, Event::KernelCode { .. })
+fn is_code(event: &Event) -> bool {
+    matches!(event, Event::KernelCode { .. } | Event::Code { .. })
 }
 
 /// Sends `count` branches and the events between them, and those at the end if this is the `whole`
@@ -130,7 +128,7 @@ fn decode(
                 taken.extend_from_slice(branches);
                 Owned::Branches(task, taken)
             }
-            Some(Item::Event { event, .. }) if is_kernel_code(&event) => continue,
+            Some(Item::Event { event, .. }) if is_code(&event) => continue,
             Some(Item::Event { task, event }) => Owned::Event(task, event),
         };
         let is_large = matches!(&owned, Owned::Event(_, event) if event.size() > LARGE);

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `code_files`, `elf` | reads the code and the symbols of the traced files |
+//! | `memory_code` | code that is in no file, with its names |
 //! | `load` | reads a trace |
 //! | `names` | names of functions, modules and programs |
 //! | `functions`, `calls` | functions with their counts; the call tree |
@@ -30,6 +31,7 @@ mod html;
 mod lcov;
 mod lines;
 mod load;
+mod memory_code;
 mod moment;
 mod names;
 mod perf;
@@ -49,6 +51,7 @@ pub use html::html;
 pub use lcov::{cobertura, lcov};
 pub use lines::{assembly, lines};
 pub use load::{Loaded, Range, load};
+pub use memory_code::MemoryCode;
 pub use moment::{Moment, moment};
 pub use names::Names;
 pub use perf::{PerfError, perf};

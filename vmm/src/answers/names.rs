@@ -9,7 +9,6 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, Place};
 use vbts_trace::profile::tree::Label;
 
 use super::Loaded;
-use super::code_files::symbol_path;
 use crate::escape::{prefix, printable};
 
 /// Maximum length of a name in bytes. A longer one ends with `…`.
@@ -83,23 +82,23 @@ impl Names {
         for (module, starts) in by_module {
             let offsets: Vec<u64> = starts.iter().map(|(_, offset)| *offset).collect();
             let (code, modules) = profile.code();
-            let path = symbol_path(modules.get(module));
             let directory = code.files.directory.clone();
-            code.files.symbols.find(path, &offsets, &mut |n, answer| {
-                let id = starts.get(n).map_or(0, |(id, _)| *id);
-                if let Some(function) = functions.get_mut(id as usize) {
-                    if let Some((name, 0)) = answer.function
-                        && let Some(name) = room.take(shown(name))
-                    {
-                        function.name = name;
+            code.files
+                .find(modules.get(module), &offsets, &mut |n, answer| {
+                    let id = starts.get(n).map_or(0, |(id, _)| *id);
+                    if let Some(function) = functions.get_mut(id as usize) {
+                        if let Some((name, 0)) = answer.function
+                            && let Some(name) = room.take(shown(name))
+                        {
+                            function.name = name;
+                        }
+                        function.line = answer.line.and_then(|(path, line)| {
+                            let path = Path::new(path);
+                            let short = path.strip_prefix(&directory).unwrap_or(path);
+                            Some((room.take(shown(&short.to_string_lossy()))?, line))
+                        });
                     }
-                    function.line = answer.line.and_then(|(path, line)| {
-                        let path = Path::new(path);
-                        let short = path.strip_prefix(&directory).unwrap_or(path);
-                        Some((room.take(shown(&short.to_string_lossy()))?, line))
-                    });
-                }
-            });
+                });
         }
         let modules = profile.modules().iter().map(|m| shown(&m.name)).collect();
         let programs = profile.programs().iter().map(|path| {
@@ -189,24 +188,24 @@ pub fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<S
     for (module, all) in by_module {
         let offsets: Vec<u64> = all.iter().map(|(_, offset)| *offset).collect();
         let (code, modules) = profile.code();
-        let path = symbol_path(modules.get(module));
         let directory = code.files.directory.clone();
-        code.files.symbols.find(path, &offsets, &mut |n, answer| {
-            let Some(name) = all.get(n).and_then(|(at, _)| names.get_mut(*at)) else {
-                return;
-            };
-            if let Some((function, distance)) = answer.function
-                && let Some(function) = room.take(format!("{}+{distance:#x}", shown(function)))
-            {
-                *name = function;
-            }
-            if let Some((path, line)) = answer.line {
-                let path = Path::new(path);
-                let short = path.strip_prefix(&directory).unwrap_or(path);
-                let line = room.take(format!(" ({}:{line})", shown(&short.to_string_lossy())));
-                name.push_str(&line.unwrap_or_default());
-            }
-        });
+        code.files
+            .find(modules.get(module), &offsets, &mut |n, answer| {
+                let Some(name) = all.get(n).and_then(|(at, _)| names.get_mut(*at)) else {
+                    return;
+                };
+                if let Some((function, distance)) = answer.function
+                    && let Some(function) = room.take(format!("{}+{distance:#x}", shown(function)))
+                {
+                    *name = function;
+                }
+                if let Some((path, line)) = answer.line {
+                    let path = Path::new(path);
+                    let short = path.strip_prefix(&directory).unwrap_or(path);
+                    let line = room.take(format!(" ({}:{line})", shown(&short.to_string_lossy())));
+                    name.push_str(&line.unwrap_or_default());
+                }
+            });
     }
     names
 }

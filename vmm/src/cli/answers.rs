@@ -288,6 +288,13 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
             say(format_args!("{more} more files: the same"));
         }
     }
+    let replaced = code.files.replaced();
+    if replaced > 0 {
+        say(format_args!(
+            "{replaced} functions of JIT compilers were replaced while the program ran: \
+             what was executed at their addresses counts for the last ones"
+        ));
+    }
     let unnamed = code.files.symbols.unnamed();
     if !unnamed.is_empty() {
         say(format_args!("names are missing of {unnamed}"));

@@ -14,7 +14,7 @@ use vbts_trace::{Reader, Run};
 
 use super::report::ReportArgs;
 use super::trace::{OWN_PROGRAM, elf_file, name_kernel};
-use crate::answers::CodeFiles;
+use crate::answers::{CodeFiles, MemoryCode};
 use crate::config::SandboxMode;
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
@@ -219,6 +219,7 @@ pub struct Source {
     kernel: Kernel,
     root: Root,
     symbols: FileSymbols,
+    memory: MemoryCode,
 }
 
 impl Source {
@@ -234,6 +235,7 @@ impl Source {
             kernel: Kernel::find(args),
             root: open_root(args)?,
             symbols: symbols.context("Cannot start the process that reads symbols")?,
+            memory: MemoryCode::new().context("Cannot make a file in memory")?,
         })
     }
 
@@ -246,7 +248,7 @@ impl Source {
         let trace = self.trace.read()?;
         let run = trace.reader.run();
         let directory = run.directory.clone().into();
-        let mut files = CodeFiles::new(self.root, self.symbols, directory, traced);
+        let mut files = CodeFiles::new(self.root, self.symbols, self.memory, directory, traced);
         if run.scope != "user" {
             match self.kernel.of(run)? {
                 (path, Some(file)) => files.set_kernel(file, &path.display().to_string()),

@@ -270,6 +270,11 @@ impl Format for Btrace {
         log_failure(self.0.process_ended(process));
     }
 
+    fn code(&mut self, event: &Event, out: &mut Vec<u8>) {
+        log_failure(self.0.to.event(0, event));
+        self.give_out(out);
+    }
+
     fn kernel_code(&mut self, changes: Vec<CodeChange>, out: &mut Vec<u8>) {
         log_failure(self.0.kernel_code(changes));
         self.give_out(out);

@@ -167,6 +167,10 @@ pub trait Format: Send {
     fn process_ended(&mut self, process: u32) {
         let _ = process;
     }
+    /// Appends code that is in no file to `out`.
+    fn code(&mut self, event: &vbts_trace::Event, out: &mut Vec<u8>) {
+        let _ = (event, out);
+    }
     /// Appends code of the guest's kernel that differs from that in its file to `out`.
     fn kernel_code(&mut self, changes: Vec<CodeChange>, out: &mut Vec<u8>) {
         let _ = (changes, out);

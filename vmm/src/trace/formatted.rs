@@ -114,6 +114,12 @@ impl Sink for Formatted {
         self.write_buffer()
     }
 
+    fn code(&mut self, event: &vbts_trace::Event) -> Result<(), WriterError> {
+        self.buffer.clear();
+        self.format.code(event, &mut self.buffer);
+        self.write_buffer()
+    }
+
     fn kernel_code(&mut self, changes: Vec<CodeChange>) -> Result<(), WriterError> {
         self.buffer.clear();
         self.format.kernel_code(changes, &mut self.buffer);

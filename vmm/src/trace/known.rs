@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use vbts_trace::Event;
+use vbts_trace::profile::generated::MAX_GENERATED;
+use vbts_trace::{CodeSource, Event};
 
 /// What the events so far say about live tasks and processes, and about processors.
 #[derive(Debug, Default)]
@@ -17,6 +18,10 @@ pub struct Known {
     maps: BTreeMap<u32, Event>,
     /// Each [`Event::KernelCode`].
     kernel_code: Vec<Event>,
+    /// Code of live processes that is in no file, and that of all processes.
+    code: BTreeMap<Option<u32>, Vec<Event>>,
+    /// Its size in bytes.
+    code_size: usize,
 }
 
 /// A live task.
@@ -89,6 +94,14 @@ impl Known {
             }
             Event::ProcessEnd { process } => {
                 self.maps.remove(&process);
+                let code = self.code.remove(&Some(process)).unwrap_or_default();
+                self.code_size -= code.iter().map(Event::size).sum::<usize>();
+            }
+            Event::Code {
+                process, source, ..
+            } => {
+                let process = (source != CodeSource::Vdso).then_some(process);
+                self.add_code(process, event);
             }
             Event::KernelCode { .. } => self.kernel_code.push(event),
             Event::Lost(_)
@@ -106,6 +119,14 @@ impl Known {
     pub fn left_out(&mut self, number: u64, branches: u64) {
         if let Some(task) = self.tasks.get_mut(&number) {
             task.left_out = task.left_out.saturating_add(branches);
+        }
+    }
+
+    fn add_code(&mut self, process: Option<u32>, event: Event) {
+        let size = self.code_size + event.size();
+        if size <= MAX_GENERATED {
+            self.code.entry(process).or_default().push(event);
+            self.code_size = size;
         }
     }
 
@@ -146,7 +167,8 @@ impl Known {
                 events.push((number, Event::Filtered(task.left_out)));
             }
         }
-        let of_all = self.maps.into_values().chain(self.kernel_code);
+        let code = self.code.into_values().flatten();
+        let of_all = self.maps.into_values().chain(self.kernel_code).chain(code);
         events.extend(of_all.map(|event| (0, event)));
         for (number, of_processor) in self.processors {
             events.extend(
@@ -200,6 +222,12 @@ mod tests {
             address: 1 << 63,
             bytes: vec![0x90],
         };
+        let in_memory = |process, source| Event::Code {
+            process,
+            source,
+            at: 0,
+            bytes: vec![0xC3],
+        };
         for (number, event) in [
             (0, start(1, 0)),
             (0, exec(1, 1, "/bin/a")),
@@ -218,6 +246,10 @@ mod tests {
             (0, end()),
             (1, Event::Lost(7)),
             (0, code.clone()),
+            (0, in_memory(2, CodeSource::Memory)),
+            (0, in_memory(4, CodeSource::Memory)),
+            (0, in_memory(4, CodeSource::Vdso)),
+            (0, Event::ProcessEnd { process: 4 }),
         ] {
             known.event(number, event);
         }
@@ -232,6 +264,8 @@ mod tests {
             (0, maps(1, "new")),
             (0, maps(2, "two")),
             (0, code),
+            (0, in_memory(4, CodeSource::Vdso)),
+            (0, in_memory(2, CodeSource::Memory)),
         ];
         assert_eq!(known.into_events(), expected);
     }

@@ -80,10 +80,15 @@ pub fn write<R: Read + Seek>(
     part.streams = run.streams;
     let mut replay = Replay::new(run.streams);
     let mut known = (start > 0).then(Known::default);
+    // Events with code that is in no file, which are at the end of a process.
+    let mut code_read = 0_u64;
     if let Some(known) = &mut known {
         reader.pass(start, |number, passed| match passed {
             Passed::Branches(count) => known.left_out(number, count),
-            Passed::Event(event) => known.event(number, event),
+            Passed::Event(event) => {
+                code_read += u64::from(is_code(&event));
+                known.event(number, event);
+            }
         })?;
     }
     reader.seek(start)?;
@@ -98,25 +103,31 @@ pub fn write<R: Read + Seek>(
                 left -= branches.len() as u64;
                 Item::Branches { task, branches }
             }
-            Some(Item::Event { task, event }) => match &mut known {
-                Some(known) => {
-                    known.event(task, event);
-                    continue;
+            Some(Item::Event { task, event }) => {
+                code_read += u64::from(is_code(&event));
+                match &mut known {
+                    Some(known) => {
+                        known.event(task, event);
+                        continue;
+                    }
+                    None => Item::Event { task, event },
                 }
-                None => Item::Event { task, event },
-            },
+            }
         };
         give_known(known.take(), &mut replay, &mut part)?;
         replay.give(item, Only::default(), &mut part)?;
     }
     give_known(known, &mut replay, &mut part)?;
-    if !whole && run.scope != "user" {
+    if !whole {
         let mut changes = Vec::new();
-        reader.events_before(u64::MAX, |_, event| {
-            if let Event::KernelCode { address, bytes } = event {
-                changes.push(CodeChange { address, bytes });
-            }
+        let mut given = Ok(());
+        reader.events_before(u64::MAX, |_, event| match event {
+            Event::KernelCode { address, bytes } => changes.push(CodeChange { address, bytes }),
+            event if is_code(&event) && code_read > 0 => code_read -= 1,
+            event if is_code(&event) && given.is_ok() => given = part.code(&event),
+            _ => {}
         })?;
+        given?;
         part.kernel_code(changes)?;
     }
     let kept = part.summary.records;
@@ -137,6 +148,10 @@ pub fn write<R: Read + Seek>(
         },
     };
     Ok(part.end()?.filter_notes)
+}
+
+fn is_code(event: &Event) -> bool {
+    matches!(event, Event::Code { .. })
 }
 
 /// Gives `part` what is known at its first branch.

@@ -73,6 +73,8 @@ pub enum Work {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// Code that is in no file, for a kept trace.
+    Code(vbts_trace::Event),
     /// Code of the guest's kernel that differs from that in its file.
     KernelCode(Vec<CodeChange>),
     /// The program waits for input, so its unfinished line may be a prompt.
@@ -90,6 +92,7 @@ impl Work {
             Self::Task(input) => input.bytes(),
             Self::Mapped { records, .. } => records.len(),
             Self::Output { bytes, .. } => bytes.len(),
+            Self::Code(event) => event.size(),
             Self::KernelCode(changes) => changes.iter().map(CodeChange::size).sum(),
             Self::FlushLine | Self::RestoreTerminal(_) | Self::Reached(_) => 0,
         };

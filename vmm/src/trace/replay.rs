@@ -249,6 +249,7 @@ impl Replay {
                 Shown::Untraced(untraced) if only.task.is_none() => {
                     return sink.untraced(&untraced);
                 }
+                Shown::Code(event) => return sink.code(&event),
                 Shown::KernelCode(change) => return sink.kernel_code(vec![change]),
                 Shown::Untraced(_) | Shown::Nothing => return Ok(()),
             },
@@ -405,6 +406,7 @@ impl Replay {
             Event::KernelCode { address, bytes } => {
                 Shown::KernelCode(CodeChange { address, bytes })
             }
+            Event::Code { .. } => Shown::Code(event),
             Event::ProcessEnd { process } => {
                 self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
                 sink.process_ended(process);
@@ -429,5 +431,6 @@ enum Shown {
     Untraced(Untraced),
     Processor(ProcessorEvent),
     KernelCode(CodeChange),
+    Code(Event),
     Nothing,
 }

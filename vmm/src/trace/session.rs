@@ -13,7 +13,7 @@ use vbts_devices::{ByteSink, GuestRam};
 use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, Scope, ToHost, VERSION};
 
 pub use error::SessionError;
-use messages::about_a_task;
+use messages::{about_a_task, code_source};
 
 use super::destination::{Destination, stderr_is_file};
 use super::filter::Filters;
@@ -369,6 +369,17 @@ impl Session {
                         text: printable(text.as_bytes()),
                     });
                 }
+                ToHost::Code {
+                    process,
+                    source,
+                    at,
+                    bytes,
+                } => Work::Code(vbts_trace::Event::Code {
+                    process,
+                    source: code_source(source),
+                    at,
+                    bytes: bytes.into(),
+                }),
                 message => {
                     self.started |= matches!(message, ToHost::TaskStart { .. });
                     match about_a_task(message) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vbts_protocol::{Crash, ExitStatus, Scope};
-use vbts_trace::{Item, Streams};
+use vbts_trace::{Event, Item, Streams};
 
 use super::btrace::{Events, log_failure};
 use super::destination::Destination;
@@ -303,6 +303,13 @@ impl Sink for Trace {
         match &mut self.last {
             Some(last) => Ok(last.processor(task.id, event)?),
             None => self.out.processor(task, event),
+        }
+    }
+
+    fn code(&mut self, event: &Event) -> Result<(), WriterError> {
+        match &mut self.last {
+            Some(last) => Ok(last.to.event(0, event)?),
+            None => self.out.code(event),
         }
     }
 

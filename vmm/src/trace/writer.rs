@@ -342,6 +342,7 @@ impl Thread {
                 }
                 written => written,
             },
+            Work::Code(event) => return self.trace.code(&event),
             Work::KernelCode(changes) => return self.trace.kernel_code(changes),
             Work::FlushLine => destination.flush_line(),
             Work::RestoreTerminal(restorer) => {

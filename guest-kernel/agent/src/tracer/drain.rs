@@ -74,6 +74,9 @@ impl Tracer {
                 None => sleep(END_CHECK),
             }
         }
+        for process in self.tasks.processes() {
+            self.send_code(port, process)?;
+        }
         for (pid, syscall, name) in &standing {
             if !self.tasks.contains(*pid) {
                 continue;

@@ -9,7 +9,7 @@ use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
 /// Programs that the pages compile.
-const SOURCES: [&str; 3] = ["answers.c", "calc.c", "inlined.c"];
+const SOURCES: [&str; 4] = ["answers.c", "calc.c", "inlined.c", "jit.c"];
 /// The signal of a division by zero.
 const SIGFPE: i32 = 8;
 /// Commands that fail, because what they trace crashes: their ends, and their statuses.

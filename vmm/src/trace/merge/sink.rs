@@ -61,6 +61,15 @@ pub trait Sink {
         Ok(())
     }
 
+    /// Takes code that is in no file. The merge has none.
+    ///
+    /// # Errors
+    /// No more can be taken.
+    fn code(&mut self, event: &vbts_trace::Event) -> Result<(), Self::Error> {
+        let _ = event;
+        Ok(())
+    }
+
     /// Takes code of the guest's kernel that differs from that in its file. The merge has none.
     ///
     /// # Errors

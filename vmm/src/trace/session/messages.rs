@@ -1,6 +1,6 @@
-//! From the agent's messages about tasks to the input of the merge.
+//! From the agent's messages to the input of the merge, and to events of a kept trace.
 
-use vbts_protocol::ToHost;
+use vbts_protocol::{CodeSource, ToHost};
 
 use crate::trace::merge::Input;
 use crate::trace::task::Untraced;
@@ -70,4 +70,14 @@ pub fn about_a_task(message: ToHost<'_>) -> Option<Input> {
         },
         _ => return None,
     })
+}
+
+/// Where code comes from, as a kept trace says it.
+pub fn code_source(source: CodeSource) -> vbts_trace::CodeSource {
+    match source {
+        CodeSource::Memory => vbts_trace::CodeSource::Memory,
+        CodeSource::Vdso => vbts_trace::CodeSource::Vdso,
+        CodeSource::PerfMap => vbts_trace::CodeSource::PerfMap,
+        CodeSource::JitDump => vbts_trace::CodeSource::JitDump,
+    }
 }

@@ -1,5 +1,6 @@
 //! Symbols of files by the offset in them, for what does not depend on processes.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -20,6 +21,8 @@ const MAX_FUNCTIONS: usize = 1 << 22;
 pub struct FileSymbols {
     files: Files,
     kernel: Option<FileId>,
+    /// Files that are not in the guest, such as the vDSO, by the names of their mappings.
+    images: HashMap<String, FileId>,
     /// Number of functions that can still be listed.
     left: usize,
 }
@@ -35,6 +38,7 @@ impl FileSymbols {
         Ok(Self {
             files: Files::new(root, Source::Process(connection)),
             kernel: None,
+            images: HashMap::new(),
             left: MAX_FUNCTIONS,
         })
     }
@@ -42,6 +46,12 @@ impl FileSymbols {
     /// Sets the file of the guest's kernel. Its offsets are addresses.
     pub fn set_kernel(&mut self, file: File, name: &str) {
         self.kernel = Some(self.files.add_kernel(file, name));
+    }
+
+    /// Adds a file that is not in the guest, with the name of a mapping.
+    pub fn add_image(&mut self, file: File, name: &str) {
+        let id = self.files.add_image(file, name);
+        self.images.insert(name.to_owned(), id);
     }
 
     /// The files whose names are missing.
@@ -52,7 +62,10 @@ impl FileSymbols {
     /// The file with this path in the guest; `None` is the kernel.
     fn id(&mut self, path: Option<&str>) -> Option<FileId> {
         match path {
-            Some(path) => self.files.get(path),
+            Some(path) => match self.images.get(path) {
+                Some(id) => Some(*id),
+                None => self.files.get(path),
+            },
             None => self.kernel,
         }
     }

@@ -52,6 +52,8 @@ enum Place {
     Guest(PathBuf),
     /// The guest's kernel.
     Kernel(File),
+    /// Another file that is not in the guest.
+    Image(File),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +121,11 @@ impl Files {
         self.add(name, Place::Kernel(file))
     }
 
+    /// Adds a file that is not in the guest, which is called `name`.
+    pub fn add_image(&mut self, file: File, name: &str) -> FileId {
+        self.add(name, Place::Image(file))
+    }
+
     fn add(&mut self, name: &str, place: Place) -> FileId {
         let file = SymbolFile {
             name: name.to_owned(),
@@ -163,7 +170,7 @@ impl Files {
             self.identities.clear();
             self.names.clear();
             self.files
-                .retain(|_, file| matches!(file.place, Place::Kernel(_)));
+                .retain(|_, file| !matches!(file.place, Place::Guest(_)));
             self.forget();
         }
         let id = self.add(name, Place::Guest(path.to_owned()));
@@ -378,7 +385,7 @@ impl Files {
         };
         let open = Action::Open { file: id };
         match &file.place {
-            Place::Kernel(kernel) => self.source.send(open, Some(kernel))?,
+            Place::Kernel(file) | Place::Image(file) => self.source.send(open, Some(file))?,
             Place::Guest(path) => match self.root.open_file(path) {
                 Ok(opened) => self.source.send(open, Some(&opened))?,
                 Err(_) => {

@@ -1,0 +1,82 @@
+//! Code that is in no file: that of a JIT compiler, and the vDSO.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use vbts_tests::machine::Machine;
+use vbts_tests::programs;
+
+use super::{function_rows, functions, report};
+
+/// Calls and instructions of the functions that `programs/jit.c` makes, from what it does: 35 calls
+/// that count from 10 down and one from 1000, each with two more instructions; 7 of the caller.
+const COUNT_DOWN: (u64, u64) = (36, 35 * 22 + 2002);
+const CALLER: (u64, u64) = (7, 7 * (4 + 5 * 5));
+/// How often the program reads the clock besides.
+const CLOCK: u64 = 100;
+
+/// The functions of the program, which is called with `mode`. Its current directory is a writable
+/// share.
+fn traced(machine: &Machine, directory: &Path, mode: &str) -> Result<std::path::PathBuf> {
+    let program = directory.join("jit");
+    if !program.exists() {
+        programs::gcc(&programs::source("jit.c"), &program, &["-O1", "-g"])?;
+    }
+    let trace = directory.join(format!("{mode}.btrace"));
+    let words = [program.to_str().context("a path")?, mode];
+    let options = ["--epoch", "0", "--quiet"];
+    machine
+        .trace("btrace", &trace, &options, &words)?
+        .expect(0)?;
+    Ok(trace)
+}
+
+/// Names and code come from a perf map, with the code in memory at the end, and from a jitdump.
+pub(super) fn jit(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    for mode in ["map", "dump", "gone"] {
+        let trace = traced(machine, directory.path(), mode)?;
+        let functions = functions(machine, &trace)?;
+        for (name, expected) in [("jit::count_down", COUNT_DOWN), ("jit::caller", CALLER)] {
+            let found = functions.get(name);
+            ensure!(found == Some(&expected), "{mode}: {name}: {found:?}");
+        }
+        let folded = report(machine, &["folded"], &trace)?;
+        let stack = "main;jit::caller;jit::count_down ";
+        ensure!(folded.contains(stack), "{mode}: no {stack}: {folded}");
+    }
+    // Without names, the code in memory has its instructions.
+    let trace = traced(machine, directory.path(), "none")?;
+    let modules = function_rows(&report(machine, &["modules", "--json"], &trace)?)?;
+    let jit: Vec<_> = modules
+        .iter()
+        .filter(|(name, _)| name.starts_with("[JIT "))
+        .collect();
+    let sum = COUNT_DOWN.1 + CALLER.1;
+    ensure!(jit.len() == 1 && jit[0].1.1 == sum, "{jit:?}");
+    Ok(())
+}
+
+/// The functions of the vDSO have names and instructions, in programs of 64 and of 32 bits.
+pub(super) fn vdso(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    for (flags, name) in [
+        (&["-O1", "-g"][..], "__vdso_clock_gettime"),
+        (&["-O1", "-g", "-m32", "-static"], "__vdso_clock_gettime64"),
+    ] {
+        let program = directory.path().join("jit");
+        let compiled = programs::gcc(&programs::source("jit.c"), &program, flags);
+        if flags.contains(&"-m32") && compiled.is_err() {
+            eprintln!("left out, because the compiler has no C library of 32 bits");
+            continue;
+        }
+        compiled?;
+        let trace = traced(machine, directory.path(), "clock")?;
+        let answer = report(machine, &super::FUNCTIONS, &trace)?;
+        let found = function_rows(&answer)?;
+        let (calls, instructions) = *found.get(name).with_context(|| answer.clone())?;
+        ensure!(calls == CLOCK, "{name}: {calls} calls");
+        ensure!(instructions >= 10 * calls, "{name}: {instructions}");
+    }
+    Ok(())
+}
