@@ -6,6 +6,7 @@ mod coverage;
 mod generated;
 mod guide;
 mod kernel;
+mod kernel_lines;
 mod languages;
 mod moments;
 mod names;
@@ -30,6 +31,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("genhtml", coverage::genhtml),
             ("kinds_of_calls", counts::kinds_of_calls),
             ("patched_kernel", kernel::patched),
+            ("kernel_lines", kernel_lines::system_call),
+            ("kernel_lines_of_a_boot", kernel_lines::boot),
             ("two_runs", moments::two_runs),
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("moments", moments::moments),

@@ -159,12 +159,16 @@ fn range(args: &ReportArgs, trace: &mut Trace) -> Result<Range, Failure> {
 
 /// The source files that `args` select.
 fn selection(args: &ReportArgs, trace: &Trace) -> Result<Selection, Failure> {
-    let only = args.source.iter().map(|path| {
-        std::path::absolute(path).with_context(|| format!("--source {}", path.display()))
-    });
+    let mut only = Vec::new();
+    for path in &args.source {
+        let absolute = std::path::absolute(path);
+        only.push(absolute.with_context(|| format!("--source {}", path.display()))?);
+        // Debugging information mostly has paths without symbolic links.
+        only.extend(path.canonicalize().ok());
+    }
     Ok(Selection {
         directory: trace.reader.run().directory.clone().into(),
-        only: only.collect::<Result<_, _>>()?,
+        only,
     })
 }
 

@@ -9,7 +9,7 @@ use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
 /// Programs that the pages compile.
-const SOURCES: [&str; 4] = ["answers.c", "calc.c", "inlined.c", "jit.c"];
+const SOURCES: [&str; 5] = ["answers.c", "calc.c", "events.c", "inlined.c", "jit.c"];
 /// The signal of a division by zero.
 const SIGFPE: i32 = 8;
 /// Commands that fail, because what they trace crashes: their ends, and their statuses.
@@ -38,7 +38,11 @@ fn commands(page: &str) -> Vec<String> {
     commands
 }
 
-/// Runs the commands of a page. If a tool is not installed, the rest of its section is left out.
+/// The part of a command that names the kernel with debugging information.
+const DEBUG_INFO: &str = "target/guest-debug-info/";
+
+/// Runs the commands of a page. If a tool or this kernel is missing, the rest of its section is left
+/// out.
 fn run(machine: &Machine, page: &str) -> Result<()> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide");
     let text = std::fs::read_to_string(guide.join(page))?;
@@ -46,6 +50,11 @@ fn run(machine: &Machine, page: &str) -> Result<()> {
     let at = directory.path();
     for source in SOURCES {
         std::fs::copy(programs::source(source), at.join(source))?;
+    }
+    std::fs::create_dir(at.join("target"))?;
+    let debug_info = super::kernel_lines::directory().canonicalize().ok();
+    if let Some(directory) = &debug_info {
+        symlink(directory, at.join("target/guest-debug-info"))?;
     }
     let tools = at.join("bin");
     std::fs::create_dir(&tools)?;
@@ -72,8 +81,9 @@ fn run(machine: &Machine, page: &str) -> Result<()> {
         let name = command.split(' ').next().context("no command")?;
         let found = shell(&format!("command -v {name}")).output()?;
         missing |= !found.status.success();
+        missing |= debug_info.is_none() && command.contains(DEBUG_INFO);
         if missing {
-            eprintln!("{page}: left out, because a tool is not installed: {command}");
+            eprintln!("{page}: left out, because a tool or a kernel is missing: {command}");
             continue;
         }
         let failing = FAILING.iter().find(|(end, _)| command.ends_with(end));
