@@ -89,8 +89,8 @@ int main(int argc, char **argv)
 	 * push rbx; mov ebx, 5; 1: mov edi, 10; mov rax, ADDRESS; call rax; dec ebx; jne 1b; pop rbx;
 	 * ret
 	 */
-	unsigned char caller[] = { 0x53, 0xBB, 5, 0, 0, 0, 0xBF, 10, 0, 0, 0, 0x48, 0xB8, 0, 0, 0, 0,
-		0, 0, 0, 0, 0xFF, 0xD0, 0xFF, 0xCB, 0x75, 0xEB, 0x5B, 0xC3 };
+	unsigned char caller[] = { 0x53, 0xBB, 5, 0, 0, 0, 0xBF, 10, 0, 0, 0, 0x48, 0xB8,
+		0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xD0, 0xFF, 0xCB, 0x75, 0xEB, 0x5B, 0xC3 };
 	const char *mode = argc > 1 ? argv[1] : "none";
 	unsigned char *memory;
 	void *callee, *function;

@@ -153,6 +153,13 @@ pub enum Event {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// The build ID of a file that is mapped as code.
+    BuildId {
+        /// The build ID.
+        id: Vec<u8>,
+        /// The name of its mappings: a path.
+        name: Vec<u8>,
+    },
     /// The address space of the processor from here on. Times of processors are those of the
     /// machine since its start.
     AddressSpace {
@@ -199,6 +206,7 @@ const FILTERED: u8 = 14;
 const KERNEL_CODE: u8 = 15;
 const NAME: u8 = 16;
 const CODE: u8 = 17;
+const BUILD_ID: u8 = 18;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
@@ -235,6 +243,7 @@ impl Event {
                 ..
             } => size_of_val(registers.as_slice()) + instruction.len(),
             Self::Standing { syscall, name } => syscall.len() + name.len(),
+            Self::BuildId { id, name } => id.len() + name.len(),
             Self::Untraced { name, reason, .. } => name.len() + reason.len(),
             Self::Maps { text, .. } => text.len(),
             Self::KernelCode { bytes, .. } | Self::Code { bytes, .. } => bytes.len(),
@@ -352,6 +361,11 @@ impl Event {
                 push_bytes(out, bytes);
                 CODE
             }
+            Self::BuildId { id, name } => {
+                push_bytes(out, id);
+                push_bytes(out, name);
+                BUILD_ID
+            }
             Self::AddressSpace { cr3, .. } => {
                 varint::push(out, *cr3);
                 ADDRESS_SPACE
@@ -460,6 +474,10 @@ impl Event {
                     bytes: cursor.bytes()?.into(),
                 }
             }
+            BUILD_ID => Self::BuildId {
+                id: cursor.bytes()?.into(),
+                name: cursor.bytes()?.into(),
+            },
             ADDRESS_SPACE => Self::AddressSpace {
                 cr3: cursor.number()?,
                 time,

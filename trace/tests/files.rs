@@ -87,6 +87,7 @@ fn event() -> impl Strategy<Value = Event> {
                 bytes,
             }
         }),
+        (bytes(), bytes()).prop_map(|(id, name)| Event::BuildId { id, name }),
         any::<(u64, u64)>().prop_map(|(cr3, time)| Event::AddressSpace { cr3, time }),
         (any::<(u32, u32, u64)>(), bytes()).prop_map(|((id, process, time), name)| {
             Event::Switch {

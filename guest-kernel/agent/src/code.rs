@@ -1,6 +1,8 @@
 //! Code that is in no file of the host: the kernel's vDSO, and what a JIT compiler has made. The
-//! memory has the code, and the files that compilers write for Linux perf have its names.
+//! memory has the code, and the files that compilers write for Linux perf have its names. Of the
+//! other code, the build IDs.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,6 +11,7 @@ use libc::pid_t;
 use vbts_protocol::{CodeSource, ToHost};
 
 use crate::failure::Failure;
+use crate::maps::{FileNumber, Maps};
 use crate::port::Port;
 
 /// Bytes that are read and sent at a time.
@@ -25,6 +28,8 @@ const END_OF_32_BITS: u64 = 1 << 32;
 pub struct CodeSender {
     /// The vDSO of 64-bit programs was sent, and that of 32-bit programs.
     vdsos: [bool; 2],
+    /// The files whose build IDs were sent.
+    files: BTreeSet<FileNumber>,
 }
 
 /// A line of `/proc/PID/maps` with an executable mapping.
@@ -64,9 +69,10 @@ fn executable(text: &str) -> impl Iterator<Item = Mapping<'_>> {
 
 impl CodeSender {
     /// Sends the vDSO of a process that has executed a program, if this one was not sent yet.
-    /// `maps` is the text of `/proc/PID/maps`.
-    pub fn executes(&mut self, port: &mut Port, pid: pid_t, maps: &[u8]) -> Result<(), Failure> {
-        let maps = String::from_utf8_lossy(maps);
+    pub fn executes(&mut self, port: &mut Port, pid: pid_t, maps: &Maps) -> Result<(), Failure> {
+        self.send_build_ids(port, maps)?;
+        let maps = maps.text();
+        let maps = String::from_utf8_lossy(&maps);
         let mut mappings = executable(&maps);
         let Some(vdso) = mappings.find(|mapping| mapping.name == "[vdso]") else {
             return Ok(());
@@ -81,10 +87,19 @@ impl CodeSender {
         Ok(())
     }
 
-    /// Sends the code of a process that ends, and the files that name it. `maps` is the text of
-    /// `/proc/PID/maps`.
-    pub fn ends(&self, port: &mut Port, pid: pid_t, maps: &[u8]) -> Result<(), Failure> {
-        let maps = String::from_utf8_lossy(maps);
+    fn send_build_ids(&mut self, port: &mut Port, maps: &Maps) -> Result<(), Failure> {
+        for file in maps.new_files(&mut self.files) {
+            let (id, name) = (&file.build_id, &file.name);
+            port.send(&ToHost::BuildId { id, name })?;
+        }
+        Ok(())
+    }
+
+    /// Sends the code of a process that ends, and the files that name it.
+    pub fn ends(&mut self, port: &mut Port, pid: pid_t, maps: &Maps) -> Result<(), Failure> {
+        self.send_build_ids(port, maps)?;
+        let maps = maps.text();
+        let maps = String::from_utf8_lossy(&maps);
         let dump = format!("/jit-{pid}.dump");
         let mut dumps = Vec::new();
         let mut left = MAX_SIZE;

@@ -1,5 +1,6 @@
 //! The executable mappings of a traced process.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::rc::Rc;
@@ -33,6 +34,23 @@ struct Query {
     vma_name_addr: u64,
     build_id_addr: u64,
 }
+
+/// Maximum length in bytes of a path, with a zero.
+const MAX_PATH: usize = 4096;
+/// Maximum size in bytes of a build ID (`BUILD_ID_SIZE_MAX` of the kernel).
+const MAX_BUILD_ID: usize = 20;
+
+/// A file that is mapped as code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeFile {
+    /// Its build ID.
+    pub build_id: Vec<u8>,
+    /// The name of the mapping.
+    pub name: Vec<u8>,
+}
+
+/// A file: the numbers of its device and of its inode.
+pub type FileNumber = (u32, u32, u64);
 
 /// `/proc/PID/maps` of one process, with its last contents.
 #[derive(Debug)]
@@ -74,6 +92,22 @@ impl Maps {
     /// The text that [`Self::changed`] has returned last.
     pub fn text(&self) -> Rc<[u8]> {
         self.known.text.clone()
+    }
+
+    /// Returns the executable files that have a build ID and are not among the `known` ones, and
+    /// adds them there. It is empty on kernels before 6.11.
+    pub fn new_files(&self, known: &mut BTreeSet<FileNumber>) -> Vec<CodeFile> {
+        let mappings = self.known.executable.as_deref().unwrap_or_default();
+        let mut found = Vec::new();
+        for mapping in mappings.iter().filter(|mapping| mapping.inode != 0) {
+            let number = (mapping.dev_major, mapping.dev_minor, mapping.inode);
+            if let Some(file) = &self.file
+                && known.insert(number)
+            {
+                found.extend(code_file(file, mapping.vma_start));
+            }
+        }
+        found
     }
 
     /// Returns the text of `/proc/PID/maps`, cut to the complete lines that fit into a frame, if it
@@ -122,6 +156,28 @@ fn executable(file: &File) -> Result<Vec<Query>, Errno> {
         }
         found.push(query);
     }
+}
+
+/// The file that is mapped at an address, if it has a build ID.
+fn code_file(file: &File, address: u64) -> Option<CodeFile> {
+    let mut name = vec![0; MAX_PATH];
+    let mut build_id = vec![0; MAX_BUILD_ID];
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        query_addr: address,
+        vma_name_size: MAX_PATH as u32,
+        build_id_size: MAX_BUILD_ID as u32,
+        vma_name_addr: name.as_mut_ptr() as u64,
+        build_id_addr: build_id.as_mut_ptr() as u64,
+        ..Query::default()
+    };
+    // SAFETY: PROCMAP_QUERY reads and writes a struct procmap_query, and writes at most as many
+    // bytes to the two buffers as their sizes say.
+    unsafe { ioctl(file, Updater::<PROCMAP_QUERY, Query>::new(&mut query)) }.ok()?;
+    build_id.truncate(query.build_id_size as usize);
+    // The size counts the zero.
+    name.truncate((query.vma_name_size as usize).checked_sub(1)?);
+    (!build_id.is_empty()).then_some(CodeFile { build_id, name })
 }
 
 fn text(file: &mut File) -> io::Result<Vec<u8>> {

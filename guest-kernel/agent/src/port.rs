@@ -83,7 +83,8 @@ impl Port {
             ToHost::Output { .. }
             | ToHost::InputWant { .. }
             | ToHost::Position { .. }
-            | ToHost::Code { .. } => 0,
+            | ToHost::Code { .. }
+            | ToHost::BuildId { .. } => 0,
             ToHost::Records { extents, .. } | ToHost::Mapped { extents, .. } => {
                 extents.iter().map(|extent| extent.len).sum()
             }

@@ -229,7 +229,7 @@ impl Tracer {
             Some(entry) => {
                 *entry = maps;
                 send_maps(port, process, entry)?;
-                self.code.executes(port, process, &entry.text())
+                self.code.executes(port, process, entry)
             }
             None => Ok(()),
         }
@@ -277,7 +277,7 @@ impl Tracer {
             return Ok(());
         };
         send_maps(port, process, maps)?;
-        self.code.ends(port, process, &maps.text())
+        self.code.ends(port, process, maps)
     }
 
     /// A task is about to trace another one, or to be traced, and waits in a stop. A task has one

@@ -26,6 +26,7 @@ const ENDED: u8 = 0x93;
 const STOPPED: u8 = 0x94;
 const TASK_SIGNAL: u8 = 0x95;
 const CODE: u8 = 0x96;
+const BUILD_ID: u8 = 0x97;
 const OUTLIVED: u8 = 0xa0;
 const DISCARDED: u8 = 0xa1;
 const MAPPED: u8 = 0xa2;
@@ -114,6 +115,13 @@ pub enum ToHost<'a> {
         at: u64,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// The build ID of a file that is mapped as code.
+    BuildId {
+        /// The build ID.
+        id: &'a [u8],
+        /// The name of its mappings: a path.
+        name: &'a [u8],
     },
     /// At least this many records of a task were lost since the last such message. The kernel does
     /// not count them.
@@ -277,6 +285,10 @@ impl<'a> ToHost<'a> {
                 let words = [process, source as u32].map(u32::to_le_bytes);
                 encode(out, CODE, &[words.as_flattened(), &at.to_le_bytes(), bytes])
             }
+            Self::BuildId { id, name } => {
+                let len = (id.len() as u32).to_le_bytes();
+                encode(out, BUILD_ID, &[&len, id, name])
+            }
             Self::Lost { task, records } => {
                 encode(out, LOST, &[&task.to_le_bytes(), &records.to_le_bytes()])
             }
@@ -425,6 +437,10 @@ impl<'a> ToHost<'a> {
                     at,
                     bytes,
                 }
+            }
+            BUILD_ID => {
+                let (id, name) = prefixed("BuildId", payload)?;
+                Self::BuildId { id, name }
             }
             LOST => {
                 let (task, rest) = word("Lost", payload)?;

@@ -133,6 +133,10 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             at: 1 << 40,
             bytes: b"DTiJ",
         },
+        ToHost::BuildId {
+            id: b"\0\xff",
+            name: b"/bin/true",
+        },
         ToHost::Lost {
             task: 7,
             records: 0x0102_0304_0506_0708,

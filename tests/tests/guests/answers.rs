@@ -1,6 +1,7 @@
 //! `vbts report`: answers from a trace, compared with those of other tools about the same program,
 //! and with what is known of it (`programs/answers.c`).
 
+mod build_ids;
 mod counts;
 mod coverage;
 mod generated;
@@ -48,6 +49,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("guide_optimise", guide::optimise),
             ("jit", generated::jit),
             ("vdso", generated::vdso),
+            ("replaced_files", build_ids::replaced),
+            ("debuginfod", build_ids::debuginfod),
             ("at_once", languages::at_once),
             ("ia32", languages::ia32),
             ("cpp", languages::cpp),

@@ -55,6 +55,9 @@ pub trait Files {
     /// Not the memory of a process: that is code that was changed.
     fn add_code(&mut self, _module: &Module, _source: CodeSource, _at: u64, _bytes: &[u8]) {}
 
+    /// The build ID of the file at a path when it was traced.
+    fn add_build_id(&mut self, _path: &[u8], _id: Vec<u8>) {}
+
     /// Whether the module has 64-bit code, and not 32-bit code.
     fn is_64_bit(&mut self, module: &Module) -> bool;
 

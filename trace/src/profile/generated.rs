@@ -109,7 +109,8 @@ impl Generated {
         Some(())
     }
 
-    /// A function is moved: process, thread, address, old and new address of the code, size, number.
+    /// A function is moved: process, thread, address, old and new address of the code, size,
+    /// number.
     fn move_function(&mut self, body: &[u8]) -> Option<()> {
         let (old, new, size) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
         let function = self.functions.remove(&old)?;

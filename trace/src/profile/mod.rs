@@ -459,6 +459,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 at,
                 bytes,
             } => self.add_code(process, source, at, &bytes),
+            Event::BuildId { id, name } => self.code.files.add_build_id(&name, id),
             Event::ProcessEnd { process } => {
                 if let Some(mut space) = self.spaces.remove(&process) {
                     self.add_up(&mut space);

@@ -25,6 +25,8 @@ use crate::trace::symbols::{Answer, FileSymbols};
 const MAX_OPEN: usize = 256;
 /// Maximum number of files that are named because something is wrong with them.
 const MAX_NAMED: usize = 1 << 10;
+/// Maximum number of files whose build IDs are kept.
+const MAX_BUILD_IDS: usize = 1 << 14;
 /// Offset of the class in an ELF file, and the class of 32-bit files.
 const ELF_CLASS: u64 = 4;
 const ELFCLASS32: u8 = 1;
@@ -36,6 +38,8 @@ pub enum Problem {
     Missing,
     /// It was changed after the trace was written.
     Changed,
+    /// It is another file: its build ID differs.
+    Replaced,
 }
 
 /// The traced files.
@@ -49,6 +53,8 @@ pub struct CodeFiles {
     open: HashMap<String, Option<File>>,
     kernel: Option<(File, Vec<Segment>)>,
     segments: HashMap<ModuleId, Vec<Segment>>,
+    /// The build IDs of files when they were traced.
+    build_ids: HashMap<String, Vec<u8>>,
     /// Code that is in no file.
     memory: MemoryCode,
     /// When the trace was written.
@@ -73,6 +79,7 @@ impl CodeFiles {
             open: HashMap::new(),
             kernel: None,
             segments: HashMap::new(),
+            build_ids: HashMap::new(),
             memory,
             traced,
             problems: BTreeMap::new(),
@@ -162,6 +169,9 @@ impl CodeFiles {
         offsets: &[u64],
         each: &mut dyn FnMut(usize, &Answer<'_>),
     ) {
+        if module.kind == ModuleKind::File && self.file(module).is_none() {
+            return;
+        }
         if module.kind != ModuleKind::Generated {
             return self.symbols.find(symbol_path(module), offsets, each);
         }
@@ -180,7 +190,9 @@ impl CodeFiles {
     /// Calls `each` with the source lines of a module: where their code begins, its size, the
     /// number of the line and its path. Ends when `each` returns false.
     pub fn lines(&mut self, module: &Module, each: &mut dyn FnMut(u64, u64, u32, &str) -> bool) {
-        self.symbols.lines(symbol_path(module), 0..u64::MAX, each);
+        if module.kind != ModuleKind::File || self.file(module).is_some() {
+            self.symbols.lines(symbol_path(module), 0..u64::MAX, each);
+        }
     }
 
     /// Number of functions of JIT compilers that others have replaced while the program ran.
@@ -194,11 +206,19 @@ impl CodeFiles {
         }
         if !self.open.contains_key(&module.name) {
             let path = PathBuf::from(&module.name);
-            let file = self.open(&path);
-            let problem = match &file {
-                None => Some(Problem::Missing),
-                Some(file) => is_newer(file, self.traced).then_some(Problem::Changed),
+            let mut file = self.open(&path);
+            let known = self.build_ids.get(&module.name);
+            let problem = match (&file, known) {
+                (None, _) => Some(Problem::Missing),
+                (Some(file), Some(known)) => {
+                    (build_id(file).as_ref() != Some(known)).then_some(Problem::Replaced)
+                }
+                (Some(file), None) => is_newer(file, self.traced).then_some(Problem::Changed),
             };
+            if problem == Some(Problem::Replaced) {
+                // Its code and its names would be wrong.
+                file = None;
+            }
             if let Some(problem) = problem
                 && self.problems.len() < MAX_NAMED
             {
@@ -275,9 +295,18 @@ impl Files for CodeFiles {
         self.memory.add(module, source, at, bytes);
     }
 
+    fn add_build_id(&mut self, path: &[u8], id: Vec<u8>) {
+        if self.build_ids.len() < MAX_BUILD_IDS {
+            let path = String::from_utf8_lossy(path).into_owned();
+            self.build_ids.insert(path, id);
+        }
+    }
+
     fn symbols(&mut self, module: &Module) -> Vec<Symbol> {
         match module.kind {
-            ModuleKind::Kernel | ModuleKind::File => {}
+            ModuleKind::Kernel => {}
+            ModuleKind::File if self.file(module).is_none() => return Vec::new(),
+            ModuleKind::File => {}
             ModuleKind::Generated => return self.memory.symbols(module),
             // Without an image, it has no names.
             _ => match self.memory.image(module) {

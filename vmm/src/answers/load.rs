@@ -103,7 +103,10 @@ pub fn load<W: Watch>(
 }
 
 fn is_code(event: &Event) -> bool {
-    matches!(event, Event::KernelCode { .. } | Event::Code { .. })
+    matches!(
+        event,
+        Event::KernelCode { .. } | Event::Code { .. } | Event::BuildId { .. }
+    )
 }
 
 /// Sends `count` branches and the events between them, and those at the end if this is the `whole`

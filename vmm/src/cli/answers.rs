@@ -278,6 +278,11 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
             "changed after the trace, so that its counts can be wrong",
         ),
         (
+            Problem::Replaced,
+            "is not the file that was traced, by its build ID: its code is shown by address, \
+             without instructions",
+        ),
+        (
             Problem::Missing,
             "cannot be opened; --root DIR says where the traced files are",
         ),

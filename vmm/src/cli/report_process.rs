@@ -16,6 +16,7 @@ use crate::exit::{Failure, say};
 use crate::host::child::{Child, End};
 use crate::host::{Alarm, Event, Output, OutputError};
 use crate::sandbox::{self, FileRules, Reach, Sandbox};
+use crate::trace::symbols::debuginfod_cache;
 
 /// Memory in bytes of the process, without its program and what it maps of files.
 const MAX_MEMORY: u64 = 2 << 30;
@@ -105,7 +106,8 @@ fn finish(outcome: Result<u8, Failure>) -> ! {
     std::process::exit(status.into())
 }
 
-/// Confines this process as `mode` says: it opens files below `root` alone, and only to read them.
+/// Confines this process as `mode` says: it opens files below `root` and in
+/// the cache of debug files alone, and only to read them.
 /// All that it needs besides is open, and its threads have started.
 ///
 /// # Errors
@@ -118,6 +120,9 @@ pub fn restrict_files(mode: SandboxMode, root: &Path) -> Result<(), Failure> {
     sandbox::drop_capabilities().context("Cannot give up capabilities")?;
     let mut rules = FileRules::default();
     rules.allow(root, Reach::Read)?;
+    if let Some(cache) = debuginfod_cache() {
+        rules.allow(&cache, Reach::Read)?;
+    }
     sandbox::restrict_files(rules, mode == SandboxMode::Strict)
 }
 

@@ -18,7 +18,7 @@ pub struct Known {
     maps: BTreeMap<u32, Event>,
     /// Each [`Event::KernelCode`].
     kernel_code: Vec<Event>,
-    /// Code of live processes that is in no file, and that of all processes.
+    /// Code of live processes that is in no file; for all processes, the vDSO and build IDs.
     code: BTreeMap<Option<u32>, Vec<Event>>,
     /// Its size in bytes.
     code_size: usize,
@@ -104,6 +104,7 @@ impl Known {
                 self.add_code(process, event);
             }
             Event::KernelCode { .. } => self.kernel_code.push(event),
+            Event::BuildId { .. } => self.add_code(None, event),
             Event::Lost(_)
             | Event::Invalid
             | Event::Signal { .. }

@@ -151,7 +151,7 @@ pub fn write<R: Read + Seek>(
 }
 
 fn is_code(event: &Event) -> bool {
-    matches!(event, Event::Code { .. })
+    matches!(event, Event::Code { .. } | Event::BuildId { .. })
 }
 
 /// Gives `part` what is known at its first branch.

@@ -406,7 +406,7 @@ impl Replay {
             Event::KernelCode { address, bytes } => {
                 Shown::KernelCode(CodeChange { address, bytes })
             }
-            Event::Code { .. } => Shown::Code(event),
+            Event::Code { .. } | Event::BuildId { .. } => Shown::Code(event),
             Event::ProcessEnd { process } => {
                 self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
                 sink.process_ended(process);

@@ -13,7 +13,7 @@ use vbts_devices::{ByteSink, GuestRam};
 use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, Scope, ToHost, VERSION};
 
 pub use error::SessionError;
-use messages::{about_a_task, code_source};
+use messages::{MAX_NAME, about_a_task, code_source};
 
 use super::destination::{Destination, stderr_is_file};
 use super::filter::Filters;
@@ -28,6 +28,7 @@ use super::summary::{RunEnd, Summary, Written};
 use super::symbols::Symbolizer;
 use super::terminal::Restorer;
 use super::writer::Writer;
+use crate::elf::MAX_BUILD_ID;
 use crate::escape::printable;
 use crate::host::Alarm;
 use crate::host::terminal::Keys;
@@ -379,6 +380,10 @@ impl Session {
                     source: code_source(source),
                     at,
                     bytes: bytes.into(),
+                }),
+                ToHost::BuildId { id, name } => Work::Code(vbts_trace::Event::BuildId {
+                    id: id.get(..MAX_BUILD_ID).unwrap_or(id).into(),
+                    name: name.get(..MAX_NAME).unwrap_or(name).into(),
                 }),
                 message => {
                     self.started |= matches!(message, ToHost::TaskStart { .. });

@@ -41,8 +41,8 @@ fn commands(page: &str) -> Vec<String> {
 /// The part of a command that names the kernel with debugging information.
 const DEBUG_INFO: &str = "target/guest-debug-info/";
 
-/// Runs the commands of a page. If a tool or this kernel is missing, the rest of its section is left
-/// out.
+/// Runs the commands of a page. If a tool or this kernel is missing, the rest of its section is
+/// left out.
 fn run(machine: &Machine, page: &str) -> Result<()> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide");
     let text = std::fs::read_to_string(guide.join(page))?;

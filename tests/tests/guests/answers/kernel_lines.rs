@@ -59,7 +59,10 @@ fn of_instructions(assembly: &str, kernel: &Path, file: &Path) -> Result<HashMap
     };
     let all: Vec<(String, u64)> = assembly.lines().filter_map(instruction).collect();
     let mut command = Command::new("addr2line");
-    command.arg("-e").arg(kernel).args(all.iter().map(|(at, _)| at));
+    command
+        .arg("-e")
+        .arg(kernel)
+        .args(all.iter().map(|(at, _)| at));
     let output = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
     ensure!(output.lines().count() == all.len(), "{output}");
     let mut lines = HashMap::new();
@@ -85,7 +88,12 @@ pub(super) fn system_call(machine: &Machine) -> Result<()> {
     programs::gcc(&programs::source("events.c"), &program, &["-O1", "-static"])?;
     let trace = directory.path().join("events.btrace");
     let mut command = machine.command(["trace", "--scope", "kernel", "--output"]);
-    command.arg(&trace).arg("--kernel").arg(&kernel).arg("--").arg(&program);
+    command
+        .arg(&trace)
+        .arg("--kernel")
+        .arg(&kernel)
+        .arg("--")
+        .arg(&program);
     machine::finish(command)?.expect(0)?;
     let file = source.join("fs/eventfd.c");
     let name = file.to_str().context("a path")?;
@@ -97,17 +105,24 @@ pub(super) fn system_call(machine: &Machine) -> Result<()> {
         let assembly = report(machine, &words, &kernel, &trace)?;
         // Other lines are those of functions that are also inlined elsewhere.
         for (line, count) in of_instructions(&assembly, &kernel, &file)? {
-            let ours = lines.get(&line).with_context(|| format!("no line {line}"))?;
+            let ours = lines
+                .get(&line)
+                .with_context(|| format!("no line {line}"))?;
             let text = std::fs::read_to_string(&file)?;
             let text = text.lines().nth(line as usize - 1).unwrap_or_default();
-            ensure!(*ours >= count, "{function}: {line}: {ours}, not {count}: {text}");
+            ensure!(
+                *ours >= count,
+                "{function}: {line}: {ours}, not {count}: {text}"
+            );
             equal += u32::from(*ours == count);
         }
     }
     ensure!(equal > 20, "{equal} lines are equal");
     let executed = |word: &str, expected: u64| -> Result<()> {
         let text = std::fs::read_to_string(&file)?;
-        let found = (1_u32..).zip(text.lines()).find(|(_, text)| text.contains(word));
+        let found = (1_u32..)
+            .zip(text.lines())
+            .find(|(_, text)| text.contains(word));
         let (line, _) = found.with_context(|| format!("no {word}"))?;
         let count = lines.get(&line);
         ensure!(count == Some(&expected), "{word}: {count:?}");
@@ -139,7 +154,10 @@ pub(super) fn boot(machine: &Machine) -> Result<()> {
     let info = report(machine, &words, &kernel, &trace)?;
     for function in ["start_kernel", "kernel_init", "run_init_process"] {
         let record = format!("FNDA:1,{function}");
-        ensure!(info.lines().any(|line| line == record), "no {record}: {info}");
+        ensure!(
+            info.lines().any(|line| line == record),
+            "no {record}: {info}"
+        );
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::trace::merge::Input;
 use crate::trace::task::Untraced;
 
 /// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
-const MAX_NAME: usize = 4096;
+pub const MAX_NAME: usize = 4096;
 
 /// A message about a task or a process; `None` for another message.
 pub fn about_a_task(message: ToHost<'_>) -> Option<Input> {

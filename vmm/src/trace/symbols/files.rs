@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::connection::Gone;
+use super::debug_files::DebugFiles;
 use super::protocol::{
     Action, Answer, CodePlace, FunctionRange, LineRow, MAX_ADDRESSES, Refusal, Reply, Wanted,
 };
@@ -17,8 +18,6 @@ use super::unnamed::Unnamed;
 use crate::elf::MAX_BUILD_ID;
 use crate::root::Root;
 
-/// Directory of separate debug files, by build ID.
-const DEBUG_FILES: &str = "/usr/lib/debug/.build-id";
 /// Maximum number of names of files that are kept. When it is reached, all are dropped.
 const MAX_NAMES: usize = 1 << 10;
 /// Number of times that all files are forgotten to make room for one.
@@ -69,6 +68,7 @@ enum State {
 #[derive(Debug)]
 pub struct Files {
     root: Root,
+    debug_files: DebugFiles,
     source: Source,
     /// Mapped files by their names; `None` if a file cannot have symbols.
     names: HashMap<String, Option<FileId>>,
@@ -89,6 +89,7 @@ impl Files {
     pub fn new(root: Root, source: Source) -> Self {
         Self {
             root,
+            debug_files: DebugFiles::of_environment(),
             source,
             names: HashMap::new(),
             identities: HashMap::new(),
@@ -400,7 +401,11 @@ impl Files {
             Reply::Opened {
                 refused: None,
                 build_id,
-            } if build_id.len() <= MAX_BUILD_ID => debug_file_path(build_id),
+            } if build_id.len() <= MAX_BUILD_ID => {
+                // The file that the user names as the kernel has what there is.
+                let wanted = Some(build_id).filter(|_| !is_kernel);
+                wanted.and_then(|id| self.debug_files.open(&self.root, id))
+            }
             Reply::Opened {
                 refused: Some(refusal),
                 ..
@@ -410,8 +415,6 @@ impl Files {
             }
             _ => return Err(Gone::Closed),
         };
-        let debug_file = debug_file.filter(|_| !is_kernel);
-        let debug_file = debug_file.and_then(|path| self.root.open_file(&path).ok());
         let finish = Action::Finish { file: id, lines };
         self.source.send(finish, debug_file.as_ref())?;
         let Reply::Finished { refused, functions } = self.source.receive()? else {
@@ -503,13 +506,4 @@ impl Files {
         }
         self.source = Source::Absent;
     }
-}
-
-fn debug_file_path(build_id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_first()?;
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    Some(PathBuf::from(format!(
-        "{DEBUG_FILES}/{first:02x}/{}.debug",
-        hex(rest)
-    )))
 }

@@ -6,6 +6,7 @@
 //! | `protocol`, `connection`, `source` | how it is asked |
 //! | `by_file` | symbols of files, without processes |
 //! | `files` | which files it has, and what becomes of one at which it dies |
+//! | `debug_files` | separate debug files, by build ID |
 //! | `maps`, `labels` | mappings of processes; labels that were made |
 //! | `unnamed` | files whose names are missing |
 //!
@@ -13,6 +14,7 @@
 
 mod by_file;
 mod connection;
+mod debug_files;
 mod files;
 mod labels;
 mod protocol;
@@ -34,6 +36,7 @@ use vbts_trace::maps::{self, Mapping};
 pub use by_file::FileSymbols;
 use connection::Connection;
 pub use connection::{COMMAND, UNCONFINED};
+pub use debug_files::debuginfod_cache;
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};
 pub use protocol::{Answer, CodePlace, FunctionRange, Wanted};

@@ -1,0 +1,106 @@
+//! Files that are found, or refused, by their build IDs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
+
+use super::{Traced, functions, report, tool, traced};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The build ID of a file, as binutils' readelf says it.
+fn build_id(file: &Path) -> Result<String> {
+    let mut command = tool("readelf", &["--notes"])?;
+    command.arg(file);
+    let notes = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    Ok(id.context("no build ID")?.to_owned())
+}
+
+/// The trace has the build ID of each executed file. A file with the same one is the same, also if
+/// it is newer; one with another one has no names.
+pub(super) fn replaced(machine: &Machine) -> Result<()> {
+    let Traced {
+        directory,
+        program,
+        trace,
+    } = traced(machine, &["-O2", "-g", "-static"], &[])?;
+    let id = build_id(&program)?;
+    let file = std::fs::File::open(&trace)?;
+    let mut reader = vbts_trace::Reader::new(std::io::BufReader::new(file))?;
+    let mut ids = Vec::new();
+    while let Some(item) = reader.next_item()? {
+        if let vbts_trace::Item::Event { event, .. } = item
+            && let vbts_trace::Event::BuildId { id, name } = event
+        {
+            ids.push((PathBuf::from(String::from_utf8(name)?), hex(&id)));
+        }
+    }
+    ensure!(ids == [(program.clone(), id)], "{ids:?}");
+    let before = functions(machine, &trace)?;
+    let newer = directory.path().join("newer");
+    std::fs::copy(&program, &newer)?;
+    std::fs::rename(&newer, &program)?;
+    ensure!(functions(machine, &trace)? == before, "the copy differs");
+    let source = programs::source("answers.c");
+    programs::gcc(&source, &program, &["-O1", "-g", "-static"])?;
+    let mut command = machine.command(["report", "functions"]);
+    let run = machine::finish({
+        command.arg(&trace);
+        command
+    })?
+    .expect(0)?;
+    let message = format!("{} is not the file that was traced", program.display());
+    ensure!(run.stderr.contains(&message), "{}", run.stderr);
+    let rows = String::from_utf8(run.stdout)?;
+    ensure!(!rows.contains("insert"), "{rows}");
+    ensure!(rows.contains("answers+0x"), "{rows}");
+    Ok(())
+}
+
+/// A stripped program has the lines of the debug file that debuginfod's client has fetched.
+pub(super) fn debuginfod(machine: &Machine) -> Result<()> {
+    let Traced {
+        directory,
+        program,
+        trace,
+    } = traced(machine, &["-O0", "-g", "-static"], &[])?;
+    let source = programs::source("answers.c");
+    let words = ["lines", "--source", source.to_str().context("a path")?];
+    let whole = report(machine, &words, &trace)?;
+    let place = directory.path().join("cache").join(build_id(&program)?);
+    std::fs::create_dir_all(&place)?;
+    let strip = |option: &str, to: &Path| -> Result<()> {
+        let mut command = tool("objcopy", &[option])?;
+        command.args([&program, to]);
+        machine::finish(command)?.expect(0)?;
+        Ok(())
+    };
+    strip("--only-keep-debug", &place.join("debuginfo"))?;
+    strip("--strip-all", &program)?;
+    let lines = |cache: &Path| -> Result<machine::Run> {
+        let mut command: Command = machine.command(["report"]);
+        command
+            .args(words)
+            .arg(&trace)
+            .env("DEBUGINFOD_CACHE_PATH", cache);
+        machine::finish(command)?.expect(0)
+    };
+    let run = lines(&directory.path().join("cache"))?;
+    ensure!(run.stderr.is_empty(), "{}", run.stderr);
+    ensure!(String::from_utf8(run.stdout)? == whole, "other lines");
+    let without = lines(directory.path())?;
+    ensure!(
+        without.stderr.contains("no source file was found"),
+        "{}",
+        without.stderr
+    );
+    Ok(())
+}
