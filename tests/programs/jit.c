@@ -86,8 +86,8 @@ int main(int argc, char **argv)
 	/* mov eax, edi; 1: dec eax; jne 1b; ret */
 	static const unsigned char count_down[] = { 0x89, 0xF8, 0xFF, 0xC8, 0x75, 0xFC, 0xC3 };
 	/*
-	 * push rbx; mov ebx, 5; 1: mov edi, 10; mov rax, ADDRESS; call rax; dec ebx; jne 1b; pop rbx;
-	 * ret
+	 * push rbx; mov ebx, 5; 1: mov edi, 10; mov rax, ADDRESS; call rax; dec ebx; jne 1b;
+	 * pop rbx; ret
 	 */
 	unsigned char caller[] = { 0x53, 0xBB, 5, 0, 0, 0, 0xBF, 10, 0, 0, 0, 0x48, 0xB8,
 		0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xD0, 0xFF, 0xCB, 0x75, 0xEB, 0x5B, 0xC3 };

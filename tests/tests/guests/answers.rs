@@ -106,10 +106,10 @@ fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
 }
 
 /// Calls and instructions of functions, by their names.
-type Counts = HashMap<String, (u64, u64)>;
+pub type Counts = HashMap<String, (u64, u64)>;
 
 /// Calls and instructions of each function, by its name.
-fn functions(machine: &Machine, trace: &Path) -> Result<Counts> {
+pub fn functions(machine: &Machine, trace: &Path) -> Result<Counts> {
     function_rows(&report(machine, &FUNCTIONS, trace)?)
 }
 

@@ -10,6 +10,7 @@ use vbts_tests::machine::Machine;
 use vbts_tests::programs;
 
 use super::{Kernel, run};
+use crate::answers::{Counts, functions as functions_of};
 use crate::stock_kernel::file;
 
 /// The commands for GDB. Each @ begins a section of its output.
@@ -64,7 +65,55 @@ pub(super) fn gdb(machine: &Machine, kernel: Kernel) -> Result<()> {
     )?;
     let output = results.read("gdb")?;
     println!("{output}");
-    check_gdb(&output, &program).with_context(|| output.clone())
+    check_gdb(&output, &program).with_context(|| output.clone())?;
+    let reported = reported(machine, &program, &directory.path().join("history.btrace"))?;
+    let history = function_counts(section(&output, "calls")?)?;
+    ensure!(history.len() == 3, "{history:?}");
+    for (name, (calls, instructions)) in history {
+        let counts = reported.get(&name).copied();
+        // The kernel has called _start.
+        let calls = calls.max(1);
+        ensure!(counts == Some((calls, instructions)), "{name}: {counts:?}");
+    }
+    Ok(())
+}
+
+/// Calls and instructions of the functions in GDB's history of calls: a row is a part of a
+/// function, and one that is further to the right than the row before is called.
+fn function_counts(history: &str) -> Result<BTreeMap<String, (u64, u64)>> {
+    let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut last = 0;
+    for row in history.lines() {
+        let mut fields = row.split('\t');
+        let name = fields.nth(1).context("no function")?;
+        let range = fields.next().and_then(|text| text.strip_prefix("inst "));
+        let (first, end) = range
+            .and_then(|text| text.split_once(','))
+            .context("no range")?;
+        let instructions = end.parse::<u64>()? - first.parse::<u64>()? + 1;
+        let depth = name.len() - name.trim_start().len();
+        let sum = counts.entry(name.trim_start().to_owned()).or_default();
+        sum.0 += u64::from(depth > last);
+        sum.1 += instructions;
+        last = depth;
+    }
+    Ok(counts)
+}
+
+/// Calls and instructions of the functions of a program by `vbts report`.
+fn reported(machine: &Machine, program: &Path, trace: &Path) -> Result<Counts> {
+    machine
+        .trace("btrace", trace, &["--epoch", "0"], &[program])?
+        .expect(0)?;
+    functions_of(machine, trace)
+}
+
+/// The section of GDB's output with this name.
+fn section<'a>(output: &'a str, name: &str) -> Result<&'a str> {
+    let (_, rest) = output
+        .split_once(&format!("@{name}\n"))
+        .with_context(|| format!("GDB has not reached {name}"))?;
+    Ok(rest.split('@').next().unwrap_or_default())
 }
 
 fn check_gdb(output: &str, program: &Path) -> Result<()> {
@@ -73,12 +122,7 @@ fn check_gdb(output: &str, program: &Path) -> Result<()> {
         let start = at.get(name).with_context(|| format!("no {name}"))?;
         Ok(start + offset)
     };
-    let section = |name: &str| -> Result<&str> {
-        let (_, rest) = output
-            .split_once(&format!("@{name}\n"))
-            .with_context(|| format!("GDB has not reached {name}"))?;
-        Ok(rest.split('@').next().unwrap_or_default())
-    };
+    let section = |name: &str| section(output, name);
 
     let info = section("info")?;
     for expected in [
