@@ -8,14 +8,50 @@ use super::symbols::Symbolizer;
 use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::host::Unit;
 
+/// Set in the flags of a record that is no branch. The record then has a number in the place of the
+/// branch's source, and its kind in the flags (`BTS_MAPPED_SCHED` of the kernel).
+const NO_BRANCH: u64 = 1 << 63;
 /// Qualifier of a branch (`enum bts_qualifier` of the kernel's `struct bts_struct`).
-pub const BRANCH: u64 = 1;
-/// Qualifier of the time at which the task arrives on a processor.
-pub const ARRIVES: u64 = 2;
-/// Qualifier of the time at which the task departs from a processor.
-pub const DEPARTS: u64 = 3;
-/// Qualifier of a number of branches that the user did not want. The kernel has no such records.
+const QUALIFIER_BRANCH: u64 = 1;
+/// Flags of the time at which the task arrives on a processor.
+pub const ARRIVES: u64 = NO_BRANCH | 2;
+/// Flags of the time at which the task departs from a processor.
+pub const DEPARTS: u64 = NO_BRANCH | 3;
+/// Flags of a number of branches that the user did not want. The kernel has no such records.
 pub const FILTERED: u64 = u64::MAX;
+
+/// The words of a record that the kernel has written, {qualifier, source or time, target}, in the
+/// order of those that the processor has stored, {source, target, flags}.
+pub fn from_kernel([qualifier, from, to]: [u64; 3]) -> [u64; 3] {
+    match qualifier {
+        QUALIFIER_BRANCH => [from, to, 0],
+        _ => [from, 0, NO_BRANCH | qualifier],
+    }
+}
+
+/// The words of a record: source, target and flags.
+pub fn words(record: &[u8; RECORD_SIZE]) -> [u64; 3] {
+    let word = |at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&record[at * 8..at * 8 + 8]);
+        u64::from_le_bytes(word)
+    };
+    [word(0), word(1), word(2)]
+}
+
+/// The record with these words.
+pub fn record([from, to, flags]: [u64; 3]) -> [u8; RECORD_SIZE] {
+    let mut record = [0; RECORD_SIZE];
+    for (bytes, word) in record.chunks_mut(8).zip([from, to, flags]) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    record
+}
+
+/// Whether a record is a branch.
+pub fn is_branch(flags: u64) -> bool {
+    flags & NO_BRANCH == 0
+}
 
 /// One record of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,20 +83,13 @@ pub enum Record {
 }
 
 impl Record {
+    #[inline]
     fn parse(record: &[u8; RECORD_SIZE]) -> Self {
-        let word = |i: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&record[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(bytes)
-        };
-        match word(0) {
-            BRANCH => Self::Branch {
-                from: word(1),
-                to: word(2),
-            },
-            ARRIVES => Self::Arrive { time: word(1) },
-            DEPARTS => Self::Depart { time: word(1) },
-            FILTERED => Self::Filtered { branches: word(1) },
+        match words(record) {
+            [from, to, flags] if is_branch(flags) => Self::Branch { from, to },
+            [time, _, ARRIVES] => Self::Arrive { time },
+            [time, _, DEPARTS] => Self::Depart { time },
+            [branches, _, FILTERED] => Self::Filtered { branches },
             _ => Self::Invalid,
         }
     }
@@ -71,17 +100,30 @@ impl Record {
 /// The processor filters by the privilege level after the branch, so it records returns. They are
 /// no branches of the program, and their number depends on interrupts, page faults and the size of
 /// the trace buffer.
+#[inline]
 fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
-    // The second word is `from`; it is in the upper half of the address space.
-    record[15] >= 0x80 && record[..8] == BRANCH.to_le_bytes()
+    let [from, _, flags] = words(record);
+    // The upper half of the address space.
+    from >> 63 != 0 && is_branch(flags)
 }
 
-/// Records in the format of the guest's kernel.
+/// Numbers of records that [`Records`] has given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Branches.
+    pub branches: u64,
+    /// Records that the kernel has marked invalid.
+    pub invalid: u64,
+}
+
+/// Records, each with the words of one that the processor stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a> {
     records: &'a [[u8; RECORD_SIZE]],
     /// Returns from the kernel are left out.
     program_only: bool,
+    /// What [`Iterator::next`] and [`Self::plain`] have given out.
+    counts: Counts,
 }
 
 impl<'a> Records<'a> {
@@ -90,6 +132,7 @@ impl<'a> Records<'a> {
         Self {
             records: bytes.as_chunks().0,
             program_only: scope == Scope::User,
+            counts: Counts::default(),
         }
     }
 
@@ -98,8 +141,24 @@ impl<'a> Records<'a> {
         self.records.is_empty()
     }
 
+    #[inline]
     fn has(&self, record: &[u8; RECORD_SIZE]) -> bool {
         !(self.program_only && is_return_from_kernel(record))
+    }
+
+    /// What was given out so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes the branches at the front whose records are as they are written: those without flags.
+    pub fn plain(&mut self) -> &'a [u8] {
+        let is_plain = |record: &[u8; RECORD_SIZE]| words(record)[2] == 0 && self.has(record);
+        let len = self.records.iter().take_while(|record| is_plain(record));
+        let (plain, rest) = self.records.split_at(len.count());
+        self.records = rest;
+        self.counts.branches += plain.len() as u64;
+        plain.as_flattened()
     }
 }
 
@@ -112,7 +171,10 @@ impl Iterator for Records<'_> {
         while let Some((record, rest)) = self.records.split_first() {
             self.records = rest;
             if self.has(record) {
-                return Some(Record::parse(record));
+                let record = Record::parse(record);
+                self.counts.branches += u64::from(matches!(record, Record::Branch { .. }));
+                self.counts.invalid += u64::from(record == Record::Invalid);
+                return Some(record);
             }
         }
         None
@@ -136,6 +198,11 @@ pub trait Format: Send {
     /// What the formatted records consist of.
     fn unit(&self) -> Unit {
         Unit::Line
+    }
+    /// Takes the records at the front that need no formatting.
+    fn as_they_are<'a>(&self, records: &mut Records<'a>) -> &'a [u8] {
+        let _ = records;
+        &[]
     }
     /// Takes records of `task` and appends them to `out`, until it has taken all, or until `out`
     /// has [`FULL`] bytes. They take at most [`PIECE`] bytes.
@@ -194,6 +261,10 @@ impl Format for Raw {
         Unit::Bytes(RECORD_SIZE)
     }
 
+    fn as_they_are<'a>(&self, records: &mut Records<'a>) -> &'a [u8] {
+        records.plain()
+    }
+
     fn records(
         &mut self,
         _task: &Task,
@@ -203,10 +274,7 @@ impl Format for Raw {
     ) {
         for record in records {
             if let Record::Branch { from, to } = record {
-                let mut bytes = [0; RECORD_SIZE];
-                bytes[..8].copy_from_slice(&from.to_le_bytes());
-                bytes[8..16].copy_from_slice(&to.to_le_bytes());
-                out.extend_from_slice(&bytes);
+                out.extend_from_slice(&self::record([from, to, 0]));
             }
         }
     }
@@ -219,6 +287,10 @@ pub struct RawWithIndex<F>(pub F);
 impl<F: Format> Format for RawWithIndex<F> {
     fn unit(&self) -> Unit {
         Raw.unit()
+    }
+
+    fn as_they_are<'a>(&self, records: &mut Records<'a>) -> &'a [u8] {
+        Raw.as_they_are(records)
     }
 
     fn records(
@@ -273,13 +345,10 @@ pub(crate) mod tests {
     use crate::root::Root;
     use crate::trace::task::Recent;
 
-    /// Records in the format of the kernel.
+    /// Records whose words are in the order of the kernel.
     pub(crate) fn records(words: &[[u64; 3]]) -> Vec<u8> {
-        words
-            .iter()
-            .flatten()
-            .flat_map(|w| w.to_le_bytes())
-            .collect()
+        let records = words.iter().map(|words| record(from_kernel(*words)));
+        records.collect::<Vec<_>>().into_flattened()
     }
 
     /// Task `id` of process 1, which executes /bin/NAME.

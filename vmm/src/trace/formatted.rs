@@ -47,13 +47,17 @@ impl Formatted {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn piece(&mut self, task: &Task, mut piece: Records<'_>) -> Result<(), WriterError> {
+    pub fn piece(&mut self, task: &Task, piece: &mut Records<'_>) -> Result<(), WriterError> {
         while !piece.is_empty() {
             self.queue.check()?;
-            self.buffer.clear();
-            self.format
-                .records(task, &mut piece, &mut self.symbols, &mut self.buffer);
-            self.destination.write_records(task, &self.buffer)?;
+            let mut formatted = self.format.as_they_are(piece);
+            if formatted.is_empty() {
+                self.buffer.clear();
+                self.format
+                    .records(task, piece, &mut self.symbols, &mut self.buffer);
+                formatted = &self.buffer;
+            }
+            self.destination.write_records(task, formatted)?;
             self.queue.progress.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -82,7 +86,7 @@ impl Sink for Formatted {
 
     fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), WriterError> {
         let mut pieces = records.chunks(PIECE);
-        pieces.try_for_each(|piece| self.piece(task, Records::new(piece, Scope::All)))
+        pieces.try_for_each(|piece| self.piece(task, &mut Records::new(piece, Scope::All)))
     }
 
     fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), WriterError> {

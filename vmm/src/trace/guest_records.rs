@@ -1,14 +1,11 @@
 //! Records in the guest's memory.
 
 use vbts_devices::GuestRam;
-use vbts_protocol::{Extent, Extents, RECORD_SIZE};
+use vbts_protocol::{Extent, Extents};
 use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
 
-use super::format::BRANCH;
+use super::format::{from_kernel, record, words};
 use super::queue::WriterError;
-
-/// Bit of the flags of a scheduling event in a mapped record (`BTS_MAPPED_SCHED` of the kernel).
-const SCHEDULING: u64 = 1 << 63;
 
 /// Where records are in the guest's memory.
 #[derive(Debug, Clone)]
@@ -46,7 +43,7 @@ impl GuestRecords {
         self.len
     }
 
-    /// Copies the records.
+    /// Copies records that the processor has stored.
     ///
     /// # Errors
     /// There is no such memory.
@@ -61,25 +58,14 @@ impl GuestRecords {
         Ok(records)
     }
 
-    /// Copies records that the processor has stored, {from, to, flags}, into the form of the
-    /// kernel, {qualifier, from or time, to}.
+    /// Copies records that the kernel has written.
     ///
     /// # Errors
     /// There is no such memory.
-    pub fn read_mapped(&self) -> Result<Vec<u8>, WriterError> {
+    pub fn read_drained(&self) -> Result<Vec<u8>, WriterError> {
         let mut records = self.read()?;
-        for record in records.as_chunks_mut::<RECORD_SIZE>().0 {
-            let [first, second, third] = record.as_chunks_mut::<8>().0 else {
-                continue;
-            };
-            let flags = u64::from_le_bytes(*third);
-            let (qualifier, to) = if flags & SCHEDULING == 0 {
-                (BRANCH, *second)
-            } else {
-                (flags & !SCHEDULING, [0; 8])
-            };
-            (*second, *third) = (*first, to);
-            *first = qualifier.to_le_bytes();
+        for bytes in records.as_chunks_mut().0 {
+            *bytes = record(from_kernel(words(bytes)));
         }
         Ok(records)
     }

@@ -102,10 +102,10 @@ impl Work {
     /// Copies records out of the guest's memory, if they are still there.
     ///
     /// # Errors
-    /// See [`GuestRecords::read_mapped`].
+    /// See [`GuestRecords::read`].
     pub fn read_mapped(&mut self) -> Result<(), WriterError> {
         if let Self::Mapped { task, records, .. } = self {
-            let (task, records) = (*task, records.read_mapped()?);
+            let (task, records) = (*task, records.read()?);
             *self = Self::Task(Input::Records { task, records });
         }
         Ok(())

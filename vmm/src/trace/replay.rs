@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use thiserror::Error;
-use vbts_protocol::{Crash, ExitStatus, RECORD_SIZE};
+use vbts_protocol::{Crash, ExitStatus};
 use vbts_trace::{Event, Item, Status, Streams};
 
-use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED};
+use super::format::{ARRIVES, DEPARTS, FILTERED, record};
 use super::kernel_code::CodeChange;
 use super::merge::Sink;
 use super::summary::{RunEnd, Summary};
@@ -217,7 +217,7 @@ impl Replay {
         match item {
             Item::Branches { branches, .. } => {
                 for branch in branches {
-                    self.push_record([BRANCH, branch.from, branch.to]);
+                    self.push_record([branch.from, branch.to, 0]);
                 }
             }
             Item::Event { event, .. } => match self.apply(number, event, sink)? {
@@ -265,8 +265,7 @@ impl Replay {
     }
 
     fn push_record(&mut self, words: [u64; 3]) {
-        let bytes: [[u8; 8]; RECORD_SIZE / 8] = words.map(u64::to_le_bytes);
-        self.records.extend_from_slice(bytes.as_flattened());
+        self.records.extend_from_slice(&record(words));
     }
 
     /// Changes what is known about tasks and mappings. Returns what there is to show.
@@ -326,10 +325,10 @@ impl Replay {
             }
             Event::Lost(records) => Shown::Event(TaskEvent::Lost(records)),
             Event::Invalid => Shown::Record([0; 3]),
-            Event::Filtered(branches) => Shown::Record([FILTERED, branches, 0]),
+            Event::Filtered(branches) => Shown::Record([branches, 0, FILTERED]),
             Event::Signal { time, signal } => Shown::Event(TaskEvent::Signal { time, signal }),
-            Event::Arrive { time } => Shown::Record([ARRIVES, time, 0]),
-            Event::Depart { time } => Shown::Record([DEPARTS, time, 0]),
+            Event::Arrive { time } => Shown::Record([time, 0, ARRIVES]),
+            Event::Depart { time } => Shown::Record([time, 0, DEPARTS]),
             Event::Crash {
                 signal,
                 code,

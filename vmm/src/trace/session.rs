@@ -321,7 +321,7 @@ impl Session {
                     continue;
                 }
                 ToHost::Records { task, extents } => {
-                    *records = Some((task, GuestRecords::new(memory, extents)?.read()?));
+                    *records = Some((task, GuestRecords::new(memory, extents)?.read_drained()?));
                     continue;
                 }
                 ToHost::Mapped { task, extents } => {

@@ -10,7 +10,7 @@ use vbts_trace::{Event, Item, Streams};
 use super::btrace::{Events, log_failure};
 use super::destination::Destination;
 use super::filter::Filter;
-use super::format::{PIECE, Record, Records};
+use super::format::{PIECE, Records};
 use super::formatted::Formatted;
 use super::kernel_code::CodeChange;
 use super::last::Last;
@@ -148,17 +148,19 @@ impl Trace {
     /// Writes records of `task`, at most [`PIECE`] bytes.
     fn write_piece(&mut self, task: &Task, records: &[u8]) -> Result<(), WriterError> {
         let mut piece = Records::new(records, self.scope);
-        count(piece, &mut self.summary);
-        match &mut self.last {
+        let written = match &mut self.last {
             Some(last) => {
-                last.records(task, &mut piece)?;
                 self.queue.progress.fetch_add(1, Ordering::Relaxed);
+                last.records(task, &mut piece).map_err(WriterError::from)
             }
-            None => self.out.piece(task, piece)?,
-        }
+            None => self.out.piece(task, &mut piece),
+        };
+        let counts = piece.counts();
+        self.summary.records += counts.branches;
+        self.summary.lost += counts.invalid;
         let so_far = &self.queue.records;
         so_far.store(self.summary.records, Ordering::Relaxed);
-        Ok(())
+        written
     }
 
     /// Tells the filter what happens to `task`, and writes the gap before it.
@@ -317,17 +319,6 @@ impl Sink for Trace {
         match &mut self.last {
             Some(last) => Ok(last.kernel_code(changes)?),
             None => self.out.kernel_code(changes),
-        }
-    }
-}
-
-/// Counts `records` in `summary`. A record that the kernel has marked invalid is a lost one.
-fn count(records: Records<'_>, summary: &mut Summary) {
-    for record in records {
-        match record {
-            Record::Branch { .. } => summary.records += 1,
-            Record::Invalid => summary.lost += 1,
-            Record::Arrive { .. } | Record::Depart { .. } | Record::Filtered { .. } => {}
         }
     }
 }

@@ -330,7 +330,7 @@ impl Thread {
         match work {
             Work::Task(input) => return self.merge.push(input, &mut self.trace),
             Work::Mapped { task, records, .. } => {
-                let records = records.read_mapped()?;
+                let records = records.read()?;
                 let input = Input::Records { task, records };
                 return self.merge.push(input, &mut self.trace);
             }

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use vbts_protocol::{RECORD_SIZE, Scope};
 use vbts_trace::maps;
 
-use super::format::{ARRIVES, BRANCH, DEPARTS, FILTERED};
+use super::format::{ARRIVES, DEPARTS, FILTERED, is_branch, record, words};
 use super::symbols::Symbolizer;
 pub use object::Object;
 use places::FilePlaces;
@@ -225,17 +225,14 @@ impl Filter {
         let kernel = kernel.as_ref().unwrap_or(&unmapped);
         let state = tasks.entry(task).or_default();
         let (has_only, has_skip) = (!filters.only.is_empty(), !filters.skip.is_empty());
-        let flags = |address: u64| match address >= KERNEL_START {
+        let areas_of = |address: u64| match address >= KERNEL_START {
             true => kernel.areas.flags(address),
             false => user.areas.flags(address),
         };
         for record in records.as_chunks::<RECORD_SIZE>().0 {
-            let word = |at: usize| {
-                let word = record.as_chunks().0.get(at);
-                word.map_or(0, |word| u64::from_le_bytes(*word))
-            };
-            match word(0) {
-                BRANCH => {}
+            let [from, to, flags] = words(record);
+            match flags {
+                _ if is_branch(flags) => {}
                 ARRIVES | DEPARTS => {
                     kept.extend_from_slice(record);
                     continue;
@@ -246,14 +243,13 @@ impl Filter {
                     continue;
                 }
             }
-            let (from, to) = (word(1), word(2));
             let is_open = window.pass(&mut state.positions, &Executed { from, to }, user, kernel);
             if program_only && from >= KERNEL_START {
                 continue;
             }
             let mut is_wanted = is_open;
             if is_wanted && (has_only || has_skip) {
-                let (from, to) = (flags(from), flags(to));
+                let (from, to) = (areas_of(from), areas_of(to));
                 is_wanted = (!has_only || (from | to) & ONLY != 0) && from & to & SKIP == 0;
             }
             if !is_wanted {
@@ -303,10 +299,7 @@ impl Filter {
 
 /// The record of a gap.
 fn gap_record(branches: u64) -> [u8; RECORD_SIZE] {
-    let mut record = [0; RECORD_SIZE];
-    record[..8].copy_from_slice(&FILTERED.to_le_bytes());
-    record[8..16].copy_from_slice(&branches.to_le_bytes());
-    record
+    record([branches, 0, FILTERED])
 }
 
 #[cfg(test)]

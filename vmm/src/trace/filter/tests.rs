@@ -21,16 +21,14 @@ impl Sample {
 
     /// What is left of branches: those with their addresses, gaps with their sizes and 0.
     fn pass(&mut self, branches: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let words: Vec<[u64; 3]> = branches.iter().map(|(from, to)| [1, *from, *to]).collect();
-        let bytes = records(&words);
+        let branches: Vec<_> = branches.iter().map(|(from, to)| [1, *from, *to]).collect();
+        let bytes = records(&branches);
         let kept = self.filter.records(7, 1, &bytes, &mut self.symbols);
-        let words: &[[u8; 8]] = kept.as_chunks().0;
-        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let record = |word: &[u64]| match word[0] {
-            FILTERED => (word[1], 0),
-            _ => (word[1], word[2]),
+        let pair = |record| match words(record) {
+            [branches, _, FILTERED] => (branches, 0),
+            [from, to, _] => (from, to),
         };
-        words.chunks(3).map(record).collect()
+        kept.as_chunks().0.iter().map(pair).collect()
     }
 }
 

@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 use vbts_protocol::ExitStatus;
 
-use super::segments::words;
 use super::*;
 use crate::trace::format::tests::records;
+use crate::trace::format::{is_branch, words};
 
 /// What the merge has given out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,10 +40,10 @@ impl Sink for Given {
 
     fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), Failed> {
         assert!(!records.is_empty());
-        for record in words(records) {
-            let word = u64::from_le_bytes(record.as_chunks().0[1]);
-            if record[0] == 1 {
-                self.branches.push((task.id, word));
+        for record in records.as_chunks().0 {
+            let [from, _, flags] = words(record);
+            if is_branch(flags) {
+                self.branches.push((task.id, from));
             }
         }
         Ok(())
@@ -331,10 +331,9 @@ proptest! {
             let inputs = stream(task, parts);
             for input in &inputs {
                 if let Input::Records { records, .. } = input {
-                    let branches = words(records).iter().filter(|record| record[0] == 1);
-                    expected.extend(branches.map(|record| {
-                        (u64::from_le_bytes(record.as_chunks().0[1]), task)
-                    }));
+                    let all = records.as_chunks().0.iter().map(words);
+                    let branches = all.filter(|[_, _, flags]| is_branch(*flags));
+                    expected.extend(branches.map(|[from, ..]| (from, task)));
                 }
             }
             streams.push(inputs.into_iter());

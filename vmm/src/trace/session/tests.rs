@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::destination::{StdoutUse, TraceTo};
-use crate::trace::format::tests::{records, symbols};
+use crate::trace::format::tests::symbols;
 use crate::trace::json::Json;
 use vbts_protocol::{ErrorKind, Extent, Extents, RECORD_SIZE};
 use vm_memory::{Bytes, GuestAddress};
@@ -65,13 +65,19 @@ fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
     bytes
 }
 
+/// Records as the kernel writes them.
+fn drained(words: &[[u64; 3]]) -> Vec<u8> {
+    let words = words.as_flattened().iter();
+    words.flat_map(|word| word.to_le_bytes()).collect()
+}
+
 #[test]
 fn messages_become_a_trace() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("trace");
     let memory = memory();
     let mut session = session(memory.clone(), &file);
-    let records = records(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
+    let records = drained(&[[1, 0x1000, 0x2000], [0, 0, 0], [1, 0x3000, 0x4000]]);
     let extents = stored(&memory, &records);
     let bytes = frames(&[
         ToHost::Ready(VERSION),
@@ -278,7 +284,7 @@ fn a_hostile_agent_ends_the_session() {
 fn a_full_disk_ends_the_session() {
     let memory = memory();
     let mut session = session(memory.clone(), "/dev/full".as_ref());
-    let extents = stored(&memory, &records(&[[1, 2, 3]]));
+    let extents = stored(&memory, &drained(&[[1, 2, 3]]));
     let extents = Extents::new(&extents).unwrap();
     session.put(&frames(&[
         START,
