@@ -1,0 +1,128 @@
+//! Takes the branches of a trace.
+
+use super::code::Files;
+use super::limits::MAX_TASKS;
+use super::space::{Effect, Space};
+use super::stack::{Context, NOWHERE};
+use super::tree::NodeId;
+use super::{Profile, Seen, Task, Watch, classify};
+use crate::Branch;
+
+/// What a task has executed since it was added to its counts, in the innermost frame.
+#[derive(Debug, Clone, Copy, Default)]
+struct Executed {
+    instructions: u64,
+    branches: u64,
+}
+
+impl<F: Files, W: Watch> Profile<F, W> {
+    /// Takes branches of a task, oldest first.
+    pub fn branches(&mut self, number: u64, branches: &[Branch]) {
+        let task = self.tasks.remove(&number);
+        if task.is_none() && self.tasks.len() >= MAX_TASKS {
+            return self.do_not_count(branches);
+        }
+        let mut task = task.unwrap_or_default();
+        if self.only.is_none_or(|id| id == task.count.id) {
+            let process = task.count.process;
+            let space = self.spaces.remove(&process);
+            if self.is_full(space.as_ref()) {
+                self.do_not_count(branches);
+            } else {
+                let mut space = space.unwrap_or_default();
+                let (frames, transfers) = (task.stack.held(), space.transfers.len());
+                self.execute(number, &mut task, &mut space, branches);
+                self.added.frames += task.stack.held().saturating_sub(frames);
+                self.added.transfers += space.transfers.len() - transfers;
+                self.spaces.insert(process, space);
+            }
+        }
+        self.tasks.insert(number, task);
+        self.make_room();
+    }
+
+    fn do_not_count(&mut self, branches: &[Branch]) {
+        let counts = &mut self.counts;
+        counts.uncounted = counts.uncounted.saturating_add(branches.len() as u64);
+    }
+
+    fn execute(&mut self, number: u64, task: &mut Task, space: &mut Space, branches: &[Branch]) {
+        let mut executed = Executed::default();
+        let (mut at, mut last) = (task.at, task.last);
+        if at != NOWHERE {
+            self.begin_if_empty(task, space, at);
+        }
+        for branch in branches {
+            let this = match space.expected(last, at, branch.from, branch.to) {
+                Some(this) => this,
+                None => {
+                    let this = match space.find(at, branch.from, branch.to) {
+                        Some(this) if at != NOWHERE => this,
+                        _ => {
+                            // It can change the stack.
+                            self.add_executed(task, &mut executed);
+                            task.at = at;
+                            self.new_transfer(task, space, *branch)
+                        }
+                    };
+                    space.expect(last, this);
+                    this
+                }
+            };
+            let Some(transfer) = space.transfers.get_mut(this as usize) else {
+                break;
+            };
+            transfer.count += 1;
+            executed.instructions += u64::from(transfer.instructions);
+            executed.branches += 1;
+            (at, last) = (transfer.to, this);
+            if transfer.effect == Effect::Jump && !W::SEES_RECORDS {
+                continue;
+            }
+            self.add_executed(task, &mut executed);
+            let node = task.stack.node();
+            if transfer.effect != Effect::Jump {
+                let context = &mut Context {
+                    tree: &mut self.tree,
+                    functions: &self.functions,
+                    counts: &mut self.counts,
+                };
+                classify::apply(transfer, &mut task.stack, context);
+            }
+            if W::SEES_RECORDS {
+                self.watch.record(&Seen {
+                    task: number,
+                    count: &task.count,
+                    from: branch.from,
+                    to: branch.to,
+                    effect: transfer.effect,
+                    instructions: transfer.instructions,
+                    node,
+                    stack: &task.stack,
+                    map: &space.map,
+                });
+            }
+        }
+        self.add_executed(task, &mut executed);
+        (task.at, task.last) = (at, last);
+    }
+
+    /// Adds what was executed to the counts of the task, and of the innermost node of its stack.
+    #[inline]
+    fn add_executed(&mut self, task: &mut Task, executed: &mut Executed) {
+        let Executed {
+            instructions,
+            branches,
+        } = std::mem::take(executed);
+        task.count.instructions += instructions;
+        task.count.branches += branches;
+        if let Some(node) = self.tree.get_mut(task.stack.node()) {
+            node.instructions += instructions;
+            node.branches += branches;
+        }
+    }
+    /// The node of the task's program.
+    pub(super) fn program_node(&mut self, program: u32) -> NodeId {
+        self.tree.program(program)
+    }
+}

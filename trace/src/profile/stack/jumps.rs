@@ -1,0 +1,171 @@
+//! What a jump, an interrupt's return, or a transfer of an unknown kind does to a call stack.
+
+use super::{Context, Frame, FrameKind, MAX_PARKED, NOWHERE, RESUMED, Stack, Target};
+use crate::profile::code::SymbolKind;
+use crate::profile::modules::Modules;
+use crate::profile::tree::NodeId;
+
+impl Stack {
+    /// A jump to the beginning of another function. `cache` is as for [`Self::push`].
+    pub fn tail(
+        &mut self,
+        target: Target,
+        cache: &mut (NodeId, NodeId),
+        context: &mut Context<'_>,
+    ) {
+        let Some(top) = self.frames.last().copied() else {
+            return;
+        };
+        // Functions that jump to each other do not make the stack deeper.
+        let mut at = self.frames.len();
+        while let Some(frame) = at.checked_sub(1).and_then(|at| self.frames.get(at)) {
+            at -= 1;
+            if frame.function == target.function && !matches!(frame.kind, FrameKind::Signal(_)) {
+                self.frames.truncate(at + 1);
+                if let Some(node) = self
+                    .frames
+                    .last()
+                    .and_then(|f| context.tree.get_mut(f.node))
+                {
+                    node.calls += 1;
+                }
+                return;
+            }
+            if frame.kind != FrameKind::Tail {
+                break;
+            }
+        }
+        // A stub of the linkage table is no caller.
+        let is_stub = context.functions.get(top.function).kind == SymbolKind::Stub;
+        if is_stub && top.kind == FrameKind::Call && self.frames.len() > 1 {
+            self.frames.pop();
+            self.push(target.function, top.ret, FrameKind::Call, cache, context);
+            return;
+        }
+        self.push(target.function, top.ret, FrameKind::Tail, cache, context);
+    }
+
+    /// A jump into the middle of another function: longjmp, an exception, a coroutine, or parts of
+    /// functions that share code.
+    pub fn far_jump(&mut self, target: Target, indirect: bool, context: &mut Context<'_>) {
+        if indirect {
+            self.resume(target, context);
+        } else if let Some(frame) = self.frames.last_mut() {
+            frame.function = target.function;
+        }
+    }
+
+    /// Continues in the middle of a function that was left.
+    pub fn resume(&mut self, target: Target, context: &mut Context<'_>) {
+        let is_wanted = |frame: &Frame| {
+            frame.function == target.function && !matches!(frame.kind, FrameKind::Signal(_))
+        };
+        let resumes = |stack: &Vec<Frame>| {
+            let inner = stack.iter().rev().take(RESUMED);
+            inner.filter(|frame| frame.ret == target.to).count() > 0
+        };
+        if let Some(at) = self.parked.iter().rposition(resumes) {
+            context.counts.switches += 1;
+            let mut next = self.parked.remove(at);
+            if let Some(at) = next.iter().rposition(|frame| frame.ret == target.to) {
+                next.truncate(at.max(1));
+            }
+            self.park(next, context);
+            return;
+        }
+        if let Some(at) = self.find(is_wanted) {
+            if at + 1 < self.frames.len() {
+                context.counts.unwound += 1;
+            }
+            self.frames.truncate(at + 1);
+            return;
+        }
+        let known = context.functions.get(target.function);
+        if !known.named && known.start.module == Modules::UNMAPPED {
+            self.enter_blindly(target, context);
+            return;
+        }
+        context.counts.unexplained += 1;
+        let program = self.frames.first().map_or(0, |frame| frame.node);
+        let program = context.tree.nodes().get(program as usize);
+        let program = program.map_or(0, |node| node.parent);
+        self.park(Vec::new(), context);
+        self.begin(program, target.function, context);
+    }
+
+    /// A transfer from or to code that is not known.
+    pub fn blind(&mut self, target: Target, context: &mut Context<'_>) {
+        if self.find(|frame| frame.ret == target.to).is_some() {
+            self.ret(target, context);
+        } else if let Some(at) = self.find(|frame| frame.function == target.function) {
+            self.frames.truncate(at + 1);
+        } else if target.is_entry || context.functions.get(target.function).named {
+            self.enter_blindly(target, context);
+        }
+    }
+
+    fn enter_blindly(&mut self, target: Target, context: &mut Context<'_>) {
+        if self
+            .top()
+            .is_none_or(|frame| frame.function != target.function)
+        {
+            let parent = self.node();
+            self.add(parent, target.function, NOWHERE, FrameKind::Blind, context);
+        }
+    }
+
+    /// Keeps the current stack, and continues with another one.
+    fn park(&mut self, next: Vec<Frame>, context: &mut Context<'_>) {
+        let last = std::mem::replace(&mut self.frames, next);
+        if last.len() > 1 {
+            if self.parked.len() >= MAX_PARKED {
+                self.parked.remove(0);
+                context.counts.too_deep += 1;
+            }
+            self.parked.push(last);
+        }
+    }
+
+    /// A return from the kernel or from an event in it. Returns whether the straight line that
+    /// begins at the target was entered by no call: by a signal.
+    pub fn far_return(&mut self, target: Target, to_user: bool, context: &mut Context<'_>) {
+        let is_event = |frame: &Frame| frame.kind == FrameKind::Event;
+        if let Some(at) = self.find(|frame| is_event(frame) && frame.ret == target.to) {
+            self.leave(at.max(1));
+            return;
+        }
+        if !to_user {
+            self.resume(target, context);
+            return;
+        }
+        // The outermost of the events is the entry from the program.
+        let mut event = self.find(is_event);
+        while let Some(at) = event
+            && let Some(outer) = self
+                .frames
+                .get(..at)
+                .and_then(|f| f.iter().rposition(is_event))
+            && self
+                .frames
+                .get(outer..at)
+                .is_some_and(|f| f.iter().all(|f| !matches!(f.kind, FrameKind::Signal(_))))
+        {
+            event = Some(outer);
+        }
+        let ret = event
+            .and_then(|at| self.frames.get(at))
+            .map(|frame| frame.ret);
+        if let Some(at) = event {
+            self.leave(at.max(1));
+        }
+        if self.interrupted() == Some(target.to) {
+            self.end_signal();
+        } else if target.is_entry
+            && let Some(ret) = ret
+        {
+            self.signal(ret, target.function, context);
+        } else {
+            self.resume(target, context);
+        }
+    }
+}
