@@ -43,7 +43,6 @@ static int enter_root(void)
 	TRY(mount_at("devtmpfs", "/root/dev", "devtmpfs", NULL));
 	TRY(mount_at("devpts", "/root/dev/pts", "devpts", "ptmxmode=0666"));
 	TRY(mount_at("tmpfs", "/root/dev/shm", "tmpfs", "mode=1777"));
-	TRY(mount_at("tmpfs", "/root/tmp", "tmpfs", "mode=1777"));
 	/* A test that needs one of these says so. */
 	mount("debugfs", "/root/sys/kernel/debug", "debugfs", 0, NULL);
 	mount("tracefs", "/root/sys/kernel/tracing", "tracefs", 0, NULL);

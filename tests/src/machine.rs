@@ -98,6 +98,11 @@ impl Machine {
         &self.accel
     }
 
+    /// The executable of `vbts`.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// A command line of `vbts`, in a process group of its own.
     #[must_use]
     pub fn command<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(&self, arguments: I) -> Command {

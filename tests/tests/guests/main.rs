@@ -18,6 +18,7 @@ mod files;
 mod filters;
 mod follow;
 mod kernel_selftests;
+mod kernel_trees;
 mod left_behind;
 mod long_trace;
 mod loopback;
@@ -45,9 +46,10 @@ mod terminal;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 36] = [
+const MODULES: [(&str, Trials); 37] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
+    ("kernel_trees", kernel_trees::trials),
     ("at_work", at_work::trials),
     ("stock_kernel", stock_kernel::trials),
     ("clients", clients::trials),
