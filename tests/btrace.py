@@ -70,45 +70,97 @@ def chunk(data, at):
     return kind, Bytes(body), at + 16 + stored
 
 
+class Bits:
+    """Bits that are read from the lowest one of the first byte on."""
+
+    def __init__(self, data):
+        self.value, self.at = int.from_bytes(data, "little"), 0
+
+    def take(self, count):
+        value = self.value >> self.at & ((1 << count) - 1)
+        self.at += count
+        return value
+
+
+def stream(data):
+    """Returns the bytes of a stream."""
+    size, stored = data.number(), data.bytes().data
+    if len(stored) != size:
+        stored = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size)
+    assert len(stored) == size
+    return stored
+
+
+class Class:
+    """A class of predictions."""
+
+    def __init__(self, symbols, bits):
+        self.symbols, self.bits = Bytes(symbols), Bits(bits)
+        self.next()
+
+    def next(self):
+        self.run, self.code = None, None
+        if self.symbols.left():
+            (symbol,) = self.symbols.take(1)
+            self.run, self.code = symbol >> 3, symbol & 7
+            if self.run >= 7:
+                count = self.run - 7
+                self.run = (1 << count) + 6 + self.bits.take(count)
+
+
 class Branches:
     """The codec."""
 
+    LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 63)
+
     def __init__(self, data):
-        self.runs, self.codes, self.named, self.new = (data.bytes() for _ in range(4))
-        self.nodes = [((0, 0), [0] * 16, [False] * 16, [0] * 8)]
-        self.tasks = {}
-        self.run = self.runs.number()
+        self.classes = [Class(stream(data), stream(data)) for _ in range(13)]
+        self.named, self.new = Bytes(stream(data)), Bytes(stream(data))
+        assert not data.left()
+        self.nodes, self.tasks = [], {}
+        self.add((0, 0))
+
+    def add(self, branch):
+        self.nodes.append((branch, [(0, 0)] * 32, [0] * 6))
+        return len(self.nodes) - 1
 
     def next(self, task):
-        last, before, slot = self.tasks.get(task, (0, 0, 0))
-        (_, target), slots, flags, recent = self.nodes[last]
-        node = slots[slot]
-        if self.run:
-            self.run -= 1
-            flags[slot] = True
+        last, path = self.tasks.get(task, (0, 0))
+        _, entries, recent = self.nodes[last]
+        entry, confidence = entries[path >> 27]
+        node = entry if confidence else recent[0]
+        predictions = self.classes[sum(level <= confidence for level in self.LEVELS)]
+        if predictions.run is None:
+            pass
+        elif predictions.run > 0:
+            predictions.run -= 1
         else:
-            (code,) = self.codes.take(1)
-            if code == 0:
-                node = self.named.number()
-            elif code <= 8:
-                node = recent.pop(code - 1)
-            else:
-                assert code == 9
-                source = (target + self.new.signed()) & MASK
-                target = (source + self.new.signed()) & MASK
-                node = len(self.nodes)
-                self.nodes.append(((source, target), [0] * 16, [False] * 16, [0] * 8))
-            recent.insert(0, node)
-            del recent[8:]
-            if flags[slot]:
-                flags[slot] = False
-            else:
-                slots[slot] = node
-            self.run = self.runs.number()
-        low = (1 << 32) - 1
-        hashed = last * 0x9E3779B1 & low ^ before * 0x85EBCA77 & low
-        self.tasks[task] = node, last, hashed >> 28
+            node = self.correct(predictions.code, last, node)
+            predictions.next()
+        if entry == node:
+            confidence = min(confidence + 1, 63)
+        elif confidence < 2:
+            entry, confidence = node, 1
+        else:
+            confidence //= 2
+        entries[path >> 27] = entry, confidence
+        self.tasks[task] = node, (path * 128 + last * 0x9E3779B1) % (1 << 32)
         return self.nodes[node][0]
+
+    def correct(self, code, last, predicted):
+        (_, target), _, recent = self.nodes[last]
+        if code <= 5:
+            place = [at for at, node in enumerate(recent) if node != predicted][code]
+            recent[0], recent[place] = recent[place], recent[0]
+            return recent[0]
+        if code == 6:
+            node = self.named.number()
+        else:
+            source = (target + self.new.signed()) & MASK
+            node = self.add((source, (source + self.new.signed()) & MASK))
+        recent.insert(0, node)
+        recent.pop()
+        return node
 
 
 def block(events, branches):
@@ -183,7 +235,7 @@ def describe(kind, time, fields):
 def main():
     with open(sys.argv[1], "rb") as file:
         data = file.read()
-    assert data.startswith(MAGIC + struct.pack("<I", 1))
+    assert data.startswith(MAGIC + struct.pack("<I", 2))
     kind, run, at = chunk(data, 12)
     assert kind == RUN
     processors = json.loads(run.data).get("streams") == "processors"

@@ -1,18 +1,37 @@
-//! Measures the codec on a raw trace: `codec FILE`, in which each record has 24 bytes.
+//! Measures the codec on a raw trace: `codec FILE [RECORDS]`, in which each record has 24 bytes.
+//! Beside it, zstd compresses raw records.
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
-use std::io::Cursor;
-use std::time::Instant;
+use std::io::{Cursor, Read};
+use std::time::Duration;
 
 use vbts_trace::{Branch, Error, Item, Reader, Run, Summary, Writer};
 
+/// Raw records that zstd compresses.
+const RECORDS_FAST: usize = 2_000_000;
+const RECORDS_SLOW: usize = 500_000;
+
+/// Time for which this thread has been on a processor.
+fn now() -> Result<Duration, Error> {
+    let status = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanoseconds = status.split(' ').next().and_then(|time| time.parse().ok());
+    Ok(Duration::from_nanos(nanoseconds.ok_or(Error::Damaged)?))
+}
+
 fn main() -> Result<(), Error> {
     let Some(path) = std::env::args_os().nth(1) else {
-        eprintln!("usage: codec FILE");
+        eprintln!("usage: codec FILE [RECORDS]");
         std::process::exit(2);
     };
-    let bytes = std::fs::read(path)?;
+    let most = std::env::args()
+        .nth(2)
+        .and_then(|records| records.parse().ok());
+    let mut bytes = Vec::new();
+    let most = most.unwrap_or(u64::MAX).saturating_mul(24);
+    std::fs::File::open(path)?
+        .take(most)
+        .read_to_end(&mut bytes)?;
     let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
     let branches: Vec<Branch> = bytes
         .as_chunks::<24>()
@@ -27,34 +46,54 @@ fn main() -> Result<(), Error> {
         .collect();
     let count = branches.len() as f64;
 
-    let start = Instant::now();
+    let start = now()?;
     let mut writer = Writer::new(Vec::new(), &Run::default())?;
     writer.branches(0, &branches)?;
     writer.finish(&Summary::default())?;
-    let encoding = start.elapsed();
+    let encoding = now()? - start;
     let file = std::mem::take(writer.output());
 
-    let start = Instant::now();
+    let start = now()?;
+    let mut reader = Reader::new(Cursor::new(&file))?;
+    let mut decoded = 0;
+    while let Some(item) = reader.next_item()? {
+        if let Item::Branches { branches, .. } = item {
+            decoded += branches.len();
+        }
+    }
+    let decoding = now()? - start;
     let mut reader = Reader::new(Cursor::new(&file))?;
     let mut same = branches.as_slice();
-    let mut decoding = start.elapsed();
-    loop {
-        let start = Instant::now();
-        let item = reader.next_item()?;
-        decoding += start.elapsed();
-        let Some(item) = item else { break };
+    while let Some(item) = reader.next_item()? {
         if let Item::Branches { branches, .. } = item {
             same = same.strip_prefix(branches).ok_or(Error::Damaged)?;
         }
     }
-    if !same.is_empty() {
+    if !same.is_empty() || decoded != branches.len() {
         return Err(Error::Damaged);
     }
-    println!(
-        "{count} records, {:.4} bytes each, encoded in {:.2} ns, decoded in {:.2} ns",
-        file.len() as f64 / count,
-        encoding.as_nanos() as f64 / count,
-        decoding.as_nanos() as f64 / count
-    );
+    let show = |way: &str, records: f64, size: usize, encoding: Duration, decoding: Duration| {
+        println!(
+            "{way}: {:.4} bytes a record, encoded in {:.2} ns, decoded in {:.2} ns",
+            size as f64 / records,
+            encoding.as_nanos() as f64 / records,
+            decoding.as_nanos() as f64 / records
+        );
+    };
+    show("btrace", count, file.len(), encoding, decoding);
+    for (level, records) in [(1, RECORDS_FAST), (19, RECORDS_SLOW)] {
+        // From the middle: a program begins with what it does only once.
+        let begin = (bytes.len() / 24).saturating_sub(records) / 2 * 24;
+        let end = bytes.len().min(begin + records * 24);
+        let part = bytes.get(begin..end).unwrap_or_default();
+        let start = now()?;
+        let packed = zstd::bulk::compress(part, level)?;
+        let encoded = now()?;
+        let unpacked = zstd::bulk::decompress(&packed, part.len())?;
+        let (encoding, decoding) = (encoded - start, now()? - encoded);
+        let count = (unpacked.len() / 24) as f64;
+        let way = format!("zstd -{level}");
+        show(&way, count, packed.len(), encoding, decoding);
+    }
     Ok(())
 }

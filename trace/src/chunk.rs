@@ -8,7 +8,7 @@ use crate::Error;
 /// shows that the file is no text, and the last two show a change of line ends.
 pub const MAGIC: [u8; 8] = *b"\x93BTRC\r\n\0";
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// What a complete file ends with, after the offset of its index (64 bits, little-endian).
 pub const END_MAGIC: [u8; 8] = *b"BTRCend\n";
 /// Size of the end of a complete file in bytes.
@@ -114,9 +114,7 @@ impl Header {
         }
         let plain = match self.compression {
             PLAIN => stored,
-            ZSTD => {
-                zstd::bulk::decompress(&stored, self.plain as usize).map_err(|_| Error::Damaged)?
-            }
+            ZSTD => decompress(&stored, self.plain as usize)?,
             _ => return Err(Error::Damaged),
         };
         (plain.len() == self.plain as usize)
@@ -125,13 +123,23 @@ impl Header {
     }
 }
 
+/// Decompresses a frame to `size` bytes.
+///
+/// # Errors
+/// It is damaged, or has another size.
+pub fn decompress(frame: &[u8], size: usize) -> Result<Vec<u8>, Error> {
+    let bytes = zstd::bulk::decompress(frame, size).map_err(|_| Error::Damaged)?;
+    (bytes.len() == size).then_some(bytes).ok_or(Error::Damaged)
+}
+
 /// Writes parts.
 pub struct Parts<W> {
     /// Where to.
     pub output: W,
     /// Bytes so far.
     pub position: u64,
-    compressor: zstd::bulk::Compressor<'static>,
+    /// Compresses them.
+    pub compressor: zstd::bulk::Compressor<'static>,
 }
 
 impl<W> std::fmt::Debug for Parts<W> {

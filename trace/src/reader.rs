@@ -393,7 +393,7 @@ impl<R: Read + Seek> Reader<R> {
             self.current = Current::default();
             if self.current.begin(events, block.first)? > 0 {
                 let branches = part(&mut self.input, kind::BRANCHES)?;
-                self.decoder.start(branches)?;
+                self.decoder.start(&branches)?;
             }
         }
     }

@@ -165,7 +165,8 @@ impl<W: Write> Writer<W> {
         self.parts.write(kind::EVENTS, &part)?;
         if count > 0 {
             part.clear();
-            self.encoder.finish(&mut part);
+            let compressor = &mut self.parts.compressor;
+            self.encoder.finish(&mut part, compressor)?;
             self.parts.write(kind::BRANCHES, &part)?;
         }
         self.contexts.clear();

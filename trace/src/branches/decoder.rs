@@ -1,0 +1,201 @@
+//! Decodes branches.
+
+use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, RECENT, confirm, known};
+use super::streams::{self, KNOWN, NEW, Symbols};
+use crate::chunk::MAX_PLAIN;
+use crate::varint::Cursor;
+use crate::{Branch, Error};
+
+/// A run that does not end.
+const ENDLESS: (u32, u8) = (u32::MAX, NEW + 1);
+
+/// A stream of bytes that is read from its front.
+#[derive(Debug, Default)]
+struct Stream {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Stream {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    fn read<'a, T>(
+        &'a mut self,
+        read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut cursor = Cursor(self.bytes.get(self.at..).unwrap_or_default());
+        let value = read(&mut cursor)?;
+        self.at = self.bytes.len() - cursor.0.len();
+        Ok(value)
+    }
+}
+
+/// Decodes branches.
+#[derive(Debug)]
+pub struct Decoder {
+    nodes: Nodes,
+    /// For each class: correct predictions before the next wrong one.
+    runs: Box<[u32; CLASSES]>,
+    /// For each class: the code of what follows there.
+    codes: Box<[u8; CLASSES]>,
+    classes: Vec<Symbols>,
+    named: Stream,
+    new: Stream,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            nodes: Nodes::default(),
+            runs: Box::new([0; CLASSES]),
+            codes: Box::new([0; CLASSES]),
+            classes: Vec::new(),
+            named: Stream::default(),
+            new: Stream::default(),
+        }
+    }
+}
+
+impl Decoder {
+    /// Starts to decode an encoded form.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn start(&mut self, encoded: &[u8]) -> Result<(), Error> {
+        self.nodes.clear();
+        let mut cursor = Cursor(encoded);
+        let mut limit = MAX_PLAIN;
+        let mut stream = || {
+            let stream = streams::take(&mut cursor, limit)?;
+            limit -= stream.len();
+            Ok::<_, Error>(stream)
+        };
+        self.classes.clear();
+        for (run, code) in self.runs.iter_mut().zip(self.codes.iter_mut()) {
+            let mut symbols = Symbols::new(stream()?, stream()?);
+            (*run, *code) = symbols.next().unwrap_or(ENDLESS);
+            self.classes.push(symbols);
+        }
+        self.named = Stream::new(stream()?);
+        self.new = Stream::new(stream()?);
+        Ok(())
+    }
+
+    /// Appends the next `count` branches, which belong to the task of `context`, to `out`.
+    ///
+    /// # Errors
+    /// The encoded form is damaged. `out` may have some of them.
+    pub fn take(
+        &mut self,
+        count: usize,
+        context: &mut Context,
+        out: &mut Vec<Branch>,
+    ) -> Result<(), Error> {
+        let mut left = count;
+        while left > 0 {
+            left -= self.take_known(left, context, out);
+            if left > 0 {
+                let node = self.take_other(context)?;
+                let branch = self.nodes.branches.get(node as usize);
+                out.push(*branch.ok_or(Error::Damaged)?);
+                left -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends at most `count` branches, as long as the entries are right. Returns their number.
+    #[inline]
+    fn take_known(&mut self, count: usize, context: &mut Context, out: &mut Vec<Branch>) -> usize {
+        let branches = self.nodes.branches.as_slice();
+        let mut at = *context;
+        let before = out.len();
+        for _ in 0..count {
+            let Some(next) = known(&at, &self.nodes.slots) else {
+                break;
+            };
+            let Some(branch) = branches.get(next.node as usize) else {
+                break;
+            };
+            let run = &mut self.runs[next.class];
+            let Some(rest) = run.checked_sub(1) else {
+                break;
+            };
+            *run = rest;
+            confirm(&at, &mut self.nodes.slots);
+            at.advance(next.node);
+            out.push(*branch);
+        }
+        *context = at;
+        out.len() - before
+    }
+
+    /// Decodes the node of the next branch.
+    #[inline(never)]
+    fn take_other(&mut self, context: &mut Context) -> Result<u32, Error> {
+        let prediction = self.nodes.predict(context);
+        let mut node = prediction.node;
+        let run = &mut self.runs[prediction.class];
+        if *run > 0 {
+            *run -= 1;
+        } else {
+            let code = &mut self.codes[prediction.class];
+            let this = *code;
+            let symbols = self
+                .classes
+                .get_mut(prediction.class)
+                .ok_or(Error::Damaged)?;
+            (*run, *code) = symbols.next().unwrap_or(ENDLESS);
+            node = self.correction(this, context.last, node)?;
+        }
+        self.nodes.update(context, node);
+        context.advance(node);
+        Ok(node)
+    }
+
+    /// Decodes the node of a branch that follows `last` and is not `predicted`.
+    fn correction(&mut self, code: u8, last: u32, predicted: u32) -> Result<u32, Error> {
+        let recent = self
+            .nodes
+            .recent
+            .get_mut(last as usize)
+            .ok_or(Error::Damaged)?;
+        if code < KNOWN {
+            let mut left = code;
+            for at in 0..RECENT {
+                let node = recent[at];
+                if node == predicted {
+                    continue;
+                }
+                if left == 0 {
+                    recent.swap(0, at);
+                    return Ok(node);
+                }
+                left -= 1;
+            }
+            return Err(Error::Damaged);
+        }
+        let node = match code {
+            KNOWN => self.named.read(Cursor::word)?,
+            NEW if self.nodes.len() < MAX_NODES => {
+                let before = self
+                    .nodes
+                    .branches
+                    .get(last as usize)
+                    .ok_or(Error::Damaged)?
+                    .to;
+                let from = before.wrapping_add_signed(self.new.read(Cursor::signed)?);
+                let to = from.wrapping_add_signed(self.new.read(Cursor::signed)?);
+                self.nodes.push(Branch { from, to })
+            }
+            _ => return Err(Error::Damaged),
+        };
+        if node as usize >= self.nodes.len() {
+            return Err(Error::Damaged);
+        }
+        self.nodes.correct(last, node);
+        Ok(node)
+    }
+}
