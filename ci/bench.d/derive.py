@@ -38,6 +38,7 @@ def gained(runs, start, key):
 def derive(runs, sizes, chosen, rates):
     figures = {
         "workloads": {},
+        "kept": {},
         "ways": {way.key: way.title for way in chosen},
         "kinds": {way.key: way.kind for way in chosen},
     }
@@ -77,6 +78,12 @@ def derive(runs, sizes, chosen, rates):
             entry["traced guest M insn/s"] = inside / traced / 1e6 if inside else None
         entry["start"] = zero
         figures["workloads"][workload.key] = entry
+        recorded = seconds.get("vbts-recorded", [])
+        figures["kept"][workload.title] = {
+            key: ratios(seconds[key], recorded)
+            for key in ("vbts-btrace", "vbts-kept", "vbts-traced")
+            if seconds.get(key)
+        }
     figures["start"] = {
         way.title: spread([run["boot"] + run["seconds"] for run in some])
         for way in chosen

@@ -179,6 +179,25 @@ def text(figures):
                     rows,
                 ),
             )
+    if figures.get("kept"):
+        rows = [
+            [title, *(cell(found.get(way)) for way in ("vbts-btrace", "vbts-kept", "vbts-traced"))]
+            for title, found in figures["kept"].items()
+        ]
+        section(
+            "Time of a run that is kept, divided by that of one that is only recorded",
+            table(["", "btrace", "raw to /dev/null", "raw to a file"], rows),
+        )
+    for column, title in enumerate(
+        ["Bytes a record of a kept trace", "ns a record to encode", "ns a record to decode"]
+    ):
+        if figures.get("codec"):
+            names = list(next(iter(figures["codec"].values())))
+            rows = [
+                [trace, *(cell(spread([run[column] for run in found[name]])) for name in names)]
+                for trace, found in figures["codec"].items()
+            ]
+            section(title, table(["", *names], rows))
     if figures.get("goal"):
         goal = figures["goal"]
         rows = [[name, cell(value)] for name, value in goal["ratios"].items()]

@@ -179,7 +179,7 @@ def vbts_run(mode, jit="off"):
     return run
 
 
-def vbts_trace(output, jit="off"):
+def vbts_trace(output, jit="off", form="raw"):
     return lambda place: [
         VBTS,
         "trace",
@@ -194,7 +194,7 @@ def vbts_trace(output, jit="off"):
         "--log",
         "debug",
         "--format",
-        "raw",
+        form,
         "--output",
         output or place.trace,
         "--",
@@ -243,6 +243,12 @@ WAYS = [
     Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours"),
     Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace(None)), kind="ours"),
     Way("vbts-kept", "vbts, traced to /dev/null", prefixed(vbts_trace("/dev/null")), kind="ours"),
+    Way(
+        "vbts-btrace",
+        "vbts, kept as btrace",
+        prefixed(vbts_trace(None, form="btrace")),
+        kind="ours",
+    ),
     Way("vbts-jit", "vbts --jit on, untraced", vbts_run("plain", "on"), kind="ours"),
     Way("vbts-recorded-jit", "vbts --jit on, recorded", vbts_run("recorded", "on"), kind="ours"),
     Way(
