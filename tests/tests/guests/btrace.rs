@@ -1,6 +1,8 @@
 //! Kept traces: `vbts report` shows what `vbts trace` shows, and so does a reader that is written
 //! from docs/trace-format.md alone.
 
+mod mapped;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -22,6 +24,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("parts", parts),
             ("another_reader", another_reader),
             ("damaged", damaged),
+            ("mapped_later", mapped::mapped_later),
         ],
     )
 }

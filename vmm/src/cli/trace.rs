@@ -198,7 +198,7 @@ impl Prepared {
         let options = Options {
             scope: args.scope.into(),
             reports: !args.quiet,
-            format: format(args, launch.accel(), &cwd)?,
+            format: format(args, launch.accel(), &cwd, &job)?,
             symbols,
             filters,
             destination,
@@ -368,7 +368,12 @@ fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
 }
 
 /// The format of the trace.
-fn format(args: &TraceArgs, accel: Accel, cwd: &Path) -> Result<Box<dyn Format>, Failure> {
+fn format(
+    args: &TraceArgs,
+    accel: Accel,
+    cwd: &Path,
+    job: &Job,
+) -> Result<Box<dyn Format>, Failure> {
     let json = Json::new(accel, args.sched);
     Ok(match args.format() {
         TraceFormat::Text => Box::new(Text::new(args.sched)),
@@ -376,14 +381,14 @@ fn format(args: &TraceArgs, accel: Accel, cwd: &Path) -> Result<Box<dyn Format>,
         TraceFormat::Raw if args.has_task_files() => Box::new(RawWithIndex(json)),
         TraceFormat::Raw => Box::new(Raw),
         TraceFormat::Btrace => {
-            let format = Btrace::new(&run(args, accel, cwd));
+            let format = Btrace::new(&run(args, accel, cwd, job));
             Box::new(format.context("Cannot begin the trace")?)
         }
     })
 }
 
 /// What a kept trace says about the run.
-fn run(args: &TraceArgs, accel: Accel, cwd: &Path) -> Run {
+fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job) -> Run {
     let words = args.program.iter();
     let scope = args.scope.to_possible_value();
     let mut run = Run {
@@ -400,6 +405,20 @@ fn run(args: &TraceArgs, accel: Accel, cwd: &Path) -> Run {
     run.other
         .insert("processors".into(), config.processors.into());
     run.other.insert("cpu".into(), config.model.into());
+    // Values can be secret, and a trace is shown to others.
+    let variables = job.envp.iter().map(|entry| {
+        let name = entry.0.split(|byte| *byte == b'=').next();
+        String::from_utf8_lossy(name.unwrap_or_default()).into_owned()
+    });
+    let root = config.root.unwrap_or_else(|| "/".into());
+    let follow = args.followed().to_possible_value();
+    let environment = serde_json::json!({
+        "root": root.display().to_string(),
+        "epoch": job.epoch,
+        "follow": follow.map(|tasks| tasks.get_name().to_owned()),
+        "variables": variables.collect::<Vec<String>>(),
+    });
+    run.other.insert("environment".into(), environment);
     run
 }
 
