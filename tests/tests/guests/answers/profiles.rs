@@ -238,7 +238,8 @@ pub(super) fn perf(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// llvm-profgen makes a profile of perf's text, with inlined functions, and clang compiles with it.
+/// llvm-profgen makes a profile of perf's text, with inlined functions. llvm-profdata reads it, and
+/// clang compiles with it.
 pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
     let (clang, profgen) = (llvm("clang")?, llvm("llvm-profgen")?);
     let mut script = tool(
@@ -297,6 +298,16 @@ pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
         );
     }
     ensure!(profile_text.contains(" rare:20\n"), "{profile_text}");
+    let mut show = Command::new(llvm("llvm-profdata")?);
+    show.args(["show", "--sample"]).arg(&profile);
+    let shown = String::from_utf8(machine::finish(show)?.expect(0)?.stdout)?;
+    for expected in [
+        "  5: 20, calls: rare:20\n",
+        "  3: inlined callee: weigh: ",
+        "Function: rare: ",
+    ] {
+        ensure!(shown.contains(expected), "no {expected:?}: {shown}");
+    }
     compile(&faster, &option("fprofile-sample-use", &profile)[1..])?;
     let results = [&program, &faster].map(|program| {
         let run = machine::finish(Command::new(program))?.expect(0)?;
