@@ -125,7 +125,7 @@ static int test_virtual(void)
 		TRY(start_swap());
 	if (*why)
 		return 0;
-	maze_steps = 100000;
+	maze_steps = 200000;
 	TRY(path_reference(&reference));
 	TRY(enter_group("4194304", "max"));
 	pid = start(work_maze);
@@ -143,34 +143,54 @@ static int test_virtual(void)
 }
 
 /*
+ * Starts a process outside of the group that removes the group's limit when it gets SIGUSR1. In a
+ * full group, the OOM killer ends a process that only opens a file.
+ */
+static pid_t start_helper(void)
+{
+	int signal;
+	sigset_t set;
+	pid_t pid;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	pid = fork();
+	if (!pid)
+		_exit(sigwait(&set, &signal) || put(GROUP "/memory.max", "max"));
+	return pid;
+}
+
+/*
  * If there is neither memory nor swap, records are lost, STATUS says so, and neither the tracee nor
  * the ptracer is killed.
  */
 static int test_nothing_left(void)
 {
 	struct path reference, path = { 0 };
-	pid_t pid;
+	pid_t pid, helper;
+	int status;
 	long n;
 
 	TRY(make_group());
 	if (*why)
 		return 0;
-	maze_steps = 100000;
+	maze_steps = 200000;
 	TRY(path_reference(&reference));
+	helper = start_helper();
+	CHECK(helper > 0);
 	TRY(enter_group("4194304", "0"));
 	pid = start(work_maze);
 	CHECK(pid > 0);
 	CHECK(config_virtual(pid, RECORDS(170), O_TRACE | O_VIRTUAL, 32 * MIB) == 0);
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
 	CHECK(flags_of(pid) & O_LOST);
-	/* There is room for what has been read. */
-	TRY(put(GROUP "/memory.max", "max"));
+	CHECK(!kill(helper, SIGUSR1) && waitpid(helper, &status, 0) == helper && !status);
 	n = bts(SIZE, pid, NULL, 0);
 	CHECK(n > 0 && RECORDS(n) < 4 * MIB);
 	TRY(drain_all(pid, &path));
 	CHECK(path.n > 0 && path.n < reference.n);
 	CHECK(!memcmp(path.r, reference.r, RECORDS(1000)));
-	CHECK(number_in(GROUP "/memory.events") >= 0);
 	stop(pid);
 	return 0;
 }
