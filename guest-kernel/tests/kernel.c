@@ -147,6 +147,9 @@ static int long_call(unsigned long records, unsigned long flags)
 	IF_LOST_AGAIN(pid);
 	CHECK(count(r, n, loop_a_branch, loop_a_head) == 999);
 	for (long i = 0; i < n; i++) {
+		/* With PREEMPT_RT, the task switches to a thread that fetches memory for it. */
+		if (r[i].qualifier != BRANCH)
+			continue;
 		length = is_kernel(r[i].b) ? length + 1 : 0;
 		longest = length > longest ? length : longest;
 	}
