@@ -14,7 +14,7 @@ use rustix::process::Resource;
 use crate::config::SandboxMode;
 use crate::exit::{Failure, say};
 use crate::host::child::{Child, End};
-use crate::host::{Alarm, Event, Output, OutputError};
+use crate::host::{Alarm, Event, HeldSignals, Output, OutputError};
 use crate::sandbox::{self, FileRules, Reach, Sandbox};
 use crate::trace::symbols::debuginfod_cache;
 
@@ -67,11 +67,14 @@ pub fn run(
     work: impl FnOnce(Output) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     let destination = Destination::open(path).map_err(OutputError::into_failure)?;
+    let held = HeldSignals::hold();
     let child = Child::start().context("Cannot start a process for the report")?;
     let Some(child) = child else {
+        drop(held);
         finish(work(destination.output));
     };
     let alarm = Alarm::new(Arc::default(), limit)?;
+    drop(held);
     alarm.start_timer()?;
     let end = child.wait(&alarm)?;
     if end == End::Exited(0) {

@@ -12,9 +12,34 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::signal::{block_signal, unblock_signal};
 
 /// Signals that ask `vbts` to end the run.
 const SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+
+/// As long as it lives, the signals that an [`Alarm`] catches wait. So none arrives between the
+/// start of a child and the handler that ends the child, even if the signals were ignored before.
+#[derive(Debug)]
+pub struct HeldSignals(Vec<i32>);
+
+impl HeldSignals {
+    /// Blocks the signals in this thread. One that is blocked already stays so.
+    pub fn hold() -> Self {
+        let held = SIGNALS
+            .into_iter()
+            .filter(|signal| block_signal(*signal).is_ok());
+        Self(held.collect())
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        for signal in &self.0 {
+            // These are valid signals, so it does not fail.
+            let _ = unblock_signal(*signal);
+        }
+    }
+}
 
 /// An event from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ pub mod unit;
 pub mod whole_file;
 pub mod workers;
 
-pub use alarm::{Alarm, Event};
+pub use alarm::{Alarm, Event, HeldSignals};
 pub use event_loop::{EventLoop, Waker};
 pub use input::Input;
 pub use output::{Output, OutputError};
