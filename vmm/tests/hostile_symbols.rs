@@ -321,6 +321,7 @@ fn symbols_of_the_kernel_are_read_when_they_are_needed() {
 #[test]
 fn the_time_limit_holds_with_a_hostile_kernel() {
     const TIMEOUT: i32 = 124;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = TempDir::new().unwrap();
     let kernel = directory.path().join("vmlinux");
     hostile_kernel(0x100_0000).create(&kernel).unwrap();
