@@ -140,25 +140,27 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let (_, choice) = accel::resolve(&machine)?;
     let log_path = console_path(args);
     let mut uses = FileUses::default();
-    let kernels;
-    let (source, cases) = if args.kunit {
-        kernels = self::kernels(args)?;
-        (Source::Kunit, Vec::new())
-    } else {
+    let mut read_suite = || -> Result<PathBuf, Failure> {
         let program = guest_files::suite()?;
         uses.reads("the program of the suite", &program);
-        if args.kselftest.is_empty() {
-            let cases = suite::select(suite::list(&program)?, &args.filter)?;
-            if args.list {
-                let of_api = |case: &&Case| args.api.is_none_or(|api| case.api == api);
-                return list(cases.iter().filter(of_api));
-            }
-            kernels = self::kernels(args)?;
-            (Source::Requests(boot::read_file(&program)?), cases)
-        } else {
-            kernels = self::kernels(args)?;
+        Ok(program)
+    };
+    let purpose = purpose(args);
+    let mut cases = Vec::new();
+    if purpose == Purpose::Requests {
+        cases = suite::select(suite::list(&guest_files::suite()?)?, &args.filter)?;
+        if args.list {
+            let of_api = |case: &&Case| args.api.is_none_or(|api| case.api == api);
+            return list(cases.iter().filter(of_api));
+        }
+    }
+    let kernels = kernels(args, purpose)?;
+    let source = match purpose {
+        Purpose::Requests => Source::Requests(boot::read_file(&read_suite()?)?),
+        Purpose::Kunit => Source::Kunit,
+        Purpose::Kselftest(targets) => {
             machine.root.get_or_insert_with(|| "/".into());
-            (kselftests(args, &program)?, Vec::new())
+            kselftests(args, targets, &read_suite()?)?
         }
     };
     for kernel in &kernels {
@@ -209,8 +211,8 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     }
 }
 
-/// The kernels to test.
-fn kernels(args: &TestArgs) -> Result<Vec<PathBuf>, Failure> {
+/// The kernels to test. One of `--build` is for `purpose`.
+fn kernels(args: &TestArgs, purpose: Purpose<'_>) -> Result<Vec<PathBuf>, Failure> {
     let mut kernels = Vec::new();
     for path in &args.kernel {
         let kernel = guest_files::kernel(Some(path), Api::New)?;
@@ -221,7 +223,7 @@ fn kernels(args: &TestArgs) -> Result<Vec<PathBuf>, Failure> {
     }
     let tree = Path::new(".");
     if let Some(directory) = &args.build {
-        let built = kernel_tree::build(tree, directory, purpose(args))?;
+        let built = kernel_tree::build(tree, directory, purpose)?;
         say(format_args!(
             "built {} ({})",
             built.path.display(),
@@ -246,7 +248,7 @@ fn kernels(args: &TestArgs) -> Result<Vec<PathBuf>, Failure> {
     Ok(kernels)
 }
 
-/// What the kernel of `--build` is for.
+/// What to run.
 fn purpose(args: &TestArgs) -> Purpose<'_> {
     if args.kunit {
         Purpose::Kunit
@@ -257,11 +259,10 @@ fn purpose(args: &TestArgs) -> Purpose<'_> {
     }
 }
 
-/// Builds the targets of `--kselftest`. `program` is that of the suite.
-fn kselftests(args: &TestArgs, program: &Path) -> Result<Source, Failure> {
+/// Builds `targets` of the kernel's selftests. `program` is that of the suite.
+fn kselftests(args: &TestArgs, targets: &[String], program: &Path) -> Result<Source, Failure> {
     let output = args.build.as_deref().context("--kselftest needs --build")?;
-    let (directory, names) =
-        kernel_tree::install_selftests(Path::new("."), output, &args.kselftest)?;
+    let (directory, names) = kernel_tree::install_selftests(Path::new("."), output, targets)?;
     say(format_args!(
         "installed {} tests in {}",
         names.len(),
