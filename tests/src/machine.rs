@@ -161,6 +161,18 @@ pub fn append<'a>(launcher: &'a mut Command, command: &Command) -> &'a mut Comma
         .envs(variables(command))
 }
 
+/// A process that is killed at the end of its test.
+#[derive(Debug)]
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // The process may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Runs a command to its end.
 ///
 /// # Errors

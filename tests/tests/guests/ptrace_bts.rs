@@ -2,7 +2,7 @@
 //! group in each test. Also tests `vbts test` itself with a suite whose cases crash or hang.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -330,7 +330,7 @@ fn interrupted(machine: &Machine, kernel: &Path) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start vbts")?;
-    let mut child = Killed(child);
+    let mut child = machine::Killed(child);
     let began = std::time::Instant::now();
     while !std::fs::read_to_string(&console).is_ok_and(|text| text.contains("start bad.hang")) {
         ensure!(
@@ -353,17 +353,6 @@ fn interrupted(machine: &Machine, kernel: &Path) -> Result<()> {
         "{text}"
     );
     Ok(())
-}
-
-/// A process that is killed at the end of its test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Without a Branch Trace Store the report has one line, which skips all cases.

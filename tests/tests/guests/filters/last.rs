@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -241,7 +241,7 @@ pub fn ends(machine: &Machine) -> Result<()> {
 /// Sends `vbts` SIGTERM each time that the program prints a line: the first one is for the program.
 fn interrupt(mut command: Command) -> Result<()> {
     command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = Killed(command.spawn()?);
+    let mut child = machine::Killed(command.spawn()?);
     let pid = Pid::from_raw(i32::try_from(child.0.id())?);
     let stdout = child.0.stdout.as_mut().context("no pipe")?;
     for _ in 0..2 {
@@ -252,15 +252,4 @@ fn interrupt(mut command: Command) -> Result<()> {
     let status = machine::wait(&mut child.0, Duration::from_secs(60))?;
     ensure!(status == Some(143), "{status:?}");
     Ok(())
-}
-
-/// A process that is killed at the end of its test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
