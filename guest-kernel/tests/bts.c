@@ -238,16 +238,21 @@ int attach(pid_t pid)
 	return 0;
 }
 
+int put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+	return 0;
+}
+
 int set_kernel(const char *name, const char *value)
 {
 	char path[64];
-	int fd;
 
 	snprintf(path, sizeof(path), "/proc/sys/kernel/%s", name);
-	fd = open(path, O_WRONLY);
-	CHECK(fd >= 0 && write(fd, value, strlen(value)) == (long)strlen(value));
-	close(fd);
-	return 0;
+	return put(path, value);
 }
 
 int find_function(const char *name, uint64_t *start, uint64_t *end)

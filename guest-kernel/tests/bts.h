@@ -162,6 +162,8 @@ int check_sched(const struct record *r, long n, const char *name, unsigned long 
 /* The program that task.c's test_tracer_execs() executes. Returns its exit status. */
 int drain_after_exec(pid_t pid);
 
+/* Writes this text to a file that exists. */
+int put(const char *path, const char *text);
 /* Writes /proc/sys/kernel/NAME. */
 int set_kernel(const char *name, const char *value);
 

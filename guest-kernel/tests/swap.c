@@ -26,15 +26,6 @@ static long number_in(const char *path)
 	return number;
 }
 
-static int put(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	close(fd);
-	return 0;
-}
-
 /* Creates a group without processes. Returns 0 with a reason in `why` if there are no groups. */
 static int make_group(void)
 {
