@@ -293,6 +293,12 @@ pub fn wait_any() -> Option<(pid_t, Wait)> {
     }
 }
 
+/// Returns whether a tracee is still in the stop that [`wait_any`] has returned last. Otherwise it
+/// was killed, and may be in its exit stop.
+pub fn is_in_last_stop(pid: pid_t) -> bool {
+    event_message(pid).is_ok() && wait(libc::P_PID, pid, libc::WSTOPPED | libc::WNOWAIT).is_none()
+}
+
 /// Returns whether this process has children, among them the processes that it has inherited as
 /// PID 1.
 pub fn has_children() -> bool {

@@ -156,7 +156,14 @@ impl Tracer {
         }
         self.announced.remove(&pid);
         self.waiting.remove(&pid);
-        if let Some(task) = self.tasks.remove(pid) {
+        if let Some(mut task) = self.tasks.remove(pid) {
+            // It was killed while it was in a stop, or missed its exit stop.
+            let source = task.source(pid);
+            if let Some(buffer) = &mut task.buffer
+                && !task.finished
+            {
+                task.finished = self.drain_zombie(port, source, buffer)?;
+            }
             let process = task.process;
             self.end(port, pid, task, status)?;
             self.start_abandoned(port, process)?;
@@ -186,7 +193,8 @@ impl Tracer {
             return self.send_exec(port, pid, pid);
         }
         let former = ptrace::event_message(pid).unwrap_or(pid);
-        // A thread takes the place of the leader, which has ended.
+        // A thread takes the place of the leader, which has ended. The kernel has reaped it, so
+        // requests with its ID are for the thread.
         if former != pid {
             if let Some(leader) = self.tasks.remove(pid) {
                 self.end(port, pid, leader, ExitStatus::Code(0))?;
@@ -329,13 +337,11 @@ impl Tracer {
         &mut self,
         port: &mut Port,
         pid: pid_t,
-        mut task: Task,
+        task: Task,
         status: ExitStatus,
     ) -> Result<(), Failure> {
-        let source = task.source(pid);
-        if let Some(buffer) = &mut task.buffer {
-            // It was killed while it was in a stop, or missed its exit stop.
-            if !task.finished && !self.drain_zombie(port, source, buffer)? {
+        if task.buffer.is_some() {
+            if !task.finished {
                 port.send(&ToHost::Lost {
                     task: pid.unsigned_abs(),
                     records: 1,
@@ -364,8 +370,14 @@ impl Tracer {
         Ok(())
     }
 
-    /// Resumes a task, or detaches from it if another one is about to trace it.
+    /// Resumes a task from the stop that was handled, or detaches from it if another one is about
+    /// to trace it.
     fn resume(&mut self, port: &mut Port, pid: pid_t, resume: Resume) -> Result<(), Failure> {
+        // PTRACE_CONT ends any stop. A task that was killed meanwhile, by a thread that executes a
+        // program for example, may be in its exit stop, which has to be handled first.
+        if !ptrace::is_in_last_stop(pid) {
+            return Ok(());
+        }
         let caller = self.tasks.get(pid).and_then(|task| task.callers.first());
         match (caller, resume) {
             (None, _) => resume_task(pid, resume),

@@ -17,6 +17,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("every_command_of_a_pipeline_is_traced", pipeline),
             ("processes_and_threads_have_their_records", family),
+            ("a_thread_replaces_its_leader_at_once", replaced),
             ("tasks_that_hide_from_a_tracer_are_traced", hidden),
             ("a_task_can_ask_for_another_tracer", traceme),
             ("a_directory_has_a_file_for_each_task", directory),
@@ -144,6 +145,71 @@ fn family(machine: &Machine) -> Result<()> {
             tasks.len() == traced && summary["untraced"].as_u64().unwrap_or(0) == untraced,
             "{options:?}: {summary}"
         );
+    }
+    Ok(())
+}
+
+/// Threads that execute a program before the agent runs again after it has resumed them: they are
+/// real-time tasks, and the program is in memory. Each kills its leader, which is in the stop of
+/// its clone, and waits for it.
+const REPLACED: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+static int copy;
+
+static void *replace(void *unused)
+{
+	char *args[] = { "copy", "end", NULL };
+
+	fexecve(copy, args, environ);
+	_exit(1);
+}
+
+int main(int argc, char **argv)
+{
+	const struct sched_param param = { .sched_priority = 1 };
+	struct stat stat;
+	pthread_t id;
+	int self, status;
+
+	if (argc > 1)
+		return 0;
+	self = open("/proc/self/exe", O_RDONLY);
+	copy = memfd_create("copy", MFD_CLOEXEC);
+	if (self < 0 || fstat(self, &stat) ||
+	    sendfile(copy, self, NULL, stat.st_size) != stat.st_size)
+		return 2;
+	if (sched_setscheduler(0, SCHED_FIFO, &param))
+		return 3;
+	for (int i = 0; i < 10; i++) {
+		if (!fork()) {
+			pthread_create(&id, NULL, replace, NULL);
+			pause();
+		}
+		wait(&status);
+		if (status)
+			return 4;
+	}
+	return 0;
+}
+"#;
+
+fn replaced(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), REPLACED)?;
+    let program = [program.to_str().context("a path")?];
+    for options in [&[][..], &["--smp", "2"]] {
+        let Trace { tasks, summary, .. } = tasks(machine, options, &program)?;
+        ensure!(tasks.len() == 21, "{options:?}: {summary}");
     }
     Ok(())
 }
