@@ -1,6 +1,7 @@
 //! The manual page of the kernel's API, guest-kernel/man/ptrace_bts.2: its example is compiled and
-//! run.
+//! run. The page and syzkaller's description of the API have what the kernel's header has.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("the_page_is_well_formed", well_formed),
             ("the_example_prints_every_branch", example),
             ("the_page_describes_all_of_the_header", names),
+            ("syzkaller_has_all_of_the_header", syzkaller),
         ],
     )
 }
@@ -168,21 +170,25 @@ fn example(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// The page describes each name of the header with its number, and no other name.
-fn names(_: &Machine) -> Result<()> {
+/// The names that the kernel's header defines, with their values as it writes them.
+fn definitions() -> Result<Vec<(String, String)>> {
     let directory = tempfile::tempdir()?;
     let header = std::fs::read_to_string(header(directory.path())?.join("asm/ptrace-bts.h"))?;
+    let definitions = header.lines().filter_map(|line| {
+        let line = line.split("/*").next().unwrap_or_default();
+        let (name, value) =
+            (line.strip_prefix("#define")?.trim()).split_once(char::is_whitespace)?;
+        let value = value.trim().trim_matches(['(', ')']);
+        Some((name.to_string(), value.to_string()))
+    });
+    Ok(definitions.collect())
+}
+
+/// The page describes each name of the header with its number, and no other name.
+fn names(_: &Machine) -> Result<()> {
     let page = page()?;
     let mut found = 0;
-    for line in header.lines() {
-        let line = line.split("/*").next().unwrap_or_default();
-        let Some(definition) = line.strip_prefix("#define") else {
-            continue;
-        };
-        let Some((name, value)) = definition.trim().split_once(char::is_whitespace) else {
-            continue;
-        };
-        let value = value.trim().trim_matches(['(', ')']);
+    for (name, value) in definitions()? {
         // The page describes the bits of the signal number without this name.
         if name.contains("SIGNR") {
             continue;
@@ -201,5 +207,34 @@ fn names(_: &Machine) -> Result<()> {
         tags.count() == found && found > 10,
         "the page describes a name that the header does not have"
     );
+    Ok(())
+}
+
+/// syzkaller's description has each request of the header, and each of its names has the header's
+/// value.
+fn syzkaller(_: &Machine) -> Result<()> {
+    let file = |name| std::fs::read_to_string(guest_kernel("syzkaller").join(name));
+    let (calls, values) = (file("ptrace_bts.txt")?, file("ptrace_bts.txt.const")?);
+    let mut constants: BTreeMap<&str, &str> = (values.lines())
+        .filter_map(|line| line.split_once(" = "))
+        .filter(|(name, _)| name.starts_with("PTRACE_BTS_"))
+        .collect();
+    for (name, value) in definitions()? {
+        let is_request = name.starts_with("PTRACE_BTS_") && !name.starts_with("PTRACE_BTS_O_");
+        ensure!(
+            !is_request || calls.contains(&format!("(req const[{name}], pid pid, ")),
+            "there is no call for {name}"
+        );
+        let Some(constant) = constants.remove(name.as_str()) else {
+            ensure!(!is_request, "there is no value of {name}");
+            continue;
+        };
+        let value = match value.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16)?,
+            None => value.parse()?,
+        };
+        ensure!(constant.parse() == Ok(value), "{name} is {value}");
+    }
+    ensure!(constants.is_empty(), "not in the header: {constants:?}");
     Ok(())
 }
