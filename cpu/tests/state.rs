@@ -103,6 +103,7 @@ fn state() -> ArchState {
             fdp: 0x789,
         },
         xmm: std::array::from_fn(|n| u128::MAX - n as u128),
+        ymm_high: std::array::from_fn(|n| u128::MAX / 2 - n as u128),
         mxcsr: 0x1FA0,
         tsc: 0x7777_0000,
         nmi_blocked: true,

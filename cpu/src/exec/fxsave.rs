@@ -2,18 +2,13 @@
 
 use iced_x86::Code;
 
-use super::simd::MXCSR_MASK;
 use super::x87;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
+use crate::state::X87State;
+use crate::state::xsave::{MXCSR_MASK, Pointers, XsaveArea};
 
-/// Length of the area in bytes. FXSAVE does not write the bytes after the last register.
-const AREA: usize = 512;
-/// Offset of ST0/MM0.
-const ST: usize = 32;
-/// Offset of XMM0.
-const XMM: usize = 160;
 /// XMM registers outside 64-bit mode.
 const XMM_LEGACY: usize = 8;
 
@@ -36,63 +31,48 @@ fn xmm_count(cpu: &Cpu) -> usize {
     }
 }
 
-/// `LONG` is the form with REX.W, which has pointers of 64 bits instead of a selector and 32 bits.
+/// The form with REX.W is `LONG`.
+fn pointers<const LONG: bool>() -> Pointers {
+    if LONG {
+        Pointers::Bits64
+    } else {
+        Pointers::Bits32
+    }
+}
+
+/// FXSAVE does not write the bytes after the last register.
 fn fxsave<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let la = area(cpu, insn)?;
-    let x87 = &cpu.x87;
-    let pointer = |p: u64| if LONG { p } else { p & 0xFFFF_FFFF };
-    let mut image = [0; AREA];
-    let mut put = |offset: usize, bytes: &[u8]| {
-        image[offset..offset + bytes.len()].copy_from_slice(bytes);
-    };
-    put(0, &x87.fcw.to_le_bytes());
-    put(2, &x87.fsw.to_le_bytes());
-    put(4, &[x87.ftw]);
-    put(6, &x87.fop.to_le_bytes());
-    put(8, &pointer(x87.fip).to_le_bytes());
-    put(16, &pointer(x87.fdp).to_le_bytes());
-    put(24, &cpu.mxcsr.to_le_bytes());
-    put(28, &MXCSR_MASK.to_le_bytes());
-    for i in 0..8 {
-        put(ST + 16 * i, &x87.st(i).to_le_bytes());
-    }
-    let count = xmm_count(cpu);
-    for (i, xmm) in cpu.xmm.iter().take(count).enumerate() {
-        put(XMM + 16 * i, &xmm.to_le_bytes());
-    }
-    cpu.store_bytes(la, &image[..XMM + 16 * count])?;
+    let mut area = XsaveArea::default();
+    area.put_x87(&cpu.x87, pointers::<LONG>());
+    area.put_mxcsr(cpu.mxcsr);
+    area.put_xmm(&cpu.xmm);
+    let size = XsaveArea::legacy_size(xmm_count(cpu));
+    cpu.store_bytes(la, &area.bytes()[..size])?;
     Ok(Flow::Next)
 }
 
 fn fxrstor<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let la = area(cpu, insn)?;
     let count = xmm_count(cpu);
-    let mut image = [0; AREA];
-    cpu.load_bytes(la, &mut image[..XMM + 16 * count])?;
-    let get = |offset: usize, len: usize| {
-        let mut wide = [0; 16];
-        wide[..len].copy_from_slice(&image[offset..offset + len]);
-        u128::from_le_bytes(wide)
-    };
-    let mxcsr = get(24, 4) as u32;
+    let mut area = XsaveArea::default();
+    let size = XsaveArea::legacy_size(count);
+    cpu.load_bytes(la, &mut area.bytes_mut()[..size])?;
+    let mxcsr = area.mxcsr();
     if mxcsr & !MXCSR_MASK != 0 {
         return Err(cpu.gp(0));
     }
-    let pointer = if LONG { 8 } else { 4 };
     cpu.mxcsr = mxcsr;
-    cpu.x87.ftw = get(4, 1) as u8;
-    cpu.x87.fop = get(6, 2) as u16 & 0x7FF;
-    cpu.x87.fip = get(8, pointer) as u64;
-    cpu.x87.fdp = get(16, pointer) as u64;
-    x87::load_status(&mut cpu.x87, get(2, 2) as u16);
-    x87::load_control(&mut cpu.x87, get(0, 2) as u16);
-    for i in 0..8 {
-        cpu.x87.set_st(i, get(ST + 16 * i, 16));
-    }
-    for (i, xmm) in cpu.xmm.iter_mut().take(count).enumerate() {
-        *xmm = get(XMM + 16 * i, 16);
-    }
+    load_x87(cpu, area.x87(pointers::<LONG>()));
+    cpu.xmm[..count].copy_from_slice(&area.xmm()[..count]);
     Ok(Flow::Next)
+}
+
+/// Loads x87 state from memory. Bits that no software can change are ignored.
+fn load_x87(cpu: &mut Cpu, image: X87State) {
+    cpu.x87 = image;
+    x87::load_status(&mut cpu.x87, image.fsw);
+    x87::load_control(&mut cpu.x87, image.fcw);
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {

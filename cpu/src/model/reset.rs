@@ -69,7 +69,7 @@ impl ArchState {
         }
     }
 
-    /// After an INIT in this state: the caches (CR0.CD and NW), the x87 and SSE registers, the
+    /// After an INIT in this state: the caches (CR0.CD and NW), the x87, SSE and AVX registers, the
     /// time-stamp counter and most MSRs, the performance counters' among them, keep what they hold.
     /// The processor waits for a start-up IPI then. The local APIC, which has state of its own, is
     /// not part of this.
@@ -97,6 +97,7 @@ impl ArchState {
             ds_area: 0,
             x87: self.x87,
             xmm: self.xmm,
+            ymm_high: self.ymm_high,
             mxcsr: self.mxcsr,
             tsc: self.tsc,
             activity: Activity::WaitForSipi,
@@ -151,6 +152,7 @@ mod tests {
         before.sys.cr3 = 0x1000;
         before.gpr = [7; 16];
         before.xmm[3] = 5;
+        before.ymm_high[3] = 6;
         before.x87.fcw = 0x37F;
         before.tsc = 99;
         before.msr.lstar = 0x1234;
@@ -160,7 +162,8 @@ mod tests {
         before.nmi_blocked = true;
         let s = before.after_init(core2());
         assert_eq!((s.sys.cr0, s.sys.efer, s.sys.cr3), (cr0::ET, 0, 0));
-        assert_eq!((s.xmm[3], s.x87.fcw, s.tsc), (5, 0x37F, 99));
+        assert_eq!((s.xmm[3], s.ymm_high[3]), (5, 6));
+        assert_eq!((s.x87.fcw, s.tsc), (0x37F, 99));
         assert_eq!((s.msr.lstar, s.debugctl, s.ds_area), (0x1234, 0, 0));
         assert_eq!((s.activity, s.nmi_blocked), (Activity::WaitForSipi, false));
         assert_eq!(s.gpr.iter().sum::<u64>(), 0x6FB);

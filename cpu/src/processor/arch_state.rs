@@ -28,6 +28,7 @@ impl Cpu {
             ds_area: self.recorder.ds_area(),
             x87: self.x87,
             xmm: self.xmm,
+            ymm_high: self.ymm_high,
             mxcsr: self.mxcsr,
             tsc: self.tsc(0),
             nmi_blocked: self.nmi_blocked,
@@ -84,6 +85,7 @@ impl Cpu {
         }
         self.x87 = s.x87;
         self.xmm = s.xmm;
+        self.ymm_high = s.ymm_high;
         self.mxcsr = s.mxcsr;
         // The host's counter advances by itself.
         if matches!(self.clock, Clock::Instructions) {

@@ -109,8 +109,10 @@ pub struct Cpu {
     pub msr: MsrState,
     /// x87 and MMX registers.
     pub x87: X87State,
-    /// XMM0-XMM15.
+    /// XMM0-XMM15: the low halves of YMM0-YMM15.
     pub xmm: [u128; 16],
+    /// The upper halves of YMM0-YMM15: bits 255:128.
+    pub ymm_high: [u128; 16],
     /// MXCSR.
     pub mxcsr: u32,
     pub(crate) clock: Clock,
@@ -195,6 +197,7 @@ impl Cpu {
             msr: MsrState::default(),
             x87: X87State::default(),
             xmm: [0; 16],
+            ymm_high: [0; 16],
             mxcsr: 0x1F80,
             clock: Clock::Instructions,
             tsc_offset: 0,

@@ -12,6 +12,7 @@ mod segment;
 mod system;
 pub mod vector;
 mod x87;
+pub mod xsave;
 
 pub use msr::{MsrState, MtrrRange, MtrrState};
 pub(crate) use pmu::PmuRegister;
@@ -81,8 +82,10 @@ pub struct ArchState {
     pub ds_area: u64,
     /// x87 and, aliased, MMX.
     pub x87: X87State,
-    /// XMM0-XMM15.
+    /// XMM0-XMM15: the low halves of YMM0-YMM15.
     pub xmm: [u128; 16],
+    /// The upper halves of YMM0-YMM15: bits 255:128.
+    pub ymm_high: [u128; 16],
     /// MXCSR.
     pub mxcsr: u32,
     /// Time-stamp counter. On the host's time the host's counter continues by itself, and the value

@@ -356,6 +356,9 @@ mod tests {
         for (i, r) in s.xmm.iter_mut().enumerate() {
             *r = u128::MAX - i as u128;
         }
+        for (i, r) in s.ymm_high.iter_mut().enumerate() {
+            *r = u128::MAX / 2 - i as u128;
+        }
         s
     }
 

@@ -26,7 +26,6 @@ use crate::state::int::Int;
 use crate::state::vector;
 use crate::state::{cr0, cr4};
 
-pub(super) use mxcsr::MXCSR_MASK;
 pub(crate) use mxcsr::{HOST_MXCSR, MASKS as MXCSR_MASKS};
 
 /// The contents of an XMM register.

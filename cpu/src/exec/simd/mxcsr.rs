@@ -10,6 +10,7 @@ use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::cr4;
 use crate::state::vector;
+use crate::state::xsave::MXCSR_MASK;
 
 /// The flags: IE, DE, ZE, OE, UE, PE.
 const FLAGS: u32 = 0x3F;
@@ -24,8 +25,6 @@ pub(crate) const MASKS: u32 = FLAGS << MASK_SHIFT;
 const FTZ: u32 = 1 << 15;
 /// DAZ, rounding control and FTZ.
 const CONTROL: u32 = 0xE040;
-/// The bits that exist, which include DAZ: MXCSR_MASK of FXSAVE.
-pub(in crate::exec) const MXCSR_MASK: u32 = 0xFFFF;
 
 /// MXCSR as Rust's code expects it: no flag set, all exceptions masked, rounding to nearest.
 pub(crate) static HOST_MXCSR: u32 = 0x1F80;
