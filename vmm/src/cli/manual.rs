@@ -16,6 +16,8 @@ const PAGES: [(&str, &str); 5] = [
     ("test", include_str!("../../../docs/vbts-test.1")),
     ("trace", include_str!("../../../docs/vbts-trace.1")),
 ];
+/// Visible commands without options, which the common page describes.
+const SMALL: [&str; 2] = ["completions", "help"];
 
 /// The long options that a page describes: those in the line after each `.TP`.
 fn described(page: &str) -> BTreeSet<String> {
@@ -55,7 +57,68 @@ fn each_visible_command_has_a_page() {
         .filter(|command| !command.is_hide_set())
         .map(clap::Command::get_name)
         .collect();
-    assert_eq!(commands, PAGES.map(|(name, _)| name).into());
+    let described: BTreeSet<&str> = PAGES
+        .map(|(name, _)| name)
+        .into_iter()
+        .chain(SMALL)
+        .collect();
+    assert_eq!(commands, described);
+    for name in SMALL {
+        assert!(
+            COMMON.contains(&format!("\n.BI \"vbts {name}")),
+            "vbts.1 does not describe vbts {name}"
+        );
+        let command = cli.find_subcommand(name).expect("a command of vbts.1");
+        assert_eq!(options(command), BTreeSet::new(), "vbts {name}");
+    }
+}
+
+#[test]
+fn pages_have_the_version_of_the_program() {
+    let version = concat!("\"vbts ", env!("CARGO_PKG_VERSION"), "\"");
+    let library = include_str!("../../../guest-kernel/man/ptrace_bts.2");
+    for page in PAGES
+        .map(|(_, page)| page)
+        .into_iter()
+        .chain([COMMON, library])
+    {
+        let title = page.lines().find(|line| line.starts_with(".TH ")).unwrap();
+        assert!(title.contains(version), "{title}");
+    }
+}
+
+#[test]
+fn the_values_of_each_option_are_described() {
+    let cli = Cli::command();
+    let report = include_str!("../../../docs/vbts-report.1");
+    for (name, page) in PAGES {
+        // That page has the answers of `vbts trace --report`, too.
+        let text = format!(
+            "{COMMON}{page}{}",
+            if name == "trace" { report } else { "" }
+        );
+        let text = text.replace("\\-", "-");
+        let words: BTreeSet<&str> = text.split(|c: char| !is_of_word(c)).collect();
+        let command = cli.find_subcommand(name).expect("the page of a command");
+        for option in command
+            .get_arguments()
+            .filter(|option| !option.is_hide_set())
+        {
+            for value in option.get_possible_values() {
+                let takes_value = option.get_action().takes_values() && !value.is_hide_set();
+                assert!(
+                    !takes_value || words.contains(value.get_name()),
+                    "vbts {name}, {}: {} is not described",
+                    option.get_id(),
+                    value.get_name()
+                );
+            }
+        }
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-.".contains(c)
 }
 
 #[test]

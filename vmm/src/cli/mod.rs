@@ -1,8 +1,10 @@
 //! The `vbts` command line.
 
 mod answers;
+mod completions;
 mod file_uses;
 mod guest;
+mod help;
 #[cfg(test)]
 mod manual;
 mod options;
@@ -30,6 +32,7 @@ use options::EXIT_STATUS;
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
 #[derive(Debug, Parser)]
 #[command(name = "vbts", version, max_term_width = 100, after_help = EXIT_STATUS)]
+#[command(disable_help_subcommand = true)]
 struct Cli {
     /// The command.
     #[command(subcommand)]
@@ -49,6 +52,10 @@ enum Command {
     Report(report::ReportArgs),
     /// Run the regression suite of the ptrace BTS requests in guests
     Test(test::TestArgs),
+    /// Print the script with which a shell completes the command line
+    Completions(completions::CompletionsArgs),
+    /// Print the help of a command, or a page of the documentation
+    Help(help::HelpArgs),
     /// Boot the guest of a configuration file, for `vbts test`
     #[command(hide = true)]
     Guest(guest::GuestArgs),
@@ -91,6 +98,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         },
         Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),
+        Command::Completions(args) => completions::main(args),
+        Command::Help(args) => help::main(args),
         Command::Guest(args) => guest::main(args),
         Command::ReadSymbols(args) => {
             symbols::reader::run(!args.no_sandbox)?;
@@ -131,6 +140,10 @@ mod tests {
             &["--help"][..],
             &["trace", "--help"],
             &["help", "run"],
+            &["help", "help"],
+            &["help", "trace-format"],
+            &["help"],
+            &["completions", "zsh"],
             &["--version"],
         ] {
             assert_eq!(status_of(args), 0, "{args:?}");
@@ -142,6 +155,8 @@ mod tests {
         for args in [
             &[][..],
             &["frobnicate"],
+            &["help", "frobnicate"],
+            &["completions"],
             &["trace"],
             &["run"],
             &["run", "--kernel"],

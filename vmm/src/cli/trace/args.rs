@@ -173,7 +173,12 @@ pub struct TraceArgs {
     #[arg(long, help_heading = "Trace options")]
     pub stats: bool,
     /// Program to run, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "PROGRAM",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
     pub program: Vec<OsString>,
 }
 
