@@ -22,38 +22,43 @@ use iced_x86::{
 
 use crate::decode::operand::{address_size, memory, number, source_segment};
 use crate::insn::{BranchKind, CodeSize, Insn, seg};
+use crate::model::Model;
 
 /// Longest instruction in bytes (SDM Vol. 2A 2.3.11).
 pub(crate) const MAX_INSTRUCTION: usize = 15;
 /// Longest block in instructions.
 pub(crate) const MAX_BLOCK: u8 = 48;
 
-/// A decoder of `bytes`, which counts addresses from their start.
-pub(crate) fn decoder<'a>(size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
-    decoder_with(size, bytes, DecoderOptions::NONE)
+/// A decoder of `bytes` for a processor of `model`, which counts addresses from their start.
+pub(crate) fn decoder<'a>(model: &Model, size: CodeSize, bytes: &'a [u8]) -> Decoder<'a> {
+    decoder_with(model, size, bytes, DecoderOptions::NONE)
 }
 
-fn decoder_with<'a>(size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a> {
+fn decoder_with<'a>(model: &Model, size: CodeSize, bytes: &'a [u8], options: u32) -> Decoder<'a> {
     let bits = match size {
         CodeSize::Bits16 => 16,
         CodeSize::Bits32 => 32,
         CodeSize::Bits64 => 64,
     };
     // Encodings that later processors use keep their earlier meaning: 0F 0D and 0F 18-1F are hints,
-    // and F3 before BSF and BSR is ignored.
-    const OPTIONS: u32 = DecoderOptions::FORCE_RESERVED_NOP
-        | DecoderOptions::NO_MPFX_0FBC
-        | DecoderOptions::NO_MPFX_0FBD
-        | DecoderOptions::NO_WBNOINVD;
-    Decoder::with_ip(bits, bytes, 0, OPTIONS | options)
+    // and F3 before BSF and BSR is ignored unless it makes them TZCNT and LZCNT.
+    const OPTIONS: u32 = DecoderOptions::FORCE_RESERVED_NOP | DecoderOptions::NO_WBNOINVD;
+    const BIT_SCANS: u32 = DecoderOptions::NO_MPFX_0FBC | DecoderOptions::NO_MPFX_0FBD;
+    let scans = if model.counts_zeros { 0 } else { BIT_SCANS };
+    Decoder::with_ip(bits, bytes, 0, OPTIONS | scans | options)
 }
 
 /// Whether `decoded` is invalid only because it continues after the 15th byte.
-pub(crate) fn is_too_long(size: CodeSize, bytes: &[u8], decoded: &Instruction) -> bool {
+pub(crate) fn is_too_long(
+    model: &Model,
+    size: CodeSize,
+    bytes: &[u8],
+    decoded: &Instruction,
+) -> bool {
     // iced-x86 reports a misplaced LOCK prefix in the same way.
     decoded.is_invalid()
         && decoded.len() == MAX_INSTRUCTION
-        && decoder_with(size, bytes, DecoderOptions::NO_INVALID_CHECK)
+        && decoder_with(model, size, bytes, DecoderOptions::NO_INVALID_CHECK)
             .decode()
             .is_invalid()
 }
@@ -281,12 +286,14 @@ fn x87(i: &Instruction, insn: &mut Insn) {
 mod tests {
     use super::*;
     use crate::insn::reg;
+    use crate::model::model;
 
     /// The first instruction of `bytes` in 64-bit code, at offset 0x20 of its block.
     fn decoded(bytes: &[u8]) -> Insn {
         let mut padded = vec![0x90; 0x20];
         padded.extend(bytes);
-        let mut decoder = decoder(CodeSize::Bits64, &padded);
+        let model = model("x86-64-v3").unwrap();
+        let mut decoder = decoder(model, CodeSize::Bits64, &padded);
         for _ in 0..0x20 {
             let _ = decoder.decode();
         }

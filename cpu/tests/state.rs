@@ -68,6 +68,7 @@ fn state() -> ArchState {
             cstar: 3,
             fmask: 4,
             kernel_gs_base: 5,
+            tsc_aux: 0x1234,
             sysenter_cs: 6,
             sysenter_esp: 7,
             sysenter_eip: 8,

@@ -152,6 +152,25 @@ fn bswap<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+/// The bytes of `v` in reverse order.
+fn swapped<T: Int>(v: T) -> T {
+    T::from_u64(v.zext().swap_bytes() >> (64 - T::BITS))
+}
+
+/// MOVBE from memory.
+fn movbe_load<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = cpu.load::<T>(cpu.ea(insn))?;
+    cpu.w(insn.dst, swapped(v));
+    Ok(Flow::Next)
+}
+
+/// MOVBE to memory.
+fn movbe_store<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let v = swapped(cpu.r::<T>(insn.src));
+    cpu.store(cpu.ea(insn), v)?;
+    Ok(Flow::Next)
+}
+
 /// CBW, CWDE, CDQE: the accumulator's lower half, of the size of `S`, sign-extended into all of it.
 struct SignExtendAccumulator<S>(PhantomData<S>);
 
@@ -238,6 +257,12 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Bswap_r16], bswap::<u16>);
     t.handler([Bswap_r32], bswap::<u32>);
     t.handler([Bswap_r64], bswap::<u64>);
+    t.handler([Movbe_r16_m16], movbe_load::<u16>);
+    t.handler([Movbe_r32_m32], movbe_load::<u32>);
+    t.handler([Movbe_r64_m64], movbe_load::<u64>);
+    t.handler([Movbe_m16_r16], movbe_store::<u16>);
+    t.handler([Movbe_m32_r32], movbe_store::<u32>);
+    t.handler([Movbe_m64_r64], movbe_store::<u64>);
     t.inlined::<SignExtendAccumulator<u8>, u16>(Cbw);
     t.inlined::<SignExtendAccumulator<u16>, u32>(Cwde);
     t.inlined::<SignExtendAccumulator<u32>, u64>(Cdqe);

@@ -2,13 +2,14 @@
 //!
 //! [`table`] maps the operation of a decoded instruction to the code that executes it.
 
-use crate::insn::{Exec, Insn};
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 
 pub(crate) mod address;
 pub(crate) mod alu;
 mod atomic;
 mod bits;
+mod bmi;
 pub(crate) mod branch;
 mod conditional;
 mod control;
@@ -50,6 +51,7 @@ pub(crate) fn instructions<B: Backend>() -> Table<B> {
     string::rows(t);
     atomic::rows(t);
     bits::rows(t);
+    bmi::rows(t);
     muldiv::rows(t);
     io::rows(t);
     segreg::rows(t);
@@ -67,6 +69,16 @@ pub(crate) fn instructions<B: Backend>() -> Table<B> {
 /// Executes what is not an instruction of this processor.
 pub(crate) fn undefined(cpu: &mut Cpu, _: &Insn) -> Exec {
     Err(cpu.ud())
+}
+
+/// Raises #UD where VEX is no prefix: in real-address mode (SDM Vol. 2A 2.3.1). An operation of its
+/// own before the instruction.
+pub(crate) fn require_protected_mode(cpu: &mut Cpu, _: &Insn) -> Exec {
+    if cpu.is_protected() {
+        Ok(Flow::Next)
+    } else {
+        Err(cpu.ud())
+    }
 }
 
 /// Executes an instruction of more than 15 bytes.

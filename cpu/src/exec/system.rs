@@ -170,6 +170,13 @@ fn rdtsc(cpu: &mut Cpu, insn: &Insn) -> Exec {
     return_pair(cpu, tsc)
 }
 
+/// RDTSCP: also IA32_TSC_AUX in ECX. All earlier instructions have completed.
+fn rdtscp(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let flow = rdtsc(cpu, insn)?;
+    cpu.gpr[RCX] = cpu.msr.tsc_aux;
+    Ok(flow)
+}
+
 fn rdpmc(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if forbidden(cpu, cpu.sys.cr4 & cr4::PCE == 0) {
         return Err(cpu.gp(0));
@@ -216,6 +223,7 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Rdmsr], rdmsr);
     t.handler([Wrmsr], wrmsr);
     t.handler([Rdtsc], rdtsc);
+    t.handler([Rdtscp], rdtscp);
     t.handler([Rdpmc], rdpmc);
     t.handler([Cpuid], cpuid);
 }

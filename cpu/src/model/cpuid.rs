@@ -28,6 +28,7 @@ pub(super) mod ecx1 {
     pub const CMPXCHG16B: u32 = 1 << 13;
     pub const SSE4_1: u32 = 1 << 19;
     pub const SSE4_2: u32 = 1 << 20;
+    pub const MOVBE: u32 = 1 << 22;
     pub const POPCNT: u32 = 1 << 23;
     pub const TSC_DEADLINE: u32 = 1 << 24;
     pub const HYPERVISOR: u32 = 1 << 31;
@@ -61,10 +62,23 @@ pub(crate) mod edx1 {
     pub const HTT: u32 = 1 << 28;
 }
 
+/// Feature flags of leaf 7, EBX.
+pub(super) mod ebx7 {
+    pub const BMI1: u32 = 1 << 3;
+    pub const BMI2: u32 = 1 << 8;
+}
+
+/// Feature flags of leaf 80000001H, ECX.
+pub(super) mod ecx8000_0001 {
+    pub const LAHF: u32 = 1 << 0;
+    pub const LZCNT: u32 = 1 << 5;
+}
+
 /// Feature flags of leaf 80000001H, EDX.
 pub(crate) mod edx8000_0001 {
     pub const SYSCALL: u32 = 1 << 11;
     pub const XD: u32 = 1 << 20;
+    pub const RDTSCP: u32 = 1 << 27;
     pub const INTEL64: u32 = 1 << 29;
 }
 

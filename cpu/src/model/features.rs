@@ -1,7 +1,10 @@
 //! The instruction-set extensions of each model, and those of the host on which it depends.
 
+use std::arch::x86_64::__cpuid;
+
 use iced_x86::{CpuidFeature, Instruction};
 
+use super::cpuid::edx8000_0001;
 use super::{MODELS, Model, model};
 
 /// What every processor with Intel 64 executes.
@@ -45,6 +48,20 @@ pub(super) const X86_64_V2_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SSE4_1,
     CpuidFeature::SSE4_2,
     CpuidFeature::POPCNT,
+];
+
+pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::CMPXCHG16B,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
+    CpuidFeature::POPCNT,
+    CpuidFeature::LZCNT,
+    CpuidFeature::BMI1,
+    CpuidFeature::BMI2,
+    CpuidFeature::MOVBE,
+    CpuidFeature::RDTSCP,
 ];
 
 /// The extensions that an instruction needs and that not every model has.
@@ -102,6 +119,14 @@ impl Model {
             (CpuidFeature::SSE4_1, is_x86_feature_detected!("sse4.1")),
             (CpuidFeature::SSE4_2, is_x86_feature_detected!("sse4.2")),
             (CpuidFeature::POPCNT, is_x86_feature_detected!("popcnt")),
+            (CpuidFeature::LZCNT, is_x86_feature_detected!("lzcnt")),
+            (CpuidFeature::BMI1, is_x86_feature_detected!("bmi1")),
+            (CpuidFeature::BMI2, is_x86_feature_detected!("bmi2")),
+            (CpuidFeature::MOVBE, is_x86_feature_detected!("movbe")),
+            (
+                CpuidFeature::RDTSCP,
+                __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
+            ),
         ];
         let lacks = host.into_iter().filter(|(_, there)| !there);
         lacks
@@ -125,28 +150,37 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cpuid::ecx1;
+    use crate::model::cpuid::{ebx7, ecx1, ecx8000_0001};
     use iced_x86::{Decoder, DecoderOptions};
 
     #[test]
     fn what_cpuid_advertises_is_executed() {
+        let ecx1: fn(&Model) -> u32 = |m| m.cpuid(1, 0).ecx;
+        let ebx7: fn(&Model) -> u32 = |m| m.cpuid(7, 0).ebx;
+        let ecx8000_0001: fn(&Model) -> u32 = |m| m.cpuid(0x8000_0001, 0).ecx;
+        let edx8000_0001: fn(&Model) -> u32 = |m| m.cpuid(0x8000_0001, 0).edx;
         let flags = [
-            (ecx1::SSE3, CpuidFeature::SSE3),
-            (ecx1::SSSE3, CpuidFeature::SSSE3),
-            (ecx1::CMPXCHG16B, CpuidFeature::CMPXCHG16B),
-            (ecx1::SSE4_1, CpuidFeature::SSE4_1),
-            (ecx1::SSE4_2, CpuidFeature::SSE4_2),
-            (ecx1::POPCNT, CpuidFeature::POPCNT),
+            (ecx1, ecx1::SSE3, CpuidFeature::SSE3),
+            (ecx1, ecx1::SSSE3, CpuidFeature::SSSE3),
+            (ecx1, ecx1::CMPXCHG16B, CpuidFeature::CMPXCHG16B),
+            (ecx1, ecx1::SSE4_1, CpuidFeature::SSE4_1),
+            (ecx1, ecx1::SSE4_2, CpuidFeature::SSE4_2),
+            (ecx1, ecx1::POPCNT, CpuidFeature::POPCNT),
+            (ecx1, ecx1::MOVBE, CpuidFeature::MOVBE),
+            (ebx7, ebx7::BMI1, CpuidFeature::BMI1),
+            (ebx7, ebx7::BMI2, CpuidFeature::BMI2),
+            (ecx8000_0001, ecx8000_0001::LZCNT, CpuidFeature::LZCNT),
+            (edx8000_0001, edx8000_0001::RDTSCP, CpuidFeature::RDTSCP),
         ];
         for name in MODELS {
             let m = model(name).unwrap();
-            for (flag, feature) in flags {
-                let advertised = m.cpuid(1, 0).ecx & flag != 0;
+            for (register, flag, feature) in flags {
+                let advertised = register(m) & flag != 0;
                 assert_eq!(m.executes(feature), advertised, "{name}: {feature:?}");
             }
         }
-        let later = model("x86-64-v2").unwrap();
-        assert!(flags.iter().all(|(_, feature)| later.executes(*feature)));
+        let later = model("x86-64-v3").unwrap();
+        assert!(flags.iter().all(|(_, _, feature)| later.executes(*feature)));
         assert_eq!(later.cpuid(1, 0).eax, 0x6FB);
         assert_eq!(model("nehalem").unwrap().cpuid(1, 0).eax, 0x1_06A5);
     }
@@ -171,11 +205,11 @@ mod tests {
         // POPCNT, PTEST
         assert_eq!(
             of(&[0xF3, 0x0F, 0xB8, 0xC1]),
-            expect("POPCNT", "x86-64-v2 nehalem")
+            expect("POPCNT", "x86-64-v2 nehalem x86-64-v3")
         );
         assert_eq!(
             of(&[0x66, 0x0F, 0x38, 0x17, 0xC1]),
-            expect("SSE4.1", "x86-64-v2 nehalem")
+            expect("SSE4.1", "x86-64-v2 nehalem x86-64-v3")
         );
         // VPADDD YMM0, YMM0, YMM1, and of XMM0 with mask K1
         assert_eq!(of(&[0xC5, 0xFD, 0xFE, 0xC1]), expect("AVX2", ""));

@@ -1,7 +1,7 @@
 //! The CPUID leaves of each model. Sections are those of SDM Vol. 2A, "CPUID—CPU Identification",
 //! and of Vol. 3B for what a leaf enumerates.
 
-use super::cpuid::{Leaf, ecx1, edx1, edx8000_0001};
+use super::cpuid::{Leaf, ebx7, ecx1, ecx8000_0001, edx1, edx8000_0001};
 use super::{PHYS_BITS, TSC_HZ};
 use crate::state::PmuState;
 
@@ -50,6 +50,7 @@ const fn brand(part: u32, name: &str) -> Leaf {
 
 const CORE2_BRAND: &str = "Intel(R) Core(TM)2 Duo CPU     @ 1.00GHz";
 const X86_64_V2_BRAND: &str = "vbts x86-64-v2 CPU @ 1.00GHz";
+const X86_64_V3_BRAND: &str = "vbts x86-64-v3 CPU @ 1.00GHz";
 const NEHALEM_BRAND: &str = "Intel(R) Core(TM) i7 CPU       @ 1.00GHz";
 
 /// Leaf 0AH: architectural performance monitoring version 2, with so many programmable counters and
@@ -140,7 +141,7 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
         0x8000_0001,
         0,
         0,
-        1 << 0,
+        ecx8000_0001::LAHF,
         edx8000_0001::SYSCALL | edx8000_0001::XD | edx8000_0001::INTEL64,
     ),
     // Brand string.
@@ -164,7 +165,27 @@ pub(super) const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
             brand(2, X86_64_V2_BRAND),
         ],
     ),
-    ecx1::SSE4_1 | ecx1::SSE4_2 | ecx1::POPCNT,
+    Flags {
+        ecx1: ecx1::SSE4_1 | ecx1::SSE4_2 | ecx1::POPCNT,
+        ..Flags::NONE
+    },
+);
+
+pub(super) const X86_64_V3_LEAVES: [Leaf; 19] = with_features(
+    with(
+        X86_64_V2_LEAVES,
+        [
+            brand(0, X86_64_V3_BRAND),
+            brand(1, X86_64_V3_BRAND),
+            brand(2, X86_64_V3_BRAND),
+        ],
+    ),
+    Flags {
+        ecx1: ecx1::MOVBE,
+        ebx7: ebx7::BMI1 | ebx7::BMI2,
+        ecx8000_0001: ecx8000_0001::LZCNT,
+        edx8000_0001: edx8000_0001::RDTSCP,
+    },
 );
 
 pub(super) const NEHALEM_LEAVES: [Leaf; 19] = with(
@@ -211,12 +232,40 @@ const fn with<const N: usize, const M: usize>(
     leaves
 }
 
-/// The leaves with these feature flags in leaf 1, ECX, as well.
-const fn with_features<const N: usize>(mut leaves: [Leaf; N], ecx: u32) -> [Leaf; N] {
+/// Feature flags that a model has in addition to those of another.
+struct Flags {
+    /// Leaf 1, ECX.
+    ecx1: u32,
+    /// Leaf 7, EBX.
+    ebx7: u32,
+    /// Leaf 80000001H, ECX.
+    ecx8000_0001: u32,
+    /// Leaf 80000001H, EDX.
+    edx8000_0001: u32,
+}
+
+impl Flags {
+    const NONE: Self = Self {
+        ecx1: 0,
+        ebx7: 0,
+        ecx8000_0001: 0,
+        edx8000_0001: 0,
+    };
+}
+
+/// The leaves with these feature flags as well.
+const fn with_features<const N: usize>(mut leaves: [Leaf; N], flags: Flags) -> [Leaf; N] {
     let mut i = 0;
     while i < N {
-        if leaves[i].leaf == 1 {
-            leaves[i].ecx |= ecx;
+        let l = &mut leaves[i];
+        match (l.leaf, l.subleaf) {
+            (1, _) => l.ecx |= flags.ecx1,
+            (7, 0) => l.ebx |= flags.ebx7,
+            (0x8000_0001, _) => {
+                l.ecx |= flags.ecx8000_0001;
+                l.edx |= flags.edx8000_0001;
+            }
+            _ => {}
         }
         i += 1;
     }
@@ -257,6 +306,7 @@ mod tests {
         for (leaves, name) in [
             (CORE2_LEAVES, CORE2_BRAND),
             (X86_64_V2_LEAVES, X86_64_V2_BRAND),
+            (X86_64_V3_LEAVES, X86_64_V3_BRAND),
             (NEHALEM_LEAVES, NEHALEM_BRAND),
         ] {
             let parts = leaves

@@ -12,11 +12,12 @@ use vbts_bts::Microarchitecture;
 
 pub use self::cpuid::Leaf;
 pub use self::features::Requirement;
-use self::features::{CORE2_FEATURES, X86_64_V2_FEATURES};
+use self::features::{CORE2_FEATURES, X86_64_V2_FEATURES, X86_64_V3_FEATURES};
 use self::leaves::{
-    CORE2_LEAVES, NEHALEM_LEAVES, X86_64_V2_LEAVES, without_bts, without_capabilities,
+    CORE2_LEAVES, NEHALEM_LEAVES, X86_64_V2_LEAVES, X86_64_V3_LEAVES, without_bts,
+    without_capabilities,
 };
-use self::msr::{MSRS, ROWS};
+use self::msr::{MSRS, ROWS, X86_64_V3_MSRS, X86_64_V3_ROWS};
 pub(crate) use self::pmu::Counters;
 
 /// Where a processor is among those of its machine. They are the cores of one package.
@@ -52,6 +53,8 @@ pub struct Model {
     msrs: &'static [msr::Row],
     /// Instruction-set extensions that it has.
     features: &'static [CpuidFeature],
+    /// F3 before BSF and BSR makes them TZCNT and LZCNT.
+    pub(crate) counts_zeros: bool,
 }
 
 /// Intel Core 2 Duo (Merom), the processor of the first Linux code for BTS, with the few later
@@ -61,6 +64,7 @@ const CORE2: Model = Model {
     microarchitecture: Microarchitecture::Core2,
     bts: true,
     features: CORE2_FEATURES,
+    counts_zeros: false,
     leaves: &CORE2_LEAVES,
     msrs: &MSRS,
 };
@@ -90,12 +94,23 @@ const NEHALEM: Model = Model {
     microarchitecture: Microarchitecture::Nehalem,
     bts: true,
     features: X86_64_V2_FEATURES,
+    counts_zeros: false,
     leaves: &NEHALEM_LEAVES,
     msrs: &MSRS,
 };
 
+/// [`X86_64_V2`] with instructions and system features of later parts. No such part exists.
+const X86_64_V3: Model = Model {
+    name: "x86-64-v3",
+    features: X86_64_V3_FEATURES,
+    counts_zeros: true,
+    leaves: &X86_64_V3_LEAVES,
+    msrs: &X86_64_V3_MSRS,
+    ..CORE2
+};
+
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
-static TABLE: [(Model, Model); 4] = [
+static TABLE: [(Model, Model); 5] = [
     (
         CORE2,
         CORE2.without_bts(
@@ -125,6 +140,16 @@ static TABLE: [(Model, Model); 4] = [
         NEHALEM.without_bts(
             &without_bts(NEHALEM_LEAVES),
             &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, NEHALEM.microarchitecture),
+        ),
+    ),
+    (
+        X86_64_V3,
+        X86_64_V3.without_bts(
+            &without_bts(X86_64_V3_LEAVES),
+            &msr::without_bts::<X86_64_V3_ROWS, { X86_64_V3_ROWS - 1 }>(
+                &X86_64_V3_MSRS,
+                X86_64_V3.microarchitecture,
+            ),
         ),
     ),
 ];
@@ -176,6 +201,7 @@ impl Model {
             leaves,
             msrs,
             features: self.features,
+            counts_zeros: self.counts_zeros,
         }
     }
 }

@@ -267,6 +267,39 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
 ];
 
+/// Number of rows of the model x86-64-v3.
+pub(super) const X86_64_V3_ROWS: usize = ROWS + 1;
+
+/// The registers of the model x86-64-v3.
+pub(super) const X86_64_V3_MSRS: [Row; X86_64_V3_ROWS] = with(
+    &MSRS,
+    // IA32_TSC_AUX (Vol. 3B 17.17.2).
+    [row(
+        IA32_TSC_AUX,
+        Kind::Stored(|m| &mut m.tsc_aux, Accepts::Bits(0xFFFF_FFFF)),
+    )],
+);
+
+/// `rows` with those of `more`, by number. `T` is `N + M`.
+const fn with<const N: usize, const M: usize, const T: usize>(
+    rows: &[Row; N],
+    more: [Row; M],
+) -> [Row; T] {
+    assert!(N + M == T);
+    let mut all = [rows[0]; T];
+    let (mut i, mut j) = (0, 0);
+    while i + j < T {
+        if j == M || (i < N && rows[i].first < more[j].first) {
+            all[i + j] = rows[i];
+            i += 1;
+        } else {
+            all[i + j] = more[j];
+            j += 1;
+        }
+    }
+    all
+}
+
 /// The registers of a processor without IA32_ARCH_CAPABILITIES.
 pub(super) const fn without_capabilities(rows: &[Row; ROWS]) -> [Row; ROWS - 1] {
     let mut left = [rows[0]; ROWS - 1];
@@ -330,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_table_is_sorted_and_does_not_overlap() {
-        for pair in MSRS.windows(2) {
+        for pair in X86_64_V3_MSRS.windows(2) {
             assert!(pair[0].last < pair[1].first, "{:#x}", pair[1].first);
         }
     }
@@ -344,7 +377,7 @@ mod tests {
             _ => None,
         };
         let mut seen = Vec::new();
-        for row in &MSRS {
+        for row in &X86_64_V3_MSRS {
             for position in 0..=(row.last - row.first) as usize {
                 if let Some(field) = stored(&mut state, row, position) {
                     assert!(!seen.contains(&field), "{:#x}+{position}", row.first);
@@ -352,7 +385,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen.len(), 8 + 1 + 1 + 16 + 11 + 1);
+        assert_eq!(seen.len(), 8 + 1 + 1 + 16 + 11 + 1 + 1);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub const IA32_FS_BASE: u32 = 0xC000_0100;
 pub const IA32_GS_BASE: u32 = 0xC000_0101;
 /// IA32_KERNEL_GS_BASE.
 pub const IA32_KERNEL_GS_BASE: u32 = 0xC000_0102;
+/// IA32_TSC_AUX.
+pub const IA32_TSC_AUX: u32 = 0xC000_0103;
 
 /// IA32_PAT after reset (SDM Vol. 3A 11.12.4).
 pub const PAT_RESET: u64 = 0x0007_0406_0007_0406;
@@ -119,6 +121,8 @@ pub struct MsrState {
     pub fmask: u64,
     /// IA32_KERNEL_GS_BASE.
     pub kernel_gs_base: u64,
+    /// IA32_TSC_AUX.
+    pub tsc_aux: u64,
     /// IA32_SYSENTER_CS.
     pub sysenter_cs: u64,
     /// IA32_SYSENTER_ESP.
@@ -146,6 +150,7 @@ impl Default for MsrState {
             cstar: 0,
             fmask: 0,
             kernel_gs_base: 0,
+            tsc_aux: 0,
             sysenter_cs: 0,
             sysenter_esp: 0,
             sysenter_eip: 0,

@@ -27,3 +27,4 @@ mod regressions;
 mod segments;
 mod system_calls;
 mod transfers;
+mod x86_64_v3;

@@ -36,7 +36,7 @@ fn illegal(machine: &Machine) -> Result<()> {
         (
             "popcnt %ecx, %eax",
             "core2",
-            ": popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem\n",
+            ": popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem or x86-64-v3\n",
         ),
         (
             "vpaddd %ymm1, %ymm0, %ymm0",

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use iced_x86::CpuidFeature;
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 use kvm_ioctls::VcpuFd;
-use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_TSC};
+use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_TSC, IA32_TSC_AUX};
 use vbts_cpu::state::rflags;
 use vbts_cpu::{Activity, ArchState, Cpu, Exit, HostClock, Leaf, Platform, Signals};
 
@@ -121,6 +122,9 @@ impl KvmVcpu {
         let s = &cpu.state();
         let platform = cpu.platform();
         state::load(&self.fd, s, apic_base(platform), platform.cr8())?;
+        if cpu.model().executes(CpuidFeature::RDTSCP) {
+            msr::set(&self.fd, IA32_TSC_AUX, s.msr.tsc_aux)?;
+        }
         self.halted = s.activity == Activity::Halted && s.pending.is_none();
         self.interrupts_enabled = s.rflags & rflags::IF != 0;
         self.injectable = self.interrupts_enabled && !s.interrupt_shadow && s.pending.is_none();

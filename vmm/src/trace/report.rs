@@ -288,7 +288,7 @@ mod tests {
         for (instruction, expected) in [
             (
                 POPCNT,
-                "popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem",
+                "popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem or x86-64-v3",
             ),
             (
                 &[0xC5, 0xFD, 0xFE, 0xC1],

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use iced_x86::{DecoderError, Instruction, Mnemonic};
+use iced_x86::{DecoderError, EncodingKind, Instruction, Mnemonic};
 
 use crate::backend::interpreter::dispatch::{Forwarding, Interpreter};
 use crate::backend::interpreter::fused;
@@ -31,7 +31,7 @@ pub(crate) struct Lowered {
 /// instructions. `None` if its first instruction crosses the page or is invalid.
 pub(crate) fn block(cpu: &Cpu, bytes: &[u8], longest: u8) -> Option<Lowered> {
     let longest = longest.min(MAX_BLOCK);
-    let mut decoder = decode::decoder(cpu.code_size, bytes);
+    let mut decoder = decode::decoder(cpu.model, cpu.code_size, bytes);
     let mut lowered = Lowered {
         ops: Vec::with_capacity(16),
         branches: 0,
@@ -68,12 +68,12 @@ pub(crate) fn block(cpu: &Cpu, bytes: &[u8], longest: u8) -> Option<Lowered> {
 
 /// Decodes one instruction; `None` if `bytes`, at most 15, do not hold all of it.
 pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Lowered> {
-    let mut decoder = decode::decoder(cpu.code_size, bytes);
+    let mut decoder = decode::decoder(cpu.model, cpu.code_size, bytes);
     let decoded = decoder.decode();
     if decoder.last_error() == DecoderError::NoMoreBytes {
         return None;
     }
-    if decode::is_too_long(cpu.code_size, bytes, &decoded) {
+    if decode::is_too_long(cpu.model, cpu.code_size, bytes, &decoded) {
         return Some(too_long(bytes));
     }
     let mut ops = Vec::with_capacity(2);
@@ -121,6 +121,9 @@ fn push(cpu: &Cpu, i: &Instruction, insn: Insn, ops: &mut Vec<Op>, forwarded: &m
     let mut op = Op::called(found.body, insn);
     if insn.prefix & Insn::DIRECT == 0 {
         op.link = Op::INDIRECT;
+    }
+    if cpu.code_size != CodeSize::Bits64 && i.op_code().encoding() == EncodingKind::VEX {
+        ops.push(Op::called(exec::require_protected_mode, insn));
     }
     if insn.prefix & Insn::MEM != 0 {
         memory(cpu.code_size, i, &mut op.insn, ops);
@@ -208,11 +211,13 @@ fn at_tmp(insn: &mut Insn) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::model;
 
     /// Base, displacement and immediate of each operation of one instruction, at offset 0 of its
     /// block in 64-bit code.
     fn lowered(bytes: &[u8]) -> Vec<(u8, i32, u64)> {
-        let i = decode::decoder(CodeSize::Bits64, bytes).decode();
+        let model = model("core2").unwrap();
+        let i = decode::decoder(model, CodeSize::Bits64, bytes).decode();
         let mut insn = decode::insn(CodeSize::Bits64, &i, 0, 0);
         let mut ops = Vec::new();
         memory(CodeSize::Bits64, &i, &mut insn, &mut ops);

@@ -85,7 +85,7 @@ impl Expectation {
         let (flags, fault) = (cpu.flags, cpu.fault);
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
-        let items = translate::items(bytes, ops);
+        let items = translate::items(cpu.model, bytes, ops);
         let retired = execute(cpu, &items[..usize::from(count)], ops, &mut written);
         let next = match items.get(usize::from(count)) {
             Some(item) => u64::from(item.insn.offset),

@@ -94,7 +94,7 @@ pub(super) fn block(
     encoder: &mut Encoder,
     info: &mut InstructionInfoFactory,
 ) -> Result<Translated, IcedError> {
-    let items = items(bytes, ops);
+    let items = items(context.model, bytes, ops);
     let mut t = Translator {
         asm: Assembler::new(places),
         encoder,
@@ -149,8 +149,8 @@ pub(super) fn block(
 }
 
 /// Decodes the instructions of a block again. Their operations have less than their templates need.
-pub(super) fn items(bytes: &[u8], ops: &[Operation]) -> Vec<Item> {
-    let mut decoder = decode::decoder(CodeSize::Bits64, bytes);
+pub(super) fn items(model: &Model, bytes: &[u8], ops: &[Operation]) -> Vec<Item> {
+    let mut decoder = decode::decoder(model, CodeSize::Bits64, bytes);
     let mut items = Vec::new();
     for (i, op) in ops.iter().enumerate() {
         let first = i == 0 || ops[i - 1].insn.ordinal != op.insn.ordinal;

@@ -147,8 +147,17 @@ impl Guest {
     /// As [`Guest::new`], with a program to run at CPL 3.
     pub fn user(program: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Self {
         let mut guest = Self::new();
-        guest.assemble(USER, program);
-        guest.update(|s| {
+        guest.start_user(program);
+        guest
+    }
+
+    /// Makes the machine run a program at CPL 3.
+    pub fn start_user(
+        &mut self,
+        program: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
+    ) {
+        self.assemble(USER, program);
+        self.update(|s| {
             s.seg[1] = segment(selector::USER_CS);
             for i in [0, 2, 3] {
                 s.seg[i] = segment(selector::USER_SS);
@@ -156,7 +165,6 @@ impl Guest {
             s.rip = USER;
             s.gpr[4] = USER_STACK;
         });
-        guest
     }
 
     /// Clears memory.

@@ -25,7 +25,7 @@ const GPRS: [Register; 13] = [
     Register::R14,
 ];
 
-const FEATURES: [CpuidFeature; 12] = [
+const FEATURES: [CpuidFeature; 16] = [
     CpuidFeature::FPU,
     CpuidFeature::FPU287,
     CpuidFeature::FPU387,
@@ -37,11 +37,15 @@ const FEATURES: [CpuidFeature; 12] = [
     CpuidFeature::SSE4_1,
     CpuidFeature::SSE4_2,
     CpuidFeature::POPCNT,
+    CpuidFeature::LZCNT,
+    CpuidFeature::BMI1,
+    CpuidFeature::BMI2,
+    CpuidFeature::MOVBE,
     CpuidFeature::FXSR,
 ];
 
-/// The instructions that these features add, of vectors and of floating-point numbers for the most
-/// part. Left out are those that begin with FWAIT: to a processor they are two.
+/// The instructions that these features add, of vectors, bits and floating-point numbers for the
+/// most part. Left out are those that begin with FWAIT: to a processor they are two.
 pub fn all() -> impl Iterator<Item = Code> {
     Code::values().filter(|c| {
         let features = c.cpuid_features();
@@ -88,8 +92,10 @@ impl Form {
                 Kind::mm_reg | Kind::mm_rm | Kind::mm_or_mem => {
                     Some(Register::MM0 + random.below(8) as u32)
                 }
-                Kind::r64_reg | Kind::r64_or_mem => Some(*random.pick(&GPRS)),
-                Kind::r32_reg | Kind::r32_or_mem => Some(random.pick(&GPRS).full_register32()),
+                Kind::r64_reg | Kind::r64_vvvv | Kind::r64_or_mem => Some(*random.pick(&GPRS)),
+                Kind::r32_reg | Kind::r32_vvvv | Kind::r32_or_mem => {
+                    Some(random.pick(&GPRS).full_register32())
+                }
                 Kind::r16_reg | Kind::r16_or_mem => {
                     Some(Register::AX + random.pick(&GPRS).number() as u32)
                 }

@@ -10,7 +10,7 @@ use self::native::{FXSAVE, Native, Registers};
 use self::random::Random;
 use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::code_asm::{xmm0, xmm1};
-use iced_x86::{Code, CpuidFeature, Mnemonic};
+use iced_x86::{Code, CpuidFeature, Mnemonic, RflagsBits};
 use vbts_cpu::state::vector::{GP, XM};
 use vbts_cpu::state::{Activity, X87State, cr4, rflags};
 use vbts_cpu::{Model, model};
@@ -160,6 +160,7 @@ impl State {
             state.gpr[15] = 0;
             // Where and what the last instruction was: processors differ in when they tell.
             (state.x87.fop, state.x87.fip, state.x87.fdp) = (0, 0, 0);
+            state.flags &= !undefined(form);
             for &(start, end) in pointers(form.instruction.code()) {
                 state.memory.0[start..end].fill(0);
             }
@@ -207,6 +208,24 @@ fn pointers(code: Code) -> &'static [(usize, usize)] {
     }
 }
 
+/// Flags that the manual leaves undefined.
+fn undefined(form: &Form) -> u64 {
+    const FLAGS: [(u32, u64); 6] = [
+        (RflagsBits::OF, rflags::OF),
+        (RflagsBits::SF, rflags::SF),
+        (RflagsBits::ZF, rflags::ZF),
+        (RflagsBits::AF, rflags::AF),
+        (RflagsBits::CF, rflags::CF),
+        (RflagsBits::PF, rflags::PF),
+    ];
+    let bits = form.instruction.rflags_undefined();
+    FLAGS
+        .into_iter()
+        .filter(|(bit, _)| bits & bit != 0)
+        .map(|(_, flag)| flag)
+        .sum()
+}
+
 fn host_has(code: Code) -> bool {
     code.cpuid_features().iter().all(|f| match f {
         CpuidFeature::SSE3 => is_x86_feature_detected!("sse3"),
@@ -214,13 +233,17 @@ fn host_has(code: Code) -> bool {
         CpuidFeature::SSE4_1 => is_x86_feature_detected!("sse4.1"),
         CpuidFeature::SSE4_2 => is_x86_feature_detected!("sse4.2"),
         CpuidFeature::POPCNT => is_x86_feature_detected!("popcnt"),
+        CpuidFeature::LZCNT => is_x86_feature_detected!("lzcnt"),
+        CpuidFeature::BMI1 => is_x86_feature_detected!("bmi1"),
+        CpuidFeature::BMI2 => is_x86_feature_detected!("bmi2"),
+        CpuidFeature::MOVBE => is_x86_feature_detected!("movbe"),
         _ => true,
     })
 }
 
 /// A model with all the instructions.
 fn later() -> &'static Model {
-    model("x86-64-v2").unwrap()
+    model("x86-64-v3").unwrap()
 }
 
 /// Both forms of every instruction, with random operands each time.

@@ -32,6 +32,10 @@ const INTEGER_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::MULTIBYTENOP,
     CpuidFeature::PAUSE,
     CpuidFeature::POPCNT,
+    CpuidFeature::LZCNT,
+    CpuidFeature::BMI1,
+    CpuidFeature::BMI2,
+    CpuidFeature::MOVBE,
 ];
 
 const VECTOR_FEATURES: &[CpuidFeature] = &[
@@ -195,7 +199,7 @@ fn belongs(code: Code, group: Group, mode: Mode) -> bool {
             Mode::Bits32 => op_code.mode32() && op_code.compatibility_mode(),
         }
         && op_code.is_instruction()
-        && op_code.encoding() == EncodingKind::Legacy
+        && (op_code.encoding() == EncodingKind::Legacy || is_vex_of_integers(code))
         && !op_code.is_privileged()
         && !EXCLUDED.contains(&code.mnemonic())
         && !(code.is_jcc_short_or_near()
@@ -208,6 +212,15 @@ fn belongs(code: Code, group: Group, mode: Mode) -> bool {
             .iter()
             .any(|&kind| is_unsupported(kind, mode))
         && !EXCLUDED_CODES.contains(&code)
+}
+
+/// Whether it is an instruction of general registers with VEX.
+fn is_vex_of_integers(code: Code) -> bool {
+    code.op_code().encoding() == EncodingKind::VEX
+        && code
+            .cpuid_features()
+            .iter()
+            .all(|feature| INTEGER_FEATURES.contains(feature))
 }
 
 pub(super) fn is_x87(code: Code) -> bool {

@@ -69,12 +69,18 @@ impl Draft<'_> {
             K::r16_or_mem | K::r16_reg | K::r16_reg_mem | K::r16_rm | K::r16_opcode => {
                 self.register(Register::AX)
             }
-            K::r32_or_mem | K::r32_reg | K::r32_reg_mem | K::r32_rm | K::r32_opcode => {
-                self.register(Register::EAX)
-            }
-            K::r64_or_mem | K::r64_reg | K::r64_reg_mem | K::r64_rm | K::r64_opcode => {
-                self.register(Register::RAX)
-            }
+            K::r32_or_mem
+            | K::r32_reg
+            | K::r32_reg_mem
+            | K::r32_rm
+            | K::r32_opcode
+            | K::r32_vvvv => self.register(Register::EAX),
+            K::r64_or_mem
+            | K::r64_reg
+            | K::r64_reg_mem
+            | K::r64_rm
+            | K::r64_opcode
+            | K::r64_vvvv => self.register(Register::RAX),
             K::mm_or_mem | K::mm_reg | K::mm_rm => Register::MM0 + self.random.below(8) as u32,
             K::xmm_or_mem | K::xmm_reg | K::xmm_rm => {
                 Register::XMM0 + self.random.below(self.state.mode.registers()) as u32

@@ -5,7 +5,7 @@ use kvm_bindings::{
     kvm_run,
 };
 use kvm_ioctls::VcpuExit;
-use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_DEBUGCTL, IA32_DS_AREA, IA32_TSC};
+use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_DEBUGCTL, IA32_DS_AREA, IA32_TSC, IA32_TSC_AUX};
 use vbts_cpu::{Cpu, Exit, Platform};
 
 use super::{ExitReason, KvmVcpu, apic_base, run_error};
@@ -127,6 +127,13 @@ impl KvmVcpu {
     ) -> Result<Option<ExitReason>, KvmError> {
         match index {
             IA32_DEBUGCTL | IA32_DS_AREA if self.passes_bts_through => {
+                if let Some(value) = accepted {
+                    msr::set(&self.fd, index, value)?;
+                }
+                Ok(None)
+            }
+            // Only RDTSCP reads it: RDMSR exits.
+            IA32_TSC_AUX => {
                 if let Some(value) = accepted {
                     msr::set(&self.fd, index, value)?;
                 }
