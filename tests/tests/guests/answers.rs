@@ -38,6 +38,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("moments", moments::moments),
             ("hostile_names", names::hostile_names),
+            ("stripped", names::stripped),
             ("optimised", profiles::optimised),
             ("firefox", profiles::firefox),
             ("autofdo", profiles::autofdo),

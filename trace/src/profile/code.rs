@@ -42,6 +42,8 @@ pub enum SymbolKind {
     Part,
     /// A stub of the procedure linkage table, which jumps to a function.
     Stub,
+    /// A function whose name is not known.
+    Unnamed,
 }
 
 /// Where code and functions come from. The files can be hostile: an implementation limits what it

@@ -1,7 +1,7 @@
 //! Which function a place is in.
 //!
-//! Files say where their functions are. In code without such names, functions begin where calls
-//! lead to.
+//! Files say where their functions are, by symbols or by the unwind table. In other code, functions
+//! begin where calls lead to.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -84,7 +84,8 @@ impl Functions {
         self.list.is_empty()
     }
 
-    /// The functions that the file of a module names; none, if no code of it was executed.
+    /// The functions of which the file of a module says where they are; none, if no code of it was
+    /// executed.
     pub fn symbols(&self, module: ModuleId) -> &[Symbol] {
         self.known
             .get(&module)
@@ -104,7 +105,7 @@ impl Functions {
                     ..place
                 },
                 kind: symbol.kind,
-                named: true,
+                named: symbol.kind != SymbolKind::Unnamed,
             },
             None => {
                 let gap = known.gap(place.offset);
@@ -132,6 +133,7 @@ impl Functions {
             return id;
         }
         if let Some(known) = self.known.get_mut(&place.module)
+            && known.symbol(place.offset).is_none()
             && known.found.len() < MAX_FOUND
         {
             known.found.insert(place.offset, ());

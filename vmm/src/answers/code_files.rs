@@ -19,7 +19,7 @@ use super::memory_code::MemoryCode;
 use crate::elf::Segment;
 use crate::escape::printable;
 use crate::root::Root;
-use crate::trace::symbols::{Answer, FileSymbols};
+use crate::trace::symbols::{Answer, FileSymbols, FunctionKind};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
@@ -318,10 +318,11 @@ impl Files for CodeFiles {
         let symbols = functions.iter().map(|function| Symbol {
             start: function.start,
             end: function.start.saturating_add(function.size),
-            kind: match (function.stub, function.part) {
-                (true, _) => SymbolKind::Stub,
-                (false, true) => SymbolKind::Part,
-                (false, false) => SymbolKind::Function,
+            kind: match function.kind {
+                FunctionKind::Named => SymbolKind::Function,
+                FunctionKind::Part => SymbolKind::Part,
+                FunctionKind::Stub => SymbolKind::Stub,
+                FunctionKind::Unnamed => SymbolKind::Unnamed,
             },
         });
         symbols.collect()

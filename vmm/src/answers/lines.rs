@@ -88,7 +88,7 @@ pub fn assembly<W: Watch>(
         let Some(end) = end else {
             writeln!(
                 out,
-                "    its size is not known, because its file does not name it"
+                "    its size is not known, because its file does not have it"
             )?;
             continue;
         };

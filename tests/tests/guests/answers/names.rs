@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-use super::{report, tool};
+use super::{FUNCTIONS, report, tool, traced};
 
 /// Names in a file can be anything. In a document they stay text.
 pub(super) fn hostile_names(machine: &Machine) -> Result<()> {
@@ -58,5 +59,45 @@ pub(super) fn hostile_names(machine: &Machine) -> Result<()> {
             machine::finish(command)?.expect(0)?;
         }
     }
+    Ok(())
+}
+
+/// The calls, branches and instructions of the functions that `wanted` accepts the place of.
+fn rows_of(text: &str, wanted: impl Fn(&str) -> bool) -> Result<Vec<[u64; 4]>> {
+    let mut rows = Vec::new();
+    for line in text.lines() {
+        let row: Value = serde_json::from_str(line)?;
+        let number = |name: &str| row[name].as_u64().context(format!("no {name}: {row}"));
+        if row["place"].as_str().is_some_and(&wanted) {
+            let [calls, branches, instructions, total] =
+                ["calls", "branches", "instructions", "total"].map(number);
+            rows.push([calls?, branches?, instructions?, total?]);
+        }
+    }
+    Ok(rows)
+}
+
+/// The unwind table of a stripped program says where its functions are: what each has executed is
+/// the same as with symbols.
+pub(super) fn stripped(machine: &Machine) -> Result<()> {
+    let traced = traced(machine, &["-O2", "-g"], &[])?;
+    let text = report(machine, &FUNCTIONS, &traced.trace)?;
+    let functions = rows_of(&text, |place| place.contains("answers.c:"))?;
+    ensure!(functions.len() > 5, "{text}");
+    let mut command = tool("strip", &["--strip-all"])?;
+    command.arg(&traced.program);
+    machine::finish(command)?.expect(0)?;
+    let mut command = machine.command(["report"]);
+    command.args(FUNCTIONS).arg(&traced.trace);
+    let text = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+    // Others are the compiler's, some of which have no entry.
+    let mut stripped = rows_of(&text, |place| place == "answers")?;
+    for function in functions {
+        let Some(at) = stripped.iter().position(|row| *row == function) else {
+            bail!("{function:?} is missing: {text}");
+        };
+        stripped.remove(at);
+    }
+    ensure!(text.contains("\"answers+0x"), "{text}");
     Ok(())
 }

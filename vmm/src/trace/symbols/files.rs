@@ -258,7 +258,7 @@ impl Files {
             }
         }
         all.truncate(most);
-        // The answers of a process that reads hostile files are in any order.
+        // Those without names come last, and a hostile file can name any order.
         all.retain(|function: &FunctionRange| function.size > 0);
         all.sort_by_key(|function| function.start);
         all

@@ -39,7 +39,7 @@ pub use connection::{COMMAND, UNCONFINED};
 pub use debug_files::debuginfod_cache;
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};
-pub use protocol::{Answer, CodePlace, FunctionRange, Wanted};
+pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, Wanted};
 use source::Source;
 pub use unnamed::Unnamed;
 

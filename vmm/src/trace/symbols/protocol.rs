@@ -104,7 +104,7 @@ pub enum Reply<'a> {
     Functions {
         /// Number of functions; 0 at the end.
         count: u32,
-        /// That many [`FunctionRange`]s, sorted by their start.
+        /// That many [`FunctionRange`]s.
         functions: &'a [u8],
     },
     /// What has the name.
@@ -148,10 +148,21 @@ pub struct FunctionRange {
     pub start: u64,
     /// Size in bytes.
     pub size: u64,
-    /// It is a stub of the procedure linkage table.
-    pub stub: bool,
-    /// It is a part of a function that the compiler has moved away.
-    pub part: bool,
+    /// What it is.
+    pub kind: FunctionKind,
+}
+
+/// Kinds of functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FunctionKind {
+    /// A function with a name.
+    Named,
+    /// A part of a function that the compiler has moved away.
+    Part,
+    /// A stub of the procedure linkage table.
+    Stub,
+    /// A function that has an entry in the unwind table, and no name.
+    Unnamed,
 }
 
 /// A name of code.

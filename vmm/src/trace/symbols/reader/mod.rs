@@ -15,6 +15,7 @@ mod linkage;
 pub mod object_file;
 pub mod objects;
 mod resolve;
+mod unwind;
 
 use std::fs::File;
 use std::io;

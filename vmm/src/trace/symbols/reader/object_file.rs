@@ -1,13 +1,14 @@
 //! The symbols of an ELF file: functions, and what maps offsets in the file to them.
 
 use std::fs::File;
+use std::ops::Range;
 
 use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, SymbolTable, optional};
 use super::lines::Lines;
-use super::linkage;
+use super::{linkage, unwind};
 use crate::elf::Segment;
-use crate::trace::symbols::protocol::{FunctionRange, Refusal};
+use crate::trace::symbols::protocol::{FunctionKind, FunctionRange, Refusal};
 
 const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
@@ -78,6 +79,8 @@ pub struct ObjectFile {
     functions: Vec<Function>,
     /// Functions with the address of another one of [`Self::functions`].
     aliases: Vec<Function>,
+    /// The addresses of functions without names.
+    unnamed: Vec<Range<u64>>,
     /// Names with a zero at the end of each.
     strings: Vec<Vec<u8>>,
     lines: Option<Lines>,
@@ -111,6 +114,7 @@ impl ObjectFile {
             )?;
         }
         this.add_functions(&elf, dynamic, budget)?;
+        this.unnamed = unwind::ranges(&elf, budget)?;
         let build_id = elf.build_id()?;
         Ok((this, build_id))
     }
@@ -211,6 +215,14 @@ impl ObjectFile {
             next = function.start;
         }
         self.functions = functions;
+        let mut unnamed = std::mem::take(&mut self.unnamed);
+        unnamed.retain(|range| self.at(range.start).is_none());
+        for range in &mut unnamed {
+            let next = self.functions.partition_point(|f| f.start <= range.start);
+            let next = self.functions.get(next).map_or(u64::MAX, |f| f.start);
+            range.end = range.end.min(next);
+        }
+        self.unnamed = unnamed;
     }
 
     pub(super) fn name(&self, function: &Function) -> &[u8] {
@@ -233,7 +245,7 @@ impl ObjectFile {
         function.filter(|f| address < f.end)
     }
 
-    /// Number of functions.
+    /// Number of functions that have names.
     pub fn functions(&self) -> usize {
         self.functions.len()
     }
@@ -260,29 +272,40 @@ impl ObjectFile {
         Some((name, address - function.start))
     }
 
-    /// The functions from number `first` on: at offsets in the file, or at their own addresses if
-    /// `absolute`.
+    /// The functions from number `first` on, at offsets in the file, or at their own addresses if
+    /// `absolute`. Those without names come last.
     pub fn function_ranges(
         &self,
         absolute: bool,
         first: u64,
     ) -> impl Iterator<Item = FunctionRange> + '_ {
         let first = usize::try_from(first).unwrap_or(usize::MAX);
-        let functions = self.functions.get(first..).unwrap_or_default();
-        functions.iter().map(move |function| {
-            let size = function.end.saturating_sub(function.start);
-            let (start, room) = match absolute {
-                true => (Some(function.start), size),
-                false => self.offset_of_address(function.start),
+        let functions = self.functions.iter().map(|function| {
+            let kind = match function.stub {
+                true => FunctionKind::Stub,
+                false if is_part(self.name(function)) => FunctionKind::Part,
+                false => FunctionKind::Named,
             };
-            FunctionRange {
-                // The reply has an entry for each function.
-                start: start.unwrap_or_default(),
-                size: if start.is_some() { size.min(room) } else { 0 },
-                stub: function.stub,
-                part: is_part(self.name(function)),
-            }
-        })
+            (function.start..function.end, kind)
+        });
+        let unnamed = self.unnamed.iter();
+        let unnamed = unnamed.map(|range| (range.clone(), FunctionKind::Unnamed));
+        functions
+            .chain(unnamed)
+            .skip(first)
+            .map(move |(range, kind)| {
+                let size = range.end.saturating_sub(range.start);
+                let (start, room) = match absolute {
+                    true => (Some(range.start), size),
+                    false => self.offset_of_address(range.start),
+                };
+                FunctionRange {
+                    // The reply has an entry for each function.
+                    start: start.unwrap_or_default(),
+                    size: if start.is_some() { size.min(room) } else { 0 },
+                    kind,
+                }
+            })
     }
 
     /// The offset in the file of `address`, and how many bytes its segment has there.
@@ -304,7 +327,7 @@ impl ObjectFile {
     pub fn line_rows(
         &self,
         absolute: bool,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
         each: &mut dyn FnMut(u64, u64, u32, &str) -> bool,
     ) {
         let Some(lines) = &self.lines else {
@@ -405,6 +428,26 @@ pub(crate) mod tests {
         // Such as `malloc@plt`: every dynamic program calls the C library.
         let shell = names(&read(Path::new("/bin/sh")).unwrap());
         assert!(shell.iter().any(|name| name.ends_with("@plt")), "{shell:?}");
+    }
+
+    #[test]
+    fn functions_of_a_stripped_program_have_ranges() {
+        // The shell exports no functions, so most of its code is in functions without names.
+        let shell = read(Path::new("/bin/sh")).unwrap();
+        let ranges: Vec<_> = shell.function_ranges(true, 0).collect();
+        let unnamed = |range: &&FunctionRange| range.kind == FunctionKind::Unnamed;
+        assert!(ranges.iter().filter(unnamed).count() > 100);
+        for range in ranges.iter().filter(unnamed) {
+            let address = range.start + range.size - 1;
+            assert_eq!(shell.function(address), None, "{range:?}");
+        }
+        // They can be asked for in parts.
+        let rest: Vec<_> = shell.function_ranges(true, 100).collect();
+        assert_eq!(ranges[100..], rest);
+        // The functions of a program with symbols are named.
+        let own = read(&std::env::current_exe().unwrap()).unwrap();
+        let ranges: Vec<_> = own.function_ranges(true, 0).collect();
+        assert!(ranges.iter().filter(unnamed).count() < ranges.len() / 20);
     }
 
     #[test]
