@@ -114,6 +114,7 @@ fn state() -> ArchState {
         activity: Activity::Halted,
         pending: Some(PendingEvent::Interrupt(0x41)),
         progress: Progress {
+            random_numbers: 77,
             instructions: 1000,
             skipped: 2000,
             idle_cycles: 300,

@@ -4,6 +4,7 @@ use iced_x86::Code;
 
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
+use crate::mmu::access::canonical;
 use crate::mmu::paging;
 use crate::model::PHYS_MASK;
 use crate::processor::cpu::Cpu;
@@ -23,7 +24,7 @@ const CR0_BITS: u64 = cr0::PE
     | cr0::CD
     | cr0::PG;
 
-/// The bits of CR4 that the CPU models have. VME and PVI are missing, since there is no
+/// The bits of CR4 that all CPU models have. VME and PVI are missing, since there is no
 /// virtual-8086 mode.
 const CR4_BITS: u64 = cr4::TSD
     | cr4::DE
@@ -37,12 +38,19 @@ const CR4_BITS: u64 = cr4::TSD
 
 /// Bits of CR3 between MAXPHYADDR and 63 are reserved.
 const CR3_BITS: u64 = PHYS_MASK;
+/// Of a value for CR3 with CR4.PCIDE set: translations of its PCID can be kept (SDM Vol. 3A
+/// 4.10.4.1). The bit does not exist in CR3.
+const CR3_KEEP: u64 = 1 << 63;
+/// The process-context identifier in CR3 (SDM Vol. 3A 4.10.1).
+const CR3_PCID: u64 = 0xFFF;
 
 /// Writes CR0, and with PE and PG changes the mode (SDM Vol. 3A 4.1.2, 9.8.5, 9.9).
 fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     let has = |bit| value & bit != 0;
-    let impossible =
-        value >> 32 != 0 || (has(cr0::PG) && !has(cr0::PE)) || (has(cr0::NW) && !has(cr0::CD));
+    let impossible = value >> 32 != 0
+        || (has(cr0::PG) && !has(cr0::PE))
+        || (has(cr0::NW) && !has(cr0::CD))
+        || (!has(cr0::PG) && cpu.sys.cr4 & cr4::PCIDE != 0);
     if impossible {
         return Err(cpu.gp(0));
     }
@@ -77,7 +85,13 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
     Ok(())
 }
 
+/// Writes CR3. The TLB has translations of the current address space and global ones alone, so that
+/// nothing is kept for a PCID.
 fn write_cr3(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
+    let value = match cpu.sys.cr4 & cr4::PCIDE {
+        0 => value,
+        _ => value & !CR3_KEEP,
+    };
     if value & !CR3_BITS != 0 {
         return Err(cpu.gp(0));
     }
@@ -90,22 +104,64 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
 }
 
 fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Abort> {
-    // IA-32e paging requires PAE (SDM Vol. 3A 9.8.5).
-    if value & !CR4_BITS != 0 || (cpu.is_ia32e() && value & cr4::PAE == 0) {
+    let changed = cpu.sys.cr4 ^ value;
+    // IA-32e paging requires PAE (SDM Vol. 3A 9.8.5), and PCIDs require IA-32e paging (4.10.1).
+    let has_pcids = changed & value & cr4::PCIDE != 0;
+    let impossible = value & !(CR4_BITS | cpu.model.cr4_flags()) != 0
+        || (cpu.is_ia32e() && value & cr4::PAE == 0)
+        || (has_pcids && (!cpu.is_ia32e() || cpu.sys.cr3 & CR3_PCID != 0));
+    if impossible {
         return Err(cpu.gp(0));
     }
     // SDM Vol. 3A 4.10.4.1, 4.4.1.
-    let paging = (cpu.sys.cr4 ^ value) & (cr4::PGE | cr4::PSE | cr4::PAE) != 0;
+    let tables = changed & (cr4::PGE | cr4::PSE | cr4::PAE) != 0;
+    let rights = changed & (cr4::PCIDE | cr4::SMEP | cr4::SMAP) != 0;
     let mut sys = cpu.sys.clone();
     sys.cr4 = value;
-    if paging {
+    if tables {
         load_pdptes(cpu, &mut sys)?;
     }
     cpu.sys = sys;
-    if paging {
+    if tables || rights {
         cpu.flush_tlb(false);
     }
+    if rights {
+        cpu.update_mode();
+    }
     Ok(())
+}
+
+/// INVPCID. Its descriptor has a PCID and an address. Other address spaces than the current one
+/// have no translations here.
+fn invpcid(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    const ADDRESS: u64 = 0;
+    const SINGLE: u64 = 1;
+    const ALL: u64 = 2;
+    const ALL_BUT_GLOBAL: u64 = 3;
+    cpu.require_cpl0()?;
+    let kind = match cpu.in_64_bit_mode() {
+        true => cpu.r(insn.dst),
+        false => cpu.r::<u32>(insn.dst).into(),
+    };
+    let descriptor = cpu.load128(cpu.ea(insn))?;
+    let (pcid, la) = (descriptor as u64, (descriptor >> 64) as u64);
+    let has_pcids = cpu.sys.cr4 & cr4::PCIDE != 0;
+    let impossible = kind > ALL_BUT_GLOBAL
+        || pcid & !CR3_PCID != 0
+        || (kind <= SINGLE && pcid != 0 && !has_pcids)
+        || (kind == ADDRESS && !canonical(la));
+    if impossible {
+        return Err(cpu.gp(0));
+    }
+    let is_current = !has_pcids || cpu.sys.cr3 & CR3_PCID == pcid;
+    match kind {
+        ADDRESS if is_current => cpu.flush_tlb_page(la),
+        ADDRESS => {}
+        ALL => cpu.flush_tlb(false),
+        _ => cpu.flush_tlb(true),
+    }
+    cpu.serialize();
+    cpu.end_block(insn)
 }
 
 /// Loads the PDPTE registers if `sys`, the state after the instruction, uses PAE paging. Reserved
@@ -208,6 +264,7 @@ fn lmsw(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// SMSW: 16 bits to memory, the operand size to a register.
 fn smsw<T: crate::state::int::Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.check_umip()?;
     let value = cpu.sys.cr0;
     if insn.prefix & Insn::MEM != 0 {
         cpu.store(cpu.ea(insn), value as u16)?;
@@ -234,4 +291,5 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Smsw_r32m16], smsw::<u32>);
     t.handler([Smsw_r64m16], smsw::<u64>);
     t.handler([Clts], clts);
+    t.handler([Invpcid_r32_m128, Invpcid_r64_m128], invpcid);
 }

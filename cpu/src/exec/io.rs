@@ -5,7 +5,6 @@ use iced_x86::Code;
 use crate::exec::string::distance;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
-use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 use crate::state::descriptor::system;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
@@ -31,13 +30,13 @@ impl Cpu {
         {
             return Err(self.gp(0));
         }
-        let map: u16 = self.load_as(tr.base.wrapping_add(IO_MAP_BASE), Privilege::Supervisor)?;
+        let map: u16 = self.load_system(tr.base.wrapping_add(IO_MAP_BASE))?;
         let at = u64::from(map) + u64::from(port >> 3);
         // Two bytes are read, so that a map needs a byte of ones after its end.
         if at + 1 > u64::from(tr.limit) {
             return Err(self.gp(0));
         }
-        let bits: u16 = self.load_as(tr.base.wrapping_add(at), Privilege::Supervisor)?;
+        let bits: u16 = self.load_system(tr.base.wrapping_add(at))?;
         let mask = ((1u16 << size) - 1) << (port & 7);
         if bits & mask != 0 {
             Err(self.gp(0))

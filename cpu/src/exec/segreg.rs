@@ -177,6 +177,7 @@ fn arpl(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// STR (`TASK`) and SLDT: 16 bits to memory, zero-extended to a register.
 fn store_system<T: Int, const TASK: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_protected()?;
+    cpu.check_umip()?;
     let selector = if TASK {
         cpu.sys.tr.selector
     } else {

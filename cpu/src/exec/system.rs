@@ -27,6 +27,7 @@ fn table<const T: u8>(cpu: &mut Cpu) -> &mut TableRegister {
 
 /// SGDT, SIDT in 64-bit mode.
 fn store_table<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.check_umip()?;
     let la = cpu.ea(insn);
     let TableRegister { base, limit } = *table::<T>(cpu);
     let mut image = [0; 10];
@@ -38,6 +39,7 @@ fn store_table<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// SGDT, SIDT outside 64-bit mode.
 fn store_table_32<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.check_umip()?;
     let la = cpu.ea(insn);
     let TableRegister { base, limit } = *table::<T>(cpu);
     let mut image = [0; 6];
@@ -136,6 +138,16 @@ fn sti(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
+/// STAC (`SET`) and CLAC: whether SMAP lets the supervisor access user pages.
+fn set_ac<const SET: bool>(cpu: &mut Cpu, _: &Insn) -> Exec {
+    if cpu.cpl != 0 {
+        return Err(cpu.ud());
+    }
+    cpu.eflags = cpu.eflags & !rflags::AC | if SET { rflags::AC } else { 0 };
+    cpu.update_data_privilege();
+    Ok(Flow::Next)
+}
+
 /// Returns a 64-bit value in EDX:EAX.
 fn return_pair(cpu: &mut Cpu, value: u64) -> Exec {
     cpu.gpr[RAX] = value & 0xFFFF_FFFF;
@@ -220,6 +232,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Hlt], hlt);
     t.handler([Cli], cli);
     t.handler([Sti], sti);
+    t.handler([Stac], set_ac::<true>);
+    t.handler([Clac], set_ac::<false>);
     t.handler([Rdmsr], rdmsr);
     t.handler([Wrmsr], wrmsr);
     t.handler([Rdtsc], rdtsc);

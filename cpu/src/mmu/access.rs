@@ -20,6 +20,16 @@ pub enum Privilege {
     User = 1,
     /// CPL 3 with alignment checking on (CR0.AM and RFLAGS.AC).
     UserAligned = 2,
+    /// As [`Self::Supervisor`], but data in user pages is not accessible (CR4.SMAP).
+    SupervisorPages = 3,
+}
+
+impl Privilege {
+    /// Whether it is that of CPL 3.
+    #[inline(always)]
+    pub fn is_user(self) -> bool {
+        matches!(self, Self::User | Self::UserAligned)
+    }
 }
 
 /// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).

@@ -144,13 +144,22 @@ fn root(sys: &SystemState, la: u64) -> Option<(&'static Structures, u64)> {
 
 /// Whether the flags of the entries allow the access (SDM Vol. 3A 4.6.1). `rights`: RW and US are
 /// set if all entries have them, NX if one has it.
-fn is_allowed(sys: &SystemState, rights: u64, access: Access, user: bool) -> bool {
+fn is_allowed(sys: &SystemState, rights: u64, access: Access, privilege: Privilege) -> bool {
+    let user = privilege.is_user();
     let by_kind = match access {
         Access::Read => true,
         Access::Write => rights & RW != 0 || (!user && sys.cr0 & cr0::WP == 0),
         Access::Execute => rights & NX == 0,
     };
-    by_kind && (!user || rights & US != 0)
+    let prevented = match access {
+        Access::Execute => sys.cr4 & cr4::SMEP != 0,
+        Access::Read | Access::Write => privilege == Privilege::SupervisorPages,
+    };
+    let by_mode = match rights & US {
+        0 => !user,
+        _ => user || !prevented,
+    };
+    by_kind && by_mode
 }
 
 /// An entry that a walk has visited: its address and its value.
@@ -216,12 +225,12 @@ fn walk_with(
         });
     }
     let has_nx = sys.efer & efer::NXE != 0 && sys.cr4 & cr4::PAE != 0;
-    let user = privilege != Privilege::Supervisor;
+    let reports_fetches = has_nx || sys.cr4 & cr4::SMEP != 0;
     let code = |rest: u32| {
         rest | if access == Access::Write { pf::W } else { 0 }
-            | if user { pf::U } else { 0 }
-            // The I/D flag is reported only where execute-disable can fault.
-            | if access == Access::Execute && has_nx { pf::ID } else { 0 }
+            | if privilege.is_user() { pf::U } else { 0 }
+            // The I/D flag is reported only where a fetch can fault in a page that can be read.
+            | if access == Access::Execute && reports_fetches { pf::ID } else { 0 }
     };
 
     let (s, mut table) = root(sys, la).ok_or_else(|| code(0))?;
@@ -251,7 +260,7 @@ fn walk_with(
         level -= 1;
     };
 
-    if !is_allowed(sys, rights | nx, access, user) {
+    if !is_allowed(sys, rights | nx, access, privilege) {
         return Err(code(pf::P));
     }
     used(s, &path[level..s.levels]);

@@ -13,7 +13,7 @@ const KINDS: usize = 3;
 const LARGE_SHIFT: u32 = 22;
 /// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow
 /// path.
-const CLASSES: usize = 3;
+const CLASSES: usize = 4;
 
 /// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
 const INVALID: u64 = u64::MAX;
@@ -46,6 +46,8 @@ struct Table {
     phys: [[u64; ENTRIES]; KINDS],
     /// Which of the entries may not be empty: a flush visits no others.
     filled: [[u64; ENTRIES / 64]; KINDS],
+    /// Whether any of them is.
+    is_used: bool,
 }
 
 impl Table {
@@ -54,6 +56,7 @@ impl Table {
             entries: [[EMPTY; ENTRIES]; KINDS],
             phys: [[0; ENTRIES]; KINDS],
             filled: [[0; ENTRIES / 64]; KINDS],
+            is_used: false,
         }
     }
 }
@@ -172,6 +175,12 @@ impl Tlb {
         }
     }
 
+    /// The tables that may have entries.
+    fn used(&mut self) -> impl Iterator<Item = &mut Table> {
+        let tables = self.tables.iter_mut().map(|table| &mut **table);
+        tables.filter(|table| table.is_used)
+    }
+
     /// The host address of `la` for the selected class, if the access of `size` bytes is allowed
     /// and lies in one page of RAM that is not write-tracked.
     #[inline(always)]
@@ -222,12 +231,14 @@ impl Tlb {
             addend: (hit.host as u64).wrapping_sub(la),
         };
         table.filled[kind][index / 64] |= 1 << (index % 64);
+        table.is_used = true;
         table.phys[kind][index] = (hit.gpa & !0xFFF) | if hit.global { GLOBAL_BIT } else { 0 };
     }
 
     /// Flushes all translations, or with `keep_global` those that are not global.
     pub fn flush(&mut self, keep_global: bool) {
-        for table in &mut self.tables {
+        for table in self.used() {
+            table.is_used = keep_global;
             let entries = table.entries.as_flattened_mut().chunks_mut(64);
             let phys = table.phys.as_flattened().chunks(64);
             let filled = table.filled.as_flattened_mut();
@@ -257,7 +268,7 @@ impl Tlb {
     /// 4.10.4.1, INVLPG). Returns whether it may be part of one.
     pub fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
-        for table in &mut self.tables {
+        for table in self.used() {
             if large {
                 for e in table.entries.as_flattened_mut() {
                     if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
@@ -279,7 +290,7 @@ impl Tlb {
     /// Sets whether writes to a guest-physical page take the slow path.
     pub fn set_write_tracked(&mut self, gpa: u64, write_tracked: bool) {
         const WRITE: usize = Access::Write as usize;
-        for table in &mut self.tables {
+        for table in self.used() {
             for (e, phys) in table.entries[WRITE].iter_mut().zip(&table.phys[WRITE]) {
                 if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
                     e.tag =

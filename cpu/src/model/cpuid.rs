@@ -1,6 +1,7 @@
 //! CPUID (SDM Vol. 2A): a leaf, the feature flags of leaf 1, and the values that a model returns.
 
 use super::Model;
+use crate::state::cr4;
 
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +27,13 @@ pub(super) mod ecx1 {
     pub const DS_CPL: u32 = 1 << 4;
     pub const SSSE3: u32 = 1 << 9;
     pub const CMPXCHG16B: u32 = 1 << 13;
+    pub const PCID: u32 = 1 << 17;
     pub const SSE4_1: u32 = 1 << 19;
     pub const SSE4_2: u32 = 1 << 20;
     pub const MOVBE: u32 = 1 << 22;
     pub const POPCNT: u32 = 1 << 23;
     pub const TSC_DEADLINE: u32 = 1 << 24;
+    pub const RDRAND: u32 = 1 << 30;
     pub const HYPERVISOR: u32 = 1 << 31;
 }
 
@@ -64,8 +67,17 @@ pub(crate) mod edx1 {
 
 /// Feature flags of leaf 7, EBX.
 pub(super) mod ebx7 {
+    pub const FSGSBASE: u32 = 1 << 0;
     pub const BMI1: u32 = 1 << 3;
+    pub const SMEP: u32 = 1 << 7;
     pub const BMI2: u32 = 1 << 8;
+    pub const INVPCID: u32 = 1 << 10;
+    pub const SMAP: u32 = 1 << 20;
+}
+
+/// Feature flags of leaf 7, ECX.
+pub(super) mod ecx7 {
+    pub const UMIP: u32 = 1 << 2;
 }
 
 /// Feature flags of leaf 80000001H, ECX.
@@ -86,6 +98,21 @@ pub(crate) mod edx8000_0001 {
 const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
 
 impl Model {
+    /// The flags of CR4 that exist because of the model's features (SDM Vol. 3A 2.5).
+    pub(crate) fn cr4_flags(&self) -> u64 {
+        let ecx1 = self.cpuid(1, 0).ecx;
+        let leaf7 = self.cpuid(7, 0);
+        let flags = [
+            (leaf7.ecx & ecx7::UMIP, cr4::UMIP),
+            (leaf7.ebx & ebx7::FSGSBASE, cr4::FSGSBASE),
+            (ecx1 & ecx1::PCID, cr4::PCIDE),
+            (leaf7.ebx & ebx7::SMEP, cr4::SMEP),
+            (leaf7.ebx & ebx7::SMAP, cr4::SMAP),
+        ];
+        let there = flags.into_iter().filter(|(feature, _)| *feature != 0);
+        there.fold(0, |all, (_, flag)| all | flag)
+    }
+
     /// What CPUID returns for EAX = `leaf` and ECX = `subleaf`, for processor 0 with its local APIC
     /// enabled.
     #[must_use]

@@ -1,10 +1,10 @@
 //! The instruction-set extensions of each model, and those of the host on which it depends.
 
-use std::arch::x86_64::__cpuid;
+use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 
 use iced_x86::{CpuidFeature, Instruction};
 
-use super::cpuid::edx8000_0001;
+use super::cpuid::{ebx7, ecx1, ecx7, edx8000_0001};
 use super::{MODELS, Model, model};
 
 /// What every processor with Intel 64 executes.
@@ -62,6 +62,10 @@ pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::BMI2,
     CpuidFeature::MOVBE,
     CpuidFeature::RDTSCP,
+    CpuidFeature::FSGSBASE,
+    CpuidFeature::SMAP,
+    CpuidFeature::INVPCID,
+    CpuidFeature::RDRAND,
 ];
 
 /// The extensions that an instruction needs and that not every model has.
@@ -96,6 +100,19 @@ fn name(feature: CpuidFeature) -> String {
     format!("{feature:?}").replace("SSE4_", "SSE4.")
 }
 
+/// Leaf 7 of the host's CPUID: zero if there is none.
+fn leaf7() -> CpuidResult {
+    if __cpuid(0).eax >= 7 {
+        return __cpuid_count(7, 0);
+    }
+    CpuidResult {
+        eax: 0,
+        ebx: 0,
+        ecx: 0,
+        edx: 0,
+    }
+}
+
 impl Model {
     /// The extensions that the software CPU executes on the host's processor, and that the host's
     /// processor lacks.
@@ -105,10 +122,10 @@ impl Model {
         (self.features.contains(&sse41) && !is_x86_feature_detected!("sse4.1")).then(|| name(sse41))
     }
 
-    /// The model's instruction-set extensions that the host's processor lacks. Such a host cannot
-    /// execute the guest.
+    /// The model's features that the host's processor lacks. Such a host cannot execute the guest.
     #[must_use]
     pub fn missing_on_host(&self) -> Vec<String> {
+        let (host1, host7) = (__cpuid(1), leaf7());
         let host = [
             (CpuidFeature::SSE3, is_x86_feature_detected!("sse3")),
             (CpuidFeature::SSSE3, is_x86_feature_detected!("ssse3")),
@@ -127,11 +144,25 @@ impl Model {
                 CpuidFeature::RDTSCP,
                 __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
             ),
+            (CpuidFeature::FSGSBASE, host7.ebx & ebx7::FSGSBASE != 0),
+            (CpuidFeature::SMAP, host7.ebx & ebx7::SMAP != 0),
+            (CpuidFeature::INVPCID, host7.ebx & ebx7::INVPCID != 0),
+            (CpuidFeature::RDRAND, is_x86_feature_detected!("rdrand")),
         ];
         let lacks = host.into_iter().filter(|(_, there)| !there);
-        lacks
+        let instructions = lacks
             .filter(|(feature, _)| self.features.contains(feature))
-            .map(|(feature, _)| name(feature))
+            .map(|(feature, _)| name(feature));
+        // Those without instructions.
+        let (own1, own7) = (self.cpuid(1, 0), self.cpuid(7, 0));
+        let system = [
+            ("PCID", own1.ecx & !host1.ecx & ecx1::PCID),
+            ("SMEP", own7.ebx & !host7.ebx & ebx7::SMEP),
+            ("UMIP", own7.ecx & !host7.ecx & ecx7::UMIP),
+        ];
+        let system = system.into_iter().filter(|(_, lacks)| *lacks != 0);
+        instructions
+            .chain(system.map(|(name, _)| name.to_owned()))
             .collect()
     }
 
@@ -150,7 +181,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cpuid::{ebx7, ecx1, ecx8000_0001};
+    use crate::model::cpuid::ecx8000_0001;
     use iced_x86::{Decoder, DecoderOptions};
 
     #[test]
@@ -171,6 +202,10 @@ mod tests {
             (ebx7, ebx7::BMI2, CpuidFeature::BMI2),
             (ecx8000_0001, ecx8000_0001::LZCNT, CpuidFeature::LZCNT),
             (edx8000_0001, edx8000_0001::RDTSCP, CpuidFeature::RDTSCP),
+            (ebx7, ebx7::FSGSBASE, CpuidFeature::FSGSBASE),
+            (ebx7, ebx7::SMAP, CpuidFeature::SMAP),
+            (ebx7, ebx7::INVPCID, CpuidFeature::INVPCID),
+            (ecx1, ecx1::RDRAND, CpuidFeature::RDRAND),
         ];
         for name in MODELS {
             let m = model(name).unwrap();

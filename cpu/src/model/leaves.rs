@@ -1,7 +1,7 @@
 //! The CPUID leaves of each model. Sections are those of SDM Vol. 2A, "CPUID—CPU Identification",
 //! and of Vol. 3B for what a leaf enumerates.
 
-use super::cpuid::{Leaf, ebx7, ecx1, ecx8000_0001, edx1, edx8000_0001};
+use super::cpuid::{Leaf, ebx7, ecx1, ecx7, ecx8000_0001, edx1, edx8000_0001};
 use super::{PHYS_BITS, TSC_HZ};
 use crate::state::PmuState;
 
@@ -181,8 +181,9 @@ pub(super) const X86_64_V3_LEAVES: [Leaf; 19] = with_features(
         ],
     ),
     Flags {
-        ecx1: ecx1::MOVBE,
-        ebx7: ebx7::BMI1 | ebx7::BMI2,
+        ecx1: ecx1::PCID | ecx1::MOVBE | ecx1::RDRAND,
+        ebx7: ebx7::FSGSBASE | ebx7::BMI1 | ebx7::SMEP | ebx7::BMI2 | ebx7::INVPCID | ebx7::SMAP,
+        ecx7: ecx7::UMIP,
         ecx8000_0001: ecx8000_0001::LZCNT,
         edx8000_0001: edx8000_0001::RDTSCP,
     },
@@ -238,6 +239,8 @@ struct Flags {
     ecx1: u32,
     /// Leaf 7, EBX.
     ebx7: u32,
+    /// Leaf 7, ECX.
+    ecx7: u32,
     /// Leaf 80000001H, ECX.
     ecx8000_0001: u32,
     /// Leaf 80000001H, EDX.
@@ -248,6 +251,7 @@ impl Flags {
     const NONE: Self = Self {
         ecx1: 0,
         ebx7: 0,
+        ecx7: 0,
         ecx8000_0001: 0,
         edx8000_0001: 0,
     };
@@ -260,7 +264,10 @@ const fn with_features<const N: usize>(mut leaves: [Leaf; N], flags: Flags) -> [
         let l = &mut leaves[i];
         match (l.leaf, l.subleaf) {
             (1, _) => l.ecx |= flags.ecx1,
-            (7, 0) => l.ebx |= flags.ebx7,
+            (7, 0) => {
+                l.ebx |= flags.ebx7;
+                l.ecx |= flags.ecx7;
+            }
             (0x8000_0001, _) => {
                 l.ecx |= flags.ecx8000_0001;
                 l.edx |= flags.edx8000_0001;

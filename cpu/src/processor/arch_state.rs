@@ -58,6 +58,7 @@ impl Cpu {
             skipped: self.skipped,
             idle_cycles: self.pmu.idle,
             branches: self.pmu.branches,
+            random_numbers: self.random_numbers,
             usage: self.usage(),
             spin: self.spin,
             spins: self.pending_work.contains(VmmRequests::SPINNING),
@@ -134,6 +135,7 @@ impl Cpu {
         self.skipped = progress.skipped;
         self.pmu.idle = progress.idle_cycles;
         self.pmu.branches = progress.branches;
+        self.random_numbers = progress.random_numbers;
         self.spin = progress.spin;
         self.load_usage(progress.usage);
     }

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use vbts_bts::{BranchRecord, RECORD_SIZE, Window};
 
 use crate::processor::cpu::Cpu;
-use crate::state::gpr;
+use crate::state::{cr4, gpr};
 
 /// Words of a record.
 const WORDS: usize = RECORD_SIZE as usize / 8;
@@ -372,7 +372,7 @@ impl Cpu {
     /// Logs branches in `log` from now on.
     pub fn attach_log(&mut self, log: Box<BranchLog>) {
         self.log = Some(log);
-        let (id, cr3, time) = (self.topology.id.into(), self.sys.cr3, self.now());
+        let (id, cr3, time) = (self.topology.id.into(), self.address_space(), self.now());
         if let Some(log) = &mut self.log {
             log.enter_processor(id, cr3, time);
         }
@@ -414,10 +414,18 @@ impl Cpu {
 
     /// Notes the address space in the log if it has changed.
     pub(crate) fn log_address_space(&mut self) {
-        let time = self.now();
+        let (cr3, time) = (self.address_space(), self.now());
         if let Some(log) = &mut self.log {
             self.window.close();
-            log.enter_address_space(self.sys.cr3, time);
+            log.enter_address_space(cr3, time);
+        }
+    }
+
+    /// CR3 without a PCID.
+    fn address_space(&self) -> u64 {
+        match self.sys.cr4 & cr4::PCIDE {
+            0 => self.sys.cr3,
+            _ => self.sys.cr3 & !0xFFF,
         }
     }
 
@@ -442,7 +450,7 @@ impl Cpu {
 
     fn act(&mut self, action: ProbeAction) {
         self.window.close();
-        let (cr3, time) = (self.sys.cr3, self.now());
+        let (cr3, time) = (self.address_space(), self.now());
         match action {
             ProbeAction::Start { nth } => {
                 if let Some(log) = &mut self.log {

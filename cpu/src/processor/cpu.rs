@@ -131,6 +131,8 @@ pub struct Cpu {
     /// The last instruction took a branch: set only while the processor steps on branches.
     pub(crate) branched: bool,
     pub(super) spin: SpinCount,
+    /// Numbers that RDRAND has generated.
+    pub(crate) random_numbers: u64,
     /// Guest-physical pages whose decoded code is stale (see `VmmRequests::INVALIDATE_CODE`).
     pub(crate) invalid_pages: Vec<u64>,
     pub(crate) platform: Arc<dyn Platform>,
@@ -208,6 +210,7 @@ impl Cpu {
             breakpoints: Breakpoints::default(),
             branched: false,
             spin: SpinCount::default(),
+            random_numbers: 0,
             invalid_pages: Vec::new(),
             platform,
             signals,

@@ -4,7 +4,7 @@
 use vbts_bts::{DsFault, DsMemory};
 
 use crate::insn::Abort;
-use crate::mmu::access::{Access, Privilege};
+use crate::mmu::access::Access;
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
@@ -58,12 +58,13 @@ impl Cpu {
         if (la & 0xFFF) as usize + len > 0x1000 {
             return None;
         }
-        let hit = match self.tlb.find(la, Access::Write, Privilege::Supervisor) {
+        let privilege = self.system_privilege();
+        let hit = match self.tlb.find(la, Access::Write, privilege) {
             // The TLB has no page with a watchpoint.
             Some(hit) => hit,
             None if self.watched(la, Access::Write) => return None,
             // Another page may have taken its place in the TLB.
-            None => match self.translate(la, Access::Write, Privilege::Supervisor) {
+            None => match self.translate(la, Access::Write, privilege) {
                 Ok(Target::Ram(hit)) => hit,
                 _ => return None,
             },
@@ -75,7 +76,7 @@ impl Cpu {
     #[cold]
     fn ds_check(&mut self, la: u64, len: usize) -> Result<(), DsFault> {
         for part in pages(la, len) {
-            match self.translate(part.la, Access::Write, Privilege::Supervisor) {
+            match self.translate(part.la, Access::Write, self.system_privilege()) {
                 Ok(Target::Ram(_)) => {}
                 Ok(Target::Mmio(_)) => return Err(DsFault::NotRam),
                 Err(Abort) => {

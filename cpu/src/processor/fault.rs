@@ -2,7 +2,7 @@
 
 use crate::insn::Abort;
 use crate::processor::cpu::Cpu;
-use crate::state::vector;
+use crate::state::{cr4, vector};
 
 /// Why an instruction did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +60,15 @@ impl Cpu {
     #[cold]
     pub fn ud(&mut self) -> Abort {
         self.exception(vector::UD, None)
+    }
+
+    /// Aborts an instruction that reads a system register with #GP(0) if CR4.UMIP reserves it to CPL
+    /// 0 (SDM Vol. 3A 2.5).
+    pub fn check_umip(&mut self) -> Result<(), Abort> {
+        if self.cpl != 0 && self.sys.cr4 & cr4::UMIP != 0 {
+            return Err(self.gp(0));
+        }
+        Ok(())
     }
 
     /// Aborts the instruction with #GP(0) unless the processor is at CPL 0.

@@ -30,19 +30,19 @@ impl Frame {
         if cpu.in_64_bit_mode() {
             return Self {
                 privilege: cpu.privilege,
-                ..Self::supervisor(rsp)
+                ..Self::supervisor(cpu, rsp)
             };
         }
         Self {
             error: 0,
             privilege: cpu.privilege,
-            ..Self::inner(cpu.segment(sreg::SS), rsp)
+            ..Self::inner(cpu, cpu.segment(sreg::SS), rsp)
         }
     }
 
     /// The stack at `sp` of the segment `ss`, which an inner privilege level of protected mode is
     /// about to use.
-    pub fn inner(ss: Segment, sp: u64) -> Self {
+    pub fn inner(cpu: &Cpu, ss: Segment, sp: u64) -> Self {
         let mask = if ss.attr.contains(SegAttr::DB) {
             0xFFFF_FFFF
         } else {
@@ -53,18 +53,18 @@ impl Frame {
             mask,
             segment: Some(ss),
             error: u32::from(ss.selector & !3),
-            privilege: Privilege::Supervisor,
+            privilege: cpu.supervisor_privilege(),
         }
     }
 
     /// The stack at `rsp` that 64-bit supervisor code is about to use.
-    pub fn supervisor(rsp: u64) -> Self {
+    pub fn supervisor(cpu: &Cpu, rsp: u64) -> Self {
         Self {
             sp: rsp,
             mask: u64::MAX,
             segment: None,
             error: 0,
-            privilege: Privilege::Supervisor,
+            privilege: cpu.supervisor_privilege(),
         }
     }
 
@@ -72,10 +72,10 @@ impl Frame {
     pub fn push<T: Int>(&mut self, cpu: &mut Cpu, value: T) -> Result<(), Abort> {
         let sp = self.sp.wrapping_sub(T::BYTES as u64) & self.mask;
         let la = self.linear(cpu, sp, T::BYTES)?;
-        let stored = if self.privilege == Privilege::Supervisor {
-            cpu.store_system(la, value)
-        } else {
+        let stored = if self.privilege.is_user() {
             cpu.store(la, value)
+        } else {
+            cpu.store_implicit(la, value, self.privilege)
         };
         stack_fault(cpu, stored)?;
         self.sp = sp;

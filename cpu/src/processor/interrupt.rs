@@ -90,7 +90,7 @@ impl Cpu {
         let (stack, mut frame) = match gate.gate_ist() {
             ist @ 1.. if ia32e => {
                 let rsp = self.tss_word::<u64>(TSS_IST0 + 8 * u64::from(ist))?;
-                (None, Frame::supervisor(rsp & !0xF))
+                (None, Frame::supervisor(self, rsp & !0xF))
             }
             _ if cpl != self.cpl => {
                 let (ss, mut frame) = self.inner_stack(cpl)?;
@@ -99,7 +99,7 @@ impl Cpu {
                 }
                 (Some(ss), frame)
             }
-            _ if ia32e => (None, Frame::supervisor(self.gpr[gpr::RSP] & !0xF)),
+            _ if ia32e => (None, Frame::supervisor(self, self.gpr[gpr::RSP] & !0xF)),
             _ => (None, Frame::current(self)),
         };
         // IA-32e mode pushes the stack pointer even if it keeps the stack.
@@ -232,7 +232,7 @@ impl Cpu {
         let level = u64::from(cpl);
         if self.is_ia32e() {
             let rsp = self.tss_word::<u64>(TSS_RSP0 + 8 * level)?;
-            return Ok((Segment::null(cpl.into(), cpl), Frame::supervisor(rsp)));
+            return Ok((Segment::null(cpl.into(), cpl), Frame::supervisor(self, rsp)));
         }
         let (sp, selector) = match self.sys.tr.ty() {
             system::TSS_16_AVAILABLE | system::TSS_16_BUSY => {
@@ -246,7 +246,7 @@ impl Cpu {
             }
         };
         let ss = self.stack_segment(selector, cpl, false, vector::TS)?;
-        Ok((ss, Frame::inner(ss, sp)))
+        Ok((ss, Frame::inner(self, ss, sp)))
     }
 
     /// Delivers an interrupt from the local APIC between two instructions.

@@ -142,33 +142,44 @@ impl Cpu {
     /// privilege at any CPL (SDM Vol. 3A 4.6.1).
     #[inline]
     pub fn load_system<T: Scalar>(&mut self, la: u64) -> Result<T, Abort> {
-        self.load_as(la, Privilege::Supervisor)
+        self.load_as(la, self.system_privilege())
     }
 
-    /// Stores to a system structure or, while an event is delivered, to the inner stack:
-    /// implicitly, with supervisor privilege at any CPL (SDM Vol. 3A 4.6.1).
+    /// Stores to a system structure: implicitly, with supervisor privilege at any CPL (SDM Vol. 3A
+    /// 4.6.1).
     pub fn store_system<T: Scalar>(&mut self, la: u64, value: T) -> Result<(), Abort> {
-        match self
-            .tlb
-            .fast_as(la, T::SIZE, Access::Write, Privilege::Supervisor)
-        {
+        self.store_implicit(la, value, self.system_privilege())
+    }
+
+    /// Stores to a system structure or, while an event is delivered, to the inner stack, with the
+    /// given privilege at any CPL.
+    pub(crate) fn store_implicit<T: Scalar>(
+        &mut self,
+        la: u64,
+        value: T,
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        match self.tlb.fast_as(la, T::SIZE, Access::Write, privilege) {
             // SAFETY: as in `store`.
             Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
-            None => self.store_implicit(la, &value.to_bytes()[..T::SIZE])?,
+            None => self.store_implicit_slow(la, &value.to_bytes()[..T::SIZE], privilege)?,
         }
         Ok(())
     }
 
-    /// Stores to system structures on the slow path. No instruction can be restarted after it, so
+    /// [`Self::store_implicit`] on the slow path. No instruction can be restarted after it, so
     /// that decoded code is overwritten first and invalidated before the next block.
-    fn store_implicit(&mut self, la: u64, bytes: &[u8]) -> Result<(), Abort> {
-        let r = self.store_slow(la, bytes, Privilege::Supervisor);
+    fn store_implicit_slow(
+        &mut self,
+        la: u64,
+        bytes: &[u8],
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        let r = self.store_slow(la, bytes, privilege);
         if let (Err(Abort), Fault::CodeWrite { .. }) = (&r, &self.fault) {
             for (i, &b) in bytes.iter().enumerate() {
                 let la = la.wrapping_add(i as u64);
-                if let Target::Ram(hit) =
-                    self.translate(la, Access::Write, Privilege::Supervisor)?
-                {
+                if let Target::Ram(hit) = self.translate(la, Access::Write, privilege)? {
                     if hit.write_tracked {
                         self.window.close();
                         self.invalid_pages.push(hit.gpa & !0xFFF);

@@ -5,7 +5,7 @@ use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
 use crate::processor::platform::Signals;
-use crate::state::{SegAttr, cr0, rflags, sreg};
+use crate::state::{SegAttr, cr0, cr4, rflags, sreg};
 
 impl Cpu {
     /// Derives the mode again after a change of CS, CPL, CR0, CR4, EFER, RFLAGS, DEBUGCTL or a
@@ -15,8 +15,7 @@ impl Cpu {
         self.linear_mask = self.derive_linear_mask();
         self.code_size = self.derive_code_size();
         self.update_code_segment();
-        self.privilege = self.derive_data_privilege();
-        self.tlb.select(self.privilege);
+        self.update_data_privilege();
         self.recording = self.wants_branches();
         self.update_meter();
         self.signal_mask = self.derive_signal_mask();
@@ -62,12 +61,39 @@ impl Cpu {
         }
     }
 
+    /// Derives the privilege of data accesses again.
+    pub(crate) fn update_data_privilege(&mut self) {
+        self.privilege = self.derive_data_privilege();
+        self.tlb.select(self.privilege);
+    }
+
+    /// The privilege of data accesses at CPL 0 to 2. CR4.SMAP forbids those to user pages while
+    /// RFLAGS.AC is clear (SDM Vol. 3A 4.6.1).
+    pub(crate) fn supervisor_privilege(&self) -> Privilege {
+        if self.eflags & rflags::AC != 0 {
+            Privilege::Supervisor
+        } else {
+            self.system_privilege()
+        }
+    }
+
+    /// The privilege of implicit accesses to system structures, at any CPL. CR4.SMAP forbids those
+    /// to user pages (SDM Vol. 3A 4.6.1).
+    #[inline]
+    pub(crate) fn system_privilege(&self) -> Privilege {
+        if self.sys.cr4 & cr4::SMAP != 0 {
+            Privilege::SupervisorPages
+        } else {
+            Privilege::Supervisor
+        }
+    }
+
     /// The privilege of data accesses, with alignment checking at CPL 3 while CR0.AM and RFLAGS.AC
     /// are set (SDM Vol. 3A 4.6.1; 6.15, interrupt 17).
     fn derive_data_privilege(&self) -> Privilege {
         let checks_alignment = self.eflags & rflags::AC != 0 && self.sys.cr0 & cr0::AM != 0;
         match (self.cpl, checks_alignment) {
-            (0..=2, _) => Privilege::Supervisor,
+            (0..=2, _) => self.supervisor_privilege(),
             (_, false) => Privilege::User,
             (_, true) => Privilege::UserAligned,
         }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// What a processor has counted since it was made.
 ///
-/// No instruction reads these values. They decide when the run loop returns and what virtual time
-/// it is, so that a restored processor continues exactly like the saved one.
+/// They decide when the run loop returns, what virtual time it is and which numbers RDRAND returns,
+/// so that a restored processor continues exactly like the saved one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// Instructions retired. An exception counts as one instruction.
@@ -18,6 +18,8 @@ pub struct Progress {
     pub idle_cycles: u64,
     /// Branch instructions retired while a performance counter counted them.
     pub branches: u64,
+    /// Numbers that RDRAND has generated.
+    pub random_numbers: u64,
     /// Instructions by privilege level and tracing.
     pub usage: Usage,
     /// PAUSE instructions of a loop that may wait for another processor.

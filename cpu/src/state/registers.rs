@@ -82,6 +82,11 @@ pub mod cr4 {
     pub const PCE: u64 = 1 << 8;
     pub const OSFXSR: u64 = 1 << 9;
     pub const OSXMMEXCPT: u64 = 1 << 10;
+    pub const UMIP: u64 = 1 << 11;
+    pub const FSGSBASE: u64 = 1 << 16;
+    pub const PCIDE: u64 = 1 << 17;
+    pub const SMEP: u64 = 1 << 20;
+    pub const SMAP: u64 = 1 << 21;
 }
 
 /// DR6 (SDM Vol. 3B 17.2.3).

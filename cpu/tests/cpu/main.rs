@@ -26,5 +26,6 @@ mod registers;
 mod regressions;
 mod segments;
 mod system_calls;
+mod system_features;
 mod transfers;
 mod x86_64_v3;
