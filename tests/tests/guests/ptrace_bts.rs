@@ -1,6 +1,8 @@
 //! Runs the cases of `vbts test` (guest-kernel/tests) for the guest kernel's `ptrace` BTS API, one
 //! group in each test. Also tests `vbts test` itself with a suite whose cases crash or hang.
 
+mod parts;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -46,11 +48,12 @@ const PATIENCE: Duration = Duration::from_secs(900);
 type Test = fn(&Machine, &Path) -> Result<()>;
 
 /// Tests of the command, with the new API's kernel.
-const COMMAND: [(&str, Test); 9] = [
+const COMMAND: [(&str, Test); 10] = [
     ("several_processors", several_processors),
     ("two_kernels", two_kernels),
     ("bad_cases", bad_cases),
     ("junit", junit),
+    ("parts", parts::parts),
     ("time_limit", time_limit),
     ("interrupted", interrupted),
     ("no_bts", no_bts),

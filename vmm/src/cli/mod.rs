@@ -143,7 +143,6 @@ mod tests {
             &["help", "help"],
             &["help", "trace-format"],
             &["help"],
-            &["completions", "zsh"],
             &["--version"],
         ] {
             assert_eq!(status_of(args), 0, "{args:?}");

@@ -1,139 +1,44 @@
 //! `vbts test`: runs the regression suite of the ptrace BTS requests in guests, or the kernel's own
 //! tests.
 
+mod args;
+mod kernels;
+mod merge;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
-use clap::Args;
+use anyhow::Context as _;
 
 use super::file_uses::FileUses;
-use super::options::{self, MachineArgs, values};
+use super::options;
 use crate::accel;
 use crate::boot;
 use crate::config::{DEFAULT_MODEL, MachineConfig};
 use crate::exit::{Failure, say};
-use crate::guest_files::{self, Api};
+use crate::guest_files;
 use crate::host::{Alarm, Event, Output};
-use crate::kernel_tree::{self, Purpose};
+use crate::kernel_tree::Purpose;
 use crate::suite::guest::Settings;
 use crate::suite::report::{ReportFormat, Reports};
 use crate::suite::run::{Offer, Runner};
 use crate::suite::source::Source;
 use crate::suite::{self, Case};
+pub use args::TestArgs;
+use kernels::{kernels, kselftests, nothing, of_api};
 
 /// File of the console without `--console`.
 const CONSOLE: &str = "vbts-test-console.log";
-
-const AFTER_HELP: &str = "\
-The console of all guests is kept in vbts-test-console.log, beside --output or in the working
-directory, unless --console names another file. --timeout is for the whole run.
-
-Exit status:
-  0    every case passed, or was skipped because it does not apply
-  1    a case failed; a case that crashes or hangs its guest has failed
-  124  --timeout was reached
-  125  bad usage, a kernel without the API, or an error of vbts itself
-  126  this host cannot do what was asked for
-  255  the kernel panicked or crashed before the first case";
-
-/// Arguments of `vbts test`.
-#[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
-pub struct TestArgs {
-    /// Machine options.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-    /// Kernel to test: an uncompressed vmlinux or a bzImage (default: the one of the kernel tree in
-    /// the working directory, else the one that was built with vbts). Several are compared
-    #[arg(long, value_name = "FILE", help_heading = "Test options")]
-    pub kernel: Vec<PathBuf>,
-    /// Build the kernel tree in the working directory, in DIR, and test it. DIR keeps its .config;
-    /// without one it gets that of x86_64_defconfig. What the suite needs is switched on
-    #[arg(
-        long,
-        value_name = "DIR",
-        conflicts_with = "api",
-        help_heading = "Test options"
-    )]
-    pub build: Option<PathBuf>,
-    /// Run the KUnit tests that are built into the kernel, instead of the suite. --build switches
-    /// on CONFIG_KUNIT and the options in DIR/.kunitconfig
-    #[arg(long, conflicts_with = "api", help_heading = "Test options")]
-    pub kunit: bool,
-    /// Build this target of tools/testing/selftests of the kernel tree in the working directory,
-    /// and run its tests instead of the suite. The tests see the root file system of the host, or
-    /// --root, and write to a temporary layer. May be given several times
-    #[arg(
-        long,
-        value_name = "TARGET",
-        requires = "build",
-        conflicts_with_all = ["api", "kunit"],
-        help_heading = "Test options"
-    )]
-    pub kselftest: Vec<String>,
-    /// Generation of the API: selects the kernel of guest-kernel/build to test; --kernel FILE must
-    /// have it (default: new; with --kernel, the generation of that kernel)
-    #[arg(long, value_enum, help_heading = "Test options")]
-    pub api: Option<Api>,
-    /// Run only cases whose name or group matches the shell pattern GLOB; may be given several
-    /// times
-    #[arg(long, value_name = "GLOB", help_heading = "Test options")]
-    pub filter: Vec<String>,
-    /// Format of the report
-    #[arg(
-        long,
-        value_enum,
-        default_value = "ktap",
-        help_heading = "Test options"
-    )]
-    pub report: ReportFormat,
-    /// Write the report to FILE; standard output then has KTAP, whatever the format of the report
-    #[arg(long, value_name = "FILE", help_heading = "Test options")]
-    pub output: Option<PathBuf>,
-    /// Print the names of the cases instead of running them
-    #[arg(long, help_heading = "Test options")]
-    pub list: bool,
-    /// Time after which a case fails (fractions are allowed)
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value = "120",
-        allow_negative_numbers = true,
-        value_parser = options::seconds,
-        help_heading = "Test options"
-    )]
-    pub case_timeout: Duration,
-    /// Words to add to the kernel's command line
-    #[arg(
-        long,
-        value_name = "STRING",
-        default_value = "",
-        allow_hyphen_values = true,
-        help_heading = "Test options"
-    )]
-    pub append: String,
-}
-
-values! {
-    Api {
-        New: "new", "`PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`";
-        November2007: "2007-11", "The requests posted in November 2007";
-        Man2007: "2007-man", "The requests of the manual page proposed on 30 November 2007";
-        December2007: "2007-12", "The requests posted in December 2007";
-    }
-    ReportFormat {
-        Ktap: "ktap", "Kernel Test Anything Protocol, with a subtest for each group";
-        Junit: "junit", "JUnit's XML, which continuous integration systems read";
-    }
-}
 
 /// Runs the command.
 ///
 /// # Errors
 /// See [`Failure`].
 pub fn main(args: &TestArgs) -> Result<u8, Failure> {
+    if !args.merge.is_empty() {
+        return merge::main(args);
+    }
     let began = Instant::now();
     let mut machine = args.machine.config(DEFAULT_MODEL);
     options::start_logging(machine.log);
@@ -150,8 +55,10 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     if purpose == Purpose::Requests {
         cases = suite::select(suite::list(&guest_files::suite()?)?, &args.filter)?;
         if args.list {
-            let of_api = |case: &&Case| args.api.is_none_or(|api| case.api == api);
-            return list(cases.iter().filter(of_api));
+            let is_run = |case: &&Case| {
+                args.api.is_none_or(|api| case.api == api) && is_in_shard(args, case)
+            };
+            return list(cases.iter().filter(is_run));
         }
     }
     let kernels = kernels(args, purpose)?;
@@ -211,43 +118,6 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     }
 }
 
-/// The kernels to test. One of `--build` is for `purpose`.
-fn kernels(args: &TestArgs, purpose: Purpose<'_>) -> Result<Vec<PathBuf>, Failure> {
-    let mut kernels = Vec::new();
-    for path in &args.kernel {
-        let kernel = guest_files::kernel(Some(path), Api::New)?;
-        if kernels.contains(&kernel) {
-            return Err(anyhow!("--kernel {}: named twice", kernel.display()).into());
-        }
-        kernels.push(kernel);
-    }
-    let tree = Path::new(".");
-    if let Some(directory) = &args.build {
-        let built = kernel_tree::build(tree, directory, purpose)?;
-        say(format_args!(
-            "built {} ({})",
-            built.path.display(),
-            built.release
-        ));
-        kernels.push(built.path);
-    }
-    if kernels.is_empty()
-        && args.api.is_none()
-        && !guest_files::has_default_kernel_variable()
-        && let Some(found) = kernel_tree::find(tree)?
-    {
-        say(format_args!(
-            "testing ./vmlinux of this kernel tree ({})",
-            found.release
-        ));
-        kernels.push(found.path);
-    }
-    if kernels.is_empty() {
-        kernels.push(guest_files::kernel(None, args.api.unwrap_or(Api::New))?);
-    }
-    Ok(kernels)
-}
-
 /// What to run.
 fn purpose(args: &TestArgs) -> Purpose<'_> {
     if args.kunit {
@@ -257,22 +127,6 @@ fn purpose(args: &TestArgs) -> Purpose<'_> {
     } else {
         Purpose::Kselftest(&args.kselftest)
     }
-}
-
-/// Builds `targets` of the kernel's selftests. `program` is that of the suite.
-fn kselftests(args: &TestArgs, targets: &[String], program: &Path) -> Result<Source, Failure> {
-    let output = args.build.as_deref().context("--kselftest needs --build")?;
-    let (directory, names) = kernel_tree::install_selftests(Path::new("."), output, targets)?;
-    say(format_args!(
-        "installed {} tests in {}",
-        names.len(),
-        directory.display()
-    ));
-    Ok(Source::Kselftest {
-        program: boot::read_file(program)?,
-        directory,
-        cases: names.into_iter().map(Case::of_the_kernel).collect(),
-    })
 }
 
 /// Runs those of `cases` that test a kernel's generation of the API, on each of `kernels`. Returns
@@ -296,6 +150,9 @@ fn run(
             }
         }
     }
+    for (_, cases) in &mut tested {
+        cases.retain(|case| is_in_shard(args, case));
+    }
     let groups = tested
         .iter()
         .map(|(_, cases)| suite::run::groups(cases).count());
@@ -310,6 +167,11 @@ fn run(
     }
     reports.end()?;
     Ok(event)
+}
+
+/// Whether the case belongs to the part of `--shard`.
+fn is_in_shard(args: &TestArgs, case: &Case) -> bool {
+    args.shard.is_none_or(|shard| shard.has(&case.name))
 }
 
 fn list<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<u8, Failure> {
@@ -338,54 +200,8 @@ fn list_of_kernels(
             Offer::Nothing(why) => return Err(nothing(args, kernel, &why)),
         }
     }
-    list(suite::select(all, &args.filter)?.iter())
-}
-
-/// Returns those of `cases` that test `api`, the kernel's generation of the API.
-fn of_api(cases: &[Case], api: Api, args: &TestArgs, kernel: &Path) -> Result<Vec<Case>, Failure> {
-    if let Some(wanted) = args.api
-        && wanted != api
-    {
-        return Err(anyhow!(
-            "--api {wanted}: {} has the API of '{api}'",
-            kernel.display()
-        )
-        .into());
-    }
-    let of_api = cases.iter().filter(|case| case.api == api);
-    let cases: Vec<Case> = of_api.cloned().collect();
-    if cases.is_empty() {
-        let filter = args.filter.join(" ");
-        return Err(anyhow!(
-            "--filter {filter}: no such case tests the API of {}, which is '{api}'",
-            kernel.display()
-        )
-        .into());
-    }
-    Ok(cases)
-}
-
-/// The failure of a test of a kernel that can run no case, with advice.
-fn nothing(args: &TestArgs, kernel: &Path, why: &str) -> Failure {
-    let kernel = kernel.display();
-    if args.kunit {
-        anyhow!(
-            "{kernel}: no case was run, because this kernel has no KUnit: it needs CONFIG_KUNIT=y and \
-             tests that are built in, such as CONFIG_LIST_KUNIT_TEST=y ({why})"
-        )
-    } else if why.contains("not supported") || why.contains("No such device") {
-        anyhow!(
-            "{kernel}: no case was run, because the kernel finds no Branch Trace Store in this \
-             machine"
-        )
-    } else {
-        anyhow!(
-            "{kernel}: no case was run, because this kernel has no PTRACE_BTS requests: it needs the \
-             patches of guest-kernel/patches and CONFIG_X86_PTRACE_BTS=y (guest-kernel/build --source \
-             DIR applies and builds them)"
-        )
-    }
-    .into()
+    let selected = suite::select(all, &args.filter)?;
+    list(selected.iter().filter(|case| is_in_shard(args, case)))
 }
 
 fn console_path(args: &TestArgs) -> PathBuf {
@@ -404,16 +220,18 @@ fn report_path(args: &TestArgs) -> Option<&Path> {
 
 fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
     let stdout = Output::stdout()?.interruptible(alarm.clone());
-    Ok(Reports::new(match report_path(args) {
-        None => vec![(stdout, args.report)],
+    let format = args.report.unwrap_or(ReportFormat::Ktap);
+    let outputs = match report_path(args) {
+        None => vec![(stdout, format)],
         Some(path) => {
             let file = Output::create(path).context("--output")?;
             vec![
                 (stdout, ReportFormat::Ktap),
-                (file.interruptible(alarm.clone()), args.report),
+                (file.interruptible(alarm.clone()), format),
             ]
         }
-    }))
+    };
+    Ok(Reports::new(outputs, args.shard))
 }
 
 fn summarise(reports: &Reports, took: Duration, accel: &str) {
@@ -445,10 +263,11 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn args(words: &[&str]) -> TestArgs {
+    /// The arguments of a command line.
+    pub fn args(words: &[&str]) -> TestArgs {
         let words = ["vbts", "test"].iter().chain(words);
-        match super::super::Cli::try_parse_from(words).unwrap().command {
-            super::super::Command::Test(args) => args,
+        match crate::cli::Cli::try_parse_from(words).unwrap().command {
+            crate::cli::Command::Test(args) => args,
             other => panic!("{other:?}"),
         }
     }
@@ -464,22 +283,5 @@ mod tests {
         ] {
             assert_eq!(console_path(&args(words)), Path::new(path), "{words:?}");
         }
-    }
-
-    #[test]
-    fn a_kernel_of_another_generation_is_refused() {
-        let cases = vec![suite::tests::case("a.b")];
-        let of = |words: &[&str], api| {
-            of_api(&cases, api, &args(words), Path::new("vmlinux"))
-                .map_err(|failure| failure.to_string())
-        };
-        assert_eq!(of(&[], Api::New).unwrap().len(), 1);
-        let error = of(&["--api", "2007-11"], Api::New).unwrap_err();
-        assert!(
-            error.contains("--api 2007-11: vmlinux has the API of 'new'"),
-            "{error}"
-        );
-        let error = of(&["--filter", "a.b"], Api::December2007).unwrap_err();
-        assert!(error.contains("--filter a.b"), "{error}");
     }
 }

@@ -185,7 +185,7 @@ mod tests {
     fn results(lines: &[&str], end: GuestEnd) -> Vec<String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let output = Output::create(file.path()).unwrap();
-        let mut reports = Reports::new(vec![(output, ReportFormat::Ktap)]);
+        let mut reports = Reports::new(vec![(output, ReportFormat::Ktap)], None);
         let mut group = Group::new(&["a.x", "a.y"].map(case));
         let mut run = GuestRun::new(&mut group, 2, Parser::Named, &mut reports);
         for line in lines {

@@ -5,7 +5,13 @@ use std::time::Duration;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::ktap::one_line;
+use super::shard::Shard;
 use super::{CaseResult, Outcome};
+
+/// Name of a report.
+const NAME: &str = "vbts test";
+/// Type of the error of a case that was not run.
+pub const NOT_RUN: &str = "not run";
 
 /// Prefix of the names of groups, which are class names here.
 const PREFIX: &str = "ptrace_bts";
@@ -21,10 +27,10 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document without groups.
-    pub fn new() -> Self {
+    /// A document without groups, of this part of all cases, if it is one.
+    pub fn new(shard: Option<Shard>) -> Self {
         Self {
-            report: Report::new("vbts test"),
+            report: Report::new(name(shard)),
             cases: Vec::new(),
         }
     }
@@ -66,6 +72,22 @@ impl Document {
     }
 }
 
+/// The name of the report of a part of all cases, or of all of them.
+pub fn name(shard: Option<Shard>) -> String {
+    match shard {
+        Some(shard) => format!("{NAME} {shard}"),
+        None => NAME.to_owned(),
+    }
+}
+
+/// The part of which the report `name` is, if it is one of a part; `None` for other reports.
+pub fn shard(name: &str) -> Option<Option<Shard>> {
+    match name.strip_prefix(NAME)? {
+        "" => Some(None),
+        part => Some(Some(Shard::parse(part.strip_prefix(' ')?).ok()?)),
+    }
+}
+
 fn class_name(group: &str) -> String {
     format!("{PREFIX}.{group}")
 }
@@ -90,7 +112,7 @@ fn status(outcome: &Outcome) -> TestCaseStatus {
         }
         Outcome::Crashed(why) => error("crash", why),
         Outcome::TimedOut(why) => error("timeout", why),
-        Outcome::NotRun(why) => error("not run", why),
+        Outcome::NotRun(why) => error(NOT_RUN, why),
     }
 }
 
@@ -142,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_parser_reads_every_outcome() {
-        let mut document = Document::new();
+        let mut document = Document::new(None);
         for (name, outcome) in [
             ("a.passed", Outcome::Passed),
             ("a.skipped", Outcome::Skipped("one processor only".into())),
@@ -215,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_run_without_cases_is_a_document() {
-        let report = read(&mut Document::new());
+        let report = read(&mut Document::new(None));
         assert_eq!((report.tests, report.test_suites.len()), (0, 0));
     }
 }

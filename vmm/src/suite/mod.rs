@@ -12,6 +12,7 @@
 //! | `guest_run` | applies what a guest prints, and its end, to its group |
 //! | `run` | runs all cases |
 //! | `comparison` | what differs between several kernels |
+//! | `shard`, `merge` | parts of the suite, and one report of theirs |
 //! | `report` | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
 
 mod comparison;
@@ -22,8 +23,10 @@ mod junit;
 mod ktap;
 mod kunit;
 mod lines;
+pub mod merge;
 pub mod report;
 pub mod run;
+pub mod shard;
 pub mod source;
 mod supervisor;
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::comparison::Comparison;
 use super::junit::Document;
+use super::shard::Shard;
 use super::{CaseResult, Counts, Outcome, ktap};
 use crate::exit::Failure;
 use crate::host::{Output, OutputError};
@@ -39,14 +40,14 @@ enum Report {
 }
 
 impl Reports {
-    /// Reports in these formats, each to its own output.
-    pub fn new(outputs: Vec<(Output, ReportFormat)>) -> Self {
+    /// Reports in these formats, each to its own output, of `shard` or of all cases.
+    pub fn new(outputs: Vec<(Output, ReportFormat)>, shard: Option<Shard>) -> Self {
         let reports = outputs
             .into_iter()
             .map(|(output, format)| {
                 let report = match format {
                     ReportFormat::Ktap => Report::Ktap,
-                    ReportFormat::Junit => Report::Junit(Document::new()),
+                    ReportFormat::Junit => Report::Junit(Document::new(shard)),
                 };
                 (output, report)
             })
@@ -220,7 +221,7 @@ mod tests {
     fn written(format: ReportFormat, run: impl FnOnce(&mut Reports)) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
         let output = Output::create(file.path()).unwrap();
-        let mut reports = Reports::new(vec![(output, format)]);
+        let mut reports = Reports::new(vec![(output, format)], None);
         run(&mut reports);
         std::fs::read_to_string(file.path()).unwrap()
     }
