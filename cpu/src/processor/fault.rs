@@ -62,8 +62,8 @@ impl Cpu {
         self.exception(vector::UD, None)
     }
 
-    /// Aborts an instruction that reads a system register with #GP(0) if CR4.UMIP reserves it to CPL
-    /// 0 (SDM Vol. 3A 2.5).
+    /// Aborts an instruction that reads a system register with #GP(0) if CR4.UMIP reserves it to
+    /// CPL 0 (SDM Vol. 3A 2.5).
     pub fn check_umip(&mut self) -> Result<(), Abort> {
         if self.cpl != 0 && self.sys.cr4 & cr4::UMIP != 0 {
             return Err(self.gp(0));

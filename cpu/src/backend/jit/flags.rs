@@ -93,11 +93,19 @@ pub(super) fn save_of_rotate(a: &mut Assembler) {
     save_one(a, cond::B, CF);
 }
 
-/// Saves the flags of a product whose lower half is in `result`, of the size of its instruction: CF
-/// and OF are the host's OF, the others follow from the lower half. Overwrites RAX and R14.
-pub(super) fn save_of_product(a: &mut Assembler, result: Location, wide: bool) {
-    // SETO AL; MOVZX R14D, AL
-    a.bytes(&[0x0F, 0x90, 0xC0, 0x44, 0x0F, 0xB6, 0xF0]);
+/// Saves the flags that follow from `result`, of the size of its instruction, with the host's CF and
+/// without OF and AF. Overwrites RAX and R14.
+pub(super) fn save_of_result(a: &mut Assembler, result: Location, wide: bool) {
+    // SETC AL; MOVZX R14D, AL
+    a.bytes(&[0x0F, 0x92, 0xC0, 0x44, 0x0F, 0xB6, 0xF0]);
+    load_of_result(a, result, wide);
+    // MOV AL, 0
+    a.bytes(&[0xB0, 0]);
+    a.store_ax(&FRAME_FLAGS);
+}
+
+/// Loads SF, ZF and PF of `result` and the CF that R14 has into AH, and CF into AL.
+fn load_of_result(a: &mut Assembler, result: Location, wide: bool) {
     match result {
         Location::Register(r) => a.test(wide, r),
         Location::Memory(m) => {
@@ -107,6 +115,14 @@ pub(super) fn save_of_product(a: &mut Assembler, result: Location, wide: bool) {
     }
     // LAHF; AND AH, SF | ZF | PF; MOV AL, R14B; OR AH, AL
     a.bytes(&[0x9F, 0x80, 0xE4, 0xC4, 0x44, 0x88, 0xF0, 0x08, 0xC4]);
+}
+
+/// Saves the flags of a product whose lower half is in `result`, of the size of its instruction: CF
+/// and OF are the host's OF, the others follow from the lower half. Overwrites RAX and R14.
+pub(super) fn save_of_product(a: &mut Assembler, result: Location, wide: bool) {
+    // SETO AL; MOVZX R14D, AL
+    a.bytes(&[0x0F, 0x90, 0xC0, 0x44, 0x0F, 0xB6, 0xF0]);
+    load_of_result(a, result, wide);
     a.store_ax(&FRAME_FLAGS);
 }
 

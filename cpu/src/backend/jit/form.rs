@@ -76,6 +76,18 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
             _ => Effect::Unknown,
         },
         Mnemonic::Imul if i.op_count() > 1 => Effect::Unknown,
+        mnemonic if sets_flags_of_result(mnemonic) && host_has_bmi() => Effect::Unknown,
+        Mnemonic::Pdep
+        | Mnemonic::Pext
+        | Mnemonic::Rorx
+        | Mnemonic::Sarx
+        | Mnemonic::Shlx
+        | Mnemonic::Shrx
+        | Mnemonic::Movbe
+            if host_has_bmi() =>
+        {
+            Effect::Keeps
+        }
         _ if is_conditional(i) => Effect::Keeps,
         _ => return None,
     };
@@ -88,6 +100,30 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
         effect,
         reads,
     })
+}
+
+/// Whether an instruction of BMI1, BMI2 or LZCNT leaves the flags of its result: with the host's
+/// CF, and without OF. The manual leaves some of them undefined.
+pub(super) fn sets_flags_of_result(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Tzcnt
+            | Mnemonic::Lzcnt
+            | Mnemonic::Andn
+            | Mnemonic::Bextr
+            | Mnemonic::Blsi
+            | Mnemonic::Blsmsk
+            | Mnemonic::Blsr
+            | Mnemonic::Bzhi
+    )
+}
+
+/// Whether the host's processor has what the models with BMI1 have: BMI2, LZCNT and MOVBE, too.
+fn host_has_bmi() -> bool {
+    is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("movbe")
 }
 
 fn is_conditional(i: &Instruction) -> bool {

@@ -318,6 +318,12 @@ impl Translator<'_> {
                 }
                 flags::save_of_product(&mut self.asm, location(to), wide);
             }
+            mnemonic if form::sets_flags_of_result(mnemonic) && size >= 4 => {
+                if !self.plain(item, plain)? {
+                    return Ok(false);
+                }
+                flags::save_of_result(&mut self.asm, location(to), wide);
+            }
             Mnemonic::Shr if form::count(i).is_some_and(|n| n < bits.into()) => {
                 self.read(R14, to);
                 if !self.plain(item, plain)? {
