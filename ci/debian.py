@@ -47,6 +47,42 @@ def install(*packages):
     sh("bash", "-c", "source ci/common.sh; packages " + shlex.join(packages))
 
 
+def fetch_source(package, directory):
+    """Fetches the files of a source package, unless `directory` has them, and returns the name of
+    its description (.dsc). The sources of apt for it are in a configuration of their own: those of
+    the machine do not change.
+    """
+    install("dpkg-dev", "debian-archive-keyring")
+    form = "$(ORIGIN)|$(REPO_URI) $(RELEASE) $(COMPONENT)"
+    known = sh("apt-get", "indextargets", "--format", form, "Identifier: Packages")
+    places = sorted(set(re.findall(r"^Debian\|(.*)$", known, re.MULTILINE)))
+    if not places:
+        die("apt has no sources of Debian: run apt-get update")
+    # apt deletes what it does not know from the directory of its lists.
+    configuration = os.path.join(directory, "apt")
+    lists = os.path.join(configuration, "lists")
+    os.makedirs(os.path.join(lists, "partial"), exist_ok=True)
+    sources = os.path.join(configuration, "sources.list")
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    with open(sources, "w", encoding="utf-8") as f:
+        f.writelines(f"deb-src [signed-by={keyring}] {place}\n" for place in places)
+    apt = ["apt-get", "-qq"]
+    for setting in [
+        f"Dir::Etc::sourcelist={sources}",
+        "Dir::Etc::sourceparts=/dev/null",
+        f"Dir::State::lists={lists}",
+        "Dir::Cache::pkgcache=",
+        "Dir::Cache::srcpkgcache=",
+        "APT::Sandbox::User=root",
+    ]:
+        apt += ["-o", setting]
+    sh(*apt, "update")
+    # apt keeps the files that are already there.
+    sh(*apt, "source", "--download-only", package, cwd=directory)
+    files = sh(*apt, "source", "--print-uris", package).split()
+    return next(name for name in files if name.endswith(".dsc"))
+
+
 def processor():
     """Returns the name of this machine's processor, or its architecture."""
     with open("/proc/cpuinfo", encoding="utf-8") as f:
