@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 
+use serde::de::DeserializeOwned;
+
 use crate::Error;
 
 /// What a file begins with, before the version (32 bits, little-endian). As in PNG, the first byte
@@ -121,6 +123,30 @@ impl Header {
             .then_some(plain)
             .ok_or(Error::Damaged)
     }
+}
+
+/// Reads a part, which must be of this kind.
+///
+/// # Errors
+/// It is of another kind, it is damaged, or the file ends.
+pub fn read_kind<R: Read>(input: &mut R, kind: u8) -> Result<Vec<u8>, Error> {
+    let header = Header::read(input)?;
+    if header.kind != kind {
+        return Err(Error::Damaged);
+    }
+    header.read_part(input)
+}
+
+/// Reads a part that is JSON, which must be of this kind.
+///
+/// # Errors
+/// As [`read_kind`], or it is larger than [`MAX_JSON`].
+pub fn read_json<R: Read, T: DeserializeOwned>(input: &mut R, kind: u8) -> Result<T, Error> {
+    let header = Header::read(input)?;
+    if header.kind != kind || header.plain as usize > MAX_JSON {
+        return Err(Error::Damaged);
+    }
+    serde_json::from_slice(&header.read_part(input)?).map_err(|_| Error::Damaged)
 }
 
 /// Decompresses a frame to `size` bytes.

@@ -1,17 +1,17 @@
 //! Reads a trace.
 
+mod events;
+mod index;
+
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 
-use serde::de::DeserializeOwned;
-
+use self::events::{BlockEvents, Entry};
+use self::index::{Block, Index};
 use crate::branches::{Context, Decoder};
-use crate::chunk::{
-    END_MAGIC, HEADER, Header, MAGIC, MAX_BLOCKS, MAX_EVENT, MAX_JSON, TRAILER, VERSION, kind,
-};
-use crate::event::{self, Event};
+use crate::chunk::{MAGIC, VERSION, kind, read_json, read_kind};
+use crate::event::Event;
 use crate::run::{Run, Summary};
-use crate::varint::Cursor;
 use crate::{Branch, Error};
 
 /// Branches that [`Reader::next_item`] gives out at once.
@@ -48,54 +48,17 @@ pub enum Passed {
     Event(Event),
 }
 
-/// Where a block is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
-    /// Position of its events in the file.
-    position: u64,
-    /// Branches before it.
-    first: u64,
-    /// Time of the last event before it.
-    time: u64,
-}
-
-/// What is between branches.
-#[derive(Debug)]
-enum Entry {
-    Event(Event),
-    /// The task has changed, or it is an event of a later version of the format.
-    Other,
-}
-
-/// The block that is read.
-#[derive(Debug, Default)]
-struct Current {
-    events: Vec<u8>,
-    /// Bytes of `events` that were read.
-    at: usize,
-    /// Branches before the next event.
-    ahead: u64,
-    /// Whether `ahead` belongs to an event, or to the end of the block.
-    event_follows: bool,
-    /// Branches after those of `ahead`.
-    left: u64,
-    task: u64,
-    time: u64,
-    /// The last branches of each task.
-    contexts: HashMap<u64, Context>,
-}
-
 /// Reads a trace from `R`.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     run: Run,
-    summary: Option<Summary>,
-    blocks: Vec<Block>,
-    records: u64,
-    /// Index of the block after the current one.
+    index: Index,
+    /// Number of the block after the one that is read.
     next_block: usize,
-    current: Current,
+    events: BlockEvents,
+    /// The last branches of each task in the block.
+    contexts: HashMap<u64, Context>,
     decoder: Decoder,
     branches: Vec<Branch>,
 }
@@ -118,23 +81,22 @@ impl<R: Read + Seek> Reader<R> {
         if version != VERSION {
             return Err(Error::Version(version, VERSION));
         }
-        let run = json(&mut input, kind::RUN)?;
+        let run = read_json(&mut input, kind::RUN)?;
         let first = input.stream_position()?;
-        let mut reader = Self {
+        let index = match Index::read(&mut input) {
+            Ok(index) => index,
+            Err(_) => Index::find(&mut input, first)?,
+        };
+        Ok(Self {
             input,
             run,
-            summary: None,
-            blocks: Vec::new(),
-            records: 0,
+            index,
             next_block: 0,
-            current: Current::default(),
+            events: BlockEvents::default(),
+            contexts: HashMap::new(),
             decoder: Decoder::default(),
             branches: Vec::new(),
-        };
-        if reader.read_index().is_err() {
-            reader.find_blocks(first)?;
-        }
-        Ok(reader)
+        })
     }
 
     /// What is known about the run.
@@ -144,109 +106,12 @@ impl<R: Read + Seek> Reader<R> {
 
     /// How the run ended. `None` if the file has no end.
     pub fn summary(&self) -> Option<&Summary> {
-        self.summary.as_ref()
+        self.index.summary.as_ref()
     }
 
     /// Number of branches in the file.
     pub fn records(&self) -> u64 {
-        self.records
-    }
-
-    fn read_index(&mut self) -> Result<(), Error> {
-        let mut trailer = [0; TRAILER];
-        let end = self.input.seek(SeekFrom::End(0))?;
-        let start = end.checked_sub(TRAILER as u64).ok_or(Error::Damaged)?;
-        self.input.seek(SeekFrom::Start(start))?;
-        self.input.read_exact(&mut trailer)?;
-        let (at, magic) = trailer.split_at(8);
-        if magic != END_MAGIC {
-            return Err(Error::Damaged);
-        }
-        let at = at.try_into().map_or(0, u64::from_le_bytes);
-        self.input.seek(SeekFrom::Start(at))?;
-        let index = part(&mut self.input, kind::INDEX)?;
-        let mut index = Cursor(&index);
-        self.input.seek(SeekFrom::Start(index.number()?))?;
-        let records = index.number()?;
-        let summary = json(&mut self.input, kind::SUMMARY)?;
-        let mut blocks = Vec::new();
-        let mut last = Block {
-            position: 0,
-            first: 0,
-            time: 0,
-        };
-        while !index.0.is_empty() {
-            if blocks.len() >= MAX_BLOCKS {
-                return Err(Error::Damaged);
-            }
-            last = Block {
-                position: last.position.wrapping_add_signed(index.signed()?),
-                first: last.first.wrapping_add_signed(index.signed()?),
-                time: last.time.wrapping_add_signed(index.signed()?),
-            };
-            blocks.push(last);
-        }
-        // What [`Self::seek`] relies on.
-        let starts = blocks.first().is_none_or(|block| block.first == 0);
-        let is_sorted = blocks.is_sorted_by(|a, b| a.position < b.position && a.first <= b.first);
-        if !starts || !is_sorted || last.first > records {
-            return Err(Error::Damaged);
-        }
-        (self.records, self.summary, self.blocks) = (records, Some(summary), blocks);
-        Ok(())
-    }
-
-    /// Finds the complete blocks of a file without an end.
-    fn find_blocks(&mut self, mut position: u64) -> Result<(), Error> {
-        self.blocks.clear();
-        let mut time = 0;
-        loop {
-            let block = Block {
-                position,
-                first: self.records,
-                time,
-            };
-            match self.skip_block(block, &mut time) {
-                Ok(Some(end)) => position = end,
-                Ok(None) | Err(Error::Damaged) => return Ok(()),
-                Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Looks at a block. If it is complete, adds it to the blocks, and returns where it ends.
-    fn skip_block(&mut self, block: Block, time: &mut u64) -> Result<Option<u64>, Error> {
-        self.input.seek(SeekFrom::Start(block.position))?;
-        let header = Header::read(&mut self.input)?;
-        let mut end = block.position + (HEADER as u64) + u64::from(header.stored);
-        if header.kind != kind::EVENTS {
-            // The end of the trace, or a part of a later version.
-            let goes_on = !matches!(header.kind, kind::SUMMARY | kind::INDEX | kind::BRANCHES);
-            return Ok(goes_on.then_some(end));
-        }
-        let mut current = Current::default();
-        let count = current.begin(header.read_part(&mut self.input)?, block.first)?;
-        if count > 0 {
-            let header = Header::read(&mut self.input)?;
-            if header.kind != kind::BRANCHES {
-                return Err(Error::Damaged);
-            }
-            end += HEADER as u64 + u64::from(header.stored);
-            header.read_part(&mut self.input)?;
-        }
-        while current.event_follows {
-            current.entry()?;
-        }
-        *time = current.time.max(*time);
-        if self.blocks.len() >= MAX_BLOCKS {
-            return Err(Error::Damaged);
-        }
-        self.blocks.push(block);
-        self.records = block.first.checked_add(count).ok_or(Error::Damaged)?;
-        Ok(Some(end))
+        self.index.records
     }
 
     /// Goes to branch number `record`: the next item begins with it, or is an event between it and
@@ -256,10 +121,13 @@ impl<R: Read + Seek> Reader<R> {
     /// The input fails, or it is damaged.
     pub fn seek(&mut self, record: u64) -> Result<(), Error> {
         // The events before the branch may be in the block before its own.
-        let after = self.blocks.partition_point(|block| block.first < record);
+        let after = self
+            .index
+            .blocks
+            .partition_point(|block| block.first < record);
         self.next_block = after.saturating_sub(1);
-        self.current = Current::default();
-        let Some(block) = self.blocks.get(self.next_block) else {
+        self.events = BlockEvents::default();
+        let Some(block) = self.index.blocks.get(self.next_block) else {
             return Ok(());
         };
         let mut skip = record - block.first;
@@ -297,28 +165,26 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// The input fails, or it is damaged.
     pub fn pass(&mut self, record: u64, mut take: impl FnMut(u64, Passed)) -> Result<(), Error> {
-        for at in 0..self.blocks.len() {
-            let Some(block) = self.blocks.get(at).copied() else {
+        for at in 0..self.index.blocks.len() {
+            let Some(block) = self.index.blocks.get(at).copied() else {
                 break;
             };
             if block.first >= record {
                 break;
             }
-            self.input.seek(SeekFrom::Start(block.position))?;
-            let mut current = Current::default();
-            current.begin(part(&mut self.input, kind::EVENTS)?, block.first)?;
+            let (mut events, _) = self.events_of(block)?;
             let mut number = block.first;
             loop {
-                let count = current.ahead.min(record - number);
+                let count = events.ahead.min(record - number);
                 if count > 0 {
-                    take(current.task, Passed::Branches(count));
+                    take(events.task, Passed::Branches(count));
                 }
-                number = number.saturating_add(current.ahead);
-                if !current.event_follows || number >= record {
+                number = number.saturating_add(events.ahead);
+                if !events.event_follows || number >= record {
                     break;
                 }
-                if let Entry::Event(event) = current.entry()? {
-                    take(current.task, Passed::Event(event));
+                if let Entry::Event(event) = events.entry()? {
+                    take(events.task, Passed::Event(event));
                 }
             }
         }
@@ -330,21 +196,19 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// The input fails, or it is damaged.
     pub fn record_at(&mut self, time: u64) -> Result<u64, Error> {
-        let after = self.blocks.partition_point(|block| block.time < time);
-        let Some(block) = self.blocks.get(after.saturating_sub(1)).copied() else {
-            return Ok(self.records);
+        let after = self.index.blocks.partition_point(|block| block.time < time);
+        let Some(block) = self.index.blocks.get(after.saturating_sub(1)).copied() else {
+            return Ok(self.index.records);
         };
-        self.input.seek(SeekFrom::Start(block.position))?;
-        let mut current = Current::default();
-        current.begin(part(&mut self.input, kind::EVENTS)?, block.first)?;
-        let mut number = block.first.saturating_add(current.ahead);
-        while current.event_follows {
-            if let Entry::Event(event) = current.entry()?
+        let (mut events, _) = self.events_of(block)?;
+        let mut number = block.first.saturating_add(events.ahead);
+        while events.event_follows {
+            if let Entry::Event(event) = events.entry()?
                 && event.time().is_some_and(|at| at >= time)
             {
                 return Ok(number);
             }
-            number = number.saturating_add(current.ahead);
+            number = number.saturating_add(events.ahead);
         }
         Ok(number)
     }
@@ -357,125 +221,48 @@ impl<R: Read + Seek> Reader<R> {
         self.next_at_most(PIECE)
     }
 
+    /// Reads the events of a block, and the number of its branches.
+    fn events_of(&mut self, block: Block) -> Result<(BlockEvents, u64), Error> {
+        self.input.seek(SeekFrom::Start(block.position))?;
+        BlockEvents::begin(read_kind(&mut self.input, kind::EVENTS)?, block.first)
+    }
+
     fn next_at_most(&mut self, most: u64) -> Result<Option<Item<'_>>, Error> {
         loop {
-            let current = &mut self.current;
-            if current.ahead > 0 {
-                let count = current.ahead.min(PIECE).min(most);
-                if current.contexts.len() >= MAX_CONTEXTS {
+            let events = &mut self.events;
+            let task = events.task;
+            if events.ahead > 0 {
+                let count = events.ahead.min(PIECE).min(most);
+                if self.contexts.len() >= MAX_CONTEXTS {
                     return Err(Error::Damaged);
                 }
-                let context = current.contexts.entry(current.task).or_default();
+                let context = self.contexts.entry(task).or_default();
                 self.branches.clear();
                 self.decoder
                     .take(count as usize, context, &mut self.branches)?;
-                current.ahead -= count;
-                return Ok(Some(Item::Branches {
-                    task: current.task,
-                    branches: &self.branches,
-                }));
+                events.ahead -= count;
+                let branches = &self.branches;
+                return Ok(Some(Item::Branches { task, branches }));
             }
-            if current.event_follows {
-                match current.entry()? {
-                    Entry::Event(event) => {
-                        let task = current.task;
-                        return Ok(Some(Item::Event { task, event }));
-                    }
+            if events.event_follows {
+                match events.entry()? {
+                    Entry::Event(event) => return Ok(Some(Item::Event { task, event })),
                     Entry::Other => continue,
                 }
             }
-            let Some(block) = self.blocks.get(self.next_block).copied() else {
+            let Some(block) = self.index.blocks.get(self.next_block).copied() else {
                 return Ok(None);
             };
             self.next_block += 1;
-            self.input.seek(SeekFrom::Start(block.position))?;
-            let events = part(&mut self.input, kind::EVENTS)?;
-            self.current = Current::default();
-            if self.current.begin(events, block.first)? > 0 {
-                let branches = part(&mut self.input, kind::BRANCHES)?;
+            self.contexts.clear();
+            let (events, count) = self.events_of(block)?;
+            self.events = events;
+            if count > 0 {
+                let branches = read_kind(&mut self.input, kind::BRANCHES)?;
                 self.decoder.start(&branches)?;
             }
         }
     }
-}
-
-impl Current {
-    /// Begins a block with `first` branches before it. Returns the number of its branches.
-    fn begin(&mut self, events: Vec<u8>, first: u64) -> Result<u64, Error> {
-        let mut cursor = Cursor(&events);
-        let (before, count) = (cursor.number()?, cursor.number()?);
-        if before != first {
-            return Err(Error::Damaged);
-        }
-        let at = events.len() - cursor.0.len();
-        *self = Self {
-            events,
-            at,
-            left: count,
-            ..Self::default()
-        };
-        self.look_ahead()?;
-        Ok(count)
-    }
-
-    /// Reads how many branches precede the next event.
-    fn look_ahead(&mut self) -> Result<(), Error> {
-        let rest = self.events.get(self.at..).unwrap_or_default();
-        self.event_follows = !rest.is_empty();
-        let mut cursor = Cursor(rest);
-        self.ahead = match self.event_follows {
-            true => cursor.number()?,
-            false => self.left,
-        };
-        self.at = self.events.len() - cursor.0.len();
-        self.left = self.left.checked_sub(self.ahead).ok_or(Error::Damaged)?;
-        Ok(())
-    }
-
-    /// Reads the event.
-    fn entry(&mut self) -> Result<Entry, Error> {
-        let mut cursor = Cursor(self.events.get(self.at..).unwrap_or_default());
-        let &[kind] = cursor.take(1)? else {
-            return Err(Error::Damaged);
-        };
-        if Event::has_time(kind) {
-            self.time = self.time.wrapping_add_signed(cursor.signed()?);
-        }
-        let bytes = cursor.bytes()?;
-        if bytes.len() > MAX_EVENT {
-            return Err(Error::Damaged);
-        }
-        let entry = if kind == event::SELECT {
-            self.task = Cursor(bytes).number()?;
-            Entry::Other
-        } else {
-            match Event::decode(kind, self.time, bytes)? {
-                Some(event) => Entry::Event(event),
-                None => Entry::Other,
-            }
-        };
-        self.at = self.events.len() - cursor.0.len();
-        self.look_ahead()?;
-        Ok(entry)
-    }
-}
-
-/// Reads a part of a kind that is JSON.
-fn json<R: Read, T: DeserializeOwned>(input: &mut R, kind: u8) -> Result<T, Error> {
-    let header = Header::read(input)?;
-    if header.kind != kind || header.plain as usize > MAX_JSON {
-        return Err(Error::Damaged);
-    }
-    serde_json::from_slice(&header.read_part(input)?).map_err(|_| Error::Damaged)
-}
-
-/// Reads a part of a kind.
-fn part<R: Read>(input: &mut R, kind: u8) -> Result<Vec<u8>, Error> {
-    let header = Header::read(input)?;
-    if header.kind != kind {
-        return Err(Error::Damaged);
-    }
-    header.read_part(input)
 }
 
 /// Fills `bytes`. If the input ends before, returns `short`.
@@ -492,7 +279,7 @@ mod tests {
 
     use super::*;
     use crate::Writer;
-    use crate::chunk::Parts;
+    use crate::chunk::{END_MAGIC, HEADER, Header, MAX_BLOCKS, MAX_JSON, Parts, TRAILER};
 
     /// In memory, such a part would be 20 times as large.
     #[test]
