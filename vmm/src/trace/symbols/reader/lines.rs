@@ -7,8 +7,8 @@ use std::sync::Arc;
 use addr2line::Context;
 use gimli::{AbbreviationsCacheStrategy, Dwarf, EndianArcSlice, LittleEndian, SectionId};
 
+use super::budget::Budget;
 use super::elf::{ElfFile, Section, optional};
-use super::object_file::Budget;
 use crate::escape::prefix;
 use crate::trace::symbols::protocol::{MAX_PATH, Refusal};
 

@@ -7,6 +7,7 @@
 //! There are two processes. The first starts the second, which reads, and starts another one if it
 //! dies: vbts itself is in a sandbox by then, where no process can be started.
 
+pub mod budget;
 mod demangle;
 mod elf;
 mod limits;

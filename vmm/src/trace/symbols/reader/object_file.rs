@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 
+use super::budget::Budget;
 use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, SymbolTable, optional};
 use super::lines::Lines;
@@ -17,45 +18,6 @@ const SHN_UNDEF: u16 = 0;
 /// Sections from here on are none, such as SHN_ABS; the last one (SHN_XINDEX) stands for others.
 const SHN_LORESERVE: u16 = 0xFF00;
 const SHN_XINDEX: u16 = 0xFFFF;
-
-/// Maximum memory in bytes of all files that are kept.
-const MAX_KEPT: u64 = 256 << 20;
-
-/// The memory that all files together may take.
-#[derive(Debug, Clone)]
-pub struct Budget(u64);
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self(MAX_KEPT)
-    }
-}
-
-impl Budget {
-    /// Does `work`, and keeps what it has taken only if it succeeds.
-    ///
-    /// # Errors
-    /// Those of `work`.
-    pub fn spend<T>(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
-        let mut left = self.clone();
-        let result = work(&mut left)?;
-        *self = left;
-        Ok(result)
-    }
-
-    /// Takes `bytes` of it.
-    ///
-    /// # Errors
-    /// Less is left.
-    pub fn take(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let left = self.0.checked_sub(bytes as u64);
-        self.0 = left.ok_or(Refusal::TooLarge)?;
-        Ok(())
-    }
-}
 
 /// A function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -494,14 +456,6 @@ pub(crate) mod tests {
         assert_eq!(name(0x2F), Some("open".into()));
         assert_eq!(name(0x30), Some("last".into()));
         assert_eq!(name(0x31), None);
-    }
-
-    #[test]
-    fn the_budget_is_for_all_files() {
-        let exe = File::open(std::env::current_exe().unwrap()).unwrap();
-        let mut budget = Budget::default();
-        let fits = (0..1000).find(|_| ObjectFile::open(&exe, &mut budget).is_err());
-        assert!((1..1000).contains(&fits.unwrap()), "{fits:?}");
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
-use super::object_file::{Budget, ObjectFile};
+use super::budget::Budget;
+use super::object_file::ObjectFile;
 use crate::trace::symbols::protocol::{Action, Answer, LineRow, MAX_PACKET, Refusal, Reply};
 
 /// Size in bytes of answers after which they are sent. One answer has less than a quarter of it.

@@ -8,8 +8,8 @@ use gimli::{
     UnwindSection as _,
 };
 
+use super::budget::Budget;
 use super::elf::{ElfFile, optional};
-use super::object_file::Budget;
 use crate::trace::symbols::protocol::Refusal;
 
 /// The addresses of the code of each entry of the unwind table, sorted. An entry that cannot be
