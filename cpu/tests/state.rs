@@ -14,7 +14,7 @@ fn processor() -> Cpu {
     let platform = std::sync::Arc::new(TestPlatform::default());
     let signals = platform.signals.clone();
     let ram = Ram::new(0x1_0000).for_cpu();
-    Cpu::new(model("core2").unwrap(), ram, platform, signals)
+    Cpu::new(model("x86-64-v3").unwrap(), ram, platform, signals)
 }
 
 /// Values that differ from each other, from `seed` on.
@@ -55,7 +55,8 @@ fn state() -> ArchState {
             cr0: cr0::PE | cr0::PG | cr0::WP | cr0::ET | cr0::NE,
             cr2: 0xC0DE,
             cr3: 0x9000,
-            cr4: cr4::PAE | cr4::OSFXSR,
+            cr4: cr4::PAE | cr4::OSFXSR | cr4::OSXSAVE,
+            xcr0: 7,
             pdpte: values(0xD001),
             efer: efer::LME | efer::LMA | efer::NXE,
             dr: values(0xE001),

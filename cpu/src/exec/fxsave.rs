@@ -9,9 +9,6 @@ use crate::processor::cpu::Cpu;
 use crate::state::X87State;
 use crate::state::xsave::{MXCSR_MASK, Pointers, XsaveArea};
 
-/// XMM registers outside 64-bit mode.
-const XMM_LEGACY: usize = 8;
-
 /// Linear address of the area, which must be aligned: #GP(0).
 fn area(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
     cpu.need_fpu()?;
@@ -22,17 +19,8 @@ fn area(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
     Ok(la)
 }
 
-/// Number of XMM registers in this mode.
-fn xmm_count(cpu: &Cpu) -> usize {
-    if cpu.in_64_bit_mode() {
-        cpu.xmm.len()
-    } else {
-        XMM_LEGACY
-    }
-}
-
 /// The form with REX.W is `LONG`.
-fn pointers<const LONG: bool>() -> Pointers {
+pub(super) fn pointers<const LONG: bool>() -> Pointers {
     if LONG {
         Pointers::Bits64
     } else {
@@ -47,16 +35,16 @@ fn fxsave<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     area.put_x87(&cpu.x87, pointers::<LONG>());
     area.put_mxcsr(cpu.mxcsr);
     area.put_xmm(&cpu.xmm);
-    let size = XsaveArea::legacy_size(xmm_count(cpu));
+    let size = XsaveArea::xmm_range(cpu.vector_registers()).end;
     cpu.store_bytes(la, &area.bytes()[..size])?;
     Ok(Flow::Next)
 }
 
 fn fxrstor<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let la = area(cpu, insn)?;
-    let count = xmm_count(cpu);
+    let count = cpu.vector_registers();
     let mut area = XsaveArea::default();
-    let size = XsaveArea::legacy_size(count);
+    let size = XsaveArea::xmm_range(count).end;
     cpu.load_bytes(la, &mut area.bytes_mut()[..size])?;
     let mxcsr = area.mxcsr();
     if mxcsr & !MXCSR_MASK != 0 {
@@ -69,7 +57,7 @@ fn fxrstor<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 /// Loads x87 state from memory. Bits that no software can change are ignored.
-fn load_x87(cpu: &mut Cpu, image: X87State) {
+pub(super) fn load_x87(cpu: &mut Cpu, image: X87State) {
     cpu.x87 = image;
     x87::load_status(&mut cpu.x87, image.fsw);
     x87::load_control(&mut cpu.x87, image.fcw);

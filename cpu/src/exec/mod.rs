@@ -33,6 +33,7 @@ mod system;
 pub(crate) mod table;
 mod unary;
 mod x87;
+mod xsave;
 
 pub(crate) use simd::{HOST_MXCSR, MXCSR_MASKS};
 use table::{Backend, Table};
@@ -67,6 +68,7 @@ pub(crate) fn instructions<B: Backend>() -> Table<B> {
     simd::rows(t);
     x87::rows(t);
     fxsave::rows(t);
+    xsave::rows(t);
     table
 }
 

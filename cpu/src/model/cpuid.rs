@@ -21,7 +21,7 @@ pub struct Leaf {
 }
 
 /// Feature flags of leaf 1, ECX.
-pub(super) mod ecx1 {
+pub(crate) mod ecx1 {
     pub const SSE3: u32 = 1 << 0;
     pub const DTES64: u32 = 1 << 2;
     pub const DS_CPL: u32 = 1 << 4;
@@ -33,6 +33,8 @@ pub(super) mod ecx1 {
     pub const MOVBE: u32 = 1 << 22;
     pub const POPCNT: u32 = 1 << 23;
     pub const TSC_DEADLINE: u32 = 1 << 24;
+    pub const XSAVE: u32 = 1 << 26;
+    pub const OSXSAVE: u32 = 1 << 27;
     pub const RDRAND: u32 = 1 << 30;
     pub const HYPERVISOR: u32 = 1 << 31;
 }
@@ -80,6 +82,14 @@ pub(super) mod ecx7 {
     pub const UMIP: u32 = 1 << 2;
 }
 
+/// Feature flags of leaf 0DH, sub-leaf 1, EAX.
+pub(super) mod eaxd {
+    pub const XSAVEOPT: u32 = 1 << 0;
+    pub const XSAVEC: u32 = 1 << 1;
+    pub const XGETBV1: u32 = 1 << 2;
+    pub const XSAVES: u32 = 1 << 3;
+}
+
 /// Feature flags of leaf 80000001H, ECX.
 pub(super) mod ecx8000_0001 {
     pub const LAHF: u32 = 1 << 0;
@@ -106,6 +116,7 @@ impl Model {
             (leaf7.ecx & ecx7::UMIP, cr4::UMIP),
             (leaf7.ebx & ebx7::FSGSBASE, cr4::FSGSBASE),
             (ecx1 & ecx1::PCID, cr4::PCIDE),
+            (ecx1 & ecx1::XSAVE, cr4::OSXSAVE),
             (leaf7.ebx & ebx7::SMEP, cr4::SMEP),
             (leaf7.ebx & ebx7::SMAP, cr4::SMAP),
         ];

@@ -66,6 +66,10 @@ pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SMAP,
     CpuidFeature::INVPCID,
     CpuidFeature::RDRAND,
+    CpuidFeature::XSAVE,
+    CpuidFeature::XSAVEOPT,
+    CpuidFeature::XSAVEC,
+    CpuidFeature::XSAVES,
 ];
 
 /// The extensions that an instruction needs and that not every model has.
@@ -140,6 +144,10 @@ impl Model {
             (CpuidFeature::BMI1, is_x86_feature_detected!("bmi1")),
             (CpuidFeature::BMI2, is_x86_feature_detected!("bmi2")),
             (CpuidFeature::MOVBE, is_x86_feature_detected!("movbe")),
+            (CpuidFeature::XSAVE, is_x86_feature_detected!("xsave")),
+            (CpuidFeature::XSAVEOPT, is_x86_feature_detected!("xsaveopt")),
+            (CpuidFeature::XSAVEC, is_x86_feature_detected!("xsavec")),
+            (CpuidFeature::XSAVES, is_x86_feature_detected!("xsaves")),
             (
                 CpuidFeature::RDTSCP,
                 __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
@@ -181,7 +189,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cpuid::ecx8000_0001;
+    use crate::model::cpuid::{eaxd, ecx8000_0001};
     use iced_x86::{Decoder, DecoderOptions};
 
     #[test]
@@ -189,6 +197,7 @@ mod tests {
         let ecx1: fn(&Model) -> u32 = |m| m.cpuid(1, 0).ecx;
         let ebx7: fn(&Model) -> u32 = |m| m.cpuid(7, 0).ebx;
         let ecx8000_0001: fn(&Model) -> u32 = |m| m.cpuid(0x8000_0001, 0).ecx;
+        let eaxd: fn(&Model) -> u32 = |m| m.cpuid(0xD, 1).eax;
         let edx8000_0001: fn(&Model) -> u32 = |m| m.cpuid(0x8000_0001, 0).edx;
         let flags = [
             (ecx1, ecx1::SSE3, CpuidFeature::SSE3),
@@ -198,6 +207,10 @@ mod tests {
             (ecx1, ecx1::SSE4_2, CpuidFeature::SSE4_2),
             (ecx1, ecx1::POPCNT, CpuidFeature::POPCNT),
             (ecx1, ecx1::MOVBE, CpuidFeature::MOVBE),
+            (ecx1, ecx1::XSAVE, CpuidFeature::XSAVE),
+            (eaxd, eaxd::XSAVEOPT, CpuidFeature::XSAVEOPT),
+            (eaxd, eaxd::XSAVEC, CpuidFeature::XSAVEC),
+            (eaxd, eaxd::XSAVES, CpuidFeature::XSAVES),
             (ebx7, ebx7::BMI1, CpuidFeature::BMI1),
             (ebx7, ebx7::BMI2, CpuidFeature::BMI2),
             (ecx8000_0001, ecx8000_0001::LZCNT, CpuidFeature::LZCNT),

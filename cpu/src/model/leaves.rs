@@ -1,9 +1,10 @@
 //! The CPUID leaves of each model. Sections are those of SDM Vol. 2A, "CPUID—CPU Identification",
 //! and of Vol. 3B for what a leaf enumerates.
 
-use super::cpuid::{Leaf, ebx7, ecx1, ecx7, ecx8000_0001, edx1, edx8000_0001};
+use super::cpuid::{Leaf, eaxd, ebx7, ecx1, ecx7, ecx8000_0001, edx1, edx8000_0001};
 use super::{PHYS_BITS, TSC_HZ};
 use crate::state::PmuState;
+use crate::state::xsave::{XsaveArea, component};
 
 const fn leaf(leaf: u32, eax: u32, ebx: u32, ecx: u32, edx: u32) -> Leaf {
     Leaf {
@@ -171,17 +172,35 @@ pub(super) const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
     },
 );
 
-pub(super) const X86_64_V3_LEAVES: [Leaf; 19] = with_features(
-    with(
-        X86_64_V2_LEAVES,
-        [
-            brand(0, X86_64_V3_BRAND),
-            brand(1, X86_64_V3_BRAND),
-            brand(2, X86_64_V3_BRAND),
-        ],
+/// Leaf 0DH: the components that XSAVE manages, with the sizes after RESET, and the place of AVX
+/// state (Vol. 1 13.2). There are no components for IA32_XSS.
+const XSAVE_LEAVES: [Leaf; 3] = {
+    const COMPONENTS: u64 = component::X87 | component::SSE | component::AVX;
+    let now = XsaveArea::size_of(component::X87) as u32;
+    let most = XsaveArea::size_of(COMPONENTS) as u32;
+    let avx = XsaveArea::ymm_high_range(16);
+    let features = eaxd::XSAVEOPT | eaxd::XSAVEC | eaxd::XGETBV1 | eaxd::XSAVES;
+    [
+        subleaf(0xD, 0, COMPONENTS as u32, now, most, 0),
+        subleaf(0xD, 1, features, now, 0, 0),
+        subleaf(0xD, 2, (avx.end - avx.start) as u32, avx.start as u32, 0, 0),
+    ]
+};
+
+pub(super) const X86_64_V3_LEAVES: [Leaf; 22] = with_features(
+    and(
+        with(
+            X86_64_V2_LEAVES,
+            [
+                brand(0, X86_64_V3_BRAND),
+                brand(1, X86_64_V3_BRAND),
+                brand(2, X86_64_V3_BRAND),
+            ],
+        ),
+        XSAVE_LEAVES,
     ),
     Flags {
-        ecx1: ecx1::PCID | ecx1::MOVBE | ecx1::RDRAND,
+        ecx1: ecx1::PCID | ecx1::MOVBE | ecx1::XSAVE | ecx1::RDRAND,
         ebx7: ebx7::FSGSBASE | ebx7::BMI1 | ebx7::SMEP | ebx7::BMI2 | ebx7::INVPCID | ebx7::SMAP,
         ecx7: ecx7::UMIP,
         ecx8000_0001: ecx8000_0001::LZCNT,
@@ -231,6 +250,26 @@ const fn with<const N: usize, const M: usize>(
         i += 1;
     }
     leaves
+}
+
+/// The leaves with others that they do not have, in order. `T` is `N + M`.
+const fn and<const N: usize, const M: usize, const T: usize>(
+    leaves: [Leaf; N],
+    others: [Leaf; M],
+) -> [Leaf; T] {
+    assert!(N + M == T);
+    let mut all = [leaves[0]; T];
+    let (mut i, mut j) = (0, 0);
+    while i + j < T {
+        if j == M || (i < N && leaves[i].leaf < others[j].leaf) {
+            all[i + j] = leaves[i];
+            i += 1;
+        } else {
+            all[i + j] = others[j];
+            j += 1;
+        }
+    }
+    all
 }
 
 /// Feature flags that a model has in addition to those of another.
@@ -311,10 +350,10 @@ mod tests {
     #[test]
     fn a_brand_string_fills_three_leaves() {
         for (leaves, name) in [
-            (CORE2_LEAVES, CORE2_BRAND),
-            (X86_64_V2_LEAVES, X86_64_V2_BRAND),
-            (X86_64_V3_LEAVES, X86_64_V3_BRAND),
-            (NEHALEM_LEAVES, NEHALEM_BRAND),
+            (&CORE2_LEAVES[..], CORE2_BRAND),
+            (&X86_64_V2_LEAVES, X86_64_V2_BRAND),
+            (&X86_64_V3_LEAVES, X86_64_V3_BRAND),
+            (&NEHALEM_LEAVES, NEHALEM_BRAND),
         ] {
             let parts = leaves
                 .iter()

@@ -268,16 +268,26 @@ pub(super) const MSRS: [Row; ROWS] = [
 ];
 
 /// Number of rows of the model x86-64-v3.
-pub(super) const X86_64_V3_ROWS: usize = ROWS + 1;
+pub(super) const X86_64_V3_ROWS: usize = ROWS + 2;
 
 /// The registers of the model x86-64-v3.
 pub(super) const X86_64_V3_MSRS: [Row; X86_64_V3_ROWS] = with(
     &MSRS,
-    // IA32_TSC_AUX (Vol. 3B 17.17.2).
-    [row(
-        IA32_TSC_AUX,
-        Kind::Stored(|m| &mut m.tsc_aux, Accepts::Bits(0xFFFF_FFFF)),
-    )],
+    [
+        // IA32_XSS: no supervisor state components (Vol. 1 13.3).
+        row(
+            0xDA0,
+            Kind::Ignored {
+                reads: 0,
+                writable: 0,
+            },
+        ),
+        // IA32_TSC_AUX (Vol. 3B 17.17.2).
+        row(
+            IA32_TSC_AUX,
+            Kind::Stored(|m| &mut m.tsc_aux, Accepts::Bits(0xFFFF_FFFF)),
+        ),
+    ],
 );
 
 /// `rows` with those of `more`, by number. `T` is `N + M`.

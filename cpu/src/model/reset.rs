@@ -3,6 +3,7 @@
 
 use super::Model;
 use crate::state::descriptor::system;
+use crate::state::xsave::component;
 use crate::state::{
     Activity, ArchState, MsrState, PmuState, Progress, SegAttr, Segment, SystemState,
     TableRegister, X87State, cr0, dr6, dr7, gpr, rflags, sreg,
@@ -48,6 +49,7 @@ impl ArchState {
         let before = Self {
             sys: SystemState {
                 cr0: cr0::CD | cr0::NW,
+                xcr0: component::X87,
                 ..SystemState::default()
             },
             x87: X87State {
@@ -69,7 +71,8 @@ impl ArchState {
         }
     }
 
-    /// After an INIT in this state: the caches (CR0.CD and NW), the x87, SSE and AVX registers, the
+    /// After an INIT in this state: the caches (CR0.CD and NW), XCR0, the x87, SSE and AVX
+    /// registers, the
     /// time-stamp counter and most MSRs, the performance counters' among them, keep what they hold.
     /// The processor waits for a start-up IPI then. The local APIC, which has state of its own, is
     /// not part of this.
@@ -89,6 +92,7 @@ impl ArchState {
                 cr0: cr0::ET | self.sys.cr0 & (cr0::CD | cr0::NW),
                 dr6: dr6::FIXED,
                 dr7: dr7::FIXED,
+                xcr0: self.sys.xcr0,
                 ..SystemState::default()
             },
             msr: self.msr.clone(),
@@ -142,6 +146,7 @@ mod tests {
         assert_eq!((s.sys.idtr.base, s.sys.idtr.limit), (0, 0xFFFF));
         assert_eq!(s.gpr[gpr::RDX], 0x6FB);
         assert_eq!((s.x87.fcw, s.x87.ftw, s.mxcsr), (0x40, 0xFF, 0x1F80));
+        assert_eq!(s.sys.xcr0, 1);
     }
 
     #[test]
@@ -153,6 +158,7 @@ mod tests {
         before.gpr = [7; 16];
         before.xmm[3] = 5;
         before.ymm_high[3] = 6;
+        before.sys.xcr0 = 7;
         before.x87.fcw = 0x37F;
         before.tsc = 99;
         before.msr.lstar = 0x1234;
@@ -162,7 +168,7 @@ mod tests {
         before.nmi_blocked = true;
         let s = before.after_init(core2());
         assert_eq!((s.sys.cr0, s.sys.efer, s.sys.cr3), (cr0::ET, 0, 0));
-        assert_eq!((s.xmm[3], s.ymm_high[3]), (5, 6));
+        assert_eq!((s.xmm[3], s.ymm_high[3], s.sys.xcr0), (5, 6, 7));
         assert_eq!((s.x87.fcw, s.tsc), (0x37F, 99));
         assert_eq!((s.msr.lstar, s.debugctl, s.ds_area), (0x1234, 0, 0));
         assert_eq!((s.activity, s.nmi_blocked), (Activity::WaitForSipi, false));

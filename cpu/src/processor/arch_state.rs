@@ -3,6 +3,7 @@
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::{ArchEvents, PendingWork, VmmRequests};
+use crate::state::xsave::component;
 use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0, dr6, dr7, sreg};
 
 /// The activity states other than [`Activity::Active`].
@@ -65,8 +66,8 @@ impl Cpu {
         }
     }
 
-    /// Imports the architectural state. Values of DEBUGCTL and DS_AREA that this processor would
-    /// not accept are loaded as zero.
+    /// Imports the architectural state. Values of DEBUGCTL, DS_AREA and XCR0 that this processor
+    /// would not accept are loaded as those after RESET.
     pub fn load_state(&mut self, s: &ArchState) {
         self.load_progress(&s.progress);
         self.gpr[..16].copy_from_slice(&s.gpr);
@@ -77,6 +78,9 @@ impl Cpu {
         self.sys = s.sys.clone();
         self.sys.dr6 |= dr6::FIXED;
         self.sys.dr7 |= dr7::FIXED;
+        if !self.xcr0_accepts(s.sys.xcr0) {
+            self.sys.xcr0 = component::X87;
+        }
         self.msr = s.msr.clone();
         if self.recorder.set_debugctl(s.debugctl).is_err() {
             let _ = self.recorder.set_debugctl(0);

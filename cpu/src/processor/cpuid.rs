@@ -1,9 +1,10 @@
 //! CPUID: the leaves of the model, and what depends on the processor's state.
 
-use crate::model::cpuid::{edx1, edx8000_0001};
+use crate::model::cpuid::{ecx1, edx1, edx8000_0001};
 use crate::model::{Leaf, Topology};
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
+use crate::state::cr4;
 use crate::state::msr::{
     APIC_BASE_ENABLE, IA32_APIC_BASE, LIMITED_CPUID, MISC_ENABLE_LIMIT_CPUID,
     MISC_ENABLE_XD_DISABLE,
@@ -51,11 +52,15 @@ impl Cpu {
                     (l.eax, l.ebx) = (1_000_000, clock.tsc_khz());
                 }
             }
+            0xD => self.fill_xsave_leaf(&mut l),
             0 if limited => l.eax = LIMITED_CPUID,
             0x8000_0001 if misc_enable & MISC_ENABLE_XD_DISABLE != 0 => l.edx &= !edx8000_0001::XD,
             _ => {}
         }
         if l.leaf == 1 {
+            if self.sys.cr4 & cr4::OSXSAVE != 0 {
+                l.ecx |= ecx1::OSXSAVE;
+            }
             let base = self
                 .platform
                 .apic_rdmsr(self.now(), IA32_APIC_BASE)

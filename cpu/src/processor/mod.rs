@@ -27,3 +27,4 @@ mod spin;
 mod split_lock;
 mod translation;
 pub mod usage;
+pub(crate) mod xsave;

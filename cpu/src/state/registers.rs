@@ -85,6 +85,7 @@ pub mod cr4 {
     pub const UMIP: u64 = 1 << 11;
     pub const FSGSBASE: u64 = 1 << 16;
     pub const PCIDE: u64 = 1 << 17;
+    pub const OSXSAVE: u64 = 1 << 18;
     pub const SMEP: u64 = 1 << 20;
     pub const SMAP: u64 = 1 << 21;
 }

@@ -23,6 +23,8 @@ pub struct SystemState {
     pub cr3: u64,
     /// CR4.
     pub cr4: u64,
+    /// XCR0: the state components that XSAVE and its relatives manage.
+    pub xcr0: u64,
     /// The page-directory-pointer table as MOV to CR3 has loaded it: used in PAE paging only (SDM
     /// Vol. 3A 4.4.1).
     pub pdpte: [u64; 4],

@@ -1,4 +1,6 @@
-//! The XSAVE area (SDM Vol. 1 13.4): where FXSAVE and KVM have the registers in memory.
+//! The XSAVE area (SDM Vol. 1 13.4): where FXSAVE, XSAVE and KVM have the registers in memory.
+
+use std::ops::Range;
 
 use super::X87State;
 
@@ -16,7 +18,7 @@ pub mod component {
 }
 
 // Offsets in bytes: the legacy region (SDM Vol. 1 table 10-2), the header (13.4.2), and AVX state,
-// which is the first component after them in either format.
+// the first component after them, which has this place in the compacted format, too (13.4.3).
 const FCW: usize = 0;
 const FSW: usize = 2;
 const FTW: usize = 4;
@@ -27,7 +29,12 @@ const MXCSR: usize = 24;
 const ST: usize = 32;
 const XMM: usize = 160;
 const XSTATE_BV: usize = 512;
-const YMM_HIGH: usize = 576;
+const XCOMP_BV: usize = 520;
+const HEADER_END: usize = 576;
+const YMM_HIGH: usize = HEADER_END;
+
+/// XCOMP_BV of an area in the compacted format.
+pub const COMPACTED: u64 = 1 << 63;
 
 /// How the area has the x87 FPU's instruction and data pointers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +59,35 @@ impl Default for XsaveArea {
 impl XsaveArea {
     /// Size in bytes.
     pub const SIZE: usize = YMM_HIGH + 16 * 16;
+    /// The header.
+    pub const HEADER: Range<usize> = XSTATE_BV..HEADER_END;
+    /// XSTATE_BV, in the header.
+    pub const XSTATE_BV: Range<usize> = XSTATE_BV..XCOMP_BV;
+    /// XSTATE_BV and XCOMP_BV, in the header.
+    pub const BITMAPS: Range<usize> = XSTATE_BV..XCOMP_BV + 8;
+    /// MXCSR and MXCSR_MASK.
+    pub const MXCSR: Range<usize> = MXCSR..ST;
+    /// x87 state: what comes before MXCSR, and what comes after it.
+    pub const X87: [Range<usize>; 2] = [FCW..MXCSR, ST..XMM];
+
+    /// The first `count` XMM registers.
+    pub const fn xmm_range(count: usize) -> Range<usize> {
+        XMM..XMM + 16 * count
+    }
+
+    /// The upper halves of the first `count` YMM registers.
+    pub const fn ymm_high_range(count: usize) -> Range<usize> {
+        YMM_HIGH..YMM_HIGH + 16 * count
+    }
+
+    /// Size of an area with these components.
+    pub const fn size_of(components: u64) -> usize {
+        if components & component::AVX == 0 {
+            HEADER_END
+        } else {
+            Self::SIZE
+        }
+    }
 
     /// The bytes, as they are in memory.
     pub fn bytes(&self) -> &[u8; Self::SIZE] {
@@ -61,11 +97,6 @@ impl XsaveArea {
     /// The bytes, to be read from memory.
     pub fn bytes_mut(&mut self) -> &mut [u8; Self::SIZE] {
         &mut self.0
-    }
-
-    /// The bytes of the legacy region up to the end of the first `count` XMM registers.
-    pub const fn legacy_size(count: usize) -> usize {
-        XMM + 16 * count
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -158,6 +189,28 @@ impl XsaveArea {
     /// Writes XSTATE_BV: the components that are in the area. The others have their initial values.
     pub fn put_xstate_bv(&mut self, components: u64) {
         self.put(XSTATE_BV, &components.to_le_bytes());
+    }
+
+    /// XSTATE_BV.
+    pub fn xstate_bv(&self) -> u64 {
+        u64::from_le_bytes(self.get(XSTATE_BV))
+    }
+
+    /// Writes XCOMP_BV: the components that have a place in an area of the compacted format.
+    pub fn put_xcomp_bv(&mut self, components: u64) {
+        self.put(XCOMP_BV, &(components | COMPACTED).to_le_bytes());
+    }
+
+    /// XCOMP_BV, with [`COMPACTED`].
+    pub fn xcomp_bv(&self) -> u64 {
+        u64::from_le_bytes(self.get(XCOMP_BV))
+    }
+
+    /// Whether the bytes of the header after its bitmaps are zero, as XRSTOR requires.
+    pub fn rest_of_header_is_zero(&self) -> bool {
+        self.0[Self::BITMAPS.end..HEADER_END]
+            .iter()
+            .all(|byte| *byte == 0)
     }
 }
 

@@ -29,3 +29,4 @@ mod system_calls;
 mod system_features;
 mod transfers;
 mod x86_64_v3;
+mod xsave;

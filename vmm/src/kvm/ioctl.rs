@@ -2,7 +2,7 @@
 
 use kvm_bindings::{
     KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, kvm_debugregs, kvm_device_attr, kvm_interrupt,
-    kvm_msrs, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xsave,
+    kvm_msrs, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
@@ -76,7 +76,7 @@ const fn number<T>(direction: u32, nr: u32) -> u32 {
 }
 
 /// The numbers of all ioctls that are used while a guest runs.
-pub const WHILE_RUNNING: [u32; 16] = [
+pub const WHILE_RUNNING: [u32; 18] = [
     // KVM_RUN, KVM_NMI
     number::<()>(_IOC_NONE, 0x80),
     number::<()>(_IOC_NONE, 0x9A),
@@ -94,6 +94,9 @@ pub const WHILE_RUNNING: [u32; 16] = [
     // KVM_GET_XSAVE, KVM_SET_XSAVE
     number::<kvm_xsave>(_IOC_READ, 0xA4),
     number::<kvm_xsave>(_IOC_WRITE, 0xA5),
+    // KVM_GET_XCRS, KVM_SET_XCRS
+    number::<kvm_xcrs>(_IOC_READ, 0xA6),
+    number::<kvm_xcrs>(_IOC_WRITE, 0xA7),
     // KVM_GET_VCPU_EVENTS, KVM_SET_VCPU_EVENTS
     number::<kvm_vcpu_events>(_IOC_READ, 0x9F),
     number::<kvm_vcpu_events>(_IOC_WRITE, 0xA0),
@@ -123,6 +126,8 @@ mod tests {
             0x4008_AE89,
             0x9000_AEA4,
             0x5000_AEA5,
+            0x8188_AEA6,
+            0x4188_AEA7,
             0x8040_AE9F,
             0x4040_AEA0,
             0x8080_AEA1,

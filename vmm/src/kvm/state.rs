@@ -12,7 +12,7 @@ use vbts_cpu::state::msr::{IA32_EFER, IA32_FS_BASE, IA32_GS_BASE, SYSTEM_CALL_MS
 use vbts_cpu::state::{MsrState, PendingEvent, SegAttr, Segment, TableRegister, dr6, efer};
 use vbts_cpu::state::{gpr, vector};
 
-use super::xsave::{from_xsave, to_xsave};
+use super::xsave::{from_xcrs, from_xsave, to_xcrs, to_xsave};
 use super::{KvmError, Named};
 
 /// The MSRs that are part of `kvm_sregs`.
@@ -263,7 +263,25 @@ fn all_transferred(done: usize) -> Result<(), KvmError> {
     }
 }
 
-/// Loads the state `s` into `vcpu`. `apic_base` and `cr8` are registers of its local APIC.
+/// Loads XCR0 of `s` into `vcpu`, whose CPUID has XSAVE.
+///
+/// # Errors
+/// KVM rejects it.
+pub fn load_xcr0(vcpu: &VcpuFd, s: &ArchState) -> Result<(), KvmError> {
+    vcpu.set_xcrs(&to_xcrs(s)).named("KVM_SET_XCRS")
+}
+
+/// Updates XCR0 of `s` with that of `vcpu`, whose CPUID has XSAVE.
+///
+/// # Errors
+/// KVM fails.
+pub fn save_xcr0(vcpu: &VcpuFd, s: &mut ArchState) -> Result<(), KvmError> {
+    from_xcrs(&vcpu.get_xcrs().named("KVM_GET_XCRS")?, s);
+    Ok(())
+}
+
+/// Loads the state `s` into `vcpu`, except for XCR0. `apic_base` and `cr8` are registers of its
+/// local APIC.
 ///
 /// # Errors
 /// KVM rejects a part of it.
@@ -294,7 +312,7 @@ pub struct VcpuOnly {
 
 /// Updates `s` with the state of `vcpu`, which is between two instructions. State that the vCPU
 /// does not have stays as it is: the time-stamp counter, HLT, and the MSRs that are not in
-/// [`SYSTEM_CALL_MSRS`]. Returns the state that [`ArchState`] does not have.
+/// [`SYSTEM_CALL_MSRS`]. So does XCR0. Returns the state that [`ArchState`] does not have.
 ///
 /// # Errors
 /// KVM fails.
@@ -349,6 +367,7 @@ mod tests {
         s.sys.cr0 = 0x8005_0033;
         s.sys.cr3 = 0x9000;
         s.sys.efer = 0xD01;
+        s.sys.xcr0 = 7;
         s.x87.fsw = 3 << 11;
         for (i, r) in s.x87.r.iter_mut().enumerate() {
             *r = 0x1_0000_0000_0000_0000 + i as u128;
@@ -375,6 +394,7 @@ mod tests {
         // kvm_amd reports the TSS as busy.
         back.sys.tr.attr |= s.sys.tr.attr & SegAttr::from_bits_retain(2);
         from_xsave(&to_xsave(&s), &mut back);
+        from_xcrs(&to_xcrs(&s), &mut back);
         from_events(&to_events(&s), &mut back);
         assert_eq!(back, s);
     }

@@ -43,6 +43,8 @@ pub struct KvmVcpu {
     interrupts_enabled: bool,
     /// KVM implements IA32_DEBUGCTL and IA32_DS_AREA.
     passes_bts_through: bool,
+    /// The guest's processor has XCR0.
+    has_xcr0: bool,
     /// The processor is in HLT. KVM has no such state: without interrupt controllers in the kernel,
     /// HLT exits.
     halted: bool,
@@ -59,6 +61,7 @@ impl KvmVcpu {
             injectable: false,
             interrupts_enabled: false,
             passes_bts_through,
+            has_xcr0: false,
             halted: false,
         }
     }
@@ -76,6 +79,7 @@ impl KvmVcpu {
         self.fd
             .set_cpuid2(&cpuid(cpu.cpuid_leaves())?)
             .named("KVM_SET_CPUID2")?;
+        self.has_xcr0 = cpu.model().executes(CpuidFeature::XSAVE);
         self.set_tsc(cpu)
     }
 
@@ -122,6 +126,9 @@ impl KvmVcpu {
         let s = &cpu.state();
         let platform = cpu.platform();
         state::load(&self.fd, s, apic_base(platform), platform.cr8())?;
+        if self.has_xcr0 {
+            state::load_xcr0(&self.fd, s)?;
+        }
         if cpu.model().executes(CpuidFeature::RDTSCP) {
             msr::set(&self.fd, IA32_TSC_AUX, s.msr.tsc_aux)?;
         }
@@ -150,6 +157,9 @@ impl KvmVcpu {
         }
         if state::save(&self.fd, s)?.nmi_pending {
             platform.give_back_nmi();
+        }
+        if self.has_xcr0 {
+            state::save_xcr0(&self.fd, s)?;
         }
         s.activity = if self.halted {
             Activity::Halted
@@ -260,7 +270,7 @@ pub(super) fn cpuid(leaves: impl Iterator<Item = Leaf>) -> Result<CpuId, KvmErro
             function: l.leaf,
             index: l.subleaf,
             // These leaves have sub-leaves, selected by ECX.
-            flags: if matches!(l.leaf, 4 | 7) {
+            flags: if matches!(l.leaf, 4 | 7 | 0xD) {
                 KVM_CPUID_FLAG_SIGNIFCANT_INDEX
             } else {
                 0

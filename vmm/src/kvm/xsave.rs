@@ -1,6 +1,7 @@
-//! x87, SSE and AVX registers between [`ArchState`] and KVM, which has them in an XSAVE area.
+//! x87, SSE and AVX registers between [`ArchState`] and KVM, which has them in an XSAVE area, and
+//! XCR0.
 
-use kvm_bindings::kvm_xsave;
+use kvm_bindings::{kvm_xcr, kvm_xcrs, kvm_xsave};
 use vbts_cpu::ArchState;
 use vbts_cpu::state::xsave::{Pointers, XsaveArea, component};
 
@@ -39,4 +40,26 @@ pub fn from_xsave(kvm: &kvm_xsave, s: &mut ArchState) {
     s.mxcsr = area.mxcsr();
     s.xmm = area.xmm();
     s.ymm_high = area.ymm_high();
+}
+
+/// XCR0 of `s`.
+pub fn to_xcrs(s: &ArchState) -> kvm_xcrs {
+    let mut xcrs = kvm_xcrs {
+        nr_xcrs: 1,
+        ..Default::default()
+    };
+    xcrs.xcrs[0] = kvm_xcr {
+        xcr: 0,
+        value: s.sys.xcr0,
+        ..Default::default()
+    };
+    xcrs
+}
+
+/// Updates XCR0 of `s`.
+pub fn from_xcrs(xcrs: &kvm_xcrs, s: &mut ArchState) {
+    let present = xcrs.xcrs.iter().take(xcrs.nr_xcrs as usize);
+    for xcr in present.filter(|xcr| xcr.xcr == 0) {
+        s.sys.xcr0 = xcr.value;
+    }
 }

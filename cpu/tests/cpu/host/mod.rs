@@ -4,6 +4,7 @@
 mod forms;
 mod native;
 mod random;
+mod xsave;
 
 use self::forms::Form;
 use self::native::{FXSAVE, Native, Registers};

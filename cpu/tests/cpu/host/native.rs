@@ -62,7 +62,11 @@ pub struct Native(NonNull<c_void>);
 impl Native {
     /// `instruction` must not access memory but through RDI, and must not use RSP or R15.
     pub fn new(instruction: &[u8]) -> Self {
-        let code = wrap(instruction).unwrap();
+        Self::function(&wrap(instruction).unwrap())
+    }
+
+    /// `code` is a function, of one argument for [`Self::call`].
+    pub fn function(code: &[u8]) -> Self {
         assert!(code.len() <= PAGE);
         // SAFETY: a new mapping, which is filled before it becomes code.
         unsafe {
@@ -82,11 +86,16 @@ impl Native {
     /// Runs it. No unmasked exception may be pending or be raised by SSE; RDI must point to memory
     /// as long as the instruction's operand.
     pub fn run(&self, registers: &mut Registers) {
+        self.call(registers);
+    }
+
+    /// Calls the function, which must be one of this type.
+    pub fn call<T>(&self, argument: &mut T) {
         // SAFETY: the page holds a function of this type, which leaves the host's floating-point
         // state as it must be.
         unsafe {
-            let f: extern "sysv64" fn(*mut Registers) = std::mem::transmute(self.0.as_ptr());
-            f(registers);
+            let f: extern "sysv64" fn(*mut T) = std::mem::transmute(self.0.as_ptr());
+            f(argument);
         }
     }
 }
