@@ -21,7 +21,7 @@ use crate::guest_files;
 use crate::host::{Alarm, Event, Output};
 use crate::kernel_tree::Purpose;
 use crate::suite::guest::Settings;
-use crate::suite::report::{ReportFormat, Reports};
+use crate::suite::report::{ReportFormat, Reports, Subject};
 use crate::suite::run::{Offer, Runner};
 use crate::suite::source::Source;
 use crate::suite::{self, Case};
@@ -231,7 +231,11 @@ fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
             ]
         }
     };
-    Ok(Reports::new(outputs, args.shard))
+    let subject = Subject {
+        shard: args.shard,
+        build: args.kcidb_build.clone(),
+    };
+    Ok(Reports::new(outputs, subject))
 }
 
 fn summarise(reports: &Reports, took: Duration, accel: &str) {

@@ -177,7 +177,7 @@ impl<'a> GuestRun<'a> {
 mod tests {
     use super::*;
     use crate::host::Output;
-    use crate::suite::report::ReportFormat;
+    use crate::suite::report::{ReportFormat, Subject};
     use crate::suite::tests::case;
 
     /// What becomes of the cases `a.x` and `a.y` in a guest that prints `lines` and then ends. The
@@ -185,7 +185,7 @@ mod tests {
     fn results(lines: &[&str], end: GuestEnd) -> Vec<String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let output = Output::create(file.path()).unwrap();
-        let mut reports = Reports::new(vec![(output, ReportFormat::Ktap)], None);
+        let mut reports = Reports::new(vec![(output, ReportFormat::Ktap)], Subject::default());
         let mut group = Group::new(&["a.x", "a.y"].map(case));
         let mut run = GuestRun::new(&mut group, 2, Parser::Named, &mut reports);
         for line in lines {

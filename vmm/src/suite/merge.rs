@@ -216,7 +216,7 @@ mod tests {
             document.case("a", &result);
         }
         document.group_end("a", &[]);
-        let text = document.finish(Duration::from_secs(2)).unwrap();
+        let text = document.finish(Duration::from_secs(2)).to_string().unwrap();
         ("r.xml".into(), text)
     }
 

@@ -13,13 +13,14 @@
 //! | `run` | runs all cases |
 //! | `comparison` | what differs between several kernels |
 //! | `shard`, `merge` | parts of the suite, and one report of theirs |
-//! | `report` | reports as KTAP (`ktap`) and JUnit's XML (`junit`) |
+//! | `report` | reports as KTAP (`ktap`), JUnit's XML (`junit`), and for KernelCI (`kcidb`) |
 
 mod comparison;
 mod group;
 pub mod guest;
 mod guest_run;
 mod junit;
+pub mod kcidb;
 mod ktap;
 mod kunit;
 mod lines;

@@ -1,9 +1,12 @@
-//! The reports of a run. KTAP is written as each case ends, JUnit's XML at the end of the run.
+//! The reports of a run. KTAP is written as each case ends, the others at the end of the run.
 
 use std::time::Instant;
 
+use anyhow::Context as _;
+
 use super::comparison::Comparison;
 use super::junit::Document;
+use super::kcidb::{self, BuildId};
 use super::shard::Shard;
 use super::{CaseResult, Counts, Outcome, ktap};
 use crate::exit::Failure;
@@ -16,6 +19,35 @@ pub enum ReportFormat {
     Ktap,
     /// JUnit's XML.
     Junit,
+    /// JSON for KernelCI's database.
+    Kcidb,
+}
+
+/// Of what the results are.
+#[derive(Debug, Clone, Default)]
+pub struct Subject {
+    /// The part of all cases.
+    pub shard: Option<Shard>,
+    /// The build in KernelCI's database.
+    pub build: Option<BuildId>,
+}
+
+/// Writes `report` in a format that is written as a whole.
+///
+/// # Errors
+/// The library cannot write it, or the build of a report for KernelCI is not known.
+pub fn document(
+    report: &quick_junit::Report,
+    format: ReportFormat,
+    build: Option<&BuildId>,
+) -> anyhow::Result<String> {
+    Ok(match format {
+        ReportFormat::Kcidb => {
+            let build = build.context("--report kcidb needs --kcidb-build")?;
+            kcidb::document(report, build)
+        }
+        ReportFormat::Junit | ReportFormat::Ktap => report.to_string()?,
+    })
 }
 
 /// All reports of a run, and their sums.
@@ -31,23 +63,24 @@ pub struct Reports {
     comparison: Comparison,
     /// Number of groups that have begun.
     groups: usize,
+    subject: Subject,
 }
 
 #[derive(Debug)]
 enum Report {
     Ktap,
-    Junit(Document),
+    Whole(ReportFormat, Document),
 }
 
 impl Reports {
-    /// Reports in these formats, each to its own output, of `shard` or of all cases.
-    pub fn new(outputs: Vec<(Output, ReportFormat)>, shard: Option<Shard>) -> Self {
+    /// Reports in these formats, each to its own output, of `subject`.
+    pub fn new(outputs: Vec<(Output, ReportFormat)>, subject: Subject) -> Self {
         let reports = outputs
             .into_iter()
             .map(|(output, format)| {
                 let report = match format {
                     ReportFormat::Ktap => Report::Ktap,
-                    ReportFormat::Junit => Report::Junit(Document::new(shard)),
+                    format => Report::Whole(format, Document::new(subject.shard)),
                 };
                 (output, report)
             })
@@ -61,6 +94,7 @@ impl Reports {
             kernel: None,
             comparison: Comparison::default(),
             groups: 0,
+            subject,
         }
     }
 
@@ -172,9 +206,11 @@ impl Reports {
     pub fn end(&mut self) -> Result<(), Failure> {
         let took = self.began.elapsed();
         for (output, report) in &mut self.reports {
-            if let Report::Junit(document) = report {
+            if let Report::Whole(format, results) = report {
+                let build = self.subject.build.as_ref();
+                let text = document(results.finish(took), *format, build)?;
                 output
-                    .write(document.finish(took)?.as_bytes())
+                    .write(text.as_bytes())
                     .map_err(OutputError::into_failure)?;
             }
         }
@@ -185,7 +221,7 @@ impl Reports {
         self.reports
             .iter_mut()
             .filter_map(|(_, report)| match report {
-                Report::Junit(document) => Some(document),
+                Report::Whole(_, document) => Some(document),
                 Report::Ktap => None,
             })
     }
@@ -221,7 +257,7 @@ mod tests {
     fn written(format: ReportFormat, run: impl FnOnce(&mut Reports)) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
         let output = Output::create(file.path()).unwrap();
-        let mut reports = Reports::new(vec![(output, format)], None);
+        let mut reports = Reports::new(vec![(output, format)], Subject::default());
         run(&mut reports);
         std::fs::read_to_string(file.path()).unwrap()
     }

@@ -35,8 +35,8 @@ impl Shard {
         }
     }
 
-    /// The part of a task of a Slurm array, a pod of an indexed job of Kubernetes, or a parallel job
-    /// of GitLab.
+    /// The part of a task of a Slurm array, a pod of an indexed job of Kubernetes, or a parallel
+    /// job of GitLab.
     fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let number = |name: &str| -> Result<Option<u32>, String> {
             let number = get(name).map(|text| text.parse());

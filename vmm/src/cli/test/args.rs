@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::cli::options::{self, MachineArgs, values};
 use crate::guest_files::Api;
+use crate::suite::kcidb::BuildId;
 use crate::suite::report::ReportFormat;
 use crate::suite::shard::Shard;
 
@@ -65,8 +66,8 @@ pub struct TestArgs {
     /// times
     #[arg(long, value_name = "GLOB", help_heading = "Test options")]
     pub filter: Vec<String>,
-    /// Run only part I of N of the cases: those whose names' hashes, modulo N, are I-1. `auto` takes
-    /// I and N from the environment of Slurm, Kubernetes or GitLab
+    /// Run only part I of N of the cases: those whose names' hashes, modulo N, are I-1. `auto`
+    /// takes I and N from the environment of Slurm, Kubernetes or GitLab
     #[arg(
         long,
         value_name = "I/N",
@@ -86,6 +87,15 @@ pub struct TestArgs {
     /// Format of the report (default: ktap; with --merge, junit)
     #[arg(long, value_enum, help_heading = "Test options")]
     pub report: Option<ReportFormat>,
+    /// The ID in KernelCI's database of the build that is tested; for --report kcidb
+    #[arg(
+        long,
+        value_name = "ORIGIN:ID",
+        value_parser = BuildId::parse,
+        required_if_eq("report", "kcidb"),
+        help_heading = "Test options"
+    )]
+    pub kcidb_build: Option<BuildId>,
     /// Write the report to FILE; standard output then has KTAP, whatever the format of the report
     #[arg(long, value_name = "FILE", help_heading = "Test options")]
     pub output: Option<PathBuf>,
@@ -123,5 +133,6 @@ values! {
     ReportFormat {
         Ktap: "ktap", "Kernel Test Anything Protocol, with a subtest for each group";
         Junit: "junit", "JUnit's XML, which continuous integration systems read";
+        Kcidb: "kcidb", "JSON for KCIDB, KernelCI's database of results";
     }
 }

@@ -7,7 +7,7 @@ use crate::cli::file_uses::FileUses;
 use crate::exit::{Failure, say};
 use crate::host::{Output, OutputError};
 use crate::suite::merge::Merged;
-use crate::suite::report::ReportFormat;
+use crate::suite::report::{ReportFormat, document};
 
 /// Runs the command.
 ///
@@ -15,7 +15,7 @@ use crate::suite::report::ReportFormat;
 /// A report cannot be read, is none of `vbts test`, or the merged one cannot be written.
 pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     if args.report == Some(ReportFormat::Ktap) {
-        return Err(anyhow!("--merge: a merged report is no KTAP, but JUnit's XML").into());
+        return Err(anyhow!("--merge: a merged report is not KTAP, but junit or kcidb").into());
     }
     let mut uses = FileUses::default();
     let mut reports = Vec::new();
@@ -30,7 +30,8 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     }
     uses.check()?;
     let merged = Merged::new(&reports).context("--merge")?;
-    let text = merged.report().to_string()?;
+    let format = args.report.unwrap_or(ReportFormat::Junit);
+    let text = document(merged.report(), format, args.kcidb_build.as_ref())?;
     let mut output = match report_path(args) {
         Some(path) => Output::create(path).context("--output")?,
         None => Output::stdout()?,
