@@ -10,6 +10,10 @@
 //! | LDS, LES, LFS, LGS, LSS | the segment register |
 //! | x87 | the low three bits of the opcode |
 //!
+//! [`Insn::imm`] has the fourth register operand. A gather has the register of its indices in
+//! [`Insn::src`] and their factor in [`Insn::imm`]. Gathers and masked moves have no [`Insn::MEM`],
+//! because each of their elements has an address of its own.
+//!
 //! MASKMOVQ and MASKMOVDQU have the address size in [`Insn::dst`]. An x87 instruction has ModRM or
 //! its reg field in [`Insn::src`], and the size of its memory operand in bytes in [`Insn::dst`].
 
@@ -79,7 +83,18 @@ pub(crate) fn insn(size: CodeSize, i: &Instruction, offset: u16, ordinal: u8) ->
     if insn.prefix & Insn::MEM != 0 {
         memory(size, i, &mut insn);
     }
+    if i.is_vsib() || is_masked_move(i) {
+        insn.prefix &= !Insn::MEM;
+    }
     insn
+}
+
+/// Whether it is a move of the elements that a vector selects.
+fn is_masked_move(i: &Instruction) -> bool {
+    matches!(
+        i.mnemonic(),
+        Mnemonic::Vmaskmovps | Mnemonic::Vmaskmovpd | Mnemonic::Vpmaskmovd | Mnemonic::Vpmaskmovq
+    )
 }
 
 /// How an instruction transfers control.
@@ -137,7 +152,8 @@ fn operands(i: &Instruction, insn: &mut Insn) {
                 match n {
                     0 => insn.dst = register,
                     1 => insn.src = register,
-                    _ => insn.aux = register,
+                    2 => insn.aux = register,
+                    _ => insn.imm = register.into(),
                 }
             }
             OpKind::NearBranch16 => {
@@ -204,7 +220,7 @@ fn special_cases(i: &Instruction, insn: &mut Insn) {
         Mnemonic::Lds => insn.aux = seg::DS,
         Mnemonic::Lfs => insn.aux = seg::FS,
         Mnemonic::Lgs => insn.aux = seg::GS,
-        Mnemonic::Maskmovq | Mnemonic::Maskmovdqu => {
+        Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu => {
             insn.dst = address_size(i) as u8;
             insn.seg = source_segment(i);
         }

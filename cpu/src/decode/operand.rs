@@ -13,9 +13,14 @@ pub(super) fn memory(size: CodeSize, i: &Instruction, insn: &mut Insn) {
         (_, s) => s,
     };
     insn.scale = i.memory_index_scale() as u8;
-    // The index of XLAT is AL, not RAX: the operation adds it.
     insn.index = match i.memory_index() {
+        // The index of XLAT is AL, not RAX: the operation adds it.
         Register::AL => reg::ZERO,
+        indices if indices.is_vector_register() => {
+            insn.src = number(indices);
+            insn.imm = insn.scale.into();
+            reg::ZERO
+        }
         index => number(index),
     };
     insn.prefix |= match address_size(i) {

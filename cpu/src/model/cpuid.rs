@@ -26,6 +26,7 @@ pub(crate) mod ecx1 {
     pub const DTES64: u32 = 1 << 2;
     pub const DS_CPL: u32 = 1 << 4;
     pub const SSSE3: u32 = 1 << 9;
+    pub const FMA: u32 = 1 << 12;
     pub const CMPXCHG16B: u32 = 1 << 13;
     pub const PCID: u32 = 1 << 17;
     pub const SSE4_1: u32 = 1 << 19;
@@ -35,6 +36,8 @@ pub(crate) mod ecx1 {
     pub const TSC_DEADLINE: u32 = 1 << 24;
     pub const XSAVE: u32 = 1 << 26;
     pub const OSXSAVE: u32 = 1 << 27;
+    pub const AVX: u32 = 1 << 28;
+    pub const F16C: u32 = 1 << 29;
     pub const RDRAND: u32 = 1 << 30;
     pub const HYPERVISOR: u32 = 1 << 31;
 }
@@ -71,6 +74,7 @@ pub(crate) mod edx1 {
 pub(super) mod ebx7 {
     pub const FSGSBASE: u32 = 1 << 0;
     pub const BMI1: u32 = 1 << 3;
+    pub const AVX2: u32 = 1 << 5;
     pub const SMEP: u32 = 1 << 7;
     pub const BMI2: u32 = 1 << 8;
     pub const INVPCID: u32 = 1 << 10;

@@ -70,6 +70,10 @@ pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::XSAVEOPT,
     CpuidFeature::XSAVEC,
     CpuidFeature::XSAVES,
+    CpuidFeature::AVX,
+    CpuidFeature::AVX2,
+    CpuidFeature::FMA,
+    CpuidFeature::F16C,
 ];
 
 /// The extensions that an instruction needs and that not every model has.
@@ -122,8 +126,17 @@ impl Model {
     /// processor lacks.
     #[must_use]
     pub fn unsupported(&self) -> Option<String> {
-        let sse41 = CpuidFeature::SSE4_1;
-        (self.features.contains(&sse41) && !is_x86_feature_detected!("sse4.1")).then(|| name(sse41))
+        let on_host = [
+            (CpuidFeature::SSE4_1, is_x86_feature_detected!("sse4.1")),
+            (CpuidFeature::AVX, is_x86_feature_detected!("avx")),
+            (CpuidFeature::FMA, is_x86_feature_detected!("fma")),
+            (CpuidFeature::F16C, is_x86_feature_detected!("f16c")),
+        ];
+        let lacks = on_host
+            .iter()
+            .filter(|(feature, there)| !there && self.features.contains(feature));
+        let names: Vec<String> = lacks.map(|(feature, _)| name(*feature)).collect();
+        (!names.is_empty()).then(|| names.join(", "))
     }
 
     /// The model's features that the host's processor lacks. Such a host cannot execute the guest.
@@ -148,6 +161,10 @@ impl Model {
             (CpuidFeature::XSAVEOPT, is_x86_feature_detected!("xsaveopt")),
             (CpuidFeature::XSAVEC, is_x86_feature_detected!("xsavec")),
             (CpuidFeature::XSAVES, is_x86_feature_detected!("xsaves")),
+            (CpuidFeature::AVX, is_x86_feature_detected!("avx")),
+            (CpuidFeature::AVX2, is_x86_feature_detected!("avx2")),
+            (CpuidFeature::FMA, is_x86_feature_detected!("fma")),
+            (CpuidFeature::F16C, is_x86_feature_detected!("f16c")),
             (
                 CpuidFeature::RDTSCP,
                 __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
@@ -208,6 +225,10 @@ mod tests {
             (ecx1, ecx1::POPCNT, CpuidFeature::POPCNT),
             (ecx1, ecx1::MOVBE, CpuidFeature::MOVBE),
             (ecx1, ecx1::XSAVE, CpuidFeature::XSAVE),
+            (ecx1, ecx1::AVX, CpuidFeature::AVX),
+            (ecx1, ecx1::FMA, CpuidFeature::FMA),
+            (ecx1, ecx1::F16C, CpuidFeature::F16C),
+            (ebx7, ebx7::AVX2, CpuidFeature::AVX2),
             (eaxd, eaxd::XSAVEOPT, CpuidFeature::XSAVEOPT),
             (eaxd, eaxd::XSAVEC, CpuidFeature::XSAVEC),
             (eaxd, eaxd::XSAVES, CpuidFeature::XSAVES),
@@ -260,7 +281,7 @@ mod tests {
             expect("SSE4.1", "x86-64-v2 nehalem x86-64-v3")
         );
         // VPADDD YMM0, YMM0, YMM1, and of XMM0 with mask K1
-        assert_eq!(of(&[0xC5, 0xFD, 0xFE, 0xC1]), expect("AVX2", ""));
+        assert_eq!(of(&[0xC5, 0xFD, 0xFE, 0xC1]), expect("AVX2", "x86-64-v3"));
         assert_eq!(
             of(&[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1]),
             expect("AVX512VL AVX512F", "")

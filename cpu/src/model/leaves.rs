@@ -200,8 +200,20 @@ pub(super) const X86_64_V3_LEAVES: [Leaf; 22] = with_features(
         XSAVE_LEAVES,
     ),
     Flags {
-        ecx1: ecx1::PCID | ecx1::MOVBE | ecx1::XSAVE | ecx1::RDRAND,
-        ebx7: ebx7::FSGSBASE | ebx7::BMI1 | ebx7::SMEP | ebx7::BMI2 | ebx7::INVPCID | ebx7::SMAP,
+        ecx1: ecx1::FMA
+            | ecx1::PCID
+            | ecx1::MOVBE
+            | ecx1::XSAVE
+            | ecx1::AVX
+            | ecx1::F16C
+            | ecx1::RDRAND,
+        ebx7: ebx7::FSGSBASE
+            | ebx7::BMI1
+            | ebx7::AVX2
+            | ebx7::SMEP
+            | ebx7::BMI2
+            | ebx7::INVPCID
+            | ebx7::SMAP,
         ecx7: ecx7::UMIP,
         ecx8000_0001: ecx8000_0001::LZCNT,
         edx8000_0001: edx8000_0001::RDTSCP,

@@ -10,37 +10,60 @@ use crate::processor::translation::Target;
 use crate::state::int::Int;
 use crate::state::vector;
 
-/// A value that one load or store transfers: an integer of 1 to 16 bytes.
+/// A value that one load or store transfers: an integer of 1 to 16 bytes, or two of 16.
 pub trait Scalar: Copy {
     /// Size in bytes.
     const SIZE: usize;
     /// The value of the first bytes, in memory order.
-    fn from_bytes(bytes: [u8; 16]) -> Self;
+    fn from_bytes(bytes: [u8; LONGEST]) -> Self;
     /// The bytes in memory order, then zeros.
-    fn to_bytes(self) -> [u8; 16];
+    fn to_bytes(self) -> [u8; LONGEST];
 }
+
+/// Size of the longest value in bytes.
+const LONGEST: usize = 32;
 
 impl<T: Int> Scalar for T {
     const SIZE: usize = T::BYTES;
 
-    fn from_bytes(bytes: [u8; 16]) -> Self {
-        T::from_u64(u128::from_le_bytes(bytes) as u64)
+    fn from_bytes(bytes: [u8; LONGEST]) -> Self {
+        T::from_u64(u128::from_bytes(bytes) as u64)
     }
 
-    fn to_bytes(self) -> [u8; 16] {
-        u128::from(self.zext()).to_le_bytes()
+    fn to_bytes(self) -> [u8; LONGEST] {
+        u128::from(self.zext()).to_bytes()
     }
 }
 
 impl Scalar for u128 {
     const SIZE: usize = 16;
 
-    fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self::from_le_bytes(bytes)
+    fn from_bytes(bytes: [u8; LONGEST]) -> Self {
+        let [value] = Scalar::from_bytes(bytes);
+        value
     }
 
-    fn to_bytes(self) -> [u8; 16] {
-        self.to_le_bytes()
+    fn to_bytes(self) -> [u8; LONGEST] {
+        [self].to_bytes()
+    }
+}
+
+/// The contents of an XMM or a YMM register.
+impl<const L: usize> Scalar for [u128; L] {
+    const SIZE: usize = 16 * L;
+
+    fn from_bytes(bytes: [u8; LONGEST]) -> Self {
+        let (lanes, _) = bytes.as_chunks::<16>();
+        std::array::from_fn(|i| u128::from_le_bytes(lanes[i]))
+    }
+
+    fn to_bytes(self) -> [u8; LONGEST] {
+        let mut bytes = [0; LONGEST];
+        let (lanes, _) = bytes.as_chunks_mut::<16>();
+        for (lane, value) in lanes.iter_mut().zip(self) {
+            *lane = value.to_le_bytes();
+        }
+        bytes
     }
 }
 
@@ -78,7 +101,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn load_missed<T: Scalar>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
-        let mut bytes = [0; 16];
+        let mut bytes = [0; LONGEST];
         self.load_slow(la, &mut bytes[..T::SIZE], privilege)?;
         Ok(T::from_bytes(bytes))
     }

@@ -4,7 +4,7 @@ use iced_x86::Code;
 
 use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float, packed, scalar};
 use super::mxcsr::{Masked, host, with_mxcsr};
-use super::{V, cast};
+use super::{Encoding, Legacy, V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -17,13 +17,13 @@ float! {
 }
 
 /// CVTSI2SS and CVTSI2SD.
-trait FromInt {
+pub(super) trait FromInt {
     fn run(csr: Masked, a: V, b: u64) -> (V, u32);
 }
 
 macro_rules! from_int {
     ($($name:ident = $insn:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl FromInt for $name {
             #[inline(always)]
             fn run(csr: Masked, mut a: V, b: u64) -> (V, u32) {
@@ -49,28 +49,28 @@ from_int! {
     Cvtsi2sd32 = "cvtsi2sd {a}, {b:e}" Cvtsi2sd64 = "cvtsi2sd {a}, {b:r}"
 }
 
-fn from_reg<K: FromInt>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = cpu.r::<u64>(insn.src);
-    from_int::<K>(cpu, insn, b)
+pub(super) fn from_reg<E: Encoding, K: FromInt>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    let b = cpu.r::<u64>(E::second(insn));
+    from_int::<E, K>(cpu, insn, b)
 }
 
-fn from_mem<K: FromInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn from_mem<E: Encoding, K: FromInt, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let b = cpu.load::<T>(cpu.ea(insn))?.zext();
-    from_int::<K>(cpu, insn, b)
+    from_int::<E, K>(cpu, insn, b)
 }
 
 #[inline(always)]
-fn from_int<K: FromInt>(cpu: &mut Cpu, insn: &Insn, b: u64) -> Exec {
-    let a = cpu.v(insn.dst);
+fn from_int<E: Encoding, K: FromInt>(cpu: &mut Cpu, insn: &Insn, b: u64) -> Exec {
+    let a = cpu.v(E::first(insn));
     let r = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.set_xmm(insn.dst, cast(r));
+    cpu.put::<E>(insn, cast(r));
     Ok(Flow::Next)
 }
 
 /// CVTSS2SI and its relatives.
-trait ToInt {
+pub(super) trait ToInt {
     /// The size of the integer.
     type Result: Int;
     fn run(csr: Masked, b: V) -> (u64, u32);
@@ -78,7 +78,7 @@ trait ToInt {
 
 macro_rules! to_int {
     ($($name:ident: $t:ty = $insn:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl ToInt for $name {
             type Result = $t;
             #[inline(always)]
@@ -108,9 +108,9 @@ to_int! {
     Cvttsd2si32: u32 = "cvttsd2si {r:e}, {b}" Cvttsd2si64: u64 = "cvttsd2si {r:r}, {b}"
 }
 
-fn to_int<K: ToInt, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = F::read(cpu, insn)?;
+pub(super) fn to_int<E: Encoding, K: ToInt, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    let b = F::read(cpu, insn, insn.src)?;
     let r = cpu.float(|csr| K::run(csr, b))?;
     cpu.w(insn.dst, K::Result::from_u64(r));
     Ok(Flow::Next)
@@ -156,7 +156,7 @@ fn xmm_mm<K: Float>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 fn mm_xmm<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     cpu.need_mmx()?;
-    let b = F::read(cpu, insn)?;
+    let b = F::read(cpu, insn, insn.src)?;
     let r = cpu.float(|csr| K::run(csr, cast(0u128), b))?;
     cpu.x87.set_mm(insn.dst, cast::<V, u128>(r) as u64);
     Ok(Flow::Next)
@@ -164,30 +164,34 @@ fn mm_xmm<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// The row of a conversion to an integer whose operand is of the size of `T` if it is in memory.
 fn integer<B: Backend, K: ToInt, T: Int>(t: &mut Table<B>, code: Code) {
-    t.handlers([code], to_int::<K, Xmm>, to_int::<K, Low<T>>);
+    t.handlers(
+        [code],
+        to_int::<Legacy, K, Xmm>,
+        to_int::<Legacy, K, Low<T>>,
+    );
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     t.handlers(
         [Cvtsi2ss_xmm_rm32],
-        from_reg::<Cvtsi2ss32>,
-        from_mem::<Cvtsi2ss32, u32>,
+        from_reg::<Legacy, Cvtsi2ss32>,
+        from_mem::<Legacy, Cvtsi2ss32, u32>,
     );
     t.handlers(
         [Cvtsi2ss_xmm_rm64],
-        from_reg::<Cvtsi2ss64>,
-        from_mem::<Cvtsi2ss64, u64>,
+        from_reg::<Legacy, Cvtsi2ss64>,
+        from_mem::<Legacy, Cvtsi2ss64, u64>,
     );
     t.handlers(
         [Cvtsi2sd_xmm_rm32],
-        from_reg::<Cvtsi2sd32>,
-        from_mem::<Cvtsi2sd32, u32>,
+        from_reg::<Legacy, Cvtsi2sd32>,
+        from_mem::<Legacy, Cvtsi2sd32, u32>,
     );
     t.handlers(
         [Cvtsi2sd_xmm_rm64],
-        from_reg::<Cvtsi2sd64>,
-        from_mem::<Cvtsi2sd64, u64>,
+        from_reg::<Legacy, Cvtsi2sd64>,
+        from_mem::<Legacy, Cvtsi2sd64, u64>,
     );
     integer::<B, Cvtss2si32, u32>(t, Cvtss2si_r32_xmmm32);
     integer::<B, Cvtss2si64, u32>(t, Cvtss2si_r64_xmmm32);
@@ -201,12 +205,12 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handlers(
         [Cvtpi2ps_xmm_mmm64],
         xmm_mm::<Cvtpi2ps>,
-        arithmetic::<Cvtpi2ps, Low<u64>>,
+        arithmetic::<Legacy, Cvtpi2ps, Low<u64>>,
     );
     t.handlers(
         [Cvtpi2pd_xmm_mmm64],
         xmm_mm::<Cvtdq2pd>,
-        arithmetic::<Cvtdq2pd, Low<u64>>,
+        arithmetic::<Legacy, Cvtdq2pd, Low<u64>>,
     );
     t.handlers(
         [Cvtps2pi_mm_xmmm64],

@@ -8,7 +8,7 @@ use iced_x86::Code;
 
 use super::mxcsr::{Masked, host, with_mxcsr};
 use super::sse2::*;
-use super::{V, cast};
+use super::{Encoding, Legacy, V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -57,7 +57,7 @@ pub(super) trait ByImmediate {
 /// Kernels that are one instruction of the host with an immediate operand.
 macro_rules! by_immediate {
     ($($name:ident = $insn:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl ByImmediate for $name {
             #[inline(always)]
             fn run<const P: u8>(csr: Masked, a: V, b: V) -> (V, u32) {
@@ -76,7 +76,7 @@ by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" 
 /// two NaNs the result is that of the even element.
 macro_rules! horizontal {
     ($($name:ident = $base:ident, $gather:ident)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl Float for $name {
             #[inline(always)]
             fn run(csr: Masked, a: V, b: V) -> (V, u32) {
@@ -119,7 +119,7 @@ fn addsub<A: Float, S: Float>(csr: Masked, a: V, b: V, even: V) -> (V, u32) {
     )
 }
 
-struct Addsubps;
+pub(super) struct Addsubps;
 impl Float for Addsubps {
     #[inline(always)]
     fn run(csr: Masked, a: V, b: V) -> (V, u32) {
@@ -127,7 +127,7 @@ impl Float for Addsubps {
     }
 }
 
-struct Addsubpd;
+pub(super) struct Addsubpd;
 impl Float for Addsubpd {
     #[inline(always)]
     fn run(csr: Masked, a: V, b: V) -> (V, u32) {
@@ -135,18 +135,19 @@ impl Float for Addsubpd {
     }
 }
 
-/// Where the second operand is.
+/// Where the last operand is.
 pub(super) trait Operand {
-    /// Its value. The rest of the vector is zero, or the kernel ignores it.
-    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort>;
+    /// Its value; `n` is its number if it is a register. The rest of the vector is zero, or the
+    /// kernel ignores it.
+    fn read(cpu: &mut Cpu, insn: &Insn, n: u8) -> Result<V, Abort>;
 }
 
 /// An XMM register.
 pub(super) struct Xmm;
 impl Operand for Xmm {
     #[inline(always)]
-    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
-        Ok(cpu.v(insn.src))
+    fn read(cpu: &mut Cpu, _: &Insn, n: u8) -> Result<V, Abort> {
+        Ok(cpu.v(n))
     }
 }
 
@@ -154,7 +155,7 @@ impl Operand for Xmm {
 pub(super) struct Aligned;
 impl Operand for Aligned {
     #[inline(always)]
-    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+    fn read(cpu: &mut Cpu, insn: &Insn, _: u8) -> Result<V, Abort> {
         Ok(cast(cpu.load_aligned(insn)?))
     }
 }
@@ -163,7 +164,7 @@ impl Operand for Aligned {
 pub(super) struct Low<T>(PhantomData<T>);
 impl<T: Int> Operand for Low<T> {
     #[inline(always)]
-    fn read(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+    fn read(cpu: &mut Cpu, insn: &Insn, _: u8) -> Result<V, Abort> {
         let b = cpu.load::<T>(cpu.ea(insn))?.zext();
         Ok(cast(u128::from(b)))
     }
@@ -171,27 +172,27 @@ impl<T: Int> Operand for Low<T> {
 
 /// Executes an instruction with an XMM destination.
 #[inline(always)]
-fn execute<F: Operand>(
+pub(super) fn execute<E: Encoding, F: Operand>(
     cpu: &mut Cpu,
     insn: &Insn,
     kernel: impl Fn(Masked, V, V) -> (V, u32),
 ) -> Exec {
-    cpu.need_sse()?;
-    let b = F::read(cpu, insn)?;
-    let a = cpu.v(insn.dst);
+    E::need(cpu)?;
+    let b = F::read(cpu, insn, E::second(insn))?;
+    let a = cpu.v(E::first(insn));
     let r = cpu.float(|csr| kernel(csr, a, b))?;
-    cpu.set_xmm(insn.dst, cast(r));
+    cpu.put::<E>(insn, cast(r));
     Ok(Flow::Next)
 }
 
 /// Executes the instruction of kernel `K`.
-pub(super) fn arithmetic<K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    execute::<F>(cpu, insn, K::run)
+pub(super) fn arithmetic<E: Encoding, K: Float, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    execute::<E, F>(cpu, insn, K::run)
 }
 
 /// CMPPS and its relatives. Bits 7:3 of the immediate have a meaning only for AVX.
 fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 7 {
+    execute::<Legacy, F>(cpu, insn, |csr, a, b| match insn.imm & 7 {
         0 => K::run::<0>(csr, a, b),
         1 => K::run::<1>(csr, a, b),
         2 => K::run::<2>(csr, a, b),
@@ -205,8 +206,9 @@ fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec 
 
 /// ROUNDPS and its relatives. The low four bits of the immediate are the rounding control, whether
 /// MXCSR has it instead, and whether an inexact result raises nothing.
-pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    execute::<F>(cpu, insn, |csr, a, b| match insn.imm & 15 {
+#[inline(always)]
+pub(super) fn round<K: ByImmediate>(imm: u64, csr: Masked, a: V, b: V) -> (V, u32) {
+    match imm & 15 {
         0 => K::run::<0>(csr, a, b),
         1 => K::run::<1>(csr, a, b),
         2 => K::run::<2>(csr, a, b),
@@ -223,17 +225,25 @@ pub(super) fn by_rounding<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn
         13 => K::run::<13>(csr, a, b),
         14 => K::run::<14>(csr, a, b),
         _ => K::run::<15>(csr, a, b),
-    })
+    }
+}
+
+/// Executes the instruction of the rounding kernel `K`.
+pub(super) fn by_rounding<E: Encoding, K: ByImmediate, F: Operand>(
+    cpu: &mut Cpu,
+    insn: &Insn,
+) -> Exec {
+    execute::<E, F>(cpu, insn, |csr, a, b| round::<K>(insn.imm, csr, a, b))
 }
 
 /// COMISS and its relatives: RFLAGS and MXCSR after it.
-trait Compare {
+pub(super) trait Compare {
     fn run(csr: Masked, a: V, b: V) -> (u64, u32);
 }
 
 macro_rules! scalar_compare {
     ($($name:ident = $insn:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl Compare for $name {
             #[inline(always)]
             fn run(csr: Masked, a: V, b: V) -> (u64, u32) {
@@ -257,9 +267,9 @@ macro_rules! scalar_compare {
 }
 scalar_compare! { Comiss = "comiss" Comisd = "comisd" Ucomiss = "ucomiss" Ucomisd = "ucomisd" }
 
-fn compare<K: Compare, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    let b = F::read(cpu, insn)?;
+pub(super) fn compare<E: Encoding, K: Compare, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    let b = F::read(cpu, insn, insn.src)?;
     let a = cpu.v(insn.dst);
     let flags = cpu.float(|csr| K::run(csr, a, b))?;
     cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
@@ -268,12 +278,20 @@ fn compare<K: Compare, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// The row of an instruction whose second operand has 16 bytes.
 pub(super) fn packed<B: Backend, K: Float>(t: &mut Table<B>, code: Code) {
-    t.handlers([code], arithmetic::<K, Xmm>, arithmetic::<K, Aligned>);
+    t.handlers(
+        [code],
+        arithmetic::<Legacy, K, Xmm>,
+        arithmetic::<Legacy, K, Aligned>,
+    );
 }
 
 /// The row of an instruction whose second operand is of the size of `T` if it is in memory.
 pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code) {
-    t.handlers([code], arithmetic::<K, Xmm>, arithmetic::<K, Low<T>>);
+    t.handlers(
+        [code],
+        arithmetic::<Legacy, K, Xmm>,
+        arithmetic::<Legacy, K, Low<T>>,
+    );
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
@@ -338,22 +356,22 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     );
     t.handlers(
         [Comiss_xmm_xmmm32],
-        compare::<Comiss, Xmm>,
-        compare::<Comiss, Low<u32>>,
+        compare::<Legacy, Comiss, Xmm>,
+        compare::<Legacy, Comiss, Low<u32>>,
     );
     t.handlers(
         [Comisd_xmm_xmmm64],
-        compare::<Comisd, Xmm>,
-        compare::<Comisd, Low<u64>>,
+        compare::<Legacy, Comisd, Xmm>,
+        compare::<Legacy, Comisd, Low<u64>>,
     );
     t.handlers(
         [Ucomiss_xmm_xmmm32],
-        compare::<Ucomiss, Xmm>,
-        compare::<Ucomiss, Low<u32>>,
+        compare::<Legacy, Ucomiss, Xmm>,
+        compare::<Legacy, Ucomiss, Low<u32>>,
     );
     t.handlers(
         [Ucomisd_xmm_xmmm64],
-        compare::<Ucomisd, Xmm>,
-        compare::<Ucomisd, Low<u64>>,
+        compare::<Legacy, Ucomisd, Xmm>,
+        compare::<Legacy, Ucomisd, Low<u64>>,
     );
 }

@@ -14,6 +14,7 @@ mod sse41;
 mod sse42;
 mod ssse3;
 mod transfer;
+mod vex;
 
 use std::arch::x86_64::__m128i;
 
@@ -91,7 +92,47 @@ macro_rules! packed {
 }
 use packed;
 
+/// How an instruction is encoded: where its sources are, and what becomes of the bits above an XMM
+/// register that it writes.
+trait Encoding {
+    /// Raises the exception if the system does not have the instructions on.
+    fn need(cpu: &mut Cpu) -> Result<(), Abort>;
+    /// The register of the first of two sources.
+    fn first(insn: &Insn) -> u8;
+    /// The register of the last source.
+    fn second(insn: &Insn) -> u8;
+    /// Sets an XMM register.
+    fn set(cpu: &mut Cpu, n: u8, value: u128);
+}
+
+/// Without VEX: the destination is the first source, and a YMM register keeps its upper half.
+struct Legacy;
+impl Encoding for Legacy {
+    #[inline(always)]
+    fn need(cpu: &mut Cpu) -> Result<(), Abort> {
+        cpu.need_sse()
+    }
+    #[inline(always)]
+    fn first(insn: &Insn) -> u8 {
+        insn.dst
+    }
+    #[inline(always)]
+    fn second(insn: &Insn) -> u8 {
+        insn.src
+    }
+    #[inline(always)]
+    fn set(cpu: &mut Cpu, n: u8, value: u128) {
+        cpu.set_xmm(n, value);
+    }
+}
+
 impl Cpu {
+    /// Writes the destination of an instruction.
+    #[inline(always)]
+    fn put<E: Encoding>(&mut self, insn: &Insn, value: u128) {
+        E::set(self, insn.dst, value);
+    }
+
     /// SSE instructions: #UD or #NM unless the system has them on (SDM Vol. 3A 13.1.3).
     #[inline(always)]
     pub(super) fn need_sse(&mut self) -> Result<(), Abort> {
@@ -240,4 +281,5 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     ssse3::rows(t);
     sse42::rows(t);
     mxcsr::rows(t);
+    vex::rows(t);
 }

@@ -5,6 +5,7 @@
 
 use iced_x86::Code;
 
+use super::{Encoding, Legacy};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -16,9 +17,9 @@ use crate::state::xsave::MXCSR_MASK;
 const FLAGS: u32 = 0x3F;
 /// Flags of exceptions that are found in the operands, before anything is computed: IE, DE, ZE.
 const PRE: u32 = 0x7;
-const UE: u32 = 1 << 4;
+pub(super) const UE: u32 = 1 << 4;
 /// Distance in bits from a flag to its mask.
-const MASK_SHIFT: u32 = 7;
+pub(super) const MASK_SHIFT: u32 = 7;
 /// The masks of all exceptions.
 pub(crate) const MASKS: u32 = FLAGS << MASK_SHIFT;
 /// Flush to zero.
@@ -43,7 +44,7 @@ impl Masked {
 
     /// With the bit FTZ.
     #[inline(always)]
-    fn flushing(self, ftz: bool) -> Self {
+    pub(super) fn flushing(self, ftz: bool) -> Self {
         Self(if ftz { self.0 | FTZ } else { self.0 & !FTZ })
     }
 
@@ -138,8 +139,8 @@ impl Cpu {
     }
 }
 
-fn ldmxcsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn ldmxcsr<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let v = cpu.load::<u32>(cpu.ea(insn))?;
     if v & !MXCSR_MASK != 0 {
         return Err(cpu.gp(0));
@@ -148,14 +149,14 @@ fn ldmxcsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-fn stmxcsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn stmxcsr<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     cpu.store(cpu.ea(insn), cpu.mxcsr)?;
     Ok(Flow::Next)
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([Ldmxcsr_m32], ldmxcsr);
-    t.handler([Stmxcsr_m32], stmxcsr);
+    t.handler([Ldmxcsr_m32], ldmxcsr::<Legacy>);
+    t.handler([Stmxcsr_m32], stmxcsr::<Legacy>);
 }

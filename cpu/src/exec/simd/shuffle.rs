@@ -2,7 +2,7 @@
 
 use iced_x86::Code;
 
-use super::{V, cast, mmx, packed, xmm};
+use super::{Encoding, Legacy, V, cast, mmx, packed, xmm};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -81,16 +81,16 @@ fn twice(v: u64) -> u128 {
     u128::from(v) | u128::from(v) << 64
 }
 
-fn movddup_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    cpu.set_xmm(insn.dst, twice(cpu.xmm(insn.src) as u64));
+pub(super) fn movddup_reg<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    cpu.put::<E>(insn, twice(cpu.xmm(insn.src) as u64));
     Ok(Flow::Next)
 }
 
-fn movddup_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn movddup_mem<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let v = cpu.load::<u64>(cpu.ea(insn))?;
-    cpu.set_xmm(insn.dst, twice(v));
+    cpu.put::<E>(insn, twice(v));
     Ok(Flow::Next)
 }
 
@@ -105,5 +105,9 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     xmm::<B, Movshdup>(t, Movshdup_xmm_xmmm128);
     // PSHUFW shuffles the four words of an MMX register as PSHUFLW shuffles the lower four.
     mmx::<B, Pshuflw>(t, Pshufw_mm_mmm64_imm8);
-    t.handlers([Movddup_xmm_xmmm64], movddup_reg, movddup_mem);
+    t.handlers(
+        [Movddup_xmm_xmmm64],
+        movddup_reg::<Legacy>,
+        movddup_mem::<Legacy>,
+    );
 }

@@ -10,7 +10,7 @@ use iced_x86::Code;
 use super::float::{Aligned, ByImmediate, Low, Xmm, by_immediate, by_rounding};
 use super::mxcsr::{Masked, host};
 use super::ssse3::zip;
-use super::{V, cast, packed, xmm};
+use super::{Encoding, Legacy, V, cast, packed, xmm};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -99,13 +99,13 @@ packed! {
 // Blends by the signs of XMM0
 
 /// A blend by the sign of each element of the mask.
-trait BySign {
+pub(super) trait BySign {
     fn run(a: V, b: V, mask: V) -> V;
 }
 
 macro_rules! by_sign {
     ($($name:ident: $t:ty, $n:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl BySign for $name {
             #[inline(always)]
             fn run(a: V, b: V, mask: V) -> V {
@@ -151,7 +151,7 @@ fn ptest(cpu: &mut Cpu, insn: &Insn) -> Exec {
 // Extensions
 
 /// PMOVSX and PMOVZX.
-trait Extend {
+pub(super) trait Extend {
     /// The part of the source that is used.
     type Source: Int;
     fn run(b: u64) -> V;
@@ -159,7 +159,7 @@ trait Extend {
 
 macro_rules! extend {
     ($($name:ident: $source:ty, $from:ty => $as:ty as $to:ty, $n:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl Extend for $name {
             type Source = $source;
             #[inline(always)]
@@ -185,14 +185,14 @@ extend! {
     Pmovzxdq: u64, u32 => u64 as u64, 2
 }
 
-fn extend<K: Extend>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn extend<E: Encoding, K: Extend>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let b = if insn.prefix & Insn::MEM != 0 {
         cpu.load::<K::Source>(cpu.ea(insn))?.zext()
     } else {
         cpu.xmm(insn.src) as u64
     };
-    cpu.set_xmm(insn.dst, cast(K::run(b)));
+    cpu.put::<E>(insn, cast(K::run(b)));
     Ok(Flow::Next)
 }
 
@@ -205,8 +205,8 @@ fn shift<T: Int>(n: u64) -> u32 {
 }
 
 /// PEXTRB, PEXTRW, PEXTRD, PEXTRQ, EXTRACTPS: zero above the element.
-fn extract<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn extract<E: Encoding, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let element = T::from_u64((cpu.xmm(insn.src) >> shift::<T>(insn.imm)) as u64);
     if insn.prefix & Insn::MEM != 0 {
         cpu.store(cpu.ea(insn), element)?;
@@ -217,37 +217,37 @@ fn extract<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 /// PINSRB, PINSRD, PINSRQ.
-fn insert<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn insert<E: Encoding, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let element: T = if insn.prefix & Insn::MEM != 0 {
         cpu.load(cpu.ea(insn))?
     } else {
-        T::from_u64(cpu.r::<u64>(insn.src))
+        T::from_u64(cpu.r::<u64>(E::second(insn)))
     };
     let shift = shift::<T>(insn.imm);
     let mask = u128::from(T::from_u64(u64::MAX).zext()) << shift;
-    let value = cpu.xmm(insn.dst) & !mask | u128::from(element.zext()) << shift;
-    cpu.set_xmm(insn.dst, value);
+    let value = cpu.xmm(E::first(insn)) & !mask | u128::from(element.zext()) << shift;
+    cpu.put::<E>(insn, value);
     Ok(Flow::Next)
 }
 
 /// INSERTPS: the immediate selects the source, the destination, and what becomes zero.
-fn insertps(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn insertps<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let imm = insn.imm as usize;
     let element: u32 = if insn.prefix & Insn::MEM != 0 {
         cpu.load(cpu.ea(insn))?
     } else {
-        cast::<u128, [u32; 4]>(cpu.xmm(insn.src))[imm >> 6 & 3]
+        cast::<u128, [u32; 4]>(cpu.xmm(E::second(insn)))[imm >> 6 & 3]
     };
-    let mut r: [u32; 4] = cast(cpu.xmm(insn.dst));
+    let mut r: [u32; 4] = cast(cpu.xmm(E::first(insn)));
     r[imm >> 4 & 3] = element;
     for (i, lane) in r.iter_mut().enumerate() {
         if imm >> i & 1 != 0 {
             *lane = 0;
         }
     }
-    cpu.set_xmm(insn.dst, cast(r));
+    cpu.put::<E>(insn, cast(r));
     Ok(Flow::Next)
 }
 
@@ -264,7 +264,7 @@ fn movntdqa(cpu: &mut Cpu, insn: &Insn) -> Exec {
 by_immediate! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roundsd = "roundsd" }
 
 /// DPPS and DPPD: the sum of all products, in every element.
-trait Dot {
+pub(super) trait Dot {
     /// Elements.
     const N: u32;
     fn products(csr: Masked, a: V, b: V) -> (V, u32);
@@ -275,7 +275,7 @@ trait Dot {
 
 macro_rules! dot {
     ($($name:ident: $n:literal = $multiply:literal $add:literal $insn:literal)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl Dot for $name {
             const N: u32 = $n;
             #[inline(always)]
@@ -300,7 +300,7 @@ dot! { Dpps: 4 = "mulps" "haddps" "dpps" Dppd: 2 = "mulpd" "haddpd" "dppd" }
 
 /// The elements whose bit is set.
 #[inline(always)]
-fn elements<K: Dot>(bits: u64) -> u128 {
+pub(super) fn elements<K: Dot>(bits: u64) -> u128 {
     let width = 128 / K::N;
     let ones = u128::MAX >> (128 - width);
     (0..K::N)
@@ -345,61 +345,64 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     xmm::<B, Pmaxsd>(t, Pmaxsd_xmm_xmmm128);
     xmm::<B, Pminud>(t, Pminud_xmm_xmmm128);
     xmm::<B, Pmaxud>(t, Pmaxud_xmm_xmmm128);
-    t.handler([Pmovsxbw_xmm_xmmm64], extend::<Pmovsxbw>);
-    t.handler([Pmovsxbd_xmm_xmmm32], extend::<Pmovsxbd>);
-    t.handler([Pmovsxbq_xmm_xmmm16], extend::<Pmovsxbq>);
-    t.handler([Pmovsxwd_xmm_xmmm64], extend::<Pmovsxwd>);
-    t.handler([Pmovsxwq_xmm_xmmm32], extend::<Pmovsxwq>);
-    t.handler([Pmovsxdq_xmm_xmmm64], extend::<Pmovsxdq>);
-    t.handler([Pmovzxbw_xmm_xmmm64], extend::<Pmovzxbw>);
-    t.handler([Pmovzxbd_xmm_xmmm32], extend::<Pmovzxbd>);
-    t.handler([Pmovzxbq_xmm_xmmm16], extend::<Pmovzxbq>);
-    t.handler([Pmovzxwd_xmm_xmmm64], extend::<Pmovzxwd>);
-    t.handler([Pmovzxwq_xmm_xmmm32], extend::<Pmovzxwq>);
-    t.handler([Pmovzxdq_xmm_xmmm64], extend::<Pmovzxdq>);
+    t.handler([Pmovsxbw_xmm_xmmm64], extend::<Legacy, Pmovsxbw>);
+    t.handler([Pmovsxbd_xmm_xmmm32], extend::<Legacy, Pmovsxbd>);
+    t.handler([Pmovsxbq_xmm_xmmm16], extend::<Legacy, Pmovsxbq>);
+    t.handler([Pmovsxwd_xmm_xmmm64], extend::<Legacy, Pmovsxwd>);
+    t.handler([Pmovsxwq_xmm_xmmm32], extend::<Legacy, Pmovsxwq>);
+    t.handler([Pmovsxdq_xmm_xmmm64], extend::<Legacy, Pmovsxdq>);
+    t.handler([Pmovzxbw_xmm_xmmm64], extend::<Legacy, Pmovzxbw>);
+    t.handler([Pmovzxbd_xmm_xmmm32], extend::<Legacy, Pmovzxbd>);
+    t.handler([Pmovzxbq_xmm_xmmm16], extend::<Legacy, Pmovzxbq>);
+    t.handler([Pmovzxwd_xmm_xmmm64], extend::<Legacy, Pmovzxwd>);
+    t.handler([Pmovzxwq_xmm_xmmm32], extend::<Legacy, Pmovzxwq>);
+    t.handler([Pmovzxdq_xmm_xmmm64], extend::<Legacy, Pmovzxdq>);
     t.handler([Pblendvb_xmm_xmmm128], blendv::<Pblendvb>);
     t.handler([Blendvps_xmm_xmmm128], blendv::<Blendvps>);
     t.handler([Blendvpd_xmm_xmmm128], blendv::<Blendvpd>);
     t.handler([Ptest_xmm_xmmm128], ptest);
     t.handler(
         [Pextrb_r32m8_xmm_imm8, Pextrb_r64m8_xmm_imm8],
-        extract::<u8>,
+        extract::<Legacy, u8>,
     );
     // The forms of PEXTRW that SSE2 has are in `transfer`.
     t.handler(
         [Pextrw_r32m16_xmm_imm8, Pextrw_r64m16_xmm_imm8],
-        extract::<u16>,
+        extract::<Legacy, u16>,
     );
-    t.handler([Pextrd_rm32_xmm_imm8], extract::<u32>);
+    t.handler([Pextrd_rm32_xmm_imm8], extract::<Legacy, u32>);
     t.handler(
         [Extractps_rm32_xmm_imm8, Extractps_r64m32_xmm_imm8],
-        extract::<u32>,
+        extract::<Legacy, u32>,
     );
-    t.handler([Pextrq_rm64_xmm_imm8], extract::<u64>);
-    t.handler([Pinsrb_xmm_r32m8_imm8, Pinsrb_xmm_r64m8_imm8], insert::<u8>);
-    t.handler([Pinsrd_xmm_rm32_imm8], insert::<u32>);
-    t.handler([Pinsrq_xmm_rm64_imm8], insert::<u64>);
-    t.handler([Insertps_xmm_xmmm32_imm8], insertps);
+    t.handler([Pextrq_rm64_xmm_imm8], extract::<Legacy, u64>);
+    t.handler(
+        [Pinsrb_xmm_r32m8_imm8, Pinsrb_xmm_r64m8_imm8],
+        insert::<Legacy, u8>,
+    );
+    t.handler([Pinsrd_xmm_rm32_imm8], insert::<Legacy, u32>);
+    t.handler([Pinsrq_xmm_rm64_imm8], insert::<Legacy, u64>);
+    t.handler([Insertps_xmm_xmmm32_imm8], insertps::<Legacy>);
     t.handler([Movntdqa_xmm_m128], movntdqa);
     t.handlers(
         [Roundps_xmm_xmmm128_imm8],
-        by_rounding::<Roundps, Xmm>,
-        by_rounding::<Roundps, Aligned>,
+        by_rounding::<Legacy, Roundps, Xmm>,
+        by_rounding::<Legacy, Roundps, Aligned>,
     );
     t.handlers(
         [Roundpd_xmm_xmmm128_imm8],
-        by_rounding::<Roundpd, Xmm>,
-        by_rounding::<Roundpd, Aligned>,
+        by_rounding::<Legacy, Roundpd, Xmm>,
+        by_rounding::<Legacy, Roundpd, Aligned>,
     );
     t.handlers(
         [Roundss_xmm_xmmm32_imm8],
-        by_rounding::<Roundss, Xmm>,
-        by_rounding::<Roundss, Low<u32>>,
+        by_rounding::<Legacy, Roundss, Xmm>,
+        by_rounding::<Legacy, Roundss, Low<u32>>,
     );
     t.handlers(
         [Roundsd_xmm_xmmm64_imm8],
-        by_rounding::<Roundsd, Xmm>,
-        by_rounding::<Roundsd, Low<u64>>,
+        by_rounding::<Legacy, Roundsd, Xmm>,
+        by_rounding::<Legacy, Roundsd, Low<u64>>,
     );
     t.handler([Dpps_xmm_xmmm128_imm8], dot::<Dpps>);
     t.handler([Dppd_xmm_xmmm128_imm8], dot::<Dppd>);

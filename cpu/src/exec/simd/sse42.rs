@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use iced_x86::Code;
 
-use super::{V, cast};
+use super::{Encoding, Legacy, V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -141,12 +141,12 @@ fn aggregate(cpu: &mut Cpu, control: Control, a: &Text, b: &Text) -> u32 {
 }
 
 /// Where the lengths of the operands come from.
-trait Length {
+pub(super) trait Length {
     fn of(cpu: &Cpu, register: usize, elements: &[i32; 16], n: usize) -> usize;
 }
 
 /// Up to the first zero.
-struct Implicit;
+pub(super) struct Implicit;
 impl Length for Implicit {
     fn of(_: &Cpu, _: usize, elements: &[i32; 16], n: usize) -> usize {
         elements[..n].iter().position(|e| *e == 0).unwrap_or(n)
@@ -154,7 +154,7 @@ impl Length for Implicit {
 }
 
 /// The absolute value of a register.
-struct Explicit32;
+pub(super) struct Explicit32;
 impl Length for Explicit32 {
     fn of(cpu: &Cpu, register: usize, _: &[i32; 16], n: usize) -> usize {
         let length = (cpu.gpr[register] as i32).unsigned_abs();
@@ -162,7 +162,7 @@ impl Length for Explicit32 {
     }
 }
 
-struct Explicit64;
+pub(super) struct Explicit64;
 impl Length for Explicit64 {
     fn of(cpu: &Cpu, register: usize, _: &[i32; 16], n: usize) -> usize {
         let length = (cpu.gpr[register] as i64).unsigned_abs();
@@ -171,8 +171,8 @@ impl Length for Explicit64 {
 }
 
 #[inline(always)]
-fn run<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Result<(Control, u32), Abort> {
-    cpu.need_sse()?;
+fn run<E: Encoding, L: Length>(cpu: &mut Cpu, insn: &Insn) -> Result<(Control, u32), Abort> {
+    E::need(cpu)?;
     // It need not be aligned.
     let second = if insn.prefix & Insn::MEM != 0 {
         cpu.load128(cpu.ea(insn))?
@@ -191,8 +191,8 @@ fn run<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Result<(Control, u32), Abort> {
 }
 
 /// The index of a bit goes to ECX.
-fn index<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let (control, result) = run::<L>(cpu, insn)?;
+pub(super) fn index<E: Encoding, L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (control, result) = run::<E, L>(cpu, insn)?;
     let index = match result {
         0 => control.count() as u32,
         _ if control.upper() => 31 - result.leading_zeros(),
@@ -203,23 +203,23 @@ fn index<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 /// The mask goes to XMM0.
-fn mask<L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let (control, result) = run::<L>(cpu, insn)?;
+pub(super) fn mask<E: Encoding, L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (control, result) = run::<E, L>(cpu, insn)?;
     let value = match (control.upper(), control.words()) {
         (false, _) => result.into(),
         (true, false) => cast::<[u8; 16], u128>(from_fn(|i| (result >> i & 1) as u8 * 0xFF)),
         (true, true) => cast::<[u16; 8], u128>(from_fn(|i| (result >> i & 1) as u16 * 0xFFFF)),
     };
-    cpu.set_xmm(0, value);
+    E::set(cpu, 0, value);
     Ok(Flow::Next)
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([Pcmpestri_xmm_xmmm128_imm8], index::<Explicit32>);
-    t.handler([Pcmpestri64_xmm_xmmm128_imm8], index::<Explicit64>);
-    t.handler([Pcmpestrm_xmm_xmmm128_imm8], mask::<Explicit32>);
-    t.handler([Pcmpestrm64_xmm_xmmm128_imm8], mask::<Explicit64>);
-    t.handler([Pcmpistri_xmm_xmmm128_imm8], index::<Implicit>);
-    t.handler([Pcmpistrm_xmm_xmmm128_imm8], mask::<Implicit>);
+    t.handler([Pcmpestri_xmm_xmmm128_imm8], index::<Legacy, Explicit32>);
+    t.handler([Pcmpestri64_xmm_xmmm128_imm8], index::<Legacy, Explicit64>);
+    t.handler([Pcmpestrm_xmm_xmmm128_imm8], mask::<Legacy, Explicit32>);
+    t.handler([Pcmpestrm64_xmm_xmmm128_imm8], mask::<Legacy, Explicit64>);
+    t.handler([Pcmpistri_xmm_xmmm128_imm8], index::<Legacy, Implicit>);
+    t.handler([Pcmpistrm_xmm_xmmm128_imm8], mask::<Legacy, Implicit>);
 }

@@ -3,7 +3,7 @@
 use iced_x86::Code;
 
 use super::sse2::{byte_signs, double_signs, single_signs};
-use super::{V, cast};
+use super::{Encoding, Legacy, V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -54,84 +54,84 @@ fn store_aligned(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// The source's low bits, those of `mask`, replace the destination's.
 #[inline(always)]
-fn merge(cpu: &mut Cpu, insn: &Insn, value: u128, mask: u128) {
-    cpu.set_xmm(insn.dst, cpu.xmm(insn.dst) & !mask | value & mask);
+fn merge<E: Encoding>(cpu: &mut Cpu, insn: &Insn, value: u128, mask: u128) {
+    cpu.put::<E>(insn, cpu.xmm(E::first(insn)) & !mask | value & mask);
 }
 
-fn movss_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    merge(cpu, insn, cpu.xmm(insn.src), u32::MAX.into());
+pub(super) fn movss_reg<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    merge::<E>(cpu, insn, cpu.xmm(E::second(insn)), u32::MAX.into());
     Ok(Flow::Next)
 }
 
-fn movsd_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    merge(cpu, insn, cpu.xmm(insn.src), LOW);
+pub(super) fn movsd_reg<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    merge::<E>(cpu, insn, cpu.xmm(E::second(insn)), LOW);
     Ok(Flow::Next)
 }
 
-fn movhlps(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    merge(cpu, insn, cpu.xmm(insn.src) >> 64, LOW);
+pub(super) fn movhlps<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    merge::<E>(cpu, insn, cpu.xmm(E::second(insn)) >> 64, LOW);
     Ok(Flow::Next)
 }
 
-fn movlhps(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    merge(cpu, insn, cpu.xmm(insn.src) << 64, !LOW);
+pub(super) fn movlhps<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    merge::<E>(cpu, insn, cpu.xmm(E::second(insn)) << 64, !LOW);
     Ok(Flow::Next)
 }
 
-fn movlps_load(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn movlps_load<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let v = cpu.load::<u64>(cpu.ea(insn))?;
-    merge(cpu, insn, v.into(), LOW);
+    merge::<E>(cpu, insn, v.into(), LOW);
     Ok(Flow::Next)
 }
 
-fn movhps_load(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn movhps_load<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let v = cpu.load::<u64>(cpu.ea(insn))?;
-    merge(cpu, insn, u128::from(v) << 64, !LOW);
+    merge::<E>(cpu, insn, u128::from(v) << 64, !LOW);
     Ok(Flow::Next)
 }
 
-fn movhps_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn movhps_store<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     cpu.store(cpu.ea(insn), (cpu.xmm(insn.src) >> 64) as u64)?;
     Ok(Flow::Next)
 }
 
 /// MOVSS, MOVSD, MOVD and MOVQ from memory: zero above.
-fn load_low<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn load_low<E: Encoding, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let v = cpu.load::<T>(cpu.ea(insn))?.zext();
-    cpu.set_xmm(insn.dst, v.into());
+    cpu.put::<E>(insn, v.into());
     Ok(Flow::Next)
 }
 
-fn store_low<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn store_low<E: Encoding, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     cpu.store(cpu.ea(insn), T::from_u64(cpu.xmm(insn.src) as u64))?;
     Ok(Flow::Next)
 }
 
 /// MOVQ between XMM registers: zero above.
-fn movq_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    cpu.set_xmm(insn.dst, cpu.xmm(insn.src) & LOW);
+pub(super) fn movq_reg<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    cpu.put::<E>(insn, cpu.xmm(insn.src) & LOW);
     Ok(Flow::Next)
 }
 
-fn xmm_from_gpr<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn xmm_from_gpr<E: Encoding, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let v = cpu.r::<T>(insn.src).zext();
-    cpu.set_xmm(insn.dst, v.into());
+    cpu.put::<E>(insn, v.into());
     Ok(Flow::Next)
 }
 
-fn gpr_from_xmm<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn gpr_from_xmm<E: Encoding, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     cpu.w(insn.dst, T::from_u64(cpu.xmm(insn.src) as u64));
     Ok(Flow::Next)
 }
@@ -201,19 +201,19 @@ fn pinsrw(old: u128, word: u16, n: u64) -> u128 {
     old & !(0xFFFF << shift) | u128::from(word) << shift
 }
 
-fn pinsrw_xmm_reg(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
-    cpu.set_xmm(
-        insn.dst,
-        pinsrw(cpu.xmm(insn.dst), cpu.r(insn.src), insn.imm),
+pub(super) fn pinsrw_xmm_reg<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
+    cpu.put::<E>(
+        insn,
+        pinsrw(cpu.xmm(E::first(insn)), cpu.r(E::second(insn)), insn.imm),
     );
     Ok(Flow::Next)
 }
 
-fn pinsrw_xmm_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn pinsrw_xmm_mem<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let word = cpu.load(cpu.ea(insn))?;
-    cpu.set_xmm(insn.dst, pinsrw(cpu.xmm(insn.dst), word, insn.imm));
+    cpu.put::<E>(insn, pinsrw(cpu.xmm(E::first(insn)), word, insn.imm));
     Ok(Flow::Next)
 }
 
@@ -232,8 +232,8 @@ fn pinsrw_mm_mem(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-fn pextrw_xmm(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn pextrw_xmm<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     let word = (cpu.xmm(insn.src) >> (16 * (insn.imm & 7))) as u16;
     cpu.w(insn.dst, u64::from(word));
     Ok(Flow::Next)
@@ -255,22 +255,22 @@ fn pmovmskb_mm(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 #[inline(always)]
-fn xmm_signs(cpu: &mut Cpu, insn: &Insn, signs: impl Fn(V) -> u64) -> Exec {
-    cpu.need_sse()?;
+fn xmm_signs<E: Encoding>(cpu: &mut Cpu, insn: &Insn, signs: impl Fn(V) -> u64) -> Exec {
+    E::need(cpu)?;
     cpu.w(insn.dst, signs(cpu.v(insn.src)));
     Ok(Flow::Next)
 }
 
-fn pmovmskb_xmm(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    xmm_signs(cpu, insn, byte_signs)
+pub(super) fn pmovmskb_xmm<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    xmm_signs::<E>(cpu, insn, byte_signs)
 }
 
-fn movmskps(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    xmm_signs(cpu, insn, single_signs)
+pub(super) fn movmskps<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    xmm_signs::<E>(cpu, insn, single_signs)
 }
 
-fn movmskpd(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    xmm_signs(cpu, insn, double_signs)
+pub(super) fn movmskpd<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    xmm_signs::<E>(cpu, insn, double_signs)
 }
 
 /// Linear address of byte `n` at rDI; the address size is in `dst`.
@@ -303,8 +303,8 @@ fn masked_store<const N: usize>(cpu: &mut Cpu, insn: &Insn, value: u128, mask: u
     Ok(Flow::Next)
 }
 
-fn maskmovdqu(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_sse()?;
+pub(super) fn maskmovdqu<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    E::need(cpu)?;
     masked_store::<16>(cpu, insn, cpu.xmm(insn.src), cpu.xmm(insn.aux))
 }
 
@@ -350,28 +350,68 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         [Movntps_m128_xmm, Movntpd_m128_xmm, Movntdq_m128_xmm],
         store_aligned,
     );
-    t.handlers([Movss_xmm_xmmm32], movss_reg, load_low::<u32>);
-    t.handlers([Movss_xmmm32_xmm], movss_reg, store_low::<u32>);
-    t.handlers([Movsd_xmm_xmmm64], movsd_reg, load_low::<u64>);
-    t.handlers([Movsd_xmmm64_xmm], movsd_reg, store_low::<u64>);
-    t.handlers([Movd_xmm_rm32], xmm_from_gpr::<u32>, load_low::<u32>);
-    t.handlers([Movq_xmm_rm64], xmm_from_gpr::<u64>, load_low::<u64>);
-    t.handlers([Movd_rm32_xmm], gpr_from_xmm::<u32>, store_low::<u32>);
-    t.handlers([Movq_rm64_xmm], gpr_from_xmm::<u64>, store_low::<u64>);
-    t.handlers([Movq_xmm_xmmm64], movq_reg, load_low::<u64>);
-    t.handlers([Movq_xmmm64_xmm], movq_reg, store_low::<u64>);
+    t.handlers(
+        [Movss_xmm_xmmm32],
+        movss_reg::<Legacy>,
+        load_low::<Legacy, u32>,
+    );
+    t.handlers(
+        [Movss_xmmm32_xmm],
+        movss_reg::<Legacy>,
+        store_low::<Legacy, u32>,
+    );
+    t.handlers(
+        [Movsd_xmm_xmmm64],
+        movsd_reg::<Legacy>,
+        load_low::<Legacy, u64>,
+    );
+    t.handlers(
+        [Movsd_xmmm64_xmm],
+        movsd_reg::<Legacy>,
+        store_low::<Legacy, u64>,
+    );
+    t.handlers(
+        [Movd_xmm_rm32],
+        xmm_from_gpr::<Legacy, u32>,
+        load_low::<Legacy, u32>,
+    );
+    t.handlers(
+        [Movq_xmm_rm64],
+        xmm_from_gpr::<Legacy, u64>,
+        load_low::<Legacy, u64>,
+    );
+    t.handlers(
+        [Movd_rm32_xmm],
+        gpr_from_xmm::<Legacy, u32>,
+        store_low::<Legacy, u32>,
+    );
+    t.handlers(
+        [Movq_rm64_xmm],
+        gpr_from_xmm::<Legacy, u64>,
+        store_low::<Legacy, u64>,
+    );
+    t.handlers(
+        [Movq_xmm_xmmm64],
+        movq_reg::<Legacy>,
+        load_low::<Legacy, u64>,
+    );
+    t.handlers(
+        [Movq_xmmm64_xmm],
+        movq_reg::<Legacy>,
+        store_low::<Legacy, u64>,
+    );
     t.handlers([Movd_mm_rm32], mm_from_gpr::<u32>, mm_load::<u32>);
     t.handlers([Movq_mm_rm64], mm_from_gpr::<u64>, mm_load::<u64>);
     t.handlers([Movd_rm32_mm], gpr_from_mm::<u32>, mm_store::<u32>);
     t.handlers([Movq_rm64_mm], gpr_from_mm::<u64>, mm_store::<u64>);
     t.handlers([Movq_mm_mmm64], mm_mov, mm_load::<u64>);
     t.handlers([Movq_mmm64_mm], mm_mov, mm_store::<u64>);
-    t.handler([Movhlps_xmm_xmm], movhlps);
-    t.handler([Movlhps_xmm_xmm], movlhps);
-    t.handler([Movlps_xmm_m64, Movlpd_xmm_m64], movlps_load);
-    t.handler([Movlps_m64_xmm, Movlpd_m64_xmm], store_low::<u64>);
-    t.handler([Movhps_xmm_m64, Movhpd_xmm_m64], movhps_load);
-    t.handler([Movhps_m64_xmm, Movhpd_m64_xmm], movhps_store);
+    t.handler([Movhlps_xmm_xmm], movhlps::<Legacy>);
+    t.handler([Movlhps_xmm_xmm], movlhps::<Legacy>);
+    t.handler([Movlps_xmm_m64, Movlpd_xmm_m64], movlps_load::<Legacy>);
+    t.handler([Movlps_m64_xmm, Movlpd_m64_xmm], store_low::<Legacy, u64>);
+    t.handler([Movhps_xmm_m64, Movhpd_xmm_m64], movhps_load::<Legacy>);
+    t.handler([Movhps_m64_xmm, Movhpd_m64_xmm], movhps_store::<Legacy>);
     t.handler([Movntq_m64_mm], mm_store::<u64>);
     t.handler([Movq2dq_xmm_mm], movq2dq);
     t.handler([Movdq2q_mm_xmm], movdq2q);
@@ -383,17 +423,20 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     );
     t.handlers(
         [Pinsrw_xmm_r32m16_imm8, Pinsrw_xmm_r64m16_imm8],
-        pinsrw_xmm_reg,
-        pinsrw_xmm_mem,
+        pinsrw_xmm_reg::<Legacy>,
+        pinsrw_xmm_mem::<Legacy>,
     );
     t.handler([Pextrw_r32_mm_imm8, Pextrw_r64_mm_imm8], pextrw_mm);
-    t.handler([Pextrw_r32_xmm_imm8, Pextrw_r64_xmm_imm8], pextrw_xmm);
+    t.handler(
+        [Pextrw_r32_xmm_imm8, Pextrw_r64_xmm_imm8],
+        pextrw_xmm::<Legacy>,
+    );
     t.handler([Pmovmskb_r32_mm, Pmovmskb_r64_mm], pmovmskb_mm);
-    t.handler([Pmovmskb_r32_xmm, Pmovmskb_r64_xmm], pmovmskb_xmm);
-    t.handler([Movmskps_r32_xmm, Movmskps_r64_xmm], movmskps);
-    t.handler([Movmskpd_r32_xmm, Movmskpd_r64_xmm], movmskpd);
+    t.handler([Pmovmskb_r32_xmm, Pmovmskb_r64_xmm], pmovmskb_xmm::<Legacy>);
+    t.handler([Movmskps_r32_xmm, Movmskps_r64_xmm], movmskps::<Legacy>);
+    t.handler([Movmskpd_r32_xmm, Movmskpd_r64_xmm], movmskpd::<Legacy>);
     t.handler([Maskmovq_rDI_mm_mm], maskmovq);
-    t.handler([Maskmovdqu_rDI_xmm_xmm], maskmovdqu);
+    t.handler([Maskmovdqu_rDI_xmm_xmm], maskmovdqu::<Legacy>);
     t.handler([Movnti_m32_r32], movnti::<u32>);
     t.handler([Movnti_m64_r64], movnti::<u64>);
 }

@@ -25,7 +25,7 @@ const GPRS: [Register; 13] = [
     Register::R14,
 ];
 
-const FEATURES: [CpuidFeature; 16] = [
+const FEATURES: [CpuidFeature; 20] = [
     CpuidFeature::FPU,
     CpuidFeature::FPU287,
     CpuidFeature::FPU387,
@@ -42,6 +42,10 @@ const FEATURES: [CpuidFeature; 16] = [
     CpuidFeature::BMI2,
     CpuidFeature::MOVBE,
     CpuidFeature::FXSR,
+    CpuidFeature::AVX,
+    CpuidFeature::AVX2,
+    CpuidFeature::FMA,
+    CpuidFeature::F16C,
 ];
 
 /// The instructions that these features add, of vectors, bits and floating-point numbers for the
@@ -72,11 +76,22 @@ impl Form {
         let mut i = Instruction::default();
         i.set_code(code);
         let at_rdi = MemoryOperand::with_base(Register::RDI);
+        // The three registers of a gather are different ones.
+        let first = random.below(16) as u32;
+        let mut next = first;
         for (n, &kind) in code.op_code().op_kinds().iter().enumerate() {
             let n = n as u32;
             let register = match kind {
                 Kind::mem => None,
+                Kind::mem_vsib32x | Kind::mem_vsib64x | Kind::mem_vsib32y | Kind::mem_vsib64y => {
+                    let wide = matches!(kind, Kind::mem_vsib32y | Kind::mem_vsib64y);
+                    let base = if wide { Register::YMM0 } else { Register::XMM0 };
+                    i.set_memory_index(base + (first + 7) % 16);
+                    i.set_memory_index_scale(1 << random.below(4));
+                    None
+                }
                 Kind::xmm_or_mem
+                | Kind::ymm_or_mem
                 | Kind::mm_or_mem
                 | Kind::r8_or_mem
                 | Kind::r16_or_mem
@@ -86,9 +101,24 @@ impl Form {
                 {
                     None
                 }
-                Kind::xmm_reg | Kind::xmm_rm | Kind::xmm_or_mem => {
-                    Some(Register::XMM0 + random.below(16) as u32)
+                Kind::xmm_reg | Kind::xmm_vvvv if i.is_vsib() => {
+                    next += 3;
+                    Some(Register::XMM0 + next % 16)
                 }
+                Kind::ymm_reg | Kind::ymm_vvvv if i.is_vsib() => {
+                    next += 3;
+                    Some(Register::YMM0 + next % 16)
+                }
+                Kind::xmm_reg
+                | Kind::xmm_vvvv
+                | Kind::xmm_rm
+                | Kind::xmm_or_mem
+                | Kind::xmm_is4 => Some(Register::XMM0 + random.below(16) as u32),
+                Kind::ymm_reg
+                | Kind::ymm_vvvv
+                | Kind::ymm_rm
+                | Kind::ymm_or_mem
+                | Kind::ymm_is4 => Some(Register::YMM0 + random.below(16) as u32),
                 Kind::mm_reg | Kind::mm_rm | Kind::mm_or_mem => {
                     Some(Register::MM0 + random.below(8) as u32)
                 }

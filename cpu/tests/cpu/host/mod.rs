@@ -9,10 +9,11 @@ mod xsave;
 use self::forms::Form;
 use self::native::{FXSAVE, Native, Registers};
 use self::random::Random;
-use crate::common::{DATA, Guest, KERNEL};
+use crate::common::{DATA, Guest, KERNEL, KERNEL_STACK};
 use iced_x86::code_asm::{xmm0, xmm1};
-use iced_x86::{Code, CpuidFeature, Mnemonic, RflagsBits};
+use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind, RflagsBits};
 use vbts_cpu::state::vector::{GP, XM};
+use vbts_cpu::state::xsave::component;
 use vbts_cpu::state::{Activity, X87State, cr4, rflags};
 use vbts_cpu::{Model, model};
 
@@ -32,6 +33,7 @@ struct State {
     gpr: [u64; 16],
     flags: u64,
     xmm: [u128; 16],
+    ymm_high: [u128; 16],
     mxcsr: u32,
     x87: X87State,
     memory: Memory,
@@ -78,6 +80,7 @@ impl State {
             gpr: std::array::from_fn(|_| random.u64()),
             flags: random.next() & rflags::ARITH,
             xmm: std::array::from_fn(|_| random.u128()),
+            ymm_high: std::array::from_fn(|_| random.u128()),
             mxcsr: 0x1F80 | control | random.next() as u32 & 0x3F,
             x87,
             memory,
@@ -101,6 +104,7 @@ impl State {
         for (i, xmm) in self.xmm.iter().enumerate() {
             put(160 + 16 * i, &xmm.to_le_bytes());
         }
+        r.ymm_high = self.ymm_high;
         code.run(&mut r);
         let get = |at: usize, len: usize| {
             let mut wide = [0; 16];
@@ -117,21 +121,22 @@ impl State {
             self.x87.set_st(i, get(32 + 16 * i, 10));
         }
         self.xmm = std::array::from_fn(|i| get(160 + 16 * i, 16));
+        self.ymm_high = r.ymm_high;
     }
 
     /// Loads it into the guest, which goes on at its program.
     fn load(&self, guest: &mut Guest) {
         guest.write_bytes(DATA, &self.memory.0);
         guest.update(|s| {
-            let rsp = s.gpr[4];
             s.gpr = self.gpr;
-            s.gpr[4] = rsp;
+            s.gpr[4] = KERNEL_STACK;
             s.gpr[7] = DATA;
             s.rip = KERNEL;
             s.activity = Activity::Active;
             s.rflags = self.flags | rflags::FIXED;
-            s.sys.cr4 |= cr4::OSXMMEXCPT;
-            s.xmm = self.xmm;
+            s.sys.cr4 |= cr4::OSXMMEXCPT | cr4::OSXSAVE;
+            s.sys.xcr0 = component::X87 | component::SSE | component::AVX;
+            (s.xmm, s.ymm_high) = (self.xmm, self.ymm_high);
             s.mxcsr = self.mxcsr;
             s.x87 = self.x87;
         });
@@ -147,6 +152,7 @@ impl State {
             gpr: s.gpr,
             flags: s.rflags & rflags::ARITH,
             xmm: s.xmm,
+            ymm_high: s.ymm_high,
             mxcsr: s.mxcsr,
             x87: s.x87,
             memory,
@@ -175,8 +181,8 @@ impl State {
         assert_eq!(self.gpr, host.gpr, "registers: {}", context());
         assert_eq!(self.flags, host.flags, "flags: {}", context());
         assert_eq!(
-            format!("{:x?}", self.xmm),
-            format!("{:x?}", host.xmm),
+            format!("{:x?} {:x?}", self.xmm, self.ymm_high),
+            format!("{:x?} {:x?}", host.xmm, host.ymm_high),
             "{}",
             context()
         );
@@ -238,6 +244,10 @@ fn host_has(code: Code) -> bool {
         CpuidFeature::BMI1 => is_x86_feature_detected!("bmi1"),
         CpuidFeature::BMI2 => is_x86_feature_detected!("bmi2"),
         CpuidFeature::MOVBE => is_x86_feature_detected!("movbe"),
+        CpuidFeature::AVX => is_x86_feature_detected!("avx"),
+        CpuidFeature::AVX2 => is_x86_feature_detected!("avx2"),
+        CpuidFeature::FMA => is_x86_feature_detected!("fma"),
+        CpuidFeature::F16C => is_x86_feature_detected!("f16c"),
         _ => true,
     })
 }
@@ -269,11 +279,17 @@ fn is_string_comparison(form: &Form) -> bool {
     matches!(
         form.instruction.mnemonic(),
         Mnemonic::Pcmpestri
+            | Mnemonic::Vpcmpestri
             | Mnemonic::Pcmpestri64
+            | Mnemonic::Vpcmpestri64
             | Mnemonic::Pcmpestrm
+            | Mnemonic::Vpcmpestrm
             | Mnemonic::Pcmpestrm64
+            | Mnemonic::Vpcmpestrm64
             | Mnemonic::Pcmpistri
+            | Mnemonic::Vpcmpistri
             | Mnemonic::Pcmpistrm
+            | Mnemonic::Vpcmpistrm
     )
 }
 
@@ -296,8 +312,32 @@ fn fit(form: &Form, state: &mut State) {
         }
         return;
     }
+    if form.instruction.is_vsib() {
+        // Indices of elements in the memory, and anything above those of 32 bits that are used.
+        let wide = form
+            .instruction
+            .code()
+            .op_code()
+            .op_kinds()
+            .iter()
+            .any(|kind| {
+                matches!(
+                    kind,
+                    OpCodeOperandKind::mem_vsib64x | OpCodeOperandKind::mem_vsib64y
+                )
+            });
+        let small: u128 = if wide {
+            0x3F << 64 | 0x3F
+        } else {
+            0x3F_0000_003F_0000_003F_0000_003F
+        };
+        let n = form.instruction.memory_index().number();
+        state.xmm[n] &= small;
+        state.ymm_high[n] &= small;
+        return;
+    }
     let at = match form.instruction.mnemonic() {
-        Mnemonic::Ldmxcsr => 0,
+        Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr => 0,
         Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => 24,
         _ => return,
     };
@@ -380,10 +420,11 @@ fn unmasked_exceptions_of_sse_fault_and_leave_the_destination_alone() {
 
 /// Whether an instruction raises SIMD floating-point exceptions.
 fn raises(m: Mnemonic) -> bool {
-    let name = format!("{m:?}");
+    let name = format!("{m:?}").to_lowercase();
+    let name = name.strip_prefix('v').unwrap_or(&name);
     let arithmetic = [
-        "Add", "Sub", "Mul", "Div", "Sqrt", "Min", "Max", "Cmp", "Com", "Ucom", "Cvt", "Hadd",
-        "Hsub", "Round",
+        "add", "sub", "mul", "div", "sqrt", "min", "max", "cmp", "com", "ucom", "cvt", "hadd",
+        "hsub", "round", "fmadd", "fmsub", "fnmadd", "fnmsub",
     ];
     arithmetic.iter().any(|a| name.starts_with(a))
 }
@@ -430,7 +471,6 @@ fn sse_operands_of_16_bytes_are_aligned() {
     let mut guest = Guest::of(later());
     let mut faults = 0;
     every_form(&mut random, |form, random| {
-        let size = form.instruction.memory_size().size();
         if !form.has_memory() {
             return;
         }
@@ -440,13 +480,7 @@ fn sse_operands_of_16_bytes_are_aligned() {
         before.memory.0.copy_within(0..FXSAVE - 8, 8);
         before.load(&mut guest);
         guest.update(|s| s.gpr[7] += 8);
-        let free = is_string_comparison(form)
-            || matches!(
-                form.instruction.mnemonic(),
-                Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu | Mnemonic::Lddqu
-            );
-        let area = form.instruction.code().cpuid_features() == [CpuidFeature::FXSR];
-        if size == 16 && !free || area {
+        if must_be_aligned(form) {
             assert_eq!(
                 guest.run_to_exception(GP, Some(0)).rip,
                 KERNEL,
@@ -459,6 +493,24 @@ fn sse_operands_of_16_bytes_are_aligned() {
         }
     });
     assert!(faults > 100, "only {faults} faults");
+}
+
+/// Whether a memory operand must be aligned: those of 16 bytes without VEX, and those of moves that
+/// say so.
+fn must_be_aligned(form: &Form) -> bool {
+    let i = &form.instruction;
+    if i.op_code().encoding() == EncodingKind::VEX {
+        let name = format!("{:?}", i.mnemonic());
+        let moves = ["Vmovaps", "Vmovapd", "Vmovdqa", "Vmovnt"];
+        return moves.iter().any(|name_of| name.starts_with(name_of));
+    }
+    let free = is_string_comparison(form)
+        || matches!(
+            i.mnemonic(),
+            Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu | Mnemonic::Lddqu
+        );
+    let area = i.code().cpuid_features() == [CpuidFeature::FXSR];
+    i.memory_size().size() == 16 && !free || area
 }
 
 /// Puts an instruction where the guest starts. Returns RIP after the HLT that follows it.

@@ -17,6 +17,8 @@ pub struct Registers {
     pub fxsave: [u8; FXSAVE],
     pub gpr: [u64; 16],
     pub rflags: u64,
+    /// The upper halves of the YMM registers.
+    pub ymm_high: [u128; 16],
     /// MXCSR as Rust expects it.
     host_mxcsr: u32,
 }
@@ -27,6 +29,7 @@ impl Registers {
             fxsave: [0; FXSAVE],
             gpr: [0; 16],
             rflags: 2,
+            ymm_high: [0; 16],
             host_mxcsr: 0x1F80,
         }
     }
@@ -34,8 +37,15 @@ impl Registers {
 
 const GPR: i32 = FXSAVE as i32;
 const RFLAGS: i32 = GPR + 8 * 16;
-const HOST_MXCSR: i32 = RFLAGS + 8;
+const YMM_HIGH: i32 = RFLAGS + 16;
+const HOST_MXCSR: i32 = YMM_HIGH + 16 * 16;
 const PAGE: usize = 4096;
+
+/// The vector registers, by number.
+const VECTORS: [AsmRegisterYmm; 16] = [
+    ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
+    ymm15,
+];
 
 /// The registers that are exchanged, by number.
 const EXCHANGED: [(i32, AsmRegister64); 14] = [
@@ -115,6 +125,11 @@ fn wrap(instruction: &[u8]) -> Result<Vec<u8>, IcedError> {
     }
     a.mov(r15, rdi)?;
     a.fxrstor64(ptr(r15))?;
+    let avx = is_x86_feature_detected!("avx");
+    let upper_halves = || (YMM_HIGH..).step_by(16).zip(VECTORS).filter(|_| avx);
+    for (at, ymm) in upper_halves() {
+        a.vinsertf128(ymm, ymm, xmmword_ptr(r15 + at), 1)?;
+    }
     a.push(qword_ptr(r15 + RFLAGS))?;
     a.popfq()?;
     for (n, r) in EXCHANGED {
@@ -127,6 +142,12 @@ fn wrap(instruction: &[u8]) -> Result<Vec<u8>, IcedError> {
     a.pushfq()?;
     a.pop(qword_ptr(r15 + RFLAGS))?;
     a.fxsave64(ptr(r15))?;
+    for (at, ymm) in upper_halves() {
+        a.vextractf128(xmmword_ptr(r15 + at), ymm, 1)?;
+    }
+    if avx {
+        a.vzeroupper()?;
+    }
     a.fninit()?;
     a.ldmxcsr(dword_ptr(r15 + HOST_MXCSR))?;
     for r in saved.into_iter().rev() {
