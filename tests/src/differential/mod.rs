@@ -45,7 +45,7 @@ pub mod layout {
     pub const MEMORY_LEN: usize = DATA_LEN + 0x1000;
 }
 
-/// x87 and SSE registers.
+/// x87, SSE and AVX registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FloatState {
     /// x87 control word.
@@ -58,6 +58,8 @@ pub struct FloatState {
     pub st: [[u8; 10]; 8],
     /// XMM0 to XMM15.
     pub xmm: [u128; 16],
+    /// The upper halves of YMM0 to YMM15.
+    pub ymm_high: [u128; 16],
     /// SSE control and status.
     pub mxcsr: u32,
 }
@@ -111,7 +113,7 @@ pub struct State {
     pub rip: u64,
     /// RFLAGS.
     pub rflags: u64,
-    /// x87 and SSE.
+    /// x87, SSE and AVX.
     pub float: FloatState,
     /// The data from [`layout::DATA`] on, [`layout::MEMORY_LEN`] bytes.
     pub memory: Vec<u8>,

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::code_asm;
 use nix::errno::Errno;
-use nix::libc::{self, user_fpregs_struct, user_regs_struct};
+use nix::libc::{self, user_regs_struct};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
@@ -32,6 +32,10 @@ const USER_CS: u64 = 0x33;
 const USER32_CS: u64 = 0x23;
 const USER_DS: u64 = 0x2B;
 
+/// The register set with the XSAVE image, and more than any has.
+const NT_X86_XSTATE: libc::c_uint = 0x202;
+const MAX_XSAVE: usize = 0x4000;
+
 /// RFLAGS.ID.
 const ID: u64 = 1 << 21;
 
@@ -42,6 +46,8 @@ pub struct Host {
     pid: Pid,
     shared: File,
     base: user_regs_struct,
+    /// The XSAVE image before the first run.
+    image: Vec<u8>,
     _pinned: Pinned,
 }
 
@@ -98,13 +104,20 @@ impl Host {
             "the stub did not map its memory: {stop:?}"
         );
         let base = ptrace::getregs(pid)?;
-        Ok(Self {
+        let mut host = Self {
             child,
             pid,
             shared,
             base,
+            image: Vec::new(),
             _pinned: pinned,
-        })
+        };
+        host.image = host.float()?;
+        ensure!(
+            host.image.len() >= YMM_HIGH + 16 * 16,
+            "the host has no AVX"
+        );
+        Ok(host)
     }
 
     /// Runs `code` from `state`. It ignores `state.rip`.
@@ -147,7 +160,9 @@ impl Host {
         self.shared.write_all_at(code, 0)?;
         self.shared.write_all_at(&state.memory, CODE_LEN as u64)?;
         ptrace::setregs(self.pid, self.registers(state))?;
-        self.set_float(&to_fxsave(&state.float))?;
+        let mut image = self.image.clone();
+        to_xsave(&state.float, &mut image);
+        self.set_float(&mut image)?;
         self.resume()
     }
 
@@ -189,34 +204,31 @@ impl Host {
         Ok(())
     }
 
-    /// The FXSAVE image. PTRACE_GETREGSET is not used, because its layout is different while the
-    /// process runs 32-bit code.
-    fn float(&self) -> Result<user_fpregs_struct> {
-        // SAFETY: a plain structure of integers, for which zero is a value.
-        let mut image: user_fpregs_struct = unsafe { std::mem::zeroed() };
-        // SAFETY: the request writes one such structure to its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_GETFPREGS,
-                self.pid.as_raw(),
-                std::ptr::null_mut::<libc::c_void>(),
-                &raw mut image,
-            )
+    /// The XSAVE image, which has the same layout while the process runs 32-bit code.
+    fn float(&self) -> Result<Vec<u8>> {
+        let mut image = vec![0; MAX_XSAVE];
+        let mut io = libc::iovec {
+            iov_base: image.as_mut_ptr().cast(),
+            iov_len: image.len(),
         };
-        Errno::result(result)?;
+        self.regset(libc::PTRACE_GETREGSET, &mut io)?;
+        image.truncate(io.iov_len);
         Ok(image)
     }
 
-    fn set_float(&self, image: &user_fpregs_struct) -> Result<()> {
-        // SAFETY: the request reads one such structure from its last argument.
-        let result = unsafe {
-            libc::ptrace(
-                libc::PTRACE_SETFPREGS,
-                self.pid.as_raw(),
-                std::ptr::null_mut::<libc::c_void>(),
-                &raw const *image,
-            )
+    fn set_float(&self, image: &mut [u8]) -> Result<()> {
+        let mut io = libc::iovec {
+            iov_base: image.as_mut_ptr().cast(),
+            iov_len: image.len(),
         };
+        self.regset(libc::PTRACE_SETREGSET, &mut io)
+    }
+
+    fn regset(&self, request: libc::c_uint, io: &mut libc::iovec) -> Result<()> {
+        // SAFETY: the request reads or writes at most the bytes that `io` describes, which are the
+        // caller's.
+        let result =
+            unsafe { libc::ptrace(request, self.pid.as_raw(), NT_X86_XSTATE, &raw mut *io) };
         Errno::result(result)?;
         Ok(())
     }
@@ -283,7 +295,7 @@ impl Host {
             ],
             rip: r.rip,
             rflags: r.eflags,
-            float: from_fxsave(&self.float()?),
+            float: from_xsave(&self.float()?)?,
             memory,
         })
     }
@@ -297,48 +309,54 @@ impl Drop for Host {
     }
 }
 
-/// The FXSAVE image that ptrace exchanges.
-fn to_fxsave(float: &FloatState) -> user_fpregs_struct {
-    // SAFETY: a plain structure of integers, for which zero is a value.
-    let mut image: user_fpregs_struct = unsafe { std::mem::zeroed() };
-    image.cwd = float.fcw;
-    image.swd = float.fsw;
-    image.ftw = u16::from(float.ftw);
-    image.mxcsr = float.mxcsr;
-    for (slot, st) in image.st_space.chunks_exact_mut(4).zip(&float.st) {
-        let mut bytes = [0; 16];
-        bytes[..10].copy_from_slice(st);
-        for (word, bytes) in slot.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
+/// Offsets of an XSAVE image (SDM Vol. 1 10.5.1, 13.4.2), and that of AVX state in it, which
+/// CPUID.(EAX=0DH,ECX=2) gives: processors agree on it.
+const MXCSR: usize = 24;
+const ST: usize = 32;
+const XMM: usize = 160;
+const XSTATE_BV: usize = 512;
+const YMM_HIGH: usize = 576;
+
+/// x87, SSE and AVX state are not in their initial configurations.
+const COMPONENTS: u8 = 7;
+
+fn to_xsave(float: &FloatState, image: &mut [u8]) {
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &float.fcw.to_le_bytes());
+    put(2, &float.fsw.to_le_bytes());
+    put(4, &[float.ftw]);
+    put(MXCSR, &float.mxcsr.to_le_bytes());
+    put(XSTATE_BV, &[COMPONENTS]);
+    for (n, st) in float.st.iter().enumerate() {
+        put(ST + 16 * n, st);
     }
-    for (slot, xmm) in image.xmm_space.chunks_exact_mut(4).zip(&float.xmm) {
-        for (word, bytes) in slot.iter_mut().zip(xmm.to_le_bytes().as_chunks::<4>().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
+    for (n, (low, high)) in float.xmm.iter().zip(&float.ymm_high).enumerate() {
+        put(XMM + 16 * n, &low.to_le_bytes());
+        put(YMM_HIGH + 16 * n, &high.to_le_bytes());
     }
-    image
 }
 
-fn from_fxsave(image: &user_fpregs_struct) -> FloatState {
+fn from_xsave(image: &[u8]) -> Result<FloatState> {
+    let get = |at: usize, len: usize| {
+        let bytes = image
+            .get(at..at + len)
+            .context("the XSAVE image is short")?;
+        let wide = bytes.iter().rev();
+        anyhow::Ok(wide.fold(0u128, |wide, byte| wide << 8 | u128::from(*byte)))
+    };
     let mut float = FloatState {
-        fcw: image.cwd,
-        fsw: image.swd,
-        ftw: image.ftw as u8,
-        mxcsr: image.mxcsr,
+        fcw: get(0, 2)? as u16,
+        fsw: get(2, 2)? as u16,
+        ftw: get(4, 1)? as u8,
+        mxcsr: get(MXCSR, 4)? as u32,
         ..FloatState::default()
     };
-    let wide = |words: &[u32]| {
-        words
-            .iter()
-            .rev()
-            .fold(0u128, |wide, &word| wide << 32 | u128::from(word))
-    };
-    for (st, words) in float.st.iter_mut().zip(image.st_space.chunks_exact(4)) {
-        st.copy_from_slice(&wide(words).to_le_bytes()[..10]);
+    for (n, st) in float.st.iter_mut().enumerate() {
+        st.copy_from_slice(&get(ST + 16 * n, 10)?.to_le_bytes()[..10]);
     }
-    for (xmm, words) in float.xmm.iter_mut().zip(image.xmm_space.chunks_exact(4)) {
-        *xmm = wide(words);
+    for n in 0..16 {
+        float.xmm[n] = get(XMM + 16 * n, 16)?;
+        float.ymm_high[n] = get(YMM_HIGH + 16 * n, 16)?;
     }
-    float
+    Ok(float)
 }

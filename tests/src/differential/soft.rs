@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use vbts_cpu::Exit;
+use vbts_cpu::state::xsave::component;
 use vbts_cpu::state::{ArchState, cr0, cr4, dr6, dr7};
 use vbts_testkit::descriptor::{
     Gate, KERNEL_CODE64, USER_CODE32, USER_CODE64, USER_DATA, null, segment, selector, tss,
@@ -77,6 +78,7 @@ impl Soft {
             rip: CODE,
             rflags: state.rflags,
             xmm: state.float.xmm,
+            ymm_high: state.float.ymm_high,
             mxcsr: state.float.mxcsr,
             ..self.start.clone()
         };
@@ -140,6 +142,7 @@ impl Soft {
             fsw: end.x87.fsw,
             ftw: end.x87.ftw,
             xmm: end.xmm,
+            ymm_high: end.ymm_high,
             mxcsr: end.mxcsr,
             ..FloatState::default()
         };
@@ -183,7 +186,8 @@ fn environment() -> Environment {
     let s = &mut e.state.sys;
     (e.state.seg[4], e.state.seg[5]) = (null(), null());
     s.cr0 |= cr0::MP | cr0::AM;
-    s.cr4 |= cr4::OSXMMEXCPT;
+    s.cr4 |= cr4::OSXMMEXCPT | cr4::OSXSAVE;
+    s.xcr0 = component::X87 | component::SSE | component::AVX;
     (s.dr6, s.dr7) = (dr6::FIXED, dr7::FIXED);
     // The TSS has no descriptor: no instruction at CPL 3 needs it.
     e.task(

@@ -74,7 +74,7 @@ pub fn describe(case: &Case) -> String {
     let uses_float = case.instructions.iter().any(|i| {
         (0..i.op_count()).any(|n| {
             i.op_kind(n) == OpKind::Register
-                && (i.op_register(n).is_xmm()
+                && (i.op_register(n).is_vector_register()
                     || i.op_register(n).is_mm()
                     || i.op_register(n).is_st())
         }) || format!("{:?}", i.mnemonic()).starts_with('F')
@@ -100,11 +100,12 @@ pub fn describe(case: &Case) -> String {
         for instruction in &case.instructions {
             for n in 0..instruction.op_count() {
                 let register = instruction.op_register(n);
-                if instruction.op_kind(n) == OpKind::Register && register.is_xmm() {
+                if instruction.op_kind(n) == OpKind::Register && register.is_vector_register() {
+                    let n = register.number();
                     let _ = writeln!(
                         text,
-                        "    {register:?}={:032x}",
-                        float.xmm[register.number()]
+                        "    {register:?}={:032x}_{:032x}",
+                        float.ymm_high[n], float.xmm[n]
                     );
                 }
             }

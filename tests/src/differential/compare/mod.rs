@@ -212,6 +212,14 @@ fn float_difference(
             let _ = writeln!(text, "    xmm{n}: host {h:#034x}, soft {s:#034x}");
         }
     }
+    for (n, (h, s)) in h.ymm_high.iter().zip(&s.ymm_high).enumerate() {
+        if h != s {
+            let _ = writeln!(
+                text,
+                "    ymm{n}, upper half: host {h:#034x}, soft {s:#034x}"
+            );
+        }
+    }
 }
 
 /// The status word's stack pointer.

@@ -11,7 +11,7 @@ use super::super::{Mode, processor};
 pub enum Group {
     /// General registers and flags.
     Integer,
-    /// MMX and SSE to SSE4.2.
+    /// MMX, SSE to SSE4.2, AVX, AVX2, FMA and F16C.
     Vector,
     /// x87.
     X87,
@@ -46,6 +46,10 @@ const VECTOR_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SSSE3,
     CpuidFeature::SSE4_1,
     CpuidFeature::SSE4_2,
+    CpuidFeature::AVX,
+    CpuidFeature::AVX2,
+    CpuidFeature::FMA,
+    CpuidFeature::F16C,
 ];
 
 const X87_FEATURES: &[CpuidFeature] = &[
@@ -199,7 +203,7 @@ fn belongs(code: Code, group: Group, mode: Mode) -> bool {
             Mode::Bits32 => op_code.mode32() && op_code.compatibility_mode(),
         }
         && op_code.is_instruction()
-        && (op_code.encoding() == EncodingKind::Legacy || is_vex_of_integers(code))
+        && matches!(op_code.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
         && !op_code.is_privileged()
         && !EXCLUDED.contains(&code.mnemonic())
         && !(code.is_jcc_short_or_near()
@@ -212,15 +216,6 @@ fn belongs(code: Code, group: Group, mode: Mode) -> bool {
             .iter()
             .any(|&kind| is_unsupported(kind, mode))
         && !EXCLUDED_CODES.contains(&code)
-}
-
-/// Whether it is an instruction of general registers with VEX.
-fn is_vex_of_integers(code: Code) -> bool {
-    code.op_code().encoding() == EncodingKind::VEX
-        && code
-            .cpuid_features()
-            .iter()
-            .all(|feature| INTEGER_FEATURES.contains(feature))
 }
 
 pub(super) fn is_x87(code: Code) -> bool {
@@ -281,6 +276,15 @@ fn is_unsupported(kind: OpCodeOperandKind, mode: Mode) -> bool {
     )
 }
 
+/// Whether it is a memory operand with a vector of indices.
+pub(super) fn is_vsib(kind: OpCodeOperandKind) -> bool {
+    use OpCodeOperandKind as K;
+    matches!(
+        kind,
+        K::mem_vsib32x | K::mem_vsib32y | K::mem_vsib64x | K::mem_vsib64y
+    )
+}
+
 /// Whether an instruction is only defined, or only harmless, with the values that the case starts
 /// from.
 pub(super) fn needs_initial_state(code: Code) -> bool {
@@ -289,10 +293,14 @@ pub(super) fn needs_initial_state(code: Code) -> bool {
     let bit = matches!(code.mnemonic(), M::Bt | M::Bts | M::Btr | M::Btc);
     let control = matches!(
         code.mnemonic(),
-        M::Popf | M::Popfd | M::Popfq | M::Fldcw | M::Ldmxcsr
+        M::Popf | M::Popfd | M::Popfq | M::Fldcw | M::Ldmxcsr | M::Vldmxcsr
     );
     let count = matches!(code, Code::Shld_rm16_r16_CL | Code::Shrd_rm16_r16_CL);
-    let masked = matches!(code.mnemonic(), M::Maskmovq | M::Maskmovdqu);
+    let masked = matches!(
+        code.mnemonic(),
+        M::Maskmovq | M::Maskmovdqu | M::Vmaskmovdqu
+    );
     let bound = code.mnemonic() == M::Bound;
-    indirect || bit || control || count || masked || bound
+    let gather = code.op_code().op_kinds().iter().any(|kind| is_vsib(*kind));
+    indirect || bit || control || count || masked || bound || gather
 }

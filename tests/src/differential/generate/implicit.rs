@@ -111,7 +111,7 @@ impl Draft<'_> {
                 self.poke(address, &bytes);
             }
             // Reserved bits fault; that is worth a try, but not every time.
-            Mnemonic::Ldmxcsr => {
+            Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr => {
                 let address = self.effective_address(instruction);
                 let mask = if self.random.chance(70) {
                     0xFFFF

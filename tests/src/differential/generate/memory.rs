@@ -5,7 +5,10 @@ use super::super::layout::{DATA, DATA_LEN, MEMORY_LEN};
 use super::codes::is_x87;
 use super::operands::Draft;
 use super::vector;
-use iced_x86::{Instruction, MemoryOperand, OpKind, Register};
+use iced_x86::{Instruction, MemoryOperand, OpCodeOperandKind, OpKind, Register};
+
+/// RFLAGS.TF.
+const TF: u64 = 1 << 8;
 
 const GPR64: [Register; 16] = [
     Register::RAX,
@@ -40,8 +43,10 @@ impl Draft<'_> {
             10..=40 => DATA + offset,
             _ => DATA + (offset & !15),
         };
-        let value = self.pattern();
-        self.poke(address, &value);
+        for at in (0..size.max(1)).step_by(16) {
+            let value = self.pattern();
+            self.poke(address + at, &value);
+        }
         address
     }
 
@@ -72,7 +77,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn memory_operand(&mut self, instruction: &mut Instruction, n: u32) -> Option<()> {
-        let size = 16;
+        let size = instruction.memory_size().size().max(16) as u64;
         let target = self.random_address(size);
         let wide_mode = self.state.mode == Mode::Bits64;
         let narrow = !wide_mode || self.random.chance(10);
@@ -156,6 +161,60 @@ impl Draft<'_> {
             ]);
             instruction.set_segment_prefix(segment);
         }
+        Some(())
+    }
+
+    /// A base register and a vector of indices, most of them such that the elements are in the
+    /// data.
+    pub(super) fn gathered_operand(
+        &mut self,
+        instruction: &mut Instruction,
+        n: u32,
+        kind: OpCodeOperandKind,
+    ) -> Option<()> {
+        use OpCodeOperandKind as K;
+        let narrow = self.state.mode == Mode::Bits32 || self.random.chance(10);
+        let registers = self.state.mode.registers();
+        let (base, index) = (self.random.below(registers), self.random.below(registers));
+        let scale = 1u64 << self.random.below(4);
+        let wide = matches!(kind, K::mem_vsib64x | K::mem_vsib64y);
+        let target = self.random_address(8);
+        let displacement = i64::from(self.random.bits() as i8);
+        let mut element = |bits: u32| {
+            let offset = self.random.below(0x800).wrapping_sub(0x400);
+            let value = if self.random.chance(3) {
+                self.random.bits()
+            } else {
+                (offset as i64 / scale as i64) as u64
+            };
+            u128::from(value & u64::MAX >> (64 - bits))
+        };
+        let mut half = || match wide {
+            true => element(64) | element(64) << 64,
+            false => (0..4).fold(0, |half, _| half << 32 | element(32)),
+        };
+        let (low, high) = (half(), half());
+        self.state.float.xmm[index as usize] = low;
+        self.state.float.ymm_high[index as usize] = high;
+        let address = target.wrapping_sub(displacement as u64);
+        if !self.set(base as usize, address) {
+            return None;
+        }
+        // Whether a trap comes before the fault of an element is the processor's choice.
+        self.state.rflags &= !TF;
+        let (class, vector) = (
+            if narrow { Register::EAX } else { Register::RAX },
+            match kind {
+                K::mem_vsib32x | K::mem_vsib64x => Register::XMM0,
+                _ => Register::YMM0,
+            },
+        );
+        instruction.set_op_kind(n, OpKind::Memory);
+        instruction.set_memory_base(class + base as u32);
+        instruction.set_memory_index(vector + index as u32);
+        instruction.set_memory_index_scale(scale as u32);
+        instruction.set_memory_displ_size(1);
+        instruction.set_memory_displacement64(displacement as u64);
         Some(())
     }
 

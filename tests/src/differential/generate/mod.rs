@@ -165,8 +165,8 @@ fn initial_state(random: &mut Random, mode: Mode, memory: &[u8]) -> State {
 
 fn float_state(random: &mut Random) -> FloatState {
     let mut float = FloatState::default();
-    for xmm in &mut float.xmm {
-        *xmm = vector(random);
+    for half in float.xmm.iter_mut().chain(&mut float.ymm_high) {
+        *half = vector(random);
     }
     for st in &mut float.st {
         *st = random.extended();

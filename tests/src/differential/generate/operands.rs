@@ -5,6 +5,7 @@ use super::super::random::Random;
 use super::super::vendor::Vendor;
 use super::super::{Mode, State};
 use super::MAX_CODE;
+use super::codes::is_vsib;
 use iced_x86::{
     Code, Decoder, DecoderOptions, Encoder, Instruction, OpCodeOperandKind, OpKind, Register,
 };
@@ -52,9 +53,14 @@ impl Draft<'_> {
             | K::r64_or_mem
             | K::mm_or_mem
             | K::xmm_or_mem
+            | K::ymm_or_mem
                 if self.random.chance(50) =>
             {
                 self.memory_operand(instruction, n)?;
+                return Some(());
+            }
+            kind if is_vsib(kind) => {
+                self.gathered_operand(instruction, n, kind)?;
                 return Some(());
             }
             K::mem | K::mem_offs => {
@@ -82,8 +88,11 @@ impl Draft<'_> {
             | K::r64_opcode
             | K::r64_vvvv => self.register(Register::RAX),
             K::mm_or_mem | K::mm_reg | K::mm_rm => Register::MM0 + self.random.below(8) as u32,
-            K::xmm_or_mem | K::xmm_reg | K::xmm_rm => {
+            K::xmm_or_mem | K::xmm_reg | K::xmm_rm | K::xmm_vvvv | K::xmm_is4 => {
                 Register::XMM0 + self.random.below(self.state.mode.registers()) as u32
+            }
+            K::ymm_or_mem | K::ymm_reg | K::ymm_rm | K::ymm_vvvv | K::ymm_is4 => {
+                Register::YMM0 + self.random.below(self.state.mode.registers()) as u32
             }
             K::sti_opcode => Register::ST0 + self.random.below(8) as u32,
             K::al => Register::AL,
