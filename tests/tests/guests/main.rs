@@ -41,12 +41,13 @@ mod stock_kernel;
 mod streams;
 mod surroundings;
 mod terminal;
+mod vector_programs;
 
 /// Tests of a module, whose name is given.
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 37] = [
+const MODULES: [(&str, Trials); 38] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
@@ -58,6 +59,7 @@ const MODULES: [(&str, Trials); 37] = [
     ("many_tasks", many_tasks::trials),
     ("follow", follow::trials),
     ("endings", endings::trials),
+    ("vector_programs", vector_programs::trials),
     ("crashes", crashes::trials),
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
