@@ -1,0 +1,75 @@
+//! The format of a trace, and what a kept trace says about the run.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use clap::ValueEnum as _;
+use vbts_protocol::Job;
+use vbts_trace::Run;
+
+use super::args::{TraceArgs, TraceFormat};
+use crate::accel::Accel;
+use crate::config::TRACE_MODEL;
+use crate::exit::Failure;
+use crate::trace::btrace::Btrace;
+use crate::trace::format::{Format, Raw, RawWithIndex};
+use crate::trace::json::Json;
+use crate::trace::text::Text;
+
+/// The format of the trace.
+///
+/// # Errors
+/// The trace cannot be begun.
+pub(super) fn format(
+    args: &TraceArgs,
+    accel: Accel,
+    cwd: &Path,
+    job: &Job,
+) -> Result<Box<dyn Format>, Failure> {
+    let json = Json::new(accel, args.sched);
+    Ok(match args.format() {
+        TraceFormat::Text => Box::new(Text::new(args.sched)),
+        TraceFormat::Json => Box::new(json),
+        TraceFormat::Raw if args.has_task_files() => Box::new(RawWithIndex(json)),
+        TraceFormat::Raw => Box::new(Raw),
+        TraceFormat::Btrace => {
+            let format = Btrace::new(&run(args, accel, cwd, job));
+            Box::new(format.context("Cannot begin the trace")?)
+        }
+    })
+}
+
+/// What a kept trace says about the run.
+fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job) -> Run {
+    let words = args.program.iter();
+    let scope = args.scope.to_possible_value();
+    let mut run = Run {
+        writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
+        command: words.map(|word| word.display().to_string()).collect(),
+        directory: cwd.display().to_string(),
+        scope: scope.map_or_else(String::new, |scope| scope.get_name().into()),
+        accel: accel.to_string(),
+        sched: args.sched,
+        ..Run::default()
+    };
+    let config = args.machine.config(TRACE_MODEL);
+    run.other.insert("memory".into(), config.memory.0.into());
+    run.other
+        .insert("processors".into(), config.processors.into());
+    run.other.insert("cpu".into(), config.model.into());
+    // Values can be secret, and a trace is shown to others.
+    let variables = job.envp.iter().map(|entry| {
+        let name = entry.0.split(|byte| *byte == b'=').next();
+        String::from_utf8_lossy(name.unwrap_or_default()).into_owned()
+    });
+    let root = config.root.unwrap_or_else(|| "/".into());
+    let follow = args.followed().to_possible_value();
+    let environment = serde_json::json!({
+        "root": root.display().to_string(),
+        "epoch": job.epoch,
+        "follow": follow.map(|tasks| tasks.get_name().to_owned()),
+        "variables": variables.collect::<Vec<String>>(),
+    });
+    run.other.insert("environment".into(), environment);
+    run
+}
