@@ -48,12 +48,13 @@ const PATIENCE: Duration = Duration::from_secs(900);
 type Test = fn(&Machine, &Path) -> Result<()>;
 
 /// Tests of the command, with the new API's kernel.
-const COMMAND: [(&str, Test); 10] = [
+const COMMAND: [(&str, Test); 11] = [
     ("several_processors", several_processors),
     ("two_kernels", two_kernels),
     ("bad_cases", bad_cases),
     ("junit", junit),
     ("parts", parts::parts),
+    ("matrix", parts::matrix),
     ("time_limit", time_limit),
     ("interrupted", interrupted),
     ("no_bts", no_bts),

@@ -4,6 +4,7 @@
 mod args;
 mod kernels;
 mod merge;
+mod targets;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::suite::source::Source;
 use crate::suite::{self, Case};
 pub use args::TestArgs;
 use kernels::{kernels, kselftests, nothing, of_api};
+use targets::Target;
 
 /// File of the console without `--console`.
 const CONSOLE: &str = "vbts-test-console.log";
@@ -61,7 +63,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             return list(cases.iter().filter(is_run));
         }
     }
-    let kernels = kernels(args, purpose)?;
+    let targets = targets(args, purpose, &machine)?;
     let source = match purpose {
         Purpose::Requests => Source::Requests(boot::read_file(&read_suite()?)?),
         Purpose::Kunit => Source::Kunit,
@@ -70,8 +72,8 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             kselftests(args, targets, &read_suite()?)?
         }
     };
-    for kernel in &kernels {
-        uses.reads("--kernel", kernel);
+    for target in &targets {
+        uses.reads("--kernel", &target.kernel);
     }
     uses.writes("--console", &log_path);
     if let Some(path) = report_path(args) {
@@ -95,13 +97,13 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let log = Output::create(&log_path)
         .context("--console")?
         .interruptible(alarm.clone());
-    let mut runner = Runner::new(source, settings, alarm.clone(), log);
+    let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log);
     if args.list {
-        return list_of_kernels(args, &kernels, &mut runner);
+        return list_of_kernels(args, &targets, &settings, &mut runner);
     }
     let mut reports = reports(args, &alarm)?;
 
-    let outcome = run(args, &kernels, &cases, &mut runner, &mut reports);
+    let outcome = run(args, &targets, &settings, &cases, &mut runner, &mut reports);
     let bad = match &outcome {
         Ok(event) => {
             summarise(&reports, began.elapsed(), &choice.accel.to_string());
@@ -129,21 +131,43 @@ fn purpose(args: &TestArgs) -> Purpose<'_> {
     }
 }
 
-/// Runs those of `cases` that test a kernel's generation of the API, on each of `kernels`. Returns
+/// The targets of the options, whose machine is `machine`.
+fn targets(
+    args: &TestArgs,
+    purpose: Purpose<'_>,
+    machine: &MachineConfig,
+) -> Result<Vec<Target>, Failure> {
+    if let Some(path) = &args.matrix {
+        return Ok(targets::of_matrix(path, machine).context("--matrix")?);
+    }
+    let kernels = kernels(args, purpose)?.into_iter();
+    let target = |kernel| Target::of_kernel(kernel, machine, &args.append);
+    Ok(kernels.map(target).collect())
+}
+
+/// Runs those of `cases` that test a kernel's generation of the API, on each of `targets`. Returns
 /// the event that has ended the run early.
 fn run(
     args: &TestArgs,
-    kernels: &[PathBuf],
+    targets: &[Target],
+    settings: &Settings,
     cases: &[Case],
     runner: &mut Runner,
     reports: &mut Reports,
 ) -> Result<Option<Event>, Failure> {
-    let mut tested = Vec::new();
-    for kernel in kernels {
-        runner.select_kernel(kernel)?;
+    let mut tested: Vec<(&Target, Vec<Case>)> = Vec::new();
+    for target in targets {
+        let kernel = &target.kernel;
+        // What a kernel can run does not depend on the machine.
+        if let Some((_, cases)) = tested.iter().find(|(other, _)| other.kernel == *kernel) {
+            let cases = cases.clone();
+            tested.push((target, cases));
+            continue;
+        }
+        runner.select(target.settings(settings))?;
         match runner.probe()? {
-            Offer::Api(api) => tested.push((kernel, of_api(cases, api, args, kernel)?)),
-            Offer::Cases(cases) => tested.push((kernel, suite::select(cases, &args.filter)?)),
+            Offer::Api(api) => tested.push((target, of_api(cases, api, args, kernel)?)),
+            Offer::Cases(cases) => tested.push((target, suite::select(cases, &args.filter)?)),
             Offer::Nothing(why) => {
                 reports.skip_all(&why)?;
                 return Err(nothing(args, kernel, &why));
@@ -158,10 +182,11 @@ fn run(
         .map(|(_, cases)| suite::run::groups(cases).count());
     reports.begin(groups.sum())?;
     let mut event = None;
-    for (kernel, cases) in &tested {
+    for (target, cases) in &tested {
         if tested.len() > 1 {
-            runner.select_kernel(kernel)?;
-            reports.kernel(&kernel.display().to_string());
+            runner.select(target.settings(settings))?;
+            // A case can need several processors, so machines are not compared.
+            reports.target(&target.title, args.matrix.is_none());
         }
         event = runner.run(cases, event, reports)?;
     }
@@ -185,19 +210,20 @@ fn list<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<u8, Failure> {
 /// Lists the cases that the kernels have themselves, each once.
 fn list_of_kernels(
     args: &TestArgs,
-    kernels: &[PathBuf],
+    targets: &[Target],
+    settings: &Settings,
     runner: &mut Runner,
 ) -> Result<u8, Failure> {
     let mut all: Vec<Case> = Vec::new();
-    for kernel in kernels {
-        runner.select_kernel(kernel)?;
+    for target in targets {
+        runner.select(target.settings(settings))?;
         match runner.probe()? {
             Offer::Cases(cases) => {
                 let new = cases.into_iter().filter(|case| !all.contains(case));
                 all.extend(new.collect::<Vec<_>>());
             }
             Offer::Api(_) => {}
-            Offer::Nothing(why) => return Err(nothing(args, kernel, &why)),
+            Offer::Nothing(why) => return Err(nothing(args, &target.kernel, &why)),
         }
     }
     let selected = suite::select(all, &args.filter)?;

@@ -58,8 +58,8 @@ pub struct Reports {
     failed: Vec<String>,
     errors: Vec<String>,
     began: Instant,
-    /// Name of the kernel under test, if there are several.
-    kernel: Option<String>,
+    /// Name of the kernel or machine under test, if there are several.
+    target: Option<String>,
     comparison: Comparison,
     /// Number of groups that have begun.
     groups: usize,
@@ -91,18 +91,20 @@ impl Reports {
             failed: Vec::new(),
             errors: Vec::new(),
             began: Instant::now(),
-            kernel: None,
+            target: None,
             comparison: Comparison::default(),
             groups: 0,
             subject,
         }
     }
 
-    /// The cases that follow run on the kernel `name`, one of several. The reports then name it
-    /// with each group.
-    pub fn kernel(&mut self, name: &str) {
-        self.kernel = Some(name.to_owned());
-        self.comparison.add_kernel(name);
+    /// The cases that follow run on the kernel or machine `name`, one of several. The reports then
+    /// name it with each group. With `compare`, its outcomes are compared with those of the others.
+    pub fn target(&mut self, name: &str, compare: bool) {
+        self.target = Some(name.to_owned());
+        if compare {
+            self.comparison.add_kernel(name);
+        }
     }
 
     /// What differs between the kernels.
@@ -157,10 +159,10 @@ impl Reports {
         self.write_ktap(|| ktap::group_head(&title, cases))
     }
 
-    /// `name`, of a group or a case, with the kernel if there are several.
+    /// `name`, of a group or a case, with the kernel or machine if there are several.
     fn title(&self, name: &str) -> String {
-        match &self.kernel {
-            Some(kernel) => format!("{name} ({kernel})"),
+        match &self.target {
+            Some(target) => format!("{name} ({target})"),
             None => name.to_owned(),
         }
     }
@@ -174,7 +176,9 @@ impl Reports {
         if !result.outcome.is_good() && !matches!(result.outcome, Outcome::NotRun(_)) {
             self.failed.push(self.title(&result.case.name));
         }
-        self.comparison.add(&result.case.name, &result.outcome);
+        if self.comparison.kernels() > 0 {
+            self.comparison.add(&result.case.name, &result.outcome);
+        }
         let group = self.title(result.case.group());
         self.documents()
             .for_each(|document| document.case(&group, result));

@@ -1,7 +1,6 @@
 //! Runs cases: a guest for each group, and another guest for the rest of a group when a case has
 //! ended the one before.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -50,12 +49,12 @@ impl Runner {
         }
     }
 
-    /// Selects the kernel of the guests that follow.
+    /// Selects the kernel and the machine of the guests that follow.
     ///
     /// # Errors
     /// The log cannot be written.
-    pub fn select_kernel(&mut self, kernel: &Path) -> Result<(), Failure> {
-        self.supervisor.select_kernel(kernel)
+    pub fn select(&mut self, settings: Settings) -> Result<(), Failure> {
+        self.supervisor.select(settings)
     }
 
     /// Returns what the selected kernel can run. Boots it, unless all kernels can run the same.

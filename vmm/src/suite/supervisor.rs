@@ -1,7 +1,6 @@
 //! Boots guests and waits for what they do next: print a line, end, or exceed a limit.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,13 +57,18 @@ impl Supervisor {
         }
     }
 
-    /// Selects the kernel of the guests that follow.
+    /// Selects the kernel and the machine of the guests that follow.
     ///
     /// # Errors
     /// The log cannot be written.
-    pub fn select_kernel(&mut self, kernel: &Path) -> Result<(), Failure> {
-        self.settings.kernel = kernel.to_owned();
-        self.write_log(&format!("=== kernel {}", kernel.display()))
+    pub fn select(&mut self, settings: Settings) -> Result<(), Failure> {
+        self.settings = settings;
+        let Settings {
+            machine, kernel, ..
+        } = &self.settings;
+        let (kernel, model) = (kernel.display(), &machine.model);
+        let title = format!("=== kernel {kernel}, {model}, {}", machine.processors);
+        self.write_log(&title)
     }
 
     /// Host time that a case may take.

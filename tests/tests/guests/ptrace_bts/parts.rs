@@ -43,3 +43,32 @@ pub fn parts(machine: &Machine, kernel: &Path) -> Result<()> {
     ensure!(text.matches("<testcase ").count() == basic.len(), "{text}");
     Ok(())
 }
+
+/// The cases run on each machine of a matrix, and the report names it.
+pub fn matrix(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("matrix.json");
+    let kernel = kernel.display();
+    let text = format!(r#"{{"kernels": ["{kernel}"], "cpus": ["core2", "nehalem"], "smp": [2]}}"#);
+    std::fs::write(&file, text)?;
+    let mut command = machine.command(["test", "--accel", machine.accel(), "--matrix"]);
+    command
+        .arg(&file)
+        .args(["--filter", "basic.[cw]*", "--console"]);
+    command.arg(directory.path().join("console"));
+    let suite = machine::find("VBTS_SUITE", "guest/ptrace_bts")?;
+    command.env("VBTS_SUITE", suite);
+    let run = machine::finish(command)?.expect(0)?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    for line in [
+        "1..2".to_owned(),
+        format!("ok 1 basic ({kernel}, core2, 2)"),
+        format!("ok 2 basic ({kernel}, nehalem, 2)"),
+    ] {
+        ensure!(
+            text.lines().any(|found| found == line),
+            "{line} in:\n{text}"
+        );
+    }
+    Ok(())
+}

@@ -75,12 +75,21 @@ pub struct TestArgs {
         help_heading = "Test options"
     )]
     pub shard: Option<Shard>,
+    /// Run the cases on each combination of kernels, processor models, numbers of processors and
+    /// words of the command line that FILE lists, in JSON
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["kernel", "build", "kunit", "api", "cpu", "smp", "append"],
+        help_heading = "Test options"
+    )]
+    pub matrix: Option<PathBuf>,
     /// Run nothing, and make one report of these JUnit reports of `vbts test`, with one verdict
     #[arg(
         long,
         value_name = "REPORT",
         num_args = 1..,
-        conflicts_with_all = ["kernel", "build", "kunit", "api", "filter", "shard", "list"],
+        conflicts_with_all = ["kernel", "build", "kunit", "api", "filter", "shard", "list", "matrix"],
         help_heading = "Test options"
     )]
     pub merge: Vec<PathBuf>,
