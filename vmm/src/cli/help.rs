@@ -35,6 +35,7 @@ topics! {
     "processor": "processor.md";
     "programs": "programs.md";
     "performance": "performance.md";
+    "compatibility": "compatibility.md";
     "security": "security.md";
     "trace-format": "trace-format.md";
 }
