@@ -17,19 +17,30 @@ const OPTIONS: [&[&str]; 2] = [
 ];
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[("the_output_is_the_hosts", output)])
+    machine::trials_of(
+        module,
+        &[
+            ("the_output_is_the_hosts", |machine| {
+                output(machine, "vectors.c", &OPTIONS)
+            }),
+            ("linux_saves_avx_state", |machine| {
+                output(machine, "xstate.c", &OPTIONS[..1])
+            }),
+        ],
+    )
 }
 
-fn output(machine: &Machine) -> Result<()> {
+/// Compares what a program prints, built with each of `options`.
+fn output(machine: &Machine, source: &str, options: &[&[&str]]) -> Result<()> {
     let model = vbts_cpu::model(MODEL);
     let missing = model.map_or_else(Vec::new, vbts_cpu::Model::missing_on_host);
     if !missing.is_empty() {
         bail!(Skip(format!("the host lacks {}", missing.join(", "))));
     }
     let directory = tempfile::tempdir()?;
-    for options in OPTIONS {
-        let program = directory.path().join("vectors");
-        build(options, &program)?;
+    for options in options {
+        let program = directory.path().join("program");
+        build(source, options, &program)?;
         let host = Command::new(&program).output()?;
         ensure!(host.status.success(), "on the host: {}", host.status);
         let trace = directory.path().join("trace");
@@ -38,7 +49,7 @@ fn output(machine: &Machine) -> Result<()> {
             .expect(0)?;
         ensure!(
             run.stdout == host.stdout,
-            "{options:?}: the guest printed\n{}and the host\n{}",
+            "{source} {options:?}: the guest printed\n{}and the host\n{}",
             String::from_utf8_lossy(&run.stdout),
             String::from_utf8_lossy(&host.stdout)
         );
@@ -46,12 +57,12 @@ fn output(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-fn build(options: &[&str], program: &Path) -> Result<()> {
+fn build(source: &str, options: &[&str], program: &Path) -> Result<()> {
     let status = Command::new("cc")
         .args(options)
         .arg("-o")
         .arg(program)
-        .arg(programs::source("vectors.c"))
+        .arg(programs::source(source))
         .arg("-lm")
         .status()?;
     ensure!(status.success(), "cc: {status}");

@@ -255,7 +255,7 @@ fn xsave_and_xrstor_are_those_of_the_host() {
             let used = random.next() & ALL;
             let before = Vectors::random(&mut random, used);
             let memory = operand(&mut random);
-            // Bits of components that there are not have no effect.
+            // The model has no other components, and the host may.
             let mask = random.next() & !(!ALL & native_components()) | random.next() & ALL;
             let context = || {
                 format!(
