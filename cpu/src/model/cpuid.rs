@@ -23,6 +23,7 @@ pub struct Leaf {
 /// Feature flags of leaf 1, ECX.
 pub(crate) mod ecx1 {
     pub const SSE3: u32 = 1 << 0;
+    pub const PCLMULQDQ: u32 = 1 << 1;
     pub const DTES64: u32 = 1 << 2;
     pub const DS_CPL: u32 = 1 << 4;
     pub const SSSE3: u32 = 1 << 9;
@@ -34,6 +35,7 @@ pub(crate) mod ecx1 {
     pub const MOVBE: u32 = 1 << 22;
     pub const POPCNT: u32 = 1 << 23;
     pub const TSC_DEADLINE: u32 = 1 << 24;
+    pub const AES: u32 = 1 << 25;
     pub const XSAVE: u32 = 1 << 26;
     pub const OSXSAVE: u32 = 1 << 27;
     pub const AVX: u32 = 1 << 28;

@@ -74,6 +74,8 @@ pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::AVX2,
     CpuidFeature::FMA,
     CpuidFeature::F16C,
+    CpuidFeature::AES,
+    CpuidFeature::PCLMULQDQ,
 ];
 
 /// The extensions that an instruction needs and that not every model has.
@@ -131,6 +133,11 @@ impl Model {
             (CpuidFeature::AVX, is_x86_feature_detected!("avx")),
             (CpuidFeature::FMA, is_x86_feature_detected!("fma")),
             (CpuidFeature::F16C, is_x86_feature_detected!("f16c")),
+            (CpuidFeature::AES, is_x86_feature_detected!("aes")),
+            (
+                CpuidFeature::PCLMULQDQ,
+                is_x86_feature_detected!("pclmulqdq"),
+            ),
         ];
         let lacks = on_host
             .iter()
@@ -165,6 +172,11 @@ impl Model {
             (CpuidFeature::AVX2, is_x86_feature_detected!("avx2")),
             (CpuidFeature::FMA, is_x86_feature_detected!("fma")),
             (CpuidFeature::F16C, is_x86_feature_detected!("f16c")),
+            (CpuidFeature::AES, is_x86_feature_detected!("aes")),
+            (
+                CpuidFeature::PCLMULQDQ,
+                is_x86_feature_detected!("pclmulqdq"),
+            ),
             (
                 CpuidFeature::RDTSCP,
                 __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
@@ -225,6 +237,8 @@ mod tests {
             (ecx1, ecx1::POPCNT, CpuidFeature::POPCNT),
             (ecx1, ecx1::MOVBE, CpuidFeature::MOVBE),
             (ecx1, ecx1::XSAVE, CpuidFeature::XSAVE),
+            (ecx1, ecx1::PCLMULQDQ, CpuidFeature::PCLMULQDQ),
+            (ecx1, ecx1::AES, CpuidFeature::AES),
             (ecx1, ecx1::AVX, CpuidFeature::AVX),
             (ecx1, ecx1::FMA, CpuidFeature::FMA),
             (ecx1, ecx1::F16C, CpuidFeature::F16C),

@@ -200,9 +200,11 @@ pub(super) const X86_64_V3_LEAVES: [Leaf; 22] = with_features(
         XSAVE_LEAVES,
     ),
     Flags {
-        ecx1: ecx1::FMA
+        ecx1: ecx1::PCLMULQDQ
+            | ecx1::FMA
             | ecx1::PCID
             | ecx1::MOVBE
+            | ecx1::AES
             | ecx1::XSAVE
             | ecx1::AVX
             | ecx1::F16C

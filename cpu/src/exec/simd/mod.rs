@@ -4,6 +4,7 @@
 //! A kernel is a function of one or two vectors. The function of an instruction reads its operands,
 //! calls the kernel, and writes the result. An integer kernel serves the XMM and the MMX form.
 
+mod aes;
 mod convert;
 mod float;
 mod integer;
@@ -280,6 +281,7 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     convert::rows(t);
     ssse3::rows(t);
     sse42::rows(t);
+    aes::rows(t);
     mxcsr::rows(t);
     vex::rows(t);
 }

@@ -25,7 +25,7 @@ const GPRS: [Register; 13] = [
     Register::R14,
 ];
 
-const FEATURES: [CpuidFeature; 20] = [
+const FEATURES: [CpuidFeature; 22] = [
     CpuidFeature::FPU,
     CpuidFeature::FPU287,
     CpuidFeature::FPU387,
@@ -46,6 +46,8 @@ const FEATURES: [CpuidFeature; 20] = [
     CpuidFeature::AVX2,
     CpuidFeature::FMA,
     CpuidFeature::F16C,
+    CpuidFeature::AES,
+    CpuidFeature::PCLMULQDQ,
 ];
 
 /// The instructions that these features add, of vectors, bits and floating-point numbers for the

@@ -248,6 +248,8 @@ fn host_has(code: Code) -> bool {
         CpuidFeature::AVX2 => is_x86_feature_detected!("avx2"),
         CpuidFeature::FMA => is_x86_feature_detected!("fma"),
         CpuidFeature::F16C => is_x86_feature_detected!("f16c"),
+        CpuidFeature::AES => is_x86_feature_detected!("aes"),
+        CpuidFeature::PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
         _ => true,
     })
 }

@@ -11,7 +11,7 @@ use super::super::{Mode, processor};
 pub enum Group {
     /// General registers and flags.
     Integer,
-    /// MMX, SSE to SSE4.2, AVX, AVX2, FMA and F16C.
+    /// MMX, SSE to SSE4.2, AES, AVX, AVX2, FMA and F16C.
     Vector,
     /// x87.
     X87,
@@ -50,6 +50,8 @@ const VECTOR_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::AVX2,
     CpuidFeature::FMA,
     CpuidFeature::F16C,
+    CpuidFeature::AES,
+    CpuidFeature::PCLMULQDQ,
 ];
 
 const X87_FEATURES: &[CpuidFeature] = &[

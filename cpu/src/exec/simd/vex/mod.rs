@@ -18,6 +18,7 @@ use std::array::from_fn;
 
 use iced_x86::Code;
 
+use super::aes::*;
 use super::{Encoding, Packed, V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
@@ -173,7 +174,32 @@ fn unary<B: Backend, K: Packed>(t: &mut Table<B>, xmm: Code, ymm: Code) {
     t.handler([ymm], one_source::<K, 0, 2>);
 }
 
+/// The rows of AES and carry-less multiplication, which are on XMM registers.
+fn aes<B: Backend>(t: &mut Table<B>) {
+    use Code::*;
+    t.handler([VEX_Vaesenc_xmm_xmm_xmmm128], two_sources::<Aesenc, 0, 1>);
+    t.handler(
+        [VEX_Vaesenclast_xmm_xmm_xmmm128],
+        two_sources::<Aesenclast, 0, 1>,
+    );
+    t.handler([VEX_Vaesdec_xmm_xmm_xmmm128], two_sources::<Aesdec, 0, 1>);
+    t.handler(
+        [VEX_Vaesdeclast_xmm_xmm_xmmm128],
+        two_sources::<Aesdeclast, 0, 1>,
+    );
+    t.handler([VEX_Vaesimc_xmm_xmmm128], one_source::<Aesimc, 0, 1>);
+    t.handler(
+        [VEX_Vaeskeygenassist_xmm_xmmm128_imm8],
+        one_source::<Aeskeygenassist, 0, 1>,
+    );
+    t.handler(
+        [VEX_Vpclmulqdq_xmm_xmm_xmmm128_imm8],
+        two_sources::<Pclmulqdq, 0, 1>,
+    );
+}
+
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
+    aes(t);
     transfer::rows(t);
     integer::rows(t);
     float::rows(t);
