@@ -132,16 +132,26 @@ pub fn suite() -> Result<PathBuf, Failure> {
     locate(None, SUITE_VARIABLE, "ptrace_bts")
 }
 
+/// The directory of an installation with the files.
+pub fn installation() -> PathBuf {
+    own_directory().join(DIRECTORIES[1])
+}
+
+/// The directory of the executable.
+fn own_directory() -> PathBuf {
+    let own = std::env::current_exe()
+        .and_then(std::fs::canonicalize)
+        .unwrap_or_default();
+    own.parent().unwrap_or(Path::new(".")).to_owned()
+}
+
 fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf, Failure> {
     if let Some(path) = given.or_else(|| std::env::var_os(variable).map(PathBuf::from)) {
         // Its symbols may be read before it is booted.
         whole_file::open(&path).with_context(|| format!("Cannot read {}", path.display()))?;
         return Ok(path);
     }
-    let own = std::env::current_exe()
-        .and_then(std::fs::canonicalize)
-        .unwrap_or_default();
-    let directory = own.parent().unwrap_or(Path::new("."));
+    let directory = own_directory();
     let candidates = DIRECTORIES.map(|d| directory.join(d).join(name));
     candidates
         .iter()
@@ -151,7 +161,7 @@ fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf,
             let looked = candidates.map(|c| c.display().to_string()).join(" and ");
             let build = match name.split_once('/') {
                 Some((api, _)) => format!("guest-kernel/build --api {api}"),
-                None => "guest-kernel/build".into(),
+                None => "guest-kernel/build or vbts setup".into(),
             };
             anyhow!(
                 "the guest's {name} is missing: build it with {build}, or set {variable} \

@@ -41,12 +41,13 @@ topics! {
 }
 
 /// The commands whose help can be asked for.
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "probe",
     "run",
     "trace",
     "report",
     "test",
+    "setup",
     "completions",
     "help",
 ];

@@ -9,10 +9,11 @@ use super::Cli;
 /// The page of what the commands have in common.
 const COMMON: &str = include_str!("../../../docs/vbts.1");
 /// A visible command and its page.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("probe", include_str!("../../../docs/vbts-probe.1")),
     ("report", include_str!("../../../docs/vbts-report.1")),
     ("run", include_str!("../../../docs/vbts-run.1")),
+    ("setup", include_str!("../../../docs/vbts-setup.1")),
     ("test", include_str!("../../../docs/vbts-test.1")),
     ("trace", include_str!("../../../docs/vbts-trace.1")),
 ];
@@ -132,7 +133,7 @@ fn each_option_is_described_on_one_page() {
         let command = cli.find_subcommand(name).expect("the page of a command");
         let mut all = described(page);
         // These start no guest, so they have no machine options.
-        if !["probe", "report"].contains(&name) {
+        if !["probe", "report", "setup"].contains(&name) {
             let both: Vec<_> = all.intersection(&common).collect();
             assert!(
                 both.is_empty(),

@@ -14,6 +14,7 @@ mod report;
 mod report_files;
 mod report_process;
 mod run;
+mod setup;
 mod stats;
 mod test;
 mod trace;
@@ -52,6 +53,8 @@ enum Command {
     Report(report::ReportArgs),
     /// Run the regression suite of the ptrace BTS requests in guests
     Test(test::TestArgs),
+    /// Build the guest's files from the sources of vbts, and install them
+    Setup(setup::SetupArgs),
     /// Print the script with which a shell completes the command line
     Completions(completions::CompletionsArgs),
     /// Print the help of a command, or a page of the documentation
@@ -98,6 +101,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         },
         Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),
+        Command::Setup(args) => setup::main(args),
         Command::Completions(args) => completions::main(args),
         Command::Help(args) => help::main(args),
         Command::Guest(args) => guest::main(args),

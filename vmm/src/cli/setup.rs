@@ -1,0 +1,169 @@
+//! `vbts setup`: builds the guest's files from the sources of vbts, and puts them where an installed
+//! vbts finds them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+
+use crate::exit::{Failure, say};
+use crate::guest_files;
+
+/// The guest's files: of `guest-kernel/build`, and of an installation.
+const FILES: [&str; 3] = ["vmlinux", "agent", "ptrace_bts"];
+/// A file that marks a directory as one that this command has filled.
+const MARK: &str = "from-vbts-setup";
+
+/// Arguments of `vbts setup`.
+#[derive(Debug, Args)]
+pub struct SetupArgs {
+    /// Directory with the sources of vbts
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub source: PathBuf,
+    /// Remove what an earlier call has installed
+    #[arg(long, conflicts_with = "source")]
+    pub remove: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The files cannot be built, installed or removed.
+pub fn main(args: &SetupArgs) -> Result<u8, Failure> {
+    let directory = guest_files::installation();
+    if args.remove {
+        remove(&directory)?;
+        say(format_args!(
+            "removed the guest's files from {}",
+            directory.display()
+        ));
+    } else {
+        install(&args.source, &directory)?;
+        say(format_args!(
+            "installed the guest's files in {}",
+            directory.display()
+        ));
+    }
+    Ok(0)
+}
+
+/// Builds the files from `source`, and copies them to `directory`.
+fn install(source: &Path, directory: &Path) -> anyhow::Result<()> {
+    let program = source.join("guest-kernel/build");
+    ensure!(
+        program.is_file(),
+        "--source {}: not the sources of vbts, because guest-kernel/build is missing",
+        source.display()
+    );
+    let is_own = directory.join(MARK).exists();
+    ensure!(
+        is_own || FILES.iter().all(|name| !directory.join(name).exists()),
+        "{} has the files of another installation",
+        directory.display()
+    );
+    let status = Command::new("bash")
+        .arg(&program)
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("Cannot run {}", program.display()))?;
+    if !status.success() {
+        bail!("{} failed: {status}", program.display());
+    }
+    let cannot = || format!("Cannot write to {}", directory.display());
+    std::fs::create_dir_all(directory).with_context(cannot)?;
+    std::fs::write(directory.join(MARK), "").with_context(cannot)?;
+    for name in FILES {
+        let built = source.join("target/guest").join(name);
+        // A guest that runs keeps the file that it has opened.
+        let new = directory.join(format!("{name}.new"));
+        std::fs::copy(&built, &new).with_context(|| format!("Cannot copy {}", built.display()))?;
+        std::fs::rename(&new, directory.join(name)).with_context(cannot)?;
+    }
+    Ok(())
+}
+
+/// Removes the files of `directory`, and the directory if nothing else is in it.
+fn remove(directory: &Path) -> anyhow::Result<()> {
+    let name = directory.display();
+    ensure!(
+        directory.join(MARK).exists(),
+        "{name} has no files of vbts setup"
+    );
+    for file in FILES.into_iter().chain([MARK]) {
+        match std::fs::remove_file(directory.join(file)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("Cannot remove {name}/{file}"));
+            }
+            _ => {}
+        }
+    }
+    // It fails if the directory has other files.
+    let _ = std::fs::remove_dir(directory);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sources whose build is `script`.
+    fn sources(script: &str) -> tempfile::TempDir {
+        let source = tempfile::tempdir().unwrap();
+        let program = source.path().join("guest-kernel/build");
+        std::fs::create_dir_all(source.path().join("target/guest")).unwrap();
+        std::fs::create_dir(program.parent().unwrap()).unwrap();
+        std::fs::write(&program, script).unwrap();
+        source
+    }
+
+    const BUILD: &str = "cd \"${0%/*}/../target/guest\" && echo new >vmlinux && cp vmlinux agent && \
+                         cp vmlinux ptrace_bts";
+
+    #[test]
+    fn files_are_built_installed_and_removed() {
+        let source = sources(BUILD);
+        let prefix = tempfile::tempdir().unwrap();
+        let directory = prefix.path().join("lib/vbts");
+        for _ in 0..2 {
+            install(source.path(), &directory).unwrap();
+        }
+        for name in FILES {
+            assert_eq!(std::fs::read(directory.join(name)).unwrap(), b"new\n");
+        }
+        remove(&directory).unwrap();
+        assert!(!directory.exists());
+        assert!(remove(&directory).is_err());
+    }
+
+    #[test]
+    fn files_of_a_package_stay() {
+        let source = sources(BUILD);
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("vmlinux"), "other").unwrap();
+        let error = install(source.path(), directory.path()).unwrap_err();
+        assert!(
+            error.to_string().contains("another installation"),
+            "{error}"
+        );
+        assert!(remove(directory.path()).is_err());
+        assert_eq!(
+            std::fs::read(directory.path().join("vmlinux")).unwrap(),
+            b"other"
+        );
+    }
+
+    #[test]
+    fn a_build_that_fails_installs_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let installed = directory.path().join("vbts");
+        let error = install(sources("exit 3").path(), &installed).unwrap_err();
+        assert!(error.to_string().contains("exit status: 3"), "{error}");
+        let error = install(directory.path(), &installed).unwrap_err();
+        assert!(
+            error.to_string().contains("not the sources of vbts"),
+            "{error}"
+        );
+        assert!(!installed.exists());
+    }
+}
