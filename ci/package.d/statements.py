@@ -15,6 +15,9 @@ import sys
 
 import crates
 
+# Of the Debian sources that are in the packages.
+LICENCES = {"linux": "GPL-2.0-only", "glibc": "LGPL-2.1-or-later"}
+
 
 def sh(*args):
     return subprocess.run(
@@ -53,7 +56,7 @@ def bill(version, commit, time, sources):
             "name": name,
             "version": source,
             "purl": url(name, source),
-            "licenses": [{"expression": "GPL-2.0-only" if name == "linux" else "LGPL-2.1-or-later"}],
+            "licenses": [{"expression": LICENCES[name]}],
         }
         for name, source in sources
     ]
@@ -110,7 +113,7 @@ def main():
     package = next(path for path in files if path.endswith(".deb"))
     commit = sh("git", "rev-parse", "HEAD")
     seconds = int(sh("git", "log", "-1", "--format=%ct"))
-    time = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
+    time = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
     sources = built_using(package)
     for kind, statement in [
         ("cdx", bill(version, commit, time, sources)),
