@@ -22,6 +22,11 @@ const LIMIT: &str = "280";
 /// kernel has reported one.
 const SPLATS: &[&str] = &["WARNING: ", "BUG: ", "Oops: ", "Kernel panic"];
 
+/// Tests of features that the default model does not have, by how their names begin, and a model
+/// that has them.
+const LATER: [&str; 3] = ["corrupt_xstate_header", "fsgsbase", "syscall_arg_fault"];
+const LATER_MODEL: &str = "x86-64-v3";
+
 /// Files that every test needs.
 struct Setup {
     machine: Machine,
@@ -102,6 +107,10 @@ fn run(setup: &Setup, name: &str) -> Result<Completion> {
     let mut command = setup
         .machine
         .command(["run", "--accel", "soft", "--timeout", LIMIT]);
+    let executes = || vbts_cpu::model(LATER_MODEL).is_some_and(|m| m.unsupported().is_none());
+    if LATER.iter().any(|first| name.starts_with(first)) && executes() {
+        command.args(["--cpu", LATER_MODEL]);
+    }
     command
         .args(["--root", "/", "--append", &format!("quiet -- {name}")])
         .arg("--kernel")
