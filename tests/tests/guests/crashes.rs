@@ -41,7 +41,7 @@ fn illegal(machine: &Machine) -> Result<()> {
         (
             "vpaddd %ymm1, %ymm0, %ymm0",
             "x86-64-v2",
-            ": vpaddd ymm0,ymm0,ymm1\n  it needs AVX2, which no --cpu model has\n",
+            ": vpaddd ymm0,ymm0,ymm1\n  it needs AVX2: use --cpu x86-64-v3\n",
         ),
         ("ud2", "core2", ": ud2\n  rax "),
     ] {

@@ -292,7 +292,7 @@ mod tests {
             ),
             (
                 &[0xC5, 0xFD, 0xFE, 0xC1],
-                "vpaddd ymm0,ymm0,ymm1\n  it needs AVX2, which no --cpu model has",
+                "vpaddd ymm0,ymm0,ymm1\n  it needs AVX2: use --cpu x86-64-v3",
             ),
             (
                 &[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1],

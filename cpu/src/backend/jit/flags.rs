@@ -93,8 +93,8 @@ pub(super) fn save_of_rotate(a: &mut Assembler) {
     save_one(a, cond::B, CF);
 }
 
-/// Saves the flags that follow from `result`, of the size of its instruction, with the host's CF and
-/// without OF and AF. Overwrites RAX and R14.
+/// Saves the flags that follow from `result`, of the size of its instruction, with the host's CF
+/// and without OF and AF. Overwrites RAX and R14.
 pub(super) fn save_of_result(a: &mut Assembler, result: Location, wide: bool) {
     // SETC AL; MOVZX R14D, AL
     a.bytes(&[0x0F, 0x92, 0xC0, 0x44, 0x0F, 0xB6, 0xF0]);
