@@ -16,8 +16,17 @@ use crate::memory::Size;
 pub const DEFAULT_MEMORY: Size = Size(256 << 20);
 /// Default processor model of a machine: the processor that the kernel patches of 2007 target.
 pub const DEFAULT_MODEL: &str = vbts_cpu::MODELS[0];
-/// Default processor model for traced programs: distributions compile for x86-64-v2.
-pub const TRACE_MODEL: &str = "x86-64-v2";
+
+/// Default processor model for traced programs: the highest level for which distributions and
+/// libraries compile and that the host has, so that KVM can run the guest, too.
+#[must_use]
+pub fn trace_model() -> &'static str {
+    const LATEST: &str = "x86-64-v3";
+    match vbts_cpu::model(LATEST) {
+        Some(model) if model.missing_on_host().is_empty() => LATEST,
+        _ => "x86-64-v2",
+    }
+}
 
 /// Selects what executes the guest's instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use vbts_protocol::ExitStatus;
 use self::args::{ScopeArg, TraceFormat};
 use self::prepared::Prepared;
 use super::{options, stats};
-use crate::config::TRACE_MODEL;
+use crate::config::trace_model;
 use crate::exit::{Failure, say, signal_name, status};
 use crate::host::whole_file;
 use crate::launch::Launch;
@@ -38,7 +38,7 @@ pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// See [`Failure`].
 pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let began = Instant::now();
-    let mut config = args.machine.config(TRACE_MODEL);
+    let mut config = args.machine.config(trace_model());
     config.root.get_or_insert_with(|| "/".into());
     options::start_logging(config.log);
     let launch = Launch::new(&config, false)?;

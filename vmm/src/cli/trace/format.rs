@@ -9,7 +9,7 @@ use vbts_trace::Run;
 
 use super::args::{TraceArgs, TraceFormat};
 use crate::accel::Accel;
-use crate::config::TRACE_MODEL;
+use crate::config::trace_model;
 use crate::exit::Failure;
 use crate::trace::btrace::Btrace;
 use crate::trace::format::{Format, Raw, RawWithIndex};
@@ -52,7 +52,7 @@ fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job) -> Run {
         sched: args.sched,
         ..Run::default()
     };
-    let config = args.machine.config(TRACE_MODEL);
+    let config = args.machine.config(trace_model());
     run.other.insert("memory".into(), config.memory.0.into());
     run.other
         .insert("processors".into(), config.processors.into());

@@ -19,7 +19,7 @@ use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use super::format::format;
 use super::{OWN_PROGRAM, elf_file, job, name_kernel};
 use crate::cli::file_uses::FileUses;
-use crate::config::{Initrd, KernelConfig, TRACE_MODEL};
+use crate::config::{Initrd, KernelConfig, trace_model};
 use crate::exit::Failure;
 use crate::guest_files::GuestFiles;
 use crate::host::descriptors::Inherited;
@@ -221,7 +221,7 @@ impl Prepared {
 
 /// The files that the options name.
 fn file_uses(args: &TraceArgs, program: &Path, files: &GuestFiles) -> FileUses {
-    let mut uses = FileUses::of_machine(&args.machine.config(TRACE_MODEL));
+    let mut uses = FileUses::of_machine(&args.machine.config(trace_model()));
     uses.reads("the program", program);
     uses.reads("--kernel", &files.kernel);
     uses.reads("the agent", &files.agent);
