@@ -1,5 +1,5 @@
-//! `vbts setup`: builds the guest's files from the sources of vbts, and puts them where an installed
-//! vbts finds them.
+//! `vbts setup`: builds the guest's files from the sources of vbts, and puts them where vbts finds
+//! them when it is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
