@@ -102,28 +102,26 @@ fn is_tiny(imm: u64, csr: Masked, b: V) -> bool {
 /// VCVTPS2PH. The destination is the register or memory operand.
 fn to_halves<const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_avx()?;
+    let memory = insn.prefix & Insn::MEM != 0;
+    let la = cpu.ea(insn);
+    if memory {
+        // A fault of the store comes before an exception of the conversion.
+        cpu.check_writable(la, 8 * L)?;
+    }
     let b = cpu.lanes::<L>(insn.src);
-    let before = cpu.mxcsr;
-    let unmasked = before & UE << MASK_SHIFT == 0;
+    let unmasked = cpu.mxcsr & UE << MASK_SHIFT == 0;
     let r = cpu.float_lanes::<L>(|csr, i| {
         let (r, after) = to_half(insn.imm, csr, b[i]);
         let tiny = unmasked && is_tiny(insn.imm, csr, b[i]);
         (r, after | if tiny { UE } else { 0 })
     })?;
     let all: u128 = cast(join_halves(r[0], r.get(1).copied().unwrap_or(cast(0u128))));
-    if insn.prefix & Insn::MEM == 0 {
-        cpu.set_ymm(insn.dst, all, 0);
-        return Ok(Flow::Next);
+    match (memory, L) {
+        (false, _) => cpu.set_ymm(insn.dst, all, 0),
+        (true, 1) => cpu.store(la, all as u64)?,
+        (true, _) => cpu.store128(la, all)?,
     }
-    let la = cpu.ea(insn);
-    let stored = match L {
-        1 => cpu.store(la, all as u64),
-        _ => cpu.store128(la, all),
-    };
-    if stored.is_err() {
-        cpu.mxcsr = before;
-    }
-    stored.map(|()| Flow::Next)
+    Ok(Flow::Next)
 }
 
 /// The row of a conversion to an integer of an operand of the size of `T`.
