@@ -52,7 +52,8 @@ fn row(call: &Call) -> String {
         ("mknodat", Check::Clear(..)) => "no device",
         (_, Check::Clear(..)) => "without PROT_EXEC",
         ("ioctl", Check::OneOf(_, values)) if values.len() > 10 => {
-            "those above, and the 16 of KVM that a running virtual machine needs"
+            let count = crate::kvm::ioctl::WHILE_RUNNING.len();
+            &format!("those above, and the {count} of KVM that a running virtual machine needs")
         }
         ("ioctl", Check::OneOf(..)) => {
             "TCGETS, TCSETS, TCSETSW, TCSETSF, their variants with 2, TIOCGWINSZ, TIOCGPGRP"
