@@ -90,6 +90,8 @@ pub enum Behaviour {
     /// Whether a reserved opcode with operands that would make it longer than 15 bytes is that
     /// first, or undefined.
     LengthOfReserved,
+    /// VPEXTRD and VPINSRD with VEX.W set, in 32-bit code.
+    WideVexIn32Bits,
 }
 
 /// One row of the table.
@@ -209,5 +211,10 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::LengthOfReserved,
         vendors: BOTH,
         source: "SDM Vol. 3A table 6-2: one class; a reserved opcode has no length; observed: Intel's decode its operands",
+    },
+    Difference {
+        behaviour: Behaviour::WideVexIn32Bits,
+        vendors: AMD,
+        source: "SDM Vol. 2B, PEXTRD and PINSRD: VEX.W is ignored outside of 64-bit mode; observed: #UD on AMD's",
     },
 ];

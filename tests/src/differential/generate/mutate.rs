@@ -120,8 +120,20 @@ fn is_left_out(vendor: Vendor, instruction: &Instruction, bytes: &[u8]) -> bool 
         && matches!(mnemonic, Mnemonic::Loope | Mnemonic::Loopne)
         && repeat
         || vendor.may_differ(Behaviour::PauseR8) && mnemonic == Mnemonic::Pause
-        || vendor.may_differ(Behaviour::NarrowBranch) && branch && bytes.contains(&0x66);
+        || vendor.may_differ(Behaviour::NarrowBranch) && branch && bytes.contains(&0x66)
+        || vendor.may_differ(Behaviour::WideVexIn32Bits) && is_wide_move(instruction.code(), bytes);
     astray || wide_shift || differs
+}
+
+/// Whether the instruction moves 32 bits between a vector and another operand although VEX.W is
+/// set. The decoder ignores the bit in 32-bit code; in 64-bit code the instruction moves 64 bits.
+fn is_wide_move(code: Code, bytes: &[u8]) -> bool {
+    let moves = [
+        Code::VEX_Vpextrd_rm32_xmm_imm8,
+        Code::VEX_Vpinsrd_xmm_xmm_rm32_imm8,
+    ];
+    let is_wide = |vex: &[u8]| matches!(vex, [0xC4, _, last] if last & 0x80 != 0);
+    moves.contains(&code) && bytes.windows(3).any(is_wide)
 }
 
 #[cfg(test)]
@@ -143,6 +155,18 @@ mod tests {
         code(&mut a).unwrap();
         let prefix: &[u8] = if lock { &[0xF0] } else { &[] };
         [prefix, &a.assemble(CODE).unwrap()].concat()
+    }
+
+    #[test]
+    fn moves_of_32_bits_are_left_out_if_vex_says_64() {
+        for (w, is_left) in [(0x79, false), (0xF9, true)] {
+            let bytes = [0xC4, 0xE3, w, 0x16, 0xD9, 0x0E];
+            let mut decoder = Decoder::with_ip(32, &bytes, CODE, DecoderOptions::NONE);
+            let instruction = decoder.decode();
+            assert_eq!(instruction.mnemonic(), Mnemonic::Vpextrd);
+            assert_eq!(is_left_out(Vendor::Amd, &instruction, &bytes), is_left);
+            assert!(!is_left_out(Vendor::Intel, &instruction, &bytes));
+        }
     }
 
     #[test]
