@@ -110,6 +110,16 @@ fn name(feature: CpuidFeature) -> String {
     format!("{feature:?}").replace("SSE4_", "SSE4.")
 }
 
+/// The extensions whose instructions the software CPU executes with those of the host.
+const EXECUTED_ON_HOST: [CpuidFeature; 6] = [
+    CpuidFeature::SSE4_1,
+    CpuidFeature::AVX,
+    CpuidFeature::FMA,
+    CpuidFeature::F16C,
+    CpuidFeature::AES,
+    CpuidFeature::PCLMULQDQ,
+];
+
 /// Leaf 7 of the host's CPUID: zero if there is none.
 fn leaf7() -> CpuidResult {
     if __cpuid(0).eax >= 7 {
@@ -123,74 +133,57 @@ fn leaf7() -> CpuidResult {
     }
 }
 
+/// Whether the host's processor has an extension that not every model has.
+fn host_has(feature: CpuidFeature) -> bool {
+    match feature {
+        CpuidFeature::SSE3 => is_x86_feature_detected!("sse3"),
+        CpuidFeature::SSSE3 => is_x86_feature_detected!("ssse3"),
+        CpuidFeature::CMPXCHG16B => is_x86_feature_detected!("cmpxchg16b"),
+        CpuidFeature::SSE4_1 => is_x86_feature_detected!("sse4.1"),
+        CpuidFeature::SSE4_2 => is_x86_feature_detected!("sse4.2"),
+        CpuidFeature::POPCNT => is_x86_feature_detected!("popcnt"),
+        CpuidFeature::LZCNT => is_x86_feature_detected!("lzcnt"),
+        CpuidFeature::BMI1 => is_x86_feature_detected!("bmi1"),
+        CpuidFeature::BMI2 => is_x86_feature_detected!("bmi2"),
+        CpuidFeature::MOVBE => is_x86_feature_detected!("movbe"),
+        CpuidFeature::RDTSCP => __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
+        CpuidFeature::FSGSBASE => leaf7().ebx & ebx7::FSGSBASE != 0,
+        CpuidFeature::SMAP => leaf7().ebx & ebx7::SMAP != 0,
+        CpuidFeature::INVPCID => leaf7().ebx & ebx7::INVPCID != 0,
+        CpuidFeature::RDRAND => is_x86_feature_detected!("rdrand"),
+        CpuidFeature::XSAVE => is_x86_feature_detected!("xsave"),
+        CpuidFeature::XSAVEOPT => is_x86_feature_detected!("xsaveopt"),
+        CpuidFeature::XSAVEC => is_x86_feature_detected!("xsavec"),
+        CpuidFeature::XSAVES => is_x86_feature_detected!("xsaves"),
+        CpuidFeature::AVX => is_x86_feature_detected!("avx"),
+        CpuidFeature::AVX2 => is_x86_feature_detected!("avx2"),
+        CpuidFeature::FMA => is_x86_feature_detected!("fma"),
+        CpuidFeature::F16C => is_x86_feature_detected!("f16c"),
+        CpuidFeature::AES => is_x86_feature_detected!("aes"),
+        CpuidFeature::PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
+        _ => false,
+    }
+}
+
 impl Model {
     /// The extensions that the software CPU executes on the host's processor, and that the host's
     /// processor lacks.
     #[must_use]
     pub fn unsupported(&self) -> Option<String> {
-        let on_host = [
-            (CpuidFeature::SSE4_1, is_x86_feature_detected!("sse4.1")),
-            (CpuidFeature::AVX, is_x86_feature_detected!("avx")),
-            (CpuidFeature::FMA, is_x86_feature_detected!("fma")),
-            (CpuidFeature::F16C, is_x86_feature_detected!("f16c")),
-            (CpuidFeature::AES, is_x86_feature_detected!("aes")),
-            (
-                CpuidFeature::PCLMULQDQ,
-                is_x86_feature_detected!("pclmulqdq"),
-            ),
-        ];
-        let lacks = on_host
-            .iter()
-            .filter(|(feature, there)| !there && self.features.contains(feature));
-        let names: Vec<String> = lacks.map(|(feature, _)| name(*feature)).collect();
+        let lacks = EXECUTED_ON_HOST
+            .into_iter()
+            .filter(|feature| self.features.contains(feature) && !host_has(*feature));
+        let names: Vec<String> = lacks.map(name).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 
     /// The model's features that the host's processor lacks. Such a host cannot execute the guest.
     #[must_use]
     pub fn missing_on_host(&self) -> Vec<String> {
-        let (host1, host7) = (__cpuid(1), leaf7());
-        let host = [
-            (CpuidFeature::SSE3, is_x86_feature_detected!("sse3")),
-            (CpuidFeature::SSSE3, is_x86_feature_detected!("ssse3")),
-            (
-                CpuidFeature::CMPXCHG16B,
-                is_x86_feature_detected!("cmpxchg16b"),
-            ),
-            (CpuidFeature::SSE4_1, is_x86_feature_detected!("sse4.1")),
-            (CpuidFeature::SSE4_2, is_x86_feature_detected!("sse4.2")),
-            (CpuidFeature::POPCNT, is_x86_feature_detected!("popcnt")),
-            (CpuidFeature::LZCNT, is_x86_feature_detected!("lzcnt")),
-            (CpuidFeature::BMI1, is_x86_feature_detected!("bmi1")),
-            (CpuidFeature::BMI2, is_x86_feature_detected!("bmi2")),
-            (CpuidFeature::MOVBE, is_x86_feature_detected!("movbe")),
-            (CpuidFeature::XSAVE, is_x86_feature_detected!("xsave")),
-            (CpuidFeature::XSAVEOPT, is_x86_feature_detected!("xsaveopt")),
-            (CpuidFeature::XSAVEC, is_x86_feature_detected!("xsavec")),
-            (CpuidFeature::XSAVES, is_x86_feature_detected!("xsaves")),
-            (CpuidFeature::AVX, is_x86_feature_detected!("avx")),
-            (CpuidFeature::AVX2, is_x86_feature_detected!("avx2")),
-            (CpuidFeature::FMA, is_x86_feature_detected!("fma")),
-            (CpuidFeature::F16C, is_x86_feature_detected!("f16c")),
-            (CpuidFeature::AES, is_x86_feature_detected!("aes")),
-            (
-                CpuidFeature::PCLMULQDQ,
-                is_x86_feature_detected!("pclmulqdq"),
-            ),
-            (
-                CpuidFeature::RDTSCP,
-                __cpuid(0x8000_0001).edx & edx8000_0001::RDTSCP != 0,
-            ),
-            (CpuidFeature::FSGSBASE, host7.ebx & ebx7::FSGSBASE != 0),
-            (CpuidFeature::SMAP, host7.ebx & ebx7::SMAP != 0),
-            (CpuidFeature::INVPCID, host7.ebx & ebx7::INVPCID != 0),
-            (CpuidFeature::RDRAND, is_x86_feature_detected!("rdrand")),
-        ];
-        let lacks = host.into_iter().filter(|(_, there)| !there);
-        let instructions = lacks
-            .filter(|(feature, _)| self.features.contains(feature))
-            .map(|(feature, _)| name(feature));
+        let features = self.features.iter().copied();
+        let instructions = features.filter(|feature| !host_has(*feature)).map(name);
         // Those without instructions.
+        let (host1, host7) = (__cpuid(1), leaf7());
         let (own1, own7) = (self.cpuid(1, 0), self.cpuid(7, 0));
         let system = [
             ("PCID", own1.ecx & !host1.ecx & ecx1::PCID),
