@@ -1,5 +1,5 @@
-//! XSAVE and its relatives where no user program can compare them with the host's: who may execute
-//! them, XCR0, the headers that are refused, XSAVES and XRSTORS, and faults.
+//! What a user program cannot compare with the host's XSAVE and its relatives: the privilege levels
+//! and modes in which they execute, XCR0, refused headers, XSAVES and XRSTORS, and faults.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
