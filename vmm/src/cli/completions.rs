@@ -5,7 +5,6 @@ use clap_complete::Shell;
 
 use super::Cli;
 use crate::exit::Failure;
-use crate::host::{Output, OutputError};
 
 /// Arguments of `vbts completions`.
 #[derive(Debug, Args)]
@@ -20,10 +19,7 @@ pub struct CompletionsArgs {
 /// # Errors
 /// The script cannot be written.
 pub fn main(args: &CompletionsArgs) -> Result<u8, Failure> {
-    Output::stdout()
-        .and_then(|mut stdout| stdout.write(&script(args.shell)))
-        .map_err(OutputError::into_failure)?;
-    Ok(0)
+    super::print(&script(args.shell))
 }
 
 fn script(shell: Shell) -> Vec<u8> {

@@ -5,7 +5,6 @@ use clap::{Args, Parser as _};
 
 use super::Cli;
 use crate::exit::Failure;
-use crate::host::{Output, OutputError};
 
 /// Makes the table of topics from pages of `docs`.
 macro_rules! topics {
@@ -68,10 +67,10 @@ pub fn main(args: &HelpArgs) -> Result<u8, Failure> {
     match args.topic.as_deref() {
         None => {
             show(&["vbts", "--help"]);
-            write(&format!("\nTopics of vbts help:\n{}", list()))
+            super::print(format!("\nTopics of vbts help:\n{}", list()).as_bytes())
         }
         Some(name) => match TOPICS.iter().find(|(topic, _)| *topic == name) {
-            Some((_, page)) => write(page),
+            Some((_, page)) => super::print(page.as_bytes()),
             None => {
                 show(&["vbts", name, "--help"]);
                 Ok(0)
@@ -92,13 +91,6 @@ fn show(words: &[&str]) {
     if let Err(help) = Cli::try_parse_from(words) {
         let _ = help.print();
     }
-}
-
-fn write(text: &str) -> Result<u8, Failure> {
-    Output::stdout()
-        .and_then(|mut stdout| stdout.write(text.as_bytes()))
-        .map_err(OutputError::into_failure)?;
-    Ok(0)
 }
 
 /// A line for each topic.

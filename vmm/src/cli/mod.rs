@@ -27,6 +27,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Failure, conclude, status};
 use crate::host::output::survive_file_size_limit;
+use crate::host::{Output, OutputError};
 use crate::trace::symbols;
 use options::EXIT_STATUS;
 
@@ -110,6 +111,14 @@ fn run(command: &Command) -> Result<u8, Failure> {
             Ok(0)
         }
     }
+}
+
+/// Prints `text` on standard output. Returns the exit status.
+fn print(text: &[u8]) -> Result<u8, Failure> {
+    Output::stdout()
+        .and_then(|mut stdout| stdout.write(text))
+        .map_err(OutputError::into_failure)?;
+    Ok(0)
 }
 
 /// The exit status for an error of usage or a request for help.

@@ -201,10 +201,7 @@ fn is_in_shard(args: &TestArgs, case: &Case) -> bool {
 
 fn list<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<u8, Failure> {
     let text: String = cases.flat_map(|case| [&case.name, "\n"]).collect();
-    Output::stdout()
-        .and_then(|mut stdout| stdout.write(text.as_bytes()))
-        .map_err(crate::host::OutputError::into_failure)?;
-    Ok(0)
+    super::print(text.as_bytes())
 }
 
 /// Lists the cases that the kernels have themselves, each once.
