@@ -11,7 +11,7 @@ use super::{CaseResult, Outcome};
 /// Name of a report.
 const NAME: &str = "vbts test";
 /// Type of the error of a case that was not run.
-pub const NOT_RUN: &str = "not run";
+const NOT_RUN: &str = "not run";
 
 /// Prefix of the names of groups, which are class names here.
 const PREFIX: &str = "ptrace_bts";
@@ -83,6 +83,11 @@ pub fn shard(name: &str) -> Option<Option<Shard>> {
         "" => Some(None),
         part => Some(Some(Shard::parse(part.strip_prefix(' ')?).ok()?)),
     }
+}
+
+/// Whether this is the status of a case that was not run.
+pub fn is_not_run(status: &TestCaseStatus) -> bool {
+    matches!(status, TestCaseStatus::NonSuccess { ty: Some(ty), .. } if ty.as_str() == NOT_RUN)
 }
 
 fn class_name(group: &str) -> String {

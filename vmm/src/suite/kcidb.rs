@@ -3,7 +3,7 @@
 use quick_junit::{Report, TestCase, TestCaseStatus, TestSuite};
 use serde_json::{Value, json};
 
-use super::junit::NOT_RUN;
+use super::junit::is_not_run;
 
 /// Version of the schema.
 const VERSION: (u32, u32) = (5, 3);
@@ -97,7 +97,7 @@ fn status(status: &TestCaseStatus) -> &'static str {
     match status {
         TestCaseStatus::Success { .. } => "PASS",
         TestCaseStatus::Skipped { .. } => "SKIP",
-        TestCaseStatus::NonSuccess { ty: Some(ty), .. } if ty.as_str() == NOT_RUN => "MISS",
+        status if is_not_run(status) => "MISS",
         // A crash or a hang is the kernel's, too.
         TestCaseStatus::NonSuccess { .. } => "FAIL",
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use quick_junit::{Property, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::Counts;
-use super::junit::{self, NOT_RUN};
+use super::junit::{self, is_not_run};
 use super::shard::Shard;
 
 /// What the reports say together.
@@ -85,11 +85,7 @@ impl Merged {
                     self.failed.push(name.clone());
                 }
             }
-            if case
-                .properties
-                .iter()
-                .any(|property| property.name == *FLAKY)
-            {
+            if is_flaky(case) {
                 self.flaky.push(name);
             }
         }
@@ -107,7 +103,7 @@ impl Merged {
 
     /// Whether all parts have reports, and no case has failed.
     pub fn is_good(&self) -> bool {
-        self.counts.failed == 0 && self.counts.not_run == 0 && self.missing.is_empty()
+        self.counts.is_good() && self.missing.is_empty()
     }
 
     /// What is wrong, a line for each kind.
@@ -180,10 +176,7 @@ fn combine(first: &mut TestCase, second: TestCase) {
     }
     let is_bad = |case: &TestCase| matches!(case.status, TestCaseStatus::NonSuccess { .. });
     let differs = is_bad(first) != is_bad(&second);
-    let was_flaky = first
-        .properties
-        .iter()
-        .any(|property| property.name == *FLAKY);
+    let was_flaky = is_flaky(first);
     if is_bad(&second) && !is_bad(first) {
         *first = second;
     }
@@ -192,8 +185,9 @@ fn combine(first: &mut TestCase, second: TestCase) {
     }
 }
 
-fn is_not_run(status: &TestCaseStatus) -> bool {
-    matches!(status, TestCaseStatus::NonSuccess { ty: Some(ty), .. } if ty.as_str() == NOT_RUN)
+fn is_flaky(case: &TestCase) -> bool {
+    let mut properties = case.properties.iter();
+    properties.any(|property| property.name == *FLAKY)
 }
 
 #[cfg(test)]

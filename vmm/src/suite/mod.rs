@@ -172,6 +172,11 @@ impl Counts {
             Outcome::NotRun(_) => self.not_run += 1,
         }
     }
+
+    /// Whether all cases have passed or were skipped.
+    pub fn is_good(&self) -> bool {
+        self.failed == 0 && self.not_run == 0
+    }
 }
 
 impl fmt::Display for Counts {

@@ -129,7 +129,7 @@ impl Reports {
 
     /// Returns whether all cases have passed or were skipped, without an error of a guest.
     pub fn is_good(&self) -> bool {
-        self.counts.failed == 0 && self.counts.not_run == 0 && self.errors.is_empty()
+        self.counts.is_good() && self.errors.is_empty()
     }
 
     /// Reports that no case can be run; `why` is the reason.
