@@ -48,10 +48,11 @@ const PATIENCE: Duration = Duration::from_secs(900);
 type Test = fn(&Machine, &Path) -> Result<()>;
 
 /// Tests of the command, with the new API's kernel.
-const COMMAND: [(&str, Test); 11] = [
+const COMMAND: [(&str, Test); 12] = [
     ("several_processors", several_processors),
     ("two_kernels", two_kernels),
     ("bad_cases", bad_cases),
+    ("retries", retries),
     ("junit", junit),
     ("parts", parts::parts),
     ("matrix", parts::matrix),
@@ -226,6 +227,8 @@ fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
             "not ok bad.reset # ERROR the guest ended or was reset",
             "ok good.pass",
             "ok release.known",
+            "ok flaky.first",
+            "not ok flaky.alone",
         ],
     )?;
     let text = String::from_utf8_lossy(&run.stdout);
@@ -238,14 +241,68 @@ fn bad_cases(machine: &Machine, kernel: &Path) -> Result<()> {
         ensure!(text.lines().any(|l| l == line), "no '{line}' in:\n{text}");
     }
     for message in [
-        "failed: bad.fail, bad.crash, bad.hang, bad.warn, bad.reset",
-        "passed: 4, failed: 5, skipped: 0",
+        "failed: bad.fail, bad.crash, bad.hang, bad.warn, bad.reset, flaky.alone",
+        "passed: 5, failed: 6, skipped: 0",
         "console log: ",
     ] {
         ensure!(run.stderr.contains(message), "{}", run.stderr);
     }
     let console = std::fs::read_to_string(directory.path().join("console"))?;
     ensure!(console.contains("Kernel panic") && console.contains("=== guest 5: "));
+    Ok(())
+}
+
+/// A case that fails runs again, in a guest of its own. It has failed in any case, and the report
+/// says whether another run passed.
+fn retries(machine: &Machine, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let report = directory.path().join("report.xml");
+    let options = [
+        "--retries",
+        "2",
+        "--filter",
+        "flaky",
+        "--filter",
+        "bad.[cf]*",
+    ];
+    let mut command = bad(machine, directory.path(), kernel, &options)?;
+    command.args(["--report", "junit", "--output"]).arg(&report);
+    let run = machine::finish(command)?.expect(1)?;
+    check_results(
+        &run,
+        &[
+            "not ok bad.fail",
+            "not ok bad.crash # ERROR Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
+            "ok flaky.first",
+            "not ok flaky.alone",
+        ],
+    )?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    for line in [
+        "  # bad.fail: 3 runs failed",
+        "  # bad.crash: 3 runs failed",
+        "  # flaky.alone: flaky: run 2 did not fail",
+    ] {
+        ensure!(text.lines().any(|l| l == line), "no '{line}' in:\n{text}");
+    }
+    for message in [
+        "failed: bad.fail, bad.crash, flaky.alone\n",
+        "flaky: flaky.alone\n",
+        "passed: 1, failed: 3, skipped: 0",
+    ] {
+        ensure!(run.stderr.contains(message), "{}", run.stderr);
+    }
+    let text = std::fs::read_to_string(&report)?;
+    let flaky = "<property name=\"flaky\" value=\"true\"/>";
+    ensure!(text.matches(flaky).count() == 1, "{text}");
+    let run = machine::finish({
+        let mut command = machine.command(["test", "--merge"]);
+        command.arg(&report);
+        command
+    })?
+    .expect(1)?;
+    let message = "flaky: ptrace_bts.flaky.alone\n";
+    ensure!(run.stderr.contains(message), "{}", run.stderr);
     Ok(())
 }
 

@@ -97,7 +97,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let log = Output::create(&log_path)
         .context("--console")?
         .interruptible(alarm.clone());
-    let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log);
+    let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log, args.retries);
     if args.list {
         return list_of_kernels(args, &targets, &settings, &mut runner);
     }
@@ -264,6 +264,9 @@ fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
 fn summarise(reports: &Reports, took: Duration, accel: &str) {
     if !reports.failed().is_empty() {
         say(format_args!("failed: {}", reports.failed().join(", ")));
+    }
+    if !reports.flaky().is_empty() {
+        say(format_args!("flaky: {}", reports.flaky().join(", ")));
     }
     for error in reports.errors() {
         say(error);

@@ -1,4 +1,4 @@
-//! A group of cases: which of them have results, and the case that runs.
+//! A group of cases: which of them have results, which run again, and the case that runs.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,14 +7,27 @@ use super::report::Reports;
 use super::{Case, CaseResult, Counts, Needs, Outcome};
 use crate::exit::Failure;
 
+/// A case without a final result.
+#[derive(Debug)]
+struct Pending {
+    case: Case,
+    /// The result of its first run, if it runs again.
+    failure: Option<CaseResult>,
+}
+
 /// Reason of a case that did not end before `--timeout` was reached.
 pub const TIME_LIMIT: &str = "the time limit was reached";
 
 /// A group of cases, some of which have results.
 #[derive(Debug)]
 pub struct Group {
-    /// Cases without a result.
-    remaining: VecDeque<Case>,
+    /// Cases that the next guests run.
+    remaining: VecDeque<Pending>,
+    /// Cases that have failed and run again, each in a guest of its own, when all others have
+    /// ended.
+    again: VecDeque<Pending>,
+    /// How often a case that fails runs again.
+    retries: u32,
     counts: Counts,
     /// Errors of guests that belong to no case.
     errors: Vec<String>,
@@ -23,27 +36,35 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group of `cases` without results.
-    pub fn new(cases: &[Case]) -> Self {
+    /// A group of `cases` without results. A case that fails runs `retries` times again, or until
+    /// it does not fail.
+    pub fn new(cases: &[Case], retries: u32) -> Self {
+        let pending = |case: &Case| Pending {
+            case: case.clone(),
+            failure: None,
+        };
         Self {
-            remaining: cases.to_vec().into(),
+            remaining: cases.iter().map(pending).collect(),
+            again: VecDeque::new(),
+            retries,
             counts: Counts::default(),
             errors: Vec::new(),
             reported: 0,
         }
     }
 
-    /// What the first case without a result needs of the machine; `None` if all have results.
-    pub fn next_needs(&self) -> Option<Needs> {
-        self.remaining.front().map(|case| case.needs)
+    /// What the first case for the next guest needs of the machine; `None` if all have results.
+    pub fn next_needs(&mut self) -> Option<Needs> {
+        if self.remaining.is_empty() {
+            self.remaining.extend(self.again.pop_front());
+        }
+        self.remaining.front().map(|pending| pending.case.needs)
     }
 
-    /// The names of the cases without a result.
+    /// The names of the cases for the next guests.
     pub fn remaining_names(&self) -> Vec<String> {
-        self.remaining
-            .iter()
-            .map(|case| case.name.clone())
-            .collect()
+        let names = self.remaining.iter().map(|pending| &pending.case.name);
+        names.cloned().collect()
     }
 
     /// How many cases have ended, by outcome.
@@ -56,24 +77,29 @@ impl Group {
         &self.errors
     }
 
-    /// Reports `outcome` for each case without a result.
+    /// Reports `outcome` for each case that has not run, and the failure of each that should have
+    /// run again.
     ///
     /// # Errors
     /// A report cannot be written.
     pub fn give_up(&mut self, outcome: &Outcome, reports: &mut Reports) -> Result<(), Failure> {
-        while let Some(case) = self.remaining.pop_front() {
-            let result = CaseResult {
+        self.remaining.append(&mut self.again);
+        while let Some(Pending { case, failure }) = self.remaining.pop_front() {
+            let result = failure.unwrap_or_else(|| CaseResult {
                 case,
                 outcome: outcome.clone(),
                 took: Duration::ZERO,
                 console: Vec::new(),
-            };
+                runs: 0,
+                is_flaky: false,
+            });
             self.report(result, reports)?;
         }
         Ok(())
     }
 
-    /// Reports the case `running`. A case that was not asked for is ignored.
+    /// Applies the end of the case `running`: it is reported, or runs again. A case that was not
+    /// asked for is ignored.
     ///
     /// # Errors
     /// A report cannot be written.
@@ -85,17 +111,35 @@ impl Group {
     ) -> Result<(), Failure> {
         let took = running.began.elapsed();
         let mut cases = self.remaining.iter();
-        let at = cases.position(|case| case.name == running.name);
-        let Some(case) = at.and_then(|at| self.remaining.remove(at)) else {
+        let at = cases.position(|pending| pending.case.name == running.name);
+        let Some(Pending { case, failure }) = at.and_then(|at| self.remaining.remove(at)) else {
             return Ok(());
         };
-        let result = CaseResult {
-            case,
-            outcome,
-            took,
-            console: running.console,
+        let is_good = outcome.is_good();
+        let result = match failure {
+            // A later success does not hide the failure.
+            Some(first) => CaseResult {
+                runs: first.runs + 1,
+                is_flaky: is_good,
+                ..first
+            },
+            None => CaseResult {
+                case: case.clone(),
+                outcome,
+                took,
+                console: running.console,
+                runs: 1,
+                is_flaky: false,
+            },
         };
-        self.report(result, reports)
+        if is_good || result.runs > self.retries {
+            return self.report(result, reports);
+        }
+        self.again.push_back(Pending {
+            case,
+            failure: Some(result),
+        });
+        Ok(())
     }
 
     /// Adds an error of a guest that belongs to no case.
@@ -103,14 +147,14 @@ impl Group {
         self.errors.push(error);
     }
 
-    /// The number of cases without a result.
+    /// The number of cases for the next guests.
     pub fn remaining(&self) -> usize {
         self.remaining.len()
     }
 
     /// The number of cases.
     pub fn len(&self) -> usize {
-        self.reported + self.remaining.len()
+        self.reported + self.remaining.len() + self.again.len()
     }
 
     fn report(&mut self, result: CaseResult, reports: &mut Reports) -> Result<(), Failure> {

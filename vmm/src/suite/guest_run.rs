@@ -183,15 +183,27 @@ mod tests {
     /// What becomes of the cases `a.x` and `a.y` in a guest that prints `lines` and then ends. The
     /// results are lines of KTAP, followed by the errors that belong to no case.
     fn results(lines: &[&str], end: GuestEnd) -> Vec<String> {
+        results_of_guests(0, &[(lines, end)])
+    }
+
+    /// The same for several guests, one after the other, with `retries` of a case that fails.
+    fn results_of_guests(retries: u32, guests: &[(&[&str], GuestEnd)]) -> Vec<String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let output = Output::create(file.path()).unwrap();
         let mut reports = Reports::new(vec![(output, ReportFormat::Ktap)], Subject::default());
-        let mut group = Group::new(&["a.x", "a.y"].map(case));
-        let mut run = GuestRun::new(&mut group, 2, Parser::Named, &mut reports);
-        for line in lines {
-            run.line(line).unwrap();
+        let mut group = Group::new(&["a.x", "a.y"].map(case), retries);
+        for (lines, end) in guests {
+            assert!(
+                group.next_needs().is_some(),
+                "{lines:?}: no guest is needed"
+            );
+            let batch = group.remaining();
+            let mut run = GuestRun::new(&mut group, batch, Parser::Named, &mut reports);
+            for line in *lines {
+                run.line(line).unwrap();
+            }
+            run.end(end.clone(), Duration::from_secs(5)).unwrap();
         }
-        run.end(end, Duration::from_secs(5)).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         let lines = text.lines().map(|line| line.trim_start().to_owned());
         lines.chain(group.errors().iter().cloned()).collect()
@@ -285,6 +297,38 @@ mod tests {
         let lines = [START_X, PASS_X, START_Y, PASS_Y];
         let expected = ["ok 1 a.x", "ok 2 a.y", "after the last case: reset"];
         assert_eq!(results(&lines, crashed()), expected);
+    }
+
+    #[test]
+    fn a_retry_does_not_hide_a_failure() {
+        let fail_x = [START_X, "vbts-test: # why", "vbts-test: not ok 1 a.x"];
+        let first = [&fail_x[..], &[START_Y, PASS_Y]].concat();
+        let guests = |later: &[(&[&str], GuestEnd)]| {
+            let all = [&[(&first[..], GuestEnd::Exited)][..], later].concat();
+            results_of_guests(2, &all)
+        };
+        let fails = (&fail_x[..], GuestEnd::Exited);
+        let passes = (&[START_X, PASS_X][..], GuestEnd::Exited);
+        let flaky = |run| {
+            [
+                "ok 1 a.y".to_owned(),
+                format!("# a.x: flaky: run {run} did not fail"),
+                "# a.x: why".to_owned(),
+                "not ok 2 a.x".to_owned(),
+            ]
+        };
+        assert_eq!(guests(std::slice::from_ref(&passes)), flaky(2));
+        assert_eq!(guests(&[fails.clone(), passes]), flaky(3));
+        let always = [
+            "ok 1 a.y",
+            "# a.x: 3 runs failed",
+            "# a.x: why",
+            "not ok 2 a.x",
+        ];
+        assert_eq!(guests(&[fails.clone(), fails]), always);
+        // A guest that does not reach the case leaves its failure.
+        let lost = (&[][..], GuestEnd::Crashed("reset".into()));
+        assert_eq!(guests(&[lost]), ["ok 1 a.y", "# a.x: why", "not ok 2 a.x"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::ktap::one_line;
 use super::shard::Shard;
@@ -12,6 +12,9 @@ use super::{CaseResult, Outcome};
 const NAME: &str = "vbts test";
 /// Type of the error of a case that was not run.
 const NOT_RUN: &str = "not run";
+/// Name of the property of a case that has passed in one run and failed in another one. The report
+/// has the failure.
+const FLAKY: &str = "flaky";
 
 /// Prefix of the names of groups, which are class names here.
 const PREFIX: &str = "ptrace_bts";
@@ -45,6 +48,9 @@ impl Document {
         );
         if !result.outcome.is_good() && !result.console.is_empty() {
             case.set_system_out(printable(&result.console.join("\n")));
+        }
+        if result.is_flaky {
+            set_flaky(&mut case);
         }
         self.cases.push(case);
     }
@@ -81,13 +87,26 @@ pub fn name(shard: Option<Shard>) -> String {
 pub fn shard(name: &str) -> Option<Option<Shard>> {
     match name.strip_prefix(NAME)? {
         "" => Some(None),
-        part => Some(Some(Shard::parse(part.strip_prefix(' ')?).ok()?)),
+        part => Some(Some(part.strip_prefix(' ')?.parse().ok()?)),
     }
 }
 
 /// Whether this is the status of a case that was not run.
 pub fn is_not_run(status: &TestCaseStatus) -> bool {
     matches!(status, TestCaseStatus::NonSuccess { ty: Some(ty), .. } if ty.as_str() == NOT_RUN)
+}
+
+/// Whether the case has passed in one run and failed in another one.
+pub fn is_flaky(case: &TestCase) -> bool {
+    let mut properties = case.properties.iter();
+    properties.any(|property| property.name == *FLAKY)
+}
+
+/// Notes that the case has passed in one run and failed in another one.
+pub fn set_flaky(case: &mut TestCase) {
+    if !is_flaky(case) {
+        case.add_property(Property::new(FLAKY, "true"));
+    }
 }
 
 fn class_name(group: &str) -> String {
@@ -154,6 +173,8 @@ mod tests {
             outcome,
             took: Duration::from_millis(1500),
             console: vec!["WARNING: <x> & \"y\"\t\x1b]".into(), "last\u{fffe}".into()],
+            runs: 1,
+            is_flaky: false,
         }
     }
 
@@ -238,6 +259,41 @@ mod tests {
             guest.status,
             one(NonSuccessKind::Error, "after the last case: Oops", None)
         );
+    }
+
+    #[test]
+    fn a_flaky_case_is_a_failure_with_a_property() {
+        let mut document = Document::new(None);
+        let failed = result("a.b", Outcome::Failed("x".into()));
+        let flaky = CaseResult {
+            is_flaky: true,
+            ..failed.clone()
+        };
+        document.case("a", &failed);
+        document.case("a", &flaky);
+        document.group_end("a", &[]);
+        let report = read(&mut document);
+        assert_eq!(report.failures, 2);
+        let cases = report.test_suites[0].test_cases.iter();
+        assert_eq!(cases.map(is_flaky).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn the_name_says_which_part_it_is() {
+        let part: Shard = "2/3".parse().unwrap();
+        for known in [None, Some(part)] {
+            assert_eq!(shard(&name(known)), Some(known));
+        }
+        // The environment of the merge is not that of the part.
+        for bad in [
+            "",
+            "nextest",
+            "vbts test auto",
+            "vbts test 4/3",
+            "vbts test2/3",
+        ] {
+            assert_eq!(shard(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use quick_junit::{Report, TestCase, TestCaseStatus, TestSuite};
 use serde_json::{Value, json};
 
-use super::junit::is_not_run;
+use super::junit::{is_flaky, is_not_run};
 
 /// Version of the schema.
 const VERSION: (u32, u32) = (5, 3);
@@ -82,6 +82,8 @@ fn test(suite: &TestSuite, case: &TestCase, build: &BuildId) -> Value {
         "environment",
         kernel.map(|kernel| json!({"comment": kernel})),
     );
+    // The schema has no status for it.
+    set("misc", is_flaky(case).then(|| json!({"flaky": true})));
     test
 }
 
@@ -140,7 +142,7 @@ mod tests {
         for (name, outcome, console) in [
             ("a.passed", Outcome::Passed, "x"),
             ("a.skipped", Outcome::Skipped("why".into()), "x"),
-            ("a.failed", Outcome::Failed("what".into()), "log"),
+            ("a.flaky", Outcome::Failed("what".into()), "log"),
             ("a.crashed", Outcome::Crashed("Oops".into()), "x"),
             ("a.missing", Outcome::NotRun("killed".into()), "x"),
         ] {
@@ -149,6 +151,8 @@ mod tests {
                 outcome,
                 took: Duration::from_millis(1500),
                 console: vec![console.into()],
+                runs: 1,
+                is_flaky: name == "a.flaky",
             };
             document.case("a (dir/vmlinux)", &result);
         }
@@ -167,15 +171,16 @@ mod tests {
         assert_eq!(
             value["tests"][2],
             json!({
-                "id": "ci:1/ptrace_bts.a (dir/vmlinux).failed",
+                "id": "ci:1/ptrace_bts.a (dir/vmlinux).flaky",
                 "origin": "ci",
                 "build_id": "ci:1",
-                "path": "ptrace_bts.a.failed",
+                "path": "ptrace_bts.a.flaky",
                 "status": "FAIL",
                 "duration": 1.5,
                 "comment": "what",
                 "log_excerpt": "log",
                 "environment": {"comment": "dir/vmlinux"},
+                "misc": {"flaky": true},
             })
         );
     }

@@ -23,9 +23,14 @@ pub fn group_head(name: &str, cases: usize) -> String {
 /// The result of case `number` of a group, the first of which is 1.
 pub fn case(number: usize, result: &CaseResult) -> String {
     let name = &result.case.name;
+    let runs = match result.runs {
+        0 | 1 => String::new(),
+        runs if result.is_flaky => format!("  # {name}: flaky: run {runs} did not fail\n"),
+        runs => format!("  # {name}: {runs} runs failed\n"),
+    };
     let line = |status: &str, directive: &str, why: &str| {
         format!(
-            "  {status} {number} {name} # {directive} {}\n",
+            "{runs}  {status} {number} {name} # {directive} {}\n",
             one_line(why)
         )
     };
@@ -33,7 +38,8 @@ pub fn case(number: usize, result: &CaseResult) -> String {
         Outcome::Passed => format!("  ok {number} {name}\n"),
         Outcome::Skipped(why) => line("ok", "SKIP", why),
         Outcome::Failed(why) => {
-            format!("  # {name}: {}\n  not ok {number} {name}\n", one_line(why))
+            let why = one_line(why);
+            format!("{runs}  # {name}: {why}\n  not ok {number} {name}\n")
         }
         Outcome::Crashed(why) => line("not ok", "ERROR", why),
         Outcome::TimedOut(why) => line("not ok", "TIMEOUT", why),

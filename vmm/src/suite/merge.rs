@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use quick_junit::{Property, Report, TestCase, TestCaseStatus, TestSuite};
+use quick_junit::{Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::Counts;
-use super::junit::{self, is_not_run};
+use super::junit::{self, is_flaky, is_not_run, set_flaky};
 use super::shard::Shard;
 
 /// What the reports say together.
@@ -120,10 +120,6 @@ impl Merged {
     }
 }
 
-/// Name of the property of a case that has passed in one run and failed in another one. The report
-/// has the failure.
-const FLAKY: &str = "flaky";
-
 /// Suites in the order in which they first appeared, and their cases.
 #[derive(Debug, Default)]
 struct Suites {
@@ -176,18 +172,13 @@ fn combine(first: &mut TestCase, second: TestCase) {
     }
     let is_bad = |case: &TestCase| matches!(case.status, TestCaseStatus::NonSuccess { .. });
     let differs = is_bad(first) != is_bad(&second);
-    let was_flaky = is_flaky(first);
+    let is_flaky = differs || is_flaky(first) || is_flaky(&second);
     if is_bad(&second) && !is_bad(first) {
         *first = second;
     }
-    if differs && !was_flaky {
-        first.add_property(Property::new(FLAKY, "true"));
+    if is_flaky {
+        set_flaky(first);
     }
-}
-
-fn is_flaky(case: &TestCase) -> bool {
-    let mut properties = case.properties.iter();
-    properties.any(|property| property.name == *FLAKY)
 }
 
 #[cfg(test)]
@@ -198,7 +189,7 @@ mod tests {
 
     /// A report of `cases` of the group `a`.
     fn report(shard: Option<&str>, cases: &[(&str, Outcome)]) -> (String, String) {
-        let shard = shard.map(|text| Shard::parse(text).unwrap());
+        let shard = shard.map(|text| text.parse().unwrap());
         let mut document = junit::Document::new(shard);
         for (name, outcome) in cases {
             let result = CaseResult {
@@ -206,6 +197,8 @@ mod tests {
                 outcome: outcome.clone(),
                 took: Duration::from_secs(1),
                 console: Vec::new(),
+                runs: 1,
+                is_flaky: false,
             };
             document.case("a", &result);
         }

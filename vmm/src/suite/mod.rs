@@ -136,7 +136,7 @@ impl Outcome {
     }
 }
 
-/// The result of a case.
+/// The result of a case: that of its first run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaseResult {
     /// The case.
@@ -147,6 +147,10 @@ pub struct CaseResult {
     pub took: Duration,
     /// What the kernel printed meanwhile.
     pub console: Vec<String>,
+    /// How often it ran.
+    pub runs: u32,
+    /// A later run did not fail.
+    pub is_flaky: bool,
 }
 
 /// Numbers of cases by outcome.

@@ -56,6 +56,7 @@ pub struct Reports {
     reports: Vec<(Output, Report)>,
     counts: Counts,
     failed: Vec<String>,
+    flaky: Vec<String>,
     errors: Vec<String>,
     began: Instant,
     /// Name of the kernel or machine under test, if there are several.
@@ -89,6 +90,7 @@ impl Reports {
             reports,
             counts: Counts::default(),
             failed: Vec::new(),
+            flaky: Vec::new(),
             errors: Vec::new(),
             began: Instant::now(),
             target: None,
@@ -120,6 +122,11 @@ impl Reports {
     /// The names of the cases that have failed.
     pub fn failed(&self) -> &[String] {
         &self.failed
+    }
+
+    /// The names of those of them that did not fail when they ran again.
+    pub fn flaky(&self) -> &[String] {
+        &self.flaky
     }
 
     /// Errors of guests that belong to no case.
@@ -175,6 +182,9 @@ impl Reports {
         self.counts.add(&result.outcome);
         if !result.outcome.is_good() && !matches!(result.outcome, Outcome::NotRun(_)) {
             self.failed.push(self.title(&result.case.name));
+        }
+        if result.is_flaky {
+            self.flaky.push(self.title(&result.case.name));
         }
         if self.comparison.kernels() > 0 {
             self.comparison.add(&result.case.name, &result.outcome);
@@ -254,6 +264,8 @@ mod tests {
             outcome,
             took: Duration::from_millis(1500),
             console: Vec::new(),
+            runs: 1,
+            is_flaky: false,
         }
     }
 

@@ -37,14 +37,23 @@ pub enum Offer {
 pub struct Runner {
     source: Source,
     supervisor: Supervisor,
+    /// How often a case that fails runs again.
+    retries: u32,
 }
 
 impl Runner {
     /// A runner of cases of `source`, whose guests have `settings`. Their console is written to
-    /// `log`.
-    pub fn new(source: Source, settings: Settings, alarm: Arc<Alarm>, log: Output) -> Self {
+    /// `log`. A case that fails runs `retries` times again.
+    pub fn new(
+        source: Source,
+        settings: Settings,
+        alarm: Arc<Alarm>,
+        log: Output,
+        retries: u32,
+    ) -> Self {
         Self {
             source,
+            retries,
             supervisor: Supervisor::new(settings, alarm, log),
         }
     }
@@ -136,7 +145,7 @@ impl Runner {
         for cases in groups(cases) {
             let name = cases.first().map_or("", Case::group);
             reports.group(name, cases.len())?;
-            let mut group = Group::new(cases);
+            let mut group = Group::new(cases, self.retries);
             if event.is_none() {
                 event = self.run_group(&mut group, reports)?;
             }

@@ -1,6 +1,7 @@
 //! Parts of the suite that run as jobs of their own.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// A part of all cases: those whose names' hashes, modulo `count`, are `index - 1`. A case stays in
 /// its part when others are added.
@@ -13,19 +14,15 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Parses `I/N`, or `auto` for what the environment says.
+    /// Parses the value of `--shard`: `I/N`, or `auto` for what the environment says.
     ///
     /// # Errors
     /// The text is not of this form, or the environment names no part.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if text == "auto" {
-            return Self::from_environment(|name| std::env::var(name).ok());
+    pub fn of_option(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Self::from_environment(|name| std::env::var(name).ok()),
+            text => text.parse(),
         }
-        let numbers = text
-            .split_once('/')
-            .and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
-        let (index, count) = numbers.ok_or("it is I/N or 'auto'")?;
-        Self::new(index, count)
     }
 
     fn new(index: u32, count: u32) -> Result<Self, String> {
@@ -85,6 +82,19 @@ impl Shard {
     }
 }
 
+impl FromStr for Shard {
+    type Err = String;
+
+    /// Parses `I/N`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text
+            .split_once('/')
+            .and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
+        let (index, count) = numbers.ok_or("it is I/N or 'auto'")?;
+        Self::new(index, count)
+    }
+}
+
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.index, self.count)
@@ -106,11 +116,11 @@ mod tests {
 
     #[test]
     fn a_part_is_a_number_of_a_number() {
-        let shard = Shard::parse("2/3").unwrap();
+        let shard = Shard::of_option("2/3").unwrap();
         assert_eq!((shard.index(), shard.count()), (2, 3));
         assert_eq!(shard.to_string(), "2/3");
-        for bad in ["", "2", "0/3", "4/3", "1/0", "-1/3", "a/b", "1/2/3"] {
-            assert!(Shard::parse(bad).is_err(), "{bad}");
+        for bad in ["", "2", "0/3", "4/3", "1/0", "-1/3", "a/b", "1/2/3", "auto"] {
+            assert!(bad.parse::<Shard>().is_err(), "{bad}");
         }
     }
 

@@ -71,7 +71,7 @@ pub struct TestArgs {
     #[arg(
         long,
         value_name = "I/N",
-        value_parser = Shard::parse,
+        value_parser = Shard::of_option,
         help_heading = "Test options"
     )]
     pub shard: Option<Shard>,
@@ -89,7 +89,7 @@ pub struct TestArgs {
         long,
         value_name = "REPORT",
         num_args = 1..,
-        conflicts_with_all = ["kernel", "build", "kunit", "api", "filter", "shard", "list", "matrix"],
+        conflicts_with_all = ["kernel", "build", "kunit", "api", "filter", "shard", "list", "matrix", "retries"],
         help_heading = "Test options"
     )]
     pub merge: Vec<PathBuf>,
@@ -121,6 +121,16 @@ pub struct TestArgs {
         help_heading = "Test options"
     )]
     pub case_timeout: Duration,
+    /// Run a case that fails up to N times again, each time in a guest of its own. It has failed in
+    /// any case; if a later run does not fail, the reports call it flaky
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "0",
+        value_parser = clap::value_parser!(u32).range(..=100),
+        help_heading = "Test options"
+    )]
+    pub retries: u32,
     /// Words to add to the kernel's command line
     #[arg(
         long,
