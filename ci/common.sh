@@ -12,6 +12,24 @@ say() {
 	local seconds=$(($(date +%s) - VBTS_CI_BEGAN))
 	printf '\n== %d:%02d %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
 }
+
+# stage TEXT: begins a stage of a script, whose time stage_times tells.
+stages=() stages_began=()
+stage() {
+	stages+=("$*")
+	stages_began+=("$(date +%s)")
+	say "$*"
+}
+# stage_times: prints how long each stage has taken.
+stage_times() {
+	local number seconds
+	stages_began+=("$(date +%s)")
+	say "How long each stage of $(basename "$0") took"
+	for number in "${!stages[@]}"; do
+		seconds=$((stages_began[number + 1] - stages_began[number]))
+		printf '%4d:%02d  %s\n' $((seconds / 60)) $((seconds % 60)) "${stages[number]}" >&2
+	done
+}
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
 # apt ARGUMENT...: runs apt-get as root.
