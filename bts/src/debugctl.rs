@@ -43,7 +43,7 @@ pub enum Microarchitecture {
     PentiumM,
     /// Core 2, the processor of the first Linux BTS code.
     Core2,
-    /// Nehalem and Westmere.
+    /// Nehalem and its successors.
     Nehalem,
 }
 

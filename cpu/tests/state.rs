@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use vbts_cpu::state::{
-    Activity, MsrState, MtrrRange, MtrrState, PendingEvent, PmuState, Progress, SegAttr, Segment,
-    SpinCount, SystemState, TableRegister, Usage, X87State, cr0, cr4, efer, rflags,
+    Activity, LbrState, MsrState, MtrrRange, MtrrState, PendingEvent, PmuState, Progress, SegAttr,
+    Segment, SpinCount, SystemState, TableRegister, Usage, X87State, cr0, cr4, efer, rflags,
 };
 use vbts_cpu::{ArchState, Cpu, model};
 use vbts_testkit::{Ram, TestPlatform};
@@ -14,7 +14,7 @@ fn processor() -> Cpu {
     let platform = std::sync::Arc::new(TestPlatform::default());
     let signals = platform.signals.clone();
     let ram = Ram::new(0x1_0000).for_cpu();
-    Cpu::new(model("x86-64-v3").unwrap(), ram, platform, signals)
+    Cpu::new(model("skylake").unwrap(), ram, platform, signals)
 }
 
 /// Values that differ from each other, from `seed` on.
@@ -92,6 +92,14 @@ fn state() -> ArchState {
                 global_ctrl: 0x1_0001,
                 global_status: 2,
             },
+            lbr: LbrState {
+                from: values(0x50),
+                to: values(0x90),
+                info: values(0xD0),
+                tos: 3,
+                select: 0x85,
+                recorded_at: 900,
+            },
         },
         debugctl: 0xC0,
         ds_area: 0x8000,
@@ -120,6 +128,7 @@ fn state() -> ArchState {
             skipped: 2000,
             idle_cycles: 300,
             branches: 400,
+            conditional_branches: 350,
             usage: Usage {
                 traced_user: 100,
                 traced_kernel: 200,

@@ -138,6 +138,67 @@ static int test_branches_event(void)
 	return excluded(branches());
 }
 
+/* The last branches with each sample, from the processor's LBR stack */
+static struct perf_event_attr last_branches(void)
+{
+	struct perf_event_attr attr = counter(PERF_COUNT_HW_BRANCH_INSTRUCTIONS);
+
+	attr.sample_period = 1009;
+	attr.sample_type = PERF_SAMPLE_BRANCH_STACK;
+	attr.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY;
+	attr.disabled = 1;
+	return attr;
+}
+
+/* The LBR stack has the branches of the loop, and excludes the Branch Trace Store. */
+static int test_last_branches(void)
+{
+	struct perf_event_attr attr = last_branches(), other = intel_bts();
+	const size_t size = PAGES * sysconf(_SC_PAGESIZE);
+	struct perf_event_mmap_page *page;
+	long samples = 0, entries = 0;
+	char *data;
+	int fd;
+
+	if (no_intel_bts())
+		return 0;
+	fd = perf_open(&attr, 0);
+	if (fd < 0 && errno == EOPNOTSUPP) {
+		snprintf(why, WHY_SIZE, "perf has no branch stacks on this processor");
+		return 0;
+	}
+	CHECK(fd >= 0);
+	page = mmap(NULL, size + sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	data = (char *)page + sysconf(_SC_PAGESIZE);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_ENABLE, 0));
+	loop_a(20000);
+	CHECK(!ioctl(fd, PERF_EVENT_IOC_DISABLE, 0));
+	for (uint64_t at = 0; at < page->data_head && at < size;) {
+		const struct perf_event_header *header = (void *)(data + at);
+		const uint64_t *sample = (void *)(header + 1);
+
+		CHECK(header->size);
+		at += header->size;
+		if (header->type != PERF_RECORD_SAMPLE)
+			continue;
+		samples++;
+		for (uint64_t i = 0; i < sample[0]; i++)
+			entries += sample[1 + 3 * i] == (uintptr_t)loop_a_branch &&
+				   sample[2 + 3 * i] == (uintptr_t)loop_a_head;
+	}
+	if (samples < 10 || entries < 4 * samples)
+		FAIL("%ld branches of the loop in %ld samples", entries, samples);
+	CHECK(perf_open(&other, 0) == -1 && errno == EBUSY);
+	munmap(page, size + sysconf(_SC_PAGESIZE));
+	close(fd);
+	fd = perf_open(&other, 0);
+	CHECK(fd >= 0);
+	CHECK(perf_open(&attr, 0) == -1 && errno == EBUSY);
+	close(fd);
+	return excluded(last_branches());
+}
+
 /* A trace that ends by itself also releases the Branch Trace Store. */
 static int test_given_back(void)
 {
@@ -637,6 +698,7 @@ static int test_sampling_beside(void)
 const struct test perf_tests[] = {
 	{ "intel_bts", test_intel_bts },
 	{ "branches_event", test_branches_event },
+	{ "last_branches", test_last_branches },
 	{ "given_back", test_given_back },
 	{ "tracer_dies", test_tracer_dies },
 	{ "detach_in_call", test_detach_in_call },

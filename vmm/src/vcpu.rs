@@ -241,8 +241,9 @@ impl Vcpu {
     /// Whether only the software CPU can execute the next instruction: branches are recorded or
     /// single-stepped, or events are counted.
     fn needs_soft(&self) -> bool {
+        let cpu = &self.soft.cpu;
         let passes_through = self.kvm.as_ref().is_some_and(KvmVcpu::passes_bts_through);
-        self.soft.cpu.watches_branches() && !passes_through || self.soft.cpu.uses_counters()
+        cpu.watches_branches() && !passes_through || cpu.uses_last_branches() || cpu.uses_counters()
     }
 
     /// Hands the processor to KVM, if there is one. A processor that has shut down or waits for a

@@ -198,7 +198,7 @@ fn finish_block(cpu: &mut Cpu, block: &Block, ordinal: u8) -> Result<(), BlockFa
             Ok(Flow::Next) => {}
             Ok(flow) => {
                 if flow == Flow::Branch && cpu.recording {
-                    cpu.record_near(cpu.this_rip(insn), cpu.rip);
+                    cpu.record_near(insn);
                 }
                 cpu.icount += u64::from(insn.ordinal) + 1;
                 break;

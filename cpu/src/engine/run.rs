@@ -8,7 +8,7 @@ use crate::engine::lookup::Found;
 use crate::engine::{Exit, SoftCpu};
 use crate::insn::{Abort, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
-use crate::processor::pmu::branches_before;
+use crate::processor::pmu::{branches_before, conditional_branches};
 
 /// An instruction did not complete. [`Cpu`]'s `fault` has the reason.
 pub(super) struct BlockFault {
@@ -148,7 +148,9 @@ pub(super) fn run_block<'a, const BRANCHES: bool>(
     let retired = |cpu: &mut Cpu, n: u64| {
         cpu.icount += n;
         if BRANCHES {
-            cpu.pmu.branches += branches_before(block.ops.branches(), n);
+            let branches = block.ops.branches();
+            cpu.pmu.branches += branches_before(branches, n);
+            cpu.pmu.conditional += branches_before(conditional_branches(branches), n);
         }
     };
     let first = block.ops.first();
@@ -157,7 +159,7 @@ pub(super) fn run_block<'a, const BRANCHES: bool>(
     match how {
         Ok(flow) => {
             if flow == Flow::Branch && cpu.recording {
-                cpu.record_near(cpu.this_rip(insn), cpu.rip);
+                cpu.record_near(insn);
             }
             retired(cpu, u64::from(insn.ordinal) + 1);
             Ok(at)
@@ -176,7 +178,9 @@ pub(super) fn run_one(cpu: &mut Cpu, block: &Block) -> Option<BlockFault> {
         return Some(fault);
     }
     if cpu.pmu.branches_count {
-        cpu.pmu.branches += block.ops.branches() & 1;
+        let branches = block.ops.branches();
+        cpu.pmu.branches += branches & 1;
+        cpu.pmu.conditional += conditional_branches(branches) & 1;
     }
     None
 }

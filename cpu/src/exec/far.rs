@@ -121,7 +121,7 @@ fn with_rpl(mut segment: Segment, cpl: u8) -> Segment {
 
 /// Continues at `ip` in `cs`.
 fn enter(cpu: &mut Cpu, insn: &Insn, cs: Segment, cpl: u8, ip: u64) -> Exec {
-    let from = cpu.linear_ip(cpu.this_rip(insn));
+    let from = cpu.far_source(insn);
     cpu.set_segment(sreg::CS, cs);
     cpu.cpl = cpl;
     cpu.rip = ip;

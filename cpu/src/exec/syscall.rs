@@ -15,7 +15,7 @@ const SYSRET_FLAGS: u64 = 0x3C_7FD7;
 
 /// Continues at `rip` with `cpl`. The stack selector is the code selector plus 8.
 fn enter(cpu: &mut Cpu, insn: &Insn, cs: u16, ss: u16, cpl: u8, long: bool, rip: u64) -> Exec {
-    let from = cpu.linear_ip(cpu.this_rip(insn));
+    let from = cpu.far_source(insn);
     let cs = (cs & !3) | u16::from(cpl);
     let ss = (ss & !3) | u16::from(cpl);
     cpu.set_segment(sreg::CS, Segment::flat_code(cs, cpl, long));

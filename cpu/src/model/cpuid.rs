@@ -29,6 +29,7 @@ pub(crate) mod ecx1 {
     pub const SSSE3: u32 = 1 << 9;
     pub const FMA: u32 = 1 << 12;
     pub const CMPXCHG16B: u32 = 1 << 13;
+    pub const PDCM: u32 = 1 << 15;
     pub const PCID: u32 = 1 << 17;
     pub const SSE4_1: u32 = 1 << 19;
     pub const SSE4_2: u32 = 1 << 20;

@@ -281,14 +281,17 @@ mod tests {
         // POPCNT, PTEST
         assert_eq!(
             of(&[0xF3, 0x0F, 0xB8, 0xC1]),
-            expect("POPCNT", "x86-64-v2 nehalem x86-64-v3")
+            expect("POPCNT", "x86-64-v2 nehalem x86-64-v3 haswell skylake")
         );
         assert_eq!(
             of(&[0x66, 0x0F, 0x38, 0x17, 0xC1]),
-            expect("SSE4.1", "x86-64-v2 nehalem x86-64-v3")
+            expect("SSE4.1", "x86-64-v2 nehalem x86-64-v3 haswell skylake")
         );
         // VPADDD YMM0, YMM0, YMM1, and of XMM0 with mask K1
-        assert_eq!(of(&[0xC5, 0xFD, 0xFE, 0xC1]), expect("AVX2", "x86-64-v3"));
+        assert_eq!(
+            of(&[0xC5, 0xFD, 0xFE, 0xC1]),
+            expect("AVX2", "x86-64-v3 haswell skylake")
+        );
         assert_eq!(
             of(&[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1]),
             expect("AVX512VL AVX512F", "")

@@ -52,6 +52,8 @@ const fn brand(part: u32, name: &str) -> Leaf {
 const CORE2_BRAND: &str = "Intel(R) Core(TM)2 Duo CPU     @ 1.00GHz";
 const X86_64_V2_BRAND: &str = "vbts x86-64-v2 CPU @ 1.00GHz";
 const X86_64_V3_BRAND: &str = "vbts x86-64-v3 CPU @ 1.00GHz";
+const HASWELL_BRAND: &str = "Intel(R) Core(TM) i7-4770 CPU  @ 1.00GHz";
+const SKYLAKE_BRAND: &str = "Intel(R) Core(TM) i7-6700 CPU  @ 1.00GHz";
 const NEHALEM_BRAND: &str = "Intel(R) Core(TM) i7 CPU       @ 1.00GHz";
 
 /// Leaf 0AH: architectural performance monitoring version 2, with so many programmable counters and
@@ -72,8 +74,7 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
     // Highest basic leaf, and vendor.
     leaf(0, 0x15, text(b"Genu"), text(b"ntel"), text(b"ineI")),
     // Family 6, model 15, stepping 11; CLFLUSH line of 64 bytes, one logical processor. DS, DTES64
-    // and DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM, SYSENTER's PERF_CAPABILITIES,
-    // is absent.
+    // and DS-CPL make the Branch Trace Store (Vol. 3B 17.4.5). PDCM: IA32_PERF_CAPABILITIES exists.
     leaf(
         1,
         0x0000_06FB,
@@ -83,6 +84,7 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
                 | ecx1::DS_CPL
                 | ecx1::SSSE3
                 | ecx1::CMPXCHG16B
+                | ecx1::PDCM
                 // The timer needs no calibration: see leaf 15H.
                 | ecx1::TSC_DEADLINE
                 | ecx1::HYPERVISOR,
@@ -249,6 +251,33 @@ pub(super) const NEHALEM_LEAVES: [Leaf; 19] = with(
     ],
 );
 
+/// [`X86_64_V3_LEAVES`] of another processor. Its caches are those of Core 2.
+const fn later(signature: u32, name: &str) -> [Leaf; 22] {
+    with(
+        X86_64_V3_LEAVES,
+        [
+            leaf(
+                1,
+                signature,
+                0x0001_0800,
+                X86_64_V3_LEAVES[1].ecx,
+                X86_64_V3_LEAVES[1].edx,
+            ),
+            // The parts have later versions, which count for their twin threads, too.
+            performance_monitoring(4, 48),
+            brand(0, name),
+            brand(1, name),
+            brand(2, name),
+        ],
+    )
+}
+
+/// Family 6, model 60, stepping 3.
+pub(super) const HASWELL_LEAVES: [Leaf; 22] = later(0x0003_06C3, HASWELL_BRAND);
+
+/// Family 6, model 94, stepping 3.
+pub(super) const SKYLAKE_LEAVES: [Leaf; 22] = later(0x0005_06E3, SKYLAKE_BRAND);
+
 /// The leaves with other values for some of them.
 const fn with<const N: usize, const M: usize>(
     mut leaves: [Leaf; N],
@@ -368,6 +397,8 @@ mod tests {
             (&X86_64_V2_LEAVES, X86_64_V2_BRAND),
             (&X86_64_V3_LEAVES, X86_64_V3_BRAND),
             (&NEHALEM_LEAVES, NEHALEM_BRAND),
+            (&HASWELL_LEAVES, HASWELL_BRAND),
+            (&SKYLAKE_LEAVES, SKYLAKE_BRAND),
         ] {
             let parts = leaves
                 .iter()

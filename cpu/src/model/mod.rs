@@ -2,6 +2,7 @@
 
 pub(crate) mod cpuid;
 mod features;
+pub(crate) mod lbr;
 mod leaves;
 pub(crate) mod msr;
 mod pmu;
@@ -13,11 +14,12 @@ use vbts_bts::Microarchitecture;
 pub use self::cpuid::Leaf;
 pub use self::features::Requirement;
 use self::features::{CORE2_FEATURES, X86_64_V2_FEATURES, X86_64_V3_FEATURES};
+use self::lbr::Lbr;
 use self::leaves::{
-    CORE2_LEAVES, NEHALEM_LEAVES, X86_64_V2_LEAVES, X86_64_V3_LEAVES, without_bts,
-    without_capabilities,
+    CORE2_LEAVES, HASWELL_LEAVES, NEHALEM_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES,
+    X86_64_V3_LEAVES, without_bts, without_capabilities,
 };
-use self::msr::{MSRS, ROWS, X86_64_V3_MSRS, X86_64_V3_ROWS};
+use self::msr::{MSRS, X86_64_V3_MSRS};
 pub(crate) use self::pmu::Counters;
 
 /// Where a processor is among those of its machine. They are the cores of one package.
@@ -38,7 +40,7 @@ impl Default for Topology {
 
 /// A CPU model: all that software can find out about the processor. It does not depend on the
 /// accelerator.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Model {
     /// Name on the command line.
     pub name: &'static str,
@@ -55,6 +57,8 @@ pub struct Model {
     features: &'static [CpuidFeature],
     /// F3 before BSF and BSR makes them TZCNT and LZCNT.
     pub(crate) counts_zeros: bool,
+    /// Its LBR stack.
+    pub(crate) lbr: Lbr,
 }
 
 /// Intel Core 2 Duo (Merom), the processor of the first Linux code for BTS, with the few later
@@ -65,6 +69,7 @@ const CORE2: Model = Model {
     bts: true,
     features: CORE2_FEATURES,
     counts_zeros: false,
+    lbr: Lbr::CORE,
     leaves: &CORE2_LEAVES,
     msrs: &MSRS,
 };
@@ -95,6 +100,7 @@ const NEHALEM: Model = Model {
     bts: true,
     features: X86_64_V2_FEATURES,
     counts_zeros: false,
+    lbr: Lbr::NEHALEM,
     leaves: &NEHALEM_LEAVES,
     msrs: &MSRS,
 };
@@ -109,49 +115,41 @@ const X86_64_V3: Model = Model {
     ..CORE2
 };
 
+/// Intel Core of the 4th generation (Haswell), with the few later features of [`X86_64_V3`].
+const HASWELL: Model = Model {
+    name: "haswell",
+    microarchitecture: Microarchitecture::Nehalem,
+    leaves: &HASWELL_LEAVES,
+    lbr: Lbr::HASWELL,
+    ..X86_64_V3
+};
+
+/// Intel Core of the 6th generation (Skylake), with the few later features of [`X86_64_V3`].
+const SKYLAKE: Model = Model {
+    name: "skylake",
+    leaves: &SKYLAKE_LEAVES,
+    lbr: Lbr::SKYLAKE,
+    ..HASWELL
+};
+
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
-static TABLE: [(Model, Model); 5] = [
-    (
-        CORE2,
-        CORE2.without_bts(
-            &without_bts(CORE2_LEAVES),
-            &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, CORE2.microarchitecture),
-        ),
-    ),
+static TABLE: [(Model, Model); 7] = [
+    (CORE2, CORE2.without_bts(&without_bts(CORE2_LEAVES))),
     (
         CONROE,
-        CONROE.without_bts(
-            &without_bts(without_capabilities(CORE2_LEAVES)),
-            &msr::without_bts::<{ ROWS - 1 }, { ROWS - 2 }>(
-                &msr::without_capabilities(&MSRS),
-                CONROE.microarchitecture,
-            ),
-        ),
+        CONROE.without_bts(&without_bts(without_capabilities(CORE2_LEAVES))),
     ),
     (
         X86_64_V2,
-        X86_64_V2.without_bts(
-            &without_bts(X86_64_V2_LEAVES),
-            &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, X86_64_V2.microarchitecture),
-        ),
+        X86_64_V2.without_bts(&without_bts(X86_64_V2_LEAVES)),
     ),
-    (
-        NEHALEM,
-        NEHALEM.without_bts(
-            &without_bts(NEHALEM_LEAVES),
-            &msr::without_bts::<ROWS, { ROWS - 1 }>(&MSRS, NEHALEM.microarchitecture),
-        ),
-    ),
+    (NEHALEM, NEHALEM.without_bts(&without_bts(NEHALEM_LEAVES))),
     (
         X86_64_V3,
-        X86_64_V3.without_bts(
-            &without_bts(X86_64_V3_LEAVES),
-            &msr::without_bts::<X86_64_V3_ROWS, { X86_64_V3_ROWS - 1 }>(
-                &X86_64_V3_MSRS,
-                X86_64_V3.microarchitecture,
-            ),
-        ),
+        X86_64_V3.without_bts(&without_bts(X86_64_V3_LEAVES)),
     ),
+    (HASWELL, HASWELL.without_bts(&without_bts(HASWELL_LEAVES))),
+    (SKYLAKE, SKYLAKE.without_bts(&without_bts(SKYLAKE_LEAVES))),
 ];
 
 /// The names of all models. The first is the default.
@@ -193,15 +191,12 @@ pub(crate) const PHYS_MASK: u64 = (1 << PHYS_BITS) - 1;
 pub const TSC_HZ: u32 = 1_000_000_000;
 
 impl Model {
-    const fn without_bts(&self, leaves: &'static [Leaf], msrs: &'static [msr::Row]) -> Self {
+    /// The model without a Branch Trace Store. IA32_MISC_ENABLE and IA32_DEBUGCTL depend on `bts`.
+    const fn without_bts(&self, leaves: &'static [Leaf]) -> Self {
         Self {
-            name: self.name,
-            microarchitecture: self.microarchitecture,
             bts: false,
             leaves,
-            msrs,
-            features: self.features,
-            counts_zeros: self.counts_zeros,
+            ..*self
         }
     }
 }

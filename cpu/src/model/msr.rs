@@ -4,8 +4,6 @@
 //! A register without a row does not exist: #GP(0). The values after RESET are those of
 //! `MsrState::default()`.
 
-use vbts_bts::Microarchitecture;
-
 use super::Model;
 use crate::state::msr::*;
 use crate::state::{MsrState, PmuRegister, PmuState};
@@ -46,8 +44,8 @@ pub(crate) enum Kind {
     },
     /// One of performance monitoring, by its position in the row.
     Pmu(fn(usize) -> PmuRegister),
-    /// IA32_MISC_ENABLE, of which these flags read as set and cannot be cleared.
-    MiscEnable(u64),
+    /// IA32_MISC_ENABLE.
+    MiscEnable,
     Efer,
     FsBase,
     GsBase,
@@ -57,12 +55,14 @@ pub(crate) enum Kind {
     ApicBase,
     /// Another register of the local APIC.
     Apic,
-    /// IA32_DEBUGCTL. These flags cannot be set, in addition to those that the microarchitecture
-    /// does not have.
-    DebugCtl {
-        absent: u64,
-    },
+    /// IA32_DEBUGCTL.
+    DebugCtl,
+    /// IA32_DS_AREA: there iff the model has a Branch Trace Store (Vol. 3B 17.4.9).
     DsArea,
+    /// One of the LBR stack, if the model has it at this number.
+    Lbr,
+    /// IA32_PERF_CAPABILITIES.
+    PerfCapabilities,
 }
 
 /// Registers `first..=last`, which behave alike.
@@ -93,8 +93,8 @@ const fn counters(first: u32, n: usize, register: fn(usize) -> PmuRegister) -> R
     rows(first, first + n as u32 - 1, Kind::Pmu(register))
 }
 
-/// Number of rows of a model with a Branch Trace Store.
-pub(super) const ROWS: usize = 41;
+/// Number of rows.
+pub(super) const ROWS: usize = 48;
 /// What the processor is not vulnerable to, if CPUID says that the register exists.
 const IA32_ARCH_CAPABILITIES: u32 = 0x10A;
 
@@ -118,6 +118,10 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
     // IA32_FEATURE_CONTROL: locked, with VMX and SMX off.
     row(0x3A, Kind::ReadOnly(1)),
+    // MSR_LASTBRANCH_n_FROM_IP and MSR_LASTBRANCH_n_TO_IP of the Core microarchitecture (Vol. 3B
+    // 17.5).
+    rows(0x40, 0x43, Kind::Lbr),
+    rows(0x60, 0x63, Kind::Lbr),
     // IA32_BIOS_SIGN_ID: software writes 0, executes CPUID and reads the microcode revision in the
     // upper half. It is always there, the last one of this part.
     row(
@@ -180,9 +184,11 @@ pub(super) const MSRS: [Row; ROWS] = [
     // IA32_PERFEVTSEL0 to 3.
     counters(0x186, PmuState::GENERAL, PmuRegister::EvtSel),
     // IA32_MISC_ENABLE.
-    row(IA32_MISC_ENABLE, Kind::MiscEnable(MISC_ENABLE_FIXED)),
+    row(IA32_MISC_ENABLE, Kind::MiscEnable),
+    // MSR_LBR_SELECT (Vol. 3B 17.7.2) and MSR_LASTBRANCH_TOS.
+    rows(0x1C8, 0x1C9, Kind::Lbr),
     // IA32_DEBUGCTL (Vol. 3B 17.4.1).
-    row(IA32_DEBUGCTL, Kind::DebugCtl { absent: 0 }),
+    row(IA32_DEBUGCTL, Kind::DebugCtl),
     // IA32_MTRR_PHYSBASEn and IA32_MTRR_PHYSMASKn, in turn.
     rows(
         0x200,
@@ -223,6 +229,8 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
     // IA32_FIXED_CTR0 to 2.
     counters(0x309, PmuState::FIXED, PmuRegister::FixedCtr),
+    // IA32_PERF_CAPABILITIES (Vol. 3B 17.4.8.1).
+    row(0x345, Kind::PerfCapabilities),
     // IA32_FIXED_CTR_CTRL: for each counter the rings in which it counts, and PMI (Vol. 3B
     // 18.2.2.1).
     row(0x38D, Kind::Pmu(|_| PmuRegister::FixedCtrCtrl)),
@@ -235,10 +243,15 @@ pub(super) const MSRS: [Row; ROWS] = [
     row(0x390, Kind::Pmu(|_| PmuRegister::GlobalOvfCtrl)),
     // IA32_DS_AREA (Vol. 3B 17.4.9).
     row(IA32_DS_AREA, Kind::DsArea),
+    // MSR_LASTBRANCH_n_FROM_IP and MSR_LASTBRANCH_n_TO_IP from Nehalem on (Vol. 3B 17.7).
+    rows(0x680, 0x69F, Kind::Lbr),
+    rows(0x6C0, 0x6DF, Kind::Lbr),
     // IA32_TSC_DEADLINE (Vol. 3A 10.5.4.1).
     row(0x6E0, Kind::TscDeadline),
     // x2APIC registers: there iff the local APIC says so (Vol. 3A 10.12).
     rows(0x800, 0x8FF, Kind::Apic),
+    // MSR_LBR_INFO_n (Vol. 3B 17.10).
+    rows(0xDC0, 0xDDF, Kind::Lbr),
     // IA32_EFER (Vol. 3A 2.2.1).
     row(IA32_EFER, Kind::Efer),
     // IA32_STAR, LSTAR, CSTAR, FMASK (Vol. 3A 5.8.8).
@@ -324,44 +337,14 @@ pub(super) const fn without_capabilities(rows: &[Row; ROWS]) -> [Row; ROWS - 1] 
     left
 }
 
-/// The registers of a variant without a Branch Trace Store: IA32_DS_AREA does not exist, the flags
-/// of tracing in IA32_DEBUGCTL cannot be set, and IA32_MISC_ENABLE says so (Vol. 3B 17.4.9).
-///
-/// `M` is `N - 1`.
-pub(super) const fn without_bts<const N: usize, const M: usize>(
-    rows: &[Row; N],
-    microarchitecture: Microarchitecture,
-) -> [Row; M] {
-    assert!(M + 1 == N);
-    let mut left = [rows[0]; M];
-    let (mut from, mut to) = (0, 0);
-    while from < N {
-        let row = rows[from];
-        from += 1;
-        left[to] = match row.kind {
-            Kind::DsArea => continue,
-            Kind::MiscEnable(fixed) => Row {
-                kind: Kind::MiscEnable(fixed | MISC_ENABLE_BTS_UNAVAILABLE),
-                ..row
-            },
-            Kind::DebugCtl { .. } => Row {
-                kind: Kind::DebugCtl {
-                    absent: microarchitecture.layout().tracing(),
-                },
-                ..row
-            },
-            _ => row,
-        };
-        to += 1;
-    }
-    left
-}
-
 impl Model {
     /// The row of a register, and its position in the row.
     pub(crate) fn msr(&self, number: u32) -> Option<(&'static Row, usize)> {
         let i = self.msrs.partition_point(|r| r.last < number);
         let row = self.msrs.get(i).filter(|r| r.first <= number)?;
+        if matches!(row.kind, Kind::DsArea) && !self.bts {
+            return None;
+        }
         Some((row, (number - row.first) as usize))
     }
 }
@@ -402,7 +385,6 @@ mod tests {
     fn only_a_model_with_bts_has_its_registers() {
         for name in MODELS {
             let (with, without) = (model(name).unwrap(), model_without_bts(name).unwrap());
-            assert_eq!(with.msrs.len(), without.msrs.len() + 1);
             assert!(with.msr(IA32_DS_AREA).is_some() && without.msr(IA32_DS_AREA).is_none());
             for m in [with, without] {
                 assert!(m.msr(0x2).is_none() && m.msr(u32::MAX).is_none());

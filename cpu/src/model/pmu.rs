@@ -1,5 +1,7 @@
 //! The performance counters of a model (SDM Vol. 3B 18.2).
 
+use vbts_bts::Microarchitecture;
+
 use super::Model;
 use crate::state::PmuState;
 use crate::state::pmu::{fixed_ctrl, global};
@@ -17,6 +19,8 @@ pub(crate) struct Counters {
     pub fixed_ctrl: u64,
     /// A bit for each counter, as in the global registers.
     pub global: u64,
+    /// Event C4H with the unit mask 01H is BR_INST_RETIRED.CONDITIONAL.
+    pub conditional_branches: bool,
 }
 
 impl Counters {
@@ -31,6 +35,8 @@ impl Counters {
             fixed,
             mask: (1 << field(leaf.eax, 16).min(63)) - 1,
             fixed_ctrl: (0..fixed).map(|n| one << (fixed_ctrl::WIDTH * n)).sum(),
+            // The Core microarchitecture counts predictions there (Vol. 3B chapter 19).
+            conditional_branches: !matches!(model.microarchitecture, Microarchitecture::Core2),
             global: ((1 << general) - 1) | (((1 << fixed) - 1) << global::FIXED),
         }
     }

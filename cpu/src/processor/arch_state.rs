@@ -59,6 +59,7 @@ impl Cpu {
             skipped: self.skipped,
             idle_cycles: self.pmu.idle,
             branches: self.pmu.branches,
+            conditional_branches: self.pmu.conditional,
             random_numbers: self.random_numbers,
             usage: self.usage(),
             spin: self.spin,
@@ -130,6 +131,7 @@ impl Cpu {
             s.seg[sreg::SS].dpl()
         };
         self.load_counters();
+        self.limit_last_branches();
         self.flush_tlb(false);
         self.update_mode();
     }
@@ -139,6 +141,7 @@ impl Cpu {
         self.skipped = progress.skipped;
         self.pmu.idle = progress.idle_cycles;
         self.pmu.branches = progress.branches;
+        self.pmu.conditional = progress.conditional_branches;
         self.random_numbers = progress.random_numbers;
         self.spin = progress.spin;
         self.load_usage(progress.usage);

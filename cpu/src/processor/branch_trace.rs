@@ -1,32 +1,33 @@
-//! Records taken branches in the Branch Trace Store, and in the log of the VMM.
+//! Records taken branches in the Branch Trace Store, in the LBR stack, and in the log of the VMM.
 
 use std::mem::offset_of;
 
 use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored, Window};
 
-use crate::insn::seg;
+use crate::insn::{Insn, seg};
 use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
 use crate::processor::debug;
+use crate::processor::last_branches::{BranchClass, BranchSource};
 use crate::state::rflags;
 
 impl Cpu {
-    /// Records a transfer from linear address `from` to RIP that may have changed CS and CPL. The
-    /// new CPL decides whether it is recorded (see `Recorder::enabled`).
+    /// Records a transfer to RIP that may have changed CS and CPL. The new CPL decides whether it
+    /// is recorded (see `Recorder::enabled`).
     #[inline(never)]
-    pub(crate) fn record_far(&mut self, from: u64) {
+    pub(crate) fn record_far(&mut self, from: BranchSource) {
         let to = self.linear_ip(self.rip);
-        if self.recording && !self.record_in_window(from, to) {
-            self.branch_anywhere(from, to);
+        if self.recording && !self.record_in_window(from.la, to) {
+            self.branch_anywhere(from);
         }
     }
 
     /// Whether taken branches at this CPL are recorded, single-stepped on or logged.
     pub(crate) fn wants_branches(&self) -> bool {
-        self.guest_wants_branches() || self.logs_branches()
+        self.guest_wants_branches() || self.logs_branches() || self.records_last_branches()
     }
 
-    /// Whether the guest has taken branches at this CPL recorded or single-stepped on.
+    /// Whether the guest has taken branches at this CPL stored or single-stepped on.
     fn guest_wants_branches(&self) -> bool {
         self.recorder.enabled(self.cpl) || self.steps_on_branches()
     }
@@ -46,13 +47,21 @@ impl Cpu {
         self.eflags & rflags::TF != 0 && self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
     }
 
-    /// Records a branch in the code segment from `from` to `to`, which RIP already holds.
-    /// `recording` is set.
+    /// Records the near branch `insn` to RIP. `recording` is set.
     #[inline(always)]
-    pub(crate) fn record_near(&mut self, from: u64, to: u64) {
-        if !self.record_in_window(from, to) {
-            self.branch_anywhere(self.linear_ip(from), self.linear_ip(to));
+    pub(crate) fn record_near(&mut self, insn: &Insn) {
+        let from = self.this_rip(insn);
+        if !self.record_in_window(from, self.rip) {
+            self.record_near_anywhere(from, BranchClass::of(insn));
         }
+    }
+
+    /// Records a near branch from offset `from` in the code segment to RIP, as the first of its
+    /// window.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_near_anywhere(&mut self, from: u64, class: BranchClass) {
+        self.branch_anywhere(self.source(from, class));
     }
 
     /// Stores a record in the window. Returns whether there was a slot.
@@ -75,12 +84,17 @@ impl Cpu {
         true
     }
 
-    /// Stores a record in the log and at the BTS index of the DS area, and opens the window where
-    /// there is only one of them.
+    /// Stores a record in the LBR stack, in the log and at the BTS index of the DS area, and opens
+    /// the window where there is only one of the last two.
     #[cold]
     #[inline(never)]
-    fn branch_anywhere(&mut self, from: u64, to: u64) {
+    fn branch_anywhere(&mut self, source: BranchSource) {
+        let (from, to) = (source.la, self.linear_ip(self.rip));
         self.window.close();
+        let last_branches = self.records_last_branches();
+        if last_branches {
+            self.record_last_branch(source);
+        }
         let logs = self.logs_branches();
         if logs {
             let time = self.now();
@@ -89,14 +103,17 @@ impl Cpu {
             }
         }
         if !self.guest_wants_branches() {
-            return self.open_log_window();
+            if !last_branches {
+                self.open_log_window();
+            }
+            return;
         }
         self.branched = true;
         if !self.recorder.enabled(self.cpl) {
             return;
         }
         match self.recorder.area().store(self, from, to) {
-            Ok(Stored::Stored) if !logs => self.open_window(),
+            Ok(Stored::Stored) if !logs && !last_branches => self.open_window(),
             Ok(Stored::Stored) => {}
             Ok(Stored::StoredAndPmi) => self.performance_interrupt(),
             // The processor does not report a record that it drops.
@@ -183,7 +200,7 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// linear address.
 ///
 /// While both want the branches, it stays closed: a record in the DS area, which the guest can
-/// overwrite, does not become one of the log.
+/// overwrite, does not become one of the log. So it does while the LBR stack wants them.
 ///
 /// Each change that could invalidate it closes it: of a translation, of the DS area's address or
 /// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields,

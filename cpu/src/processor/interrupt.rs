@@ -111,7 +111,7 @@ impl Cpu {
         }
         let mut cs = self.accessed(selector, code)?;
 
-        let from = self.linear_ip(event.from);
+        let from = self.event_source(event.from);
         cs.selector = (selector & !3) | u16::from(cpl);
         self.set_segment(sreg::CS, cs);
         if cpl != self.cpl {
@@ -175,7 +175,7 @@ impl Cpu {
         self.push_event::<u16>(&mut frame, &without_error, false)?;
         self.check_target(cs.attr, cs.limit, ip)?;
 
-        let from = self.linear_ip(event.from);
+        let from = self.event_source(event.from);
         self.set_segment(sreg::CS, cs);
         frame.commit(self);
         self.rip = ip;

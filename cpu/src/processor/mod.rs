@@ -14,6 +14,7 @@ pub(crate) mod fault;
 pub(crate) mod frame;
 pub(crate) mod interrupt;
 pub(crate) mod jump_keys;
+pub(crate) mod last_branches;
 pub(crate) mod memory;
 mod mode;
 pub(crate) mod msr;

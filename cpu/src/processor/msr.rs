@@ -68,12 +68,24 @@ impl Cpu {
                 Some(value) => value,
                 None => return Err(self.gp(0)),
             },
-            Kind::MiscEnable(fixed) => self.msr.misc_enable & MISC_ENABLE_WRITABLE | fixed,
+            Kind::MiscEnable => {
+                let unavailable = if self.model.bts {
+                    0
+                } else {
+                    MISC_ENABLE_BTS_UNAVAILABLE
+                };
+                self.msr.misc_enable & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | unavailable
+            }
+            Kind::Lbr => match self.read_lbr(number) {
+                Some(value) => value,
+                None => return Err(self.gp(0)),
+            },
+            Kind::PerfCapabilities => self.model.lbr.format as u64,
             Kind::Efer => self.sys.efer,
             Kind::FsBase => self.seg_base(seg::FS),
             Kind::GsBase => self.seg_base(seg::GS),
             Kind::Tsc => self.tsc(ahead),
-            Kind::DebugCtl { .. } => self.recorder.debugctl(),
+            Kind::DebugCtl => self.recorder.debugctl(),
             Kind::DsArea => self.recorder.ds_area(),
             Kind::TscDeadline => match self.apic_rdmsr(number)? {
                 0 => 0,
@@ -99,27 +111,36 @@ impl Cpu {
             return Err(self.gp(0));
         };
         let good = match row.kind {
-            Kind::ReadOnly(_) => false,
+            Kind::ReadOnly(_) | Kind::PerfCapabilities => false,
             Kind::Ignored { writable, .. } => value & !writable == 0,
             Kind::Stored(_, accepts) | Kind::StoredRow(_, accepts) => {
                 accepts.accepts(position, value)
             }
             Kind::FsBase | Kind::GsBase => canonical(value),
-            Kind::MiscEnable(_) => {
+            Kind::MiscEnable => {
                 let known = MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
                 value & !known == 0
             }
             // The local APIC checks the flags.
             Kind::ApicBase => value & !PHYS_MASK == 0,
             Kind::Efer => self.efer_accepts(value),
-            Kind::DebugCtl { absent } => value & absent == 0,
-            Kind::Pmu(_) | Kind::Tsc | Kind::TscDeadline | Kind::Apic | Kind::DsArea => true,
+            // The flags of tracing do not exist without a Branch Trace Store.
+            Kind::DebugCtl => {
+                let tracing = self.model.microarchitecture.layout().tracing();
+                self.model.bts || value & tracing == 0
+            }
+            Kind::Lbr
+            | Kind::Pmu(_)
+            | Kind::Tsc
+            | Kind::TscDeadline
+            | Kind::Apic
+            | Kind::DsArea => true,
         };
         if !good {
             return Err(self.gp(0));
         }
         match row.kind {
-            Kind::ReadOnly(_) | Kind::Ignored { .. } => {}
+            Kind::ReadOnly(_) | Kind::PerfCapabilities | Kind::Ignored { .. } => {}
             Kind::Stored(field, _) => *field(&mut self.msr) = value,
             Kind::StoredRow(field, _) => match field(&mut self.msr, position) {
                 Some(stored) => *stored = value,
@@ -130,8 +151,13 @@ impl Cpu {
                     return Err(self.gp(0));
                 }
             }
+            Kind::Lbr => {
+                if self.write_lbr(number, value).is_none() {
+                    return Err(self.gp(0));
+                }
+            }
             // The flags that tell what is available are read-only.
-            Kind::MiscEnable(_) => {
+            Kind::MiscEnable => {
                 self.msr.misc_enable = value & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED
             }
             Kind::Efer => self.write_efer(value),
@@ -147,7 +173,7 @@ impl Cpu {
                 self.apic_wrmsr(ahead, number, deadline)?;
             }
             Kind::ApicBase | Kind::Apic => self.apic_wrmsr(ahead, number, value)?,
-            Kind::DebugCtl { .. } => {
+            Kind::DebugCtl => {
                 if self.recorder.set_debugctl(value).is_err() {
                     return Err(self.gp(0));
                 }

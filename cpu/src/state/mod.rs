@@ -4,6 +4,7 @@
 pub(crate) mod descriptor;
 pub mod flags;
 pub mod int;
+pub(crate) mod lbr;
 pub mod msr;
 pub(crate) mod pmu;
 mod progress;
@@ -14,6 +15,7 @@ pub mod vector;
 mod x87;
 pub mod xsave;
 
+pub use lbr::LbrState;
 pub use msr::{MsrState, MtrrRange, MtrrState};
 pub(crate) use pmu::PmuRegister;
 pub use pmu::PmuState;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::PmuState;
+use super::{LbrState, PmuState};
 
 /// IA32_TIME_STAMP_COUNTER.
 pub const IA32_TSC: u32 = 0x10;
@@ -139,6 +139,8 @@ pub struct MsrState {
     pub mtrr: MtrrState,
     /// Performance monitoring.
     pub pmu: PmuState,
+    /// The last branches.
+    pub lbr: LbrState,
 }
 
 impl Default for MsrState {
@@ -159,6 +161,7 @@ impl Default for MsrState {
             mcg_status: 0,
             mtrr: MtrrState::default(),
             pmu: PmuState::default(),
+            lbr: LbrState::default(),
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Progress {
     pub idle_cycles: u64,
     /// Branch instructions retired while a performance counter counted them.
     pub branches: u64,
+    /// The conditional ones of these.
+    pub conditional_branches: u64,
     /// Numbers that RDRAND has generated.
     pub random_numbers: u64,
     /// Instructions by privilege level and tracing.

@@ -18,6 +18,7 @@ mod exceptions;
 mod floating_point;
 mod handover;
 mod host;
+mod last_branches;
 mod legacy_modes;
 mod locks;
 mod native_code;

@@ -93,6 +93,7 @@ impl MachineState {
                 progress.skipped,
                 progress.idle_cycles,
                 progress.branches,
+                progress.conditional_branches,
                 usage.traced_user,
                 usage.traced_kernel,
                 usage.user,

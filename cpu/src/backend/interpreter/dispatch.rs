@@ -38,8 +38,8 @@ pub struct Done<'a> {
 pub struct Ops(Box<[Op]>);
 
 impl Ops {
-    /// `ops`, and the operation that ends a block of `len` bytes. `branches` has a bit for each
-    /// instruction: whether it is a branch.
+    /// `ops`, and the operation that ends a block of `len` bytes. `branches` says which are
+    /// branches, see `branch_bits`.
     pub fn new(mut ops: Vec<Op>, len: u16, branches: u64) -> Self {
         ops.push(Op {
             run: end,
@@ -71,7 +71,7 @@ impl Ops {
         &self.0
     }
 
-    /// A bit for each instruction: whether it is a branch.
+    /// Which instructions are branches, see `branch_bits`.
     pub fn branches(&self) -> u64 {
         self.0.last().map_or(0, |end| end.insn.imm)
     }

@@ -13,6 +13,7 @@ use crate::exec::{self, address};
 use crate::insn::{CodeSize, Insn, reg, seg};
 use crate::model::Model;
 use crate::processor::cpu::Cpu;
+use crate::processor::pmu::branch_bits;
 
 /// How the interpreter executes each instruction.
 static INSTRUCTIONS: LazyLock<Table<Interpreter>> = LazyLock::new(exec::instructions);
@@ -21,7 +22,7 @@ static INSTRUCTIONS: LazyLock<Table<Interpreter>> = LazyLock::new(exec::instruct
 #[derive(Debug, Default)]
 pub(crate) struct Lowered {
     pub ops: Vec<Op>,
-    /// Which of its instructions are branches: a bit for each.
+    /// Which of its instructions are branches, see [`branch_bits`].
     pub branches: u64,
     /// Length in bytes.
     pub len: usize,
@@ -56,7 +57,7 @@ pub(crate) fn block(cpu: &Cpu, bytes: &[u8], longest: u8) -> Option<Lowered> {
             op.run = run;
         }
         previous = decoded;
-        lowered.branches |= u64::from(insn.branch.is_branch()) << count;
+        lowered.branches |= branch_bits(insn.branch, count);
         count += 1;
         lowered.len = decoder.ip() as usize;
         if insn.branch.ends_block() {
@@ -81,7 +82,7 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Lowered> {
     push(cpu, &decoded, insn, &mut ops, &mut Forwarded::default());
     Some(Lowered {
         ops,
-        branches: insn.branch.is_branch().into(),
+        branches: branch_bits(insn.branch, 0),
         len: decoder.ip() as usize,
     })
 }

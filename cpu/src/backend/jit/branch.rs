@@ -6,9 +6,10 @@ use crate::backend::jit::assembler::Label;
 use crate::backend::jit::assembler::{Imm, Mem, R14, RAX, cond};
 use crate::backend::jit::form::{Guest, Operand};
 use crate::backend::jit::layout::{GUEST_RSP, HOST, RIP};
-use crate::backend::jit::translate::{Item, Transfer, Translator};
+use crate::backend::jit::translate::{Item, Source, Transfer, Translator};
 use crate::insn::Insn;
 use crate::mmu::access::Access;
+use crate::processor::last_branches::BranchClass;
 use crate::state::gpr;
 
 pub(super) const RSP: Guest = gpr::RSP as Guest;
@@ -22,7 +23,10 @@ impl Translator<'_> {
     pub(super) fn branch(&mut self, item: &Item) -> Result<Option<bool>, IcedError> {
         let i = &item.decoded;
         let transfer = Transfer {
-            from: Some(self.address(&item.insn)),
+            from: Some(Source {
+                address: self.address(&item.insn),
+                class: BranchClass::of(&item.insn),
+            }),
             retired: item.insn.ordinal + 1,
         };
         if i.op0_kind() == OpKind::NearBranch64 {

@@ -8,6 +8,7 @@ use crate::backend::jit::flags;
 use crate::backend::jit::layout::Frame;
 use crate::insn::{Abort, Flow, reg, seg};
 use crate::processor::cpu::Cpu;
+use crate::processor::last_branches::BranchClass;
 
 /// The value of [`execute`] and [`record`] that continues native code.
 const CONTINUE: u64 = 0;
@@ -77,7 +78,7 @@ unsafe fn run<const REST: bool>(cpu: &mut Cpu, frame: &mut Frame, first: *const 
             Ok(Flow::Next) => {}
             Ok(flow) => {
                 if flow == Flow::Branch && cpu.recording {
-                    cpu.record_near(cpu.this_rip(insn), cpu.rip);
+                    cpu.record_near(insn);
                 }
                 frame.budget -= i64::from(insn.ordinal) + 1;
                 return exit::ENDED;
@@ -103,11 +104,11 @@ unsafe fn run<const REST: bool>(cpu: &mut Cpu, frame: &mut Frame, first: *const 
     }
 }
 
-/// Records a branch from `from` to RIP, the last instruction of the block.
+/// Records a branch from `from` to `to`, the last instruction of the block. The window has no slot.
 pub(super) extern "sysv64" fn record(cpu: &mut Cpu, frame: &mut Frame, from: u64, to: u64) -> u64 {
     frame.update_count(cpu);
     cpu.rip = to;
-    cpu.record_near(from, to);
+    cpu.record_near_anywhere(from, BranchClass(frame.branch_class as u32));
     frame.limit_to(cpu);
     CONTINUE
 }

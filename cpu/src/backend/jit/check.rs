@@ -164,7 +164,7 @@ fn execute(
                         // of the index, in guest memory.
                         written.push(unsafe { Written::note(at, size) });
                     }
-                    cpu.record_near(cpu.this_rip(&item.insn), cpu.rip);
+                    cpu.record_near(&item.insn);
                 }
                 return Some((u64::from(ordinal) + 1, true));
             }

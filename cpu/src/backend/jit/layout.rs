@@ -111,6 +111,8 @@ pub(super) struct Frame {
     pub keys: JumpKeys,
     /// MXCSR for Rust's code.
     pub host_mxcsr: u64,
+    /// The `BranchClass` of a branch that finds no open window.
+    pub branch_class: u64,
 }
 
 pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame, budget) as i32);
@@ -118,6 +120,7 @@ pub(super) const FRAME_ADDRESS: Mem = Mem::at(RSP, offset_of!(Frame, address) as
 pub(super) const FRAME_FLAGS: Mem = Mem::at(RSP, offset_of!(Frame, flags) as i32);
 pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame, limit) as i32);
 pub(super) const FRAME_HOST_MXCSR: Mem = Mem::at(RSP, offset_of!(Frame, host_mxcsr) as i32);
+pub(super) const FRAME_BRANCH_CLASS: Mem = Mem::at(RSP, offset_of!(Frame, branch_class) as i32);
 /// Size of the frame on the stack, which keeps the stack's alignment.
-pub(super) const FRAME_SIZE: i32 = 64;
+pub(super) const FRAME_SIZE: i32 = 80;
 const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);

@@ -402,6 +402,7 @@ impl Jit {
             recording: cpu.recording.into(),
             keys: cpu.jump_keys,
             host_mxcsr: HOST_MXCSR.into(),
+            branch_class: 0,
         };
         // SAFETY: the code of a block that has not been given up is native code, and the operations
         // whose addresses it has live as long.

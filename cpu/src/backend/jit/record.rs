@@ -3,11 +3,11 @@
 use crate::backend::jit::assembler::{Assembler, Imm, Mem, Op, R14, RAX, cond};
 use crate::backend::jit::layout::{RIP, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX};
 use crate::backend::jit::stub::{Stub, Target};
-use crate::backend::jit::translate::Translator;
+use crate::backend::jit::translate::{Source, Translator};
 
 impl Translator<'_> {
     /// Records a branch, if branches are recorded. As `Cpu::record_near`.
-    pub(super) fn record(&mut self, from: u64, target: Target) {
+    pub(super) fn record(&mut self, from: Source, target: Target) {
         if !self.context.recording {
             return;
         }
@@ -17,7 +17,7 @@ impl Translator<'_> {
         a.op_mem(Op::Cmp, RAX, &WINDOW_END);
         a.jump_if(cond::AE, at);
         a.op_mem(Op::Add, RAX, &WINDOW_ADDEND);
-        store_value(a, &Mem::at(RAX, 0), from);
+        store_value(a, &Mem::at(RAX, 0), from.address);
         match target {
             Target::Direct(to) => store_value(a, &Mem::at(RAX, 8), to),
             Target::Indirect => {

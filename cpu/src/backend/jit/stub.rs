@@ -3,8 +3,8 @@
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Label, R14, RAX};
 use crate::backend::jit::flags::{self, Place};
-use crate::backend::jit::layout::RIP;
-use crate::backend::jit::translate::{Transfer, Translator};
+use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, RIP};
+use crate::backend::jit::translate::{Source, Transfer, Translator};
 use crate::backend::jit::vector::Vectors;
 
 /// Code behind that of the block.
@@ -33,7 +33,7 @@ pub(super) enum Stub {
     Record {
         at: Label,
         back: Label,
-        from: u64,
+        from: Source,
         target: Target,
     },
     /// Leaves native code, with this RIP unless that is set.
@@ -114,7 +114,9 @@ impl Translator<'_> {
                     Target::Direct(to) => self.asm.mov_imm(R14, to),
                     Target::Indirect => self.asm.load(R14, &RIP),
                 }
-                self.asm.mov_imm(RAX, from);
+                let class = from.class.0 as i32;
+                self.asm.store_imm(&FRAME_BRANCH_CLASS, class);
+                self.asm.mov_imm(RAX, from.address);
                 self.asm.call_address(self.context.routines.record);
                 self.asm.jump(back);
             }

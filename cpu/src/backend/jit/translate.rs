@@ -15,6 +15,7 @@ use crate::decode;
 use crate::insn::{CodeSize, Insn};
 use crate::mmu::access::canonical;
 use crate::model::Model;
+use crate::processor::last_branches::BranchClass;
 
 /// What a block is translated for, and with.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +52,18 @@ pub(super) struct Translated {
     pub count: u8,
 }
 
+/// A branch that is recorded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source {
+    pub address: u64,
+    pub class: BranchClass,
+}
+
 /// The end of a block at one of its instructions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
-    /// Address of the branch. `None`: the block ends without one.
-    pub from: Option<u64>,
+    /// The branch. `None`: the block ends without one.
+    pub from: Option<Source>,
     /// Instructions retired in the block.
     pub retired: u8,
 }

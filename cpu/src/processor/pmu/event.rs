@@ -1,5 +1,6 @@
 //! The events that the counters count, and how often each has occurred.
 
+use crate::model::Counters;
 use crate::state::pmu::evtsel;
 
 /// The events that advance a counter.
@@ -7,6 +8,7 @@ use crate::state::pmu::evtsel;
 pub(super) enum Rate {
     Instructions,
     Branches,
+    ConditionalBranches,
     Cycles,
     Reference,
     /// Cycles in which no instruction retires.
@@ -19,14 +21,15 @@ impl Rate {
     /// The fixed counters (Vol. 3B table 18-2).
     pub const OF_FIXED: [Self; 3] = [Self::Instructions, Self::Cycles, Self::Reference];
 
-    /// The event that IA32_PERFEVTSELx selects (18.2.1.2, table 18-1), or `None` for an event that
-    /// never occurs here.
-    pub fn selected(select: u64) -> Option<Self> {
+    /// The event that IA32_PERFEVTSELx selects (18.2.1.2, table 18-1; chapter 19), or `None` for an
+    /// event that never occurs here.
+    pub fn selected(counters: &Counters, select: u64) -> Option<Self> {
         let event = match select & evtsel::EVENT {
             0x003C => Self::Cycles,
             0x013C => Self::Reference,
             0x00C0 => Self::Instructions,
             0x00C4 => Self::Branches,
+            0x01C4 if counters.conditional_branches => Self::ConditionalBranches,
             _ => return None,
         };
         if select & evtsel::EDGE != 0 {
@@ -51,6 +54,7 @@ impl Rate {
 pub(super) struct Totals {
     pub instructions: u64,
     pub branches: u64,
+    pub conditional: u64,
     pub cycles: u64,
     pub reference: u64,
 }
@@ -60,6 +64,7 @@ impl Totals {
         Self {
             instructions: self.instructions.wrapping_sub(before.instructions),
             branches: self.branches.wrapping_sub(before.branches),
+            conditional: self.conditional.wrapping_sub(before.conditional),
             cycles: self.cycles.wrapping_sub(before.cycles),
             reference: self.reference.wrapping_sub(before.reference),
         }
@@ -69,6 +74,7 @@ impl Totals {
         match rate {
             Rate::Instructions => self.instructions,
             Rate::Branches => self.branches,
+            Rate::ConditionalBranches => self.conditional,
             Rate::Cycles => self.cycles,
             Rate::Reference => self.reference,
             Rate::IdleCycles => self.cycles.wrapping_sub(self.instructions),
@@ -80,6 +86,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model;
 
     #[test]
     fn what_is_selected() {
@@ -105,7 +112,14 @@ mod tests {
             (0xC0 | (16 * CMASK) | evtsel::INV, Some(Rate::Cycles)),
         ];
         for (select, expected) in cases {
-            assert_eq!(Rate::selected(select), expected, "{select:#x}");
+            let core2 = Counters::of(model("core2").unwrap());
+            assert_eq!(Rate::selected(&core2, select), expected, "{select:#x}");
         }
+        let later = Counters::of(model("nehalem").unwrap());
+        assert_eq!(
+            Rate::selected(&later, 0x1C4),
+            Some(Rate::ConditionalBranches)
+        );
+        assert_eq!(Rate::selected(&later, 0x2C4), None);
     }
 }

@@ -12,7 +12,7 @@
 //! * An instruction counts at the privilege level at which it began. One that faults does not
 //!   count, and a repeated string instruction counts once, when it is complete.
 //! * A branch instruction transfers control, near or far, taken or not. Software interrupts are
-//!   branch instructions.
+//!   branch instructions. A conditional one is Jcc, LOOPcc or JrCXZ, taken or not.
 //! * An instruction, a part of a repeated instruction, and an exception each take one core cycle.
 //!   No two instructions retire in one cycle, so a counter mask (CMASK) of 2 is never reached.
 //! * A reference cycle is a tick of the time-stamp counter while the processor is not halted. In
@@ -28,6 +28,7 @@ mod registers;
 use vbts_bts::DebugCtl;
 
 use crate::decode::MAX_BLOCK;
+use crate::insn::BranchKind;
 use crate::model::{Counters, Model};
 use crate::processor::clock::{Clock, HostClock};
 use crate::processor::cpu::Cpu;
@@ -80,7 +81,9 @@ pub(crate) struct Pmu {
     pub due: u64,
     /// Branch instructions retired before the current block, as far as they were counted.
     pub branches: u64,
-    /// The branches of the current block by their ordinal, while branches are counted.
+    /// The conditional ones of these.
+    pub conditional: u64,
+    /// The branches of the current block, while branches are counted: see [`branch_bits`].
     pub block: u64,
     /// Cycles in which no instruction retired.
     pub idle: u64,
@@ -98,13 +101,38 @@ impl Pmu {
             ring: OS,
             due: u64::MAX,
             branches: 0,
+            conditional: 0,
             block: 0,
             idle: 0,
         }
     }
 }
 
-/// The first `n` instructions of a block, of the bits in `branches`.
+/// The branches of a block have a bit for each instruction. This one says that the last branch is
+/// not conditional: only such a branch, and only the last instruction, is another kind.
+const LAST_IS_UNCONDITIONAL: u64 = 1 << 63;
+
+/// The bits of the instruction with this ordinal, the last of its block so far.
+pub(crate) fn branch_bits(kind: BranchKind, ordinal: u8) -> u64 {
+    match kind {
+        BranchKind::Conditional => 1 << ordinal,
+        _ if kind.is_branch() => 1 << ordinal | LAST_IS_UNCONDITIONAL,
+        _ => 0,
+    }
+}
+
+/// The bits of the conditional branches.
+#[inline]
+pub(crate) fn conditional_branches(branches: u64) -> u64 {
+    if branches & LAST_IS_UNCONDITIONAL == 0 {
+        return branches;
+    }
+    let all = branches & !LAST_IS_UNCONDITIONAL;
+    let last = LAST_IS_UNCONDITIONAL.checked_shr(all.leading_zeros());
+    all & !last.unwrap_or(0)
+}
+
+/// How many branches are among the first `n` instructions of a block.
 #[inline]
 pub(crate) fn branches_before(branches: u64, n: u64) -> u64 {
     const { assert!(MAX_BLOCK <= 48) };
@@ -121,14 +149,14 @@ impl PmuState {
     }
 
     /// What the counter with this bit in the global registers counts; `None` if it is disabled.
-    fn counting(&self, bit: usize) -> Option<Counting> {
+    fn counting(&self, counters: &Counters, bit: usize) -> Option<Counting> {
         let counting = match bit.checked_sub(global::FIXED) {
             None => {
                 let select = *self.evtsel.get(bit)?;
                 let [usr, os] = [0, 1].map(|n| select >> (evtsel::RINGS + n) & 1 != 0);
                 Counting {
                     bit,
-                    rate: Rate::selected(select)?,
+                    rate: Rate::selected(counters, select)?,
                     rings: if os { OS } else { 0 } | if usr { USR } else { 0 },
                     interrupts: select & evtsel::INT != 0,
                 }
@@ -160,6 +188,8 @@ impl Cpu {
         Totals {
             instructions: cycles.wrapping_sub(self.pmu.idle),
             branches: self.pmu.branches + branches_before(self.pmu.block, ahead.into()),
+            conditional: self.pmu.conditional
+                + branches_before(conditional_branches(self.pmu.block), ahead.into()),
             cycles,
             reference: match self.clock {
                 Clock::Instructions => cycles,
@@ -210,12 +240,15 @@ impl Cpu {
         let Counters { general, fixed, .. } = self.pmu.counters;
         let bits = (0..general).chain(global::FIXED..global::FIXED + fixed);
         self.pmu.counting = [None; COUNTERS];
-        let counting = bits.filter_map(|bit| pmu.counting(bit));
+        let counting = bits.filter_map(|bit| pmu.counting(&self.pmu.counters, bit));
         for (slot, c) in self.pmu.counting.iter_mut().zip(counting) {
             *slot = Some(c);
         }
         let counting = || self.pmu.counting.iter().flatten();
-        let of_branches = |c: &Counting| matches!(c.rate, Rate::Branches | Rate::BranchlessCycles);
+        let of_branches = |c: &Counting| {
+            use Rate::{Branches, BranchlessCycles, ConditionalBranches};
+            matches!(c.rate, Branches | ConditionalBranches | BranchlessCycles)
+        };
         self.pmu.active = counting().next().is_some();
         self.pmu.branches_count = counting().any(of_branches);
         self.update_due();
@@ -314,5 +347,17 @@ mod tests {
         assert_eq!(branches_before(0b1011, 1), 1);
         assert_eq!(branches_before(0b1011, 3), 2);
         assert_eq!(branches_before(1 << 47, MAX_BLOCK.into()), 1);
+    }
+
+    #[test]
+    fn only_the_last_branch_of_a_block_is_of_another_kind() {
+        let conditional = branch_bits(BranchKind::Conditional, 2);
+        assert_eq!(conditional_branches(conditional), 1 << 2);
+        let call = conditional | branch_bits(BranchKind::NearCall, 5);
+        assert_eq!(branches_before(call, 6), 2);
+        assert_eq!(conditional_branches(call), 1 << 2);
+        let none = conditional | branch_bits(BranchKind::Exception, 5);
+        assert_eq!(conditional_branches(none), 1 << 2);
+        assert_eq!(conditional_branches(branch_bits(BranchKind::Far, 0)), 0);
     }
 }

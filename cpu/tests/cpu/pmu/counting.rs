@@ -141,6 +141,44 @@ fn an_instruction_counts_where_it_began() {
 }
 
 #[test]
+fn conditional_branches_count_on_models_that_have_the_event() {
+    for (name, expected) in [
+        ("core2", 0),
+        ("nehalem", 11),
+        ("haswell", 11),
+        ("skylake", 11),
+    ] {
+        let mut g = Guest::of(vbts_cpu::model(name).unwrap());
+        g.assemble(KERNEL, |a| {
+            let [mut again, mut skipped, mut function, mut end] =
+                std::array::from_fn(|_| a.create_label());
+            a.mov(ecx, 3)?;
+            a.set_label(&mut again)?;
+            a.call(function)?;
+            a.jrcxz(skipped)?; // three times, not taken
+            a.loop_(again)?; // three times
+            a.jmp(end)?;
+            a.set_label(&mut skipped)?;
+            a.ud2()?;
+            a.set_label(&mut function)?;
+            a.test(ecx, ecx)?;
+            a.jz(skipped)?; // three times, not taken
+            a.ret()?;
+            a.set_label(&mut end)?;
+            a.jrcxz(function)?;
+            a.hlt()
+        });
+        // JZ leads to UD2 then, whose handler halts.
+        let conditional = 0x01C4;
+        count(&mut g, ON | conditional, ON | BRANCHES, 0);
+        g.run_to_exception(UD, None);
+        let pmu = counters(&g);
+        let all = 3 * 2 + 9 + 1 + 1 + 1;
+        assert_eq!((pmu.pmc[0], pmu.pmc[1]), (expected, all), "{name}");
+    }
+}
+
+#[test]
 fn a_repeated_string_is_one_instruction_of_many_cycles() {
     let mut g = Guest::kernel(|a| {
         a.rep().stosb()?;

@@ -9,7 +9,7 @@ use object::{Object, ObjectSymbol};
 use vbts_tests::machine::Machine;
 use vbts_tests::programs;
 
-use super::{Kernel, run};
+use super::{Guest, run};
 use crate::answers::{Counts, functions as functions_of};
 use crate::stock_kernel::file;
 
@@ -49,7 +49,7 @@ continue
 "#;
 
 /// Checks the history of `record btrace bts`, and reverse execution in it.
-pub(super) fn gdb(machine: &Machine, kernel: Kernel) -> Result<()> {
+pub(super) fn gdb(machine: &Machine, guest: Guest) -> Result<()> {
     file("root")?;
     let directory = tempfile::tempdir()?;
     let source = programs::source("history.S");
@@ -58,7 +58,7 @@ pub(super) fn gdb(machine: &Machine, kernel: Kernel) -> Result<()> {
     fs::write(&script, GDB)?;
     let results = run(
         machine,
-        kernel,
+        guest,
         directory.path(),
         "gdb -nx -q -batch -x script ./history >results/gdb 2>&1",
         &[("history", &program), ("script", &script)],

@@ -5,7 +5,7 @@ use vbts_tests::branches::{Branch, Symbols, first_difference};
 use vbts_tests::machine::Machine;
 use vbts_tests::oracle::Trace;
 
-use super::{Kernel, address, run_programs};
+use super::{Guest, address, run_programs};
 
 /// Parses the branches of `perf script -F ip,addr`.
 fn parse_script(text: &str) -> Result<Vec<Branch>> {
@@ -74,7 +74,7 @@ fn parse_buffers(data: &[u8]) -> Result<Vec<Vec<Branch>>> {
 /// kernel. `perf script` leaves out empty records and the last record of each buffer, because
 /// intel_bts_process_buffer() in perf's util/intel-bts.c continues only while there is more than
 /// one record.
-pub(super) fn intel_bts(machine: &Machine, kernel: Kernel) -> Result<()> {
+pub(super) fn intel_bts(machine: &Machine, guest: Guest) -> Result<()> {
     const COMMANDS: &str = "
         perf record -q -N -B -o data --per-thread -e intel_bts//u -- ./$p >results/$p.output 2>results/$p.errors
         echo $? >results/$p.status
@@ -82,7 +82,7 @@ pub(super) fn intel_bts(machine: &Machine, kernel: Kernel) -> Result<()> {
         mv data results/$p.data";
     let directory = tempfile::tempdir()?;
     let before = "perf list >results/list 2>&1";
-    let (known, results) = run_programs(machine, kernel, directory.path(), before, COMMANDS)?;
+    let (known, results) = run_programs(machine, guest, directory.path(), before, COMMANDS)?;
     let list = results.read("list")?;
     ensure!(
         list.lines()
@@ -119,7 +119,7 @@ pub(super) fn intel_bts(machine: &Machine, kernel: Kernel) -> Result<()> {
 
 /// Checks the event `branches` with a period of 1: the kernel makes a sample of each record between
 /// user addresses.
-pub(super) fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
+pub(super) fn branches(machine: &Machine, guest: Guest) -> Result<()> {
     // The ring is large enough for all samples: the kernel drops those of 2,560 records at once if
     // they do not fit.
     const COMMANDS: &str = "
@@ -127,7 +127,7 @@ pub(super) fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
         echo $? >results/$p.status
         perf script -i data -F ip,addr >results/$p.script 2>>results/$p.errors";
     let directory = tempfile::tempdir()?;
-    let (known, results) = run_programs(machine, kernel, directory.path(), "", COMMANDS)?;
+    let (known, results) = run_programs(machine, guest, directory.path(), "", COMMANDS)?;
     for known in &known {
         let script = parse_script(&results.read(&format!("{}.script", known.name()))?)?;
         known.check_branches(&script, &results)?;
@@ -136,7 +136,7 @@ pub(super) fn branches(machine: &Machine, kernel: Kernel) -> Result<()> {
 }
 
 /// Checks that the counts of instructions and branches are those of single-stepping.
-pub(super) fn stat(machine: &Machine, kernel: Kernel) -> Result<()> {
+pub(super) fn stat(machine: &Machine, guest: Guest) -> Result<()> {
     // perf stat reports nothing and exits with 0 if the program ends before perf waits for it: its
     // SIGCHLD handler has then cleared the process ID (skip_signal() in perf's builtin-stat.c).
     // Another attempt has another order.
@@ -148,7 +148,7 @@ pub(super) fn stat(machine: &Machine, kernel: Kernel) -> Result<()> {
         done
         echo $status >results/$p.status";
     let directory = tempfile::tempdir()?;
-    let (known, results) = run_programs(machine, kernel, directory.path(), "", COMMANDS)?;
+    let (known, results) = run_programs(machine, guest, directory.path(), "", COMMANDS)?;
     for known in &known {
         let name = known.name();
         let text = results.read(&format!("{name}.stat"))?;
