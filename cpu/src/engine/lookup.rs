@@ -7,6 +7,7 @@ use crate::engine::SoftCpu;
 use crate::engine::block::{Block, BlockId, Extent, LinearPage};
 use crate::engine::run::BlockFault;
 use crate::insn::{Abort, CodeSize};
+use crate::mmu::host_access;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
 
@@ -164,7 +165,7 @@ impl SoftCpu {
         let mut bytes = [0u8; MAX_INSTRUCTION];
         let here = left_in_page(hit.gpa).min(bytes.len());
         // SAFETY: `hit.host` is RAM with at least `here` bytes left in its page.
-        unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), here) };
+        unsafe { host_access::load_bytes(hit.host, &mut bytes[..here]) };
         if let Some(single) = lower::single(&self.cpu, &bytes[..here]) {
             return Ok(Block::new(single, &bytes));
         }
@@ -173,9 +174,8 @@ impl SoftCpu {
             .cpu
             .translate_fetch(next)
             .map_err(|Abort| BlockFault { stack: false })?;
-        let rest = bytes.len() - here;
         // SAFETY: `more.host` is the first byte of a page of RAM.
-        unsafe { std::ptr::copy_nonoverlapping(more.host, bytes[here..].as_mut_ptr(), rest) };
+        unsafe { host_access::load_bytes(more.host, &mut bytes[here..]) };
         let single = lower::single(&self.cpu, &bytes);
         Ok(Block::new(
             single.unwrap_or_else(|| lower::too_long(&bytes)),
@@ -206,7 +206,7 @@ fn decode_block(cpu: &Cpu, hit: &Hit, longest: u8) -> Option<Block> {
     let mut bytes = [0u8; MAX_BLOCK as usize * MAX_INSTRUCTION];
     let left = left_in_page(hit.gpa).min(usize::from(longest.min(MAX_BLOCK)) * MAX_INSTRUCTION);
     // SAFETY: `hit.host` is RAM, and `left` bytes from there on are in its page.
-    unsafe { std::ptr::copy_nonoverlapping(hit.host, bytes.as_mut_ptr(), left) };
+    unsafe { host_access::load_bytes(hit.host, &mut bytes[..left]) };
     let block = lower::block(cpu, &bytes[..left], longest)?;
     Some(Block::new(block, &bytes))
 }
@@ -226,8 +226,8 @@ unsafe fn is_at(bytes: &[u8], host: *const u8) -> bool {
     bytes.chunks(STEP).enumerate().all(|(i, chunk)| {
         let mut now = [0; STEP];
         let now = &mut now[..chunk.len()];
-        // SAFETY: the caller's promise. Guest memory and `now` are distinct.
-        unsafe { std::ptr::copy_nonoverlapping(host.add(STEP * i), now.as_mut_ptr(), now.len()) };
+        // SAFETY: the caller's promise.
+        unsafe { host_access::load_bytes(host.add(STEP * i), now) };
         chunk == now
     })
 }

@@ -8,6 +8,7 @@ use iced_x86::Code;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Access;
+use crate::mmu::host_access;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
 use crate::state::flags::Lazy;
@@ -78,14 +79,9 @@ impl Step for Movs {
         ) else {
             return 0;
         };
-        let len = n as usize * T::BYTES;
-        // A destination that begins inside the source repeats what was just written.
-        if (dst as usize).wrapping_sub(src as usize) < len {
-            return 0;
-        }
-        // SAFETY: both ranges lie in one page of guest RAM each. A destination below the source may
-        // overlap it.
-        unsafe { std::ptr::copy(src, dst, len) };
+        // SAFETY: both ranges lie in one page of guest RAM each. A destination that begins inside
+        // the source repeats what was just written, as the guest's instruction does.
+        unsafe { host_access::copy::<T>(dst, src, n as usize) };
         n
     }
 }
@@ -110,10 +106,8 @@ impl Step for Stos {
             return 0;
         };
         let v = cpu.r::<T>(RAX as u8);
-        for i in 0..n as usize {
-            // SAFETY: `n` elements from `dst` lie in one page of writable guest RAM.
-            unsafe { dst.cast::<T>().add(i).write_unaligned(v) };
-        }
+        // SAFETY: `n` elements from `dst` lie in one page of writable guest RAM.
+        unsafe { host_access::fill(dst, v, n as usize) };
         n
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 
+use crate::mmu::host_access::HostAccess;
 use crate::state::int::Int;
 
 /// One contiguous range of guest RAM.
@@ -84,11 +85,7 @@ impl GuestRam {
     pub fn read_u64(&self, gpa: u64) -> Option<u64> {
         let page = self.page(gpa)?;
         // SAFETY: an aligned quadword does not leave its page, and the page is RAM.
-        Some(unsafe {
-            page.add((gpa & 0xFF8) as usize)
-                .cast::<u64>()
-                .read_volatile()
-        })
+        Some(unsafe { u64::load(page.add((gpa & 0xFF8) as usize).as_ptr()) })
     }
 
     /// Writes `new` at `gpa`, which is aligned to its size, if the value there is `old`;

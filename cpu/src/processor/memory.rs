@@ -2,6 +2,7 @@
 
 use crate::insn::Abort;
 use crate::mmu::access::{Access, Privilege, canonical};
+use crate::mmu::host_access::{self, HostAccess};
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
@@ -11,7 +12,7 @@ use crate::state::int::Int;
 use crate::state::vector;
 
 /// A value that one load or store transfers: an integer of 1 to 16 bytes, or two of 16.
-pub trait Scalar: Copy {
+pub trait Scalar: HostAccess {
     /// Size in bytes.
     const SIZE: usize;
     /// The value of the first bytes, in memory order.
@@ -81,7 +82,7 @@ impl Cpu {
         match self.tlb.fast(la, T::SIZE, Access::Read) {
             // SAFETY: the TLB only gives addresses of guest RAM with `T::SIZE` bytes left in the
             // page.
-            Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
+            Some(p) => Ok(unsafe { T::load(p) }),
             None if HIT => Err(Abort),
             None => self.load_missed(la, self.privilege),
         }
@@ -92,7 +93,7 @@ impl Cpu {
     pub fn load_as<T: Scalar>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
         match self.tlb.fast_as(la, T::SIZE, Access::Read, privilege) {
             // SAFETY: as in `load_if`.
-            Some(p) => Ok(unsafe { p.cast::<T>().read_unaligned() }),
+            Some(p) => Ok(unsafe { T::load(p) }),
             None => self.load_missed(la, privilege),
         }
     }
@@ -124,7 +125,7 @@ impl Cpu {
             Some(p) => {
                 // SAFETY: the TLB only gives addresses of writable guest RAM with `T::SIZE` bytes
                 // left in the page.
-                unsafe { p.cast::<T>().write_unaligned(value) };
+                unsafe { value.store(p) };
                 Ok(())
             }
             None if HIT => Err(Abort),
@@ -184,7 +185,7 @@ impl Cpu {
     ) -> Result<(), Abort> {
         match self.tlb.fast_as(la, T::SIZE, Access::Write, privilege) {
             // SAFETY: as in `store`.
-            Some(p) => unsafe { p.cast::<T>().write_unaligned(value) },
+            Some(p) => unsafe { value.store(p) },
             None => self.store_implicit_slow(la, &value.to_bytes()[..T::SIZE], privilege)?,
         }
         Ok(())
@@ -209,7 +210,7 @@ impl Cpu {
                         self.pending_work.insert(VmmRequests::INVALIDATE_CODE);
                     }
                     // SAFETY: `translate` found RAM for this byte.
-                    unsafe { hit.host.write(b) };
+                    unsafe { b.store(hit.host) };
                 }
             }
             return Ok(());
@@ -248,11 +249,8 @@ impl Cpu {
         for part in parts {
             let dst = &mut bytes[done..done + part.len];
             match self.translate(part.la, Access::Read, privilege)? {
-                // SAFETY: `translate` found RAM, and a part does not leave its page. Guest memory
-                // and `dst` are distinct.
-                Target::Ram(hit) => unsafe {
-                    std::ptr::copy_nonoverlapping(hit.host, dst.as_mut_ptr(), part.len);
-                },
+                // SAFETY: `translate` found RAM, and a part does not leave its page.
+                Target::Ram(hit) => unsafe { host_access::load_bytes(hit.host, dst) },
                 Target::Mmio(gpa) => {
                     let now = self.now();
                     for (i, chunk) in dst.chunks_mut(8).enumerate() {
@@ -284,11 +282,8 @@ impl Cpu {
         for part in parts {
             let src = &bytes[done..done + part.len];
             match self.translate(part.la, Access::Write, privilege)? {
-                // SAFETY: `translate` found writable RAM, and a part does not leave its page. Guest
-                // memory and `src` are distinct.
-                Target::Ram(hit) => unsafe {
-                    std::ptr::copy_nonoverlapping(src.as_ptr(), hit.host, part.len);
-                },
+                // SAFETY: `translate` found writable RAM, and a part does not leave its page.
+                Target::Ram(hit) => unsafe { host_access::store_bytes(hit.host, src) },
                 Target::Mmio(gpa) => {
                     let now = self.now();
                     for (i, chunk) in src.chunks(8).enumerate() {

@@ -4,6 +4,7 @@ use std::arch::asm;
 
 use crate::insn::{Abort, Insn};
 use crate::mmu::access::Access;
+use crate::mmu::host_access::HostAccess;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::memory::pages;
@@ -43,10 +44,10 @@ impl Cpu {
         match self.tlb.fast(la, T::BYTES, Access::Write) {
             Some(p) => {
                 // SAFETY: as in `store_if`; a page writable for a privilege is readable for it.
-                let old = unsafe { p.cast::<T>().read_unaligned() };
+                let old = unsafe { T::load(p) };
                 let new = f(self, old);
                 // SAFETY: `f` computes; it cannot unmap guest RAM.
-                unsafe { p.cast::<T>().write_unaligned(new) };
+                unsafe { new.store(p) };
                 Ok(())
             }
             None if HIT => Err(Abort),
@@ -89,18 +90,17 @@ impl Cpu {
                 }
             },
         };
-        let host = host.cast::<T>();
         let flags = self.flags;
         // SAFETY: `host` is writable guest RAM with `T::BYTES` bytes left in the page.
-        let mut old = unsafe { host.read_unaligned() };
+        let mut old = unsafe { T::load(host) };
         let mut new = f(self, old);
         if alone {
             // SAFETY: as above. `f` computes; it cannot unmap guest RAM.
-            unsafe { host.write_unaligned(new) };
+            unsafe { new.store(host) };
         } else {
             loop {
                 // SAFETY: as above.
-                let found = unsafe { T::compare_exchange(host, old, new) };
+                let found = unsafe { T::compare_exchange(host.cast(), old, new) };
                 if found == old {
                     break;
                 }
@@ -150,17 +150,17 @@ impl Cpu {
             return Ok(found);
         };
         self.watch(la, 16, Access::Write);
-        let p = host.cast::<u128>();
         if is_x86_feature_detected!("cmpxchg16b") {
-            // SAFETY: `p` is writable guest RAM, aligned as `la` is, and the host has the
+            // SAFETY: `host` is writable guest RAM, aligned as `la` is, and the host has the
             // instruction.
-            return Ok(unsafe { exchange128(p, old, new) });
+            return Ok(unsafe { exchange128(host.cast(), old, new) });
         }
         // SAFETY: as above. A host without the instruction has no KVM, and runs one processor at a
         // time.
         unsafe {
-            let found = p.read();
-            p.write(if found == old { new } else { found });
+            let found = u128::load(host);
+            let value = if found == old { new } else { found };
+            value.store(host);
             Ok(found)
         }
     }

@@ -14,6 +14,7 @@ use crate::backend::jit::translate::{self, Item};
 use crate::exec::MXCSR_MASKS;
 use crate::insn::{Flow, Insn, reg};
 use crate::mmu::access::Access;
+use crate::mmu::host_access;
 use crate::processor::cpu::Cpu;
 use crate::state::gpr;
 
@@ -45,8 +46,8 @@ impl Written {
     /// They are guest memory, also for the calls of the methods.
     unsafe fn note(at: *mut u8, size: usize) -> Self {
         let mut before = vec![0; size];
-        // SAFETY: the caller's promise; `before` is elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(at, before.as_mut_ptr(), size) };
+        // SAFETY: the caller's promise.
+        unsafe { host_access::load_bytes(at, &mut before) };
         Self { at, before }
     }
 
@@ -56,10 +57,8 @@ impl Written {
     }
 
     fn undo(&self) {
-        // SAFETY: the promise of `note`'s caller; `before` is elsewhere.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.before.as_ptr(), self.at, self.before.len());
-        }
+        // SAFETY: the promise of `note`'s caller.
+        unsafe { host_access::store_bytes(self.at, &self.before) };
     }
 }
 
