@@ -1,5 +1,5 @@
-//! Debian's perf and GDB, on Debian's unmodified kernel and on our own. They trace programs whose
-//! branches are all known.
+//! Debian's perf, GDB and rr, on Debian's unmodified kernel and on our own. They trace programs
+//! whose branches are all known.
 //!
 //! They are in the root file system of `ci/guest-rootfs`, which is mounted read-only: from the disk
 //! image, or over 9P by our kernel, which has no disk driver. The guest writes their output to an
@@ -22,6 +22,7 @@ use crate::stock_kernel::{PATIENCE, file, initrd_with};
 mod gdb;
 mod lbr;
 mod perf;
+mod rr;
 
 /// The kernel that a client runs on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,6 +66,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
     let skylake = guest(Kernel::Debian, "skylake");
     add("perf_branches", "skylake", perf::branches, skylake);
     add("gdb", "skylake", gdb::gdb, skylake);
+    add("rr", "skylake", rr::rr, skylake);
     for (kernel, model) in [
         (Kernel::Debian, "core2"),
         (Kernel::Ours, "nehalem"),
