@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use vbts_fuzz::input::Input;
-use vbts_trace::{Event, Item, Reader};
+use vbts_trace::{Batch, Event, Item, Part, Reader};
 
 /// Bits of the first byte: the input has chunks.
 const CHUNKS: u8 = 1;
@@ -14,6 +14,8 @@ const CHUNKS: u8 = 1;
 const HAS_END: u8 = 2;
 /// Items that are read at once. A file of 8 KiB can have billions of branches.
 const MAX_ITEMS: usize = 5000;
+/// Batches that are read. Each has 65,536 branches at most.
+const MAX_BATCHES: usize = 300;
 
 /// A file with the chunks of `input`: for each its kind, whether it claims to be compressed, its
 /// size before the compression if so, the number of its bytes, and these.
@@ -64,6 +66,32 @@ fn read(reader: &mut Reader<Cursor<&[u8]>>) -> u64 {
     count
 }
 
+/// Reads the blocks by themselves. A batch has as many branches as its parts say, and each is in
+/// the list of its block.
+fn read_blocks(reader: &mut Reader<Cursor<&[u8]>>) {
+    let (mut batch, mut left) = (Batch::default(), MAX_BATCHES);
+    for number in 0..reader.blocks() {
+        let mut listed = 0;
+        let mut goes_on = reader.seek_block(number).is_ok();
+        while goes_on && left > 0 {
+            left -= 1;
+            goes_on = reader
+                .next_batch(&mut batch, listed, |_| true)
+                .unwrap_or_else(|_| {
+                    batch.clear();
+                    false
+                });
+            listed += batch.new.len();
+            let counts = batch.parts.iter().map(|part| match part {
+                Part::Branches(_, count) => *count,
+                Part::Event(..) => 0,
+            });
+            assert_eq!(counts.sum::<usize>(), batch.numbers.len());
+            assert!(batch.numbers.iter().all(|n| (*n as usize) < listed));
+        }
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let flags = input.u8();
@@ -82,6 +110,7 @@ fuzz_target!(|data: &[u8]| {
     let is_sure = reader.summary().is_none();
     let count = read(&mut reader);
     assert!(!is_sure || count <= reader.records());
+    read_blocks(&mut reader);
     for at in [record, record % 64, reader.records(), reader.records() / 2] {
         if reader.seek(at).is_ok() {
             read(&mut reader);

@@ -48,7 +48,7 @@ mod varint;
 mod writer;
 
 pub use event::{CodeSource, Event, Status};
-pub use reader::{Item, Passed, Reader};
+pub use reader::{Batch, Item, Part, Passed, Reader};
 pub use run::{Run, Streams, Summary};
 pub use writer::Writer;
 

@@ -1,11 +1,14 @@
 //! Reads a trace.
 
+mod batch;
 mod events;
 mod index;
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
 
+pub use self::batch::{Batch, Part};
 use self::events::{BlockEvents, Entry};
 use self::index::{Block, Index};
 use crate::branches::{Context, Decoder};
@@ -52,8 +55,8 @@ pub enum Passed {
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    run: Run,
-    index: Index,
+    run: Arc<Run>,
+    index: Arc<Index>,
     /// Number of the block after the one that is read.
     next_block: usize,
     events: BlockEvents,
@@ -89,14 +92,19 @@ impl<R: Read + Seek> Reader<R> {
         };
         Ok(Self {
             input,
-            run,
-            index,
+            run: Arc::new(run),
+            index: Arc::new(index),
             next_block: 0,
             events: BlockEvents::default(),
             contexts: HashMap::new(),
             decoder: Decoder::default(),
             branches: Vec::new(),
         })
+    }
+
+    /// What it reads from.
+    pub fn input(&self) -> &R {
+        &self.input
     }
 
     /// What is known about the run.
@@ -120,12 +128,7 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// The input fails, or it is damaged.
     pub fn seek(&mut self, record: u64) -> Result<(), Error> {
-        // The events before the branch may be in the block before its own.
-        let after = self
-            .index
-            .blocks
-            .partition_point(|block| block.first < record);
-        self.next_block = after.saturating_sub(1);
+        self.next_block = self.block_before(record);
         self.events = BlockEvents::default();
         let Some(block) = self.index.blocks.get(self.next_block) else {
             return Ok(());
@@ -228,41 +231,82 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn next_at_most(&mut self, most: u64) -> Result<Option<Item<'_>>, Error> {
+        self.branches.clear();
+        let mut branches = std::mem::take(&mut self.branches);
+        let piece = loop {
+            match self.next_piece(most.min(PIECE), &mut branches, |_, branch| *branch) {
+                Ok(Piece::End) if self.next_block < self.index.blocks.len() => {
+                    self.begin_block(self.next_block)?;
+                }
+                piece => break piece,
+            }
+        };
+        self.branches = branches;
+        Ok(match piece? {
+            Piece::Branches(task, _) => {
+                let branches = &self.branches;
+                Some(Item::Branches { task, branches })
+            }
+            Piece::Event(task, event) => Some(Item::Event { task, event }),
+            Piece::End => None,
+        })
+    }
+
+    /// Begins to read the block with this number.
+    fn begin_block(&mut self, number: usize) -> Result<(), Error> {
+        let Some(block) = self.index.blocks.get(number).copied() else {
+            return Ok(());
+        };
+        self.next_block = number + 1;
+        self.contexts.clear();
+        let (events, count) = self.events_of(block)?;
+        self.events = events;
+        if count > 0 {
+            let branches = read_kind(&mut self.input, kind::BRANCHES)?;
+            self.decoder.start(&branches)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the next part of the block: an event, or at most `most` branches, of which it appends
+    /// to `out` what `of` makes of each.
+    fn next_piece<T>(
+        &mut self,
+        most: u64,
+        out: &mut Vec<T>,
+        of: impl Fn(u32, &Branch) -> T,
+    ) -> Result<Piece, Error> {
         loop {
             let events = &mut self.events;
             let task = events.task;
             if events.ahead > 0 {
-                let count = events.ahead.min(PIECE).min(most);
+                let count = events.ahead.min(most);
                 if self.contexts.len() >= MAX_CONTEXTS {
                     return Err(Error::Damaged);
                 }
                 let context = self.contexts.entry(task).or_default();
-                self.branches.clear();
-                self.decoder
-                    .take(count as usize, context, &mut self.branches)?;
+                self.decoder.take(count as usize, context, out, of)?;
                 events.ahead -= count;
-                let branches = &self.branches;
-                return Ok(Some(Item::Branches { task, branches }));
+                return Ok(Piece::Branches(task, count as usize));
             }
-            if events.event_follows {
-                match events.entry()? {
-                    Entry::Event(event) => return Ok(Some(Item::Event { task, event })),
-                    Entry::Other => continue,
-                }
+            if !events.event_follows {
+                return Ok(Piece::End);
             }
-            let Some(block) = self.index.blocks.get(self.next_block).copied() else {
-                return Ok(None);
-            };
-            self.next_block += 1;
-            self.contexts.clear();
-            let (events, count) = self.events_of(block)?;
-            self.events = events;
-            if count > 0 {
-                let branches = read_kind(&mut self.input, kind::BRANCHES)?;
-                self.decoder.start(&branches)?;
+            if let Entry::Event(event) = events.entry()? {
+                return Ok(Piece::Event(task, event));
             }
         }
     }
+}
+
+/// A part of a block.
+enum Piece {
+    /// So many branches of a task.
+    Branches(u64, usize),
+    /// An event of a task.
+    Event(u64, Event),
+    /// The block has no more.
+    End,
 }
 
 /// Fills `bytes`. If the input ends before, returns `short`.

@@ -5,7 +5,9 @@
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use vbts_trace::{Branch, Error, Event, Item, Passed, Reader, Run, Status, Summary, Writer};
+use vbts_trace::{
+    Batch, Branch, Error, Event, Item, Part, Passed, Reader, Run, Status, Summary, Writer,
+};
 
 /// One thing of a trace.
 #[derive(Debug, Clone, PartialEq)]
@@ -161,6 +163,28 @@ fn rest(reader: &mut Reader<Cursor<&[u8]>>) -> Result<Vec<Thing>, Error> {
     Ok(things)
 }
 
+/// What a block has, by its batches.
+fn block(reader: &mut Reader<Cursor<&[u8]>>) -> Result<Vec<Thing>, Error> {
+    let (mut things, mut list, mut batch) = (Vec::new(), Vec::new(), Batch::default());
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = reader.next_batch(&mut batch, list.len(), |_| true)?;
+        list.append(&mut batch.new);
+        let mut numbers = batch.numbers.iter();
+        for part in batch.parts.drain(..) {
+            match part {
+                Part::Branches(task, count) => {
+                    let these = numbers.by_ref().take(count);
+                    things.extend(these.map(|n| Thing::Branch(task, list[*n as usize])));
+                }
+                Part::Event(task, event) => things.push(Thing::Event(task, event)),
+            }
+        }
+        assert_eq!(numbers.next(), None);
+    }
+    Ok(things)
+}
+
 fn without_flushes(things: &[Thing]) -> Vec<Thing> {
     let kept = things.iter().filter(|thing| **thing != Thing::Flush);
     kept.cloned().collect()
@@ -215,6 +239,23 @@ proptest! {
         let skipped = things[..things.len() - rest.len()].iter();
         let events = skipped.filter(|thing| matches!(thing, Thing::Event(..)));
         prop_assert_eq!(before, events.cloned().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn blocks_are_read_in_any_order(things in things()) {
+        let file = write(&things, true);
+        let first = reader(&file);
+        let mut blocks: Vec<Vec<Thing>> = Vec::new();
+        let mut other = first.with_input(Cursor::new(&file[..]));
+        for number in (0..first.blocks()).rev() {
+            other.seek_block(number).unwrap();
+            let block = block(&mut other).unwrap();
+            let count = first.first_of_block(number + 1) - first.first_of_block(number);
+            prop_assert_eq!(branches_of(&block), count);
+            blocks.push(block);
+        }
+        blocks.reverse();
+        prop_assert_eq!(blocks.concat(), without_flushes(&things));
     }
 
     #[test]

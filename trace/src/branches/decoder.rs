@@ -83,32 +83,45 @@ impl Decoder {
         Ok(())
     }
 
-    /// Appends the next `count` branches, which belong to the task of `context`, to `out`.
+    /// The branches that there have been so far, by their numbers.
+    pub fn branches(&self) -> &[Branch] {
+        &self.nodes.branches
+    }
+
+    /// Appends what `of` makes of the next `count` branches and their numbers to `out`. They belong
+    /// to the task of `context`.
     ///
     /// # Errors
     /// The encoded form is damaged. `out` may have some of them.
-    pub fn take(
+    pub fn take<T>(
         &mut self,
         count: usize,
         context: &mut Context,
-        out: &mut Vec<Branch>,
+        out: &mut Vec<T>,
+        of: impl Fn(u32, &Branch) -> T,
     ) -> Result<(), Error> {
         let mut left = count;
         while left > 0 {
-            left -= self.take_known(left, context, out);
+            left -= self.take_known(left, context, out, &of);
             if left > 0 {
                 let node = self.take_other(context)?;
                 let branch = self.nodes.branches.get(node as usize);
-                out.push(*branch.ok_or(Error::Damaged)?);
+                out.push(of(node, branch.ok_or(Error::Damaged)?));
                 left -= 1;
             }
         }
         Ok(())
     }
 
-    /// Appends at most `count` branches, as long as the entries are right. Returns their number.
+    /// Appends at most `count` of them, as long as the entries are right. Returns their number.
     #[inline]
-    fn take_known(&mut self, count: usize, context: &mut Context, out: &mut Vec<Branch>) -> usize {
+    fn take_known<T>(
+        &mut self,
+        count: usize,
+        context: &mut Context,
+        out: &mut Vec<T>,
+        of: &impl Fn(u32, &Branch) -> T,
+    ) -> usize {
         let branches = self.nodes.branches.as_slice();
         let mut at = *context;
         let before = out.len();
@@ -126,7 +139,7 @@ impl Decoder {
             *run = rest;
             confirm(&at, &mut self.nodes.slots);
             at.advance(next.node);
-            out.push(*branch);
+            out.push(of(next.node, branch));
         }
         *context = at;
         out.len() - before

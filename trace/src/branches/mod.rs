@@ -46,9 +46,11 @@ mod tests {
             let mut out = Vec::new();
             // Parts of any size give the same.
             let (first, second) = (branches.len() / 3, branches.len() - branches.len() / 3);
-            decoder.take(first, &mut contexts[*task], &mut out).unwrap();
             decoder
-                .take(second, &mut contexts[*task], &mut out)
+                .take(first, &mut contexts[*task], &mut out, |_, branch| *branch)
+                .unwrap();
+            decoder
+                .take(second, &mut contexts[*task], &mut out, |_, branch| *branch)
                 .unwrap();
             assert_eq!(&out, branches);
         }
@@ -89,7 +91,7 @@ mod tests {
             let mut decoder = Decoder::default();
             let mut out = Vec::new();
             if decoder.start(&bytes).is_ok() {
-                let _ = decoder.take(count, &mut Context::default(), &mut out);
+                let _ = decoder.take(count, &mut Context::default(), &mut out, |_, branch| *branch);
                 prop_assert!(out.len() <= count);
             }
         }

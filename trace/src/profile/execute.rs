@@ -18,16 +18,27 @@ struct Executed {
 impl<F: Files, W: Watch> Profile<F, W> {
     /// Takes branches of a task, oldest first.
     pub fn branches(&mut self, number: u64, branches: &[Branch]) {
+        self.take(number, branches.iter().copied());
+    }
+
+    /// Takes branches of a task, oldest first, by their numbers in a list.
+    pub fn numbered(&mut self, number: u64, numbers: &[u32], list: &[Branch]) {
+        // Each number is in the list.
+        let branch = |number: &u32| list.get(*number as usize).copied().unwrap_or_default();
+        self.take(number, numbers.iter().map(branch));
+    }
+
+    fn take(&mut self, number: u64, branches: impl ExactSizeIterator<Item = Branch>) {
         let task = self.tasks.remove(&number);
         if task.is_none() && self.tasks.len() >= MAX_TASKS {
-            return self.do_not_count(branches);
+            return self.do_not_count(branches.len());
         }
         let mut task = task.unwrap_or_default();
         if self.only.is_none_or(|id| id == task.count.id) {
             let process = task.count.process;
             let space = self.spaces.remove(&process);
             if self.is_full(space.as_ref()) {
-                self.do_not_count(branches);
+                self.do_not_count(branches.len());
             } else {
                 let mut space = space.unwrap_or_default();
                 let (frames, transfers) = (task.stack.held(), space.transfers.len());
@@ -41,12 +52,18 @@ impl<F: Files, W: Watch> Profile<F, W> {
         self.make_room();
     }
 
-    fn do_not_count(&mut self, branches: &[Branch]) {
+    fn do_not_count(&mut self, branches: usize) {
         let counts = &mut self.counts;
-        counts.uncounted = counts.uncounted.saturating_add(branches.len() as u64);
+        counts.uncounted = counts.uncounted.saturating_add(branches as u64);
     }
 
-    fn execute(&mut self, number: u64, task: &mut Task, space: &mut Space, branches: &[Branch]) {
+    fn execute(
+        &mut self,
+        number: u64,
+        task: &mut Task,
+        space: &mut Space,
+        branches: impl Iterator<Item = Branch>,
+    ) {
         let mut executed = Executed::default();
         let (mut at, mut last) = (task.at, task.last);
         if at != NOWHERE {
@@ -62,7 +79,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                             // It can change the stack.
                             self.add_executed(task, &mut executed);
                             task.at = at;
-                            self.new_transfer(task, space, *branch)
+                            self.new_transfer(task, space, branch)
                         }
                     };
                     space.expect(last, this);

@@ -1,20 +1,15 @@
 //! Reads a trace into a profile.
 
 use std::fs::File;
-use std::io::{self, BufReader};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::io::BufReader;
 
 use indicatif::ProgressBar;
 use vbts_trace::profile::{Profile, Watch};
-use vbts_trace::{Branch, Error, Event, Item, Reader};
+use vbts_trace::{Batch, Branch, Error, Event, Item, Part, Reader};
 
 use super::CodeFiles;
+use super::decode::{Decoded, decode};
 use crate::host::Workers;
-
-/// Number of items that are decoded ahead.
-const AHEAD: usize = 256;
-/// Size in bytes of an event that is not small. The decoder waits until it is taken.
-const LARGE: usize = 64 << 10;
 
 /// Which branches to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +23,8 @@ pub struct Range {
 /// A trace that was read.
 pub type Loaded<W = ()> = Profile<CodeFiles, W>;
 
-/// An item with what it refers to.
-enum Owned {
-    Branches(u64, Vec<Branch>),
-    Event(u64, Event),
-}
-
 /// Reads the branches in `range`, only those of the task with the thread ID `only` if that is
-/// given. One of `workers` decodes them.
+/// given. `workers` decode them.
 ///
 /// # Errors
 /// The trace cannot be read, or is damaged.
@@ -64,42 +53,82 @@ pub fn load<W: Watch>(
             profile.item(Item::Event { task, event });
         }
     })?;
-    reader.seek(range.from)?;
     let count = range.to.saturating_sub(range.from);
     let whole = range.to >= reader.records();
     progress.set_length(count);
-    let (items, taken) = sync_channel(AHEAD);
-    let (empty, reusable) = sync_channel(AHEAD);
-    let (done, taken_large) = sync_channel(1);
-    let (ended, end) = sync_channel(1);
-    workers.run(move || {
-        let done = decode(reader, count, whole, &items, &reusable, &taken_large);
-        let _ = ended.send(done);
-    });
-    for item in taken {
-        match item {
-            Owned::Branches(task, mut branches) => {
-                profile.branches(task, &branches);
-                progress.inc(branches.len() as u64);
-                branches.clear();
-                // The decoder makes a new one if none is left.
-                let _ = empty.try_send(branches);
-            }
-            Owned::Event(task, event) => {
-                let is_large = event.size() > LARGE;
-                profile.item(Item::Event { task, event });
-                if is_large {
-                    // The decoder may have ended.
-                    let _ = done.try_send(());
-                }
+    let first = reader.block_before(range.from);
+    let mut list = Vec::new();
+    let mut wanted = Wanted {
+        skip: range.from.saturating_sub(reader.first_of_block(first)),
+        left: count,
+        whole,
+    };
+    let is_wanted = |event: &Event| !is_code(event);
+    decode(&reader, first, workers, is_wanted, |decoded| {
+        match decoded {
+            Decoded::Begin => list.clear(),
+            Decoded::Batch(batch) => {
+                let left = wanted.left;
+                list.extend_from_slice(&batch.new);
+                take(&mut profile, batch, &list, &mut wanted);
+                progress.inc(left - wanted.left);
             }
         }
-    }
-    end.recv()
-        .unwrap_or_else(|_| Err(io::Error::other("a thread has ended").into()))?;
+        wanted.goes_on()
+    })?;
     profile.finish();
     progress.finish_and_clear();
     Ok(profile)
+}
+
+/// What is to be taken of the blocks from the first one on.
+struct Wanted {
+    /// Branches to pass, with the events between them.
+    skip: u64,
+    /// Branches to take, with the events between them.
+    left: u64,
+    /// Also the events at the end.
+    whole: bool,
+}
+
+impl Wanted {
+    fn goes_on(&self) -> bool {
+        self.left > 0 || self.whole
+    }
+}
+
+/// Gives what is wanted of a batch to a profile. `list` has the branches of the block.
+fn take<W: Watch>(
+    profile: &mut Loaded<W>,
+    batch: &mut Batch,
+    list: &[Branch],
+    wanted: &mut Wanted,
+) {
+    let mut numbers = batch.numbers.as_slice();
+    for part in batch.parts.drain(..) {
+        if !wanted.goes_on() {
+            return;
+        }
+        match part {
+            Part::Branches(task, count) => {
+                let (these, rest) = numbers.split_at(count.min(numbers.len()));
+                numbers = rest;
+                let skip = wanted.skip.min(these.len() as u64);
+                wanted.skip -= skip;
+                let these = these.get(skip as usize..).unwrap_or_default();
+                let size = usize::try_from(wanted.left).unwrap_or(usize::MAX);
+                let these = these.get(..size).unwrap_or(these);
+                wanted.left -= these.len() as u64;
+                if !these.is_empty() {
+                    profile.numbered(task, these, list);
+                }
+            }
+            Part::Event(task, event) if wanted.skip == 0 => {
+                profile.item(Item::Event { task, event });
+            }
+            Part::Event(..) => {}
+        }
+    }
 }
 
 fn is_code(event: &Event) -> bool {
@@ -107,37 +136,4 @@ fn is_code(event: &Event) -> bool {
         event,
         Event::KernelCode { .. } | Event::Code { .. } | Event::BuildId { .. }
     )
-}
-
-/// Sends `count` branches and the events between them, and those at the end if this is the `whole`
-/// trace. After a large event it waits for `taken_large`.
-fn decode(
-    mut reader: Reader<BufReader<File>>,
-    count: u64,
-    whole: bool,
-    items: &SyncSender<Owned>,
-    reusable: &Receiver<Vec<Branch>>,
-    taken_large: &Receiver<()>,
-) -> Result<(), Error> {
-    let mut left = count;
-    while left > 0 || whole {
-        let owned = match reader.next_item()? {
-            None => break,
-            Some(Item::Branches { task, branches }) => {
-                let size = usize::try_from(left).unwrap_or(usize::MAX);
-                let branches = branches.get(..size).unwrap_or(branches);
-                left -= branches.len() as u64;
-                let mut taken = reusable.try_recv().unwrap_or_default();
-                taken.extend_from_slice(branches);
-                Owned::Branches(task, taken)
-            }
-            Some(Item::Event { event, .. }) if is_code(&event) => continue,
-            Some(Item::Event { task, event }) => Owned::Event(task, event),
-        };
-        let is_large = matches!(&owned, Owned::Event(_, event) if event.size() > LARGE);
-        if items.send(owned).is_err() || is_large && taken_large.recv().is_err() {
-            break;
-        }
-    }
-    Ok(())
 }

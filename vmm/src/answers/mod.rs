@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `code_files`, `elf` | reads the code and the symbols of the traced files |
 //! | `memory_code` | code that is in no file, with its names |
-//! | `load` | reads a trace |
+//! | `decode`, `load` | reads a trace, on all processors |
 //! | `names` | names of functions, modules and programs |
 //! | `functions`, `calls` | functions with their counts; the call tree |
 //! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
@@ -21,6 +21,7 @@ mod calls;
 mod code_files;
 mod counts;
 mod coverage;
+mod decode;
 mod diff;
 mod elf;
 mod firefox;

@@ -4,6 +4,7 @@ pub mod alarm;
 pub mod child;
 pub mod descriptors;
 pub mod event_loop;
+pub mod file_at;
 pub mod input;
 pub mod output;
 pub mod process_group;
@@ -14,6 +15,7 @@ pub mod workers;
 
 pub use alarm::{Alarm, Event, HeldSignals};
 pub use event_loop::{EventLoop, Waker};
+pub use file_at::FileAt;
 pub use input::Input;
 pub use output::{Output, OutputError};
 pub use terminal::RawTerminal;
