@@ -1,7 +1,7 @@
 //! ELF files for x86, as far as their symbols are concerned.
 //!
 //! The file can be anything. It is read, not mapped: the access to a mapped file that becomes
-//! shorter raises SIGBUS. How much is read of one file is limited.
+//! shorter raises SIGBUS. How much of one file is read into memory is limited.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -9,10 +9,11 @@ use std::os::unix::fs::FileExt as _;
 
 use object::{CompressedData, CompressionFormat};
 
+use super::stream::Stream;
 use crate::elf::{Fields, HEADER_SIZE, Header, Segment, build_id};
 use crate::trace::symbols::protocol::Refusal;
 
-/// Maximum number of bytes that are read of one file.
+/// Maximum number of bytes of one file that are read into memory.
 const MAX_READ: u64 = 256 << 20;
 /// Maximum number of relocations that name a function.
 const MAX_RELOCATIONS: usize = 1 << 20;
@@ -25,6 +26,8 @@ const SHT_REL: u32 = 9;
 const SHT_DYNSYM: u32 = 11;
 const SHF_EXECINSTR: u64 = 4;
 const SHF_COMPRESSED: u64 = 1 << 11;
+/// `ZLIB` and the size: what a section begins with in the format of GNU binutils before 2.26.
+const GNU_HEADER: u64 = 12;
 const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
 
@@ -177,9 +180,7 @@ impl<'a> ElfFile<'a> {
 
     /// Takes `size` bytes from what may still be read.
     fn take(&self, size: u64) -> Result<usize, Refusal> {
-        let left = self.left.get().checked_sub(size);
-        self.left.set(left.ok_or(Refusal::TooLarge)?);
-        usize::try_from(size).map_err(|_| Refusal::TooLarge)
+        take(&self.left, size)
     }
 
     /// The section called `name`.
@@ -227,6 +228,44 @@ impl<'a> ElfFile<'a> {
         let size = header.word(self.is_64, 8, 4).ok_or(Refusal::NotElf)?;
         let data = bytes.get(if self.is_64 { 24 } else { 12 }..);
         self.decompress(format, data.unwrap_or_default(), size)
+    }
+
+    /// The contents of `section`, decompressed, from their front. What is read of them may take the
+    /// memory that others of the file have left.
+    ///
+    /// # Errors
+    /// They cannot be decompressed.
+    pub fn stream(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
+        if section.kind == SHT_NOBITS {
+            return Err(Refusal::NotElf);
+        }
+        let left = &self.left;
+        if section.flags & SHF_COMPRESSED == 0 {
+            return Ok(Stream::plain(self.file, section.offset, section.size, left));
+        }
+        let header_size = if self.is_64 { 24 } else { 12 };
+        let header = self.read(section.offset, header_size)?;
+        let at = section.offset.checked_add(header_size);
+        let size = section.size.checked_sub(header_size);
+        let (at, size) = at.zip(size).ok_or(Refusal::NotElf)?;
+        match Fields(&header).u32(0) {
+            Some(ELFCOMPRESS_ZLIB) => Ok(Stream::zlib(self.file, at, size, left)),
+            Some(ELFCOMPRESS_ZSTD) => Stream::zstd(self.file, at, size, left),
+            _ => Err(Refusal::NotElf),
+        }
+    }
+
+    /// [`Self::stream`] of the format of GNU binutils before 2.26.
+    ///
+    /// # Errors
+    /// As [`Self::stream`].
+    pub fn stream_gnu(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
+        let header = self.read(section.offset, GNU_HEADER)?;
+        let at = section.offset.checked_add(GNU_HEADER);
+        let size = section.size.checked_sub(GNU_HEADER);
+        let place = at.zip(size).filter(|_| header.starts_with(b"ZLIB"));
+        let (at, size) = place.ok_or(Refusal::NotElf)?;
+        Ok(Stream::zlib(self.file, at, size, &self.left))
     }
 
     /// The contents of `section` in the format of GNU binutils before 2.26.
@@ -335,6 +374,12 @@ impl<'a> ElfFile<'a> {
         }
         Ok(Vec::new())
     }
+}
+
+/// Takes `size` bytes from those that are left.
+pub(super) fn take(left: &Cell<u64>, size: u64) -> Result<usize, Refusal> {
+    left.set(left.get().checked_sub(size).ok_or(Refusal::TooLarge)?);
+    usize::try_from(size).map_err(|_| Refusal::TooLarge)
 }
 
 /// What a part of the file has: nothing, if it is malformed.

@@ -9,30 +9,25 @@ use gimli::{AbbreviationsCacheStrategy, Dwarf, EndianArcSlice, LittleEndian, Sec
 
 use super::budget::Budget;
 use super::elf::{ElfFile, Section, optional};
+use super::units::first_entries;
 use crate::escape::prefix;
 use crate::trace::symbols::protocol::{MAX_PATH, Refusal};
 
-/// Maximum number of units of one file. Large programs have about 50,000.
-const MAX_UNITS: usize = 1 << 17;
-/// About the memory in bytes that a unit takes.
-const UNIT: usize = 1024;
-
-/// The sections that describe lines. The others describe types, variables and macros.
-const SECTIONS: [SectionId; 11] = [
+/// The sections that describe lines, without `.debug_info`, of which little is read. The others
+/// describe types, variables and macros, or where the entries that are not read begin.
+const SECTIONS: [SectionId; 8] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
-    SectionId::DebugAranges,
-    SectionId::DebugInfo,
     SectionId::DebugLine,
     SectionId::DebugLineStr,
     SectionId::DebugRanges,
     SectionId::DebugRngLists,
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
-    SectionId::DebugTypes,
 ];
 
-type Data = EndianArcSlice<LittleEndian>;
+/// The contents of a section.
+pub type Data = EndianArcSlice<LittleEndian>;
 
 /// The source lines of one file.
 pub struct Lines(Context<Data>);
@@ -60,14 +55,13 @@ impl Lines {
             };
             Ok(Data::new(contents, LittleEndian))
         })?;
-        let mut units = dwarf.units();
-        let mut count = 0;
-        while let Ok(Some(_)) = units.next() {
-            budget.take(UNIT)?;
-            count += 1;
-            if count > MAX_UNITS {
-                return Err(Refusal::TooLarge);
-            }
+        if let Some((section, is_old)) = find(&elf, SectionId::DebugInfo) {
+            let mut stream = match is_old {
+                true => elf.stream_gnu(section)?,
+                false => elf.stream(section)?,
+            };
+            let entries = first_entries(&mut stream, &dwarf.debug_abbrev, budget)?;
+            dwarf.debug_info = Data::new(Arc::from(entries), LittleEndian).into();
         }
         // Units can share a table of abbreviations.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::All);

@@ -16,6 +16,8 @@ mod linkage;
 pub mod object_file;
 pub mod objects;
 mod resolve;
+mod stream;
+mod units;
 mod unwind;
 
 use std::fs::File;
