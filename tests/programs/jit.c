@@ -2,7 +2,8 @@
  * A just-in-time compiler. It makes three functions in memory, calls them, and writes what Linux
  * perf reads: with the argument "map" /tmp/perf-PID.map, with "dump" jit-PID.dump in its directory,
  * with "none" nothing. "gone" is like "dump", but the code is not in memory any more at the end.
- * With "clock" it makes no function, and also runs as a 32-bit program.
+ * With "clock" it makes no function, and also runs as a 32-bit program. The second argument is the
+ * path of a source file, whose lines the dump has then.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -26,7 +27,18 @@ struct load {
 	uint64_t address, code, code_size, number;
 };
 
+struct lines {
+	uint32_t kind, size;
+	uint64_t time, code, count;
+};
+
+struct line {
+	uint64_t code;
+	uint32_t line, discriminator;
+};
+
 static FILE *map, *dump;
+static const char *source;
 static unsigned char *next;
 static uint64_t made;
 
@@ -38,7 +50,30 @@ static uint64_t now(void)
 	return time.tv_sec * 1000000000ull + time.tv_nsec;
 }
 
-static void *make(const char *name, const void *code, size_t size)
+/* Writes the lines of the function at `code`: for each its first byte, and its number. */
+static void write_lines(uint64_t code, const unsigned char *lines, int count)
+{
+	struct lines head = {
+		.kind = 2,
+		.size = sizeof(head) + count * (sizeof(struct line) + 2) + strlen(source) - 1,
+		.time = now(),
+		.code = code,
+		.count = count,
+	};
+
+	fwrite(&head, sizeof(head), 1, dump);
+	for (int i = 0; i < count; i++) {
+		struct line line = { .code = code + lines[2 * i], .line = lines[2 * i + 1] };
+		/* The same file as before. */
+		const char *path = i ? "\xff" : source;
+
+		fwrite(&line, sizeof(line), 1, dump);
+		fwrite(path, strlen(path) + 1, 1, dump);
+	}
+}
+
+static void *make(const char *name, const void *code, size_t size, const unsigned char *lines,
+	int count)
 {
 	void *at = memcpy(next, code, size);
 
@@ -58,6 +93,8 @@ static void *make(const char *name, const void *code, size_t size)
 			.number = made++,
 		};
 
+		if (source)
+			write_lines(load.code, lines, count);
 		fwrite(&load, sizeof(load), 1, dump);
 		fwrite(name, strlen(name) + 1, 1, dump);
 		fwrite(code, size, 1, dump);
@@ -91,6 +128,9 @@ int main(int argc, char **argv)
 	 */
 	unsigned char caller[] = { 0x53, 0xBB, 5, 0, 0, 0, 0xBF, 10, 0, 0, 0, 0x48, 0xB8,
 		0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xD0, 0xFF, 0xCB, 0x75, 0xEB, 0x5B, 0xC3 };
+	/* Where the code of lines begins, and their numbers. */
+	static const unsigned char count_down_lines[] = { 0, 1, 2, 2, 6, 3 };
+	static const unsigned char caller_lines[] = { 0, 5, 6, 6, 27, 7 };
 	const char *mode = argc > 1 ? argv[1] : "none";
 	unsigned char *memory;
 	void *callee, *function;
@@ -101,15 +141,18 @@ int main(int argc, char **argv)
 	if (memory == MAP_FAILED)
 		return 1;
 	next = memory;
+	source = argc > 2 ? argv[2] : NULL;
 	snprintf(name, sizeof(name), "/tmp/perf-%d.map", getpid());
 	if (!strcmp(mode, "map"))
 		map = fopen(name, "w");
 	if (!strcmp(mode, "dump") || !strcmp(mode, "gone"))
 		begin_dump();
 	if (strcmp(mode, "clock")) {
-		callee = make("jit::count_down", count_down, sizeof(count_down));
+		callee = make("jit::count_down", count_down, sizeof(count_down),
+			count_down_lines, sizeof(count_down_lines) / 2);
 		memcpy(caller + 13, &callee, sizeof(callee));
-		function = make("jit::caller", caller, sizeof(caller));
+		function = make("jit::caller", caller, sizeof(caller),
+			caller_lines, sizeof(caller_lines) / 2);
 		for (int i = 0; i < 7; i++)
 			((void (*)(void))function)();
 		((void (*)(int))callee)(1000);

@@ -2,13 +2,18 @@
 //! Linux perf.
 //!
 //! `/tmp/perf-PID.map` has a line for each function: address, size and name. `jit-PID.dump` has
-//! the code, too (`tools/perf/Documentation/jitdump-specification.txt` of Linux). Both list what
-//! was made in the order of time. Where one function has taken the place of another, the last one
-//! counts: branches have no times. The files can be anything.
+//! the code, too, and can have source lines (`jitdump-specification.txt` in
+//! `tools/perf/Documentation` of Linux). Both list what was made in the order of time. Where one
+//! function has taken the place of another, the last one counts: branches have no times. The files
+//! can be anything.
+
+mod lines;
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
+
+use self::lines::{Lines, Pending};
 
 use super::changes::PAGE;
 use super::code::{NO_CODE, Symbol, SymbolKind};
@@ -26,6 +31,7 @@ const MAGIC: u32 = 0x4A69_5444;
 const RECORD: usize = 16;
 const LOAD: u32 = 0;
 const MOVE: u32 = 1;
+const DEBUG_INFO: u32 = 2;
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +47,7 @@ pub struct Generated {
     jit_dump: Vec<u8>,
     /// By the address of their first byte. They do not overlap.
     functions: BTreeMap<u64, Function>,
+    lines: Lines,
     pages: FxHashMap<u64, Box<[u8]>>,
     /// Functions that another one has replaced.
     replaced: u64,
@@ -78,26 +85,27 @@ impl Generated {
         if u32_at(dump, 0)? != MAGIC {
             return None;
         }
-        let mut rest = dump.get(u32_at(dump, 8)? as usize..)?;
-        while let (Some(kind), Some(size)) = (u32_at(rest, 0), u32_at(rest, 4)) {
-            let Some((record, next)) = rest.split_at_checked(size as usize) else {
-                break;
-            };
-            let Some(body) = record.get(RECORD..) else {
-                break;
-            };
+        let records = dump.get(u32_at(dump, 8)? as usize..)?;
+        let infos = Records(records).filter(|(kind, _)| *kind == DEBUG_INFO);
+        let shift = lines::shift(infos.map(|(_, body)| body));
+        // The lines of a function precede it.
+        let mut pending = None;
+        for (kind, body) in Records(records) {
             match kind {
-                LOAD => self.load(body),
+                LOAD => self.load(body, pending.take()),
                 MOVE => self.move_function(body),
+                DEBUG_INFO => {
+                    pending = Pending::read(body, shift);
+                    None
+                }
                 _ => None,
             };
-            rest = next;
         }
         Some(())
     }
 
     /// A function is made: process, thread, address, address of the code, size, number, name, code.
-    fn load(&mut self, body: &[u8]) -> Option<()> {
+    fn load(&mut self, body: &[u8], lines: Option<Pending<'_>>) -> Option<()> {
         let (start, size) = (u64_at(body, 16)?, u64_at(body, 24)?);
         let text = body.get(40..)?;
         let end = text.iter().position(|byte| *byte == 0)?;
@@ -105,6 +113,9 @@ impl Generated {
         let code = text.get(end + 1..)?;
         if self.insert(start, size, name) {
             self.write(start, code.get(..size as usize).unwrap_or(code));
+            if let Some(lines) = lines.filter(|lines| lines.function() == start) {
+                self.lines.add(start..start.saturating_add(size), &lines);
+            }
         }
         Some(())
     }
@@ -115,8 +126,10 @@ impl Generated {
         let (old, new, size) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
         let function = self.functions.remove(&old)?;
         let code = self.bytes(old, size.min(function.end - old));
+        let lines = self.lines.take(old..function.end);
         if self.insert(new, function.end - old, function.name) {
             self.write(new, &code);
+            self.lines.put(new, lines);
         }
         Some(())
     }
@@ -137,6 +150,7 @@ impl Generated {
             if at != start || *old != new {
                 self.replaced += 1;
             }
+            self.lines.take(at..old.end);
             self.functions.remove(&at);
         }
         self.functions.insert(start, new);
@@ -194,6 +208,19 @@ impl Generated {
         (address < function.end).then_some((function.name.as_str(), address - start))
     }
 
+    /// The source line of an address: path and number.
+    pub fn line(&self, address: u64) -> Option<(&str, u32)> {
+        let (start, function) = self.functions.range(..=address).next_back()?;
+        let inside = address < function.end;
+        inside.then(|| self.lines.at(*start..=address))?
+    }
+
+    /// The source lines: where the code of each begins, its size, the number, and the path.
+    pub fn lines(&self) -> impl Iterator<Item = (u64, u64, u32, &str)> {
+        let functions = self.functions.iter();
+        functions.flat_map(|(start, function)| self.lines.rows(*start..function.end))
+    }
+
     /// Number of functions that others have replaced while the program ran.
     pub fn replaced(&self) -> u64 {
         self.replaced
@@ -202,6 +229,20 @@ impl Generated {
     /// Whether a file names functions.
     pub fn has_names(&self) -> bool {
         !self.functions.is_empty()
+    }
+}
+
+/// The records of a dump: their kinds, and what follows their headers.
+struct Records<'a>(&'a [u8]);
+
+impl<'a> Iterator for Records<'a> {
+    type Item = (u32, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (kind, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);
+        let (record, next) = self.0.split_at_checked(size as usize)?;
+        self.0 = next;
+        Some((kind, record.get(RECORD..)?))
     }
 }
 
@@ -300,6 +341,52 @@ mod tests {
         assert_eq!(generated.name(0x1FFE), None);
         assert_eq!(generated.page(0x5000)[..5], [1, 2, 3, 4, NO_CODE]);
         assert_eq!(generated.page(0x2000)[..2], [5, 6]);
+    }
+
+    #[test]
+    fn a_dump_has_source_lines() {
+        let info = |start: u64, lines: &[(u64, u32, &str)]| {
+            let mut body = start.to_le_bytes().to_vec();
+            body.extend((lines.len() as u64).to_le_bytes());
+            for (at, line, path) in lines {
+                body.extend(at.to_le_bytes());
+                body.extend(line.to_le_bytes());
+                body.extend([0; 4]);
+                body.extend(path.as_bytes());
+                body.push(0);
+            }
+            record(DEBUG_INFO, &body)
+        };
+        let mut moved = vec![0; 8];
+        for number in [0_u64, 0x1000, 0x3000, 4, 1] {
+            moved.extend(number.to_le_bytes());
+        }
+        let two = [(0x1001, 7, "a.js"), (0x1003, 8, "b.js")];
+        let mut records = vec![
+            info(0x1000, &two),
+            load(0x1000, "f", &[0x90; 4]),
+            load(0x2000, "g", &[0xC3]),
+        ];
+        let first = generated(b"", &dump(&records));
+        assert_eq!(first.line(0x1000), None);
+        assert_eq!(first.line(0x1002), Some(("a.js", 7)));
+        assert_eq!(first.line(0x1004), None);
+        assert_eq!(first.line(0x2000), None);
+        let rows: Vec<_> = first.lines().collect();
+        assert_eq!(rows, [(0x1001, 2, 7, "a.js"), (0x1003, 1, 8, "b.js")]);
+        // They move with their function, and another one in its place has none.
+        records.push(record(MOVE, &moved));
+        records.push(load(0x1000, "h", &[0x90; 4]));
+        let second = generated(b"", &dump(&records));
+        assert_eq!(second.line(0x3001), Some(("a.js", 7)));
+        assert_eq!(second.line(0x1001), None);
+        // V8 adds the size of an ELF header.
+        let shifted = [
+            info(0x1000, &[(0x1041, 7, "a.js")]),
+            load(0x1000, "f", &[0x90; 4]),
+        ];
+        let shifted = generated(b"", &dump(&shifted));
+        assert_eq!(shifted.line(0x1001), Some(("a.js", 7)));
     }
 
     #[test]

@@ -177,20 +177,17 @@ impl CodeFiles {
         }
         for (number, offset) in offsets.iter().enumerate() {
             let function = self.memory.name(module, *offset);
-            each(
-                number,
-                &Answer {
-                    function,
-                    line: None,
-                },
-            );
+            let line = self.memory.line(module, *offset);
+            each(number, &Answer { function, line });
         }
     }
 
     /// Calls `each` with the source lines of a module: where their code begins, its size, the
     /// number of the line and its path. Ends when `each` returns false.
     pub fn lines(&mut self, module: &Module, each: &mut dyn FnMut(u64, u64, u32, &str) -> bool) {
-        if module.kind != ModuleKind::File || self.file(module).is_some() {
+        if module.kind == ModuleKind::Generated {
+            self.memory.lines(module, each);
+        } else if module.kind != ModuleKind::File || self.file(module).is_some() {
             self.symbols.lines(symbol_path(module), 0..u64::MAX, each);
         }
     }

@@ -167,7 +167,8 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
         let Some(counts) = counts.module(id) else {
             continue;
         };
-        if !matches!(module.kind, ModuleKind::File | ModuleKind::Kernel) {
+        let kinds = [ModuleKind::File, ModuleKind::Kernel, ModuleKind::Generated];
+        if !kinds.contains(&module.kind) {
             continue;
         }
         let mut rows: Vec<Row> = Vec::new();

@@ -127,6 +127,21 @@ impl MemoryCode {
         self.generated.get(&module.id)?.name(address)
     }
 
+    /// The source line of an address in code that a program has made: path and number.
+    pub fn line(&self, module: &Module, address: u64) -> Option<(&str, u32)> {
+        self.generated.get(&module.id)?.line(address)
+    }
+
+    /// Calls `each` with the source lines of such code, as [`super::CodeFiles::lines`] does.
+    pub fn lines(&self, module: &Module, each: &mut dyn FnMut(u64, u64, u32, &str) -> bool) {
+        let lines = self.generated.get(&module.id).map(Generated::lines);
+        for (start, size, line, path) in lines.into_iter().flatten() {
+            if !each(start, size, line, path) {
+                return;
+            }
+        }
+    }
+
     /// Number of functions that others have replaced while the program ran.
     pub fn replaced(&self) -> u64 {
         self.generated.values().map(Generated::replaced).sum()

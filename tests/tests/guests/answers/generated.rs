@@ -12,6 +12,18 @@ use super::{function_rows, functions, report};
 /// that count from 10 down and one from 1000, each with two more instructions; 7 of the caller.
 const COUNT_DOWN: (u64, u64) = (36, 35 * 22 + 2002);
 const CALLER: (u64, u64) = (7, 7 * (4 + 5 * 5));
+/// The source of these functions, as the program says.
+const LOOPS: &str = "function count_down(n) {\n\tdo n--; while (n);\n}\n\nfunction caller() {\n\
+                     \tfor (let i = 5; i; i--) count_down(10);\n}\n";
+/// How often its lines are executed.
+const LINES: [(u32, u64); 6] = [
+    (1, 36),
+    (2, 35 * 10 + 1000),
+    (3, 36),
+    (5, 7),
+    (6, 7 * 5),
+    (7, 7),
+];
 /// How often the program reads the clock besides.
 const CLOCK: u64 = 100;
 
@@ -23,7 +35,11 @@ fn traced(machine: &Machine, directory: &Path, mode: &str) -> Result<std::path::
         programs::gcc(&programs::source("jit.c"), &program, &["-O1", "-g"])?;
     }
     let trace = directory.join(format!("{mode}.btrace"));
-    let words = [program.to_str().context("a path")?, mode];
+    let source = directory.join("loops.js");
+    std::fs::write(&source, LOOPS)?;
+    let path = |path: &Path| path.to_str().map(str::to_owned).context("a path");
+    let (program, source) = (path(&program)?, path(&source)?);
+    let words: [&str; 3] = [&program, mode, &source];
     let options = ["--epoch", "0", "--quiet"];
     machine
         .trace("btrace", &trace, &options, &words)?
@@ -44,6 +60,17 @@ pub(super) fn jit(machine: &Machine) -> Result<()> {
         let folded = report(machine, &["folded"], &trace)?;
         let stack = "main;jit::caller;jit::count_down ";
         ensure!(folded.contains(stack), "{mode}: no {stack}: {folded}");
+        if mode == "map" {
+            continue;
+        }
+        // A dump has source lines, too.
+        let source = directory.path().join("loops.js");
+        let source = source.to_str().context("a path")?;
+        let lines = report(machine, &["lcov", "--source", source], &trace)?;
+        for (line, count) in LINES {
+            let row = format!("\nDA:{line},{count}\n");
+            ensure!(lines.contains(&row), "{mode}: no {row}: {lines}");
+        }
     }
     // Without names, the code in memory has its instructions.
     let trace = traced(machine, directory.path(), "none")?;

@@ -1,0 +1,149 @@
+//! Source lines of code that a program has made.
+//!
+//! A record of a jitdump has the lines of the function that follows: its address, their number, and
+//! for each line where its code begins, its number, a discriminator, and the path. A path of one
+//! byte 255 is that of the line before.
+
+use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
+
+use rustc_hash::FxHashMap;
+
+use super::{u32_at, u64_at};
+
+/// Maximum number of lines of a process.
+const MAX_LINES: usize = 1 << 20;
+/// Size in bytes of the head of a record, and of a line without its path.
+const HEAD: usize = 16;
+const LINE: usize = 16;
+/// The path of the line before.
+const SAME: &[u8] = &[0xFF];
+/// What V8 adds to the addresses of lines: perf puts the code behind the header of an ELF file.
+const ELF_HEADER: u64 = 64;
+
+/// Where the code of a line begins, its number, and its path.
+type Entry<'a> = (u64, u32, &'a [u8]);
+
+/// The lines of the next function.
+#[derive(Debug, Clone, Copy)]
+pub struct Pending<'a> {
+    body: &'a [u8],
+    /// What the addresses have too much.
+    shift: u64,
+}
+
+impl<'a> Pending<'a> {
+    /// The lines of a record.
+    pub fn read(body: &'a [u8], shift: u64) -> Option<Self> {
+        (body.len() >= HEAD).then_some(Self { body, shift })
+    }
+
+    /// The address of the function.
+    pub fn function(&self) -> u64 {
+        u64_at(self.body, 0).unwrap_or_default()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
+        let count = u64_at(self.body, 8).unwrap_or_default();
+        let mut rest = self.body.get(HEAD..).unwrap_or_default();
+        let mut last: &[u8] = &[];
+        let shift = self.shift;
+        let next = move || {
+            let (at, line) = (u64_at(rest, 0)?, u32_at(rest, 8)?);
+            let text = rest.get(LINE..)?;
+            let end = text.iter().position(|byte| *byte == 0)?;
+            let path = text.get(..end)?;
+            last = if path == SAME { last } else { path };
+            rest = text.get(end + 1..)?;
+            Some((at.wrapping_sub(shift), line, last))
+        };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        std::iter::from_fn(next).take(count)
+    }
+}
+
+/// What all addresses of lines in a dump have too much, from the records with lines. No other
+/// compiler leaves the beginnings of all functions without lines.
+pub fn shift<'a>(records: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let distances = records.filter_map(|body| {
+        let pending = Pending::read(body, 0)?;
+        let (at, ..) = pending.entries().next()?;
+        Some(at.wrapping_sub(pending.function()))
+    });
+    match distances.min() {
+        Some(ELF_HEADER..) => ELF_HEADER,
+        _ => 0,
+    }
+}
+
+/// The lines of a process.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Index of the path, and number, by where the code begins.
+    lines: BTreeMap<u64, (u32, u32)>,
+    paths: Vec<String>,
+    numbers: FxHashMap<String, u32>,
+}
+
+impl Lines {
+    /// Adds the lines of a function.
+    pub fn add(&mut self, function: Range<u64>, lines: &Pending<'_>) {
+        for (at, line, path) in lines.entries() {
+            if !function.contains(&at) || line == 0 || self.lines.len() >= MAX_LINES {
+                continue;
+            }
+            let path = String::from_utf8_lossy(path);
+            let number = match self.numbers.get(path.as_ref()) {
+                Some(number) => *number,
+                None => {
+                    let number = self.paths.len() as u32;
+                    self.paths.push(path.clone().into_owned());
+                    self.numbers.insert(path.into_owned(), number);
+                    number
+                }
+            };
+            self.lines.insert(at, (number, line));
+        }
+    }
+
+    /// Removes the lines of a function. Returns them, with distances for addresses.
+    pub fn take(&mut self, function: Range<u64>) -> Vec<(u64, (u32, u32))> {
+        let lines = self.lines.range(function.clone());
+        let lines: Vec<_> = lines
+            .map(|(at, line)| (at - function.start, *line))
+            .collect();
+        for (distance, _) in &lines {
+            self.lines.remove(&(function.start + distance));
+        }
+        lines
+    }
+
+    /// Adds what was removed to the function that begins at `start`.
+    pub fn put(&mut self, start: u64, lines: Vec<(u64, (u32, u32))>) {
+        let placed = lines.into_iter();
+        let placed =
+            placed.filter_map(|(distance, line)| Some((start.checked_add(distance)?, line)));
+        self.lines.extend(placed);
+    }
+
+    fn path(&self, number: u32) -> &str {
+        self.paths.get(number as usize).map_or("", String::as_str)
+    }
+
+    /// The line of the last address in `addresses`, which begin with that of its function.
+    pub fn at(&self, addresses: RangeInclusive<u64>) -> Option<(&str, u32)> {
+        let (_, (path, line)) = self.lines.range(addresses).next_back()?;
+        Some((self.path(*path), *line))
+    }
+
+    /// The lines of a function: where the code of each begins, its size, number and path.
+    pub fn rows(&self, function: Range<u64>) -> impl Iterator<Item = (u64, u64, u32, &str)> {
+        let end = function.end;
+        let mut lines = self.lines.range(function).peekable();
+        std::iter::from_fn(move || {
+            let (at, (path, line)) = lines.next()?;
+            let next = lines.peek().map_or(end, |(next, _)| **next);
+            Some((*at, next - at, *line, self.path(*path)))
+        })
+    }
+}
