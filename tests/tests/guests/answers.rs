@@ -47,6 +47,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("guide_what_ran", guide::what_ran),
             ("guide_coverage", guide::coverage),
             ("guide_what_happened", guide::what_happened),
+            ("guide_compare_runs", guide::compare_runs),
+            ("guide_where_time_goes", guide::where_time_goes),
             ("guide_optimise", guide::optimise),
             ("jit", generated::jit),
             ("vdso", generated::vdso),

@@ -23,7 +23,9 @@ topics! {
     "trace-a-program": "guide/trace-a-program.md";
     "what-ran": "guide/what-ran.md";
     "coverage": "guide/coverage.md";
+    "where-time-goes": "guide/where-time-goes.md";
     "what-happened": "guide/what-happened.md";
+    "compare-runs": "guide/compare-runs.md";
     "optimise": "guide/optimise.md";
     "trace-a-kernel": "guide/trace-a-kernel.md";
     "record-a-machine": "guide/record-a-machine.md";

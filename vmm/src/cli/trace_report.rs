@@ -46,10 +46,15 @@ impl Drop for Directory {
 /// # Errors
 /// The trace cannot be kept, or the answer fails.
 pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
-    if what == What::Diff {
-        return Err(anyhow!("--report diff: diff compares two traces that were kept").into());
+    match (what, &args.against) {
+        (What::Diff, None) => {
+            let message = "--report diff: --against FILE names the trace to compare with";
+            return Err(anyhow!(message).into());
+        }
+        (What::Diff, Some(_)) | (_, None) => {}
+        _ => return Err(anyhow!("--against: only --report diff compares two traces").into()),
     }
-    let report_args = report_args(args)?;
+    let common = common(args)?;
     let directory = Directory::create()?;
     let trace = directory.0.join("trace.btrace");
     let code = run(&trace)?;
@@ -57,7 +62,7 @@ pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
         // The other process has said why.
         return Ok(code);
     }
-    let Cli { command, .. } = report_args.command_line(what, &trace)?;
+    let Cli { command, .. } = common.command_line(what, &trace)?;
     let super::Command::Report(report_args) = command else {
         return Err(anyhow!("--report: not a report").into());
     };
@@ -71,6 +76,8 @@ pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
 /// The options that the report has in common with the trace.
 struct Common {
     words: Vec<OsString>,
+    /// The trace that comes first.
+    against: Option<PathBuf>,
 }
 
 impl Common {
@@ -85,12 +92,14 @@ impl Common {
         let words = words
             .into_iter()
             .chain(self.words)
-            .chain(["--".into(), trace.into()]);
+            .chain(["--".into()])
+            .chain(self.against.map(OsString::from))
+            .chain([trace.into()]);
         Cli::try_parse_from(words).map_err(|error| anyhow!("--report: {error}"))
     }
 }
 
-fn report_args(args: &TraceArgs) -> anyhow::Result<Common> {
+fn common(args: &TraceArgs) -> anyhow::Result<Common> {
     use clap::ValueEnum as _;
     let mut words: Vec<OsString> = Vec::new();
     let mut add = |name: &str, value: Option<&Path>| {
@@ -104,7 +113,8 @@ fn report_args(args: &TraceArgs) -> anyhow::Result<Common> {
     if let Some(mode) = args.machine.config("").sandbox.to_possible_value() {
         add("--sandbox", Some(Path::new(mode.get_name())));
     }
-    Ok(Common { words })
+    let against = args.against.clone();
+    Ok(Common { words, against })
 }
 
 /// Traces with the options of this process into `trace`. Returns the exit status.

@@ -108,6 +108,14 @@ pub(super) fn what_happened(machine: &Machine) -> Result<()> {
     run(machine, "what-happened.md")
 }
 
+pub(super) fn compare_runs(machine: &Machine) -> Result<()> {
+    run(machine, "compare-runs.md")
+}
+
+pub(super) fn where_time_goes(machine: &Machine) -> Result<()> {
+    run(machine, "where-time-goes.md")
+}
+
 pub(super) fn optimise(machine: &Machine) -> Result<()> {
     run(machine, "optimise.md")
 }

@@ -42,6 +42,20 @@ pub(super) fn two_runs(machine: &Machine) -> Result<()> {
         "{text}"
     );
     ensure!(line("fib").is_empty(), "{text}");
+    // In one command.
+    let mut command = machine.command(["trace", "--epoch", "0", "--report", "diff", "--against"]);
+    command
+        .arg(&plain.trace)
+        .arg("--")
+        .arg(&kinds.program)
+        .arg("k");
+    let run = machine::finish(command)?.expect(0)?;
+    let text = String::from_utf8(run.stdout)?;
+    let part = text.lines().find(|line| line.starts_with("  second"));
+    ensure!(
+        part.is_some_and(|part| part.ends_with("-> kinds")),
+        "{text}"
+    );
     Ok(())
 }
 

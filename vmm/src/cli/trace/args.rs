@@ -113,6 +113,14 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub report: Option<What>,
+    /// --report diff: the trace that was kept of another run, with which this one is compared
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "report",
+        help_heading = "Trace options"
+    )]
+    pub against: Option<PathBuf>,
     /// Where this process, which another vbts has started for `--report`, keeps the trace
     #[arg(long, hide = true)]
     pub keep_for_report: Option<PathBuf>,
