@@ -28,7 +28,9 @@ pub fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("callgrind", counts::callgrind),
+            ("callgrind_of_programs", counts::callgrind_of_programs),
             ("gcov", coverage::gcov),
+            ("debug_information", coverage::debug_information),
             ("genhtml", coverage::genhtml),
             ("kinds_of_calls", counts::kinds_of_calls),
             ("patched_kernel", kernel::patched),

@@ -8,6 +8,9 @@ use vbts_tests::machine::{self, Machine};
 
 use super::{functions, report, tool, traced};
 
+/// Maximum number of instructions by which the start of a program differs.
+const MAX_DIFFERENCE: u64 = 200;
+
 /// Calls and instructions of each function, from the output file of callgrind.
 fn callgrind_functions(text: &str) -> Result<HashMap<String, (u64, u64)>> {
     let mut names: HashMap<String, String> = HashMap::new();
@@ -73,6 +76,84 @@ pub(super) fn callgrind(machine: &Machine) -> Result<()> {
                 "{flags:?} {name}: {ours:?}, callgrind: {theirs:?}"
             );
         }
+    }
+    Ok(())
+}
+
+/// Instructions of each file, from the output file of callgrind.
+fn callgrind_files(text: &str) -> HashMap<String, u64> {
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut files: HashMap<String, u64> = HashMap::new();
+    let (mut current, mut is_call) = ("", false);
+    for line in text.lines() {
+        let (kind, field) = line.split_once('=').unwrap_or((line, ""));
+        if let "ob" | "cob" = kind {
+            // A name is given once; later its number stands for it.
+            let (number, name) = field.split_once(' ').unwrap_or((field, ""));
+            let name = match name {
+                "" => names.get(number).copied().unwrap_or_default(),
+                name => name,
+            };
+            names.insert(number, name);
+            current = if kind == "ob" { name } else { current };
+        } else if kind == "calls" {
+            is_call = true;
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
+            && !std::mem::take(&mut is_call)
+        {
+            let cost = line
+                .split(' ')
+                .nth(1)
+                .and_then(|cost| cost.parse::<u64>().ok());
+            *files.entry(current.to_owned()).or_default() += cost.unwrap_or(0);
+        }
+    }
+    files
+}
+
+/// Programs of this machine execute as many instructions as callgrind counts. The start of a
+/// program depends on the number of its environment variables and on the addresses of its buffers,
+/// by some instructions; the C library has other functions for another processor.
+pub(super) fn callgrind_of_programs(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (input, output) = (
+        directory.path().join("input"),
+        directory.path().join("callgrind"),
+    );
+    let numbers: Vec<String> = (0..5000_u32)
+        .map(|n| n.wrapping_mul(n).to_string())
+        .collect();
+    std::fs::write(&input, numbers.join("\n"))?;
+    let input = input.to_str().context("a path")?;
+    // The program, its arguments, and the file that does the work.
+    for (program, option, file) in [
+        ("gzip", "-9c", "/gzip"),
+        ("bzip2", "-c", "/libbz2.so"),
+        ("md5sum", "-b", "/md5sum"),
+    ] {
+        tool(program, &[])?;
+        let out = format!("--callgrind-out-file={}", output.display());
+        let mut command = tool("valgrind", &["--tool=callgrind", &out])?;
+        command.args([program, option, input]);
+        machine::finish(command)?.expect(0)?;
+        let theirs = callgrind_files(&std::fs::read_to_string(&output)?);
+        let trace = directory.path().join("trace.btrace");
+        let words = [program, option, input];
+        machine
+            .trace("btrace", &trace, &["--epoch", "0"], &words)?
+            .expect(0)?;
+        let mut command = machine.command(["report", "modules", "--json"]);
+        command.arg(&trace);
+        let rows = machine::finish(command)?.expect(0)?.stdout;
+        let ours = super::function_rows(str::from_utf8(&rows)?)?;
+        let theirs = theirs.iter().find(|(name, _)| name.contains(file));
+        let (_, theirs) = theirs.with_context(|| format!("callgrind: no {file}"))?;
+        let ours = ours.iter().find(|(name, _)| name.contains(file));
+        let (_, (_, ours)) = ours.with_context(|| format!("no {file}"))?;
+        ensure!(
+            ours.abs_diff(*theirs) <= MAX_DIFFERENCE && *ours > 100_000,
+            "{program}: {ours} instructions, callgrind: {theirs}"
+        );
     }
     Ok(())
 }

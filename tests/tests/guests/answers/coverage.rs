@@ -66,6 +66,47 @@ pub(super) fn gcov(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Size in bytes of a unit of debugging information that is larger than what is read of a file.
+const LARGE: u64 = 300 << 20;
+
+/// Debugging information can be large, and compressed.
+pub(super) fn debug_information(machine: &Machine) -> Result<()> {
+    let source = programs::source("answers.c");
+    let words = ["lines", "--source", source.to_str().context("a path")?];
+    let small = traced(machine, &["-O0", "-g", "-static", "-Wl,--build-id"], &[])?;
+    let lines = report(machine, &words, &small.trace)?;
+    ensure!(line_counts(&lines).len() > 50, "{lines}");
+    for format in ["zlib", "zlib-gnu", "zstd"] {
+        let mut command = tool("objcopy", &[])?;
+        command
+            .arg(format!("--compress-debug-sections={format}"))
+            .arg(&small.program);
+        // The format is newer than some versions of objcopy.
+        let run = machine::finish(command)?;
+        if format == "zstd" && run.status != Some(0) {
+            continue;
+        }
+        run.expect(0)?;
+        let compressed = report(machine, &words, &small.trace)?;
+        ensure!(compressed == lines, "{format}: {compressed}");
+    }
+    // A unit with a single entry, and zeros after it.
+    let rest = LARGE - 8;
+    let unit = format!(
+        ".section .debug_abbrev\n.Labbreviations: .byte 1, 0x11, 0, 0, 0, 0\n\
+         .section .debug_info\n.long {LARGE}\n.value 4\n.long .Labbreviations\n.byte 8, 1\n\
+         .zero {rest}\n.section .note.GNU-stack,\"\",@progbits\n"
+    );
+    let file = small.directory.path().join("large.s");
+    std::fs::write(&file, unit)?;
+    let flags = ["-O0", "-g", "-static", file.to_str().context("a path")?];
+    let large = traced(machine, &flags, &[])?;
+    ensure!(large.program.metadata()?.len() > LARGE, "no large file");
+    let large = report(machine, &words, &large.trace)?;
+    ensure!(large == lines, "{large}");
+    Ok(())
+}
+
 /// genhtml of lcov accepts the tracefile, and counts as we do.
 pub(super) fn genhtml(machine: &Machine) -> Result<()> {
     let traced = traced(machine, &["-O0", "-g", "-static"], &[])?;
