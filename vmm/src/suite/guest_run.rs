@@ -186,7 +186,8 @@ mod tests {
         results_of_guests(0, &[(lines, end)])
     }
 
-    /// The same for several guests, one after the other, with `retries` of a case that fails.
+    /// [`results`] of several guests, which run one after the other. A case that fails runs
+    /// `retries` times again.
     fn results_of_guests(retries: u32, guests: &[(&[&str], GuestEnd)]) -> Vec<String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let output = Output::create(file.path()).unwrap();
