@@ -83,7 +83,8 @@ fn install(source: &Path, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the files of `directory`, and the directory if nothing else is in it.
+/// Removes the files of `directory`, and the directory and its parent (`lib`) if nothing else is in
+/// them.
 fn remove(directory: &Path) -> anyhow::Result<()> {
     let name = directory.display();
     ensure!(
@@ -98,8 +99,10 @@ fn remove(directory: &Path) -> anyhow::Result<()> {
             _ => {}
         }
     }
-    // It fails if the directory has other files.
-    let _ = std::fs::remove_dir(directory);
+    for directory in directory.ancestors().take(2) {
+        // It fails if the directory has other files.
+        let _ = std::fs::remove_dir(directory);
+    }
     Ok(())
 }
 
@@ -132,7 +135,7 @@ mod tests {
             assert_eq!(std::fs::read(directory.join(name)).unwrap(), b"new\n");
         }
         remove(&directory).unwrap();
-        assert!(!directory.exists());
+        assert_eq!(std::fs::read_dir(prefix.path()).unwrap().count(), 0);
         assert!(remove(&directory).is_err());
     }
 
