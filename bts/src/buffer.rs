@@ -14,7 +14,8 @@ use std::mem::offset_of;
 
 use thiserror::Error;
 
-use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
+use crate::ds_area::{BranchRecord, BtsFields, RECORD_SIZE};
+use crate::formats::{Format, Word};
 
 /// Access to linear addresses with supervisor privilege through the guest's page tables.
 ///
@@ -22,15 +23,15 @@ use crate::ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
 /// that fails anywhere has changed no byte. They never raise an exception in the guest. The
 /// recorder passes canonical ranges that don't wrap around.
 pub trait DsMemory {
-    /// Reads `N` 64-bit words at `la`, which need not be aligned, that the recorder is about to
+    /// Reads `N` words at `la`, which need not be aligned, that the recorder is about to
     /// update: fails where a write would fail, and sets dirty.
     ///
     /// Word by word: a wider load that covers the index, which the record before has just stored,
     /// waits for that store to reach the cache.
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault>;
+    fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault>;
 
-    /// Writes `N` 64-bit words at `la`, which need not be aligned.
-    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault>;
+    /// Writes `N` words at `la`, which need not be aligned.
+    fn write<W: Word, const N: usize>(&mut self, la: u64, words: &[W; N]) -> Result<(), DsFault>;
 }
 
 /// Why [`DsMemory`] could not make an access.
@@ -95,6 +96,9 @@ pub enum Stored {
 #[derive(Clone, Copy, Debug)]
 pub struct DsArea {
     pub(crate) la: u64,
+    pub(crate) format: Format,
+    /// The flag "branch predicted" of each record.
+    pub(crate) predicted: bool,
     /// BTINT is set.
     pub(crate) btint: bool,
     /// Set when no record can be stored at `la`.
@@ -119,15 +123,35 @@ impl DsArea {
     /// Why there is no record.
     #[inline]
     pub fn store<M: DsMemory>(self, mem: &mut M, from: u64, to: u64) -> Result<Stored, DropReason> {
+        match self.format {
+            Format::Bits64 => self.store_words::<u64, M>(mem, from, to),
+            Format::Bits32 => self.store_words::<u32, M>(mem, from, to),
+        }
+    }
+
+    /// [`Self::store`] in the format with these words.
+    #[inline(always)]
+    fn store_words<W: Word, M: DsMemory>(
+        self,
+        mem: &mut M,
+        from: u64,
+        to: u64,
+    ) -> Result<Stored, DropReason> {
         if let Some(reason) = self.unusable {
             return Err(reason);
         }
-        let fields = BtsFields::from_words(mem.read(self.la)?);
-        let place = self.place(&fields)?;
-        mem.write(place.slot, &BranchRecord { from, to }.to_words())?;
+        let fields = BtsFields::from_words(mem.read::<W, 4>(self.la)?);
+        let place = self.place(&fields, self.format.record_size())?;
+        let record = BranchRecord {
+            from,
+            to,
+            predicted: self.predicted,
+        };
+        mem.write(place.slot, &record.to_words::<W>())?;
         // Cannot fail after the read above, unless the guest maps the buffer over its own page
         // tables.
-        mem.write(self.la + DS_INDEX_OFFSET, &[place.next])?;
+        let index = [W::truncate(place.next)];
+        mem.write(self.la + self.format.index_offset(), &index)?;
         Ok(if place.interrupts {
             Stored::StoredAndPmi
         } else {
@@ -135,9 +159,9 @@ impl DsArea {
         })
     }
 
-    /// Finds the place of the next record.
+    /// Finds the place of the next record, which has this size.
     #[inline(always)]
-    fn place(self, fields: &BtsFields) -> Result<Placement, DropReason> {
+    fn place(self, fields: &BtsFields, record_size: u64) -> Result<Placement, DropReason> {
         let BtsFields {
             base,
             index,
@@ -147,14 +171,14 @@ impl DsArea {
         if (base | index) & 3 != 0 {
             return Err(DropReason::Misaligned);
         }
-        if absolute_maximum < base || absolute_maximum - base < RECORD_SIZE {
+        if absolute_maximum < base || absolute_maximum - base < record_size {
             return Err(DropReason::TooSmall);
         }
         if index < base || index > absolute_maximum {
             return Err(DropReason::IndexOutside);
         }
         // No addition below overflows: a record that fits ends at or below the absolute maximum.
-        let slot = if absolute_maximum - index >= RECORD_SIZE {
+        let slot = if absolute_maximum - index >= record_size {
             index
         } else if self.btint {
             return Err(DropReason::Full);
@@ -162,11 +186,11 @@ impl DsArea {
             // Software cleared BTINT on a full buffer and left the index where it was.
             base
         };
-        let end = slot + RECORD_SIZE;
+        let end = slot + record_size;
         if !is_canonical(slot) || !is_canonical(end - 1) {
             return Err(DropReason::NonCanonical);
         }
-        let wraps = !self.btint && absolute_maximum - end < RECORD_SIZE;
+        let wraps = !self.btint && absolute_maximum - end < record_size;
         Ok(Placement {
             slot,
             next: if wraps { base } else { end },
@@ -174,9 +198,20 @@ impl DsArea {
         })
     }
 
+    /// Whether [`Self::window`] can have a slot: the format is the 64-bit one, and records have no
+    /// flags.
+    #[inline]
+    #[must_use]
+    pub const fn has_windows(self) -> bool {
+        matches!(self.format, Format::Bits64) && !self.predicted
+    }
+
     /// The window that begins at the index: all slots that [`Self::store`] would fill one after the
     /// other, only advancing the index each time. It is empty if the next record would be dropped,
     /// wrap the buffer or cause an interrupt.
+    ///
+    /// Only records of the 64-bit format without flags have windows, so that what fills them needs
+    /// no other case. A window for others is empty.
     ///
     /// The window is valid as long as the DS area keeps these `fields`, apart from the index, and
     /// as long as the memory of the slots can be written.
@@ -189,8 +224,9 @@ impl DsArea {
             threshold,
             ..
         } = *fields;
-        let place = self.place(fields);
-        if self.unusable.is_some() || !place.is_ok_and(|place| place.slot == index) {
+        let place = self.place(fields, RECORD_SIZE);
+        let plain = place.is_ok_and(|place| place.slot == index);
+        if !self.has_windows() || self.unusable.is_some() || !plain {
             return Window::default();
         }
         // The end is the index of the first record that is not plain. A circular buffer wraps with

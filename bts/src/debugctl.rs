@@ -5,7 +5,7 @@ use bitflags::bitflags;
 bitflags! {
     /// IA32_DEBUGCTL of the P6 family from Core Solo on (SDM Vol. 3B 17.4.1 "IA32_DEBUGCTL MSR").
     ///
-    /// NetBurst places the same controls at other bits: see [`Layout`].
+    /// NetBurst places some of these controls at other bits: see [`Layout`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DebugCtl: u64 {
         /// Record branches in the LBR stack. The processor clears it when it generates #DB
@@ -34,11 +34,13 @@ bitflags! {
     }
 }
 
-/// The microarchitectures that have a DEBUGCTL of their own.
+/// The microarchitectures that have a Debug Store of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Microarchitecture {
-    /// Pentium 4 and its Xeons: MSR_DEBUGCTLA (17.11.1).
+    /// Pentium 4 and its Xeons, without Intel 64: MSR_DEBUGCTLA (17.11.1).
     NetBurst,
+    /// Pentium 4 and its Xeons with Intel 64, DTES64 and DS-CPL.
+    NetBurst64,
     /// Pentium M and Core Solo/Duo: MSR_DEBUGCTLB, no filter by CPL (17.13).
     PentiumM,
     /// Core 2, the processor of the first Linux BTS code.
@@ -47,10 +49,14 @@ pub enum Microarchitecture {
     Nehalem,
 }
 
-/// Where a microarchitecture keeps the trace controls, and which bits a write may set. A control
-/// that does not exist has the mask 0.
+/// Where a microarchitecture keeps its controls, and which bits a write may set. A control that
+/// does not exist has the mask 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Record branches in the LBR stack.
+    pub lbr: u64,
+    /// RFLAGS.TF steps on branches.
+    pub btf: u64,
     /// Send branch trace messages.
     pub tr: u64,
     /// Messages go to the BTS buffer.
@@ -61,8 +67,10 @@ pub struct Layout {
     pub bts_off_os: u64,
     /// Nothing at CPL 1 to 3.
     pub bts_off_usr: u64,
-    /// What #DB clears: LBR and BTF.
-    pub cleared_by_db: u64,
+    /// Stop the LBR stack on a performance-monitoring interrupt.
+    pub freeze_lbrs_on_pmi: u64,
+    /// Stop the counters on a performance-monitoring interrupt.
+    pub freeze_perfmon_on_pmi: u64,
     /// Every bit that is not reserved; a write of any other raises #GP(0).
     pub writable: u64,
 }
@@ -74,37 +82,62 @@ impl Layout {
         self.tr | self.bts | self.btint | self.bts_off_os | self.bts_off_usr
     }
 
-    const NETBURST: Self = Self {
+    /// What #DB clears: LBR and BTF (17.4.2, 17.4.3).
+    #[must_use]
+    pub const fn cleared_by_db(&self) -> u64 {
+        self.lbr | self.btf
+    }
+
+    /// MSR_DEBUGCTLA without DS-CPL, which the filters need (17.4.6).
+    pub(crate) const NETBURST: Self = Self {
+        bts_off_os: 0,
+        bts_off_usr: 0,
+        writable: 0x1F,
+        ..Self::NETBURST_64
+    };
+
+    /// MSR_DEBUGCTLA (17.11.1).
+    pub(crate) const NETBURST_64: Self = Self {
+        lbr: 1 << 0,
+        btf: 1 << 1,
         tr: 1 << 2,
         bts: 1 << 3,
         btint: 1 << 4,
         bts_off_os: 1 << 5,
         bts_off_usr: 1 << 6,
-        cleared_by_db: 0x3,
+        freeze_lbrs_on_pmi: 0,
+        freeze_perfmon_on_pmi: 0,
         writable: 0x7F,
     };
 
-    /// Bits 2 to 5 are the performance-monitoring pins PB0 to PB3.
-    const PENTIUM_M: Self = Self {
+    /// MSR_DEBUGCTLB (17.13). Bits 2 to 5 are the performance-monitoring pins PB0 to PB3.
+    pub(crate) const PENTIUM_M: Self = Self {
         bts_off_os: 0,
         bts_off_usr: 0,
+        freeze_lbrs_on_pmi: 0,
+        freeze_perfmon_on_pmi: 0,
         writable: 0x1FF,
         ..Self::CORE2
     };
 
-    const CORE2: Self = Self {
+    /// IA32_DEBUGCTL (17.4.1).
+    pub(crate) const CORE2: Self = Self {
+        lbr: DebugCtl::LBR.bits(),
+        btf: DebugCtl::BTF.bits(),
         tr: DebugCtl::TR.bits(),
         bts: DebugCtl::BTS.bits(),
         btint: DebugCtl::BTINT.bits(),
         bts_off_os: DebugCtl::BTS_OFF_OS.bits(),
         bts_off_usr: DebugCtl::BTS_OFF_USR.bits(),
-        cleared_by_db: DebugCtl::LBR.union(DebugCtl::BTF).bits(),
+        freeze_lbrs_on_pmi: DebugCtl::FREEZE_LBRS_ON_PMI.bits(),
+        freeze_perfmon_on_pmi: DebugCtl::FREEZE_PERFMON_ON_PMI.bits(),
         writable: DebugCtl::all()
             .difference(DebugCtl::ENABLE_UNCORE_PMI)
             .bits(),
     };
 
-    const NEHALEM: Self = Self {
+    /// IA32_DEBUGCTL, with the uncore (17.4.1).
+    pub(crate) const NEHALEM: Self = Self {
         writable: DebugCtl::all().bits(),
         ..Self::CORE2
     };
@@ -114,11 +147,6 @@ impl Microarchitecture {
     /// The layout of its DEBUGCTL.
     #[must_use]
     pub const fn layout(self) -> &'static Layout {
-        match self {
-            Self::NetBurst => &Layout::NETBURST,
-            Self::PentiumM => &Layout::PENTIUM_M,
-            Self::Core2 => &Layout::CORE2,
-            Self::Nehalem => &Layout::NEHALEM,
-        }
+        &self.debug_store().layout
     }
 }

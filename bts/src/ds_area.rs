@@ -1,15 +1,15 @@
-//! The DS management area and the branch record in their 64-bit format (SDM Vol. 3B 17.4.9, figures
-//! "Layout of 64-bit DS Save Area" and "64-bit Branch Trace Record Format"), which DTES64 selects
-//! in every mode.
+//! The DS management area and the branch record (SDM Vol. 3B 17.4.9) in both formats.
 
-/// Size of a branch record in bytes.
-pub const RECORD_SIZE: u64 = 24;
+use crate::formats::{Format, PREDICTED, Word};
 
-/// Offset of the BTS index in the DS management area, in bytes.
-pub const DS_INDEX_OFFSET: u64 = 0x08;
+/// Size of a branch record in bytes, in the 64-bit format.
+pub const RECORD_SIZE: u64 = Format::Bits64.record_size();
 
-/// The part of the DS management area that BTS uses: four 64-bit little-endian words from offset 0.
-/// All are linear addresses.
+/// Offset of the BTS index in the DS management area in bytes, in the 64-bit format.
+pub const DS_INDEX_OFFSET: u64 = Format::Bits64.index_offset();
+
+/// The part of the DS management area that BTS uses: four little-endian words from offset 0. All
+/// are linear addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BtsFields {
     /// First byte of the buffer.
@@ -24,23 +24,34 @@ pub struct BtsFields {
 }
 
 impl BtsFields {
-    /// Size in memory, in bytes.
-    pub const SIZE: usize = 32;
+    /// Size in memory in bytes, in the 64-bit format.
+    pub const SIZE: usize = Format::Bits64.fields_size() as usize;
 
     /// The fields of the first words of a DS management area.
     #[inline]
     #[must_use]
-    pub const fn from_words(words: [u64; 4]) -> Self {
+    pub fn from_words<W: Word>(words: [W; 4]) -> Self {
         let [base, index, absolute_maximum, threshold] = words;
         Self {
-            base,
-            index,
-            absolute_maximum,
-            threshold,
+            base: base.extend(),
+            index: index.extend(),
+            absolute_maximum: absolute_maximum.extend(),
+            threshold: threshold.extend(),
         }
     }
 
-    /// Reads the fields from the first bytes of a DS management area.
+    /// The fields as they lie in memory. In the 32-bit format, their upper halves are lost.
+    #[must_use]
+    pub fn to_words<W: Word>(self) -> [W; 4] {
+        [
+            W::truncate(self.base),
+            W::truncate(self.index),
+            W::truncate(self.absolute_maximum),
+            W::truncate(self.threshold),
+        ]
+    }
+
+    /// Reads the fields from the first bytes of a DS management area of the 64-bit format.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
@@ -52,52 +63,78 @@ impl BtsFields {
         }
     }
 
-    /// The fields as they lie in memory.
+    /// The fields as they lie in memory in the 64-bit format, in bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
-        let words = [self.base, self.index, self.absolute_maximum, self.threshold];
-        for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
+        for (slot, word) in bytes.chunks_exact_mut(8).zip(self.to_words::<u64>()) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }
 }
 
-/// A branch record. Its third word, the flags, is 0: the only flag is "branch predicted", which the
-/// Core microarchitecture does not support (17.4.9.1).
+/// A branch record: three words, of which the last has the flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BranchRecord {
     /// Linear address of the branch instruction, or the return address that an interrupt saves.
     pub from: u64,
     /// Linear address of the target.
     pub to: u64,
+    /// The flag "branch predicted". It is clear where a microarchitecture does not have it.
+    pub predicted: bool,
 }
 
 impl BranchRecord {
-    /// Reads a record, without its flags.
+    /// A record without flags.
     #[inline]
     #[must_use]
-    pub const fn from_bytes(bytes: &[u8; RECORD_SIZE as usize]) -> Self {
+    pub const fn new(from: u64, to: u64) -> Self {
         Self {
-            from: word(bytes, 0),
-            to: word(bytes, 8),
+            from,
+            to,
+            predicted: false,
+        }
+    }
+
+    /// Reads a record.
+    #[inline]
+    #[must_use]
+    pub fn from_words<W: Word>(words: [W; 3]) -> Self {
+        let [from, to, flags] = words;
+        Self {
+            from: from.extend(),
+            to: to.extend(),
+            predicted: flags.extend() & PREDICTED != 0,
         }
     }
 
     /// The record as it lies in memory.
     #[inline]
     #[must_use]
-    pub const fn to_words(self) -> [u64; 3] {
-        [self.from, self.to, 0]
+    pub fn to_words<W: Word>(self) -> [W; 3] {
+        let flags = if self.predicted { PREDICTED } else { 0 };
+        [
+            W::truncate(self.from),
+            W::truncate(self.to),
+            W::truncate(flags),
+        ]
     }
 
-    /// The record as it lies in memory, in bytes.
+    /// Reads a record of the 64-bit format.
+    #[inline]
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; RECORD_SIZE as usize]) -> Self {
+        Self::from_words([word(bytes, 0), word(bytes, 8), word(bytes, 16)])
+    }
+
+    /// The record as it lies in memory in the 64-bit format, in bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; RECORD_SIZE as usize] {
         let mut bytes = [0; RECORD_SIZE as usize];
-        bytes[..8].copy_from_slice(&self.from.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.to.to_le_bytes());
+        for (slot, word) in bytes.chunks_exact_mut(8).zip(self.to_words::<u64>()) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 }

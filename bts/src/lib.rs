@@ -1,6 +1,6 @@
 //! The Intel Debug Store as the manual describes it: the IA32_DEBUGCTL bits of each
-//! microarchitecture, the DS management area, the 64-bit branch record, and the [`Recorder`] that a
-//! virtual CPU calls after every transfer of control.
+//! microarchitecture, the formats of the DS management area and of the branch record, and the
+//! [`Recorder`] that a virtual CPU calls after every transfer of control.
 //!
 //! The crate is pure: it knows no operating system, no hypervisor, and reaches memory through
 //! [`DsMemory`] only.
@@ -12,24 +12,33 @@
 //! ```
 //! use vbts_bts::{
 //!     BranchRecord, BtsFields, DebugCtl, DsFault, DsMemory, Microarchitecture, RECORD_SIZE,
-//!     Recorder, Stored,
+//!     Recorder, Stored, Word,
 //! };
 //!
 //! /// Memory whose linear addresses are offsets.
 //! struct Memory([u8; 0x1000]);
 //!
 //! impl DsMemory for Memory {
-//!     fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
+//!     fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault> {
+//!         let size = W::SIZE as usize;
 //!         let bytes = self.0.get(la as usize..).ok_or(DsFault::Unmapped)?;
-//!         let (words, _) = bytes.as_chunks();
-//!         let words = words.first_chunk().ok_or(DsFault::Unmapped)?;
-//!         Ok(words.map(u64::from_le_bytes))
+//!         let bytes = bytes.get(..size * N).ok_or(DsFault::Unmapped)?;
+//!         Ok(std::array::from_fn(|n| {
+//!             let mut word = [0; 8];
+//!             word[..size].copy_from_slice(&bytes[size * n..][..size]);
+//!             W::truncate(u64::from_le_bytes(word))
+//!         }))
 //!     }
-//!     fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
-//!         let end = la as usize + 8 * N;
+//!     fn write<W: Word, const N: usize>(
+//!         &mut self,
+//!         la: u64,
+//!         words: &[W; N],
+//!     ) -> Result<(), DsFault> {
+//!         let size = W::SIZE as usize;
+//!         let end = la as usize + size * N;
 //!         let bytes = self.0.get_mut(la as usize..end).ok_or(DsFault::Unmapped)?;
-//!         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
-//!             slot.copy_from_slice(&word.to_le_bytes());
+//!         for (slot, word) in bytes.chunks_exact_mut(size).zip(words) {
+//!             slot.copy_from_slice(&word.extend().to_le_bytes()[..size]);
 //!         }
 //!         Ok(())
 //!     }
@@ -59,8 +68,7 @@
 //! assert_eq!(stored, Ok(Stored::Stored));
 //!
 //! let record = memory.0[BUFFER..].first_chunk().unwrap();
-//! let (from, to) = (0x40_1000, 0x40_2000);
-//! assert_eq!(BranchRecord::from_bytes(record), BranchRecord { from, to });
+//! assert_eq!(BranchRecord::from_bytes(record), BranchRecord::new(0x40_1000, 0x40_2000));
 //! let fields = memory.0[DS_AREA..].first_chunk().unwrap();
 //! assert_eq!(BtsFields::from_bytes(fields).index, BUFFER as u64 + RECORD_SIZE);
 //! # Ok::<(), vbts_bts::Gp>(())
@@ -74,9 +82,11 @@
 mod buffer;
 mod debugctl;
 mod ds_area;
+mod formats;
 mod recorder;
 
 pub use buffer::{DropReason, DsArea, DsFault, DsMemory, Stored, Window};
 pub use debugctl::{DebugCtl, Layout, Microarchitecture};
 pub use ds_area::{BranchRecord, BtsFields, DS_INDEX_OFFSET, RECORD_SIZE};
+pub use formats::{DebugStore, Format, Word};
 pub use recorder::{Gp, Recorder};

@@ -3,8 +3,8 @@
 use thiserror::Error;
 
 use crate::buffer::{DropReason, DsArea, is_canonical};
-use crate::debugctl::Microarchitecture;
-use crate::ds_area::BtsFields;
+use crate::debugctl::{Layout, Microarchitecture};
+use crate::formats::Format;
 
 /// An MSR write that raises #GP(0).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -19,10 +19,15 @@ pub struct Recorder {
     area: DsArea,
     /// Bit 0: store what arrives at CPL 0. Bit 1: store what arrives at CPL 1 to 3.
     armed: u8,
+    /// LBR is set.
+    lbr: bool,
+    /// BTF is set.
+    btf: bool,
 }
 
 impl Recorder {
     /// The recorder after RESET or INIT: everything off, DS area at 0.
+    #[inline]
     #[must_use]
     pub fn new(microarchitecture: Microarchitecture) -> Self {
         Self {
@@ -30,10 +35,14 @@ impl Recorder {
             debugctl: 0,
             area: DsArea {
                 la: 0,
+                format: microarchitecture.debug_store().format,
+                predicted: microarchitecture.debug_store().has_predicted,
                 btint: false,
                 unusable: None,
             },
             armed: 0,
+            lbr: false,
+            btf: false,
         }
     }
 
@@ -41,6 +50,11 @@ impl Recorder {
     #[must_use]
     pub const fn microarchitecture(&self) -> Microarchitecture {
         self.microarchitecture
+    }
+
+    #[inline]
+    const fn layout(&self) -> &'static Layout {
+        self.microarchitecture.layout()
     }
 
     /// IA32_DEBUGCTL.
@@ -55,23 +69,55 @@ impl Recorder {
     /// [`Gp`] if the microarchitecture reserves a bit of `value`; the register keeps its value.
     #[inline]
     pub fn set_debugctl(&mut self, value: u64) -> Result<(), Gp> {
-        let layout = self.microarchitecture.layout();
+        let layout = self.layout();
         if value & !layout.writable != 0 {
             return Err(Gp);
         }
+        self.load_debugctl(value);
+        Ok(())
+    }
+
+    /// Sets IA32_DEBUGCTL and what follows from it.
+    #[inline(always)]
+    fn load_debugctl(&mut self, value: u64) {
+        let layout = self.layout();
         let has = |mask: u64| value & mask != 0;
         let tracing = has(layout.tr) && has(layout.bts);
         self.debugctl = value;
         self.area.btint = has(layout.btint);
         self.armed = u8::from(tracing && !has(layout.bts_off_os))
             | u8::from(tracing && !has(layout.bts_off_usr)) << 1;
-        Ok(())
+        (self.lbr, self.btf) = (has(layout.lbr), has(layout.btf));
     }
 
     /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). Tracing
     /// goes on.
     pub fn clear_on_debug_exception(&mut self) {
-        self.debugctl &= !self.microarchitecture.layout().cleared_by_db;
+        self.load_debugctl(self.debugctl & !self.layout().cleared_by_db());
+    }
+
+    /// Applies a performance-monitoring interrupt: clears LBR with FREEZE_LBRS_ON_PMI. Returns
+    /// whether the performance counters are to stop, with FREEZE_PERFMON_ON_PMI (17.4.7).
+    pub fn freeze_on_pmi(&mut self) -> bool {
+        let layout = self.layout();
+        if self.debugctl & layout.freeze_lbrs_on_pmi != 0 {
+            self.load_debugctl(self.debugctl & !layout.lbr);
+        }
+        self.debugctl & layout.freeze_perfmon_on_pmi != 0
+    }
+
+    /// Whether branches are recorded in the LBR stack.
+    #[inline]
+    #[must_use]
+    pub const fn records_last_branches(&self) -> bool {
+        self.lbr
+    }
+
+    /// Whether RFLAGS.TF steps on branches.
+    #[inline]
+    #[must_use]
+    pub const fn steps_on_branches(&self) -> bool {
+        self.btf
     }
 
     /// IA32_DS_AREA: linear address of the DS management area.
@@ -84,15 +130,21 @@ impl Recorder {
     /// stored.
     ///
     /// # Errors
-    /// [`Gp`] if `la` is not canonical (48 bits); the register keeps its value.
+    /// [`Gp`] if `la` is not canonical (48 bits), or if it has more than 32 bits and the DS area is
+    /// in the 32-bit format (17.4.9); the register keeps its value.
     #[inline]
     pub fn set_ds_area(&mut self, la: u64) -> Result<(), Gp> {
-        if !is_canonical(la) {
+        let highest = match self.area.format {
+            Format::Bits32 => u32::MAX.into(),
+            Format::Bits64 => u64::MAX,
+        };
+        if !is_canonical(la) || la > highest {
             return Err(Gp);
         }
         self.area.la = la;
-        self.area.unusable = match la.checked_add(BtsFields::SIZE as u64 - 1) {
+        self.area.unusable = match la.checked_add(self.area.format.fields_size() - 1) {
             None => Some(DropReason::WrapAround),
+            Some(last) if last > highest => Some(DropReason::WrapAround),
             Some(last) if !is_canonical(last) => Some(DropReason::NonCanonical),
             Some(_) => None,
         };

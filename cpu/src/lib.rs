@@ -24,7 +24,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use vbts_cpu::{ArchState, Cpu, Exit, SoftCpu, model};
+//! use vbts_cpu::{ArchState, Cpu, DebugCtl, Exit, SoftCpu, model};
 //! use vbts_testkit::{Ram, TestPlatform};
 //!
 //! // MOV CX, 3; LOOP to itself, at offset 3; HLT
@@ -45,8 +45,7 @@
 //! let mut state = ArchState::after_reset(model);
 //! // A start-up IPI with vector 7 starts at address 0x7000.
 //! state.start_up(7);
-//! // TR and BTS.
-//! state.debugctl = 1 << 6 | 1 << 7;
+//! state.debugctl = (DebugCtl::TR | DebugCtl::BTS).bits();
 //! state.ds_area = DS_AREA;
 //!
 //! let platform = Arc::new(TestPlatform::default());
@@ -100,3 +99,4 @@ pub use processor::clock::{Clock, HostClock};
 pub use processor::cpu::Cpu;
 pub use processor::platform::{Platform, Signals, Startup};
 pub use state::{Activity, ArchState, Usage};
+pub use vbts_bts::DebugCtl;

@@ -25,7 +25,7 @@ macro_rules! properties {
                 $other: u64,
             ) -> bool {
                 let fields = vbts_bts::BtsFields { base, index, absolute_maximum, threshold };
-                let $given = Given { ds_area, debugctl, fields };
+                let $given = Given { processor: NEHALEM, ds_area, debugctl, fields };
                 $body
             }
         )*

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use vbts_bts::BtsFields;
 
-use crate::values::{Given, HOLE, HOLE_END};
+use crate::values::{Given, HOLE, HOLE_END, NEHALEM};
 
 /// Any address, more often one near another one or near the end of a half.
 fn address(near: u64) -> impl Strategy<Value = u64> {
@@ -38,6 +38,7 @@ pub fn given() -> impl Strategy<Value = (Given, u64)> {
                 };
                 (
                     Given {
+                        processor: NEHALEM,
                         ds_area,
                         debugctl,
                         fields,

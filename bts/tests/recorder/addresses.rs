@@ -146,7 +146,7 @@ fn a_record_and_a_ds_area_may_cross_pages() {
     };
     assert_eq!(store(&mut recorder, &mut memory, 7), S);
     let (from, to) = branch(7);
-    assert_eq!(memory.record(BUF + PAGE - 12), BranchRecord { from, to });
+    assert_eq!(memory.record(BUF + PAGE - 12), BranchRecord::new(from, to));
 
     // The second page of the next slot is not mapped. The first one is not written either.
     memory.set_fields(

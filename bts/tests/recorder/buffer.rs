@@ -91,7 +91,7 @@ fn buffer_edges() {
                 let (from, to) = branch(n);
                 assert_eq!(
                     memory.record(slot),
-                    BranchRecord { from, to },
+                    BranchRecord::new(from, to),
                     "{}",
                     case.name
                 );

@@ -11,6 +11,7 @@
 mod addresses;
 mod buffer;
 mod common;
+mod formats;
 mod memory;
 mod model;
 mod registers;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vbts_bts::{BranchRecord, BtsFields, DsFault, DsMemory, RECORD_SIZE};
+use vbts_bts::{BranchRecord, BtsFields, DsFault, DsMemory, RECORD_SIZE, Word};
 
 pub const PAGE: u64 = 4096;
 
@@ -96,18 +96,27 @@ impl Memory {
 }
 
 impl DsMemory for Memory {
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
-        self.log.push(Access::Read(la, 8 * N));
-        self.check(la, 8 * N)?;
-        let word = |i| u64::from_le_bytes(self.peek(la + 8 * i as u64));
+    fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault> {
+        let size = W::SIZE as usize;
+        self.log.push(Access::Read(la, size * N));
+        self.check(la, size * N)?;
+        let word = |i| {
+            let mut bytes = [0; 8];
+            for (at, byte) in (la + W::SIZE * i as u64..).zip(&mut bytes[..size]) {
+                [*byte] = self.peek(at);
+            }
+            W::truncate(u64::from_le_bytes(bytes))
+        };
         Ok(std::array::from_fn(word))
     }
 
-    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
-        self.log.push(Access::Write(la, 8 * N));
-        self.check(la, 8 * N)?;
+    fn write<W: Word, const N: usize>(&mut self, la: u64, words: &[W; N]) -> Result<(), DsFault> {
+        let size = W::SIZE as usize;
+        self.log.push(Access::Write(la, size * N));
+        self.check(la, size * N)?;
         for (i, word) in words.iter().enumerate() {
-            self.poke(la + 8 * i as u64, &word.to_le_bytes());
+            let bytes = word.extend().to_le_bytes();
+            self.poke(la + W::SIZE * i as u64, &bytes[..size]);
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ proptest! {
                 Step::Branches(n) => for i in 0..n {
                     let cpl = if i % 3 == 0 { 0 } else { 3 };
                     count += 1;
-                    let record = BranchRecord { from: count, to: !count };
+                    let record = BranchRecord::new(count, !count);
                     prop_assert_eq!(recorder.enabled(cpl), model.traces(cpl));
                     if model.traces(cpl) {
                         let stored = recorder.area().store(&mut memory, record.from, record.to);
@@ -159,7 +159,7 @@ proptest! {
                 let slot = if absolute_maximum - index >= 24 { index } else { base };
                 prop_assert!(slot >= base && slot + 24 <= absolute_maximum);
                 let mut expected = before;
-                let record = BranchRecord { from: 1, to: 2 };
+                let record = BranchRecord::new(1, 2);
                 expected.poke(slot, &record.to_bytes());
                 let end = slot + 24;
                 let next = if !btint && absolute_maximum - end < 24 { base } else { end };

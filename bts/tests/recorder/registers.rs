@@ -63,11 +63,12 @@ fn debugctl_decides_what_is_stored() {
 
 #[test]
 fn each_microarchitecture_accepts_its_bits() {
-    use Microarchitecture::{Core2, Nehalem, NetBurst, PentiumM};
+    use Microarchitecture::{Core2, Nehalem, NetBurst, NetBurst64, PentiumM};
     // Microarchitecture, the bits that a write accepts, the value that stores all branches, the
     // value that stores only user branches.
     const CASES: &[(Microarchitecture, u64, u64, Option<u64>)] = &[
-        (NetBurst, 0x007F, 0x0C, Some(0x2C)),
+        (NetBurst, 0x001F, 0x0C, None),
+        (NetBurst64, 0x007F, 0x0C, Some(0x2C)),
         (PentiumM, 0x01FF, 0xC0, None),
         (Core2, 0x5FC3, 0xC0, Some(0x2C0)),
         (Nehalem, 0x7FC3, 0xC0, Some(0x2C0)),
@@ -99,6 +100,52 @@ fn each_microarchitecture_accepts_its_bits() {
                 (false, true),
                 "{microarchitecture:?}"
             );
+        }
+    }
+}
+
+/// What follows from the bits of DEBUGCTL that are not of the branch trace.
+#[test]
+fn each_microarchitecture_has_its_other_controls() {
+    use Microarchitecture::{Core2, Nehalem, NetBurst, NetBurst64, PentiumM};
+    // DEBUGCTL, whether the LBR stack records, whether TF steps on branches; after a
+    // performance-monitoring interrupt: DEBUGCTL, and whether it stops the counters.
+    const CASES: &[(&[Microarchitecture], u64, bool, bool, u64, bool)] = &[
+        (
+            &[NetBurst, NetBurst64, PentiumM, Core2, Nehalem],
+            0x1,
+            true,
+            false,
+            0x1,
+            false,
+        ),
+        (
+            &[NetBurst, NetBurst64, PentiumM, Core2, Nehalem],
+            0x2,
+            false,
+            true,
+            0x2,
+            false,
+        ),
+        (&[NetBurst, NetBurst64], 0x1C, false, false, 0x1C, false),
+        (&[PentiumM], 0x1FC, false, false, 0x1FC, false),
+        (&[Core2, Nehalem], 0x0803, true, true, 0x0802, false),
+        (&[Core2, Nehalem], 0x1003, true, true, 0x1003, true),
+        (&[Core2, Nehalem], 0x1801, true, false, 0x1800, true),
+    ];
+    for &(processors, value, lbr, btf, after, freezes) in CASES {
+        for &microarchitecture in processors {
+            let name = format!("{microarchitecture:?} {value:#x}");
+            let mut recorder = Recorder::new(microarchitecture);
+            assert_eq!(recorder.set_debugctl(value), Ok(()), "{name}");
+            assert_eq!(recorder.records_last_branches(), lbr, "{name}");
+            assert_eq!(recorder.steps_on_branches(), btf, "{name}");
+            assert_eq!(recorder.freeze_on_pmi(), freezes, "{name}");
+            assert_eq!(recorder.debugctl(), after, "{name}");
+            assert_eq!(recorder.records_last_branches(), after & 1 != 0, "{name}");
+            recorder.clear_on_debug_exception();
+            assert_eq!(recorder.debugctl(), after & !3, "{name}");
+            assert!(!recorder.records_last_branches() && !recorder.steps_on_branches());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Compares the slots of a window with those that `store` fills.
 
 use proptest::prelude::*;
-use vbts_bts::{BtsFields, DsArea, DsFault, DsMemory, Microarchitecture, Recorder, Stored};
+use vbts_bts::{BtsFields, DsArea, DsFault, DsMemory, Microarchitecture, Recorder, Stored, Word};
 
 const DS: u64 = 0xFFFF_FE00_0000_1000;
 const BUFFER: u64 = 0xFFFF_FE00_0000_3000;
@@ -18,16 +18,15 @@ struct Area {
 }
 
 impl DsMemory for Area {
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
+    fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault> {
         assert_eq!(la, DS);
-        let f = self.fields;
-        let words = [f.base, f.index, f.absolute_maximum, f.threshold];
+        let words = self.fields.to_words();
         Ok(std::array::from_fn(|n| words[n]))
     }
 
-    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
+    fn write<W: Word, const N: usize>(&mut self, la: u64, words: &[W; N]) -> Result<(), DsFault> {
         match N {
-            1 => self.fields.index = words[0],
+            1 => self.fields.index = words[0].extend(),
             _ => self.slot = Some(la),
         }
         Ok(())
@@ -86,7 +85,7 @@ fn fields() -> impl Strategy<Value = BtsFields> {
         1 => near(UPPER_HALF - 2000),
         1 => near(u64::MAX - 3000),
         1 => near(0),
-        1 => any::<[u64; 4]>().prop_map(BtsFields::from_words),
+        1 => any::<[u64; 4]>().prop_map(BtsFields::from_words::<u64>),
     ]
 }
 

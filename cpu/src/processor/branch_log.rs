@@ -77,7 +77,7 @@ const GAP: u64 = 5;
 impl LogEntry {
     fn to_words(self) -> [u64; WORDS] {
         match self {
-            Self::Branch { from, to } => BranchRecord { from, to }.to_words(),
+            Self::Branch { from, to } => BranchRecord::new(from, to).to_words(),
             Self::Processor { id, time } => [id, time, PROCESSOR],
             Self::AddressSpace { cr3, time } => [cr3, time, ADDRESS_SPACE],
             Self::Name(name) => {

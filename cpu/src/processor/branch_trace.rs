@@ -7,7 +7,6 @@ use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, 
 use crate::insn::{Insn, seg};
 use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
-use crate::processor::debug;
 use crate::processor::last_branches::{BranchClass, BranchSource};
 use crate::state::rflags;
 
@@ -39,12 +38,12 @@ impl Cpu {
 
     /// Whether IA32_DEBUGCTL asks for branches to be recorded or for single-stepping on branches.
     pub fn watches_branches(&self) -> bool {
-        self.recorder.tracing() || self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
+        self.recorder.tracing() || self.recorder.steps_on_branches()
     }
 
     /// RFLAGS.TF with DEBUGCTL.BTF: trap after branches only (SDM Vol. 3B 17.4.3).
     pub(crate) fn steps_on_branches(&self) -> bool {
-        self.eflags & rflags::TF != 0 && self.recorder.debugctl() & debug::DEBUGCTL_BTF != 0
+        self.eflags & rflags::TF != 0 && self.recorder.steps_on_branches()
     }
 
     /// Records the near branch `insn` to RIP. `recording` is set.
@@ -72,7 +71,7 @@ impl Cpu {
             return false;
         };
         let slot = w.offset.wrapping_add(la) as *mut u64;
-        let record = BranchRecord { from, to }.to_words();
+        let record = BranchRecord::new(from, to).to_words::<u64>();
         for (i, word) in record.into_iter().enumerate() {
             // SAFETY: the window is open: a record at `la` is in the page of writable guest RAM
             // that `offset` leads to, or in the buffer of the log.
@@ -142,14 +141,15 @@ impl Cpu {
 
     /// Opens the window at the BTS index.
     fn open_window(&mut self) {
-        if self.steps_on_branches() || !self.code_begins_at_zero() {
+        let area = self.recorder.area();
+        if !area.has_windows() || self.steps_on_branches() || !self.code_begins_at_zero() {
             return;
         }
         let la = self.recorder.ds_area();
-        let Ok(words) = self.read(la) else {
+        let Ok(words) = self.read::<u64, 4>(la) else {
             return;
         };
-        let slots = self.recorder.area().window(&BtsFields::from_words(words));
+        let slots = area.window(&BtsFields::from_words(words));
         if slots.is_empty() {
             return;
         }
@@ -196,8 +196,8 @@ impl Cpu {
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
 /// Slots of the DS buffer in one page, or those of the log, with the host addresses to store
-/// records there directly. The code segment begins at zero, so that an instruction pointer is a
-/// linear address.
+/// records there directly: records of the 64-bit format without flags (`DsArea::has_windows`). The
+/// code segment begins at zero, so that an instruction pointer is a linear address.
 ///
 /// While both want the branches, it stays closed: a record in the DS area, which the guest can
 /// overwrite, does not become one of the log. So it does while the LBR stack wants them.

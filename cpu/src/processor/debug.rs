@@ -1,7 +1,5 @@
 //! Debug registers: breakpoints, watchpoints, single-stepping (SDM Vol. 3B 17.2, 17.3).
 
-use vbts_bts::DebugCtl;
-
 use crate::insn::Abort;
 use crate::mmu::access::Access;
 use crate::processor::cpu::Cpu;
@@ -9,9 +7,6 @@ use crate::processor::interrupt::{Event, Source};
 use crate::processor::pending_work::ArchEvents;
 use crate::state::vector;
 use crate::state::{SystemState, cr4, dr6, dr7};
-
-/// DEBUGCTL: single-step on branches. At bit 1 in every generation.
-pub(crate) const DEBUGCTL_BTF: u64 = DebugCtl::BTF.bits();
 
 /// The accesses that a breakpoint condition matches: the R/W field of DR7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +137,7 @@ impl Cpu {
     pub(crate) fn trap_suppressed(&self) -> bool {
         self.pending_work
             .intersects(ArchEvents::HOLD_TRAP | ArchEvents::NO_STEP)
-            || (!self.branched && self.recorder.debugctl() & DEBUGCTL_BTF != 0)
+            || (!self.branched && self.recorder.steps_on_branches())
     }
 
     /// Delivers the debug exceptions in `pending_db` as a trap.

@@ -1,7 +1,7 @@
 //! Access of the Branch Trace Store to the DS save area: through the guest's page tables, with
 //! supervisor privilege (SDM Vol. 3B 17.4.9).
 
-use vbts_bts::{DsFault, DsMemory};
+use vbts_bts::{DsFault, DsMemory, Word};
 
 use crate::insn::Abort;
 use crate::mmu::access::Access;
@@ -14,36 +14,39 @@ use crate::processor::translation::Target;
 
 impl DsMemory for Cpu {
     #[inline(always)]
-    fn read<const N: usize>(&mut self, la: u64) -> Result<[u64; N], DsFault> {
-        if let Some(hit) = self.pin(la, 8 * N) {
-            // SAFETY: `pin` only gives addresses of guest RAM with `8 * N` bytes left in the page.
+    fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault> {
+        let len = W::SIZE as usize * N;
+        if let Some(hit) = self.pin(la, len) {
+            // SAFETY: `pin` only gives addresses of guest RAM with `len` bytes left in the page,
+            // and a `Word` is a plain integer.
             return Ok(std::array::from_fn(|i| unsafe {
-                hit.host.cast::<u64>().add(i).read_unaligned()
+                hit.host.cast::<W>().add(i).read_unaligned()
             }));
         }
-        self.ds_check(la, 8 * N)?;
-        let mut words = [0; N];
+        self.ds_check(la, len)?;
+        let mut words = [W::truncate(0); N];
         for (i, word) in words.iter_mut().enumerate() {
-            *word = self
-                .load_system(la.wrapping_add(8 * i as u64))
-                .map_err(|Abort| DsFault::Unmapped)?;
+            let at = la.wrapping_add(W::SIZE * i as u64);
+            *word = self.load_ds_word(at).map_err(|Abort| DsFault::Unmapped)?;
         }
         Ok(words)
     }
 
     #[inline(always)]
-    fn write<const N: usize>(&mut self, la: u64, words: &[u64; N]) -> Result<(), DsFault> {
-        if let Some(hit) = self.pin(la, 8 * N) {
+    fn write<W: Word, const N: usize>(&mut self, la: u64, words: &[W; N]) -> Result<(), DsFault> {
+        let len = W::SIZE as usize * N;
+        if let Some(hit) = self.pin(la, len) {
             for (i, word) in words.iter().enumerate() {
-                // SAFETY: `pin` only gives addresses of writable guest RAM with `8 * N` bytes left
-                // in the page.
-                unsafe { hit.host.cast::<u64>().add(i).write_unaligned(*word) };
+                // SAFETY: `pin` only gives addresses of writable guest RAM with `len` bytes left in
+                // the page.
+                unsafe { hit.host.cast::<W>().add(i).write_unaligned(*word) };
             }
             return Ok(());
         }
-        self.ds_check(la, 8 * N)?;
+        self.ds_check(la, len)?;
         for (i, word) in words.iter().enumerate() {
-            self.store_system(la.wrapping_add(8 * i as u64), *word)
+            let at = la.wrapping_add(W::SIZE * i as u64);
+            self.store_ds_word(at, *word)
                 .map_err(|Abort| DsFault::Unmapped)?;
         }
         Ok(())
@@ -51,6 +54,23 @@ impl DsMemory for Cpu {
 }
 
 impl Cpu {
+    #[cold]
+    fn load_ds_word<W: Word>(&mut self, la: u64) -> Result<W, Abort> {
+        let word = match W::SIZE {
+            4 => self.load_system::<u32>(la)?.into(),
+            _ => self.load_system::<u64>(la)?,
+        };
+        Ok(W::truncate(word))
+    }
+
+    #[cold]
+    fn store_ds_word<W: Word>(&mut self, la: u64, word: W) -> Result<(), Abort> {
+        match W::SIZE {
+            4 => self.store_system(la, word.extend() as u32),
+            _ => self.store_system(la, word.extend()),
+        }
+    }
+
     /// Translates `la` if a supervisor may write `len` bytes there directly: they are in one page
     /// of RAM without decoded code and without a watchpoint. The result is valid until the next
     /// [`Self::new_generation`].

@@ -10,8 +10,6 @@
 //! * A performance-monitoring interrupt clears IA32_DEBUGCTL.LBR if FREEZE_LBRS_ON_PMI is set
 //!   (17.4.7), and #DB always does (17.4.2).
 
-use vbts_bts::DebugCtl;
-
 use crate::insn::{BranchKind, Insn};
 use crate::mmu::access::canonical;
 use crate::model::lbr::{LbrFormat, LbrRegister};
@@ -99,7 +97,7 @@ impl Cpu {
 
     /// Whether IA32_DEBUGCTL asks for the last branches.
     pub fn uses_last_branches(&self) -> bool {
-        self.recorder.debugctl() & DebugCtl::LBR.bits() != 0
+        self.recorder.records_last_branches()
     }
 
     /// Whether branches that end at this CPL can get into the LBR stack.

@@ -8,6 +8,7 @@ use kvm_ioctls::Kvm;
 use thiserror::Error;
 
 use super::KvmError;
+use vbts_cpu::DebugCtl;
 use vbts_cpu::state::msr;
 
 use super::check::exit::Exit;
@@ -16,7 +17,7 @@ use super::check::scratch::Scratch;
 use super::check::tables::KERNEL_DATA;
 
 /// TR and BTS in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
-pub const TR_BTS: u64 = 0xC0;
+pub const TR_BTS: u64 = DebugCtl::TR.union(DebugCtl::BTS).bits();
 
 /// Linear address of the scratch guest's DS area. A buffer for 64 records follows it.
 const DS_AREA: u64 = KERNEL_DATA;

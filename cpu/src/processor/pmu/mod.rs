@@ -25,8 +25,6 @@
 mod event;
 mod registers;
 
-use vbts_bts::DebugCtl;
-
 use crate::decode::MAX_BLOCK;
 use crate::insn::BranchKind;
 use crate::model::{Counters, Model};
@@ -323,13 +321,7 @@ impl Cpu {
     /// freezes what DEBUGCTL selects (Vol. 3B 17.4.7). The counters continue to the end of the
     /// instruction.
     pub(crate) fn performance_interrupt(&mut self) {
-        let debugctl = DebugCtl::from_bits_retain(self.recorder.debugctl());
-        if debugctl.contains(DebugCtl::FREEZE_LBRS_ON_PMI) {
-            let running = debugctl.difference(DebugCtl::LBR).bits();
-            // No bit was added: it is accepted.
-            let _ = self.recorder.set_debugctl(running);
-        }
-        if debugctl.contains(DebugCtl::FREEZE_PERFMON_ON_PMI) {
+        if self.recorder.freeze_on_pmi() {
             self.pmu.freezes = true;
             self.pending_work.insert(ArchEvents::COUNTERS);
         }

@@ -3,6 +3,7 @@
 //! Conventions: R14 is the address from which the next exception or interrupt must come (the RIP in
 //! its frame). R15 is the address to which the handler of a fault returns.
 
+use vbts_cpu::DebugCtl;
 use vbts_cpu::state::msr;
 use vbts_cpu::state::vector::{BP, DB, DE, GP, NMI, UD};
 
@@ -18,7 +19,10 @@ const USER: u32 = 4;
 const FETCH: u32 = 16;
 
 /// TR, BTS and BTINT in IA32_DEBUGCTL (SDM Vol. 3B 17.4.1).
-const TRACE: u64 = 0x1C0;
+const TRACE: u64 = DebugCtl::TR
+    .union(DebugCtl::BTS)
+    .union(DebugCtl::BTINT)
+    .bits();
 
 /// A vector that the interrupt controller might use.
 const IRQ: u8 = 0x41;
