@@ -24,9 +24,10 @@ const CR0_BITS: u64 = cr0::PE
     | cr0::CD
     | cr0::PG;
 
-/// The bits of CR4 that all CPU models have. VME and PVI are missing, since there is no
-/// virtual-8086 mode.
-const CR4_BITS: u64 = cr4::TSD
+/// The bits of CR4 that all CPU models have.
+const CR4_BITS: u64 = cr4::VME
+    | cr4::PVI
+    | cr4::TSD
     | cr4::DE
     | cr4::PSE
     | cr4::PAE

@@ -10,6 +10,11 @@ use crate::state::int::Int;
 use crate::state::vector;
 
 fn int(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    if cpu.is_virtual_8086()
+        && let Some(flow) = cpu.redirect_interrupt(insn, insn.imm as u8)?
+    {
+        return Ok(flow);
+    }
     cpu.software_interrupt(insn, insn.imm as u8, Source::Software)
 }
 

@@ -9,7 +9,6 @@ use crate::processor::cpu::Cpu;
 use crate::state::descriptor::system;
 use crate::state::gpr::{RAX, RCX, RDI, RDX, RSI};
 use crate::state::int::Int;
-use crate::state::rflags;
 
 const AX: u8 = RAX as u8;
 
@@ -17,10 +16,10 @@ const AX: u8 = RAX as u8;
 const IO_MAP_BASE: u64 = 102;
 
 impl Cpu {
-    /// Whether the current task may use `size` ports from `port` (SDM Vol. 1 19.5.2).
+    /// Whether the current task may use `size` ports from `port` (SDM Vol. 1 19.5.2). In
+    /// virtual-8086 mode IOPL has no effect on it.
     fn check_port(&mut self, port: u16, size: usize) -> Result<(), Abort> {
-        let iopl = (self.eflags & rflags::IOPL) >> 12;
-        if u64::from(self.cpl) <= iopl {
+        if self.cpl <= self.iopl() && !self.is_virtual_8086() {
             return Ok(());
         }
         let tr = self.sys.tr;

@@ -15,6 +15,7 @@ mod conditional;
 mod control;
 mod data;
 mod far;
+mod far_return;
 mod flags;
 mod fsgsbase;
 mod fxsave;
@@ -60,6 +61,7 @@ pub(crate) fn instructions<B: Backend>() -> Table<B> {
     segreg::rows(t);
     fsgsbase::rows(t);
     far::rows(t);
+    far_return::rows(t);
     interrupt::rows(t);
     syscall::rows(t);
     control::rows(t);
@@ -77,10 +79,10 @@ pub(crate) fn undefined(cpu: &mut Cpu, _: &Insn) -> Exec {
     Err(cpu.ud())
 }
 
-/// Raises #UD where VEX is no prefix: in real-address mode (SDM Vol. 2A 2.3.1). An operation of its
-/// own before the instruction.
+/// Raises #UD where VEX is no prefix: in real-address mode and virtual-8086 mode (SDM Vol. 2A
+/// 2.3.1). An operation of its own before the instruction.
 pub(crate) fn require_protected_mode(cpu: &mut Cpu, _: &Insn) -> Exec {
-    if cpu.is_protected() {
+    if cpu.uses_descriptors() {
         Ok(Flow::Next)
     } else {
         Err(cpu.ud())

@@ -217,10 +217,9 @@ fn ltr(cpu: &mut Cpu, insn: &Insn) -> Exec {
         &[system::TSS_AVAILABLE, system::TSS_16_AVAILABLE]
     };
     let d = system_segment(cpu, selector, types)?;
-    const BUSY: u8 = system::TSS_BUSY & !system::TSS_AVAILABLE;
-    cpu.set_type_bits(selector, d, BUSY)?;
+    cpu.set_type_bits(selector, d, system::BUSY)?;
     let mut tr = d.segment(selector);
-    tr.attr |= SegAttr::from_bits_retain(BUSY.into());
+    tr.attr |= SegAttr::from_bits_retain(system::BUSY.into());
     cpu.sys.tr = tr;
     Ok(Flow::Next)
 }

@@ -6,6 +6,7 @@ use crate::exec::table::{Backend, Inlined, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
+use crate::processor::virtual_8086::InterruptFlag;
 use crate::state::gpr::{RBP, RSP};
 use crate::state::int::Int;
 use crate::state::vector;
@@ -216,13 +217,22 @@ fn popa<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
 
 /// PUSHF: VM and RF read as clear.
 fn pushf<T: Int>(cpu: &mut Cpu, _: &Insn) -> Exec {
-    let f = cpu.rflags() & !(rflags::VM | rflags::RF);
+    let f = match cpu.interrupt_flag(T::BYTES)? {
+        InterruptFlag::Real => cpu.rflags() & !(rflags::VM | rflags::RF),
+        InterruptFlag::Virtual => cpu.virtual_flags(),
+    };
     cpu.push(T::from_u64(f))?;
     Ok(Flow::Next)
 }
 
 /// POPF: IOPL changes at CPL 0 only, IF if CPL <= IOPL (SDM Vol. 2B, POPF).
 fn popf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    if cpu.interrupt_flag(T::BYTES)? == InterruptFlag::Virtual {
+        let image = cpu.peek::<T>(0)?.zext();
+        cpu.set_virtual_flags(image)?;
+        cpu.drop_stack(T::BYTES as u64);
+        return cpu.end_block(insn);
+    }
     let image = cpu.pop::<T>()?.zext();
     let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT | rflags::AC | rflags::ID;
     let iopl = (cpu.eflags & rflags::IOPL) >> 12;

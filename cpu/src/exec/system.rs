@@ -110,14 +110,17 @@ fn hlt(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// Whether the program may change IF: CPL <= IOPL.
+/// Whether the program may change IF: CPL <= IOPL, also in virtual-8086 mode. Otherwise CLI and STI
+/// change VIF or fault.
 fn may_change_if(cpu: &Cpu) -> bool {
     u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3
 }
 
 fn cli(cpu: &mut Cpu, _: &Insn) -> Exec {
     if !may_change_if(cpu) {
-        return Err(cpu.gp(0));
+        cpu.require_virtual_interrupts()?;
+        cpu.eflags &= !rflags::VIF;
+        return Ok(Flow::Next);
     }
     cpu.eflags &= !rflags::IF;
     cpu.signal_mask &= !Signals::INTR;
@@ -126,7 +129,12 @@ fn cli(cpu: &mut Cpu, _: &Insn) -> Exec {
 
 fn sti(cpu: &mut Cpu, insn: &Insn) -> Exec {
     if !may_change_if(cpu) {
-        return Err(cpu.gp(0));
+        cpu.require_virtual_interrupts()?;
+        if cpu.eflags & rflags::VIP != 0 {
+            return Err(cpu.gp(0));
+        }
+        cpu.eflags |= rflags::VIF;
+        return Ok(Flow::Next);
     }
     if cpu.eflags & rflags::IF != 0 {
         return Ok(Flow::Next);

@@ -48,6 +48,7 @@ pub(crate) mod ecx1 {
 /// Feature flags of leaf 1, EDX.
 pub(crate) mod edx1 {
     pub const FPU: u32 = 1 << 0;
+    pub const VME: u32 = 1 << 1;
     pub const DE: u32 = 1 << 2;
     pub const PSE: u32 = 1 << 3;
     pub const TSC: u32 = 1 << 4;

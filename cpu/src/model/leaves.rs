@@ -89,6 +89,7 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
                 | ecx1::TSC_DEADLINE
                 | ecx1::HYPERVISOR,
         edx1::FPU
+            | edx1::VME
             | edx1::DE
             | edx1::PSE
             | edx1::TSC

@@ -4,7 +4,9 @@ use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::{ArchEvents, PendingWork, VmmRequests};
 use crate::state::xsave::component;
-use crate::state::{Activity, ArchState, PendingEvent, Progress, cr0, dr6, dr7, sreg};
+use crate::state::{
+    Activity, ArchState, PendingEvent, Progress, cr0, dr6, dr7, efer, rflags, sreg,
+};
 
 /// The activity states other than [`Activity::Active`].
 const ACTIVITIES: [(ArchEvents, Activity); 3] = [
@@ -68,7 +70,8 @@ impl Cpu {
     }
 
     /// Imports the architectural state. Values of DEBUGCTL, DS_AREA and XCR0 that this processor
-    /// would not accept are loaded as those after RESET.
+    /// would not accept are loaded as those after RESET. RFLAGS.VM is clear where there is no
+    /// virtual-8086 mode.
     pub fn load_state(&mut self, s: &ArchState) {
         self.load_progress(&s.progress);
         self.gpr[..16].copy_from_slice(&s.gpr);
@@ -124,9 +127,13 @@ impl Cpu {
             }
             None => {}
         }
-        self.set_rflags(s.rflags, !0);
+        let has_virtual_8086 = s.sys.cr0 & cr0::PE != 0 && s.sys.efer & efer::LMA == 0;
+        let no_flags = if has_virtual_8086 { 0 } else { rflags::VM };
+        self.set_rflags(s.rflags & !no_flags, !0);
         self.cpl = if s.sys.cr0 & cr0::PE == 0 {
             0
+        } else if self.is_virtual_8086() {
+            3
         } else {
             s.seg[sreg::SS].dpl()
         };

@@ -46,7 +46,7 @@ impl Breakpoints {
     fn new(sys: &SystemState) -> Self {
         let mut result = Self::default();
         for (i, slot) in result.0.iter_mut().enumerate() {
-            // Local and global enables differ only in task switches.
+            // Local and global enables differ only in task switches, which clear the local ones.
             if sys.dr7 >> (2 * i) & 3 == 0 {
                 continue;
             }

@@ -1,7 +1,6 @@
 //! Exceptions: the event for a fault, and the double fault if an event cannot be delivered (SDM
 //! Vol. 3A 6.15, interrupt 8).
 
-use crate::insn::Abort;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::interrupt::{Event, Source};
@@ -73,7 +72,8 @@ impl Cpu {
 
     /// Delivers an event or, if that fails, the exception that follows (SDM Vol. 3A table 6-5).
     pub(crate) fn raise(&mut self, mut event: Event) {
-        while let Err(Abort) = self.deliver(&event) {
+        // A fault of the new task behind a task gate counts as one of the delivery.
+        while self.deliver(&event) != Ok(Ok(())) {
             let Some(second) = self.fault_event(false) else {
                 self.pending_work.insert(ArchEvents::SHUTDOWN);
                 return;

@@ -1,13 +1,12 @@
 //! Delivery of interrupts and exceptions (SDM Vol. 3A 6.12, 6.14; in real-address mode 20.1.4), and
 //! the instructions that raise them.
-//!
-//! Task gates are not supported. They cause #GP, like any descriptor that the IDT must not hold.
 
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::frame::Frame;
 use crate::processor::pending_work::ArchEvents;
+use crate::processor::task_switch::{Cause, OldTask, Switched};
 use crate::state::descriptor::{Descriptor, is_null, system};
 use crate::state::int::Int;
 use crate::state::vector;
@@ -47,12 +46,13 @@ const TSS_32_ESP0: u64 = 0x04;
 const TSS_16_SP0: u64 = 0x02;
 
 impl Cpu {
-    /// Enters the handler of an event. If it cannot, it sets a fault and changes nothing else.
-    pub(crate) fn deliver(&mut self, event: &Event) -> Result<(), Abort> {
+    /// Enters the handler of an event. If it cannot, it sets a fault and changes nothing else. The
+    /// new task of a handler behind a task gate can begin with a fault, too.
+    pub(crate) fn deliver(&mut self, event: &Event) -> Result<Switched, Abort> {
         let result = self.enter_handler(event);
         // The error code of a fault during delivery has EXT set if the event was external to the
         // program (SDM Vol. 3A 6.13).
-        if result.is_err()
+        if result != Ok(Ok(()))
             && event.source != Source::Software
             && let Fault::Exception {
                 vector: vector::TS | vector::NP | vector::SS | vector::GP,
@@ -64,12 +64,31 @@ impl Cpu {
         result
     }
 
-    fn enter_handler(&mut self, event: &Event) -> Result<(), Abort> {
+    fn enter_handler(&mut self, event: &Event) -> Result<Switched, Abort> {
         if !self.is_protected() {
-            return self.enter_real_handler(event);
+            return self.enter_real_handler(event).map(Ok);
         }
-        let ia32e = self.is_ia32e();
         let gate = self.gate(event)?;
+        if gate.system_type() == Some(system::TASK_GATE) {
+            return self.enter_task(event, gate);
+        }
+        self.enter_gate(event, gate).map(Ok)
+    }
+
+    /// Switches to the task behind a task gate (SDM Vol. 3A 6.12.2).
+    fn enter_task(&mut self, event: &Event, gate: Descriptor) -> Result<Switched, Abort> {
+        let task = self.available_task(gate.gate_selector())?;
+        let old = OldTask {
+            ip: event.return_ip,
+            flags: self.flags_image(event),
+            from: self.event_source(event.from),
+        };
+        self.switch_task(&task, Cause::Nest(event.error), &old)
+    }
+
+    /// Enters the handler behind an interrupt or trap gate.
+    fn enter_gate(&mut self, event: &Event, gate: Descriptor) -> Result<(), Abort> {
+        let ia32e = self.is_ia32e();
         let selector = gate.gate_selector();
         if is_null(selector) {
             return Err(self.gp(0));
@@ -84,6 +103,10 @@ impl Cpu {
         } else {
             code.dpl()
         };
+        let virtual_8086 = self.is_virtual_8086();
+        if virtual_8086 && cpl != 0 {
+            return Err(self.selector_fault(vector::GP, selector));
+        }
         let ip = gate.gate_offset();
         self.check_target(code.attr(), code.limit(), ip)?;
 
@@ -118,6 +141,11 @@ impl Cpu {
             self.set_segment(sreg::SS, stack.unwrap_or(Segment::null(cpl.into(), cpl)));
             self.cpl = cpl;
         }
+        if virtual_8086 {
+            for register in Self::PUSHED_SEGMENTS {
+                self.set_segment(register, Segment::null(0, 0));
+            }
+        }
         frame.commit(self);
         self.rip = ip;
         let mut cleared = rflags::TF | rflags::NT | rflags::RF | rflags::VM;
@@ -133,16 +161,27 @@ impl Cpu {
         Ok(())
     }
 
-    /// Pushes the return frame of a handler in words of `T`. `whole`: with SS and stack pointer.
+    /// RFLAGS as the handler of an event finds it.
+    fn flags_image(&self, event: &Event) -> u64 {
+        match event.resume {
+            true => self.rflags() | rflags::RF,
+            false => self.rflags(),
+        }
+    }
+
+    /// Pushes the return frame of a handler in words of `T`. `whole`: with SS and stack pointer. In
+    /// virtual-8086 mode the data segments come first (SDM Vol. 3A 20.3.1.1).
     fn push_event<T: Int>(
         &mut self,
         frame: &mut Frame,
         event: &Event,
         whole: bool,
     ) -> Result<(), Abort> {
-        let mut image = self.rflags();
-        if event.resume {
-            image |= rflags::RF;
+        let image = self.flags_image(event);
+        if self.is_virtual_8086() {
+            for register in Self::PUSHED_SEGMENTS {
+                frame.push(self, T::from_u64(self.seg[register].selector.into()))?;
+            }
         }
         if whole {
             frame.push(self, T::from_u64(self.seg[sreg::SS].selector.into()))?;
@@ -205,7 +244,7 @@ impl Cpu {
         }
         let valid = match gate.system_type() {
             Some(system::INTERRUPT_GATE | system::TRAP_GATE) => true,
-            Some(system::INTERRUPT_GATE_16 | system::TRAP_GATE_16) => !ia32e,
+            Some(system::INTERRUPT_GATE_16 | system::TRAP_GATE_16 | system::TASK_GATE) => !ia32e,
             _ => false,
         };
         if !valid || (event.source == Source::Software && gate.dpl() < self.cpl) {
@@ -218,7 +257,7 @@ impl Cpu {
     }
 
     /// Loads a word of the TSS. Raises #TS if the TSS is unusable or the word is outside its limit.
-    fn tss_word<T: Int>(&mut self, offset: u64) -> Result<T, Abort> {
+    pub(crate) fn tss_word<T: Int>(&mut self, offset: u64) -> Result<T, Abort> {
         let tr = self.sys.tr;
         let last = offset + T::BYTES as u64 - 1;
         if tr.attr.contains(SegAttr::UNUSABLE) || last > u64::from(tr.limit) {
@@ -286,7 +325,7 @@ impl Cpu {
     /// Executes INT n, INT3, INTO or INT1. `source` distinguishes INT1 from the others.
     pub(crate) fn software_interrupt(&mut self, insn: &Insn, vector: u8, source: Source) -> Exec {
         let stepping = self.eflags & rflags::TF != 0;
-        self.deliver(&Event {
+        let delivered = self.deliver(&Event {
             vector,
             error: None,
             source,
@@ -297,6 +336,9 @@ impl Cpu {
         // The instruction clears TF, and does not trap (SDM Vol. 3B 17.3.1.4).
         if stepping {
             self.pending_work.insert(ArchEvents::NO_STEP);
+        }
+        if let Err(Abort) = delivered {
+            self.raise_fault(false);
         }
         Ok(Flow::Jump)
     }

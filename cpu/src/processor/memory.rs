@@ -175,6 +175,14 @@ impl Cpu {
         self.store_implicit(la, value, self.system_privilege())
     }
 
+    /// Checks that a store of `size` bytes to a system structure at `la` would not fault.
+    pub(crate) fn check_system_writable(&mut self, la: u64, size: usize) -> Result<(), Abort> {
+        for part in pages(la, size) {
+            self.translate(part.la, Access::Write, self.system_privilege())?;
+        }
+        Ok(())
+    }
+
     /// Stores to a system structure or, while an event is delivered, to the inner stack, with the
     /// given privilege at any CPL.
     pub(crate) fn store_implicit<T: Scalar>(

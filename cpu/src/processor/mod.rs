@@ -26,6 +26,8 @@ mod registers;
 pub(crate) mod segment;
 mod spin;
 mod split_lock;
+pub(crate) mod task_switch;
 mod translation;
 pub mod usage;
+pub(crate) mod virtual_8086;
 pub(crate) mod xsave;

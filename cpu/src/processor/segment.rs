@@ -54,6 +54,12 @@ impl Cpu {
         self.sys.cr0 & cr0::PE != 0
     }
 
+    /// Whether a selector names a descriptor: in protected mode and IA-32e mode, and neither in
+    /// real-address mode nor in virtual-8086 mode.
+    pub(crate) fn uses_descriptors(&self) -> bool {
+        self.is_protected() && !self.is_virtual_8086()
+    }
+
     /// IA-32e mode: 64-bit or compatibility mode.
     pub(crate) fn is_ia32e(&self) -> bool {
         self.sys.efer & efer::LMA != 0
@@ -65,9 +71,9 @@ impl Cpu {
         self.is_ia32e() && attr.contains(SegAttr::L)
     }
 
-    /// Raises #UD in real-address mode, which has no descriptors.
+    /// Raises #UD in real-address mode and virtual-8086 mode, which have no descriptors.
     pub(crate) fn require_protected(&mut self) -> Result<(), Abort> {
-        if self.is_protected() {
+        if self.uses_descriptors() {
             Ok(())
         } else {
             Err(self.ud())
@@ -136,6 +142,13 @@ impl Cpu {
         Ok(d)
     }
 
+    /// The linear address of the byte with the type of a descriptor; `None` if the descriptor does
+    /// not lie inside its table.
+    pub(crate) fn type_la(&self, selector: u16) -> Option<u64> {
+        let la = self.descriptor_la(selector, 8)?;
+        Some(la.wrapping_add(5))
+    }
+
     /// Sets type bits of a descriptor in memory: "accessed", or a TSS's "busy". They are bits 40
     /// and up.
     pub(crate) fn set_type_bits(
@@ -145,10 +158,8 @@ impl Cpu {
         bits: u8,
     ) -> Result<(), Abort> {
         let old = (d.low >> 40) as u8;
-        match self.descriptor_la(selector, 8) {
-            Some(la) if old & bits != bits => {
-                self.store_system::<u8>(la.wrapping_add(5), old | bits)
-            }
+        match self.type_la(selector) {
+            Some(la) if old & bits != bits => self.store_system::<u8>(la, old | bits),
             _ => Ok(()),
         }
     }
@@ -163,25 +174,27 @@ impl Cpu {
 
     /// Loads ES, SS, DS, FS or GS (SDM Vol. 2B, MOV "Loading a segment register").
     pub(crate) fn load_segment(&mut self, register: usize, selector: u16) -> Result<(), Abort> {
-        let segment = if !self.is_protected() {
+        let segment = if !self.uses_descriptors() {
             self.segment(register).in_real_mode(selector)
         } else if register == sreg::SS {
             self.stack_segment(selector, self.cpl, self.in_64_bit_mode(), vector::GP)?
         } else {
-            self.data_segment(selector)?
+            self.data_segment(selector, vector::GP)?
         };
         self.set_segment(register, segment);
         Ok(())
     }
 
-    fn data_segment(&mut self, selector: u16) -> Result<Segment, Abort> {
+    /// Checks a selector for ES, DS, FS or GS at the current privilege level, and returns the
+    /// segment. `fault` is as for [`Self::stack_segment`].
+    pub(crate) fn data_segment(&mut self, selector: u16, fault: u8) -> Result<Segment, Abort> {
         if is_null(selector) {
             return Ok(Segment::null(selector, 0));
         }
-        let d = self.descriptor(selector, vector::GP)?;
+        let d = self.descriptor(selector, fault)?;
         let privileged = self.cpl.max(rpl(selector)) > d.dpl() && !d.is_conforming_code();
         if !d.is_readable() || privileged {
-            return Err(self.selector_fault(vector::GP, selector));
+            return Err(self.selector_fault(fault, selector));
         }
         if !d.has(SegAttr::P) {
             return Err(self.selector_fault(vector::NP, selector));

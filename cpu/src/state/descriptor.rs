@@ -17,6 +17,8 @@ pub(crate) mod system {
     pub const CALL_GATE: u8 = 0xC;
     pub const INTERRUPT_GATE: u8 = 0xE;
     pub const TRAP_GATE: u8 = 0xF;
+    /// What a TSS's type has if its task is busy.
+    pub const BUSY: u8 = TSS_BUSY & !TSS_AVAILABLE;
 }
 
 /// Whether a selector is null: index 0 of the GDT, whatever its RPL.

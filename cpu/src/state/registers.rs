@@ -98,6 +98,8 @@ pub mod dr6 {
     pub const BD: u64 = 1 << 13;
     /// Single step.
     pub const BS: u64 = 1 << 14;
+    /// The debug trap flag of the TSS that a task switch has led to.
+    pub const BT: u64 = 1 << 15;
     /// The bits that software can clear and set.
     pub const WRITABLE: u64 = 0xE00F;
     /// The bits that always read as 1.
@@ -106,6 +108,8 @@ pub mod dr6 {
 
 /// DR7 (SDM Vol. 3B 17.2.4).
 pub mod dr7 {
+    /// The local enables, of the breakpoints and of exact detection (L0 to L3, LE).
+    pub const LOCAL: u64 = 0x155;
     /// General detect.
     pub const GD: u64 = 1 << 13;
     /// The bits that software can clear and set.

@@ -74,6 +74,18 @@ impl Segment {
         }
     }
 
+    /// A segment register in virtual-8086 mode, CS among them: 64 KBytes at CPL 3 (SDM Vol. 3C
+    /// 26.3.1.2).
+    pub(crate) fn virtual_8086(selector: u16) -> Self {
+        let attr = SegAttr::ACCESSED | SegAttr::RW | SegAttr::S | SegAttr::P | SegAttr::DPL;
+        Self {
+            selector,
+            base: u64::from(selector) << 4,
+            limit: 0xFFFF,
+            attr,
+        }
+    }
+
     /// A flat code segment as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it. They do not read the
     /// descriptor table.
     pub(crate) fn flat_code(selector: u16, dpl: u8, long: bool) -> Self {

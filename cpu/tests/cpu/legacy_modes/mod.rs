@@ -4,7 +4,7 @@
 
 mod programs;
 
-use self::programs::image::{Emit, Image, ROM, lcall16, ljmp32, reported};
+use self::programs::image::{Emit, Image, ROM, lcall16, lcall32, ljmp32, reported};
 use crate::common::{Guest, INTERRUPT_PORT, NMI_PORT, assemble};
 use iced_x86::code_asm::*;
 use vbts_cpu::state::{SegAttr, cr0, gpr};
@@ -185,6 +185,40 @@ fn a_fault_in_the_delivery_of_an_interrupt_is_external() {
         let top = g.soft.cpu.gpr[gpr::RSP];
         assert_eq!(g.read(top) & 0xFFFF_FFFF, error, "vector {vector:#x}");
     }
+}
+
+/// Puts a task with flat segments at `tss`, and its descriptor of this type into the GDT of
+/// [`protected`].
+fn put_task(g: &mut Guest, selector: u64, kind: u64, tss: u64, eip: u64) {
+    g.write(0x500 + selector, kind << 40 | tss << 16 | 0x67);
+    g.write(tss + 0x20, 2 << 32 | eip);
+    // ES and CS, SS and DS, FS and GS.
+    for (at, high) in [(0x48, 8), (0x50, 0x20), (0x58, 0x20)] {
+        g.write(tss + at, high << 32 | 0x20);
+    }
+    g.write(tss + 0x60, 0);
+}
+
+#[test]
+fn a_task_switch_is_recorded_as_a_branch() {
+    let mut g = protected(|a| {
+        lcall32(a, 0x18, 0)?;
+        a.hlt()
+    });
+    g.write_bytes(0xA000, &assemble(32, 0xA000, |a| a.iretd()));
+    g.write(0x520, 0x00CF_9300_0000_FFFF);
+    put_task(&mut g, 0x10, 0x8B, 0x2000, 0);
+    put_task(&mut g, 0x18, 0x89, 0x2100, 0xA000);
+    g.update(|s| {
+        for n in [0, 2, 3, 4, 5] {
+            s.seg[n].selector = 0x20;
+        }
+        s.sys.gdtr.limit = 0x27;
+        (s.sys.tr.selector, s.sys.tr.base, s.sys.tr.limit) = (0x10, 0x2000, 0x67);
+    });
+    g.trace(TRACE, 16);
+    assert_eq!(halt(&mut g), 0x9008);
+    assert_eq!(g.records(), [(0x9000, 0xA000), (0xA000, 0x9007)]);
 }
 
 #[test]

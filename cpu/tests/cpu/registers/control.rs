@@ -27,7 +27,7 @@ fn control_registers_reject_what_they_do_not_have() {
             Some(c4 | cr4::PGE | cr4::OSFXSR),
         ),
         (4, cr4::PGE, None),
-        (4, c4 | cr4::VME, None),
+        (4, c4 | cr4::VME | cr4::PVI, Some(c4 | cr4::VME | cr4::PVI)),
         (4, c4 | 1 << 20, None),
         (8, 0xF, Some(0xF)),
         (8, 0x10, None),

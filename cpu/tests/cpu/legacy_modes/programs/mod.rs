@@ -12,6 +12,9 @@ mod protected;
 mod real;
 mod segments;
 mod switches;
+mod task_faults;
+mod tasks;
+mod virtual_8086;
 
 use image::Image;
 
@@ -24,6 +27,9 @@ pub fn all() -> Vec<(String, Image)> {
         gates::PROGRAMS,
         segments::PROGRAMS,
         switches::PROGRAMS,
+        tasks::PROGRAMS,
+        task_faults::PROGRAMS,
+        virtual_8086::PROGRAMS,
     ];
     let build = |&(name, build): &Row| {
         let mut image = Image::new();
@@ -33,6 +39,7 @@ pub fn all() -> Vec<(String, Image)> {
     let mut all: Vec<_> = rows.into_iter().flatten().map(build).collect();
     all.extend(faults::faults());
     all.extend(gates::inner_stacks());
+    all.extend(task_faults::states());
     all.extend(paging::programs());
     all
 }

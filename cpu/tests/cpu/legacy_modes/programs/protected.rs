@@ -14,7 +14,6 @@ pub const PROGRAMS: &[Row] = &[
     ("fast_system_call", fast_system_call),
     ("control_registers", control_registers),
     ("lmsw_keeps_protection", lmsw_keeps_protection),
-    ("left_out", left_out),
 ];
 
 /// IRET to CPL 3; INT through an interrupt gate and a trap gate back to the stack of the TSS.
@@ -328,44 +327,4 @@ fn lmsw_keeps_protection(i: &mut Image) {
         exit(a)
     });
     i.expect(&[0x6000_001B, 0x6000_0011]);
-}
-
-/// Task switches and virtual-8086 mode, which other machines have: #GP, as IA-32e mode has it.
-fn left_out(i: &mut Image) {
-    use Attempt::Kernel;
-    i.gate(GDT + u32::from(sel::GATE), 0xE5, sel::TSS16, 0, 0);
-    i.attempts32(
-        |_| Ok(()),
-        &[
-            Kernel(|a| ljmp32(a, sel::TSS16, 0)),
-            Kernel(|a| lcall32(a, sel::TSS16, 0)),
-            Kernel(|a| ljmp32(a, sel::GATE, 0)),
-            Kernel(|a| a.int(0x3F)),
-            // IRET with NT.
-            Kernel(|a| {
-                a.push(0x4002)?;
-                a.popfd()?;
-                a.iretd()
-            }),
-            // IRET to a frame with VM.
-            Kernel(|a| {
-                a.push(0x2_0002)?;
-                a.push(0)?;
-                a.push(0)?;
-                a.iretd()
-            }),
-        ],
-    );
-    i.interrupt(0x3F, 0xE5, sel::TSS16, 0);
-    i.expect_all(&[
-        &gp(sel::TSS16),
-        &gp(sel::TSS16),
-        &gp(sel::GATE),
-        &[EXCEPTION | 13, 0x3F * 8 + 2],
-        &GP,
-        &GP,
-    ]);
-    for machine in ["qemu", "bochs"] {
-        i.deviates(machine, "has tasks and virtual-8086 mode");
-    }
 }

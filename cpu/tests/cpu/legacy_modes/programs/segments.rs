@@ -55,7 +55,8 @@ fn about_selectors(i: &mut Image) {
     i.gate(GDT + u32::from(sel::GATE), 0xEC, sel::CODE32, 0, 0);
     i.gate(GDT + u32::from(sel::GATE2), 0x85, sel::CODE32, 0, 0);
     i.code32(|a| {
-        for selector in (0..=u32::from(sel::END)).step_by(8) {
+        let selectors = (0..u32::from(sel::TASK)).step_by(8);
+        for selector in selectors.chain([sel::END.into()]) {
             // 16 bytes for IA-32e mode.
             if selector == u32::from(sel::TSS64) + 8 {
                 continue;

@@ -55,7 +55,7 @@ impl Image {
 
     /// A handler for each vector that reports it and goes on with `then`, if `errors` with an error
     /// code on the stack for each.
-    pub(super) fn stubs32(&mut self, errors: bool, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
+    pub fn stubs32(&mut self, errors: bool, then: impl FnOnce(&mut CodeAssembler) -> Emit) {
         let common = HANDLERS32 + 16 * VECTORS;
         for vector in 0..VECTORS {
             let at = HANDLERS32 + 16 * vector;

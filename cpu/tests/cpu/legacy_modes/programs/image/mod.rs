@@ -20,9 +20,11 @@
 mod attempts;
 mod handlers;
 mod snippets;
+mod tasks;
 
 pub use self::attempts::*;
 pub use self::snippets::*;
+pub use self::tasks::*;
 pub use vbts_testkit::Emit;
 
 use self::snippets::say;
@@ -38,6 +40,13 @@ pub const TSS: u32 = 0x6000;
 /// A 16-bit TSS.
 pub const TSS16: u32 = 0x6100;
 pub const LDT: u32 = 0x6200;
+/// A task to switch to, and one of 16 bits.
+pub const TASK: u32 = 0x6300;
+pub const TASK16: u32 = 0x6400;
+/// Exceptions for which there is a task, see [`Image::fault_tasks`].
+pub const FAULT_TASKS: [u32; 4] = [10, 11, 12, 13];
+/// The tasks of [`FAULT_TASKS`], with their stacks.
+const FAULT_TSS: u32 = 0x6C00;
 pub const STACK: u32 = 0x7000;
 /// The stack for privilege level 0.
 pub const STACK0: u32 = 0x6800;
@@ -89,7 +98,12 @@ pub mod sel {
     pub const BIG16: u16 = 0xB8;
     /// Code that begins at 0x10000.
     pub const HIGH_CODE: u16 = 0xC0;
-    pub const END: u16 = 0xC8;
+    /// The task of [`super::TASK`], and one of 16 bits.
+    pub const TASK: u16 = 0xC8;
+    pub const TASK16: u16 = 0xD0;
+    /// The tasks of [`super::FAULT_TASKS`]: of the first, and of the one after the last.
+    pub const FAULT_TASKS: u16 = 0xD8;
+    pub const END: u16 = FAULT_TASKS + 8 * super::FAULT_TASKS.len() as u16;
 }
 
 pub const CS: u32 = sel::CODE32 as u32;
@@ -118,6 +132,8 @@ const DESCRIPTORS: &[(u16, u64)] = &[
     (sel::TSS64, 0x0000_8900_0000_0067 | (TSS as u64) << 16),
     (sel::BIG16, 0x008F_9200_0000_FFFF),
     (sel::HIGH_CODE, 0x0040_9A01_0000_FFFF),
+    (sel::TASK, 0x0000_8900_0000_0067 | (TASK as u64) << 16),
+    (sel::TASK16, 0x0000_8100_0000_002B | (TASK16 as u64) << 16),
 ];
 
 /// A program and what is known of it.
