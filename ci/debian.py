@@ -47,12 +47,12 @@ def install(*packages):
     sh("bash", "-c", "source ci/common.sh; packages " + shlex.join(packages))
 
 
-def fetch_source(package, directory):
-    """Fetches the files of a source package, unless `directory` has them, and returns the name of
-    its description (.dsc). The sources of apt for it are in a configuration of their own: those of
-    the machine do not change.
+def own_apt(kind, directory, architecture=None):
+    """Returns the options of apt's programs for packages of this kind (deb, deb-src) from Debian's
+    places that this machine knows. They are in a configuration of their own in `directory`: the
+    machine's does not change.
     """
-    install("dpkg-dev", "debian-archive-keyring")
+    install("debian-archive-keyring")
     form = "$(ORIGIN)|$(REPO_URI) $(RELEASE) $(COMPONENT)"
     known = sh("apt-get", "indextargets", "--format", form, "Identifier: Packages")
     places = sorted(set(re.findall(r"^Debian\|(.*)$", known, re.MULTILINE)))
@@ -65,18 +65,37 @@ def fetch_source(package, directory):
     sources = os.path.join(configuration, "sources.list")
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     with open(sources, "w", encoding="utf-8") as f:
-        f.writelines(f"deb-src [signed-by={keyring}] {place}\n" for place in places)
-    apt = ["apt-get", "-qq"]
-    for setting in [
+        f.writelines(f"{kind} [signed-by={keyring}] {place}\n" for place in places)
+    settings = [
         f"Dir::Etc::sourcelist={sources}",
         "Dir::Etc::sourceparts=/dev/null",
         f"Dir::State::lists={lists}",
         "Dir::Cache::pkgcache=",
         "Dir::Cache::srcpkgcache=",
         "APT::Sandbox::User=root",
-    ]:
-        apt += ["-o", setting]
-    sh(*apt, "update")
+    ]
+    if architecture:
+        # No package of it is installed here.
+        settings += [
+            f"Dir::State::status={os.devnull}",
+            f"APT::Architecture={architecture}",
+            f"APT::Architectures={architecture}",
+        ]
+    options = ["-qq"] + [word for setting in settings for word in ("-o", setting)]
+    # A mirror that lacks one of the lists may have the packages all the same.
+    update = ["apt-get", *options, "update"]
+    done = subprocess.run(update, capture_output=True, text=True, check=False)
+    if done.returncode:
+        say(f"apt-get update: {done.stderr.strip()}")
+    return options
+
+
+def fetch_source(package, directory):
+    """Fetches the files of a source package, unless `directory` has them, and returns the name of
+    its description (.dsc).
+    """
+    install("dpkg-dev")
+    apt = ["apt-get", *own_apt("deb-src", directory)]
     # apt keeps the files that are already there.
     sh(*apt, "source", "--download-only", package, cwd=directory)
     files = sh(*apt, "source", "--print-uris", package).split()
@@ -90,23 +109,26 @@ def processor():
     return found[1].strip() if found else platform.machine()
 
 
-def kernel_package(meta):
-    """Returns the package that has the kernel of a meta-package."""
-    image = re.search(r"Depends: (linux-image-\S+)", sh("apt-cache", "depends", meta))
+def kernel_package(meta, options=()):
+    """Returns the package that has the kernel of a meta-package. `options` are those of apt."""
+    depends = sh("apt-cache", *options, "depends", meta)
+    image = re.search(r"Depends: (linux-image-\S+)", depends)
     if not image:
         die(f"apt knows no {meta}: run apt-get update")
     return image[1]
 
 
-def unpack(package, directory):
-    """Fetches a package, unpacks it into a new subdirectory, and returns that."""
-    sh("apt-get", "-qq", "download", package, cwd=directory)
+def unpack(package, directory, options=("-qq",), name="files"):
+    """Fetches a package, unpacks it into a new subdirectory of that name, and returns that.
+    `options` are those of apt.
+    """
+    sh("apt-get", *options, "download", package, cwd=directory)
     archive = [
-        name
-        for name in os.listdir(directory)
-        if name.startswith(package + "_") and name.endswith(".deb")
+        file
+        for file in os.listdir(directory)
+        if file.startswith(package + "_") and file.endswith(".deb")
     ]
-    files = os.path.join(directory, "files")
+    files = os.path.join(directory, name)
     sh("dpkg-deb", "-x", archive[0], files, cwd=directory)
     return files
 
@@ -166,9 +188,10 @@ def contents(path):
         return f.read()
 
 
-def first_files(init, directories):
+def first_files(init, directories, busybox=None):
     """Returns the files of an initial RAM disk: busybox, the program `init`, empty directories."""
     files = {name: (0o40755, b"") for name in ["bin", "modules", *directories]}
-    files["bin/busybox"] = (0o100755, contents(shutil.which("busybox") or "/bin/busybox"))
+    busybox = busybox or shutil.which("busybox") or "/bin/busybox"
+    files["bin/busybox"] = (0o100755, contents(busybox))
     files["init"] = (0o100755, contents(init))
     return files

@@ -12,7 +12,7 @@ use iced_x86::code_asm::*;
 use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
 use kvm_ioctls::Kvm;
 use serde_json::{Map, Value, json};
-use vbts::boot::registers;
+use vbts::boot::{Protocol, registers};
 use vbts::exit::Failure;
 use vbts::kvm::check::exit::Exit as ScratchExit;
 use vbts::kvm::check::guest::Mode;
@@ -52,7 +52,7 @@ struct Machine {
 impl Machine {
     fn new(kvm: &Kvm) -> Result<Self> {
         let memory = allocate(Size(16 << 20))?;
-        registers::write_tables(&memory)?;
+        registers::write_tables(&memory, Protocol::Bits64)?;
         // An index that starts over before the interrupt threshold: a circular buffer.
         let (base, end) = (DS_AREA + 0x1000, DS_AREA + 0x1000 + 24 * 10_000);
         for (i, field) in (0..).zip([base, base, end, end + 24]) {
@@ -70,7 +70,7 @@ impl Machine {
         let fd = vm.take_vcpus().pop().context("no vCPU")?;
         vcpu.soft_mut()
             .cpu
-            .load_state(&registers::initial_state(CODE));
+            .load_state(&registers::initial_state(CODE, Protocol::Bits64));
         let offset = HostClock::tsc().wrapping_neg();
         told(vcpu.accelerate(KvmVcpu::new(fd, signals, false), clock, offset))?;
         Ok(Self { vcpu, memory })

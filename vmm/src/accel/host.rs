@@ -12,7 +12,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::Host;
 use crate::board::{Board, VcpuPlatform};
-use crate::boot::registers;
+use crate::boot::{Protocol, registers};
 use crate::exit::Failure;
 use crate::kvm::check::speed::{LOOP, Speed};
 use crate::kvm::check::{self, Report};
@@ -81,7 +81,7 @@ const SLICE: u64 = 100_000;
 /// KVM is measured too.
 fn measure_soft(limit: Duration) -> Result<Speed, Failure> {
     let memory = memory::allocate(Size(MIN_MEMORY))?;
-    registers::write_tables(&memory)?;
+    registers::write_tables(&memory, Protocol::Bits64)?;
     let jump_back = [0xEB, (-(LOOP.len() as i8) - 2) as u8];
     memory.write_slice(
         &[LOOP, &jump_back].concat(),
@@ -104,7 +104,8 @@ fn measure_soft(limit: Duration) -> Result<Speed, Failure> {
         Arc::new(VcpuPlatform::new(Arc::new(board), 0)),
         signals,
     );
-    cpu.load_state(&registers::initial_state(layout::EXTENDED_MEMORY));
+    let state = registers::initial_state(layout::EXTENDED_MEMORY, Protocol::Bits64);
+    cpu.load_state(&state);
     let mut soft = SoftCpu::new(cpu);
     let began = Instant::now();
     while began.elapsed() < limit {

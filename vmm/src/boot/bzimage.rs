@@ -1,5 +1,5 @@
-//! Compressed kernels: `bzImage`, entered through the 64-bit boot protocol (boot.rst, "64-bit Boot
-//! Protocol").
+//! Compressed kernels: `bzImage`, entered through the 64-bit boot protocol if the kernel has its
+//! entry point, else through the 32-bit one (boot.rst).
 //!
 //! `linux-loader` copies the kernel. This file does three things itself:
 //! - It checks the image first. The loader accepts any image with the magic number of the setup
@@ -18,20 +18,22 @@ use linux_loader::loader::{BzImage, KernelLoader};
 use vm_memory::{ByteValued, GuestAddress};
 
 use super::params::{BOOT_FLAG, HEADER_MAGIC, SETUP_HEADER};
-use super::{BootError, LoadedKernel, check_kernel_range};
+use super::{BootError, LoadedKernel, Protocol, check_kernel_range};
 use crate::memory::GuestMemory;
 
 /// Offset of the 64-bit entry point from the start of the protected-mode code.
 const ENTRY_64: u64 = 0x200;
 /// First protocol version with `xloadflags`.
 const VERSION_XLOADFLAGS: u16 = 0x020C;
+/// First protocol version with `pref_address` and `init_size`.
+const VERSION_INIT_SIZE: u16 = 0x020A;
 /// A sector of the setup code, in bytes.
 const SECTOR: u64 = 512;
 /// Sectors of setup code if the header says zero (boot.rst, "setup_sects").
 const DEFAULT_SETUP_SECTORS: u8 = 4;
 /// Unit of `syssize`, in bytes.
 const PARAGRAPH: u64 = 16;
-/// Offset in the file of the end of the last field that protocol 2.12 requires.
+/// Offset in the file of the end of the last field that protocol 2.10 requires.
 const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
 /// Offset in the file of the setup header's length, which is the operand of the jump over the
 /// header, and of the byte from which this length counts (boot.rst, "The Real-Mode Kernel Header").
@@ -57,7 +59,7 @@ pub fn is_bzimage(image: &[u8]) -> bool {
 /// Loads the protected-mode part of `image` at the address that it prefers.
 ///
 /// # Errors
-/// The file is truncated, too old, for 32-bit processors, or does not fit into memory.
+/// The file is truncated, too old, or does not fit into memory.
 pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
     let header = read_header(image);
     let code = check(image, &header)?;
@@ -67,16 +69,31 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     check_kernel_range(memory, start, end)?;
     let mut file = Cursor::new(image.get(..code.end).unwrap_or_default());
     let loaded = BzImage::load(memory, Some(GuestAddress(start)), &mut file, None)?;
+    let protocol = protocol(&header);
+    let offset = match protocol {
+        Protocol::Bits32 => 0,
+        Protocol::Bits64 => ENTRY_64,
+    };
     Ok(LoadedKernel {
-        entry: loaded.kernel_load.0 + ENTRY_64,
+        entry: loaded.kernel_load.0 + offset,
+        protocol,
         end,
         setup_header: Some(header_bytes(image).to_vec()),
         initrd_max: u64::from(header.initrd_addr_max),
     })
 }
 
-/// Checks that the image is complete and has a 64-bit entry point. Returns the range of its
-/// protected-mode code in the file.
+/// The protocol by which the kernel is entered.
+fn protocol(header: &setup_header) -> Protocol {
+    if header.version >= VERSION_XLOADFLAGS && header.xloadflags & XLF_KERNEL_64 != 0 {
+        Protocol::Bits64
+    } else {
+        Protocol::Bits32
+    }
+}
+
+/// Checks that the image is complete, and says where it is loaded and how much memory it needs.
+/// Returns the range of its protected-mode code in the file.
 fn check(image: &[u8], header: &setup_header) -> Result<Range<usize>, BootError> {
     let len = image.len() as u64;
     if image.len() < HEADER_END {
@@ -86,9 +103,9 @@ fn check(image: &[u8], header: &setup_header) -> Result<Range<usize>, BootError>
             len,
         });
     }
-    if header.version < VERSION_XLOADFLAGS || header.xloadflags & XLF_KERNEL_64 == 0 {
+    if header.version < VERSION_INIT_SIZE {
         let [minor, major] = header.version.to_le_bytes();
-        return Err(BootError::No64BitEntry { major, minor });
+        return Err(BootError::OldProtocol { major, minor });
     }
     if header.loadflags & LOADED_HIGH == 0 {
         return Err(BootError::LoadedLow);
@@ -168,6 +185,7 @@ pub(crate) mod tests {
         assert!(is_bzimage(&image));
         let loaded = load(&memory, &image).unwrap();
         assert_eq!((loaded.entry, loaded.end), (0x100_0200, 0x120_0000));
+        assert_eq!(loaded.protocol, Protocol::Bits64);
         assert_eq!(loaded.initrd_max, 0x7FFF_FFFF);
         assert_eq!(loaded.setup_header.unwrap().len(), 0x26C - 0x1F1);
         let mut code = [0; 5];
@@ -175,6 +193,20 @@ pub(crate) mod tests {
             .read_slice(&mut code, GuestAddress(loaded.entry))
             .unwrap();
         assert_eq!(&code, b"entry");
+    }
+
+    #[test]
+    fn other_kernels_are_entered_at_their_32_bit_entry() {
+        let memory = allocate(Size(32 << 20)).unwrap();
+        let mut image = image();
+        image[field::XLOADFLAGS] = 4;
+        let loaded = load(&memory, &image).unwrap();
+        assert_eq!((loaded.entry, loaded.end), (0x100_0000, 0x120_0000));
+        assert_eq!(loaded.protocol, Protocol::Bits32);
+        // Before protocol 2.12 the word has another meaning.
+        image[field::XLOADFLAGS] = 1;
+        image[field::VERSION] = 0xB;
+        assert_eq!(load(&memory, &image).unwrap().protocol, Protocol::Bits32);
     }
 
     #[test]
@@ -192,13 +224,10 @@ pub(crate) mod tests {
         low[field::LOADFLAGS] = 0;
         assert!(matches!(load(&memory, &low), Err(BootError::LoadedLow)));
         let mut old = image.clone();
-        old[field::XLOADFLAGS] = 0;
+        old[field::VERSION] = 9;
         assert!(matches!(
             load(&memory, &old),
-            Err(BootError::No64BitEntry {
-                major: 2,
-                minor: 15
-            })
+            Err(BootError::OldProtocol { major: 2, minor: 9 })
         ));
         let mut big = image;
         big[field::INIT_SIZE + 3] = 0x10;

@@ -1,105 +1,115 @@
 //! Uncompressed kernels: `vmlinux`, an ELF file whose program headers have the physical address of
-//! each segment.
+//! each segment. It has 32 or 64 bits, as its kernel.
 //!
-//! `linux-loader` copies the segments. This file does three things itself:
-//! - It checks the file first. The loader accepts files for other processors and user programs, and
-//!   its errors do not say what is missing.
-//! - It finds the end of the kernel. The loader ignores a segment that has only zeros (`.bss` in a
-//!   segment of its own), so that the initrd would be placed on it.
-//! - It passes an offset of zero to the loader. Without an offset the loader searches the notes for
-//!   a PVH entry point and refuses a kernel with a damaged note, although the 64-bit entry point
-//!   needs no note.
+//! `linux-loader` is not used: it reads files of 64 bits only, accepts those for other processors
+//! and user programs, ignores a segment of zeros (`.bss` in a segment of its own) when it finds the
+//! end of the kernel, and refuses a kernel with damaged notes, which nothing here needs.
 
-use std::io::Cursor;
 use std::ops::Range;
 
-use linux_loader::loader::{Elf, KernelLoader};
 use object::LittleEndian as Le;
 use object::elf;
 use object::pod;
-use vm_memory::GuestAddress;
+use object::read::elf::{FileHeader, ProgramHeader};
+use vm_memory::{Bytes, GuestAddress};
 
-use super::{BootError, LoadedKernel, check_kernel_range};
+use super::{BootError, LoadedKernel, Protocol, check_kernel_range};
 use crate::memory::GuestMemory;
 
-type Header = elf::FileHeader64<Le>;
-type Segment = elf::ProgramHeader64<Le>;
-
-/// Highest address that the initrd may touch (`initrd_addr_max` of 64-bit kernels).
+/// Highest address that the initrd may touch (`initrd_addr_max` of both architectures).
 const INITRD_MAX: u64 = 0x7FFF_FFFF;
+
+/// What differs between files of 32 and of 64 bits.
+trait Kernel: FileHeader<Endian = Le> {
+    const PROTOCOL: Protocol;
+    const MACHINE: elf::Machine;
+}
+
+impl Kernel for elf::FileHeader32<Le> {
+    const PROTOCOL: Protocol = Protocol::Bits32;
+    const MACHINE: elf::Machine = elf::EM_386;
+}
+
+impl Kernel for elf::FileHeader64<Le> {
+    const PROTOCOL: Protocol = Protocol::Bits64;
+    const MACHINE: elf::Machine = elf::EM_X86_64;
+}
 
 /// Loads the segments of the ELF kernel `image` at their physical addresses.
 ///
 /// # Errors
-/// The file is truncated, is not an x86-64 kernel, or does not fit into memory.
+/// The file is truncated, is not an x86 kernel, or does not fit into memory.
 pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
-    let end = check(memory, image)?;
-    let no_offset = Some(GuestAddress(0));
-    let loaded = Elf::load(memory, no_offset, &mut Cursor::new(image), None)?;
+    /// Offset of the byte that says whether the file has 32 or 64 bits.
+    const CLASS: usize = 4;
+    match image.get(CLASS).copied().map(elf::FileClass) {
+        Some(elf::ELFCLASS32) => load_class::<elf::FileHeader32<Le>>(memory, image),
+        _ => load_class::<elf::FileHeader64<Le>>(memory, image),
+    }
+}
+
+fn load_class<H: Kernel>(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+    let len = image.len() as u64;
+    let truncated = |part, end| BootError::Truncated { part, end, len };
+    let (header, _) =
+        pod::from_bytes::<H>(image).map_err(|()| truncated("ELF header", size_of::<H>() as u64))?;
+    check_header(header)?;
+    let segments = program_headers(image, header)
+        .ok_or_else(|| truncated("program header table", header.e_phoff(Le).into()))?;
+    let unsuitable = |why| Err(BootError::UnsuitableElf(why));
+    let is_for_user_mode =
+        |s: &H::ProgramHeader| matches!(s.p_type(Le), elf::PT_INTERP | elf::PT_TLS);
+    if segments.iter().any(is_for_user_mode) {
+        return unsuitable("an ELF program for user mode");
+    }
+    let entry = header.e_entry(Le).into();
+    let (mut end, mut entered) = (0, false);
+    let loaded = || segments.iter().filter(|s| s.p_type(Le) == elf::PT_LOAD);
+    for segment in loaded() {
+        let range = check_segment::<H>(memory, image, segment)?;
+        end = end.max(range.end);
+        entered |= range.contains(&entry);
+    }
+    if !entered {
+        return unsuitable("its entry point is not a physical address inside it");
+    }
+    for segment in loaded() {
+        let from = segment.p_offset(Le).into() as usize;
+        let data = image.get(from..).unwrap_or_default();
+        let data = data.get(..segment.p_filesz(Le).into() as usize);
+        let start = GuestAddress(segment.p_paddr(Le).into());
+        memory.write_slice(data.unwrap_or_default(), start)?;
+    }
     Ok(LoadedKernel {
-        entry: loaded.kernel_load.0,
+        entry,
+        protocol: H::PROTOCOL,
         end,
         setup_header: None,
         initrd_max: INITRD_MAX,
     })
 }
 
-/// Checks that the file is complete, is a kernel and fits into `memory`. Returns the first physical
-/// address after it.
-fn check(memory: &GuestMemory, image: &[u8]) -> Result<u64, BootError> {
-    let len = image.len() as u64;
-    let truncated = |part, end| BootError::Truncated { part, end, len };
-    let (header, _) = pod::from_bytes::<Header>(image)
-        .map_err(|()| truncated("ELF header", size_of::<Header>() as u64))?;
-    check_header(header)?;
-    let segments = program_headers(image, header)
-        .ok_or_else(|| truncated("program header table", header.e_phoff.get(Le)))?;
-    if segments
-        .iter()
-        .any(|s| matches!(s.p_type.get(Le), elf::PT_INTERP | elf::PT_TLS))
-    {
-        return Err(BootError::UnsuitableElf("an ELF program for user mode"));
-    }
-
-    let entry = header.e_entry.get(Le);
-    let (mut end, mut entered) = (0, false);
-    for segment in segments.iter().filter(|s| s.p_type.get(Le) == elf::PT_LOAD) {
-        let range = check_segment(memory, image, segment)?;
-        end = end.max(range.end);
-        entered |= range.contains(&entry);
-    }
-    if !entered {
-        return Err(BootError::UnsuitableElf(
-            "its entry point is not a physical address inside it",
-        ));
-    }
-    Ok(end)
-}
-
-fn check_header(header: &Header) -> Result<(), BootError> {
+fn check_header<H: Kernel>(header: &H) -> Result<(), BootError> {
     let unsuitable = |why| Err(BootError::UnsuitableElf(why));
-    if header.e_ident.class != elf::ELFCLASS64 {
-        return unsuitable("a 32-bit ELF file: only x86-64 kernels can run");
+    if header.e_ident().data != elf::ELFDATA2LSB || header.e_machine(Le) != H::MACHINE {
+        return unsuitable("an ELF file for another architecture: only x86 kernels can run");
     }
-    if header.e_ident.data != elf::ELFDATA2LSB || header.e_machine.get(Le) != elf::EM_X86_64 {
-        return unsuitable("an ELF file for another architecture: only x86-64 kernels can run");
-    }
-    match header.e_type.get(Le) {
+    match header.e_type(Le) {
         elf::ET_EXEC => {}
         elf::ET_REL => return unsuitable("an ELF object file or kernel module"),
         elf::ET_CORE => return unsuitable("an ELF core file"),
         _ => return unsuitable("an ELF program or library for user mode"),
     }
-    if header.e_phoff.get(Le) < size_of::<Header>() as u64 {
+    if header.e_phoff(Le).into() < size_of::<H>() as u64 {
         return unsuitable("its program headers overlap its ELF header");
     }
     Ok(())
 }
 
-fn program_headers<'a>(image: &'a [u8], header: &Header) -> Option<&'a [Segment]> {
-    let offset = usize::try_from(header.e_phoff.get(Le)).ok()?;
-    let count = usize::from(header.e_phnum.get(Le));
-    if usize::from(header.e_phentsize.get(Le)) != size_of::<Segment>() {
+fn program_headers<'a, H: Kernel>(image: &'a [u8], header: &H) -> Option<&'a [H::ProgramHeader]> {
+    let offset = usize::try_from(header.e_phoff(Le).into()).ok()?;
+    let count = usize::from(header.e_phnum(Le));
+    if usize::from(header.e_phentsize(Le)) != size_of::<H::ProgramHeader>() {
         return None;
     }
     pod::slice_from_bytes(image.get(offset..)?, count)
@@ -109,19 +119,17 @@ fn program_headers<'a>(image: &'a [u8], header: &Header) -> Option<&'a [Segment]
 
 /// Checks that a segment's data is in the file and that its memory is free. Returns its physical
 /// range, with the part that is filled with zeros.
-fn check_segment(
+fn check_segment<H: Kernel>(
     memory: &GuestMemory,
     image: &[u8],
-    segment: &Segment,
+    segment: &H::ProgramHeader,
 ) -> Result<Range<u64>, BootError> {
-    let start = segment.p_paddr.get(Le);
-    let filesz = segment.p_filesz.get(Le);
-    let stop = start.saturating_add(segment.p_memsz.get(Le).max(filesz));
+    let start: u64 = segment.p_paddr(Le).into();
+    let filesz: u64 = segment.p_filesz(Le).into();
+    let stop = start.saturating_add(filesz.max(segment.p_memsz(Le).into()));
     check_kernel_range(memory, start, stop)?;
-    let (len, file_end) = (
-        image.len() as u64,
-        segment.p_offset.get(Le).saturating_add(filesz),
-    );
+    let offset: u64 = segment.p_offset(Le).into();
+    let (len, file_end) = (image.len() as u64, offset.saturating_add(filesz));
     if file_end > len {
         return Err(BootError::Truncated {
             part: "a segment",
@@ -174,16 +182,62 @@ pub(crate) mod tests {
         assert_eq!(&code, b"code");
     }
 
+    /// As [`kernel`], of 32 bits.
+    pub(crate) fn kernel32(paddr: u32, code: &[u8], bss: u32) -> Vec<u8> {
+        let mut image = vec![0; 52 + 32];
+        let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"\x7fELF\x01\x01\x01");
+        put(16, &2u16.to_le_bytes());
+        put(18, &3u16.to_le_bytes());
+        put(20, &1u32.to_le_bytes());
+        put(24, &paddr.to_le_bytes());
+        put(28, &52u32.to_le_bytes());
+        put(40, &52u16.to_le_bytes());
+        put(42, &32u16.to_le_bytes());
+        put(44, &1u16.to_le_bytes());
+        let len = code.len() as u32;
+        let segment = [
+            1,
+            84,
+            paddr.wrapping_add(0xC000_0000),
+            paddr,
+            len,
+            len + bss,
+        ];
+        for (at, word) in (52..).step_by(4).zip(segment) {
+            put(at, &word.to_le_bytes());
+        }
+        image.extend_from_slice(code);
+        image
+    }
+
+    #[test]
+    fn a_kernel_of_32_bits_is_entered_by_its_protocol() {
+        let memory = allocate(Size(32 << 20)).unwrap();
+        let loaded = load(&memory, &kernel32(0x100_0000, b"code", 100)).unwrap();
+        assert_eq!((loaded.entry, loaded.end), (0x100_0000, 0x100_0000 + 104));
+        assert_eq!(loaded.protocol, Protocol::Bits32);
+        let mut code = [0; 4];
+        memory
+            .read_slice(&mut code, GuestAddress(0x100_0000))
+            .unwrap();
+        assert_eq!(&code, b"code");
+    }
+
     #[test]
     fn every_truncation_is_reported() {
         let memory = allocate(Size(32 << 20)).unwrap();
-        let image = kernel(0x100_0000, b"code", 0);
-        for len in 4..image.len() {
-            let error = load(&memory, &image[..len]).unwrap_err();
-            assert!(
-                matches!(error, BootError::Truncated { .. }),
-                "{len}: {error}"
-            );
+        for image in [
+            kernel(0x100_0000, b"code", 0),
+            kernel32(0x100_0000, b"code", 0),
+        ] {
+            for len in 4..image.len() {
+                let error = load(&memory, &image[..len]).unwrap_err();
+                assert!(
+                    matches!(error, BootError::Truncated { .. }),
+                    "{len}: {error}"
+                );
+            }
         }
     }
 
@@ -209,7 +263,7 @@ pub(crate) mod tests {
         let memory = allocate(Size(32 << 20)).unwrap();
         let good = kernel(0x100_0000, b"code", 0);
         for (at, byte, part) in [
-            (4, 1, "32-bit"),
+            (4, 1, "architecture"),
             (18, 40, "architecture"),
             (16, 3, "user mode"),
             (16, 1, "object file"),
@@ -256,9 +310,6 @@ pub(crate) mod tests {
         let memory = allocate(Size(32 << 20)).unwrap();
         let image = with_segment(elf::PT_LOAD, [0, 0, 0x110_0000, 0x1000]);
         assert_eq!(load(&memory, &image).unwrap().end, 0x110_1000);
-        // The loader's own result shows why it is not used.
-        let theirs = Elf::load(&memory, None, &mut Cursor::new(&image), None).unwrap();
-        assert_eq!(theirs.kernel_end, 0x100_0004);
     }
 
     #[test]
@@ -266,7 +317,5 @@ pub(crate) mod tests {
         let memory = allocate(Size(32 << 20)).unwrap();
         let image = with_segment(elf::PT_NOTE, [1 << 20, 12, 0, 12]);
         assert_eq!(load(&memory, &image).unwrap().entry, 0x100_0000);
-        // Without an offset, the loader refuses the kernel.
-        assert!(Elf::load(&memory, None, &mut Cursor::new(&image), None).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! Boot loading: writes a kernel and all data that it reads before it has drivers into guest
 //! memory.
 //!
-//! Both formats of kernels are entered through the 64-bit boot protocol of Linux
-//! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol"): long mode, the first 4 GiB identity
-//! mapped, RSI pointing to `boot_params`.
+//! Both formats of kernels are entered through a boot protocol of Linux
+//! (Documentation/arch/x86/boot.rst), RSI pointing to `boot_params`: those for x86-64 through the
+//! 64-bit one, in long mode with the first 4 GiB identity mapped, and those for i386 through the
+//! 32-bit one, in protected mode without paging.
 
 pub mod acpi;
 mod bzimage;
@@ -68,12 +69,9 @@ pub enum BootError {
         /// File length in bytes.
         len: u64,
     },
-    /// The bzImage has no 64-bit entry point.
-    #[error(
-        "bzImage of boot protocol {major}.{minor:02} has no 64-bit entry: \
-         it needs a 64-bit kernel since Linux 3.8"
-    )]
-    No64BitEntry {
+    /// The bzImage does not say how much memory it needs.
+    #[error("bzImage of boot protocol {major}.{minor:02}: it needs a kernel since Linux 2.6.31")]
+    OldProtocol {
         /// Version, high byte.
         major: u8,
         /// Version, low byte.
@@ -133,11 +131,22 @@ pub enum BootError {
     Memory(#[from] vm_memory::GuestMemoryError),
 }
 
+/// The boot protocol through which a kernel is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// "32-bit Boot Protocol".
+    Bits32,
+    /// "64-bit Boot Protocol".
+    Bits64,
+}
+
 /// A kernel in guest memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedKernel {
     /// Guest-physical address of the first instruction.
     pub entry: u64,
+    /// How it is entered.
+    pub protocol: Protocol,
     /// First guest-physical address after the memory that the kernel uses while it starts.
     pub end: u64,
     /// The kernel's own setup header; a bzImage has one.
@@ -194,8 +203,8 @@ pub fn load(
     params.set_memory_map(&memory::ranges(memory));
     params.write(memory)?;
 
-    registers::write_tables(memory)?;
-    Ok(registers::initial_state(kernel.entry))
+    registers::write_tables(memory, kernel.protocol)?;
+    Ok(registers::initial_state(kernel.entry, kernel.protocol))
 }
 
 fn load_kernel(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
@@ -263,6 +272,7 @@ mod tests {
     fn kernel(end: u64, initrd_max: u64) -> LoadedKernel {
         LoadedKernel {
             entry: 0x10_0000,
+            protocol: Protocol::Bits64,
             end,
             setup_header: None,
             initrd_max,
@@ -315,6 +325,7 @@ mod tests {
         let seeds = [
             elf::tests::kernel(0x10_0000, &[0; 64], 64),
             bzimage::tests::image(),
+            elf::tests::kernel32(0x10_0000, &[0; 64], 64),
         ];
         let mut random = 1u64;
         let mut next = || {
@@ -325,7 +336,7 @@ mod tests {
             random >> 33
         };
         for i in 0..40_000usize {
-            let mut image = seeds[i % 2].clone();
+            let mut image = seeds[i % seeds.len()].clone();
             for _ in 0..=next() % 4 {
                 // Damage to the headers is the most effective.
                 let at = next() as usize % image.len().min(0x280);
