@@ -55,7 +55,8 @@ pub struct Tracer {
     /// Sends code that the host lacks. Whether the host wants it makes no difference to the guest.
     code: CodeSender,
     tasks: Tasks,
-    /// The parents of new tasks whose first stop has not been seen.
+    /// The parents of new tasks whose first stop has not been seen. A parent waits for it in the
+    /// stop in which it has reported the task.
     announced: BTreeMap<pid_t, pid_t>,
     /// New tasks whose first stop was seen before their parents have reported them.
     waiting: BTreeMap<pid_t, Waiting>,
@@ -111,8 +112,10 @@ impl Tracer {
                 return resume_task(pid, resume);
             }
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
-                if let Ok(child) = ptrace::event_message(pid) {
-                    self.starts(port, child, pid)?;
+                if let Ok(child) = ptrace::event_message(pid)
+                    && !self.starts(port, child, pid)?
+                {
+                    return Ok(());
                 }
             }
             EVENT_PTRACE => return self.traces(port, pid),
@@ -154,8 +157,10 @@ impl Tracer {
         if pid == self.program && !self.started {
             return Err(not_started(status));
         }
-        self.announced.remove(&pid);
         self.waiting.remove(&pid);
+        if let Some(parent) = self.announced.remove(&pid) {
+            self.resume(port, parent, Resume::Continue(0))?;
+        }
         if let Some(mut task) = self.tasks.remove(pid) {
             // It was killed while it was in a stop, or missed its exit stop.
             let source = task.source(pid);

@@ -1,9 +1,11 @@
 //! `vbts report`: answers from a trace, compared with those of other tools about the same program,
 //! and with what is known of it (`programs/answers.c`).
 
+mod browser;
 mod build_ids;
 mod counts;
 mod coverage;
+mod forks;
 mod generated;
 mod guide;
 mod kernel;
@@ -33,6 +35,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("debug_information", coverage::debug_information),
             ("genhtml", coverage::genhtml),
             ("kinds_of_calls", counts::kinds_of_calls),
+            ("forks", forks::no_gaps),
             ("patched_kernel", kernel::patched),
             ("kernel_lines", kernel_lines::system_call),
             ("kernel_lines_of_a_boot", kernel_lines::boot),
@@ -43,6 +46,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("stripped", names::stripped),
             ("optimised", profiles::optimised),
             ("firefox", profiles::firefox),
+            ("flamegraph_in_a_browser", browser::flamegraph),
+            ("coverage_in_a_browser", browser::coverage),
             ("autofdo", profiles::autofdo),
             ("perf", profiles::perf),
             ("llvm_profile", profiles::llvm_profile),
@@ -63,6 +68,19 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("go", languages::go),
         ],
     )
+}
+
+/// What `vbts report` says where the code does not lead from one branch to the next.
+const GAPS: &str = " times the code does not lead from one branch to the next";
+
+/// The number of such places in a trace.
+fn gaps(machine: &Machine, trace: &Path) -> Result<u64> {
+    let mut command = machine.command(["report", "functions", "--kernel"]);
+    command.arg(machine.kernel()).arg(trace);
+    let run = machine::finish(command)?.expect(0)?;
+    let mut lines = run.stderr.lines();
+    let count = lines.find_map(|line| line.strip_prefix("vbts: ")?.strip_suffix(GAPS));
+    Ok(count.map_or(Ok(0), str::parse)?)
 }
 
 /// A program, and a trace of it.

@@ -24,7 +24,8 @@ impl Tracer {
         resume: Resume,
     ) -> Result<(), Failure> {
         if let Some(parent) = self.announced.remove(&pid) {
-            return self.start(port, pid, parent, resume);
+            self.start(port, pid, parent, resume)?;
+            return self.resume(port, parent, Resume::Continue(0));
         }
         let creator = creator(pid);
         // The parent may have been killed before its stop.
@@ -35,20 +36,25 @@ impl Tracer {
         Ok(())
     }
 
-    /// A task has started a child.
+    /// A task has started a child. Returns whether it may continue. Otherwise it does so when the
+    /// child has stopped or ended, so that what it does next is behind the child's start.
     pub(super) fn starts(
         &mut self,
         port: &mut Port,
         child: pid_t,
         parent: pid_t,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         if let Some(waiting) = self.waiting.remove(&child) {
-            return self.start(port, child, parent, waiting.resume);
+            self.start(port, child, parent, waiting.resume)?;
+            return Ok(true);
         }
-        if !self.tasks.contains(child) {
-            self.announced.insert(child, parent);
+        // The child may have ended, or have another tracer.
+        let tracer = Status::of(child).task("TracerPid:");
+        if self.tasks.contains(child) || tracer != pid_t::try_from(std::process::id()).ok() {
+            return Ok(true);
         }
-        Ok(())
+        self.announced.insert(child, parent);
+        Ok(false)
     }
 
     /// Starts the waiting tasks of process `ended`, whose task may have been killed before it could

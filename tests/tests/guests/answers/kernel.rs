@@ -4,18 +4,7 @@ use anyhow::{Context, Result, ensure};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::{guest_program, programs};
 
-/// What `vbts report` says where the code does not lead from one branch to the next.
-const GAPS: &str = " times the code does not lead from one branch to the next";
-
-/// The number of such places in a trace.
-fn gaps(machine: &Machine, trace: &std::path::Path) -> Result<u64> {
-    let mut command = machine.command(["report", "functions", "--kernel"]);
-    command.arg(machine.kernel()).arg(trace);
-    let run = machine::finish(command)?.expect(0)?;
-    let mut lines = run.stderr.lines();
-    let count = lines.find_map(|line| line.strip_prefix("vbts: ")?.strip_suffix(GAPS));
-    Ok(count.map_or(Ok(0), str::parse)?)
-}
+use super::gaps;
 
 /// The kernel has patched its code, and the straight lines in it are those that were executed.
 pub(super) fn patched(machine: &Machine) -> Result<()> {
