@@ -37,6 +37,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("kinds_of_calls", counts::kinds_of_calls),
             ("forks", forks::no_gaps),
             ("patched_kernel", kernel::patched),
+            ("system_calls_differ", kernel::system_calls_differ),
             ("kernel_lines", kernel_lines::system_call),
             ("kernel_lines_of_a_boot", kernel_lines::boot),
             ("two_runs", moments::two_runs),

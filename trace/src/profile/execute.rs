@@ -113,6 +113,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                     from: branch.from,
                     to: branch.to,
                     effect: transfer.effect,
+                    is_event: !transfer.complete,
                     instructions: transfer.instructions,
                     node,
                     stack: &task.stack,

@@ -38,6 +38,8 @@ pub struct Seen<'a> {
     pub to: u64,
     /// What it does.
     pub effect: Effect,
+    /// It is an interrupt or exception, which the instruction at `from` has not caused as a branch.
+    pub is_event: bool,
     /// Number of instructions since the branch before it, with it.
     pub instructions: u32,
     /// Where these were executed: the innermost node of the stack before the branch.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
+use vbts_trace::Streams;
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::modules::{ModuleId, Place};
+use vbts_trace::profile::modules::{ModuleId, Modules, Place};
 use vbts_trace::profile::space::Effect;
 use vbts_trace::profile::{Seen, Watch};
 
@@ -39,21 +40,62 @@ struct Stretch {
 /// Keeps the calls of each task.
 #[derive(Debug, Default)]
 pub struct Calls {
+    streams: Streams,
     records: u64,
     kept: usize,
     /// Whether calls were left out.
     cut: bool,
     /// In the order in which they begin.
     stretches: Vec<Stretch>,
-    /// The last stretch of each task, by the number of the task.
-    last: HashMap<u64, usize>,
+    /// The last stretch of each task.
+    last: HashMap<TaskKey, usize>,
+    /// How deep the stack of a task is in an interrupt or exception.
+    events: HashMap<TaskKey, usize>,
+}
+
+/// What tells a task from the others: its number; or, if the streams are processors, its thread ID,
+/// and for idle tasks the processor.
+type TaskKey = (u32, u64);
+
+impl Calls {
+    /// For a trace with these streams.
+    pub fn new(streams: Streams) -> Self {
+        Self {
+            streams,
+            ..Self::default()
+        }
+    }
+
+    fn key(&self, seen: &Seen<'_>) -> TaskKey {
+        match (self.streams, seen.count.id) {
+            (Streams::Tasks, _) | (Streams::Processors, 0) => (0, seen.task),
+            (Streams::Processors, id) => (id, 0),
+        }
+    }
+
+    /// Whether this is in an interrupt or exception. When these come differs from run to run.
+    fn is_in_event(&mut self, task: TaskKey, seen: &Seen<'_>) -> bool {
+        let depth = seen.stack.frames().len();
+        if self.events.get(&task).is_some_and(|event| depth < *event) {
+            self.events.remove(&task);
+        }
+        if seen.is_event {
+            self.events.entry(task).or_insert(depth);
+        }
+        self.events.contains_key(&task)
+    }
 }
 
 impl Watch for Calls {
     fn record(&mut self, seen: &Seen<'_>) {
         let record = self.records;
         self.records += 1;
-        if !matches!(seen.effect, Effect::Call | Effect::Tail) {
+        if seen.effect == Effect::Jump {
+            return;
+        }
+        let task = self.key(seen);
+        let is_in_event = self.is_in_event(task, seen);
+        if is_in_event || !matches!(seen.effect, Effect::Call | Effect::Tail) {
             return;
         }
         let Some(frame) = seen.stack.top() else {
@@ -64,7 +106,7 @@ impl Watch for Calls {
             return;
         }
         let program = seen.count.program;
-        let last = self.last.get(&seen.task).copied();
+        let last = self.last.get(&task).copied();
         let stretch = match last.filter(|at| self.stretches[*at].program == program) {
             Some(at) => at,
             None => {
@@ -74,7 +116,7 @@ impl Watch for Calls {
                     calls: Vec::new(),
                 });
                 let at = self.stretches.len() - 1;
-                self.last.insert(seen.task, at);
+                self.last.insert(task, at);
                 at
             }
         };
@@ -87,18 +129,34 @@ impl Watch for Calls {
     }
 }
 
-/// The calls of a task while it executed one program, with the names of functions: those in the
-/// program's own file, or between it and others.
+/// The calls of a task while it executed one program, with the names of functions: those in one
+/// file, or between it and others.
 struct Own {
     /// `PROGRAM, task ID`.
     label: String,
     calls: Vec<(Call, String)>,
 }
 
+/// The module with this name, or whose path ends with it.
+fn module_of(profile: &Loaded<Calls>, name: &str) -> Option<ModuleId> {
+    let kernel = profile.modules().get(Modules::KERNEL);
+    match kernel.name == name {
+        true => Some(kernel.id),
+        false => find_module(profile, Some(name)),
+    }
+}
+
+/// Whether code of the module with this name was executed.
+pub fn was_executed(profile: &Loaded<Calls>, name: &str) -> bool {
+    let executed = profile.executed_modules();
+    module_of(profile, name).is_some_and(|id| executed.contains(&id))
+}
+
 /// What the tasks of a run called, by the name of the program and by how many tasks executed that
 /// program before. The program of the command has an empty name, because that of the other run may
-/// be another one.
-fn own_calls(profile: &mut Loaded<Calls>) -> BTreeMap<(String, usize), Own> {
+/// be another one. The calls are those in the program's own file, or in the file `only`.
+fn own_calls(profile: &mut Loaded<Calls>, only: Option<&str>) -> BTreeMap<(String, usize), Own> {
+    let fixed = only.map(|name| module_of(profile, name));
     let names = Names::of(profile);
     let stretches = std::mem::take(&mut profile.watch().stretches);
     let command = stretches.first().map(|stretch| stretch.program);
@@ -108,6 +166,9 @@ fn own_calls(profile: &mut Loaded<Calls>) -> BTreeMap<(String, usize), Own> {
     for stretch in stretches {
         let is_command = Some(stretch.program) == command;
         let module = *modules.entry(stretch.program).or_insert_with(|| {
+            if let Some(fixed) = fixed {
+                return fixed;
+            }
             let path = profile.programs().get(stretch.program as usize);
             let path = path.map(|path| String::from_utf8_lossy(path));
             let own = path.and_then(|path| find_module(profile, Some(&path)));
@@ -138,9 +199,10 @@ fn own_calls(profile: &mut Loaded<Calls>) -> BTreeMap<(String, usize), Own> {
 fn first_differences(
     good: &mut Loaded<Calls>,
     bad: &mut Loaded<Calls>,
+    only: Option<&str>,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    let (ours, mut theirs) = (own_calls(good), own_calls(bad));
+    let (ours, mut theirs) = (own_calls(good, only), own_calls(bad, only));
     let one = ours.len() <= 1 && theirs.len() <= 1;
     let mut same = 0_usize;
     let mut alone = Vec::new();
@@ -170,21 +232,14 @@ fn first_differences(
             "only the first {MAX_CALLS} calls of a run were compared"
         )?;
     }
-    match (one, same) {
-        (_, 0) => Ok(()),
-        (true, _) => writeln!(
-            out,
-            "the calls of the program's own functions are the same, in order"
-        ),
-        (false, 1) => writeln!(
-            out,
-            "in 1 task, the calls of the program's own functions are the same, in order"
-        ),
-        (false, _) => writeln!(
-            out,
-            "in {same} tasks, the calls of the program's own functions are the same, in order"
-        ),
-    }
+    let whose = only.unwrap_or("the program's own functions");
+    let tasks = match same {
+        0 => return Ok(()),
+        _ if one => String::new(),
+        1 => "in 1 task, ".to_owned(),
+        _ => format!("in {same} tasks, "),
+    };
+    writeln!(out, "{tasks}the calls of {whose} are the same, in order")
 }
 
 /// Shows the call after the first `equal` ones, and those before it.
@@ -239,20 +294,23 @@ fn rows<W: Watch>(profile: &mut Loaded<W>) -> BTreeMap<(String, String), Row> {
     rows
 }
 
-/// Shows where two runs part: in each task, the first different call in the program's own file. The
-/// tasks are compared by program, in the order in which they begin. Then the functions that were
-/// called more often, less often, or in one run only: at most `limit`, those first whose number of
-/// instructions differs most.
+/// Shows where two runs part: in each task, the first different call in the program's own file, or
+/// in the file `only`. The tasks are compared by program, in the order in which they begin. Then
+/// the functions that were called more often, less often, or in one run only: at most `limit`,
+/// those first whose number of instructions differs most.
 ///
 /// # Errors
 /// The output fails.
 pub fn diff(
     good: &mut Loaded<Calls>,
     bad: &mut Loaded<Calls>,
+    only: Option<&str>,
     limit: usize,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    first_differences(good, bad, out)?;
+    // In the recording of a machine, no files are known.
+    let only = only.or_else(|| find_module(good, None).is_none().then_some("[kernel]"));
+    first_differences(good, bad, only, out)?;
     let (good, mut bad) = (rows(good), rows(bad));
     let mut all: Vec<((String, String), Row, Row)> = Vec::new();
     for (key, row) in good {

@@ -43,7 +43,7 @@ pub use bolt::{autofdo, bolt, drcov, find_module};
 pub use calls::calls;
 pub use code_files::{CodeFiles, Problem};
 pub use coverage::{Coverage, Selection, coverage};
-pub use diff::{Calls, diff};
+pub use diff::{Calls, diff, was_executed};
 pub use firefox::{Samples, firefox};
 pub use flamegraph::flamegraph;
 pub use folded::folded;

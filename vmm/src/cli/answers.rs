@@ -74,10 +74,19 @@ pub fn main(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
             say_problems(&mut profile);
         }
         What::Diff => {
-            let mut good = report.load(trace, files, Calls::default())?;
+            let calls = Calls::new(trace.reader.run().streams);
+            let mut good = report.load(trace, files, calls)?;
             let (trace, files) = other.context("diff needs two traces")?.read()?;
-            let mut bad = report.load(trace, files, Calls::default())?;
-            report.write(|out| answers::diff(&mut good, &mut bad, args.limit, out))?;
+            let calls = Calls::new(trace.reader.run().streams);
+            let mut bad = report.load(trace, files, calls)?;
+            let only = args.module.as_deref();
+            if let Some(name) = only
+                && !answers::was_executed(&good, name)
+                && !answers::was_executed(&bad, name)
+            {
+                return Err(anyhow!("No code of {name} was executed").into());
+            }
+            report.write(|out| answers::diff(&mut good, &mut bad, only, args.limit, out))?;
             say_problems(&mut bad);
         }
         _ => {

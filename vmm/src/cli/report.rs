@@ -149,7 +149,7 @@ pub struct ReportArgs {
     /// assembly: only the function with this name
     #[arg(long, value_name = "NAME")]
     pub function: Option<String>,
-    /// bolt, autofdo: the executed file (default: the program)
+    /// bolt, autofdo, diff: the executed file (default: the program). diff also takes [kernel]
     #[arg(long, value_name = "NAME")]
     pub module: Option<String>,
     /// tail: branches to show of each task, 10000 at most

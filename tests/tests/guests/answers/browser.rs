@@ -18,7 +18,7 @@ const FRAMES: &str = "[...document.querySelectorAll('#frames > g')]
         return [g.dataset.n, Number(g.dataset.x), Number(g.dataset.w), r.left, r.width]; })";
 
 /// A frame that is visible.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 struct Frame {
     name: String,
     x: f64,
@@ -120,7 +120,11 @@ pub(super) fn flamegraph(machine: &Machine) -> Result<()> {
             .is_some_and(|text| text.starts_with(&counted)),
         "{details} instead of {counted}"
     );
-    ensure!(frames(again)? == shown, "{again}");
+    let again = frames(again)?;
+    ensure!(
+        again.len() == shown.len() && fit(&again, whole),
+        "{again:#?}"
+    );
 
     // fib calls itself, and main calls it.
     let fibs: Vec<&Frame> = named("fib");

@@ -32,3 +32,48 @@ pub(super) fn patched(machine: &Machine) -> Result<()> {
     ensure!(missing < 100, "{missing} gaps in a recording");
     Ok(())
 }
+
+/// Two runs whose system calls differ part in the kernel's dispatcher of system calls, in the trace
+/// of a program as in the recording of a machine.
+pub(super) fn system_calls_differ(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut traces = Vec::new();
+    for (call, number) in [("getpid", 39), ("getppid", 110)] {
+        let path = |extension: &str| directory.path().join(call).with_extension(extension);
+        let code = format!(
+            ".globl _start\n_start: mov ${number}, %eax; syscall\nmov $60, %eax; syscall\n"
+        );
+        std::fs::write(path("S"), code)?;
+        let flags = ["-nostdlib", "-static", "-no-pie"];
+        let program = programs::gcc(&path("S"), &path("program"), &flags)?;
+        machine.trace("btrace", &path("btrace"), &["--scope", "all"], &[&program])?;
+        let mut command = guest_program::command(machine, "soft", machine.kernel(), &program, "")?;
+        command.arg("--record").arg(path("machine"));
+        // The kernel panics when PID 1 ends.
+        machine::finish(command)?.expect(255)?;
+        traces.push((path("btrace"), path("machine")));
+    }
+    let [(trace, recording), (other_trace, other_recording)] = &traces[..] else {
+        unreachable!("two programs")
+    };
+    for (options, first, second) in [
+        (&["--module", "[kernel]"][..], trace, other_trace),
+        (&[], recording, other_recording),
+    ] {
+        let mut command = machine.command(["report", "diff", "--kernel"]);
+        command
+            .arg(machine.kernel())
+            .args(options)
+            .args([first, second]);
+        let text = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+        for (run, callee) in [("first", "__do_sys_getpid"), ("second", "__do_sys_getppid")] {
+            let differs = |line: &str| {
+                line.trim_start().starts_with(&format!("{run} "))
+                    && line.contains(" x64_sys_call+0x")
+                    && line.ends_with(&format!(" -> {callee}"))
+            };
+            ensure!(text.lines().any(differs), "no {callee} in {text}");
+        }
+    }
+    Ok(())
+}
