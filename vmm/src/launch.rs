@@ -5,7 +5,8 @@ mod devices;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use vbts_cpu::state::efer;
 use vbts_cpu::{Model, NativeOptions, Signals};
 use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, lock, shared};
@@ -228,6 +229,11 @@ impl Launch {
         let state =
             boot::load(&self.memory, &source).with_context(|| format!("Cannot boot {name}"))?;
         let sandbox = self.sandbox();
+        if state.sys.efer & efer::LMA != 0 && !self.model.has_intel_64() {
+            let model = self.model.name;
+            let why = anyhow!("it is a 64-bit kernel, and --cpu {model} has no 64-bit mode");
+            return Err(why.context(format!("Cannot boot {name}")).into());
+        }
         // Everything else is open now.
         lock(&self.console).truncate().context("--console")?;
         let mut machine = Machine::new(

@@ -110,7 +110,8 @@ fn each_microarchitecture_has_its_other_controls() {
     use Microarchitecture::{Core2, Nehalem, NetBurst, NetBurst64, PentiumM};
     // DEBUGCTL, whether the LBR stack records, whether TF steps on branches; after a
     // performance-monitoring interrupt: DEBUGCTL, and whether it stops the counters.
-    const CASES: &[(&[Microarchitecture], u64, bool, bool, u64, bool)] = &[
+    type Case = (&'static [Microarchitecture], u64, bool, bool, u64, bool);
+    const CASES: &[Case] = &[
         (
             &[NetBurst, NetBurst64, PentiumM, Core2, Nehalem],
             0x1,

@@ -1,7 +1,10 @@
 //! CPUID (SDM Vol. 2A): a leaf, the feature flags of leaf 1, and the values that a model returns.
 
 use super::Model;
-use crate::state::cr4;
+use crate::state::msr::{
+    MISC_ENABLE_PEBS_UNAVAILABLE, MISC_ENABLE_PERFMON, MISC_ENABLE_WRITABLE, MISC_ENABLE_XD_DISABLE,
+};
+use crate::state::{cr4, efer};
 
 /// What CPUID returns for one leaf and sub-leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +119,47 @@ pub(crate) mod edx8000_0001 {
 const RANGES: [u32; 3] = [0, 0x4000_0000, 0x8000_0000];
 
 impl Model {
+    /// It has Intel 64: IA-32e mode.
+    #[must_use]
+    pub fn has_intel_64(&self) -> bool {
+        self.efer_flags() & efer::LME != 0
+    }
+
+    /// The flags of IA32_EFER that exist because of the model's features (SDM Vol. 3A 2.2.1). The
+    /// register exists if there is one.
+    pub(crate) fn efer_flags(&self) -> u64 {
+        let edx = self.cpuid(0x8000_0001, 0).edx;
+        let flags = [
+            (edx8000_0001::SYSCALL, efer::SCE),
+            (edx8000_0001::XD, efer::NXE),
+            (edx8000_0001::INTEL64, efer::LME | efer::LMA),
+        ];
+        let there = flags.into_iter().filter(|(feature, _)| edx & feature != 0);
+        there.fold(0, |all, (_, flag)| all | flag)
+    }
+
+    /// It has architectural performance monitoring (SDM Vol. 3B 18.2). The counters of processors
+    /// before it do not exist: IA32_MISC_ENABLE says that they are not available.
+    pub(crate) fn has_performance_monitoring(&self) -> bool {
+        self.cpuid(0xA, 0).eax & 0xFF != 0
+    }
+
+    /// IA32_MISC_ENABLE: the flags that are set and that software cannot clear.
+    pub(crate) fn misc_enable_fixed(&self) -> u64 {
+        match self.has_performance_monitoring() {
+            true => MISC_ENABLE_PEBS_UNAVAILABLE | MISC_ENABLE_PERFMON,
+            false => MISC_ENABLE_PEBS_UNAVAILABLE,
+        }
+    }
+
+    /// IA32_MISC_ENABLE: the flags that software can set and clear.
+    pub(crate) fn misc_enable_writable(&self) -> u64 {
+        match self.efer_flags() & efer::NXE {
+            0 => MISC_ENABLE_WRITABLE & !MISC_ENABLE_XD_DISABLE,
+            _ => MISC_ENABLE_WRITABLE,
+        }
+    }
+
     /// The flags of CR4 that exist because of the model's features (SDM Vol. 3A 2.5).
     pub(crate) fn cr4_flags(&self) -> u64 {
         let ecx1 = self.cpuid(1, 0).ecx;

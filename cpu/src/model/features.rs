@@ -2,12 +2,12 @@
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 
-use iced_x86::{CpuidFeature, Instruction};
+use iced_x86::{Code, CodeSize, CpuidFeature, Instruction};
 
-use super::cpuid::{ebx7, ecx1, ecx7, edx8000_0001};
+use super::cpuid::{ebx7, ecx1, ecx7, ecx8000_0001, edx8000_0001};
 use super::{MODELS, Model, model};
 
-/// What every processor with Intel 64 executes.
+/// What every model executes. Instructions of 64-bit mode cannot be encoded outside it.
 const BASE: &[CpuidFeature] = &[
     CpuidFeature::INTEL8086,
     CpuidFeature::INTEL186,
@@ -34,6 +34,12 @@ const BASE: &[CpuidFeature] = &[
     CpuidFeature::PAUSE,
     CpuidFeature::MULTIBYTENOP,
 ];
+
+pub(super) const PENTIUM4_64_FEATURES: &[CpuidFeature] =
+    &[CpuidFeature::SSE3, CpuidFeature::CMPXCHG16B];
+
+/// Of the processors without Intel 64.
+pub(super) const IA32_FEATURES: &[CpuidFeature] = &[];
 
 pub(super) const CORE2_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SSE3,
@@ -202,6 +208,16 @@ impl Model {
         BASE.contains(&feature) || self.features.contains(&feature)
     }
 
+    /// Whether the model has an instruction. Otherwise it raises #UD.
+    pub(crate) fn has_instruction(&self, i: &Instruction) -> bool {
+        // No feature of iced-x86's stands for LAHF and SAHF in 64-bit mode.
+        let is_lahf = matches!(i.code(), Code::Lahf | Code::Sahf);
+        let lacks_lahf = is_lahf
+            && i.code_size() == CodeSize::Code64
+            && self.cpuid(0x8000_0001, 0).ecx & ecx8000_0001::LAHF == 0;
+        !i.is_invalid() && !lacks_lahf && self.executes_all(i.cpuid_features())
+    }
+
     /// Whether the model has all of these extensions.
     pub(crate) fn executes_all(&self, features: &[CpuidFeature]) -> bool {
         features.iter().all(|feature| self.executes(*feature))
@@ -211,7 +227,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cpuid::{eaxd, ecx8000_0001};
+    use crate::model::cpuid::eaxd;
     use iced_x86::{Decoder, DecoderOptions};
 
     #[test]
@@ -270,14 +286,18 @@ mod tests {
                 .map(|needed| (needed.extensions.join(" "), needed.models.join(" ")))
         };
         let expect = |extensions: &str, models: &str| Some((extensions.into(), models.into()));
-        // UD2, ADD, PSHUFB
-        for bytes in [
-            &[0x0F, 0x0B][..],
-            &[0x01, 0xC0],
-            &[0x66, 0x0F, 0x38, 0x00, 0xC1],
-        ] {
+        // UD2, ADD, PADDB
+        for bytes in [&[0x0F, 0x0B][..], &[0x01, 0xC0], &[0x66, 0x0F, 0xFC, 0xC1]] {
             assert_eq!(of(bytes), None);
         }
+        // PSHUFB
+        assert_eq!(
+            of(&[0x66, 0x0F, 0x38, 0x00, 0xC1]),
+            expect(
+                "SSSE3",
+                "core2 conroe x86-64-v2 nehalem x86-64-v3 haswell skylake"
+            )
+        );
         // POPCNT, PTEST
         assert_eq!(
             of(&[0xF3, 0x0F, 0xB8, 0xC1]),

@@ -6,6 +6,9 @@ use crate::state::lbr::select;
 /// How an entry holds the addresses of a branch: IA32_PERF_CAPABILITIES.LBR_FMT (Vol. 3B 17.4.8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LbrFormat {
+    /// One register has the linear addresses of the source, in its low half, and of the target
+    /// (17.11.2, 17.13). A processor with such entries has no IA32_PERF_CAPABILITIES.
+    Pair = 0,
     /// Linear addresses.
     Lip = 1,
     /// Offsets in CS. Bit 63 of the source is the misprediction flag.
@@ -20,7 +23,7 @@ impl LbrFormat {
     /// The flags in the upper bits of a source.
     pub const fn flags(self) -> u32 {
         match self {
-            Self::Lip | Self::Info => 0,
+            Self::Pair | Self::Lip | Self::Info => 0,
             Self::EipFlags => 1,
             Self::EipFlags2 => 3,
         }
@@ -46,27 +49,59 @@ pub(crate) struct Lbr {
     pub format: LbrFormat,
     /// The bits of MSR_LBR_SELECT. 0: the register does not exist.
     pub select: u64,
-    /// MSR_LASTBRANCH_0_FROM_IP.
+    /// MSR_LASTBRANCH_0_FROM_IP, or MSR_LASTBRANCH_0.
     from: u32,
-    /// MSR_LASTBRANCH_0_TO_IP.
-    to: u32,
+    /// MSR_LASTBRANCH_0_TO_IP, where an entry has two registers.
+    to: Option<u32>,
+    /// MSR_LASTBRANCH_TOS.
+    tos: u32,
 }
 
 /// MSR_LBR_SELECT.
 const LBR_SELECT: u32 = 0x1C8;
-/// MSR_LASTBRANCH_TOS.
+/// MSR_LASTBRANCH_TOS of the P6 family.
 const LASTBRANCH_TOS: u32 = 0x1C9;
+/// MSR_LASTBRANCH_TOS of NetBurst.
+const NETBURST_TOS: u32 = 0x1DA;
 /// MSR_LBR_INFO_0.
 const LBR_INFO: u32 = 0xDC0;
 
 impl Lbr {
+    /// NetBurst, models 0 to 2 (Vol. 3B 17.11.2).
+    pub const NETBURST: Self = Self {
+        depth: 4,
+        format: LbrFormat::Pair,
+        select: 0,
+        from: 0x1DB,
+        to: None,
+        tos: NETBURST_TOS,
+    };
+
+    /// NetBurst from model 3 on (Vol. 3B 17.11.2).
+    pub const NETBURST_64: Self = Self {
+        depth: 16,
+        format: LbrFormat::Lip,
+        from: 0x680,
+        to: Some(0x6C0),
+        ..Self::NETBURST
+    };
+
+    /// Pentium M (Vol. 3B 17.13).
+    pub const PENTIUM_M: Self = Self {
+        depth: 8,
+        from: 0x40,
+        tos: LASTBRANCH_TOS,
+        ..Self::NETBURST
+    };
+
     /// The Core microarchitecture (Vol. 3B 17.5).
     pub const CORE: Self = Self {
         depth: 4,
         format: LbrFormat::Lip,
         select: 0,
         from: 0x40,
-        to: 0x60,
+        to: Some(0x60),
+        tos: LASTBRANCH_TOS,
     };
 
     /// Nehalem (Vol. 3B 17.7).
@@ -75,7 +110,8 @@ impl Lbr {
         format: LbrFormat::EipFlags,
         select: select::EN_CALLSTACK - 1,
         from: 0x680,
-        to: 0x6C0,
+        to: Some(0x6C0),
+        tos: LASTBRANCH_TOS,
     };
 
     /// Haswell: with a call stack (Vol. 3B 17.9).
@@ -100,11 +136,10 @@ impl Lbr {
         };
         match number {
             LBR_SELECT => (self.select != 0).then_some(LbrRegister::Select),
-            LASTBRANCH_TOS => Some(LbrRegister::Tos),
+            _ if number == self.tos => Some(LbrRegister::Tos),
             LBR_INFO.. if self.format != LbrFormat::Info => None,
             LBR_INFO.. => entry(LBR_INFO).map(LbrRegister::Info),
-            _ => entry(self.to)
-                .map(LbrRegister::To)
+            _ => (self.to.and_then(entry).map(LbrRegister::To))
                 .or_else(|| entry(self.from).map(LbrRegister::From)),
         }
     }
@@ -112,6 +147,7 @@ impl Lbr {
     /// What the register can hold. `None`: an address, with flags above it.
     pub fn writable(&self, register: LbrRegister) -> Option<u64> {
         match register {
+            LbrRegister::From(_) if self.format == LbrFormat::Pair => Some(u64::MAX),
             LbrRegister::From(_) | LbrRegister::To(_) => None,
             LbrRegister::Info(_) => Some(u64::MAX),
             LbrRegister::Tos => Some(self.depth as u64 - 1),
@@ -137,6 +173,22 @@ mod tests {
             (Lbr::CORE, 0x680, None),
             (Lbr::CORE, 0x1C8, None),
             (Lbr::CORE, 0x1C9, Some(Tos)),
+            (Lbr::NETBURST, 0x1C9, None),
+            (Lbr::NETBURST, 0x1DA, Some(Tos)),
+            (Lbr::NETBURST, 0x1DB, Some(From(0))),
+            (Lbr::NETBURST, 0x1DE, Some(From(3))),
+            (Lbr::NETBURST, 0x1DF, None),
+            (Lbr::NETBURST, 0x680, None),
+            (Lbr::NETBURST_64, 0x1DA, Some(Tos)),
+            (Lbr::NETBURST_64, 0x1DB, None),
+            (Lbr::NETBURST_64, 0x68F, Some(From(15))),
+            (Lbr::NETBURST_64, 0x6CF, Some(To(15))),
+            (Lbr::PENTIUM_M, 0x47, Some(From(7))),
+            (Lbr::PENTIUM_M, 0x48, None),
+            (Lbr::PENTIUM_M, 0x60, None),
+            (Lbr::PENTIUM_M, 0x1C9, Some(Tos)),
+            (Lbr::PENTIUM_M, 0x1DA, None),
+            (Lbr::CORE, 0x1DA, None),
             (Lbr::NEHALEM, 0x40, None),
             (Lbr::NEHALEM, 0x68F, Some(From(15))),
             (Lbr::NEHALEM, 0x690, None),

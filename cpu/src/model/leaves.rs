@@ -50,6 +50,9 @@ const fn brand(part: u32, name: &str) -> Leaf {
 }
 
 const CORE2_BRAND: &str = "Intel(R) Core(TM)2 Duo CPU     @ 1.00GHz";
+const PENTIUM4_64_BRAND: &str = "Intel(R) Pentium(R) 4 CPU 1.00GHz";
+const PENTIUM4_BRAND: &str = "Intel(R) Pentium(R) 4 CPU 1.00GHz";
+const PENTIUM_M_BRAND: &str = "Intel(R) Pentium(R) M processor 1.00GHz";
 const X86_64_V2_BRAND: &str = "vbts x86-64-v2 CPU @ 1.00GHz";
 const X86_64_V3_BRAND: &str = "vbts x86-64-v3 CPU @ 1.00GHz";
 const HASWELL_BRAND: &str = "Intel(R) Core(TM) i7-4770 CPU  @ 1.00GHz";
@@ -159,6 +162,91 @@ pub(super) const CORE2_LEAVES: [Leaf; 19] = [
     // Physical and linear address widths.
     leaf(0x8000_0008, PHYS_BITS | 48 << 8, 0, 0, 0),
 ];
+
+/// The leaves of NetBurst with Intel 64, without those of architectural performance monitoring.
+/// What a virtual machine needs is as for [`CORE2_LEAVES`].
+pub(super) const PENTIUM4_64_LEAVES: [Leaf; 18] = without(
+    with(
+        CORE2_LEAVES,
+        [
+            // Family 15, model 4, stepping 3. There is no SSSE3 and no IA32_PERF_CAPABILITIES.
+            leaf(
+                1,
+                0x0000_0F43,
+                0x0001_0800,
+                ecx1::SSE3
+                    | ecx1::DTES64
+                    | ecx1::DS_CPL
+                    | ecx1::CMPXCHG16B
+                    | ecx1::TSC_DEADLINE
+                    | ecx1::HYPERVISOR,
+                CORE2_LEAVES[1].edx,
+            ),
+            // Cache and TLB descriptors: 50H 5BH 60H 40H 70H 7DH, as this part reports: 12K-uop
+            // trace cache, 16 KB L1D, 2 MB L2.
+            leaf(2, 0x605B_5001, 0, 0, 0x007D_7040),
+            // L1D 16 KB, 8 ways; L2 2 MB, 8 ways, 2 lines of 64 bytes a sector.
+            subleaf(4, 0, 0x0000_0121, 0x01C0_003F, 31, 0),
+            subleaf(4, 1, 0x0000_0143, 0x01C0_103F, 2047, 0),
+            subleaf(4, 2, 0, 0, 0, 0),
+            // No LAHF in 64-bit mode.
+            leaf(0x8000_0001, 0, 0, 0, CORE2_LEAVES[12].edx),
+            brand(0, PENTIUM4_64_BRAND),
+            brand(1, PENTIUM4_64_BRAND),
+            brand(2, PENTIUM4_64_BRAND),
+        ],
+    ),
+    &[0xA],
+);
+
+/// The leaves that a processor without Intel 64 lacks. Cache parameters are in leaf 2 alone. The
+/// brand string is the last extended leaf.
+const WITHOUT_INTEL_64: &[u32] = &[4, 0x8000_0006, 0x8000_0007, 0x8000_0008];
+
+pub(super) const PENTIUM4_LEAVES: [Leaf; 12] = without(
+    with(
+        PENTIUM4_64_LEAVES,
+        [
+            // Family 15, model 2, stepping 9. There is no SSE3, DTES64 or DS-CPL.
+            leaf(
+                1,
+                0x0000_0F29,
+                0x0001_0800,
+                ecx1::TSC_DEADLINE | ecx1::HYPERVISOR,
+                CORE2_LEAVES[1].edx,
+            ),
+            // Cache and TLB descriptors: 50H 5BH 66H 40H 70H 7BH: 12K-uop trace cache, 8 KB L1D,
+            // 512 KB L2.
+            leaf(2, 0x665B_5001, 0, 0, 0x007B_7040),
+            leaf(0x8000_0000, 0x8000_0004, 0, 0, 0),
+            leaf(0x8000_0001, 0, 0, 0, 0),
+            brand(0, PENTIUM4_BRAND),
+            brand(1, PENTIUM4_BRAND),
+            brand(2, PENTIUM4_BRAND),
+        ],
+    ),
+    WITHOUT_INTEL_64,
+);
+
+pub(super) const PENTIUM_M_LEAVES: [Leaf; 12] = with(
+    PENTIUM4_LEAVES,
+    [
+        // Family 6, model 13, stepping 8. There is no PSE-36.
+        leaf(
+            1,
+            0x0000_06D8,
+            0x0001_0800,
+            ecx1::TSC_DEADLINE | ecx1::HYPERVISOR,
+            CORE2_LEAVES[1].edx & !edx1::PSE36,
+        ),
+        // Cache and TLB descriptors: B0H B3H 02H F0H 7DH 30H 04H 2CH: 32 KB L1I and L1D, 2 MB L2.
+        leaf(2, 0x02B3_B001, 0x0000_00F0, 0, 0x2C04_307D),
+        leaf(0x8000_0001, 0, 0, 0, edx8000_0001::XD),
+        brand(0, PENTIUM_M_BRAND),
+        brand(1, PENTIUM_M_BRAND),
+        brand(2, PENTIUM_M_BRAND),
+    ],
+);
 
 pub(super) const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
     with(
@@ -316,6 +404,26 @@ const fn and<const N: usize, const M: usize, const T: usize>(
     all
 }
 
+/// `leaves` without those with the numbers `absent`. `T` leaves are left.
+const fn without<const N: usize, const T: usize>(leaves: [Leaf; N], absent: &[u32]) -> [Leaf; T] {
+    let mut left = [leaves[0]; T];
+    let (mut from, mut to) = (0, 0);
+    while from < N {
+        let (mut i, mut is_absent) = (0, false);
+        while i < absent.len() {
+            is_absent |= leaves[from].leaf == absent[i];
+            i += 1;
+        }
+        if !is_absent {
+            left[to] = leaves[from];
+            to += 1;
+        }
+        from += 1;
+    }
+    assert!(to == T);
+    left
+}
+
 /// Feature flags that a model has in addition to those of another.
 struct Flags {
     /// Leaf 1, ECX.
@@ -395,6 +503,9 @@ mod tests {
     fn a_brand_string_fills_three_leaves() {
         for (leaves, name) in [
             (&CORE2_LEAVES[..], CORE2_BRAND),
+            (&PENTIUM4_64_LEAVES, PENTIUM4_64_BRAND),
+            (&PENTIUM4_LEAVES, PENTIUM4_BRAND),
+            (&PENTIUM_M_LEAVES, PENTIUM_M_BRAND),
             (&X86_64_V2_LEAVES, X86_64_V2_BRAND),
             (&X86_64_V3_LEAVES, X86_64_V3_BRAND),
             (&NEHALEM_LEAVES, NEHALEM_BRAND),

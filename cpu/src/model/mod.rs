@@ -13,13 +13,16 @@ use vbts_bts::Microarchitecture;
 
 pub use self::cpuid::Leaf;
 pub use self::features::Requirement;
-use self::features::{CORE2_FEATURES, X86_64_V2_FEATURES, X86_64_V3_FEATURES};
+use self::features::{
+    CORE2_FEATURES, IA32_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES, X86_64_V3_FEATURES,
+};
 use self::lbr::Lbr;
 use self::leaves::{
-    CORE2_LEAVES, HASWELL_LEAVES, NEHALEM_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES,
-    X86_64_V3_LEAVES, without_bts, without_capabilities,
+    CORE2_LEAVES, HASWELL_LEAVES, NEHALEM_LEAVES, PENTIUM_M_LEAVES, PENTIUM4_64_LEAVES,
+    PENTIUM4_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES, X86_64_V3_LEAVES, without_bts,
+    without_capabilities,
 };
-use self::msr::{MSRS, X86_64_V3_MSRS};
+use self::msr::{IA32_MSRS, MSRS, NETBURST_64_MSRS, WITHOUT_CAPABILITIES, X86_64_V3_MSRS};
 pub(crate) use self::pmu::Counters;
 
 /// Where a processor is among those of its machine. They are the cores of one package.
@@ -74,6 +77,39 @@ const CORE2: Model = Model {
     msrs: &MSRS,
 };
 
+/// Intel Pentium 4 (NetBurst) with Intel 64, with the few later features that a virtual machine
+/// needs. Its performance counters do not exist.
+const PENTIUM4_64: Model = Model {
+    name: "pentium4-64",
+    microarchitecture: Microarchitecture::NetBurst64,
+    bts: true,
+    features: PENTIUM4_64_FEATURES,
+    counts_zeros: false,
+    lbr: Lbr::NETBURST_64,
+    leaves: &PENTIUM4_64_LEAVES,
+    msrs: &NETBURST_64_MSRS,
+};
+
+/// Intel Pentium 4 (NetBurst) before Intel 64: an IA-32 processor.
+const PENTIUM4: Model = Model {
+    name: "pentium4",
+    microarchitecture: Microarchitecture::NetBurst,
+    features: IA32_FEATURES,
+    lbr: Lbr::NETBURST,
+    leaves: &PENTIUM4_LEAVES,
+    msrs: &IA32_MSRS,
+    ..PENTIUM4_64
+};
+
+/// Intel Pentium M: an IA-32 processor.
+const PENTIUM_M: Model = Model {
+    name: "pentium-m",
+    microarchitecture: Microarchitecture::PentiumM,
+    lbr: Lbr::PENTIUM_M,
+    leaves: &PENTIUM_M_LEAVES,
+    ..PENTIUM4
+};
+
 /// [`CORE2`] with the instructions that distributions for x86-64-v2 require. No such part exists.
 /// The first real parts with those instructions have errata in their Branch Trace Stores, which
 /// Linux and GDB know.
@@ -89,7 +125,7 @@ const X86_64_V2: Model = Model {
 const CONROE: Model = Model {
     name: "conroe",
     leaves: &without_capabilities(CORE2_LEAVES),
-    msrs: &msr::without_capabilities(&MSRS),
+    msrs: &WITHOUT_CAPABILITIES,
     ..CORE2
 };
 
@@ -133,8 +169,20 @@ const SKYLAKE: Model = Model {
 };
 
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
-static TABLE: [(Model, Model); 7] = [
+static TABLE: [(Model, Model); 10] = [
     (CORE2, CORE2.without_bts(&without_bts(CORE2_LEAVES))),
+    (
+        PENTIUM_M,
+        PENTIUM_M.without_bts(&without_bts(PENTIUM_M_LEAVES)),
+    ),
+    (
+        PENTIUM4,
+        PENTIUM4.without_bts(&without_bts(PENTIUM4_LEAVES)),
+    ),
+    (
+        PENTIUM4_64,
+        PENTIUM4_64.without_bts(&without_bts(PENTIUM4_64_LEAVES)),
+    ),
     (
         CONROE,
         CONROE.without_bts(&without_bts(without_capabilities(CORE2_LEAVES))),
@@ -216,6 +264,37 @@ mod tests {
             ecx1::DTES64 | ecx1::DS_CPL
         );
         assert_eq!(m.cpuid(0xA, 0).eax & 0xFF, 2);
+    }
+
+    #[test]
+    fn the_processors_of_2007_are_what_they_report() {
+        // Model, signature, the flags of leaf 1 that the parts have and that are executed here, and
+        // of leaf 80000001H in EDX. The parts report ECX and EDX 0000649DH BFEBFBFFH, 00004400H
+        // BFEBFBFFH, and 00000180H AFE9FBFFH.
+        let cases = [
+            ("pentium4-64", 0xF43, 0x0000_2015, 0x0FAB_FBFF, 0x2010_0800),
+            ("pentium4", 0xF29, 0, 0x0FAB_FBFF, 0),
+            ("pentium-m", 0x6D8, 0, 0x0FA9_FBFF, 0x0010_0000),
+        ];
+        for (name, signature, ecx, edx, extended) in cases {
+            let m = model(name).unwrap();
+            let l = m.cpuid(1, 0);
+            let virtual_machine = ecx1::TSC_DEADLINE | ecx1::HYPERVISOR;
+            assert_eq!(l.eax, signature, "{name}");
+            assert_eq!(l.ecx, ecx | virtual_machine, "{name}");
+            assert_eq!(l.edx, edx, "{name}");
+            assert_eq!(m.cpuid(0x8000_0001, 0).edx, extended, "{name}");
+            assert_eq!(m.has_intel_64(), name == "pentium4-64");
+            assert_eq!(m.cpuid(0xA, 0).eax, 0, "{name}: no performance counters");
+            assert_eq!(m.misc_enable_fixed(), 1 << 12, "{name}");
+            // TSC frequency, and RDCL_NO.
+            assert_eq!(m.cpuid(0x15, 0).ecx, TSC_HZ, "{name}");
+        }
+        let leaves = |name| model(name).unwrap().leaves;
+        for name in ["pentium4", "pentium-m"] {
+            assert_eq!(leaves(name).last().map(|l| l.leaf), Some(0x8000_0004));
+            assert_eq!(model(name).unwrap().cpuid(4, 0).eax, 0);
+        }
     }
 
     #[test]

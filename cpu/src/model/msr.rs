@@ -94,7 +94,7 @@ const fn counters(first: u32, n: usize, register: fn(usize) -> PmuRegister) -> R
 }
 
 /// Number of rows.
-pub(super) const ROWS: usize = 48;
+pub(super) const ROWS: usize = 49;
 /// What the processor is not vulnerable to, if CPUID says that the register exists.
 const IA32_ARCH_CAPABILITIES: u32 = 0x10A;
 
@@ -108,7 +108,7 @@ pub(super) const MSRS: [Row; ROWS] = [
     row(0x17, Kind::ReadOnly(0)),
     // IA32_APIC_BASE (Vol. 3A 10.4.4).
     row(IA32_APIC_BASE, Kind::ApicBase),
-    // MSR_EBL_CR_POWERON: bus ratio and straps of the Core microarchitecture.
+    // MSR_EBL_CR_POWERON, MSR_EBC_HARD_POWERON of NetBurst: bus ratio and straps.
     row(
         0x2A,
         Kind::Ignored {
@@ -119,8 +119,8 @@ pub(super) const MSRS: [Row; ROWS] = [
     // IA32_FEATURE_CONTROL: locked, with VMX and SMX off.
     row(0x3A, Kind::ReadOnly(1)),
     // MSR_LASTBRANCH_n_FROM_IP and MSR_LASTBRANCH_n_TO_IP of the Core microarchitecture (Vol. 3B
-    // 17.5).
-    rows(0x40, 0x43, Kind::Lbr),
+    // 17.5), MSR_LASTBRANCH_0 to 7 of Pentium M (17.13).
+    rows(0x40, 0x47, Kind::Lbr),
     rows(0x60, 0x63, Kind::Lbr),
     // IA32_BIOS_SIGN_ID: software writes 0, executes CPUID and reads the microcode revision in the
     // upper half. It is always there, the last one of this part.
@@ -189,6 +189,8 @@ pub(super) const MSRS: [Row; ROWS] = [
     rows(0x1C8, 0x1C9, Kind::Lbr),
     // IA32_DEBUGCTL (Vol. 3B 17.4.1).
     row(IA32_DEBUGCTL, Kind::DebugCtl),
+    // MSR_LASTBRANCH_TOS and MSR_LASTBRANCH_0 to 3 of NetBurst (Vol. 3B 17.11.2).
+    rows(0x1DA, 0x1DE, Kind::Lbr),
     // IA32_MTRR_PHYSBASEn and IA32_MTRR_PHYSMASKn, in turn.
     rows(
         0x200,
@@ -243,7 +245,8 @@ pub(super) const MSRS: [Row; ROWS] = [
     row(0x390, Kind::Pmu(|_| PmuRegister::GlobalOvfCtrl)),
     // IA32_DS_AREA (Vol. 3B 17.4.9).
     row(IA32_DS_AREA, Kind::DsArea),
-    // MSR_LASTBRANCH_n_FROM_IP and MSR_LASTBRANCH_n_TO_IP from Nehalem on (Vol. 3B 17.7).
+    // MSR_LASTBRANCH_n_FROM_IP and MSR_LASTBRANCH_n_TO_IP from Nehalem on (Vol. 3B 17.7), and of
+    // NetBurst (17.11.2).
     rows(0x680, 0x69F, Kind::Lbr),
     rows(0x6C0, 0x6DF, Kind::Lbr),
     // IA32_TSC_DEADLINE (Vol. 3A 10.5.4.1).
@@ -323,12 +326,65 @@ const fn with<const N: usize, const M: usize, const T: usize>(
     all
 }
 
+/// IA32_FEATURE_CONTROL, which is there with VMX or SMX.
+const IA32_FEATURE_CONTROL: u32 = 0x3A;
+/// IA32_PERF_CAPABILITIES, which is there with PDCM.
+const IA32_PERF_CAPABILITIES: u32 = 0x345;
+/// MSR_FSB_FREQ, which the Core microarchitecture has.
+const MSR_FSB_FREQ: u32 = 0xCD;
+
+/// The first registers of the rows that only a processor with architectural performance monitoring
+/// has, and a later one than NetBurst and Pentium M.
+const LATER: [u32; 10] = [
+    IA32_FEATURE_CONTROL,
+    0xC1,
+    MSR_FSB_FREQ,
+    0x186,
+    0x309,
+    IA32_PERF_CAPABILITIES,
+    0x38D,
+    0x38E,
+    0x38F,
+    0x390,
+];
+
+/// The first registers of the rows that only a processor with Intel 64 has.
+const INTEL_64: [u32; 7] = [
+    IA32_STAR,
+    IA32_LSTAR,
+    IA32_CSTAR,
+    IA32_FMASK,
+    IA32_FS_BASE,
+    IA32_GS_BASE,
+    IA32_KERNEL_GS_BASE,
+];
+
 /// The registers of a processor without IA32_ARCH_CAPABILITIES.
-pub(super) const fn without_capabilities(rows: &[Row; ROWS]) -> [Row; ROWS - 1] {
-    let mut left = [rows[0]; ROWS - 1];
+pub(super) const WITHOUT_CAPABILITIES: [Row; ROWS - 1] = without(&MSRS, [IA32_ARCH_CAPABILITIES]);
+
+/// The registers of NetBurst with Intel 64.
+pub(super) const NETBURST_64_MSRS: [Row; ROWS - LATER.len()] = without(&MSRS, LATER);
+
+/// The registers of NetBurst without Intel 64, and of Pentium M. Whether there is an IA32_EFER
+/// depends on the other features.
+pub(super) const IA32_MSRS: [Row; NETBURST_64_MSRS.len() - INTEL_64.len()] =
+    without(&NETBURST_64_MSRS, INTEL_64);
+
+/// `rows` without those that begin with the registers `absent`. `T` is `N - M`.
+const fn without<const N: usize, const M: usize, const T: usize>(
+    rows: &[Row; N],
+    absent: [u32; M],
+) -> [Row; T] {
+    assert!(N - M == T);
+    let mut left = [rows[0]; T];
     let (mut from, mut to) = (0, 0);
-    while from < ROWS {
-        if rows[from].first != IA32_ARCH_CAPABILITIES {
+    while from < N {
+        let (mut i, mut is_absent) = (0, false);
+        while i < M {
+            is_absent |= rows[from].first == absent[i];
+            i += 1;
+        }
+        if !is_absent {
             left[to] = rows[from];
             to += 1;
         }
@@ -342,7 +398,12 @@ impl Model {
     pub(crate) fn msr(&self, number: u32) -> Option<(&'static Row, usize)> {
         let i = self.msrs.partition_point(|r| r.last < number);
         let row = self.msrs.get(i).filter(|r| r.first <= number)?;
-        if matches!(row.kind, Kind::DsArea) && !self.bts {
+        let exists = match row.kind {
+            Kind::DsArea => self.bts,
+            Kind::Efer => self.efer_flags() != 0,
+            _ => true,
+        };
+        if !exists {
             return None;
         }
         Some((row, (number - row.first) as usize))
@@ -358,6 +419,43 @@ mod tests {
     fn the_table_is_sorted_and_does_not_overlap() {
         for pair in X86_64_V3_MSRS.windows(2) {
             assert!(pair[0].last < pair[1].first, "{:#x}", pair[1].first);
+        }
+    }
+
+    #[test]
+    fn each_model_has_the_registers_of_its_features() {
+        // The model, and registers that it has and that it does not have.
+        let cases: [(&str, &[u32], &[u32]); 4] = [
+            (
+                "core2",
+                &[0x3A, 0xC1, 0xCD, 0x345, IA32_EFER, IA32_STAR],
+                &[],
+            ),
+            (
+                "pentium4-64",
+                &[0x2A, 0x10A, IA32_PAT, IA32_EFER, IA32_STAR, IA32_GS_BASE],
+                &[0x3A, 0xC1, 0xCD, 0x186, 0x309, 0x345, 0x38D, 0x38F, 0x390],
+            ),
+            (
+                "pentium4",
+                &[0x2A, 0x10A, IA32_SYSENTER_EIP, IA32_PAT],
+                &[0x3A, 0xC1, 0x186, 0x345, IA32_EFER, IA32_STAR, IA32_FS_BASE],
+            ),
+            (
+                "pentium-m",
+                &[0x2A, 0x10A, IA32_SYSENTER_EIP, IA32_PAT, IA32_EFER],
+                &[0x3A, 0xC1, 0x186, 0x345, IA32_STAR, IA32_KERNEL_GS_BASE],
+            ),
+        ];
+        for (name, there, absent) in cases {
+            let m = model(name).unwrap();
+            assert!(m.msrs.is_sorted_by(|a, b| a.last < b.first), "{name}");
+            for number in there {
+                assert!(m.msr(*number).is_some(), "{name} {number:#x}");
+            }
+            for number in absent {
+                assert!(m.msr(*number).is_none(), "{name} {number:#x}");
+            }
         }
     }
 
@@ -388,7 +486,8 @@ mod tests {
             assert!(with.msr(IA32_DS_AREA).is_some() && without.msr(IA32_DS_AREA).is_none());
             for m in [with, without] {
                 assert!(m.msr(0x2).is_none() && m.msr(u32::MAX).is_none());
-                assert_eq!(m.msr(0xC3).map(|(row, n)| (row.first, n)), Some((0xC1, 2)));
+                let counter = m.has_performance_monitoring().then_some((0xC1, 2));
+                assert_eq!(m.msr(0xC3).map(|(row, n)| (row.first, n)), counter);
             }
         }
     }

@@ -131,6 +131,10 @@ impl Cpu {
         }
         let format = self.model.lbr.format;
         let (source, target) = match format {
+            LbrFormat::Pair => {
+                let target = self.linear_ip(self.rip) << 32;
+                (from.la & u64::from(u32::MAX) | target, 0)
+            }
             LbrFormat::Lip => (from.la, self.linear_ip(self.rip)),
             LbrFormat::EipFlags | LbrFormat::EipFlags2 | LbrFormat::Info => (from.ip, self.rip),
         };
@@ -138,7 +142,7 @@ impl Cpu {
         let cycles = now.wrapping_sub(self.msr.lbr.recorded_at);
         let info = match format {
             LbrFormat::Info => cycles.min(u16::MAX.into()),
-            LbrFormat::Lip | LbrFormat::EipFlags | LbrFormat::EipFlags2 => 0,
+            _ => 0,
         };
         let top = self.msr.lbr.tos.wrapping_add(1) & mask;
         self.write_entry(top, source & u64::MAX >> format.flags(), target, info);

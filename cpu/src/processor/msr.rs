@@ -74,7 +74,8 @@ impl Cpu {
                 } else {
                     MISC_ENABLE_BTS_UNAVAILABLE
                 };
-                self.msr.misc_enable & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | unavailable
+                let flags = self.msr.misc_enable & self.model.misc_enable_writable();
+                flags | self.model.misc_enable_fixed() | unavailable
             }
             Kind::Lbr => match self.read_lbr(number) {
                 Some(value) => value,
@@ -118,8 +119,8 @@ impl Cpu {
             }
             Kind::FsBase | Kind::GsBase => canonical(value),
             Kind::MiscEnable => {
-                let known = MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED | MISC_ENABLE_BTS_UNAVAILABLE;
-                value & !known == 0
+                let known = self.model.misc_enable_writable() | self.model.misc_enable_fixed();
+                value & !(known | MISC_ENABLE_BTS_UNAVAILABLE) == 0
             }
             // The local APIC checks the flags.
             Kind::ApicBase => value & !PHYS_MASK == 0,
@@ -158,7 +159,8 @@ impl Cpu {
             }
             // The flags that tell what is available are read-only.
             Kind::MiscEnable => {
-                self.msr.misc_enable = value & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED
+                let flags = value & self.model.misc_enable_writable();
+                self.msr.misc_enable = flags | self.model.misc_enable_fixed();
             }
             Kind::Efer => self.write_efer(value),
             Kind::FsBase => self.set_seg_base(sreg::FS, value),
@@ -212,12 +214,12 @@ impl Cpu {
         Ok(())
     }
 
-    /// LMA is read-only, LME cannot change while paging is on (Vol. 3A 2.2.1), and NXE exists
-    /// unless IA32_MISC_ENABLE disables execute disable.
+    /// A flag exists with its feature. LMA is read-only, LME cannot change while paging is on (Vol.
+    /// 3A 2.2.1), and IA32_MISC_ENABLE can disable execute disable.
     fn efer_accepts(&self, value: u64) -> bool {
         let known = match self.msr.misc_enable & MISC_ENABLE_XD_DISABLE {
-            0 => efer::SCE | efer::LME | efer::LMA | efer::NXE,
-            _ => efer::SCE | efer::LME | efer::LMA,
+            0 => self.model.efer_flags(),
+            _ => self.model.efer_flags() & !efer::NXE,
         };
         let lme_changes = (value ^ self.sys.efer) & efer::LME != 0;
         value & !known == 0 && !(lme_changes && self.sys.cr0 & cr0::PG != 0)

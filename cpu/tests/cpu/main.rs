@@ -12,6 +12,7 @@ mod branch_records;
 mod code_changes;
 mod common;
 mod data_flow;
+mod debug_stores;
 mod debugging;
 mod event_records;
 mod exceptions;

@@ -11,7 +11,6 @@ use crate::decode::{self, MAX_BLOCK};
 use crate::exec::table::{Handler, Table};
 use crate::exec::{self, address};
 use crate::insn::{CodeSize, Insn, reg, seg};
-use crate::model::Model;
 use crate::processor::cpu::Cpu;
 use crate::processor::pmu::branch_bits;
 
@@ -106,16 +105,14 @@ struct Forwarded {
     operand: u8,
 }
 
-/// Whether a processor of this model has an instruction. Otherwise it raises #UD.
-pub(crate) fn exists(model: &Model, i: &Instruction) -> bool {
-    !i.is_invalid() && model.executes_all(i.cpuid_features())
-}
-
 /// Appends the operations of the instruction `insn`, which was decoded as `i`.
 fn push(cpu: &Cpu, i: &Instruction, insn: Insn, ops: &mut Vec<Op>, forwarded: &mut Forwarded) {
     let before = std::mem::take(forwarded);
     let count = ops.len();
-    let Some(found) = INSTRUCTIONS.find(&insn).filter(|_| exists(cpu.model, i)) else {
+    let Some(found) = INSTRUCTIONS
+        .find(&insn)
+        .filter(|_| cpu.model.has_instruction(i))
+    else {
         ops.push(Op::called(exec::undefined, insn));
         return;
     };

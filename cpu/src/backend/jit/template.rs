@@ -2,7 +2,6 @@
 
 use iced_x86::{IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
-use crate::backend::interpreter::lower::exists;
 use crate::backend::jit::assembler::{Mem, Op, R14, RAX, Reg, cond};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
@@ -123,7 +122,7 @@ impl Translator<'_> {
     /// Translates an instruction that is no branch. Returns whether there is a template.
     pub(super) fn template(&mut self, item: &Item, rest: &[Item]) -> Result<bool, IcedError> {
         let i = &item.decoded;
-        if !exists(self.context.model, i) || item.insn.prefix & Insn::LOCK != 0 {
+        if !self.context.model.has_instruction(i) || item.insn.prefix & Insn::LOCK != 0 {
             return Ok(false);
         }
         if self.stack(item) || self.accumulator(item) || self.scan(item) {
