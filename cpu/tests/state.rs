@@ -213,9 +213,14 @@ fn each_activity_and_each_pending_event_survives() {
 fn each_flag_survives_by_itself() {
     let defaults = processor().state();
     for bit in (0..22).map(|n| 1 << n).filter(|bit| rflags::ALL & bit != 0) {
+        let mut defaults = defaults.clone();
+        if bit == rflags::VM {
+            // There is virtual-8086 mode in protected mode only.
+            defaults.sys.cr0 |= cr0::PE;
+        }
         let state = ArchState {
             rflags: rflags::FIXED | bit,
-            ..defaults.clone()
+            ..defaults
         };
         assert_eq!(round_trip(&state), state, "{bit:#x}");
     }

@@ -8,6 +8,7 @@ use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::processor::frame::Frame;
 use crate::processor::task_switch::Cause;
+use crate::processor::virtual_8086::InterruptFlag;
 use crate::state::descriptor::{is_null, rpl};
 use crate::state::int::Int;
 use crate::state::vector;
@@ -106,20 +107,23 @@ fn iret<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         let task = cpu.previous_task()?;
         return switch_task(cpu, insn, &task, Cause::Return);
     }
-    if cpu.is_virtual_8086() && cpu.iopl() < 3 {
-        return Err(cpu.gp(0));
-    }
+    // IRET in the manual has no virtual interrupts. But the handler of a redirected INT n (SDM Vol.
+    // 3A 20.3.3) returns with IRET, which therefore needs what POPF needs. So Bochs has it.
+    let flag = cpu.interrupt_flag(T::BYTES)?;
     let mut frame = Frame::current(cpu);
     let ip = frame.pop::<T>(cpu)?.zext();
     let selector = frame.pop::<T>(cpu)?.zext() as u16;
     let image = frame.pop::<T>(cpu)?.zext();
     if !protected {
         let cs = real_target(cpu, selector, ip)?;
+        match flag {
+            InterruptFlag::Virtual => cpu.set_virtual_flags(image)?,
+            InterruptFlag::Real => {
+                let mask = returned_flags::<T>(cpu) & !(rflags::VIF | rflags::VIP);
+                cpu.put_rflags(image, mask);
+            }
+        }
         frame.commit(cpu);
-        cpu.put_rflags(
-            image,
-            returned_flags::<T>(cpu) & !(rflags::VIF | rflags::VIP),
-        );
         return enter(cpu, insn, cs, cpu.cpl, ip);
     }
     if image & rflags::VM != 0 && !cpu.is_ia32e() && cpu.cpl == 0 {

@@ -11,7 +11,7 @@ use crate::state::{Segment, cr4, gpr, rflags, sreg};
 const IO_MAP_BASE: u64 = 0x66;
 const REDIRECTION_SIZE: u64 = 32;
 
-/// What CLI, STI, PUSHF and POPF access in place of IF.
+/// What CLI, STI, PUSHF, POPF and IRET access in place of IF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InterruptFlag {
     /// IF itself.
@@ -47,8 +47,8 @@ impl Cpu {
         if has { Ok(()) } else { Err(self.gp(0)) }
     }
 
-    /// The flag that is IF in the image of FLAGS that PUSHF and POPF have, with operands of `bytes`
-    /// (SDM Vol. 2B). In virtual-8086 mode they need IOPL 3, or 16 bits and VME.
+    /// The flag that is IF in the image of FLAGS that PUSHF, POPF and IRET have, with operands of
+    /// `bytes` (SDM Vol. 2B). In virtual-8086 mode they need IOPL 3, or 16 bits and VME.
     #[inline]
     pub(crate) fn interrupt_flag(&mut self, bytes: usize) -> Result<InterruptFlag, Abort> {
         if !self.is_virtual_8086() || self.iopl() == 3 {

@@ -217,16 +217,8 @@ fn iopl_3(i: &mut Image) {
                 report(a)
             },
             |a| a.int(0x30),
-            // IRET to the JMP after CALL.
             |a| {
-                let (mut to, mut done) = (a.create_label(), a.create_label());
-                a.push(0x42)?;
-                a.push(cs)?;
-                a.call(to)?;
-                a.jmp(done)?;
-                a.set_label(&mut to)?;
-                a.iret()?;
-                a.set_label(&mut done)?;
+                return_with(a, 0x42)?;
                 a.pushf()?;
                 a.pop(ax)?;
                 a.and(eax, SEEN)?;
@@ -245,6 +237,18 @@ fn iopl_3(i: &mut Image) {
         &GP,
         &UD,
     ]);
+}
+
+/// IRET with this image of FLAGS, to the JMP after CALL.
+fn return_with(a: &mut CodeAssembler, flags: i32) -> Emit {
+    let (mut to, mut done) = (a.create_label(), a.create_label());
+    a.push(flags)?;
+    a.push(cs)?;
+    a.call(to)?;
+    a.jmp(done)?;
+    a.set_label(&mut to)?;
+    a.iret()?;
+    a.set_label(&mut done)
 }
 
 /// CR4.VME at IOPL 0.
@@ -299,7 +303,12 @@ fn virtual_interrupts(i: &mut Image) {
                 a.int(0x20)
             },
             |a| a.int(0x30),
-            |a| a.iret(),
+            |a| {
+                return_with(a, 0x202)?;
+                image(a)
+            },
+            |a| return_with(a, 0x102),
+            |a| a.iretd(),
         ],
     );
     i.expect_all(&[
@@ -311,11 +320,12 @@ fn virtual_interrupts(i: &mut Image) {
         &GP,
         &[IOPL_3 | 0x202, IOPL_3 | 2],
         &GP,
+        &[IOPL_3 | 0x202, COMPLETED],
+        &GP,
         &GP,
         &UD,
     ]);
     i.deviates("qemu", "has no virtual interrupts");
-    i.deviates("bochs", "executes IRET at IOPL 0 with VME");
 }
 
 fn virtual_interrupt_pending(i: &mut Image) {
