@@ -17,6 +17,7 @@ mod endings;
 mod files;
 mod filters;
 mod follow;
+mod i386;
 mod kernel_selftests;
 mod kernel_trees;
 mod left_behind;
@@ -47,12 +48,13 @@ mod vector_programs;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 38] = [
+const MODULES: [(&str, Trials); 39] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
     ("at_work", at_work::trials),
     ("stock_kernel", stock_kernel::trials),
+    ("i386", i386::trials),
     ("clients", clients::trials),
     ("network", network::trials),
     ("not_started", not_started::trials),
