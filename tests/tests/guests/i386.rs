@@ -86,6 +86,7 @@ fn with_pae(machine: &Machine) -> Result<()> {
 }
 
 fn every_model(machine: &Machine) -> Result<()> {
+    file(&format!("i386/vmlinuz-{}", FLAVOURS[0]))?;
     let models = vbts_cpu::MODELS
         .iter()
         .filter_map(|name| vbts_cpu::model(name));
