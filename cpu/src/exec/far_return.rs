@@ -173,7 +173,7 @@ fn returned_flags<T: Int>(cpu: &Cpu) -> u64 {
     if T::BYTES > 2 {
         mask |= rflags::RF | rflags::AC | rflags::ID;
     }
-    if u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3 {
+    if cpu.cpl <= cpu.iopl() {
         mask |= rflags::IF;
     }
     if cpu.cpl == 0 {

@@ -12,9 +12,6 @@ use crate::state::int::Int;
 
 const AX: u8 = RAX as u8;
 
-/// Offset of the I/O map base in a TSS (SDM Vol. 3A 7.7).
-const IO_MAP_BASE: u64 = 102;
-
 impl Cpu {
     /// Whether the current task may use `size` ports from `port` (SDM Vol. 1 19.5.2). In
     /// virtual-8086 mode IOPL has no effect on it.
@@ -24,13 +21,10 @@ impl Cpu {
         }
         let tr = self.sys.tr;
         // A 16-bit TSS has no map.
-        if matches!(tr.ty(), system::TSS_16_AVAILABLE | system::TSS_16_BUSY)
-            || u64::from(tr.limit) < IO_MAP_BASE + 1
-        {
+        if matches!(tr.ty(), system::TSS_16_AVAILABLE | system::TSS_16_BUSY) {
             return Err(self.gp(0));
         }
-        let map: u16 = self.load_system(tr.base.wrapping_add(IO_MAP_BASE))?;
-        let at = u64::from(map) + u64::from(port >> 3);
+        let at = self.io_map()? + u64::from(port >> 3);
         // Two bytes are read, so that a map needs a byte of ones after its end.
         if at + 1 > u64::from(tr.limit) {
             return Err(self.gp(0));

@@ -235,11 +235,10 @@ fn popf<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     }
     let image = cpu.pop::<T>()?.zext();
     let mut mask = rflags::ARITH | rflags::TF | rflags::DF | rflags::NT | rflags::AC | rflags::ID;
-    let iopl = (cpu.eflags & rflags::IOPL) >> 12;
     if cpu.cpl == 0 {
         mask |= rflags::IOPL;
     }
-    if u64::from(cpu.cpl) <= iopl {
+    if cpu.cpl <= cpu.iopl() {
         mask |= rflags::IF;
     }
     if T::BITS == 16 {

@@ -113,7 +113,7 @@ fn hlt(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// Whether the program may change IF: CPL <= IOPL, also in virtual-8086 mode. Otherwise CLI and STI
 /// change VIF or fault.
 fn may_change_if(cpu: &Cpu) -> bool {
-    u64::from(cpu.cpl) <= cpu.eflags >> 12 & 3
+    cpu.cpl <= cpu.iopl()
 }
 
 fn cli(cpu: &mut Cpu, _: &Insn) -> Exec {

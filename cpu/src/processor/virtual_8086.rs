@@ -6,9 +6,9 @@ use crate::processor::frame::Frame;
 use crate::processor::pending_work::ArchEvents;
 use crate::state::{Segment, cr4, gpr, rflags, sreg};
 
-/// Offset of the I/O map base in a TSS. The interrupt redirection bitmap ends there (SDM Vol. 3A
-/// 20.3.3).
+/// Offset of the I/O map base in a TSS (SDM Vol. 3A 7.7).
 const IO_MAP_BASE: u64 = 0x66;
+/// Size of the interrupt redirection bitmap, which ends at the I/O map (20.3.3).
 const REDIRECTION_SIZE: u64 = 32;
 
 /// What CLI, STI, PUSHF, POPF and IRET access in place of IF.
@@ -130,16 +130,21 @@ impl Cpu {
         Err(self.gp(0))
     }
 
-    /// Whether the bit of `vector` in the TSS is clear.
-    fn is_redirected(&mut self, vector: u8) -> Result<bool, Abort> {
+    /// Offset of the I/O map in the TSS of the current task, which must have the field for it.
+    pub(crate) fn io_map(&mut self) -> Result<u64, Abort> {
         let tr = self.sys.tr;
-        let limit = u64::from(tr.limit);
-        if limit < IO_MAP_BASE + 1 {
+        if u64::from(tr.limit) < IO_MAP_BASE + 1 {
             return Err(self.gp(0));
         }
         let map: u16 = self.load_system(tr.base.wrapping_add(IO_MAP_BASE))?;
-        let at = (u64::from(map) + u64::from(vector >> 3)).checked_sub(REDIRECTION_SIZE);
-        let Some(at) = at.filter(|at| *at <= limit) else {
+        Ok(map.into())
+    }
+
+    /// Whether the bit of `vector` in the TSS is clear.
+    fn is_redirected(&mut self, vector: u8) -> Result<bool, Abort> {
+        let tr = self.sys.tr;
+        let at = (self.io_map()? + u64::from(vector >> 3)).checked_sub(REDIRECTION_SIZE);
+        let Some(at) = at.filter(|at| *at <= u64::from(tr.limit)) else {
             return Err(self.gp(0));
         };
         let bits: u8 = self.load_system(tr.base.wrapping_add(at))?;
