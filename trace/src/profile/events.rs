@@ -23,7 +23,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             } => self.start(number, id, parent, process),
             Event::Exec { id, name, .. } => {
                 self.last_line(number, None);
-                let program = self.program(name);
+                let program = self.program(&name);
                 if let Some(task) = self.tasks.get_mut(&number) {
                     if self.live.get(&task.count.id) == Some(&number) {
                         self.live.remove(&task.count.id);
@@ -35,7 +35,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 }
             }
             Event::Name(name) => {
-                let program = self.program(name);
+                let program = self.program(&name);
                 if let Some(task) = self.tasks.get_mut(&number) {
                     task.count.program = program;
                 }
@@ -64,7 +64,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             Event::Gap { .. } | Event::Filtered(_) => self.lose(number),
             Event::Switch {
                 id, process, name, ..
-            } => self.switch(number, id, process, name),
+            } => self.switch(number, id, process, &name),
             Event::Maps { process, text } => {
                 let mut map = AddressSpace::parse(&text, process, &mut self.modules);
                 let space = self.spaces.remove(&process);
@@ -118,7 +118,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
 
     /// A processor, the stream with this number, executes another task of its kernel. Each of these
     /// has a stack of its own, and the straight line goes on.
-    fn switch(&mut self, number: u64, id: u32, process: u32, name: Vec<u8>) {
+    fn switch(&mut self, number: u64, id: u32, process: u32, name: &[u8]) {
         // Each processor has an idle task with thread ID 0.
         let key = |id: u32| match id {
             0 => (0, number),
@@ -175,14 +175,14 @@ impl<F: Files, W: Watch> Profile<F, W> {
         self.make_room();
     }
 
-    fn program(&mut self, mut name: Vec<u8>) -> u32 {
-        name.truncate(MAX_PATH);
-        name.shrink_to_fit();
-        let known = self.programs.iter().position(|program| *program == name);
+    fn program(&mut self, name: &[u8]) -> u32 {
+        let name = name.get(..MAX_PATH).unwrap_or(name);
+        let known = self.programs.iter().position(|program| program == name);
         let program = known.unwrap_or_else(|| {
             // A few hundred programs are many.
             match self.programs.len() + 1 {
-                ..MAX_PROGRAMS => self.programs.push(name),
+                // A copy: a long name that is cut short in place can keep its allocation.
+                ..MAX_PROGRAMS => self.programs.push(name.to_vec()),
                 MAX_PROGRAMS => self.programs.push(b"[other programs]".into()),
                 _ => {}
             }
