@@ -32,6 +32,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("callgrind", counts::callgrind),
             ("callgrind_of_programs", counts::callgrind_of_programs),
             ("gcov", coverage::gcov),
+            ("llvm_cov", coverage::llvm_cov),
             ("debug_information", coverage::debug_information),
             ("genhtml", coverage::genhtml),
             ("kinds_of_calls", counts::kinds_of_calls),
