@@ -12,6 +12,10 @@ pub type ModuleId = u32;
 pub const KERNEL_START: u64 = 1 << 63;
 /// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
+/// The name of the kernel's module.
+pub const KERNEL: &str = "[kernel]";
+/// The name of the module of mappings without a file.
+pub const ANONYMOUS: &str = "[anonymous]";
 /// The name of the vDSO's mapping, and that of its module in programs of 32 bits.
 const VDSO: &str = "[vdso]";
 const VDSO_32: &str = "[vdso, 32 bits]";
@@ -81,8 +85,8 @@ impl Default for Modules {
         };
         for (kind, name) in [
             (ModuleKind::Unmapped, "[unmapped]"),
-            (ModuleKind::Kernel, "[kernel]"),
-            (ModuleKind::Anonymous, "[anonymous]"),
+            (ModuleKind::Kernel, KERNEL),
+            (ModuleKind::Anonymous, ANONYMOUS),
         ] {
             this.add(kind, name.into());
         }

@@ -5,7 +5,7 @@ use std::io;
 
 use vbts_trace::Streams;
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::modules::{ModuleId, Modules, Place};
+use vbts_trace::profile::modules::{KERNEL, ModuleId, Modules, Place};
 use vbts_trace::profile::space::Effect;
 use vbts_trace::profile::{Seen, Watch};
 
@@ -309,7 +309,7 @@ pub fn diff(
     out: &mut Out<'_>,
 ) -> io::Result<()> {
     // In the recording of a machine, no files are known.
-    let only = only.or_else(|| find_module(good, None).is_none().then_some("[kernel]"));
+    let only = only.or_else(|| find_module(good, None).is_none().then_some(KERNEL));
     first_differences(good, bad, only, out)?;
     let (good, mut bad) = (rows(good), rows(bad));
     let mut all: Vec<((String, String), Row, Row)> = Vec::new();

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 
 use vbts_protocol::{RECORD_SIZE, Scope};
 use vbts_trace::maps;
+use vbts_trace::profile::modules::KERNEL_START;
 
 use super::format::{ARRIVES, DEPARTS, FILTERED, is_branch, record, words};
 use super::symbols::Symbolizer;
@@ -36,8 +37,6 @@ use window::Window;
 const ONLY: u8 = 1;
 /// Flag of the addresses of objects that are not wanted.
 const SKIP: u8 = 2;
-/// The first address of the kernel.
-const KERNEL_START: u64 = 1 << 63;
 
 /// What the user wants of a trace.
 #[derive(Debug, Clone, Default)]

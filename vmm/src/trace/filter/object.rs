@@ -4,12 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use super::point::{MAX_TEXT, address};
+use vbts_trace::profile::modules::ANONYMOUS;
 
-/// The name of the kernel in the place of a module's.
-pub const KERNEL: &str = "[kernel]";
-/// The name of mappings without a file.
-const ANONYMOUS: &str = "[anonymous]";
+use super::point::{MAX_TEXT, address};
 
 /// A part of the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +71,8 @@ pub fn is_module(mapping: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use vbts_trace::profile::modules::KERNEL;
+
     use super::*;
 
     #[test]

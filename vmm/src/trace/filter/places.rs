@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use vbts_protocol::Scope;
 use vbts_trace::maps::Mapping;
+use vbts_trace::profile::modules::{KERNEL, KERNEL_START};
 
-use super::object::{KERNEL, is_module};
+use super::Filter;
+use super::object::is_module;
 use super::point::PointPlace;
 use super::space::{Areas, Space, Target};
-use super::{Filter, KERNEL_START};
 use crate::trace::symbols::{CodePlace, Symbolizer, Wanted};
 
 /// Bytes around an address without a function in which the straight line to it is expected.

@@ -4,7 +4,8 @@
 //! from A to B. In between, the kernel may have interrupted it: a return from the kernel says where
 //! it goes on.
 
-use super::KERNEL_START;
+use vbts_trace::profile::modules::KERNEL_START;
+
 use super::space::Target;
 
 /// A branch that was executed.

@@ -1,6 +1,7 @@
 //! From when until when branches are wanted.
 
-use super::KERNEL_START;
+use vbts_trace::profile::modules::KERNEL_START;
+
 use super::position::{Executed, Positions, Step};
 use super::space::{Space, Target};
 

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use vbts_trace::maps::{self, Mapping};
+use vbts_trace::profile::modules::{self, is_kernel};
 
 pub use by_file::FileSymbols;
 use connection::Connection;
@@ -46,10 +47,6 @@ pub use unnamed::Unnamed;
 use super::queue::Queue;
 use crate::root::Root;
 
-/// Start of the kernel's half of the address space.
-const KERNEL: u64 = 1 << 63;
-/// The page in the kernel's half that programs execute, for an old form of system calls.
-const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
 /// Maximum memory in bytes of the mappings that are kept of processes other than the current one.
 /// When it is reached, all are dropped.
 const MAX_OTHER_MAPPINGS: usize = 64 << 20;
@@ -313,10 +310,6 @@ impl Symbolizer {
     }
 }
 
-fn is_kernel(address: u64) -> bool {
-    address >= KERNEL && !VSYSCALL.contains(&address)
-}
-
 /// The offset in its file of `address`, which is in `mapping`. The guest chooses the mappings, so
 /// it can have any value.
 fn offset(mapping: &Mapping, address: u64) -> u64 {
@@ -329,7 +322,7 @@ fn describe_kernel(out: &mut String, answer: &Answer<'_>) {
     if let Some((name, distance)) = answer.function {
         let _ = write!(out, "{name}+{distance:#x} ");
     }
-    out.push_str("[kernel]");
+    out.push_str(modules::KERNEL);
     if let Some((path, line)) = answer.line {
         let _ = write!(out, " ({path}:{line})");
     }
