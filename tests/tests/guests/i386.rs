@@ -57,7 +57,8 @@ fn expect(output: &str, all: &[&str]) -> Result<()> {
     for expected in all {
         ensure!(output.contains(expected), "no {expected:?} in\n{output}");
     }
-    ensure!(!output.contains("WARNING: "), "a warning in\n{output}");
+    // Others of these lines tell of weaknesses of a processor.
+    ensure!(!output.contains("WARNING: CPU: "), "a warning in\n{output}");
     Ok(())
 }
 
