@@ -13,7 +13,7 @@ mod kernel_lines;
 mod languages;
 mod moments;
 mod names;
-mod profiles;
+pub mod profiles;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -120,7 +120,7 @@ fn report(machine: &Machine, words: &[&str], trace: &Path) -> Result<String> {
 }
 
 /// A tool of the host, if it is there.
-fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
+pub fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(name);
     command.args(arguments).stdin(Stdio::null());
     let found = Command::new(name).arg("--version").output();

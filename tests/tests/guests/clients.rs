@@ -22,6 +22,7 @@ use crate::stock_kernel::{PATIENCE, file, initrd_with};
 mod gdb;
 mod lbr;
 mod perf;
+mod profiles;
 mod rr;
 
 /// The kernel that a client runs on.
@@ -67,6 +68,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
     add("perf_branches", "skylake", perf::branches, skylake);
     add("gdb", "skylake", gdb::gdb, skylake);
     add("rr", "skylake", rr::rr, skylake);
+    add("profiles", "skylake", profiles::profiles, skylake);
     for (kernel, model) in [
         (Kernel::Debian, "core2"),
         (Kernel::Ours, "nehalem"),

@@ -12,7 +12,7 @@ use super::{functions, report, tool, traced};
 
 /// The newest installed tool of LLVM with this name, which must have its own path: by another name,
 /// it is another program.
-pub(super) fn llvm(name: &str) -> Result<PathBuf> {
+pub fn llvm(name: &str) -> Result<PathBuf> {
     let path = |version: u32| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/{name}"));
     let mut paths = (14..40).rev().map(path);
     paths
