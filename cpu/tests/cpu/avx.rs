@@ -3,7 +3,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use vbts_cpu::model;
-use vbts_cpu::state::vector::{NM, PF, UD};
+use vbts_cpu::state::vector::{NM, PF, UD, XM};
 use vbts_cpu::state::xsave::component;
 use vbts_cpu::state::{cr0, cr4};
 
@@ -158,8 +158,9 @@ fn a_gather_continues_after_a_fault() {
     let cpu = &g.soft.cpu;
     assert_eq!(cpu.xmm[5], 0x11);
     assert_eq!(cpu.ymm_high[5], 0xFF00_0005);
-    assert_eq!(cpu.xmm[7], mask(0b1100).0);
-    assert_eq!(cpu.ymm_high[7], mask(0xFF).1);
+    // The signs have filled the mask.
+    assert_eq!(cpu.xmm[7], u128::MAX << 64);
+    assert_eq!(cpu.ymm_high[7], u128::MAX);
 
     g.write_bytes(page_table_entry(BOUNDARY), &entry.to_le_bytes());
     g.write_bytes(BOUNDARY, &[0x22, 0, 0, 0]);
@@ -174,6 +175,48 @@ fn a_gather_continues_after_a_fault() {
     assert_eq!(cpu.xmm[5], 0x22 << 96 | 0x22 << 64 | 0x11);
     assert_eq!(cpu.ymm_high[5], 0x22 << 96 | 0x22 << 64 | 0x22 << 32 | 0x22);
     assert_eq!((cpu.xmm[7], cpu.ymm_high[7]), (0, 0));
+}
+
+/// As Intel's processors do: the mask loses its upper half at once, the destination with the first
+/// element that is loaded.
+#[test]
+fn a_gather_of_128_bits_clears_upper_halves_before_a_fault() {
+    for loads_an_element in [false, true] {
+        // VPGATHERDD XMM5, [RDI + XMM6 * 4], XMM7
+        let (mut g, _) = guest(|a| a.db(&[0xC4, 0xE2, 0x41, 0x90, 0x2C, 0xB7]));
+        unmap(&mut g);
+        g.update(|s| {
+            // Indices -1, -1, 0, 0.
+            s.xmm[6] = u64::MAX.into();
+            s.ymm_high[5] = 7;
+            (s.xmm[7], s.ymm_high[7]) = mask(if loads_an_element { 0xFD } else { 0xFC });
+        });
+        faults(&mut g, BOUNDARY, NOT_PRESENT_READ);
+        let cpu = &g.soft.cpu;
+        assert_eq!(cpu.ymm_high[5], if loads_an_element { 0 } else { 7 });
+        assert_eq!((cpu.xmm[7], cpu.ymm_high[7]), (u128::MAX << 64, 0));
+    }
+}
+
+/// As Intel's processors do.
+#[test]
+fn a_conversion_to_half_precision_comes_before_the_fault_of_its_store() {
+    const PE: u32 = 1 << 5;
+    let run = |mxcsr: u32| {
+        let (mut g, _) = guest(|a| a.vcvtps2ph(qword_ptr(rdi), xmm6, 4));
+        unmap(&mut g);
+        g.update(|s| {
+            s.sys.cr4 |= cr4::OSXMMEXCPT;
+            (s.xmm[6], s.mxcsr) = (0x3F80_0001, mxcsr);
+        });
+        g
+    };
+    let mut g = run(0x1F80);
+    faults(&mut g, BOUNDARY, NOT_PRESENT_WRITE);
+    assert_eq!(g.soft.cpu.mxcsr, 0x1F80 | PE);
+    let mut g = run(0x0F80);
+    g.run_to_exception(XM, None);
+    assert_eq!(g.soft.cpu.mxcsr, 0x0F80 | PE);
 }
 
 #[test]

@@ -90,6 +90,12 @@ pub enum Behaviour {
     /// Whether a reserved opcode with operands that would make it longer than 15 bytes is that
     /// first, or undefined.
     LengthOfReserved,
+    /// What a gather that faults leaves of its mask and of its destination.
+    FaultingGather,
+    /// Which address a VMASKMOV that faults reports.
+    MaskedAddress,
+    /// Whether a VCVTPS2PH whose store faults has set flags of MXCSR, or raised #XM instead.
+    FaultingConversion,
     /// VPEXTRD and VPINSRD with VEX.W set, in 32-bit code.
     WideVexIn32Bits,
 }
@@ -211,6 +217,21 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::LengthOfReserved,
         vendors: BOTH,
         source: "SDM Vol. 3A table 6-2: one class; a reserved opcode has no length; observed: Intel's decode its operands",
+    },
+    Difference {
+        behaviour: Behaviour::FaultingGather,
+        vendors: AMD,
+        source: "SDM Vol. 2C, VGATHERDPS: the signs fill the mask first; observed: not on AMD's",
+    },
+    Difference {
+        behaviour: Behaviour::MaskedAddress,
+        vendors: INTEL,
+        source: "SDM Vol. 2C, VMASKMOV does not say; observed: Intel's report the last byte of an element",
+    },
+    Difference {
+        behaviour: Behaviour::FaultingConversion,
+        vendors: BOTH,
+        source: "SDM Vol. 3A table 6-2: both faults are of one class; observed: Intel's convert first, AMD's check the store first; the software CPU checks the segment, converts, and then stores",
     },
     Difference {
         behaviour: Behaviour::WideVexIn32Bits,

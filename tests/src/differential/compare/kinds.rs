@@ -17,6 +17,26 @@ pub(super) fn compares_strings(instruction: &Instruction) -> bool {
         )
 }
 
+pub(super) fn converts_to_halves(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Vcvtps2ph
+}
+
+pub(super) fn moves_by_a_mask(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    matches!(
+        instruction.mnemonic(),
+        M::Vmaskmovps | M::Vmaskmovpd | M::Vpmaskmovd | M::Vpmaskmovq
+    )
+}
+
+/// The numbers of the vector registers that a gather changes: its destination and its mask.
+pub(super) fn changed_by_gather(instruction: &Instruction) -> Option<[usize; 2]> {
+    let number = |register: Register| register.number();
+    let has_indices =
+        instruction.op1_kind() == OpKind::Memory && instruction.memory_index().is_vector_register();
+    has_indices.then(|| [instruction.op0_register(), instruction.op2_register()].map(number))
+}
+
 pub(super) fn is_repeated(instruction: &Instruction) -> bool {
     instruction.is_string_instruction()
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix())

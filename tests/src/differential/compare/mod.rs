@@ -15,8 +15,8 @@ use super::layout::DATA;
 
 use self::describe::{GPR_NAMES, flag_names, hex};
 use self::kinds::{
-    compares_strings, converts_to_mmx, may_be_too_long, repeats_a_comparison, stores_mmx,
-    stores_x87,
+    changed_by_gather, compares_strings, converts_to_halves, converts_to_mmx, may_be_too_long,
+    moves_by_a_mask, repeats_a_comparison, stores_mmx, stores_x87,
 };
 use self::undefined::{rflags, undefined_conditions, undefined_flags};
 use super::vendor::{Behaviour, Vendor};
@@ -135,12 +135,21 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
         && host.event == Event::GeneralProtection
         && soft.event == Event::InvalidOpcode
         && stopped_at(case, host).is_some_and(may_be_too_long);
+    let masked = vendor.may_differ(Behaviour::MaskedAddress)
+        && matches!((host.event, soft.event), (Event::Page(_), Event::Page(_)))
+        && stopped_at(case, host).is_some_and(moves_by_a_mask);
+    let conversion = vendor.may_differ(Behaviour::FaultingConversion)
+        && (host.event.is_memory_fault() && soft.event == Event::Simd
+            || host.event == Event::X87 && soft.event.is_memory_fault())
+        && stopped_at(case, host).is_some_and(converts_to_halves);
     host.event == soft.event
         || bound
         || reserved
         || host.event == Event::X87 && soft.event == Event::Simd
         || host.event == Event::GeneralProtection && beyond_limit
-        || matches!(host.event, Event::Page(la) if la >= 0xFFFF_FFF0) && beyond_limit
+        || matches!(host.event, Event::Page(0..0x20 | 0xFFFF_FFE0..)) && beyond_limit
+        || masked
+        || conversion
         || cmps
 }
 
@@ -172,6 +181,23 @@ fn float_difference(
     {
         s.fsw = s.fsw & !TOP | h.fsw & TOP;
         (s.ftw, s.st) = (h.ftw, h.st);
+    }
+    if vendor.may_differ(Behaviour::FaultingGather)
+        && soft.event.is_memory_fault()
+        && let Some(instruction) = stopped_at(case, soft)
+        && let Some(registers) = changed_by_gather(instruction)
+    {
+        for n in registers {
+            (s.xmm[n], s.ymm_high[n]) = (h.xmm[n], h.ymm_high[n]);
+        }
+    }
+    const EXCEPTIONS: u32 = 0x3F;
+    if vendor.may_differ(Behaviour::FaultingConversion)
+        && (host.event.is_memory_fault() || soft.event.is_memory_fault())
+        && (h.mxcsr ^ s.mxcsr) & !EXCEPTIONS == 0
+        && stopped_at(case, host).is_some_and(converts_to_halves)
+    {
+        s.mxcsr = h.mxcsr;
     }
     const UE_OE_PE: u32 = 0x38;
     if vendor.may_differ(Behaviour::SuppressedInexact)

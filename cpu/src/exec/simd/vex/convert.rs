@@ -99,15 +99,13 @@ fn is_tiny(imm: u64, csr: Masked, b: V) -> bool {
     (0..4).any(|i| scaled[i] << 1 != 0 && halves[i] & 0x7FFF < 0x4400)
 }
 
-/// VCVTPS2PH. The destination is the register or memory operand.
+/// VCVTPS2PH. The destination is the register or memory operand. As on Intel's processors, the
+/// conversion has set its flags, or raised its exception, before the store can cause a page
+/// fault.
 fn to_halves<const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_avx()?;
     let memory = insn.prefix & Insn::MEM != 0;
     let la = cpu.ea(insn);
-    if memory {
-        // A fault of the store comes before an exception of the conversion.
-        cpu.check_writable(la, 8 * L)?;
-    }
     let b = cpu.lanes::<L>(insn.src);
     let unmasked = cpu.mxcsr & UE << MASK_SHIFT == 0;
     let r = cpu.float_lanes::<L>(|csr, i| {

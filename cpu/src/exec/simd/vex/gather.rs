@@ -8,22 +8,41 @@ use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::int::Int;
 
+/// Size of an XMM register in bytes.
+const XMM: usize = 16;
+
 /// `I` is the type of an index, `T` that of an element, `N` their number.
 ///
-/// Elements are loaded in their order, and each has its mask cleared. A fault leaves those that
-/// were loaded, so that the instruction continues with the others when it is executed again.
+/// The sign of each element of the mask first fills the element. Elements are loaded in their
+/// order, and each has its mask cleared. A fault leaves those that were loaded, so that the
+/// instruction continues with the others when it is executed again.
 fn gather<I: Int, T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_avx()?;
     let indices = Elements::<I>::of(cpu, insn.src);
     let mut mask = Elements::<T>::of(cpu, insn.aux);
     let mut result = Elements::<T>::of(cpu, insn.dst);
+    let width = XMM.max(N * I::BYTES.max(T::BYTES)) / T::BYTES;
+    for i in 0..width {
+        let is_set = mask.get(i).msb();
+        mask.set(i, T::from_u64(if is_set { u64::MAX } else { 0 }));
+    }
+    mask.clear_from(width);
+    let mut was_loaded = false;
     for i in 0..N {
         if mask.get(i).msb() {
             let offset = indices.get(i).sext().wrapping_mul(insn.imm);
             let la = address::<T>(cpu, insn, offset, false);
             match la.and_then(|la| cpu.load(la)) {
-                Ok(element) => result.set(i, element),
+                Ok(element) => {
+                    result.set(i, element);
+                    was_loaded = true;
+                }
                 Err(abort) => {
+                    // The manual clears the upper half at the end. Intel's processors do so with
+                    // each element.
+                    if was_loaded {
+                        result.clear_from(width);
+                    }
                     mask.put(cpu, insn.aux);
                     result.put(cpu, insn.dst);
                     return Err(abort);

@@ -66,29 +66,36 @@ impl<T: Int> Elements<T> {
 
 // Masked moves (SDM Vol. 2C, VMASKMOV and VPMASKMOV). Only what is selected can fault.
 
-/// Linear address of an element, `offset` bytes from the start of the memory operand.
+/// The effective address of the memory operand, and `offset`.
+fn effective_address(cpu: &mut Cpu, insn: &Insn, offset: u64) -> u64 {
+    let relative = match insn.base {
+        reg::BLOCK => insn.next_offset(),
+        _ => 0,
+    };
+    let offset = cpu.ea(insn).wrapping_add(relative).wrapping_add(offset);
+    match insn.prefix & (Insn::A16 | Insn::A32) {
+        0 => offset,
+        Insn::A32 => offset & 0xFFFF_FFFF,
+        _ => offset & 0xFFFF,
+    }
+}
+
+/// Linear address of an element of a gather, with an index that is `offset` bytes.
 pub(super) fn address<T: Int>(
     cpu: &mut Cpu,
     insn: &Insn,
     offset: u64,
     write: bool,
 ) -> Result<u64, Abort> {
-    let relative = match insn.base {
-        reg::BLOCK => insn.next_offset(),
-        _ => 0,
-    };
-    let offset = cpu.ea(insn).wrapping_add(relative).wrapping_add(offset);
-    let offset = match insn.prefix & (Insn::A16 | Insn::A32) {
-        0 => offset,
-        Insn::A32 => offset & 0xFFFF_FFFF,
-        _ => offset & 0xFFFF,
-    };
+    let offset = effective_address(cpu, insn, offset);
     cpu.linear_address(insn.seg, offset, T::BYTES as u32, write)
 }
 
-/// Linear address of the `i`th of elements that follow each other.
+/// Linear address of the `i`th of elements that follow each other. As in other operands, their
+/// addresses do not wrap around at the address size.
 fn at<T: Int>(cpu: &mut Cpu, insn: &Insn, i: usize, write: bool) -> Result<u64, Abort> {
-    address::<T>(cpu, insn, (i * T::BYTES) as u64, write)
+    let offset = effective_address(cpu, insn, 0).wrapping_add((i * T::BYTES) as u64);
+    cpu.linear_address(insn.seg, offset, T::BYTES as u32, write)
 }
 
 /// Loads the selected ones of `N` elements, and zeros for the others.
