@@ -75,7 +75,8 @@ static void signals(void)
 
 static void traced(void)
 {
-	static char area[4096] __attribute__((aligned(64)));
+	/* That of AMX alone has 8 KiB. */
+	static char area[16384] __attribute__((aligned(64)));
 	struct iovec vector = { area, sizeof(area) };
 	uint64_t features;
 	int status;
