@@ -2,7 +2,7 @@
 
 use iced_x86::Code;
 
-use super::mask::{Elements, address};
+use super::mask::{Elements, effective_address};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -31,7 +31,8 @@ fn gather<I: Int, T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     for i in 0..N {
         if mask.get(i).msb() {
             let offset = indices.get(i).sext().wrapping_mul(insn.imm);
-            let la = address::<T>(cpu, insn, offset, false);
+            let offset = effective_address(cpu, insn, offset);
+            let la = cpu.linear_address(insn.seg, offset, T::BYTES as u32, false);
             match la.and_then(|la| cpu.load(la)) {
                 Ok(element) => {
                     result.set(i, element);

@@ -67,7 +67,7 @@ impl<T: Int> Elements<T> {
 // Masked moves (SDM Vol. 2C, VMASKMOV and VPMASKMOV). Only what is selected can fault.
 
 /// The effective address of the memory operand, and `offset`.
-fn effective_address(cpu: &mut Cpu, insn: &Insn, offset: u64) -> u64 {
+pub(super) fn effective_address(cpu: &mut Cpu, insn: &Insn, offset: u64) -> u64 {
     let relative = match insn.base {
         reg::BLOCK => insn.next_offset(),
         _ => 0,
@@ -78,17 +78,6 @@ fn effective_address(cpu: &mut Cpu, insn: &Insn, offset: u64) -> u64 {
         Insn::A32 => offset & 0xFFFF_FFFF,
         _ => offset & 0xFFFF,
     }
-}
-
-/// Linear address of an element of a gather, with an index that is `offset` bytes.
-pub(super) fn address<T: Int>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-    offset: u64,
-    write: bool,
-) -> Result<u64, Abort> {
-    let offset = effective_address(cpu, insn, offset);
-    cpu.linear_address(insn.seg, offset, T::BYTES as u32, write)
 }
 
 /// Linear address of the `i`th of elements that follow each other. As in other operands, their
