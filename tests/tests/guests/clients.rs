@@ -17,7 +17,7 @@ use vbts_tests::machine::{self, Machine, Test};
 use vbts_tests::oracle::{self, Trace};
 use vbts_tests::programs;
 
-use crate::stock_kernel::{PATIENCE, file, initrd_with};
+use crate::stock_kernel::{PATIENCE, check_messages, file, initrd_with};
 
 mod gdb;
 mod lbr;
@@ -112,13 +112,6 @@ const PREPARE: &str = "
     echo 2 >/proc/sys/kernel/kptr_restrict
     cd /tmp";
 
-/// Texts with which the kernel reports a problem.
-const COMPLAINTS: [&str; 5] = ["WARNING:", "BUG:", "Uhhuh", "Call Trace:", "soft lockup"];
-
-/// The start of a message that is none: Linux takes each Skylake for vulnerable, and no register
-/// could tell it otherwise (`cpu_vuln_blacklist` in arch/x86/kernel/cpu/common.c).
-const RETBLEED: &str = "RETBleed: WARNING:";
-
 /// Files that the commands have written.
 struct Results {
     directory: PathBuf,
@@ -203,13 +196,7 @@ fn run(
     let messages = results
         .read("dmesg")
         .with_context(|| String::from_utf8_lossy(&run.stdout).into_owned())?;
-    let complains = |line: &str| COMPLAINTS.iter().any(|text| line.contains(text));
-    ensure!(
-        !messages
-            .lines()
-            .any(|line| complains(line) && !line.contains(RETBLEED)),
-        "the guest's kernel complains:\n{messages}"
-    );
+    check_messages(&messages)?;
     Ok(results)
 }
 

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
 
-use crate::stock_kernel::{PATIENCE, file};
+use crate::stock_kernel::{PATIENCE, check_messages, file};
 
 /// The flavours of Debian's kernels.
 const FLAVOURS: [&str; 2] = ["686", "686-pae"];
@@ -57,9 +57,7 @@ fn expect(output: &str, all: &[&str]) -> Result<()> {
     for expected in all {
         ensure!(output.contains(expected), "no {expected:?} in\n{output}");
     }
-    // Others of these lines tell of weaknesses of a processor.
-    ensure!(!output.contains("WARNING: CPU: "), "a warning in\n{output}");
-    Ok(())
+    check_messages(output)
 }
 
 /// A shell's view of the machine: a disk, processes, and a second processor.

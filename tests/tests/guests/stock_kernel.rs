@@ -57,6 +57,25 @@ pub fn file(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Texts with which the kernel reports a problem.
+const COMPLAINTS: [&str; 5] = ["WARNING:", "BUG:", "Uhhuh", "Call Trace:", "soft lockup"];
+
+/// The start of a message that is none: Linux takes each Skylake for vulnerable, and no register
+/// could tell it otherwise (`cpu_vuln_blacklist` in arch/x86/kernel/cpu/common.c).
+const RETBLEED: &str = "RETBleed: WARNING:";
+
+/// Checks that the kernel has reported no problem.
+pub fn check_messages(messages: &str) -> Result<()> {
+    let complains = |line: &str| COMPLAINTS.iter().any(|text| line.contains(text));
+    ensure!(
+        !messages
+            .lines()
+            .any(|line| complains(line) && !line.contains(RETBLEED)),
+        "the guest's kernel complains:\n{messages}"
+    );
+    Ok(())
+}
+
 /// An initial RAM disk whose first program runs the script `job`.
 fn initrd(directory: &Path, job: &str) -> Result<PathBuf> {
     initrd_with(directory, job, &[])
