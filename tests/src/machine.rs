@@ -251,6 +251,12 @@ impl Run {
         );
         Ok(self)
     }
+
+    /// What was printed, on both outputs.
+    #[must_use]
+    pub fn printed(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned() + &self.stderr
+    }
 }
 
 /// The value of an environment variable, if it is set.

@@ -1,6 +1,7 @@
 //! `vbts report`: answers from a trace, compared with those of other tools about the same program,
 //! and with what is known of it (`programs/answers.c`).
 
+pub mod bolt;
 mod browser;
 mod build_ids;
 mod counts;
@@ -13,7 +14,7 @@ mod kernel_lines;
 mod languages;
 mod moments;
 mod names;
-pub mod profiles;
+mod profiles;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("moments", moments::moments),
             ("hostile_names", names::hostile_names),
             ("stripped", names::stripped),
-            ("optimised", profiles::optimised),
+            ("optimised", bolt::optimised),
             ("firefox", profiles::firefox),
             ("flamegraph_in_a_browser", browser::flamegraph),
             ("coverage_in_a_browser", browser::coverage),
@@ -128,6 +129,21 @@ pub fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
         bail!(Skip(format!("{name} is not installed")));
     }
     Ok(command)
+}
+
+/// The newest installed tool of LLVM with this name, which must have its own path: by another name,
+/// it is another program.
+fn llvm(name: &str) -> Result<PathBuf> {
+    let path = |version: u32| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/{name}"));
+    let mut paths = (14..40).rev().map(path);
+    paths
+        .find(|path| path.exists())
+        .ok_or_else(|| Skip(format!("{name} is not installed")).into())
+}
+
+/// The argument that gives an option of a tool a path.
+pub fn option(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
 }
 
 /// Calls and instructions of functions, by their names.

@@ -293,7 +293,7 @@ fn timeout(machine: &Machine) -> Result<()> {
 fn guest_panic(machine: &Machine) -> Result<()> {
     // No root file system and no initrd.
     let run = boot(machine, machine.kernel(), &["--append", "panic=-1"])?.expect(GUEST_CRASHED)?;
-    let shown = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
+    let shown = run.printed();
     ensure!(
         shown.contains("Kernel panic"),
         "the message does not show the end of the console: {shown}"

@@ -8,8 +8,7 @@ use anyhow::{Context, Result, ensure};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-use super::profiles::llvm;
-use super::{report, tool, traced};
+use super::{llvm, option, report, tool, traced};
 
 /// The counts of lines in the format of gcov.
 fn line_counts(text: &str) -> HashMap<u32, u64> {
@@ -107,7 +106,6 @@ pub(super) fn llvm_cov(machine: &Machine) -> Result<()> {
     let (clang, profdata, cov) = (clang?, profdata?, cov?);
     let directory = tempfile::tempdir()?;
     let path = |name: &str| directory.path().join(name);
-    let option = |name: &str, path: &Path| format!("{name}={}", path.display());
     let source = programs::source("answers.c");
     let compile = |program: &Path, flags: &[&str]| {
         let mut clang = Command::new(&clang);
@@ -201,7 +199,7 @@ pub(super) fn genhtml(machine: &Machine) -> Result<()> {
         .arg(traced.directory.path().join("html"))
         .arg(&tracefile);
     let run = machine::finish(command)?.expect(0)?;
-    let output = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
+    let output = run.printed();
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     for (hit, found, what) in [("LH:", "LF:", "lines"), ("FNH:", "FNF:", "functions")] {
         let (hit, found) = (value(hit).context("hit")?, value(found).context("found")?);

@@ -1,101 +1,14 @@
 //! Profiles for other tools.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine, Skip};
 
-use super::{functions, report, tool, traced};
-
-/// The newest installed tool of LLVM with this name, which must have its own path: by another name,
-/// it is another program.
-pub fn llvm(name: &str) -> Result<PathBuf> {
-    let path = |version: u32| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/{name}"));
-    let mut paths = (14..40).rev().map(path);
-    paths
-        .find(|path| path.exists())
-        .ok_or_else(|| Skip(format!("{name} is not installed")).into())
-}
-
-/// Number of taken branches in a file, by its path.
-fn branches(machine: &Machine, trace: &Path, file: &Path) -> Result<u64> {
-    let mut command = machine.command(["report", "modules", "--json"]);
-    command.arg(trace);
-    let rows = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
-    let rows = rows.lines().map(serde_json::from_str::<Value>);
-    let rows: Vec<Value> = rows.collect::<Result<_, _>>()?;
-    let row = rows
-        .iter()
-        .find(|row| row["name"].as_str() == file.to_str());
-    row.and_then(|row| row["branches"].as_u64())
-        .with_context(|| format!("no {}: {rows:?}", file.display()))
-}
-
-/// perf2bolt finds the profile without mismatches, and llvm-bolt makes a program of it that does
-/// the same with fewer taken branches: as it says itself, and by a trace.
-pub(super) fn optimised(machine: &Machine) -> Result<()> {
-    let mut command = Command::new(llvm("perf2bolt")?);
-    command.arg("--pa");
-    let flags = ["-O2", "-g", "-Wl,--emit-relocs", "-pthread"];
-    let traced = traced(machine, &flags, &["k"])?;
-    let profile = traced.directory.path().join("preaggregated");
-    let program = traced.program.to_str().context("a path")?;
-    let mut ours = machine.command(["report", "bolt", "--output"]);
-    ours.arg(&profile).arg(&traced.trace);
-    machine::finish(ours)?.expect(0)?;
-    let fdata = traced.directory.path().join("fdata");
-    command.arg("-p").arg(&profile).arg("-o").arg(&fdata);
-    command.arg(program);
-    let run = machine::finish(command)?.expect(0)?;
-    let output = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
-    for bad in ["mismatching", "out of range"] {
-        let line = output.lines().find(|line| line.contains(bad));
-        let is_none = line.is_none_or(|line| line.contains(" 0 ") || line.contains("(0.0%)"));
-        ensure!(is_none, "{output}");
-    }
-    ensure!(output.contains("PERF2BOLT: wrote "), "{output}");
-    ensure!(output.contains("mismatching"), "{output}");
-    let faster = traced.directory.path().join("answers.bolt");
-    let mut bolt = Command::new(llvm("llvm-bolt")?);
-    bolt.arg(program)
-        .arg("-o")
-        .arg(&faster)
-        .arg("-data")
-        .arg(&fdata)
-        .args(["-reorder-blocks=ext-tsp", "-reorder-functions=hfsort"])
-        .args(["-split-functions", "-dyno-stats"]);
-    let run = machine::finish(bolt)?.expect(0)?;
-    let output = String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr;
-    let taken = output.lines().filter_map(|line| {
-        let (count, name) = line.split_once(" : ")?;
-        let is_it = name.split(" (").next() == Some("taken branches");
-        is_it.then(|| count.trim().parse::<u64>().ok()).flatten()
-    });
-    let taken: Vec<u64> = taken.collect();
-    ensure!(
-        matches!(taken[..], [before, after] if after < before),
-        "{taken:?}: {output}"
-    );
-    let results = [&traced.program, &faster].map(|program| {
-        let mut command = Command::new(program);
-        command.arg("k");
-        machine::finish(command)?.expect(0)
-    });
-    let [first, second] = results;
-    ensure!(first?.stdout == second?.stdout, "another result");
-    let again = traced.directory.path().join("again.btrace");
-    let words = [faster.to_str().context("a path")?, "k"];
-    machine
-        .trace("btrace", &again, &["--epoch", "0"], &words)?
-        .expect(0)?;
-    let before = branches(machine, &traced.trace, &traced.program)?;
-    let after = branches(machine, &again, &faster)?;
-    ensure!(after < before, "{before} branches, then {after}");
-    Ok(())
-}
+use super::{functions, llvm, option, report, tool, traced};
 
 /// The Firefox profiler's own reader has the instructions of each function.
 pub(super) fn firefox(machine: &Machine) -> Result<()> {
@@ -153,12 +66,11 @@ pub(super) fn autofdo(machine: &Machine) -> Result<()> {
         let path = |name: &str| traced.directory.path().join(name);
         let (text, profile) = (path("answers.txt"), path("answers.afdo"));
         std::fs::write(&text, report(machine, &["autofdo"], &traced.trace)?)?;
-        let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
         let mut create = tool("create_gcov", &["--profiler=text", "--gcov_version=2"])?;
         create
-            .arg(option("binary", &traced.program))
-            .arg(option("profile", &text))
-            .arg(option("gcov", &profile));
+            .arg(option("--binary", &traced.program))
+            .arg(option("--profile", &text))
+            .arg(option("--gcov", &profile));
         machine::finish(create)?.expect(0)?;
         let mut dump = tool("dump_gcov", &["--gcov_version=2"])?;
         dump.arg(&profile);
@@ -276,12 +188,11 @@ pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
     script.arg(&data);
     std::fs::write(&text, machine::finish(script)?.expect(0)?.stdout)?;
     let mut generate = Command::new(profgen);
-    let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
     generate
         .arg("--format=text")
-        .arg(option("binary", &program))
-        .arg(option("perfscript", &text))
-        .arg(option("output", &profile));
+        .arg(option("--binary", &program))
+        .arg(option("--perfscript", &text))
+        .arg(option("--output", &profile));
     machine::finish(generate)?.expect(0)?;
     let profile_text = std::fs::read_to_string(&profile)?;
     // The code between two samples is in none of them: one execution of some 700.
@@ -308,7 +219,7 @@ pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
     ] {
         ensure!(shown.contains(expected), "no {expected:?}: {shown}");
     }
-    compile(&faster, &option("fprofile-sample-use", &profile)[1..])?;
+    compile(&faster, &option("-fprofile-sample-use", &profile))?;
     let results = [&program, &faster].map(|program| {
         let run = machine::finish(Command::new(program))?.expect(0)?;
         anyhow::Ok(run.stdout)

@@ -1,6 +1,5 @@
 //! Profiles for BOLT and for compilers, from `perf record -b` in a guest.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -8,15 +7,16 @@ use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
 use super::{Guest, run};
-use crate::answers::profiles::llvm;
-use crate::answers::tool;
+use crate::answers::bolt::{Bolt, number_after};
+use crate::answers::{option, tool};
 use crate::stock_kernel::file;
 
 /// perf2bolt finds no branch that the program does not have, llvm-bolt makes a program of the
-/// profile that does the same, and create_llvm_prof makes a profile that names a function.
+/// profile that does the same with fewer taken branches, and create_llvm_prof makes a profile that
+/// names a function.
 pub(super) fn profiles(machine: &Machine, guest: Guest) -> Result<()> {
     file("root")?;
-    let (perf2bolt, bolt) = (llvm("perf2bolt")?, llvm("llvm-bolt")?);
+    let bolt = Bolt::find()?;
     tool("perf", &[])?;
     let directory = tempfile::tempdir()?;
     let path = |name: &str| directory.path().join(name);
@@ -48,56 +48,23 @@ pub(super) fn profiles(machine: &Machine, guest: Guest) -> Result<()> {
     );
     let data = results.directory.join("data");
 
-    let fdata = path("fdata");
-    let mut convert = Command::new(perf2bolt);
-    convert.arg("-p").arg(&data).arg("-o").arg(&fdata);
-    convert.arg(&program);
-    let output = output(convert)?;
+    let (fdata, faster) = (path("fdata"), path("faster"));
+    let output = bolt.convert(&[], &data, &program, &fdata)?;
     let samples = number_after(&output, "PERF2BOLT: read ").context(output.clone())?;
     ensure!(samples > 50, "{output}");
-    for problem in [
-        "traces mismatching disassembled function contents: ",
-        "out of range traces involving unknown regions: ",
-    ] {
-        ensure!(
-            number_after(&output, problem) == Some(0),
-            "{problem}: {output}"
-        );
-    }
-
-    let faster = path("faster");
-    let mut optimise = Command::new(bolt);
-    optimise.arg(&program).arg("-o").arg(&faster);
-    optimise.arg("-data").arg(&fdata);
-    optimise.args(["-reorder-blocks=ext-tsp", "-dyno-stats"]);
-    let output = self::output(optimise)?;
-    ensure!(output.contains("taken branches"), "{output}");
+    bolt.optimise(&program, &fdata, &faster)?;
     let again = machine::finish(Command::new(&faster))?.expect(0)?;
     ensure!(again.stdout == alone.stdout, "another result");
 
     let profile = path("profile");
-    let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
     let mut create = tool("create_llvm_prof", &["--format=text"])?;
     create
-        .arg(option("binary", &program))
-        .arg(option("profile", &data))
-        .arg(option("out", &profile));
+        .arg(option("--binary", &program))
+        .arg(option("--profile", &data))
+        .arg(option("--out", &profile));
     machine::finish(create)?.expect(0)?;
     let profile = std::fs::read_to_string(profile)?;
     let mut lines = profile.lines();
     ensure!(lines.any(|line| line.starts_with("insert:")), "{profile}");
     Ok(())
-}
-
-/// What a command prints, on both outputs.
-fn output(command: Command) -> Result<String> {
-    let run = machine::finish(command)?.expect(0)?;
-    Ok(String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr)
-}
-
-/// The number that follows `before` in a text.
-fn number_after(text: &str, before: &str) -> Option<u64> {
-    let (_, rest) = text.split_once(before)?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit());
-    rest.get(..digits.unwrap_or(rest.len()))?.parse().ok()
 }
