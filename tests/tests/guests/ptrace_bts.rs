@@ -293,16 +293,29 @@ fn retries(machine: &Machine, kernel: &Path) -> Result<()> {
         ensure!(run.stderr.contains(message), "{}", run.stderr);
     }
     let text = std::fs::read_to_string(&report)?;
-    let flaky = "<property name=\"flaky\" value=\"true\"/>";
-    ensure!(text.matches(flaky).count() == 1, "{text}");
-    let run = machine::finish({
+    // The last two are of the cases that failed three times.
+    for (element, count) in [("flakyFailure", 1), ("rerunFailure", 2), ("rerunError", 2)] {
+        let found = text.matches(&format!("<{element} ")).count();
+        ensure!(found == count, "{found} {element}, not {count}:\n{text}");
+    }
+    let merged = |options: &[&str]| {
         let mut command = machine.command(["test", "--merge"]);
-        command.arg(&report);
-        command
-    })?
-    .expect(1)?;
+        command.arg(&report).args(options);
+        machine::finish(command)?.expect(1)
+    };
+    let run = merged(&[])?;
     let message = "flaky: ptrace_bts.flaky.alone\n";
     ensure!(run.stderr.contains(message), "{}", run.stderr);
+    let run = merged(&["--report", "kcidb", "--kcidb-build", "vbts:retries"])?;
+    let results: serde_json::Value = serde_json::from_slice(&run.stdout)?;
+    let tests = results["tests"].as_array().map_or(&[][..], Vec::as_slice);
+    let flaky = tests.iter().filter(|test| test["misc"]["flaky"] == true);
+    let flaky: Vec<_> = flaky.map(|test| (&test["path"], &test["status"])).collect();
+    ensure!(
+        matches!(&flaky[..], [(path, status)]
+            if *path == "ptrace_bts.flaky.alone" && *status == "FAIL"),
+        "{results}"
+    );
     Ok(())
 }
 

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::report::Reports;
-use super::{Case, CaseResult, Counts, Needs, Outcome};
+use super::{Case, CaseResult, Counts, Needs, Outcome, Run};
 use crate::exit::Failure;
 
 /// A case without a final result.
 #[derive(Debug)]
 struct Pending {
     case: Case,
-    /// The result of its first run, if it runs again.
+    /// The result so far, if it has failed and runs again.
     failure: Option<CaseResult>,
 }
 
@@ -85,13 +85,13 @@ impl Group {
     pub fn give_up(&mut self, outcome: &Outcome, reports: &mut Reports) -> Result<(), Failure> {
         self.remaining.append(&mut self.again);
         while let Some(Pending { case, failure }) = self.remaining.pop_front() {
-            let result = failure.unwrap_or_else(|| CaseResult {
-                case,
-                outcome: outcome.clone(),
-                took: Duration::ZERO,
-                console: Vec::new(),
-                runs: 0,
-                is_flaky: false,
+            let result = failure.unwrap_or_else(|| {
+                let run = Run {
+                    outcome: outcome.clone(),
+                    took: Duration::ZERO,
+                    console: Vec::new(),
+                };
+                CaseResult::new(case, run)
             });
             self.report(result, reports)?;
         }
@@ -116,23 +116,19 @@ impl Group {
             return Ok(());
         };
         let is_good = outcome.is_good();
-        let result = match failure {
-            // A later success does not hide the failure.
-            Some(first) => CaseResult {
-                runs: first.runs + 1,
-                is_flaky: is_good,
-                ..first
-            },
-            None => CaseResult {
-                case: case.clone(),
-                outcome,
-                took,
-                console: running.console,
-                runs: 1,
-                is_flaky: false,
-            },
+        let run = Run {
+            outcome,
+            took,
+            console: running.console,
         };
-        if is_good || result.runs > self.retries {
+        let result = match failure {
+            Some(mut result) => {
+                result.later.push(run);
+                result
+            }
+            None => CaseResult::new(case.clone(), run),
+        };
+        if is_good || result.later.len() >= self.retries as usize {
             return self.report(result, reports);
         }
         self.again.push_back(Pending {
@@ -158,7 +154,7 @@ impl Group {
     }
 
     fn report(&mut self, result: CaseResult, reports: &mut Reports) -> Result<(), Failure> {
-        self.counts.add(&result.outcome);
+        self.counts.add(result.outcome());
         self.reported += 1;
         reports.case(self.reported, &result)
     }

@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
+use quick_junit::{
+    FlakyOrRerun, NonSuccessKind, Report, TestCase, TestCaseStatus, TestRerun, TestSuite,
+};
 
 use super::ktap::one_line;
 use super::shard::Shard;
-use super::{CaseResult, Outcome};
+use super::{CaseResult, Outcome, Run};
 
 /// Name of a report.
 const NAME: &str = "vbts test";
 /// Type of the error of a case that was not run.
 const NOT_RUN: &str = "not run";
-/// Name of the property of a case that has passed in one run and failed in another one. The report
-/// has the failure.
-const FLAKY: &str = "flaky";
 
 /// Prefix of the names of groups, which are class names here.
 const PREFIX: &str = "ptrace_bts";
@@ -40,18 +39,11 @@ impl Document {
 
     /// Adds the result of a case to the group `group`, which runs.
     pub fn case(&mut self, group: &str, result: &CaseResult) {
-        let mut case = test_case(
-            group,
-            result.case.short_name(),
-            status(&result.outcome),
-            result.took,
-        );
-        if !result.outcome.is_good() && !result.console.is_empty() {
-            case.set_system_out(printable(&result.console.join("\n")));
-        }
-        if result.is_flaky {
-            set_flaky(&mut case);
-        }
+        let name = result.case.short_name();
+        let mut case = of_run(group, name, &result.first);
+        let failed = result.failed_runs();
+        let failed = failed.flat_map(|run| failed_runs(&of_run(group, name, run)));
+        set_failed_runs(&mut case, failed.collect(), result.is_flaky());
         self.cases.push(case);
     }
 
@@ -98,19 +90,60 @@ pub fn is_not_run(status: &TestCaseStatus) -> bool {
 
 /// Whether the case has passed in one run and failed in another one.
 pub fn is_flaky(case: &TestCase) -> bool {
-    let mut properties = case.properties.iter();
-    properties.any(|property| property.name == *FLAKY)
+    match &case.status {
+        TestCaseStatus::NonSuccess { reruns, .. } => {
+            reruns.kind == FlakyOrRerun::Flaky && !reruns.runs.is_empty()
+        }
+        TestCaseStatus::Success { .. } | TestCaseStatus::Skipped { .. } => false,
+    }
 }
 
-/// Notes that the case has passed in one run and failed in another one.
-pub fn set_flaky(case: &mut TestCase) {
-    if !is_flaky(case) {
-        case.add_property(Property::new(FLAKY, "true"));
+/// The failed runs of a case, the first one first.
+pub fn failed_runs(case: &TestCase) -> Vec<TestRerun> {
+    let TestCaseStatus::NonSuccess {
+        kind,
+        message,
+        ty,
+        reruns,
+        ..
+    } = &case.status
+    else {
+        return Vec::new();
+    };
+    if is_flaky(case) {
+        return reruns.runs.clone();
+    }
+    let mut first = TestRerun::new(*kind);
+    first.message.clone_from(message);
+    first.ty.clone_from(ty);
+    first.time = case.time;
+    first.system_out.clone_from(&case.system_out);
+    std::iter::once(first).chain(reruns.runs.clone()).collect()
+}
+
+/// Gives a case, which has the status of the first of its `failed` runs, the elements of Maven's
+/// Surefire for all of them. Those of a flaky case have other names, and include the first run:
+/// Surefire calls the case a success, which would hide the failure.
+pub fn set_failed_runs(case: &mut TestCase, failed: Vec<TestRerun>, is_flaky: bool) {
+    if let TestCaseStatus::NonSuccess { reruns, .. } = &mut case.status {
+        reruns.kind = match is_flaky {
+            true => FlakyOrRerun::Flaky,
+            false => FlakyOrRerun::Rerun,
+        };
+        reruns.runs = failed.into_iter().skip(usize::from(!is_flaky)).collect();
     }
 }
 
 fn class_name(group: &str) -> String {
     format!("{PREFIX}.{group}")
+}
+
+fn of_run(group: &str, name: &str, run: &Run) -> TestCase {
+    let mut case = test_case(group, name, status(&run.outcome), run.took);
+    if !run.outcome.is_good() && !run.console.is_empty() {
+        case.set_system_out(printable(&run.console.join("\n")));
+    }
+    case
 }
 
 fn test_case(group: &str, name: &str, status: TestCaseStatus, took: Duration) -> TestCase {
@@ -168,13 +201,14 @@ mod tests {
     use crate::suite::tests::case;
 
     fn result(name: &str, outcome: Outcome) -> CaseResult {
-        CaseResult {
-            case: case(name),
+        CaseResult::new(case(name), run(outcome))
+    }
+
+    fn run(outcome: Outcome) -> Run {
+        Run {
             outcome,
             took: Duration::from_millis(1500),
             console: vec!["WARNING: <x> & \"y\"\t\x1b]".into(), "last\u{fffe}".into()],
-            runs: 1,
-            is_flaky: false,
         }
     }
 
@@ -262,20 +296,64 @@ mod tests {
     }
 
     #[test]
-    fn a_flaky_case_is_a_failure_with_a_property() {
+    fn a_flaky_case_is_a_failure_with_all_its_failed_runs() {
         let mut document = Document::new(None);
         let failed = result("a.b", Outcome::Failed("x".into()));
-        let flaky = CaseResult {
-            is_flaky: true,
-            ..failed.clone()
-        };
-        document.case("a", &failed);
-        document.case("a", &flaky);
+        let crashed = run(Outcome::Crashed("p".into()));
+        for later in [
+            vec![],
+            vec![crashed.clone()],
+            vec![crashed, run(Outcome::Passed)],
+        ] {
+            let result = CaseResult {
+                later,
+                ..failed.clone()
+            };
+            document.case("a", &result);
+        }
         document.group_end("a", &[]);
+        let text = document.finish(Duration::ZERO).to_string().unwrap();
+        for (element, count) in [
+            ("failure", 3),
+            ("flakyFailure", 1),
+            ("flakyError", 1),
+            ("rerunFailure", 0),
+            ("rerunError", 1),
+        ] {
+            assert_eq!(
+                text.matches(&format!("<{element} ")).count(),
+                count,
+                "{element}: {text}"
+            );
+        }
         let report = read(&mut document);
-        assert_eq!(report.failures, 2);
-        let cases = report.test_suites[0].test_cases.iter();
-        assert_eq!(cases.map(is_flaky).collect::<Vec<_>>(), [false, true]);
+        assert_eq!((report.tests, report.failures), (3, 3));
+        let cases = &report.test_suites[0].test_cases;
+        let flaky: Vec<bool> = cases.iter().map(is_flaky).collect();
+        assert_eq!(flaky, [false, false, true]);
+        let TestCaseStatus::NonSuccess {
+            message, reruns, ..
+        } = &cases[2].status
+        else {
+            panic!("{:?}", cases[2]);
+        };
+        assert_eq!(message.as_deref(), Some("x"));
+        let messages: Vec<_> = reruns
+            .runs
+            .iter()
+            .map(|run| run.message.as_deref())
+            .collect();
+        assert_eq!(messages, [Some("x"), Some("p")]);
+        let crashed = &reruns.runs[1];
+        assert_eq!(crashed.ty.as_deref(), Some("crash"));
+        assert_eq!(crashed.time, Some(Duration::from_millis(1500)));
+        assert!(
+            crashed
+                .system_out
+                .as_deref()
+                .unwrap()
+                .starts_with("WARNING: <x>")
+        );
     }
 
     #[test]

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::suite::junit::Document;
     use crate::suite::tests::case;
-    use crate::suite::{CaseResult, Outcome};
+    use crate::suite::{CaseResult, Outcome, Run};
     use std::time::Duration;
 
     #[test]
@@ -146,13 +146,16 @@ mod tests {
             ("a.crashed", Outcome::Crashed("Oops".into()), "x"),
             ("a.missing", Outcome::NotRun("killed".into()), "x"),
         ] {
-            let result = CaseResult {
-                case: case(name),
+            let run = |outcome| Run {
                 outcome,
                 took: Duration::from_millis(1500),
                 console: vec![console.into()],
-                runs: 1,
-                is_flaky: name == "a.flaky",
+            };
+            let later = (name == "a.flaky").then(|| run(Outcome::Passed));
+            let result = CaseResult {
+                case: case(name),
+                first: run(outcome),
+                later: later.into_iter().collect(),
             };
             document.case("a (dir/vmlinux)", &result);
         }

@@ -23,9 +23,9 @@ pub fn group_head(name: &str, cases: usize) -> String {
 /// The result of case `number` of a group, the first of which is 1.
 pub fn case(number: usize, result: &CaseResult) -> String {
     let name = &result.case.name;
-    let runs = match result.runs {
-        0 | 1 => String::new(),
-        runs if result.is_flaky => format!("  # {name}: flaky: run {runs} did not fail\n"),
+    let runs = match 1 + result.later.len() {
+        1 => String::new(),
+        runs if result.is_flaky() => format!("  # {name}: flaky: run {runs} did not fail\n"),
         runs => format!("  # {name}: {runs} runs failed\n"),
     };
     let line = |status: &str, directive: &str, why: &str| {
@@ -34,7 +34,7 @@ pub fn case(number: usize, result: &CaseResult) -> String {
             one_line(why)
         )
     };
-    match &result.outcome {
+    match result.outcome() {
         Outcome::Passed => format!("  ok {number} {name}\n"),
         Outcome::Skipped(why) => line("ok", "SKIP", why),
         Outcome::Failed(why) => {

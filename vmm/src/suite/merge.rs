@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use quick_junit::{Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::Counts;
-use super::junit::{self, is_flaky, is_not_run, set_flaky};
+use super::junit::{self, failed_runs, is_flaky, is_not_run, set_failed_runs};
 use super::shard::Shard;
 
 /// What the reports say together.
@@ -173,34 +173,31 @@ fn combine(first: &mut TestCase, second: TestCase) {
     let is_bad = |case: &TestCase| matches!(case.status, TestCaseStatus::NonSuccess { .. });
     let differs = is_bad(first) != is_bad(&second);
     let is_flaky = differs || is_flaky(first) || is_flaky(&second);
+    let mut failed = failed_runs(first);
+    failed.extend(failed_runs(&second));
     if is_bad(&second) && !is_bad(first) {
         *first = second;
     }
-    if is_flaky {
-        set_flaky(first);
-    }
+    set_failed_runs(first, failed, is_flaky);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::suite::tests::case;
-    use crate::suite::{CaseResult, Outcome};
+    use crate::suite::{CaseResult, Outcome, Run};
 
     /// A report of `cases` of the group `a`.
     fn report(shard: Option<&str>, cases: &[(&str, Outcome)]) -> (String, String) {
         let shard = shard.map(|text| text.parse().unwrap());
         let mut document = junit::Document::new(shard);
         for (name, outcome) in cases {
-            let result = CaseResult {
-                case: case(name),
+            let run = Run {
                 outcome: outcome.clone(),
                 took: Duration::from_secs(1),
                 console: Vec::new(),
-                runs: 1,
-                is_flaky: false,
             };
-            document.case("a", &result);
+            document.case("a", &CaseResult::new(case(name), run));
         }
         document.group_end("a", &[]);
         let text = document.finish(Duration::from_secs(2)).to_string().unwrap();
@@ -241,11 +238,12 @@ mod tests {
     fn a_case_that_failed_once_is_a_failure() {
         let passed = || report(None, &[("a.b", Outcome::Passed)]);
         let failed = || report(None, &[("a.b", Outcome::Failed("x".into()))]);
-        for reports in [
-            vec![passed(), failed()],
-            vec![failed(), passed()],
-            vec![passed(), failed(), passed()],
-            vec![failed(), passed(), failed()],
+        for (reports, failures) in [
+            (vec![passed(), failed()], 1),
+            (vec![failed(), passed()], 1),
+            (vec![passed(), failed(), passed()], 1),
+            (vec![failed(), passed(), failed()], 2),
+            (vec![failed(), failed(), passed()], 2),
         ] {
             let merged = Merged::new(&reports).unwrap();
             assert!(!merged.is_good());
@@ -257,9 +255,16 @@ mod tests {
                 merged.counts().to_string(),
                 "passed: 0, failed: 1, skipped: 0"
             );
+            let text = merged.report().to_string().unwrap();
+            assert_eq!(text.matches("<flakyFailure ").count(), failures, "{text}");
+            // The next merge still knows.
+            let again = Merged::new(&[("m.xml".into(), text), passed()]).unwrap();
+            assert_eq!(again.problems(), merged.problems());
         }
         let merged = Merged::new(&[failed(), failed()]).unwrap();
         assert_eq!(merged.problems(), ["failed: ptrace_bts.a.b"]);
+        let text = merged.report().to_string().unwrap();
+        assert_eq!(text.matches("<rerunFailure ").count(), 1, "{text}");
     }
 
     #[test]

@@ -136,21 +136,53 @@ impl Outcome {
     }
 }
 
-/// The result of a case: that of its first run.
+/// A run of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CaseResult {
-    /// The case.
-    pub case: Case,
+pub struct Run {
     /// How it ended.
     pub outcome: Outcome,
     /// Host time that it took.
     pub took: Duration,
     /// What the kernel printed meanwhile.
     pub console: Vec<String>,
-    /// How often it ran.
-    pub runs: u32,
-    /// A later run did not fail.
-    pub is_flaky: bool,
+}
+
+/// The result of a case: that of its first run. A later run that passes does not hide a failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaseResult {
+    /// The case.
+    pub case: Case,
+    /// Its first run.
+    pub first: Run,
+    /// The runs after a failure. Only the last one can have passed.
+    pub later: Vec<Run>,
+}
+
+impl CaseResult {
+    /// The result of a case that has run once.
+    pub fn new(case: Case, first: Run) -> Self {
+        Self {
+            case,
+            first,
+            later: Vec::new(),
+        }
+    }
+
+    /// How the case ended.
+    pub fn outcome(&self) -> &Outcome {
+        &self.first.outcome
+    }
+
+    /// Whether the case has failed, and then did not fail.
+    pub fn is_flaky(&self) -> bool {
+        self.later.last().is_some_and(|run| run.outcome.is_good())
+    }
+
+    /// The runs that failed.
+    pub fn failed_runs(&self) -> impl Iterator<Item = &Run> {
+        let all = std::iter::once(&self.first).chain(&self.later);
+        all.filter(|run| !run.outcome.is_good())
+    }
 }
 
 /// Numbers of cases by outcome.

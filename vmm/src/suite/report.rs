@@ -179,15 +179,16 @@ impl Reports {
     /// # Errors
     /// As [`Output::write`].
     pub fn case(&mut self, number: usize, result: &CaseResult) -> Result<(), Failure> {
-        self.counts.add(&result.outcome);
-        if !result.outcome.is_good() && !matches!(result.outcome, Outcome::NotRun(_)) {
+        let outcome = result.outcome();
+        self.counts.add(outcome);
+        if !outcome.is_good() && !matches!(outcome, Outcome::NotRun(_)) {
             self.failed.push(self.title(&result.case.name));
         }
-        if result.is_flaky {
+        if result.is_flaky() {
             self.flaky.push(self.title(&result.case.name));
         }
         if self.comparison.kernels() > 0 {
-            self.comparison.add(&result.case.name, &result.outcome);
+            self.comparison.add(&result.case.name, outcome);
         }
         let group = self.title(result.case.group());
         self.documents()
@@ -255,18 +256,17 @@ impl Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::Run;
     use crate::suite::tests::case;
     use std::time::Duration;
 
     fn result(name: &str, outcome: Outcome) -> CaseResult {
-        CaseResult {
-            case: case(name),
+        let run = Run {
             outcome,
             took: Duration::from_millis(1500),
             console: Vec::new(),
-            runs: 1,
-            is_flaky: false,
-        }
+        };
+        CaseResult::new(case(name), run)
     }
 
     /// What `run` writes to a report.

@@ -17,7 +17,7 @@ directory, unless --console names another file. --timeout is for the whole run.
 
 Exit status:
   0    every case passed, or was skipped because it does not apply
-  1    a case failed; a case that crashes or hangs its guest has failed
+  1    a case failed; a case that crashes or hangs its guest has failed, and so has a flaky one
   124  --timeout was reached
   125  bad usage, a kernel without the API, or an error of vbts itself
   126  this host cannot do what was asked for
