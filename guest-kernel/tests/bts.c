@@ -380,6 +380,19 @@ int end_machine(int status)
 	return 1;
 }
 
+int is_netburst(void)
+{
+	FILE *file = fopen("/proc/cpuinfo", "r");
+	char line[4096];
+	int family = 0;
+
+	while (file && fgets(line, sizeof(line), file))
+		sscanf(line, "cpu family : %d", &family);
+	if (file)
+		fclose(file);
+	return family == 15;
+}
+
 int is_isolated(void)
 {
 	FILE *file = fopen("/proc/cpuinfo", "r");

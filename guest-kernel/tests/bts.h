@@ -58,6 +58,8 @@ struct mapped_record {
 };
 
 #define MAPPED_SCHED (1ull << 63)
+/* In the flags of a mapped branch: the processor has predicted it. */
+#define MAPPED_PREDICTED (1ull << 4)
 
 #define RECORDS(n) ((n) * sizeof(struct record))
 /* The smallest buffer for records of the kernel with an interrupt. */
@@ -103,6 +105,8 @@ unsigned long flags_of(pid_t pid);
 
 /* Whether the kernel has page-table isolation. */
 int is_isolated(void);
+/* Whether the processor is one of family 15, which has records with a flag of its own. */
+int is_netburst(void);
 
 /* A traced child, stopped before it calls work(). */
 pid_t start(void (*work)(void));

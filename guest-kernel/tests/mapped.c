@@ -13,6 +13,8 @@
 #define SEGMENT		(2 * PAGE)
 
 static int to_tracee[2], to_tracer[2];
+/* The flags of all branches that copy() has seen */
+static uint64_t branch_flags;
 
 static long configure(pid_t pid)
 {
@@ -42,6 +44,8 @@ static void copy(struct record *out, const char *map, uint64_t offset, long n)
 			out[i] = (struct record){ in[i].flags & ~MAPPED_SCHED, in[i].from, 0 };
 		else
 			out[i] = (struct record){ BRANCH, in[i].from, in[i].to };
+		if (out[i].qualifier == BRANCH)
+			branch_flags |= in[i].flags;
 	}
 }
 
@@ -82,6 +86,8 @@ static int test_path(void)
 	TRY(path_add(&path, r, kept));
 	CHECK(order > 50);
 	TRY(path_compare(&path, &reference));
+	CHECK(!(branch_flags & ~MAPPED_PREDICTED));
+	CHECK(branch_flags || !is_netburst());
 	stop(pid);
 	return 0;
 }

@@ -41,12 +41,23 @@ static struct perf_event_attr branches(void)
 	};
 }
 
+/* Linux has a driver for the counters of NetBurst, which does not use the Debug Store. */
+static int no_driver(void)
+{
+	if (is_netburst())
+		snprintf(why, WHY_SIZE, "perf does not use the Branch Trace Store of NetBurst");
+	return is_netburst();
+}
+
 /* For processors with an erratum of the counters, the kernel refuses such a short period. */
 static int no_branches(void)
 {
 	struct perf_event_attr attr = branches();
-	int fd = perf_open(&attr, 0);
+	int fd;
 
+	if (no_driver())
+		return 1;
+	fd = perf_open(&attr, 0);
 	if (fd >= 0)
 		close(fd);
 	else if (errno == EINVAL)
@@ -82,7 +93,7 @@ static int no_intel_bts(void)
 {
 	if (is_isolated())
 		snprintf(why, WHY_SIZE, "perf has no intel_bts with page-table isolation");
-	return is_traced() || is_isolated();
+	return is_traced() || is_isolated() || no_driver();
 }
 
 /* perf and ptrace exclude each other. */
