@@ -24,6 +24,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         .map(|&program| (program.name(), program, ["--buffer", BUFFER].as_slice()))
         .collect();
     tests.push(("default_buffer", programs::ALL[0], &[]));
+    tests.push(("netburst", programs::ALL[0], &["--cpu", "pentium4-64"]));
     let several: [(&str, &[&str]); 3] = [
         ("tasks", &[]),
         ("tasks_small_buffer", &["--buffer", BUFFER]),

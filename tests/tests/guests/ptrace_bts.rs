@@ -206,7 +206,7 @@ fn several_processors(machine: &Machine, kernel: &Path) -> Result<()> {
 /// On NetBurst all cases pass, or are skipped for a reason that holds there.
 fn netburst(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let options = ["--accel", "soft", "--cpu", "pentium4-64", "--smp", "2"];
+    let options = ["--cpu", "pentium4-64", "--smp", "2"];
     let command = command(machine, directory.path(), kernel, &options)?;
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
     let results = results(&run);
