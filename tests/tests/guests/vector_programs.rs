@@ -1,11 +1,14 @@
-//! Programs built for x86-64-v3 print in the guest what they print on the host.
+//! Programs built for x86-64-v3 print in the guest what they print on the host: those of
+//! `tests/programs`, those of well-known libraries, and numpy, scipy and pandas.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Run, Skip, Test};
 use vbts_tests::programs;
 
 const MODEL: &str = "x86-64-v3";
@@ -16,44 +19,72 @@ const OPTIONS: [&[&str]; 2] = [
     &["-O2", "-march=x86-64-v3", "-ffast-math", "-ftree-vectorize"],
 ];
 
+/// Time for a traced run, on a slow and busy machine.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// Parts of `scientific.py`.
+const SCIENTIFIC: [&str; 3] = ["numpy", "pandas", "scipy"];
+
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(
-        module,
-        &[
-            ("the_output_is_the_hosts", |machine| {
-                output(machine, "vectors.c", &OPTIONS)
-            }),
-            ("linux_saves_avx_state", |machine| {
-                output(machine, "xstate.c", &OPTIONS[..1])
-            }),
-        ],
-    )
+    let mut tests: Vec<(String, Test)> = vec![
+        (
+            "the_output_is_the_hosts".into(),
+            Box::new(|machine| output(machine, "vectors.c", &OPTIONS)),
+        ),
+        (
+            "linux_saves_avx_state".into(),
+            Box::new(|machine| output(machine, "xstate.c", &OPTIONS[..1])),
+        ),
+    ];
+    for part in SCIENTIFIC {
+        tests.push((
+            format!("slow::{part}"),
+            Box::new(move |machine| scientific(machine, part)),
+        ));
+    }
+    for name in library_programs() {
+        tests.push((
+            format!("slow::{name}"),
+            Box::new(move |machine| library(machine, &name)),
+        ));
+    }
+    machine::trials(module, tests)
 }
 
-/// Compares what a program prints, built with each of `options`.
-fn output(machine: &Machine, source: &str, options: &[&[&str]]) -> Result<()> {
+/// Skips the test if the host cannot execute what the model executes.
+fn need_model() -> Result<()> {
     let model = vbts_cpu::model(MODEL);
     let missing = model.map_or_else(Vec::new, vbts_cpu::Model::missing_on_host);
     if !missing.is_empty() {
         bail!(Skip(format!("the host lacks {}", missing.join(", "))));
     }
+    Ok(())
+}
+
+/// Compares what a program prints, built with each of `options`.
+fn output(machine: &Machine, source: &str, options: &[&[&str]]) -> Result<()> {
+    need_model()?;
     let directory = tempfile::tempdir()?;
     for options in options {
         let program = directory.path().join("program");
         build(source, options, &program)?;
-        let host = Command::new(&program).output()?;
-        ensure!(host.status.success(), "on the host: {}", host.status);
+        let host = machine::finish(Command::new(&program))?.expect(0)?;
         let trace = directory.path().join("trace");
         let run = machine
             .trace("raw", &trace, &["--cpu", MODEL], &[&program])?
             .expect(0)?;
-        ensure!(
-            run.stdout == host.stdout,
-            "{source} {options:?}: the guest printed\n{}and the host\n{}",
-            String::from_utf8_lossy(&run.stdout),
-            String::from_utf8_lossy(&host.stdout)
-        );
+        compare(&format!("{source} {options:?}"), &host, &run)?;
     }
+    Ok(())
+}
+
+fn compare(name: &str, host: &Run, guest: &Run) -> Result<()> {
+    ensure!(
+        guest.stdout == host.stdout,
+        "{name}: the guest printed\n{}and the host\n{}",
+        String::from_utf8_lossy(&guest.stdout),
+        String::from_utf8_lossy(&host.stdout)
+    );
     Ok(())
 }
 
@@ -66,5 +97,100 @@ fn build(source: &str, options: &[&str], program: &Path) -> Result<()> {
         .arg("-lm")
         .status()?;
     ensure!(status.success(), "cc: {status}");
+    Ok(())
+}
+
+/// The crate with the programs of libraries, and with `scientific.py`.
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vector_programs")
+}
+
+/// Names of the programs of libraries: those of the files in `src/bin`.
+fn library_programs() -> Vec<String> {
+    let files = directory().join("src/bin").read_dir();
+    let paths = files
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.path());
+    let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    let mut names: Vec<_> = paths.filter_map(stem).collect();
+    names.sort();
+    names
+}
+
+/// Builds the programs of libraries, once. Returns where they are, or why there are none.
+fn build_libraries() -> Result<PathBuf, String> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vector-programs");
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--release", "--locked", "--quiet", "--target-dir"])
+            .arg(&target)
+            .current_dir(directory())
+            .env("RUSTFLAGS", "-C target-cpu=x86-64-v3")
+            .env("CFLAGS", "-O3 -march=x86-64-v3")
+            .env("CARGO_INCREMENTAL", "0")
+            .output()
+            .map_err(|error| format!("cannot start cargo: {error}"))?;
+        if !built.status.success() {
+            let errors = String::from_utf8_lossy(&built.stderr);
+            return Err(format!("cargo build: {}\n{errors}", built.status));
+        }
+        Ok(target.join("release"))
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+/// Skips the test for the reason `why`, or fails if ci/test-all has asked for all programs.
+fn skip<T>(why: String) -> Result<T> {
+    ensure!(std::env::var_os("VBTS_REQUIRE_PROGRAMS").is_none(), "{why}");
+    Err(Skip(why).into())
+}
+
+/// Compares what a program of a library prints.
+fn library(machine: &Machine, name: &str) -> Result<()> {
+    need_model()?;
+    let programs = match build_libraries() {
+        Ok(programs) => programs,
+        Err(why) => return skip(why),
+    };
+    same(machine, name, &|| Command::new(programs.join(name)))
+}
+
+/// Compares results of the packages of Python in `target/tools/scientific`, to the last bit. They
+/// choose their code by the processor: the host gets the code that the guest gets.
+fn scientific(machine: &Machine, part: &str) -> Result<()> {
+    need_model()?;
+    let packages = match machine::find("VBTS_SCIENTIFIC", "tools/scientific") {
+        Ok(packages) => packages,
+        Err(why) => return skip(format!("{why:#}")),
+    };
+    same(machine, part, &|| {
+        let mut command = Command::new("/usr/bin/python3");
+        command
+            .args([&directory().join("scientific.py"), Path::new(part)])
+            .env("PYTHONPATH", &packages)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL AVX512_SPR")
+            .env("OPENBLAS_CORETYPE", "Haswell")
+            .env("OPENBLAS_NUM_THREADS", "1");
+        command
+    })
+}
+
+/// Compares what a command prints on the host and, as its default model, in a guest. Checks that
+/// the trace is whole.
+fn same(machine: &Machine, name: &str, command: &dyn Fn() -> Command) -> Result<()> {
+    let host = machine::finish_within(command(), LIMIT)?.expect(0)?;
+    ensure!(!host.stdout.is_empty(), "{name} printed nothing");
+    let work = tempfile::tempdir()?;
+    let output = work.path().join("trace.btrace");
+    let mut trace = machine.command(["trace", "--accel", machine.accel(), "--output"]);
+    trace.arg(&output).arg("--");
+    machine::append(&mut trace, &command());
+    let guest = machine::finish_within(trace, LIMIT)?.expect(0)?;
+    compare(name, &host, &guest)?;
+    ensure!(guest.stderr.contains(", lost: 0,"), "{}", guest.stderr);
     Ok(())
 }
