@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * The upper halves of the YMM registers in signal frames, in what ptrace reads and writes, and in
- * switches between tasks: what Linux saves with XSAVE. Prints what it finds.
+ * switches between tasks: what Linux saves with XSAVE. A traced task that sleeps, and one beside
+ * an untraced task, have their registers on the software CPU and, in between, on KVM. Prints what
+ * it finds.
  */
 #include <cpuid.h>
 #include <elf.h>
@@ -14,6 +16,7 @@
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -37,6 +40,21 @@ static inline __m256i across(__m256i value, long number, long a, long b)
 		     : [value] "+m"(value), "+a"(result)
 		     : "D"(a), "S"(b)
 		     : "rcx", "r11", "memory", "xmm9");
+	return value;
+}
+
+/* Reads a register after a loop that takes longer than the software CPU keeps an untraced task. */
+static inline __m256i held(__m256i value)
+{
+	long count = 20000;
+
+	asm volatile("vmovdqa %[value], %%ymm9\n\t"
+		     "1: dec %[count]\n\t"
+		     "jnz 1b\n\t"
+		     "vmovdqa %%ymm9, %[value]"
+		     : [value] "+m"(value), [count] "+r"(count)
+		     :
+		     : "memory", "xmm9");
 	return value;
 }
 
@@ -131,6 +149,49 @@ static void switches(void)
 	printf("switches: %d of 4 tasks failed\n", failed);
 }
 
+/* No other task uses the registers while this one sleeps: Linux leaves them as they are. */
+static void sleeps(void)
+{
+	struct timespec time = { .tv_nsec = 1000000 };
+	int failed = 0, i;
+
+	for (i = 0; i < 20; i++) {
+		__m256i value = PATTERN(0x50 + i);
+
+		/* nanosleep */
+		failed += !equal(across(value, 35, (long)&time, 0), value);
+	}
+	printf("sleeps: %d of 20 failed\n", failed);
+}
+
+static int takes_turns(int first)
+{
+	int failed = 0, i;
+
+	for (i = 0; i < 10; i++) {
+		__m256i value = PATTERN(first + i);
+
+		failed += !equal(held(value), value);
+		/* sched_yield */
+		failed += !equal(across(value, 24, 0, 0), value);
+	}
+	return failed;
+}
+
+static void turns(void)
+{
+	int failed, status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		_exit(takes_turns(0x60));
+	failed = takes_turns(0x70);
+	waitpid(pid, &status, 0);
+	printf("turns: %d and %d of 20 failed\n", failed, WEXITSTATUS(status));
+}
+
 int main(void)
 {
 	unsigned int a, b, c, d;
@@ -143,5 +204,7 @@ int main(void)
 	signals();
 	traced();
 	switches();
+	sleeps();
+	turns();
 	return 0;
 }

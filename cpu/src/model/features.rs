@@ -56,7 +56,7 @@ pub(super) const X86_64_V2_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::POPCNT,
 ];
 
-pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
+pub(super) const X86_64_V3_BASIC_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::SSE3,
     CpuidFeature::SSSE3,
     CpuidFeature::CMPXCHG16B,
@@ -69,13 +69,9 @@ pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::MOVBE,
     CpuidFeature::RDTSCP,
     CpuidFeature::FSGSBASE,
-    CpuidFeature::SMAP,
-    CpuidFeature::INVPCID,
     CpuidFeature::RDRAND,
     CpuidFeature::XSAVE,
     CpuidFeature::XSAVEOPT,
-    CpuidFeature::XSAVEC,
-    CpuidFeature::XSAVES,
     CpuidFeature::AVX,
     CpuidFeature::AVX2,
     CpuidFeature::FMA,
@@ -83,6 +79,28 @@ pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::AES,
     CpuidFeature::PCLMULQDQ,
 ];
+
+/// The features of [`X86_64_V3_BASIC_FEATURES`] and more.
+pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &{
+    const BASIC: &[CpuidFeature] = X86_64_V3_BASIC_FEATURES;
+    const MORE: [CpuidFeature; 4] = [
+        CpuidFeature::SMAP,
+        CpuidFeature::INVPCID,
+        CpuidFeature::XSAVEC,
+        CpuidFeature::XSAVES,
+    ];
+    let mut all = [MORE[0]; BASIC.len() + MORE.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i < BASIC.len() {
+            BASIC[i]
+        } else {
+            MORE[i - BASIC.len()]
+        };
+        i += 1;
+    }
+    all
+};
 
 /// The extensions that an instruction needs and that not every model has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -295,22 +313,28 @@ mod tests {
             of(&[0x66, 0x0F, 0x38, 0x00, 0xC1]),
             expect(
                 "SSSE3",
-                "core2 conroe x86-64-v2 nehalem x86-64-v3 haswell skylake"
+                "core2 conroe x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake"
             )
         );
         // POPCNT, PTEST
         assert_eq!(
             of(&[0xF3, 0x0F, 0xB8, 0xC1]),
-            expect("POPCNT", "x86-64-v2 nehalem x86-64-v3 haswell skylake")
+            expect(
+                "POPCNT",
+                "x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake"
+            )
         );
         assert_eq!(
             of(&[0x66, 0x0F, 0x38, 0x17, 0xC1]),
-            expect("SSE4.1", "x86-64-v2 nehalem x86-64-v3 haswell skylake")
+            expect(
+                "SSE4.1",
+                "x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake"
+            )
         );
         // VPADDD YMM0, YMM0, YMM1, and of XMM0 with mask K1
         assert_eq!(
             of(&[0xC5, 0xFD, 0xFE, 0xC1]),
-            expect("AVX2", "x86-64-v3 haswell skylake")
+            expect("AVX2", "x86-64-v3-basic x86-64-v3 haswell skylake")
         );
         assert_eq!(
             of(&[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1]),

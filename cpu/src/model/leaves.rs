@@ -55,6 +55,7 @@ const PENTIUM4_BRAND: &str = "Intel(R) Pentium(R) 4 CPU 1.00GHz";
 const PENTIUM_M_BRAND: &str = "Intel(R) Pentium(R) M processor 1.00GHz";
 const X86_64_V2_BRAND: &str = "vbts x86-64-v2 CPU @ 1.00GHz";
 const X86_64_V3_BRAND: &str = "vbts x86-64-v3 CPU @ 1.00GHz";
+const X86_64_V3_BASIC_BRAND: &str = "vbts x86-64-v3-basic CPU @ 1.00GHz";
 const HASWELL_BRAND: &str = "Intel(R) Core(TM) i7-4770 CPU  @ 1.00GHz";
 const SKYLAKE_BRAND: &str = "Intel(R) Core(TM) i7-6700 CPU  @ 1.00GHz";
 const NEHALEM_BRAND: &str = "Intel(R) Core(TM) i7 CPU       @ 1.00GHz";
@@ -264,54 +265,69 @@ pub(super) const X86_64_V2_LEAVES: [Leaf; 19] = with_features(
 );
 
 /// Leaf 0DH: the components that XSAVE manages, with the sizes after RESET, and the place of AVX
-/// state (Vol. 1 13.2). There are no components for IA32_XSS.
-const XSAVE_LEAVES: [Leaf; 3] = {
+/// state (Vol. 1 13.2). There are no components for IA32_XSS. `features` are those of sub-leaf 1.
+const fn xsave(features: u32) -> [Leaf; 3] {
     const COMPONENTS: u64 = component::X87 | component::SSE | component::AVX;
     let now = XsaveArea::size_of(component::X87) as u32;
     let most = XsaveArea::size_of(COMPONENTS) as u32;
     let avx = XsaveArea::ymm_high_range(16);
-    let features = eaxd::XSAVEOPT | eaxd::XSAVEC | eaxd::XGETBV1 | eaxd::XSAVES;
+    // The size of the area for XSAVES.
+    let compacted = if features & eaxd::XSAVES == 0 { 0 } else { now };
     [
         subleaf(0xD, 0, COMPONENTS as u32, now, most, 0),
-        subleaf(0xD, 1, features, now, 0, 0),
+        subleaf(0xD, 1, features, compacted, 0, 0),
         subleaf(0xD, 2, (avx.end - avx.start) as u32, avx.start as u32, 0, 0),
     ]
-};
+}
 
-pub(super) const X86_64_V3_LEAVES: [Leaf; 22] = with_features(
+pub(super) const X86_64_V3_BASIC_LEAVES: [Leaf; 22] = with_features(
     and(
         with(
             X86_64_V2_LEAVES,
             [
-                brand(0, X86_64_V3_BRAND),
-                brand(1, X86_64_V3_BRAND),
-                brand(2, X86_64_V3_BRAND),
+                brand(0, X86_64_V3_BASIC_BRAND),
+                brand(1, X86_64_V3_BASIC_BRAND),
+                brand(2, X86_64_V3_BASIC_BRAND),
             ],
         ),
-        XSAVE_LEAVES,
+        xsave(eaxd::XSAVEOPT | eaxd::XGETBV1),
     ),
     Flags {
         ecx1: ecx1::PCLMULQDQ
             | ecx1::FMA
-            | ecx1::PCID
             | ecx1::MOVBE
             | ecx1::AES
             | ecx1::XSAVE
             | ecx1::AVX
             | ecx1::F16C
             | ecx1::RDRAND,
-        ebx7: ebx7::FSGSBASE
-            | ebx7::BMI1
-            | ebx7::AVX2
-            | ebx7::SMEP
-            | ebx7::BMI2
-            | ebx7::INVPCID
-            | ebx7::SMAP,
-        ecx7: ecx7::UMIP,
+        ebx7: ebx7::FSGSBASE | ebx7::BMI1 | ebx7::AVX2 | ebx7::SMEP | ebx7::BMI2,
+        ecx7: 0,
         ecx8000_0001: ecx8000_0001::LZCNT,
         edx8000_0001: edx8000_0001::RDTSCP,
     },
 );
+
+pub(super) const X86_64_V3_LEAVES: [Leaf; 22] = {
+    let xsave = xsave(eaxd::XSAVEOPT | eaxd::XSAVEC | eaxd::XGETBV1 | eaxd::XSAVES);
+    with_features(
+        with(
+            X86_64_V3_BASIC_LEAVES,
+            [
+                xsave[1],
+                brand(0, X86_64_V3_BRAND),
+                brand(1, X86_64_V3_BRAND),
+                brand(2, X86_64_V3_BRAND),
+            ],
+        ),
+        Flags {
+            ecx1: ecx1::PCID,
+            ebx7: ebx7::INVPCID | ebx7::SMAP,
+            ecx7: ecx7::UMIP,
+            ..Flags::NONE
+        },
+    )
+};
 
 pub(super) const NEHALEM_LEAVES: [Leaf; 19] = with(
     X86_64_V2_LEAVES,
@@ -507,6 +523,7 @@ mod tests {
             (&PENTIUM4_LEAVES, PENTIUM4_BRAND),
             (&PENTIUM_M_LEAVES, PENTIUM_M_BRAND),
             (&X86_64_V2_LEAVES, X86_64_V2_BRAND),
+            (&X86_64_V3_BASIC_LEAVES, X86_64_V3_BASIC_BRAND),
             (&X86_64_V3_LEAVES, X86_64_V3_BRAND),
             (&NEHALEM_LEAVES, NEHALEM_BRAND),
             (&HASWELL_LEAVES, HASWELL_BRAND),

@@ -14,15 +14,18 @@ use vbts_bts::Microarchitecture;
 pub use self::cpuid::Leaf;
 pub use self::features::Requirement;
 use self::features::{
-    CORE2_FEATURES, IA32_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES, X86_64_V3_FEATURES,
+    CORE2_FEATURES, IA32_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES,
+    X86_64_V3_BASIC_FEATURES, X86_64_V3_FEATURES,
 };
 use self::lbr::Lbr;
 use self::leaves::{
     CORE2_LEAVES, HASWELL_LEAVES, NEHALEM_LEAVES, PENTIUM_M_LEAVES, PENTIUM4_64_LEAVES,
-    PENTIUM4_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES, X86_64_V3_LEAVES, without_bts,
-    without_capabilities,
+    PENTIUM4_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES, X86_64_V3_BASIC_LEAVES, X86_64_V3_LEAVES,
+    without_bts, without_capabilities,
 };
-use self::msr::{IA32_MSRS, MSRS, NETBURST_64_MSRS, WITHOUT_CAPABILITIES, X86_64_V3_MSRS};
+use self::msr::{
+    IA32_MSRS, MSRS, NETBURST_64_MSRS, WITHOUT_CAPABILITIES, X86_64_V3_BASIC_MSRS, X86_64_V3_MSRS,
+};
 pub(crate) use self::pmu::Counters;
 
 /// Where a processor is among those of its machine. They are the cores of one package.
@@ -141,14 +144,25 @@ const NEHALEM: Model = Model {
     msrs: &MSRS,
 };
 
-/// [`X86_64_V2`] with instructions and system features of later parts. No such part exists.
+/// [`X86_64_V2`] with instructions of later parts. No such part exists. Most hosts that have the
+/// instructions of x86-64-v3 can run it on KVM: AMD's have PCID since Zen 3, Intel's UMIP since Ice
+/// Lake.
+const X86_64_V3_BASIC: Model = Model {
+    name: "x86-64-v3-basic",
+    features: X86_64_V3_BASIC_FEATURES,
+    counts_zeros: true,
+    leaves: &X86_64_V3_BASIC_LEAVES,
+    msrs: &X86_64_V3_BASIC_MSRS,
+    ..CORE2
+};
+
+/// [`X86_64_V3_BASIC`] with more system features of later parts.
 const X86_64_V3: Model = Model {
     name: "x86-64-v3",
     features: X86_64_V3_FEATURES,
-    counts_zeros: true,
     leaves: &X86_64_V3_LEAVES,
     msrs: &X86_64_V3_MSRS,
-    ..CORE2
+    ..X86_64_V3_BASIC
 };
 
 /// Intel Core of the 4th generation (Haswell), with the few later features of [`X86_64_V3`].
@@ -169,7 +183,7 @@ const SKYLAKE: Model = Model {
 };
 
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
-static TABLE: [(Model, Model); 10] = [
+static TABLE: [(Model, Model); 11] = [
     (CORE2, CORE2.without_bts(&without_bts(CORE2_LEAVES))),
     (
         PENTIUM_M,
@@ -192,6 +206,10 @@ static TABLE: [(Model, Model); 10] = [
         X86_64_V2.without_bts(&without_bts(X86_64_V2_LEAVES)),
     ),
     (NEHALEM, NEHALEM.without_bts(&without_bts(NEHALEM_LEAVES))),
+    (
+        X86_64_V3_BASIC,
+        X86_64_V3_BASIC.without_bts(&without_bts(X86_64_V3_BASIC_LEAVES)),
+    ),
     (
         X86_64_V3,
         X86_64_V3.without_bts(&without_bts(X86_64_V3_LEAVES)),

@@ -283,12 +283,27 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
 ];
 
+/// Number of rows of the model x86-64-v3-basic.
+const X86_64_V3_BASIC_ROWS: usize = ROWS + 1;
+
+/// The registers of the model x86-64-v3-basic.
+pub(super) const X86_64_V3_BASIC_MSRS: [Row; X86_64_V3_BASIC_ROWS] = with(
+    &MSRS,
+    [
+        // IA32_TSC_AUX (Vol. 3B 17.17.2).
+        row(
+            IA32_TSC_AUX,
+            Kind::Stored(|m| &mut m.tsc_aux, Accepts::Bits(0xFFFF_FFFF)),
+        ),
+    ],
+);
+
 /// Number of rows of the model x86-64-v3.
-pub(super) const X86_64_V3_ROWS: usize = ROWS + 2;
+pub(super) const X86_64_V3_ROWS: usize = X86_64_V3_BASIC_ROWS + 1;
 
 /// The registers of the model x86-64-v3.
 pub(super) const X86_64_V3_MSRS: [Row; X86_64_V3_ROWS] = with(
-    &MSRS,
+    &X86_64_V3_BASIC_MSRS,
     [
         // IA32_XSS: no supervisor state components (Vol. 1 13.3).
         row(
@@ -297,11 +312,6 @@ pub(super) const X86_64_V3_MSRS: [Row; X86_64_V3_ROWS] = with(
                 reads: 0,
                 writable: 0,
             },
-        ),
-        // IA32_TSC_AUX (Vol. 3B 17.17.2).
-        row(
-            IA32_TSC_AUX,
-            Kind::Stored(|m| &mut m.tsc_aux, Accepts::Bits(0xFFFF_FFFF)),
         ),
     ],
 );

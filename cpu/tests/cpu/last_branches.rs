@@ -26,10 +26,11 @@ const EN_CALLSTACK: u64 = 1 << 9;
 const ONLY_CALLS: u64 = JCC | NEAR_IND_JMP | NEAR_REL_JMP | FAR_BRANCH;
 
 /// The models with their depths.
-const DEPTHS: [(&str, usize); 7] = [
+const DEPTHS: [(&str, usize); 8] = [
     ("core2", 4),
     ("conroe", 4),
     ("x86-64-v2", 4),
+    ("x86-64-v3-basic", 4),
     ("x86-64-v3", 4),
     ("nehalem", 16),
     ("haswell", 16),

@@ -297,7 +297,12 @@ fn flags_of_cr4_exist_with_their_features() {
         | cr4_flags::SMEP
         | cr4_flags::SMAP;
     for bit in (0..64).map(|n| 1u64 << n).filter(|bit| flags & bit != 0) {
-        for (name, expected) in [("x86-64-v2", false), ("x86-64-v3", true)] {
+        let basic = bit & (cr4_flags::FSGSBASE | cr4_flags::SMEP) != 0;
+        for (name, expected) in [
+            ("x86-64-v2", false),
+            ("x86-64-v3-basic", basic),
+            ("x86-64-v3", true),
+        ] {
             let mut g = Guest::of(model(name).unwrap());
             let value = g.soft.cpu.sys.cr4 | bit;
             assert_eq!(accepts(&mut g, TO_CR4, value), expected, "{name} {bit:#x}");

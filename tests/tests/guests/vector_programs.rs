@@ -29,11 +29,11 @@ pub fn trials(module: &str) -> Vec<Trial> {
     let mut tests: Vec<(String, Test)> = vec![
         (
             "the_output_is_the_hosts".into(),
-            Box::new(|machine| output(machine, "vectors.c", &OPTIONS)),
+            Box::new(|machine| output(machine, "vectors.c", &OPTIONS, &["all"]).map(drop)),
         ),
         (
             "linux_saves_avx_state".into(),
-            Box::new(|machine| output(machine, "xstate.c", &OPTIONS[..1])),
+            Box::new(linux_saves_avx_state),
         ),
     ];
     for part in SCIENTIFIC {
@@ -61,19 +61,50 @@ fn need_model() -> Result<()> {
     Ok(())
 }
 
-/// Compares what a program prints, built with each of `options`.
-fn output(machine: &Machine, source: &str, options: &[&[&str]]) -> Result<()> {
+/// Compares what a program prints, built with each of `options`, and traced with each of `follow`.
+/// Returns the hand-overs to KVM in each run.
+fn output(
+    machine: &Machine,
+    source: &str,
+    options: &[&[&str]],
+    follow: &[&str],
+) -> Result<Vec<u64>> {
     need_model()?;
     let directory = tempfile::tempdir()?;
+    let mut handovers = Vec::new();
     for options in options {
         let program = directory.path().join("program");
         build(source, options, &program)?;
         let host = machine::finish(Command::new(&program))?.expect(0)?;
         let trace = directory.path().join("trace");
-        let run = machine
-            .trace("raw", &trace, &["--cpu", MODEL], &[&program])?
-            .expect(0)?;
-        compare(&format!("{source} {options:?}"), &host, &run)?;
+        for follow in follow {
+            let options = ["--stats", "--cpu", MODEL, "--follow", follow];
+            let run = machine
+                .trace("btrace", &trace, &options, &[&program])?
+                .expect(0)?;
+            compare(&format!("{source} {options:?}"), &host, &run)?;
+            handovers.push(to_kvm(&run.stderr)?);
+        }
+    }
+    Ok(handovers)
+}
+
+/// The number of hand-overs to KVM that `--stats` has printed.
+fn to_kvm(stats: &str) -> Result<u64> {
+    let Some((_, rest)) = stats.split_once(" times, back: ") else {
+        return Ok(0);
+    };
+    let number = rest.split(';').next().unwrap_or_default();
+    Ok(number.parse()?)
+}
+
+/// The registers survive signals, switches of tasks, and hand-overs while they are in use. With
+/// `--follow none`, tasks that are not traced run on KVM.
+fn linux_saves_avx_state(machine: &Machine) -> Result<()> {
+    let handovers = output(machine, "xstate.c", &OPTIONS[..1], &["all", "none"])?;
+    if machine.accel() == "kvm" {
+        let enough = handovers.iter().all(|number| *number >= 20);
+        ensure!(enough, "hand-overs to KVM: {handovers:?}");
     }
     Ok(())
 }
