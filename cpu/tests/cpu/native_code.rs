@@ -3,6 +3,7 @@
 
 use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::code_asm::*;
+use vbts_cpu::state::cr4;
 use vbts_cpu::{Exit, NativeOptions, SoftCpu};
 
 /// A processor in the state of that of `guest`, which translates each block at once.
@@ -100,6 +101,60 @@ fn vectors() -> Guest {
     guest
 }
 
+/// Vectors of 256 bits beside those of 128 with and without VEX: upper halves that are cleared,
+/// kept and read, across misses of the TLB and instructions without a template, for ever.
+fn wide_vectors() -> Guest {
+    let mut guest = Guest::of(vbts_cpu::model("x86-64-v3").unwrap());
+    guest.update(|s| {
+        s.sys.cr4 |= cr4::OSXSAVE;
+        s.sys.xcr0 = 7;
+    });
+    guest.assemble(KERNEL, |a| {
+        let (mut outer, mut inner) = (a.create_label(), a.create_label());
+        a.mov(rbx, DATA)?;
+        a.set_label(&mut outer)?;
+        // Flushes the TLB.
+        a.mov(rax, cr3)?;
+        a.mov(cr3, rax)?;
+        a.mov(ecx, 3)?;
+        a.set_label(&mut inner)?;
+        a.vmovd(xmm1, ecx)?;
+        a.vpbroadcastd(ymm2, xmm1)?;
+        a.vpaddd(ymm9, ymm9, ymm2)?;
+        a.vmovdqu(ymmword_ptr(rbx + rcx * 8 + 1), ymm9)?;
+        // Without VEX: the upper half stays.
+        a.paddw(xmm9, xmm2)?;
+        a.vpermq(ymm3, ymm9, 0x1B)?;
+        a.vpcmpeqb(ymm4, ymm3, ymmword_ptr(rbx + 33))?;
+        a.vpmovmskb(edx, ymm4)?;
+        a.add(r8, rdx)?;
+        // With VEX: it becomes zero.
+        a.vpxor(xmm3, xmm3, xmm9)?;
+        a.vpaddq(ymm5, ymm3, ymm4)?;
+        a.pause()?;
+        a.vcvtdq2ps(ymm6, ymm9)?;
+        a.vfmadd231ps(ymm7, ymm6, ymmword_ptr(rbx))?;
+        a.push(rdx)?;
+        a.vextracti128(xmmword_ptr(rbx + 160), ymm9, 1)?;
+        a.pop(r10)?;
+        a.vmovaps(ymmword_ptr(rbx + 192), ymm7)?;
+        a.vptest(ymm9, ymm4)?;
+        a.adc(r9, 0)?;
+        a.mulx(r11, r12, r8)?;
+        a.vmulsd(xmm8, xmm7, xmm6)?;
+        a.vinserti128(ymm10, ymm8, xmm9, 1)?;
+        a.dec(ecx)?;
+        a.jnz(inner)?;
+        a.vzeroupper()?;
+        a.vpaddb(ymm11, ymm9, ymm7)?;
+        // Not in the TLB of this page, and not aligned.
+        a.vmovups(ymmword_ptr(rbx + 0xFF9), ymm11)?;
+        a.vpor(ymm9, ymm9, ymmword_ptr(rbx + 0xFF1))?;
+        a.jmp(outer)
+    });
+    guest
+}
+
 #[test]
 fn runs_end_at_the_same_instruction_in_the_same_state() {
     for (program, check) in [
@@ -107,6 +162,8 @@ fn runs_end_at_the_same_instruction_in_the_same_state() {
         (busy, true),
         (vectors, false),
         (vectors, true),
+        (wide_vectors, false),
+        (wide_vectors, true),
     ] {
         let (guest, other) = (program(), program());
         let mut interpreter = guest.second_processor();

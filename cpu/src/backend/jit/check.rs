@@ -23,6 +23,7 @@ use crate::state::gpr;
 pub(crate) struct Changes {
     gpr: [u64; 16],
     xmm: [u128; 16],
+    ymm_high: [u128; 16],
     mxcsr: u32,
     flags: u64,
     rip: u64,
@@ -80,7 +81,7 @@ impl Expectation {
             return None;
         }
         let (before, window) = (cpu.gpr, cpu.window.clone());
-        let (xmm, mxcsr) = (cpu.xmm, cpu.mxcsr);
+        let (xmm, ymm_high, mxcsr) = (cpu.xmm, cpu.ymm_high, cpu.mxcsr);
         let (flags, fault) = (cpu.flags, cpu.fault);
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
@@ -101,7 +102,7 @@ impl Expectation {
             change.undo();
         }
         (cpu.gpr, cpu.window) = (before, window);
-        (cpu.xmm, cpu.mxcsr) = (xmm, mxcsr);
+        (cpu.xmm, cpu.ymm_high, cpu.mxcsr) = (xmm, ymm_high, mxcsr);
         (cpu.flags, cpu.fault, cpu.rip) = (flags, fault, rip);
         expectation.map(|(changes, icount)| Self {
             changes,
@@ -122,6 +123,7 @@ impl Changes {
         Self {
             gpr: std::array::from_fn(|n| cpu.gpr[n]),
             xmm: cpu.xmm,
+            ymm_high: cpu.ymm_high,
             mxcsr: cpu.mxcsr,
             flags: cpu.flags.bits(),
             rip: cpu.rip,

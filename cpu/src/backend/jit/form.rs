@@ -79,6 +79,7 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
         mnemonic if sets_flags_of_result(mnemonic) && host_has_bmi() => Effect::Unknown,
         Mnemonic::Pdep
         | Mnemonic::Pext
+        | Mnemonic::Mulx
         | Mnemonic::Rorx
         | Mnemonic::Sarx
         | Mnemonic::Shlx

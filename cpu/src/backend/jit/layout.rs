@@ -75,10 +75,16 @@ pub(super) const fn xmm(n: u8) -> Mem {
     field(offset_of!(Cpu, xmm) + 16 * n as usize)
 }
 
+/// The upper half of the YMM register `n` in [`Cpu`].
+pub(super) const fn ymm_high(n: u8) -> Mem {
+    field(offset_of!(Cpu, ymm_high) + 16 * n as usize)
+}
+
 pub(super) const RIP: Mem = field(offset_of!(Cpu, rip));
 pub(super) const MXCSR: Mem = field(offset_of!(Cpu, mxcsr));
 pub(super) const CR0: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, cr0));
 pub(super) const CR4: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, cr4));
+pub(super) const XCR0: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, xcr0));
 pub(super) const ICOUNT: Mem = field(offset_of!(Cpu, icount));
 pub(super) const KEY_ANY: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, any));
 pub(super) const KEY_GLOBAL: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, global));

@@ -80,7 +80,7 @@ impl Translator<'_> {
             } => {
                 self.asm.bind(at);
                 self.vectors = vectors;
-                self.unload_mxcsr();
+                self.unload_vectors();
                 self.call(op, self.context.routines.execute);
                 if place != Place::Saved {
                     flags::restore(&mut self.asm);

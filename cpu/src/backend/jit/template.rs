@@ -7,6 +7,7 @@ use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
 use crate::backend::jit::layout::{FRAME_FLAGS, HOST, location};
 use crate::backend::jit::translate::{Item, Translator};
+use crate::backend::jit::vector_form;
 use crate::insn::Insn;
 use crate::mmu::access::Access;
 use crate::state::gpr;
@@ -219,7 +220,7 @@ impl Translator<'_> {
                 continue;
             }
             let r = i.op_register(n);
-            if r.is_xmm() {
+            if vector_form::number(r).is_some() {
                 continue;
             }
             let access = self.info.info(i).op_access(n);

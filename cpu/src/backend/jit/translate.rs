@@ -213,7 +213,7 @@ impl Translator<'_> {
     /// Leaves before an instruction.
     fn leave(&mut self, item: &Item) {
         self.save_flags();
-        self.unload_mxcsr();
+        self.unload_vectors();
         let retired = item.insn.ordinal;
         self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired as i8);
         let at = self.asm.label();
@@ -238,7 +238,7 @@ impl Translator<'_> {
     /// Calls `exec`'s code of an instruction.
     fn execute(&mut self, op: *const Operation) {
         self.save_flags();
-        self.unload_mxcsr();
+        self.unload_vectors();
         self.call(op, self.context.routines.execute);
         // It can change CR0, CR4, MXCSR and all XMM registers.
         self.vectors = Vectors::default();
@@ -329,7 +329,7 @@ impl Translator<'_> {
     /// Ends the block with a jump to `target`.
     pub(super) fn jump(&mut self, transfer: Transfer, target: u64) {
         self.save_flags();
-        self.unload_mxcsr();
+        self.unload_vectors();
         if let Some(from) = transfer.from {
             self.record(from, Target::Direct(target));
         }
@@ -348,7 +348,7 @@ impl Translator<'_> {
     /// Ends the block with a jump to RIP, which has been set.
     pub(super) fn jump_indirect(&mut self, transfer: Transfer) {
         self.save_flags();
-        self.unload_mxcsr();
+        self.unload_vectors();
         if let Some(from) = transfer.from {
             self.record(from, Target::Indirect);
         }

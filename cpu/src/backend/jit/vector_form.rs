@@ -1,12 +1,14 @@
-//! Which SSE instructions have a template.
+//! Which SSE and AVX instructions have a template.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
 
-/// How an SSE instruction becomes native code.
+/// How an instruction becomes native code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vector {
     pub code: Code,
-    /// A memory operand of 16 bytes need not be aligned.
+    /// It has VEX: it writes whole YMM registers.
+    pub vex: bool,
+    /// A memory operand of 16 or 32 bytes need not be aligned.
     pub unaligned: bool,
     /// It rounds, or sets flags of MXCSR.
     pub uses_mxcsr: bool,
@@ -14,29 +16,39 @@ pub(super) struct Vector {
     pub writes_flags: bool,
 }
 
-/// The number of an XMM register.
+/// The number of a vector register.
 pub(super) fn number(r: Register) -> Option<u8> {
-    r.is_xmm().then(|| r.number() as u8)
+    r.is_vector_register().then(|| r.number() as u8)
 }
 
 /// Classifies an instruction. `None`: it has no template.
 pub(super) fn of(i: &Instruction) -> Option<Vector> {
+    let vex = i.code().encoding() == EncodingKind::VEX;
     let mnemonic = i.mnemonic();
-    let uses_mxcsr = uses_mxcsr(mnemonic);
-    if !(uses_mxcsr || moves_or_computes(mnemonic)) || !has_vector(i) {
+    let (uses_mxcsr, computes) = if vex {
+        (vex_uses_mxcsr(mnemonic), vex_moves_or_computes(mnemonic))
+    } else {
+        (uses_mxcsr(mnemonic), moves_or_computes(mnemonic))
+    };
+    if !(uses_mxcsr || computes) || !has_vector(i) || (vex && !is_x86_feature_detected!("avx2")) {
         return None;
     }
     Some(Vector {
         code: temporal(i.code()),
-        unaligned: matches!(
-            mnemonic,
-            Mnemonic::Movups
-                | Mnemonic::Movupd
-                | Mnemonic::Movdqu
-                | Mnemonic::Lddqu
-                | Mnemonic::Pcmpistri
-                | Mnemonic::Pcmpistrm
-        ),
+        vex,
+        unaligned: if vex {
+            !has_to_be_aligned(mnemonic)
+        } else {
+            matches!(
+                mnemonic,
+                Mnemonic::Movups
+                    | Mnemonic::Movupd
+                    | Mnemonic::Movdqu
+                    | Mnemonic::Lddqu
+                    | Mnemonic::Pcmpistri
+                    | Mnemonic::Pcmpistrm
+            )
+        },
         uses_mxcsr,
         writes_flags: matches!(
             mnemonic,
@@ -47,16 +59,31 @@ pub(super) fn of(i: &Instruction) -> Option<Vector> {
                 | Mnemonic::Ptest
                 | Mnemonic::Pcmpistri
                 | Mnemonic::Pcmpistrm
+                | Mnemonic::Vcomiss
+                | Mnemonic::Vcomisd
+                | Mnemonic::Vucomiss
+                | Mnemonic::Vucomisd
+                | Mnemonic::Vptest
         ),
     })
 }
 
-/// Whether an XMM register is an operand, and no MMX register is.
+/// Whether an XMM or YMM register is an operand, and no MMX register is.
 fn has_vector(i: &Instruction) -> bool {
     let mut registers = (0..i.op_count())
         .filter(|n| i.op_kind(*n) == OpKind::Register)
         .map(|n| i.op_register(n));
-    registers.clone().any(Register::is_xmm) && !registers.any(Register::is_mm)
+    let is_vector = |r| number(r).is_some();
+    registers.clone().any(is_vector) && !registers.any(Register::is_mm)
+}
+
+/// Whether an instruction with VEX needs a memory operand that is aligned to its size.
+fn has_to_be_aligned(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
+    )
 }
 
 /// The code of the same instruction without a hint for the caches. The hint would let the host
@@ -67,6 +94,14 @@ fn temporal(code: Code) -> Code {
         Code::Movntpd_m128_xmm => Code::Movapd_xmmm128_xmm,
         Code::Movntdq_m128_xmm => Code::Movdqa_xmmm128_xmm,
         Code::Movntdqa_xmm_m128 => Code::Movdqa_xmm_xmmm128,
+        Code::VEX_Vmovntps_m128_xmm => Code::VEX_Vmovaps_xmmm128_xmm,
+        Code::VEX_Vmovntpd_m128_xmm => Code::VEX_Vmovapd_xmmm128_xmm,
+        Code::VEX_Vmovntdq_m128_xmm => Code::VEX_Vmovdqa_xmmm128_xmm,
+        Code::VEX_Vmovntdqa_xmm_m128 => Code::VEX_Vmovdqa_xmm_xmmm128,
+        Code::VEX_Vmovntps_m256_ymm => Code::VEX_Vmovaps_ymmm256_ymm,
+        Code::VEX_Vmovntpd_m256_ymm => Code::VEX_Vmovapd_ymmm256_ymm,
+        Code::VEX_Vmovntdq_m256_ymm => Code::VEX_Vmovdqa_ymmm256_ymm,
+        Code::VEX_Vmovntdqa_ymm_m256 => Code::VEX_Vmovdqa_ymm_ymmm256,
         other => other,
     }
 }
@@ -124,5 +159,71 @@ fn uses_mxcsr(mnemonic: Mnemonic) -> bool {
             | Cvtdq2ps | Cvtps2dq | Cvttps2dq | Cvtdq2pd | Cvtpd2dq | Cvttpd2dq
             // SSE4.1
             | Roundps | Roundpd | Roundss | Roundsd
+    )
+}
+
+/// As [`moves_or_computes`], with VEX.
+fn vex_moves_or_computes(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        // The instructions of SSE
+        Vmovaps | Vmovapd | Vmovdqa | Vmovups | Vmovupd | Vmovdqu | Vlddqu | Vmovntps | Vmovntpd
+            | Vmovntdq | Vmovntdqa | Vmovd | Vmovq | Vmovss | Vmovsd | Vmovhps | Vmovhpd
+            | Vmovlps | Vmovlpd | Vmovhlps | Vmovlhps | Vmovddup | Vmovshdup | Vmovsldup
+            | Vmovmskps | Vmovmskpd | Vpmovmskb | Vpand | Vpandn | Vpor | Vpxor | Vandps | Vandpd
+            | Vandnps | Vandnpd | Vorps | Vorpd | Vxorps | Vxorpd | Vpaddb | Vpaddw | Vpaddd
+            | Vpaddq | Vpaddsb | Vpaddsw | Vpaddusb | Vpaddusw | Vpsubb | Vpsubw | Vpsubd
+            | Vpsubq | Vpsubsb | Vpsubsw | Vpsubusb | Vpsubusw | Vpmullw | Vpmulhw | Vpmulhuw
+            | Vpmuludq | Vpmaddwd | Vpavgb | Vpavgw | Vpsadbw | Vpminub | Vpmaxub | Vpminsw
+            | Vpmaxsw | Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpsllw
+            | Vpslld | Vpsllq | Vpslldq | Vpsrlw | Vpsrld | Vpsrlq | Vpsrldq | Vpsraw | Vpsrad
+            | Vpacksswb | Vpackssdw | Vpackuswb | Vpunpcklbw | Vpunpcklwd | Vpunpckldq
+            | Vpunpcklqdq | Vpunpckhbw | Vpunpckhwd | Vpunpckhdq | Vpunpckhqdq | Vpshufd
+            | Vpshuflw | Vpshufhw | Vshufps | Vshufpd | Vunpcklps | Vunpcklpd | Vunpckhps
+            | Vunpckhpd | Vpinsrw | Vpextrw | Vpshufb | Vpalignr | Vpabsb | Vpabsw | Vpabsd
+            | Vpsignb | Vpsignw | Vpsignd | Vphaddw | Vphaddd | Vphaddsw | Vphsubw | Vphsubd
+            | Vphsubsw | Vpmaddubsw | Vpmulhrsw | Vpblendw | Vpblendvb | Vblendps | Vblendpd
+            | Vblendvps | Vblendvpd | Vpminsb | Vpminuw | Vpminsd | Vpminud | Vpmaxsb | Vpmaxuw
+            | Vpmaxsd | Vpmaxud | Vpmulld | Vpmuldq | Vpcmpeqq | Vpackusdw | Vptest | Vpmovsxbw
+            | Vpmovsxbd | Vpmovsxbq | Vpmovsxwd | Vpmovsxwq | Vpmovsxdq | Vpmovzxbw | Vpmovzxbd
+            | Vpmovzxbq | Vpmovzxwd | Vpmovzxwq | Vpmovzxdq | Vpinsrb | Vpinsrd | Vpinsrq
+            | Vpextrb | Vpextrd | Vpextrq | Vinsertps | Vextractps | Vmpsadbw | Vphminposuw
+            | Vpcmpgtq
+            // AVX, AVX2
+            | Vbroadcastss | Vbroadcastsd | Vbroadcastf128 | Vbroadcasti128 | Vpbroadcastb
+            | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq | Vinsertf128 | Vinserti128
+            | Vextractf128 | Vextracti128 | Vperm2f128 | Vperm2i128 | Vpermilps | Vpermilpd
+            | Vpermd | Vpermq | Vpermps | Vpermpd | Vpblendd | Vpsllvd | Vpsllvq | Vpsrlvd
+            | Vpsrlvq | Vpsravd
+    )
+}
+
+/// As [`uses_mxcsr`], with VEX.
+fn vex_uses_mxcsr(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        // The instructions of SSE
+        Vaddps | Vaddpd | Vaddss | Vaddsd | Vsubps | Vsubpd | Vsubss | Vsubsd | Vmulps | Vmulpd
+            | Vmulss | Vmulsd | Vdivps | Vdivpd | Vdivss | Vdivsd | Vminps | Vminpd | Vminss
+            | Vminsd | Vmaxps | Vmaxpd | Vmaxss | Vmaxsd | Vsqrtps | Vsqrtpd | Vsqrtss | Vsqrtsd
+            | Vcmpps | Vcmppd | Vcmpss | Vcmpsd | Vcomiss | Vcomisd | Vucomiss | Vucomisd
+            | Vcvtsi2ss | Vcvtsi2sd | Vcvtss2si | Vcvtsd2si | Vcvttss2si | Vcvttsd2si | Vcvtss2sd
+            | Vcvtsd2ss | Vcvtps2pd | Vcvtpd2ps | Vcvtdq2ps | Vcvtps2dq | Vcvttps2dq | Vcvtdq2pd
+            | Vcvtpd2dq | Vcvttpd2dq | Vroundps | Vroundpd | Vroundss | Vroundsd
+            // FMA
+            | Vfmadd132ps | Vfmadd132pd | Vfmadd132ss | Vfmadd132sd | Vfmadd213ps | Vfmadd213pd
+            | Vfmadd213ss | Vfmadd213sd | Vfmadd231ps | Vfmadd231pd | Vfmadd231ss | Vfmadd231sd
+            | Vfmsub132ps | Vfmsub132pd | Vfmsub132ss | Vfmsub132sd | Vfmsub213ps | Vfmsub213pd
+            | Vfmsub213ss | Vfmsub213sd | Vfmsub231ps | Vfmsub231pd | Vfmsub231ss | Vfmsub231sd
+            | Vfnmadd132ps | Vfnmadd132pd | Vfnmadd132ss | Vfnmadd132sd | Vfnmadd213ps
+            | Vfnmadd213pd | Vfnmadd213ss | Vfnmadd213sd | Vfnmadd231ps | Vfnmadd231pd
+            | Vfnmadd231ss | Vfnmadd231sd | Vfnmsub132ps | Vfnmsub132pd | Vfnmsub132ss
+            | Vfnmsub132sd | Vfnmsub213ps | Vfnmsub213pd | Vfnmsub213ss | Vfnmsub213sd
+            | Vfnmsub231ps | Vfnmsub231pd | Vfnmsub231ss | Vfnmsub231sd | Vfmaddsub132ps
+            | Vfmaddsub132pd | Vfmaddsub213ps | Vfmaddsub213pd | Vfmaddsub231ps | Vfmaddsub231pd
+            | Vfmsubadd132ps | Vfmsubadd132pd | Vfmsubadd213ps | Vfmsubadd213pd | Vfmsubadd231ps
+            | Vfmsubadd231pd
     )
 }
