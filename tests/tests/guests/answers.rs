@@ -131,14 +131,17 @@ pub fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The newest installed tool of LLVM with this name, which must have its own path: by another name,
-/// it is another program.
-fn llvm(name: &str) -> Result<PathBuf> {
-    let path = |version: u32| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/{name}"));
-    let mut paths = (14..40).rev().map(path);
-    paths
-        .find(|path| path.exists())
-        .ok_or_else(|| Skip(format!("{name} is not installed")).into())
+/// The tools of LLVM with these names, of the newest version that has them all: one version does not
+/// read each file of another one. A tool must have its own path: by another name, it is another
+/// program.
+fn llvm<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
+    let tools = |version: u32| {
+        names.map(|name| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/{name}")))
+    };
+    let mut versions = (14..40).rev().map(tools);
+    versions
+        .find(|tools| tools.iter().all(|path| path.exists()))
+        .ok_or_else(|| Skip(format!("no LLVM here has {}", names.join(", "))).into())
 }
 
 /// The argument that gives an option of a tool a path.

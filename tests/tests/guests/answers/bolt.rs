@@ -18,9 +18,10 @@ pub struct Bolt {
 impl Bolt {
     /// The installed ones.
     pub fn find() -> Result<Self> {
+        let [perf2bolt, llvm_bolt] = llvm(["perf2bolt", "llvm-bolt"])?;
         Ok(Self {
-            perf2bolt: llvm("perf2bolt")?,
-            llvm_bolt: llvm("llvm-bolt")?,
+            perf2bolt,
+            llvm_bolt,
         })
     }
 

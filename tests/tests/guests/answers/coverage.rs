@@ -102,8 +102,7 @@ pub(super) fn gcov(machine: &Machine) -> Result<()> {
 /// Lines have the counts of llvm-cov, which are those of regions of the source. The traced program
 /// does not count: Clang gives the instructions that do so the line of the statement before them.
 pub(super) fn llvm_cov(machine: &Machine) -> Result<()> {
-    let [clang, profdata, cov] = ["clang", "llvm-profdata", "llvm-cov"].map(llvm);
-    let (clang, profdata, cov) = (clang?, profdata?, cov?);
+    let [clang, profdata, cov] = llvm(["clang", "llvm-profdata", "llvm-cov"])?;
     let directory = tempfile::tempdir()?;
     let path = |name: &str| directory.path().join(name);
     let source = programs::source("answers.c");

@@ -153,7 +153,7 @@ pub(super) fn perf(machine: &Machine) -> Result<()> {
 /// llvm-profgen makes a profile of perf's text, with inlined functions. llvm-profdata reads it, and
 /// clang compiles with it.
 pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
-    let (clang, profgen) = (llvm("clang")?, llvm("llvm-profgen")?);
+    let [clang, profgen, profdata] = llvm(["clang", "llvm-profgen", "llvm-profdata"])?;
     let mut script = tool(
         "perf",
         &["script", "--show-mmap-events", "-F", "ip,brstack", "-i"],
@@ -209,7 +209,7 @@ pub(super) fn llvm_profile(machine: &Machine) -> Result<()> {
         );
     }
     ensure!(profile_text.contains(" rare:20\n"), "{profile_text}");
-    let mut show = Command::new(llvm("llvm-profdata")?);
+    let mut show = Command::new(profdata);
     show.args(["show", "--sample"]).arg(&profile);
     let shown = String::from_utf8(machine::finish(show)?.expect(0)?.stdout)?;
     for expected in [
