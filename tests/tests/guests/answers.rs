@@ -131,8 +131,8 @@ pub fn tool(name: &str, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The tools of LLVM with these names, of the newest version that has them all: one version does not
-/// read each file of another one. A tool must have its own path: by another name, it is another
+/// The tools of LLVM with these names, of the newest version that has them all: one version does
+/// not read each file of another one. A tool must have its own path: by another name, it is another
 /// program.
 fn llvm<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let tools = |version: u32| {
