@@ -275,17 +275,29 @@ int find_function(const char *name, uint64_t *start, uint64_t *end)
 	return *end != 0;
 }
 
-long locked(void)
+long proc_number(const char *path, const char *name)
 {
-	FILE *file = fopen("/proc/self/status", "r");
-	char line[256];
-	long kib = -1;
+	FILE *file = fopen(path, "r");
+	char line[4096];
+	long number = -1;
 
-	while (file && fgets(line, sizeof(line), file))
-		sscanf(line, "VmLck: %ld", &kib);
+	while (number < 0 && file && fgets(line, sizeof(line), file)) {
+		const char *end = line + strlen(name);
+
+		if (strncmp(line, name, strlen(name)))
+			continue;
+		end += strspn(end, " \t");
+		if (*end == ':')
+			number = strtol(end + 1, NULL, 10);
+	}
 	if (file)
 		fclose(file);
-	return kib;
+	return number;
+}
+
+long locked(void)
+{
+	return proc_number("/proc/self/status", "VmLck");
 }
 
 int kill_while_recording(void (*work)(void))
@@ -382,27 +394,24 @@ int end_machine(int status)
 
 int is_netburst(void)
 {
-	FILE *file = fopen("/proc/cpuinfo", "r");
-	char line[4096];
-	int family = 0;
-
-	while (file && fgets(line, sizeof(line), file))
-		sscanf(line, "cpu family : %d", &family);
-	if (file)
-		fclose(file);
-	return family == 15;
+	return proc_number("/proc/cpuinfo", "cpu family") == 15;
 }
 
-int is_isolated(void)
+int has_feature(const char *flag)
 {
 	FILE *file = fopen("/proc/cpuinfo", "r");
 	char line[4096];
 	int found = 0;
 
 	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, "flags", 5) && strstr(line, " pti"))
+		if (!strncmp(line, "flags", 5) && strstr(line, flag))
 			found = 1;
 	if (file)
 		fclose(file);
 	return found;
+}
+
+int is_isolated(void)
+{
+	return has_feature(" pti");
 }

@@ -103,6 +103,8 @@ long config_virtual(pid_t pid, unsigned long size, unsigned long flags, unsigned
 /* Returns the flags of STATUS, or all ones if it fails. */
 unsigned long flags_of(pid_t pid);
 
+/* Whether the flags in /proc/cpuinfo contain this text: a space, and the beginning of a name. */
+int has_feature(const char *flag);
 /* Whether the kernel has page-table isolation. */
 int is_isolated(void);
 /* Whether the processor is one of family 15, which has records with a flag of its own. */
@@ -174,6 +176,8 @@ int set_kernel(const char *name, const char *value);
 /* The bounds of a function of the kernel, or 0 if it cannot be found */
 int find_function(const char *name, uint64_t *start, uint64_t *end);
 
+/* Returns the number after "NAME:" in a file of /proc, or -1. */
+long proc_number(const char *path, const char *name);
 /* Returns the locked memory of this process, in KiB. */
 long locked(void);
 

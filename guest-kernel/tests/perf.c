@@ -75,17 +75,11 @@ static struct perf_event_attr counter(unsigned long long config)
 /* Whether this process is traced itself, which occupies the Branch Trace Store. */
 static int is_traced(void)
 {
-	FILE *file = fopen("/proc/self/status", "r");
-	char line[256];
-	int tracer = 0;
+	int traced = proc_number("/proc/self/status", "TracerPid") > 0;
 
-	while (file && fgets(line, sizeof(line), file))
-		sscanf(line, "TracerPid: %d", &tracer);
-	if (file)
-		fclose(file);
-	if (tracer)
+	if (traced)
 		snprintf(why, WHY_SIZE, "this process is traced itself");
-	return tracer != 0;
+	return traced;
 }
 
 /* perf's driver is off with page-table isolation. */

@@ -401,15 +401,7 @@ static int test_memlock(void)
 
 static long shmem_kib(void)
 {
-	FILE *file = fopen("/proc/meminfo", "r");
-	char line[256];
-	long kib = -1;
-
-	while (file && fgets(line, sizeof(line), file))
-		sscanf(line, "Shmem: %ld", &kib);
-	if (file)
-		fclose(file);
-	return kib;
+	return proc_number("/proc/meminfo", "Shmem");
 }
 
 static void work_long(void)

@@ -54,15 +54,8 @@ static int rest_works(void)
 
 static int has_bts(void)
 {
-	FILE *file = fopen("/proc/cpuinfo", "r");
-	char line[4096];
-	int found = 0;
+	int found = has_feature(" bts");
 
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, "flags", 5) && strstr(line, " bts"))
-			found = 1;
-	if (file)
-		fclose(file);
 	if (found)
 		snprintf(why, WHY_SIZE, "this processor has a branch trace store");
 	return found;
