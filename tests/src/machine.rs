@@ -279,6 +279,17 @@ where
 #[derive(Debug)]
 pub struct Skip(pub String);
 
+impl Skip {
+    /// The error of a test that lacks a program: a skip, or a failure if `VBTS_REQUIRE_PROGRAMS`
+    /// asks for all programs.
+    pub fn program(why: String) -> anyhow::Error {
+        if std::env::var_os("VBTS_REQUIRE_PROGRAMS").is_some() {
+            return anyhow::Error::msg(why);
+        }
+        Self(why).into()
+    }
+}
+
 impl std::fmt::Display for Skip {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)

@@ -136,11 +136,7 @@ fn missing(row: &Row) -> Result<Vec<&str>> {
 fn same(machine: &Machine, row: &Row) -> Result<()> {
     let missing = missing(row)?.join(" ");
     if !missing.is_empty() {
-        ensure!(
-            std::env::var_os("VBTS_REQUIRE_PROGRAMS").is_none(),
-            "not installed: {missing}"
-        );
-        return Err(Skip(format!("not installed: {missing}")).into());
+        return Err(Skip::program(format!("not installed: {missing}")));
     }
     let scratch = Scratch::new()?;
     if let Some(prepare) = &row.prepare {

@@ -173,19 +173,10 @@ fn build_libraries() -> Result<PathBuf, String> {
     BUILT.get_or_init(build).clone()
 }
 
-/// Skips the test for the reason `why`, or fails if ci/test-all has asked for all programs.
-fn skip<T>(why: String) -> Result<T> {
-    ensure!(std::env::var_os("VBTS_REQUIRE_PROGRAMS").is_none(), "{why}");
-    Err(Skip(why).into())
-}
-
 /// Compares what a program of a library prints.
 fn library(machine: &Machine, name: &str) -> Result<()> {
     need_model()?;
-    let programs = match build_libraries() {
-        Ok(programs) => programs,
-        Err(why) => return skip(why),
-    };
+    let programs = build_libraries().map_err(Skip::program)?;
     same(machine, name, &|| Command::new(programs.join(name)))
 }
 
@@ -193,10 +184,8 @@ fn library(machine: &Machine, name: &str) -> Result<()> {
 /// choose their code by the processor: the host gets the code that the guest gets.
 fn scientific(machine: &Machine, part: &str) -> Result<()> {
     need_model()?;
-    let packages = match machine::find("VBTS_SCIENTIFIC", "tools/scientific") {
-        Ok(packages) => packages,
-        Err(why) => return skip(format!("{why:#}")),
-    };
+    let packages = machine::find("VBTS_SCIENTIFIC", "tools/scientific")
+        .map_err(|why| Skip::program(format!("{why:#}")))?;
     same(machine, part, &|| {
         let mut command = Command::new("/usr/bin/python3");
         command
