@@ -91,6 +91,11 @@ fn run(program: &Command, steps: &[(&str, &str)]) -> Result<(String, Option<i32>
     Ok((shown.replace("^C", "").replace("^Z", ""), run.status))
 }
 
+/// A line for a shell, and what it prints. The number is longer than the random part of the name of
+/// a temporary directory, which the terminal shows, too.
+const SUM: &str = "echo $((70077626 + 1))\\n";
+const PRINTED: &str = "70077627";
+
 fn traced(machine: &Machine, trace: &Path, program: &[&str]) -> Command {
     let mut command = machine.command(["trace", "--accel", machine.accel(), "--output"]);
     command.arg(trace).arg("--").args(program);
@@ -227,42 +232,41 @@ while True:
 fn type_ahead(machine: &Machine) -> Result<()> {
     let editor = "sh -c 'stty -icanon -echo; echo ready; dd count=1 bs=1 status=none; stty sane
         echo ready; sleep 3; echo slept'";
-    let ahead = "echo $((6 * 7))\\n";
     for (script, steps) in [
         // A program that does not read the terminal, one that has read a line, one that has read
         // the end of the input, and one that has read a key.
         (
             "sh -c 'echo ready; sleep 3; echo slept'",
-            &[("ready", ahead)][..],
+            &[("ready", SUM)][..],
         ),
         (
             "sh -c 'read line; echo ready; sleep 3; echo slept'",
-            &[("job", "line\\n"), ("ready", ahead)],
+            &[("job", "line\\n"), ("ready", SUM)],
         ),
         (
             "sh -c 'cat; echo ready; sleep 3; echo slept'",
-            &[("job", "a\\n\\x04"), ("ready", ahead)],
+            &[("job", "a\\n\\x04"), ("ready", SUM)],
         ),
-        (editor, &[("ready", "x"), ("ready", ahead)]),
+        (editor, &[("ready", "x"), ("ready", SUM)]),
         // What comes with a line is not for a program that reads one line.
         (
             "sh -c 'read line; echo slept $line'",
-            &[("job", "one\\necho $((6 * 7))\\n")],
+            &[("job", &format!("one\\n{SUM}"))],
         ),
         // What is typed before cat reads, with the end of the input.
         (
             "sh -c 'echo ready; sleep 2; cat; echo slept'",
-            &[("ready", "two\\n\\x04echo $((6 * 7))\\n")],
+            &[("ready", &format!("two\\n\\x04{SUM}"))],
         ),
     ] {
         let directory = tempfile::tempdir()?;
         let job = format!("{}\\n", directory.path().join("job").display());
-        let steps = [&[("prompt>", job.as_str())], steps, &[("42", "exit 7\\n")]].concat();
+        let steps = [&[("prompt>", job.as_str())], steps, &[(PRINTED, "exit 7\\n")]].concat();
         for command in shell(machine, directory.path(), script)? {
             let (shown, status) = run(&command, &steps)?;
             let at = |text| shown.find(text);
             ensure!(
-                status == Some(7) && at("slept").is_some() && at("slept") < at("42"),
+                status == Some(7) && at("slept").is_some() && at("slept") < at(PRINTED),
                 "{script}: {shown}"
             );
         }
@@ -318,8 +322,8 @@ fn background(machine: &Machine) -> Result<()> {
     let [_, traced] = shell(machine, directory.path(), script)?;
     let steps = [
         ("prompt>", job.as_str()),
-        ("ready", "echo $((6 * 7))\\n"),
-        ("42", "fg\\n"),
+        ("ready", SUM),
+        (PRINTED, "fg\\n"),
         ("job", "for it\\n"),
         ("got for it", "exit 7\\n"),
     ];
