@@ -5,6 +5,7 @@ use vbts_bts::{DsFault, DsMemory, Word};
 
 use crate::insn::Abort;
 use crate::mmu::access::Access;
+use crate::mmu::host_access::HostAccess;
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
@@ -12,15 +13,44 @@ use crate::processor::fault::Fault;
 use crate::processor::memory::pages;
 use crate::processor::translation::Target;
 
+/// Loads a word.
+///
+/// # Safety
+/// The bytes of the word at `p` are guest RAM.
+#[inline(always)]
+unsafe fn load_word<W: Word>(p: *const u8) -> W {
+    // SAFETY: the caller's promise.
+    unsafe {
+        W::truncate(match W::SIZE {
+            4 => u32::load(p).into(),
+            _ => u64::load(p),
+        })
+    }
+}
+
+/// Stores a word.
+///
+/// # Safety
+/// As for [`load_word`].
+#[inline(always)]
+unsafe fn store_word<W: Word>(p: *mut u8, word: W) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match W::SIZE {
+            4 => (word.extend() as u32).store(p),
+            _ => word.extend().store(p),
+        }
+    }
+}
+
 impl DsMemory for Cpu {
     #[inline(always)]
     fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault> {
         let len = W::SIZE as usize * N;
         if let Some(hit) = self.pin(la, len) {
-            // SAFETY: `pin` only gives addresses of guest RAM with `len` bytes left in the page,
-            // and a `Word` is a plain integer.
+            // SAFETY: `pin` only gives addresses of guest RAM with `len` bytes left in the page.
             return Ok(std::array::from_fn(|i| unsafe {
-                hit.host.cast::<W>().add(i).read_unaligned()
+                load_word(hit.host.add(W::SIZE as usize * i))
             }));
         }
         self.ds_check(la, len)?;
@@ -39,7 +69,7 @@ impl DsMemory for Cpu {
             for (i, word) in words.iter().enumerate() {
                 // SAFETY: `pin` only gives addresses of writable guest RAM with `len` bytes left in
                 // the page.
-                unsafe { hit.host.cast::<W>().add(i).write_unaligned(*word) };
+                unsafe { store_word(hit.host.add(W::SIZE as usize * i), *word) };
             }
             return Ok(());
         }
