@@ -261,7 +261,12 @@ fn type_ahead(machine: &Machine) -> Result<()> {
     ] {
         let directory = tempfile::tempdir()?;
         let job = format!("{}\\n", directory.path().join("job").display());
-        let steps = [&[("prompt>", job.as_str())], steps, &[(PRINTED, "exit 7\\n")]].concat();
+        let steps = [
+            &[("prompt>", job.as_str())],
+            steps,
+            &[(PRINTED, "exit 7\\n")],
+        ]
+        .concat();
         for command in shell(machine, directory.path(), script)? {
             let (shown, status) = run(&command, &steps)?;
             let at = |text| shown.find(text);
