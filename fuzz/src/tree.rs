@@ -1,36 +1,10 @@
 //! Directories to share with a guest, beside a file that it must never see.
 
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
-/// What is in the file outside the shares: 8 random bytes, again and again.
-static CANARY: LazyLock<Canary> = LazyLock::new(Canary::new);
-const CANARY_LEN: usize = 64;
-
-/// The fuzzer watches comparisons and puts what it sees there into inputs. So the canary is never
-/// compared itself.
-struct Canary {
-    word: u64,
-    factor: u64,
-}
-
-impl Canary {
-    fn new() -> Self {
-        let random = || RandomState::new().hash_one(());
-        Self {
-            // No zero bytes.
-            word: random() | 0x0101_0101_0101_0101,
-            factor: random() | 1,
-        }
-    }
-
-    fn fingerprint(&self, word: u64) -> u64 {
-        (word ^ word >> 29).wrapping_mul(self.factor)
-    }
-}
+use crate::canary;
 
 /// A directory with a canary file, a share with a few files, and an empty share.
 #[derive(Debug)]
@@ -53,10 +27,7 @@ impl Tree {
         let make = || -> std::io::Result<()> {
             fs::create_dir_all(share.join("d/e"))?;
             fs::create_dir(top.join("empty"))?;
-            fs::write(
-                top.join("canary"),
-                CANARY.word.to_le_bytes().repeat(CANARY_LEN / 8),
-            )?;
+            fs::write(top.join("canary"), canary::contents())?;
             fs::write(share.join("f"), "contents of f\n".repeat(100))?;
             fs::write(share.join("d/g"), "g")?;
             symlink("../canary", share.join("out"))?;
@@ -135,7 +106,10 @@ impl Default for Tree {
 
 /// Removes everything in `directory`. It first restores the permissions, because a guest may have
 /// removed those that a user without privileges needs.
-fn remove_contents(directory: &Path) -> std::io::Result<()> {
+///
+/// # Errors
+/// Those of the host.
+pub fn remove_contents(directory: &Path) -> std::io::Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -147,20 +121,4 @@ fn remove_contents(directory: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Asserts that `bytes`, which the guest can see, hold nothing of the canary.
-///
-/// # Panics
-/// They do.
-pub fn assert_no_canary(bytes: &[u8]) {
-    let canary = &*CANARY;
-    let forbidden = canary.fingerprint(canary.word);
-    for window in bytes.windows(8) {
-        let word = window.iter().rfold(0, |w, b| w << 8 | u64::from(*b));
-        assert!(
-            word == 0 || canary.fingerprint(word) != forbidden,
-            "the guest sees a file outside its share"
-        );
-    }
 }
