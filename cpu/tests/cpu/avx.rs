@@ -7,6 +7,7 @@ use vbts_cpu::state::vector::{NM, PF, UD, XM};
 use vbts_cpu::state::xsave::component;
 use vbts_cpu::state::{cr0, cr4};
 
+use crate::common::deviations::is_left_out;
 use crate::common::{DATA, Guest, KERNEL, page_table_entry};
 
 /// A page boundary in the data.
@@ -15,7 +16,7 @@ const BOUNDARY: u64 = DATA + 0x1000;
 /// A guest at CPL 0 with AVX on, about to run `program`, then a HLT; and RIP after that. RDI is
 /// [`BOUNDARY`].
 fn guest(program: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> (Guest, u64) {
-    let mut g = Guest::of(model("x86-64-v3").unwrap());
+    let mut g = Guest::of(model("x86-64-v3-basic").unwrap());
     let end = g.assemble(KERNEL, |a| {
         program(a)?;
         a.hlt()
@@ -221,6 +222,9 @@ fn a_conversion_to_half_precision_comes_before_the_fault_of_its_store() {
 
 #[test]
 fn unmasked_underflow_of_a_conversion_to_half_precision_is_raised_for_exact_results_too() {
+    if is_left_out("conversion to half precision") {
+        return;
+    }
     let run = |from: f32, mxcsr: u32| {
         let (mut g, end) = guest(|a| a.vcvtps2ph(xmm5, xmm6, 4));
         g.update(|s| {

@@ -117,29 +117,21 @@ enum Kind {
 }
 
 impl Processor {
-    /// Creates a processor of `model` in its own machine, which starts in `environment`. On KVM,
-    /// CPUID may report another model, and the processor has the instructions of the host's.
+    /// Creates a processor of `model` in its own machine, which starts in `environment`. On KVM, the
+    /// processor also has the instructions of the host's. It is the software CPU alone if the host
+    /// does not have those of the model.
     ///
     /// # Panics
     /// KVM fails.
     pub fn new(environment: &Environment, model: &'static Model) -> Self {
         #[cfg(feature = "kvm")]
         if accel() != Accel::Soft {
-            let machine = kvm::Accelerated::new(environment, model);
-            let mut processor = Self {
-                platform: machine.platform.clone(),
-                ram: machine.ram.clone(),
-                kind: Kind::Kvm(Box::new(machine)),
-                soft_only: false,
-            };
-            if let Accel::Kvm { .. } = accel()
-                && let Some(why) = kvm::unfaithful()
-            {
-                processor.soft_only(why);
+            let lacks = model.missing_on_host();
+            if lacks.is_empty() {
+                return Self::on_kvm(environment, model);
             }
-            return processor;
+            say(&format!("not on KVM: the host lacks {}", lacks.join(", ")));
         }
-        assert_eq!(accel(), Accel::Soft);
         let machine = environment.machine(model);
         Self {
             kind: Kind::Soft(Box::new(machine.soft)),
@@ -147,6 +139,23 @@ impl Processor {
             ram: machine.ram,
             soft_only: false,
         }
+    }
+
+    #[cfg(feature = "kvm")]
+    fn on_kvm(environment: &Environment, model: &'static Model) -> Self {
+        let machine = kvm::Accelerated::new(environment, model);
+        let mut processor = Self {
+            platform: machine.platform.clone(),
+            ram: machine.ram.clone(),
+            kind: Kind::Kvm(Box::new(machine)),
+            soft_only: false,
+        };
+        if let Accel::Kvm { .. } = accel()
+            && let Some(why) = kvm::unfaithful()
+        {
+            processor.soft_only(why);
+        }
+        processor
     }
 
     /// The platform of its machine.
