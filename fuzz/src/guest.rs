@@ -170,7 +170,7 @@ static ENVIRONMENTS: LazyLock<Vec<Environment>> = LazyLock::new(|| {
     Mode::ALL.iter().map(started).collect()
 });
 static MODEL: LazyLock<&Model> =
-    LazyLock::new(|| vbts_cpu::model("x86-64-v3").expect("the model with the most instructions"));
+    LazyLock::new(|| vbts_cpu::model("max").expect("the model with the most instructions"));
 
 /// Memory before a program runs.
 fn memory() -> Environment {

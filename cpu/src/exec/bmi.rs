@@ -1,5 +1,5 @@
-//! Bit manipulation of BMI1, BMI2 and LZCNT (SDM Vol. 2A: ANDN, BEXTR, BLSI, BLSMSK, BLSR, BZHI,
-//! LZCNT; Vol. 2B: MULX, PDEP, PEXT, RORX, SARX, SHLX, SHRX, TZCNT).
+//! Bit manipulation of BMI1, BMI2 and LZCNT, and addition of ADX (SDM Vol. 2A: ADCX, ADOX, ANDN,
+//! BEXTR, BLSI, BLSMSK, BLSR, BZHI, LZCNT; Vol. 2B: MULX, PDEP, PEXT, RORX, SARX, SHLX, SHRX, TZCNT).
 //!
 //! Flags that the manual leaves undefined follow from the result, or are clear.
 
@@ -170,6 +170,30 @@ fn mulx<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+/// `a` plus the source and a carry: the sum, and its carry.
+#[inline(always)]
+fn sum<T: Int>(cpu: &mut Cpu, insn: &Insn, carry: bool) -> Result<(T, bool), Abort> {
+    let b = operand::<T>(cpu, insn, insn.src)?.zext();
+    let sum = u128::from(cpu.r::<T>(insn.dst).zext()) + u128::from(b) + u128::from(carry);
+    Ok((T::from_u64(sum as u64), sum >> T::BITS != 0))
+}
+
+/// ADCX: CF is the carry.
+fn adcx<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (r, carry) = sum::<T>(cpu, insn, cpu.flags.cf())?;
+    cpu.w(insn.dst, r);
+    cpu.flags = cpu.flags.with_cf(carry);
+    Ok(Flow::Next)
+}
+
+/// ADOX: OF is the carry.
+fn adox<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let (r, carry) = sum::<T>(cpu, insn, cpu.flags.of())?;
+    cpu.w(insn.dst, r);
+    cpu.flags = cpu.flags.with_cf_of(cpu.flags.cf(), carry);
+    Ok(Flow::Next)
+}
+
 /// A shift that sets no flags, by a count below the width.
 trait Shift {
     fn apply<T: Int>(v: T, n: u32) -> u64;
@@ -300,6 +324,16 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         t,
         [VEX_Mulx_r32_r32_rm32, VEX_Mulx_r64_r64_rm64],
         [mulx::<u32>, mulx::<u64>],
+    );
+    wide(
+        t,
+        [Adcx_r32_rm32, Adcx_r64_rm64],
+        [adcx::<u32>, adcx::<u64>],
+    );
+    wide(
+        t,
+        [Adox_r32_rm32, Adox_r64_rm64],
+        [adox::<u32>, adox::<u64>],
     );
     wide(
         t,

@@ -85,12 +85,16 @@ pub(super) mod ebx7 {
     pub const SMEP: u32 = 1 << 7;
     pub const BMI2: u32 = 1 << 8;
     pub const INVPCID: u32 = 1 << 10;
+    pub const ADX: u32 = 1 << 19;
     pub const SMAP: u32 = 1 << 20;
+    pub const SHA: u32 = 1 << 29;
 }
 
 /// Feature flags of leaf 7, ECX.
 pub(super) mod ecx7 {
     pub const UMIP: u32 = 1 << 2;
+    pub const VAES: u32 = 1 << 9;
+    pub const VPCLMULQDQ: u32 = 1 << 10;
 }
 
 /// Feature flags of leaf 0DH, sub-leaf 1, EAX.

@@ -81,26 +81,45 @@ pub(super) const X86_64_V3_BASIC_FEATURES: &[CpuidFeature] = &[
 ];
 
 /// The features of [`X86_64_V3_BASIC_FEATURES`] and more.
-pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &{
-    const BASIC: &[CpuidFeature] = X86_64_V3_BASIC_FEATURES;
-    const MORE: [CpuidFeature; 4] = [
+pub(super) const X86_64_V3_FEATURES: &[CpuidFeature] = &concat::<25>(
+    X86_64_V3_BASIC_FEATURES,
+    &[
         CpuidFeature::SMAP,
         CpuidFeature::INVPCID,
         CpuidFeature::XSAVEC,
         CpuidFeature::XSAVES,
-    ];
-    let mut all = [MORE[0]; BASIC.len() + MORE.len()];
+    ],
+);
+
+/// The features of [`X86_64_V3_FEATURES`] and all others that the software CPU has.
+pub(super) const MAX_FEATURES: &[CpuidFeature] = &concat::<29>(
+    X86_64_V3_FEATURES,
+    &[
+        CpuidFeature::ADX,
+        CpuidFeature::SHA,
+        CpuidFeature::VAES,
+        CpuidFeature::VPCLMULQDQ,
+    ],
+);
+
+/// Both lists, which have `N` elements together.
+const fn concat<const N: usize>(
+    first: &[CpuidFeature],
+    second: &[CpuidFeature],
+) -> [CpuidFeature; N] {
+    assert!(first.len() + second.len() == N);
+    let mut all = [first[0]; N];
     let mut i = 0;
-    while i < all.len() {
-        all[i] = if i < BASIC.len() {
-            BASIC[i]
+    while i < N {
+        all[i] = if i < first.len() {
+            first[i]
         } else {
-            MORE[i - BASIC.len()]
+            second[i - first.len()]
         };
         i += 1;
     }
     all
-};
+}
 
 /// The extensions that an instruction needs and that not every model has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,13 +154,14 @@ fn name(feature: CpuidFeature) -> String {
 }
 
 /// The extensions whose instructions the software CPU executes with those of the host.
-const EXECUTED_ON_HOST: [CpuidFeature; 6] = [
+const EXECUTED_ON_HOST: [CpuidFeature; 7] = [
     CpuidFeature::SSE4_1,
     CpuidFeature::AVX,
     CpuidFeature::FMA,
     CpuidFeature::F16C,
     CpuidFeature::AES,
     CpuidFeature::PCLMULQDQ,
+    CpuidFeature::SHA,
 ];
 
 /// Leaf 7 of the host's CPUID: zero if there is none.
@@ -185,6 +205,10 @@ fn host_has(feature: CpuidFeature) -> bool {
         CpuidFeature::F16C => is_x86_feature_detected!("f16c"),
         CpuidFeature::AES => is_x86_feature_detected!("aes"),
         CpuidFeature::PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
+        CpuidFeature::ADX => is_x86_feature_detected!("adx"),
+        CpuidFeature::SHA => is_x86_feature_detected!("sha"),
+        CpuidFeature::VAES => is_x86_feature_detected!("vaes"),
+        CpuidFeature::VPCLMULQDQ => is_x86_feature_detected!("vpclmulqdq"),
         _ => false,
     }
 }
@@ -252,6 +276,7 @@ mod tests {
     fn what_cpuid_advertises_is_executed() {
         let ecx1: fn(&Model) -> u32 = |m| m.cpuid(1, 0).ecx;
         let ebx7: fn(&Model) -> u32 = |m| m.cpuid(7, 0).ebx;
+        let ecx7: fn(&Model) -> u32 = |m| m.cpuid(7, 0).ecx;
         let ecx8000_0001: fn(&Model) -> u32 = |m| m.cpuid(0x8000_0001, 0).ecx;
         let eaxd: fn(&Model) -> u32 = |m| m.cpuid(0xD, 1).eax;
         let edx8000_0001: fn(&Model) -> u32 = |m| m.cpuid(0x8000_0001, 0).edx;
@@ -281,6 +306,10 @@ mod tests {
             (ebx7, ebx7::SMAP, CpuidFeature::SMAP),
             (ebx7, ebx7::INVPCID, CpuidFeature::INVPCID),
             (ecx1, ecx1::RDRAND, CpuidFeature::RDRAND),
+            (ebx7, ebx7::ADX, CpuidFeature::ADX),
+            (ebx7, ebx7::SHA, CpuidFeature::SHA),
+            (ecx7, ecx7::VAES, CpuidFeature::VAES),
+            (ecx7, ecx7::VPCLMULQDQ, CpuidFeature::VPCLMULQDQ),
         ];
         for name in MODELS {
             let m = model(name).unwrap();
@@ -289,9 +318,9 @@ mod tests {
                 assert_eq!(m.executes(feature), advertised, "{name}: {feature:?}");
             }
         }
-        let later = model("x86-64-v3").unwrap();
-        assert!(flags.iter().all(|(_, _, feature)| later.executes(*feature)));
-        assert_eq!(later.cpuid(1, 0).eax, 0x6FB);
+        let max = model("max").unwrap();
+        assert!(flags.iter().all(|(_, _, feature)| max.executes(*feature)));
+        assert_eq!(max.cpuid(1, 0).eax, 0x6FB);
         assert_eq!(model("nehalem").unwrap().cpuid(1, 0).eax, 0x1_06A5);
     }
 
@@ -313,7 +342,7 @@ mod tests {
             of(&[0x66, 0x0F, 0x38, 0x00, 0xC1]),
             expect(
                 "SSSE3",
-                "core2 conroe x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake"
+                "core2 conroe x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake max"
             )
         );
         // POPCNT, PTEST
@@ -321,20 +350,20 @@ mod tests {
             of(&[0xF3, 0x0F, 0xB8, 0xC1]),
             expect(
                 "POPCNT",
-                "x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake"
+                "x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake max"
             )
         );
         assert_eq!(
             of(&[0x66, 0x0F, 0x38, 0x17, 0xC1]),
             expect(
                 "SSE4.1",
-                "x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake"
+                "x86-64-v2 nehalem x86-64-v3-basic x86-64-v3 haswell skylake max"
             )
         );
         // VPADDD YMM0, YMM0, YMM1, and of XMM0 with mask K1
         assert_eq!(
             of(&[0xC5, 0xFD, 0xFE, 0xC1]),
-            expect("AVX2", "x86-64-v3-basic x86-64-v3 haswell skylake")
+            expect("AVX2", "x86-64-v3-basic x86-64-v3 haswell skylake max")
         );
         assert_eq!(
             of(&[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1]),

@@ -56,6 +56,7 @@ const PENTIUM_M_BRAND: &str = "Intel(R) Pentium(R) M processor 1.00GHz";
 const X86_64_V2_BRAND: &str = "vbts x86-64-v2 CPU @ 1.00GHz";
 const X86_64_V3_BRAND: &str = "vbts x86-64-v3 CPU @ 1.00GHz";
 const X86_64_V3_BASIC_BRAND: &str = "vbts x86-64-v3-basic CPU @ 1.00GHz";
+const MAX_BRAND: &str = "vbts max CPU @ 1.00GHz";
 const HASWELL_BRAND: &str = "Intel(R) Core(TM) i7-4770 CPU  @ 1.00GHz";
 const SKYLAKE_BRAND: &str = "Intel(R) Core(TM) i7-6700 CPU  @ 1.00GHz";
 const NEHALEM_BRAND: &str = "Intel(R) Core(TM) i7 CPU       @ 1.00GHz";
@@ -329,6 +330,22 @@ pub(super) const X86_64_V3_LEAVES: [Leaf; 22] = {
     )
 };
 
+pub(super) const MAX_LEAVES: [Leaf; 22] = with_features(
+    with(
+        X86_64_V3_LEAVES,
+        [
+            brand(0, MAX_BRAND),
+            brand(1, MAX_BRAND),
+            brand(2, MAX_BRAND),
+        ],
+    ),
+    Flags {
+        ebx7: ebx7::ADX | ebx7::SHA,
+        ecx7: ecx7::VAES | ecx7::VPCLMULQDQ,
+        ..Flags::NONE
+    },
+);
+
 pub(super) const NEHALEM_LEAVES: [Leaf; 19] = with(
     X86_64_V2_LEAVES,
     [
@@ -525,6 +542,7 @@ mod tests {
             (&X86_64_V2_LEAVES, X86_64_V2_BRAND),
             (&X86_64_V3_BASIC_LEAVES, X86_64_V3_BASIC_BRAND),
             (&X86_64_V3_LEAVES, X86_64_V3_BRAND),
+            (&MAX_LEAVES, MAX_BRAND),
             (&NEHALEM_LEAVES, NEHALEM_BRAND),
             (&HASWELL_LEAVES, HASWELL_BRAND),
             (&SKYLAKE_LEAVES, SKYLAKE_BRAND),

@@ -14,12 +14,12 @@ use vbts_bts::Microarchitecture;
 pub use self::cpuid::Leaf;
 pub use self::features::Requirement;
 use self::features::{
-    CORE2_FEATURES, IA32_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES,
+    CORE2_FEATURES, IA32_FEATURES, MAX_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES,
     X86_64_V3_BASIC_FEATURES, X86_64_V3_FEATURES,
 };
 use self::lbr::Lbr;
 use self::leaves::{
-    CORE2_LEAVES, HASWELL_LEAVES, NEHALEM_LEAVES, PENTIUM_M_LEAVES, PENTIUM4_64_LEAVES,
+    CORE2_LEAVES, HASWELL_LEAVES, MAX_LEAVES, NEHALEM_LEAVES, PENTIUM_M_LEAVES, PENTIUM4_64_LEAVES,
     PENTIUM4_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES, X86_64_V3_BASIC_LEAVES, X86_64_V3_LEAVES,
     without_bts, without_capabilities,
 };
@@ -182,8 +182,16 @@ const SKYLAKE: Model = Model {
     ..HASWELL
 };
 
+/// [`X86_64_V3`] with all other instructions that the software CPU has. No such part exists.
+const MAX: Model = Model {
+    name: "max",
+    features: MAX_FEATURES,
+    leaves: &MAX_LEAVES,
+    ..X86_64_V3
+};
+
 /// All models, each with its variant without a Branch Trace Store. The first is the default.
-static TABLE: [(Model, Model); 11] = [
+static TABLE: [(Model, Model); 12] = [
     (CORE2, CORE2.without_bts(&without_bts(CORE2_LEAVES))),
     (
         PENTIUM_M,
@@ -216,6 +224,7 @@ static TABLE: [(Model, Model); 11] = [
     ),
     (HASWELL, HASWELL.without_bts(&without_bts(HASWELL_LEAVES))),
     (SKYLAKE, SKYLAKE.without_bts(&without_bts(SKYLAKE_LEAVES))),
+    (MAX, MAX.without_bts(&without_bts(MAX_LEAVES))),
 ];
 
 /// The names of all models. The first is the default.

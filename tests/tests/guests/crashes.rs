@@ -36,12 +36,12 @@ fn illegal(machine: &Machine) -> Result<()> {
         (
             "popcnt %ecx, %eax",
             "core2",
-            ": popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem or x86-64-v3-basic or x86-64-v3 or haswell or skylake\n",
+            ": popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem or x86-64-v3-basic or x86-64-v3 or haswell or skylake or max\n",
         ),
         (
             "vpaddd %ymm1, %ymm0, %ymm0",
             "x86-64-v2",
-            ": vpaddd ymm0,ymm0,ymm1\n  it needs AVX2: use --cpu x86-64-v3-basic or x86-64-v3 or haswell or skylake\n",
+            ": vpaddd ymm0,ymm0,ymm1\n  it needs AVX2: use --cpu x86-64-v3-basic or x86-64-v3 or haswell or skylake or max\n",
         ),
         ("ud2", "core2", ": ud2\n  rax "),
     ] {

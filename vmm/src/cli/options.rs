@@ -45,7 +45,7 @@ pub struct MachineArgs {
     #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
     pub jit_threshold: u32,
     /// Processor model: pentium-m, pentium4, pentium4-64, core2, conroe, x86-64-v2,
-    /// x86-64-v3-basic, x86-64-v3, nehalem, haswell or skylake (default: core2; for trace
+    /// x86-64-v3-basic, x86-64-v3, nehalem, haswell, skylake or max (default: core2; for trace
     /// x86-64-v3, or x86-64-v2 if the host does not have all of it)
     #[arg(long, value_name = "MODEL")]
     pub cpu: Option<String>,

@@ -288,11 +288,11 @@ mod tests {
         for (instruction, expected) in [
             (
                 POPCNT,
-                "popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem or x86-64-v3-basic or x86-64-v3 or haswell or skylake",
+                "popcnt eax,ecx\n  it needs POPCNT: use --cpu x86-64-v2 or nehalem or x86-64-v3-basic or x86-64-v3 or haswell or skylake or max",
             ),
             (
                 &[0xC5, 0xFD, 0xFE, 0xC1],
-                "vpaddd ymm0,ymm0,ymm1\n  it needs AVX2: use --cpu x86-64-v3-basic or x86-64-v3 or haswell or skylake",
+                "vpaddd ymm0,ymm0,ymm1\n  it needs AVX2: use --cpu x86-64-v3-basic or x86-64-v3 or haswell or skylake or max",
             ),
             (
                 &[0x62, 0xF1, 0x7D, 0x09, 0xFE, 0xC1],

@@ -1,12 +1,16 @@
-//! AES and carry-less multiplication (SDM Vol. 1 12.13), on the host's processor, which a model
-//! that has them requires: see [`Model::unsupported`](crate::Model::unsupported).
+//! AES, carry-less multiplication (SDM Vol. 1 12.13) and SHA (Vol. 2B: SHA1MSG1 to SHA256RNDS2), on
+//! the host's processor, which a model that has them requires: see
+//! [`Model::unsupported`](crate::Model::unsupported).
 
 use std::arch::asm;
 
 use iced_x86::Code;
 
+use super::sse41::second;
 use super::{V, cast, packed, xmm};
 use crate::exec::table::{Backend, Table};
+use crate::insn::{Exec, Flow, Insn};
+use crate::processor::cpu::Cpu;
 
 /// `a = insn(a, b)` on the host.
 macro_rules! host {
@@ -40,7 +44,42 @@ fn pclmulqdq(a: V, b: V, imm: u8) -> V {
     host!("pclmulqdq {a}, {b}, 0", half(a, imm), half(b, imm >> 4))
 }
 
+/// SHA1RNDS4: the immediate selects the function and the constant of four rounds.
+#[inline(always)]
+fn sha1rnds4(a: V, b: V, imm: u8) -> V {
+    match imm & 3 {
+        0 => host!("sha1rnds4 {a}, {b}, 0", a, b),
+        1 => host!("sha1rnds4 {a}, {b}, 1", a, b),
+        2 => host!("sha1rnds4 {a}, {b}, 2", a, b),
+        _ => host!("sha1rnds4 {a}, {b}, 3", a, b),
+    }
+}
+
+/// SHA256RNDS2: XMM0 has the words and constants of two rounds.
+fn sha256rnds2(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.need_sse()?;
+    let (mut a, b, words) = (cpu.v(insn.dst), second(cpu, insn)?, cpu.v(0));
+    // SAFETY: as for `host`.
+    unsafe {
+        asm!(
+            "sha256rnds2 {a}, {b}, xmm0",
+            a = inout(xmm_reg) a,
+            b = in(xmm_reg) b,
+            in("xmm0") words,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    cpu.set_xmm(insn.dst, cast(a));
+    Ok(Flow::Next)
+}
+
 packed! {
+    Sha1rnds4(a, b, imm) => sha1rnds4(a, b, imm),
+    Sha1nexte(a, b, _) => host!("sha1nexte {a}, {b}", a, b),
+    Sha1msg1(a, b, _) => host!("sha1msg1 {a}, {b}", a, b),
+    Sha1msg2(a, b, _) => host!("sha1msg2 {a}, {b}", a, b),
+    Sha256msg1(a, b, _) => host!("sha256msg1 {a}, {b}", a, b),
+    Sha256msg2(a, b, _) => host!("sha256msg2 {a}, {b}", a, b),
     Aesenc(a, b, _) => host!("aesenc {a}, {b}", a, b),
     Aesenclast(a, b, _) => host!("aesenclast {a}, {b}", a, b),
     Aesdec(a, b, _) => host!("aesdec {a}, {b}", a, b),
@@ -59,4 +98,11 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     xmm::<B, Aesimc>(t, Aesimc_xmm_xmmm128);
     xmm::<B, Aeskeygenassist>(t, Aeskeygenassist_xmm_xmmm128_imm8);
     xmm::<B, Pclmulqdq>(t, Pclmulqdq_xmm_xmmm128_imm8);
+    xmm::<B, Sha1rnds4>(t, Sha1rnds4_xmm_xmmm128_imm8);
+    xmm::<B, Sha1nexte>(t, Sha1nexte_xmm_xmmm128);
+    xmm::<B, Sha1msg1>(t, Sha1msg1_xmm_xmmm128);
+    xmm::<B, Sha1msg2>(t, Sha1msg2_xmm_xmmm128);
+    t.handler([Sha256rnds2_xmm_xmmm128], sha256rnds2);
+    xmm::<B, Sha256msg1>(t, Sha256msg1_xmm_xmmm128);
+    xmm::<B, Sha256msg2>(t, Sha256msg2_xmm_xmmm128);
 }

@@ -122,7 +122,7 @@ by_sign! { Pblendvb: u8, 16 Blendvps: u32, 4 Blendvpd: u64, 2 }
 
 /// The second operand, of 16 bytes.
 #[inline(always)]
-fn second(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
+pub(super) fn second(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
     Ok(if insn.prefix & Insn::MEM != 0 {
         cast(cpu.load_aligned(insn)?)
     } else {

@@ -25,7 +25,7 @@ const GPRS: [Register; 13] = [
     Register::R14,
 ];
 
-const FEATURES: [CpuidFeature; 22] = [
+const FEATURES: [CpuidFeature; 26] = [
     CpuidFeature::FPU,
     CpuidFeature::FPU287,
     CpuidFeature::FPU387,
@@ -48,6 +48,10 @@ const FEATURES: [CpuidFeature; 22] = [
     CpuidFeature::F16C,
     CpuidFeature::AES,
     CpuidFeature::PCLMULQDQ,
+    CpuidFeature::ADX,
+    CpuidFeature::SHA,
+    CpuidFeature::VAES,
+    CpuidFeature::VPCLMULQDQ,
 ];
 
 /// The instructions that these features add, of vectors, bits and floating-point numbers for the

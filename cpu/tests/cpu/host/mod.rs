@@ -250,13 +250,17 @@ fn host_has(code: Code) -> bool {
         CpuidFeature::F16C => is_x86_feature_detected!("f16c"),
         CpuidFeature::AES => is_x86_feature_detected!("aes"),
         CpuidFeature::PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
+        CpuidFeature::ADX => is_x86_feature_detected!("adx"),
+        CpuidFeature::SHA => is_x86_feature_detected!("sha"),
+        CpuidFeature::VAES => is_x86_feature_detected!("vaes"),
+        CpuidFeature::VPCLMULQDQ => is_x86_feature_detected!("vpclmulqdq"),
         _ => true,
     })
 }
 
 /// A model with all the instructions.
 fn later() -> &'static Model {
-    model("x86-64-v3").unwrap()
+    model("max").unwrap()
 }
 
 /// Both forms of every instruction, with random operands each time.

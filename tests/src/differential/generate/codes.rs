@@ -36,6 +36,7 @@ const INTEGER_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::BMI1,
     CpuidFeature::BMI2,
     CpuidFeature::MOVBE,
+    CpuidFeature::ADX,
 ];
 
 const VECTOR_FEATURES: &[CpuidFeature] = &[
@@ -52,6 +53,9 @@ const VECTOR_FEATURES: &[CpuidFeature] = &[
     CpuidFeature::F16C,
     CpuidFeature::AES,
     CpuidFeature::PCLMULQDQ,
+    CpuidFeature::SHA,
+    CpuidFeature::VAES,
+    CpuidFeature::VPCLMULQDQ,
 ];
 
 const X87_FEATURES: &[CpuidFeature] = &[
