@@ -169,8 +169,12 @@ static ENVIRONMENTS: LazyLock<Vec<Environment>> = LazyLock::new(|| {
     };
     Mode::ALL.iter().map(started).collect()
 });
-static MODEL: LazyLock<&Model> =
-    LazyLock::new(|| vbts_cpu::model("max").expect("the model with the most instructions"));
+/// The model with the most instructions that the software CPU can execute on this host.
+static MODEL: LazyLock<&Model> = LazyLock::new(|| {
+    let models = ["max", "x86-64-v3"].into_iter().filter_map(vbts_cpu::model);
+    let mut supported = models.filter(|model| model.unsupported().is_none());
+    supported.next().expect("the host has x86-64-v3")
+});
 
 /// Memory before a program runs.
 fn memory() -> Environment {
