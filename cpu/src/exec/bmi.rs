@@ -1,5 +1,6 @@
 //! Bit manipulation of BMI1, BMI2 and LZCNT, and addition of ADX (SDM Vol. 2A: ADCX, ADOX, ANDN,
-//! BEXTR, BLSI, BLSMSK, BLSR, BZHI, LZCNT; Vol. 2B: MULX, PDEP, PEXT, RORX, SARX, SHLX, SHRX, TZCNT).
+//! BEXTR, BLSI, BLSMSK, BLSR, BZHI, LZCNT; Vol. 2B: MULX, PDEP, PEXT, RORX, SARX, SHLX, SHRX,
+//! TZCNT).
 //!
 //! Flags that the manual leaves undefined follow from the result, or are clear.
 

@@ -126,9 +126,9 @@ impl Drop for Accelerated {
     }
 }
 
-/// Whether a round trip has lost the last x87 instruction and its operand. XSAVE of AMD's processors
-/// saves both only while an exception is pending (APM Vol. 5, FXSAVE), and QEMU's only the opcode.
-/// The host executes it when it switches tasks.
+/// Whether a round trip has lost the last x87 instruction and its operand. XSAVE of AMD's
+/// processors saves both only while an exception is pending (APM Vol. 5, FXSAVE), and QEMU's only
+/// the opcode. The host executes it when it switches tasks.
 fn loses_x87_pointers(before: &X87State, after: &X87State) -> bool {
     const ES: u16 = 1 << 7;
     (Host::Paravirtual.is_here() || Host::Svm.is_here())

@@ -117,9 +117,9 @@ enum Kind {
 }
 
 impl Processor {
-    /// Creates a processor of `model` in its own machine, which starts in `environment`. On KVM, the
-    /// processor also has the instructions of the host's. It is the software CPU alone if the host
-    /// does not have those of the model.
+    /// Creates a processor of `model` in its own machine, which starts in `environment`. On KVM,
+    /// the processor also has the instructions of the host's. It is the software CPU alone if the
+    /// host does not have those of the model.
     ///
     /// # Panics
     /// KVM fails.
