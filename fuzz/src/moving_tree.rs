@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ use std::thread;
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 
 use crate::canary;
-use crate::tree::remove_contents;
+use crate::tree::{Stamp, remove_contents, stamps};
 
 /// What the host does, and then undoes: two paths below the directory of the share exchange their
 /// names, or the first takes the name of the second if there is none.
@@ -42,7 +42,7 @@ const OUTSIDE: [&str; 5] = [
 #[derive(Debug)]
 pub struct MovingTree {
     top: PathBuf,
-    before: Vec<(i64, i64, u64)>,
+    before: Vec<Stamp>,
 }
 
 impl MovingTree {
@@ -68,7 +68,7 @@ impl MovingTree {
             top,
             before: Vec::new(),
         };
-        tree.before = tree.stamps();
+        tree.before = stamps(&tree.top, &OUTSIDE);
         tree
     }
 
@@ -131,20 +131,16 @@ impl MovingTree {
         });
     }
 
-    fn stamps(&self) -> Vec<(i64, i64, u64)> {
-        let stamp = |name| {
-            let m = fs::symlink_metadata(self.top.join(name)).expect("the file is still there");
-            (m.ctime(), m.ctime_nsec(), m.len())
-        };
-        OUTSIDE.into_iter().map(stamp).collect()
-    }
-
     /// Asserts that no file outside of the share has changed.
     ///
     /// # Panics
     /// One has.
     pub fn assert_outside_unchanged(&self) {
-        assert_eq!(self.before, self.stamps(), "a file of the host has changed");
+        assert_eq!(
+            self.before,
+            stamps(&self.top, &OUTSIDE),
+            "a file of the host has changed"
+        );
     }
 }
 

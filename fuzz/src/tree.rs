@@ -6,11 +6,37 @@ use std::path::{Path, PathBuf};
 
 use crate::canary;
 
+/// The files whose change is a defect.
+const WATCHED: [&str; 7] = [
+    "canary",
+    "share",
+    "share/d",
+    "share/d/e",
+    "share/d/g",
+    "share/f",
+    ".",
+];
+
+/// The time of a file's last change, in seconds and nanoseconds, and its size in bytes.
+pub type Stamp = (i64, i64, u64);
+
+/// The stamps of files below `top`.
+///
+/// # Panics
+/// One does not exist.
+pub fn stamps(top: &Path, names: &[&str]) -> Vec<Stamp> {
+    let stamp = |name| {
+        let m = fs::symlink_metadata(top.join(name)).expect("the file is still there");
+        (m.ctime(), m.ctime_nsec(), m.len())
+    };
+    names.iter().map(stamp).collect()
+}
+
 /// A directory with a canary file, a share with a few files, and an empty share.
 #[derive(Debug)]
 pub struct Tree {
     top: PathBuf,
-    before: Vec<(i64, i64, u64)>,
+    before: Vec<Stamp>,
 }
 
 impl Tree {
@@ -49,7 +75,7 @@ impl Tree {
             top,
             before: Vec::new(),
         };
-        tree.before = tree.stamps();
+        tree.before = stamps(&tree.top, &WATCHED);
         tree
     }
 
@@ -63,30 +89,16 @@ impl Tree {
         self.top.join("empty")
     }
 
-    fn stamps(&self) -> Vec<(i64, i64, u64)> {
-        [
-            "canary",
-            "share",
-            "share/d",
-            "share/d/e",
-            "share/d/g",
-            "share/f",
-            ".",
-        ]
-        .iter()
-        .map(|name| {
-            let m = fs::symlink_metadata(self.top.join(name)).expect("the file is still there");
-            (m.ctime(), m.ctime_nsec(), m.len())
-        })
-        .collect()
-    }
-
     /// Asserts that neither the canary nor the share with files has changed.
     ///
     /// # Panics
     /// It has.
     pub fn assert_unchanged(&self) {
-        assert_eq!(self.before, self.stamps(), "a file of the host has changed");
+        assert_eq!(
+            self.before,
+            stamps(&self.top, &WATCHED),
+            "a file of the host has changed"
+        );
     }
 
     /// Removes what has been made in the empty share.
