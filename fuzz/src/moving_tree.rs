@@ -119,15 +119,9 @@ impl MovingTree {
                     }
                 }
             });
-            // The thread ends also if the session panics.
-            struct End<'a>(&'a AtomicBool);
-            impl Drop for End<'_> {
-                fn drop(&mut self) {
-                    self.0.store(true, Ordering::Relaxed);
-                }
-            }
-            let _end = End(&ended);
+            // A panic ends the process.
             session();
+            ended.store(true, Ordering::Relaxed);
         });
     }
 
