@@ -283,6 +283,11 @@ impl Board {
         self.power.is_off()
     }
 
+    /// Whether the guest has ended the run: by the exit port, a reset, or by switching off.
+    pub fn has_ended(&self) -> bool {
+        self.exit_status().is_some() || self.reset_requested() || self.is_off()
+    }
+
     /// Signals a power-button event. Returns `false` if the guest has not unmasked its interrupt.
     pub fn press_power_button(&self) -> bool {
         let unmasked = lock(&self.chip).is_unmasked(layout::POWER_BUTTON_GSI);

@@ -66,6 +66,10 @@ impl SharedState<'_> {
                 Err(failure) => return self.stop(StopReason::Failed(failure)),
             };
             tracing::trace!(cpu, ?exit);
+            if self.board.has_ended() {
+                // No instruction after the access that ends the run has an effect.
+                return self.waker.wake();
+            }
             pauses = if exit == Exit::Pause { pauses + 1 } else { 0 };
             match exit {
                 Exit::Shutdown => return self.stop(StopReason::ShutDown),

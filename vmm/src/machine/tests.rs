@@ -17,11 +17,12 @@ use vbts_devices::ninep::Access;
 use vbts_devices::shared;
 use vbts_testkit::Emit;
 
-/// An observer that counts exits, and offers an input if it has one.
+/// An observer that counts exits, takes its time after each, and offers an input if it has one.
 #[derive(Default)]
 pub(super) struct TestObserver {
     input: Option<File>,
     exits: u32,
+    delay: Duration,
 }
 
 impl TestObserver {
@@ -29,7 +30,7 @@ impl TestObserver {
     pub(super) fn awaiting(pipe: PipeReader) -> Self {
         Self {
             input: Some(OwnedFd::from(pipe).into()),
-            exits: 0,
+            ..Self::default()
         }
     }
 }
@@ -37,6 +38,7 @@ impl TestObserver {
 impl RunObserver for TestObserver {
     fn after_exit(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
         self.exits += 1;
+        std::thread::sleep(self.delay);
         Ok(())
     }
     fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
@@ -137,6 +139,27 @@ fn a_write_to_the_exit_port_ends_the_run_with_a_status() {
         spin(a)
     });
     assert_eq!(end.unwrap(), End::Status(42));
+}
+
+#[test]
+fn on_the_host_s_time_the_guest_prints_nothing_after_the_exit() {
+    let code = assembled(|a| {
+        a.out(0xF4, eax)?;
+        let mut again = a.create_label();
+        a.set_label(&mut again)?;
+        print(a, "x\n")?;
+        a.jmp(again)
+    });
+    let mut machine = machine(&code, None);
+    machine.host_clock = Some(HostClock::new(1_000_000));
+    // The processor has time to go on before the machine's thread sees the end.
+    let mut observer = TestObserver {
+        delay: Duration::from_millis(20),
+        ..TestObserver::default()
+    };
+    let end = machine.run(&mut observer);
+    assert!(matches!(end, Ok(End::Status(_))), "{end:?}");
+    assert_eq!(lock(&machine.console).tail(), "");
 }
 
 #[test]
