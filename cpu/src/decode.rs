@@ -90,7 +90,7 @@ pub(crate) fn insn(size: CodeSize, i: &Instruction, offset: u16, ordinal: u8) ->
 }
 
 /// Whether it is a move of the elements that a vector selects.
-fn is_masked_move(i: &Instruction) -> bool {
+pub(crate) fn is_masked_move(i: &Instruction) -> bool {
     matches!(
         i.mnemonic(),
         Mnemonic::Vmaskmovps | Mnemonic::Vmaskmovpd | Mnemonic::Vpmaskmovd | Mnemonic::Vpmaskmovq

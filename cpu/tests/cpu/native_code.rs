@@ -155,6 +155,53 @@ fn wide_vectors() -> Guest {
     guest
 }
 
+/// Masked moves within a page and across its end, tests of signs, and half precision with results
+/// that are tiny or too large, for ever.
+fn masks_and_halves() -> Guest {
+    const SINGLES: u64 = 0x4780_0123_3F81_2345;
+    const TINY_AND_MASK: u64 = 0xB380_0001_B301_0001;
+    let mut guest = wide_vectors();
+    guest.assemble(KERNEL, |a| {
+        let (mut outer, mut inner) = (a.create_label(), a.create_label());
+        a.mov(rbx, DATA)?;
+        for (at, value) in [(0, SINGLES), (8, TINY_AND_MASK), (16, TINY_AND_MASK)] {
+            a.mov(rax, value)?;
+            a.mov(qword_ptr(rbx + at), rax)?;
+        }
+        a.set_label(&mut outer)?;
+        // Flushes the TLB.
+        a.mov(rax, cr3)?;
+        a.mov(cr3, rax)?;
+        a.mov(ecx, 3)?;
+        a.set_label(&mut inner)?;
+        a.vmovdqu(ymm1, ymmword_ptr(rbx + rcx * 4 - 4))?;
+        a.vpaddd(ymm2, ymm2, ymm1)?;
+        a.vmaskmovps(ymm3, ymm2, ymmword_ptr(rbx + 0xFE0))?;
+        a.vpmaskmovd(ymmword_ptr(rbx + rcx * 8 + 0xFD9), ymm1, ymm2)?;
+        a.vpmaskmovq(xmm4, xmm1, xmmword_ptr(rbx + rcx * 8))?;
+        a.vmaskmovpd(xmmword_ptr(rbx + 64), xmm2, xmm1)?;
+        a.vtestps(ymm1, ymm2)?;
+        a.adc(r8, 0)?;
+        a.vtestpd(xmm1, xmmword_ptr(rbx + 8))?;
+        a.setz(r9b)?;
+        a.vcvtps2ph(xmm5, ymm1, 4)?;
+        a.vcvtps2ph(xmmword_ptr(rbx + rcx * 8 + 96), ymm2, 2)?;
+        a.vcvtps2ph(qword_ptr(rbx + 0xFFD), xmm1, 0)?;
+        a.vcvtph2ps(ymm6, xmmword_ptr(rbx + 96))?;
+        a.vcvtph2ps(xmm7, xmm5)?;
+        a.dec(ecx)?;
+        a.jnz(inner)?;
+        a.vstmxcsr(dword_ptr(rbx + 192))?;
+        a.add(r10, qword_ptr(rbx + 192))?;
+        // The exception of a division by zero is not masked in half of the rounds.
+        a.xor(dword_ptr(rbx + 192), 0x200)?;
+        a.and(dword_ptr(rbx + 192), -0x40)?;
+        a.vldmxcsr(dword_ptr(rbx + 192))?;
+        a.jmp(outer)
+    });
+    guest
+}
+
 #[test]
 fn runs_end_at_the_same_instruction_in_the_same_state() {
     for (program, check) in [
@@ -164,6 +211,8 @@ fn runs_end_at_the_same_instruction_in_the_same_state() {
         (vectors, true),
         (wide_vectors, false),
         (wide_vectors, true),
+        (masks_and_halves, false),
+        (masks_and_halves, true),
     ] {
         let (guest, other) = (program(), program());
         let mut interpreter = guest.second_processor();

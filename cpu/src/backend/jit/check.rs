@@ -9,7 +9,7 @@
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::form::Operand;
+use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::translate::{self, Item};
 use crate::exec::MXCSR_MASKS;
 use crate::insn::{Flow, Insn, reg};
@@ -184,7 +184,7 @@ fn accesses(
 ) -> Option<Vec<(Operand, Access)>> {
     const RSP: u8 = gpr::RSP as u8;
     let mut all = Vec::new();
-    if insn.prefix & Insn::MEM != 0 && i.mnemonic() != Mnemonic::Lea {
+    if form::accesses_memory(i, insn) {
         let rip = cpu.gpr[usize::from(reg::BLOCK)];
         let info = factory.info(i);
         let writes = (0..i.op_count())

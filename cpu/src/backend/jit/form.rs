@@ -3,6 +3,7 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
 use crate::backend::jit::flags::Fix;
+use crate::decode;
 use crate::insn::{Insn, reg, seg};
 
 /// A guest register, by its number.
@@ -229,6 +230,12 @@ pub(super) struct Operand {
     pub segment: Option<u8>,
     /// Bytes that are accessed.
     pub size: usize,
+}
+
+/// Whether `i` accesses the memory at its operand. A masked move does, without [`Insn::MEM`].
+pub(super) fn accesses_memory(i: &Instruction, insn: &Insn) -> bool {
+    let has_operand = insn.prefix & Insn::MEM != 0 || decode::is_masked_move(i);
+    has_operand && i.mnemonic() != Mnemonic::Lea
 }
 
 impl Operand {

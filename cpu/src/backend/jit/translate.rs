@@ -298,9 +298,7 @@ impl Translator<'_> {
             let Some(plain) = form::plain(i) else {
                 return false;
             };
-            let memory =
-                item.insn.prefix & Insn::MEM != 0 && i.mnemonic() != iced_x86::Mnemonic::Lea;
-            if memory || plain.reads != 0 {
+            if form::accesses_memory(i, &item.insn) || plain.reads != 0 {
                 return false;
             }
             match plain.effect {

@@ -5,14 +5,13 @@ use iced_x86::{Code, IcedError, Instruction, OpAccess, OpKind};
 
 use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
 use crate::backend::jit::flags::{Fix, Place};
-use crate::backend::jit::form::Operand;
+use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::layout::{CPU, CR0, CR4, FRAME_HOST_MXCSR, MXCSR, XCR0, xmm, ymm_high};
 use crate::backend::jit::stub::Stub;
 use crate::backend::jit::template::{Borrowed, set_memory};
 use crate::backend::jit::translate::{Item, Translator};
 use crate::backend::jit::vector_form::{self, Vector};
 use crate::exec::MXCSR_MASKS;
-use crate::insn::Insn;
 use crate::mmu::access::Access;
 use crate::state::xsave::component;
 use crate::state::{cr0, cr4};
@@ -60,7 +59,7 @@ impl Translator<'_> {
             return Ok(false);
         };
         i.set_code(vector.code);
-        let memory = item.insn.prefix & Insn::MEM != 0;
+        let memory = form::accesses_memory(&item.decoded, &item.insn);
         let operand = if memory {
             match Operand::of(&item.decoded, &item.insn, self.context.rip) {
                 Some(operand) => Some(operand),

@@ -64,6 +64,8 @@ pub(super) fn of(i: &Instruction) -> Option<Vector> {
                 | Mnemonic::Vucomiss
                 | Mnemonic::Vucomisd
                 | Mnemonic::Vptest
+                | Mnemonic::Vtestps
+                | Mnemonic::Vtestpd
         ),
     })
 }
@@ -195,7 +197,9 @@ fn vex_moves_or_computes(mnemonic: Mnemonic) -> bool {
             | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq | Vinsertf128 | Vinserti128
             | Vextractf128 | Vextracti128 | Vperm2f128 | Vperm2i128 | Vpermilps | Vpermilpd
             | Vpermd | Vpermq | Vpermps | Vpermpd | Vpblendd | Vpsllvd | Vpsllvq | Vpsrlvd
-            | Vpsrlvq | Vpsravd
+            | Vpsrlvq | Vpsravd | Vtestps | Vtestpd
+            // Those of a page in the TLB never fault, whatever their masks select.
+            | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq
     )
 }
 
@@ -212,6 +216,8 @@ fn vex_uses_mxcsr(mnemonic: Mnemonic) -> bool {
             | Vcvtsi2ss | Vcvtsi2sd | Vcvtss2si | Vcvtsd2si | Vcvttss2si | Vcvttsd2si | Vcvtss2sd
             | Vcvtsd2ss | Vcvtps2pd | Vcvtpd2ps | Vcvtdq2ps | Vcvtps2dq | Vcvttps2dq | Vcvtdq2pd
             | Vcvtpd2dq | Vcvttpd2dq | Vroundps | Vroundpd | Vroundss | Vroundsd
+            // F16C
+            | Vcvtph2ps | Vcvtps2ph
             // FMA
             | Vfmadd132ps | Vfmadd132pd | Vfmadd132ss | Vfmadd132sd | Vfmadd213ps | Vfmadd213pd
             | Vfmadd213ss | Vfmadd213sd | Vfmadd231ps | Vfmadd231pd | Vfmadd231ss | Vfmadd231sd
