@@ -11,7 +11,8 @@ use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine, Run, Skip, Test};
 use vbts_tests::programs;
 
-const MODEL: &str = "x86-64-v3";
+/// The default model of `vbts trace`, and one that needs less of a host that executes it with KVM.
+const MODELS: [&str; 2] = ["x86-64-v3", "x86-64-v3-basic"];
 
 /// Compiler options.
 const OPTIONS: [&[&str]; 2] = [
@@ -51,14 +52,16 @@ pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials(module, tests)
 }
 
-/// Skips the test if the host cannot execute what the model executes.
-fn need_model() -> Result<()> {
-    let model = vbts_cpu::model(MODEL);
-    let missing = model.map_or_else(Vec::new, vbts_cpu::Model::missing_on_host);
-    if !missing.is_empty() {
-        bail!(Skip(format!("the host lacks {}", missing.join(", "))));
+/// The first of `models` that the host can execute. Skips the test if there is none.
+fn model(models: &[&'static str]) -> Result<&'static str> {
+    let mut missing = Vec::new();
+    for name in models {
+        missing = vbts_cpu::model(name).map_or_else(Vec::new, vbts_cpu::Model::missing_on_host);
+        if missing.is_empty() {
+            return Ok(name);
+        }
     }
-    Ok(())
+    bail!(Skip(format!("the host lacks {}", missing.join(", "))))
 }
 
 /// Compares what a program prints, built with each of `options`, and traced with each of `follow`.
@@ -69,7 +72,7 @@ fn output(
     options: &[&[&str]],
     follow: &[&str],
 ) -> Result<Vec<u64>> {
-    need_model()?;
+    let model = model(&MODELS)?;
     let directory = tempfile::tempdir()?;
     let mut handovers = Vec::new();
     for options in options {
@@ -78,7 +81,7 @@ fn output(
         let host = machine::finish(Command::new(&program))?.expect(0)?;
         let trace = directory.path().join("trace");
         for follow in follow {
-            let options = ["--stats", "--cpu", MODEL, "--follow", follow];
+            let options = ["--stats", "--cpu", model, "--follow", follow];
             let run = machine
                 .trace("btrace", &trace, &options, &[&program])?
                 .expect(0)?;
@@ -175,7 +178,7 @@ fn build_libraries() -> Result<PathBuf, String> {
 
 /// Compares what a program of a library prints.
 fn library(machine: &Machine, name: &str) -> Result<()> {
-    need_model()?;
+    model(&MODELS[..1])?;
     let programs = build_libraries().map_err(Skip::program)?;
     same(machine, name, &|| Command::new(programs.join(name)))
 }
@@ -183,7 +186,7 @@ fn library(machine: &Machine, name: &str) -> Result<()> {
 /// Compares results of the packages of Python in `target/tools/scientific`, to the last bit. They
 /// choose their code by the processor: the host gets the code that the guest gets.
 fn scientific(machine: &Machine, part: &str) -> Result<()> {
-    need_model()?;
+    model(&MODELS[..1])?;
     let packages = machine::find("VBTS_SCIENTIFIC", "tools/scientific")
         .map_err(|why| Skip::program(format!("{why:#}")))?;
     same(machine, part, &|| {
