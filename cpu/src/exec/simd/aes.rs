@@ -6,7 +6,6 @@ use std::arch::asm;
 
 use iced_x86::Code;
 
-use super::sse41::second;
 use super::{V, cast, packed, xmm};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
@@ -58,7 +57,7 @@ fn sha1rnds4(a: V, b: V, imm: u8) -> V {
 /// SHA256RNDS2: XMM0 has the words and constants of two rounds.
 fn sha256rnds2(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let (mut a, b, words) = (cpu.v(insn.dst), second(cpu, insn)?, cpu.v(0));
+    let (mut a, b, words) = (cpu.v(insn.dst), cpu.aligned_source(insn)?, cpu.v(0));
     // SAFETY: as for `host`.
     unsafe {
         asm!(

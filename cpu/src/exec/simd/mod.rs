@@ -197,6 +197,16 @@ impl Cpu {
         }
         self.load128(la)
     }
+
+    /// The source of 16 bytes: a register, or memory that must be aligned.
+    #[inline(always)]
+    fn aligned_source(&mut self, insn: &Insn) -> Result<V, Abort> {
+        Ok(if insn.prefix & Insn::MEM != 0 {
+            cast(self.load_aligned(insn)?)
+        } else {
+            self.v(insn.src)
+        })
+    }
 }
 
 fn xmm_xmm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {

@@ -12,7 +12,7 @@ use super::mxcsr::{Masked, host};
 use super::ssse3::zip;
 use super::{Encoding, Legacy, V, cast, packed, xmm};
 use crate::exec::table::{Backend, Table};
-use crate::insn::{Abort, Exec, Flow, Insn};
+use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::flags::Lazy;
 use crate::state::int::Int;
@@ -120,19 +120,9 @@ macro_rules! by_sign {
 }
 by_sign! { Pblendvb: u8, 16 Blendvps: u32, 4 Blendvpd: u64, 2 }
 
-/// The second operand, of 16 bytes.
-#[inline(always)]
-pub(super) fn second(cpu: &mut Cpu, insn: &Insn) -> Result<V, Abort> {
-    Ok(if insn.prefix & Insn::MEM != 0 {
-        cast(cpu.load_aligned(insn)?)
-    } else {
-        cpu.v(insn.src)
-    })
-}
-
 fn blendv<K: BySign>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b = second(cpu, insn)?;
+    let b = cpu.aligned_source(insn)?;
     let r = K::run(cpu.v(insn.dst), b, cpu.v(0));
     cpu.set_xmm(insn.dst, cast(r));
     Ok(Flow::Next)
@@ -141,7 +131,7 @@ fn blendv<K: BySign>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// PTEST: ZF is set if AND is zero, CF if AND NOT is zero.
 fn ptest(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
-    let b: u128 = cast(second(cpu, insn)?);
+    let b: u128 = cast(cpu.aligned_source(insn)?);
     let a = cpu.xmm(insn.dst);
     let flag = |set, bit| if set { bit } else { 0 };
     cpu.flags = Lazy::from_bits(flag(a & b == 0, rflags::ZF) | flag(!a & b == 0, rflags::CF));
@@ -314,7 +304,7 @@ pub(super) fn elements<K: Dot>(bits: u64) -> u128 {
 fn dot<K: Dot>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_sse()?;
     let wanted = elements::<K>(insn.imm >> 4);
-    let b: u128 = cast(second(cpu, insn)?);
+    let b: u128 = cast(cpu.aligned_source(insn)?);
     let (a, b) = (cpu.xmm(insn.dst) & wanted, b & wanted);
     // After an unmasked exception the processor does not execute the next step, so that step raises
     // nothing.
