@@ -91,7 +91,7 @@ pub mod state;
 pub use backend::jit::{NativeOptions, NativeStats};
 pub use engine::{Exit, SoftCpu};
 pub use mmu::ram::GuestRam;
-pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, model, model_without_bts};
+pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, host_has, model, model_without_bts};
 pub use processor::branch_log::{
     BranchLog, LogBuffer, LogEntry, LogScope, LogSink, Probe, ProbeAction,
 };

@@ -177,8 +177,9 @@ fn leaf7() -> CpuidResult {
     }
 }
 
-/// Whether the host's processor has an extension that not every model has.
-fn host_has(feature: CpuidFeature) -> bool {
+/// Whether the host's processor has an extension. It has those of every model.
+#[must_use]
+pub fn host_has(feature: CpuidFeature) -> bool {
     match feature {
         CpuidFeature::SSE3 => is_x86_feature_detected!("sse3"),
         CpuidFeature::SSSE3 => is_x86_feature_detected!("ssse3"),
@@ -209,7 +210,7 @@ fn host_has(feature: CpuidFeature) -> bool {
         CpuidFeature::SHA => is_x86_feature_detected!("sha"),
         CpuidFeature::VAES => is_x86_feature_detected!("vaes"),
         CpuidFeature::VPCLMULQDQ => is_x86_feature_detected!("vpclmulqdq"),
-        _ => false,
+        _ => BASE.contains(&feature),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The processor models as data: CPUID leaves, instruction-set extensions and MSRs.
 
 pub(crate) mod cpuid;
+mod derived_leaves;
 mod features;
 pub(crate) mod lbr;
 mod leaves;
@@ -12,16 +13,16 @@ use iced_x86::CpuidFeature;
 use vbts_bts::Microarchitecture;
 
 pub use self::cpuid::Leaf;
-pub use self::features::Requirement;
+use self::derived_leaves::{without_bts, without_capabilities};
 use self::features::{
     CORE2_FEATURES, IA32_FEATURES, MAX_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES,
     X86_64_V3_BASIC_FEATURES, X86_64_V3_FEATURES,
 };
+pub use self::features::{Requirement, host_has};
 use self::lbr::Lbr;
 use self::leaves::{
     CORE2_LEAVES, HASWELL_LEAVES, MAX_LEAVES, NEHALEM_LEAVES, PENTIUM_M_LEAVES, PENTIUM4_64_LEAVES,
     PENTIUM4_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES, X86_64_V3_BASIC_LEAVES, X86_64_V3_LEAVES,
-    without_bts, without_capabilities,
 };
 use self::msr::{
     IA32_MSRS, MSRS, NETBURST_64_MSRS, WITHOUT_CAPABILITIES, X86_64_V3_BASIC_MSRS, X86_64_V3_MSRS,

@@ -234,28 +234,8 @@ fn undefined(form: &Form) -> u64 {
 }
 
 fn host_has(code: Code) -> bool {
-    code.cpuid_features().iter().all(|f| match f {
-        CpuidFeature::SSE3 => is_x86_feature_detected!("sse3"),
-        CpuidFeature::SSSE3 => is_x86_feature_detected!("ssse3"),
-        CpuidFeature::SSE4_1 => is_x86_feature_detected!("sse4.1"),
-        CpuidFeature::SSE4_2 => is_x86_feature_detected!("sse4.2"),
-        CpuidFeature::POPCNT => is_x86_feature_detected!("popcnt"),
-        CpuidFeature::LZCNT => is_x86_feature_detected!("lzcnt"),
-        CpuidFeature::BMI1 => is_x86_feature_detected!("bmi1"),
-        CpuidFeature::BMI2 => is_x86_feature_detected!("bmi2"),
-        CpuidFeature::MOVBE => is_x86_feature_detected!("movbe"),
-        CpuidFeature::AVX => is_x86_feature_detected!("avx"),
-        CpuidFeature::AVX2 => is_x86_feature_detected!("avx2"),
-        CpuidFeature::FMA => is_x86_feature_detected!("fma"),
-        CpuidFeature::F16C => is_x86_feature_detected!("f16c"),
-        CpuidFeature::AES => is_x86_feature_detected!("aes"),
-        CpuidFeature::PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
-        CpuidFeature::ADX => is_x86_feature_detected!("adx"),
-        CpuidFeature::SHA => is_x86_feature_detected!("sha"),
-        CpuidFeature::VAES => is_x86_feature_detected!("vaes"),
-        CpuidFeature::VPCLMULQDQ => is_x86_feature_detected!("vpclmulqdq"),
-        _ => true,
-    })
+    let mut features = code.cpuid_features().iter();
+    features.all(|feature| vbts_cpu::host_has(*feature))
 }
 
 /// A model with all the instructions.
