@@ -102,6 +102,20 @@ def fetch_source(package, directory):
     return next(name for name in files if name.endswith(".dsc"))
 
 
+def source(package, directory):
+    """Fetches the source of a package, with Debian's changes, into a subdirectory of `directory`,
+    and returns that.
+    """
+    os.makedirs(directory, exist_ok=True)
+    description = fetch_source(package, directory)
+    tree = os.path.join(directory, description.removesuffix(".dsc"))
+    if not os.path.exists(tree):
+        shutil.rmtree(tree + ".new", ignore_errors=True)
+        sh("dpkg-source", "--no-check", "--extract", description, tree + ".new", cwd=directory)
+        os.rename(tree + ".new", tree)
+    return tree
+
+
 def processor():
     """Returns the name of this machine's processor, or its architecture."""
     with open("/proc/cpuinfo", encoding="utf-8") as f:
