@@ -36,6 +36,10 @@ pub fn trials(module: &str) -> Vec<Trial> {
             "linux_saves_avx_state".into(),
             Box::new(linux_saves_avx_state),
         ),
+        (
+            "libraries_choose_their_code".into(),
+            Box::new(libraries_choose_their_code),
+        ),
     ];
     for part in SCIENTIFIC {
         tests.push((
@@ -109,6 +113,48 @@ fn linux_saves_avx_state(machine: &Machine) -> Result<()> {
         let enough = handovers.iter().all(|number| *number >= 20);
         ensure!(enough, "hand-overs to KVM: {handovers:?}");
     }
+    Ok(())
+}
+
+/// glibc calls its functions for AVX2, and OpenSSL finds AES-NI and AVX2.
+fn libraries_choose_their_code(machine: &Machine) -> Result<()> {
+    let model = model(&MODELS)?;
+    let directory = tempfile::tempdir()?;
+    let (program, trace) = (
+        directory.path().join("program"),
+        directory.path().join("trace"),
+    );
+    let options = ["-O1", "-fno-builtin", "-static"];
+    build("string_functions.c", &options, &program)?;
+    let options = ["--cpu", model];
+    machine
+        .trace("text", &trace, &options, &[&program])?
+        .expect(0)?;
+    let text = std::fs::read_to_string(&trace)?;
+    for function in ["__strlen_avx2", "__memset_avx2_unaligned", "__memcmp_avx2"] {
+        ensure!(text.contains(function), "{function} was not called");
+    }
+
+    let openssl = ["openssl", "info", "-cpusettings"];
+    if let Err(error) = Command::new(openssl[0]).arg("version").output() {
+        bail!(Skip::program(format!("cannot start openssl: {error}")));
+    }
+    let run = machine
+        .trace("raw", &trace, &options, &openssl)?
+        .expect(0)?;
+    let output = String::from_utf8_lossy(&run.stdout);
+    let words = output.trim().strip_prefix("OPENSSL_ia32cap=0x");
+    let words = words.and_then(|words| words.split_once(":0x"));
+    let Some((leaf1, leaf7)) = words else {
+        bail!("unknown output of openssl: {output}");
+    };
+    // Words of two registers: EDX and ECX of leaf 1, EBX and ECX of leaf 7.
+    let (leaf1, leaf7) = (
+        u64::from_str_radix(leaf1, 16)?,
+        u64::from_str_radix(leaf7, 16)?,
+    );
+    ensure!(leaf1 >> (32 + 25) & 1 != 0, "no AES: {output}");
+    ensure!(leaf7 >> 5 & 1 != 0, "no AVX2: {output}");
     Ok(())
 }
 
