@@ -2,6 +2,8 @@
 
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
 
+use crate::model::host_has;
+
 /// How an instruction becomes native code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vector {
@@ -30,7 +32,7 @@ pub(super) fn of(i: &Instruction) -> Option<Vector> {
     } else {
         (uses_mxcsr(mnemonic), moves_or_computes(mnemonic))
     };
-    if !(uses_mxcsr || computes) || !has_vector(i) || (vex && !is_x86_feature_detected!("avx2")) {
+    if !(uses_mxcsr || computes) || !has_vector(i) || !host_executes(i) {
         return None;
     }
     Some(Vector {
@@ -68,6 +70,12 @@ pub(super) fn of(i: &Instruction) -> Option<Vector> {
                 | Mnemonic::Vtestpd
         ),
     })
+}
+
+/// Whether the host's processor has the instruction. The interpreter executes some that it lacks.
+fn host_executes(i: &Instruction) -> bool {
+    let mut features = i.cpuid_features().iter();
+    features.all(|feature| host_has(*feature))
 }
 
 /// Whether an XMM or YMM register is an operand, and no MMX register is.
@@ -143,6 +151,9 @@ fn moves_or_computes(mnemonic: Mnemonic) -> bool {
             | Mpsadbw | Phminposuw
             // SSE4.2
             | Pcmpgtq | Pcmpistri | Pcmpistrm
+            // AES, PCLMULQDQ, SHA
+            | Aesenc | Aesenclast | Aesdec | Aesdeclast | Aesimc | Aeskeygenassist | Pclmulqdq
+            | Sha1rnds4 | Sha1nexte | Sha1msg1 | Sha1msg2 | Sha256rnds2 | Sha256msg1 | Sha256msg2
     )
 }
 
@@ -198,6 +209,9 @@ fn vex_moves_or_computes(mnemonic: Mnemonic) -> bool {
             | Vextractf128 | Vextracti128 | Vperm2f128 | Vperm2i128 | Vpermilps | Vpermilpd
             | Vpermd | Vpermq | Vpermps | Vpermpd | Vpblendd | Vpsllvd | Vpsllvq | Vpsrlvd
             | Vpsrlvq | Vpsravd | Vtestps | Vtestpd
+            // AES, VAES, PCLMULQDQ, VPCLMULQDQ
+            | Vaesenc | Vaesenclast | Vaesdec | Vaesdeclast | Vaesimc | Vaeskeygenassist
+            | Vpclmulqdq
             // Those of a page in the TLB never fault, whatever their masks select.
             | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq
     )
