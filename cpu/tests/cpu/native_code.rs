@@ -101,14 +101,20 @@ fn vectors() -> Guest {
     guest
 }
 
-/// Vectors of 256 bits beside those of 128 with and without VEX: upper halves that are cleared,
-/// kept and read, across misses of the TLB and instructions without a template, for ever.
-fn wide_vectors() -> Guest {
-    let mut guest = Guest::of(vbts_cpu::model("x86-64-v3").unwrap());
+/// A guest of a model, with AVX on.
+fn with_avx(model: &str) -> Guest {
+    let mut guest = Guest::of(vbts_cpu::model(model).unwrap());
     guest.update(|s| {
         s.sys.cr4 |= cr4::OSXSAVE;
         s.sys.xcr0 = 7;
     });
+    guest
+}
+
+/// Vectors of 256 bits beside those of 128 with and without VEX: upper halves that are cleared,
+/// kept and read, across misses of the TLB and instructions without a template, for ever.
+fn wide_vectors() -> Guest {
+    let mut guest = with_avx("x86-64-v3");
     guest.assemble(KERNEL, |a| {
         let (mut outer, mut inner) = (a.create_label(), a.create_label());
         a.mov(rbx, DATA)?;
@@ -160,7 +166,7 @@ fn wide_vectors() -> Guest {
 fn masks_and_halves() -> Guest {
     const SINGLES: u64 = 0x4780_0123_3F81_2345;
     const TINY_AND_MASK: u64 = 0xB380_0001_B301_0001;
-    let mut guest = wide_vectors();
+    let mut guest = with_avx("x86-64-v3");
     guest.assemble(KERNEL, |a| {
         let (mut outer, mut inner) = (a.create_label(), a.create_label());
         a.mov(rbx, DATA)?;
@@ -204,11 +210,7 @@ fn masks_and_halves() -> Guest {
 
 /// Rounds of ciphers and hashes, with operands in registers and memory, for ever.
 fn ciphers() -> Guest {
-    let mut guest = Guest::of(vbts_cpu::model("max").unwrap());
-    guest.update(|s| {
-        s.sys.cr4 |= cr4::OSXSAVE;
-        s.sys.xcr0 = 7;
-    });
+    let mut guest = with_avx("max");
     guest.assemble(KERNEL, |a| {
         let (mut outer, mut inner) = (a.create_label(), a.create_label());
         a.mov(rbx, DATA)?;
