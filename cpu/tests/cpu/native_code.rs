@@ -5,6 +5,7 @@ use crate::common::{DATA, Guest, KERNEL};
 use iced_x86::code_asm::*;
 use vbts_cpu::state::cr4;
 use vbts_cpu::{Exit, NativeOptions, SoftCpu};
+use vbts_testkit::Emit;
 
 /// A processor in the state of that of `guest`, which translates each block at once.
 fn native(guest: &Guest, check: bool, memory: usize) -> SoftCpu {
@@ -50,6 +51,15 @@ fn busy() -> Guest {
     guest
 }
 
+/// Flushes the TLB at `outer`, and begins three rounds at `inner`, with their number in ECX.
+fn begin_rounds(a: &mut CodeAssembler, outer: &mut CodeLabel, inner: &mut CodeLabel) -> Emit {
+    a.set_label(outer)?;
+    a.mov(rax, cr3)?;
+    a.mov(cr3, rax)?;
+    a.mov(ecx, 3)?;
+    a.set_label(inner)
+}
+
 /// Vectors that stay in registers while other instructions miss the TLB or have no template, and
 /// MXCSR with changing rounding and an exception that is not masked in half of the rounds, for
 /// ever.
@@ -63,12 +73,7 @@ fn vectors() -> Guest {
         a.mov(rbx, DATA)?;
         a.mov(rax, FACTOR)?;
         a.mov(qword_ptr(rbx + 128), rax)?;
-        a.set_label(&mut outer)?;
-        // Flushes the TLB.
-        a.mov(rax, cr3)?;
-        a.mov(cr3, rax)?;
-        a.mov(ecx, 3)?;
-        a.set_label(&mut inner)?;
+        begin_rounds(a, &mut outer, &mut inner)?;
         a.movq(xmm1, rcx)?;
         a.paddd(xmm1, xmm2)?;
         a.movdqu(xmmword_ptr(rbx + rcx * 8 + 1), xmm1)?;
@@ -118,12 +123,7 @@ fn wide_vectors() -> Guest {
     guest.assemble(KERNEL, |a| {
         let (mut outer, mut inner) = (a.create_label(), a.create_label());
         a.mov(rbx, DATA)?;
-        a.set_label(&mut outer)?;
-        // Flushes the TLB.
-        a.mov(rax, cr3)?;
-        a.mov(cr3, rax)?;
-        a.mov(ecx, 3)?;
-        a.set_label(&mut inner)?;
+        begin_rounds(a, &mut outer, &mut inner)?;
         a.vmovd(xmm1, ecx)?;
         a.vpbroadcastd(ymm2, xmm1)?;
         a.vpaddd(ymm9, ymm9, ymm2)?;
@@ -174,12 +174,7 @@ fn masks_and_halves() -> Guest {
             a.mov(rax, value)?;
             a.mov(qword_ptr(rbx + at), rax)?;
         }
-        a.set_label(&mut outer)?;
-        // Flushes the TLB.
-        a.mov(rax, cr3)?;
-        a.mov(cr3, rax)?;
-        a.mov(ecx, 3)?;
-        a.set_label(&mut inner)?;
+        begin_rounds(a, &mut outer, &mut inner)?;
         a.vmovdqu(ymm1, ymmword_ptr(rbx + rcx * 4 - 4))?;
         a.vpaddd(ymm2, ymm2, ymm1)?;
         a.vmaskmovps(ymm3, ymm2, ymmword_ptr(rbx + 0xFE0))?;
@@ -214,12 +209,7 @@ fn ciphers() -> Guest {
     guest.assemble(KERNEL, |a| {
         let (mut outer, mut inner) = (a.create_label(), a.create_label());
         a.mov(rbx, DATA)?;
-        a.set_label(&mut outer)?;
-        // Flushes the TLB.
-        a.mov(rax, cr3)?;
-        a.mov(cr3, rax)?;
-        a.mov(ecx, 3)?;
-        a.set_label(&mut inner)?;
+        begin_rounds(a, &mut outer, &mut inner)?;
         a.movq(xmm1, rcx)?;
         a.paddq(xmm2, xmm1)?;
         a.aesenc(xmm2, xmmword_ptr(rbx))?;
