@@ -13,10 +13,19 @@
 
 char *why;
 
+#ifdef __i386__
+#define LOOP_COUNT "mov 4(%esp), %ecx\n"
+#define LOOP_COUNT_DOWN "dec %ecx\n"
+#else
+#define LOOP_COUNT
+#define LOOP_COUNT_DOWN "dec %rdi\n"
+#endif
+
 #define LOOP(name)								\
 	asm(".text\n.globl " #name "\n" #name ":\n"				\
+	    LOOP_COUNT								\
 	    ".globl " #name "_head\n" #name "_head:\n"				\
-	    "dec %rdi\n"							\
+	    LOOP_COUNT_DOWN							\
 	    ".globl " #name "_branch\n" #name "_branch:\n"			\
 	    "jnz " #name "_head\n"						\
 	    "ret\n")
@@ -38,7 +47,11 @@ int bts32(int request, pid_t pid, void *addr, unsigned int data)
 		     : "=a"(ret)
 		     : "a"(26), "b"(request), "c"(pid), "d"((unsigned int)(uintptr_t)addr),
 		       "S"(data)
+#ifdef __i386__
+		     : "memory");
+#else
 		     : "memory", "r8", "r9", "r10", "r11");
+#endif
 	return ret;
 }
 
@@ -197,8 +210,9 @@ int path_compare(const struct path *path, const struct path *reference)
 {
 	for (long i = 0; i < path->n && i < reference->n; i++)
 		if (memcmp(&path->r[i], &reference->r[i], sizeof(*path->r)))
-			FAIL("branch %ld of %ld is %#lx -> %#lx instead of %#lx -> %#lx", i,
-			     reference->n, path->r[i].a, path->r[i].b, reference->r[i].a,
+			FAIL("branch %ld of %ld is %#" PRIx64 " -> %#" PRIx64
+			     " instead of %#" PRIx64 " -> %#" PRIx64, i, reference->n,
+			     path->r[i].a, path->r[i].b, reference->r[i].a,
 			     reference->r[i].b);
 	if (path->n != reference->n)
 		FAIL("%ld branches instead of %ld", path->n, reference->n);
@@ -216,15 +230,17 @@ int check_sched(const struct record *r, long n, const char *name, unsigned long 
 			continue;
 		}
 		if (r->qualifier != expected)
-			FAIL("task %s: qualifier %lu instead of %lu", name, r->qualifier, expected);
+			FAIL("task %s: qualifier %" PRIu64 " instead of %" PRIu64, name,
+			     r->qualifier, expected);
 		if (r->a < jiffies)
-			FAIL("task %s: jiffies go back from %lu to %lu", name, jiffies, r->a);
+			FAIL("task %s: jiffies go back from %" PRIu64 " to %" PRIu64, name,
+			     jiffies, r->a);
 		jiffies = r->a;
 		expected = expected == ARRIVES ? DEPARTS : ARRIVES;
 		events++;
 	}
 	if (events < at_least)
-		FAIL("task %s: only %lu scheduling events", name, events);
+		FAIL("task %s: only %" PRIu64 " scheduling events", name, events);
 	return 0;
 }
 
@@ -390,6 +406,20 @@ int end_machine(int status)
 	/* The kernel has no ioperm(), or this is another machine. */
 	reboot(RB_AUTOBOOT);
 	return 1;
+}
+
+int is_copied(void)
+{
+	return is_isolated() || !has_feature(" dtes64");
+}
+
+long threshold(long records)
+{
+	long room = records / 4;
+
+	room = room < 16 ? 16 : room > 128 ? 128 : room;
+	/* Without DS-CPL, the processor also records the last branches of the kernel. */
+	return records - room - (has_feature(" ds_cpl") ? 0 : 32);
 }
 
 int is_netburst(void)

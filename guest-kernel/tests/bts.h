@@ -10,6 +10,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -61,11 +62,14 @@ struct mapped_record {
 /* In the flags of a mapped branch: the processor has predicted it. */
 #define MAPPED_PREDICTED (1ull << 4)
 
+/* More than any guest has, in bytes */
+#define TOO_LARGE	(~0ul / 2 + 1)
+
 #define RECORDS(n) ((n) * sizeof(struct record))
 /* The smallest buffer for records of the kernel with an interrupt. */
 #define KERNEL_MIN 4096
-/* With page-table isolation: room after the interrupt in the processor's buffer, in records */
-#define ISOLATED_ROOM 1365
+/* Room after the interrupt in the processor's buffer, in records, if the kernel copies them */
+#define COPIED_ROOM 1365
 
 /* A test: a function that returns 0, or -1 with the reason in `why`. */
 struct test {
@@ -107,6 +111,10 @@ unsigned long flags_of(pid_t pid);
 int has_feature(const char *flag);
 /* Whether the kernel has page-table isolation. */
 int is_isolated(void);
+/* Whether the kernel copies the records of the processor, because it cannot write our buffers. */
+int is_copied(void);
+/* Of the records that fit, the number at which the tracee stops with O_SIGNAL. */
+long threshold(long records);
 /* Whether the processor is one of family 15, which has records with a flag of its own. */
 int is_netburst(void);
 
@@ -127,7 +135,7 @@ extern const char loop_a_head[], loop_a_branch[], loop_b_head[], loop_b_branch[]
 
 static inline int is_kernel(uint64_t ip)
 {
-	return (int64_t)ip < 0;
+	return sizeof(long) == 4 ? ip >= 0xc0000000 : (int64_t)ip < 0;
 }
 
 /* Number of branches of a loop. */

@@ -118,6 +118,8 @@ static int test_status_address(void)
 /* STATUS stores as much as the ptracer has room for, whatever the tracee's trace is. */
 static int test_status_size(void)
 {
+	enum { BYTE = 0x5a };
+	const unsigned long UNTOUCHED = ~0ul / 0xff * BYTE;
 	struct {
 		struct config cfg;
 		unsigned long after[2];
@@ -129,12 +131,12 @@ static int test_status_size(void)
 	/* A ptracer that knows nothing of the third word passes no size. */
 	memset(&s, 0x5a, sizeof(s));
 	CHECK(bts(STATUS, pid, &s, 0) == CONFIG_SIZE && s.cfg.size == RECORDS(170));
-	CHECK(s.cfg.flags == (O_TRACE | O_VIRTUAL) && s.cfg.virtual_size == 0x5a5a5a5a5a5a5a5a);
+	CHECK(s.cfg.flags == (O_TRACE | O_VIRTUAL) && s.cfg.virtual_size == UNTOUCHED);
 	/* All sizes that there may be */
 	CHECK(bts(STATUS, pid, &s, CONFIG_SIZE) == CONFIG_SIZE);
-	CHECK(s.cfg.virtual_size == 0x5a5a5a5a5a5a5a5a);
+	CHECK(s.cfg.virtual_size == UNTOUCHED);
 	CHECK(bts(STATUS, pid, &s, sizeof(s.cfg)) == sizeof(s.cfg));
-	CHECK(s.cfg.virtual_size == (1 << 20) / 24 * 24 && s.after[0] == 0x5a5a5a5a5a5a5a5a);
+	CHECK(s.cfg.virtual_size == (1 << 20) / 24 * 24 && s.after[0] == UNTOUCHED);
 	/* What a later kernel may add is zero. */
 	CHECK(bts(STATUS, pid, &s, sizeof(s)) == sizeof(s.cfg) && !s.after[0] && !s.after[1]);
 	REFUSED(bts(STATUS, pid, &s, CONFIG_SIZE - 1), EINVAL);
@@ -179,8 +181,13 @@ static int test_get_address(void)
 
 static int test_get_index(void)
 {
-	static const unsigned long far[] = { 1ul << 31, 1ul << 32, 1ul << 63, ~0ul,
-					     ~0ul / sizeof(struct record) + 1 };
+	static const unsigned long far[] = { 1ul << 31, TOO_LARGE, ~0ul,
+					     ~0ul / sizeof(struct record) + 1,
+#ifdef __LP64__
+					     /* The lower half is a valid index. */
+					     1ul << 32, 1ul << 32 | 99,
+#endif
+					   };
 	struct record r, untouched;
 	pid_t pid;
 
@@ -191,8 +198,6 @@ static int test_get_index(void)
 	for (unsigned int i = 0; i < sizeof(far) / sizeof(*far); i++) {
 		REFUSED(bts(GET, pid, &r, far[i]), EINVAL);
 	}
-	/* The lower half is a valid index. */
-	REFUSED(bts(GET, pid, &r, 1ul << 32 | 99), EINVAL);
 	CHECK(!memcmp(&r, &untouched, sizeof(r)));
 	CHECK(bts32(GET, pid, &r, ~0u) == -EINVAL);
 	/* A buffer that has not wrapped has no record after the newest one. */
@@ -235,7 +240,7 @@ static int test_flags(void)
 
 	CHECK(pid > 0);
 	CHECK(config(pid, 4096, O_SCHED) == 0);
-	for (int bit = 17; bit < 64; bit++)
+	for (int bit = 17; bit < __LONG_WIDTH__; bit++)
 		REFUSED(config(pid, 4096, O_TRACE | 1ul << bit), EINVAL);
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0 && cfg.flags == O_SCHED && cfg.size == RECORDS(170));
 	/* CONFIG accepts the flags that only STATUS sets, and ignores them. */
@@ -276,8 +281,10 @@ static int test_signal_numbers(void)
 static int test_sizes(void)
 {
 	static const unsigned long too_large[] = {
-		1ul << 40, 1ul << 47, 1ul << 62, 1ul << 63, ~0ul, ~0ul - 4095, ~0ul / 2,
-		~0ul / 24 * 24,
+#ifdef __LP64__
+		1ul << 40, 1ul << 47,
+#endif
+		TOO_LARGE / 2, TOO_LARGE, ~0ul, ~0ul - 4095, ~0ul / 2, ~0ul / 24 * 24,
 	};
 	struct config cfg;
 	pid_t pid = start(work_none);

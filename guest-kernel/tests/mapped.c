@@ -7,7 +7,7 @@
 
 #define FLAGS		(O_TRACE | O_SIGNAL | O_MAPPED)
 #define SEGMENTS	3
-#define PER_SEGMENT	200ul
+#define PER_SEGMENT	300ul
 #define PAGE		4096ul
 /* RECORDS(PER_SEGMENT), rounded up to pages */
 #define SEGMENT		(2 * PAGE)
@@ -173,10 +173,10 @@ static int test_refused(void)
 	REFUSED(config_virtual(pid, RECORDS(PER_SEGMENT), FLAGS, 1), EINVAL);
 	REFUSED(config_virtual(pid, RECORDS(PER_SEGMENT), FLAGS, 1025), EINVAL);
 	REFUSED(config_virtual(pid, RECORDS(63), FLAGS, 2), EINVAL);
-	REFUSED(config_virtual(pid, 1ul << 62, FLAGS, 2), ENOMEM);
+	REFUSED(config_virtual(pid, TOO_LARGE / 2, FLAGS, 2), ENOMEM);
 	/* More than a quarter of the memory, or as much as there is with O_CUT_SIZE */
 	REFUSED(config_virtual(pid, 64ul << 20, FLAGS, 1024), ENOMEM);
-	CHECK(config_virtual(pid, 1ul << 62, FLAGS | O_CUT, 1000) == 0);
+	CHECK(config_virtual(pid, TOO_LARGE / 2, FLAGS | O_CUT, 1000) == 0);
 	CHECK(config(pid, RECORDS(PER_SEGMENT), O_TRACE | O_SIGNAL) == 0);
 	REFUSED(bts(MAP, pid, NULL, 0), EINVAL);
 	REFUSED(bts(TAKE, pid, &offset, 0), EINVAL);

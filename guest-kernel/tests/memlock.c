@@ -166,7 +166,7 @@ static int refused(void)
 		REFUSED(config(pid, 40 * KIB, O_TRACE), ENOMEM);
 		REFUSED(config(pid, 1 << 20, O_TRACE), ENOMEM);
 		REFUSED(config(pid, 63 * 24, O_TRACE | O_SIGNAL), EINVAL);
-		REFUSED(config_virtual(pid, 8 * KIB, O_TRACE | O_VIRTUAL, 1ul << 50), ENOMEM);
+		REFUSED(config_virtual(pid, 8 * KIB, O_TRACE | O_VIRTUAL, TOO_LARGE), ENOMEM);
 		REFUSED(config_virtual(pid, 8 * KIB, O_TRACE | O_VIRTUAL, 8 * KIB), EINVAL);
 		CHECK(locked() == 28);
 	}
@@ -229,7 +229,7 @@ static int test_privileged(void)
 
 	CHECK(pid > 0 && !setrlimit(RLIMIT_MEMLOCK, &small));
 	CHECK(config(pid, 1 << 20, O_TRACE) == 0 && locked() == 1024);
-	CHECK(config(pid, 1ul << 40, O_TRACE | O_CUT) == 0);
+	CHECK(config(pid, TOO_LARGE, O_TRACE | O_CUT) == 0);
 	CHECK(bts(STATUS, pid, &cfg, 0) > 0);
 	if (cfg.size > sysconf(_SC_PHYS_PAGES) / 4 * 4096ul || cfg.size < 1 << 20)
 		FAIL("cut to %lu bytes of %ld pages", cfg.size, sysconf(_SC_PHYS_PAGES));

@@ -41,12 +41,14 @@ static struct perf_event_attr branches(void)
 	};
 }
 
-/* Linux has a driver for the counters of NetBurst, which does not use the Debug Store. */
+/* Linux has drivers for the counters of older processors, which do not use the Debug Store. */
 static int no_driver(void)
 {
-	if (is_netburst())
-		snprintf(why, WHY_SIZE, "perf does not use the Branch Trace Store of NetBurst");
-	return is_netburst();
+	int older = is_netburst() || !has_feature(" dtes64");
+
+	if (older)
+		snprintf(why, WHY_SIZE, "perf does not use this processor's Branch Trace Store");
+	return older;
 }
 
 /* For processors with an erratum of the counters, the kernel refuses such a short period. */
@@ -652,7 +654,7 @@ static int test_counters_beside(void)
 		stop(pid);
 	}
 	if (alone < 2000 || traced < alone - alone / 20 || traced > alone + alone / 20)
-		FAIL("%lu instructions, %lu with a trace", alone, traced);
+		FAIL("%" PRIu64 " instructions, %" PRIu64 " with a trace", alone, traced);
 	return 0;
 }
 

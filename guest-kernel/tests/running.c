@@ -52,7 +52,8 @@ static int test_nsecs(void)
 		if (r[i].qualifier == BRANCH)
 			continue;
 		if (r[i].a < begin || r[i].a > end)
-			FAIL("time %lu is not between %lu and %lu", r[i].a, begin, end);
+			FAIL("time %" PRIu64 " is not between %" PRIu64 " and %" PRIu64, r[i].a,
+			     begin, end);
 		/* When the tracee departs, its timer has already run for some time. */
 		if (r[i].qualifier == DEPARTS)
 			departed = r[i].a;

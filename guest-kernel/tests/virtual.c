@@ -46,7 +46,7 @@ static int test_errors(void)
 	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, 0), EINVAL);
 	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, RECORDS(127)), EINVAL);
 	REFUSED(config_virtual(pid, 0, O_VIRTUAL, MIB), EINVAL);
-	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, 1ul << 45), ENOMEM);
+	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, TOO_LARGE), ENOMEM);
 	REFUSED(config_virtual(pid, RECORDS(64), O_TRACE | O_VIRTUAL, ~0ul), ENOMEM);
 	/* None of these has changed anything. */
 	CHECK(flags_of(pid) == (O_TRACE | O_VIRTUAL));
@@ -66,11 +66,11 @@ static int test_status(void)
 	CHECK(bts(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg));
 	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size == RECORDS(MIB / sizeof(struct record)));
 	CHECK(cfg.flags == (O_TRACE | O_VIRTUAL | O_SIGNAL | O_SIGNR(SIGUSR1)));
-	/* Cut to the available memory: less than a terabyte, but more than may be locked. */
-	CHECK(config_virtual(pid, 4096, O_TRACE | O_VIRTUAL | O_CUT, 1ul << 40) == 0);
+	/* Cut to the available memory, which is more than may be locked. */
+	CHECK(config_virtual(pid, 4096, O_TRACE | O_VIRTUAL | O_CUT, TOO_LARGE) == 0);
 	CHECK(bts(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg));
 	CHECK(cfg.size == RECORDS(170) && cfg.virtual_size >= 64 * MIB &&
-	      cfg.virtual_size < 1ul << 40);
+	      cfg.virtual_size < TOO_LARGE);
 	CHECK(config_virtual(pid, ~0ul, O_TRACE | O_VIRTUAL | O_CUT, ~0ul) == 0);
 	/* Without the flag there is no virtual buffer. */
 	CHECK(config(pid, 4096, O_TRACE) == 0);
@@ -131,7 +131,8 @@ static int test_wrap(void)
 		REFUSED(bts(GET, pid, &one, n), EINVAL);
 		CHECK(bts(GET, pid, &one, n - 1) == sizeof(one));
 		TRY(drain_all(pid, &path));
-		if (path.n < n - 400 || !path.n)
+		/* After each interrupt of the processor, it records two returns to user mode. */
+		if (path.n < n - 2 * n / threshold(64) - 200 || !path.n)
 			FAIL("%ld records, %ld of the maze", n, path.n);
 		end = reference;
 		end.r += reference.n - path.n;
@@ -269,7 +270,7 @@ static int test_clear(void)
 	CHECK(!(flags_of(pid) & O_PAUSED));
 	CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 	n = bts(DRAIN, pid, r, 4096);
-	CHECK(n > 400 && count(r, n, loop_a_branch, loop_a_head) > 400);
+	CHECK(n > 400 && count(r, n, loop_a_branch, loop_a_head) > 350);
 	stop(pid);
 	return 0;
 }

@@ -22,7 +22,7 @@ static int all_refused(void)
 	/* This error precedes all others. */
 	REFUSED(bts(CONFIG, pid, NULL, 0), EOPNOTSUPP);
 	REFUSED(config(pid, 0, 0), EOPNOTSUPP);
-	REFUSED(config(pid, 4096, 1ul << 40), EOPNOTSUPP);
+	REFUSED(config(pid, 4096, 1ul << 31), EOPNOTSUPP);
 	/* Except ptrace's own errors */
 	REFUSED(bts(CONFIG, getpid(), &cfg, 0), ESRCH);
 	CHECK(bts32(CONFIG, pid, &compat, 0) == -EOPNOTSUPP &&
