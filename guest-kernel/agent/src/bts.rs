@@ -413,5 +413,5 @@ pub fn now() -> u64 {
 /// The guest's memory in bytes.
 fn memory() -> u64 {
     let info = rustix::system::sysinfo();
-    info.totalram.saturating_mul(info.mem_unit.into())
+    (info.totalram as u64).saturating_mul(info.mem_unit.into())
 }

@@ -52,7 +52,12 @@ pub fn is_fatal(pid: pid_t, status: c_int, crash: &Crash) -> bool {
 /// The registers in the order of [`REGISTERS`].
 fn registers(pid: pid_t) -> Option<[u64; REGISTERS.len()]> {
     let user = ptrace::registers(pid).ok()?;
-    Some([
+    Some(in_order(&user))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn in_order(user: &libc::user_regs_struct) -> [u64; REGISTERS.len()] {
+    [
         user.rax,
         user.rbx,
         user.rcx,
@@ -72,7 +77,18 @@ fn registers(pid: pid_t) -> Option<[u64; REGISTERS.len()]> {
         user.rip,
         user.eflags,
         user.cs,
-    ])
+    ]
+}
+
+/// The registers that 32-bit code does not have are 0.
+#[cfg(target_arch = "x86")]
+fn in_order(user: &libc::user_regs_struct) -> [u64; REGISTERS.len()] {
+    #[rustfmt::skip]
+    let registers = [
+        user.eax, user.ebx, user.ecx, user.edx, user.esi, user.edi, user.esp, user.ebp,
+        0, 0, 0, 0, 0, 0, 0, 0, user.eip, user.eflags, user.xcs,
+    ];
+    registers.map(|register| u64::from(register.cast_unsigned()))
 }
 
 /// The bytes at `address` that can belong to one instruction, as far as they can be read.

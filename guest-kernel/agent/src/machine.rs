@@ -96,9 +96,12 @@ fn set_clock(epoch: i64) -> io::Result<()> {
     // SAFETY: all-zero is a valid timex.
     let mut change: libc::timex = unsafe { std::mem::zeroed() };
     change.modes = libc::ADJ_SETOFFSET | libc::ADJ_NANO;
-    change.time.tv_sec = offset.tv_sec;
+    // In a 32-bit guest these fields have 32 bits, so the epoch is before 2038.
+    #[allow(clippy::useless_conversion, reason = "time_t has 64 bits on x86_64")]
+    let seconds = offset.tv_sec.try_into();
+    change.time.tv_sec = seconds.map_err(|_| io::ErrorKind::InvalidInput)?;
     // With ADJ_NANO.
-    change.time.tv_usec = offset.tv_nsec;
+    change.time.tv_usec = offset.tv_nsec as libc::suseconds_t;
     // SAFETY: adjtimex reads and writes a timex.
     if unsafe { libc::adjtimex(&raw mut change) } < 0 {
         return Err(io::Error::last_os_error());

@@ -36,9 +36,11 @@ const O_TRACEPTRACE: c_int = 1 << EVENT_PTRACE;
 const O_TRACEUNTRACED: c_int = 1 << 22;
 
 /// `struct ptrace_bts_virtual_config`. Without `BTS_O_VIRTUAL` and `BTS_O_MAPPED` the kernel reads
-/// and writes only the fields before `more`.
+/// and writes only the words before the third.
+type BtsWords = [usize; 3];
+
+/// The configuration of a branch trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
 pub struct BtsConfig {
     /// Buffer size in bytes.
     pub size: u64,
@@ -185,19 +187,22 @@ pub fn listen(pid: pid_t) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_LISTEN, pid, ptr::null_mut::<c_void>(), 0usize) })
 }
 
-/// Configures the branch trace of a stopped tracee.
+/// Configures the branch trace of a stopped tracee. Sizes that a 32-bit kernel cannot have are cut.
 pub fn bts_config(pid: pid_t, config: &BtsConfig) -> io::Result<()> {
+    let words: BtsWords = [config.size, config.flags, config.more]
+        .map(|word| usize::try_from(word).unwrap_or(usize::MAX));
     // SAFETY: CONFIG reads at most a struct ptrace_bts_virtual_config.
-    check(unsafe { libc::ptrace(PTRACE_BTS_CONFIG, pid, ptr::from_ref(config), 0usize) })
+    check(unsafe { libc::ptrace(PTRACE_BTS_CONFIG, pid, &raw const words, 0usize) })
 }
 
 /// Returns the configuration and the status flags.
 pub fn bts_status(pid: pid_t) -> io::Result<BtsConfig> {
-    let mut config = BtsConfig::default();
-    let size = size_of_val(&config);
+    let mut words = BtsWords::default();
+    let size = size_of_val(&words);
     // SAFETY: STATUS writes at most `size` bytes.
-    check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut config, size) })?;
-    Ok(config)
+    check(unsafe { libc::ptrace(PTRACE_BTS_STATUS, pid, &raw mut words, size) })?;
+    let [size, flags, more] = words.map(|word| word as u64);
+    Ok(BtsConfig { size, flags, more })
 }
 
 /// Discards all records and clears `BTS_O_LOST`.

@@ -41,7 +41,7 @@ struct Plan {
     /// The number of a descriptor that is the controlling terminal.
     terminal: Option<RawFd>,
     group: ProcessGroup,
-    limits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
+    limits: Vec<(libc::__rlimit_resource_t, libc::rlimit64)>,
 }
 
 /// Starts the job with `descriptors`, and returns the ID of its process. The descriptor `terminal`,
@@ -195,7 +195,7 @@ impl Plan {
             // Without this, addresses depend on the random numbers that the boot has used.
             check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
             for (resource, limit) in &self.limits {
-                check(libc::setrlimit(*resource, limit))?;
+                check(libc::setrlimit64(*resource, limit))?;
             }
             check(libc::setgroups(self.groups.len(), self.groups.as_ptr()))?;
             check(libc::setgid(self.gid))?;
@@ -297,16 +297,16 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// A limit as setrlimit takes it. The guest's kernel permits fewer open files than a host may.
-fn limit(limit: &Limit) -> (libc::__rlimit_resource_t, libc::rlimit) {
+/// A limit as setrlimit64 takes it. The guest's kernel permits fewer open files than a host may.
+fn limit(limit: &Limit) -> (libc::__rlimit_resource_t, libc::rlimit64) {
     let (resource, most) = match limit.resource {
         Resource::Nofile => (libc::RLIMIT_NOFILE, MAX_OPEN_FILES.into()),
-        Resource::Stack => (libc::RLIMIT_STACK, libc::RLIM_INFINITY),
-        Resource::Core => (libc::RLIMIT_CORE, libc::RLIM_INFINITY),
-        Resource::Fsize => (libc::RLIMIT_FSIZE, libc::RLIM_INFINITY),
+        Resource::Stack => (libc::RLIMIT_STACK, libc::RLIM64_INFINITY),
+        Resource::Core => (libc::RLIMIT_CORE, libc::RLIM64_INFINITY),
+        Resource::Fsize => (libc::RLIMIT_FSIZE, libc::RLIM64_INFINITY),
     };
-    let value = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY).min(most);
-    let limit = libc::rlimit {
+    let value = |value: Option<u64>| value.unwrap_or(libc::RLIM64_INFINITY).min(most);
+    let limit = libc::rlimit64 {
         rlim_cur: value(limit.soft),
         rlim_max: value(limit.hard),
     };
