@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
+use vbts_cpu::Model;
 
-use crate::boot::{self, cpio::Cpio};
+use crate::arch::Arch;
+use crate::boot::{self, Protocol, cpio::Cpio};
 use crate::exit::Failure;
 use crate::host::whole_file;
 
@@ -13,13 +15,35 @@ use crate::host::whole_file;
 const KERNEL_VARIABLE: &str = "VBTS_KERNEL";
 const AGENT_VARIABLE: &str = "VBTS_AGENT";
 const SUITE_VARIABLE: &str = "VBTS_SUITE";
-/// Directories of the files relative to that of the executable: the build's, from
-/// `target/release/vbts`, and an installation's.
-const DIRECTORIES: [&str; 2] = ["../guest", "../lib/vbts"];
 
 /// Device numbers of `/dev/console` and `/dev/kmsg`.
 const CONSOLE: (u32, u32) = (5, 1);
 const KMSG: (u32, u32) = (1, 11);
+
+/// The architecture of the kernel in a file. A file that is no kernel is refused when it is booted.
+pub fn arch_of(kernel: &Path) -> Arch {
+    match boot::protocol_of(kernel) {
+        Ok(Protocol::Bits32) => Arch::I386,
+        Ok(Protocol::Bits64) | Err(_) => Arch::X86_64,
+    }
+}
+
+/// The subdirectory of `target` in which `guest-kernel/build` leaves the files.
+pub fn build_directory(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "guest",
+        Arch::I386 => "guest-i386",
+    }
+}
+
+/// The directory of an installation with the files.
+pub fn installation(arch: Arch) -> PathBuf {
+    let directory = own_directory().join("../lib/vbts");
+    match arch {
+        Arch::X86_64 => directory,
+        Arch::I386 => directory.join("i386"),
+    }
+}
 
 /// A generation of the `PTRACE_BTS` API. Each has its own cases in the regression suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,17 +95,23 @@ pub struct GuestFiles {
     pub kernel: PathBuf,
     /// The program that becomes its first process.
     pub agent: PathBuf,
+    /// The architecture of both.
+    pub arch: Arch,
 }
 
 impl GuestFiles {
-    /// Finds the files. `kernel` replaces the default kernel.
+    /// Finds the files for a processor model. `kernel` replaces the default kernel.
     ///
     /// # Errors
     /// A file is missing.
-    pub fn find(kernel: Option<&Path>) -> Result<Self, Failure> {
+    pub fn find(kernel: Option<&Path>, model: &Model) -> Result<Self, Failure> {
+        let kernel = self::kernel(kernel, Api::New, Arch::of_model(model))?;
+        let arch = arch_of(&kernel);
+        let agent = locate(None, AGENT_VARIABLE, "agent", arch)?;
         Ok(Self {
-            kernel: self::kernel(kernel, Api::New)?,
-            agent: locate(None, AGENT_VARIABLE, "agent")?,
+            kernel,
+            agent,
+            arch,
         })
     }
 
@@ -105,18 +135,18 @@ pub fn add_devices(cpio: &mut Cpio) {
     cpio.character_device("dev/kmsg", 0o600, KMSG);
 }
 
-/// Finds the kernel with a generation of the API. `given` replaces the default kernel.
+/// Finds the kernel with a generation of the API. `given` replaces the default kernel of `arch`.
 ///
 /// # Errors
 /// The file is missing, or no regular file.
-pub fn kernel(given: Option<&Path>, api: Api) -> Result<PathBuf, Failure> {
+pub fn kernel(given: Option<&Path>, api: Api, arch: Arch) -> Result<PathBuf, Failure> {
     let (variable, name) = match api {
         Api::New => (KERNEL_VARIABLE, "vmlinux"),
         Api::November2007 => ("VBTS_KERNEL_2007_11", "2007-11/vmlinux"),
         Api::Man2007 => ("VBTS_KERNEL_2007_MAN", "2007-man/vmlinux"),
         Api::December2007 => ("VBTS_KERNEL_2007_12", "2007-12/vmlinux"),
     };
-    locate(given.map(PathBuf::from), variable, name)
+    locate(given.map(PathBuf::from), variable, name, arch)
 }
 
 /// Whether the environment names the default kernel.
@@ -124,17 +154,12 @@ pub fn has_default_kernel_variable() -> bool {
     std::env::var_os(KERNEL_VARIABLE).is_some()
 }
 
-/// Finds the program of the regression suite.
+/// Finds the program of the regression suite for kernels of `arch`.
 ///
 /// # Errors
 /// The file is missing, or no regular file.
-pub fn suite() -> Result<PathBuf, Failure> {
-    locate(None, SUITE_VARIABLE, "ptrace_bts")
-}
-
-/// The directory of an installation with the files.
-pub fn installation() -> PathBuf {
-    own_directory().join(DIRECTORIES[1])
+pub fn suite(arch: Arch) -> Result<PathBuf, Failure> {
+    locate(None, SUITE_VARIABLE, "ptrace_bts", arch)
 }
 
 /// The directory of the executable.
@@ -145,23 +170,33 @@ fn own_directory() -> PathBuf {
     own.parent().unwrap_or(Path::new(".")).to_owned()
 }
 
-fn locate(given: Option<PathBuf>, variable: &str, name: &str) -> Result<PathBuf, Failure> {
+fn locate(
+    given: Option<PathBuf>,
+    variable: &str,
+    name: &str,
+    arch: Arch,
+) -> Result<PathBuf, Failure> {
     if let Some(path) = given.or_else(|| std::env::var_os(variable).map(PathBuf::from)) {
         // Its symbols may be read before it is booted.
         whole_file::open(&path).with_context(|| format!("Cannot read {}", path.display()))?;
         return Ok(path);
     }
-    let directory = own_directory();
-    let candidates = DIRECTORIES.map(|d| directory.join(d).join(name));
+    // The executable of a build is in target/release.
+    let built = own_directory().join("..").join(build_directory(arch));
+    let candidates = [built, installation(arch)].map(|directory| directory.join(name));
     candidates
         .iter()
         .find(|path| path.is_file())
         .cloned()
         .ok_or_else(|| {
             let looked = candidates.map(|c| c.display().to_string()).join(" and ");
+            let option = match arch {
+                Arch::X86_64 => String::new(),
+                Arch::I386 => format!(" --arch {}", arch.name()),
+            };
             let build = match name.split_once('/') {
-                Some((api, _)) => format!("guest-kernel/build --api {api}"),
-                None => "guest-kernel/build or vbts setup".into(),
+                Some((api, _)) => format!("guest-kernel/build{option} --api {api}"),
+                None => format!("guest-kernel/build{option} or vbts setup{option}"),
             };
             anyhow!(
                 "the guest's {name} is missing: build it with {build}, or set {variable} \

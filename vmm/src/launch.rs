@@ -92,6 +92,11 @@ impl KernelFiles {
 }
 
 impl Launch {
+    /// The processor model.
+    pub fn model(&self) -> &'static Model {
+        self.model
+    }
+
     /// Checks `config` and builds the board. The guest's serial console is copied to standard
     /// output if `echo`.
     ///

@@ -68,10 +68,11 @@
 //! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | the parts of a machine |
 //! | [`host`], [`kvm`], `program` | the host's I/O and KVM; the program to trace |
 //! | [`exit`], [`memory`], [`root`] | exit statuses; guest RAM; the guest's root directory |
-//! | `elf`, `escape`, [`layout`] | ELF headers; names as printable text; the address map |
+//! | `arch`, `elf`, `escape`, [`layout`] | architectures; ELF headers; printable text; addresses |
 
 pub mod accel;
 pub mod answers;
+mod arch;
 pub mod board;
 pub mod boot;
 pub mod cli;

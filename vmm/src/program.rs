@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, FileType, accessat, fstat};
 use thiserror::Error;
 
+use crate::arch::Arch;
 use crate::exit::Failure;
 use crate::root::Root;
 
@@ -58,13 +59,15 @@ pub enum ProgramError {
     /// The file is neither an ELF file nor a script.
     #[error("{}: is neither an ELF program nor a script with #!", .0.display())]
     UnknownFormat(PathBuf),
-    /// An ELF file that an x86-64 Linux does not run.
-    #[error("{}: is {what}; only programs for x86-64 and 32-bit x86 can run", .path.display())]
+    /// An ELF file that the guest's Linux does not run.
+    #[error("{}: is {what}; only programs for {allowed} can run", .path.display())]
     WrongElf {
         /// The file.
         path: PathBuf,
         /// What it is.
         what: String,
+        /// What the guest's Linux runs.
+        allowed: &'static str,
     },
     /// The dynamic loader or the interpreter of the file cannot run.
     #[error("{}: its interpreter cannot run", .path.display())]
@@ -99,7 +102,8 @@ impl ProgramError {
 }
 
 /// Finds `name` as `execvp` in directory `cwd` of the guest would, with the `PATH` of `search`, and
-/// checks that the guest can run it. Returns its absolute path in the guest.
+/// checks that the guest, whose kernel is of `arch`, can run it. Returns its absolute path in the
+/// guest.
 ///
 /// # Errors
 /// There is no such program, or it cannot run.
@@ -108,20 +112,21 @@ pub fn find(
     cwd: &Path,
     name: &OsStr,
     search: Option<&OsStr>,
+    arch: Arch,
 ) -> Result<PathBuf, ProgramError> {
     if name.is_empty() {
         return Err(ProgramError::NotFound(PathBuf::from("\"\"")));
     }
     if name.as_bytes().contains(&b'/') {
         let path = cwd.join(name);
-        check(root, cwd, &path, MAX_INTERPRETERS)?;
+        check(root, cwd, &path, MAX_INTERPRETERS, arch)?;
         return Ok(path);
     }
     let search = search.unwrap_or(OsStr::new(DEFAULT_PATH));
     let mut denied = None;
     for directory in search.as_bytes().split(|b| *b == b':') {
         let path = cwd.join(OsStr::from_bytes(directory)).join(name);
-        match check(root, cwd, &path, MAX_INTERPRETERS) {
+        match check(root, cwd, &path, MAX_INTERPRETERS, arch) {
             Ok(()) => return Ok(path),
             Err(ProgramError::NotFound(_) | ProgramError::NotAFile { .. }) => {}
             // `execvp` tries the other directories first.
@@ -136,7 +141,13 @@ pub fn find(
 }
 
 /// Checks that the guest can run the program at `path`, with at most `levels` interpreters.
-fn check(root: &Root, cwd: &Path, path: &Path, levels: u32) -> Result<(), ProgramError> {
+fn check(
+    root: &Root,
+    cwd: &Path,
+    path: &Path,
+    levels: u32,
+    arch: Arch,
+) -> Result<(), ProgramError> {
     check_executable(root, path)?;
     // 9P needs to read a program that the guest executes.
     let file = root.open_file(path).map_err(|error| match error.kind() {
@@ -144,13 +155,14 @@ fn check(root: &Root, cwd: &Path, path: &Path, levels: u32) -> Result<(), Progra
         _ => read_error(path, error),
     })?;
     let start = read_start(&file).map_err(|error| read_error(path, error))?;
-    let Some(interpreter) = format::interpreter(path, &file, &start)? else {
+    let Some(interpreter) = format::interpreter(path, &file, &start, arch)? else {
         return Ok(());
     };
     let levels = levels
         .checked_sub(1)
         .ok_or_else(|| ProgramError::TooManyInterpreters(path.into()))?;
-    check(root, cwd, &cwd.join(interpreter), levels).map_err(|error| match error {
+    let found = check(root, cwd, &cwd.join(interpreter), levels, arch);
+    found.map_err(|error| match error {
         ProgramError::TooManyInterpreters(_) => ProgramError::TooManyInterpreters(path.into()),
         source => ProgramError::Interpreter {
             path: path.into(),
@@ -249,6 +261,7 @@ mod tests {
                 Path::new(cwd),
                 OsStr::new(name),
                 Some(OsStr::new("/nowhere:/bin")),
+                Arch::X86_64,
             )
             .map_err(|e| e.to_string())
         };
@@ -276,7 +289,13 @@ mod tests {
         let scratch = Scratch::new();
         let root = scratch.root();
         scratch.put("program", 0o755, &elf_file(1, 3));
-        let program = find(&root, Path::new("/"), OsStr::new("/program"), None);
+        let program = find(
+            &root,
+            Path::new("/"),
+            OsStr::new("/program"),
+            None,
+            Arch::X86_64,
+        );
         assert!(program.is_ok(), "32-bit programs run: {program:?}");
         let mut object_file = elf_file(2, 62);
         object_file[16] = 1;
@@ -298,7 +317,14 @@ mod tests {
             (&object_file, "no program"),
         ] {
             scratch.put("program", 0o755, contents);
-            let error = find(&root, Path::new("/"), OsStr::new("/program"), None).unwrap_err();
+            let error = find(
+                &root,
+                Path::new("/"),
+                OsStr::new("/program"),
+                None,
+                Arch::X86_64,
+            )
+            .unwrap_err();
             let error = format!("{:#}", anyhow::Error::from(error));
             assert!(error.contains(message), "{error}");
         }
@@ -319,7 +345,15 @@ mod tests {
         file[AT + 32] = 8;
         file.extend_from_slice(b"/loader\0");
         scratch.put("program", 0o755, &file);
-        let find = || find(&root, Path::new("/"), OsStr::new("/program"), None);
+        let find = || {
+            find(
+                &root,
+                Path::new("/"),
+                OsStr::new("/program"),
+                None,
+                Arch::X86_64,
+            )
+        };
         let error = format!("{:#}", anyhow::Error::from(find().unwrap_err()));
         assert!(error.contains("/loader: not found"), "{error}");
         scratch.put("loader", 0o755, &elf_file(2, 62));
@@ -334,7 +368,7 @@ mod tests {
         let root = Root::open(Path::new("/")).unwrap();
         let own = std::env::current_exe().unwrap();
         assert_eq!(
-            find(&root, Path::new("/"), own.as_os_str(), None).unwrap(),
+            find(&root, Path::new("/"), own.as_os_str(), None, Arch::X86_64).unwrap(),
             own
         );
         assert_eq!(root.guest_path(&own), Some(own));

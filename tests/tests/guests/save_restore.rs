@@ -74,6 +74,7 @@ impl Guest {
         let options = Options {
             filters: vbts::trace::Filters::default(),
             scope: Scope::User,
+            is_32_bit: false,
             reports: true,
             format: Box::new(Raw),
             symbols: Symbolizer::new(Root::open(Path::new("/"))?, Path::new("/")),

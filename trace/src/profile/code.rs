@@ -5,11 +5,11 @@
 //! no other transfer of control that a record would show. It may have system calls: with the scope
 //! `user` they have no records, because the branches into and out of the kernel are left out.
 
-use iced_x86::{Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
 use super::changes::{Changes, PAGE, pages};
-use super::modules::{Module, ModuleId, ModuleKind, Modules};
+use super::modules::{Module, ModuleId, ModuleKind, Modules, extend_32};
 use crate::event::CodeSource;
 
 /// Maximum length in bytes of a straight line. The largest ones are unrolled cryptography.
@@ -317,7 +317,14 @@ fn decode(bits: u32, bytes: &[u8], start: u64, from: u64) -> Result<Line, NoLine
 pub fn transfer(instruction: &Instruction) -> Transfer {
     let is_near_call = instruction.is_call_near() || instruction.is_call_near_indirect();
     let is_far_call = instruction.is_call_far() || instruction.is_call_far_indirect();
-    let target = || Some(instruction.near_branch_target()).filter(|target| *target != 0);
+    let target = || {
+        let target = instruction.near_branch_target();
+        let target = match instruction.op0_kind() {
+            OpKind::NearBranch32 => extend_32(target),
+            _ => target,
+        };
+        Some(target).filter(|target| *target != 0)
+    };
     match instruction.flow_control() {
         FlowControl::Call | FlowControl::IndirectCall => match is_near_call || is_far_call {
             true => Transfer::Call,

@@ -10,6 +10,8 @@ pub type ModuleId = u32;
 
 /// Start of the kernel's half of the address space.
 pub const KERNEL_START: u64 = 1 << 63;
+/// `PAGE_OFFSET` of a 32-bit kernel (CONFIG_VMSPLIT_3G).
+const KERNEL_START_32: u64 = 0xC000_0000;
 /// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
 /// The name of the kernel's module.
@@ -248,6 +250,15 @@ impl AddressSpace {
             }
         };
         Place { module, offset }
+    }
+}
+
+/// The address in a trace of an address in a 32-bit guest: the sign extends that of a kernel, so that
+/// [`is_kernel`] is the same for all guests.
+pub fn extend_32(address: u64) -> u64 {
+    match address >= KERNEL_START_32 {
+        true => address | !u64::from(u32::MAX),
+        false => address,
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use vbts_trace::CodeSource;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
-use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
+use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 
 use super::elf::{build_id, segments};
 use super::memory_code::MemoryCode;
@@ -42,6 +42,15 @@ pub enum Problem {
     Replaced,
 }
 
+/// The guest's kernel.
+#[derive(Debug)]
+struct Kernel {
+    file: File,
+    /// With the addresses that a trace has.
+    segments: Vec<Segment>,
+    is_64_bit: bool,
+}
+
 /// The traced files.
 #[derive(Debug)]
 pub struct CodeFiles {
@@ -51,7 +60,7 @@ pub struct CodeFiles {
     /// Source files below this directory are named relative to it.
     pub directory: PathBuf,
     open: HashMap<String, Option<File>>,
-    kernel: Option<(File, Vec<Segment>)>,
+    kernel: Option<Kernel>,
     segments: HashMap<ModuleId, Vec<Segment>>,
     /// The build IDs of files when they were traced.
     build_ids: HashMap<String, Vec<u8>>,
@@ -89,8 +98,17 @@ impl CodeFiles {
     /// Sets the file of the guest's kernel, which is called `name`.
     pub fn set_kernel(&mut self, file: File, name: &str) {
         if let Ok(copy) = file.try_clone() {
-            let segments = segments(&copy);
-            self.kernel = Some((copy, segments));
+            let mut segments = segments(&copy);
+            let is_64_bit = is_64_bit(&copy);
+            if !is_64_bit {
+                let addresses = segments.iter_mut().map(|segment| &mut segment.address);
+                addresses.for_each(|address| *address = extend_32(*address));
+            }
+            self.kernel = Some(Kernel {
+                file: copy,
+                segments,
+                is_64_bit,
+            });
         }
         self.symbols.set_kernel(file, name);
     }
@@ -127,12 +145,12 @@ impl CodeFiles {
 
     /// The build ID of the kernel.
     pub fn kernel_build_id(&self) -> Option<Vec<u8>> {
-        build_id(&self.kernel.as_ref()?.0)
+        build_id(&self.kernel.as_ref()?.file)
     }
 
     /// The first address of the kernel's code, and its size in bytes.
     pub fn kernel_code(&self) -> Option<(u64, u64)> {
-        let (_, segments) = self.kernel.as_ref()?;
+        let Kernel { segments, .. } = self.kernel.as_ref()?;
         let code = segments.iter().filter(|segment| segment.is_code);
         let code: Vec<&Segment> = code.collect();
         let start = code.iter().map(|segment| segment.address).min()?;
@@ -238,6 +256,12 @@ fn is_newer(file: &File, time: SystemTime) -> bool {
     times.is_ok_and(|changed| changed > traced)
 }
 
+/// Whether an ELF file has 64-bit code. What cannot be read has.
+fn is_64_bit(file: &File) -> bool {
+    let mut class = [0];
+    file.read_exact_at(&mut class, ELF_CLASS).is_err() || class != [ELFCLASS32]
+}
+
 /// The path of a module for its symbols; `None` is the kernel.
 fn symbol_path(module: &Module) -> Option<&str> {
     (module.kind != ModuleKind::Kernel).then_some(module.name.as_str())
@@ -247,7 +271,7 @@ impl Files for CodeFiles {
     fn read(&mut self, module: &Module, offset: u64, bytes: &mut [u8]) -> usize {
         let (file, offset, size) = match module.kind {
             ModuleKind::Kernel => {
-                let Some((file, segments)) = &self.kernel else {
+                let Some(Kernel { file, segments, .. }) = &self.kernel else {
                     return 0;
                 };
                 let inside = |s: &&Segment| offset.wrapping_sub(s.address) < s.size;
@@ -279,13 +303,11 @@ impl Files for CodeFiles {
     }
 
     fn is_64_bit(&mut self, module: &Module) -> bool {
-        let mut class = [0];
-        let file = match module.kind {
-            ModuleKind::File => self.file(module),
-            _ => return !self.memory.is_32_bit(module),
-        };
-        let read = file.map(|file| file.read_exact_at(&mut class, ELF_CLASS));
-        !(matches!(read, Some(Ok(()))) && class == [ELFCLASS32])
+        match module.kind {
+            ModuleKind::File => self.file(module).is_none_or(is_64_bit),
+            ModuleKind::Kernel => (self.kernel.as_ref()).is_none_or(|kernel| kernel.is_64_bit),
+            _ => !self.memory.is_32_bit(module),
+        }
     }
 
     fn add_code(&mut self, module: &Module, source: CodeSource, at: u64, bytes: &[u8]) {

@@ -34,7 +34,7 @@ const DEFAULT_SETUP_SECTORS: u8 = 4;
 /// Unit of `syssize`, in bytes.
 const PARAGRAPH: u64 = 16;
 /// Offset in the file of the end of the last field that protocol 2.10 requires.
-const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
+pub const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
 /// Offset in the file of the setup header's length, which is the operand of the jump over the
 /// header, and of the byte from which this length counts (boot.rst, "The Real-Mode Kernel Header").
 const HEADER_LENGTH: usize = SETUP_HEADER.start + offset_of!(setup_header, jump) + 1;
@@ -83,7 +83,12 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
     })
 }
 
-/// The protocol by which the kernel is entered.
+/// The protocol by which the kernel `image` is entered, of which the first [`HEADER_END`] bytes
+/// suffice.
+pub fn protocol_of(image: &[u8]) -> Protocol {
+    protocol(&read_header(image))
+}
+
 fn protocol(header: &setup_header) -> Protocol {
     if header.version >= VERSION_XLOADFLAGS && header.xloadflags & XLF_KERNEL_64 != 0 {
         Protocol::Bits64

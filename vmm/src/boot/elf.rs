@@ -40,11 +40,19 @@ impl Kernel for elf::FileHeader64<Le> {
 /// # Errors
 /// The file is truncated, is not an x86 kernel, or does not fit into memory.
 pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+    match protocol_of(image) {
+        Protocol::Bits32 => load_class::<elf::FileHeader32<Le>>(memory, image),
+        Protocol::Bits64 => load_class::<elf::FileHeader64<Le>>(memory, image),
+    }
+}
+
+/// The protocol by which the kernel `image` is entered, of which the first bytes suffice.
+pub fn protocol_of(image: &[u8]) -> Protocol {
     /// Offset of the byte that says whether the file has 32 or 64 bits.
     const CLASS: usize = 4;
     match image.get(CLASS).copied().map(elf::FileClass) {
-        Some(elf::ELFCLASS32) => load_class::<elf::FileHeader32<Le>>(memory, image),
-        _ => load_class::<elf::FileHeader64<Le>>(memory, image),
+        Some(elf::ELFCLASS32) => Protocol::Bits32,
+        _ => Protocol::Bits64,
     }
 }
 

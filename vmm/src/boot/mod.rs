@@ -15,6 +15,7 @@ pub mod mptable;
 pub mod params;
 pub mod registers;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -164,6 +165,28 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, BootError> {
         path: path.into(),
         source,
     })
+}
+
+/// The protocol by which the kernel in the file `path` is entered.
+///
+/// # Errors
+/// [`BootError::Read`], or [`BootError::NotAKernel`].
+pub fn protocol_of(path: &Path) -> Result<Protocol, BootError> {
+    let failed = |source| BootError::Read {
+        path: path.into(),
+        source,
+    };
+    let mut start = Vec::new();
+    let file = whole_file::open(path).map_err(failed)?;
+    let mut headers = file.take(bzimage::HEADER_END as u64);
+    headers.read_to_end(&mut start).map_err(failed)?;
+    if start.starts_with(&object::elf::ELFMAG) {
+        Ok(elf::protocol_of(&start))
+    } else if bzimage::is_bzimage(&start) {
+        Ok(bzimage::protocol_of(&start))
+    } else {
+        Err(BootError::NotAKernel(describe_start(&start)))
+    }
 }
 
 /// Loads `source` into `memory` and returns the state in which the boot processor starts.

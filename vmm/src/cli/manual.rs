@@ -119,7 +119,7 @@ fn the_values_of_each_option_are_described() {
 }
 
 fn is_of_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "-.".contains(c)
+    c.is_ascii_alphanumeric() || "-._".contains(c)
 }
 
 #[test]

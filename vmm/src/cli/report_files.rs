@@ -15,6 +15,7 @@ use vbts_trace::{Reader, Run};
 use super::report::ReportArgs;
 use super::trace::{OWN_PROGRAM, elf_file, name_kernel};
 use crate::answers::{CodeFiles, MemoryCode};
+use crate::arch::Arch;
 use crate::config::SandboxMode;
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
@@ -176,7 +177,7 @@ pub struct Kernel {
 impl Kernel {
     /// Opens the kernel of `args`, or the default one.
     pub fn find(args: &ReportArgs) -> Self {
-        let path = guest_files::kernel(args.kernel.as_deref(), Api::New);
+        let path = guest_files::kernel(args.kernel.as_deref(), Api::New, Arch::X86_64);
         Self {
             is_given: args.kernel.is_some(),
             file: path.as_deref().ok().and_then(elf_file),
@@ -199,9 +200,21 @@ impl Kernel {
                 };
                 Ok((recorded, file))
             }
+            None if !self.is_given && arch(run) != Arch::X86_64 => {
+                let path = guest_files::kernel(None, Api::New, arch(run))?;
+                let file = elf_file(&path);
+                Ok((path, file))
+            }
             _ => Ok((self.path?, self.file)),
         }
     }
+}
+
+/// The architecture of the default kernel on the processor of `run`.
+fn arch(run: &Run) -> Arch {
+    let model = run.other.get("cpu").and_then(|name| name.as_str());
+    let model = model.and_then(vbts_cpu::model);
+    model.map_or(Arch::X86_64, Arch::of_model)
 }
 
 /// Opens the directory of the traced files.

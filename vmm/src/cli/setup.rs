@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use crate::arch::Arch;
 use crate::exit::{Failure, say};
 use crate::guest_files;
 
@@ -21,6 +23,9 @@ pub struct SetupArgs {
     /// Directory with the sources of vbts
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub source: PathBuf,
+    /// Architecture of the guest: i386 for processor models without a 64-bit mode
+    #[arg(long, value_parser = arch(), default_value = Arch::X86_64.name())]
+    pub arch: Arch,
     /// Remove what an earlier call has installed
     #[arg(long, conflicts_with = "source")]
     pub remove: bool,
@@ -31,7 +36,7 @@ pub struct SetupArgs {
 /// # Errors
 /// The files cannot be built, installed or removed.
 pub fn main(args: &SetupArgs) -> Result<u8, Failure> {
-    let directory = guest_files::installation();
+    let directory = guest_files::installation(args.arch);
     if args.remove {
         remove(&directory)?;
         say(format_args!(
@@ -39,7 +44,7 @@ pub fn main(args: &SetupArgs) -> Result<u8, Failure> {
             directory.display()
         ));
     } else {
-        install(&args.source, &directory)?;
+        install(&args.source, args.arch, &directory)?;
         say(format_args!(
             "installed the guest's files in {}",
             directory.display()
@@ -48,8 +53,16 @@ pub fn main(args: &SetupArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Builds the files from `source`, and copies them to `directory`.
-fn install(source: &Path, directory: &Path) -> anyhow::Result<()> {
+/// A parser of the name of an architecture.
+fn arch() -> impl TypedValueParser<Value = Arch> {
+    PossibleValuesParser::new(Arch::ALL.map(Arch::name)).map(|name| {
+        let found = Arch::ALL.into_iter().find(|arch| arch.name() == name);
+        found.unwrap_or(Arch::X86_64)
+    })
+}
+
+/// Builds the files for `arch` from `source`, and copies them to `directory`.
+fn install(source: &Path, arch: Arch, directory: &Path) -> anyhow::Result<()> {
     let program = source.join("guest-kernel/build");
     ensure!(
         program.is_file(),
@@ -64,6 +77,7 @@ fn install(source: &Path, directory: &Path) -> anyhow::Result<()> {
     );
     let status = Command::new("bash")
         .arg(&program)
+        .args(["--arch", arch.name()])
         .stdin(Stdio::null())
         .status()
         .with_context(|| format!("Cannot run {}", program.display()))?;
@@ -74,7 +88,10 @@ fn install(source: &Path, directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(cannot)?;
     std::fs::write(directory.join(MARK), "").with_context(cannot)?;
     for name in FILES {
-        let built = source.join("target/guest").join(name);
+        let built = source
+            .join("target")
+            .join(guest_files::build_directory(arch))
+            .join(name);
         // A guest that runs keeps the file that it has opened.
         let new = directory.join(format!("{name}.new"));
         std::fs::copy(&built, &new).with_context(|| format!("Cannot copy {}", built.display()))?;
@@ -129,7 +146,7 @@ mod tests {
         let prefix = tempfile::tempdir().unwrap();
         let directory = prefix.path().join("lib/vbts");
         for _ in 0..2 {
-            install(source.path(), &directory).unwrap();
+            install(source.path(), Arch::X86_64, &directory).unwrap();
         }
         for name in FILES {
             assert_eq!(std::fs::read(directory.join(name)).unwrap(), b"new\n");
@@ -144,7 +161,7 @@ mod tests {
         let source = sources(BUILD);
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("vmlinux"), "other").unwrap();
-        let error = install(source.path(), directory.path()).unwrap_err();
+        let error = install(source.path(), Arch::X86_64, directory.path()).unwrap_err();
         assert!(
             error.to_string().contains("another installation"),
             "{error}"
@@ -160,9 +177,9 @@ mod tests {
     fn a_build_that_fails_installs_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let installed = directory.path().join("vbts");
-        let error = install(sources("exit 3").path(), &installed).unwrap_err();
+        let error = install(sources("exit 3").path(), Arch::X86_64, &installed).unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
-        let error = install(directory.path(), &installed).unwrap_err();
+        let error = install(directory.path(), Arch::X86_64, &installed).unwrap_err();
         assert!(
             error.to_string().contains("not the sources of vbts"),
             "{error}"

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use super::file_uses::FileUses;
 use super::options;
 use crate::accel;
+use crate::arch::Arch;
 use crate::boot;
 use crate::config::{DEFAULT_MODEL, MachineConfig};
 use crate::exit::{Failure, say};
@@ -47,15 +48,11 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let (_, choice) = accel::resolve(&machine)?;
     let log_path = console_path(args);
     let mut uses = FileUses::default();
-    let mut read_suite = || -> Result<PathBuf, Failure> {
-        let program = guest_files::suite()?;
-        uses.reads("the program of the suite", &program);
-        Ok(program)
-    };
     let purpose = purpose(args);
     let mut cases = Vec::new();
     if purpose == Purpose::Requests {
-        cases = suite::select(suite::list(&guest_files::suite()?)?, &args.filter)?;
+        let program = guest_files::suite(arch(&machine))?;
+        cases = suite::select(suite::list(&program)?, &args.filter)?;
         if args.list {
             let is_run = |case: &&Case| {
                 args.api.is_none_or(|api| case.api == api) && is_in_shard(args, case)
@@ -63,17 +60,20 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             return list(cases.iter().filter(is_run));
         }
     }
-    let targets = targets(args, purpose, &machine)?;
+    let mut targets = targets(args, purpose, &machine)?;
     let source = match purpose {
-        Purpose::Requests => Source::Requests(boot::read_file(&read_suite()?)?),
+        Purpose::Requests => Source::Requests,
         Purpose::Kunit => Source::Kunit,
         Purpose::Kselftest(targets) => {
             machine.root.get_or_insert_with(|| "/".into());
-            kselftests(args, targets, &read_suite()?)?
+            kselftests(args, targets)?
         }
     };
     for target in &targets {
         uses.reads("--kernel", &target.kernel);
+    }
+    if purpose != Purpose::Kunit {
+        read_programs(&mut targets, &mut uses)?;
     }
     uses.writes("--console", &log_path);
     if let Some(path) = report_path(args) {
@@ -89,6 +89,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
             ..machine
         },
         kernel: PathBuf::new(),
+        program: Arc::default(),
         append: args.append.clone(),
         limit: args.case_timeout,
     };
@@ -140,9 +141,31 @@ fn targets(
     if let Some(path) = &args.matrix {
         return Ok(targets::of_matrix(path, machine).context("--matrix")?);
     }
-    let kernels = kernels(args, purpose)?.into_iter();
+    let kernels = kernels(args, purpose, arch(machine))?.into_iter();
     let target = |kernel| Target::of_kernel(kernel, machine, &args.append);
     Ok(kernels.map(target).collect())
+}
+
+/// The architecture of the default kernel of a machine.
+fn arch(machine: &MachineConfig) -> Arch {
+    vbts_cpu::model(&machine.model).map_or(Arch::X86_64, Arch::of_model)
+}
+
+/// Gives each target the suite's program for its kernel.
+fn read_programs(targets: &mut [Target], uses: &mut FileUses) -> Result<(), Failure> {
+    for arch in Arch::ALL {
+        let mut on_it = (targets.iter_mut())
+            .filter(|target| target.arch() == arch)
+            .peekable();
+        if on_it.peek().is_none() {
+            continue;
+        }
+        let path = guest_files::suite(arch)?;
+        let program: Arc<[u8]> = boot::read_file(&path)?.into();
+        uses.reads("the program of the suite", &path);
+        on_it.for_each(|target| target.program = Arc::clone(&program));
+    }
+    Ok(())
 }
 
 /// Runs those of `cases` that test a kernel's generation of the API, on each of `targets`. Returns

@@ -11,6 +11,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{elf, pod};
 
 use super::ProgramError;
+use crate::arch::Arch;
 
 /// Bytes of a script in which Linux looks for its `#!` line (`BINPRM_BUF_SIZE`).
 const SCRIPT_LINE: usize = 256;
@@ -21,16 +22,21 @@ const MAX_LOADER: usize = 4096;
 /// program that loads or interprets it, if it needs one. `path` is for messages.
 ///
 /// # Errors
-/// An x86-64 Linux does not run the program.
+/// A Linux of `arch` does not run the program.
 pub fn interpreter(
     path: &Path,
     file: &File,
     start: &[u8],
+    arch: Arch,
 ) -> Result<Option<PathBuf>, ProgramError> {
     if start.starts_with(&elf::ELFMAG) {
-        return elf_interpreter(file, start).map_err(|what| ProgramError::WrongElf {
+        return elf_interpreter(file, start, arch).map_err(|what| ProgramError::WrongElf {
             path: path.into(),
             what,
+            allowed: match arch {
+                Arch::X86_64 => "x86-64 and 32-bit x86",
+                Arch::I386 => "32-bit x86",
+            },
         });
     }
     start
@@ -50,10 +56,13 @@ fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(word.to_vec())))
 }
 
-/// The dynamic loader of an ELF program, or what the file is if it is no program for x86-64 Linux,
-/// which runs 32-bit programs for x86, too.
-fn elf_interpreter(file: &File, start: &[u8]) -> Result<Option<PathBuf>, String> {
+/// The dynamic loader of an ELF program, or what the file is if it is no program for a Linux of
+/// `arch`. That of x86-64 runs 32-bit programs for x86, too.
+fn elf_interpreter(file: &File, start: &[u8], arch: Arch) -> Result<Option<PathBuf>, String> {
     match class(start)? {
+        Class::Elf64 if arch == Arch::I386 => {
+            Err("a 64-bit ELF file, and the guest's kernel has 32 bits".into())
+        }
         Class::Elf32 => loader::<elf::FileHeader32<Le>>(file, start),
         Class::Elf64 => loader::<elf::FileHeader64<Le>>(file, start),
     }

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub machine: MachineConfig,
     /// The kernel.
     pub kernel: PathBuf,
+    /// The suite's program for this kernel, or nothing.
+    pub program: Arc<[u8]>,
     /// Words to add to the kernel's command line.
     pub append: String,
     /// Host time that a case may take.

@@ -75,7 +75,7 @@ impl Runner {
             return Ok(Offer::Cases(cases.clone()));
         }
         let names = [NO_CASE.to_owned()];
-        let contents = self.source.contents(&names, self.supervisor.case_limit());
+        let contents = self.source.contents(&names, self.supervisor.settings());
         let title = "what it has";
         let mut guest = self.supervisor.boot(Needs::Nothing, &contents, title)?;
         let booted = Instant::now();
@@ -185,7 +185,7 @@ impl Runner {
     ) -> Result<Option<Event>, Failure> {
         let mut names = group.remaining_names();
         names.truncate(self.source.batch(&names, group.len()));
-        let contents = self.source.contents(&names, self.supervisor.case_limit());
+        let contents = self.source.contents(&names, self.supervisor.settings());
         let mut guest = self.supervisor.boot(needs, &contents, &names.join(" "))?;
         let parser = self.source.parser(&names);
         let mut run = GuestRun::new(group, names.len(), parser, reports);

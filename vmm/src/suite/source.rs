@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Case;
+use super::guest::Settings;
 use super::kunit;
 use super::lines::{Line, parse};
 use crate::boot::cpio::Cpio;
@@ -18,14 +19,12 @@ const MAX_CASE_SECONDS: u64 = 1_000_000;
 /// Where the cases come from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// The suite of the requests; its program, an ELF file, becomes the first process.
-    Requests(Vec<u8>),
+    /// The suite of the requests. Its program becomes the first process.
+    Requests,
     /// The KUnit tests that are built into the kernel, which runs them before it needs a process.
     Kunit,
     /// Tests of the kernel's tools/testing/selftests, which the suite's program runs.
     Kselftest {
-        /// The suite's program.
-        program: Vec<u8>,
         /// Directory of the host in which the tests are installed. The guest has it, too.
         directory: PathBuf,
         /// All of them.
@@ -56,27 +55,25 @@ impl Source {
     /// is the number of cases of that group.
     pub fn batch(&self, names: &[String], all: usize) -> usize {
         match self {
-            Self::Requests(_) | Self::Kselftest { .. } => names.len(),
+            Self::Requests | Self::Kselftest { .. } => names.len(),
             // KUnit takes one pattern: a whole group, or a single case.
             Self::Kunit if names.len() == all => all,
             Self::Kunit => 1,
         }
     }
 
-    /// What a guest gets that runs `names`, one [`Self::batch`]. A case may take `limit`.
-    pub fn contents(&self, names: &[String], limit: Duration) -> Contents {
+    /// What a guest with `settings` gets that runs `names`, one [`Self::batch`].
+    pub fn contents(&self, names: &[String], settings: &Settings) -> Contents {
         match self {
-            Self::Requests(program) => Contents {
-                initramfs: Some(initramfs(program, b"", names)),
-                words: case_limit(limit),
+            Self::Requests => Contents {
+                initramfs: Some(initramfs(&settings.program, b"", names)),
+                words: case_limit(settings.limit),
             },
-            Self::Kselftest {
-                program, directory, ..
-            } => {
+            Self::Kselftest { directory, .. } => {
                 let head = [b"kselftest ", directory.as_os_str().as_bytes(), b"\n"].concat();
                 Contents {
-                    initramfs: Some(initramfs(program, &head, names)),
-                    words: case_limit(limit),
+                    initramfs: Some(initramfs(&settings.program, &head, names)),
+                    words: case_limit(settings.limit),
                 }
             }
             Self::Kunit => Contents {
@@ -89,7 +86,7 @@ impl Source {
     /// A parser of the console of a guest that runs `names`.
     pub fn parser(&self, names: &[String]) -> Parser {
         match self {
-            Self::Requests(_) | Self::Kselftest { .. } => Parser::Named,
+            Self::Requests | Self::Kselftest { .. } => Parser::Named,
             Self::Kunit => Parser::Kunit(kunit::Parser::new(names)),
         }
     }
@@ -149,6 +146,6 @@ mod tests {
         let all = names(&["a.x", "a.y", "a.z"]);
         assert_eq!(Source::Kunit.batch(&all, 3), 3);
         assert_eq!(Source::Kunit.batch(&all[1..], 3), 1);
-        assert_eq!(Source::Requests(Vec::new()).batch(&all[1..], 3), 2);
+        assert_eq!(Source::Requests.batch(&all[1..], 3), 2);
     }
 }

@@ -71,6 +71,11 @@ impl Supervisor {
         self.write_log(&title)
     }
 
+    /// What the guests have.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Host time that a case may take.
     pub fn case_limit(&self) -> Duration {
         self.settings.limit

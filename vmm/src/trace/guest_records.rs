@@ -2,9 +2,10 @@
 
 use vbts_devices::GuestRam;
 use vbts_protocol::{Extent, Extents};
+use vbts_trace::profile::modules::extend_32;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
 
-use super::format::{from_kernel, record, words};
+use super::format::{from_kernel, is_branch, record, words};
 use super::queue::WriterError;
 
 /// Where records are in the guest's memory.
@@ -13,14 +14,19 @@ pub struct GuestRecords {
     memory: GuestRam,
     extents: Vec<Extent>,
     len: usize,
+    is_32_bit: bool,
 }
 
 impl GuestRecords {
-    /// The records at `extents`.
+    /// The records at `extents`. If the guest's kernel `is_32_bit`, its addresses are extended.
     ///
     /// # Errors
     /// There is no such memory.
-    pub fn new(memory: &GuestRam, extents: Extents<'_>) -> Result<Self, WriterError> {
+    pub fn new(
+        memory: &GuestRam,
+        extents: Extents<'_>,
+        is_32_bit: bool,
+    ) -> Result<Self, WriterError> {
         let extents: Vec<_> = extents.iter().collect();
         let mut len = 0;
         for extent in &extents {
@@ -35,6 +41,7 @@ impl GuestRecords {
             memory: memory.clone(),
             extents,
             len,
+            is_32_bit,
         })
     }
 
@@ -48,6 +55,16 @@ impl GuestRecords {
     /// # Errors
     /// There is no such memory.
     pub fn read(&self) -> Result<Vec<u8>, WriterError> {
+        let mut records = self.copy()?;
+        if self.is_32_bit {
+            for bytes in records.as_chunks_mut().0 {
+                *bytes = record(extend(words(bytes)));
+            }
+        }
+        Ok(records)
+    }
+
+    fn copy(&self) -> Result<Vec<u8>, WriterError> {
         let mut records = Vec::with_capacity(self.len);
         for extent in &self.extents {
             let (at, len) = (GuestAddress(extent.address), extent.len as usize);
@@ -63,10 +80,22 @@ impl GuestRecords {
     /// # Errors
     /// There is no such memory.
     pub fn read_drained(&self) -> Result<Vec<u8>, WriterError> {
-        let mut records = self.read()?;
+        let mut records = self.copy()?;
         for bytes in records.as_chunks_mut().0 {
-            *bytes = record(from_kernel(words(bytes)));
+            let words = from_kernel(words(bytes));
+            *bytes = record(match self.is_32_bit {
+                true => extend(words),
+                false => words,
+            });
         }
         Ok(records)
+    }
+}
+
+/// The words of a record of a 32-bit guest, with the addresses that a trace has.
+fn extend([from, to, flags]: [u64; 3]) -> [u64; 3] {
+    match is_branch(flags) {
+        true => [extend_32(from), extend_32(to), flags],
+        false => [from, to, flags],
     }
 }

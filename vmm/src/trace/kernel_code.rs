@@ -4,9 +4,10 @@
 //! static keys and calls, returns, and the calls of ftrace. So the file has other instructions than
 //! those that the processor executed. The difference at the end of a run is part of a kept trace.
 
-use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
-use object::{LittleEndian, Object as _, ObjectSection as _, SectionFlags, elf};
+use object::read::elf::{ElfFile, FileHeader, ProgramHeader as _};
+use object::{FileKind, LittleEndian, Object as _, ObjectSection as _, SectionFlags, elf};
 use vbts_trace::Event;
+use vbts_trace::profile::modules::extend_32;
 use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::memory::GuestMemory;
@@ -132,7 +133,15 @@ fn differences(address: u64, code: &[u8], memory: &[u8], changes: &mut Vec<CodeC
 
 /// The sections with code that the kernel keeps.
 fn sections(image: &[u8]) -> Option<Vec<Section>> {
-    let file = ElfFile64::<LittleEndian>::parse(image).ok()?;
+    match FileKind::parse(image).ok()? {
+        FileKind::Elf32 => sections_of::<elf::FileHeader32<LittleEndian>>(image),
+        FileKind::Elf64 => sections_of::<elf::FileHeader64<LittleEndian>>(image),
+        _ => None,
+    }
+}
+
+fn sections_of<H: FileHeader<Endian = LittleEndian>>(image: &[u8]) -> Option<Vec<Section>> {
+    let file = ElfFile::<H>::parse(image).ok()?;
     let endian = file.endian();
     let segments = file.elf_header().program_headers(endian, image).ok()?;
     let mut sections = Vec::new();
@@ -147,12 +156,16 @@ fn sections(image: &[u8]) -> Option<Vec<Section>> {
         }
         let (address, size) = (section.address(), section.size());
         let place = segments.iter().find_map(|segment| {
-            let distance = address.checked_sub(segment.p_vaddr(endian))?;
+            let distance = address.checked_sub(segment.p_vaddr(endian).into())?;
             let is_in = segment.p_type(endian) == elf::PT_LOAD
-                && distance.checked_add(size)? <= segment.p_filesz(endian);
-            is_in.then(|| segment.p_paddr(endian).checked_add(distance))?
+                && distance.checked_add(size)? <= segment.p_filesz(endian).into();
+            is_in.then(|| segment.p_paddr(endian).into().checked_add(distance))?
         });
         if let (Some(place), Ok(code)) = (place, section.data()) {
+            let address = match file.is_64() {
+                true => address,
+                false => extend_32(address),
+            };
             sections.push(Section {
                 address,
                 place: GuestAddress(place),

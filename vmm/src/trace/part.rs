@@ -69,6 +69,8 @@ pub fn write<R: Read + Seek>(
     let run = reader.run().clone();
     let options = Options {
         scope: scope(&run.scope),
+        // Its addresses are those of a trace.
+        is_32_bit: false,
         reports: false,
         format: Box::new(Btrace::new(&run)?),
         symbols,

@@ -37,6 +37,8 @@ use crate::host::terminal::Keys;
 pub struct Options {
     /// The branches to write.
     pub scope: Scope,
+    /// The guest's kernel is a 32-bit one.
+    pub is_32_bit: bool,
     /// Whether notes about the run and reports about single tasks go to standard error.
     pub reports: bool,
     /// The format.
@@ -83,6 +85,7 @@ impl InputWanted {
 pub struct Session {
     decoder: Decoder,
     memory: GuestRam,
+    is_32_bit: bool,
     /// Records of a task that the agent has not confirmed yet.
     records: Option<(u32, Vec<u8>)>,
     /// Number of messages about records that stay in the guest's memory.
@@ -134,6 +137,7 @@ impl Session {
         Ok(Self {
             decoder: Decoder::new(),
             memory,
+            is_32_bit: options.is_32_bit,
             records: None,
             mapped: 0,
             reports: options.reports,
@@ -280,6 +284,7 @@ impl Session {
         let Self {
             decoder,
             memory,
+            is_32_bit,
             records,
             mapped,
             writer,
@@ -321,14 +326,15 @@ impl Session {
                     continue;
                 }
                 ToHost::Records { task, extents } => {
-                    *records = Some((task, GuestRecords::new(memory, extents)?.read_drained()?));
+                    let drained = GuestRecords::new(memory, extents, *is_32_bit)?;
+                    *records = Some((task, drained.read_drained()?));
                     continue;
                 }
                 ToHost::Mapped { task, extents } => {
                     *mapped += 1;
                     Work::Mapped {
                         task,
-                        records: GuestRecords::new(memory, extents)?,
+                        records: GuestRecords::new(memory, extents, *is_32_bit)?,
                         message: *mapped,
                     }
                 }

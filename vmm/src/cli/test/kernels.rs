@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 
 use super::TestArgs;
-use crate::boot;
+use crate::arch::Arch;
 use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
 use crate::kernel_tree::{self, Purpose};
 use crate::suite::Case;
 use crate::suite::source::Source;
 
-/// The kernels to test. One of `--build` is for `purpose`.
-pub fn kernels(args: &TestArgs, purpose: Purpose<'_>) -> Result<Vec<PathBuf>, Failure> {
+/// The kernels to test. One of `--build` is for `purpose`, the default one is of `arch`.
+pub fn kernels(args: &TestArgs, purpose: Purpose<'_>, arch: Arch) -> Result<Vec<PathBuf>, Failure> {
     let mut kernels = Vec::new();
     for path in &args.kernel {
-        let kernel = guest_files::kernel(Some(path), Api::New)?;
+        let kernel = guest_files::kernel(Some(path), Api::New, arch)?;
         if kernels.contains(&kernel) {
             return Err(anyhow!("--kernel {}: named twice", kernel.display()).into());
         }
@@ -44,13 +44,17 @@ pub fn kernels(args: &TestArgs, purpose: Purpose<'_>) -> Result<Vec<PathBuf>, Fa
         kernels.push(found.path);
     }
     if kernels.is_empty() {
-        kernels.push(guest_files::kernel(None, args.api.unwrap_or(Api::New))?);
+        kernels.push(guest_files::kernel(
+            None,
+            args.api.unwrap_or(Api::New),
+            arch,
+        )?);
     }
     Ok(kernels)
 }
 
-/// Builds `targets` of the kernel's selftests. `program` is that of the suite.
-pub fn kselftests(args: &TestArgs, targets: &[String], program: &Path) -> Result<Source, Failure> {
+/// Builds `targets` of the kernel's selftests.
+pub fn kselftests(args: &TestArgs, targets: &[String]) -> Result<Source, Failure> {
     let output = args.build.as_deref().context("--kselftest needs --build")?;
     let (directory, names) = kernel_tree::install_selftests(Path::new("."), output, targets)?;
     say(format_args!(
@@ -59,7 +63,6 @@ pub fn kselftests(args: &TestArgs, targets: &[String], program: &Path) -> Result
         directory.display()
     ));
     Ok(Source::Kselftest {
-        program: boot::read_file(program)?,
         directory,
         cases: names.into_iter().map(Case::of_the_kernel).collect(),
     })

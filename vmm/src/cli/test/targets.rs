@@ -1,10 +1,12 @@
 //! On what `vbts test` runs the cases: kernels, each in one machine or in those of `--matrix`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
+use crate::arch::Arch;
 use crate::config::MachineConfig;
 use crate::guest_files::{self, Api};
 use crate::layout::MAX_PROCESSORS;
@@ -23,9 +25,16 @@ pub struct Target {
     pub processors: u32,
     /// Words to add to the kernel's command line.
     pub append: String,
+    /// The program that becomes the first process, or nothing.
+    pub program: Arc<[u8]>,
 }
 
 impl Target {
+    /// The architecture of the kernel.
+    pub fn arch(&self) -> Arch {
+        guest_files::arch_of(&self.kernel)
+    }
+
     /// `kernel`, in the machine of the options.
     pub fn of_kernel(kernel: PathBuf, machine: &MachineConfig, append: &str) -> Self {
         Self {
@@ -34,6 +43,7 @@ impl Target {
             model: machine.model.clone(),
             processors: machine.processors,
             append: append.to_owned(),
+            program: Arc::default(),
         }
     }
 
@@ -46,6 +56,7 @@ impl Target {
                 ..settings.machine.clone()
             },
             kernel: self.kernel.clone(),
+            program: Arc::clone(&self.program),
             append: self.append.clone(),
             limit: settings.limit,
         }
@@ -117,6 +128,7 @@ fn targets(
                         model: model.clone(),
                         processors: *number,
                         append: append.clone(),
+                        program: Arc::default(),
                     });
                 }
             }
@@ -129,8 +141,8 @@ fn targets(
 /// The kernel `name`: a generation of the API, or a file relative to that of the matrix.
 fn find(name: &str, directory: &Path) -> anyhow::Result<PathBuf> {
     let found = match Api::from_name(name) {
-        Some(api) => guest_files::kernel(None, api),
-        None => guest_files::kernel(Some(&directory.join(name)), Api::New),
+        Some(api) => guest_files::kernel(None, api, Arch::X86_64),
+        None => guest_files::kernel(Some(&directory.join(name)), Api::New, Arch::X86_64),
     };
     found.map_err(|failure| anyhow::anyhow!("kernels: {failure}"))
 }

@@ -18,6 +18,7 @@ use vbts_protocol::{Job, PORT_NAME};
 use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use super::format::format;
 use super::{OWN_PROGRAM, elf_file, job, name_kernel};
+use crate::arch::Arch;
 use crate::cli::file_uses::FileUses;
 use crate::config::{Initrd, KernelConfig, trace_model};
 use crate::exit::Failure;
@@ -63,10 +64,13 @@ impl Prepared {
         let root = open_root(args)?;
         let cwd = job::working_directory(&root)?;
         let name = args.program.first().context("no program given")?;
-        let path = program::find(&root, &cwd, name, std::env::var_os("PATH").as_deref())
+        let files = GuestFiles::find(args.kernel.as_deref(), launch.model());
+        let arch = files.as_ref().map_or(Arch::X86_64, |files| files.arch);
+        let search = std::env::var_os("PATH");
+        let path = program::find(&root, &cwd, name, search.as_deref(), arch)
             .map_err(ProgramError::into_failure)?;
+        let files = files?;
         tracing::info!(program = %path.display(), cwd = %cwd.display());
-        let files = GuestFiles::find(args.kernel.as_deref())?;
 
         let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
         file_uses(args, &program, &files).check()?;
@@ -110,6 +114,7 @@ impl Prepared {
         destination.keep_clear_of(progress.clone());
         let options = Options {
             scope: args.scope.into(),
+            is_32_bit: arch == Arch::I386,
             reports: !args.quiet,
             format: format(args, launch.accel(), &cwd, &job)?,
             symbols,

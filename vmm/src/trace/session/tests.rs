@@ -16,6 +16,7 @@ fn session(memory: GuestRam, file: &std::path::Path) -> Session {
     let options = Options {
         filters: crate::trace::Filters::default(),
         scope: Scope::User,
+        is_32_bit: false,
         reports: true,
         format: Box::new(Json::new(crate::accel::Accel::Soft, false)),
         symbols: symbols(),

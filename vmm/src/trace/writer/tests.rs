@@ -19,6 +19,7 @@ fn writer(trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
     let options = Options {
         filters: crate::trace::Filters::default(),
         scope: Scope::User,
+        is_32_bit: false,
         reports: true,
         format: Box::new(Raw),
         symbols: symbols(),

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::ops::Range;
 
+use vbts_trace::profile::modules::extend_32;
+
 use super::budget::Budget;
 use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, SymbolTable, optional};
@@ -46,6 +48,7 @@ pub struct ObjectFile {
     /// Names with a zero at the end of each.
     strings: Vec<Vec<u8>>,
     lines: Option<Lines>,
+    is_64: bool,
 }
 
 impl ObjectFile {
@@ -57,6 +60,7 @@ impl ObjectFile {
         let elf = ElfFile::open(file)?;
         let mut this = Self {
             segments: elf.segments.clone(),
+            is_64: elf.is_64,
             ..Self::default()
         };
         let [symbols, dynamic] = elf.symbol_tables()?;
@@ -212,6 +216,22 @@ impl ObjectFile {
         self.functions.len()
     }
 
+    /// The address in the file of `absolute`, the address of a kernel in a trace.
+    pub fn address_of_absolute(&self, absolute: u64) -> u64 {
+        match self.is_64 {
+            true => absolute,
+            false => absolute & u64::from(u32::MAX),
+        }
+    }
+
+    /// The address in a trace of a kernel's address in the file.
+    pub fn absolute_of_address(&self, address: u64) -> u64 {
+        match self.is_64 {
+            true => address,
+            false => extend_32(address),
+        }
+    }
+
     /// The address that the segment with `offset` in the file maps it to.
     pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
         let segment = self
@@ -258,7 +278,7 @@ impl ObjectFile {
             .map(move |(range, kind)| {
                 let size = range.end.saturating_sub(range.start);
                 let (start, room) = match absolute {
-                    true => (Some(range.start), size),
+                    true => (Some(self.absolute_of_address(range.start)), size),
                     false => self.offset_of_address(range.start),
                 };
                 FunctionRange {
@@ -296,7 +316,11 @@ impl ObjectFile {
             return;
         };
         if absolute {
-            lines.rows(range, each);
+            let start = self.address_of_absolute(range.start);
+            let range = start..start.saturating_add(range.end.saturating_sub(range.start));
+            lines.rows(range, &mut |at, size, line, path| {
+                each(self.absolute_of_address(at), size, line, path)
+            });
             return;
         }
         for segment in &self.segments {

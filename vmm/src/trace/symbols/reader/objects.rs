@@ -188,7 +188,7 @@ impl Objects {
         for address in addresses {
             let place = file.and_then(|file| {
                 let address = match absolute {
-                    true => Some(*address),
+                    true => Some(file.address_of_absolute(*address)),
                     false => file.address_of_offset(*address),
                 };
                 Some((file, address?))

@@ -19,7 +19,7 @@ impl ObjectFile {
             Wanted::Line { path, line } => self.line_called(path, *line),
             Wanted::At(at) => {
                 let address = match absolute {
-                    true => Some(*at),
+                    true => Some(self.address_of_absolute(*at)),
                     false => self.address_of_offset(*at),
                 };
                 address
@@ -29,7 +29,14 @@ impl ObjectFile {
             }
         };
         match absolute {
-            true => places,
+            true => places
+                .into_iter()
+                .map(|place| CodePlace {
+                    at: self.absolute_of_address(place.at),
+                    start: self.absolute_of_address(place.start),
+                    end: self.absolute_of_address(place.end),
+                })
+                .collect(),
             false => places
                 .into_iter()
                 .filter_map(|p| self.by_offset(p))
