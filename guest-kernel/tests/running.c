@@ -44,8 +44,9 @@ static int test_nsecs(void)
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SCHED | O_SIGNAL | O_NSECS) == 0);
 	CHECK(flags_of(pid) & O_NSECS);
 	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
-	end = monotonic();
+	/* The request waits until the tracee has left its processor. */
 	n = bts(DRAIN, pid, r, 0);
+	end = monotonic();
 	CHECK(n > 0 && count(r, n, loop_a_branch, loop_a_head) == 1000);
 	TRY(check_sched(r, n, "asleep", 20));
 	for (long i = 0; i < n; i++) {
@@ -147,6 +148,8 @@ static int test_errors(void)
 	CHECK(config(pid, sizeof(r), O_TRACE | O_SIGNAL) == 0);
 	status = next_stop(pid, 0);
 	CHECK(status >> 8 == AT_EXIT);
+	/* Unlike the next one, this request waits until the tracee has left its processor. */
+	CHECK(bts(SIZE, pid, NULL, 0) > 0);
 	CHECK(bts(DRAIN_RUNNING, pid, r, 0) == 0);
 	REFUSED(bts(DRAIN_RUNNING, pid, (void *)8, 1 << 13), EFAULT);
 	/* Nothing has been discarded. A stopped tracee is one in any state. */

@@ -3,9 +3,38 @@
 
 typedef unsigned char u8;
 typedef unsigned int u32;
+/* It has 32 bits in a 32-bit program. */
 typedef unsigned long u64;
 
 #define NOINLINE __attribute__((noinline, noclone))
+
+#ifdef __i386__
+
+enum {
+	SYS_write = 4, SYS_getpid = 20, SYS_kill = 37, SYS_mprotect = 125,
+	SYS_rt_sigreturn = 173, SYS_rt_sigaction = 174, SYS_rt_sigprocmask = 175,
+	SYS_sigaltstack = 186, SYS_mmap = 192, SYS_gettid = 224, SYS_exit_group = 252,
+	SYS_tgkill = 270,
+};
+
+static inline long syscall6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
+{
+	const u64 last[] = { f, nr };
+	long ret;
+
+	/* There are not enough registers for all operands. */
+	__asm__ volatile("push %%ebp\n"
+			 "mov (%%eax), %%ebp\n"
+			 "mov 4(%%eax), %%eax\n"
+			 "int $0x80\n"
+			 "pop %%ebp"
+			 : "=a"(ret)
+			 : "0"(last), "b"(a), "c"(b), "d"(c), "S"(d), "D"(e)
+			 : "memory");
+	return ret;
+}
+
+#else
 
 enum {
 	SYS_write = 1, SYS_mmap = 9, SYS_mprotect = 10, SYS_rt_sigaction = 13,
@@ -26,6 +55,8 @@ static inline long syscall6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 			 : "rcx", "r11", "memory");
 	return ret;
 }
+
+#endif
 
 #define syscall0(nr) syscall6(nr, 0, 0, 0, 0, 0, 0)
 #define syscall2(nr, a, b) syscall6(nr, (u64)(a), (u64)(b), 0, 0, 0, 0)
@@ -83,9 +114,15 @@ __attribute__((noreturn, used)) void start(void)
 	__builtin_unreachable();
 }
 
+#ifdef __i386__
+#define ALIGN_STACK "and $-16, %esp\n"
+#else
+#define ALIGN_STACK "and $-16, %rsp\n"
+#endif
+
 __asm__(".globl _start\n"
 	".type _start, @function\n"
 	"_start: xor %ebp, %ebp\n"
-	"and $-16, %rsp\n"
+	ALIGN_STACK
 	"call start\n"
 	".size _start, . - _start\n");

@@ -80,6 +80,24 @@ impl Machine {
         })
     }
 
+    /// This one with a 32-bit kernel and agent (`VBTS_KERNEL_I386`, `VBTS_AGENT_I386`).
+    ///
+    /// # Errors
+    /// The test is to be skipped, because they are missing.
+    pub fn i386(&self) -> Result<Self> {
+        let file = |variable, name: &str| {
+            find(variable, &format!("guest-i386/{name}")).map_err(|_| {
+                let why = format!("there is no guest-i386/{name}: guest-kernel/build --arch i386");
+                anyhow::Error::from(Skip(why))
+            })
+        };
+        Ok(Self {
+            kernel: file("VBTS_KERNEL_I386", "vmlinux")?,
+            agent: file("VBTS_AGENT_I386", "agent")?,
+            ..self.clone()
+        })
+    }
+
     /// The guest kernel.
     #[must_use]
     pub fn kernel(&self) -> &Path {

@@ -105,6 +105,35 @@ pub const ALL: &[Program] = &[
     },
 ];
 
+/// Those that can be 32-bit programs, as such.
+pub const I386: &[Program] = &[
+    Program {
+        source: "recursion.c",
+        status: 0,
+        flags: &["-m32"],
+    },
+    Program {
+        source: "dispatch.c",
+        status: 3,
+        flags: &["-m32"],
+    },
+    Program {
+        source: "syscalls.c",
+        status: 0,
+        flags: &["-m32"],
+    },
+    Program {
+        source: "floating.c",
+        status: 0,
+        flags: &["-m32"],
+    },
+    Program {
+        source: "ia32.c",
+        status: 5,
+        flags: &["-m32"],
+    },
+];
+
 /// The program that starts threads and processes.
 pub const TASKS: Program = Program {
     source: "tasks.c",

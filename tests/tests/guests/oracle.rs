@@ -30,6 +30,18 @@ pub fn trials(module: &str) -> Vec<Trial> {
         ("tasks_small_buffer", &["--buffer", BUFFER]),
         ("tasks_on_4_processors", &["--smp", "4", "--buffer", BUFFER]),
     ];
+    let mut all: Vec<(String, Test)> = Vec::new();
+    for model in ["core2", "pentium4", "pentium-m"] {
+        for &program in programs::I386 {
+            let name = format!("i386::{model}::{}", program.name());
+            let key = format!("i386-{}", program.name());
+            let test = move |machine: &Machine| {
+                let options = ["--cpu", model, "--buffer", BUFFER];
+                compare(&machine.i386()?, &key, program, &options)
+            };
+            all.push((name, Box::new(test)));
+        }
+    }
     let one = tests.into_iter().map(|(name, program, options)| {
         let test: Test = Box::new(move |machine| compare(machine, name, program, options));
         (name.to_owned(), test)
@@ -38,7 +50,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
         let test: Test = Box::new(move |machine| compare_tasks(machine, options));
         (name.to_owned(), test)
     });
-    machine::trials(module, one.chain(several).collect())
+    all.extend(one.chain(several));
+    machine::trials(module, all)
 }
 
 fn compare(

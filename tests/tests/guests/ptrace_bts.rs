@@ -76,6 +76,10 @@ pub fn trials(module: &str) -> Vec<Trial> {
     for (name, test) in COMMAND {
         tests.push((format!("command::{name}"), on(&KERNELS[0], test)));
     }
+    for model in ["core2", "pentium4", "pentium-m"] {
+        let test: machine::Test = Box::new(move |machine| on_i386(machine, model));
+        tests.push((format!("i386::{model}"), test));
+    }
     machine::trials(module, tests)
 }
 
@@ -207,15 +211,34 @@ fn several_processors(machine: &Machine, kernel: &Path) -> Result<()> {
 fn netburst(machine: &Machine, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let options = ["--cpu", "pentium4-64", "--smp", "2"];
-    let command = command(machine, directory.path(), kernel, &options)?;
+    all_cases(command(machine, directory.path(), kernel, &options)?)
+}
+
+/// So do all of a 32-bit kernel, on each processor of its time.
+fn on_i386(machine: &Machine, model: &str) -> Result<()> {
+    let machine = machine.i386()?;
+    let directory = tempfile::tempdir()?;
+    let options = ["--cpu", model, "--smp", "2"];
+    let mut command = command(&machine, directory.path(), machine.kernel(), &options)?;
+    let suite = machine::find("VBTS_SUITE_I386", "guest-i386/ptrace_bts");
+    command.env(
+        "VBTS_SUITE",
+        suite.map_err(|reason| Skip(format!("{reason:#}")))?,
+    );
+    all_cases(command)
+}
+
+/// Runs a command that tests all cases. Those that are skipped have a known reason.
+fn all_cases(command: Command) -> Result<()> {
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
     let results = results(&run);
     let reasons = [
-        "perf does not use the Branch Trace Store of NetBurst",
+        "perf does not use this processor's Branch Trace Store",
         "this processor does not count instructions",
         "this kernel has no page-table isolation",
         "this kernel has no control groups",
         "this kernel has no x32 ABI",
+        "a 32-bit kernel has no other code",
     ];
     let known = |line: &&String| match line.split_once(" # SKIP ") {
         Some((_, reason)) => reasons.contains(&reason),
