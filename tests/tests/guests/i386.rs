@@ -1,7 +1,7 @@
-//! Debian's 32-bit kernels on the software CPU, with and without PAE: they boot to a shell on each
-//! processor model.
+//! 32-bit kernels on the software CPU. Debian's, with and without PAE, boot to a shell on each
+//! processor model, and in our own, 32-bit programs of the host are traced.
 //!
-//! `ci/guest-rootfs --i386` fetches the kernels.
+//! `ci/guest-rootfs --i386` fetches Debian's kernels, `guest-kernel/build --arch i386` builds ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
+use vbts_tests::programs;
 
 use crate::stock_kernel::{PATIENCE, check_messages, file};
 
@@ -23,6 +24,9 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("boots_without_pae", without_pae),
             ("boots_with_pae", with_pae),
             ("boots_on_every_model", every_model),
+            ("traces_its_kernel", traces_its_kernel),
+            ("traces_threads", traces_threads),
+            ("refuses_64_bit_programs", refuses_64_bit_programs),
         ],
     )
 }
@@ -100,5 +104,75 @@ fn every_model(machine: &Machine) -> Result<()> {
             .with_context(|| format!("{} on {flavour}", model.name))?;
         }
     }
+    Ok(())
+}
+
+/// A report finds the kernel of the trace, and names its functions.
+fn traces_its_kernel(machine: &Machine) -> Result<()> {
+    let machine = machine.i386()?;
+    let directory = tempfile::tempdir()?;
+    let program = programs::I386.last().context("no program")?;
+    let path = program.build(directory.path())?;
+    let trace = directory.path().join("trace");
+    let options = ["--cpu", "pentium-m", "--scope", "all"];
+    let run = machine.trace("btrace", &trace, &options, &[&path])?;
+    let run = run.expect(program.status)?;
+    ensure!(run.stderr.contains("lost: 0"), "{}", run.stderr);
+    let mut report = machine.command(["report", "functions"]);
+    report.args(["--limit", "1000"]).arg(&trace);
+    let report = machine::finish(report)?.expect(0)?;
+    let table = String::from_utf8_lossy(&report.stdout);
+    for function in ["ia32_sys_call ([kernel])", "ackermann (programs/ia32.c:31)"] {
+        ensure!(table.contains(function), "no {function} in\n{table}");
+    }
+    ensure!(
+        !report.stderr.contains("cannot be read") && !report.stderr.contains("does not lead"),
+        "{}",
+        report.stderr
+    );
+    Ok(())
+}
+
+/// The C library's threads, and its entry into the kernel through the vDSO.
+fn traces_threads(machine: &Machine) -> Result<()> {
+    const SOURCE: &str = "
+        #include <pthread.h>
+        #include <stdio.h>
+        static int sums[4];
+        static void *add(void *sum) { for (int i = 0; i < 1000; i++) *(int *)sum += i; return 0; }
+        int main(void) {
+            pthread_t threads[4];
+            for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, add, &sums[i]);
+            for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+            return printf(\"%d\\n\", sums[0] + sums[3]) != 7;
+        }";
+    let machine = machine.i386()?;
+    let directory = tempfile::tempdir()?;
+    let (source, path) = (
+        directory.path().join("threads.c"),
+        directory.path().join("threads"),
+    );
+    fs::write(&source, SOURCE)?;
+    programs::gcc(&source, &path, &["-m32", "-static", "-pthread"])?;
+    let trace = directory.path().join("trace");
+    let options = ["--cpu", "pentium4", "--smp", "2", "--follow", "all"];
+    let run = machine
+        .trace("json", &trace, &options, &[&path])?
+        .expect(0)?;
+    ensure!(run.stdout == b"999000\n", "{run:?}");
+    ensure!(run.stderr.contains("lost: 0"), "{}", run.stderr);
+    let text = fs::read_to_string(&trace)?;
+    let started = text.matches("\"kind\":\"start\"").count();
+    ensure!(started == 5, "{started} tasks");
+    Ok(())
+}
+
+fn refuses_64_bit_programs(machine: &Machine) -> Result<()> {
+    let run = machine
+        .i386()?
+        .run(["trace", "--cpu", "pentium4", "--", "/bin/true"])?
+        .expect(126)?;
+    let message = "/bin/true: is a 64-bit ELF file, and the guest's kernel has 32 bits";
+    ensure!(run.stderr.contains(message), "{}", run.stderr);
     Ok(())
 }
