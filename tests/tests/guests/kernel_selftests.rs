@@ -2,7 +2,8 @@
 //! the processor that most programs do not use. Each test is the only program of a guest, and
 //! reports whether it passed.
 //!
-//! `ci/kernel-selftests` builds them from the source of the guest kernel.
+//! `ci/kernel-selftests` builds them from the source of the guest kernel. Those for 32-bit processes
+//! also run on a 32-bit kernel, if `guest-kernel/build --arch i386` has built one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,32 +28,58 @@ const SPLATS: &[&str] = &["WARNING: ", "BUG: ", "Oops: ", "Kernel panic"];
 const LATER: [&str; 3] = ["corrupt_xstate_header", "fsgsbase", "syscall_arg_fault"];
 const LATER_MODEL: &str = "x86-64-v3";
 
+/// How the names of those for 32-bit processes end.
+const END_32: &str = "_32";
+
+/// Options for the compiler of a 32-bit program. Debian has the headers of asm/ only once.
+const FLAGS_32: &[&str] = &["-m32", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+
 /// Files that every test needs.
 struct Setup {
     machine: Machine,
     /// The directory of the tests.
     programs: PathBuf,
+    /// Options for the compiler of the first process.
+    flags: &'static [&'static str],
     init: OnceLock<Result<Vec<u8>>>,
 }
 
 /// A trial for each program that was built.
 pub fn trials(module: &str) -> Vec<Trial> {
-    found(module).unwrap_or_else(|error| {
-        let skip = move || Ok(Completion::ignored_with(format!("skipped: {error:#}")));
-        vec![Trial::ignorable_test(module, skip)]
-    })
+    let mut all = Vec::new();
+    let on_i386 = Machine::find().and_then(|machine| machine.i386());
+    let i386 = format!("{module}::i386");
+    for (module, machine, end, flags) in [
+        (module, Machine::find(), "", &[][..]),
+        (&i386, on_i386, END_32, FLAGS_32),
+    ] {
+        let found = machine.and_then(|machine| found(module, machine, end, flags));
+        all.extend(found.unwrap_or_else(|error| {
+            let skip = move || Ok(Completion::ignored_with(format!("skipped: {error:#}")));
+            vec![Trial::ignorable_test(module, skip)]
+        }));
+    }
+    all
 }
 
-fn found(module: &str) -> Result<Vec<Trial>> {
+/// The trials of the programs whose names end with `end`.
+fn found(
+    module: &str,
+    machine: Machine,
+    end: &str,
+    flags: &'static [&'static str],
+) -> Result<Vec<Trial>> {
     let setup = Arc::new(Setup {
-        machine: Machine::find()?,
+        machine,
         programs: machine::find("VBTS_SELFTESTS", "guest/selftests/x86")
             .context("ci/kernel-selftests builds the kernel's tests")?,
+        flags,
         init: OnceLock::new(),
     });
     let mut names = std::fs::read_dir(&setup.programs)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<Vec<String>>>()?;
+    names.retain(|name| name.ends_with(end));
     names.sort();
     ensure!(
         !names.is_empty(),
@@ -80,7 +107,11 @@ impl Setup {
             let init = programs::gcc(
                 &source,
                 &directory.path().join("init"),
-                &["-O2", "-Wall", "-Wextra", "-Werror", "-static"],
+                &[
+                    &["-O2", "-Wall", "-Wextra", "-Werror", "-static"],
+                    self.flags,
+                ]
+                .concat(),
             )?;
             Ok(std::fs::read(init)?)
         };
