@@ -26,6 +26,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("boots_on_every_model", every_model),
             ("traces_its_kernel", traces_its_kernel),
             ("traces_threads", traces_threads),
+            ("records_a_machine", records_a_machine),
             ("refuses_64_bit_programs", refuses_64_bit_programs),
         ],
     )
@@ -164,6 +165,34 @@ fn traces_threads(machine: &Machine) -> Result<()> {
     let text = fs::read_to_string(&trace)?;
     let started = text.matches("\"kind\":\"start\"").count();
     ensure!(started == 5, "{started} tasks");
+    Ok(())
+}
+
+/// The recording begins at a function of the kernel, and has the names of others. Without a program
+/// the kernel panics.
+fn records_a_machine(machine: &Machine) -> Result<()> {
+    let machine = machine.i386()?;
+    let directory = tempfile::tempdir()?;
+    let trace = directory.path().join("machine.btrace");
+    let mut command = machine.command(["run", "--accel", "soft", "--cpu", "pentium4", "--kernel"]);
+    command
+        .arg(machine.kernel())
+        .args([
+            "--append",
+            "quiet",
+            "--record-from",
+            "kernel_init",
+            "--record",
+        ])
+        .arg(&trace);
+    machine::finish(command)?.expect(255)?;
+    let mut report = machine.command(["report", "text"]);
+    report.arg(&trace);
+    let text = machine::finish(report)?.expect(0)?.stdout;
+    let text = String::from_utf8_lossy(&text);
+    let first = text.lines().nth(1).context("no branch")?;
+    ensure!(first.contains(" kernel_init+0x"), "{first}");
+    ensure!(text.contains(" panic+0x"), "no panic() in the recording");
     Ok(())
 }
 

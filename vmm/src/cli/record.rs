@@ -14,8 +14,10 @@ use vbts_trace::{Run, Streams, Summary};
 
 use super::trace::{OWN_PROGRAM, elf_file, end_of};
 use crate::accel::Accel;
+use crate::arch::Arch;
 use crate::config::GuestConfig;
 use crate::exit::{Failure, say};
+use crate::guest_files;
 use crate::host::output::Output;
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::End;
@@ -86,6 +88,7 @@ pub struct Opened {
     output: Output,
     /// The addresses at which it begins; none if it begins at once.
     starts: Vec<u64>,
+    arch: Arch,
 }
 
 impl RecordArgs {
@@ -108,7 +111,11 @@ impl RecordArgs {
         if output.is_terminal() {
             return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
         }
-        Ok(Some(Opened { output, starts }))
+        Ok(Some(Opened {
+            output,
+            starts,
+            arch: guest_files::arch_of(&guest.kernel.image),
+        }))
     }
 
     /// Starts to record the machine of `launch`, which is to boot `kernel`.
@@ -132,6 +139,7 @@ impl RecordArgs {
             output: opened.output,
             run: self.run(guest, launch.accel()),
             scope: self.record_scope.into(),
+            is_32_bit: opened.arch == Arch::I386,
             probes: self.probes(kernel, &opened.starts),
             last: self.record_last,
             progress: progress(),
@@ -183,7 +191,12 @@ impl RecordArgs {
         symbols.set_kernel(file, &image.display().to_string());
         let places = point.place.find(None, &mut symbols);
         if !places.is_empty() {
-            return Ok(places.iter().map(|place| place.at).collect());
+            // In a 32-bit kernel, the processor has the lower half of the addresses of a trace.
+            let half = match guest_files::arch_of(image) {
+                Arch::X86_64 => u64::MAX,
+                Arch::I386 => u32::MAX.into(),
+            };
+            return Ok(places.iter().map(|place| place.at & half).collect());
         }
         match &point.place {
             // Code in assembly language may have names that are no functions.

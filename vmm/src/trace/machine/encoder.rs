@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
-use vbts_cpu::{LogBuffer, LogEntry};
-use vbts_trace::{Branch, Error, Event, Item, Run, Writer};
+use vbts_cpu::{LogBuffer, LogEntry, LogScope};
+use vbts_trace::profile::modules::extend_32;
+use vbts_trace::{Branch, Error, Event, Item, Writer};
 
 use super::super::last::Last;
 use super::super::queue::WriterError;
 use super::queue::{End, Queue};
+use super::recording::Options;
 use crate::host::output::Output;
 use crate::sandbox::{ThreadKind, confine_thread};
 
@@ -32,6 +34,8 @@ pub struct Encoder {
     last: Option<Last>,
     /// Returns from the kernel are left out: they are no branches of a program.
     user_only: bool,
+    /// The kernel is a 32-bit one, whose addresses are extended.
+    is_32_bit: bool,
     progress: ProgressBar,
     /// The processor of the entries that follow.
     current: u64,
@@ -43,25 +47,19 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Encodes to `output`: the `last` branches, or all.
+    /// Encodes what `options` say.
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn new(
-        queue: Arc<Queue>,
-        output: Output,
-        run: &Run,
-        user_only: bool,
-        last: Option<u64>,
-        progress: ProgressBar,
-    ) -> Result<Self, Error> {
+    pub fn new(queue: Arc<Queue>, options: Options) -> Result<Self, Error> {
         Ok(Self {
             queue,
-            output,
-            writer: Writer::new(Vec::new(), run)?,
-            last: last.map(Last::new).transpose()?,
-            user_only,
-            progress,
+            output: options.output,
+            writer: Writer::new(Vec::new(), &options.run)?,
+            last: options.last.map(Last::new).transpose()?,
+            user_only: options.scope == LogScope::USER,
+            is_32_bit: options.is_32_bit,
+            progress: options.progress,
             current: 0,
             processors: HashMap::new(),
             name: [0; 16],
@@ -170,6 +168,10 @@ impl Encoder {
         for entry in buffer.entries() {
             let event = match entry {
                 LogEntry::Branch { from, to } => {
+                    let (from, to) = match self.is_32_bit {
+                        true => (extend_32(from), extend_32(to)),
+                        false => (from, to),
+                    };
                     if !(self.user_only && from >> 63 != 0) {
                         self.branches.push(Branch { from, to });
                     }

@@ -1,8 +1,7 @@
 //! What the file of the guest's kernel tells about it: addresses of symbols, and where a task has
 //! its numbers and its name.
 
-use object::read::elf::ElfFile64;
-use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::{BinaryFormat, File, Object as _, ObjectSection as _, ObjectSymbol as _};
 use vbts_cpu::{Probe, ProbeAction};
 
 /// Where the kernel switches tasks; RSI has the next one.
@@ -19,15 +18,15 @@ const MAX_TASK: usize = 32 << 10;
 /// A kernel with symbols, at the addresses that they have: an uncompressed one, without KASLR.
 #[derive(Debug)]
 pub struct Kernel<'a> {
-    file: ElfFile64<'a, LittleEndian>,
+    file: File<'a>,
 }
 
 impl<'a> Kernel<'a> {
     /// The kernel of an ELF file; `None` if it is another one, or has no symbols.
     pub fn parse(image: &'a [u8]) -> Option<Self> {
-        let file = ElfFile64::parse(image).ok()?;
+        let file = File::parse(image).ok()?;
         let has_symbols = file.symbols().next().is_some();
-        has_symbols.then_some(Self { file })
+        (has_symbols && file.format() == BinaryFormat::Elf).then_some(Self { file })
     }
 
     /// The address of a symbol.
@@ -38,6 +37,10 @@ impl<'a> Kernel<'a> {
 
     /// The probe that notes tasks, if the symbols say where it is and how a task is laid out.
     pub fn task_probe(&self) -> Option<Probe> {
+        // A 32-bit kernel has other registers and words.
+        if !self.file.is_64() {
+            return None;
+        }
         let at = self.symbol(INIT_TASK)?;
         let section = self.file.sections().find(|section| {
             let (start, size) = (section.address(), section.size());

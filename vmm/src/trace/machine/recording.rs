@@ -27,6 +27,8 @@ pub struct Options {
     pub run: Run,
     /// The branches.
     pub scope: LogScope,
+    /// The kernel is a 32-bit one, whose addresses are extended.
+    pub is_32_bit: bool,
     /// Where recording begins, and where tasks are noted.
     pub probes: Vec<Probe>,
     /// Keep only so many branches, the last ones.
@@ -66,21 +68,15 @@ impl Recording {
     ///
     /// # Errors
     /// The file cannot be written, or the host cannot start a thread.
-    pub fn start(options: Options, alarm: Arc<Alarm>) -> Result<Self, Failure> {
-        let Options {
-            mut output,
-            run,
-            scope,
-            probes,
-            last,
-            progress,
-        } = options;
-        output.truncate().map_err(OutputError::into_failure)?;
+    pub fn start(mut options: Options, alarm: Arc<Alarm>) -> Result<Self, Failure> {
+        options
+            .output
+            .truncate()
+            .map_err(OutputError::into_failure)?;
         let queue = Arc::new(Queue::new(alarm));
-        output.stop_at(queue.stop.clone());
-        let user_only = scope == LogScope::USER;
-        let mut encoder = Encoder::new(queue.clone(), output, &run, user_only, last, progress)
-            .map_err(anyhow::Error::from)?;
+        options.output.stop_at(queue.stop.clone());
+        let (scope, probes) = (options.scope, std::mem::take(&mut options.probes));
+        let mut encoder = Encoder::new(queue.clone(), options).map_err(anyhow::Error::from)?;
         let thread: io::Result<_> = std::thread::Builder::new()
             .name("record".into())
             .spawn(move || encoder.run());
