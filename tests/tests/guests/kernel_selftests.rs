@@ -2,8 +2,8 @@
 //! the processor that most programs do not use. Each test is the only program of a guest, and
 //! reports whether it passed.
 //!
-//! `ci/kernel-selftests` builds them from the source of the guest kernel. Those for 32-bit processes
-//! also run on a 32-bit kernel, if `guest-kernel/build --arch i386` has built one.
+//! `ci/kernel-selftests` builds them from the source of the guest kernel. Those for 32-bit
+//! processes also run on a 32-bit kernel, if `guest-kernel/build --arch i386` has built one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -253,8 +253,8 @@ impl AddressSpace {
     }
 }
 
-/// The address in a trace of an address in a 32-bit guest: the sign extends that of a kernel, so that
-/// [`is_kernel`] is the same for all guests.
+/// The address in a trace of an address in a 32-bit guest: the sign extends that of a kernel, so
+/// that [`is_kernel`] is the same for all guests.
 pub fn extend_32(address: u64) -> u64 {
     match address >= KERNEL_START_32 {
         true => address | !u64::from(u32::MAX),
