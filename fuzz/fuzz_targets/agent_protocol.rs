@@ -89,6 +89,7 @@ fuzz_target!(|data: &[u8]| {
         .expect("it is in memory");
     let options = Options {
         scope,
+        is_32_bit: data.len() % 2 == 1,
         format,
         symbols: Symbolizer::new(root, Path::new("/")),
         destination: destination(stdout_use),
