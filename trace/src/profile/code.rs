@@ -9,7 +9,7 @@ use iced_x86::{Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction
 use rustc_hash::FxHashMap;
 
 use super::changes::{Changes, PAGE, pages};
-use super::modules::{Module, ModuleId, ModuleKind, Modules, extend_32};
+use super::modules::{Module, ModuleId, ModuleKind, Modules, extend_32, is_kernel};
 use crate::event::CodeSource;
 
 /// Maximum length in bytes of a straight line. The largest ones are unrolled cryptography.
@@ -320,7 +320,8 @@ pub fn transfer(instruction: &Instruction) -> Transfer {
     let target = || {
         let target = instruction.near_branch_target();
         let target = match instruction.op0_kind() {
-            OpKind::NearBranch32 => extend_32(target),
+            // Programs of a 64-bit kernel have these addresses themselves.
+            OpKind::NearBranch32 if is_kernel(instruction.ip()) => extend_32(target),
             _ => target,
         };
         Some(target).filter(|target| *target != 0)
@@ -373,6 +374,21 @@ mod tests {
 
     fn line(code: &[u8], from: u64) -> Result<Line, NoLine> {
         decode(64, code, 0x1000, 0x1000 + from)
+    }
+
+    #[test]
+    fn a_32_bit_jump_stays_in_the_kernel_or_in_the_program() {
+        for start in [0xF7FD_1000, 0xFFFF_FFFF_C100_0000] {
+            let transfer = decode(32, &[0x75, 2], start, start).unwrap().transfer;
+            let (target, conditional) = (Some(start + 4), true);
+            assert_eq!(
+                transfer,
+                Transfer::Jump {
+                    target,
+                    conditional
+                }
+            );
+        }
     }
 
     #[test]
