@@ -418,8 +418,21 @@ long threshold(long records)
 	long room = records / 4;
 
 	room = room < 16 ? 16 : room > 128 ? 128 : room;
-	/* Without DS-CPL, the processor also records the last branches of the kernel. */
-	return records - room - (has_feature(" ds_cpl") ? 0 : 32);
+	/* The processor also records the last branches of the kernel. */
+	return records - room - (is_unfiltered() ? 32 : 0);
+}
+
+int is_unfiltered(void)
+{
+	return !has_feature(" ds_cpl");
+}
+
+int is_instrumented(void)
+{
+	uint64_t start, end;
+
+	return find_function("kasan_report", &start, &end) ||
+	       find_function("__tsan_read8", &start, &end);
 }
 
 int is_netburst(void)

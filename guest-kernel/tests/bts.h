@@ -113,6 +113,10 @@ int has_feature(const char *flag);
 int is_isolated(void);
 /* Whether the kernel copies the records of the processor, because it cannot write our buffers. */
 int is_copied(void);
+/* Whether the processor lacks DS-CPL, and so records in user mode and in the kernel. */
+int is_unfiltered(void);
+/* Whether the kernel has KASAN or KCSAN, with which it takes many more branches. */
+int is_instrumented(void);
 /* Of the records that fit, the number at which the tracee stops with O_SIGNAL. */
 long threshold(long records);
 /* Whether the processor is one of family 15, which has records with a flag of its own. */
