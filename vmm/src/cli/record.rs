@@ -106,7 +106,8 @@ impl RecordArgs {
         let Some(path) = &self.record else {
             return Ok(None);
         };
-        let starts = self.starts(guest, kernel, confined)?;
+        let arch = guest_files::arch_of(&guest.kernel.image);
+        let starts = self.starts(guest, kernel, arch, confined)?;
         let output = Recording::open(path)?;
         if output.is_terminal() {
             return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
@@ -114,7 +115,7 @@ impl RecordArgs {
         Ok(Some(Opened {
             output,
             starts,
-            arch: guest_files::arch_of(&guest.kernel.image),
+            arch,
         }))
     }
 
@@ -168,6 +169,7 @@ impl RecordArgs {
         &self,
         guest: &GuestConfig,
         kernel: &KernelFiles,
+        arch: Arch,
         confined: bool,
     ) -> Result<Vec<u64>, Failure> {
         let Some(point) = &self.record_from else {
@@ -192,7 +194,7 @@ impl RecordArgs {
         let places = point.place.find(None, &mut symbols);
         if !places.is_empty() {
             // In a 32-bit kernel, the processor has the lower half of the addresses of a trace.
-            let half = match guest_files::arch_of(image) {
+            let half = match arch {
                 Arch::X86_64 => u64::MAX,
                 Arch::I386 => u32::MAX.into(),
             };
