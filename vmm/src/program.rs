@@ -239,6 +239,10 @@ mod tests {
         }
     }
 
+    fn find_program(root: &Root, arch: Arch) -> Result<PathBuf, ProgramError> {
+        find(root, Path::new("/"), OsStr::new("/program"), None, arch)
+    }
+
     fn elf_file(class: u8, machine: u16) -> Vec<u8> {
         let mut file = vec![0; 64];
         file[..7].copy_from_slice(&[0x7F, b'E', b'L', b'F', class, 1, 1]);
@@ -289,13 +293,7 @@ mod tests {
         let scratch = Scratch::new();
         let root = scratch.root();
         scratch.put("program", 0o755, &elf_file(1, 3));
-        let program = find(
-            &root,
-            Path::new("/"),
-            OsStr::new("/program"),
-            None,
-            Arch::X86_64,
-        );
+        let program = find_program(&root, Arch::X86_64);
         assert!(program.is_ok(), "32-bit programs run: {program:?}");
         let mut object_file = elf_file(2, 62);
         object_file[16] = 1;
@@ -317,17 +315,14 @@ mod tests {
             (&object_file, "no program"),
         ] {
             scratch.put("program", 0o755, contents);
-            let error = find(
-                &root,
-                Path::new("/"),
-                OsStr::new("/program"),
-                None,
-                Arch::X86_64,
-            )
-            .unwrap_err();
+            let error = find_program(&root, Arch::X86_64).unwrap_err();
             let error = format!("{:#}", anyhow::Error::from(error));
             assert!(error.contains(message), "{error}");
         }
+        scratch.put("program", 0o755, &elf_file(2, 62));
+        assert!(find_program(&root, Arch::X86_64).is_ok());
+        let error = find_program(&root, Arch::I386).unwrap_err().to_string();
+        assert!(error.contains("the guest's kernel has 32 bits"), "{error}");
     }
 
     #[test]
@@ -345,15 +340,7 @@ mod tests {
         file[AT + 32] = 8;
         file.extend_from_slice(b"/loader\0");
         scratch.put("program", 0o755, &file);
-        let find = || {
-            find(
-                &root,
-                Path::new("/"),
-                OsStr::new("/program"),
-                None,
-                Arch::X86_64,
-            )
-        };
+        let find = || find_program(&root, Arch::X86_64);
         let error = format!("{:#}", anyhow::Error::from(find().unwrap_err()));
         assert!(error.contains("/loader: not found"), "{error}");
         scratch.put("loader", 0o755, &elf_file(2, 62));
