@@ -506,7 +506,7 @@ static int test_short_interrupts(void)
 	pid_t pid;
 	long n;
 
-	/* Its interrupt takes more branches, and it moves records elsewhere, which does not show. */
+	/* Its interrupt takes more branches, and moves that it makes elsewhere do not show. */
 	if (is_instrumented())
 		limit *= 4;
 	if (!find_function("asm_exc_nmi", &nmi, &end))
