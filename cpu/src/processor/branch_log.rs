@@ -214,8 +214,8 @@ pub enum ProbeAction {
         /// The number of times, from 1 on.
         nth: u64,
     },
-    /// RSI has the address of the task that the kernel switches to (`__switch_to` of Linux). The
-    /// fields are at these offsets.
+    /// The second argument is the address of the task that the kernel switches to (`__switch_to` of
+    /// Linux). It is in RSI in 64-bit mode, else in EDX. The fields are at these offsets.
     SwitchTask {
         /// Thread ID (32 bits), followed by the process ID.
         ids: u64,
@@ -459,10 +459,15 @@ impl Cpu {
                 self.update_mode();
             }
             ProbeAction::SwitchTask { ids, name } => {
-                let task = self.gpr[gpr::RSI];
+                // Linux passes the second argument so: to 64-bit code by the System V ABI, and
+                // within a 32-bit kernel with regparm(3).
+                let wide = self.in_64_bit_mode();
+                let task = self.gpr[if wide { gpr::RSI } else { gpr::RDX }];
+                let mask = if wide { u64::MAX } else { u32::MAX.into() };
+                let field = |offset| task.wrapping_add(offset) & mask;
                 let (mut numbers, mut text) = ([0; 8], [0; 16]);
-                if self.read_quietly(task.wrapping_add(ids), &mut numbers)
-                    && self.read_quietly(task.wrapping_add(name), &mut text)
+                if self.read_quietly(field(ids), &mut numbers)
+                    && self.read_quietly(field(name), &mut text)
                     && let Some(log) = &mut self.log
                 {
                     let ids = u64::from_le_bytes(numbers);

@@ -1,5 +1,5 @@
-//! 32-bit kernels on the software CPU. Debian's, with and without PAE, boot to a shell on each
-//! processor model, and in our own, 32-bit programs of the host are traced.
+//! 32-bit kernels. Debian's, with and without PAE, boot to a shell, on the software CPU with each
+//! processor model. In our own, 32-bit programs of the host are traced.
 //!
 //! `ci/guest-rootfs --i386` fetches Debian's kernels, `guest-kernel/build --arch i386` builds ours.
 
@@ -48,7 +48,7 @@ fn initrd(directory: &Path, flavour: &str, job: &str) -> Result<PathBuf> {
 fn run(machine: &Machine, flavour: &str, options: &[&str], job: &str) -> Result<String> {
     let directory = tempfile::tempdir()?;
     let initrd = initrd(directory.path(), flavour, job)?;
-    let mut command = machine.command(["run", "--accel", "soft", "--memory", "512M", "--kernel"]);
+    let mut command = machine.command(["run", "--memory", "512M", "--kernel"]);
     command
         .arg(file(&format!("i386/vmlinuz-{flavour}"))?)
         .arg("--initrd")
@@ -75,7 +75,16 @@ fn shell(machine: &Machine, flavour: &str) -> Result<()> {
     let disk = directory.path().join("disk");
     fs::write(&disk, [b"first disk", &[0; 4086][..]].concat())?;
     let disk = disk.display().to_string();
-    let options = ["--cpu", "core2", "--smp", "2", "--disk", &disk];
+    let options = [
+        "--accel",
+        machine.accel(),
+        "--cpu",
+        "core2",
+        "--smp",
+        "2",
+        "--disk",
+        &disk,
+    ];
     let output = run(machine, flavour, &options, JOB)?;
     let wanted = ["i686\nnr: 2\nfirst disk\n1000 sorted", "reboot: Power down"];
     expect(&output, &wanted)
@@ -96,7 +105,8 @@ fn every_model(machine: &Machine) -> Result<()> {
         .filter_map(|name| vbts_cpu::model(name));
     for model in models.filter(|m| m.unsupported().is_none() && m.name != "core2") {
         for flavour in FLAVOURS {
-            let output = run(machine, flavour, &["--cpu", model.name], JOB)
+            let options = ["--accel", "soft", "--cpu", model.name];
+            let output = run(machine, flavour, &options, JOB)
                 .with_context(|| format!("{} on {flavour}", model.name))?;
             expect(
                 &output,
@@ -168,8 +178,8 @@ fn traces_threads(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// The recording begins at a function of the kernel, and has the names of others. Without a program
-/// the kernel panics.
+/// The recording begins at a function of the kernel, and has the names of others and of its tasks.
+/// Without a program the kernel panics.
 fn records_a_machine(machine: &Machine) -> Result<()> {
     let machine = machine.i386()?;
     let directory = tempfile::tempdir()?;
@@ -193,6 +203,13 @@ fn records_a_machine(machine: &Machine) -> Result<()> {
     let first = text.lines().nth(1).context("no branch")?;
     ensure!(first.contains(" kernel_init+0x"), "{first}");
     ensure!(text.contains(" panic+0x"), "no panic() in the recording");
+    let mut report = machine.command(["report", "json", "--task", "2"]);
+    report.arg(&trace);
+    let json = machine::finish(report)?.expect(0)?.stdout;
+    let json = String::from_utf8_lossy(&json);
+    let mut switches = json.lines().filter(|line| line.contains("\"switch\""));
+    let named = switches.any(|line| line.contains("\"kthreadd\""));
+    ensure!(named, "task 2 is not kthreadd: {:?}", json.lines().next());
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use object::{BinaryFormat, File, Object as _, ObjectSection as _, ObjectSymbol as _};
 use vbts_cpu::{Probe, ProbeAction};
 
-/// Where the kernel switches tasks; RSI has the next one.
+/// Where the kernel switches tasks; the second argument is the next one.
 const SWITCH: &str = "__switch_to";
 /// The first task, `struct task_struct`.
 const INIT_TASK: &str = "init_task";
@@ -37,10 +37,7 @@ impl<'a> Kernel<'a> {
 
     /// The probe that notes tasks, if the symbols say where it is and how a task is laid out.
     pub fn task_probe(&self) -> Option<Probe> {
-        // A 32-bit kernel has other registers and words.
-        if !self.file.is_64() {
-            return None;
-        }
+        let word = if self.file.is_64() { 8 } else { 4 };
         let at = self.symbol(INIT_TASK)?;
         let section = self.file.sections().find(|section| {
             let (start, size) = (section.address(), section.size());
@@ -50,10 +47,10 @@ impl<'a> Kernel<'a> {
         let task = data.get(usize::try_from(at - section.address()).ok()?..)?;
         let task = task.get(..MAX_TASK).unwrap_or(task);
         let canary = match self.symbol(STACK_PROTECTOR) {
-            Some(_) => 8,
+            Some(_) => word as u64,
             None => 0,
         };
-        let family = family(task, at)?;
+        let family = family(task, at, word)?;
         Some(Probe {
             address: self.symbol(SWITCH)?,
             action: ProbeAction::SwitchTask {
@@ -65,21 +62,24 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// The offset of `real_parent` in the first task, which is at address `at`. Linux initializes the
-/// members from there on so: `real_parent` and `parent` with the task itself, `children` and
-/// `sibling` as empty lists, `group_leader` with the task.
-fn family(task: &[u8], at: u64) -> Option<u64> {
+/// The offset of `real_parent` in the first task, which is at address `at`, in a kernel whose
+/// pointers have `word` bytes. Linux initializes the members from there on so: `real_parent` and
+/// `parent` with the task itself, `children` and `sibling` as empty lists, `group_leader` with the
+/// task.
+fn family(task: &[u8], at: u64, word: usize) -> Option<u64> {
     let words: Vec<u64> = task
-        .as_chunks()
-        .0
-        .iter()
-        .map(|word| u64::from_le_bytes(*word))
+        .chunks_exact(word)
+        .map(|bytes| {
+            bytes
+                .iter()
+                .rfold(0, |value, byte| value << 8 | u64::from(*byte))
+        })
         .collect();
     let found = words.windows(7).enumerate().find(|(index, w)| {
-        let own = |word: usize| at.wrapping_add(8 * (index + word) as u64);
+        let own = |member: usize| at.wrapping_add((word * (index + member)) as u64);
         **w == [at, at, own(2), own(2), own(4), own(4), at]
     });
-    found.map(|(index, _)| 8 * index as u64)
+    found.map(|(index, _)| (word * index) as u64)
 }
 
 /// The offset of `comm` in the first task.
@@ -94,20 +94,29 @@ fn name(task: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// A first task at `at`, whose family is 16 words from there, and whose name is 25.
+    fn first_task(at: u64, word: usize) -> Vec<u8> {
+        let mut task = vec![0; 32 * word];
+        let own = |member: u64| at + word as u64 * (16 + member);
+        let words = [at, at, own(2), own(2), own(4), own(4), at];
+        for (value, bytes) in words.iter().zip(task[16 * word..].chunks_exact_mut(word)) {
+            bytes.copy_from_slice(&value.to_le_bytes()[..word]);
+        }
+        task[25 * word..][..7].copy_from_slice(b"swapper");
+        task
+    }
+
     #[test]
     fn the_members_of_a_task_are_found() {
-        const AT: u64 = 0xFFFF_FFFF_8180_0000;
-        let mut task = vec![0; 0x100];
-        let own = |word: u64| AT + 8 * word;
-        let words = [AT, AT, own(10), own(10), own(12), own(12), AT];
-        for (word, bytes) in words.iter().zip(task[64..].chunks_exact_mut(8)) {
-            bytes.copy_from_slice(&word.to_le_bytes());
+        for (at, word) in [(0xFFFF_FFFF_8180_0000, 8), (0xC142_F140, 4)] {
+            let task = first_task(at, word);
+            let place = |words: usize| Some((words * word) as u64);
+            assert_eq!(family(&task, at, word), place(16));
+            assert_eq!(name(&task), place(25));
+            assert_eq!(family(&task, at + 8, word), None);
+            assert_eq!(family(&task[..22 * word], at, word), None);
+            assert_eq!(name(&task[..25 * word + 7]), None);
         }
-        task[0xC8..0xCF].copy_from_slice(b"swapper");
-        assert_eq!((family(&task, AT), name(&task)), (Some(64), Some(0xC8)));
-        assert_eq!(family(&task, AT + 8), None);
-        assert_eq!(family(&task[..64 + 48], AT), None);
-        assert_eq!(name(&task[..0xCF]), None);
     }
 
     #[test]
