@@ -2,6 +2,7 @@
 /*
  * PTRACE_BTS_O_VIRTUAL: a large buffer behind a small one.
  */
+#include <linux/perf_event.h>
 #include "bts.h"
 
 #define MIB (1ul << 20)
@@ -111,6 +112,36 @@ static int test_every_branch(void)
 
 		TRY(took_maze(&pid, sizes[i], 0, 4 * MIB));
 		TRY(drain_all(pid, &path));
+		stop(pid);
+		TRY(path_compare(&path, &reference));
+	}
+	return 0;
+}
+
+/* Every 10 us an interrupt of a timer, often before the first instruction in user mode */
+static int test_interrupts(void)
+{
+	static const unsigned long sizes[] = { 64, 100, 170, 2730 };
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE, .size = sizeof(attr),
+		.config = PERF_COUNT_SW_CPU_CLOCK, .sample_period = 10000,
+	};
+	struct path reference;
+
+	TRY(path_reference(&reference));
+	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct path path = { 0 };
+		pid_t pid = start(work_maze);
+		int fd;
+
+		CHECK(pid > 0);
+		CHECK(config_virtual(pid, RECORDS(sizes[i]), O_TRACE | O_VIRTUAL, 4 * MIB) == 0);
+		fd = (int)syscall(SYS_perf_event_open, &attr, pid, -1, -1, 0);
+		CHECK(fd >= 0);
+		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+		CHECK(!(flags_of(pid) & (O_LOST | O_PAUSED)));
+		TRY(drain_all(pid, &path));
+		CHECK(!close(fd));
 		stop(pid);
 		TRY(path_compare(&path, &reference));
 	}
@@ -540,6 +571,7 @@ const struct test virtual_tests[] = {
 	{ "errors", test_errors },
 	{ "status", test_status },
 	{ "every_branch", test_every_branch },
+	{ "interrupts", test_interrupts },
 	{ "wrap", test_wrap },
 	{ "partial_drain", test_partial_drain },
 	{ "partial_drain_meanwhile", test_partial_drain_meanwhile },
