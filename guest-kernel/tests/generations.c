@@ -3,6 +3,7 @@
  * The API as posted in November and in December 2007, and that of the manual page between them, on
  * the kernels of `build --api 2007-11`, `2007-man` and `2007-12`.
  */
+#include <time.h>
 #include "bts.h"
 
 /*
@@ -16,14 +17,21 @@ enum { MAX_SIZE_12 = 40, ALLOCATE_12, BUFFER_SIZE_12, READ_12, CONFIG_12, STATUS
 #define O_TRACE_TASK	1
 #define O_TIMESTAMPS	2
 
+/* What INIT returns */
+#define T_BTS		1
+#define T_DSCPL		2
+
 /* struct ptrace_bts_record */
 struct old_record {
 	int qualifier;
 	union {
-		struct { uint64_t from, to; };
+		struct { uintptr_t from, to; };
 		uint64_t timestamp;
 	};
 };
+
+/* A kernel address that the ptracer may not see */
+#define HIDDEN		UINTPTR_MAX
 
 struct compat_record {
 	int qualifier;
@@ -59,10 +67,16 @@ static int check_order(const struct old_record *records, long n)
 {
 	for (long i = 1; i < n; i++) {
 		CHECK(records[i].qualifier == BRANCH);
-		if ((int64_t)records[i].from > 0 && records[i].from < records[i - 1].to)
+		if (!is_kernel(records[i].from) && records[i].from < records[i - 1].to)
 			FAIL("record %ld starts before the one before it ended", i);
 	}
 	return 0;
+}
+
+/* What INIT returns on this processor */
+static long type(void)
+{
+	return is_unfiltered() ? T_BTS : T_DSCPL;
 }
 
 static int test_11_init(void)
@@ -70,8 +84,8 @@ static int test_11_init(void)
 	pid_t pid = start(work_none);
 
 	CHECK(pid > 0);
-	/* PTRACE_BTS_T_DSCPL may be set repeatedly. */
-	CHECK(bts(INIT_11, pid, NULL, 0) == 2 && bts(INIT_11, pid, NULL, 0) == 2);
+	/* The request may be made repeatedly. */
+	CHECK(bts(INIT_11, pid, NULL, 0) == type() && bts(INIT_11, pid, NULL, 0) == type());
 	stop(pid);
 	return 0;
 }
@@ -113,38 +127,73 @@ static int test_11_errors(void)
 	return 0;
 }
 
+/* Reads all slots of a buffer of the largest size that has not wrapped. */
+static int read_11(pid_t pid, long *n)
+{
+	*n = bts(INDEX_11, pid, NULL, 0);
+	CHECK(*n > 0 && *n < MAX_RECORDS);
+	for (long i = 0; i < MAX_RECORDS; i++)
+		CHECK(bts(READ_11, pid, &r[i], i) == 0);
+	for (long i = *n; i < MAX_RECORDS; i++)
+		CHECK(r[i].qualifier == INVALID);
+	return 0;
+}
+
 static int test_11_records(void)
 {
 	pid_t pid;
 	long n;
 
 	TRY(traced(&pid, work_a, ALLOCATE_11, CONFIG_11, MAX_RECORDS, O_TRACE_TASK));
-	n = bts(INDEX_11, pid, NULL, 0);
-	CHECK(n > 999 && n < MAX_RECORDS);
-	for (long i = 0; i < MAX_RECORDS; i++)
-		CHECK(bts(READ_11, pid, &r[i], i) == 0);
+	TRY(read_11(pid, &n));
+	CHECK(n > 999);
 	CHECK(old_count(r, n, loop_a_branch, loop_a_head) == 999);
 	TRY(check_order(r, n));
-	for (long i = n; i < MAX_RECORDS; i++)
-		CHECK(r[i].qualifier == INVALID);
 	stop(pid);
+	return 0;
+}
+
+static void work_long(void)
+{
+	loop_a(2 * MAX_RECORDS);
+}
+
+/* A tracee whose buffer has wrapped, and has the end of a loop and the tracee's exit */
+static int wrapped(pid_t *pid, int allocate, int configure, long *records)
+{
+	/* Without DS-CPL, the exit has many branches. */
+	*records = is_unfiltered() ? MAX_RECORDS : 100;
+	return traced(pid, is_unfiltered() ? work_long : work_a, allocate, configure, *records,
+		      O_TRACE_TASK);
+}
+
+/* Checks all records of wrapped(), oldest first. */
+static int check_wrapped(long records)
+{
+	const struct old_record *oldest = r;
+
+	TRY(check_order(r, records));
+	/* The oldest one may belong to an interrupt. */
+	while (is_unfiltered() && oldest < &r[records - 1] && is_kernel(oldest->from))
+		oldest++;
+	CHECK(old_count(oldest, 1, loop_a_branch, loop_a_head) == 1);
+	CHECK(old_count(&r[records - 1], 1, loop_a_branch, loop_a_head) == 0);
+	CHECK(!is_unfiltered() || is_kernel(r[records - 1].to));
 	return 0;
 }
 
 static int test_11_wrap(void)
 {
 	pid_t pid;
-	long next;
+	long next, records;
 
-	TRY(traced(&pid, work_a, ALLOCATE_11, CONFIG_11, 100, O_TRACE_TASK));
+	TRY(wrapped(&pid, ALLOCATE_11, CONFIG_11, &records));
 	next = bts(INDEX_11, pid, NULL, 0);
-	CHECK(next >= 0 && next < 100);
+	CHECK(next >= 0 && next < records);
 	/* The slot to be written next has the oldest record. */
-	for (long i = 0; i < 100; i++)
-		CHECK(bts(READ_11, pid, &r[i], (next + i) % 100) == 0);
-	TRY(check_order(r, 100));
-	CHECK(old_count(r, 1, loop_a_branch, loop_a_head) == 1);
-	CHECK(old_count(&r[99], 1, loop_a_branch, loop_a_head) == 0);
+	for (long i = 0; i < records; i++)
+		CHECK(bts(READ_11, pid, &r[i], (next + i) % records) == 0);
+	TRY(check_wrapped(records));
 	stop(pid);
 	return 0;
 }
@@ -156,6 +205,17 @@ static void work_yield(void)
 		/* Long enough that it sleeps on a slow processor, too. */
 		usleep(10000);
 	}
+}
+
+/* A time after boot that does not fit in 32 bits */
+#define LATE_NS		5000000000ull
+
+/* Waits for a time after LATE_NS, so that each half of a timestamp matters. */
+static void wait_for_time(void)
+{
+	const struct timespec then = { LATE_NS / 1000000000 + 1, 0 };
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
 }
 
 static int check_timestamps(long n)
@@ -174,8 +234,8 @@ static int check_timestamps(long n)
 		events++;
 	}
 	CHECK(events >= 10);
-	/* The unit is nanoseconds: at least five times 10 ms have passed. */
-	CHECK(last > 50000000);
+	/* The unit is nanoseconds, and the time has more than 32 bits: see wait_for_time(). */
+	CHECK(last > LATE_NS && last < LATE_NS + 1000ull * 1000000000);
 	CHECK(old_count(r, n, loop_a_branch, loop_a_head) == 50);
 	return 0;
 }
@@ -185,24 +245,22 @@ static int test_11_timestamps(void)
 	pid_t pid;
 	long n;
 
+	wait_for_time();
 	TRY(traced(&pid, work_yield, ALLOCATE_11, CONFIG_11, MAX_RECORDS,
 		   O_TRACE_TASK | O_TIMESTAMPS));
-	n = bts(INDEX_11, pid, NULL, 0);
-	CHECK(n > 0 && n < MAX_RECORDS);
-	for (long i = 0; i < n; i++)
-		CHECK(bts(READ_11, pid, &r[i], i) == 0);
+	TRY(read_11(pid, &n));
 	TRY(check_timestamps(n));
 	stop(pid);
 	return 0;
 }
 
-static int compat(int read, pid_t pid, long n, long oldest, long step)
+static int compat(int read, pid_t pid, long n)
 {
 	static struct compat_record c[MAX_RECORDS];
 	int found = 0;
 
 	for (long i = 0; i < n; i++) {
-		CHECK(bts32(read, pid, &c[i], oldest + i * step) == 0);
+		CHECK(bts32(read, pid, &c[i], i) == 0);
 		found += c[i].qualifier == BRANCH &&
 			 c[i].words[0] == (uint32_t)(uintptr_t)loop_a_branch &&
 			 c[i].words[1] == (uint32_t)(uintptr_t)loop_a_head;
@@ -217,8 +275,9 @@ static int test_11_compat(void)
 	pid_t pid;
 
 	TRY(traced(&pid, work_a, ALLOCATE_11, CONFIG_11, MAX_RECORDS, O_TRACE_TASK));
-	CHECK(bts32(INIT_11, pid, NULL, 0) == 2 && bts32(STATUS_11, pid, NULL, 0) == O_TRACE_TASK);
-	TRY(compat(READ_11, pid, bts32(INDEX_11, pid, NULL, 0), 0, 1));
+	CHECK(bts32(INIT_11, pid, NULL, 0) == type() &&
+	      bts32(STATUS_11, pid, NULL, 0) == O_TRACE_TASK);
+	TRY(compat(READ_11, pid, bts32(INDEX_11, pid, NULL, 0)));
 	stop(pid);
 	return 0;
 }
@@ -254,17 +313,18 @@ static int test_12_errors(void)
 }
 
 /* All valid records, oldest first */
-static long read_12(pid_t pid)
+static int read_12(pid_t pid, long *n)
 {
 	struct old_record one;
-	long n = 0;
 
-	while (n < bts(BUFFER_SIZE_12, pid, NULL, 0) && bts(READ_12, pid, &one, n) == 0 &&
+	*n = 0;
+	while (*n < bts(BUFFER_SIZE_12, pid, NULL, 0) && bts(READ_12, pid, &one, *n) == 0 &&
 	       one.qualifier != INVALID)
-		n++;
-	for (long i = 0; i < n; i++)
-		CHECK(bts(READ_12, pid, &r[n - 1 - i], i) == 0);
-	return n;
+		++*n;
+	CHECK(*n > 0);
+	for (long i = 0; i < *n; i++)
+		CHECK(bts(READ_12, pid, &r[*n - 1 - i], i) == 0);
+	return 0;
 }
 
 static int test_12_records(void)
@@ -273,7 +333,7 @@ static int test_12_records(void)
 	long n;
 
 	TRY(traced(&pid, work_a, ALLOCATE_12, CONFIG_12, MAX_RECORDS, O_TRACE_TASK));
-	n = read_12(pid);
+	TRY(read_12(pid, &n));
 	CHECK(n > 999 && n < MAX_RECORDS);
 	CHECK(old_count(r, n, loop_a_branch, loop_a_head) == 999);
 	TRY(check_order(r, n));
@@ -284,12 +344,12 @@ static int test_12_records(void)
 static int test_12_wrap(void)
 {
 	pid_t pid;
+	long records, n;
 
-	TRY(traced(&pid, work_a, ALLOCATE_12, CONFIG_12, 100, O_TRACE_TASK));
-	CHECK(read_12(pid) == 100);
-	TRY(check_order(r, 100));
-	CHECK(old_count(r, 1, loop_a_branch, loop_a_head) == 1);
-	CHECK(old_count(&r[99], 1, loop_a_branch, loop_a_head) == 0);
+	TRY(wrapped(&pid, ALLOCATE_12, CONFIG_12, &records));
+	TRY(read_12(pid, &n));
+	CHECK(n == records);
+	TRY(check_wrapped(n));
 	stop(pid);
 	return 0;
 }
@@ -299,10 +359,11 @@ static int test_12_timestamps(void)
 	pid_t pid;
 	long n;
 
+	wait_for_time();
 	TRY(traced(&pid, work_yield, ALLOCATE_12, CONFIG_12, MAX_RECORDS,
 		   O_TRACE_TASK | O_TIMESTAMPS));
-	n = read_12(pid);
-	CHECK(n > 0 && n < MAX_RECORDS);
+	TRY(read_12(pid, &n));
+	CHECK(n < MAX_RECORDS);
 	TRY(check_timestamps(n));
 	stop(pid);
 	return 0;
@@ -314,10 +375,68 @@ static int test_12_compat(void)
 	long n;
 
 	TRY(traced(&pid, work_a, ALLOCATE_12, CONFIG_12, MAX_RECORDS, O_TRACE_TASK));
-	n = read_12(pid);
-	TRY(compat(READ_12, pid, n, n - 1, -1));
+	TRY(read_12(pid, &n));
+	TRY(compat(READ_12, pid, n));
 	stop(pid);
 	return 0;
+}
+
+/* A generation's requests */
+struct requests {
+	int allocate, configure;
+	int (*read)(pid_t pid, long *n);
+};
+
+static const struct requests november = { ALLOCATE_11, CONFIG_11, read_11 };
+static const struct requests december = { ALLOCATE_12, CONFIG_12, read_12 };
+
+/* Without DS-CPL, and only then, there are branches to the kernel. */
+static int check_kernel(const struct requests *requests, int visible)
+{
+	long n, into = 0, seen = 0, hidden = 0;
+	pid_t pid;
+
+	TRY(traced(&pid, work_a, requests->allocate, requests->configure, MAX_RECORDS,
+		   O_TRACE_TASK));
+	TRY(requests->read(pid, &n));
+	for (long i = 0; i < n; i++) {
+		into += is_kernel(r[i].to);
+		seen += is_kernel(r[i].from) && r[i].from != HIDDEN;
+		seen += is_kernel(r[i].to) && r[i].to != HIDDEN;
+		hidden += r[i].from == HIDDEN || r[i].to == HIDDEN;
+	}
+	CHECK(!into == !is_unfiltered());
+	if (visible ? !seen || hidden : seen || !hidden)
+		FAIL("%ld kernel addresses, %ld hidden ones", seen, hidden);
+	/* Also with them, user mode has its branches. */
+	CHECK(old_count(r, n, loop_a_branch, loop_a_head) == 999);
+	stop(pid);
+	return 0;
+}
+
+/* Kernel addresses are visible to a ptracer that could trace the kernel with perf. */
+static int kernel(const struct requests *requests)
+{
+	int status;
+	pid_t pid;
+
+	TRY(check_kernel(requests, 1));
+	pid = fork();
+	if (!pid)
+		_exit(setgid(65534) || setuid(65534) || prctl(PR_SET_DUMPABLE, 1) ||
+		      check_kernel(requests, 0));
+	CHECK(waitpid(pid, &status, 0) == pid);
+	return status ? -1 : 0;
+}
+
+static int test_11_kernel(void)
+{
+	return kernel(&november);
+}
+
+static int test_12_kernel(void)
+{
+	return kernel(&december);
 }
 
 const struct test november_tests[] = {
@@ -326,6 +445,7 @@ const struct test november_tests[] = {
 	{ "records", test_11_records },
 	{ "wrap", test_11_wrap },
 	{ "timestamps", test_11_timestamps },
+	{ "kernel", test_11_kernel },
 	{ "compat", test_11_compat },
 	{ 0 },
 };
@@ -370,7 +490,7 @@ static int test_man_compat(void)
 
 	TRY(traced(&pid, work_a, ALLOCATE_11, CONFIG_11, MAX_RECORDS, O_TRACE_TASK));
 	CHECK(bts32(MAX_SIZE_12, pid, NULL, 0) == MAX_RECORDS);
-	TRY(compat(READ_11, pid, bts32(INDEX_11, pid, NULL, 0), 0, 1));
+	TRY(compat(READ_11, pid, bts32(INDEX_11, pid, NULL, 0)));
 	stop(pid);
 	return 0;
 }
@@ -380,6 +500,7 @@ const struct test man_tests[] = {
 	{ "records", test_11_records },
 	{ "wrap", test_11_wrap },
 	{ "timestamps", test_11_timestamps },
+	{ "kernel", test_11_kernel },
 	{ "compat", test_man_compat },
 	{ 0 },
 };
@@ -389,6 +510,7 @@ const struct test december_tests[] = {
 	{ "records", test_12_records },
 	{ "wrap", test_12_wrap },
 	{ "timestamps", test_12_timestamps },
+	{ "kernel", test_12_kernel },
 	{ "compat", test_12_compat },
 	{ 0 },
 };

@@ -140,12 +140,6 @@ pub fn add_devices(cpio: &mut Cpio) {
 /// # Errors
 /// The file is missing, or no regular file.
 pub fn kernel(given: Option<&Path>, api: Api, arch: Arch) -> Result<PathBuf, Failure> {
-    if given.is_none() && arch == Arch::I386 && api != Api::New {
-        return Err(anyhow!(
-            "--api {api}: only 64-bit kernels have it, which need a processor with a 64-bit mode"
-        )
-        .into());
-    }
     let (variable, name) = match api {
         Api::New => (KERNEL_VARIABLE, "vmlinux"),
         Api::November2007 => ("VBTS_KERNEL_2007_11", "2007-11/vmlinux"),
