@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use vbts_cpu::state::{
-    Activity, LbrState, MsrState, MtrrRange, MtrrState, PendingEvent, PmuState, Progress, SegAttr,
-    Segment, SpinCount, SystemState, TableRegister, Usage, X87State, cr0, cr4, efer, rflags,
+    Activity, LbrState, MsrState, MtrrRange, MtrrState, NetBurstPmu, PendingEvent, PmuState,
+    Progress, SegAttr, Segment, SpinCount, SystemState, TableRegister, Usage, X87State, cr0, cr4,
+    efer, rflags,
 };
 use vbts_cpu::{ArchState, Cpu, model};
 use vbts_testkit::{Ram, TestPlatform};
@@ -91,6 +92,11 @@ fn state() -> ArchState {
                 fixed_ctr_ctrl: 0xB,
                 global_ctrl: 0x1_0001,
                 global_status: 2,
+                netburst: NetBurstPmu {
+                    counter: values(0x110),
+                    cccr: values(0x130),
+                    escr: std::array::from_fn(|n| [0x150 + n as u64, 0x180 + n as u64]),
+                },
             },
             lbr: LbrState {
                 from: values(0x50),
@@ -127,8 +133,7 @@ fn state() -> ArchState {
             instructions: 1000,
             skipped: 2000,
             idle_cycles: 300,
-            branches: 400,
-            conditional_branches: 350,
+            branches: values(400),
             usage: Usage {
                 traced_user: 100,
                 traced_kernel: 200,

@@ -6,9 +6,9 @@ use crate::backend::jit::Edge;
 use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
 use crate::engine::lookup::Found;
 use crate::engine::{Exit, SoftCpu};
-use crate::insn::{Abort, Flow, Insn, reg, seg};
+use crate::insn::{Abort, BranchKind, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
-use crate::processor::pmu::{branches_before, conditional_branches};
+use crate::processor::pmu::{add_branches, add_taken};
 
 /// An instruction did not complete. [`Cpu`]'s `fault` has the reason.
 pub(super) struct BlockFault {
@@ -148,9 +148,7 @@ pub(super) fn run_block<'a, const BRANCHES: bool>(
     let retired = |cpu: &mut Cpu, n: u64| {
         cpu.icount += n;
         if BRANCHES {
-            let branches = block.ops.branches();
-            cpu.pmu.branches += branches_before(branches, n);
-            cpu.pmu.conditional += branches_before(conditional_branches(branches), n);
+            add_branches(&mut cpu.pmu.branches, block.ops.branches(), n);
         }
     };
     let first = block.ops.first();
@@ -162,6 +160,9 @@ pub(super) fn run_block<'a, const BRANCHES: bool>(
                 cpu.record_near(insn);
             }
             retired(cpu, u64::from(insn.ordinal) + 1);
+            if BRANCHES && flow == Flow::Branch && insn.branch == BranchKind::Conditional {
+                add_taken(&mut cpu.pmu.branches);
+            }
             Ok(at)
         }
         Err(Abort) => {
@@ -174,13 +175,9 @@ pub(super) fn run_block<'a, const BRANCHES: bool>(
 
 /// Runs a block of one instruction.
 pub(super) fn run_one(cpu: &mut Cpu, block: &Block) -> Option<BlockFault> {
-    if let Err(fault) = run_block::<false>(cpu, block, cpu.rip) {
-        return Some(fault);
-    }
-    if cpu.pmu.branches_count {
-        let branches = block.ops.branches();
-        cpu.pmu.branches += branches & 1;
-        cpu.pmu.conditional += conditional_branches(branches) & 1;
-    }
-    None
+    let done = match cpu.pmu.branches_count {
+        true => run_block::<true>(cpu, block, cpu.rip),
+        false => run_block::<false>(cpu, block, cpu.rip),
+    };
+    done.err()
 }

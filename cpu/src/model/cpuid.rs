@@ -1,9 +1,7 @@
 //! CPUID (SDM Vol. 2A): a leaf, the feature flags of leaf 1, and the values that a model returns.
 
 use super::Model;
-use crate::state::msr::{
-    MISC_ENABLE_PEBS_UNAVAILABLE, MISC_ENABLE_PERFMON, MISC_ENABLE_WRITABLE, MISC_ENABLE_XD_DISABLE,
-};
+use crate::state::msr::{MISC_ENABLE_WRITABLE, MISC_ENABLE_XD_DISABLE};
 use crate::state::{cr4, efer};
 
 /// What CPUID returns for one leaf and sub-leaf.
@@ -140,20 +138,6 @@ impl Model {
         ];
         let there = flags.into_iter().filter(|(feature, _)| edx & feature != 0);
         there.fold(0, |all, (_, flag)| all | flag)
-    }
-
-    /// It has architectural performance monitoring (SDM Vol. 3B 18.2). The counters of processors
-    /// before it do not exist: IA32_MISC_ENABLE says that they are not available.
-    pub(crate) fn has_performance_monitoring(&self) -> bool {
-        self.cpuid(0xA, 0).eax & 0xFF != 0
-    }
-
-    /// IA32_MISC_ENABLE: the flags that are set and that software cannot clear.
-    pub(crate) fn misc_enable_fixed(&self) -> u64 {
-        match self.has_performance_monitoring() {
-            true => MISC_ENABLE_PEBS_UNAVAILABLE | MISC_ENABLE_PERFMON,
-            false => MISC_ENABLE_PEBS_UNAVAILABLE,
-        }
     }
 
     /// IA32_MISC_ENABLE: the flags that software can set and clear.

@@ -2,11 +2,13 @@
 
 pub(crate) mod cpuid;
 mod derived_leaves;
+mod derived_msrs;
 mod features;
 pub(crate) mod lbr;
 mod leaves;
 pub(crate) mod msr;
-mod pmu;
+pub(crate) mod netburst_pmu;
+pub(crate) mod pmu;
 mod reset;
 
 use iced_x86::CpuidFeature;
@@ -14,6 +16,10 @@ use vbts_bts::Microarchitecture;
 
 pub use self::cpuid::Leaf;
 use self::derived_leaves::{without_bts, without_capabilities};
+use self::derived_msrs::{
+    NETBURST_64_MSRS, NETBURST_MSRS, PENTIUM_M_MSRS, WITHOUT_CAPABILITIES, X86_64_V3_BASIC_MSRS,
+    X86_64_V3_MSRS,
+};
 use self::features::{
     CORE2_FEATURES, IA32_FEATURES, MAX_FEATURES, PENTIUM4_64_FEATURES, X86_64_V2_FEATURES,
     X86_64_V3_BASIC_FEATURES, X86_64_V3_FEATURES,
@@ -24,9 +30,7 @@ use self::leaves::{
     CORE2_LEAVES, HASWELL_LEAVES, MAX_LEAVES, NEHALEM_LEAVES, PENTIUM_M_LEAVES, PENTIUM4_64_LEAVES,
     PENTIUM4_LEAVES, SKYLAKE_LEAVES, X86_64_V2_LEAVES, X86_64_V3_BASIC_LEAVES, X86_64_V3_LEAVES,
 };
-use self::msr::{
-    IA32_MSRS, MSRS, NETBURST_64_MSRS, WITHOUT_CAPABILITIES, X86_64_V3_BASIC_MSRS, X86_64_V3_MSRS,
-};
+use self::msr::MSRS;
 pub(crate) use self::pmu::Counters;
 
 /// Where a processor is among those of its machine. They are the cores of one package.
@@ -82,7 +86,7 @@ const CORE2: Model = Model {
 };
 
 /// Intel Pentium 4 (NetBurst) with Intel 64, with the few later features that a virtual machine
-/// needs. Its performance counters do not exist.
+/// needs.
 const PENTIUM4_64: Model = Model {
     name: "pentium4-64",
     microarchitecture: Microarchitecture::NetBurst64,
@@ -101,7 +105,7 @@ const PENTIUM4: Model = Model {
     features: IA32_FEATURES,
     lbr: Lbr::NETBURST,
     leaves: &PENTIUM4_LEAVES,
-    msrs: &IA32_MSRS,
+    msrs: &NETBURST_MSRS,
     ..PENTIUM4_64
 };
 
@@ -111,6 +115,7 @@ const PENTIUM_M: Model = Model {
     microarchitecture: Microarchitecture::PentiumM,
     lbr: Lbr::PENTIUM_M,
     leaves: &PENTIUM_M_LEAVES,
+    msrs: &PENTIUM_M_MSRS,
     ..PENTIUM4
 };
 
@@ -313,8 +318,7 @@ mod tests {
             assert_eq!(l.edx, edx, "{name}");
             assert_eq!(m.cpuid(0x8000_0001, 0).edx, extended, "{name}");
             assert_eq!(m.has_intel_64(), name == "pentium4-64");
-            assert_eq!(m.cpuid(0xA, 0).eax, 0, "{name}: no performance counters");
-            assert_eq!(m.misc_enable_fixed(), 1 << 12, "{name}");
+            assert_eq!(m.cpuid(0xA, 0).eax, 0, "{name}");
             // TSC frequency, and RDCL_NO.
             assert_eq!(m.cpuid(0x15, 0).ecx, TSC_HZ, "{name}");
         }

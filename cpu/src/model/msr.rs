@@ -1,5 +1,5 @@
-//! The model-specific registers of each processor model, as data (SDM Vol. 4, and Vol. 3 where a
-//! row says so).
+//! The model-specific registers of the default processor model, as data (SDM Vol. 4, and Vol. 3
+//! where a row says so). Those of the other models are in `derived_msrs`.
 //!
 //! A register without a row does not exist: #GP(0). The values after RESET are those of
 //! `MsrState::default()`.
@@ -76,7 +76,7 @@ pub(crate) struct Row {
     pub kind: Kind,
 }
 
-const fn row(number: u32, kind: Kind) -> Row {
+pub(super) const fn row(number: u32, kind: Kind) -> Row {
     Row {
         first: number,
         last: number,
@@ -84,21 +84,21 @@ const fn row(number: u32, kind: Kind) -> Row {
     }
 }
 
-const fn rows(first: u32, last: u32, kind: Kind) -> Row {
+pub(super) const fn rows(first: u32, last: u32, kind: Kind) -> Row {
     Row { first, last, kind }
 }
 
 /// The registers of `n` performance counters.
-const fn counters(first: u32, n: usize, register: fn(usize) -> PmuRegister) -> Row {
+pub(super) const fn counters(first: u32, n: usize, register: fn(usize) -> PmuRegister) -> Row {
     rows(first, first + n as u32 - 1, Kind::Pmu(register))
 }
 
 /// Number of rows.
 pub(super) const ROWS: usize = 49;
 /// What the processor is not vulnerable to, if CPUID says that the register exists.
-const IA32_ARCH_CAPABILITIES: u32 = 0x10A;
+pub(super) const IA32_ARCH_CAPABILITIES: u32 = 0x10A;
 
-/// The registers of every model, by number.
+/// The registers of the default model, by number.
 pub(super) const MSRS: [Row; ROWS] = [
     // IA32_P5_MC_ADDR, IA32_P5_MC_TYPE: machine checks of the Pentium, never any.
     rows(0x0, 0x1, Kind::ReadOnly(0)),
@@ -131,7 +131,7 @@ pub(super) const MSRS: [Row; ROWS] = [
             writable: u64::MAX,
         },
     ),
-    // IA32_PMC0 to 3, as many as there are (Vol. 3B 18.2.1.1).
+    // IA32_PMC0 to 3, as many as there are (Vol. 3B 18.2.1.1). PerfCtr0 and 1 of the P6 family.
     counters(0xC1, PmuState::GENERAL, PmuRegister::Pmc),
     // MSR_FSB_FREQ: 133 MHz.
     row(0xCD, Kind::ReadOnly(1)),
@@ -181,7 +181,7 @@ pub(super) const MSRS: [Row; ROWS] = [
         0x17A,
         Kind::Stored(|m| &mut m.mcg_status, Accepts::Bits(0x7)),
     ),
-    // IA32_PERFEVTSEL0 to 3.
+    // IA32_PERFEVTSEL0 to 3. PerfEvtSel0 and 1 of the P6 family.
     counters(0x186, PmuState::GENERAL, PmuRegister::EvtSel),
     // IA32_MISC_ENABLE.
     row(IA32_MISC_ENABLE, Kind::MiscEnable),
@@ -283,126 +283,6 @@ pub(super) const MSRS: [Row; ROWS] = [
     ),
 ];
 
-/// Number of rows of the model x86-64-v3-basic.
-const X86_64_V3_BASIC_ROWS: usize = ROWS + 1;
-
-/// The registers of the model x86-64-v3-basic.
-pub(super) const X86_64_V3_BASIC_MSRS: [Row; X86_64_V3_BASIC_ROWS] = with(
-    &MSRS,
-    [
-        // IA32_TSC_AUX (Vol. 3B 17.17.2).
-        row(
-            IA32_TSC_AUX,
-            Kind::Stored(|m| &mut m.tsc_aux, Accepts::Bits(0xFFFF_FFFF)),
-        ),
-    ],
-);
-
-/// Number of rows of the model x86-64-v3.
-pub(super) const X86_64_V3_ROWS: usize = X86_64_V3_BASIC_ROWS + 1;
-
-/// The registers of the model x86-64-v3.
-pub(super) const X86_64_V3_MSRS: [Row; X86_64_V3_ROWS] = with(
-    &X86_64_V3_BASIC_MSRS,
-    [
-        // IA32_XSS: no supervisor state components (Vol. 1 13.3).
-        row(
-            0xDA0,
-            Kind::Ignored {
-                reads: 0,
-                writable: 0,
-            },
-        ),
-    ],
-);
-
-/// `rows` with those of `more`, by number. `T` is `N + M`.
-const fn with<const N: usize, const M: usize, const T: usize>(
-    rows: &[Row; N],
-    more: [Row; M],
-) -> [Row; T] {
-    assert!(N + M == T);
-    let mut all = [rows[0]; T];
-    let (mut i, mut j) = (0, 0);
-    while i + j < T {
-        if j == M || (i < N && rows[i].first < more[j].first) {
-            all[i + j] = rows[i];
-            i += 1;
-        } else {
-            all[i + j] = more[j];
-            j += 1;
-        }
-    }
-    all
-}
-
-/// IA32_FEATURE_CONTROL, which is there with VMX or SMX.
-const IA32_FEATURE_CONTROL: u32 = 0x3A;
-/// IA32_PERF_CAPABILITIES, which is there with PDCM.
-const IA32_PERF_CAPABILITIES: u32 = 0x345;
-/// MSR_FSB_FREQ, which the Core microarchitecture has.
-const MSR_FSB_FREQ: u32 = 0xCD;
-
-/// The first registers of the rows that only a processor with architectural performance monitoring
-/// has, and a later one than NetBurst and Pentium M.
-const LATER: [u32; 10] = [
-    IA32_FEATURE_CONTROL,
-    0xC1,
-    MSR_FSB_FREQ,
-    0x186,
-    0x309,
-    IA32_PERF_CAPABILITIES,
-    0x38D,
-    0x38E,
-    0x38F,
-    0x390,
-];
-
-/// The first registers of the rows that only a processor with Intel 64 has.
-const INTEL_64: [u32; 7] = [
-    IA32_STAR,
-    IA32_LSTAR,
-    IA32_CSTAR,
-    IA32_FMASK,
-    IA32_FS_BASE,
-    IA32_GS_BASE,
-    IA32_KERNEL_GS_BASE,
-];
-
-/// The registers of a processor without IA32_ARCH_CAPABILITIES.
-pub(super) const WITHOUT_CAPABILITIES: [Row; ROWS - 1] = without(&MSRS, [IA32_ARCH_CAPABILITIES]);
-
-/// The registers of NetBurst with Intel 64.
-pub(super) const NETBURST_64_MSRS: [Row; ROWS - LATER.len()] = without(&MSRS, LATER);
-
-/// The registers of NetBurst without Intel 64, and of Pentium M. Whether there is an IA32_EFER
-/// depends on the other features.
-pub(super) const IA32_MSRS: [Row; NETBURST_64_MSRS.len() - INTEL_64.len()] =
-    without(&NETBURST_64_MSRS, INTEL_64);
-
-/// `rows` without those that begin with the registers `absent`. `T` is `N - M`.
-const fn without<const N: usize, const M: usize, const T: usize>(
-    rows: &[Row; N],
-    absent: [u32; M],
-) -> [Row; T] {
-    assert!(N - M == T);
-    let mut left = [rows[0]; T];
-    let (mut from, mut to) = (0, 0);
-    while from < N {
-        let (mut i, mut is_absent) = (0, false);
-        while i < M {
-            is_absent |= rows[from].first == absent[i];
-            i += 1;
-        }
-        if !is_absent {
-            left[to] = rows[from];
-            to += 1;
-        }
-        from += 1;
-    }
-    left
-}
-
 impl Model {
     /// The row of a register, and its position in the row.
     pub(crate) fn msr(&self, number: u32) -> Option<(&'static Row, usize)> {
@@ -423,6 +303,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::derived_msrs::X86_64_V3_MSRS;
     use crate::model::{MODELS, model, model_without_bts};
 
     #[test]
@@ -443,18 +324,60 @@ mod tests {
             ),
             (
                 "pentium4-64",
-                &[0x2A, 0x10A, IA32_PAT, IA32_EFER, IA32_STAR, IA32_GS_BASE],
-                &[0x3A, 0xC1, 0xCD, 0x186, 0x309, 0x345, 0x38D, 0x38F, 0x390],
+                &[
+                    0x2A,
+                    0x10A,
+                    IA32_PAT,
+                    IA32_EFER,
+                    IA32_STAR,
+                    IA32_GS_BASE,
+                    0x309,
+                ],
+                &[0x3A, 0xC1, 0xCD, 0x186, 0x312, 0x345, 0x38D, 0x38F, 0x390],
             ),
             (
                 "pentium4",
-                &[0x2A, 0x10A, IA32_SYSENTER_EIP, IA32_PAT],
-                &[0x3A, 0xC1, 0x186, 0x345, IA32_EFER, IA32_STAR, IA32_FS_BASE],
+                &[
+                    0x2A,
+                    0x10A,
+                    IA32_SYSENTER_EIP,
+                    IA32_PAT,
+                    0x300,
+                    0x371,
+                    0x3F2,
+                ],
+                &[
+                    0x3A,
+                    0xC1,
+                    0x186,
+                    0x345,
+                    0x372,
+                    IA32_EFER,
+                    IA32_STAR,
+                    IA32_FS_BASE,
+                ],
             ),
             (
                 "pentium-m",
-                &[0x2A, 0x10A, IA32_SYSENTER_EIP, IA32_PAT, IA32_EFER],
-                &[0x3A, 0xC1, 0x186, 0x345, IA32_STAR, IA32_KERNEL_GS_BASE],
+                &[
+                    0x2A,
+                    0x10A,
+                    IA32_SYSENTER_EIP,
+                    IA32_PAT,
+                    IA32_EFER,
+                    0xC1,
+                    0x187,
+                ],
+                &[
+                    0x3A,
+                    0x300,
+                    0x309,
+                    0x345,
+                    0x360,
+                    0x38F,
+                    IA32_STAR,
+                    IA32_KERNEL_GS_BASE,
+                ],
             ),
         ];
         for (name, there, absent) in cases {
@@ -496,7 +419,7 @@ mod tests {
             assert!(with.msr(IA32_DS_AREA).is_some() && without.msr(IA32_DS_AREA).is_none());
             for m in [with, without] {
                 assert!(m.msr(0x2).is_none() && m.msr(u32::MAX).is_none());
-                let counter = m.has_performance_monitoring().then_some((0xC1, 2));
+                let counter = (!name.starts_with("pentium4")).then_some((0xC1, 2));
                 assert_eq!(m.msr(0xC3).map(|(row, n)| (row.first, n)), counter);
             }
         }

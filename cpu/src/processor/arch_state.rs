@@ -61,7 +61,6 @@ impl Cpu {
             skipped: self.skipped,
             idle_cycles: self.pmu.idle,
             branches: self.pmu.branches,
-            conditional_branches: self.pmu.conditional,
             random_numbers: self.random_numbers,
             usage: self.usage(),
             spin: self.spin,
@@ -148,7 +147,6 @@ impl Cpu {
         self.skipped = progress.skipped;
         self.pmu.idle = progress.idle_cycles;
         self.pmu.branches = progress.branches;
-        self.pmu.conditional = progress.conditional_branches;
         self.random_numbers = progress.random_numbers;
         self.spin = progress.spin;
         self.load_usage(progress.usage);

@@ -75,7 +75,7 @@ impl Cpu {
                     MISC_ENABLE_BTS_UNAVAILABLE
                 };
                 let flags = self.msr.misc_enable & self.model.misc_enable_writable();
-                flags | self.model.misc_enable_fixed() | unavailable
+                flags | MISC_ENABLE_FIXED | unavailable
             }
             Kind::Lbr => match self.read_lbr(number) {
                 Some(value) => value,
@@ -119,7 +119,7 @@ impl Cpu {
             }
             Kind::FsBase | Kind::GsBase => canonical(value),
             Kind::MiscEnable => {
-                let known = self.model.misc_enable_writable() | self.model.misc_enable_fixed();
+                let known = self.model.misc_enable_writable() | MISC_ENABLE_FIXED;
                 value & !(known | MISC_ENABLE_BTS_UNAVAILABLE) == 0
             }
             // The local APIC checks the flags.
@@ -160,7 +160,7 @@ impl Cpu {
             // The flags that tell what is available are read-only.
             Kind::MiscEnable => {
                 let flags = value & self.model.misc_enable_writable();
-                self.msr.misc_enable = flags | self.model.misc_enable_fixed();
+                self.msr.misc_enable = flags | MISC_ENABLE_FIXED;
             }
             Kind::Efer => self.write_efer(value),
             Kind::FsBase => self.set_seg_base(sreg::FS, value),

@@ -151,6 +151,10 @@ impl Cpu {
     /// or guest memory.
     pub(crate) fn after_bus(&mut self) {
         self.pending_work.insert(VmmRequests::BUS);
+        // The local APIC may accept now the interrupt that it has masked before.
+        if self.pmu.asserts_interrupt {
+            self.performance_interrupt();
+        }
     }
 
     /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): code that other

@@ -6,6 +6,7 @@ pub mod flags;
 pub mod int;
 pub(crate) mod lbr;
 pub mod msr;
+pub(crate) mod netburst_pmu;
 pub(crate) mod pmu;
 mod progress;
 mod registers;
@@ -17,6 +18,7 @@ pub mod xsave;
 
 pub use lbr::LbrState;
 pub use msr::{MsrState, MtrrRange, MtrrState};
+pub use netburst_pmu::NetBurstPmu;
 pub(crate) use pmu::PmuRegister;
 pub use pmu::PmuState;
 pub use progress::{Progress, SpinCount, Usage};

@@ -66,7 +66,8 @@ pub const MISC_ENABLE_WRITABLE: u64 = MISC_ENABLE_FAST_STRINGS
     | MISC_ENABLE_LIMIT_CPUID
     | MISC_ENABLE_XTPR_DISABLE
     | MISC_ENABLE_XD_DISABLE;
-/// IA32_MISC_ENABLE: the flags that are set and that software cannot clear.
+/// IA32_MISC_ENABLE: the flags that are set and that software cannot clear. Every model has
+/// performance counters.
 pub const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_PERFMON | MISC_ENABLE_PEBS_UNAVAILABLE;
 /// IA32_MISC_ENABLE after reset.
 pub const MISC_ENABLE_RESET: u64 = MISC_ENABLE_FAST_STRINGS | MISC_ENABLE_FIXED;

@@ -1,9 +1,12 @@
-//! The registers of performance monitoring (SDM Vol. 3B 18.2).
+//! The registers of performance monitoring (SDM Vol. 3B chapter 18).
 
 use serde::{Deserialize, Serialize};
 
-/// The registers of architectural performance monitoring, version 2 (SDM Vol. 3B 18.2). A model has
-/// the first of each kind.
+use super::netburst_pmu::NetBurstPmu;
+
+/// The registers of architectural performance monitoring, version 2 (SDM Vol. 3B 18.2), of the P6
+/// family, which has some of these, and of NetBurst, which has others. A model has the first of
+/// each kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PmuState {
     /// IA32_PERFEVTSELx.
@@ -18,6 +21,8 @@ pub struct PmuState {
     pub global_ctrl: u64,
     /// IA32_PERF_GLOBAL_STATUS.
     pub global_status: u64,
+    /// The registers of NetBurst.
+    pub netburst: NetBurstPmu,
 }
 
 impl PmuState {
@@ -44,6 +49,32 @@ pub(crate) enum PmuRegister {
     GlobalCtrl,
     /// IA32_PERF_GLOBAL_OVF_CTRL.
     GlobalOvfCtrl,
+    /// A counter of NetBurst, by its number.
+    Counter(usize),
+    /// The CCCR of a counter of NetBurst.
+    Cccr(usize),
+    /// An ESCR of NetBurst: see [`NetBurstPmu::escr`].
+    Escr(usize),
+}
+
+/// Types of branch instructions: the index of their numbers, where they are counted.
+pub(crate) mod branch {
+    /// Number of types.
+    pub const TYPES: usize = 7;
+    /// Jcc, LOOPcc or JrCXZ that is not taken.
+    pub const NOT_TAKEN: usize = 0;
+    /// Such a branch that is taken.
+    pub const TAKEN: usize = 1;
+    /// Near CALL of an immediate target.
+    pub const DIRECT_CALL: usize = 2;
+    /// Near CALL of another target.
+    pub const INDIRECT_CALL: usize = 3;
+    /// Near RET.
+    pub const RETURN: usize = 4;
+    /// Near JMP to a target that is not immediate.
+    pub const INDIRECT_JUMP: usize = 5;
+    /// Near JMP to an immediate target, and all far branches.
+    pub const OTHER: usize = 6;
 }
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, pin control, has no effect. Version 2 has no AnyThread.

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::pmu::branch;
+
 /// What a processor has counted since it was made.
 ///
 /// They decide when the run loop returns, what virtual time it is and which numbers RDRAND returns,
@@ -16,10 +18,10 @@ pub struct Progress {
     pub skipped: u64,
     /// Cycles in which no instruction retired. Instructions plus these are core cycles.
     pub idle_cycles: u64,
-    /// Branch instructions retired while a performance counter counted them.
-    pub branches: u64,
-    /// The conditional ones of these.
-    pub conditional_branches: u64,
+    /// Branch instructions retired while a performance counter counted them: conditional ones that
+    /// were not taken and that were, direct and indirect near calls, near returns, indirect near
+    /// jumps, and all others.
+    pub branches: [u64; branch::TYPES],
     /// Numbers that RDRAND has generated.
     pub random_numbers: u64,
     /// Instructions by privilege level and tracing.

@@ -295,13 +295,13 @@ fn the_registers_of_each_model() {
         ("pentium-m", 0x60, 0, None),
         ("pentium-m", 0xC000_0080, 0x800, Some(0x800)),
         ("pentium-m", 0xC000_0080, 0x100, None),
-        // IA32_MISC_ENABLE: no performance monitoring (7), BTS (11), no PEBS (12). Without execute
+        // IA32_MISC_ENABLE: performance monitoring (7), BTS (11), no PEBS (12). Without execute
         // disable, nothing disables it (34).
-        ("pentium4", 0x1A0, 1, Some(0x1001)),
+        ("pentium4", 0x1A0, 1, Some(0x1081)),
         ("pentium4", 0x1A0, 1 << 34, None),
-        ("pentium4-64", 0x1A0, 1 << 34, Some(0x4_0000_1000)),
-        ("pentium4-64", 0x1A0, 1 << 7, None),
-        ("pentium-m", 0x1A0, 1, Some(0x1001)),
+        ("pentium4-64", 0x1A0, 1 << 34, Some(0x4_0000_1080)),
+        ("pentium4-64", 0x1A0, 1 << 8, None),
+        ("pentium-m", 0x1A0, 1, Some(0x1081)),
         ("core2", 0x1A0, 1, Some(0x1081)),
         ("core2", 0x1DA, 0, None),
         ("core2", 0x44, 0, None),

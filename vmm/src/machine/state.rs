@@ -92,8 +92,6 @@ impl MachineState {
                 progress.instructions,
                 progress.skipped,
                 progress.idle_cycles,
-                progress.branches,
-                progress.conditional_branches,
                 usage.traced_user,
                 usage.traced_kernel,
                 usage.user,
@@ -101,7 +99,8 @@ impl MachineState {
             ];
             // A sum of four is the most that is computed, and of all processors.
             let most = MAX_DEADLINE / 4 / self.processors.len() as u64;
-            counts.iter().all(|count| *count < most)
+            let mut counts = counts.iter().chain(&progress.branches);
+            counts.all(|count| *count < most)
                 && progress.spin.since <= progress.instructions
                 && progress.instructions + progress.skipped <= self.schedule.now
         };

@@ -56,7 +56,7 @@ pub(crate) fn block(cpu: &Cpu, bytes: &[u8], longest: u8) -> Option<Lowered> {
             op.run = run;
         }
         previous = decoded;
-        lowered.branches |= branch_bits(insn.branch, count);
+        lowered.branches |= branch_bits(&insn);
         count += 1;
         lowered.len = decoder.ip() as usize;
         if insn.branch.ends_block() {
@@ -81,7 +81,7 @@ pub(crate) fn single(cpu: &Cpu, bytes: &[u8]) -> Option<Lowered> {
     push(cpu, &decoded, insn, &mut ops, &mut Forwarded::default());
     Some(Lowered {
         ops,
-        branches: branch_bits(insn.branch, 0),
+        branches: branch_bits(&insn),
         len: decoder.ip() as usize,
     })
 }

@@ -1,51 +1,63 @@
-//! The events that the counters count, and how often each has occurred.
+//! What the counters count, and how often it has occurred.
 
 use crate::model::Counters;
+use crate::model::pmu::Event;
+use crate::processor::pmu::branches::Counts;
 use crate::state::pmu::evtsel;
 
-/// The events that advance a counter.
+/// What advances a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rate {
-    Instructions,
-    Branches,
-    ConditionalBranches,
-    Cycles,
-    Reference,
+    /// Each event.
+    Each(Event),
     /// Cycles in which no instruction retires.
     IdleCycles,
-    /// Cycles in which no branch instruction retires.
-    BranchlessCycles,
+    /// Cycles in which no branch instruction of these types retires.
+    BranchlessCycles(u8),
 }
 
 impl Rate {
+    pub const CYCLES: Self = Self::Each(Event::Cycles);
+
     /// The fixed counters (Vol. 3B table 18-2).
-    pub const OF_FIXED: [Self; 3] = [Self::Instructions, Self::Cycles, Self::Reference];
+    pub const OF_FIXED: [Self; 3] = [
+        Self::Each(Event::Instructions),
+        Self::CYCLES,
+        Self::Each(Event::Reference),
+    ];
+
+    /// The cycles in which at least `mask` of these events occur, or if `inverted` those in which
+    /// fewer occur; with a mask of 0 each event.
+    pub fn compared(event: Event, mask: u64, inverted: bool) -> Option<Self> {
+        match (mask, inverted, event) {
+            (0, _, _) => Some(Self::Each(event)),
+            (1, false, Event::Reference) => Some(Self::CYCLES),
+            (1, false, _) => Some(Self::Each(event)),
+            (1, true, Event::Instructions) => Some(Self::IdleCycles),
+            (1, true, Event::Branches(types)) => Some(Self::BranchlessCycles(types)),
+            (1, true, _) | (_, false, _) => None,
+            (_, true, _) => Some(Self::CYCLES),
+        }
+    }
 
     /// The event that IA32_PERFEVTSELx selects (18.2.1.2, table 18-1; chapter 19), or `None` for an
     /// event that never occurs here.
     pub fn selected(counters: &Counters, select: u64) -> Option<Self> {
-        let event = match select & evtsel::EVENT {
-            0x003C => Self::Cycles,
-            0x013C => Self::Reference,
-            0x00C0 => Self::Instructions,
-            0x00C4 => Self::Branches,
-            0x01C4 if counters.conditional_branches => Self::ConditionalBranches,
-            _ => return None,
-        };
+        let code = select & evtsel::EVENT;
+        let (_, event) = counters.events.iter().find(|(known, _)| *known == code)?;
         if select & evtsel::EDGE != 0 {
             return None;
         }
-        // With a counter mask the counter counts the cycles in which at least that many events
-        // occur; with INV, those in which fewer occur.
-        match (select >> evtsel::CMASK, select & evtsel::INV != 0, event) {
-            (0, _, _) => Some(event),
-            (1, false, Self::Reference) => Some(Self::Cycles),
-            (1, false, _) => Some(event),
-            (1, true, Self::Instructions) => Some(Self::IdleCycles),
-            (1, true, Self::Branches) => Some(Self::BranchlessCycles),
-            (1, true, _) | (_, false, _) => None,
-            (_, true, _) => Some(Self::Cycles),
-        }
+        let inverted = select & evtsel::INV != 0;
+        Self::compared(*event, select >> evtsel::CMASK, inverted)
+    }
+
+    /// Whether it depends on which branches retire.
+    pub fn is_of_branches(self) -> bool {
+        matches!(
+            self,
+            Self::Each(Event::Branches(_)) | Self::BranchlessCycles(_)
+        )
     }
 }
 
@@ -53,32 +65,40 @@ impl Rate {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub instructions: u64,
-    pub branches: u64,
-    pub conditional: u64,
+    pub branches: Counts,
     pub cycles: u64,
     pub reference: u64,
 }
 
 impl Totals {
     pub fn since(self, before: Self) -> Self {
+        let mut branches = self.branches;
+        for (count, before) in branches.iter_mut().zip(before.branches) {
+            *count = count.wrapping_sub(before);
+        }
         Self {
             instructions: self.instructions.wrapping_sub(before.instructions),
-            branches: self.branches.wrapping_sub(before.branches),
-            conditional: self.conditional.wrapping_sub(before.conditional),
+            branches,
             cycles: self.cycles.wrapping_sub(before.cycles),
             reference: self.reference.wrapping_sub(before.reference),
         }
     }
 
-    pub fn at(self, rate: Rate) -> u64 {
+    /// The branches of the types that have a bit in `types`.
+    fn branches(&self, types: u8) -> u64 {
+        let counts = self.branches.iter().enumerate();
+        let counts = counts.filter(|(n, _)| types >> n & 1 != 0);
+        counts.fold(0, |sum, (_, count)| sum.wrapping_add(*count))
+    }
+
+    pub fn at(&self, rate: Rate) -> u64 {
         match rate {
-            Rate::Instructions => self.instructions,
-            Rate::Branches => self.branches,
-            Rate::ConditionalBranches => self.conditional,
-            Rate::Cycles => self.cycles,
-            Rate::Reference => self.reference,
+            Rate::Each(Event::Instructions) => self.instructions,
+            Rate::Each(Event::Branches(types)) => self.branches(types),
+            Rate::Each(Event::Cycles) => self.cycles,
+            Rate::Each(Event::Reference) => self.reference,
             Rate::IdleCycles => self.cycles.wrapping_sub(self.instructions),
-            Rate::BranchlessCycles => self.cycles.wrapping_sub(self.branches),
+            Rate::BranchlessCycles(types) => self.cycles.wrapping_sub(self.branches(types)),
         }
     }
 }
@@ -92,24 +112,27 @@ mod tests {
     fn what_is_selected() {
         const CMASK: u64 = 1 << evtsel::CMASK;
         let cases = [
-            (0x3C, Some(Rate::Cycles)),
-            (0x13C, Some(Rate::Reference)),
-            (0xC0, Some(Rate::Instructions)),
-            (0xC4, Some(Rate::Branches)),
+            (0x3C, Some(Rate::CYCLES)),
+            (0x13C, Some(Rate::Each(Event::Reference))),
+            (0xC0, Some(Rate::Each(Event::Instructions))),
+            (0xC4, Some(Rate::Each(Event::ALL_BRANCHES))),
             (0x1C4, None),
             (0xC5, None),
             (0x412E, None),
             (0, None),
             (0xC0 | evtsel::EDGE, None),
             // INV means nothing without a mask.
-            (0xC0 | evtsel::INV, Some(Rate::Instructions)),
-            (0xC4 | CMASK, Some(Rate::Branches)),
+            (0xC0 | evtsel::INV, Some(Rate::Each(Event::Instructions))),
+            (0xC4 | CMASK, Some(Rate::Each(Event::ALL_BRANCHES))),
             (0xC4 | (2 * CMASK), None),
             (0xC0 | CMASK | evtsel::INV, Some(Rate::IdleCycles)),
-            (0xC4 | CMASK | evtsel::INV, Some(Rate::BranchlessCycles)),
+            (
+                0xC4 | CMASK | evtsel::INV,
+                Some(Rate::BranchlessCycles(0x7F)),
+            ),
             (0x3C | CMASK | evtsel::INV, None),
             // As perf selects cycles on Core 2: those in which fewer than 16 instructions retire.
-            (0xC0 | (16 * CMASK) | evtsel::INV, Some(Rate::Cycles)),
+            (0xC0 | (16 * CMASK) | evtsel::INV, Some(Rate::CYCLES)),
         ];
         for (select, expected) in cases {
             let core2 = Counters::of(model("core2").unwrap());
@@ -118,8 +141,20 @@ mod tests {
         let later = Counters::of(model("nehalem").unwrap());
         assert_eq!(
             Rate::selected(&later, 0x1C4),
-            Some(Rate::ConditionalBranches)
+            Some(Rate::Each(Event::CONDITIONAL_BRANCHES))
         );
         assert_eq!(Rate::selected(&later, 0x2C4), None);
+        let p6 = Counters::of(model("pentium-m").unwrap());
+        for (select, expected) in [
+            (0x79, Some(Rate::CYCLES)),
+            (0xC0, Some(Rate::Each(Event::Instructions))),
+            (0xC4, Some(Rate::Each(Event::ALL_BRANCHES))),
+            (0xC9, Some(Rate::Each(Event::TAKEN_BRANCHES))),
+            (0x3C, None),
+            // As perf's driver selects nothing.
+            (0x2E, None),
+        ] {
+            assert_eq!(Rate::selected(&p6, select), expected, "{select:#x}");
+        }
     }
 }

@@ -1,5 +1,6 @@
-//! Architectural performance monitoring, version 2 (SDM Vol. 3B 18.2.1, 18.2.2): counters of
-//! instructions, branch instructions and clock cycles.
+//! Performance monitoring: counters of instructions, branch instructions and clock cycles. Their
+//! registers are those of version 2 of architectural performance monitoring (SDM Vol. 3B 18.2.1,
+//! 18.2.2), of the P6 family (chapter 18), or of NetBurst (18.15).
 //!
 //! No event is counted by itself. The run loop knows how many instructions have retired. A counter
 //! is brought up to date when it is read, and at the first instruction boundary after a change of
@@ -18,22 +19,27 @@
 //! * A reference cycle is a tick of the time-stamp counter while the processor is not halted. In
 //!   virtual time a core cycle is one.
 //! * This processor has no caches and no branch prediction, as CPUID.0AH:EBX reports. A counter of
-//!   their misses, of an event that is not architectural, or with edge detection (E) does not
-//!   advance.
+//!   their misses, of an event that is not in the tables of [`model`](crate::model), or with edge
+//!   detection (E) does not advance.
 //! * A WRMSR that configures counters counts as they were configured before it.
 
+mod branches;
 mod event;
+mod netburst;
 mod registers;
 
 use crate::decode::MAX_BLOCK;
-use crate::insn::BranchKind;
+use crate::model::pmu::{Event, Registers};
 use crate::model::{Counters, Model};
 use crate::processor::clock::{Clock, HostClock};
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
-use crate::state::PmuState;
+use crate::state::netburst_pmu::cccr;
 use crate::state::pmu::{evtsel, fixed_ctrl, global};
+use crate::state::{NetBurstPmu, PmuRegister, PmuState};
 
+use branches::Counts;
+pub(crate) use branches::{add_branches, add_taken, branch_bits};
 use event::{Rate, Totals};
 
 /// CPL 0, and the other levels, as IA32_PERFEVTSELx (OS is the bit after USR) and
@@ -48,17 +54,22 @@ fn ring(cpl: u8) -> u8 {
 /// An enabled counter.
 #[derive(Debug, Clone, Copy)]
 struct Counting {
-    /// Its bit in the global registers.
-    bit: usize,
+    /// The counter.
+    register: PmuRegister,
     rate: Rate,
     /// The privilege levels at which it counts: [`OS`] and [`USR`].
     rings: u8,
     /// An overflow interrupts.
     interrupts: bool,
+    /// An overflow starts another counter.
+    starts: bool,
+    /// Each event is an overflow.
+    forced: bool,
 }
 
 /// Counters of any model.
-const COUNTERS: usize = PmuState::GENERAL + PmuState::FIXED;
+const COUNTERS: usize = NetBurstPmu::COUNTERS;
+const _: () = assert!(COUNTERS >= PmuState::GENERAL + PmuState::FIXED);
 
 /// The counters' state that is derived from the registers ([`PmuState`]), and the totals.
 #[derive(Debug)]
@@ -75,12 +86,12 @@ pub(crate) struct Pmu {
     last: Totals,
     /// Privilege level of the instructions that have not been counted yet: [`OS`] or [`USR`].
     ring: u8,
-    /// No counter that interrupts overflows before [`Cpu::icount`] has reached this.
+    /// A counter of NetBurst interrupts until software clears its OVF.
+    pub asserts_interrupt: bool,
+    /// No counter overflows with an immediate effect before [`Cpu::icount`] has reached this.
     pub due: u64,
     /// Branch instructions retired before the current block, as far as they were counted.
-    pub branches: u64,
-    /// The conditional ones of these.
-    pub conditional: u64,
+    pub branches: Counts,
     /// The branches of the current block, while branches are counted: see [`branch_bits`].
     pub block: u64,
     /// Cycles in which no instruction retired.
@@ -97,97 +108,127 @@ impl Pmu {
             freezes: false,
             last: Totals::default(),
             ring: OS,
+            asserts_interrupt: false,
             due: u64::MAX,
-            branches: 0,
-            conditional: 0,
+            branches: Counts::default(),
             block: 0,
             idle: 0,
         }
     }
 }
 
-/// The branches of a block have a bit for each instruction. This one says that the last branch is
-/// not conditional: only such a branch, and only the last instruction, is another kind.
-const LAST_IS_UNCONDITIONAL: u64 = 1 << 63;
-
-/// The bits of the instruction with this ordinal, the last of its block so far.
-pub(crate) fn branch_bits(kind: BranchKind, ordinal: u8) -> u64 {
-    match kind {
-        BranchKind::Conditional => 1 << ordinal,
-        _ if kind.is_branch() => 1 << ordinal | LAST_IS_UNCONDITIONAL,
-        _ => 0,
-    }
-}
-
-/// The bits of the conditional branches.
-#[inline]
-pub(crate) fn conditional_branches(branches: u64) -> u64 {
-    if branches & LAST_IS_UNCONDITIONAL == 0 {
-        return branches;
-    }
-    let all = branches & !LAST_IS_UNCONDITIONAL;
-    let last = LAST_IS_UNCONDITIONAL.checked_shr(all.leading_zeros());
-    all & !last.unwrap_or(0)
-}
-
-/// How many branches are among the first `n` instructions of a block.
-#[inline]
-pub(crate) fn branches_before(branches: u64, n: u64) -> u64 {
-    const { assert!(MAX_BLOCK <= 48) };
-    (branches & ((1 << n) - 1)).count_ones().into()
-}
-
 impl PmuState {
-    /// The counter that has this bit in the global registers.
-    fn counter(&mut self, bit: usize) -> Option<&mut u64> {
-        match bit.checked_sub(global::FIXED) {
-            None => self.pmc.get_mut(bit),
-            Some(n) => self.fixed_ctr.get_mut(n),
+    /// A counter.
+    fn counter(&mut self, register: PmuRegister) -> Option<&mut u64> {
+        match register {
+            PmuRegister::Pmc(n) => self.pmc.get_mut(n),
+            PmuRegister::FixedCtr(n) => self.fixed_ctr.get_mut(n),
+            PmuRegister::Counter(n) => self.netburst.counter.get_mut(n),
+            _ => None,
         }
     }
 
-    /// What the counter with this bit in the global registers counts; `None` if it is disabled.
-    fn counting(&self, counters: &Counters, bit: usize) -> Option<Counting> {
-        let counting = match bit.checked_sub(global::FIXED) {
-            None => {
-                let select = *self.evtsel.get(bit)?;
-                let [usr, os] = [0, 1].map(|n| select >> (evtsel::RINGS + n) & 1 != 0);
-                Counting {
-                    bit,
-                    rate: Rate::selected(counters, select)?,
-                    rings: if os { OS } else { 0 } | if usr { USR } else { 0 },
-                    interrupts: select & evtsel::INT != 0,
+    /// Notes an overflow.
+    fn overflow(&mut self, counters: &Counters, register: PmuRegister) {
+        let bit = match register {
+            PmuRegister::Pmc(n) => n,
+            PmuRegister::FixedCtr(n) => global::FIXED + n,
+            PmuRegister::Counter(n) => {
+                if let Some(control) = self.netburst.cccr.get_mut(n) {
+                    *control |= cccr::OVF;
                 }
+                return;
             }
-            Some(n) => {
-                let control = self.fixed_ctr_ctrl >> (fixed_ctrl::WIDTH * n);
-                Counting {
-                    bit,
-                    rate: *Rate::OF_FIXED.get(n)?,
-                    rings: (control & fixed_ctrl::RINGS) as u8,
-                    interrupts: control & fixed_ctrl::PMI != 0,
-                }
-            }
+            _ => return,
         };
-        let on = self.global_ctrl >> bit & 1 != 0
-            && (bit >= global::FIXED || self.evtsel.get(bit)? & evtsel::EN != 0);
+        self.global_status |= 1 << bit & counters.global;
+    }
+
+    /// Whether a counter with this number is enabled by what enables several.
+    fn is_enabled(&self, counters: &Counters, bit: usize) -> bool {
+        match counters.registers {
+            Registers::P6 => self.evtsel[0] & evtsel::EN != 0,
+            _ => self.global_ctrl >> bit & 1 != 0,
+        }
+    }
+
+    /// What programmable counter `n` counts, apart from what enables several counters.
+    fn programmed(&self, counters: &Counters, n: usize) -> Option<Counting> {
+        let select = *self.evtsel.get(n)?;
+        let [usr, os] = [0, 1].map(|n| select >> (evtsel::RINGS + n) & 1 != 0);
+        let counting = Counting {
+            register: PmuRegister::Pmc(n),
+            rate: Rate::selected(counters, select)?,
+            rings: if os { OS } else { 0 } | if usr { USR } else { 0 },
+            interrupts: select & evtsel::INT != 0,
+            starts: false,
+            forced: false,
+        };
+        let on = counters.registers == Registers::P6 || select & evtsel::EN != 0;
         (on && counting.rings != 0).then_some(counting)
     }
 
-    /// Whether a counter is enabled, apart from IA32_PERF_GLOBAL_CTRL.
-    pub(crate) fn any_enabled(&self) -> bool {
-        self.fixed_ctr_ctrl != 0 || self.evtsel.iter().any(|e| e & evtsel::EN != 0)
+    /// What fixed counter `n` counts, apart from what enables several counters.
+    fn fixed(&self, n: usize) -> Option<Counting> {
+        let control = self.fixed_ctr_ctrl >> (fixed_ctrl::WIDTH * n);
+        let counting = Counting {
+            register: PmuRegister::FixedCtr(n),
+            rate: *Rate::OF_FIXED.get(n)?,
+            rings: (control & fixed_ctrl::RINGS) as u8,
+            interrupts: control & fixed_ctrl::PMI != 0,
+            starts: false,
+            forced: false,
+        };
+        (counting.rings != 0).then_some(counting)
+    }
+
+    /// The counters that count.
+    fn counting(&self, counters: &Counters) -> [Option<Counting>; COUNTERS] {
+        let mut all = [None; COUNTERS];
+        let general = 0..counters.general;
+        if let Registers::NetBurst { later } = counters.registers {
+            for (slot, n) in all.iter_mut().zip(general) {
+                *slot = self.netburst.counting(n, later);
+            }
+            return all;
+        }
+        let general = general
+            .filter(|n| self.is_enabled(counters, *n))
+            .filter_map(|n| self.programmed(counters, n));
+        let fixed = (0..counters.fixed)
+            .filter(|n| self.is_enabled(counters, global::FIXED + n))
+            .filter_map(|n| self.fixed(n));
+        for (slot, counting) in all.iter_mut().zip(general.chain(fixed)) {
+            *slot = Some(counting);
+        }
+        all
+    }
+
+    /// Whether a counter is enabled, apart from what enables several, or has overflowed and still
+    /// interrupts.
+    pub(crate) fn any_enabled(&self, counters: &Counters) -> bool {
+        match counters.registers {
+            Registers::Architectural => {
+                self.fixed_ctr_ctrl != 0 || self.evtsel.iter().any(|e| e & evtsel::EN != 0)
+            }
+            // There is no other flag for each counter than the event.
+            Registers::P6 => (0..counters.general).any(|n| self.programmed(counters, n).is_some()),
+            Registers::NetBurst { .. } => {
+                let enabled = |control: &u64| control & cccr::ENABLE != 0;
+                self.netburst.cccr.iter().any(enabled) || self.netburst.asserts_interrupt()
+            }
+        }
     }
 }
 
 impl Cpu {
     fn totals(&self, ahead: u8) -> Totals {
         let cycles = self.icount + u64::from(ahead);
+        let mut branches = self.pmu.branches;
+        add_branches(&mut branches, self.pmu.block, ahead.into());
         Totals {
             instructions: cycles.wrapping_sub(self.pmu.idle),
-            branches: self.pmu.branches + branches_before(self.pmu.block, ahead.into()),
-            conditional: self.pmu.conditional
-                + branches_before(conditional_branches(self.pmu.block), ahead.into()),
+            branches,
             cycles,
             reference: match self.clock {
                 Clock::Instructions => cycles,
@@ -203,23 +244,28 @@ impl Cpu {
         self.pending_work.remove(ArchEvents::COUNTERS);
         let now = self.totals(ahead);
         let passed = now.since(std::mem::replace(&mut self.pmu.last, now));
-        let mask = self.pmu.counters.mask;
-        let mut interrupt = false;
-        for c in self.pmu.counting.into_iter().flatten() {
+        let counters = self.pmu.counters;
+        let pmu = &mut self.msr.pmu;
+        let (mut interrupt, mut starts) = (false, false);
+        for c in self.pmu.counting.iter().flatten() {
             if c.rings & self.pmu.ring == 0 {
                 continue;
             }
-            let Some(counter) = self.msr.pmu.counter(c.bit) else {
+            let Some(counter) = pmu.counter(c.register) else {
                 continue;
             };
-            let sum = *counter + (passed.at(c.rate) & mask);
-            *counter = sum & mask;
-            if sum > mask {
-                self.msr.pmu.global_status |= 1 << c.bit;
+            let events = passed.at(c.rate) & counters.mask;
+            let sum = *counter + events;
+            *counter = sum & counters.mask;
+            if sum > counters.mask || c.forced && events != 0 {
+                pmu.overflow(&counters, c.register);
                 interrupt |= c.interrupts;
+                starts |= c.starts;
             }
         }
         self.pmu.ring = ring(self.cpl);
+        let stays = matches!(counters.registers, Registers::NetBurst { .. });
+        self.pmu.asserts_interrupt |= interrupt && stays;
         if interrupt {
             self.performance_interrupt();
         }
@@ -227,6 +273,10 @@ impl Cpu {
             self.pending_work.remove(ArchEvents::COUNTERS);
             self.msr.pmu.global_ctrl = 0;
             self.configure_counters();
+        } else if starts {
+            self.configure_counters();
+            // The loop that runs depends on what counts.
+            self.after_bus();
         } else {
             self.update_due();
         }
@@ -235,20 +285,11 @@ impl Cpu {
     /// Updates what depends on the enabled counters. The counters are up to date.
     fn configure_counters(&mut self) {
         let pmu = &self.msr.pmu;
-        let Counters { general, fixed, .. } = self.pmu.counters;
-        let bits = (0..general).chain(global::FIXED..global::FIXED + fixed);
-        self.pmu.counting = [None; COUNTERS];
-        let counting = bits.filter_map(|bit| pmu.counting(&self.pmu.counters, bit));
-        for (slot, c) in self.pmu.counting.iter_mut().zip(counting) {
-            *slot = Some(c);
-        }
+        self.pmu.counting = pmu.counting(&self.pmu.counters);
+        self.pmu.asserts_interrupt = pmu.netburst.asserts_interrupt();
         let counting = || self.pmu.counting.iter().flatten();
-        let of_branches = |c: &Counting| {
-            use Rate::{Branches, BranchlessCycles, ConditionalBranches};
-            matches!(c.rate, Branches | ConditionalBranches | BranchlessCycles)
-        };
         self.pmu.active = counting().next().is_some();
-        self.pmu.branches_count = counting().any(of_branches);
+        self.pmu.branches_count = counting().any(|c| c.rate.is_of_branches());
         self.update_due();
     }
 
@@ -256,7 +297,8 @@ impl Cpu {
     pub(crate) fn load_counters(&mut self) {
         let counters = self.pmu.counters;
         let pmu = &mut self.msr.pmu;
-        for counter in pmu.pmc.iter_mut().chain(&mut pmu.fixed_ctr) {
+        let programmable = pmu.pmc.iter_mut().chain(&mut pmu.netburst.counter);
+        for counter in programmable.chain(&mut pmu.fixed_ctr) {
             *counter &= counters.mask;
         }
         self.pmu.freezes = false;
@@ -265,18 +307,22 @@ impl Cpu {
         self.configure_counters();
     }
 
-    /// Computes when the first overflow that interrupts can come. Each event takes at least one
-    /// instruction, except for ticks of the host's clock, which are read when the run loop returns.
+    /// Computes when the first overflow can come that interrupts or starts a counter. Each event
+    /// takes at least one instruction, except for ticks of the host's clock, which are read when
+    /// the run loop returns.
     fn update_due(&mut self) {
         let host = matches!(self.clock, Clock::Host(_));
         let mut due = u64::MAX;
-        for c in self.pmu.counting.into_iter().flatten() {
-            let ticks = host && c.rate == Rate::Reference;
-            if !c.interrupts || c.rings & self.pmu.ring == 0 || ticks {
+        for c in self.pmu.counting.iter().flatten() {
+            let ticks = host && c.rate == Rate::Each(Event::Reference);
+            if !(c.interrupts || c.starts) || c.rings & self.pmu.ring == 0 || ticks {
                 continue;
             }
-            if let Some(counter) = self.msr.pmu.counter(c.bit) {
-                let left = self.pmu.counters.mask - *counter + 1;
+            if let Some(counter) = self.msr.pmu.counter(c.register) {
+                let left = match c.forced {
+                    true => 1,
+                    false => self.pmu.counters.mask - *counter + 1,
+                };
                 due = due.min(self.pmu.last.cycles.saturating_add(left));
             }
         }
@@ -326,30 +372,5 @@ impl Cpu {
             self.pending_work.insert(ArchEvents::COUNTERS);
         }
         self.platform.performance_interrupt(self.now());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn branches_of_a_part_of_a_block() {
-        assert_eq!(branches_before(0b1011, 0), 0);
-        assert_eq!(branches_before(0b1011, 1), 1);
-        assert_eq!(branches_before(0b1011, 3), 2);
-        assert_eq!(branches_before(1 << 47, MAX_BLOCK.into()), 1);
-    }
-
-    #[test]
-    fn only_the_last_branch_of_a_block_is_of_another_kind() {
-        let conditional = branch_bits(BranchKind::Conditional, 2);
-        assert_eq!(conditional_branches(conditional), 1 << 2);
-        let call = conditional | branch_bits(BranchKind::NearCall, 5);
-        assert_eq!(branches_before(call, 6), 2);
-        assert_eq!(conditional_branches(call), 1 << 2);
-        let none = conditional | branch_bits(BranchKind::Exception, 5);
-        assert_eq!(conditional_branches(none), 1 << 2);
-        assert_eq!(conditional_branches(branch_bits(BranchKind::Far, 0)), 0);
     }
 }

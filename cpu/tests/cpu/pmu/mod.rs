@@ -1,13 +1,17 @@
 //! Performance monitoring (SDM Vol. 3B chapter 19).
 
 mod counting;
+mod netburst;
 mod overflow;
+mod p6;
 mod registers;
 
-use crate::common::{Guest, KERNEL};
+use crate::common::{DATA, Guest, KERNEL, KERNEL_STACK, assemble, handler, segment, selector};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_cpu::state::PmuState;
+use vbts_cpu::state::vector::NMI;
+use vbts_cpu::state::{PmuState, TableRegister, cr0, gpr};
+use vbts_cpu::{ArchState, model};
 
 type Program = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
@@ -65,6 +69,34 @@ fn rounds(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.dec(ecx)?; // +5
     a.jnz(again)?; // +7
     a.hlt()
+}
+
+/// A guest of a model, which may have no Intel 64, in protected mode without paging. An NMI goes to
+/// the handler of its vector.
+fn protected(
+    name: &str,
+    program: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
+) -> Guest {
+    let model = model(name).unwrap();
+    let mut g = Guest::of(model);
+    g.soft.soft_only("KVM has no processors without Intel 64");
+    g.write_bytes(KERNEL, &assemble(32, KERNEL, program));
+    let gate = handler(NMI) & 0xFFFF | u64::from(selector::KERNEL_CS32) << 16 | 0x8E00 << 32;
+    g.write(DATA + 8 * u64::from(NMI), gate | handler(NMI) >> 16 << 48);
+    let mut s = ArchState::after_reset(model);
+    s.start_up(0);
+    s.sys.cr0 = cr0::PE | cr0::ET;
+    s.sys.gdtr = g.soft.cpu.state().sys.gdtr;
+    s.sys.idtr = TableRegister {
+        base: DATA,
+        limit: 0x7F,
+    };
+    s.seg = [segment(selector::KERNEL_SS); 6];
+    s.seg[1] = segment(selector::KERNEL_CS32);
+    s.rip = KERNEL;
+    s.gpr[gpr::RSP] = KERNEL_STACK;
+    g.soft.cpu.load_state(&s);
+    g
 }
 
 /// WRMSR of constants.
