@@ -254,7 +254,6 @@ fn all_cases(command: Command, api: &str) -> Result<()> {
     let results = results(&run);
     let reasons = [
         "perf does not use this processor's Branch Trace Store",
-        "this processor does not count instructions",
         "this kernel has no page-table isolation",
         "this kernel has no control groups",
         "this kernel has no x32 ABI",
