@@ -23,6 +23,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { CONFIG = 40, STATUS, SIZE, GET, CLEAR, DRAIN, DRAIN_RUNNING, MAP, TAKE, TAKE_RUNNING };
@@ -136,6 +137,15 @@ int attach(pid_t pid);
 void loop_a(unsigned long count);
 void loop_b(unsigned long count);
 extern const char loop_a_head[], loop_a_branch[], loop_b_head[], loop_b_branch[];
+
+/* CLOCK_MONOTONIC in ns */
+static inline uint64_t monotonic(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
 
 static inline int is_kernel(uint64_t ip)
 {

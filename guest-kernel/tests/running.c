@@ -6,7 +6,6 @@
 #include "bts.h"
 #include <sched.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #define O_NSECS		0x10000ul
 #define EVENT_PTRACE	8
@@ -14,14 +13,6 @@
 #define O_TRACEUNTRACED	(1 << 22)
 
 static int to_tracee[2], to_tracer[2];
-
-static uint64_t monotonic(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1000000000ull + time.tv_nsec;
-}
 
 static void work_sleep(void)
 {
