@@ -94,6 +94,10 @@ pub enum Behaviour {
     FaultingGather,
     /// Which address a VMASKMOV that faults reports.
     MaskedAddress,
+    /// Addresses of a VMASKMOV across the end of 64 KBytes with 16-bit addressing.
+    WrappedMaskedMove,
+    /// Whether the SHA instructions check the alignment of their operand in memory.
+    MisalignedSha,
     /// Whether a VCVTPS2PH whose store faults has set flags of MXCSR, or raised #XM instead.
     FaultingConversion,
     /// VPEXTRD and VPINSRD with VEX.W set, in 32-bit code.
@@ -227,6 +231,16 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::MaskedAddress,
         vendors: INTEL,
         source: "SDM Vol. 2C, VMASKMOV does not say; observed: Intel's report the last byte of an element",
+    },
+    Difference {
+        behaviour: Behaviour::WrappedMaskedMove,
+        vendors: AMD,
+        source: "SDM Vol. 2C, VMASKMOV does not say; observed: AMD's wrap the address of each element around; the software CPU wraps that of the operand",
+    },
+    Difference {
+        behaviour: Behaviour::MisalignedSha,
+        vendors: AMD,
+        source: "SDM Vol. 2B, SHA1MSG1: exceptions of type 4; observed: AMD's do not check it",
     },
     Difference {
         behaviour: Behaviour::FaultingConversion,

@@ -29,6 +29,27 @@ pub(super) fn moves_by_a_mask(instruction: &Instruction) -> bool {
     )
 }
 
+/// A masked move whose address has 16 bits.
+pub(super) fn moves_by_a_mask_in_64_kbytes(instruction: &Instruction) -> bool {
+    let registers = [instruction.memory_base(), instruction.memory_index()];
+    moves_by_a_mask(instruction)
+        && (instruction.memory_displ_size() == 2 || registers.iter().any(|r| r.size() == 2))
+}
+
+pub(super) fn is_sha(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    matches!(
+        instruction.mnemonic(),
+        M::Sha1msg1
+            | M::Sha1msg2
+            | M::Sha1nexte
+            | M::Sha1rnds4
+            | M::Sha256msg1
+            | M::Sha256msg2
+            | M::Sha256rnds2
+    )
+}
+
 /// The numbers of the vector registers that a gather changes: its destination and its mask.
 pub(super) fn changed_by_gather(instruction: &Instruction) -> Option<[usize; 2]> {
     let number = |register: Register| register.number();

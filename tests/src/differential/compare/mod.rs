@@ -15,8 +15,9 @@ use super::layout::DATA;
 
 use self::describe::{GPR_NAMES, flag_names, hex};
 use self::kinds::{
-    changed_by_gather, compares_strings, converts_to_halves, converts_to_mmx, may_be_too_long,
-    moves_by_a_mask, repeats_a_comparison, stores_mmx, stores_x87,
+    changed_by_gather, compares_strings, converts_to_halves, converts_to_mmx, is_sha,
+    may_be_too_long, moves_by_a_mask, moves_by_a_mask_in_64_kbytes, repeats_a_comparison,
+    stores_mmx, stores_x87,
 };
 use self::undefined::{rflags, undefined_conditions, undefined_flags};
 use super::vendor::{Behaviour, Vendor};
@@ -33,6 +34,17 @@ pub fn difference(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -
         && case.state.float.fcw & 0x3F != 0x3F
         && host.event.is_memory_fault()
         && stopped_at(case, host).is_some_and(stores_x87)
+    {
+        return None;
+    }
+    if vendor.may_differ(Behaviour::MisalignedSha)
+        && soft.event == Event::GeneralProtection
+        && stopped_at(case, soft).is_some_and(is_sha)
+    {
+        return None;
+    }
+    if vendor.may_differ(Behaviour::WrappedMaskedMove)
+        && case.instructions.iter().any(moves_by_a_mask_in_64_kbytes)
     {
         return None;
     }
