@@ -3,6 +3,7 @@
  * Requests, tracees, and code with known branches.
  */
 #include <dirent.h>
+#include <linux/perf_event.h>
 #include <sys/io.h>
 #include <sys/reboot.h>
 #include <termios.h>
@@ -433,6 +434,13 @@ int is_instrumented(void)
 
 	return find_function("kasan_report", &start, &end) ||
 	       find_function("__tsan_read8", &start, &end);
+}
+
+int perf_open(struct perf_event_attr *attr, pid_t pid)
+{
+	errno = 0;
+	attr->size = sizeof(*attr);
+	return (int)syscall(SYS_perf_event_open, attr, pid, -1, -1, 0);
 }
 
 int is_netburst(void)

@@ -123,6 +123,10 @@ long threshold(long records);
 /* Whether the processor is one of family 15, which has records with a flag of its own. */
 int is_netburst(void);
 
+/* Opens an event of a task. Sets the size of its attributes, and errno. */
+struct perf_event_attr;
+int perf_open(struct perf_event_attr *attr, pid_t pid);
+
 /* A traced child, stopped before it calls work(). */
 pid_t start(void (*work)(void));
 /* Kills a tracee. */

@@ -3,7 +3,6 @@
  * The API as posted in November and in December 2007, and that of the manual page between them, on
  * the kernels of `build --api 2007-11`, `2007-man` and `2007-12`.
  */
-#include <time.h>
 #include "bts.h"
 
 /*

@@ -8,13 +8,6 @@
 
 #define PAGES 64
 
-static int perf_open(struct perf_event_attr *attr, pid_t pid)
-{
-	errno = 0;
-	attr->size = sizeof(*attr);
-	return (int)syscall(SYS_perf_event_open, attr, pid, -1, -1, 0);
-}
-
 /* perf's intel_bts */
 static struct perf_event_attr intel_bts(void)
 {

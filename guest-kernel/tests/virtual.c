@@ -119,45 +119,52 @@ static int test_every_branch(void)
 }
 
 /*
- * A timer interrupts every 10 us, often before the first instruction in user mode. On a slow
+ * Runs a tracee through the maze, and compares its branches. With a period in ns, a timer
+ * interrupts it. Sets the time in ns that it took.
+ */
+static int interrupted(unsigned long records, uint64_t period, const struct path *reference,
+		       uint64_t *took)
+{
+	struct perf_event_attr timer = {
+		.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW_CPU_CLOCK,
+		.sample_period = period,
+	};
+	struct path path = { 0 };
+	pid_t pid = start(work_maze);
+	uint64_t begin;
+	int fd = -1;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(records), O_TRACE | O_VIRTUAL, 4 * MIB) == 0);
+	if (period) {
+		fd = perf_open(&timer, pid);
+		CHECK(fd >= 0);
+	}
+	begin = monotonic();
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	*took = monotonic() - begin;
+	CHECK(!(flags_of(pid) & (O_LOST | O_PAUSED)));
+	TRY(drain_all(pid, &path));
+	CHECK(!period || !close(fd));
+	stop(pid);
+	return path_compare(&path, reference);
+}
+
+/*
+ * The timer interrupts every 10 us, often before the first instruction in user mode. On a slow
  * processor it interrupts some 500 times, because the task has to proceed.
  */
 static int test_interrupts(void)
 {
-	static const unsigned long sizes[] = { 2730, 64, 100, 170, 2730 };
-	struct perf_event_attr attr = {
-		.type = PERF_TYPE_SOFTWARE, .size = sizeof(attr),
-		.config = PERF_COUNT_SW_CPU_CLOCK,
-	};
+	static const unsigned long sizes[] = { 64, 100, 170, 2730 };
 	struct path reference;
+	uint64_t took, period;
 
 	TRY(path_reference(&reference));
-	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct path path = { 0 };
-		pid_t pid = start(work_maze);
-		uint64_t begin;
-		int fd = -1;
-
-		CHECK(pid > 0);
-		CHECK(config_virtual(pid, RECORDS(sizes[i]), O_TRACE | O_VIRTUAL, 4 * MIB) == 0);
-		/* The first time there is no timer. */
-		if (attr.sample_period) {
-			fd = (int)syscall(SYS_perf_event_open, &attr, pid, -1, -1, 0);
-			CHECK(fd >= 0);
-		}
-		begin = monotonic();
-		CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
-		if (!attr.sample_period) {
-			attr.sample_period = (monotonic() - begin) / 500;
-			if (attr.sample_period < 10000)
-				attr.sample_period = 10000;
-		}
-		CHECK(!(flags_of(pid) & (O_LOST | O_PAUSED)));
-		TRY(drain_all(pid, &path));
-		CHECK(fd < 0 || !close(fd));
-		stop(pid);
-		TRY(path_compare(&path, &reference));
-	}
+	TRY(interrupted(2730, 0, &reference, &took));
+	period = took / 500 > 10000 ? took / 500 : 10000;
+	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		TRY(interrupted(sizes[i], period, &reference, &took));
 	return 0;
 }
 
