@@ -64,6 +64,18 @@ pub fn find(variable: &str, below: &str) -> Result<PathBuf> {
         })
 }
 
+/// A file of the 32-bit guest, in the directory of an earlier API's generation if `name` has one.
+///
+/// # Errors
+/// The test is to be skipped, because the file is missing.
+pub fn find_i386(variable: &str, name: &str) -> Result<PathBuf> {
+    find(variable, &format!("guest-i386/{name}")).map_err(|_| {
+        let api = name.split_once('/').map(|(api, _)| format!(" --api {api}"));
+        let build = format!("guest-kernel/build --arch i386{}", api.unwrap_or_default());
+        Skip(format!("there is no guest-i386/{name}: {build}")).into()
+    })
+}
+
 impl Machine {
     /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`).
     /// `VBTS_ACCEL` selects the accelerator of [`Self::trace`]. The default is `soft`, which every
@@ -85,15 +97,9 @@ impl Machine {
     /// # Errors
     /// The test is to be skipped, because they are missing.
     pub fn i386(&self) -> Result<Self> {
-        let file = |variable, name: &str| {
-            find(variable, &format!("guest-i386/{name}")).map_err(|_| {
-                let why = format!("there is no guest-i386/{name}: guest-kernel/build --arch i386");
-                anyhow::Error::from(Skip(why))
-            })
-        };
         Ok(Self {
-            kernel: file("VBTS_KERNEL_I386", "vmlinux")?,
-            agent: file("VBTS_AGENT_I386", "agent")?,
+            kernel: find_i386("VBTS_KERNEL_I386", "vmlinux")?,
+            agent: find_i386("VBTS_AGENT_I386", "agent")?,
             ..self.clone()
         })
     }

@@ -227,20 +227,13 @@ fn netburst(machine: &Machine, kernel: &Kernel, file: &Path) -> Result<()> {
 
 /// So do all of a 32-bit kernel, on each processor of its time.
 fn on_i386(machine: &Machine, kernel: &Kernel, model: &str) -> Result<()> {
-    let api = kernel.api;
-    let find = |variable: &str, name: &str| {
-        machine::find(variable, &format!("guest-i386/{name}")).map_err(|_| {
-            let build = format!("guest-kernel/build --arch i386 --api {api}");
-            Skip(format!("there is no guest-i386/{name}: {build}"))
-        })
-    };
-    let suite = find("VBTS_SUITE_I386", "ptrace_bts")?;
-    let file = find(&format!("{}_I386", kernel.variable), kernel.file)?;
+    let suite = machine::find_i386("VBTS_SUITE_I386", "ptrace_bts")?;
+    let file = machine::find_i386(&format!("{}_I386", kernel.variable), kernel.file)?;
     let directory = tempfile::tempdir()?;
     let options = ["--cpu", model, "--smp", "2"];
     let mut command = command(machine, directory.path(), &file, &options)?;
     command.env("VBTS_SUITE", suite);
-    all_cases(command, api)
+    all_cases(command, kernel.api)
 }
 
 /// Runs a command that tests all cases for a generation. Those that are skipped have a known
