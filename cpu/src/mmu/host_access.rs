@@ -107,6 +107,20 @@ impl<const L: usize> HostAccess for [u128; L] {
     }
 }
 
+/// Stores a branch record at `p`, with one address for its words: it is stored at each branch.
+///
+/// # Safety
+/// As for [`HostAccess::store`].
+#[inline(always)]
+pub(crate) unsafe fn store_record([from, to, flags]: [u64; 3], p: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("mov [{p}], {from}", "mov [{p} + 8], {to}", "mov [{p} + 16], {flags}", p = in(reg) p,
+            from = in(reg) from, to = in(reg) to, flags = in(reg) flags,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// Loads `bytes.len()` bytes from `p`.
 ///
 /// # Safety
@@ -200,7 +214,7 @@ pub(crate) unsafe fn fill<T: Int>(p: *mut u8, value: T, n: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostAccess, copy, fill, load_bytes, store_bytes};
+    use super::{HostAccess, copy, fill, load_bytes, store_bytes, store_record};
     use crate::state::int::Int;
 
     /// Bytes that all differ.
@@ -241,6 +255,19 @@ mod tests {
         both[..16].copy_from_slice(&wide.to_le_bytes());
         both[16..].copy_from_slice(&(!wide).to_le_bytes());
         round_trip([wide, !wide], both);
+    }
+
+    #[test]
+    fn a_record_has_three_words() {
+        let mut memory = pattern();
+        let words = [0xF8F7_F6F5_F4F3_F2F1, 2, 3];
+        let mut expected = pattern();
+        for (word, bytes) in words.iter().zip(expected[5..].chunks_mut(8)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        // SAFETY: the record lies inside of `memory`.
+        unsafe { store_record(words, memory[5..].as_mut_ptr()) };
+        assert_eq!(memory, expected);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored, Window};
 
 use crate::insn::{Insn, seg};
-use crate::mmu::host_access::HostAccess;
+use crate::mmu::host_access::{HostAccess, store_record};
 use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
 use crate::processor::last_branches::{BranchClass, BranchSource};
@@ -73,11 +73,9 @@ impl Cpu {
         };
         let slot = w.offset.wrapping_add(la) as *mut u8;
         let record = BranchRecord::new(from, to).to_words::<u64>();
-        for (i, word) in record.into_iter().enumerate() {
-            // SAFETY: the window is open: a record at `la` is in the page of writable guest RAM
-            // that `offset` leads to, or in the buffer of the log.
-            unsafe { word.store(slot.add(size_of::<u64>() * i)) };
-        }
+        // SAFETY: the window is open: a record at `la` is in the page of writable guest RAM that
+        // `offset` leads to, or in the buffer of the log.
+        unsafe { store_record(record, slot) };
         // SAFETY: the window is open: `field` is the host address of a word of writable guest RAM,
         // or of the buffer of the log.
         unsafe { w.slots.index().store(w.field as *mut u8) };
