@@ -71,7 +71,7 @@ impl Machine {
         vcpu.soft_mut()
             .cpu
             .load_state(&registers::initial_state(CODE, Protocol::Bits64));
-        let offset = HostClock::tsc().wrapping_neg();
+        let offset = HostClock::host_tsc().wrapping_neg();
         told(vcpu.accelerate(KvmVcpu::new(fd, signals, false), clock, offset))?;
         Ok(Self { vcpu, memory })
     }

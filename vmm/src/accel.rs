@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use vbts_cpu::Model;
 
-use crate::config::{Accelerator, BtsMode, MachineConfig};
+use crate::config::{Accelerator, BtsMode, ClockSource, JitMode, MachineConfig};
 use crate::exit::Failure;
 use crate::kvm::check::Report;
 use crate::kvm::check::speed::{Millions, Speed};
@@ -82,6 +82,13 @@ pub struct Choice {
     pub why: String,
 }
 
+impl Choice {
+    /// Whether the guest's time is the host's, in the machine of `config`.
+    pub fn uses_host_clock(&self, config: &MachineConfig) -> bool {
+        self.accel == Accel::Kvm || config.clock == ClockSource::Host
+    }
+}
+
 /// The capabilities of a host. [`choose`] calls a function only if the choice depends on it.
 pub trait Host {
     /// The results of the checks of the host's KVM.
@@ -135,14 +142,35 @@ pub fn resolve(config: &MachineConfig) -> Result<(&'static Model, Choice), Failu
     }
     let mut host = ThisHost::new(Path::new(device::DEVICE), MEASURE);
     let choice = choose(
-        config.accelerator,
+        executes(config)?,
         config.bts,
         config.kvm_unchecked,
         &model.missing_on_host(),
         &mut host,
     )?;
     tracing::info!("accelerator: {} ({})", choice.accel, choice.why);
+    if config.jit == JitMode::Check && config.processors > 1 && choice.uses_host_clock(config) {
+        return Err(anyhow::anyhow!(
+            "--jit check: processors that run at the same time cannot be checked (--accel soft --clock virtual)"
+        )
+        .into());
+    }
     Ok((model, choice))
+}
+
+/// What executes the guest as far as the options say.
+///
+/// # Errors
+/// They contradict each other.
+fn executes(config: &MachineConfig) -> Result<Accelerator, Failure> {
+    match (config.clock, config.accelerator) {
+        (ClockSource::Virtual, Accelerator::Kvm) => Err(anyhow::anyhow!(
+            "--clock virtual: KVM does not count the guest's instructions (--accel soft does)"
+        )
+        .into()),
+        (ClockSource::Virtual, Accelerator::Auto) => Ok(Accelerator::Soft),
+        (_, accelerator) => Ok(accelerator),
+    }
 }
 
 /// Chooses the accelerator and the Branch Trace Store. If `unchecked`, `--accel kvm` takes a KVM
@@ -160,7 +188,7 @@ pub fn choose(
     host: &mut dyn Host,
 ) -> Result<Choice, Failure> {
     let (accel, why) = match accel {
-        Accelerator::Soft => (Accel::Soft, "selected by --accel".to_owned()),
+        Accelerator::Soft => (Accel::Soft, "selected by an option".to_owned()),
         Accelerator::Kvm if !lacks.is_empty() => {
             return Err(Failure::Host(format!(
                 "--accel kvm: {}, which this processor model needs (--accel soft runs it, --cpu selects another model)",
@@ -169,7 +197,7 @@ pub fn choose(
         }
         Accelerator::Kvm => {
             require_kvm(host, unchecked)?;
-            (Accel::Kvm, "selected by --accel".to_owned())
+            (Accel::Kvm, "selected by an option".to_owned())
         }
         Accelerator::Auto if !lacks.is_empty() => (Accel::Soft, lacking(lacks)),
         Accelerator::Auto => automatic(host)?,

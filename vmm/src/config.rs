@@ -66,10 +66,24 @@ pub enum JitMode {
     Off,
 }
 
+/// Selects the guest's clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClockSource {
+    /// [`Self::Virtual`] on the software CPU, [`Self::Host`] on KVM.
+    #[default]
+    Auto,
+    /// Retired instructions of the software CPU. Its processors take turns, and two runs are the
+    /// same.
+    Virtual,
+    /// The host's clock. Each processor has a thread of its own.
+    Host,
+}
+
 /// Selects the source of the guest's random numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RandomSource {
-    /// [`Self::Fixed`] on the software CPU, whose runs are all equal; [`Self::Host`] on KVM.
+    /// [`Self::Fixed`] on virtual time, on which two runs are the same; [`Self::Host`] on the
+    /// host's.
     #[default]
     Auto,
     /// A generator that returns the same numbers on every run. They are not fit for secrets.
@@ -160,6 +174,8 @@ pub struct MachineConfig {
     pub kvm_unchecked: bool,
     /// Implementation of the Branch Trace Store.
     pub bts: BtsMode,
+    /// The guest's clock.
+    pub clock: ClockSource,
     /// Whether the software CPU makes native code.
     pub jit: JitMode,
     /// Runs of a block after which it becomes native code.
@@ -198,6 +214,7 @@ impl Default for MachineConfig {
             accelerator: Accelerator::default(),
             kvm_unchecked: false,
             bts: BtsMode::default(),
+            clock: ClockSource::default(),
             jit: JitMode::default(),
             jit_threshold: NativeOptions::default().threshold,
             model: DEFAULT_MODEL.into(),
@@ -306,6 +323,7 @@ mod tests {
                 accelerator: Accelerator::Soft,
                 kvm_unchecked: true,
                 bts: BtsMode::Off,
+                clock: ClockSource::Host,
                 jit: JitMode::On,
                 jit_threshold: 5,
                 model: "nehalem".into(),

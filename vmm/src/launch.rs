@@ -44,6 +44,8 @@ pub struct Launch {
     alarm: Arc<Alarm>,
     /// The KVM virtual machine, if KVM executes the processors.
     vm: Option<Vm>,
+    /// The guest's time is the host's.
+    uses_host_clock: bool,
     config: MachineConfig,
     rng_seed: RngSeed,
     /// The directory in which the run creates files.
@@ -116,10 +118,11 @@ impl Launch {
         // The board needs the console, the console needs the alarm, and the alarm needs the signals
         // of the processor that it interrupts.
         let signals: Vec<Arc<Signals>> = (0..processors).map(|_| Arc::default()).collect();
+        let uses_host_clock = choice.uses_host_clock(config);
         // On host time the machine's thread waits for the alarm, and no processor is interrupted.
-        let interrupted = match vm {
-            Some(_) => Arc::default(),
-            None => signals.first().cloned().unwrap_or_default(),
+        let interrupted = match uses_host_clock {
+            true => Arc::default(),
+            false => signals.first().cloned().unwrap_or_default(),
         };
         let alarm = Arc::new(Alarm::new(interrupted, config.time_limit)?);
         let console = shared(console(config, echo, &alarm)?);
@@ -137,6 +140,7 @@ impl Launch {
             board,
             alarm,
             vm,
+            uses_host_clock,
             config: config.clone(),
             rng_seed: FIXED_RNG_SEED,
             creates_files: None,
@@ -260,8 +264,10 @@ impl Launch {
                 .translate_blocks(options)
                 .map_err(|e| Failure::Host(format!("No native code: {e}; use --jit off")))?;
         }
-        if let Some(vm) = self.vm {
-            machine.accelerate(vm)?;
+        match self.vm {
+            Some(vm) => machine.accelerate(vm)?,
+            None if self.uses_host_clock => machine.use_host_clock(),
+            None => {}
         }
         Ok(machine)
     }

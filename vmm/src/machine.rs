@@ -3,7 +3,7 @@
 //! | module | clock of the guest |
 //! |---|---|
 //! | `virtual_time` | retired instructions: one thread runs all processors in turn, and two runs are the same |
-//! | `host_time` | the host's clock: one thread per processor, on KVM; `idle` detects that all are halted |
+//! | `host_time` | the host's clock, as always on KVM: one thread per processor; `idle` detects that all are halted |
 
 mod host_time;
 mod idle;
@@ -96,7 +96,7 @@ pub struct Machine {
     /// It exists before the process enters the sandbox, which allows no new descriptors.
     events: EventLoop,
     sandbox: Option<Sandbox>,
-    /// The clock of the processors if KVM executes them.
+    /// The clock of the processors if each has a thread of its own.
     host_clock: Option<HostClock>,
     vm: Option<Vm>,
     schedule: Schedule,
@@ -181,14 +181,24 @@ impl Machine {
         vcpus.map(|vcpu| vcpu.soft().native_code()).sum()
     }
 
-    /// Moves the processors to `vm`, which has this machine's memory and as many processors. They
-    /// then run on the host's time.
+    /// Runs the processors on the host's time. Each then has a thread of its own, and two runs
+    /// differ.
+    pub fn use_host_clock(&mut self) {
+        let clock = HostClock::in_nanoseconds();
+        for vcpu in &mut self.vcpus {
+            vcpu.use_host_clock(clock, 0);
+        }
+        self.host_clock = Some(clock);
+    }
+
+    /// [`Self::use_host_clock`], with the processors on `vm`, which has this machine's memory and
+    /// as many processors.
     ///
     /// # Errors
     /// KVM rejects a state or a setting.
     pub fn accelerate(&mut self, mut vm: Vm) -> Result<(), Failure> {
         let clock = HostClock::new(vm.tsc_khz());
-        let tsc_offset = HostClock::tsc().wrapping_neg();
+        let tsc_offset = clock.tsc().wrapping_neg();
         for (vcpu, fd) in self.vcpus.iter_mut().zip(vm.take_vcpus()) {
             let signals = vcpu.soft().cpu.signals().clone();
             let kvm = KvmVcpu::new(fd, signals, vm.passes_bts_through());
@@ -240,7 +250,7 @@ impl Machine {
         self.host_time = Some(HostTime::default());
     }
 
-    /// The measured host time; `None` if it is not measured, as on KVM.
+    /// The measured host time; `None` if it is not measured, as on the host's time.
     pub fn host_time(&self) -> Option<HostTime> {
         self.host_time.filter(|_| self.host_clock.is_none())
     }

@@ -5,12 +5,15 @@
 //! does not move. In particular the software CPU's table serves the MSRs that are not part of
 //! [`ArchState`] on both.
 
+use std::ptr::null_mut;
+use std::sync::Arc;
+
 use vbts_cpu::{ArchState, BranchLog, Clock, Exit, HostClock, Signals, SoftCpu, Startup};
 
 use vbts_devices::DmaObserver;
 
 use crate::exit::Failure;
-use crate::kvm::kick::ThreadRegistration;
+use crate::kvm::kick::{ThreadRegistration, VcpuKick};
 use crate::kvm::{ExitReason, KvmVcpu};
 
 /// Instructions to execute on the software CPU after tracing ends before handing back to KVM.
@@ -51,6 +54,8 @@ impl std::iter::Sum for HandoverStats {
 pub struct Vcpu {
     soft: SoftCpu,
     kvm: Option<KvmVcpu>,
+    /// Wakes the processor's thread, if it has one of its own.
+    kick: Option<Arc<VcpuKick>>,
     /// KVM has the state now.
     on_kvm: bool,
     /// Instructions retired when tracing was last observed on.
@@ -70,6 +75,7 @@ impl Vcpu {
         Self {
             soft,
             kvm: None,
+            kick: None,
             on_kvm: false,
             last_traced: 0,
             counted: false,
@@ -85,7 +91,14 @@ impl Vcpu {
         self.dma = Some(dma);
     }
 
-    /// Runs the processor on KVM whenever possible, on the time of `clock`.
+    /// Runs the processor on the time of `clock`, in a thread of its own. The guest's time-stamp
+    /// counter is that of `clock` plus `tsc_offset`.
+    pub fn use_host_clock(&mut self, clock: HostClock, tsc_offset: u64) {
+        self.set_host_clock(clock, tsc_offset);
+        self.kick = Some(VcpuKick::new(self.soft.cpu.signals()));
+    }
+
+    /// [`Self::use_host_clock`], and on `kvm` whenever possible.
     ///
     /// # Errors
     /// KVM rejects the state or a setting.
@@ -95,11 +108,16 @@ impl Vcpu {
         clock: HostClock,
         tsc_offset: u64,
     ) -> Result<(), Failure> {
-        self.soft.cpu.set_clock(Clock::Host(clock));
-        self.soft.cpu.set_tsc_offset(tsc_offset);
+        self.set_host_clock(clock, tsc_offset);
+        self.kick = Some(kvm.kick().clone());
         kvm.attach(&mut self.soft.cpu)?;
         self.kvm = Some(kvm);
         self.enter_kvm()
+    }
+
+    fn set_host_clock(&mut self, clock: HostClock, tsc_offset: u64) {
+        self.soft.cpu.set_clock(Clock::Host(clock));
+        self.soft.cpu.set_tsc_offset(tsc_offset);
     }
 
     /// Puts a processor that runs on the software CPU into `state`.
@@ -143,14 +161,19 @@ impl Vcpu {
     }
 
     /// Binds the processor to the calling thread until the result is dropped: raising a line into
-    /// the processor wakes the thread. `None` without KVM.
+    /// the processor wakes the thread. `None` on virtual time, on which one thread runs all
+    /// processors.
     ///
     /// # Safety
     /// The result is dropped by the same thread, and before `self`.
     pub unsafe fn register_thread(&mut self) -> Option<ThreadRegistration> {
-        let kvm = self.kvm.as_mut()?;
-        // SAFETY: the caller's promise.
-        Some(unsafe { kvm.register_thread() })
+        let immediate_exit = self
+            .kvm
+            .as_mut()
+            .map_or(null_mut(), KvmVcpu::immediate_exit);
+        let kick = self.kick.as_ref()?;
+        // SAFETY: the caller's promise, and `kvm` lives as long as `self`.
+        Some(unsafe { kick.register_thread(immediate_exit) })
     }
 
     /// Whether the processor is halted or waits for a start-up IPI, and no line wakes it. Not valid

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::model::TSC_HZ;
 use crate::processor::cpu::Cpu;
 
 /// What advances the time of a processor.
@@ -11,24 +12,39 @@ pub enum Clock {
     /// nanoseconds. One thread of the host runs all processors, in turn.
     #[default]
     Instructions,
-    /// The host's clock, for a processor that KVM executes at times.
+    /// The host's clock. Each processor has a thread of its own.
     Host(HostClock),
 }
 
-/// The host's clock and time-stamp counter.
+/// The host's clock, and a time-stamp counter that goes with it.
 #[derive(Debug, Clone, Copy)]
 pub struct HostClock {
     start: Instant,
     /// Frequency of the time-stamp counter in Hz.
     tsc_hz: u64,
+    /// The time-stamp counter is that of the host's processor. Otherwise it is the clock's time.
+    is_host_tsc: bool,
 }
 
 impl HostClock {
-    /// A clock that begins now; the host's time-stamp counter has a frequency of `tsc_khz`.
+    /// A clock that begins now, for a processor that KVM executes at times. Its time-stamp counter
+    /// is that of the host's processor, with a frequency of `tsc_khz`.
     pub fn new(tsc_khz: u32) -> Self {
         Self {
             start: Instant::now(),
             tsc_hz: u64::from(tsc_khz.max(1)) * 1000,
+            is_host_tsc: true,
+        }
+    }
+
+    /// A clock that begins now, for a processor that KVM never executes. Its time-stamp counter
+    /// counts nanoseconds, as with [`Clock::Instructions`]: that of the host's processor may have
+    /// an unknown frequency.
+    pub fn in_nanoseconds() -> Self {
+        Self {
+            start: Instant::now(),
+            tsc_hz: TSC_HZ.into(),
+            is_host_tsc: false,
         }
     }
 
@@ -37,8 +53,16 @@ impl HostClock {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The host's time-stamp counter.
-    pub fn tsc() -> u64 {
+    /// The time-stamp counter.
+    pub fn tsc(&self) -> u64 {
+        match self.is_host_tsc {
+            true => Self::host_tsc(),
+            false => self.now(),
+        }
+    }
+
+    /// The time-stamp counter of the host's processor.
+    pub fn host_tsc() -> u64 {
         // SAFETY: every x86-64 processor has RDTSC.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
@@ -85,12 +109,12 @@ impl Cpu {
     pub(crate) fn tsc(&self, ahead: u8) -> u64 {
         match self.clock {
             Clock::Instructions => self.now() + u64::from(ahead),
-            Clock::Host(_) => HostClock::tsc(),
+            Clock::Host(clock) => clock.tsc(),
         }
         .wrapping_add(self.tsc_offset)
     }
 
-    /// The time-stamp counter that the guest reads with [`Clock::Host`], minus the host's.
+    /// The time-stamp counter that the guest reads with [`Clock::Host`], minus the clock's.
     pub fn tsc_offset(&self) -> u64 {
         self.tsc_offset
     }
@@ -139,8 +163,17 @@ mod tests {
     #[test]
     fn time_passes() {
         let clock = HostClock::new(1_000_000);
-        let (now, tsc) = (clock.now(), HostClock::tsc());
+        let (now, tsc) = (clock.now(), clock.tsc());
         std::thread::sleep(std::time::Duration::from_millis(1));
-        assert!(clock.now() >= now + 1_000_000 && HostClock::tsc() > tsc);
+        assert!(clock.now() >= now + 1_000_000 && clock.tsc() > tsc);
+    }
+
+    #[test]
+    fn a_time_stamp_counter_in_nanoseconds_is_the_time() {
+        let clock = HostClock::in_nanoseconds();
+        let (before, tsc, after) = (clock.now(), clock.tsc(), clock.now());
+        assert!((before..=after).contains(&tsc), "{before} {tsc} {after}");
+        assert_eq!(clock.ticks(10), 10);
+        assert_eq!(clock.tsc_khz(), 1_000_000);
     }
 }

@@ -210,7 +210,7 @@ impl Machine {
         HANDLER.call_once(|| kick::install_handler().unwrap());
         let cpu = &mut self.vcpu.soft_mut().cpu;
         let signals = cpu.signals().clone();
-        let offset = HostClock::tsc().wrapping_neg();
+        let offset = HostClock::host_tsc().wrapping_neg();
         match &self.vm {
             None => {
                 let mut vm = Vm::new(kvm(), &self.ram.for_devices(), 1).unwrap();

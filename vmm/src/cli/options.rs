@@ -9,8 +9,8 @@ use vbts_cpu::NativeOptions;
 use vbts_devices::virtio::net::MacAddress;
 
 use crate::config::{
-    Accelerator, BtsMode, DEFAULT_MEMORY, DiskConfig, JitMode, LogLevel, MachineConfig,
-    NetworkConfig, RandomSource, SandboxMode, ShareConfig,
+    Accelerator, BtsMode, ClockSource, DEFAULT_MEMORY, DiskConfig, JitMode, LogLevel,
+    MachineConfig, NetworkConfig, RandomSource, SandboxMode, ShareConfig,
 };
 use crate::memory::Size;
 
@@ -38,6 +38,9 @@ pub struct MachineArgs {
     /// What implements the Branch Trace Store
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub bts: BtsMode,
+    /// The guest's clock
+    #[arg(long, value_enum, value_name = "CLOCK", default_value_t)]
+    pub clock: ClockSource,
     /// Whether the software CPU makes native code of what runs often
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub jit: JitMode,
@@ -86,6 +89,7 @@ impl MachineArgs {
             accelerator: self.accel,
             kvm_unchecked: self.kvm_unchecked,
             bts: self.bts,
+            clock: self.clock,
             jit: self.jit,
             jit_threshold: self.jit_threshold,
             model: self.cpu.as_deref().unwrap_or(default_model).to_owned(),
@@ -137,6 +141,11 @@ values! {
         Passthrough: "passthrough", "The host's processor";
         Off: "off", "The guest's processor has no Branch Trace Store";
     }
+    ClockSource {
+        Auto: "auto", "`virtual` on the software CPU, `host` on KVM";
+        Virtual: "virtual", "Retired instructions: processors take turns, and two runs are the same";
+        Host: "host", "The host's clock: processors run at the same time, and two runs differ";
+    }
     JitMode {
         On: "on", "It does";
         Off: "off", "It interprets";
@@ -156,7 +165,7 @@ values! {
         Trace: "trace", "Every exit of the processor as well";
     }
     RandomSource {
-        Auto: "auto", "`fixed` on the software CPU, whose runs are all equal; `host` on KVM";
+        Auto: "auto", "`fixed` on virtual time, on which two runs are the same; `host` on the host's";
         Fixed: "fixed", "A generator with the same numbers on every run, not fit for secrets";
         Host: "host", "The host's random number generator";
     }
@@ -266,7 +275,7 @@ mod tests {
 
     #[test]
     fn each_option_changes_its_part_of_the_configuration() {
-        let words = "--accel soft --kvm-unchecked --bts off --jit on --jit-threshold 5 --cpu nehalem --memory 1G --smp 4 \
+        let words = "--accel soft --kvm-unchecked --bts off --clock host --jit on --jit-threshold 5 --cpu nehalem --memory 1G --smp 4 \
                      --timeout 1.5 --log off --console f --root /r --share /c:rw --share /d:e \
                      --sandbox off";
         let words: Vec<&str> = words.split_whitespace().collect();
@@ -280,6 +289,7 @@ mod tests {
                 accelerator: Accelerator::Soft,
                 kvm_unchecked: true,
                 bts: BtsMode::Off,
+                clock: ClockSource::Host,
                 jit: JitMode::On,
                 jit_threshold: 5,
                 model: "nehalem".into(),

@@ -65,8 +65,8 @@ impl VcpuKick {
     /// Registers the calling thread as the one that runs the vCPU, until the result is dropped.
     ///
     /// # Safety
-    /// `immediate_exit` points into the vCPU's `kvm_run`. The result is dropped by the same thread,
-    /// and before the vCPU.
+    /// `immediate_exit` points into the vCPU's `kvm_run`, or is null if KVM has no such vCPU. The
+    /// result is dropped by the same thread, and before the vCPU.
     pub unsafe fn register_thread(self: &Arc<Self>, immediate_exit: *mut u8) -> ThreadRegistration {
         IMMEDIATE_EXIT.set(immediate_exit);
         // SAFETY: it has no preconditions.

@@ -13,7 +13,7 @@ use vbts_cpu::state::msr::{IA32_APIC_BASE, IA32_TSC, IA32_TSC_AUX};
 use vbts_cpu::state::rflags;
 use vbts_cpu::{Activity, ArchState, Cpu, Exit, HostClock, Leaf, Platform, Signals};
 
-use super::kick::{ThreadRegistration, VcpuKick};
+use super::kick::VcpuKick;
 use super::{KvmError, Named, ioctl, msr, state};
 
 mod exits;
@@ -90,15 +90,19 @@ impl KvmVcpu {
         if ioctl::set_tsc_offset(&self.fd, offset).is_ok() {
             return Ok(());
         }
-        msr::set(&self.fd, IA32_TSC, HostClock::tsc().wrapping_add(offset))?;
+        msr::set(
+            &self.fd,
+            IA32_TSC,
+            HostClock::host_tsc().wrapping_add(offset),
+        )?;
         // KVM may have synchronised the counter with those of other processors. The read that took
         // the least time shows its value best: the host may preempt this thread during a read.
         const TRIES: usize = 16;
         let mut shortest = u64::MAX;
         for _ in 0..TRIES {
-            let before = HostClock::tsc();
+            let before = HostClock::host_tsc();
             let value = msr::get(&self.fd, IA32_TSC)?;
-            let took = HostClock::tsc().wrapping_sub(before);
+            let took = HostClock::host_tsc().wrapping_sub(before);
             if took < shortest {
                 shortest = took;
                 cpu.set_tsc_offset(value.wrapping_sub(before.wrapping_add(took / 2)));
@@ -107,15 +111,14 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// Registers the calling thread as the one that calls [`Self::run`], until the result is
-    /// dropped.
-    ///
-    /// # Safety
-    /// The result is dropped by the same thread, and before `self`.
-    pub unsafe fn register_thread(&mut self) -> ThreadRegistration {
-        let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
-        // SAFETY: the caller's promise: `kvm_run` is mapped as long as `fd` is open.
-        unsafe { self.kick.register_thread(flag) }
+    /// The kick of the thread that calls [`Self::run`].
+    pub(crate) fn kick(&self) -> &Arc<VcpuKick> {
+        &self.kick
+    }
+
+    /// `immediate_exit` of the vCPU's `kvm_run`, which is mapped as long as the vCPU exists.
+    pub(crate) fn immediate_exit(&mut self) -> *mut u8 {
+        &raw mut self.fd.get_kvm_run().immediate_exit
     }
 
     /// Loads the state of `cpu` into the vCPU.

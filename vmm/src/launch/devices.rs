@@ -12,7 +12,6 @@ use vbts_devices::virtio::entropy::Source;
 use vbts_protocol::{FILES_TAG, ROOT_TAG};
 
 use super::Launch;
-use crate::accel::Accel;
 use crate::config::{DiskConfig, NetworkConfig, RandomSource, ShareConfig};
 use crate::exit::Failure;
 use crate::network::Network;
@@ -138,11 +137,14 @@ impl Launch {
     /// # Errors
     /// The board has no room, or the host provides no random numbers.
     pub fn add_entropy(&mut self) -> Result<(), Failure> {
-        let mut source = match (self.config.random, self.accel()) {
-            (RandomSource::Host, _) | (RandomSource::Auto, Accel::Kvm) => Source::Host,
-            (RandomSource::Fixed, _) | (RandomSource::Auto, Accel::Soft) => {
-                Source::Fixed(FIXED_SEED)
-            }
+        let from_host = match self.config.random {
+            RandomSource::Host => true,
+            RandomSource::Fixed => false,
+            RandomSource::Auto => self.uses_host_clock,
+        };
+        let mut source = match from_host {
+            true => Source::Host,
+            false => Source::Fixed(FIXED_SEED),
         };
         if source == Source::Host && source.fill(&mut self.rng_seed) != self.rng_seed.len() {
             return Err(Failure::Host(

@@ -151,7 +151,7 @@ fn on_the_host_s_time_the_guest_prints_nothing_after_the_exit() {
         a.jmp(again)
     });
     let mut machine = machine(&code, None);
-    machine.host_clock = Some(HostClock::new(1_000_000));
+    machine.use_host_clock();
     // The processor has time to go on before the machine's thread sees the end.
     let mut observer = TestObserver {
         delay: Duration::from_millis(20),

@@ -1,11 +1,11 @@
 //! Threads that need less than the process: each enters a filter of its own, which adds to that of
 //! the process.
 //!
-//! The thread that runs the guest on virtual time also serves all devices, and so does that of a
-//! processor on KVM: a device works when the guest writes to its register. Neither needs all of
-//! the calls of the other. The thread of the trace writes files that are open, and opens those
-//! that the guest names, for the process that reads symbols. The thread that records a machine
-//! writes one file. It needs least.
+//! The thread that runs the guest on virtual time also serves all devices, and so does that of one
+//! processor on the host's time: a device works when the guest writes to its register. Neither
+//! needs all of the calls of the other. The thread of the trace writes files that are open, and
+//! opens those that the guest names, for the process that reads symbols. The thread that records a
+//! machine writes one file. It needs least.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ pub enum ThreadKind {
     Trace,
     /// Encodes and writes the trace of a machine.
     Record,
-    /// Runs a processor on KVM.
+    /// Runs a processor on the host's time.
     Processor,
     /// Serves timers and the host's files while other threads run processors.
     Service,
@@ -50,7 +50,7 @@ const NOT_FOR_RECORD: &[c_long] = &[
     libc::SYS_timerfd_settime, libc::SYS_seccomp,
 ];
 
-/// What the thread of a processor on KVM does without.
+/// What the thread of a processor does without.
 #[rustfmt::skip]
 const NOT_FOR_PROCESSOR: &[c_long] = &[
     libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_timerfd_settime,
@@ -73,7 +73,11 @@ impl ThreadKind {
             "; also those of KVM, of disks, of open files, of `:rw` shares and of symbols",
         ),
         (Self::Processor, "`vcpu0` …", "; also those of terminals"),
-        (Self::Service, "main, on KVM", "; also those of KVM"),
+        (
+            Self::Service,
+            "main, on the host's time",
+            "; also those of KVM",
+        ),
     ];
 
     /// The calls that it does without.
@@ -109,7 +113,10 @@ impl ThreadKind {
             .map(Call::rule)
             .collect();
         if self == Self::Processor {
-            calls.insert(libc::SYS_ioctl, &PROCESSOR_IOCTLS);
+            match sandbox.kvm {
+                true => calls.insert(libc::SYS_ioctl, &PROCESSOR_IOCTLS),
+                false => calls.remove(&libc::SYS_ioctl),
+            };
         }
         calls
     }

@@ -31,7 +31,7 @@ mod registers;
 use crate::decode::MAX_BLOCK;
 use crate::model::pmu::{Event, Registers};
 use crate::model::{Counters, Model};
-use crate::processor::clock::{Clock, HostClock};
+use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::pending_work::ArchEvents;
 use crate::state::netburst_pmu::cccr;
@@ -232,7 +232,7 @@ impl Cpu {
             cycles,
             reference: match self.clock {
                 Clock::Instructions => cycles,
-                Clock::Host(_) => HostClock::tsc(),
+                Clock::Host(clock) => clock.tsc(),
             },
         }
     }
