@@ -93,8 +93,14 @@ fn privileged_nop(cpu: &mut Cpu, _: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// LFENCE, MFENCE, SFENCE: this processor accesses memory in program order.
-fn fence(_: &mut Cpu, _: &Insn) -> Exec {
+/// LFENCE, SFENCE: loads are not reordered with loads, nor stores with stores (SDM Vol. 3A 8.2.2),
+/// since those of the host's processor are not.
+fn nop_fence(_: &mut Cpu, _: &Insn) -> Exec {
+    Ok(Flow::Next)
+}
+
+fn mfence(cpu: &mut Cpu, _: &Insn) -> Exec {
+    cpu.drain_store_buffer();
     Ok(Flow::Next)
 }
 
@@ -229,10 +235,15 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler(
         [
             Lfence, Lfence_E9, Lfence_EA, Lfence_EB, Lfence_EC, Lfence_ED, Lfence_EE, Lfence_EF,
-            Mfence, Mfence_F1, Mfence_F2, Mfence_F3, Mfence_F4, Mfence_F5, Mfence_F6, Mfence_F7,
             Sfence, Sfence_F9, Sfence_FA, Sfence_FB, Sfence_FC, Sfence_FD, Sfence_FE, Sfence_FF,
         ],
-        fence,
+        nop_fence,
+    );
+    t.handler(
+        [
+            Mfence, Mfence_F1, Mfence_F2, Mfence_F3, Mfence_F4, Mfence_F5, Mfence_F6, Mfence_F7,
+        ],
+        mfence,
     );
     t.handler([Invlpg_m], invlpg);
     t.handler([Invd, Wbinvd], privileged_nop);

@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn a_record_has_three_words() {
         let mut memory = pattern();
-        let words = [0xF8F7_F6F5_F4F3_F2F1, 2, 3];
+        let words = [0xF8F7_F6F5_F4F3_F2F1_u64, 2, 3];
         let mut expected = pattern();
         for (word, bytes) in words.iter().zip(expected[5..].chunks_mut(8)) {
             bytes.copy_from_slice(&word.to_le_bytes());

@@ -157,12 +157,13 @@ impl Cpu {
         }
     }
 
-    /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): code that other
-    /// processors have changed becomes visible after it. The only processor of a machine sees all
-    /// changes at once.
+    /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): other processors see all
+    /// stores before it, and code that they have changed becomes visible after it. The only
+    /// processor of a machine sees all changes at once.
     #[inline]
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {
+            self.drain_store_buffer();
             self.pending_work.insert(VmmRequests::REVALIDATE_CODE);
         }
     }

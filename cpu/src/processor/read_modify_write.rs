@@ -1,6 +1,7 @@
 //! Read-modify-write of linear memory, atomically for locked instructions (SDM Vol. 3A 8.1.2.2).
 
 use std::arch::asm;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::insn::{Abort, Insn};
 use crate::mmu::access::Access;
@@ -121,6 +122,15 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn has_memory_alone(&self) -> bool {
         matches!(self.clock, Clock::Instructions) || self.topology.count == 1
+    }
+
+    /// Has other processors see all stores before any later load (SDM Vol. 3A 8.2.5). The stores
+    /// wait in the store buffer of the host's processor.
+    #[inline(always)]
+    pub(crate) fn drain_store_buffer(&self) {
+        if !self.has_memory_alone() {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Checks a write of `size` bytes at `la`. Returns the host's address if the bytes are RAM in

@@ -4,21 +4,8 @@
 use std::time::{Duration, Instant};
 
 use iced_x86::code_asm::*;
-use vbts_cpu::{Clock, Exit, HostClock, SoftCpu, Topology};
 
-use crate::common::{DATA, Guest};
-
-/// A processor like that of `guest` which is one of two, each in a thread of its own.
-fn one_of_two(guest: &Guest) -> SoftCpu {
-    let mut soft = guest.second_processor();
-    soft.cpu.set_topology(Topology { id: 0, count: 2 });
-    soft.cpu.set_clock(Clock::Host(HostClock::new(1_000_000)));
-    soft
-}
-
-fn run_to_halt(soft: &mut SoftCpu) {
-    while !matches!(soft.run(u64::MAX), Exit::Halt { .. }) {}
-}
+use crate::common::{DATA, Guest, run_to_halt};
 
 /// Two threads add with LOCK to one cell, each on a processor of its own: nothing is lost.
 #[test]
@@ -77,7 +64,7 @@ fn locked_instructions_are_atomic() {
             a.hlt()
         };
         let guest = Guest::kernel(build);
-        let (mut first, mut second) = (one_of_two(&guest), one_of_two(&guest));
+        let (mut first, mut second) = (guest.one_of_two(), guest.one_of_two());
         std::thread::scope(|scope| {
             scope.spawn(|| run_to_halt(&mut second));
             run_to_halt(&mut first);
@@ -106,7 +93,7 @@ fn a_lock_across_cache_lines_changes_no_other_bytes() {
         a.jnz(again)?;
         a.hlt()
     });
-    let (mut first, mut second) = (one_of_two(&guest), one_of_two(&guest));
+    let (mut first, mut second) = (guest.one_of_two(), guest.one_of_two());
     std::thread::scope(|scope| {
         scope.spawn(|| run_to_halt(&mut second));
         run_to_halt(&mut first);
@@ -132,7 +119,7 @@ fn time_to_add(la: u64, processors: u8) -> Duration {
         a.hlt()
     });
     if processors > 1 {
-        let soft = one_of_two(&guest);
+        let soft = guest.one_of_two();
         *guest.soft = soft;
     }
     let start = guest.soft.cpu.state();

@@ -22,6 +22,7 @@ mod host;
 mod last_branches;
 mod legacy_modes;
 mod locks;
+mod memory_order;
 mod native_code;
 mod paging;
 mod pmu;

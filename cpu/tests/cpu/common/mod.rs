@@ -19,7 +19,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 use vbts_bts::{BtsFields, RECORD_SIZE};
 use vbts_cpu::state::{Segment, cr4};
-use vbts_cpu::{ArchState, Exit, Model, SoftCpu};
+use vbts_cpu::{ArchState, Clock, Exit, HostClock, Model, SoftCpu, Topology};
 pub use vbts_testkit::assemble;
 pub use vbts_testkit::descriptor::Gate;
 use vbts_testkit::descriptor::{self, tss};
@@ -211,6 +211,15 @@ impl Guest {
         second
     }
 
+    /// A processor in the same state, with the same memory. It is one of two, each in a thread of
+    /// its own.
+    pub fn one_of_two(&self) -> SoftCpu {
+        let mut soft = self.second_processor();
+        soft.cpu.set_topology(Topology { id: 0, count: 2 });
+        soft.cpu.set_clock(Clock::Host(HostClock::in_nanoseconds()));
+        soft
+    }
+
     /// Puts a program at `at`, and returns the address of its end.
     pub fn assemble(
         &mut self,
@@ -346,4 +355,9 @@ pub fn handler(vector: u8) -> u64 {
 /// The segment register that a selector of the GDT loads.
 pub fn segment(selector: u16) -> Segment {
     ENVIRONMENT.segment(selector)
+}
+
+/// Runs a processor until it halts.
+pub fn run_to_halt(soft: &mut SoftCpu) {
+    while !matches!(soft.run(u64::MAX), Exit::Halt { .. }) {}
 }
