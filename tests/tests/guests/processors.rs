@@ -1,5 +1,5 @@
-//! Guests with several processors. On KVM each processor has its own thread, and moves between KVM
-//! and the software CPU while the others run.
+//! Guests with several processors. On the host's clock each processor has its own thread. On KVM it
+//! moves between KVM and the software CPU while the others run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,19 +13,81 @@ use vbts_tests::programs;
 /// Time limit of a guest on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// A test with `--clock CLOCK`.
+type Test = fn(&Machine, clock: &str) -> Result<()>;
+
+const TESTS: [(&str, Test); 3] = [
+    ("start_and_stop", start_and_stop),
+    ("traced_threads", traced_threads),
+    ("stress", stress),
+];
+
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(
-        module,
-        &[
-            ("start_and_stop", start_and_stop),
-            ("traced_threads", traced_threads),
-            ("stress", stress),
-        ],
-    )
+    let mut tests: Vec<(String, machine::Test)> = vec![
+        ("memory_order".into(), Box::new(memory_order)),
+        (
+            "memory_order_in_native_code".into(),
+            Box::new(memory_order_in_native_code),
+        ),
+    ];
+    for (name, test) in TESTS {
+        tests.push((
+            name.into(),
+            Box::new(move |machine| test(machine, DEFAULT_CLOCK)),
+        ));
+        // KVM has no other clock.
+        if std::env::var("VBTS_ACCEL").as_deref() != Ok("kvm") {
+            let name = format!("{name}_on_the_hosts_clock");
+            tests.push((name, Box::new(move |machine| test(machine, "host"))));
+        }
+    }
+    machine::trials(module, tests)
+}
+
+/// The clock that the accelerator has by default.
+const DEFAULT_CLOCK: &str = "auto";
+
+/// Two processors that run at the same time see each other's loads and stores in the order that
+/// the manual promises, and locked instructions are atomic: litmus.c.
+fn litmus(machine: &Machine, options: &[&str]) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = programs::gcc(
+        &programs::source("litmus.c"),
+        &directory.path().join("litmus"),
+        &["-O2", "-static", "-pthread"],
+    )?;
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--clock", "host"]);
+    command
+        .args(["--smp", "2", "--last", "1", "--quiet"])
+        .args(options)
+        .arg("--output")
+        .arg(directory.path().join("trace"))
+        .arg("--")
+        .arg(program)
+        .arg("1");
+    let run = machine::finish_within(command, PATIENCE)?;
+    let printed = run.printed();
+    run.expect(0)?;
+    // Without both outcomes the threads would have run one after the other.
+    let outcomes = printed.lines().find(|line| line.starts_with("MP:"));
+    let seen = |outcome: &str| {
+        let mut words = outcomes.unwrap_or_default().split_whitespace();
+        words.any(|word| word == outcome) && words.next() != Some("0")
+    };
+    ensure!(seen("0,0") && seen("1,1"), "{printed}");
+    Ok(())
+}
+
+fn memory_order(machine: &Machine) -> Result<()> {
+    litmus(machine, &[])
+}
+
+fn memory_order_in_native_code(machine: &Machine) -> Result<()> {
+    litmus(machine, &["--jit", "on"])
 }
 
 /// INIT and start-up IPIs, from real-address mode to 64-bit mode: guest-kernel/tests/startup.S.
-fn start_and_stop(machine: &Machine) -> Result<()> {
+fn start_and_stop(machine: &Machine, clock: &str) -> Result<()> {
     const ROUNDS: usize = 320;
     let directory = tempfile::tempdir()?;
     let kernel = programs::gcc(
@@ -41,22 +103,26 @@ fn start_and_stop(machine: &Machine) -> Result<()> {
         ],
     )?;
     let mut command = machine.command(["run", "--accel", machine.accel(), "--smp", "4"]);
-    command.arg("--kernel").arg(kernel);
+    command.args(["--clock", clock, "--kernel"]).arg(kernel);
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
     ensure!(run.stdout == ".".repeat(ROUNDS / 16).as_bytes(), "{run:?}");
     Ok(())
 }
 
 /// The duration of a test by the guest's clock: `VBTS_STRESS_SECONDS`, or the default for the
-/// accelerator.
-fn seconds(machine: &Machine, soft: f64, kvm: f64) -> Result<f64> {
-    // The host needs much longer for one second of four software CPUs.
-    let default = if machine.accel() == "soft" { soft } else { kvm };
+/// clock.
+fn seconds(machine: &Machine, clock: &str, soft: f64, kvm: f64) -> Result<f64> {
+    let default = match (machine.accel(), clock) {
+        // The host needs much longer for one second of four software CPUs.
+        ("soft", DEFAULT_CLOCK) => soft,
+        ("soft", _) => 5.0,
+        _ => kvm,
+    };
     Ok(setting("VBTS_STRESS_SECONDS")?.unwrap_or(default))
 }
 
 /// Runs a program of guest-kernel/tests as the only one of a guest with four processors.
-fn run(machine: &Machine, name: &str, others: &[&str], seconds: f64) -> Result<()> {
+fn run(machine: &Machine, clock: &str, name: &str, others: &[&str], seconds: f64) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = guest_program::compile(directory.path(), &format!("{name}.c"), others)?;
     let mut command = guest_program::command(
@@ -66,8 +132,8 @@ fn run(machine: &Machine, name: &str, others: &[&str], seconds: f64) -> Result<(
         &program,
         &seconds.to_string(),
     )?;
-    command.args(["--smp", "4", "--memory", "512M"]);
-    // On the software CPU, one thread executes the four processors in turn.
+    command.args(["--smp", "4", "--memory", "512M", "--clock", clock]);
+    // On virtual time, one thread executes the four processors in turn.
     let limit = PATIENCE + Duration::try_from_secs_f64(seconds)?.saturating_mul(300);
     let run = machine::finish_within(command, limit)?.expect(0)?;
     let output = String::from_utf8_lossy(&run.stdout);
@@ -79,12 +145,19 @@ fn run(machine: &Machine, name: &str, others: &[&str], seconds: f64) -> Result<(
 }
 
 /// Several traced threads, and others that interrupt them: guest-kernel/tests/traced_threads.c.
-fn traced_threads(machine: &Machine) -> Result<()> {
-    let seconds = seconds(machine, 0.1, 20.0)?;
-    run(machine, "traced_threads", &["walk.c", "bts.c"], seconds)
+fn traced_threads(machine: &Machine, clock: &str) -> Result<()> {
+    let seconds = seconds(machine, clock, 0.1, 20.0)?;
+    run(
+        machine,
+        clock,
+        "traced_threads",
+        &["walk.c", "bts.c"],
+        seconds,
+    )
 }
 
 /// Tracers that make random requests: guest-kernel/tests/stress.c.
-fn stress(machine: &Machine) -> Result<()> {
-    run(machine, "stress", &["bts.c"], seconds(machine, 0.2, 20.0)?)
+fn stress(machine: &Machine, clock: &str) -> Result<()> {
+    let seconds = seconds(machine, clock, 0.2, 20.0)?;
+    run(machine, clock, "stress", &["bts.c"], seconds)
 }
