@@ -11,7 +11,7 @@ pub type ModuleId = u32;
 /// Start of the kernel's half of the address space.
 pub const KERNEL_START: u64 = 1 << 63;
 /// `PAGE_OFFSET` of a 32-bit kernel (CONFIG_VMSPLIT_3G).
-const KERNEL_START_32: u64 = 0xC000_0000;
+pub const KERNEL_START_32: u64 = 0xC000_0000;
 /// The page in the kernel's half that programs execute, for an old form of system calls.
 const VSYSCALL: std::ops::Range<u64> = 0xFFFF_FFFF_FF60_0000..0xFFFF_FFFF_FF60_1000;
 /// The name of the kernel's module.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use vbts_cpu::{LogBuffer, LogEntry, LogScope};
-use vbts_trace::profile::modules::extend_32;
+use vbts_trace::profile::modules::{KERNEL_START_32, extend_32};
 use vbts_trace::{Branch, Error, Event, Item, Writer};
 
 use super::super::last::Last;
@@ -34,6 +34,8 @@ pub struct Encoder {
     last: Option<Last>,
     /// Returns from the kernel are left out: they are no branches of a program.
     user_only: bool,
+    /// The first address of the kernel.
+    kernel_start: u64,
     /// The kernel is a 32-bit one, whose addresses are extended.
     is_32_bit: bool,
     progress: ProgressBar,
@@ -58,6 +60,10 @@ impl Encoder {
             writer: Writer::new(Vec::new(), &options.run)?,
             last: options.last.map(Last::new).transpose()?,
             user_only: options.scope == LogScope::USER,
+            kernel_start: match options.is_32_bit {
+                true => KERNEL_START_32,
+                false => 1 << 63,
+            },
             is_32_bit: options.is_32_bit,
             progress: options.progress,
             current: 0,
@@ -168,11 +174,7 @@ impl Encoder {
         for entry in buffer.entries() {
             let event = match entry {
                 LogEntry::Branch { from, to } => {
-                    let (from, to) = match self.is_32_bit {
-                        true => (extend_32(from), extend_32(to)),
-                        false => (from, to),
-                    };
-                    if !(self.user_only && from >> 63 != 0) {
+                    if !(self.user_only && from >= self.kernel_start) {
                         self.branches.push(Branch { from, to });
                     }
                     continue;
@@ -224,6 +226,11 @@ impl Encoder {
 
     fn add_branches(&mut self) -> Result<(), Error> {
         if !self.branches.is_empty() {
+            if self.is_32_bit {
+                for Branch { from, to } in &mut self.branches {
+                    (*from, *to) = (extend_32(*from), extend_32(*to));
+                }
+            }
             match &mut self.last {
                 Some(last) => last.branches(self.current, &self.branches)?,
                 None => self.writer.branches(self.current, &self.branches)?,
