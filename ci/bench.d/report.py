@@ -217,6 +217,14 @@ def text(figures):
                     ["", "seconds"], [[name, cell(value)] for name, value in figures[key].items()]
                 ),
             )
+    if figures.get("processors"):
+        section(
+            "Two loops on two processors: the throughput divided by that of one loop",
+            table(
+                ["", "ratio"],
+                [[name, cell(value)] for name, value in figures["processors"].items()],
+            ),
+        )
     if figures.get("stepping"):
         section(
             "Tracers that stop at each instruction",

@@ -149,7 +149,7 @@ def qemu_system(options):
     return run
 
 
-def vbts_run(mode, jit="off"):
+def vbts_run(mode, jit="off", *options):
     def run(place, command):
         # At its own end, vbts prints how many instructions it has executed.
         return guest(
@@ -160,6 +160,7 @@ def vbts_run(mode, jit="off"):
                 "soft",
                 "--jit",
                 jit,
+                *options,
                 "--memory",
                 MEMORY + "M",
                 "--log",

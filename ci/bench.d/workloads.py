@@ -106,6 +106,7 @@ def build(work):
     compile_c(work, "hot", *FREESTANDING)
     compile_c(work, "syscalls")
     compile_c(work, "switches")
+    compile_c(work, "parallel")
     compile_c(work, "init", "-static")
 
 
