@@ -10,6 +10,7 @@
 
 mod address;
 mod assembler;
+mod borrowed;
 mod branch;
 mod calls;
 pub(crate) mod check;

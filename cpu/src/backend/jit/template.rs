@@ -3,121 +3,14 @@
 use iced_x86::{IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use crate::backend::jit::assembler::{Mem, Op, R14, RAX, Reg, cond};
+use crate::backend::jit::borrowed::{Borrowed, guest, named};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
 use crate::backend::jit::layout::{FRAME_FLAGS, HOST, location};
 use crate::backend::jit::translate::{Item, Translator};
-use crate::backend::jit::vector_form;
 use crate::insn::Insn;
 use crate::mmu::access::Access;
 use crate::state::gpr;
-
-const GPR64: [Register; 16] = [
-    Register::RAX,
-    Register::RCX,
-    Register::RDX,
-    Register::RBX,
-    Register::RSP,
-    Register::RBP,
-    Register::RSI,
-    Register::RDI,
-    Register::R8,
-    Register::R9,
-    Register::R10,
-    Register::R11,
-    Register::R12,
-    Register::R13,
-    Register::R14,
-    Register::R15,
-];
-const GPR8: [Register; 16] = [
-    Register::AL,
-    Register::CL,
-    Register::DL,
-    Register::BL,
-    Register::SPL,
-    Register::BPL,
-    Register::SIL,
-    Register::DIL,
-    Register::R8L,
-    Register::R9L,
-    Register::R10L,
-    Register::R11L,
-    Register::R12L,
-    Register::R13L,
-    Register::R14L,
-    Register::R15L,
-];
-
-/// The register `n` of `size` bytes.
-fn named(n: Reg, size: usize) -> Register {
-    let n = usize::from(n);
-    match size {
-        1 => GPR8[n],
-        2 => Register::AX + n as u32,
-        4 => Register::EAX + n as u32,
-        _ => GPR64[n],
-    }
-}
-
-/// The general register that `r` is, or is the lowest part of.
-fn guest(r: Register) -> Option<Guest> {
-    (r.is_gpr() && of_high(r).is_none()).then(|| r.full_register().number() as Guest)
-}
-
-/// The general register of which `r` is the second byte.
-fn of_high(r: Register) -> Option<Guest> {
-    [Register::AH, Register::CH, Register::DH, Register::BH]
-        .into_iter()
-        .zip(0..)
-        .find_map(|(high, n)| (high == r).then_some(n))
-}
-
-/// Guest registers that are in host registers for the time of one instruction.
-#[derive(Debug, Default)]
-pub(super) struct Borrowed {
-    free: Vec<Reg>,
-    taken: Vec<(Guest, Reg)>,
-    written: Vec<Guest>,
-    /// The guest register whose second byte AL of the host has.
-    high: Option<Guest>,
-}
-
-impl Borrowed {
-    /// None so far. Those of `free` can be used.
-    pub fn new(free: &[Reg]) -> Self {
-        Self {
-            free: free.to_vec(),
-            ..Self::default()
-        }
-    }
-
-    /// Has AL hold the second byte of `guest`. Returns whether it is free.
-    fn high(&mut self, guest: Guest) -> bool {
-        if self.high == Some(guest) {
-            return true;
-        }
-        let Some(at) = self.free.iter().position(|r| *r == RAX) else {
-            return false;
-        };
-        self.free.remove(at);
-        self.high = Some(guest);
-        true
-    }
-
-    /// The host register that has `guest`, or will have it.
-    fn host(&mut self, guest: Guest) -> Option<Reg> {
-        if let Some(host) = HOST[usize::from(guest)] {
-            return Some(host);
-        }
-        if let Some((_, host)) = self.taken.iter().find(|(g, _)| *g == guest) {
-            return Some(*host);
-        }
-        let host = self.free.pop()?;
-        self.taken.push((guest, host));
-        Some(host)
-    }
-}
 
 impl Translator<'_> {
     /// Translates an instruction that is no branch. Returns whether there is a template.
@@ -184,26 +77,6 @@ impl Translator<'_> {
         Ok(true)
     }
 
-    pub(super) fn load_borrowed(&mut self, borrowed: &Borrowed) {
-        for (guest, host) in &borrowed.taken {
-            self.read(*host, *guest);
-        }
-        if let Some(guest) = borrowed.high {
-            self.read(RAX, guest);
-            // MOVZX EAX, AH, which keeps the flags.
-            self.asm.bytes(&[0x0F, 0xB6, 0xC4]);
-        }
-    }
-
-    /// Writes the guest registers that the instruction has written.
-    pub(super) fn store_borrowed(&mut self, borrowed: &Borrowed) {
-        for (guest, host) in &borrowed.taken {
-            if borrowed.written.contains(guest) {
-                self.write(*guest, *host);
-            }
-        }
-    }
-
     /// How a memory operand is accessed.
     pub(super) fn access(&mut self, i: &Instruction) -> Access {
         let info = self.info.info(i);
@@ -211,39 +84,6 @@ impl Translator<'_> {
             .filter(|n| i.op_kind(*n) == OpKind::Memory)
             .all(|n| matches!(info.op_access(n), OpAccess::Read | OpAccess::CondRead));
         if reads { Access::Read } else { Access::Write }
-    }
-
-    /// Replaces the general registers that are operands of `i` by those of the host.
-    pub(super) fn substitute(&mut self, i: &mut Instruction, borrowed: &mut Borrowed) -> bool {
-        for n in 0..i.op_count() {
-            if i.op_kind(n) != OpKind::Register {
-                continue;
-            }
-            let r = i.op_register(n);
-            if vector_form::number(r).is_some() {
-                continue;
-            }
-            let access = self.info.info(i).op_access(n);
-            let reads = matches!(access, OpAccess::Read | OpAccess::CondRead);
-            if let Some(guest) = of_high(r).filter(|_| reads) {
-                if !borrowed.high(guest) {
-                    return false;
-                }
-                i.set_op_register(n, Register::AL);
-                continue;
-            }
-            let Some(guest) = guest(r) else {
-                return false;
-            };
-            let Some(host) = borrowed.host(guest) else {
-                return false;
-            };
-            if !reads {
-                borrowed.written.push(guest);
-            }
-            i.set_op_register(n, named(host, r.size()));
-        }
-        true
     }
 
     /// The instruction as itself.

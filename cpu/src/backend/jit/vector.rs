@@ -4,11 +4,12 @@
 use iced_x86::{Code, IcedError, Instruction, OpAccess, OpKind};
 
 use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
+use crate::backend::jit::borrowed::Borrowed;
 use crate::backend::jit::flags::{Fix, Place};
 use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::layout::{CPU, CR0, CR4, FRAME_HOST_MXCSR, MXCSR, XCR0, xmm, ymm_high};
 use crate::backend::jit::stub::Stub;
-use crate::backend::jit::template::{Borrowed, set_memory};
+use crate::backend::jit::template::set_memory;
 use crate::backend::jit::translate::{Item, Translator};
 use crate::backend::jit::vector_form::{self, Vector};
 use crate::exec::MXCSR_MASKS;
