@@ -90,6 +90,7 @@ impl HostClock {
 
 impl Cpu {
     /// Takes the time from `clock`. The time-stamp counter restarts at the clock's value.
+    /// Call it before the processor runs: native code has LOCK only if it needs that on this clock.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
         self.tsc_offset = 0;

@@ -234,7 +234,7 @@ impl Cpu {
         &self.signals
     }
 
-    /// Makes this one of several processors.
+    /// Makes this one of several processors, before it runs.
     pub fn set_topology(&mut self, topology: Topology) {
         self.topology = topology;
     }

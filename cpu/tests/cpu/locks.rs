@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use iced_x86::code_asm::*;
+use vbts_cpu::NativeOptions;
 
 use crate::common::{DATA, Guest, run_to_halt};
 
@@ -12,7 +13,20 @@ use crate::common::{DATA, Guest, run_to_halt};
 fn locked_instructions_are_atomic() {
     const TIMES: u64 = 20_000;
     type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
-    let table: [(&str, u64, Program); 8] = [
+    let table: [(&str, u64, Program); 9] = [
+        ("BTS of a bit string", 0, |a| {
+            // Bit 64, which is behind the operand, is a lock.
+            let (mut again, mut taken) = (a.create_label(), a.create_label());
+            a.mov(ecx, 64)?;
+            a.set_label(&mut again)?;
+            a.lock().bts(qword_ptr(rdi), rcx)?;
+            a.jnc(taken)?;
+            a.pause()?;
+            a.jmp(again)?;
+            a.set_label(&mut taken)?;
+            a.inc(qword_ptr(rdi))?;
+            a.lock().btr(qword_ptr(rdi), rcx)
+        }),
         ("ADD", 0, |a| a.lock().add(qword_ptr(rdi), 1)),
         ("XADD, not aligned", 3, |a| {
             a.mov(eax, 1)?;
@@ -63,16 +77,23 @@ fn locked_instructions_are_atomic() {
             a.jnz(again)?;
             a.hlt()
         };
-        let guest = Guest::kernel(build);
-        let (mut first, mut second) = (guest.one_of_two(), guest.one_of_two());
-        std::thread::scope(|scope| {
-            scope.spawn(|| run_to_halt(&mut second));
-            run_to_halt(&mut first);
-        });
-        let sum = guest.read(DATA + offset);
-        let expected = 2 * TIMES;
-        let mask = if name == "CMPXCHG" { 0xFFFF } else { u64::MAX };
-        assert_eq!(sum & mask, expected & mask, "{name}");
+        for native_code in [false, true] {
+            let guest = Guest::kernel(build);
+            let (mut first, mut second) = (guest.one_of_two(), guest.one_of_two());
+            if native_code {
+                for soft in [&mut first, &mut second] {
+                    soft.translate_blocks(NativeOptions::default()).unwrap();
+                }
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| run_to_halt(&mut second));
+                run_to_halt(&mut first);
+            });
+            let sum = guest.read(DATA + offset);
+            let expected = 2 * TIMES;
+            let mask = if name == "CMPXCHG" { 0xFFFF } else { u64::MAX };
+            assert_eq!(sum & mask, expected & mask, "{name}, {native_code}");
+        }
     }
 }
 
@@ -103,8 +124,8 @@ fn a_lock_across_cache_lines_changes_no_other_bytes() {
     }
 }
 
-/// The shortest of several times that a guest takes to add with LOCK to the word at `la`. It has
-/// `processors`, one of which runs.
+/// The shortest of several times that a guest takes to add with LOCK to the word at `la`, in the
+/// interpreter. It has `processors`, one of which runs.
 fn time_to_add(la: u64, processors: u8) -> Duration {
     const RUNS: u32 = 5;
     const TIMES: u64 = 20_000;
@@ -122,6 +143,12 @@ fn time_to_add(la: u64, processors: u8) -> Duration {
         let soft = guest.one_of_two();
         *guest.soft = soft;
     }
+    // Native code of an aligned operand is no yardstick for what has to be interpreted.
+    let options = NativeOptions {
+        threshold: u32::MAX,
+        ..NativeOptions::default()
+    };
+    guest.soft.translate_blocks(options).unwrap();
     let start = guest.soft.cpu.state();
     let runs = (0..RUNS).map(|_| {
         guest.soft.cpu.load_state(&start);

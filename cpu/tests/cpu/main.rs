@@ -24,6 +24,7 @@ mod legacy_modes;
 mod locks;
 mod memory_order;
 mod native_code;
+mod native_read_modify_write;
 mod paging;
 mod pmu;
 mod registers;

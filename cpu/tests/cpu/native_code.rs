@@ -8,7 +8,7 @@ use vbts_cpu::{Exit, NativeOptions, SoftCpu};
 use vbts_testkit::Emit;
 
 /// A processor in the state of that of `guest`, which translates each block at once.
-fn native(guest: &Guest, check: bool, memory: usize) -> SoftCpu {
+pub fn native(guest: &Guest, check: bool, memory: usize) -> SoftCpu {
     let mut soft = guest.second_processor();
     soft.translate_blocks(NativeOptions {
         threshold: 1,
@@ -52,7 +52,7 @@ fn busy() -> Guest {
 }
 
 /// Flushes the TLB at `outer`, and begins three rounds at `inner`, with their number in ECX.
-fn begin_rounds(a: &mut CodeAssembler, outer: &mut CodeLabel, inner: &mut CodeLabel) -> Emit {
+pub fn begin_rounds(a: &mut CodeAssembler, outer: &mut CodeLabel, inner: &mut CodeLabel) -> Emit {
     a.set_label(outer)?;
     a.mov(rax, cr3)?;
     a.mov(cr3, rax)?;
@@ -235,7 +235,7 @@ fn ciphers() -> Guest {
 
 /// Runs a program in the interpreter and as native code, in short pieces, and compares the states
 /// after each.
-fn compare(program: fn() -> Guest) {
+pub fn compare(program: fn() -> Guest) {
     for check in [false, true] {
         let (guest, other) = (program(), program());
         let mut interpreter = guest.second_processor();

@@ -16,7 +16,7 @@ impl Translator<'_> {
     /// and the host's flags. The result does not use RAX.
     pub(super) fn probe(&mut self, operand: &Operand, access: Access, missed: Label) -> Mem {
         let table = entries(access) as i32;
-        if operand.base.is_none() && operand.index.is_none() && operand.segment.is_none() {
+        if operand.is_constant() {
             return self.probe_constant(operand, table, missed);
         }
         let last = operand.size as i64 - 1;
@@ -80,7 +80,7 @@ impl Translator<'_> {
         Mem::at(R14, 0)
     }
 
-    /// Computes the linear address of `operand`, which has a register or a segment, in RAX.
+    /// Computes the linear address of `operand`, which is not constant, in RAX.
     /// Overwrites R14 and the host's flags.
     fn linear_address(&mut self, operand: &Operand) {
         let disp = operand.disp as i32;
@@ -110,6 +110,21 @@ impl Translator<'_> {
             self.asm
                 .op_mem(Op::Add, RAX, &register(reg::SEGMENT + segment));
         }
+        if let Some(bit) = operand.bit {
+            let wide = operand.size == 8;
+            self.read(R14, bit);
+            if !wide {
+                // MOVSXD R14, R14D
+                self.asm.bytes(&[0x4D, 0x63, 0xF6]);
+            }
+            self.asm.sar(true, R14, if wide { 6 } else { 5 });
+            let sum = Mem {
+                base: Some(RAX),
+                index: Some((R14, operand.size as u8)),
+                disp: 0,
+            };
+            self.asm.lea(RAX, &sum);
+        }
     }
 
     /// Loads a guest register into a host register.
@@ -131,7 +146,7 @@ impl Translator<'_> {
 
 /// The operand as one of the host, if host registers hold all of its registers.
 pub(super) fn host_form(operand: &Operand) -> Option<Mem> {
-    if operand.segment.is_some() {
+    if operand.segment.is_some() || operand.bit.is_some() {
         return None;
     }
     let host = |guest: Guest| HOST[usize::from(guest)];

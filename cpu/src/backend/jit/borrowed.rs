@@ -88,6 +88,11 @@ impl Borrowed {
         }
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
     /// Has AL hold the second byte of `guest`. Returns whether it is free.
     fn high(&mut self, guest: Guest) -> bool {
         if self.high == Some(guest) {

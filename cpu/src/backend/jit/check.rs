@@ -213,7 +213,12 @@ fn linear(cpu: &Cpu, operand: &Operand) -> u64 {
     let segment = operand
         .segment
         .map_or(0, |segment| register(reg::SEGMENT + segment));
+    let bits = operand.bit.map_or(0, |bit| match operand.size {
+        8 => (register(bit) as i64 >> 6) * 8,
+        _ => (i64::from(register(bit) as i32) >> 5) * 4,
+    });
     base.wrapping_add(index)
         .wrapping_add(operand.disp as u64)
         .wrapping_add(segment)
+        .wrapping_add(bits as u64)
 }

@@ -46,17 +46,19 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
         | Mnemonic::Lea
         | Mnemonic::Not
         | Mnemonic::Bswap => Effect::Keeps,
-        Mnemonic::Xchg if i.op0_kind() == OpKind::Register => Effect::Keeps,
+        Mnemonic::Xchg => Effect::Keeps,
         Mnemonic::Add
         | Mnemonic::Sub
         | Mnemonic::Cmp
         | Mnemonic::Neg
         | Mnemonic::Adc
         | Mnemonic::Sbb
+        | Mnemonic::Xadd
         | Mnemonic::Popcnt => Effect::Writes(Fix::None),
         // A register can name a bit beyond the memory operand.
-        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
-            if i.op0_kind() == OpKind::Register || i.op1_kind() != OpKind::Register =>
+        mnemonic
+            if is_bit_test(mnemonic)
+                && (i.op0_kind() == OpKind::Register || i.op1_kind() != OpKind::Register) =>
         {
             Effect::Carry
         }
@@ -102,6 +104,12 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
         effect,
         reads,
     })
+}
+
+/// Whether it is BT, BTS, BTR or BTC.
+pub(super) fn is_bit_test(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::{Bt, Btc, Btr, Bts};
+    matches!(mnemonic, Bt | Bts | Btr | Btc)
 }
 
 /// Whether an instruction of BMI1, BMI2 or LZCNT leaves the flags of its result: with the host's
@@ -228,6 +236,9 @@ pub(super) struct Operand {
     pub disp: i64,
     /// The segment whose base is added: FS or GS.
     pub segment: Option<u8>,
+    /// A register with the number of a bit, of which the operand is at this address plus as many
+    /// operands as lie before it.
+    pub bit: Option<Guest>,
     /// Bytes that are accessed.
     pub size: usize,
 }
@@ -239,6 +250,12 @@ pub(super) fn accesses_memory(i: &Instruction, insn: &Insn) -> bool {
 }
 
 impl Operand {
+    /// Whether its address depends on no register.
+    pub fn is_constant(&self) -> bool {
+        let registers = [self.base, self.index.map(|(r, _)| r), self.bit];
+        registers.iter().all(Option::is_none) && self.segment.is_none()
+    }
+
     /// `size` bytes at `disp` from the stack pointer or the frame pointer.
     pub fn at(base: Guest, disp: i64, size: usize) -> Self {
         Self {
@@ -246,6 +263,7 @@ impl Operand {
             index: None,
             disp,
             segment: None,
+            bit: None,
             size,
         }
     }
@@ -267,6 +285,11 @@ impl Operand {
             _ => return None,
         };
         let size = i.memory_size().size();
+        let bit = (is_bit_test(i.mnemonic()) && i.op1_kind() == OpKind::Register)
+            .then(|| i.op1_register().full_register().number() as Guest);
+        if bit.is_some() && size == 2 {
+            return None;
+        }
         if i.is_ip_rel_memory_operand() {
             // It was decoded as if the block began at zero.
             let address = rip.wrapping_add(i.ip_rel_memory_address());
@@ -275,6 +298,7 @@ impl Operand {
                 index: None,
                 disp: address as i64,
                 segment,
+                bit,
                 size,
             });
         }
@@ -284,6 +308,7 @@ impl Operand {
             index: index.map(|r| (r, i.memory_index_scale() as u8)),
             disp: i.memory_displacement64() as i64,
             segment,
+            bit,
             size,
         })
     }

@@ -20,6 +20,7 @@ mod flags;
 mod form;
 mod layout;
 mod options;
+mod read_modify_write;
 mod record;
 mod routines;
 mod stack_run;
@@ -295,6 +296,7 @@ impl Jit {
             model: cpu.model,
             rip: start.rip,
             recording,
+            locks: !cpu.has_memory_alone(),
             global: start.global,
             key: self.memory.address(self.key_offset(start.mapping)),
             jumps: self.memory.address(self.jumps_offset(recording)),

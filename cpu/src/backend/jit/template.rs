@@ -16,10 +16,13 @@ impl Translator<'_> {
     /// Translates an instruction that is no branch. Returns whether there is a template.
     pub(super) fn template(&mut self, item: &Item, rest: &[Item]) -> Result<bool, IcedError> {
         let i = &item.decoded;
-        if !self.context.model.has_instruction(i) || item.insn.prefix & Insn::LOCK != 0 {
+        if !self.context.model.has_instruction(i) {
             return Ok(false);
         }
         if self.stack(item) || self.accumulator(item) || self.scan(item) {
+            return Ok(true);
+        }
+        if self.read_modify_write(item)? {
             return Ok(true);
         }
         if i.mnemonic() == Mnemonic::Lea {
@@ -92,6 +95,8 @@ impl Translator<'_> {
         i.set_code(plain.code);
         i.set_has_rep_prefix(false);
         i.set_has_repne_prefix(false);
+        let locked = self.is_locked(item);
+        i.set_has_lock_prefix(locked);
         let memory = item.insn.prefix & Insn::MEM != 0;
         let mut borrowed = Borrowed::new(if memory { &[RAX] } else { &[R14, RAX] });
         let operand = if memory {
@@ -110,6 +115,9 @@ impl Translator<'_> {
             let (missed, label) = (self.asm.label(), self.asm.label());
             self.save_flags();
             let m = self.probe(&operand, access, missed);
+            if locked {
+                self.check_alignment(&m, operand.size, missed);
+            }
             set_memory(&mut i, &m);
             back = Some((missed, label));
         }

@@ -25,6 +25,8 @@ pub(super) struct Context {
     pub rip: u64,
     /// The processor records branches.
     pub recording: bool,
+    /// Other processors run at the same time, so that LOCK is needed.
+    pub locks: bool,
     /// Jumps to the block have the key of a global page.
     pub global: bool,
     /// Address of the key with which jumps to the block are valid.
