@@ -106,6 +106,34 @@ fn exchanges(a: &mut CodeAssembler) -> Emit {
     a.pop(rbx)
 }
 
+/// The second bytes of registers as destinations, and short functions of an operating system.
+fn others(a: &mut CodeAssembler) -> Emit {
+    a.add(ah, 0x35)?;
+    a.adc(dh, cl)?;
+    a.mov(dh, al)?;
+    a.xor(dh, byte_ptr(rbx + 300))?;
+    a.or(byte_ptr(rbx + 301), dh)?;
+    a.inc(ah)?;
+    a.setc(ah)?;
+    a.sub(ah, ah)?;
+    a.xchg(ah, al)?;
+    a.xadd(dh, dl)?;
+    a.shl(ah, 1)?;
+    a.pushfq()?;
+    a.pop(r9)?;
+    a.add(r8, r9)?;
+    a.swapgs()?;
+    a.rol(ax, 3)?;
+    a.cli()?;
+    a.pushfq()?;
+    a.add(r8, qword_ptr(rsp))?;
+    a.mov(r9, rsp)?;
+    a.add(r9, 8)?;
+    a.mov(qword_ptr(rsp), r9)?;
+    a.pop(rsp)?;
+    a.swapgs()
+}
+
 /// All of it, for ever or for a number of rounds.
 fn program(rounds: Option<u32>) -> Guest {
     let mut guest = Guest::new();
@@ -116,6 +144,7 @@ fn program(rounds: Option<u32>) -> Guest {
         begin_rounds(a, &mut outer, &mut inner)?;
         locked(a)?;
         exchanges(a)?;
+        others(a)?;
         a.dec(ecx)?;
         a.jnz(inner)?;
         if rounds.is_none() {

@@ -77,6 +77,8 @@ pub(super) struct Borrowed {
     written: Vec<Guest>,
     /// The guest register whose second byte AL of the host has.
     high: Option<Guest>,
+    /// It is written.
+    writes_high: bool,
 }
 
 impl Borrowed {
@@ -94,7 +96,8 @@ impl Borrowed {
     }
 
     /// Has AL hold the second byte of `guest`. Returns whether it is free.
-    fn high(&mut self, guest: Guest) -> bool {
+    fn high(&mut self, guest: Guest, writes: bool) -> bool {
+        self.writes_high |= writes;
         if self.high == Some(guest) {
             return true;
         }
@@ -133,8 +136,8 @@ impl Translator<'_> {
             }
             let access = self.info.info(i).op_access(n);
             let reads = matches!(access, OpAccess::Read | OpAccess::CondRead);
-            if let Some(guest) = of_high(r).filter(|_| reads) {
-                if !borrowed.high(guest) {
+            if let Some(guest) = of_high(r) {
+                if !borrowed.high(guest, !reads) {
                     return false;
                 }
                 i.set_op_register(n, Register::AL);
@@ -171,6 +174,15 @@ impl Translator<'_> {
             if borrowed.written.contains(guest) {
                 self.write(*guest, *host);
             }
+        }
+        // The registers that have a second byte are in host registers.
+        let high = borrowed.high.filter(|_| borrowed.writes_high);
+        if let Some(host) = high.and_then(|guest| HOST[usize::from(guest)]) {
+            // MOV AH, AL; MOV AL, host; MOV host, AX, which keep the flags.
+            self.asm.bytes(&[0x88, 0xC4]);
+            self.asm.registers(true, &[0x8A], RAX, host);
+            self.asm.bytes(&[0x66]);
+            self.asm.registers(false, &[0x89], RAX, host);
         }
     }
 }

@@ -164,7 +164,7 @@ impl Translator<'_> {
                 self.move_stack(-SLOT);
                 self.asm.bind(back);
             }
-            Code::Pop_r64 if register() != RSP => {
+            Code::Pop_r64 => {
                 let (missed, back) = self.miss(item);
                 let m = self.probe(&Operand::at(RSP, 0, 8), Access::Read, missed);
                 match HOST[usize::from(register())] {
@@ -174,7 +174,9 @@ impl Translator<'_> {
                         self.write(register(), RAX);
                     }
                 }
-                self.move_stack(SLOT);
+                if register() != RSP {
+                    self.move_stack(SLOT);
+                }
                 self.asm.bind(back);
             }
             Code::Leaveq => {

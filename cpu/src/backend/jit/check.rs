@@ -12,7 +12,7 @@ use crate::backend::interpreter::op::Op;
 use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::translate::{self, Item};
 use crate::exec::MXCSR_MASKS;
-use crate::insn::{Flow, Insn, reg};
+use crate::insn::{Flow, Insn, reg, seg};
 use crate::mmu::access::Access;
 use crate::mmu::host_access;
 use crate::processor::cpu::Cpu;
@@ -25,7 +25,9 @@ pub(crate) struct Changes {
     xmm: [u128; 16],
     ymm_high: [u128; 16],
     mxcsr: u32,
-    flags: u64,
+    rflags: u64,
+    gs_base: u64,
+    kernel_gs_base: u64,
     rip: u64,
     /// Instructions that have retired.
     retired: u64,
@@ -83,6 +85,8 @@ impl Expectation {
         let (before, window) = (cpu.gpr, cpu.window.clone());
         let (xmm, ymm_high, mxcsr) = (cpu.xmm, cpu.ymm_high, cpu.mxcsr);
         let (flags, fault) = (cpu.flags, cpu.fault);
+        let (eflags, signal_mask) = (cpu.eflags, cpu.signal_mask);
+        let kernel_gs_base = cpu.msr.kernel_gs_base;
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
         let items = translate::items(cpu.model, bytes, ops);
@@ -104,6 +108,8 @@ impl Expectation {
         (cpu.gpr, cpu.window) = (before, window);
         (cpu.xmm, cpu.ymm_high, cpu.mxcsr) = (xmm, ymm_high, mxcsr);
         (cpu.flags, cpu.fault, cpu.rip) = (flags, fault, rip);
+        (cpu.eflags, cpu.signal_mask) = (eflags, signal_mask);
+        cpu.msr.kernel_gs_base = kernel_gs_base;
         expectation.map(|(changes, icount)| Self {
             changes,
             written,
@@ -125,7 +131,9 @@ impl Changes {
             xmm: cpu.xmm,
             ymm_high: cpu.ymm_high,
             mxcsr: cpu.mxcsr,
-            flags: cpu.flags.bits(),
+            rflags: cpu.rflags(),
+            gs_base: cpu.gpr[usize::from(reg::SEGMENT + seg::GS)],
+            kernel_gs_base: cpu.msr.kernel_gs_base,
             rip: cpu.rip,
             retired,
             memory: written.iter().map(Written::now).collect(),
@@ -194,7 +202,9 @@ fn accesses(
         all.push((Operand::of(i, insn, rip)?, access));
     }
     match i.mnemonic() {
-        Mnemonic::Push | Mnemonic::Call => all.push((Operand::at(RSP, -8, 8), Access::Write)),
+        Mnemonic::Push | Mnemonic::Pushfq | Mnemonic::Call => {
+            all.push((Operand::at(RSP, -8, 8), Access::Write))
+        }
         Mnemonic::Pop | Mnemonic::Ret => all.push((Operand::at(RSP, 0, 8), Access::Read)),
         Mnemonic::Leave => all.push((Operand::at(gpr::RBP as u8, 0, 8), Access::Read)),
         _ => {}

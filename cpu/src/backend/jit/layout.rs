@@ -12,7 +12,7 @@ use crate::mmu::tlb;
 use crate::processor::branch_trace::MappedWindow;
 use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
-use crate::state::SystemState;
+use crate::state::{MsrState, SystemState};
 
 /// Has the address of the [`Cpu`].
 pub(super) const CPU: Reg = R15;
@@ -81,6 +81,11 @@ pub(super) const fn ymm_high(n: u8) -> Mem {
 }
 
 pub(super) const RIP: Mem = field(offset_of!(Cpu, rip));
+pub(super) const EFLAGS: Mem = field(offset_of!(Cpu, eflags));
+pub(super) const CPL: Mem = field(offset_of!(Cpu, cpl));
+pub(super) const SIGNAL_MASK: Mem = field(offset_of!(Cpu, signal_mask));
+pub(super) const KERNEL_GS_BASE: Mem =
+    field(offset_of!(Cpu, msr) + offset_of!(MsrState, kernel_gs_base));
 pub(super) const MXCSR: Mem = field(offset_of!(Cpu, mxcsr));
 pub(super) const CR0: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, cr0));
 pub(super) const CR4: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState, cr4));

@@ -25,6 +25,7 @@ mod record;
 mod routines;
 mod stack_run;
 mod stub;
+mod system;
 mod template;
 mod translate;
 mod vector;

@@ -19,7 +19,7 @@ impl Translator<'_> {
         if !self.context.model.has_instruction(i) {
             return Ok(false);
         }
-        if self.stack(item) || self.accumulator(item) || self.scan(item) {
+        if self.stack(item) || self.system(item) || self.accumulator(item) || self.scan(item) {
             return Ok(true);
         }
         if self.read_modify_write(item)? {
