@@ -1,20 +1,22 @@
 //! Memory for native code: the same pages mapped twice, to be written and to be executed.
 //!
 //! No page is writable and executable at one address. Both mappings exist from the start, so that a
-//! process that can make no memory executable any more can still translate.
+//! process that can make no memory executable any more can still translate. The pages belong to no
+//! file, because perf reads names of code (`--perf-map`) only for such memory.
 
 use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
 
-use rustix::fd::OwnedFd;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mprotect,
+    mremap_fixed, munmap,
+};
 
 /// Size of a huge page of the host.
 const HUGE: usize = 2 << 20;
 
-/// A mapping of a file from its start on, in addresses that are reserved for it.
+/// Addresses that are reserved for a mapping.
 #[derive(Debug)]
 struct Mapping {
     /// A multiple of [`HUGE`], so that the host can use huge pages.
@@ -27,8 +29,8 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    fn new(file: &OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Self> {
-        let len = len.next_multiple_of(HUGE);
+    /// Reserves `len` bytes.
+    fn reserve(len: usize) -> io::Result<Self> {
         let reserved_len = len + HUGE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the host chooses addresses at which nothing is mapped.
@@ -36,21 +38,16 @@ impl Mapping {
             unsafe { mmap_anonymous(ptr::null_mut(), reserved_len, ProtFlags::empty(), flags) }?;
         let reserved = NonNull::new(reserved).ok_or(io::ErrorKind::OutOfMemory)?;
         let before = reserved.cast::<u8>().align_offset(HUGE);
-        let mapping = Self {
+        Ok(Self {
             // SAFETY: `before` is less than `HUGE`, so this is reserved.
             start: unsafe { reserved.byte_add(before) }.cast(),
             reserved,
             reserved_len,
-        };
-        let start = mapping.start.as_ptr().cast();
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: `len` bytes from here on are reserved, and nothing else knows of them.
-        unsafe {
-            mmap(start, len, protection, flags, file, 0)?;
-            // Without huge pages it works, too.
-            let _ = madvise(start, len, Advice::LinuxHugepage);
-        }
-        Ok(mapping)
+        })
+    }
+
+    fn address(&self) -> *mut c_void {
+        self.start.as_ptr().cast()
     }
 }
 
@@ -77,11 +74,25 @@ impl CodeMemory {
     /// # Errors
     /// The host refuses: it has no memory, or makes none executable.
     pub fn new(len: usize) -> io::Result<Self> {
-        let file = memfd_create("vbts-native-code", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, len.next_multiple_of(HUGE) as u64)?;
+        let all = len.next_multiple_of(HUGE);
+        let (write, execute) = (Mapping::reserve(all)?, Mapping::reserve(all)?);
+        let (to_write, to_execute) = (write.address(), execute.address());
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        let executable = MprotectFlags::READ | MprotectFlags::EXEC;
+        // SAFETY: `all` bytes at both addresses are reserved, and nothing else knows of them.
+        unsafe {
+            mmap_anonymous(to_write, all, ProtFlags::READ | ProtFlags::WRITE, flags)?;
+            // With an old size of 0 it maps the same pages again (mremap(2)).
+            mremap_fixed(to_write, 0, all, MremapFlags::MAYMOVE, to_execute)?;
+            mprotect(to_execute, all, executable)?;
+            for start in [to_write, to_execute] {
+                // Without huge pages it works, too.
+                let _ = madvise(start, all, Advice::LinuxHugepage);
+            }
+        }
         Ok(Self {
-            write: Mapping::new(&file, len, ProtFlags::READ | ProtFlags::WRITE)?,
-            execute: Mapping::new(&file, len, ProtFlags::READ | ProtFlags::EXEC)?,
+            write,
+            execute,
             len,
         })
     }
