@@ -88,7 +88,7 @@ pub mod model;
 pub mod processor;
 pub mod state;
 
-pub use backend::jit::{NativeOptions, NativeStats};
+pub use backend::jit::{NativeCode, NativeListener, NativeOptions, NativePart, NativeStats};
 pub use engine::{Exit, SoftCpu};
 pub use mmu::ram::GuestRam;
 pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, host_has, model, model_without_bts};

@@ -180,6 +180,8 @@ pub struct MachineConfig {
     pub jit: JitMode,
     /// Runs of a block after which it becomes native code.
     pub jit_threshold: u32,
+    /// Names native code for perf in a file.
+    pub perf_map: bool,
     /// Name of the processor model, one of [`vbts_cpu::MODELS`].
     pub model: String,
     /// Guest memory in bytes.
@@ -217,6 +219,7 @@ impl Default for MachineConfig {
             clock: ClockSource::default(),
             jit: JitMode::default(),
             jit_threshold: NativeOptions::default().threshold,
+            perf_map: false,
             model: DEFAULT_MODEL.into(),
             memory: DEFAULT_MEMORY,
             processors: 1,
@@ -326,6 +329,7 @@ mod tests {
                 clock: ClockSource::Host,
                 jit: JitMode::On,
                 jit_threshold: 5,
+                perf_map: true,
                 model: "nehalem".into(),
                 memory: Size(1 << 30),
                 processors: 4,

@@ -2,12 +2,13 @@
 
 mod devices;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, anyhow};
 use vbts_cpu::state::efer;
-use vbts_cpu::{Model, NativeOptions, Signals};
+use vbts_cpu::{Model, NativeListener, NativeOptions, Signals};
 use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, lock, shared};
 
@@ -23,6 +24,7 @@ use crate::kvm::{Vm, device};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
+use crate::perf_map::PerfMap;
 use crate::sandbox::{self, FileRules, Reach, Sandbox};
 pub use devices::SharedDirectory;
 
@@ -56,6 +58,8 @@ pub struct Launch {
     shares_open_files: bool,
     /// The run reads symbols.
     reads_symbols: bool,
+    /// Names native code.
+    perf_map: Option<PerfMap<File>>,
 }
 
 /// A kernel to boot, and its initial RAM disk.
@@ -105,6 +109,9 @@ impl Launch {
     /// # Errors
     /// The configuration or this host does not allow the machine.
     pub fn new(config: &MachineConfig, echo: bool) -> Result<Self, Failure> {
+        if config.perf_map && config.jit == JitMode::Off {
+            return Err(anyhow!("--perf-map names native code, and needs --jit on").into());
+        }
         let (model, choice) = accel::resolve(config)?;
         if config.sandbox != SandboxMode::Off {
             sandbox::drop_capabilities().context("Cannot give up capabilities")?;
@@ -133,6 +140,7 @@ impl Launch {
             source_date_epoch()?.unwrap_or(EPOCH),
             Box::new(console.clone()),
         )?;
+        let perf_map = config.perf_map.then(PerfMap::create).transpose()?;
         Ok(Self {
             model,
             memory,
@@ -147,6 +155,7 @@ impl Launch {
             files_are_restricted: false,
             shares_open_files: false,
             reads_symbols: false,
+            perf_map,
         })
     }
 
@@ -263,6 +272,10 @@ impl Launch {
             machine
                 .translate_blocks(options)
                 .map_err(|e| Failure::Host(format!("No native code: {e}; use --jit off")))?;
+            if let Some(map) = self.perf_map {
+                let listener: Arc<Mutex<dyn NativeListener>> = Arc::new(Mutex::new(map));
+                machine.listen_to_native_code(&listener);
+            }
         }
         match self.vm {
             Some(vm) => machine.accelerate(vm)?,

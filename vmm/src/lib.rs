@@ -66,7 +66,7 @@
 //! | [`accel`] | the choice of the accelerator |
 //! | [`machine`], `network` | run loops; networks and their TAP devices |
 //! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | the parts of a machine |
-//! | [`host`], [`kvm`], `program` | the host's I/O and KVM; the program to trace |
+//! | [`host`], [`kvm`], `perf_map`, `program` | the host: I/O, KVM, perf; the program to trace |
 //! | [`exit`], [`memory`], [`root`] | exit statuses; guest RAM; the guest's root directory |
 //! | `arch`, `elf`, `escape`, [`layout`] | architectures; ELF headers; printable text; addresses |
 
@@ -90,6 +90,7 @@ pub mod layout;
 pub mod machine;
 pub mod memory;
 mod network;
+mod perf_map;
 mod program;
 pub mod root;
 mod sandbox;

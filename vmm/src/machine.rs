@@ -14,12 +14,12 @@ pub use state::{MachineState, MachineStateError};
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vbts_cpu::{
-    Activity, ArchState, BranchLog, Cpu, HostClock, Model, NativeOptions, NativeStats, SoftCpu,
-    Topology, Usage,
+    Activity, ArchState, BranchLog, Cpu, HostClock, Model, NativeListener, NativeOptions,
+    NativeStats, SoftCpu, Topology, Usage,
 };
 use vbts_devices::{DmaObserver, Shared, lock};
 
@@ -173,6 +173,13 @@ impl Machine {
     pub fn translate_blocks(&mut self, options: NativeOptions) -> io::Result<()> {
         let mut vcpus = self.vcpus.iter_mut();
         vcpus.try_for_each(|vcpu| vcpu.soft_mut().translate_blocks(options))
+    }
+
+    /// Tells `listener` of the native code of all processors.
+    pub fn listen_to_native_code(&mut self, listener: &Arc<Mutex<dyn NativeListener>>) {
+        for vcpu in &mut self.vcpus {
+            vcpu.soft_mut().listen_to_native_code(listener.clone());
+        }
     }
 
     /// Counts of native code, of all processors.

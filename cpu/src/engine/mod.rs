@@ -7,7 +7,9 @@ mod lookup;
 mod native;
 mod run;
 
-use crate::backend::jit::{Jit, NativeOptions, NativeStats};
+use std::sync::{Arc, Mutex};
+
+use crate::backend::jit::{Jit, NativeListener, NativeOptions, NativeStats};
 use crate::engine::block::BlockCache;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
@@ -68,6 +70,13 @@ impl SoftCpu {
         let jit = Jit::new(self.cpu.topology.count.into(), options)?;
         self.jit = Some(Box::new(jit));
         Ok(())
+    }
+
+    /// Tells `listener` of the native code of all blocks that are translated from now on.
+    pub fn listen_to_native_code(&mut self, listener: Arc<Mutex<dyn NativeListener>>) {
+        if let Some(jit) = &mut self.jit {
+            jit.listen(listener);
+        }
     }
 
     /// Counts of the native code; zero if there is none.

@@ -29,6 +29,7 @@ mod network;
 mod not_started;
 mod oracle;
 mod overwritten;
+mod perf_map;
 mod processors;
 mod ptrace_bts;
 mod random_programs;
@@ -48,7 +49,7 @@ mod vector_programs;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 39] = [
+const MODULES: [(&str, Trials); 40] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
@@ -77,6 +78,7 @@ const MODULES: [(&str, Trials); 39] = [
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),
     ("overwritten", overwritten::trials),
+    ("perf_map", perf_map::trials),
     ("processors", processors::trials),
     ("long_trace", long_trace::trials),
     ("determinism", determinism::trials),

@@ -47,6 +47,9 @@ pub struct MachineArgs {
     /// Runs of a block of code after which it becomes native code
     #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
     pub jit_threshold: u32,
+    /// With --jit on: name native code for perf in /tmp/perf-PID.map
+    #[arg(long)]
+    pub perf_map: bool,
     /// Processor model: pentium-m, pentium4, pentium4-64, core2, conroe, x86-64-v2,
     /// x86-64-v3-basic, x86-64-v3, nehalem, haswell, skylake or max (default: core2; for trace
     /// x86-64-v3, or x86-64-v2 if the host does not have all of it)
@@ -92,6 +95,7 @@ impl MachineArgs {
             clock: self.clock,
             jit: self.jit,
             jit_threshold: self.jit_threshold,
+            perf_map: self.perf_map,
             model: self.cpu.as_deref().unwrap_or(default_model).to_owned(),
             memory: self.memory,
             processors: self.smp,
@@ -275,7 +279,8 @@ mod tests {
 
     #[test]
     fn each_option_changes_its_part_of_the_configuration() {
-        let words = "--accel soft --kvm-unchecked --bts off --clock host --jit on --jit-threshold 5 --cpu nehalem --memory 1G --smp 4 \
+        let words = "--accel soft --kvm-unchecked --bts off --clock host --jit on \
+                     --jit-threshold 5 --perf-map --cpu nehalem --memory 1G --smp 4 \
                      --timeout 1.5 --log off --console f --root /r --share /c:rw --share /d:e \
                      --sandbox off";
         let words: Vec<&str> = words.split_whitespace().collect();
@@ -292,6 +297,7 @@ mod tests {
                 clock: ClockSource::Host,
                 jit: JitMode::On,
                 jit_threshold: 5,
+                perf_map: true,
                 model: "nehalem".into(),
                 memory: Size(1 << 30),
                 processors: 4,

@@ -154,7 +154,7 @@ pub(super) const CALLS: &[Call] = calls! {
     // standard output and standard error.
     SYS_read, Any, "standard input, names of functions, frames from a TAP device";
     SYS_pread64, Any, "files for the guest";
-    SYS_write, Any, "the trace, the program's output, messages, frames to a TAP device";
+    SYS_write, Any, "the trace, the program's output, messages, a perf map, frames to a TAP device";
     SYS_pwritev2, Any, "a long trace, past the page cache";
     SYS_ftruncate, Any, "cutting a trace that cannot go on at its last whole line; file sizes";
     SYS_writev, Any, "messages of the C library when it aborts";

@@ -19,6 +19,7 @@ mod fixed;
 mod flags;
 mod form;
 mod layout;
+mod listener;
 mod options;
 mod read_modify_write;
 mod record;
@@ -32,6 +33,7 @@ mod vector;
 mod vector_form;
 
 use std::io;
+use std::sync::{Arc, Mutex};
 
 use iced_x86::{Encoder, InstructionInfoFactory};
 
@@ -39,11 +41,13 @@ use crate::backend::interpreter::op::Op;
 use crate::backend::jit::assembler::Places;
 use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
+use crate::backend::jit::listener::Listener;
 use crate::backend::jit::routines::{Enter, Returned, Routines};
 use crate::backend::jit::translate::Context;
 use crate::exec::HOST_MXCSR;
 use crate::processor::cpu::Cpu;
 
+pub use crate::backend::jit::listener::{NativeCode, NativeListener, NativePart};
 pub use crate::backend::jit::options::{NativeOptions, NativeStats};
 
 /// Why native code ended, in the low byte of the code with which it returns.
@@ -172,6 +176,7 @@ pub(crate) struct Jit {
     generation: u32,
     encoder: Encoder,
     info: InstructionInfoFactory,
+    listener: Listener,
     /// Runs of a block in the interpreter after which it is translated.
     pub threshold: u32,
     /// Native code is compared with the interpreter: it ends at the end of each block, and before
@@ -215,6 +220,7 @@ impl Jit {
             generation: 0,
             encoder: Encoder::new(64),
             info: InstructionInfoFactory::new(),
+            listener: Listener::default(),
             threshold: options.threshold.max(1),
             checks: options.check,
             stats: NativeStats::default(),
@@ -223,6 +229,14 @@ impl Jit {
         serialize();
         jit.mark_tables();
         Ok(jit)
+    }
+
+    /// Tells `listener` of all code that is made from now on, and of the routines.
+    pub fn listen(&mut self, listener: Arc<Mutex<dyn NativeListener>>) {
+        self.listener = Listener(Some(listener));
+        let address = self.memory.address(0);
+        self.listener
+            .made(address, self.start, NativePart::Routines);
     }
 
     fn key_offset(&self, mapping: MappingId) -> usize {
@@ -324,6 +338,11 @@ impl Jit {
         let (often, rarely) = translated.code.split_at(translated.split);
         self.memory.write(self.end, often);
         self.memory.write(self.rare_end, rarely);
+        let (rip, cpl) = (start.rip, cpu.cpl);
+        let block = NativePart::Block { rip, cpl };
+        self.listener.made(places.often, often.len(), block);
+        let rare = NativePart::Rare { rip, cpl };
+        self.listener.made(places.rarely, rarely.len(), rare);
         let entry = self.end as u32;
         self.codes.push(Code {
             start,
