@@ -577,9 +577,13 @@ static int tracer_dies(int waits, int next)
 	struct config cfg = { RECORDS(170), O_TRACE | O_SIGNAL, 0 };
 	int ready[2], status;
 	pid_t pid, tracer;
+	cpu_set_t one;
 
 	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !pipe(ready));
 	/* This process runs before the tracee when the ptracer has died. */
+	CPU_ZERO(&one);
+	CPU_SET(0, &one);
+	CHECK(!sched_setaffinity(0, sizeof(one), &one));
 	CHECK(!sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first));
 	pid = fork();
 	if (!pid) {
