@@ -33,7 +33,7 @@ impl PerfMap<File> {
     /// It cannot be made, or belongs to another user.
     pub fn create() -> anyhow::Result<Self> {
         let path = Path::new(DIRECTORY).join(format!("perf-{}.map", std::process::id()));
-        // That of an earlier process. Anybody can make a symbolic link there.
+        // That of an earlier process. Every user can make a symbolic link there.
         let _ = remove_file(&path);
         let file = OpenOptions::new()
             .write(true)

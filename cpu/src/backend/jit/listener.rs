@@ -1,4 +1,4 @@
-//! Tells what native code is where, to whoever wants to know it.
+//! Tells a listener which native code is where.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
