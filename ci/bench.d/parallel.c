@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Runs a program COUNT times at the same time, on as many processors, and fails if one of them does:
+ * Runs a program COUNT times at the same time, on as many processors. It fails if one of them does.
  *
  *	parallel COUNT PROGRAM [ARG]...
  */

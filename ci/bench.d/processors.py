@@ -7,7 +7,6 @@ import os
 
 import ways
 import workloads
-from running import guest
 
 # Processors take turns on virtual time, and run at the same time on the host's.
 CLOCKS = {"virtual time": "virtual", "the host's time": "host"}
