@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * A QEMU plugin that does what a Branch Trace Store does: for each taken branch it writes 24 bytes
- * (from, to, flags) into a circular buffer. When QEMU ends, it appends the number of branches to
- * the file that "out=FILE" names.
+ * (from, to, flags) into a circular buffer. With "records=FILE", it appends the buffer to that file
+ * each time that it is full. When QEMU ends, it appends the number of branches to the file that
+ * "out=FILE" names.
  *
  * No package of Debian has qemu-plugin.h. These are its declarations, from the chapter "QEMU TCG
  * Plugins" of QEMU 7.2's manual.
@@ -41,7 +42,19 @@ static struct { uint64_t from, to, flags; } records[RECORDS];
 /* For one processor. Several would need one of these each. */
 static const struct block nowhere, *before = &nowhere;
 static uint64_t taken, at;
-static int out = -1;
+static int out = -1, kept = -1;
+
+/* Writes the records so far, if they are kept. */
+static void keep(void)
+{
+	size_t size = at * sizeof(records[0]);
+
+	if (kept >= 0 && write(kept, records, size) != (ssize_t)size) {
+		perror("plugin: records");
+		_exit(1);
+	}
+	at = 0;
+}
 
 static void executed(unsigned processor, void *data)
 {
@@ -52,8 +65,9 @@ static void executed(unsigned processor, void *data)
 		records[at].from = before->last;
 		records[at].to = now->start;
 		records[at].flags = 0;
-		at = at + 1 < RECORDS ? at + 1 : 0;
 		taken++;
+		if (++at == RECORDS)
+			keep();
 	}
 	before = now;
 }
@@ -75,14 +89,23 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 static void finished(qemu_plugin_id_t id, void *data)
 {
 	(void)id, (void)data;
+	keep();
 	dprintf(out, "%lu\n", taken);
 }
 
 int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
 {
 	(void)info;
-	if (argc == 1 && !strncmp(argv[0], "out=", 4))
-		out = open(argv[0] + 4, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+	for (int i = 0; i < argc; i++) {
+		const char *name = strchr(argv[i], '=');
+		int *file = !strncmp(argv[i], "out=", 4) ? &out : &kept;
+
+		if (!name)
+			return -1;
+		*file = open(name + 1, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+		if (*file < 0)
+			return -1;
+	}
 	if (out < 0)
 		return -1;
 	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
