@@ -10,7 +10,7 @@ use crate::backend::jit::borrowed::{Borrowed, named};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Guest, Operand};
 use crate::backend::jit::layout::{FRAME_ADDRESS, GUEST_RAX};
-use crate::backend::jit::template::set_memory;
+use crate::backend::jit::template::{set_memory, set_prefixes};
 use crate::backend::jit::translate::{Item, Translator};
 use crate::insn::Insn;
 use crate::mmu::access::Access;
@@ -79,9 +79,7 @@ impl Translator<'_> {
             self.check_alignment(&m, operand.size, missed);
         }
         set_memory(&mut i, &m);
-        i.set_has_lock_prefix(locked);
-        i.set_has_rep_prefix(false);
-        i.set_has_repne_prefix(false);
+        set_prefixes(&mut i, locked);
         self.asm.mov(RAX, GUEST_RAX);
         if borrowed.is_empty() {
             self.asm.instruction(self.encoder, &i)?;
@@ -127,9 +125,7 @@ impl Translator<'_> {
             self.check_alignment(&m, operand.size, missed);
         }
         set_memory(&mut i, &m);
-        i.set_has_lock_prefix(locked);
-        i.set_has_rep_prefix(false);
-        i.set_has_repne_prefix(false);
+        set_prefixes(&mut i, locked);
         // The operand has been found: what is left is the number of a bit in it.
         self.read(RAX, i.op1_register().full_register().number() as Guest);
         self.asm

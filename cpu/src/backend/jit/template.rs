@@ -93,10 +93,8 @@ impl Translator<'_> {
     fn plain(&mut self, item: &Item, plain: &Plain) -> Result<bool, IcedError> {
         let mut i = item.decoded;
         i.set_code(plain.code);
-        i.set_has_rep_prefix(false);
-        i.set_has_repne_prefix(false);
         let locked = self.is_locked(item);
-        i.set_has_lock_prefix(locked);
+        set_prefixes(&mut i, locked);
         let memory = item.insn.prefix & Insn::MEM != 0;
         let mut borrowed = Borrowed::new(if memory { &[RAX] } else { &[R14, RAX] });
         let operand = if memory {
@@ -235,6 +233,13 @@ impl Translator<'_> {
         self.place = Place::Saved;
         Ok(true)
     }
+}
+
+/// Has `i` lock its operand if `locked`, and drops the prefixes that it ignores.
+pub(super) fn set_prefixes(i: &mut Instruction, locked: bool) {
+    i.set_has_lock_prefix(locked);
+    i.set_has_rep_prefix(false);
+    i.set_has_repne_prefix(false);
 }
 
 /// Replaces the memory operand of `i`.
