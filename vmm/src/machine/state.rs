@@ -31,9 +31,11 @@ pub struct MachineState {
 /// Why a machine cannot be saved or restored.
 #[derive(Debug, Error)]
 pub enum MachineStateError {
-    /// The processors run on KVM, whose time cannot be stopped.
-    #[error("a machine on KVM cannot be saved or restored: run it with --accel soft")]
-    Kvm,
+    /// The processors run on the host's time, which cannot be stopped.
+    #[error(
+        "a machine on the host's time cannot be saved or restored: run it with --accel soft --clock virtual"
+    )]
+    HostTime,
     /// A device cannot be saved or restored.
     #[error(transparent)]
     Device(#[from] StateError),
@@ -112,11 +114,11 @@ impl Machine {
     /// The state of the machine, between two runs.
     ///
     /// # Errors
-    /// The machine runs on KVM, or a device holds something that a state cannot contain, such as an
-    /// open file of the host.
+    /// The machine runs on the host's time, or a device holds something that a state cannot
+    /// contain, such as an open file of the host.
     pub fn save(&self) -> Result<MachineState, MachineStateError> {
         if self.host_clock.is_some() {
-            return Err(MachineStateError::Kvm);
+            return Err(MachineStateError::HostTime);
         }
         let mut console = lock(&self.console);
         console.flush();
@@ -135,11 +137,11 @@ impl Machine {
     /// Puts the machine into `state`, between two runs.
     ///
     /// # Errors
-    /// The machine runs on KVM, or the state is that of a machine of another configuration, or one
-    /// that a machine never has. The machine must not run after an error.
+    /// The machine runs on the host's time, or the state is that of a machine of another
+    /// configuration, or one that a machine never has. The machine must not run after an error.
     pub fn restore(&mut self, state: &MachineState) -> Result<(), MachineStateError> {
         if self.host_clock.is_some() {
-            return Err(MachineStateError::Kvm);
+            return Err(MachineStateError::HostTime);
         }
         let (saved, present) = (state.processors.len(), self.vcpus.len());
         if saved != present || state.model != self.model() {
