@@ -194,3 +194,37 @@ fn kvm_runs_no_guest_whose_instructions_the_host_lacks() {
     assert_eq!(choice.accel, Accel::Soft);
     assert_eq!(choice.why, "the host's processor has no SSE4.1, SSE4.2");
 }
+
+#[test]
+fn only_the_software_cpu_has_virtual_time() {
+    let config = |accelerator, clock| MachineConfig {
+        accelerator,
+        clock,
+        ..MachineConfig::default()
+    };
+    let on_kvm = config(Accelerator::Kvm, ClockSource::Virtual);
+    let failure = resolve(&on_kvm).unwrap_err().to_string();
+    assert!(failure.starts_with("--clock virtual: "), "{failure}");
+    let executed = |clock| executes(&config(Accelerator::Auto, clock)).unwrap();
+    assert_eq!(executed(ClockSource::Virtual), Accelerator::Soft);
+    assert_eq!(executed(ClockSource::Host), Accelerator::Auto);
+    assert_eq!(executed(ClockSource::Auto), Accelerator::Auto);
+}
+
+#[test]
+fn native_code_is_checked_while_one_processor_runs() {
+    let outcome = |processors, clock| {
+        let failure = resolve(&MachineConfig {
+            accelerator: Accelerator::Soft,
+            jit: JitMode::Check,
+            processors,
+            clock,
+            ..MachineConfig::default()
+        });
+        failure.err().map(|failure| failure.to_string())
+    };
+    assert_eq!(outcome(1, ClockSource::Host), None);
+    assert_eq!(outcome(2, ClockSource::Auto), None);
+    let failure = outcome(2, ClockSource::Host).unwrap();
+    assert!(failure.starts_with("--jit check: "), "{failure}");
+}
