@@ -8,51 +8,15 @@ use crate::backend::jit::layout::HOST;
 use crate::backend::jit::translate::Translator;
 use crate::backend::jit::vector_form;
 
-const GPR64: [Register; 16] = [
-    Register::RAX,
-    Register::RCX,
-    Register::RDX,
-    Register::RBX,
-    Register::RSP,
-    Register::RBP,
-    Register::RSI,
-    Register::RDI,
-    Register::R8,
-    Register::R9,
-    Register::R10,
-    Register::R11,
-    Register::R12,
-    Register::R13,
-    Register::R14,
-    Register::R15,
-];
-const GPR8: [Register; 16] = [
-    Register::AL,
-    Register::CL,
-    Register::DL,
-    Register::BL,
-    Register::SPL,
-    Register::BPL,
-    Register::SIL,
-    Register::DIL,
-    Register::R8L,
-    Register::R9L,
-    Register::R10L,
-    Register::R11L,
-    Register::R12L,
-    Register::R13L,
-    Register::R14L,
-    Register::R15L,
-];
-
 /// The register `n` of `size` bytes.
 pub(super) fn named(n: Reg, size: usize) -> Register {
-    let n = usize::from(n);
+    let n = u32::from(n);
     match size {
-        1 => GPR8[n],
-        2 => Register::AX + n as u32,
-        4 => Register::EAX + n as u32,
-        _ => GPR64[n],
+        1 if n < 4 => Register::AL + n,
+        1 => Register::SPL + (n - 4),
+        2 => Register::AX + n,
+        4 => Register::EAX + n,
+        _ => Register::RAX + n,
     }
 }
 
