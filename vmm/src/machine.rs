@@ -193,7 +193,7 @@ impl Machine {
     pub fn use_host_clock(&mut self) {
         let clock = HostClock::in_nanoseconds();
         for vcpu in &mut self.vcpus {
-            vcpu.use_host_clock(clock, 0);
+            vcpu.use_host_clock(clock);
         }
         self.host_clock = Some(clock);
     }

@@ -91,14 +91,14 @@ impl Vcpu {
         self.dma = Some(dma);
     }
 
-    /// Runs the processor on the time of `clock`, in a thread of its own. The guest's time-stamp
-    /// counter is that of `clock` plus `tsc_offset`.
-    pub fn use_host_clock(&mut self, clock: HostClock, tsc_offset: u64) {
-        self.set_host_clock(clock, tsc_offset);
+    /// Runs the processor on the time of `clock`, in a thread of its own.
+    pub fn use_host_clock(&mut self, clock: HostClock) {
+        self.soft.cpu.set_clock(Clock::Host(clock));
         self.kick = Some(VcpuKick::new(self.soft.cpu.signals()));
     }
 
-    /// [`Self::use_host_clock`], and on `kvm` whenever possible.
+    /// [`Self::use_host_clock`], and on `kvm` whenever possible. The guest's time-stamp counter is
+    /// that of `clock` plus `tsc_offset`.
     ///
     /// # Errors
     /// KVM rejects the state or a setting.
@@ -108,16 +108,12 @@ impl Vcpu {
         clock: HostClock,
         tsc_offset: u64,
     ) -> Result<(), Failure> {
-        self.set_host_clock(clock, tsc_offset);
+        self.soft.cpu.set_clock(Clock::Host(clock));
+        self.soft.cpu.set_tsc_offset(tsc_offset);
         self.kick = Some(kvm.kick().clone());
         kvm.attach(&mut self.soft.cpu)?;
         self.kvm = Some(kvm);
         self.enter_kvm()
-    }
-
-    fn set_host_clock(&mut self, clock: HostClock, tsc_offset: u64) {
-        self.soft.cpu.set_clock(Clock::Host(clock));
-        self.soft.cpu.set_tsc_offset(tsc_offset);
     }
 
     /// Puts a processor that runs on the software CPU into `state`.
