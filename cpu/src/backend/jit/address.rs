@@ -37,9 +37,13 @@ impl Translator<'_> {
                     ..m
                 };
             }
-            self.asm.lea(RAX, &m);
-            self.asm.op(Op::Add, R14, RAX);
-            return Mem::at(R14, 0);
+            if let Some(base) = m.base {
+                self.asm.op(Op::Add, R14, base);
+            }
+            return Mem {
+                base: Some(R14),
+                ..m
+            };
         }
         self.linear_address(operand);
         self.asm.store(&FRAME_ADDRESS, RAX);
@@ -74,10 +78,14 @@ impl Translator<'_> {
         a.mov_imm(RAX, address & PAGE as i64 as u64);
         a.op_mem(Op::Cmp, RAX, &Mem::at(R14, entry));
         a.jump_if(cond::NE, missed);
-        a.mov_imm(RAX, address);
-        a.op_mem(Op::Add, RAX, &Mem::at(R14, entry + ADDEND as i32));
-        a.mov(R14, RAX);
-        Mem::at(R14, 0)
+        a.load(R14, &Mem::at(R14, entry + ADDEND as i32));
+        i32::try_from(address as i64).map_or_else(
+            |_| {
+                a.op(Op::Add, R14, RAX);
+                Mem::at(R14, (address & !PAGE as i64 as u64) as i32)
+            },
+            |address| Mem::at(R14, address),
+        )
     }
 
     /// Computes the linear address of `operand`, which is not constant, in RAX.
