@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, Stored, Window};
 
 use crate::insn::{Insn, seg};
+use crate::mmu::access::Access;
 use crate::mmu::host_access::{HostAccess, store_record};
 use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
@@ -162,11 +163,35 @@ impl Cpu {
             return;
         }
         self.track_ds_page(ds_page);
+        let last = self.last_of_window(index, slot.host as u64, ds_page);
         self.window = MappedWindow {
-            slots: slots.up_to(index | 0xFFF),
+            slots: slots.up_to(last),
             offset: (slot.host as u64).wrapping_sub(index),
             field: fields.host as u64 + DS_INDEX_OFFSET,
         };
+    }
+
+    /// The last byte of the pages that can be in a window which begins at `index`, at this host
+    /// address: the page of the index, and those that follow it in the host's memory, too. These
+    /// have been written before, so that the window sets no dirty flag early.
+    fn last_of_window(&self, index: u64, host: u64, ds_page: u64) -> u64 {
+        let mut last = index | 0xFFF;
+        for _ in 1..WINDOW_PAGES {
+            let next = last.wrapping_add(1);
+            let follows = self
+                .tlb
+                .find(next, Access::Write, self.system_privilege())
+                .is_some_and(|hit| {
+                    hit.host as u64 == host.wrapping_add(next.wrapping_sub(index))
+                        && hit.gpa != ds_page
+                        && !self.code_map.is_code(hit.gpa)
+                });
+            if !follows {
+                break;
+            }
+            last = next | 0xFFF;
+        }
+        last
     }
 
     /// Makes writes to the page at `gpa` close the window, instead of writes to the page that did
@@ -194,7 +219,10 @@ impl Cpu {
 /// The value of [`Cpu`]'s `ds_page` without a page: no page begins there.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
-/// Slots of the DS buffer in one page, or those of the log, with the host addresses to store
+/// Pages that a window reaches into at most. To find them takes time, and windows close often.
+const WINDOW_PAGES: usize = 8;
+
+/// Slots of the DS buffer in a few pages, or those of the log, with the host addresses to store
 /// records there directly: records of the 64-bit format without flags (`DsArea::has_windows`). The
 /// code segment begins at zero, so that an instruction pointer is a linear address.
 ///
@@ -202,7 +230,7 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// overwrite, does not become one of the log. So it does while the LBR stack wants them.
 ///
 /// Each change that could invalidate it closes it: of a translation, of the DS area's address or
-/// fields, of DEBUGCTL, and decoding of code from either page. A write to the page of the fields,
+/// fields, of DEBUGCTL, and decoding of code from one of the pages. A write to the page of the fields,
 /// by the guest or by a device, closes it, too. Writes by other processors become visible at the
 /// start of the next run.
 #[derive(Debug, Clone, Default)]

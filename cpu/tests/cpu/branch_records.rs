@@ -430,3 +430,46 @@ fn an_unmapped_ds_area_drops_its_records() {
     assert_eq!(frame.rip, USER + 2);
     assert!(g.records().is_empty());
 }
+
+/// A guest with a circular buffer of four pages and a half, and a loop of as many rounds.
+fn with_pages(rounds: u64) -> Guest {
+    let mut g = Guest::user(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, rounds as u32)?; // +0
+        a.set_label(&mut again)?;
+        a.loop_(again)?; // +5
+        a.ud2()
+    });
+    g.trace(ALL.bits(), RECORDS);
+    g
+}
+
+const RECORDS: u64 = 0x4800 / RECORD_SIZE;
+
+#[test]
+fn a_buffer_need_not_be_contiguous_in_physical_memory() {
+    const MAPPED: u64 = BTS_BUFFER + 0x1000;
+    const OTHER: u64 = BTS_BUFFER + 0x8000;
+    // The exception at the end has the first slot.
+    let mut g = with_pages(3 * RECORDS + 1);
+    g.map(MAPPED, OTHER, 3);
+    g.run();
+    for n in 1..RECORDS {
+        let at = BTS_BUFFER + RECORD_SIZE * n;
+        for (la, expected) in [(at, USER + 5), (at + 8, USER + 5), (at + 16, 0)] {
+            let elsewhere = la & !0xFFF == MAPPED;
+            let gpa = la + if elsewhere { OTHER - MAPPED } else { 0 };
+            assert_eq!(g.read(gpa), expected, "record {n}");
+        }
+    }
+    assert!((0..0x1000).step_by(8).all(|at| g.read(MAPPED + at) == 0));
+}
+
+#[test]
+fn only_pages_with_records_become_dirty() {
+    const DIRTY: u64 = 1 << 6;
+    let mut g = with_pages(0x1000 / RECORD_SIZE - 2);
+    g.run();
+    assert_ne!(g.page_entry(BTS_BUFFER) & DIRTY, 0);
+    assert_eq!(g.page_entry(BTS_BUFFER + 0x1000) & DIRTY, 0);
+}
