@@ -22,6 +22,8 @@ pub(super) const R12: Reg = 12;
 pub(super) const R13: Reg = 13;
 pub(super) const R14: Reg = 14;
 pub(super) const R15: Reg = 15;
+/// A vector register of the host.
+pub(super) const XMM0: Reg = 0;
 
 /// A memory operand of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,6 +262,13 @@ impl Assembler {
 
     pub fn store(&mut self, m: &Mem, from: Reg) {
         self.memory(true, &[0x89], from, m);
+    }
+
+    /// An instruction without REX whose memory operand is at a label.
+    pub fn memory_at(&mut self, opcode: &[u8], reg: u8, label: Label) {
+        self.code.extend_from_slice(opcode);
+        self.code.push((reg & 7) << 3 | 5);
+        self.fixup(label);
     }
 
     /// Stores AX.

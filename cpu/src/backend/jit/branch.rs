@@ -5,7 +5,7 @@ use iced_x86::{Code, IcedError, OpKind};
 use crate::backend::jit::assembler::Label;
 use crate::backend::jit::assembler::{Imm, Mem, R14, RAX, cond};
 use crate::backend::jit::form::{Guest, Operand};
-use crate::backend::jit::layout::{GUEST_RSP, HOST, RIP};
+use crate::backend::jit::layout::{FRAME_TARGET, GUEST_RSP, HOST};
 use crate::backend::jit::translate::{Item, Source, Transfer, Translator};
 use crate::insn::Insn;
 use crate::mmu::access::Access;
@@ -80,7 +80,7 @@ impl Translator<'_> {
         at
     }
 
-    /// Puts the target of an indirect branch into RIP. Returns whether there is a template.
+    /// Puts the target of an indirect branch into the frame. Returns whether there is a template.
     fn load_target(&mut self, item: &Item) -> bool {
         let i = &item.decoded;
         if i.op0_kind() == OpKind::Register {
@@ -99,7 +99,7 @@ impl Translator<'_> {
         true
     }
 
-    /// Puts the target in R14 into RIP; goes to `bad` if it is not canonical. Overwrites RAX.
+    /// Puts the target in R14 into the frame; goes to `bad` if it is not canonical. Overwrites RAX.
     fn check_target(&mut self, bad: Label) {
         let a = &mut self.asm;
         a.mov(RAX, R14);
@@ -107,7 +107,7 @@ impl Translator<'_> {
         a.imm(true, Imm::Add, RAX, 1);
         a.imm(true, Imm::Cmp, RAX, 1);
         a.jump_if(cond::A, bad);
-        a.store(&RIP, R14);
+        a.store(&FRAME_TARGET, R14);
     }
 
     /// Pushes the return address of a call.
@@ -156,10 +156,9 @@ impl Translator<'_> {
                 let (missed, back) = self.miss(item);
                 let m = self.probe(&operand, Access::Read, missed);
                 self.asm.load(RAX, &m);
-                // RIP is not up to date in a block.
-                self.asm.store(&RIP, RAX);
+                self.asm.store(&FRAME_TARGET, RAX);
                 let m = self.probe(&Operand::at(RSP, -SLOT, 8), Access::Write, missed);
-                self.asm.load(RAX, &RIP);
+                self.asm.load(RAX, &FRAME_TARGET);
                 self.asm.store(&m, RAX);
                 self.move_stack(-SLOT);
                 self.asm.bind(back);

@@ -124,6 +124,9 @@ pub(super) struct Frame {
     pub host_mxcsr: u64,
     /// The `BranchClass` of a branch that finds no open window.
     pub branch_class: u64,
+    /// The target of an indirect branch: RIP, where native code leaves after it. The host forwards
+    /// what was stored on its stack sooner than what was stored elsewhere.
+    pub target: u64,
 }
 
 pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame, budget) as i32);
@@ -132,6 +135,7 @@ pub(super) const FRAME_FLAGS: Mem = Mem::at(RSP, offset_of!(Frame, flags) as i32
 pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame, limit) as i32);
 pub(super) const FRAME_HOST_MXCSR: Mem = Mem::at(RSP, offset_of!(Frame, host_mxcsr) as i32);
 pub(super) const FRAME_BRANCH_CLASS: Mem = Mem::at(RSP, offset_of!(Frame, branch_class) as i32);
+pub(super) const FRAME_TARGET: Mem = Mem::at(RSP, offset_of!(Frame, target) as i32);
 /// Size of the frame on the stack, which keeps the stack's alignment.
 pub(super) const FRAME_SIZE: i32 = 80;
 const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);

@@ -426,6 +426,7 @@ impl Jit {
             keys: cpu.jump_keys,
             host_mxcsr: HOST_MXCSR.into(),
             branch_class: 0,
+            target: 0,
         };
         // SAFETY: the code of a block that has not been given up is native code, and the operations
         // whose addresses it has live as long.

@@ -1,36 +1,66 @@
 //! Recording of branches.
 
-use crate::backend::jit::assembler::{Assembler, Imm, Mem, Op, R14, RAX, cond};
-use crate::backend::jit::layout::{RIP, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX};
+use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, XMM0, cond};
+use crate::backend::jit::layout::{
+    FRAME_TARGET, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX,
+};
 use crate::backend::jit::stub::{Stub, Target};
 use crate::backend::jit::translate::{Source, Translator};
 
+/// The addresses of a recorded branch, which native code stores together.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    at: Label,
+    from: u64,
+    /// `None`: it is not known before.
+    to: Option<u64>,
+}
+
+/// Opcodes for an XMM register and memory.
+const MOVUPS_LOAD: &[u8] = &[0x0F, 0x10];
+const MOVUPS_STORE: &[u8] = &[0x0F, 0x11];
+const MOVHPS_LOAD: &[u8] = &[0x0F, 0x16];
+const MOVQ_LOAD: &[u8] = &[0xF3, 0x0F, 0x7E];
+
 impl Translator<'_> {
-    /// Records a branch, if branches are recorded. As `Cpu::record_near`.
-    pub(super) fn record(&mut self, from: Source, target: Target) {
+    /// Records a branch, if branches are recorded. As `Cpu::record_near`. Returns what has to be
+    /// written behind the jump that follows.
+    ///
+    /// This is the end of the block: nothing needs the host's flags or XMM registers any more.
+    pub(super) fn record(&mut self, from: Source, target: Target) -> Option<Addresses> {
         if !self.context.recording {
-            return;
+            return None;
         }
         let (at, back) = (self.asm.label(), self.asm.label());
+        let addresses = Addresses {
+            at: self.asm.label(),
+            from: from.address,
+            to: match target {
+                Target::Direct(to) => Some(to),
+                Target::Indirect => None,
+            },
+        };
         let a = &mut self.asm;
         a.load(RAX, &WINDOW_INDEX);
         a.op_mem(Op::Cmp, RAX, &WINDOW_END);
         a.jump_if(cond::AE, at);
-        a.op_mem(Op::Add, RAX, &WINDOW_ADDEND);
-        store_value(a, &Mem::at(RAX, 0), from.address);
-        match target {
-            Target::Direct(to) => store_value(a, &Mem::at(RAX, 8), to),
-            Target::Indirect => {
-                a.load(R14, &RIP);
-                a.store(&Mem::at(RAX, 8), R14);
-            }
+        a.load(R14, &WINDOW_ADDEND);
+        let slot = |offset| Mem {
+            index: Some((R14, 1)),
+            ..Mem::at(RAX, offset)
+        };
+        if addresses.to.is_some() {
+            a.memory_at(MOVUPS_LOAD, XMM0, addresses.at);
+        } else {
+            a.memory_at(MOVQ_LOAD, XMM0, addresses.at);
+            a.memory(false, MOVHPS_LOAD, XMM0, &FRAME_TARGET);
         }
-        a.store_imm(&Mem::at(RAX, 16), 0);
-        a.load(R14, &WINDOW_INDEX);
-        a.load(RAX, &WINDOW_FIELD);
-        a.imm(true, Imm::Add, R14, vbts_bts::RECORD_SIZE as i32);
-        a.store(&WINDOW_INDEX, R14);
-        a.store(&Mem::at(RAX, 0), R14);
+        a.memory(false, MOVUPS_STORE, XMM0, &slot(0));
+        a.store_imm(&slot(16), 0);
+        a.imm(true, Imm::Add, RAX, vbts_bts::RECORD_SIZE as i32);
+        a.load(R14, &WINDOW_FIELD);
+        a.store(&WINDOW_INDEX, RAX);
+        a.store(&Mem::at(R14, 0), RAX);
         a.bind(back);
         self.stubs.push(Stub::Record {
             at,
@@ -38,16 +68,18 @@ impl Translator<'_> {
             from,
             target,
         });
+        Some(addresses)
     }
-}
 
-/// Stores a constant. Overwrites R14 if it does not fit an immediate.
-fn store_value(a: &mut Assembler, m: &Mem, value: u64) {
-    match i32::try_from(value as i64) {
-        Ok(short) => a.store_imm(m, short),
-        Err(_) => {
-            a.mov_imm(R14, value);
-            a.store(m, R14);
+    /// Writes the addresses of a branch, close to the code that loads them: that has brought them
+    /// into the host's caches.
+    pub(super) fn write_addresses(&mut self, addresses: Option<Addresses>) {
+        let Some(Addresses { at, from, to }) = addresses else {
+            return;
+        };
+        self.asm.bind(at);
+        for address in [Some(from), to].into_iter().flatten() {
+            self.asm.bytes(&address.to_le_bytes());
         }
     }
 }

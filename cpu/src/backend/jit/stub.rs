@@ -3,7 +3,7 @@
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Label, R14, RAX};
 use crate::backend::jit::flags::{self, Place};
-use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, RIP};
+use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, FRAME_TARGET, RIP};
 use crate::backend::jit::translate::{Source, Transfer, Translator};
 use crate::backend::jit::vector::Vectors;
 
@@ -36,7 +36,7 @@ pub(super) enum Stub {
         from: Source,
         target: Target,
     },
-    /// Leaves native code, with this RIP unless that is set.
+    /// Leaves native code, with this RIP, or with the target in the frame.
     Exit {
         at: Label,
         rip: Option<u64>,
@@ -48,7 +48,7 @@ pub(super) enum Stub {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Target {
     Direct(u64),
-    /// RIP has been set.
+    /// The frame has the target.
     Indirect,
 }
 
@@ -112,7 +112,7 @@ impl Translator<'_> {
                 self.asm.bind(at);
                 match target {
                     Target::Direct(to) => self.asm.mov_imm(R14, to),
-                    Target::Indirect => self.asm.load(R14, &RIP),
+                    Target::Indirect => self.asm.load(R14, &FRAME_TARGET),
                 }
                 let class = from.class.0 as i32;
                 self.asm.store_imm(&FRAME_BRANCH_CLASS, class);
@@ -122,10 +122,11 @@ impl Translator<'_> {
             }
             Stub::Exit { at, rip, code } => {
                 self.asm.bind(at);
-                if let Some(rip) = rip {
-                    self.asm.mov_imm(RAX, rip);
-                    self.asm.store(&RIP, RAX);
+                match rip {
+                    Some(rip) => self.asm.mov_imm(RAX, rip),
+                    None => self.asm.load(RAX, &FRAME_TARGET),
                 }
+                self.asm.store(&RIP, RAX);
                 self.asm.mov_imm(RAX, code.into());
                 self.asm.jump_address(self.context.routines.exit);
             }

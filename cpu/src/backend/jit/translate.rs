@@ -7,7 +7,7 @@ use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, Places, R14
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect};
-use crate::backend::jit::layout::{FRAME_BUDGET, KEY_ANY, KEY_GLOBAL, RIP};
+use crate::backend::jit::layout::{FRAME_BUDGET, FRAME_TARGET, KEY_ANY, KEY_GLOBAL};
 use crate::backend::jit::routines::Routines;
 use crate::backend::jit::stub::{Stub, Target};
 use crate::backend::jit::vector::Vectors;
@@ -330,14 +330,15 @@ impl Translator<'_> {
     pub(super) fn jump(&mut self, transfer: Transfer, target: u64) {
         self.save_flags();
         self.unload_vectors();
-        if let Some(from) = transfer.from {
-            self.record(from, Target::Direct(target));
-        }
+        let addresses = transfer
+            .from
+            .and_then(|from| self.record(from, Target::Direct(target)));
         self.retire(transfer, Some(target));
         let edge = self.context.first_edge + self.edges.len() as u32;
         let at = self.asm.label();
         self.asm.jump(at);
         self.edges.push(self.asm.len() - 4);
+        self.write_addresses(addresses);
         self.stubs.push(Stub::Exit {
             at,
             rip: Some(target),
@@ -345,18 +346,18 @@ impl Translator<'_> {
         });
     }
 
-    /// Ends the block with a jump to RIP, which has been set.
+    /// Ends the block with a jump to the target in the frame.
     pub(super) fn jump_indirect(&mut self, transfer: Transfer) {
         self.save_flags();
         self.unload_vectors();
-        if let Some(from) = transfer.from {
-            self.record(from, Target::Indirect);
-        }
+        let addresses = transfer
+            .from
+            .and_then(|from| self.record(from, Target::Indirect));
         self.retire(transfer, None);
         let jumps = self.context.jumps;
         let missed = self.asm.label();
         let a = &mut self.asm;
-        a.op_mem32(Op::Load, RAX, &RIP);
+        a.op_mem32(Op::Load, RAX, &FRAME_TARGET);
         a.imm(false, Imm::And, RAX, super::JUMPS as i32 - 1);
         a.lea_address(R14, jumps);
         let entry = Mem {
@@ -364,10 +365,11 @@ impl Translator<'_> {
             ..Mem::at(R14, 0)
         };
         a.lea(R14, &entry);
-        a.load(RAX, &RIP);
+        a.load(RAX, &FRAME_TARGET);
         a.op_mem(Op::Cmp, RAX, &Mem::at(R14, 0));
         a.jump_if(cond::NE, missed);
         a.jump_mem(&Mem::at(R14, super::JUMP_ENTRY as i32));
+        self.write_addresses(addresses);
         self.stubs.push(Stub::Exit {
             at: missed,
             rip: None,
@@ -375,8 +377,8 @@ impl Translator<'_> {
         });
     }
 
-    /// Counts the instructions of the block. Leaves, with RIP as given unless that is set, if the
-    /// run loop has to take over.
+    /// Counts the instructions of the block. Leaves, with this RIP or the target in the frame, if
+    /// the run loop has to take over.
     fn retire(&mut self, transfer: Transfer, rip: Option<u64>) {
         self.asm
             .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired as i8);
