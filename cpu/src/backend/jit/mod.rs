@@ -143,12 +143,14 @@ const BYTES_PER_BLOCK: usize = 128;
 const LONGEST: usize = 48 * 512;
 
 /// Entries of the table of jump targets of indirect jumps: a power of two.
-const JUMPS: usize = 1 << 15;
-
-/// An entry of the table of jump targets has a RIP and, at this distance, the address of the code.
-const JUMP_ENTRY: usize = 8 * JUMPS;
+const JUMPS: usize = 1 << 16;
+/// Size of an entry: a RIP and, at `JUMP_CODE`, the address of the code. They are in one cache line.
+const JUMP_SIZE: usize = 16;
+const JUMP_CODE: usize = 8;
 /// Size of a table of jump targets.
-const JUMPS_SIZE: usize = 2 * JUMP_ENTRY;
+const JUMPS_SIZE: usize = JUMP_SIZE * JUMPS;
+/// Bits of a RIP that select the entry: eight times as much is its offset.
+const JUMP_MASK: usize = JUMP_SIZE / 8 * (JUMPS - 1);
 
 /// Native code returns at the first end of a block after as many instructions: signals from other
 /// threads are seen then.
@@ -402,10 +404,10 @@ impl Jit {
             return;
         };
         let rip = code.start.rip;
-        let offset = self.jumps_offset(code.recording) + 8 * (rip as usize % JUMPS);
+        let offset = self.jumps_offset(code.recording) + 8 * (rip as usize & JUMP_MASK);
         let entry = self.memory.address(code.entry as usize);
         self.memory.write(offset, &rip.to_le_bytes());
-        self.memory.write(offset + JUMP_ENTRY, &entry.to_le_bytes());
+        self.memory.write(offset + JUMP_CODE, &entry.to_le_bytes());
     }
 
     /// Runs native code from the block of `id` on. The caller has checked that no work is due, and

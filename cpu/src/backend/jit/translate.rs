@@ -358,7 +358,7 @@ impl Translator<'_> {
         let missed = self.asm.label();
         let a = &mut self.asm;
         a.op_mem32(Op::Load, RAX, &FRAME_TARGET);
-        a.imm(false, Imm::And, RAX, super::JUMPS as i32 - 1);
+        a.imm(false, Imm::And, RAX, super::JUMP_MASK as i32);
         a.lea_address(R14, jumps);
         let entry = Mem {
             index: Some((RAX, 8)),
@@ -368,7 +368,7 @@ impl Translator<'_> {
         a.load(RAX, &FRAME_TARGET);
         a.op_mem(Op::Cmp, RAX, &Mem::at(R14, 0));
         a.jump_if(cond::NE, missed);
-        a.jump_mem(&Mem::at(R14, super::JUMP_ENTRY as i32));
+        a.jump_mem(&Mem::at(R14, super::JUMP_CODE as i32));
         self.write_addresses(addresses);
         self.stubs.push(Stub::Exit {
             at: missed,
