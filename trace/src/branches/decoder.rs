@@ -1,6 +1,6 @@
 //! Decodes branches.
 
-use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, RECENT, confirm, known};
+use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, confirm, entry, position, prediction};
 use super::streams::{self, KNOWN, NEW, Symbols};
 use crate::chunk::MAX_PLAIN;
 use crate::varint::Cursor;
@@ -122,22 +122,27 @@ impl Decoder {
         out: &mut Vec<T>,
         of: &impl Fn(u32, &Branch) -> T,
     ) -> usize {
+        let slots = self.nodes.slots.as_mut_slice();
         let branches = self.nodes.branches.as_slice();
+        let runs = &mut *self.runs;
         let mut at = *context;
         let before = out.len();
         for _ in 0..count {
-            let Some(next) = known(&at, &self.nodes.slots) else {
+            let Some(entry) = entry(&at, slots) else {
+                break;
+            };
+            let Some(next) = prediction(*entry) else {
                 break;
             };
             let Some(branch) = branches.get(next.node as usize) else {
                 break;
             };
-            let run = &mut self.runs[next.class];
+            let run = &mut runs[next.class];
             let Some(rest) = run.checked_sub(1) else {
                 break;
             };
             *run = rest;
-            confirm(&at, &mut self.nodes.slots);
+            confirm(entry);
             at.advance(next.node);
             out.push(of(next.node, branch));
         }
@@ -176,19 +181,13 @@ impl Decoder {
             .get_mut(last as usize)
             .ok_or(Error::Damaged)?;
         if code < KNOWN {
-            let mut left = code;
-            for at in 0..RECENT {
-                let node = recent[at];
-                if node == predicted {
-                    continue;
-                }
-                if left == 0 {
-                    recent.swap(0, at);
-                    return Ok(node);
-                }
-                left -= 1;
-            }
-            return Err(Error::Damaged);
+            // The prediction has no code.
+            let code = usize::from(code);
+            let skipped = position(recent, |node| node == predicted) <= code;
+            let at = code + usize::from(skipped);
+            let node = *recent.get(at).ok_or(Error::Damaged)?;
+            recent.swap(0, at);
+            return Ok(node);
         }
         let node = match code {
             KNOWN => self.named.read(Cursor::word)?,

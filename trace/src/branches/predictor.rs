@@ -75,6 +75,15 @@ pub struct Nodes {
     pub recent: Vec<[u32; RECENT]>,
 }
 
+/// The first position among the last corrections of a node that `is` accepts, or [`RECENT`]. There
+/// is no branch that the host could mispredict.
+#[inline]
+pub fn position(recent: &[u32; RECENT], is: impl Fn(u32) -> bool) -> usize {
+    let accepted = |at: usize| u32::from(is(recent[at])) << at;
+    let all = (0..RECENT).fold(1 << RECENT, |all, at| all | accepted(at));
+    all.trailing_zeros() as usize
+}
+
 impl Nodes {
     /// Forgets all but the first one.
     pub fn clear(&mut self) {
@@ -120,55 +129,54 @@ fn node_of(entry: u32) -> u32 {
     entry & (CONFIDENCE - 1)
 }
 
-/// The prediction of an entry that has one.
-#[inline]
-fn prediction(entry: u32) -> Prediction {
+/// The prediction of an entry, if it has one.
+#[inline(always)]
+pub fn prediction(entry: u32) -> Option<Prediction> {
     let confidence = (entry / CONFIDENCE) & MAX_CONFIDENCE;
-    Prediction {
+    (entry > 0).then(|| Prediction {
         node: node_of(entry),
         class: usize::from(LEVEL[confidence as usize]),
-    }
+    })
 }
 
 /// What an entry becomes when `node` follows.
 #[inline]
 fn updated(entry: u32, node: u32) -> u32 {
     let confidence = entry / CONFIDENCE;
-    if node_of(entry) != node && confidence < 2 {
-        return node | CONFIDENCE;
-    }
-    let confidence = if node_of(entry) == node {
-        (confidence + 1).min(MAX_CONFIDENCE)
+    let same = node_of(entry) == node;
+    let (node, confidence) = if !same && confidence < 2 {
+        (node, 1)
+    } else if same {
+        (node, (confidence + 1).min(MAX_CONFIDENCE))
     } else {
-        confidence / 2
+        (node_of(entry), confidence / 2)
     };
-    node_of(entry) | (confidence * CONFIDENCE)
+    node | (confidence * CONFIDENCE)
 }
 
-/// Predicts what follows, if that has an entry.
-#[inline]
-pub fn known(context: &Context, slots: &[[u32; SLOTS]]) -> Option<Prediction> {
-    let entry = slots.get(context.last as usize)?[context.slot()];
-    (entry > 0).then(|| prediction(entry))
+/// The entry that predicts what follows.
+#[inline(always)]
+pub fn entry<'a>(context: &Context, slots: &'a mut [[u32; SLOTS]]) -> Option<&'a mut u32> {
+    let slots = slots.get_mut(context.last as usize)?;
+    Some(&mut slots[context.slot()])
 }
 
-/// Takes that such a prediction was right.
-#[inline]
-pub fn confirm(context: &Context, slots: &mut [[u32; SLOTS]]) {
-    if let Some(slots) = slots.get_mut(context.last as usize) {
-        let entry = &mut slots[context.slot()];
-        *entry += if *entry / CONFIDENCE < MAX_CONFIDENCE {
-            CONFIDENCE
-        } else {
-            0
-        };
-    }
+/// Takes that the prediction of an entry was right.
+#[inline(always)]
+pub fn confirm(entry: &mut u32) {
+    *entry += if *entry / CONFIDENCE < MAX_CONFIDENCE {
+        CONFIDENCE
+    } else {
+        0
+    };
 }
 
 impl Nodes {
     /// Predicts what follows.
     pub fn predict(&self, context: &Context) -> Prediction {
-        known(context, &self.slots).unwrap_or_else(|| {
+        let slots = self.slots.get(context.last as usize);
+        let entry = slots.map_or(0, |slots| slots[context.slot()]);
+        prediction(entry).unwrap_or_else(|| {
             let recent = self.recent.get(context.last as usize);
             let node = recent.map_or(0, |recent| recent[0]);
             Prediction { node, class: 0 }

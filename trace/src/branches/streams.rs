@@ -32,18 +32,17 @@ impl Bits {
     fn push(&mut self, value: u32, count: u32) {
         self.last |= u64::from(value) << self.count;
         self.count += count;
-        while self.count >= 8 {
-            self.bytes.push(self.last as u8);
-            self.last >>= 8;
-            self.count -= 8;
+        if self.count >= u32::BITS {
+            self.bytes.extend((self.last as u32).to_le_bytes());
+            self.last >>= u32::BITS;
+            self.count -= u32::BITS;
         }
     }
 
     /// All bytes.
     pub fn finish(&mut self) -> &[u8] {
-        if self.count > 0 {
-            self.bytes.push(self.last as u8);
-        }
+        let rest = self.count.div_ceil(8) as usize;
+        self.bytes.extend(self.last.to_le_bytes().iter().take(rest));
         (self.last, self.count) = (0, 0);
         &self.bytes
     }
@@ -59,12 +58,13 @@ impl Bits {
 /// lower bits of the run's length to `bits`.
 #[inline]
 pub fn symbol(run: u32, code: u8, bits: &mut Bits) -> u8 {
+    // No branch depends on the run: the host would mispredict it.
+    let above = run.saturating_sub(SHORT_RUNS - 1).max(1);
+    let count = above.ilog2();
+    bits.push(above - (1 << count), count);
     let length = if run < SHORT_RUNS {
         run
     } else {
-        let above = run - SHORT_RUNS + 1;
-        let count = above.ilog2();
-        bits.push(above - (1 << count), count);
         SHORT_RUNS + count
     };
     (length << CODE_BITS) as u8 | code
@@ -82,7 +82,9 @@ pub struct Symbols {
 
 impl Symbols {
     /// Symbols with their bits.
-    pub fn new(symbols: Vec<u8>, bits: Vec<u8>) -> Self {
+    pub fn new(symbols: Vec<u8>, mut bits: Vec<u8>) -> Self {
+        // Bits are read from eight bytes at once.
+        bits.extend([0; 8]);
         Self {
             symbols,
             bits,
@@ -100,18 +102,16 @@ impl Symbols {
             u32::from(symbol >> CODE_BITS),
             symbol & ((1 << CODE_BITS) - 1),
         );
-        if length < SHORT_RUNS {
-            return Some((length, code));
-        }
-        let count = length - SHORT_RUNS;
-        let mut window = [0; 8];
-        for (byte, from) in window.iter_mut().zip(self.bits.iter().skip(self.bit / 8)) {
-            *byte = *from;
-        }
-        let bits = u64::from_le_bytes(window) >> (self.bit % 8);
+        let count = length.saturating_sub(SHORT_RUNS);
+        let window = self.bits.get(self.bit / 8..).and_then(<[u8]>::first_chunk);
+        let bits = u64::from_le_bytes(*window.unwrap_or(&[0; 8])) >> (self.bit % 8);
         self.bit += count as usize;
-        let above = 1 << count | bits as u32 & ((1 << count) - 1);
-        Some((above + SHORT_RUNS - 1, code))
+        let least = if length < SHORT_RUNS {
+            length
+        } else {
+            (1 << count) + SHORT_RUNS - 1
+        };
+        Some((least + (bits as u32 & ((1 << count) - 1)), code))
     }
 }
 
