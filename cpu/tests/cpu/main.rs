@@ -25,6 +25,7 @@ mod locks;
 mod memory_order;
 mod native_code;
 mod native_read_modify_write;
+mod native_stack;
 mod paging;
 mod pmu;
 mod registers;

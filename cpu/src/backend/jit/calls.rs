@@ -34,22 +34,25 @@ impl Frame {
     }
 }
 
-/// Executes the instruction whose first operation is `op`, in a block at `rip`, and with `REST` the
-/// rest of the block.
+/// As [`execute`]'s `count`: the rest of the block.
+pub(super) const REST: u64 = u64::MAX;
+
+/// Executes `count` instructions from that whose first operation is `op` on, in a block at `rip`.
 ///
 /// # Safety
 /// `op` is an operation of a block, and not the one that ends it.
-pub(super) unsafe extern "sysv64" fn execute<const REST: bool>(
+pub(super) unsafe extern "sysv64" fn execute(
     cpu: &mut Cpu,
     frame: &mut Frame,
     op: *const Op,
     rip: u64,
+    count: u64,
 ) -> u64 {
     frame.update_count(cpu);
     cpu.gpr[usize::from(reg::BLOCK)] = rip;
     cpu.flags = flags::unpack(frame.flags);
     // SAFETY: the caller's promise.
-    let code = unsafe { run::<REST>(cpu, frame, op) };
+    let code = unsafe { run(cpu, frame, op, count) };
     frame.flags = flags::pack(cpu.flags);
     if code == CONTINUE {
         frame.limit_to(cpu);
@@ -57,13 +60,13 @@ pub(super) unsafe extern "sysv64" fn execute<const REST: bool>(
     code
 }
 
-/// Executes instructions from that whose first operation is `first` on: one, or with `REST` all of
-/// the block.
+/// Executes `count` instructions from that whose first operation is `first` on.
 ///
 /// # Safety
 /// `first` is an operation of a block.
-unsafe fn run<const REST: bool>(cpu: &mut Cpu, frame: &mut Frame, first: *const Op) -> u64 {
+unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op, count: u64) -> u64 {
     let mut at = first;
+    let mut left = count;
     loop {
         // SAFETY: the caller's promise. The last operation of the block ends it, so that none is
         // read behind it.
@@ -97,8 +100,9 @@ unsafe fn run<const REST: bool>(cpu: &mut Cpu, frame: &mut Frame, first: *const 
         // SAFETY: as above.
         let next = unsafe { &*at };
         let complete = next.ends_block() || next.insn.ordinal != insn.ordinal;
+        left = left.saturating_sub(complete.into());
         // The rest of a block that began to record, or ceased to, is not in its code.
-        if !REST && complete && u64::from(cpu.recording) == frame.recording {
+        if left == 0 && complete && u64::from(cpu.recording) == frame.recording {
             return CONTINUE;
         }
     }

@@ -3,12 +3,13 @@
 use std::mem::offset_of;
 
 use crate::backend::jit::assembler::{
-    Assembler, Imm, Mem, Op, Places, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP,
-    Reg, cond,
+    Assembler, Imm, Mem, Op, Places, R8, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
+    RSP, Reg, cond,
 };
 use crate::backend::jit::calls;
 use crate::backend::jit::layout::{
-    CPU, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT, register,
+    CPU, FRAME_BUDGET, FRAME_COUNT, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT,
+    register,
 };
 use crate::processor::cpu::Cpu;
 
@@ -35,6 +36,8 @@ pub(super) struct Routines {
     /// Calls [`calls::execute`] for one instruction with what is in RAX and R14, and returns only
     /// to go on.
     pub execute: u64,
+    /// As `execute`, for the number of instructions in the frame.
+    pub execute_run: u64,
     /// Calls it for the rest of the block, and leaves native code.
     pub finish: u64,
     /// Calls [`calls::record`] with what is in RAX and R14, and returns only to go on.
@@ -99,19 +102,21 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
     }
     a.ret();
 
-    for (address, function) in [
-        (
-            &mut routines.execute,
-            calls::execute::<false> as *const () as u64,
-        ),
-        (
-            &mut routines.finish,
-            calls::execute::<true> as *const () as u64,
-        ),
-        (&mut routines.record, calls::record as *const () as u64),
+    let execute = calls::execute as *const () as u64;
+    let record = calls::record as *const () as u64;
+    for (address, function, count) in [
+        (&mut routines.execute, execute, Some(1)),
+        (&mut routines.execute_run, execute, None),
+        (&mut routines.finish, execute, Some(calls::REST)),
+        (&mut routines.record, record, Some(0)),
     ] {
         *address = here(&a);
         spill(&mut a);
+        match count {
+            Some(count) => a.mov_imm(R8, count),
+            // The call has moved RSP.
+            None => a.load(R8, &Mem::at(RSP, FRAME_COUNT.disp + 8)),
+        }
         a.mov(RDI, CPU);
         a.lea(RSI, &Mem::at(RSP, 8));
         a.mov(RDX, RAX);

@@ -2,7 +2,7 @@
 
 use iced_x86::Code;
 
-use crate::backend::jit::assembler::{Label, Mem, RAX};
+use crate::backend::jit::assembler::{Mem, RAX};
 use crate::backend::jit::branch::{RSP, SLOT};
 use crate::backend::jit::form::{Guest, Operand};
 use crate::backend::jit::layout::HOST;
@@ -62,19 +62,9 @@ impl Translator<'_> {
             }
         }
         self.move_stack(if pushes { -size } else { size });
-        self.execute_instead(run, missed);
+        // Any of them may fault: `exec` executes one by one, in one call.
+        let back = self.asm.here();
+        self.on_miss_of(missed, back, run[0].op, run.len() as u8);
         run.len()
-    }
-
-    /// At `missed`, `exec` executes the instructions of the run, of which any may fault. Then it
-    /// goes on here.
-    fn execute_instead(&mut self, run: &[Item], missed: Label) {
-        let mut at = missed;
-        for item in run {
-            let next = self.asm.label();
-            self.on_miss(at, next, item.op);
-            at = next;
-        }
-        self.asm.bind(at);
     }
 }

@@ -3,19 +3,20 @@
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Label, R14, RAX};
 use crate::backend::jit::flags::{self, Place};
-use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, FRAME_TARGET, RIP};
+use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, FRAME_COUNT, FRAME_TARGET, RIP};
 use crate::backend::jit::translate::{Source, Transfer, Translator};
 use crate::backend::jit::vector::Vectors;
 
 /// Code behind that of the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stub {
-    /// Executes the instruction by `exec`, and goes on at `back` with the flags in `place`, and
-    /// XMM registers and MXCSR as in `vectors`.
+    /// Executes `count` instructions from `op` on by `exec`, and goes on at `back` with the flags
+    /// in `place`, and XMM registers and MXCSR as in `vectors`.
     Execute {
         at: Label,
         back: Label,
         op: *const Operation,
+        count: u8,
         place: Place,
         vectors: Vectors,
     },
@@ -75,13 +76,20 @@ impl Translator<'_> {
                 at,
                 back,
                 op,
+                count,
                 place,
                 vectors,
             } => {
                 self.asm.bind(at);
                 self.vectors = vectors;
                 self.unload_vectors();
-                self.call(op, self.context.routines.execute);
+                let routines = self.context.routines;
+                if count == 1 {
+                    self.call(op, routines.execute);
+                } else {
+                    self.asm.store_imm(&FRAME_COUNT, count.into());
+                    self.call(op, routines.execute_run);
+                }
                 if place != Place::Saved {
                     flags::restore(&mut self.asm);
                 }

@@ -278,11 +278,17 @@ impl Translator<'_> {
     /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. It
     /// goes on at `back`, with the flags, XMM registers and MXCSR in the places where they are now.
     pub(super) fn on_miss(&mut self, at: Label, back: Label, op: *const Operation) {
+        self.on_miss_of(at, back, op, 1);
+    }
+
+    /// As [`Self::on_miss`], for `count` instructions from `op` on.
+    pub(super) fn on_miss_of(&mut self, at: Label, back: Label, op: *const Operation, count: u8) {
         let (place, vectors) = (self.place, self.vectors);
         self.stubs.push(Stub::Execute {
             at,
             back,
             op,
+            count,
             place,
             vectors,
         });
