@@ -102,8 +102,64 @@ fn exchanges(a: &mut CodeAssembler) -> Emit {
     a.add(r8, rax)?;
     a.add(r8, rdx)?;
     a.add(r8, rcx)?;
+    // Equal in each second round, too, with upper halves that stay then.
+    a.mov(rax, qword_ptr(rdi + 312))?;
+    a.mov(rdx, rax)?;
+    a.shr(rdx, 32)?;
+    a.bts(rdx, 40)?;
+    a.and(ecx, 1)?;
+    a.add(edx, ecx)?;
+    a.bts(rdx, 41)?;
+    a.lock().cmpxchg8b(qword_ptr(rdi + 312))?;
+    a.adc(r8, rax)?;
+    a.add(r8, rdx)?;
+    a.cmpxchg8b(qword_ptr(rdi + 0xFFC))?;
+    a.setz(cl)?;
+    a.add(r8, rcx)?;
     a.pop(rcx)?;
     a.pop(rbx)
+}
+
+/// Shifts whose flags depend on what the operand was, and POP to memory.
+fn shifts(a: &mut CodeAssembler) -> Emit {
+    // Counts from 0 to 99, with bit 6.
+    a.push(rcx)?;
+    a.imul_2(rcx, r8)?;
+    a.and(ecx, 0x43)?;
+    let counts: [fn(&mut CodeAssembler) -> Emit; 10] = [
+        |a| a.shld(rdx, r8, cl),
+        |a| a.shrd(r8d, r15d, cl),
+        |a| a.shld(r15, r14, cl),
+        |a| a.shrd(qword_ptr(rbx + 320), r8, cl),
+        |a| a.shld(dword_ptr(rbx + rdx + 328), r14d, cl),
+        |a| a.shld(esi, esi, 13),
+        |a| a.shrd(r15, r8, 64 + 63),
+        |a| a.shrd(qword_ptr(rbx + 336).gs(), rsi, 1),
+        |a| a.shld(dword_ptr(rbx + 344), r15d, 31),
+        |a| a.shr(qword_ptr(rbx + 352), 5),
+    ];
+    for shift in counts {
+        a.and(edx, 7)?;
+        shift(a)?;
+        a.pushfq()?;
+        a.pop(qword_ptr(rbx + rdx * 8 + 360))?;
+        a.add(r8, qword_ptr(rbx + rdx * 8 + 360))?;
+    }
+    a.shld(dx, si, 3)?;
+    a.shrd(ecx, r8d, cl)?;
+    a.shr(dword_ptr(rbx + 0xFFE), 9)?;
+    a.adc(r8, rcx)?;
+    a.add(qword_ptr(rbx + 352), r8)?;
+    // Relative to the stack pointer after the pop, and across pages.
+    a.push(r8)?;
+    a.push(rdx)?;
+    a.pop(qword_ptr(rsp))?;
+    a.pop(rcx)?;
+    a.add(r8, rcx)?;
+    a.push(r8)?;
+    a.pop(qword_ptr(rbx + 0xFFB))?;
+    a.lfence()?;
+    a.pop(rcx)
 }
 
 /// The second bytes of registers as destinations, and short functions of an operating system.
@@ -119,6 +175,13 @@ fn others(a: &mut CodeAssembler) -> Emit {
     a.xchg(ah, al)?;
     a.xadd(dh, dl)?;
     a.shl(ah, 1)?;
+    a.add(ah, dh)?;
+    a.cmp(dh, ah)?;
+    a.sbb(dh, ah)?;
+    a.mov(ah, dh)?;
+    a.xchg(ah, dh)?;
+    a.xadd(dh, ah)?;
+    a.test(ah, bh)?;
     a.pushfq()?;
     a.pop(r9)?;
     a.add(r8, r9)?;
@@ -145,6 +208,7 @@ fn program(rounds: Option<u32>) -> Guest {
         locked(a)?;
         exchanges(a)?;
         others(a)?;
+        shifts(a)?;
         a.dec(ecx)?;
         a.jnz(inner)?;
         if rounds.is_none() {
@@ -236,7 +300,7 @@ fn fault(program: fn(&mut CodeAssembler) -> Emit, native_code: bool) -> ([u64; 6
 fn read_modify_writes_fault_as_in_the_interpreter() {
     type Program = fn(&mut CodeAssembler) -> Emit;
     const WRITE: u64 = 3;
-    let table: [(&str, u8, u64, Program); 7] = [
+    let table: [(&str, u8, u64, Program); 10] = [
         ("INC", vector::PF, WRITE, |a| a.lock().inc(dword_ptr(rbx))),
         ("XADD", vector::PF, WRITE, |a| a.xadd(qword_ptr(rbx), rcx)),
         ("XCHG", vector::PF, WRITE, |a| a.xchg(qword_ptr(rbx), rcx)),
@@ -252,6 +316,13 @@ fn read_modify_writes_fault_as_in_the_interpreter() {
         ("CMPXCHG16B", vector::PF, WRITE, |a| {
             a.lock().cmpxchg16b(xmmword_ptr(rbx))
         }),
+        ("CMPXCHG8B", vector::PF, WRITE, |a| {
+            a.cmpxchg8b(qword_ptr(rbx))
+        }),
+        ("SHRD", vector::PF, WRITE, |a| {
+            a.shrd(qword_ptr(rbx + 8), rcx, 3)
+        }),
+        ("POP", vector::PF, WRITE, |a| a.pop(qword_ptr(rbx))),
         ("CMPXCHG16B, not aligned", vector::GP, 0, |a| {
             a.lock().cmpxchg16b(xmmword_ptr(rbx - 8))
         }),

@@ -2,7 +2,7 @@
 
 use iced_x86::{Instruction, OpAccess, OpKind, Register};
 
-use crate::backend::jit::assembler::{RAX, Reg};
+use crate::backend::jit::assembler::{R14, RAX, Reg};
 use crate::backend::jit::form::Guest;
 use crate::backend::jit::layout::HOST;
 use crate::backend::jit::translate::Translator;
@@ -43,6 +43,8 @@ pub(super) struct Borrowed {
     high: Option<Guest>,
     /// It is written.
     writes_high: bool,
+    /// The guest register whose second byte R14B of the host has, which is only read.
+    other_high: Option<Guest>,
 }
 
 impl Borrowed {
@@ -59,18 +61,30 @@ impl Borrowed {
         self.taken.is_empty()
     }
 
-    /// Has AL hold the second byte of `guest`. Returns whether it is free.
-    fn high(&mut self, guest: Guest, writes: bool) -> bool {
-        self.writes_high |= writes;
+    /// The host register whose lowest byte has the second byte of `guest`, or will have it.
+    fn high(&mut self, guest: Guest, writes: bool) -> Option<Reg> {
         if self.high == Some(guest) {
-            return true;
+            self.writes_high |= writes;
+            return Some(RAX);
         }
-        let Some(at) = self.free.iter().position(|r| *r == RAX) else {
-            return false;
-        };
+        if self.high.is_none() {
+            self.take(RAX)?;
+            (self.high, self.writes_high) = (Some(guest), writes);
+            return Some(RAX);
+        }
+        if writes {
+            return None;
+        }
+        self.take(R14)?;
+        self.other_high = Some(guest);
+        Some(R14)
+    }
+
+    /// Takes `r` if it is free.
+    fn take(&mut self, r: Reg) -> Option<()> {
+        let at = self.free.iter().position(|free| *free == r)?;
         self.free.remove(at);
-        self.high = Some(guest);
-        true
+        Some(())
     }
 
     /// The host register that has `guest`, or will have it.
@@ -101,10 +115,10 @@ impl Translator<'_> {
             let access = self.info.info(i).op_access(n);
             let reads = matches!(access, OpAccess::Read | OpAccess::CondRead);
             if let Some(guest) = of_high(r) {
-                if !borrowed.high(guest, !reads) {
+                let Some(host) = borrowed.high(guest, !reads) else {
                     return false;
-                }
-                i.set_op_register(n, Register::AL);
+                };
+                i.set_op_register(n, named(host, 1));
                 continue;
             }
             let Some(guest) = guest(r) else {
@@ -125,10 +139,16 @@ impl Translator<'_> {
         for (guest, host) in &borrowed.taken {
             self.read(*host, *guest);
         }
+        // MOVZX EAX, AH, which keeps the flags.
+        const MOVZX: [u8; 3] = [0x0F, 0xB6, 0xC4];
+        if let Some(guest) = borrowed.other_high {
+            self.read(RAX, guest);
+            self.asm.bytes(&MOVZX);
+            self.asm.mov32(R14, RAX);
+        }
         if let Some(guest) = borrowed.high {
             self.read(RAX, guest);
-            // MOVZX EAX, AH, which keeps the flags.
-            self.asm.bytes(&[0x0F, 0xB6, 0xC4]);
+            self.asm.bytes(&MOVZX);
         }
     }
 

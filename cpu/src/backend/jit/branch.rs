@@ -178,6 +178,20 @@ impl Translator<'_> {
                 }
                 self.asm.bind(back);
             }
+            Code::Pop_rm64 if item.insn.prefix & Insn::MEM != 0 => {
+                let Some(operand) = Operand::of(i, &item.insn, self.context.rip) else {
+                    return false;
+                };
+                let (missed, back) = self.miss(item);
+                let m = self.probe(&Operand::at(RSP, 0, 8), Access::Read, missed);
+                self.asm.load(RAX, &m);
+                self.asm.store(&FRAME_TARGET, RAX);
+                let m = self.probe(&operand, Access::Write, missed);
+                self.asm.load(RAX, &FRAME_TARGET);
+                self.asm.store(&m, RAX);
+                self.move_stack(SLOT);
+                self.asm.bind(back);
+            }
             Code::Leaveq => {
                 let (missed, back) = self.miss(item);
                 let m = self.probe(&Operand::at(RBP, 0, 8), Access::Read, missed);

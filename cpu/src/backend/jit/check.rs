@@ -6,7 +6,7 @@
 //! in which an access does not find its page in the TLB, or a branch no open window, runs without a
 //! comparison: that could not be undone. So does one beside which another processor runs.
 
-use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::form::{self, Operand};
@@ -209,8 +209,7 @@ fn accesses(
         Mnemonic::Leave => all.push((Operand::at(gpr::RBP as u8, 0, 8), Access::Read)),
         _ => {}
     }
-    // Their operand is accessed twice, or with another size.
-    (i.code() != Code::Pop_rm64).then_some(all)
+    Some(all)
 }
 
 /// The linear address of an operand.

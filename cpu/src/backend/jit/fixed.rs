@@ -35,7 +35,7 @@ impl Translator<'_> {
             }
             Code::Div_rm32 | Code::Div_rm64 => return self.divide(item),
             Code::Idiv_rm32 | Code::Idiv_rm64 => return self.divide_signed(item),
-            // Hints do nothing.
+            // Hints and fences of loads and of stores do nothing.
             _ if matches!(
                 item.decoded.mnemonic(),
                 Mnemonic::Nop
@@ -44,6 +44,8 @@ impl Translator<'_> {
                     | Mnemonic::Prefetcht0
                     | Mnemonic::Prefetcht1
                     | Mnemonic::Prefetcht2
+                    | Mnemonic::Lfence
+                    | Mnemonic::Sfence
             ) => {}
             _ => return false,
         }

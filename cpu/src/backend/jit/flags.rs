@@ -23,6 +23,9 @@ pub(super) enum Fix {
     /// After SHR: AF is clear, OF is the most significant bit of the operand, which R14 has, with
     /// this number of bits.
     Right { bits: u8 },
+    /// After SHLD and SHRD: AF is clear, OF is SF XOR the most significant bit of the operand, which
+    /// R14 has, with this number of bits.
+    Double { bits: u8 },
 }
 
 /// Where the guest's arithmetic flags are.
@@ -50,6 +53,13 @@ pub(super) fn load(a: &mut Assembler, fix: Fix) {
             a.shr(bits == 64, R14, bits - 1);
             // MOV AL, R14B; AND AL, 1
             a.bytes(&[0x44, 0x88, 0xF0, 0x24, 1]);
+        }
+        Fix::Double { bits } => {
+            a.shr(bits == 64, R14, bits - 1);
+            // MOV AL, AH; SHR AL, 7; XOR AL, R14B
+            a.bytes(&[0x88, 0xE0, 0xC0, 0xE8, 7, 0x44, 0x30, 0xF0]);
+            // AND AL, 1
+            a.bytes(&[0x24, 1]);
         }
     }
     if fix != Fix::None {

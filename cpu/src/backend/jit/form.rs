@@ -303,10 +303,15 @@ impl Operand {
             });
         }
         let index = register(i.memory_index())?;
+        let mut disp = i.memory_displacement64() as i64;
+        if i.code() == Code::Pop_rm64 && i.memory_base() == Register::RSP {
+            // It is relative to the stack pointer after the pop.
+            disp = i32::try_from(disp + 8).ok()?.into();
+        }
         Some(Self {
             base: register(i.memory_base())?,
             index: index.map(|r| (r, i.memory_index_scale() as u8)),
-            disp: i.memory_displacement64() as i64,
+            disp,
             segment,
             bit,
             size,

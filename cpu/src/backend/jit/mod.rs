@@ -24,6 +24,7 @@ mod options;
 mod read_modify_write;
 mod record;
 mod routines;
+mod shift;
 mod stack_run;
 mod stub;
 mod system;

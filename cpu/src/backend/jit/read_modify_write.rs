@@ -5,7 +5,7 @@
 
 use iced_x86::{Code, IcedError, Mnemonic, OpKind};
 
-use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, cond};
+use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, RDX, cond};
 use crate::backend::jit::borrowed::{Borrowed, named};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Guest, Operand};
@@ -34,7 +34,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Translates CMPXCHG and CMPXCHG16B, and bit tests with a bit string. Returns whether there is
+    /// Translates CMPXCHG, CMPXCHG8B and CMPXCHG16B, and bit tests with a bit string. Returns whether there is
     /// a template.
     pub(super) fn read_modify_write(&mut self, item: &Item) -> Result<bool, IcedError> {
         let i = &item.decoded;
@@ -51,6 +51,10 @@ impl Translator<'_> {
             | Code::Cmpxchg_rm64_r64 => self.compare_exchange(item, &operand),
             Code::Cmpxchg16b_m128 if is_x86_feature_detected!("cmpxchg16b") => {
                 self.compare_exchange128(item, &operand);
+                Ok(true)
+            }
+            Code::Cmpxchg8b_m64 => {
+                self.compare_exchange64(item, &operand);
                 Ok(true)
             }
             _ if form::is_bit_test(i.mnemonic()) && i.op1_kind() == OpKind::Register => {
@@ -95,6 +99,30 @@ impl Translator<'_> {
         self.on_miss(missed, back, item.op);
         self.asm.bind(back);
         Ok(true)
+    }
+
+    /// CMPXCHG8B.
+    fn compare_exchange64(&mut self, item: &Item, operand: &Operand) {
+        let (missed, back) = self.miss(item);
+        let m = self.probe(operand, Access::Write, missed);
+        // It may have the guest's RAX.
+        self.asm.lea(R14, &m);
+        let m = Mem::at(R14, 0);
+        let locked = self.is_locked(item);
+        if locked {
+            self.check_alignment(&m, operand.size, missed);
+        }
+        self.asm.store(&FRAME_ADDRESS, RDX);
+        self.asm.mov(RAX, GUEST_RAX);
+        if locked {
+            self.asm.bytes(&[0xF0]);
+        }
+        self.asm.memory(false, &[0x0F, 0xC7], 1, &m);
+        // CMOVNE and CMOVE: if they are equal, all of RAX and RDX stays.
+        self.asm.registers(true, &[0x0F, 0x45], GUEST_RAX, RAX);
+        self.asm.memory(true, &[0x0F, 0x44], RDX, &FRAME_ADDRESS);
+        flags::save_one(&mut self.asm, cond::E, flags::ZF);
+        self.asm.bind(back);
     }
 
     /// CMPXCHG16B. An operand that is not aligned faults.

@@ -32,7 +32,7 @@ impl Translator<'_> {
             return Ok(true);
         }
         let Some(plain) = form::plain(i) else {
-            return Ok(false);
+            return self.shift_of_old(item);
         };
         let dead = self.flags_are_dead(rest);
         match plain.effect {
@@ -153,7 +153,7 @@ impl Translator<'_> {
             _ => None,
         };
         let Some(to) = to else {
-            return Ok(false);
+            return self.shift_of_old(item);
         };
         let wide = size == 8;
         let bits = 8 * size as u8;
