@@ -13,6 +13,7 @@ pub enum Access {
 
 /// Privilege of a memory access (SDM Vol. 3A 4.6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Privilege {
     /// CPL 0-2, and implicit accesses to system structures.
     Supervisor = 0,

@@ -116,8 +116,11 @@ pub(crate) mod layout {
     use super::{ENTRIES, Entry, Table, Tlb};
     use crate::mmu::access::Access;
 
-    /// Offset in [`Tlb`] of the pointer to the table of the current class.
+    /// Offset in [`Tlb`] of the pointer to the table of the current class. Those of the others
+    /// follow, of which that of class 0 is in its place.
     pub const TABLE: usize = offset_of!(Tlb, tables);
+    /// Offset in [`Tlb`] of the current class.
+    pub const CURRENT: usize = offset_of!(Tlb, current);
     /// log2 of the size of an entry.
     pub const ENTRY_SHIFT: u32 = size_of::<Entry>().trailing_zeros();
     /// Bits of a page number that select an entry.

@@ -130,7 +130,7 @@ pub struct Cpu {
     pub(crate) breakpoints: Breakpoints,
     /// The last instruction took a branch: set only while the processor steps on branches.
     pub(crate) branched: bool,
-    pub(super) spin: SpinCount,
+    pub(crate) spin: SpinCount,
     /// Numbers that RDRAND has generated.
     pub(crate) random_numbers: u64,
     /// Guest-physical pages whose decoded code is stale (see `VmmRequests::INVALIDATE_CODE`).

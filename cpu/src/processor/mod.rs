@@ -24,7 +24,7 @@ pub(crate) mod pmu;
 mod read_modify_write;
 mod registers;
 pub(crate) mod segment;
-mod spin;
+pub(crate) mod spin;
 mod split_lock;
 pub(crate) mod task_switch;
 mod translation;

@@ -80,6 +80,7 @@ impl Half for VmmRequests {
 /// Reasons to leave the fast path between two blocks: [`ArchEvents`] and [`VmmRequests`] in one
 /// word, so that one comparison tests for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
 pub(crate) struct PendingWork(u32);
 
 impl PendingWork {

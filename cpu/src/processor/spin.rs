@@ -4,7 +4,7 @@ use crate::state::SpinCount;
 
 /// PAUSE instructions after which a loop counts as waiting: more than a wait for a processor that
 /// runs usually takes.
-const PAUSES: u32 = 256;
+pub(crate) const PAUSES: u32 = 256;
 /// Instructions within which they must retire. A loop around PAUSE has few instructions.
 const WITHIN: u64 = 16 * PAUSES as u64;
 

@@ -26,6 +26,7 @@ mod memory_order;
 mod native_code;
 mod native_read_modify_write;
 mod native_stack;
+mod native_system;
 mod paging;
 mod pmu;
 mod registers;

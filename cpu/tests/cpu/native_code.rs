@@ -83,7 +83,7 @@ fn vectors() -> Guest {
         a.cvtsi2sd(xmm3, ecx)?;
         a.addsd(xmm5, xmm3)?;
         a.mulsd(xmm5, qword_ptr(rbx + 128))?;
-        a.pause()?;
+        a.cld()?;
         a.sqrtsd(xmm6, xmm5)?;
         a.push(rdx)?;
         a.addpd(xmm6, xmmword_ptr(rbx))?;
@@ -137,7 +137,7 @@ fn wide_vectors() -> Guest {
         // With VEX: it becomes zero.
         a.vpxor(xmm3, xmm3, xmm9)?;
         a.vpaddq(ymm5, ymm3, ymm4)?;
-        a.pause()?;
+        a.cld()?;
         a.vcvtdq2ps(ymm6, ymm9)?;
         a.vfmadd231ps(ymm7, ymm6, ymmword_ptr(rbx))?;
         a.push(rdx)?;

@@ -13,7 +13,7 @@ use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::translate::{self, Item};
 use crate::exec::MXCSR_MASKS;
 use crate::insn::{Flow, Insn, reg, seg};
-use crate::mmu::access::Access;
+use crate::mmu::access::{Access, Privilege};
 use crate::mmu::host_access;
 use crate::processor::cpu::Cpu;
 use crate::state::gpr;
@@ -26,6 +26,8 @@ pub(crate) struct Changes {
     ymm_high: [u128; 16],
     mxcsr: u32,
     rflags: u64,
+    privilege: Privilege,
+    pauses: u32,
     gs_base: u64,
     kernel_gs_base: u64,
     rip: u64,
@@ -86,6 +88,7 @@ impl Expectation {
         let (xmm, ymm_high, mxcsr) = (cpu.xmm, cpu.ymm_high, cpu.mxcsr);
         let (flags, fault) = (cpu.flags, cpu.fault);
         let (eflags, signal_mask) = (cpu.eflags, cpu.signal_mask);
+        let (spin, pending_work) = (cpu.spin, cpu.pending_work);
         let kernel_gs_base = cpu.msr.kernel_gs_base;
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
@@ -109,6 +112,8 @@ impl Expectation {
         (cpu.xmm, cpu.ymm_high, cpu.mxcsr) = (xmm, ymm_high, mxcsr);
         (cpu.flags, cpu.fault, cpu.rip) = (flags, fault, rip);
         (cpu.eflags, cpu.signal_mask) = (eflags, signal_mask);
+        (cpu.spin, cpu.pending_work) = (spin, pending_work);
+        cpu.update_data_privilege();
         cpu.msr.kernel_gs_base = kernel_gs_base;
         expectation.map(|(changes, icount)| Self {
             changes,
@@ -132,6 +137,8 @@ impl Changes {
             ymm_high: cpu.ymm_high,
             mxcsr: cpu.mxcsr,
             rflags: cpu.rflags(),
+            privilege: cpu.privilege,
+            pauses: cpu.spin.pauses,
             gs_base: cpu.gpr[usize::from(reg::SEGMENT + seg::GS)],
             kernel_gs_base: cpu.msr.kernel_gs_base,
             rip: cpu.rip,

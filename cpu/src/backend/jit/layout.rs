@@ -12,7 +12,7 @@ use crate::mmu::tlb;
 use crate::processor::branch_trace::MappedWindow;
 use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
-use crate::state::{MsrState, SystemState};
+use crate::state::{MsrState, SpinCount, SystemState};
 
 /// Has the address of the [`Cpu`].
 pub(super) const CPU: Reg = R15;
@@ -93,6 +93,13 @@ pub(super) const XCR0: Mem = field(offset_of!(Cpu, sys) + offset_of!(SystemState
 pub(super) const ICOUNT: Mem = field(offset_of!(Cpu, icount));
 pub(super) const KEY_ANY: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, any));
 pub(super) const KEY_GLOBAL: Mem = field(offset_of!(Cpu, jump_keys) + offset_of!(JumpKeys, global));
+pub(super) const PENDING_WORK: Mem = field(offset_of!(Cpu, pending_work));
+pub(super) const PRIVILEGE: Mem = field(offset_of!(Cpu, privilege));
+pub(super) const TSC_AUX: Mem = field(offset_of!(Cpu, msr) + offset_of!(MsrState, tsc_aux));
+pub(super) const TSC_OFFSET: Mem = field(offset_of!(Cpu, tsc_offset));
+pub(super) const SKIPPED: Mem = field(offset_of!(Cpu, skipped));
+pub(super) const SPIN_PAUSES: Mem = field(offset_of!(Cpu, spin) + offset_of!(SpinCount, pauses));
+pub(super) const TLB_CURRENT: Mem = field(offset_of!(Cpu, tlb) + tlb::layout::CURRENT);
 pub(super) const TLB_TABLE: Mem = field(offset_of!(Cpu, tlb) + tlb::layout::TABLE);
 
 const WINDOW: usize = offset_of!(Cpu, window);

@@ -46,6 +46,7 @@ use crate::backend::jit::listener::Listener;
 use crate::backend::jit::routines::{Enter, Returned, Routines};
 use crate::backend::jit::translate::Context;
 use crate::exec::HOST_MXCSR;
+use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 
 pub use crate::backend::jit::listener::{NativeCode, NativeListener, NativePart};
@@ -315,6 +316,8 @@ impl Jit {
             rip: start.rip,
             recording,
             locks: !cpu.has_memory_alone(),
+            is_only: cpu.topology.count <= 1,
+            virtual_time: matches!(cpu.clock, Clock::Instructions),
             global: start.global,
             key: self.memory.address(self.key_offset(start.mapping)),
             jumps: self.memory.address(self.jumps_offset(recording)),

@@ -27,6 +27,10 @@ pub(super) struct Context {
     pub recording: bool,
     /// Other processors run at the same time, so that LOCK is needed.
     pub locks: bool,
+    /// There is no other processor.
+    pub is_only: bool,
+    /// Time is instructions.
+    pub virtual_time: bool,
     /// Jumps to the block have the key of a global page.
     pub global: bool,
     /// Address of the key with which jumps to the block are valid.
