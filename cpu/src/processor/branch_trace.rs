@@ -230,9 +230,9 @@ const WINDOW_PAGES: usize = 8;
 /// overwrite, does not become one of the log. So it does while the LBR stack wants them.
 ///
 /// Each change that could invalidate it closes it: of a translation, of the DS area's address or
-/// fields, of DEBUGCTL, and decoding of code from one of the pages. A write to the page of the fields,
-/// by the guest or by a device, closes it, too. Writes by other processors become visible at the
-/// start of the next run.
+/// fields, of DEBUGCTL, and decoding of code from one of the pages. A write to the page of the
+/// fields, by the guest or by a device, closes it, too. Writes by other processors become visible
+/// at the start of the next run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MappedWindow {
     slots: Window,

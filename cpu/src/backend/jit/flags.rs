@@ -23,8 +23,8 @@ pub(super) enum Fix {
     /// After SHR: AF is clear, OF is the most significant bit of the operand, which R14 has, with
     /// this number of bits.
     Right { bits: u8 },
-    /// After SHLD and SHRD: AF is clear, OF is SF XOR the most significant bit of the operand, which
-    /// R14 has, with this number of bits.
+    /// After SHLD and SHRD: AF is clear, OF is SF XOR the most significant bit of the operand,
+    /// which R14 has, with this number of bits.
     Double { bits: u8 },
 }
 

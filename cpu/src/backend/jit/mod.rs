@@ -146,7 +146,7 @@ const LONGEST: usize = 48 * 512;
 
 /// Entries of the table of jump targets of indirect jumps: a power of two.
 const JUMPS: usize = 1 << 16;
-/// Size of an entry: a RIP and, at `JUMP_CODE`, the address of the code. They are in one cache line.
+/// Size of an entry: a RIP and, at `JUMP_CODE`, the address of the code. They share a cache line.
 const JUMP_SIZE: usize = 16;
 const JUMP_CODE: usize = 8;
 /// Size of a table of jump targets.

@@ -34,8 +34,8 @@ impl Translator<'_> {
         }
     }
 
-    /// Translates CMPXCHG, CMPXCHG8B and CMPXCHG16B, and bit tests with a bit string. Returns whether there is
-    /// a template.
+    /// Translates CMPXCHG, CMPXCHG8B and CMPXCHG16B, and bit tests with a bit string. Returns
+    /// whether there is a template.
     pub(super) fn read_modify_write(&mut self, item: &Item) -> Result<bool, IcedError> {
         let i = &item.decoded;
         if item.insn.prefix & Insn::MEM == 0 {
