@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, confirm, entry, position, prediction};
+use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, RECENT, confirm, entry, prediction};
 use super::streams::{self, Bits, KNOWN, NEW, symbol};
 use crate::{Branch, Error, varint};
 
@@ -67,43 +67,20 @@ impl Encoder {
     /// Adds branches of the task of `context`.
     pub fn push(&mut self, branches: &[Branch], context: &mut Context) {
         let mut at = *context;
-        let mut rest = branches;
-        while let Some(known) = rest.get(self.push_known(rest, &mut at)..) {
-            let Some((branch, after)) = known.split_first() else {
-                break;
-            };
-            at = self.push_other(*branch, at);
-            rest = after;
+        for branch in branches {
+            let known_branches = self.nodes.branches.as_slice();
+            let entry = entry(&at, &mut self.nodes.slots);
+            match entry.and_then(|entry| Some((prediction(*entry)?, entry))) {
+                Some((next, entry)) if known_branches.get(next.node as usize) == Some(branch) => {
+                    self.runs[next.class] += 1;
+                    confirm(entry);
+                    at.advance(next.node);
+                }
+                _ => at = self.push_other(*branch, at),
+            }
         }
         self.count += branches.len() as u64;
         *context = at;
-    }
-
-    /// Adds branches as long as the entries are right. Returns their number.
-    #[inline]
-    fn push_known(&mut self, branches: &[Branch], context: &mut Context) -> usize {
-        let slots = self.nodes.slots.as_mut_slice();
-        let known = self.nodes.branches.as_slice();
-        let runs = &mut *self.runs;
-        let mut at = *context;
-        let mut count = 0;
-        for branch in branches {
-            let Some(entry) = entry(&at, slots) else {
-                break;
-            };
-            let Some(next) = prediction(*entry) else {
-                break;
-            };
-            if known.get(next.node as usize) != Some(branch) {
-                break;
-            }
-            runs[next.class] += 1;
-            confirm(entry);
-            at.advance(next.node);
-            count += 1;
-        }
-        *context = at;
-        count
     }
 
     /// Adds a branch that has no entry, or another one. Returns the context after it.
@@ -129,13 +106,14 @@ impl Encoder {
     /// The node of a branch that follows `last` and is not `predicted`, and its code.
     fn correct(&mut self, branch: Branch, last: u32, predicted: u32) -> (u32, u8) {
         let recent = &mut self.nodes.recent[last as usize];
-        let branches = self.nodes.branches.as_slice();
-        let at = position(recent, |node| branches.get(node as usize) == Some(&branch));
-        if let Some(&node) = recent.get(at) {
-            // The prediction has no code.
-            let skipped = position(recent, |node| node == predicted) < at;
-            recent.swap(0, at);
-            return (node, (at - usize::from(skipped)) as u8);
+        let mut code = 0;
+        for at in 0..RECENT {
+            let node = recent[at];
+            if self.nodes.branches[node as usize] == branch {
+                recent.swap(0, at);
+                return (node, code);
+            }
+            code += u8::from(node != predicted);
         }
         let (node, code) = match self.known.get(&branch) {
             Some(&node) => {

@@ -58,13 +58,12 @@ impl Bits {
 /// lower bits of the run's length to `bits`.
 #[inline]
 pub fn symbol(run: u32, code: u8, bits: &mut Bits) -> u8 {
-    // No branch depends on the run: the host would mispredict it.
-    let above = run.saturating_sub(SHORT_RUNS - 1).max(1);
-    let count = above.ilog2();
-    bits.push(above - (1 << count), count);
     let length = if run < SHORT_RUNS {
         run
     } else {
+        let above = run - SHORT_RUNS + 1;
+        let count = above.ilog2();
+        bits.push(above - (1 << count), count);
         SHORT_RUNS + count
     };
     (length << CODE_BITS) as u8 | code
