@@ -183,7 +183,7 @@ impl Decoder {
         if code < KNOWN {
             // The prediction has no code.
             let code = usize::from(code);
-            let skipped = position(recent, |node| node == predicted) <= code;
+            let skipped = position(recent, predicted) <= code;
             let at = code + usize::from(skipped);
             let node = *recent.get(at).ok_or(Error::Damaged)?;
             recent.swap(0, at);

@@ -75,12 +75,12 @@ pub struct Nodes {
     pub recent: Vec<[u32; RECENT]>,
 }
 
-/// The first position among the last corrections of a node that `is` accepts, or [`RECENT`]. There
-/// is no branch that the host could mispredict.
+/// The first position of `node` among the last corrections, or [`RECENT`]. There is no branch that
+/// the host could mispredict.
 #[inline]
-pub fn position(recent: &[u32; RECENT], is: impl Fn(u32) -> bool) -> usize {
-    let accepted = |at: usize| u32::from(is(recent[at])) << at;
-    let all = (0..RECENT).fold(1 << RECENT, |all, at| all | accepted(at));
+pub fn position(recent: &[u32; RECENT], node: u32) -> usize {
+    let equal = |at: usize| u32::from(recent[at] == node) << at;
+    let all = (0..RECENT).fold(1 << RECENT, |all, at| all | equal(at));
     all.trailing_zeros() as usize
 }
 
