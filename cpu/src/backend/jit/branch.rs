@@ -154,12 +154,7 @@ impl Translator<'_> {
                     return false;
                 };
                 let (missed, back) = self.miss(item);
-                let m = self.probe(&operand, Access::Read, missed);
-                self.asm.load(RAX, &m);
-                self.asm.store(&FRAME_TARGET, RAX);
-                let m = self.probe(&Operand::at(RSP, -SLOT, 8), Access::Write, missed);
-                self.asm.load(RAX, &FRAME_TARGET);
-                self.asm.store(&m, RAX);
+                self.copy(&operand, &Operand::at(RSP, -SLOT, 8), missed);
                 self.move_stack(-SLOT);
                 self.asm.bind(back);
             }
@@ -183,12 +178,7 @@ impl Translator<'_> {
                     return false;
                 };
                 let (missed, back) = self.miss(item);
-                let m = self.probe(&Operand::at(RSP, 0, 8), Access::Read, missed);
-                self.asm.load(RAX, &m);
-                self.asm.store(&FRAME_TARGET, RAX);
-                let m = self.probe(&operand, Access::Write, missed);
-                self.asm.load(RAX, &FRAME_TARGET);
-                self.asm.store(&m, RAX);
+                self.copy(&Operand::at(RSP, 0, 8), &operand, missed);
                 self.move_stack(SLOT);
                 self.asm.bind(back);
             }
@@ -206,6 +196,17 @@ impl Translator<'_> {
             _ => return false,
         }
         true
+    }
+
+    /// Copies a quadword of memory. Overwrites RAX, R14 and the host's flags.
+    fn copy(&mut self, from: &Operand, to: &Operand, missed: Label) {
+        let m = self.probe(from, Access::Read, missed);
+        self.asm.load(RAX, &m);
+        // To find the other operand takes RAX.
+        self.asm.store(&FRAME_TARGET, RAX);
+        let m = self.probe(to, Access::Write, missed);
+        self.asm.load(RAX, &FRAME_TARGET);
+        self.asm.store(&m, RAX);
     }
 
     /// A label where the instruction is executed by `exec`, and one, to be bound, where it goes on.

@@ -74,14 +74,7 @@ impl Translator<'_> {
         }
         let (missed, back) = (self.asm.label(), self.asm.label());
         self.save_flags();
-        let m = self.probe(operand, Access::Write, missed);
-        // It may have the guest's RAX.
-        self.asm.lea(R14, &m);
-        let m = Mem::at(R14, 0);
-        let locked = self.is_locked(item);
-        if locked {
-            self.check_alignment(&m, operand.size, missed);
-        }
+        let (m, locked) = self.compared_operand(item, operand, missed);
         set_memory(&mut i, &m);
         set_prefixes(&mut i, locked);
         self.asm.mov(RAX, GUEST_RAX);
@@ -101,17 +94,23 @@ impl Translator<'_> {
         Ok(true)
     }
 
-    /// CMPXCHG8B.
-    fn compare_exchange64(&mut self, item: &Item, operand: &Operand) {
-        let (missed, back) = self.miss(item);
+    /// Finds the operand of CMPXCHG or CMPXCHG8B without the guest's RAX, which the instruction
+    /// overwrites, in its address. Returns whether the instruction is locked, too.
+    fn compared_operand(&mut self, item: &Item, operand: &Operand, missed: Label) -> (Mem, bool) {
         let m = self.probe(operand, Access::Write, missed);
-        // It may have the guest's RAX.
         self.asm.lea(R14, &m);
         let m = Mem::at(R14, 0);
         let locked = self.is_locked(item);
         if locked {
             self.check_alignment(&m, operand.size, missed);
         }
+        (m, locked)
+    }
+
+    /// CMPXCHG8B.
+    fn compare_exchange64(&mut self, item: &Item, operand: &Operand) {
+        let (missed, back) = self.miss(item);
+        let (m, locked) = self.compared_operand(item, operand, missed);
         self.asm.store(&FRAME_ADDRESS, RDX);
         self.asm.mov(RAX, GUEST_RAX);
         if locked {
