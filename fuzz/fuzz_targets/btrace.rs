@@ -12,8 +12,9 @@ use vbts_trace::{Batch, Event, Item, Part, Reader};
 const CHUNKS: u8 = 1;
 /// The file has an end, which names the last chunk as the index.
 const HAS_END: u8 = 2;
-/// Items that are read at once. A file of 8 KiB can have billions of branches.
-const MAX_ITEMS: usize = 5000;
+/// Branches and events that are read at once. A file of 8 KiB can have billions of branches.
+const MAX_BRANCHES: u64 = 1 << 24;
+const MAX_EVENTS: u64 = 5000;
 /// Batches that are read. Each has 65,536 branches at most.
 const MAX_BATCHES: usize = 300;
 
@@ -52,14 +53,14 @@ fn chunks(input: &mut Input<'_>, has_end: bool) -> Vec<u8> {
 
 /// Reads on. Returns the number of branches.
 fn read(reader: &mut Reader<Cursor<&[u8]>>) -> u64 {
-    let mut count = 0;
-    for _ in 0..MAX_ITEMS {
+    let (mut count, mut events) = (0, 0);
+    while count < MAX_BRANCHES && events < MAX_EVENTS {
         match reader.next_item() {
             Ok(Some(Item::Branches { branches, .. })) => {
                 assert!(!branches.is_empty());
                 count += branches.len() as u64;
             }
-            Ok(Some(Item::Event { .. })) => {}
+            Ok(Some(Item::Event { .. })) => events += 1,
             Ok(None) | Err(_) => break,
         }
     }
@@ -112,7 +113,8 @@ fuzz_target!(|data: &[u8]| {
     assert!(!is_sure || count <= reader.records());
     read_blocks(&mut reader);
     for at in [record, record % 64, reader.records(), reader.records() / 2] {
-        if reader.seek(at).is_ok() {
+        // To get to a branch, those before it in its block are decoded.
+        if at <= MAX_BRANCHES && reader.seek(at).is_ok() {
             read(&mut reader);
         }
         let mut events = 0;

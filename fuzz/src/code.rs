@@ -14,7 +14,9 @@ const BACKWARDS: u8 = 8;
 const CROSSING: u8 = 16;
 const IO: u8 = 32;
 
-const INSTRUCTIONS: u64 = 1000;
+/// A repeated string instruction is as many as it has parts of 65,536 iterations, and can take the
+/// slow path in each of them.
+const INSTRUCTIONS: u64 = 250;
 
 /// A register: mostly an address of data or a small number, since those make most instructions do
 /// something.
