@@ -80,6 +80,8 @@ pub(crate) enum Extent {
     Whole,
     /// One instruction.
     One,
+    /// One instruction that goes on in the next page.
+    Crossing,
 }
 
 /// Index of a block in the cache.
@@ -124,24 +126,14 @@ impl Page {
         self.mappings.clear();
         for (_, id) in &self.blocks {
             if let Some(block) = blocks.get_mut(*id as usize) {
-                (block.heat, block.native) = (0, CodeId::NONE);
+                block.native = CodeId::NONE;
+                if block.heat != Block::NEVER {
+                    block.heat = 0;
+                }
             }
         }
     }
 }
-
-/// An instruction that crosses into another page. Write tracking is by page, so its bytes are
-/// compared with memory each time instead.
-#[derive(Debug)]
-struct Crossing {
-    /// Guest-physical address of its first byte.
-    gpa: u64,
-    size: CodeSize,
-    block: Block,
-}
-
-/// Slots for instructions that cross into another page: a power of two.
-const CROSSINGS: usize = 256;
 
 /// Upper bound on the cached blocks of all processors of a machine. A full cache is cleared.
 const MAX_BLOCKS: usize = 1 << 19;
@@ -176,8 +168,6 @@ pub(crate) struct BlockCache {
     pages: Vec<Option<Box<Page>>>,
     /// The blocks to which jumps have led, by a hash of RIP.
     jumps: Box<[BlockId; JUMPS]>,
-    /// Instructions that cross into another page, by a hash of their address.
-    crossings: Vec<Option<Crossing>>,
     /// The current epoch. Blocks of an earlier epoch may be stale.
     epoch: u64,
 }
@@ -187,8 +177,6 @@ impl BlockCache {
     pub fn new(ram_end: u64, processors: usize) -> Self {
         let mut pages = Vec::new();
         pages.resize_with((ram_end >> 12) as usize, || None);
-        let mut crossings = Vec::new();
-        crossings.resize_with(CROSSINGS, || None);
         let processors = processors.max(1);
         Self {
             max_blocks: MAX_BLOCKS / processors,
@@ -199,7 +187,6 @@ impl BlockCache {
             places: Vec::new(),
             pages,
             jumps: Box::new([0; JUMPS]),
-            crossings,
             epoch: 0,
         }
     }
@@ -342,6 +329,10 @@ impl BlockCache {
         }
         self.ops += block.ops.count();
         block.epoch = self.epoch;
+        if extent == Extent::Crossing {
+            // Native code becomes valid with its page, whatever is in the next one.
+            block.heat = Block::NEVER;
+        }
         let first = map.add(gpa, block.bytes.len());
         let id = match self.free.pop() {
             Some(id) => {
@@ -372,41 +363,24 @@ impl BlockCache {
         Some((id, first))
     }
 
-    fn crossing_slot(gpa: u64) -> usize {
-        (gpa >> 12) as usize % CROSSINGS
-    }
-
-    /// The cached instruction that begins at `gpa` and ends in another page.
-    pub fn crossing(&self, gpa: u64, size: CodeSize) -> Option<&Block> {
-        let crossing = self.crossings[Self::crossing_slot(gpa)].as_ref()?;
-        (crossing.gpa == gpa && crossing.size == size).then_some(&crossing.block)
-    }
-
-    /// Enters an instruction that begins at `gpa` and ends in another page.
-    pub fn insert_crossing(&mut self, gpa: u64, size: CodeSize, block: Block) {
-        self.crossings[Self::crossing_slot(gpa)] = Some(Crossing { gpa, size, block });
-    }
-
     /// The index of `block`, one of this cache.
     pub fn id(&self, block: &Block) -> BlockId {
         let offset = std::ptr::from_ref(block) as usize - self.blocks.as_ptr() as usize;
         (offset / size_of::<Block>()) as BlockId
     }
 
-    /// Invalidates the code of the page of `gpa`. Returns whether there was any.
+    /// Invalidates the code of the page of `gpa`. Returns whether there was any. An instruction
+    /// that begins in the page before stays: it is compared with memory at each look-up.
     pub fn invalidate(&mut self, map: &mut CodeMap, gpa: u64) -> bool {
-        map.clear(gpa);
-        let Some(page) = self
-            .pages
-            .get_mut((gpa >> 12) as usize)
+        let page = self.pages.get_mut((gpa >> 12) as usize);
+        for (_, id) in page
             .and_then(Option::take)
-        else {
-            return false;
-        };
-        for (_, id) in &page.blocks {
+            .iter()
+            .flat_map(|page| &page.blocks)
+        {
             self.forget(*id);
         }
-        true
+        map.clear(gpa)
     }
 
     fn forget(&mut self, id: BlockId) {

@@ -32,10 +32,6 @@ impl SoftCpu {
                 Some(block) => run_one(&mut self.cpu, block),
                 None => return,
             },
-            Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
-                Some(block) => run_one(&mut self.cpu, block),
-                None => return,
-            },
             Ok(Found::Single(block)) => run_one(&mut self.cpu, &block),
             Err(fault) => Some(fault),
         };

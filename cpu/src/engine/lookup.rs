@@ -17,8 +17,6 @@ pub(super) enum Found {
     Cached(BlockId),
     /// A block of the cache that each jump to it has to look up.
     Probed(BlockId),
-    /// One instruction that begins at this guest-physical address, and crosses into another page.
-    Crossing(u64),
     /// One instruction that is not cached.
     Single(Block),
 }
@@ -29,98 +27,118 @@ impl SoftCpu {
         let hit = self.fetch()?;
         let is_probed = self.cpu.pass_probe();
         let page = hit.host.wrapping_sub((hit.gpa & 0xFFF) as usize);
-        // SAFETY: the page of `hit.host` is RAM, and a cached block does not leave its page.
-        let unchanged =
-            |offset: u16, bytes: &[u8]| unsafe { is_at(bytes, page.add(offset.into())) };
-        if let Some(id) = self
-            .cache
-            .find(hit.gpa, self.cpu.code_size, extent, unchanged)
+        let unchanged = |offset: u16, bytes: &[u8]| {
+            let here = &bytes[..bytes.len().min(0x1000 - usize::from(offset & 0xFFF))];
+            // SAFETY: the page of `hit.host` is RAM, and `here` does not leave it.
+            unsafe { is_at(here, page.add(offset.into())) }
+        };
+        let size = self.cpu.code_size;
+        if let Some(id) = self.cache.find(hit.gpa, size, extent, unchanged)
             && let Some(block) = self.cache.get(id)
         {
             if !self.cpu.within_code_segment(block.len()) {
                 return self.decode_single().map(Found::Single);
             }
-            return Ok(self.found(extent, id, &hit, is_probed));
+            let key = self.cpu.jump_key(self.linear_rip(), &hit);
+            return Ok(self.found(extent, id, hit.gpa, key, is_probed));
         }
-        if self.finds_crossing(&hit)? {
-            return Ok(Found::Crossing(hit.gpa));
+        if let Some(id) = self.cache.find(hit.gpa, size, Extent::Crossing, unchanged)
+            && let Some(key) = self.cross(id, &hit)?
+        {
+            return Ok(self.found(extent, id, hit.gpa, key, is_probed));
         }
         let longest = match extent {
-            Extent::Whole => MAX_BLOCK,
             Extent::One => 1,
+            _ => MAX_BLOCK,
         };
         let block = decode_block(&self.cpu, &hit, longest);
-        let size = self.cpu.code_size;
-        let Some(block) = block.filter(|b| self.cpu.within_code_segment(b.len())) else {
-            let block = self.decode_single()?;
-            if block.len() <= left_in_page(hit.gpa) as u64 {
-                return Ok(Found::Single(block));
-            }
-            self.cache.insert_crossing(hit.gpa, size, block);
-            return Ok(Found::Crossing(hit.gpa));
-        };
-        let inserted = match self
-            .cache
-            .insert(&mut self.cpu.code_map, hit.gpa, size, extent, block)
+        let (extent_of_block, block) = match block.filter(|b| self.cpu.within_code_segment(b.len()))
         {
-            Some(inserted) => inserted,
-            None => {
-                self.cache.clear(&mut self.cpu.code_map);
-                self.cpu.flush_tlb(false);
-                return self.decode_single().map(Found::Single);
-            }
+            Some(block) => (extent, block),
+            None => (Extent::Crossing, self.decode_single()?),
         };
-        let (id, first) = inserted;
-        if first {
-            self.cpu.update_write_tracking(hit.gpa);
-            self.cpu.window.close();
+        let crosses = block.len() > left_in_page(hit.gpa) as u64;
+        if extent_of_block == Extent::Crossing && !crosses {
+            return Ok(Found::Single(block));
         }
-        Ok(self.found(extent, id, &hit, is_probed))
+        let map = &mut self.cpu.code_map;
+        let inserted = self
+            .cache
+            .insert(map, hit.gpa, size, extent_of_block, block);
+        let Some((id, first)) = inserted else {
+            self.cache.clear(&mut self.cpu.code_map);
+            self.cpu.flush_tlb(false);
+            return self.decode_single().map(Found::Single);
+        };
+        if first {
+            self.track_code(hit.gpa);
+        }
+        let key = match crosses {
+            true => self.cross(id, &hit)?,
+            false => Some(self.cpu.jump_key(self.linear_rip(), &hit)),
+        };
+        match key {
+            Some(key) => Ok(self.found(extent, id, hit.gpa, key, is_probed)),
+            None => self.decode_single().map(Found::Single),
+        }
     }
 
-    /// A block of the cache that was found at RIP.
-    fn found(&mut self, extent: Extent, id: BlockId, hit: &Hit, is_probed: bool) -> Found {
+    /// Has writes to the page of `gpa` tracked, in which the first code has been found.
+    fn track_code(&mut self, gpa: u64) {
+        self.cpu.update_write_tracking(gpa);
+        self.cpu.window.close();
+    }
+
+    /// A block of the cache that was found at RIP, in the page of `gpa`. Jumps to it have the key
+    /// `key`.
+    fn found(&mut self, extent: Extent, id: BlockId, gpa: u64, key: u64, is_probed: bool) -> Found {
         if is_probed {
             return Found::Probed(id);
         }
-        self.remember(extent, id, hit);
+        if extent == Extent::Whole {
+            self.remember(id, gpa, key);
+        }
         Found::Cached(id)
     }
 
-    /// Whether the cache has the instruction at RIP, which is translated to `hit`, as one that
-    /// crosses into another page, and its bytes have not changed.
-    fn finds_crossing(&mut self, hit: &Hit) -> Result<bool, BlockFault> {
-        let Some(block) = self.cache.crossing(hit.gpa, self.cpu.code_size) else {
-            return Ok(false);
-        };
+    /// The key of jumps to the instruction at RIP, which is translated to `hit` and crosses into
+    /// another page. `None`: its bytes there are not those of the block `id` any more, or it leaves
+    /// the code segment.
+    fn cross(&mut self, id: BlockId, hit: &Hit) -> Result<Option<u64>, BlockFault> {
         let here = left_in_page(hit.gpa);
-        let Some((first, rest)) = block.bytes().split_at_checked(here) else {
-            return Ok(false);
-        };
-        // SAFETY: `hit.host` is RAM with `here` bytes left in its page.
-        if !unsafe { is_at(first, hit.host) } {
-            return Ok(false);
-        }
         let next = self.cpu.linear_ip(self.cpu.rip.wrapping_add(here as u64));
         let more = self
             .cpu
             .translate_fetch(next)
             .map_err(|Abort| BlockFault { stack: false })?;
+        let Some(block) = self.cache.get(id) else {
+            return Ok(None);
+        };
+        let rest = block.bytes().get(here..).unwrap_or_default();
         // SAFETY: `more.host` is the first byte of a page of RAM, and an instruction is shorter
         // than that.
         let unchanged = unsafe { is_at(rest, more.host) };
-        Ok(unchanged && self.cpu.within_code_segment(block.len()))
+        if !unchanged || !self.cpu.within_code_segment(block.len()) {
+            return Ok(None);
+        }
+        // The tracking of that page ends with each write to it, which the block survives.
+        if self.cpu.code_map.add(more.gpa, rest.len()) {
+            self.track_code(more.gpa);
+        }
+        let key = self.cpu.jump_key(self.linear_rip(), hit);
+        let key_of_rest = self.cpu.jump_key(next, &more);
+        Ok(Some(match key == key_of_rest {
+            true => key,
+            false => self.cpu.jump_keys.any,
+        }))
     }
 
-    /// Remembers that a jump to RIP, which is translated to `hit`, leads to the block `id`, if it
-    /// is a whole one.
-    fn remember(&mut self, extent: Extent, id: BlockId, hit: &Hit) {
-        if extent == Extent::Whole {
-            let key = self.cpu.jump_key(self.linear_rip(), hit);
-            self.cache.remember(self.cpu.rip, key, id);
-            if self.jit.is_some() && self.cpu.code_size == CodeSize::Bits64 {
-                self.remember_page(id, hit.gpa, key);
-            }
+    /// Remembers that a jump to RIP, in the page of `gpa`, leads to the block `id` while `key` is
+    /// valid.
+    fn remember(&mut self, id: BlockId, gpa: u64, key: u64) {
+        self.cache.remember(self.cpu.rip, key, id);
+        if self.jit.is_some() && self.cpu.code_size == CodeSize::Bits64 {
+            self.remember_page(id, gpa, key);
         }
     }
 

@@ -77,10 +77,6 @@ impl SoftCpu {
                     Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
                     None => BlockExit::Lookup(Origin::None),
                 },
-                Ok(Found::Crossing(gpa)) => match self.cache.crossing(gpa, self.cpu.code_size) {
-                    Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
-                    None => BlockExit::Lookup(Origin::None),
-                },
                 Ok(Found::Single(block)) => run_alone::<BRANCHES>(&mut self.cpu, &block),
                 Err(fault) => BlockExit::Fault(fault),
             };

@@ -51,11 +51,10 @@ impl CodeMap {
         }
     }
 
-    /// Forgets the code of the page of `gpa`.
-    pub fn clear(&mut self, gpa: u64) {
-        if let Some(p) = self.pages.get_mut((gpa >> 12) as usize) {
-            *p = 0;
-        }
+    /// Forgets the code of the page of `gpa`. Returns whether there was any.
+    pub fn clear(&mut self, gpa: u64) -> bool {
+        let page = self.pages.get_mut((gpa >> 12) as usize);
+        page.is_some_and(|page| std::mem::take(page) != 0)
     }
 
     /// Forgets all code.

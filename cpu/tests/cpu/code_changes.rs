@@ -102,19 +102,70 @@ fn an_instruction_across_two_pages_sees_changes_in_both() {
     let at = OTHER + 0xFFD;
     for patched in [at + 1, at + 4] {
         let mut g = Guest::kernel(|a| {
+            let mut again = a.create_label();
             a.mov(rdx, at)?;
-            a.call(rdx)?;
-            a.mov(r8d, eax)?;
             a.mov(rcx, patched)?;
-            a.inc(byte_ptr(rcx))?;
+            a.mov(esi, 10)?;
+            a.set_label(&mut again)?;
             a.call(rdx)?;
+            a.add(r8, rax)?;
+            a.inc(byte_ptr(rcx))?;
+            a.dec(esi)?;
+            a.jnz(again)?;
             a.hlt()
         });
         g.write_bytes(at, &function(0x0102_0304));
         g.run();
         let change = 1 << (8 * (patched - at - 1));
-        assert_eq!(g.soft.cpu.gpr[8], 0x0102_0304);
-        assert_eq!(g.soft.cpu.gpr[RAX], 0x0102_0304 + change);
+        let all: u64 = (0..10).map(|n| 0x0102_0304 + n * change).sum();
+        assert_eq!(g.soft.cpu.gpr[8], all);
+    }
+}
+
+/// Nothing else in the second page is executed. The first byte there is the third of the jump's
+/// displacement.
+#[test]
+fn a_jump_across_two_pages_sees_changes_in_the_second() {
+    const TARGETS: u64 = 8;
+    let at = OTHER + 0xFFD;
+    let run = |by_device: bool| {
+        let mut g = Guest::kernel(|a| {
+            let (mut again, mut unchanged) = (a.create_label(), a.create_label());
+            a.mov(rdx, at)?;
+            a.mov(rcx, at + 3)?;
+            a.mov(esi, TARGETS as u32)?;
+            a.set_label(&mut again)?;
+            a.call(rdx)?;
+            a.shl(r8, 8)?;
+            a.add(r8, rax)?;
+            a.cmp(dword_ptr(DATA), 0)?;
+            a.jne(unchanged)?;
+            a.inc(byte_ptr(rcx))?;
+            a.set_label(&mut unchanged)?;
+            a.dec(esi)?;
+            a.jnz(again)?;
+            a.hlt()
+        });
+        g.write(DATA, by_device.into());
+        g.assemble(at, |a| a.jmp(USER));
+        for n in 0..TARGETS {
+            g.write_bytes(USER + (n << 16), &function(n as u32 + 1));
+        }
+        g
+    };
+    let mut g = run(false);
+    g.run();
+    assert_eq!(g.soft.cpu.gpr[8], 0x0102_0304_0506_0708);
+    let mut g = run(true);
+    for n in 0..TARGETS {
+        g.update(|s| {
+            s.rip = KERNEL;
+            s.activity = Activity::Active;
+        });
+        g.run();
+        assert_eq!(g.soft.cpu.gpr[8], 0x0101_0101_0101_0101 * (n + 1));
+        let third = (g.read(at) >> 24) as u8;
+        g.write_bytes(at + 3, &[third + 1]);
     }
 }
 
@@ -158,22 +209,28 @@ fn an_instruction_that_reaches_into_a_missing_page_faults_there() {
 
 #[test]
 fn code_that_a_device_has_written_is_decoded_again() {
-    let program = |value: u32| {
-        assemble(64, KERNEL, |a| {
-            a.mov(eax, value)?;
-            a.hlt()
-        })
-    };
-    let mut g = Guest::new();
-    g.write_bytes(KERNEL, &program(1));
-    g.run_to(KERNEL + 6);
-    g.write_bytes(KERNEL, &program(2));
-    g.update(|s| {
-        s.rip = KERNEL;
-        s.activity = Activity::Active;
-    });
-    g.run_to(KERNEL + 6);
-    assert_eq!(g.soft.cpu.gpr[RAX], 2);
+    // The device writes the page at `OTHER`. The second instruction begins before it.
+    for at in [OTHER, OTHER - 2] {
+        let program = |value: u32| {
+            assemble(64, at, |a| {
+                a.mov(eax, value)?;
+                a.hlt()
+            })
+        };
+        let mut g = Guest::new();
+        let end = at + program(0).len() as u64;
+        g.write_bytes(at, &program(0x0100_0000));
+        for value in [0x0100_0000, 0x0200_0000, 0x0300_0000] {
+            let written = program(value);
+            g.write_bytes(OTHER, &written[(OTHER - at) as usize..]);
+            g.update(|s| {
+                s.rip = at;
+                s.activity = Activity::Active;
+            });
+            g.run_to(end);
+            assert_eq!(g.soft.cpu.gpr[RAX], u64::from(value));
+        }
+    }
 }
 
 #[test]
@@ -200,11 +257,11 @@ fn a_new_mapping_executes_its_own_code() {
     assert_eq!((g.soft.cpu.gpr[8], g.soft.cpu.gpr[RAX]), (1, 2));
 }
 
-/// How a guest makes the processor forget a translation; RCX: a linear address of the page.
+/// How a guest makes the processor forget a translation; R9: a linear address of the page.
 type Forget = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
 fn invlpg(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    a.invlpg(byte_ptr(rcx))
+    a.invlpg(byte_ptr(r9))
 }
 
 fn mov_to_cr3(a: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -221,14 +278,19 @@ fn mov_to_cr4(a: &mut CodeAssembler) -> Result<(), IcedError> {
 }
 
 /// Branches that have led to a page time and again, directly and not, lead to what is mapped there
-/// now.
+/// now, or there is the rest of the instruction that they lead to.
 #[test]
 fn branches_follow_a_new_mapping() {
     const UPPER: u64 = 0xFFFF_8000_0000_0000;
     const GLOBAL: u64 = 1 << 8;
     const PRESENT: u64 = 1;
     const WRITABLE: u64 = 2;
-    for half in [0, UPPER] {
+    for (half, at) in [
+        (0, OTHER),
+        (UPPER, OTHER),
+        (0, OTHER - 3),
+        (UPPER, OTHER - 3),
+    ] {
         for (way, forget, global) in [
             ("INVLPG", invlpg as Forget, false),
             ("INVLPG", invlpg, true),
@@ -239,9 +301,10 @@ fn branches_follow_a_new_mapping() {
             let mut g = Guest::kernel(|a| {
                 let (mut again, mut same) = (a.create_label(), a.create_label());
                 a.mov(esi, 20)?;
-                a.mov(rcx, half + OTHER)?;
+                a.mov(rcx, half + at)?;
+                a.mov(r9, half + OTHER)?;
                 a.set_label(&mut again)?;
-                a.call(OTHER)?;
+                a.call(at)?;
                 a.mov(ebx, eax)?;
                 a.call(rcx)?;
                 a.cmp(esi, 2)?;
@@ -256,8 +319,9 @@ fn branches_follow_a_new_mapping() {
                 a.hlt()
             });
             g.mirror(UPPER);
-            g.write_bytes(OTHER, &function(1));
-            g.write_bytes(DATA, &function(2));
+            g.write_bytes(at, &function(0x1_0000));
+            g.write_bytes(DATA + at - OTHER, &function(0x2_0000));
+            g.page(OTHER - 0x1000, PRESENT | WRITABLE | GLOBAL);
             g.page(OTHER, flags);
             g.update(|s| {
                 s.rip = half + KERNEL;
@@ -265,7 +329,12 @@ fn branches_follow_a_new_mapping() {
             });
             g.run();
             let found = [g.soft.cpu.gpr[RBX], g.soft.cpu.gpr[RAX]];
-            assert_eq!(found, [2, 2], "{way}, {half:#x}, global: {global}");
+            assert_eq!(
+                found,
+                [0x2_0000; 2],
+                "{way}, {:#x}, global: {global}",
+                half + at
+            );
         }
     }
 }
