@@ -215,6 +215,19 @@ impl BlockCache {
         self.linked(self.jumps[Self::jump_slot(rip)], rip, keys)
     }
 
+    /// The block to which the last jump to `rip` led, if it is in the page of `gpa` and memory has
+    /// not changed. The jump had the mode of `keys`, and a key that need not be valid any more.
+    pub fn jump_before(&self, rip: u64, keys: JumpKeys, gpa: u64) -> Option<BlockId> {
+        let id = self.jumps[Self::jump_slot(rip)];
+        let block = self.blocks.get(id as usize)?;
+        let same = block.rip == rip
+            && block.key != 0
+            && keys.have_mode_of(block.key)
+            && block.epoch == self.epoch
+            && self.places.get(id as usize) == Some(&((gpa >> 12) as u32));
+        same.then_some(id)
+    }
+
     /// Remembers where a jump to `rip` leads. `key` is one of [`JumpKeys`].
     pub fn remember(&mut self, rip: u64, key: u64, id: BlockId) {
         self.jumps[Self::jump_slot(rip)] = id;

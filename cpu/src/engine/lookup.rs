@@ -26,6 +26,12 @@ impl SoftCpu {
     pub(super) fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
         let hit = self.fetch()?;
         let is_probed = self.cpu.pass_probe();
+        if extent == Extent::Whole
+            && !is_probed
+            && let Some(id) = self.look_up_again(&hit)?
+        {
+            return Ok(Found::Cached(id));
+        }
         let page = hit.host.wrapping_sub((hit.gpa & 0xFFF) as usize);
         let unchanged = |offset: u16, bytes: &[u8]| {
             let here = &bytes[..bytes.len().min(0x1000 - usize::from(offset & 0xFFF))];
@@ -81,6 +87,39 @@ impl SoftCpu {
             Some(key) => Ok(self.found(extent, id, hit.gpa, key, is_probed)),
             None => self.decode_single().map(Found::Single),
         }
+    }
+
+    /// Finds the block to which the last jump to RIP led, if RIP, which is translated to `hit`,
+    /// still leads there. After a write to CR3 it mostly does, and this touches less of the host's
+    /// memory than to look through the blocks of the page.
+    fn look_up_again(&mut self, hit: &Hit) -> Result<Option<BlockId>, BlockFault> {
+        // In other code, RIP need not be a linear address, and segments have limits.
+        if self.cpu.code_size != CodeSize::Bits64 {
+            return Ok(None);
+        }
+        let (rip, keys) = (self.cpu.rip, self.cpu.jump_keys);
+        let Some(id) = self.cache.jump_before(rip, keys, hit.gpa) else {
+            return Ok(None);
+        };
+        let Some(block) = self.cache.get(id) else {
+            return Ok(None);
+        };
+        let (native, crosses) = (block.native, block.len() > left_in_page(hit.gpa) as u64);
+        let key = match crosses {
+            true => self.cross(id, hit)?,
+            false => Some(self.cpu.jump_key(rip, hit)),
+        };
+        let Some(key) = key else {
+            return Ok(None);
+        };
+        let global = key == self.cpu.jump_keys.global;
+        if let Some(jit) = &mut self.jit
+            && !jit.validate_again(native, rip, global, key)
+        {
+            return Ok(None);
+        }
+        self.cache.remember(rip, key, id);
+        Ok(Some(id))
     }
 
     /// Has writes to the page of `gpa` tracked, in which the first code has been found.

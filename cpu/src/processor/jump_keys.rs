@@ -16,12 +16,24 @@ pub(crate) struct JumpKeys {
     pub global: u64,
 }
 
+/// Bits of a key that have the mode. One for global pages and the generation follow.
+const MODE: u64 = 7;
+const GLOBAL: u64 = 8;
+const GENERATION_SHIFT: u32 = 4;
+
+impl JumpKeys {
+    /// Whether `key` is one of the same mode, of any generation.
+    pub fn have_mode_of(self, key: u64) -> bool {
+        key & MODE == self.any & MODE
+    }
+}
+
 impl Cpu {
     pub(crate) fn update_jump_keys(&mut self) {
         let mode = (self.code_size as u64) << 1 | u64::from(self.cpl == 3);
         self.jump_keys = JumpKeys {
-            any: self.generation << 4 | mode,
-            global: self.global_generation << 4 | 8 | mode,
+            any: self.generation << GENERATION_SHIFT | mode,
+            global: self.global_generation << GENERATION_SHIFT | GLOBAL | mode,
         };
     }
 

@@ -293,6 +293,19 @@ impl Jit {
         self.memory.write(offset, &key.to_le_bytes());
     }
 
+    /// As [`Self::validate`] for the mapping of `id`, if there is such code and it is for jumps to
+    /// `rip`, with the keys of a global page or not. Returns whether it is, or there is none.
+    pub fn validate_again(&mut self, id: CodeId, rip: u64, global: bool, key: u64) -> bool {
+        let Some(&Code { start, .. }) = self.code(id) else {
+            return true;
+        };
+        let same = (start.rip, start.global) == (rip, global);
+        if same {
+            self.validate(start.mapping, key);
+        }
+        same
+    }
+
     /// Whether `id` is code for jumps to `rip` in another mapping, which does not become valid any
     /// more.
     pub fn is_of_other(&self, id: CodeId, rip: u64, mapping: Option<MappingId>) -> bool {
