@@ -269,7 +269,7 @@ fn ciphers_run_as_in_the_interpreter() {
 
 #[test]
 fn full_memory_is_cleared() {
-    const BLOCKS: u64 = 1000;
+    const BLOCKS: u64 = 4000;
     const ROUNDS: u32 = 20;
     let mut guest = Guest::new();
     guest.assemble(KERNEL, |a| {

@@ -9,6 +9,7 @@
 //! nothing that a guest can observe depends on what is translated.
 
 mod address;
+mod allocator;
 mod assembler;
 mod borrowed;
 mod branch;
@@ -39,6 +40,7 @@ use std::sync::{Arc, Mutex};
 use iced_x86::{Encoder, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op;
+use crate::backend::jit::allocator::{Allocator, Kind};
 use crate::backend::jit::assembler::Places;
 use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
@@ -138,9 +140,11 @@ struct Code {
 }
 
 /// Least code memory of a processor.
-const LEAST_CODE: usize = 4 * LONGEST;
+const LEAST_CODE: usize = 16 * LONGEST;
 /// Bytes of code memory for each block that can have code: most need more.
 const BYTES_PER_BLOCK: usize = 128;
+/// Alignment of the code of a block.
+const ALIGNMENT: usize = 16;
 /// Longest code of a block in bytes.
 const LONGEST: usize = 48 * 512;
 
@@ -165,11 +169,8 @@ pub(crate) struct Jit {
     /// Length of the memory for code. The keys of mappings follow, then the tables of jump targets:
     /// for code that does not record, and for code that does.
     size: usize,
-    /// Where the next code goes: what runs often is in the first half, what runs rarely in the
-    /// second.
-    end: usize,
-    rare_end: usize,
-    /// What is at the start of the memory, and stays.
+    allocator: Allocator,
+    /// Length of the routines at the start of the memory, which stay.
     start: usize,
     codes: Vec<Code>,
     /// Number of mappings.
@@ -215,8 +216,7 @@ impl Jit {
             memory,
             routines,
             size,
-            end: code.len(),
-            rare_end: size / 2,
+            allocator: Allocator::new(code.len().next_multiple_of(ALIGNMENT), size, LONGEST),
             start: code.len(),
             codes: Vec::new(),
             mappings: 0,
@@ -252,16 +252,14 @@ impl Jit {
     }
 
     /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes it.
-    pub fn has_room(&self) -> bool {
-        self.end + LONGEST <= self.size / 2
-            && self.rare_end + LONGEST <= self.size
-            && (self.mappings as usize) < self.size / BYTES_PER_BLOCK
+    pub fn has_room(&mut self) -> bool {
+        self.allocator.make_room() && (self.mappings as usize) < self.size / BYTES_PER_BLOCK
     }
 
     /// Forgets all code.
     pub fn flush(&mut self) {
-        self.end = self.start;
-        self.rare_end = self.size / 2;
+        self.allocator.clear();
+        self.allocator.make_room();
         self.codes.clear();
         self.mappings = 0;
         self.edges.clear();
@@ -338,9 +336,10 @@ impl Jit {
             checks: self.checks,
             routines: self.routines,
         };
+        let [entry, rare] = [Kind::Often, Kind::Rarely].map(|kind| self.allocator.next(kind));
         let places = Places {
-            often: self.memory.address(self.end),
-            rarely: self.memory.address(self.rare_end),
+            often: self.memory.address(entry),
+            rarely: self.memory.address(rare),
         };
         let translated = translate::block(
             context,
@@ -355,14 +354,14 @@ impl Jit {
             return None;
         }
         let (often, rarely) = translated.code.split_at(translated.split);
-        self.memory.write(self.end, often);
-        self.memory.write(self.rare_end, rarely);
+        self.memory.write(entry, often);
+        self.memory.write(rare, rarely);
         let (rip, cpl) = (start.rip, cpu.cpl);
         let block = NativePart::Block { rip, cpl };
         self.listener.made(places.often, often.len(), block);
         let rare = NativePart::Rare { rip, cpl };
         self.listener.made(places.rarely, rarely.len(), rare);
-        let entry = self.end as u32;
+        let entry = entry as u32;
         self.codes.push(Code {
             start,
             entry,
@@ -372,8 +371,8 @@ impl Jit {
         });
         let edges = translated.edges.iter().map(|at| entry + *at as u32);
         self.edges.extend(edges.map(|at| (at, start.mapping)));
-        self.end = (self.end + often.len()).next_multiple_of(16);
-        self.rare_end += rarely.len();
+        self.allocator.take(Kind::Often, often.len(), ALIGNMENT);
+        self.allocator.take(Kind::Rarely, rarely.len(), 1);
         self.stats.blocks += 1;
         self.stats.bytes += translated.code.len() as u64;
         serialize();
