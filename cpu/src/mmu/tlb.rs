@@ -15,11 +15,11 @@ const LARGE_SHIFT: u32 = 22;
 /// path.
 const CLASSES: usize = 4;
 
-/// Page-aligned tag of a linear page, with flags in its low bits. No linear page has this tag.
-const INVALID: u64 = u64::MAX;
-/// Write-tracked page: a write takes the slow path, which invalidates decoded code and cached
-/// DS-area state.
-const WRITE_TRACKED: u64 = 1;
+/// A tag that no linear page has, write-tracked or not: bits 63:51 of a page number are equal.
+const INVALID: u64 = 1 << 63;
+/// Inverted in the tag of a write-tracked page, so that no page number equals it: a write takes the
+/// slow path, which invalidates decoded code and cached DS-area state.
+const WRITE_TRACKED: u64 = 1 << 62;
 /// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;
 
@@ -27,7 +27,8 @@ const GLOBAL_BIT: u64 = 1;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Entry {
-    /// Linear page address, plus [`WRITE_TRACKED`] for a page that the fast path must not hit.
+    /// Number of the linear page, with [`WRITE_TRACKED`] for a page that the fast path must not
+    /// hit.
     tag: u64,
     /// Host address minus linear address, modulo 2^64.
     addend: u64,
@@ -38,10 +39,25 @@ const EMPTY: Entry = Entry {
     addend: 0,
 };
 
+impl Entry {
+    /// Number of the linear page of an entry that is not empty.
+    fn page(&self) -> u64 {
+        const FLAGS: u32 = 2;
+        (((self.tag << FLAGS) as i64) >> FLAGS) as u64
+    }
+}
+
+/// The entries of one index, for each kind of access: a cache line. Native code reaches them with
+/// short displacements.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Slot([Entry; KINDS]);
+
 /// The translations of a privilege class.
 #[derive(Debug)]
+#[repr(C)]
 struct Table {
-    entries: [[Entry; ENTRIES]; KINDS],
+    slots: [Slot; ENTRIES],
     /// Guest-physical page address of each, plus [`GLOBAL_BIT`].
     phys: [[u64; ENTRIES]; KINDS],
     /// Which of the entries may not be empty: a flush visits no others.
@@ -53,7 +69,7 @@ struct Table {
 impl Table {
     fn new() -> Self {
         Self {
-            entries: [[EMPTY; ENTRIES]; KINDS],
+            slots: [Slot([EMPTY; KINDS]); ENTRIES],
             phys: [[0; ENTRIES]; KINDS],
             filled: [[0; ENTRIES / 64]; KINDS],
             is_used: false,
@@ -113,7 +129,7 @@ impl<const SHIFT: u32> Filter<SHIFT> {
 pub(crate) mod layout {
     use std::mem::{offset_of, size_of};
 
-    use super::{ENTRIES, Entry, Table, Tlb};
+    use super::{ENTRIES, Entry, Slot, Table, Tlb};
     use crate::mmu::access::Access;
 
     /// Offset in [`Tlb`] of the pointer to the table of the current class. Those of the others
@@ -121,17 +137,18 @@ pub(crate) mod layout {
     pub const TABLE: usize = offset_of!(Tlb, tables);
     /// Offset in [`Tlb`] of the current class.
     pub const CURRENT: usize = offset_of!(Tlb, current);
-    /// log2 of the size of an entry.
-    pub const ENTRY_SHIFT: u32 = size_of::<Entry>().trailing_zeros();
+    /// log2 of the distance between the entries of two indices.
+    pub const SLOT_SHIFT: u32 = size_of::<Slot>().trailing_zeros();
     /// Bits of a page number that select an entry.
     pub const INDEX_MASK: usize = ENTRIES - 1;
-    /// Offset of the host address minus the linear address in an entry. The tag is its first word.
+    /// Offset of the host address minus the linear address in an entry. The tag is its first word:
+    /// the number of the page, sign-extended.
     pub const ADDEND: usize = offset_of!(Entry, addend);
-    const _: () = assert!(offset_of!(Entry, tag) == 0 && size_of::<Entry>() == 1 << ENTRY_SHIFT);
+    const _: () = assert!(offset_of!(Entry, tag) == 0 && size_of::<Slot>() == 1 << SLOT_SHIFT);
 
     /// Offset in a table of the first entry for this kind of access.
     pub const fn entries(kind: Access) -> usize {
-        offset_of!(Table, entries) + kind as usize * ENTRIES * size_of::<Entry>()
+        offset_of!(Table, slots) + kind as usize * size_of::<Entry>()
     }
 }
 
@@ -154,9 +171,16 @@ impl Tlb {
         }
     }
 
+    /// Number of the page of `la`, sign-extended: that of a canonical address in the lowest or the
+    /// highest 2 GBytes is a short immediate of native code.
+    #[inline(always)]
+    fn page(la: u64) -> u64 {
+        ((la as i64) >> 12) as u64
+    }
+
     #[inline(always)]
     fn index(la: u64) -> usize {
-        (la >> 12) as usize % ENTRIES
+        Self::page(la) as usize % ENTRIES
     }
 
     /// Selects the class whose translations [`Self::fast`] uses.
@@ -199,9 +223,9 @@ impl Tlb {
 
     #[inline(always)]
     fn look_up(table: &Table, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
-        let e = &table.entries[kind as usize][Self::index(la)];
+        let e = &table.slots[Self::index(la)].0[kind as usize];
         // If the access leaves the page, its last byte is in a page that has another slot.
-        if e.tag == la.wrapping_add(size as u64 - 1) & !0xFFF {
+        if e.tag == Self::page(la.wrapping_add(size as u64 - 1)) {
             Some(e.addend.wrapping_add(la) as *mut u8)
         } else {
             None
@@ -213,24 +237,25 @@ impl Tlb {
     #[inline]
     pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
         let table = &self.tables[self.place(class)];
-        let e = &table.entries[kind as usize][Self::index(la)];
+        let e = &table.slots[Self::index(la)].0[kind as usize];
         let phys = table.phys[kind as usize][Self::index(la)];
-        (e.tag & !0xFFF == la & !0xFFF && e.tag != INVALID).then(|| Hit {
+        let difference = e.tag ^ Self::page(la);
+        (difference & !WRITE_TRACKED == 0).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
             gpa: (phys & !0xFFF) | (la & 0xFFF),
-            write_tracked: e.tag & WRITE_TRACKED != 0,
+            write_tracked: difference != 0,
             global: phys & GLOBAL_BIT != 0,
         })
     }
 
     /// Enters a translation.
     pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
-        let page = la & !0xFFF;
         let (kind, index) = (kind as usize, Self::index(la));
         let place = self.place(class);
         let table = &mut self.tables[place];
-        table.entries[kind][index] = Entry {
-            tag: page | if hit.write_tracked { WRITE_TRACKED } else { 0 },
+        let tracked = if hit.write_tracked { WRITE_TRACKED } else { 0 };
+        table.slots[index].0[kind] = Entry {
+            tag: Self::page(la) ^ tracked,
             addend: (hit.host as u64).wrapping_sub(la),
         };
         table.filled[kind][index / 64] |= 1 << (index % 64);
@@ -242,17 +267,17 @@ impl Tlb {
     pub fn flush(&mut self, keep_global: bool) {
         for table in self.used() {
             table.is_used = keep_global;
-            let entries = table.entries.as_flattened_mut().chunks_mut(64);
-            let phys = table.phys.as_flattened().chunks(64);
-            let filled = table.filled.as_flattened_mut();
-            for ((entries, phys), filled) in entries.zip(phys).zip(filled) {
-                let mut left = *filled;
-                while left != 0 {
-                    let bit = left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    if !(keep_global && phys[bit] & GLOBAL_BIT != 0) {
-                        entries[bit] = EMPTY;
-                        *filled &= !(1 << bit);
+            for (kind, (phys, filled)) in table.phys.iter().zip(&mut table.filled).enumerate() {
+                let slots = table.slots.chunks_mut(64).zip(phys.chunks(64));
+                for ((slots, phys), filled) in slots.zip(filled) {
+                    let mut left = *filled;
+                    while left != 0 {
+                        let bit = left.trailing_zeros() as usize;
+                        left &= left - 1;
+                        if !(keep_global && phys[bit] & GLOBAL_BIT != 0) {
+                            slots[bit].0[kind] = EMPTY;
+                            *filled &= !(1 << bit);
+                        }
                     }
                 }
             }
@@ -272,16 +297,17 @@ impl Tlb {
     pub fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
         for table in self.used() {
+            // Page 0 is flushed with empty entries, which stay so.
             if large {
-                for e in table.entries.as_flattened_mut() {
-                    if e.tag >> LARGE_SHIFT == la >> LARGE_SHIFT {
+                const SHIFT: u32 = LARGE_SHIFT - 12;
+                for e in table.slots.iter_mut().flat_map(|slot| &mut slot.0) {
+                    if e.page() >> SHIFT == Self::page(la) >> SHIFT {
                         *e = EMPTY;
                     }
                 }
             } else {
-                for kind in &mut table.entries {
-                    let e = &mut kind[Self::index(la)];
-                    if e.tag & !0xFFF == la & !0xFFF {
+                for e in &mut table.slots[Self::index(la)].0 {
+                    if e.page() == Self::page(la) {
                         *e = EMPTY;
                     }
                 }
@@ -294,10 +320,10 @@ impl Tlb {
     pub fn set_write_tracked(&mut self, gpa: u64, write_tracked: bool) {
         const WRITE: usize = Access::Write as usize;
         for table in self.used() {
-            for (e, phys) in table.entries[WRITE].iter_mut().zip(&table.phys[WRITE]) {
-                if e.tag != INVALID && phys & !0xFFF == gpa & !0xFFF {
-                    e.tag =
-                        (e.tag & !WRITE_TRACKED) | if write_tracked { WRITE_TRACKED } else { 0 };
+            for (slot, phys) in table.slots.iter_mut().zip(&table.phys[WRITE]) {
+                let e = &mut slot.0[WRITE];
+                if phys & !0xFFF == gpa & !0xFFF && e.tag != INVALID {
+                    e.tag = e.page() ^ if write_tracked { WRITE_TRACKED } else { 0 };
                 }
             }
         }

@@ -6,10 +6,10 @@ use crate::backend::jit::layout::{FRAME_ADDRESS, HOST, TLB_TABLE, register};
 use crate::backend::jit::translate::Translator;
 use crate::insn::reg;
 use crate::mmu::access::Access;
-use crate::mmu::tlb::layout::{ADDEND, ENTRY_SHIFT, INDEX_MASK, entries};
+use crate::mmu::tlb::layout::{ADDEND, INDEX_MASK, SLOT_SHIFT, entries};
 
-/// Bits of an address that select a page.
-const PAGE: i32 = -0x1000;
+/// log2 of the size of a page.
+const PAGE_SHIFT: u8 = 12;
 
 impl Translator<'_> {
     /// Finds the host's address of `operand` in the TLB, or jumps to `missed`. Overwrites RAX, R14
@@ -23,14 +23,13 @@ impl Translator<'_> {
         if let Some(m) = host_form(operand)
             && let Some(end) = with_disp(&m, i64::from(m.disp) + last)
         {
-            self.asm.lea(RAX, &m);
+            self.asm.lea(R14, &m);
             if last == 0 {
-                self.asm.mov32(R14, RAX);
+                self.asm.mov32(RAX, R14);
             } else {
-                self.asm.op_mem32(Op::Lea, R14, &end);
+                self.asm.op_mem32(Op::Lea, RAX, &end);
             }
             self.compare(table, missed);
-            self.asm.load(R14, &Mem::at(R14, table + ADDEND as i32));
             if m.index.is_none() {
                 return Mem {
                     index: Some((R14, 1)),
@@ -46,92 +45,98 @@ impl Translator<'_> {
             };
         }
         self.linear_address(operand);
-        self.asm.store(&FRAME_ADDRESS, RAX);
-        self.asm.op_mem32(Op::Lea, R14, &Mem::at(RAX, last as i32));
+        self.asm.store(&FRAME_ADDRESS, R14);
+        self.asm.op_mem32(Op::Lea, RAX, &Mem::at(R14, last as i32));
         self.compare(table, missed);
-        self.asm.load(R14, &Mem::at(R14, table + ADDEND as i32));
         self.asm.op_mem(Op::Add, R14, &FRAME_ADDRESS);
         Mem::at(R14, 0)
     }
 
-    /// Compares the page of the first byte, in RAX, with the entry for the page of the last one,
-    /// in R14: an operand in two pages does not match. Leaves the address of the entry, without the
-    /// offset of its table, in R14.
+    /// Compares the page of the first byte, in R14, with the entry for the page of the last one,
+    /// in EAX: an operand in two pages does not match. Leaves the addend of the entry in R14.
     fn compare(&mut self, table: i32, missed: Label) {
         let a = &mut self.asm;
-        a.shr(false, R14, 12 - ENTRY_SHIFT as u8);
-        a.imm(false, Imm::And, R14, (INDEX_MASK << ENTRY_SHIFT) as i32);
-        a.op_mem(Op::Add, R14, &TLB_TABLE);
-        a.imm(true, Imm::And, RAX, PAGE);
-        a.op_mem(Op::Cmp, RAX, &Mem::at(R14, table));
+        a.shr(false, RAX, PAGE_SHIFT - SLOT_SHIFT as u8);
+        a.imm(false, Imm::And, RAX, (INDEX_MASK << SLOT_SHIFT) as i32);
+        a.op_mem(Op::Add, RAX, &TLB_TABLE);
+        a.sar(true, R14, PAGE_SHIFT);
+        a.op_mem(Op::Cmp, R14, &Mem::at(RAX, table));
         a.jump_if(cond::NE, missed);
+        a.load(R14, &Mem::at(RAX, table + ADDEND as i32));
     }
 
     /// [`Self::probe`] of an address that does not depend on registers.
     fn probe_constant(&mut self, operand: &Operand, table: i32, missed: Label) -> Mem {
         let address = operand.disp as u64;
         let last = address.wrapping_add(operand.size as u64 - 1);
-        let index = (last >> 12) as usize & INDEX_MASK;
-        let entry = table + (index << ENTRY_SHIFT) as i32;
+        let index = (last >> PAGE_SHIFT) as usize & INDEX_MASK;
+        let entry = table + (index << SLOT_SHIFT) as i32;
+        let page = address as i64 >> PAGE_SHIFT;
+        let short = i32::try_from(address as i64);
         let a = &mut self.asm;
         a.load(R14, &TLB_TABLE);
-        a.mov_imm(RAX, address & PAGE as i64 as u64);
-        a.op_mem(Op::Cmp, RAX, &Mem::at(R14, entry));
+        if short.is_ok() {
+            a.imm_mem(Imm::Cmp, &Mem::at(R14, entry), page as i32);
+        } else {
+            a.mov_imm(RAX, page as u64);
+            a.op_mem(Op::Cmp, RAX, &Mem::at(R14, entry));
+        }
         a.jump_if(cond::NE, missed);
         a.load(R14, &Mem::at(R14, entry + ADDEND as i32));
-        i32::try_from(address as i64).map_or_else(
+        short.map_or_else(
             |_| {
+                a.shl(true, RAX, PAGE_SHIFT);
                 a.op(Op::Add, R14, RAX);
-                Mem::at(R14, (address & !PAGE as i64 as u64) as i32)
+                Mem::at(R14, (address & ((1 << PAGE_SHIFT) - 1)) as i32)
             },
             |address| Mem::at(R14, address),
         )
     }
 
-    /// Computes the linear address of `operand`, which is not constant, in RAX.
-    /// Overwrites R14 and the host's flags.
+    /// Computes the linear address of `operand`, which is not constant, in R14.
+    /// Overwrites RAX and the host's flags.
     fn linear_address(&mut self, operand: &Operand) {
         let disp = operand.disp as i32;
         match operand.base {
-            Some(base) => self.read(RAX, base),
-            None if operand.index.is_none() => self.asm.mov_imm(RAX, operand.disp as u64),
+            Some(base) => self.read(R14, base),
+            None if operand.index.is_none() => self.asm.mov_imm(R14, operand.disp as u64),
             None => {}
         }
         if let Some((index, factor)) = operand.index {
             let register = match HOST[usize::from(index)] {
                 Some(host) => host,
                 None => {
-                    self.read(R14, index);
-                    R14
+                    self.read(RAX, index);
+                    RAX
                 }
             };
             let sum = Mem {
-                base: operand.base.map(|_| RAX),
+                base: operand.base.map(|_| R14),
                 index: Some((register, factor)),
                 disp,
             };
-            self.asm.lea(RAX, &sum);
+            self.asm.lea(R14, &sum);
         } else if operand.base.is_some() && disp != 0 {
-            self.asm.lea(RAX, &Mem::at(RAX, disp));
+            self.asm.lea(R14, &Mem::at(R14, disp));
         }
         if let Some(segment) = operand.segment {
             self.asm
-                .op_mem(Op::Add, RAX, &register(reg::SEGMENT + segment));
+                .op_mem(Op::Add, R14, &register(reg::SEGMENT + segment));
         }
         if let Some(bit) = operand.bit {
             let wide = operand.size == 8;
-            self.read(R14, bit);
+            self.read(RAX, bit);
             if !wide {
-                // MOVSXD R14, R14D
-                self.asm.bytes(&[0x4D, 0x63, 0xF6]);
+                // CDQE
+                self.asm.bytes(&[0x48, 0x98]);
             }
-            self.asm.sar(true, R14, if wide { 6 } else { 5 });
+            self.asm.sar(true, RAX, if wide { 6 } else { 5 });
             let sum = Mem {
-                base: Some(RAX),
-                index: Some((R14, operand.size as u8)),
+                base: Some(R14),
+                index: Some((RAX, operand.size as u8)),
                 disp: 0,
             };
-            self.asm.lea(RAX, &sum);
+            self.asm.lea(R14, &sum);
         }
     }
 

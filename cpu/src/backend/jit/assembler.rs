@@ -296,16 +296,29 @@ impl Assembler {
                 self.code.push(short as u8);
             }
             Err(_) => {
-                self.registers(wide, &[0x81], op as u8, to);
+                // The accumulator has a form without ModRM.
+                match (to, wide) {
+                    (RAX, true) => self.code.extend_from_slice(&[0x48, (op as u8) << 3 | 5]),
+                    (RAX, false) => self.code.push((op as u8) << 3 | 5),
+                    _ => self.registers(wide, &[0x81], op as u8, to),
+                }
                 self.code.extend_from_slice(&value.to_le_bytes());
             }
         }
     }
 
     /// `op qword [m], value`.
-    pub fn imm_mem(&mut self, op: Imm, m: &Mem, value: i8) {
-        self.memory(true, &[0x83], op as u8, m);
-        self.code.push(value as u8);
+    pub fn imm_mem(&mut self, op: Imm, m: &Mem, value: i32) {
+        match i8::try_from(value) {
+            Ok(short) => {
+                self.memory(true, &[0x83], op as u8, m);
+                self.code.push(short as u8);
+            }
+            Err(_) => {
+                self.memory(true, &[0x81], op as u8, m);
+                self.code.extend_from_slice(&value.to_le_bytes());
+            }
+        }
     }
 
     /// `mov to, value`, in the shortest form.
@@ -345,6 +358,12 @@ impl Assembler {
     /// `test r, r` with 64 or 32 bits.
     pub fn test(&mut self, wide: bool, r: Reg) {
         self.registers(wide, &[0x85], r, r);
+    }
+
+    /// Shift to the left, of 64 or 32 bits.
+    pub fn shl(&mut self, wide: bool, to: Reg, n: u8) {
+        self.registers(wide, &[0xC1], 4, to);
+        self.code.push(n);
     }
 
     /// Logical shift to the right, of 64 or 32 bits.

@@ -97,8 +97,8 @@ impl Translator<'_> {
         self.set(&EFLAGS, rflags::IF as u32);
         self.set(&SIGNAL_MASK, Signals::INTR);
         self.set(&PENDING_WORK, ArchEvents::SHADOW.word());
-        let retired = item.insn.ordinal as i8 + 1;
-        self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired);
+        let retired = item.insn.ordinal + 1;
+        self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired.into());
         let at = self.asm.label();
         self.asm.jump(at);
         self.stubs.push(Stub::Exit {

@@ -221,7 +221,7 @@ impl Translator<'_> {
         self.save_flags();
         self.unload_vectors();
         let retired = item.insn.ordinal;
-        self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired as i8);
+        self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired.into());
         let at = self.asm.label();
         self.asm.jump(at);
         self.stubs.push(Stub::Exit {
@@ -391,7 +391,7 @@ impl Translator<'_> {
     /// the run loop has to take over.
     fn retire(&mut self, transfer: Transfer, rip: Option<u64>) {
         self.asm
-            .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired as i8);
+            .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired.into());
         let at = self.asm.label();
         self.asm.jump_if(cond::LE, at);
         self.stubs.push(Stub::Exit {
