@@ -27,17 +27,18 @@ pub type Exec = Result<Flow, Abort>;
 
 /// Register numbers beyond the sixteen general registers, for operand fields of [`Insn`].
 pub mod reg {
-    /// Always reads as zero: the absent base or index.
-    pub const ZERO: u8 = 16;
-    /// RIP of the first byte of the block: the base of RIP-relative operands.
-    pub const BLOCK: u8 = 17;
-    /// An effective or linear address that a backend has computed before the instruction.
-    pub const TMP: u8 = 18;
-    /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
-    pub const HIGH8: u8 = 20;
     /// The base of segment register `n` is `SEGMENT + n`. In 64-bit mode an address adds only those
-    /// of FS and GS: `seg::FLAT` and `seg::FLAT_SS` number bases that stay zero.
-    pub const SEGMENT: u8 = 24;
+    /// of FS and GS: `seg::FLAT` and `seg::FLAT_SS` number bases that stay zero. Native code uses
+    /// them as often as registers.
+    pub const SEGMENT: u8 = 16;
+    /// Always reads as zero: the absent base or index.
+    pub const ZERO: u8 = 24;
+    /// RIP of the first byte of the block: the base of RIP-relative operands.
+    pub const BLOCK: u8 = 25;
+    /// An effective or linear address that a backend has computed before the instruction.
+    pub const TMP: u8 = 26;
+    /// AH, CH, DH, BH are `HIGH8 + 0..=3`.
+    pub const HIGH8: u8 = 28;
     /// Number of registers: each value of an operand field is a valid index.
     pub const COUNT: usize = 256;
 }

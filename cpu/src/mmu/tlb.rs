@@ -153,13 +153,17 @@ pub(crate) mod layout {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Tlb {
-    /// The table of the current class is the first, so that the fast path need not select one: it
-    /// is swapped with the table of class 0.
-    tables: [Box<Table>; CLASSES],
-    current: Privilege,
     /// The regions that may have entries that are parts of a large page.
     large: Filter<LARGE_SHIFT>,
+    current: Privilege,
+    /// The table of the current class is the first, so that the fast path need not select one: it
+    /// is swapped with the table of class 0. The last field, close to those of [`Cpu`] that native
+    /// code uses.
+    ///
+    /// [`Cpu`]: crate::processor::cpu::Cpu
+    tables: [Box<Table>; CLASSES],
 }
 
 impl Tlb {

@@ -43,7 +43,14 @@ use crate::state::{ArchState, MsrState, PendingEvent, SpinCount, SystemState, X8
 /// // Register 0 is RAX, or AX as one of 16 bits.
 /// assert_eq!(cpu.r::<u16>(0), 0x1234);
 /// ```
+// The fields that native code uses often are together: `backend/jit/layout.rs`.
+#[repr(C)]
 pub struct Cpu {
+    pub(crate) tlb: Tlb,
+    /// See [`MappedWindow`].
+    pub(crate) window: MappedWindow,
+    /// See [`JumpKeys`].
+    pub(crate) jump_keys: JumpKeys,
     /// RAX..R15 as instructions encode them, then the pseudo registers of [`reg`]. Its length makes
     /// a check of the index unnecessary.
     pub gpr: [u64; reg::COUNT],
@@ -83,13 +90,10 @@ pub struct Cpu {
     pub(super) generation: u64,
     /// Advanced whenever an instruction pointer in a global page of the upper half may do so.
     pub(super) global_generation: u64,
-    /// See [`JumpKeys`].
-    pub(crate) jump_keys: JumpKeys,
     /// Pages of the lower half with cached jump targets of this generation.
     pub(super) jumped: PageFilter,
     /// Why the last instruction that aborted did not complete.
     pub fault: Fault,
-    pub(crate) tlb: Tlb,
     pub(crate) ram: GuestRam,
     pub(crate) code_map: CodeMap,
     pub(crate) recorder: Recorder,
@@ -97,8 +101,6 @@ pub struct Cpu {
     pub(crate) log: Option<Box<BranchLog>>,
     /// Boxed to keep the fields that every instruction uses close together.
     pub(crate) pmu: Box<Pmu>,
-    /// See [`MappedWindow`].
-    pub(crate) window: MappedWindow,
     /// Guest-physical page of the DS area in which the window was last opened, or [`NO_PAGE`].
     pub(crate) ds_page: u64,
     /// ES, CS, SS, DS, FS, GS. See [`Cpu::segment`].
@@ -165,6 +167,9 @@ impl Cpu {
     ) -> Self {
         let code_map = CodeMap::new(ram.end());
         let mut cpu = Self {
+            tlb: Tlb::new(),
+            window: MappedWindow::default(),
+            jump_keys: JumpKeys::default(),
             gpr: [0; reg::COUNT],
             rip: 0,
             flags: Lazy::default(),
@@ -183,16 +188,13 @@ impl Cpu {
             code_segment: (0, u32::MAX),
             generation: 1,
             global_generation: 1,
-            jump_keys: JumpKeys::default(),
             jumped: PageFilter::default(),
             fault: Fault::None,
-            tlb: Tlb::new(),
             ram,
             code_map,
             recorder: Recorder::new(model.microarchitecture),
             log: None,
             pmu: Box::new(Pmu::new(model)),
-            window: MappedWindow::default(),
             ds_page: NO_PAGE,
             seg: [SegmentRegister::default(); 6],
             sys: SystemState::default(),

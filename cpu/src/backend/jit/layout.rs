@@ -8,14 +8,18 @@ use vbts_bts::Window;
 use crate::backend::jit::assembler::{
     Mem, R8, R9, R10, R11, R12, R13, R15, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg,
 };
+use crate::insn::{reg, seg};
 use crate::mmu::tlb;
 use crate::processor::branch_trace::MappedWindow;
 use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
 use crate::state::{MsrState, SpinCount, SystemState};
 
-/// Has the address of the [`Cpu`].
+/// Has the address of the [`Cpu`] plus [`BIAS`].
 pub(super) const CPU: Reg = R15;
+/// So far are the fields that native code uses often, of which the first is the pointer to the TLB,
+/// within displacements of 8 bits.
+pub(super) const BIAS: i32 = (offset_of!(Cpu, tlb) + tlb::layout::TABLE) as i32 + 128;
 
 /// The host register of each guest register. The others stay in [`Cpu`]'s register file.
 ///
@@ -61,7 +65,7 @@ pub(super) const GUEST_RAX: Reg = R10;
 pub(super) const GUEST_RSP: Reg = R11;
 
 const fn field(offset: usize) -> Mem {
-    Mem::at(CPU, offset as i32)
+    Mem::at(CPU, offset as i32 - BIAS)
 }
 
 /// The guest register `n`, or a pseudo register, in [`Cpu`].
@@ -108,6 +112,31 @@ pub(super) const WINDOW_INDEX: Mem = field(SLOTS + Window::INDEX_OFFSET);
 pub(super) const WINDOW_END: Mem = field(SLOTS + Window::END_OFFSET);
 pub(super) const WINDOW_ADDEND: Mem = field(WINDOW + MappedWindow::ADDEND_OFFSET);
 pub(super) const WINDOW_FIELD: Mem = field(WINDOW + MappedWindow::FIELD_OFFSET);
+
+const _: () = {
+    let often = [
+        TLB_TABLE,
+        WINDOW_INDEX,
+        WINDOW_END,
+        WINDOW_ADDEND,
+        WINDOW_FIELD,
+        KEY_ANY,
+        KEY_GLOBAL,
+        register(reg::SEGMENT + seg::FS),
+        register(reg::SEGMENT + seg::GS),
+    ];
+    let mut n = 0;
+    while n < often.len() {
+        assert!(often[n].disp as i8 as i32 == often[n].disp);
+        n += 1;
+    }
+    let mut n = 0;
+    while n < HOST.len() {
+        let disp = register(n as u8).disp;
+        assert!(HOST[n].is_some() || disp as i8 as i32 == disp);
+        n += 1;
+    }
+};
 
 /// What native code keeps on the host's stack.
 #[derive(Debug, Clone, Copy, Default)]

@@ -8,8 +8,8 @@ use crate::backend::jit::assembler::{
 };
 use crate::backend::jit::calls;
 use crate::backend::jit::layout::{
-    CPU, FRAME_BUDGET, FRAME_COUNT, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT,
-    register,
+    BIAS, CPU, FRAME_BUDGET, FRAME_COUNT, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST,
+    ICOUNT, register,
 };
 use crate::processor::cpu::Cpu;
 
@@ -80,7 +80,7 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
         a.push(r);
     }
     a.imm(true, Imm::Sub, RSP, FRAME_SIZE);
-    a.mov(CPU, RDI);
+    a.lea(CPU, &Mem::at(RDI, BIAS));
     for at in (0..size_of::<Frame>() as i32).step_by(8) {
         a.load(RAX, &Mem::at(RDX, at));
         a.store(&Mem::at(RSP, at), RAX);
@@ -117,7 +117,7 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
             // The call has moved RSP.
             None => a.load(R8, &Mem::at(RSP, FRAME_COUNT.disp + 8)),
         }
-        a.mov(RDI, CPU);
+        a.lea(RDI, &Mem::at(CPU, -BIAS));
         a.lea(RSI, &Mem::at(RSP, 8));
         a.mov(RDX, RAX);
         a.mov(RCX, R14);
