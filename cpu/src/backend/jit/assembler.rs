@@ -75,6 +75,7 @@ pub(super) mod cond {
     pub const BE: u8 = 6;
     pub const A: u8 = 7;
     pub const LE: u8 = 14;
+    pub const G: u8 = 15;
 }
 
 /// A place in the code that jumps lead to.
@@ -264,7 +265,7 @@ impl Assembler {
         self.memory(true, &[0x89], from, m);
     }
 
-    /// An instruction without REX whose memory operand is at a label.
+    /// An instruction whose memory operand is at a label. The opcode has its REX, if any.
     pub fn memory_at(&mut self, opcode: &[u8], reg: u8, label: Label) {
         self.code.extend_from_slice(opcode);
         self.code.push((reg & 7) << 3 | 5);
@@ -418,6 +419,11 @@ impl Assembler {
 
     pub fn jump(&mut self, label: Label) {
         self.code.push(0xE9);
+        self.fixup(label);
+    }
+
+    pub fn call(&mut self, label: Label) {
+        self.code.push(0xE8);
         self.fixup(label);
     }
 

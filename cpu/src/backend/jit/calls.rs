@@ -6,6 +6,7 @@ use crate::backend::interpreter::op::Op;
 use crate::backend::jit::exit;
 use crate::backend::jit::flags;
 use crate::backend::jit::layout::Frame;
+use crate::decode::MAX_BLOCK;
 use crate::insn::{Abort, Flow, reg, seg};
 use crate::processor::cpu::Cpu;
 use crate::processor::last_branches::BranchClass;
@@ -34,25 +35,50 @@ impl Frame {
     }
 }
 
-/// As [`execute`]'s `count`: the rest of the block.
-pub(super) const REST: u64 = u64::MAX;
+/// Which instructions of a block [`execute`] executes, as one word of native code.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Part(pub u32);
 
-/// Executes `count` instructions from that whose first operation is `op` on, in a block at `rip`.
+impl Part {
+    const COUNT: u32 = 24;
+    /// As a count: the rest of the block.
+    pub const REST: u8 = u8::MAX;
+
+    /// `count` instructions from `first` on, one of the operations at `ops`.
+    pub fn of(ops: *const Op, first: *const Op, count: u8) -> Self {
+        const { assert!(MAX_BLOCK < Self::REST) };
+        // A block has a few operations for each of its instructions.
+        let offset = first.addr().wrapping_sub(ops.addr()) as u32;
+        Self(offset | u32::from(count) << Self::COUNT)
+    }
+
+    /// Offset of the first operation.
+    fn offset(self) -> usize {
+        (self.0 & ((1 << Self::COUNT) - 1)) as usize
+    }
+
+    fn count(self) -> u64 {
+        u64::from(self.0 >> Self::COUNT)
+    }
+}
+
+/// Executes instructions of the block with the operations `ops` at `rip`.
 ///
 /// # Safety
-/// `op` is an operation of a block, and not the one that ends it.
+/// `part` is one of the block, which does not begin with the operation that ends it.
 pub(super) unsafe extern "sysv64" fn execute(
     cpu: &mut Cpu,
     frame: &mut Frame,
-    op: *const Op,
+    part: Part,
     rip: u64,
-    count: u64,
+    ops: *const Op,
 ) -> u64 {
     frame.update_count(cpu);
     cpu.gpr[usize::from(reg::BLOCK)] = rip;
     cpu.flags = flags::unpack(frame.flags);
     // SAFETY: the caller's promise.
-    let code = unsafe { run(cpu, frame, op, count) };
+    let code = unsafe { run(cpu, frame, ops.byte_add(part.offset()), part.count()) };
     frame.flags = flags::pack(cpu.flags);
     if code == CONTINUE {
         frame.limit_to(cpu);

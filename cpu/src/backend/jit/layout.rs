@@ -163,8 +163,6 @@ pub(super) struct Frame {
     /// The target of an indirect branch: RIP, where native code leaves after it. The host forwards
     /// what was stored on its stack sooner than what was stored elsewhere.
     pub target: u64,
-    /// Instructions that [`calls::execute`](super::calls::execute) executes, if they are several.
-    pub count: u64,
 }
 
 pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame, budget) as i32);
@@ -174,7 +172,6 @@ pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame, limit) as i32
 pub(super) const FRAME_HOST_MXCSR: Mem = Mem::at(RSP, offset_of!(Frame, host_mxcsr) as i32);
 pub(super) const FRAME_BRANCH_CLASS: Mem = Mem::at(RSP, offset_of!(Frame, branch_class) as i32);
 pub(super) const FRAME_TARGET: Mem = Mem::at(RSP, offset_of!(Frame, target) as i32);
-pub(super) const FRAME_COUNT: Mem = Mem::at(RSP, offset_of!(Frame, count) as i32);
 /// Size of the frame on the stack, which keeps the stack's alignment.
 pub(super) const FRAME_SIZE: i32 = 96;
 const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);

@@ -445,7 +445,6 @@ impl Jit {
             host_mxcsr: HOST_MXCSR.into(),
             branch_class: 0,
             target: 0,
-            count: 0,
         };
         // SAFETY: the code of a block that has not been given up is native code, and the operations
         // whose addresses it has live as long.

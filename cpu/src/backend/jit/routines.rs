@@ -6,11 +6,11 @@ use crate::backend::jit::assembler::{
     Assembler, Imm, Mem, Op, Places, R8, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
     RSP, Reg, cond,
 };
-use crate::backend::jit::calls;
 use crate::backend::jit::layout::{
-    BIAS, CPU, FRAME_BUDGET, FRAME_COUNT, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST,
-    ICOUNT, register,
+    BIAS, CPU, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT, RIP,
+    register,
 };
+use crate::backend::jit::{calls, exit};
 use crate::processor::cpu::Cpu;
 
 /// How native code ended.
@@ -31,15 +31,13 @@ pub(super) type Enter = unsafe extern "sysv64" fn(*mut Cpu, u64, *const Frame) -
 pub(super) struct Routines {
     /// An [`Enter`].
     pub enter: u64,
-    /// Leaves native code, with a code in EAX.
+    /// Leaves native code, with a code in EAX and RIP in R14.
     pub exit: u64,
-    /// Calls [`calls::execute`] for one instruction with what is in RAX and R14, and returns only
-    /// to go on.
+    /// As `exit`, at the end of a block: because the budget is used up, if it is.
+    pub exit_at_end: u64,
+    /// Calls [`calls::execute`] with what is in EAX and at R14, a RIP and the address of
+    /// operations, and returns only to go on.
     pub execute: u64,
-    /// As `execute`, for the number of instructions in the frame.
-    pub execute_run: u64,
-    /// Calls it for the rest of the block, and leaves native code.
-    pub finish: u64,
     /// Calls [`calls::record`] with what is in RAX and R14, and returns only to go on.
     pub record: u64,
 }
@@ -89,7 +87,15 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
     reload(&mut a);
     a.jump_to(RAX);
 
+    routines.exit_at_end = here(&a);
+    let in_budget = a.label();
+    a.imm_mem(Imm::Cmp, &FRAME_BUDGET, 0);
+    a.jump_if(cond::G, in_budget);
+    a.mov_imm(RAX, exit::BUDGET.into());
+
     routines.exit = here(&a);
+    a.bind(in_budget);
+    a.store(&RIP, R14);
     spill(&mut a);
     let exit_spilled = a.here();
     a.load(RCX, &FRAME_LIMIT);
@@ -104,23 +110,21 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
 
     let execute = calls::execute as *const () as u64;
     let record = calls::record as *const () as u64;
-    for (address, function, count) in [
-        (&mut routines.execute, execute, Some(1)),
-        (&mut routines.execute_run, execute, None),
-        (&mut routines.finish, execute, Some(calls::REST)),
-        (&mut routines.record, record, Some(0)),
+    for (address, function, of_block) in [
+        (&mut routines.execute, execute, true),
+        (&mut routines.record, record, false),
     ] {
         *address = here(&a);
         spill(&mut a);
-        match count {
-            Some(count) => a.mov_imm(R8, count),
-            // The call has moved RSP.
-            None => a.load(R8, &Mem::at(RSP, FRAME_COUNT.disp + 8)),
-        }
         a.lea(RDI, &Mem::at(CPU, -BIAS));
         a.lea(RSI, &Mem::at(RSP, 8));
         a.mov(RDX, RAX);
-        a.mov(RCX, R14);
+        if of_block {
+            a.load(RCX, &Mem::at(R14, 0));
+            a.load(R8, &Mem::at(R14, 8));
+        } else {
+            a.mov(RCX, R14);
+        }
         a.mov_imm(RAX, function);
         a.call_register(RAX);
         // TEST EAX, EAX

@@ -2,8 +2,9 @@
 
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Label, R14, RAX};
+use crate::backend::jit::calls::Part;
 use crate::backend::jit::flags::{self, Place};
-use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, FRAME_COUNT, FRAME_TARGET, RIP};
+use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, FRAME_TARGET};
 use crate::backend::jit::translate::{Source, Transfer, Translator};
 use crate::backend::jit::vector::Vectors;
 
@@ -37,11 +38,12 @@ pub(super) enum Stub {
         from: Source,
         target: Target,
     },
-    /// Leaves native code, with this RIP, or with the target in the frame.
+    /// Leaves native code by this routine, with this RIP, or with the target in the frame.
     Exit {
         at: Label,
         rip: Option<u64>,
         code: u32,
+        routine: u64,
     },
 }
 
@@ -68,6 +70,7 @@ impl Translator<'_> {
         for stub in rare.into_iter().chain(added) {
             self.write_stub(stub);
         }
+        self.write_common_call();
     }
 
     fn write_stub(&mut self, stub: Stub) {
@@ -83,13 +86,7 @@ impl Translator<'_> {
                 self.asm.bind(at);
                 self.vectors = vectors;
                 self.unload_vectors();
-                let routines = self.context.routines;
-                if count == 1 {
-                    self.call(op, routines.execute);
-                } else {
-                    self.asm.store_imm(&FRAME_COUNT, count.into());
-                    self.call(op, routines.execute_run);
-                }
+                self.call(op, count);
                 if place != Place::Saved {
                     flags::restore(&mut self.asm);
                 }
@@ -98,7 +95,7 @@ impl Translator<'_> {
             }
             Stub::Finish { at, op } => {
                 self.asm.bind(at);
-                self.call(op, self.context.routines.finish);
+                self.call(op, Part::REST);
             }
             Stub::Taken {
                 at,
@@ -128,16 +125,35 @@ impl Translator<'_> {
                 self.asm.call_address(self.context.routines.record);
                 self.asm.jump(back);
             }
-            Stub::Exit { at, rip, code } => {
+            Stub::Exit {
+                at,
+                rip,
+                code,
+                routine,
+            } => {
                 self.asm.bind(at);
                 match rip {
-                    Some(rip) => self.asm.mov_imm(RAX, rip),
-                    None => self.asm.load(RAX, &FRAME_TARGET),
+                    Some(rip) => self.asm.mov_imm(R14, rip),
+                    None => self.asm.load(R14, &FRAME_TARGET),
                 }
-                self.asm.store(&RIP, RAX);
                 self.asm.mov_imm(RAX, code.into());
-                self.asm.jump_address(self.context.routines.exit);
+                self.asm.jump_address(routine);
             }
         }
+    }
+
+    /// Writes what calls of [`execute`](super::calls::execute) have in common.
+    fn write_common_call(&mut self) {
+        if !self.calls {
+            return;
+        }
+        let block = self.asm.label();
+        self.asm.bind(self.execute);
+        // LEA R14, [block]
+        self.asm.memory_at(&[0x4C, 0x8D], R14, block);
+        self.asm.jump_address(self.context.routines.execute);
+        self.asm.bind(block);
+        self.asm.bytes(&self.context.rip.to_le_bytes());
+        self.asm.bytes(&(self.ops as u64).to_le_bytes());
     }
 }

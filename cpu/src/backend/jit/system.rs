@@ -105,6 +105,7 @@ impl Translator<'_> {
             at,
             rip: Some(self.next_address(&item.insn)),
             code: exit::ENDED as u32,
+            routine: self.context.routines.exit,
         });
     }
 

@@ -4,6 +4,7 @@ use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, Places, R14, RAX, cond};
+use crate::backend::jit::calls::Part;
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect};
@@ -94,6 +95,12 @@ pub(super) struct Translator<'a> {
     pub vectors: Vectors,
     pub stubs: Vec<Stub>,
     edges: Vec<usize>,
+    /// The operations of the block.
+    pub ops: *const Operation,
+    /// Where calls of [`execute`](super::calls::execute) pass what they have in common.
+    pub execute: Label,
+    /// There is such a call.
+    pub calls: bool,
 }
 
 /// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code at `places`.
@@ -109,8 +116,10 @@ pub(super) fn block(
     info: &mut InstructionInfoFactory,
 ) -> Result<Translated, IcedError> {
     let items = items(context.model, bytes, ops);
+    let mut asm = Assembler::new(places);
+    let execute = asm.label();
     let mut t = Translator {
-        asm: Assembler::new(places),
+        asm,
         encoder,
         info,
         context,
@@ -118,6 +127,9 @@ pub(super) fn block(
         vectors: Vectors::default(),
         stubs: Vec::new(),
         edges: Vec::new(),
+        ops: ops.as_ptr(),
+        execute,
+        calls: false,
     };
     t.check_key();
     let body = t.asm.len();
@@ -196,6 +208,7 @@ impl Translator<'_> {
             at,
             rip: Some(rip),
             code: exit::STALE,
+            routine: self.context.routines.exit,
         });
     }
 
@@ -228,6 +241,7 @@ impl Translator<'_> {
             at,
             rip: Some(self.address(&item.insn)),
             code: exit::PARTIAL,
+            routine: self.context.routines.exit,
         });
     }
 
@@ -245,16 +259,17 @@ impl Translator<'_> {
     fn execute(&mut self, op: *const Operation) {
         self.save_flags();
         self.unload_vectors();
-        self.call(op, self.context.routines.execute);
+        self.call(op, 1);
         // It can change CR0, CR4, MXCSR and all XMM registers.
         self.vectors = Vectors::default();
     }
 
-    /// Calls a routine that executes from `op` on.
-    pub(super) fn call(&mut self, op: *const Operation, routine: u64) {
-        self.asm.mov_imm(RAX, op as u64);
-        self.asm.mov_imm(R14, self.context.rip);
-        self.asm.call_address(routine);
+    /// Calls [`execute`](super::calls::execute) for `count` instructions from `op` on.
+    pub(super) fn call(&mut self, op: *const Operation, count: u8) {
+        let part = Part::of(self.ops, op, count);
+        self.asm.mov_imm(RAX, part.0.into());
+        self.asm.call(self.execute);
+        self.calls = true;
     }
 
     /// Saves the flags, unless they are. Overwrites RAX and the host's flags.
@@ -343,9 +358,8 @@ impl Translator<'_> {
         let addresses = transfer
             .from
             .and_then(|from| self.record(from, Target::Direct(target)));
-        self.retire(transfer, Some(target));
+        let at = self.retire(transfer);
         let edge = self.context.first_edge + self.edges.len() as u32;
-        let at = self.asm.label();
         self.asm.jump(at);
         self.edges.push(self.asm.len() - 4);
         self.write_addresses(addresses);
@@ -353,6 +367,7 @@ impl Translator<'_> {
             at,
             rip: Some(target),
             code: exit::EDGE | edge << exit::EDGE_SHIFT,
+            routine: self.context.routines.exit_at_end,
         });
     }
 
@@ -363,9 +378,8 @@ impl Translator<'_> {
         let addresses = transfer
             .from
             .and_then(|from| self.record(from, Target::Indirect));
-        self.retire(transfer, None);
+        let at = self.retire(transfer);
         let jumps = self.context.jumps;
-        let missed = self.asm.label();
         let a = &mut self.asm;
         a.op_mem32(Op::Load, RAX, &FRAME_TARGET);
         a.imm(false, Imm::And, RAX, super::JUMP_MASK as i32);
@@ -377,28 +391,25 @@ impl Translator<'_> {
         a.lea(R14, &entry);
         a.load(RAX, &FRAME_TARGET);
         a.op_mem(Op::Cmp, RAX, &Mem::at(R14, 0));
-        a.jump_if(cond::NE, missed);
+        a.jump_if(cond::NE, at);
         a.jump_mem(&Mem::at(R14, super::JUMP_CODE as i32));
         self.write_addresses(addresses);
         self.stubs.push(Stub::Exit {
-            at: missed,
+            at,
             rip: None,
             code: exit::INDIRECT,
+            routine: self.context.routines.exit_at_end,
         });
     }
 
-    /// Counts the instructions of the block. Leaves, with this RIP or the target in the frame, if
-    /// the run loop has to take over.
-    fn retire(&mut self, transfer: Transfer, rip: Option<u64>) {
+    /// Counts the instructions of the block. Returns where it leaves if the run loop has to take
+    /// over: a label to be bound.
+    fn retire(&mut self, transfer: Transfer) -> Label {
         self.asm
             .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired.into());
         let at = self.asm.label();
         self.asm.jump_if(cond::LE, at);
-        self.stubs.push(Stub::Exit {
-            at,
-            rip,
-            code: exit::BUDGET,
-        });
+        at
     }
 
     /// Whether a direct branch to `target` can fault.
