@@ -84,7 +84,7 @@ pub(super) struct Label(usize);
 
 /// Where code is executed: what runs often, and what runs rarely. They are apart, so that what runs
 /// often is dense.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Places {
     /// Address of the first byte of each.
     pub often: u64,
@@ -92,7 +92,7 @@ pub(super) struct Places {
 }
 
 /// Code that begins at known addresses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Assembler {
     places: Places,
     /// Length of what runs often, when all of it has been written.
@@ -109,10 +109,18 @@ impl Assembler {
         Self {
             places,
             split: usize::MAX,
-            code: Vec::with_capacity(1024),
+            code: Vec::new(),
             labels: Vec::new(),
             fixups: Vec::new(),
         }
+    }
+
+    /// Begins with other code, and keeps the memory of this.
+    pub fn begin(&mut self, places: Places) {
+        (self.places, self.split) = (places, usize::MAX);
+        self.code.clear();
+        self.labels.clear();
+        self.fixups.clear();
     }
 
     /// Bytes so far.
@@ -138,16 +146,15 @@ impl Assembler {
         self.address(self.code.len())
     }
 
-    /// The code, with all jumps resolved, and the length of what runs often.
-    pub fn finish(mut self) -> (Vec<u8>, usize) {
+    /// The code, with all jumps resolved: what runs often, and what runs rarely.
+    pub fn finish(&mut self) -> (&[u8], &[u8]) {
         for (at, label) in &self.fixups {
             let target = self.labels[label.0].unwrap_or_default();
             let next = self.address(*at).wrapping_add(4);
             let displacement = self.address(target).wrapping_sub(next) as i32;
             self.code[*at..*at + 4].copy_from_slice(&displacement.to_le_bytes());
         }
-        let split = self.split.min(self.code.len());
-        (self.code, split)
+        self.code.split_at(self.split.min(self.code.len()))
     }
 
     pub fn label(&mut self) -> Label {

@@ -92,7 +92,7 @@ impl Translator<'_> {
             5
         };
         self.unary(wide, extension);
-        flags::save_of_product(&mut self.asm, Location::Register(GUEST_RAX), wide);
+        flags::save_of_product(self.asm, Location::Register(GUEST_RAX), wide);
         self.asm.bind(back);
         true
     }
@@ -148,7 +148,7 @@ impl Translator<'_> {
         self.asm.jump_if(cond::E, zero);
         self.write(item.decoded.op0_register().number() as Guest, RAX);
         self.asm.bind(zero);
-        flags::save_one(&mut self.asm, cond::E, flags::ZF);
+        flags::save_one(self.asm, cond::E, flags::ZF);
         self.asm.bind(back);
         true
     }

@@ -41,7 +41,7 @@ use iced_x86::{Encoder, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::allocator::{Allocator, Kind};
-use crate::backend::jit::assembler::Places;
+use crate::backend::jit::assembler::{Assembler, Places};
 use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
 use crate::backend::jit::listener::Listener;
@@ -179,6 +179,8 @@ pub(crate) struct Jit {
     edges: Vec<(u32, MappingId)>,
     /// Number of flushes. Edges of before do not exist any more.
     generation: u32,
+    /// What translating needs for each block, with memory that it uses again.
+    assembler: Assembler,
     encoder: Encoder,
     info: InstructionInfoFactory,
     listener: Listener,
@@ -222,6 +224,7 @@ impl Jit {
             mappings: 0,
             edges: Vec::new(),
             generation: 0,
+            assembler: Assembler::default(),
             encoder: Encoder::new(64),
             info: InstructionInfoFactory::new(),
             listener: Listener::default(),
@@ -341,19 +344,21 @@ impl Jit {
             often: self.memory.address(entry),
             rarely: self.memory.address(rare),
         };
+        self.assembler.begin(places);
         let translated = translate::block(
             context,
             bytes,
             ops,
-            places,
+            &mut self.assembler,
             &mut self.encoder,
             &mut self.info,
         )
         .ok()?;
-        if translated.code.len() > LONGEST {
+        let (often, rarely) = self.assembler.finish();
+        let len = often.len() + rarely.len();
+        if len > LONGEST {
             return None;
         }
-        let (often, rarely) = translated.code.split_at(translated.split);
         self.memory.write(entry, often);
         self.memory.write(rare, rarely);
         let (rip, cpl) = (start.rip, cpu.cpl);
@@ -374,7 +379,7 @@ impl Jit {
         self.allocator.take(Kind::Often, often.len(), ALIGNMENT);
         self.allocator.take(Kind::Rarely, rarely.len(), 1);
         self.stats.blocks += 1;
-        self.stats.bytes += translated.code.len() as u64;
+        self.stats.bytes += len as u64;
         serialize();
         Some(id)
     }

@@ -120,7 +120,7 @@ impl Translator<'_> {
         // CMOVNE and CMOVE: if they are equal, all of RAX and RDX stays.
         self.asm.registers(true, &[0x0F, 0x45], GUEST_RAX, RAX);
         self.asm.memory(true, &[0x0F, 0x44], RDX, &FRAME_ADDRESS);
-        flags::save_one(&mut self.asm, cond::E, flags::ZF);
+        flags::save_one(self.asm, cond::E, flags::ZF);
         self.asm.bind(back);
     }
 
@@ -137,7 +137,7 @@ impl Translator<'_> {
         }
         self.asm.memory(true, &[0x0F, 0xC7], 1, &m);
         self.asm.mov(GUEST_RAX, RAX);
-        flags::save_one(&mut self.asm, cond::E, flags::ZF);
+        flags::save_one(self.asm, cond::E, flags::ZF);
         self.asm.bind(back);
     }
 
@@ -159,7 +159,7 @@ impl Translator<'_> {
             .imm(false, Imm::And, RAX, 8 * operand.size as i32 - 1);
         i.set_op1_register(named(RAX, operand.size));
         self.asm.instruction(self.encoder, &i)?;
-        flags::save_one(&mut self.asm, cond::B, flags::CF);
+        flags::save_one(self.asm, cond::B, flags::CF);
         self.asm.bind(back);
         Ok(true)
     }

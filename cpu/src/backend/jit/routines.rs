@@ -138,5 +138,5 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
         a.jump(exit_spilled);
     }
     const { assert!(offset_of!(Frame, budget) == 0) };
-    (a.finish().0, routines)
+    (a.finish().0.to_vec(), routines)
 }

@@ -78,7 +78,7 @@ impl Translator<'_> {
             self.write(to, RAX);
         }
         self.asm.load(R14, &FRAME_ADDRESS);
-        flags::load(&mut self.asm, fix);
+        flags::load(self.asm, fix);
         let unchanged = self.asm.label();
         if by_cl {
             // TEST CL, mask

@@ -58,17 +58,17 @@ pub(super) enum Target {
 impl Translator<'_> {
     /// Writes what is behind the block: first the branches that are taken, which add other stubs.
     pub(super) fn write_stubs(&mut self) {
-        let stubs = std::mem::take(&mut self.stubs);
-        let (taken, rare): (Vec<_>, Vec<_>) = stubs
-            .into_iter()
-            .partition(|stub| matches!(stub, Stub::Taken { .. }));
-        for stub in taken {
-            self.write_stub(stub);
-        }
-        self.asm.split();
-        let added = std::mem::take(&mut self.stubs);
-        for stub in rare.into_iter().chain(added) {
-            self.write_stub(stub);
+        for is_rare in [false, true] {
+            if is_rare {
+                self.asm.split();
+            }
+            let mut next = 0;
+            while let Some(&stub) = self.stubs.get(next) {
+                if matches!(stub, Stub::Taken { .. }) != is_rare {
+                    self.write_stub(stub);
+                }
+                next += 1;
+            }
         }
         self.write_common_call();
     }
@@ -88,7 +88,7 @@ impl Translator<'_> {
                 self.unload_vectors();
                 self.call(op, count);
                 if place != Place::Saved {
-                    flags::restore(&mut self.asm);
+                    flags::restore(self.asm);
                 }
                 self.reload_vectors(vectors);
                 self.asm.jump(back);

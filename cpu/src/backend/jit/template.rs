@@ -132,7 +132,7 @@ impl Translator<'_> {
             Effect::Keeps => self.place,
             Effect::Writes(fix) => Place::Host(fix),
             Effect::Carry => {
-                flags::save_one(&mut self.asm, cond::B, flags::CF);
+                flags::save_one(self.asm, cond::B, flags::CF);
                 Place::Saved
             }
             Effect::Unknown => Place::Host(Fix::ClearAf),
@@ -162,20 +162,20 @@ impl Translator<'_> {
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
-                flags::save_of_product(&mut self.asm, location(to), wide);
+                flags::save_of_product(self.asm, location(to), wide);
             }
             mnemonic if form::sets_flags_of_result(mnemonic) && size >= 4 => {
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
-                flags::save_of_result(&mut self.asm, location(to), wide);
+                flags::save_of_result(self.asm, location(to), wide);
             }
             Mnemonic::Shr if form::count(i).is_some_and(|n| n < bits.into()) => {
                 self.read(R14, to);
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
-                flags::save(&mut self.asm, Fix::Right { bits });
+                flags::save(self.asm, Fix::Right { bits });
             }
             Mnemonic::Rol | Mnemonic::Ror => return self.rotate(item, plain),
             // A count in CL: if it is zero, the flags stay.
@@ -192,7 +192,7 @@ impl Translator<'_> {
                 if !self.plain(item, plain)? {
                     return Ok(false);
                 }
-                flags::load(&mut self.asm, fix);
+                flags::load(self.asm, fix);
                 // TEST CL, mask
                 self.asm
                     .bytes(&[0xF6, 0xC1, if wide { 0x3F } else { 0x1F }]);
@@ -229,7 +229,7 @@ impl Translator<'_> {
             }
         }
         self.store_borrowed(&borrowed);
-        flags::save_of_rotate(&mut self.asm);
+        flags::save_of_rotate(self.asm);
         self.place = Place::Saved;
         Ok(true)
     }

@@ -3,7 +3,7 @@
 use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op as Operation;
-use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, Places, R14, RAX, cond};
+use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
 use crate::backend::jit::calls::Part;
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
@@ -45,12 +45,9 @@ pub(super) struct Context {
     pub routines: Routines,
 }
 
-/// The native code of a block.
+/// What else belongs to the native code of a block.
 #[derive(Debug)]
 pub(super) struct Translated {
-    pub code: Vec<u8>,
-    /// Length of what runs often, the first part.
-    pub split: usize,
     /// Offset of what follows the check of the key.
     pub body: usize,
     /// Offsets of the displacements of the jumps to other blocks.
@@ -86,7 +83,7 @@ pub(super) struct Item {
 
 /// Translates a block.
 pub(super) struct Translator<'a> {
-    pub asm: Assembler,
+    pub asm: &'a mut Assembler,
     pub encoder: &'a mut Encoder,
     pub info: &'a mut InstructionInfoFactory,
     pub context: Context,
@@ -103,7 +100,7 @@ pub(super) struct Translator<'a> {
     pub calls: bool,
 }
 
-/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code at `places`.
+/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code in `asm`.
 ///
 /// # Errors
 /// An instruction could not be encoded.
@@ -111,12 +108,11 @@ pub(super) fn block(
     context: Context,
     bytes: &[u8],
     ops: &[Operation],
-    places: Places,
+    asm: &mut Assembler,
     encoder: &mut Encoder,
     info: &mut InstructionInfoFactory,
 ) -> Result<Translated, IcedError> {
     let items = items(context.model, bytes, ops);
-    let mut asm = Assembler::new(places);
     let execute = asm.label();
     let mut t = Translator {
         asm,
@@ -125,7 +121,7 @@ pub(super) fn block(
         context,
         place: Place::Saved,
         vectors: Vectors::default(),
-        stubs: Vec::new(),
+        stubs: Vec::with_capacity(4 * ops.len()),
         edges: Vec::new(),
         ops: ops.as_ptr(),
         execute,
@@ -163,13 +159,9 @@ pub(super) fn block(
         t.jump(transfer, context.rip.wrapping_add(bytes.len() as u64));
     }
     t.write_stubs();
-    let edges = t.edges;
-    let (code, split) = t.asm.finish();
     Ok(Translated {
-        code,
-        split,
         body,
-        edges,
+        edges: t.edges,
         count,
     })
 }
@@ -177,7 +169,7 @@ pub(super) fn block(
 /// Decodes the instructions of a block again. Their operations have less than their templates need.
 pub(super) fn items(model: &Model, bytes: &[u8], ops: &[Operation]) -> Vec<Item> {
     let mut decoder = decode::decoder(model, CodeSize::Bits64, bytes);
-    let mut items = Vec::new();
+    let mut items = Vec::with_capacity(ops.len());
     for (i, op) in ops.iter().enumerate() {
         let first = i == 0 || ops[i - 1].insn.ordinal != op.insn.ordinal;
         if first && !op.ends_block() {
@@ -275,7 +267,7 @@ impl Translator<'_> {
     /// Saves the flags, unless they are. Overwrites RAX and the host's flags.
     pub(super) fn save_flags(&mut self) {
         if let Place::Host(fix) = self.place {
-            flags::save(&mut self.asm, fix);
+            flags::save(self.asm, fix);
             self.place = Place::Saved;
         }
     }
@@ -289,7 +281,7 @@ impl Translator<'_> {
         };
         if !exact {
             self.save_flags();
-            flags::restore(&mut self.asm);
+            flags::restore(self.asm);
             self.place = Place::Host(Fix::None);
         }
     }

@@ -150,7 +150,7 @@ impl Translator<'_> {
             self.asm.imm(false, Imm::And, RAX, MXCSR_MASKS as i32);
             self.asm.imm(false, Imm::Cmp, RAX, MXCSR_MASKS as i32);
             self.asm.jump_if(cond::NE, at);
-            load_mxcsr(&mut self.asm, &MXCSR);
+            load_mxcsr(self.asm, &MXCSR);
         }
         self.stubs.push(Stub::Finish { at, op: item.op });
         self.vectors.on |= !avx;
@@ -206,7 +206,7 @@ impl Translator<'_> {
             self.asm.memory(false, MOVAPS_LOAD, n, &xmm(n));
         }
         for n in registers(upper) {
-            insert_upper(&mut self.asm, n);
+            insert_upper(self.asm, n);
         }
         self.vectors.dirty |= upper != 0;
     }
@@ -225,7 +225,7 @@ impl Translator<'_> {
             used.writes & !self.vectors.zero
         };
         for n in registers(upper) {
-            extract_upper(&mut self.asm, n);
+            extract_upper(self.asm, n);
         }
         let vectors = &mut self.vectors;
         vectors.upper |= used.writes;
@@ -241,8 +241,8 @@ impl Translator<'_> {
     /// before anything but an instruction of the block: Rust's code is slow with those.
     pub(super) fn unload_vectors(&mut self) {
         if self.vectors.mxcsr {
-            store_mxcsr(&mut self.asm, &MXCSR);
-            load_mxcsr(&mut self.asm, &FRAME_HOST_MXCSR);
+            store_mxcsr(self.asm, &MXCSR);
+            load_mxcsr(self.asm, &FRAME_HOST_MXCSR);
             self.vectors.mxcsr = false;
         }
         if self.vectors.dirty {
@@ -255,7 +255,7 @@ impl Translator<'_> {
     pub(super) fn reload_vectors(&mut self, vectors: Vectors) {
         self.load_vectors(vectors.loaded, vectors.upper);
         if vectors.mxcsr {
-            load_mxcsr(&mut self.asm, &MXCSR);
+            load_mxcsr(self.asm, &MXCSR);
         }
         self.vectors = vectors;
     }
