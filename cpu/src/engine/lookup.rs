@@ -48,7 +48,8 @@ impl SoftCpu {
             let key = self.cpu.jump_key(self.linear_rip(), &hit);
             return Ok(self.found(extent, id, hit.gpa, key, is_probed));
         }
-        if let Some(id) = self.cache.find(hit.gpa, size, Extent::Crossing, unchanged)
+        if left_in_page(hit.gpa) < MAX_INSTRUCTION
+            && let Some(id) = self.cache.find(hit.gpa, size, Extent::Crossing, unchanged)
             && let Some(key) = self.cross(id, &hit)?
         {
             return Ok(self.found(extent, id, hit.gpa, key, is_probed));

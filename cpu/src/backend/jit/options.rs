@@ -18,7 +18,7 @@ pub struct NativeOptions {
 impl Default for NativeOptions {
     fn default() -> Self {
         Self {
-            threshold: 32,
+            threshold: 16,
             check: false,
             memory: 64 << 20,
         }
