@@ -333,3 +333,75 @@ impl Tlb {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASS: Privilege = Privilege::Supervisor;
+
+    fn hit(gpa: u64, write_tracked: bool) -> Hit {
+        Hit {
+            host: std::ptr::without_provenance_mut(0x7000),
+            gpa,
+            write_tracked,
+            global: false,
+        }
+    }
+
+    #[test]
+    fn write_tracked_pages_are_found_and_not_hit() {
+        let pages = [0, 0x7FFF_FFFF_F000, !0 << 47, !0xFFF];
+        for la in pages {
+            let mut tlb = Tlb::new();
+            let write = |tlb: &Tlb, la| tlb.fast(la, 1, Access::Write).is_some();
+            let found = |tlb: &Tlb, la| {
+                let hit = tlb.find(la, Access::Write, CLASS);
+                hit.map(|hit| (hit.gpa, hit.write_tracked))
+            };
+            for other in pages {
+                assert!(!write(&tlb, other) && found(&tlb, other).is_none());
+            }
+            for tracked in [false, true] {
+                tlb.insert(la, Access::Write, CLASS, hit(0x5000, tracked));
+                for at in [tracked, !tracked, tracked] {
+                    tlb.set_write_tracked(0x6000, !at);
+                    tlb.set_write_tracked(0x5000, at);
+                    assert_eq!(found(&tlb, la + 8), Some((0x5008, at)));
+                    assert_eq!(write(&tlb, la), !at);
+                    assert!(tlb.fast(la, 1, Access::Read).is_none());
+                    // The access ends in another page, and the page is none of another address.
+                    assert!(tlb.fast(la + 0xFFF, 2, Access::Write).is_none());
+                    assert_eq!(found(&tlb, la ^ 1 << 62), None);
+                    assert_eq!(found(&tlb, la ^ 1 << 63), None);
+                }
+                tlb.flush_page(la ^ 0x1000);
+                assert!(found(&tlb, la).is_some());
+                tlb.flush_page(la);
+                assert_eq!(found(&tlb, la), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flush_keeps_global_entries_of_each_kind() {
+        let kinds = [Access::Read, Access::Write, Access::Execute];
+        let mut tlb = Tlb::new();
+        for (n, kind) in (1u64..).zip(kinds) {
+            let global = kind == Access::Write;
+            let hit = Hit {
+                global,
+                ..hit(n << 12, false)
+            };
+            tlb.insert(0x40_0000, kind, CLASS, hit);
+        }
+        let left =
+            |tlb: &Tlb| kinds.map(|kind| tlb.find(0x40_0000, kind, CLASS).map(|hit| hit.gpa));
+        assert_eq!(left(&tlb), [Some(0x1000), Some(0x2000), Some(0x3000)]);
+        tlb.flush(true);
+        assert_eq!(left(&tlb), [None, Some(0x2000), None]);
+        tlb.insert_large(0x40_0000);
+        assert!(tlb.flush_page(0x5F_F000));
+        assert_eq!(left(&tlb), [None; 3]);
+    }
+}
