@@ -66,6 +66,45 @@ fn a_loop_records_each_round_and_a_branch_to_the_next_instruction_counts() {
     );
 }
 
+/// From and to an address of 31 bits, one of 47, and from one kind to the other.
+#[test]
+fn records_have_all_bits_of_the_addresses() {
+    const HIGH: u64 = 0x5500_0000_0000;
+    let make = || {
+        let mut g = Guest::user(|a| {
+            let (mut function, mut far) = (a.create_label(), a.create_label());
+            a.jmp(far)?; // +0
+            a.set_label(&mut function)?;
+            a.ret()?; // +2
+            a.set_label(&mut far)?;
+            a.call(function)?; // +3
+            a.mov(rax, HIGH + USER + 20)?; // +8
+            a.jmp(rax)?; // +18
+            a.call(function)?; // +20, in the upper mapping from here on
+            a.mov(eax, (USER + 33) as u32)?; // +25
+            a.jmp(rax)?; // +30
+            a.nop()?;
+            a.hlt() // +33
+        });
+        g.mirror(HIGH);
+        g
+    };
+    let high = HIGH + USER;
+    check(
+        make,
+        &[
+            (USER, USER + 3, 3),
+            (USER + 3, USER + 2, 3),
+            (USER + 2, USER + 8, 3),
+            (USER + 18, high + 20, 3),
+            (high + 20, high + 2, 3),
+            (high + 2, high + 25, 3),
+            (high + 30, USER + 33, 3),
+            (USER + 33, handler(GP), 0),
+        ],
+    );
+}
+
 #[test]
 fn software_interrupts_and_iret() {
     let make = || {

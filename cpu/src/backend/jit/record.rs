@@ -7,7 +7,7 @@ use crate::backend::jit::layout::{
 use crate::backend::jit::stub::{Stub, Target};
 use crate::backend::jit::translate::{Source, Translator};
 
-/// The addresses of a recorded branch, which native code stores together.
+/// The addresses of a recorded branch that are no immediates, which native code stores together.
 #[derive(Debug)]
 pub(super) struct Addresses {
     at: Label,
@@ -21,6 +21,7 @@ const MOVUPS_LOAD: &[u8] = &[0x0F, 0x10];
 const MOVUPS_STORE: &[u8] = &[0x0F, 0x11];
 const MOVHPS_LOAD: &[u8] = &[0x0F, 0x16];
 const MOVQ_LOAD: &[u8] = &[0xF3, 0x0F, 0x7E];
+const MOVLPS_STORE: &[u8] = &[0x0F, 0x13];
 
 impl Translator<'_> {
     /// Records a branch, if branches are recorded. As `Cpu::record_near`. Returns what has to be
@@ -32,14 +33,6 @@ impl Translator<'_> {
             return None;
         }
         let (at, back) = (self.asm.label(), self.asm.label());
-        let addresses = Addresses {
-            at: self.asm.label(),
-            from: from.address,
-            to: match target {
-                Target::Direct(to) => Some(to),
-                Target::Indirect => None,
-            },
-        };
         let a = &mut self.asm;
         a.load(RAX, &WINDOW_INDEX);
         a.op_mem(Op::Cmp, RAX, &WINDOW_END);
@@ -49,13 +42,37 @@ impl Translator<'_> {
             index: Some((R14, 1)),
             ..Mem::at(RAX, offset)
         };
-        if addresses.to.is_some() {
-            a.memory_at(MOVUPS_LOAD, XMM0, addresses.at);
-        } else {
-            a.memory_at(MOVQ_LOAD, XMM0, addresses.at);
-            a.memory(false, MOVHPS_LOAD, XMM0, &FRAME_TARGET);
-        }
-        a.memory(false, MOVUPS_STORE, XMM0, &slot(0));
+        // Sign-extended immediates need no data from a line of code.
+        let short = |address: u64| i32::try_from(address as i64).ok();
+        let (short_from, known) = (short(from.address), target.known());
+        let addresses = match (short_from, known.map(short)) {
+            (Some(from), Some(Some(to))) => {
+                a.store_imm(&slot(0), from);
+                a.store_imm(&slot(8), to);
+                None
+            }
+            (Some(from), None) => {
+                a.store_imm(&slot(0), from);
+                a.memory(false, MOVQ_LOAD, XMM0, &FRAME_TARGET);
+                a.memory(false, MOVLPS_STORE, XMM0, &slot(8));
+                None
+            }
+            _ => {
+                let at = a.label();
+                if known.is_some() {
+                    a.memory_at(MOVUPS_LOAD, XMM0, at);
+                } else {
+                    a.memory_at(MOVQ_LOAD, XMM0, at);
+                    a.memory(false, MOVHPS_LOAD, XMM0, &FRAME_TARGET);
+                }
+                a.memory(false, MOVUPS_STORE, XMM0, &slot(0));
+                Some(Addresses {
+                    at,
+                    from: from.address,
+                    to: known,
+                })
+            }
+        };
         a.store_imm(&slot(16), 0);
         a.imm(true, Imm::Add, RAX, vbts_bts::RECORD_SIZE as i32);
         a.load(R14, &WINDOW_FIELD);
@@ -68,7 +85,7 @@ impl Translator<'_> {
             from,
             target,
         });
-        Some(addresses)
+        addresses
     }
 
     /// Writes the addresses of a branch, close to the code that loads them: that has brought them

@@ -55,6 +55,16 @@ pub(super) enum Target {
     Indirect,
 }
 
+impl Target {
+    /// The target, if it is known when the block is translated.
+    pub fn known(self) -> Option<u64> {
+        match self {
+            Self::Direct(to) => Some(to),
+            Self::Indirect => None,
+        }
+    }
+}
+
 impl Translator<'_> {
     /// Writes what is behind the block: first the branches that are taken, which add other stubs.
     pub(super) fn write_stubs(&mut self) {
