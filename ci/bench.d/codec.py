@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Measures the codec of kept traces on raw traces of some runs, beside zstd of the raw records."""
 
+import glob
 import os
 import re
+import shutil
 import subprocess
 
 import ways
@@ -12,6 +14,7 @@ from running import ROOT, Broken, sh
 CODEC = os.path.join(ROOT, "target/release/examples/codec")
 # Records of each trace: a block and a half at least.
 RECORDS = 10_000_000
+DOCUMENTATION = os.path.join(ROOT, "target/guest/linux/Documentation")
 LISTED = "/usr/lib/python3", "/usr/share"
 LINE = re.compile(
     r"^(.+): ([\d.]+) bytes a record, encoded in ([\d.]+) ns, decoded in ([\d.]+) ns$"
@@ -58,9 +61,26 @@ def workload(key, size):
     return traced(lambda work: found.command(work, size))
 
 
+def documentation(work, size):
+    """Returns a file with `size` bytes of the text that people have written about the kernel."""
+    path = os.path.join(work, f"documentation-{size}")
+    pages = sorted(glob.iglob("**/*.rst", root_dir=DOCUMENTATION, recursive=True))
+    with open(path, "wb") as text:
+        for page in pages:
+            with open(os.path.join(DOCUMENTATION, page), "rb") as f:
+                text.write(f.read(size - text.tell()))
+        if text.tell() < size:
+            raise Broken(f"{DOCUMENTATION} has no {size} bytes")
+    return path
+
+
 TRACES = [
     ("hot integer loop", workload("hot", 60)),
     ("gzip -9", workload("gzip", 400_000)),
+    (
+        "gzip -9 of documentation",
+        traced(lambda work: [shutil.which("gzip"), "-9", "-n", "-c", documentation(work, 800_000)]),
+    ),
     ("Python script", workload("python", 30)),
     ("cc1 -O2", workload("cc1", 2)),
     (
