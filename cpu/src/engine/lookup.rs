@@ -50,7 +50,7 @@ impl SoftCpu {
         }
         if left_in_page(hit.gpa) < MAX_INSTRUCTION
             && let Some(id) = self.cache.find(hit.gpa, size, Extent::Crossing, unchanged)
-            && let Some(key) = self.cross(id, &hit)?
+            && let Some(key) = self.key_of(id, &hit)?
         {
             return Ok(self.found(extent, id, hit.gpa, key, is_probed));
         }
@@ -64,8 +64,7 @@ impl SoftCpu {
             Some(block) => (extent, block),
             None => (Extent::Crossing, self.decode_single()?),
         };
-        let crosses = block.len() > left_in_page(hit.gpa) as u64;
-        if extent_of_block == Extent::Crossing && !crosses {
+        if extent_of_block == Extent::Crossing && !crosses(&block, &hit) {
             return Ok(Found::Single(block));
         }
         let map = &mut self.cpu.code_map;
@@ -80,11 +79,7 @@ impl SoftCpu {
         if first {
             self.track_code(hit.gpa);
         }
-        let key = match crosses {
-            true => self.cross(id, &hit)?,
-            false => Some(self.cpu.jump_key(self.linear_rip(), &hit)),
-        };
-        match key {
+        match self.key_of(id, &hit)? {
             Some(key) => Ok(self.found(extent, id, hit.gpa, key, is_probed)),
             None => self.decode_single().map(Found::Single),
         }
@@ -102,17 +97,10 @@ impl SoftCpu {
         let Some(id) = self.cache.jump_before(rip, keys, hit.gpa) else {
             return Ok(None);
         };
-        let Some(block) = self.cache.get(id) else {
+        let Some(key) = self.key_of(id, hit)? else {
             return Ok(None);
         };
-        let (native, crosses) = (block.native, block.len() > left_in_page(hit.gpa) as u64);
-        let key = match crosses {
-            true => self.cross(id, hit)?,
-            false => Some(self.cpu.jump_key(rip, hit)),
-        };
-        let Some(key) = key else {
-            return Ok(None);
-        };
+        let native = self.cache.get(id).map_or(CodeId::NONE, |b| b.native);
         let global = key == self.cpu.jump_keys.global;
         if let Some(jit) = &mut self.jit
             && !jit.validate_again(native, rip, global, key)
@@ -141,10 +129,18 @@ impl SoftCpu {
         Found::Cached(id)
     }
 
-    /// The key of jumps to the instruction at RIP, which is translated to `hit` and crosses into
-    /// another page. `None`: its bytes there are not those of the block `id` any more, or it leaves
-    /// the code segment.
-    fn cross(&mut self, id: BlockId, hit: &Hit) -> Result<Option<u64>, BlockFault> {
+    /// The key of jumps to RIP, which is translated to `hit`, and where the block `id` begins.
+    /// `None`: it is an instruction that crosses into another page, and has other bytes there now,
+    /// or leaves the code segment.
+    fn key_of(&mut self, id: BlockId, hit: &Hit) -> Result<Option<u64>, BlockFault> {
+        match self.cache.get(id) {
+            Some(block) if crosses(block, hit) => self.key_of_crossing(id, hit),
+            _ => Ok(Some(self.cpu.jump_key(self.linear_rip(), hit))),
+        }
+    }
+
+    /// As [`Self::key_of`] for an instruction that crosses into another page.
+    fn key_of_crossing(&mut self, id: BlockId, hit: &Hit) -> Result<Option<u64>, BlockFault> {
         let here = left_in_page(hit.gpa);
         let next = self.cpu.linear_ip(self.cpu.rip.wrapping_add(here as u64));
         let more = self
@@ -267,6 +263,11 @@ fn decode_block(cpu: &Cpu, hit: &Hit, longest: u8) -> Option<Block> {
     unsafe { host_access::load_bytes(hit.host, &mut bytes[..left]) };
     let block = lower::block(cpu, &bytes[..left], longest)?;
     Some(Block::new(block, &bytes))
+}
+
+/// Whether a block that begins at `hit` goes on in another page.
+fn crosses(block: &Block, hit: &Hit) -> bool {
+    block.len() > left_in_page(hit.gpa) as u64
 }
 
 /// Bytes from `gpa` to the end of its page.
