@@ -39,20 +39,12 @@ impl SoftCpu {
             unsafe { is_at(here, page.add(offset.into())) }
         };
         let size = self.cpu.code_size;
-        if let Some(id) = self.cache.find(hit.gpa, size, extent, unchanged)
-            && let Some(block) = self.cache.get(id)
-        {
-            if !self.cpu.within_code_segment(block.len()) {
-                return self.decode_single().map(Found::Single);
+        for extent_of_block in [extent, Extent::Crossing] {
+            if let Some(id) = self.cache.find(hit.gpa, size, extent_of_block, unchanged)
+                && let Some(key) = self.key_of(id, &hit)?
+            {
+                return Ok(self.found(extent, id, hit.gpa, key, is_probed));
             }
-            let key = self.cpu.jump_key(self.linear_rip(), &hit);
-            return Ok(self.found(extent, id, hit.gpa, key, is_probed));
-        }
-        if left_in_page(hit.gpa) < MAX_INSTRUCTION
-            && let Some(id) = self.cache.find(hit.gpa, size, Extent::Crossing, unchanged)
-            && let Some(key) = self.key_of(id, &hit)?
-        {
-            return Ok(self.found(extent, id, hit.gpa, key, is_probed));
         }
         let longest = match extent {
             Extent::One => 1,
@@ -130,10 +122,11 @@ impl SoftCpu {
     }
 
     /// The key of jumps to RIP, which is translated to `hit`, and where the block `id` begins.
-    /// `None`: it is an instruction that crosses into another page, and has other bytes there now,
-    /// or leaves the code segment.
+    /// `None`: it leaves the code segment, or it is an instruction that crosses into another page
+    /// and has other bytes there now.
     fn key_of(&mut self, id: BlockId, hit: &Hit) -> Result<Option<u64>, BlockFault> {
         match self.cache.get(id) {
+            Some(block) if !self.cpu.within_code_segment(block.len()) => Ok(None),
             Some(block) if crosses(block, hit) => self.key_of_crossing(id, hit),
             _ => Ok(Some(self.cpu.jump_key(self.linear_rip(), hit))),
         }
@@ -154,7 +147,7 @@ impl SoftCpu {
         // SAFETY: `more.host` is the first byte of a page of RAM, and an instruction is shorter
         // than that.
         let unchanged = unsafe { is_at(rest, more.host) };
-        if !unchanged || !self.cpu.within_code_segment(block.len()) {
+        if !unchanged {
             return Ok(None);
         }
         // The tracking of that page ends with each write to it, which the block survives.

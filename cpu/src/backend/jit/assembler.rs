@@ -92,7 +92,7 @@ pub(super) struct Places {
 }
 
 /// Code that begins at known addresses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Assembler {
     places: Places,
     /// Length of what runs often, when all of it has been written.

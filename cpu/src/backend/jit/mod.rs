@@ -224,7 +224,7 @@ impl Jit {
             mappings: 0,
             edges: Vec::new(),
             generation: 0,
-            assembler: Assembler::default(),
+            assembler: Assembler::new(Places::default()),
             encoder: Encoder::new(64),
             info: InstructionInfoFactory::new(),
             listener: Listener::default(),
