@@ -46,7 +46,7 @@ WORKLOADS = [
         "gzip",
         "gzip -9",
         1_000_000,
-        lambda work, size: [shutil.which("gzip"), "-9", "-n", "-c", data(work, size)],
+        lambda work, size: gzip(data(work, size)),
     ),
     Workload(
         "python",
@@ -108,6 +108,11 @@ def build(work):
     compile_c(work, "switches")
     compile_c(work, "parallel")
     compile_c(work, "init", "-static")
+
+
+def gzip(path):
+    """Returns the command that compresses a file."""
+    return [shutil.which("gzip"), "-9", "-n", "-c", path]
 
 
 def data(work, size):
