@@ -8,9 +8,9 @@
  * The program gets the root that the agent of `vbts trace` gives it: the host's over 9P, below a
  * layer in memory. On a machine without 9P it is a program of the initramfs. With "recorded", its
  * branches are stored in a circular buffer that is not read, which shows what recording alone
- * costs. The program's output stays in the guest. Its length and CRC-32 are printed with the exit
- * status. The host measures the time between the lines "bench: begin" and "bench: status ..." of
- * the console.
+ * costs. The program's output stays in the guest. Its length and CRC-32 are computed and printed
+ * after the exit status: the host measures the time between the lines "bench: begin" and
+ * "bench: status ..." of the console, and the time of a native run does not contain them either.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -131,10 +131,12 @@ int main(int argc, char **argv)
 		ptrace(PTRACE_CONT, child, 0, started ? WSTOPSIG(status) : 0);
 		started = 1;
 	}
+	printf("bench: status %d\n", status);
+	fflush(stdout);
 	while ((got = pread(output, piece, sizeof(piece), length)) > 0) {
 		crc = crc32(crc, piece, got);
 		length += got;
 	}
-	printf("bench: status %d, %lu bytes, crc32 %08x\n", status, length, crc);
+	printf("bench: output of %lu bytes, crc32 %08x\n", length, crc);
 	end();
 }

@@ -14,7 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LIMIT = 600
 # Lines of init.c.
 BEGIN = re.compile(rb"^bench: begin\r?\n", re.MULTILINE)
-STATUS = re.compile(rb"^bench: status (-?\d+), (\d+) bytes, crc32 ([0-9a-f]{8})\r?\n", re.MULTILINE)
+STATUS = re.compile(rb"^bench: status (-?\d+)\r?\n", re.MULTILINE)
+OUTPUT = re.compile(rb"^bench: output of (\d+) bytes, crc32 ([0-9a-f]{8})\r?\n", re.MULTILINE)
 
 
 class Broken(Exception):
@@ -112,9 +113,10 @@ def guest(args, stay=False):
     """Runs a machine whose first program is init.c, and returns a Sample of the program that init.c
     runs.
     """
-    (begin, end), (_, status), text = until(args, BEGIN, STATUS, stay=stay)
+    times, (_, status, output), text = until(args, BEGIN, STATUS, OUTPUT, stay=stay)
     if int(status[1]) != 0:
         raise Broken(f"{' '.join(args)}: the program failed\n{tail(text)}")
+    begin, end, _ = times
     return Sample(
-        end - begin, (int(status[2]), int(status[3], 16)), begin, text.decode(errors="replace")
+        end - begin, (int(output[1]), int(output[2], 16)), begin, text.decode(errors="replace")
     )
